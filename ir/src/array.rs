@@ -1,0 +1,81 @@
+//! Arrays of the oracle: every element as an `f64`, whatever the element type. Slow and obviously right.
+
+use crate::mesh::unravel;
+use crate::shard::Rect;
+use crate::types::strides;
+
+/// A dense row-major array. Integers up to 2^53 and truth values (0, 1) are exact.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Array {
+    /// Extent of each dim.
+    pub shape: Vec<usize>,
+    /// Elements, row-major.
+    pub data: Vec<f64>,
+}
+
+impl Array {
+    /// An array of these elements; panics where their number is not that of `shape`.
+    pub fn new(shape: impl Into<Vec<usize>>, data: Vec<f64>) -> Self {
+        let shape = shape.into();
+        assert_eq!(shape.iter().product::<usize>(), data.len(), "elements of {shape:?}");
+        Self { shape, data }
+    }
+
+    /// An array that holds `value` everywhere.
+    pub fn full(shape: impl Into<Vec<usize>>, value: f64) -> Self {
+        let shape = shape.into();
+        let data = vec![value; shape.iter().product()];
+        Self { shape, data }
+    }
+
+    /// An array whose element at each index is `element(index)`.
+    pub fn from_fn(shape: impl Into<Vec<usize>>, mut element: impl FnMut(&[usize]) -> f64) -> Self {
+        let shape = shape.into();
+        let n = shape.iter().product();
+        let data = (0..n).map(|position| element(&unravel(position, &shape))).collect();
+        Self { shape, data }
+    }
+
+    /// The element at an index.
+    pub fn at(&self, index: &[usize]) -> f64 {
+        self.data[self.offset(index)]
+    }
+
+    /// The element that broadcasting reads at an index of a result of equal or higher rank: dims align at
+    /// the right, a dim of extent 1 repeats.
+    pub fn at_broadcast(&self, index: &[usize]) -> f64 {
+        let skip = index.len() - self.shape.len();
+        let clamped: Vec<usize> = index[skip..]
+            .iter()
+            .zip(&self.shape)
+            .map(|(&i, &extent)| if extent == 1 { 0 } else { i })
+            .collect();
+        self.at(&clamped)
+    }
+
+    /// The row-major position of an index.
+    pub fn offset(&self, index: &[usize]) -> usize {
+        index.iter().zip(strides(&self.shape)).map(|(i, stride)| i * stride).sum()
+    }
+
+    /// The part that a rectangle covers.
+    pub fn slice(&self, rect: &Rect) -> Array {
+        Array::from_fn(rect.extent.clone(), |index| {
+            let global: Vec<usize> = index.iter().zip(&rect.origin).map(|(i, o)| i + o).collect();
+            self.at(&global)
+        })
+    }
+
+    /// Writes `part` where the rectangle lies.
+    pub fn write(&mut self, rect: &Rect, part: &Array) {
+        for (position, &value) in part.data.iter().enumerate() {
+            let index: Vec<usize> = unravel(position, &part.shape)
+                .iter()
+                .zip(&rect.origin)
+                .map(|(i, o)| i + o)
+                .collect();
+            let offset = self.offset(&index);
+            self.data[offset] = value;
+        }
+    }
+}

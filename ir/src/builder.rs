@@ -1,0 +1,293 @@
+//! The graph builder: the Rust front end, also used by gradients and passes.
+//!
+//! [`Tensor`] is a handle to a value; its methods append nodes. What does not fit is kept with the caller's file and
+//! line and reported, all at once, by [`GraphBuilder::finish`]; the handle that a failed op returns is inert.
+
+use std::cell::RefCell;
+use std::panic::Location;
+use std::rc::Rc;
+
+use crate::graph::{Graph, Output, Source};
+use crate::ids::{StageId, ValueId};
+use crate::mesh::Placement;
+use crate::op::{Op, OpError};
+use crate::ops::{Init, Input, Variable};
+use crate::sbp::NdSbp;
+use crate::types::{DType, TensorType};
+
+mod methods;
+
+/// Builds a graph.
+///
+/// ```
+/// use graphc_ir::builder::GraphBuilder;
+/// use graphc_ir::ops::Init;
+/// use graphc_ir::types::DType;
+///
+/// let g = GraphBuilder::new("example");
+/// let x = g.input("x", DType::F32, [4, 5]);
+/// let w = g.variable("w", DType::F32, [5, 8], Init::Normal { mean: 0.0.into(), std: 0.02.into() });
+/// g.output("out", &x.matmul(&w).relu());
+/// let graph = g.finish()?;
+/// assert_eq!(graph.value(graph.outputs[0].value).ty.shape, [4, 8]);
+/// # Ok::<(), graphc_ir::builder::BuildErrors>(())
+/// ```
+#[derive(Clone)]
+pub struct GraphBuilder(Rc<RefCell<State>>);
+
+struct State {
+    graph: Graph,
+    errors: Vec<BuildError>,
+    stage: Option<StageId>,
+    placement: Option<Placement>,
+    scope: Vec<String>,
+    derived: bool,
+    keys: u64,
+}
+
+/// A value under construction.
+#[derive(Clone)]
+pub struct Tensor {
+    builder: GraphBuilder,
+    /// `None` after an error, which is kept in the builder.
+    id: Option<ValueId>,
+}
+
+/// Something that does not fit, and where the user wrote it.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{place}: {message}")]
+pub struct BuildError {
+    /// Where.
+    pub place: Source,
+    /// What.
+    pub message: String,
+}
+
+/// All errors of one graph.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+pub struct BuildErrors(pub Vec<BuildError>);
+
+impl GraphBuilder {
+    /// A builder of an empty graph.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self::state(Graph::new(name), false)
+    }
+
+    /// A builder that appends to a graph; what it appends counts as made by the compiler.
+    pub fn extend(graph: Graph) -> Self {
+        Self::state(graph, true)
+    }
+
+    fn state(graph: Graph, derived: bool) -> Self {
+        let keys = graph.nodes.len() as u64;
+        Self(Rc::new(RefCell::new(State {
+            graph,
+            errors: Vec::new(),
+            stage: None,
+            placement: None,
+            scope: Vec::new(),
+            derived,
+            keys,
+        })))
+    }
+
+    /// The handle of a value of the graph.
+    pub fn tensor(&self, id: ValueId) -> Tensor {
+        Tensor { builder: self.clone(), id: Some(id) }
+    }
+
+    /// What is fed each step.
+    #[track_caller]
+    pub fn input(&self, name: &str, dtype: DType, shape: impl Into<Vec<usize>>) -> Tensor {
+        let input = Input { name: name.into(), ty: TensorType::new(dtype, shape) };
+        self.apply(Op::Input(input), &[]).named(name)
+    }
+
+    /// A trainable weight. Its name is prefixed by the scope.
+    #[track_caller]
+    pub fn variable(
+        &self,
+        name: &str,
+        dtype: DType,
+        shape: impl Into<Vec<usize>>,
+        init: Init,
+    ) -> Tensor {
+        self.variable_of(name, TensorType::new(dtype, shape), init, true)
+    }
+
+    /// A variable, trained or not. Its name is prefixed by the scope.
+    #[track_caller]
+    pub fn variable_of(&self, name: &str, ty: TensorType, init: Init, trainable: bool) -> Tensor {
+        let name = self.scoped(name);
+        let variable = Variable { name: name.clone(), ty, init, trainable };
+        self.apply(Op::Variable(variable), &[]).named(&name)
+    }
+
+    /// Declares what the graph gives back.
+    #[track_caller]
+    pub fn output(&self, name: &str, tensor: &Tensor) {
+        if let Some(value) = tensor.id {
+            self.0.borrow_mut().graph.outputs.push(Output { name: name.into(), value });
+        }
+    }
+
+    /// Declares pipeline stage `stage`, on this placement if one is given.
+    pub fn declare_stage(&self, stage: usize, placement: Option<Placement>) {
+        let mut state = self.0.borrow_mut();
+        if state.graph.stages.len() <= stage {
+            state.graph.stages.resize(stage + 1, None);
+        }
+        if placement.is_some() {
+            state.graph.stages[stage] = placement;
+        }
+    }
+
+    /// Runs `body` with every node it makes in pipeline stage `stage`.
+    pub fn in_stage<T>(&self, stage: usize, body: impl FnOnce() -> T) -> T {
+        self.declare_stage(stage, None);
+        let before = self.0.borrow_mut().stage.replace(StageId::new(stage));
+        let result = body();
+        self.0.borrow_mut().stage = before;
+        result
+    }
+
+    /// Runs `body` with every node it makes on this placement.
+    pub fn on<T>(&self, placement: &Placement, body: impl FnOnce() -> T) -> T {
+        let before = self.0.borrow_mut().placement.replace(placement.clone());
+        let result = body();
+        self.0.borrow_mut().placement = before;
+        result
+    }
+
+    /// Runs `body` with `name.` before the name of every variable it makes.
+    pub fn scope<T>(&self, name: &str, body: impl FnOnce() -> T) -> T {
+        self.0.borrow_mut().scope.push(name.into());
+        let result = body();
+        self.0.borrow_mut().scope.pop();
+        result
+    }
+
+    fn scoped(&self, name: &str) -> String {
+        let state = self.0.borrow();
+        state.scope.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join(".")
+    }
+
+    /// A key for random numbers, another on each call.
+    pub fn next_key(&self) -> u64 {
+        let mut state = self.0.borrow_mut();
+        state.keys += 1;
+        state.keys
+    }
+
+    /// Appends a node with one result (the first, where it has several).
+    #[track_caller]
+    pub fn apply(&self, op: Op, operands: &[&Tensor]) -> Tensor {
+        self.apply_all(op, operands).swap_remove(0)
+    }
+
+    /// Appends a node; all its results. After an error one inert handle.
+    #[track_caller]
+    pub fn apply_all(&self, op: Op, operands: &[&Tensor]) -> Vec<Tensor> {
+        let place = self.place(Location::caller());
+        let Some(ids) = operands.iter().map(|tensor| tensor.id).collect::<Option<Vec<_>>>() else {
+            return vec![self.inert()];
+        };
+        let mut state = self.0.borrow_mut();
+        match state.graph.push(op, ids, place.clone()) {
+            Ok(node) => {
+                let (stage, placement) = (state.stage, state.placement.clone());
+                let node = &mut state.graph.nodes[node.index()];
+                (node.stage, node.placement) = (stage, placement);
+                let results = node.results.clone();
+                drop(state);
+                results.into_iter().map(|id| self.tensor(id)).collect()
+            }
+            Err(error) => {
+                state.errors.push(BuildError { place, message: error.to_string() });
+                drop(state);
+                vec![self.inert()]
+            }
+        }
+    }
+
+    /// Keeps an error that [`GraphBuilder::finish`] will report, at the caller's place.
+    #[track_caller]
+    pub fn fail(&self, message: impl Into<String>) -> Tensor {
+        let place = self.place(Location::caller());
+        self.0.borrow_mut().errors.push(BuildError { place, message: message.into() });
+        self.inert()
+    }
+
+    fn place(&self, location: &Location<'_>) -> Source {
+        if self.0.borrow().derived {
+            return Source::Derived;
+        }
+        Source::Rust { file: location.file().into(), line: location.line() }
+    }
+
+    fn inert(&self) -> Tensor {
+        Tensor { builder: self.clone(), id: None }
+    }
+
+    /// The graph.
+    ///
+    /// # Errors
+    /// Everything that did not fit, with the lines that the user wrote.
+    pub fn finish(self) -> Result<Graph, BuildErrors> {
+        let mut state = self.0.borrow_mut();
+        if !state.errors.is_empty() {
+            return Err(BuildErrors(std::mem::take(&mut state.errors)));
+        }
+        Ok(std::mem::take(&mut state.graph))
+    }
+}
+
+impl Tensor {
+    /// The builder that it belongs to.
+    pub fn builder(&self) -> &GraphBuilder {
+        &self.builder
+    }
+
+    /// Its value; `None` after an error.
+    pub fn id(&self) -> Option<ValueId> {
+        self.id
+    }
+
+    /// Its type; of an inert handle `f32[]`.
+    pub fn ty(&self) -> TensorType {
+        let inert = || TensorType::new(DType::F32, []);
+        self.id.map_or_else(inert, |id| self.builder.0.borrow().graph.value(id).ty.clone())
+    }
+
+    /// Its shape.
+    pub fn shape(&self) -> Vec<usize> {
+        self.ty().shape
+    }
+
+    /// Gives it a name; a name that is taken is an error.
+    #[track_caller]
+    pub fn named(self, name: &str) -> Self {
+        let Some(id) = self.id else { return self };
+        if self.builder.0.borrow().graph.find(name).is_some_and(|other| other != id) {
+            return self.builder.fail(format!("the name `{name}` is taken"));
+        }
+        self.builder.0.borrow_mut().graph.values[id.index()].name = Some(name.into());
+        self
+    }
+
+    /// Asks for this layout.
+    pub fn pin(self, sbp: NdSbp) -> Self {
+        if let Some(id) = self.id {
+            self.builder.0.borrow_mut().graph.values[id.index()].pin = Some(sbp);
+        }
+        self
+    }
+}
+
+/// Lifts errors of passes that build graphs.
+impl From<OpError> for BuildErrors {
+    fn from(error: OpError) -> Self {
+        Self(vec![BuildError { place: Source::Derived, message: error.to_string() }])
+    }
+}

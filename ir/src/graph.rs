@@ -1,0 +1,189 @@
+//! The graph: nodes in topological order, each value produced once. The single form from the user's model to the
+//! sharded graph; what a pass decides (layout, stage) is data beside it or in the fields named here.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{NodeId, StageId, ValueId};
+use crate::mesh::Placement;
+use crate::op::{Op, OpError};
+use crate::sbp::NdSbp;
+use crate::types::TensorType;
+
+/// A graph. Nodes stand in topological order: a node's operands are produced before it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Graph {
+    /// The name.
+    pub name: String,
+    /// All nodes, by [`NodeId`].
+    pub nodes: Vec<Node>,
+    /// All values, by [`ValueId`].
+    pub values: Vec<Value>,
+    /// What the graph gives back.
+    pub outputs: Vec<Output>,
+    /// The pipeline stages that the user declared, by [`StageId`], with the placement given to each.
+    pub stages: Vec<Option<Placement>>,
+}
+
+/// One application of an op.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// The op with its payload.
+    pub op: Op,
+    /// Operands.
+    pub operands: Vec<ValueId>,
+    /// Results, each a value of its own.
+    pub results: Vec<ValueId>,
+    /// The pipeline stage, where the user or a pass gave one.
+    pub stage: Option<StageId>,
+    /// The placement, where the user gave one.
+    pub placement: Option<Placement>,
+    /// Where the user wrote it; not part of equality.
+    pub source: Source,
+}
+
+impl PartialEq for Node {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.op, &self.operands, &self.results, self.stage, &self.placement)
+            == (&other.op, &other.operands, &other.results, other.stage, &other.placement)
+    }
+}
+
+/// A tensor of the graph.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Value {
+    /// The user's name, unique in the graph.
+    pub name: Option<String>,
+    /// Element type and shape.
+    pub ty: TensorType,
+    /// The node that produces it.
+    pub producer: NodeId,
+    /// Which of the node's results it is.
+    pub index: usize,
+    /// The layout that the user asks for.
+    pub pin: Option<NdSbp>,
+}
+
+/// A named result of the graph.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Output {
+    /// The name, unique among the outputs.
+    pub name: String,
+    /// The value.
+    pub value: ValueId,
+}
+
+/// Where the user wrote a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Source {
+    /// Made by a pass.
+    #[default]
+    Derived,
+    /// Rust: file and line of the caller.
+    Rust {
+        /// The file.
+        file: String,
+        /// The line, from 1.
+        line: u32,
+    },
+    /// Text format: line and column, from 1.
+    Text {
+        /// The line.
+        line: u32,
+        /// The column.
+        column: u32,
+    },
+    /// ONNX: name and type of the node.
+    Onnx {
+        /// Its name.
+        name: String,
+        /// Its type.
+        op_type: String,
+    },
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Derived => f.write_str("made by the compiler"),
+            Self::Rust { file, line } => write!(f, "{file}:{line}"),
+            Self::Text { line, column } => write!(f, "line {line}, column {column}"),
+            Self::Onnx { name, op_type } => write!(f, "ONNX node `{name}` of type {op_type}"),
+        }
+    }
+}
+
+impl Graph {
+    /// An empty graph.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self { name: name.into(), ..Self::default() }
+    }
+
+    /// Appends a node; result types are inferred.
+    ///
+    /// # Errors
+    /// Where the op does not take such operands.
+    pub fn push(&mut self, op: Op, operands: Vec<ValueId>, source: Source) -> Result<NodeId, OpError> {
+        let types: Vec<&TensorType> = operands.iter().map(|&v| &self.value(v).ty).collect();
+        let results = op.infer(&types)?;
+        let id = NodeId::new(self.nodes.len());
+        let first = self.values.len();
+        let ids = (first..first + results.len()).map(ValueId::new).collect();
+        self.values.extend(results.into_iter().enumerate().map(|(index, ty)| Value {
+            name: None,
+            ty,
+            producer: id,
+            index,
+            pin: None,
+        }));
+        self.nodes.push(Node { op, operands, results: ids, stage: None, placement: None, source });
+        Ok(id)
+    }
+
+    /// A node.
+    pub fn node(&self, id: NodeId) -> &Node {
+        &self.nodes[id.index()]
+    }
+
+    /// A value.
+    pub fn value(&self, id: ValueId) -> &Value {
+        &self.values[id.index()]
+    }
+
+    /// The node that produces a value.
+    pub fn producer(&self, id: ValueId) -> &Node {
+        self.node(self.value(id).producer)
+    }
+
+    /// All nodes with their ids, in topological order.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (NodeId, &Node)> {
+        self.nodes.iter().enumerate().map(|(index, node)| (NodeId::new(index), node))
+    }
+
+    /// The operand types of a node.
+    pub fn operand_types(&self, node: &Node) -> Vec<&TensorType> {
+        node.operands.iter().map(|&v| &self.value(v).ty).collect()
+    }
+
+    /// For each value the nodes that read it, once per operand position, in order.
+    pub fn consumers(&self) -> Vec<Vec<NodeId>> {
+        let mut consumers = vec![Vec::new(); self.values.len()];
+        for (id, node) in self.iter() {
+            for operand in &node.operands {
+                consumers[operand.index()].push(id);
+            }
+        }
+        consumers
+    }
+
+    /// The value of this name.
+    pub fn find(&self, name: &str) -> Option<ValueId> {
+        self.values.iter().position(|value| value.name.as_deref() == Some(name)).map(ValueId::new)
+    }
+
+    /// The name of a value as users see it: its own, or its id.
+    pub fn display_name(&self, id: ValueId) -> String {
+        self.value(id).name.clone().unwrap_or_else(|| id.to_string())
+    }
+}

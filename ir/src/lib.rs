@@ -1,0 +1,20 @@
+//! The intermediate representation of graphc: types, meshes and SBP, ops, graphs, the builder, the text format, the
+//! verifier, the plan's schema, and the actor state machine that the null device and the runtime drive.
+//!
+//! Here is no clock, no network, no environment, no file and no thread. Start reading with [`op::Operation`] and
+//! [`graph::Graph`], then [`plan::Plan`].
+
+pub mod array;
+pub mod builder;
+pub mod graph;
+pub mod ids;
+pub mod mesh;
+pub mod op;
+pub mod ops;
+pub mod plan;
+pub mod random;
+pub mod rule;
+pub mod sbp;
+pub mod scalar;
+pub mod shard;
+pub mod types;

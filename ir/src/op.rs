@@ -1,0 +1,332 @@
+//! The closed set of ops. A new op is a file under `ops/`, a line in [`Op`] and one in [`Op::operation`].
+
+use serde::{Deserialize, Serialize};
+
+use crate::array::Array;
+use crate::builder::Tensor;
+use crate::ops::*;
+use crate::random::Stream;
+use crate::rule::Rule;
+use crate::shard::Rect;
+use crate::types::{DType, TensorType};
+
+/// One op with its payload.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case")]
+pub enum Op {
+    /// What the user feeds each step.
+    Input(Input),
+    /// A weight or a state of the optimizer.
+    Variable(Variable),
+    /// A small literal.
+    Constant(Constant),
+    /// One value everywhere.
+    Full(Full),
+    /// The index along a dim.
+    Iota(Iota),
+    /// Random numbers.
+    Random(Random),
+    /// An elementwise function of one operand.
+    Unary(Unary),
+    /// An elementwise function of two operands, broadcast.
+    Binary(Binary),
+    /// An elementwise choice between two operands, broadcast.
+    Where(Where),
+    /// Another element type.
+    Cast(Cast),
+    /// The sum, mean, greatest or least over dims.
+    Reduce(Reduce),
+    /// The index of the greatest along a dim.
+    #[serde(rename = "argmax")]
+    ArgMax(ArgMax),
+    /// Matrix product, batched and broadcast.
+    #[serde(rename = "matmul")]
+    MatMul(MatMul),
+    /// The same elements in another shape.
+    Reshape(Reshape),
+    /// Dims in another order.
+    Transpose(Transpose),
+    /// A strided part.
+    Slice(Slice),
+    /// Operands one after the other along a dim.
+    Concat(Concat),
+    /// Parts of given extents along a dim.
+    Split(Split),
+    /// Dims of extent 1 repeated.
+    Expand(Expand),
+    /// A border of one value, the inverse of a slice.
+    Pad(Pad),
+    /// Softmax over one dim.
+    Softmax(Softmax),
+    /// Gradient of softmax.
+    SoftmaxGrad(SoftmaxGrad),
+    /// Logarithm of softmax over one dim.
+    LogSoftmax(LogSoftmax),
+    /// Gradient of the logarithm of softmax.
+    LogSoftmaxGrad(LogSoftmaxGrad),
+    /// Layer or root-mean-square normalization over the last dim, without scale and shift.
+    Normalize(Normalize),
+    /// Gradient of normalization.
+    NormalizeGrad(NormalizeGrad),
+    /// Rows of a table.
+    Embedding(Embedding),
+    /// Rows added into a table.
+    EmbeddingGrad(EmbeddingGrad),
+    /// One element of the last dim, chosen by a label.
+    Pick(Pick),
+    /// Gradient of [`Op::Pick`].
+    PickGrad(PickGrad),
+    /// Cross entropy per position, and the log-sum-exp that its gradient needs.
+    CrossEntropy(CrossEntropy),
+    /// Gradient of cross entropy.
+    CrossEntropyGrad(CrossEntropyGrad),
+    /// Random zeros, the rest scaled.
+    Dropout(Dropout),
+    /// The lower or upper triangle.
+    Triangle(Triangle),
+    /// A step of SGD.
+    SgdUpdate(SgdUpdate),
+    /// A step of Adam or AdamW.
+    AdamUpdate(AdamUpdate),
+    /// The same tensor on another placement or in another layout, as the user asked.
+    ToGlobal(ToGlobal),
+    /// The sum over a step's microbatches; of a whole batch, the same tensor.
+    Accumulate(Accumulate),
+}
+
+impl Op {
+    /// What holds all that the op means.
+    pub fn operation(&self) -> &dyn Operation {
+        match self {
+            Op::Input(op) => op,
+            Op::Variable(op) => op,
+            Op::Constant(op) => op,
+            Op::Full(op) => op,
+            Op::Iota(op) => op,
+            Op::Random(op) => op,
+            Op::Unary(op) => op,
+            Op::Binary(op) => op,
+            Op::Where(op) => op,
+            Op::Cast(op) => op,
+            Op::Reduce(op) => op,
+            Op::ArgMax(op) => op,
+            Op::MatMul(op) => op,
+            Op::Reshape(op) => op,
+            Op::Transpose(op) => op,
+            Op::Slice(op) => op,
+            Op::Concat(op) => op,
+            Op::Split(op) => op,
+            Op::Expand(op) => op,
+            Op::Pad(op) => op,
+            Op::Softmax(op) => op,
+            Op::SoftmaxGrad(op) => op,
+            Op::LogSoftmax(op) => op,
+            Op::LogSoftmaxGrad(op) => op,
+            Op::Normalize(op) => op,
+            Op::NormalizeGrad(op) => op,
+            Op::Embedding(op) => op,
+            Op::EmbeddingGrad(op) => op,
+            Op::Pick(op) => op,
+            Op::PickGrad(op) => op,
+            Op::CrossEntropy(op) => op,
+            Op::CrossEntropyGrad(op) => op,
+            Op::Dropout(op) => op,
+            Op::Triangle(op) => op,
+            Op::SgdUpdate(op) => op,
+            Op::AdamUpdate(op) => op,
+            Op::ToGlobal(op) => op,
+            Op::Accumulate(op) => op,
+        }
+    }
+
+    /// The name in the text format, e.g. `matmul`.
+    pub fn name(&self) -> &'static str {
+        self.operation().name()
+    }
+
+    /// Result types from operand types: element types by [`Operation::dtypes`], shapes by the rule.
+    ///
+    /// # Errors
+    /// Where number, element types or shapes of the operands do not fit the op.
+    pub fn infer(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
+        let dtypes = self.operation().dtypes(operands)?;
+        let shapes = self.operation().rule(operands)?.result_shapes();
+        Ok(dtypes.into_iter().zip(shapes).map(|(dtype, shape)| TensorType { dtype, shape }).collect())
+    }
+}
+
+/// All that an op means. See design notes in docs/architecture.md, "One op, one place".
+pub trait Operation {
+    /// The name in the text format; equal to the serde tag of its [`Op`] variant.
+    fn name(&self) -> &'static str;
+
+    /// Element types of the results.
+    ///
+    /// # Errors
+    /// Where the number or the element types of the operands do not fit.
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError>;
+
+    /// The iteration space. Called after [`Operation::dtypes`] has accepted the operands.
+    ///
+    /// # Errors
+    /// Where the shapes do not fit.
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError>;
+
+    /// Floating-point operations per point of the iteration space.
+    fn flops_per_point(&self) -> f64 {
+        1.0
+    }
+
+    /// Gradients of the operands from those of the results (`None`: zero), written with the builder. `None` where
+    /// the op has none to give: an integer operand, say.
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>>;
+
+    /// The oracle: plain, slow, obviously right. Takes shards: of each operand and result it knows the whole
+    /// shape and where the shard lies; computes each result's `rect`.
+    ///
+    /// # Errors
+    /// Where an index (label, class, row) is out of range.
+    fn evaluate(
+        &self,
+        operands: &[Operand<'_>],
+        results: &[Region],
+        cx: &EvalContext,
+    ) -> Result<Vec<Array>, OpError>;
+
+    /// Results that take the place of an operand, as (result, operand): updates of variables.
+    fn updates(&self) -> &[(usize, usize)] {
+        &[]
+    }
+}
+
+/// A node as [`Operation::gradient`] sees it.
+pub struct GradientNode<'a> {
+    /// The operands.
+    pub operands: &'a [Tensor],
+    /// The results.
+    pub results: &'a [Tensor],
+    /// The gradient of each result; at least one is given.
+    pub gradients: &'a [Option<Tensor>],
+}
+
+/// Where a shard lies in its tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// Element type.
+    pub dtype: DType,
+    /// Shape of the whole tensor.
+    pub global: Vec<usize>,
+    /// The part at hand.
+    pub rect: Rect,
+}
+
+impl Region {
+    /// The whole of a tensor.
+    pub fn whole(ty: &TensorType) -> Self {
+        Self { dtype: ty.dtype, global: ty.shape.clone(), rect: Rect::whole(&ty.shape) }
+    }
+}
+
+/// An operand of [`Operation::evaluate`].
+#[derive(Clone, Copy, Debug)]
+pub struct Operand<'a> {
+    /// The elements of the shard.
+    pub array: &'a Array,
+    /// Where it lies.
+    pub region: &'a Region,
+}
+
+/// What evaluation needs besides operands.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct EvalContext {
+    /// The job's seed.
+    pub seed: u64,
+    /// The training step, from 0.
+    pub step: u64,
+}
+
+impl EvalContext {
+    /// The random stream of a key at this step.
+    pub fn stream(&self, key: u64) -> Stream {
+        Stream { seed: self.seed, key, step: self.step }
+    }
+}
+
+/// Why an op cannot be applied or evaluated.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum OpError {
+    /// A wrong number of operands.
+    #[error("{op} takes {expected} operands, not {found}")]
+    Arity {
+        /// The op.
+        op: &'static str,
+        /// What it takes, e.g. `2` or `1 or more`.
+        expected: &'static str,
+        /// How many there are.
+        found: usize,
+    },
+    /// Element types that do not fit.
+    #[error("{op} cannot take {}: {reason}", list(.operands))]
+    DTypes {
+        /// The op.
+        op: &'static str,
+        /// The operands.
+        operands: Vec<TensorType>,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Shapes that do not fit each other or the payload.
+    #[error("{op} cannot take {}: {reason}", list(.operands))]
+    Shapes {
+        /// The op.
+        op: &'static str,
+        /// The operands.
+        operands: Vec<TensorType>,
+        /// What is wrong.
+        reason: String,
+    },
+    /// An index out of range.
+    #[error("{what} {index} at position {position:?} is out of range: {op} has 0..{range}")]
+    Index {
+        /// The op.
+        op: &'static str,
+        /// `label`, `row`.
+        what: &'static str,
+        /// The index.
+        index: i64,
+        /// One past the greatest.
+        range: usize,
+        /// Where it stands in its whole tensor.
+        position: Vec<usize>,
+    },
+}
+
+fn list(types: &[TensorType]) -> String {
+    types.iter().map(TensorType::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// Checks the number of operands.
+///
+/// # Errors
+/// Where it is another.
+pub fn arity(
+    op: &'static str,
+    operands: &[&TensorType],
+    count: usize,
+    expected: &'static str,
+) -> Result<(), OpError> {
+    if operands.len() == count {
+        return Ok(());
+    }
+    Err(OpError::Arity { op, expected, found: operands.len() })
+}
+
+/// An error of shapes.
+pub fn shapes(op: &'static str, operands: &[&TensorType], reason: impl Into<String>) -> OpError {
+    OpError::Shapes { op, operands: operands.iter().map(|&t| t.clone()).collect(), reason: reason.into() }
+}
+
+/// An error of element types.
+pub fn dtypes(op: &'static str, operands: &[&TensorType], reason: impl Into<String>) -> OpError {
+    OpError::DTypes { op, operands: operands.iter().map(|&t| t.clone()).collect(), reason: reason.into() }
+}
