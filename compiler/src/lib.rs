@@ -1,1 +1,5 @@
-//! placeholder
+//! The compiler: from a graph to a plan. Start reading with `compile`, the pipeline of passes.
+//!
+//! Nothing here reads a clock, the network or the environment, and files are read by importers alone.
+
+pub mod decisions;

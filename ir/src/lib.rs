@@ -8,6 +8,7 @@ pub mod array;
 pub mod builder;
 pub mod graph;
 pub mod ids;
+pub mod machine;
 pub mod mesh;
 pub mod op;
 pub mod ops;

@@ -1,1 +1,408 @@
-//! plan
+//! The plan: the only thing that crosses from the compiler to the runtime. Versioned JSON of plain structs,
+//! byte-identical for the same input.
+//!
+//! A plan holds a *program* for each set of ranks that do the same. A program is *actors* (one physical op each) that
+//! read and write *registers* (buffers at fixed offsets of the rank's arena, with slots as credits), and *streams*
+//! that execute actors in a fixed order. What differs between ranks of one program (shard origins, peers) follows
+//! from the rank's coordinates in each layout. Start reading with [`Plan`], then [`Program`].
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{ActorId, ChannelId, ProgramId, RegisterId};
+use crate::op::Op;
+use crate::ops::Init;
+use crate::sbp::{NdSbp, ReduceKind};
+use crate::types::DType;
+
+mod layout;
+mod options;
+
+pub use layout::*;
+pub use options::*;
+
+/// The version of the schema that this build reads and writes.
+pub const PLAN_VERSION: u32 = 1;
+
+/// A compiled job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// [`PLAN_VERSION`] of the build that wrote it.
+    pub version: u32,
+    /// The graph's name.
+    pub name: String,
+    /// Number of ranks.
+    pub world_size: usize,
+    /// All ranks, row-major.
+    pub mesh: Vec<usize>,
+    /// Number of pipeline stages.
+    pub stages: usize,
+    /// Parts of a step's batch.
+    pub microbatches: usize,
+    /// Whether it trains (updates variables).
+    pub training: bool,
+    /// What the plan was compiled with.
+    pub options: CompileOptions,
+    /// The machines that it was planned for.
+    pub cluster: Cluster,
+    /// The logical graph as the user wrote it, in the text format, line by line.
+    pub graph: Vec<String>,
+    /// Where the weights of `Init::Weights` variables come from.
+    pub weights: Option<WeightsSource>,
+    /// Parameters, inputs and activations of the logical graph.
+    pub tensors: Vec<TensorEntry>,
+    /// Every inserted communication step.
+    pub boxing: Vec<BoxingEntry>,
+    /// What the planner reached.
+    pub planner: PlannerReport,
+    /// What the null device predicts.
+    pub predicted: Predicted,
+    /// Layouts that registers refer to.
+    pub layouts: Vec<Layout>,
+    /// Buffered point-to-point exchanges.
+    pub channels: Vec<Channel>,
+    /// What ranks execute.
+    pub programs: Vec<Program>,
+    /// The program of each rank.
+    pub ranks: Vec<RankEntry>,
+}
+
+/// A weights file by path and content.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WeightsSource {
+    /// The model file, as the user named it.
+    pub path: String,
+    /// SHA-256 of the file, in hexadecimal.
+    pub sha256: String,
+}
+
+/// Where a tensor of the logical graph lies.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TensorEntry {
+    /// The user's name, or the value's id.
+    pub name: String,
+    /// `parameter`, `input`, `output`, `state`, `activation`, `gradient`.
+    pub kind: TensorKind,
+    /// Global shape.
+    pub shape: Vec<usize>,
+    /// Element type.
+    pub dtype: DType,
+    /// Ranks that hold it, row-major over `hierarchy`.
+    pub ranks: Vec<u32>,
+    /// Extents of the mesh axes.
+    pub hierarchy: Vec<usize>,
+    /// One SBP per mesh axis.
+    pub sbp: NdSbp,
+    /// Pipeline stage.
+    pub stage: usize,
+}
+
+/// What a tensor is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TensorKind {
+    /// A trainable weight or another variable of the model.
+    Parameter,
+    /// What the user feeds.
+    Input,
+    /// What the graph gives back.
+    Output,
+    /// A state of the optimizer.
+    State,
+    /// Made in the forward pass.
+    Activation,
+    /// Made in the backward pass.
+    Gradient,
+}
+
+/// One inserted step of communication (or local slice).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BoxingEntry {
+    /// The tensor's name.
+    pub tensor: String,
+    /// Layout before.
+    pub from: NdSbp,
+    /// Layout after.
+    pub to: NdSbp,
+    /// What the step does.
+    pub kind: BoxingKind,
+    /// The mesh axis, for single-axis steps.
+    pub axis: Option<usize>,
+    /// Bytes that the busiest rank sends or copies.
+    pub bytes: u64,
+    /// How often.
+    pub rate: Rate,
+}
+
+/// Kinds of boxing steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BoxingKind {
+    /// Partial to broadcast.
+    AllReduce,
+    /// Partial to split.
+    ReduceScatter,
+    /// Split to broadcast.
+    AllGather,
+    /// Split to split of another dim.
+    AllToAll,
+    /// Broadcast to split: local.
+    Slice,
+    /// Broadcast to partial: all ranks but the first hold the identity; local.
+    Mask,
+    /// Any layout to any layout on any ranks, point to point.
+    SendRecv,
+}
+
+/// How often something happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rate {
+    /// Once per microbatch.
+    Microbatch,
+    /// Once per step.
+    Step,
+}
+
+/// What the planner reached.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PlannerReport {
+    /// Whether the objective is proven.
+    pub status: PlannerStatus,
+    /// (objective - bound) / objective; 0 where optimal.
+    pub gap: f64,
+    /// Cost of the plan in seconds, by the planner's model.
+    pub objective_seconds: f64,
+    /// Proven lower bound in seconds.
+    pub bound_seconds: f64,
+    /// Variables of the integer programme.
+    pub variables: usize,
+    /// Constraints of the integer programme.
+    pub constraints: usize,
+}
+
+/// Whether a plan is proven best.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PlannerStatus {
+    /// Bound equals objective to 1e-6.
+    Optimal,
+    /// A proven gap remains, or the strategy is fixed.
+    Gap,
+}
+
+/// What the null device predicts for one step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Predicted {
+    /// Seconds per step.
+    pub step_seconds: f64,
+    /// Share of rank time that pipeline stages wait.
+    pub bubble_fraction: f64,
+    /// Peak bytes of each program's arena.
+    pub peak_memory_bytes: Vec<u64>,
+}
+
+/// A program: what ranks that do the same execute.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Program {
+    /// Its pipeline stage.
+    pub stage: usize,
+    /// Bytes of the arena.
+    pub arena_bytes: u64,
+    /// The greatest number of bytes of registers alive at one time in the streams' order: what no placement in the
+    /// arena can beat.
+    pub live_bytes: u64,
+    /// Buffers.
+    pub registers: Vec<Register>,
+    /// Physical ops.
+    pub actors: Vec<Actor>,
+    /// Who executes what in which order. Stream 0 computes; a program has at least one.
+    pub streams: Vec<Stream>,
+}
+
+/// A buffer of a fixed shape at a fixed offset of the arena.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Register {
+    /// The tensor's name, for reports.
+    pub name: String,
+    /// The tensor's layout: index into [`Plan::layouts`].
+    pub layout: u32,
+    /// Extents of the shard on ranks of this program (equal for all microbatches).
+    pub shape: Vec<usize>,
+    /// Bytes from the arena's start to slot 0; a multiple of 64.
+    pub offset: u64,
+    /// Bytes from slot to slot; a multiple of 64 (0 where the shard is empty).
+    pub slot_bytes: u64,
+    /// Credits: how many contents exist at once. The content of fill `n` lies in slot `n % slots`.
+    pub slots: u32,
+    /// How often it is filled.
+    pub rate: Rate,
+    /// What it holds.
+    pub kind: RegisterKind,
+    /// The register whose memory it shares because its producer writes in place.
+    pub shares: Option<RegisterId>,
+}
+
+/// What a register holds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RegisterKind {
+    /// A variable: filled before the first step, then by the actor that updates it, if any. One slot.
+    Variable {
+        /// The variable's name.
+        name: String,
+        /// Its first content.
+        init: Init,
+        /// What it is for: parameter or state.
+        role: TensorKind,
+    },
+    /// What an actor makes and others read.
+    Activation,
+}
+
+/// One physical op.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Actor {
+    /// For reports: op and tensor.
+    pub name: String,
+    /// What it does.
+    pub action: Action,
+    /// Registers that it reads.
+    pub inputs: Vec<RegisterId>,
+    /// Registers that it fills.
+    pub outputs: Vec<RegisterId>,
+    /// Variables that it reads and overwrites (an update). Not listed among `inputs` or `outputs`.
+    pub updates: Vec<RegisterId>,
+    /// How often it acts. A step-rate actor may read step-rate registers only. A microbatch-rate actor may
+    /// read a step-rate register: it reads it for every microbatch and frees it after the last. A microbatch-rate
+    /// actor fills step-rate registers only as [`Action::Accumulate`] and [`Action::Fetch`] do: over all microbatches.
+    pub rate: Rate,
+    /// Seconds that it takes by the cost model, per action; 0 for communication that the null device prices.
+    pub seconds: f64,
+}
+
+/// What an actor does.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// A kernel. For an update op, operands are `updates` and `inputs` in the op's order as `operands` says:
+    /// positive n: input n; negative -1-n: update n. For all other ops `operands` is 0, 1, 2, ..
+    Compute {
+        /// The op.
+        op: Op,
+        /// Where each operand comes from.
+        operands: Vec<i32>,
+    },
+    /// A chain of elementwise ops.
+    Fused(FusedOp),
+    /// A collective over one mesh axis of the inputs' layouts; with several inputs, all in one message. Input i
+    /// becomes output i.
+    Collective {
+        /// What it does; `kind` is one of the five collectives.
+        kind: BoxingKind,
+        /// How partial values become one.
+        reduce: Option<ReduceKind>,
+        /// The mesh axis.
+        axis: usize,
+        /// The same number on all ranks that take part; communication is issued in ascending order.
+        sequence: u32,
+    },
+    /// A local change of layout: slice or mask.
+    Local {
+        /// Slice or mask.
+        kind: BoxingKind,
+    },
+    /// Sends this rank's part of a channel.
+    Send {
+        /// The channel.
+        channel: ChannelId,
+    },
+    /// Receives this rank's part of a channel (with what it sends itself, through the channel too).
+    Receive {
+        /// The channel.
+        channel: ChannelId,
+    },
+    /// Adds each microbatch's input into the step-rate output; the first overwrites.
+    Accumulate,
+    /// Copies this rank's shard of what the user feeds (the microbatch's rows) into the output.
+    Feed {
+        /// Name of the graph's input.
+        input: String,
+    },
+    /// Gives this rank's shard of an output to the user.
+    Fetch {
+        /// Name of the graph's output.
+        output: String,
+    },
+}
+
+/// A chain of elementwise ops evaluated block by block; operands broadcast to the result's shape.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FusedOp {
+    /// In order of evaluation.
+    pub steps: Vec<FusedStep>,
+    /// The steps whose values are results, in the order of the actor's outputs.
+    pub outputs: Vec<usize>,
+}
+
+/// One op of a chain: unary, binary, where or cast.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FusedStep {
+    /// The op.
+    pub op: Op,
+    /// Its operands.
+    pub args: Vec<FusedArg>,
+}
+
+/// An operand of a fused step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FusedArg {
+    /// An operand of the chain.
+    Operand(usize),
+    /// The value of an earlier step.
+    Step(usize),
+}
+
+/// A worker's order. An item runs all actors of a block for one microbatch; step-rate actors stand in blocks that
+/// appear once per step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Stream {
+    /// Lists of actors.
+    pub blocks: Vec<Vec<ActorId>>,
+    /// What runs in one step, in order.
+    pub order: Vec<StreamItem>,
+}
+
+/// A block for a microbatch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamItem {
+    /// Index into [`Stream::blocks`].
+    pub block: u32,
+    /// The microbatch; 0 for step-rate blocks.
+    pub microbatch: u32,
+}
+
+/// A buffered exchange between two layouts of one tensor: ranks of `from` send, ranks of `to` receive, rectangle by
+/// rectangle. A send waits only where `slots` contents are under way.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Channel {
+    /// The tensor's name.
+    pub tensor: String,
+    /// Index into [`Plan::layouts`].
+    pub from: u32,
+    /// Index into [`Plan::layouts`].
+    pub to: u32,
+    /// Contents under way at once.
+    pub slots: u32,
+    /// How often.
+    pub rate: Rate,
+    /// Place in the total order of communication.
+    pub sequence: u32,
+}
+
+/// A rank's part in the plan.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankEntry {
+    /// Its program.
+    pub program: ProgramId,
+}

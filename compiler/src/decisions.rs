@@ -1,0 +1,130 @@
+//! What passes decide, as data beside the graph: phases, stages and placements, rates, signatures. Each is made by
+//! one function and applied by another.
+
+use graphc_ir::graph::Graph;
+use graphc_ir::ids::{NodeId, ValueId};
+use graphc_ir::mesh::Placement;
+use graphc_ir::plan::{Layout, TensorKind};
+use graphc_ir::rule::Choice;
+use graphc_ir::sbp::NdSbp;
+
+/// What part of a step a node belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// From inputs to loss and outputs.
+    Forward,
+    /// From the loss to gradients.
+    Backward,
+    /// From accumulated gradients to new variables: once per step.
+    Update,
+}
+
+/// A graph with gradients and updates. Of an inference graph all nodes are forward.
+#[derive(Clone, Debug)]
+pub struct TrainingGraph {
+    /// The graph; its outputs are the user's, and `loss` where it trains.
+    pub graph: Graph,
+    /// Of each node.
+    pub phases: Vec<Phase>,
+    /// Of each value.
+    pub kinds: Vec<TensorKind>,
+    /// The loss of the whole step.
+    pub loss: Option<ValueId>,
+    /// The trained variables with their gradients.
+    pub gradients: Vec<(ValueId, ValueId)>,
+}
+
+/// Stage and placement of each node.
+#[derive(Clone, Debug)]
+pub struct Staging {
+    /// Number of stages.
+    pub stages: usize,
+    /// Stage of each node. A variable lives in one stage; other stages that read it receive it.
+    pub stage: Vec<usize>,
+    /// Mesh of each node.
+    pub placement: Vec<Placement>,
+}
+
+/// What microbatches do to a value: the time axis of its layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ValueRate {
+    /// The same in all microbatches: computed once per step.
+    Step,
+    /// Each microbatch has its range of this dim.
+    Microbatch {
+        /// The dim.
+        dim: usize,
+    },
+    /// Each microbatch has a summand of full shape. Read by one `accumulate` node, whose result is `Step`.
+    Summand,
+}
+
+/// Rates of all values and nodes.
+#[derive(Clone, Debug)]
+pub struct Rates {
+    /// Parts of a step's batch.
+    pub microbatches: usize,
+    /// Of each value.
+    pub values: Vec<ValueRate>,
+    /// What the time axis does to each node, `None` for those that act once per step.
+    pub nodes: Vec<Option<Choice>>,
+}
+
+/// The signature of one node: one SBP per axis of its placement for each operand and result.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeSharding {
+    /// One choice per mesh axis.
+    pub choices: Vec<Choice>,
+    /// The layout in which it takes each operand, on its own placement.
+    pub operands: Vec<NdSbp>,
+    /// The layout of each result.
+    pub results: Vec<NdSbp>,
+}
+
+/// The signatures of all nodes.
+#[derive(Clone, Debug)]
+pub struct Sharding {
+    /// By node.
+    pub nodes: Vec<NodeSharding>,
+}
+
+/// All that is decided about a graph.
+#[derive(Clone, Debug)]
+pub struct Decisions {
+    /// The graph with its phases and kinds.
+    pub training: TrainingGraph,
+    /// Stages and placements.
+    pub staging: Staging,
+    /// Rates.
+    pub rates: Rates,
+}
+
+impl Decisions {
+    /// The graph.
+    pub fn graph(&self) -> &Graph {
+        &self.training.graph
+    }
+
+    /// The layout of a value on a placement with an SBP, at the value's rate.
+    pub fn layout(&self, value: ValueId, placement: &Placement, sbp: &NdSbp) -> Layout {
+        let ty = &self.graph().value(value).ty;
+        let microbatch_dim = match self.rates.values[value.index()] {
+            ValueRate::Microbatch { dim } => Some(dim),
+            ValueRate::Step | ValueRate::Summand => None,
+        };
+        Layout {
+            shape: ty.shape.clone(),
+            dtype: ty.dtype,
+            microbatch_dim,
+            ranks: placement.ranks.clone(),
+            hierarchy: placement.hierarchy.clone(),
+            sbp: sbp.clone(),
+        }
+    }
+
+    /// The placement of the node that makes a value.
+    pub fn placement(&self, value: ValueId) -> &Placement {
+        let producer: NodeId = self.graph().value(value).producer;
+        &self.staging.placement[producer.index()]
+    }
+}

@@ -1,0 +1,94 @@
+//! Layouts: where each shard of a tensor lies, microbatch by microbatch.
+
+use serde::{Deserialize, Serialize};
+
+use crate::mesh::unravel;
+use crate::sbp::{NdSbp, Sbp};
+use crate::shard::{Rect, shard};
+use crate::types::{DType, TensorType};
+
+/// A tensor's layout over time (microbatches) and a mesh. Time is like a mesh axis before all others: a
+/// microbatch is a range of `microbatch_dim`, which the mesh axes then cut further.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Layout {
+    /// Shape of the whole tensor, of the whole batch.
+    pub shape: Vec<usize>,
+    /// Element type.
+    pub dtype: DType,
+    /// The dim that microbatches cut; `None` for what is the same in all of them.
+    pub microbatch_dim: Option<usize>,
+    /// Ranks, row-major over `hierarchy`.
+    pub ranks: Vec<u32>,
+    /// Extents of the mesh axes.
+    pub hierarchy: Vec<usize>,
+    /// One SBP per mesh axis.
+    pub sbp: NdSbp,
+}
+
+impl Layout {
+    /// The part that `rank` holds of microbatch `microbatch` of `microbatches`; `None` where it is not of this mesh.
+    pub fn rect(&self, rank: u32, microbatch: usize, microbatches: usize) -> Option<Rect> {
+        let position = self.ranks.iter().position(|&r| r == rank)?;
+        let mut hierarchy = vec![microbatches];
+        hierarchy.extend(&self.hierarchy);
+        let time = self.microbatch_dim.map_or(Sbp::Broadcast, Sbp::Split);
+        let sbp = NdSbp([&[time], self.sbp.0.as_slice()].concat());
+        let mut coordinates = vec![microbatch];
+        coordinates.extend(unravel(position, &self.hierarchy));
+        Some(shard(&self.shape, &hierarchy, &sbp, &coordinates))
+    }
+
+    /// The coordinates of a rank in this mesh.
+    pub fn coordinates(&self, rank: u32) -> Option<Vec<usize>> {
+        let position = self.ranks.iter().position(|&r| r == rank)?;
+        Some(unravel(position, &self.hierarchy))
+    }
+
+    /// The ranks that differ from `rank` in `axis` alone, with it, in order of that coordinate.
+    pub fn group(&self, rank: u32, axis: usize) -> Option<Vec<u32>> {
+        let position = self.ranks.iter().position(|&r| r == rank)?;
+        let stride: usize = self.hierarchy[axis + 1..].iter().product();
+        let coordinate = position / stride % self.hierarchy[axis];
+        let first = position - coordinate * stride;
+        Some((0..self.hierarchy[axis]).map(|i| self.ranks[first + i * stride]).collect())
+    }
+
+    /// The tensor's type.
+    pub fn ty(&self) -> TensorType {
+        TensorType { dtype: self.dtype, shape: self.shape.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn microbatches_cut_before_ranks() {
+        let layout = Layout {
+            shape: vec![8, 3],
+            dtype: DType::F32,
+            microbatch_dim: Some(0),
+            ranks: vec![4, 5],
+            hierarchy: vec![2],
+            sbp: NdSbp(vec![Sbp::Split(0)]),
+        };
+        let rect = layout.rect(5, 1, 2).expect("rank 5 is of the mesh");
+        assert_eq!(rect, Rect { origin: vec![6, 0], extent: vec![2, 3] });
+        assert_eq!(layout.rect(0, 0, 2), None);
+    }
+
+    #[test]
+    fn groups_run_along_one_axis() {
+        let layout = Layout {
+            shape: vec![4],
+            dtype: DType::F32,
+            microbatch_dim: None,
+            ranks: vec![0, 1, 2, 3, 4, 5],
+            hierarchy: vec![2, 3],
+            sbp: NdSbp::broadcast(2),
+        };
+        assert_eq!(layout.group(4, 1), Some(vec![3, 4, 5]));
+        assert_eq!(layout.group(4, 0), Some(vec![1, 4]));
+    }
+}

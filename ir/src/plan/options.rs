@@ -1,0 +1,193 @@
+//! What a plan is compiled with: the user's options and the machines.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::mesh::DeviceKind;
+use crate::sbp::NdSbp;
+
+/// The options of compile, run and train.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CompileOptions {
+    /// All ranks of the job, row-major.
+    pub mesh: Vec<usize>,
+    /// Number of pipeline stages; divides the first axis.
+    pub stages: usize,
+    /// Parts of a step's batch.
+    pub microbatches: usize,
+    /// The order of microbatches.
+    pub schedule: Schedule,
+    /// Values of symbolic dims.
+    pub dims: BTreeMap<String, usize>,
+    /// The loss on the first output; `None`: inference, or a graph whose first output is the loss itself.
+    pub loss: Option<Loss>,
+    /// The optimizer; `None`: inference.
+    pub optimizer: Option<Optimizer>,
+    /// How signatures are chosen.
+    pub strategy: Strategy,
+    /// Layouts that the user asks for, by name pattern.
+    pub pins: Vec<Pin>,
+    /// Bytes that a rank may use; `None`: the device's memory.
+    pub memory: Option<u64>,
+    /// Whether communication runs on a stream of its own.
+    pub communication_stream: bool,
+}
+
+impl Default for CompileOptions {
+    fn default() -> Self {
+        Self {
+            mesh: vec![1],
+            stages: 1,
+            microbatches: 1,
+            schedule: Schedule::OneForwardOneBackward,
+            dims: BTreeMap::new(),
+            loss: None,
+            optimizer: None,
+            strategy: Strategy::Auto,
+            pins: Vec::new(),
+            memory: None,
+            communication_stream: false,
+        }
+    }
+}
+
+/// The order of microbatches in a pipeline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Schedule {
+    /// One forward, one backward (PipeDream-Flush, Narayanan et al., arXiv 2006.09503, section 3.2).
+    #[serde(rename = "1f1b")]
+    OneForwardOneBackward,
+    /// All forwards, then all backwards (Huang et al., arXiv 1811.06965).
+    Gpipe,
+}
+
+/// A loss on the first output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Loss {
+    /// Cross entropy of logits and integer labels, mean over labels that are not ignored.
+    CrossEntropy,
+    /// Negative log likelihood of log-probabilities and integer labels, mean likewise.
+    Nll,
+    /// Mean squared error against `target`.
+    Mse,
+    /// The sum of the output.
+    Sum,
+}
+
+/// An optimizer with the parameters of torch.optim's class of that name.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "name", rename_all = "lowercase")]
+pub enum Optimizer {
+    /// Stochastic gradient descent.
+    Sgd {
+        /// Learning rate.
+        lr: f64,
+        /// Momentum.
+        momentum: f64,
+        /// Nesterov's momentum.
+        nesterov: bool,
+        /// L2 penalty.
+        weight_decay: f64,
+    },
+    /// Adam.
+    Adam(AdamOptions),
+    /// AdamW: decoupled weight decay.
+    AdamW(AdamOptions),
+}
+
+/// Parameters of Adam and AdamW.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AdamOptions {
+    /// Learning rate.
+    pub lr: f64,
+    /// Decay of the first moment.
+    pub beta1: f64,
+    /// Decay of the second moment.
+    pub beta2: f64,
+    /// Added to the root of the second moment.
+    pub eps: f64,
+    /// Weight decay.
+    pub weight_decay: f64,
+}
+
+/// How signatures are chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Strategy {
+    /// The planner chooses.
+    Auto,
+    /// Data parallel: weights whole everywhere, gradients all-reduced.
+    Data,
+    /// Optimizer states sharded (Rajbhandari et al., arXiv 1910.02054, section 5).
+    Zero1,
+    /// Gradients sharded too.
+    Zero2,
+    /// Parameters sharded too.
+    Zero3,
+}
+
+/// A layout that the user asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pin {
+    /// A tensor's name, `*` standing for any characters.
+    pub pattern: String,
+    /// One SBP per mesh axis.
+    pub sbp: NdSbp,
+}
+
+/// The machines.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Cluster {
+    /// The name.
+    pub name: String,
+    /// Every rank's device.
+    pub device: Device,
+    /// Links, innermost level first: inside a node, between nodes.
+    #[serde(default, rename = "level")]
+    pub levels: Vec<Level>,
+    /// Constants of each mesh axis, instead of levels.
+    #[serde(default, rename = "axis", skip_serializing_if = "Vec::is_empty")]
+    pub axes: Vec<AxisLink>,
+}
+
+/// A device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Device {
+    /// Its kind.
+    pub kind: DeviceKind,
+    /// Bytes of memory. In a file a number or a string such as `"80GiB"`.
+    pub memory: u64,
+    /// Peak FLOPs per second of each element type.
+    pub flops: BTreeMap<String, f64>,
+    /// (FLOPs of one matmul, share of peak reached), ascending; interpolated in the logarithm of FLOPs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub matmul_efficiency: Vec<(f64, f64)>,
+    /// Bytes per second of device memory.
+    pub bandwidth: f64,
+    /// Seconds per kernel.
+    pub launch: f64,
+}
+
+/// One level of links.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Level {
+    /// Ranks (of the innermost level) or groups of the level below that it joins; the outermost may be unbounded: 0.
+    #[serde(default)]
+    pub size: usize,
+    /// Seconds per communication step.
+    pub latency: f64,
+    /// Bytes per second, rank and direction.
+    pub bandwidth: f64,
+}
+
+/// Constants of one mesh axis.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AxisLink {
+    /// Seconds per communication step.
+    pub latency: f64,
+    /// Seconds per byte.
+    pub seconds_per_byte: f64,
+}
