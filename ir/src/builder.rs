@@ -15,6 +15,7 @@ use crate::ops::{Init, Input, Variable};
 use crate::sbp::NdSbp;
 use crate::types::{DType, TensorType};
 
+mod arithmetic;
 mod methods;
 
 /// Builds a graph.

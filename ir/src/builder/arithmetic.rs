@@ -1,0 +1,442 @@
+//! Methods of [`Tensor`] for sources, elementwise functions, reductions and matrix products, and the operators
+//! `+ - * /` on handles and numbers.
+
+use std::ops;
+
+use super::{GraphBuilder, Tensor};
+use crate::op::Op;
+use crate::ops::{
+    ArgMax, Binary, BinaryFunction, Cast, Constant, Distribution, Full, Iota, MatMul, Random,
+    Reduce, ReduceFunction, Unary, UnaryFunction, Where,
+};
+use crate::types::{DType, TensorType};
+
+impl GraphBuilder {
+    /// A small literal; elements row-major.
+    #[track_caller]
+    pub fn constant(&self, dtype: DType, shape: impl Into<Vec<usize>>, data: &[f64]) -> Tensor {
+        let data = data.iter().map(|&value| value.into()).collect();
+        self.apply(Op::Constant(Constant { ty: TensorType::new(dtype, shape), data }), &[])
+    }
+
+    /// One value everywhere.
+    #[track_caller]
+    pub fn full(&self, dtype: DType, shape: impl Into<Vec<usize>>, value: f64) -> Tensor {
+        let full = Full { ty: TensorType::new(dtype, shape), value: value.into() };
+        self.apply(Op::Full(full), &[])
+    }
+
+    /// The index along a dim.
+    #[track_caller]
+    pub fn iota(&self, dtype: DType, shape: impl Into<Vec<usize>>, dim: usize) -> Tensor {
+        self.apply(Op::Iota(Iota { ty: TensorType::new(dtype, shape), dim }), &[])
+    }
+
+    /// Random numbers, new each step.
+    #[track_caller]
+    pub fn random(
+        &self,
+        dtype: DType,
+        shape: impl Into<Vec<usize>>,
+        distribution: Distribution,
+    ) -> Tensor {
+        let ty = TensorType::new(dtype, shape);
+        self.apply(Op::Random(Random { ty, distribution, key: self.next_key() }), &[])
+    }
+}
+
+/// Elementwise functions of one operand.
+impl Tensor {
+    /// An elementwise function.
+    #[track_caller]
+    pub fn unary(&self, function: UnaryFunction) -> Tensor {
+        self.builder.apply(Op::Unary(Unary { function }), &[self])
+    }
+
+    /// max(x, 0)
+    #[track_caller]
+    pub fn relu(&self) -> Tensor {
+        self.unary(UnaryFunction::Relu)
+    }
+
+    /// x Phi(x), with the error function
+    #[track_caller]
+    pub fn gelu(&self) -> Tensor {
+        self.unary(UnaryFunction::Gelu)
+    }
+
+    /// The tanh approximation of GELU
+    #[track_caller]
+    pub fn gelu_tanh(&self) -> Tensor {
+        self.unary(UnaryFunction::GeluTanh)
+    }
+
+    /// 1 / (1 + exp(-x))
+    #[track_caller]
+    pub fn sigmoid(&self) -> Tensor {
+        self.unary(UnaryFunction::Sigmoid)
+    }
+
+    /// Hyperbolic tangent
+    #[track_caller]
+    pub fn tanh(&self) -> Tensor {
+        self.unary(UnaryFunction::Tanh)
+    }
+
+    /// x sigmoid(x)
+    #[track_caller]
+    pub fn silu(&self) -> Tensor {
+        self.unary(UnaryFunction::Silu)
+    }
+
+    /// e^x
+    #[track_caller]
+    pub fn exp(&self) -> Tensor {
+        self.unary(UnaryFunction::Exp)
+    }
+
+    /// Natural logarithm
+    #[track_caller]
+    pub fn log(&self) -> Tensor {
+        self.unary(UnaryFunction::Log)
+    }
+
+    /// Square root
+    #[track_caller]
+    pub fn sqrt(&self) -> Tensor {
+        self.unary(UnaryFunction::Sqrt)
+    }
+
+    /// 1 / sqrt(x)
+    #[track_caller]
+    pub fn rsqrt(&self) -> Tensor {
+        self.unary(UnaryFunction::Rsqrt)
+    }
+
+    /// Absolute value
+    #[track_caller]
+    pub fn abs(&self) -> Tensor {
+        self.unary(UnaryFunction::Abs)
+    }
+
+    /// -x
+    #[track_caller]
+    pub fn neg(&self) -> Tensor {
+        self.unary(UnaryFunction::Neg)
+    }
+
+    /// -1, 0 or 1
+    #[track_caller]
+    pub fn sign(&self) -> Tensor {
+        self.unary(UnaryFunction::Sign)
+    }
+
+    /// The error function
+    #[track_caller]
+    pub fn erf(&self) -> Tensor {
+        self.unary(UnaryFunction::Erf)
+    }
+
+    /// 1 / x
+    #[track_caller]
+    pub fn reciprocal(&self) -> Tensor {
+        self.unary(UnaryFunction::Reciprocal)
+    }
+
+    /// Logical negation, of bool
+    #[track_caller]
+    pub fn not(&self) -> Tensor {
+        self.unary(UnaryFunction::Not)
+    }
+
+    /// x * value
+    #[track_caller]
+    pub fn scale(&self, value: f64) -> Tensor {
+        self.unary(UnaryFunction::Scale(value.into()))
+    }
+
+    /// x + value
+    #[track_caller]
+    pub fn offset(&self, value: f64) -> Tensor {
+        self.unary(UnaryFunction::Offset(value.into()))
+    }
+
+    /// x ^ value
+    #[track_caller]
+    pub fn pow_scalar(&self, value: f64) -> Tensor {
+        self.unary(UnaryFunction::PowScalar(value.into()))
+    }
+
+    /// min(max(x, low), high)
+    #[track_caller]
+    pub fn clip(&self, low: f64, high: f64) -> Tensor {
+        self.unary(UnaryFunction::Clip { low: low.into(), high: high.into() })
+    }
+
+    /// The same values in another element type; the same tensor where it has that type.
+    #[track_caller]
+    pub fn cast(&self, dtype: DType) -> Tensor {
+        if self.ty().dtype == dtype {
+            return self.clone();
+        }
+        self.builder.apply(Op::Cast(Cast { dtype }), &[self])
+    }
+
+    /// One value everywhere, of the same element type and shape.
+    #[track_caller]
+    pub fn full_like(&self, value: f64) -> Tensor {
+        let ty = self.ty();
+        self.builder.full(ty.dtype, ty.shape, value)
+    }
+
+    /// A number of the same element type, of rank 0.
+    #[track_caller]
+    pub fn scalar_like(&self, value: f64) -> Tensor {
+        self.builder.full(self.ty().dtype, [], value)
+    }
+}
+
+/// Elementwise functions of two and three operands, broadcast.
+impl Tensor {
+    /// An elementwise function of two operands.
+    #[track_caller]
+    pub fn binary(&self, function: BinaryFunction, other: &Tensor) -> Tensor {
+        self.builder.apply(Op::Binary(Binary { function }), &[self, other])
+    }
+
+    /// a + b
+    #[track_caller]
+    pub fn add(&self, other: &Tensor) -> Tensor {
+        self.binary(BinaryFunction::Add, other)
+    }
+
+    /// a - b
+    #[track_caller]
+    pub fn sub(&self, other: &Tensor) -> Tensor {
+        self.binary(BinaryFunction::Sub, other)
+    }
+
+    /// a * b
+    #[track_caller]
+    pub fn mul(&self, other: &Tensor) -> Tensor {
+        self.binary(BinaryFunction::Mul, other)
+    }
+
+    /// a / b
+    #[track_caller]
+    pub fn div(&self, other: &Tensor) -> Tensor {
+        self.binary(BinaryFunction::Div, other)
+    }
+
+    /// a ^ b
+    #[track_caller]
+    pub fn pow(&self, other: &Tensor) -> Tensor {
+        self.binary(BinaryFunction::Pow, other)
+    }
+
+    /// The greater
+    #[track_caller]
+    pub fn maximum(&self, other: &Tensor) -> Tensor {
+        self.binary(BinaryFunction::Max, other)
+    }
+
+    /// The lesser
+    #[track_caller]
+    pub fn minimum(&self, other: &Tensor) -> Tensor {
+        self.binary(BinaryFunction::Min, other)
+    }
+
+    /// a == b
+    #[track_caller]
+    pub fn equal(&self, other: &Tensor) -> Tensor {
+        self.binary(BinaryFunction::Equal, other)
+    }
+
+    /// a != b
+    #[track_caller]
+    pub fn not_equal(&self, other: &Tensor) -> Tensor {
+        self.binary(BinaryFunction::NotEqual, other)
+    }
+
+    /// a < b
+    #[track_caller]
+    pub fn less(&self, other: &Tensor) -> Tensor {
+        self.binary(BinaryFunction::Less, other)
+    }
+
+    /// a <= b
+    #[track_caller]
+    pub fn less_equal(&self, other: &Tensor) -> Tensor {
+        self.binary(BinaryFunction::LessEqual, other)
+    }
+
+    /// a > b
+    #[track_caller]
+    pub fn greater(&self, other: &Tensor) -> Tensor {
+        self.binary(BinaryFunction::Greater, other)
+    }
+
+    /// a >= b
+    #[track_caller]
+    pub fn greater_equal(&self, other: &Tensor) -> Tensor {
+        self.binary(BinaryFunction::GreaterEqual, other)
+    }
+
+    /// Both, of bool
+    #[track_caller]
+    pub fn and(&self, other: &Tensor) -> Tensor {
+        self.binary(BinaryFunction::And, other)
+    }
+
+    /// Either, of bool
+    #[track_caller]
+    pub fn or(&self, other: &Tensor) -> Tensor {
+        self.binary(BinaryFunction::Or, other)
+    }
+
+    /// Of a condition (bool): `a` where it holds, else `b`.
+    #[track_caller]
+    pub fn select(&self, a: &Tensor, b: &Tensor) -> Tensor {
+        self.builder.apply(Op::Where(Where {}), &[self, a, b])
+    }
+}
+
+/// Reductions and matrix products.
+impl Tensor {
+    /// A reduction over dims, in any order.
+    #[track_caller]
+    pub fn reduce(&self, function: ReduceFunction, axes: &[usize], keep_dims: bool) -> Tensor {
+        let mut axes = axes.to_vec();
+        axes.sort_unstable();
+        self.builder.apply(Op::Reduce(Reduce { function, axes, keep_dims }), &[self])
+    }
+
+    /// The sum over dims.
+    #[track_caller]
+    pub fn sum(&self, axes: &[usize], keep_dims: bool) -> Tensor {
+        self.reduce(ReduceFunction::Sum, axes, keep_dims)
+    }
+
+    /// The mean over dims.
+    #[track_caller]
+    pub fn mean(&self, axes: &[usize], keep_dims: bool) -> Tensor {
+        self.reduce(ReduceFunction::Mean, axes, keep_dims)
+    }
+
+    /// The greatest over dims.
+    #[track_caller]
+    pub fn max(&self, axes: &[usize], keep_dims: bool) -> Tensor {
+        self.reduce(ReduceFunction::Max, axes, keep_dims)
+    }
+
+    /// The least over dims.
+    #[track_caller]
+    pub fn min(&self, axes: &[usize], keep_dims: bool) -> Tensor {
+        self.reduce(ReduceFunction::Min, axes, keep_dims)
+    }
+
+    /// The index of the greatest along a dim.
+    #[track_caller]
+    pub fn argmax(&self, axis: usize, keep_dims: bool) -> Tensor {
+        self.builder.apply(Op::ArgMax(ArgMax { axis, keep_dims }), &[self])
+    }
+
+    /// `[.., i, k] x [.., k, j] -> [.., i, j]`; leading dims broadcast.
+    #[track_caller]
+    pub fn matmul(&self, other: &Tensor) -> Tensor {
+        self.matmul_transposed(other, false, false)
+    }
+
+    /// A matrix product whose operands may be given as `[.., k, i]` and `[.., j, k]`.
+    #[track_caller]
+    pub fn matmul_transposed(
+        &self,
+        other: &Tensor,
+        transpose_a: bool,
+        transpose_b: bool,
+    ) -> Tensor {
+        self.builder.apply(Op::MatMul(MatMul { transpose_a, transpose_b }), &[self, other])
+    }
+}
+
+macro_rules! operator {
+    ($trait:ident, $method:ident, |$a:ident, $value:ident| $with_number:expr) => {
+        impl ops::$trait<&Tensor> for &Tensor {
+            type Output = Tensor;
+
+            #[track_caller]
+            fn $method(self, other: &Tensor) -> Tensor {
+                Tensor::$method(self, other)
+            }
+        }
+
+        impl ops::$trait<Tensor> for &Tensor {
+            type Output = Tensor;
+
+            #[track_caller]
+            fn $method(self, other: Tensor) -> Tensor {
+                Tensor::$method(self, &other)
+            }
+        }
+
+        impl ops::$trait<&Tensor> for Tensor {
+            type Output = Tensor;
+
+            #[track_caller]
+            fn $method(self, other: &Tensor) -> Tensor {
+                Tensor::$method(&self, other)
+            }
+        }
+
+        impl ops::$trait<Tensor> for Tensor {
+            type Output = Tensor;
+
+            #[track_caller]
+            fn $method(self, other: Tensor) -> Tensor {
+                Tensor::$method(&self, &other)
+            }
+        }
+
+        impl ops::$trait<f64> for &Tensor {
+            type Output = Tensor;
+
+            #[track_caller]
+            fn $method(self, $value: f64) -> Tensor {
+                let $a = self;
+                $with_number
+            }
+        }
+
+        impl ops::$trait<f64> for Tensor {
+            type Output = Tensor;
+
+            #[track_caller]
+            fn $method(self, value: f64) -> Tensor {
+                ops::$trait::$method(&self, value)
+            }
+        }
+    };
+}
+
+operator!(Add, add, |a, value| a.offset(value));
+operator!(Sub, sub, |a, value| a.offset(-value));
+operator!(Mul, mul, |a, value| a.scale(value));
+operator!(Div, div, |a, value| a.scale(1.0 / value));
+
+impl ops::Neg for &Tensor {
+    type Output = Tensor;
+
+    #[track_caller]
+    fn neg(self) -> Tensor {
+        Tensor::neg(self)
+    }
+}
+
+impl ops::Neg for Tensor {
+    type Output = Tensor;
+
+    #[track_caller]
+    fn neg(self) -> Tensor {
+        Tensor::neg(&self)
+    }
+}
