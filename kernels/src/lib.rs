@@ -1,1 +1,15 @@
-//! placeholder
+//! The kernels of all ops, behind one lookup: [`lookup`] is the exhaustive match on (op, element type, device).
+//!
+//! A kernel reads and writes shards ([`View`], [`ViewMut`]) of known place in their tensors. It allocates nothing in
+//! steady state (see [`Scratch`]), communicates with nobody, and gives the same bits whatever the number of threads:
+//! reductions are partitioned by shape only. Start reading with [`lookup`], then `elementwise`.
+
+mod context;
+mod error;
+mod lookup;
+mod view;
+
+pub use context::{Kernel, KernelContext};
+pub use error::KernelError;
+pub use lookup::{in_place, lookup};
+pub use view::{Element, Flat, Scratch, View, ViewMut};

@@ -1,0 +1,24 @@
+//! What a kernel call is given besides its operands and results.
+
+use graphc_ir::op::Op;
+
+use crate::error::KernelError;
+use crate::view::{Scratch, View, ViewMut};
+
+/// A kernel: computes all results of one op from its operands. Which element types it takes, it checks itself.
+pub type Kernel =
+    fn(&Op, &[View<'_>], &mut [ViewMut<'_>], &mut KernelContext<'_>) -> Result<(), KernelError>;
+
+/// What a kernel needs besides operands.
+pub struct KernelContext<'a> {
+    /// The job's seed.
+    pub seed: u64,
+    /// The training step, from 0.
+    pub step: u64,
+    /// How many threads the kernel may use.
+    pub threads: usize,
+    /// Where it runs them; without, it uses the caller's thread alone.
+    pub pool: Option<&'a rayon::ThreadPool>,
+    /// Memory to work in, kept from call to call.
+    pub scratch: &'a mut Scratch,
+}

@@ -1,0 +1,58 @@
+//! Why a kernel cannot run.
+
+use graphc_ir::mesh::DeviceKind;
+use graphc_ir::types::DType;
+
+/// Why a kernel cannot be found or cannot run.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum KernelError {
+    /// No kernel for this op, element type and device.
+    #[error("no kernel for {op} of {dtype} on {device:?}")]
+    NoKernel {
+        /// The op.
+        op: &'static str,
+        /// The element type.
+        dtype: DType,
+        /// The device.
+        device: DeviceKind,
+    },
+    /// Views that do not fit the op: a fault of who made the call, not of the data.
+    #[error("{op}: {reason}")]
+    Call {
+        /// The op.
+        op: &'static str,
+        /// What does not fit.
+        reason: String,
+    },
+    /// Elements of another type than the kernel reads.
+    #[error("elements of {found} where the kernel reads {expected}")]
+    ElementType {
+        /// The Rust type that the kernel reads.
+        expected: &'static str,
+        /// The view's type.
+        found: DType,
+    },
+    /// An index out of range.
+    #[error("{what} {index} at position {position:?} is out of range: there are 0..{range}")]
+    Index {
+        /// `label`, `row`.
+        what: &'static str,
+        /// The index.
+        index: i64,
+        /// One past the greatest.
+        range: usize,
+        /// Where it stands in its whole tensor.
+        position: Vec<usize>,
+    },
+}
+
+impl KernelError {
+    /// An error of a call.
+    pub fn call(op: &'static str, reason: impl Into<String>) -> Self {
+        Self::Call { op, reason: reason.into() }
+    }
+
+    pub(crate) fn wrong_dtype<T>(found: DType) -> Self {
+        Self::ElementType { expected: std::any::type_name::<T>(), found }
+    }
+}

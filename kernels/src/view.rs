@@ -1,0 +1,374 @@
+//! Shards in memory: what kernels read and write. Nearly all `unsafe` of the crate is here: views keep raw pointers,
+//! because an output may be the same memory as an operand where the op works in place.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use graphc_ir::types::DType;
+
+use crate::error::KernelError;
+
+/// A Rust type that holds the elements of one or more [`DType`]s: any bit pattern is a value of it.
+pub trait Element: Copy + Default + Send + Sync + PartialEq + PartialOrd + sealed::Plain + 'static {
+    /// Whether elements of `dtype` are of this type.
+    fn holds(dtype: DType) -> bool;
+}
+
+mod sealed {
+    pub trait Plain {}
+    impl Plain for f32 {}
+    impl Plain for i64 {}
+    impl Plain for i32 {}
+    impl Plain for u8 {}
+    impl Plain for u16 {}
+}
+
+impl Element for f32 {
+    fn holds(dtype: DType) -> bool {
+        dtype == DType::F32
+    }
+}
+
+impl Element for i64 {
+    fn holds(dtype: DType) -> bool {
+        dtype == DType::I64
+    }
+}
+
+impl Element for i32 {
+    fn holds(dtype: DType) -> bool {
+        dtype == DType::I32
+    }
+}
+
+/// `u8`, and truth values as 0 or 1.
+impl Element for u8 {
+    fn holds(dtype: DType) -> bool {
+        matches!(dtype, DType::U8 | DType::Bool)
+    }
+}
+
+/// The bits of the two half-precision types.
+impl Element for u16 {
+    fn holds(dtype: DType) -> bool {
+        matches!(dtype, DType::F16 | DType::BF16)
+    }
+}
+
+const ZEROS: [usize; 32] = [0; 32];
+
+/// A tensor shard in memory that a kernel reads: contiguous, row-major.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    /// Element type.
+    pub dtype: DType,
+    /// Extents of the shard.
+    pub shape: &'a [usize],
+    /// Extents of the whole tensor.
+    pub global: &'a [usize],
+    /// Where the shard begins in the whole tensor.
+    pub origin: &'a [usize],
+    data: *const u8,
+    len: usize,
+    lifetime: PhantomData<&'a ()>,
+}
+
+// SAFETY: a view is a shared reference to plain elements; writes through an aliasing `ViewMut` touch only what the
+// thread itself reads (see `View::new`).
+unsafe impl Send for View<'_> {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for View<'_> {}
+
+impl<'a> View<'a> {
+    /// A view of memory.
+    ///
+    /// # Safety
+    /// `data` is aligned for the element type and valid for reads of `shape`'s elements for `'a`. It may overlap an
+    /// output of the same kernel call only where [`crate::in_place`] names the pair, and then begins where it begins.
+    pub unsafe fn new(
+        dtype: DType,
+        shape: &'a [usize],
+        global: &'a [usize],
+        origin: &'a [usize],
+        data: *const u8,
+    ) -> Self {
+        let len = shape.iter().product();
+        Self { dtype, shape, global, origin, data, len, lifetime: PhantomData }
+    }
+
+    /// A view of a slice; panics where the number of elements or the element type is another.
+    pub fn from_slice<T: Element>(
+        dtype: DType,
+        shape: &'a [usize],
+        global: &'a [usize],
+        origin: &'a [usize],
+        data: &'a [T],
+    ) -> Self {
+        assert!(T::holds(dtype), "a slice of another type than {dtype}");
+        assert_eq!(shape.iter().product::<usize>(), data.len(), "elements of {shape:?}");
+        // SAFETY: the slice is borrowed for 'a, has this type and this many elements.
+        unsafe { Self::new(dtype, shape, global, origin, data.as_ptr().cast()) }
+    }
+
+    /// A view of a slice that is the whole of its tensor; panics as [`View::from_slice`] does.
+    pub fn whole<T: Element>(dtype: DType, shape: &'a [usize], data: &'a [T]) -> Self {
+        Self::from_slice(dtype, shape, shape, &ZEROS[..shape.len()], data)
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The elements.
+    ///
+    /// # Errors
+    /// Where the element type is another.
+    pub fn as_slice<T: Element>(&self) -> Result<&'a [T], KernelError> {
+        self.block(0..self.len)
+    }
+
+    /// The elements `range`, row-major. Kernels that work in place hold it no longer than until they write the same range.
+    ///
+    /// # Errors
+    /// Where the element type is another.
+    pub fn block<T: Element>(&self, range: Range<usize>) -> Result<&'a [T], KernelError> {
+        self.check::<T>()?;
+        assert!(range.start <= range.end && range.end <= self.len, "block of a view");
+        if range.is_empty() {
+            return Ok(&[]);
+        }
+        // SAFETY: inside the memory that `new` was given, of the type just checked; any bits are a `T`.
+        Ok(unsafe {
+            std::slice::from_raw_parts(self.data.cast::<T>().add(range.start), range.len())
+        })
+    }
+
+    /// The elements as bytes.
+    pub fn bytes(&self) -> &'a [u8] {
+        if self.len == 0 {
+            return &[];
+        }
+        // SAFETY: inside the memory that `new` was given.
+        unsafe { std::slice::from_raw_parts(self.data, self.len * self.dtype.size()) }
+    }
+
+    /// The address of the first element.
+    ///
+    /// # Errors
+    /// Where the element type is another.
+    pub fn ptr<T: Element>(&self) -> Result<*const T, KernelError> {
+        self.check::<T>()?;
+        Ok(self.data.cast())
+    }
+
+    fn check<T: Element>(&self) -> Result<(), KernelError> {
+        if T::holds(self.dtype) { Ok(()) } else { Err(KernelError::wrong_dtype::<T>(self.dtype)) }
+    }
+}
+
+/// A tensor shard in memory that a kernel writes: contiguous, row-major.
+#[derive(Debug)]
+pub struct ViewMut<'a> {
+    /// Element type.
+    pub dtype: DType,
+    /// Extents of the shard.
+    pub shape: &'a [usize],
+    /// Extents of the whole tensor.
+    pub global: &'a [usize],
+    /// Where the shard begins in the whole tensor.
+    pub origin: &'a [usize],
+    data: *mut u8,
+    len: usize,
+    lifetime: PhantomData<&'a mut ()>,
+}
+
+// SAFETY: a view is an exclusive reference to plain elements.
+unsafe impl Send for ViewMut<'_> {}
+// SAFETY: a shared `ViewMut` gives no access to the elements.
+unsafe impl Sync for ViewMut<'_> {}
+
+impl<'a> ViewMut<'a> {
+    /// A view of memory.
+    ///
+    /// # Safety
+    /// `data` is aligned for the element type and valid for reads and writes of `shape`'s elements for `'a`, is
+    /// initialized, and nothing else reaches it, except a [`View`] of an operand that the op may overwrite.
+    pub unsafe fn new(
+        dtype: DType,
+        shape: &'a [usize],
+        global: &'a [usize],
+        origin: &'a [usize],
+        data: *mut u8,
+    ) -> Self {
+        let len = shape.iter().product();
+        Self { dtype, shape, global, origin, data, len, lifetime: PhantomData }
+    }
+
+    /// A view of a slice; panics where the number of elements or the element type is another.
+    pub fn from_slice<T: Element>(
+        dtype: DType,
+        shape: &'a [usize],
+        global: &'a [usize],
+        origin: &'a [usize],
+        data: &'a mut [T],
+    ) -> Self {
+        assert!(T::holds(dtype), "a slice of another type than {dtype}");
+        assert_eq!(shape.iter().product::<usize>(), data.len(), "elements of {shape:?}");
+        // SAFETY: the slice is exclusively borrowed for 'a, has this type and this many elements.
+        unsafe { Self::new(dtype, shape, global, origin, data.as_mut_ptr().cast()) }
+    }
+
+    /// A view of a slice that is the whole of its tensor; panics as [`ViewMut::from_slice`] does.
+    pub fn whole<T: Element>(dtype: DType, shape: &'a [usize], data: &'a mut [T]) -> Self {
+        Self::from_slice(dtype, shape, shape, &ZEROS[..shape.len()], data)
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The elements. Kernels that work in place use [`ViewMut::flat`] instead.
+    ///
+    /// # Errors
+    /// Where the element type is another.
+    pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T], KernelError> {
+        if !T::holds(self.dtype) {
+            return Err(KernelError::wrong_dtype::<T>(self.dtype));
+        }
+        if self.len == 0 {
+            return Ok(&mut []);
+        }
+        // SAFETY: the memory that `new` was given, of the type just checked, borrowed with `self`.
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.data.cast(), self.len) })
+    }
+
+    /// The elements as bytes.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        if self.len == 0 {
+            return &mut [];
+        }
+        // SAFETY: the memory that `new` was given, borrowed with `self`.
+        unsafe { std::slice::from_raw_parts_mut(self.data, self.len * self.dtype.size()) }
+    }
+
+    /// The address of the first element.
+    ///
+    /// # Errors
+    /// Where the element type is another.
+    pub fn ptr<T: Element>(&mut self) -> Result<*mut T, KernelError> {
+        if T::holds(self.dtype) {
+            Ok(self.data.cast())
+        } else {
+            Err(KernelError::wrong_dtype::<T>(self.dtype))
+        }
+    }
+
+    /// The elements as a range that can be cut and written block by block.
+    pub fn flat(&mut self) -> Flat<'_> {
+        Flat { dtype: self.dtype, data: self.data, len: self.len, lifetime: PhantomData }
+    }
+
+    /// Whether `operand` is the same memory.
+    pub fn is_same(&self, operand: &View<'_>) -> bool {
+        std::ptr::eq(self.data, operand.data)
+    }
+}
+
+/// Consecutive elements of an output, which a kernel writes block by block: between two writes it may read an operand
+/// that is the same memory.
+pub struct Flat<'a> {
+    dtype: DType,
+    data: *mut u8,
+    len: usize,
+    lifetime: PhantomData<&'a mut ()>,
+}
+
+// SAFETY: exclusive access to plain elements.
+unsafe impl Send for Flat<'_> {}
+
+impl<'a> Flat<'a> {
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The first `count` elements and the rest.
+    pub fn split_at(self, count: usize) -> (Flat<'a>, Flat<'a>) {
+        assert!(count <= self.len, "split of an output");
+        // SAFETY: `count` is at most the length, so the address is inside or one past the memory.
+        let rest = unsafe { self.data.add(count * self.dtype.size()) };
+        let part = |data, len| Flat { dtype: self.dtype, data, len, lifetime: PhantomData };
+        (part(self.data, count), part(rest, self.len - count))
+    }
+
+    /// Writes elements at `start`.
+    ///
+    /// # Errors
+    /// Where the element type is another.
+    pub fn write<T: Element>(&mut self, start: usize, elements: &[T]) -> Result<(), KernelError> {
+        self.block(start..start + elements.len())?.copy_from_slice(elements);
+        Ok(())
+    }
+
+    /// The elements `range`. Where an operand is the same memory, its blocks that overlap must not be held.
+    ///
+    /// # Errors
+    /// Where the element type is another.
+    pub fn block<T: Element>(&mut self, range: Range<usize>) -> Result<&mut [T], KernelError> {
+        if !T::holds(self.dtype) {
+            return Err(KernelError::wrong_dtype::<T>(self.dtype));
+        }
+        assert!(range.start <= range.end && range.end <= self.len, "block of an output");
+        if range.is_empty() {
+            return Ok(&mut []);
+        }
+        // SAFETY: inside the memory, of the type just checked, borrowed with `self`.
+        Ok(unsafe {
+            std::slice::from_raw_parts_mut(self.data.cast::<T>().add(range.start), range.len())
+        })
+    }
+}
+
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Line(#[allow(dead_code, reason = "only its address is used")] [u8; 64]);
+
+/// Memory that kernels use while they run: kept from call to call, grown where a call needs more.
+#[derive(Default)]
+pub struct Scratch {
+    lines: Vec<Line>,
+}
+
+impl Scratch {
+    /// No memory yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// `count` elements of any content, aligned to 64 bytes.
+    pub fn take<T: Element>(&mut self, count: usize) -> &mut [T] {
+        let lines = (count * size_of::<T>()).div_ceil(64);
+        if self.lines.len() < lines {
+            self.lines.resize(lines, Line([0; 64]));
+        }
+        // SAFETY: the lines are initialized bytes, at least `count` elements, aligned to 64; any bits are a `T`.
+        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), count) }
+    }
+}
