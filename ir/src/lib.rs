@@ -6,9 +6,11 @@
 
 pub mod array;
 pub mod builder;
+pub mod evaluate;
 pub mod graph;
 pub mod ids;
 pub mod machine;
+pub mod math;
 pub mod mesh;
 pub mod op;
 pub mod ops;
@@ -18,4 +20,6 @@ pub mod rule;
 pub mod sbp;
 pub mod scalar;
 pub mod shard;
+pub mod text;
 pub mod types;
+pub mod verify;

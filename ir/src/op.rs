@@ -151,7 +151,11 @@ impl Op {
     pub fn infer(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>, OpError> {
         let dtypes = self.operation().dtypes(operands)?;
         let shapes = self.operation().rule(operands)?.result_shapes();
-        Ok(dtypes.into_iter().zip(shapes).map(|(dtype, shape)| TensorType { dtype, shape }).collect())
+        Ok(dtypes
+            .into_iter()
+            .zip(shapes)
+            .map(|(dtype, shape)| TensorType { dtype, shape })
+            .collect())
     }
 }
 
@@ -285,6 +289,14 @@ pub enum OpError {
         /// What is wrong.
         reason: String,
     },
+    /// A source whose content comes from outside: a feed or a weights file.
+    #[error("{op} `{name}` has no value: it must be fed")]
+    NoValue {
+        /// The op.
+        op: &'static str,
+        /// The name of the input or variable.
+        name: String,
+    },
     /// An index out of range.
     #[error("{what} {index} at position {position:?} is out of range: {op} has 0..{range}")]
     Index {
@@ -323,10 +335,18 @@ pub fn arity(
 
 /// An error of shapes.
 pub fn shapes(op: &'static str, operands: &[&TensorType], reason: impl Into<String>) -> OpError {
-    OpError::Shapes { op, operands: operands.iter().map(|&t| t.clone()).collect(), reason: reason.into() }
+    OpError::Shapes {
+        op,
+        operands: operands.iter().map(|&t| t.clone()).collect(),
+        reason: reason.into(),
+    }
 }
 
 /// An error of element types.
 pub fn dtypes(op: &'static str, operands: &[&TensorType], reason: impl Into<String>) -> OpError {
-    OpError::DTypes { op, operands: operands.iter().map(|&t| t.clone()).collect(), reason: reason.into() }
+    OpError::DTypes {
+        op,
+        operands: operands.iter().map(|&t| t.clone()).collect(),
+        reason: reason.into(),
+    }
 }

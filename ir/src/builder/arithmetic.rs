@@ -335,6 +335,20 @@ impl Tensor {
         self.reduce(ReduceFunction::Min, axes, keep_dims)
     }
 
+    /// The sum over what broadcasting repeated: back to a shape that broadcasts to this one.
+    #[track_caller]
+    pub fn sum_to(&self, shape: &[usize]) -> Tensor {
+        let own = self.shape();
+        if own == shape || own.len() < shape.len() {
+            return self.clone();
+        }
+        let skip = own.len() - shape.len();
+        let repeated = |&dim: &usize| dim < skip || shape[dim - skip] == 1 && own[dim] != 1;
+        let axes: Vec<usize> = (0..own.len()).filter(repeated).collect();
+        let sum = self.sum(&axes, false);
+        if sum.shape() == shape { sum } else { sum.reshape(shape) }
+    }
+
     /// The index of the greatest along a dim.
     #[track_caller]
     pub fn argmax(&self, axis: usize, keep_dims: bool) -> Tensor {

@@ -4,8 +4,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::array::Array;
 use crate::builder::Tensor;
-use crate::op::{EvalContext, GradientNode, OpError, Operand, Operation, Region};
+use crate::op::{EvalContext, GradientNode, OpError, Operand, Operation, Region, arity, dtypes};
+use crate::ops::broadcast::{elementwise, fit, gradient_of, map, same_dtype};
 use crate::rule::Rule;
+use crate::sbp::ReduceKind;
 use crate::types::{DType, TensorType};
 
 /// An elementwise function of two operands of one element type. Shapes align at the right; a dim of extent 1 repeats.
@@ -25,13 +27,13 @@ pub enum BinaryFunction {
     Sub,
     /// a * b
     Mul,
-    /// a / b
+    /// a / b; of integers truncated, and 0 where b is 0
     Div,
     /// a ^ b
     Pow,
-    /// The greater
+    /// The greater; NaN where one is
     Max,
-    /// The lesser
+    /// The lesser; NaN where one is
     Min,
     /// a == b
     Equal,
@@ -51,29 +53,149 @@ pub enum BinaryFunction {
     Or,
 }
 
+/// What a function takes and gives.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Class {
+    Arithmetic,
+    Comparison,
+    Logic,
+}
+
+impl BinaryFunction {
+    /// Whether the result is bool whatever the operands are.
+    pub fn gives_bool(self) -> bool {
+        self.class() != Class::Arithmetic
+    }
+
+    /// The function of two elements of this type.
+    pub fn of(self, dtype: DType, a: f64, b: f64) -> f64 {
+        let truth = |holds: bool| f64::from(u8::from(holds));
+        match self {
+            Self::Add => fit(dtype, a + b),
+            Self::Sub => fit(dtype, a - b),
+            Self::Mul => fit(dtype, a * b),
+            Self::Div if !dtype.is_float() && b == 0.0 => 0.0,
+            Self::Div => fit(dtype, a / b),
+            Self::Pow => fit(dtype, a.powf(b)),
+            Self::Max => ReduceKind::Max.combine(a, b),
+            Self::Min => ReduceKind::Min.combine(a, b),
+            Self::Equal => truth(a == b),
+            Self::NotEqual => truth(a != b),
+            Self::Less => truth(a < b),
+            Self::LessEqual => truth(a <= b),
+            Self::Greater => truth(a > b),
+            Self::GreaterEqual => truth(a >= b),
+            Self::And => truth(a != 0.0 && b != 0.0),
+            Self::Or => truth(a != 0.0 || b != 0.0),
+        }
+    }
+
+    fn class(self) -> Class {
+        match self {
+            Self::Add | Self::Sub | Self::Mul | Self::Div | Self::Pow | Self::Max | Self::Min => {
+                Class::Arithmetic
+            }
+            Self::Equal
+            | Self::NotEqual
+            | Self::Less
+            | Self::LessEqual
+            | Self::Greater
+            | Self::GreaterEqual => Class::Comparison,
+            Self::And | Self::Or => Class::Logic,
+        }
+    }
+
+    fn linear(self, dtype: DType) -> Vec<Vec<usize>> {
+        match self {
+            Self::Add | Self::Sub => vec![vec![0, 1]],
+            Self::Mul => vec![vec![0], vec![1]],
+            // A quotient of integers is truncated.
+            Self::Div if dtype.is_float() => vec![vec![0]],
+            _ => Vec::new(),
+        }
+    }
+}
+
 impl Operation for Binary {
     fn name(&self) -> &'static str {
         "binary"
     }
 
-    fn dtypes(&self, _operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        todo!()
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        arity(self.name(), operands, 2, "2")?;
+        let dtype = same_dtype(self.name(), operands)?;
+        let needs = match self.function.class() {
+            Class::Arithmetic => (dtype != DType::Bool, "numeric"),
+            Class::Comparison => (true, "any"),
+            Class::Logic => (dtype == DType::Bool, "bool"),
+        };
+        if !needs.0 {
+            let reason = format!("{:?} needs {} elements", self.function, needs.1);
+            return Err(dtypes(self.name(), operands, reason));
+        }
+        Ok(vec![if self.function.gives_bool() { DType::Bool } else { dtype }])
     }
 
-    fn rule(&self, _operands: &[&TensorType]) -> Result<Rule, OpError> {
-        todo!()
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        elementwise(self.name(), operands, self.function.linear(operands[0].dtype))
     }
 
-    fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        todo!()
+    fn flops_per_point(&self) -> f64 {
+        match self.function {
+            BinaryFunction::Pow => 10.0,
+            BinaryFunction::Div => 4.0,
+            _ => 1.0,
+        }
+    }
+
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+        let [a, b] = node.operands else { return Vec::new() };
+        let (y, Some(g)) = (&node.results[0], &node.gradients[0]) else { return vec![None, None] };
+        if self.function.gives_bool() {
+            return vec![None, None];
+        }
+        let (of_a, of_b): (&dyn Fn() -> Tensor, &dyn Fn() -> Tensor) = match self.function {
+            BinaryFunction::Add => (&|| g.clone(), &|| g.clone()),
+            BinaryFunction::Sub => (&|| g.clone(), &|| g.neg()),
+            BinaryFunction::Mul => (&|| g * b, &|| g * a),
+            BinaryFunction::Div => (&|| g / b, &|| (g * y / b).neg()),
+            BinaryFunction::Pow => (&|| power_base(a, b, g), &|| power_exponent(a, b, y, g)),
+            BinaryFunction::Max => (&|| extremum(&a.greater(b), &a.equal(b), g), &|| {
+                extremum(&b.greater(a), &a.equal(b), g)
+            }),
+            _ => {
+                (&|| extremum(&a.less(b), &a.equal(b), g), &|| extremum(&b.less(a), &a.equal(b), g))
+            }
+        };
+        vec![gradient_of(a, of_a), gradient_of(b, of_b)]
     }
 
     fn evaluate(
         &self,
-        _operands: &[Operand<'_>],
-        _results: &[Region],
+        operands: &[Operand<'_>],
+        results: &[Region],
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        todo!()
+        let dtype = operands[0].region.dtype;
+        let arrays = [operands[0].array, operands[1].array];
+        Ok(vec![map(&results[0], arrays, |[a, b]| self.function.of(dtype, a, b))])
     }
+}
+
+/// g b a^(b - 1); 0 where b is 0, whatever a is.
+fn power_base(a: &Tensor, b: &Tensor, g: &Tensor) -> Tensor {
+    let slope = g * b * a.pow(&b.offset(-1.0));
+    b.equal(&b.scalar_like(0.0)).select(&g.scalar_like(0.0), &slope)
+}
+
+/// g y log(a); 0 where a is 0 and b is not negative.
+fn power_exponent(a: &Tensor, b: &Tensor, y: &Tensor, g: &Tensor) -> Tensor {
+    let flat = a.equal(&a.scalar_like(0.0)).and(&b.greater_equal(&b.scalar_like(0.0)));
+    flat.select(&g.scalar_like(0.0), &(g * y * a.log()))
+}
+
+/// The gradient where this operand is taken, half of it where both are equal.
+fn extremum(taken: &Tensor, equal: &Tensor, g: &Tensor) -> Tensor {
+    let shared = equal.select(&g.scale(0.5), &g.scalar_like(0.0));
+    taken.select(g, &shared)
 }

@@ -4,8 +4,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::array::Array;
 use crate::builder::Tensor;
-use crate::op::{EvalContext, GradientNode, OpError, Operand, Operation, Region};
-use crate::rule::Rule;
+use crate::mesh::unravel;
+use crate::op::{
+    EvalContext, GradientNode, OpError, Operand, Operation, Region, arity, dtypes, shapes,
+};
+use crate::ops::broadcast::{broadcast, fit, gradient_of, same_dtype};
+use crate::rule::{DimRule, FactorKind, Rule};
+use crate::sbp::ReduceKind;
 use crate::types::{DType, TensorType};
 
 /// `[.., i, k] x [.., k, j] -> [.., i, j]`; leading dims broadcast; both operands of rank 2 or more.
@@ -17,29 +22,162 @@ pub struct MatMul {
     pub transpose_b: bool,
 }
 
+impl MatMul {
+    /// Extents (i, k) of the first operand and (k, j) of the second, of the shapes of whole tensors or shards.
+    pub fn extents(&self, a: &[usize], b: &[usize]) -> ((usize, usize), (usize, usize)) {
+        (matrix(a, self.transpose_a), matrix(b, self.transpose_b))
+    }
+
+    fn check(&self, operands: &[&TensorType]) -> Result<(), OpError> {
+        let (a, b) = (&operands[0].shape, &operands[1].shape);
+        if a.len() < 2 || b.len() < 2 {
+            return Err(shapes(self.name(), operands, "both operands need rank 2 or more"));
+        }
+        let ((_, inner_a), (inner_b, _)) = self.extents(a, b);
+        if inner_a != inner_b {
+            let reason =
+                format!("the inner extents {inner_a} and {inner_b} differ{}", self.flags());
+            return Err(shapes(self.name(), operands, reason));
+        }
+        Ok(())
+    }
+
+    fn flags(&self) -> &'static str {
+        match (self.transpose_a, self.transpose_b) {
+            (false, false) => "",
+            (true, false) => " (the first operand is transposed)",
+            (false, true) => " (the second operand is transposed)",
+            (true, true) => " (both operands are transposed)",
+        }
+    }
+
+    /// The gradient of the first operand: g op(b)^T, or its transpose.
+    fn gradient_a(&self, b: &Tensor, g: &Tensor) -> Tensor {
+        if self.transpose_a {
+            b.matmul_transposed(g, self.transpose_b, true)
+        } else {
+            g.matmul_transposed(b, false, !self.transpose_b)
+        }
+    }
+
+    /// The gradient of the second operand: op(a)^T g, or its transpose.
+    fn gradient_b(&self, a: &Tensor, g: &Tensor) -> Tensor {
+        if self.transpose_b {
+            g.matmul_transposed(a, true, self.transpose_a)
+        } else {
+            a.matmul_transposed(g, !self.transpose_a, false)
+        }
+    }
+}
+
+/// Rows and columns of the matrices of a tensor.
+fn matrix(shape: &[usize], transposed: bool) -> (usize, usize) {
+    let [.., rows, columns] = *shape else { return (1, 1) };
+    if transposed { (columns, rows) } else { (rows, columns) }
+}
+
+fn batch(shape: &[usize]) -> &[usize] {
+    &shape[..shape.len() - 2]
+}
+
 impl Operation for MatMul {
     fn name(&self) -> &'static str {
         "matmul"
     }
 
-    fn dtypes(&self, _operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        todo!()
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        arity(self.name(), operands, 2, "2")?;
+        let dtype = same_dtype(self.name(), operands)?;
+        if dtype == DType::Bool {
+            return Err(dtypes(self.name(), operands, "elements must be numeric"));
+        }
+        Ok(vec![dtype])
     }
 
-    fn rule(&self, _operands: &[&TensorType]) -> Result<Rule, OpError> {
-        todo!()
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        self.check(operands)?;
+        let (a, b) = (&operands[0].shape, &operands[1].shape);
+        let ((rows, inner), (_, columns)) = self.extents(a, b);
+        let mut rule = Rule { linear: vec![vec![0], vec![1]], ..Rule::default() };
+        let (mut dims, mut result) = broadcast(&mut rule, &[batch(a), batch(b)])
+            .ok_or_else(|| shapes(self.name(), operands, "the leading dims do not broadcast"))?;
+        let i = DimRule::Factors(vec![rule.factor(rows, FactorKind::Parallel)]);
+        let j = DimRule::Factors(vec![rule.factor(columns, FactorKind::Parallel)]);
+        let k = rule.factor(inner, FactorKind::Reduction(ReduceKind::Sum));
+        let k = DimRule::Factors(vec![k]);
+        let ordered = |first, second, swap| if swap { [second, first] } else { [first, second] };
+        dims[0].extend(ordered(i.clone(), k.clone(), self.transpose_a));
+        dims[1].extend(ordered(k, j.clone(), self.transpose_b));
+        result.extend([i, j]);
+        (rule.operands, rule.results) = (dims, vec![result]);
+        Ok(rule)
     }
 
-    fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        todo!()
+    fn flops_per_point(&self) -> f64 {
+        2.0
+    }
+
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+        let [a, b] = node.operands else { return Vec::new() };
+        let Some(g) = &node.gradients[0] else { return vec![None, None] };
+        let of_a = gradient_of(a, || self.gradient_a(b, g));
+        let of_b = gradient_of(b, || match self.flattened(a, b, g) {
+            Some((a, g)) => self.gradient_b(&a, &g),
+            None => self.gradient_b(a, g),
+        });
+        vec![of_a, of_b]
     }
 
     fn evaluate(
         &self,
-        _operands: &[Operand<'_>],
-        _results: &[Region],
+        operands: &[Operand<'_>],
+        results: &[Region],
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        todo!()
+        let (a, b) = (operands[0].array, operands[1].array);
+        let ((rows, inner), (_, columns)) = self.extents(&a.shape, &b.shape);
+        let mut result = Array::full(results[0].rect.extent.clone(), 0.0);
+        for (position, matrix) in result.data.chunks_exact_mut((rows * columns).max(1)).enumerate()
+        {
+            let index = unravel(position, batch(&results[0].rect.extent));
+            let (a, b) = (matrix_at(a, &index), matrix_at(b, &index));
+            for (element, value) in matrix.iter_mut().enumerate() {
+                let (i, j) = (element / columns, element % columns);
+                let left =
+                    |k: usize| a[if self.transpose_a { k * rows + i } else { i * inner + k }];
+                let right =
+                    |k: usize| b[if self.transpose_b { j * inner + k } else { k * columns + j }];
+                *value = (0..inner).map(|k| left(k) * right(k)).sum();
+            }
+        }
+        let dtype = results[0].dtype;
+        result.data.iter_mut().for_each(|value| *value = fit(dtype, *value));
+        Ok(vec![result])
     }
+}
+
+impl MatMul {
+    /// A weight without leading dims meets all rows of a batch: its gradient is one product over all of them, not
+    /// a product for each batch element that is summed afterwards.
+    fn flattened(&self, a: &Tensor, b: &Tensor, g: &Tensor) -> Option<(Tensor, Tensor)> {
+        let (rows, columns) = (a.shape(), g.shape());
+        if b.shape().len() > 2 || rows.len() <= 2 || self.transpose_a {
+            return None;
+        }
+        let flat = |tensor: &Tensor, shape: &[usize]| {
+            let (leading, last) = shape.split_at(shape.len() - 1);
+            tensor.reshape(&[leading.iter().product(), last[0]])
+        };
+        Some((flat(a, &rows), flat(g, &columns)))
+    }
+}
+
+/// The elements of the matrix of a tensor at an index of the broadcast leading dims.
+fn matrix_at<'a>(array: &'a Array, index: &[usize]) -> &'a [f64] {
+    let leading = batch(&array.shape);
+    let size: usize = array.shape[leading.len()..].iter().product();
+    let skip = index.len() - leading.len();
+    let clamped = index[skip..].iter().zip(leading).map(|(&i, &n)| if n == 1 { 0 } else { i });
+    let position = clamped.zip(leading).fold(0, |position, (i, n)| position * n + i);
+    &array.data[position * size..(position + 1) * size]
 }

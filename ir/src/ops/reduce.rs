@@ -4,8 +4,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::array::Array;
 use crate::builder::Tensor;
-use crate::op::{EvalContext, GradientNode, OpError, Operand, Operation, Region};
-use crate::rule::Rule;
+use crate::mesh::unravel;
+use crate::op::{
+    EvalContext, GradientNode, OpError, Operand, Operation, Region, arity, dtypes, shapes,
+};
+use crate::ops::broadcast::fit;
+use crate::rule::{DimRule, FactorKind, Rule};
+use crate::sbp::ReduceKind;
 use crate::types::{DType, TensorType};
 
 /// A reduction over dims. A mean divides by the whole tensor's extents, whatever the shard or microbatch.
@@ -42,31 +47,149 @@ pub struct ArgMax {
     pub keep_dims: bool,
 }
 
+impl ReduceFunction {
+    /// How partial results become one.
+    pub fn kind(self) -> ReduceKind {
+        match self {
+            Self::Sum | Self::Mean => ReduceKind::Sum,
+            Self::Max => ReduceKind::Max,
+            Self::Min => ReduceKind::Min,
+        }
+    }
+
+    /// The result over no elements: what changes nothing.
+    pub fn identity(self, dtype: DType) -> f64 {
+        let (least, greatest) = match dtype {
+            DType::I64 => (i64::MIN as f64, i64::MAX as f64),
+            DType::I32 => (f64::from(i32::MIN), f64::from(i32::MAX)),
+            DType::U8 => (0.0, 255.0),
+            _ => (f64::NEG_INFINITY, f64::INFINITY),
+        };
+        match self {
+            Self::Sum | Self::Mean => 0.0,
+            Self::Max => least,
+            Self::Min => greatest,
+        }
+    }
+}
+
+impl Reduce {
+    /// How many elements each result is made of; `shape` is that of the whole operand.
+    pub fn count(&self, shape: &[usize]) -> usize {
+        self.axes.iter().map(|&axis| shape[axis]).product()
+    }
+
+    /// The shape of the operand with every reduced dim of extent 1.
+    fn kept(&self, shape: &[usize]) -> Vec<usize> {
+        let extent = |(dim, &extent)| if self.axes.contains(&dim) { 1 } else { extent };
+        shape.iter().enumerate().map(extent).collect()
+    }
+
+    fn check_axes(&self, operands: &[&TensorType]) -> Result<(), OpError> {
+        let rank = operands[0].shape.len();
+        if self.axes.windows(2).any(|pair| pair[0] >= pair[1]) {
+            let reason = format!("axes {:?} are not ascending and distinct", self.axes);
+            return Err(shapes(self.name(), operands, reason));
+        }
+        match self.axes.iter().find(|&&axis| axis >= rank) {
+            None => Ok(()),
+            Some(axis) => Err(shapes(self.name(), operands, format!("there is no dim {axis}"))),
+        }
+    }
+}
+
 impl Operation for Reduce {
     fn name(&self) -> &'static str {
         "reduce"
     }
 
-    fn dtypes(&self, _operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        todo!()
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        arity(self.name(), operands, 1, "1")?;
+        let dtype = operands[0].dtype;
+        if dtype == DType::Bool {
+            return Err(dtypes(self.name(), operands, "truth values are cast first"));
+        }
+        if self.function == ReduceFunction::Mean && !dtype.is_float() {
+            return Err(dtypes(self.name(), operands, "a mean needs floating-point elements"));
+        }
+        Ok(vec![dtype])
     }
 
-    fn rule(&self, _operands: &[&TensorType]) -> Result<Rule, OpError> {
-        todo!()
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        self.check_axes(operands)?;
+        let kind = self.function.kind();
+        let linear = if kind == ReduceKind::Sum { vec![vec![0]] } else { Vec::new() };
+        let mut rule = Rule { linear, ..Rule::default() };
+        let reduced = |dim| self.axes.contains(&dim).then_some(FactorKind::Reduction(kind));
+        let (operand, result) =
+            reduced_dims(&mut rule, &operands[0].shape, reduced, self.keep_dims);
+        (rule.operands, rule.results) = (vec![operand], vec![result]);
+        Ok(rule)
     }
 
-    fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        todo!()
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+        let (x, y) = (&node.operands[0], &node.results[0]);
+        let TensorType { dtype, shape } = x.ty();
+        let Some(g) = node.gradients[0].as_ref().filter(|_| dtype.is_float()) else {
+            return vec![None];
+        };
+        let kept = self.kept(&shape);
+        let g = g.reshape(&kept);
+        vec![Some(match self.function {
+            ReduceFunction::Sum => g.expand(&shape),
+            ReduceFunction::Mean => g.scale(1.0 / self.count(&shape) as f64).expand(&shape),
+            ReduceFunction::Max | ReduceFunction::Min => {
+                let attained = x.equal(&y.reshape(&kept)).cast(dtype);
+                let ties = attained.sum(&self.axes, true);
+                attained * (g / ties)
+            }
+        })]
     }
 
     fn evaluate(
         &self,
-        _operands: &[Operand<'_>],
-        _results: &[Region],
+        operands: &[Operand<'_>],
+        results: &[Region],
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        todo!()
+        let (operand, dtype) = (operands[0], results[0].dtype);
+        let kind = self.function.kind();
+        let kept = self.kept(&operand.array.shape);
+        let mut result = Array::full(kept, self.function.identity(dtype));
+        for (position, &value) in operand.array.data.iter().enumerate() {
+            let mut index = unravel(position, &operand.array.shape);
+            self.axes.iter().for_each(|&axis| index[axis] = 0);
+            let offset = result.offset(&index);
+            result.data[offset] = fit(dtype, kind.combine(result.data[offset], value));
+        }
+        if self.function == ReduceFunction::Mean {
+            let count = self.count(&operand.region.global) as f64;
+            result.data.iter_mut().for_each(|value| *value /= count);
+        }
+        result.shape = results[0].rect.extent.clone();
+        Ok(vec![result])
     }
+}
+
+/// The dims of an operand and of its reduction: `reduced` gives the kind of a reduced dim's factor.
+fn reduced_dims(
+    rule: &mut Rule,
+    shape: &[usize],
+    reduced: impl Fn(usize) -> Option<FactorKind>,
+    keep_dims: bool,
+) -> (Vec<DimRule>, Vec<DimRule>) {
+    let (mut operand, mut result) = (Vec::new(), Vec::new());
+    for (dim, &extent) in shape.iter().enumerate() {
+        let kind = reduced(dim);
+        let factor = rule.factor(extent, kind.unwrap_or(FactorKind::Parallel));
+        operand.push(DimRule::Factors(vec![factor]));
+        match kind {
+            None => result.push(DimRule::Factors(vec![factor])),
+            Some(_) if keep_dims => result.push(DimRule::Factors(Vec::new())),
+            Some(_) => {}
+        }
+    }
+    (operand, result)
 }
 
 impl Operation for ArgMax {
@@ -74,24 +197,64 @@ impl Operation for ArgMax {
         "argmax"
     }
 
-    fn dtypes(&self, _operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        todo!()
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        arity(self.name(), operands, 1, "1")?;
+        if operands[0].dtype == DType::Bool {
+            return Err(dtypes(self.name(), operands, "truth values are cast first"));
+        }
+        Ok(vec![DType::I64])
     }
 
-    fn rule(&self, _operands: &[&TensorType]) -> Result<Rule, OpError> {
-        todo!()
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        match operands[0].shape.get(self.axis) {
+            None => {
+                let reason = format!("there is no dim {}", self.axis);
+                return Err(shapes(self.name(), operands, reason));
+            }
+            Some(0) => return Err(shapes(self.name(), operands, "an empty dim has no greatest")),
+            Some(_) => {}
+        }
+        let mut rule = Rule::default();
+        let reduced = |dim| (dim == self.axis).then_some(FactorKind::Whole);
+        let (operand, result) =
+            reduced_dims(&mut rule, &operands[0].shape, reduced, self.keep_dims);
+        (rule.operands, rule.results) = (vec![operand], vec![result]);
+        Ok(rule)
     }
 
     fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        todo!()
+        vec![None]
     }
 
     fn evaluate(
         &self,
-        _operands: &[Operand<'_>],
-        _results: &[Region],
+        operands: &[Operand<'_>],
+        results: &[Region],
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        todo!()
+        let x = operands[0].array;
+        let result = Array::from_fn(results[0].rect.extent.clone(), |index| {
+            let mut index = index.to_vec();
+            if self.keep_dims {
+                index[self.axis] = 0;
+            } else {
+                index.insert(self.axis, 0);
+            }
+            greatest(x, index, self.axis) as f64
+        });
+        Ok(vec![result])
     }
+}
+
+/// The first index of the greatest along a dim; a NaN is greater than any number.
+fn greatest(x: &Array, mut index: Vec<usize>, axis: usize) -> usize {
+    let mut best = (0, x.at(&index));
+    for i in 1..x.shape[axis] {
+        index[axis] = i;
+        let value = x.at(&index);
+        if value > best.1 || value.is_nan() && !best.1.is_nan() {
+            best = (i, value);
+        }
+    }
+    best.0
 }

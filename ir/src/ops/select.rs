@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::array::Array;
 use crate::builder::Tensor;
-use crate::op::{EvalContext, GradientNode, OpError, Operand, Operation, Region};
+use crate::op::{EvalContext, GradientNode, OpError, Operand, Operation, Region, arity, dtypes};
+use crate::ops::broadcast::{elementwise, fit, gradient_of, map, same_dtype};
 use crate::rule::Rule;
 use crate::types::{DType, TensorType};
 
@@ -24,25 +25,42 @@ impl Operation for Where {
         "where"
     }
 
-    fn dtypes(&self, _operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        todo!()
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        arity(self.name(), operands, 3, "3")?;
+        if operands[0].dtype != DType::Bool {
+            return Err(dtypes(self.name(), operands, "the condition must be bool"));
+        }
+        match same_dtype(self.name(), &operands[1..]) {
+            Ok(dtype) => Ok(vec![dtype]),
+            Err(_) => {
+                let (a, b) = (operands[1].dtype, operands[2].dtype);
+                let reason = format!("element types {a} and {b} differ");
+                Err(dtypes(self.name(), operands, reason))
+            }
+        }
     }
 
-    fn rule(&self, _operands: &[&TensorType]) -> Result<Rule, OpError> {
-        todo!()
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        elementwise(self.name(), operands, vec![vec![1, 2]])
     }
 
-    fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        todo!()
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+        let [condition, a, b] = node.operands else { return Vec::new() };
+        let Some(g) = &node.gradients[0] else { return vec![None, None, None] };
+        let zero = || g.scalar_like(0.0);
+        let of_a = gradient_of(a, || condition.select(g, &zero()));
+        let of_b = gradient_of(b, || condition.select(&zero(), g));
+        vec![None, of_a, of_b]
     }
 
     fn evaluate(
         &self,
-        _operands: &[Operand<'_>],
-        _results: &[Region],
+        operands: &[Operand<'_>],
+        results: &[Region],
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        todo!()
+        let arrays = [operands[0].array, operands[1].array, operands[2].array];
+        Ok(vec![map(&results[0], arrays, |[condition, a, b]| if condition != 0.0 { a } else { b })])
     }
 }
 
@@ -51,24 +69,37 @@ impl Operation for Cast {
         "cast"
     }
 
-    fn dtypes(&self, _operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        todo!()
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        arity(self.name(), operands, 1, "1")?;
+        Ok(vec![self.dtype])
     }
 
-    fn rule(&self, _operands: &[&TensorType]) -> Result<Rule, OpError> {
-        todo!()
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        elementwise(self.name(), operands, self.linear(operands[0].dtype))
     }
 
-    fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        todo!()
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+        let from = node.operands[0].ty().dtype;
+        let gradient = node.gradients[0].as_ref();
+        let floats = from.is_float() && self.dtype.is_float();
+        vec![gradient.filter(|_| floats).map(|g| g.cast(from))]
     }
 
     fn evaluate(
         &self,
-        _operands: &[Operand<'_>],
-        _results: &[Region],
+        operands: &[Operand<'_>],
+        results: &[Region],
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        todo!()
+        Ok(vec![map(&results[0], [operands[0].array], |[x]| fit(self.dtype, x))])
+    }
+}
+
+impl Cast {
+    /// Linear but where it truncates to an integer, or goes from or to truth values.
+    fn linear(&self, from: DType) -> Vec<Vec<usize>> {
+        let truth = from == DType::Bool || self.dtype == DType::Bool;
+        let truncates = from.is_float() && !self.dtype.is_float();
+        if truth || truncates { Vec::new() } else { vec![vec![0]] }
     }
 }

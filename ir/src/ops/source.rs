@@ -4,10 +4,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::array::Array;
 use crate::builder::Tensor;
-use crate::op::{EvalContext, GradientNode, OpError, Operand, Operation, Region};
+use crate::mesh::unravel;
+use crate::op::{
+    EvalContext, GradientNode, OpError, Operand, Operation, Region, arity, dtypes, shapes,
+};
+use crate::ops::broadcast::fit;
+use crate::random::{Stream, key_of};
 use crate::rule::Rule;
 use crate::scalar::Scalar;
-use crate::types::{DType, TensorType};
+use crate::types::{DType, TensorType, strides};
 
 /// What the user feeds each step. The first dim counts samples; under microbatches it is cut along it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -113,21 +118,102 @@ pub enum Distribution {
     },
 }
 
+impl Distribution {
+    /// The number of one element, computed in `f64` and rounded once.
+    pub fn draw(&self, stream: &Stream, element: u64) -> f32 {
+        let number = match *self {
+            Self::Normal { mean, std } => mean.0 + std.0 * f64::from(stream.normal(element)),
+            Self::Uniform { low, high } => {
+                low.0 + (high.0 - low.0) * f64::from(stream.uniform(element))
+            }
+        };
+        number as f32
+    }
+}
+
+impl Init {
+    /// The first content of the element of the variable `name` at this row-major position of the whole;
+    /// `None` where it is read from a file.
+    pub fn element(&self, name: &str, seed: u64, element: u64) -> Option<f64> {
+        let stream = Stream { seed, key: key_of(name), step: 0 };
+        let draw = |distribution: Distribution| f64::from(distribution.draw(&stream, element));
+        match *self {
+            Self::Weights => None,
+            Self::Fill(value) => Some(value.0),
+            Self::Normal { mean, std } => Some(draw(Distribution::Normal { mean, std })),
+            Self::Uniform { low, high } => Some(draw(Distribution::Uniform { low, high })),
+        }
+    }
+}
+
+/// The rule of every source: all points are independent.
+fn source(ty: &TensorType) -> Rule {
+    let mut rule = Rule::default();
+    rule.results = vec![rule.parallel(&ty.shape)];
+    rule
+}
+
+fn source_dtype(
+    op: &'static str,
+    operands: &[&TensorType],
+    ty: &TensorType,
+) -> Result<Vec<DType>, OpError> {
+    arity(op, operands, 0, "no")?;
+    Ok(vec![ty.dtype])
+}
+
+fn floating(op: &'static str, ty: &TensorType) -> Result<(), OpError> {
+    if ty.dtype.is_float() {
+        return Ok(());
+    }
+    Err(dtypes(op, &[ty], "random numbers need a floating-point element type"))
+}
+
+/// The shard of a result whose element at a row-major position of the whole is `element(position)`.
+fn fill(region: &Region, mut element: impl FnMut(usize) -> f64) -> Vec<Array> {
+    let whole = Strided::of(region);
+    vec![Array::from_fn(region.rect.extent.clone(), |index| {
+        fit(region.dtype, element(whole.position(index)))
+    })]
+}
+
+/// Row-major positions in the whole tensor of the elements of a shard.
+struct Strided {
+    strides: Vec<usize>,
+    start: usize,
+}
+
+impl Strided {
+    fn of(region: &Region) -> Self {
+        let strides = strides(&region.global);
+        let start = region.rect.origin.iter().zip(&strides).map(|(o, stride)| o * stride).sum();
+        Self { strides, start }
+    }
+
+    fn position(&self, local: &[usize]) -> usize {
+        self.start + local.iter().zip(&self.strides).map(|(i, stride)| i * stride).sum::<usize>()
+    }
+}
+
 impl Operation for Input {
     fn name(&self) -> &'static str {
         "input"
     }
 
-    fn dtypes(&self, _operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        todo!()
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        source_dtype(self.name(), operands, &self.ty)
     }
 
     fn rule(&self, _operands: &[&TensorType]) -> Result<Rule, OpError> {
-        todo!()
+        Ok(source(&self.ty))
+    }
+
+    fn flops_per_point(&self) -> f64 {
+        0.0
     }
 
     fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        todo!()
+        Vec::new()
     }
 
     fn evaluate(
@@ -136,7 +222,7 @@ impl Operation for Input {
         _results: &[Region],
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        todo!()
+        Err(OpError::NoValue { op: self.name(), name: self.name.clone() })
     }
 }
 
@@ -145,25 +231,36 @@ impl Operation for Variable {
         "variable"
     }
 
-    fn dtypes(&self, _operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        todo!()
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        if matches!(self.init, Init::Normal { .. } | Init::Uniform { .. }) {
+            floating(self.name(), &self.ty)?;
+        }
+        source_dtype(self.name(), operands, &self.ty)
     }
 
     fn rule(&self, _operands: &[&TensorType]) -> Result<Rule, OpError> {
-        todo!()
+        Ok(source(&self.ty))
+    }
+
+    fn flops_per_point(&self) -> f64 {
+        0.0
     }
 
     fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        todo!()
+        Vec::new()
     }
 
     fn evaluate(
         &self,
         _operands: &[Operand<'_>],
-        _results: &[Region],
-        _cx: &EvalContext,
+        results: &[Region],
+        cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        todo!()
+        if self.init == Init::Weights {
+            return Err(OpError::NoValue { op: self.name(), name: self.name.clone() });
+        }
+        let element = |i: usize| self.init.element(&self.name, cx.seed, i as u64).unwrap_or(0.0);
+        Ok(fill(&results[0], element))
     }
 }
 
@@ -172,25 +269,33 @@ impl Operation for Constant {
         "constant"
     }
 
-    fn dtypes(&self, _operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        todo!()
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        source_dtype(self.name(), operands, &self.ty)
     }
 
-    fn rule(&self, _operands: &[&TensorType]) -> Result<Rule, OpError> {
-        todo!()
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        if self.data.len() != self.ty.elements() {
+            let reason = format!("{} elements are given for {}", self.data.len(), self.ty);
+            return Err(shapes(self.name(), operands, reason));
+        }
+        Ok(source(&self.ty))
+    }
+
+    fn flops_per_point(&self) -> f64 {
+        0.0
     }
 
     fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        todo!()
+        Vec::new()
     }
 
     fn evaluate(
         &self,
         _operands: &[Operand<'_>],
-        _results: &[Region],
+        results: &[Region],
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        todo!()
+        Ok(fill(&results[0], |i| self.data[i].0))
     }
 }
 
@@ -199,25 +304,29 @@ impl Operation for Full {
         "full"
     }
 
-    fn dtypes(&self, _operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        todo!()
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        source_dtype(self.name(), operands, &self.ty)
     }
 
     fn rule(&self, _operands: &[&TensorType]) -> Result<Rule, OpError> {
-        todo!()
+        Ok(source(&self.ty))
+    }
+
+    fn flops_per_point(&self) -> f64 {
+        0.0
     }
 
     fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        todo!()
+        Vec::new()
     }
 
     fn evaluate(
         &self,
         _operands: &[Operand<'_>],
-        _results: &[Region],
+        results: &[Region],
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        todo!()
+        Ok(fill(&results[0], |_| self.value.0))
     }
 }
 
@@ -226,25 +335,36 @@ impl Operation for Iota {
         "iota"
     }
 
-    fn dtypes(&self, _operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        todo!()
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        if self.ty.dtype == DType::Bool {
+            return Err(dtypes(self.name(), operands, "an index needs a numeric element type"));
+        }
+        source_dtype(self.name(), operands, &self.ty)
     }
 
-    fn rule(&self, _operands: &[&TensorType]) -> Result<Rule, OpError> {
-        todo!()
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        if self.dim >= self.ty.shape.len() {
+            let reason = format!("{} has no dim {}", self.ty, self.dim);
+            return Err(shapes(self.name(), operands, reason));
+        }
+        Ok(source(&self.ty))
+    }
+
+    fn flops_per_point(&self) -> f64 {
+        0.0
     }
 
     fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        todo!()
+        Vec::new()
     }
 
     fn evaluate(
         &self,
         _operands: &[Operand<'_>],
-        _results: &[Region],
+        results: &[Region],
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        todo!()
+        Ok(fill(&results[0], |i| unravel(i, &self.ty.shape)[self.dim] as f64))
     }
 }
 
@@ -253,24 +373,31 @@ impl Operation for Random {
         "random"
     }
 
-    fn dtypes(&self, _operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        todo!()
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        floating(self.name(), &self.ty)?;
+        source_dtype(self.name(), operands, &self.ty)
     }
 
     fn rule(&self, _operands: &[&TensorType]) -> Result<Rule, OpError> {
-        todo!()
+        Ok(source(&self.ty))
+    }
+
+    fn flops_per_point(&self) -> f64 {
+        0.0
     }
 
     fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        todo!()
+        Vec::new()
     }
 
     fn evaluate(
         &self,
         _operands: &[Operand<'_>],
-        _results: &[Region],
-        _cx: &EvalContext,
+        results: &[Region],
+        cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        todo!()
+        let stream = cx.stream(self.key);
+        let draw = |i: usize| f64::from(self.distribution.draw(&stream, i as u64));
+        Ok(fill(&results[0], draw))
     }
 }

@@ -1,10 +1,14 @@
 //! Elementwise functions of one operand.
 
+use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
+
 use serde::{Deserialize, Serialize};
 
 use crate::array::Array;
 use crate::builder::Tensor;
-use crate::op::{EvalContext, GradientNode, OpError, Operand, Operation, Region};
+use crate::math::{erf, normal_cdf, sigmoid};
+use crate::op::{EvalContext, GradientNode, OpError, Operand, Operation, Region, arity, dtypes};
+use crate::ops::broadcast::{elementwise, fit, map};
 use crate::rule::Rule;
 use crate::scalar::Scalar;
 use crate::types::{DType, TensorType};
@@ -67,29 +71,160 @@ pub enum UnaryFunction {
     },
 }
 
+/// sqrt(2 / pi) and the cubic coefficient of the tanh approximation of GELU.
+const GELU_TANH: (f64, f64) = (FRAC_2_SQRT_PI * FRAC_1_SQRT_2, 0.044_715);
+
+impl UnaryFunction {
+    /// The function of one number.
+    pub fn of(self, x: f64) -> f64 {
+        match self {
+            Self::Relu => {
+                if x < 0.0 {
+                    0.0
+                } else {
+                    x
+                }
+            }
+            Self::Gelu => x * normal_cdf(x),
+            Self::GeluTanh => {
+                0.5 * x * (1.0 + (GELU_TANH.0 * (x + GELU_TANH.1 * x * x * x)).tanh())
+            }
+            Self::Sigmoid => sigmoid(x),
+            Self::Tanh => x.tanh(),
+            Self::Silu => x * sigmoid(x),
+            Self::Exp => x.exp(),
+            Self::Log => x.ln(),
+            Self::Sqrt => x.sqrt(),
+            Self::Rsqrt => 1.0 / x.sqrt(),
+            Self::Abs => x.abs(),
+            Self::Neg => -x,
+            Self::Sign => f64::from(i8::from(x > 0.0) - i8::from(x < 0.0)),
+            Self::Erf => erf(x),
+            Self::Reciprocal => 1.0 / x,
+            Self::Not => f64::from(u8::from(x == 0.0)),
+            Self::Scale(value) => x * value.0,
+            Self::Offset(value) => x + value.0,
+            Self::PowScalar(value) => x.powf(value.0),
+            Self::Clip { low, high } => {
+                if x < low.0 {
+                    low.0
+                } else if x > high.0 {
+                    high.0
+                } else {
+                    x
+                }
+            }
+        }
+    }
+
+    /// Whether integers are taken too; their payload must be whole numbers.
+    fn takes_integers(self) -> bool {
+        match self {
+            Self::Relu | Self::Abs | Self::Neg | Self::Sign => true,
+            Self::Scale(value) | Self::Offset(value) => value.0.fract() == 0.0,
+            Self::Clip { low, high } => !(low.0.fract() != 0.0 || high.0.fract() != 0.0),
+            _ => false,
+        }
+    }
+
+    fn is_linear(self) -> bool {
+        matches!(self, Self::Neg | Self::Scale(_))
+    }
+
+    /// The gradient of the operand x from that of the result y; `None` where it is zero everywhere.
+    fn gradient(self, x: &Tensor, y: &Tensor, g: &Tensor) -> Option<Tensor> {
+        Some(match self {
+            Self::Relu => y.greater(&y.scalar_like(0.0)).select(g, &g.scalar_like(0.0)),
+            Self::Gelu => {
+                let density = (x * x).scale(-0.5).exp().scale(0.5 * FRAC_2_SQRT_PI * FRAC_1_SQRT_2);
+                let cdf = x.scale(FRAC_1_SQRT_2).erf().offset(1.0).scale(0.5);
+                g * (cdf + x * density)
+            }
+            Self::GeluTanh => {
+                let t = (x + (x * x * x).scale(GELU_TANH.1)).scale(GELU_TANH.0).tanh();
+                let inner = (x * x).scale(3.0 * GELU_TANH.1).offset(1.0).scale(GELU_TANH.0);
+                let slope = (&t * &t).neg().offset(1.0) * inner * x;
+                g * (t.offset(1.0) + slope).scale(0.5)
+            }
+            Self::Sigmoid => g * y * y.neg().offset(1.0),
+            Self::Tanh => g * (y * y).neg().offset(1.0),
+            Self::Silu => {
+                let s = x.sigmoid();
+                let slope = (x * s.neg().offset(1.0)).offset(1.0);
+                g * s * slope
+            }
+            Self::Exp => g * y,
+            Self::Log => g / x,
+            Self::Sqrt => g.scale(0.5) / y,
+            Self::Rsqrt => g.scale(-0.5) * y * y * y,
+            Self::Abs => g * x.sign(),
+            Self::Neg => g.neg(),
+            Self::Erf => g * (x * x).neg().exp().scale(FRAC_2_SQRT_PI),
+            Self::Reciprocal => g.neg() * y * y,
+            Self::Scale(value) => g.scale(value.0),
+            Self::Offset(_) => g.clone(),
+            Self::PowScalar(value) if value.0 == 2.0 => g * x.scale(2.0),
+            Self::PowScalar(value) if value.0 != 0.0 => {
+                g * x.pow_scalar(value.0 - 1.0).scale(value.0)
+            }
+            Self::Clip { low, high } => {
+                let above = x.greater_equal(&x.scalar_like(low.0));
+                let below = x.less_equal(&x.scalar_like(high.0));
+                above.and(&below).select(g, &g.scalar_like(0.0))
+            }
+            Self::PowScalar(_) | Self::Sign | Self::Not => return None,
+        })
+    }
+}
+
 impl Operation for Unary {
     fn name(&self) -> &'static str {
         "unary"
     }
 
-    fn dtypes(&self, _operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        todo!()
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        arity(self.name(), operands, 1, "1")?;
+        let dtype = operands[0].dtype;
+        let needs = match self.function {
+            UnaryFunction::Not => (dtype == DType::Bool, "bool"),
+            f if f.takes_integers() => (dtype != DType::Bool, "numeric"),
+            _ => (dtype.is_float(), "floating-point"),
+        };
+        if !needs.0 {
+            let reason = format!("{:?} needs {} elements", self.function, needs.1);
+            return Err(dtypes(self.name(), operands, reason));
+        }
+        Ok(vec![dtype])
     }
 
-    fn rule(&self, _operands: &[&TensorType]) -> Result<Rule, OpError> {
-        todo!()
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        let linear = if self.function.is_linear() { vec![vec![0]] } else { Vec::new() };
+        elementwise(self.name(), operands, linear)
     }
 
-    fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        todo!()
+    fn flops_per_point(&self) -> f64 {
+        use UnaryFunction::*;
+        match self.function {
+            Relu | Abs | Neg | Sign | Not | Scale(_) | Offset(_) | Clip { .. } => 1.0,
+            Sqrt | Rsqrt | Reciprocal => 4.0,
+            Gelu | GeluTanh | Sigmoid | Tanh | Silu | Exp | Log | Erf | PowScalar(_) => 10.0,
+        }
+    }
+
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+        let (x, y) = (&node.operands[0], &node.results[0]);
+        let gradient = node.gradients[0].as_ref().filter(|_| x.ty().dtype.is_float());
+        vec![gradient.and_then(|g| self.function.gradient(x, y, g))]
     }
 
     fn evaluate(
         &self,
-        _operands: &[Operand<'_>],
-        _results: &[Region],
+        operands: &[Operand<'_>],
+        results: &[Region],
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        todo!()
+        let dtype = results[0].dtype;
+        let function = |[x]: [f64; 1]| fit(dtype, self.function.of(x));
+        Ok(vec![map(&results[0], [operands[0].array], function)])
     }
 }
