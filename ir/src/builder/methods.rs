@@ -1,5 +1,228 @@
 //! Methods of [`Tensor`] for movement of data, normalization, losses and the rest.
 
-use super::Tensor;
+use std::ops::Range;
 
-impl Tensor {}
+use super::{GraphBuilder, Tensor};
+use crate::mesh::Placement;
+use crate::op::Op;
+use crate::ops::{
+    Concat, CrossEntropy, Dropout, Embedding, Expand, IGNORED_LABEL, LogSoftmax, Normalize, Pad,
+    Pick, Reshape, Slice, Softmax, Split, ToGlobal, Transpose, Triangle,
+};
+use crate::sbp::NdSbp;
+use crate::scalar::Scalar;
+
+impl GraphBuilder {
+    /// Tensors one after the other along a dim.
+    #[track_caller]
+    pub fn concat(&self, tensors: &[Tensor], axis: usize) -> Tensor {
+        self.apply(Op::Concat(Concat { axis }), &tensors.iter().collect::<Vec<_>>())
+    }
+}
+
+/// Movement of data.
+impl Tensor {
+    /// The same elements, row-major, in another shape.
+    #[track_caller]
+    pub fn reshape(&self, shape: &[usize]) -> Tensor {
+        self.builder.apply(Op::Reshape(Reshape { shape: shape.to_vec() }), &[self])
+    }
+
+    /// Dims in another order: result dim i is dim `permutation[i]`.
+    #[track_caller]
+    pub fn transpose(&self, permutation: &[usize]) -> Tensor {
+        let permutation = permutation.to_vec();
+        self.builder.apply(Op::Transpose(Transpose { permutation }), &[self])
+    }
+
+    /// The last two dims exchanged.
+    #[track_caller]
+    pub fn t(&self) -> Tensor {
+        let rank = self.shape().len();
+        if self.id.is_some() && rank < 2 {
+            return self.builder.fail(format!("{} has no two dims to exchange", self.ty()));
+        }
+        let mut permutation: Vec<usize> = (0..rank).collect();
+        permutation[rank.saturating_sub(2)..].reverse();
+        self.transpose(&permutation)
+    }
+
+    /// Dims of extent 1, and missing leading dims, repeated to this shape.
+    #[track_caller]
+    pub fn expand(&self, shape: &[usize]) -> Tensor {
+        self.builder.apply(Op::Expand(Expand { shape: shape.to_vec() }), &[self])
+    }
+
+    /// A range of one dim.
+    #[track_caller]
+    pub fn slice(&self, dim: usize, range: Range<usize>) -> Tensor {
+        let mut ends = self.shape();
+        let mut starts = vec![0; ends.len()];
+        if dim >= ends.len() {
+            return match self.id {
+                Some(_) => self.builder.fail(format!("{} has no dim {dim} to slice", self.ty())),
+                None => self.clone(),
+            };
+        }
+        (starts[dim], ends[dim]) = (range.start, range.end);
+        let steps = vec![1; ends.len()];
+        self.slice_all(&starts, &ends, &steps)
+    }
+
+    /// Elements `start, start + step, ..` before `end` of each dim.
+    #[track_caller]
+    pub fn slice_all(&self, starts: &[usize], ends: &[usize], steps: &[usize]) -> Tensor {
+        let [starts, ends, steps] = [starts, ends, steps].map(<[usize]>::to_vec);
+        self.builder.apply(Op::Slice(Slice { starts, ends, steps }), &[self])
+    }
+
+    /// Parts of these extents along a dim; their sum is the dim's.
+    #[track_caller]
+    pub fn split(&self, axis: usize, sizes: &[usize]) -> Vec<Tensor> {
+        let op = Op::Split(Split { axis, sizes: sizes.to_vec() });
+        let mut parts = self.builder.apply_all(op, &[self]);
+        // After an error there is one inert handle, but the caller counts on as many as sizes.
+        parts.resize_with(sizes.len(), || self.builder.inert());
+        parts
+    }
+
+    /// A border of one value: `low` elements before and `high` after each dim.
+    #[track_caller]
+    pub fn pad(&self, low: &[usize], high: &[usize], value: f64) -> Tensor {
+        let (low, high) = (low.to_vec(), high.to_vec());
+        let pad = Pad { interior: vec![0; low.len()], low, high, value: Scalar(value) };
+        self.builder.apply(Op::Pad(pad), &[self])
+    }
+
+    /// Zero above a diagonal of the last two dims; 0 is the main one, positive ones are above it.
+    #[track_caller]
+    pub fn tril(&self, diagonal: i64) -> Tensor {
+        self.builder.apply(Op::Triangle(Triangle { lower: true, diagonal }), &[self])
+    }
+
+    /// Zero below a diagonal of the last two dims.
+    #[track_caller]
+    pub fn triu(&self, diagonal: i64) -> Tensor {
+        self.builder.apply(Op::Triangle(Triangle { lower: false, diagonal }), &[self])
+    }
+
+    /// The same tensor on a placement in a layout.
+    #[track_caller]
+    pub fn to_global(&self, placement: &Placement, sbp: NdSbp) -> Tensor {
+        let placement = placement.clone();
+        self.builder.apply(Op::ToGlobal(ToGlobal { placement, sbp }), &[self])
+    }
+}
+
+/// Normalization, look-up and dropout.
+impl Tensor {
+    /// Softmax over a dim.
+    #[track_caller]
+    pub fn softmax(&self, axis: usize) -> Tensor {
+        self.builder.apply(Op::Softmax(Softmax { axis }), &[self])
+    }
+
+    /// Logarithm of softmax over a dim.
+    #[track_caller]
+    pub fn log_softmax(&self, axis: usize) -> Tensor {
+        self.builder.apply(Op::LogSoftmax(LogSoftmax { axis }), &[self])
+    }
+
+    /// Layer normalization over the last dim: mean 0 and variance 1, times `weight`, plus `bias`.
+    #[track_caller]
+    pub fn layer_norm(&self, weight: &Tensor, bias: &Tensor, epsilon: f64) -> Tensor {
+        self.normalize(true, epsilon).mul(weight).add(bias)
+    }
+
+    /// Root-mean-square normalization over the last dim, times `weight`.
+    #[track_caller]
+    pub fn rms_norm(&self, weight: &Tensor, epsilon: f64) -> Tensor {
+        self.normalize(false, epsilon).mul(weight)
+    }
+
+    /// Normalization over the last dim without scale and shift; `center` subtracts the mean.
+    #[track_caller]
+    pub fn normalize(&self, center: bool, epsilon: f64) -> Tensor {
+        let normalize = Normalize { center, epsilon: Scalar(epsilon) };
+        self.builder.apply(Op::Normalize(normalize), &[self])
+    }
+
+    /// Of a table `[V, D]`: the rows that `ids` (i64) name, `[.., D]`.
+    #[track_caller]
+    pub fn embedding(&self, ids: &Tensor) -> Tensor {
+        self.builder.apply(Op::Embedding(Embedding {}), &[self, ids])
+    }
+
+    /// Zeros with this probability, in training; the rest is scaled so that the expectation stays.
+    #[track_caller]
+    pub fn dropout(&self, probability: f64) -> Tensor {
+        let (probability, key) = (Scalar(probability), self.builder.next_key());
+        self.builder.apply(Op::Dropout(Dropout { probability, key, training: true }), &[self])
+    }
+}
+
+/// Losses: scalars. Labels are classes (i64) shaped as all dims but the last; -100 is ignored.
+impl Tensor {
+    /// Of scores `[.., C]`: the mean cross entropy over the labels that are not ignored; NaN where all are.
+    #[track_caller]
+    pub fn cross_entropy(&self, labels: &Tensor) -> Tensor {
+        let loss = self.builder.apply(Op::CrossEntropy(CrossEntropy {}), &[self, labels]);
+        loss.mean_over_labels(labels)
+    }
+
+    /// Of log-probabilities `[.., C]`: the mean of minus that of the label, over the labels not ignored.
+    #[track_caller]
+    pub fn nll(&self, labels: &Tensor) -> Tensor {
+        self.builder.apply(Op::Pick(Pick {}), &[self, labels]).neg().mean_over_labels(labels)
+    }
+
+    /// The mean of the squared differences.
+    #[track_caller]
+    pub fn mse(&self, target: &Tensor) -> Tensor {
+        let difference = self.sub(target);
+        let all: Vec<usize> = (0..difference.shape().len()).collect();
+        difference.mul(&difference).mean(&all, false)
+    }
+
+    #[track_caller]
+    fn mean_over_labels(&self, labels: &Tensor) -> Tensor {
+        let all: Vec<usize> = (0..self.shape().len()).collect();
+        let counted = labels.not_equal(&labels.scalar_like(IGNORED_LABEL as f64));
+        let count = counted.cast(self.ty().dtype).sum(&all, false);
+        self.sum(&all, false).div(&count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::builder::GraphBuilder;
+    use crate::types::DType;
+
+    #[test]
+    fn shapes_follow() {
+        let g = GraphBuilder::new("shapes");
+        let x = g.input("x", DType::F32, [2, 3, 4]);
+        assert_eq!(x.t().shape(), [2, 4, 3]);
+        assert_eq!(x.slice(1, 1..3).shape(), [2, 2, 4]);
+        let parts = x.split(2, &[1, 3]);
+        assert_eq!(parts[1].shape(), [2, 3, 3]);
+        assert_eq!(g.concat(&parts, 2).shape(), [2, 3, 4]);
+        assert_eq!(x.pad(&[1, 0, 0], &[0, 0, 2], 0.0).shape(), [3, 3, 6]);
+        let labels = g.input("labels", DType::I64, [2, 3]);
+        let losses = [x.cross_entropy(&labels), x.log_softmax(2).nll(&labels), x.mse(&x.tril(0))];
+        assert!(losses.iter().all(|loss| loss.shape().is_empty()));
+        g.finish().expect("all fits");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_reported_once_at_the_callers_line() {
+        let g = GraphBuilder::new("wrong");
+        let x = g.input("x", DType::F32, [4]);
+        let parts = x.split(0, &[1, 2]);
+        assert_eq!(parts.len(), 2);
+        let _ = parts[1].t().slice(3, 0..1).softmax(7);
+        let errors = g.finish().expect_err("1 + 2 is not 4").to_string();
+        assert!(errors.contains("methods.rs"), "{errors}");
+        assert_eq!(errors.lines().count(), 1, "{errors}");
+    }
+}

@@ -2,9 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::shards::{at, copied, elementwise, fill, first_gradient, one_float, position};
 use crate::array::Array;
 use crate::builder::Tensor;
-use crate::op::{EvalContext, GradientNode, OpError, Operand, Operation, Region};
+use crate::op::{
+    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, arity, dtypes,
+};
 use crate::rule::Rule;
 use crate::scalar::Scalar;
 use crate::types::{DType, TensorType};
@@ -21,29 +24,98 @@ pub struct Dropout {
     pub training: bool,
 }
 
+impl Dropout {
+    /// Whether elements may be dropped at all.
+    pub fn drops(&self) -> bool {
+        self.training && self.probability.0 > 0.0
+    }
+
+    /// Whether the element at a row-major position of the whole tensor is dropped.
+    pub fn drops_element(&self, cx: &EvalContext, position: u64) -> bool {
+        f64::from(cx.stream(self.key).uniform(position)) < self.probability.0
+    }
+}
+
 impl Operation for Dropout {
     fn name(&self) -> &'static str {
         "dropout"
     }
 
-    fn dtypes(&self, _operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        todo!()
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        arity(self.name(), operands, 1, "1 operand")?;
+        if !(0.0..1.0).contains(&self.probability.0) {
+            let reason = format!("the probability {} is not in [0, 1)", self.probability);
+            return Err(dtypes(self.name(), operands, reason));
+        }
+        Ok(vec![one_float(self.name(), operands, &[0])?])
     }
 
-    fn rule(&self, _operands: &[&TensorType]) -> Result<Rule, OpError> {
-        todo!()
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        Ok(Rule { linear: vec![vec![0]], ..elementwise(&operands[0].shape, 1, 1) })
     }
 
-    fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        todo!()
+    /// The integer arithmetic of one random number, mostly.
+    fn flops_per_point(&self) -> f64 {
+        if self.drops() { 40.0 } else { 0.0 }
+    }
+
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+        vec![first_gradient(node).map(|dy| dy.builder().apply(Op::Dropout(*self), &[dy]))]
     }
 
     fn evaluate(
         &self,
-        _operands: &[Operand<'_>],
-        _results: &[Region],
-        _cx: &EvalContext,
+        operands: &[Operand<'_>],
+        results: &[Region],
+        cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        todo!()
+        if !self.drops() {
+            return Ok(copied(operands));
+        }
+        let element = |index: &[usize]| {
+            let dropped = self.drops_element(cx, position(index, &results[0].global) as u64);
+            if dropped { 0.0 } else { at(&operands[0], index) / (1.0 - self.probability.0) }
+        };
+        Ok(vec![fill(&results[0], element)])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::shards::tests::evaluate;
+    use crate::shard::Rect;
+
+    fn dropout(training: bool) -> Dropout {
+        Dropout { probability: Scalar(0.25), key: 3, training }
+    }
+
+    #[test]
+    fn a_quarter_is_dropped_and_the_rest_scaled() {
+        let x = Array::full([10_000], 3.0);
+        let y = evaluate(Op::Dropout(dropout(true)), &[(DType::F32, x.clone())]).expect("fits");
+        let zeros = y[0].data.iter().filter(|&&y| y == 0.0).count();
+        assert!((2300..2700).contains(&zeros), "{zeros}");
+        assert!(y[0].data.iter().all(|&y| y == 0.0 || y == 4.0));
+        let y = evaluate(Op::Dropout(dropout(false)), &[(DType::F32, x.clone())]).expect("fits");
+        assert_eq!(y, [x]);
+    }
+
+    #[test]
+    fn a_shard_drops_what_the_whole_drops() {
+        let x = Array::full([4, 6], 1.0);
+        let whole = evaluate(Op::Dropout(dropout(true)), &[(DType::F32, x.clone())]).expect("fits");
+        let rect = Rect { origin: vec![1, 2], extent: vec![3, 3] };
+        let region = Region { dtype: DType::F32, global: vec![4, 6], rect: rect.clone() };
+        let shard = x.slice(&rect);
+        let operand = Operand { array: &shard, region: &region };
+        let part = dropout(true).evaluate(&[operand], &[region.clone()], &EvalContext::default());
+        assert_eq!(part.expect("fits"), [whole[0].slice(&rect)]);
+    }
+
+    #[test]
+    fn a_probability_outside_is_refused() {
+        let op = Op::Dropout(Dropout { probability: Scalar(1.0), key: 0, training: true });
+        assert!(op.infer(&[&TensorType::new(DType::F32, [1])]).is_err());
     }
 }

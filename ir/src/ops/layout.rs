@@ -2,12 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::shards::{copied, elementwise, first_gradient};
 use crate::array::Array;
 use crate::builder::Tensor;
-use crate::op::{EvalContext, GradientNode, OpError, Operand, Operation, Region};
-use crate::rule::Rule;
 use crate::mesh::Placement;
-use crate::sbp::NdSbp;
+use crate::op::{EvalContext, GradientNode, OpError, Operand, Operation, Region, arity, shapes};
+use crate::rule::Rule;
+use crate::sbp::{NdSbp, Sbp};
 use crate::types::{DType, TensorType};
 
 /// The same tensor on this placement in this layout.
@@ -28,25 +29,39 @@ impl Operation for ToGlobal {
         "to_global"
     }
 
-    fn dtypes(&self, _operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        todo!()
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        arity(self.name(), operands, 1, "1 operand")?;
+        Ok(vec![operands[0].dtype])
     }
 
-    fn rule(&self, _operands: &[&TensorType]) -> Result<Rule, OpError> {
-        todo!()
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        let (axes, rank) = (self.placement.hierarchy.len(), operands[0].shape.len());
+        if self.sbp.0.len() != axes {
+            let reason = format!("({}) is no layout on a mesh of {axes} axes", self.sbp);
+            return Err(shapes(self.name(), operands, reason));
+        }
+        if self.sbp.0.iter().any(|sbp| matches!(sbp, Sbp::Split(dim) if *dim >= rank)) {
+            let reason = format!("({}) splits a dim that it does not have", self.sbp);
+            return Err(shapes(self.name(), operands, reason));
+        }
+        Ok(identity(operands))
     }
 
-    fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        todo!()
+    fn flops_per_point(&self) -> f64 {
+        0.0
+    }
+
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+        vec![first_gradient(node).cloned()]
     }
 
     fn evaluate(
         &self,
-        _operands: &[Operand<'_>],
+        operands: &[Operand<'_>],
         _results: &[Region],
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        todo!()
+        Ok(copied(operands))
     }
 }
 
@@ -55,24 +70,57 @@ impl Operation for Accumulate {
         "accumulate"
     }
 
-    fn dtypes(&self, _operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        todo!()
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        arity(self.name(), operands, 1, "1 operand")?;
+        Ok(vec![operands[0].dtype])
     }
 
-    fn rule(&self, _operands: &[&TensorType]) -> Result<Rule, OpError> {
-        todo!()
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        Ok(identity(operands))
     }
 
-    fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        todo!()
+    fn flops_per_point(&self) -> f64 {
+        0.0
+    }
+
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+        vec![first_gradient(node).cloned()]
     }
 
     fn evaluate(
         &self,
-        _operands: &[Operand<'_>],
+        operands: &[Operand<'_>],
         _results: &[Region],
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        todo!()
+        Ok(copied(operands))
+    }
+}
+
+fn identity(operands: &[&TensorType]) -> Rule {
+    let rule = elementwise(&operands[0].shape, 1, 1);
+    Rule { linear: vec![vec![0]], moves_data: true, ..rule }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::Op;
+
+    #[test]
+    fn a_layout_that_does_not_fit_is_refused() {
+        let placement = Placement::mesh(&[2]).expect("a mesh");
+        let ty = TensorType::new(DType::F32, [4]);
+        let infer = |sbp: &str| {
+            let sbp = sbp.parse().expect("an SBP");
+            Op::ToGlobal(ToGlobal { placement: placement.clone(), sbp }).infer(&[&ty])
+        };
+        assert_eq!(infer("S(0)"), Ok(vec![ty.clone()]));
+        let error = infer("S(1)").expect_err("rank 1").to_string();
+        assert_eq!(
+            error,
+            "to_global cannot take f32[4]: (S(1)) splits a dim that it does not have"
+        );
+        assert!(infer("S(0), B").is_err());
     }
 }

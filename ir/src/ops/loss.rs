@@ -2,10 +2,16 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::shards::{
+    at, check_indices, elementwise, fill, first_gradient, indices, no_gradient, one_float,
+};
+use super::softmax::greatest_and_sum_exp;
 use crate::array::Array;
 use crate::builder::Tensor;
-use crate::op::{EvalContext, GradientNode, OpError, Operand, Operation, Region};
-use crate::rule::Rule;
+use crate::op::{
+    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, arity, shapes,
+};
+use crate::rule::{DimRule, FactorKind, Rule};
 use crate::types::{DType, TensorType};
 
 /// The label that is ignored.
@@ -36,25 +42,47 @@ impl Operation for Pick {
         "pick"
     }
 
-    fn dtypes(&self, _operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        todo!()
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        arity(self.name(), operands, 2, "2 operands")?;
+        indices(self.name(), operands, 1)?;
+        Ok(vec![one_float(self.name(), operands, &[0])?])
     }
 
-    fn rule(&self, _operands: &[&TensorType]) -> Result<Rule, OpError> {
-        todo!()
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        let (mut rule, scores, outer) = classes(self.name(), operands, 0, 1)?;
+        set_kind(&mut rule, FactorKind::Indexed);
+        rule.linear = vec![vec![0]];
+        (rule.operands, rule.results) = (vec![scores, outer.clone()], vec![outer]);
+        Ok(rule)
     }
 
-    fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        todo!()
+    fn flops_per_point(&self) -> f64 {
+        0.0
+    }
+
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+        let (x, labels) = (&node.operands[0], &node.operands[1]);
+        let op = Op::PickGrad(PickGrad { classes: x.shape().last().copied().unwrap_or(0) });
+        vec![first_gradient(node).map(|g| g.builder().apply(op, &[labels, g])), None]
     }
 
     fn evaluate(
         &self,
-        _operands: &[Operand<'_>],
-        _results: &[Region],
+        operands: &[Operand<'_>],
+        results: &[Region],
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        todo!()
+        let [x, labels] = [&operands[0], &operands[1]];
+        let last = x.region.global.len() - 1;
+        check_labels(self.name(), labels, x.region.global[last])?;
+        let first = x.region.rect.origin[last];
+        let held = first..first + x.region.rect.extent[last];
+        let element = |index: &[usize]| {
+            let label = at(labels, index) as usize;
+            let here = held.contains(&label) && !ignored(at(labels, index));
+            if here { at(x, &[index, &[label]].concat()) } else { 0.0 }
+        };
+        Ok(vec![fill(&results[0], element)])
     }
 }
 
@@ -63,25 +91,47 @@ impl Operation for PickGrad {
         "pick_grad"
     }
 
-    fn dtypes(&self, _operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        todo!()
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        arity(self.name(), operands, 2, "2 operands")?;
+        indices(self.name(), operands, 0)?;
+        Ok(vec![one_float(self.name(), operands, &[1])?])
     }
 
-    fn rule(&self, _operands: &[&TensorType]) -> Result<Rule, OpError> {
-        todo!()
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        if operands[0].shape != operands[1].shape {
+            return Err(shapes(self.name(), operands, "there must be one gradient for each label"));
+        }
+        let mut rule = Rule { linear: vec![vec![1]], ..Rule::default() };
+        let outer = rule.parallel(&operands[0].shape);
+        let class = DimRule::Factors(vec![rule.factor(self.classes, FactorKind::Parallel)]);
+        rule.results = vec![[outer.as_slice(), &[class]].concat()];
+        rule.operands = vec![outer; 2];
+        Ok(rule)
     }
 
-    fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        todo!()
+    fn flops_per_point(&self) -> f64 {
+        0.0
+    }
+
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+        let labels = &node.operands[0];
+        let pick = |dx: &Tensor| dx.builder().apply(Op::Pick(Pick {}), &[dx, labels]);
+        vec![None, first_gradient(node).map(pick)]
     }
 
     fn evaluate(
         &self,
-        _operands: &[Operand<'_>],
-        _results: &[Region],
+        operands: &[Operand<'_>],
+        results: &[Region],
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        todo!()
+        let [labels, g] = [&operands[0], &operands[1]];
+        check_labels(self.name(), labels, self.classes)?;
+        let element = |index: &[usize]| {
+            let (class, outer) = index.split_last().expect("the result has a last dim");
+            if at(labels, outer) == *class as f64 { at(g, outer) } else { 0.0 }
+        };
+        Ok(vec![fill(&results[0], element)])
     }
 }
 
@@ -90,25 +140,63 @@ impl Operation for CrossEntropy {
         "cross_entropy"
     }
 
-    fn dtypes(&self, _operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        todo!()
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        arity(self.name(), operands, 2, "2 operands")?;
+        indices(self.name(), operands, 1)?;
+        Ok(vec![one_float(self.name(), operands, &[0])?; 2])
     }
 
-    fn rule(&self, _operands: &[&TensorType]) -> Result<Rule, OpError> {
-        todo!()
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        let (mut rule, scores, outer) = classes(self.name(), operands, 0, 1)?;
+        set_kind(&mut rule, FactorKind::Whole);
+        (rule.operands, rule.results) = (vec![scores, outer.clone()], vec![outer.clone(), outer]);
+        Ok(rule)
     }
 
-    fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        todo!()
+    fn flops_per_point(&self) -> f64 {
+        4.0
+    }
+
+    /// That of l is softmax(x) for every label, ignored or not.
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+        let (x, labels, l) = (&node.operands[0], &node.operands[1], &node.results[1]);
+        let of_loss = node.gradients[0].as_ref().map(|g| {
+            g.builder().apply(Op::CrossEntropyGrad(CrossEntropyGrad {}), &[x, l, labels, g])
+        });
+        let of_l = node.gradients[1].as_ref().map(|g| {
+            let kept = [l.shape(), vec![1]].concat();
+            let softmax = x.sub(&l.reshape(&kept)).exp();
+            softmax.mul(&g.reshape(&kept))
+        });
+        let dx = match (of_loss, of_l) {
+            (Some(a), Some(b)) => Some(a.add(&b)),
+            (a, b) => a.or(b),
+        };
+        vec![dx, None]
     }
 
     fn evaluate(
         &self,
-        _operands: &[Operand<'_>],
-        _results: &[Region],
+        operands: &[Operand<'_>],
+        results: &[Region],
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        todo!()
+        let [x, labels] = [&operands[0], &operands[1]];
+        let count = x.region.global[x.region.global.len() - 1];
+        check_labels(self.name(), labels, count)?;
+        let scores = |index: &[usize]| -> Vec<f64> {
+            (0..count).map(|class| at(x, &[index, &[class]].concat())).collect()
+        };
+        let loss = fill(&results[0], |index| {
+            let (scores, label) = (scores(index), at(labels, index));
+            let (greatest, sum) = greatest_and_sum_exp(&scores);
+            if ignored(label) { 0.0 } else { sum.ln() - (scores[label as usize] - greatest) }
+        });
+        let l = fill(&results[1], |index| {
+            let (greatest, sum) = greatest_and_sum_exp(&scores(index));
+            greatest + sum.ln()
+        });
+        Ok(vec![loss, l])
     }
 }
 
@@ -117,24 +205,149 @@ impl Operation for CrossEntropyGrad {
         "cross_entropy_grad"
     }
 
-    fn dtypes(&self, _operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        todo!()
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        arity(self.name(), operands, 4, "4 operands")?;
+        indices(self.name(), operands, 2)?;
+        Ok(vec![one_float(self.name(), operands, &[0, 1, 3])?])
     }
 
-    fn rule(&self, _operands: &[&TensorType]) -> Result<Rule, OpError> {
-        todo!()
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        let (mut rule, scores, outer) = classes(self.name(), operands, 0, 2)?;
+        if [1, 3].iter().any(|&i| operands[i].shape != operands[2].shape) {
+            return Err(shapes(self.name(), operands, "operands 1 and 3 must be shaped as labels"));
+        }
+        rule.linear = vec![vec![3]];
+        rule.operands = vec![scores.clone(), outer.clone(), outer.clone(), outer];
+        rule.results = vec![scores];
+        Ok(rule)
     }
 
-    fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        todo!()
+    fn flops_per_point(&self) -> f64 {
+        4.0
+    }
+
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+        no_gradient(self.name(), node)
     }
 
     fn evaluate(
         &self,
-        _operands: &[Operand<'_>],
-        _results: &[Region],
+        operands: &[Operand<'_>],
+        results: &[Region],
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        todo!()
+        let [x, l, labels, g] = [&operands[0], &operands[1], &operands[2], &operands[3]];
+        check_labels(self.name(), labels, x.region.global[x.region.global.len() - 1])?;
+        let element = |index: &[usize]| {
+            let (class, outer) = index.split_last().expect("x has a last dim");
+            let label = at(labels, outer);
+            if ignored(label) {
+                return 0.0;
+            }
+            let hit = if label == *class as f64 { 1.0 } else { 0.0 };
+            ((at(x, index) - at(l, outer)).exp() - hit) * at(g, outer)
+        };
+        Ok(vec![fill(&results[0], element)])
+    }
+}
+
+fn ignored(label: f64) -> bool {
+    label as i64 == IGNORED_LABEL
+}
+
+fn check_labels(op: &'static str, labels: &Operand<'_>, classes: usize) -> Result<(), OpError> {
+    check_indices(op, "label", labels, classes, Some(IGNORED_LABEL))
+}
+
+/// The dims of operand `scores` ([.., C]) and of operand `labels` ([..]); C is the last factor, parallel.
+fn classes(
+    op: &'static str,
+    operands: &[&TensorType],
+    scores: usize,
+    labels: usize,
+) -> Result<(Rule, Vec<DimRule>, Vec<DimRule>), OpError> {
+    let outer = operands[scores].shape.split_last().map(|(_, outer)| outer);
+    if outer != Some(operands[labels].shape.as_slice()) {
+        let reason = "the labels must have all dims of the scores but the last, the classes";
+        return Err(shapes(op, operands, reason));
+    }
+    let mut rule = elementwise(&operands[scores].shape, 1, 0);
+    let dims = rule.operands.remove(0);
+    let outer = dims[..dims.len() - 1].to_vec();
+    Ok((rule, dims, outer))
+}
+
+fn set_kind(rule: &mut Rule, kind: FactorKind) {
+    rule.factors.last_mut().expect("the classes are the last factor").kind = kind;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::shards::tests::evaluate;
+    use crate::shard::Rect;
+
+    fn scores() -> (DType, Array) {
+        (DType::F32, Array::new([2, 2], vec![0.0, 3f64.ln(), 5.0, 7.0]))
+    }
+
+    fn labels(labels: [f64; 2]) -> (DType, Array) {
+        (DType::I64, Array::new([2], labels.to_vec()))
+    }
+
+    #[test]
+    fn cross_entropy_by_hand() {
+        let op = Op::CrossEntropy(CrossEntropy {});
+        let y = evaluate(op, &[scores(), labels([0., -100.])]).expect("fits");
+        assert!((y[0].data[0] - 4f64.ln()).abs() < 1e-12 && y[0].data[1] == 0.0, "{y:?}");
+        assert!((y[1].data[0] - 4f64.ln()).abs() < 1e-12);
+        let l = (DType::F32, y[1].clone());
+        let g = (DType::F32, Array::new([2], vec![2.0, 1.0]));
+        let op = Op::CrossEntropyGrad(CrossEntropyGrad {});
+        let dx = evaluate(op, &[scores(), l, labels([0., -100.]), g]).expect("fits");
+        let expected = [-1.5, 1.5, 0.0, 0.0];
+        assert!(dx[0].data.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-12), "{dx:?}");
+    }
+
+    #[test]
+    fn pick_and_its_gradient() {
+        let y = evaluate(Op::Pick(Pick {}), &[scores(), labels([-100., 1.])]).expect("fits");
+        assert_eq!(y[0].data, [0.0, 7.0]);
+        let g = (DType::F32, Array::new([2], vec![2.0, 3.0]));
+        let op = Op::PickGrad(PickGrad { classes: 2 });
+        let dx = evaluate(op, &[labels([-100., 1.]), g]).expect("fits");
+        assert_eq!(dx[0].data, [0.0, 0.0, 0.0, 3.0]);
+    }
+
+    #[test]
+    fn a_label_outside_the_classes_is_an_error_with_its_place() {
+        let op = Op::CrossEntropy(CrossEntropy {});
+        let error = evaluate(op, &[scores(), labels([0., 2.])]).expect_err("2 of 0..2").to_string();
+        assert_eq!(error, "label 2 at position [1] is out of range: cross_entropy has 0..2");
+        let op = Op::Pick(Pick {});
+        assert!(evaluate(op, &[scores(), labels([0., -1.])]).is_err());
+    }
+
+    #[test]
+    fn shards_of_the_classes_sum_to_the_whole() {
+        let x = scores().1;
+        let label = Array::new([2], vec![1., 0.]);
+        let mut sum = [0.0; 2];
+        for class in 0..2 {
+            let rect = Rect { origin: vec![0, class], extent: vec![2, 1] };
+            let shard = x.slice(&rect);
+            let region = Region { dtype: DType::F32, global: vec![2, 2], rect };
+            let labels = Region::whole(&TensorType::new(DType::I64, [2]));
+            let operands = [
+                Operand { array: &shard, region: &region },
+                Operand { array: &label, region: &labels },
+            ];
+            let result = Region::whole(&TensorType::new(DType::F32, [2]));
+            let y = Pick {}.evaluate(&operands, &[result], &EvalContext::default());
+            for (sum, value) in sum.iter_mut().zip(&y.expect("in range")[0].data) {
+                *sum += value;
+            }
+        }
+        assert_eq!(sum, [3f64.ln(), 5.0]);
     }
 }

@@ -1,20 +1,15 @@
-//! Ops that move or repeat elements.
+//! Ops that move, repeat or mask elements: transpose, expand, triangle.
 
 use serde::{Deserialize, Serialize};
 
+use super::shards::{at, elementwise, fill, first_gradient};
 use crate::array::Array;
 use crate::builder::Tensor;
-use crate::op::{EvalContext, GradientNode, OpError, Operand, Operation, Region};
-use crate::rule::Rule;
-use crate::scalar::Scalar;
+use crate::op::{
+    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, arity, shapes,
+};
+use crate::rule::{DimRule, Rule};
 use crate::types::{DType, TensorType};
-
-/// The same elements, row-major, in another shape. Dims are factored by common refinement, so that a split passes.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Reshape {
-    /// The shape of the result.
-    pub shape: Vec<usize>,
-}
 
 /// Result dim i is operand dim `permutation[i]`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -23,52 +18,11 @@ pub struct Transpose {
     pub permutation: Vec<usize>,
 }
 
-/// Elements `start, start + step, ..` before `end` of each dim. A dim taken whole (0..extent, step 1) may be split.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Slice {
-    /// First index of each dim.
-    pub starts: Vec<usize>,
-    /// One past the last index of each dim.
-    pub ends: Vec<usize>,
-    /// Step of each dim, at least 1.
-    pub steps: Vec<usize>,
-}
-
-/// Operands one after the other along a dim, which stays whole.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Concat {
-    /// The dim.
-    pub axis: usize,
-}
-
-/// Parts of these extents along a dim, which stays whole. One result each.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Split {
-    /// The dim.
-    pub axis: usize,
-    /// Extents of the parts; their sum is the dim's.
-    pub sizes: Vec<usize>,
-}
-
 /// Dims of extent 1, and missing leading dims, repeated to this shape.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Expand {
     /// The shape of the result.
     pub shape: Vec<usize>,
-}
-
-/// A border of one value: `low` elements before and `high` after each dim, `interior` between two elements
-/// (so that it is the gradient of [`Slice`]).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Pad {
-    /// Elements before each dim.
-    pub low: Vec<usize>,
-    /// Elements after each dim.
-    pub high: Vec<usize>,
-    /// Elements between two neighbours of each dim.
-    pub interior: Vec<usize>,
-    /// The value of the border.
-    pub value: Scalar,
 }
 
 /// Zero above (`lower`) or below (`!lower`) the diagonal of the last two dims: tril and triu.
@@ -80,138 +34,56 @@ pub struct Triangle {
     pub diagonal: i64,
 }
 
-impl Operation for Reshape {
-    fn name(&self) -> &'static str {
-        "reshape"
-    }
-
-    fn dtypes(&self, _operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        todo!()
-    }
-
-    fn rule(&self, _operands: &[&TensorType]) -> Result<Rule, OpError> {
-        todo!()
-    }
-
-    fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        todo!()
-    }
-
-    fn evaluate(
-        &self,
-        _operands: &[Operand<'_>],
-        _results: &[Region],
-        _cx: &EvalContext,
-    ) -> Result<Vec<Array>, OpError> {
-        todo!()
-    }
-}
-
 impl Operation for Transpose {
     fn name(&self) -> &'static str {
         "transpose"
     }
 
-    fn dtypes(&self, _operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        todo!()
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        arity(self.name(), operands, 1, "1 operand")?;
+        Ok(vec![operands[0].dtype])
     }
 
-    fn rule(&self, _operands: &[&TensorType]) -> Result<Rule, OpError> {
-        todo!()
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        let rank = operands[0].shape.len();
+        let mut sorted = self.permutation.clone();
+        sorted.sort_unstable();
+        if !sorted.into_iter().eq(0..rank) {
+            let reason = format!("{:?} is no permutation of its dims", self.permutation);
+            return Err(shapes(self.name(), operands, reason));
+        }
+        let mut rule = elementwise(&operands[0].shape, 1, 0);
+        let dims = self.permutation.iter().map(|&dim| rule.operands[0][dim].clone()).collect();
+        rule.results = vec![dims];
+        Ok(Rule { linear: vec![vec![0]], moves_data: true, ..rule })
     }
 
-    fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        todo!()
+    fn flops_per_point(&self) -> f64 {
+        0.0
     }
 
-    fn evaluate(
-        &self,
-        _operands: &[Operand<'_>],
-        _results: &[Region],
-        _cx: &EvalContext,
-    ) -> Result<Vec<Array>, OpError> {
-        todo!()
-    }
-}
-
-impl Operation for Slice {
-    fn name(&self) -> &'static str {
-        "slice"
-    }
-
-    fn dtypes(&self, _operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        todo!()
-    }
-
-    fn rule(&self, _operands: &[&TensorType]) -> Result<Rule, OpError> {
-        todo!()
-    }
-
-    fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        todo!()
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+        let mut inverse = vec![0; self.permutation.len()];
+        for (to, &from) in self.permutation.iter().enumerate() {
+            inverse[from] = to;
+        }
+        vec![first_gradient(node).map(|dy| dy.transpose(&inverse))]
     }
 
     fn evaluate(
         &self,
-        _operands: &[Operand<'_>],
-        _results: &[Region],
+        operands: &[Operand<'_>],
+        results: &[Region],
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        todo!()
-    }
-}
-
-impl Operation for Concat {
-    fn name(&self) -> &'static str {
-        "concat"
-    }
-
-    fn dtypes(&self, _operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        todo!()
-    }
-
-    fn rule(&self, _operands: &[&TensorType]) -> Result<Rule, OpError> {
-        todo!()
-    }
-
-    fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        todo!()
-    }
-
-    fn evaluate(
-        &self,
-        _operands: &[Operand<'_>],
-        _results: &[Region],
-        _cx: &EvalContext,
-    ) -> Result<Vec<Array>, OpError> {
-        todo!()
-    }
-}
-
-impl Operation for Split {
-    fn name(&self) -> &'static str {
-        "split"
-    }
-
-    fn dtypes(&self, _operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        todo!()
-    }
-
-    fn rule(&self, _operands: &[&TensorType]) -> Result<Rule, OpError> {
-        todo!()
-    }
-
-    fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        todo!()
-    }
-
-    fn evaluate(
-        &self,
-        _operands: &[Operand<'_>],
-        _results: &[Region],
-        _cx: &EvalContext,
-    ) -> Result<Vec<Array>, OpError> {
-        todo!()
+        let element = |index: &[usize]| {
+            let mut source = vec![0; index.len()];
+            for (to, &from) in self.permutation.iter().enumerate() {
+                source[from] = index[to];
+            }
+            at(&operands[0], &source)
+        };
+        Ok(vec![fill(&results[0], element)])
     }
 }
 
@@ -220,52 +92,55 @@ impl Operation for Expand {
         "expand"
     }
 
-    fn dtypes(&self, _operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        todo!()
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        arity(self.name(), operands, 1, "1 operand")?;
+        Ok(vec![operands[0].dtype])
     }
 
-    fn rule(&self, _operands: &[&TensorType]) -> Result<Rule, OpError> {
-        todo!()
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        let from = &operands[0].shape;
+        let skip = self.shape.len().checked_sub(from.len());
+        let fits = |skip: &usize| {
+            from.iter().zip(&self.shape[*skip..]).all(|(&from, &to)| from == to || from == 1)
+        };
+        let Some(skip) = skip.filter(fits) else {
+            let reason = format!("it does not repeat to {:?}", self.shape);
+            return Err(shapes(self.name(), operands, reason));
+        };
+        let mut rule = Rule { linear: vec![vec![0]], moves_data: true, ..Rule::default() };
+        let result = rule.parallel(&self.shape);
+        let one_of = |(dim, &extent): (&DimRule, &usize)| match rule.extent(dim) == extent {
+            true => dim.clone(),
+            false => DimRule::Factors(vec![]),
+        };
+        let operand = result[skip..].iter().zip(from).map(one_of).collect();
+        (rule.operands, rule.results) = (vec![operand], vec![result]);
+        Ok(rule)
     }
 
-    fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        todo!()
+    fn flops_per_point(&self) -> f64 {
+        0.0
     }
 
-    fn evaluate(
-        &self,
-        _operands: &[Operand<'_>],
-        _results: &[Region],
-        _cx: &EvalContext,
-    ) -> Result<Vec<Array>, OpError> {
-        todo!()
-    }
-}
-
-impl Operation for Pad {
-    fn name(&self) -> &'static str {
-        "pad"
-    }
-
-    fn dtypes(&self, _operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        todo!()
-    }
-
-    fn rule(&self, _operands: &[&TensorType]) -> Result<Rule, OpError> {
-        todo!()
-    }
-
-    fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        todo!()
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+        let shape = node.operands[0].shape();
+        vec![first_gradient(node).map(|dy| dy.sum_to(&shape))]
     }
 
     fn evaluate(
         &self,
-        _operands: &[Operand<'_>],
-        _results: &[Region],
+        operands: &[Operand<'_>],
+        results: &[Region],
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        todo!()
+        let from = &operands[0].region.global;
+        let skip = self.shape.len() - from.len();
+        let element = |index: &[usize]| {
+            let repeat = |(&i, &extent): (&usize, &usize)| if extent == 1 { 0 } else { i };
+            let source: Vec<usize> = index[skip..].iter().zip(from).map(repeat).collect();
+            at(&operands[0], &source)
+        };
+        Ok(vec![fill(&results[0], element)])
     }
 }
 
@@ -274,24 +149,82 @@ impl Operation for Triangle {
         "triangle"
     }
 
-    fn dtypes(&self, _operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        todo!()
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        arity(self.name(), operands, 1, "1 operand")?;
+        Ok(vec![operands[0].dtype])
     }
 
-    fn rule(&self, _operands: &[&TensorType]) -> Result<Rule, OpError> {
-        todo!()
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        if operands[0].shape.len() < 2 {
+            return Err(shapes(self.name(), operands, "it needs two dims or more"));
+        }
+        Ok(Rule { linear: vec![vec![0]], ..elementwise(&operands[0].shape, 1, 1) })
     }
 
-    fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        todo!()
+    fn flops_per_point(&self) -> f64 {
+        0.0
+    }
+
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+        let masked = |dy: &Tensor| dy.builder().apply(Op::Triangle(*self), &[dy]);
+        vec![first_gradient(node).map(masked)]
     }
 
     fn evaluate(
         &self,
-        _operands: &[Operand<'_>],
-        _results: &[Region],
+        operands: &[Operand<'_>],
+        results: &[Region],
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        todo!()
+        let element = |index: &[usize]| {
+            let [row, column] = [index.len() - 2, index.len() - 1].map(|dim| index[dim] as i64);
+            let above = column - row;
+            let kept = if self.lower { above <= self.diagonal } else { above >= self.diagonal };
+            if kept { at(&operands[0], index) } else { 0.0 }
+        };
+        Ok(vec![fill(&results[0], element)])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::shards::tests::evaluate;
+
+    fn grid() -> (DType, Array) {
+        (DType::F32, Array::new([2, 3], vec![1., 2., 3., 4., 5., 6.]))
+    }
+
+    #[test]
+    fn transpose_exchanges_dims() {
+        let op = Op::Transpose(Transpose { permutation: vec![1, 0] });
+        let y = evaluate(op, &[grid()]).expect("fits");
+        assert_eq!(y, [Array::new([3, 2], vec![1., 4., 2., 5., 3., 6.])]);
+        let op = Op::Transpose(Transpose { permutation: vec![1, 1] });
+        assert!(evaluate(op, &[grid()]).is_err());
+    }
+
+    #[test]
+    fn expand_repeats_and_its_new_dims_split() {
+        let expand = Expand { shape: vec![2, 2, 3] };
+        let x = Array::new([2, 1], vec![1., 2.]);
+        let y = evaluate(Op::Expand(expand.clone()), &[(DType::F32, x)]).expect("fits");
+        let half = [1., 1., 1., 2., 2., 2.];
+        assert_eq!(y, [Array::new([2, 2, 3], [half, half].concat())]);
+        let ty = TensorType::new(DType::F32, [2, 1]);
+        let rule = expand.rule(&[&ty]).expect("fits");
+        let split = |s: &crate::rule::Signature| format!("{} -> {}", s.operands[0], s.results[0]);
+        let signatures: Vec<_> = rule.signatures(&[2]).iter().map(split).collect();
+        assert_eq!(signatures[..4], ["B -> B", "B -> S(0)", "S(0) -> S(1)", "B -> S(2)"]);
+        assert!(expand.rule(&[&TensorType::new(DType::F32, [4, 3])]).is_err());
+    }
+
+    #[test]
+    fn triangles_about_a_diagonal() {
+        let op = |lower, diagonal| Op::Triangle(Triangle { lower, diagonal });
+        let y = evaluate(op(true, 0), &[grid()]).expect("fits");
+        assert_eq!(y[0].data, [1., 0., 0., 4., 5., 0.]);
+        let y = evaluate(op(false, 1), &[grid()]).expect("fits");
+        assert_eq!(y[0].data, [0., 2., 3., 0., 0., 6.]);
     }
 }

@@ -2,10 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::shards::{elementwise, map_lanes, no_gradient, one_float, same_shape};
 use crate::array::Array;
 use crate::builder::Tensor;
-use crate::op::{EvalContext, GradientNode, OpError, Operand, Operation, Region};
-use crate::rule::Rule;
+use crate::op::{
+    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, arity, shapes,
+};
+use crate::rule::{DimRule, FactorKind, Rule};
 use crate::scalar::Scalar;
 use crate::types::{DType, TensorType};
 
@@ -31,25 +34,54 @@ impl Operation for Normalize {
         "normalize"
     }
 
-    fn dtypes(&self, _operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        todo!()
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        arity(self.name(), operands, 1, "1 operand")?;
+        Ok(vec![one_float(self.name(), operands, &[0])?; 2])
     }
 
-    fn rule(&self, _operands: &[&TensorType]) -> Result<Rule, OpError> {
-        todo!()
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        let (mut rule, dims, kept) = last_dim_whole(self.name(), operands)?;
+        (rule.operands, rule.results) = (vec![dims.clone()], vec![dims, kept]);
+        Ok(rule)
     }
 
-    fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        todo!()
+    fn flops_per_point(&self) -> f64 {
+        if self.center { 6.0 } else { 4.0 }
+    }
+
+    /// That of r: dr/dx = -r^2 y / d, for d elements.
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+        let (y, r) = (&node.results[0], &node.results[1]);
+        let builder = y.builder();
+        let op = Op::NormalizeGrad(NormalizeGrad { center: self.center });
+        let of_y = node.gradients[0].as_ref().map(|dy| builder.apply(op, &[y, r, dy]));
+        let of_r = node.gradients[1].as_ref().map(|dr| {
+            let extent = y.shape().last().copied().unwrap_or(1) as f64;
+            y.mul(&r.mul(r).mul(dr).scale(-1.0 / extent))
+        });
+        vec![match (of_y, of_r) {
+            (Some(a), Some(b)) => Some(a.add(&b)),
+            (a, b) => a.or(b),
+        }]
     }
 
     fn evaluate(
         &self,
-        _operands: &[Operand<'_>],
-        _results: &[Region],
+        operands: &[Operand<'_>],
+        results: &[Region],
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        todo!()
+        let lane = |lanes: &[Vec<f64>]| {
+            let x = &lanes[0];
+            let mean = if self.center { mean(x) } else { 0.0 };
+            let squares: Vec<f64> = x.iter().map(|x| (x - mean).powi(2)).collect();
+            let r = 1.0 / (self::mean(&squares) + self.epsilon.0).sqrt();
+            [x.iter().map(|x| (x - mean) * r).collect(), vec![r; x.len()]]
+        };
+        let axis = operands[0].array.shape.len() - 1;
+        let [y, r] = map_lanes(axis, &[operands[0].array], lane);
+        let first = Array::from_fn(results[1].rect.extent.clone(), |index| r.at(index));
+        Ok(vec![y, first])
     }
 }
 
@@ -58,24 +90,100 @@ impl Operation for NormalizeGrad {
         "normalize_grad"
     }
 
-    fn dtypes(&self, _operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        todo!()
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        arity(self.name(), operands, 3, "3 operands")?;
+        Ok(vec![one_float(self.name(), operands, &[0, 1, 2])?])
     }
 
-    fn rule(&self, _operands: &[&TensorType]) -> Result<Rule, OpError> {
-        todo!()
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        same_shape(self.name(), operands, &[0, 2])?;
+        let (mut rule, dims, kept) = last_dim_whole(self.name(), operands)?;
+        let extents: Vec<usize> = kept.iter().map(|dim| rule.extent(dim)).collect();
+        if operands[1].shape != extents {
+            return Err(shapes(self.name(), operands, format!("operand 1 must be {extents:?}")));
+        }
+        rule.linear = vec![vec![2]];
+        (rule.operands, rule.results) = (vec![dims.clone(), kept, dims.clone()], vec![dims]);
+        Ok(rule)
     }
 
-    fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        todo!()
+    fn flops_per_point(&self) -> f64 {
+        6.0
+    }
+
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+        no_gradient(self.name(), node)
     }
 
     fn evaluate(
         &self,
-        _operands: &[Operand<'_>],
+        operands: &[Operand<'_>],
         _results: &[Region],
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        todo!()
+        let (y, dy) = (operands[0].array, operands[2].array);
+        let r = Array::from_fn(y.shape.clone(), |index| operands[1].array.at_broadcast(index));
+        let lane = |lanes: &[Vec<f64>]| {
+            let (y, r, dy) = (&lanes[0], &lanes[1], &lanes[2]);
+            let products: Vec<f64> = y.iter().zip(dy).map(|(y, dy)| y * dy).collect();
+            let shift = if self.center { mean(dy) } else { 0.0 };
+            let slope = mean(&products);
+            [(0..y.len()).map(|i| r[i] * (dy[i] - shift - y[i] * slope)).collect()]
+        };
+        Ok(map_lanes(y.shape.len() - 1, &[y, &r, dy], lane).into())
+    }
+}
+
+fn mean(x: &[f64]) -> f64 {
+    x.iter().sum::<f64>() / x.len() as f64
+}
+
+/// A rule whose last dim is whole, with the dims of the first operand, and the same with a last extent of 1.
+fn last_dim_whole(
+    op: &'static str,
+    operands: &[&TensorType],
+) -> Result<(Rule, Vec<DimRule>, Vec<DimRule>), OpError> {
+    let shape = &operands[0].shape;
+    if shape.is_empty() {
+        return Err(shapes(op, operands, "it needs a dim"));
+    }
+    let mut rule = elementwise(shape, 0, 0);
+    let last = shape.len() - 1;
+    rule.factors[last].kind = FactorKind::Whole;
+    let dims: Vec<DimRule> = (0..shape.len()).map(|f| DimRule::Factors(vec![f])).collect();
+    let mut kept = dims.clone();
+    kept[last] = DimRule::Factors(vec![]);
+    Ok((rule, dims, kept))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::shards::tests::evaluate;
+
+    #[test]
+    fn layer_and_rms_normalization_by_hand() {
+        let x = Array::new([1, 2], vec![1.0, 7.0]);
+        let op = |center| Op::Normalize(Normalize { center, epsilon: Scalar(0.0) });
+        let y = evaluate(op(true), &[(DType::F32, x.clone())]).expect("fits");
+        assert_eq!(y[0].data, [-1.0, 1.0]);
+        assert_eq!(y[1], Array::new([1, 1], vec![1.0 / 3.0]));
+        let y = evaluate(op(false), &[(DType::F32, x)]).expect("fits");
+        assert_eq!(y[1].data, [0.2]);
+        assert!((y[0].data[1] - 1.4).abs() < 1e-12);
+    }
+
+    #[test]
+    fn gradient_by_hand() {
+        let y = Array::new([2], vec![-1.0, 1.0]);
+        let operands = [
+            (DType::F32, y),
+            (DType::F32, Array::new([1], vec![0.5])),
+            (DType::F32, Array::new([2], vec![4.0, 0.0])),
+        ];
+        let op = |center| Op::NormalizeGrad(NormalizeGrad { center });
+        // mean(dy) = 2, mean(y dy) = -2.
+        assert_eq!(evaluate(op(true), &operands).expect("fits")[0].data, [0.0, 0.0]);
+        assert_eq!(evaluate(op(false), &operands).expect("fits")[0].data, [1.0, 1.0]);
     }
 }

@@ -2,10 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::shards::{
+    elementwise, first_gradient, has_dim, map_lanes, no_gradient, one_float, same_shape,
+};
 use crate::array::Array;
 use crate::builder::Tensor;
-use crate::op::{EvalContext, GradientNode, OpError, Operand, Operation, Region};
-use crate::rule::Rule;
+use crate::op::{EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, arity};
+use crate::rule::{FactorKind, Rule};
 use crate::types::{DType, TensorType};
 
 /// exp(x - max) / sum(exp(x - max)) over a dim.
@@ -41,25 +44,36 @@ impl Operation for Softmax {
         "softmax"
     }
 
-    fn dtypes(&self, _operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        todo!()
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        arity(self.name(), operands, 1, "1 operand")?;
+        Ok(vec![one_float(self.name(), operands, &[0])?])
     }
 
-    fn rule(&self, _operands: &[&TensorType]) -> Result<Rule, OpError> {
-        todo!()
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        lanes(self.name(), operands, self.axis)
     }
 
-    fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        todo!()
+    fn flops_per_point(&self) -> f64 {
+        5.0
+    }
+
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+        let op = Op::SoftmaxGrad(SoftmaxGrad { axis: self.axis });
+        let y = &node.results[0];
+        vec![first_gradient(node).map(|dy| dy.builder().apply(op, &[y, dy]))]
     }
 
     fn evaluate(
         &self,
-        _operands: &[Operand<'_>],
+        operands: &[Operand<'_>],
         _results: &[Region],
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        todo!()
+        let lane = |x: &[Vec<f64>]| {
+            let (greatest, sum) = greatest_and_sum_exp(&x[0]);
+            [x[0].iter().map(|x| (x - greatest).exp() / sum).collect()]
+        };
+        Ok(map_lanes(self.axis, &[operands[0].array], lane).into())
     }
 }
 
@@ -68,25 +82,36 @@ impl Operation for SoftmaxGrad {
         "softmax_grad"
     }
 
-    fn dtypes(&self, _operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        todo!()
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        arity(self.name(), operands, 2, "2 operands")?;
+        Ok(vec![one_float(self.name(), operands, &[0, 1])?])
     }
 
-    fn rule(&self, _operands: &[&TensorType]) -> Result<Rule, OpError> {
-        todo!()
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        same_shape(self.name(), operands, &[0, 1])?;
+        Ok(Rule { linear: vec![vec![1]], ..lanes(self.name(), operands, self.axis)? })
     }
 
-    fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        todo!()
+    fn flops_per_point(&self) -> f64 {
+        4.0
+    }
+
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+        no_gradient(self.name(), node)
     }
 
     fn evaluate(
         &self,
-        _operands: &[Operand<'_>],
+        operands: &[Operand<'_>],
         _results: &[Region],
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        todo!()
+        let lane = |lanes: &[Vec<f64>]| {
+            let (y, dy) = (&lanes[0], &lanes[1]);
+            let sum: f64 = y.iter().zip(dy).map(|(y, dy)| y * dy).sum();
+            [y.iter().zip(dy).map(|(y, dy)| y * (dy - sum)).collect()]
+        };
+        Ok(map_lanes(self.axis, &[operands[0].array, operands[1].array], lane).into())
     }
 }
 
@@ -95,25 +120,36 @@ impl Operation for LogSoftmax {
         "log_softmax"
     }
 
-    fn dtypes(&self, _operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        todo!()
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        arity(self.name(), operands, 1, "1 operand")?;
+        Ok(vec![one_float(self.name(), operands, &[0])?])
     }
 
-    fn rule(&self, _operands: &[&TensorType]) -> Result<Rule, OpError> {
-        todo!()
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        lanes(self.name(), operands, self.axis)
     }
 
-    fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        todo!()
+    fn flops_per_point(&self) -> f64 {
+        5.0
+    }
+
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+        let op = Op::LogSoftmaxGrad(LogSoftmaxGrad { axis: self.axis });
+        let y = &node.results[0];
+        vec![first_gradient(node).map(|dy| dy.builder().apply(op, &[y, dy]))]
     }
 
     fn evaluate(
         &self,
-        _operands: &[Operand<'_>],
+        operands: &[Operand<'_>],
         _results: &[Region],
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        todo!()
+        let lane = |x: &[Vec<f64>]| {
+            let (greatest, sum) = greatest_and_sum_exp(&x[0]);
+            [x[0].iter().map(|x| x - greatest - sum.ln()).collect()]
+        };
+        Ok(map_lanes(self.axis, &[operands[0].array], lane).into())
     }
 }
 
@@ -122,24 +158,83 @@ impl Operation for LogSoftmaxGrad {
         "log_softmax_grad"
     }
 
-    fn dtypes(&self, _operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        todo!()
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        arity(self.name(), operands, 2, "2 operands")?;
+        Ok(vec![one_float(self.name(), operands, &[0, 1])?])
     }
 
-    fn rule(&self, _operands: &[&TensorType]) -> Result<Rule, OpError> {
-        todo!()
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        same_shape(self.name(), operands, &[0, 1])?;
+        Ok(Rule { linear: vec![vec![1]], ..lanes(self.name(), operands, self.axis)? })
     }
 
-    fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        todo!()
+    fn flops_per_point(&self) -> f64 {
+        5.0
+    }
+
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+        no_gradient(self.name(), node)
     }
 
     fn evaluate(
         &self,
-        _operands: &[Operand<'_>],
+        operands: &[Operand<'_>],
         _results: &[Region],
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        todo!()
+        let lane = |lanes: &[Vec<f64>]| {
+            let (y, dy) = (&lanes[0], &lanes[1]);
+            let sum: f64 = dy.iter().sum();
+            [y.iter().zip(dy).map(|(y, dy)| dy - y.exp() * sum).collect()]
+        };
+        Ok(map_lanes(self.axis, &[operands[0].array, operands[1].array], lane).into())
+    }
+}
+
+/// max(x) and sum(exp(x - max(x))), which cannot overflow.
+pub(crate) fn greatest_and_sum_exp(x: &[f64]) -> (f64, f64) {
+    let greatest = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    (greatest, x.iter().map(|x| (x - greatest).exp()).sum())
+}
+
+/// The rule of an op of one result in which `axis` stays whole.
+fn lanes(op: &'static str, operands: &[&TensorType], axis: usize) -> Result<Rule, OpError> {
+    has_dim(op, operands, axis)?;
+    let mut rule = elementwise(&operands[0].shape, operands.len(), 1);
+    rule.factors[axis].kind = FactorKind::Whole;
+    Ok(rule)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::shards::tests::evaluate;
+
+    fn close(found: &Array, expected: &[f64]) {
+        let near = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-12;
+        assert!(found.data.iter().zip(expected).all(near), "{found:?} is not {expected:?}");
+    }
+
+    #[test]
+    fn softmax_sums_to_one_along_its_axis() {
+        let x = Array::new([2, 2], vec![0.0, 1000.0, 3f64.ln(), 1000.0]);
+        let y =
+            evaluate(Op::Softmax(Softmax { axis: 0 }), &[(DType::F32, x.clone())]).expect("fits");
+        close(&y[0], &[0.25, 0.5, 0.75, 0.5]);
+        let y = evaluate(Op::LogSoftmax(LogSoftmax { axis: 0 }), &[(DType::F32, x)]).expect("fits");
+        close(&y[0], &[0.25f64.ln(), 0.5f64.ln(), 0.75f64.ln(), 0.5f64.ln()]);
+    }
+
+    #[test]
+    fn gradients_by_hand() {
+        let y = Array::new([2], vec![0.25, 0.75]);
+        let dy = Array::new([2], vec![1.0, 0.0]);
+        let operands = [(DType::F32, y.clone()), (DType::F32, dy.clone())];
+        let dx = evaluate(Op::SoftmaxGrad(SoftmaxGrad { axis: 0 }), &operands).expect("fits");
+        close(&dx[0], &[0.1875, -0.1875]);
+        let logs = Array::new([2], y.data.iter().map(|y| y.ln()).collect());
+        let operands = [(DType::F32, logs), (DType::F32, dy)];
+        let dx = evaluate(Op::LogSoftmaxGrad(LogSoftmaxGrad { axis: 0 }), &operands).expect("fits");
+        close(&dx[0], &[0.75, -0.75]);
     }
 }

@@ -2,9 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::shards::{elementwise, no_gradient, one_float, same_shape};
 use crate::array::Array;
 use crate::builder::Tensor;
-use crate::op::{EvalContext, GradientNode, OpError, Operand, Operation, Region};
+use crate::op::{EvalContext, GradientNode, OpError, Operand, Operation, Region, arity};
 use crate::rule::Rule;
 use crate::scalar::Scalar;
 use crate::types::{DType, TensorType};
@@ -41,30 +42,76 @@ pub struct AdamUpdate {
     pub decoupled: bool,
 }
 
+impl SgdUpdate {
+    fn has_momentum(&self) -> bool {
+        self.momentum.0 != 0.0
+    }
+
+    /// (w', m').
+    fn step(&self, w: f64, g: f64, m: f64) -> (f64, f64) {
+        let g = g + self.weight_decay.0 * w;
+        let m = self.momentum.0 * m + g;
+        let g = if self.nesterov { g + self.momentum.0 * m } else { m };
+        (w - self.lr.0 * g, m)
+    }
+}
+
 impl Operation for SgdUpdate {
     fn name(&self) -> &'static str {
         "sgd_update"
     }
 
-    fn dtypes(&self, _operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        todo!()
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        match self.has_momentum() {
+            true => arity(self.name(), operands, 3, "3 operands with momentum")?,
+            false => arity(self.name(), operands, 2, "2 operands without momentum")?,
+        }
+        states(self.name(), operands)
     }
 
-    fn rule(&self, _operands: &[&TensorType]) -> Result<Rule, OpError> {
-        todo!()
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        together(self.name(), operands)
     }
 
-    fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        todo!()
+    fn flops_per_point(&self) -> f64 {
+        if self.has_momentum() { 6.0 } else { 4.0 }
+    }
+
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+        no_gradient(self.name(), node)
     }
 
     fn evaluate(
         &self,
-        _operands: &[Operand<'_>],
+        operands: &[Operand<'_>],
         _results: &[Region],
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        todo!()
+        Ok(update(operands, |values| {
+            let (w, m) = self.step(values[0], values[1], values.get(2).copied().unwrap_or(0.0));
+            vec![w, m]
+        }))
+    }
+
+    fn updates(&self) -> &[(usize, usize)] {
+        if self.has_momentum() { &[(0, 0), (1, 2)] } else { &[(0, 0)] }
+    }
+}
+
+impl AdamUpdate {
+    /// (w', m', v') of step `step`, from 1.
+    fn step(&self, [w, g, m, v]: [f64; 4], step: u64) -> [f64; 3] {
+        let decay = self.weight_decay.0;
+        let (w, g) = match self.decoupled {
+            true => (w - self.lr.0 * decay * w, g),
+            false => (w, g + decay * w),
+        };
+        let (beta1, beta2) = (self.beta1.0, self.beta2.0);
+        let m = beta1 * m + (1.0 - beta1) * g;
+        let v = beta2 * v + (1.0 - beta2) * g * g;
+        let [correct1, correct2] = [beta1, beta2].map(|beta| 1.0 - beta.powf(step as f64));
+        let root = (v / correct2).sqrt() + self.epsilon.0;
+        [w - self.lr.0 * (m / correct1) / root, m, v]
     }
 }
 
@@ -73,24 +120,114 @@ impl Operation for AdamUpdate {
         "adam_update"
     }
 
-    fn dtypes(&self, _operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        todo!()
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        arity(self.name(), operands, 4, "4 operands")?;
+        states(self.name(), operands)
     }
 
-    fn rule(&self, _operands: &[&TensorType]) -> Result<Rule, OpError> {
-        todo!()
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        together(self.name(), operands)
     }
 
-    fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        todo!()
+    fn flops_per_point(&self) -> f64 {
+        14.0
+    }
+
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+        no_gradient(self.name(), node)
     }
 
     fn evaluate(
         &self,
-        _operands: &[Operand<'_>],
+        operands: &[Operand<'_>],
         _results: &[Region],
-        _cx: &EvalContext,
+        cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        todo!()
+        Ok(update(operands, |values| {
+            self.step([values[0], values[1], values[2], values[3]], cx.step + 1).to_vec()
+        }))
+    }
+
+    fn updates(&self) -> &[(usize, usize)] {
+        &[(0, 0), (1, 2), (2, 3)]
+    }
+}
+
+/// Element types of the results: those of all operands but the gradient.
+fn states(op: &'static str, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+    let all: Vec<usize> = (0..operands.len()).collect();
+    Ok(vec![one_float(op, operands, &all)?; operands.len() - 1])
+}
+
+/// The rule: a variable, its gradient and its states are split together. It names no linear group, although
+/// plain SGD has one: a variable is never kept as partial sums.
+fn together(op: &'static str, operands: &[&TensorType]) -> Result<Rule, OpError> {
+    let all: Vec<usize> = (0..operands.len()).collect();
+    same_shape(op, operands, &all)?;
+    Ok(elementwise(&operands[0].shape, operands.len(), operands.len() - 1))
+}
+
+/// Applies a step to each element; it returns the new variable and states.
+fn update(operands: &[Operand<'_>], step: impl Fn(&[f64]) -> Vec<f64>) -> Vec<Array> {
+    let mut results: Vec<Array> = (1..operands.len()).map(|_| operands[0].array.clone()).collect();
+    for i in 0..operands[0].array.data.len() {
+        let values: Vec<f64> = operands.iter().map(|operand| operand.array.data[i]).collect();
+        for (result, value) in results.iter_mut().zip(step(&values)) {
+            result.data[i] = value;
+        }
+    }
+    results
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::Op;
+    use crate::ops::shards::tests::evaluate;
+
+    fn scalars(values: &[f64]) -> Vec<(DType, Array)> {
+        values.iter().map(|&value| (DType::F32, Array::new([1], vec![value]))).collect()
+    }
+
+    fn check(op: Op, operands: &[f64], expected: &[f64]) {
+        let found = evaluate(op, &scalars(operands)).expect("fits");
+        assert_eq!(found.len(), expected.len());
+        for (found, expected) in found.iter().zip(expected) {
+            assert!((found.data[0] - expected).abs() < 1e-12, "{found:?} is not {expected}");
+        }
+    }
+
+    #[test]
+    fn sgd_by_hand() {
+        let sgd = |momentum: f64, nesterov, weight_decay: f64| {
+            let (lr, momentum, weight_decay) =
+                (Scalar(0.1), Scalar(momentum), Scalar(weight_decay));
+            Op::SgdUpdate(SgdUpdate { lr, momentum, nesterov, weight_decay })
+        };
+        check(sgd(0.0, false, 0.0), &[1.0, 2.0], &[0.8]);
+        check(sgd(0.0, false, 0.5), &[1.0, 2.0], &[0.75]);
+        check(sgd(0.5, false, 0.0), &[1.0, 2.0, 4.0], &[0.6, 4.0]);
+        check(sgd(0.5, true, 0.0), &[1.0, 2.0, 4.0], &[0.6, 4.0]);
+        check(sgd(0.5, true, 0.0), &[1.0, 2.0, 0.0], &[0.7, 2.0]);
+        let f32_1 = TensorType::new(DType::F32, [1]);
+        assert!(sgd(0.5, false, 0.0).infer(&[&f32_1, &f32_1]).is_err());
+    }
+
+    #[test]
+    fn adam_by_hand() {
+        let adam = |weight_decay: f64, decoupled| {
+            Op::AdamUpdate(AdamUpdate {
+                lr: Scalar(0.1),
+                beta1: Scalar(0.9),
+                beta2: Scalar(0.75),
+                epsilon: Scalar(0.0),
+                weight_decay: Scalar(weight_decay),
+                decoupled,
+            })
+        };
+        // The first step moves by lr against the gradient's sign.
+        check(adam(0.0, false), &[1.0, 2.0, 0.0, 0.0], &[0.9, 0.2, 1.0]);
+        check(adam(0.5, true), &[1.0, 2.0, 0.0, 0.0], &[0.85, 0.2, 1.0]);
+        check(adam(2.0, false), &[1.0, 2.0, 0.0, 0.0], &[0.9, 0.4, 4.0]);
     }
 }

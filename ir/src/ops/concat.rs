@@ -1,0 +1,194 @@
+//! Concat and split, each the gradient of the other.
+
+use serde::{Deserialize, Serialize};
+
+use super::shards::{at, fill, first_gradient, has_dim};
+use crate::array::Array;
+use crate::builder::Tensor;
+use crate::op::{
+    EvalContext, GradientNode, OpError, Operand, Operation, Region, arity, dtypes, shapes,
+};
+use crate::rule::{DimRule, Rule};
+use crate::types::{DType, TensorType};
+
+/// Operands one after the other along a dim, which stays whole.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Concat {
+    /// The dim.
+    pub axis: usize,
+}
+
+/// Parts of these extents along a dim, which stays whole. One result each.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Split {
+    /// The dim.
+    pub axis: usize,
+    /// Extents of the parts; their sum is the dim's.
+    pub sizes: Vec<usize>,
+}
+
+impl Operation for Concat {
+    fn name(&self) -> &'static str {
+        "concat"
+    }
+
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        let Some(first) = operands.first() else {
+            return Err(OpError::Arity { op: self.name(), expected: "1 or more", found: 0 });
+        };
+        if operands.iter().any(|operand| operand.dtype != first.dtype) {
+            return Err(dtypes(self.name(), operands, "their element types differ"));
+        }
+        Ok(vec![first.dtype])
+    }
+
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        has_dim(self.name(), operands, self.axis)?;
+        let first = &operands[0].shape;
+        let fits = |operand: &&TensorType| {
+            operand.shape.len() == first.len()
+                && (0..first.len()).all(|d| d == self.axis || operand.shape[d] == first[d])
+        };
+        if !operands.iter().all(fits) {
+            let reason = format!("dims other than {} differ", self.axis);
+            return Err(shapes(self.name(), operands, reason));
+        }
+        let extents: Vec<usize> = operands.iter().map(|o| o.shape[self.axis]).collect();
+        let (mut rule, whole, parts) = whole_and_parts(first, self.axis, &extents);
+        (rule.operands, rule.results) = (parts, vec![whole]);
+        rule.linear = vec![(0..operands.len()).collect()];
+        Ok(rule)
+    }
+
+    fn flops_per_point(&self) -> f64 {
+        0.0
+    }
+
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+        let Some(dy) = first_gradient(node) else { return vec![None; node.operands.len()] };
+        let sizes: Vec<usize> = node.operands.iter().map(|o| o.shape()[self.axis]).collect();
+        dy.split(self.axis, &sizes).into_iter().map(Some).collect()
+    }
+
+    fn evaluate(
+        &self,
+        operands: &[Operand<'_>],
+        results: &[Region],
+        _cx: &EvalContext,
+    ) -> Result<Vec<Array>, OpError> {
+        let element = |index: &[usize]| {
+            let mut source = index.to_vec();
+            for operand in operands {
+                let extent = operand.region.global[self.axis];
+                if source[self.axis] < extent {
+                    return at(operand, &source);
+                }
+                source[self.axis] -= extent;
+            }
+            unreachable!("the operands' extents sum to the result's")
+        };
+        Ok(vec![fill(&results[0], element)])
+    }
+}
+
+impl Operation for Split {
+    fn name(&self) -> &'static str {
+        "split"
+    }
+
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        arity(self.name(), operands, 1, "1 operand")?;
+        Ok(vec![operands[0].dtype; self.sizes.len()])
+    }
+
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        has_dim(self.name(), operands, self.axis)?;
+        let shape = &operands[0].shape;
+        if self.sizes.is_empty() || self.sizes.iter().sum::<usize>() != shape[self.axis] {
+            let reason = format!("{:?} are no parts of dim {}", self.sizes, self.axis);
+            return Err(shapes(self.name(), operands, reason));
+        }
+        let (mut rule, whole, parts) = whole_and_parts(shape, self.axis, &self.sizes);
+        (rule.operands, rule.results) = (vec![whole], parts);
+        rule.linear = vec![vec![0]];
+        Ok(rule)
+    }
+
+    fn flops_per_point(&self) -> f64 {
+        0.0
+    }
+
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+        let parts: Vec<Tensor> = node
+            .results
+            .iter()
+            .zip(node.gradients)
+            .map(|(result, gradient)| gradient.clone().unwrap_or_else(|| result.full_like(0.0)))
+            .collect();
+        vec![Some(node.operands[0].builder().concat(&parts, self.axis))]
+    }
+
+    fn evaluate(
+        &self,
+        operands: &[Operand<'_>],
+        results: &[Region],
+        _cx: &EvalContext,
+    ) -> Result<Vec<Array>, OpError> {
+        let mut start = 0;
+        let part = |(region, size): (&Region, &usize)| {
+            let part = fill(region, |index| {
+                let mut source = index.to_vec();
+                source[self.axis] += start;
+                at(&operands[0], &source)
+            });
+            start += size;
+            part
+        };
+        Ok(results.iter().zip(&self.sizes).map(part).collect())
+    }
+}
+
+/// A rule with the dims of a whole and of its parts along `axis`, whose extent is kept whole.
+fn whole_and_parts(
+    shape: &[usize],
+    axis: usize,
+    sizes: &[usize],
+) -> (Rule, Vec<DimRule>, Vec<Vec<DimRule>>) {
+    let mut rule = Rule { moves_data: true, ..Rule::default() };
+    let mut outer = shape.to_vec();
+    outer.remove(axis);
+    let dims = rule.parallel(&outer);
+    let with = |extent: usize| {
+        let mut dims = dims.clone();
+        dims.insert(axis, DimRule::Whole(extent));
+        dims
+    };
+    let parts = sizes.iter().map(|&size| with(size)).collect();
+    (rule, with(sizes.iter().sum()), parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::Op;
+    use crate::ops::shards::tests::evaluate;
+
+    #[test]
+    fn concat_and_split_are_inverse() {
+        let a = Array::new([2, 1], vec![1., 4.]);
+        let b = Array::new([2, 2], vec![2., 3., 5., 6.]);
+        let whole = Array::new([2, 3], vec![1., 2., 3., 4., 5., 6.]);
+        let parts = [(DType::F32, a.clone()), (DType::F32, b.clone())];
+        let joined = evaluate(Op::Concat(Concat { axis: 1 }), &parts).expect("fits");
+        assert_eq!(joined, [whole.clone()]);
+        let split = Op::Split(Split { axis: 1, sizes: vec![1, 2] });
+        assert_eq!(evaluate(split, &[(DType::F32, whole)]).expect("fits"), [a, b]);
+    }
+
+    #[test]
+    fn parts_that_do_not_sum_are_refused() {
+        let ty = TensorType::new(DType::F32, [4]);
+        let split = Op::Split(Split { axis: 0, sizes: vec![1, 2] });
+        assert!(split.infer(&[&ty]).is_err());
+    }
+}

@@ -1,0 +1,168 @@
+//! What the ops of several families share: evaluation of shards, checks of operands, rules of elementwise ops.
+
+use crate::array::Array;
+use crate::builder::Tensor;
+use crate::mesh::unravel;
+use crate::op::{GradientNode, OpError, Operand, Region, dtypes, shapes};
+use crate::rule::Rule;
+use crate::types::{DType, TensorType, strides};
+
+/// A shard of a result whose element at each index *of the whole tensor* is `element(index)`.
+pub(crate) fn fill(region: &Region, mut element: impl FnMut(&[usize]) -> f64) -> Array {
+    Array::from_fn(region.rect.extent.clone(), |index| element(&global_index(region, index)))
+}
+
+/// The element of an operand at an index of the whole tensor. The rule promises that the shard holds it.
+pub(crate) fn at(operand: &Operand<'_>, index: &[usize]) -> f64 {
+    let origin = &operand.region.rect.origin;
+    let local: Vec<usize> = index.iter().zip(origin).map(|(i, o)| i - o).collect();
+    operand.array.at(&local)
+}
+
+/// The index in the whole tensor of an index in its shard.
+pub(crate) fn global_index(region: &Region, local: &[usize]) -> Vec<usize> {
+    local.iter().zip(&region.rect.origin).map(|(i, o)| i + o).collect()
+}
+
+/// The row-major position of an index in a shape.
+pub(crate) fn position(index: &[usize], shape: &[usize]) -> usize {
+    index.iter().zip(strides(shape)).map(|(i, stride)| i * stride).sum()
+}
+
+/// Applies `lane` to the lanes along `axis` of arrays of one shape; it returns a lane of each result.
+pub(crate) fn map_lanes<const N: usize>(
+    axis: usize,
+    arrays: &[&Array],
+    lane: impl Fn(&[Vec<f64>]) -> [Vec<f64>; N],
+) -> [Array; N] {
+    let shape = &arrays[0].shape;
+    let (extent, stride) = (shape[axis], strides(shape)[axis]);
+    let mut results = [(); N].map(|()| Array::full(shape.clone(), 0.0));
+    for start in 0..arrays[0].data.len() {
+        if unravel(start, shape)[axis] != 0 {
+            continue;
+        }
+        let read = |array: &&Array| (0..extent).map(|i| array.data[start + i * stride]).collect();
+        let lanes = lane(&arrays.iter().map(read).collect::<Vec<Vec<f64>>>());
+        for (result, values) in results.iter_mut().zip(lanes) {
+            for (i, value) in values.into_iter().enumerate() {
+                result.data[start + i * stride] = value;
+            }
+        }
+    }
+    results
+}
+
+/// The rule of an elementwise op on operands of one shape.
+pub(crate) fn elementwise(shape: &[usize], operands: usize, results: usize) -> Rule {
+    let mut rule = Rule::default();
+    let dims = rule.parallel(shape);
+    rule.operands = vec![dims.clone(); operands];
+    rule.results = vec![dims; results];
+    rule
+}
+
+/// Checks that operands are floating-point numbers of one type, and returns it.
+pub(crate) fn one_float(
+    op: &'static str,
+    all: &[&TensorType],
+    which: &[usize],
+) -> Result<DType, OpError> {
+    let dtype = all[which[0]].dtype;
+    if !dtype.is_float() {
+        return Err(dtypes(op, all, "it computes with floating-point numbers"));
+    }
+    if which.iter().any(|&i| all[i].dtype != dtype) {
+        return Err(dtypes(op, all, "their element types differ"));
+    }
+    Ok(dtype)
+}
+
+/// Checks that an operand holds indices.
+pub(crate) fn indices(op: &'static str, all: &[&TensorType], which: usize) -> Result<(), OpError> {
+    if all[which].dtype == DType::I64 {
+        return Ok(());
+    }
+    Err(dtypes(op, all, format!("operand {which} must be i64")))
+}
+
+/// Checks that operands have one shape.
+pub(crate) fn same_shape(
+    op: &'static str,
+    all: &[&TensorType],
+    which: &[usize],
+) -> Result<(), OpError> {
+    if which.iter().all(|&i| all[i].shape == all[which[0]].shape) {
+        return Ok(());
+    }
+    Err(shapes(op, all, "their shapes differ"))
+}
+
+/// Checks that a dim exists.
+pub(crate) fn has_dim(op: &'static str, all: &[&TensorType], axis: usize) -> Result<(), OpError> {
+    let rank = all[0].shape.len();
+    if axis < rank {
+        return Ok(());
+    }
+    Err(shapes(op, all, format!("there is no dim {axis}, the rank is {rank}")))
+}
+
+/// Checks indices against `0..range` of the whole tensor; `ignored` passes too.
+pub(crate) fn check_indices(
+    op: &'static str,
+    what: &'static str,
+    operand: &Operand<'_>,
+    range: usize,
+    ignored: Option<i64>,
+) -> Result<(), OpError> {
+    for (local, &value) in operand.array.data.iter().enumerate() {
+        let index = value as i64;
+        if !(0..range as i64).contains(&index) && ignored != Some(index) {
+            let local = unravel(local, &operand.array.shape);
+            let position = global_index(operand.region, &local);
+            return Err(OpError::Index { op, what, index, range, position });
+        }
+    }
+    Ok(())
+}
+
+/// Says that an op has no gradient where one is asked for: gradients of gradients.
+pub(crate) fn no_gradient(op: &'static str, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+    if let Some(gradient) = node.gradients.iter().flatten().next() {
+        gradient.builder().fail(format!("{op} cannot be differentiated"));
+    }
+    vec![None; node.operands.len()]
+}
+
+/// The first gradient; the ops of one result are asked for gradients only where it is given.
+pub(crate) fn first_gradient<'a>(node: &'a GradientNode<'_>) -> Option<&'a Tensor> {
+    node.gradients.first().and_then(Option::as_ref)
+}
+
+/// Evaluation of ops that leave each element as it is, and the rule of which is elementwise.
+pub(crate) fn copied(operands: &[Operand<'_>]) -> Vec<Array> {
+    vec![operands[0].array.clone()]
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::op::{EvalContext, Op};
+
+    /// Evaluates an op on whole arrays.
+    pub(crate) fn evaluate(op: Op, operands: &[(DType, Array)]) -> Result<Vec<Array>, OpError> {
+        let types: Vec<TensorType> = operands
+            .iter()
+            .map(|(dtype, array)| TensorType::new(*dtype, array.shape.clone()))
+            .collect();
+        let results = op.infer(&types.iter().collect::<Vec<_>>())?;
+        let regions: Vec<Region> = types.iter().map(Region::whole).collect();
+        let operands: Vec<Operand<'_>> = operands
+            .iter()
+            .zip(&regions)
+            .map(|((_, array), region)| Operand { array, region })
+            .collect();
+        let results: Vec<Region> = results.iter().map(Region::whole).collect();
+        op.operation().evaluate(&operands, &results, &EvalContext::default())
+    }
+}

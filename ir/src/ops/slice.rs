@@ -1,0 +1,254 @@
+//! Slice and pad, each the gradient of the other.
+
+use serde::{Deserialize, Serialize};
+
+use super::shards::{at, fill, first_gradient};
+use crate::array::Array;
+use crate::builder::Tensor;
+use crate::op::{
+    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, arity, shapes,
+};
+use crate::rule::{DimRule, FactorKind, Rule};
+use crate::scalar::Scalar;
+use crate::types::{DType, TensorType};
+
+/// Elements `start, start + step, ..` before `end` of each dim. A dim taken whole (0..extent, step 1) may be split.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Slice {
+    /// First index of each dim.
+    pub starts: Vec<usize>,
+    /// One past the last index of each dim.
+    pub ends: Vec<usize>,
+    /// Step of each dim, at least 1.
+    pub steps: Vec<usize>,
+}
+
+/// A border of one value: `low` elements before and `high` after each dim, `interior` between two elements
+/// (so that it is the gradient of [`Slice`]).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Pad {
+    /// Elements before each dim.
+    pub low: Vec<usize>,
+    /// Elements after each dim.
+    pub high: Vec<usize>,
+    /// Elements between two neighbours of each dim.
+    pub interior: Vec<usize>,
+    /// The value of the border.
+    pub value: Scalar,
+}
+
+impl Slice {
+    /// Number of elements taken of a dim.
+    fn length(&self, dim: usize) -> usize {
+        (self.ends[dim] - self.starts[dim]).div_ceil(self.steps[dim])
+    }
+
+    fn check(&self, operands: &[&TensorType]) -> Result<(), OpError> {
+        let shape = &operands[0].shape;
+        if [&self.starts, &self.ends, &self.steps].iter().any(|field| field.len() != shape.len()) {
+            return Err(shapes(
+                "slice",
+                operands,
+                "it needs a start, an end and a step of each dim",
+            ));
+        }
+        let wrong = |&dim: &usize| {
+            let (start, end) = (self.starts[dim], self.ends[dim]);
+            start > end || end > shape[dim] || self.steps[dim] == 0
+        };
+        if let Some(dim) = (0..shape.len()).find(wrong) {
+            let (start, end, step) = (self.starts[dim], self.ends[dim], self.steps[dim]);
+            let reason = format!("{start}..{end} by {step} does not lie in dim {dim}");
+            return Err(shapes("slice", operands, reason));
+        }
+        Ok(())
+    }
+}
+
+impl Operation for Slice {
+    fn name(&self) -> &'static str {
+        "slice"
+    }
+
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        arity(self.name(), operands, 1, "1 operand")?;
+        Ok(vec![operands[0].dtype])
+    }
+
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        self.check(operands)?;
+        let rule = Rule { linear: vec![vec![0]], moves_data: true, ..Rule::default() };
+        let whole = |dim: usize, extent: usize| {
+            (self.starts[dim], self.ends[dim], self.steps[dim]) == (0, extent, 1)
+        };
+        Ok(dim_by_dim(rule, &operands[0].shape, whole, |dim| self.length(dim)))
+    }
+
+    fn flops_per_point(&self) -> f64 {
+        0.0
+    }
+
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+        let shape = node.operands[0].shape();
+        let after = |dim: usize| match self.length(dim) {
+            0 => shape[dim] - self.starts[dim],
+            n => shape[dim] - (self.starts[dim] + (n - 1) * self.steps[dim] + 1),
+        };
+        let pad = Pad {
+            low: self.starts.clone(),
+            high: (0..shape.len()).map(after).collect(),
+            interior: self.steps.iter().map(|step| step - 1).collect(),
+            value: Scalar(0.0),
+        };
+        vec![first_gradient(node).map(|dy| dy.builder().apply(Op::Pad(pad), &[dy]))]
+    }
+
+    fn evaluate(
+        &self,
+        operands: &[Operand<'_>],
+        results: &[Region],
+        _cx: &EvalContext,
+    ) -> Result<Vec<Array>, OpError> {
+        let element = |index: &[usize]| {
+            let source = |(dim, i): (usize, &usize)| self.starts[dim] + i * self.steps[dim];
+            at(&operands[0], &index.iter().enumerate().map(source).collect::<Vec<_>>())
+        };
+        Ok(vec![fill(&results[0], element)])
+    }
+}
+
+impl Pad {
+    fn padded(&self, dim: usize, extent: usize) -> bool {
+        self.low[dim] + self.high[dim] > 0 || self.interior[dim] > 0 && extent > 1
+    }
+
+    /// The operand's index along a dim that lies at a result's index; `None` in the border.
+    fn source(&self, dim: usize, index: usize, extent: usize) -> Option<usize> {
+        let (inside, step) = (index.checked_sub(self.low[dim])?, self.interior[dim] + 1);
+        (inside % step == 0 && inside / step < extent).then_some(inside / step)
+    }
+}
+
+impl Operation for Pad {
+    fn name(&self) -> &'static str {
+        "pad"
+    }
+
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        arity(self.name(), operands, 1, "1 operand")?;
+        Ok(vec![operands[0].dtype])
+    }
+
+    /// Partial sums pass where the border is zero or there is none; partial maxima only where there is none:
+    /// a border is no moved element.
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        let shape = &operands[0].shape;
+        if [&self.low, &self.high, &self.interior].iter().any(|field| field.len() != shape.len()) {
+            let reason = "it needs low, high and interior of each dim";
+            return Err(shapes(self.name(), operands, reason));
+        }
+        let unpadded = (0..shape.len()).all(|dim| !self.padded(dim, shape[dim]));
+        let linear = if unpadded || self.value.0 == 0.0 { vec![vec![0]] } else { vec![] };
+        let rule = Rule { linear, moves_data: unpadded, ..Rule::default() };
+        let length = |dim: usize| {
+            let between = self.interior[dim] * shape[dim].saturating_sub(1);
+            self.low[dim] + shape[dim] + between + self.high[dim]
+        };
+        Ok(dim_by_dim(rule, shape, |dim, extent| !self.padded(dim, extent), length))
+    }
+
+    fn flops_per_point(&self) -> f64 {
+        0.0
+    }
+
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+        let shape = node.operands[0].shape();
+        let end = |dim: usize| match shape[dim] {
+            0 => self.low[dim],
+            n => self.low[dim] + (n - 1) * (self.interior[dim] + 1) + 1,
+        };
+        let slice = Slice {
+            starts: self.low.clone(),
+            ends: (0..shape.len()).map(end).collect(),
+            steps: self.interior.iter().map(|interior| interior + 1).collect(),
+        };
+        vec![first_gradient(node).map(|dy| dy.builder().apply(Op::Slice(slice), &[dy]))]
+    }
+
+    fn evaluate(
+        &self,
+        operands: &[Operand<'_>],
+        results: &[Region],
+        _cx: &EvalContext,
+    ) -> Result<Vec<Array>, OpError> {
+        let shape = &operands[0].region.global;
+        let element = |index: &[usize]| {
+            let source: Option<Vec<usize>> =
+                (0..index.len()).map(|dim| self.source(dim, index[dim], shape[dim])).collect();
+            source.map_or(self.value.0, |source| at(&operands[0], &source))
+        };
+        Ok(vec![fill(&results[0], element)])
+    }
+}
+
+/// Completes a rule of one operand and one result: dims that stay as they are are parallel, the others whole.
+fn dim_by_dim(
+    mut rule: Rule,
+    shape: &[usize],
+    stays: impl Fn(usize, usize) -> bool,
+    length: impl Fn(usize) -> usize,
+) -> Rule {
+    let (mut operand, mut result) = (Vec::new(), Vec::new());
+    for (dim, &extent) in shape.iter().enumerate() {
+        if stays(dim, extent) {
+            let factor = rule.factor(extent, FactorKind::Parallel);
+            operand.push(DimRule::Factors(vec![factor]));
+            result.push(DimRule::Factors(vec![factor]));
+        } else {
+            operand.push(DimRule::Whole(extent));
+            result.push(DimRule::Whole(length(dim)));
+        }
+    }
+    (rule.operands, rule.results) = (vec![operand], vec![result]);
+    rule
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::shards::tests::evaluate;
+
+    #[test]
+    fn slice_takes_every_step() {
+        let slice = Slice { starts: vec![0, 1], ends: vec![2, 6], steps: vec![1, 2] };
+        let x = Array::from_fn([2, 6], |i| (i[0] * 10 + i[1]) as f64);
+        let y = evaluate(Op::Slice(slice), &[(DType::F32, x)]).expect("fits");
+        assert_eq!(y, [Array::new([2, 3], vec![1., 3., 5., 11., 13., 15.])]);
+    }
+
+    #[test]
+    fn pad_surrounds_and_separates() {
+        let pad = Pad { low: vec![1], high: vec![2], interior: vec![1], value: Scalar(9.0) };
+        let x = Array::new([3], vec![1., 2., 3.]);
+        let y = evaluate(Op::Pad(pad), &[(DType::F32, x)]).expect("fits");
+        assert_eq!(y, [Array::new([8], vec![9., 1., 9., 2., 9., 3., 9., 9.])]);
+    }
+
+    #[test]
+    fn only_dims_taken_whole_split() {
+        let slice = Slice { starts: vec![0, 1], ends: vec![2, 6], steps: vec![1, 1] };
+        let ty = TensorType::new(DType::F32, [2, 6]);
+        let rule = slice.rule(&[&ty]).expect("fits");
+        let layouts: Vec<_> =
+            rule.signatures(&[2]).iter().map(|s| s.operands[0].to_string()).collect();
+        assert_eq!(layouts, ["B", "S(0)", "P(sum)", "P(max)", "P(min)"]);
+    }
+
+    #[test]
+    fn a_slice_outside_is_refused() {
+        let slice = Slice { starts: vec![1], ends: vec![4], steps: vec![1] };
+        let ty = TensorType::new(DType::F32, [3]);
+        let error = Op::Slice(slice).infer(&[&ty]).expect_err("4 > 3").to_string();
+        assert_eq!(error, "slice cannot take f32[3]: 1..4 by 1 does not lie in dim 0");
+    }
+}
