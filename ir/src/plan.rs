@@ -238,7 +238,8 @@ pub struct Register {
     pub rate: Rate,
     /// What it holds.
     pub kind: RegisterKind,
-    /// The register whose memory it shares because its producer writes in place.
+    /// The register whose memory it shares because its producer writes in place: both have the same offset, slots
+    /// and slot bytes, and the other was made first.
     pub shares: Option<RegisterId>,
 }
 
@@ -284,8 +285,10 @@ pub struct Actor {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// A kernel. For an update op, operands are `updates` and `inputs` in the op's order as `operands` says:
-    /// positive n: input n; negative -1-n: update n. For all other ops `operands` is 0, 1, 2, ..
+    /// A kernel. Operand i of the op is input n where `operands[i]` is n, and update n where it is -1-n. Operands
+    /// of ops other than updates are all inputs, in the op's order (one register twice where the op reads it twice:
+    /// `[0, 0]`). Of an update op, a result that takes the place of an operand among `updates` is written there;
+    /// every other result fills the next of `outputs`, which may share the memory of the operand it replaces.
     Compute {
         /// The op.
         op: Op,
@@ -303,7 +306,8 @@ pub enum Action {
         reduce: Option<ReduceKind>,
         /// The mesh axis.
         axis: usize,
-        /// The same number on all ranks that take part; communication is issued in ascending order.
+        /// The same number on all ranks that take part. Within a block, collectives and sends stand in ascending
+        /// order of their numbers; a receive stands where its content is first needed.
         sequence: u32,
     },
     /// A local change of layout: slice or mask.
@@ -321,8 +325,12 @@ pub enum Action {
         /// The channel.
         channel: ChannelId,
     },
-    /// Adds each microbatch's input into the step-rate output; the first overwrites.
+    /// Adds each microbatch's input into the step-rate output; the first overwrites. With one microbatch the output
+    /// may share the input's memory: then it is there already.
     Accumulate,
+    /// Copies the input into the variable that it updates: the way home of an update computed in another layout than
+    /// that in which the variable is kept.
+    Assign,
     /// Copies this rank's shard of what the user feeds (the microbatch's rows) into the output.
     Feed {
         /// Name of the graph's input.
@@ -396,7 +404,7 @@ pub struct Channel {
     pub slots: u32,
     /// How often.
     pub rate: Rate,
-    /// Place in the total order of communication.
+    /// Place of the send in the total order of communication; no collective has the same.
     pub sequence: u32,
 }
 

@@ -1,0 +1,1 @@
+//! Lowering: from decisions to programs. `collect` lists what all ranks do, in one order; `program` is one rank's part.
