@@ -43,6 +43,8 @@ struct State {
     placement: Option<Placement>,
     scope: Vec<String>,
     derived: bool,
+    /// Whom errors and nodes name instead of the caller, while a module is at work.
+    location: Option<&'static Location<'static>>,
     keys: u64,
 }
 
@@ -89,6 +91,7 @@ impl GraphBuilder {
             placement: None,
             scope: Vec::new(),
             derived,
+            location: None,
             keys,
         })))
     }
@@ -153,6 +156,19 @@ impl GraphBuilder {
         result
     }
 
+    /// Puts the node that makes a tensor in pipeline stage `stage`, on this placement if one is given.
+    pub fn assign(&self, tensor: &Tensor, stage: usize, placement: Option<&Placement>) {
+        self.declare_stage(stage, placement.cloned());
+        let Some(id) = tensor.id else { return };
+        let mut state = self.0.borrow_mut();
+        let producer = state.graph.value(id).producer;
+        let node = &mut state.graph.nodes[producer.index()];
+        node.stage = Some(StageId::new(stage));
+        if placement.is_some() {
+            node.placement = placement.cloned();
+        }
+    }
+
     /// Runs `body` with every node it makes on this placement.
     pub fn on<T>(&self, placement: &Placement, body: impl FnOnce() -> T) -> T {
         let before = self.0.borrow_mut().placement.replace(placement.clone());
@@ -172,6 +188,17 @@ impl GraphBuilder {
     fn scoped(&self, name: &str) -> String {
         let state = self.0.borrow();
         state.scope.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join(".")
+    }
+
+    /// Runs `body`; what it makes and what does not fit in it names the caller of the outermost such call, because
+    /// the lines of a module's own closures are of no use to whom applies it.
+    #[track_caller]
+    pub fn located<T>(&self, body: impl FnOnce() -> T) -> T {
+        let before = self.0.borrow().location;
+        self.0.borrow_mut().location = before.or(Some(Location::caller()));
+        let result = body();
+        self.0.borrow_mut().location = before;
+        result
     }
 
     /// A key for random numbers, another on each call.
@@ -221,9 +248,11 @@ impl GraphBuilder {
     }
 
     fn place(&self, location: &Location<'_>) -> Source {
-        if self.0.borrow().derived {
+        let state = self.0.borrow();
+        if state.derived {
             return Source::Derived;
         }
+        let location = state.location.unwrap_or(location);
         Source::Rust { file: location.file().into(), line: location.line() }
     }
 

@@ -12,6 +12,7 @@ pub mod ids;
 pub mod machine;
 pub mod math;
 pub mod mesh;
+pub mod nn;
 pub mod op;
 pub mod ops;
 pub mod plan;

@@ -97,7 +97,7 @@ impl Operation for Split {
     }
 
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 1, "1 operand")?;
+        arity(self.name(), operands, 1, "1")?;
         Ok(vec![operands[0].dtype; self.sizes.len()])
     }
 

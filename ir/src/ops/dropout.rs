@@ -42,7 +42,7 @@ impl Operation for Dropout {
     }
 
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 1, "1 operand")?;
+        arity(self.name(), operands, 1, "1")?;
         if !(0.0..1.0).contains(&self.probability.0) {
             let reason = format!("the probability {} is not in [0, 1)", self.probability);
             return Err(dtypes(self.name(), operands, reason));

@@ -31,7 +31,7 @@ impl Operation for Embedding {
     }
 
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 2, "2 operands")?;
+        arity(self.name(), operands, 2, "2")?;
         indices(self.name(), operands, 1)?;
         Ok(vec![one_float(self.name(), operands, &[0])?])
     }
@@ -84,7 +84,7 @@ impl Operation for EmbeddingGrad {
     }
 
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 2, "2 operands")?;
+        arity(self.name(), operands, 2, "2")?;
         indices(self.name(), operands, 0)?;
         Ok(vec![one_float(self.name(), operands, &[1])?])
     }

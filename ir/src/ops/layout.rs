@@ -30,7 +30,7 @@ impl Operation for ToGlobal {
     }
 
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 1, "1 operand")?;
+        arity(self.name(), operands, 1, "1")?;
         Ok(vec![operands[0].dtype])
     }
 
@@ -71,7 +71,7 @@ impl Operation for Accumulate {
     }
 
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 1, "1 operand")?;
+        arity(self.name(), operands, 1, "1")?;
         Ok(vec![operands[0].dtype])
     }
 

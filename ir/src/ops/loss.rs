@@ -43,7 +43,7 @@ impl Operation for Pick {
     }
 
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 2, "2 operands")?;
+        arity(self.name(), operands, 2, "2")?;
         indices(self.name(), operands, 1)?;
         Ok(vec![one_float(self.name(), operands, &[0])?])
     }
@@ -92,7 +92,7 @@ impl Operation for PickGrad {
     }
 
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 2, "2 operands")?;
+        arity(self.name(), operands, 2, "2")?;
         indices(self.name(), operands, 0)?;
         Ok(vec![one_float(self.name(), operands, &[1])?])
     }
@@ -141,7 +141,7 @@ impl Operation for CrossEntropy {
     }
 
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 2, "2 operands")?;
+        arity(self.name(), operands, 2, "2")?;
         indices(self.name(), operands, 1)?;
         Ok(vec![one_float(self.name(), operands, &[0])?; 2])
     }
@@ -206,7 +206,7 @@ impl Operation for CrossEntropyGrad {
     }
 
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 4, "4 operands")?;
+        arity(self.name(), operands, 4, "4")?;
         indices(self.name(), operands, 2)?;
         Ok(vec![one_float(self.name(), operands, &[0, 1, 3])?])
     }

@@ -40,7 +40,7 @@ impl Operation for Transpose {
     }
 
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 1, "1 operand")?;
+        arity(self.name(), operands, 1, "1")?;
         Ok(vec![operands[0].dtype])
     }
 
@@ -93,7 +93,7 @@ impl Operation for Expand {
     }
 
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 1, "1 operand")?;
+        arity(self.name(), operands, 1, "1")?;
         Ok(vec![operands[0].dtype])
     }
 
@@ -150,7 +150,7 @@ impl Operation for Triangle {
     }
 
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 1, "1 operand")?;
+        arity(self.name(), operands, 1, "1")?;
         Ok(vec![operands[0].dtype])
     }
 

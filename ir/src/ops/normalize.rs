@@ -35,7 +35,7 @@ impl Operation for Normalize {
     }
 
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 1, "1 operand")?;
+        arity(self.name(), operands, 1, "1")?;
         Ok(vec![one_float(self.name(), operands, &[0])?; 2])
     }
 
@@ -91,7 +91,7 @@ impl Operation for NormalizeGrad {
     }
 
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 3, "3 operands")?;
+        arity(self.name(), operands, 3, "3")?;
         Ok(vec![one_float(self.name(), operands, &[0, 1, 2])?])
     }
 

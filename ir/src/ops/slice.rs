@@ -71,7 +71,7 @@ impl Operation for Slice {
     }
 
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 1, "1 operand")?;
+        arity(self.name(), operands, 1, "1")?;
         Ok(vec![operands[0].dtype])
     }
 
@@ -135,7 +135,7 @@ impl Operation for Pad {
     }
 
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 1, "1 operand")?;
+        arity(self.name(), operands, 1, "1")?;
         Ok(vec![operands[0].dtype])
     }
 

@@ -45,7 +45,7 @@ impl Operation for Softmax {
     }
 
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 1, "1 operand")?;
+        arity(self.name(), operands, 1, "1")?;
         Ok(vec![one_float(self.name(), operands, &[0])?])
     }
 
@@ -83,7 +83,7 @@ impl Operation for SoftmaxGrad {
     }
 
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 2, "2 operands")?;
+        arity(self.name(), operands, 2, "2")?;
         Ok(vec![one_float(self.name(), operands, &[0, 1])?])
     }
 
@@ -121,7 +121,7 @@ impl Operation for LogSoftmax {
     }
 
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 1, "1 operand")?;
+        arity(self.name(), operands, 1, "1")?;
         Ok(vec![one_float(self.name(), operands, &[0])?])
     }
 
@@ -159,7 +159,7 @@ impl Operation for LogSoftmaxGrad {
     }
 
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 2, "2 operands")?;
+        arity(self.name(), operands, 2, "2")?;
         Ok(vec![one_float(self.name(), operands, &[0, 1])?])
     }
 

@@ -63,8 +63,8 @@ impl Operation for SgdUpdate {
 
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
         match self.has_momentum() {
-            true => arity(self.name(), operands, 3, "3 operands with momentum")?,
-            false => arity(self.name(), operands, 2, "2 operands without momentum")?,
+            true => arity(self.name(), operands, 3, "with momentum 3")?,
+            false => arity(self.name(), operands, 2, "without momentum 2")?,
         }
         states(self.name(), operands)
     }
@@ -121,7 +121,7 @@ impl Operation for AdamUpdate {
     }
 
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 4, "4 operands")?;
+        arity(self.name(), operands, 4, "4")?;
         states(self.name(), operands)
     }
 

@@ -1,0 +1,99 @@
+//! GPT-2's architecture at any size.
+
+use super::attention::STD;
+use super::{Embedding, LayerNorm, Linear, Module, TransformerBlock};
+use crate::builder::{GraphBuilder, Tensor};
+use crate::ops::Init;
+use crate::scalar::Scalar;
+
+/// Sizes of a [`Gpt`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GptConfig {
+    /// Transformer blocks.
+    pub layers: usize,
+    /// Width.
+    pub width: usize,
+    /// Attention heads; they divide the width.
+    pub heads: usize,
+    /// The longest sequence, in tokens.
+    pub sequence: usize,
+    /// Tokens of the vocabulary.
+    pub vocabulary: usize,
+}
+
+/// A decoder-only transformer: tokens (i64) `[batch, time]` to logits `[batch, time, vocabulary]`.
+///
+/// ```
+/// use graphc_ir::builder::GraphBuilder;
+/// use graphc_ir::nn::{Gpt, GptConfig, Module};
+/// use graphc_ir::types::DType;
+///
+/// let g = GraphBuilder::new("gpt");
+/// let config = GptConfig { layers: 2, width: 16, heads: 4, sequence: 8, vocabulary: 50 };
+/// let gpt = Gpt::new(&g, &config);
+/// let logits = gpt.forward(&g.input("tokens", DType::I64, [2, 8]));
+/// assert_eq!(logits.shape(), [2, 8, 50]);
+/// g.output("loss", &logits.cross_entropy(&g.input("labels", DType::I64, [2, 8])));
+/// assert!(g.finish()?.find("blocks.1.mlp.fc.bias").is_some());
+/// # Ok::<(), graphc_ir::builder::BuildErrors>(())
+/// ```
+pub struct Gpt {
+    /// Of tokens.
+    pub wte: Embedding,
+    /// Of positions.
+    pub wpe: Embedding,
+    /// The blocks.
+    pub blocks: Vec<TransformerBlock>,
+    /// After the last block.
+    pub ln_f: LayerNorm,
+    /// To logits, without bias.
+    pub head: Linear,
+}
+
+impl Gpt {
+    /// Weights begin as GPT-2's: normal of deviation 0.02, those that add to the residual less with depth.
+    #[track_caller]
+    pub fn new(g: &GraphBuilder, config: &GptConfig) -> Self {
+        let GptConfig { layers, width, heads, sequence, vocabulary } = *config;
+        let proj = STD / (2.0 * layers.max(1) as f64).sqrt();
+        let block = |i| TransformerBlock::with_std(g, &format!("blocks.{i}"), width, heads, proj);
+        g.located(|| Self {
+            wte: Embedding::with_init(g, "wte", vocabulary, width, normal()),
+            wpe: Embedding::with_init(g, "wpe", sequence, width, normal()),
+            blocks: (0..layers).map(block).collect(),
+            ln_f: LayerNorm::new(g, "ln_f", width),
+            head: Linear::with_init(g, "head", [width, vocabulary], normal(), None),
+        })
+    }
+
+    /// The sum of the embeddings of tokens and of their positions.
+    #[track_caller]
+    pub fn embed(&self, tokens: &Tensor) -> Tensor {
+        let longest = self.wpe.weight.shape().first().copied().unwrap_or(0);
+        let time = tokens.shape().last().copied().unwrap_or(0);
+        match time == longest {
+            true => self.wte.forward(tokens).add(&self.wpe.weight),
+            false => self.wte.forward(tokens).add(&self.wpe.weight.slice(0, 0..time)),
+        }
+    }
+}
+
+fn normal() -> Init {
+    Init::Normal { mean: Scalar(0.0), std: Scalar(STD) }
+}
+
+impl Module for Gpt {
+    #[track_caller]
+    fn forward(&self, tokens: &Tensor) -> Tensor {
+        let blocks = || self.blocks.iter().fold(self.embed(tokens), |x, block| block.forward(&x));
+        let x = tokens.builder().located(blocks);
+        self.head.forward(&self.ln_f.forward(&x))
+    }
+
+    fn parameters(&self) -> Vec<Tensor> {
+        let mut parameters = [self.wte.parameters(), self.wpe.parameters()].concat();
+        parameters.extend(self.blocks.iter().flat_map(Module::parameters));
+        parameters.extend([self.ln_f.parameters(), self.head.parameters()].concat());
+        parameters
+    }
+}
