@@ -6,6 +6,7 @@
 
 pub mod array;
 pub mod builder;
+pub mod decompose;
 pub mod evaluate;
 pub mod graph;
 pub mod ids;

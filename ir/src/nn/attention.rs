@@ -45,7 +45,7 @@ impl CausalSelfAttention {
         heads: usize,
         proj: f64,
     ) -> Self {
-        if heads == 0 || width % heads != 0 {
+        if heads == 0 || !width.is_multiple_of(heads) {
             g.fail(format!("{heads} heads do not divide a width of {width}"));
         }
         module(g, name, || Self {

@@ -1,0 +1,354 @@
+//! Rewrites ops that need a whole dim (softmax, normalization, cross entropy and their gradients) into reductions and
+//! elementwise ops, whose dims may be split: the reductions become partial, and the planner prices their boxing.
+
+use crate::graph::{Graph, Node, Output};
+use crate::ids::ValueId;
+use crate::op::{Op, OpError};
+use crate::ops::{
+    Binary, BinaryFunction, Full, IGNORED_LABEL, Pick, Reduce, ReduceFunction, Reshape, Unary,
+    UnaryFunction, Where,
+};
+use crate::scalar::Scalar;
+use crate::types::TensorType;
+
+/// The graph with each node that `which` chooses, and that can be decomposed, in parts. The parts inherit stage,
+/// placement and source; the values that stand for the node's results inherit name and layout.
+///
+/// ```
+/// use graphc_ir::builder::GraphBuilder;
+/// use graphc_ir::decompose::decompose;
+/// use graphc_ir::types::DType;
+///
+/// let g = GraphBuilder::new("example");
+/// g.output("y", &g.input("x", DType::F32, [4, 8]).softmax(1));
+/// let parts = decompose(&g.finish()?, |_| true)?;
+/// let names: Vec<_> = parts.nodes.iter().map(|node| node.op.name()).collect();
+/// assert_eq!(names, ["input", "reduce", "binary", "unary", "reduce", "binary"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// Where the graph holds an op that does not take its operands.
+pub fn decompose(graph: &Graph, which: impl Fn(&Node) -> bool) -> Result<Graph, OpError> {
+    let mut result = Graph { stages: graph.stages.clone(), ..Graph::new(graph.name.clone()) };
+    let mut values: Vec<Option<ValueId>> = vec![None; graph.values.len()];
+    let of = |values: &[Option<ValueId>], value: ValueId| {
+        values[value.index()].expect("nodes stand in topological order")
+    };
+    for node in &graph.nodes {
+        let operands: Vec<ValueId> = node.operands.iter().map(|&v| of(&values, v)).collect();
+        let mut parts = Parts { graph: &mut result, node };
+        let decomposed = if which(node) { parts.decompose(&operands)? } else { None };
+        let results = match decomposed {
+            Some(results) => results,
+            None => parts.push(node.op.clone(), &operands)?,
+        };
+        for (&old, new) in node.results.iter().zip(results) {
+            values[old.index()] = Some(new);
+            let value = &mut result.values[new.index()];
+            value.name.clone_from(&graph.value(old).name);
+            value.pin.clone_from(&graph.value(old).pin);
+        }
+    }
+    let output =
+        |output: &Output| Output { name: output.name.clone(), value: of(&values, output.value) };
+    result.outputs = graph.outputs.iter().map(output).collect();
+    Ok(result)
+}
+
+/// Whether [`decompose`] has parts for an op.
+pub fn decomposes(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Softmax(_)
+            | Op::SoftmaxGrad(_)
+            | Op::LogSoftmax(_)
+            | Op::LogSoftmaxGrad(_)
+            | Op::Normalize(_)
+            | Op::NormalizeGrad(_)
+            | Op::CrossEntropy(_)
+    )
+}
+
+/// Appends the parts of one node.
+struct Parts<'a> {
+    graph: &'a mut Graph,
+    node: &'a Node,
+}
+
+impl Parts<'_> {
+    /// What stands for the node's results; `None` where it has no parts.
+    fn decompose(&mut self, operands: &[ValueId]) -> Result<Option<Vec<ValueId>>, OpError> {
+        let results = match (&self.node.op, operands) {
+            (Op::Softmax(op), &[x]) => vec![self.softmax(x, op.axis)?],
+            (Op::LogSoftmax(op), &[x]) => vec![self.log_softmax(x, op.axis)?],
+            (Op::SoftmaxGrad(op), &[y, dy]) => vec![self.softmax_grad(y, dy, op.axis)?],
+            (Op::LogSoftmaxGrad(op), &[y, dy]) => vec![self.log_softmax_grad(y, dy, op.axis)?],
+            (Op::Normalize(op), &[x]) => self.normalize(x, op.center, op.epsilon)?,
+            (Op::NormalizeGrad(op), &[y, r, dy]) => vec![self.normalize_grad(y, r, dy, op.center)?],
+            (Op::CrossEntropy(_), &[x, labels]) => self.cross_entropy(x, labels)?,
+            _ => return Ok(None),
+        };
+        Ok(Some(results))
+    }
+
+    /// exp(x - max) / sum(exp(x - max)).
+    fn softmax(&mut self, x: ValueId, axis: usize) -> Result<ValueId, OpError> {
+        let greatest = self.reduce(ReduceFunction::Max, x, axis)?;
+        let shifted = self.binary(BinaryFunction::Sub, x, greatest)?;
+        let exp = self.unary(UnaryFunction::Exp, shifted)?;
+        let sum = self.reduce(ReduceFunction::Sum, exp, axis)?;
+        self.binary(BinaryFunction::Div, exp, sum)
+    }
+
+    /// (x - max) - log(sum(exp(x - max))).
+    fn log_softmax(&mut self, x: ValueId, axis: usize) -> Result<ValueId, OpError> {
+        let (_, shifted, log) = self.shifted_and_log_sum(x, axis)?;
+        self.binary(BinaryFunction::Sub, shifted, log)
+    }
+
+    /// max(x), x - max(x) and log(sum(exp(x - max(x)))).
+    fn shifted_and_log_sum(
+        &mut self,
+        x: ValueId,
+        axis: usize,
+    ) -> Result<(ValueId, ValueId, ValueId), OpError> {
+        let greatest = self.reduce(ReduceFunction::Max, x, axis)?;
+        let shifted = self.binary(BinaryFunction::Sub, x, greatest)?;
+        let exp = self.unary(UnaryFunction::Exp, shifted)?;
+        let sum = self.reduce(ReduceFunction::Sum, exp, axis)?;
+        let log = self.unary(UnaryFunction::Log, sum)?;
+        Ok((greatest, shifted, log))
+    }
+
+    /// y (dy - sum(y dy)).
+    fn softmax_grad(&mut self, y: ValueId, dy: ValueId, axis: usize) -> Result<ValueId, OpError> {
+        let products = self.binary(BinaryFunction::Mul, y, dy)?;
+        let sum = self.reduce(ReduceFunction::Sum, products, axis)?;
+        let rest = self.binary(BinaryFunction::Sub, dy, sum)?;
+        self.binary(BinaryFunction::Mul, y, rest)
+    }
+
+    /// dy - exp(y) sum(dy).
+    fn log_softmax_grad(
+        &mut self,
+        y: ValueId,
+        dy: ValueId,
+        axis: usize,
+    ) -> Result<ValueId, OpError> {
+        let sum = self.reduce(ReduceFunction::Sum, dy, axis)?;
+        let exp = self.unary(UnaryFunction::Exp, y)?;
+        let product = self.binary(BinaryFunction::Mul, exp, sum)?;
+        self.binary(BinaryFunction::Sub, dy, product)
+    }
+
+    /// ((x - m) r, r), where r = 1 / sqrt(mean((x - m)^2) + epsilon), and m is the mean or 0.
+    fn normalize(
+        &mut self,
+        x: ValueId,
+        center: bool,
+        epsilon: Scalar,
+    ) -> Result<Vec<ValueId>, OpError> {
+        let axis = self.last(x);
+        let centered = match center {
+            true => {
+                let mean = self.reduce(ReduceFunction::Mean, x, axis)?;
+                self.binary(BinaryFunction::Sub, x, mean)?
+            }
+            false => x,
+        };
+        let squares = self.binary(BinaryFunction::Mul, centered, centered)?;
+        let variance = self.reduce(ReduceFunction::Mean, squares, axis)?;
+        let offset = self.unary(UnaryFunction::Offset(epsilon), variance)?;
+        let r = self.unary(UnaryFunction::Rsqrt, offset)?;
+        Ok(vec![self.binary(BinaryFunction::Mul, centered, r)?, r])
+    }
+
+    /// r (dy - [center] mean(dy) - y mean(y dy)).
+    fn normalize_grad(
+        &mut self,
+        y: ValueId,
+        r: ValueId,
+        dy: ValueId,
+        center: bool,
+    ) -> Result<ValueId, OpError> {
+        let axis = self.last(y);
+        let products = self.binary(BinaryFunction::Mul, y, dy)?;
+        let slope = self.reduce(ReduceFunction::Mean, products, axis)?;
+        let along = self.binary(BinaryFunction::Mul, y, slope)?;
+        let mut rest = dy;
+        if center {
+            let mean = self.reduce(ReduceFunction::Mean, dy, axis)?;
+            rest = self.binary(BinaryFunction::Sub, dy, mean)?;
+        }
+        rest = self.binary(BinaryFunction::Sub, rest, along)?;
+        self.binary(BinaryFunction::Mul, r, rest)
+    }
+
+    /// (log(sum(exp(x - max))) - (x - max) at the label, or 0 where it is ignored; log(sum(exp(x)))).
+    fn cross_entropy(&mut self, x: ValueId, labels: ValueId) -> Result<Vec<ValueId>, OpError> {
+        let axis = self.last(x);
+        let (greatest, shifted, log) = self.shifted_and_log_sum(x, axis)?;
+        let log_sum_exp = self.binary(BinaryFunction::Add, greatest, log)?;
+        let shape = self.graph.value(labels).ty.shape.clone();
+        let [log, log_sum_exp] = [log, log_sum_exp]
+            .map(|kept| self.one(Op::Reshape(Reshape { shape: shape.clone() }), &[kept]));
+        let (log, log_sum_exp) = (log?, log_sum_exp?);
+        let picked = self.one(Op::Pick(Pick {}), &[shifted, labels])?;
+        let loss = self.binary(BinaryFunction::Sub, log, picked)?;
+        let ignored = self.scalar_like(labels, IGNORED_LABEL as f64)?;
+        let counted = self.binary(BinaryFunction::NotEqual, labels, ignored)?;
+        let zero = self.scalar_like(loss, 0.0)?;
+        let loss = self.one(Op::Where(Where {}), &[counted, loss, zero])?;
+        Ok(vec![loss, log_sum_exp])
+    }
+
+    fn last(&self, value: ValueId) -> usize {
+        self.graph.value(value).ty.shape.len().saturating_sub(1)
+    }
+
+    fn unary(&mut self, function: UnaryFunction, x: ValueId) -> Result<ValueId, OpError> {
+        self.one(Op::Unary(Unary { function }), &[x])
+    }
+
+    fn binary(
+        &mut self,
+        function: BinaryFunction,
+        a: ValueId,
+        b: ValueId,
+    ) -> Result<ValueId, OpError> {
+        self.one(Op::Binary(Binary { function }), &[a, b])
+    }
+
+    /// A reduction that keeps the dim.
+    fn reduce(
+        &mut self,
+        function: ReduceFunction,
+        x: ValueId,
+        axis: usize,
+    ) -> Result<ValueId, OpError> {
+        self.one(Op::Reduce(Reduce { function, axes: vec![axis], keep_dims: true }), &[x])
+    }
+
+    fn scalar_like(&mut self, value: ValueId, number: f64) -> Result<ValueId, OpError> {
+        let ty = TensorType::new(self.graph.value(value).ty.dtype, []);
+        self.one(Op::Full(Full { ty, value: Scalar(number) }), &[])
+    }
+
+    fn one(&mut self, op: Op, operands: &[ValueId]) -> Result<ValueId, OpError> {
+        Ok(self.push(op, operands)?.swap_remove(0))
+    }
+
+    fn push(&mut self, op: Op, operands: &[ValueId]) -> Result<Vec<ValueId>, OpError> {
+        let id = self.graph.push(op, operands.to_vec(), self.node.source.clone())?;
+        let node = &mut self.graph.nodes[id.index()];
+        (node.stage, node.placement) = (self.node.stage, self.node.placement.clone());
+        Ok(node.results.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::array::Array;
+    use crate::builder::{GraphBuilder, Tensor};
+    use crate::evaluate::outputs;
+    use crate::ops::{LogSoftmaxGrad, NormalizeGrad, SoftmaxGrad};
+    use crate::sbp::Sbp;
+    use crate::types::DType;
+
+    /// Every op that decomposes, over the last dim of [3, 8] and (softmax) over the first.
+    fn everything() -> Graph {
+        let g = GraphBuilder::new("everything");
+        let x = g.input("x", DType::F32, [3, 8]);
+        let dy = g.input("dy", DType::F32, [3, 8]);
+        let labels = g.input("labels", DType::I64, [3]);
+        let out = |name: &str, tensor: &Tensor| g.output(name, tensor);
+        for axis in [0, 1] {
+            let (y, log) = (x.softmax(axis), x.log_softmax(axis));
+            let op = Op::SoftmaxGrad(SoftmaxGrad { axis });
+            out(&format!("softmax_grad{axis}"), &g.apply(op, &[&y, &dy]));
+            let op = Op::LogSoftmaxGrad(LogSoftmaxGrad { axis });
+            out(&format!("log_softmax_grad{axis}"), &g.apply(op, &[&log, &dy]));
+            out(&format!("softmax{axis}"), &y);
+            out(&format!("log_softmax{axis}"), &log);
+        }
+        for center in [false, true] {
+            let epsilon = Scalar(1e-5);
+            let op = Op::Normalize(crate::ops::Normalize { center, epsilon });
+            let results = g.apply_all(op, &[&x]);
+            let op = Op::NormalizeGrad(NormalizeGrad { center });
+            out(&format!("dx{center}"), &g.apply(op, &[&results[0], &results[1], &dy]));
+            out(&format!("y{center}"), &results[0]);
+            out(&format!("r{center}"), &results[1]);
+        }
+        let results = g.apply_all(Op::CrossEntropy(crate::ops::CrossEntropy {}), &[&x, &labels]);
+        out("loss", &results[0]);
+        out("l", &results[1]);
+        g.finish().expect("fits")
+    }
+
+    fn feeds() -> BTreeMap<String, Array> {
+        let wave = |scale: f64| {
+            Array::from_fn([3, 8], move |i| ((i[0] * 8 + i[1]) as f64 * scale).sin() * 3.0)
+        };
+        let labels = Array::new([3], vec![7., -100., 0.]);
+        [("x", wave(0.7)), ("dy", wave(1.9)), ("labels", labels)]
+            .map(|(name, array)| (name.to_string(), array))
+            .into()
+    }
+
+    #[test]
+    fn parts_compute_the_same() {
+        let graph = everything();
+        let parts = decompose(&graph, |_| true).expect("fits");
+        assert!(!parts.nodes.iter().any(|node| decomposes(&node.op)));
+        let [whole, parts] = [graph, parts]
+            .map(|graph| outputs(&graph, &feeds(), &Default::default()).expect("all is fed"));
+        assert_eq!(whole.len(), 16);
+        for (name, array) in &whole {
+            let near = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-9;
+            let found = &parts[name];
+            assert_eq!(found.shape, array.shape, "{name}");
+            assert!(array.data.iter().zip(&found.data).all(near), "{name}: {array:?} {found:?}");
+        }
+    }
+
+    #[test]
+    fn every_part_may_split_the_dim() {
+        let parts = decompose(&everything(), |_| true).expect("fits");
+        for node in &parts.nodes {
+            let types = parts.operand_types(node);
+            let rule = node.op.operation().rule(&types).expect("fits");
+            let signatures = rule.signatures(&[2]);
+            for (index, ty) in types.iter().enumerate() {
+                for dim in (0..ty.shape.len()).filter(|&dim| ty.shape[dim] == 8) {
+                    let splits =
+                        |s: &crate::rule::Signature| s.operands[index].0[0] == Sbp::Split(dim);
+                    assert!(signatures.iter().any(splits), "{:?} of {ty}", node.op);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn names_layouts_stages_and_sources_stay() {
+        let g = GraphBuilder::new("kept");
+        let x = g.input("x", DType::F32, [4, 8]);
+        let pin: crate::sbp::NdSbp = "S(1)".parse().expect("an SBP");
+        let y = g.in_stage(1, || x.softmax(1).named("y").pin(pin.clone()));
+        g.output("out", &y);
+        let graph = g.finish().expect("fits");
+        let parts = decompose(&graph, |_| true).expect("fits");
+        let value = parts.value(parts.outputs[0].value);
+        assert_eq!((value.name.as_deref(), &value.pin), (Some("y"), &Some(pin)));
+        let original = &graph.nodes[1];
+        for part in &parts.nodes[1..] {
+            assert_eq!((part.stage, &part.source), (original.stage, &original.source));
+        }
+        assert_eq!(parts.stages, graph.stages);
+        assert_eq!(decompose(&graph, |_| false).expect("fits"), graph);
+    }
+}
