@@ -260,11 +260,11 @@ impl EvalContext {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum OpError {
     /// A wrong number of operands.
-    #[error("{op} takes {expected} operands, not {found}")]
+    #[error("{op} takes {expected}, not {found}")]
     Arity {
         /// The op.
         op: &'static str,
-        /// What it takes, e.g. `2` or `1 or more`.
+        /// What it takes, e.g. `2 operands`.
         expected: &'static str,
         /// How many there are.
         found: usize,

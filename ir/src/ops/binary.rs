@@ -122,7 +122,7 @@ impl Operation for Binary {
     }
 
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 2, "2")?;
+        arity(self.name(), operands, 2, "2 operands")?;
         let dtype = same_dtype(self.name(), operands)?;
         let needs = match self.function.class() {
             Class::Arithmetic => (dtype != DType::Bool, "numeric"),

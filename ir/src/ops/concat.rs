@@ -34,7 +34,11 @@ impl Operation for Concat {
 
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
         let Some(first) = operands.first() else {
-            return Err(OpError::Arity { op: self.name(), expected: "1 or more", found: 0 });
+            return Err(OpError::Arity {
+                op: self.name(),
+                expected: "1 operand or more",
+                found: 0,
+            });
         };
         if operands.iter().any(|operand| operand.dtype != first.dtype) {
             return Err(dtypes(self.name(), operands, "their element types differ"));
@@ -180,7 +184,7 @@ mod tests {
         let whole = Array::new([2, 3], vec![1., 2., 3., 4., 5., 6.]);
         let parts = [(DType::F32, a.clone()), (DType::F32, b.clone())];
         let joined = evaluate(Op::Concat(Concat { axis: 1 }), &parts).expect("fits");
-        assert_eq!(joined, [whole.clone()]);
+        assert_eq!(joined[0], whole);
         let split = Op::Split(Split { axis: 1, sizes: vec![1, 2] });
         assert_eq!(evaluate(split, &[(DType::F32, whole)]).expect("fits"), [a, b]);
     }

@@ -86,7 +86,7 @@ impl Operation for MatMul {
     }
 
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 2, "2")?;
+        arity(self.name(), operands, 2, "2 operands")?;
         let dtype = same_dtype(self.name(), operands)?;
         if dtype == DType::Bool {
             return Err(dtypes(self.name(), operands, "elements must be numeric"));

@@ -102,7 +102,7 @@ impl Operation for NormalizeGrad {
         if operands[1].shape != extents {
             return Err(shapes(self.name(), operands, format!("operand 1 must be {extents:?}")));
         }
-        rule.linear = vec![vec![2]];
+        rule.linear = vec![vec![1], vec![2]];
         (rule.operands, rule.results) = (vec![dims.clone(), kept, dims.clone()], vec![dims]);
         Ok(rule)
     }

@@ -104,7 +104,7 @@ impl Operation for Reduce {
     }
 
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 1, "1")?;
+        arity(self.name(), operands, 1, "1 operand")?;
         let dtype = operands[0].dtype;
         if dtype == DType::Bool {
             return Err(dtypes(self.name(), operands, "truth values are cast first"));
@@ -198,7 +198,7 @@ impl Operation for ArgMax {
     }
 
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 1, "1")?;
+        arity(self.name(), operands, 1, "1 operand")?;
         if operands[0].dtype == DType::Bool {
             return Err(dtypes(self.name(), operands, "truth values are cast first"));
         }

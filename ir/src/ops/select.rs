@@ -26,7 +26,7 @@ impl Operation for Where {
     }
 
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 3, "3")?;
+        arity(self.name(), operands, 3, "3 operands")?;
         if operands[0].dtype != DType::Bool {
             return Err(dtypes(self.name(), operands, "the condition must be bool"));
         }
@@ -70,7 +70,7 @@ impl Operation for Cast {
     }
 
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 1, "1")?;
+        arity(self.name(), operands, 1, "1 operand")?;
         Ok(vec![self.dtype])
     }
 

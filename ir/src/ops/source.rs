@@ -158,7 +158,7 @@ fn source_dtype(
     operands: &[&TensorType],
     ty: &TensorType,
 ) -> Result<Vec<DType>, OpError> {
-    arity(op, operands, 0, "no")?;
+    arity(op, operands, 0, "no operands")?;
     Ok(vec![ty.dtype])
 }
 

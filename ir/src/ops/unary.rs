@@ -183,7 +183,7 @@ impl Operation for Unary {
     }
 
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 1, "1")?;
+        arity(self.name(), operands, 1, "1 operand")?;
         let dtype = operands[0].dtype;
         let needs = match self.function {
             UnaryFunction::Not => (dtype == DType::Bool, "bool"),
