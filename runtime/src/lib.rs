@@ -1,1 +1,23 @@
-//! placeholder
+//! The runtime: executes plans. Ranks are threads of this process, joined by a [`transport`]; each rank has one arena
+//! and one worker per stream, which drives the actor state machine of `graphc-ir` with kernels.
+//!
+//! It knows nothing of the compiler: a plan is all that it reads. Start reading with [`Session`], then `worker`, then
+//! [`transport::Transport`]; what lies where is in `rectangles`.
+
+pub mod collectives;
+pub mod data;
+mod error;
+mod global;
+mod memory;
+mod rectangles;
+mod session;
+mod tensor;
+pub mod transport;
+mod worker;
+
+pub use error::{Cause, Failure, RuntimeError};
+pub use global::GlobalTensor;
+pub use session::{
+    RankStatistics, RegisterStatistics, Session, SessionOptions, Statistics, StepHandle,
+};
+pub use tensor::{HostTensor, TensorError};

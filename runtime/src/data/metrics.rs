@@ -1,0 +1,69 @@
+//! Metrics as JSON lines.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::DataError;
+
+/// Writes one JSON object a line. Every line reaches the file at once, so that it can be followed.
+#[derive(Debug)]
+pub struct MetricsWriter {
+    path: PathBuf,
+    file: BufWriter<File>,
+}
+
+impl MetricsWriter {
+    /// A new file; an old one of that name is overwritten.
+    ///
+    /// # Errors
+    /// Where it cannot be written.
+    pub fn create(path: &Path) -> Result<Self, DataError> {
+        let file = File::create(path).map_err(|e| write_error(path, &e))?;
+        Ok(Self { path: path.to_owned(), file: BufWriter::new(file) })
+    }
+
+    /// At the end of a file that may exist: for a resumed training.
+    ///
+    /// # Errors
+    /// Where it cannot be written.
+    pub fn append(path: &Path) -> Result<Self, DataError> {
+        let file = File::options().create(true).append(true).open(path);
+        let file = file.map_err(|e| write_error(path, &e))?;
+        Ok(Self { path: path.to_owned(), file: BufWriter::new(file) })
+    }
+
+    /// Writes one line, e.g. `{"step":0,"loss":2.302}`.
+    ///
+    /// # Errors
+    /// Where it cannot be written.
+    pub fn write(&mut self, line: &impl Serialize) -> Result<(), DataError> {
+        let mut text = serde_json::to_string(line).map_err(|e| write_error(&self.path, &e))?;
+        text.push('\n');
+        let written = self.file.write_all(text.as_bytes()).and_then(|()| self.file.flush());
+        written.map_err(|e| write_error(&self.path, &e))
+    }
+}
+
+fn write_error(path: &Path, reason: &impl ToString) -> DataError {
+    DataError::Write { path: path.display().to_string(), reason: reason.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_can_be_read_while_the_file_is_open() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("losses.jsonl");
+        let mut metrics = MetricsWriter::create(&path).expect("it is writable");
+        metrics.write(&serde_json::json!({"step": 0, "loss": 2.5})).expect("it is writable");
+        let mut more = MetricsWriter::append(&path).expect("it is writable");
+        more.write(&serde_json::json!({"step": 1})).expect("it is writable");
+        let text = std::fs::read_to_string(&path).expect("it exists");
+        assert_eq!(text, "{\"step\":0,\"loss\":2.5}\n{\"step\":1}\n");
+    }
+}

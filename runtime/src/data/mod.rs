@@ -1,0 +1,67 @@
+//! Files and feeds: tensors in safetensors files, metrics as JSON lines, batches of a data set.
+
+mod batches;
+mod metrics;
+mod tensors;
+
+pub use batches::Batches;
+pub use metrics::MetricsWriter;
+pub use tensors::{load_safetensors, save_safetensors};
+
+use graphc_ir::types::TensorType;
+
+/// What can go wrong with files and data sets.
+#[derive(Debug, thiserror::Error)]
+pub enum DataError {
+    /// A file that cannot be read.
+    #[error("cannot read {path}: {reason}")]
+    Read {
+        /// The file.
+        path: String,
+        /// Why.
+        reason: String,
+    },
+    /// A file that cannot be written; nothing half-written is left.
+    #[error("cannot write {path}: {reason}")]
+    Write {
+        /// The file.
+        path: String,
+        /// Why.
+        reason: String,
+    },
+    /// An element type that graphc lacks.
+    #[error("{path}: tensor `{name}` has elements of {dtype}, which graphc has no type for")]
+    DType {
+        /// The file.
+        path: String,
+        /// The tensor.
+        name: String,
+        /// Its element type.
+        dtype: String,
+    },
+    /// A data set without a tensor that the graph needs.
+    #[error("the data has no tensor `{name}` ({ty}); it has {found:?}")]
+    InputMissing {
+        /// The input.
+        name: String,
+        /// What the graph needs, for a batch.
+        ty: TensorType,
+        /// What the data has.
+        found: Vec<String>,
+    },
+    /// A tensor of which no batches can be made.
+    #[error("`{name}` is {found}, but a batch is {expected}: {reason}")]
+    InputType {
+        /// The input.
+        name: String,
+        /// What the graph needs, for a batch.
+        expected: TensorType,
+        /// What the data has.
+        found: TensorType,
+        /// What does not fit.
+        reason: &'static str,
+    },
+    /// Tensors of a data set with different numbers of samples.
+    #[error("the data's tensors have different numbers of samples: {0:?}")]
+    Samples(Vec<(String, usize)>),
+}

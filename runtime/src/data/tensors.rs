@@ -1,0 +1,154 @@
+//! Safetensors files.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use graphc_ir::types::DType;
+use memmap2::Mmap;
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+
+use super::DataError;
+use crate::tensor::HostTensor;
+
+/// All tensors of a file, by name.
+///
+/// # Errors
+/// Where the file cannot be read, is no safetensors file, or has an element type that graphc lacks.
+pub fn load_safetensors(path: &Path) -> Result<BTreeMap<String, HostTensor>, DataError> {
+    let read = |reason: String| DataError::Read { path: path.display().to_string(), reason };
+    let file = File::open(path).map_err(|e| read(e.to_string()))?;
+    let empty = file.metadata().is_ok_and(|metadata| metadata.len() == 0);
+    if empty {
+        return Err(read("the file is empty".into()));
+    }
+    let bytes = crate::memory::map_file(&file).map_err(|e| read(e.to_string()))?;
+    parse(&bytes, path, read)
+}
+
+fn parse(
+    bytes: &Mmap,
+    path: &Path,
+    read: impl Fn(String) -> DataError,
+) -> Result<BTreeMap<String, HostTensor>, DataError> {
+    let file = SafeTensors::deserialize(bytes)
+        .map_err(|e| read(format!("it is no valid safetensors file: {e}")))?;
+    let mut tensors = BTreeMap::new();
+    for (name, view) in file.iter() {
+        let dtype = dtype_of(view.dtype()).ok_or_else(|| DataError::DType {
+            path: path.display().to_string(),
+            name: name.to_owned(),
+            dtype: format!("{:?}", view.dtype()),
+        })?;
+        let tensor = HostTensor::new(dtype, view.shape(), view.data().to_vec());
+        tensors.insert(name.to_owned(), tensor.map_err(|e| read(e.to_string()))?);
+    }
+    Ok(tensors)
+}
+
+fn dtype_of(dtype: Dtype) -> Option<DType> {
+    Some(match dtype {
+        Dtype::F32 => DType::F32,
+        Dtype::F16 => DType::F16,
+        Dtype::BF16 => DType::BF16,
+        Dtype::I64 => DType::I64,
+        Dtype::I32 => DType::I32,
+        Dtype::U8 => DType::U8,
+        Dtype::BOOL => DType::Bool,
+        _ => return None,
+    })
+}
+
+fn file_dtype(dtype: DType) -> Dtype {
+    match dtype {
+        DType::F32 => Dtype::F32,
+        DType::F16 => Dtype::F16,
+        DType::BF16 => Dtype::BF16,
+        DType::I64 => Dtype::I64,
+        DType::I32 => Dtype::I32,
+        DType::U8 => Dtype::U8,
+        DType::Bool => Dtype::BOOL,
+    }
+}
+
+/// Writes tensors to a file: beside it first, then renamed, so that the file is whole or as it was before.
+///
+/// # Errors
+/// Where it cannot be written; nothing half-written is left.
+pub fn save_safetensors(
+    path: &Path,
+    tensors: &BTreeMap<String, HostTensor>,
+) -> Result<(), DataError> {
+    let fail = |reason: String| DataError::Write { path: path.display().to_string(), reason };
+    let mut views = Vec::new();
+    for (name, tensor) in tensors {
+        let view =
+            TensorView::new(file_dtype(tensor.dtype()), tensor.shape().to_vec(), tensor.bytes());
+        views.push((name.as_str(), view.map_err(|e| fail(e.to_string()))?));
+    }
+    let bytes = safetensors::serialize(views, None).map_err(|e| fail(e.to_string()))?;
+    write_beside(path, &bytes).map_err(|e| fail(e.to_string()))
+}
+
+/// Writes a file under another name in the same folder and renames it.
+fn write_beside(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.part", std::process::id()));
+    let beside: PathBuf = path.with_file_name(name);
+    let write = || {
+        let mut file = File::create(&beside)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&beside, path)
+    };
+    write().inspect_err(|_| {
+        // Where even this fails there was no file to begin with.
+        let _ = std::fs::remove_file(&beside);
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tensors() -> BTreeMap<String, HostTensor> {
+        let numbers = HostTensor::from_f32([2, 2], &[1.0, -2.0, 3.5, 0.0]).expect("4 elements");
+        let empty = HostTensor::zeros(DType::I64, [0, 3]);
+        let truths = HostTensor::from_f64(DType::Bool, [1], &[1.0]).expect("1 element");
+        [("numbers", numbers), ("empty", empty), ("truths", truths)]
+            .map(|(name, tensor)| (name.to_owned(), tensor))
+            .into()
+    }
+
+    #[test]
+    fn what_is_saved_is_loaded() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("t.safetensors");
+        save_safetensors(&path, &tensors()).expect("it is writable");
+        assert_eq!(load_safetensors(&path).expect("it is whole"), tensors());
+        assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 1);
+    }
+
+    #[test]
+    fn a_failed_write_leaves_nothing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        // The target is a folder that is not empty, so the rename fails after the write.
+        let path = folder.path().join("taken");
+        std::fs::create_dir_all(path.join("inside")).expect("a folder");
+        let error = save_safetensors(&path, &tensors()).expect_err("the target is a folder");
+        assert!(error.to_string().starts_with("cannot write"), "{error}");
+        assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 1);
+    }
+
+    #[test]
+    fn corrupt_and_absent_files_are_errors() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("t.safetensors");
+        assert!(load_safetensors(&path).expect_err("absent").to_string().contains("cannot read"));
+        for content in [&b""[..], b"no tensors at all", &[0xFF; 64]] {
+            std::fs::write(&path, content).expect("it is writable");
+            assert!(matches!(load_safetensors(&path), Err(DataError::Read { .. })));
+        }
+    }
+}

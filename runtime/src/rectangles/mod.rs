@@ -1,0 +1,12 @@
+//! Which part of a tensor goes where: rectangles in which layouts overlap, and their copies between the row-major
+//! memory of shards. No communication and no threads here: collectives, channels, sessions and global tensors all
+//! move data by what this room works out. Start reading with [`contributions`], then [`Move`].
+
+pub(crate) mod half;
+mod moves;
+mod reduce;
+mod route;
+
+pub(crate) use moves::Move;
+pub(crate) use reduce::{combine, fill_identity};
+pub(crate) use route::{Contribution, along_axis, contributions, masked, partial_kind};

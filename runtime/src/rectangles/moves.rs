@@ -1,0 +1,141 @@
+//! Copies of a rectangle between the memory of two shards that hold it.
+
+use graphc_ir::sbp::ReduceKind;
+use graphc_ir::shard::Rect;
+use graphc_ir::types::{DType, strides};
+
+use super::reduce::combine;
+
+/// A copy of one rectangle from one shard's row-major memory to another's, as runs of consecutive bytes. Worked out
+/// once, executed often.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Move {
+    dtype: DType,
+    /// Bytes of one run, consecutive in both shards.
+    run: usize,
+    /// Repetitions of runs, outermost first.
+    loops: Vec<Loop>,
+    from: usize,
+    to: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Loop {
+    count: usize,
+    from_stride: usize,
+    to_stride: usize,
+}
+
+impl Move {
+    /// The copy of `part`, which lies in both `from` and `to`; all three in the whole tensor's coordinates.
+    pub(crate) fn new(dtype: DType, part: &Rect, from: &Rect, to: &Rect) -> Self {
+        let size = dtype.size();
+        let (from_strides, to_strides) = (strides(&from.extent), strides(&to.extent));
+        let mut result = Self { dtype, run: size, loops: Vec::new(), from: 0, to: 0 };
+        for dim in (0..part.extent.len()).rev() {
+            let (from_stride, to_stride) = (from_strides[dim] * size, to_strides[dim] * size);
+            result.from += (part.origin[dim] - from.origin[dim]) * from_stride;
+            result.to += (part.origin[dim] - to.origin[dim]) * to_stride;
+            let count = part.extent[dim];
+            if count == 1 {
+                continue;
+            }
+            if result.loops.is_empty() && from_stride == result.run && to_stride == result.run {
+                result.run *= count;
+            } else {
+                result.loops.insert(0, Loop { count, from_stride, to_stride });
+            }
+        }
+        result
+    }
+
+    /// The copy of `part` out of `from` to memory that holds nothing else, at this offset.
+    pub(crate) fn pack(dtype: DType, part: &Rect, from: &Rect, offset: usize) -> Self {
+        let mut result = Self::new(dtype, part, from, part);
+        result.to += offset;
+        result
+    }
+
+    /// The copy of `part` into `to` from memory that holds nothing else, at this offset.
+    pub(crate) fn unpack(dtype: DType, part: &Rect, to: &Rect, offset: usize) -> Self {
+        let mut result = Self::new(dtype, part, part, to);
+        result.from += offset;
+        result
+    }
+
+    /// Copies.
+    pub(crate) fn copy(&self, from: &[u8], to: &mut [u8]) {
+        self.runs(&mut |source, target, run| {
+            to[target..target + run].copy_from_slice(&from[source..source + run]);
+        });
+    }
+
+    /// Combines what is there with what comes.
+    pub(crate) fn combine(&self, kind: ReduceKind, from: &[u8], to: &mut [u8]) {
+        self.runs(&mut |source, target, run| {
+            combine(self.dtype, kind, &mut to[target..target + run], &from[source..source + run]);
+        });
+    }
+
+    /// Copies, or combines where `kind` is given.
+    pub(crate) fn apply(&self, kind: Option<ReduceKind>, from: &[u8], to: &mut [u8]) {
+        match kind {
+            None => self.copy(from, to),
+            Some(kind) => self.combine(kind, from, to),
+        }
+    }
+
+    fn runs(&self, each: &mut impl FnMut(usize, usize, usize)) {
+        walk(&self.loops, self.from, self.to, self.run, each);
+    }
+}
+
+fn walk(
+    loops: &[Loop],
+    from: usize,
+    to: usize,
+    run: usize,
+    each: &mut impl FnMut(usize, usize, usize),
+) {
+    let Some((outer, inner)) = loops.split_first() else { return each(from, to, run) };
+    for index in 0..outer.count {
+        walk(inner, from + index * outer.from_stride, to + index * outer.to_stride, run, each);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rect(origin: &[usize], extent: &[usize]) -> Rect {
+        Rect { origin: origin.to_vec(), extent: extent.to_vec() }
+    }
+
+    #[test]
+    fn rows_that_follow_each_other_are_one_run() {
+        let whole = rect(&[0, 0, 0], &[4, 3, 2]);
+        let part = rect(&[1, 0, 0], &[2, 3, 2]);
+        let copy = Move::new(DType::U8, &part, &whole, &part);
+        assert_eq!((copy.run, copy.loops.len(), copy.from, copy.to), (12, 0, 6, 0));
+    }
+
+    #[test]
+    fn columns_go_where_they_belong() {
+        let (from, to) = (rect(&[0, 0], &[2, 4]), rect(&[1, 2], &[2, 3]));
+        let part = from.intersect(&to).expect("they overlap");
+        let source: Vec<u8> = (0..8).collect();
+        let mut target = vec![9; 6];
+        Move::new(DType::U8, &part, &from, &to).copy(&source, &mut target);
+        assert_eq!(target, [6, 7, 9, 9, 9, 9]);
+    }
+
+    #[test]
+    fn nothing_and_scalars_move() {
+        let empty = rect(&[0, 0], &[0, 4]);
+        Move::new(DType::F32, &empty, &empty, &empty).copy(&[], &mut []);
+        let scalar = rect(&[], &[]);
+        let mut target = [0];
+        Move::new(DType::U8, &scalar, &scalar, &scalar).copy(&[7], &mut target);
+        assert_eq!(target, [7]);
+    }
+}

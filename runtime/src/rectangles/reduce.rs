@@ -1,0 +1,126 @@
+//! Elements of two buffers combined into one: sum, greatest, least.
+
+use graphc_ir::sbp::ReduceKind;
+use graphc_ir::types::DType;
+
+use super::half::{from_bf16, from_f16, to_bf16, to_f16};
+use crate::tensor::write_element;
+
+/// Combines each element of `into` with that of `from`; integers wrap, truth values are 0 or 1 (the sum is `or`), a
+/// NaN stays a NaN. Any alignment.
+pub(crate) fn combine(dtype: DType, kind: ReduceKind, into: &mut [u8], from: &[u8]) {
+    match dtype {
+        DType::F32 => each(into, from, kind, f32::from_ne_bytes, f32::to_ne_bytes, |a, b| a + b),
+        DType::F16 => each(into, from, kind, read_f16, write_f16, |a, b| a + b),
+        DType::BF16 => each(into, from, kind, read_bf16, write_bf16, |a, b| a + b),
+        DType::I64 => {
+            each(into, from, kind, i64::from_ne_bytes, i64::to_ne_bytes, i64::wrapping_add);
+        }
+        DType::I32 => {
+            each(into, from, kind, i32::from_ne_bytes, i32::to_ne_bytes, i32::wrapping_add);
+        }
+        DType::U8 => each(into, from, kind, u8::from_ne_bytes, u8::to_ne_bytes, u8::wrapping_add),
+        DType::Bool => each(into, from, kind, u8::from_ne_bytes, u8::to_ne_bytes, |a, b| a | b),
+    }
+}
+
+fn each<T: Copy + PartialOrd, const N: usize>(
+    into: &mut [u8],
+    from: &[u8],
+    kind: ReduceKind,
+    read: impl Fn([u8; N]) -> T + Copy,
+    write: impl Fn(T) -> [u8; N] + Copy,
+    add: impl Fn(T, T) -> T,
+) {
+    match kind {
+        ReduceKind::Sum => zip(into, from, read, write, add),
+        // What does not compare is a NaN: `a != a` keeps the first, the comparison's failure takes the second.
+        ReduceKind::Max => {
+            zip(into, from, read, write, |a, b| if is_nan(a) || a > b { a } else { b })
+        }
+        ReduceKind::Min => {
+            zip(into, from, read, write, |a, b| if is_nan(a) || a < b { a } else { b })
+        }
+    }
+}
+
+#[expect(clippy::eq_op, reason = "only a NaN differs from itself")]
+fn is_nan<T: PartialEq>(value: T) -> bool {
+    value != value
+}
+
+fn zip<T, const N: usize>(
+    into: &mut [u8],
+    from: &[u8],
+    read: impl Fn([u8; N]) -> T,
+    write: impl Fn(T) -> [u8; N],
+    combine: impl Fn(T, T) -> T,
+) {
+    for (a, b) in into.as_chunks_mut::<N>().0.iter_mut().zip(from.as_chunks::<N>().0) {
+        *a = write(combine(read(*a), read(*b)));
+    }
+}
+
+fn read_f16(bytes: [u8; 2]) -> f32 {
+    from_f16(u16::from_ne_bytes(bytes))
+}
+
+fn write_f16(value: f32) -> [u8; 2] {
+    to_f16(value).to_ne_bytes()
+}
+
+fn read_bf16(bytes: [u8; 2]) -> f32 {
+    from_bf16(u16::from_ne_bytes(bytes))
+}
+
+fn write_bf16(value: f32) -> [u8; 2] {
+    to_bf16(value).to_ne_bytes()
+}
+
+/// Fills a buffer with the value that changes nothing: 0, the least, the greatest.
+pub(crate) fn fill_identity(dtype: DType, kind: ReduceKind, into: &mut [u8]) {
+    let mut element = [0; 8];
+    let element = &mut element[..dtype.size()];
+    match (dtype, kind) {
+        (DType::Bool, _) => element[0] = u8::from(kind == ReduceKind::Min),
+        _ => write_element(dtype, kind.identity(), element),
+    }
+    into.chunks_exact_mut(element.len()).for_each(|place| place.copy_from_slice(element));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tensor::HostTensor;
+
+    const KINDS: [ReduceKind; 3] = [ReduceKind::Sum, ReduceKind::Max, ReduceKind::Min];
+
+    #[test]
+    fn every_type_combines_as_numbers_do() {
+        for (dtype, kind) in DType::ALL.into_iter().flat_map(|d| KINDS.map(|k| (d, k))) {
+            let small = dtype == DType::Bool;
+            let (a, b) = if small { ([0.0, 1.0], [0.0, 0.0]) } else { ([2.0, 7.0], [5.0, 3.0]) };
+            let tensor = |data: &[f64]| HostTensor::from_f64(dtype, [2], data).expect("2 elements");
+            let mut into = tensor(&a);
+            combine(dtype, kind, into.bytes_mut(), tensor(&b).bytes());
+            let expected: Vec<f64> = a.iter().zip(b).map(|(&a, b)| kind.combine(a, b)).collect();
+            assert_eq!(into.to_f64(), expected, "{dtype} {kind:?}");
+        }
+    }
+
+    #[test]
+    fn the_identity_changes_nothing_and_nan_stays() {
+        for (dtype, kind) in DType::ALL.into_iter().flat_map(|d| KINDS.map(|k| (d, k))) {
+            let data = HostTensor::from_f64(dtype, [2], &[0.0, 1.0]).expect("2 elements");
+            let mut into = data.clone();
+            fill_identity(dtype, kind, into.bytes_mut());
+            combine(dtype, kind, into.bytes_mut(), data.bytes());
+            assert_eq!(into, data, "{dtype} {kind:?}");
+        }
+        for (a, b) in [(f32::NAN, 1.0), (1.0, f32::NAN)] {
+            let mut into = a.to_ne_bytes();
+            combine(DType::F32, ReduceKind::Max, &mut into, &b.to_ne_bytes());
+            assert!(f32::from_ne_bytes(into).is_nan());
+        }
+    }
+}

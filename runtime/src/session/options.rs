@@ -1,0 +1,33 @@
+//! How a plan is run.
+
+use std::time::Duration;
+
+/// How a plan is run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionOptions {
+    /// Seed of initial parameters and dropout.
+    pub seed: u64,
+    /// Threads of each rank's kernels; `None`: the cores divided among the ranks, at least 1.
+    pub threads_per_rank: Option<usize>,
+    /// How long a rank waits for a peer before the job fails.
+    pub timeout: Duration,
+    /// How many steps may be under way.
+    pub queue: usize,
+    /// The number of the first step: not 0 where a training is resumed.
+    pub first_step: u64,
+    /// For tests: a random delay before each action, drawn from this seed.
+    pub shuffle_delays: Option<u64>,
+}
+
+impl Default for SessionOptions {
+    fn default() -> Self {
+        Self {
+            seed: 0,
+            threads_per_rank: None,
+            timeout: Duration::from_secs(300),
+            queue: 64,
+            first_step: 0,
+            shuffle_delays: None,
+        }
+    }
+}

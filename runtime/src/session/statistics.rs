@@ -1,0 +1,40 @@
+//! What a session measures.
+
+use std::time::Duration;
+
+/// What was measured, over all steps.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Steps done.
+    pub steps: u64,
+    /// One entry per rank.
+    pub ranks: Vec<RankStatistics>,
+}
+
+/// What was measured on one rank, summed over its workers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RankStatistics {
+    /// Number of actions.
+    pub actions: u64,
+    /// Time in kernels.
+    pub kernels: Duration,
+    /// Time in collectives, channels, feeds and fetches, without waiting.
+    pub communication: Duration,
+    /// Time spent waiting for other ranks or other workers of the rank while a step was under way.
+    pub waiting: Duration,
+    /// Time from the first action of a step to its last, summed over steps.
+    pub steps: Duration,
+    /// The rank's registers, in the plan's order.
+    pub registers: Vec<RegisterStatistics>,
+}
+
+/// What was measured of one register.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RegisterStatistics {
+    /// The register's name.
+    pub name: String,
+    /// How many contents it can hold.
+    pub slots: u32,
+    /// The greatest number of contents that existed at once.
+    pub high_water: u64,
+}

@@ -1,0 +1,202 @@
+//! Tensors in the memory of the host: what goes into a session and comes out of it.
+
+use graphc_ir::types::{DType, TensorType};
+
+use crate::rectangles::half;
+
+/// A whole tensor: row-major elements in the machine's byte order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HostTensor {
+    dtype: DType,
+    shape: Vec<usize>,
+    bytes: Vec<u8>,
+}
+
+/// A tensor that is not what its type says.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum TensorError {
+    /// More or fewer elements than the shape has.
+    #[error("{ty} has {} bytes, but {found} are given", ty.bytes())]
+    Size {
+        /// The type.
+        ty: TensorType,
+        /// Bytes given.
+        found: usize,
+    },
+    /// Elements of another type than asked for.
+    #[error("a tensor of {found} where {expected} is needed")]
+    DType {
+        /// What was asked for.
+        expected: DType,
+        /// What the tensor holds.
+        found: DType,
+    },
+    /// Shards that do not fit their layout.
+    #[error("the shards do not fit the layout: {0}")]
+    Layout(String),
+}
+
+impl HostTensor {
+    /// A tensor of these bytes.
+    ///
+    /// # Errors
+    /// Where their number is not that of the type.
+    pub fn new(
+        dtype: DType,
+        shape: impl Into<Vec<usize>>,
+        bytes: Vec<u8>,
+    ) -> Result<Self, TensorError> {
+        let shape = shape.into();
+        let ty = TensorType { dtype, shape };
+        if ty.bytes() != bytes.len() {
+            return Err(TensorError::Size { ty, found: bytes.len() });
+        }
+        Ok(Self { dtype, shape: ty.shape, bytes })
+    }
+
+    /// A tensor of zeros.
+    pub fn zeros(dtype: DType, shape: impl Into<Vec<usize>>) -> Self {
+        let shape = shape.into();
+        let bytes = vec![0; shape.iter().product::<usize>() * dtype.size()];
+        Self { dtype, shape, bytes }
+    }
+
+    /// A tensor of `f32`.
+    ///
+    /// # Errors
+    /// Where the number of elements is not that of the shape.
+    pub fn from_f32(shape: impl Into<Vec<usize>>, data: &[f32]) -> Result<Self, TensorError> {
+        Self::new(DType::F32, shape, data.iter().flat_map(|x| x.to_ne_bytes()).collect())
+    }
+
+    /// A tensor of `i64`.
+    ///
+    /// # Errors
+    /// Where the number of elements is not that of the shape.
+    pub fn from_i64(shape: impl Into<Vec<usize>>, data: &[i64]) -> Result<Self, TensorError> {
+        Self::new(DType::I64, shape, data.iter().flat_map(|x| x.to_ne_bytes()).collect())
+    }
+
+    /// A tensor of any element type, each number rounded to it once (integers: towards zero).
+    ///
+    /// # Errors
+    /// Where the number of elements is not that of the shape.
+    pub fn from_f64(
+        dtype: DType,
+        shape: impl Into<Vec<usize>>,
+        data: &[f64],
+    ) -> Result<Self, TensorError> {
+        let mut bytes = vec![0; data.len() * dtype.size()];
+        for (element, &number) in bytes.chunks_exact_mut(dtype.size()).zip(data) {
+            write_element(dtype, number, element);
+        }
+        Self::new(dtype, shape, bytes)
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The extent of each dim.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The elements as bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The elements as bytes, to be written.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+
+    /// Element type and shape.
+    pub fn ty(&self) -> TensorType {
+        TensorType { dtype: self.dtype, shape: self.shape.clone() }
+    }
+
+    /// The elements of a tensor of `f32`.
+    ///
+    /// # Errors
+    /// Where the element type is another.
+    pub fn to_f32(&self) -> Result<Vec<f32>, TensorError> {
+        self.expect(DType::F32)?;
+        Ok(words(&self.bytes).map(f32::from_ne_bytes).collect())
+    }
+
+    /// The elements of a tensor of `i64`.
+    ///
+    /// # Errors
+    /// Where the element type is another.
+    pub fn to_i64(&self) -> Result<Vec<i64>, TensorError> {
+        self.expect(DType::I64)?;
+        Ok(words(&self.bytes).map(i64::from_ne_bytes).collect())
+    }
+
+    /// The elements of any element type as `f64` (integers beyond 2^53 are rounded).
+    pub fn to_f64(&self) -> Vec<f64> {
+        self.bytes.chunks_exact(self.dtype.size()).map(|e| read_element(self.dtype, e)).collect()
+    }
+
+    fn expect(&self, expected: DType) -> Result<(), TensorError> {
+        if self.dtype == expected {
+            return Ok(());
+        }
+        Err(TensorError::DType { expected, found: self.dtype })
+    }
+}
+
+/// The elements of `N` bytes each.
+fn words<const N: usize>(bytes: &[u8]) -> impl Iterator<Item = [u8; N]> {
+    bytes.as_chunks::<N>().0.iter().copied()
+}
+
+/// One element as a number. `element` has the size of the element type.
+pub(crate) fn read_element(dtype: DType, element: &[u8]) -> f64 {
+    let mut word = [0; 8];
+    word[..element.len()].copy_from_slice(element);
+    let [a, b, c, d, ..] = word;
+    match dtype {
+        DType::F32 => f64::from(f32::from_ne_bytes([a, b, c, d])),
+        DType::F16 => f64::from(half::from_f16(u16::from_ne_bytes([a, b]))),
+        DType::BF16 => f64::from(half::from_bf16(u16::from_ne_bytes([a, b]))),
+        DType::I64 => i64::from_ne_bytes(word) as f64,
+        DType::I32 => f64::from(i32::from_ne_bytes([a, b, c, d])),
+        DType::U8 | DType::Bool => f64::from(a),
+    }
+}
+
+/// Writes a number as one element. `element` has the size of the element type.
+pub(crate) fn write_element(dtype: DType, number: f64, element: &mut [u8]) {
+    match dtype {
+        DType::F32 => element.copy_from_slice(&(number as f32).to_ne_bytes()),
+        DType::F16 => element.copy_from_slice(&half::to_f16(number as f32).to_ne_bytes()),
+        DType::BF16 => element.copy_from_slice(&half::to_bf16(number as f32).to_ne_bytes()),
+        DType::I64 => element.copy_from_slice(&(number as i64).to_ne_bytes()),
+        DType::I32 => element.copy_from_slice(&(number as i32).to_ne_bytes()),
+        DType::U8 => element.copy_from_slice(&[number as u8]),
+        DType::Bool => element.copy_from_slice(&[u8::from(number != 0.0)]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_survive_every_element_type() {
+        for dtype in DType::ALL {
+            let tensor = HostTensor::from_f64(dtype, [3], &[0.0, 1.0, 1.0]).expect("3 elements");
+            assert_eq!(tensor.to_f64(), [0.0, 1.0, 1.0], "{dtype}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_number_of_elements_is_an_error() {
+        let error = HostTensor::from_f32([2, 2], &[1.0]).expect_err("1 is not 4");
+        assert_eq!(error.to_string(), "f32[2, 2] has 16 bytes, but 4 are given");
+    }
+}

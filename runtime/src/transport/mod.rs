@@ -1,0 +1,134 @@
+//! Communication of one rank with the others.
+//!
+//! A [`Transport`] hands out endpoints when a job starts: a [`Group`] for each collective, a [`Sender`] and a
+//! [`Receiver`] for each pair of ranks of a channel. So nothing is looked up while a step runs, and what one endpoint
+//! waits for never holds up another. All waiting ends: with the peer's answer, with the job's failure, or with
+//! [`TransportError::Timeout`].
+//!
+//! The first implementation is [`in_process`]: ranks are threads and read each other's memory in place
+//! ([`Transport::direct`]). Between processes messages are packed, which the callers do alike on every transport.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use crate::error::RuntimeError;
+
+pub mod in_process;
+
+/// A wait that ended without what was waited for.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum TransportError {
+    /// Another rank has failed, or the session was dropped: [`Transport::ended`] says which.
+    #[error("the job has ended on another rank")]
+    Ended,
+    /// A peer did not answer in time.
+    #[error("rank {rank} has waited {seconds:.1} s for rank {peer} {what}")]
+    Timeout {
+        /// Who waits.
+        rank: u32,
+        /// For whom.
+        peer: u32,
+        /// For what.
+        what: String,
+        /// Since when: seconds of waiting.
+        seconds: f64,
+    },
+    /// The two ends of a connection do not fit each other: the ranks run different plans.
+    #[error("ranks {rank} and {peer} do not agree on {what}")]
+    Mismatch {
+        /// One end.
+        rank: u32,
+        /// The other.
+        peer: u32,
+        /// What differs.
+        what: String,
+    },
+}
+
+/// Communication of one rank. `tag`s name endpoints: both ends ask with the same tag.
+pub trait Transport: Send + Sync {
+    /// This rank.
+    fn rank(&self) -> u32;
+
+    /// Whether [`Group::exchange`] shows a receiver the sender's memory in place. Then a rank offers whole shards and
+    /// the receiver reads the rectangles that it wants; otherwise a rank offers packed messages.
+    fn direct(&self) -> bool;
+
+    /// An endpoint for exchanges between `ranks`, of which this rank is one.
+    ///
+    /// # Errors
+    /// Where the group cannot be joined.
+    fn group(&self, tag: u32, ranks: &[u32]) -> Result<Box<dyn Group>, TransportError>;
+
+    /// The sending end of a queue of at most `slots` messages to `to` (perhaps this rank itself).
+    ///
+    /// # Errors
+    /// Where no connection can be made.
+    fn sender(&self, tag: u32, to: u32, slots: usize) -> Result<Box<dyn Sender>, TransportError>;
+
+    /// The receiving end of a queue of at most `slots` messages from `from`.
+    ///
+    /// # Errors
+    /// Where no connection can be made.
+    fn receiver(
+        &self,
+        tag: u32,
+        from: u32,
+        slots: usize,
+    ) -> Result<Box<dyn Receiver>, TransportError>;
+
+    /// Ends the job on every rank; the first reason given stays. All waits end soon after.
+    fn end(&self, reason: RuntimeError);
+
+    /// Why the job has ended, if it has.
+    fn ended(&self) -> Option<RuntimeError>;
+}
+
+/// What a rank offers to one peer in an exchange.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// The peer's index in the group.
+    pub peer: usize,
+    /// Which of the exchange's pieces are for it.
+    pub pieces: Range<usize>,
+}
+
+/// A rendezvous of the ranks of a group, used for one exchange after the other.
+pub trait Group: Send {
+    /// Shows `pieces` to the peers named in `offers` and calls `read(i, pieces)` with those of each peer `takes[i]`, in
+    /// the order of `takes`. Every take has its offer and every offer its take. When it returns all peers have read:
+    /// the memory may be written again. Returns how long it has waited.
+    ///
+    /// # Errors
+    /// Where the job has ended or a peer does not come.
+    fn exchange(
+        &mut self,
+        pieces: &[&[u8]],
+        offers: &[Offer],
+        takes: &[usize],
+        read: &mut dyn FnMut(usize, &[&[u8]]),
+    ) -> Result<Duration, TransportError>;
+}
+
+/// The sending end of a queue of messages.
+pub trait Sender: Send {
+    /// Lets `fill` write a message of `bytes` bytes, whose content is arbitrary before; waits while the queue is full.
+    /// Returns how long it has waited.
+    ///
+    /// # Errors
+    /// Where the job has ended or the peer does not make room.
+    fn send(
+        &mut self,
+        bytes: usize,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<Duration, TransportError>;
+}
+
+/// The receiving end of a queue of messages.
+pub trait Receiver: Send {
+    /// Lets `read` read the next message; waits while there is none. Returns how long it has waited.
+    ///
+    /// # Errors
+    /// Where the job has ended or the peer does not send.
+    fn receive(&mut self, read: &mut dyn FnMut(&[u8])) -> Result<Duration, TransportError>;
+}
