@@ -109,7 +109,11 @@ mod tests {
         let region = Region { dtype: DType::F32, global: vec![4, 6], rect: rect.clone() };
         let shard = x.slice(&rect);
         let operand = Operand { array: &shard, region: &region };
-        let part = dropout(true).evaluate(&[operand], &[region.clone()], &EvalContext::default());
+        let part = dropout(true).evaluate(
+            &[operand],
+            std::slice::from_ref(&region),
+            &EvalContext::default(),
+        );
         assert_eq!(part.expect("fits"), [whole[0].slice(&rect)]);
     }
 
