@@ -1,1 +1,51 @@
-//! placeholder
+//! graphc: a static-graph compiler for distributed deep learning.
+//!
+//! A network is written once, as if for one device. [`compile`] chooses how every tensor lies over the ranks, inserts
+//! the communication and the pipeline stages, and gives a [`Plan`](graphc_ir::plan::Plan), which a
+//! [`Session`](graphc_runtime::Session) executes.
+//!
+//! ```
+//! use graphc::prelude::*;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let g = GraphBuilder::new("example");
+//! let x = g.input("x", DType::F32, [4, 5]);
+//! let w = g.variable("w", DType::F32, [5, 8], Init::Fill(1.0.into()));
+//! g.output("out", &x.matmul(&w));
+//!
+//! let options = CompileOptions { mesh: vec![2], ..CompileOptions::default() };
+//! let plan = compile(g.finish()?, &options, &preset("cpu").expect("a preset"), None)?.plan;
+//! let session = Session::new(&plan, &BTreeMap::new(), SessionOptions::default())?;
+//! let feeds = BTreeMap::from([("x".to_string(), HostTensor::from_f32(&[4, 5], &[2.0; 20]))]);
+//! let outputs = session.step(feeds)?.wait()?;
+//! assert_eq!(outputs["out"].as_f32()?, [10.0; 32]);
+//! # Ok(())
+//! # }
+//! ```
+
+pub mod report;
+
+pub use graphc_compiler as compiler;
+pub use graphc_compiler::compile::compile;
+pub use graphc_ir as ir;
+pub use graphc_kernels as kernels;
+pub use graphc_runtime as runtime;
+
+/// What a program that builds, compiles and runs a graph needs.
+pub mod prelude {
+    pub use std::collections::BTreeMap;
+
+    pub use graphc_compiler::cluster::preset;
+    pub use graphc_compiler::compile::{Compiled, compile};
+    pub use graphc_ir::builder::{GraphBuilder, Tensor};
+    pub use graphc_ir::graph::Graph;
+    pub use graphc_ir::mesh::Placement;
+    pub use graphc_ir::nn;
+    pub use graphc_ir::ops::Init;
+    pub use graphc_ir::plan::{
+        AdamOptions, CompileOptions, Loss, Optimizer, Pin, Plan, Schedule, Strategy,
+    };
+    pub use graphc_ir::sbp::{NdSbp, Sbp};
+    pub use graphc_ir::types::DType;
+    pub use graphc_runtime::{GlobalTensor, HostTensor, Session, SessionOptions};
+}

@@ -1,2 +1,20 @@
-//! p
-fn main(){}
+//! The command line: `graphc compile | inspect | verify | simulate | run | train`.
+//!
+//! Exit status 0; 1 with a diagnostic on standard error; 2 for a wrong command line. Standard output is the result
+//! alone; progress goes to standard error, and only to a terminal.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+mod cli;
+
+fn main() -> ExitCode {
+    match cli::run(cli::args::Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

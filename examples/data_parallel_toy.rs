@@ -1,0 +1,48 @@
+//! Data-parallel training by SBP: two ranks with two samples each, squared error summed per rank, gradients averaged
+//! over the ranks, 500 steps of SGD. The weights become [[2], [3]].
+//!
+//!     cargo run --release --example data_parallel_toy
+
+use std::time::Instant;
+
+use graphc::prelude::*;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let g = GraphBuilder::new("toy");
+    let x = g.input("x", DType::F32, [4, 2]).pin("S(0)".parse()?);
+    let y = g.input("y", DType::F32, [4, 1]).pin("S(0)".parse()?);
+    let w = g.variable("w", DType::F32, [2, 1], Init::Fill(0.0.into())).pin("B".parse()?);
+    let error = x.matmul(&w) - y;
+    // The sum over both ranks' samples, averaged over the ranks: gradients come out averaged.
+    g.output("loss", &(&error * &error).sum(&[0, 1], false).scale(0.5));
+
+    let options = CompileOptions {
+        mesh: vec![2],
+        optimizer: Some(Optimizer::Sgd {
+            lr: 0.01,
+            momentum: 0.0,
+            nesterov: false,
+            weight_decay: 0.0,
+        }),
+        ..CompileOptions::default()
+    };
+    let plan = compile(g.finish()?, &options, &preset("cpu").ok_or("no preset")?, None)?.plan;
+    print!("{}", graphc::report::summary(&plan));
+
+    let session = Session::new(&plan, &BTreeMap::new(), SessionOptions::default())?;
+    let feeds = BTreeMap::from([
+        ("x".into(), HostTensor::from_f32(&[4, 2], &[1., 2., 2., 3., 4., 6., 3., 1.])),
+        ("y".into(), HostTensor::from_f32(&[4, 1], &[8., 13., 26., 9.])),
+    ]);
+    let start = Instant::now();
+    let mut last = None;
+    for _ in 0..500 {
+        last = Some(session.step(feeds.clone())?);
+    }
+    let loss = last.ok_or("no step")?.wait()?["loss"].as_f32()?[0];
+    let elapsed = start.elapsed();
+    let w = session.variable("w")?.as_f32()?.to_vec();
+    println!("500 steps in {:.1} ms, loss {loss:.2e}, w = {w:?}", elapsed.as_secs_f64() * 1e3);
+    assert!((w[0] - 2.0).abs() < 1e-3 && (w[1] - 3.0).abs() < 1e-3);
+    Ok(())
+}

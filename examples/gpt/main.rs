@@ -1,0 +1,158 @@
+//! Trains a small GPT on a text, on four CPU ranks laid out as two pipeline stages of two ranks each, with a plan that
+//! the planner makes. Shows the plan, the loss on held-out text against a bigram model, text that the model writes
+//! before and after, and leaves plan.json and the weights.
+//!
+//!     cargo run --release --example gpt -- [TEXT] [--mesh 4 --stages 2 --microbatches 4 --steps 600 ..]
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+use graphc::prelude::*;
+use graphc::report;
+use graphc::runtime::StepHandle;
+use indicatif::{ProgressBar, ProgressStyle};
+
+mod corpus;
+mod model;
+
+use corpus::Corpus;
+use model::{Config, Model};
+
+/// Trains a small GPT on a text.
+#[derive(Parser)]
+struct Args {
+    /// The text; by default The Devil's Dictionary (Ambrose Bierce, 1911; public domain)
+    text: Option<PathBuf>,
+    /// Ranks, row-major
+    #[arg(long, default_value = "4")]
+    mesh: String,
+    /// Pipeline stages
+    #[arg(long, default_value_t = 2)]
+    stages: usize,
+    /// Microbatches per step
+    #[arg(long, default_value_t = 4)]
+    microbatches: usize,
+    /// Training steps
+    #[arg(long, default_value_t = 500)]
+    steps: u64,
+    /// Sequences per step
+    #[arg(long, default_value_t = 32)]
+    batch: usize,
+    /// Learning rate
+    #[arg(long, default_value_t = 2e-3)]
+    lr: f64,
+    /// Seed of initial weights and sampled batches
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Where plan.json and weights.safetensors go
+    #[arg(long, default_value = "target/gpt")]
+    out: PathBuf,
+    /// Characters of sampled text
+    #[arg(long, default_value_t = 240)]
+    sample: usize,
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    let text = match &args.text {
+        Some(path) => std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read {} as text", path.display()))?,
+        None => include_str!("../data/devils_dictionary.txt").to_string(),
+    };
+    let corpus = Corpus::new(&text)?;
+    let config = Config { vocabulary: corpus.vocabulary(), ..Config::default() };
+    ensure!(args.batch > 0 && args.steps > 0, "--batch and --steps are at least 1");
+    corpus.check_length(config.sequence)?;
+
+    let options = options(&args)?;
+    let compiled = compile(config.training_graph(args.batch)?, &options, &cpu()?, None)?;
+    let plan = compiled.plan;
+    print!("{}", report::summary(&plan));
+    std::fs::create_dir_all(&args.out)
+        .with_context(|| format!("cannot make {}", args.out.display()))?;
+    let plan_path = args.out.join("plan.json");
+    graphc::runtime::data::write_file(&plan_path, graphc::compiler::check::write_plan(&plan).as_bytes())?;
+
+    let session = Session::new(
+        &plan,
+        &BTreeMap::new(),
+        SessionOptions { seed: args.seed, ..SessionOptions::default() },
+    )?;
+    let mut model = Model::new(config, args.batch, args.seed)?;
+    let parameters = config.parameter_names()?;
+    model.load(&session, &parameters)?;
+    let before = (model.loss(&corpus)?, model.sample(&corpus, args.sample)?);
+    let start = Instant::now();
+    train(&session, &corpus, &args, config.sequence)?;
+    println!("trained {} steps in {:.1} s", args.steps, start.elapsed().as_secs_f64());
+    model.load(&session, &parameters)?;
+    let after = (model.loss(&corpus)?, model.sample(&corpus, args.sample)?);
+
+    let weights_path = args.out.join("weights.safetensors");
+    graphc::runtime::data::save_safetensors(&weights_path, &variables(&session, &parameters)?)?;
+    let bigram = corpus.bigram_loss();
+    println!("\n-- before training\n{}\n-- after training\n{}\n--", before.1, after.1);
+    println!("held-out loss: {:.3} before, {:.3} after; smoothed bigram model {bigram:.3}", before.0, after.0);
+    println!("wrote {} and {}", plan_path.display(), weights_path.display());
+    Ok(())
+}
+
+fn cpu() -> Result<graphc::ir::plan::Cluster> {
+    preset("cpu").context("the preset `cpu` exists")
+}
+
+fn options(args: &Args) -> Result<CompileOptions> {
+    let mesh = args.mesh.split('x').map(str::parse).collect::<Result<Vec<usize>, _>>();
+    Ok(CompileOptions {
+        mesh: mesh.ok().context("write --mesh as 4 or 2x2")?,
+        stages: args.stages,
+        microbatches: args.microbatches,
+        optimizer: Some(Optimizer::AdamW(AdamOptions {
+            lr: args.lr,
+            beta1: 0.9,
+            beta2: 0.99,
+            eps: 1e-8,
+            weight_decay: 0.01,
+        })),
+        ..CompileOptions::default()
+    })
+}
+
+/// Trains with a few steps under way at once.
+fn train(session: &Session, corpus: &Corpus, args: &Args, sequence: usize) -> Result<()> {
+    let bar = ProgressBar::new(args.steps);
+    bar.set_style(ProgressStyle::with_template("{bar:32} {pos}/{len} steps, {msg} [{elapsed}]")?);
+    let start = Instant::now();
+    let mut under_way: VecDeque<StepHandle> = VecDeque::new();
+    let mut finished = 0;
+    let mut finish = |handle: StepHandle| -> Result<()> {
+        let loss = handle.wait()?["loss"].as_f32()?[0];
+        finished += 1;
+        let tokens = (finished * args.batch * sequence) as f64 / start.elapsed().as_secs_f64();
+        bar.set_message(format!("loss {loss:.3}, {tokens:.0} tokens/s"));
+        bar.inc(1);
+        Ok(())
+    };
+    for step in 0..args.steps {
+        let (ids, labels) = corpus.batch(args.seed, step, args.batch, sequence);
+        let shape = [args.batch, sequence];
+        let feeds = BTreeMap::from([
+            ("ids".to_string(), HostTensor::from_i64(&shape, &ids)),
+            ("labels".to_string(), HostTensor::from_i64(&shape, &labels)),
+        ]);
+        under_way.push_back(session.step(feeds)?);
+        if under_way.len() > 4 {
+            under_way.pop_front().map(&mut finish).transpose()?;
+        }
+    }
+    under_way.into_iter().try_for_each(&mut finish)?;
+    bar.finish();
+    Ok(())
+}
+
+fn variables(session: &Session, names: &[String]) -> Result<BTreeMap<String, HostTensor>> {
+    names.iter().map(|name| Ok((name.clone(), session.variable(name)?))).collect()
+}

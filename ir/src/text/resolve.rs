@@ -1,0 +1,540 @@
+//! From statements to a graph: names become ids, extents numbers, attributes payloads, and types are inferred.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Map, Value as Json};
+
+use super::error::{ParseError, ParseErrors};
+use super::lex::{Label, Span};
+use super::suggest::nearest;
+use super::syntax::{Attribute, Dim, Factor, Literal, NodeText, Statement, TypeText, statements};
+use crate::graph::{Graph, Output, Source};
+use crate::ids::{StageId, ValueId};
+use crate::op::Op;
+use crate::types::TensorType;
+
+/// The graph of a text without symbolic extents.
+///
+/// # Errors
+/// All that does not fit, with lines and columns.
+///
+/// ```
+/// let text = "graph @g {\n  %x = input \"x\" : f32[2, 3]\n  return \"out\" = %x\n}\n";
+/// let graph = graphc_ir::text::parse(text)?;
+/// assert_eq!(graphc_ir::text::print(&graph), text);
+/// # Ok::<(), graphc_ir::text::ParseErrors>(())
+/// ```
+pub fn parse(text: &str) -> Result<Graph, ParseErrors> {
+    parse_with(text, &BTreeMap::new())
+}
+
+/// The graph of a text, with these values for its symbolic extents.
+///
+/// # Errors
+/// All that does not fit, with lines and columns; an extent without a value is named.
+pub fn parse_with(text: &str, dims: &BTreeMap<String, usize>) -> Result<Graph, ParseErrors> {
+    let (statements, errors) = statements(text);
+    let unreadable = errors.iter().map(|error| error.line).collect();
+    let mut resolver = Resolver { errors, dims, unreadable, ..Resolver::new(dims) };
+    resolver.declare(&statements);
+    for (line, statement) in &statements {
+        if let Err(error) = resolver.statement(*line, statement) {
+            resolver.errors.push(error);
+        }
+    }
+    resolver.closing(text);
+    if resolver.errors.is_empty() {
+        return Ok(resolver.graph);
+    }
+    Err(ParseErrors::new(text, resolver.errors))
+}
+
+/// The symbolic extents of a text, in order of appearance.
+pub fn symbols(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for (_, statement) in statements(text).0 {
+        let Statement::Node(node) = statement else { continue };
+        node.attributes.iter().for_each(|attribute| literal_symbols(&attribute.value, &mut found));
+        for dim in node.types.iter().flatten().flat_map(|ty| &ty.shape) {
+            dim_symbols(dim, &mut found);
+        }
+    }
+    found
+}
+
+/// The name of the first input's first extent, where that is one name: the batch.
+pub fn batch_symbol(text: &str) -> Option<String> {
+    let statements = statements(text).0;
+    let input = statements.iter().find_map(|(_, statement)| match statement {
+        Statement::Node(node) if node.op.0 == "input" => Some(node),
+        _ => None,
+    })?;
+    match input.types.as_ref()?.first()?.shape.first()?.factors.as_slice() {
+        [Factor::Symbol(name, _)] => Some(name.clone()),
+        _ => None,
+    }
+}
+
+fn literal_symbols(literal: &Literal, found: &mut Vec<String>) {
+    match literal {
+        Literal::Json(_) => {}
+        Literal::Dim(dim) => dim_symbols(dim, found),
+        Literal::Array(items, _) => items.iter().for_each(|item| literal_symbols(item, found)),
+        Literal::Object(entries) => entries.iter().for_each(|(_, v)| literal_symbols(v, found)),
+    }
+}
+
+fn dim_symbols(dim: &Dim, found: &mut Vec<String>) {
+    for factor in &dim.factors {
+        if let Factor::Symbol(name, _) = factor
+            && !found.contains(name)
+        {
+            found.push(name.clone());
+        }
+    }
+}
+
+/// A tensor has fewer elements than this, so that no later sum or product overflows.
+const MOST_ELEMENTS: usize = 1 << 48;
+
+struct Resolver<'a> {
+    graph: Graph,
+    dims: &'a BTreeMap<String, usize>,
+    errors: Vec<ParseError>,
+    /// Values by what they are called; `None` where the node that makes them did not fit.
+    values: BTreeMap<Label, Option<ValueId>>,
+    /// The line of each definition, to tell "later" from "nowhere".
+    definitions: BTreeMap<Label, usize>,
+    /// Lines that could not be read: what is not defined may stand there.
+    unreadable: BTreeSet<usize>,
+    outputs: BTreeSet<String>,
+    opened: bool,
+    closed: bool,
+}
+
+impl<'a> Resolver<'a> {
+    fn new(dims: &'a BTreeMap<String, usize>) -> Self {
+        Self {
+            graph: Graph::default(),
+            dims,
+            errors: Vec::new(),
+            values: BTreeMap::new(),
+            definitions: BTreeMap::new(),
+            unreadable: BTreeSet::new(),
+            outputs: BTreeSet::new(),
+            opened: false,
+            closed: false,
+        }
+    }
+
+    fn declare(&mut self, statements: &[(usize, Statement)]) {
+        for (line, statement) in statements {
+            if let Statement::Node(node) = statement {
+                for (label, _) in &node.results {
+                    self.definitions.entry(label.clone()).or_insert(*line);
+                }
+            }
+        }
+    }
+
+    fn statement(&mut self, line: usize, statement: &Statement) -> Result<(), ParseError> {
+        let start = Span { line, column: 1, length: 1 };
+        if let Statement::Graph(name) = statement {
+            if std::mem::replace(&mut self.opened, true) {
+                return Err(start.error("a text holds one graph"));
+            }
+            self.graph.name.clone_from(name);
+            return Ok(());
+        }
+        if !std::mem::replace(&mut self.opened, true) && self.unreadable.is_empty() {
+            return Err(start.error("expected `graph @name {` first"));
+        }
+        if self.closed {
+            return Err(start.error("nothing may follow the `}` of the graph"));
+        }
+        match statement {
+            Statement::Graph(_) => {}
+            Statement::Stage { index, span, placement } => {
+                if *index != self.graph.stages.len() {
+                    let expected = self.graph.stages.len();
+                    return Err(
+                        span.error(format!("stages stand in order: expected stage {expected}"))
+                    );
+                }
+                self.graph.stages.push(placement.clone());
+            }
+            Statement::Node(node) => self.node(line, node),
+            Statement::Return(outputs) => self.outputs(outputs),
+            Statement::End => self.closed = true,
+        }
+        Ok(())
+    }
+
+    fn closing(&mut self, text: &str) {
+        let (line, last) = text.lines().enumerate().last().map_or((1, ""), |(i, l)| (i + 1, l));
+        let end = Span { line, column: last.chars().count() + 1, length: 1 };
+        if !self.opened && self.errors.is_empty() {
+            self.errors.push(end.error("expected `graph @name {`"));
+        } else if !self.closed && self.errors.is_empty() {
+            self.errors.push(end.error("the graph has no end: a `}` is missing"));
+        }
+    }
+
+    fn outputs(&mut self, outputs: &[(String, Span, Label, Span)]) {
+        for (name, name_span, label, span) in outputs {
+            if !self.outputs.insert(name.clone()) {
+                self.errors.push(name_span.error(format!("there is another output `{name}`")));
+            }
+            match self.value(label, *span) {
+                Ok(Some(value)) => self.graph.outputs.push(Output { name: name.clone(), value }),
+                Ok(None) => {}
+                Err(error) => self.errors.push(error),
+            }
+        }
+    }
+
+    fn value(&self, label: &Label, span: Span) -> Result<Option<ValueId>, ParseError> {
+        if let Some(value) = self.values.get(label) {
+            return Ok(*value);
+        }
+        if let Some(line) = self.definitions.get(label) {
+            return Err(
+                span.error(format!("the value is used before it is defined, in line {line}"))
+            );
+        }
+        if !self.unreadable.is_empty() {
+            return Ok(None);
+        }
+        let (Label::Name(name) | Label::Number(name)) = label;
+        let names = self.values.keys().filter_map(|label| match label {
+            Label::Name(name) => Some(name.as_str()),
+            Label::Number(_) => None,
+        });
+        let hint = nearest(name, names).map(|near| format!(": did you mean `%{near}`?"));
+        Err(span.error(format!("no value has this name{}", hint.unwrap_or_default())))
+    }
+
+    fn node(&mut self, line: usize, node: &NodeText) {
+        let made = self.push(line, node);
+        let ids = match made {
+            Ok(ids) => ids,
+            Err(errors) => {
+                self.errors.extend(errors);
+                None
+            }
+        };
+        for (index, (label, span)) in node.results.iter().enumerate() {
+            let id = ids.as_ref().and_then(|ids| ids.get(index)).copied();
+            if self.values.contains_key(label) {
+                self.errors.push(span.error("the name is taken"));
+                continue;
+            }
+            self.values.insert(label.clone(), id);
+            if let (Label::Name(name), Some(id)) = (label, id) {
+                self.graph.values[id.index()].name = Some(name.clone());
+            }
+        }
+    }
+
+    /// The results of the node; `None` where it takes what did not fit before.
+    fn push(
+        &mut self,
+        line: usize,
+        node: &NodeText,
+    ) -> Result<Option<Vec<ValueId>>, Vec<ParseError>> {
+        let mut errors = Vec::new();
+        let mut operands = Vec::new();
+        for (label, span) in &node.operands {
+            match self.value(label, *span) {
+                Ok(value) => operands.push(value),
+                Err(error) => errors.push(error),
+            }
+        }
+        let types = self.types(node, &mut errors);
+        let op = self.op(node, types.as_deref(), &mut errors);
+        if let Some((stage, span)) = node.stage
+            && stage >= self.graph.stages.len()
+        {
+            errors.push(
+                span.error(format!("stage {stage} is not declared: write `stage {stage}` above")),
+            );
+        }
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        let (Some(op), Some(operands)) = (op, operands.into_iter().collect::<Option<Vec<_>>>())
+        else {
+            return Ok(None);
+        };
+        self.append(line, node, op, operands, types).map(Some).map_err(|error| vec![error])
+    }
+
+    fn append(
+        &mut self,
+        line: usize,
+        node: &NodeText,
+        op: Op,
+        operands: Vec<ValueId>,
+        types: Option<Vec<TensorType>>,
+    ) -> Result<Vec<ValueId>, ParseError> {
+        let column = node.results[0].1.column;
+        let source = Source::Text { line: line as u32, column: column as u32 };
+        let (nodes, values) = (self.graph.nodes.len(), self.graph.values.len());
+        let id = self
+            .graph
+            .push(op, operands, source)
+            .map_err(|error| node.op.1.error(error.to_string()))?;
+        let results = self.graph.node(id).results.clone();
+        if let Err(error) = self.annotate(id.index(), node, &results, types) {
+            // What does not fit is taken back, so that the graph holds only what was accepted.
+            self.graph.nodes.truncate(nodes);
+            self.graph.values.truncate(values);
+            return Err(error);
+        }
+        Ok(results)
+    }
+
+    fn annotate(
+        &mut self,
+        index: usize,
+        node: &NodeText,
+        results: &[ValueId],
+        types: Option<Vec<TensorType>>,
+    ) -> Result<(), ParseError> {
+        let last = node.results.len() - 1;
+        if node.results.len() != results.len() {
+            let span = node.results[0].1.to(node.results[last].1);
+            let (op, count, found) = (&node.op.0, results.len(), node.results.len());
+            return Err(span.error(format!("{op} has {count} results here, not {found}")));
+        }
+        for (&id, name) in results.iter().zip(&node.results) {
+            if elements(&self.graph.value(id).ty.shape).is_none() {
+                return Err(name.1.error("the result has too many elements"));
+            }
+        }
+        self.check_types(results, node, types.as_deref().unwrap_or_default())?;
+        if let Some((pins, span)) = &node.pins {
+            if pins.len() != results.len() {
+                return Err(span.error(format!(
+                    "{} pins for {} results",
+                    pins.len(),
+                    results.len()
+                )));
+            }
+            for (&id, pin) in results.iter().zip(pins) {
+                self.graph.values[id.index()].pin.clone_from(pin);
+            }
+        }
+        self.graph.nodes[index].stage = node.stage.map(|(stage, _)| StageId::new(stage));
+        self.graph.nodes[index].placement.clone_from(&node.placement);
+        Ok(())
+    }
+
+    fn check_types(
+        &self,
+        results: &[ValueId],
+        node: &NodeText,
+        types: &[TensorType],
+    ) -> Result<(), ParseError> {
+        let Some(texts) = &node.types else { return Ok(()) };
+        if types.len() != results.len() {
+            let span = texts[0].span.to(texts[texts.len() - 1].span);
+            let (given, results) = (types.len(), results.len());
+            return Err(span.error(format!("{given} types for {results} results")));
+        }
+        for ((&id, given), text) in results.iter().zip(types).zip(texts) {
+            let inferred = &self.graph.value(id).ty;
+            if given != inferred {
+                let op = &node.op.0;
+                return Err(text.span.error(format!("{op} gives {inferred} here, not {given}")));
+            }
+        }
+        Ok(())
+    }
+
+    fn types(&self, node: &NodeText, errors: &mut Vec<ParseError>) -> Option<Vec<TensorType>> {
+        let mut types = Vec::new();
+        for text in node.types.as_ref()? {
+            match self.ty(text) {
+                Ok(ty) => types.push(ty),
+                Err(error) => errors.push(error),
+            }
+        }
+        Some(types)
+    }
+
+    fn ty(&self, text: &TypeText) -> Result<TensorType, ParseError> {
+        let shape = text.shape.iter().map(|dim| self.extent(dim)).collect::<Result<Vec<_>, _>>()?;
+        if elements(&shape).is_none() {
+            return Err(text.span.error("the type has too many elements"));
+        }
+        Ok(TensorType::new(text.dtype, shape))
+    }
+
+    fn extent(&self, dim: &Dim) -> Result<usize, ParseError> {
+        let mut product = 1usize;
+        for factor in &dim.factors {
+            let value = match factor {
+                Factor::Number(number) => *number,
+                Factor::Symbol(name, span) => {
+                    *self.dims.get(name).ok_or_else(|| span.error(unbound(name)))?
+                }
+            };
+            product = product
+                .checked_mul(value)
+                .filter(|&product| product < MOST_ELEMENTS)
+                .ok_or_else(|| dim.span.error("the extent is too large"))?;
+        }
+        Ok(product)
+    }
+
+    fn json(&self, literal: &Literal) -> Result<Json, ParseError> {
+        Ok(match literal {
+            Literal::Json(json) => json.clone(),
+            Literal::Dim(dim) => self.extent(dim)?.into(),
+            Literal::Array(items, _) => {
+                Json::Array(items.iter().map(|item| self.json(item)).collect::<Result<_, _>>()?)
+            }
+            Literal::Object(entries) => {
+                let entry = |(key, value): &(String, Literal)| Ok((key.clone(), self.json(value)?));
+                Json::Object(entries.iter().map(entry).collect::<Result<_, _>>()?)
+            }
+        })
+    }
+
+    /// The op of a node; errors are kept in `errors`.
+    fn op(
+        &self,
+        node: &NodeText,
+        types: Option<&[TensorType]>,
+        errors: &mut Vec<ParseError>,
+    ) -> Option<Op> {
+        let before = errors.len();
+        let (op, span) = &node.op;
+        let names = op_names();
+        if !names.contains(op) {
+            let hint = nearest(op, names.iter().map(String::as_str));
+            let hint = hint.map(|near| format!(": did you mean `{near}`?")).unwrap_or_default();
+            errors.push(span.error(format!("there is no op `{op}`{hint}")));
+            return None;
+        }
+        let mut payload = Map::new();
+        payload.insert("op".into(), op.as_str().into());
+        if let Some((name, _)) = &node.name {
+            payload.insert("name".into(), name.as_str().into());
+        }
+        if let Some([ty, ..]) = types {
+            payload.insert("ty".into(), serde_json::to_value(ty).unwrap_or_default());
+        }
+        for attribute in &node.attributes {
+            if let Err(error) = self.attribute(attribute, &mut payload) {
+                errors.push(error);
+            }
+        }
+        if errors.len() > before {
+            return None;
+        }
+        finish_op(node, payload).map_err(|error| errors.push(error)).ok()
+    }
+
+    fn attribute(
+        &self,
+        attribute: &Attribute,
+        payload: &mut Map<String, Json>,
+    ) -> Result<(), ParseError> {
+        let Attribute { key, span, value } = attribute;
+        let json = self.json(value)?;
+        if key == "shape"
+            && let (Json::Array(items), Literal::Array(_, at)) = (&json, value)
+        {
+            let extents: Vec<usize> =
+                items.iter().filter_map(|item| item.as_u64()).map(|item| item as usize).collect();
+            if elements(&extents).is_none() {
+                return Err(at.error("the shape has too many elements"));
+            }
+        }
+        if matches!(key.as_str(), "op" | "ty") || payload.insert(key.clone(), json).is_some() {
+            return Err(span.error(format!("`{key}` cannot be given here")));
+        }
+        Ok(())
+    }
+}
+
+/// The number of elements; `None` where it is too large, even with dims of extent 0 left out.
+fn elements(shape: &[usize]) -> Option<usize> {
+    let product = shape.iter().filter(|&&extent| extent > 0);
+    product.copied().try_fold(1usize, usize::checked_mul).filter(|&n| n < MOST_ELEMENTS)
+}
+
+fn unbound(name: &str) -> String {
+    format!("the extent `{name}` has no value: give it with --batch or --dim {name}=VALUE")
+}
+
+/// The names of all ops. serde lists them when it is asked for one that there is not.
+fn op_names() -> Vec<String> {
+    let message = match serde_json::from_value::<Op>(serde_json::json!({ "op": "" })) {
+        Ok(_) => String::new(),
+        Err(error) => error.to_string(),
+    };
+    message.split('`').skip(3).step_by(2).map(String::from).collect()
+}
+
+/// The payload as an op. A truth value that is missing is false; what the op does not know is an error.
+fn finish_op(node: &NodeText, mut payload: Map<String, Json>) -> Result<Op, ParseError> {
+    let op = loop {
+        let error = match serde_json::from_value::<Op>(Json::Object(payload.clone())) {
+            Ok(op) => break op,
+            Err(error) => error.to_string(),
+        };
+        let missing = error.strip_prefix("missing field `").and_then(|rest| rest.split('`').next());
+        match missing {
+            Some(key) if !payload.contains_key(key) => {
+                payload.insert(key.into(), Json::Bool(false));
+                if let Err(next) = serde_json::from_value::<Op>(Json::Object(payload.clone()))
+                    && !next.to_string().starts_with("missing field")
+                {
+                    return Err(missing_error(node, key));
+                }
+            }
+            _ => return Err(payload_error(node, &error)),
+        }
+    };
+    known_attributes(node, &op)?;
+    Ok(op)
+}
+
+fn missing_error(node: &NodeText, key: &str) -> ParseError {
+    let (op, span) = &node.op;
+    let what = match key {
+        "ty" => "a type, e.g. : f32[4, 8]".to_string(),
+        "name" => format!("a name in quotes, e.g. {op} \"x\""),
+        _ => format!("the attribute `{key}`"),
+    };
+    span.error(format!("{op} needs {what}"))
+}
+
+fn payload_error(node: &NodeText, message: &str) -> ParseError {
+    let spans = node.attributes.iter().map(|attribute| attribute.span);
+    let (first, last) = (spans.clone().next(), spans.last());
+    let span = first.zip(last).map_or(node.op.1, |(first, last)| first.to(last));
+    span.error(format!("{}: {message}", node.op.0))
+}
+
+fn known_attributes(node: &NodeText, op: &Op) -> Result<(), ParseError> {
+    let Ok(Json::Object(known)) = serde_json::to_value(op) else { return Ok(()) };
+    if let Some((_, span)) = node.name.as_ref().filter(|_| !known.contains_key("name")) {
+        return Err(span.error(format!("{} has no name", node.op.0)));
+    }
+    let own: Vec<&str> = known
+        .keys()
+        .map(String::as_str)
+        .filter(|key| !matches!(*key, "op" | "ty" | "name"))
+        .collect();
+    for Attribute { key, span, .. } in &node.attributes {
+        if !known.contains_key(key) {
+            let has = if own.is_empty() { "none".into() } else { own.join(", ") };
+            return Err(span.error(format!("{} has no attribute `{key}`; it has {has}", node.op.0)));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,323 @@
+//! The command line: what is said, not what is done.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use graphc_ir::plan::{Loss, Schedule, Strategy};
+
+/// A static-graph compiler for distributed deep learning.
+#[derive(Parser)]
+#[command(name = "graphc", version, about, max_term_width = 100)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Subcommand)]
+pub enum Command {
+    /// Plan a model for a mesh and write the plan
+    Compile(CompileArgs),
+    /// Show what is where in a plan: tensors, layouts, programs, boxing, memory
+    Inspect(InspectArgs),
+    /// Check every invariant of a plan, its objective and bound recomputed; with MODEL, that it computes the same
+    Verify(VerifyArgs),
+    /// Run a plan on the null device: step time, bubble, peak memory
+    Simulate(SimulateArgs),
+    /// Run inference
+    Run(RunArgs),
+    /// Train
+    Train(TrainArgs),
+}
+
+/// `graphc compile`
+#[derive(Args)]
+pub struct CompileArgs {
+    /// The model: .onnx or .gir
+    pub model: PathBuf,
+    /// Where the plan goes; without it nothing is written
+    #[arg(short, long, value_name = "PLAN")]
+    pub output: Option<PathBuf>,
+    /// Print the graph after this pass, as text, and stop
+    #[arg(long, value_name = "after:PASS", value_parser = emit)]
+    pub emit: Option<String>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub shared: SharedArgs,
+}
+
+/// `graphc inspect`
+#[derive(Args)]
+pub struct InspectArgs {
+    /// The plan
+    pub plan: PathBuf,
+    /// Form of what is printed
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
+/// `graphc verify`
+#[derive(Args)]
+pub struct VerifyArgs {
+    /// The plan
+    pub plan: PathBuf,
+    /// The model that it must compute the same as
+    pub model: Option<PathBuf>,
+}
+
+/// `graphc simulate`
+#[derive(Args)]
+pub struct SimulateArgs {
+    /// The plan
+    pub plan: PathBuf,
+    /// Write a trace (Chrome's JSON, which Perfetto reads)
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+    /// Form of what is printed
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
+/// `graphc run`
+#[derive(Args)]
+pub struct RunArgs {
+    /// The model (.onnx, .gir) or a plan (.json)
+    pub model: PathBuf,
+    /// The inputs: a safetensors file with one tensor per graph input
+    #[arg(long, value_name = "FILE")]
+    pub inputs: PathBuf,
+    /// Where the outputs go: a safetensors file
+    #[arg(long, value_name = "FILE")]
+    pub outputs: PathBuf,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub shared: SharedArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub runtime: RuntimeArgs,
+}
+
+/// `graphc train`
+#[derive(Args)]
+pub struct TrainArgs {
+    /// The model (.onnx, .gir) or a plan (.json)
+    pub model: PathBuf,
+    /// The data: a safetensors file with one tensor per graph input, and `labels` or `target`
+    #[arg(long, value_name = "FILE")]
+    pub data: PathBuf,
+    /// Number of steps
+    #[arg(long)]
+    pub steps: u64,
+    /// Where losses go: one JSON object a line and step
+    #[arg(long, value_name = "FILE")]
+    pub metrics: Option<PathBuf>,
+    /// Where the trained weights go: a safetensors file with the model's names
+    #[arg(long, value_name = "FILE")]
+    pub weights: Option<PathBuf>,
+    /// Where the outputs of the last step go: a safetensors file
+    #[arg(long, value_name = "FILE")]
+    pub outputs: Option<PathBuf>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub shared: SharedArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub runtime: RuntimeArgs,
+}
+
+/// Options of execution.
+#[derive(Args)]
+pub struct RuntimeArgs {
+    /// Seed of initial parameters and dropout
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Threads of each rank; default: the cores shared by the ranks
+    #[arg(long)]
+    pub threads: Option<usize>,
+    /// Seconds after which a rank that waits gives up
+    #[arg(long, default_value_t = 300.0)]
+    pub timeout: f64,
+}
+
+/// Options that compile, run and train share.
+#[derive(Args, Clone)]
+pub struct SharedArgs {
+    /// The machines: a preset (cpu, p3.16xlarge, dgx-a100, dgx-a100-4hdr, dgx-h100, h200) or a TOML file
+    #[arg(long, default_value = "cpu", value_name = "NAME|FILE.toml")]
+    pub cluster: String,
+    /// All ranks of the job, row-major: 4 or 2x4
+    #[arg(long, default_value = "1", value_parser = mesh)]
+    pub mesh: Mesh,
+    /// Pipeline stages; divides the first axis of the mesh
+    #[arg(long, default_value_t = 1, value_parser = positive)]
+    pub stages: usize,
+    /// Parts of a step's batch, gradients accumulated
+    #[arg(long, default_value_t = 1, value_parser = positive)]
+    pub microbatches: usize,
+    /// Order of microbatches: 1f1b or gpipe
+    #[arg(long, default_value = "1f1b", value_parser = schedule)]
+    pub schedule: Schedule,
+    /// Value of a symbolic first dim of the model
+    #[arg(long)]
+    pub batch: Option<usize>,
+    /// Value of another symbolic dim
+    #[arg(long = "dim", value_name = "NAME=VALUE", value_parser = dim)]
+    pub dims: Vec<(String, usize)>,
+    /// Loss on the first output
+    #[arg(long, value_enum)]
+    pub loss: Option<LossName>,
+    /// Optimizer
+    #[arg(long, value_enum)]
+    pub optimizer: Option<OptimizerName>,
+    /// Learning rate
+    #[arg(long)]
+    pub lr: Option<f64>,
+    /// Momentum of SGD
+    #[arg(long)]
+    pub momentum: Option<f64>,
+    /// Nesterov's momentum
+    #[arg(long)]
+    pub nesterov: bool,
+    /// Weight decay
+    #[arg(long)]
+    pub weight_decay: Option<f64>,
+    /// Adam's decay of the first moment
+    #[arg(long)]
+    pub beta1: Option<f64>,
+    /// Adam's decay of the second moment
+    #[arg(long)]
+    pub beta2: Option<f64>,
+    /// Adam's addend to the root of the second moment
+    #[arg(long)]
+    pub eps: Option<f64>,
+    /// How layouts are chosen: auto is the planner, the others are fixed plans to compare with
+    #[arg(long, default_value = "auto", value_parser = strategy)]
+    pub strategy: Strategy,
+    /// Ask for a layout: NAME=S(0),B with one SBP per mesh axis; * matches any characters
+    #[arg(long = "pin", value_name = "NAME=SBP")]
+    pub pins: Vec<String>,
+    /// Weights that are not trained, by pattern
+    #[arg(long, value_name = "PATTERN")]
+    pub freeze: Vec<String>,
+    /// Weights that are trained, by pattern
+    #[arg(long, value_name = "PATTERN")]
+    pub train: Vec<String>,
+    /// Memory per rank, e.g. 16GiB; default the device's
+    #[arg(long, value_parser = bytes)]
+    pub memory: Option<u64>,
+    /// Form of what is printed
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
+/// A mesh of the command line.
+#[derive(Clone, Debug)]
+pub struct Mesh(pub Vec<usize>);
+
+/// Form of what is printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people
+    #[default]
+    Text,
+    /// For programs
+    Json,
+}
+
+/// Names of losses.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum LossName {
+    /// Cross entropy of logits and integer labels
+    CrossEntropy,
+    /// Negative log likelihood of log-probabilities
+    Nll,
+    /// Mean squared error
+    Mse,
+    /// The sum of the output
+    Sum,
+}
+
+impl From<LossName> for Loss {
+    fn from(name: LossName) -> Self {
+        match name {
+            LossName::CrossEntropy => Self::CrossEntropy,
+            LossName::Nll => Self::Nll,
+            LossName::Mse => Self::Mse,
+            LossName::Sum => Self::Sum,
+        }
+    }
+}
+
+/// Names of optimizers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OptimizerName {
+    /// Stochastic gradient descent
+    Sgd,
+    /// Adam
+    Adam,
+    /// AdamW
+    Adamw,
+}
+
+fn mesh(text: &str) -> Result<Mesh, String> {
+    let axes: Option<Vec<usize>> = text.split('x').map(|axis| axis.parse().ok()).collect();
+    match axes {
+        Some(axes) if !axes.contains(&0) => Ok(Mesh(axes)),
+        _ => Err("write a mesh as 4 or 2x4".into()),
+    }
+}
+
+fn positive(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) | Err(_) => Err("write a number of at least 1".into()),
+        Ok(value) => Ok(value),
+    }
+}
+
+fn schedule(text: &str) -> Result<Schedule, String> {
+    match text {
+        "1f1b" => Ok(Schedule::OneForwardOneBackward),
+        "gpipe" => Ok(Schedule::Gpipe),
+        _ => Err("schedules are 1f1b and gpipe".into()),
+    }
+}
+
+fn strategy(text: &str) -> Result<Strategy, String> {
+    match text {
+        "auto" => Ok(Strategy::Auto),
+        "data" => Ok(Strategy::Data),
+        "zero1" => Ok(Strategy::Zero1),
+        "zero2" => Ok(Strategy::Zero2),
+        "zero3" => Ok(Strategy::Zero3),
+        _ => Err("strategies are auto, data, zero1, zero2 and zero3".into()),
+    }
+}
+
+fn dim(text: &str) -> Result<(String, usize), String> {
+    let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
+    let value = value.parse().map_err(|_| format!("`{value}` is no extent"))?;
+    Ok((name.into(), value))
+}
+
+fn emit(text: &str) -> Result<String, String> {
+    text.strip_prefix("after:").map(String::from).ok_or_else(|| "write after:PASS".into())
+}
+
+fn bytes(text: &str) -> Result<u64, String> {
+    let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let scale: f64 = match unit.trim() {
+        "" | "B" => 1.0,
+        "kB" | "KB" => 1e3,
+        "MB" => 1e6,
+        "GB" => 1e9,
+        "KiB" => 1024.0,
+        "MiB" => 1024.0 * 1024.0,
+        "GiB" => 1024.0 * 1024.0 * 1024.0,
+        _ => return Err(format!("`{unit}` is no unit of bytes: write 16GiB, 512MiB or a number")),
+    };
+    let number: f64 = number.trim().parse().map_err(|_| format!("`{text}` is no size"))?;
+    if number.is_finite() && number >= 0.0 { Ok((number * scale) as u64) } else { Err(format!("`{text}` is no size")) }
+}

@@ -1,0 +1,159 @@
+//! `graphc compile`: a model becomes a plan. Also what `run` and `train` do first.
+
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+use graphc::report;
+use graphc_compiler::check::{read_plan, write_plan};
+use graphc_compiler::compile::compile;
+use graphc_compiler::import::weights::Weights;
+use graphc_compiler::import::{ImportOptions, Imported, load_model};
+use graphc_compiler::lower::collective_counts;
+use graphc_compiler::pipeline::prepare_until;
+use graphc_ir::plan::{Plan, WeightsSource};
+use serde_json::json;
+
+use super::args::{CompileArgs, Format, SharedArgs};
+use super::options;
+
+/// Seconds of the parts of a compilation.
+#[derive(Default)]
+pub struct Timing {
+    /// Reading the model.
+    pub parse: f64,
+    /// From graph to plan.
+    pub plan: f64,
+    /// Of that, the planner's solver.
+    pub solve: f64,
+}
+
+/// A plan with the weights of its model.
+pub struct Planned {
+    /// The plan.
+    pub plan: Plan,
+    /// The weights that the model file holds.
+    pub weights: Weights,
+    /// How long it took.
+    pub timing: Timing,
+}
+
+/// Runs the command.
+pub fn run(args: &CompileArgs) -> Result<()> {
+    if let Some(pass) = &args.emit {
+        return emit(args, pass);
+    }
+    let planned = plan_model(&args.model, &args.shared, None, args.shared.optimizer.is_some())?;
+    if let Some(path) = &args.output {
+        graphc_runtime::data::write_file(path, write_plan(&planned.plan).as_bytes())?;
+    }
+    match args.shared.format {
+        Format::Text => print!("{}", report::summary(&planned.plan)),
+        Format::Json => println!("{}", serde_json::to_string_pretty(&report_json(&planned))?),
+    }
+    Ok(())
+}
+
+fn report_json(planned: &Planned) -> serde_json::Value {
+    let (plan, timing) = (&planned.plan, &planned.timing);
+    let counts: serde_json::Map<String, serde_json::Value> = collective_counts(plan)
+        .into_iter()
+        .map(|(kind, count)| (report::kind_name(kind).into(), count.into()))
+        .collect();
+    json!({
+        "planner": plan.planner,
+        "predicted": plan.predicted,
+        "seconds": {
+            "parse": timing.parse,
+            "plan": timing.plan,
+            "solve": timing.solve,
+            "total": timing.parse + timing.plan,
+        },
+        "collectives": counts,
+    })
+}
+
+fn emit(args: &CompileArgs, pass: &str) -> Result<()> {
+    let (imported, dims) = options::model(&args.model, &args.shared, None)?;
+    let options = options::compile_options(&args.shared, dims)?;
+    let graph = prepare_until(imported.graph, &options, pass)?;
+    print!("{}", graphc_ir::text::print(&graph));
+    Ok(())
+}
+
+/// Reads and plans a model. `rows` is the batch where the command line gives none; `training` asks for a loss and an
+/// optimizer.
+pub fn plan_model(
+    path: &Path,
+    args: &SharedArgs,
+    rows: Option<usize>,
+    training: bool,
+) -> Result<Planned> {
+    if training {
+        ensure!(args.optimizer.is_some(), "training needs --optimizer sgd, adam or adamw");
+    }
+    let start = Instant::now();
+    let (imported, dims) = options::model(path, args, rows)?;
+    let Imported { graph, weights, warnings, .. } = imported;
+    for warning in warnings {
+        eprintln!("warning: {warning}");
+    }
+    check_static_batch(&graph, args.batch)?;
+    let options = options::compile_options(args, dims)?;
+    let cluster = options::cluster(&args.cluster)?;
+    let source = Some(weights_source(path)?);
+    let parse = start.elapsed().as_secs_f64();
+    let start = Instant::now();
+    let plan = compile(graph, &options, &cluster, source)
+        .with_context(|| format!("cannot plan {}", path.display()))?
+        .plan;
+    let plan_seconds = start.elapsed().as_secs_f64();
+    Ok(Planned { plan, weights, timing: Timing { parse, plan: plan_seconds, solve: 0.0 } })
+}
+
+/// A static first dim must equal `--batch`.
+fn check_static_batch(graph: &graphc_ir::graph::Graph, batch: Option<usize>) -> Result<()> {
+    let Some(batch) = batch else { return Ok(()) };
+    for node in &graph.nodes {
+        if let graphc_ir::op::Op::Input(input) = &node.op
+            && let Some(&first) = input.ty.shape.first()
+            && first != batch
+        {
+            bail!("--batch {batch} does not fit input `{}` of {}: its first dim is static", input.name, input.ty);
+        }
+    }
+    Ok(())
+}
+
+/// The model file by path and content.
+fn weights_source(path: &Path) -> Result<WeightsSource> {
+    Ok(WeightsSource { path: path.display().to_string(), sha256: options::sha256(path)? })
+}
+
+/// Whether a path names a plan.
+pub fn is_plan(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "json")
+}
+
+/// Reads and checks a plan.
+pub fn load_plan(path: &Path) -> Result<Plan> {
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("cannot read plan {}", path.display()))?;
+    let plan = read_plan(&text).with_context(|| format!("{} is no plan", path.display()))?;
+    Ok(plan)
+}
+
+/// The model's weights that a plan names; an error where the file has changed since.
+pub fn plan_weights(plan: &Plan) -> Result<Weights> {
+    let Some(source) = &plan.weights else { return Ok(Weights::default()) };
+    let path = Path::new(&source.path);
+    let found = options::sha256(path)
+        .with_context(|| format!("the plan takes its weights from {}", source.path))?;
+    ensure!(
+        found == source.sha256,
+        "{} has changed since the plan was made (SHA-256 {found}, the plan has {}): compile again",
+        source.path,
+        source.sha256
+    );
+    Ok(load_model(path, &plan.options.dims, ImportOptions::default())?.weights)
+}

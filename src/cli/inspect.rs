@@ -1,0 +1,50 @@
+//! `graphc inspect`: what is where in a plan.
+
+use anyhow::Result;
+use graphc::report;
+use serde_json::json;
+
+use super::args::{Format, InspectArgs};
+use super::compile::load_plan;
+
+/// Runs the command.
+pub fn run(args: &InspectArgs) -> Result<()> {
+    let plan = load_plan(&args.plan)?;
+    if args.format == Format::Json {
+        let programs: Vec<_> = plan
+            .programs
+            .iter()
+            .map(|program| {
+                json!({
+                    "stage": program.stage,
+                    "actors": program.actors.len(),
+                    "registers": program.registers.len(),
+                    "arena_bytes": program.arena_bytes,
+                    "live_bytes": program.live_bytes,
+                })
+            })
+            .collect();
+        let value = json!({
+            "name": plan.name,
+            "world_size": plan.world_size,
+            "mesh": plan.mesh,
+            "stages": plan.stages,
+            "microbatches": plan.microbatches,
+            "planner": plan.planner,
+            "predicted": plan.predicted,
+            "tensors": plan.tensors,
+            "boxing": plan.boxing,
+            "programs": programs,
+            "ranks": plan.ranks,
+        });
+        println!("{}", serde_json::to_string_pretty(&value)?);
+        return Ok(());
+    }
+    print!("{}", report::summary(&plan));
+    println!("\n{}", report::tensors(&plan));
+    if !plan.boxing.is_empty() {
+        println!("{}", report::boxing(&plan));
+    }
+    print!("{}", report::programs(&plan));
+    Ok(())
+}

@@ -1,0 +1,27 @@
+//! The commands, one file each. `args.rs` says what may be said; `options.rs` turns it into the compiler's words.
+
+use anyhow::Result;
+
+pub mod args;
+mod compile;
+mod data;
+mod inspect;
+mod options;
+mod run;
+mod simulate;
+mod train;
+mod verify;
+
+use args::Command;
+
+/// Runs a command.
+pub fn run(command: Command) -> Result<()> {
+    match command {
+        Command::Compile(args) => compile::run(&args),
+        Command::Inspect(args) => inspect::run(&args),
+        Command::Verify(args) => verify::run(&args),
+        Command::Simulate(args) => simulate::run(&args),
+        Command::Run(args) => run::run(&args),
+        Command::Train(args) => train::run(&args),
+    }
+}

@@ -1,0 +1,108 @@
+//! From the command line to the compiler's options, and from files to models and clusters.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use graphc_compiler::cluster::{parse_cluster, preset};
+use graphc_compiler::import::{ImportOptions, Imported, load_model, model_symbols};
+use graphc_ir::plan::{AdamOptions, Cluster, CompileOptions, Optimizer, Pin};
+use sha2::{Digest, Sha256};
+
+use super::args::{OptimizerName, SharedArgs};
+
+/// The compiler's options; `dims` are the values of the model's symbolic dims.
+pub fn compile_options(args: &SharedArgs, dims: BTreeMap<String, usize>) -> Result<CompileOptions> {
+    Ok(CompileOptions {
+        mesh: args.mesh.0.clone(),
+        stages: args.stages,
+        microbatches: args.microbatches,
+        schedule: args.schedule,
+        dims,
+        loss: args.loss.map(Into::into),
+        optimizer: optimizer(args)?,
+        strategy: args.strategy,
+        pins: args.pins.iter().map(|text| pin(text)).collect::<Result<_>>()?,
+        memory: args.memory,
+        communication_stream: false,
+    })
+}
+
+/// The optimizer with torch.optim's defaults for what is unset.
+fn optimizer(args: &SharedArgs) -> Result<Option<Optimizer>> {
+    let Some(name) = args.optimizer else { return Ok(None) };
+    let adam = |weight_decay: f64| AdamOptions {
+        lr: args.lr.unwrap_or(1e-3),
+        beta1: args.beta1.unwrap_or(0.9),
+        beta2: args.beta2.unwrap_or(0.999),
+        eps: args.eps.unwrap_or(1e-8),
+        weight_decay: args.weight_decay.unwrap_or(weight_decay),
+    };
+    let adam_only = [("--beta1", args.beta1), ("--beta2", args.beta2), ("--eps", args.eps)];
+    if name == OptimizerName::Sgd {
+        if let Some((flag, _)) = adam_only.iter().find(|(_, value)| value.is_some()) {
+            bail!("{flag} is an option of adam and adamw, not of sgd");
+        }
+    } else if args.momentum.is_some() || args.nesterov {
+        bail!("--momentum and --nesterov are options of sgd");
+    }
+    if args.nesterov && args.momentum.unwrap_or(0.0) <= 0.0 {
+        bail!("--nesterov needs --momentum above 0");
+    }
+    Ok(Some(match name {
+        OptimizerName::Sgd => Optimizer::Sgd {
+            lr: args.lr.unwrap_or(1e-3),
+            momentum: args.momentum.unwrap_or(0.0),
+            nesterov: args.nesterov,
+            weight_decay: args.weight_decay.unwrap_or(0.0),
+        },
+        OptimizerName::Adam => Optimizer::Adam(adam(0.0)),
+        OptimizerName::Adamw => Optimizer::AdamW(adam(0.01)),
+    }))
+}
+
+fn pin(text: &str) -> Result<Pin> {
+    let (pattern, sbp) = text.split_once('=').context("write --pin 'NAME=S(0),B'")?;
+    let sbp = sbp.parse().map_err(|error| anyhow::anyhow!("--pin {text}: {error}"))?;
+    Ok(Pin { pattern: pattern.trim().into(), sbp })
+}
+
+/// The cluster of a preset's name or a TOML file.
+pub fn cluster(name: &str) -> Result<Cluster> {
+    if let Some(cluster) = preset(name) {
+        return Ok(cluster);
+    }
+    if !Path::new(name).exists() {
+        bail!(
+            "`{name}` is neither a cluster file nor a preset; presets are cpu, p3.16xlarge, \
+             dgx-a100, dgx-a100-4hdr, dgx-h100 and h200"
+        );
+    }
+    let text = std::fs::read_to_string(name).with_context(|| format!("cannot read {name}"))?;
+    parse_cluster(&text).with_context(|| format!("in cluster file {name}"))
+}
+
+/// Reads a model. `rows` is the batch where the command line gives none.
+pub fn model(
+    path: &Path,
+    args: &SharedArgs,
+    rows: Option<usize>,
+) -> Result<(Imported, BTreeMap<String, usize>)> {
+    let mut dims: BTreeMap<String, usize> = args.dims.iter().cloned().collect();
+    let symbols = model_symbols(path)?;
+    if let (Some(symbol), Some(batch)) = (symbols.batch, args.batch.or(rows)) {
+        dims.entry(symbol).or_insert(batch);
+    }
+    let imported = load_model(path, &dims, import_options(args))?;
+    Ok((imported, dims))
+}
+
+fn import_options(args: &SharedArgs) -> ImportOptions {
+    ImportOptions { freeze: args.freeze.clone(), train: args.train.clone() }
+}
+
+/// SHA-256 of a file, in hexadecimal.
+pub fn sha256(path: &Path) -> Result<String> {
+    let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect())
+}

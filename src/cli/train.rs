@@ -1,0 +1,133 @@
+//! `graphc train`: steps through a data file, losses to a metrics file.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use anyhow::{Context, Result, bail, ensure};
+use graphc_ir::plan::{Plan, RegisterKind, TensorKind};
+use graphc_runtime::data::{MetricsWriter, save_safetensors};
+use graphc_runtime::{HostTensor, Session, StepHandle};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::args::TrainArgs;
+use super::compile::{Planned, is_plan, load_plan, plan_model, plan_weights};
+use super::data::{Samples, inputs, session_weights};
+use super::run::session_options;
+
+/// Steps under way at once.
+const DEPTH: usize = 4;
+
+/// Runs the command.
+pub fn run(args: &TrainArgs) -> Result<()> {
+    let samples = Samples::load(&args.data)?;
+    let (plan, weights) = if is_plan(&args.model) {
+        let plan = load_plan(&args.model)?;
+        ensure!(plan.training, "{} is an inference plan: compile with --optimizer", args.model.display());
+        let weights = plan_weights(&plan)?;
+        (plan, weights)
+    } else {
+        let Planned { plan, weights, .. } =
+            plan_model(&args.model, &args.shared, Some(samples.rows()), true)?;
+        (plan, weights)
+    };
+    let inputs = inputs(&plan);
+    samples.check(&inputs)?;
+    let mut metrics = args.metrics.as_deref().map(MetricsWriter::create).transpose()?;
+    let session = Session::new(&plan, &session_weights(&plan, &weights)?, session_options(&args.runtime)?)?;
+    let bar = progress(args.steps)?;
+    let mut under_way: VecDeque<StepHandle> = VecDeque::new();
+    let mut finished = Finished { step: 0, outputs: BTreeMap::new() };
+    for step in 0..args.steps {
+        under_way.push_back(session.step(samples.batch(&inputs, step)?)?);
+        if under_way.len() >= DEPTH
+            && let Some(handle) = under_way.pop_front()
+        {
+            finished.take(handle, metrics.as_mut(), &bar)?;
+        }
+    }
+    for handle in under_way {
+        finished.take(handle, metrics.as_mut(), &bar)?;
+    }
+    bar.finish_and_clear();
+    if let Some(metrics) = metrics {
+        metrics.finish()?;
+    }
+    write_results(args, &plan, &session, &finished.outputs)?;
+    if args.metrics.is_none() {
+        println!("{}", finished.line()?);
+    }
+    Ok(())
+}
+
+/// The last finished step.
+struct Finished {
+    step: u64,
+    outputs: BTreeMap<String, HostTensor>,
+}
+
+impl Finished {
+    fn take(
+        &mut self,
+        handle: StepHandle,
+        metrics: Option<&mut MetricsWriter>,
+        bar: &ProgressBar,
+    ) -> Result<()> {
+        self.outputs = handle.wait()?;
+        let loss = self.loss()?;
+        if let Some(metrics) = metrics {
+            metrics.write(self.step, loss)?;
+        }
+        bar.set_message(format!("loss {loss:.4}"));
+        bar.inc(1);
+        self.step += 1;
+        Ok(())
+    }
+
+    fn loss(&self) -> Result<f32> {
+        let Some(loss) = self.outputs.get("loss") else { bail!("the plan has no output `loss`") };
+        Ok(loss.as_f32()?[0])
+    }
+
+    fn line(&self) -> Result<String> {
+        ensure!(self.step > 0, "no step was run: --steps is 0");
+        Ok(serde_json::json!({ "step": self.step - 1, "loss": self.loss()? }).to_string())
+    }
+}
+
+fn progress(steps: u64) -> Result<ProgressBar> {
+    let bar = ProgressBar::new(steps);
+    bar.set_style(ProgressStyle::with_template("{bar:32} {pos}/{len} steps, {msg} [{elapsed}]")?);
+    Ok(bar)
+}
+
+fn write_results(
+    args: &TrainArgs,
+    plan: &Plan,
+    session: &Session,
+    outputs: &BTreeMap<String, HostTensor>,
+) -> Result<()> {
+    if let Some(path) = &args.outputs {
+        save_safetensors(path, outputs).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    if let Some(path) = &args.weights {
+        let weights = parameters(plan)
+            .into_iter()
+            .map(|name| Ok((name.clone(), session.variable(&name)?)))
+            .collect::<Result<BTreeMap<_, _>>>()?;
+        save_safetensors(path, &weights).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// The names of the model's variables.
+fn parameters(plan: &Plan) -> Vec<String> {
+    let registers = plan.programs.iter().flat_map(|program| &program.registers);
+    let mut names: Vec<String> = registers
+        .filter_map(|register| match &register.kind {
+            RegisterKind::Variable { name, role: TensorKind::Parameter, .. } => Some(name.clone()),
+            _ => None,
+        })
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}

@@ -1,0 +1,182 @@
+//! Plans for people: tables and summaries that `graphc inspect` and the examples print.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use comfy_table::Table;
+use comfy_table::presets::NOTHING;
+use graphc_ir::plan::{BoxingKind, Plan, PlannerStatus, Rate, TensorEntry, TensorKind};
+
+/// Bytes with a binary unit: `1.5 MiB`.
+pub fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
+/// Seconds with a unit: `3.20 ms`.
+pub fn seconds(seconds: f64) -> String {
+    match seconds {
+        s if s >= 1.0 => format!("{s:.2} s"),
+        s if s >= 1e-3 => format!("{:.2} ms", s * 1e3),
+        s => format!("{:.1} us", s * 1e6),
+    }
+}
+
+/// A plan in one screen: stages, how tensors are split, boxing per step, predicted time and memory.
+pub fn summary(plan: &Plan) -> String {
+    let mut text = headline(plan);
+    for stage in 0..plan.stages {
+        text.push_str(&stage_lines(plan, stage));
+    }
+    text.push_str(&boxing_lines(plan));
+    let peaks: Vec<String> =
+        plan.predicted.peak_memory_bytes.iter().map(|&peak| bytes(peak)).collect();
+    let _ = writeln!(
+        text,
+        "predicted: {} per step, bubble {:.1} %, peak memory {}",
+        seconds(plan.predicted.step_seconds),
+        plan.predicted.bubble_fraction * 100.0,
+        peaks.join(", "),
+    );
+    text
+}
+
+fn headline(plan: &Plan) -> String {
+    let mesh: Vec<String> = plan.mesh.iter().map(usize::to_string).collect();
+    let status = match plan.planner.status {
+        PlannerStatus::Optimal => "proven optimal".to_string(),
+        PlannerStatus::Gap => format!("gap {:.2} %", plan.planner.gap * 100.0),
+    };
+    format!(
+        "plan `{}`: {} ranks as {}, {} stages, {} microbatches, {} programs\n\
+         planner: objective {}, bound {}, {status}\n",
+        plan.name,
+        plan.world_size,
+        mesh.join("x"),
+        plan.stages,
+        plan.microbatches,
+        plan.programs.len(),
+        seconds(plan.planner.objective_seconds),
+        seconds(plan.planner.bound_seconds),
+    )
+}
+
+/// One stage: its ranks, and its tensors counted by kind and layout.
+fn stage_lines(plan: &Plan, stage: usize) -> String {
+    let tensors: Vec<&TensorEntry> = plan.tensors.iter().filter(|t| t.stage == stage).collect();
+    let ranks = tensors.iter().map(|t| &t.ranks).max_by_key(|ranks| ranks.len());
+    let mut text = format!("stage {stage} on ranks {:?}\n", ranks.unwrap_or(&Vec::new()));
+    let mut counts: BTreeMap<(TensorKind, String), Vec<&str>> = BTreeMap::new();
+    for tensor in tensors {
+        counts.entry((tensor.kind, tensor.sbp.to_string())).or_default().push(&tensor.name);
+    }
+    for ((kind, sbp), names) in counts {
+        let kind = format!("{kind:?}").to_lowercase();
+        let _ = writeln!(text, "  {kind:<10} {sbp:<12} {:>4}  {}", names.len(), examples(&names));
+    }
+    text
+}
+
+fn examples(names: &[&str]) -> String {
+    let named: Vec<&str> = names.iter().copied().filter(|name| !name.starts_with('%')).collect();
+    let shown = named.iter().take(3).copied().collect::<Vec<_>>().join(", ");
+    if named.len() > 3 { format!("{shown}, ..") } else { shown }
+}
+
+/// Boxing per training step: kind, count, bytes of the busiest rank.
+fn boxing_lines(plan: &Plan) -> String {
+    let mut sums: BTreeMap<BoxingKind, (u64, u64)> = BTreeMap::new();
+    for entry in &plan.boxing {
+        let times = match entry.rate {
+            Rate::Microbatch => plan.microbatches as u64,
+            Rate::Step => 1,
+        };
+        let sum = sums.entry(entry.kind).or_default();
+        *sum = (sum.0 + times, sum.1 + times * entry.bytes);
+    }
+    let parts: Vec<String> = sums
+        .iter()
+        .map(|(&kind, (count, sum))| format!("{count} x {} ({})", kind_name(kind), bytes(*sum)))
+        .collect();
+    let parts = if parts.is_empty() { "none".into() } else { parts.join(", ") };
+    format!("boxing per step: {parts}\n")
+}
+
+/// The name of a kind in the plan's JSON.
+pub fn kind_name(kind: BoxingKind) -> &'static str {
+    match kind {
+        BoxingKind::AllReduce => "all_reduce",
+        BoxingKind::ReduceScatter => "reduce_scatter",
+        BoxingKind::AllGather => "all_gather",
+        BoxingKind::AllToAll => "all_to_all",
+        BoxingKind::Slice => "slice",
+        BoxingKind::Mask => "mask",
+        BoxingKind::SendRecv => "send_recv",
+    }
+}
+
+/// All tensors of the logical graph with their layouts.
+pub fn tensors(plan: &Plan) -> String {
+    let mut table = table(&["tensor", "kind", "type", "stage", "ranks", "mesh", "sbp"]);
+    for t in &plan.tensors {
+        table.add_row([
+            t.name.clone(),
+            format!("{:?}", t.kind).to_lowercase(),
+            format!("{}{:?}", t.dtype, t.shape),
+            t.stage.to_string(),
+            format!("{:?}", t.ranks),
+            format!("{:?}", t.hierarchy),
+            t.sbp.to_string(),
+        ]);
+    }
+    format!("{table}\n")
+}
+
+/// All inserted boxing steps.
+pub fn boxing(plan: &Plan) -> String {
+    let mut table = table(&["tensor", "kind", "axis", "from", "to", "bytes", "rate"]);
+    for entry in &plan.boxing {
+        table.add_row([
+            entry.tensor.clone(),
+            kind_name(entry.kind).into(),
+            entry.axis.map_or_else(|| "-".into(), |axis| axis.to_string()),
+            entry.from.to_string(),
+            entry.to.to_string(),
+            bytes(entry.bytes),
+            format!("{:?}", entry.rate).to_lowercase(),
+        ]);
+    }
+    format!("{table}\n")
+}
+
+/// Programs: ranks, actors, memory against its lower bound.
+pub fn programs(plan: &Plan) -> String {
+    let mut table =
+        table(&["program", "stage", "ranks", "actors", "registers", "streams", "arena", "live"]);
+    for (index, program) in plan.programs.iter().enumerate() {
+        let ranks = plan.ranks.iter().enumerate().filter(|(_, r)| r.program.index() == index);
+        table.add_row([
+            index.to_string(),
+            program.stage.to_string(),
+            format!("{:?}", ranks.map(|(rank, _)| rank).collect::<Vec<_>>()),
+            program.actors.len().to_string(),
+            program.registers.len().to_string(),
+            program.streams.len().to_string(),
+            bytes(program.arena_bytes),
+            bytes(program.live_bytes),
+        ]);
+    }
+    format!("{table}\n")
+}
+
+fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(NOTHING).set_header(header);
+    table
+}

@@ -1,0 +1,49 @@
+//! Every example runs and shows what it says.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Standard output of an example. `cargo test` builds examples beside the test binaries.
+fn example(name: &str, args: &[&str]) -> String {
+    let mut path: PathBuf = std::env::current_exe().expect("a path");
+    path.pop();
+    path.pop();
+    let path = path.join("examples").join(name);
+    let output = Command::new(&path).args(args).output().expect("the example starts");
+    assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+#[test]
+fn parallelism_shows_every_layout() {
+    let shown = example("parallelism", &[]);
+    for part in ["data parallel", "model parallel", "pipeline", "mixed", "planned", "implicit boxing"] {
+        assert!(shown.contains(part), "{part} in\n{shown}");
+    }
+    assert!(shown.contains("out [4, 8]") && shown.contains("out [4, 3]"), "{shown}");
+    assert!(shown.contains("send_recv"), "stages exchange tensors:\n{shown}");
+}
+
+#[test]
+fn data_parallel_toy_finds_the_weights() {
+    assert!(example("data_parallel_toy", &[]).contains("500 steps"));
+}
+
+#[test]
+fn global_tensors_are_laid_out_anew() {
+    assert!(example("global_tensors", &[]).contains("S(0), S(1) on 2x2"));
+}
+
+#[test]
+fn gpt_learns_on_four_ranks() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let out = folder.path().display().to_string();
+    let shown = example("gpt", &["--steps", "12", "--sample", "24", "--batch", "8", "--out", &out]);
+    assert!(shown.contains("2 stages") && shown.contains("4 ranks"), "{shown}");
+    assert!(folder.path().join("plan.json").exists());
+    assert!(folder.path().join("weights.safetensors").exists());
+    let line = shown.lines().find(|line| line.starts_with("held-out loss")).expect("losses");
+    let numbers: Vec<f64> =
+        line.split_whitespace().filter_map(|word| word.trim_end_matches(',').parse().ok()).collect();
+    assert!(numbers[1] < numbers[0], "the loss falls: {line}");
+}

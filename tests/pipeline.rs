@@ -1,0 +1,164 @@
+//! Pipelines: high-water marks of 1F1B, shuffled delays, many steps in flight, the simulated bubble, plans that hang.
+
+use graphc::compiler::check;
+use graphc::compiler::null_device::simulate;
+use graphc::ir::plan::{Action, Rate, RegisterKind};
+use graphc::prelude::*;
+
+/// A stack of equal layers, one stage each, with a sum of squares as loss.
+fn stack(stages: usize, batch: usize, width: usize) -> Graph {
+    let g = GraphBuilder::new("stack");
+    let mut x = g.in_stage(0, || g.input("x", DType::F32, [batch, width]));
+    for stage in 0..stages {
+        x = g.in_stage(stage, || {
+            let init = Init::Normal { mean: 0.0.into(), std: 0.2.into() };
+            x.matmul(&g.variable(&format!("w{stage}"), DType::F32, [width, width], init)).tanh()
+        });
+    }
+    let loss = g.in_stage(stages - 1, || (&x * &x).mean(&[0, 1], false));
+    g.output("loss", &loss);
+    g.finish().expect("a graph")
+}
+
+fn options(stages: usize, microbatches: usize) -> CompileOptions {
+    CompileOptions {
+        mesh: vec![stages],
+        stages,
+        microbatches,
+        optimizer: Some(Optimizer::Sgd {
+            lr: 0.1,
+            momentum: 0.9,
+            nesterov: false,
+            weight_decay: 0.0,
+        }),
+        ..CompileOptions::default()
+    }
+}
+
+fn plan(stages: usize, microbatches: usize) -> Plan {
+    let cluster = preset("cpu").expect("a preset");
+    let graph = stack(stages, 16, 8);
+    compile(graph, &options(stages, microbatches), &cluster, None).expect("a plan").plan
+}
+
+fn feeds() -> BTreeMap<String, HostTensor> {
+    let data: Vec<f32> = (0..128).map(|i| (i as f32 * 0.37).sin()).collect();
+    BTreeMap::from([("x".into(), HostTensor::from_f32(&[16, 8], &data))])
+}
+
+/// Losses of some steps, and for each stage the most contents of one microbatch-rate register at once.
+fn run(plan: &Plan, steps: usize, delays: Option<u64>) -> (Vec<u32>, Vec<u64>) {
+    let options = SessionOptions { shuffle_delays: delays, ..SessionOptions::default() };
+    let session = Session::new(plan, &BTreeMap::new(), options).expect("a session");
+    let handles: Vec<_> =
+        (0..steps).map(|_| session.step(feeds()).expect("a step under way")).collect();
+    let loss = |handle: graphc::runtime::StepHandle| {
+        handle.wait().expect("a step")["loss"].as_f32().expect("a loss")[0].to_bits()
+    };
+    let losses = handles.into_iter().map(loss).collect();
+    let statistics = session.statistics();
+    let mut marks = vec![0; plan.stages];
+    for rank in &statistics.ranks {
+        let program = &plan.programs[plan.ranks[rank.rank as usize].program.index()];
+        for (register, mark) in program.registers.iter().zip(&rank.registers) {
+            if register.rate == Rate::Microbatch && register.kind == RegisterKind::Activation {
+                marks[program.stage] = marks[program.stage].max(mark.high_water);
+            }
+        }
+    }
+    (losses, marks)
+}
+
+#[test]
+fn one_forward_one_backward_stashes_at_most_stages_left() {
+    for (stages, microbatches) in [(2, 2), (2, 4), (4, 4), (4, 8)] {
+        let plan = plan(stages, microbatches);
+        let (_, marks) = run(&plan, 3, None);
+        for (stage, &mark) in marks.iter().enumerate() {
+            assert!(
+                mark <= (stages - stage) as u64,
+                "stage {stage} of {stages}, {microbatches} microbatches: {mark} activations"
+            );
+        }
+        assert_eq!(marks[0], stages as u64, "the first stage does stash: {marks:?}");
+    }
+}
+
+#[test]
+fn shuffled_delays_change_neither_losses_nor_marks() {
+    let plan = plan(2, 4);
+    let expected = run(&plan, 4, None);
+    for seed in 0..5 {
+        assert_eq!(run(&plan, 4, Some(seed)), expected, "seed {seed}");
+    }
+}
+
+#[test]
+fn five_hundred_steps_in_flight_neither_hang_nor_grow() {
+    let plan = plan(2, 2);
+    let session =
+        Session::new(&plan, &BTreeMap::new(), SessionOptions::default()).expect("a session");
+    let feeds = feeds();
+    let mut sizes = Vec::new();
+    for step in 0..500 {
+        drop(session.step(feeds.clone()).expect("a step under way"));
+        if step % 100 == 99 {
+            sizes.push(resident_kib());
+        }
+    }
+    session.step(feeds).expect("a step").wait().expect("the last step");
+    let growth = sizes.last().expect("sizes").saturating_sub(sizes[0]);
+    assert!(growth < 4096, "memory grew by {growth} KiB: {sizes:?}");
+}
+
+fn resident_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("/proc");
+    let line = status.lines().find(|line| line.starts_with("VmRSS")).expect("VmRSS");
+    line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("a number")
+}
+
+#[test]
+fn the_simulated_bubble_is_that_of_the_formula() {
+    for (stages, microbatches) in [(2, 4), (2, 8), (4, 4), (4, 16)] {
+        let mut cluster = preset("cpu").expect("a preset");
+        // Equal stages: communication is free and kernels dwarf what is done once a step.
+        for level in &mut cluster.levels {
+            (level.latency, level.bandwidth) = (0.0, 1e18);
+        }
+        let graph = stack(stages, 4096, 64);
+        let plan =
+            compile(graph, &options(stages, microbatches), &cluster, None).expect("a plan").plan;
+        let expected = (stages - 1) as f64 / (microbatches + stages - 1) as f64;
+        let bubble = simulate(&plan).expect("it runs").bubble_fraction;
+        assert!(
+            (bubble - expected).abs() <= 0.02,
+            "{stages} stages, {microbatches} microbatches: {bubble:.3}, the formula says {expected:.3}"
+        );
+    }
+}
+
+#[test]
+fn a_plan_whose_ranks_wait_for_each_other_is_refused_with_the_actors_named() {
+    let mut plan = plan(2, 2);
+    check::verify(&plan).expect("the plan as compiled is valid");
+    // Both stages now receive before they send.
+    for program in &mut plan.programs {
+        let actors = &program.actors;
+        for block in program.streams.iter_mut().flat_map(|stream| &mut stream.blocks) {
+            block.sort_by_key(|actor| match actors[actor.index()].action {
+                Action::Receive { .. } => 0,
+                _ => 1,
+            });
+        }
+        for stream in &mut program.streams {
+            stream.order.sort_by_key(|item| {
+                let receives = |actor: &graphc::ir::ids::ActorId| {
+                    matches!(actors[actor.index()].action, Action::Receive { .. })
+                };
+                !stream.blocks[item.block as usize].iter().any(receives)
+            });
+        }
+    }
+    let error = check::verify(&plan).expect_err("it hangs").to_string();
+    assert!(error.contains("hang") && error.contains("rank 0") && error.contains("rank 1"), "{error}");
+}

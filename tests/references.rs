@@ -1,0 +1,67 @@
+//! Training the reference models reaches the losses that PyTorch reached, on every mesh, and twice the same bits.
+
+mod support;
+
+use support::{Reference, losses, train_reference};
+
+/// The meshes and strategies that every reference must reach its losses on.
+const CONFIGURATIONS: [&[&str]; 9] = [
+    &["--mesh", "1"],
+    &["--mesh", "2"],
+    &["--mesh", "3"],
+    &["--mesh", "4"],
+    &["--mesh", "2x2"],
+    &["--mesh", "2", "--stages", "2", "--microbatches", "2"],
+    &["--mesh", "2x2", "--stages", "2", "--microbatches", "2"],
+    &["--mesh", "2", "--strategy", "data"],
+    &["--mesh", "2", "--strategy", "zero3"],
+];
+
+fn check(name: &str, extra: &[&str]) -> Vec<u8> {
+    let reference = Reference::load(name);
+    let metrics = train_reference(name, extra);
+    let reached = losses(&metrics);
+    assert_eq!(reached.len(), reference.losses.len(), "{name} {extra:?}: steps");
+    for (step, (reached, expected)) in reached.iter().zip(&reference.losses).enumerate() {
+        let error = (reached - expected).abs() / expected.abs();
+        assert!(
+            error <= reference.tolerance,
+            "{name} {extra:?}, step {step}: {reached} instead of {expected}, relative error {error:.1e}"
+        );
+    }
+    metrics
+}
+
+fn check_all(name: &str) {
+    for extra in CONFIGURATIONS {
+        let first = check(name, extra);
+        assert!(first == train_reference(name, extra), "{name} {extra:?}: two runs differ");
+    }
+}
+
+#[test]
+fn mlp_reaches_the_losses_of_pytorch_on_every_mesh() {
+    check_all("mlp");
+}
+
+#[test]
+fn mlp_mse_reaches_the_losses_of_pytorch_on_every_mesh() {
+    check_all("mlp_mse");
+}
+
+#[test]
+fn gpt_reaches_the_losses_of_pytorch_on_every_mesh() {
+    check_all("gpt");
+}
+
+#[test]
+fn other_strategies_and_schedules_reach_them_too() {
+    for extra in [
+        ["--mesh", "4", "--strategy", "zero1"].as_slice(),
+        &["--mesh", "4", "--strategy", "zero2"],
+        &["--mesh", "2x2", "--strategy", "zero3"],
+        &["--mesh", "2", "--stages", "2", "--microbatches", "4", "--schedule", "gpipe"],
+    ] {
+        check("gpt", extra);
+    }
+}

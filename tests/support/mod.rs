@@ -1,0 +1,89 @@
+//! What the tests across crates share: the CLI, references, scratch folders.
+#![allow(dead_code)] // each test binary uses its part
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// Folder of a reference model.
+pub fn reference(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/refs").join(name)
+}
+
+/// What PyTorch reached.
+pub struct Reference {
+    pub args: Vec<String>,
+    pub losses: Vec<f64>,
+    pub tolerance: f64,
+}
+
+impl Reference {
+    pub fn load(name: &str) -> Self {
+        let text = std::fs::read_to_string(reference(name).join("ref.json")).expect("ref.json");
+        let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let strings = value["args"].as_array().expect("args").iter();
+        let losses = value["losses"].as_array().expect("losses").iter();
+        Self {
+            args: strings.map(|arg| arg.as_str().expect("a string").into()).collect(),
+            losses: losses.map(|loss| loss.as_f64().expect("a number")).collect(),
+            tolerance: value["relative_tolerance"].as_f64().expect("a number"),
+        }
+    }
+
+    /// `--steps` where the arguments lack it is the number of losses.
+    pub fn steps(&self) -> usize {
+        self.losses.len()
+    }
+}
+
+/// Runs the CLI.
+pub fn graphc<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_graphc")).args(args).output().expect("graphc starts")
+}
+
+/// Standard error of a run that must fail with status 1.
+pub fn fails<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> String {
+    let output = graphc(args);
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "exit status; standard error: {stderr}");
+    assert!(output.stdout.is_empty(), "nothing on standard output");
+    assert!(!stderr.contains("panicked"), "{stderr}");
+    stderr
+}
+
+/// Standard output of a run that must succeed.
+pub fn succeeds<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> String {
+    let output = graphc(args);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+/// The bytes of the metrics file that training a reference with `extra` arguments writes.
+pub fn train_reference(name: &str, extra: &[&str]) -> Vec<u8> {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let metrics = folder.path().join("losses.jsonl");
+    let model = reference(name);
+    let mut args: Vec<String> = vec![
+        "train".into(),
+        model.join("model.onnx").display().to_string(),
+        "--data".into(),
+        model.join("data.safetensors").display().to_string(),
+        "--metrics".into(),
+        metrics.display().to_string(),
+    ];
+    args.extend(Reference::load(name).args);
+    args.extend(extra.iter().map(ToString::to_string));
+    succeeds(&args);
+    std::fs::read(metrics).expect("metrics")
+}
+
+/// The losses of a metrics file, whose steps must count up from 0.
+pub fn losses(metrics: &[u8]) -> Vec<f64> {
+    let text = std::str::from_utf8(metrics).expect("UTF-8");
+    let parse = |(step, line): (usize, &str)| {
+        let value: serde_json::Value = serde_json::from_str(line).expect("JSON");
+        assert_eq!(value["step"].as_u64(), Some(step as u64));
+        value["loss"].as_f64().expect("a number")
+    };
+    text.lines().enumerate().map(parse).collect()
+}

@@ -1,0 +1,72 @@
+//! The arrows between rooms, and what is absent below them, as docs/architecture.md says.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+/// Workspace crates and the workspace crates that each depends on, dev-dependencies left out.
+fn arrows() -> BTreeMap<String, Vec<String>> {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .expect("cargo metadata");
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let packages = metadata["packages"].as_array().expect("packages");
+    let names = |package: &serde_json::Value| -> Vec<String> {
+        let dependencies = package["dependencies"].as_array().expect("dependencies").iter();
+        dependencies
+            .filter(|dependency| dependency["kind"].is_null())
+            .filter_map(|dependency| dependency["name"].as_str())
+            .filter(|name| name.starts_with("graphc"))
+            .map(String::from)
+            .collect()
+    };
+    let name = |package: &serde_json::Value| package["name"].as_str().expect("a name").to_string();
+    packages.iter().map(|package| (name(package), names(package))).collect()
+}
+
+#[test]
+fn arrows_point_one_way() {
+    let arrows = arrows();
+    assert_eq!(arrows["graphc-ir"], Vec::<String>::new());
+    assert_eq!(arrows["graphc-compiler"], ["graphc-ir"]);
+    assert_eq!(arrows["graphc-kernels"], ["graphc-ir"]);
+    assert_eq!(arrows["graphc-runtime"], ["graphc-ir", "graphc-kernels"]);
+}
+
+#[test]
+fn ir_and_compiler_have_no_clock_network_environment_or_threads() {
+    let forbidden =
+        ["std::time", "Instant::now", "std::net", "std::env", "std::thread", "thread::spawn"];
+    for room in ["ir/src", "compiler/src"] {
+        visit(&Path::new(env!("CARGO_MANIFEST_DIR")).join(room), &mut |path, text| {
+            for word in forbidden {
+                assert!(!text.contains(word), "{} uses {word}", path.display());
+            }
+            let importer = path.components().any(|part| part.as_os_str() == "import");
+            assert!(importer || !text.contains("std::fs"), "{} reads files", path.display());
+        });
+    }
+}
+
+#[test]
+fn no_file_is_too_long_for_one_room() {
+    for room in ["ir", "compiler", "kernels", "runtime", "src", "examples"] {
+        visit(&Path::new(env!("CARGO_MANIFEST_DIR")).join(room), &mut |path, text| {
+            let lines = text.lines().count();
+            assert!(lines <= 600, "{} has {lines} lines: split it", path.display());
+        });
+    }
+}
+
+fn visit(folder: &Path, check: &mut dyn FnMut(&Path, &str)) {
+    for entry in std::fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            visit(&path, check);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            check(&path, &std::fs::read_to_string(&path).expect("source"));
+        }
+    }
+}
