@@ -97,3 +97,31 @@ impl Module for Gpt {
         parameters
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::array::Array;
+    use crate::evaluate::outputs;
+    use crate::types::DType;
+
+    fn logits(tokens: [f64; 4]) -> Vec<f64> {
+        let g = GraphBuilder::new("gpt");
+        let config = GptConfig { layers: 1, width: 8, heads: 2, sequence: 6, vocabulary: 5 };
+        let tokens_in = g.input("tokens", DType::I64, [1, 4]);
+        g.output("logits", &Gpt::new(&g, &config).forward(&tokens_in));
+        let feeds = BTreeMap::from([("tokens".into(), Array::new([1, 4], tokens.to_vec()))]);
+        let graph = g.finish().expect("fits");
+        outputs(&graph, &feeds, &Default::default()).expect("all is fed")["logits"].data.clone()
+    }
+
+    #[test]
+    fn a_token_changes_itself_and_what_follows_alone() {
+        let (a, b) = (logits([1., 2., 3., 4.]), logits([1., 2., 0., 4.]));
+        let same: Vec<bool> = a.chunks(5).zip(b.chunks(5)).map(|(a, b)| a == b).collect();
+        assert_eq!(same, [true, true, false, false]);
+        assert!(a.iter().all(|x| x.is_finite()));
+    }
+}
