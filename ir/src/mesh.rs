@@ -88,7 +88,7 @@ impl Placement {
     /// The mesh of stage `stage` of `stages`: a slice of the first axis that keeps every axis.
     /// `None` where `stages` does not divide the first axis.
     pub fn stage(&self, stage: usize, stages: usize) -> Option<Self> {
-        if stages == 0 || self.hierarchy[0] % stages != 0 {
+        if stages == 0 || !self.hierarchy[0].is_multiple_of(stages) {
             return None;
         }
         let size = self.size() / stages;

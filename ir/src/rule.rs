@@ -139,9 +139,8 @@ impl Rule {
         let mut signatures: Vec<Signature> = Vec::new();
         for choices in partial {
             let signature = self.layouts(choices);
-            let known = |s: &Signature| {
-                s.operands == signature.operands && s.results == signature.results
-            };
+            let known =
+                |s: &Signature| s.operands == signature.operands && s.results == signature.results;
             if !signatures.iter().any(known) {
                 signatures.push(signature);
             }
@@ -160,7 +159,7 @@ impl Rule {
         let mut remaining: Vec<usize> = self.factors.iter().map(|factor| factor.size).collect();
         for (&choice, &parts) in choices.iter().zip(hierarchy) {
             let Choice::Factor(factor) = choice else { continue };
-            if self.must_be_even(factor) && remaining[factor] % parts != 0
+            if self.must_be_even(factor) && !remaining[factor].is_multiple_of(parts)
                 || !self.leads_everywhere(factor, &remaining)
                 || !self.reaches_results(factor)
             {
@@ -199,10 +198,10 @@ impl Rule {
         let operand = |index: usize, dims: &[DimRule]| {
             NdSbp(choices.iter().map(|&choice| self.operand_sbp(choice, index, dims)).collect())
         };
-        let result =
-            |dims: &Vec<DimRule>| NdSbp(choices.iter().map(|&c| self.result_sbp(c, dims)).collect());
-        let operands =
-            self.operands.iter().enumerate().map(|(i, dims)| operand(i, dims)).collect();
+        let result = |dims: &Vec<DimRule>| {
+            NdSbp(choices.iter().map(|&c| self.result_sbp(c, dims)).collect())
+        };
+        let operands = self.operands.iter().enumerate().map(|(i, dims)| operand(i, dims)).collect();
         let results = self.results.iter().map(result).collect();
         Signature { operands, results, choices }
     }
