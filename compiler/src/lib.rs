@@ -2,8 +2,12 @@
 //!
 //! Nothing here reads a clock, the network or the environment, and files are read by importers alone.
 
+pub mod boxing;
 pub mod check;
+pub mod cluster;
 pub mod compile;
+pub mod cost;
 pub mod decisions;
+pub mod import;
 pub mod lower;
 pub mod null_device;

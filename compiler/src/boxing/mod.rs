@@ -1,0 +1,148 @@
+//! Boxing: how a tensor goes from one layout to another, and what that costs.
+//!
+//! On one mesh the cheapest way over single-axis steps is searched (Dijkstra over N-D SBPs); between meshes, and
+//! where it is cheaper than several steps, the rectangles in which the layouts overlap are exchanged point to point.
+//! Nothing here moves data or knows actors. Start reading with [`route`].
+
+mod exchange;
+mod search;
+mod steps;
+
+use graphc_ir::plan::{BoxingKind, Cluster, Layout};
+use graphc_ir::sbp::{NdSbp, ReduceKind, Sbp};
+
+pub use exchange::{Traffic, exchange_traffic, source_ranks};
+pub use search::{Router, route};
+
+/// One step of boxing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BoxingStep {
+    /// P to B over one axis.
+    AllReduce {
+        /// The mesh axis.
+        axis: usize,
+        /// How partial values become one.
+        kind: ReduceKind,
+    },
+    /// P to S over one axis.
+    ReduceScatter {
+        /// The mesh axis.
+        axis: usize,
+        /// How partial values become one.
+        kind: ReduceKind,
+        /// The dim that is split.
+        dim: usize,
+    },
+    /// S to B over one axis.
+    AllGather {
+        /// The mesh axis.
+        axis: usize,
+        /// The dim that was split.
+        dim: usize,
+    },
+    /// S of one dim to S of another over one axis.
+    AllToAll {
+        /// The mesh axis.
+        axis: usize,
+        /// The dim that was split.
+        from: usize,
+        /// The dim that is split.
+        to: usize,
+    },
+    /// B to S over one axis: local.
+    Slice {
+        /// The mesh axis.
+        axis: usize,
+        /// The dim that is split.
+        dim: usize,
+    },
+    /// B to P over one axis: all ranks but the first hold the identity; local.
+    Mask {
+        /// The mesh axis.
+        axis: usize,
+        /// The reduction of which they hold the identity.
+        kind: ReduceKind,
+    },
+    /// Any layout to any layout, point to point.
+    Exchange,
+}
+
+impl BoxingStep {
+    /// Its name in plans.
+    pub fn boxing_kind(&self) -> BoxingKind {
+        match self {
+            Self::AllReduce { .. } => BoxingKind::AllReduce,
+            Self::ReduceScatter { .. } => BoxingKind::ReduceScatter,
+            Self::AllGather { .. } => BoxingKind::AllGather,
+            Self::AllToAll { .. } => BoxingKind::AllToAll,
+            Self::Slice { .. } => BoxingKind::Slice,
+            Self::Mask { .. } => BoxingKind::Mask,
+            Self::Exchange => BoxingKind::SendRecv,
+        }
+    }
+
+    /// The mesh axis, of single-axis steps.
+    pub fn axis(&self) -> Option<usize> {
+        match *self {
+            Self::AllReduce { axis, .. }
+            | Self::ReduceScatter { axis, .. }
+            | Self::AllGather { axis, .. }
+            | Self::AllToAll { axis, .. }
+            | Self::Slice { axis, .. }
+            | Self::Mask { axis, .. } => Some(axis),
+            Self::Exchange => None,
+        }
+    }
+
+    /// How partial values become one, of all-reduce and reduce-scatter; whose identity a mask holds.
+    pub fn reduce(&self) -> Option<ReduceKind> {
+        match *self {
+            Self::AllReduce { kind, .. }
+            | Self::ReduceScatter { kind, .. }
+            | Self::Mask { kind, .. } => Some(kind),
+            _ => None,
+        }
+    }
+}
+
+/// A step of a route with what it leaves behind and what it costs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RouteStep {
+    /// What is done.
+    pub step: BoxingStep,
+    /// The layout afterwards.
+    pub layout_after: Layout,
+    /// Seconds.
+    pub seconds: f64,
+    /// Bytes that the busiest rank sends or copies.
+    pub bytes: u64,
+}
+
+/// The way from one layout to another. Without steps where every rank holds already what it needs; the two layouts
+/// may then still differ in name, on mesh axes of extent 1.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Route {
+    /// In order.
+    pub steps: Vec<RouteStep>,
+    /// Their sum.
+    pub seconds: f64,
+}
+
+/// The layout in which an output is given to the user: partial values are made whole first.
+pub fn fetched(sbp: &NdSbp) -> NdSbp {
+    let whole = |&sbp: &Sbp| if sbp.is_partial() { Sbp::Broadcast } else { sbp };
+    NdSbp(sbp.0.iter().map(whole).collect())
+}
+
+/// Bytes of a layout's shard on the rank that holds most: the first.
+pub fn shard_bytes(layout: &Layout, microbatches: usize) -> u64 {
+    let rect = layout.ranks.first().and_then(|&rank| layout.rect(rank, 0, microbatches));
+    rect.map_or(0, |rect| (rect.elements() * layout.dtype.size()) as u64)
+}
+
+/// The cost model's view of a cluster with a number of microbatches; see [`Router`].
+#[derive(Clone, Copy)]
+pub(crate) struct Prices<'a> {
+    pub cluster: &'a Cluster,
+    pub microbatches: usize,
+}

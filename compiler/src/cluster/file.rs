@@ -1,0 +1,276 @@
+//! Cluster files: TOML whose every field is checked.
+
+use std::collections::BTreeMap;
+
+use graphc_ir::mesh::DeviceKind;
+use graphc_ir::plan::{AxisLink, Cluster, Device, Level};
+use graphc_ir::types::DType;
+use serde::Deserialize;
+
+/// What is wrong with a cluster file.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ClusterError {
+    /// No TOML, an unknown field, a missing field or a value of another type.
+    #[error("the cluster file cannot be read: {message}")]
+    Syntax {
+        /// What the TOML reader says, with line and column.
+        message: String,
+    },
+    /// A field whose value makes no sense.
+    #[error("the cluster file's `{field}` is {found}: {advice}")]
+    Field {
+        /// The field, e.g. `level[1].latency`.
+        field: String,
+        /// What it holds.
+        found: String,
+        /// What to write.
+        advice: &'static str,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    name: String,
+    device: FileDevice,
+    #[serde(default)]
+    level: Vec<FileLevel>,
+    #[serde(default)]
+    axis: Vec<FileAxis>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileDevice {
+    kind: DeviceKind,
+    memory: Bytes,
+    flops: BTreeMap<String, f64>,
+    #[serde(default)]
+    matmul_efficiency: Vec<(f64, f64)>,
+    bandwidth: f64,
+    launch: f64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileLevel {
+    #[serde(default)]
+    size: usize,
+    latency: f64,
+    bandwidth: f64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileAxis {
+    latency: f64,
+    seconds_per_byte: f64,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Bytes {
+    Integer(i64),
+    Number(f64),
+    Text(String),
+}
+
+const POSITIVE: &str = "write a finite number above 0";
+const NOT_NEGATIVE: &str = "write a finite number, 0 or more";
+
+/// Reads a cluster from the text of a TOML file.
+///
+/// # Errors
+/// Where the text is no TOML, a field is missing or unknown, or a value makes no sense; the error names the field
+/// and says what to write.
+pub fn parse_cluster(text: &str) -> Result<Cluster, ClusterError> {
+    let file: File = toml::from_str(text)
+        .map_err(|error| ClusterError::Syntax { message: error.to_string().trim_end().into() })?;
+    let levels = levels(&file.level)?;
+    let axes = axes(&file.axis)?;
+    if levels.is_empty() && axes.is_empty() {
+        let advice =
+            "add a [[level]] with size, latency and bandwidth, or an [[axis]] per mesh axis";
+        return Err(field("level", "missing", advice));
+    }
+    Ok(Cluster { name: file.name, device: device(file.device)?, levels, axes })
+}
+
+/// Bytes from a text such as `16GiB`, `80 GB`, `1.5MiB` or `4096`; `None` where it is none.
+pub fn parse_bytes(text: &str) -> Option<u64> {
+    const UNITS: [(&str, u64); 9] = [
+        ("KiB", 1 << 10),
+        ("MiB", 1 << 20),
+        ("GiB", 1 << 30),
+        ("TiB", 1 << 40),
+        ("KB", 1_000),
+        ("MB", 1_000_000),
+        ("GB", 1_000_000_000),
+        ("TB", 1_000_000_000_000),
+        ("B", 1),
+    ];
+    let text = text.trim();
+    let (number, unit) = UNITS
+        .iter()
+        .find_map(|&(name, unit)| text.strip_suffix(name).map(|number| (number.trim(), unit)))
+        .unwrap_or((text, 1));
+    if let Ok(whole) = number.parse::<u64>() {
+        return whole.checked_mul(unit);
+    }
+    let bytes = number.parse::<f64>().ok()? * unit as f64;
+    (bytes.is_finite() && (0.0..9e18).contains(&bytes)).then_some(bytes as u64)
+}
+
+fn device(file: FileDevice) -> Result<Device, ClusterError> {
+    if file.flops.is_empty() {
+        let advice = "give the peak of at least one element type, e.g. { f32 = 19.5e12 }";
+        return Err(field("device.flops", "empty", advice));
+    }
+    for (dtype, &peak) in &file.flops {
+        let name = format!("device.flops.{dtype}");
+        if dtype.parse::<DType>().is_err() {
+            let advice = "use the element types f32, f16, bf16, i64, i32, u8 or bool";
+            return Err(field(name, "no element type", advice));
+        }
+        positive(name, peak)?;
+    }
+    efficiency(&file.matmul_efficiency)?;
+    Ok(Device {
+        kind: file.kind,
+        memory: memory(&file.memory)?,
+        bandwidth: positive("device.bandwidth", file.bandwidth)?,
+        launch: not_negative("device.launch", file.launch)?,
+        flops: file.flops,
+        matmul_efficiency: file.matmul_efficiency,
+    })
+}
+
+fn memory(bytes: &Bytes) -> Result<u64, ClusterError> {
+    let (found, bytes) = match bytes {
+        Bytes::Integer(number) => (number.to_string(), u64::try_from(*number).ok()),
+        Bytes::Number(number) => (number.to_string(), parse_bytes(&number.to_string())),
+        Bytes::Text(text) => (format!("\"{text}\""), parse_bytes(text)),
+    };
+    let advice = "write a number of bytes above 0, or a text such as \"80GiB\" or \"16GB\"";
+    bytes.filter(|&bytes| bytes > 0).ok_or_else(|| field("device.memory", found, advice))
+}
+
+fn efficiency(points: &[(f64, f64)]) -> Result<(), ClusterError> {
+    for (index, &(flops, share)) in points.iter().enumerate() {
+        let name = format!("device.matmul_efficiency[{index}]");
+        positive(&name, flops)?;
+        if !(share > 0.0 && share <= 1.0) {
+            return Err(field(name, share, "the share of the peak is above 0 and at most 1"));
+        }
+        if index > 0 && points[index - 1].0 >= flops {
+            return Err(field(name, flops, "order the points by ascending FLOPs"));
+        }
+    }
+    Ok(())
+}
+
+fn levels(levels: &[FileLevel]) -> Result<Vec<Level>, ClusterError> {
+    let mut result = Vec::new();
+    for (index, level) in levels.iter().enumerate() {
+        let name = |part: &str| format!("level[{index}].{part}");
+        if level.size == 0 && index + 1 < levels.len() {
+            let advice =
+                "give the number of ranks that it joins; only the outermost may be 0 (unbounded)";
+            return Err(field(name("size"), 0, advice));
+        }
+        result.push(Level {
+            size: level.size,
+            latency: not_negative(name("latency"), level.latency)?,
+            bandwidth: positive(name("bandwidth"), level.bandwidth)?,
+        });
+    }
+    Ok(result)
+}
+
+fn axes(axes: &[FileAxis]) -> Result<Vec<AxisLink>, ClusterError> {
+    let mut result = Vec::new();
+    for (index, axis) in axes.iter().enumerate() {
+        let name = |part: &str| format!("axis[{index}].{part}");
+        result.push(AxisLink {
+            latency: not_negative(name("latency"), axis.latency)?,
+            seconds_per_byte: not_negative(name("seconds_per_byte"), axis.seconds_per_byte)?,
+        });
+    }
+    Ok(result)
+}
+
+fn positive(name: impl Into<String>, value: f64) -> Result<f64, ClusterError> {
+    if value.is_finite() && value > 0.0 { Ok(value) } else { Err(field(name, value, POSITIVE)) }
+}
+
+fn not_negative(name: impl Into<String>, value: f64) -> Result<f64, ClusterError> {
+    if value.is_finite() && value >= 0.0 {
+        Ok(value)
+    } else {
+        Err(field(name, value, NOT_NEGATIVE))
+    }
+}
+
+fn field(name: impl Into<String>, found: impl ToString, advice: &'static str) -> ClusterError {
+    ClusterError::Field { field: name.into(), found: found.to_string(), advice }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TWO_BOXES: &str = r#"
+        name = "two-boxes"
+        [device]
+        kind = "cuda"
+        memory = "80GiB"
+        flops = { f32 = 19.5e12, bf16 = 312e12 }
+        matmul_efficiency = [[1e6, 0.05], [1e9, 0.6]]
+        bandwidth = 2.0e12
+        launch = 4e-6
+        [[level]]
+        size = 8
+        latency = 3e-6
+        bandwidth = 235e9
+    "#;
+
+    #[test]
+    fn reads_what_the_manual_shows() {
+        let cluster = parse_cluster(TWO_BOXES).expect("it is right");
+        assert_eq!(cluster.device.memory, 80 << 30);
+        assert_eq!(cluster.levels[0].size, 8);
+        assert_eq!(cluster.device.matmul_efficiency[1], (1e9, 0.6));
+    }
+
+    #[test]
+    fn every_field_is_checked() {
+        let cases = [
+            ("\"80GiB\"", "\"lots\"", "`device.memory` is \"lots\""),
+            ("\"80GiB\"", "-5", "`device.memory` is -5"),
+            ("bandwidth = 2.0e12", "bandwidth = 0.0", "`device.bandwidth` is 0"),
+            ("launch = 4e-6", "launch = nan", "`device.launch` is NaN"),
+            ("f32 = 19.5e12", "f33 = 19.5e12", "`device.flops.f33`"),
+            ("0.6]", "1.6]", "`device.matmul_efficiency[1]` is 1.6"),
+            ("[1e9,", "[1e5,", "ascending"),
+            ("latency = 3e-6", "latency = -1.0", "`level[0].latency` is -1"),
+            ("latency = 3e-6", "latency = 3e-6\nlatncy = 1", "unknown field `latncy`"),
+            ("size = 8", "size = 0\nlatency = 1.0\nbandwidth = 1.0\n[[level]]", "`level[0].size`"),
+            ("\"cuda\"", "\"tpu\"", "unknown variant `tpu`"),
+            ("launch = 4e-6", "", "missing field `launch`"),
+        ];
+        for (from, to, message) in cases {
+            let error = parse_cluster(&TWO_BOXES.replace(from, to)).expect_err(to).to_string();
+            assert!(error.contains(message), "{to}: {error}");
+        }
+    }
+
+    #[test]
+    fn bytes_have_units() {
+        assert_eq!(parse_bytes("16GiB"), Some(16 << 30));
+        assert_eq!(parse_bytes("1.5 KiB"), Some(1536));
+        assert_eq!(parse_bytes("4096"), Some(4096));
+        assert_eq!(parse_bytes("2e3B"), Some(2000));
+        assert_eq!(parse_bytes("much"), None);
+        assert_eq!(parse_bytes("-1GB"), None);
+    }
+}

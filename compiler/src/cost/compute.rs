@@ -1,0 +1,124 @@
+//! Roofline of one node's local part.
+
+use graphc_ir::op::Op;
+use graphc_ir::plan::Cluster;
+use graphc_ir::rule::{Choice, DimRule, Rule};
+use graphc_ir::types::{DType, TensorType};
+
+/// What one application of an op does on the busiest rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct NodeWork {
+    /// Floating-point operations.
+    pub flops: f64,
+    /// Bytes of all operands and results.
+    pub bytes: f64,
+}
+
+/// Seconds of one action of a node on the busiest rank: the longer of computing and moving bytes, and the launch.
+/// `axes` holds one (choice, extent) for time, where the node acts once per microbatch, and for each mesh axis.
+/// Sources that only stand for memory (variables) and boxing that the user asks for (`to_global`) cost nothing here.
+pub fn compute_seconds(
+    cluster: &Cluster,
+    op: &Op,
+    operands: &[&TensorType],
+    results: &[&TensorType],
+    axes: &[(Choice, usize)],
+) -> f64 {
+    if matches!(op, Op::Variable(_) | Op::ToGlobal(_)) {
+        return 0.0;
+    }
+    let Ok(rule) = op.operation().rule(operands) else { return 0.0 };
+    let work = node_work(op, &rule, operands, results, axes);
+    let dtype = results.first().map_or(DType::F32, |ty| ty.dtype);
+    roofline(cluster, dtype, matches!(op, Op::MatMul(_)), work)
+}
+
+/// What one application does on the rank that holds the largest part.
+pub fn node_work(
+    op: &Op,
+    rule: &Rule,
+    operands: &[&TensorType],
+    results: &[&TensorType],
+    axes: &[(Choice, usize)],
+) -> NodeWork {
+    let local = local_rule(rule, axes);
+    let bytes = |dims: &[Vec<DimRule>], types: &[&TensorType]| -> f64 {
+        let elements = |dims: &Vec<DimRule>| -> f64 {
+            dims.iter().map(|dim| local.extent(dim) as f64).product()
+        };
+        dims.iter().zip(types).map(|(dims, ty)| elements(dims) * ty.dtype.size() as f64).sum()
+    };
+    NodeWork {
+        flops: local.points() * op.operation().flops_per_point(),
+        bytes: bytes(&local.operands, operands) + bytes(&local.results, results),
+    }
+}
+
+/// The rule with factors as large as on the rank that holds the largest part.
+fn local_rule(rule: &Rule, axes: &[(Choice, usize)]) -> Rule {
+    let mut local = rule.clone();
+    for &(choice, parts) in axes {
+        if let Choice::Factor(factor) = choice {
+            let size = &mut local.factors[factor].size;
+            *size = size.div_ceil(parts);
+        }
+    }
+    local
+}
+
+/// Seconds of a kernel: the longer of computing and moving bytes, and the launch.
+pub fn roofline(cluster: &Cluster, dtype: DType, matmul: bool, work: NodeWork) -> f64 {
+    let share = if matmul { matmul_efficiency(cluster, work.flops) } else { 1.0 };
+    let compute = work.flops / (peak_flops(cluster, dtype) * share);
+    cluster.device.launch + compute.max(work.bytes / cluster.device.bandwidth)
+}
+
+/// Peak FLOPs per second of an element type; of one that the cluster does not name that of f32, or the least named.
+pub fn peak_flops(cluster: &Cluster, dtype: DType) -> f64 {
+    let flops = &cluster.device.flops;
+    let named = flops.get(dtype.name()).or_else(|| flops.get(DType::F32.name()));
+    named.copied().unwrap_or_else(|| flops.values().copied().fold(f64::INFINITY, f64::min))
+}
+
+/// The share of the peak that a matmul of `flops` reaches: interpolated in the logarithm of FLOPs, constant beyond
+/// the ends; 1 where the cluster does not say.
+pub fn matmul_efficiency(cluster: &Cluster, flops: f64) -> f64 {
+    let points = &cluster.device.matmul_efficiency;
+    let (Some(first), Some(last)) = (points.first(), points.last()) else { return 1.0 };
+    if flops <= first.0 {
+        return first.1;
+    }
+    let between = points.windows(2).find(|pair| flops <= pair[1].0);
+    between.map_or(last.1, |pair| {
+        let (low, high) = (pair[0], pair[1]);
+        let position = (flops.ln() - low.0.ln()) / (high.0.ln() - low.0.ln());
+        low.1 + position * (high.1 - low.1)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::preset;
+    use graphc_ir::ops::MatMul;
+
+    #[test]
+    fn a_split_matmul_computes_its_part() {
+        let op = Op::MatMul(MatMul { transpose_a: false, transpose_b: false });
+        let [a, b, c] = [[4, 6], [6, 8], [4, 8]].map(|shape| TensorType::new(DType::F32, shape));
+        let rule = op.operation().rule(&[&a, &b]).expect("fits");
+        let work = |axes: &[_]| node_work(&op, &rule, &[&a, &b], &[&c], axes);
+        assert_eq!(work(&[]), NodeWork { flops: 384.0, bytes: 4.0 * (24.0 + 48.0 + 32.0) });
+        let rows = work(&[(Choice::Factor(0), 3)]);
+        assert_eq!(rows, NodeWork { flops: 192.0, bytes: 4.0 * (12.0 + 48.0 + 16.0) }, "2 of 4");
+    }
+
+    #[test]
+    fn efficiency_is_interpolated_in_the_logarithm() {
+        let mut cluster = preset("cpu").expect("a preset");
+        cluster.device.matmul_efficiency = vec![(1e2, 0.2), (1e4, 0.6)];
+        let share = |flops| matmul_efficiency(&cluster, flops);
+        assert_eq!((share(1.0), share(1e9)), (0.2, 0.6));
+        assert!((share(1e3) - 0.4).abs() < 1e-12);
+    }
+}
