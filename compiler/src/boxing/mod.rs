@@ -7,6 +7,8 @@
 mod exchange;
 mod search;
 mod steps;
+#[cfg(test)]
+mod tests;
 
 use graphc_ir::plan::{BoxingKind, Cluster, Layout};
 use graphc_ir::sbp::{NdSbp, ReduceKind, Sbp};
