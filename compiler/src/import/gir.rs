@@ -1,0 +1,101 @@
+//! `.gir` models: the text, and weights from the safetensors file of the same stem where there is one.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use graphc_ir::graph::Graph;
+use graphc_ir::op::Op;
+use graphc_ir::ops::{Init, Variable};
+use graphc_ir::text;
+use graphc_ir::verify::verify;
+
+use super::trained::Patterns;
+use super::weights::{WeightData, WeightTensor, Weights, WeightsError};
+use super::{ImportError, ImportOptions, Imported, Symbols, safetensors};
+
+/// The name that stands for the first input's first extent, whatever the model calls it.
+const BATCH: &str = "batch";
+
+pub(super) fn gir_symbols(model: &str) -> Symbols {
+    Symbols::new(text::batch_symbol(model), text::symbols(model))
+}
+
+pub(super) fn import_gir(
+    path: &Path,
+    model: &str,
+    dims: &BTreeMap<String, usize>,
+    options: &ImportOptions,
+) -> Result<Imported, ImportError> {
+    let symbols = gir_symbols(model);
+    let mut dims = dims.clone();
+    if let (Some(name), Some(&batch)) = (&symbols.batch, dims.get(BATCH)) {
+        dims.entry(name.clone()).or_insert(batch);
+    }
+    let mut graph = text::parse_with(model, &dims)
+        .map_err(|errors| ImportError::Text { path: path.into(), errors })?;
+    check_batch(&graph, &symbols, &dims)?;
+    let mut patterns = Patterns::new(options);
+    for variable in variables(&mut graph) {
+        let (name, ty) = (variable.name.clone(), variable.ty.clone());
+        variable.trainable = patterns.trained(&name, &ty, variable.trainable)?;
+    }
+    let weights = weights(&mut graph, &path.with_extension("safetensors"))?;
+    verify(&graph)?;
+    Ok(Imported { graph, weights, warnings: patterns.warnings(), symbols: symbols.all })
+}
+
+/// A static first extent is what `batch` says, where it says anything.
+fn check_batch(
+    graph: &Graph,
+    symbols: &Symbols,
+    dims: &BTreeMap<String, usize>,
+) -> Result<(), ImportError> {
+    let Some(&batch) = dims.get(BATCH) else { return Ok(()) };
+    let input = graph.nodes.iter().find_map(|node| match &node.op {
+        Op::Input(input) => Some(input),
+        _ => None,
+    });
+    let extent = input.and_then(|input| input.ty.shape.first().map(|&extent| (input, extent)));
+    match extent {
+        Some((input, extent)) if extent != batch && !symbols.all.iter().any(|s| s == BATCH) => {
+            let reason = format!("the model has {extent}, and the batch is {batch}");
+            Err(ImportError::Dim { input: input.name.clone(), dim: 0, reason })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn variables(graph: &mut Graph) -> impl Iterator<Item = &mut Variable> {
+    graph.nodes.iter_mut().filter_map(|node| match &mut node.op {
+        Op::Variable(variable) => Some(variable),
+        _ => None,
+    })
+}
+
+/// What the file holds begins as the file says; what it lacks begins as the text says.
+fn weights(graph: &mut Graph, path: &Path) -> Result<Weights, ImportError> {
+    let mut found = safetensors::tensors(path)?;
+    let mut weights = Weights::default();
+    for variable in variables(graph) {
+        let tensor = found.as_mut().and_then(|tensors| tensors.remove(&variable.name));
+        let tensor = match tensor {
+            Some(tensor) => tensor,
+            None if variable.init != Init::Weights => continue,
+            None if found.is_some() => {
+                return Err(WeightsError::Missing { name: variable.name.clone() }.into());
+            }
+            // The file is absent, which is an error once its bytes are needed.
+            None => {
+                let data = WeightData::File { path: path.into(), offset: 0 };
+                WeightTensor { dtype: variable.ty.dtype, shape: variable.ty.shape.clone(), data }
+            }
+        };
+        if tensor.ty() != variable.ty {
+            let (name, path, expected) = (variable.name.clone(), path.into(), variable.ty.clone());
+            return Err(WeightsError::Type { name, path, found: tensor.ty(), expected }.into());
+        }
+        variable.init = Init::Weights;
+        weights.tensors.insert(variable.name.clone(), tensor);
+    }
+    Ok(weights)
+}

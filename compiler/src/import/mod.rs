@@ -1,0 +1,207 @@
+//! Importers: from a model file to a graph and its weights. The only place in the compiler that reads files.
+//!
+//! [`load_model`] picks by extension: `.onnx` by [`onnx::import_onnx`], `.gir` by [`graphc_ir::text`] with weights from
+//! the safetensors file beside it. Weights stay on disk until somebody asks for their bytes.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use graphc_ir::graph::Graph;
+use graphc_ir::text::ParseErrors;
+use graphc_ir::verify::VerifyErrors;
+
+mod gir;
+pub mod onnx;
+mod safetensors;
+mod trained;
+pub mod weights;
+
+use weights::{Weights, WeightsError};
+
+/// A model as it was imported.
+#[derive(Clone, Debug)]
+pub struct Imported {
+    /// The graph, verified.
+    pub graph: Graph,
+    /// The content of its variables that begin as [`graphc_ir::ops::Init::Weights`].
+    pub weights: Weights,
+    /// What the user should know, a sentence each.
+    pub warnings: Vec<String>,
+    /// The symbolic extents, that of the first input's first dim first.
+    pub symbols: Vec<String>,
+}
+
+/// What the user says about an import.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ImportOptions {
+    /// Weights that are not trained: names, or patterns with `*`.
+    pub freeze: Vec<String>,
+    /// Weights that are trained, whatever else is said about them: names, or patterns with `*`.
+    pub train: Vec<String>,
+}
+
+/// The symbolic extents of a model.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Symbols {
+    /// That of the first input's first dim, where it is symbolic.
+    pub batch: Option<String>,
+    /// All of them, the batch first.
+    pub all: Vec<String>,
+}
+
+/// Why a model cannot be imported.
+#[derive(Debug, thiserror::Error)]
+pub enum ImportError {
+    /// The file cannot be read.
+    #[error("cannot read the model {}: {reason}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// The file is of a kind that is not known.
+    #[error("{} is no model: the name of a model ends in .onnx or .gir", path.display())]
+    Extension {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file is damaged.
+    #[error("the ONNX file is corrupt: {place}: {reason}")]
+    Corrupt {
+        /// Where: the byte, and the message within the file.
+        place: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A tensor in the file is damaged or of a kind that is not known.
+    #[error("tensor `{name}`: {reason}")]
+    Tensor {
+        /// Its name.
+        name: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The graph's nodes and tensors do not fit together.
+    #[error("the ONNX graph is not valid: {reason}")]
+    Structure {
+        /// What is wrong.
+        reason: String,
+    },
+    /// An op that graphc has not.
+    #[error("node `{node}`: the op {op_type} of domain `{domain}` is not supported{hint}")]
+    Unsupported {
+        /// The node's name.
+        node: String,
+        /// The type of the op.
+        op_type: String,
+        /// Its domain.
+        domain: String,
+        /// What is supported nearby.
+        hint: String,
+    },
+    /// A node that does not fit its operands, or a form of an op that graphc has not.
+    #[error("node `{node}` of type {op_type}: {reason}")]
+    Node {
+        /// The node's name.
+        node: String,
+        /// The type of the op.
+        op_type: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A symbolic extent without a value, or a value that does not fit.
+    #[error("dim {dim} of input `{input}`: {reason}")]
+    Dim {
+        /// The input.
+        input: String,
+        /// The dim.
+        dim: usize,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The text of a graph does not fit.
+    #[error("{}:\n{errors}", path.display())]
+    Text {
+        /// The file.
+        path: PathBuf,
+        /// All that is wrong with it.
+        errors: ParseErrors,
+    },
+    /// The graph breaks an invariant.
+    #[error(transparent)]
+    Verify(#[from] VerifyErrors),
+    /// The weights cannot be read or do not fit.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    /// A weight that cannot be trained was to be.
+    #[error("`{name}` cannot be trained: {reason}")]
+    Train {
+        /// The weight.
+        name: String,
+        /// Why not.
+        reason: String,
+    },
+}
+
+/// Imports the model in a file. `dims` gives the values of symbolic extents; the value of `batch` counts for the first
+/// input's first dim whatever that dim is called.
+///
+/// # Errors
+/// Where the file cannot be read or is no model, and where the model does not fit.
+pub fn load_model(
+    path: &Path,
+    dims: &BTreeMap<String, usize>,
+    options: ImportOptions,
+) -> Result<Imported, ImportError> {
+    match kind(path)? {
+        Kind::Onnx => {
+            let base = path.parent().unwrap_or(Path::new(""));
+            onnx::import_onnx(&read(path)?, base, dims, options)
+        }
+        Kind::Gir => gir::import_gir(path, &read_text(path)?, dims, &options),
+    }
+}
+
+/// The symbolic extents of the model in a file, which [`load_model`] needs values for.
+///
+/// # Errors
+/// Where the file cannot be read or is no model. What else is wrong with it [`load_model`] says.
+pub fn model_symbols(path: &Path) -> Result<Symbols, ImportError> {
+    match kind(path)? {
+        Kind::Onnx => onnx::onnx_symbols(&read(path)?),
+        Kind::Gir => Ok(gir::gir_symbols(&read_text(path)?)),
+    }
+}
+
+impl Symbols {
+    /// The batch first, then the others in order.
+    fn new(batch: Option<String>, others: Vec<String>) -> Self {
+        let mut all: Vec<String> = batch.iter().cloned().collect();
+        all.extend(others.into_iter().filter(|name| batch.as_ref() != Some(name)));
+        Self { batch, all }
+    }
+}
+
+enum Kind {
+    Onnx,
+    Gir,
+}
+
+fn kind(path: &Path) -> Result<Kind, ImportError> {
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("onnx") => Ok(Kind::Onnx),
+        Some("gir") => Ok(Kind::Gir),
+        _ => Err(ImportError::Extension { path: path.into() }),
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, ImportError> {
+    let error = |e: std::io::Error| ImportError::Read { path: path.into(), reason: e.to_string() };
+    std::fs::read(path).map_err(error)
+}
+
+fn read_text(path: &Path) -> Result<String, ImportError> {
+    let reason = "it is no text in UTF-8".to_string();
+    String::from_utf8(read(path)?).map_err(|_| ImportError::Read { path: path.into(), reason })
+}

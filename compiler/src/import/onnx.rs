@@ -1,0 +1,273 @@
+//! ONNX models. The way: `wire` checks the bytes, rten-onnx decodes them, `model` orders the nodes, and `lower` makes of
+//! each node the ops that mean the same, by the table in `ops`. What is known is computed on the way (`known`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use graphc_ir::graph::{Graph, Output, Source};
+use graphc_ir::ids::ValueId;
+use graphc_ir::op::Op;
+use graphc_ir::ops::{Init, Input};
+use graphc_ir::types::TensorType;
+use graphc_ir::verify::verify;
+use rten_onnx::onnx::{GraphProto, ModelProto, ValueInfoProto};
+
+use super::trained::Patterns;
+use super::weights::{WeightTensor, Weights};
+use super::{ImportError, ImportOptions, Imported, Symbols};
+
+mod elementwise;
+mod known;
+mod linear;
+mod lower;
+mod model;
+mod movement;
+mod node;
+mod normalize;
+mod ops;
+mod reduce;
+mod roles;
+mod sequence;
+mod tensor;
+mod wire;
+
+use lower::Lowering;
+
+/// The name that stands for the first input's first extent, whatever the model calls it.
+const BATCH: &str = "batch";
+
+/// Imports an ONNX model. Files of weights are looked for in `base_dir`, and read only when their bytes are needed.
+/// `dims` gives the values of symbolic extents; that of `batch` counts for the first input's first dim whatever that
+/// is called.
+///
+/// # Errors
+/// Where the bytes are no ONNX model, it has an op or a form of an op that graphc has not, or it does not fit.
+pub fn import_onnx(
+    bytes: &[u8],
+    base_dir: &Path,
+    dims: &BTreeMap<String, usize>,
+    options: ImportOptions,
+) -> Result<Imported, ImportError> {
+    let (model, kinds) = decode(bytes)?;
+    let graph = graph(&model)?;
+    let order = model::order(graph)?;
+    let mut tensors = BTreeMap::new();
+    for proto in &graph.initializer {
+        let name = proto.name.clone().unwrap_or_default();
+        tensors.insert(name, tensor::read(proto, base_dir)?);
+    }
+    let symbols = symbols(graph, &tensors);
+    let (roles, mut warnings) = roles::roles(graph, &kinds, &tensors);
+    let mut patterns = Patterns::new(&options);
+    let mut trained = BTreeSet::new();
+    for (name, tensor) in &tensors {
+        if patterns.trained(name, &tensor.ty(), roles.contains(name))? {
+            trained.insert(name.clone());
+        }
+    }
+    let mut lowering = Lowering::new(name(graph), opset(&model)?, base_dir, tensors, trained);
+    inputs(&mut lowering, graph, dims, &symbols)?;
+    for index in order {
+        lowering.node(&graph.node[index])?;
+    }
+    for output in &graph.output {
+        let name = output.name.clone().unwrap_or_default();
+        let value = lowering.output(&name)?;
+        lowering.graph.outputs.push(Output { name, value });
+    }
+    warnings.append(&mut lowering.warnings);
+    warnings.extend(patterns.warnings());
+    let (graph, tensors) = (without_dead_nodes(&lowering.graph)?, lowering.into_tensors());
+    verify(&graph)?;
+    let weights = weights(&graph, tensors);
+    Ok(Imported { graph, weights, warnings, symbols: symbols.all })
+}
+
+/// The symbolic extents of an ONNX model's inputs.
+///
+/// # Errors
+/// Where the bytes are no ONNX model.
+pub fn onnx_symbols(bytes: &[u8]) -> Result<Symbols, ImportError> {
+    let (model, _) = decode(bytes)?;
+    let graph = graph(&model)?;
+    let names = graph.initializer.iter().filter_map(|proto| proto.name.clone());
+    let initializers: BTreeMap<String, ()> = names.map(|name| (name, ())).collect();
+    Ok(symbols(graph, &initializers))
+}
+
+fn decode(bytes: &[u8]) -> Result<(ModelProto, wire::Kinds), ImportError> {
+    let kinds = wire::check(bytes)?;
+    let model = ModelProto::parse_buf(bytes).map_err(|error| ImportError::Corrupt {
+        place: error
+            .context()
+            .map_or("the model", |name| name.rsplit("::").next().unwrap_or(name))
+            .into(),
+        reason: format!("field {}: {}", error.field().unwrap_or(0), error.kind()),
+    })?;
+    Ok((model, kinds))
+}
+
+fn graph(model: &ModelProto) -> Result<&GraphProto, ImportError> {
+    let (place, reason) = ("the model".into(), "it holds no graph".into());
+    model.graph.as_ref().ok_or(ImportError::Corrupt { place, reason })
+}
+
+/// The graph's name is not decoded by rten-onnx; what matters to users is that it is always the same.
+fn name(_graph: &GraphProto) -> String {
+    "model".into()
+}
+
+/// The version of the standard operators.
+fn opset(model: &ModelProto) -> Result<i64, ImportError> {
+    let standard =
+        |domain: &Option<String>| matches!(domain.as_deref(), None | Some("" | "ai.onnx"));
+    let versions = model.opset_import.iter().filter(|set| standard(&set.domain));
+    let version = versions.filter_map(|set| set.version).max().unwrap_or(1);
+    if version < 7 {
+        let reason =
+            format!("its operators are of version {version}; graphc reads versions from 7 on");
+        return Err(ImportError::Structure { reason });
+    }
+    Ok(version)
+}
+
+/// Inputs without those that an old file lists although they are initializers.
+fn fed<'a, T>(
+    graph: &'a GraphProto,
+    tensors: &BTreeMap<String, T>,
+) -> impl Iterator<Item = (&'a str, &'a ValueInfoProto)> {
+    let inputs = graph.input.iter().map(|info| (info.name.as_deref().unwrap_or(""), info));
+    inputs.filter(|(name, _)| !tensors.contains_key(*name))
+}
+
+/// The extents of an input: a number, or a name. A dim without either has the name of its place.
+fn extents(name: &str, info: &ValueInfoProto) -> Vec<Result<i64, String>> {
+    let tensor = info.r#type.as_ref().and_then(|ty| ty.tensor_type.as_ref());
+    let shape = tensor.and_then(|tensor| tensor.shape.as_ref());
+    let dims = shape.map_or(&[][..], |shape| &shape.dim);
+    dims.iter()
+        .enumerate()
+        .map(|(index, dim)| match (&dim.dim_param, dim.dim_value) {
+            (Some(symbol), _) if !symbol.is_empty() => Err(symbol.clone()),
+            (_, Some(extent)) => Ok(extent),
+            _ => Err(format!("{name}.{index}")),
+        })
+        .collect()
+}
+
+fn symbols<T>(graph: &GraphProto, tensors: &BTreeMap<String, T>) -> Symbols {
+    let all: Vec<_> = fed(graph, tensors).map(|(name, info)| extents(name, info)).collect();
+    let first = all.first().and_then(|extents| extents.first());
+    let batch = first.and_then(|extent| extent.as_ref().err().cloned());
+    let mut names = Vec::new();
+    for name in all.into_iter().flatten().filter_map(Result::err) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    Symbols::new(batch, names)
+}
+
+fn inputs(
+    lowering: &mut Lowering,
+    graph: &GraphProto,
+    dims: &BTreeMap<String, usize>,
+    symbols: &Symbols,
+) -> Result<(), ImportError> {
+    let fed: Vec<_> = fed(graph, lowering.tensors()).collect();
+    for (position, (name, info)) in fed.into_iter().enumerate() {
+        let tensor = info.r#type.as_ref().and_then(|ty| ty.tensor_type.as_ref());
+        let stored = tensor.and_then(|tensor| tensor.elem_type).map(|ty| (ty, tensor::stored(ty)));
+        let reason = match stored {
+            Some((_, Some(_))) => String::new(),
+            Some((data_type, None)) => format!("the element type {data_type} is not supported"),
+            None => "it is no tensor".into(),
+        };
+        let Some((_, Some(stored))) = stored else {
+            return Err(ImportError::Tensor { name: name.into(), reason });
+        };
+        if tensor.is_some_and(|tensor| tensor.shape.is_none()) {
+            let reason = "the model does not say its shape".into();
+            return Err(ImportError::Tensor { name: name.into(), reason });
+        }
+        let mut shape = Vec::new();
+        for (dim, extent) in extents(name, info).into_iter().enumerate() {
+            let first = position == 0 && dim == 0;
+            let extent = bind(&extent, first, dims, symbols)
+                .map_err(|reason| ImportError::Dim { input: name.into(), dim, reason })?;
+            shape.push(extent);
+        }
+        lowering.input(Input { name: name.into(), ty: TensorType::new(stored.dtype, shape) })?;
+    }
+    Ok(())
+}
+
+/// The value of an extent.
+fn bind(
+    extent: &Result<i64, String>,
+    first: bool,
+    dims: &BTreeMap<String, usize>,
+    symbols: &Symbols,
+) -> Result<usize, String> {
+    let batch = dims.get(BATCH).filter(|_| first);
+    let extent = match extent {
+        Err(name) => *dims.get(name).or(batch).ok_or_else(|| {
+            let option = if symbols.batch.as_ref() == Some(name) { "--batch or " } else { "" };
+            format!("the extent `{name}` has no value: give it with {option}--dim {name}=VALUE")
+        })?,
+        Ok(extent) => usize::try_from(*extent).map_err(|_| format!("{extent} is no extent"))?,
+    };
+    match batch {
+        Some(&batch) if extent != batch && !symbols.all.iter().any(|name| name == BATCH) => {
+            Err(format!("the model has {extent}, and the batch is {batch}"))
+        }
+        _ if extent > 1 << 40 => Err(format!("{extent} is too large")),
+        _ => Ok(extent),
+    }
+}
+
+/// The graph of what reaches an output, and of all inputs.
+fn without_dead_nodes(graph: &Graph) -> Result<Graph, ImportError> {
+    let mut live = vec![false; graph.nodes.len()];
+    graph.outputs.iter().for_each(|output| live[graph.value(output.value).producer.index()] = true);
+    for (id, node) in graph.iter().rev() {
+        live[id.index()] |= matches!(node.op, Op::Input(_));
+        if live[id.index()] {
+            node.operands.iter().for_each(|&v| live[graph.value(v).producer.index()] = true);
+        }
+    }
+    let mut kept = Graph::new(graph.name.clone());
+    let mut moved: BTreeMap<ValueId, ValueId> = BTreeMap::new();
+    for (_, node) in graph.iter().filter(|(id, _)| live[id.index()]) {
+        let operands = node.operands.iter().map(|operand| moved[operand]).collect();
+        let again = kept.push(node.op.clone(), operands, node.source.clone());
+        let id = again.map_err(|error| ImportError::Structure { reason: error.to_string() })?;
+        for (&old, new) in node.results.iter().zip(kept.node(id).results.clone()) {
+            kept.values[new.index()].name.clone_from(&graph.value(old).name);
+            moved.insert(old, new);
+        }
+    }
+    let output =
+        |output: &Output| Output { name: output.name.clone(), value: moved[&output.value] };
+    kept.outputs = graph.outputs.iter().map(output).collect();
+    Ok(kept)
+}
+
+/// The weights of the variables that there are.
+fn weights(graph: &Graph, mut tensors: BTreeMap<String, WeightTensor>) -> Weights {
+    let mut weights = Weights::default();
+    for node in &graph.nodes {
+        if let Op::Variable(variable) = &node.op
+            && variable.init == Init::Weights
+            && let Some(tensor) = tensors.remove(&variable.name)
+        {
+            weights.tensors.insert(variable.name.clone(), tensor);
+        }
+    }
+    weights
+}
+
+/// The place of a node that has none of its own.
+fn derived(name: &str, op_type: &str) -> Source {
+    Source::Onnx { name: name.into(), op_type: op_type.into() }
+}

@@ -1,0 +1,328 @@
+//! Elementwise ops, those that graphc lacks as compositions of those that it has.
+
+use graphc_ir::op::Op;
+use graphc_ir::ops::{Binary, BinaryFunction, Unary, UnaryFunction, Where};
+use graphc_ir::scalar::Scalar;
+use rten_onnx::onnx::DataType;
+
+use super::known::Known;
+use super::lower::{Lowering, Val};
+use super::node::{Call, Res, fail};
+use super::tensor::stored;
+
+impl Lowering {
+    /// An elementwise function of one operand.
+    pub fn unary(&mut self, function: UnaryFunction, x: &Val) -> Res<Val> {
+        self.apply(Op::Unary(Unary { function }), std::slice::from_ref(x))
+    }
+
+    /// An elementwise function of two operands. A number beside a larger floating-point tensor becomes part of the op.
+    pub fn binary(&mut self, function: BinaryFunction, a: &Val, b: &Val) -> Res<Val> {
+        if self.foldable(a).is_none()
+            && let Some(value) = self.number_beside(a, b)?
+            && let Some(function) = with_number(function, value)
+        {
+            return self.unary(function, a);
+        }
+        let commutes = matches!(function, BinaryFunction::Add | BinaryFunction::Mul);
+        if commutes
+            && self.foldable(b).is_none()
+            && let Some(value) = self.number_beside(b, a)?
+            && let Some(function) = with_number(function, value)
+        {
+            return self.unary(function, b);
+        }
+        self.apply(Op::Binary(Binary { function }), &[a.clone(), b.clone()])
+    }
+
+    /// The number that `b` is everywhere, where it leaves the shape and the type of the tensor `a` as they are.
+    fn number_beside(&self, a: &Val, b: &Val) -> Res<Option<f64>> {
+        let (a, ty) = (self.ty(a)?, self.ty(b)?);
+        let skip = a.shape.len().checked_sub(ty.shape.len());
+        let fits = skip.is_some_and(|skip| {
+            ty.shape.iter().zip(&a.shape[skip..]).all(|(&b, &a)| b == 1 || b == a)
+        });
+        Ok(self.splat(b).filter(|_| fits && a.dtype.is_float() && a.dtype == ty.dtype))
+    }
+
+    fn scale(&mut self, x: &Val, factor: f64) -> Res<Val> {
+        self.unary(UnaryFunction::Scale(Scalar(factor)), x)
+    }
+
+    fn mul(&mut self, a: &Val, b: &Val) -> Res<Val> {
+        self.binary(BinaryFunction::Mul, a, b)
+    }
+
+    fn add(&mut self, a: &Val, b: &Val) -> Res<Val> {
+        self.binary(BinaryFunction::Add, a, b)
+    }
+}
+
+fn with_number(function: BinaryFunction, value: f64) -> Option<UnaryFunction> {
+    Some(match function {
+        BinaryFunction::Add => UnaryFunction::Offset(Scalar(value)),
+        BinaryFunction::Sub => UnaryFunction::Offset(Scalar(-value)),
+        BinaryFunction::Mul => UnaryFunction::Scale(Scalar(value)),
+        BinaryFunction::Div if value != 0.0 => UnaryFunction::Scale(Scalar(1.0 / value)),
+        BinaryFunction::Pow => UnaryFunction::PowScalar(Scalar(value)),
+        _ => return None,
+    })
+}
+
+pub(super) fn unary(cx: &mut Lowering, call: Call<'_>, function: UnaryFunction) -> Res<Vec<Val>> {
+    let x = cx.operand(call, 0)?;
+    Ok(vec![cx.unary(function, &x)?])
+}
+
+pub(super) fn binary(cx: &mut Lowering, call: Call<'_>, function: BinaryFunction) -> Res<Vec<Val>> {
+    let (a, b) = (cx.operand(call, 0)?, cx.operand(call, 1)?);
+    Ok(vec![cx.binary(function, &a, &b)?])
+}
+
+/// The function between the first two operands, then that and the third, and so on.
+pub(super) fn variadic(
+    cx: &mut Lowering,
+    call: Call<'_>,
+    function: BinaryFunction,
+) -> Res<Vec<Val>> {
+    let operands = cx.operands(call)?;
+    let Some((first, rest)) = operands.split_first() else { return fail("it has no operands") };
+    let mut result = first.clone();
+    for operand in rest {
+        result = cx.binary(function, &result, operand)?;
+    }
+    Ok(vec![result])
+}
+
+pub(super) fn mean(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let sum = variadic(cx, call, BinaryFunction::Add)?.swap_remove(0);
+    Ok(vec![cx.scale(&sum, 1.0 / call.proto.input.len() as f64)?])
+}
+
+pub(super) fn pow(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let (base, exponent) = (cx.operand(call, 0)?, cx.operand(call, 1)?);
+    let exponent = cx.cast(&exponent, cx.ty(&base)?.dtype)?;
+    Ok(vec![cx.binary(BinaryFunction::Pow, &base, &exponent)?])
+}
+
+/// A function that graphc computes of known values alone.
+pub(super) fn rounded(
+    cx: &mut Lowering,
+    call: Call<'_>,
+    function: fn(f64) -> f64,
+) -> Res<Vec<Val>> {
+    let x = cx.known(&cx.operand(call, 0)?, "what is rounded")?;
+    let elements = x.elements().into_iter().map(function).collect();
+    Ok(vec![Val::Known(Known::new(x.ty, elements))])
+}
+
+pub(super) fn modulo(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let (a, b) = (cx.operand(call, 0)?, cx.operand(call, 1)?);
+    let (a, b) = (cx.known(&a, "the dividend")?, cx.known(&b, "the divisor")?);
+    let Some(divisor) = b.as_splat().filter(|&divisor| divisor != 0.0 && b.ty.elements() == 1)
+    else {
+        return fail("the divisor must be one number other than 0");
+    };
+    let c_like = call.int("fmod", 0)? != 0;
+    let rest = |x: f64| if c_like { x % divisor } else { x - divisor * (x / divisor).floor() };
+    let elements = a.elements().into_iter().map(rest).collect();
+    Ok(vec![Val::Known(Known::new(a.ty, elements))])
+}
+
+pub(super) fn select(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let operands = cx.operands(call)?;
+    Ok(vec![cx.apply(Op::Where(Where {}), &operands)?])
+}
+
+pub(super) fn cast(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let to = DataType(i32::try_from(call.int("to", 0)?).unwrap_or(0));
+    let Some(stored) = stored(to) else {
+        return fail(format!("the element type {to} is not supported"));
+    };
+    let x = cx.operand(call, 0)?;
+    Ok(vec![cx.cast(&x, stored.dtype)?])
+}
+
+pub(super) fn cast_like(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let (x, like) = (cx.operand(call, 0)?, cx.operand(call, 1)?);
+    let dtype = cx.ty(&like)?.dtype;
+    Ok(vec![cx.cast(&x, dtype)?])
+}
+
+/// Bounds are operands since version 11, attributes before.
+pub(super) fn clip(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let x = cx.operand(call, 0)?;
+    let (low, high) = (cx.optional(call, 1)?, cx.optional(call, 2)?);
+    let (least, most) = (call.float("min", f32::NEG_INFINITY)?, call.float("max", f32::INFINITY)?);
+    let known = |bound: &Option<Val>, default: f64| match bound {
+        None => Some(default),
+        Some(bound) => cx.known(bound, "").ok()?.as_splat(),
+    };
+    let float = cx.ty(&x)?.dtype.is_float();
+    if let (true, Some(low), Some(high)) = (float, known(&low, least), known(&high, most)) {
+        let function = UnaryFunction::Clip { low: Scalar(low), high: Scalar(high) };
+        return Ok(vec![cx.unary(function, &x)?]);
+    }
+    let mut result = x;
+    for (bound, function) in [(low, BinaryFunction::Max), (high, BinaryFunction::Min)] {
+        if let Some(bound) = bound {
+            result = cx.binary(function, &result, &bound)?;
+        }
+    }
+    Ok(vec![result])
+}
+
+pub(super) fn gelu(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    match call.text("approximate", "none")? {
+        "none" => unary(cx, call, UnaryFunction::Gelu),
+        "tanh" => unary(cx, call, UnaryFunction::GeluTanh),
+        other => fail(format!("GELU has no approximation `{other}`")),
+    }
+}
+
+/// GELU of the sum of a tensor and, where it is given, a bias.
+pub(super) fn bias_gelu(
+    cx: &mut Lowering,
+    call: Call<'_>,
+    function: UnaryFunction,
+) -> Res<Vec<Val>> {
+    let mut x = cx.operand(call, 0)?;
+    if let Some(bias) = cx.optional(call, 1)? {
+        x = cx.add(&x, &bias)?;
+    }
+    Ok(vec![cx.unary(function, &x)?])
+}
+
+/// x sigmoid(alpha x)
+pub(super) fn swish(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let (x, alpha) = (cx.operand(call, 0)?, call.float("alpha", 1.0)?);
+    if alpha == 1.0 {
+        return Ok(vec![cx.unary(UnaryFunction::Silu, &x)?]);
+    }
+    sigmoid_linear(cx, &x, alpha)
+}
+
+pub(super) fn quick_gelu(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let (x, alpha) = (cx.operand(call, 0)?, call.float("alpha", 1.702)?);
+    sigmoid_linear(cx, &x, alpha)
+}
+
+fn sigmoid_linear(cx: &mut Lowering, x: &Val, alpha: f64) -> Res<Vec<Val>> {
+    let scaled = cx.scale(x, alpha)?;
+    let gate = cx.unary(UnaryFunction::Sigmoid, &scaled)?;
+    Ok(vec![cx.mul(x, &gate)?])
+}
+
+/// max(0, min(1, alpha x + beta))
+pub(super) fn hard_sigmoid(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let x = cx.operand(call, 0)?;
+    Ok(vec![hard(cx, &x, call.float("alpha", 0.2)?, call.float("beta", 0.5)?)?])
+}
+
+pub(super) fn hard_swish(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let x = cx.operand(call, 0)?;
+    let gate = hard(cx, &x, 1.0 / 6.0, 0.5)?;
+    Ok(vec![cx.mul(&x, &gate)?])
+}
+
+fn hard(cx: &mut Lowering, x: &Val, alpha: f64, beta: f64) -> Res<Val> {
+    let line = cx.scale(x, alpha)?;
+    let line = cx.unary(UnaryFunction::Offset(Scalar(beta)), &line)?;
+    cx.unary(UnaryFunction::Clip { low: Scalar(0.0), high: Scalar(1.0) }, &line)
+}
+
+/// max(x, 0) + log(1 + exp(-|x|)), which does not overflow
+pub(super) fn softplus(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let x = cx.operand(call, 0)?;
+    Ok(vec![soft_plus(cx, &x)?])
+}
+
+fn soft_plus(cx: &mut Lowering, x: &Val) -> Res<Val> {
+    let mut small = cx.unary(UnaryFunction::Abs, x)?;
+    let steps = [
+        UnaryFunction::Neg,
+        UnaryFunction::Exp,
+        UnaryFunction::Offset(Scalar(1.0)),
+        UnaryFunction::Log,
+    ];
+    for step in steps {
+        small = cx.unary(step, &small)?;
+    }
+    let large = cx.unary(UnaryFunction::Relu, x)?;
+    cx.add(&large, &small)
+}
+
+/// x tanh(softplus(x))
+pub(super) fn mish(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let x = cx.operand(call, 0)?;
+    let plus = soft_plus(cx, &x)?;
+    let gate = cx.unary(UnaryFunction::Tanh, &plus)?;
+    Ok(vec![cx.mul(&x, &gate)?])
+}
+
+/// x / (1 + |x|)
+pub(super) fn softsign(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let x = cx.operand(call, 0)?;
+    let size = cx.unary(UnaryFunction::Abs, &x)?;
+    let size = cx.unary(UnaryFunction::Offset(Scalar(1.0)), &size)?;
+    Ok(vec![cx.binary(BinaryFunction::Div, &x, &size)?])
+}
+
+/// max(x, 0) - alpha max(-x, 0)
+pub(super) fn leaky_relu(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let (x, alpha) = (cx.operand(call, 0)?, call.float("alpha", 0.01)?);
+    let (above, below) = halves(cx, &x)?;
+    let below = cx.scale(&below, alpha)?;
+    Ok(vec![cx.binary(BinaryFunction::Sub, &above, &below)?])
+}
+
+pub(super) fn prelu(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let (x, slope) = (cx.operand(call, 0)?, cx.operand(call, 1)?);
+    let (above, below) = halves(cx, &x)?;
+    let below = cx.mul(&below, &slope)?;
+    Ok(vec![cx.binary(BinaryFunction::Sub, &above, &below)?])
+}
+
+/// max(x, 0) and max(-x, 0)
+fn halves(cx: &mut Lowering, x: &Val) -> Res<(Val, Val)> {
+    let negative = cx.unary(UnaryFunction::Neg, x)?;
+    Ok((cx.unary(UnaryFunction::Relu, x)?, cx.unary(UnaryFunction::Relu, &negative)?))
+}
+
+/// The kinds of exponential linear units.
+pub(super) enum Elu {
+    Elu,
+    Selu,
+    Celu,
+}
+
+/// gamma (max(x, 0) + alpha (exp(min(x, 0) / beta) - 1))
+pub(super) fn elu(cx: &mut Lowering, call: Call<'_>, kind: Elu) -> Res<Vec<Val>> {
+    let x = cx.operand(call, 0)?;
+    let (alpha, beta, gamma) = match kind {
+        Elu::Elu => (call.float("alpha", 1.0)?, 1.0, 1.0),
+        Elu::Selu => (call.float("alpha", 1.673_263_2)?, 1.0, call.float("gamma", 1.050_701)?),
+        Elu::Celu => (call.float("alpha", 1.0)?, call.float("alpha", 1.0)?, 1.0),
+    };
+    let (above, below) = halves(cx, &x)?;
+    let mut curve = below;
+    let steps = [
+        UnaryFunction::Scale(Scalar(-1.0 / beta)),
+        UnaryFunction::Exp,
+        UnaryFunction::Offset(Scalar(-1.0)),
+        UnaryFunction::Scale(Scalar(alpha)),
+    ];
+    for step in steps {
+        curve = cx.unary(step, &curve)?;
+    }
+    let sum = cx.add(&above, &curve)?;
+    Ok(vec![if gamma == 1.0 { sum } else { cx.scale(&sum, gamma)? }])
+}
+
+/// x where x > alpha, else 0
+pub(super) fn thresholded_relu(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let x = cx.operand(call, 0)?;
+    let (alpha, zero) = (cx.number(&x, call.float("alpha", 1.0)?)?, cx.number(&x, 0.0)?);
+    let above = cx.binary(BinaryFunction::Greater, &x, &alpha)?;
+    Ok(vec![cx.apply(Op::Where(Where {}), &[above, x, zero])?])
+}

@@ -1,0 +1,378 @@
+//! The state of an import, and the few operations that all lowerings are written with. An op on known values is computed
+//! at once; anything else becomes a node of the graph.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use graphc_ir::graph::{Graph, Source};
+use graphc_ir::ids::ValueId;
+use graphc_ir::op::Op;
+use graphc_ir::ops::{Constant, Full, Init, Input, Variable};
+use graphc_ir::scalar::Scalar;
+use graphc_ir::text::nearest;
+use graphc_ir::types::{DType, TensorType};
+use rten_onnx::onnx::NodeProto;
+
+use super::known::{Elements, Known, MOST_KNOWN, fold};
+use super::model::{op_type, title};
+use super::node::{Call, Problem, Res, fail};
+use super::{derived, ops};
+use crate::import::ImportError;
+use crate::import::weights::WeightTensor;
+
+/// What a name of the model stands for.
+#[derive(Clone, Debug)]
+pub(super) enum Val {
+    /// A value that is known.
+    Known(Known),
+    /// A tensor of the file; a variable once an op takes it.
+    Weight(String),
+    /// A value of the graph.
+    Tensor(ValueId),
+    /// Several.
+    Sequence(Vec<Val>),
+}
+
+/// An import under way.
+pub(super) struct Lowering {
+    pub graph: Graph,
+    pub warnings: Vec<String>,
+    pub base_dir: PathBuf,
+    opset: i64,
+    source: Source,
+    values: BTreeMap<String, Val>,
+    tensors: BTreeMap<String, WeightTensor>,
+    trained: BTreeSet<String>,
+    variables: BTreeMap<String, ValueId>,
+    literals: BTreeMap<String, ValueId>,
+    names: BTreeSet<String>,
+    keys: u64,
+}
+
+impl Lowering {
+    pub fn new(
+        name: String,
+        opset: i64,
+        base_dir: &Path,
+        tensors: BTreeMap<String, WeightTensor>,
+        trained: BTreeSet<String>,
+    ) -> Self {
+        let weights = tensors.keys().map(|name| (name.clone(), Val::Weight(name.clone())));
+        Self {
+            graph: Graph::new(name),
+            warnings: Vec::new(),
+            base_dir: base_dir.into(),
+            opset,
+            source: Source::Derived,
+            values: weights.collect(),
+            tensors,
+            trained,
+            variables: BTreeMap::new(),
+            literals: BTreeMap::new(),
+            names: BTreeSet::new(),
+            keys: 0,
+        }
+    }
+
+    pub fn tensors(&self) -> &BTreeMap<String, WeightTensor> {
+        &self.tensors
+    }
+
+    pub fn into_tensors(self) -> BTreeMap<String, WeightTensor> {
+        self.tensors
+    }
+
+    /// Adds an input of the graph.
+    pub fn input(&mut self, input: Input) -> Result<(), ImportError> {
+        let name = input.name.clone();
+        self.source = derived(&name, "input");
+        let results = self.push(Op::Input(input), Vec::new());
+        let ids = results
+            .map_err(|Problem(reason)| ImportError::Tensor { name: name.clone(), reason })?;
+        self.name(&Val::Tensor(ids[0]), &name);
+        self.values.insert(name, Val::Tensor(ids[0]));
+        Ok(())
+    }
+
+    /// Lowers a node of the model.
+    pub fn node(&mut self, proto: &NodeProto) -> Result<(), ImportError> {
+        let (node, op_type) = (title(proto), op_type(proto));
+        let domain = proto.domain.as_deref().unwrap_or("");
+        self.source = derived(&node, op_type);
+        let Some(lower) = ops::find(domain, op_type) else {
+            return Err(unsupported(node, domain, op_type));
+        };
+        let call = Call { proto, opset: self.opset };
+        let problem = |Problem(reason)| ImportError::Node {
+            node: node.clone(),
+            op_type: op_type.into(),
+            reason,
+        };
+        let results = lower(self, call).map_err(problem)?;
+        let wanted = proto.output.iter().enumerate().filter(|(_, name)| !name.is_empty());
+        for (index, name) in wanted {
+            let Some(value) = results.get(index) else {
+                let reason = format!("its result {index}, `{name}`, is not supported");
+                return Err(problem(Problem(reason)));
+            };
+            self.name(value, name);
+            self.values.insert(name.clone(), value.clone());
+        }
+        Ok(())
+    }
+
+    /// The value of an output of the graph.
+    pub fn output(&mut self, name: &str) -> Result<ValueId, ImportError> {
+        self.source = derived(name, "output");
+        let error = |Problem(reason)| ImportError::Tensor { name: name.into(), reason };
+        let value = self.values.get(name).cloned();
+        let value = value.ok_or_else(|| error(Problem("nobody makes it".into())))?;
+        let id = self.id(&value).map_err(error)?;
+        self.name(&Val::Tensor(id), name);
+        Ok(id)
+    }
+
+    /// Gives a value the model's name for it, unless it has one.
+    fn name(&mut self, value: &Val, name: &str) {
+        if let Val::Tensor(id) = value
+            && self.graph.value(*id).name.is_none()
+            && self.names.insert(name.into())
+        {
+            self.graph.values[id.index()].name = Some(name.into());
+        }
+    }
+
+    /// The operand at a position, `None` where it is left out.
+    pub fn optional(&self, call: Call<'_>, position: usize) -> Res<Option<Val>> {
+        match call.proto.input.get(position).filter(|name| !name.is_empty()) {
+            None => Ok(None),
+            Some(name) => match self.values.get(name) {
+                Some(value) => Ok(Some(value.clone())),
+                None => fail(format!("`{name}` is not known")),
+            },
+        }
+    }
+
+    /// The operand at a position.
+    pub fn operand(&self, call: Call<'_>, position: usize) -> Res<Val> {
+        match self.optional(call, position)? {
+            Some(value) => Ok(value),
+            None => fail(format!("operand {position} is missing")),
+        }
+    }
+
+    /// All operands.
+    pub fn operands(&self, call: Call<'_>) -> Res<Vec<Val>> {
+        (0..call.proto.input.len()).map(|position| self.operand(call, position)).collect()
+    }
+
+    /// The type of a value.
+    pub fn ty(&self, value: &Val) -> Res<TensorType> {
+        match value {
+            Val::Known(known) => Ok(known.ty.clone()),
+            Val::Weight(name) => match self.tensors.get(name) {
+                Some(tensor) => Ok(tensor.ty()),
+                None => fail(format!("there is no tensor `{name}`")),
+            },
+            Val::Tensor(id) => Ok(self.graph.value(*id).ty.clone()),
+            Val::Sequence(_) => fail("a sequence stands where a tensor is needed"),
+        }
+    }
+
+    /// The shape of a value.
+    pub fn shape(&self, value: &Val) -> Res<Vec<usize>> {
+        Ok(self.ty(value)?.shape)
+    }
+
+    /// A value that must be known, such as a shape; `what` is for the error.
+    pub fn known(&self, value: &Val, what: &str) -> Res<Known> {
+        match value {
+            Val::Known(known) => Ok(known.clone()),
+            Val::Weight(name) => match self.tensors.get(name) {
+                Some(tensor) => Ok(Known::new(tensor.ty(), tensor.elements(name)?)),
+                None => fail(format!("there is no tensor `{name}`")),
+            },
+            _ => {
+                fail(format!("{what} must be known when the model is imported, but it is computed"))
+            }
+        }
+    }
+
+    /// A list of integers that must be known.
+    pub fn integers(&self, value: &Val, what: &str) -> Res<Vec<i64>> {
+        Ok(self.known(value, what)?.elements().into_iter().map(|x| x as i64).collect())
+    }
+
+    /// One integer that must be known.
+    pub fn integer(&self, value: &Val, what: &str) -> Res<i64> {
+        match self.integers(value, what)?.as_slice() {
+            [one] => Ok(*one),
+            many => fail(format!("{what} must be one number, not {}", many.len())),
+        }
+    }
+
+    /// What is known of an operand of an op: a trained weight is not.
+    pub fn foldable(&self, value: &Val) -> Option<Known> {
+        match value {
+            Val::Known(known) => Some(known.clone()),
+            Val::Weight(name) if !self.trained.contains(name) => {
+                let tensor = self.tensors.get(name)?;
+                let small = tensor.ty().elements() <= MOST_KNOWN;
+                let elements = if small { tensor.elements(name).ok() } else { None };
+                Some(Known::new(tensor.ty(), elements?))
+            }
+            _ => None,
+        }
+    }
+
+    /// The number that a value is everywhere, where that is known.
+    pub fn splat(&self, value: &Val) -> Option<f64> {
+        self.foldable(value)?.as_splat()
+    }
+
+    /// Applies an op with one result.
+    pub fn apply(&mut self, op: Op, operands: &[Val]) -> Res<Val> {
+        match self.apply_all(op, operands)?.into_iter().next() {
+            Some(value) => Ok(value),
+            None => fail("an op without results"),
+        }
+    }
+
+    /// Applies an op: at once where its operands are known, and the results are not too large.
+    pub fn apply_all(&mut self, op: Op, operands: &[Val]) -> Res<Vec<Val>> {
+        let known: Option<Vec<Known>> = operands.iter().map(|value| self.foldable(value)).collect();
+        if let Some(results) = known.map(|known| fold(&op, &known)).transpose()?.flatten() {
+            return Ok(results.into_iter().map(Val::Known).collect());
+        }
+        let ids = operands.iter().map(|value| self.id(value)).collect::<Res<Vec<_>>>()?;
+        Ok(self.push(op, ids)?.into_iter().map(Val::Tensor).collect())
+    }
+
+    /// Adds a node without operands.
+    pub fn source(&mut self, op: Op) -> Res<Val> {
+        Ok(Val::Tensor(self.push(op, Vec::new())?[0]))
+    }
+
+    fn push(&mut self, op: Op, operands: Vec<ValueId>) -> Res<Vec<ValueId>> {
+        let id = self.graph.push(op, operands, self.source.clone())?;
+        let results = self.graph.node(id).results.clone();
+        for &result in &results {
+            let ty = &self.graph.value(result).ty;
+            let elements = ty.shape.iter().try_fold(1usize, |n, &extent| n.checked_mul(extent));
+            if elements.is_none_or(|elements| elements >= 1 << 48) {
+                return fail(format!("its result {ty} has too many elements"));
+            }
+        }
+        Ok(results)
+    }
+
+    /// The value of the graph for a value of the model; literals and weights become nodes here, once each.
+    pub fn id(&mut self, value: &Val) -> Res<ValueId> {
+        match value {
+            Val::Tensor(id) => Ok(*id),
+            Val::Known(known) => self.literal(known),
+            Val::Weight(name) => self.variable(name),
+            Val::Sequence(_) => fail("a sequence stands where a tensor is needed"),
+        }
+    }
+
+    fn literal(&mut self, known: &Known) -> Res<ValueId> {
+        let key = format!("{} {:?}", known.ty, known.elements);
+        if let Some(&id) = self.literals.get(&key) {
+            return Ok(id);
+        }
+        let ty = known.ty.clone();
+        let op = match &known.elements {
+            Elements::Splat(value) => Op::Full(Full { ty, value: Scalar(*value) }),
+            Elements::Dense(_) => Op::Constant(Constant { ty, data: known.scalars() }),
+        };
+        let id = self.push(op, Vec::new())?[0];
+        self.literals.insert(key, id);
+        Ok(id)
+    }
+
+    fn variable(&mut self, name: &str) -> Res<ValueId> {
+        if let Some(&id) = self.variables.get(name) {
+            return Ok(id);
+        }
+        let Some(tensor) = self.tensors.get(name) else {
+            return fail(format!("there is no tensor `{name}`"));
+        };
+        let ty = tensor.ty();
+        // Numbers that are no weights, such as indices and masks, are literals.
+        if !ty.dtype.is_float()
+            && let Some(known) = self.foldable(&Val::Weight(name.into()))
+        {
+            return self.literal(&known);
+        }
+        let trainable = self.trained.contains(name);
+        let variable = Variable { name: name.into(), ty, init: Init::Weights, trainable };
+        let id = self.push(Op::Variable(variable), Vec::new())?[0];
+        self.name(&Val::Tensor(id), name);
+        self.variables.insert(name.into(), id);
+        Ok(id)
+    }
+
+    /// A literal of the model: known where it is small or one number everywhere, else a weight that is not trained.
+    pub fn constant(&mut self, name: &str, tensor: WeightTensor) -> Res<Val> {
+        if tensor.ty().elements() > MOST_KNOWN {
+            let known = Known::new(tensor.ty(), tensor.elements(name)?);
+            if known.as_splat().is_none() {
+                self.tensors.insert(name.into(), tensor);
+                return Ok(Val::Weight(name.into()));
+            }
+        }
+        Ok(Val::Known(Known::new(tensor.ty(), tensor.elements(name)?)))
+    }
+
+    /// A number of the element type of another value, of shape `[]`.
+    pub fn number(&self, like: &Val, value: f64) -> Res<Val> {
+        let ty = TensorType::new(self.ty(like)?.dtype, []);
+        Ok(Val::Known(Known::splat(ty, value)))
+    }
+
+    /// A list of integers, e.g. a shape.
+    pub fn list(values: &[usize]) -> Val {
+        let values: Vec<i64> = values.iter().map(|&value| value as i64).collect();
+        Val::Known(Known::integers(&values))
+    }
+
+    /// A key for random numbers, another on each call.
+    pub fn key(&mut self) -> u64 {
+        self.keys += 1;
+        self.keys
+    }
+
+    /// The operand of which a value is a transposition of the last two dims.
+    pub fn transposed_of(&self, value: &Val) -> Option<Val> {
+        let Val::Tensor(id) = value else { return None };
+        let producer = self.graph.producer(*id);
+        let Op::Transpose(transpose) = &producer.op else { return None };
+        let rank = transpose.permutation.len();
+        let mut swapped: Vec<usize> = (0..rank).collect();
+        if rank < 2 {
+            return None;
+        }
+        swapped.swap(rank - 1, rank - 2);
+        (transpose.permutation == swapped).then(|| Val::Tensor(producer.operands[0]))
+    }
+
+    /// A value in another element type.
+    pub fn cast(&mut self, value: &Val, dtype: DType) -> Res<Val> {
+        if self.ty(value)?.dtype == dtype {
+            return Ok(value.clone());
+        }
+        self.apply(Op::Cast(graphc_ir::ops::Cast { dtype }), &[value.clone()])
+    }
+}
+
+fn unsupported(node: String, domain: &str, op_type: &str) -> ImportError {
+    let names: Vec<&str> = ops::names(domain).collect();
+    let hint = match nearest(op_type, names.iter().copied()) {
+        Some(near) => format!(": did the exporter mean {near}?"),
+        None if names.is_empty() => ": nothing of this domain is".into(),
+        None => format!("; of this domain are {}", names.join(", ")),
+    };
+    let (domain, op_type) = (if domain.is_empty() { "ai.onnx" } else { domain }, op_type.into());
+    ImportError::Unsupported { node, op_type, domain: domain.into(), hint }
+}

@@ -1,0 +1,130 @@
+//! The structure of a model: its nodes in an order in which each comes after what it reads, every name given once.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rten_onnx::onnx::{GraphProto, NodeProto};
+
+use crate::import::ImportError;
+
+/// The indices of the nodes in topological order, which is that of the file where that is one.
+///
+/// # Errors
+/// Where a name is given twice, a node reads what nobody makes, or nodes wait for each other.
+pub(super) fn order(graph: &GraphProto) -> Result<Vec<usize>, ImportError> {
+    let given = given(graph)?;
+    let producers = producers(graph, &given)?;
+    let mut waits: Vec<usize> = Vec::new();
+    let mut readers = vec![BTreeSet::new(); graph.node.len()];
+    for (index, node) in graph.node.iter().enumerate() {
+        let mut sources = BTreeSet::new();
+        for input in node.input.iter().filter(|input| !input.is_empty()) {
+            match producers.get(input.as_str()) {
+                Some(&producer) => _ = sources.insert(producer),
+                None if given.contains(input.as_str()) => {}
+                None => {
+                    let (node, op) = (title(node), op_type(node));
+                    return structure(format!(
+                        "node `{node}` of type {op} reads `{input}`, which is no input, initializer or result"
+                    ));
+                }
+            }
+        }
+        waits.push(sources.len());
+        sources.into_iter().for_each(|source| _ = readers[source].insert(index));
+    }
+    let mut ready: BTreeSet<usize> = (0..waits.len()).filter(|&index| waits[index] == 0).collect();
+    let mut order = Vec::new();
+    while let Some(index) = ready.pop_first() {
+        order.push(index);
+        for &reader in &readers[index] {
+            waits[reader] -= 1;
+            if waits[reader] == 0 {
+                ready.insert(reader);
+            }
+        }
+    }
+    if order.len() < graph.node.len() {
+        let waiting = graph.node.iter().zip(&waits).filter(|(_, waits)| **waits > 0);
+        let names: Vec<String> =
+            waiting.take(5).map(|(node, _)| format!("`{}`", title(node))).collect();
+        return structure(format!("nodes wait for each other in a cycle: {}", names.join(", ")));
+    }
+    outputs(graph, &given, &producers)?;
+    Ok(order)
+}
+
+/// Names of inputs and initializers. An old file lists an initializer as an input too.
+fn given(graph: &GraphProto) -> Result<BTreeSet<&str>, ImportError> {
+    let mut initializers = BTreeSet::new();
+    for tensor in &graph.initializer {
+        let name = tensor.name.as_deref().unwrap_or("");
+        if !initializers.insert(name) {
+            return structure(format!("two initializers are called `{name}`"));
+        }
+    }
+    let mut inputs = BTreeSet::new();
+    for input in &graph.input {
+        let name = input.name.as_deref().unwrap_or("");
+        if name.is_empty() {
+            return structure("an input has no name".into());
+        }
+        if !inputs.insert(name) {
+            return structure(format!("two inputs are called `{name}`"));
+        }
+    }
+    Ok(initializers.union(&inputs).copied().collect())
+}
+
+fn producers<'a>(
+    graph: &'a GraphProto,
+    given: &BTreeSet<&str>,
+) -> Result<BTreeMap<&'a str, usize>, ImportError> {
+    let mut producers = BTreeMap::new();
+    for (index, node) in graph.node.iter().enumerate() {
+        for output in node.output.iter().filter(|output| !output.is_empty()) {
+            let twice = producers.insert(output.as_str(), index).is_some();
+            if twice || given.contains(output.as_str()) {
+                let (node, op) = (title(node), op_type(node));
+                return structure(format!(
+                    "node `{node}` of type {op} makes `{output}`, a name that is given twice"
+                ));
+            }
+        }
+    }
+    Ok(producers)
+}
+
+fn outputs(
+    graph: &GraphProto,
+    given: &BTreeSet<&str>,
+    producers: &BTreeMap<&str, usize>,
+) -> Result<(), ImportError> {
+    if graph.output.is_empty() {
+        return structure("it has no outputs".into());
+    }
+    let mut seen = BTreeSet::new();
+    for output in &graph.output {
+        let name = output.name.as_deref().unwrap_or("");
+        if !given.contains(name) && !producers.contains_key(name) {
+            return structure(format!("nobody makes the output `{name}`"));
+        }
+        if !seen.insert(name) {
+            return structure(format!("two outputs are called `{name}`"));
+        }
+    }
+    Ok(())
+}
+
+fn structure<T>(reason: String) -> Result<T, ImportError> {
+    Err(ImportError::Structure { reason })
+}
+
+/// What a node is called: its name, or that of its first result.
+pub(super) fn title(node: &NodeProto) -> String {
+    let name = node.name.as_deref().filter(|name| !name.is_empty());
+    name.or(node.output.first().map(String::as_str)).unwrap_or("").to_string()
+}
+
+pub(super) fn op_type(node: &NodeProto) -> &str {
+    node.op_type.as_deref().unwrap_or("")
+}

@@ -1,0 +1,489 @@
+//! Ops that move or repeat elements, or are about shapes.
+
+use graphc_ir::array::Array;
+use graphc_ir::op::Op;
+use graphc_ir::ops::{
+    BinaryFunction, Concat, Embedding, Expand, Iota, Pad, Reshape, Slice, Transpose, Triangle,
+    Where,
+};
+use graphc_ir::scalar::Scalar;
+use graphc_ir::types::{DType, TensorType};
+
+use super::known::{Known, MOST_KNOWN};
+use super::lower::{Lowering, Val};
+use super::node::{Call, Problem, Res, axes, axis, fail};
+use super::sequence::{chunks, sizes};
+use super::tensor;
+
+impl Lowering {
+    /// The same elements in another shape.
+    pub fn reshape(&mut self, x: &Val, shape: &[usize]) -> Res<Val> {
+        if self.shape(x)? == shape {
+            return Ok(x.clone());
+        }
+        self.apply(Op::Reshape(Reshape { shape: shape.into() }), std::slice::from_ref(x))
+    }
+
+    fn expand(&mut self, x: &Val, shape: &[usize]) -> Res<Val> {
+        if self.shape(x)? == shape {
+            return Ok(x.clone());
+        }
+        self.apply(Op::Expand(Expand { shape: shape.into() }), std::slice::from_ref(x))
+    }
+
+    /// Elements `start..end` of a dim, every `step`th.
+    fn slice(&mut self, x: &Val, dim: usize, start: usize, end: usize, step: usize) -> Res<Val> {
+        let ends = self.shape(x)?;
+        let mut slice = Slice { starts: vec![0; ends.len()], steps: vec![1; ends.len()], ends };
+        (slice.starts[dim], slice.ends[dim], slice.steps[dim]) = (start, end, step);
+        self.slice_all(x, slice)
+    }
+
+    fn slice_all(&mut self, x: &Val, slice: Slice) -> Res<Val> {
+        let whole =
+            slice.starts.iter().all(|&start| start == 0) && slice.steps.iter().all(|&s| s == 1);
+        if whole && slice.ends == self.shape(x)? {
+            return Ok(x.clone());
+        }
+        self.apply(Op::Slice(slice), std::slice::from_ref(x))
+    }
+
+    fn transpose(&mut self, x: &Val, permutation: Vec<usize>) -> Res<Val> {
+        if permutation.iter().enumerate().all(|(dim, &from)| dim == from) {
+            return Ok(x.clone());
+        }
+        self.apply(Op::Transpose(Transpose { permutation }), std::slice::from_ref(x))
+    }
+}
+
+pub(super) fn constant(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let list = |dtype, values: Vec<f64>| {
+        Val::Known(Known::new(TensorType::new(dtype, [values.len()]), values))
+    };
+    let one = |dtype, value| Val::Known(Known::splat(TensorType::new(dtype, []), value));
+    let value = if let Some(tensor) = call.tensor("value")? {
+        let read = tensor::read(tensor, &cx.base_dir).map_err(|e| Problem(e.to_string()))?;
+        let name = call.proto.output.first().cloned().unwrap_or_default();
+        cx.constant(&name, read)?
+    } else if let Some(values) = call.ints("value_ints")? {
+        Val::Known(Known::integers(values))
+    } else if let Some(values) = call.floats("value_floats")? {
+        list(DType::F32, values.iter().map(|&x| x.into()).collect())
+    } else if call.has("value_float") {
+        one(DType::F32, call.float("value_float", 0.0)?)
+    } else if let Some(value) = call.optional_int("value_int")? {
+        one(DType::I64, value as f64)
+    } else {
+        return fail("its value is of a kind that is not supported");
+    };
+    Ok(vec![value])
+}
+
+pub(super) fn constant_of_shape(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let shape = shape_operand(cx, call, 0)?;
+    let (dtype, value) = match call.tensor("value")? {
+        None => (DType::F32, 0.0),
+        Some(tensor) => {
+            let read = tensor::read(tensor, &cx.base_dir).map_err(|e| Problem(e.to_string()))?;
+            let known = Known::new(read.ty(), read.elements("value")?);
+            match known.as_splat().filter(|_| known.ty.elements() == 1) {
+                Some(value) => (read.dtype, value),
+                None => return fail("its value must be one number"),
+            }
+        }
+    };
+    Ok(vec![Val::Known(Known::splat(TensorType::new(dtype, shape), value))])
+}
+
+/// A shape that an operand gives.
+fn shape_operand(cx: &Lowering, call: Call<'_>, position: usize) -> Res<Vec<usize>> {
+    let list = cx.integers(&cx.operand(call, position)?, "the shape")?;
+    let shape: Option<Vec<usize>> =
+        list.iter().map(|&extent| usize::try_from(extent).ok()).collect();
+    let elements =
+        |shape: &Vec<usize>| shape.iter().try_fold(1usize, |n, &e| n.checked_mul(e.max(1)));
+    match shape.filter(|shape| elements(shape).is_some_and(|n| n < 1 << 48)) {
+        Some(shape) => Ok(shape),
+        None => fail(format!("{list:?} is no shape")),
+    }
+}
+
+pub(super) fn shape(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let shape = cx.shape(&cx.operand(call, 0)?)?;
+    let rank = shape.len() as i64;
+    let bound =
+        |at: i64| (if at < 0 { at.saturating_add(rank) } else { at }).clamp(0, rank) as usize;
+    let (start, end) = (bound(call.int("start", 0)?), bound(call.int("end", rank)?));
+    Ok(vec![Lowering::list(shape.get(start..end).unwrap_or_default())])
+}
+
+pub(super) fn size(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let elements = cx.ty(&cx.operand(call, 0)?)?.elements();
+    Ok(vec![Val::Known(Known::splat(TensorType::new(DType::I64, []), elements as f64))])
+}
+
+/// -1 stands for what is left, and 0 for the operand's own extent unless `allowzero`.
+pub(super) fn reshape(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let x = cx.operand(call, 0)?;
+    let from = cx.shape(&x)?;
+    let list = cx.integers(&cx.operand(call, 1)?, "the shape")?;
+    let zero = call.int("allowzero", 0)? != 0;
+    let mut shape = Vec::new();
+    for (dim, &extent) in list.iter().enumerate() {
+        shape.push(match extent {
+            -1 => 1,
+            0 if !zero => match from.get(dim) {
+                Some(&extent) => extent,
+                None => return fail(format!("{list:?} keeps dim {dim}, which {from:?} has not")),
+            },
+            extent => match usize::try_from(extent) {
+                Ok(extent) => extent,
+                Err(_) => return fail(format!("{list:?} is no shape")),
+            },
+        });
+    }
+    let elements: usize = from.iter().product();
+    let rest = shape.iter().try_fold(1usize, |n, &extent| n.checked_mul(extent));
+    let open: Vec<usize> = (0..list.len()).filter(|&dim| list[dim] == -1).collect();
+    match (open.as_slice(), rest) {
+        ([dim], Some(rest)) if rest > 0 && elements % rest == 0 => shape[*dim] = elements / rest,
+        ([], Some(rest)) if rest == elements => {}
+        _ => return fail(format!("{from:?} has {elements} elements, which do not fit {list:?}")),
+    }
+    Ok(vec![cx.reshape(&x, &shape)?])
+}
+
+pub(super) fn flatten(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let x = cx.operand(call, 0)?;
+    let shape = cx.shape(&x)?;
+    let at = call.int("axis", 1)?;
+    let at = if at == shape.len() as i64 { shape.len() } else { axis(at, shape.len())? };
+    let flat = [shape[..at].iter().product(), shape[at..].iter().product()];
+    Ok(vec![cx.reshape(&x, &flat)?])
+}
+
+pub(super) fn transpose(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let x = cx.operand(call, 0)?;
+    let rank = cx.shape(&x)?.len();
+    let permutation = match call.ints("perm")? {
+        None => (0..rank).rev().collect(),
+        Some(perm) => perm.iter().map(|&dim| axis(dim, rank)).collect::<Res<Vec<_>>>()?,
+    };
+    Ok(vec![cx.transpose(&x, permutation)?])
+}
+
+/// Axes as an operand or, before version 13, an attribute.
+fn given_axes(cx: &Lowering, call: Call<'_>) -> Res<Option<Vec<i64>>> {
+    match cx.optional(call, 1)? {
+        Some(list) => cx.integers(&list, "the axes").map(Some),
+        None => Ok(call.ints("axes")?.map(<[i64]>::to_vec)),
+    }
+}
+
+pub(super) fn squeeze(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let x = cx.operand(call, 0)?;
+    let shape = cx.shape(&x)?;
+    let dims = match given_axes(cx, call)? {
+        Some(given) => axes(&given, shape.len())?,
+        None => (0..shape.len()).filter(|&dim| shape[dim] == 1).collect(),
+    };
+    if let Some(&dim) = dims.iter().find(|&&dim| shape[dim] != 1) {
+        return fail(format!("dim {dim} of {shape:?} is not of extent 1"));
+    }
+    let left: Vec<usize> =
+        (0..shape.len()).filter(|dim| !dims.contains(dim)).map(|dim| shape[dim]).collect();
+    Ok(vec![cx.reshape(&x, &left)?])
+}
+
+pub(super) fn unsqueeze(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let x = cx.operand(call, 0)?;
+    let mut shape = cx.shape(&x)?;
+    let given = given_axes(cx, call)?.unwrap_or_default();
+    let dims = axes(&given, shape.len() + given.len())?;
+    for dim in dims {
+        if dim > shape.len() {
+            return fail(format!("the axes {given:?} do not fit {shape:?}"));
+        }
+        shape.insert(dim, 1);
+    }
+    Ok(vec![cx.reshape(&x, &shape)?])
+}
+
+pub(super) fn concat(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let operands = cx.operands(call)?;
+    let Some(first) = operands.first() else { return fail("it has no operands") };
+    let axis = axis(call.int("axis", 0)?, cx.shape(first)?.len())?;
+    if operands.len() == 1 {
+        return Ok(operands);
+    }
+    Ok(vec![cx.apply(Op::Concat(Concat { axis }), &operands)?])
+}
+
+/// Extents as an operand or an attribute, or as many equal parts as there are results.
+pub(super) fn split(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let x = cx.operand(call, 0)?;
+    let shape = cx.shape(&x)?;
+    let axis = axis(call.int("axis", 0)?, shape.len())?;
+    let given = match cx.optional(call, 1)? {
+        Some(list) => Some(cx.integers(&list, "the extents of the parts")?),
+        None => call.ints("split")?.map(<[i64]>::to_vec),
+    };
+    let parts = match given {
+        Some(given) => sizes(&given)?,
+        None => {
+            let count = call.int("num_outputs", call.proto.output.len() as i64)?.max(1);
+            let size = (shape[axis] as i64 + count - 1) / count;
+            chunks(shape[axis], size.max(1))?
+        }
+    };
+    cx.split(&x, axis, parts)
+}
+
+/// To the shape that the operand's and the given one broadcast to.
+pub(super) fn expand(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let x = cx.operand(call, 0)?;
+    let (from, to) = (cx.shape(&x)?, shape_operand(cx, call, 1)?);
+    let rank = from.len().max(to.len());
+    let extent = |shape: &[usize], dim: usize| {
+        (dim + shape.len()).checked_sub(rank).map_or(1, |dim| shape[dim])
+    };
+    let shape: Vec<usize> = (0..rank)
+        .map(|dim| match (extent(&from, dim), extent(&to, dim)) {
+            (from, 1) => from,
+            (_, to) => to,
+        })
+        .collect();
+    Ok(vec![cx.expand(&x, &shape)?])
+}
+
+/// Each dim repeated: `[a, b]` as `[1, a, 1, b]`, expanded to `[r, a, s, b]`, as `[ra, sb]`.
+pub(super) fn tile(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let x = cx.operand(call, 0)?;
+    let (shape, repeats) = (cx.shape(&x)?, shape_operand(cx, call, 1)?);
+    if repeats.len() != shape.len() {
+        return fail(format!("repeats {repeats:?} do not fit {shape:?}"));
+    }
+    let apart: Vec<usize> = shape.iter().flat_map(|&extent| [1, extent]).collect();
+    let repeated: Vec<usize> = shape.iter().zip(&repeats).flat_map(|(&e, &r)| [r, e]).collect();
+    let joined: Vec<usize> = shape.iter().zip(&repeats).map(|(&e, &r)| r * e).collect();
+    let x = cx.reshape(&x, &apart)?;
+    let x = cx.expand(&x, &repeated)?;
+    Ok(vec![cx.reshape(&x, &joined)?])
+}
+
+/// Starts, ends, axes and steps as operands or, before version 10, attributes. Bounds beyond a dim are its own.
+pub(super) fn slice(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let x = cx.operand(call, 0)?;
+    let shape = cx.shape(&x)?;
+    let list = |position: usize, name: &str| match cx.optional(call, position)? {
+        Some(list) => cx.integers(&list, name).map(Some),
+        None => Ok(call.ints(name)?.map(<[i64]>::to_vec)),
+    };
+    let (starts, ends) =
+        (list(1, "starts")?.unwrap_or_default(), list(2, "ends")?.unwrap_or_default());
+    let dims = list(3, "axes")?.unwrap_or_else(|| (0..starts.len() as i64).collect());
+    let steps = list(4, "steps")?.unwrap_or_else(|| vec![1; starts.len()]);
+    if ends.len() != starts.len() || dims.len() != starts.len() || steps.len() != starts.len() {
+        return fail("starts, ends, axes and steps differ in number");
+    }
+    let mut slice =
+        Slice { starts: vec![0; shape.len()], ends: shape.clone(), steps: vec![1; shape.len()] };
+    for (index, &dim) in dims.iter().enumerate() {
+        let dim = axis(dim, shape.len())?;
+        let extent = shape[dim] as i64;
+        let bound =
+            |at: i64| (if at < 0 { at.saturating_add(extent) } else { at }).clamp(0, extent);
+        let (start, end) = (bound(starts[index]), bound(ends[index]));
+        let Some(step) = usize::try_from(steps[index]).ok().filter(|&step| step > 0) else {
+            return fail(format!("a step of {} is not supported: steps go forward", steps[index]));
+        };
+        slice.starts[dim] = start as usize;
+        slice.ends[dim] = end.max(start) as usize;
+        slice.steps[dim] = step;
+    }
+    Ok(vec![cx.slice_all(&x, slice)?])
+}
+
+/// Only borders of one value. A negative border cuts.
+pub(super) fn pad(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let mode = call.text("mode", "constant")?;
+    if mode != "constant" {
+        return fail(format!("the mode `{mode}` is not supported: only constant is"));
+    }
+    let mut x = cx.operand(call, 0)?;
+    let shape = cx.shape(&x)?;
+    let pads = match cx.optional(call, 1)? {
+        Some(list) => cx.integers(&list, "the borders")?,
+        None => call.ints("pads")?.unwrap_or_default().to_vec(),
+    };
+    let value = match cx.optional(call, 2)? {
+        Some(value) => cx.known(&value, "the border's value")?.as_splat().unwrap_or(0.0),
+        None => call.float("value", 0.0)?,
+    };
+    let dims = match cx.optional(call, 3)? {
+        Some(list) => cx
+            .integers(&list, "the axes")?
+            .iter()
+            .map(|&dim| axis(dim, shape.len()))
+            .collect::<Res<Vec<_>>>()?,
+        None => (0..shape.len()).collect(),
+    };
+    if pads.len() != 2 * dims.len() {
+        return fail(format!("{} borders do not fit {} dims", pads.len(), dims.len()));
+    }
+    let zeros = vec![0; shape.len()];
+    let (low, high) = (zeros.clone(), zeros.clone());
+    let mut pad = Pad { low, high, interior: zeros, value: Scalar(value) };
+    for (index, &dim) in dims.iter().enumerate() {
+        let (low, high) = (pads[index], pads[dims.len() + index]);
+        let extent = shape[dim] as i64;
+        let most = 1 << 40;
+        let (start, end) = ((-low).clamp(0, most), extent - (-high).clamp(0, most));
+        if low.abs() > most || high.abs() > most || start > end {
+            return fail(format!("borders of {low} and {high} do not fit dim {dim} of {shape:?}"));
+        }
+        x = cx.slice(&x, dim, start as usize, end as usize, 1)?;
+        (pad.low[dim], pad.high[dim]) = (low.max(0) as usize, high.max(0) as usize);
+    }
+    if pad.low == pad.high && pad.low == pad.interior {
+        return Ok(vec![x]);
+    }
+    Ok(vec![cx.apply(Op::Pad(pad), &[x])?])
+}
+
+pub(super) fn trilu(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let x = cx.operand(call, 0)?;
+    let diagonal = match cx.optional(call, 1)? {
+        Some(k) => cx.integer(&k, "the diagonal")?,
+        None => 0,
+    };
+    let lower = call.int("upper", 1)? == 0;
+    Ok(vec![cx.apply(Op::Triangle(Triangle { lower, diagonal }), &[x])?])
+}
+
+pub(super) fn range(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let mut bounds = Vec::new();
+    for (position, what) in ["the start", "the limit", "the step"].into_iter().enumerate() {
+        let known = cx.known(&cx.operand(call, position)?, what)?;
+        match known.as_splat().filter(|_| known.ty.elements() == 1) {
+            Some(value) => bounds.push((value, known.ty.dtype)),
+            None => return fail(format!("{what} must be one number")),
+        }
+    }
+    let (start, limit, step, dtype) = (bounds[0].0, bounds[1].0, bounds[2].0, bounds[0].1);
+    let count = ((limit - start) / step).ceil().max(0.0);
+    // A step of 0 gives a NaN or an infinite number of elements.
+    if !(count < 1e12) {
+        return fail(format!("from {start} to {limit} by {step} is no range"));
+    }
+    let ty = TensorType::new(dtype, [count as usize]);
+    if count as usize <= MOST_KNOWN {
+        let elements = (0..count as usize).map(|index| start + index as f64 * step).collect();
+        return Ok(vec![Val::Known(Known::new(ty, elements))]);
+    }
+    let index = cx.source(Op::Iota(Iota { ty, dim: 0 }))?;
+    let (step_value, start_value) = (cx.number(&index, step)?, cx.number(&index, start)?);
+    let scaled =
+        if step == 1.0 { index } else { cx.binary(BinaryFunction::Mul, &index, &step_value)? };
+    let shifted = match start {
+        0.0 => scaled,
+        _ => cx.binary(BinaryFunction::Add, &scaled, &start_value)?,
+    };
+    Ok(vec![shifted])
+}
+
+/// `on` where the index along a new dim is the operand, else `off`.
+pub(super) fn one_hot(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let indices = cx.operand(call, 0)?;
+    let indices = cx.cast(&indices, DType::I64)?;
+    let depth = cx.integer(&cx.operand(call, 1)?, "the depth")?;
+    let values = cx.known(&cx.operand(call, 2)?, "the values")?;
+    let [off, on] = values.elements()[..] else { return fail("it needs the values off and on") };
+    let mut shape = cx.shape(&indices)?;
+    let at = axis(call.int("axis", -1)?, shape.len() + 1)?;
+    shape.insert(at, 1);
+    let indices = cx.reshape(&indices, &shape)?;
+    let Some(depth) = usize::try_from(depth).ok().filter(|&depth| depth < 1 << 40) else {
+        return fail(format!("a depth of {depth} is none"));
+    };
+    let mut line = vec![1; shape.len()];
+    line[at] = depth;
+    let classes = cx.source(Op::Iota(Iota { ty: TensorType::new(DType::I64, line), dim: at }))?;
+    let hit = cx.binary(BinaryFunction::Equal, &indices, &classes)?;
+    let number = |value| Val::Known(Known::splat(TensorType::new(values.ty.dtype, []), value));
+    Ok(vec![cx.apply(Op::Where(Where {}), &[hit, number(on), number(off)])?])
+}
+
+/// What is looked up at known places is sliced; a table, by computed rows, is an embedding.
+pub(super) fn gather(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let (x, indices) = (cx.operand(call, 0)?, cx.operand(call, 1)?);
+    let shape = cx.shape(&x)?;
+    let dim = axis(call.int("axis", 0)?, shape.len())?;
+    if let Some(places) = cx.foldable(&indices) {
+        let places = Places::new(places, shape[dim])?;
+        if let Some(known) = cx.foldable(&x) {
+            return Ok(vec![gather_known(&known, &places, dim)]);
+        }
+        return Ok(vec![gather_places(cx, &x, &places, dim)?]);
+    }
+    if dim != 0 {
+        return fail(format!(
+            "computed indices along dim {dim} are not supported: only along dim 0"
+        ));
+    }
+    let width = shape[1..].iter().product();
+    let table = cx.reshape(&x, &[shape[0], width])?;
+    let rows = cx.cast(&indices, DType::I64)?;
+    let found = cx.apply(Op::Embedding(Embedding {}), &[table, rows])?;
+    let result = [&cx.shape(&indices)?[..], &shape[1..]].concat();
+    Ok(vec![cx.reshape(&found, &result)?])
+}
+
+/// Known indices, counted from the start.
+struct Places {
+    shape: Vec<usize>,
+    indices: Vec<usize>,
+}
+
+impl Places {
+    fn new(known: Known, extent: usize) -> Res<Self> {
+        let index = |x: f64| axis(x as i64, extent);
+        let indices = known.elements().into_iter().map(index).collect::<Res<_>>();
+        match indices {
+            Ok(indices) => Ok(Self { shape: known.ty.shape, indices }),
+            Err(_) => fail(format!("the indices {:?} are not in 0..{extent}", known.elements())),
+        }
+    }
+}
+
+fn gather_known(known: &Known, places: &Places, dim: usize) -> Val {
+    let from = Array::new(known.ty.shape.clone(), known.elements());
+    let rank = places.shape.len();
+    let shape = [&from.shape[..dim], &places.shape, &from.shape[dim + 1..]].concat();
+    let positions =
+        Array::new(places.shape.clone(), places.indices.iter().map(|&i| i as f64).collect());
+    let to = Array::from_fn(shape.clone(), |at| {
+        let place = positions.at(&at[dim..dim + rank]) as usize;
+        from.at(&[&at[..dim], &[place], &at[dim + rank..]].concat())
+    });
+    Val::Known(Known::new(TensorType::new(known.ty.dtype, shape), to.data))
+}
+
+/// Runs of places that follow each other are one slice each.
+fn gather_places(cx: &mut Lowering, x: &Val, places: &Places, dim: usize) -> Res<Val> {
+    let shape = cx.shape(x)?;
+    let mut parts = Vec::new();
+    let mut rest = places.indices.as_slice();
+    while let Some(&start) = rest.first() {
+        let run = rest.iter().zip(start..).take_while(|(at, expected)| **at == *expected).count();
+        parts.push(cx.slice(x, dim, start, start + run, 1)?);
+        rest = &rest[run..];
+    }
+    let joined = match parts.as_slice() {
+        [] => cx.slice(x, dim, 0, 0, 1)?,
+        [one] => one.clone(),
+        _ => cx.apply(Op::Concat(Concat { axis: dim }), &parts)?,
+    };
+    let result = [&shape[..dim], &places.shape, &shape[dim + 1..]].concat();
+    cx.reshape(&joined, &result)
+}

@@ -1,0 +1,113 @@
+//! A node of the model as its lowering sees it: attributes by name, with defaults, of the right kind.
+
+use graphc_ir::op::OpError;
+use rten_onnx::onnx::{AttributeProto, AttributeType, NodeProto, TensorProto};
+
+/// A node.
+#[derive(Clone, Copy)]
+pub(super) struct Call<'a> {
+    pub proto: &'a NodeProto,
+    /// The version of the standard operators.
+    pub opset: i64,
+}
+
+/// Why a node cannot be lowered; the node is named by who catches it.
+#[derive(Debug)]
+pub(super) struct Problem(pub String);
+
+pub(super) type Res<T> = Result<T, Problem>;
+
+impl From<OpError> for Problem {
+    fn from(error: OpError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl From<crate::import::weights::WeightsError> for Problem {
+    fn from(error: crate::import::weights::WeightsError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+/// A problem.
+pub(super) fn fail<T>(reason: impl Into<String>) -> Res<T> {
+    Err(Problem(reason.into()))
+}
+
+impl<'a> Call<'a> {
+    fn attribute(&self, name: &str) -> Option<&'a AttributeProto> {
+        self.proto.attribute.iter().find(|attribute| attribute.name.as_deref() == Some(name))
+    }
+
+    /// Whether it is given.
+    pub fn has(&self, name: &str) -> bool {
+        self.attribute(name).is_some()
+    }
+
+    fn kind(&self, name: &str, kind: AttributeType, what: &str) -> Res<Option<&'a AttributeProto>> {
+        match self.attribute(name) {
+            Some(attribute) if attribute.r#type.is_some_and(|found| found != kind) => {
+                fail(format!("the attribute `{name}` is not {what}"))
+            }
+            found => Ok(found),
+        }
+    }
+
+    /// An integer.
+    pub fn int(&self, name: &str, default: i64) -> Res<i64> {
+        Ok(self.optional_int(name)?.unwrap_or(default))
+    }
+
+    pub fn optional_int(&self, name: &str) -> Res<Option<i64>> {
+        let attribute = self.kind(name, AttributeType::INT, "an integer")?;
+        // protobuf leaves out what is 0.
+        Ok(attribute.map(|attribute| attribute.i.unwrap_or(0)))
+    }
+
+    /// A number.
+    pub fn float(&self, name: &str, default: f32) -> Res<f64> {
+        let attribute = self.kind(name, AttributeType::FLOAT, "a number")?;
+        Ok(f64::from(attribute.map_or(default, |attribute| attribute.f.unwrap_or(0.0))))
+    }
+
+    /// A list of integers.
+    pub fn ints(&self, name: &str) -> Res<Option<&'a [i64]>> {
+        let attribute = self.kind(name, AttributeType::INTS, "a list of integers")?;
+        Ok(attribute.map(|attribute| attribute.ints.as_slice()))
+    }
+
+    /// A list of numbers.
+    pub fn floats(&self, name: &str) -> Res<Option<&'a [f32]>> {
+        let attribute = self.kind(name, AttributeType::FLOATS, "a list of numbers")?;
+        Ok(attribute.map(|attribute| attribute.floats.as_slice()))
+    }
+
+    /// A text.
+    pub fn text(&self, name: &str, default: &'static str) -> Res<&'a str> {
+        let attribute = self.kind(name, AttributeType::STRING, "a text")?;
+        Ok(attribute.and_then(|attribute| attribute.s.as_deref()).unwrap_or(default))
+    }
+
+    /// A tensor.
+    pub fn tensor(&self, name: &str) -> Res<Option<&'a TensorProto>> {
+        let attribute = self.kind(name, AttributeType::TENSOR, "a tensor")?;
+        Ok(attribute.and_then(|attribute| attribute.t.as_ref()))
+    }
+}
+
+/// The dim that an axis names; negative ones count from the last.
+pub(super) fn axis(axis: i64, rank: usize) -> Res<usize> {
+    let from_start = if axis < 0 { axis.saturating_add(rank as i64) } else { axis };
+    match usize::try_from(from_start) {
+        Ok(dim) if dim < rank => Ok(dim),
+        _ => fail(format!("there is no axis {axis} in a tensor of rank {rank}")),
+    }
+}
+
+/// The dims that axes name, ascending, each once.
+pub(super) fn axes(axes: &[i64], rank: usize) -> Res<Vec<usize>> {
+    let mut dims = axes.iter().map(|&a| axis(a, rank)).collect::<Res<Vec<_>>>()?;
+    dims.sort_unstable();
+    dims.dedup();
+    Ok(dims)
+}

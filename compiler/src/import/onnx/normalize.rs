@@ -1,0 +1,101 @@
+//! Softmax, normalization and dropout.
+
+use graphc_ir::op::Op;
+use graphc_ir::ops::{BinaryFunction, Dropout, LogSoftmax, Normalize, ReduceFunction, Softmax};
+use graphc_ir::scalar::Scalar;
+
+use super::lower::{Lowering, Val};
+use super::node::{Call, Res, axis, fail};
+
+/// Over one dim since version 13; before, over all dims from one on, as if they were one.
+pub(super) fn softmax(cx: &mut Lowering, call: Call<'_>, log: bool) -> Res<Vec<Val>> {
+    let x = cx.operand(call, 0)?;
+    let shape = cx.shape(&x)?;
+    let old = call.opset < 13;
+    let dim = axis(call.int("axis", if old { 1 } else { -1 })?, shape.len())?;
+    let op = |axis| match log {
+        true => Op::LogSoftmax(LogSoftmax { axis }),
+        false => Op::Softmax(Softmax { axis }),
+    };
+    if !old || dim + 1 == shape.len() {
+        return Ok(vec![cx.apply(op(dim), &[x])?]);
+    }
+    let flat = [shape[..dim].iter().product(), shape[dim..].iter().product()];
+    let x = cx.reshape(&x, &flat)?;
+    let y = cx.apply(op(1), &[x])?;
+    Ok(vec![cx.reshape(&y, &shape)?])
+}
+
+/// Results: the normalized tensor, the mean, and the inverse of the standard deviation.
+pub(super) fn layer_normalization(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let x = cx.operand(call, 0)?;
+    let (y, root) = normalize(cx, call, &x, true)?;
+    let mut results = vec![scale_and_shift(cx, call, y)?];
+    if call.proto.output.iter().skip(1).any(|name| !name.is_empty()) {
+        let rank = cx.shape(&x)?.len();
+        let first = axis(call.int("axis", -1)?, rank)?;
+        let axes: Vec<usize> = (first..rank).collect();
+        results.push(cx.reduce(ReduceFunction::Mean, &x, &axes, true)?);
+        results.push(root);
+    }
+    Ok(results)
+}
+
+pub(super) fn rms_normalization(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let x = cx.operand(call, 0)?;
+    let (y, root) = normalize(cx, call, &x, false)?;
+    Ok(vec![scale_and_shift(cx, call, y)?, root])
+}
+
+/// Normalizes over all dims from the axis on, as if they were one.
+fn normalize(cx: &mut Lowering, call: Call<'_>, x: &Val, center: bool) -> Res<(Val, Val)> {
+    let shape = cx.shape(x)?;
+    let first = axis(call.int("axis", -1)?, shape.len())?;
+    let epsilon = Scalar(shortest(call.float("epsilon", 1e-5)?));
+    let op = Op::Normalize(Normalize { center, epsilon });
+    let last = first + 1 == shape.len();
+    let flat = [&shape[..first], &[shape[first..].iter().product()]].concat();
+    let x = if last { x.clone() } else { cx.reshape(x, &flat)? };
+    let mut results = cx.apply_all(op, &[x])?;
+    let (root, y) = (results.pop(), results.pop());
+    let (Some(y), Some(root)) = (y, root) else { return fail("normalization has two results") };
+    if last {
+        return Ok((y, root));
+    }
+    let ones = vec![1; shape.len() - first];
+    let root = cx.reshape(&root, &[&shape[..first], &ones].concat())?;
+    Ok((cx.reshape(&y, &shape)?, root))
+}
+
+/// The number that a user meant by an `f32`: the shortest text that reads as it.
+fn shortest(x: f64) -> f64 {
+    (x as f32).to_string().parse().unwrap_or(x)
+}
+
+fn scale_and_shift(cx: &mut Lowering, call: Call<'_>, y: Val) -> Res<Val> {
+    let mut y = y;
+    if let Some(scale) = cx.optional(call, 1)? {
+        y = cx.binary(BinaryFunction::Mul, &y, &scale)?;
+    }
+    if let Some(bias) = cx.optional(call, 2)? {
+        y = cx.binary(BinaryFunction::Add, &y, &bias)?;
+    }
+    Ok(y)
+}
+
+/// Dropout as in inference; training turns it on.
+pub(super) fn dropout(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let x = cx.operand(call, 0)?;
+    let ratio = match cx.optional(call, 1)? {
+        Some(ratio) => cx.known(&ratio, "the ratio")?.as_splat(),
+        None => Some(shortest(call.float("ratio", 0.5)?)),
+    };
+    let Some(ratio) = ratio.filter(|ratio| (0.0..1.0).contains(ratio)) else {
+        return fail("the ratio must be one number from 0 to less than 1");
+    };
+    if ratio == 0.0 {
+        return Ok(vec![x]);
+    }
+    let op = Dropout { probability: Scalar(shortest(ratio)), key: cx.key(), training: false };
+    Ok(vec![cx.apply(Op::Dropout(op), &[x])?])
+}

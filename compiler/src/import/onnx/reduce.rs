@@ -1,0 +1,84 @@
+//! Reductions.
+
+use graphc_ir::op::Op;
+use graphc_ir::ops::{ArgMax, BinaryFunction, Reduce, ReduceFunction, UnaryFunction};
+use graphc_ir::types::DType;
+
+use super::lower::{Lowering, Val};
+use super::node::{Call, Res, axes, axis, fail};
+
+impl Lowering {
+    /// A reduction over dims.
+    pub fn reduce(
+        &mut self,
+        function: ReduceFunction,
+        x: &Val,
+        axes: &[usize],
+        keep_dims: bool,
+    ) -> Res<Val> {
+        if axes.is_empty() {
+            return Ok(x.clone());
+        }
+        let op = Op::Reduce(Reduce { function, axes: axes.into(), keep_dims });
+        self.apply(op, std::slice::from_ref(x))
+    }
+}
+
+pub(super) fn reduce(cx: &mut Lowering, call: Call<'_>, function: ReduceFunction) -> Res<Vec<Val>> {
+    let x = cx.operand(call, 0)?;
+    Ok(vec![over(cx, call, function, &x)?])
+}
+
+/// A reduction as the node says: axes as an operand or an attribute; without any, over all dims or none.
+fn over(cx: &mut Lowering, call: Call<'_>, function: ReduceFunction, x: &Val) -> Res<Val> {
+    let rank = cx.shape(x)?.len();
+    let given = match cx.optional(call, 1)? {
+        Some(list) => cx.integers(&list, "the axes")?,
+        None => call.ints("axes")?.unwrap_or_default().to_vec(),
+    };
+    let none = given.is_empty() && call.int("noop_with_empty_axes", 0)? != 0;
+    let dims = if given.is_empty() && !none { (0..rank).collect() } else { axes(&given, rank)? };
+    cx.reduce(function, x, &dims, call.int("keepdims", 1)? != 0)
+}
+
+/// Sums of sizes, of squares, and the root of the latter.
+pub(super) enum Norm {
+    L1,
+    L2,
+    SumSquare,
+}
+
+pub(super) fn norm(cx: &mut Lowering, call: Call<'_>, norm: Norm) -> Res<Vec<Val>> {
+    let x = cx.operand(call, 0)?;
+    let terms = match norm {
+        Norm::L1 => cx.unary(UnaryFunction::Abs, &x)?,
+        Norm::L2 | Norm::SumSquare => cx.binary(BinaryFunction::Mul, &x, &x)?,
+    };
+    let sum = over(cx, call, ReduceFunction::Sum, &terms)?;
+    Ok(vec![match norm {
+        Norm::L2 => cx.unary(UnaryFunction::Sqrt, &sum)?,
+        Norm::L1 | Norm::SumSquare => sum,
+    }])
+}
+
+/// The index of the greatest, or of the least.
+pub(super) fn arg(cx: &mut Lowering, call: Call<'_>, least: bool) -> Res<Vec<Val>> {
+    let mut x = cx.operand(call, 0)?;
+    let axis = axis(call.int("axis", 0)?, cx.shape(&x)?.len())?;
+    if call.int("select_last_index", 0)? != 0 {
+        return fail("select_last_index=1 is not supported: the first of equal elements is taken");
+    }
+    if least {
+        x = cx.unary(UnaryFunction::Neg, &x)?;
+    }
+    let keep_dims = call.int("keepdims", 1)? != 0;
+    let index = cx.apply(Op::ArgMax(ArgMax { axis, keep_dims }), &[x])?;
+    Ok(vec![cx.cast(&index, DType::I64)?])
+}
+
+/// The mean over all dims but the first two.
+pub(super) fn global_average(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let x = cx.operand(call, 0)?;
+    let axes: Vec<usize> = (2..cx.shape(&x)?.len()).collect();
+    Ok(vec![cx.reduce(ReduceFunction::Mean, &x, &axes, true)?])
+}

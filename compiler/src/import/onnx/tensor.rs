@@ -1,0 +1,181 @@
+//! Tensors of a model file: types, shapes and bytes, checked against each other.
+
+use std::path::{Component, Path};
+
+use graphc_ir::types::{DType, TensorType};
+use rten_onnx::onnx::{DataLocation, DataType, TensorProto};
+
+use crate::import::ImportError;
+use crate::import::weights::{WeightData, WeightTensor};
+
+/// An element type of a file: how it is stored, and what it becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stored {
+    data_type: i32,
+    /// Bytes of a stored element.
+    size: usize,
+    /// What it becomes.
+    pub dtype: DType,
+}
+
+/// How graphc reads an element type; `None` where it does not. What it lacks becomes the next that it has.
+pub(super) fn stored(data_type: DataType) -> Option<Stored> {
+    let (size, dtype) = match data_type {
+        DataType::FLOAT => (4, DType::F32),
+        DataType::DOUBLE => (8, DType::F32),
+        DataType::FLOAT16 => (2, DType::F16),
+        DataType::BFLOAT16 => (2, DType::BF16),
+        DataType::INT64 | DataType::UINT64 => (8, DType::I64),
+        DataType::UINT32 => (4, DType::I64),
+        DataType::INT32 => (4, DType::I32),
+        DataType::INT16 | DataType::UINT16 => (2, DType::I32),
+        DataType::INT8 => (1, DType::I32),
+        DataType::UINT8 => (1, DType::U8),
+        DataType::BOOL => (1, DType::Bool),
+        _ => return None,
+    };
+    Some(Stored { data_type: data_type.0, size, dtype })
+}
+
+impl Stored {
+    /// Whether elements are kept as they are stored.
+    fn is_exact(self) -> bool {
+        let exact = [DataType::FLOAT, DataType::FLOAT16, DataType::BFLOAT16, DataType::INT64]
+            .into_iter()
+            .chain([DataType::INT32, DataType::UINT8, DataType::BOOL]);
+        exact.into_iter().any(|data_type| data_type.0 == self.data_type)
+    }
+
+    /// Stored bytes as the bytes of the element type that they become.
+    fn convert(self, bytes: &[u8]) -> Vec<u8> {
+        fn each<const N: usize, const M: usize>(
+            b: &[u8],
+            f: impl Fn([u8; N]) -> [u8; M],
+        ) -> Vec<u8> {
+            b.as_chunks::<N>().0.iter().flat_map(|&chunk| f(chunk)).collect()
+        }
+        match DataType(self.data_type) {
+            DataType::DOUBLE => {
+                each(bytes, |b: [u8; 8]| (f64::from_le_bytes(b) as f32).to_le_bytes())
+            }
+            DataType::UINT32 => {
+                each(bytes, |b: [u8; 4]| i64::from(u32::from_le_bytes(b)).to_le_bytes())
+            }
+            DataType::INT16 => {
+                each(bytes, |b: [u8; 2]| i32::from(i16::from_le_bytes(b)).to_le_bytes())
+            }
+            DataType::UINT16 => {
+                each(bytes, |b: [u8; 2]| i32::from(u16::from_le_bytes(b)).to_le_bytes())
+            }
+            DataType::INT8 => {
+                each(bytes, |b: [u8; 1]| i32::from(i8::from_le_bytes(b)).to_le_bytes())
+            }
+            DataType::BOOL => bytes.iter().map(|&byte| u8::from(byte != 0)).collect(),
+            _ => bytes.to_vec(),
+        }
+    }
+}
+
+/// A tensor of a file.
+///
+/// # Errors
+/// Where its element type is not known, or its bytes do not fit its shape.
+pub(super) fn read(tensor: &TensorProto, base_dir: &Path) -> Result<WeightTensor, ImportError> {
+    let name = tensor.name.as_deref().unwrap_or("");
+    let error = |reason: String| ImportError::Tensor { name: name.into(), reason };
+    let data_type = tensor.data_type.ok_or_else(|| error("it has no element type".into()))?;
+    let stored = stored(data_type)
+        .ok_or_else(|| error(format!("the element type {data_type} is not supported")))?;
+    let shape = shape(&tensor.dims).map_err(error)?;
+    let ty = TensorType::new(stored.dtype, shape);
+    let data = if tensor.data_location == Some(DataLocation::EXTERNAL) {
+        external(tensor, base_dir, &ty, stored).map_err(error)?
+    } else {
+        inside(tensor, &ty, stored).map_err(error)?
+    };
+    Ok(WeightTensor { dtype: ty.dtype, shape: ty.shape, data })
+}
+
+fn shape(dims: &[i64]) -> Result<Vec<usize>, String> {
+    let shape: Option<Vec<usize>> = dims.iter().map(|&dim| usize::try_from(dim).ok()).collect();
+    let shape = shape.ok_or_else(|| format!("its shape {dims:?} has a negative extent"))?;
+    let size =
+        shape.iter().filter(|&&extent| extent > 0).try_fold(8usize, |n, &e| n.checked_mul(e));
+    match size.filter(|&size| size < 1 << 50) {
+        Some(_) => Ok(shape),
+        None => Err(format!("its shape {dims:?} has too many elements")),
+    }
+}
+
+fn external(
+    tensor: &TensorProto,
+    base_dir: &Path,
+    ty: &TensorType,
+    stored: Stored,
+) -> Result<WeightData, String> {
+    let entry = |key: &str| {
+        let entry = tensor.external_data.iter().find(|entry| entry.key.as_deref() == Some(key));
+        entry.and_then(|entry| entry.value.as_deref())
+    };
+    let number = |key: &str| match entry(key) {
+        None => Ok(None),
+        Some(text) => {
+            text.parse::<u64>().map(Some).map_err(|_| format!("its {key} `{text}` is no number"))
+        }
+    };
+    let location = entry("location").ok_or("it is in another file, which is not named")?;
+    // A model must not make its reader open what is not beside it.
+    let inside = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
+    if !Path::new(location).components().all(inside) {
+        return Err(format!("its file `{location}` is not beside the model"));
+    }
+    if !stored.is_exact() {
+        let data_type = DataType(stored.data_type);
+        return Err(format!("the element type {data_type} is not supported in another file"));
+    }
+    let expected = ty.bytes() as u64;
+    if let Some(length) = number("length")?.filter(|&length| length != expected) {
+        return Err(format!("it has {length} bytes, and {ty} needs {expected}"));
+    }
+    let offset = number("offset")?.unwrap_or(0);
+    Ok(WeightData::File { path: base_dir.join(location), offset })
+}
+
+fn inside(tensor: &TensorProto, ty: &TensorType, stored: Stored) -> Result<WeightData, String> {
+    let raw = tensor.raw_data.as_ref().map(|raw| raw.borrow());
+    let bytes = match raw.filter(|raw| !raw.is_empty()) {
+        Some(raw) => {
+            let expected = ty.elements() * stored.size;
+            if raw.len() != expected {
+                return Err(format!("it has {} bytes, and {ty} needs {expected}", raw.len()));
+            }
+            stored.convert(&raw)
+        }
+        None => {
+            let bytes = typed(tensor, stored);
+            let (found, expected) = (bytes.len() / stored.size, ty.elements());
+            if found != expected {
+                return Err(format!("it has {found} elements, and {ty} needs {expected}"));
+            }
+            stored.convert(&bytes)
+        }
+    };
+    Ok(WeightData::Bytes(bytes.into()))
+}
+
+/// The fields for numbers as stored bytes. Small integers, halves and truth values stand in that of `int32`.
+fn typed(tensor: &TensorProto, stored: Stored) -> Vec<u8> {
+    fn each<T: Copy, const N: usize>(values: &[T], bytes: impl Fn(T) -> [u8; N]) -> Vec<u8> {
+        values.iter().flat_map(|&value| bytes(value)).collect()
+    }
+    match DataType(stored.data_type) {
+        DataType::FLOAT => each(&tensor.float_data, f32::to_le_bytes),
+        DataType::DOUBLE => each(&tensor.double_data, f64::to_le_bytes),
+        DataType::INT64 => each(&tensor.int64_data, i64::to_le_bytes),
+        _ => match stored.size {
+            1 => each(&tensor.int32_data, |value| [value as u8]),
+            2 => each(&tensor.int32_data, |value| (value as u16).to_le_bytes()),
+            _ => each(&tensor.int32_data, i32::to_le_bytes),
+        },
+    }
+}

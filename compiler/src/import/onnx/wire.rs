@@ -1,0 +1,232 @@
+//! A first walk over the bytes of a model: every length is checked against what encloses it, nesting is bounded, and the
+//! metadata is collected. After it the decoder of rten-onnx, which trusts lengths and skips metadata, is safe to call.
+//!
+//! The encoding is that of <https://protobuf.dev/programming-guides/encoding/>, the messages those of onnx.proto.
+
+use std::collections::BTreeMap;
+
+use crate::import::ImportError;
+
+/// The messages of onnx.proto that are decoded, with those within them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Message {
+    Model,
+    Graph,
+    Node,
+    Attribute,
+    Tensor,
+    ValueInfo,
+    Type,
+    TensorType,
+    Sequence,
+    Shape,
+    Dimension,
+    Entry,
+    OperatorSet,
+}
+
+/// How the bytes of a field are to be read.
+enum Content {
+    Message(&'static str, Message),
+    /// Repeated numbers in one run of bytes: of so many bytes each, or varints.
+    Fixed(usize),
+    Varints,
+    Opaque,
+}
+
+impl Message {
+    fn content(self, field: u64) -> Content {
+        use Message::*;
+        let (name, message) = match (self, field) {
+            (Model, 7) => ("graph", Graph),
+            (Model, 8) => ("opset_import", OperatorSet),
+            (Model, 14) => ("metadata_props", Entry),
+            (Graph, 1) => ("node", Node),
+            (Graph, 5) => ("initializer", Tensor),
+            (Graph, 11) => ("input", ValueInfo),
+            (Graph, 12) => ("output", ValueInfo),
+            (Graph, 13) => ("value_info", ValueInfo),
+            (Node, 5) => ("attribute", Attribute),
+            (Attribute, 5) => ("t", Tensor),
+            (Attribute, 6) => ("g", Graph),
+            (Tensor, 13) => ("external_data", Entry),
+            (Tensor, 16) | (ValueInfo, 4) => ("metadata_props", Entry),
+            (ValueInfo, 2) => ("type", Type),
+            (Type, 1) => ("tensor_type", TensorType),
+            (Type, 4) => ("sequence_type", Sequence),
+            (Sequence, 1) => ("elem_type", Type),
+            (TensorType, 2) => ("shape", Shape),
+            (Shape, 1) => ("dim", Dimension),
+            (Tensor, 4) => return Content::Fixed(4),
+            (Tensor, 10) => return Content::Fixed(8),
+            (Tensor, 5 | 7 | 11) => return Content::Varints,
+            _ => return Content::Opaque,
+        };
+        Content::Message(name, message)
+    }
+}
+
+/// What the exporter says of each tensor: the value of the metadata key that ends in `InputSpec.kind`.
+pub(super) type Kinds = BTreeMap<String, String>;
+
+/// Checks the encoding of a model and collects its metadata.
+///
+/// # Errors
+/// Where a length or a number does not fit, with its byte and the message that holds it.
+pub(super) fn check(bytes: &[u8]) -> Result<Kinds, ImportError> {
+    let mut walk = Walk { path: Vec::new(), kinds: Kinds::new() };
+    walk.message(Message::Model, bytes, 0)?;
+    Ok(walk.kinds)
+}
+
+/// Messages within messages, at most. The deepest model that is read has a third of it.
+const DEEPEST: usize = 40;
+
+struct Walk {
+    /// Field names and positions from the model down.
+    path: Vec<(&'static str, usize)>,
+    kinds: Kinds,
+}
+
+/// What a message says of itself.
+#[derive(Default)]
+struct Named {
+    name: Option<String>,
+    kind: Option<String>,
+}
+
+impl Walk {
+    fn corrupt<T>(&self, byte: usize, reason: impl Into<String>) -> Result<T, ImportError> {
+        let path: Vec<String> = self.path.iter().map(|(name, i)| format!("{name}[{i}]")).collect();
+        let within = if path.is_empty() { "the model".into() } else { path.join(".") };
+        Err(ImportError::Corrupt {
+            place: format!("byte {byte}, in {within}"),
+            reason: reason.into(),
+        })
+    }
+
+    /// Walks over a message whose first byte is byte `base` of the file.
+    fn message(&mut self, message: Message, bytes: &[u8], base: usize) -> Result<(), ImportError> {
+        if self.path.len() > DEEPEST {
+            return self.corrupt(base, "messages are nested too deeply");
+        }
+        let mut at = 0;
+        let mut counts = BTreeMap::new();
+        let mut named = Named::default();
+        while at < bytes.len() {
+            let start = at;
+            let tag = self.varint(bytes, &mut at, base)?;
+            let field = tag >> 3;
+            let length = match tag & 7 {
+                0 => {
+                    self.varint(bytes, &mut at, base)?;
+                    continue;
+                }
+                1 => 8,
+                2 => self.varint(bytes, &mut at, base)?,
+                5 => 4,
+                _ => return self.corrupt(base + start, format!("{} is no kind of field", tag & 7)),
+            };
+            let left = bytes.len() - at;
+            let Some(length) = usize::try_from(length).ok().filter(|&length| length <= left) else {
+                let reason = format!("field {field} has {length} bytes, and {left} are left");
+                return self.corrupt(base + start, reason);
+            };
+            let (content, from) = (&bytes[at..at + length], base + at);
+            at += length;
+            if tag & 7 == 2 {
+                let index = counts.entry(field).or_insert(0);
+                self.field(message, field, *index, content, from, &mut named)?;
+                *index += 1;
+            }
+        }
+        if let Named { name: Some(name), kind: Some(kind) } = named {
+            self.kinds.insert(name, kind);
+        }
+        Ok(())
+    }
+
+    fn field(
+        &mut self,
+        message: Message,
+        field: u64,
+        index: usize,
+        content: &[u8],
+        from: usize,
+        named: &mut Named,
+    ) -> Result<(), ImportError> {
+        match message.content(field) {
+            Content::Message(name, inner) => {
+                self.path.push((name, index));
+                self.message(inner, content, from)?;
+                self.path.pop();
+                if inner == Message::Entry
+                    && matches!(message, Message::Tensor | Message::ValueInfo)
+                {
+                    named.kind = kind(content).or(named.kind.take());
+                }
+            }
+            Content::Fixed(size) if content.len() % size != 0 => {
+                return self.corrupt(from, format!("{} bytes of numbers of {size}", content.len()));
+            }
+            Content::Varints => {
+                let mut at = 0;
+                while at < content.len() {
+                    self.varint(content, &mut at, from)?;
+                }
+            }
+            Content::Fixed(_) | Content::Opaque => {}
+        }
+        if matches!((message, field), (Message::Tensor, 8) | (Message::ValueInfo, 1)) {
+            named.name = String::from_utf8(content.to_vec()).ok();
+        }
+        Ok(())
+    }
+
+    fn varint(&self, bytes: &[u8], at: &mut usize, base: usize) -> Result<u64, ImportError> {
+        let start = *at;
+        match varint(bytes, at) {
+            Some(value) => Ok(value),
+            None => self.corrupt(base + start, "a number has no end"),
+        }
+    }
+}
+
+fn varint(bytes: &[u8], at: &mut usize) -> Option<u64> {
+    let mut value = 0;
+    for shift in (0..64).step_by(7) {
+        let byte = *bytes.get(*at)?;
+        *at += 1;
+        value |= u64::from(byte & 127) << shift;
+        if byte < 128 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+/// The value of an entry, which has been walked over, if its key is the one that tells parameters from buffers.
+fn kind(entry: &[u8]) -> Option<String> {
+    let (mut key, mut value) = ("", "");
+    let mut at = 0;
+    while at < entry.len() {
+        let tag = varint(entry, &mut at)?;
+        let length = match tag & 7 {
+            0 => {
+                varint(entry, &mut at)?;
+                continue;
+            }
+            1 => 8,
+            5 => 4,
+            _ => usize::try_from(varint(entry, &mut at)?).ok()?,
+        };
+        let text = entry.get(at..at.checked_add(length)?)?;
+        at += length;
+        match tag {
+            0x0a => key = std::str::from_utf8(text).ok()?,
+            0x12 => value = std::str::from_utf8(text).ok()?,
+            _ => {}
+        }
+    }
+    key.ends_with("InputSpec.kind").then(|| value.to_string())
+}

@@ -1,0 +1,89 @@
+//! Which weights are trained: what the user says by name or pattern, over what the model says.
+
+use graphc_ir::types::TensorType;
+
+use super::{ImportError, ImportOptions};
+
+/// The user's patterns, and which of them have matched anything.
+pub(super) struct Patterns {
+    freeze: Vec<(String, bool)>,
+    train: Vec<(String, bool)>,
+}
+
+impl Patterns {
+    pub fn new(options: &ImportOptions) -> Self {
+        let unmatched = |patterns: &[String]| patterns.iter().map(|p| (p.clone(), false)).collect();
+        Self { freeze: unmatched(&options.freeze), train: unmatched(&options.train) }
+    }
+
+    /// Whether a weight is trained, where the model says `default`. What is to be trained wins over what is to be frozen,
+    /// so that all can be frozen but a few.
+    ///
+    /// # Errors
+    /// Where a weight is to be trained that is no floating-point tensor.
+    pub fn trained(
+        &mut self,
+        name: &str,
+        ty: &TensorType,
+        default: bool,
+    ) -> Result<bool, ImportError> {
+        let frozen = any(&mut self.freeze, name);
+        if any(&mut self.train, name) {
+            if !ty.dtype.is_float() {
+                let reason = format!("it is {ty}, and only floating-point numbers can be");
+                return Err(ImportError::Train { name: name.into(), reason });
+            }
+            return Ok(true);
+        }
+        Ok(default && !frozen)
+    }
+
+    /// A sentence for each pattern that no weight matched.
+    pub fn warnings(&self) -> Vec<String> {
+        let unmatched = |patterns: &[(String, bool)], option: &str| -> Vec<String> {
+            let unmatched = patterns.iter().filter(|(_, matched)| !matched);
+            unmatched.map(|(p, _)| format!("{option} '{p}' matches no weight")).collect()
+        };
+        [unmatched(&self.freeze, "--freeze"), unmatched(&self.train, "--train")].concat()
+    }
+}
+
+/// Marks every pattern that matches.
+fn any(patterns: &mut [(String, bool)], name: &str) -> bool {
+    let mut found = false;
+    for (pattern, matched) in patterns {
+        let matches = matches(pattern, name);
+        *matched |= matches;
+        found |= matches;
+    }
+    found
+}
+
+/// Whether a name is what a pattern says, in which `*` stands for any text.
+fn matches(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or("");
+    let Some(mut rest) = name.strip_prefix(first) else { return false };
+    let Some(last) = parts.next_back() else { return rest.is_empty() };
+    for part in parts {
+        let Some(at) = rest.find(part) else { return false };
+        rest = &rest[at + part.len()..];
+    }
+    rest.ends_with(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::matches;
+
+    #[test]
+    fn a_star_stands_for_any_text() {
+        assert!(matches("*", "a.b"));
+        assert!(matches("a.*.weight", "a.0.weight"));
+        assert!(matches("*bias*", "x.bias"));
+        assert!(matches("*b*b*", "abab.b"));
+        assert!(!matches("a.*.weight", "a.0.bias"));
+        assert!(!matches("a", "ab"));
+        assert!(!matches("ab*ba", "aba"));
+    }
+}

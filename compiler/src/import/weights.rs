@@ -1,0 +1,190 @@
+//! The weights of a model: element types, shapes, and where the bytes are. Bytes in files are read when they are asked
+//! for, so that what needs shapes alone works without them.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use graphc_ir::types::{DType, TensorType};
+
+/// The weights of a model, by the names of its variables.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Weights {
+    /// Each weight.
+    pub tensors: BTreeMap<String, WeightTensor>,
+}
+
+/// One weight.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WeightTensor {
+    /// Element type.
+    pub dtype: DType,
+    /// Shape.
+    pub shape: Vec<usize>,
+    /// The bytes, or where they are.
+    pub data: WeightData,
+}
+
+/// The content of a weight: elements row-major, little-endian, bool as one byte 0 or 1.
+#[derive(Clone, Debug, PartialEq)]
+pub enum WeightData {
+    /// In memory.
+    Bytes(Arc<[u8]>),
+    /// In a part of a file, which need not be there until the bytes are needed.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Where the part begins, in bytes.
+        offset: u64,
+    },
+}
+
+/// Why a weight's bytes are not to be had.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WeightsError {
+    /// The file that holds them cannot be read.
+    #[error("the weight `{name}` is in {}, which cannot be read: {reason}", path.display())]
+    File {
+        /// The weight.
+        name: String,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// There is no such weight.
+    #[error("there is no weight `{name}`")]
+    Missing {
+        /// The weight.
+        name: String,
+    },
+    /// A weight of another type than its variable.
+    #[error("the weight `{name}` is {found} in {}, and {expected} in the model", path.display())]
+    Type {
+        /// The weight.
+        name: String,
+        /// The file.
+        path: PathBuf,
+        /// The type in the file.
+        found: TensorType,
+        /// The variable's type.
+        expected: TensorType,
+    },
+    /// A file of weights is damaged.
+    #[error("{} is no safetensors file: {reason}", path.display())]
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+impl Weights {
+    /// The bytes of a weight.
+    ///
+    /// # Errors
+    /// Where there is none, or the file that holds it cannot be read.
+    pub fn bytes(&self, name: &str) -> Result<Arc<[u8]>, WeightsError> {
+        let missing = || WeightsError::Missing { name: name.into() };
+        self.tensors.get(name).ok_or_else(missing)?.bytes(name)
+    }
+}
+
+impl WeightTensor {
+    /// Element type and shape.
+    pub fn ty(&self) -> TensorType {
+        TensorType::new(self.dtype, self.shape.clone())
+    }
+
+    /// The bytes, read from the file where they are in one. `name` is for the error.
+    ///
+    /// # Errors
+    /// Where the file cannot be read.
+    pub fn bytes(&self, name: &str) -> Result<Arc<[u8]>, WeightsError> {
+        match &self.data {
+            WeightData::Bytes(bytes) => Ok(bytes.clone()),
+            WeightData::File { path, offset } => read_part(path, *offset, self.ty().bytes())
+                .map_err(|error| WeightsError::File {
+                    name: name.into(),
+                    path: path.clone(),
+                    reason: error.to_string(),
+                }),
+        }
+    }
+
+    /// The elements as `f64`, whatever the element type.
+    ///
+    /// # Errors
+    /// Where the file cannot be read.
+    pub fn elements(&self, name: &str) -> Result<Vec<f64>, WeightsError> {
+        Ok(decode(self.dtype, &self.bytes(name)?))
+    }
+}
+
+fn read_part(path: &PathBuf, offset: u64, length: usize) -> std::io::Result<Arc<[u8]>> {
+    let mut file = File::open(path)?;
+    let size = file.metadata()?.len();
+    // Checked before memory is asked for, so that a damaged length cannot ask for all of it.
+    if offset.checked_add(length as u64).is_none_or(|end| end > size) {
+        let text = format!("it has {size} bytes, and {length} are needed from byte {offset} on");
+        return Err(std::io::Error::new(std::io::ErrorKind::UnexpectedEof, text));
+    }
+    file.seek(SeekFrom::Start(offset))?;
+    let mut bytes = vec![0; length];
+    file.read_exact(&mut bytes)?;
+    Ok(bytes.into())
+}
+
+fn decode(dtype: DType, bytes: &[u8]) -> Vec<f64> {
+    fn each<const N: usize>(bytes: &[u8], element: impl Fn([u8; N]) -> f64) -> Vec<f64> {
+        bytes.as_chunks::<N>().0.iter().map(|&chunk| element(chunk)).collect()
+    }
+    match dtype {
+        DType::F32 => each(bytes, |b| f32::from_le_bytes(b).into()),
+        DType::F16 => each(bytes, |b| half(u16::from_le_bytes(b))),
+        DType::BF16 => {
+            each(bytes, |b| f32::from_bits(u32::from(u16::from_le_bytes(b)) << 16).into())
+        }
+        DType::I64 => each(bytes, |b| i64::from_le_bytes(b) as f64),
+        DType::I32 => each(bytes, |b| i32::from_le_bytes(b).into()),
+        DType::U8 | DType::Bool => each(bytes, |[b]| b.into()),
+    }
+}
+
+/// The value of an IEEE 754 binary16.
+fn half(bits: u16) -> f64 {
+    let sign = if bits >> 15 == 1 { -1.0 } else { 1.0 };
+    let (exponent, fraction) = (i32::from(bits >> 10 & 31), f64::from(bits & 1023));
+    match exponent {
+        0 => sign * fraction * 2f64.powi(-24),
+        31 if fraction == 0.0 => sign * f64::INFINITY,
+        31 => f64::NAN,
+        _ => sign * (1.0 + fraction / 1024.0) * 2f64.powi(exponent - 15),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_precision_is_read() {
+        let values = [0x3c00, 0xc000, 0x7bff, 0x0001, 0x7c00].map(half);
+        assert_eq!(values, [1.0, -2.0, 65504.0, 2f64.powi(-24), f64::INFINITY]);
+        assert!(half(0x7e00).is_nan());
+    }
+
+    #[test]
+    fn an_absent_file_is_an_error_only_when_its_bytes_are_needed() {
+        let data = WeightData::File { path: "absent.bin".into(), offset: 0 };
+        let tensor = WeightTensor { dtype: DType::F32, shape: vec![2], data };
+        let error = tensor.bytes("w").expect_err("there is no such file").to_string();
+        assert!(
+            error.starts_with("the weight `w` is in absent.bin, which cannot be read"),
+            "{error}"
+        );
+    }
+}
