@@ -1,1 +1,141 @@
-//! Lowering: from decisions to programs. `collect` lists what all ranks do, in one order; `program` is one rank's part.
+//! Lowering: from decisions to programs.
+//!
+//! [`collect`](collect::collect) lists what all ranks do as *tasks*; `segments` cuts the step into parts that run once
+//! and parts that run for every microbatch; `elementwise` and `buckets` fuse; [`program`] turns one rank's part into
+//! registers, actors and streams, for which `lifetimes`, `in_place` and `memory` find slots and offsets. Start reading
+//! with [`lower`]. Nothing here chooses a layout or a stage.
+
+use std::collections::BTreeMap;
+
+use graphc_ir::ids::ProgramId;
+use graphc_ir::plan::{
+    BoxingEntry, Channel, Cluster, CompileOptions, Layout, Program, RankEntry, TensorEntry,
+};
+
+use crate::decisions::{Decisions, Sharding};
+
+mod buckets;
+mod collect;
+mod copies;
+mod elementwise;
+pub(crate) mod in_place;
+mod job;
+mod lifetimes;
+mod memory;
+mod program;
+mod schedule;
+mod segments;
+mod sort;
+mod tables;
+
+pub use copies::kind_name;
+pub use tables::collective_counts;
+
+pub(crate) use program::{ALIGNMENT, touched_by};
+
+/// What lowering gives to the plan.
+#[derive(Clone, Debug)]
+pub struct Lowered {
+    /// Where tensors lie.
+    pub tensors: Vec<TensorEntry>,
+    /// What was inserted.
+    pub boxing: Vec<BoxingEntry>,
+    /// Layouts that registers refer to.
+    pub layouts: Vec<Layout>,
+    /// Exchanges.
+    pub channels: Vec<Channel>,
+    /// What ranks execute.
+    pub programs: Vec<Program>,
+    /// The program of each rank.
+    pub ranks: Vec<RankEntry>,
+}
+
+/// Why decisions cannot be lowered. Each is a contradiction between passes, not a fault of the user's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LowerError {
+    /// A value is read before it is made.
+    #[error("{value} is read before it is made")]
+    BeforeMade {
+        /// The value.
+        value: String,
+    },
+    /// A task that acts once a step reads what is made for every microbatch.
+    #[error("{task} acts once a step, but reads or overwrites what is made for every microbatch")]
+    Rates {
+        /// The task.
+        task: String,
+    },
+    /// Tasks that wait for each other.
+    #[error("these wait for each other: {}", .tasks.join(", "))]
+    Circle {
+        /// The tasks.
+        tasks: Vec<String>,
+    },
+    /// A node is placed on a rank that the job does not have.
+    #[error("{task} is placed on rank {rank}, but the job has ranks 0..{world}")]
+    Rank {
+        /// The task.
+        task: String,
+        /// The rank.
+        rank: u32,
+        /// The number of ranks.
+        world: usize,
+    },
+}
+
+/// Turns decisions into programs.
+///
+/// # Errors
+/// Where decisions contradict each other.
+pub fn lower(
+    decisions: &Decisions,
+    sharding: &Sharding,
+    options: &CompileOptions,
+    cluster: &Cluster,
+) -> Result<Lowered, LowerError> {
+    let world: usize = options.mesh.iter().product();
+    let mut job = collect::collect(decisions, sharding, cluster)?;
+    check_ranks(&job, world)?;
+    segments::assign(&mut job)?;
+    sort::sort(&mut job)?;
+    elementwise::fuse(&mut job, cluster)?;
+    buckets::fuse(&mut job)?;
+    sort::number(&mut job);
+    let schedule = schedule::Schedule::new(&job, options.schedule, decisions.staging.stages);
+    let cx = program::Context {
+        job: &job,
+        schedule: &schedule,
+        communication_stream: options.communication_stream,
+    };
+    let (programs, ranks) = programs(&cx, world, decisions.staging.stages);
+    let tensors = tables::tensors(decisions, sharding);
+    let job::Job { boxing, layouts, channels, .. } = job;
+    Ok(Lowered { tensors, boxing, layouts, channels, programs, ranks })
+}
+
+/// The programs, in order of the first rank that runs each.
+fn programs(
+    cx: &program::Context<'_>,
+    world: usize,
+    stages: usize,
+) -> (Vec<Program>, Vec<RankEntry>) {
+    let mut known: BTreeMap<program::Part, ProgramId> = BTreeMap::new();
+    let (mut programs, mut ranks) = (Vec::new(), Vec::new());
+    for part in program::parts(cx.job, world, stages) {
+        let id = *known.entry(part).or_insert_with_key(|part| {
+            programs.push(program::program(cx, part));
+            ProgramId::new(programs.len() - 1)
+        });
+        ranks.push(RankEntry { program: id });
+    }
+    (programs, ranks)
+}
+
+fn check_ranks(job: &job::Job, world: usize) -> Result<(), LowerError> {
+    for task in &job.tasks {
+        if let Some(&rank) = task.ranks.iter().find(|&&rank| rank as usize >= world) {
+            return Err(LowerError::Rank { task: task.name.clone(), rank, world });
+        }
+    }
+    Ok(())
+}

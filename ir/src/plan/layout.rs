@@ -29,13 +29,18 @@ impl Layout {
     /// The part that `rank` holds of microbatch `microbatch` of `microbatches`; `None` where it is not of this mesh.
     pub fn rect(&self, rank: u32, microbatch: usize, microbatches: usize) -> Option<Rect> {
         let position = self.ranks.iter().position(|&r| r == rank)?;
+        Some(self.rect_at(position, microbatch, microbatches))
+    }
+
+    /// The part of the rank at `position`, row-major in the mesh.
+    pub fn rect_at(&self, position: usize, microbatch: usize, microbatches: usize) -> Rect {
         let mut hierarchy = vec![microbatches];
         hierarchy.extend(&self.hierarchy);
         let time = self.microbatch_dim.map_or(Sbp::Broadcast, Sbp::Split);
         let sbp = NdSbp([&[time], self.sbp.0.as_slice()].concat());
         let mut coordinates = vec![microbatch];
         coordinates.extend(unravel(position, &self.hierarchy));
-        Some(shard(&self.shape, &hierarchy, &sbp, &coordinates))
+        shard(&self.shape, &hierarchy, &sbp, &coordinates)
     }
 
     /// The coordinates of a rank in this mesh.

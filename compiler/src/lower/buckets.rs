@@ -1,0 +1,131 @@
+//! Fuses the step-rate collectives of the update phase: gradients that are reduced alike travel in one message.
+//!
+//! Collectives of one kind, axis and group of ranks may join where none waits for another, that is where equally many
+//! collectives come before them; a bucket takes about 64 MiB of each rank.
+
+use std::collections::BTreeMap;
+
+use graphc_ir::plan::{Action, BoxingKind, Rate};
+use graphc_ir::sbp::ReduceKind;
+use graphc_ir::types::DType;
+
+use super::LowerError;
+use super::job::{Job, Task};
+use super::sort::{edges, order, sort};
+use crate::decisions::Phase;
+
+/// Bytes of a rank's inputs that go in one message, about.
+const BUCKET_BYTES: usize = 64 << 20;
+
+/// What collectives of one bucket have in common.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    depth: usize,
+    kind: BoxingKind,
+    reduce: Option<ReduceKind>,
+    axis: usize,
+    ranks: Vec<u32>,
+    hierarchy: Vec<usize>,
+    dtype: DType,
+}
+
+/// Fuses what may be fused and sorts the tasks again.
+///
+/// # Errors
+/// Where tasks wait for each other in a circle.
+pub fn fuse(job: &mut Job) -> Result<(), LowerError> {
+    let buckets = buckets(job)?;
+    let mut place = vec![None; job.tasks.len()];
+    for (bucket, members) in buckets.iter().enumerate() {
+        for &member in members {
+            place[member] = Some(bucket);
+        }
+    }
+    let tasks = std::mem::take(&mut job.tasks);
+    let mut fused: Vec<Option<Task>> = vec![None; buckets.len()];
+    let mut result = Vec::new();
+    for (index, task) in tasks.into_iter().enumerate() {
+        match place[index].map(|bucket| &mut fused[bucket]) {
+            None => result.push(task),
+            Some(Some(first)) => join(first, task),
+            Some(empty) => *empty = Some(task),
+        }
+    }
+    for (mut task, members) in fused.into_iter().flatten().zip(&buckets) {
+        task.name = format!("{} and {} more", task.name, members.len() - 1);
+        result.push(task);
+    }
+    job.replace_tasks(result);
+    sort(job)
+}
+
+fn join(first: &mut Task, other: Task) {
+    first.inputs.extend(other.inputs);
+    first.outputs.extend(other.outputs);
+    first.anchor = first.anchor.min(other.anchor);
+}
+
+/// Lists of at least two tasks.
+fn buckets(job: &Job) -> Result<Vec<Vec<usize>>, LowerError> {
+    let depths = depths(job)?;
+    let mut by_key: BTreeMap<Key, Vec<(usize, usize)>> = BTreeMap::new();
+    for (index, task) in job.tasks.iter().enumerate() {
+        if let Some(key) = key(job, task, depths[index]) {
+            by_key.entry(key).or_default().push((index, bytes(job, task)));
+        }
+    }
+    let mut buckets = Vec::new();
+    for members in by_key.into_values() {
+        let mut full = usize::MAX;
+        for (index, bytes) in members {
+            if full.saturating_add(bytes) > BUCKET_BYTES {
+                buckets.push(Vec::new());
+                full = 0;
+            }
+            full += bytes;
+            buckets.last_mut().expect("the first member opens a bucket").push(index);
+        }
+    }
+    buckets.retain(|bucket: &Vec<usize>| bucket.len() > 1);
+    Ok(buckets)
+}
+
+fn key(job: &Job, task: &Task, depth: usize) -> Option<Key> {
+    let Action::Collective { kind, reduce, axis, .. } = task.action else { return None };
+    if task.phase != Phase::Update || task.rate != Rate::Step {
+        return None;
+    }
+    let layout = &job.layouts[job.buffers[task.inputs[0].0].layout as usize];
+    Some(Key {
+        depth,
+        kind,
+        reduce,
+        axis,
+        ranks: layout.ranks.clone(),
+        hierarchy: layout.hierarchy.clone(),
+        dtype: layout.dtype,
+    })
+}
+
+/// Bytes of the task's input on its first rank, which holds the most.
+fn bytes(job: &Job, task: &Task) -> usize {
+    let layout = &job.layouts[job.buffers[task.inputs[0].0].layout as usize];
+    let rect = layout.ranks.first().and_then(|&rank| layout.rect(rank, 0, job.microbatches));
+    rect.map_or(0, |rect| rect.elements() * layout.dtype.size())
+}
+
+/// How many collectives of the update phase come before each task, at most.
+fn depths(job: &Job) -> Result<Vec<usize>, LowerError> {
+    let edges = edges(job);
+    let mut before = vec![Vec::new(); job.tasks.len()];
+    for edge in &edges {
+        before[edge.to].push(edge.from);
+    }
+    let counts = |task: &Task| key(job, task, 0).is_some();
+    let mut depths = vec![0; job.tasks.len()];
+    for task in order(job, &edges, |task| task)? {
+        let deepest = before[task].iter().map(|&b| depths[b] + usize::from(counts(&job.tasks[b])));
+        depths[task] = deepest.max().unwrap_or(0);
+    }
+    Ok(depths)
+}

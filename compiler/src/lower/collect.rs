@@ -1,0 +1,382 @@
+//! From nodes to tasks: one task a node, and before it what brings its operands into the layouts that it takes.
+
+use std::collections::BTreeMap;
+
+use graphc_ir::graph::{Graph, Node};
+use graphc_ir::ids::{NodeId, ValueId};
+use graphc_ir::mesh::Placement;
+use graphc_ir::op::Op;
+use graphc_ir::ops::Variable;
+use graphc_ir::plan::{Action, Cluster, Rate};
+use graphc_ir::rule::Choice;
+use graphc_ir::sbp::NdSbp;
+use graphc_ir::types::TensorType;
+
+use super::LowerError;
+use super::job::{Buffer, BufferId, Job, Task, VariableOf};
+use crate::boxing::{Router, fetched};
+use crate::cost::{compute_seconds, local_seconds, node_work};
+use crate::decisions::{Decisions, Phase, Sharding, ValueRate};
+
+/// Turns the graph into tasks.
+pub struct Collector<'a> {
+    /// What was decided.
+    pub decisions: &'a Decisions,
+    /// The signatures.
+    pub sharding: &'a Sharding,
+    /// The machines.
+    pub cluster: &'a Cluster,
+    /// Ways between layouts.
+    pub router: Router<'a>,
+    /// The tasks so far.
+    pub job: Job,
+    /// The node at hand: its place among all nodes, its phase and stage.
+    pub here: Here,
+    /// Where each value is made, and by which value it is known: a `to_global` gives no value of its own.
+    pub homes: Vec<Option<Home>>,
+    /// Every layout in which a value exists.
+    pub copies: BTreeMap<(ValueId, u32), BufferId>,
+}
+
+/// The node at hand.
+#[derive(Clone, Copy)]
+pub struct Here {
+    /// Its place among all nodes.
+    pub anchor: usize,
+    /// Its phase.
+    pub phase: Phase,
+    /// Its stage.
+    pub stage: usize,
+}
+
+/// Where a value is made.
+#[derive(Clone)]
+pub struct Home {
+    /// The value by which it is known.
+    pub root: ValueId,
+    /// The buffer.
+    pub buffer: BufferId,
+    /// The mesh.
+    pub placement: Placement,
+    /// The layout.
+    pub sbp: NdSbp,
+    /// What made it.
+    pub made: Here,
+}
+
+/// All tasks of a graph.
+///
+/// # Errors
+/// Where decisions contradict each other.
+pub fn collect(
+    decisions: &Decisions,
+    sharding: &Sharding,
+    cluster: &Cluster,
+) -> Result<Job, LowerError> {
+    let graph = decisions.graph();
+    let mut collector = Collector {
+        decisions,
+        sharding,
+        cluster,
+        router: Router::new(cluster, decisions.rates.microbatches),
+        job: Job::new(decisions.rates.microbatches),
+        here: Here { anchor: 0, phase: Phase::Forward, stage: 0 },
+        homes: vec![None; graph.values.len()],
+        copies: BTreeMap::new(),
+    };
+    let mut order: Vec<usize> = (0..graph.nodes.len()).collect();
+    order.sort_by_key(|&node| decisions.training.phases[node]);
+    for (anchor, node) in order.into_iter().enumerate() {
+        let phase = decisions.training.phases[node];
+        collector.here = Here { anchor, phase, stage: decisions.staging.stage[node] };
+        collector.node(NodeId::new(node))?;
+    }
+    collector.fetches()?;
+    Ok(collector.job)
+}
+
+impl<'a> Collector<'a> {
+    fn graph(&self) -> &'a Graph {
+        self.decisions.graph()
+    }
+
+    fn node(&mut self, id: NodeId) -> Result<(), LowerError> {
+        let node = self.graph().node(id);
+        match &node.op {
+            Op::Variable(variable) => {
+                self.variable(id, node, variable);
+                Ok(())
+            }
+            Op::Input(input) => {
+                let output = self.result(id, node, 0);
+                let action = Action::Feed { input: input.name.clone() };
+                self.push(
+                    id,
+                    format!("feed {}", input.name),
+                    action,
+                    Vec::new(),
+                    vec![output],
+                    Vec::new(),
+                )
+            }
+            Op::ToGlobal(_) => self.to_global(id, node),
+            Op::Accumulate(_) if self.rate(node.operands[0]) == Rate::Microbatch => {
+                let input = self.operand(id, node, 0)?;
+                let output = self.result(id, node, 0);
+                let name = self.name("accumulate", node.results[0]);
+                self.push(id, name, Action::Accumulate, vec![input], vec![output], Vec::new())
+            }
+            op if !op.operation().updates().is_empty() => self.update(id, node),
+            _ => self.compute(id, node),
+        }
+    }
+
+    fn variable(&mut self, id: NodeId, node: &Node, variable: &Variable) {
+        let buffer = self.result(id, node, 0);
+        self.job.buffers[buffer.0].variable = Some(VariableOf {
+            name: variable.name.clone(),
+            init: variable.init.clone(),
+            role: self.decisions.training.kinds[node.results[0].index()],
+        });
+    }
+
+    /// The user asked for another layout: the value is boxed and goes on under its old name.
+    fn to_global(&mut self, id: NodeId, node: &Node) -> Result<(), LowerError> {
+        let placement = &self.decisions.staging.placement[id.index()];
+        let sbp = &self.sharding.nodes[id.index()].results[0];
+        let buffer = self.require(node.operands[0], placement, sbp)?;
+        let root = self.home(node.operands[0])?.root;
+        let made = self.here;
+        let (placement, sbp) = (placement.clone(), sbp.clone());
+        let home = Home { root, buffer, placement, sbp, made };
+        self.homes[node.results[0].index()] = Some(home);
+        Ok(())
+    }
+
+    fn compute(&mut self, id: NodeId, node: &Node) -> Result<(), LowerError> {
+        let (mut inputs, mut operands) = (Vec::new(), Vec::new());
+        for index in 0..node.operands.len() {
+            let buffer = self.operand(id, node, index)?;
+            operands.push(place(&mut inputs, buffer));
+        }
+        let outputs = (0..node.results.len()).map(|result| self.result(id, node, result)).collect();
+        let name = self.name(node.op.name(), node.results[0]);
+        let action = Action::Compute { op: node.op.clone(), operands };
+        self.push(id, name, action, inputs, outputs, Vec::new())
+    }
+
+    /// An update works in place on variables that lie as it takes them. What it computes for others in a layout of
+    /// its own goes home by boxing and [`Action::Assign`].
+    fn update(&mut self, id: NodeId, node: &Node) -> Result<(), LowerError> {
+        let pairs = node.op.operation().updates();
+        let (mut inputs, mut operands, mut updates) = (Vec::new(), Vec::new(), Vec::new());
+        for index in 0..node.operands.len() {
+            let buffer = self.operand(id, node, index)?;
+            let updated = pairs.iter().any(|&(_, operand)| operand == index);
+            if updated && self.at_rest(node.operands[index], buffer)? {
+                updates.push(buffer);
+                operands.push(-(updates.len() as i32));
+            } else {
+                operands.push(place(&mut inputs, buffer));
+            }
+        }
+        let (mut outputs, mut ways_home) = (Vec::new(), Vec::new());
+        for result in 0..node.results.len() {
+            let replaced = pairs.iter().find(|pair| pair.0 == result).map(|pair| pair.1);
+            match replaced.filter(|&operand| operands[operand] < 0) {
+                Some(operand) => self.alias(node.results[result], node.operands[operand])?,
+                None => {
+                    outputs.push(self.result(id, node, result));
+                    let variable = replaced.map(|operand| node.operands[operand]);
+                    ways_home.extend(variable.map(|variable| (node.results[result], variable)));
+                }
+            }
+        }
+        let name = self.name(node.op.name(), node.operands[0]);
+        let action = Action::Compute { op: node.op.clone(), operands };
+        self.push(id, name, action, inputs, outputs, updates)?;
+        ways_home.into_iter().try_for_each(|(result, variable)| self.assign(id, result, variable))
+    }
+
+    /// Whether a buffer is the variable itself, not a copy.
+    fn at_rest(&self, value: ValueId, buffer: BufferId) -> Result<bool, LowerError> {
+        let home = self.home(value)?;
+        Ok(home.buffer == buffer && self.job.buffers[buffer.0].variable.is_some())
+    }
+
+    fn alias(&mut self, value: ValueId, of: ValueId) -> Result<(), LowerError> {
+        self.homes[value.index()] = Some(self.home(of)?.clone());
+        Ok(())
+    }
+
+    fn assign(&mut self, id: NodeId, new: ValueId, variable: ValueId) -> Result<(), LowerError> {
+        let home = self.home(variable)?.clone();
+        let buffer = self.require(new, &home.placement, &home.sbp)?;
+        let name = self.name("assign", variable);
+        self.push(id, name, Action::Assign, vec![buffer], Vec::new(), vec![home.buffer])?;
+        let task = self.job.tasks.last_mut().expect("a task was just pushed");
+        task.ranks = home.placement.ranks;
+        Ok(())
+    }
+
+    /// What the user takes. A partial value is made whole first.
+    fn fetches(&mut self) -> Result<(), LowerError> {
+        for output in &self.graph().outputs {
+            let home = self.home(output.value)?.clone();
+            self.here = self.maker(home.buffer).unwrap_or(home.made);
+            let buffer = self.require(output.value, &home.placement, &fetched(&home.sbp))?;
+            self.here = self.maker(buffer).unwrap_or(self.here);
+            let action = Action::Fetch { output: output.name.clone() };
+            let name = format!("fetch {}", output.name);
+            let task = self.task(name, action, vec![buffer], Vec::new(), home.placement.ranks);
+            self.job.task(task);
+        }
+        Ok(())
+    }
+
+    /// An operand in the layout that the node takes.
+    fn operand(&mut self, id: NodeId, node: &Node, index: usize) -> Result<BufferId, LowerError> {
+        let placement = &self.decisions.staging.placement[id.index()];
+        let sbp = &self.sharding.nodes[id.index()].operands[index];
+        self.require(node.operands[index], placement, sbp)
+    }
+
+    /// A new buffer for a result, its home.
+    fn result(&mut self, id: NodeId, node: &Node, index: usize) -> BufferId {
+        let value = node.results[index];
+        let placement = self.decisions.staging.placement[id.index()].clone();
+        let sbp = self.sharding.nodes[id.index()].results[index].clone();
+        let layout = self.job.layout(self.decisions.layout(value, &placement, &sbp));
+        let buffer = self.new_buffer(value, layout);
+        let home = Home { root: value, buffer, placement, sbp, made: self.here };
+        self.homes[value.index()] = Some(home);
+        self.copies.insert((value, layout), buffer);
+        buffer
+    }
+
+    /// A buffer for a value in a layout.
+    pub fn new_buffer(&mut self, value: ValueId, layout: u32) -> BufferId {
+        self.job.buffer(Buffer {
+            name: self.graph().display_name(value),
+            layout,
+            rate: self.rate(value),
+            variable: None,
+            producer: None,
+        })
+    }
+
+    /// Where a value is made.
+    pub fn home(&self, value: ValueId) -> Result<&Home, LowerError> {
+        let missing =
+            || LowerError::BeforeMade { value: self.decisions.graph().display_name(value) };
+        self.homes[value.index()].as_ref().ok_or_else(missing)
+    }
+
+    /// How often a value is made.
+    pub fn rate(&self, value: ValueId) -> Rate {
+        match self.decisions.rates.values[value.index()] {
+            ValueRate::Step => Rate::Step,
+            ValueRate::Microbatch { .. } | ValueRate::Summand => Rate::Microbatch,
+        }
+    }
+
+    /// `matmul %3`, for reports.
+    pub fn name(&self, op: &str, value: ValueId) -> String {
+        format!("{op} {}", self.graph().display_name(value))
+    }
+
+    /// Where the task stands that fills a buffer.
+    pub fn maker(&self, buffer: BufferId) -> Option<Here> {
+        let task = &self.job.tasks[self.job.buffers[buffer.0].producer?.0];
+        Some(Here { anchor: task.anchor, phase: task.phase, stage: task.stage })
+    }
+
+    /// A task at the node at hand, at the rate of what it reads and fills.
+    pub fn task(
+        &self,
+        name: String,
+        action: Action,
+        inputs: Vec<BufferId>,
+        outputs: Vec<BufferId>,
+        ranks: Vec<u32>,
+    ) -> Task {
+        let moved = inputs.iter().chain(&outputs).map(|&buffer| self.job.bytes(buffer));
+        let bytes = moved.max().unwrap_or(0) as f64;
+        let kernel = !matches!(action, Action::Send { .. } | Action::Receive { .. });
+        let over = |id: &BufferId| self.job.buffers[id.0].rate == Rate::Microbatch;
+        let microbatch = inputs.iter().chain(&outputs).any(over);
+        Task {
+            name,
+            action,
+            inputs,
+            outputs,
+            updates: Vec::new(),
+            rate: if microbatch { Rate::Microbatch } else { Rate::Step },
+            phase: self.here.phase,
+            stage: self.here.stage,
+            ranks,
+            anchor: self.here.anchor,
+            segment: 0,
+            flops: 0.0,
+            seconds: if kernel { local_seconds(self.cluster, bytes) } else { 0.0 },
+        }
+    }
+
+    fn push(
+        &mut self,
+        id: NodeId,
+        name: String,
+        action: Action,
+        inputs: Vec<BufferId>,
+        outputs: Vec<BufferId>,
+        updates: Vec<BufferId>,
+    ) -> Result<(), LowerError> {
+        let ranks = self.decisions.staging.placement[id.index()].ranks.clone();
+        let mut task = self.task(name, action, inputs, outputs, ranks);
+        task.updates = updates;
+        if let Action::Compute { op, .. } = &task.action {
+            (task.flops, task.seconds) = self.price(id, op);
+        }
+        let accumulates = matches!(task.action, Action::Accumulate);
+        let step = |id: &BufferId| self.job.buffers[id.0].rate == Rate::Step;
+        let fills_less_often = task.rate == Rate::Microbatch && task.outputs.iter().any(step);
+        if fills_less_often && !accumulates
+            || task.rate == Rate::Microbatch && !task.updates.is_empty()
+        {
+            return Err(LowerError::Rates { task: task.name });
+        }
+        self.job.task(task);
+        Ok(())
+    }
+
+    /// FLOPs and seconds of a node on the busiest rank.
+    fn price(&self, id: NodeId, op: &Op) -> (f64, f64) {
+        let node = self.graph().node(id);
+        let operands = self.graph().operand_types(node);
+        let results: Vec<&TensorType> =
+            node.results.iter().map(|&result| &self.graph().value(result).ty).collect();
+        let time = self.decisions.rates.nodes[id.index()];
+        let choices = &self.sharding.nodes[id.index()].choices;
+        let extents = &self.decisions.staging.placement[id.index()].hierarchy;
+        let axes: Vec<(Choice, usize)> = time
+            .map(|choice| (choice, self.decisions.rates.microbatches))
+            .into_iter()
+            .chain(choices.iter().copied().zip(extents.iter().copied()))
+            .collect();
+        let flops = match op.operation().rule(&operands) {
+            Ok(rule) => node_work(op, &rule, &operands, &results, &axes).flops,
+            Err(_) => 0.0,
+        };
+        (flops, compute_seconds(self.cluster, op, &operands, &results, &axes))
+    }
+}
+
+/// The place of a buffer among the inputs, where it is added if it is new.
+fn place(inputs: &mut Vec<BufferId>, buffer: BufferId) -> i32 {
+    let known = inputs.iter().position(|&input| input == buffer);
+    let place = known.unwrap_or_else(|| {
+        inputs.push(buffer);
+        inputs.len() - 1
+    });
+    place as i32
+}

@@ -1,0 +1,122 @@
+//! Brings a value into a layout: once for each layout, with the beginnings of ways shared.
+
+use graphc_ir::ids::{ChannelId, ValueId};
+use graphc_ir::mesh::Placement;
+use graphc_ir::plan::{Action, BoxingEntry, BoxingKind, Channel};
+use graphc_ir::sbp::NdSbp;
+
+use super::LowerError;
+use super::collect::Collector;
+use super::job::BufferId;
+use crate::boxing::{BoxingStep, RouteStep};
+
+impl Collector<'_> {
+    /// The buffer that holds a value on this placement in this layout.
+    ///
+    /// Steps on one mesh stand right before the first task that needs them. A send stands right behind the task that
+    /// fills what is sent, so that the receiver never waits for what the sender does besides.
+    ///
+    /// # Errors
+    /// Where the value is not made yet.
+    pub fn require(
+        &mut self,
+        value: ValueId,
+        placement: &Placement,
+        sbp: &NdSbp,
+    ) -> Result<BufferId, LowerError> {
+        let home = self.home(value)?.clone();
+        let to = self.decisions.layout(home.root, placement, sbp);
+        let to_index = self.job.layout(to.clone());
+        if let Some(&known) = self.copies.get(&(home.root, to_index)) {
+            return Ok(known);
+        }
+        let from = self.decisions.layout(home.root, &home.placement, &home.sbp);
+        let mut buffer = home.buffer;
+        for step in self.router.route(&from, &to).steps {
+            let after = self.job.layout(step.layout_after.clone());
+            buffer = match self.copies.get(&(home.root, after)) {
+                Some(&known) => known,
+                None => self.step(home.root, buffer, after, &step),
+            };
+        }
+        Ok(buffer)
+    }
+
+    /// One step of a way.
+    fn step(&mut self, root: ValueId, from: BufferId, after: u32, step: &RouteStep) -> BufferId {
+        let to = self.new_buffer(root, after);
+        self.copies.insert((root, after), to);
+        self.record(root, from, step);
+        let kind = step.step.boxing_kind();
+        let name = self.name(kind_name(kind), root);
+        let ranks = step.layout_after.ranks.clone();
+        let action = match step.step {
+            BoxingStep::Exchange => return self.exchange(root, from, to, after),
+            BoxingStep::Slice { .. } | BoxingStep::Mask { .. } => Action::Local { kind },
+            BoxingStep::AllReduce { axis, .. }
+            | BoxingStep::ReduceScatter { axis, .. }
+            | BoxingStep::AllGather { axis, .. }
+            | BoxingStep::AllToAll { axis, .. } => {
+                Action::Collective { kind, reduce: step.step.reduce(), axis, sequence: 0 }
+            }
+        };
+        let mut task = self.task(name, action, vec![from], vec![to], ranks);
+        let local = matches!(task.action, Action::Local { .. });
+        task.seconds = if local { step.seconds } else { 0.0 };
+        self.job.task(task);
+        to
+    }
+
+    fn exchange(&mut self, root: ValueId, from: BufferId, to: BufferId, after: u32) -> BufferId {
+        let channel = ChannelId::new(self.job.channels.len());
+        let before = self.job.buffers[from.0].layout;
+        self.job.channels.push(Channel {
+            tensor: self.job.buffers[from.0].name.clone(),
+            from: before,
+            to: after,
+            slots: 1,
+            rate: self.job.buffers[from.0].rate,
+            sequence: 0,
+        });
+        let ranks = |layout: u32| self.job.layouts[layout as usize].ranks.clone();
+        let (senders, receivers) = (ranks(before), ranks(after));
+        let name = self.name("send", root);
+        let mut send = self.task(name, Action::Send { channel }, vec![from], Vec::new(), senders);
+        let maker = self.maker(from).or(self.home(root).ok().map(|home| home.made));
+        if let Some(maker) = maker {
+            (send.anchor, send.phase, send.stage) = (maker.anchor, maker.phase, maker.stage);
+        }
+        self.job.task(send);
+        let name = self.name("receive", root);
+        let action = Action::Receive { channel };
+        let receive = self.task(name, action, Vec::new(), vec![to], receivers);
+        self.job.task(receive);
+        to
+    }
+
+    fn record(&mut self, root: ValueId, from: BufferId, step: &RouteStep) {
+        let before = &self.job.layouts[self.job.buffers[from.0].layout as usize];
+        self.job.boxing.push(BoxingEntry {
+            tensor: self.job.buffers[from.0].name.clone(),
+            from: before.sbp.clone(),
+            to: step.layout_after.sbp.clone(),
+            kind: step.step.boxing_kind(),
+            axis: step.step.axis(),
+            bytes: step.bytes,
+            rate: self.rate(root),
+        });
+    }
+}
+
+/// The name of a kind in plans.
+pub fn kind_name(kind: BoxingKind) -> &'static str {
+    match kind {
+        BoxingKind::AllReduce => "all_reduce",
+        BoxingKind::ReduceScatter => "reduce_scatter",
+        BoxingKind::AllGather => "all_gather",
+        BoxingKind::AllToAll => "all_to_all",
+        BoxingKind::Slice => "slice",
+        BoxingKind::Mask => "mask",
+        BoxingKind::SendRecv => "send_recv",
+    }
+}

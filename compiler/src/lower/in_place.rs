@@ -1,0 +1,201 @@
+//! Which registers share memory because an actor writes its result over an operand that nobody reads later, or because
+//! the result is the operand's bytes under another shape.
+
+use graphc_ir::ids::RegisterId;
+use graphc_ir::op::Op;
+use graphc_ir::plan::{Action, Actor, FusedArg, FusedOp, Layout, Register, RegisterKind};
+
+use super::lifetimes::{Action as Step, Life, slots};
+
+/// A set of registers in one memory.
+#[derive(Clone, Debug)]
+pub struct Group {
+    /// The registers, the first made first.
+    pub members: Vec<usize>,
+    /// The lives of the contents: from the first member's to the last read of any; none of variables.
+    pub lives: Vec<Life>,
+    /// Slots that every member has.
+    pub slots: u32,
+}
+
+/// An output that may take an operand's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pair {
+    /// The output: index among the actor's outputs.
+    pub output: usize,
+    /// The input: index among the actor's inputs.
+    pub input: usize,
+    /// Whether the bytes stay as they are, so that both may be read later.
+    pub same_bytes: bool,
+}
+
+/// What the search for sharing looks at.
+pub struct Sharing<'a> {
+    /// The registers.
+    pub registers: &'a [Register],
+    /// The actors.
+    pub actors: &'a [Actor],
+    /// Layouts of the plan.
+    pub layouts: &'a [Layout],
+    /// The actions of a step.
+    pub order: &'a [Step],
+    /// The lives of each register's contents.
+    pub lives: &'a [Vec<Life>],
+    /// The only stream that touches each register.
+    pub streams: &'a [Option<usize>],
+    /// Number of microbatches.
+    pub microbatches: usize,
+}
+
+/// The pairs of an action.
+pub fn pairs(action: &Action, microbatches: usize) -> Vec<Pair> {
+    match action {
+        Action::Compute { op, operands } => compute_pairs(op, operands),
+        Action::Fused(fused) => fused_pairs(fused),
+        Action::Accumulate if microbatches == 1 => {
+            vec![Pair { output: 0, input: 0, same_bytes: true }]
+        }
+        Action::Accumulate
+        | Action::Collective { .. }
+        | Action::Local { .. }
+        | Action::Send { .. }
+        | Action::Receive { .. }
+        | Action::Assign
+        | Action::Feed { .. }
+        | Action::Fetch { .. } => Vec::new(),
+    }
+}
+
+fn compute_pairs(op: &Op, operands: &[i32]) -> Vec<Pair> {
+    let pair = |output: usize, operand: usize, same_bytes| {
+        let input = usize::try_from(*operands.get(operand)?).ok()?;
+        Some(Pair { output, input, same_bytes })
+    };
+    let found = match op {
+        Op::Unary(_) | Op::Cast(_) | Op::Dropout(_) => vec![pair(0, 0, false)],
+        Op::Reshape(_) | Op::Accumulate(_) | Op::ToGlobal(_) => vec![pair(0, 0, true)],
+        Op::Binary(_) => vec![pair(0, 0, false), pair(0, 1, false)],
+        Op::Where(_) => vec![pair(0, 1, false), pair(0, 2, false)],
+        op => {
+            let updates = op.operation().updates();
+            // A result in the place of a variable is no output: the others move up.
+            let output = |result: usize| {
+                let earlier = updates.iter().filter(|u| u.0 < result);
+                result - earlier.filter(|u| operands.get(u.1).is_some_and(|&o| o < 0)).count()
+            };
+            updates.iter().map(|&(result, operand)| pair(output(result), operand, false)).collect()
+        }
+    };
+    found.into_iter().flatten().collect()
+}
+
+/// Blocks of a fused result are written as its step is evaluated: no later step may read the operand.
+fn fused_pairs(fused: &FusedOp) -> Vec<Pair> {
+    let mut pairs = Vec::new();
+    for (output, &step) in fused.outputs.iter().enumerate() {
+        let Some(head) = fused.steps.get(..=step) else { continue };
+        let later = &fused.steps[step + 1..];
+        let reads = |input: usize| later.iter().any(|s| s.args.contains(&FusedArg::Operand(input)));
+        let mut inputs: Vec<usize> = head
+            .iter()
+            .flat_map(|step| &step.args)
+            .filter_map(|arg| match arg {
+                FusedArg::Operand(operand) => Some(*operand),
+                FusedArg::Step(_) => None,
+            })
+            .filter(|&input| !reads(input))
+            .collect();
+        inputs.sort_unstable();
+        inputs.dedup();
+        pairs.extend(inputs.into_iter().map(|input| Pair { output, input, same_bytes: false }));
+    }
+    pairs
+}
+
+impl Sharing<'_> {
+    /// All groups, and for each register the one whose memory it takes over.
+    pub fn groups(&self) -> (Vec<Group>, Vec<Option<RegisterId>>) {
+        let mut groups: Vec<Group> = (0..self.registers.len()).map(|r| self.alone(r)).collect();
+        let mut group_of: Vec<usize> = (0..self.registers.len()).collect();
+        let mut shares = vec![None; self.registers.len()];
+        let mut seen = vec![false; self.actors.len()];
+        for step in self.order {
+            if std::mem::replace(&mut seen[step.actor], true) {
+                continue;
+            }
+            let actor = &self.actors[step.actor];
+            for pair in pairs(&actor.action, self.microbatches) {
+                let (Some(&input), Some(&output)) =
+                    (actor.inputs.get(pair.input), actor.outputs.get(pair.output))
+                else {
+                    continue;
+                };
+                let (into, from) = (group_of[input.index()], group_of[output.index()]);
+                if shares[output.index()].is_some() || into == from {
+                    continue;
+                }
+                let merged = self.merged(&groups[into], &groups[from], step.actor, pair);
+                if let Some(merged) = merged.filter(|_| self.alike(input, output, pair)) {
+                    shares[output.index()] = Some(input);
+                    groups[from].members.clear();
+                    for &member in &merged.members {
+                        group_of[member] = into;
+                    }
+                    groups[into] = merged;
+                }
+            }
+        }
+        groups.retain(|group| !group.members.is_empty());
+        (groups, shares)
+    }
+
+    fn alone(&self, register: usize) -> Group {
+        let lives = self.lives[register].clone();
+        Group { members: vec![register], slots: slots(&lives), lives }
+    }
+
+    /// Whether both registers hold as many bytes, for elementwise results of the same shape and type.
+    fn alike(&self, input: RegisterId, output: RegisterId, pair: Pair) -> bool {
+        let (a, b) = (&self.registers[input.index()], &self.registers[output.index()]);
+        let dtype = |register: &Register| self.layouts[register.layout as usize].dtype;
+        let elements = |register: &Register| register.shape.iter().product::<usize>();
+        let shapes = a.shape == b.shape || pair.same_bytes && elements(a) == elements(b);
+        let one_stream = self.streams[input.index()].is_some()
+            && self.streams[input.index()] == self.streams[output.index()];
+        let rates = a.rate == b.rate || self.microbatches == 1;
+        shapes && dtype(a) == dtype(b) && one_stream && rates && elements(a) > 0
+    }
+
+    /// Both groups as one; `None` where somebody would read what was overwritten, or it would take more memory.
+    fn merged(&self, into: &Group, from: &Group, actor: usize, pair: Pair) -> Option<Group> {
+        let members = [into.members.as_slice(), &from.members].concat();
+        let variable = |r: &usize| matches!(self.registers[*r].kind, RegisterKind::Variable { .. });
+        if let Some(&variable) = into.members.iter().find(|member| variable(member)) {
+            let kept = pair.same_bytes && self.read_before_update(variable, &from.lives);
+            return kept.then(|| Group { members, lives: Vec::new(), slots: 1 });
+        }
+        if into.lives.len() != from.lives.len() {
+            return None;
+        }
+        let acts = (self.order.iter().enumerate()).filter(|(_, step)| step.actor == actor);
+        let places: Vec<usize> = acts.map(|(place, _)| place).collect();
+        let overwritten = |(content, life): (usize, &Life)| places.get(content) != Some(&life.last);
+        if !pair.same_bytes && into.lives.iter().enumerate().any(overwritten) {
+            return None;
+        }
+        let both = into.lives.iter().zip(&from.lives);
+        let lives: Vec<Life> =
+            both.map(|(a, b)| Life { made: a.made, last: a.last.max(b.last) }).collect();
+        let slots = slots(&lives);
+        (slots <= into.slots + from.slots).then_some(Group { members, lives, slots })
+    }
+
+    /// Whether all reads of these contents come before the variable is overwritten.
+    fn read_before_update(&self, variable: usize, lives: &[Life]) -> bool {
+        let updates = |step: &Step| {
+            self.actors[step.actor].updates.iter().any(|update| update.index() == variable)
+        };
+        let update = self.order.iter().position(updates).unwrap_or(usize::MAX);
+        lives.iter().all(|life| life.last < update)
+    }
+}

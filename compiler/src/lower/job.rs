@@ -1,0 +1,163 @@
+//! What all ranks do, before it is cut into programs: tasks (one physical op each, on all ranks that take part) that
+//! read and write buffers (one tensor in one layout each).
+
+use std::collections::BTreeMap;
+
+use graphc_ir::ops::Init;
+use graphc_ir::plan::{Action, BoxingEntry, Channel, Layout, Rate, TensorKind};
+
+use crate::boxing::shard_bytes;
+use crate::decisions::Phase;
+
+/// A buffer of the job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BufferId(pub usize);
+
+/// A task of the job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TaskId(pub usize);
+
+/// A tensor in one layout: a register on each of the layout's ranks.
+#[derive(Clone, Debug)]
+pub struct Buffer {
+    /// The tensor's name.
+    pub name: String,
+    /// Index into [`Job::layouts`].
+    pub layout: u32,
+    /// How often it is filled.
+    pub rate: Rate,
+    /// What the variable is, where it is one.
+    pub variable: Option<VariableOf>,
+    /// The task that fills it (not: updates).
+    pub producer: Option<TaskId>,
+}
+
+/// What a variable's register tells.
+#[derive(Clone, Debug)]
+pub struct VariableOf {
+    /// The variable's name.
+    pub name: String,
+    /// Its first content.
+    pub init: Init,
+    /// Parameter or state.
+    pub role: TensorKind,
+}
+
+/// One physical op on all ranks that take part.
+#[derive(Clone, Debug)]
+pub struct Task {
+    /// Op and tensor, for reports.
+    pub name: String,
+    /// What it does; sequence numbers are given last.
+    pub action: Action,
+    /// What it reads.
+    pub inputs: Vec<BufferId>,
+    /// What it fills.
+    pub outputs: Vec<BufferId>,
+    /// Variables that it overwrites.
+    pub updates: Vec<BufferId>,
+    /// How often it acts.
+    pub rate: Rate,
+    /// The part of the step that it belongs to.
+    pub phase: Phase,
+    /// The pipeline stage.
+    pub stage: usize,
+    /// Who takes part.
+    pub ranks: Vec<u32>,
+    /// Where it wants to stand: the place of the node that it serves, among all nodes.
+    pub anchor: usize,
+    /// The part of the schedule: even ones run once a step, odd ones for every microbatch.
+    pub segment: usize,
+    /// Floating-point operations on the busiest rank, of a kernel.
+    pub flops: f64,
+    /// Seconds on the busiest rank; 0 for communication.
+    pub seconds: f64,
+}
+
+impl Task {
+    /// Whether it stands in the backward half of its segment.
+    pub fn backward(&self) -> bool {
+        self.phase != Phase::Forward
+    }
+}
+
+/// All that all ranks do in a step.
+#[derive(Clone, Debug, Default)]
+pub struct Job {
+    /// Layouts, each once.
+    pub layouts: Vec<Layout>,
+    /// Tensors.
+    pub buffers: Vec<Buffer>,
+    /// In the order in which every rank acts, once [`super::sort::sort`] has run.
+    pub tasks: Vec<Task>,
+    /// Exchanges.
+    pub channels: Vec<Channel>,
+    /// What was inserted.
+    pub boxing: Vec<BoxingEntry>,
+    /// Number of microbatches.
+    pub microbatches: usize,
+    /// The layouts' indices.
+    known_layouts: BTreeMap<Layout, u32>,
+}
+
+impl Job {
+    /// An empty job.
+    pub fn new(microbatches: usize) -> Self {
+        Self { microbatches, ..Self::default() }
+    }
+
+    /// The index of a layout.
+    pub fn layout(&mut self, layout: Layout) -> u32 {
+        let next = self.layouts.len() as u32;
+        let index = *self.known_layouts.entry(layout.clone()).or_insert(next);
+        if index == next {
+            self.layouts.push(layout);
+        }
+        index
+    }
+
+    /// Adds a buffer.
+    pub fn buffer(&mut self, buffer: Buffer) -> BufferId {
+        self.buffers.push(buffer);
+        BufferId(self.buffers.len() - 1)
+    }
+
+    /// Adds a task and makes it the producer of its outputs.
+    pub fn task(&mut self, task: Task) -> TaskId {
+        let id = TaskId(self.tasks.len());
+        for output in &task.outputs {
+            self.buffers[output.0].producer = Some(id);
+        }
+        self.tasks.push(task);
+        id
+    }
+
+    /// Replaces all tasks and finds the producers again.
+    pub fn replace_tasks(&mut self, tasks: Vec<Task>) {
+        self.tasks.clear();
+        for buffer in &mut self.buffers {
+            buffer.producer = None;
+        }
+        for task in tasks {
+            self.task(task);
+        }
+    }
+
+    /// Bytes of a buffer on the rank that holds most.
+    pub fn bytes(&self, buffer: BufferId) -> u64 {
+        shard_bytes(&self.layouts[self.buffers[buffer.0].layout as usize], self.microbatches)
+    }
+
+    /// The tasks that read each buffer, each once.
+    pub fn readers(&self) -> Vec<Vec<TaskId>> {
+        let mut readers: Vec<Vec<TaskId>> = vec![Vec::new(); self.buffers.len()];
+        for (index, task) in self.tasks.iter().enumerate() {
+            for input in &task.inputs {
+                if readers[input.0].last() != Some(&TaskId(index)) {
+                    readers[input.0].push(TaskId(index));
+                }
+            }
+        }
+        readers
+    }
+}

@@ -1,0 +1,78 @@
+//! When each content of each register lives, in the order of a program's actions over one step. Every content that is
+//! made in a step is read for the last time in the same step, so steps follow each other without overlap.
+
+use graphc_ir::plan::{Actor, Rate, Register, RegisterKind};
+
+/// One action of a step.
+#[derive(Clone, Copy, Debug)]
+pub struct Action {
+    /// Index of the actor.
+    pub actor: usize,
+    /// The microbatch; 0 for step-rate actors.
+    pub microbatch: usize,
+}
+
+/// The life of one content, as first and last place in the order (both included).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Life {
+    /// When it is made.
+    pub made: usize,
+    /// When it is read for the last time.
+    pub last: usize,
+}
+
+/// The lives of the contents of each register in one step; none of variables.
+pub fn lives(
+    registers: &[Register],
+    actors: &[Actor],
+    order: &[Action],
+    microbatches: usize,
+) -> Vec<Vec<Life>> {
+    let unmade = Life { made: usize::MAX, last: 0 };
+    let contents = |register: &Register| match (&register.kind, register.rate) {
+        (RegisterKind::Variable { .. }, _) => 0,
+        (_, Rate::Step) => 1,
+        (_, Rate::Microbatch) => microbatches,
+    };
+    let mut lives: Vec<Vec<Life>> = registers.iter().map(|r| vec![unmade; contents(r)]).collect();
+    for (place, action) in order.iter().enumerate() {
+        let actor = &actors[action.actor];
+        for register in actor.inputs.iter().chain(&actor.outputs) {
+            let content = match registers[register.index()].rate {
+                Rate::Step => 0,
+                Rate::Microbatch => action.microbatch,
+            };
+            let Some(life) = lives[register.index()].get_mut(content) else { continue };
+            life.made = life.made.min(place);
+            life.last = life.last.max(place);
+        }
+    }
+    lives
+}
+
+/// How many contents exist at once: the slots that the order asks for.
+pub fn slots(lives: &[Life]) -> u32 {
+    let mut oldest = 0;
+    let mut slots = 1;
+    for (content, life) in lives.iter().enumerate() {
+        while lives[oldest].last < life.made {
+            oldest += 1;
+        }
+        slots = slots.max(content + 1 - oldest.min(content));
+    }
+    slots as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_count_contents_that_exist_at_once() {
+        let life = |made, last| Life { made, last };
+        assert_eq!(slots(&[life(0, 1), life(2, 3), life(4, 5)]), 1);
+        assert_eq!(slots(&[life(0, 5), life(1, 7), life(6, 8)]), 2);
+        assert_eq!(slots(&[life(0, 9), life(1, 9), life(2, 9)]), 3);
+        assert_eq!(slots(&[]), 1);
+    }
+}

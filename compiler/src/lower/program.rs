@@ -1,0 +1,277 @@
+//! One rank's part of the job as a program: registers at offsets, actors, streams.
+
+use std::collections::BTreeMap;
+
+use graphc_ir::ids::{ActorId, RegisterId};
+use graphc_ir::plan::{Action, Actor, Layout, Program, Register, RegisterKind, Stream, StreamItem};
+
+use super::in_place::{Group, Sharing};
+use super::job::{BufferId, Job, TaskId};
+use super::lifetimes::{self, lives};
+use super::memory::{self, Item};
+use super::schedule::{BlockKey, Schedule, key};
+
+/// Offsets and slots are multiples of this.
+pub const ALIGNMENT: u64 = 64;
+
+/// What a rank takes part in.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Part {
+    /// Its stage.
+    pub stage: usize,
+    /// Its tasks, in order.
+    pub tasks: Vec<TaskId>,
+    /// Its buffers: variables, then the others by first use.
+    pub buffers: Vec<BufferId>,
+    /// The extents of its shard of each buffer.
+    pub shapes: Vec<Vec<usize>>,
+}
+
+/// What a program is made of besides the part.
+pub struct Context<'a> {
+    /// The job.
+    pub job: &'a Job,
+    /// The order of blocks.
+    pub schedule: &'a Schedule,
+    /// Whether communication runs on a stream of its own.
+    pub communication_stream: bool,
+}
+
+/// The program of a part.
+pub fn program(cx: &Context<'_>, part: &Part) -> Program {
+    let registers = registers(cx.job, part);
+    let place: BTreeMap<BufferId, RegisterId> =
+        part.buffers.iter().enumerate().map(|(i, &buffer)| (buffer, RegisterId::new(i))).collect();
+    let actors: Vec<Actor> = part.tasks.iter().map(|&task| actor(cx, task, &place)).collect();
+    let (streams, order) = streams(cx, part, &actors);
+    let mut program =
+        Program { stage: part.stage, arena_bytes: 0, live_bytes: 0, registers, actors, streams };
+    place_registers(cx.job, &mut program, &order);
+    program
+}
+
+fn registers(job: &Job, part: &Part) -> Vec<Register> {
+    let register = |(&id, shape): (&BufferId, &Vec<usize>)| {
+        let buffer = &job.buffers[id.0];
+        let bytes =
+            shape.iter().product::<usize>() * job.layouts[buffer.layout as usize].dtype.size();
+        let kind = match &buffer.variable {
+            None => RegisterKind::Activation,
+            Some(variable) => RegisterKind::Variable {
+                name: variable.name.clone(),
+                init: variable.init.clone(),
+                role: variable.role,
+            },
+        };
+        Register {
+            name: buffer.name.clone(),
+            layout: buffer.layout,
+            shape: shape.clone(),
+            offset: 0,
+            slot_bytes: (bytes as u64).next_multiple_of(ALIGNMENT),
+            slots: 1,
+            rate: buffer.rate,
+            kind,
+            shares: None,
+        }
+    };
+    part.buffers.iter().zip(&part.shapes).map(register).collect()
+}
+
+fn actor(cx: &Context<'_>, id: TaskId, place: &BTreeMap<BufferId, RegisterId>) -> Actor {
+    let task = &cx.job.tasks[id.0];
+    let places = |buffers: &[BufferId]| -> Vec<RegisterId> {
+        buffers.iter().filter_map(|buffer| place.get(buffer).copied()).collect()
+    };
+    Actor {
+        name: task.name.clone(),
+        action: task.action.clone(),
+        inputs: places(&task.inputs),
+        outputs: places(&task.outputs),
+        updates: places(&task.updates),
+        rate: task.rate,
+        seconds: task.seconds,
+    }
+}
+
+/// Whether an action communicates.
+pub fn communicates(action: &Action) -> bool {
+    matches!(action, Action::Collective { .. } | Action::Send { .. } | Action::Receive { .. })
+}
+
+/// The streams, and the order of all actions as if there were one.
+fn streams(
+    cx: &Context<'_>,
+    part: &Part,
+    actors: &[Actor],
+) -> (Vec<Stream>, Vec<lifetimes::Action>) {
+    let mut blocks: BTreeMap<BlockKey, Vec<usize>> = BTreeMap::new();
+    for (actor, task) in part.tasks.iter().enumerate() {
+        blocks.entry(key(&cx.job.tasks[task.0])).or_default().push(actor);
+    }
+    let items: Vec<(BlockKey, u32)> = cx.schedule.order(part.stage);
+    let mut order = Vec::new();
+    for (block, microbatch) in &items {
+        let actions = blocks.get(block).into_iter().flatten();
+        let microbatch = *microbatch as usize;
+        order.extend(actions.map(|&actor| lifetimes::Action { actor, microbatch }));
+    }
+    if !cx.communication_stream {
+        return (vec![stream(&blocks, &items, |_| true)], order);
+    }
+    let communicates = |actor: usize| communicates(&actors[actor].action);
+    let computing = stream(&blocks, &items, |actor| !communicates(actor));
+    (vec![computing, stream(&blocks, &items, communicates)], order)
+}
+
+fn stream(
+    blocks: &BTreeMap<BlockKey, Vec<usize>>,
+    items: &[(BlockKey, u32)],
+    takes: impl Fn(usize) -> bool,
+) -> Stream {
+    let mut stream = Stream { blocks: Vec::new(), order: Vec::new() };
+    let mut index: BTreeMap<BlockKey, u32> = BTreeMap::new();
+    for (key, actors) in blocks {
+        let taken = actors.iter().filter(|&&actor| takes(actor)).map(|&actor| ActorId::new(actor));
+        let taken: Vec<ActorId> = taken.collect();
+        if !taken.is_empty() {
+            index.insert(*key, stream.blocks.len() as u32);
+            stream.blocks.push(taken);
+        }
+    }
+    let item = |(key, microbatch): &(BlockKey, u32)| {
+        Some(StreamItem { block: *index.get(key)?, microbatch: *microbatch })
+    };
+    stream.order = items.iter().filter_map(item).collect();
+    stream
+}
+
+/// Gives registers their slots and offsets.
+fn place_registers(job: &Job, program: &mut Program, order: &[lifetimes::Action]) {
+    let lives = lives(&program.registers, &program.actors, order, job.microbatches);
+    let streams = touched_by(program);
+    let sharing = Sharing {
+        registers: &program.registers,
+        actors: &program.actors,
+        layouts: &job.layouts,
+        order,
+        lives: &lives,
+        streams: &streams,
+        microbatches: job.microbatches,
+    };
+    let (groups, shares) = sharing.groups();
+    let items: Vec<Item> =
+        groups.iter().map(|group| item(&program.registers, group, &streams)).collect();
+    let arena = memory::place(&items, order.len());
+    for (group, &offset) in groups.iter().zip(&arena.offsets) {
+        for &member in &group.members {
+            let register = &mut program.registers[member];
+            (register.offset, register.slots) = (offset, group.slots);
+        }
+    }
+    for (register, shares) in program.registers.iter_mut().zip(shares) {
+        register.shares = shares;
+    }
+    program.arena_bytes = arena.bytes;
+    program.live_bytes = arena.live_bytes;
+}
+
+fn item(registers: &[Register], group: &Group, streams: &[Option<usize>]) -> Item {
+    let first = &registers[group.members[0]];
+    let variable = matches!(first.kind, RegisterKind::Variable { .. });
+    let mut lives: Vec<(usize, usize)> = Vec::new();
+    for life in &group.lives {
+        match lives.last_mut() {
+            Some(last) if life.made <= last.1 => last.1 = last.1.max(life.last),
+            _ => lives.push((life.made, life.last)),
+        }
+    }
+    Item {
+        bytes: first.slot_bytes * u64::from(group.slots),
+        lives: (!variable).then_some(lives),
+        stream: streams[group.members[0]],
+    }
+}
+
+/// The only stream that touches each register; `None` where several do.
+pub fn touched_by(program: &Program) -> Vec<Option<usize>> {
+    let mut touched: Vec<Vec<usize>> = vec![Vec::new(); program.registers.len()];
+    for (stream, actors) in program.streams.iter().enumerate() {
+        for actor in actors.blocks.iter().flatten() {
+            let actor = &program.actors[actor.index()];
+            for register in actor.inputs.iter().chain(&actor.outputs).chain(&actor.updates) {
+                touched[register.index()].push(stream);
+            }
+        }
+    }
+    let only = |streams: Vec<usize>| match streams.split_first() {
+        Some((first, rest)) if rest.iter().all(|stream| stream == first) => Some(*first),
+        _ => None,
+    };
+    touched.into_iter().map(only).collect()
+}
+
+/// The parts of all ranks.
+pub fn parts(job: &Job, world: usize, stages: usize) -> Vec<Part> {
+    let shapes = Shapes::new(job);
+    let mut tasks: Vec<Vec<TaskId>> = vec![Vec::new(); world];
+    for (index, task) in job.tasks.iter().enumerate() {
+        for &rank in &task.ranks {
+            tasks[rank as usize].push(TaskId(index));
+        }
+    }
+    let mut variables: Vec<Vec<BufferId>> = vec![Vec::new(); world];
+    for (index, buffer) in job.buffers.iter().enumerate().filter(|(_, b)| b.variable.is_some()) {
+        for &rank in &job.layouts[buffer.layout as usize].ranks {
+            variables[rank as usize].push(BufferId(index));
+        }
+    }
+    let ranks = tasks.into_iter().zip(variables).enumerate();
+    ranks
+        .map(|(rank, (tasks, variables))| {
+            let first = tasks.iter().map(|task| job.tasks[task.0].stage).min();
+            let stage = first.unwrap_or(rank * stages / world);
+            let buffers = buffers(job, rank as u32, &tasks, variables);
+            let shapes =
+                buffers.iter().map(|&buffer| shapes.of(job, buffer, rank as u32)).collect();
+            Part { stage, tasks, buffers, shapes }
+        })
+        .collect()
+}
+
+/// The buffers that tasks touch on a rank, each once, in order of first use.
+fn buffers(job: &Job, rank: u32, tasks: &[TaskId], variables: Vec<BufferId>) -> Vec<BufferId> {
+    let mut known = vec![false; job.buffers.len()];
+    let mut buffers = variables;
+    buffers.iter().for_each(|buffer| known[buffer.0] = true);
+    for task in tasks.iter().map(|task| &job.tasks[task.0]) {
+        for &buffer in task.inputs.iter().chain(&task.outputs).chain(&task.updates) {
+            if !std::mem::replace(&mut known[buffer.0], true) {
+                buffers.push(buffer);
+            }
+        }
+    }
+    debug_assert!(buffers.iter().all(|buffer| {
+        job.layouts[job.buffers[buffer.0].layout as usize].ranks.contains(&rank)
+    }));
+    buffers
+}
+
+/// The extents of every shard of every layout, by rank.
+struct Shapes(Vec<BTreeMap<u32, Vec<usize>>>);
+
+impl Shapes {
+    fn new(job: &Job) -> Self {
+        let of = |layout: &Layout| {
+            let rect = |position| layout.rect_at(position, 0, job.microbatches);
+            let ranks = layout.ranks.iter().enumerate();
+            ranks.map(|(position, &rank)| (rank, rect(position).extent)).collect()
+        };
+        Self(job.layouts.iter().map(of).collect())
+    }
+
+    fn of(&self, job: &Job, buffer: BufferId, rank: u32) -> Vec<usize> {
+        let layout = job.buffers[buffer.0].layout as usize;
+        self.0[layout].get(&rank).cloned().unwrap_or_default()
+    }
+}

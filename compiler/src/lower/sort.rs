@@ -1,0 +1,123 @@
+//! The order in which every rank acts: a topological order of all tasks by segment, phase and place.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+use graphc_ir::ids::ChannelId;
+use graphc_ir::plan::{Action, Rate};
+
+use super::LowerError;
+use super::job::Job;
+
+/// A task must come after another.
+#[derive(Clone, Copy, Debug)]
+pub struct Edge {
+    /// The earlier task.
+    pub from: usize,
+    /// The later task.
+    pub to: usize,
+    /// By how many segments it is later at least.
+    pub segments: usize,
+}
+
+/// All edges: from who fills a buffer to who reads it, from a send to its receive, and from who reads a variable to who
+/// overwrites it.
+pub fn edges(job: &Job) -> Vec<Edge> {
+    let readers = job.readers();
+    let sends: BTreeMap<ChannelId, usize> = (job.tasks.iter().enumerate())
+        .filter_map(|(index, task)| match task.action {
+            Action::Send { channel } => Some((channel, index)),
+            _ => None,
+        })
+        .collect();
+    let mut edges = Vec::new();
+    for (to, task) in job.tasks.iter().enumerate() {
+        for input in &task.inputs {
+            let Some(from) = job.buffers[input.0].producer else { continue };
+            let buffer = job.buffers[input.0].rate;
+            let segments = distance(job.tasks[from.0].rate, buffer, task.rate);
+            edges.push(Edge { from: from.0, to, segments });
+        }
+        if let Action::Receive { channel } = task.action {
+            edges.extend(sends.get(&channel).map(|&from| Edge { from, to, segments: 0 }));
+        }
+        for reader in task.updates.iter().flat_map(|update| &readers[update.0]) {
+            if reader.0 != to {
+                let segments = usize::from(job.tasks[reader.0].rate != task.rate);
+                edges.push(Edge { from: reader.0, to, segments });
+            }
+        }
+    }
+    edges
+}
+
+/// How many segments lie between who fills a buffer and who reads it. An accumulated value is there in the step-rate
+/// segment after the microbatches.
+fn distance(producer: Rate, buffer: Rate, reader: Rate) -> usize {
+    let produced = usize::from(producer != buffer);
+    produced + usize::from(buffer != reader)
+}
+
+/// A topological order of the tasks; among those that may come next the one with the least key.
+///
+/// # Errors
+/// Where tasks wait for each other in a circle.
+pub fn order<K: Ord + Copy>(
+    job: &Job,
+    edges: &[Edge],
+    key: impl Fn(usize) -> K,
+) -> Result<Vec<usize>, LowerError> {
+    let count = job.tasks.len();
+    let (mut waits, mut successors) = (vec![0usize; count], vec![Vec::new(); count]);
+    for edge in edges {
+        waits[edge.to] += 1;
+        successors[edge.from].push(edge.to);
+    }
+    let free = (0..count).filter(|&task| waits[task] == 0);
+    let mut ready: BinaryHeap<_> = free.map(|task| Reverse((key(task), task))).collect();
+    let mut order = Vec::with_capacity(count);
+    while let Some(Reverse((_, task))) = ready.pop() {
+        order.push(task);
+        for &next in &successors[task] {
+            waits[next] -= 1;
+            if waits[next] == 0 {
+                ready.push(Reverse((key(next), next)));
+            }
+        }
+    }
+    if order.len() < count {
+        let stuck = (0..count).filter(|&task| waits[task] > 0);
+        let tasks = stuck.take(8).map(|task| job.tasks[task].name.clone()).collect();
+        return Err(LowerError::Circle { tasks });
+    }
+    Ok(order)
+}
+
+/// Puts the tasks in the order in which every rank acts.
+///
+/// # Errors
+/// Where tasks wait for each other in a circle.
+pub fn sort(job: &mut Job) -> Result<(), LowerError> {
+    let key = |task: usize| {
+        let task = &job.tasks[task];
+        (task.segment, task.phase, task.anchor)
+    };
+    let order = order(job, &edges(job), key)?;
+    let mut tasks: Vec<_> = std::mem::take(&mut job.tasks).into_iter().map(Some).collect();
+    let sorted = order.into_iter().filter_map(|index| tasks[index].take()).collect();
+    job.replace_tasks(sorted);
+    Ok(())
+}
+
+/// Numbers all communication in the order of the tasks.
+pub fn number(job: &mut Job) {
+    let mut next = 0;
+    for task in &mut job.tasks {
+        match &mut task.action {
+            Action::Collective { sequence, .. } => *sequence = next,
+            Action::Send { channel } => job.channels[channel.index()].sequence = next,
+            _ => continue,
+        }
+        next += 1;
+    }
+}
