@@ -17,6 +17,7 @@
 
 mod error;
 mod lex;
+mod payload;
 mod print;
 mod resolve;
 mod suggest;

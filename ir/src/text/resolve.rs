@@ -6,8 +6,9 @@ use serde_json::{Map, Value as Json};
 
 use super::error::{ParseError, ParseErrors};
 use super::lex::{Label, Span};
+use super::payload::{finish_op, op_names};
 use super::suggest::nearest;
-use super::syntax::{Attribute, Dim, Factor, Literal, NodeText, Statement, TypeText, statements};
+use super::syntax::{Attribute, Dim, Factor, Literal, NodeText, Statement, statements};
 use crate::graph::{Graph, Output, Source};
 use crate::ids::{StageId, ValueId};
 use crate::op::Op;
@@ -147,7 +148,7 @@ impl<'a> Resolver<'a> {
             return Ok(());
         }
         if !std::mem::replace(&mut self.opened, true) && self.unreadable.is_empty() {
-            return Err(start.error("expected `graph @name {` first"));
+            self.errors.push(start.error("expected `graph @name {` first"));
         }
         if self.closed {
             return Err(start.error("nothing may follow the `}` of the graph"));
@@ -178,6 +179,10 @@ impl<'a> Resolver<'a> {
         } else if !self.closed && self.errors.is_empty() {
             self.errors.push(end.error("the graph has no end: a `}` is missing"));
         }
+        // An extent without a value is said once.
+        self.errors.sort_by_key(|error| (error.line, error.column));
+        let mut said = BTreeSet::new();
+        self.errors.retain(|e| !e.message.starts_with(UNBOUND) || said.insert(e.message.clone()));
     }
 
     fn outputs(&mut self, outputs: &[(String, Span, Label, Span)]) {
@@ -250,8 +255,11 @@ impl<'a> Resolver<'a> {
                 Err(error) => errors.push(error),
             }
         }
+        let fit = errors.len();
         let types = self.types(node, &mut errors);
-        let op = self.op(node, types.as_deref(), &mut errors);
+        // An op whose type cannot be read would be said to lack one.
+        let op =
+            if errors.len() == fit { self.op(node, types.as_deref(), &mut errors) } else { None };
         if let Some((stage, span)) = node.stage
             && stage >= self.graph.stages.len()
         {
@@ -355,20 +363,14 @@ impl<'a> Resolver<'a> {
     fn types(&self, node: &NodeText, errors: &mut Vec<ParseError>) -> Option<Vec<TensorType>> {
         let mut types = Vec::new();
         for text in node.types.as_ref()? {
-            match self.ty(text) {
-                Ok(ty) => types.push(ty),
-                Err(error) => errors.push(error),
+            let extents = text.shape.iter().map(|dim| keep(self.extent(dim), errors));
+            let shape: Vec<usize> = extents.flatten().collect();
+            if elements(&shape).is_none() {
+                errors.push(text.span.error("the type has too many elements"));
             }
+            types.push(TensorType::new(text.dtype, shape));
         }
         Some(types)
-    }
-
-    fn ty(&self, text: &TypeText) -> Result<TensorType, ParseError> {
-        let shape = text.shape.iter().map(|dim| self.extent(dim)).collect::<Result<Vec<_>, _>>()?;
-        if elements(&shape).is_none() {
-            return Err(text.span.error("the type has too many elements"));
-        }
-        Ok(TensorType::new(text.dtype, shape))
     }
 
     fn extent(&self, dim: &Dim) -> Result<usize, ParseError> {
@@ -434,7 +436,7 @@ impl<'a> Resolver<'a> {
         if errors.len() > before {
             return None;
         }
-        finish_op(node, payload).map_err(|error| errors.push(error)).ok()
+        keep(finish_op(node, payload), errors)
     }
 
     fn attribute(
@@ -460,81 +462,18 @@ impl<'a> Resolver<'a> {
     }
 }
 
+fn keep<T>(result: Result<T, ParseError>, errors: &mut Vec<ParseError>) -> Option<T> {
+    result.map_err(|error| errors.push(error)).ok()
+}
+
 /// The number of elements; `None` where it is too large, even with dims of extent 0 left out.
 fn elements(shape: &[usize]) -> Option<usize> {
     let product = shape.iter().filter(|&&extent| extent > 0);
     product.copied().try_fold(1usize, usize::checked_mul).filter(|&n| n < MOST_ELEMENTS)
 }
 
+const UNBOUND: &str = "the extent `";
+
 fn unbound(name: &str) -> String {
-    format!("the extent `{name}` has no value: give it with --batch or --dim {name}=VALUE")
-}
-
-/// The names of all ops. serde lists them when it is asked for one that there is not.
-fn op_names() -> Vec<String> {
-    let message = match serde_json::from_value::<Op>(serde_json::json!({ "op": "" })) {
-        Ok(_) => String::new(),
-        Err(error) => error.to_string(),
-    };
-    message.split('`').skip(3).step_by(2).map(String::from).collect()
-}
-
-/// The payload as an op. A truth value that is missing is false; what the op does not know is an error.
-fn finish_op(node: &NodeText, mut payload: Map<String, Json>) -> Result<Op, ParseError> {
-    let op = loop {
-        let error = match serde_json::from_value::<Op>(Json::Object(payload.clone())) {
-            Ok(op) => break op,
-            Err(error) => error.to_string(),
-        };
-        let missing = error.strip_prefix("missing field `").and_then(|rest| rest.split('`').next());
-        match missing {
-            Some(key) if !payload.contains_key(key) => {
-                payload.insert(key.into(), Json::Bool(false));
-                if let Err(next) = serde_json::from_value::<Op>(Json::Object(payload.clone()))
-                    && !next.to_string().starts_with("missing field")
-                {
-                    return Err(missing_error(node, key));
-                }
-            }
-            _ => return Err(payload_error(node, &error)),
-        }
-    };
-    known_attributes(node, &op)?;
-    Ok(op)
-}
-
-fn missing_error(node: &NodeText, key: &str) -> ParseError {
-    let (op, span) = &node.op;
-    let what = match key {
-        "ty" => "a type, e.g. : f32[4, 8]".to_string(),
-        "name" => format!("a name in quotes, e.g. {op} \"x\""),
-        _ => format!("the attribute `{key}`"),
-    };
-    span.error(format!("{op} needs {what}"))
-}
-
-fn payload_error(node: &NodeText, message: &str) -> ParseError {
-    let spans = node.attributes.iter().map(|attribute| attribute.span);
-    let (first, last) = (spans.clone().next(), spans.last());
-    let span = first.zip(last).map_or(node.op.1, |(first, last)| first.to(last));
-    span.error(format!("{}: {message}", node.op.0))
-}
-
-fn known_attributes(node: &NodeText, op: &Op) -> Result<(), ParseError> {
-    let Ok(Json::Object(known)) = serde_json::to_value(op) else { return Ok(()) };
-    if let Some((_, span)) = node.name.as_ref().filter(|_| !known.contains_key("name")) {
-        return Err(span.error(format!("{} has no name", node.op.0)));
-    }
-    let own: Vec<&str> = known
-        .keys()
-        .map(String::as_str)
-        .filter(|key| !matches!(*key, "op" | "ty" | "name"))
-        .collect();
-    for Attribute { key, span, .. } in &node.attributes {
-        if !known.contains_key(key) {
-            let has = if own.is_empty() { "none".into() } else { own.join(", ") };
-            return Err(span.error(format!("{} has no attribute `{key}`; it has {has}", node.op.0)));
-        }
-    }
-    Ok(())
+    format!("{UNBOUND}{name}` has no value: give it with --batch or --dim {name}=VALUE")
 }

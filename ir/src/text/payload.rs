@@ -1,0 +1,78 @@
+//! From attributes to a payload: serde reads it, so that an op is described in one place alone.
+
+use serde_json::{Map, Value as Json};
+
+use super::error::ParseError;
+use super::syntax::{Attribute, NodeText};
+use crate::op::Op;
+
+/// The names of all ops. serde lists them when it is asked for one that there is not.
+pub(super) fn op_names() -> Vec<String> {
+    let message = match serde_json::from_value::<Op>(serde_json::json!({ "op": "" })) {
+        Ok(_) => String::new(),
+        Err(error) => error.to_string(),
+    };
+    message.split('`').skip(3).step_by(2).map(String::from).collect()
+}
+
+/// The payload as an op. A truth value that is missing is false; what the op does not know is an error.
+pub(super) fn finish_op(node: &NodeText, mut payload: Map<String, Json>) -> Result<Op, ParseError> {
+    let op = loop {
+        let error = match serde_json::from_value::<Op>(Json::Object(payload.clone())) {
+            Ok(op) => break op,
+            Err(error) => error.to_string(),
+        };
+        let missing = error.strip_prefix("missing field `").and_then(|rest| rest.split('`').next());
+        match missing {
+            Some(key) if !payload.contains_key(key) => {
+                payload.insert(key.into(), Json::Bool(false));
+                if let Err(next) = serde_json::from_value::<Op>(Json::Object(payload.clone()))
+                    && !next.to_string().starts_with("missing field")
+                {
+                    return Err(missing_error(node, key));
+                }
+            }
+            _ => return Err(payload_error(node, &error)),
+        }
+    };
+    known_attributes(node, &op)?;
+    Ok(op)
+}
+
+fn missing_error(node: &NodeText, key: &str) -> ParseError {
+    let (op, span) = &node.op;
+    let what = match key {
+        "ty" => "a type, e.g. : f32[4, 8]".to_string(),
+        "name" => format!("a name in quotes, e.g. {op} \"x\""),
+        _ => format!("the attribute `{key}`"),
+    };
+    span.error(format!("{op} needs {what}"))
+}
+
+fn payload_error(node: &NodeText, message: &str) -> ParseError {
+    let span = match node.attributes.as_slice() {
+        [] => node.op.1,
+        [first, .., last] => first.span.to(last.span),
+        [one] => one.span,
+    };
+    span.error(format!("{}: {message}", node.op.0))
+}
+
+fn known_attributes(node: &NodeText, op: &Op) -> Result<(), ParseError> {
+    let Ok(Json::Object(known)) = serde_json::to_value(op) else { return Ok(()) };
+    if let Some((_, span)) = node.name.as_ref().filter(|_| !known.contains_key("name")) {
+        return Err(span.error(format!("{} has no name", node.op.0)));
+    }
+    let own: Vec<&str> = known
+        .keys()
+        .map(String::as_str)
+        .filter(|key| !matches!(*key, "op" | "ty" | "name"))
+        .collect();
+    for Attribute { key, span, .. } in &node.attributes {
+        if !known.contains_key(key) {
+            let has = if own.is_empty() { "none".into() } else { own.join(", ") };
+            return Err(span.error(format!("{} has no attribute `{key}`; it has {has}", node.op.0)));
+        }
+    }
+    Ok(())
+}
