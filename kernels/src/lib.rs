@@ -4,12 +4,31 @@
 //! steady state (see [`Scratch`]), communicates with nobody, and gives the same bits whatever the number of threads:
 //! reductions are partitioned by shape only. Start reading with [`lookup`], then `elementwise`.
 
+mod accumulate;
 mod context;
+mod elementwise;
+mod embedding;
 mod error;
+mod indices;
 mod lookup;
+mod loss;
+mod math;
+mod matmul;
+mod movement;
+mod normalize;
+mod parallel;
+mod reduce;
+mod rows;
+mod simd;
+mod softmax;
+mod source;
+mod strided;
+mod update;
 mod view;
 
+pub use accumulate::{accumulate, combine};
 pub use context::{Kernel, KernelContext};
+pub use elementwise::fused;
 pub use error::KernelError;
 pub use lookup::{in_place, lookup};
 pub use view::{Element, Flat, Scratch, View, ViewMut};

@@ -9,7 +9,9 @@ use graphc_ir::types::DType;
 use crate::error::KernelError;
 
 /// A Rust type that holds the elements of one or more [`DType`]s: any bit pattern is a value of it.
-pub trait Element: Copy + Default + Send + Sync + PartialEq + PartialOrd + sealed::Plain + 'static {
+pub trait Element:
+    Copy + Default + Send + Sync + PartialEq + PartialOrd + sealed::Plain + 'static
+{
     /// Whether elements of `dtype` are of this type.
     fn holds(dtype: DType) -> bool;
 }
@@ -298,7 +300,21 @@ pub struct Flat<'a> {
 // SAFETY: exclusive access to plain elements.
 unsafe impl Send for Flat<'_> {}
 
+/// No elements.
+impl Default for Flat<'_> {
+    fn default() -> Self {
+        let data = std::ptr::NonNull::<i64>::dangling().as_ptr().cast();
+        Flat { dtype: DType::U8, data, len: 0, lifetime: PhantomData }
+    }
+}
+
 impl<'a> Flat<'a> {
+    /// One element of `dtype` for each word: memory to work in.
+    pub(crate) fn of_words(dtype: DType, words: &'a mut [i64]) -> Self {
+        let len = words.len();
+        Flat { dtype, data: words.as_mut_ptr().cast(), len, lifetime: PhantomData }
+    }
+
     /// Number of elements.
     pub fn len(&self) -> usize {
         self.len
@@ -325,6 +341,40 @@ impl<'a> Flat<'a> {
     pub fn write<T: Element>(&mut self, start: usize, elements: &[T]) -> Result<(), KernelError> {
         self.block(start..start + elements.len())?.copy_from_slice(elements);
         Ok(())
+    }
+
+    /// Copies the first `count` elements of `other`, which is of the same type, to `start`.
+    pub(crate) fn copy_from(
+        &mut self,
+        start: usize,
+        other: &Flat<'_>,
+        count: usize,
+    ) -> Result<(), KernelError> {
+        if self.dtype != other.dtype {
+            return Err(KernelError::call("copy", format!("{} to {}", other.dtype, self.dtype)));
+        }
+        assert!(count <= other.len && start + count <= self.len, "copy to an output");
+        let size = self.dtype.size();
+        // SAFETY: both ranges are inside their memory, as just checked; exclusive references do not overlap.
+        unsafe {
+            std::ptr::copy_nonoverlapping(other.data, self.data.add(start * size), count * size);
+        }
+        Ok(())
+    }
+
+    /// The first `count` elements, to read.
+    pub(crate) fn first<T: Element>(&self, count: usize) -> Result<&[T], KernelError> {
+        if !T::holds(self.dtype) {
+            return Err(KernelError::wrong_dtype::<T>(self.dtype));
+        }
+        assert!(count <= self.len, "elements of a buffer");
+        // SAFETY: inside the memory, of the type just checked, borrowed with `self`.
+        Ok(unsafe { std::slice::from_raw_parts(self.data.cast(), count) })
+    }
+
+    /// Element type.
+    pub(crate) fn dtype(&self) -> DType {
+        self.dtype
     }
 
     /// The elements `range`. Where an operand is the same memory, its blocks that overlap must not be held.

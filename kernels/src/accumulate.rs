@@ -1,0 +1,70 @@
+//! Joining one tensor into another: gradient accumulation, and what collectives reduce with.
+
+use graphc_ir::sbp::ReduceKind;
+use graphc_ir::types::DType;
+
+use crate::elementwise::Integer;
+use crate::error::KernelError;
+use crate::simd::vectorized;
+use crate::view::{View, ViewMut};
+
+/// `into += from`, element by element.
+///
+/// # Errors
+/// Where the shapes or element types differ, or elements cannot be added.
+pub fn accumulate(into: &mut ViewMut<'_>, from: &View<'_>) -> Result<(), KernelError> {
+    combine(ReduceKind::Sum, into, from)
+}
+
+/// `into = into + from`, or the greater or the lesser of both (a NaN stays a NaN), element by element.
+///
+/// # Errors
+/// Where the shapes or element types differ, or elements cannot be added.
+pub fn combine(
+    kind: ReduceKind,
+    into: &mut ViewMut<'_>,
+    from: &View<'_>,
+) -> Result<(), KernelError> {
+    if into.len() != from.len() || into.dtype != from.dtype {
+        let reason = format!("{}{:?} into {}{:?}", from.dtype, from.shape, into.dtype, into.shape);
+        return Err(KernelError::call("accumulate", reason));
+    }
+    match into.dtype {
+        DType::F32 => floats(kind, into.as_mut_slice()?, from.as_slice()?),
+        DType::I64 => integers::<i64>(kind, into.as_mut_slice()?, from.as_slice()?),
+        DType::I32 => integers::<i32>(kind, into.as_mut_slice()?, from.as_slice()?),
+        DType::U8 => integers::<u8>(kind, into.as_mut_slice()?, from.as_slice()?),
+        // The sum of truth values is whether any holds.
+        DType::Bool if kind == ReduceKind::Min => {
+            integers::<u8>(ReduceKind::Min, into.as_mut_slice()?, from.as_slice()?);
+        }
+        DType::Bool => integers::<u8>(ReduceKind::Max, into.as_mut_slice()?, from.as_slice()?),
+        dtype @ (DType::F16 | DType::BF16) => return Err(KernelError::wrong_dtype::<f32>(dtype)),
+    }
+    Ok(())
+}
+
+vectorized! {
+    fn floats(kind: ReduceKind, into: &mut [f32], from: &[f32]) {
+        let pairs = into.iter_mut().zip(from);
+        match kind {
+            ReduceKind::Sum => pairs.for_each(|(into, &x)| *into += x),
+            ReduceKind::Max => pairs.for_each(|(into, &x)| {
+                *into = if *into > x || into.is_nan() { *into } else { x };
+            }),
+            ReduceKind::Min => pairs.for_each(|(into, &x)| {
+                *into = if *into < x || into.is_nan() { *into } else { x };
+            }),
+        }
+    }
+}
+
+fn integers<T: Integer>(kind: ReduceKind, into: &mut [T], from: &[T]) {
+    for (into, &x) in into.iter_mut().zip(from) {
+        *into = match kind {
+            ReduceKind::Sum => T::wrap((*into).into().wrapping_add(x.into())),
+            ReduceKind::Max => x.max(*into),
+            ReduceKind::Min => x.min(*into),
+        };
+    }
+}

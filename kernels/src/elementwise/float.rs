@@ -1,0 +1,103 @@
+//! Functions of `f32` on blocks.
+
+use graphc_ir::ops::{BinaryFunction, UnaryFunction};
+
+use super::step::zip;
+use crate::math;
+use crate::simd::vectorized;
+
+#[inline(always)]
+fn map(x: &[f32], out: &mut [f32], f: impl Fn(f32) -> f32) {
+    for (out, &x) in out.iter_mut().zip(x) {
+        *out = f(x);
+    }
+}
+
+vectorized! {
+    /// A function of one operand. What is called is a function, not a closure, where it is long: see `vectorized`.
+    pub(super) fn unary(function: UnaryFunction, x: &[f32], out: &mut [f32]) {
+        match function {
+            UnaryFunction::Relu => map(x, out, |x| if x < 0.0 { 0.0 } else { x }),
+            UnaryFunction::Gelu => map(x, out, math::gelu),
+            UnaryFunction::GeluTanh => map(x, out, math::gelu_tanh),
+            UnaryFunction::Sigmoid => map(x, out, math::sigmoid),
+            UnaryFunction::Tanh => map(x, out, math::tanh),
+            UnaryFunction::Silu => map(x, out, math::silu),
+            UnaryFunction::Exp => map(x, out, math::exp),
+            UnaryFunction::Log => map(x, out, math::log),
+            UnaryFunction::Sqrt => map(x, out, f32::sqrt),
+            UnaryFunction::Rsqrt => map(x, out, |x| 1.0 / x.sqrt()),
+            UnaryFunction::Abs => map(x, out, f32::abs),
+            UnaryFunction::Neg => map(x, out, |x| -x),
+            UnaryFunction::Sign => map(x, out, sign),
+            UnaryFunction::Erf => map(x, out, math::erf),
+            UnaryFunction::Reciprocal => map(x, out, |x| 1.0 / x),
+            UnaryFunction::Not => map(x, out, |x| if x == 0.0 { 1.0 } else { 0.0 }),
+            UnaryFunction::Scale(value) => {
+                let value = value.0 as f32;
+                map(x, out, |x| x * value);
+            }
+            UnaryFunction::Offset(value) => {
+                let value = value.0 as f32;
+                map(x, out, |x| x + value);
+            }
+            UnaryFunction::PowScalar(value) => power(value.0, x, out),
+            UnaryFunction::Clip { low, high } => {
+                let (low, high) = (low.0 as f32, high.0 as f32);
+                map(x, out, |x| {
+                    let lowered = if x > high { high } else { x };
+                    if x < low { low } else { lowered }
+                });
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn sign(x: f32) -> f32 {
+    let positive = if x > 0.0 { 1.0 } else { 0.0 };
+    if x < 0.0 { -1.0 } else { positive }
+}
+
+/// x to a fixed power; the usual ones without the general function.
+#[inline(always)]
+fn power(value: f64, x: &[f32], out: &mut [f32]) {
+    if value == 2.0 {
+        map(x, out, |x| x * x);
+    } else if value == 3.0 {
+        map(x, out, |x| x * x * x);
+    } else if value == 1.0 {
+        out.copy_from_slice(x);
+    } else if value == -1.0 {
+        map(x, out, |x| 1.0 / x);
+    } else if value == -2.0 {
+        map(x, out, |x| 1.0 / (x * x));
+    } else {
+        let value = value as f32;
+        map(x, out, |x| x.powf(value));
+    }
+}
+
+vectorized! {
+    /// Arithmetic of two operands.
+    pub(super) fn binary(function: BinaryFunction, a: &[f32], b: &[f32], out: &mut [f32]) {
+        match function {
+            BinaryFunction::Add => zip(a, b, out, |a, b| a + b),
+            BinaryFunction::Sub => zip(a, b, out, |a, b| a - b),
+            BinaryFunction::Mul => zip(a, b, out, |a, b| a * b),
+            BinaryFunction::Div => zip(a, b, out, |a, b| a / b),
+            BinaryFunction::Pow => zip(a, b, out, f32::powf),
+            // A NaN stays a NaN.
+            BinaryFunction::Max => zip(a, b, out, |a, b| if a > b || a.is_nan() { a } else { b }),
+            BinaryFunction::Min => zip(a, b, out, |a, b| if a < b || a.is_nan() { a } else { b }),
+            BinaryFunction::Equal
+            | BinaryFunction::NotEqual
+            | BinaryFunction::Less
+            | BinaryFunction::LessEqual
+            | BinaryFunction::Greater
+            | BinaryFunction::GreaterEqual
+            | BinaryFunction::And
+            | BinaryFunction::Or => unreachable!("these give bool, not f32"),
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! One step of a chain on one block.
+
+use std::ops::Range;
+
+use graphc_ir::op::Op;
+use graphc_ir::ops::BinaryFunction;
+use graphc_ir::types::DType;
+
+use super::program::{Source, Step};
+use super::{float, integer};
+use crate::error::KernelError;
+use crate::simd::vectorized;
+use crate::view::{Element, Flat, View};
+
+/// Elements of an argument. Truth values are `u8`.
+#[derive(Clone, Copy)]
+pub(super) enum Values<'a> {
+    F32(&'a [f32]),
+    I64(&'a [i64]),
+    I32(&'a [i32]),
+    U8(&'a [u8]),
+}
+
+/// Evaluates a step for the elements `range` of the result and writes its value to `into` of `to`.
+pub(super) fn apply(
+    step: &Step<'_>,
+    operands: &[View<'_>],
+    range: &Range<usize>,
+    buffers: &[Flat<'_>],
+    to: &mut Flat<'_>,
+    into: Range<usize>,
+) -> Result<(), KernelError> {
+    let values = |index: usize| match step.args[index] {
+        Source::Direct(operand) => of_operand(&operands[operand], range.clone()),
+        Source::Buffer(buffer) => of_buffer(&buffers[buffer], range.len()),
+    };
+    match step.op {
+        Op::Unary(unary) => match values(0)? {
+            Values::F32(x) => float::unary(unary.function, x, to.block(into)?),
+            Values::I64(x) => integer::unary(unary.function, x, to.block(into)?)?,
+            Values::I32(x) => integer::unary(unary.function, x, to.block(into)?)?,
+            Values::U8(x) => integer::unary(unary.function, x, to.block(into)?)?,
+        },
+        Op::Binary(binary) => match (values(0)?, values(1)?) {
+            (Values::F32(a), Values::F32(b)) if !binary.function.gives_bool() => {
+                float::binary(binary.function, a, b, to.block(into)?);
+            }
+            (Values::F32(a), Values::F32(b)) => compare(binary.function, a, b, to.block(into)?),
+            (Values::I64(a), Values::I64(b)) => of_integers(binary.function, a, b, to, into)?,
+            (Values::I32(a), Values::I32(b)) => of_integers(binary.function, a, b, to, into)?,
+            (Values::U8(a), Values::U8(b)) => of_integers(binary.function, a, b, to, into)?,
+            _ => return Err(misfit(step.op)),
+        },
+        Op::Where(_) => match (values(0)?, values(1)?, values(2)?) {
+            (Values::U8(c), Values::F32(a), Values::F32(b)) => select(c, a, b, to.block(into)?),
+            (Values::U8(c), Values::I64(a), Values::I64(b)) => select(c, a, b, to.block(into)?),
+            (Values::U8(c), Values::I32(a), Values::I32(b)) => select(c, a, b, to.block(into)?),
+            (Values::U8(c), Values::U8(a), Values::U8(b)) => select(c, a, b, to.block(into)?),
+            _ => return Err(misfit(step.op)),
+        },
+        Op::Cast(_) => integer::cast(values(0)?, to, into)?,
+        _ => return Err(misfit(step.op)),
+    }
+    Ok(())
+}
+
+fn of_operand<'a>(operand: &View<'a>, range: Range<usize>) -> Result<Values<'a>, KernelError> {
+    Ok(match operand.dtype {
+        DType::F32 => Values::F32(operand.block(range)?),
+        DType::I64 => Values::I64(operand.block(range)?),
+        DType::I32 => Values::I32(operand.block(range)?),
+        DType::U8 | DType::Bool => Values::U8(operand.block(range)?),
+        dtype @ (DType::F16 | DType::BF16) => return Err(KernelError::wrong_dtype::<f32>(dtype)),
+    })
+}
+
+fn of_buffer<'a>(buffer: &'a Flat<'_>, count: usize) -> Result<Values<'a>, KernelError> {
+    Ok(match buffer.dtype() {
+        DType::F32 => Values::F32(buffer.first(count)?),
+        DType::I64 => Values::I64(buffer.first(count)?),
+        DType::I32 => Values::I32(buffer.first(count)?),
+        DType::U8 | DType::Bool => Values::U8(buffer.first(count)?),
+        dtype @ (DType::F16 | DType::BF16) => return Err(KernelError::wrong_dtype::<f32>(dtype)),
+    })
+}
+
+fn of_integers<T: integer::Integer>(
+    function: BinaryFunction,
+    a: &[T],
+    b: &[T],
+    to: &mut Flat<'_>,
+    into: Range<usize>,
+) -> Result<(), KernelError> {
+    if function.gives_bool() {
+        compare(function, a, b, to.block(into)?);
+    } else {
+        integer::binary(function, a, b, to.block(into)?);
+    }
+    Ok(())
+}
+
+fn misfit(op: &Op) -> KernelError {
+    KernelError::call(op.name(), "element types that do not go together")
+}
+
+/// Calls `f` on each pair.
+#[inline(always)]
+pub(super) fn zip<T: Copy, U>(a: &[T], b: &[T], out: &mut [U], f: impl Fn(T, T) -> U) {
+    for ((out, &a), &b) in out.iter_mut().zip(a).zip(b) {
+        *out = f(a, b);
+    }
+}
+
+vectorized! {
+    /// Comparisons and logic.
+    fn compare<T: Element>(function: BinaryFunction, a: &[T], b: &[T], out: &mut [u8]) {
+        match function {
+            BinaryFunction::Equal => zip(a, b, out, |a, b| u8::from(a == b)),
+            BinaryFunction::NotEqual => zip(a, b, out, |a, b| u8::from(a != b)),
+            BinaryFunction::Less => zip(a, b, out, |a, b| u8::from(a < b)),
+            BinaryFunction::LessEqual => zip(a, b, out, |a, b| u8::from(a <= b)),
+            BinaryFunction::Greater => zip(a, b, out, |a, b| u8::from(a > b)),
+            BinaryFunction::GreaterEqual => zip(a, b, out, |a, b| u8::from(a >= b)),
+            BinaryFunction::And => {
+                let zero = T::default();
+                zip(a, b, out, |a, b| u8::from(a != zero) & u8::from(b != zero));
+            }
+            _ => {
+                let zero = T::default();
+                zip(a, b, out, |a, b| u8::from(a != zero) | u8::from(b != zero));
+            }
+        }
+    }
+}
+
+vectorized! {
+    /// `a` where the condition holds, else `b`.
+    fn select<T: Element>(condition: &[u8], a: &[T], b: &[T], out: &mut [T]) {
+        for (((out, &c), &a), &b) in out.iter_mut().zip(condition).zip(a).zip(b) {
+            *out = if c != 0 { a } else { b };
+        }
+    }
+}

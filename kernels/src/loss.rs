@@ -1,0 +1,179 @@
+//! Cross entropy, picking by label, and their gradients. Classes are the last dim; it may be split where the op is
+//! indexed by class, and then each rank takes the labels that it holds.
+
+use std::ops::Range;
+
+use graphc_ir::op::Op;
+use graphc_ir::ops::IGNORED_LABEL;
+
+use crate::context::KernelContext;
+use crate::error::KernelError;
+use crate::indices::Indices;
+use crate::math;
+use crate::parallel;
+use crate::rows;
+use crate::simd::vectorized;
+use crate::view::{View, ViewMut};
+
+/// The classes that a shard holds.
+struct Classes {
+    held: Range<usize>,
+    global: usize,
+}
+
+impl Classes {
+    /// From the last dim of a shard.
+    fn of(
+        op: &'static str,
+        shape: &[usize],
+        origin: &[usize],
+        global: &[usize],
+        rows: usize,
+    ) -> Result<Self, KernelError> {
+        match (shape.split_last(), origin.last(), global.last()) {
+            (Some((&extent, outer)), Some(&first), Some(&global))
+                if outer.iter().product::<usize>() == rows =>
+            {
+                Ok(Self { held: first..first + extent, global })
+            }
+            _ => Err(KernelError::call(op, format!("{shape:?} with {rows} labels"))),
+        }
+    }
+
+    /// Where a label's class is in the shard; `None` where another rank holds it, or it is ignored.
+    fn place(&self, label: Option<usize>) -> Option<usize> {
+        label.filter(|label| self.held.contains(label)).map(|label| label - self.held.start)
+    }
+}
+
+/// The kernel of [`Op::CrossEntropy`].
+pub(crate) fn cross_entropy(
+    _op: &Op,
+    operands: &[View<'_>],
+    results: &mut [ViewMut<'_>],
+    cx: &mut KernelContext<'_>,
+) -> Result<(), KernelError> {
+    const OP: &str = "cross_entropy";
+    let ([x, labels], [loss, l]) = (operands, results) else {
+        return Err(KernelError::call(OP, "takes two operands and gives two results"));
+    };
+    let classes = Classes::of(OP, x.shape, x.origin, x.global, labels.len())?;
+    let extent = classes.held.len();
+    if extent != classes.global || loss.len() != labels.len() || l.len() != labels.len() {
+        return Err(KernelError::call(OP, format!("{:?} of {:?}", x.shape, x.global)));
+    }
+    let labels = Indices::new("label", labels, classes.global, Some(IGNORED_LABEL))?;
+    let x = x.as_slice::<f32>()?;
+    let outputs = [loss.as_mut_slice::<f32>()?, l.as_mut_slice::<f32>()?];
+    parallel::over_rows(cx, labels.len(), extent, outputs, [1, 1], |range, [losses, ls]| {
+        for (row, (loss, l)) in range.zip(losses.iter_mut().zip(ls)) {
+            let x = &x[row * extent..(row + 1) * extent];
+            let (greatest, log) = log_sum_exp(x);
+            *l = greatest + log;
+            *loss = labels.get(row)?.map_or(0.0, |label| log - (x[label] - greatest));
+        }
+        Ok(())
+    })
+}
+
+/// The kernel of [`Op::CrossEntropyGrad`].
+pub(crate) fn cross_entropy_grad(
+    _op: &Op,
+    operands: &[View<'_>],
+    results: &mut [ViewMut<'_>],
+    cx: &mut KernelContext<'_>,
+) -> Result<(), KernelError> {
+    const OP: &str = "cross_entropy_grad";
+    let ([x, l, labels, g], [dx]) = (operands, results) else {
+        return Err(KernelError::call(OP, "takes four operands and gives one result"));
+    };
+    let classes = Classes::of(OP, x.shape, x.origin, x.global, labels.len())?;
+    if dx.shape != x.shape || l.len() != labels.len() || g.len() != labels.len() {
+        return Err(KernelError::call(OP, "operands of other shapes"));
+    }
+    let extent = classes.held.len();
+    let labels = Indices::new("label", labels, classes.global, Some(IGNORED_LABEL))?;
+    let (x, l, g) = (x.as_slice::<f32>()?, l.as_slice::<f32>()?, g.as_slice::<f32>()?);
+    let dx = dx.as_mut_slice::<f32>()?;
+    parallel::over_rows(cx, labels.len(), extent, [dx], [extent], |range, [dx]| {
+        for (index, row) in range.enumerate() {
+            let dx = &mut dx[index * extent..(index + 1) * extent];
+            let label = labels.get(row)?;
+            if label.is_none() {
+                dx.fill(0.0);
+                continue;
+            }
+            scaled_softmax(&x[row * extent..(row + 1) * extent], l[row], g[row], dx);
+            if let Some(place) = classes.place(label) {
+                dx[place] -= g[row];
+            }
+        }
+        Ok(())
+    })
+}
+
+/// The kernel of [`Op::Pick`].
+pub(crate) fn pick(
+    _op: &Op,
+    operands: &[View<'_>],
+    results: &mut [ViewMut<'_>],
+    _cx: &mut KernelContext<'_>,
+) -> Result<(), KernelError> {
+    let ([x, labels], [out]) = (operands, results) else {
+        return Err(KernelError::call("pick", "takes two operands and gives one result"));
+    };
+    let classes = Classes::of("pick", x.shape, x.origin, x.global, labels.len())?;
+    if out.len() != labels.len() {
+        return Err(KernelError::call("pick", "a result of another shape"));
+    }
+    let labels = Indices::new("label", labels, classes.global, Some(IGNORED_LABEL))?;
+    let x = x.as_slice::<f32>()?;
+    for (row, out) in out.as_mut_slice::<f32>()?.iter_mut().enumerate() {
+        let place = classes.place(labels.get(row)?);
+        *out = place.map_or(0.0, |place| x[row * classes.held.len() + place]);
+    }
+    Ok(())
+}
+
+/// The kernel of [`Op::PickGrad`].
+pub(crate) fn pick_grad(
+    op: &Op,
+    operands: &[View<'_>],
+    results: &mut [ViewMut<'_>],
+    _cx: &mut KernelContext<'_>,
+) -> Result<(), KernelError> {
+    let (Op::PickGrad(op), [labels, g], [dx]) = (op, operands, results) else {
+        return Err(KernelError::call("pick_grad", "takes two operands and gives one result"));
+    };
+    let classes = Classes::of("pick_grad", dx.shape, dx.origin, dx.global, labels.len())?;
+    if g.len() != labels.len() {
+        return Err(KernelError::call("pick_grad", "a gradient of another shape"));
+    }
+    let labels = Indices::new("label", labels, op.classes, Some(IGNORED_LABEL))?;
+    let g = g.as_slice::<f32>()?;
+    let dx = dx.as_mut_slice::<f32>()?;
+    dx.fill(0.0);
+    for (row, &g) in g.iter().enumerate() {
+        if let Some(place) = classes.place(labels.get(row)?) {
+            dx[row * classes.held.len() + place] = g;
+        }
+    }
+    Ok(())
+}
+
+vectorized! {
+    /// The greatest x, and log(sum(exp(x - greatest))).
+    fn log_sum_exp(x: &[f32]) -> (f32, f32) {
+        let greatest = rows::greatest(x);
+        (greatest, math::log(rows::sum_exp(x, greatest)))
+    }
+}
+
+vectorized! {
+    /// exp(x - l) g.
+    fn scaled_softmax(x: &[f32], l: f32, g: f32, out: &mut [f32]) {
+        for (out, &x) in out.iter_mut().zip(x) {
+            *out = math::exp(x - l) * g;
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Loops over one row, for bodies that are vectorized. Sums run in a fixed number of lanes, so that their order is that of the shape alone.
+
+use crate::math;
+
+const LANES: usize = 64;
+
+/// Folds a row in lanes: `each` into every lane, `both` to join lanes.
+#[inline(always)]
+pub(crate) fn fold<const N: usize>(
+    rows: [&[f32]; N],
+    identity: f32,
+    each: impl Fn(f32, [f32; N]) -> f32,
+    both: impl Fn(f32, f32) -> f32,
+) -> f32 {
+    let len = rows.iter().map(|row| row.len()).min().unwrap_or(0);
+    let mut lanes = [identity; LANES];
+    let whole = len / LANES * LANES;
+    let mut start = 0;
+    while start < whole {
+        let chunks = rows.map(|row| &row[start..start + LANES]);
+        for lane in 0..LANES {
+            lanes[lane] = each(lanes[lane], chunks.map(|chunk| chunk[lane]));
+        }
+        start += LANES;
+    }
+    for i in whole..len {
+        lanes[i - whole] = each(lanes[i - whole], rows.map(|row| row[i]));
+    }
+    let mut width = LANES / 2;
+    while width > 0 {
+        for lane in 0..width {
+            lanes[lane] = both(lanes[lane], lanes[lane + width]);
+        }
+        width /= 2;
+    }
+    lanes[0]
+}
+
+/// The sum of a row.
+#[inline(always)]
+pub(crate) fn sum(x: &[f32]) -> f32 {
+    fold([x], 0.0, |sum, [x]| sum + x, |a, b| a + b)
+}
+
+/// The sum of products.
+#[inline(always)]
+pub(crate) fn dot(x: &[f32], y: &[f32]) -> f32 {
+    fold([x, y], 0.0, |sum, [x, y]| sum + x * y, |a, b| a + b)
+}
+
+/// The greatest of a row, -inf where it is empty; NaNs are passed over.
+#[inline(always)]
+pub(crate) fn greatest(x: &[f32]) -> f32 {
+    let greater = |a: f32, b: f32| if b > a { b } else { a };
+    fold([x], f32::NEG_INFINITY, |a, [x]| greater(a, x), greater)
+}
+
+/// Writes exp(x - shift) and returns the sum.
+#[inline(always)]
+pub(crate) fn exp_and_sum(x: &[f32], shift: f32, out: &mut [f32]) -> f32 {
+    for (out, &x) in out.iter_mut().zip(x) {
+        *out = math::exp(x - shift);
+    }
+    sum(out)
+}
+
+/// The sum of exp(x - shift).
+#[inline(always)]
+pub(crate) fn sum_exp(x: &[f32], shift: f32) -> f32 {
+    fold([x], 0.0, |sum, [x]| sum + math::exp(x - shift), |a, b| a + b)
+}

@@ -1,0 +1,65 @@
+//! One body compiled for several instruction sets, the best one chosen when it is called.
+
+/// Which instructions the processor has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Level {
+    Avx512,
+    Avx2,
+    Plain,
+}
+
+/// The best level of this processor; detection is cached by the standard library.
+#[inline]
+pub(crate) fn level() -> Level {
+    #[cfg(target_arch = "x86_64")]
+    {
+        if is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl")
+        {
+            return Level::Avx512;
+        }
+        if is_x86_feature_detected!("avx2") {
+            return Level::Avx2;
+        }
+    }
+    Level::Plain
+}
+
+/// Defines a function whose body is compiled for AVX-512, AVX2 and the baseline. All that the body calls must be
+/// `#[inline(always)]` or it stays at the baseline. (A function cannot do this: closures cannot be forced inline.)
+macro_rules! vectorized {
+    ($(#[$meta:meta])* $vis:vis fn $name:ident $(<$($generic:ident: $bound:path),*>)?
+     ($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block) => {
+        $(#[$meta])*
+        $vis fn $name $(<$($generic: $bound),*>)? ($($arg: $ty),*) $(-> $ret)? {
+            #[inline(always)]
+            fn body $(<$($generic: $bound),*>)? ($($arg: $ty),*) $(-> $ret)? $body
+
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2")]
+            fn avx512 $(<$($generic: $bound),*>)? ($($arg: $ty),*) $(-> $ret)? {
+                body($($arg),*)
+            }
+
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2")]
+            fn avx2 $(<$($generic: $bound),*>)? ($($arg: $ty),*) $(-> $ret)? {
+                body($($arg),*)
+            }
+
+            match crate::simd::level() {
+                #[cfg(target_arch = "x86_64")]
+                // SAFETY: the processor has the features, as `level` has just found.
+                crate::simd::Level::Avx512 => unsafe { avx512($($arg),*) },
+                #[cfg(target_arch = "x86_64")]
+                // SAFETY: as above.
+                crate::simd::Level::Avx2 => unsafe { avx2($($arg),*) },
+                _ => body($($arg),*),
+            }
+        }
+    };
+}
+
+pub(crate) use vectorized;

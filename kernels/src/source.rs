@@ -1,0 +1,240 @@
+//! Ops whose elements are functions of their place in the whole tensor: sources, dropout, triangles.
+
+use std::ops::Range;
+
+use graphc_ir::op::Op;
+use graphc_ir::ops::{Init, Triangle};
+use graphc_ir::random::{Stream, key_of};
+use graphc_ir::types::{DType, strides};
+
+use crate::context::KernelContext;
+use crate::error::KernelError;
+use crate::movement;
+use crate::parallel;
+use crate::view::{Element, Flat, View, ViewMut};
+
+/// The kernel of [`Op::Full`].
+pub(crate) fn full(
+    op: &Op,
+    _operands: &[View<'_>],
+    results: &mut [ViewMut<'_>],
+    _cx: &mut KernelContext<'_>,
+) -> Result<(), KernelError> {
+    match (op, results) {
+        (Op::Full(op), [out]) => movement::fill(out, op.value.0),
+        _ => Err(KernelError::call("full", "gives one result")),
+    }
+}
+
+/// The kernel of sources whose elements differ: constants, iota, random numbers, first contents of variables.
+pub(crate) fn source(
+    op: &Op,
+    _operands: &[View<'_>],
+    results: &mut [ViewMut<'_>],
+    cx: &mut KernelContext<'_>,
+) -> Result<(), KernelError> {
+    let name = op.name();
+    let [out] = results else { return Err(KernelError::call(name, "gives one result")) };
+    let rank = out.global.len();
+    match op {
+        Op::Constant(op) if op.data.len() == out.global.iter().product::<usize>() => {
+            fill_by(out, cx, |position| op.data[position].0)
+        }
+        Op::Iota(op) if op.dim < rank => {
+            let (stride, extent) = (strides(out.global)[op.dim], out.global[op.dim]);
+            fill_by(out, cx, |position| (position / stride % extent) as f64)
+        }
+        Op::Random(op) => {
+            let stream = Stream { seed: cx.seed, key: op.key, step: cx.step };
+            fill_by(out, cx, |position| f64::from(op.distribution.draw(&stream, position as u64)))
+        }
+        Op::Variable(op) => match op.init {
+            Init::Weights => Err(KernelError::call(name, "its content is in a file")),
+            Init::Fill(value) => movement::fill(out, value.0),
+            Init::Normal { mean, std } => {
+                let distribution = graphc_ir::ops::Distribution::Normal { mean, std };
+                let stream = Stream { seed: cx.seed, key: key_of(&op.name), step: 0 };
+                fill_by(out, cx, |position| f64::from(distribution.draw(&stream, position as u64)))
+            }
+            Init::Uniform { low, high } => {
+                let distribution = graphc_ir::ops::Distribution::Uniform { low, high };
+                let stream = Stream { seed: cx.seed, key: key_of(&op.name), step: 0 };
+                fill_by(out, cx, |position| f64::from(distribution.draw(&stream, position as u64)))
+            }
+        },
+        _ => {
+            Err(KernelError::call(name, format!("cannot fill {:?} of {:?}", out.shape, out.global)))
+        }
+    }
+}
+
+/// The rows (along the last dim) of a shard, and where each begins in the whole tensor.
+struct Rows {
+    count: usize,
+    extent: usize,
+    shape: Vec<usize>,
+    strides: Vec<usize>,
+    first: usize,
+}
+
+impl Rows {
+    fn of(shape: &[usize], origin: &[usize], global: &[usize]) -> Self {
+        let mut strides = strides(global);
+        let first = origin.iter().zip(&strides).map(|(origin, stride)| origin * stride).sum();
+        let (extent, outer) = shape.split_last().map_or((1, &[][..]), |(&e, outer)| (e, outer));
+        strides.truncate(outer.len());
+        Self { count: outer.iter().product(), extent, shape: outer.to_vec(), strides, first }
+    }
+
+    /// The row-major position in the whole tensor of a row's first element.
+    fn position(&self, mut row: usize) -> usize {
+        let mut position = self.first;
+        for (&extent, &stride) in self.shape.iter().zip(&self.strides).rev() {
+            position += row % extent * stride;
+            row /= extent;
+        }
+        position
+    }
+}
+
+fn fill_by(
+    out: &mut ViewMut<'_>,
+    cx: &KernelContext<'_>,
+    element: impl Fn(usize) -> f64 + Send + Sync,
+) -> Result<(), KernelError> {
+    match out.dtype {
+        DType::F32 => fill_as::<f32>(out, cx, |at| element(at) as f32),
+        DType::I64 => fill_as::<i64>(out, cx, |at| element(at) as i64),
+        DType::I32 => fill_as::<i32>(out, cx, |at| element(at) as i64 as i32),
+        DType::U8 => fill_as::<u8>(out, cx, |at| element(at) as i64 as u8),
+        DType::Bool => fill_as::<u8>(out, cx, |at| u8::from(element(at) != 0.0)),
+        dtype @ (DType::F16 | DType::BF16) => Err(KernelError::wrong_dtype::<f32>(dtype)),
+    }
+}
+
+fn fill_as<T: Element>(
+    out: &mut ViewMut<'_>,
+    cx: &KernelContext<'_>,
+    element: impl Fn(usize) -> T + Send + Sync,
+) -> Result<(), KernelError> {
+    let rows = Rows::of(out.shape, out.origin, out.global);
+    let (count, extent) = (rows.count, rows.extent);
+    let out = out.as_mut_slice::<T>()?;
+    parallel::over_rows(cx, count, extent, [out], [extent], |range, [out]| {
+        for (index, row) in range.enumerate() {
+            let first = rows.position(row);
+            let out = &mut out[index * extent..(index + 1) * extent];
+            out.iter_mut().enumerate().for_each(|(i, out)| *out = element(first + i));
+        }
+        Ok(())
+    })
+}
+
+/// The kernel of [`Op::Dropout`]; the result may be the operand's memory.
+pub(crate) fn dropout(
+    op: &Op,
+    operands: &[View<'_>],
+    results: &mut [ViewMut<'_>],
+    cx: &mut KernelContext<'_>,
+) -> Result<(), KernelError> {
+    let (Op::Dropout(dropout), [x]) = (op, operands) else {
+        return Err(KernelError::call("dropout", "takes one operand"));
+    };
+    if !dropout.drops() {
+        return movement::copy(op, operands, results, cx);
+    }
+    let [out] = results else { return Err(KernelError::call("dropout", "gives one result")) };
+    if out.shape != x.shape {
+        return Err(KernelError::call("dropout", format!("{:?} into {:?}", x.shape, out.shape)));
+    }
+    let stream = Stream { seed: cx.seed, key: dropout.key, step: cx.step };
+    let (probability, kept) = (dropout.probability.0, (1.0 - dropout.probability.0) as f32);
+    let rows = Rows::of(out.shape, out.origin, out.global);
+    let parts = parallel::parts(cx, out.len()).min(rows.count.max(1));
+    let mut rest = out.flat();
+    let mut pieces = Vec::with_capacity(parts);
+    for part in 0..parts {
+        let range = graphc_ir::shard::split_range(rows.count, parts, part);
+        let (own, tail) = rest.split_at(range.len() * rows.extent);
+        rest = tail;
+        pieces.push((range, own));
+    }
+    let drop_rows = |(range, mut out): (Range<usize>, Flat<'_>)| -> Result<(), KernelError> {
+        for row in range.clone() {
+            let first = rows.position(row);
+            drop_row(
+                x,
+                row * rows.extent..(row + 1) * rows.extent,
+                &mut out,
+                range.start * rows.extent,
+                |i, x| {
+                    let dropped = f64::from(stream.uniform((first + i) as u64)) < probability;
+                    if dropped { 0.0 } else { x / kept }
+                },
+            )?;
+        }
+        Ok(())
+    };
+    parallel::run(cx.pool, pieces, drop_rows)
+}
+
+/// Applies `f(index in the row, x)` to a row, block by block through the stack; `skip` elements come before `out`.
+fn drop_row(
+    x: &View<'_>,
+    row: Range<usize>,
+    out: &mut Flat<'_>,
+    skip: usize,
+    f: impl Fn(usize, f32) -> f32,
+) -> Result<(), KernelError> {
+    const BLOCK: usize = 256;
+    let mut buffer = [0.0f32; BLOCK];
+    for start in row.clone().step_by(BLOCK) {
+        let end = row.end.min(start + BLOCK);
+        let buffer = &mut buffer[..end - start];
+        for (i, (to, &x)) in buffer.iter_mut().zip(x.block::<f32>(start..end)?).enumerate() {
+            *to = f(start - row.start + i, x);
+        }
+        out.write(start - skip, buffer)?;
+    }
+    Ok(())
+}
+
+/// The kernel of [`Op::Triangle`]; of any element type.
+pub(crate) fn triangle(
+    op: &Op,
+    operands: &[View<'_>],
+    results: &mut [ViewMut<'_>],
+    cx: &mut KernelContext<'_>,
+) -> Result<(), KernelError> {
+    let (Op::Triangle(op), [x], [out]) = (op, operands, results) else {
+        return Err(KernelError::call("triangle", "takes one operand and gives one result"));
+    };
+    let ([.., rows, columns], [.., first_row, first_column]) = (x.shape, x.origin) else {
+        return Err(KernelError::call("triangle", format!("a matrix of {:?}", x.shape)));
+    };
+    if out.shape != x.shape || out.dtype != x.dtype {
+        return Err(KernelError::call("triangle", format!("{:?} into {:?}", x.shape, out.shape)));
+    }
+    let size = x.dtype.size();
+    let bytes = columns * size;
+    let count = x.len() / (*columns).max(1);
+    let x = x.bytes();
+    parallel::over_rows(cx, count, *columns, [out.bytes_mut()], [bytes], |range, [out]| {
+        for (index, line) in range.enumerate() {
+            let kept = kept(op, first_row + line % rows, *first_column, *columns);
+            let kept = kept.start * size..kept.end * size;
+            let out = &mut out[index * bytes..(index + 1) * bytes];
+            out[..kept.start].fill(0);
+            out[kept.clone()].copy_from_slice(&x[line * bytes..(line + 1) * bytes][kept.clone()]);
+            out[kept.end..].fill(0);
+        }
+        Ok(())
+    })
+}
+
+/// The columns of a shard that are kept in a row of the whole tensor.
+fn kept(op: &Triangle, row: usize, first: usize, columns: usize) -> Range<usize> {
+    let clamp = |column: i64| column.clamp(0, columns as i64) as usize;
+    let diagonal = (row as i64).saturating_add(op.diagonal).saturating_sub(first as i64);
+    if op.lower { 0..clamp(diagonal.saturating_add(1)) } else { clamp(diagonal)..columns }
+}

@@ -1,0 +1,195 @@
+//! Strided copies: rows at a time where rows are contiguous, tiles where a copy transposes.
+
+use crate::context::KernelContext;
+use crate::error::KernelError;
+use crate::parallel;
+use crate::view::{View, ViewMut};
+
+/// Edge of a tile of a transposing copy.
+const TILE: usize = 16;
+
+/// A dim of a copy; strides in elements.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Dim {
+    pub(crate) extent: usize,
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+}
+
+/// A copy: where it starts in both tensors and its dims, outermost of the target first.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Walk {
+    pub(crate) dims: Vec<Dim>,
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+}
+
+impl Walk {
+    /// A copy of a box between tensors of these strides.
+    pub(crate) fn row_major(
+        extents: &[usize],
+        from_strides: &[usize],
+        to_strides: &[usize],
+        from: usize,
+        to: usize,
+    ) -> Self {
+        let strides = from_strides.iter().zip(to_strides);
+        let dims = extents.iter().zip(strides);
+        let dims = dims.map(|(&extent, (&from, &to))| Dim { extent, from, to }).collect();
+        Self { dims, from, to }
+    }
+
+    /// Merges neighbouring dims that are walked evenly; dims of extent 1 vanish.
+    fn merge(&mut self) {
+        let mut merged: Vec<Dim> = Vec::with_capacity(self.dims.len()); // innermost first
+        for &dim in self.dims.iter().rev().filter(|dim| dim.extent != 1) {
+            match merged.last_mut() {
+                Some(inner)
+                    if dim.from == inner.from * inner.extent
+                        && dim.to == inner.to * inner.extent =>
+                {
+                    inner.extent *= dim.extent;
+                }
+                _ => merged.push(dim),
+            }
+        }
+        merged.reverse();
+        self.dims = merged;
+    }
+
+    fn elements(&self) -> usize {
+        self.dims.iter().map(|dim| dim.extent).product()
+    }
+
+    /// The last element that the copy touches: (source, target).
+    fn last(&self) -> (usize, usize) {
+        self.dims.iter().fold((self.from, self.to), |(from, to), dim| {
+            (from + (dim.extent - 1) * dim.from, to + (dim.extent - 1) * dim.to)
+        })
+    }
+}
+
+/// Copies elements of any type. The dims of the target do not overlap.
+pub(crate) fn copy(
+    op: &'static str,
+    walk: &Walk,
+    from: &View<'_>,
+    to: &mut ViewMut<'_>,
+    cx: &KernelContext<'_>,
+) -> Result<(), KernelError> {
+    if from.dtype != to.dtype {
+        return Err(KernelError::call(op, format!("{} into {}", from.dtype, to.dtype)));
+    }
+    if walk.dims.iter().any(|dim| dim.extent == 0) {
+        return Ok(());
+    }
+    let (last_from, last_to) = walk.last();
+    if last_from >= from.len() || last_to >= to.len() {
+        return Err(KernelError::call(op, format!("{:?} into {:?}", from.shape, to.shape)));
+    }
+    let size = from.dtype.size();
+    let (from, to) = (from.bytes(), to.bytes_mut());
+    match size {
+        1 => share::<1>(walk, from, to, cx),
+        2 => share::<2>(walk, from, to, cx),
+        4 => share::<4>(walk, from, to, cx),
+        _ => share::<8>(walk, from, to, cx),
+    }
+}
+
+/// Shares the outermost dim among threads.
+fn share<const N: usize>(
+    walk: &Walk,
+    from: &[u8],
+    to: &mut [u8],
+    cx: &KernelContext<'_>,
+) -> Result<(), KernelError> {
+    let (from, mut to) = (from.as_chunks::<N>().0, to.as_chunks_mut::<N>().0);
+    let mut walk = walk.clone();
+    walk.merge();
+    let parts = parallel::parts(cx, walk.elements());
+    let Some(&outer) = walk.dims.first().filter(|dim| parts > 1 && dim.extent >= parts) else {
+        run(&walk, from, to);
+        return Ok(());
+    };
+    to = &mut to[walk.to..];
+    let mut pieces = Vec::with_capacity(parts);
+    for part in 0..parts {
+        let range = graphc_ir::shard::split_range(outer.extent, parts, part);
+        let end = if part + 1 == parts { to.len() } else { range.len() * outer.to };
+        let (own, rest) = to.split_at_mut(end);
+        to = rest;
+        let mut walk = Walk { from: walk.from + range.start * outer.from, to: 0, ..walk.clone() };
+        walk.dims[0].extent = range.len();
+        pieces.push((walk, own));
+    }
+    parallel::run(cx.pool, pieces, |(walk, to)| {
+        run(&walk, from, to);
+        Ok(())
+    })
+}
+
+/// Copies on one thread; the dims are merged and not empty.
+fn run<const N: usize>(walk: &Walk, from: &[[u8; N]], to: &mut [[u8; N]]) {
+    let Some((&inner, outer)) = walk.dims.split_last() else {
+        to[walk.to] = from[walk.from];
+        return;
+    };
+    let other = outer.iter().position(|dim| dim.from == 1 && inner.from != 1 && inner.to == 1);
+    if let (Some(other), false) = (other, inner.from == 0) {
+        let mut rest = outer.to_vec();
+        let across = rest.remove(other);
+        each(&rest, walk, |at, out| transpose(across, inner, &from[at..], &mut to[out..]));
+        return;
+    }
+    let count = inner.extent;
+    match (inner.from, inner.to) {
+        (1, 1) => each(outer, walk, |at, out| {
+            to[out..out + count].copy_from_slice(&from[at..at + count]);
+        }),
+        (0, 1) => each(outer, walk, |at, out| to[out..out + count].fill(from[at])),
+        _ => each(outer, walk, |at, out| {
+            for i in 0..count {
+                to[out + i * inner.to] = from[at + i * inner.from];
+            }
+        }),
+    }
+}
+
+/// Calls `work(source, target)` at each index of the dims.
+fn each(dims: &[Dim], walk: &Walk, mut work: impl FnMut(usize, usize)) {
+    let mut index = vec![0; dims.len()];
+    let (mut from, mut to) = (walk.from, walk.to);
+    loop {
+        work(from, to);
+        let mut place = dims.len();
+        loop {
+            let Some(dim) = place.checked_sub(1) else { return };
+            place = dim;
+            index[dim] += 1;
+            from += dims[dim].from;
+            to += dims[dim].to;
+            if index[dim] < dims[dim].extent {
+                break;
+            }
+            from -= dims[dim].extent * dims[dim].from;
+            to -= dims[dim].extent * dims[dim].to;
+            index[dim] = 0;
+        }
+    }
+}
+
+/// Copies a matrix whose rows are contiguous in the target and whose columns are contiguous in the source.
+fn transpose<const N: usize>(across: Dim, inner: Dim, from: &[[u8; N]], to: &mut [[u8; N]]) {
+    for row in (0..across.extent).step_by(TILE) {
+        let rows = row..across.extent.min(row + TILE);
+        for column in (0..inner.extent).step_by(TILE) {
+            let columns = column..inner.extent.min(column + TILE);
+            for row in rows.clone() {
+                for column in columns.clone() {
+                    to[row * across.to + column] = from[row + column * inner.from];
+                }
+            }
+        }
+    }
+}

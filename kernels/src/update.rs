@@ -1,0 +1,184 @@
+//! Steps of optimizers, each in one pass over its tensors. The results are usually the operands' memory.
+
+use std::ops::Range;
+
+use graphc_ir::op::Op;
+use graphc_ir::ops::{AdamUpdate, SgdUpdate};
+
+use crate::context::KernelContext;
+use crate::error::KernelError;
+use crate::parallel;
+use crate::simd::vectorized;
+use crate::view::{Flat, View, ViewMut};
+
+/// Elements that are copied to the stack, updated, and written back: operands may be the results' memory.
+const BLOCK: usize = 512;
+
+/// The kernel of [`Op::SgdUpdate`].
+pub(crate) fn sgd(
+    op: &Op,
+    operands: &[View<'_>],
+    results: &mut [ViewMut<'_>],
+    cx: &mut KernelContext<'_>,
+) -> Result<(), KernelError> {
+    let Op::SgdUpdate(op) = op else { return Err(KernelError::call("sgd_update", "another op")) };
+    let rates = SgdRates::of(op);
+    if op.momentum.0 == 0.0 {
+        return update::<2, 1>("sgd_update", operands, results, cx, |[w, g], count| {
+            sgd_block(&rates, &mut w[..count], &g[..count]);
+        });
+    }
+    // The momentum is operand 2 and result 1.
+    update::<3, 2>("sgd_update", operands, results, cx, |[w, g, m], count| {
+        momentum_block(&rates, &mut w[..count], &g[..count], &mut m[..count]);
+    })
+}
+
+/// The kernel of [`Op::AdamUpdate`].
+pub(crate) fn adam(
+    op: &Op,
+    operands: &[View<'_>],
+    results: &mut [ViewMut<'_>],
+    cx: &mut KernelContext<'_>,
+) -> Result<(), KernelError> {
+    let Op::AdamUpdate(op) = op else { return Err(KernelError::call("adam_update", "another op")) };
+    let rates = AdamRates::of(op, cx.step);
+    update::<4, 3>("adam_update", operands, results, cx, |[w, g, m, v], count| {
+        adam_block(&rates, &mut w[..count], &g[..count], &mut m[..count], &mut v[..count]);
+    })
+}
+
+/// Updates block by block: operand 1 is the gradient, the others are the variables that the results replace, in order.
+fn update<const N: usize, const R: usize>(
+    op: &'static str,
+    operands: &[View<'_>],
+    results: &mut [ViewMut<'_>],
+    cx: &mut KernelContext<'_>,
+    step: impl Fn([&mut [f32; BLOCK]; N], usize) + Send + Sync,
+) -> Result<(), KernelError> {
+    let Ok(operands) = <&[View<'_>; N]>::try_from(operands) else {
+        return Err(KernelError::call(op, format!("takes {N} operands, not {}", operands.len())));
+    };
+    let len = operands[0].len();
+    if results.len() != R
+        || operands.iter().any(|operand| operand.len() != len)
+        || results.iter().any(|result| result.len() != len)
+    {
+        return Err(KernelError::call(op, "operands or results of other number or shape"));
+    }
+    let parts = parallel::parts(cx, len);
+    let mut flats: Vec<Flat<'_>> = results.iter_mut().map(ViewMut::flat).collect();
+    let mut pieces = Vec::with_capacity(parts);
+    let mut start = 0;
+    for part in 1..=parts {
+        let end = (len.div_ceil(BLOCK) * part / parts * BLOCK).min(len);
+        let (heads, tails): (Vec<_>, _) =
+            flats.into_iter().map(|flat| flat.split_at(end - start)).unzip();
+        flats = tails;
+        pieces.push((start..end, heads));
+        start = end;
+    }
+    parallel::run(cx.pool, pieces, |(range, outputs)| blocks(operands, range, outputs, &step))
+}
+
+fn blocks<const N: usize>(
+    operands: &[View<'_>; N],
+    whole: Range<usize>,
+    mut outputs: Vec<Flat<'_>>,
+    step: &impl Fn([&mut [f32; BLOCK]; N], usize),
+) -> Result<(), KernelError> {
+    let mut buffers = [[0.0; BLOCK]; N];
+    for start in whole.clone().step_by(BLOCK) {
+        let end = whole.end.min(start + BLOCK);
+        for (buffer, operand) in buffers.iter_mut().zip(operands) {
+            buffer[..end - start].copy_from_slice(operand.block(start..end)?);
+        }
+        step(buffers.each_mut(), end - start);
+        let variables = buffers.iter().enumerate().filter(|&(index, _)| index != 1);
+        for (output, (_, buffer)) in outputs.iter_mut().zip(variables) {
+            output.write(start - whole.start, &buffer[..end - start])?;
+        }
+    }
+    Ok(())
+}
+
+struct SgdRates {
+    lr: f32,
+    momentum: f32,
+    decay: f32,
+    nesterov: bool,
+}
+
+impl SgdRates {
+    fn of(op: &SgdUpdate) -> Self {
+        let [lr, momentum, decay] =
+            [op.lr, op.momentum, op.weight_decay].map(|value| value.0 as f32);
+        Self { lr, momentum, decay, nesterov: op.nesterov }
+    }
+}
+
+struct AdamRates {
+    /// 1 - lr weight_decay where that is decoupled.
+    shrink: f32,
+    /// The weight decay where it is not.
+    decay: f32,
+    beta1: f32,
+    rest1: f32,
+    beta2: f32,
+    rest2: f32,
+    /// lr / (1 - beta1^step)
+    rate: f32,
+    /// 1 / sqrt(1 - beta2^step)
+    root: f32,
+    epsilon: f32,
+}
+
+impl AdamRates {
+    /// Everything that does not depend on the element, in `f64`; `step` counts from 0.
+    fn of(op: &AdamUpdate, step: u64) -> Self {
+        let (beta1, beta2, count) = (op.beta1.0, op.beta2.0, (step + 1) as f64);
+        let decay = op.weight_decay.0;
+        Self {
+            shrink: if op.decoupled { (1.0 - op.lr.0 * decay) as f32 } else { 1.0 },
+            decay: if op.decoupled { 0.0 } else { decay as f32 },
+            beta1: beta1 as f32,
+            rest1: (1.0 - beta1) as f32,
+            beta2: beta2 as f32,
+            rest2: (1.0 - beta2) as f32,
+            rate: (op.lr.0 / (1.0 - beta1.powf(count))) as f32,
+            root: (1.0 / (1.0 - beta2.powf(count)).sqrt()) as f32,
+            epsilon: op.epsilon.0 as f32,
+        }
+    }
+}
+
+vectorized! {
+    fn sgd_block(rates: &SgdRates, w: &mut [f32], g: &[f32]) {
+        for (w, &g) in w.iter_mut().zip(g) {
+            *w -= rates.lr * (g + rates.decay * *w);
+        }
+    }
+}
+
+vectorized! {
+    fn momentum_block(rates: &SgdRates, w: &mut [f32], g: &[f32], m: &mut [f32]) {
+        for ((w, &g), m) in w.iter_mut().zip(g).zip(m) {
+            let g = g + rates.decay * *w;
+            *m = rates.momentum * *m + g;
+            let ahead = if rates.nesterov { g + rates.momentum * *m } else { *m };
+            *w -= rates.lr * ahead;
+        }
+    }
+}
+
+vectorized! {
+    fn adam_block(rates: &AdamRates, w: &mut [f32], g: &[f32], m: &mut [f32], v: &mut [f32]) {
+        for (((w, &g), m), v) in w.iter_mut().zip(g).zip(m).zip(v) {
+            let g = g + rates.decay * *w;
+            *m = rates.beta1 * *m + rates.rest1 * g;
+            *v = rates.beta2 * *v + rates.rest2 * g * g;
+            let root = v.sqrt() * rates.root + rates.epsilon;
+            *w = *w * rates.shrink - rates.rate * *m / root;
+        }
+    }
+}

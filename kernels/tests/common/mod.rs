@@ -1,0 +1,222 @@
+//! Runs kernels and the ops' oracles on the same shards.
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use graphc_ir::array::Array;
+use graphc_ir::mesh::{DeviceKind, unravel};
+use graphc_ir::op::{EvalContext, Op, Operand, Region};
+use graphc_ir::random::Stream;
+use graphc_ir::shard::shard;
+use graphc_ir::types::{DType, TensorType};
+use graphc_kernels::{KernelContext, KernelError, Scratch, View, ViewMut, lookup};
+
+/// A deterministic source of choices.
+pub struct Random {
+    stream: Stream,
+    count: u64,
+}
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self { stream: Stream { seed, key: 1, step: 0 }, count: 0 }
+    }
+
+    pub fn below(&mut self, end: usize) -> usize {
+        self.count += 1;
+        self.stream.words(self.count)[0] as usize % end.max(1)
+    }
+
+    pub fn of<T: Clone>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len())].clone()
+    }
+
+    pub fn normal(&mut self) -> f64 {
+        self.count += 1;
+        f64::from(self.stream.normal(self.count))
+    }
+
+    pub fn extent(&mut self) -> usize {
+        self.of(&[1, 2, 3, 4, 5, 7, 8, 13, 16, 17, 31, 33, 64, 67, 0])
+    }
+
+    pub fn shape(&mut self, rank: usize) -> Vec<usize> {
+        (0..rank).map(|_| self.extent()).collect()
+    }
+}
+
+/// Memory of any element type.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Memory {
+    F32(Vec<f32>),
+    I64(Vec<i64>),
+    I32(Vec<i32>),
+    U8(Vec<u8>),
+}
+
+impl Memory {
+    pub fn of(dtype: DType, data: &[f64]) -> Self {
+        let data = data.iter();
+        match dtype {
+            DType::F32 => Self::F32(data.map(|&x| x as f32).collect()),
+            DType::I64 => Self::I64(data.map(|&x| x as i64).collect()),
+            DType::I32 => Self::I32(data.map(|&x| x as i32).collect()),
+            DType::U8 | DType::Bool => Self::U8(data.map(|&x| x as u8).collect()),
+            DType::F16 | DType::BF16 => panic!("no memory of half precision"),
+        }
+    }
+
+    pub fn values(&self) -> Vec<f64> {
+        match self {
+            Self::F32(data) => data.iter().map(|&x| f64::from(x)).collect(),
+            Self::I64(data) => data.iter().map(|&x| x as f64).collect(),
+            Self::I32(data) => data.iter().map(|&x| f64::from(x)).collect(),
+            Self::U8(data) => data.iter().map(|&x| f64::from(x)).collect(),
+        }
+    }
+
+    pub fn view<'a>(&'a self, region: &'a Region) -> View<'a> {
+        let (dtype, rect, global) = (region.dtype, &region.rect, &region.global);
+        match self {
+            Self::F32(data) => View::from_slice(dtype, &rect.extent, global, &rect.origin, data),
+            Self::I64(data) => View::from_slice(dtype, &rect.extent, global, &rect.origin, data),
+            Self::I32(data) => View::from_slice(dtype, &rect.extent, global, &rect.origin, data),
+            Self::U8(data) => View::from_slice(dtype, &rect.extent, global, &rect.origin, data),
+        }
+    }
+
+    pub fn view_mut<'a>(&'a mut self, region: &'a Region) -> ViewMut<'a> {
+        let (dtype, rect, global) = (region.dtype, &region.rect, &region.global);
+        match self {
+            Self::F32(data) => ViewMut::from_slice(dtype, &rect.extent, global, &rect.origin, data),
+            Self::I64(data) => ViewMut::from_slice(dtype, &rect.extent, global, &rect.origin, data),
+            Self::I32(data) => ViewMut::from_slice(dtype, &rect.extent, global, &rect.origin, data),
+            Self::U8(data) => ViewMut::from_slice(dtype, &rect.extent, global, &rect.origin, data),
+        }
+    }
+}
+
+/// One application of an op to shards.
+#[derive(Clone, Debug)]
+pub struct Case {
+    pub op: Op,
+    pub operands: Vec<(Region, Memory)>,
+    pub results: Vec<Region>,
+}
+
+/// The elements of a whole operand.
+pub type Fill<'a> = &'a mut dyn FnMut(&mut Random, usize, DType) -> f64;
+
+/// Numbers that suit an element type.
+pub fn ordinary(random: &mut Random, _operand: usize, dtype: DType) -> f64 {
+    match dtype {
+        DType::F32 | DType::F16 | DType::BF16 => f64::from((random.normal() * 1.5) as f32),
+        DType::I64 | DType::I32 => random.below(19) as f64 - 9.0,
+        DType::U8 => random.below(9) as f64,
+        DType::Bool => random.below(2) as f64,
+    }
+}
+
+impl Case {
+    /// The op on one rank of a random mesh under a random signature of its rule.
+    pub fn random(op: Op, types: &[TensorType], random: &mut Random, fill: Fill<'_>) -> Case {
+        let references: Vec<&TensorType> = types.iter().collect();
+        let results = op.infer(&references).unwrap_or_else(|error| panic!("{op:?}: {error}"));
+        let rule = op.operation().rule(&references).expect("the types fit");
+        let hierarchy = random.of(&[vec![1], vec![2], vec![3], vec![2, 2]]);
+        let signature = random.of(&rule.signatures(&hierarchy));
+        let position = random.below(hierarchy.iter().product());
+        let coordinates = unravel(position, &hierarchy);
+        let region = |ty: &TensorType, sbp| Region {
+            dtype: ty.dtype,
+            global: ty.shape.clone(),
+            rect: shard(&ty.shape, &hierarchy, sbp, &coordinates),
+        };
+        let operands = types
+            .iter()
+            .zip(&signature.operands)
+            .enumerate()
+            .map(|(index, (ty, sbp))| {
+                let region = region(ty, sbp);
+                let count = region.rect.elements();
+                let data: Vec<f64> = (0..count).map(|_| fill(random, index, ty.dtype)).collect();
+                (region, Memory::of(ty.dtype, &data))
+            })
+            .collect();
+        let results =
+            results.iter().zip(&signature.results).map(|(ty, sbp)| region(ty, sbp)).collect();
+        Case { op, operands, results }
+    }
+
+    pub fn oracle(&self, cx: &EvalContext) -> Result<Vec<Array>, graphc_ir::op::OpError> {
+        let arrays: Vec<Array> = self
+            .operands
+            .iter()
+            .map(|(region, memory)| Array::new(region.rect.extent.clone(), memory.values()))
+            .collect();
+        let operands: Vec<Operand<'_>> = arrays
+            .iter()
+            .zip(&self.operands)
+            .map(|(array, (region, _))| Operand { array, region })
+            .collect();
+        self.op.operation().evaluate(&operands, &self.results, cx)
+    }
+
+    /// The results of the kernel, in memory that held something else.
+    pub fn kernel(
+        &self,
+        cx: &EvalContext,
+        pool: Option<&rayon::ThreadPool>,
+    ) -> Result<Vec<Memory>, KernelError> {
+        let dtype = match self.operands.first() {
+            Some((region, _)) => region.dtype,
+            None => self.results[0].dtype,
+        };
+        let kernel = lookup(&self.op, dtype, DeviceKind::Cpu)?;
+        let mut results: Vec<Memory> = self
+            .results
+            .iter()
+            .map(|region| Memory::of(region.dtype, &vec![1.0; region.rect.elements()]))
+            .collect();
+        let operands: Vec<View<'_>> =
+            self.operands.iter().map(|(region, memory)| memory.view(region)).collect();
+        let mut views: Vec<ViewMut<'_>> = results
+            .iter_mut()
+            .zip(&self.results)
+            .map(|(memory, region)| memory.view_mut(region))
+            .collect();
+        let mut scratch = Scratch::new();
+        let threads = pool.map_or(1, rayon::ThreadPool::current_num_threads);
+        let mut context =
+            KernelContext { seed: cx.seed, step: cx.step, threads, pool, scratch: &mut scratch };
+        kernel(&self.op, &operands, &mut views, &mut context)?;
+        Ok(results)
+    }
+
+    /// Checks the kernel against the oracle.
+    pub fn check(&self, tolerance: f64) {
+        let cx = EvalContext { seed: 5, step: 3 };
+        let expected = self.oracle(&cx).unwrap_or_else(|error| panic!("{:?}: {error}", self.op));
+        let found = self.kernel(&cx, None).unwrap_or_else(|error| panic!("{self:?}: {error}"));
+        for (index, (expected, found)) in expected.iter().zip(&found).enumerate() {
+            let exact = !self.results[index].dtype.is_float();
+            for (place, (found, expected)) in found.values().iter().zip(&expected.data).enumerate()
+            {
+                let (found, expected) =
+                    if exact { (*found, *expected) } else { (*found, f64::from(*expected as f32)) };
+                let same = found == expected || found.is_nan() && expected.is_nan();
+                let near = !exact && (found - expected).abs() <= tolerance * (1.0 + expected.abs());
+                let regions: Vec<_> = self.operands.iter().map(|operand| &operand.0).collect();
+                assert!(
+                    same || near,
+                    "{:?} result {index} element {place}: {found} instead of {expected}\n{regions:?}\n{:?}",
+                    self.op,
+                    self.results,
+                );
+            }
+        }
+    }
+}
+
+/// A pool of this many threads.
+pub fn pool(threads: usize) -> rayon::ThreadPool {
+    rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads start")
+}

@@ -1,0 +1,390 @@
+//! What callers rely on: fused chains, results in an operand's memory, the same bits on any number of threads, errors.
+
+mod common;
+
+use common::{Case, Memory, Random, ordinary, pool};
+use graphc_ir::array::Array;
+use graphc_ir::mesh::DeviceKind;
+use graphc_ir::op::{EvalContext, Op, Operand, Region};
+use graphc_ir::ops::*;
+use graphc_ir::plan::{FusedArg, FusedOp, FusedStep};
+use graphc_ir::scalar::Scalar;
+use graphc_ir::types::{DType, TensorType};
+use graphc_kernels::{
+    KernelContext, KernelError, Scratch, View, ViewMut, accumulate, fused, in_place, lookup,
+};
+
+fn f32s(shape: &[usize]) -> TensorType {
+    TensorType::new(DType::F32, shape)
+}
+
+fn context(scratch: &mut Scratch) -> KernelContext<'_> {
+    KernelContext { seed: 0, step: 0, threads: 1, pool: None, scratch }
+}
+
+/// Ops whose kernels share work among threads, at sizes at which they do.
+fn large_cases() -> Vec<Case> {
+    let random = &mut Random::new(2);
+    let x = f32s(&[7, 131, 257]);
+    let mut cases = Vec::new();
+    let mut add = |op: Op, types: &[TensorType], random: &mut Random| {
+        let mut operands = Vec::new();
+        for (index, ty) in types.iter().enumerate() {
+            let fill = |_| match ty.dtype {
+                DType::I64 => random.below(100) as f64,
+                // The second moment of Adam is operand 3.
+                dtype if index == 3 => ordinary(random, index, dtype).abs(),
+                dtype => ordinary(random, index, dtype),
+            };
+            let data: Vec<f64> = (0..ty.elements()).map(fill).collect();
+            operands.push((Region::whole(ty), Memory::of(ty.dtype, &data)));
+        }
+        let results = op.infer(&types.iter().collect::<Vec<_>>()).expect("the types fit");
+        cases.push(Case { op, operands, results: results.iter().map(Region::whole).collect() });
+    };
+    add(Op::Unary(Unary { function: UnaryFunction::Gelu }), &[x.clone()], random);
+    add(Op::Binary(Binary { function: BinaryFunction::Add }), &[x.clone(), f32s(&[257])], random);
+    add(Op::Softmax(Softmax { axis: 2 }), &[x.clone()], random);
+    add(Op::Normalize(Normalize { center: true, epsilon: Scalar(1e-5) }), &[x.clone()], random);
+    for axes in [vec![0], vec![2], vec![0, 1], vec![1], vec![0, 1, 2], vec![0, 2]] {
+        for function in [ReduceFunction::Sum, ReduceFunction::Mean, ReduceFunction::Max] {
+            let op = Op::Reduce(Reduce { function, axes: axes.clone(), keep_dims: false });
+            add(op, &[x.clone()], random);
+        }
+    }
+    add(Op::Transpose(Transpose { permutation: vec![1, 0, 2] }), &[x.clone()], random);
+    add(Op::Transpose(Transpose { permutation: vec![2, 0, 1] }), &[x.clone()], random);
+    let ids = TensorType::new(DType::I64, [7, 131]);
+    add(Op::EmbeddingGrad(EmbeddingGrad { rows: 300 }), &[ids.clone(), x.clone()], random);
+    add(Op::CrossEntropy(CrossEntropy {}), &[x.clone(), ids], random);
+    add(
+        Op::Dropout(Dropout { probability: Scalar(0.1), key: 1, training: true }),
+        &[x.clone()],
+        random,
+    );
+    let adam = AdamUpdate {
+        lr: Scalar(0.01),
+        beta1: Scalar(0.9),
+        beta2: Scalar(0.999),
+        epsilon: Scalar(1e-8),
+        weight_decay: Scalar(0.01),
+        decoupled: true,
+    };
+    add(Op::AdamUpdate(adam), &vec![x.clone(); 4], random);
+    cases
+}
+
+fn product(a: &[usize], b: &[usize], transpose_a: bool, transpose_b: bool) -> Case {
+    let random = &mut Random::new(9);
+    let op = Op::MatMul(MatMul { transpose_a, transpose_b });
+    let types = [f32s(a), f32s(b)];
+    let operand = |ty: &TensorType, random: &mut Random| {
+        let data: Vec<f64> = (0..ty.elements()).map(|_| ordinary(random, 0, DType::F32)).collect();
+        (Region::whole(ty), Memory::of(DType::F32, &data))
+    };
+    let results = op.infer(&[&types[0], &types[1]]).expect("the types fit");
+    let operands = types.iter().map(|ty| operand(ty, random)).collect();
+    Case { op, operands, results: results.iter().map(Region::whole).collect() }
+}
+
+/// Products of many shapes: tall, wide, deep, thin, batched, transposed.
+fn products() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for [i, j, k] in [
+        [128, 512, 784],
+        [128, 10, 512],
+        [784, 300, 128],
+        [65, 1023, 257],
+        [1000, 3, 300],
+        [1, 700, 900],
+        [700, 1, 900],
+        [33, 2049, 40],
+        [513, 129, 1000],
+    ] {
+        cases.push(product(&[i, k], &[k, j], false, false));
+        cases.push(product(&[k, i], &[k, j], true, false));
+        cases.push(product(&[i, k], &[j, k], false, true));
+    }
+    cases.push(product(&[2, 3, 60, 70], &[2, 3, 70, 50], false, false));
+    cases.push(product(&[2, 128, 64], &[64, 100], false, false));
+    cases.push(product(&[2, 200, 64], &[2, 200, 100], true, false));
+    cases
+}
+
+#[test]
+fn results_are_the_same_on_any_number_of_threads() {
+    let cx = EvalContext { seed: 1, step: 2 };
+    let pools = [pool(1), pool(2), pool(3), pool(5)];
+    for case in large_cases().into_iter().chain(products()) {
+        let alone = case.kernel(&cx, None).unwrap();
+        for pool in &pools {
+            let shared = case.kernel(&cx, Some(pool)).unwrap();
+            let threads = pool.current_num_threads();
+            assert!(alone == shared, "{:?} on {threads} threads: {:?}", case.op, case.results);
+        }
+    }
+}
+
+#[test]
+fn large_results_are_right() {
+    for case in large_cases() {
+        case.check(5e-5);
+    }
+    product(&[65, 129], &[129, 100], false, false).check(2e-5);
+}
+
+/// A chain with every kind of step and of operand: gelu'(x + bias) * g, masked, and a comparison.
+fn chain() -> FusedOp {
+    let unary = |function| Op::Unary(Unary { function });
+    let binary = |function| Op::Binary(Binary { function });
+    let step = |op: Op, args: &[FusedArg]| FusedStep { op, args: args.to_vec() };
+    use FusedArg::{Operand as X, Step as S};
+    FusedOp {
+        steps: vec![
+            step(binary(BinaryFunction::Add), &[X(0), X(1)]),
+            step(unary(UnaryFunction::Scale(Scalar(std::f64::consts::FRAC_1_SQRT_2))), &[S(0)]),
+            step(unary(UnaryFunction::Erf), &[S(1)]),
+            step(unary(UnaryFunction::Offset(Scalar(1.0))), &[S(2)]),
+            step(binary(BinaryFunction::Mul), &[S(3), X(2)]),
+            step(binary(BinaryFunction::Greater), &[S(4), X(3)]),
+            step(Op::Where(Where {}), &[S(5), S(4), X(2)]),
+            step(Op::Cast(Cast { dtype: DType::F32 }), &[S(5)]),
+            step(binary(BinaryFunction::Add), &[S(7), S(0)]),
+        ],
+        outputs: vec![6, 8],
+    }
+}
+
+/// What a chain gives by the oracle of each op.
+fn chain_by_oracle(op: &FusedOp, operands: &[(Region, Memory)], shape: &[usize]) -> Vec<Array> {
+    let arrays: Vec<Array> = operands
+        .iter()
+        .map(|(region, memory)| Array::new(region.rect.extent.clone(), memory.values()))
+        .collect();
+    let mut steps: Vec<(Region, Array)> = Vec::new();
+    for step in &op.steps {
+        let args: Vec<(&Region, &Array)> = step
+            .args
+            .iter()
+            .map(|arg| match *arg {
+                FusedArg::Operand(index) => (&operands[index].0, &arrays[index]),
+                FusedArg::Step(index) => (&steps[index].0, &steps[index].1),
+            })
+            .collect();
+        let types: Vec<TensorType> =
+            args.iter().map(|arg| TensorType::new(arg.0.dtype, arg.0.global.clone())).collect();
+        let dtype = step.op.infer(&types.iter().collect::<Vec<_>>()).unwrap()[0].dtype;
+        let region = Region::whole(&TensorType::new(dtype, shape));
+        let args: Vec<Operand<'_>> =
+            args.iter().map(|&(region, array)| Operand { array, region }).collect();
+        let cx = EvalContext::default();
+        let value = step.op.operation().evaluate(&args, std::slice::from_ref(&region), &cx);
+        steps.push((region, value.unwrap().remove(0)));
+    }
+    op.outputs.iter().map(|&output| steps[output].1.clone()).collect()
+}
+
+#[test]
+fn chains_compute_what_their_steps_do() {
+    let op = chain();
+    let two = pool(2);
+    for (shape, bias) in [
+        (vec![3, 5], vec![5]),
+        (vec![0, 5], vec![5]),
+        (vec![], vec![]),
+        (vec![40, 50, 17], vec![17]),
+        (vec![40, 50, 17], vec![50, 1]),
+        (vec![40, 50, 17], vec![40, 1, 17]),
+        (vec![300, 1500], vec![1500]),
+        (vec![300, 1500], vec![300, 1]),
+        (vec![2, 1, 40_000], vec![1]),
+    ] {
+        let random = &mut Random::new(4);
+        let types = [f32s(&shape), f32s(&bias), f32s(&shape), f32s(&[])];
+        let operands: Vec<(Region, Memory)> = types
+            .iter()
+            .map(|ty| {
+                let data: Vec<f64> =
+                    (0..ty.elements()).map(|_| ordinary(random, 0, DType::F32)).collect();
+                (Region::whole(ty), Memory::of(DType::F32, &data))
+            })
+            .collect();
+        let expected = chain_by_oracle(&op, &operands, &shape);
+        for pool in [None, Some(&two)] {
+            let region = Region::whole(&f32s(&shape));
+            let count = region.rect.elements();
+            let mut results = vec![Memory::of(DType::F32, &vec![7.0; count]); 2];
+            let views: Vec<View<'_>> =
+                operands.iter().map(|(region, memory)| memory.view(region)).collect();
+            let mut out: Vec<ViewMut<'_>> =
+                results.iter_mut().map(|memory| memory.view_mut(&region)).collect();
+            let mut scratch = Scratch::new();
+            let mut cx = KernelContext { threads: 2, pool, ..context(&mut scratch) };
+            fused(&op, &views, &mut out, &mut cx).unwrap();
+            for (found, expected) in results.iter().zip(&expected) {
+                for (found, expected) in found.values().iter().zip(&expected.data) {
+                    assert!((found - expected).abs() < 1e-5 * (1.0 + expected.abs()), "{shape:?}");
+                }
+            }
+        }
+    }
+}
+
+/// Runs a kernel with a result in the memory of an operand, and returns what that holds afterwards.
+fn run_in_place(case: &Case, pairs: &[(usize, usize)]) -> Vec<Memory> {
+    let mut operands = case.operands.clone();
+    let mut others: Vec<Memory> = case
+        .results
+        .iter()
+        .map(|region| Memory::of(region.dtype, &vec![0.0; region.rect.elements()]))
+        .collect();
+    let mut addresses = Vec::new();
+    for (_, memory) in &mut operands {
+        addresses.push(match memory {
+            Memory::F32(data) => data.as_mut_ptr().cast::<u8>(),
+            Memory::I64(data) => data.as_mut_ptr().cast(),
+            Memory::I32(data) => data.as_mut_ptr().cast(),
+            Memory::U8(data) => data.as_mut_ptr(),
+        });
+    }
+    let views: Vec<View<'_>> = case
+        .operands
+        .iter()
+        .zip(&addresses)
+        .map(|((region, _), &data)| {
+            let rect = &region.rect;
+            // SAFETY: the memory of `operands`, which outlives the call.
+            unsafe { View::new(region.dtype, &rect.extent, &region.global, &rect.origin, data) }
+        })
+        .collect();
+    let mut results: Vec<ViewMut<'_>> = Vec::new();
+    for ((index, region), other) in case.results.iter().enumerate().zip(&mut others) {
+        match pairs.iter().find(|pair| pair.0 == index) {
+            Some(&(_, operand)) => {
+                let (rect, data) = (&region.rect, addresses[operand]);
+                // SAFETY: as above; the op may overwrite this operand.
+                results.push(unsafe {
+                    ViewMut::new(region.dtype, &rect.extent, &region.global, &rect.origin, data)
+                });
+            }
+            None => results.push(other.view_mut(region)),
+        }
+    }
+    let kernel = lookup(&case.op, case.operands[0].0.dtype, DeviceKind::Cpu).unwrap();
+    kernel(&case.op, &views, &mut results, &mut context(&mut Scratch::new())).unwrap();
+    let place = |index: usize| match pairs.iter().find(|pair| pair.0 == index) {
+        Some(&(_, operand)) => operands[operand].1.clone(),
+        None => others[index].clone(),
+    };
+    (0..case.results.len()).map(place).collect()
+}
+
+#[test]
+fn results_may_be_an_operands_memory() {
+    let random = &mut Random::new(6);
+    let x = f32s(&[3, 1100]);
+    let condition = TensorType::new(DType::Bool, [3, 1]);
+    let momentum = SgdUpdate {
+        lr: Scalar(0.1),
+        momentum: Scalar(0.9),
+        nesterov: true,
+        weight_decay: Scalar(0.1),
+    };
+    for (op, types) in [
+        (Op::Unary(Unary { function: UnaryFunction::Exp }), vec![x.clone()]),
+        (Op::Binary(Binary { function: BinaryFunction::Sub }), vec![x.clone(), x.clone()]),
+        (Op::Where(Where {}), vec![condition, x.clone(), x.clone()]),
+        (Op::Cast(Cast { dtype: DType::F32 }), vec![x.clone()]),
+        (
+            Op::Dropout(Dropout { probability: Scalar(0.5), key: 2, training: true }),
+            vec![x.clone()],
+        ),
+        (Op::Reshape(Reshape { shape: vec![3300] }), vec![x.clone()]),
+        (Op::Accumulate(Accumulate {}), vec![x.clone()]),
+        (Op::SgdUpdate(momentum), vec![x.clone(); 3]),
+    ] {
+        let results = op.infer(&types.iter().collect::<Vec<_>>()).unwrap();
+        let operands = types
+            .iter()
+            .map(|ty| {
+                let data: Vec<f64> =
+                    (0..ty.elements()).map(|_| ordinary(random, 0, ty.dtype)).collect();
+                (Region::whole(ty), Memory::of(ty.dtype, &data))
+            })
+            .collect();
+        let case = Case { op, operands, results: results.iter().map(Region::whole).collect() };
+        let apart = case.kernel(&EvalContext::default(), None).unwrap();
+        let pairs = in_place(&case.op);
+        if case.results.len() == 1 {
+            for pair in pairs {
+                assert!(run_in_place(&case, &[*pair]) == apart, "{:?} {pair:?}", case.op);
+            }
+        } else {
+            assert!(run_in_place(&case, pairs) == apart, "{:?}", case.op);
+        }
+    }
+}
+
+#[test]
+fn indices_out_of_range_are_named_by_their_place_in_the_whole() {
+    let (x, labels) = ([0.5f32; 12], [0i64, 4, -100]);
+    let shape = [3];
+    let views = [
+        View::whole(DType::F32, &[3, 4], &x),
+        View::from_slice(DType::I64, &shape, &[8], &[5], &labels),
+    ];
+    let mut losses = ([0.0f32; 3], [0.0f32; 3]);
+    let mut results = [
+        ViewMut::whole(DType::F32, &shape, &mut losses.0),
+        ViewMut::whole(DType::F32, &shape, &mut losses.1),
+    ];
+    let op = Op::CrossEntropy(CrossEntropy {});
+    let kernel = lookup(&op, DType::F32, DeviceKind::Cpu).unwrap();
+    let error = kernel(&op, &views, &mut results, &mut context(&mut Scratch::new())).unwrap_err();
+    let expected = KernelError::Index { what: "label", index: 4, range: 4, position: vec![6] };
+    assert_eq!(error, expected);
+    assert_eq!(error.to_string(), "label 4 at position [6] is out of range: there are 0..4");
+}
+
+#[test]
+fn what_has_no_kernel_is_said() {
+    let op = Op::Softmax(Softmax { axis: 0 });
+    let error = lookup(&op, DType::F32, DeviceKind::Cuda).unwrap_err();
+    assert_eq!(error.to_string(), "no kernel for softmax of f32 on Cuda");
+    assert!(lookup(&op, DType::BF16, DeviceKind::Cpu).is_err());
+}
+
+#[test]
+fn views_that_do_not_fit_are_errors() {
+    let data = [1.0f32; 6];
+    let mut out = [0.0f32; 6];
+    let views = [View::whole(DType::F32, &[2, 3], &data), View::whole(DType::F32, &[2, 3], &data)];
+    for op in [
+        Op::MatMul(MatMul { transpose_a: false, transpose_b: false }),
+        Op::Softmax(Softmax { axis: 5 }),
+        Op::Transpose(Transpose { permutation: vec![1, 0] }),
+        Op::Reduce(Reduce { function: ReduceFunction::Sum, axes: vec![0], keep_dims: false }),
+        Op::Concat(Concat { axis: 0 }),
+        Op::Embedding(Embedding {}),
+        Op::AdamUpdate(AdamUpdate {
+            lr: Scalar(0.0),
+            beta1: Scalar(0.0),
+            beta2: Scalar(0.0),
+            epsilon: Scalar(0.0),
+            weight_decay: Scalar(0.0),
+            decoupled: false,
+        }),
+    ] {
+        let mut results = [ViewMut::whole(DType::F32, &[2, 3], &mut out)];
+        let kernel = lookup(&op, DType::F32, DeviceKind::Cpu).unwrap();
+        assert!(kernel(&op, &views, &mut results, &mut context(&mut Scratch::new())).is_err());
+    }
+}
+
+#[test]
+fn accumulation_adds() {
+    let mut into = [1.0f32, 2.0];
+    let mut view = ViewMut::whole(DType::F32, &[2], &mut into);
+    accumulate(&mut view, &View::whole(DType::F32, &[2], &[0.5, -1.0f32])).unwrap();
+    assert_eq!(into, [1.5, 1.0]);
+}
