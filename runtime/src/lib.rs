@@ -4,7 +4,7 @@
 //! It knows nothing of the compiler: a plan is all that it reads. Start reading with [`Session`], then `worker`, then
 //! [`transport::Transport`]; what lies where is in `rectangles`.
 
-pub mod collectives;
+mod collectives;
 pub mod data;
 mod error;
 mod global;

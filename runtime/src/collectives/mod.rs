@@ -1,1 +1,15 @@
-//! placeholder
+//! Collectives over the ranks along one mesh axis, built on [`crate::transport::Group::exchange`].
+//!
+//! A collective is worked out when a session begins, as one or two *stages*; in a stage every rank shows parts of its
+//! memory to its peers and copies or combines what they show. All of them combine in the order of the ranks' coordinates,
+//! and cut by shape alone, so results are the same bits on all ranks, in all runs, on every transport.
+//!
+//! All-reduce is a reduce-scatter and an all-gather of equal parts of the flat tensors: 2 (n - 1) / n of the bytes, as a
+//! ring moves, but in two rendezvous instead of 2 (n - 1), because every rank reaches every other directly. Small tensors go
+//! in one stage in which every rank reads all of the others.
+
+mod plan;
+mod stage;
+
+pub(crate) use plan::{Change, Scope, group_of, plan};
+pub(crate) use stage::{Buffers, Stage};

@@ -49,6 +49,11 @@ impl Move {
         result
     }
 
+    /// The copy of this many bytes from beginning to beginning.
+    pub(crate) fn contiguous(dtype: DType, bytes: usize) -> Self {
+        Self { dtype, run: bytes, loops: Vec::new(), from: 0, to: 0 }
+    }
+
     /// The copy of `part` out of `from` to memory that holds nothing else, at this offset.
     pub(crate) fn pack(dtype: DType, part: &Rect, from: &Rect, offset: usize) -> Self {
         let mut result = Self::new(dtype, part, from, part);

@@ -1,30 +1,64 @@
 //! Sessions: a plan that has been loaded and takes step after step.
 
+mod edges;
 mod options;
+mod start;
 mod statistics;
+mod variables;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 
+use crossbeam_channel::Sender;
 use graphc_ir::plan::{Plan, TensorKind};
 use graphc_ir::types::TensorType;
 
 use crate::error::RuntimeError;
 use crate::tensor::HostTensor;
+use crate::transport::Transport;
+use crate::worker::{Job, StepState};
+use edges::{Sockets, feeds};
+use variables::Variables;
 
 pub use options::SessionOptions;
 pub use statistics::{RankStatistics, RegisterStatistics, Statistics};
 
 /// A loaded plan: one arena per rank, filled with variables, and workers that wait for steps.
-pub struct Session {}
+///
+/// Dropping a session abandons the steps under way; [`Session::shutdown`] finishes them.
+pub struct Session {
+    plan: Arc<Plan>,
+    sockets: Sockets,
+    variables: Variables,
+    /// One per rank.
+    transports: Vec<Arc<dyn Transport>>,
+    /// One per worker, with its rank.
+    workers: Vec<Seat>,
+    first_step: u64,
+    begun: u64,
+    last: Option<Arc<StepState>>,
+}
+
+/// The session's end of a worker.
+struct Seat {
+    rank: usize,
+    /// None when the worker is to end.
+    jobs: Option<Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+}
 
 /// A step under way.
-pub struct StepHandle {}
+pub struct StepHandle {
+    number: u64,
+    state: Arc<StepState>,
+    names: Arc<[String]>,
+}
 
 impl StepHandle {
     /// The step's number.
     pub fn step(&self) -> u64 {
-        todo!()
+        self.number
     }
 
     /// Waits until the step is done on all ranks. Returns the graph's outputs by name.
@@ -32,7 +66,13 @@ impl StepHandle {
     /// # Errors
     /// Where a rank has failed or the session was dropped before.
     pub fn wait(self) -> Result<BTreeMap<String, HostTensor>, RuntimeError> {
-        todo!()
+        self.state.wait()?;
+        let take = |output: &Mutex<HostTensor>| {
+            let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
+            let nothing = HostTensor::zeros(output.dtype(), [0]);
+            std::mem::replace(&mut *output, nothing)
+        };
+        Ok(self.names.iter().cloned().zip(self.state.outputs.iter().map(take)).collect())
     }
 }
 
@@ -43,26 +83,26 @@ impl Session {
     /// # Errors
     /// Where the plan cannot be executed, a weight is missing or of another type, or there is no thread to be had.
     pub fn new(
-        _plan: Arc<Plan>,
-        _weights: &BTreeMap<String, HostTensor>,
-        _options: SessionOptions,
+        plan: Arc<Plan>,
+        weights: &BTreeMap<String, HostTensor>,
+        options: SessionOptions,
     ) -> Result<Self, RuntimeError> {
-        todo!()
+        start::session(plan, weights, options, true)
     }
 
     /// What must be fed, by name.
     pub fn inputs(&self) -> &BTreeMap<String, TensorType> {
-        todo!()
+        &self.sockets.inputs
     }
 
     /// What a step gives back, by name.
     pub fn outputs(&self) -> &BTreeMap<String, TensorType> {
-        todo!()
+        &self.sockets.outputs
     }
 
     /// All variables, by name: parameters and states of the optimizer.
     pub fn variables(&self) -> BTreeMap<String, (TensorKind, TensorType)> {
-        todo!()
+        self.variables.list()
     }
 
     /// Begins a step; waits only where [`SessionOptions::queue`] steps are under way. Steps run in order.
@@ -71,25 +111,42 @@ impl Session {
     /// Where the feeds are not the graph's inputs, or a rank has failed.
     pub fn step(
         &mut self,
-        _feeds: BTreeMap<String, HostTensor>,
+        feeds_by_name: BTreeMap<String, HostTensor>,
     ) -> Result<StepHandle, RuntimeError> {
-        todo!()
+        self.alive()?;
+        let feeds = feeds(&self.plan, &self.sockets, feeds_by_name)?;
+        let zeros = |ty: &TensorType| HostTensor::zeros(ty.dtype, ty.shape.clone());
+        let outputs = self.sockets.outputs.values().map(zeros).collect();
+        let state = Arc::new(StepState::new(self.begun, feeds, outputs, self.workers.len()));
+        for seat in &self.workers {
+            let job = Job::Step(Arc::clone(&state));
+            let sent = seat.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
+            if !sent {
+                return Err(self.ended());
+            }
+        }
+        self.last = Some(Arc::clone(&state));
+        let number = self.first_step + self.begun;
+        self.begun += 1;
+        Ok(StepHandle { number, state, names: Arc::clone(&self.sockets.output_names) })
     }
 
     /// The content of a variable after all steps begun so far.
     ///
     /// # Errors
     /// Where there is none of that name, or a rank has failed.
-    pub fn variable(&mut self, _name: &str) -> Result<HostTensor, RuntimeError> {
-        todo!()
+    pub fn variable(&mut self, name: &str) -> Result<HostTensor, RuntimeError> {
+        self.idle()?;
+        self.variables.read(name)
     }
 
     /// Overwrites a variable, after all steps begun so far.
     ///
     /// # Errors
     /// Where there is none of that name, its type is another, or a rank has failed.
-    pub fn set_variable(&mut self, _name: &str, _value: &HostTensor) -> Result<(), RuntimeError> {
-        todo!()
+    pub fn set_variable(&mut self, name: &str, value: &HostTensor) -> Result<(), RuntimeError> {
+        self.idle()?;
+        self.variables.write(name, value)
     }
 
     /// What was measured in all steps begun so far.
@@ -97,14 +154,62 @@ impl Session {
     /// # Errors
     /// Where a rank has failed.
     pub fn statistics(&mut self) -> Result<Statistics, RuntimeError> {
-        todo!()
+        self.idle()?;
+        let mut statistics = statistics::empty(&self.plan, self.begun);
+        for seat in &self.workers {
+            let (sender, receiver) = crossbeam_channel::bounded(1);
+            let jobs = seat.jobs.as_ref().ok_or(RuntimeError::ShutDown)?;
+            let asked = jobs.send(Job::Report(sender)).is_ok();
+            let report = asked.then(|| receiver.recv().ok()).flatten();
+            let report = report.ok_or_else(|| self.ended())?;
+            statistics.ranks[seat.rank].add(&report);
+        }
+        Ok(statistics)
     }
 
     /// Finishes all steps and ends the workers. Dropping a session instead abandons steps under way.
     ///
     /// # Errors
     /// Where a rank has failed.
-    pub fn shutdown(self) -> Result<(), RuntimeError> {
-        todo!()
+    pub fn shutdown(mut self) -> Result<(), RuntimeError> {
+        let result = self.idle();
+        self.join();
+        result
+    }
+
+    /// Waits for all steps begun so far: workers do them in order, so that the last is the last.
+    fn idle(&mut self) -> Result<(), RuntimeError> {
+        if let Some(last) = &self.last {
+            last.wait()?;
+        }
+        self.alive()
+    }
+
+    fn alive(&self) -> Result<(), RuntimeError> {
+        match self.transports.iter().find_map(|transport| transport.ended()) {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    fn ended(&self) -> RuntimeError {
+        self.alive().err().unwrap_or(RuntimeError::ShutDown)
+    }
+
+    fn join(&mut self) {
+        self.workers.iter_mut().for_each(|seat| seat.jobs = None);
+        for thread in self.workers.iter_mut().filter_map(|seat| seat.thread.take()) {
+            // Workers catch panics and say so in their steps' results.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        for transport in &self.transports {
+            transport.end(RuntimeError::ShutDown);
+        }
+        self.join();
     }
 }

@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+use graphc_ir::plan::{Plan, RankEntry};
+
+use crate::worker::Report;
+
 /// What was measured, over all steps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
@@ -37,4 +41,31 @@ pub struct RegisterStatistics {
     pub slots: u32,
     /// The greatest number of contents that existed at once.
     pub high_water: u64,
+}
+
+/// Statistics of a plan before anything was measured.
+pub(super) fn empty(plan: &Plan, steps: u64) -> Statistics {
+    let rank = |entry: &RankEntry| RankStatistics {
+        registers: plan.programs[entry.program.index()]
+            .registers
+            .iter()
+            .map(|r| RegisterStatistics { name: r.name.clone(), slots: r.slots, high_water: 0 })
+            .collect(),
+        ..RankStatistics::default()
+    };
+    Statistics { steps, ranks: plan.ranks.iter().map(rank).collect() }
+}
+
+impl RankStatistics {
+    /// Adds what one worker has measured.
+    pub(super) fn add(&mut self, report: &Report) {
+        self.actions += report.actions;
+        self.kernels += report.kernels;
+        self.communication += report.communication;
+        self.waiting += report.waiting;
+        self.steps = self.steps.max(report.steps);
+        for (register, &high_water) in self.registers.iter_mut().zip(&report.high_water) {
+            register.high_water = register.high_water.max(high_water);
+        }
+    }
 }

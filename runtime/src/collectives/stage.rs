@@ -1,0 +1,168 @@
+//! One rendezvous of a collective.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use graphc_ir::sbp::ReduceKind;
+
+use crate::memory::{Arena, Place};
+use crate::rectangles::Move;
+use crate::transport::{Group, Offer, TransportError};
+
+/// One rendezvous of a collective, worked out for one rank and microbatch.
+#[derive(Debug, Default)]
+pub(crate) struct Stage {
+    /// Copies into the pack buffer before anything is shown.
+    pub(super) packs: Vec<Pack>,
+    /// What is shown.
+    pub(super) shows: Vec<Show>,
+    pub(super) offers: Vec<Offer>,
+    /// Whose pieces are read, in coordinate order, and what becomes of them.
+    pub(super) takes: Vec<usize>,
+    pub(super) parts: Vec<Vec<Part>>,
+    /// What this rank contributes to its own result, and after how many takes.
+    pub(super) own: Vec<Part>,
+    pub(super) own_after: usize,
+    /// Bytes of outputs that are made in the staging buffers, because peers still read inputs in the same memory.
+    pub(super) copy_back: Vec<(usize, Range<usize>)>,
+}
+
+/// A rectangle of an input that is packed to be shown.
+#[derive(Debug)]
+pub(super) struct Pack {
+    pub(super) tensor: usize,
+    pub(super) range: Range<usize>,
+    pub(super) copy: Move,
+}
+
+/// A piece that is shown: bytes of a buffer.
+#[derive(Debug)]
+pub(super) struct Show {
+    pub(super) buffer: Buffer,
+    pub(super) range: Range<usize>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Buffer {
+    Input(usize),
+    Output(usize),
+    Packed,
+}
+
+/// What becomes of one piece.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) tensor: usize,
+    /// Index into what the peer shows; of an own part, bytes of the input.
+    pub(super) piece: Piece,
+    /// Bytes of the output that it is copied to or combined with.
+    pub(super) target: Range<usize>,
+    pub(super) copy: Move,
+    pub(super) combine: Option<ReduceKind>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Piece {
+    Shown(usize),
+    Own(Range<usize>),
+}
+
+/// The memory that a collective works on.
+pub(crate) struct Buffers<'a> {
+    pub(crate) arena: &'a Arena,
+    /// Where the inputs and outputs lie in this action.
+    pub(crate) inputs: &'a [Place],
+    pub(crate) outputs: &'a [Place],
+    /// Buffers of the outputs' sizes, for collectives in place; otherwise none.
+    pub(crate) staging: &'a mut [Vec<u8>],
+    /// The pack buffer.
+    pub(crate) packed: &'a mut Vec<u8>,
+}
+
+impl Stage {
+    /// Executes the stage. `pieces` is memory to work in. Returns how long it has waited.
+    pub(crate) fn run(
+        &self,
+        group: &mut dyn Group,
+        buffers: &mut Buffers<'_>,
+        pieces: &mut Vec<&'static [u8]>,
+    ) -> Result<Duration, TransportError> {
+        self.pack(buffers);
+        let Buffers { arena, inputs, outputs, staging, packed } = buffers;
+        let mut shown = reuse(std::mem::take(pieces));
+        shown.extend(self.shows.iter().map(|show| match show.buffer {
+            Buffer::Input(tensor) => arena.read(inputs[tensor].part(&show.range)),
+            Buffer::Output(tensor) => arena.read(outputs[tensor].part(&show.range)),
+            Buffer::Packed => &packed[show.range.clone()],
+        }));
+        let staging: &mut [Vec<u8>] = if self.copy_back.is_empty() { &mut [] } else { staging };
+        let mut sink = Sink { arena, inputs, outputs, staging };
+        if self.own_after == 0 {
+            sink.place_own(&self.own);
+        }
+        let waited = group.exchange(&shown, &self.offers, &self.takes, &mut |index, theirs| {
+            sink.place(&self.parts[index], theirs);
+            if index + 1 == self.own_after {
+                sink.place_own(&self.own);
+            }
+        });
+        for (tensor, range) in &self.copy_back {
+            let target = outputs[*tensor].part(range);
+            arena.write(target).copy_from_slice(&sink.staging[*tensor][range.clone()]);
+        }
+        *pieces = reuse(shown);
+        waited
+    }
+
+    fn pack(&self, buffers: &mut Buffers<'_>) {
+        for pack in &self.packs {
+            let end = pack.range.end;
+            if buffers.packed.len() < end {
+                buffers.packed.resize(end, 0);
+            }
+            let input = buffers.arena.read(buffers.inputs[pack.tensor]);
+            pack.copy.copy(input, &mut buffers.packed[pack.range.clone()]);
+        }
+    }
+}
+
+/// Where parts go.
+struct Sink<'a> {
+    arena: &'a Arena,
+    inputs: &'a [Place],
+    outputs: &'a [Place],
+    /// Empty where outputs are written at once.
+    staging: &'a mut [Vec<u8>],
+}
+
+impl Sink<'_> {
+    fn place(&mut self, parts: &[Part], theirs: &[&[u8]]) {
+        for part in parts {
+            if let Piece::Shown(piece) = part.piece {
+                self.apply(part, theirs[piece]);
+            }
+        }
+    }
+
+    fn place_own(&mut self, parts: &[Part]) {
+        for part in parts {
+            if let Piece::Own(range) = &part.piece {
+                self.apply(part, self.arena.read(self.inputs[part.tensor].part(range)));
+            }
+        }
+    }
+
+    fn apply(&mut self, part: &Part, from: &[u8]) {
+        let target = match self.staging.get_mut(part.tensor) {
+            Some(staged) => &mut staged[part.target.clone()],
+            None => self.arena.write(self.outputs[part.tensor].part(&part.target)),
+        };
+        part.copy.apply(part.combine, from, target);
+    }
+}
+
+/// An empty list of slices in the memory of another.
+fn reuse<'a, 'b>(mut pieces: Vec<&'a [u8]>) -> Vec<&'b [u8]> {
+    pieces.clear();
+    pieces.into_iter().map(|_| -> &[u8] { &[] }).collect()
+}

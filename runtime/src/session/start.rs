@@ -1,0 +1,205 @@
+//! From a plan to workers that wait for steps.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::{bounded, unbounded};
+use graphc_ir::machine::Machine;
+use graphc_ir::plan::{PLAN_VERSION, Plan, Program};
+
+use super::edges::Sockets;
+use super::variables::Variables;
+use super::{Seat, Session, SessionOptions};
+use crate::error::RuntimeError;
+use crate::memory::Arena;
+use crate::tensor::HostTensor;
+use crate::transport::Transport;
+use crate::transport::in_process::{Hub, Patience};
+use crate::worker::{Edges, RankPart, Report, Resolver, Settings, Worker};
+
+/// A session whose ranks are threads of this process. With `direct` they read each other's memory in place.
+pub(super) fn session(
+    plan: Arc<Plan>,
+    weights: &BTreeMap<String, HostTensor>,
+    options: SessionOptions,
+    direct: bool,
+) -> Result<Session, RuntimeError> {
+    check(&plan)?;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let patience = patience(&plan, cores, &options);
+    let hub = if direct { Hub::new(patience) } else { Hub::packed(patience) };
+    let threads = options.threads_per_rank.unwrap_or(cores / plan.world_size.max(1)).max(1);
+    let settings = Settings {
+        seed: options.seed,
+        threads,
+        timeout: options.timeout,
+        first_step: options.first_step,
+        shuffle_delays: options.shuffle_delays,
+    };
+    let sockets = Sockets::of(&plan);
+    let edges = sockets.edges();
+    let mut variables = Variables::default();
+    let mut ranks = Vec::new();
+    for rank in 0..plan.world_size as u32 {
+        ranks.push(Rank::load(&plan, hub.transport(rank), &edges, &mut variables)?);
+    }
+    variables.complete()?;
+    variables.fill(weights, options.seed)?;
+    let mut session = Session {
+        sockets,
+        variables,
+        transports: ranks.iter().map(|rank| Arc::clone(&rank.transport)).collect(),
+        workers: Vec::new(),
+        first_step: options.first_step,
+        begun: 0,
+        last: None,
+        plan: Arc::clone(&plan),
+    };
+    // Where one thread cannot be started the session is dropped and ends those that were.
+    for rank in ranks {
+        rank.start(&plan, settings, options.queue.max(1), &mut session.workers)?;
+    }
+    Ok(session)
+}
+
+/// Spinning pays where every worker has a core; otherwise it keeps the peer from answering.
+fn patience(plan: &Plan, cores: usize, options: &SessionOptions) -> Patience {
+    let streams = |rank: usize| {
+        let program = plan.programs.get(plan.ranks[rank].program.index());
+        program.map_or(1, |program| program.streams.len())
+    };
+    let workers: usize = (0..plan.world_size).map(streams).sum();
+    let spin = if workers <= cores { Duration::from_micros(20) } else { Duration::from_micros(1) };
+    Patience { timeout: options.timeout, spin }
+}
+
+fn check(plan: &Plan) -> Result<(), RuntimeError> {
+    if plan.version != PLAN_VERSION {
+        let (found, own) = (plan.version, PLAN_VERSION);
+        return Err(RuntimeError::plan(format!("it has version {found}, this build reads {own}")));
+    }
+    if plan.world_size == 0 || plan.ranks.len() != plan.world_size {
+        let reason = format!("{} ranks for a world of {}", plan.ranks.len(), plan.world_size);
+        return Err(RuntimeError::plan(reason));
+    }
+    for layout in &plan.layouts {
+        let size: usize = layout.hierarchy.iter().product();
+        if layout.sbp.0.len() != layout.hierarchy.len() || size != layout.ranks.len() {
+            return Err(RuntimeError::plan(format!(
+                "a layout of {} is not of its mesh",
+                layout.ty()
+            )));
+        }
+        let dims = layout.sbp.0.iter().filter_map(|sbp| match sbp {
+            graphc_ir::sbp::Sbp::Split(dim) => Some(*dim),
+            _ => None,
+        });
+        if dims.chain(layout.microbatch_dim).any(|dim| dim >= layout.shape.len()) {
+            return Err(RuntimeError::plan(format!(
+                "a layout splits a dim that {} lacks",
+                layout.ty()
+            )));
+        }
+    }
+    for program in &plan.programs {
+        check_program(program)?;
+    }
+    Ok(())
+}
+
+/// The machine takes register ids as they are.
+fn check_program(program: &Program) -> Result<(), RuntimeError> {
+    let registers = program.registers.len();
+    for actor in &program.actors {
+        let mut all = actor.inputs.iter().chain(&actor.outputs).chain(&actor.updates);
+        if all.any(|register| register.index() >= registers) {
+            let reason = format!("actor `{}` has a register that the program lacks", actor.name);
+            return Err(RuntimeError::plan(reason));
+        }
+    }
+    if program.streams.is_empty() {
+        return Err(RuntimeError::plan("a program has no stream"));
+    }
+    Ok(())
+}
+
+/// A rank that is loaded.
+struct Rank {
+    transport: Arc<dyn Transport>,
+    arena: Arc<Arena>,
+    part: RankPart,
+}
+
+impl Rank {
+    fn load(
+        plan: &Plan,
+        transport: Arc<dyn Transport>,
+        edges: &Edges,
+        variables: &mut Variables,
+    ) -> Result<Self, RuntimeError> {
+        let rank = transport.rank();
+        let program = program_of(plan, rank)?;
+        let resolver = Resolver::new(plan, program, edges, &transport)?;
+        let arena = Arena::new(program.arena_bytes);
+        let arena = Arc::new(arena.ok_or(RuntimeError::plan("an arena beyond all memory"))?);
+        variables.add(plan, rank, resolver.ports(), &arena)?;
+        let part = resolver.resolve()?;
+        Ok(Self { transport, arena, part })
+    }
+
+    fn start(
+        self,
+        plan: &Plan,
+        settings: Settings,
+        queue: usize,
+        seats: &mut Vec<Seat>,
+    ) -> Result<(), RuntimeError> {
+        let rank = self.transport.rank();
+        let program = program_of(plan, rank)?;
+        let pool = pool(rank, settings.threads)?;
+        let ears: Vec<_> = self.part.actors.iter().map(|_| unbounded()).collect();
+        let streams = self.part.actors.into_iter().zip(self.part.orders).enumerate();
+        for (stream, (actors, order)) in streams {
+            let (sender, jobs) = bounded(queue);
+            let others = ears.iter().enumerate().filter(|&(other, _)| other != stream);
+            let worker = Worker {
+                transport: Arc::clone(&self.transport),
+                arena: Arc::clone(&self.arena),
+                pool: pool.clone(),
+                settings,
+                machine: Machine::new(program, plan.microbatches.max(1)),
+                microbatches: plan.microbatches.max(1) as u64,
+                actors,
+                names: program.actors.iter().map(|actor| actor.name.clone()).collect(),
+                registers: program.registers.iter().map(|r| r.name.clone()).collect(),
+                order,
+                jobs,
+                tell: others.map(|(_, ear)| ear.0.clone()).collect(),
+                hear: ears[stream].1.clone(),
+                report: Report::default(),
+            };
+            let name = format!("rank {rank} stream {stream}");
+            let thread = std::thread::Builder::new().name(name).spawn(move || worker.run());
+            let fail = |e: std::io::Error| RuntimeError::Thread { rank, reason: e.to_string() };
+            let thread = Some(thread.map_err(fail)?);
+            seats.push(Seat { rank: rank as usize, jobs: Some(sender), thread });
+        }
+        Ok(())
+    }
+}
+
+fn program_of(plan: &Plan, rank: u32) -> Result<&Program, RuntimeError> {
+    let program = plan.programs.get(plan.ranks[rank as usize].program.index());
+    program.ok_or_else(|| RuntimeError::plan(format!("rank {rank} has no program")))
+}
+
+fn pool(rank: u32, threads: usize) -> Result<Option<Arc<rayon::ThreadPool>>, RuntimeError> {
+    if threads == 1 {
+        return Ok(None);
+    }
+    let name = move |index| format!("rank {rank} thread {index}");
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).thread_name(name).build();
+    pool.map(|pool| Some(Arc::new(pool)))
+        .map_err(|e| RuntimeError::Thread { rank, reason: e.to_string() })
+}

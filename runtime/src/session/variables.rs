@@ -1,0 +1,186 @@
+//! Variables in the arenas of their ranks.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use graphc_ir::ops::Init;
+use graphc_ir::plan::{Layout, Plan, RegisterKind, TensorKind};
+use graphc_ir::shard::Rect;
+use graphc_ir::types::{TensorType, strides};
+
+use crate::error::RuntimeError;
+use crate::global::GlobalTensor;
+use crate::memory::{Arena, Place};
+use crate::rectangles::{Move, fill_identity, masked};
+use crate::tensor::{HostTensor, TensorError, write_element};
+use crate::worker::Port;
+
+/// All variables of a plan.
+#[derive(Default)]
+pub(super) struct Variables {
+    by_name: BTreeMap<String, Entry>,
+}
+
+struct Entry {
+    role: TensorKind,
+    init: Init,
+    layout: Layout,
+    /// Where each rank of the layout keeps its shard, in that order once all are there.
+    shards: Vec<Shard>,
+}
+
+struct Shard {
+    rank: u32,
+    arena: Arc<Arena>,
+    place: Place,
+    rect: Rect,
+}
+
+impl Variables {
+    /// Adds the variables of one rank.
+    ///
+    /// # Errors
+    /// Where ranks do not agree on a variable's layout.
+    pub(super) fn add(
+        &mut self,
+        plan: &Plan,
+        rank: u32,
+        ports: &[Port],
+        arena: &Arc<Arena>,
+    ) -> Result<(), RuntimeError> {
+        let program = &plan.programs[plan.ranks[rank as usize].program.index()];
+        for (register, port) in program.registers.iter().zip(ports) {
+            let RegisterKind::Variable { name, init, role } = &register.kind else { continue };
+            let layout = &plan.layouts[register.layout as usize];
+            let entry = self.by_name.entry(name.clone()).or_insert_with(|| Entry {
+                role: *role,
+                init: init.clone(),
+                layout: layout.clone(),
+                shards: Vec::new(),
+            });
+            if entry.layout != *layout || entry.shards.iter().any(|shard| shard.rank == rank) {
+                let reason = format!("variable `{name}` lies in two layouts");
+                return Err(RuntimeError::plan(reason));
+            }
+            let (place, rect) = (port.span(), port.rect(0).clone());
+            entry.shards.push(Shard { rank, arena: Arc::clone(arena), place, rect });
+        }
+        Ok(())
+    }
+
+    /// Puts shards in the order of their layouts.
+    ///
+    /// # Errors
+    /// Where a rank of a layout has no shard.
+    pub(super) fn complete(&mut self) -> Result<(), RuntimeError> {
+        for (name, entry) in &mut self.by_name {
+            let order = &entry.layout.ranks;
+            let position = |shard: &Shard| order.iter().position(|&rank| rank == shard.rank);
+            entry.shards.sort_by_key(position);
+            if entry.shards.len() != order.len() {
+                let reason = format!("variable `{name}` has no register on some of its ranks");
+                return Err(RuntimeError::plan(reason));
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the first content of every variable.
+    ///
+    /// # Errors
+    /// Where a weight is missing or of another type.
+    pub(super) fn fill(
+        &self,
+        weights: &BTreeMap<String, HostTensor>,
+        seed: u64,
+    ) -> Result<(), RuntimeError> {
+        for (name, entry) in &self.by_name {
+            if entry.init == Init::Weights {
+                let ty = entry.layout.ty();
+                let missing = RuntimeError::WeightMissing { name: name.clone(), ty };
+                entry.write(name, weights.get(name).ok_or(missing)?)?;
+            }
+        }
+        // Random numbers are slow to draw: every rank draws its own at the same time.
+        let shards = self.by_name.iter().flat_map(|(n, e)| e.shards.iter().map(move |s| (n, e, s)));
+        let mut by_rank: BTreeMap<u32, Vec<_>> = BTreeMap::new();
+        shards.for_each(|shard| by_rank.entry(shard.2.rank).or_default().push(shard));
+        std::thread::scope(|scope| {
+            for shards in by_rank.into_values() {
+                scope.spawn(move || {
+                    shards.iter().for_each(|(name, entry, shard)| entry.draw(name, seed, shard));
+                });
+            }
+        });
+        Ok(())
+    }
+
+    pub(super) fn list(&self) -> BTreeMap<String, (TensorKind, TensorType)> {
+        let entry =
+            |(name, entry): (&String, &Entry)| (name.clone(), (entry.role, entry.layout.ty()));
+        self.by_name.iter().map(entry).collect()
+    }
+
+    /// The whole of a variable. No worker may be in a step.
+    pub(super) fn read(&self, name: &str) -> Result<HostTensor, RuntimeError> {
+        let entry = self.entry(name)?;
+        let shard = |shard: &Shard| {
+            let bytes = shard.arena.read(shard.place).to_vec();
+            HostTensor::new(entry.layout.dtype, shard.rect.extent.clone(), bytes)
+        };
+        let shards = entry.shards.iter().map(shard).collect::<Result<_, TensorError>>()?;
+        Ok(GlobalTensor::of_layout(entry.layout.clone(), shards)?.to_host()?)
+    }
+
+    /// Overwrites a variable. No worker may be in a step.
+    pub(super) fn write(&self, name: &str, value: &HostTensor) -> Result<(), RuntimeError> {
+        self.entry(name)?.write(name, value)
+    }
+
+    fn entry(&self, name: &str) -> Result<&Entry, RuntimeError> {
+        let unknown = || RuntimeError::VariableUnknown { name: name.to_owned() };
+        self.by_name.get(name).ok_or_else(unknown)
+    }
+}
+
+impl Entry {
+    fn write(&self, name: &str, value: &HostTensor) -> Result<(), RuntimeError> {
+        let expected = self.layout.ty();
+        if value.ty() != expected {
+            let (name, found) = (name.to_owned(), value.ty());
+            return Err(RuntimeError::VariableType { name, expected, found });
+        }
+        let whole = Rect::whole(&self.layout.shape);
+        for shard in &self.shards {
+            let target = shard.arena.write(shard.place);
+            match masked(&self.layout, shard.rank) {
+                Some(kind) => fill_identity(self.layout.dtype, kind, target),
+                None if target.is_empty() => {}
+                None => {
+                    let copy = Move::new(self.layout.dtype, &shard.rect, &whole, &shard.rect);
+                    copy.copy(value.bytes(), target);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Draws a shard's elements, each from its place in the whole; nothing where they come from a file.
+    fn draw(&self, name: &str, seed: u64, shard: &Shard) {
+        let (dtype, rect) = (self.layout.dtype, &shard.rect);
+        let target = shard.arena.write(shard.place);
+        if self.init == Init::Weights || target.is_empty() {
+            return;
+        }
+        if let Some(kind) = masked(&self.layout, shard.rank) {
+            return fill_identity(dtype, kind, target);
+        }
+        let (whole, own) = (strides(&self.layout.shape), strides(&rect.extent));
+        for (local, element) in target.chunks_exact_mut(dtype.size()).enumerate() {
+            let place = (0..own.len())
+                .map(|dim| (local / own[dim] % rect.extent[dim] + rect.origin[dim]) * whole[dim]);
+            let place = place.sum::<usize>() as u64;
+            write_element(dtype, self.init.element(name, seed, place).unwrap_or(0.0), element);
+        }
+    }
+}

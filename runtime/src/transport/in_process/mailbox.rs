@@ -1,0 +1,202 @@
+//! Exchanges in which a rank reads another's memory in place. The `unsafe` of this file lends slices to another thread
+//! for the time of one exchange: nobody returns from [`Group::exchange`] while a peer reads what it has offered.
+
+use std::cell::UnsafeCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use super::wait::{Sleeper, Wait};
+use super::{Group, Hub, TransportError};
+use crate::transport::Offer;
+
+const EMPTY: u32 = 0;
+const FULL: u32 = 1;
+const READING: u32 = 2;
+
+/// The mail of one group: a box for each (from, to).
+#[derive(Debug)]
+pub(super) struct Mail {
+    ranks: Vec<u32>,
+    boxes: Vec<Mailbox>,
+    sleepers: Vec<Sleeper>,
+    joined: Vec<AtomicBool>,
+}
+
+impl Mail {
+    pub(super) fn new(ranks: &[u32]) -> Self {
+        let n = ranks.len();
+        Self {
+            ranks: ranks.to_vec(),
+            boxes: (0..n * n).map(|_| Mailbox::default()).collect(),
+            sleepers: (0..n).map(|_| Sleeper::default()).collect(),
+            joined: (0..n).map(|_| AtomicBool::new(false)).collect(),
+        }
+    }
+
+    fn mailbox(&self, from: usize, to: usize) -> &Mailbox {
+        &self.boxes[from * self.ranks.len() + to]
+    }
+}
+
+/// What one rank shows another. On cache lines of its own, because two cores pass it to and fro.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Mailbox {
+    state: AtomicU32,
+    /// Written by the sender while `EMPTY`, read by the receiver while `READING`.
+    pieces: UnsafeCell<*const [&'static [u8]]>,
+}
+
+// SAFETY: the pointer passes from thread to thread with `state`, which says whose turn it is; what it points to are
+// shared slices of bytes, which the sender keeps alive (see `Mailbox::put`).
+unsafe impl Send for Mailbox {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Mailbox {}
+
+impl Default for Mailbox {
+    fn default() -> Self {
+        let nothing: &'static [&'static [u8]] = &[];
+        Self { state: AtomicU32::new(EMPTY), pieces: UnsafeCell::new(nothing) }
+    }
+}
+
+impl Mailbox {
+    /// Shows pieces to the receiver.
+    ///
+    /// # Safety
+    /// The box is empty, the caller is its only sender, and it calls [`Mailbox::withdraw`] before `pieces` end to live
+    /// or are written again.
+    unsafe fn put(&self, pieces: &[&[u8]]) {
+        // SAFETY: the lifetime is erased; that it holds is the caller's promise. While the box is empty nobody else
+        // touches the cell.
+        unsafe {
+            *self.pieces.get() =
+                std::mem::transmute::<*const [&[u8]], *const [&'static [u8]]>(pieces);
+        }
+        self.state.store(FULL, Ordering::Release);
+    }
+
+    /// Lets `read` read what is shown; the box is empty afterwards. `false` where nothing is shown.
+    fn take(&self, read: impl FnOnce(&[&[u8]])) -> bool {
+        let turn = self.state.compare_exchange(FULL, READING, Ordering::Acquire, Ordering::Relaxed);
+        if turn.is_err() {
+            return false;
+        }
+        let done = Done(self);
+        // SAFETY: the state was `FULL`, so the sender has written the cell and keeps the pieces alive until the state is
+        // `EMPTY` again, which `done` makes it when reading has ended, even by a panic.
+        read(unsafe { &**self.pieces.get() });
+        drop(done);
+        true
+    }
+
+    /// Takes back what was not read, and waits for a reader who has begun: reading never waits for anybody.
+    fn withdraw(&self) {
+        if self.is_empty() {
+            return; // nobody else fills it
+        }
+        let back =
+            || self.state.compare_exchange(FULL, EMPTY, Ordering::Acquire, Ordering::Acquire);
+        while back() == Err(READING) {
+            std::thread::yield_now();
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.state.load(Ordering::Acquire) == FULL
+    }
+
+    fn is_empty(&self) -> bool {
+        self.state.load(Ordering::Acquire) == EMPTY
+    }
+}
+
+struct Done<'a>(&'a Mailbox);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.state.store(EMPTY, Ordering::Release);
+    }
+}
+
+/// Withdraws everything that a rank has offered, however an exchange ends.
+struct Offered<'a> {
+    mail: &'a Mail,
+    position: usize,
+}
+
+impl Drop for Offered<'_> {
+    fn drop(&mut self) {
+        for to in 0..self.mail.ranks.len() {
+            self.mail.mailbox(self.position, to).withdraw();
+        }
+    }
+}
+
+/// One rank's end.
+pub(super) struct MailGroup {
+    hub: Arc<Hub>,
+    mail: Arc<Mail>,
+    position: usize,
+    tag: u32,
+}
+
+impl MailGroup {
+    /// The end of the rank at `position`; `None` where it is taken.
+    pub(super) fn join(hub: Arc<Hub>, mail: Arc<Mail>, position: usize, tag: u32) -> Option<Self> {
+        let taken = mail.joined[position].swap(true, Ordering::Relaxed);
+        (!taken).then_some(Self { hub, mail, position, tag })
+    }
+
+    fn wait(&self, peer: usize, what: &'static str) -> Wait<'_> {
+        let ranks = &self.mail.ranks;
+        Wait {
+            hub: &self.hub,
+            rank: ranks[self.position],
+            peer: ranks[peer],
+            sleeper: &self.mail.sleepers[self.position],
+            tag: self.tag,
+            what,
+        }
+    }
+}
+
+impl Group for MailGroup {
+    fn exchange(
+        &mut self,
+        pieces: &[&[u8]],
+        offers: &[Offer],
+        takes: &[usize],
+        read: &mut dyn FnMut(usize, &[&[u8]]),
+    ) -> Result<Duration, TransportError> {
+        let (mail, me) = (&*self.mail, self.position);
+        let mut waited = Duration::ZERO;
+        let offered = Offered { mail, position: me };
+        for offer in offers {
+            let mailbox = mail.mailbox(me, offer.peer);
+            assert!(mailbox.is_empty(), "one offer to each peer in an exchange");
+            // SAFETY: the box is empty, `&mut self` is the only end at this position (see `join`), and `offered` withdraws before `pieces`, a borrow that outlives this call, can end.
+            unsafe { mailbox.put(&pieces[offer.pieces.clone()]) };
+            mail.sleepers[offer.peer].wake();
+        }
+        for (index, &from) in takes.iter().enumerate() {
+            let mailbox = mail.mailbox(from, me);
+            loop {
+                waited += self.wait(from, "to join collective").until(|| mailbox.is_full())?;
+                // A peer that fails takes its offer back; then the next wait says so.
+                if mailbox.take(|pieces| read(index, pieces)) {
+                    break;
+                }
+            }
+            mail.sleepers[from].wake();
+        }
+        for offer in offers {
+            let mailbox = mail.mailbox(me, offer.peer);
+            waited +=
+                self.wait(offer.peer, "to read in collective").until(|| mailbox.is_empty())?;
+        }
+        drop(offered);
+        Ok(waited)
+    }
+}

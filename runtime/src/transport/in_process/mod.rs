@@ -1,0 +1,143 @@
+//! Ranks as threads of one process. An exchange shows the receiver the sender's memory; a channel is a ring of buffers
+//! that are used again and again. Nothing is allocated in steady state.
+
+mod mailbox;
+mod ring;
+mod wait;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use super::{Group, Receiver, Sender, Transport, TransportError};
+use crate::error::RuntimeError;
+use mailbox::{Mail, MailGroup};
+use ring::{Ring, RingReceiver, RingSender};
+
+/// How ranks of one process wait for each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// After this long a wait is an error.
+    pub timeout: Duration,
+    /// How long a wait keeps the core before it yields: worth it where every rank has a core.
+    pub spin: Duration,
+}
+
+/// What all ranks of a process share.
+#[derive(Debug)]
+pub struct Hub {
+    direct: bool,
+    patience: Patience,
+    over: AtomicBool,
+    reason: OnceLock<RuntimeError>,
+    endpoints: Mutex<Endpoints>,
+}
+
+/// Endpoints that one side has asked for, kept for the other.
+#[derive(Debug, Default)]
+struct Endpoints {
+    groups: BTreeMap<(u32, Vec<u32>), Arc<Mail>>,
+    rings: BTreeMap<(u32, u32, u32), Arc<Ring>>,
+}
+
+impl Hub {
+    /// A hub whose ranks read each other's memory in place.
+    pub fn new(patience: Patience) -> Arc<Self> {
+        Arc::new(Self::with(patience, true))
+    }
+
+    /// A hub whose ranks pack messages, as those of several processes must.
+    pub fn packed(patience: Patience) -> Arc<Self> {
+        Arc::new(Self::with(patience, false))
+    }
+
+    fn with(patience: Patience, direct: bool) -> Self {
+        let endpoints = Mutex::new(Endpoints::default());
+        Self { direct, patience, over: AtomicBool::new(false), reason: OnceLock::new(), endpoints }
+    }
+
+    /// The transport of one rank.
+    pub fn transport(self: &Arc<Self>, rank: u32) -> Arc<dyn Transport> {
+        Arc::new(InProcess { hub: Arc::clone(self), rank })
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+
+    fn ring(
+        &self,
+        tag: u32,
+        from: u32,
+        to: u32,
+        slots: usize,
+    ) -> Result<Arc<Ring>, TransportError> {
+        let mut endpoints = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = || Arc::new(Ring::new(slots));
+        let ring = endpoints.rings.entry((tag, from, to)).or_insert_with(new);
+        if ring.slots() == slots.max(1) {
+            return Ok(Arc::clone(ring));
+        }
+        let what = format!("the slots of channel {tag}");
+        Err(TransportError::Mismatch { rank: from, peer: to, what })
+    }
+}
+
+/// One rank of a process.
+#[derive(Debug)]
+struct InProcess {
+    hub: Arc<Hub>,
+    rank: u32,
+}
+
+impl Transport for InProcess {
+    fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    fn direct(&self) -> bool {
+        self.hub.direct
+    }
+
+    fn group(&self, tag: u32, ranks: &[u32]) -> Result<Box<dyn Group>, TransportError> {
+        let position = ranks.iter().position(|&rank| rank == self.rank);
+        let mismatch = |what| TransportError::Mismatch {
+            rank: self.rank,
+            peer: ranks.first().copied().unwrap_or(self.rank),
+            what,
+        };
+        let position = position.ok_or_else(|| mismatch(format!("who is of group {tag}")))?;
+        let mut endpoints = self.hub.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = || Arc::new(Mail::new(ranks));
+        let mail = endpoints.groups.entry((tag, ranks.to_vec())).or_insert_with(new);
+        let group = MailGroup::join(Arc::clone(&self.hub), Arc::clone(mail), position, tag);
+        let twice = || mismatch(format!("how often collective {tag} stands in the plan"));
+        Ok(Box::new(group.ok_or_else(twice)?))
+    }
+
+    fn sender(&self, tag: u32, to: u32, slots: usize) -> Result<Box<dyn Sender>, TransportError> {
+        let ring = self.hub.ring(tag, self.rank, to, slots)?;
+        Ok(Box::new(RingSender::new(Arc::clone(&self.hub), ring, tag, (self.rank, to))))
+    }
+
+    fn receiver(
+        &self,
+        tag: u32,
+        from: u32,
+        slots: usize,
+    ) -> Result<Box<dyn Receiver>, TransportError> {
+        let ring = self.hub.ring(tag, from, self.rank, slots)?;
+        Ok(Box::new(RingReceiver::new(Arc::clone(&self.hub), ring, tag, (from, self.rank))))
+    }
+
+    fn end(&self, reason: RuntimeError) {
+        // The first reason stays; where one is there already the job is over anyway.
+        let _ = self.hub.reason.set(reason);
+        self.hub.over.store(true, Ordering::SeqCst);
+    }
+
+    fn ended(&self) -> Option<RuntimeError> {
+        self.hub.is_over().then(|| self.hub.reason.get().cloned()).flatten()
+    }
+}

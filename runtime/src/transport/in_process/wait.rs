@@ -1,0 +1,109 @@
+//! Waiting for another thread: spin while an answer is a matter of nanoseconds, then let others have the core, then
+//! sleep.
+
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::{Mutex, PoisonError};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+use super::{Hub, TransportError};
+
+/// How often a wait yields before it sleeps.
+const YIELDS: u32 = 64;
+/// How long a sleep lasts at most: the job's end wakes nobody, sleepers look for it.
+const NAP: Duration = Duration::from_millis(20);
+
+/// Where a thread sleeps until another changes what it waits for.
+#[derive(Debug, Default)]
+pub(super) struct Sleeper {
+    asleep: AtomicBool,
+    thread: Mutex<Option<Thread>>,
+}
+
+impl Sleeper {
+    /// To be called after each change of what the sleeper may wait for.
+    #[inline]
+    pub(super) fn wake(&self) {
+        // Either this fence comes before the sleeper's, and it sees the change before it sleeps, or after, and this
+        // thread sees that it sleeps.
+        fence(Ordering::SeqCst);
+        if self.asleep.load(Ordering::Relaxed) {
+            self.rouse();
+        }
+    }
+
+    #[cold]
+    fn rouse(&self) {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(thread) = thread {
+            thread.unpark();
+        }
+    }
+
+    fn nap(&self, ready: &impl Fn() -> bool) {
+        *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(std::thread::current());
+        self.asleep.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        if !ready() {
+            std::thread::park_timeout(NAP);
+        }
+        self.asleep.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Who waits for whom, for what.
+#[derive(Clone, Copy)]
+pub(super) struct Wait<'a> {
+    pub(super) hub: &'a Hub,
+    pub(super) rank: u32,
+    pub(super) peer: u32,
+    pub(super) sleeper: &'a Sleeper,
+    pub(super) tag: u32,
+    /// e.g. `to join collective`.
+    pub(super) what: &'static str,
+}
+
+impl Wait<'_> {
+    /// Waits until `ready`; returns for how long.
+    #[inline]
+    pub(super) fn until(self, ready: impl Fn() -> bool) -> Result<Duration, TransportError> {
+        if ready() { Ok(Duration::ZERO) } else { self.patiently(&ready) }
+    }
+
+    #[cold]
+    fn patiently(self, ready: &impl Fn() -> bool) -> Result<Duration, TransportError> {
+        let begun = Instant::now();
+        let mut turns = 0;
+        loop {
+            // Reading the clock costs as much as some looks.
+            for _ in 0..8 {
+                if ready() {
+                    return Ok(begun.elapsed());
+                }
+                std::hint::spin_loop();
+            }
+            if self.hub.is_over() {
+                return Err(TransportError::Ended);
+            }
+            let waited = begun.elapsed();
+            if waited < self.hub.patience.spin {
+                continue;
+            }
+            if waited > self.hub.patience.timeout {
+                return Err(self.timeout(waited));
+            }
+            turns += 1;
+            if turns < YIELDS {
+                std::thread::yield_now();
+            } else {
+                self.sleeper.nap(ready);
+            }
+        }
+    }
+
+    fn timeout(self, waited: Duration) -> TransportError {
+        let what = format!("{} {}", self.what, self.tag);
+        let seconds = waited.as_secs_f64();
+        TransportError::Timeout { rank: self.rank, peer: self.peer, what, seconds }
+    }
+}

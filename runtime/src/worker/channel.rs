@@ -1,0 +1,160 @@
+//! Sending and receiving through channels.
+
+use std::time::Duration;
+
+use graphc_ir::plan::{Channel, Plan};
+use graphc_ir::sbp::ReduceKind;
+use graphc_ir::shard::Rect;
+
+use super::port::{Port, Turn};
+use crate::error::RuntimeError;
+use crate::memory::Arena;
+use crate::rectangles::{Contribution, Move, contributions, fill_identity, masked};
+use crate::transport::{Receiver, Sender, Transport, TransportError};
+
+/// A rank's sends of one channel.
+pub(crate) struct SendWork {
+    input: Port,
+    peers: Vec<SendTo>,
+}
+
+struct SendTo {
+    sender: Box<dyn Sender>,
+    /// Per microbatch, or one for all: bytes of the message and how it is packed.
+    messages: Vec<(usize, Move)>,
+}
+
+/// A rank's receives of one channel.
+pub(crate) struct ReceiveWork {
+    output: Port,
+    /// What the output holds where this rank's part of a partial layout is the identity.
+    identity: Option<ReduceKind>,
+    peers: Vec<ReceiveFrom>,
+}
+
+struct ReceiveFrom {
+    receiver: Box<dyn Receiver>,
+    combine: Option<ReduceKind>,
+    messages: Vec<Move>,
+}
+
+/// What is the same for both ends of a channel.
+pub(crate) struct Ends<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) channel: &'a Channel,
+    pub(crate) tag: u32,
+    pub(crate) transport: &'a dyn Transport,
+}
+
+impl Ends<'_> {
+    /// What `to` gets, in the order in which it is combined.
+    fn contributions(&self, to: u32, microbatch: usize) -> Result<Vec<Contribution>, RuntimeError> {
+        let layout = |index: u32| {
+            self.plan.layouts.get(index as usize).ok_or(RuntimeError::plan("a missing layout"))
+        };
+        let (from, target) = (layout(self.channel.from)?, layout(self.channel.to)?);
+        contributions(from, target, to, microbatch, self.plan.microbatches.max(1))
+            .map_err(|reason| self.fail(&reason))
+    }
+
+    fn fail(&self, reason: &str) -> RuntimeError {
+        RuntimeError::plan(format!("channel of `{}`: {reason}", self.channel.tensor))
+    }
+
+    fn receivers(&self) -> &[u32] {
+        self.plan.layouts.get(self.channel.to as usize).map_or(&[], |layout| &layout.ranks)
+    }
+
+    fn variants(&self) -> usize {
+        let layouts = [self.channel.from, self.channel.to];
+        let cut = |&index: &u32| {
+            let layout = self.plan.layouts.get(index as usize);
+            layout.is_some_and(|layout| layout.microbatch_dim.is_some())
+        };
+        if layouts.iter().any(cut) { self.plan.microbatches.max(1) } else { 1 }
+    }
+
+    fn slots(&self) -> usize {
+        self.channel.slots.max(1) as usize
+    }
+}
+
+impl SendWork {
+    pub(crate) fn new(ends: &Ends<'_>, input: Port) -> Result<Self, RuntimeError> {
+        let me = ends.transport.rank();
+        let mut peers = Vec::new();
+        for &to in ends.receivers() {
+            let mut messages = Vec::new();
+            for microbatch in 0..ends.variants() {
+                let all = ends.contributions(to, microbatch)?;
+                let mine = all.iter().find(|part| part.source == me);
+                let message = |part: &Contribution| {
+                    let bytes = part.part.elements() * input.dtype.size();
+                    (bytes, Move::pack(input.dtype, &part.part, input.rect(microbatch), 0))
+                };
+                messages.extend(mine.map(message));
+            }
+            if messages.is_empty() {
+                continue;
+            }
+            if messages.len() != ends.variants() {
+                return Err(ends.fail("a rank sends in some microbatches only"));
+            }
+            let sender = ends.transport.sender(ends.tag, to, ends.slots());
+            peers.push(SendTo { sender: sender.map_err(|e| ends.fail(&e.to_string()))?, messages });
+        }
+        Ok(Self { input, peers })
+    }
+
+    pub(crate) fn run(&mut self, arena: &Arena, turn: Turn) -> Result<Duration, TransportError> {
+        let content = arena.read(self.input.place(turn));
+        let mut waited = Duration::ZERO;
+        for peer in &mut self.peers {
+            let (bytes, pack) = &peer.messages[turn.microbatch % peer.messages.len()];
+            waited += peer.sender.send(*bytes, &mut |message| pack.copy(content, message))?;
+        }
+        Ok(waited)
+    }
+}
+
+impl ReceiveWork {
+    pub(crate) fn new(ends: &Ends<'_>, output: Port) -> Result<Self, RuntimeError> {
+        let me = ends.transport.rank();
+        let layout = ends.plan.layouts.get(ends.channel.to as usize);
+        let identity = layout.and_then(|layout| masked(layout, me));
+        let first = ends.contributions(me, 0)?;
+        let mut peers = Vec::new();
+        for part in &first {
+            let receiver = ends.transport.receiver(ends.tag, part.source, ends.slots());
+            let receiver = receiver.map_err(|e| ends.fail(&e.to_string()))?;
+            peers.push(ReceiveFrom { receiver, combine: part.combine, messages: Vec::new() });
+        }
+        for microbatch in 0..ends.variants() {
+            let parts = ends.contributions(me, microbatch)?;
+            let same = |(a, b): (&Contribution, &Contribution)| a.source == b.source;
+            if parts.len() != first.len() || !parts.iter().zip(&first).all(same) {
+                return Err(ends.fail("a rank sends in some microbatches only"));
+            }
+            for (peer, part) in peers.iter_mut().zip(parts) {
+                let target: &Rect = output.rect(microbatch);
+                peer.messages.push(Move::unpack(output.dtype, &part.part, target, 0));
+            }
+        }
+        Ok(Self { output, identity, peers })
+    }
+
+    pub(crate) fn run(&mut self, arena: &Arena, turn: Turn) -> Result<Duration, TransportError> {
+        let content = arena.write(self.output.place(turn));
+        if let Some(kind) = self.identity {
+            fill_identity(self.output.dtype, kind, content);
+        }
+        let mut waited = Duration::ZERO;
+        for peer in &mut self.peers {
+            let unpack = &peer.messages[turn.microbatch % peer.messages.len()];
+            let combine = peer.combine;
+            let mut read = |message: &[u8]| unpack.apply(combine, message, content);
+            waited += peer.receiver.receive(&mut read)?;
+        }
+        Ok(waited)
+    }
+}

@@ -1,0 +1,131 @@
+//! A register as an actor uses it.
+
+use graphc_ir::plan::{Layout, Plan, Rate, Register, RegisterKind};
+use graphc_ir::shard::Rect;
+use graphc_ir::types::DType;
+
+use crate::error::RuntimeError;
+use crate::memory::{ALIGNMENT, Place, Shape};
+
+/// When an action takes place.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turn {
+    /// The step, counted from the session's first.
+    pub(crate) step: u64,
+    pub(crate) microbatch: usize,
+    pub(crate) microbatches: u64,
+}
+
+/// A register of one rank: where each of its contents lies in the arena and in the whole tensor.
+#[derive(Clone, Debug)]
+pub(crate) struct Port {
+    pub(crate) dtype: DType,
+    global: Vec<usize>,
+    /// One per microbatch, or one for all.
+    rects: Vec<Rect>,
+    offset: usize,
+    slot_bytes: usize,
+    slots: u64,
+    bytes: usize,
+    rate: Rate,
+}
+
+impl Port {
+    /// The register as `rank` has it.
+    ///
+    /// # Errors
+    /// Where it does not fit its layout or the arena.
+    pub(crate) fn new(
+        plan: &Plan,
+        register: &Register,
+        rank: u32,
+        arena: u64,
+    ) -> Result<Self, RuntimeError> {
+        let fail = |reason: &str| {
+            RuntimeError::plan(format!("register `{}` of rank {rank} {reason}", register.name))
+        };
+        let layout = plan.layouts.get(register.layout as usize).ok_or(fail("has no layout"))?;
+        let rects = rects(layout, rank, plan.microbatches).ok_or(fail("is not of its layout"))?;
+        if rects.iter().any(|rect| rect.extent != register.shape) {
+            return Err(fail("has another shape than its layout"));
+        }
+        let bytes = register.shape.iter().product::<usize>() * layout.dtype.size();
+        let slots = u64::from(register.slots.max(1));
+        let aligned =
+            [register.offset, register.slot_bytes].map(|n| n % ALIGNMENT as u64) == [0; 2];
+        let end = (slots - 1)
+            .checked_mul(register.slot_bytes)
+            .and_then(|last| last.checked_add(register.offset))
+            .and_then(|last| last.checked_add(bytes as u64));
+        if !aligned
+            || end.is_none_or(|end| end > arena)
+            || slots > 1 && register.slot_bytes < bytes as u64
+        {
+            return Err(fail("does not fit into the arena"));
+        }
+        Ok(Self {
+            dtype: layout.dtype,
+            global: layout.shape.clone(),
+            rects,
+            offset: register.offset as usize,
+            slot_bytes: register.slot_bytes as usize,
+            slots: if matches!(register.kind, RegisterKind::Activation) { slots } else { 1 },
+            bytes,
+            rate: register.rate,
+        })
+    }
+
+    /// Where the content that an action reads or makes lies.
+    #[inline]
+    pub(crate) fn place(&self, turn: Turn) -> Place {
+        if self.slots == 1 {
+            return Place { offset: self.offset, bytes: self.bytes };
+        }
+        let content = match self.rate {
+            Rate::Step => turn.step,
+            Rate::Microbatch => turn.step * turn.microbatches + turn.microbatch as u64,
+        };
+        let slot = (content % self.slots) as usize;
+        Place { offset: self.offset + slot * self.slot_bytes, bytes: self.bytes }
+    }
+
+    /// All bytes of the register, from its first slot to its last.
+    pub(crate) fn span(&self) -> Place {
+        let bytes = (self.slots as usize - 1) * self.slot_bytes + self.bytes;
+        Place { offset: self.offset, bytes }
+    }
+
+    /// The part of the whole tensor.
+    #[inline]
+    pub(crate) fn rect(&self, microbatch: usize) -> &Rect {
+        &self.rects[if self.rects.len() == 1 { 0 } else { microbatch }]
+    }
+
+    /// How many different rectangles it has: one per microbatch, or one.
+    pub(crate) fn variants(&self) -> usize {
+        self.rects.len()
+    }
+
+    /// What a kernel is told.
+    #[inline]
+    pub(crate) fn shape(&self, microbatch: usize) -> Shape<'_> {
+        let rect = self.rect(microbatch);
+        Shape {
+            dtype: self.dtype,
+            extent: &rect.extent,
+            global: &self.global,
+            origin: &rect.origin,
+        }
+    }
+
+    /// The shape of the whole tensor.
+    pub(crate) fn global(&self) -> &[usize] {
+        &self.global
+    }
+}
+
+/// The rectangle of each microbatch, or one where all have the same.
+fn rects(layout: &Layout, rank: u32, microbatches: usize) -> Option<Vec<Rect>> {
+    let variants = if layout.microbatch_dim.is_some() { microbatches.max(1) } else { 1 };
+    (0..variants).map(|microbatch| layout.rect(rank, microbatch, microbatches.max(1))).collect()
+}

@@ -1,0 +1,255 @@
+//! The loop of one worker.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use graphc_ir::ids::ActorId;
+use graphc_ir::machine::{ActionId, Blocked, Machine};
+use graphc_kernels::{KernelContext, Scratch};
+
+use super::actor::{Bench, Work};
+use super::port::Turn;
+use super::report::Report;
+use super::step::StepState;
+use crate::error::{Cause, Failure, RuntimeError};
+use crate::memory::Arena;
+use crate::transport::{Transport, TransportError};
+
+/// What a session asks of a worker.
+pub(crate) enum Job {
+    /// Run a step.
+    Step(Arc<StepState>),
+    /// Say what was measured so far.
+    Report(Sender<Report>),
+}
+
+/// How a session runs its workers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    pub(crate) seed: u64,
+    pub(crate) threads: usize,
+    pub(crate) timeout: Duration,
+    pub(crate) first_step: u64,
+    pub(crate) shuffle_delays: Option<u64>,
+}
+
+/// One worker: a stream of a rank.
+pub(crate) struct Worker {
+    pub(crate) transport: Arc<dyn Transport>,
+    pub(crate) arena: Arc<Arena>,
+    pub(crate) pool: Option<Arc<rayon::ThreadPool>>,
+    pub(crate) settings: Settings,
+    pub(crate) machine: Machine,
+    pub(crate) microbatches: u64,
+    /// Actors of this stream; none at the ids of others.
+    pub(crate) actors: Vec<Option<Work>>,
+    pub(crate) names: Vec<String>,
+    pub(crate) registers: Vec<String>,
+    /// (actor, microbatch) of a step, in order.
+    pub(crate) order: Vec<(u32, u32)>,
+    pub(crate) jobs: Receiver<Job>,
+    /// To the other workers of the rank: what has finished here.
+    pub(crate) tell: Vec<Sender<ActionId>>,
+    /// What has finished there; nobody tells anything where the rank has one worker.
+    pub(crate) hear: Receiver<ActionId>,
+    pub(crate) report: Report,
+}
+
+/// Where a worker is, for the account of a panic.
+#[derive(Clone, Copy)]
+struct Here {
+    action: Option<ActionId>,
+}
+
+impl Worker {
+    /// Executes jobs until the session hangs up.
+    pub(crate) fn run(mut self) {
+        let (arena, pool) = (Arc::clone(&self.arena), self.pool.take());
+        let mut scratch = Scratch::new();
+        let cx = KernelContext {
+            seed: self.settings.seed,
+            step: self.settings.first_step,
+            threads: self.settings.threads,
+            pool: pool.as_deref(),
+            scratch: &mut scratch,
+        };
+        let (views, results, pieces) = (Vec::new(), Vec::new(), Vec::new());
+        let mut bench = Bench { arena: &arena, cx, views, results, pieces };
+        let jobs = self.jobs.clone();
+        for job in &jobs {
+            match job {
+                Job::Step(step) => {
+                    let result = self.guarded(&mut bench, &step);
+                    step.finish(result);
+                }
+                Job::Report(to) => {
+                    // Where the session is gone nobody wants it.
+                    let _ = to.send(self.measured());
+                }
+            }
+        }
+    }
+
+    /// A step; a failure, even a panic, ends the job on all ranks.
+    fn guarded(&mut self, bench: &mut Bench<'_>, step: &StepState) -> Result<(), RuntimeError> {
+        if let Some(ended) = self.transport.ended() {
+            return Err(ended);
+        }
+        let mut here = Here { action: None };
+        let run = AssertUnwindSafe(|| self.step(bench, step, &mut here));
+        let result = catch_unwind(run).unwrap_or_else(|panic| Err(Cause::Panic(text(&*panic))));
+        let Err(cause) = result else { return Ok(()) };
+        if cause != Cause::Transport(TransportError::Ended) {
+            self.transport.end(self.failure(here.action, step, cause).into());
+        }
+        Err(self.transport.ended().unwrap_or(RuntimeError::ShutDown))
+    }
+
+    fn step(
+        &mut self,
+        bench: &mut Bench<'_>,
+        step: &StepState,
+        here: &mut Here,
+    ) -> Result<(), Cause> {
+        self.listen();
+        bench.cx.step = self.settings.first_step + step.index;
+        let begun = Instant::now();
+        let mut last = begun;
+        for index in 0..self.order.len() {
+            let (actor, microbatch) = self.order[index];
+            let action = ActionId { actor: ActorId(actor), step: step.index, microbatch };
+            here.action = Some(action);
+            if let Some(blocked) = self.machine.blocked(action) {
+                self.unblock(action, blocked)?;
+                last = self.waited_since(last);
+            }
+            if let Some(seed) = self.settings.shuffle_delays {
+                std::thread::sleep(delay(seed, self.transport.rank(), action));
+                last = Instant::now();
+            }
+            let turn = Turn {
+                step: step.index,
+                microbatch: microbatch as usize,
+                microbatches: self.microbatches,
+            };
+            let Some(work) = &mut self.actors[actor as usize] else { continue };
+            let waited = work.run(bench, turn, step)?;
+            let now = Instant::now();
+            let busy = (now - last).saturating_sub(waited);
+            last = now;
+            self.report.waiting += waited;
+            match work.is_kernel() {
+                true => self.report.kernels += busy,
+                false => self.report.communication += busy,
+            }
+            self.finish(action);
+        }
+        self.report.actions += self.order.len() as u64;
+        self.report.steps += last - begun;
+        Ok(())
+    }
+
+    fn waited_since(&mut self, since: Instant) -> Instant {
+        let now = Instant::now();
+        self.report.waiting += now - since;
+        now
+    }
+
+    fn finish(&mut self, action: ActionId) {
+        self.machine.finish(action);
+        for other in &self.tell {
+            // A worker that is gone has failed, which its end of the job says.
+            let _ = other.send(action);
+        }
+    }
+
+    /// Counts what other workers of the rank have finished meanwhile.
+    fn listen(&mut self) {
+        for action in self.hear.try_iter() {
+            self.machine.finish(action);
+        }
+    }
+
+    /// Waits until an action may begin: another worker of the rank has to finish something first.
+    #[cold]
+    fn unblock(&mut self, action: ActionId, mut blocked: Blocked) -> Result<(), Cause> {
+        let begun = Instant::now();
+        loop {
+            if self.tell.is_empty() {
+                return Err(Cause::Blocked(self.describe(blocked)));
+            }
+            match self.hear.recv_timeout(Duration::from_millis(20)) {
+                Ok(finished) => self.machine.finish(finished),
+                Err(RecvTimeoutError::Disconnected) => return Err(TransportError::Ended.into()),
+                Err(RecvTimeoutError::Timeout) if self.transport.ended().is_some() => {
+                    return Err(TransportError::Ended.into());
+                }
+                Err(RecvTimeoutError::Timeout) if begun.elapsed() > self.settings.timeout => {
+                    let seconds = begun.elapsed().as_secs_f64();
+                    let what = self.describe(blocked);
+                    return Err(Cause::Blocked(format!("{what}, since {seconds:.1} s")));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            self.listen();
+            match self.machine.blocked(action) {
+                None => return Ok(()),
+                Some(still) => blocked = still,
+            }
+        }
+    }
+
+    fn describe(&self, blocked: Blocked) -> String {
+        let actor = |id: ActorId| self.names.get(id.index()).map_or("nobody", String::as_str);
+        match blocked {
+            Blocked::Empty { register, producer } => {
+                let producer = producer.map_or("nobody", actor);
+                let name = &self.registers[register.index()];
+                format!("`{name}` is empty: {producer} has not filled it")
+            }
+            Blocked::Full { register, reader } => {
+                let (name, reader) = (&self.registers[register.index()], actor(reader));
+                format!("`{name}` is full: {reader} has not read it")
+            }
+        }
+    }
+
+    fn failure(&self, action: Option<ActionId>, step: &StepState, cause: Cause) -> Failure {
+        let name = |action: ActionId| {
+            let name = &self.names[action.actor.index()];
+            match self.microbatches {
+                1 => name.clone(),
+                _ => format!("{name} (microbatch {})", action.microbatch),
+            }
+        };
+        Failure {
+            rank: self.transport.rank(),
+            step: self.settings.first_step + step.index,
+            actor: action.map_or("no actor".to_owned(), name),
+            cause,
+        }
+    }
+
+    fn measured(&mut self) -> Report {
+        self.listen();
+        let registers = (0..self.registers.len()).map(graphc_ir::ids::RegisterId::new);
+        self.report.high_water = registers.map(|r| self.machine.high_water(r)).collect();
+        self.report.clone()
+    }
+}
+
+fn text(panic: &(dyn std::any::Any + Send)) -> String {
+    let message = panic.downcast_ref::<String>().cloned();
+    let literal = || panic.downcast_ref::<&str>().map(|&text| text.to_owned());
+    message.or_else(literal).unwrap_or_else(|| "a panic without a message".to_owned())
+}
+
+/// Up to a quarter of a millisecond, by rank and action; none for half of all actions.
+fn delay(seed: u64, rank: u32, action: ActionId) -> Duration {
+    let stream = graphc_ir::random::Stream { seed, key: u64::from(rank), step: action.step };
+    let element = u64::from(action.actor.0) << 32 | u64::from(action.microbatch);
+    let [coin, length, ..] = stream.words(element);
+    if coin & 1 == 0 { Duration::ZERO } else { Duration::from_nanos(u64::from(length >> 14)) }
+}

@@ -1,0 +1,72 @@
+//! A step that is under way.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
+
+use crate::error::RuntimeError;
+use crate::tensor::HostTensor;
+
+/// What the workers of all ranks and who waits for them share of a step.
+#[derive(Debug)]
+pub(crate) struct StepState {
+    /// Counted from the session's first.
+    pub(crate) index: u64,
+    /// In the order of the plan's inputs.
+    pub(crate) feeds: Vec<HostTensor>,
+    /// In the order of the plan's outputs; each rank writes its part.
+    pub(crate) outputs: Vec<Mutex<HostTensor>>,
+    /// Workers that are not done yet.
+    remaining: AtomicUsize,
+    failed: OnceLock<RuntimeError>,
+    done: Mutex<bool>,
+    wake: Condvar,
+}
+
+/// How often a wait yields before it sleeps.
+const YIELDS: usize = 200;
+
+impl StepState {
+    pub(crate) fn new(
+        index: u64,
+        feeds: Vec<HostTensor>,
+        outputs: Vec<HostTensor>,
+        workers: usize,
+    ) -> Self {
+        Self {
+            index,
+            feeds,
+            outputs: outputs.into_iter().map(Mutex::new).collect(),
+            remaining: AtomicUsize::new(workers),
+            failed: OnceLock::new(),
+            done: Mutex::new(workers == 0),
+            wake: Condvar::new(),
+        }
+    }
+
+    /// A worker is done with the step, with or without success.
+    pub(crate) fn finish(&self, result: Result<(), RuntimeError>) {
+        if let Err(error) = result {
+            // Of several workers that fail the first one says why.
+            let _ = self.failed.set(error);
+        }
+        if self.remaining.fetch_sub(1, Ordering::AcqRel) == 1 {
+            *self.done.lock().unwrap_or_else(PoisonError::into_inner) = true;
+            self.wake.notify_all();
+        }
+    }
+
+    /// Waits until all workers are done.
+    pub(crate) fn wait(&self) -> Result<(), RuntimeError> {
+        for _ in 0..YIELDS {
+            if self.remaining.load(Ordering::Acquire) == 0 {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
+        while !*done {
+            done = self.wake.wait(done).unwrap_or_else(PoisonError::into_inner);
+        }
+        self.failed.get().map_or(Ok(()), |error| Err(error.clone()))
+    }
+}
