@@ -17,6 +17,7 @@ use super::weights::{WeightTensor, Weights};
 use super::{ImportError, ImportOptions, Imported, Symbols};
 
 mod elementwise;
+mod gather;
 mod known;
 mod linear;
 mod lower;
@@ -65,7 +66,7 @@ pub fn import_onnx(
             trained.insert(name.clone());
         }
     }
-    let mut lowering = Lowering::new(name(graph), opset(&model)?, base_dir, tensors, trained);
+    let mut lowering = Lowering::new(opset(&model)?, base_dir, tensors, trained);
     inputs(&mut lowering, graph, dims, &symbols)?;
     for index in order {
         lowering.node(&graph.node[index])?;
@@ -110,11 +111,6 @@ fn decode(bytes: &[u8]) -> Result<(ModelProto, wire::Kinds), ImportError> {
 fn graph(model: &ModelProto) -> Result<&GraphProto, ImportError> {
     let (place, reason) = ("the model".into(), "it holds no graph".into());
     model.graph.as_ref().ok_or(ImportError::Corrupt { place, reason })
-}
-
-/// The graph's name is not decoded by rten-onnx; what matters to users is that it is always the same.
-fn name(_graph: &GraphProto) -> String {
-    "model".into()
 }
 
 /// The version of the standard operators.

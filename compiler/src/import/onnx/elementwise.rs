@@ -290,19 +290,21 @@ fn halves(cx: &mut Lowering, x: &Val) -> Res<(Val, Val)> {
 }
 
 /// The kinds of exponential linear units.
-pub(super) enum Elu {
+pub(super) enum Exponential {
     Elu,
     Selu,
     Celu,
 }
 
 /// gamma (max(x, 0) + alpha (exp(min(x, 0) / beta) - 1))
-pub(super) fn elu(cx: &mut Lowering, call: Call<'_>, kind: Elu) -> Res<Vec<Val>> {
+pub(super) fn elu(cx: &mut Lowering, call: Call<'_>, kind: Exponential) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
     let (alpha, beta, gamma) = match kind {
-        Elu::Elu => (call.float("alpha", 1.0)?, 1.0, 1.0),
-        Elu::Selu => (call.float("alpha", 1.673_263_2)?, 1.0, call.float("gamma", 1.050_701)?),
-        Elu::Celu => (call.float("alpha", 1.0)?, call.float("alpha", 1.0)?, 1.0),
+        Exponential::Elu => (call.float("alpha", 1.0)?, 1.0, 1.0),
+        Exponential::Selu => {
+            (call.float("alpha", 1.673_263_2)?, 1.0, call.float("gamma", 1.050_701)?)
+        }
+        Exponential::Celu => (call.float("alpha", 1.0)?, call.float("alpha", 1.0)?, 1.0),
     };
     let (above, below) = halves(cx, &x)?;
     let mut curve = below;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use graphc_ir::graph::{Graph, Source};
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
-use graphc_ir::ops::{Constant, Full, Init, Input, Variable};
+use graphc_ir::ops::{Cast, Constant, Full, Init, Input, Variable};
 use graphc_ir::scalar::Scalar;
 use graphc_ir::text::nearest;
 use graphc_ir::types::{DType, TensorType};
@@ -19,6 +19,9 @@ use super::node::{Call, Problem, Res, fail};
 use super::{derived, ops};
 use crate::import::ImportError;
 use crate::import::weights::WeightTensor;
+
+/// As many elements a value may have that is read during import, a shape say.
+const MOST_READ: usize = 1 << 16;
 
 /// What a name of the model stands for.
 #[derive(Clone, Debug)]
@@ -51,7 +54,6 @@ pub(super) struct Lowering {
 
 impl Lowering {
     pub fn new(
-        name: String,
         opset: i64,
         base_dir: &Path,
         tensors: BTreeMap<String, WeightTensor>,
@@ -59,7 +61,8 @@ impl Lowering {
     ) -> Self {
         let weights = tensors.keys().map(|name| (name.clone(), Val::Weight(name.clone())));
         Self {
-            graph: Graph::new(name),
+            // rten-onnx does not decode the graph's name.
+            graph: Graph::new("model"),
             warnings: Vec::new(),
             base_dir: base_dir.into(),
             opset,
@@ -186,6 +189,9 @@ impl Lowering {
 
     /// A value that must be known, such as a shape; `what` is for the error.
     pub fn known(&self, value: &Val, what: &str) -> Res<Known> {
+        if self.ty(value)?.elements() > MOST_READ {
+            return fail(format!("{what} has too many elements"));
+        }
         match value {
             Val::Known(known) => Ok(known.clone()),
             Val::Weight(name) => match self.tensors.get(name) {
@@ -242,6 +248,7 @@ impl Lowering {
     pub fn apply_all(&mut self, op: Op, operands: &[Val]) -> Res<Vec<Val>> {
         let known: Option<Vec<Known>> = operands.iter().map(|value| self.foldable(value)).collect();
         if let Some(results) = known.map(|known| fold(&op, &known)).transpose()?.flatten() {
+            results.iter().try_for_each(|known| bounded(&known.ty))?;
             return Ok(results.into_iter().map(Val::Known).collect());
         }
         let ids = operands.iter().map(|value| self.id(value)).collect::<Res<Vec<_>>>()?;
@@ -256,13 +263,7 @@ impl Lowering {
     fn push(&mut self, op: Op, operands: Vec<ValueId>) -> Res<Vec<ValueId>> {
         let id = self.graph.push(op, operands, self.source.clone())?;
         let results = self.graph.node(id).results.clone();
-        for &result in &results {
-            let ty = &self.graph.value(result).ty;
-            let elements = ty.shape.iter().try_fold(1usize, |n, &extent| n.checked_mul(extent));
-            if elements.is_none_or(|elements| elements >= 1 << 48) {
-                return fail(format!("its result {ty} has too many elements"));
-            }
-        }
+        results.iter().try_for_each(|&result| bounded(&self.graph.value(result).ty))?;
         Ok(results)
     }
 
@@ -362,7 +363,16 @@ impl Lowering {
         if self.ty(value)?.dtype == dtype {
             return Ok(value.clone());
         }
-        self.apply(Op::Cast(graphc_ir::ops::Cast { dtype }), &[value.clone()])
+        self.apply(Op::Cast(Cast { dtype }), std::slice::from_ref(value))
+    }
+}
+
+/// No tensor is so large that later sums and products of extents overflow.
+fn bounded(ty: &TensorType) -> Res<()> {
+    let elements = ty.shape.iter().try_fold(1usize, |n, &extent| n.checked_mul(extent.max(1)));
+    match elements.filter(|&elements| elements < 1 << 48) {
+        Some(_) => Ok(()),
+        None => fail(format!("its result {ty} has too many elements")),
     }
 }
 

@@ -1,10 +1,8 @@
 //! Ops that move or repeat elements, or are about shapes.
 
-use graphc_ir::array::Array;
 use graphc_ir::op::Op;
 use graphc_ir::ops::{
-    BinaryFunction, Concat, Embedding, Expand, Iota, Pad, Reshape, Slice, Transpose, Triangle,
-    Where,
+    BinaryFunction, Concat, Expand, Iota, Pad, Reshape, Slice, Transpose, Triangle, Where,
 };
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
@@ -32,7 +30,14 @@ impl Lowering {
     }
 
     /// Elements `start..end` of a dim, every `step`th.
-    fn slice(&mut self, x: &Val, dim: usize, start: usize, end: usize, step: usize) -> Res<Val> {
+    pub fn slice(
+        &mut self,
+        x: &Val,
+        dim: usize,
+        start: usize,
+        end: usize,
+        step: usize,
+    ) -> Res<Val> {
         let ends = self.shape(x)?;
         let mut slice = Slice { starts: vec![0; ends.len()], steps: vec![1; ends.len()], ends };
         (slice.starts[dim], slice.ends[dim], slice.steps[dim]) = (start, end, step);
@@ -146,7 +151,9 @@ pub(super) fn reshape(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     let rest = shape.iter().try_fold(1usize, |n, &extent| n.checked_mul(extent));
     let open: Vec<usize> = (0..list.len()).filter(|&dim| list[dim] == -1).collect();
     match (open.as_slice(), rest) {
-        ([dim], Some(rest)) if rest > 0 && elements % rest == 0 => shape[*dim] = elements / rest,
+        ([dim], Some(rest)) if rest > 0 && elements.is_multiple_of(rest) => {
+            shape[*dim] = elements / rest
+        }
         ([], Some(rest)) if rest == elements => {}
         _ => return fail(format!("{from:?} has {elements} elements, which do not fit {list:?}")),
     }
@@ -372,8 +379,7 @@ pub(super) fn range(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     }
     let (start, limit, step, dtype) = (bounds[0].0, bounds[1].0, bounds[2].0, bounds[0].1);
     let count = ((limit - start) / step).ceil().max(0.0);
-    // A step of 0 gives a NaN or an infinite number of elements.
-    if !(count < 1e12) {
+    if step == 0.0 || count >= 1e12 {
         return fail(format!("from {start} to {limit} by {step} is no range"));
     }
     let ty = TensorType::new(dtype, [count as usize]);
@@ -412,78 +418,4 @@ pub(super) fn one_hot(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     let hit = cx.binary(BinaryFunction::Equal, &indices, &classes)?;
     let number = |value| Val::Known(Known::splat(TensorType::new(values.ty.dtype, []), value));
     Ok(vec![cx.apply(Op::Where(Where {}), &[hit, number(on), number(off)])?])
-}
-
-/// What is looked up at known places is sliced; a table, by computed rows, is an embedding.
-pub(super) fn gather(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
-    let (x, indices) = (cx.operand(call, 0)?, cx.operand(call, 1)?);
-    let shape = cx.shape(&x)?;
-    let dim = axis(call.int("axis", 0)?, shape.len())?;
-    if let Some(places) = cx.foldable(&indices) {
-        let places = Places::new(places, shape[dim])?;
-        if let Some(known) = cx.foldable(&x) {
-            return Ok(vec![gather_known(&known, &places, dim)]);
-        }
-        return Ok(vec![gather_places(cx, &x, &places, dim)?]);
-    }
-    if dim != 0 {
-        return fail(format!(
-            "computed indices along dim {dim} are not supported: only along dim 0"
-        ));
-    }
-    let width = shape[1..].iter().product();
-    let table = cx.reshape(&x, &[shape[0], width])?;
-    let rows = cx.cast(&indices, DType::I64)?;
-    let found = cx.apply(Op::Embedding(Embedding {}), &[table, rows])?;
-    let result = [&cx.shape(&indices)?[..], &shape[1..]].concat();
-    Ok(vec![cx.reshape(&found, &result)?])
-}
-
-/// Known indices, counted from the start.
-struct Places {
-    shape: Vec<usize>,
-    indices: Vec<usize>,
-}
-
-impl Places {
-    fn new(known: Known, extent: usize) -> Res<Self> {
-        let index = |x: f64| axis(x as i64, extent);
-        let indices = known.elements().into_iter().map(index).collect::<Res<_>>();
-        match indices {
-            Ok(indices) => Ok(Self { shape: known.ty.shape, indices }),
-            Err(_) => fail(format!("the indices {:?} are not in 0..{extent}", known.elements())),
-        }
-    }
-}
-
-fn gather_known(known: &Known, places: &Places, dim: usize) -> Val {
-    let from = Array::new(known.ty.shape.clone(), known.elements());
-    let rank = places.shape.len();
-    let shape = [&from.shape[..dim], &places.shape, &from.shape[dim + 1..]].concat();
-    let positions =
-        Array::new(places.shape.clone(), places.indices.iter().map(|&i| i as f64).collect());
-    let to = Array::from_fn(shape.clone(), |at| {
-        let place = positions.at(&at[dim..dim + rank]) as usize;
-        from.at(&[&at[..dim], &[place], &at[dim + rank..]].concat())
-    });
-    Val::Known(Known::new(TensorType::new(known.ty.dtype, shape), to.data))
-}
-
-/// Runs of places that follow each other are one slice each.
-fn gather_places(cx: &mut Lowering, x: &Val, places: &Places, dim: usize) -> Res<Val> {
-    let shape = cx.shape(x)?;
-    let mut parts = Vec::new();
-    let mut rest = places.indices.as_slice();
-    while let Some(&start) = rest.first() {
-        let run = rest.iter().zip(start..).take_while(|(at, expected)| **at == *expected).count();
-        parts.push(cx.slice(x, dim, start, start + run, 1)?);
-        rest = &rest[run..];
-    }
-    let joined = match parts.as_slice() {
-        [] => cx.slice(x, dim, 0, 0, 1)?,
-        [one] => one.clone(),
-        _ => cx.apply(Op::Concat(Concat { axis: dim }), &parts)?,
-    };
-    let result = [&shape[..dim], &places.shape, &shape[dim + 1..]].concat();
-    cx.reshape(&joined, &result)
 }

@@ -2,7 +2,9 @@
 
 use super::lower::{Lowering, Val};
 use super::node::{Call, Res};
-use super::{elementwise as e, linear, movement as m, normalize as n, reduce as r, sequence as s};
+use super::{
+    elementwise as e, gather, linear, movement as m, normalize as n, reduce as r, sequence as s,
+};
 use graphc_ir::ops::{BinaryFunction as B, ReduceFunction as R, UnaryFunction as U};
 
 /// Lowers one node: its results, in order; trailing ones that it has not are an error where the model names them.
@@ -36,7 +38,7 @@ const STANDARD: &[(&str, Lower)] = &[
     ("Cast", e::cast),
     ("CastLike", e::cast_like),
     ("Ceil", |cx, call| e::rounded(cx, call, f64::ceil)),
-    ("Celu", |cx, call| e::elu(cx, call, e::Elu::Celu)),
+    ("Celu", |cx, call| e::elu(cx, call, e::Exponential::Celu)),
     ("Clip", e::clip),
     ("Concat", m::concat),
     ("ConcatFromSequence", s::concat),
@@ -44,14 +46,14 @@ const STANDARD: &[(&str, Lower)] = &[
     ("ConstantOfShape", m::constant_of_shape),
     ("Div", |cx, call| e::binary(cx, call, B::Div)),
     ("Dropout", n::dropout),
-    ("Elu", |cx, call| e::elu(cx, call, e::Elu::Elu)),
+    ("Elu", |cx, call| e::elu(cx, call, e::Exponential::Elu)),
     ("Equal", |cx, call| e::binary(cx, call, B::Equal)),
     ("Erf", |cx, call| e::unary(cx, call, U::Erf)),
     ("Exp", |cx, call| e::unary(cx, call, U::Exp)),
     ("Expand", m::expand),
     ("Flatten", m::flatten),
     ("Floor", |cx, call| e::rounded(cx, call, f64::floor)),
-    ("Gather", m::gather),
+    ("Gather", gather::gather),
     ("Gelu", e::gelu),
     ("Gemm", linear::gemm),
     ("GlobalAveragePool", r::global_average),
@@ -93,7 +95,7 @@ const STANDARD: &[(&str, Lower)] = &[
     ("Relu", |cx, call| e::unary(cx, call, U::Relu)),
     ("Reshape", m::reshape),
     ("Round", |cx, call| e::rounded(cx, call, f64::round_ties_even)),
-    ("Selu", |cx, call| e::elu(cx, call, e::Elu::Selu)),
+    ("Selu", |cx, call| e::elu(cx, call, e::Exponential::Selu)),
     ("SequenceAt", s::at),
     ("SequenceConstruct", s::construct),
     ("Shape", m::shape),

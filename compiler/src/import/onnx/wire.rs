@@ -166,7 +166,7 @@ impl Walk {
                     named.kind = kind(content).or(named.kind.take());
                 }
             }
-            Content::Fixed(size) if content.len() % size != 0 => {
+            Content::Fixed(size) if !content.len().is_multiple_of(size) => {
                 return self.corrupt(from, format!("{} bytes of numbers of {size}", content.len()));
             }
             Content::Varints => {

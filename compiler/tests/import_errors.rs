@@ -1,0 +1,505 @@
+//! What is said of models that are damaged, do not fit, or have what graphc has not; and that no bytes make it panic.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use graphc_compiler::import::onnx::import_onnx;
+use graphc_compiler::import::{ImportOptions, Imported, load_model};
+use graphc_ir::op::Op;
+use proptest::prelude::*;
+use rten_onnx::onnx::{
+    AttributeProto, AttributeType, DataLocation, DataType, Dimension, GraphProto, ModelProto,
+    NodeProto, OperatorSetIdProto, StringStringEntryProto, TensorProto, TensorShapeProto,
+    TypeProto, TypeProtoTensor, ValueInfoProto,
+};
+
+fn tests() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests")
+}
+
+fn reference(name: &str) -> Vec<u8> {
+    let path = tests().join("../../tests/refs").join(name).join("model.onnx");
+    std::fs::read(path).expect("is there")
+}
+
+fn import(bytes: &[u8]) -> Result<Imported, String> {
+    let dims = BTreeMap::from([("batch".to_string(), 4)]);
+    import_onnx(bytes, Path::new("models"), &dims, ImportOptions::default())
+        .map_err(|e| e.to_string())
+}
+
+/// What is said of a model.
+fn error(graph: GraphProto) -> String {
+    import(&bytes(graph, 20)).expect_err("the model is wrong")
+}
+
+fn bytes(graph: GraphProto, version: i64) -> Vec<u8> {
+    let version = OperatorSetIdProto { domain: None, version: Some(version) };
+    let model = ModelProto {
+        ir_version: Some(9),
+        graph: Some(graph),
+        opset_import: vec![version],
+        ..ModelProto::default()
+    };
+    model.write_buf().expect("is writable")
+}
+
+fn info(name: &str, shape: &[i64]) -> ValueInfoProto {
+    let extent = |&extent: &i64| Dimension { dim_value: Some(extent), dim_param: None };
+    let shape = Some(TensorShapeProto { dim: shape.iter().map(extent).collect() });
+    let tensor = TypeProtoTensor { elem_type: Some(DataType::FLOAT), shape };
+    let ty = TypeProto { tensor_type: Some(tensor), ..TypeProto::default() };
+    ValueInfoProto { name: Some(name.into()), r#type: Some(ty) }
+}
+
+fn node(op: &str, inputs: &[&str], output: &str) -> NodeProto {
+    NodeProto {
+        name: Some(format!("node_{output}")),
+        op_type: Some(op.into()),
+        input: inputs.iter().map(ToString::to_string).collect(),
+        output: vec![output.into()],
+        ..NodeProto::default()
+    }
+}
+
+fn tensor(name: &str, dims: &[i64], data: Vec<f32>) -> TensorProto {
+    TensorProto {
+        name: Some(name.into()),
+        dims: dims.into(),
+        data_type: Some(DataType::FLOAT),
+        float_data: data,
+        ..TensorProto::default()
+    }
+}
+
+/// A graph with the input `x` of `[4, 3]`, the weight `w` of `[3, 5]` and the output `y`.
+fn graph(nodes: Vec<NodeProto>) -> GraphProto {
+    GraphProto {
+        node: nodes,
+        initializer: vec![tensor("w", &[3, 5], vec![0.5; 15])],
+        input: vec![info("x", &[4, 3])],
+        output: vec![info("y", &[4, 5])],
+        value_info: Vec::new(),
+    }
+}
+
+#[test]
+fn an_unknown_op_is_named_with_its_node_and_what_is_near() {
+    assert_eq!(
+        error(graph(vec![node("MatMull", &["x", "w"], "y")])),
+        "node `node_y`: the op MatMull of domain `ai.onnx` is not supported: did the exporter mean MatMul?"
+    );
+    let mut foreign = node("Fused", &["x", "w"], "y");
+    foreign.domain = Some("my.company".into());
+    assert_eq!(
+        error(graph(vec![foreign])),
+        "node `node_y`: the op Fused of domain `my.company` is not supported: nothing of this domain is"
+    );
+    let found = error(graph(vec![node("NonMaxSuppression", &["x", "w"], "y")]));
+    assert!(found.contains("is not supported; of this domain are Abs, Add, And"), "{found}");
+}
+
+#[test]
+fn shapes_that_do_not_meet_are_named_with_the_node() {
+    assert_eq!(
+        error(graph(vec![node("MatMul", &["w", "x"], "y")])),
+        "node `node_y` of type MatMul: matmul cannot take f32[3, 5], f32[4, 3]: the inner extents 5 and 4 differ"
+    );
+    let mut reshape = graph(vec![node("Reshape", &["x", "shape"], "y")]);
+    let integers = TensorProto {
+        name: Some("shape".into()),
+        dims: vec![2],
+        data_type: Some(DataType::INT64),
+        int64_data: vec![5, -1],
+        ..TensorProto::default()
+    };
+    reshape.initializer.push(integers);
+    assert_eq!(
+        error(reshape),
+        "node `node_y` of type Reshape: [4, 3] has 12 elements, which do not fit [5, -1]"
+    );
+}
+
+#[test]
+fn attributes_and_operands_are_checked() {
+    let mut softmax = node("Softmax", &["x"], "y");
+    let axis = AttributeProto { name: Some("axis".into()), ..AttributeProto::default() };
+    softmax.attribute =
+        vec![AttributeProto { i: Some(2), r#type: Some(AttributeType::INT), ..axis.clone() }];
+    assert_eq!(
+        error(graph(vec![softmax.clone()])),
+        "node `node_y` of type Softmax: there is no axis 2 in a tensor of rank 2"
+    );
+    softmax.attribute =
+        vec![AttributeProto { f: Some(1.0), r#type: Some(AttributeType::FLOAT), ..axis }];
+    assert_eq!(
+        error(graph(vec![softmax])),
+        "node `node_y` of type Softmax: the attribute `axis` is not an integer"
+    );
+    assert_eq!(
+        error(graph(vec![node("MatMul", &["x"], "y")])),
+        "node `node_y` of type MatMul: operand 1 is missing"
+    );
+    assert_eq!(
+        error(graph(vec![node("Reshape", &["x", "x"], "y")])),
+        "node `node_y` of type Reshape: the shape must be known when the model is imported, but it is computed"
+    );
+    let mut two = node("Relu", &["x"], "y");
+    two.output.push("z".into());
+    assert_eq!(
+        error(graph(vec![two])),
+        "node `node_y` of type Relu: its result 1, `z`, is not supported"
+    );
+}
+
+#[test]
+fn the_structure_is_checked() {
+    assert_eq!(
+        error(graph(vec![node("MatMul", &["x", "nothing"], "y")])),
+        "the ONNX graph is not valid: node `node_y` of type MatMul reads `nothing`, which is no input, initializer or result"
+    );
+    assert_eq!(
+        error(graph(vec![
+            node("Add", &["x", "b"], "a"),
+            node("Relu", &["a"], "b"),
+            node("Relu", &["b"], "y")
+        ])),
+        "the ONNX graph is not valid: nodes wait for each other in a cycle: `node_a`, `node_b`, `node_y`"
+    );
+    assert_eq!(
+        error(graph(vec![node("Relu", &["x"], "y"), node("Relu", &["x"], "y")])),
+        "the ONNX graph is not valid: node `node_y` of type Relu makes `y`, a name that is given twice"
+    );
+    let mut twice = graph(vec![node("MatMul", &["x", "w"], "y")]);
+    twice.initializer.push(tensor("w", &[1], vec![0.0]));
+    assert_eq!(error(twice), "the ONNX graph is not valid: two initializers are called `w`");
+    assert_eq!(
+        error(graph(Vec::new())),
+        "the ONNX graph is not valid: nobody makes the output `y`"
+    );
+    let old = bytes(graph(vec![node("MatMul", &["x", "w"], "y")]), 5);
+    assert_eq!(
+        import(&old).expect_err("is too old"),
+        "the ONNX graph is not valid: its operators are of version 5; graphc reads versions from 7 on"
+    );
+}
+
+#[test]
+fn nodes_need_not_stand_in_order() {
+    let nodes = vec![node("Relu", &["h"], "y"), node("MatMul", &["x", "w"], "h")];
+    let imported = import(&bytes(graph(nodes), 20)).expect("is sorted");
+    assert_eq!(imported.graph.outputs[0].name, "y");
+}
+
+fn with_weight(weight: TensorProto) -> GraphProto {
+    let mut graph = graph(vec![node("MatMul", &["x", "w"], "y")]);
+    graph.initializer = vec![weight];
+    graph
+}
+
+#[test]
+fn tensors_are_checked() {
+    let wrong = |weight: TensorProto| error(with_weight(weight));
+    assert_eq!(
+        wrong(tensor("w", &[3, 5], vec![0.0; 14])),
+        "tensor `w`: it has 14 elements, and f32[3, 5] needs 15"
+    );
+    assert_eq!(
+        wrong(TensorProto {
+            raw_data: Some(vec![0; 59].into()),
+            ..tensor("w", &[3, 5], Vec::new())
+        }),
+        "tensor `w`: it has 59 bytes, and f32[3, 5] needs 60"
+    );
+    assert_eq!(
+        wrong(tensor("w", &[3, -5], Vec::new())),
+        "tensor `w`: its shape [3, -5] has a negative extent"
+    );
+    assert_eq!(
+        wrong(tensor("w", &[1 << 40, 1 << 40], Vec::new())),
+        "tensor `w`: its shape [1099511627776, 1099511627776] has too many elements"
+    );
+    assert_eq!(
+        wrong(TensorProto { data_type: Some(DataType::STRING), ..tensor("w", &[1], Vec::new()) }),
+        "tensor `w`: the element type STRING is not supported"
+    );
+}
+
+fn external(entries: &[(&str, &str)]) -> TensorProto {
+    let entry = |&(key, value): &(&str, &str)| StringStringEntryProto {
+        key: Some(key.into()),
+        value: Some(value.into()),
+    };
+    TensorProto {
+        data_location: Some(DataLocation::EXTERNAL),
+        external_data: entries.iter().map(entry).collect(),
+        ..tensor("w", &[3, 5], Vec::new())
+    }
+}
+
+#[test]
+fn an_absent_file_of_weights_is_an_error_once_its_bytes_are_needed() {
+    let graph = with_weight(external(&[("location", "w.bin"), ("length", "60")]));
+    let imported = import(&bytes(graph, 20)).expect("shapes are enough");
+    let error = imported.weights.bytes("w").expect_err("is absent").to_string();
+    assert!(
+        error.starts_with("the weight `w` is in models/w.bin, which cannot be read"),
+        "{error}"
+    );
+    assert_eq!(
+        self::error(with_weight(external(&[("location", "../w.bin")]))),
+        "tensor `w`: its file `../w.bin` is not beside the model"
+    );
+    assert_eq!(
+        self::error(with_weight(external(&[("location", "w.bin"), ("length", "61")]))),
+        "tensor `w`: it has 61 bytes, and f32[3, 5] needs 60"
+    );
+}
+
+#[test]
+fn weights_are_read_from_other_files_where_they_are() {
+    let folder = scratch("external");
+    let values: Vec<u8> = (0..17u8).flat_map(|x| f32::from(x).to_le_bytes()).collect();
+    std::fs::write(folder.join("w.bin"), values).expect("is writable");
+    let graph = with_weight(external(&[("location", "w.bin"), ("offset", "8")]));
+    std::fs::write(folder.join("m.onnx"), bytes(graph, 20)).expect("is writable");
+    let imported = load_model(&folder.join("m.onnx"), &BTreeMap::new(), ImportOptions::default());
+    let weights = imported.expect("imports").weights;
+    let elements = weights.tensors["w"].elements("w").expect("is there");
+    assert_eq!(elements, (2..17).map(f64::from).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_corrupt_file_is_said_to_be_one_and_where() {
+    let whole = reference("mlp");
+    let found = import(&whole[..whole.len() / 2]).expect_err("is truncated");
+    assert!(found.starts_with("the ONNX file is corrupt: byte "), "{found}");
+    assert!(found.contains("bytes are left") || found.contains("are left"), "{found}");
+    assert_eq!(
+        import(b"").expect_err("is empty"),
+        "the ONNX file is corrupt: the model: it holds no graph"
+    );
+    let found = import(b"This is a text, and no model.").expect_err("is no model");
+    assert!(found.starts_with("the ONNX file is corrupt: byte 0, in the model: "), "{found}");
+    // A graph within a node within a graph, and so on, deeper than any model has them.
+    let mut nested = Vec::new();
+    for _ in 0..200 {
+        for field in [0x32, 0x2a, 0x0a] {
+            nested = [[field].as_slice(), &length(nested.len()), &nested].concat();
+        }
+    }
+    let model = [[0x3a].as_slice(), &length(nested.len()), &nested].concat();
+    let found = import(&model).expect_err("is too deep");
+    assert!(found.ends_with("messages are nested too deeply"), "{found}");
+}
+
+fn length(mut value: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while value > 127 {
+        bytes.push(value as u8 | 128);
+        value >>= 7;
+    }
+    bytes.push(value as u8);
+    bytes
+}
+
+#[test]
+fn no_truncation_makes_it_panic() {
+    let whole = reference("mlp_mse");
+    for end in 0..whole.len() {
+        // Some prefixes end between two fields, and lack only what comes after.
+        let _ = import(&whole[..end]);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn no_change_of_bytes_makes_it_panic(
+        gpt in any::<bool>(),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+    ) {
+        let mut bytes = reference(if gpt { "gpt" } else { "mlp_mse" });
+        for (at, byte) in changes {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        let _ = import(&bytes);
+    }
+
+    #[test]
+    fn no_change_of_the_graph_makes_it_panic(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), 0..6usize, any::<i64>()), 1..4),
+    ) {
+        let mut model = ModelProto::parse_buf(&reference("gpt")).expect("decodes");
+        let graph = model.graph.as_mut().expect("has a graph");
+        let names: Vec<String> = graph.node.iter().flat_map(|node| node.output.clone()).collect();
+        for (at, kind, number) in changes {
+            let node = &mut graph.node[at.index(names.len().min(180))];
+            let small = number % 40;
+            match kind {
+                0 => node.input.iter_mut().for_each(|input| *input = names[at.index(names.len())].clone()),
+                1 => node.attribute.iter_mut().for_each(|a| a.i = a.i.map(|_| small)),
+                2 => node.attribute.iter_mut().for_each(|a| a.ints = a.ints.iter().map(|_| small).collect()),
+                3 => node.attribute.iter_mut().for_each(|a| a.i = a.i.map(|_| number)),
+                4 => _ = node.input.pop(),
+                _ => node.attribute.iter_mut().for_each(|a| a.ints = a.ints.iter().map(|_| number).collect()),
+            }
+        }
+        let _ = import(&model.write_buf().expect("is writable"));
+    }
+
+    #[test]
+    fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let _ = import(&bytes);
+    }
+}
+
+fn trained(imported: &Imported) -> Vec<&str> {
+    let name = |op: &'_ Op| match op {
+        Op::Variable(variable) if variable.trainable => Some(variable.name.clone()),
+        _ => None,
+    };
+    let names: Vec<String> =
+        imported.graph.nodes.iter().filter_map(|node| name(&node.op)).collect();
+    imported
+        .weights
+        .tensors
+        .keys()
+        .map(String::as_str)
+        .filter(|n| names.iter().any(|m| m == n))
+        .collect()
+}
+
+fn model_file(name: &str) -> PathBuf {
+    tests().join("import_models").join(name)
+}
+
+#[test]
+fn what_is_trained_follows_the_metadata_and_the_use() {
+    let dims = BTreeMap::from([("batch".to_string(), 4)]);
+    let load =
+        |name| load_model(&model_file(name), &dims, ImportOptions::default()).expect("imports");
+    let marked = load("marked.onnx");
+    assert_eq!(trained(&marked), ["renamed", "scale"]);
+    assert_eq!(
+        marked.warnings,
+        [
+            "`renamed` is trained because a MatMul takes it as its weight: the model does not mark it"
+        ]
+    );
+    assert_eq!(marked.symbols, ["n"], "and `batch` gives its value");
+    let unmarked = load("unmarked.onnx");
+    assert_eq!(trained(&unmarked), ["folded", "renamed", "running", "scale"]);
+    assert!(unmarked.warnings.is_empty());
+}
+
+/// An empty folder for one test.
+fn scratch(name: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("graphc-import-{name}-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).expect("is writable");
+    folder
+}
+
+const TEXT: &str = "graph @g {
+  %x = input \"x\" : f32[rows, 3]
+  %w = variable \"w\" {init=\"weights\", trainable=true} : f32[3, 2]
+  %b = variable \"b\" {init={\"fill\": 0}, trainable=true} : f32[2]
+  %y = matmul %x, %w
+  %z = binary %y, %b {function=\"add\"}
+  return \"z\" = %z
+}
+";
+
+fn safetensors(header: &str, values: &[f32]) -> Vec<u8> {
+    let data: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &data].concat()
+}
+
+#[test]
+fn a_text_model_takes_its_weights_from_the_file_beside_it() {
+    let folder = scratch("gir");
+    let path = folder.join("m.gir");
+    std::fs::write(&path, TEXT).expect("is writable");
+    let dims = BTreeMap::from([("batch".to_string(), 4)]);
+    let options = || ImportOptions { freeze: vec!["b".into()], train: Vec::new() };
+
+    let imported = load_model(&path, &dims, options()).expect("shapes are enough");
+    assert_eq!(imported.symbols, ["rows"]);
+    assert_eq!(imported.graph.values[0].ty.shape, [4, 3]);
+    assert_eq!(trained(&imported), ["w"]);
+    let error = imported.weights.bytes("w").expect_err("is absent").to_string();
+    assert!(error.contains("m.safetensors"), "{error}");
+
+    let weights = folder.join("m.safetensors");
+    let header = r#"{"w":{"dtype":"F32","shape":[3,2],"data_offsets":[0,24]},"b":{"dtype":"F32","shape":[2],"data_offsets":[24,32]}}"#;
+    let values = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0];
+    std::fs::write(&weights, safetensors(header, &values)).expect("is writable");
+    let imported = load_model(&path, &dims, options()).expect("imports");
+    assert_eq!(imported.weights.tensors["b"].elements("b").expect("is there"), [7.0, 8.0]);
+
+    std::fs::write(&weights, safetensors(&header.replace("[3,2]", "[2,3]"), &values))
+        .expect("is writable");
+    let error = load_model(&path, &dims, options()).expect_err("does not fit").to_string();
+    assert!(error.starts_with("the weight `w` is f32[2, 3] in "), "{error}");
+    std::fs::write(&weights, b"12").expect("is writable");
+    let error = load_model(&path, &dims, options()).expect_err("is corrupt").to_string();
+    assert!(error.ends_with("is no safetensors file: it is shorter than its header"), "{error}");
+}
+
+#[test]
+fn a_text_model_that_does_not_fit_shows_its_line() {
+    let folder = scratch("text");
+    let path = folder.join("m.gir");
+    std::fs::write(&path, TEXT.replace("[3, 2]", "[4, 2]")).expect("is writable");
+    let dims = BTreeMap::from([("batch".to_string(), 5)]);
+    let error = load_model(&path, &dims, ImportOptions::default()).expect_err("does not fit");
+    let expected = "m.gir:
+error: matmul cannot take f32[5, 3], f32[4, 2]: the inner extents 3 and 4 differ
+ --> line 5, column 8
+  |
+5 |   %y = matmul %x, %w
+  |        ^^^^^^";
+    assert!(error.to_string().ends_with(expected), "{error}");
+}
+
+#[test]
+fn what_is_no_model_is_said_to_be_none() {
+    let load = |path: &str| {
+        let error = load_model(Path::new(path), &BTreeMap::new(), ImportOptions::default());
+        error.expect_err("is no model").to_string()
+    };
+    assert_eq!(load("m.pt"), "m.pt is no model: the name of a model ends in .onnx or .gir");
+    assert!(load("absent.onnx").starts_with("cannot read the model absent.onnx: "));
+    assert!(load("absent.gir").starts_with("cannot read the model absent.gir: "));
+}
+
+#[test]
+fn a_static_batch_must_be_the_one_that_is_asked_for() {
+    let model = bytes(graph(vec![node("MatMul", &["x", "w"], "y")]), 20);
+    let dims = BTreeMap::from([("batch".to_string(), 8)]);
+    let error = import_onnx(&model, Path::new(""), &dims, ImportOptions::default());
+    assert_eq!(
+        error.expect_err("is another").to_string(),
+        "dim 0 of input `x`: the model has 4, and the batch is 8"
+    );
+}
+
+#[test]
+fn only_floating_point_weights_can_be_trained() {
+    let mut graph = graph(vec![node("Gather", &["w", "i"], "y")]);
+    let i = TensorProto {
+        data_type: Some(DataType::INT64),
+        int64_data: vec![1],
+        ..tensor("i", &[1], vec![])
+    };
+    graph.initializer.push(i);
+    let options = ImportOptions { train: vec!["i".into()], ..ImportOptions::default() };
+    let error = import_onnx(&bytes(graph, 20), Path::new(""), &BTreeMap::new(), options);
+    assert_eq!(
+        error.expect_err("is an integer").to_string(),
+        "`i` cannot be trained: it is i64[1], and only floating-point numbers can be"
+    );
+}

@@ -1,0 +1,219 @@
+"""Writes cases.json: small models of one or a few ONNX ops, inputs, and the outputs of ONNX's own reference evaluator;
+and marked.onnx and unmarked.onnx, with and without metadata that tells parameters from buffers.
+
+Run with Python's `onnx` and `numpy`; the tests need neither.
+"""
+
+import json
+import pathlib
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+random = np.random.default_rng(0)
+cases = []
+
+
+def f(*shape):
+    return (random.standard_normal(shape) * 1.5).astype(np.float32)
+
+
+def i(*values):
+    return np.array(values, dtype=np.int64)
+
+
+def case(name, nodes, inputs, constants=None, outputs=("y",), opset=20, domains=()):
+    """A model of `nodes` (op, inputs, outputs, attributes); constants become initializers."""
+    made = [helper.make_node(op, ins, outs, name=f"{op}_{n}", **attrs) for n, (op, ins, outs, attrs) in enumerate(nodes)]
+    info = lambda name, a: helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+    graph = helper.make_graph(
+        made,
+        name,
+        [info(n, a) for n, a in inputs.items()],
+        [helper.make_empty_tensor_value_info(o) for o in outputs],
+        [numpy_helper.from_array(a, n) for n, a in (constants or {}).items()],
+    )
+    imports = [helper.make_opsetid("", opset)] + [helper.make_opsetid(d, 1) for d in domains]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=9)
+    found = ReferenceEvaluator(model).run(list(outputs), inputs)
+    add(name, model, inputs, dict(zip(outputs, found)))
+
+
+def add(name, model, inputs, outputs):
+    tensor = lambda a: {
+        "dtype": {"float32": "f32", "int64": "i64", "int32": "i32", "bool": "bool"}[a.dtype.name],
+        "shape": list(a.shape),
+        "data": [str(x) if isinstance(x, float) and not np.isfinite(x) else x for x in a.reshape(-1).tolist()],
+    }
+    cases.append({
+        "name": name,
+        "model": model.SerializeToString().hex(),
+        "inputs": {n: tensor(a) for n, a in inputs.items()},
+        "outputs": {n: tensor(np.asarray(a)) for n, a in outputs.items()},
+    })
+
+
+def one(op, inputs, constants=None, opset=20, name=None, count=1, **attrs):
+    names = list(inputs) + list(constants or {})
+    outputs = ["y"] if count == 1 else [f"y{n}" for n in range(count)]
+    case(name or op, [(op, names, outputs, attrs)], inputs, constants, outputs, opset)
+
+
+x = f(2, 3)
+for op in ["Abs", "Erf", "Exp", "Neg", "Relu", "Sigmoid", "Sign", "Softplus", "Softsign", "Tanh", "HardSwish", "Mish", "Selu"]:
+    one(op, {"x": x}, opset=22)
+for op in ["Log", "Sqrt", "Reciprocal"]:
+    one(op, {"x": np.abs(x) + 0.5})
+one("Gelu", {"x": x})
+one("Gelu", {"x": x}, name="Gelu_tanh", approximate="tanh")
+one("LeakyRelu", {"x": x}, alpha=0.2)
+one("Elu", {"x": x}, alpha=0.7)
+one("Celu", {"x": x}, alpha=0.7)
+one("HardSigmoid", {"x": x}, alpha=0.3, beta=0.4)
+one("ThresholdedRelu", {"x": x}, alpha=0.5)
+one("PRelu", {"x": x}, {"slope": f(3)})
+one("Not", {"x": x > 0})
+for op in ["Add", "Sub", "Mul", "Div", "Max", "Min"]:
+    one(op, {"a": x, "b": f(3)})
+for op in ["Add", "Sub", "Mul", "Div", "Pow"]:
+    case(f"{op}_number", [("Constant", [], ["c"], {"value_float": 3.0}), (op, ["x", "c"], ["y"], {})], {"x": x})
+for op in ["Add", "Sub", "Mul", "Div"]:
+    case(f"number_{op}", [("Constant", [], ["c"], {"value_float": 2.0}), (op, ["c", "x"], ["y"], {})], {"x": x})
+one("Pow", {"a": np.abs(x), "b": f(3)})
+one("Pow", {"a": np.abs(x)}, {"b": i(2)}, name="Pow_integer")
+for op in ["Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual"]:
+    one(op, {"a": i(1, 2, 3), "b": i(3, 2, 1)})
+for op in ["And", "Or", "Xor"]:
+    one(op, {"a": np.array([True, True, False]), "b": np.array([True, False, False])})
+one("Sum", {"a": x, "b": f(3), "c": f(2, 1)})
+one("Mean", {"a": x, "b": f(3), "c": f(2, 1)})
+one("Where", {"c": x > 0, "a": x, "b": f(3)})
+one("Clip", {"x": x}, {"low": np.float32(-0.5), "high": np.float32(1)})
+case("Clip_high", [("Clip", ["x", "", "high"], ["y"], {})], {"x": x}, {"high": np.float32(0.3)})
+one("Clip", {"x": x}, opset=7, name="Clip_old", min=-0.2, max=0.4)
+one("Cast", {"x": x}, to=TensorProto.INT64)
+one("CastLike", {"x": i(1, 2), "like": x})
+
+for op in ["ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2", "ReduceSumSquare"]:
+    one(op, {"x": f(2, 3, 4)}, {"axes": i(-1, 0)}, keepdims=0)
+    one(op, {"x": f(2, 3)}, name=f"{op}_all")
+one("ReduceSum", {"x": x}, name="ReduceSum_none", noop_with_empty_axes=1)
+one("ReduceMean", {"x": f(2, 3, 4)}, opset=11, name="ReduceMean_old", axes=[1], keepdims=1)
+one("ArgMax", {"x": f(3, 4)}, axis=1, keepdims=0)
+one("ArgMin", {"x": f(3, 4)}, axis=0)
+one("GlobalAveragePool", {"x": f(2, 3, 4, 5)})
+
+one("Reshape", {"x": f(2, 3, 4)}, {"shape": i(0, -1)})
+one("Flatten", {"x": f(2, 3, 4)}, axis=2)
+one("Flatten", {"x": f(2, 3)}, name="Flatten_all", axis=0)
+one("Transpose", {"x": f(2, 3, 4)}, perm=[2, 0, 1])
+one("Transpose", {"x": f(2, 3)}, name="Transpose_reversed")
+one("Slice", {"x": f(5, 6)}, {"starts": i(-3, 1), "ends": i(2**62, -1), "axes": i(0, 1), "steps": i(1, 2)})
+one("Slice", {"x": f(5, 6)}, opset=9, name="Slice_old", starts=[1], ends=[3], axes=[1])
+one("Concat", {"a": f(2, 3), "b": f(2, 1)}, axis=-1)
+one("Split", {"x": f(2, 5)}, {"split": i(2, 3)}, count=2, axis=1)
+one("Split", {"x": f(2, 5)}, name="Split_equal", count=3, axis=1, num_outputs=3)
+one("Expand", {"x": f(3, 1)}, {"shape": i(2, 1, 4)})
+one("Tile", {"x": f(2, 3)}, {"repeats": i(2, 3)})
+one("Pad", {"x": f(2, 3)}, {"pads": i(1, 0, 0, 2), "value": np.float32(0.5)})
+one("Squeeze", {"x": f(1, 3, 1)}, {"axes": i(0)})
+one("Squeeze", {"x": f(1, 3, 1)}, name="Squeeze_all")
+one("Unsqueeze", {"x": f(3)}, {"axes": i(0, -1)})
+one("Unsqueeze", {"x": f(3)}, opset=11, name="Unsqueeze_old", axes=[0, 2])
+one("Trilu", {"x": f(4, 4)}, {"k": np.int64(1)}, upper=1)
+one("Trilu", {"x": f(3, 4)}, name="Trilu_lower", upper=0)
+case("Gather_table", [("Gather", ["table", "rows"], ["y"], {})], {"rows": i(2, 0, 3)}, {"table": f(4, 5)})
+case("Gather_line", [("Gather", ["table", "rows"], ["y"], {})], {"rows": i(2, 0, 3)}, {"table": f(4)})
+case("Gather_blocks", [("Gather", ["table", "rows"], ["y"], {})], {"rows": np.array([[2, 0]])}, {"table": f(4, 2, 3)})
+one("Gather", {"x": f(3, 4)}, {"i": np.int64(-1)}, axis=1, name="Gather_one")
+one("Gather", {"x": f(3, 4)}, {"i": np.array([[1, 2], [0, 3]])}, axis=1, name="Gather_places")
+one("OneHot", {"i": i(1, 0, 2)}, {"depth": np.int64(4), "values": np.array([-1, 2], dtype=np.float32)})
+case("Range_long", [("Range", ["s", "e", "d"], ["r"], {}), ("Mul", ["r", "x"], ["y"], {})], {"x": f(1)},
+     {"s": np.float32(3), "e": np.float32(203), "d": np.float32(2)})
+one("Identity", {"x": x})
+one("Dropout", {"x": x})
+
+one("Softmax", {"x": f(2, 3, 4)}, axis=1)
+one("LogSoftmax", {"x": f(2, 3, 4)})
+one("LayerNormalization", {"x": f(2, 3, 4)}, {"scale": f(4), "bias": f(4)}, epsilon=1e-3)
+one("LayerNormalization", {"x": f(2, 3, 4)}, {"scale": f(3, 4)}, name="LayerNormalization_two", axis=1, count=3)
+one("RMSNormalization", {"x": f(2, 4)}, {"scale": f(4)}, opset=23, epsilon=1e-3)
+
+one("MatMul", {"a": f(2, 3, 4), "b": f(4, 5)})
+one("MatMul", {"a": f(2, 1, 3, 4), "b": f(5, 4, 2)}, name="MatMul_broadcast")
+one("MatMul", {"a": f(4), "b": f(2, 4, 3)}, name="MatMul_row")
+one("MatMul", {"a": f(2, 3, 4), "b": f(4)}, name="MatMul_column")
+one("MatMul", {"a": f(4), "b": f(4)}, name="MatMul_dot")
+one("Gemm", {"a": f(3, 2), "b": f(4, 3), "c": f(4)}, transA=1, transB=1, alpha=0.5, beta=2.0)
+one("Gemm", {"a": f(2, 3), "b": f(3, 4)}, name="Gemm_without_bias")
+case("MatMul_transposed", [("Transpose", ["b"], ["t"], {"perm": [0, 2, 1]}), ("MatMul", ["a", "t"], ["y"], {})],
+     {"a": f(2, 3, 4), "b": f(2, 5, 4)})
+
+case("sequence", [
+    ("Constant", [], ["c"], {"value_int": 2}), ("Constant", [], ["p"], {"value_int": -1}),
+    ("SplitToSequence", ["x", "c"], ["s"], {"axis": 1}), ("SequenceAt", ["s", "p"], ["y"], {}),
+], {"x": f(2, 5)})
+case("sequence_of_rows", [
+    ("Constant", [], ["p"], {"value_int": 1}),
+    ("SplitToSequence", ["x"], ["s"], {"keepdims": 0}), ("SequenceAt", ["s", "p"], ["y"], {}),
+], {"x": f(3, 2)})
+case("stack", [
+    ("SequenceConstruct", ["a", "b"], ["s"], {}), ("ConcatFromSequence", ["s"], ["y"], {"axis": 1, "new_axis": 1}),
+], {"a": f(2, 3), "b": f(2, 3)})
+case("folded_shapes", [
+    ("Shape", ["x"], ["s"], {}), ("Constant", [], ["zero"], {"value_int": 0}),
+    ("Gather", ["s", "zero"], ["n"], {}), ("Constant", [], ["axes"], {"value_ints": [0]}),
+    ("Unsqueeze", ["n", "axes"], ["n1"], {}), ("Constant", [], ["rest"], {"value_ints": [-1, 2]}),
+    ("Concat", ["n1", "rest"], ["shape"], {"axis": 0}), ("Reshape", ["x", "shape"], ["y"], {}),
+], {"x": f(3, 8)})
+case("causal_mask_by_ranges", [
+    ("Shape", ["x"], ["s"], {"start": 1, "end": 2}), ("Squeeze", ["s"], ["n"], {}),
+    ("Constant", [], ["zero"], {"value_int": 0}), ("Constant", [], ["step"], {"value_int": 1}),
+    ("Range", ["zero", "n", "step"], ["r"], {}), ("Constant", [], ["a0"], {"value_ints": [0]}),
+    ("Constant", [], ["a1"], {"value_ints": [1]}), ("Unsqueeze", ["r", "a0"], ["row"], {}),
+    ("Unsqueeze", ["r", "a1"], ["column"], {}), ("LessOrEqual", ["row", "column"], ["mask"], {}),
+    ("Constant", [], ["low"], {"value_float": -1e9}), ("Where", ["mask", "x", "low"], ["y"], {}),
+], {"x": f(10, 10)})
+case("constant_of_shape", [
+    ("Shape", ["x"], ["s"], {}),
+    ("ConstantOfShape", ["s"], ["c"], {"value": helper.make_tensor("v", TensorProto.FLOAT, [1], [1.5])}),
+    ("Add", ["x", "c"], ["y"], {}),
+], {"x": x})
+case("constant_output", [("Shape", ["x"], ["y"], {}), ("Size", ["x"], ["z"], {})], {"x": x}, outputs=("y", "z"))
+case("large_literal", [
+    ("Constant", [], ["c"], {"value": numpy_helper.from_array(f(9, 9), "c")}), ("Add", ["x", "c"], ["y"], {}),
+], {"x": f(9, 9)})
+case("integers", [
+    ("Constant", [], ["two"], {"value_int": 2}), ("Div", ["x", "two"], ["d"], {}), ("Add", ["d", "x"], ["y"], {}),
+], {"x": i(7, 8, 9)})
+
+# What PyTorch writes: a parameter and a buffer that are marked, a weight and another number that are not.
+made = [
+    helper.make_node("MatMul", ["x", "renamed"], ["h"], name="MatMul_0"),
+    helper.make_node("Mul", ["h", "scale"], ["s"], name="Mul_1"),
+    helper.make_node("Add", ["s", "running"], ["t"], name="Add_2"),
+    helper.make_node("Add", ["t", "folded"], ["y"], name="Add_3"),
+]
+tensors = {"renamed": f(3, 4), "scale": f(4), "running": f(4), "folded": f(4)}
+values = {n: helper.make_tensor_value_info(n, TensorProto.FLOAT, a.shape) for n, a in tensors.items()}
+for name, kind in [("scale", "PARAMETER"), ("running", "BUFFER")]:
+    helper.set_metadata_props(values[name], {"pkg.torch.export.graph_signature.InputSpec.kind": kind})
+graph = helper.make_graph(
+    made, "marked",
+    [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3])],
+    [helper.make_empty_tensor_value_info("y")],
+    [numpy_helper.from_array(a, n) for n, a in tensors.items()],
+    value_info=list(values.values()),
+)
+folder = pathlib.Path(__file__).parent
+imports = [helper.make_opsetid("", 20)]
+onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=10), folder / "marked.onnx")
+for value in graph.value_info:
+    del value.metadata_props[:]
+onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=10), folder / "unmarked.onnx")
+
+lines = ",\n".join(json.dumps(case) for case in cases)
+(folder / "cases.json").write_text(f"[\n{lines}\n]\n")
+print(len(cases), "cases")
