@@ -1,2 +1,35 @@
 //! The passes from a user's graph to a training graph with stages and rates: free functions, one a file, that
 //! [`crate::pipeline`] lists in order. None chooses a layout: that is the planner's.
+
+use graphc_ir::graph::Graph;
+use graphc_ir::ids::ValueId;
+use graphc_ir::op::Op;
+
+pub mod autodiff;
+pub mod decompose;
+pub mod loss;
+pub mod optimizer;
+pub mod pins;
+pub mod rates;
+mod rebuild;
+pub mod simplify;
+pub mod staging;
+pub mod training_mode;
+
+/// The output that is the loss of a graph which [`loss::attach_loss`] has seen.
+pub const LOSS: &str = "loss";
+
+/// The value of an output.
+fn output(graph: &Graph, name: &str) -> Option<ValueId> {
+    graph.outputs.iter().find(|output| output.name == name).map(|output| output.value)
+}
+
+/// Whether an op has no operands: input, variable, constant, full, iota, random.
+fn is_source(op: &Op) -> bool {
+    matches!(op, Op::Input(_) | Op::Variable(_)) || is_generator(op)
+}
+
+/// Whether an op makes its numbers of nothing, so that it may be made anew wherever they are needed.
+fn is_generator(op: &Op) -> bool {
+    matches!(op, Op::Constant(_) | Op::Full(_) | Op::Iota(_) | Op::Random(_))
+}

@@ -1,0 +1,170 @@
+//! Reverse-mode differentiation over [`graphc_ir::op::Operation::gradient`].
+//!
+//! Nodes are visited from the loss backwards; each hands the gradients of its results on to those of its operands that
+//! depend on a trained variable. What several readers contribute to one value is summed where the value is made, in
+//! the order in which they are visited, so that a tied weight has its gradient in its own stage.
+
+use std::collections::BTreeSet;
+
+use graphc_ir::builder::{GraphBuilder, Tensor};
+use graphc_ir::graph::{Graph, Node};
+use graphc_ir::ids::ValueId;
+use graphc_ir::op::{GradientNode, Op};
+use graphc_ir::plan::{CompileOptions, TensorKind};
+
+use super::{LOSS, output};
+use crate::decisions::{Phase, TrainingGraph};
+use crate::error::CompileError;
+
+const PASS: &str = "autodiff";
+
+/// The graph with the gradient of its loss by every trained variable that the loss depends on, named
+/// `grad.<variable>`. A variable that the loss does not depend on has none and is not updated. In inference the graph
+/// as it is.
+///
+/// # Errors
+/// Where nothing can be trained, or an op has no gradient.
+pub fn autodiff(graph: Graph, options: &CompileOptions) -> Result<TrainingGraph, CompileError> {
+    let training = options.optimizer.is_some();
+    let has_loss = training || options.loss.is_some();
+    let loss = output(&graph, LOSS).filter(|_| has_loss);
+    let forward = graph.nodes.len();
+    let (graph, gradients) = match loss.filter(|_| training) {
+        Some(loss) => differentiate(graph, loss)?,
+        None => (graph, Vec::new()),
+    };
+    let phase = |node| if node < forward { Phase::Forward } else { Phase::Backward };
+    let phases: Vec<Phase> = (0..graph.nodes.len()).map(phase).collect();
+    let kinds = kinds(&graph, &phases);
+    Ok(TrainingGraph { graph, phases, kinds, loss, gradients })
+}
+
+fn kinds(graph: &Graph, phases: &[Phase]) -> Vec<TensorKind> {
+    let kind = |index: usize| {
+        let value = ValueId::new(index);
+        match graph.producer(value).op {
+            Op::Variable(_) => TensorKind::Parameter,
+            Op::Input(_) => TensorKind::Input,
+            _ if graph.outputs.iter().any(|output| output.value == value) => TensorKind::Output,
+            _ if phases[graph.value(value).producer.index()] == Phase::Forward => {
+                TensorKind::Activation
+            }
+            _ => TensorKind::Gradient,
+        }
+    };
+    (0..graph.values.len()).map(kind).collect()
+}
+
+/// Which values depend on a trained variable through floating-point numbers.
+fn depends(graph: &Graph) -> Vec<bool> {
+    let mut depends = vec![false; graph.values.len()];
+    for node in &graph.nodes {
+        let trained = matches!(&node.op, Op::Variable(variable) if variable.trainable);
+        if trained || node.operands.iter().any(|operand| depends[operand.index()]) {
+            for result in &node.results {
+                depends[result.index()] = graph.value(*result).ty.dtype.is_float();
+            }
+        }
+    }
+    depends
+}
+
+type Gradients = Vec<(ValueId, ValueId)>;
+
+fn differentiate(graph: Graph, loss: ValueId) -> Result<(Graph, Gradients), CompileError> {
+    let depends = depends(&graph);
+    if !depends[loss.index()] {
+        return Err(CompileError::NothingToTrain { loss: graph.display_name(loss) });
+    }
+    let nodes = graph.nodes.clone();
+    let mut reverse = Reverse {
+        contributions: vec![Vec::new(); graph.values.len()],
+        builder: GraphBuilder::extend(graph),
+        depends,
+        named: BTreeSet::new(),
+    };
+    let mut gradients = Vec::new();
+    for node in nodes.iter().rev() {
+        if node.results.contains(&loss) {
+            let one = reverse.beside(node, || reverse.builder.tensor(loss).full_like(1.0));
+            reverse.contributions[loss.index()].push(one);
+        }
+        match &node.op {
+            Op::Variable(variable) if variable.trainable => {
+                gradients.extend(reverse.of_variable(node, &variable.name));
+            }
+            _ => reverse.visit(node),
+        }
+    }
+    gradients.reverse();
+    let graph =
+        reverse.builder.finish().map_err(|errors| CompileError::Build { pass: PASS, errors })?;
+    Ok((graph, gradients))
+}
+
+struct Reverse {
+    builder: GraphBuilder,
+    /// Of each value of the forward graph, the gradients that its readers give it.
+    contributions: Vec<Vec<Tensor>>,
+    depends: Vec<bool>,
+    /// The gradients that have names.
+    named: BTreeSet<ValueId>,
+}
+
+impl Reverse {
+    /// Runs `body` with what it makes in the stage and on the placement of a node.
+    fn beside<T>(&self, node: &Node, body: impl FnOnce() -> T) -> T {
+        let placed = || match &node.placement {
+            Some(placement) => self.builder.on(placement, body),
+            None => body(),
+        };
+        match node.stage {
+            Some(stage) => self.builder.in_stage(stage.index(), placed),
+            None => placed(),
+        }
+    }
+
+    fn visit(&mut self, node: &Node) {
+        let reached = |value: &ValueId| !self.contributions[value.index()].is_empty();
+        if !node.results.iter().any(reached)
+            || !node.operands.iter().any(|v| self.depends[v.index()])
+        {
+            return;
+        }
+        let of_operands = self.beside(node, || {
+            let gradients: Vec<Option<Tensor>> =
+                node.results.iter().map(|&result| self.sum(result)).collect();
+            let handles = |ids: &[ValueId]| -> Vec<Tensor> {
+                ids.iter().map(|&id| self.builder.tensor(id)).collect()
+            };
+            let (operands, results) = (handles(&node.operands), handles(&node.results));
+            let (operands, results, gradients) = (&operands, &results, &gradients);
+            node.op.operation().gradient(&GradientNode { operands, results, gradients })
+        });
+        for (operand, gradient) in node.operands.iter().zip(of_operands) {
+            if self.depends[operand.index()] {
+                self.contributions[operand.index()].extend(gradient);
+            }
+        }
+    }
+
+    /// The sum of what the readers of a value contribute.
+    fn sum(&self, value: ValueId) -> Option<Tensor> {
+        let contributions = self.contributions[value.index()].iter().cloned();
+        contributions.reduce(|sum, gradient| sum.add(&gradient))
+    }
+
+    /// The variable with its gradient, which gets a name.
+    fn of_variable(&mut self, node: &Node, name: &str) -> Option<(ValueId, ValueId)> {
+        let variable = self.builder.tensor(node.results[0]);
+        let gradient = self.beside(node, || {
+            let gradient = self.sum(node.results[0])?.cast(variable.ty().dtype);
+            // Two variables may have one gradient: those of a + b. Each names its own.
+            let taken = gradient.id().is_some_and(|id| self.named.contains(&id));
+            let gradient = if taken { gradient.reshape(&variable.shape()) } else { gradient };
+            Some(gradient.named(&format!("grad.{name}")))
+        })?;
+        self.named.extend(gradient.id());
+        Some((variable.id()?, gradient.id()?))
+    }
+}

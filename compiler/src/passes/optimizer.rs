@@ -1,0 +1,99 @@
+//! Appends what the optimizer does once a step: for each gradient an update of its variable and of the states.
+
+use graphc_ir::graph::Source;
+use graphc_ir::ids::{NodeId, ValueId};
+use graphc_ir::op::{Op, OpError};
+use graphc_ir::ops::{AdamUpdate, Init, SgdUpdate, Variable};
+use graphc_ir::plan::{AdamOptions, Optimizer, TensorKind};
+use graphc_ir::scalar::Scalar;
+
+use crate::decisions::{Phase, TrainingGraph};
+use crate::error::CompileError;
+
+const PASS: &str = "optimizer";
+
+/// The training graph with updates. States are variables named `state.<what>.<variable>`, 0 at first, in the stage
+/// and on the placement of their variable.
+///
+/// # Errors
+/// Where an update does not take its variable: one that is not of floating-point numbers, say.
+pub fn optimizer(
+    mut training: TrainingGraph,
+    optimizer: Option<Optimizer>,
+) -> Result<TrainingGraph, CompileError> {
+    let Some(optimizer) = optimizer else { return Ok(training) };
+    let (op, states) = update(optimizer);
+    for (variable, gradient) in training.gradients.clone() {
+        append(&mut training, &op, states, variable, gradient)
+            .map_err(|error| CompileError::Op { pass: PASS, error })?;
+    }
+    Ok(training)
+}
+
+/// The update of an optimizer, and what its states are called.
+fn update(optimizer: Optimizer) -> (Op, &'static [&'static str]) {
+    match optimizer {
+        Optimizer::Sgd { lr, momentum, nesterov, weight_decay } => {
+            let [lr, momentum, weight_decay] = [lr, momentum, weight_decay].map(Scalar);
+            let states: &[&str] = if momentum.0 != 0.0 { &["momentum"] } else { &[] };
+            (Op::SgdUpdate(SgdUpdate { lr, momentum, nesterov, weight_decay }), states)
+        }
+        Optimizer::Adam(options) => (adam(options, false), &["exp_avg", "exp_avg_sq"]),
+        Optimizer::AdamW(options) => (adam(options, true), &["exp_avg", "exp_avg_sq"]),
+    }
+}
+
+fn adam(options: AdamOptions, decoupled: bool) -> Op {
+    Op::AdamUpdate(AdamUpdate {
+        lr: Scalar(options.lr),
+        beta1: Scalar(options.beta1),
+        beta2: Scalar(options.beta2),
+        epsilon: Scalar(options.eps),
+        weight_decay: Scalar(options.weight_decay),
+        decoupled,
+    })
+}
+
+fn append(
+    training: &mut TrainingGraph,
+    op: &Op,
+    states: &[&str],
+    variable: ValueId,
+    gradient: ValueId,
+) -> Result<(), OpError> {
+    let home = training.graph.value(variable).producer;
+    let name = training.graph.display_name(variable);
+    let ty = training.graph.value(variable).ty.clone();
+    let mut operands = vec![variable, gradient];
+    let mut kinds = vec![TensorKind::Parameter];
+    for state in states {
+        let name = format!("state.{state}.{name}");
+        let init = Init::Fill(Scalar(0.0));
+        let state = Variable { name: name.clone(), ty: ty.clone(), init, trainable: false };
+        let node = push(training, Op::Variable(state), Vec::new(), home, &[TensorKind::State])?;
+        let value = training.graph.node(node).results[0];
+        training.graph.values[value.index()].name = Some(name);
+        operands.push(value);
+        kinds.push(TensorKind::State);
+    }
+    push(training, op.clone(), operands, home, &kinds)?;
+    Ok(())
+}
+
+/// Appends a node of the update phase beside another.
+fn push(
+    training: &mut TrainingGraph,
+    op: Op,
+    operands: Vec<ValueId>,
+    beside: NodeId,
+    kinds: &[TensorKind],
+) -> Result<NodeId, OpError> {
+    let graph = &mut training.graph;
+    let id = graph.push(op, operands, Source::Derived)?;
+    let (stage, placement) = (graph.node(beside).stage, graph.node(beside).placement.clone());
+    let node = &mut graph.nodes[id.index()];
+    (node.stage, node.placement) = (stage, placement);
+    training.phases.push(Phase::Update);
+    training.kinds.extend(kinds);
+    Ok(id)
+}

@@ -1,0 +1,75 @@
+//! The layouts that a user asks for, by the builder or by name.
+
+use graphc_ir::graph::Graph;
+use graphc_ir::ids::ValueId;
+use graphc_ir::plan::{CompileOptions, Pin};
+use graphc_ir::sbp::NdSbp;
+use graphc_ir::text::nearest;
+
+use crate::error::CompileError;
+
+/// The layout that is asked for of a value: that of the last option whose pattern fits its name, else the graph's own.
+pub fn pin_of(graph: &Graph, value: ValueId, options: &CompileOptions) -> Option<NdSbp> {
+    let value = graph.value(value);
+    let named = |pin: &&Pin| value.name.as_deref().is_some_and(|name| fits(&pin.pattern, name));
+    let option = options.pins.iter().rev().find(named).map(|pin| pin.sbp.clone());
+    option.or_else(|| value.pin.clone())
+}
+
+/// Whether a name fits a pattern, in which `*` stands for any characters.
+pub fn fits(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or("");
+    let Some(mut rest) = name.strip_prefix(first) else { return false };
+    let mut parts = parts.peekable();
+    if parts.peek().is_none() {
+        return rest.is_empty();
+    }
+    while let Some(part) = parts.next() {
+        if parts.peek().is_none() {
+            return rest.ends_with(part);
+        }
+        match rest.find(part) {
+            Some(at) => rest = &rest[at + part.len()..],
+            None => return false,
+        }
+    }
+    true
+}
+
+/// Checks that every pattern fits a name of one of the graphs.
+///
+/// # Errors
+/// The first pattern that fits none.
+pub fn check_pins(graphs: &[&Graph], options: &CompileOptions) -> Result<(), CompileError> {
+    let values = || graphs.iter().flat_map(|graph| &graph.values);
+    let names: Vec<&str> = values().filter_map(|value| value.name.as_deref()).collect();
+    match options.pins.iter().find(|pin| !names.iter().any(|name| fits(&pin.pattern, name))) {
+        None => Ok(()),
+        Some(Pin { pattern, .. }) => Err(CompileError::PinUnknown {
+            pattern: pattern.clone(),
+            nearest: nearest(pattern, names).map(str::to_string),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_stands_for_any_characters() {
+        for (pattern, name, expected) in [
+            ("w", "w", true),
+            ("w", "w2", false),
+            ("*", "", true),
+            ("h.*.weight", "h.0.mlp.weight", true),
+            ("h.*.weight", "h.0.bias", false),
+            ("*.a*b", "x.aab", true),
+            ("*a*a", "a", false),
+            ("a*a", "a", false),
+        ] {
+            assert_eq!(fits(pattern, name), expected, "{pattern} {name}");
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! What microbatches do to each value, and where what they contribute is summed.
+//!
+//! Time is treated as one more mesh axis, of as many parts as there are microbatches, on which every layout but that
+//! of what starts out is forced: an input is cut along dim 0, a variable is whole. For each op the one signature of
+//! its rule that takes its operands so says how its results lie: cut along a dim, or partial sums, which an
+//! `accumulate` node makes one; its readers read the sum. What depends on no input is computed once a step, unless a
+//! reader needs its part of it: then what it is made of, as far as it comes from nothing, is made again, part by part.
+
+use std::collections::BTreeMap;
+
+use graphc_ir::ids::{NodeId, ValueId};
+use graphc_ir::op::{Op, OpError};
+use graphc_ir::ops::Accumulate;
+use graphc_ir::rule::{Choice, Signature};
+use graphc_ir::sbp::Sbp;
+
+use super::is_generator;
+use super::rebuild::{Rebuild, live_nodes};
+use crate::decisions::{Rates, TrainingGraph, ValueRate};
+use crate::error::CompileError;
+
+const PASS: &str = "rates";
+
+/// The graph with `accumulate` nodes, and the rates of its values and nodes. With one microbatch all are computed
+/// once a step, and the graph stays as it is.
+///
+/// # Errors
+/// Where the microbatches do not divide an input, or an op cannot be computed from microbatches.
+pub fn rates(
+    training: TrainingGraph,
+    microbatches: usize,
+) -> Result<(TrainingGraph, Rates), CompileError> {
+    if microbatches == 0 {
+        return Err(CompileError::NoMicrobatches);
+    }
+    if microbatches == 1 {
+        let values = vec![ValueRate::Step; training.graph.values.len()];
+        let nodes = vec![None; training.graph.nodes.len()];
+        return Ok((training, Rates { microbatches, values, nodes }));
+    }
+    let mut cutter = Cutter {
+        rebuild: Rebuild::new(&training),
+        microbatches,
+        values: Vec::new(),
+        nodes: Vec::new(),
+        parts: BTreeMap::new(),
+    };
+    for (id, _) in training.graph.iter() {
+        cutter.visit(id)?;
+    }
+    let rates = Rates { microbatches, values: cutter.values, nodes: cutter.nodes };
+    without_dead(&cutter.rebuild.finish(), rates)
+        .map_err(|error| CompileError::Op { pass: PASS, error })
+}
+
+/// Leaves out what has been made again in parts and is read by nobody any more.
+fn without_dead(training: &TrainingGraph, rates: Rates) -> Result<(TrainingGraph, Rates), OpError> {
+    let live = live_nodes(training);
+    let mut rebuild = Rebuild::new(training);
+    let (mut values, mut nodes) = (Vec::new(), Vec::new());
+    for (id, node) in training.graph.iter().filter(|(id, _)| live[id.index()]) {
+        rebuild.copy(id)?;
+        values.extend(node.results.iter().map(|result| rates.values[result.index()]));
+        nodes.push(rates.nodes[id.index()]);
+    }
+    Ok((rebuild.finish(), Rates { microbatches: rates.microbatches, values, nodes }))
+}
+
+struct Cutter<'a> {
+    rebuild: Rebuild<'a>,
+    microbatches: usize,
+    /// Rates of the new graph's values.
+    values: Vec<ValueRate>,
+    /// What time does to the new graph's nodes.
+    nodes: Vec<Option<Choice>>,
+    /// Values that are computed once a step, in parts along a dim.
+    parts: BTreeMap<(ValueId, usize), ValueId>,
+}
+
+/// A signature that an op may have over time, and the operands that it needs in parts which they do not have yet.
+struct Fit {
+    signature: Signature,
+    parts: Vec<(usize, usize)>,
+}
+
+impl Cutter<'_> {
+    fn visit(&mut self, id: NodeId) -> Result<(), CompileError> {
+        let node = self.rebuild.old.graph.node(id);
+        let operands: Vec<ValueId> =
+            node.operands.iter().map(|&v| self.rebuild.new_of(v)).collect();
+        if let Op::Input(input) = &node.op {
+            let extent = input.ty.shape.first().copied();
+            let Some(extent) = extent else { return self.once(id, operands) };
+            if !extent.is_multiple_of(self.microbatches) {
+                let (input, microbatches) = (input.name.clone(), self.microbatches);
+                return Err(CompileError::Microbatches { input, extent, microbatches });
+            }
+            let signatures = self.signatures(id)?;
+            let first = signatures.into_iter().find(|s| s.results[0].0[0] == Sbp::Split(0));
+            let signature = first.ok_or_else(|| self.cannot_cut(id, &operands))?;
+            return self.cut(id, operands, &signature);
+        }
+        if operands.iter().all(|operand| self.values[operand.index()] == ValueRate::Step) {
+            return self.once(id, operands);
+        }
+        let fit = self.fit(id, &operands)?;
+        let mut operands = operands;
+        for (operand, dim) in fit.parts {
+            operands[operand] = self.in_parts(operands[operand], dim)?;
+        }
+        self.cut(id, operands, &fit.signature)
+    }
+
+    /// A node that acts once a step.
+    fn once(&mut self, id: NodeId, operands: Vec<ValueId>) -> Result<(), CompileError> {
+        let node = self.rebuild.old.graph.node(id);
+        let results = self.push(node.op.clone(), operands, id, None)?;
+        for (&old, &new) in node.results.iter().zip(&results) {
+            self.rebuild.stand(old, new);
+        }
+        Ok(())
+    }
+
+    /// A node that acts for every microbatch. What it sums is accumulated.
+    fn cut(
+        &mut self,
+        id: NodeId,
+        operands: Vec<ValueId>,
+        signature: &Signature,
+    ) -> Result<(), CompileError> {
+        let node = self.rebuild.old.graph.node(id);
+        let results = self.push(node.op.clone(), operands, id, Some(signature.choices[0]))?;
+        for (index, (&old, &new)) in node.results.iter().zip(&results).enumerate() {
+            self.values[new.index()] = rate(signature.results[index].0[0]);
+            let mut stands = new;
+            if self.values[new.index()] == ValueRate::Summand {
+                let accumulate = Op::Accumulate(Accumulate {});
+                stands = self.push(accumulate, vec![new], id, Some(Choice::Linear(0)))?[0];
+            }
+            self.rebuild.stand(old, stands);
+        }
+        Ok(())
+    }
+
+    /// Appends a node whose results are computed once a step.
+    fn push(
+        &mut self,
+        op: Op,
+        operands: Vec<ValueId>,
+        like: NodeId,
+        choice: Option<Choice>,
+    ) -> Result<Vec<ValueId>, CompileError> {
+        let results = self.rebuild.push(op, operands, like);
+        let results = results.map_err(|error| CompileError::Op { pass: PASS, error })?;
+        self.nodes.push(choice);
+        self.values.resize(self.rebuild.graph.values.len(), ValueRate::Step);
+        Ok(results)
+    }
+
+    fn cannot_cut(&self, id: NodeId, operands: &[ValueId]) -> CompileError {
+        let node = self.rebuild.old.graph.node(id);
+        let layout = |(&old, new): (&ValueId, &ValueId)| {
+            let name = self.rebuild.old.graph.display_name(old);
+            let ty = &self.rebuild.graph.value(*new).ty;
+            match self.values[new.index()] {
+                ValueRate::Microbatch { dim } => format!("{name}, {ty}, is cut along dim {dim}"),
+                _ => format!("{name}, {ty}, is whole"),
+            }
+        };
+        let reason: Vec<String> = node.operands.iter().zip(operands).map(layout).collect();
+        CompileError::CannotCut {
+            op: node.op.name(),
+            place: node.source.clone(),
+            microbatches: self.microbatches,
+            reason: reason.join("; "),
+        }
+    }
+
+    /// The signatures of a node of the old graph on the axis of time.
+    fn signatures(&self, id: NodeId) -> Result<Vec<Signature>, CompileError> {
+        let graph = &self.rebuild.old.graph;
+        let node = graph.node(id);
+        let rule = node.op.operation().rule(&graph.operand_types(node));
+        let rule = rule.map_err(|error| CompileError::Op { pass: PASS, error })?;
+        Ok(rule.signatures(&[self.microbatches]))
+    }
+
+    /// The signature that takes the operands as they are, with as few as possible of those that are computed once a
+    /// step made again in parts.
+    fn fit(&self, id: NodeId, operands: &[ValueId]) -> Result<Fit, CompileError> {
+        let fits = self.signatures(id)?.into_iter().filter_map(|signature| {
+            let parts = self.missing_parts(operands, &signature)?;
+            let sums = |sbp: Sbp| !sbp.is_partial() || sbp == Sbp::PARTIAL;
+            let all = signature.results.iter().all(|result| sums(result.0[0]));
+            all.then_some(Fit { signature, parts })
+        });
+        fits.min_by_key(|fit| fit.parts.len()).ok_or_else(|| self.cannot_cut(id, operands))
+    }
+
+    /// The operands that a signature needs in parts, with the dim, which they can be made in; `None` where it does
+    /// not take the operands at all.
+    fn missing_parts(
+        &self,
+        operands: &[ValueId],
+        signature: &Signature,
+    ) -> Option<Vec<(usize, usize)>> {
+        let mut parts = Vec::new();
+        for (index, &operand) in operands.iter().enumerate() {
+            match (self.values[operand.index()], signature.operands[index].0[0]) {
+                (ValueRate::Step, Sbp::Broadcast) => {}
+                (ValueRate::Microbatch { dim }, Sbp::Split(split)) if dim == split => {}
+                (ValueRate::Step, Sbp::Split(dim)) if self.comes_in_parts(operand, dim) => {
+                    parts.push((index, dim));
+                }
+                _ => return None,
+            }
+        }
+        Some(parts)
+    }
+
+    /// Whether a value of the new graph that is computed once a step could be computed in parts along a dim.
+    fn comes_in_parts(&self, value: ValueId, dim: usize) -> bool {
+        self.parts.contains_key(&(value, dim)) || self.parts_of(value, dim).is_some()
+    }
+
+    /// How the producer of such a value would make it in parts: its signature, and the dim of each operand that it
+    /// needs in parts.
+    fn parts_of(&self, value: ValueId, dim: usize) -> Option<(Signature, Vec<(usize, usize)>)> {
+        let graph = &self.rebuild.graph;
+        let (node, index) = (graph.producer(value), graph.value(value).index);
+        let made = !node.operands.is_empty() && !matches!(node.op, Op::Accumulate(_));
+        if !made && !is_generator(&node.op) {
+            return None;
+        }
+        let rule = node.op.operation().rule(&graph.operand_types(node)).ok()?;
+        let cut = |signature: &Signature| {
+            signature.results[index].0[0] == Sbp::Split(dim)
+                && signature.results.iter().all(|result| !result.0[0].is_partial())
+        };
+        let signatures = rule.signatures(&[self.microbatches]);
+        signatures.into_iter().filter(cut).find_map(|signature| {
+            let parts = self.missing_parts(&node.operands, &signature)?;
+            Some((signature, parts))
+        })
+    }
+
+    /// Such a value in parts along a dim.
+    fn in_parts(&mut self, value: ValueId, dim: usize) -> Result<ValueId, CompileError> {
+        if let Some(&part) = self.parts.get(&(value, dim)) {
+            return Ok(part);
+        }
+        let (signature, parts) =
+            self.parts_of(value, dim).expect("it has been found to come in parts");
+        let (id, index) = {
+            let value = self.rebuild.graph.value(value);
+            (value.producer, value.index)
+        };
+        let mut node = self.rebuild.graph.node(id).clone();
+        for (operand, dim) in parts {
+            node.operands[operand] = self.in_parts(node.operands[operand], dim)?;
+        }
+        let like = self.rebuild.origin(id);
+        let results = self.push(node.op, node.operands, like, Some(signature.choices[0]))?;
+        for (result, &new) in results.iter().enumerate() {
+            self.values[new.index()] = rate(signature.results[result].0[0]);
+        }
+        self.parts.insert((value, dim), results[index]);
+        Ok(results[index])
+    }
+}
+
+/// The rate of a result of this layout over time.
+fn rate(sbp: Sbp) -> ValueRate {
+    match sbp {
+        Sbp::Broadcast => ValueRate::Step,
+        Sbp::Split(dim) => ValueRate::Microbatch { dim },
+        Sbp::Partial(_) => ValueRate::Summand,
+    }
+}

@@ -1,0 +1,146 @@
+//! A training graph made anew from another, node by node: what passes share that insert, replace or leave out nodes.
+
+use graphc_ir::graph::{Graph, Output};
+use graphc_ir::ids::{NodeId, ValueId};
+use graphc_ir::op::{Op, OpError};
+use graphc_ir::plan::TensorKind;
+
+use crate::decisions::{Phase, TrainingGraph};
+
+/// The new graph, and what of it stands for the values of the old one.
+pub(super) struct Rebuild<'a> {
+    /// The graph that is read.
+    pub old: &'a TrainingGraph,
+    /// The graph that is made.
+    pub graph: Graph,
+    phases: Vec<Phase>,
+    kinds: Vec<TensorKind>,
+    origins: Vec<NodeId>,
+    values: Vec<Option<ValueId>>,
+}
+
+impl<'a> Rebuild<'a> {
+    /// An empty graph with the stages of the old one.
+    pub fn new(old: &'a TrainingGraph) -> Self {
+        let graph =
+            Graph { stages: old.graph.stages.clone(), ..Graph::new(old.graph.name.clone()) };
+        let values = vec![None; old.graph.values.len()];
+        Self { old, graph, phases: Vec::new(), kinds: Vec::new(), origins: Vec::new(), values }
+    }
+
+    /// Appends a node with the stage, placement, source and phase of a node of the old graph.
+    ///
+    /// # Errors
+    /// Where the op does not take the operands.
+    pub fn push(
+        &mut self,
+        op: Op,
+        operands: Vec<ValueId>,
+        like: NodeId,
+    ) -> Result<Vec<ValueId>, OpError> {
+        let old = self.old.graph.node(like);
+        let id = self.graph.push(op, operands, old.source.clone())?;
+        let node = &mut self.graph.nodes[id.index()];
+        (node.stage, node.placement) = (old.stage, old.placement.clone());
+        let phase = self.old.phases[like.index()];
+        let kind =
+            if phase == Phase::Forward { TensorKind::Activation } else { TensorKind::Gradient };
+        self.phases.push(phase);
+        self.origins.push(like);
+        self.kinds.resize(self.graph.values.len(), kind);
+        Ok(self.graph.node(id).results.clone())
+    }
+
+    /// The node of the old graph like which a new node was made.
+    pub fn origin(&self, new: NodeId) -> NodeId {
+        self.origins[new.index()]
+    }
+
+    /// Lets a new value stand for an old one, with its name, pin and kind where it has them. A value that stands
+    /// for a named one already keeps that name.
+    pub fn stand(&mut self, old: ValueId, new: ValueId) {
+        self.values[old.index()] = Some(new);
+        let (from, kind) = (self.old.graph.value(old), self.old.kinds[old.index()]);
+        let to = &mut self.graph.values[new.index()];
+        if from.name.is_some() {
+            to.name.clone_from(&from.name);
+        }
+        if from.pin.is_some() {
+            to.pin.clone_from(&from.pin);
+        }
+        if matches!(self.kinds[new.index()], TensorKind::Activation | TensorKind::Gradient) {
+            self.kinds[new.index()] = kind;
+        }
+    }
+
+    /// Copies a node whose operands all have something that stands for them.
+    ///
+    /// # Errors
+    /// Where the op does not take the operands.
+    pub fn copy(&mut self, id: NodeId) -> Result<(), OpError> {
+        let old = self.old;
+        let node = old.graph.node(id);
+        let operands = node.operands.iter().map(|&operand| self.new_of(operand)).collect();
+        let results = self.push(node.op.clone(), operands, id)?;
+        for (&old, new) in node.results.iter().zip(results) {
+            self.stand(old, new);
+        }
+        Ok(())
+    }
+
+    /// What stands for a value that has been visited.
+    pub fn new_of(&self, old: ValueId) -> ValueId {
+        self.values[old.index()].expect("operands are visited before their readers")
+    }
+
+    /// The new training graph, with the outputs, loss and gradients of the old one.
+    pub fn finish(mut self) -> TrainingGraph {
+        let output = |output: &Output| Output {
+            name: output.name.clone(),
+            value: self.new_of(output.value),
+        };
+        let outputs = self.old.graph.outputs.iter().map(output).collect();
+        let loss = self.old.loss.map(|loss| self.new_of(loss));
+        let pair = |&(variable, gradient): &(ValueId, ValueId)| {
+            (self.new_of(variable), self.new_of(gradient))
+        };
+        let gradients = self.old.gradients.iter().map(pair).collect();
+        self.graph.outputs = outputs;
+        TrainingGraph { graph: self.graph, phases: self.phases, kinds: self.kinds, loss, gradients }
+    }
+}
+
+/// Which nodes something observable depends on: outputs, gradients, updates. What the user feeds and keeps (inputs,
+/// variables) stays, read or not.
+pub(super) fn live_nodes(training: &TrainingGraph) -> Vec<bool> {
+    let graph = &training.graph;
+    let mut live = vec![false; graph.nodes.len()];
+    let observed = graph.outputs.iter().map(|output| output.value);
+    let observed = observed.chain(training.gradients.iter().map(|&(_, gradient)| gradient));
+    for value in observed.chain(training.loss) {
+        live[graph.value(value).producer.index()] = true;
+    }
+    for (id, node) in graph.iter().rev() {
+        let kept = matches!(node.op, Op::Input(_) | Op::Variable(_));
+        live[id.index()] |= kept || !node.op.operation().updates().is_empty();
+        if live[id.index()] {
+            for &operand in &node.operands {
+                live[graph.value(operand).producer.index()] = true;
+            }
+        }
+    }
+    live
+}
+
+/// The graph without the nodes that nothing observable depends on.
+///
+/// # Errors
+/// Where an op does not take its operands.
+pub(super) fn remove_dead(training: &TrainingGraph) -> Result<TrainingGraph, OpError> {
+    let live = live_nodes(training);
+    let mut rebuild = Rebuild::new(training);
+    for (id, _) in training.graph.iter().filter(|(id, _)| live[id.index()]) {
+        rebuild.copy(id)?;
+    }
+    Ok(rebuild.finish())
+}

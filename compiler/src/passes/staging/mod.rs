@@ -1,0 +1,192 @@
+//! Pipeline stages and placements: the user's, or an equal-cost cut of the forward ops.
+//!
+//! [`assign_stages`] writes them into the nodes before autodiff, which then puts each gradient beside the op that it
+//! differentiates; [`staging`] reads them back as data once all nodes exist.
+
+use graphc_ir::graph::{Graph, Node};
+use graphc_ir::ids::StageId;
+use graphc_ir::mesh::Placement;
+use graphc_ir::op::Op;
+use graphc_ir::plan::CompileOptions;
+
+use super::{is_generator, is_source};
+use crate::decisions::Staging;
+use crate::error::CompileError;
+
+mod cut;
+mod spread;
+
+use spread::spread;
+
+/// The graph with a stage for every node, and a placement for those that do not lie on their stage's slice of the
+/// mesh. Where the user gave stages or placements to some nodes only, the others follow what they read, and sources
+/// go where they are read first. Numbers made of nothing are made anew in each stage that reads them.
+///
+/// # Errors
+/// Where stages do not divide the mesh, or the user's own stages or placements do not fit it.
+pub fn assign_stages(graph: Graph, options: &CompileOptions) -> Result<Graph, CompileError> {
+    let mesh = mesh(options)?;
+    check_divides(&mesh, options)?;
+    check_user(&graph, &mesh, options)?;
+    let stages = stages(&graph, options)?;
+    let placements = placements(&graph, &stages);
+    let mut graph = graph;
+    let staged = options.stages > 1 || !graph.stages.is_empty();
+    graph.stages.resize(if staged { options.stages } else { 0 }, None);
+    for (index, node) in graph.nodes.iter_mut().enumerate() {
+        node.stage = staged.then(|| StageId::new(stages[index]));
+        node.placement.clone_from(&placements[index]);
+    }
+    spread(&graph).map_err(|error| CompileError::Op { pass: "stages", error })
+}
+
+/// Stages and placements of all nodes of a graph that [`assign_stages`] has seen.
+///
+/// # Errors
+/// Where the mesh is none.
+pub fn staging(graph: &Graph, options: &CompileOptions) -> Result<Staging, CompileError> {
+    let mesh = mesh(options)?;
+    let slices = check_divides(&mesh, options)?;
+    let stage_of = |node: &Node| node.stage.map_or(0, StageId::index);
+    let placement = |node: &Node| {
+        let stage = stage_of(node);
+        let of_stage = graph.stages.get(stage).and_then(Option::as_ref);
+        node.placement.as_ref().or(of_stage).unwrap_or(&slices[stage]).clone()
+    };
+    Ok(Staging {
+        stages: options.stages,
+        stage: graph.nodes.iter().map(stage_of).collect(),
+        placement: graph.nodes.iter().map(placement).collect(),
+    })
+}
+
+fn mesh(options: &CompileOptions) -> Result<Placement, CompileError> {
+    let mesh = options.mesh.clone();
+    Placement::mesh(&mesh).map_err(|error| CompileError::Mesh { mesh, error })
+}
+
+/// The slice of the mesh of each stage.
+fn check_divides(
+    mesh: &Placement,
+    options: &CompileOptions,
+) -> Result<Vec<Placement>, CompileError> {
+    let stages = options.stages;
+    let slices: Option<Vec<Placement>> = (0..stages).map(|s| mesh.stage(s, stages)).collect();
+    slices.filter(|slices| !slices.is_empty()).ok_or_else(|| CompileError::StagesDivide {
+        mesh: options.mesh.clone(),
+        stages,
+        fitting: (1..=options.mesh[0]).filter(|n| options.mesh[0] % n == 0).collect(),
+    })
+}
+
+/// Checks the stages and placements that the user gave.
+fn check_user(
+    graph: &Graph,
+    mesh: &Placement,
+    options: &CompileOptions,
+) -> Result<(), CompileError> {
+    let stages = options.stages;
+    for node in &graph.nodes {
+        if let Some(stage) = node.stage.map(StageId::index).filter(|&stage| stage >= stages) {
+            let (op, place) = (node.op.name(), node.source.clone());
+            return Err(CompileError::StageRange { op, place, stage, stages });
+        }
+        if let Some(placement) = own_placement(node) {
+            let what = || format!("{} ({})", node.op.name(), node.source);
+            check_ranks(placement, mesh, what)?;
+        }
+    }
+    for (stage, placement) in graph.stages.iter().enumerate() {
+        if let Some(placement) = placement {
+            check_ranks(placement, mesh, || format!("stage {stage}"))?;
+        }
+    }
+    if !graph.stages.is_empty() && graph.stages.len() != stages {
+        return Err(CompileError::StageCount { declared: graph.stages.len(), stages });
+    }
+    Ok(())
+}
+
+fn check_ranks(
+    placement: &Placement,
+    mesh: &Placement,
+    what: impl Fn() -> String,
+) -> Result<(), CompileError> {
+    let ranks = mesh.size();
+    if placement.ranks.iter().all(|&rank| (rank as usize) < ranks) {
+        return Ok(());
+    }
+    let (placement, mesh) = (placement.clone(), mesh.hierarchy.clone());
+    Err(CompileError::RankRange { what: what(), placement, mesh, ranks })
+}
+
+/// The placement that the user gave a node.
+fn own_placement(node: &Node) -> Option<&Placement> {
+    match &node.op {
+        Op::ToGlobal(op) => Some(&op.placement),
+        _ => node.placement.as_ref(),
+    }
+}
+
+fn stages(graph: &Graph, options: &CompileOptions) -> Result<Vec<usize>, CompileError> {
+    if options.stages == 1 {
+        return Ok(vec![0; graph.nodes.len()]);
+    }
+    let given: Vec<Option<usize>> = if graph.nodes.iter().any(|node| node.stage.is_some()) {
+        graph.nodes.iter().map(|node| node.stage.map(StageId::index)).collect()
+    } else {
+        cut::cut(graph, options.stages)?
+    };
+    let greater = |a: &mut usize, b: &usize| *a = (*a).max(*b);
+    let lesser = |a: &mut usize, b: &usize| *a = (*a).min(*b);
+    let stages = inherit(graph, given, greater, lesser);
+    Ok(stages.into_iter().map(|stage| stage.unwrap_or(0)).collect())
+}
+
+/// The placement of each node that does not lie where its stage does.
+fn placements(graph: &Graph, stages: &[usize]) -> Vec<Option<Placement>> {
+    let given = graph.nodes.iter().zip(stages).map(|(node, &stage)| {
+        let of_stage = || graph.stages.get(stage).and_then(Option::as_ref);
+        own_placement(node).or_else(of_stage).cloned()
+    });
+    inherit(graph, given.collect(), |_, _| {}, |_, _| {})
+}
+
+/// What was given to each node; a node that was given nothing has what its operands have, joined, and where they
+/// have nothing what its readers have.
+fn inherit<T: Clone>(
+    graph: &Graph,
+    mut given: Vec<Option<T>>,
+    join: impl Fn(&mut T, &T),
+    join_readers: impl Fn(&mut T, &T),
+) -> Vec<Option<T>> {
+    let explicit: Vec<bool> = given.iter().map(Option::is_some).collect();
+    for (id, node) in graph.iter().filter(|(id, _)| !explicit[id.index()]) {
+        let producers = node.operands.iter().map(|&operand| graph.value(operand).producer);
+        let known = producers.filter_map(|producer| given[producer.index()].clone());
+        given[id.index()] = known.reduce(|mut a, b| {
+            join(&mut a, &b);
+            a
+        });
+    }
+    let settled: Vec<bool> = given.iter().map(Option::is_some).collect();
+    // Readers stand behind, so that going backwards all of a node's readers are settled.
+    for (id, node) in graph.iter().rev() {
+        let Some(own) = given[id.index()].clone() else { continue };
+        for &operand in node.operands.iter().rev() {
+            let producer = graph.value(operand).producer.index();
+            if settled[producer] {
+                continue;
+            }
+            let mut joined = own.clone();
+            if let Some(other) = &given[producer] {
+                join_readers(&mut joined, other);
+            }
+            given[producer] = Some(joined);
+        }
+    }
+    given
+}
+
+#[cfg(test)]
+mod tests;

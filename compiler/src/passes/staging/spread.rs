@@ -1,0 +1,59 @@
+//! Numbers that are made of nothing (constants, iota, random) are made in every stage that reads them: they need no
+//! communication.
+
+use std::collections::BTreeMap;
+
+use graphc_ir::graph::{Graph, Node, Output};
+use graphc_ir::ids::ValueId;
+use graphc_ir::op::OpError;
+
+use super::is_generator;
+
+/// The graph with a copy of each generator for every other stage and placement that reads it.
+///
+/// # Errors
+/// Where an op does not take its operands.
+pub(super) fn spread(graph: &Graph) -> Result<Graph, OpError> {
+    let mut result = Graph { stages: graph.stages.clone(), ..Graph::new(graph.name.clone()) };
+    let mut values: Vec<ValueId> = Vec::with_capacity(graph.values.len());
+    let mut copies: BTreeMap<_, ValueId> = BTreeMap::new();
+    for node in &graph.nodes {
+        let mut operands = Vec::new();
+        for &operand in &node.operands {
+            let producer = graph.producer(operand);
+            let moved = is_generator(&producer.op) && elsewhere(producer, node);
+            let key = (operand, node.stage, node.placement.clone());
+            operands.push(match copies.get(&key) {
+                Some(&copy) => copy,
+                None if !moved => values[operand.index()],
+                None => {
+                    let like = Node { op: producer.op.clone(), ..node.clone() };
+                    let copy = push(&mut result, &like, Vec::new())?[0];
+                    copies.insert(key, copy);
+                    copy
+                }
+            });
+        }
+        let results = push(&mut result, node, operands)?;
+        for (&old, &new) in node.results.iter().zip(&results) {
+            let value = &mut result.values[new.index()];
+            value.name.clone_from(&graph.value(old).name);
+            value.pin.clone_from(&graph.value(old).pin);
+        }
+        values.extend(results);
+    }
+    let output = |o: &Output| Output { name: o.name.clone(), value: values[o.value.index()] };
+    result.outputs = graph.outputs.iter().map(output).collect();
+    Ok(result)
+}
+
+fn elsewhere(producer: &Node, reader: &Node) -> bool {
+    (producer.stage, &producer.placement) != (reader.stage, &reader.placement)
+}
+
+fn push(graph: &mut Graph, like: &Node, operands: Vec<ValueId>) -> Result<Vec<ValueId>, OpError> {
+    let id = graph.push(like.op.clone(), operands, like.source.clone())?;
+    let node = &mut graph.nodes[id.index()];
+    (node.stage, node.placement) = (like.stage, like.placement.clone());
+    Ok(node.results.clone())
+}
