@@ -6,7 +6,7 @@ mod tensors;
 
 pub use batches::Batches;
 pub use metrics::MetricsWriter;
-pub use tensors::{load_safetensors, save_safetensors};
+pub use tensors::{load_safetensors, save_safetensors, write_file};
 
 use graphc_ir::types::TensorType;
 

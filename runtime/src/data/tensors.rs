@@ -91,6 +91,18 @@ pub fn save_safetensors(
     write_beside(path, &bytes).map_err(|e| fail(e.to_string()))
 }
 
+/// Writes a file: beside it first, then renamed, so that the file is whole or as it was before.
+///
+/// # Errors
+/// Where it cannot be written; nothing half-written is left.
+pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), DataError> {
+    let fail = |e: std::io::Error| DataError::Write {
+        path: path.display().to_string(),
+        reason: e.to_string(),
+    };
+    write_beside(path, bytes).map_err(fail)
+}
+
 /// Writes a file under another name in the same folder and renames it.
 fn write_beside(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();

@@ -1,0 +1,270 @@
+//! Small plans, made by hand: every rank has a program of its own.
+
+use graphc_ir::ids::{ActorId, ChannelId, ProgramId, RegisterId};
+use graphc_ir::mesh::DeviceKind;
+use graphc_ir::op::Op;
+use graphc_ir::ops::Init;
+use graphc_ir::plan::*;
+use graphc_ir::types::DType;
+
+/// A tensor of the plan under construction: one register on each rank of its layout.
+#[derive(Clone, Copy, Debug)]
+pub struct Tensor(usize);
+
+/// A plan under construction.
+pub struct Builder {
+    pub plan: Plan,
+    /// Per tensor: its register on each rank.
+    registers: Vec<Vec<Option<RegisterId>>>,
+    sequence: u32,
+}
+
+/// A layout of whole tensors.
+pub fn layout(
+    shape: &[usize],
+    dtype: DType,
+    ranks: &[u32],
+    hierarchy: &[usize],
+    sbp: &str,
+) -> Layout {
+    Layout {
+        shape: shape.to_vec(),
+        dtype,
+        microbatch_dim: None,
+        ranks: ranks.to_vec(),
+        hierarchy: hierarchy.to_vec(),
+        sbp: sbp.parse().expect("an SBP"),
+    }
+}
+
+/// A layout of which microbatches take rows.
+pub fn by_rows(layout: Layout) -> Layout {
+    Layout { microbatch_dim: Some(0), ..layout }
+}
+
+fn program() -> Program {
+    Program {
+        stage: 0,
+        arena_bytes: 0,
+        live_bytes: 0,
+        registers: Vec::new(),
+        actors: Vec::new(),
+        streams: vec![Stream { blocks: Vec::new(), order: Vec::new() }],
+    }
+}
+
+impl Builder {
+    pub fn new(ranks: usize, microbatches: usize) -> Self {
+        let device = Device {
+            kind: DeviceKind::Cpu,
+            memory: 1 << 30,
+            flops: Default::default(),
+            matmul_efficiency: Vec::new(),
+            bandwidth: 1e9,
+            launch: 0.0,
+        };
+        let cluster = Cluster { name: "test".into(), device, levels: Vec::new(), axes: Vec::new() };
+        let planner = PlannerReport {
+            status: PlannerStatus::Gap,
+            gap: 0.0,
+            objective_seconds: 0.0,
+            bound_seconds: 0.0,
+            variables: 0,
+            constraints: 0,
+        };
+        let predicted =
+            Predicted { step_seconds: 0.0, bubble_fraction: 0.0, peak_memory_bytes: Vec::new() };
+        let plan = Plan {
+            version: PLAN_VERSION,
+            name: "test".into(),
+            world_size: ranks,
+            mesh: vec![ranks],
+            stages: 1,
+            microbatches,
+            training: false,
+            options: CompileOptions::default(),
+            cluster,
+            graph: Vec::new(),
+            weights: None,
+            tensors: Vec::new(),
+            boxing: Vec::new(),
+            planner,
+            predicted,
+            layouts: Vec::new(),
+            channels: Vec::new(),
+            programs: (0..ranks).map(|_| program()).collect(),
+            ranks: (0..ranks).map(|r| RankEntry { program: ProgramId::new(r) }).collect(),
+        };
+        Self { plan, registers: Vec::new(), sequence: 0 }
+    }
+
+    fn layout(&mut self, layout: &Layout) -> u32 {
+        let known = self.plan.layouts.iter().position(|l| l == layout);
+        known.unwrap_or_else(|| {
+            self.plan.layouts.push(layout.clone());
+            self.plan.layouts.len() - 1
+        }) as u32
+    }
+
+    /// A tensor with a register of this many slots on each rank of the layout.
+    pub fn tensor(&mut self, layout: &Layout, rate: Rate, slots: u32) -> Tensor {
+        self.register("t", layout, rate, slots, RegisterKind::Activation)
+    }
+
+    pub fn variable(&mut self, name: &str, layout: &Layout, init: Init) -> Tensor {
+        let kind = RegisterKind::Variable { name: name.into(), init, role: TensorKind::Parameter };
+        self.register(name, layout, Rate::Step, 1, kind)
+    }
+
+    fn register(
+        &mut self,
+        name: &str,
+        layout: &Layout,
+        rate: Rate,
+        slots: u32,
+        kind: RegisterKind,
+    ) -> Tensor {
+        let index = self.layout(layout);
+        let mut registers = vec![None; self.plan.world_size];
+        for &rank in &layout.ranks {
+            let program = &mut self.plan.programs[rank as usize];
+            let rect = layout.rect(rank, 0, self.plan.microbatches).expect("a rank of the layout");
+            let bytes = rect.elements() * layout.dtype.size();
+            let slot_bytes = bytes.next_multiple_of(64) as u64;
+            registers[rank as usize] = Some(RegisterId::new(program.registers.len()));
+            program.registers.push(Register {
+                name: format!("{name}{}", self.registers.len()),
+                layout: index,
+                shape: rect.extent,
+                offset: program.arena_bytes,
+                slot_bytes,
+                slots,
+                rate,
+                kind: kind.clone(),
+                shares: None,
+            });
+            program.arena_bytes += slot_bytes * u64::from(slots);
+        }
+        self.registers.push(registers);
+        Tensor(self.registers.len() - 1)
+    }
+
+    /// Makes `of` share the memory of `with`.
+    pub fn share(&mut self, of: Tensor, with: Tensor) {
+        for rank in 0..self.plan.world_size {
+            let pair = (self.registers[of.0][rank], self.registers[with.0][rank]);
+            let (Some(of), Some(with)) = pair else { continue };
+            let registers = &mut self.plan.programs[rank].registers;
+            registers[of.index()].offset = registers[with.index()].offset;
+            registers[of.index()].shares = Some(with);
+        }
+    }
+
+    /// An actor on each rank that has all its registers. Without registers it is on no rank.
+    pub fn actor(
+        &mut self,
+        name: &str,
+        action: Action,
+        rate: Rate,
+        [inputs, outputs, updates]: [&[Tensor]; 3],
+    ) {
+        let microbatches = if rate == Rate::Step { 1 } else { self.plan.microbatches };
+        for rank in 0..self.plan.world_size {
+            let find = |tensors: &[Tensor]| -> Option<Vec<RegisterId>> {
+                tensors.iter().map(|t| self.registers[t.0][rank]).collect()
+            };
+            let found = (find(inputs), find(outputs), find(updates));
+            let (Some(inputs), Some(outputs), Some(updates)) = found else { continue };
+            let program = &mut self.plan.programs[rank];
+            let id = ActorId::new(program.actors.len());
+            let (name, action) = (name.to_owned(), action.clone());
+            program.actors.push(Actor {
+                name,
+                action,
+                inputs,
+                outputs,
+                updates,
+                rate,
+                seconds: 0.0,
+            });
+            let stream = &mut program.streams[0];
+            let block = stream.blocks.len() as u32;
+            stream.blocks.push(vec![id]);
+            let items = (0..microbatches as u32).map(|microbatch| StreamItem { block, microbatch });
+            stream.order.extend(items);
+        }
+    }
+
+    pub fn feed(&mut self, name: &str, to: Tensor, rate: Rate) {
+        let action = Action::Feed { input: name.into() };
+        self.actor(&format!("feed {name}"), action, rate, [&[], &[to], &[]]);
+    }
+
+    pub fn fetch(&mut self, name: &str, from: Tensor, rate: Rate) {
+        let action = Action::Fetch { output: name.into() };
+        self.actor(&format!("fetch {name}"), action, rate, [&[from], &[], &[]]);
+    }
+
+    pub fn compute(&mut self, op: Op, inputs: &[Tensor], output: Tensor, rate: Rate) {
+        let operands = (0..inputs.len() as i32).collect();
+        let name = op.name();
+        self.actor(name, Action::Compute { op, operands }, rate, [inputs, &[output], &[]]);
+    }
+
+    pub fn collective(
+        &mut self,
+        kind: BoxingKind,
+        axis: usize,
+        inputs: &[Tensor],
+        outputs: &[Tensor],
+        rate: Rate,
+    ) {
+        let sequence = self.sequence;
+        self.sequence += 1;
+        let action = Action::Collective { kind, reduce: None, axis, sequence };
+        self.actor("collective", action, rate, [inputs, outputs, &[]]);
+    }
+
+    pub fn channel(&mut self, from: Tensor, to: Tensor, rate: Rate, slots: u32) {
+        let layout_of = |builder: &Self, tensor: Tensor| {
+            let (rank, register) = builder.registers[tensor.0]
+                .iter()
+                .enumerate()
+                .find_map(|(rank, register)| register.map(|r| (rank, r)))
+                .expect("a tensor has a register");
+            builder.plan.programs[rank].registers[register.index()].layout
+        };
+        let channel = ChannelId::new(self.plan.channels.len());
+        let (before, after) = (layout_of(self, from), layout_of(self, to));
+        self.plan.channels.push(Channel {
+            tensor: "t".into(),
+            from: before,
+            to: after,
+            slots,
+            rate,
+            sequence: self.sequence,
+        });
+        self.sequence += 1;
+        self.actor("send", Action::Send { channel }, rate, [&[from], &[], &[]]);
+        self.actor("receive", Action::Receive { channel }, rate, [&[], &[to], &[]]);
+    }
+
+    /// Moves all communication actors of every rank to a second stream.
+    pub fn communicate_apart(&mut self) {
+        for program in &mut self.plan.programs {
+            let mut streams = [0, 1].map(|_| Stream { blocks: Vec::new(), order: Vec::new() });
+            for item in &program.streams[0].order {
+                let actors = &program.streams[0].blocks[item.block as usize];
+                let apart = matches!(
+                    program.actors[actors[0].index()].action,
+                    Action::Collective { .. } | Action::Send { .. } | Action::Receive { .. }
+                );
+                let stream = &mut streams[usize::from(apart)];
+                let block = stream.blocks.len() as u32;
+                stream.blocks.push(actors.clone());
+                stream.order.push(StreamItem { block, microbatch: item.microbatch });
+            }
+            program.streams = streams.into();
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! Sessions on plans made by hand.
+
+#[allow(dead_code, reason = "shared by several tests and an example")]
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use common::{Builder, by_rows, layout};
+use graphc_ir::op::Op;
+use graphc_ir::ops::{Embedding, Init};
+use graphc_ir::plan::{Action, BoxingKind, Layout, Plan, Rate};
+use graphc_ir::random::{Stream, key_of};
+use graphc_ir::types::DType;
+use graphc_runtime::{Cause, HostTensor, RuntimeError, Session, SessionOptions};
+
+fn tensor(shape: &[usize], first: f32) -> HostTensor {
+    let elements = shape.iter().product::<usize>();
+    let data: Vec<f32> = (0..elements).map(|i| first + i as f32).collect();
+    HostTensor::from_f32(shape, &data).expect("as many as the shape has")
+}
+
+fn feeds(pairs: &[(&str, &HostTensor)]) -> BTreeMap<String, HostTensor> {
+    pairs.iter().map(|&(name, tensor)| (name.to_owned(), tensor.clone())).collect()
+}
+
+fn session(builder: Builder, options: SessionOptions) -> Session {
+    Session::new(Arc::new(builder.plan), &BTreeMap::new(), options).expect("the plan fits")
+}
+
+fn seconds(timeout: u64) -> SessionOptions {
+    SessionOptions { timeout: Duration::from_secs(timeout), ..SessionOptions::default() }
+}
+
+fn f32s(shape: &[usize], ranks: &[u32], sbp: &str) -> Layout {
+    layout(shape, DType::F32, ranks, &[ranks.len()], sbp)
+}
+
+/// Feeds x in `layouts[0]`, goes through the others, and fetches it.
+fn tour(layouts: &[Layout], steps: &[BoxingKind]) -> Builder {
+    let ranks = layouts.iter().flat_map(|l| &l.ranks).max().expect("a rank") + 1;
+    let mut builder = Builder::new(ranks as usize, 1);
+    let mut at = builder.tensor(&layouts[0], Rate::Step, 1);
+    builder.feed("x", at, Rate::Step);
+    for (layout, &kind) in layouts[1..].iter().zip(steps) {
+        let next = builder.tensor(layout, Rate::Step, 1);
+        match kind {
+            BoxingKind::Slice | BoxingKind::Mask => {
+                builder.actor("local", Action::Local { kind }, Rate::Step, [&[at], &[next], &[]]);
+            }
+            BoxingKind::SendRecv => builder.channel(at, next, Rate::Step, 1),
+            _ => builder.collective(kind, 0, &[at], &[next], Rate::Step),
+        }
+        at = next;
+    }
+    builder.fetch("y", at, Rate::Step);
+    builder
+}
+
+#[test]
+fn a_tour_through_all_layouts_comes_home() {
+    use BoxingKind::{AllGather, AllReduce, AllToAll, Mask, ReduceScatter, SendRecv, Slice};
+    for shape in [vec![5, 7], vec![200, 301], vec![8, 0, 4], vec![1, 2]] {
+        let on = |ranks: &[u32], sbp| f32s(&shape, ranks, sbp);
+        let all = [0, 1, 2];
+        let builder = tour(
+            &[
+                on(&all, "B"),
+                on(&all, "S(0)"),
+                on(&all, "S(1)"),
+                on(&all, "B"),
+                on(&all, "P"),
+                on(&all, "S(1)"),
+                on(&[3, 1], "P"),
+                on(&[3, 1], "B"),
+                on(&[0, 2, 1, 3], "P"),
+                on(&[0, 2, 1, 3], "B"),
+            ],
+            &[
+                Slice,
+                AllToAll,
+                AllGather,
+                Mask,
+                ReduceScatter,
+                SendRecv,
+                AllReduce,
+                SendRecv,
+                AllReduce,
+            ],
+        );
+        let mut session = session(builder, seconds(20));
+        for step in 0..3 {
+            let x = tensor(&shape, step as f32);
+            let outputs = session.step(feeds(&[("x", &x)])).expect("alive").wait().expect("done");
+            assert_eq!(outputs["y"], x, "{shape:?}");
+        }
+        session.shutdown().expect("no rank has failed");
+    }
+}
+
+/// Two stages: rank 0 sends each microbatch to rank 1, which adds them up.
+fn pipeline(microbatches: usize, slots: u32) -> Builder {
+    let mut builder = Builder::new(2, microbatches);
+    let rows = |rank: u32| by_rows(f32s(&[8, 3], &[rank], "B"));
+    let first = builder.tensor(&rows(0), Rate::Microbatch, slots);
+    let second = builder.tensor(&rows(1), Rate::Microbatch, slots);
+    builder.feed("x", first, Rate::Microbatch);
+    builder.channel(first, second, Rate::Microbatch, slots);
+    builder.fetch("y", second, Rate::Microbatch);
+    let part = f32s(&[8 / microbatches, 3], &[1], "B");
+    let sum = builder.tensor(&part, Rate::Step, 1);
+    builder.actor("accumulate", Action::Accumulate, Rate::Microbatch, [&[second], &[sum], &[]]);
+    builder.fetch("sum", sum, Rate::Step);
+    interleave(&mut builder.plan);
+    builder
+}
+
+/// Every stream: all actors for microbatch 0, then all for 1, ..; step-rate blocks last.
+fn interleave(plan: &mut Plan) {
+    let programs = plan.programs.iter_mut();
+    for stream in programs.flat_map(|program| &mut program.streams) {
+        let rate = |item: &graphc_ir::plan::StreamItem| {
+            stream.order.iter().filter(|other| other.block == item.block).count() == 1
+        };
+        let step_rate: Vec<bool> = stream.order.iter().map(rate).collect();
+        let mut order: Vec<_> = stream.order.iter().copied().zip(step_rate).collect();
+        order.sort_by_key(|(item, step)| (*step, item.microbatch, item.block));
+        stream.order = order.into_iter().map(|(item, _)| item).collect();
+    }
+}
+
+#[test]
+fn microbatches_flow_and_add_up() {
+    for (microbatches, slots) in [(2, 1), (4, 2), (4, 3)] {
+        let mut session = session(pipeline(microbatches, slots), seconds(20));
+        let handles: Vec<_> = (0..7)
+            .map(|step| {
+                let x = tensor(&[8, 3], step as f32);
+                session.step(feeds(&[("x", &x)])).expect("alive")
+            })
+            .collect();
+        for (step, handle) in handles.into_iter().enumerate() {
+            let outputs = handle.wait().expect("done");
+            let x = tensor(&[8, 3], step as f32);
+            assert_eq!(outputs["y"], x);
+            let data = x.to_f32().expect("f32");
+            let size = data.len() / microbatches;
+            let sum: Vec<f32> = (0..size).map(|i| data[i..].iter().step_by(size).sum()).collect();
+            assert_eq!(outputs["sum"].to_f32().expect("f32"), sum);
+        }
+    }
+}
+
+#[test]
+fn delays_change_neither_results_nor_high_water_marks() {
+    let run = |shuffle_delays: Option<u64>| {
+        let options = SessionOptions { shuffle_delays, ..seconds(20) };
+        let mut session = session(pipeline(4, 2), options);
+        let x = tensor(&[8, 3], 1.0);
+        let handles: Vec<_> =
+            (0..5).map(|_| session.step(feeds(&[("x", &x)])).expect("alive")).collect();
+        let sums = handles.into_iter().map(|h| h.wait().expect("done")["sum"].clone());
+        let sums: Vec<HostTensor> = sums.collect();
+        let statistics = session.statistics().expect("alive");
+        for register in statistics.ranks.iter().flat_map(|rank| &rank.registers) {
+            assert!(register.high_water <= u64::from(register.slots), "{register:?}");
+        }
+        let marks = statistics.ranks.into_iter().map(|rank| rank.registers).collect::<Vec<_>>();
+        (sums, marks)
+    };
+    let calm = run(None);
+    assert_eq!(calm.1[1][0].high_water, 1, "rank 1 reads before it receives again");
+    for seed in 0..4 {
+        assert_eq!(run(Some(seed)), calm, "seed {seed}");
+    }
+}
+
+#[test]
+fn five_hundred_steps_go_without_a_wait() {
+    let mut session = session(pipeline(4, 2), seconds(20));
+    let x = tensor(&[8, 3], 0.0);
+    let mut last = None;
+    for _ in 0..500 {
+        last = Some(session.step(feeds(&[("x", &x)])).expect("alive"));
+    }
+    let last = last.expect("500 steps");
+    assert_eq!(last.step(), 499);
+    assert_eq!(last.wait().expect("done")["y"], x);
+    let statistics = session.statistics().expect("alive");
+    assert_eq!(statistics.ranks.iter().map(|rank| rank.actions).sum::<u64>(), 500 * (8 + 13));
+}
+
+#[test]
+fn a_second_stream_communicates_beside_the_first() {
+    let mut builder = tour(
+        &[f32s(&[6, 4], &[0, 1], "S(0)"), f32s(&[6, 4], &[0, 1], "B")],
+        &[BoxingKind::AllGather],
+    );
+    builder.communicate_apart();
+    let mut session = session(builder, seconds(20));
+    let handles: Vec<_> = (0..100)
+        .map(|step| {
+            let x = tensor(&[6, 4], step as f32);
+            session.step(feeds(&[("x", &x)])).expect("alive")
+        })
+        .collect();
+    for (step, handle) in handles.into_iter().enumerate() {
+        assert_eq!(handle.wait().expect("done")["y"], tensor(&[6, 4], step as f32));
+    }
+}
+
+/// Rank 1 looks up rows that rank 0 does not; both wait for each other in an all-reduce.
+fn lookup() -> Builder {
+    let mut builder = Builder::new(2, 1);
+    let table = builder.variable("table", &f32s(&[4, 2], &[0, 1], "B"), Init::Fill(1.0.into()));
+    let rows = builder.tensor(&layout(&[4], DType::I64, &[0, 1], &[2], "S(0)"), Rate::Step, 1);
+    let found = builder.tensor(&f32s(&[4, 2], &[0, 1], "S(0)"), Rate::Step, 1);
+    let whole = builder.tensor(&f32s(&[4, 2], &[0, 1], "B"), Rate::Step, 1);
+    builder.feed("rows", rows, Rate::Step);
+    builder.compute(Op::Embedding(Embedding {}), &[table, rows], found, Rate::Step);
+    builder.collective(BoxingKind::AllGather, 0, &[found], &[whole], Rate::Step);
+    builder.fetch("y", whole, Rate::Step);
+    builder
+}
+
+fn rows(data: &[i64]) -> HostTensor {
+    HostTensor::from_i64([4], data).expect("4 rows")
+}
+
+#[test]
+fn a_failure_on_one_rank_ends_the_step_on_all_with_one_error() {
+    let mut session = session(lookup(), seconds(60));
+    let good = session.step(feeds(&[("rows", &rows(&[0, 1, 2, 3]))])).expect("alive");
+    assert_eq!(good.wait().expect("done")["y"].to_f32().expect("f32"), [1.0; 8]);
+    let begun = Instant::now();
+    let bad = session.step(feeds(&[("rows", &rows(&[0, 1, 2, 9]))])).expect("alive");
+    let error = bad.wait().err().expect("row 9 is out of range");
+    assert!(begun.elapsed() < Duration::from_secs(10), "no rank waits for the timeout");
+    let RuntimeError::Failed(failure) = &error else { panic!("{error}") };
+    assert_eq!((failure.rank, failure.step, failure.actor.as_str()), (1, 1, "embedding"));
+    assert!(error.to_string().contains("9"), "{error}");
+    let later = session.step(feeds(&[("rows", &rows(&[0, 1, 2, 3]))]));
+    assert_eq!(later.err(), Some(error.clone()));
+    assert_eq!(session.shutdown(), Err(error));
+}
+
+#[test]
+fn a_peer_that_never_answers_is_named() {
+    let mut builder =
+        tour(&[f32s(&[6], &[0, 1], "S(0)"), f32s(&[6], &[0, 1], "B")], &[BoxingKind::AllGather]);
+    // Rank 1 forgets its part of the collective.
+    let program = &mut builder.plan.programs[1];
+    let (actors, stream) = (&program.actors, &mut program.streams[0]);
+    stream.order.retain(|item| {
+        let actor = stream.blocks[item.block as usize][0];
+        matches!(actors[actor.index()].action, Action::Feed { .. })
+    });
+    let options =
+        SessionOptions { timeout: Duration::from_millis(200), ..SessionOptions::default() };
+    let mut session = session(builder, options);
+    let error = session.step(feeds(&[("x", &tensor(&[6], 0.0))])).expect("alive").wait();
+    let error = error.err().expect("rank 1 does not come");
+    let RuntimeError::Failed(failure) = &error else { panic!("{error}") };
+    assert!(matches!(failure.cause, Cause::Transport(_)));
+    let text = error.to_string();
+    assert!(text.starts_with("rank 0, step 0, collective: rank 0 has waited 0."), "{text}");
+    assert!(text.ends_with("s for rank 1 to join collective 0"), "{text}");
+}
+
+#[test]
+fn an_order_that_cannot_go_on_is_an_error_and_no_hang() {
+    let mut builder = tour(&[f32s(&[6], &[0], "B")], &[]);
+    builder.plan.programs[0].streams[0].order.reverse();
+    let mut session = session(builder, seconds(20));
+    let error = session.step(feeds(&[("x", &tensor(&[6], 0.0))])).expect("alive").wait();
+    let text = error.err().expect("fetch stands before feed").to_string();
+    assert!(text.contains("`t0` is empty: feed x has not filled it"), "{text}");
+}
+
+#[test]
+fn a_session_can_be_dropped_with_steps_under_way() {
+    for _ in 0..20 {
+        let options = SessionOptions { shuffle_delays: Some(3), ..seconds(20) };
+        let mut session = session(pipeline(4, 2), options);
+        let x = tensor(&[8, 3], 0.0);
+        let handles: Vec<_> =
+            (0..30).map(|_| session.step(feeds(&[("x", &x)])).expect("alive")).collect();
+        let begun = Instant::now();
+        drop(session);
+        assert!(begun.elapsed() < Duration::from_secs(5));
+        for handle in handles {
+            match handle.wait() {
+                Ok(outputs) => assert_eq!(outputs["y"], x),
+                Err(error) => assert_eq!(error, RuntimeError::ShutDown),
+            }
+        }
+    }
+}
+
+#[test]
+fn variables_begin_as_said_on_every_mesh_and_can_be_overwritten() {
+    let normal = Init::Normal { mean: 1.0.into(), std: 0.5.into() };
+    let stream = Stream { seed: 7, key: key_of("w"), step: 0 };
+    let expected: Vec<f32> =
+        (0..35).map(|i| (1.0 + 0.5 * f64::from(stream.normal(i))) as f32).collect();
+    for (ranks, sbp) in [(1, "B"), (2, "S(0)"), (3, "S(1)"), (4, "P"), (2, "B")] {
+        let ranks: Vec<u32> = (0..ranks).collect();
+        let mut builder = Builder::new(ranks.len(), 1);
+        builder.variable("w", &f32s(&[5, 7], &ranks, sbp), normal.clone());
+        let mut session = session(builder, SessionOptions { seed: 7, ..seconds(20) });
+        let w = session.variable("w").expect("there is one");
+        assert_eq!(w.to_f32().expect("f32"), expected, "{sbp}");
+        let new = tensor(&[5, 7], 3.0);
+        session.set_variable("w", &new).expect("it fits");
+        assert_eq!(session.variable("w").expect("there is one"), new, "{sbp}");
+        let error = session.set_variable("w", &tensor(&[7, 5], 0.0)).expect_err("it does not");
+        assert_eq!(error.to_string(), "variable `w` is f32[5, 7], but its value is f32[7, 5]");
+        assert!(session.variable("v").is_err());
+    }
+}
+
+#[test]
+fn weights_come_by_name_and_what_is_missing_is_said() {
+    let mut builder = Builder::new(2, 1);
+    builder.variable("w", &f32s(&[5, 3], &[0, 1], "S(0)"), Init::Weights);
+    let plan = Arc::new(builder.plan);
+    let load = |weights: &[(&str, &HostTensor)]| {
+        Session::new(Arc::clone(&plan), &feeds(weights), SessionOptions::default())
+    };
+    let w = tensor(&[5, 3], 2.0);
+    assert_eq!(load(&[("w", &w)]).expect("it is there").variable("w"), Ok(w));
+    let missing = load(&[]).err().expect("no w");
+    assert_eq!(missing.to_string(), "the weights have no tensor `w` (f32[5, 3])");
+    let wrong = load(&[("w", &tensor(&[5], 0.0))]).err().expect("another shape");
+    assert_eq!(wrong.to_string(), "variable `w` is f32[5, 3], but its value is f32[5]");
+}
+
+#[test]
+fn feeds_that_do_not_fit_are_refused() {
+    let mut session = session(tour(&[f32s(&[6], &[0], "B")], &[]), seconds(20));
+    let x = tensor(&[6], 0.0);
+    let mut say = |pairs: &[(&str, &HostTensor)]| {
+        session.step(feeds(pairs)).err().expect("refused").to_string()
+    };
+    assert_eq!(say(&[]), "input `x` (f32[6]) is not fed");
+    assert!(say(&[("x", &x), ("z", &x)]).starts_with("the graph has no input `z`"));
+    let short = say(&[("x", &tensor(&[5], 0.0))]);
+    assert_eq!(short, "input `x` is f32[5], but the plan was compiled for f32[6]");
+    let outputs = session.step(feeds(&[("x", &x)])).expect("alive").wait().expect("done");
+    assert_eq!(outputs["y"], x);
+}
+
+#[test]
+fn plans_of_other_versions_and_edited_plans_are_refused() {
+    let refuse = |edit: &dyn Fn(&mut Plan)| {
+        let mut builder = tour(&[f32s(&[6], &[0], "B")], &[]);
+        edit(&mut builder.plan);
+        let session = Session::new(Arc::new(builder.plan), &BTreeMap::new(), seconds(1));
+        session.err().expect("refused").to_string()
+    };
+    let version = refuse(&|plan| plan.version = 99);
+    assert_eq!(version, "the plan cannot be executed: it has version 99, this build reads 1");
+    let edits: [&dyn Fn(&mut Plan); 6] = [
+        &|plan| plan.programs[0].registers[0].offset = 1 << 40,
+        &|plan| plan.programs[0].registers[0].shape = vec![7],
+        &|plan| plan.programs[0].registers[0].layout = 9,
+        &|plan| plan.programs[0].streams[0].order[0].block = 9,
+        &|plan| plan.programs[0].actors[1].inputs[0].0 = 9,
+        &|plan| plan.ranks[0].program.0 = 9,
+    ];
+    for edit in edits {
+        assert!(refuse(edit).starts_with("the plan cannot be executed: "));
+    }
+}
