@@ -1,10 +1,15 @@
 //! The whole way from a user's graph to a plan, in one function: [`compile`].
 
 use graphc_ir::graph::Graph;
-use graphc_ir::plan::{Cluster, CompileOptions, Plan, WeightsSource};
+use graphc_ir::plan::{
+    Cluster, CompileOptions, PLAN_VERSION, Plan, PlannerReport, Predicted, Program, WeightsSource,
+};
+use graphc_ir::text;
 
 use crate::decisions::{Decisions, Sharding};
-use crate::null_device::{NullDeviceError, Simulation};
+use crate::lower::{LowerError, lower};
+use crate::null_device::{NullDeviceError, Simulation, assign_channel_slots, simulate};
+use crate::pipeline::prepare;
 
 /// A plan and what was decided on the way to it.
 #[derive(Clone, Debug)]
@@ -22,9 +27,113 @@ pub struct Compiled {
 /// Why a graph cannot be compiled.
 #[derive(Debug, thiserror::Error)]
 pub enum CompileError {
+    /// The graph and the options do not fit.
+    #[error(transparent)]
+    Prepare(#[from] crate::error::CompileError),
+    /// Passes contradict each other.
+    #[error(transparent)]
+    Lower(#[from] LowerError),
     /// The plan would hang.
     #[error(transparent)]
     NullDevice(#[from] NullDeviceError),
+    /// The arena of a rank does not fit in its memory.
+    #[error(
+        "rank {rank} needs {needed} bytes, {} more than it has; its largest tensors are {}",
+        needed - limit, .largest.iter().map(|(name, bytes)| format!("{name} ({bytes} bytes)")).collect::<Vec<_>>().join(", ")
+    )]
+    Memory {
+        /// The rank.
+        rank: usize,
+        /// Bytes of its arena.
+        needed: u64,
+        /// Bytes that it may use.
+        limit: u64,
+        /// The largest registers, with all their slots.
+        largest: Vec<(String, u64)>,
+    },
+}
+
+/// What a plan says about itself besides what ranks do.
+pub struct Header<'a> {
+    /// The graph as the user wrote it.
+    pub graph: &'a Graph,
+    /// What it is compiled with.
+    pub options: &'a CompileOptions,
+    /// The machines.
+    pub cluster: &'a Cluster,
+    /// Where weights come from.
+    pub weights: Option<WeightsSource>,
+    /// What the planner reached.
+    pub planner: PlannerReport,
+}
+
+/// The plan of what was decided, and what the null device measured when it executed the plan.
+///
+/// # Errors
+/// Where decisions contradict each other, the plan would hang, or a rank's memory is too small.
+pub fn assemble(
+    header: Header<'_>,
+    decisions: &Decisions,
+    sharding: &Sharding,
+) -> Result<(Plan, Simulation), CompileError> {
+    let Header { graph, options, cluster, weights, planner } = header;
+    let lowered = lower(decisions, sharding, options, cluster)?;
+    let mut plan = Plan {
+        version: PLAN_VERSION,
+        name: graph.name.clone(),
+        world_size: options.mesh.iter().product(),
+        mesh: options.mesh.clone(),
+        stages: decisions.staging.stages,
+        microbatches: decisions.rates.microbatches,
+        training: !decisions.training.gradients.is_empty(),
+        options: options.clone(),
+        cluster: cluster.clone(),
+        graph: text::print(graph).lines().map(str::to_owned).collect(),
+        weights,
+        tensors: lowered.tensors,
+        boxing: lowered.boxing,
+        planner,
+        predicted: Predicted {
+            step_seconds: 0.0,
+            bubble_fraction: 0.0,
+            peak_memory_bytes: lowered.programs.iter().map(|p| p.arena_bytes).collect(),
+        },
+        layouts: lowered.layouts,
+        channels: lowered.channels,
+        programs: lowered.programs,
+        ranks: lowered.ranks,
+    };
+    fits_memory(&plan)?;
+    assign_channel_slots(&mut plan)?;
+    let simulation = simulate(&plan)?;
+    plan.predicted.step_seconds = simulation.step_seconds;
+    plan.predicted.bubble_fraction = simulation.bubble_fraction;
+    Ok((plan, simulation))
+}
+
+fn fits_memory(plan: &Plan) -> Result<(), CompileError> {
+    let limit = plan.options.memory.unwrap_or(plan.cluster.device.memory);
+    let arena = |rank: &usize| plan.programs[plan.ranks[*rank].program.index()].arena_bytes;
+    let Some(rank) =
+        (0..plan.ranks.len()).max_by_key(|rank| (arena(rank), plan.ranks.len() - rank))
+    else {
+        return Ok(());
+    };
+    if arena(&rank) <= limit {
+        return Ok(());
+    }
+    let largest = largest(&plan.programs[plan.ranks[rank].program.index()]);
+    Err(CompileError::Memory { rank, needed: arena(&rank), limit, largest })
+}
+
+/// The five largest registers.
+fn largest(program: &Program) -> Vec<(String, u64)> {
+    let own = program.registers.iter().filter(|register| register.shares.is_none());
+    let mut registers: Vec<(String, u64)> =
+        own.map(|r| (r.name.clone(), r.slot_bytes * u64::from(r.slots))).collect();
+    registers.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    registers.truncate(5);
+    registers
 }
 
 /// Compiles a graph for a mesh of machines. The same input gives the same plan, byte for byte.
@@ -32,10 +141,11 @@ pub enum CompileError {
 /// # Errors
 /// What the graph, the options or the machines do not allow.
 pub fn compile(
-    _graph: Graph,
-    _options: &CompileOptions,
+    graph: Graph,
+    options: &CompileOptions,
     _cluster: &Cluster,
     _weights: Option<WeightsSource>,
 ) -> Result<Compiled, CompileError> {
-    todo!()
+    let _decisions = prepare(graph, options)?;
+    todo!("planner")
 }

@@ -119,7 +119,7 @@ impl<'a> Collector<'a> {
                     Vec::new(),
                 )
             }
-            Op::ToGlobal(_) => self.to_global(id, node),
+            Op::ToGlobal(_) => self.rename(id, node),
             Op::Accumulate(_) if self.rate(node.operands[0]) == Rate::Microbatch => {
                 let input = self.operand(id, node, 0)?;
                 let output = self.result(id, node, 0);
@@ -141,7 +141,7 @@ impl<'a> Collector<'a> {
     }
 
     /// The user asked for another layout: the value is boxed and goes on under its old name.
-    fn to_global(&mut self, id: NodeId, node: &Node) -> Result<(), LowerError> {
+    fn rename(&mut self, id: NodeId, node: &Node) -> Result<(), LowerError> {
         let placement = &self.decisions.staging.placement[id.index()];
         let sbp = &self.sharding.nodes[id.index()].results[0];
         let buffer = self.require(node.operands[0], placement, sbp)?;

@@ -27,6 +27,8 @@ mod schedule;
 mod segments;
 mod sort;
 mod tables;
+#[cfg(test)]
+mod tests;
 
 pub use copies::kind_name;
 pub use tables::collective_counts;

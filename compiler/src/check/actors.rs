@@ -1,0 +1,198 @@
+//! What an actor says: registers of the right number, rate and extent for what it does.
+
+use graphc_ir::ids::RegisterId;
+use graphc_ir::op::Op;
+use graphc_ir::plan::{
+    Action, Actor, BoxingKind, FusedArg, FusedOp, Layout, Plan, Program, Rate, RegisterKind,
+};
+use graphc_ir::types::TensorType;
+
+use super::Errors;
+
+/// Checks that everything that an actor names exists.
+pub fn references(plan: &Plan, program: &Program, actor: &Actor, place: &str, errors: &mut Errors) {
+    let registers = actor.inputs.iter().chain(&actor.outputs).chain(&actor.updates);
+    for register in registers.filter(|register| register.index() >= program.registers.len()) {
+        errors.add(place, format!("there is no register {register}"));
+    }
+    if let Action::Send { channel } | Action::Receive { channel } = &actor.action {
+        let known = channel.index() < plan.channels.len();
+        errors.require(known, place, || format!("there is no {channel}"));
+    }
+}
+
+/// Checks an actor whose registers exist.
+pub fn check(plan: &Plan, program: &Program, actor: &Actor, place: &str, errors: &mut Errors) {
+    rates(program, actor, place, errors);
+    let cx = Context { plan, program, actor };
+    if let Some(message) = cx.action() {
+        errors.add(place, message);
+    }
+}
+
+fn rates(program: &Program, actor: &Actor, place: &str, errors: &mut Errors) {
+    let rate = |register: &RegisterId| program.registers[register.index()].rate;
+    let variable = |register: &RegisterId| {
+        matches!(program.registers[register.index()].kind, RegisterKind::Variable { .. })
+    };
+    let accumulates = matches!(actor.action, Action::Accumulate);
+    let filled = if accumulates { Rate::Step } else { actor.rate };
+    let outputs = actor.outputs.iter().all(|output| rate(output) == filled && !variable(output));
+    errors.require(outputs, place, || "fills a register of another rate, or a variable".into());
+    let reads = actor.rate == Rate::Microbatch
+        || !accumulates && actor.inputs.iter().all(|input| rate(input) == Rate::Step);
+    errors.require(reads, place, || "acts once a step on what microbatches make".into());
+    let updates = actor.updates.iter().all(variable)
+        && !actor.updates.iter().any(|u| actor.inputs.contains(u));
+    let once = actor.updates.is_empty() || actor.rate == Rate::Step;
+    errors.require(updates && once, place, || {
+        "may update variables alone, once a step, and not read them besides".into()
+    });
+}
+
+struct Context<'a> {
+    plan: &'a Plan,
+    program: &'a Program,
+    actor: &'a Actor,
+}
+
+impl Context<'_> {
+    /// What is wrong with what the actor does.
+    fn action(&self) -> Option<String> {
+        match &self.actor.action {
+            Action::Compute { op, operands } => self.compute(op, operands),
+            Action::Fused(fused) => {
+                self.counts(None, Some(fused.outputs.len()), 0).or_else(|| self.fused(fused))
+            }
+            Action::Collective { kind, axis, .. } => self.collective(*kind, *axis),
+            Action::Local { kind } => {
+                let local = matches!(kind, BoxingKind::Slice | BoxingKind::Mask);
+                let wrong = (!local).then(|| format!("{kind:?} is not local"));
+                self.counts(Some(1), Some(1), 0).or(wrong).or_else(|| self.same_tensor())
+            }
+            Action::Send { channel } => {
+                let from = self.plan.channels[channel.index()].from;
+                self.counts(Some(1), Some(0), 0)
+                    .or_else(|| self.laid_out(self.actor.inputs[0], from))
+            }
+            Action::Receive { channel } => {
+                let to = self.plan.channels[channel.index()].to;
+                self.counts(Some(0), Some(1), 0)
+                    .or_else(|| self.laid_out(self.actor.outputs[0], to))
+            }
+            Action::Accumulate => self.counts(Some(1), Some(1), 0).or_else(|| self.same_tensor()),
+            Action::Assign => self.counts(Some(1), Some(0), 1).or_else(|| self.assign()),
+            Action::Feed { .. } => self.counts(Some(0), Some(1), 0),
+            Action::Fetch { .. } => self.counts(Some(1), Some(0), 0),
+        }
+    }
+
+    fn counts(
+        &self,
+        inputs: Option<usize>,
+        outputs: Option<usize>,
+        updates: usize,
+    ) -> Option<String> {
+        let actor = self.actor;
+        let holds = inputs.is_none_or(|count| actor.inputs.len() == count)
+            && outputs.is_none_or(|count| actor.outputs.len() == count)
+            && actor.updates.len() == updates;
+        (!holds).then(|| {
+            let (i, o, u) = (actor.inputs.len(), actor.outputs.len(), actor.updates.len());
+            format!("cannot have {i} inputs, {o} outputs and {u} updates")
+        })
+    }
+
+    fn layout(&self, register: RegisterId) -> &Layout {
+        &self.plan.layouts[self.program.registers[register.index()].layout as usize]
+    }
+
+    fn compute(&self, op: &Op, operands: &[i32]) -> Option<String> {
+        let actor = self.actor;
+        let register = |&operand: &i32| match usize::try_from(operand) {
+            Ok(input) => actor.inputs.get(input).copied(),
+            Err(_) => actor.updates.get(operand.unsigned_abs() as usize - 1).copied(),
+        };
+        let Some(registers) = operands.iter().map(register).collect::<Option<Vec<_>>>() else {
+            return Some("an operand is neither an input nor an update".into());
+        };
+        let types: Vec<TensorType> = registers.iter().map(|&r| self.layout(r).ty()).collect();
+        let results = match op.infer(&types.iter().collect::<Vec<_>>()) {
+            Ok(results) => results,
+            Err(error) => return Some(error.to_string()),
+        };
+        let pairs = op.operation().updates();
+        let in_place = |result: usize| {
+            pairs.iter().any(|p| p.0 == result && operands.get(p.1).is_some_and(|&o| o < 0))
+        };
+        let made: Vec<TensorType> = results
+            .into_iter()
+            .enumerate()
+            .filter(|(result, _)| !in_place(*result))
+            .map(|(_, ty)| ty)
+            .collect();
+        let filled: Vec<TensorType> = actor.outputs.iter().map(|&r| self.layout(r).ty()).collect();
+        (made != filled).then(|| format!("makes {made:?}, its outputs are {filled:?}"))
+    }
+
+    fn fused(&self, fused: &FusedOp) -> Option<String> {
+        let fits = |step: usize, arg: &FusedArg| match *arg {
+            FusedArg::Operand(operand) => operand < self.actor.inputs.len(),
+            FusedArg::Step(before) => before < step,
+        };
+        let holds = fused.steps.iter().enumerate().all(|(index, step)| {
+            let elementwise =
+                matches!(step.op, Op::Unary(_) | Op::Binary(_) | Op::Where(_) | Op::Cast(_));
+            elementwise && step.args.iter().all(|arg| fits(index, arg))
+        });
+        let results = fused.outputs.iter().all(|&output| output < fused.steps.len());
+        (!holds || !results).then(|| "is no chain of elementwise ops on its inputs".into())
+    }
+
+    fn collective(&self, kind: BoxingKind, axis: usize) -> Option<String> {
+        let actor = self.actor;
+        let pairs = actor.inputs.len() == actor.outputs.len() && !actor.inputs.is_empty();
+        if !pairs || !actor.updates.is_empty() {
+            return Some("needs one output for each input".into());
+        }
+        let moves = matches!(
+            kind,
+            BoxingKind::AllReduce
+                | BoxingKind::ReduceScatter
+                | BoxingKind::AllGather
+                | BoxingKind::AllToAll
+        );
+        let first = self.layout(actor.inputs[0]);
+        let fits = |&register: &RegisterId| {
+            let layout = self.layout(register);
+            (&layout.ranks, &layout.hierarchy) == (&first.ranks, &first.hierarchy)
+        };
+        let meshes = actor.inputs.iter().chain(&actor.outputs).all(fits);
+        if !moves || !meshes || axis >= first.hierarchy.len() {
+            return Some(format!("{kind:?} over axis {axis} does not fit its registers"));
+        }
+        self.same_tensor()
+    }
+
+    /// Input i and output i are one tensor.
+    fn same_tensor(&self) -> Option<String> {
+        let mut pairs = self.actor.inputs.iter().zip(&self.actor.outputs);
+        let differ = |pair: &(&RegisterId, &RegisterId)| {
+            self.layout(*pair.0).ty() != self.layout(*pair.1).ty()
+        };
+        pairs.find(differ).map(|(i, o)| format!("{i} and {o} are not the same tensor"))
+    }
+
+    fn laid_out(&self, register: RegisterId, layout: u32) -> Option<String> {
+        let holds = self.program.registers[register.index()].layout == layout;
+        (!holds).then(|| format!("{register} does not lie as its channel says"))
+    }
+
+    fn assign(&self) -> Option<String> {
+        let [input, update] = [self.actor.inputs[0], self.actor.updates[0]];
+        let shape = |r: RegisterId| &self.program.registers[r.index()].shape;
+        let holds =
+            self.layout(input).ty() == self.layout(update).ty() && shape(input) == shape(update);
+        (!holds).then(|| format!("{input} does not lie as {update}"))
+    }
+}

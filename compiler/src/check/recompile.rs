@@ -1,0 +1,77 @@
+//! Compiles the graph in a plan again: the plan must be what comes out.
+
+use graphc_ir::plan::Plan;
+use graphc_ir::text;
+use serde_json::Value;
+
+use super::Errors;
+use crate::compile::compile;
+
+/// Differences that are reported.
+const MOST_DIFFERENCES: usize = 8;
+
+/// Compares a plan with what its graph, options and cluster compile to.
+pub fn check(plan: &Plan, errors: &mut Errors) {
+    // The size of the mesh is what the work grows with: it must be that of the plan at hand.
+    let sensible = plan.options.mesh == plan.mesh
+        && plan.mesh.iter().try_fold(1usize, |n, &e| n.checked_mul(e)) == Some(plan.ranks.len());
+    if !sensible {
+        errors.add("options.mesh", format!("{:?} is not the plan's", plan.options.mesh));
+        return;
+    }
+    let graph = match text::parse(&plan.graph.join("\n")) {
+        Ok(graph) => graph,
+        Err(error) => return errors.add("graph", error.to_string()),
+    };
+    let again = match compile(graph, &plan.options, &plan.cluster, plan.weights.clone()) {
+        Ok(compiled) => compiled.plan,
+        Err(error) => return errors.add("graph", format!("does not compile: {error}")),
+    };
+    if again != *plan {
+        differences(plan, &again, errors);
+    }
+}
+
+/// Says which fields differ.
+fn differences(plan: &Plan, again: &Plan, errors: &mut Errors) {
+    let value = |plan: &Plan| serde_json::to_value(plan).unwrap_or_default();
+    let mut found = Vec::new();
+    compare(&value(plan), &value(again), String::new(), &mut found);
+    for (place, here, there) in found.into_iter().take(MOST_DIFFERENCES) {
+        let message = format!(
+            "is {here}, but the graph compiles to {there}: edited by hand, or written by another build"
+        );
+        errors.add(place, message);
+    }
+}
+
+fn compare(here: &Value, there: &Value, place: String, found: &mut Vec<(String, String, String)>) {
+    if here == there || found.len() >= MOST_DIFFERENCES {
+        return;
+    }
+    match (here, there) {
+        (Value::Object(a), Value::Object(b)) => {
+            let keys = a.keys().chain(b.keys().filter(|key| !a.contains_key(*key)));
+            for key in keys {
+                let dot = if place.is_empty() { "" } else { "." };
+                let (a, b) =
+                    (a.get(key).unwrap_or(&Value::Null), b.get(key).unwrap_or(&Value::Null));
+                compare(a, b, format!("{place}{dot}{key}"), found);
+            }
+        }
+        (Value::Array(a), Value::Array(b)) if a.len() == b.len() => {
+            for (index, (a, b)) in a.iter().zip(b).enumerate() {
+                compare(a, b, format!("{place}[{index}]"), found);
+            }
+        }
+        _ => found.push((place, short(here), short(there))),
+    }
+}
+
+fn short(value: &Value) -> String {
+    match value {
+        Value::Array(items) => format!("a list of {}", items.len()),
+        Value::Object(_) => "an object".into(),
+        scalar => scalar.to_string(),
+    }
+}

@@ -1,0 +1,255 @@
+//! What each part of a plan says by itself: indices, extents, offsets, blocks.
+
+use graphc_ir::plan::{
+    Channel, Layout, PLAN_VERSION, Plan, Program, Rate, Register, RegisterKind, Stream,
+};
+use graphc_ir::sbp::Sbp;
+
+use super::{Errors, actors};
+use crate::lower::ALIGNMENT;
+
+/// Checks the whole plan; each level only where what it stands on holds.
+pub fn check(plan: &Plan, errors: &mut Errors) {
+    header(plan, errors);
+    for (index, layout) in plan.layouts.iter().enumerate() {
+        check_layout(plan, layout, &format!("layouts[{index}]"), errors);
+    }
+    for (index, channel) in plan.channels.iter().enumerate() {
+        check_channel(plan, channel, &format!("channels[{index}]"), errors);
+    }
+    for (rank, entry) in plan.ranks.iter().enumerate() {
+        let known = entry.program.index() < plan.programs.len();
+        errors
+            .require(known, format!("ranks[{rank}]"), || format!("there is no {}", entry.program));
+    }
+    if !errors.0.is_empty() {
+        return;
+    }
+    for (index, program) in plan.programs.iter().enumerate() {
+        check_program(plan, index, program, errors);
+    }
+}
+
+fn header(plan: &Plan, errors: &mut Errors) {
+    let world = plan.mesh.iter().try_fold(1usize, |product, &extent| product.checked_mul(extent));
+    errors.require(plan.version == PLAN_VERSION, "version", || {
+        format!("is {}, this build knows {PLAN_VERSION}: compile the model again", plan.version)
+    });
+    errors.require(world == Some(plan.world_size), "world_size", || {
+        format!("is {}, but the mesh is {:?}", plan.world_size, plan.mesh)
+    });
+    errors.require(plan.ranks.len() == plan.world_size, "ranks", || {
+        format!("has {} entries for {} ranks", plan.ranks.len(), plan.world_size)
+    });
+    errors.require(plan.microbatches > 0, "microbatches", || "is 0".into());
+    errors.require(plan.stages > 0 && plan.stages <= plan.world_size.max(1) + 64, "stages", || {
+        format!("is {}", plan.stages)
+    });
+    let peaks: Vec<u64> = plan.programs.iter().map(|program| program.arena_bytes).collect();
+    errors.require(
+        plan.predicted.peak_memory_bytes == peaks,
+        "predicted.peak_memory_bytes",
+        || format!("is {:?}, the programs have {peaks:?}", plan.predicted.peak_memory_bytes),
+    );
+    let levels = &plan.cluster.levels;
+    let bounded = levels.iter().rev().skip(1).all(|level| level.size > 0);
+    errors.require(bounded, "cluster.levels", || "only the last may be without a size".into());
+}
+
+fn check_layout(plan: &Plan, layout: &Layout, place: &str, errors: &mut Errors) {
+    let size = layout.hierarchy.iter().try_fold(1usize, |size, &extent| size.checked_mul(extent));
+    let known = |rank: &u32| (*rank as usize) < plan.world_size;
+    let mut distinct = layout.ranks.clone();
+    distinct.sort_unstable();
+    distinct.dedup();
+    let holds = size == Some(layout.ranks.len())
+        && !layout.ranks.is_empty()
+        && layout.ranks.iter().all(known)
+        && distinct.len() == layout.ranks.len();
+    errors.require(holds, place, || {
+        format!("ranks {:?} are no mesh {:?} of this job", layout.ranks, layout.hierarchy)
+    });
+    let splits = |sbp: &Sbp| !matches!(sbp, Sbp::Split(dim) if *dim >= layout.shape.len());
+    let fits = layout.sbp.0.len() == layout.hierarchy.len() && layout.sbp.0.iter().all(splits);
+    errors.require(fits, place, || {
+        format!("{} is no layout of {:?} over {:?}", layout.sbp, layout.shape, layout.hierarchy)
+    });
+    let cut = layout.microbatch_dim;
+    let divides = cut.is_none_or(|dim| {
+        layout.shape.get(dim).is_some_and(|&n| n.is_multiple_of(plan.microbatches.max(1)))
+    });
+    errors.require(divides, place, || {
+        format!("{} microbatches do not cut dim {cut:?} of {:?}", plan.microbatches, layout.shape)
+    });
+    let bytes =
+        layout.shape.iter().try_fold(layout.dtype.size(), |n, &extent| n.checked_mul(extent));
+    let sensible = bytes.is_some_and(|bytes| bytes < usize::MAX / 4);
+    errors.require(sensible, place, || format!("{:?} is larger than any memory", layout.shape));
+}
+
+fn check_channel(plan: &Plan, channel: &Channel, place: &str, errors: &mut Errors) {
+    let layout = |index: u32| plan.layouts.get(index as usize);
+    let (Some(from), Some(to)) = (layout(channel.from), layout(channel.to)) else {
+        errors.add(place, format!("layout {} or {} does not exist", channel.from, channel.to));
+        return;
+    };
+    let same = from.shape == to.shape
+        && from.dtype == to.dtype
+        && from.microbatch_dim == to.microbatch_dim;
+    errors.require(same, place, || "the two layouts are of different tensors".into());
+    errors.require(channel.slots > 0, place, || "it has no slots".into());
+}
+
+fn check_program(plan: &Plan, index: usize, program: &Program, errors: &mut Errors) {
+    let place = format!("programs[{index}]");
+    let ranks: Vec<u32> = (0..plan.ranks.len() as u32)
+        .filter(|&rank| plan.ranks[rank as usize].program.index() == index)
+        .collect();
+    errors.require(!ranks.is_empty(), &place, || "no rank runs it".into());
+    errors.require(program.stage < plan.stages, &place, || format!("stage {}", program.stage));
+    errors.require(!program.streams.is_empty(), &place, || "it has no stream".into());
+    let before = errors.0.len();
+    for (index, register) in program.registers.iter().enumerate() {
+        let place = format!("{place}.registers[{index}] `{}`", register.name);
+        check_register(plan, program, register, &ranks, &place, errors);
+    }
+    for (index, actor) in program.actors.iter().enumerate() {
+        let place = format!("{place}.actors[{index}] `{}`", actor.name);
+        actors::references(plan, program, actor, &place, errors);
+    }
+    if errors.0.len() > before {
+        return;
+    }
+    for (index, actor) in program.actors.iter().enumerate() {
+        let place = format!("{place}.actors[{index}] `{}`", actor.name);
+        actors::check(plan, program, actor, &place, errors);
+    }
+    producers(program, &place, errors);
+    blocks(plan, program, &place, errors);
+}
+
+fn check_register(
+    plan: &Plan,
+    program: &Program,
+    register: &Register,
+    ranks: &[u32],
+    place: &str,
+    errors: &mut Errors,
+) {
+    let Some(layout) = plan.layouts.get(register.layout as usize) else {
+        errors.add(place, format!("there is no layout {}", register.layout));
+        return;
+    };
+    for &rank in ranks {
+        let last = plan.microbatches - 1;
+        for microbatch in [0, last] {
+            let extent = layout.rect(rank, microbatch, plan.microbatches).map(|rect| rect.extent);
+            if extent.as_ref() != Some(&register.shape) {
+                errors.add(
+                    place,
+                    match extent {
+                        Some(extent) => {
+                            format!("is {:?}, rank {rank} holds {extent:?}", register.shape)
+                        }
+                        None => format!("rank {rank} is not of its layout"),
+                    },
+                );
+                return;
+            }
+        }
+    }
+    let bytes = (register.shape.iter().product::<usize>() * layout.dtype.size()) as u64;
+    let aligned =
+        register.slot_bytes.is_multiple_of(ALIGNMENT) && register.offset.is_multiple_of(ALIGNMENT);
+    errors.require(register.slot_bytes >= bytes && aligned, place, || {
+        format!("slots of {} bytes at {} cannot hold {bytes}", register.slot_bytes, register.offset)
+    });
+    let end = register.slot_bytes.checked_mul(u64::from(register.slots));
+    let end = end.and_then(|size| size.checked_add(register.offset));
+    let inside = end.is_some_and(|end| end <= program.arena_bytes) || register.slot_bytes == 0;
+    errors.require(inside, place, || {
+        format!("ends at {end:?}, behind the arena's {} bytes", program.arena_bytes)
+    });
+    let variable = matches!(register.kind, RegisterKind::Variable { .. });
+    let most = if variable || register.rate == Rate::Step { 1 } else { plan.microbatches };
+    errors.require(register.slots > 0 && register.slots as usize <= most, place, || {
+        format!("has {} slots, of 1 to {most}", register.slots)
+    });
+    errors.require(!variable || register.rate == Rate::Step, place, || {
+        "is a variable, but not kept for the step".into()
+    });
+    let Some(shared) = register.shares else { return };
+    let same = |other: &Register| {
+        (other.offset, other.slot_bytes, other.slots)
+            == (register.offset, register.slot_bytes, register.slots)
+    };
+    errors.require(program.registers.get(shared.index()).is_some_and(same), place, || {
+        format!("shares {shared}, which lies elsewhere")
+    });
+}
+
+/// Every activation is filled by one actor, every variable updated by one at most.
+fn producers(program: &Program, place: &str, errors: &mut Errors) {
+    let mut fills = vec![0; program.registers.len()];
+    let mut updates = vec![0; program.registers.len()];
+    for actor in &program.actors {
+        actor.outputs.iter().for_each(|output| fills[output.index()] += 1);
+        actor.updates.iter().for_each(|update| updates[update.index()] += 1);
+    }
+    for (index, register) in program.registers.iter().enumerate() {
+        let place = format!("{place}.registers[{index}] `{}`", register.name);
+        let holds = match register.kind {
+            RegisterKind::Variable { .. } => fills[index] == 0 && updates[index] <= 1,
+            RegisterKind::Activation => fills[index] == 1 && updates[index] == 0,
+        };
+        errors.require(holds, place, || {
+            format!("{} actors fill it and {} update it", fills[index], updates[index])
+        });
+    }
+}
+
+/// Every actor stands in one block; blocks run once a step, or once for each microbatch.
+fn blocks(plan: &Plan, program: &Program, place: &str, errors: &mut Errors) {
+    let mut stands = vec![0; program.actors.len()];
+    for (index, stream) in program.streams.iter().enumerate() {
+        let place = format!("{place}.streams[{index}]");
+        for actor in stream.blocks.iter().flatten() {
+            match stands.get_mut(actor.index()) {
+                Some(count) => *count += 1,
+                None => errors.add(&place, format!("there is no actor {actor}")),
+            }
+        }
+        if errors.0.is_empty() {
+            order(plan, program, stream, &place, errors);
+        }
+    }
+    for (actor, _) in stands.iter().enumerate().filter(|(_, count)| **count != 1) {
+        let name = &program.actors[actor].name;
+        let message = format!("stands {} times in blocks", stands[actor]);
+        errors.add(format!("{place}.actors[{actor}] `{name}`"), message);
+    }
+}
+
+fn order(plan: &Plan, program: &Program, stream: &Stream, place: &str, errors: &mut Errors) {
+    let mut runs: Vec<Vec<u32>> = vec![Vec::new(); stream.blocks.len()];
+    for item in &stream.order {
+        match runs.get_mut(item.block as usize) {
+            Some(runs) => runs.push(item.microbatch),
+            None => errors.add(place, format!("there is no block {}", item.block)),
+        }
+    }
+    for (block, actors) in stream.blocks.iter().enumerate() {
+        let rates: Vec<Rate> = actors.iter().map(|a| program.actors[a.index()].rate).collect();
+        let place = format!("{place}.blocks[{block}]");
+        let Some(&rate) = rates.first() else {
+            errors.add(place, "is empty");
+            continue;
+        };
+        errors.require(rates.iter().all(|&r| r == rate), &place, || "rates differ".into());
+        let times = if rate == Rate::Step { 1 } else { plan.microbatches };
+        let runs = &mut runs[block];
+        runs.sort_unstable();
+        let each = runs.len() == times && runs.iter().enumerate().all(|(i, &m)| m as usize == i);
+        errors.require(each, &place, || format!("runs for microbatches {runs:?} of 0..{times}"));
+    }
+}

@@ -1,0 +1,115 @@
+//! Plans as files.
+
+use graphc_ir::plan::{PLAN_VERSION, Plan};
+use serde_json::Value;
+
+/// What stands on one line where it fits.
+const LINE: usize = 116;
+
+/// Why a plan file cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// Not a plan.
+    #[error("this is no plan: {0}")]
+    Json(#[from] serde_json::Error),
+    /// JSON without a version.
+    #[error("this is no plan: it has no version")]
+    NoVersion,
+    /// A plan of another version.
+    #[error(
+        "the plan has version {found}, this build reads version {expected}: compile the model again"
+    )]
+    Version {
+        /// The plan's.
+        found: String,
+        /// The build's.
+        expected: u32,
+    },
+}
+
+/// Reads a plan.
+///
+/// # Errors
+/// Where the text is no plan or one of another version.
+pub fn read_plan(json: &str) -> Result<Plan, ReadError> {
+    let value: Value = serde_json::from_str(json)?;
+    let version = value.get("version").ok_or(ReadError::NoVersion)?;
+    if version.as_u64() != Some(u64::from(PLAN_VERSION)) {
+        return Err(ReadError::Version { found: version.to_string(), expected: PLAN_VERSION });
+    }
+    Ok(serde_json::from_str(json)?)
+}
+
+/// Writes a plan: the same text for the same plan. What fits in a line stands on one.
+pub fn write_plan(plan: &Plan) -> String {
+    let value = serde_json::to_value(plan).expect("a plan has string keys only");
+    let mut text = String::new();
+    write(&value, 0, 0, &mut text);
+    text.push('\n');
+    text
+}
+
+/// Writes a value that begins at a column of a line indented by `indent`.
+fn write(value: &Value, indent: usize, column: usize, text: &mut String) {
+    let (open, close, entries): (char, char, Vec<(String, &Value)>) = match value {
+        Value::Array(items) => ('[', ']', items.iter().map(|item| (String::new(), item)).collect()),
+        Value::Object(fields) => {
+            let key = |name: &String| format!("{}: ", Value::from(name.as_str()));
+            ('{', '}', fields.iter().map(|(name, item)| (key(name), item)).collect())
+        }
+        scalar => return text.push_str(&scalar.to_string()),
+    };
+    if entries.is_empty() || fits(value, LINE.saturating_sub(column)) {
+        return text.push_str(&line(value));
+    }
+    text.push(open);
+    for (index, (key, item)) in entries.iter().enumerate() {
+        text.push_str(if index == 0 { "\n" } else { ",\n" });
+        text.extend(std::iter::repeat_n(' ', indent + 1));
+        text.push_str(key);
+        write(item, indent + 1, indent + 1 + key.len(), text);
+    }
+    text.push('\n');
+    text.extend(std::iter::repeat_n(' ', indent));
+    text.push(close);
+}
+
+/// Whether a value fits in so many characters; cheap for what does not.
+fn fits(value: &Value, room: usize) -> bool {
+    fn length(value: &Value, room: usize) -> Option<usize> {
+        let mut sum = 2usize;
+        match value {
+            Value::Array(items) => {
+                for item in items {
+                    sum += 2 + length(item, room)?;
+                    (sum <= room + 2).then_some(())?;
+                }
+            }
+            Value::Object(fields) => {
+                for (name, item) in fields {
+                    sum += 6 + name.len() + length(item, room)?;
+                    (sum <= room + 2).then_some(())?;
+                }
+            }
+            scalar => sum = scalar.to_string().len(),
+        }
+        (sum <= room + 2).then_some(sum)
+    }
+    length(value, room).is_some()
+}
+
+/// A value on one line.
+fn line(value: &Value) -> String {
+    match value {
+        Value::Array(items) => {
+            format!("[{}]", items.iter().map(line).collect::<Vec<_>>().join(", "))
+        }
+        Value::Object(fields) => {
+            let field = |(name, item): (&String, &Value)| {
+                format!("{}: {}", Value::from(name.as_str()), line(item))
+            };
+            format!("{{{}}}", fields.iter().map(field).collect::<Vec<_>>().join(", "))
+        }
+        scalar => scalar.to_string(),
+    }
+}
