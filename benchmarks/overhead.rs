@@ -26,11 +26,13 @@ fn empty_chain(actors: usize) -> Graph {
 fn actors(c: &mut Criterion) {
     const ACTORS: usize = 1000;
     const STEPS: usize = 32;
-    let plan =
-        compile(empty_chain(ACTORS), &CompileOptions::default(), &cpu(), None).expect("a plan").plan;
+    let plan = compile(empty_chain(ACTORS), &CompileOptions::default(), &cpu(), None)
+        .expect("a plan")
+        .plan;
     let options = SessionOptions { threads_per_rank: Some(1), ..SessionOptions::default() };
-    let session = Session::new(&plan, &BTreeMap::new(), options).expect("a session");
-    let feeds = BTreeMap::from([("x".into(), HostTensor::from_f32(&[0, 1], &[]))]);
+    let mut session = Session::new(plan.into(), &BTreeMap::new(), options).expect("a session");
+    let feeds =
+        BTreeMap::from([("x".into(), HostTensor::from_f32([0, 1], &[]).expect("a tensor"))]);
     let mut group = c.benchmark_group("actors");
     group.throughput(Throughput::Elements((ACTORS * STEPS) as u64));
     group.bench_function("empty kernels, one rank", |b| {
@@ -45,8 +47,7 @@ fn actors(c: &mut Criterion) {
 
 fn gpt(batch: usize) -> Graph {
     let g = GraphBuilder::new("gpt");
-    let config =
-        nn::GptConfig { layers: 4, width: 128, heads: 4, sequence: 64, vocabulary: 83 };
+    let config = nn::GptConfig { layers: 4, width: 128, heads: 4, sequence: 64, vocabulary: 83 };
     let ids = g.input("ids", DType::I64, [batch, 64]);
     let logits = nn::Gpt::new(&g, &config).forward(&ids);
     g.output("loss", &logits.cross_entropy(&g.input("labels", DType::I64, [batch, 64])));

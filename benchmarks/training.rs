@@ -3,6 +3,7 @@
 //!
 //!     cargo run --release --example bench_training -- --workload W1 --threads 1 --ranks 1
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
@@ -59,29 +60,29 @@ fn main() -> Result<()> {
         ..CompileOptions::default()
     };
     let compile_start = Instant::now();
-    let plan = compile(graph, &options, &cpu()?, None)?.plan;
+    let plan = Arc::new(compile(graph, &options, &cpu()?, None)?.plan);
     let compile_seconds = compile_start.elapsed().as_secs_f64();
-    let session = session(&plan, args.threads)?;
-    let step = |index: usize| -> Result<f32> {
-        Ok(session.step(feeds[index % feeds.len()].clone())?.wait()?["loss"].as_f32()?[0])
+    let mut session = session(&plan, args.threads)?;
+    let step = |session: &mut Session, index: usize| -> Result<f32> {
+        Ok(session.step(feeds[index % feeds.len()].clone())?.wait()?["loss"].to_f32()?[0])
     };
-    let first_loss = step(0)?;
+    let first_loss = step(&mut session, 0)?;
     let first_step = begin.elapsed().as_secs_f64();
     for index in 1..3 {
-        step(index)?;
+        step(&mut session, index)?;
     }
-    let before = session.statistics();
+    let before = session.statistics()?;
     let (mut times, mut last_loss) = (Vec::new(), 0.0);
     let start = Instant::now();
     while times.len() < 6 || start.elapsed().as_secs_f64() < args.seconds {
         let step_start = Instant::now();
-        last_loss = step(times.len())?;
+        last_loss = step(&mut session, times.len())?;
         times.push(step_start.elapsed().as_secs_f64());
     }
     let wall = start.elapsed().as_secs_f64();
-    let after = session.statistics();
+    let after = session.statistics()?;
     let kernels = |statistics: &graphc::runtime::Statistics| {
-        statistics.ranks.iter().map(|rank| rank.kernel_seconds).sum::<f64>()
+        statistics.ranks.iter().map(|rank| rank.kernels.as_secs_f64()).sum::<f64>()
     };
     let in_kernels = (kernels(&after) - kernels(&before)) / (wall * args.ranks as f64);
     times.sort_by(f64::total_cmp);
@@ -110,9 +111,9 @@ fn cpu() -> Result<graphc::ir::plan::Cluster> {
     preset("cpu").context("the preset `cpu` exists")
 }
 
-fn session(plan: &Plan, threads: usize) -> Result<Session> {
+fn session(plan: &Arc<Plan>, threads: usize) -> Result<Session> {
     let options = SessionOptions { threads_per_rank: Some(threads), ..SessionOptions::default() };
-    Ok(Session::new(plan, &BTreeMap::new(), options)?)
+    Ok(Session::new(Arc::clone(plan), &BTreeMap::new(), options)?)
 }
 
 /// W1: 784-2048-2048-10, batch 128 a rank, SGD with momentum.
@@ -128,29 +129,27 @@ fn mlp(batch: usize) -> Result<Workload> {
     let feeds = (0..4).map(|part| {
         let stream = Stream { seed: 1, key: part, step: 0 };
         let pixels: Vec<f32> = (0..batch as u64 * 784).map(|i| stream.normal(i)).collect();
-        BTreeMap::from([
-            ("x".to_string(), HostTensor::from_f32(&[batch, 784], &pixels)),
-            ("labels".to_string(), integers(&[batch], 10, part + 10)),
-        ])
+        Ok(BTreeMap::from([
+            ("x".to_string(), HostTensor::from_f32([batch, 784], &pixels)?),
+            ("labels".to_string(), integers(&[batch], 10, part + 10)?),
+        ]))
     });
-    let optimizer =
-        Optimizer::Sgd { lr: 0.01, momentum: 0.9, nesterov: false, weight_decay: 0.0 };
-    Ok(Workload { graph: g.finish()?, optimizer, feeds: feeds.collect(), batch })
+    let optimizer = Optimizer::Sgd { lr: 0.01, momentum: 0.9, nesterov: false, weight_decay: 0.0 };
+    Ok(Workload { graph: g.finish()?, optimizer, feeds: feeds.collect::<Result<_>>()?, batch })
 }
 
 /// W3: GPT of 4 layers, width 256, 8 heads, 128 tokens, vocabulary 8192, batch 8 a rank, AdamW.
 fn gpt(batch: usize) -> Result<Workload> {
     let g = GraphBuilder::new("W3");
-    let config =
-        nn::GptConfig { layers: 4, width: 256, heads: 8, sequence: 128, vocabulary: 8192 };
+    let config = nn::GptConfig { layers: 4, width: 256, heads: 8, sequence: 128, vocabulary: 8192 };
     let model = nn::Gpt::new(&g, &config);
     let logits = model.forward(&g.input("ids", DType::I64, [batch, 128]));
     g.output("loss", &logits.cross_entropy(&g.input("labels", DType::I64, [batch, 128])));
     let feeds = (0..4).map(|part| {
-        BTreeMap::from([
-            ("ids".to_string(), integers(&[batch, 128], 8192, part)),
-            ("labels".to_string(), integers(&[batch, 128], 8192, part + 10)),
-        ])
+        Ok(BTreeMap::from([
+            ("ids".to_string(), integers(&[batch, 128], 8192, part)?),
+            ("labels".to_string(), integers(&[batch, 128], 8192, part + 10)?),
+        ]))
     });
     let optimizer = Optimizer::AdamW(AdamOptions {
         lr: 3e-4,
@@ -159,15 +158,14 @@ fn gpt(batch: usize) -> Result<Workload> {
         eps: 1e-8,
         weight_decay: 0.01,
     });
-    Ok(Workload { graph: g.finish()?, optimizer, feeds: feeds.collect(), batch })
+    Ok(Workload { graph: g.finish()?, optimizer, feeds: feeds.collect::<Result<_>>()?, batch })
 }
 
-fn integers(shape: &[usize], below: u64, key: u64) -> HostTensor {
+fn integers(shape: &[usize], below: u64, key: u64) -> Result<HostTensor> {
     let stream = Stream { seed: 2, key, step: 0 };
     let n = shape.iter().product::<usize>() as u64;
-    let data: Vec<i64> =
-        (0..n).map(|i| (u64::from(stream.words(i)[0]) % below) as i64).collect();
-    HostTensor::from_i64(shape, &data)
+    let data: Vec<i64> = (0..n).map(|i| (u64::from(stream.words(i)[0]) % below) as i64).collect();
+    Ok(HostTensor::from_i64(shape, &data)?)
 }
 
 /// W5: the data-parallel toy, 500 steps, the median of several runs.
@@ -189,16 +187,16 @@ fn toy(args: &Args) -> Result<()> {
         }),
         ..CompileOptions::default()
     };
-    let plan = compile(g.finish()?, &options, &cpu()?, None)?.plan;
-    let session = session(&plan, args.threads)?;
+    let plan = Arc::new(compile(g.finish()?, &options, &cpu()?, None)?.plan);
+    let mut session = session(&plan, args.threads)?;
     let (xs, ys) = ([1., 2., 2., 3., 4., 6., 3., 1.], [8., 13., 26., 9.]);
     let feeds = BTreeMap::from([
-        ("x".into(), HostTensor::from_f32(&[rows, 2], &xs[..rows * 2])),
-        ("y".into(), HostTensor::from_f32(&[rows, 1], &ys[..rows])),
+        ("x".into(), HostTensor::from_f32([rows, 2], &xs[..rows * 2])?),
+        ("y".into(), HostTensor::from_f32([rows, 1], &ys[..rows])?),
     ]);
     let mut times = Vec::new();
     for _ in 0..11 {
-        session.set_variable("w", &HostTensor::from_f32(&[2, 1], &[0.0, 0.0]))?;
+        session.set_variable("w", &HostTensor::from_f32([2, 1], &[0.0, 0.0])?)?;
         let start = Instant::now();
         let mut last = None;
         for _ in 0..500 {
@@ -208,7 +206,7 @@ fn toy(args: &Args) -> Result<()> {
         times.push(start.elapsed().as_secs_f64());
     }
     times.sort_by(f64::total_cmp);
-    let w = session.variable("w")?.as_f32()?.to_vec();
+    let w = session.variable("w")?.to_f32()?;
     let line = json!({
         "workload": "W5",
         "framework": "graphc",

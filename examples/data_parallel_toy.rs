@@ -29,19 +29,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let plan = compile(g.finish()?, &options, &preset("cpu").ok_or("no preset")?, None)?.plan;
     print!("{}", graphc::report::summary(&plan));
 
-    let session = Session::new(&plan, &BTreeMap::new(), SessionOptions::default())?;
+    let mut session = Session::new(plan.into(), &BTreeMap::new(), SessionOptions::default())?;
     let feeds = BTreeMap::from([
-        ("x".into(), HostTensor::from_f32(&[4, 2], &[1., 2., 2., 3., 4., 6., 3., 1.])),
-        ("y".into(), HostTensor::from_f32(&[4, 1], &[8., 13., 26., 9.])),
+        ("x".into(), HostTensor::from_f32([4, 2], &[1., 2., 2., 3., 4., 6., 3., 1.])?),
+        ("y".into(), HostTensor::from_f32([4, 1], &[8., 13., 26., 9.])?),
     ]);
     let start = Instant::now();
     let mut last = None;
     for _ in 0..500 {
         last = Some(session.step(feeds.clone())?);
     }
-    let loss = last.ok_or("no step")?.wait()?["loss"].as_f32()?[0];
+    let loss = last.ok_or("no step")?.wait()?["loss"].to_f32()?[0];
     let elapsed = start.elapsed();
-    let w = session.variable("w")?.as_f32()?.to_vec();
+    let w = session.variable("w")?.to_f32()?;
     println!("500 steps in {:.1} ms, loss {loss:.2e}, w = {w:?}", elapsed.as_secs_f64() * 1e3);
     assert!((w[0] - 2.0).abs() < 1e-3 && (w[1] - 3.0).abs() < 1e-3);
     Ok(())

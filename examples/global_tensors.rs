@@ -9,10 +9,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let pair = Placement::new(vec![0, 1], vec![2])?;
     let square = Placement::mesh(&[2, 2])?;
 
-    let top = HostTensor::from_f32(&[2, 4], &[0., 1., 2., 3., 4., 5., 6., 7.]);
-    let bottom = HostTensor::from_f32(&[2, 4], &[8., 9., 10., 11., 12., 13., 14., 15.]);
-    let rows = GlobalTensor::from_local(&pair, &"S(0)".parse()?, vec![top, bottom])?;
-    println!("two shards of [2, 4] by S(0) are a global tensor of {:?}", rows.shape());
+    let top = HostTensor::from_f32([2, 4], &[0., 1., 2., 3., 4., 5., 6., 7.])?;
+    let bottom = HostTensor::from_f32([2, 4], &[8., 9., 10., 11., 12., 13., 14., 15.])?;
+    let rows = GlobalTensor::from_local(vec![top, bottom], [4, 4], &pair, &"S(0)".parse()?)?;
+    println!("two shards of [2, 4] by S(0) are a global tensor of {:?}", rows.layout().shape);
 
     let columns = rows.to_global(&pair, &"S(1)".parse()?)?;
     show("S(1) on ranks 0 and 1", &columns)?;
@@ -22,16 +22,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     show("B on ranks 0 and 1", &whole)?;
 
     let expected: Vec<f32> = (0..16).map(|i| i as f32).collect();
-    assert_eq!(whole.local(1)?.as_f32()?, expected);
-    assert_eq!(blocks.local(3)?.as_f32()?, [10., 11., 14., 15.]);
+    assert_eq!(whole.local(1).ok_or("rank 1")?.to_f32()?, expected);
+    assert_eq!(blocks.local(3).ok_or("rank 3")?.to_f32()?, [10., 11., 14., 15.]);
     Ok(())
 }
 
 fn show(title: &str, tensor: &GlobalTensor) -> Result<(), Box<dyn std::error::Error>> {
     println!("{title}");
-    for &rank in tensor.ranks() {
-        let local = tensor.local(rank)?;
-        println!("  rank {rank}: {:?} {:?}", local.shape, local.as_f32()?);
+    for &rank in &tensor.layout().ranks {
+        let local = tensor.local(rank).ok_or("a shard")?;
+        println!("  rank {rank}: {:?} {:?}", local.shape(), local.to_f32()?);
     }
     Ok(())
 }

@@ -15,10 +15,10 @@
 //!
 //! let options = CompileOptions { mesh: vec![2], ..CompileOptions::default() };
 //! let plan = compile(g.finish()?, &options, &preset("cpu").expect("a preset"), None)?.plan;
-//! let session = Session::new(&plan, &BTreeMap::new(), SessionOptions::default())?;
-//! let feeds = BTreeMap::from([("x".to_string(), HostTensor::from_f32(&[4, 5], &[2.0; 20]))]);
+//! let mut session = Session::new(plan.into(), &BTreeMap::new(), SessionOptions::default())?;
+//! let feeds = BTreeMap::from([("x".to_string(), HostTensor::from_f32([4, 5], &[2.0; 20])?)]);
 //! let outputs = session.step(feeds)?.wait()?;
-//! assert_eq!(outputs["out"].as_f32()?, [10.0; 32]);
+//! assert_eq!(outputs["out"].to_f32()?, [10.0; 32]);
 //! # Ok(())
 //! # }
 //! ```

@@ -177,6 +177,6 @@ pub fn programs(plan: &Plan) -> String {
 
 fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
-    table.load_preset(NOTHING).set_header(header);
+    table.load_style(NOTHING).set_header(header);
     table
 }

@@ -61,9 +61,10 @@ fn train(model: &str, data: &str, extra: &[&str]) -> Vec<String> {
 fn a_corrupt_model_is_named() {
     let scratch = Scratch::new();
     let whole = std::fs::read(reference("mlp").join("model.onnx")).expect("the model");
-    for (name, content) in
-        [("noise.onnx", b"\xff\x13 no protobuf".to_vec()), ("cut.onnx", whole[..whole.len() / 2].to_vec())]
-    {
+    for (name, content) in [
+        ("noise.onnx", b"\xff\x13 no protobuf".to_vec()),
+        ("cut.onnx", whole[..whole.len() / 2].to_vec()),
+    ] {
         let path = scratch.write(name, content);
         names(&fails(["compile", &text(&path), "--batch", "4"]), &[name]);
     }
@@ -103,9 +104,10 @@ fn a_data_file_without_an_input_is_named() {
 fn a_label_out_of_range_ends_the_job_on_every_mesh() {
     let scratch = Scratch::new();
     let mut tensors = load_safetensors(&reference("mlp").join("data.safetensors")).expect("data");
-    let mut labels = tensors["labels"].as_i64().expect("labels").to_vec();
+    let mut labels = tensors["labels"].to_i64().expect("labels");
     labels[5] = 77;
-    tensors.insert("labels".into(), HostTensor::from_i64(&[labels.len()], &labels));
+    tensors
+        .insert("labels".into(), HostTensor::from_i64([labels.len()], &labels).expect("a tensor"));
     let path = scratch.path("data.safetensors");
     save_safetensors(&path, &tensors).expect("saved");
     for mesh in ["1", "2", "2x2"] {
@@ -131,7 +133,8 @@ fn a_pin_that_cannot_be_is_refused() {
     let pin = |sbp: &str| format!("layers.0.weight={sbp}");
     let error = fails(train(&model("mlp"), &data("mlp"), &["--mesh", "2", "--pin", &pin("S(2)")]));
     names(&error, &["layers.0.weight", "S(2)"]);
-    let error = fails(train(&model("mlp"), &data("mlp"), &["--mesh", "2", "--pin", &pin("S(0),B")]));
+    let error =
+        fails(train(&model("mlp"), &data("mlp"), &["--mesh", "2", "--pin", &pin("S(0),B")]));
     names(&error, &["layers.0.weight", "axis"]);
     let error = fails(train(&model("mlp"), &data("mlp"), &["--mesh", "2", "--pin", "no.such=B"]));
     names(&error, &["no.such"]);
@@ -141,14 +144,20 @@ fn a_pin_that_cannot_be_is_refused() {
 fn too_little_memory_says_where_how_much_and_what_weighs_most() {
     let error = fails(train(&model("mlp"), &data("mlp"), &["--mesh", "2", "--memory", "8KiB"]));
     names(&error, &["memory", "layers.1.weight", "8.0 KiB"]);
-    assert!(error.matches("KiB").count() + error.matches(" B").count() >= 6, "five tensors: {error}");
+    assert!(
+        error.matches("KiB").count() + error.matches(" B").count() >= 6,
+        "five tensors: {error}"
+    );
 }
 
 #[test]
 fn an_output_that_cannot_be_written_leaves_nothing() {
     let scratch = Scratch::new();
     let plan = scratch.path("missing/plan.json");
-    names(&fails(["compile", &model("mlp"), "--batch", "4", "-o", &text(&plan)]), &["missing/plan.json"]);
+    names(
+        &fails(["compile", &model("mlp"), "--batch", "4", "-o", &text(&plan)]),
+        &["missing/plan.json"],
+    );
     assert!(scratch.names().is_empty());
     let metrics = scratch.path("missing/losses.jsonl");
     let error = fails(train(&model("mlp"), &data("mlp"), &["--metrics", &text(&metrics)]));
@@ -176,7 +185,8 @@ fn a_plan_of_another_version_says_so() {
     let (path, content) = plan(&scratch);
     succeeds(["verify", &text(&path)]);
     succeeds(["verify", &text(&path), &model("mlp")]);
-    std::fs::write(&path, content.replacen("\"version\": 1", "\"version\": 99", 1)).expect("written");
+    std::fs::write(&path, content.replacen("\"version\": 1", "\"version\": 99", 1))
+        .expect("written");
     for command in ["verify", "inspect", "simulate"] {
         names(&fails([command, &text(&path)]), &["version", "99", "compile"]);
     }
@@ -189,8 +199,16 @@ fn a_plan_edited_by_hand_is_refused() {
     let scratch = Scratch::new();
     let (path, content) = plan(&scratch);
     let edits: [(&str, &dyn Fn(&mut serde_json::Value), &str); 5] = [
-        ("a register's offset", &|p| p["programs"][0]["registers"][1]["offset"] = 64_000_064.into(), "registers"),
-        ("an actor's input", &|p| p["programs"][0]["actors"][3]["inputs"] = serde_json::json!([9999]), "9999"),
+        (
+            "a register's offset",
+            &|p| p["programs"][0]["registers"][1]["offset"] = 64_000_064.into(),
+            "registers",
+        ),
+        (
+            "an actor's input",
+            &|p| p["programs"][0]["actors"][3]["inputs"] = serde_json::json!([9999]),
+            "9999",
+        ),
         ("the objective", &|p| p["planner"]["objective_seconds"] = 0.0.into(), "objective"),
         ("a tensor's layout", &|p| p["tensors"][0]["sbp"] = serde_json::json!(["S(7)"]), "tensors"),
         ("a rank's program", &|p| p["ranks"][1]["program"] = 7.into(), "ranks"),
@@ -209,7 +227,8 @@ fn a_plan_edited_by_hand_is_refused() {
 
 #[test]
 fn a_wrong_command_line_exits_with_2() {
-    for args in [vec!["compile"], vec!["compile", "m.onnx", "--mesh", "0"], vec!["no-such-command"]] {
+    for args in [vec!["compile"], vec!["compile", "m.onnx", "--mesh", "0"], vec!["no-such-command"]]
+    {
         assert_eq!(graphc(args).status.code(), Some(2));
     }
 }

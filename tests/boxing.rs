@@ -32,12 +32,14 @@ fn check(shape: &[usize], from: &Placement, to: &Placement, world: usize) {
     let plan = compile(graph, &options, &cluster, None)
         .unwrap_or_else(|error| panic!("{shape:?} from {from} to {to}: {error}"))
         .plan;
-    let session = Session::new(&plan, &BTreeMap::new(), SessionOptions::default()).expect("a session");
+    let mut session =
+        Session::new(plan.into(), &BTreeMap::new(), SessionOptions::default()).expect("a session");
     let data: Vec<f32> = (0..shape.iter().product::<usize>()).map(|i| i as f32 - 3.0).collect();
-    let feeds = BTreeMap::from([("x".to_string(), HostTensor::from_f32(shape, &data))]);
+    let feeds =
+        BTreeMap::from([("x".to_string(), HostTensor::from_f32(shape, &data).expect("a tensor"))]);
     let outputs = session.step(feeds).expect("a step").wait().expect("outputs");
     for name in names {
-        let found = outputs[&name].as_f32().expect("f32");
+        let found = outputs[&name].to_f32().expect("f32");
         assert_eq!(found, data, "{name} of {shape:?} from {from} to {to}");
     }
 }

@@ -17,7 +17,9 @@ fn example(name: &str, args: &[&str]) -> String {
 #[test]
 fn parallelism_shows_every_layout() {
     let shown = example("parallelism", &[]);
-    for part in ["data parallel", "model parallel", "pipeline", "mixed", "planned", "implicit boxing"] {
+    for part in
+        ["data parallel", "model parallel", "pipeline", "mixed", "planned", "implicit boxing"]
+    {
         assert!(shown.contains(part), "{part} in\n{shown}");
     }
     assert!(shown.contains("out [4, 8]") && shown.contains("out [4, 3]"), "{shown}");
@@ -43,7 +45,9 @@ fn gpt_learns_on_four_ranks() {
     assert!(folder.path().join("plan.json").exists());
     assert!(folder.path().join("weights.safetensors").exists());
     let line = shown.lines().find(|line| line.starts_with("held-out loss")).expect("losses");
-    let numbers: Vec<f64> =
-        line.split_whitespace().filter_map(|word| word.trim_end_matches(',').parse().ok()).collect();
+    let numbers: Vec<f64> = line
+        .split_whitespace()
+        .filter_map(|word| word.trim_end_matches(',').parse().ok())
+        .collect();
     assert!(numbers[1] < numbers[0], "the loss falls: {line}");
 }

@@ -43,23 +43,23 @@ fn plan(stages: usize, microbatches: usize) -> Plan {
 
 fn feeds() -> BTreeMap<String, HostTensor> {
     let data: Vec<f32> = (0..128).map(|i| (i as f32 * 0.37).sin()).collect();
-    BTreeMap::from([("x".into(), HostTensor::from_f32(&[16, 8], &data))])
+    BTreeMap::from([("x".into(), HostTensor::from_f32([16, 8], &data).expect("a tensor"))])
 }
 
 /// Losses of some steps, and for each stage the most contents of one microbatch-rate register at once.
 fn run(plan: &Plan, steps: usize, delays: Option<u64>) -> (Vec<u32>, Vec<u64>) {
     let options = SessionOptions { shuffle_delays: delays, ..SessionOptions::default() };
-    let session = Session::new(plan, &BTreeMap::new(), options).expect("a session");
+    let mut session = Session::new(plan.clone().into(), &BTreeMap::new(), options).expect("a session");
     let handles: Vec<_> =
         (0..steps).map(|_| session.step(feeds()).expect("a step under way")).collect();
     let loss = |handle: graphc::runtime::StepHandle| {
-        handle.wait().expect("a step")["loss"].as_f32().expect("a loss")[0].to_bits()
+        handle.wait().expect("a step")["loss"].to_f32().expect("a loss")[0].to_bits()
     };
     let losses = handles.into_iter().map(loss).collect();
-    let statistics = session.statistics();
+    let statistics = session.statistics().expect("statistics");
     let mut marks = vec![0; plan.stages];
-    for rank in &statistics.ranks {
-        let program = &plan.programs[plan.ranks[rank.rank as usize].program.index()];
+    for (rank, entry) in statistics.ranks.iter().zip(&plan.ranks) {
+        let program = &plan.programs[entry.program.index()];
         for (register, mark) in program.registers.iter().zip(&rank.registers) {
             if register.rate == Rate::Microbatch && register.kind == RegisterKind::Activation {
                 marks[program.stage] = marks[program.stage].max(mark.high_water);
@@ -96,8 +96,9 @@ fn shuffled_delays_change_neither_losses_nor_marks() {
 #[test]
 fn five_hundred_steps_in_flight_neither_hang_nor_grow() {
     let plan = plan(2, 2);
-    let session =
-        Session::new(&plan, &BTreeMap::new(), SessionOptions::default()).expect("a session");
+    let mut session =
+        Session::new(plan.clone().into(), &BTreeMap::new(), SessionOptions::default())
+            .expect("a session");
     let feeds = feeds();
     let mut sizes = Vec::new();
     for step in 0..500 {
@@ -160,5 +161,8 @@ fn a_plan_whose_ranks_wait_for_each_other_is_refused_with_the_actors_named() {
         }
     }
     let error = check::verify(&plan).expect_err("it hangs").to_string();
-    assert!(error.contains("hang") && error.contains("rank 0") && error.contains("rank 1"), "{error}");
+    assert!(
+        error.contains("hang") && error.contains("rank 0") && error.contains("rank 1"),
+        "{error}"
+    );
 }

@@ -43,12 +43,17 @@ impl Corpus {
     }
 
     /// Training windows at random places, a function of seed and step: (tokens, next tokens).
-    pub fn batch(&self, seed: u64, step: u64, batch: usize, sequence: usize) -> (Vec<i64>, Vec<i64>) {
+    pub fn batch(
+        &self,
+        seed: u64,
+        step: u64,
+        batch: usize,
+        sequence: usize,
+    ) -> (Vec<i64>, Vec<i64>) {
         let stream = Stream { seed, key: 0x7E87, step };
         let room = self.train.len() - sequence;
-        let place = |row: usize| {
-            (f64::from(stream.uniform(row as u64)) * room as f64) as usize % room
-        };
+        let place =
+            |row: usize| (f64::from(stream.uniform(row as u64)) * room as f64) as usize % room;
         let places: Vec<usize> = (0..batch).map(place).collect();
         windows(&self.train, &places, sequence)
     }
@@ -89,7 +94,10 @@ impl Corpus {
 
 fn windows(tokens: &[i64], places: &[usize], sequence: usize) -> (Vec<i64>, Vec<i64>) {
     let window = |shift: usize| {
-        places.iter().flat_map(|&p| tokens[p + shift..p + shift + sequence].iter().copied()).collect()
+        places
+            .iter()
+            .flat_map(|&p| tokens[p + shift..p + shift + sequence].iter().copied())
+            .collect()
     };
     (window(0), window(1))
 }

@@ -74,28 +74,34 @@ fn main() -> Result<()> {
     std::fs::create_dir_all(&args.out)
         .with_context(|| format!("cannot make {}", args.out.display()))?;
     let plan_path = args.out.join("plan.json");
-    graphc::runtime::data::write_file(&plan_path, graphc::compiler::check::write_plan(&plan).as_bytes())?;
+    graphc::runtime::data::write_file(
+        &plan_path,
+        graphc::compiler::check::write_plan(&plan).as_bytes(),
+    )?;
 
-    let session = Session::new(
-        &plan,
+    let mut session = Session::new(
+        plan.into(),
         &BTreeMap::new(),
         SessionOptions { seed: args.seed, ..SessionOptions::default() },
     )?;
     let mut model = Model::new(config, args.batch, args.seed)?;
     let parameters = config.parameter_names()?;
-    model.load(&session, &parameters)?;
+    model.load(&mut session, &parameters)?;
     let before = (model.loss(&corpus)?, model.sample(&corpus, args.sample)?);
     let start = Instant::now();
-    train(&session, &corpus, &args, config.sequence)?;
+    train(&mut session, &corpus, &args, config.sequence)?;
     println!("trained {} steps in {:.1} s", args.steps, start.elapsed().as_secs_f64());
-    model.load(&session, &parameters)?;
+    model.load(&mut session, &parameters)?;
     let after = (model.loss(&corpus)?, model.sample(&corpus, args.sample)?);
 
     let weights_path = args.out.join("weights.safetensors");
-    graphc::runtime::data::save_safetensors(&weights_path, &variables(&session, &parameters)?)?;
+    graphc::runtime::data::save_safetensors(&weights_path, &variables(&mut session, &parameters)?)?;
     let bigram = corpus.bigram_loss();
     println!("\n-- before training\n{}\n-- after training\n{}\n--", before.1, after.1);
-    println!("held-out loss: {:.3} before, {:.3} after; smoothed bigram model {bigram:.3}", before.0, after.0);
+    println!(
+        "held-out loss: {:.3} before, {:.3} after; smoothed bigram model {bigram:.3}",
+        before.0, after.0
+    );
     println!("wrote {} and {}", plan_path.display(), weights_path.display());
     Ok(())
 }
@@ -122,14 +128,14 @@ fn options(args: &Args) -> Result<CompileOptions> {
 }
 
 /// Trains with a few steps under way at once.
-fn train(session: &Session, corpus: &Corpus, args: &Args, sequence: usize) -> Result<()> {
+fn train(session: &mut Session, corpus: &Corpus, args: &Args, sequence: usize) -> Result<()> {
     let bar = ProgressBar::new(args.steps);
     bar.set_style(ProgressStyle::with_template("{bar:32} {pos}/{len} steps, {msg} [{elapsed}]")?);
     let start = Instant::now();
     let mut under_way: VecDeque<StepHandle> = VecDeque::new();
     let mut finished = 0;
     let mut finish = |handle: StepHandle| -> Result<()> {
-        let loss = handle.wait()?["loss"].as_f32()?[0];
+        let loss = handle.wait()?["loss"].to_f32()?[0];
         finished += 1;
         let tokens = (finished * args.batch * sequence) as f64 / start.elapsed().as_secs_f64();
         bar.set_message(format!("loss {loss:.3}, {tokens:.0} tokens/s"));
@@ -140,8 +146,8 @@ fn train(session: &Session, corpus: &Corpus, args: &Args, sequence: usize) -> Re
         let (ids, labels) = corpus.batch(args.seed, step, args.batch, sequence);
         let shape = [args.batch, sequence];
         let feeds = BTreeMap::from([
-            ("ids".to_string(), HostTensor::from_i64(&shape, &ids)),
-            ("labels".to_string(), HostTensor::from_i64(&shape, &labels)),
+            ("ids".to_string(), HostTensor::from_i64(shape, &ids)?),
+            ("labels".to_string(), HostTensor::from_i64(shape, &labels)?),
         ]);
         under_way.push_back(session.step(feeds)?);
         if under_way.len() > 4 {
@@ -153,6 +159,6 @@ fn train(session: &Session, corpus: &Corpus, args: &Args, sequence: usize) -> Re
     Ok(())
 }
 
-fn variables(session: &Session, names: &[String]) -> Result<BTreeMap<String, HostTensor>> {
+fn variables(session: &mut Session, names: &[String]) -> Result<BTreeMap<String, HostTensor>> {
     names.iter().map(|name| Ok((name.clone(), session.variable(name)?))).collect()
 }

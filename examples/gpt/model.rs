@@ -84,7 +84,7 @@ impl Model {
         let session = |graph: Graph| -> Result<Session> {
             let cluster = preset("cpu").context("the preset `cpu` exists")?;
             let plan = compile(graph, &CompileOptions::default(), &cluster, None)?.plan;
-            Ok(Session::new(&plan, &BTreeMap::new(), SessionOptions::default())?)
+            Ok(Session::new(plan.into(), &BTreeMap::new(), SessionOptions::default())?)
         };
         let evaluation = session(config.training_graph(batch)?)?;
         let inference = session(config.inference_graph()?)?;
@@ -92,7 +92,7 @@ impl Model {
     }
 
     /// Takes the weights of another session.
-    pub fn load(&mut self, from: &Session, names: &[String]) -> Result<()> {
+    pub fn load(&mut self, from: &mut Session, names: &[String]) -> Result<()> {
         for name in names {
             let tensor = from.variable(name)?;
             self.evaluation.set_variable(name, &tensor)?;
@@ -102,23 +102,26 @@ impl Model {
     }
 
     /// Mean loss in nats per token over windows of the held-out text.
-    pub fn loss(&self, corpus: &Corpus) -> Result<f64> {
+    pub fn loss(&mut self, corpus: &Corpus) -> Result<f64> {
         const BATCHES: usize = 8;
         let (batch, sequence) = (self.batch, self.config.sequence);
         let (ids, labels) = corpus.held_out(BATCHES * batch, sequence);
         let mut sum = 0.0;
         for part in 0..BATCHES {
             let rows = part * batch * sequence..(part + 1) * batch * sequence;
-            let tensor = |data: &[i64]| HostTensor::from_i64(&[batch, sequence], &data[rows.clone()]);
-            let feeds =
-                BTreeMap::from([("ids".into(), tensor(&ids)), ("labels".into(), tensor(&labels))]);
-            sum += f64::from(self.evaluation.step(feeds)?.wait()?["loss"].as_f32()?[0]);
+            let tensor =
+                |data: &[i64]| HostTensor::from_i64([batch, sequence], &data[rows.clone()]);
+            let feeds = BTreeMap::from([
+                ("ids".into(), tensor(&ids)?),
+                ("labels".into(), tensor(&labels)?),
+            ]);
+            sum += f64::from(self.evaluation.step(feeds)?.wait()?["loss"].to_f32()?[0]);
         }
         Ok(sum / BATCHES as f64)
     }
 
     /// Text that the model writes after the first held-out characters, drawn at temperature 0.8.
-    pub fn sample(&self, corpus: &Corpus, length: usize) -> Result<String> {
+    pub fn sample(&mut self, corpus: &Corpus, length: usize) -> Result<String> {
         let sequence = self.config.sequence;
         let mut tokens = corpus.prompt(sequence.min(16)).to_vec();
         let stream = Stream { seed: self.seed, key: 0x5A3F, step: 0 };
@@ -128,9 +131,9 @@ impl Model {
             let last = window.len() - 1;
             window.resize(sequence, 0);
             let feeds =
-                BTreeMap::from([("ids".into(), HostTensor::from_i64(&[1, sequence], &window))]);
+                BTreeMap::from([("ids".into(), HostTensor::from_i64([1, sequence], &window)?)]);
             let outputs = self.inference.step(feeds)?.wait()?;
-            let logits = outputs["logits"].as_f32()?;
+            let logits = outputs["logits"].to_f32()?;
             let row = &logits[last * self.config.vocabulary..(last + 1) * self.config.vocabulary];
             tokens.push(draw(row, stream.uniform(tokens.len() as u64)));
         }

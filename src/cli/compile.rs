@@ -119,7 +119,11 @@ fn check_static_batch(graph: &graphc_ir::graph::Graph, batch: Option<usize>) -> 
             && let Some(&first) = input.ty.shape.first()
             && first != batch
         {
-            bail!("--batch {batch} does not fit input `{}` of {}: its first dim is static", input.name, input.ty);
+            bail!(
+                "--batch {batch} does not fit input `{}` of {}: its first dim is static",
+                input.name,
+                input.ty
+            );
         }
     }
     Ok(())

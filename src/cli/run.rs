@@ -1,16 +1,18 @@
 //! `graphc run`: inference.
 
+use std::sync::Arc;
+
 use anyhow::{Context, Result, bail, ensure};
-use graphc_runtime::data::save_safetensors;
+use graphc_runtime::data::{Batches, save_safetensors};
 use graphc_runtime::{Session, SessionOptions};
 
 use super::args::{RunArgs, RuntimeArgs};
 use super::compile::{Planned, is_plan, load_plan, plan_model, plan_weights};
-use super::data::{Samples, inputs, session_weights};
+use super::data::{samples, session_weights};
 
 /// Runs the command: one step on the rows of the inputs file.
 pub fn run(args: &RunArgs) -> Result<()> {
-    let samples = Samples::load(&args.inputs)?;
+    let (tensors, rows) = samples(&args.inputs)?;
     let (plan, weights) = if is_plan(&args.model) {
         let plan = load_plan(&args.model)?;
         let weights = plan_weights(&plan)?;
@@ -20,24 +22,23 @@ pub fn run(args: &RunArgs) -> Result<()> {
             bail!("run does inference: --loss and --optimizer belong to train");
         }
         let Planned { plan, weights, .. } =
-            plan_model(&args.model, &args.shared, Some(samples.rows()), false)?;
+            plan_model(&args.model, &args.shared, Some(rows), false)?;
         (plan, weights)
     };
-    let inputs = inputs(&plan);
-    samples.check(&inputs)?;
-    for (name, ty) in &inputs {
+    let weights = session_weights(&plan, &weights)?;
+    let mut session = Session::new(Arc::new(plan), &weights, session_options(&args.runtime)?)?;
+    let batches = Batches::new(tensors, session.inputs())
+        .with_context(|| format!("in {}", args.inputs.display()))?;
+    for (name, ty) in session.inputs() {
         ensure!(
-            ty.shape.first() == Some(&samples.rows()),
-            "input `{name}` is {ty}, and the file has {} samples: give as many, or compile with --batch {}",
-            samples.rows(),
-            samples.rows()
+            ty.shape.first() == Some(&batches.samples()),
+            "input `{name}` is {ty}, and the file has {} samples: compile with --batch {}",
+            batches.samples(),
+            batches.samples()
         );
     }
-    let session = Session::new(&plan, &session_weights(&plan, &weights)?, session_options(&args.runtime)?)?;
-    let outputs = session.step(samples.batch(&inputs, 0)?)?.wait()?;
-    save_safetensors(&args.outputs, &outputs)
-        .with_context(|| format!("cannot write {}", args.outputs.display()))?;
-    Ok(())
+    let outputs = session.step(batches.feeds(0))?.wait()?;
+    Ok(save_safetensors(&args.outputs, &outputs)?)
 }
 
 /// The options of a session.

@@ -1,16 +1,18 @@
 //! `graphc train`: steps through a data file, losses to a metrics file.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use graphc_ir::plan::{Plan, RegisterKind, TensorKind};
-use graphc_runtime::data::{MetricsWriter, save_safetensors};
+use graphc_runtime::data::{Batches, MetricsWriter, save_safetensors};
 use graphc_runtime::{HostTensor, Session, StepHandle};
 use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
 
 use super::args::TrainArgs;
 use super::compile::{Planned, is_plan, load_plan, plan_model, plan_weights};
-use super::data::{Samples, inputs, session_weights};
+use super::data::{samples, session_weights};
 use super::run::session_options;
 
 /// Steps under way at once.
@@ -18,26 +20,33 @@ const DEPTH: usize = 4;
 
 /// Runs the command.
 pub fn run(args: &TrainArgs) -> Result<()> {
-    let samples = Samples::load(&args.data)?;
+    let (tensors, rows) = samples(&args.data)?;
     let (plan, weights) = if is_plan(&args.model) {
         let plan = load_plan(&args.model)?;
-        ensure!(plan.training, "{} is an inference plan: compile with --optimizer", args.model.display());
+        ensure!(
+            plan.training,
+            "{} is an inference plan: compile with --optimizer",
+            args.model.display()
+        );
         let weights = plan_weights(&plan)?;
         (plan, weights)
     } else {
         let Planned { plan, weights, .. } =
-            plan_model(&args.model, &args.shared, Some(samples.rows()), true)?;
+            plan_model(&args.model, &args.shared, Some(rows), true)?;
         (plan, weights)
     };
-    let inputs = inputs(&plan);
-    samples.check(&inputs)?;
+    let weights = session_weights(&plan, &weights)?;
+    let plan = Arc::new(plan);
+    let options = session_options(&args.runtime)?;
+    let mut session = Session::new(Arc::clone(&plan), &weights, options)?;
+    let batches = Batches::new(tensors, session.inputs())
+        .with_context(|| format!("in {}", args.data.display()))?;
     let mut metrics = args.metrics.as_deref().map(MetricsWriter::create).transpose()?;
-    let session = Session::new(&plan, &session_weights(&plan, &weights)?, session_options(&args.runtime)?)?;
     let bar = progress(args.steps)?;
     let mut under_way: VecDeque<StepHandle> = VecDeque::new();
     let mut finished = Finished { step: 0, outputs: BTreeMap::new() };
     for step in 0..args.steps {
-        under_way.push_back(session.step(samples.batch(&inputs, step)?)?);
+        under_way.push_back(session.step(batches.feeds(step))?);
         if under_way.len() >= DEPTH
             && let Some(handle) = under_way.pop_front()
         {
@@ -48,10 +57,7 @@ pub fn run(args: &TrainArgs) -> Result<()> {
         finished.take(handle, metrics.as_mut(), &bar)?;
     }
     bar.finish_and_clear();
-    if let Some(metrics) = metrics {
-        metrics.finish()?;
-    }
-    write_results(args, &plan, &session, &finished.outputs)?;
+    write_results(args, &plan, &mut session, &finished.outputs)?;
     if args.metrics.is_none() {
         println!("{}", finished.line()?);
     }
@@ -74,7 +80,7 @@ impl Finished {
         self.outputs = handle.wait()?;
         let loss = self.loss()?;
         if let Some(metrics) = metrics {
-            metrics.write(self.step, loss)?;
+            metrics.write(&json!({ "step": self.step, "loss": loss }))?;
         }
         bar.set_message(format!("loss {loss:.4}"));
         bar.inc(1);
@@ -83,13 +89,13 @@ impl Finished {
     }
 
     fn loss(&self) -> Result<f32> {
-        let Some(loss) = self.outputs.get("loss") else { bail!("the plan has no output `loss`") };
-        Ok(loss.as_f32()?[0])
+        let loss = self.outputs.get("loss").context("the plan has no output `loss`")?;
+        Ok(loss.to_f32()?[0])
     }
 
     fn line(&self) -> Result<String> {
         ensure!(self.step > 0, "no step was run: --steps is 0");
-        Ok(serde_json::json!({ "step": self.step - 1, "loss": self.loss()? }).to_string())
+        Ok(json!({ "step": self.step - 1, "loss": self.loss()? }).to_string())
     }
 }
 
@@ -102,18 +108,18 @@ fn progress(steps: u64) -> Result<ProgressBar> {
 fn write_results(
     args: &TrainArgs,
     plan: &Plan,
-    session: &Session,
+    session: &mut Session,
     outputs: &BTreeMap<String, HostTensor>,
 ) -> Result<()> {
     if let Some(path) = &args.outputs {
-        save_safetensors(path, outputs).with_context(|| format!("cannot write {}", path.display()))?;
+        save_safetensors(path, outputs)?;
     }
     if let Some(path) = &args.weights {
         let weights = parameters(plan)
             .into_iter()
             .map(|name| Ok((name.clone(), session.variable(&name)?)))
             .collect::<Result<BTreeMap<_, _>>>()?;
-        save_safetensors(path, &weights).with_context(|| format!("cannot write {}", path.display()))?;
+        save_safetensors(path, &weights)?;
     }
     Ok(())
 }

@@ -33,6 +33,11 @@ pub fn run(args: &VerifyArgs) -> Result<()> {
             );
         }
     }
-    println!("{}: valid, {} ranks, {} programs", args.plan.display(), plan.world_size, plan.programs.len());
+    println!(
+        "{}: valid, {} ranks, {} programs",
+        args.plan.display(),
+        plan.world_size,
+        plan.programs.len()
+    );
     Ok(())
 }
