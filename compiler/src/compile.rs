@@ -10,6 +10,7 @@ use crate::decisions::{Decisions, Sharding};
 use crate::lower::{LowerError, lower};
 use crate::null_device::{NullDeviceError, Simulation, assign_channel_slots, simulate};
 use crate::pipeline::prepare;
+use crate::planner::{PlanError, Planned, plan};
 
 /// A plan and what was decided on the way to it.
 #[derive(Clone, Debug)]
@@ -143,9 +144,12 @@ fn largest(program: &Program) -> Vec<(String, u64)> {
 pub fn compile(
     graph: Graph,
     options: &CompileOptions,
-    _cluster: &Cluster,
-    _weights: Option<WeightsSource>,
+    cluster: &Cluster,
+    weights: Option<WeightsSource>,
 ) -> Result<Compiled, CompileError> {
-    let _decisions = prepare(graph, options)?;
-    todo!("planner")
+    let decisions = prepare(graph.clone(), options)?;
+    let Planned { sharding, report: planner, .. } = plan(&decisions, options, cluster)?;
+    let header = Header { graph: &graph, options, cluster, weights, planner };
+    let (plan, simulation) = assemble(header, &decisions, &sharding)?;
+    Ok(Compiled { plan, decisions, sharding, simulation })
 }
