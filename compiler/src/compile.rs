@@ -31,6 +31,9 @@ pub enum CompileError {
     /// The graph and the options do not fit.
     #[error(transparent)]
     Prepare(#[from] crate::error::CompileError),
+    /// A pin cannot be fulfilled, or the memory does not suffice.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
     /// Passes contradict each other.
     #[error(transparent)]
     Lower(#[from] LowerError),
