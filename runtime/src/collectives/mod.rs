@@ -13,3 +13,6 @@ mod stage;
 
 pub(crate) use plan::{Change, Scope, group_of, plan};
 pub(crate) use stage::{Buffers, Stage};
+
+#[cfg(test)]
+mod tests;

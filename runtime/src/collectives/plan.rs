@@ -61,6 +61,9 @@ pub(crate) fn plan(
     scope: Scope,
 ) -> Result<Vec<Stage>, String> {
     let group = group_of(changes, scope)?;
+    if !changes.iter().all(|change| alike_elsewhere(change, scope.axis)) {
+        return Err("a collective between layouts that differ beyond its axis".into());
+    }
     if changes.iter().any(|change| masked_along(change, scope)) {
         return Err("a collective towards a partial layout".into());
     }
@@ -75,6 +78,16 @@ pub(crate) fn plan(
         }
     }
     Ok(vec![exchange(changes, scope, &group)?])
+}
+
+/// Whether both layouts are of one tensor on one mesh and differ along `axis` at most.
+fn alike_elsewhere(change: &Change<'_>, axis: usize) -> bool {
+    let mut from = change.from.clone();
+    match (from.sbp.0.get_mut(axis), change.to.sbp.0.get(axis)) {
+        (Some(before), Some(after)) => *before = *after,
+        _ => return false,
+    }
+    from == *change.to
 }
 
 fn masked_along(change: &Change<'_>, scope: Scope) -> bool {
