@@ -132,15 +132,3 @@ pub(super) fn live_nodes(training: &TrainingGraph) -> Vec<bool> {
     live
 }
 
-/// The graph without the nodes that nothing observable depends on.
-///
-/// # Errors
-/// Where an op does not take its operands.
-pub(super) fn remove_dead(training: &TrainingGraph) -> Result<TrainingGraph, OpError> {
-    let live = live_nodes(training);
-    let mut rebuild = Rebuild::new(training);
-    for (id, _) in training.graph.iter().filter(|(id, _)| live[id.index()]) {
-        rebuild.copy(id)?;
-    }
-    Ok(rebuild.finish())
-}

@@ -1,13 +1,306 @@
-//! Simplification.
+//! Simplification by equality saturation (egg; Willsey et al., arXiv 2004.03082), common subexpressions, dead code.
+//!
+//! Ops without side effects and with one result are cut into regions of one stage, placement and phase and of bounded
+//! size. Each becomes an e-graph ([`egraph`]), is saturated with the [`rules`] within limits of work, and the cheapest
+//! term of what others read of it is extracted ([`extract`]). What has a name or a pin is a boundary: it is computed
+//! as a value of its own, and its readers do not look behind it.
 
-use super::rebuild::remove_dead;
-use crate::decisions::TrainingGraph;
+use std::collections::{BTreeMap, HashMap};
+
+use egg::Id;
+use graphc_ir::graph::{Graph, Node};
+use graphc_ir::ids::{NodeId, ValueId};
+use graphc_ir::op::{Op, OpError};
+
+use super::rebuild::{Rebuild, live_nodes};
+use crate::decisions::{Phase, TrainingGraph};
 use crate::error::CompileError;
 
-/// Without dead nodes.
+mod egraph;
+mod extract;
+mod movement;
+mod rules;
+
+use egraph::{Region, Symbol};
+
+/// The greatest number of nodes of one region: extraction looks at every pair of an alternative and a node.
+const REGION_NODES: usize = 192;
+
+/// The graph with the same outputs, computed by fewer and cheaper ops.
 ///
 /// # Errors
-/// None.
+/// Where an op does not take its operands.
 pub fn simplify(training: TrainingGraph) -> Result<TrainingGraph, CompileError> {
-    remove_dead(&training).map_err(|error| CompileError::Op { pass: "simplify", error })
+    rewrite(&training).map_err(|error| CompileError::Op { pass: "simplify", error })
+}
+
+fn rewrite(training: &TrainingGraph) -> Result<TrainingGraph, OpError> {
+    let plan = Plan::new(training);
+    let regions = plan.regions();
+    let mut emitter = Emitter {
+        plan: &plan,
+        regions: &regions,
+        rebuild: Rebuild::new(training),
+        classes: HashMap::new(),
+        known: HashMap::new(),
+    };
+    for (id, _) in training.graph.iter().filter(|(id, _)| plan.live[id.index()]) {
+        emitter.visit(id)?;
+    }
+    Ok(emitter.rebuild.finish())
+}
+
+/// Which node is of which region, and which values cross a boundary.
+struct Plan<'a> {
+    training: &'a TrainingGraph,
+    live: Vec<bool>,
+    /// Of each node a number of its phase, stage and placement.
+    place: Vec<usize>,
+    /// The region of each node; `None` for those that are copied as they are.
+    region: Vec<Option<usize>>,
+    members: Vec<Vec<NodeId>>,
+    /// Values with a name or a pin.
+    kept: Vec<bool>,
+    /// Values that are read across a boundary, or observed.
+    demanded: Vec<bool>,
+}
+
+/// A saturated region, and where the values of its nodes are in it.
+struct Saturated {
+    region: Region,
+    class: BTreeMap<ValueId, Id>,
+    /// The node that is extracted of each class.
+    choice: HashMap<Id, egraph::Term>,
+    /// The first node of the graph that each class stands for.
+    origin: HashMap<Id, NodeId>,
+}
+
+impl<'a> Plan<'a> {
+    fn new(training: &'a TrainingGraph) -> Self {
+        let graph = &training.graph;
+        let kept = |value: &graphc_ir::graph::Value| value.name.is_some() || value.pin.is_some();
+        let mut plan = Self {
+            training,
+            live: live_nodes(training),
+            place: places(training),
+            region: vec![None; graph.nodes.len()],
+            members: Vec::new(),
+            kept: graph.values.iter().map(kept).collect(),
+            demanded: vec![false; graph.values.len()],
+        };
+        plan.assign();
+        plan.demand();
+        plan
+    }
+
+    /// Puts nodes into the open region of their stage, placement and phase.
+    fn assign(&mut self) {
+        let graph = &self.training.graph;
+        let mut open = BTreeMap::new();
+        for (id, _) in graph.iter().filter(|(id, _)| self.live[id.index()]) {
+            if !rewritable(graph, id) {
+                continue;
+            }
+            let place = self.place[id.index()];
+            let region = *open.entry(place).or_insert(self.members.len());
+            let full = self.members.get(region).is_some_and(|nodes| nodes.len() >= REGION_NODES);
+            let region = if full { self.members.len() } else { region };
+            open.insert(place, region);
+            self.members.resize(self.members.len().max(region + 1), Vec::new());
+            self.members[region].push(id);
+            self.region[id.index()] = Some(region);
+        }
+    }
+
+    fn demand(&mut self) {
+        let graph = &self.training.graph;
+        let observed = graph.outputs.iter().map(|output| output.value);
+        let gradients = self.training.gradients.iter().map(|&(_, gradient)| gradient);
+        for value in observed.chain(gradients).chain(self.training.loss) {
+            self.demanded[value.index()] = true;
+        }
+        for (id, node) in graph.iter().filter(|(id, _)| self.live[id.index()]) {
+            for &operand in &node.operands {
+                let producer = graph.value(operand).producer;
+                if self.region[producer.index()] != self.region[id.index()] {
+                    self.demanded[operand.index()] = true;
+                }
+            }
+            for result in &node.results {
+                self.demanded[result.index()] |= self.kept[result.index()];
+            }
+        }
+    }
+
+    fn regions(&self) -> Vec<Saturated> {
+        (0..self.members.len()).map(|region| self.saturate(region)).collect()
+    }
+
+    fn saturate(&self, index: usize) -> Saturated {
+        let graph = &self.training.graph;
+        let mut region = Region::new();
+        let mut class: BTreeMap<ValueId, Id> = BTreeMap::new();
+        for &id in &self.members[index] {
+            let node = graph.node(id);
+            let children = node.operands.iter().map(|operand| match class.get(operand) {
+                Some(&class) if !self.kept[operand.index()] => class,
+                _ => region.leaf(*operand, &graph.value(*operand).ty),
+            });
+            let children: Vec<Id> = children.collect();
+            let ty = &graph.value(node.results[0]).ty;
+            class.insert(node.results[0], region.add(&node.op, children, ty));
+        }
+        region.saturate(rules::RULES);
+        let mut origin = HashMap::new();
+        for (value, class) in &mut class {
+            *class = region.find(*class);
+            origin.entry(*class).or_insert(graph.value(*value).producer);
+        }
+        let roots: Vec<Id> = class
+            .iter()
+            .filter(|(value, _)| self.demanded[value.index()])
+            .map(|(_, &class)| class)
+            .collect();
+        let choice = extract::extract(&region, &roots);
+        Saturated { region, class, choice, origin }
+    }
+}
+
+fn places(training: &TrainingGraph) -> Vec<usize> {
+    let mut numbers = BTreeMap::new();
+    let number = |(node, phase): (&Node, &Phase)| {
+        let next = numbers.len();
+        *numbers.entry((*phase, node.stage, node.placement.clone())).or_insert(next)
+    };
+    training.graph.nodes.iter().zip(&training.phases).map(number).collect()
+}
+
+/// Whether a node is a term of rules: one result, which depends on nothing but operands and payload.
+fn rewritable(graph: &Graph, id: NodeId) -> bool {
+    let node = graph.node(id);
+    node.results.len() == 1 && is_function(&node.op)
+}
+
+/// Whether the results of an op depend on nothing but operands and payload, and may be computed where they are read.
+fn is_function(op: &Op) -> bool {
+    !matches!(op, Op::Input(_) | Op::Variable(_) | Op::ToGlobal(_) | Op::Accumulate(_))
+        && op.operation().updates().is_empty()
+}
+
+/// What two nodes have in common that compute the same at the same place.
+type Key = (String, Vec<ValueId>, usize);
+
+struct Emitter<'a> {
+    plan: &'a Plan<'a>,
+    regions: &'a [Saturated],
+    rebuild: Rebuild<'a>,
+    /// What stands for a class of a region.
+    classes: HashMap<(usize, Id), ValueId>,
+    /// Results of nodes that are there.
+    known: HashMap<Key, Vec<ValueId>>,
+}
+
+impl Emitter<'_> {
+    fn visit(&mut self, id: NodeId) -> Result<(), OpError> {
+        let node = self.plan.training.graph.node(id);
+        let Some(region) = self.plan.region[id.index()] else {
+            let operands = node.operands.iter().map(|&v| self.rebuild.new_of(v)).collect();
+            let alone = !is_function(&node.op) || node.results.iter().any(|&v| self.kept(v));
+            let results = self.push(&node.op, operands, id, alone)?;
+            for (&old, &new) in node.results.iter().zip(&results) {
+                self.rebuild.stand(old, new);
+            }
+            return Ok(());
+        };
+        let result = node.results[0];
+        if !self.plan.demanded[result.index()] {
+            return Ok(());
+        }
+        let class = self.regions[region].class[&result];
+        let new = match self.kept(result) {
+            true => self.kept_value(region, class, id)?,
+            false => self.value(region, class, id)?,
+        };
+        self.rebuild.stand(result, new);
+        Ok(())
+    }
+
+    fn kept(&self, value: ValueId) -> bool {
+        self.plan.kept[value.index()]
+    }
+
+    /// A value of its own for a name or a pin.
+    fn kept_value(&mut self, region: usize, class: Id, id: NodeId) -> Result<ValueId, OpError> {
+        let saturated = &self.regions[region];
+        let chosen = &saturated.choice[&class];
+        if self.classes.contains_key(&(region, class)) || saturated.region.op(chosen).is_none() {
+            // Its class has a value already, perhaps one from outside: the node is kept as the user wrote it.
+            let node = self.plan.training.graph.node(id);
+            let mut operands = Vec::new();
+            for operand in &node.operands {
+                operands.push(match saturated.class.get(operand) {
+                    Some(&class) if !self.kept(*operand) => self.value(region, class, id)?,
+                    _ => self.rebuild.new_of(*operand),
+                });
+            }
+            return Ok(self.push(&node.op, operands, id, true)?[0]);
+        }
+        self.term(region, class, id, true)
+    }
+
+    /// The value of a class.
+    fn value(&mut self, region: usize, class: Id, id: NodeId) -> Result<ValueId, OpError> {
+        match self.classes.get(&(region, class)) {
+            Some(&value) => Ok(value),
+            None => self.term(region, class, id, false),
+        }
+    }
+
+    /// Appends what has been extracted of a class.
+    fn term(
+        &mut self,
+        region: usize,
+        class: Id,
+        id: NodeId,
+        alone: bool,
+    ) -> Result<ValueId, OpError> {
+        let saturated = &self.regions[region];
+        let chosen = &saturated.choice[&class];
+        let value = match saturated.region.op(chosen) {
+            None => match chosen.symbol {
+                Symbol::Leaf(leaf) => self.rebuild.new_of(saturated.region.leaf_value(leaf)),
+                Symbol::Op(_) => unreachable!("an op has a payload"),
+            },
+            Some(op) => {
+                let mut operands = Vec::new();
+                for &child in &chosen.children {
+                    operands.push(self.value(region, saturated.region.find(child), id)?);
+                }
+                let like = saturated.origin.get(&class).copied().unwrap_or(id);
+                self.push(op, operands, like, alone)?[0]
+            }
+        };
+        self.classes.insert((region, class), value);
+        Ok(value)
+    }
+
+    /// Appends a node, or finds one that computes the same at the same place; `alone` makes a new one in any case.
+    fn push(
+        &mut self,
+        op: &Op,
+        operands: Vec<ValueId>,
+        like: NodeId,
+        alone: bool,
+    ) -> Result<Vec<ValueId>, OpError> {
+        let place = self.plan.place[like.index()];
+        let key = is_function(op).then(|| (egraph::key(op), operands.clone(), place));
+        if let Some(results) = key.as_ref().filter(|_| !alone).and_then(|key| self.known.get(key)) {
+            return Ok(results.clone());
+        }
+        let results = self.rebuild.push(op.clone(), operands, like)?;
+        if let Some(key) = key {
+            self.known.entry(key).or_insert_with(|| results.clone());
+        }
+        Ok(results)
+    }
 }

@@ -1,0 +1,226 @@
+//! The e-graph of a region: terms are ops on terms; leaves are values that come from elsewhere. Every class knows its
+//! tensor type, so that a rule that would change it has no effect.
+
+use std::collections::{BTreeMap, HashMap};
+
+use egg::{Analysis, DidMerge, EGraph, Id, Language};
+use graphc_ir::ids::ValueId;
+use graphc_ir::op::Op;
+use graphc_ir::types::TensorType;
+
+use super::rules::Rule;
+
+/// Rounds of rules: each sees the terms that the one before has made.
+const ROUNDS: usize = 8;
+
+/// What stands at the head of a term.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Symbol {
+    /// A value from elsewhere.
+    Leaf(u32),
+    /// An op, by its index in the region's table.
+    Op(u32),
+}
+
+/// A term over classes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Term {
+    /// Its head.
+    pub symbol: Symbol,
+    /// Its operands.
+    pub children: Vec<Id>,
+}
+
+impl Language for Term {
+    type Discriminant = Symbol;
+
+    fn discriminant(&self) -> Symbol {
+        self.symbol
+    }
+
+    fn matches(&self, other: &Self) -> bool {
+        self.symbol == other.symbol && self.children.len() == other.children.len()
+    }
+
+    fn children(&self) -> &[Id] {
+        &self.children
+    }
+
+    fn children_mut(&mut self) -> &mut [Id] {
+        &mut self.children
+    }
+}
+
+/// The ops and leaves of a region. The data of a class is its tensor type.
+pub(super) struct Types {
+    ops: Vec<Op>,
+    index: HashMap<String, u32>,
+    leaves: Vec<ValueId>,
+    leaf_index: BTreeMap<ValueId, u32>,
+    /// The type of the term that is being added.
+    pending: Option<TensorType>,
+}
+
+impl Analysis<Term> for Types {
+    type Data = TensorType;
+
+    fn make(egraph: &mut EGraph<Term, Self>, _term: &Term, _id: Id) -> TensorType {
+        egraph.analysis.pending.clone().expect("a term is added with its type")
+    }
+
+    fn remake(egraph: &mut EGraph<Term, Self>, _term: &Term, id: Id) -> TensorType {
+        egraph[id].data.clone()
+    }
+
+    fn merge(&mut self, _a: &mut TensorType, _b: TensorType) -> DidMerge {
+        DidMerge(false, false)
+    }
+}
+
+/// What a rule makes: classes under new ops.
+#[derive(Clone, Debug)]
+pub(super) enum Built {
+    /// A class that is there.
+    Class(Id),
+    /// An op on what is built.
+    Node(Op, Vec<Built>),
+}
+
+/// An op as text: equal for equal ops, with the sign of zeros, which their comparison ignores.
+pub(super) fn key(op: &Op) -> String {
+    serde_json::to_string(op).expect("ops are plain data")
+}
+
+/// An e-graph with its ops.
+pub(super) struct Region {
+    egraph: EGraph<Term, Types>,
+}
+
+impl Region {
+    /// Without terms.
+    pub fn new() -> Self {
+        let types = Types {
+            ops: Vec::new(),
+            index: HashMap::new(),
+            leaves: Vec::new(),
+            leaf_index: BTreeMap::new(),
+            pending: None,
+        };
+        Self { egraph: EGraph::new(types) }
+    }
+
+    /// The class of a value from elsewhere.
+    pub fn leaf(&mut self, value: ValueId, ty: &TensorType) -> Id {
+        let types = &mut self.egraph.analysis;
+        let next = types.leaves.len() as u32;
+        let leaf = *types.leaf_index.entry(value).or_insert(next);
+        if leaf == next {
+            types.leaves.push(value);
+        }
+        types.pending = Some(ty.clone());
+        self.egraph.add(Term { symbol: Symbol::Leaf(leaf), children: Vec::new() })
+    }
+
+    /// The value that is a leaf.
+    pub fn leaf_value(&self, leaf: u32) -> ValueId {
+        self.egraph.analysis.leaves[leaf as usize]
+    }
+
+    /// The class of an op whose result has this type.
+    pub fn add(&mut self, op: &Op, children: Vec<Id>, ty: &TensorType) -> Id {
+        let types = &mut self.egraph.analysis;
+        let (key, next) = (key(op), types.ops.len() as u32);
+        let index = *types.index.entry(key).or_insert(next);
+        if index == next {
+            types.ops.push(op.clone());
+        }
+        types.pending = Some(ty.clone());
+        self.egraph.add(Term { symbol: Symbol::Op(index), children })
+    }
+
+    /// The payload of a term; `None` of a leaf.
+    pub fn op(&self, term: &Term) -> Option<&Op> {
+        match term.symbol {
+            Symbol::Leaf(_) => None,
+            Symbol::Op(index) => Some(&self.egraph.analysis.ops[index as usize]),
+        }
+    }
+
+    /// The class that a class has become.
+    pub fn find(&self, class: Id) -> Id {
+        self.egraph.find(class)
+    }
+
+    /// The type of a class.
+    pub fn ty(&self, class: Id) -> &TensorType {
+        &self.egraph[class].data
+    }
+
+    /// The terms of a class.
+    pub fn terms(&self, class: Id) -> &[Term] {
+        &self.egraph[class].nodes
+    }
+
+    /// The ops of a class with their operands.
+    pub fn ops(&self, class: Id) -> impl Iterator<Item = (&Op, &[Id])> {
+        self.terms(class).iter().filter_map(|term| Some((self.op(term)?, term.children.as_slice())))
+    }
+
+    /// All classes, ascending.
+    pub fn classes(&self) -> Vec<Id> {
+        let mut classes: Vec<Id> = self.egraph.classes().map(|class| class.id).collect();
+        classes.sort_unstable();
+        classes
+    }
+
+    /// Applies rules until nothing changes, within limits of rounds and of terms.
+    pub fn saturate(&mut self, rules: &[Rule]) {
+        let limit = 100 + 3 * self.egraph.total_number_of_nodes();
+        for _ in 0..ROUNDS {
+            let mut changed = false;
+            for (class, built) in self.matches(rules) {
+                if self.egraph.total_number_of_nodes() > limit {
+                    break;
+                }
+                let ty = self.ty(class).clone();
+                if let Some(other) = self.build(&built).filter(|&other| *self.ty(other) == ty) {
+                    changed |= self.egraph.union(class, other);
+                }
+            }
+            self.egraph.rebuild();
+            if !changed {
+                return;
+            }
+        }
+    }
+
+    /// What rules make of terms as they are now.
+    pub fn matches(&self, rules: &[Rule]) -> Vec<(Id, Built)> {
+        let mut matches = Vec::new();
+        for class in self.classes() {
+            for (op, children) in self.ops(class) {
+                for rule in rules {
+                    let built = (rule.apply)(self, op, children, self.ty(class));
+                    matches.extend(built.into_iter().map(|built| (class, built)));
+                }
+            }
+        }
+        matches
+    }
+
+    /// The class of what a rule makes; `None` where an op does not take its operands.
+    fn build(&mut self, built: &Built) -> Option<Id> {
+        match built {
+            Built::Class(class) => Some(self.egraph.find(*class)),
+            Built::Node(op, operands) => {
+                let children =
+                    operands.iter().map(|built| self.build(built)).collect::<Option<Vec<_>>>()?;
+                let types: Vec<&TensorType> =
+                    children.iter().map(|&child| self.ty(child)).collect();
+                let mut results = op.infer(&types).ok()?;
+                let ty = results.pop().filter(|_| results.is_empty())?;
+                Some(self.add(op, children, &ty))
+            }
+        }
+    }
+}

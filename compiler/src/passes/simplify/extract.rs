@@ -1,0 +1,145 @@
+//! The cheapest terms of the classes that are read from outside a region.
+//!
+//! A first choice by the cost of terms as trees, which is never cyclic; then alternatives are tried one by one against
+//! the exact cost, in which what several terms share counts once, until none is better.
+
+use std::collections::HashMap;
+
+use egg::Id;
+use graphc_ir::types::TensorType;
+
+use super::egraph::{Region, Term};
+
+/// Rounds of tries.
+const ROUNDS: usize = 4;
+
+/// FLOPs that take as long as one byte of memory, roughly, on a device that is balanced.
+const FLOPS_PER_BYTE: f64 = 8.0;
+
+/// FLOPs that take as long as one op more.
+const OVERHEAD: f64 = 10_000.0;
+
+/// The term that is chosen of each class.
+pub(super) fn extract(region: &Region, roots: &[Id]) -> HashMap<Id, Term> {
+    let classes = region.classes();
+    let position: HashMap<Id, usize> = classes.iter().enumerate().map(|(i, &c)| (c, i)).collect();
+    let alternatives: Vec<Vec<Alternative<'_>>> = classes
+        .iter()
+        .map(|&class| {
+            region
+                .terms(class)
+                .iter()
+                .map(|t| Alternative::new(region, class, t, &position))
+                .collect()
+        })
+        .collect();
+    let mut choice = cheapest_trees(&alternatives);
+    let roots: Vec<usize> = roots.iter().map(|root| position[root]).collect();
+    improve(&alternatives, &mut choice, &roots);
+    let term = |class: usize| alternatives[class][choice[class]].term.clone();
+    classes.iter().enumerate().map(|(index, &class)| (class, term(index))).collect()
+}
+
+/// A term that a class may be computed by.
+struct Alternative<'a> {
+    term: &'a Term,
+    children: Vec<usize>,
+    cost: u64,
+}
+
+impl<'a> Alternative<'a> {
+    fn new(region: &Region, class: Id, term: &'a Term, position: &HashMap<Id, usize>) -> Self {
+        let children = term.children.iter().map(|&child| position[&region.find(child)]).collect();
+        Self { term, children, cost: cost(region, class, term) }
+    }
+}
+
+/// The cost of one op: FLOPs, bytes read and written, and something for being there at all. Leaves cost nothing.
+fn cost(region: &Region, class: Id, term: &Term) -> u64 {
+    let Some(op) = region.op(term) else { return 0 };
+    let types: Vec<&TensorType> = term.children.iter().map(|&child| region.ty(child)).collect();
+    let operation = op.operation();
+    let points = operation.rule(&types).map_or(0.0, |rule| rule.points());
+    let bytes: usize = types.iter().map(|ty| ty.bytes()).sum::<usize>() + region.ty(class).bytes();
+    let flops = points * operation.flops_per_point();
+    (flops + bytes as f64 * FLOPS_PER_BYTE + OVERHEAD) as u64
+}
+
+/// The alternative of each class whose tree costs least, shared parts counted as often as they are read.
+fn cheapest_trees(alternatives: &[Vec<Alternative<'_>>]) -> Vec<usize> {
+    let mut best = vec![f64::INFINITY; alternatives.len()];
+    let mut choice = vec![0; alternatives.len()];
+    loop {
+        let mut changed = false;
+        for (class, terms) in alternatives.iter().enumerate() {
+            for (index, term) in terms.iter().enumerate() {
+                let children: f64 = term.children.iter().map(|&child| best[child]).sum();
+                let cost = children + term.cost as f64;
+                if cost < best[class] {
+                    (best[class], choice[class], changed) = (cost, index, true);
+                }
+            }
+        }
+        if !changed {
+            return choice;
+        }
+    }
+}
+
+fn improve(alternatives: &[Vec<Alternative<'_>>], choice: &mut [usize], roots: &[usize]) {
+    let mut total = total_cost(alternatives, choice, roots).unwrap_or(u64::MAX);
+    for _ in 0..ROUNDS {
+        let before = total;
+        for class in 0..alternatives.len() {
+            for index in 0..alternatives[class].len() {
+                let old = std::mem::replace(&mut choice[class], index);
+                if index == old {
+                    continue;
+                }
+                match total_cost(alternatives, choice, roots) {
+                    Some(cost) if cost < total => total = cost,
+                    _ => choice[class] = old,
+                }
+            }
+        }
+        if total == before {
+            return;
+        }
+    }
+}
+
+/// The cost of all that the roots need, each class once; `None` where a class needs itself.
+fn total_cost(
+    alternatives: &[Vec<Alternative<'_>>],
+    choice: &[usize],
+    roots: &[usize],
+) -> Option<u64> {
+    #[derive(Clone, Copy, PartialEq)]
+    enum Mark {
+        New,
+        Open,
+        Done,
+    }
+    let mut marks = vec![Mark::New; alternatives.len()];
+    let mut stack: Vec<(usize, usize)> = Vec::new();
+    let mut total = 0u64;
+    for &root in roots {
+        stack.push((root, 0));
+        while let Some((class, next)) = stack.pop() {
+            let term = &alternatives[class][choice[class]];
+            if next == 0 {
+                match marks[class] {
+                    Mark::Done => continue,
+                    Mark::Open => return None,
+                    Mark::New => marks[class] = Mark::Open,
+                }
+                total = total.saturating_add(term.cost);
+            }
+            match term.children.get(next) {
+                Some(&child) => stack.extend([(class, next + 1), (child, 0)]),
+                None => marks[class] = Mark::Done,
+            }
+        }
+    }
+    Some(total)
+}

@@ -1,0 +1,263 @@
+//! The rewrite rules, as data. Each is held against evaluation on random tensors by the tests.
+//!
+//! Every rule keeps the leaves of a term: what a value is computed of does not change, so no order of nodes can become
+//! cyclic. None changes the order of a sum, and none takes a product with zero to be zero: results stay equal up to
+//! the rounding of single operations.
+
+use egg::Id;
+use graphc_ir::op::Op;
+use graphc_ir::ops::{Binary, BinaryFunction, Cast, Full, Unary, UnaryFunction};
+use graphc_ir::scalar::Scalar;
+use graphc_ir::types::TensorType;
+
+use super::egraph::{Built, Region};
+use super::movement::*;
+
+/// A rewrite of one term: what it equals. The op, its operands and its type are given; the region shows what else the
+/// operands are. What comes out with another type, or does not fit, has no effect.
+pub(super) struct Rule {
+    /// The name.
+    #[cfg_attr(not(test), allow(dead_code))]
+    pub name: &'static str,
+    /// The terms that it equals.
+    pub apply: fn(&Region, &Op, &[Id], &TensorType) -> Vec<Built>,
+}
+
+/// All rules.
+pub(super) const RULES: &[Rule] = &[
+    Rule { name: "transpose of transpose", apply: transpose_of_transpose },
+    Rule { name: "identity transpose", apply: identity_transpose },
+    Rule { name: "matmul of transpose", apply: matmul_of_transpose },
+    Rule { name: "reshape of reshape", apply: reshape_of_reshape },
+    Rule { name: "identity reshape", apply: identity_reshape },
+    Rule { name: "expand of expand", apply: expand_of_expand },
+    Rule { name: "identity expand", apply: identity_expand },
+    Rule { name: "expand where it broadcasts", apply: expand_where_it_broadcasts },
+    Rule { name: "reduction of nothing", apply: reduction_of_nothing },
+    Rule { name: "reshape of reduction", apply: reshape_of_reduction },
+    Rule { name: "slice of everything", apply: slice_of_everything },
+    Rule { name: "pad of nothing", apply: pad_of_nothing },
+    Rule { name: "sum of adjacent pads", apply: sum_of_adjacent_pads },
+    Rule { name: "concat of concat", apply: concat_of_concat },
+    Rule { name: "concat of one", apply: concat_of_one },
+    Rule { name: "cast to the same type", apply: cast_to_the_same_type },
+    Rule { name: "neutral operand", apply: neutral_operand },
+    Rule { name: "neutral number", apply: neutral_number },
+    Rule { name: "operand that is a number", apply: operand_that_is_a_number },
+    Rule { name: "scale of scale", apply: scale_of_scale },
+    Rule { name: "negation of negation", apply: negation_of_negation },
+    Rule { name: "sum with negation", apply: sum_with_negation },
+    Rule { name: "product with reciprocal", apply: product_with_reciprocal },
+    Rule { name: "function of one number", apply: function_of_one_number },
+    Rule { name: "function of two numbers", apply: function_of_two_numbers },
+    Rule { name: "movement of a number", apply: movement_of_a_number },
+];
+
+/// The number that a class has everywhere.
+fn number(region: &Region, class: Id) -> Option<f64> {
+    region.ops(class).find_map(|(op, _)| match op {
+        Op::Full(full) => Some(full.value.0),
+        _ => None,
+    })
+}
+
+fn full(ty: &TensorType, value: f64) -> Vec<Built> {
+    vec![Built::Node(Op::Full(Full { ty: ty.clone(), value: Scalar(value) }), Vec::new())]
+}
+
+fn unary(function: UnaryFunction, class: Id) -> Built {
+    Built::Node(Op::Unary(Unary { function }), vec![Built::Class(class)])
+}
+
+fn binary(function: BinaryFunction, a: Id, b: Id) -> Built {
+    Built::Node(Op::Binary(Binary { function }), vec![Built::Class(a), Built::Class(b)])
+}
+
+/// The operands of the terms of a class that apply a function.
+fn operands_of(region: &Region, class: Id, function: UnaryFunction) -> Vec<Id> {
+    let of = |(op, operands): (&Op, &[Id])| match op {
+        Op::Unary(unary) if unary.function == function => Some(operands[0]),
+        _ => None,
+    };
+    region.ops(class).filter_map(of).collect()
+}
+
+/// x + 0, 0 + x, x - 0, x * 1, 1 * x, x / 1 -> x
+fn neutral_operand(region: &Region, op: &Op, operands: &[Id], _ty: &TensorType) -> Vec<Built> {
+    let Op::Binary(Binary { function }) = op else { return Vec::new() };
+    let (neutral, either) = match function {
+        BinaryFunction::Add => (0.0, true),
+        BinaryFunction::Mul => (1.0, true),
+        BinaryFunction::Sub => (0.0, false),
+        BinaryFunction::Div => (1.0, false),
+        _ => return Vec::new(),
+    };
+    let is_neutral = |class: Id| number(region, class) == Some(neutral);
+    let mut built = Vec::new();
+    if is_neutral(operands[1]) {
+        built.push(Built::Class(operands[0]));
+    }
+    if either && is_neutral(operands[0]) {
+        built.push(Built::Class(operands[1]));
+    }
+    built
+}
+
+/// x + 0, x * 1, x ^ 1 with the number in the payload -> x
+fn neutral_number(_region: &Region, op: &Op, operands: &[Id], _ty: &TensorType) -> Vec<Built> {
+    let Op::Unary(Unary { function }) = op else { return Vec::new() };
+    match function {
+        UnaryFunction::Offset(Scalar(0.0))
+        | UnaryFunction::Scale(Scalar(1.0))
+        | UnaryFunction::PowScalar(Scalar(1.0)) => vec![Built::Class(operands[0])],
+        _ => Vec::new(),
+    }
+}
+
+/// x + c, c + x -> offset; x - c -> offset by -c; x * c, c * x -> scale; x / c -> scale by 1 / c
+fn operand_that_is_a_number(
+    region: &Region,
+    op: &Op,
+    operands: &[Id],
+    ty: &TensorType,
+) -> Vec<Built> {
+    let Op::Binary(Binary { function }) = op else { return Vec::new() };
+    if !ty.dtype.is_float() {
+        return Vec::new();
+    }
+    let by = |number: f64, first: bool| match function {
+        BinaryFunction::Add => Some(UnaryFunction::Offset(Scalar(number))),
+        BinaryFunction::Mul => Some(UnaryFunction::Scale(Scalar(number))),
+        BinaryFunction::Sub if !first => Some(UnaryFunction::Offset(Scalar(-number))),
+        BinaryFunction::Div if !first && (1.0 / number).is_normal() => {
+            Some(UnaryFunction::Scale(Scalar(1.0 / number)))
+        }
+        _ => None,
+    };
+    let mut built = Vec::new();
+    for (index, other) in [(0, 1), (1, 0)] {
+        let function = number(region, operands[index]).and_then(|n| by(n, index == 0));
+        built.extend(function.map(|function| unary(function, operands[other])));
+    }
+    built
+}
+
+/// (x * a) * b -> x * (a b); -(x * a) and (-x) * a -> x * -a
+fn scale_of_scale(region: &Region, op: &Op, operands: &[Id], _ty: &TensorType) -> Vec<Built> {
+    let factor = |function: &UnaryFunction| match function {
+        UnaryFunction::Scale(Scalar(factor)) => Some(*factor),
+        UnaryFunction::Neg => Some(-1.0),
+        _ => None,
+    };
+    let Op::Unary(outer) = op else { return Vec::new() };
+    let Some(a) = factor(&outer.function) else { return Vec::new() };
+    let inner = |(op, operands): (&Op, &[Id])| {
+        let Op::Unary(inner) = op else { return None };
+        // A product that leaves the range of numbers is no product of two that stay in it.
+        let product = factor(&inner.function).map(|b| a * b);
+        let product = product.filter(|product| product.is_normal() && a.is_normal())?;
+        Some(unary(UnaryFunction::Scale(Scalar(product)), operands[0]))
+    };
+    region.ops(operands[0]).filter_map(inner).collect()
+}
+
+/// -(-x) -> x
+fn negation_of_negation(region: &Region, op: &Op, operands: &[Id], _ty: &TensorType) -> Vec<Built> {
+    match op {
+        Op::Unary(Unary { function: UnaryFunction::Neg }) => {
+            let inner = operands_of(region, operands[0], UnaryFunction::Neg);
+            inner.into_iter().map(Built::Class).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// a + -b and -b + a -> a - b; a - -b -> a + b
+fn sum_with_negation(region: &Region, op: &Op, operands: &[Id], _ty: &TensorType) -> Vec<Built> {
+    let Op::Binary(Binary { function }) = op else { return Vec::new() };
+    let (a, b) = (operands[0], operands[1]);
+    let negated = |class: Id| operands_of(region, class, UnaryFunction::Neg);
+    match function {
+        BinaryFunction::Add => {
+            let second = negated(b).into_iter().map(|b| binary(BinaryFunction::Sub, a, b));
+            let first = negated(a).into_iter().map(|a| binary(BinaryFunction::Sub, b, a));
+            second.chain(first).collect()
+        }
+        BinaryFunction::Sub => {
+            negated(b).into_iter().map(|b| binary(BinaryFunction::Add, a, b)).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// a * (1 / b) and (1 / b) * a -> a / b
+fn product_with_reciprocal(
+    region: &Region,
+    op: &Op,
+    operands: &[Id],
+    _ty: &TensorType,
+) -> Vec<Built> {
+    let Op::Binary(Binary { function: BinaryFunction::Mul }) = op else { return Vec::new() };
+    let (a, b) = (operands[0], operands[1]);
+    let inverse = |class: Id| operands_of(region, class, UnaryFunction::Reciprocal);
+    let second = inverse(b).into_iter().map(|b| binary(BinaryFunction::Div, a, b));
+    let first = inverse(a).into_iter().map(|a| binary(BinaryFunction::Div, b, a));
+    second.chain(first).collect()
+}
+
+/// f(c) -> the number
+fn function_of_one_number(
+    region: &Region,
+    op: &Op,
+    operands: &[Id],
+    ty: &TensorType,
+) -> Vec<Built> {
+    match op {
+        Op::Unary(unary) if ty.dtype.is_float() => number(region, operands[0])
+            .map_or_else(Vec::new, |number| full(ty, unary.function.of(number))),
+        _ => Vec::new(),
+    }
+}
+
+/// f(a, b) -> the number
+fn function_of_two_numbers(
+    region: &Region,
+    op: &Op,
+    operands: &[Id],
+    ty: &TensorType,
+) -> Vec<Built> {
+    let Op::Binary(binary) = op else { return Vec::new() };
+    let numbers = number(region, operands[0]).zip(number(region, operands[1]));
+    match numbers.filter(|_| ty.dtype.is_float()) {
+        Some((a, b)) => full(ty, binary.function.of(ty.dtype, a, b)),
+        None => Vec::new(),
+    }
+}
+
+/// A number reshaped, transposed, expanded or sliced -> the number in that shape
+fn movement_of_a_number(region: &Region, op: &Op, operands: &[Id], ty: &TensorType) -> Vec<Built> {
+    match op {
+        Op::Reshape(_) | Op::Transpose(_) | Op::Expand(_) | Op::Slice(_) => {
+            number(region, operands[0]).map_or_else(Vec::new, |number| full(ty, number))
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// A cast to the type that the operand has -> the operand
+fn cast_to_the_same_type(
+    region: &Region,
+    op: &Op,
+    operands: &[Id],
+    _ty: &TensorType,
+) -> Vec<Built> {
+    match op {
+        Op::Cast(Cast { dtype }) if region.ty(operands[0]).dtype == *dtype => {
+            vec![Built::Class(operands[0])]
+        }
+        _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

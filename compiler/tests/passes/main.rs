@@ -1,0 +1,8 @@
+//! The passes from a user's graph to a training graph, held against finite differences, a reference trainer and
+//! evaluation microbatch by microbatch.
+
+mod gradients;
+mod microbatches;
+mod models;
+mod simplification;
+mod training;

@@ -1,0 +1,182 @@
+//! The training graph evaluated step by step does what a loop written by hand does; what cannot be trained is said.
+
+use graphc_compiler::pipeline::{PASSES, prepare, prepare_until};
+use graphc_ir::array::Array;
+use graphc_ir::builder::GraphBuilder;
+use graphc_ir::evaluate::evaluate;
+use graphc_ir::graph::Graph;
+use graphc_ir::op::{EvalContext, Op};
+use graphc_ir::ops::Init;
+use graphc_ir::plan::{AdamOptions, CompileOptions, Loss, Optimizer, Pin};
+use graphc_ir::types::DType;
+
+use super::models::{Feeds, attention, feeds, mlp, tied, training};
+
+/// Evaluates a training graph for some steps; losses, and the variables after them.
+fn train(graph: Graph, options: &CompileOptions, steps: u64) -> (Vec<f64>, Feeds) {
+    let decisions = prepare(graph, options).expect("fits");
+    let graph = decisions.graph();
+    let loss = decisions.training.loss.expect("it trains");
+    let mut fed = feeds(graph);
+    let mut losses = Vec::new();
+    for step in 0..steps {
+        let cx = EvalContext { seed: 0, step };
+        let values = evaluate(graph, &fed, &cx).expect("all is fed");
+        losses.push(values[loss.index()].data[0]);
+        for node in &graph.nodes {
+            for &(result, operand) in node.op.operation().updates() {
+                let Op::Variable(variable) = &graph.producer(node.operands[operand]).op else {
+                    panic!("an update of no variable");
+                };
+                let new = values[node.results[result].index()].clone();
+                fed.insert(variable.name.clone(), new);
+            }
+        }
+    }
+    (losses, fed)
+}
+
+/// y = x w, mean squared error: the gradient is 2 x^T (x w - t) / n.
+fn line() -> Graph {
+    let g = GraphBuilder::new("line");
+    let x = g.input("x", DType::F32, [4, 2]);
+    g.output("y", &x.matmul(&g.variable("w", DType::F32, [2, 1], Init::Fill(0.0.into()))));
+    g.finish().expect("fits")
+}
+
+/// Steps of `line` by hand.
+fn by_hand(fed: &Feeds, mut step: impl FnMut(u64, usize, f64, f64) -> f64) -> (Vec<f64>, Array) {
+    let (x, t, mut w) = (&fed["x"], &fed["target"], fed["w"].clone());
+    let mut losses = Vec::new();
+    for n in 0..5 {
+        let error: Vec<f64> = (0..4)
+            .map(|i| x.data[2 * i] * w.data[0] + x.data[2 * i + 1] * w.data[1] - t.data[i])
+            .collect();
+        losses.push(error.iter().map(|e| e * e).sum::<f64>() / 4.0);
+        let gradient = |j: usize| (0..4).map(|i| x.data[2 * i + j] * error[i]).sum::<f64>() / 2.0;
+        let gradients = [gradient(0), gradient(1)];
+        for (j, gradient) in gradients.into_iter().enumerate() {
+            w.data[j] = step(n, j, w.data[j], gradient);
+        }
+    }
+    (losses, w)
+}
+
+fn agree(optimizer: Optimizer, step: impl FnMut(u64, usize, f64, f64) -> f64) {
+    let options = CompileOptions { optimizer: Some(optimizer), ..training(Some(Loss::Mse)) };
+    let fed = feeds(&prepare_until(line(), &options, "loss").expect("fits"));
+    let (losses, w) = by_hand(&fed, step);
+    for microbatches in [1, 2, 4] {
+        let options = CompileOptions { microbatches, ..options.clone() };
+        let (found, after) = train(line(), &options, 5);
+        let near = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-12;
+        assert!(found.iter().zip(&losses).all(near), "{found:?} is not {losses:?}");
+        assert!(after["w"].data.iter().zip(&w.data).all(near), "{after:?} is not {w:?}");
+    }
+}
+
+#[test]
+fn sgd_as_by_hand() {
+    let (lr, weight_decay) = (0.1, 0.01);
+    let sgd = |momentum, nesterov| Optimizer::Sgd { lr, momentum, nesterov, weight_decay };
+    agree(sgd(0.0, false), |_, _, w, g| w - lr * (g + weight_decay * w));
+    let mut m = [0.0; 2];
+    agree(sgd(0.9, true), |_, j, w, g| {
+        let g = g + weight_decay * w;
+        m[j] = 0.9 * m[j] + g;
+        w - lr * (g + 0.9 * m[j])
+    });
+}
+
+#[test]
+fn adamw_as_by_hand() {
+    let options = AdamOptions { lr: 0.1, beta1: 0.9, beta2: 0.99, eps: 1e-8, weight_decay: 0.1 };
+    let (mut m, mut v) = ([0.0; 2], [0.0; 2]);
+    agree(Optimizer::AdamW(options), |n, j, w, g| {
+        m[j] = 0.9 * m[j] + 0.1 * g;
+        v[j] = 0.99 * v[j] + 0.01 * g * g;
+        let correct = |beta: f64| 1.0 - beta.powi(n as i32 + 1);
+        w * (1.0 - 0.1 * 0.1) - 0.1 * (m[j] / correct(0.9)) / ((v[j] / correct(0.99)).sqrt() + 1e-8)
+    });
+}
+
+#[test]
+fn losses_fall_and_do_not_depend_on_stages_or_microbatches() {
+    for (graph, loss) in
+        [(mlp(), Loss::CrossEntropy), (attention(), Loss::Mse), (tied(), Loss::CrossEntropy)]
+    {
+        let one = training(Some(loss));
+        let many = CompileOptions { mesh: vec![4], stages: 2, microbatches: 2, ..one.clone() };
+        let (expected, _) = train(graph.clone(), &one, 6);
+        let (found, _) = train(graph, &many, 6);
+        assert!(expected[5] < expected[0], "{expected:?}");
+        let near = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-9;
+        assert!(found.iter().zip(&expected).all(near), "{found:?} is not {expected:?}");
+    }
+}
+
+#[test]
+fn classes_of_pictures_are_dim_1() {
+    let g = GraphBuilder::new("pictures");
+    let x = g.input("x", DType::F32, [2, 3, 4, 5]);
+    g.output("y", &x.mul(&g.variable("w", DType::F32, [3, 1, 1], Init::Fill(1.0.into()))));
+    let options = training(Some(Loss::CrossEntropy));
+    let graph = prepare_until(g.finish().expect("fits"), &options, "loss").expect("fits");
+    let labels = graph.find("labels").expect("an input");
+    assert_eq!(graph.value(labels).ty.shape, [2, 4, 5]);
+}
+
+fn refused(graph: Graph, options: &CompileOptions, expected: &str) {
+    let error = prepare(graph, options).expect_err(expected).to_string();
+    assert_eq!(error, expected);
+}
+
+#[test]
+fn what_cannot_be_trained_is_said() {
+    let empty = || GraphBuilder::new("empty").finish().expect("fits");
+    refused(
+        empty(),
+        &training(None),
+        "the graph has no output, so there is nothing to train: declare one",
+    );
+    refused(
+        mlp(),
+        &training(None),
+        "the first output `y` is f32[4, 3], not a scalar loss: choose a loss (cross_entropy, nll, mse or sum)",
+    );
+    let g = GraphBuilder::new("fixed");
+    let x = g.input("x", DType::F32, [4]);
+    g.output("y", &x.sum(&[0], false));
+    let fixed = g.finish().expect("fits");
+    let expected = "no trainable variable reaches the loss `%1`: there is nothing to train";
+    refused(fixed.clone(), &training(None), expected);
+    refused(
+        fixed,
+        &training(Some(Loss::CrossEntropy)),
+        "cross_entropy cannot take the first output `y` of f32[]: it needs a dim of samples and a dim of classes",
+    );
+    let g = GraphBuilder::new("taken");
+    let labels = g.input("labels", DType::F32, [4, 3]);
+    g.output("y", &labels);
+    let error = prepare(g.finish().expect("fits"), &training(Some(Loss::Nll))).expect_err("taken");
+    assert!(error.to_string().ends_with("but loss needs it"), "{error}");
+}
+
+#[test]
+fn names_that_fit_nothing_are_said() {
+    let pins = vec![Pin { pattern: "grad.w11".into(), sbp: "B".parse().expect("an SBP") }];
+    let options = CompileOptions { pins, ..training(Some(Loss::Mse)) };
+    let error = prepare(mlp(), &options).expect_err("no such tensor").to_string();
+    assert!(error.starts_with("no tensor has a name like `grad.w11`"), "{error}");
+    assert!(error.contains("did you mean `grad.w1`?"), "{error}");
+    let error = prepare_until(mlp(), &training(Some(Loss::Mse)), "planing").expect_err("no pass");
+    let expected = format!("there is no pass `planing`; the passes are {}", PASSES.join(", "));
+    assert_eq!(error.to_string(), expected);
+}
+
+#[test]
+fn an_inference_graph_has_neither_gradients_nor_losses() {
+    let decisions = prepare(mlp(), &CompileOptions::default()).expect("fits");
+    assert_eq!((decisions.training.loss, decisions.training.gradients.len()), (None, 0));
+    assert!(decisions.graph().nodes.iter().all(|node| node.op.name() != "sgd_update"));
+}
