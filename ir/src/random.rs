@@ -17,7 +17,8 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// Four random words of one element.
+    /// Four random words of one element. (Inlined into kernels' loops, which vectorize it.)
+    #[inline(always)]
     pub fn words(&self, element: u64) -> [u32; 4] {
         let mixed = self.seed ^ self.key.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(17);
         let mut key = [mixed as u32, (mixed >> 32) as u32];

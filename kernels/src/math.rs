@@ -1,4 +1,5 @@
-//! Elementary functions of `f32` in plain arithmetic without branches, so that loops over them vectorize. Sources:
+//! Elementary functions of `f32` without branches, so that loops over them vectorize; fused multiply-adds, which give
+//! the same bits on every processor that has them. Sources:
 //! Cephes (Moshier) for exp, log and tanh; Juffa's polynomials for erf.
 
 /// e^x, within 2 ulp; 0 and infinity where it under- and overflows.
@@ -7,16 +8,16 @@ pub(crate) fn exp(x: f32) -> f32 {
     const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
     let low = if x < -104.0 { -104.0 } else { x };
     let x = if low > 89.0 { 89.0 } else { low };
-    let shifted = x * std::f32::consts::LOG2_E + ROUND;
+    let shifted = x.mul_add(std::f32::consts::LOG2_E, ROUND);
     let n = shifted - ROUND;
-    let r = (x - n * 0.693_359_4) - n * -2.121_944_4e-4;
-    let mut p = 1.987_569_1e-4;
-    p = p * r + 1.398_199_9e-3;
-    p = p * r + 8.333_452e-3;
-    p = p * r + 4.166_579_6e-2;
-    p = p * r + 1.666_666_5e-1;
-    p = p * r + 0.5;
-    let value = p * (r * r) + r + 1.0;
+    let r = n.mul_add(2.121_944_4e-4, n.mul_add(-0.693_359_4, x));
+    let mut p: f32 = 1.987_569_1e-4;
+    p = p.mul_add(r, 1.398_199_9e-3);
+    p = p.mul_add(r, 8.333_452e-3);
+    p = p.mul_add(r, 4.166_579_6e-2);
+    p = p.mul_add(r, 1.666_666_5e-1);
+    p = p.mul_add(r, 0.5);
+    let value = p.mul_add(r * r, r) + 1.0;
     // 2^n in two factors, because n runs from -150 to 128 and an exponent does not.
     let n = (shifted.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
     let half = n >> 1;
@@ -40,17 +41,17 @@ pub(crate) fn log(x: f32) -> f32 {
     let e = exponent as f32 - if small { 1.0 } else { 0.0 };
     let m = if small { mantissa + mantissa } else { mantissa } - 1.0;
     let z = m * m;
-    let mut p = 7.037_683_6e-2;
-    p = p * m - 1.151_461e-1;
-    p = p * m + 1.167_699_9e-1;
-    p = p * m - 1.242_014_1e-1;
-    p = p * m + 1.424_932_3e-1;
-    p = p * m - 1.666_805_8e-1;
-    p = p * m + 2.000_071_5e-1;
-    p = p * m - 2.499_999_4e-1;
-    p = p * m + 3.333_333e-1;
-    let y = p * m * z + e * -2.121_944_4e-4 - 0.5 * z;
-    let value = m + y + e * 0.693_359_4;
+    let mut p: f32 = 7.037_683_6e-2;
+    p = p.mul_add(m, -1.151_461e-1);
+    p = p.mul_add(m, 1.167_699_9e-1);
+    p = p.mul_add(m, -1.242_014_1e-1);
+    p = p.mul_add(m, 1.424_932_3e-1);
+    p = p.mul_add(m, -1.666_805_8e-1);
+    p = p.mul_add(m, 2.000_071_5e-1);
+    p = p.mul_add(m, -2.499_999_4e-1);
+    p = p.mul_add(m, 3.333_333e-1);
+    let y = e.mul_add(-2.121_944_4e-4, p * m * z) - 0.5 * z;
+    let value = e.mul_add(0.693_359_4, m + y);
     let value = if x == f32::INFINITY { x } else { value };
     let value = if x == 0.0 { f32::NEG_INFINITY } else { value };
     if x >= 0.0 { value } else { f32::NAN }
@@ -61,12 +62,12 @@ pub(crate) fn log(x: f32) -> f32 {
 pub(crate) fn tanh(x: f32) -> f32 {
     let a = x.abs();
     let z = x * x;
-    let mut p = -5.704_988_7e-3;
-    p = p * z + 2.063_909e-2;
-    p = p * z - 5.373_971_6e-2;
-    p = p * z + 1.333_144_2e-1;
-    p = p * z - 3.333_328e-1;
-    let near = p * z * x + x;
+    let mut p: f32 = -5.704_988_7e-3;
+    p = p.mul_add(z, 2.063_909e-2);
+    p = p.mul_add(z, -5.373_971_6e-2);
+    p = p.mul_add(z, 1.333_144_2e-1);
+    p = p.mul_add(z, -3.333_328e-1);
+    let near = (p * z).mul_add(x, x);
     let far = (1.0 - 2.0 / (exp(a + a) + 1.0)).copysign(x);
     if a < 0.625 { near } else { far }
 }
@@ -82,20 +83,20 @@ pub(crate) fn sigmoid(x: f32) -> f32 {
 pub(crate) fn erf(x: f32) -> f32 {
     let t = x.abs();
     let s = x * x;
-    let mut far = -1.728_534_7e-5 * t + 3.831_971_3e-4;
-    far = far * s + (-3.883_964_4e-3 * t + 2.425_462_2e-2);
-    far = far * t - 1.067_778_8e-1;
-    far = far * t - 6.348_467e-1;
-    far = far * t - 1.287_175_1e-1;
+    let mut far = t.mul_add(-1.728_534_7e-5, 3.831_971_3e-4);
+    far = far.mul_add(s, t.mul_add(-3.883_964_4e-3, 2.425_462_2e-2));
+    far = far.mul_add(t, -1.067_778_8e-1);
+    far = far.mul_add(t, -6.348_467e-1);
+    far = far.mul_add(t, -1.287_175_1e-1);
     // Beyond 4 the nearest f32 is 1, and the polynomial must not turn back.
-    let far = if t > 4.0 { 1.0 } else { 1.0 - exp(far * t - t) };
-    let mut near = -5.967_617e-4;
-    near = near * s + 4.991_194_2e-3;
-    near = near * s - 2.676_813_5e-2;
-    near = near * s + 1.128_199_3e-1;
-    near = near * s - 3.761_253_4e-1;
-    near = near * s + 1.283_791_7e-1;
-    let near = near * x + x;
+    let far = if t > 4.0 { 1.0 } else { 1.0 - exp(far.mul_add(t, -t)) };
+    let mut near: f32 = -5.967_617e-4;
+    near = near.mul_add(s, 4.991_194_2e-3);
+    near = near.mul_add(s, -2.676_813_5e-2);
+    near = near.mul_add(s, 1.128_199_3e-1);
+    near = near.mul_add(s, -3.761_253_4e-1);
+    near = near.mul_add(s, 1.283_791_7e-1);
+    let near = near.mul_add(x, x);
     if t > 0.927_734_4 { far.copysign(x) } else { near }
 }
 

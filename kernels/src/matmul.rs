@@ -9,6 +9,7 @@ use crate::context::KernelContext;
 use crate::elementwise::Integer;
 use crate::error::KernelError;
 use crate::parallel;
+use crate::strided;
 use crate::view::{View, ViewMut};
 
 /// Multiplications below which a plain loop is faster than packing.
@@ -86,7 +87,7 @@ impl Product {
         a: &[f32],
         b: &[f32],
         out: &mut [f32],
-        cx: &KernelContext<'_>,
+        cx: &mut KernelContext<'_>,
     ) -> Result<(), KernelError> {
         let size = self.rows * self.columns;
         if size == 0 || self.inner == 0 {
@@ -95,21 +96,35 @@ impl Product {
         }
         let count = self.starts.len();
         let worthwhile = cx.threads > 1 && size * self.inner * count >= 1 << 18;
-        let Some(pool) = cx.pool.filter(|_| worthwhile) else {
-            self.matrices(&self.starts, a, b, out, Parallelism::None);
+        let pool = cx.pool.filter(|_| worthwhile);
+        let parallelism = pool.map_or(Parallelism::None, |_| Parallelism::Rayon(cx.threads));
+        if self.is_faster_by_columns() && count == 1 {
+            let columns = cx.scratch.take::<f32>(size);
+            let to = Layout { row: 1, column: self.rows };
+            install(pool, || self.gemm(a, b, columns, to, parallelism));
+            strided::transpose_matrix(columns, out, self.columns, self.rows);
             return Ok(());
-        };
-        if count < cx.threads {
-            let parallelism = Parallelism::Rayon(cx.threads);
-            pool.install(|| self.matrices(&self.starts, a, b, out, parallelism));
+        }
+        if pool.is_none() || count < cx.threads {
+            install(pool, || self.matrices(&self.starts, a, b, out, parallelism));
             return Ok(());
         }
         let each = count.div_ceil(cx.threads);
         let pieces = self.starts.chunks(each).zip(out.chunks_mut(each * size)).collect();
-        parallel::run(cx.pool, pieces, |(starts, out)| {
+        parallel::run(pool, pieces, |(starts, out)| {
             self.matrices(starts, a, b, out, Parallelism::None);
             Ok(())
         })
+    }
+
+    /// Whether the product is faster written column by column and transposed: of a large transposed matrix on the right
+    /// and few rows on the left, `gemm` otherwise spends its time in packing the former. (Measured: 128 x 2048 x 2048
+    /// three times as fast.)
+    fn is_faster_by_columns(&self) -> bool {
+        self.b.row == 1
+            && (8..=256).contains(&self.rows)
+            && self.columns >= 2 * self.rows
+            && self.inner >= 64
     }
 
     /// Computes the matrices that begin at `starts`.
@@ -128,18 +143,23 @@ impl Product {
             if self.rows * self.columns * self.inner <= SMALL {
                 self.plain(a, b, out, |sum, a, b| sum + a * b);
             } else {
-                self.gemm(a, b, out, parallelism);
+                self.gemm(a, b, out, self.row_major(), parallelism);
             }
         }
     }
 
-    fn gemm(&self, a: &[f32], b: &[f32], out: &mut [f32], parallelism: Parallelism) {
+    fn row_major(&self) -> Layout {
+        Layout { row: self.columns, column: 1 }
+    }
+
+    /// Writes a product into `out`, which is dense and laid out by rows or by columns.
+    fn gemm(&self, a: &[f32], b: &[f32], out: &mut [f32], to: Layout, parallelism: Parallelism) {
         let last = |layout: Layout, rows: usize, columns: usize| {
             (rows - 1) * layout.row + (columns - 1) * layout.column
         };
         assert!(last(self.a, self.rows, self.inner) < a.len(), "first matrix");
         assert!(last(self.b, self.inner, self.columns) < b.len(), "second matrix");
-        assert_eq!(self.rows * self.columns, out.len(), "product");
+        assert!(last(to, self.rows, self.columns) < out.len(), "product");
         // SAFETY: extents are at least 1; the greatest index into each slice has just been checked; `out` is
         // exclusive and not read.
         unsafe {
@@ -148,8 +168,8 @@ impl Product {
                 self.columns,
                 self.inner,
                 out.as_mut_ptr(),
-                1,
-                self.columns as isize,
+                to.column as isize,
+                to.row as isize,
                 false,
                 a.as_ptr(),
                 self.a.column as isize,
@@ -200,6 +220,14 @@ impl Product {
                 *out = sum;
             }
         }
+    }
+}
+
+/// Runs on the threads of the pool, if there is one.
+fn install(pool: Option<&rayon::ThreadPool>, work: impl FnOnce() + Send) {
+    match pool {
+        Some(pool) => pool.install(work),
+        None => work(),
     }
 }
 

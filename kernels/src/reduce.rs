@@ -15,7 +15,7 @@ use crate::simd::vectorized;
 use crate::view::{Element, View, ViewMut};
 
 /// Elements of a row that are folded in `f32` lanes; the chunks are joined in `f64`.
-const CHUNK: usize = 1 << 14;
+const CHUNK: usize = 1 << 12;
 /// Columns that are folded together.
 const TILE: usize = 1024;
 /// Rows that are folded into one accumulator before it joins the total, against rounding.

@@ -2,7 +2,12 @@
 
 use crate::math;
 
-const LANES: usize = 64;
+/// Lanes of one vector.
+const LANES: usize = 16;
+/// Lanes of a long row: several vectors, which keeps the arithmetic units busy and rounding errors small.
+const MANY: usize = 64;
+/// What is a long row.
+const LONG: usize = 256;
 
 /// Folds a row in lanes: `each` into every lane, `both` to join lanes.
 #[inline(always)]
@@ -14,17 +19,19 @@ pub(crate) fn fold<const N: usize>(
 ) -> f32 {
     let len = rows.iter().map(|row| row.len()).min().unwrap_or(0);
     let mut lanes = [identity; LANES];
-    let whole = len / LANES * LANES;
     let mut start = 0;
-    while start < whole {
-        let chunks = rows.map(|row| &row[start..start + LANES]);
-        for lane in 0..LANES {
-            lanes[lane] = each(lanes[lane], chunks.map(|chunk| chunk[lane]));
+    if len >= LONG {
+        let mut many = [identity; MANY];
+        start = fold_chunks(rows, 0, &mut many, len, &each);
+        for chunk in many.as_chunks::<LANES>().0 {
+            for lane in 0..LANES {
+                lanes[lane] = both(lanes[lane], chunk[lane]);
+            }
         }
-        start += LANES;
     }
-    for i in whole..len {
-        lanes[i - whole] = each(lanes[i - whole], rows.map(|row| row[i]));
+    start = fold_chunks(rows, start, &mut lanes, len, &each);
+    for i in start..len {
+        lanes[i - start] = each(lanes[i - start], rows.map(|row| row[i]));
     }
     let mut width = LANES / 2;
     while width > 0 {
@@ -34,6 +41,28 @@ pub(crate) fn fold<const N: usize>(
         width /= 2;
     }
     lanes[0]
+}
+
+/// Folds whole chunks of `L` elements from `start` on, one into each lane; returns where the rest begins.
+#[inline(always)]
+fn fold_chunks<const N: usize, const L: usize>(
+    rows: [&[f32]; N],
+    start: usize,
+    lanes: &mut [f32; L],
+    len: usize,
+    each: &impl Fn(f32, [f32; N]) -> f32,
+) -> usize {
+    let mut own = *lanes;
+    let mut start = start;
+    while start + L <= len {
+        let chunks = rows.map(|row| &row[start..start + L]);
+        for lane in 0..L {
+            own[lane] = each(own[lane], chunks.map(|chunk| chunk[lane]));
+        }
+        start += L;
+    }
+    *lanes = own;
+    start
 }
 
 /// The sum of a row.

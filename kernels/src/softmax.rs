@@ -11,6 +11,9 @@ use crate::rows;
 use crate::simd::vectorized;
 use crate::view::{View, ViewMut};
 
+/// What is done to a lane of two operands.
+type Row = fn(&[f32], &[f32], &mut [f32]);
+
 /// The kernel of [`Op::Softmax`] and [`Op::LogSoftmax`].
 pub(crate) fn softmax(
     op: &Op,
@@ -21,7 +24,7 @@ pub(crate) fn softmax(
     let ([x], [out]) = (operands, results) else {
         return Err(KernelError::call(op.name(), "takes one operand and gives one result"));
     };
-    let (axis, row): (usize, fn(&[f32], &[f32], &mut [f32])) = match op {
+    let (axis, row): (usize, Row) = match op {
         Op::Softmax(op) => (op.axis, |x, _, out| softmax_row(x, out)),
         Op::LogSoftmax(op) => (op.axis, |x, _, out| log_softmax_row(x, out)),
         _ => return Err(KernelError::call(op.name(), "is no softmax")),
@@ -39,7 +42,7 @@ pub(crate) fn softmax_grad(
     let ([y, dy], [out]) = (operands, results) else {
         return Err(KernelError::call(op.name(), "takes two operands and gives one result"));
     };
-    let (axis, row): (usize, fn(&[f32], &[f32], &mut [f32])) = match op {
+    let (axis, row): (usize, Row) = match op {
         Op::SoftmaxGrad(op) => (op.axis, softmax_grad_row),
         Op::LogSoftmaxGrad(op) => (op.axis, log_softmax_grad_row),
         _ => return Err(KernelError::call(op.name(), "is no gradient of softmax")),
@@ -55,7 +58,7 @@ fn lanes(
     y: &View<'_>,
     out: &mut ViewMut<'_>,
     cx: &mut KernelContext<'_>,
-    row: fn(&[f32], &[f32], &mut [f32]),
+    row: Row,
 ) -> Result<(), KernelError> {
     let shape = x.shape;
     if axis >= shape.len() || y.shape != shape || out.shape != shape || out.dtype != DType::F32 {

@@ -11,6 +11,7 @@ use crate::context::KernelContext;
 use crate::error::KernelError;
 use crate::movement;
 use crate::parallel;
+use crate::simd::vectorized;
 use crate::view::{Element, Flat, View, ViewMut};
 
 /// The kernel of [`Op::Full`].
@@ -147,8 +148,11 @@ pub(crate) fn dropout(
     if out.shape != x.shape {
         return Err(KernelError::call("dropout", format!("{:?} into {:?}", x.shape, out.shape)));
     }
-    let stream = Stream { seed: cx.seed, key: dropout.key, step: cx.step };
-    let (probability, kept) = (dropout.probability.0, (1.0 - dropout.probability.0) as f32);
+    let mask = Mask {
+        stream: Stream { seed: cx.seed, key: dropout.key, step: cx.step },
+        threshold: (dropout.probability.0 * 16_777_216.0).ceil() as u32,
+        kept: (1.0 - dropout.probability.0) as f32,
+    };
     let rows = Rows::of(out.shape, out.origin, out.global);
     let parts = parallel::parts(cx, out.len()).min(rows.count.max(1));
     let mut rest = out.flat();
@@ -159,44 +163,53 @@ pub(crate) fn dropout(
         rest = tail;
         pieces.push((range, own));
     }
-    let drop_rows = |(range, mut out): (Range<usize>, Flat<'_>)| -> Result<(), KernelError> {
-        for row in range.clone() {
-            let first = rows.position(row);
-            drop_row(
-                x,
-                row * rows.extent..(row + 1) * rows.extent,
-                &mut out,
-                range.start * rows.extent,
-                |i, x| {
-                    let dropped = f64::from(stream.uniform((first + i) as u64)) < probability;
-                    if dropped { 0.0 } else { x / kept }
-                },
-            )?;
+    parallel::run(cx.pool, pieces, |(range, mut out)| {
+        let skip = range.start * rows.extent;
+        for row in range {
+            let elements = row * rows.extent..(row + 1) * rows.extent;
+            drop_row(&mask, rows.position(row) as u64, x, elements, &mut out, skip)?;
         }
         Ok(())
-    };
-    parallel::run(cx.pool, pieces, drop_rows)
+    })
 }
 
-/// Applies `f(index in the row, x)` to a row, block by block through the stack; `skip` elements come before `out`.
+/// What is dropped.
+struct Mask {
+    stream: Stream,
+    /// An element is dropped where the first 24 random bits are less: as `uniform() < probability`, exactly.
+    threshold: u32,
+    /// The probability of what is kept.
+    kept: f32,
+}
+
+/// Drops elements of a row, block by block through the stack; `first` is the row's position in the whole tensor,
+/// `skip` elements come before `out`.
 fn drop_row(
+    mask: &Mask,
+    first: u64,
     x: &View<'_>,
     row: Range<usize>,
     out: &mut Flat<'_>,
     skip: usize,
-    f: impl Fn(usize, f32) -> f32,
 ) -> Result<(), KernelError> {
-    const BLOCK: usize = 256;
+    const BLOCK: usize = 512;
     let mut buffer = [0.0f32; BLOCK];
     for start in row.clone().step_by(BLOCK) {
         let end = row.end.min(start + BLOCK);
         let buffer = &mut buffer[..end - start];
-        for (i, (to, &x)) in buffer.iter_mut().zip(x.block::<f32>(start..end)?).enumerate() {
-            *to = f(start - row.start + i, x);
-        }
+        drop_block(mask, first + (start - row.start) as u64, x.block(start..end)?, buffer);
         out.write(start - skip, buffer)?;
     }
     Ok(())
+}
+
+vectorized! {
+    fn drop_block(mask: &Mask, first: u64, x: &[f32], out: &mut [f32]) {
+        for ((i, out), &x) in out.iter_mut().enumerate().zip(x) {
+            let bits = mask.stream.words(first + i as u64)[0] >> 8;
+            *out = if bits < mask.threshold { 0.0 } else { x / mask.kept };
+        }
+    }
 }
 
 /// The kernel of [`Op::Triangle`]; of any element type.

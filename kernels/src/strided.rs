@@ -179,17 +179,44 @@ fn each(dims: &[Dim], walk: &Walk, mut work: impl FnMut(usize, usize)) {
     }
 }
 
+/// Copies a matrix of `rows` rows to its transpose.
+pub(crate) fn transpose_matrix<T: Copy>(from: &[T], to: &mut [T], rows: usize, columns: usize) {
+    let across = Dim { extent: columns, from: 1, to: rows };
+    transpose(across, Dim { extent: rows, from: columns, to: 1 }, from, to);
+}
+
 /// Copies a matrix whose rows are contiguous in the target and whose columns are contiguous in the source.
-fn transpose<const N: usize>(across: Dim, inner: Dim, from: &[[u8; N]], to: &mut [[u8; N]]) {
+fn transpose<T: Copy>(across: Dim, inner: Dim, from: &[T], to: &mut [T]) {
     for row in (0..across.extent).step_by(TILE) {
         let rows = row..across.extent.min(row + TILE);
         for column in (0..inner.extent).step_by(TILE) {
             let columns = column..inner.extent.min(column + TILE);
+            if rows.len() == TILE && columns.len() == TILE {
+                let at = row + column * inner.from;
+                let out = row * across.to + column;
+                whole_tile(&from[at..], inner.from, &mut to[out..], across.to);
+                continue;
+            }
             for row in rows.clone() {
                 for column in columns.clone() {
                     to[row * across.to + column] = from[row + column * inner.from];
                 }
             }
+        }
+    }
+}
+
+/// Copies a tile through the stack: each cache line is read and written once, even where strides of a power of two
+/// would drive lines out of the cache.
+fn whole_tile<T: Copy>(from: &[T], from_stride: usize, to: &mut [T], to_stride: usize) {
+    let mut tile = [[from[0]; TILE]; TILE];
+    for (column, tile) in tile.iter_mut().enumerate() {
+        tile.copy_from_slice(&from[column * from_stride..][..TILE]);
+    }
+    for row in 0..TILE {
+        let to: &mut [T] = &mut to[row * to_stride..][..TILE];
+        for (to, tile) in to.iter_mut().zip(&tile) {
+            *to = tile[row];
         }
     }
 }

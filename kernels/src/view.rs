@@ -14,6 +14,9 @@ pub trait Element:
 {
     /// Whether elements of `dtype` are of this type.
     fn holds(dtype: DType) -> bool;
+
+    /// One of two elements, by their bits: of `if` the compiler would make a choice between addresses.
+    fn choose(first: bool, a: Self, b: Self) -> Self;
 }
 
 mod sealed {
@@ -29,17 +32,33 @@ impl Element for f32 {
     fn holds(dtype: DType) -> bool {
         dtype == DType::F32
     }
+
+    #[inline(always)]
+    fn choose(first: bool, a: Self, b: Self) -> Self {
+        let mask = 0u32.wrapping_sub(u32::from(first));
+        f32::from_bits(b.to_bits() ^ ((a.to_bits() ^ b.to_bits()) & mask))
+    }
 }
 
 impl Element for i64 {
     fn holds(dtype: DType) -> bool {
         dtype == DType::I64
     }
+
+    #[inline(always)]
+    fn choose(first: bool, a: Self, b: Self) -> Self {
+        b ^ ((a ^ b) & 0i64.wrapping_sub(i64::from(first)))
+    }
 }
 
 impl Element for i32 {
     fn holds(dtype: DType) -> bool {
         dtype == DType::I32
+    }
+
+    #[inline(always)]
+    fn choose(first: bool, a: Self, b: Self) -> Self {
+        b ^ ((a ^ b) & 0i32.wrapping_sub(i32::from(first)))
     }
 }
 
@@ -48,12 +67,22 @@ impl Element for u8 {
     fn holds(dtype: DType) -> bool {
         matches!(dtype, DType::U8 | DType::Bool)
     }
+
+    #[inline(always)]
+    fn choose(first: bool, a: Self, b: Self) -> Self {
+        b ^ ((a ^ b) & 0u8.wrapping_sub(u8::from(first)))
+    }
 }
 
 /// The bits of the two half-precision types.
 impl Element for u16 {
     fn holds(dtype: DType) -> bool {
         matches!(dtype, DType::F16 | DType::BF16)
+    }
+
+    #[inline(always)]
+    fn choose(first: bool, a: Self, b: Self) -> Self {
+        b ^ ((a ^ b) & 0u16.wrapping_sub(u16::from(first)))
     }
 }
 

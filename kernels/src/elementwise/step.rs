@@ -137,7 +137,7 @@ vectorized! {
     /// `a` where the condition holds, else `b`.
     fn select<T: Element>(condition: &[u8], a: &[T], b: &[T], out: &mut [T]) {
         for (((out, &c), &a), &b) in out.iter_mut().zip(condition).zip(a).zip(b) {
-            *out = if c != 0 { a } else { b };
+            *out = T::choose(c != 0, a, b);
         }
     }
 }

@@ -1,0 +1,262 @@
+//! How fast the main kernels are on this machine, at the sizes of a small GPT and an MLP:
+//! `cargo run --release -p graphc-kernels --example speed -- [THREADS]`. Bytes count each operand and result once.
+
+use std::slice::from_ref;
+use std::time::Instant;
+
+use graphc_ir::mesh::DeviceKind;
+use graphc_ir::op::Op;
+use graphc_ir::ops::*;
+use graphc_ir::plan::{FusedArg, FusedOp, FusedStep};
+use graphc_ir::scalar::Scalar;
+use graphc_ir::types::{DType, TensorType};
+use graphc_kernels::{KernelContext, KernelError, Scratch, View, ViewMut, fused, lookup};
+
+struct Bench {
+    threads: usize,
+    pool: rayon::ThreadPool,
+    scratch: Scratch,
+}
+
+enum Memory {
+    Floats(Vec<f32>),
+    Indices(Vec<i64>),
+    Truths(Vec<u8>),
+}
+
+impl Memory {
+    fn of(ty: &TensorType, salt: usize) -> Self {
+        let count = ty.elements();
+        match ty.dtype {
+            DType::I64 => Self::Indices((0..count).map(|i| (i * 37 % 1000) as i64).collect()),
+            DType::Bool => Self::Truths((0..count).map(|i| (i % 3 == 0) as u8).collect()),
+            _ => Self::Floats(
+                (0..count).map(|i| ((i * 7919 + salt * 31) % 1000) as f32 * 2e-3).collect(),
+            ),
+        }
+    }
+
+    fn view<'a>(&'a self, ty: &'a TensorType) -> View<'a> {
+        match self {
+            Self::Floats(data) => View::whole(ty.dtype, &ty.shape, data),
+            Self::Indices(data) => View::whole(ty.dtype, &ty.shape, data),
+            Self::Truths(data) => View::whole(ty.dtype, &ty.shape, data),
+        }
+    }
+
+    fn view_mut<'a>(&'a mut self, ty: &'a TensorType) -> ViewMut<'a> {
+        match self {
+            Self::Floats(data) => ViewMut::whole(ty.dtype, &ty.shape, data),
+            Self::Indices(data) => ViewMut::whole(ty.dtype, &ty.shape, data),
+            Self::Truths(data) => ViewMut::whole(ty.dtype, &ty.shape, data),
+        }
+    }
+}
+
+impl Bench {
+    /// Times a call and prints it.
+    fn time(
+        &mut self,
+        name: &str,
+        operands: &[TensorType],
+        results: &[TensorType],
+        flops: f64,
+        call: impl Fn(
+            &[View<'_>],
+            &mut [ViewMut<'_>],
+            &mut KernelContext<'_>,
+        ) -> Result<(), KernelError>,
+    ) {
+        let inputs: Vec<Memory> =
+            operands.iter().enumerate().map(|(i, ty)| Memory::of(ty, i)).collect();
+        let mut outputs: Vec<Memory> = results.iter().map(|ty| Memory::of(ty, 9)).collect();
+        let views: Vec<View<'_>> = inputs.iter().zip(operands).map(|(m, ty)| m.view(ty)).collect();
+        let mut out: Vec<ViewMut<'_>> =
+            outputs.iter_mut().zip(results).map(|(m, ty)| m.view_mut(ty)).collect();
+        let pool = (self.threads > 1).then_some(&self.pool);
+        let mut best = f64::INFINITY;
+        let start = Instant::now();
+        let mut count = 0;
+        while count < 3 || start.elapsed().as_secs_f64() < 0.15 {
+            let begin = Instant::now();
+            let mut cx = KernelContext {
+                seed: 0,
+                step: 0,
+                threads: self.threads,
+                pool,
+                scratch: &mut self.scratch,
+            };
+            call(&views, &mut out, &mut cx).expect("the views fit");
+            best = best.min(begin.elapsed().as_secs_f64());
+            count += 1;
+        }
+        let bytes: usize = operands.iter().chain(results).map(TensorType::bytes).sum();
+        print!("{name:34} {:9.1} us {:7.1} GB/s", best * 1e6, bytes as f64 / best * 1e-9);
+        if flops > 0.0 { println!(" {:8.1} GFLOP/s", flops / best * 1e-9) } else { println!() }
+    }
+
+    fn op(&mut self, name: &str, op: Op, operands: &[TensorType]) {
+        let results = op.infer(&operands.iter().collect::<Vec<_>>()).expect("the types fit");
+        let dtype = operands.first().unwrap_or(&results[0]).dtype;
+        let kernel = lookup(&op, dtype, DeviceKind::Cpu).expect("a kernel");
+        let flops = match &op {
+            Op::MatMul(matmul) => {
+                let rank = operands[0].shape.len();
+                let inner = operands[0].shape[rank - if matmul.transpose_a { 2 } else { 1 }];
+                2.0 * results[0].elements() as f64 * inner as f64
+            }
+            _ => 0.0,
+        };
+        self.time(name, operands, &results, flops, |x, y, cx| kernel(&op, x, y, cx));
+    }
+}
+
+fn f32s(shape: &[usize]) -> TensorType {
+    TensorType::new(DType::F32, shape)
+}
+
+fn unary(function: UnaryFunction) -> Op {
+    Op::Unary(Unary { function })
+}
+
+fn binary(function: BinaryFunction) -> Op {
+    Op::Binary(Binary { function })
+}
+
+/// g * (Phi(x) + x phi(x)).
+fn gelu_gradient() -> FusedOp {
+    use BinaryFunction::{Add, Mul};
+    use FusedArg::{Operand as X, Step as S};
+    use UnaryFunction::{Erf, Exp, Offset, Scale};
+    let scale = |value| unary(Scale(Scalar(value)));
+    let steps = [
+        (binary(Mul), vec![X(0), X(0)]),
+        (scale(-0.5), vec![S(0)]),
+        (unary(Exp), vec![S(1)]),
+        (scale(0.398_942_280_4), vec![S(2)]),
+        (scale(std::f64::consts::FRAC_1_SQRT_2), vec![X(0)]),
+        (unary(Erf), vec![S(4)]),
+        (unary(Offset(Scalar(1.0))), vec![S(5)]),
+        (scale(0.5), vec![S(6)]),
+        (binary(Mul), vec![X(0), S(3)]),
+        (binary(Add), vec![S(7), S(8)]),
+        (binary(Mul), vec![X(1), S(9)]),
+    ];
+    FusedOp {
+        steps: steps.into_iter().map(|(op, args)| FusedStep { op, args }).collect(),
+        outputs: vec![10],
+    }
+}
+
+fn elementwise(bench: &mut Bench) {
+    let wide = f32s(&[1024, 1024]);
+    bench.op("relu [1024,1024]", unary(UnaryFunction::Relu), from_ref(&wide));
+    bench.op("gelu", unary(UnaryFunction::Gelu), from_ref(&wide));
+    bench.op("gelu_tanh", unary(UnaryFunction::GeluTanh), from_ref(&wide));
+    bench.op("exp", unary(UnaryFunction::Exp), from_ref(&wide));
+    bench.op("tanh", unary(UnaryFunction::Tanh), from_ref(&wide));
+    bench.op("log", unary(UnaryFunction::Log), from_ref(&wide));
+    let chain = gelu_gradient();
+    let pair = [wide.clone(), wide.clone()];
+    bench.time("gelu gradient, fused", &pair, from_ref(&wide), 0.0, |x, y, cx| {
+        fused(&chain, x, y, cx)
+    });
+    bench.op("add", binary(BinaryFunction::Add), &pair);
+    bench.op("add bias [1024]", binary(BinaryFunction::Add), &[wide.clone(), f32s(&[1024])]);
+    bench.op("add column [1024,1]", binary(BinaryFunction::Add), &[wide.clone(), f32s(&[1024, 1])]);
+    bench.op("greater", binary(BinaryFunction::Greater), &pair);
+    let condition = TensorType::new(DType::Bool, [128, 128]);
+    let scores = f32s(&[8, 8, 128, 128]);
+    bench.op("where mask", Op::Where(Where {}), &[condition, scores, f32s(&[])]);
+    let dropout = Op::Dropout(Dropout { probability: Scalar(0.1), key: 1, training: true });
+    bench.op("dropout", dropout, &[wide]);
+}
+
+fn rows(bench: &mut Bench) {
+    let scores = f32s(&[8, 8, 128, 128]);
+    bench.op("softmax [8,8,128,128]", Op::Softmax(Softmax { axis: 3 }), from_ref(&scores));
+    let grad = Op::SoftmaxGrad(SoftmaxGrad { axis: 3 });
+    bench.op("softmax_grad", grad, &[scores.clone(), scores]);
+    let x = f32s(&[1024, 256]);
+    let norm = Op::Normalize(Normalize { center: true, epsilon: Scalar(1e-5) });
+    bench.op("normalize [1024,256]", norm, from_ref(&x));
+    let grad = Op::NormalizeGrad(NormalizeGrad { center: true });
+    bench.op("normalize_grad", grad, &[x.clone(), f32s(&[1024, 1]), x.clone()]);
+    let logits = f32s(&[1024, 8192]);
+    let labels = TensorType::new(DType::I64, [1024]);
+    let loss = Op::CrossEntropy(CrossEntropy {});
+    bench.op("cross_entropy [1024,8192]", loss, &[logits.clone(), labels.clone()]);
+    let row = f32s(&[1024]);
+    let grad = Op::CrossEntropyGrad(CrossEntropyGrad {});
+    bench.op("cross_entropy_grad", grad, &[logits.clone(), row.clone(), labels.clone(), row]);
+    let reduce = |function, axes: &[usize]| {
+        Op::Reduce(Reduce { function, axes: axes.to_vec(), keep_dims: false })
+    };
+    bench.op("sum [1024,8192] over 0", reduce(ReduceFunction::Sum, &[0]), from_ref(&logits));
+    bench.op("sum over 1", reduce(ReduceFunction::Sum, &[1]), from_ref(&logits));
+    bench.op("mean over all", reduce(ReduceFunction::Mean, &[0, 1]), from_ref(&logits));
+    bench.op("sum [1024,256] over 0", reduce(ReduceFunction::Sum, &[0]), from_ref(&x));
+    bench.op("argmax", Op::ArgMax(ArgMax { axis: 1, keep_dims: false }), &[logits]);
+    bench.op("embedding", Op::Embedding(Embedding {}), &[f32s(&[8192, 256]), labels.clone()]);
+    bench.op("embedding_grad", Op::EmbeddingGrad(EmbeddingGrad { rows: 8192 }), &[labels, x]);
+}
+
+fn movement(bench: &mut Bench) {
+    let heads = f32s(&[8, 128, 8, 32]);
+    let transpose = |dims: &[usize]| Op::Transpose(Transpose { permutation: dims.to_vec() });
+    bench.op("[B,T,H,D] -> [B,H,T,D]", transpose(&[0, 2, 1, 3]), &[heads]);
+    bench.op("transpose [1024,1024]", transpose(&[1, 0]), &[f32s(&[1024, 1024])]);
+    let qkv = f32s(&[8, 128, 768]);
+    bench.op("split qkv", Op::Split(Split { axis: 2, sizes: vec![256; 3] }), &[qkv]);
+}
+
+fn updates(bench: &mut Bench) {
+    let w = f32s(&[7_500_000]);
+    let adam = AdamUpdate {
+        lr: Scalar(1e-3),
+        beta1: Scalar(0.9),
+        beta2: Scalar(0.999),
+        epsilon: Scalar(1e-8),
+        weight_decay: Scalar(0.01),
+        decoupled: true,
+    };
+    bench.op("adamw 7.5M", Op::AdamUpdate(adam), &vec![w.clone(); 4]);
+    let sgd = SgdUpdate {
+        lr: Scalar(0.1),
+        momentum: Scalar(0.0),
+        nesterov: false,
+        weight_decay: Scalar(0.0),
+    };
+    bench.op("sgd 7.5M", Op::SgdUpdate(sgd), &[w.clone(), w]);
+}
+
+fn products(bench: &mut Bench) {
+    for (name, a, b, transpose_a, transpose_b) in [
+        ("mlp forward 128x784x2048", vec![128, 784], vec![784, 2048], false, false),
+        ("mlp forward 128x2048x2048", vec![128, 2048], vec![2048, 2048], false, false),
+        ("mlp forward, b transposed", vec![128, 2048], vec![2048, 2048], false, true),
+        ("mlp weight gradient", vec![128, 2048], vec![128, 2048], true, false),
+        ("gpt projection 1024x256x1024", vec![1024, 256], vec![256, 1024], false, false),
+        ("gpt projection [8,128,256]", vec![8, 128, 256], vec![256, 1024], false, false),
+        ("gpt logits 1024x256x8192", vec![1024, 256], vec![256, 8192], false, false),
+        ("gpt logits, b transposed", vec![1024, 256], vec![8192, 256], false, true),
+        ("gpt logits weight gradient", vec![1024, 256], vec![1024, 8192], true, false),
+        ("gpt logits input gradient", vec![1024, 8192], vec![256, 8192], false, true),
+        ("attention scores", vec![8, 8, 128, 32], vec![8, 8, 128, 32], false, true),
+        ("attention values", vec![8, 8, 128, 128], vec![8, 8, 128, 32], false, false),
+        ("square 1024", vec![1024, 1024], vec![1024, 1024], false, false),
+    ] {
+        bench.op(name, Op::MatMul(MatMul { transpose_a, transpose_b }), &[f32s(&a), f32s(&b)]);
+    }
+}
+
+fn main() {
+    let threads = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(1);
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads start");
+    let mut bench = Bench { threads, pool, scratch: Scratch::new() };
+    elementwise(&mut bench);
+    rows(&mut bench);
+    movement(&mut bench);
+    updates(&mut bench);
+    products(&mut bench);
+}
