@@ -235,7 +235,7 @@ fn a_failure_on_one_rank_ends_the_step_on_all_with_one_error() {
     assert_eq!(good.wait().expect("done")["y"].to_f32().expect("f32"), [1.0; 8]);
     let begun = Instant::now();
     let bad = session.step(feeds(&[("rows", &rows(&[0, 1, 2, 9]))])).expect("alive");
-    let error = bad.wait().err().expect("row 9 is out of range");
+    let error = bad.wait().expect_err("row 9 is out of range");
     assert!(begun.elapsed() < Duration::from_secs(10), "no rank waits for the timeout");
     let RuntimeError::Failed(failure) = &error else { panic!("{error}") };
     assert_eq!((failure.rank, failure.step, failure.actor.as_str()), (1, 1, "embedding"));
@@ -260,7 +260,7 @@ fn a_peer_that_never_answers_is_named() {
         SessionOptions { timeout: Duration::from_millis(200), ..SessionOptions::default() };
     let mut session = session(builder, options);
     let error = session.step(feeds(&[("x", &tensor(&[6], 0.0))])).expect("alive").wait();
-    let error = error.err().expect("rank 1 does not come");
+    let error = error.expect_err("rank 1 does not come");
     let RuntimeError::Failed(failure) = &error else { panic!("{error}") };
     assert!(matches!(failure.cause, Cause::Transport(_)));
     let text = error.to_string();
@@ -274,7 +274,7 @@ fn an_order_that_cannot_go_on_is_an_error_and_no_hang() {
     builder.plan.programs[0].streams[0].order.reverse();
     let mut session = session(builder, seconds(20));
     let error = session.step(feeds(&[("x", &tensor(&[6], 0.0))])).expect("alive").wait();
-    let text = error.err().expect("fetch stands before feed").to_string();
+    let text = error.expect_err("fetch stands before feed").to_string();
     assert!(text.contains("`t0` is empty: feed x has not filled it"), "{text}");
 }
 
@@ -330,9 +330,9 @@ fn weights_come_by_name_and_what_is_missing_is_said() {
     };
     let w = tensor(&[5, 3], 2.0);
     assert_eq!(load(&[("w", &w)]).expect("it is there").variable("w"), Ok(w));
-    let missing = load(&[]).err().expect("no w");
+    let missing = load(&[]).expect_err("no w");
     assert_eq!(missing.to_string(), "the weights have no tensor `w` (f32[5, 3])");
-    let wrong = load(&[("w", &tensor(&[5], 0.0))]).err().expect("another shape");
+    let wrong = load(&[("w", &tensor(&[5], 0.0))]).expect_err("another shape");
     assert_eq!(wrong.to_string(), "variable `w` is f32[5, 3], but its value is f32[5]");
 }
 
@@ -341,7 +341,7 @@ fn feeds_that_do_not_fit_are_refused() {
     let mut session = session(tour(&[f32s(&[6], &[0], "B")], &[]), seconds(20));
     let x = tensor(&[6], 0.0);
     let mut say = |pairs: &[(&str, &HostTensor)]| {
-        session.step(feeds(pairs)).err().expect("refused").to_string()
+        session.step(feeds(pairs)).expect_err("refused").to_string()
     };
     assert_eq!(say(&[]), "input `x` (f32[6]) is not fed");
     assert!(say(&[("x", &x), ("z", &x)]).starts_with("the graph has no input `z`"));
@@ -357,7 +357,7 @@ fn plans_of_other_versions_and_edited_plans_are_refused() {
         let mut builder = tour(&[f32s(&[6], &[0], "B")], &[]);
         edit(&mut builder.plan);
         let session = Session::new(Arc::new(builder.plan), &BTreeMap::new(), seconds(1));
-        session.err().expect("refused").to_string()
+        session.expect_err("refused").to_string()
     };
     let version = refuse(&|plan| plan.version = 99);
     assert_eq!(version, "the plan cannot be executed: it has version 99, this build reads 1");

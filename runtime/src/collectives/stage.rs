@@ -162,7 +162,7 @@ impl Sink<'_> {
 }
 
 /// An empty list of slices in the memory of another.
-fn reuse<'a, 'b>(mut pieces: Vec<&'a [u8]>) -> Vec<&'b [u8]> {
+fn reuse<'b>(mut pieces: Vec<&[u8]>) -> Vec<&'b [u8]> {
     pieces.clear();
     pieces.into_iter().map(|_| -> &[u8] { &[] }).collect()
 }

@@ -1,12 +1,14 @@
 //! Files and feeds: tensors in safetensors files, metrics as JSON lines, batches of a data set.
 
 mod batches;
+mod files;
 mod metrics;
 mod tensors;
 
 pub use batches::Batches;
+pub use files::write_file;
 pub use metrics::MetricsWriter;
-pub use tensors::{load_safetensors, save_safetensors, write_file};
+pub use tensors::{load_safetensors, save_safetensors};
 
 use graphc_ir::types::TensorType;
 

@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use graphc_ir::types::DType;
 use memmap2::Mmap;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
-use super::DataError;
+use super::{DataError, write_file};
 use crate::tensor::HostTensor;
 
 /// All tensors of a file, by name.
@@ -88,36 +87,7 @@ pub fn save_safetensors(
         views.push((name.as_str(), view.map_err(|e| fail(e.to_string()))?));
     }
     let bytes = safetensors::serialize(views, None).map_err(|e| fail(e.to_string()))?;
-    write_beside(path, &bytes).map_err(|e| fail(e.to_string()))
-}
-
-/// Writes a file: beside it first, then renamed, so that the file is whole or as it was before.
-///
-/// # Errors
-/// Where it cannot be written; nothing half-written is left.
-pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), DataError> {
-    let fail = |e: std::io::Error| DataError::Write {
-        path: path.display().to_string(),
-        reason: e.to_string(),
-    };
-    write_beside(path, bytes).map_err(fail)
-}
-
-/// Writes a file under another name in the same folder and renames it.
-fn write_beside(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.part", std::process::id()));
-    let beside: PathBuf = path.with_file_name(name);
-    let write = || {
-        let mut file = File::create(&beside)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        std::fs::rename(&beside, path)
-    };
-    write().inspect_err(|_| {
-        // Where even this fails there was no file to begin with.
-        let _ = std::fs::remove_file(&beside);
-    })
+    write_file(path, &bytes)
 }
 
 #[cfg(test)]

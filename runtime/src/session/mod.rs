@@ -48,7 +48,15 @@ struct Seat {
     thread: Option<JoinHandle<()>>,
 }
 
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (plan, ranks) = (&self.plan.name, self.transports.len());
+        write!(f, "Session({plan} on {ranks} ranks, {} steps begun)", self.begun)
+    }
+}
+
 /// A step under way.
+#[derive(Debug)]
 pub struct StepHandle {
     number: u64,
     state: Arc<StepState>,
@@ -87,7 +95,7 @@ impl Session {
         weights: &BTreeMap<String, HostTensor>,
         options: SessionOptions,
     ) -> Result<Self, RuntimeError> {
-        start::session(plan, weights, options, true)
+        start::session(plan, weights, options)
     }
 
     /// What must be fed, by name.

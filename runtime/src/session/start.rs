@@ -18,17 +18,16 @@ use crate::transport::Transport;
 use crate::transport::in_process::{Hub, Patience};
 use crate::worker::{Edges, RankPart, Report, Resolver, Settings, Worker};
 
-/// A session whose ranks are threads of this process. With `direct` they read each other's memory in place.
+/// A session whose ranks are threads of this process.
 pub(super) fn session(
     plan: Arc<Plan>,
     weights: &BTreeMap<String, HostTensor>,
     options: SessionOptions,
-    direct: bool,
 ) -> Result<Session, RuntimeError> {
     check(&plan)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let patience = patience(&plan, cores, &options);
-    let hub = if direct { Hub::new(patience) } else { Hub::packed(patience) };
+    let hub = Hub::new(patience);
     let threads = options.threads_per_rank.unwrap_or(cores / plan.world_size.max(1)).max(1);
     let settings = Settings {
         seed: options.seed,

@@ -198,11 +198,8 @@ impl<'a> Resolver<'a> {
         };
         let mut outputs = actor.outputs.iter().copied();
         let mut results = Vec::new();
-        loop {
-            match replaced(results.len()).or_else(|| outputs.next()) {
-                Some(register) => results.push(register),
-                None => break,
-            }
+        while let Some(register) = replaced(results.len()).or_else(|| outputs.next()) {
+            results.push(register);
         }
         if results.is_empty() {
             return Err(self.fail(actor, "has no result"));
