@@ -14,3 +14,4 @@ pub mod lower;
 pub mod null_device;
 pub mod passes;
 pub mod pipeline;
+pub mod planner;

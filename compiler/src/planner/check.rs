@@ -1,0 +1,286 @@
+//! An independent look at a finished sharding: its cost and memory from the graph, the decisions and the machines
+//! alone. It shares the formulas of cost and the routes of boxing with the planner, and nothing else.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use graphc_ir::graph::Node;
+use graphc_ir::ids::ValueId;
+use graphc_ir::mesh::Placement;
+use graphc_ir::op::Op;
+use graphc_ir::plan::{Cluster, CompileOptions, Layout, Schedule};
+use graphc_ir::rule::Choice;
+use graphc_ir::sbp::NdSbp;
+
+use crate::boxing::{Route, Router, fetched, shard_bytes};
+use crate::cost::compute_seconds;
+use crate::decisions::{Decisions, Phase, Sharding, ValueRate};
+
+/// Cost and memory of a sharding.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recomputed {
+    /// Seconds.
+    pub objective_seconds: f64,
+    /// Bytes at the peak of the busiest rank of each stage.
+    pub memory: Vec<u64>,
+}
+
+/// Cost and memory of a sharding, from what it says alone.
+pub fn recompute(
+    decisions: &Decisions,
+    sharding: &Sharding,
+    cluster: &Cluster,
+    options: &CompileOptions,
+) -> Recomputed {
+    let mut walk = Walk::new(decisions, sharding, cluster, options);
+    for (id, node) in decisions.graph().iter() {
+        walk.compute(id.index(), node, cluster);
+        walk.results(id.index(), node);
+    }
+    for value in 0..decisions.graph().values.len() {
+        walk.copies(ValueId::new(value));
+    }
+    Recomputed { objective_seconds: walk.seconds, memory: walk.peaks() }
+}
+
+struct Walk<'a> {
+    decisions: &'a Decisions,
+    sharding: &'a Sharding,
+    schedule: Schedule,
+    router: Router<'a>,
+    consumers: Vec<Vec<usize>>,
+    /// Position of each node in the order of phases.
+    position: Vec<usize>,
+    seconds: f64,
+    /// Bytes by rank and position.
+    kept: BTreeMap<u32, Vec<u64>>,
+    stage_of_rank: BTreeMap<u32, usize>,
+}
+
+impl<'a> Walk<'a> {
+    fn new(
+        decisions: &'a Decisions,
+        sharding: &'a Sharding,
+        cluster: &'a Cluster,
+        options: &CompileOptions,
+    ) -> Self {
+        let graph = decisions.graph();
+        let mut order: Vec<usize> = (0..graph.nodes.len()).collect();
+        order.sort_by_key(|&node| (decisions.training.phases[node], node));
+        let mut position = vec![0; order.len()];
+        order.iter().enumerate().for_each(|(at, &node)| position[node] = at);
+        let (mut kept, mut stage_of_rank) = (BTreeMap::new(), BTreeMap::new());
+        for (placement, &stage) in decisions.staging.placement.iter().zip(&decisions.staging.stage)
+        {
+            for &rank in &placement.ranks {
+                kept.insert(rank, vec![0; graph.nodes.len()]);
+                stage_of_rank.entry(rank).or_insert(stage);
+            }
+        }
+        let ids = |nodes: &Vec<graphc_ir::ids::NodeId>| nodes.iter().map(|id| id.index()).collect();
+        Self {
+            decisions,
+            sharding,
+            schedule: options.schedule,
+            router: Router::new(cluster, decisions.rates.microbatches),
+            consumers: graph.consumers().iter().map(ids).collect(),
+            position,
+            seconds: 0.0,
+            kept,
+            stage_of_rank,
+        }
+    }
+
+    fn microbatches(&self) -> usize {
+        self.decisions.rates.microbatches
+    }
+
+    fn per_step(&self, value: ValueId) -> bool {
+        self.decisions.rates.values[value.index()] == ValueRate::Step
+    }
+
+    /// Whether a node acts once for each of several microbatches.
+    fn repeats(&self, node: usize) -> bool {
+        let node = &self.decisions.graph().nodes[node];
+        let mut values = node.operands.iter().chain(&node.results);
+        self.microbatches() > 1 && values.any(|&value| !self.per_step(value))
+    }
+
+    fn placement(&self, node: usize) -> &'a Placement {
+        &self.decisions.staging.placement[node]
+    }
+
+    fn layout(&self, value: ValueId, placement: &Placement, sbp: &NdSbp) -> Layout {
+        self.decisions.layout(value, placement, sbp)
+    }
+
+    fn compute(&mut self, id: usize, node: &Node, cluster: &Cluster) {
+        let graph = self.decisions.graph();
+        let time = self.decisions.rates.nodes[id].map(|choice| (choice, self.microbatches()));
+        let choices = self.sharding.nodes[id].choices.iter().copied();
+        let axes: Vec<(Choice, usize)> = time
+            .into_iter()
+            .chain(choices.zip(self.placement(id).hierarchy.iter().copied()))
+            .collect();
+        let results: Vec<_> = node.results.iter().map(|&value| &graph.value(value).ty).collect();
+        let seconds =
+            compute_seconds(cluster, &node.op, &graph.operand_types(node), &results, &axes);
+        let times = if self.repeats(id) { self.microbatches() } else { 1 };
+        self.seconds += times as f64 * seconds;
+    }
+
+    /// What a node makes is kept; what it makes of a variable goes back.
+    fn results(&mut self, id: usize, node: &Node) {
+        let updates = node.op.operation().updates();
+        for (index, &value) in node.results.iter().enumerate() {
+            let placement = self.placement(id);
+            let made = self.layout(value, placement, &self.sharding.nodes[id].results[index]);
+            let bytes = shard_bytes(&made, self.microbatches());
+            let Some(&(_, operand)) = updates.iter().find(|pair| pair.0 == index) else {
+                let (start, end) = self.lifetime(value, id);
+                self.keep(placement, bytes, start, end);
+                let mut nodes = self.consumers[value.index()].clone();
+                nodes.push(id);
+                self.stash(value, placement, bytes, &nodes);
+                continue;
+            };
+            let variable = self.decisions.graph().value(node.operands[operand]).producer.index();
+            let home = &self.sharding.nodes[variable].results[0];
+            let home = self.layout(value, self.placement(variable), home);
+            let route = self.router.route(&made, &home);
+            self.seconds += route.seconds;
+            if let Some(copy) = self.copy_bytes(&route) {
+                let at = self.position[id];
+                self.keep(placement, bytes + copy + self.scratch_bytes(&route), at, at);
+            }
+        }
+    }
+
+    fn copy_bytes(&self, route: &Route) -> Option<u64> {
+        route.steps.last().map(|step| shard_bytes(&step.layout_after, self.microbatches()))
+    }
+
+    fn scratch_bytes(&self, route: &Route) -> u64 {
+        let before_last = route.steps.len().saturating_sub(1);
+        let steps = route.steps[..before_last].iter();
+        steps.map(|step| shard_bytes(&step.layout_after, self.microbatches())).max().unwrap_or(0)
+    }
+
+    /// First and last position at which a tensor is kept where it is made.
+    fn lifetime(&self, value: ValueId, producer: usize) -> (usize, usize) {
+        if matches!(self.decisions.graph().nodes[producer].op, Op::Variable(_)) {
+            return (0, self.position.len() - 1);
+        }
+        let mut nodes = self.consumers[value.index()].clone();
+        nodes.push(producer);
+        self.through(value, &nodes, self.repeats(producer))
+    }
+
+    /// From the first to the last of some nodes; of the whole loop where they repeat and the tensor does not.
+    fn through(&self, value: ValueId, nodes: &[usize], made_in_loop: bool) -> (usize, usize) {
+        let positions = || nodes.iter().map(|&node| self.position[node]);
+        let start = positions().min().unwrap_or(0);
+        let end = positions().max().unwrap_or(0);
+        let in_loop = made_in_loop || nodes.iter().any(|&node| self.repeats(node));
+        match self.whole_loop() {
+            Some((first, last)) if self.per_step(value) && in_loop => {
+                (start.min(first), end.max(last))
+            }
+            _ => (start, end),
+        }
+    }
+
+    fn whole_loop(&self) -> Option<(usize, usize)> {
+        let repeating = || (0..self.position.len()).filter(|&node| self.repeats(node));
+        let first = repeating().map(|node| self.position[node]).min()?;
+        Some((first, repeating().map(|node| self.position[node]).max()?))
+    }
+
+    fn keep(&mut self, placement: &Placement, bytes: u64, start: usize, end: usize) {
+        for rank in &placement.ranks {
+            if let Some(kept) = self.kept.get_mut(rank) {
+                kept[start..=end].iter_mut().for_each(|sum| *sum += bytes);
+            }
+        }
+    }
+
+    /// Contents of other microbatches that are under way between forward and backward pass.
+    fn stash(&mut self, value: ValueId, placement: &Placement, bytes: u64, nodes: &[usize]) {
+        let forward = |&node: &usize| self.decisions.training.phases[node] == Phase::Forward;
+        let crosses = nodes.iter().any(forward) && !nodes.iter().all(forward);
+        let Some((first, last)) = self.whole_loop() else { return };
+        if !crosses || self.per_step(value) {
+            return;
+        }
+        let stage = nodes.iter().map(|&node| self.decisions.staging.stage[node]).min().unwrap_or(0);
+        let under_way = match self.schedule {
+            Schedule::Gpipe => self.microbatches(),
+            Schedule::OneForwardOneBackward => {
+                self.microbatches().min(self.decisions.staging.stages - stage)
+            }
+        };
+        self.keep(placement, bytes * (under_way as u64 - 1), first, last);
+    }
+
+    /// Boxes a tensor to every layout in which it is read.
+    fn copies(&mut self, value: ValueId) {
+        let graph = self.decisions.graph();
+        let (producer, index) = (graph.value(value).producer.index(), graph.value(value).index);
+        let home = self.placement(producer);
+        let made = self.layout(value, home, &self.sharding.nodes[producer].results[index]);
+        let mut wanted: BTreeSet<Layout> = BTreeSet::new();
+        for &reader in &self.consumers[value.index()] {
+            for (operand, sbp) in
+                graph.nodes[reader].operands.iter().zip(&self.sharding.nodes[reader].operands)
+            {
+                if *operand == value {
+                    wanted.insert(self.layout(value, self.placement(reader), sbp));
+                }
+            }
+        }
+        if graph.outputs.iter().any(|output| output.value == value) {
+            wanted.insert(Layout { sbp: fetched(&made.sbp), ..made.clone() });
+        }
+        let times = if self.per_step(value) { 1 } else { self.microbatches() };
+        for target in wanted {
+            let route = self.router.route(&made, &target);
+            self.seconds += times as f64 * route.seconds;
+            self.keep_copy(value, producer, &target, &route);
+        }
+    }
+
+    fn keep_copy(&mut self, value: ValueId, producer: usize, target: &Layout, route: &Route) {
+        let Some(bytes) = self.copy_bytes(route) else { return };
+        let graph = self.decisions.graph();
+        let there = |&node: &usize| {
+            let placement = self.placement(node);
+            placement.ranks == target.ranks && placement.hierarchy == target.hierarchy
+        };
+        let mut nodes = self.consumers[value.index()].clone();
+        nodes.retain(there);
+        let moved = |&node: &usize| !matches!(graph.nodes[node].op, Op::ToGlobal(_));
+        let counts = nodes.is_empty() || nodes.iter().any(moved);
+        let (start, end) = match nodes.is_empty() {
+            true => (self.position[producer], self.position[producer]),
+            false => self.through(value, &nodes, false),
+        };
+        let placement = match nodes.first() {
+            Some(&node) => self.placement(node),
+            None => self.placement(producer),
+        };
+        self.keep(placement, self.scratch_bytes(route), start, start);
+        if counts {
+            self.keep(placement, bytes, start, end);
+            self.stash(value, placement, bytes, &nodes);
+        }
+    }
+
+    fn peaks(&self) -> Vec<u64> {
+        let mut stages = vec![0; self.decisions.staging.stages];
+        for (rank, kept) in &self.kept {
+            let peak = kept.iter().copied().max().unwrap_or(0);
+            let stage = self.stage_of_rank[rank];
+            stages[stage] = stages[stage].max(peak);
+        }
+        stages
+    }
+}

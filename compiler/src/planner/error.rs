@@ -1,0 +1,77 @@
+//! Why a graph cannot be planned.
+
+use graphc_ir::graph::Source;
+use graphc_ir::sbp::NdSbp;
+
+/// What cannot be planned.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum PlanError {
+    /// A pin that no signature fulfils.
+    #[error(
+        "`{tensor}` of shape {shape:?} cannot be pinned to ({pin}) on a mesh of {mesh:?}: {}",
+        choices(.candidates)
+    )]
+    Pin {
+        /// The tensor.
+        tensor: String,
+        /// The layout asked for.
+        pin: NdSbp,
+        /// The tensor's shape.
+        shape: Vec<usize>,
+        /// The extents of the mesh axes.
+        mesh: Vec<usize>,
+        /// The layouts that it may have.
+        candidates: Vec<NdSbp>,
+    },
+    /// An op that no signature is left for.
+    #[error(
+        "{op} ({place}) has no layout on a mesh of {mesh:?} that splits microbatches as decided"
+    )]
+    NoSignature {
+        /// The op.
+        op: &'static str,
+        /// Where the user wrote it.
+        place: Source,
+        /// The extents of the mesh axes.
+        mesh: Vec<usize>,
+    },
+    /// Too little memory.
+    #[error(
+        "rank {rank} (stage {stage}) needs {} but has {}, {} too little; the largest tensors are {}",
+        bytes(*.needed), bytes(*.limit), bytes(.needed - .limit), tensors(.largest)
+    )]
+    Memory {
+        /// The first rank that is over its memory.
+        rank: u32,
+        /// Its stage.
+        stage: usize,
+        /// Bytes at the peak of the plan that needs least.
+        needed: u64,
+        /// Bytes that it may use.
+        limit: u64,
+        /// The largest tensors at that peak, at most five.
+        largest: Vec<(String, u64)>,
+    },
+}
+
+fn choices(candidates: &[NdSbp]) -> String {
+    if candidates.is_empty() {
+        return "it has no layout there".into();
+    }
+    let names: Vec<String> = candidates.iter().map(|sbp| format!("({sbp})")).collect();
+    format!("it can be {}", names.join(", "))
+}
+
+fn tensors(largest: &[(String, u64)]) -> String {
+    let name = |(name, size): &(String, u64)| format!("`{name}` {}", bytes(*size));
+    largest.iter().map(name).collect::<Vec<_>>().join(", ")
+}
+
+/// Bytes in the largest unit of which there is at least one.
+fn bytes(bytes: u64) -> String {
+    const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+    let unit = UNITS.iter().find(|(_, unit)| bytes >= *unit);
+    unit.map_or(format!("{bytes} B"), |(name, unit)| {
+        format!("{:.2} {name}", bytes as f64 / *unit as f64)
+    })
+}

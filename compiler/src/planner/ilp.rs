@@ -1,0 +1,262 @@
+//! The reference: the integer programme of [`super`], letter by letter, handed to a solver. For small problems.
+
+use good_lp::{
+    Constraint, Expression, ProblemVariables, Solution as _, SolverModel, Variable, constraint,
+    default_solver, variable,
+};
+
+use super::layouts::{PlacementId, SbpId};
+use super::lifetimes::Span;
+use super::problem::{Demand, Problem, WriteBack};
+
+/// Numbers of variables and constraints of the integer programme.
+pub fn size(problem: &mut Problem<'_>) -> (usize, usize) {
+    let nodes = problem.candidates.len();
+    let mut variables: usize = problem.candidates.iter().map(Vec::len).sum();
+    let mut constraints = nodes + problem.lifetimes.domains.len() * problem.lifetimes.len();
+    let demands = std::mem::take(&mut problem.demands);
+    for demand in &demands {
+        let shape = Shape::new(problem, demand);
+        let (sources, targets) = (shape.sources.len(), shape.targets.len());
+        variables += targets * (1 + sources);
+        let takers: usize = shape.takers.iter().map(Vec::len).sum();
+        constraints += takers + targets * (1 + sources);
+    }
+    problem.demands = demands;
+    for back in &problem.write_backs {
+        let (rows, columns) = ends(problem, back);
+        variables += rows.len() * columns.len();
+        constraints += rows.len() + columns.len();
+    }
+    (variables, constraints)
+}
+
+/// The optimum by the solver: seconds and the candidate of each node. `None` where nothing fits the memory.
+pub fn solve_ilp(problem: &mut Problem<'_>) -> Option<(f64, Vec<usize>)> {
+    let mut model = Model::new(problem);
+    let demands = std::mem::take(&mut problem.demands);
+    for demand in &demands {
+        model.demand(problem, demand);
+    }
+    problem.demands = demands;
+    for back in problem.write_backs.clone() {
+        model.write_back(problem, &back);
+    }
+    model.made(problem);
+    model.solve(problem)
+}
+
+/// The layouts in which a demanded tensor is made and taken.
+struct Shape {
+    sources: Vec<SbpId>,
+    targets: Vec<SbpId>,
+    /// By target: for each taker the labels that take it, as (node, labels).
+    takers: Vec<Vec<(usize, Vec<usize>)>>,
+}
+
+impl Shape {
+    fn new(problem: &mut Problem<'_>, demand: &Demand) -> Self {
+        let labels = problem.candidates[demand.producer].len();
+        let made: Vec<SbpId> = (0..labels).map(|label| problem.source(demand, label)).collect();
+        let fetch: Vec<Option<SbpId>> =
+            made.iter().map(|&source| problem.fetch_target(demand, source)).collect();
+        let mut taken: Vec<(SbpId, usize, usize)> = Vec::new();
+        for reader in &demand.readers {
+            for label in 0..problem.candidates[reader.0].len() {
+                let targets = problem.targets(reader, label);
+                taken.extend(targets.into_iter().map(|target| (target, reader.0, label)));
+            }
+        }
+        for (label, target) in fetch.iter().enumerate() {
+            taken.extend(target.map(|target| (target, demand.producer, label)));
+        }
+        let mut targets: Vec<SbpId> = taken.iter().map(|&(target, ..)| target).collect();
+        let mut sources = made;
+        for list in [&mut targets, &mut sources] {
+            list.sort_unstable();
+            list.dedup();
+        }
+        let takers = targets.iter().map(|&target| takers(&taken, target)).collect();
+        Self { sources, targets, takers }
+    }
+}
+
+fn takers(taken: &[(SbpId, usize, usize)], target: SbpId) -> Vec<(usize, Vec<usize>)> {
+    let mut takers: Vec<(usize, Vec<usize>)> = Vec::new();
+    for &(of, node, label) in taken {
+        if of == target {
+            match takers.iter_mut().find(|taker| taker.0 == node) {
+                Some((_, labels)) => labels.push(label),
+                None => takers.push((node, vec![label])),
+            }
+        }
+    }
+    takers
+}
+
+/// The layouts in which an update makes its result and in which the variable is kept.
+fn ends(problem: &Problem<'_>, back: &WriteBack) -> (Vec<SbpId>, Vec<SbpId>) {
+    let of = |node: usize, result: usize| {
+        let mut all: Vec<SbpId> =
+            problem.candidates[node].iter().map(|candidate| candidate.results[result]).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    };
+    (of(back.update, back.result), of(back.variable, 0))
+}
+
+struct Model {
+    variables: ProblemVariables,
+    /// x, by node and candidate.
+    x: Vec<Vec<Variable>>,
+    objective: Expression,
+    constraints: Vec<Constraint>,
+    /// By domain and position.
+    memory: Vec<Vec<Expression>>,
+}
+
+impl Model {
+    /// (a), (b), and the compute part of (g).
+    fn new(problem: &Problem<'_>) -> Self {
+        let mut variables = ProblemVariables::new();
+        let x: Vec<Vec<Variable>> = problem
+            .candidates
+            .iter()
+            .map(|all| all.iter().map(|_| variables.add(variable().binary())).collect())
+            .collect();
+        let mut objective = Expression::from(0.0);
+        let mut constraints = Vec::new();
+        for (candidates, x) in problem.candidates.iter().zip(&x) {
+            let chosen: Expression = x.iter().sum();
+            constraints.push(constraint!(chosen == 1.0));
+            for (candidate, &x) in candidates.iter().zip(x) {
+                objective.add_mul(micro(candidate.seconds), x);
+            }
+        }
+        let empty = vec![Expression::from(0.0); problem.lifetimes.len()];
+        let memory = vec![empty; problem.lifetimes.domains.len()];
+        Self { variables, x, objective, constraints, memory }
+    }
+
+    /// (c), (d), and their part of (f) and (g).
+    fn demand(&mut self, problem: &mut Problem<'_>, demand: &Demand) {
+        let shape = Shape::new(problem, demand);
+        let made: Vec<SbpId> = (0..problem.candidates[demand.producer].len())
+            .map(|label| problem.source(demand, label))
+            .collect();
+        for (&target, takers) in shape.targets.iter().zip(&shape.takers) {
+            let boxed = self.variables.add(variable().min(0.0).max(1.0));
+            for (node, labels) in takers {
+                let taken: Expression = labels.iter().map(|&label| self.x[*node][label]).sum();
+                self.constraints.push(constraint!(boxed >= taken));
+            }
+            let mut all = Expression::from(0.0);
+            for &source in &shape.sources {
+                let z = self.variables.add(variable().min(0.0).max(1.0));
+                let x = &self.x[demand.producer];
+                let labels = (0..made.len()).filter(|&label| made[label] == source);
+                let of_source: Expression = labels.map(|label| x[label]).sum();
+                self.constraints.push(constraint!(z <= of_source));
+                all += z;
+                let price = problem.price(demand, source, target);
+                self.objective.add_mul(micro(demand.times * price.seconds), z);
+                let first = Span { end: demand.span.start, others: 0, ..demand.span };
+                self.keep(problem, demand.placement, first, price.scratch, z);
+                if demand.counts {
+                    self.keep(problem, demand.placement, demand.span, price.copy, z);
+                }
+            }
+            self.constraints.push(constraint!(all == boxed));
+        }
+    }
+
+    /// (e), and its part of (f) and (g).
+    fn write_back(&mut self, problem: &mut Problem<'_>, back: &WriteBack) {
+        let (sources, targets) = ends(problem, back);
+        let made = |node: usize, result: usize, of: SbpId| -> Vec<usize> {
+            let candidates = &problem.candidates[node];
+            (0..candidates.len()).filter(|&label| candidates[label].results[result] == of).collect()
+        };
+        let rows: Vec<_> = sources.iter().map(|&s| made(back.update, back.result, s)).collect();
+        let columns: Vec<_> = targets.iter().map(|&t| made(back.variable, 0, t)).collect();
+        let mut w = Vec::new();
+        for &source in &sources {
+            for &target in &targets {
+                let both = self.variables.add(variable().min(0.0).max(1.0));
+                let price = problem.layouts.price((back.from, source), (back.to, target));
+                self.objective.add_mul(micro(price.seconds), both);
+                let made = problem.layouts.bytes(back.from, source);
+                let made = if price.copy == 0 { 0 } else { made };
+                let bytes = price.copy + made + price.scratch;
+                self.keep(problem, back.placement, back.span, bytes, both);
+                w.push(both);
+            }
+        }
+        let width = targets.len();
+        for (row, labels) in rows.iter().enumerate() {
+            let all: Expression = (0..width).map(|column| w[row * width + column]).sum();
+            let x: Expression = labels.iter().map(|&label| self.x[back.update][label]).sum();
+            self.constraints.push(constraint!(all == x));
+        }
+        for (column, labels) in columns.iter().enumerate() {
+            let all: Expression = (0..rows.len()).map(|row| w[row * width + column]).sum();
+            let x: Expression = labels.iter().map(|&label| self.x[back.variable][label]).sum();
+            self.constraints.push(constraint!(all == x));
+        }
+    }
+
+    /// What nodes make takes memory: a part of (f).
+    fn made(&mut self, problem: &mut Problem<'_>) {
+        for made in problem.made.clone() {
+            for label in 0..problem.candidates[made.producer].len() {
+                let sbp = problem.candidates[made.producer][label].results[made.index];
+                let bytes = problem.layouts.bytes(made.class, sbp);
+                let x = self.x[made.producer][label];
+                self.keep(problem, made.placement, made.span, bytes, x);
+            }
+        }
+    }
+
+    fn keep(
+        &mut self,
+        problem: &Problem<'_>,
+        on: PlacementId,
+        span: Span,
+        bytes: u64,
+        of: Variable,
+    ) {
+        if bytes == 0 {
+            return;
+        }
+        let share = bytes as f64 / problem.limit as f64;
+        for domain in problem.lifetimes.domains_of(&problem.layouts.placements()[on.0 as usize]) {
+            let rows = &mut self.memory[domain];
+            rows[span.start..=span.end].iter_mut().for_each(|row| row.add_mul(share, of));
+            if let Some((first, last)) = problem.lifetimes.looped {
+                let others = share * span.others as f64;
+                rows[first..=last].iter_mut().for_each(|row| row.add_mul(others, of));
+            }
+        }
+    }
+
+    fn solve(self, problem: &Problem<'_>) -> Option<(f64, Vec<usize>)> {
+        let mut model = self.variables.minimise(self.objective.clone()).using(default_solver);
+        for constraint in self.constraints {
+            model.add_constraint(constraint);
+        }
+        for row in self.memory.into_iter().flatten() {
+            model.add_constraint(constraint!(row <= 1.0 + 1e-9));
+        }
+        let solution = model.solve().ok()?;
+        let chosen = |x: &Vec<Variable>| x.iter().position(|&x| solution.value(x) > 0.5);
+        let assignment: Vec<usize> = self.x.iter().map(chosen).collect::<Option<_>>()?;
+        debug_assert_eq!(assignment.len(), problem.candidates.len());
+        Some((solution.eval(&self.objective) * 1e-6, assignment))
+    }
+}
+
+/// Seconds in millionths, so that coefficients are near 1.
+fn micro(seconds: f64) -> f64 {
+    seconds * 1e6
+}

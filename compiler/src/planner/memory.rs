@@ -1,0 +1,128 @@
+//! Memory of an assignment: what is kept when, and the peak of each domain.
+
+use graphc_ir::ids::ValueId;
+
+use super::layouts::{PlacementId, SbpId};
+use super::lifetimes::Span;
+use super::problem::Problem;
+
+/// Something that takes memory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Item {
+    /// The tensor.
+    pub value: ValueId,
+    /// Bytes of one content on the busiest rank.
+    pub bytes: u64,
+    /// Where.
+    pub placement: PlacementId,
+    /// When.
+    pub span: Span,
+}
+
+/// The most that a domain needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peak {
+    /// The position where it first needs that much.
+    pub position: usize,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// Everything that takes memory.
+pub fn items(problem: &mut Problem<'_>, assignment: &[usize]) -> Vec<Item> {
+    let mut items = Vec::new();
+    for made in &problem.made {
+        let candidate = &problem.candidates[made.producer][assignment[made.producer]];
+        let bytes = problem.layouts.bytes(made.class, candidate.results[made.index]);
+        let (value, placement, span) = (made.value, made.placement, made.span);
+        items.push(Item { value, bytes, placement, span });
+    }
+    for back in &problem.write_backs {
+        let source = problem.candidates[back.update][assignment[back.update]].results[back.result];
+        let target = problem.candidates[back.variable][assignment[back.variable]].results[0];
+        let price = problem.layouts.price((back.from, source), (back.to, target));
+        let kept = if price.copy == 0 { 0 } else { problem.layouts.bytes(back.from, source) };
+        let value = problem.decisions.graph().nodes[back.variable].results[0];
+        let (bytes, placement, span) =
+            (price.copy + kept + price.scratch, back.placement, back.span);
+        items.push(Item { value, bytes, placement, span });
+    }
+    let demands = std::mem::take(&mut problem.demands);
+    for demand in &demands {
+        let source = problem.source(demand, assignment[demand.producer]);
+        let taken = demand.readers.iter().flat_map(|r| problem.targets(r, assignment[r.0]));
+        let mut targets: Vec<SbpId> = taken.collect();
+        targets.extend(problem.fetch_target(demand, source));
+        targets.sort_unstable();
+        targets.dedup();
+        for target in targets {
+            let price = problem.price(demand, source, target);
+            let (value, placement, span) = (demand.value, demand.placement, demand.span);
+            let first = Span { end: span.start, others: 0, ..span };
+            items.push(Item { value, bytes: price.scratch, placement, span: first });
+            if demand.counts {
+                items.push(Item { value, bytes: price.copy, placement, span });
+            }
+        }
+    }
+    problem.demands = demands;
+    items.retain(|item| item.bytes > 0);
+    items
+}
+
+/// The peak of each domain.
+pub fn peaks(problem: &Problem<'_>, items: &[Item]) -> Vec<Peak> {
+    let length = problem.lifetimes.len();
+    let mut changes = vec![vec![0i128; length + 1]; problem.lifetimes.domains.len()];
+    for item in items {
+        let placement = &problem.layouts.placements()[item.placement.0 as usize];
+        for domain in problem.lifetimes.domains_of(placement) {
+            let mut keep = |start: usize, end: usize, bytes: u64| {
+                changes[domain][start] += i128::from(bytes);
+                changes[domain][end + 1] -= i128::from(bytes);
+            };
+            keep(item.span.start, item.span.end, item.bytes);
+            if let Some((first, last)) = problem.lifetimes.looped {
+                keep(first, last, item.bytes * item.span.others as u64);
+            }
+        }
+    }
+    changes.iter().map(|changes| peak(&changes[..length])).collect()
+}
+
+fn peak(changes: &[i128]) -> Peak {
+    let (mut bytes, mut most) = (0, Peak { position: 0, bytes: 0 });
+    for (position, change) in changes.iter().enumerate() {
+        bytes += change;
+        if bytes > i128::from(most.bytes) {
+            most = Peak { position, bytes: bytes as u64 };
+        }
+    }
+    most
+}
+
+/// The tensors that take most at a position of a domain, at most five, with their bytes.
+pub fn largest(
+    problem: &Problem<'_>,
+    items: &[Item],
+    domain: usize,
+    position: usize,
+) -> Vec<(String, u64)> {
+    let mut by_value = std::collections::BTreeMap::new();
+    for item in items {
+        let placement = &problem.layouts.placements()[item.placement.0 as usize];
+        let here = problem.lifetimes.domains_of(placement).contains(&domain);
+        let alive = (item.span.start..=item.span.end).contains(&position);
+        let looped = problem.lifetimes.looped;
+        let in_loop = looped.is_some_and(|(first, last)| (first..=last).contains(&position));
+        let contents = u64::from(alive) + if in_loop { item.span.others as u64 } else { 0 };
+        if here && contents > 0 {
+            *by_value.entry(item.value).or_insert(0) += contents * item.bytes;
+        }
+    }
+    let mut largest: Vec<(u64, ValueId)> =
+        by_value.into_iter().map(|(value, bytes)| (bytes, value)).collect();
+    largest.sort_by_key(|&(bytes, value)| (std::cmp::Reverse(bytes), value));
+    let name = |value| problem.decisions.graph().display_name(value);
+    largest.into_iter().take(5).map(|(bytes, value)| (name(value), bytes)).collect()
+}

@@ -1,0 +1,153 @@
+//! The planner: one signature for each node, so that a step takes the fewest seconds and fits the memory.
+//!
+//! The integer programme, with a one-hot choice per node and one boxing per tensor and layout:
+//!
+//! - (a) `x[n,c] in {0,1}`: node `n` has signature `c`. Forbidden signatures are absent.
+//! - (b) `sum_c x[n,c] = 1`.
+//! - (c) `b[v,L] >= sum of x[r,c] over signatures c of reader r that take v in layout L`, for each reader `r`: tensor
+//!   `v` is boxed to `L`, once however many readers take it so.
+//! - (d) `sum_S z[v,S,L] = b[v,L]` and `z[v,S,L] <= sum of x[p,c] over signatures c of the producer p that make v in S`:
+//!   it is boxed from the layout in which it is made.
+//! - (e) `w[u,S,L]` likewise for each update `u`: its result goes back to the layout of its variable.
+//! - (f) `memory(d,t) <= limit` for ranks `d` at each position `t` of their order, linear in `x`, `z` and `w`.
+//! - (g) minimise `sum seconds[n,c] x[n,c] + sum seconds[v,S,L] z[v,S,L] + sum seconds[u,S,L] w[u,S,L]`, where what
+//!   happens once per microbatch counts as often.
+//!
+//! [`ilp`] hands exactly this to a solver: the reference. The way that plans are made is exact elimination on the
+//! same problem as a cost-function network ([`network`], [`minimise`]), with multipliers on (f) and branch and bound
+//! where memory is short ([`limited`]). [`recompute`] prices a finished sharding from the graph alone.
+//!
+//! Nothing here inserts boxing or orders actors. Start reading with [`plan`].
+
+pub mod candidates;
+mod check;
+mod dual;
+mod eliminate;
+mod error;
+pub mod ilp;
+mod layouts;
+mod lifetimes;
+pub mod limited;
+mod memory;
+mod minimise;
+mod network;
+pub mod problem;
+mod strategy;
+
+use graphc_ir::ids::ValueId;
+use graphc_ir::plan::{Cluster, CompileOptions, Pin, PlannerReport, PlannerStatus, Strategy};
+use graphc_ir::sbp::NdSbp;
+
+use crate::decisions::{Decisions, NodeSharding, Sharding};
+
+pub use check::{Recomputed, recompute};
+pub use error::PlanError;
+
+use limited::Solution;
+use problem::Problem;
+
+/// A plan of signatures.
+#[derive(Clone, Debug)]
+pub struct Planned {
+    /// The signature of each node.
+    pub sharding: Sharding,
+    /// How good it is.
+    pub report: PlannerReport,
+    /// Bytes at the peak of the busiest rank of each stage, by the planner's model.
+    pub memory: Vec<u64>,
+}
+
+/// The best signatures for all nodes.
+///
+/// # Errors
+/// Where a pin cannot be fulfilled, or the memory does not suffice.
+pub fn plan(
+    decisions: &Decisions,
+    options: &CompileOptions,
+    cluster: &Cluster,
+) -> Result<Planned, PlanError> {
+    let mut problem = Problem::new(decisions, options, cluster)?;
+    let solution = match options.strategy {
+        Strategy::Auto => limited::solve(&mut problem)?,
+        strategy => fixed(&mut problem, strategy)?,
+    };
+    let (variables, constraints) = ilp::size(&mut problem);
+    let gap =
+        ((solution.seconds - solution.bound) / solution.seconds.max(f64::MIN_POSITIVE)).max(0.0);
+    let optimal = options.strategy == Strategy::Auto && gap <= 1e-6;
+    let report = PlannerReport {
+        status: if optimal { PlannerStatus::Optimal } else { PlannerStatus::Gap },
+        gap: if optimal { 0.0 } else { gap },
+        objective_seconds: solution.seconds,
+        bound_seconds: solution.bound,
+        variables,
+        constraints,
+    };
+    let memory = stage_memory(&mut problem, &solution.assignment);
+    Ok(Planned { sharding: sharding(&problem, &solution.assignment), report, memory })
+}
+
+/// A strategy's plan. Its bound is that of the free problem without its memory limit.
+fn fixed(problem: &mut Problem<'_>, strategy: Strategy) -> Result<Solution, PlanError> {
+    let assignment = strategy::assign(problem, strategy);
+    let seconds = limited::seconds(problem, &assignment);
+    limited::check_memory(problem, &assignment)?;
+    let bound = limited::relaxed_bound(problem).min(seconds);
+    Ok(Solution { assignment, seconds, bound })
+}
+
+fn sharding(problem: &Problem<'_>, assignment: &[usize]) -> Sharding {
+    let node = |candidate: &candidates::Candidate| NodeSharding {
+        choices: candidate.choices.clone(),
+        operands: candidate.operands.iter().map(|&sbp| problem.layouts.sbp(sbp).clone()).collect(),
+        results: candidate.results.iter().map(|&sbp| problem.layouts.sbp(sbp).clone()).collect(),
+    };
+    Sharding { nodes: problem.assigned(assignment).into_iter().map(node).collect() }
+}
+
+fn stage_memory(problem: &mut Problem<'_>, assignment: &[usize]) -> Vec<u64> {
+    let items = memory::items(problem, assignment);
+    let peaks = memory::peaks(problem, &items);
+    let mut stages = vec![0; problem.decisions.staging.stages];
+    for (domain, peak) in problem.lifetimes.domains.iter().zip(peaks) {
+        stages[domain.stage] = stages[domain.stage].max(peak.bytes);
+    }
+    stages
+}
+
+/// What the whole step would cost with one tensor in each layout that it may have, all else chosen anew: by layout,
+/// with the seconds, or `None` where nothing fits the memory.
+///
+/// # Errors
+/// Where a pin cannot be fulfilled.
+pub fn alternatives(
+    decisions: &Decisions,
+    options: &CompileOptions,
+    cluster: &Cluster,
+    tensor: ValueId,
+) -> Result<Vec<(NdSbp, Option<f64>)>, PlanError> {
+    let problem = Problem::new(decisions, options, cluster)?;
+    let value = decisions.graph().value(tensor);
+    let mut layouts: Vec<NdSbp> = problem.candidates[value.producer.index()]
+        .iter()
+        .map(|candidate| problem.layouts.sbp(candidate.results[value.index]).clone())
+        .collect();
+    layouts.sort();
+    layouts.dedup();
+    let name = format!("graphc.alternative.{tensor}");
+    let mut named = decisions.clone();
+    let pinned = &mut named.training.graph.values[tensor.index()];
+    let pattern = pinned.name.get_or_insert(name).clone();
+    let mut results = Vec::new();
+    for sbp in layouts {
+        let mut options = options.clone();
+        options.pins.push(Pin { pattern: pattern.clone(), sbp: sbp.clone() });
+        let seconds = match plan(&named, &options, cluster) {
+            Ok(planned) => Some(planned.report.objective_seconds),
+            Err(PlanError::Memory { .. }) => None,
+            Err(error) => return Err(error),
+        };
+        results.push((sbp, seconds));
+    }
+    Ok(results)
+}

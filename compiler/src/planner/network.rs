@@ -1,0 +1,328 @@
+//! Cost-function networks: variables with few labels, costs of labels and of pairs of labels. The planning problem as
+//! such a network, with memory priced at given multipliers.
+
+use std::collections::BTreeMap;
+
+use super::layouts::{PlacementId, SbpId};
+use super::lifetimes::Span;
+use super::problem::{Demand, Problem};
+
+/// A network: the sum of `constant`, of one cost for each variable, and of one for each pair in `pairs`. An infinite
+/// cost forbids a pair of labels.
+#[derive(Clone, Debug, Default)]
+pub struct Network {
+    /// Costs by variable and label.
+    pub unary: Vec<Vec<f64>>,
+    /// Costs of pairs `(a, b)`, `a < b`, row-major by the label of `a`.
+    pub pairs: BTreeMap<(usize, usize), Vec<f64>>,
+    /// What is paid anyway.
+    pub constant: f64,
+    /// Where a variable stands among others: that of its node.
+    pub origin: Vec<usize>,
+}
+
+impl Network {
+    /// Adds a variable.
+    pub fn variable(&mut self, labels: usize, origin: usize) -> usize {
+        self.unary.push(vec![0.0; labels]);
+        self.origin.push(origin);
+        self.unary.len() - 1
+    }
+
+    /// Number of labels of a variable.
+    pub fn labels(&self, variable: usize) -> usize {
+        self.unary[variable].len()
+    }
+
+    /// Adds the cost of pairs of labels.
+    pub fn pair(&mut self, a: usize, b: usize, cost: impl Fn(usize, usize) -> f64) {
+        let (low, high) = (a.min(b), a.max(b));
+        let (rows, columns) = (self.labels(low), self.labels(high));
+        let of =
+            |row: usize, column: usize| if a < b { cost(row, column) } else { cost(column, row) };
+        let added: Vec<f64> =
+            (0..rows * columns).map(|at| of(at / columns, at % columns)).collect();
+        if added.iter().all(|&cost| cost == 0.0) {
+            return;
+        }
+        let table = self.pairs.entry((low, high)).or_insert_with(|| vec![0.0; rows * columns]);
+        for (sum, cost) in table.iter_mut().zip(added) {
+            *sum += cost;
+        }
+    }
+
+    /// The cost of an assignment of labels.
+    pub fn cost(&self, assignment: &[usize]) -> f64 {
+        let unary: f64 =
+            self.unary.iter().zip(assignment).map(|(costs, &label)| costs[label]).sum();
+        let pairs: f64 = self
+            .pairs
+            .iter()
+            .map(|(&(a, b), table)| table[assignment[a] * self.labels(b) + assignment[b]])
+            .sum();
+        self.constant + unary + pairs
+    }
+
+    /// The network in which each variable has the labels of `kept` alone.
+    pub fn restricted(&self, kept: &[Vec<usize>]) -> Network {
+        let pick =
+            |costs: &Vec<f64>, labels: &Vec<usize>| labels.iter().map(|&l| costs[l]).collect();
+        let unary =
+            self.unary.iter().zip(kept).map(|(costs, labels)| pick(costs, labels)).collect();
+        let mut network = Network {
+            unary,
+            pairs: BTreeMap::new(),
+            constant: self.constant,
+            origin: self.origin.clone(),
+        };
+        for (&(a, b), table) in &self.pairs {
+            let columns = self.labels(b);
+            let cost = |i: usize, j: usize| table[kept[a][i] * columns + kept[b][j]];
+            match (kept[a].len(), kept[b].len()) {
+                (1, _) => (0..kept[b].len()).for_each(|j| network.unary[b][j] += cost(0, j)),
+                (_, 1) => (0..kept[a].len()).for_each(|i| network.unary[a][i] += cost(i, 0)),
+                _ => network.pair(a, b, cost),
+            }
+        }
+        network
+    }
+
+    /// The same network where variables with one label have no pairs.
+    pub fn folded(&self) -> Network {
+        let all: Vec<Vec<usize>> =
+            self.unary.iter().map(|costs| (0..costs.len()).collect()).collect();
+        self.restricted(&all)
+    }
+}
+
+/// Prices of memory: seconds per byte at positions, by domain, and the weight of seconds themselves.
+#[derive(Clone, Debug)]
+pub struct Multipliers {
+    /// Weight of seconds: 1, or 0 where memory alone counts.
+    pub seconds: f64,
+    /// Sums of seconds per byte before each position, by domain; empty where memory is free.
+    sums: Vec<Vec<f64>>,
+    /// By placement.
+    domains: Vec<Vec<usize>>,
+    looped: Option<(usize, usize)>,
+}
+
+impl Multipliers {
+    /// Memory at these prices.
+    pub fn new(problem: &Problem<'_>, seconds: f64, rows: &BTreeMap<(usize, usize), f64>) -> Self {
+        let lifetimes = &problem.lifetimes;
+        let sum = |domain: usize| {
+            let mut total = 0.0;
+            let mut sums = vec![0.0];
+            for position in 0..lifetimes.len() {
+                total += rows.get(&(domain, position)).copied().unwrap_or(0.0);
+                sums.push(total);
+            }
+            sums
+        };
+        let used = !rows.is_empty();
+        let sums = (0..if used { lifetimes.domains.len() } else { 0 }).map(sum).collect();
+        let placements = problem.layouts.placements().iter();
+        let domains = placements.map(|placement| lifetimes.domains_of(placement)).collect();
+        Self { seconds, sums, domains, looped: lifetimes.looped }
+    }
+
+    /// Seconds per byte of what is kept on a placement for a span.
+    fn weight(&self, placement: PlacementId, span: Span) -> f64 {
+        if self.sums.is_empty() {
+            return 0.0;
+        }
+        let of = |domain: usize| {
+            let between =
+                |start: usize, end: usize| self.sums[domain][end + 1] - self.sums[domain][start];
+            let others = self.looped.map_or(0.0, |(first, last)| between(first, last));
+            between(span.start, span.end) + span.others as f64 * others
+        };
+        self.domains[placement.0 as usize].iter().map(|&domain| of(domain)).sum()
+    }
+}
+
+/// The planning problem as a network: first a variable for each node, with a label for each candidate; then a
+/// variable for each layout that several readers may share, whose label 1 says that the tensor is boxed to it.
+pub fn network(problem: &mut Problem<'_>, multipliers: &Multipliers) -> Network {
+    let mut network = Network::default();
+    for (node, candidates) in problem.candidates.iter().enumerate() {
+        let variable = network.variable(candidates.len(), node);
+        for (label, candidate) in candidates.iter().enumerate() {
+            network.unary[variable][label] = multipliers.seconds * candidate.seconds;
+        }
+    }
+    add_made(problem, multipliers, &mut network);
+    for index in 0..problem.write_backs.len() {
+        add_write_back(problem, multipliers, &mut network, index);
+    }
+    let demands = std::mem::take(&mut problem.demands);
+    for demand in &demands {
+        add_demand(problem, multipliers, &mut network, demand);
+    }
+    problem.demands = demands;
+    network
+}
+
+fn add_made(problem: &mut Problem<'_>, multipliers: &Multipliers, network: &mut Network) {
+    for made in &problem.made {
+        let weight = multipliers.weight(made.placement, made.span);
+        if weight == 0.0 {
+            continue;
+        }
+        for (label, candidate) in problem.candidates[made.producer].iter().enumerate() {
+            let bytes = problem.layouts.bytes(made.class, candidate.results[made.index]);
+            network.unary[made.producer][label] += weight * bytes as f64;
+        }
+    }
+}
+
+fn add_write_back(
+    problem: &mut Problem<'_>,
+    multipliers: &Multipliers,
+    network: &mut Network,
+    index: usize,
+) {
+    let back = problem.write_backs[index].clone();
+    let weight = multipliers.weight(back.placement, back.span);
+    let (rows, columns) =
+        (problem.candidates[back.update].len(), problem.candidates[back.variable].len());
+    let mut table = vec![0.0; rows * columns];
+    for row in 0..rows {
+        let source = problem.candidates[back.update][row].results[back.result];
+        for column in 0..columns {
+            let target = problem.candidates[back.variable][column].results[0];
+            let price = problem.layouts.price((back.from, source), (back.to, target));
+            let kept = if price.copy == 0 { 0 } else { problem.layouts.bytes(back.from, source) };
+            let bytes = (price.copy + kept + price.scratch) as f64;
+            table[row * columns + column] = multipliers.seconds * price.seconds + weight * bytes;
+        }
+    }
+    network.pair(back.update, back.variable, |row, column| table[row * columns + column]);
+}
+
+/// Costs of boxing a tensor, by the layouts in which it is made and taken.
+struct Boxing {
+    /// By candidate of the producer: index into `prices`.
+    source_of: Vec<usize>,
+    /// By source: the layout in which the user takes it, if that is another.
+    fetch: Vec<Option<SbpId>>,
+    /// By source and target.
+    prices: Vec<BTreeMap<SbpId, f64>>,
+}
+
+impl Boxing {
+    fn new(
+        problem: &mut Problem<'_>,
+        multipliers: &Multipliers,
+        demand: &Demand,
+        targets: &[SbpId],
+    ) -> Self {
+        let copy =
+            if demand.counts { multipliers.weight(demand.placement, demand.span) } else { 0.0 };
+        let first = Span { end: demand.span.start, others: 0, ..demand.span };
+        let scratch = multipliers.weight(demand.placement, first);
+        let candidates = problem.candidates[demand.producer].len();
+        let made: Vec<SbpId> = (0..candidates).map(|label| problem.source(demand, label)).collect();
+        let mut sources = made.clone();
+        sources.sort_unstable();
+        sources.dedup();
+        let index =
+            |sbp: &SbpId| sources.binary_search(sbp).expect("a source is among all sources");
+        let source_of = made.iter().map(index).collect();
+        let fetch: Vec<Option<SbpId>> =
+            sources.iter().map(|&source| problem.fetch_target(demand, source)).collect();
+        let mut prices = Vec::new();
+        for &source in &sources {
+            let all = targets.iter().copied().chain(fetch.iter().copied().flatten());
+            let price = |target| {
+                let price = problem.price(demand, source, target);
+                let seconds = multipliers.seconds * demand.times * price.seconds;
+                (target, seconds + copy * price.copy as f64 + scratch * price.scratch as f64)
+            };
+            prices.push(all.map(price).collect());
+        }
+        Self { source_of, fetch, prices }
+    }
+
+    /// The cost of boxing what candidate `label` of the producer makes to all of `targets`, and for the user.
+    fn cost(&self, label: usize, targets: &[SbpId]) -> f64 {
+        let source = self.source_of[label];
+        let fetch = self.fetch[source].filter(|target| !targets.contains(target));
+        targets.iter().chain(&fetch).map(|target| self.prices[source][target]).sum()
+    }
+}
+
+fn add_demand(
+    problem: &mut Problem<'_>,
+    multipliers: &Multipliers,
+    network: &mut Network,
+    demand: &Demand,
+) {
+    let taken: Vec<Vec<Vec<SbpId>>> = demand
+        .readers
+        .iter()
+        .map(|reader| {
+            let labels = 0..problem.candidates[reader.0].len();
+            labels.map(|label| problem.targets(reader, label)).collect()
+        })
+        .collect();
+    let mut targets: Vec<SbpId> = taken.iter().flatten().flatten().copied().collect();
+    targets.sort_unstable();
+    targets.dedup();
+    let boxing = Boxing::new(problem, multipliers, demand, &targets);
+    match demand.readers.as_slice() {
+        [] => {
+            for label in 0..problem.candidates[demand.producer].len() {
+                network.unary[demand.producer][label] += boxing.cost(label, &[]);
+            }
+        }
+        [(reader, _)] => network
+            .pair(demand.producer, *reader, |label, other| boxing.cost(label, &taken[0][other])),
+        _ => add_shared(network, demand, &targets, &taken, &boxing),
+    }
+}
+
+/// A tensor with several readers: a variable for each layout that more than one of them, or the user, may take.
+fn add_shared(
+    network: &mut Network,
+    demand: &Demand,
+    targets: &[SbpId],
+    taken: &[Vec<Vec<SbpId>>],
+    boxing: &Boxing,
+) {
+    let price = |label: usize, target: &SbpId| boxing.prices[boxing.source_of[label]][target];
+    let fetch_of = |label: usize| boxing.fetch[boxing.source_of[label]];
+    let labels = boxing.source_of.len();
+    for label in 0..labels {
+        let alone = fetch_of(label).filter(|target| !targets.contains(target));
+        network.unary[demand.producer][label] += alone.map_or(0.0, |target| price(label, &target));
+    }
+    for target in targets {
+        let takes = |reader: &usize| taken[*reader].iter().any(|all| all.contains(target));
+        let readers: Vec<usize> = (0..taken.len()).filter(takes).collect();
+        let fetched = (0..labels).any(|label| fetch_of(label) == Some(*target));
+        if (0..labels).all(|label| price(label, target) == 0.0) {
+            continue;
+        }
+        if let ([reader], false) = (readers.as_slice(), fetched) {
+            network.pair(demand.producer, demand.readers[*reader].0, |label, other| {
+                let takes = taken[*reader][other].contains(target);
+                if takes { price(label, target) } else { 0.0 }
+            });
+            continue;
+        }
+        let boxed = network.variable(2, demand.producer);
+        network.pair(demand.producer, boxed, |label, is_boxed| match is_boxed {
+            0 if fetch_of(label) == Some(*target) => f64::INFINITY,
+            0 => 0.0,
+            _ => price(label, target),
+        });
+        for reader in readers {
+            network.pair(demand.readers[reader].0, boxed, |label, is_boxed| {
+                let missing = is_boxed == 0 && taken[reader][label].contains(target);
+                if missing { f64::INFINITY } else { 0.0 }
+            });
+        }
+    }
+}

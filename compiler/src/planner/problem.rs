@@ -1,0 +1,253 @@
+//! The planning problem as data: candidates of every node, the tensors that are boxed for their readers, the
+//! variables that updates write back, and how long everything is kept.
+
+use std::collections::BTreeMap;
+
+use graphc_ir::ids::{NodeId, ValueId};
+use graphc_ir::op::Op;
+use graphc_ir::plan::{Cluster, CompileOptions};
+
+use super::candidates::{Candidate, Candidates};
+use super::error::PlanError;
+use super::layouts::{ClassId, Layouts, PlacementId, Price, SbpId};
+use super::lifetimes::{Lifetimes, Span};
+use crate::boxing::fetched;
+use crate::decisions::{Decisions, ValueRate};
+
+/// A tensor and its readers on one placement: boxed to each layout that some of them take, once.
+#[derive(Clone, Debug)]
+pub struct Demand {
+    /// The tensor.
+    pub value: ValueId,
+    /// The node that makes it.
+    pub producer: usize,
+    /// Which of the node's results it is.
+    pub index: usize,
+    /// The tensor where it is made.
+    pub from: ClassId,
+    /// The tensor where it is read.
+    pub to: ClassId,
+    /// Where it is read.
+    pub placement: PlacementId,
+    /// The nodes that read it, each with the operands that it is.
+    pub readers: Vec<(usize, Vec<usize>)>,
+    /// Whether the user reads it too: as it is made, partial values whole.
+    pub fetched: bool,
+    /// How often it is boxed in a step.
+    pub times: f64,
+    /// While boxed copies are kept.
+    pub span: Span,
+    /// Whether copies take memory of their own (those for a `to_global` are its result).
+    pub counts: bool,
+}
+
+/// A result of an update that takes the place of a variable: it goes back to the variable's layout.
+#[derive(Clone, Debug)]
+pub struct WriteBack {
+    /// The update.
+    pub update: usize,
+    /// Which of its results.
+    pub result: usize,
+    /// The result where it is made.
+    pub from: ClassId,
+    /// The variable's node.
+    pub variable: usize,
+    /// The result where the variable lives.
+    pub to: ClassId,
+    /// Where the update is computed.
+    pub placement: PlacementId,
+    /// When.
+    pub span: Span,
+}
+
+/// A tensor where it is made.
+#[derive(Clone, Debug)]
+pub struct Made {
+    /// The tensor.
+    pub value: ValueId,
+    /// The node that makes it.
+    pub producer: usize,
+    /// Which of the node's results it is.
+    pub index: usize,
+    /// Type and place.
+    pub class: ClassId,
+    /// Where it is made.
+    pub placement: PlacementId,
+    /// While it is kept.
+    pub span: Span,
+}
+
+/// All that planning needs to know.
+pub struct Problem<'a> {
+    /// What passes decided.
+    pub decisions: &'a Decisions,
+    /// Interned layouts and their prices.
+    pub layouts: Layouts<'a>,
+    /// By node.
+    pub candidates: Vec<Vec<Candidate>>,
+    /// Tensors with readers.
+    pub demands: Vec<Demand>,
+    /// Variables that are written back.
+    pub write_backs: Vec<WriteBack>,
+    /// Tensors that take memory where they are made.
+    pub made: Vec<Made>,
+    /// When things are kept.
+    pub lifetimes: Lifetimes,
+    /// Bytes that a rank may use.
+    pub limit: u64,
+}
+
+impl<'a> Problem<'a> {
+    /// The problem of these decisions.
+    ///
+    /// # Errors
+    /// Where a pin cannot be fulfilled, or a node has no signature.
+    pub fn new(
+        decisions: &'a Decisions,
+        options: &'a CompileOptions,
+        cluster: &'a Cluster,
+    ) -> Result<Self, PlanError> {
+        let mut layouts = Layouts::new(cluster, decisions.rates.microbatches);
+        let candidates = Candidates::new(decisions, options, cluster).all(&mut layouts)?;
+        let lifetimes = Lifetimes::new(decisions, options.schedule);
+        let limit = options.memory.unwrap_or(cluster.device.memory);
+        let (demands, write_backs, made) = (Vec::new(), Vec::new(), Vec::new());
+        let mut problem =
+            Self { decisions, layouts, candidates, demands, write_backs, made, lifetimes, limit };
+        problem.find_made();
+        problem.find_demands();
+        problem.find_write_backs();
+        Ok(problem)
+    }
+
+    fn placement(&mut self, node: usize) -> PlacementId {
+        self.layouts.placement(&self.decisions.staging.placement[node])
+    }
+
+    /// Results of updates lie in their variables' memory; where they do not, the write-back counts them.
+    fn find_made(&mut self) {
+        let decisions = self.decisions;
+        for (id, node) in decisions.graph().iter() {
+            let in_place = node.op.operation().updates();
+            for (index, &value) in node.results.iter().enumerate() {
+                if in_place.iter().any(|&(result, _)| result == index) {
+                    continue;
+                }
+                let placement = self.placement(id.index());
+                let class = self.layouts.class(decisions, value, placement);
+                let span = self.lifetimes.made(decisions, value);
+                let producer = id.index();
+                self.made.push(Made { value, producer, index, class, placement, span });
+            }
+        }
+    }
+
+    fn find_demands(&mut self) {
+        let decisions = self.decisions;
+        let graph = decisions.graph();
+        let mut readers: Vec<BTreeMap<PlacementId, BTreeMap<usize, Vec<usize>>>> =
+            vec![BTreeMap::new(); graph.values.len()];
+        for (id, node) in graph.iter() {
+            let placement = self.placement(id.index());
+            for (position, operand) in node.operands.iter().enumerate() {
+                let of_value = readers[operand.index()].entry(placement).or_default();
+                of_value.entry(id.index()).or_default().push(position);
+            }
+        }
+        for output in &graph.outputs {
+            let placement = self.placement(graph.value(output.value).producer.index());
+            readers[output.value.index()].entry(placement).or_default();
+        }
+        for (index, placements) in readers.into_iter().enumerate() {
+            for (placement, nodes) in placements {
+                self.demand(ValueId::new(index), placement, nodes.into_iter().collect());
+            }
+        }
+    }
+
+    fn demand(
+        &mut self,
+        value: ValueId,
+        placement: PlacementId,
+        readers: Vec<(usize, Vec<usize>)>,
+    ) {
+        let decisions = self.decisions;
+        let graph = decisions.graph();
+        let producer: NodeId = graph.value(value).producer;
+        let home = self.placement(producer.index());
+        let is_output = graph.outputs.iter().any(|output| output.value == value);
+        let per_step = decisions.rates.values[value.index()] == ValueRate::Step;
+        let moved =
+            |&(node, _): &(usize, Vec<usize>)| !matches!(graph.nodes[node].op, Op::ToGlobal(_));
+        let nodes: Vec<usize> = readers.iter().map(|reader| reader.0).collect();
+        self.demands.push(Demand {
+            value,
+            producer: producer.index(),
+            index: graph.value(value).index,
+            from: self.layouts.class(decisions, value, home),
+            to: self.layouts.class(decisions, value, placement),
+            placement,
+            fetched: is_output && placement == home,
+            times: if per_step { 1.0 } else { decisions.rates.microbatches as f64 },
+            span: self.lifetimes.copy(decisions, value, &nodes),
+            counts: readers.is_empty() || readers.iter().any(moved),
+            readers,
+        });
+    }
+
+    fn find_write_backs(&mut self) {
+        let decisions = self.decisions;
+        let graph = decisions.graph();
+        for (id, node) in graph.iter() {
+            for &(result, operand) in node.op.operation().updates() {
+                let placement = self.placement(id.index());
+                let variable = graph.value(node.operands[operand]).producer.index();
+                let home = self.placement(variable);
+                let value = node.results[result];
+                self.write_backs.push(WriteBack {
+                    update: id.index(),
+                    result,
+                    from: self.layouts.class(decisions, value, placement),
+                    variable,
+                    to: self.layouts.class(decisions, value, home),
+                    placement,
+                    span: self.lifetimes.moment(id.index()),
+                });
+            }
+        }
+    }
+
+    /// The layout in which a candidate of the producer makes a demanded tensor.
+    pub fn source(&self, demand: &Demand, candidate: usize) -> SbpId {
+        self.candidates[demand.producer][candidate].results[demand.index]
+    }
+
+    /// The layouts in which a candidate of a reader takes it, each once.
+    pub fn targets(&self, reader: &(usize, Vec<usize>), candidate: usize) -> Vec<SbpId> {
+        let candidate = &self.candidates[reader.0][candidate];
+        let mut targets: Vec<SbpId> =
+            reader.1.iter().map(|&position| candidate.operands[position]).collect();
+        targets.sort_unstable();
+        targets.dedup();
+        targets
+    }
+
+    /// The layout in which the user takes what is made as `source`; `None` where it is taken as it is.
+    pub fn fetch_target(&mut self, demand: &Demand, source: SbpId) -> Option<SbpId> {
+        if !demand.fetched {
+            return None;
+        }
+        let target = fetched(self.layouts.sbp(source));
+        Some(self.layouts.intern(&target)).filter(|&target| target != source)
+    }
+
+    /// What boxing a demanded tensor costs, each time.
+    pub fn price(&mut self, demand: &Demand, source: SbpId, target: SbpId) -> Price {
+        self.layouts.price((demand.from, source), (demand.to, target))
+    }
+
+    /// The signature of each node under an assignment of candidates.
+    pub fn assigned(&self, assignment: &[usize]) -> Vec<&Candidate> {
+        self.candidates.iter().zip(assignment).map(|(all, &chosen)| &all[chosen]).collect()
+    }
+}

@@ -1,0 +1,135 @@
+//! Fixed plans to compare with: data parallelism and the stages of ZeRO (Rajbhandari et al., arXiv 1910.02054).
+//!
+//! Inputs are split along the batch over all mesh axes, and what is computed from them follows: node by node the
+//! signature whose operands take the least communication. What differs is how variables are kept and updated:
+//!
+//! | strategy | parameters | states | gradients |
+//! |---|---|---|---|
+//! | data | whole | whole | all-reduced once a step |
+//! | zero1 | whole | S(0) | summed whole over microbatches, reduce-scattered once a step |
+//! | zero2 | whole | S(0) | S(0): those of each microbatch are reduce-scattered |
+//! | zero3 | S(0), gathered for use | S(0) | S(0) |
+
+use graphc_ir::graph::Node;
+use graphc_ir::op::Op;
+use graphc_ir::plan::{Strategy, TensorKind};
+use graphc_ir::sbp::Sbp;
+
+use super::candidates::Candidate;
+use super::layouts::SbpId;
+use super::problem::Problem;
+
+/// The strategy's signature for each node, as an index into its candidates.
+pub fn assign(problem: &mut Problem<'_>, strategy: Strategy) -> Vec<usize> {
+    let decisions = problem.decisions;
+    let graph = decisions.graph();
+    let gradients: Vec<bool> = {
+        let mut is = vec![false; graph.values.len()];
+        for (_, gradient) in &decisions.training.gradients {
+            is[gradient.index()] = true;
+        }
+        is
+    };
+    let mut assignment = Vec::new();
+    for (id, node) in graph.iter() {
+        let wished = wished(strategy, node, decisions.training.kinds[node.results[0].index()]);
+        let scattered = matches!(strategy, Strategy::Zero2 | Strategy::Zero3)
+            && gradients[node.results[0].index()]
+            && matches!(node.op, Op::Accumulate(_));
+        let chosen = match wished {
+            Some(sbp) => wish(problem, id.index(), sbp),
+            None if scattered => wish(problem, id.index(), Sbp::Split(0)),
+            None => follow(problem, id.index(), node, &assignment),
+        };
+        assignment.push(chosen);
+    }
+    assignment
+}
+
+/// The layout over every axis that the strategy gives to the first result of a node; `None` where it follows from
+/// the operands.
+fn wished(strategy: Strategy, node: &Node, kind: TensorKind) -> Option<Sbp> {
+    let shards_states = strategy != Strategy::Data;
+    match &node.op {
+        Op::Input(_) => Some(Sbp::Split(0)),
+        Op::Variable(_) if kind == TensorKind::State && shards_states => Some(Sbp::Split(0)),
+        Op::Variable(_) if kind == TensorKind::Parameter && strategy == Strategy::Zero3 => {
+            Some(Sbp::Split(0))
+        }
+        Op::Variable(_) => Some(Sbp::Broadcast),
+        op if !op.operation().updates().is_empty() => {
+            Some(if shards_states { Sbp::Split(0) } else { Sbp::Broadcast })
+        }
+        _ => None,
+    }
+}
+
+/// The candidate whose first result has this layout over the most axes; of those the one with most axes whole.
+fn wish(problem: &Problem<'_>, node: usize, wished: Sbp) -> usize {
+    let score = |candidate: &Candidate| {
+        let sbp = problem.layouts.sbp(candidate.results[0]);
+        let count = |of: Sbp| sbp.0.iter().filter(|&&sbp| sbp == of).count();
+        (count(wished), count(Sbp::Broadcast))
+    };
+    let candidates = &problem.candidates[node];
+    (0..candidates.len())
+        .max_by_key(|&label| (score(&candidates[label]), std::cmp::Reverse(label)))
+        .unwrap_or(0)
+}
+
+/// The candidate whose operands take the least communication, then the least local boxing, then the least computing.
+/// A parameter counts as whole: where it is kept in shards it is gathered.
+fn follow(problem: &mut Problem<'_>, id: usize, node: &Node, assignment: &[usize]) -> usize {
+    if node.operands.is_empty() {
+        return wish(problem, id, Sbp::Broadcast);
+    }
+    let mut best: Option<([f64; 3], usize)> = None;
+    for label in 0..problem.candidates[id].len() {
+        let candidate = problem.candidates[id][label].clone();
+        let (mut moved, mut local) = (0.0, 0.0);
+        for (position, &target) in candidate.operands.iter().enumerate() {
+            let (seconds, communicates) = operand(problem, id, node, position, target, assignment);
+            *if communicates { &mut moved } else { &mut local } += seconds;
+        }
+        let score = [moved, local, candidate.seconds];
+        let better = best.is_none_or(|(known, _)| {
+            let order = score.iter().zip(&known).map(|(a, b)| a.total_cmp(b));
+            order.fold(std::cmp::Ordering::Equal, std::cmp::Ordering::then).is_lt()
+        });
+        if better {
+            best = Some((score, label));
+        }
+    }
+    best.map_or(0, |(_, label)| label)
+}
+
+/// Seconds of boxing an operand to `target`, and whether ranks communicate for it.
+fn operand(
+    problem: &mut Problem<'_>,
+    id: usize,
+    node: &Node,
+    position: usize,
+    target: SbpId,
+    assignment: &[usize],
+) -> (f64, bool) {
+    let decisions = problem.decisions;
+    let value = node.operands[position];
+    let producer = decisions.graph().value(value).producer.index();
+    let index = decisions.graph().value(value).index;
+    let mut source = problem.candidates[producer][assignment[producer]].results[index];
+    let placement = &decisions.staging.placement;
+    if matches!(decisions.graph().nodes[producer].op, Op::Variable(_)) {
+        let whole = graphc_ir::sbp::NdSbp::broadcast(placement[producer].hierarchy.len());
+        source = problem.layouts.intern(&whole);
+    }
+    let from = problem.layouts.placement(&placement[producer]);
+    let to = problem.layouts.placement(&placement[id]);
+    let classes = [from, to].map(|place| problem.layouts.class(decisions, value, place));
+    let seconds = problem.layouts.price((classes[0], source), (classes[1], target)).seconds;
+    let whole = |sbp: &Sbp| *sbp == Sbp::Broadcast;
+    let local = from == to && {
+        let (source, target) = (problem.layouts.sbp(source), problem.layouts.sbp(target));
+        source.0.iter().zip(&target.0).all(|(source, target)| source == target || whole(source))
+    };
+    (seconds, !local)
+}
