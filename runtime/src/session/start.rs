@@ -69,7 +69,7 @@ fn patience(plan: &Plan, cores: usize, options: &SessionOptions) -> Patience {
         program.map_or(1, |program| program.streams.len())
     };
     let workers: usize = (0..plan.world_size).map(streams).sum();
-    let spin = if workers <= cores { Duration::from_micros(20) } else { Duration::from_micros(1) };
+    let spin = if workers <= cores { Duration::from_micros(3) } else { Duration::from_micros(1) };
     Patience { timeout: options.timeout, spin }
 }
 
