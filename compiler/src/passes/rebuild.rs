@@ -131,4 +131,3 @@ pub(super) fn live_nodes(training: &TrainingGraph) -> Vec<bool> {
     }
     live
 }
-

@@ -1,8 +1,10 @@
 //! The passes from a user's graph to a training graph, held against finite differences, a reference trainer and
 //! evaluation microbatch by microbatch.
 
+mod filetests;
 mod gradients;
 mod microbatches;
 mod models;
+mod references;
 mod simplification;
 mod training;

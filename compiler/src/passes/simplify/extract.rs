@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 
 use egg::Id;
+use graphc_ir::op::Op;
 use graphc_ir::types::TensorType;
 
 use super::egraph::{Region, Term};
@@ -54,13 +55,16 @@ impl<'a> Alternative<'a> {
     }
 }
 
-/// The cost of one op: FLOPs, bytes read and written, and something for being there at all. Leaves cost nothing.
+/// The cost of one op: FLOPs, bytes read and written, and something for being there at all. Leaves cost nothing. A
+/// transpose that moves the last dim reads or writes single elements, not rows, which takes twice as long.
 fn cost(region: &Region, class: Id, term: &Term) -> u64 {
     let Some(op) = region.op(term) else { return 0 };
     let types: Vec<&TensorType> = term.children.iter().map(|&child| region.ty(child)).collect();
     let operation = op.operation();
     let points = operation.rule(&types).map_or(0.0, |rule| rule.points());
     let bytes: usize = types.iter().map(|ty| ty.bytes()).sum::<usize>() + region.ty(class).bytes();
+    let rows = !matches!(op, Op::Transpose(op) if op.permutation.last() != Some(&(types[0].shape.len() - 1)));
+    let bytes = if rows { bytes } else { 2 * bytes };
     let flops = points * operation.flops_per_point();
     (flops + bytes as f64 * FLOPS_PER_BYTE + OVERHEAD) as u64
 }

@@ -131,6 +131,24 @@ pub(super) fn identity_expand(
     }
 }
 
+/// An expansion of what a reshape gave dims of extent 1 in front -> of what is reshaped, whose missing dims are 1
+pub(super) fn expand_of_leading_ones(
+    region: &Region,
+    op: &Op,
+    operands: &[Id],
+    _ty: &TensorType,
+) -> Vec<Built> {
+    let Op::Expand(_) = op else { return Vec::new() };
+    let before = |(inner, operands): (&Op, &[Id])| {
+        let Op::Reshape(Reshape { shape }) = inner else { return None };
+        let from = &region.ty(operands[0]).shape;
+        let ones = shape.len().checked_sub(from.len())?;
+        let same = shape[..ones].iter().all(|&extent| extent == 1) && shape[ones..] == **from;
+        same.then(|| moved(op.clone(), operands[0]))
+    };
+    region.ops(operands[0]).filter_map(before).collect()
+}
+
 fn before_expand(region: &Region, class: Id) -> Vec<Id> {
     let before = |(op, operands): (&Op, &[Id])| matches!(op, Op::Expand(_)).then(|| operands[0]);
     region.ops(class).filter_map(before).collect()
@@ -276,7 +294,7 @@ pub(super) fn concat_of_concat(
             if matches!(op, Op::Concat(inner) if inner.axis == outer.axis) {
                 let all = [&operands[..index], parts, &operands[index + 1..]].concat();
                 let all = all.into_iter().map(Built::Class).collect();
-                built.push(Built::Node(Op::Concat(outer.clone()), all));
+                built.push(Built::Node(Op::Concat(*outer), all));
             }
         }
     }

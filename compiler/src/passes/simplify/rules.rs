@@ -32,6 +32,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule { name: "identity reshape", apply: identity_reshape },
     Rule { name: "expand of expand", apply: expand_of_expand },
     Rule { name: "identity expand", apply: identity_expand },
+    Rule { name: "expand of leading ones", apply: expand_of_leading_ones },
     Rule { name: "expand where it broadcasts", apply: expand_where_it_broadcasts },
     Rule { name: "reduction of nothing", apply: reduction_of_nothing },
     Rule { name: "reshape of reduction", apply: reshape_of_reduction },
@@ -47,7 +48,9 @@ pub(super) const RULES: &[Rule] = &[
     Rule { name: "scale of scale", apply: scale_of_scale },
     Rule { name: "negation of negation", apply: negation_of_negation },
     Rule { name: "sum with negation", apply: sum_with_negation },
+    Rule { name: "sum with itself", apply: sum_with_itself },
     Rule { name: "product with reciprocal", apply: product_with_reciprocal },
+    Rule { name: "dropout of nothing", apply: dropout_of_nothing },
     Rule { name: "function of one number", apply: function_of_one_number },
     Rule { name: "function of two numbers", apply: function_of_two_numbers },
     Rule { name: "movement of a number", apply: movement_of_a_number },
@@ -186,6 +189,26 @@ fn sum_with_negation(region: &Region, op: &Op, operands: &[Id], _ty: &TensorType
         BinaryFunction::Sub => {
             negated(b).into_iter().map(|b| binary(BinaryFunction::Add, a, b)).collect()
         }
+        _ => Vec::new(),
+    }
+}
+
+/// a + a -> a * 2
+fn sum_with_itself(_region: &Region, op: &Op, operands: &[Id], ty: &TensorType) -> Vec<Built> {
+    match op {
+        Op::Binary(Binary { function: BinaryFunction::Add })
+            if operands[0] == operands[1] && ty.dtype.is_float() =>
+        {
+            vec![unary(UnaryFunction::Scale(Scalar(2.0)), operands[0])]
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// A dropout in inference, or of probability 0 -> the operand
+fn dropout_of_nothing(_region: &Region, op: &Op, operands: &[Id], _ty: &TensorType) -> Vec<Built> {
+    match op {
+        Op::Dropout(dropout) if !dropout.drops() => vec![Built::Class(operands[0])],
         _ => Vec::new(),
     }
 }

@@ -75,7 +75,7 @@ fn check_divides(
     slices.filter(|slices| !slices.is_empty()).ok_or_else(|| CompileError::StagesDivide {
         mesh: options.mesh.clone(),
         stages,
-        fitting: (1..=options.mesh[0]).filter(|n| options.mesh[0] % n == 0).collect(),
+        fitting: (1..=options.mesh[0]).filter(|&n| options.mesh[0].is_multiple_of(n)).collect(),
     })
 }
 
@@ -139,7 +139,7 @@ fn stages(graph: &Graph, options: &CompileOptions) -> Result<Vec<usize>, Compile
     };
     let greater = |a: &mut usize, b: &usize| *a = (*a).max(*b);
     let lesser = |a: &mut usize, b: &usize| *a = (*a).min(*b);
-    let stages = inherit(graph, given, greater, lesser);
+    let stages = inherit(graph, given, |_, _| true, greater, lesser);
     Ok(stages.into_iter().map(|stage| stage.unwrap_or(0)).collect())
 }
 
@@ -149,21 +149,25 @@ fn placements(graph: &Graph, stages: &[usize]) -> Vec<Option<Placement>> {
         let of_stage = || graph.stages.get(stage).and_then(Option::as_ref);
         own_placement(node).or_else(of_stage).cloned()
     });
-    inherit(graph, given.collect(), |_, _| {}, |_, _| {})
+    // A stage without a placement has its own slice of the mesh, whatever those before it were given.
+    let together = |a: usize, b: usize| stages[a] == stages[b];
+    inherit(graph, given.collect(), together, |_, _| {}, |_, _| {})
 }
 
 /// What was given to each node; a node that was given nothing has what its operands have, joined, and where they
-/// have nothing what its readers have.
+/// have nothing what its readers have. `along` says between which nodes something is inherited.
 fn inherit<T: Clone>(
     graph: &Graph,
     mut given: Vec<Option<T>>,
+    along: impl Fn(usize, usize) -> bool,
     join: impl Fn(&mut T, &T),
     join_readers: impl Fn(&mut T, &T),
 ) -> Vec<Option<T>> {
     let explicit: Vec<bool> = given.iter().map(Option::is_some).collect();
     for (id, node) in graph.iter().filter(|(id, _)| !explicit[id.index()]) {
-        let producers = node.operands.iter().map(|&operand| graph.value(operand).producer);
-        let known = producers.filter_map(|producer| given[producer.index()].clone());
+        let producers = node.operands.iter().map(|&operand| graph.value(operand).producer.index());
+        let producers = producers.filter(|&producer| along(id.index(), producer));
+        let known = producers.filter_map(|producer| given[producer].clone());
         given[id.index()] = known.reduce(|mut a, b| {
             join(&mut a, &b);
             a
@@ -175,7 +179,7 @@ fn inherit<T: Clone>(
         let Some(own) = given[id.index()].clone() else { continue };
         for &operand in node.operands.iter().rev() {
             let producer = graph.value(operand).producer.index();
-            if settled[producer] {
+            if settled[producer] || !along(id.index(), producer) {
                 continue;
             }
             let mut joined = own.clone();

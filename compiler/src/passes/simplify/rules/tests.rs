@@ -9,7 +9,7 @@ use graphc_ir::evaluate::evaluate;
 use graphc_ir::graph::{Graph, Source};
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::EvalContext;
-use graphc_ir::ops::{Cast, Reduce, ReduceFunction};
+use graphc_ir::ops::{Dropout, Reduce, ReduceFunction};
 use graphc_ir::types::DType;
 
 use super::*;
@@ -50,6 +50,10 @@ const EXAMPLES: &[(&str, Examples)] = &[
     ("identity reshape", |g| vec![x(g, "a", &[2, 6]).reshape(&[2, 6])]),
     ("expand of expand", |g| vec![x(g, "a", &[2, 1]).expand(&[2, 3]).expand(&[4, 2, 3])]),
     ("identity expand", |g| vec![x(g, "a", &[2, 3]).expand(&[2, 3])]),
+    ("expand of leading ones", |g| {
+        let (a, b) = (x(g, "a", &[]), x(g, "b", &[3]));
+        vec![a.reshape(&[1, 1]).expand(&[2, 3]), b.reshape(&[1, 3]).expand(&[2, 3])]
+    }),
     ("expand where it broadcasts", |g| {
         let (a, b) = (x(g, "a", &[2, 1]), x(g, "b", &[4, 2, 3]));
         let condition = b.greater(&c(g, &[], 0.0));
@@ -125,9 +129,18 @@ const EXAMPLES: &[(&str, Examples)] = &[
         let (a, b) = (x(g, "a", &[2, 3]), x(g, "b", &[3]));
         vec![a.add(&b.neg()), b.neg().add(&a), a.sub(&b.neg())]
     }),
+    ("sum with itself", |g| {
+        let a = x(g, "a", &[2, 3]);
+        vec![a.add(&a)]
+    }),
     ("product with reciprocal", |g| {
         let (a, b) = (x(g, "a", &[2, 3]), x(g, "b", &[3]));
         vec![a.mul(&b.reciprocal()), b.reciprocal().mul(&a)]
+    }),
+    ("dropout of nothing", |g| {
+        let a = x(g, "a", &[2, 3]);
+        let dropout = Dropout { probability: Scalar(0.5), key: 1, training: false };
+        vec![a.dropout(0.0), g.apply(Op::Dropout(dropout), &[&a])]
     }),
     ("function of one number", |g| vec![c(g, &[2], 0.5).exp(), c(g, &[], 4.0).sqrt()]),
     ("function of two numbers", |g| vec![c(g, &[2, 1], 0.5).sub(&c(g, &[3], 2.0))]),

@@ -1,0 +1,145 @@
+//! The training graphs of the models in tests/refs, evaluated step by step by the oracle, reach PyTorch's losses.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use graphc_compiler::import::{ImportOptions, load_model};
+use graphc_compiler::pipeline::prepare;
+use graphc_ir::array::Array;
+use graphc_ir::evaluate::evaluate;
+use graphc_ir::op::{EvalContext, Op};
+use graphc_ir::plan::{AdamOptions, CompileOptions, Loss, Optimizer};
+use serde_json::Value;
+
+use super::models::Feeds;
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/refs").join(name)
+}
+
+/// All rows of the data file.
+fn data(name: &str) -> Feeds {
+    let bytes = std::fs::read(folder(name).join("data.safetensors")).expect("is there");
+    let length = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")) as usize;
+    let header: Value = serde_json::from_slice(&bytes[8..8 + length]).expect("JSON");
+    let number = |value: &Value| value.as_u64().expect("a number") as usize;
+    let tensor = |entry: &Value| {
+        let shape: Vec<usize> =
+            entry["shape"].as_array().expect("a list").iter().map(number).collect();
+        let bytes = &bytes[8 + length + number(&entry["data_offsets"][0])..];
+        let count = shape.iter().product();
+        let data = match entry["dtype"].as_str() {
+            Some("F32") => {
+                let read = |b: &[u8; 4]| f64::from(f32::from_le_bytes(*b));
+                bytes.as_chunks().0.iter().take(count).map(read).collect()
+            }
+            _ => {
+                let read = |b: &[u8; 8]| i64::from_le_bytes(*b) as f64;
+                bytes.as_chunks().0.iter().take(count).map(read).collect()
+            }
+        };
+        Array::new(shape, data)
+    };
+    let header = header.as_object().expect("an object");
+    header.iter().map(|(name, entry)| (name.clone(), tensor(entry))).collect()
+}
+
+/// Rows `[step * batch, (step + 1) * batch)`, wrapping.
+fn rows(whole: &Array, step: usize, batch: usize) -> Array {
+    let (count, size) = (whole.shape[0], whole.data.len() / whole.shape[0]);
+    let row = |i: usize| (step * batch + i) % count;
+    let data = (0..batch).flat_map(|i| whole.data[row(i) * size..][..size].iter().copied());
+    let shape = [&[batch], &whole.shape[1..]].concat();
+    Array::new(shape, data.collect())
+}
+
+/// The options that the arguments of a reference ask for.
+fn options(arguments: &BTreeMap<String, String>) -> CompileOptions {
+    let text = |name: &str| arguments.get(name).map(String::as_str);
+    let number = |name: &str, default: f64| {
+        text(name).map_or(default, |value| value.parse().expect("a number"))
+    };
+    let (lr, decay) = (number("--lr", 0.001), |default| number("--weight-decay", default));
+    let optimizer = match text("--optimizer") {
+        Some("adamw") => Optimizer::AdamW(AdamOptions {
+            lr,
+            beta1: 0.9,
+            beta2: 0.999,
+            eps: 1e-8,
+            weight_decay: decay(0.01),
+        }),
+        _ => Optimizer::Sgd {
+            lr,
+            momentum: number("--momentum", 0.0),
+            nesterov: false,
+            weight_decay: decay(0.0),
+        },
+    };
+    let loss = if text("--loss") == Some("mse") { Loss::Mse } else { Loss::CrossEntropy };
+    CompileOptions { loss: Some(loss), optimizer: Some(optimizer), ..CompileOptions::default() }
+}
+
+fn check(name: &str, adjust: impl Fn(CompileOptions) -> CompileOptions) {
+    let reference = std::fs::read_to_string(folder(name).join("ref.json")).expect("is there");
+    let reference: Value = serde_json::from_str(&reference).expect("JSON");
+    let words: Vec<String> = serde_json::from_value(reference["args"].clone()).expect("words");
+    let arguments: BTreeMap<String, String> =
+        words.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect();
+    let data = data(name);
+    let all = data.values().next().expect("a tensor").shape[0];
+    let batch = arguments.get("--batch").map_or(all, |batch| batch.parse().expect("a number"));
+    let dims = BTreeMap::from([("batch".to_string(), batch)]);
+    let imported = load_model(&folder(name).join("model.onnx"), &dims, ImportOptions::default());
+    let imported = imported.expect("imports");
+
+    let decisions = prepare(imported.graph, &adjust(options(&arguments))).expect("fits");
+    let graph = decisions.graph();
+    let loss = decisions.training.loss.expect("it trains");
+    let mut fed = Feeds::new();
+    for (name, tensor) in &imported.weights.tensors {
+        let elements = tensor.elements(name).expect("they are in the file");
+        fed.insert(name.clone(), Array::new(tensor.shape.clone(), elements));
+    }
+    let losses: Vec<f64> = serde_json::from_value(reference["losses"].clone()).expect("losses");
+    for (step, expected) in losses.into_iter().enumerate() {
+        for (name, whole) in &data {
+            fed.insert(name.clone(), rows(whole, step, batch));
+        }
+        let cx = EvalContext { seed: 0, step: step as u64 };
+        let values = evaluate(graph, &fed, &cx).unwrap_or_else(|error| panic!("{error}"));
+        let found = values[loss.index()].data[0];
+        let near = (found - expected).abs() <= 1e-5 * expected.abs();
+        assert!(near, "{name}, step {step}: {found} is not {expected}");
+        for node in &graph.nodes {
+            for &(result, operand) in node.op.operation().updates() {
+                let Op::Variable(variable) = &graph.producer(node.operands[operand]).op else {
+                    panic!("an update of no variable");
+                };
+                fed.insert(variable.name.clone(), values[node.results[result].index()].clone());
+            }
+        }
+    }
+}
+
+/// Two stages of two ranks, two microbatches: classes free to be split, gradients accumulated.
+fn cut(options: CompileOptions) -> CompileOptions {
+    CompileOptions { mesh: vec![2, 2], stages: 2, microbatches: 2, ..options }
+}
+
+#[test]
+fn the_mlp_reaches_pytorchs_losses() {
+    check("mlp", |options| options);
+    check("mlp", cut);
+}
+
+#[test]
+fn the_mlp_of_squared_errors_reaches_pytorchs_losses() {
+    check("mlp_mse", |options| options);
+    check("mlp_mse", cut);
+}
+
+#[test]
+fn the_gpt_reaches_pytorchs_losses() {
+    check("gpt", |options| options);
+    check("gpt", cut);
+}
