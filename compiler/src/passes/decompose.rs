@@ -8,7 +8,7 @@ use graphc_ir::graph::{Graph, Node, Output};
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::{Op, OpError};
 use graphc_ir::plan::{CompileOptions, Strategy, TensorKind};
-use graphc_ir::sbp::{NdSbp, Sbp};
+use graphc_ir::sbp::Sbp;
 
 use super::pins::pin_of;
 use crate::decisions::TrainingGraph;
@@ -32,7 +32,7 @@ pub fn decompose_where_split(
 }
 
 /// Whether a node is to be taken apart: on more than one rank, where a pin asks to split the dim that the op keeps
-/// whole, and cross entropy also where the planner is free to split its classes.
+/// whole, and cross entropy also where the planner is free to split its classes and that may pay.
 pub fn wanted(graph: &Graph, node: &Node, options: &CompileOptions) -> bool {
     let ranks = match &node.placement {
         Some(placement) => placement.size(),
@@ -41,12 +41,30 @@ pub fn wanted(graph: &Graph, node: &Node, options: &CompileOptions) -> bool {
     if ranks <= 1 || !decomposes(&node.op) {
         return false;
     }
-    let free = matches!(node.op, Op::CrossEntropy(_)) && options.strategy == Strategy::Auto;
     let axis = whole_dim(graph, node);
-    let splits = |pin: NdSbp| pin.0.contains(&Sbp::Split(axis));
-    let values = node.operands.iter().chain(&node.results);
-    let ranked = values.filter(|value| graph.value(**value).ty.shape.len() > axis);
-    free || ranked.filter_map(|&value| pin_of(graph, value, options)).any(splits)
+    let splits = |value: &ValueId| {
+        let pin = pin_of(graph, *value, options);
+        graph.value(*value).ty.shape.len() > axis
+            && pin.is_some_and(|pin| pin.0.contains(&Sbp::Split(axis)))
+    };
+    node.operands.iter().chain(&node.results).any(splits) || classes_may_pay(graph, node, options)
+}
+
+/// Whether the planner may want to split the classes of a cross entropy. Data parallelism communicates the gradient of
+/// the matrix that makes the scores, classes by width; split classes communicate the gradient of what that matrix is
+/// applied to, samples by width. So it takes more classes than samples, or a matrix that is split anyway.
+fn classes_may_pay(graph: &Graph, node: &Node, options: &CompileOptions) -> bool {
+    if !matches!(node.op, Op::CrossEntropy(_)) {
+        return false;
+    }
+    let (scores, labels) = (node.operands[0], node.operands[1]);
+    let classes = graph.value(scores).ty.shape.last().copied().unwrap_or(0);
+    let many = classes > graph.value(labels).ty.elements();
+    let split = |&value: &ValueId| {
+        let pin = pin_of(graph, value, options);
+        pin.is_some_and(|pin| pin.0.iter().any(|sbp| matches!(sbp, Sbp::Split(_))))
+    };
+    options.strategy == Strategy::Auto && many || graph.producer(scores).operands.iter().any(split)
 }
 
 /// The dim that an op keeps whole, of its first operand.

@@ -4,7 +4,7 @@ use graphc_compiler::pipeline::{prepare, prepare_until};
 use graphc_ir::evaluate::evaluate;
 use graphc_ir::graph::Graph;
 use graphc_ir::op::EvalContext;
-use graphc_ir::plan::{CompileOptions, Loss};
+use graphc_ir::plan::{CompileOptions, Loss, Pin, Strategy};
 
 use super::models::{Feeds, attention, feeds, mlp, tied, training};
 
@@ -59,12 +59,29 @@ fn of_tied_embeddings() {
 
 #[test]
 fn of_ops_in_parts() {
-    check(mlp(), &on(&[2], training(Some(Loss::CrossEntropy))));
+    let pinned = |pattern: &str, sbp: &str, loss| {
+        let pins = vec![Pin { pattern: pattern.into(), sbp: sbp.parse().expect("an SBP") }];
+        CompileOptions { pins, ..on(&[2], training(Some(loss))) }
+    };
+    check(mlp(), &pinned("y", "S(1)", Loss::CrossEntropy));
+    check(attention(), &pinned("p", "S(3)", Loss::Mse));
     check(tied(), &on(&[4], training(Some(Loss::CrossEntropy))));
-    let pins =
-        vec![graphc_ir::plan::Pin { pattern: "*".into(), sbp: "S(3)".parse().expect("an SBP") }];
-    let options = CompileOptions { pins, ..on(&[2], training(Some(Loss::Mse))) };
-    check(attention(), &options);
+}
+
+#[test]
+fn cross_entropy_is_in_parts_where_classes_may_be_split() {
+    let fused = |graph: Graph, options: CompileOptions| {
+        let after = prepare_until(graph, &options, "decompose").expect("fits");
+        after.nodes.iter().any(|node| node.op.name() == "cross_entropy")
+    };
+    let options = training(Some(Loss::CrossEntropy));
+    assert!(fused(tied(), options.clone()), "one rank");
+    assert!(!fused(tied(), on(&[2], options.clone())), "more classes than samples");
+    assert!(fused(mlp(), on(&[2], options.clone())), "fewer");
+    let data = CompileOptions { strategy: Strategy::Data, ..on(&[2], options.clone()) };
+    assert!(fused(tied(), data), "the strategy splits no classes");
+    let pins = vec![Pin { pattern: "b2".into(), sbp: "S(0)".parse().expect("an SBP") }];
+    assert!(!fused(mlp(), CompileOptions { pins, ..on(&[2], options) }), "scores are split");
 }
 
 #[test]

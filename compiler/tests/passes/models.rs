@@ -23,11 +23,11 @@ pub fn mlp() -> Graph {
     let x = g.input("x", DType::F32, [4, 5]);
     let hidden = x.matmul(&weight(&g, "w1", &[5, 6])).add(&weight(&g, "b1", &[6])).gelu();
     let out = hidden.matmul_transposed(&weight(&g, "w2", &[3, 6]), false, true);
-    g.output("y", &out.add(&weight(&g, "b2", &[3])));
+    g.output("y", &out.add(&weight(&g, "b2", &[3])).named("y"));
     g.finish().expect("fits")
 }
 
-/// Causal attention of two heads with a residual, normalized; `y [2, 4, 6]`.
+/// Causal attention of two heads, with weights `p`, and a residual, normalized; `y [2, 4, 6]`.
 pub fn attention() -> Graph {
     let g = GraphBuilder::new("attention");
     let x = g.input("x", DType::F32, [2, 4, 6]);
@@ -37,7 +37,8 @@ pub fn attention() -> Graph {
     let scores = part(0).matmul(&part(1).transpose(&[0, 1, 3, 2])).scale(3f64.powf(-0.5));
     let past = g.full(DType::F32, [4, 4], 1.0).tril(0).greater(&g.full(DType::F32, [], 0.5));
     let masked = past.select(&scores, &g.full(DType::F32, [], -1e9));
-    let mixed = masked.softmax(3).matmul(&part(2)).transpose(&[0, 2, 1, 3]).reshape(&[2, 4, 6]);
+    let mixed =
+        masked.softmax(3).named("p").matmul(&part(2)).transpose(&[0, 2, 1, 3]).reshape(&[2, 4, 6]);
     g.output("y", &mixed.matmul(&weight(&g, "proj", &[6, 6])).add(&x));
     g.finish().expect("fits")
 }
