@@ -12,7 +12,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let x = g.input("x", DType::F32, [4, 2]).pin("S(0)".parse()?);
     let y = g.input("y", DType::F32, [4, 1]).pin("S(0)".parse()?);
     let w = g.variable("w", DType::F32, [2, 1], Init::Fill(0.0.into())).pin("B".parse()?);
-    let error = x.matmul(&w) - y;
+    // Pinned so that samples stay where they are: left alone, the planner would gather data this small.
+    let error = (x.matmul(&w) - y).pin("S(0)".parse()?);
     // The sum over both ranks' samples, averaged over the ranks: gradients come out averaged.
     g.output("loss", &(&error * &error).sum(&[0, 1], false).scale(0.5));
 

@@ -87,7 +87,7 @@ fn mixed(annotated: bool) -> Result<Graph> {
         let module = TwoStages::new(&g)?;
         let x = module.first.here(&g, || g.input("x", DType::F32, [4, 5])).pin("S(0)".parse()?);
         let hidden = module.first.forward(&x);
-        (hidden.clone(), module.second.forward(&hidden))
+        (hidden.clone(), module.second.forward(&hidden).pin("S(1)".parse()?))
     } else {
         let first = nn::Linear::without_bias(&g, "first", 5, 8);
         let second = nn::Linear::without_bias(&g, "second", 8, 3);

@@ -135,7 +135,7 @@ fn a_pin_that_cannot_be_is_refused() {
     names(&error, &["layers.0.weight", "S(2)"]);
     let error =
         fails(train(&model("mlp"), &data("mlp"), &["--mesh", "2", "--pin", &pin("S(0),B")]));
-    names(&error, &["layers.0.weight", "axis"]);
+    names(&error, &["layers.0.weight", "(S(0), B)", "mesh of [2]"]);
     let error = fails(train(&model("mlp"), &data("mlp"), &["--mesh", "2", "--pin", "no.such=B"]));
     names(&error, &["no.such"]);
 }
@@ -143,7 +143,7 @@ fn a_pin_that_cannot_be_is_refused() {
 #[test]
 fn too_little_memory_says_where_how_much_and_what_weighs_most() {
     let error = fails(train(&model("mlp"), &data("mlp"), &["--mesh", "2", "--memory", "8KiB"]));
-    names(&error, &["memory", "layers.1.weight", "8.0 KiB"]);
+    names(&error, &["rank 0", "memory", "layers.1.weight", "8.00 KiB"]);
     assert!(
         error.matches("KiB").count() + error.matches(" B").count() >= 6,
         "five tensors: {error}"

@@ -89,11 +89,12 @@ pub fn model(
     rows: Option<usize>,
 ) -> Result<(Imported, BTreeMap<String, usize>)> {
     let mut dims: BTreeMap<String, usize> = args.dims.iter().cloned().collect();
-    let symbols = model_symbols(path)?;
+    let place = || format!("in {}", path.display());
+    let symbols = model_symbols(path).with_context(place)?;
     if let (Some(symbol), Some(batch)) = (symbols.batch, args.batch.or(rows)) {
         dims.entry(symbol).or_insert(batch);
     }
-    let imported = load_model(path, &dims, import_options(args))?;
+    let imported = load_model(path, &dims, import_options(args)).with_context(place)?;
     Ok((imported, dims))
 }
 
