@@ -1,8 +1,8 @@
 //! Simplification by equality saturation (egg; Willsey et al., arXiv 2004.03082), common subexpressions, dead code.
 //!
 //! Ops without side effects and with one result are cut into regions of one stage, placement and phase and of bounded
-//! size. Each becomes an e-graph ([`egraph`]), is saturated with the [`rules`] within limits of work, and the cheapest
-//! term of what others read of it is extracted ([`extract`]). What has a name or a pin is a boundary: it is computed
+//! size. Each becomes an e-graph (`egraph`), is saturated with the `rules` within limits of work, and the cheapest
+//! term of what others read of it is extracted (`extract`). What has a name or a pin is a boundary: it is computed
 //! as a value of its own, and its readers do not look behind it.
 
 use std::collections::{BTreeMap, HashMap};
