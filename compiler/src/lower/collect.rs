@@ -318,6 +318,7 @@ impl<'a> Collector<'a> {
             anchor: self.here.anchor,
             segment: 0,
             flops: 0.0,
+            boxing: None,
             seconds: if kernel { local_seconds(self.cluster, bytes) } else { 0.0 },
         }
     }

@@ -63,6 +63,7 @@ impl Collector<'_> {
         let mut task = self.task(name, action, vec![from], vec![to], ranks);
         let local = matches!(task.action, Action::Local { .. });
         task.seconds = if local { step.seconds } else { 0.0 };
+        task.boxing = Some(self.job.boxing.len() - 1);
         self.job.task(task);
         to
     }
@@ -86,6 +87,7 @@ impl Collector<'_> {
         if let Some(maker) = maker {
             (send.anchor, send.phase, send.stage) = (maker.anchor, maker.phase, maker.stage);
         }
+        send.boxing = Some(self.job.boxing.len() - 1);
         self.job.task(send);
         let name = self.name("receive", root);
         let action = Action::Receive { channel };

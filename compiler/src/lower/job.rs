@@ -72,6 +72,8 @@ pub struct Task {
     pub flops: f64,
     /// Seconds on the busiest rank; 0 for communication.
     pub seconds: f64,
+    /// Index into [`Job::boxing`] of a step of boxing; of an exchange, of its send.
+    pub boxing: Option<usize>,
 }
 
 impl Task {

@@ -5,10 +5,11 @@
 
 use std::collections::BTreeMap;
 
+use graphc_ir::op::Op;
 use graphc_ir::plan::{Action, Rate};
 
 use super::LowerError;
-use super::job::{Job, TaskId};
+use super::job::{BufferId, Job, TaskId};
 use super::sort::{edges, order};
 use crate::decisions::Phase;
 
@@ -43,40 +44,96 @@ pub fn assign(job: &mut Job) -> Result<(), LowerError> {
     for (task, segment) in job.tasks.iter_mut().zip(segments) {
         task.segment = segment;
     }
-    split_feeds(job);
+    make_again(job);
     Ok(())
 }
 
-/// Feeds again in every segment what is read in several: cheaper than to keep all microbatches of it.
-fn split_feeds(job: &mut Job) {
-    let readers = job.readers();
-    for index in 0..job.tasks.len() {
-        let task = &job.tasks[index];
-        if !matches!(task.action, Action::Feed { .. }) || task.rate != Rate::Microbatch {
-            continue;
-        }
-        let buffer = task.outputs[0];
-        let mut by_segment: BTreeMap<usize, Vec<TaskId>> = BTreeMap::new();
-        for &reader in &readers[buffer.0] {
-            by_segment.entry(job.tasks[reader.0].segment).or_default().push(reader);
-        }
-        for (&segment, readers) in by_segment.iter().skip(1) {
-            feed_again(job, index, segment, readers);
+/// Makes again in a segment what an earlier one has made for every microbatch, where that is cheap: otherwise all
+/// microbatches of it would be kept. Labels are fed, gathered and compared once for their number and once for the
+/// loss, say.
+struct Again<'a> {
+    job: &'a mut Job,
+    /// What was made again, by what it is a copy of and the segment.
+    made: BTreeMap<(BufferId, usize), BufferId>,
+}
+
+/// Tasks that are made again for one reader, at most.
+const MOST_TASKS: usize = 8;
+
+fn make_again(job: &mut Job) {
+    let mut again = Again { job, made: BTreeMap::new() };
+    for reader in 0..again.job.tasks.len() {
+        let segment = again.job.tasks[reader].segment;
+        for place in 0..again.job.tasks[reader].inputs.len() {
+            let input = again.job.tasks[reader].inputs[place];
+            if again.crosses(input, segment) && again.cost(input, segment) <= MOST_TASKS {
+                again.job.tasks[reader].inputs[place] = again.copy(input, segment);
+            }
         }
     }
 }
 
-fn feed_again(job: &mut Job, feed: usize, segment: usize, readers: &[TaskId]) {
-    let mut task = job.tasks[feed].clone();
-    let before = task.outputs[0];
-    let copy = job.buffer(job.buffers[before.0].clone());
-    (task.segment, task.outputs) = (segment, vec![copy]);
-    for reader in readers {
-        for input in &mut job.tasks[reader.0].inputs {
-            if *input == before {
-                *input = copy;
+impl Again<'_> {
+    /// Whether a buffer is filled for every microbatch of an earlier segment.
+    fn crosses(&self, buffer: BufferId, segment: usize) -> bool {
+        let producer = self.job.buffers[buffer.0].producer;
+        let earlier = producer.is_some_and(|task| self.job.tasks[task.0].segment < segment);
+        earlier && self.job.buffers[buffer.0].rate == Rate::Microbatch
+    }
+
+    /// How many tasks it takes to make a buffer again; too many where one of them is not cheap.
+    fn cost(&self, buffer: BufferId, segment: usize) -> usize {
+        let Some(TaskId(task)) = self.job.buffers[buffer.0].producer else { return 0 };
+        let task = &self.job.tasks[task];
+        if !cheap(&task.action) {
+            return MOST_TASKS + 1;
+        }
+        let inputs = task.inputs.iter().filter(|input| self.crosses(**input, segment));
+        inputs.fold(1, |sum, &input| (sum + self.cost(input, segment)).min(MOST_TASKS + 1))
+    }
+
+    /// The copy of a buffer in a segment.
+    fn copy(&mut self, buffer: BufferId, segment: usize) -> BufferId {
+        if let Some(&known) = self.made.get(&(buffer, segment)) {
+            return known;
+        }
+        let Some(TaskId(original)) = self.job.buffers[buffer.0].producer else { return buffer };
+        let mut task = self.job.tasks[original].clone();
+        task.segment = segment;
+        for input in &mut task.inputs {
+            if self.crosses(*input, segment) {
+                *input = self.copy(*input, segment);
             }
         }
+        for output in &mut task.outputs {
+            let copy = self.job.buffer(self.job.buffers[output.0].clone());
+            self.made.insert((*output, segment), copy);
+            *output = copy;
+        }
+        if let Some(entry) = task.boxing {
+            task.boxing = Some(self.job.boxing.len());
+            self.job.boxing.push(self.job.boxing[entry].clone());
+        }
+        self.job.task(task);
+        self.made[&(buffer, segment)]
     }
-    job.task(task);
+}
+
+/// Feeds, collectives, and ops that go through memory once.
+fn cheap(action: &Action) -> bool {
+    match action {
+        Action::Feed { .. } | Action::Local { .. } | Action::Collective { .. } => true,
+        Action::Compute { op, .. } => matches!(
+            op,
+            Op::Unary(_)
+                | Op::Binary(_)
+                | Op::Where(_)
+                | Op::Cast(_)
+                | Op::Reshape(_)
+                | Op::Expand(_)
+                | Op::Transpose(_)
+                | Op::Slice(_)
+        ),
+        _ => false,
+    }
 }

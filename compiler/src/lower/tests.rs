@@ -324,6 +324,14 @@ fn gradients_travel_in_one_message() {
 }
 
 #[test]
+fn a_thousand_ranks_share_two_programs() {
+    let (plan, simulation) = chain(1, 1024, 2, 2, 2048).compile(zero1);
+    assert_eq!(plan.programs.len(), 2, "of ranks with a sample and of ranks without");
+    assert!(simulation.step_seconds > 0.0);
+    assert!(write_plan(&plan).len() < 2 << 20);
+}
+
+#[test]
 fn updates_in_another_layout_come_home() {
     let (plan, _) = chain(1, 2, 1, 2, 16).compile(zero1);
     assert_eq!(verify_invariants(&plan), Ok(()));

@@ -1,0 +1,179 @@
+//! The whole compiler on small models: every plan holds all invariants, on every mesh, schedule and strategy.
+
+use graphc_compiler::check::{read_plan, verify, verify_invariants, write_plan};
+use graphc_compiler::cluster::preset;
+use graphc_compiler::compile::{CompileError, Compiled, compile};
+use graphc_compiler::lower::collective_counts;
+use graphc_ir::builder::GraphBuilder;
+use graphc_ir::graph::Graph;
+use graphc_ir::nn::{Gpt, GptConfig, Linear, Module};
+use graphc_ir::plan::{
+    AdamOptions, BoxingKind, CompileOptions, Loss, Optimizer, Schedule, Strategy,
+};
+use graphc_ir::types::DType;
+
+const ADAM: AdamOptions =
+    AdamOptions { lr: 1e-3, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0 };
+
+fn gpt() -> Graph {
+    let g = GraphBuilder::new("gpt");
+    let config = GptConfig { layers: 2, width: 32, heads: 4, sequence: 16, vocabulary: 65 };
+    let tokens = g.input("tokens", DType::I64, [8, 16]);
+    g.output("logits", &Gpt::new(&g, &config).forward(&tokens));
+    g.finish().expect("fits")
+}
+
+fn mlp() -> Graph {
+    let g = GraphBuilder::new("mlp");
+    let x = g.input("x", DType::F32, [12, 10]);
+    let h = Linear::new(&g, "first", 10, 16).forward(&x).relu();
+    g.output("y", &Linear::new(&g, "second", 16, 6).forward(&h));
+    g.finish().expect("fits")
+}
+
+fn options(mesh: &[usize], stages: usize, microbatches: usize) -> CompileOptions {
+    CompileOptions {
+        mesh: mesh.to_vec(),
+        stages,
+        microbatches,
+        loss: Some(Loss::CrossEntropy),
+        optimizer: Some(Optimizer::AdamW(ADAM)),
+        ..CompileOptions::default()
+    }
+}
+
+fn compiled(graph: Graph, options: &CompileOptions) -> Compiled {
+    let cluster = preset("cpu").expect("a preset");
+    match compile(graph, options, &cluster, None) {
+        Ok(compiled) => compiled,
+        Err(error) => panic!("{options:?}: {error}"),
+    }
+}
+
+#[test]
+fn every_mesh_and_strategy_gives_a_plan_that_holds() {
+    use Strategy::{Auto, Data, Zero1, Zero2, Zero3};
+    for graph in [mlp(), gpt()] {
+        for (mesh, stages, microbatches) in [
+            (&[1][..], 1, 1),
+            (&[2], 1, 2),
+            (&[3], 1, 1),
+            (&[2, 2], 1, 1),
+            (&[2], 2, 2),
+            (&[2, 2], 2, 4),
+        ] {
+            for strategy in [Auto, Data, Zero1, Zero2, Zero3] {
+                let options = CompileOptions { strategy, ..options(mesh, stages, microbatches) };
+                let plan = compiled(graph.clone(), &options).plan;
+                assert_eq!(verify_invariants(&plan), Ok(()), "{options:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn schedules_and_streams_give_plans_that_hold() {
+    for schedule in [Schedule::OneForwardOneBackward, Schedule::Gpipe] {
+        for communication_stream in [false, true] {
+            let options = CompileOptions { schedule, communication_stream, ..options(&[4], 2, 4) };
+            let plan = compiled(gpt(), &options).plan;
+            assert_eq!(verify_invariants(&plan), Ok(()), "{options:?}");
+        }
+    }
+}
+
+#[test]
+fn inference_has_no_updates_and_keeps_nothing() {
+    let options = CompileOptions { loss: None, optimizer: None, ..options(&[2, 2], 2, 4) };
+    let plan = compiled(gpt(), &options).plan;
+    assert_eq!(verify_invariants(&plan), Ok(()));
+    assert!(!plan.training);
+    let registers = plan.programs.iter().flat_map(|program| &program.registers);
+    assert_eq!(registers.map(|register| register.slots).max(), Some(1));
+}
+
+#[test]
+fn stages_keep_as_many_activations_as_stages_follow() {
+    for (mesh, stages, microbatches) in [(2, 2, 4), (4, 4, 8)] {
+        let simulation = compiled(gpt(), &options(&[mesh], stages, microbatches)).simulation;
+        for report in &simulation.stages {
+            let most = (stages - report.stage) as u64;
+            assert_eq!(report.high_water, most, "stage {} of {stages}", report.stage);
+        }
+    }
+}
+
+#[test]
+fn data_parallel_gradients_travel_in_one_message() {
+    let options = CompileOptions { strategy: Strategy::Data, ..options(&[2], 1, 2) };
+    let plan = compiled(gpt(), &options).plan;
+    let variables = plan.boxing.iter().filter(|e| e.kind == BoxingKind::AllReduce).count();
+    let messages = collective_counts(&plan)[&BoxingKind::AllReduce];
+    assert!(variables > 20 && messages <= 6, "{variables} tensors in {messages} messages");
+}
+
+#[test]
+fn the_arena_is_close_to_what_lives_at_once() {
+    for microbatches in [1, 2] {
+        let plan = compiled(gpt(), &options(&[2, 2], 2, microbatches)).plan;
+        for program in &plan.programs {
+            let ratio = program.arena_bytes as f64 / program.live_bytes as f64;
+            assert!(ratio < 1.05, "{} of {}", program.arena_bytes, program.live_bytes);
+        }
+    }
+}
+
+#[test]
+fn plans_are_the_same_from_run_to_run_and_through_files() {
+    let text = || write_plan(&compiled(gpt(), &options(&[2, 2], 2, 2)).plan);
+    let first = text();
+    assert_eq!(first, text());
+    let plan = read_plan(&first).expect("a plan");
+    assert_eq!(write_plan(&plan), first);
+    assert_eq!(verify(&plan), Ok(()));
+}
+
+#[test]
+fn a_plan_edited_by_hand_is_refused_with_the_field_named() {
+    let text = write_plan(&compiled(mlp(), &options(&[2], 1, 1)).plan);
+    let mut plan = read_plan(&text).expect("a plan");
+    plan.programs[0].actors[0].seconds += 1.0;
+    let error = verify(&plan).expect_err("edited").to_string();
+    assert!(
+        error.contains("programs[0].actors[0].seconds") && error.contains("edited by hand"),
+        "{error}"
+    );
+    let mut plan = read_plan(&text).expect("a plan");
+    plan.planner.objective_seconds *= 0.5;
+    let error = verify(&plan).expect_err("edited").to_string();
+    assert!(error.contains("planner.objective_seconds"), "{error}");
+}
+
+#[test]
+fn a_plan_of_another_version_is_refused_with_what_to_do() {
+    let text = write_plan(&compiled(mlp(), &options(&[1], 1, 1)).plan);
+    let other = text.replacen("\"version\": 1", "\"version\": 7", 1);
+    let error = read_plan(&other).expect_err("another version").to_string();
+    assert_eq!(
+        error,
+        "the plan has version 7, this build reads version 1: compile the model again"
+    );
+    assert!(read_plan("{}").is_err() && read_plan("[1").is_err());
+}
+
+#[test]
+fn too_little_memory_names_rank_and_tensors() {
+    let options = CompileOptions { memory: Some(2048), ..options(&[2], 1, 1) };
+    let cluster = preset("cpu").expect("a preset");
+    let compiled = compile(mlp(), &options, &cluster, None).map(|compiled| compiled.plan.name);
+    let error = compiled.expect_err("too little").to_string();
+    assert!(error.contains("rank 0") && error.contains("largest tensors"), "{error}");
+}
+
+#[test]
+fn errors_of_all_kinds_are_told() {
+    let cluster = preset("cpu").expect("a preset");
+    let error = compile(mlp(), &options(&[3], 2, 1), &cluster, None);
+    let error = error.map(|compiled| compiled.plan.name).expect_err("3 by 2");
+    assert!(matches!(error, CompileError::Prepare(_)), "{error}");
+}
