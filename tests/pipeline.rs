@@ -3,16 +3,22 @@
 use graphc::compiler::check;
 use graphc::compiler::null_device::simulate;
 use graphc::ir::plan::{Action, Rate, RegisterKind};
+use graphc::ir::types::TensorType;
 use graphc::prelude::*;
 
-/// A stack of equal layers, one stage each, with a sum of squares as loss.
-fn stack(stages: usize, batch: usize, width: usize) -> Graph {
+/// A stack of equal layers, one stage each, with the mean of squares as loss.
+fn stack(stages: usize, batch: usize, width: usize, trained: bool) -> Graph {
     let g = GraphBuilder::new("stack");
-    let mut x = g.in_stage(0, || g.input("x", DType::F32, [batch, width]));
+    // Trained, so that every stage has the gradient of its input to compute.
+    let mut x = g.in_stage(0, || {
+        let scale = g.variable("scale", DType::F32, [width], Init::Fill(1.0.into()));
+        g.input("x", DType::F32, [batch, width]) * scale
+    });
     for stage in 0..stages {
         x = g.in_stage(stage, || {
             let init = Init::Normal { mean: 0.0.into(), std: 0.2.into() };
-            x.matmul(&g.variable(&format!("w{stage}"), DType::F32, [width, width], init)).tanh()
+            let ty = TensorType::new(DType::F32, [width, width]);
+            x.matmul(&g.variable_of(&format!("w{stage}"), ty, init, trained)).tanh()
         });
     }
     let loss = g.in_stage(stages - 1, || (&x * &x).mean(&[0, 1], false));
@@ -37,7 +43,7 @@ fn options(stages: usize, microbatches: usize) -> CompileOptions {
 
 fn plan(stages: usize, microbatches: usize) -> Plan {
     let cluster = preset("cpu").expect("a preset");
-    let graph = stack(stages, 16, 8);
+    let graph = stack(stages, 16, 8, true);
     compile(graph, &options(stages, microbatches), &cluster, None).expect("a plan").plan
 }
 
@@ -49,7 +55,8 @@ fn feeds() -> BTreeMap<String, HostTensor> {
 /// Losses of some steps, and for each stage the most contents of one microbatch-rate register at once.
 fn run(plan: &Plan, steps: usize, delays: Option<u64>) -> (Vec<u32>, Vec<u64>) {
     let options = SessionOptions { shuffle_delays: delays, ..SessionOptions::default() };
-    let mut session = Session::new(plan.clone().into(), &BTreeMap::new(), options).expect("a session");
+    let mut session =
+        Session::new(plan.clone().into(), &BTreeMap::new(), options).expect("a session");
     let handles: Vec<_> =
         (0..steps).map(|_| session.step(feeds()).expect("a step under way")).collect();
     let loss = |handle: graphc::runtime::StepHandle| {
@@ -118,23 +125,28 @@ fn resident_kib() -> u64 {
     line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("a number")
 }
 
+/// The bubble that the null device sees where communication is free and products dwarf all else.
+fn bubble(stages: usize, microbatches: usize, trained: bool) -> f64 {
+    let mut cluster = preset("cpu").expect("a preset");
+    for level in &mut cluster.levels {
+        (level.latency, level.bandwidth) = (0.0, 1e18);
+    }
+    let graph = stack(stages, 4096, 2048, trained);
+    let plan = compile(graph, &options(stages, microbatches), &cluster, None).expect("a plan").plan;
+    simulate(&plan).expect("it runs").bubble_fraction
+}
+
 #[test]
 fn the_simulated_bubble_is_that_of_the_formula() {
     for (stages, microbatches) in [(2, 4), (2, 8), (4, 4), (4, 16)] {
-        let mut cluster = preset("cpu").expect("a preset");
-        // Equal stages: communication is free and kernels dwarf what is done once a step.
-        for level in &mut cluster.levels {
-            (level.latency, level.bandwidth) = (0.0, 1e18);
-        }
-        let graph = stack(stages, 4096, 64);
-        let plan =
-            compile(graph, &options(stages, microbatches), &cluster, None).expect("a plan").plan;
-        let expected = (stages - 1) as f64 / (microbatches + stages - 1) as f64;
-        let bubble = simulate(&plan).expect("it runs").bubble_fraction;
-        assert!(
-            (bubble - expected).abs() <= 0.02,
-            "{stages} stages, {microbatches} microbatches: {bubble:.3}, the formula says {expected:.3}"
-        );
+        let formula = (stages - 1) as f64 / (microbatches + stages - 1) as f64;
+        let case = format!("{stages} stages, {microbatches} microbatches, formula {formula:.3}");
+        // With frozen weights a backward is one product, whose result goes to the stage before: the formula's case.
+        let frozen = bubble(stages, microbatches, false);
+        assert!((frozen - formula).abs() <= 0.02, "{case}: {frozen:.3}");
+        // Gradients of weights are computed after the stage before has got its part: the bubble shrinks.
+        let trained = bubble(stages, microbatches, true);
+        assert!(trained <= formula + 0.005, "{case}: {trained:.3}");
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use graphc::report;
-use graphc_compiler::check::{read_plan, write_plan};
+use graphc_compiler::check::{read_plan, verify, write_plan};
 use graphc_compiler::compile::compile;
 use graphc_compiler::import::weights::Weights;
 use graphc_compiler::import::{ImportOptions, Imported, load_model};
@@ -139,7 +139,14 @@ pub fn is_plan(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "json")
 }
 
-/// Reads and checks a plan.
+/// Reads a plan that is to be executed, and checks every invariant: a plan edited by hand must not reach the runtime.
+pub fn load_valid_plan(path: &Path) -> Result<Plan> {
+    let plan = load_plan(path)?;
+    verify(&plan).with_context(|| format!("{} is not valid", path.display()))?;
+    Ok(plan)
+}
+
+/// Reads a plan.
 pub fn load_plan(path: &Path) -> Result<Plan> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("cannot read plan {}", path.display()))?;

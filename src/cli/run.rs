@@ -7,14 +7,14 @@ use graphc_runtime::data::{Batches, save_safetensors};
 use graphc_runtime::{Session, SessionOptions};
 
 use super::args::{RunArgs, RuntimeArgs};
-use super::compile::{Planned, is_plan, load_plan, plan_model, plan_weights};
+use super::compile::{Planned, is_plan, load_valid_plan, plan_model, plan_weights};
 use super::data::{samples, session_weights};
 
 /// Runs the command: one step on the rows of the inputs file.
 pub fn run(args: &RunArgs) -> Result<()> {
     let (tensors, rows) = samples(&args.inputs)?;
     let (plan, weights) = if is_plan(&args.model) {
-        let plan = load_plan(&args.model)?;
+        let plan = load_valid_plan(&args.model)?;
         let weights = plan_weights(&plan)?;
         (plan, weights)
     } else {

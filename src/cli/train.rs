@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use super::args::TrainArgs;
-use super::compile::{Planned, is_plan, load_plan, plan_model, plan_weights};
+use super::compile::{Planned, is_plan, load_valid_plan, plan_model, plan_weights};
 use super::data::{samples, session_weights};
 use super::run::session_options;
 
@@ -22,7 +22,7 @@ const DEPTH: usize = 4;
 pub fn run(args: &TrainArgs) -> Result<()> {
     let (tensors, rows) = samples(&args.data)?;
     let (plan, weights) = if is_plan(&args.model) {
-        let plan = load_plan(&args.model)?;
+        let plan = load_valid_plan(&args.model)?;
         ensure!(
             plan.training,
             "{} is an inference plan: compile with --optimizer",
