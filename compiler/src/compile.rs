@@ -6,6 +6,7 @@ use graphc_ir::plan::{
 };
 use graphc_ir::text;
 
+use crate::check::{PlanErrors, verify_invariants};
 use crate::decisions::{Decisions, Sharding};
 use crate::lower::{LowerError, lower};
 use crate::null_device::{NullDeviceError, Simulation, assign_channel_slots, simulate};
@@ -40,10 +41,13 @@ pub enum CompileError {
     /// The plan would hang.
     #[error(transparent)]
     NullDevice(#[from] NullDeviceError),
+    /// The plan does not hold together: a fault of the compiler's.
+    #[error("the compiler made a plan that does not hold together:\n{0}")]
+    Invariants(#[from] PlanErrors),
     /// The arena of a rank does not fit in its memory.
     #[error(
-        "rank {rank} needs {needed} bytes, {} more than it has; its largest tensors are {}",
-        needed - limit, .largest.iter().map(|(name, bytes)| format!("{name} ({bytes} bytes)")).collect::<Vec<_>>().join(", ")
+        "rank {rank} needs {needed} bytes, but has {limit}, {} too few; its largest tensors are {}",
+        needed - limit, tensors(.largest)
     )]
     Memory {
         /// The rank.
@@ -55,6 +59,11 @@ pub enum CompileError {
         /// The largest registers, with all their slots.
         largest: Vec<(String, u64)>,
     },
+}
+
+fn tensors(largest: &[(String, u64)]) -> String {
+    let name = |(name, bytes): &(String, u64)| format!("`{name}` of {bytes} bytes");
+    largest.iter().map(name).collect::<Vec<_>>().join(", ")
 }
 
 /// What a plan says about itself besides what ranks do.
@@ -109,6 +118,9 @@ pub fn assemble(
     };
     fits_memory(&plan)?;
     assign_channel_slots(&mut plan)?;
+    // No plan is emitted that does not pass the checks for plans from files: among them is the proof that no content
+    // is overwritten before it is read.
+    verify_invariants(&plan)?;
     let simulation = simulate(&plan)?;
     plan.predicted.step_seconds = simulation.step_seconds;
     plan.predicted.bubble_fraction = simulation.bubble_fraction;

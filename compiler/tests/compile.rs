@@ -6,6 +6,7 @@ use graphc_compiler::compile::{CompileError, Compiled, compile};
 use graphc_compiler::lower::collective_counts;
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
+use graphc_ir::mesh::Placement;
 use graphc_ir::nn::{Gpt, GptConfig, Linear, Module};
 use graphc_ir::plan::{
     AdamOptions, BoxingKind, CompileOptions, Loss, Optimizer, Schedule, Strategy,
@@ -168,6 +169,45 @@ fn too_little_memory_names_rank_and_tensors() {
     let compiled = compile(mlp(), &options, &cluster, None).map(|compiled| compiled.plan.name);
     let error = compiled.expect_err("too little").to_string();
     assert!(error.contains("rank 0") && error.contains("largest tensors"), "{error}");
+}
+
+/// A tensor that the user lays out again and again: on one mesh, on another, on ranks in both, unevenly.
+#[test]
+fn to_global_moves_tensors_between_meshes() {
+    let g = GraphBuilder::new("moves");
+    let on = |ranks: &[u32], hierarchy: &[usize]| {
+        Placement::new(ranks.to_vec(), hierarchy.to_vec()).expect("a mesh")
+    };
+    let sbp = |text: &str| text.parse().expect("an SBP");
+    let first = on(&[0, 1], &[2]);
+    let x = g.on(&first, || g.input("x", DType::F32, [5, 7]).pin(sbp("S(0)")));
+    let y = g.on(&first, || x.relu()).pin(sbp("S(0)"));
+    let rows = y.to_global(&on(&[1, 2, 3], &[3]), sbp("S(1)"));
+    let square = rows.to_global(&on(&[0, 1, 2, 3], &[2, 2]), sbp("S(0),S(0)"));
+    let back = square.to_global(&first, sbp("B"));
+    g.output("rows", &rows);
+    g.output("back", &back);
+    let graph = g.finish().expect("fits");
+    let options = CompileOptions { mesh: vec![4], ..CompileOptions::default() };
+    let plan = compiled(graph, &options).plan;
+    assert_eq!(verify(&plan), Ok(()));
+    let exchanges = collective_counts(&plan)[&BoxingKind::SendRecv];
+    assert_eq!(exchanges, 3, "{:?}", plan.boxing);
+    assert_eq!(plan.channels.len(), 3);
+}
+
+#[test]
+fn ranks_without_work_have_an_empty_program() {
+    let g = GraphBuilder::new("small");
+    let x = g.on(&Placement::new(vec![1], vec![1]).expect("a mesh"), || {
+        g.input("x", DType::F32, [2]).relu()
+    });
+    g.output("y", &x);
+    let options = CompileOptions { mesh: vec![3], ..CompileOptions::default() };
+    let plan = compiled(g.finish().expect("fits"), &options).plan;
+    assert_eq!(verify(&plan), Ok(()));
+    let actors = |rank: usize| plan.programs[plan.ranks[rank].program.index()].actors.len();
+    assert_eq!([actors(0), actors(1) / actors(1), actors(2)], [0, 1, 0]);
 }
 
 #[test]

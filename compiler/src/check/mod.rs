@@ -9,7 +9,7 @@ use std::fmt::Display;
 
 use graphc_ir::plan::Plan;
 
-use crate::null_device::{NullDeviceError, trace};
+use crate::null_device::{NullDeviceError, execute};
 
 mod actors;
 mod communication;
@@ -79,7 +79,7 @@ fn invariants(plan: &Plan) -> Errors {
     }
     communication::check(plan, &mut errors);
     memory::check(plan, &mut errors);
-    if let Err(NullDeviceError::Hang { waits }) = trace(plan, 2) {
+    if let Err(NullDeviceError::Hang { waits }) = execute(plan, 2) {
         errors.add("programs", format!("the plan hangs:\n  {}", waits.join("\n  ")));
     }
     errors

@@ -5,7 +5,8 @@ use graphc_ir::text;
 use serde_json::Value;
 
 use super::Errors;
-use crate::compile::compile;
+use crate::compile::{Compiled, compile};
+use crate::planner::recompute;
 
 /// Differences that are reported.
 const MOST_DIFFERENCES: usize = 8;
@@ -24,12 +25,28 @@ pub fn check(plan: &Plan, errors: &mut Errors) {
         Err(error) => return errors.add("graph", error.to_string()),
     };
     let again = match compile(graph, &plan.options, &plan.cluster, plan.weights.clone()) {
-        Ok(compiled) => compiled.plan,
+        Ok(compiled) => compiled,
         Err(error) => return errors.add("graph", format!("does not compile: {error}")),
     };
-    if again != *plan {
-        differences(plan, &again, errors);
+    if again.plan != *plan {
+        differences(plan, &again.plan, errors);
     }
+    objective(plan, &again, errors);
+}
+
+/// Prices the signatures once more, from the graph alone: the planner must have counted the same.
+fn objective(plan: &Plan, again: &Compiled, errors: &mut Errors) {
+    let Compiled { decisions, sharding, .. } = again;
+    let priced = recompute(decisions, sharding, &plan.cluster, &plan.options).objective_seconds;
+    let claimed = plan.planner.objective_seconds;
+    let close = (priced - claimed).abs() <= 1e-6 * priced.abs().max(f64::MIN_POSITIVE);
+    errors.require(close, "planner.objective_seconds", || {
+        format!("is {claimed}, but the signatures cost {priced}")
+    });
+    let bound = plan.planner.bound_seconds;
+    errors.require(bound <= claimed * (1.0 + 1e-6), "planner.bound_seconds", || {
+        format!("is {bound}, above the objective {claimed}")
+    });
 }
 
 /// Says which fields differ.

@@ -78,6 +78,14 @@ pub fn simulate(plan: &Plan) -> Result<Simulation, NullDeviceError> {
     Ok(report(plan, &run(plan, 1, Credits::Planned, false)?))
 }
 
+/// Executes `steps` steps, for the question alone whether the plan hangs.
+///
+/// # Errors
+/// Where the plan hangs.
+pub fn execute(plan: &Plan, steps: u64) -> Result<(), NullDeviceError> {
+    run(plan, steps, Credits::Planned, false).map(|_| ())
+}
+
 /// Executes `steps` steps (at least one) and keeps the trace. What is measured is the first step.
 ///
 /// # Errors
