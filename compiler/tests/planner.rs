@@ -2,11 +2,20 @@
 
 mod planner_support;
 
+use std::collections::BTreeMap;
+
+use graphc_compiler::boxing::route;
 use graphc_compiler::cluster::preset;
 use graphc_compiler::planner::ilp::solve_ilp;
 use graphc_compiler::planner::problem::Problem;
-use graphc_compiler::planner::{PlanError, plan, recompute};
-use graphc_ir::plan::{CompileOptions, PlannerStatus};
+use graphc_compiler::planner::{PlanError, alternatives, plan, recompute};
+use graphc_ir::builder::GraphBuilder;
+use graphc_ir::graph::{Graph, Value};
+use graphc_ir::mesh::Placement;
+use graphc_ir::ops::Init;
+use graphc_ir::plan::{CompileOptions, Pin, PlannerStatus};
+use graphc_ir::sbp::NdSbp;
+use graphc_ir::types::DType;
 use planner_support::{Everything, Numbers, decisions, random_graph};
 
 fn close(a: f64, b: f64) -> bool {
@@ -95,4 +104,142 @@ fn random_graphs_on_two_axes_with_little_memory() {
         let mesh = [[2, 2], [2, 3]][seed as usize % 2];
         compare(seed, &mesh, 6, true, false);
     }
+}
+
+fn toy() -> GraphBuilder {
+    GraphBuilder::new("toy")
+}
+
+fn zeros() -> Init {
+    Init::Fill(0.0.into())
+}
+
+fn sbp(text: &str) -> NdSbp {
+    text.parse().expect("an SBP")
+}
+
+/// Plans on the processor; the layout of each value by name.
+fn layouts(
+    graph: Graph,
+    mesh: &[usize],
+    pins: &[(&str, &str)],
+) -> Result<BTreeMap<String, String>, PlanError> {
+    let decisions = decisions(graph, mesh);
+    let pin = |&(pattern, layout): &(&str, &str)| Pin { pattern: pattern.into(), sbp: sbp(layout) };
+    let pins = pins.iter().map(pin).collect();
+    let options = CompileOptions { mesh: mesh.to_vec(), pins, ..CompileOptions::default() };
+    let cluster = preset("cpu").expect("a preset");
+    let planned = plan(&decisions, &options, &cluster)?;
+    let check = recompute(&decisions, &planned.sharding, &cluster, &options);
+    assert!(close(check.objective_seconds, planned.report.objective_seconds));
+    let layout = |value: &Value| {
+        let made = &planned.sharding.nodes[value.producer.index()].results[value.index];
+        value.name.clone().map(|name| (name, made.to_string()))
+    };
+    Ok(decisions.graph().values.iter().filter_map(layout).collect())
+}
+
+#[test]
+fn a_large_batch_splits_data_and_a_large_weight_splits_the_model() {
+    let product = |rows, columns| {
+        let g = toy();
+        let x = g.input("x", DType::F32, [rows, 512]);
+        let w = g.variable("w", DType::F32, [512, columns], zeros());
+        g.output("y", &x.matmul(&w).named("y"));
+        layouts(g.finish().expect("right"), &[2], &[]).expect("it fits")
+    };
+    let data = product(65_536, 64);
+    assert_eq!((&*data["x"], &*data["y"]), ("S(0)", "S(0)"));
+    let model = product(1, 65_536);
+    assert_eq!((&*model["w"], &*model["y"]), ("S(1)", "S(1)"));
+}
+
+#[test]
+fn pins_are_kept() {
+    let graph = || {
+        let g = toy();
+        let x = g.input("x", DType::F32, [4, 5]);
+        let w = g.variable("w", DType::F32, [5, 8], zeros());
+        g.output("out", &x.matmul(&w).named("out"));
+        g.finish().expect("right")
+    };
+    let kept = layouts(graph(), &[2], &[("x", "S(1)"), ("out", "P(sum)")]).expect("it fits");
+    assert_eq!((&*kept["x"], &*kept["out"]), ("S(1)", "P(sum)"));
+    let kept = layouts(graph(), &[1, 2], &[("*", "S(0), B")]).expect("a name on an axis of one");
+    assert_eq!((&*kept["x"], &*kept["w"], &*kept["out"]), ("S(0), B", "S(0), B", "S(0), B"));
+    let uneven = layouts(graph(), &[8], &[("x", "S(0)")]).expect("ranks may hold nothing");
+    assert_eq!(uneven["x"], "S(0)");
+}
+
+#[test]
+fn a_pin_that_cannot_be_kept_says_what_can() {
+    let g = toy();
+    let x = g.input("x", DType::F32, [4, 5]);
+    g.output("y", &x.softmax(1).named("y"));
+    let error = layouts(g.finish().expect("right"), &[2], &[("y", "S(1)")]).expect_err("whole");
+    let message =
+        "`y` of shape [4, 5] cannot be pinned to (S(1)) on a mesh of [2]: it can be (B), (S(0))";
+    assert_eq!(error.to_string(), message);
+}
+
+#[test]
+fn a_tensor_is_boxed_once_for_all_its_readers() {
+    let g = toy();
+    let x = g.input("x", DType::F32, [512, 512]).pin(sbp("S(0)"));
+    for name in ["a", "b", "c"] {
+        g.output(name, &x.softmax(0).named(name).pin(sbp("B")));
+    }
+    let decisions = decisions(g.finish().expect("right"), &[2]);
+    let cluster = preset("cpu").expect("a preset");
+    let options = CompileOptions { mesh: vec![2], ..CompileOptions::default() };
+    let planned = plan(&decisions, &options, &cluster).expect("it fits");
+    let layout = |sbp| {
+        let placement = &decisions.staging.placement[0];
+        decisions.layout(decisions.graph().nodes[0].results[0], placement, &sbp)
+    };
+    let gather = route(&layout(sbp("S(0)")), &layout(sbp("B")), &cluster, 1).seconds;
+    let problem = Problem::new(&decisions, &options, &cluster).expect("pins fit");
+    let compute: f64 = problem.candidates.iter().map(|all| all[0].seconds).sum();
+    assert!(close(planned.report.objective_seconds, compute + gather), "{:?}", planned.report);
+}
+
+#[test]
+fn what_the_user_asks_for_in_the_graph_is_boxed_between_meshes() {
+    let g = toy();
+    let (first, second) = (
+        Placement::new(vec![0], vec![1]).expect("a mesh"),
+        Placement::new(vec![1, 2], vec![2]).expect("a mesh"),
+    );
+    let x = g.input("x", DType::F32, [6, 4]);
+    let moved = x.relu().to_global(&second, sbp("S(1)"));
+    g.output("y", &moved.relu().named("y"));
+    let mut decisions = decisions(g.finish().expect("right"), &[1]);
+    decisions.staging.placement = vec![first.clone(), first, second.clone(), second];
+    let options = CompileOptions { mesh: vec![3], ..CompileOptions::default() };
+    let cluster = preset("cpu").expect("a preset");
+    let planned = plan(&decisions, &options, &cluster).expect("it fits");
+    assert_eq!(planned.sharding.nodes[2].operands[0], sbp("S(1)"));
+    assert_eq!(planned.sharding.nodes[2].results[0], sbp("S(1)"));
+    let check = recompute(&decisions, &planned.sharding, &cluster, &options);
+    assert!(close(check.objective_seconds, planned.report.objective_seconds));
+}
+
+#[test]
+fn alternatives_are_priced_with_all_else_chosen_anew() {
+    let g = toy();
+    let x = g.input("x", DType::F32, [1024, 512]);
+    let w = g.variable("w", DType::F32, [512, 64], zeros());
+    g.output("y", &x.matmul(&w).named("y"));
+    let decisions = decisions(g.finish().expect("right"), &[2]);
+    let options = CompileOptions { mesh: vec![2], ..CompileOptions::default() };
+    let cluster = preset("cpu").expect("a preset");
+    let best = plan(&decisions, &options, &cluster).expect("it fits").report.objective_seconds;
+    let tensor = decisions.graph().outputs[0].value;
+    let all = alternatives(&decisions, &options, &cluster, tensor).expect("no pins");
+    assert_eq!(
+        all.iter().map(|(sbp, _)| sbp.to_string()).collect::<Vec<_>>(),
+        ["B", "S(0)", "S(1)", "P(sum)"]
+    );
+    let least = all.iter().filter_map(|(_, seconds)| *seconds).fold(f64::INFINITY, f64::min);
+    assert!(close(least, best));
 }

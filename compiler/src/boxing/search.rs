@@ -8,6 +8,8 @@ use graphc_ir::sbp::{NdSbp, ReduceKind, Sbp};
 
 use super::steps::{legal_steps, price};
 use super::{BoxingStep, Prices, Route, RouteStep, exchange};
+use crate::cluster::alpha_beta;
+use crate::cost::exchange_seconds;
 
 /// The cheapest route between two layouts of one tensor. `microbatches` is the number of parts in which layouts with
 /// a microbatch dim are cut; seconds and bytes are of one part.
@@ -19,15 +21,20 @@ pub fn route(from: &Layout, to: &Layout, cluster: &Cluster, microbatches: usize)
 pub struct Router<'a> {
     prices: Prices<'a>,
     /// By the layout from which they start, without its splits on axes of extent 1.
-    trees: BTreeMap<(Layout, Vec<ReduceKind>), BTreeMap<NdSbp, Reached>>,
+    trees: BTreeMap<Layout, Vec<(Vec<ReduceKind>, Tree)>>,
     crossings: BTreeMap<(Layout, Layout), (f64, u64)>,
 }
+
+/// All SBPs that are reached from one.
+type Tree = BTreeMap<NdSbp, Reached>;
 
 /// How an SBP is reached.
 #[derive(Clone)]
 struct Reached {
     seconds: f64,
     steps: usize,
+    /// Whether no rank communicates.
+    local: bool,
     last: Option<(BoxingStep, NdSbp, f64, u64)>,
 }
 
@@ -39,7 +46,8 @@ impl<'a> Router<'a> {
     }
 
     /// The cheapest route. A partial value is made whole by collectives alone on its own mesh: they sum in a fixed
-    /// order and can be fused. Otherwise an exchange takes the place of two steps or more that cost as much or more.
+    /// order and can be fused. Otherwise an exchange takes the place of two steps or more, not all of them local, that
+    /// cost more.
     pub fn route(&mut self, from: &Layout, to: &Layout) -> Route {
         if same_shards(from, to, self.prices.microbatches) {
             return Route::default();
@@ -55,7 +63,8 @@ impl<'a> Router<'a> {
             let (seconds, bytes) = self.crossing(&from, to);
             return exchanged(to, seconds, bytes);
         };
-        if end.steps > 1 && !from.sbp.is_partial() {
+        let exchangeable = end.steps > 1 && !end.local && !from.sbp.is_partial();
+        if exchangeable && end.seconds > self.least_exchange(&from) {
             let (seconds, bytes) = self.crossing(&from, to);
             if seconds < end.seconds {
                 return exchanged(to, seconds, bytes);
@@ -69,11 +78,22 @@ impl<'a> Router<'a> {
         self.route(from, to).seconds
     }
 
-    fn tree(&mut self, from: &Layout, kinds: &[ReduceKind]) -> &BTreeMap<NdSbp, Reached> {
-        let prices = self.prices;
-        self.trees
-            .entry((from.clone(), kinds.to_vec()))
-            .or_insert_with(|| shortest(prices, from, kinds))
+    fn tree(&mut self, from: &Layout, kinds: &[ReduceKind]) -> &Tree {
+        if !self.trees.contains_key(from) {
+            self.trees.insert(from.clone(), Vec::new());
+        }
+        let known = self.trees.get_mut(from).expect("it was just made sure");
+        let index = known.iter().position(|(of, _)| of == kinds).unwrap_or_else(|| {
+            known.push((kinds.to_vec(), shortest(self.prices, from, kinds)));
+            known.len() - 1
+        });
+        &known[index].1
+    }
+
+    /// What an exchange that moves anything takes at least.
+    fn least_exchange(&self, from: &Layout) -> f64 {
+        let link = alpha_beta(self.prices.cluster, &from.ranks, None);
+        exchange_seconds(self.prices.cluster, link, 1, 0.0)
     }
 
     fn crossing(&mut self, from: &Layout, to: &Layout) -> (f64, u64) {
@@ -94,6 +114,9 @@ fn exchanged(to: &Layout, seconds: f64, bytes: u64) -> Route {
 fn same_shards(from: &Layout, to: &Layout, microbatches: usize) -> bool {
     if from == to {
         return true;
+    }
+    if from.hierarchy == to.hierarchy && !from.hierarchy.contains(&1) && from.ranks == to.ranks {
+        return false;
     }
     if from.ranks != to.ranks || wide_partials(from) != wide_partials(to) {
         return false;
@@ -167,8 +190,8 @@ impl Ord for Entry {
 }
 
 /// The cheapest ways from one layout to every SBP of its mesh.
-fn shortest(prices: Prices<'_>, from: &Layout, kinds: &[ReduceKind]) -> BTreeMap<NdSbp, Reached> {
-    let start = Reached { seconds: 0.0, steps: 0, last: None };
+fn shortest(prices: Prices<'_>, from: &Layout, kinds: &[ReduceKind]) -> Tree {
+    let start = Reached { seconds: 0.0, steps: 0, local: true, last: None };
     let mut reached = BTreeMap::from([(from.sbp.clone(), start)]);
     let mut queue = BinaryHeap::from([Entry { seconds: 0.0, steps: 0, sbp: from.sbp.clone() }]);
     let at = |sbp: &NdSbp| Layout { sbp: sbp.clone(), ..from.clone() };
@@ -184,7 +207,8 @@ fn shortest(prices: Prices<'_>, from: &Layout, kinds: &[ReduceKind]) -> BTreeMap
             let better = reached.get(&sbp).is_none_or(|r| (seconds, steps) < (r.seconds, r.steps));
             if better {
                 let last = Some((step, entry.sbp.clone(), cost, bytes));
-                reached.insert(sbp.clone(), Reached { seconds, steps, last });
+                let local = is_local(step) && reached[&entry.sbp].local;
+                reached.insert(sbp.clone(), Reached { seconds, steps, local, last });
                 queue.push(Entry { seconds, steps, sbp });
             }
         }
@@ -192,7 +216,11 @@ fn shortest(prices: Prices<'_>, from: &Layout, kinds: &[ReduceKind]) -> BTreeMap
     reached
 }
 
-fn walk(tree: &BTreeMap<NdSbp, Reached>, to: &Layout, seconds: f64) -> Route {
+fn is_local(step: BoxingStep) -> bool {
+    matches!(step, BoxingStep::Slice { .. } | BoxingStep::Mask { .. })
+}
+
+fn walk(tree: &Tree, to: &Layout, seconds: f64) -> Route {
     let mut steps = Vec::new();
     let mut at = to.sbp.clone();
     while let Some((step, before, seconds, bytes)) = tree[&at].last.clone() {

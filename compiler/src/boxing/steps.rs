@@ -89,6 +89,7 @@ pub fn price(prices: Prices<'_>, step: BoxingStep, before: &Layout, after: &Layo
 fn groups(layout: &Layout, axis: usize) -> impl Iterator<Item = Vec<u32>> {
     let stride: usize = layout.hierarchy[axis + 1..].iter().product();
     let extent = layout.hierarchy[axis];
-    let firsts = (0..layout.ranks.len()).filter(move |position| position / stride % extent == 0);
+    let firsts =
+        (0..layout.ranks.len()).filter(move |position| (position / stride).is_multiple_of(extent));
     firsts.map(move |first| (0..extent).map(|i| layout.ranks[first + i * stride]).collect())
 }

@@ -56,7 +56,7 @@ fn of_axis(cluster: &Cluster, axis: Option<usize>) -> AlphaBeta {
         .iter()
         .map(|axis| AlphaBeta { alpha: axis.latency, beta: axis.seconds_per_byte });
     match axis {
-        Some(axis) => links.take(axis + 1).last().unwrap_or(AlphaBeta::FREE),
+        Some(axis) => links.take(axis + 1).fold(AlphaBeta::FREE, |_, link| link),
         None => links.fold(AlphaBeta::FREE, AlphaBeta::worst),
     }
 }

@@ -80,6 +80,11 @@ impl Dual {
         Self { order, rank, unary, edges, of_variable, constant }
     }
 
+    /// Entries of all tables.
+    pub fn size(&self) -> usize {
+        self.edges.iter().map(|edge| edge.table.len()).sum()
+    }
+
     /// One pass forward and one back.
     pub fn sweep(&mut self) {
         for at in 0..self.order.len() {
@@ -92,7 +97,6 @@ impl Dual {
 
     /// Draws everything into a variable and deals it out to the edges ahead.
     fn visit(&mut self, variable: usize, forward: bool) {
-        let labels = self.unary[variable].len();
         let mut ahead = Vec::new();
         for at in 0..self.of_variable[variable].len() {
             let id = self.of_variable[variable][at];
@@ -110,8 +114,8 @@ impl Dual {
         for &id in &ahead {
             self.edges[id].add(variable, &share);
         }
-        for label in 0..labels {
-            self.unary[variable][label] -= share[label] * ahead.len() as f64;
+        for (cost, share) in self.unary[variable].iter_mut().zip(share) {
+            *cost -= share * ahead.len() as f64;
         }
     }
 

@@ -51,12 +51,7 @@ pub fn minimum(network: &Network, limits: Limits) -> Option<(f64, Vec<usize>)> {
     let mut elimination = Elimination::new(network);
     elimination.eliminate_narrow();
     let order = elimination.order(limits)?;
-    for variable in order {
-        elimination.eliminate(variable);
-    }
-    let mut labels = vec![0; network.unary.len()];
-    elimination.complete(&mut labels);
-    Some((elimination.constant, labels))
+    Some(elimination.finish(order))
 }
 
 impl Elimination {
@@ -111,6 +106,14 @@ impl Elimination {
         }
     }
 
+    /// Eliminates the remaining variables in this order: the minimum and its labels.
+    pub fn finish(mut self, order: Vec<usize>) -> (f64, Vec<usize>) {
+        order.into_iter().for_each(|variable| self.eliminate(variable));
+        let mut labels = vec![0; self.domains.len()];
+        self.complete(&mut labels);
+        (self.constant, labels)
+    }
+
     /// Minimises a variable away.
     fn eliminate(&mut self, variable: usize) {
         let ids = std::mem::take(&mut self.of_variable[variable]);
@@ -132,7 +135,7 @@ impl Elimination {
 
     /// An order in which the remaining variables can be eliminated within the limits, if one is found: always the
     /// variable next that leaves the smallest table.
-    fn order(&self, limits: Limits) -> Option<Vec<usize>> {
+    pub fn order(&self, limits: Limits) -> Option<Vec<usize>> {
         let mut graph = Neighbours::new(self);
         let (mut order, mut work) = (Vec::new(), 0.0);
         while let Some((size, variable)) = graph.pop() {
@@ -166,11 +169,12 @@ impl Elimination {
     }
 
     /// What is left after [`Elimination::eliminate_narrow`] as a network of pairs, with the original variables.
-    pub fn residual(&self, origin: &[usize]) -> (Network, Vec<usize>) {
+    pub fn residual(&self, of: &Network) -> (Network, Vec<usize>) {
         let variables: Vec<usize> = self.remaining.iter().copied().collect();
         let mut network = Network { constant: self.constant, ..Network::default() };
         for &variable in &variables {
-            network.variable(self.domains[variable], origin[variable]);
+            let index = network.variable(self.domains[variable], of.origin[variable]);
+            network.switch[index] = of.switch[variable];
         }
         let index = |variable: &usize| variables.binary_search(variable).expect("it remains");
         for factor in self.factors.values() {

@@ -3,11 +3,14 @@
 
 use std::collections::BTreeMap;
 
+use graphc_ir::plan::Strategy;
+
 use super::error::PlanError;
-use super::memory::{items, largest, peaks};
-use super::minimise::{Minimum, TOLERANCE, minimise};
+use super::memory::{items, largest, peaks, profiles};
+use super::minimise::{Effort, FULL, Minimum, STEP, TOLERANCE, minimise};
 use super::network::{Multipliers, Network, network};
 use super::problem::Problem;
+use super::strategy;
 
 /// A plan as indices into the candidates, what it costs and what no plan goes below.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,8 +26,14 @@ pub struct Solution {
 /// Prices of memory by (domain, position).
 type Rows = BTreeMap<(usize, usize), f64>;
 
-/// Multiplier steps at the root.
-const STEPS: usize = 24;
+/// Multiplier steps at the root, of small graphs and of large ones.
+const STEPS: [usize; 2] = [24, 8];
+/// The number of nodes from which a graph is large.
+const LARGE: usize = 100;
+/// How fast positions gain weight.
+const WEIGHING: f64 = 8.0;
+/// Weight of seconds where memory counts: the free plan's as this share of the limit.
+const SECONDS: f64 = 1e-3;
 /// Subproblems of branch and bound, divided by the number of variables.
 const SUBPROBLEMS: usize = 200_000;
 
@@ -33,7 +42,9 @@ const SUBPROBLEMS: usize = 200_000;
 /// # Errors
 /// Where nothing fits.
 pub fn solve(problem: &mut Problem<'_>) -> Result<Solution, PlanError> {
-    let free = at(problem, 1.0, &Rows::new(), None, None);
+    let data = strategy::assign(problem, Strategy::Data);
+    // A plan that is known to be sensible: what is found is at least as good.
+    let free = at(problem, 1.0, &Rows::new(), None, Some(&data), FULL);
     let nodes = problem.candidates.len();
     let assignment = free.labels[..nodes].to_vec();
     if overload(problem, &assignment).is_none() {
@@ -42,9 +53,14 @@ pub fn solve(problem: &mut Problem<'_>) -> Result<Solution, PlanError> {
     let mut search =
         Search { problem, bound: free.bound, best: None, leanest: None, rows: Rows::new() };
     search.offer(&assignment);
-    search.find_room()?;
-    search.price_memory();
-    search.branch();
+    if let Some(weights) = search.find_room() {
+        if search.nodes() < LARGE {
+            search.price_memory();
+            search.branch();
+        } else if search.best.is_some() {
+            search.scale_prices(&weights);
+        }
+    }
     let (bound, leanest) = (search.bound, search.leanest.take());
     match search.best.take() {
         Some((seconds, assignment)) => {
@@ -63,7 +79,7 @@ pub fn seconds(problem: &mut Problem<'_>, assignment: &[usize]) -> f64 {
 
 /// A bound of the problem without its memory limit.
 pub fn relaxed_bound(problem: &mut Problem<'_>) -> f64 {
-    at(problem, 1.0, &Rows::new(), None, None).bound
+    at(problem, 1.0, &Rows::new(), None, None, STEP).bound
 }
 
 /// # Errors
@@ -82,14 +98,15 @@ fn at(
     rows: &Rows,
     allowed: Option<&[Vec<usize>]>,
     start: Option<&[usize]>,
+    effort: Effort,
 ) -> Minimum {
     let multipliers = Multipliers::new(problem, seconds, rows);
     let whole = network(problem, &multipliers);
     let start = start.map(|assignment| extended(&whole, assignment));
-    let Some(allowed) = allowed else { return minimise(&whole, start.as_deref()) };
+    let Some(allowed) = allowed else { return minimise(&whole, start.as_deref(), effort) };
     let boxed = (allowed.len()..whole.unary.len()).map(|_| vec![0, 1]);
     let kept: Vec<Vec<usize>> = allowed.iter().cloned().chain(boxed).collect();
-    let mut found = minimise(&whole.restricted(&kept), None);
+    let mut found = minimise(&whole.restricted(&kept), None, effort);
     for (label, kept) in found.labels.iter_mut().zip(&kept) {
         *label = kept[*label];
     }
@@ -161,41 +178,75 @@ impl Search<'_, '_> {
         over
     }
 
+    fn steps(&self) -> usize {
+        STEPS[usize::from(self.nodes() >= LARGE)]
+    }
+
     fn nodes(&self) -> usize {
         self.problem.candidates.len()
     }
 
-    /// Looks for any plan that fits: least memory at the positions that were short, which gain weight each time.
-    ///
-    /// # Errors
-    /// Where the least weighted memory is above the weighted limit: nothing fits.
-    fn find_room(&mut self) -> Result<(), PlanError> {
-        let mut rows = Rows::new();
-        for _ in 0..STEPS {
-            let latest = self.leanest.as_ref().map(|(_, assignment)| assignment.clone());
-            let Some(latest) = latest else { return Ok(()) };
+    /// Looks for any plan that fits: little memory on the weighted average of all positions, of which those that need
+    /// most gain weight each time (Arora, Hazan and Kale, "The multiplicative weights update method", 2012). The last
+    /// weights, whose sum is 1; `None` where even the average is above the limit, so that nothing fits.
+    fn find_room(&mut self) -> Option<Rows> {
+        let mut weights = Rows::new();
+        let mut latest = self.leanest.as_ref().map(|(_, plan)| plan.clone()).unwrap_or_default();
+        for _ in 0..self.steps() {
+            weights = self.weighed(&latest, &weights);
             if self.best.is_some() {
-                return Ok(());
+                break;
             }
-            if rows.is_empty() {
-                let Some((domain, position, _)) = overload(self.problem, &latest) else {
-                    return Ok(());
-                };
-                rows.insert((domain, position), 1.0);
-            }
-            let found = at(self.problem, 0.0, &rows, None, None);
-            let weight: f64 = rows.values().sum();
-            let assignment = found.labels[..self.nodes()].to_vec();
-            let short = self.offer(&assignment);
-            if found.bound > weight * self.problem.limit as f64 * (1.0 + 1e-9) {
-                let (_, leanest) = self.leanest.take().unwrap_or((0, assignment));
-                return Err(too_large(self.problem, &leanest));
-            }
-            if let Some((domain, position, _)) = short {
-                *rows.entry((domain, position)).or_insert(0.0) += 1.0;
+            let limit = self.problem.limit as f64;
+            let share = if self.nodes() < LARGE { 0.0 } else { SECONDS };
+            let seconds = share * limit / self.bound.max(f64::MIN_POSITIVE);
+            let found = at(self.problem, seconds, &weights, None, None, STEP);
+            latest = found.labels[..self.nodes()].to_vec();
+            self.offer(&latest);
+            if share == 0.0 && found.bound > limit * (1.0 + 1e-9) {
+                return None;
             }
         }
-        Ok(())
+        Some(weights)
+    }
+
+    /// Weights of all positions after one more plan.
+    fn weighed(&mut self, assignment: &[usize], weights: &Rows) -> Rows {
+        let items = items(self.problem, assignment);
+        let profiles = profiles(self.problem, &items);
+        let most = profiles.iter().flatten().copied().max().unwrap_or(1).max(1) as f64;
+        let mut next = Rows::new();
+        for (domain, profile) in profiles.iter().enumerate() {
+            for (position, &bytes) in profile.iter().enumerate() {
+                let before = weights.get(&(domain, position)).copied().unwrap_or(1.0);
+                let gain = (WEIGHING * (bytes as f64 / most - 1.0)).exp();
+                next.insert((domain, position), before * gain);
+            }
+        }
+        let sum: f64 = next.values().sum();
+        next.values_mut().for_each(|weight| *weight /= sum);
+        next
+    }
+
+    /// Raises the bound by prices in the proportion of `weights`; looks for the least that make a plan fit.
+    fn scale_prices(&mut self, weights: &Rows) {
+        let limit = self.problem.limit as f64;
+        let (mut low, mut high) = (0.0, f64::INFINITY);
+        let mut scale = self.bound / limit;
+        for _ in 0..self.steps() {
+            let rows: Rows = weights.iter().map(|(&row, weight)| (row, weight * scale)).collect();
+            let start = self.best.as_ref().map(|(_, assignment)| assignment.clone());
+            let found = at(self.problem, 1.0, &rows, None, start.as_deref(), STEP);
+            self.bound = self.bound.max(found.bound - scale * limit);
+            match self.offer(&found.labels[..self.nodes()]) {
+                Some(_) => low = scale,
+                None => high = scale,
+            }
+            if self.closed() {
+                return;
+            }
+            scale = if high.is_finite() { (low + high) / 2.0 } else { scale * 3.0 };
+        }
     }
 
     /// Raises the bound by prices of memory, by subgradient steps of Polyak's length; what fits on the way is kept.
@@ -205,7 +256,7 @@ impl Search<'_, '_> {
         let mut step_share = 1.0;
         let limit = self.problem.limit as f64;
         let mut latest = self.leanest_start();
-        for _ in 0..STEPS {
+        for _ in 0..self.steps() {
             let used = self.usage(&latest, &mut rows);
             let slack: BTreeMap<(usize, usize), f64> = rows
                 .iter()
@@ -224,7 +275,7 @@ impl Search<'_, '_> {
                 *price = (*price + step * excess).max(0.0);
             }
             let start = self.best.as_ref().map(|(_, assignment)| assignment.clone());
-            let found = at(self.problem, 1.0, &rows, None, start.as_deref());
+            let found = at(self.problem, 1.0, &rows, None, start.as_deref(), STEP);
             let paid: f64 = rows.values().sum::<f64>() * limit;
             value = found.bound - paid;
             latest = found.labels[..self.nodes()].to_vec();
@@ -241,7 +292,7 @@ impl Search<'_, '_> {
     }
 
     fn leanest_start(&mut self) -> Vec<usize> {
-        at(self.problem, 1.0, &Rows::new(), None, None).labels[..self.nodes()].to_vec()
+        at(self.problem, 1.0, &Rows::new(), None, None, STEP).labels[..self.nodes()].to_vec()
     }
 
     /// Bytes at each priced row and at the peaks that are too high, which become rows.
@@ -319,11 +370,11 @@ impl Search<'_, '_> {
     /// plan is known.
     fn evaluate(&mut self, allowed: &[Vec<usize>]) -> Option<(f64, Vec<usize>)> {
         let nodes = self.nodes();
-        let free = at(self.problem, 1.0, &Rows::new(), Some(allowed), None);
+        let free = at(self.problem, 1.0, &Rows::new(), Some(allowed), None, STEP);
         let assignment = free.labels[..nodes].to_vec();
         let (domain, position, _) = self.offer(&assignment)?;
         let row = Rows::from([((domain, position), 1.0)]);
-        let lean = at(self.problem, 0.0, &row, Some(allowed), None);
+        let lean = at(self.problem, 0.0, &row, Some(allowed), None, STEP);
         self.offer(&lean.labels[..nodes]);
         if lean.bound > self.problem.limit as f64 * (1.0 + 1e-9) {
             return None;
@@ -332,7 +383,7 @@ impl Search<'_, '_> {
             return Some((free.bound, assignment));
         }
         let rows = self.rows.clone();
-        let priced = at(self.problem, 1.0, &rows, Some(allowed), None);
+        let priced = at(self.problem, 1.0, &rows, Some(allowed), None, STEP);
         let guide = priced.labels[..nodes].to_vec();
         self.offer(&guide);
         let paid = rows.values().sum::<f64>() * self.problem.limit as f64;

@@ -70,8 +70,8 @@ pub fn items(problem: &mut Problem<'_>, assignment: &[usize]) -> Vec<Item> {
     items
 }
 
-/// The peak of each domain.
-pub fn peaks(problem: &Problem<'_>, items: &[Item]) -> Vec<Peak> {
+/// Bytes by domain and position.
+pub fn profiles(problem: &Problem<'_>, items: &[Item]) -> Vec<Vec<u64>> {
     let length = problem.lifetimes.len();
     let mut changes = vec![vec![0i128; length + 1]; problem.lifetimes.domains.len()];
     for item in items {
@@ -87,18 +87,24 @@ pub fn peaks(problem: &Problem<'_>, items: &[Item]) -> Vec<Peak> {
             }
         }
     }
-    changes.iter().map(|changes| peak(&changes[..length])).collect()
+    let sum = |changes: &Vec<i128>| -> Vec<u64> {
+        let sums = changes[..length].iter().scan(0, |bytes, change| {
+            *bytes += change;
+            Some(*bytes as u64)
+        });
+        sums.collect()
+    };
+    changes.iter().map(sum).collect()
 }
 
-fn peak(changes: &[i128]) -> Peak {
-    let (mut bytes, mut most) = (0, Peak { position: 0, bytes: 0 });
-    for (position, change) in changes.iter().enumerate() {
-        bytes += change;
-        if bytes > i128::from(most.bytes) {
-            most = Peak { position, bytes: bytes as u64 };
-        }
-    }
-    most
+/// The peak of each domain.
+pub fn peaks(problem: &Problem<'_>, items: &[Item]) -> Vec<Peak> {
+    let peak = |profile: &Vec<u64>| {
+        let positions = 0..profile.len();
+        let position = positions.max_by_key(|&p| (profile[p], std::cmp::Reverse(p))).unwrap_or(0);
+        Peak { position, bytes: profile.get(position).copied().unwrap_or(0) }
+    };
+    profiles(problem, items).iter().map(peak).collect()
 }
 
 /// The tensors that take most at a position of a domain, at most five, with their bytes.

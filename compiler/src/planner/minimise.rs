@@ -22,20 +22,33 @@ pub struct Minimum {
 /// What counts as equal: a plan is optimal where the bound is within this share of it.
 pub const TOLERANCE: f64 = 1e-7;
 
-const ROUNDS: usize = 6;
-const SWEEPS: usize = 8;
-const NEARBY: Limits = Limits { table: 262_144.0, work: 1e7 };
+/// How much is done for a network that is too wide to be eliminated.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// Rounds of shifting costs, looking around and dropping labels.
+    pub rounds: usize,
+    /// Entries that shifting costs reads in all rounds, about.
+    pub work: usize,
+}
+
+/// For a plan.
+pub const FULL: Effort = Effort { rounds: 6, work: 16_000_000 };
+/// For one of many steps towards a plan.
+pub const STEP: Effort = Effort { rounds: 2, work: 6_000_000 };
+
+const NEARBY: Limits = Limits { table: 262_144.0, work: 4e6 };
 
 /// The minimum, or the best that is found with a bound. `start` is an assignment to begin with, if one is known.
-pub fn minimise(network: &Network, start: Option<&[usize]>) -> Minimum {
-    if let Some((value, labels)) = minimum(network, LIMITS) {
-        return Minimum { value, bound: value, labels };
-    }
+pub fn minimise(network: &Network, start: Option<&[usize]>, effort: Effort) -> Minimum {
     let mut elimination = Elimination::new(network);
     elimination.eliminate_narrow();
-    let (core, variables) = elimination.residual(&network.origin);
+    if let Some(order) = elimination.order(LIMITS) {
+        let (value, labels) = elimination.finish(order);
+        return Minimum { value, bound: value, labels };
+    }
+    let (core, variables) = elimination.residual(network);
     let start = start.map(|labels| variables.iter().map(|&v| labels[v]).collect());
-    let found = Search::new(&core, start).run();
+    let found = Search::new(&core, start).run(effort);
     let mut labels = vec![0; network.unary.len()];
     for (&variable, &label) in variables.iter().zip(&found.labels) {
         labels[variable] = label;
@@ -58,15 +71,23 @@ impl<'a> Search<'a> {
     fn new(core: &'a Network, start: Option<Vec<usize>>) -> Self {
         let dual = Dual::new(core);
         let kept = core.unary.iter().map(|costs| (0..costs.len()).collect()).collect();
-        let best = start.unwrap_or_else(|| dual.decode());
+        let mut best = start.unwrap_or_else(|| dual.decode());
+        core.turn_on(&mut best);
         let value = core.cost(&best);
         Self { core, dual, kept, best, value }
     }
 
-    fn run(mut self) -> Minimum {
+    fn run(mut self, effort: Effort) -> Minimum {
         let mut bound = f64::NEG_INFINITY;
-        for round in 0..ROUNDS {
-            (0..SWEEPS).for_each(|_| self.dual.sweep());
+        let mut left = effort.work;
+        for round in 0..effort.rounds {
+            let size = self.dual.size().max(1);
+            let sweeps = (left / size).min((effort.work / 2 / size).clamp(2, 60));
+            if sweeps == 0 {
+                break;
+            }
+            left -= sweeps * size;
+            (0..sweeps).for_each(|_| self.dual.sweep());
             bound = bound.max(self.dual.bound());
             let decoded = self.dual.decode();
             let decoded = decoded.iter().zip(&self.kept).map(|(&at, kept)| kept[at]).collect();
@@ -88,35 +109,47 @@ impl<'a> Search<'a> {
         Minimum { value: self.value, bound: bound.min(self.value), labels: self.best }
     }
 
-    fn offer(&mut self, labels: Vec<usize>) {
-        let value = self.core.cost(&labels);
-        if value < self.value {
-            (self.best, self.value) = (labels, value);
+    /// Keeps labels that are better than the best. Switches are first set as the others ask.
+    fn offer(&mut self, mut labels: Vec<usize>) {
+        self.core.turn_on(&mut labels);
+        let mut lean = labels.clone();
+        self.core.turn_off(&mut lean);
+        self.core.turn_on(&mut lean);
+        for labels in [labels, lean] {
+            let value = self.core.cost(&labels);
+            if value < self.value {
+                (self.best, self.value) = (labels, value);
+            }
         }
     }
 
-    /// Holds a few variables as they are and minimises over all others, which are held in turn.
+    /// Minimises over the best and the most promising labels of each variable. Where that is too wide, a few
+    /// variables are held as they are, others in turn.
     fn look_nearby(&mut self) {
+        let bounds = self.dual.bounds();
         let mut spared = BTreeSet::new();
-        for _ in 0..4 {
-            let mut around: Vec<Vec<usize>> = self.kept.clone();
+        for most in [3, 3, 6] {
+            let mut around: Vec<Vec<usize>> =
+                (0..bounds.len()).map(|v| self.promising(v, &bounds[v], most)).collect();
             let held = Elimination::new(&self.core.restricted(&around)).cutset(NEARBY, &spared);
-            for (variable, kept) in around.iter_mut().enumerate() {
-                if !kept.contains(&self.best[variable]) {
-                    kept.push(self.best[variable]);
-                }
-            }
             for &variable in &held {
                 around[variable] = vec![self.best[variable]];
             }
-            let Some((value, at)) = minimum(&self.core.restricted(&around), LIMITS) else { return };
-            let better = value < self.value * (1.0 - TOLERANCE);
+            let Some((_, at)) = minimum(&self.core.restricted(&around), LIMITS) else { return };
             self.offer(at.iter().zip(&around).map(|(&at, kept)| kept[at]).collect());
-            if !better && !spared.is_empty() {
-                return;
-            }
             spared = held.into_iter().collect();
         }
+    }
+
+    /// The label of the best and those of the lowest bounds, `most` in all. A switch has both of its labels.
+    fn promising(&self, variable: usize, bounds: &[f64], most: usize) -> Vec<usize> {
+        let best = self.best[variable];
+        let mut order: Vec<usize> = (0..bounds.len()).collect();
+        order.sort_by(|&a, &b| bounds[a].total_cmp(&bounds[b]));
+        let mut labels = vec![best];
+        let others = order.into_iter().map(|at| self.kept[variable][at]);
+        labels.extend(others.filter(|&label| label != best).take(most - 1));
+        labels
     }
 
     /// Drops labels whose bound is no better than the best. False where a variable has none left: nothing is better.

@@ -19,6 +19,8 @@ pub struct Network {
     pub constant: f64,
     /// Where a variable stands among others: that of its node.
     pub origin: Vec<usize>,
+    /// Whether a variable is a switch: label 1 is allowed whatever the others are.
+    pub switch: Vec<bool>,
 }
 
 impl Network {
@@ -26,6 +28,7 @@ impl Network {
     pub fn variable(&mut self, labels: usize, origin: usize) -> usize {
         self.unary.push(vec![0.0; labels]);
         self.origin.push(origin);
+        self.switch.push(false);
         self.unary.len() - 1
     }
 
@@ -63,6 +66,37 @@ impl Network {
         self.constant + unary + pairs
     }
 
+    /// Turns on every switch that others ask for, so that no pair of labels is forbidden.
+    pub fn turn_on(&self, assignment: &mut [usize]) {
+        for (&(a, b), table) in &self.pairs {
+            if table[assignment[a] * self.labels(b) + assignment[b]].is_infinite() {
+                for end in [a, b].into_iter().filter(|&end| self.switch[end]) {
+                    assignment[end] = 1;
+                }
+            }
+        }
+    }
+
+    /// Turns off every switch that costs something and that nobody asks for.
+    pub fn turn_off(&self, assignment: &mut [usize]) {
+        let mut extra: Vec<f64> =
+            self.unary.iter().map(|costs| costs[costs.len() - 1] - costs[0]).collect();
+        for (&(a, b), table) in &self.pairs {
+            let columns = self.labels(b);
+            if self.switch[a] {
+                extra[a] += table[columns + assignment[b]] - table[assignment[b]];
+            }
+            if self.switch[b] {
+                extra[b] += table[assignment[a] * columns + 1] - table[assignment[a] * columns];
+            }
+        }
+        for (variable, label) in assignment.iter_mut().enumerate() {
+            if self.switch[variable] && self.labels(variable) == 2 && extra[variable] > 0.0 {
+                *label = 0;
+            }
+        }
+    }
+
     /// The network in which each variable has the labels of `kept` alone.
     pub fn restricted(&self, kept: &[Vec<usize>]) -> Network {
         let pick =
@@ -74,6 +108,7 @@ impl Network {
             pairs: BTreeMap::new(),
             constant: self.constant,
             origin: self.origin.clone(),
+            switch: self.switch.clone(),
         };
         for (&(a, b), table) in &self.pairs {
             let columns = self.labels(b);
@@ -313,6 +348,7 @@ fn add_shared(
             continue;
         }
         let boxed = network.variable(2, demand.producer);
+        network.switch[boxed] = true;
         network.pair(demand.producer, boxed, |label, is_boxed| match is_boxed {
             0 if fetch_of(label) == Some(*target) => f64::INFINITY,
             0 => 0.0,
