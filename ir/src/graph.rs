@@ -124,7 +124,12 @@ impl Graph {
     ///
     /// # Errors
     /// Where the op does not take such operands.
-    pub fn push(&mut self, op: Op, operands: Vec<ValueId>, source: Source) -> Result<NodeId, OpError> {
+    pub fn push(
+        &mut self,
+        op: Op,
+        operands: Vec<ValueId>,
+        source: Source,
+    ) -> Result<NodeId, OpError> {
         let types: Vec<&TensorType> = operands.iter().map(|&v| &self.value(v).ty).collect();
         let results = op.infer(&types)?;
         let id = NodeId::new(self.nodes.len());

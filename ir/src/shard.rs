@@ -31,8 +31,8 @@ impl Rect {
         let mut result = Rect { origin: Vec::new(), extent: Vec::new() };
         for dim in 0..self.origin.len() {
             let start = self.origin[dim].max(other.origin[dim]);
-            let end = (self.origin[dim] + self.extent[dim])
-                .min(other.origin[dim] + other.extent[dim]);
+            let end =
+                (self.origin[dim] + self.extent[dim]).min(other.origin[dim] + other.extent[dim]);
             if start >= end {
                 return None;
             }
