@@ -194,11 +194,13 @@ fn a_plan_of_another_version_says_so() {
     names(&fails(["inspect", &text(&path)]), &["plan.json"]);
 }
 
+type Edit = &'static dyn Fn(&mut serde_json::Value);
+
 #[test]
 fn a_plan_edited_by_hand_is_refused() {
     let scratch = Scratch::new();
     let (path, content) = plan(&scratch);
-    let edits: [(&str, &dyn Fn(&mut serde_json::Value), &str); 5] = [
+    let edits: [(&str, Edit, &str); 5] = [
         (
             "a register's offset",
             &|p| p["programs"][0]["registers"][1]["offset"] = 64_000_064.into(),
