@@ -22,7 +22,7 @@ pub struct Normalize {
     pub epsilon: Scalar,
 }
 
-/// (y, r, dy) -> dx = r (dy - [center] mean(dy) - y mean(y dy)).
+/// (y, r, dy) -> dx = r (dy - \[center\] mean(dy) - y mean(y dy)).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NormalizeGrad {
     /// Whether the mean was subtracted.
