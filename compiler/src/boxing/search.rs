@@ -22,8 +22,15 @@ pub struct Router<'a> {
     prices: Prices<'a>,
     /// By the layout from which they start, without its splits on axes of extent 1.
     trees: BTreeMap<Layout, Vec<(Vec<ReduceKind>, Tree)>>,
+    edges: Edges,
     crossings: BTreeMap<(Layout, Layout), (f64, u64)>,
 }
+
+/// A legal step: what it leads to, its seconds and its bytes.
+type Edge = (BoxingStep, NdSbp, f64, u64);
+
+/// The legal steps from each layout, by the kinds of partial values that may be made.
+type Edges = BTreeMap<Layout, Vec<(Vec<ReduceKind>, Vec<Edge>)>>;
 
 /// All SBPs that are reached from one.
 type Tree = BTreeMap<NdSbp, Reached>;
@@ -42,7 +49,7 @@ impl<'a> Router<'a> {
     /// A router of a cluster.
     pub fn new(cluster: &'a Cluster, microbatches: usize) -> Self {
         let prices = Prices { cluster, microbatches };
-        Self { prices, trees: BTreeMap::new(), crossings: BTreeMap::new() }
+        Self { prices, trees: BTreeMap::new(), edges: Edges::new(), crossings: BTreeMap::new() }
     }
 
     /// The cheapest route. A partial value is made whole by collectives alone on its own mesh: they sum in a fixed
@@ -64,7 +71,7 @@ impl<'a> Router<'a> {
             return exchanged(to, seconds, bytes);
         };
         let exchangeable = end.steps > 1 && !end.local && !from.sbp.is_partial();
-        if exchangeable && end.seconds > self.least_exchange(&from) {
+        if exchangeable && end.seconds > self.least_exchange(&from, to) {
             let (seconds, bytes) = self.crossing(&from, to);
             if seconds < end.seconds {
                 return exchanged(to, seconds, bytes);
@@ -84,16 +91,23 @@ impl<'a> Router<'a> {
         }
         let known = self.trees.get_mut(from).expect("it was just made sure");
         let index = known.iter().position(|(of, _)| of == kinds).unwrap_or_else(|| {
-            known.push((kinds.to_vec(), shortest(self.prices, from, kinds)));
+            let tree = shortest(self.prices, &mut self.edges, from, kinds);
+            known.push((kinds.to_vec(), tree));
             known.len() - 1
         });
         &known[index].1
     }
 
-    /// What an exchange that moves anything takes at least.
-    fn least_exchange(&self, from: &Layout) -> f64 {
-        let link = alpha_beta(self.prices.cluster, &from.ranks, None);
-        exchange_seconds(self.prices.cluster, link, 1, 0.0)
+    /// What an exchange takes at least: what the first rank, which needs most, does not hold yet.
+    fn least_exchange(&self, from: &Layout, to: &Layout) -> f64 {
+        let Prices { cluster, microbatches } = self.prices;
+        let rect = |layout: &Layout| layout.rect(layout.ranks[0], 0, microbatches);
+        let missing = rect(to).zip(rect(from)).map_or(0, |(need, held)| {
+            need.elements() - need.intersect(&held).map_or(0, |both| both.elements())
+        });
+        let messages = usize::from(missing > 0);
+        let link = alpha_beta(cluster, &from.ranks, None);
+        exchange_seconds(cluster, link, messages, (missing * from.dtype.size()) as f64)
     }
 
     fn crossing(&mut self, from: &Layout, to: &Layout) -> (f64, u64) {
@@ -190,30 +204,54 @@ impl Ord for Entry {
 }
 
 /// The cheapest ways from one layout to every SBP of its mesh.
-fn shortest(prices: Prices<'_>, from: &Layout, kinds: &[ReduceKind]) -> Tree {
+fn shortest(prices: Prices<'_>, edges: &mut Edges, from: &Layout, kinds: &[ReduceKind]) -> Tree {
     let start = Reached { seconds: 0.0, steps: 0, local: true, last: None };
     let mut reached = BTreeMap::from([(from.sbp.clone(), start)]);
     let mut queue = BinaryHeap::from([Entry { seconds: 0.0, steps: 0, sbp: from.sbp.clone() }]);
-    let at = |sbp: &NdSbp| Layout { sbp: sbp.clone(), ..from.clone() };
+    let mut before = from.clone();
     while let Some(entry) = queue.pop() {
         let known = &reached[&entry.sbp];
         if (known.seconds, known.steps) != (entry.seconds, entry.steps) {
             continue;
         }
-        let before = at(&entry.sbp);
-        for (step, sbp) in legal_steps(&entry.sbp, &from.hierarchy, from.shape.len(), kinds) {
-            let (cost, bytes) = price(prices, step, &before, &at(&sbp));
+        let was_local = known.local;
+        before.sbp = entry.sbp;
+        for (step, sbp, cost, bytes) in edges_of(prices, edges, &before, kinds) {
             let (seconds, steps) = (entry.seconds + cost, entry.steps + 1);
-            let better = reached.get(&sbp).is_none_or(|r| (seconds, steps) < (r.seconds, r.steps));
+            let better = reached.get(sbp).is_none_or(|r| (seconds, steps) < (r.seconds, r.steps));
             if better {
-                let last = Some((step, entry.sbp.clone(), cost, bytes));
-                let local = is_local(step) && reached[&entry.sbp].local;
+                let last = Some((*step, before.sbp.clone(), *cost, *bytes));
+                let local = was_local && is_local(*step);
                 reached.insert(sbp.clone(), Reached { seconds, steps, local, last });
-                queue.push(Entry { seconds, steps, sbp });
+                queue.push(Entry { seconds, steps, sbp: sbp.clone() });
             }
         }
     }
     reached
+}
+
+/// The legal steps from a layout with their prices.
+fn edges_of<'a>(
+    prices: Prices<'_>,
+    edges: &'a mut Edges,
+    before: &Layout,
+    kinds: &[ReduceKind],
+) -> &'a [Edge] {
+    if !edges.contains_key(before) {
+        edges.insert(before.clone(), Vec::new());
+    }
+    let known = edges.get_mut(before).expect("it was just made sure");
+    let index = known.iter().position(|(of, _)| of == kinds).unwrap_or_else(|| {
+        let steps = legal_steps(&before.sbp, &before.hierarchy, before.shape.len(), kinds);
+        let priced = steps.into_iter().map(|(step, sbp)| {
+            let after = Layout { sbp, ..before.clone() };
+            let (seconds, bytes) = price(prices, step, before, &after);
+            (step, after.sbp, seconds, bytes)
+        });
+        known.push((kinds.to_vec(), priced.collect()));
+        known.len() - 1
+    });
+    &known[index].1
 }
 
 fn is_local(step: BoxingStep) -> bool {

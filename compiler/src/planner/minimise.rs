@@ -36,6 +36,8 @@ pub const FULL: Effort = Effort { rounds: 6, work: 16_000_000 };
 /// For one of many steps towards a plan.
 pub const STEP: Effort = Effort { rounds: 2, work: 6_000_000 };
 
+/// What counts as no better when looking around.
+const STALE: f64 = 1e-4;
 const NEARBY: Limits = Limits { table: 262_144.0, work: 4e6 };
 
 /// The minimum, or the best that is found with a bound. `start` is an assignment to begin with, if one is known.
@@ -128,7 +130,9 @@ impl<'a> Search<'a> {
     fn look_nearby(&mut self) {
         let bounds = self.dual.bounds();
         let mut spared = BTreeSet::new();
-        for most in [3, 3, 6] {
+        let mut failures = 0;
+        for most in [3, 3, 6, 3, 4, 3, 6, 3] {
+            let before = self.value;
             let mut around: Vec<Vec<usize>> =
                 (0..bounds.len()).map(|v| self.promising(v, &bounds[v], most)).collect();
             let held = Elimination::new(&self.core.restricted(&around)).cutset(NEARBY, &spared);
@@ -138,6 +142,10 @@ impl<'a> Search<'a> {
             let Some((_, at)) = minimum(&self.core.restricted(&around), LIMITS) else { return };
             self.offer(at.iter().zip(&around).map(|(&at, kept)| kept[at]).collect());
             spared = held.into_iter().collect();
+            failures = if self.value < before * (1.0 - STALE) { 0 } else { failures + 1 };
+            if failures == 3 {
+                return;
+            }
         }
     }
 

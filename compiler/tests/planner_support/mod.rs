@@ -82,7 +82,9 @@ pub fn random_graph(numbers: &mut Numbers, most: usize) -> Graph {
             2 => a.relu(),
             3 if shape.len() == 2 => a.sum(&[numbers.below(2)], true),
             4 if shape.len() == 2 => a.transpose(&[1, 0]),
-            5 if shape.len() == 2 && shape[0] % 2 == 0 => a.reshape(&[2, shape[0] / 2, shape[1]]),
+            5 if shape.len() == 2 && shape[0].is_multiple_of(2) => {
+                a.reshape(&[2, shape[0] / 2, shape[1]])
+            }
             5 if shape.len() == 3 => a.reshape(&[shape[0] * shape[1], shape[2]]),
             _ => a.softmax(shape.len() - 1),
         };
