@@ -37,7 +37,7 @@ pub enum PlanError {
     },
     /// Too little memory.
     #[error(
-        "rank {rank} (stage {stage}) needs {} of memory but has {}, {} too little, even with the plan that needs least: \
+        "rank {rank} (stage {stage}) needs {} of memory but has {}, {} too little, even with the leanest plan found: \
          take more ranks or microbatches, or raise the limit; the largest tensors are {}",
         bytes(*.needed), bytes(*.limit), bytes(.needed - .limit), tensors(.largest)
     )]
