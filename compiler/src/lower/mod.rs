@@ -1,7 +1,7 @@
 //! Lowering: from decisions to programs.
 //!
-//! [`collect`](collect::collect) lists what all ranks do as *tasks*; `segments` cuts the step into parts that run once
-//! and parts that run for every microbatch; `elementwise` and `buckets` fuse; [`program`] turns one rank's part into
+//! `collect` lists what all ranks do as *tasks*; `segments` cuts the step into parts that run once
+//! and parts that run for every microbatch; `elementwise` and `buckets` fuse; `program` turns one rank's part into
 //! registers, actors and streams, for which `lifetimes`, `in_place` and `memory` find slots and offsets. Start reading
 //! with [`lower`]. Nothing here chooses a layout or a stage.
 
