@@ -135,14 +135,25 @@ impl Init {
     /// The first content of the element of the variable `name` at this row-major position of the whole;
     /// `None` where it is read from a file.
     pub fn element(&self, name: &str, seed: u64, element: u64) -> Option<f64> {
-        let stream = Stream { seed, key: key_of(name), step: 0 };
-        let draw = |distribution: Distribution| f64::from(distribution.draw(&stream, element));
         match *self {
             Self::Weights => None,
             Self::Fill(value) => Some(value.0),
-            Self::Normal { mean, std } => Some(draw(Distribution::Normal { mean, std })),
-            Self::Uniform { low, high } => Some(draw(Distribution::Uniform { low, high })),
+            Self::Normal { .. } | Self::Uniform { .. } => {
+                let (distribution, stream) = self.stream(name, seed)?;
+                Some(f64::from(distribution.draw(&stream, element)))
+            }
         }
+    }
+
+    /// What random content is drawn from: the distribution, and the stream of the variable's name. `None` where
+    /// the content is not random.
+    pub fn stream(&self, name: &str, seed: u64) -> Option<(Distribution, Stream)> {
+        let distribution = match *self {
+            Self::Weights | Self::Fill(_) => return None,
+            Self::Normal { mean, std } => Distribution::Normal { mean, std },
+            Self::Uniform { low, high } => Distribution::Uniform { low, high },
+        };
+        Some((distribution, Stream { seed, key: key_of(name), step: 0 }))
     }
 }
 

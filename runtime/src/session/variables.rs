@@ -15,6 +15,9 @@ use crate::rectangles::{Move, fill_identity, masked};
 use crate::tensor::{HostTensor, TensorError, write_element};
 use crate::worker::Port;
 
+/// Elements that are not worth a thread of their own.
+const MIN_DRAWN: usize = 1 << 16;
+
 /// All variables of a plan.
 #[derive(Default)]
 pub(super) struct Variables {
@@ -175,12 +178,37 @@ impl Entry {
         if let Some(kind) = masked(&self.layout, shard.rank) {
             return fill_identity(dtype, kind, target);
         }
-        let (whole, own) = (strides(&self.layout.shape), strides(&rect.extent));
-        for (local, element) in target.chunks_exact_mut(dtype.size()).enumerate() {
-            let place = (0..own.len())
-                .map(|dim| (local / own[dim] % rect.extent[dim] + rect.origin[dim]) * whole[dim]);
-            let place = place.sum::<usize>() as u64;
-            write_element(dtype, self.init.element(name, seed, place).unwrap_or(0.0), element);
+        if let Init::Fill(value) = self.init {
+            let mut bytes = vec![0; dtype.size()];
+            write_element(dtype, value.0, &mut bytes);
+            target
+                .chunks_exact_mut(dtype.size())
+                .for_each(|element| element.copy_from_slice(&bytes));
         }
+        let Some((distribution, stream)) = self.init.stream(name, seed) else { return };
+        let (whole, own) = (strides(&self.layout.shape), strides(&rect.extent));
+        let place = |local: usize| {
+            let dim =
+                |dim: usize| (local / own[dim] % rect.extent[dim] + rect.origin[dim]) * whole[dim];
+            (0..own.len()).map(dim).sum::<usize>() as u64
+        };
+        // An element is a function of its place alone, so any threads may draw any part.
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let part = (target.len() / dtype.size()).div_ceil(threads).max(MIN_DRAWN);
+        std::thread::scope(|scope| {
+            for (index, bytes) in target.chunks_mut(part * dtype.size()).enumerate() {
+                let mut draw = move || {
+                    for (i, element) in bytes.chunks_exact_mut(dtype.size()).enumerate() {
+                        let drawn = distribution.draw(&stream, place(index * part + i));
+                        write_element(dtype, f64::from(drawn), element);
+                    }
+                };
+                if part * dtype.size() >= shard.place.bytes {
+                    draw();
+                } else {
+                    scope.spawn(draw);
+                }
+            }
+        });
     }
 }
