@@ -228,9 +228,120 @@ fn a_plan_edited_by_hand_is_refused() {
 }
 
 #[test]
+fn a_plan_that_is_not_sound_is_neither_shown_nor_simulated() {
+    let scratch = Scratch::new();
+    let (path, content) = plan(&scratch);
+    let edits: [&dyn Fn(&mut serde_json::Value); 4] = [
+        &|p| p["stages"] = 9_000_000_000_000_000_000u64.into(),
+        &|p| p["ranks"][1]["program"] = 77.into(),
+        &|p| p["layouts"][3]["microbatch_dim"] = 1000.into(),
+        &|p| p["programs"][0]["actors"][3]["outputs"] = serde_json::json!([9999]),
+    ];
+    for edit in edits {
+        let mut value: serde_json::Value = serde_json::from_str(&content).expect("JSON");
+        edit(&mut value);
+        std::fs::write(&path, value.to_string()).expect("written");
+        for command in ["inspect", "simulate"] {
+            names(&fails([command, &text(&path)]), &["plan.json is not valid"]);
+        }
+    }
+}
+
+#[test]
+fn no_output_overwrites_an_input_or_another_output() {
+    let scratch = Scratch::new();
+    let (path, content) = plan(&scratch);
+    names(&fails(["simulate", &text(&path), "--trace", &text(&path)]), &["--trace", "overwrite"]);
+    assert_eq!(std::fs::read_to_string(&path).expect("the plan"), content);
+    let copy = scratch.path("model.onnx");
+    std::fs::copy(model("mlp"), &copy).expect("a copy");
+    let copy = text(&copy);
+    names(&fails(["compile", &copy, "--batch", "4", "-o", &copy]), &["--output", "the model"]);
+    for option in ["--weights", "--metrics", "--outputs"] {
+        names(&fails(train(&copy, &data("mlp"), &[option, &copy])), &[option, "the model"]);
+    }
+    let out = text(&scratch.path("out"));
+    let error = fails(train(&copy, &data("mlp"), &["--weights", &out, "--metrics", &out]));
+    names(&error, &["--weights", "--metrics"]);
+    assert!(!Path::new(&out).exists());
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn standard_output_that_is_full_or_closed_is_no_panic() {
+    use std::process::{Command, Stdio};
+    let scratch = Scratch::new();
+    let (path, _) = plan(&scratch);
+    for command in ["inspect", "simulate", "verify"] {
+        let run = |stdout: Stdio| {
+            let mut graphc = Command::new(env!("CARGO_BIN_EXE_graphc"));
+            graphc.args([command, &text(&path)]).stdout(stdout).stderr(Stdio::piped());
+            graphc.spawn().expect("it starts").wait_with_output().expect("it ends")
+        };
+        let full = std::fs::File::options().write(true).open("/dev/full").expect("the device");
+        let output = run(full.into());
+        assert_eq!(output.status.code(), Some(1));
+        names(&String::from_utf8_lossy(&output.stderr), &["cannot write to standard output"]);
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let output = run(writer.into());
+        assert_eq!(output.status.code(), Some(0), "a reader that has seen enough");
+        assert!(output.stderr.is_empty());
+    }
+}
+
+#[test]
+fn numbers_that_make_no_sense_are_refused() {
+    for (extra, part) in [
+        (["--lr", "nan"], "--lr"),
+        (["--weight-decay", "-1"], "--weight-decay"),
+        (["--threads", "100000"], "--threads"),
+        (["--threads", "0"], "--threads"),
+        (["--timeout", "0"], "--timeout"),
+        (["--dim", "depth=4"], "depth"),
+    ] {
+        let [option, value] = extra;
+        let extra = format!("{option}={value}");
+        names(&fails(train(&model("mlp"), &data("mlp"), &[&extra])), &[part]);
+    }
+    let steps = ["train", &model("mlp"), "--data", &data("mlp"), "--steps", "0"];
+    names(&fails(steps), &["--steps"]);
+}
+
+#[test]
+fn a_tensor_that_the_model_does_not_use_has_no_say() {
+    let scratch = Scratch::new();
+    let mut tensors = load_safetensors(&reference("mlp").join("data.safetensors")).expect("data");
+    let path = scratch.path("data.safetensors");
+    tensors.insert("a".into(), HostTensor::zeros(DType::F32, [3, 2]));
+    tensors.insert("b".into(), HostTensor::zeros(DType::F32, []));
+    save_safetensors(&path, &tensors).expect("saved");
+    assert_eq!(
+        succeeds(train(&model("mlp"), &text(&path), &[])),
+        succeeds(train(&model("mlp"), &data("mlp"), &[]))
+    );
+    for tensor in tensors.values_mut() {
+        *tensor = HostTensor::zeros(
+            tensor.dtype(),
+            [&[0], tensor.shape().get(1..).unwrap_or(&[])].concat(),
+        );
+    }
+    save_safetensors(&path, &tensors).expect("saved");
+    names(&fails(train(&model("mlp"), &text(&path), &[])), &["no samples"]);
+}
+
+#[test]
 fn a_wrong_command_line_exits_with_2() {
-    for args in [vec!["compile"], vec!["compile", "m.onnx", "--mesh", "0"], vec!["no-such-command"]]
-    {
+    let mesh = |mesh| vec!["compile", "m.onnx", "--mesh", mesh];
+    let huge = "4294967296x4294967296";
+    for args in [
+        vec!["compile"],
+        mesh("0"),
+        mesh(huge),
+        mesh("99999999999"),
+        vec!["compile", "m.onnx", "--batch", "0"],
+        vec!["no-such-command"],
+    ] {
         assert_eq!(graphc(args).status.code(), Some(2));
     }
 }

@@ -159,7 +159,7 @@ pub struct SharedArgs {
     #[arg(long, default_value = "1f1b", value_parser = schedule)]
     pub schedule: Schedule,
     /// Value of a symbolic first dim of the model
-    #[arg(long)]
+    #[arg(long, value_parser = positive)]
     pub batch: Option<usize>,
     /// Value of another symbolic dim
     #[arg(long = "dim", value_name = "NAME=VALUE", value_parser = dim)]
@@ -261,10 +261,19 @@ pub enum OptimizerName {
     Adamw,
 }
 
+/// More ranks than any cluster has.
+const MOST_RANKS: usize = 1 << 17;
+
 fn mesh(text: &str) -> Result<Mesh, String> {
     let axes: Option<Vec<usize>> = text.split('x').map(|axis| axis.parse().ok()).collect();
     match axes {
-        Some(axes) if !axes.contains(&0) => Ok(Mesh(axes)),
+        Some(axes) if !axes.contains(&0) => {
+            let ranks = axes.iter().try_fold(1usize, |ranks, &axis| ranks.checked_mul(axis));
+            match ranks.filter(|&ranks| ranks <= MOST_RANKS) {
+                Some(_) => Ok(Mesh(axes)),
+                None => Err(format!("a mesh has at most {MOST_RANKS} ranks")),
+            }
+        }
         _ => Err("write a mesh as 4 or 2x4".into()),
     }
 }
@@ -316,6 +325,8 @@ fn bytes(text: &str) -> Result<u64, String> {
         "KiB" => 1024.0,
         "MiB" => 1024.0 * 1024.0,
         "GiB" => 1024.0 * 1024.0 * 1024.0,
+        "TB" => 1e12,
+        "TiB" => 1024.0 * 1024.0 * 1024.0 * 1024.0,
         _ => return Err(format!("`{unit}` is no unit of bytes: write 16GiB, 512MiB or a number")),
     };
     let number: f64 = number.trim().parse().map_err(|_| format!("`{text}` is no size"))?;

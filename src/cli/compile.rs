@@ -1,11 +1,12 @@
 //! `graphc compile`: a model becomes a plan. Also what `run` and `train` do first.
 
+use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use graphc::report;
-use graphc_compiler::check::{read_plan, verify, write_plan};
+use graphc_compiler::check::{read_plan, verify, verify_invariants, write_plan};
 use graphc_compiler::compile::compile;
 use graphc_compiler::import::weights::Weights;
 use graphc_compiler::import::{ImportOptions, Imported, load_model};
@@ -16,6 +17,7 @@ use serde_json::json;
 
 use super::args::{CompileArgs, Format, SharedArgs};
 use super::options;
+use super::output::{Named, check_distinct, print};
 
 /// Seconds of the parts of a compilation.
 #[derive(Default)]
@@ -40,6 +42,8 @@ pub struct Planned {
 
 /// Runs the command.
 pub fn run(args: &CompileArgs) -> Result<()> {
+    let output = args.output.as_deref();
+    check_distinct(&inputs(&args.model, &args.shared), &[("--output", output)])?;
     if let Some(pass) = &args.emit {
         return emit(args, pass);
     }
@@ -48,10 +52,15 @@ pub fn run(args: &CompileArgs) -> Result<()> {
         graphc_runtime::data::write_file(path, write_plan(&planned.plan).as_bytes())?;
     }
     match args.shared.format {
-        Format::Text => print!("{}", report::summary(&planned.plan)),
-        Format::Json => println!("{}", serde_json::to_string_pretty(&report_json(&planned))?),
+        Format::Text => print(&report::summary(&planned.plan)),
+        Format::Json => print(&(serde_json::to_string_pretty(&report_json(&planned))? + "\n")),
     }
-    Ok(())
+}
+
+/// What a compilation reads.
+pub fn inputs<'a>(model: &'a Path, args: &'a SharedArgs) -> [Named<'a>; 2] {
+    let cluster = Path::new(&args.cluster);
+    [("the model", Some(model)), ("the cluster file", cluster.is_file().then_some(cluster))]
 }
 
 fn report_json(planned: &Planned) -> serde_json::Value {
@@ -77,8 +86,7 @@ fn emit(args: &CompileArgs, pass: &str) -> Result<()> {
     let (imported, dims) = options::model(&args.model, &args.shared, None)?;
     let options = options::compile_options(&args.shared, dims)?;
     let graph = prepare_until(imported.graph, &options, pass)?;
-    print!("{}", graphc_ir::text::print(&graph));
-    Ok(())
+    print(&graphc_ir::text::print(&graph))
 }
 
 /// Reads and plans a model. `rows` is the batch where the command line gives none; `training` asks for a loss and an
@@ -96,7 +104,7 @@ pub fn plan_model(
     let (imported, dims) = options::model(path, args, rows)?;
     let Imported { graph, weights, warnings, .. } = imported;
     for warning in warnings {
-        eprintln!("warning: {warning}");
+        let _ = writeln!(std::io::stderr(), "warning: {warning}");
     }
     check_static_batch(&graph, args.batch)?;
     let options = options::compile_options(args, dims)?;
@@ -143,6 +151,13 @@ pub fn is_plan(path: &Path) -> bool {
 pub fn load_valid_plan(path: &Path) -> Result<Plan> {
     let plan = load_plan(path)?;
     verify(&plan).with_context(|| format!("{} is not valid", path.display()))?;
+    Ok(plan)
+}
+
+/// Reads a plan and checks all that can be checked without planning again: enough to show and to simulate it.
+pub fn load_sound_plan(path: &Path) -> Result<Plan> {
+    let plan = load_plan(path)?;
+    verify_invariants(&plan).with_context(|| format!("{} is not valid", path.display()))?;
     Ok(plan)
 }
 

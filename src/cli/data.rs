@@ -3,23 +3,27 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use graphc_compiler::import::weights::Weights;
 use graphc_ir::ops::Init;
 use graphc_ir::plan::{Plan, RegisterKind};
 use graphc_runtime::HostTensor;
 use graphc_runtime::data::load_safetensors;
 
-/// The tensors of a data file, and how many samples they hold.
-pub fn samples(path: &Path) -> Result<(BTreeMap<String, HostTensor>, usize)> {
+/// The tensors of a data file, and how many samples they hold: what labels or targets say, or all tensors alike. A file
+/// may hold tensors that the model does not use; where it is not clear which count, the batch must be given.
+pub fn samples(path: &Path) -> Result<(BTreeMap<String, HostTensor>, Option<usize>)> {
     let tensors = load_safetensors(path)?;
-    let Some((name, tensor)) = tensors.first_key_value() else {
+    if tensors.is_empty() {
         bail!("{} holds no tensors", path.display());
-    };
-    let count = tensor.shape().first().copied().with_context(|| {
-        format!("tensor `{name}` of {} is a scalar: the first dim counts samples", path.display())
-    })?;
-    Ok((tensors, count))
+    }
+    let count = |tensor: &HostTensor| tensor.shape().first().copied();
+    let named = ["labels", "target"].iter().find_map(|&name| count(tensors.get(name)?));
+    let mut counts: Vec<usize> = tensors.values().filter_map(count).collect();
+    counts.dedup();
+    let common = if let [count] = counts[..] { Some(count) } else { None };
+    let rows = named.or(common);
+    Ok((tensors, rows))
 }
 
 /// The weights that variables of the plan take from the model's file.

@@ -5,11 +5,12 @@ use graphc::report;
 use serde_json::json;
 
 use super::args::{Format, InspectArgs};
-use super::compile::load_plan;
+use super::compile::load_sound_plan;
+use super::output::print;
 
 /// Runs the command.
 pub fn run(args: &InspectArgs) -> Result<()> {
-    let plan = load_plan(&args.plan)?;
+    let plan = load_sound_plan(&args.plan)?;
     if args.format == Format::Json {
         let programs: Vec<_> = plan
             .programs
@@ -37,14 +38,11 @@ pub fn run(args: &InspectArgs) -> Result<()> {
             "programs": programs,
             "ranks": plan.ranks,
         });
-        println!("{}", serde_json::to_string_pretty(&value)?);
-        return Ok(());
+        return print(&(serde_json::to_string_pretty(&value)? + "\n"));
     }
-    print!("{}", report::summary(&plan));
-    println!("\n{}", report::tensors(&plan));
+    let mut text = format!("{}\n{}\n", report::summary(&plan), report::tensors(&plan));
     if !plan.boxing.is_empty() {
-        println!("{}", report::boxing(&plan));
+        text += &format!("{}\n", report::boxing(&plan));
     }
-    print!("{}", report::programs(&plan));
-    Ok(())
+    print(&(text + &report::programs(&plan).to_string()))
 }

@@ -7,6 +7,7 @@ mod compile;
 mod data;
 mod inspect;
 mod options;
+mod output;
 mod run;
 mod simulate;
 mod train;

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use graphc_compiler::cluster::{parse_cluster, preset};
-use graphc_compiler::import::{ImportOptions, Imported, load_model, model_symbols};
+use graphc_compiler::import::{ImportError, ImportOptions, Imported, load_model, model_symbols};
 use graphc_ir::plan::{AdamOptions, Cluster, CompileOptions, Optimizer, Pin};
 use sha2::{Digest, Sha256};
 
@@ -46,6 +46,7 @@ fn optimizer(args: &SharedArgs) -> Result<Option<Optimizer>> {
     } else if args.momentum.is_some() || args.nesterov {
         bail!("--momentum and --nesterov are options of sgd");
     }
+    check_numbers(args)?;
     if args.nesterov && args.momentum.unwrap_or(0.0) <= 0.0 {
         bail!("--nesterov needs --momentum above 0");
     }
@@ -59,6 +60,25 @@ fn optimizer(args: &SharedArgs) -> Result<Option<Optimizer>> {
         OptimizerName::Adam => Optimizer::Adam(adam(0.0)),
         OptimizerName::Adamw => Optimizer::AdamW(adam(0.01)),
     }))
+}
+
+/// The ranges that torch.optim asks for.
+fn check_numbers(args: &SharedArgs) -> Result<()> {
+    let not_negative = [
+        ("--lr", args.lr),
+        ("--momentum", args.momentum),
+        ("--weight-decay", args.weight_decay),
+        ("--eps", args.eps),
+    ];
+    for (flag, value) in not_negative {
+        let holds = value.is_none_or(|value| value.is_finite() && value >= 0.0);
+        ensure!(holds, "{flag} is a number of at least 0, not {}", value.unwrap_or_default());
+    }
+    for (flag, value) in [("--beta1", args.beta1), ("--beta2", args.beta2)] {
+        let holds = value.is_none_or(|value| (0.0..1.0).contains(&value));
+        ensure!(holds, "{flag} is at least 0 and below 1, not {}", value.unwrap_or_default());
+    }
+    Ok(())
 }
 
 fn pin(text: &str) -> Result<Pin> {
@@ -89,13 +109,29 @@ pub fn model(
     rows: Option<usize>,
 ) -> Result<(Imported, BTreeMap<String, usize>)> {
     let mut dims: BTreeMap<String, usize> = args.dims.iter().cloned().collect();
-    let place = || format!("in {}", path.display());
-    let symbols = model_symbols(path).with_context(place)?;
+    let symbols = model_symbols(path).map_err(|error| at(path, error))?;
+    for (name, _) in &args.dims {
+        // `batch` stands for the first dim whatever the model calls it.
+        ensure!(
+            name == "batch" || symbols.all.contains(name),
+            "--dim {name}: {} has no such symbolic dim, it has [{}]",
+            path.display(),
+            symbols.all.join(", ")
+        );
+    }
     if let (Some(symbol), Some(batch)) = (symbols.batch, args.batch.or(rows)) {
         dims.entry(symbol).or_insert(batch);
     }
-    let imported = load_model(path, &dims, import_options(args)).with_context(place)?;
+    let imported =
+        load_model(path, &dims, import_options(args)).map_err(|error| at(path, error))?;
     Ok((imported, dims))
+}
+
+/// An error with the file that it is about, said once.
+fn at(path: &Path, error: ImportError) -> anyhow::Error {
+    let named = error.to_string().contains(&path.display().to_string());
+    let error = anyhow::Error::new(error);
+    if named { error } else { error.context(format!("in {}", path.display())) }
 }
 
 fn import_options(args: &SharedArgs) -> ImportOptions {

@@ -7,11 +7,16 @@ use graphc_runtime::data::{Batches, save_safetensors};
 use graphc_runtime::{Session, SessionOptions};
 
 use super::args::{RunArgs, RuntimeArgs};
-use super::compile::{Planned, is_plan, load_valid_plan, plan_model, plan_weights};
+use super::compile::{Planned, inputs, is_plan, load_valid_plan, plan_model, plan_weights};
 use super::data::{samples, session_weights};
+use super::output::check_distinct;
 
 /// Runs the command: one step on the rows of the inputs file.
 pub fn run(args: &RunArgs) -> Result<()> {
+    let options = session_options(&args.runtime)?;
+    let [model, cluster] = inputs(&args.model, &args.shared);
+    let read = [model, cluster, ("--inputs", Some(args.inputs.as_path()))];
+    check_distinct(&read, &[("--outputs", Some(&args.outputs))])?;
     let (tensors, rows) = samples(&args.inputs)?;
     let (plan, weights) = if is_plan(&args.model) {
         let plan = load_valid_plan(&args.model)?;
@@ -21,12 +26,11 @@ pub fn run(args: &RunArgs) -> Result<()> {
         if args.shared.loss.is_some() || args.shared.optimizer.is_some() {
             bail!("run does inference: --loss and --optimizer belong to train");
         }
-        let Planned { plan, weights, .. } =
-            plan_model(&args.model, &args.shared, Some(rows), false)?;
+        let Planned { plan, weights, .. } = plan_model(&args.model, &args.shared, rows, false)?;
         (plan, weights)
     };
     let weights = session_weights(&plan, &weights)?;
-    let mut session = Session::new(Arc::new(plan), &weights, session_options(&args.runtime)?)?;
+    let mut session = Session::new(Arc::new(plan), &weights, options)?;
     let batches = Batches::new(tensors, session.inputs())
         .with_context(|| format!("in {}", args.inputs.display()))?;
     for (name, ty) in session.inputs() {
@@ -41,6 +45,9 @@ pub fn run(args: &RunArgs) -> Result<()> {
     Ok(save_safetensors(&args.outputs, &outputs)?)
 }
 
+/// More threads than any machine has cores; their number is that of each rank.
+const MOST_THREADS: usize = 1024;
+
 /// The options of a session.
 pub fn session_options(args: &RuntimeArgs) -> Result<SessionOptions> {
     ensure!(
@@ -48,7 +55,11 @@ pub fn session_options(args: &RuntimeArgs) -> Result<SessionOptions> {
         "--timeout is a number of seconds above 0, not {}",
         args.timeout
     );
-    ensure!(args.threads != Some(0), "--threads is at least 1");
+    let threads = args.threads.unwrap_or(1);
+    ensure!(
+        (1..=MOST_THREADS).contains(&threads),
+        "--threads is 1 to {MOST_THREADS}, not {threads}"
+    );
     Ok(SessionOptions {
         seed: args.seed,
         threads_per_rank: args.threads,

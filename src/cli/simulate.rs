@@ -6,11 +6,14 @@ use graphc_compiler::null_device::{TraceEvent, simulate, trace};
 use serde_json::json;
 
 use super::args::{Format, SimulateArgs};
-use super::compile::load_plan;
+use super::compile::load_sound_plan;
+use super::output::{check_distinct, print};
 
 /// Runs the command.
 pub fn run(args: &SimulateArgs) -> Result<()> {
-    let plan = load_plan(&args.plan)?;
+    let trace_to = args.trace.as_deref();
+    check_distinct(&[("the plan", Some(&args.plan))], &[("--trace", trace_to)])?;
+    let plan = load_sound_plan(&args.plan)?;
     let simulation = simulate(&plan).context("the plan cannot run")?;
     if let Some(path) = &args.trace {
         let events = trace(&plan, 1).context("the plan cannot run")?.trace;
@@ -24,17 +27,17 @@ pub fn run(args: &SimulateArgs) -> Result<()> {
                 "bubble_fraction": simulation.bubble_fraction,
                 "peak_memory_bytes": plan.predicted.peak_memory_bytes,
             });
-            println!("{}", serde_json::to_string_pretty(&value)?);
+            print(&(serde_json::to_string_pretty(&value)? + "\n"))
         }
         Format::Text => {
-            println!("step      {}", report::seconds(simulation.step_seconds));
-            println!("bubble    {:.2} %", simulation.bubble_fraction * 100.0);
+            let mut text = format!("step      {}\n", report::seconds(simulation.step_seconds));
+            text += &format!("bubble    {:.2} %\n", simulation.bubble_fraction * 100.0);
             for (program, &peak) in plan.predicted.peak_memory_bytes.iter().enumerate() {
-                println!("memory    program {program}: {}", report::bytes(peak));
+                text += &format!("memory    program {program}: {}\n", report::bytes(peak));
             }
+            print(&text)
         }
     }
-    Ok(())
 }
 
 /// Events in Chrome's trace format: a process for each rank, a thread for each stream, microseconds.

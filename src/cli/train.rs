@@ -11,8 +11,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use super::args::TrainArgs;
-use super::compile::{Planned, is_plan, load_valid_plan, plan_model, plan_weights};
+use super::compile::{Planned, inputs, is_plan, load_valid_plan, plan_model, plan_weights};
 use super::data::{samples, session_weights};
+use super::output::{check_distinct, print};
 use super::run::session_options;
 
 /// Steps under way at once.
@@ -20,7 +21,11 @@ const DEPTH: usize = 4;
 
 /// Runs the command.
 pub fn run(args: &TrainArgs) -> Result<()> {
+    ensure!(args.steps > 0, "--steps is at least 1");
+    let options = session_options(&args.runtime)?;
+    check_files(args)?;
     let (tensors, rows) = samples(&args.data)?;
+    ensure!(rows != Some(0), "{} holds no samples", args.data.display());
     let (plan, weights) = if is_plan(&args.model) {
         let plan = load_valid_plan(&args.model)?;
         ensure!(
@@ -31,13 +36,11 @@ pub fn run(args: &TrainArgs) -> Result<()> {
         let weights = plan_weights(&plan)?;
         (plan, weights)
     } else {
-        let Planned { plan, weights, .. } =
-            plan_model(&args.model, &args.shared, Some(rows), true)?;
+        let Planned { plan, weights, .. } = plan_model(&args.model, &args.shared, rows, true)?;
         (plan, weights)
     };
     let weights = session_weights(&plan, &weights)?;
     let plan = Arc::new(plan);
-    let options = session_options(&args.runtime)?;
     let mut session = Session::new(Arc::clone(&plan), &weights, options)?;
     let batches = Batches::new(tensors, session.inputs())
         .with_context(|| format!("in {}", args.data.display()))?;
@@ -59,9 +62,19 @@ pub fn run(args: &TrainArgs) -> Result<()> {
     bar.finish_and_clear();
     write_results(args, &plan, &mut session, &finished.outputs)?;
     if args.metrics.is_none() {
-        println!("{}", finished.line()?);
+        print(&(finished.line()? + "\n"))?;
     }
     Ok(())
+}
+
+fn check_files(args: &TrainArgs) -> Result<()> {
+    let [model, cluster] = inputs(&args.model, &args.shared);
+    let outputs = [
+        ("--metrics", args.metrics.as_deref()),
+        ("--weights", args.weights.as_deref()),
+        ("--outputs", args.outputs.as_deref()),
+    ];
+    check_distinct(&[model, cluster, ("--data", Some(&args.data))], &outputs)
 }
 
 /// The last finished step.
@@ -94,7 +107,6 @@ impl Finished {
     }
 
     fn line(&self) -> Result<String> {
-        ensure!(self.step > 0, "no step was run: --steps is 0");
         Ok(json!({ "step": self.step - 1, "loss": self.loss()? }).to_string())
     }
 }

@@ -18,6 +18,7 @@ use super::args::VerifyArgs;
 use super::compile::load_plan;
 use super::data::session_weights;
 use super::options;
+use super::output::print;
 
 /// How far an output may be from one rank's, of the output's largest element: float32 sums in another order.
 const TOLERANCE: f64 = 1e-4;
@@ -32,8 +33,7 @@ pub fn run(args: &VerifyArgs) -> Result<()> {
         let difference = compare(plan, model)?;
         line += &format!("; computes what {} does (to {difference:.0e})", model.display());
     }
-    println!("{line}");
-    Ok(())
+    print(&(line + "\n"))
 }
 
 /// One step of the plan beside one step of the model on one rank, on the same random inputs: the largest difference

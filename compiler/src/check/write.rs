@@ -10,10 +10,10 @@ const LINE: usize = 116;
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// Not a plan.
-    #[error("this is no plan: {0}")]
+    #[error(transparent)]
     Json(#[from] serde_json::Error),
     /// JSON without a version.
-    #[error("this is no plan: it has no version")]
+    #[error("it has no version")]
     NoVersion,
     /// A plan of another version.
     #[error(

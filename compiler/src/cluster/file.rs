@@ -75,8 +75,11 @@ enum Bytes {
     Text(String),
 }
 
-const POSITIVE: &str = "write a finite number above 0";
-const NOT_NEGATIVE: &str = "write a finite number, 0 or more";
+const POSITIVE: &str = "write a number above 0 that a machine may have (1e-30 to 1e30)";
+const NOT_NEGATIVE: &str = "write a number that a machine may have (0 to 1e30)";
+
+/// The largest number of a cluster file, and its inverse the smallest: products and quotients of several stay finite.
+const MOST: f64 = 1e30;
 
 /// Reads a cluster from the text of a TOML file.
 ///
@@ -148,7 +151,7 @@ fn device(file: FileDevice) -> Result<Device, ClusterError> {
 fn memory(bytes: &Bytes) -> Result<u64, ClusterError> {
     let (found, bytes) = match bytes {
         Bytes::Integer(number) => (number.to_string(), u64::try_from(*number).ok()),
-        Bytes::Number(number) => (number.to_string(), parse_bytes(&number.to_string())),
+        Bytes::Number(number) => (number.shown(), parse_bytes(&number.to_string())),
         Bytes::Text(text) => (format!("\"{text}\""), parse_bytes(text)),
     };
     let advice = "write a number of bytes above 0, or a text such as \"80GiB\" or \"16GB\"";
@@ -176,7 +179,7 @@ fn levels(levels: &[FileLevel]) -> Result<Vec<Level>, ClusterError> {
         if level.size == 0 && index + 1 < levels.len() {
             let advice =
                 "give the number of ranks that it joins; only the outermost may be 0 (unbounded)";
-            return Err(field(name("size"), 0, advice));
+            return Err(field(name("size"), "0", advice));
         }
         result.push(Level {
             size: level.size,
@@ -200,19 +203,40 @@ fn axes(axes: &[FileAxis]) -> Result<Vec<AxisLink>, ClusterError> {
 }
 
 fn positive(name: impl Into<String>, value: f64) -> Result<f64, ClusterError> {
-    if value.is_finite() && value > 0.0 { Ok(value) } else { Err(field(name, value, POSITIVE)) }
+    if (1.0 / MOST..=MOST).contains(&value) { Ok(value) } else { Err(field(name, value, POSITIVE)) }
 }
 
 fn not_negative(name: impl Into<String>, value: f64) -> Result<f64, ClusterError> {
-    if value.is_finite() && value >= 0.0 {
-        Ok(value)
-    } else {
-        Err(field(name, value, NOT_NEGATIVE))
+    if (0.0..=MOST).contains(&value) { Ok(value) } else { Err(field(name, value, NOT_NEGATIVE)) }
+}
+
+fn field(name: impl Into<String>, found: impl Shown, advice: &'static str) -> ClusterError {
+    ClusterError::Field { field: name.into(), found: found.shown(), advice }
+}
+
+/// What a message shows of a value.
+trait Shown {
+    fn shown(&self) -> String;
+}
+
+impl Shown for f64 {
+    /// As a person writes it: not with hundreds of zeros.
+    fn shown(&self) -> String {
+        let plain = *self == 0.0 || !self.is_finite() || (1e-6..1e16).contains(&self.abs());
+        if plain { self.to_string() } else { format!("{self:e}") }
     }
 }
 
-fn field(name: impl Into<String>, found: impl ToString, advice: &'static str) -> ClusterError {
-    ClusterError::Field { field: name.into(), found: found.to_string(), advice }
+impl Shown for &str {
+    fn shown(&self) -> String {
+        (*self).to_string()
+    }
+}
+
+impl Shown for String {
+    fn shown(&self) -> String {
+        self.clone()
+    }
 }
 
 #[cfg(test)]
@@ -249,6 +273,8 @@ mod tests {
             ("\"80GiB\"", "-5", "`device.memory` is -5"),
             ("bandwidth = 2.0e12", "bandwidth = 0.0", "`device.bandwidth` is 0"),
             ("launch = 4e-6", "launch = nan", "`device.launch` is NaN"),
+            ("launch = 4e-6", "launch = 1e300", "`device.launch` is 1e300"),
+            ("f32 = 19.5e12", "f32 = 1e-320", "`device.flops.f32` is 1e-320"),
             ("f32 = 19.5e12", "f33 = 19.5e12", "`device.flops.f33`"),
             ("0.6]", "1.6]", "`device.matmul_efficiency[1]` is 1.6"),
             ("[1e9,", "[1e5,", "ascending"),

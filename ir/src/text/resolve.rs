@@ -97,6 +97,8 @@ fn dim_symbols(dim: &Dim, found: &mut Vec<String>) {
 
 /// A tensor has fewer elements than this, so that no later sum or product overflows.
 const MOST_ELEMENTS: usize = 1 << 48;
+/// More dims than any tensor has; each is a way to split it, which the planner weighs.
+const MOST_DIMS: usize = 32;
 
 struct Resolver<'a> {
     graph: Graph,
@@ -317,7 +319,7 @@ impl<'a> Resolver<'a> {
         }
         for (&id, name) in results.iter().zip(&node.results) {
             if elements(&self.graph.value(id).ty.shape).is_none() {
-                return Err(name.1.error("the result has too many elements"));
+                return Err(name.1.error("the result has too many elements or dims"));
             }
         }
         self.check_types(results, node, types.as_deref().unwrap_or_default())?;
@@ -366,7 +368,7 @@ impl<'a> Resolver<'a> {
             let extents = text.shape.iter().map(|dim| keep(self.extent(dim), errors));
             let shape: Vec<usize> = extents.flatten().collect();
             if elements(&shape).is_none() {
-                errors.push(text.span.error("the type has too many elements"));
+                errors.push(text.span.error("the type has too many elements or dims"));
             }
             types.push(TensorType::new(text.dtype, shape));
         }
@@ -452,7 +454,7 @@ impl<'a> Resolver<'a> {
             let extents: Vec<usize> =
                 items.iter().filter_map(|item| item.as_u64()).map(|item| item as usize).collect();
             if elements(&extents).is_none() {
-                return Err(at.error("the shape has too many elements"));
+                return Err(at.error("the shape has too many elements or dims"));
             }
         }
         if matches!(key.as_str(), "op" | "ty") || payload.insert(key.clone(), json).is_some() {
@@ -468,6 +470,9 @@ fn keep<T>(result: Result<T, ParseError>, errors: &mut Vec<ParseError>) -> Optio
 
 /// The number of elements; `None` where it is too large, even with dims of extent 0 left out.
 fn elements(shape: &[usize]) -> Option<usize> {
+    if shape.len() > MOST_DIMS {
+        return None;
+    }
     let product = shape.iter().filter(|&&extent| extent > 0);
     product.copied().try_fold(1usize, usize::checked_mul).filter(|&n| n < MOST_ELEMENTS)
 }

@@ -17,11 +17,15 @@ use crate::tensor::HostTensor;
 /// Where the file cannot be read, is no safetensors file, or has an element type that graphc lacks.
 pub fn load_safetensors(path: &Path) -> Result<BTreeMap<String, HostTensor>, DataError> {
     let read = |reason: String| DataError::Read { path: path.display().to_string(), reason };
-    let file = File::open(path).map_err(|e| read(e.to_string()))?;
-    let empty = file.metadata().is_ok_and(|metadata| metadata.len() == 0);
-    if empty {
+    // Asked before it is opened: to open a pipe waits for a writer.
+    let metadata = std::fs::metadata(path).map_err(|e| read(e.to_string()))?;
+    if !metadata.is_file() {
+        return Err(read("it is no file".into()));
+    }
+    if metadata.len() == 0 {
         return Err(read("the file is empty".into()));
     }
+    let file = File::open(path).map_err(|e| read(e.to_string()))?;
     let bytes = crate::memory::map_file(&file).map_err(|e| read(e.to_string()))?;
     parse(&bytes, path, read)
 }
@@ -128,6 +132,9 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("t.safetensors");
         assert!(load_safetensors(&path).expect_err("absent").to_string().contains("cannot read"));
+        assert!(
+            load_safetensors(folder.path()).expect_err("a folder").to_string().contains("no file")
+        );
         for content in [&b""[..], b"no tensors at all", &[0xFF; 64]] {
             std::fs::write(&path, content).expect("it is writable");
             assert!(matches!(load_safetensors(&path), Err(DataError::Read { .. })));

@@ -367,10 +367,16 @@ impl Lowering {
     }
 }
 
+/// More dims than any tensor has; each is a way to split it, which the planner weighs.
+const MOST_DIMS: usize = 32;
+
 /// No tensor is so large that later sums and products of extents overflow.
 fn bounded(ty: &TensorType) -> Res<()> {
     let elements = ty.shape.iter().try_fold(1usize, |n, &extent| n.checked_mul(extent.max(1)));
     match elements.filter(|&elements| elements < 1 << 48) {
+        Some(_) if ty.shape.len() > MOST_DIMS => {
+            fail(format!("its result has {} dims, and {MOST_DIMS} are the most", ty.shape.len()))
+        }
         Some(_) => Ok(()),
         None => fail(format!("its result {ty} has too many elements")),
     }
