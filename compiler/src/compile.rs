@@ -35,6 +35,14 @@ pub enum CompileError {
     /// A pin cannot be fulfilled, or the memory does not suffice.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// What a step costs on these machines is no number.
+    #[error(
+        "the plan found takes {seconds} seconds a step: a fault of the compiler's, or of the cluster's figures"
+    )]
+    NotFinite {
+        /// What the planner reports.
+        seconds: f64,
+    },
     /// Passes contradict each other.
     #[error(transparent)]
     Lower(#[from] LowerError),
@@ -162,8 +170,36 @@ pub fn compile(
     cluster: &Cluster,
     weights: Option<WeightsSource>,
 ) -> Result<Compiled, CompileError> {
+    compile_observed(graph, options, cluster, weights, &mut |_| ())
+}
+
+/// How far a compilation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Milestone {
+    /// All passes before the planner are done.
+    Prepared,
+    /// The planner has chosen every signature.
+    Planned,
+}
+
+/// [`compile`], telling `reached` how far it is: the caller has the clock.
+///
+/// # Errors
+/// What the graph, the options or the machines do not allow.
+pub fn compile_observed(
+    graph: Graph,
+    options: &CompileOptions,
+    cluster: &Cluster,
+    weights: Option<WeightsSource>,
+    reached: &mut dyn FnMut(Milestone),
+) -> Result<Compiled, CompileError> {
     let decisions = prepare(graph.clone(), options)?;
+    reached(Milestone::Prepared);
     let Planned { sharding, report: planner, .. } = plan(&decisions, options, cluster)?;
+    if !planner.objective_seconds.is_finite() {
+        return Err(CompileError::NotFinite { seconds: planner.objective_seconds });
+    }
+    reached(Milestone::Planned);
     let header = Header { graph: &graph, options, cluster, weights, planner };
     let (plan, simulation) = assemble(header, &decisions, &sharding)?;
     Ok(Compiled { plan, decisions, sharding, simulation })

@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use graphc::report;
 use graphc_compiler::check::{read_plan, verify, verify_invariants, write_plan};
-use graphc_compiler::compile::compile;
+use graphc_compiler::compile::{Milestone, compile_observed};
 use graphc_compiler::import::weights::Weights;
 use graphc_compiler::import::{ImportOptions, Imported, load_model};
 use graphc_compiler::lower::collective_counts;
@@ -26,7 +26,7 @@ pub struct Timing {
     pub parse: f64,
     /// From graph to plan.
     pub plan: f64,
-    /// Of that, the planner's solver.
+    /// Of that, choosing signatures.
     pub solve: f64,
 }
 
@@ -112,11 +112,14 @@ pub fn plan_model(
     let source = Some(weights_source(path)?);
     let parse = start.elapsed().as_secs_f64();
     let start = Instant::now();
-    let plan = compile(graph, &options, &cluster, source)
+    let mut marks = Vec::new();
+    let mut mark = |_: Milestone| marks.push(start.elapsed().as_secs_f64());
+    let plan = compile_observed(graph, &options, &cluster, source, &mut mark)
         .with_context(|| format!("cannot plan {}", path.display()))?
         .plan;
     let plan_seconds = start.elapsed().as_secs_f64();
-    Ok(Planned { plan, weights, timing: Timing { parse, plan: plan_seconds, solve: 0.0 } })
+    let solve = marks.windows(2).map(|pair| pair[1] - pair[0]).sum();
+    Ok(Planned { plan, weights, timing: Timing { parse, plan: plan_seconds, solve } })
 }
 
 /// A static first dim must equal `--batch`.
