@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use graphc_ir::plan::Strategy;
 
+use super::candidates::Candidate;
 use super::error::PlanError;
 use super::memory::{items, largest, peaks, profiles};
 use super::minimise::{Effort, FULL, Minimum, STEP, TOLERANCE, minimise};
@@ -80,6 +81,14 @@ pub fn seconds(problem: &mut Problem<'_>, assignment: &[usize]) -> f64 {
 /// A bound of the problem without its memory limit.
 pub fn relaxed_bound(problem: &mut Problem<'_>) -> f64 {
     at(problem, 1.0, &Rows::new(), None, None, STEP).bound
+}
+
+/// A bound of the same, at once: what the nodes compute at least.
+pub fn compute_bound(problem: &Problem<'_>) -> f64 {
+    let least = |all: &Vec<Candidate>| {
+        all.iter().map(|candidate| candidate.seconds).fold(f64::INFINITY, f64::min)
+    };
+    problem.candidates.iter().map(least).sum()
 }
 
 /// # Errors

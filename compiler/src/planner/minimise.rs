@@ -75,7 +75,13 @@ impl<'a> Search<'a> {
         let kept = core.unary.iter().map(|costs| (0..costs.len()).collect()).collect();
         let mut best = start.unwrap_or_else(|| dual.decode());
         core.turn_on(&mut best);
-        let value = core.cost(&best);
+        let mut value = core.cost(&best);
+        if !value.is_finite() {
+            // Whatever the labels are, with every switch on nothing is forbidden.
+            let switches = (0..best.len()).filter(|&v| core.switch[v]);
+            switches.for_each(|v| best[v] = core.labels(v) - 1);
+            value = core.cost(&best);
+        }
         Self { core, dual, kept, best, value }
     }
 

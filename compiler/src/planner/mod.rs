@@ -35,6 +35,7 @@ pub mod problem;
 mod strategy;
 
 use graphc_ir::ids::ValueId;
+use graphc_ir::mesh::Placement;
 use graphc_ir::plan::{Cluster, CompileOptions, Pin, PlannerReport, PlannerStatus, Strategy};
 use graphc_ir::sbp::NdSbp;
 
@@ -72,8 +73,9 @@ pub fn plan(
         strategy => fixed(&mut problem, strategy)?,
     };
     let (variables, constraints) = ilp::size(&mut problem);
-    let gap =
-        ((solution.seconds - solution.bound) / solution.seconds.max(f64::MIN_POSITIVE)).max(0.0);
+    let share = (solution.seconds - solution.bound) / solution.seconds.max(f64::MIN_POSITIVE);
+    // Of a cost that is no number nothing is known.
+    let gap = if solution.seconds.is_finite() { share.max(0.0) } else { 1.0 };
     let optimal = options.strategy == Strategy::Auto && gap <= 1e-6;
     let report = PlannerReport {
         status: if optimal { PlannerStatus::Optimal } else { PlannerStatus::Gap },
@@ -87,13 +89,27 @@ pub fn plan(
     Ok(Planned { sharding: sharding(&problem, &solution.assignment), report, memory })
 }
 
-/// A strategy's plan. Its bound is that of the free problem without its memory limit.
+/// Ranks up to which the bound of a fixed strategy is that of the free problem.
+const BOUNDED_RANKS: usize = 16;
+
+/// A strategy's plan: the problem keeps its signatures alone. Its bound is that of the free problem without its memory
+/// limit; on several mesh axes or many ranks, where that takes long, it is that of computing alone.
 fn fixed(problem: &mut Problem<'_>, strategy: Strategy) -> Result<Solution, PlanError> {
-    let assignment = strategy::assign(problem, strategy);
+    let small =
+        |place: &Placement| place.hierarchy.len() == 1 && place.ranks.len() <= BOUNDED_RANKS;
+    let bound = if problem.layouts.placements().iter().all(small) {
+        limited::relaxed_bound(problem)
+    } else {
+        limited::compute_bound(problem)
+    };
+    let chosen = strategy::assign(problem, strategy);
+    for (candidates, chosen) in problem.candidates.iter_mut().zip(chosen) {
+        *candidates = vec![candidates.swap_remove(chosen)];
+    }
+    let assignment = vec![0; problem.candidates.len()];
     let seconds = limited::seconds(problem, &assignment);
     limited::check_memory(problem, &assignment)?;
-    let bound = limited::relaxed_bound(problem).min(seconds);
-    Ok(Solution { assignment, seconds, bound })
+    Ok(Solution { assignment, seconds, bound: bound.min(seconds) })
 }
 
 fn sharding(problem: &Problem<'_>, assignment: &[usize]) -> Sharding {

@@ -68,6 +68,12 @@ impl Network {
 
     /// Turns on every switch that others ask for, so that no pair of labels is forbidden.
     pub fn turn_on(&self, assignment: &mut [usize]) {
+        // Where all labels of an eliminated reader ask for the switch, the switch alone knows.
+        for (variable, label) in assignment.iter_mut().enumerate() {
+            if self.switch[variable] && self.unary[variable][*label].is_infinite() {
+                *label = 1;
+            }
+        }
         for (&(a, b), table) in &self.pairs {
             if table[assignment[a] * self.labels(b) + assignment[b]].is_infinite() {
                 for end in [a, b].into_iter().filter(|&end| self.switch[end]) {
@@ -360,5 +366,24 @@ fn add_shared(
                 if missing { f64::INFINITY } else { 0.0 }
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_switch_that_must_be_on_is_turned_on() {
+        let mut network = Network::default();
+        for variable in 0..2 {
+            network.variable(2, variable);
+            network.switch[variable] = true;
+        }
+        network.unary[0] = vec![f64::INFINITY, 3.0];
+        network.pair(0, 1, |a, b| if a == 1 && b == 0 { f64::INFINITY } else { 1.0 });
+        let mut labels = vec![0, 0];
+        network.turn_on(&mut labels);
+        assert_eq!((labels.as_slice(), network.cost(&labels)), (&[1, 1][..], 4.0));
     }
 }

@@ -13,7 +13,7 @@
 use graphc_ir::graph::Node;
 use graphc_ir::op::Op;
 use graphc_ir::plan::{Strategy, TensorKind};
-use graphc_ir::sbp::Sbp;
+use graphc_ir::sbp::{NdSbp, Sbp};
 
 use super::candidates::Candidate;
 use super::layouts::SbpId;
@@ -84,7 +84,7 @@ fn follow(problem: &mut Problem<'_>, id: usize, node: &Node, assignment: &[usize
         return wish(problem, id, Sbp::Broadcast);
     }
     let mut best: Option<([f64; 3], usize)> = None;
-    for label in 0..problem.candidates[id].len() {
+    for label in worth_pricing(problem, id, node, assignment) {
         let candidate = problem.candidates[id][label].clone();
         let (mut moved, mut local) = (0.0, 0.0);
         for (position, &target) in candidate.operands.iter().enumerate() {
@@ -103,6 +103,52 @@ fn follow(problem: &mut Problem<'_>, id: usize, node: &Node, assignment: &[usize
     best.map_or(0, |(_, label)| label)
 }
 
+/// The candidates that take all operands without communication, if there are any; otherwise all. Routes on large
+/// meshes are not searched for what is not taken.
+fn worth_pricing(
+    problem: &mut Problem<'_>,
+    id: usize,
+    node: &Node,
+    assignment: &[usize],
+) -> Vec<usize> {
+    let all: Vec<usize> = (0..problem.candidates[id].len()).collect();
+    let sources: Vec<_> = (0..node.operands.len())
+        .map(|position| source(problem, node, position, assignment))
+        .collect();
+    let moves_nothing = |label: &usize| {
+        let operands = &problem.candidates[id][*label].operands;
+        let mut pairs = sources.iter().zip(operands);
+        pairs.all(|(&(producer, source), &to)| is_local(problem, (producer, id), source, to))
+    };
+    let local: Vec<usize> = all.iter().copied().filter(moves_nothing).collect();
+    if local.is_empty() { all } else { local }
+}
+
+/// The node that makes an operand, and the layout in which it counts as made.
+fn source(
+    problem: &mut Problem<'_>,
+    node: &Node,
+    position: usize,
+    assignment: &[usize],
+) -> (usize, SbpId) {
+    let decisions = problem.decisions;
+    let value = decisions.graph().value(node.operands[position]);
+    let producer = value.producer.index();
+    if matches!(decisions.graph().nodes[producer].op, Op::Variable(_)) {
+        let axes = decisions.staging.placement[producer].hierarchy.len();
+        return (producer, problem.layouts.intern(&NdSbp::broadcast(axes)));
+    }
+    (producer, problem.candidates[producer][assignment[producer]].results[value.index])
+}
+
+/// Whether boxing from one node to another takes no communication.
+fn is_local(problem: &Problem<'_>, nodes: (usize, usize), source: SbpId, target: SbpId) -> bool {
+    let placement = &problem.decisions.staging.placement;
+    let (source, target) = (problem.layouts.sbp(source), problem.layouts.sbp(target));
+    let kept = |(source, target): (&Sbp, &Sbp)| source == target || *source == Sbp::Broadcast;
+    placement[nodes.0] == placement[nodes.1] && source.0.iter().zip(&target.0).all(kept)
+}
+
 /// Seconds of boxing an operand to `target`, and whether ranks communicate for it.
 fn operand(
     problem: &mut Problem<'_>,
@@ -114,22 +160,11 @@ fn operand(
 ) -> (f64, bool) {
     let decisions = problem.decisions;
     let value = node.operands[position];
-    let producer = decisions.graph().value(value).producer.index();
-    let index = decisions.graph().value(value).index;
-    let mut source = problem.candidates[producer][assignment[producer]].results[index];
+    let (producer, source) = source(problem, node, position, assignment);
     let placement = &decisions.staging.placement;
-    if matches!(decisions.graph().nodes[producer].op, Op::Variable(_)) {
-        let whole = graphc_ir::sbp::NdSbp::broadcast(placement[producer].hierarchy.len());
-        source = problem.layouts.intern(&whole);
-    }
     let from = problem.layouts.placement(&placement[producer]);
     let to = problem.layouts.placement(&placement[id]);
     let classes = [from, to].map(|place| problem.layouts.class(decisions, value, place));
     let seconds = problem.layouts.price((classes[0], source), (classes[1], target)).seconds;
-    let whole = |sbp: &Sbp| *sbp == Sbp::Broadcast;
-    let local = from == to && {
-        let (source, target) = (problem.layouts.sbp(source), problem.layouts.sbp(target));
-        source.0.iter().zip(&target.0).all(|(source, target)| source == target || whole(source))
-    };
-    (seconds, !local)
+    (seconds, !is_local(problem, (producer, id), source, target))
 }

@@ -1,0 +1,78 @@
+//! The planner on transformers of several sizes, meshes and schedules: every plan has a finite cost that holds.
+
+use graphc_compiler::cluster::preset;
+use graphc_compiler::decisions::Decisions;
+use graphc_compiler::pipeline::prepare;
+use graphc_compiler::planner::{plan, recompute};
+use graphc_ir::builder::GraphBuilder;
+use graphc_ir::nn::{Gpt, GptConfig, Module};
+use graphc_ir::plan::{AdamOptions, CompileOptions, Loss, Optimizer, Strategy};
+use graphc_ir::types::DType;
+
+fn options(mesh: &[usize], stages: usize, microbatches: usize) -> CompileOptions {
+    let adam = AdamOptions { lr: 1e-3, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 };
+    CompileOptions {
+        mesh: mesh.to_vec(),
+        stages,
+        microbatches,
+        loss: Some(Loss::CrossEntropy),
+        optimizer: Some(Optimizer::AdamW(adam)),
+        ..CompileOptions::default()
+    }
+}
+
+fn gpt(layers: usize, batch: usize, options: &CompileOptions) -> Decisions {
+    let g = GraphBuilder::new("gpt");
+    let config = GptConfig { layers, width: 64, heads: 4, sequence: 32, vocabulary: 256 };
+    let tokens = g.input("tokens", DType::I64, [batch, 32]);
+    g.output("logits", &Gpt::new(&g, &config).forward(&tokens));
+    prepare(g.finish().expect("the graph is right"), options).expect("it can be trained")
+}
+
+/// Plans on a preset's machines, and holds the plan against the independent check.
+fn holds(machine: &str, decisions: &Decisions, options: &CompileOptions) {
+    let cluster = preset(machine).expect("a preset");
+    let planned = plan(decisions, options, &cluster).expect("memory is plenty");
+    let report = planned.report;
+    let found = recompute(decisions, &planned.sharding, &cluster, options).objective_seconds;
+    let (objective, bound) = (report.objective_seconds, report.bound_seconds);
+    let name =
+        format!("{machine} {:?} of {} stages: {report:?} {found}", options.mesh, options.stages);
+    assert!(objective.is_finite() && objective > 0.0, "{name}");
+    assert!(bound > 0.0 && bound <= objective, "{name}");
+    assert!((found - objective).abs() <= 1e-9 * objective, "{name}");
+}
+
+#[test]
+fn plans_of_stages_are_finite() {
+    for (layers, mesh, stages, microbatches) in [
+        (6, &[2, 2][..], 2, 4),
+        (4, &[4], 2, 4),
+        (2, &[4], 4, 4),
+        (3, &[2], 2, 8),
+        (4, &[4, 2], 4, 4),
+    ] {
+        let options = options(mesh, stages, microbatches);
+        for machine in ["cpu", "dgx-a100"] {
+            holds(machine, &gpt(layers, 16, &options), &options);
+        }
+    }
+}
+
+#[test]
+fn plans_of_two_axes_hold() {
+    for machine in ["cpu", "dgx-a100"] {
+        let options = options(&[2, 2], 1, 1);
+        holds(machine, &gpt(4, 16, &options), &options);
+    }
+}
+
+#[test]
+fn fixed_strategies_on_a_large_mesh_hold() {
+    let mut options = options(&[32, 8], 1, 1);
+    let decisions = gpt(1, 256, &options);
+    for strategy in [Strategy::Data, Strategy::Zero3] {
+        options.strategy = strategy;
+        holds("dgx-a100", &decisions, &options);
+    }
+}
