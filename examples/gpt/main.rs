@@ -2,7 +2,7 @@
 //! the planner makes. Shows the plan, the loss on held-out text against a bigram model, text that the model writes
 //! before and after, and leaves plan.json and the weights.
 //!
-//!     cargo run --release --example gpt -- [TEXT] [--mesh 4 --stages 2 --microbatches 4 --steps 600 ..]
+//!     cargo run --release --example gpt -- [TEXT] [--mesh 4 --stages 2 --microbatches 4 --steps 1500 ..]
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -36,7 +36,7 @@ struct Args {
     #[arg(long, default_value_t = 4)]
     microbatches: usize,
     /// Training steps
-    #[arg(long, default_value_t = 500)]
+    #[arg(long, default_value_t = 1500)]
     steps: u64,
     /// Sequences per step
     #[arg(long, default_value_t = 32)]
