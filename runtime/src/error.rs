@@ -74,6 +74,21 @@ pub enum RuntimeError {
     /// The session was dropped before the step was done.
     #[error("the session was shut down before the step was done")]
     ShutDown,
+    /// The job has ended: some rank has failed, died or fallen silent.
+    #[error("{report}")]
+    Job {
+        /// Who, where, why, and what each rank was doing.
+        report: String,
+    },
+    /// The program that runs this rank cannot go on.
+    #[error("{reason}")]
+    Program {
+        /// Why.
+        reason: String,
+    },
+    /// A peer did not answer outside of a step.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
     /// The system gave no thread.
     #[error("cannot start a thread for rank {rank}: {reason}")]
     Thread {

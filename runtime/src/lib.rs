@@ -1,5 +1,5 @@
-//! The runtime: executes plans. Ranks are threads of this process, joined by a [`transport`]; each rank has one arena
-//! and one worker per stream, which drives the actor state machine of `graphc-ir` with kernels.
+//! The runtime: executes plans. Ranks are threads of this process, or processes of a [`job`]; a [`transport`] joins
+//! them. Each rank has one arena and one worker per stream, which drives the actor state machine of `graphc-ir` with kernels.
 //!
 //! It knows nothing of the compiler: a plan is all that it reads. Start reading with [`Session`], then `worker`, then
 //! [`transport::Transport`]; what lies where is in `rectangles`.
@@ -8,6 +8,7 @@ mod collectives;
 pub mod data;
 mod error;
 mod global;
+pub mod job;
 mod memory;
 mod rectangles;
 mod session;
@@ -18,6 +19,6 @@ mod worker;
 pub use error::{Cause, Failure, RuntimeError};
 pub use global::GlobalTensor;
 pub use session::{
-    RankStatistics, RegisterStatistics, Session, SessionOptions, Statistics, StepHandle,
+    OutputsAt, RankStatistics, RegisterStatistics, Session, SessionOptions, Statistics, StepHandle,
 };
 pub use tensor::{HostTensor, TensorError};

@@ -9,19 +9,36 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fs::File;
 use std::ops::Range;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use graphc_ir::types::DType;
 use graphc_kernels::{View, ViewMut};
 use memmap2::Mmap;
+
+use crate::transport::process::{Outbox, Segment};
 
 /// Alignment of arenas and registers in bytes: a cache line, and the widest vector.
 pub(crate) const ALIGNMENT: usize = 64;
 
 /// The memory of one rank: zeroed, aligned, of fixed size.
 #[derive(Debug)]
-pub(crate) struct Arena {
+pub struct Arena {
     start: NonNull<u8>,
-    layout: Layout,
+    bytes: usize,
+    owner: Owner,
+}
+
+/// Whose memory it is.
+#[derive(Debug)]
+enum Owner {
+    Heap(Layout),
+    /// Shared with other processes, which know it by a number.
+    Shared {
+        #[expect(dead_code, reason = "it is kept mapped")]
+        segment: Segment,
+        outbox: Arc<Outbox>,
+        number: u32,
+    },
 }
 
 // SAFETY: an arena owns plain bytes.
@@ -65,12 +82,23 @@ impl Arena {
         // SAFETY: the size is not 0.
         let start = unsafe { alloc_zeroed(layout) };
         let start = NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout));
-        Some(Self { start, layout })
+        Some(Self { start, bytes, owner: Owner::Heap(layout) })
+    }
+
+    /// An arena of zeros that other processes of this host can read; `None` where the system gives none.
+    pub(crate) fn shared(bytes: u64, outbox: &Arc<Outbox>) -> Option<Self> {
+        let size = bytes.max(ALIGNMENT as u64);
+        let segment = Segment::new(size).ok()?;
+        let number = outbox.lend(&segment)?;
+        let start = NonNull::new(segment.start())?;
+        let outbox = Arc::clone(outbox);
+        let owner = Owner::Shared { segment, outbox, number };
+        Some(Self { start, bytes: usize::try_from(size).ok()?, owner })
     }
 
     fn address(&self, place: Place) -> *mut u8 {
         let end = place.offset.checked_add(place.bytes);
-        assert!(end.is_some_and(|end| end <= self.layout.size()), "{place:?} is inside the arena");
+        assert!(end.is_some_and(|end| end <= self.bytes), "{place:?} is inside the arena");
         // SAFETY: inside the allocation, or one past it.
         unsafe { self.start.as_ptr().add(place.offset) }
     }
@@ -114,8 +142,11 @@ fn check(place: Place, shape: Shape<'_>) {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) }
+        match &self.owner {
+            // SAFETY: allocated in `new` with this layout.
+            Owner::Heap(layout) => unsafe { dealloc(self.start.as_ptr(), *layout) },
+            Owner::Shared { outbox, number, .. } => outbox.withdraw(*number),
+        }
     }
 }
 

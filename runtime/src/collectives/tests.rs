@@ -72,7 +72,7 @@ fn run(case: &Case, direct: bool) -> Vec<Vec<HostTensor>> {
 
 fn run_rank(case: &Case, rank: u32, hub: &Arc<Hub>) -> Vec<HostTensor> {
     let transport = hub.transport(rank);
-    let direct = transport.direct();
+    let direct = transport.direct(&[]);
     let in_place = case.in_place;
     let changes: Vec<Change<'_>> =
         case.changes.iter().map(|(from, to)| Change { from, to, in_place }).collect();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use graphc_ir::plan::{Action, Plan, TensorKind};
 use graphc_ir::types::TensorType;
 
+use super::options::OutputsAt;
 use crate::error::RuntimeError;
 use crate::tensor::HostTensor;
 use crate::worker::Edges;
@@ -44,11 +45,12 @@ impl Sockets {
     }
 
     /// The place of each name among a step's feeds and outputs.
-    pub(super) fn edges(&self) -> Edges {
+    /// `remote`: where ranks are processes, which of them want outputs.
+    pub(super) fn edges(&self, remote: Option<OutputsAt>) -> Edges {
         let places = |map: &BTreeMap<String, TensorType>| {
             map.keys().enumerate().map(|(place, name)| (name.clone(), place)).collect()
         };
-        Edges { inputs: places(&self.inputs), outputs: places(&self.outputs) }
+        Edges { inputs: places(&self.inputs), outputs: places(&self.outputs), remote }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Sessions: a plan that has been loaded and takes step after step.
 
+mod collect;
 mod edges;
 mod options;
 mod start;
@@ -21,7 +22,8 @@ use crate::worker::{Job, StepState};
 use edges::{Sockets, feeds};
 use variables::Variables;
 
-pub use options::SessionOptions;
+pub(crate) use collect::{output_tag, readers};
+pub use options::{OutputsAt, SessionOptions};
 pub use statistics::{RankStatistics, RegisterStatistics, Statistics};
 
 /// A loaded plan: one arena per rank, filled with variables, and workers that wait for steps.
@@ -35,6 +37,10 @@ pub struct Session {
     transports: Vec<Arc<dyn Transport>>,
     /// One per worker, with its rank.
     workers: Vec<Seat>,
+    /// Takes in outputs from other processes, where there are any.
+    collector: Option<Seat>,
+    /// The job whose processes are the ranks; none where they are threads.
+    job: Option<Arc<crate::job::Job>>,
     first_step: u64,
     begun: u64,
     last: Option<Arc<StepState>>,
@@ -95,7 +101,26 @@ impl Session {
         weights: &BTreeMap<String, HostTensor>,
         options: SessionOptions,
     ) -> Result<Self, RuntimeError> {
-        start::session(plan, weights, options)
+        start::session(plan, weights, options, None)
+    }
+
+    /// Loads this process's part of a plan whose ranks are the processes of a job. All of them make the session, run the
+    /// same steps, and read and write the same variables, in the same order. Feeds are whole tensors, the same on all;
+    /// so are outputs ([`SessionOptions::outputs_at`]) and variables.
+    ///
+    /// # Errors
+    /// As [`Session::new`]; where the job has another number of processes than the plan has ranks, or has ended.
+    pub fn on(
+        job: &Arc<crate::job::Job>,
+        plan: Arc<Plan>,
+        weights: &BTreeMap<String, HostTensor>,
+        options: SessionOptions,
+    ) -> Result<Self, RuntimeError> {
+        let session = start::session(plan, weights, options, Some(Arc::clone(job)));
+        if let Err(error) = &session {
+            job.fail(error);
+        }
+        session
     }
 
     /// What must be fed, by name.
@@ -125,8 +150,8 @@ impl Session {
         let feeds = feeds(&self.plan, &self.sockets, feeds_by_name)?;
         let zeros = |ty: &TensorType| HostTensor::zeros(ty.dtype, ty.shape.clone());
         let outputs = self.sockets.outputs.values().map(zeros).collect();
-        let state = Arc::new(StepState::new(self.begun, feeds, outputs, self.workers.len()));
-        for seat in &self.workers {
+        let state = Arc::new(StepState::new(self.begun, feeds, outputs, self.seats()));
+        for seat in self.workers.iter().chain(&self.collector) {
             let job = Job::Step(Arc::clone(&state));
             let sent = seat.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
             if !sent {
@@ -204,9 +229,14 @@ impl Session {
         self.alive().err().unwrap_or(RuntimeError::ShutDown)
     }
 
+    fn seats(&self) -> usize {
+        self.workers.len() + usize::from(self.collector.is_some())
+    }
+
     fn join(&mut self) {
-        self.workers.iter_mut().for_each(|seat| seat.jobs = None);
-        for thread in self.workers.iter_mut().filter_map(|seat| seat.thread.take()) {
+        let mut all: Vec<_> = self.workers.iter_mut().chain(&mut self.collector).collect();
+        all.iter_mut().for_each(|seat| seat.jobs = None);
+        for thread in all.iter_mut().filter_map(|seat| seat.thread.take()) {
             // Workers catch panics and say so in their steps' results.
             let _ = thread.join();
         }
@@ -215,8 +245,12 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        for transport in &self.transports {
-            transport.end(RuntimeError::ShutDown);
+        // Processes go on with their job after a session that has done all its steps.
+        let idle = self.last.as_ref().is_none_or(|last| last.is_done());
+        if self.job.is_none() || !idle {
+            for transport in &self.transports {
+                transport.end(RuntimeError::ShutDown);
+            }
         }
         self.join();
     }

@@ -15,6 +15,8 @@ pub struct SessionOptions {
     pub queue: usize,
     /// The number of the first step: not 0 where a training is resumed.
     pub first_step: u64,
+    /// Where ranks are processes: which of them get a step's outputs.
+    pub outputs_at: OutputsAt,
     /// For tests: a random delay before each action, drawn from this seed.
     pub shuffle_delays: Option<u64>,
 }
@@ -27,7 +29,24 @@ impl Default for SessionOptions {
             timeout: Duration::from_secs(300),
             queue: 64,
             first_step: 0,
+            outputs_at: OutputsAt::AllRanks,
             shuffle_delays: None,
         }
+    }
+}
+
+/// Which processes get a step's outputs; on the others they are zeros.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OutputsAt {
+    /// All: every process sees the same.
+    #[default]
+    AllRanks,
+    /// Rank 0 alone.
+    Rank0,
+}
+
+impl OutputsAt {
+    pub(crate) fn wants(self, rank: u32) -> bool {
+        self == Self::AllRanks || rank == 0
     }
 }

@@ -8,27 +8,39 @@ use crossbeam_channel::{bounded, unbounded};
 use graphc_ir::machine::Machine;
 use graphc_ir::plan::{PLAN_VERSION, Plan, Program};
 
+use super::collect::Collector;
 use super::edges::Sockets;
 use super::variables::Variables;
 use super::{Seat, Session, SessionOptions};
 use crate::error::RuntimeError;
+use crate::job::Job;
 use crate::memory::Arena;
 use crate::tensor::HostTensor;
 use crate::transport::Transport;
 use crate::transport::in_process::{Hub, Patience};
 use crate::worker::{Edges, RankPart, Report, Resolver, Settings, Worker};
 
-/// A session whose ranks are threads of this process.
+/// A session whose ranks are threads of this process, or, with a job, processes of which this is one.
 pub(super) fn session(
     plan: Arc<Plan>,
     weights: &BTreeMap<String, HostTensor>,
     options: SessionOptions,
+    job: Option<Arc<Job>>,
 ) -> Result<Session, RuntimeError> {
     check(&plan)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let patience = patience(&plan, cores, &options);
-    let hub = Hub::new(patience);
-    let threads = options.threads_per_rank.unwrap_or(cores / plan.world_size.max(1)).max(1);
+    let (transports, neighbours) = match &job {
+        None => {
+            let hub = Hub::new(patience(&plan, cores, &options));
+            let ranks = 0..plan.world_size as u32;
+            (ranks.map(|rank| hub.transport(rank)).collect(), plan.world_size)
+        }
+        Some(job) => {
+            check_job(&plan, job)?;
+            (vec![job.transport(options.timeout)], job.neighbours())
+        }
+    };
+    let threads = options.threads_per_rank.unwrap_or(cores / neighbours.max(1)).max(1);
     let settings = Settings {
         seed: options.seed,
         threads,
@@ -37,19 +49,29 @@ pub(super) fn session(
         shuffle_delays: options.shuffle_delays,
     };
     let sockets = Sockets::of(&plan);
-    let edges = sockets.edges();
-    let mut variables = Variables::default();
+    let edges = sockets.edges(job.as_ref().map(|_| options.outputs_at));
+    let mut variables = Variables::of(&plan)?;
     let mut ranks = Vec::new();
-    for rank in 0..plan.world_size as u32 {
-        ranks.push(Rank::load(&plan, hub.transport(rank), &edges, &mut variables)?);
+    let collector = match &job {
+        None => None,
+        Some(_) => {
+            let names = &sockets.output_names;
+            variables.join(&plan, &transports[0])?;
+            Some(Collector::new(&plan, names, &transports[0], options.outputs_at)?)
+        }
+    };
+    for transport in transports {
+        ranks.push(Rank::load(&plan, transport, &edges, &mut variables)?);
     }
-    variables.complete()?;
+    variables.complete(&ranks.iter().map(|rank| rank.transport.rank()).collect::<Vec<_>>())?;
     variables.fill(weights, options.seed)?;
     let mut session = Session {
         sockets,
         variables,
         transports: ranks.iter().map(|rank| Arc::clone(&rank.transport)).collect(),
         workers: Vec::new(),
+        collector: None,
+        job,
         first_step: options.first_step,
         begun: 0,
         last: None,
@@ -59,7 +81,29 @@ pub(super) fn session(
     for rank in ranks {
         rank.start(&plan, settings, options.queue.max(1), &mut session.workers)?;
     }
+    if let Some(collector) = collector.filter(|collector| !collector.is_idle()) {
+        session.collector = Some(seat_collector(collector, options.queue.max(1))?);
+    }
     Ok(session)
+}
+
+/// All processes must run one plan.
+fn check_job(plan: &Plan, job: &Job) -> Result<(), RuntimeError> {
+    let (world, job) = (plan.world_size, job.world_size());
+    if world == job as usize {
+        return Ok(());
+    }
+    Err(RuntimeError::plan(format!("it is for {world} ranks, and the job has {job} processes")))
+}
+
+fn seat_collector(collector: Collector, queue: usize) -> Result<Seat, RuntimeError> {
+    let (sender, jobs) = bounded(queue);
+    let rank = collector.rank();
+    let thread = std::thread::Builder::new()
+        .name(format!("rank {rank} outputs"))
+        .spawn(move || collector.run(&jobs));
+    let fail = |e: std::io::Error| RuntimeError::Thread { rank, reason: e.to_string() };
+    Ok(Seat { rank: rank as usize, jobs: Some(sender), thread: Some(thread.map_err(fail)?) })
 }
 
 /// Spinning pays where every worker has a core; otherwise it keeps the peer from answering.
@@ -140,7 +184,7 @@ impl Rank {
         let rank = transport.rank();
         let program = program_of(plan, rank)?;
         let resolver = Resolver::new(plan, program, edges, &transport)?;
-        let arena = Arena::new(program.arena_bytes);
+        let arena = transport.allocate(program.arena_bytes);
         let arena = Arc::new(arena.ok_or(RuntimeError::plan("an arena beyond all memory"))?);
         variables.add(plan, rank, resolver.ports(), &arena)?;
         let part = resolver.resolve()?;
@@ -170,12 +214,13 @@ impl Rank {
                 machine: Machine::new(program, plan.microbatches.max(1)),
                 microbatches: plan.microbatches.max(1) as u64,
                 actors,
-                names: program.actors.iter().map(|actor| actor.name.clone()).collect(),
+                names: names(program),
                 registers: program.registers.iter().map(|r| r.name.clone()).collect(),
                 order,
                 jobs,
                 tell: others.map(|(_, ear)| ear.0.clone()).collect(),
                 hear: ears[stream].1.clone(),
+                activity: self.transport.activity(format!("stream {stream}"), names(program)),
                 report: Report::default(),
             };
             let name = format!("rank {rank} stream {stream}");
@@ -186,6 +231,10 @@ impl Rank {
         }
         Ok(())
     }
+}
+
+fn names(program: &Program) -> Vec<String> {
+    program.actors.iter().map(|actor| actor.name.clone()).collect()
 }
 
 fn program_of(plan: &Plan, rank: u32) -> Result<&Program, RuntimeError> {

@@ -8,27 +8,40 @@ use graphc_ir::plan::{Layout, Plan, RegisterKind, TensorKind};
 use graphc_ir::shard::Rect;
 use graphc_ir::types::{TensorType, strides};
 
+use super::collect::{first_holder, same};
 use crate::error::RuntimeError;
 use crate::global::GlobalTensor;
 use crate::memory::{Arena, Place};
 use crate::rectangles::{Move, fill_identity, masked};
 use crate::tensor::{HostTensor, TensorError, write_element};
+use crate::transport::{Group, Offer, Transport};
 use crate::worker::Port;
 
 /// Elements that are not worth a thread of their own.
 const MIN_DRAWN: usize = 1 << 16;
 
 /// All variables of a plan.
-#[derive(Default)]
 pub(super) struct Variables {
     by_name: BTreeMap<String, Entry>,
+    /// To the processes that hold the other shards.
+    others: Option<Others>,
 }
+
+/// The way to the shards of other processes.
+struct Others {
+    group: Box<dyn Group>,
+    rank: u32,
+    world: u32,
+}
+
+/// The tag of the group in which shards are exchanged: beyond those of collectives.
+const TAG: u32 = u32::MAX;
 
 struct Entry {
     role: TensorKind,
     init: Init,
     layout: Layout,
-    /// Where each rank of the layout keeps its shard, in that order once all are there.
+    /// Where each rank of the layout that is here keeps its shard, in that order once all are there.
     shards: Vec<Shard>,
 }
 
@@ -40,10 +53,48 @@ struct Shard {
 }
 
 impl Variables {
-    /// Adds the variables of one rank.
+    /// The variables of all ranks, without memory.
     ///
     /// # Errors
     /// Where ranks do not agree on a variable's layout.
+    pub(super) fn of(plan: &Plan) -> Result<Self, RuntimeError> {
+        let mut by_name: BTreeMap<String, Entry> = BTreeMap::new();
+        for register in plan.programs.iter().flat_map(|program| &program.registers) {
+            let RegisterKind::Variable { name, init, role } = &register.kind else { continue };
+            let layout = plan.layouts.get(register.layout as usize);
+            let layout = layout.ok_or(RuntimeError::plan("a register without a layout"))?;
+            let entry = by_name.entry(name.clone()).or_insert_with(|| Entry {
+                role: *role,
+                init: init.clone(),
+                layout: layout.clone(),
+                shards: Vec::new(),
+            });
+            if entry.layout != *layout {
+                return Err(RuntimeError::plan(format!("variable `{name}` lies in two layouts")));
+            }
+        }
+        Ok(Self { by_name, others: None })
+    }
+
+    /// Other processes have shards too.
+    ///
+    /// # Errors
+    /// Where they cannot be reached.
+    pub(super) fn join(
+        &mut self,
+        plan: &Plan,
+        transport: &Arc<dyn Transport>,
+    ) -> Result<(), RuntimeError> {
+        let world = plan.world_size as u32;
+        let group = transport.group(TAG, &(0..world).collect::<Vec<_>>())?;
+        self.others = Some(Others { group, rank: transport.rank(), world });
+        Ok(())
+    }
+
+    /// Adds the memory of one rank.
+    ///
+    /// # Errors
+    /// Where a rank has a variable twice.
     pub(super) fn add(
         &mut self,
         plan: &Plan,
@@ -53,16 +104,11 @@ impl Variables {
     ) -> Result<(), RuntimeError> {
         let program = &plan.programs[plan.ranks[rank as usize].program.index()];
         for (register, port) in program.registers.iter().zip(ports) {
-            let RegisterKind::Variable { name, init, role } = &register.kind else { continue };
-            let layout = &plan.layouts[register.layout as usize];
-            let entry = self.by_name.entry(name.clone()).or_insert_with(|| Entry {
-                role: *role,
-                init: init.clone(),
-                layout: layout.clone(),
-                shards: Vec::new(),
-            });
-            if entry.layout != *layout || entry.shards.iter().any(|shard| shard.rank == rank) {
-                let reason = format!("variable `{name}` lies in two layouts");
+            let RegisterKind::Variable { name, .. } = &register.kind else { continue };
+            let unknown = || RuntimeError::VariableUnknown { name: name.clone() };
+            let entry = self.by_name.get_mut(name).ok_or_else(unknown)?;
+            if entry.shards.iter().any(|shard| shard.rank == rank) {
+                let reason = format!("variable `{name}` lies twice on rank {rank}");
                 return Err(RuntimeError::plan(reason));
             }
             let (place, rect) = (port.span(), port.rect(0).clone());
@@ -71,16 +117,17 @@ impl Variables {
         Ok(())
     }
 
-    /// Puts shards in the order of their layouts.
+    /// Puts shards in the order of their layouts. `here` are the ranks of this process.
     ///
     /// # Errors
-    /// Where a rank of a layout has no shard.
-    pub(super) fn complete(&mut self) -> Result<(), RuntimeError> {
+    /// Where one of them lacks a shard of its layout.
+    pub(super) fn complete(&mut self, here: &[u32]) -> Result<(), RuntimeError> {
         for (name, entry) in &mut self.by_name {
             let order = &entry.layout.ranks;
             let position = |shard: &Shard| order.iter().position(|&rank| rank == shard.rank);
             entry.shards.sort_by_key(position);
-            if entry.shards.len() != order.len() {
+            let wanted = order.iter().filter(|rank| here.contains(rank)).count();
+            if entry.shards.len() != wanted {
                 let reason = format!("variable `{name}` has no register on some of its ranks");
                 return Err(RuntimeError::plan(reason));
             }
@@ -125,14 +172,24 @@ impl Variables {
     }
 
     /// The whole of a variable. No worker may be in a step.
-    pub(super) fn read(&self, name: &str) -> Result<HostTensor, RuntimeError> {
-        let entry = self.entry(name)?;
-        let shard = |shard: &Shard| {
-            let bytes = shard.arena.read(shard.place).to_vec();
-            HostTensor::new(entry.layout.dtype, shard.rect.extent.clone(), bytes)
+    pub(super) fn read(&mut self, name: &str) -> Result<HostTensor, RuntimeError> {
+        let unknown = || RuntimeError::VariableUnknown { name: name.to_owned() };
+        let entry = self.by_name.get(name).ok_or_else(unknown)?;
+        let shards = match &mut self.others {
+            Some(others) => others.shards(entry)?,
+            None => {
+                let bytes = |shard: &Shard| shard.arena.read(shard.place).to_vec();
+                entry.shards.iter().map(bytes).collect()
+            }
         };
-        let shards = entry.shards.iter().map(shard).collect::<Result<_, TensorError>>()?;
-        Ok(GlobalTensor::of_layout(entry.layout.clone(), shards)?.to_host()?)
+        let layout = &entry.layout;
+        let tensor = |(bytes, &rank): (Vec<u8>, &u32)| {
+            let extent = layout.rect(rank, 0, 1).map_or_else(Vec::new, |rect| rect.extent);
+            HostTensor::new(layout.dtype, extent, bytes)
+        };
+        let shards = shards.into_iter().zip(&layout.ranks).map(tensor);
+        let shards = shards.collect::<Result<_, TensorError>>()?;
+        Ok(GlobalTensor::of_layout(layout.clone(), shards)?.to_host()?)
     }
 
     /// Overwrites a variable. No worker may be in a step.
@@ -143,6 +200,35 @@ impl Variables {
     fn entry(&self, name: &str) -> Result<&Entry, RuntimeError> {
         let unknown = || RuntimeError::VariableUnknown { name: name.to_owned() };
         self.by_name.get(name).ok_or_else(unknown)
+    }
+}
+
+impl Others {
+    /// The shards of all ranks of the layout: who holds one first gives it to all who do not hold the same.
+    fn shards(&mut self, entry: &Entry) -> Result<Vec<Vec<u8>>, RuntimeError> {
+        let (layout, rank) = (&entry.layout, self.rank);
+        let source = |holder: u32| first_holder(layout, holder).unwrap_or(holder);
+        let own = entry.shards.iter().find(|shard| shard.rank == rank);
+        let own: Option<&[u8]> = own.map(|shard| shard.arena.read(shard.place));
+        let gives = own.is_some() && source(rank) == rank;
+        let lacks = |reader: &u32| gives && !same(layout, rank, *reader);
+        let offer = |reader: u32| Offer { peer: reader as usize, pieces: 0..1 };
+        let offers: Vec<Offer> = (0..self.world).filter(lacks).map(offer).collect();
+        let mut takes: Vec<u32> = layout.ranks.iter().map(|&holder| source(holder)).collect();
+        takes.sort_unstable();
+        takes.dedup();
+        takes.retain(|&holder| !same(layout, rank, holder) && holder != rank);
+        let mut taken: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
+        let indices: Vec<usize> = takes.iter().map(|&holder| holder as usize).collect();
+        let piece = [own.unwrap_or_default()];
+        self.group.exchange(&piece, &offers, &indices, &mut |index, pieces| {
+            taken.insert(takes[index], pieces.concat());
+        })?;
+        let shard = |&holder: &u32| match taken.get(&source(holder)) {
+            Some(bytes) => bytes.clone(),
+            None => own.unwrap_or_default().to_vec(),
+        };
+        Ok(layout.ranks.iter().map(shard).collect())
     }
 }
 

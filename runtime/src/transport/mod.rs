@@ -5,15 +5,19 @@
 //! waits for never holds up another. All waiting ends: with the peer's answer, with the job's failure, or with
 //! [`TransportError::Timeout`].
 //!
-//! The first implementation is [`in_process`]: ranks are threads and read each other's memory in place
-//! ([`Transport::direct`]). Between processes messages are packed, which the callers do alike on every transport.
+//! Where ranks are threads ([`in_process`]) or processes of one host ([`process`]) they read each other's memory in place
+//! ([`Transport::direct`]). Between hosts messages are packed, which the callers do alike on every transport.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::RuntimeError;
+use crate::job::Activity;
+use crate::memory::Arena;
 
 pub mod in_process;
+pub(crate) mod process;
 
 /// A wait that ended without what was waited for.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -43,6 +47,32 @@ pub enum TransportError {
         /// What differs.
         what: String,
     },
+    /// A peer has left the job in order, and is still waited for.
+    #[error("rank {rank} waits for rank {peer} {what}, but that has left the job")]
+    Left {
+        /// Who waits.
+        rank: u32,
+        /// For whom.
+        peer: u32,
+        /// For what.
+        what: String,
+    },
+    /// A connection broke.
+    #[error("rank {rank} has lost its connection with rank {peer}: {reason}")]
+    Broken {
+        /// One end.
+        rank: u32,
+        /// The other.
+        peer: u32,
+        /// What the system says.
+        reason: String,
+    },
+    /// The shared memory of a process is used up.
+    #[error("rank {rank} has no shared memory left for messages; GRAPHC_TRANSPORT=tcp needs none")]
+    Memory {
+        /// Who.
+        rank: u32,
+    },
 }
 
 /// Communication of one rank. `tag`s name endpoints: both ends ask with the same tag.
@@ -50,9 +80,13 @@ pub trait Transport: Send + Sync {
     /// This rank.
     fn rank(&self) -> u32;
 
-    /// Whether [`Group::exchange`] shows a receiver the sender's memory in place. Then a rank offers whole shards and
-    /// the receiver reads the rectangles that it wants; otherwise a rank offers packed messages.
-    fn direct(&self) -> bool;
+    /// Whether [`Group::exchange`] among `ranks` shows a receiver the sender's memory in place. Then a rank offers whole
+    /// shards and the receiver reads the rectangles that it wants; otherwise a rank offers packed messages.
+    fn direct(&self, ranks: &[u32]) -> bool;
+
+    /// Memory for a rank, zeroed, where those that it exchanges with can read it in place. `None` where the system gives
+    /// none.
+    fn allocate(&self, bytes: u64) -> Option<Arena>;
 
     /// An endpoint for exchanges between `ranks`, of which this rank is one.
     ///
@@ -76,6 +110,22 @@ pub trait Transport: Send + Sync {
         from: u32,
         slots: usize,
     ) -> Result<Box<dyn Receiver>, TransportError>;
+
+    /// Waits for `peer` until `ready`, which looks at several endpoints.
+    ///
+    /// # Errors
+    /// Where the job has ended or the peer does not come.
+    fn wait_until(
+        &self,
+        peer: u32,
+        what: &str,
+        ready: &dyn Fn() -> bool,
+    ) -> Result<(), TransportError>;
+
+    /// What a worker says it is doing, for the account of a job that ends; `None` where nobody asks.
+    fn activity(&self, _name: String, _actions: Vec<String>) -> Option<Arc<Activity>> {
+        None
+    }
 
     /// Ends the job on every rank; the first reason given stays. All waits end soon after.
     fn end(&self, reason: RuntimeError);
@@ -112,6 +162,9 @@ pub trait Group: Send {
 
 /// The sending end of a queue of messages.
 pub trait Sender: Send {
+    /// Whether [`Sender::send`] would not wait.
+    fn ready(&self) -> bool;
+
     /// Lets `fill` write a message of `bytes` bytes, whose content is arbitrary before; waits while the queue is full.
     /// Returns how long it has waited.
     ///
@@ -126,6 +179,9 @@ pub trait Sender: Send {
 
 /// The receiving end of a queue of messages.
 pub trait Receiver: Send {
+    /// Whether [`Receiver::receive`] would not wait.
+    fn ready(&self) -> bool;
+
     /// Lets `read` read the next message; waits while there is none. Returns how long it has waited.
     ///
     /// # Errors

@@ -103,7 +103,7 @@ impl Work {
             Self::Accumulate(work) => work.run(bench.arena, turn, turn.microbatch > 0),
             Self::Assign(work) => work.run(bench.arena, turn, false),
             Self::Feed(work) => work.run(bench.arena, turn, step),
-            Self::Fetch(work) => work.run(bench.arena, turn, step),
+            Self::Fetch(work) => return Ok(work.run(bench.arena, turn, step)?),
         }
         Ok(Duration::ZERO)
     }

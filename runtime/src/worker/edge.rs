@@ -1,6 +1,7 @@
 //! Where tensors go in and out of a step, and copies that stay on one rank.
 
 use std::sync::PoisonError;
+use std::time::Duration;
 
 use graphc_ir::plan::Layout;
 use graphc_ir::sbp::{ReduceKind, Sbp};
@@ -10,6 +11,7 @@ use super::port::{Port, Turn};
 use super::step::StepState;
 use crate::memory::Arena;
 use crate::rectangles::{Move, fill_identity, masked};
+use crate::transport::{Sender, TransportError};
 
 /// Copies a rank's part of what the user feeds.
 pub(crate) struct FeedWork {
@@ -43,16 +45,20 @@ pub(crate) struct FetchWork {
     input: Port,
     /// Empty where another rank gives the same.
     copies: Vec<Move>,
+    /// To the processes that lack it.
+    senders: Vec<Box<dyn Sender>>,
 }
 
 impl FetchWork {
+    /// `replicas`: whether it is given even where a rank before gives the same, because that is another process.
+    ///
     /// # Errors
     /// Where the layout is partial.
     pub(crate) fn new(
         output: usize,
         input: Port,
-        layout: &Layout,
-        rank: u32,
+        (layout, rank, replicas): (&Layout, u32, bool),
+        senders: Vec<Box<dyn Sender>>,
     ) -> Result<Self, String> {
         if layout.sbp.is_partial() {
             return Err("a fetch of partial values".into());
@@ -62,21 +68,33 @@ impl FetchWork {
         let replica = axes.any(|(sbp, coordinate)| *sbp == Sbp::Broadcast && coordinate > 0);
         let whole = Rect::whole(input.global());
         let copy = |m: usize| Move::new(input.dtype, input.rect(m), input.rect(m), &whole);
-        let variants = if replica { 0 } else { input.variants() };
+        let variants = if replica && !replicas { 0 } else { input.variants() };
         let copies = (0..variants).map(copy).collect();
-        Ok(Self { output, input, copies })
+        Ok(Self { output, input, copies, senders })
     }
 
-    pub(crate) fn run(&self, arena: &Arena, turn: Turn, step: &StepState) {
+    /// Returns how long it has waited.
+    pub(crate) fn run(
+        &mut self,
+        arena: &Arena,
+        turn: Turn,
+        step: &StepState,
+    ) -> Result<Duration, TransportError> {
+        let mut waited = Duration::ZERO;
         if self.copies.is_empty() {
-            return;
+            return Ok(waited);
         }
         let copy = &self.copies[turn.microbatch % self.copies.len()];
         let content = arena.read(self.input.place(turn));
+        for sender in &mut self.senders {
+            waited +=
+                sender.send(content.len(), &mut |message| message.copy_from_slice(content))?;
+        }
         let mut whole = step.outputs[self.output].lock().unwrap_or_else(PoisonError::into_inner);
         if !content.is_empty() {
             copy.copy(content, whole.bytes_mut());
         }
+        Ok(waited)
     }
 }
 

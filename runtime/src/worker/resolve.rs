@@ -15,6 +15,7 @@ use super::edge::{FeedWork, FetchWork, LocalWork};
 use super::port::Port;
 use crate::collectives::{Change, Scope, group_of, plan as plan_collective};
 use crate::error::RuntimeError;
+use crate::session::{OutputsAt, output_tag, readers};
 use crate::transport::Transport;
 
 /// The names under which tensors go in and out, in the order of a step's feeds and outputs.
@@ -22,6 +23,8 @@ use crate::transport::Transport;
 pub(crate) struct Edges {
     pub(crate) inputs: BTreeMap<String, usize>,
     pub(crate) outputs: BTreeMap<String, usize>,
+    /// Where ranks are processes: which of them want outputs.
+    pub(crate) remote: Option<OutputsAt>,
 }
 
 /// What one rank executes.
@@ -229,7 +232,18 @@ impl<'a> Resolver<'a> {
         let index = index.ok_or_else(|| self.fail(actor, "fetches nothing"))?;
         let input = self.only(actor, &actor.inputs)?;
         let layout = self.layout(actor, actor.inputs[0])?;
-        let work = FetchWork::new(index, input, layout, self.transport.rank());
+        let (rank, mut senders) = (self.transport.rank(), Vec::new());
+        if let Some(outputs_at) = self.edges.remote {
+            let (readers, messages) = readers(self.plan, rank, output, outputs_at);
+            for to in readers {
+                let sender = self.transport.sender(output_tag(index), to, 2 * messages);
+                senders.push(
+                    sender.map_err(|error| self.fail(actor, format_args!("fails: {error}")))?,
+                );
+            }
+        }
+        let replicas = self.edges.remote.is_some();
+        let work = FetchWork::new(index, input, (layout, rank, replicas), senders);
         work.map_err(|reason| self.fail(actor, format_args!("is {reason}")))
     }
 
@@ -263,12 +277,14 @@ impl<'a> Resolver<'a> {
         let staged = changes.iter().any(|change| change.in_place);
         changes.iter_mut().for_each(|change| change.in_place = staged);
         let microbatches = self.plan.microbatches.max(1);
-        let (rank, direct) = (self.transport.rank(), self.transport.direct());
+        let rank = self.transport.rank();
         let ports = || inputs.iter().chain(&outputs);
         let count = ports().map(Port::variants).max().unwrap_or(1);
         let fail = |reason: String| self.fail(actor, format_args!("cannot run: {reason}"));
-        let scope = |microbatch| Scope { rank, axis, microbatch, microbatches, direct };
-        let group = group_of(&changes, scope(0)).map_err(fail)?;
+        let scope =
+            |direct| move |microbatch| Scope { rank, axis, microbatch, microbatches, direct };
+        let group = group_of(&changes, scope(true)(0)).map_err(fail)?;
+        let scope = scope(self.transport.direct(&group));
         let variants = (0..count).map(|m| plan_collective(kind, &changes, scope(m)));
         let variants = variants.collect::<Result<Vec<_>, _>>().map_err(fail)?;
         let buffer = |port: &Port| vec![0; port.span().bytes];

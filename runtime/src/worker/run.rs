@@ -14,6 +14,7 @@ use super::port::Turn;
 use super::report::Report;
 use super::step::StepState;
 use crate::error::{Cause, Failure, RuntimeError};
+use crate::job::{Activity, enter};
 use crate::memory::Arena;
 use crate::transport::{Transport, TransportError};
 
@@ -54,6 +55,8 @@ pub(crate) struct Worker {
     pub(crate) tell: Vec<Sender<ActionId>>,
     /// What has finished there; nobody tells anything where the rank has one worker.
     pub(crate) hear: Receiver<ActionId>,
+    /// Who asks what is being done when a job of processes ends.
+    pub(crate) activity: Option<Arc<Activity>>,
     pub(crate) report: Report,
 }
 
@@ -75,6 +78,9 @@ impl Worker {
             pool: pool.as_deref(),
             scratch: &mut scratch,
         };
+        if let Some(activity) = &self.activity {
+            enter(Arc::clone(activity));
+        }
         let (views, results, pieces) = (Vec::new(), Vec::new(), Vec::new());
         let mut bench = Bench { arena: &arena, cx, views, results, pieces };
         let jobs = self.jobs.clone();
@@ -121,6 +127,9 @@ impl Worker {
             let (actor, microbatch) = self.order[index];
             let action = ActionId { actor: ActorId(actor), step: step.index, microbatch };
             here.action = Some(action);
+            if let Some(activity) = &self.activity {
+                activity.begin(self.settings.first_step + step.index, actor as usize);
+            }
             if let Some(blocked) = self.machine.blocked(action) {
                 self.unblock(action, blocked)?;
                 last = self.waited_since(last);
@@ -145,6 +154,9 @@ impl Worker {
                 false => self.report.communication += busy,
             }
             self.finish(action);
+        }
+        if let Some(activity) = &self.activity {
+            activity.rest();
         }
         self.report.actions += self.order.len() as u64;
         self.report.steps += last - begun;

@@ -55,6 +55,11 @@ impl StepState {
         }
     }
 
+    /// Whether all workers are done.
+    pub(crate) fn is_done(&self) -> bool {
+        self.remaining.load(Ordering::Acquire) == 0
+    }
+
     /// Waits until all workers are done.
     pub(crate) fn wait(&self) -> Result<(), RuntimeError> {
         for _ in 0..YIELDS {

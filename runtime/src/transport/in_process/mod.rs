@@ -8,10 +8,11 @@ mod wait;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{Group, Receiver, Sender, Transport, TransportError};
 use crate::error::RuntimeError;
+use crate::memory::Arena;
 use mailbox::{Mail, MailGroup};
 use ring::{Ring, RingReceiver, RingSender};
 
@@ -96,8 +97,33 @@ impl Transport for InProcess {
         self.rank
     }
 
-    fn direct(&self) -> bool {
+    fn direct(&self, _: &[u32]) -> bool {
         self.hub.direct
+    }
+
+    fn allocate(&self, bytes: u64) -> Option<Arena> {
+        Arena::new(bytes)
+    }
+
+    fn wait_until(
+        &self,
+        peer: u32,
+        what: &str,
+        ready: &dyn Fn() -> bool,
+    ) -> Result<(), TransportError> {
+        let begun = Instant::now();
+        while !ready() {
+            let (rank, waited) = (self.rank, begun.elapsed());
+            if self.hub.is_over() {
+                return Err(TransportError::Ended);
+            }
+            if waited > self.hub.patience.timeout {
+                let (what, seconds) = (what.to_owned(), waited.as_secs_f64());
+                return Err(TransportError::Timeout { rank, peer, what, seconds });
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
     }
 
     fn group(&self, tag: u32, ranks: &[u32]) -> Result<Box<dyn Group>, TransportError> {

@@ -57,6 +57,12 @@ impl RingSender {
 }
 
 impl Sender for RingSender {
+    fn ready(&self) -> bool {
+        let ring = &*self.ring;
+        let filled = ring.filled.load(Ordering::Relaxed);
+        filled - ring.emptied.load(Ordering::Acquire) < ring.slots() as u64
+    }
+
     fn send(
         &mut self,
         bytes: usize,
@@ -100,6 +106,10 @@ impl RingReceiver {
 }
 
 impl Receiver for RingReceiver {
+    fn ready(&self) -> bool {
+        self.ring.filled.load(Ordering::Acquire) > self.ring.emptied.load(Ordering::Relaxed)
+    }
+
     fn receive(&mut self, read: &mut dyn FnMut(&[u8])) -> Result<Duration, TransportError> {
         let ring = &*self.ring;
         let message = ring.emptied.load(Ordering::Relaxed);

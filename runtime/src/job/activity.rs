@@ -1,0 +1,100 @@
+//! What a process is doing, for the account of a job that ends: each worker says which action it is in, and each wait
+//! that takes long says for whom and for what.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Instant;
+
+/// What one thread is doing.
+#[derive(Debug)]
+pub struct Activity {
+    name: String,
+    /// Names of the actions that it may be in.
+    actions: Vec<String>,
+    /// The step and the action, each plus one; 0 between steps.
+    at: [AtomicU64; 2],
+    wait: Mutex<Option<(Instant, String)>>,
+}
+
+impl Activity {
+    /// Notes which action of which step has begun.
+    #[inline]
+    pub(crate) fn begin(&self, step: u64, action: usize) {
+        self.at[0].store(step + 1, Ordering::Relaxed);
+        self.at[1].store(action as u64 + 1, Ordering::Relaxed);
+    }
+
+    /// Notes that no action is under way.
+    pub(crate) fn rest(&self) {
+        self.at[1].store(0, Ordering::Relaxed);
+    }
+
+    fn line(&self) -> String {
+        let [step, action] = [0, 1].map(|i| self.at[i].load(Ordering::Relaxed));
+        let named = (action as usize).checked_sub(1).and_then(|a| self.actions.get(a));
+        let mut line = match (step.checked_sub(1), named) {
+            (Some(step), Some(action)) => format!("{}: step {step}, {action}", self.name),
+            (Some(step), None) => format!("{}: after step {step}", self.name),
+            (None, _) => format!("{}: before its first step", self.name),
+        };
+        if let Some((since, what)) = &*self.wait.lock().unwrap_or_else(PoisonError::into_inner) {
+            line += &format!(", waiting {what} for {:.1} s", since.elapsed().as_secs_f64());
+        }
+        line
+    }
+}
+
+/// The activities of a process.
+#[derive(Debug, Default)]
+pub(crate) struct Activities {
+    all: Mutex<Vec<Weak<Activity>>>,
+}
+
+impl Activities {
+    /// A new one, e.g. `stream 0`.
+    pub(crate) fn add(&self, name: String, actions: Vec<String>) -> Arc<Activity> {
+        let (at, wait) = ([AtomicU64::new(0), AtomicU64::new(0)], Mutex::default());
+        let activity = Arc::new(Activity { name, actions, at, wait });
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|activity| activity.strong_count() > 0);
+        all.push(Arc::downgrade(&activity));
+        activity
+    }
+
+    /// One line each.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().filter_map(Weak::upgrade).map(|activity| activity.line()).collect()
+    }
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<Arc<Activity>>> = const { RefCell::new(None) };
+}
+
+/// From now on this thread's waits are `activity`'s.
+pub(crate) fn enter(activity: Arc<Activity>) {
+    CURRENT.with(|current| *current.borrow_mut() = Some(activity));
+}
+
+/// Notes that this thread waits; until what is returned is dropped.
+pub(crate) fn waiting(what: impl FnOnce() -> String) -> Waiting {
+    let activity = CURRENT.with(|current| current.borrow().clone());
+    if let Some(activity) = &activity {
+        let mut wait = activity.wait.lock().unwrap_or_else(PoisonError::into_inner);
+        *wait = Some((Instant::now(), what()));
+    }
+    Waiting(activity)
+}
+
+/// A wait under way.
+pub(crate) struct Waiting(Option<Arc<Activity>>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(activity) = &self.0 {
+            *activity.wait.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! A member's line to the coordinator.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::activity::Activities;
+use super::wire::{Member, Message, read, write};
+use crate::error::RuntimeError;
+
+/// How long messages of a rank that has left may still be under way: a few retransmissions of TCP.
+const UNDER_WAY: Duration = Duration::from_secs(3);
+/// How long the account of a job that ends may take to come.
+const ACCOUNT: Duration = Duration::from_millis(2500);
+
+/// What a process knows of its job's state.
+#[derive(Debug)]
+pub(crate) struct Line {
+    pub(crate) activities: Activities,
+    rank: u32,
+    heartbeat: Duration,
+    writer: Mutex<TcpStream>,
+    over: AtomicBool,
+    /// Why it ended, as known here first.
+    reason: OnceLock<RuntimeError>,
+    inbox: Mutex<Inbox>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct Inbox {
+    roster: Option<Vec<Member>>,
+    shares: Option<Vec<bool>>,
+    gathered: BTreeMap<String, Vec<Vec<u8>>>,
+    left: BTreeMap<u32, Instant>,
+    report: Option<String>,
+    heard: Instant,
+    closed: bool,
+}
+
+impl Line {
+    /// Speaks through `stream`, which has been let in.
+    pub(super) fn start(
+        stream: &TcpStream,
+        rank: u32,
+        heartbeat: Duration,
+    ) -> io::Result<Arc<Self>> {
+        let inbox = Inbox {
+            roster: None,
+            shares: None,
+            gathered: BTreeMap::new(),
+            left: BTreeMap::new(),
+            report: None,
+            heard: Instant::now(),
+            closed: false,
+        };
+        let line = Arc::new(Self {
+            activities: Activities::default(),
+            rank,
+            heartbeat,
+            writer: Mutex::new(stream.try_clone()?),
+            over: AtomicBool::new(false),
+            reason: OnceLock::new(),
+            inbox: Mutex::new(inbox),
+            changed: Condvar::new(),
+        });
+        let (ear, pulse) = (Arc::clone(&line), Arc::clone(&line));
+        let mut reader = stream.try_clone()?;
+        let name = |what: &str| std::thread::Builder::new().name(format!("job {what}"));
+        name("line").spawn(move || ear.listen(&mut reader))?;
+        name("pulse").spawn(move || pulse.beat())?;
+        Ok(line)
+    }
+
+    /// Whether the job has ended.
+    #[inline]
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+
+    /// Whether a rank has left the job in order.
+    pub(crate) fn has_left(&self, rank: u32) -> bool {
+        self.inbox().left.contains_key(&rank)
+    }
+
+    /// Whether a rank has left so long ago that nothing of it can still be under way.
+    pub(crate) fn is_gone(&self, rank: u32) -> bool {
+        let inbox = self.inbox();
+        inbox.left.get(&rank).is_some_and(|since| since.elapsed() > UNDER_WAY)
+    }
+
+    /// Ends the job on all ranks.
+    pub(crate) fn fail(&self, reason: RuntimeError) {
+        let text = match &reason {
+            RuntimeError::Failed(_) => reason.to_string(),
+            _ => format!("rank {}: {reason}", self.rank),
+        };
+        if self.reason.set(reason).is_ok() && !self.is_over() {
+            self.say(&Message::Failed { reason: text }, &[]);
+        }
+        self.over.store(true, Ordering::SeqCst);
+        self.changed.notify_all();
+    }
+
+    /// Why the job has ended, if it has. The account of all ranks may take a moment to come.
+    pub(crate) fn ended(&self) -> Option<RuntimeError> {
+        if !self.is_over() {
+            return None;
+        }
+        let report = self.wait(ACCOUNT, |inbox| inbox.report.clone());
+        let local = || self.reason.get().cloned().unwrap_or(RuntimeError::ShutDown);
+        Some(report.map_or_else(local, |report| RuntimeError::Job { report }))
+    }
+
+    pub(super) fn say(&self, message: &Message, bytes: &[u8]) {
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        // Where the coordinator is gone the reader of this line says so.
+        let _ = write(&mut *writer, message, bytes);
+    }
+
+    pub(super) fn roster(&self, timeout: Duration) -> Option<Vec<Member>> {
+        self.wait(timeout, |inbox| inbox.roster.clone())
+    }
+
+    pub(super) fn shares(&self, timeout: Duration) -> Option<Vec<bool>> {
+        self.wait(timeout, |inbox| inbox.shares.clone())
+    }
+
+    /// All ranks' parts, once all have come; `None` where the job ends before.
+    pub(super) fn gathered(&self, key: &str) -> Option<Vec<Vec<u8>>> {
+        self.wait(Duration::MAX, |inbox| inbox.gathered.remove(key))
+    }
+
+    /// Says goodbye and closes the line.
+    pub(super) fn close(&self) {
+        self.inbox().closed = true;
+        if !self.is_over() {
+            self.say(&Message::Bye, &[]);
+        }
+        self.over.store(true, Ordering::SeqCst);
+        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        // The coordinator may be gone already.
+        let _ = writer.shutdown(Shutdown::Write);
+    }
+
+    fn inbox(&self) -> MutexGuard<'_, Inbox> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until something has come, or a report that it will not.
+    fn wait<T>(
+        &self,
+        timeout: Duration,
+        mut take: impl FnMut(&mut Inbox) -> Option<T>,
+    ) -> Option<T> {
+        let begun = Instant::now();
+        let mut inbox = self.inbox();
+        loop {
+            if let Some(taken) = take(&mut inbox) {
+                return Some(taken);
+            }
+            let waited = begun.elapsed();
+            if inbox.report.is_some() || waited >= timeout {
+                return None;
+            }
+            let nap = (timeout - waited).min(Duration::from_millis(100));
+            let wait = self.changed.wait_timeout(inbox, nap);
+            inbox = wait.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn listen(&self, stream: &mut TcpStream) {
+        while let Ok((message, bytes)) = read(stream) {
+            self.hear(message, &bytes);
+        }
+        self.lost("has died: the connection closed without a word");
+    }
+
+    fn hear(&self, message: Message, bytes: &[u8]) {
+        if message == Message::Ending {
+            // Before anybody here hears of the end: what were they doing?
+            self.say(&Message::Doing { lines: self.activities.lines() }, &[]);
+            self.over.store(true, Ordering::SeqCst);
+        }
+        let mut inbox = self.inbox();
+        inbox.heard = Instant::now();
+        match message {
+            Message::Roster(roster) => inbox.roster = Some(roster),
+            Message::Go { shares } => inbox.shares = Some(shares),
+            Message::Gathered { key, lengths } => {
+                let mut rest = bytes;
+                let mut part = |&length: &u64| {
+                    let (part, after) = rest.split_at((length as usize).min(rest.len()));
+                    rest = after;
+                    part.to_vec()
+                };
+                let parts = lengths.iter().map(&mut part).collect();
+                inbox.gathered.insert(key, parts);
+            }
+            Message::Left { rank } => {
+                inbox.left.insert(rank, Instant::now());
+            }
+            Message::Ended { report } => {
+                inbox.report.get_or_insert(report);
+                self.over.store(true, Ordering::SeqCst);
+            }
+            // A beat has been heard; the others are not for members.
+            _ => {}
+        }
+        self.changed.notify_all();
+    }
+
+    /// Rank 0 is gone: the account is what this process knows.
+    fn lost(&self, how: &str) {
+        let mut inbox = self.inbox();
+        if !inbox.closed && inbox.report.is_none() {
+            let mut report = format!("rank 0, which leads the job, {how}");
+            for line in self.activities.lines() {
+                report += &format!("\n  rank {}: {line}", self.rank);
+            }
+            inbox.report = Some(report);
+            self.over.store(true, Ordering::SeqCst);
+        }
+        self.changed.notify_all();
+    }
+
+    fn beat(&self) {
+        let beat = (self.heartbeat / 4).min(Duration::from_secs(1));
+        let mut inbox = self.inbox();
+        while !inbox.closed && inbox.report.is_none() {
+            let silence = inbox.heard.elapsed();
+            drop(inbox);
+            if silence > self.heartbeat {
+                let seconds = silence.as_secs_f64();
+                return self.lost(&format!("has given no sign of life for {seconds:.1} s"));
+            }
+            self.say(&Message::Beat, &[]);
+            inbox = self.inbox();
+            let begun = Instant::now();
+            while !inbox.closed && inbox.report.is_none() && begun.elapsed() < beat {
+                let wait = self.changed.wait_timeout(inbox, beat);
+                inbox = wait.unwrap_or_else(PoisonError::into_inner).0;
+            }
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Who a process is in its job, and where the job meets.
+
+use std::env;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::JobError;
+
+/// Where the processes of a job meet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Meeting {
+    /// Rank 0 listens there.
+    Tcp {
+        /// Host name or address of rank 0.
+        host: String,
+        /// Its port.
+        port: u16,
+    },
+    /// Rank 0 writes its address into this file, which all processes can read. It must not exist before.
+    File(PathBuf),
+}
+
+impl fmt::Display for Meeting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp { host, port } => write!(f, "{host}:{port}"),
+            Self::File(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+/// Which memory or network messages take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Links {
+    /// Shared memory between processes of one host, TCP between hosts.
+    #[default]
+    Auto,
+    /// TCP alone.
+    Tcp,
+}
+
+/// Who a process is, and how it finds the others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobOptions {
+    /// This process's rank.
+    pub rank: u32,
+    /// Number of processes.
+    pub world_size: u32,
+    /// Its number among the processes of its host, as the launcher counts them.
+    pub local_rank: u32,
+    /// Number of hosts.
+    pub nodes: u32,
+    /// Where they meet.
+    pub meeting: Meeting,
+    /// What a process must know to be let in.
+    pub token: String,
+    /// How long to wait for all processes at the start.
+    pub join_timeout: Duration,
+    /// After this long without a sign of life a process counts as dead.
+    pub heartbeat_timeout: Duration,
+    /// Shared memory and TCP, or TCP alone.
+    pub links: Links,
+}
+
+impl JobOptions {
+    /// Options for a rank of a job that meets at `url`: `tcp://host:port` or `file:///path`.
+    ///
+    /// # Errors
+    /// [`JobError::Environment`] where the URL is neither, or the rank is beyond the world.
+    pub fn at(url: &str, rank: u32, world_size: u32) -> Result<Self, JobError> {
+        let wrong = |reason: String| JobError::Environment { reason };
+        let meeting = if let Some(address) = url.strip_prefix("tcp://") {
+            let parts = address.rsplit_once(':');
+            let parts = parts.and_then(|(host, port)| Some((host, port.parse().ok()?)));
+            let (host, port) =
+                parts.ok_or_else(|| wrong(format!("`{url}` is not tcp://HOST:PORT")))?;
+            Meeting::Tcp { host: host.trim_matches(['[', ']']).to_owned(), port }
+        } else if let Some(path) = url.strip_prefix("file://") {
+            Meeting::File(PathBuf::from(path))
+        } else {
+            return Err(wrong(format!("`{url}` is neither tcp://HOST:PORT nor file:///PATH")));
+        };
+        if world_size == 0 || rank >= world_size {
+            return Err(wrong(format!("there is no rank {rank} in a world of {world_size}")));
+        }
+        Ok(Self {
+            rank,
+            world_size,
+            local_rank: 0,
+            nodes: 1,
+            meeting,
+            token: String::new(),
+            join_timeout: Duration::from_secs(300),
+            heartbeat_timeout: Duration::from_secs(30),
+            links: Links::Auto,
+        })
+    }
+
+    /// What the launcher says: RANK, WORLD_SIZE, LOCAL_RANK, NODE_COUNT, MASTER_ADDR, MASTER_PORT, GRAPHC_JOB_TOKEN;
+    /// and what the user may: GRAPHC_TRANSPORT (`auto` or `tcp`), GRAPHC_HEARTBEAT_TIMEOUT and GRAPHC_JOIN_TIMEOUT
+    /// (seconds). `None` where there is no WORLD_SIZE: the program was started alone.
+    ///
+    /// # Errors
+    /// [`JobError::Environment`] where a variable is missing or makes no sense.
+    pub fn from_environment() -> Result<Option<Self>, JobError> {
+        let Ok(world) = env::var("WORLD_SIZE") else { return Ok(None) };
+        let world_size = number("WORLD_SIZE", &world)?;
+        let port: u16 = number("MASTER_PORT", &required("MASTER_PORT")?)?;
+        let url = format!("tcp://{}:{port}", required("MASTER_ADDR")?);
+        let mut options = Self::at(&url, number("RANK", &required("RANK")?)?, world_size)?;
+        if let Ok(text) = env::var("LOCAL_RANK") {
+            options.local_rank = number("LOCAL_RANK", &text)?;
+        }
+        if let Ok(text) = env::var("NODE_COUNT") {
+            options.nodes = number("NODE_COUNT", &text)?;
+        }
+        options.token = env::var("GRAPHC_JOB_TOKEN").unwrap_or_default();
+        options.links = match env::var("GRAPHC_TRANSPORT").as_deref() {
+            Err(_) | Ok("auto" | "") => Links::Auto,
+            Ok("tcp") => Links::Tcp,
+            Ok(other) => {
+                let reason = format!("GRAPHC_TRANSPORT is `auto` or `tcp`, not `{other}`");
+                return Err(JobError::Environment { reason });
+            }
+        };
+        seconds("GRAPHC_HEARTBEAT_TIMEOUT", &mut options.heartbeat_timeout)?;
+        seconds("GRAPHC_JOIN_TIMEOUT", &mut options.join_timeout)?;
+        Ok(Some(options))
+    }
+}
+
+fn required(name: &str) -> Result<String, JobError> {
+    let missing = || JobError::Environment {
+        reason: format!("WORLD_SIZE is set, but {name} is not: start with `graphc launch`"),
+    };
+    env::var(name).map_err(|_| missing())
+}
+
+fn number<T: std::str::FromStr>(name: &str, text: &str) -> Result<T, JobError> {
+    let wrong = || JobError::Environment { reason: format!("{name} is `{text}`, not a number") };
+    text.trim().parse().map_err(|_| wrong())
+}
+
+fn seconds(name: &str, value: &mut Duration) -> Result<(), JobError> {
+    if let Ok(text) = env::var(name) {
+        let read: f64 = number(name, &text)?;
+        if !(read > 0.0 && read < 1e9) {
+            let reason = format!("{name} is a number of seconds above 0, not {text}");
+            return Err(JobError::Environment { reason });
+        }
+        *value = Duration::from_secs_f64(read);
+    }
+    Ok(())
+}

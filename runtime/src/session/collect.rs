@@ -1,0 +1,182 @@
+//! Outputs of a step across processes: who has which part, who wants it, and the thread that takes in what comes from
+//! others.
+
+use std::sync::{Arc, PoisonError};
+
+use crossbeam_channel::Receiver as Jobs;
+use graphc_ir::plan::{Action, Layout, Plan};
+use graphc_ir::sbp::Sbp;
+use graphc_ir::shard::Rect;
+
+use super::options::OutputsAt;
+use crate::error::RuntimeError;
+use crate::rectangles::Move;
+use crate::transport::{Receiver, Transport, TransportError};
+use crate::worker::{Job, Report, StepState};
+
+/// Tags of outputs lie beyond those of channels.
+const FIRST_TAG: u32 = 1 << 31;
+
+/// The tag of an output.
+pub(crate) fn output_tag(output: usize) -> u32 {
+    FIRST_TAG + output as u32
+}
+
+/// How an output leaves one rank.
+struct Fetch<'a> {
+    layout: &'a Layout,
+    /// The microbatches in which it does, in order.
+    microbatches: Vec<u32>,
+}
+
+/// Where and when `rank` fetches an output; `None` where it does not.
+fn fetch<'a>(plan: &'a Plan, rank: u32, name: &str) -> Option<Fetch<'a>> {
+    let program = plan.programs.get(plan.ranks.get(rank as usize)?.program.index())?;
+    let is_it = |action: &Action| matches!(action, Action::Fetch { output } if output == name);
+    let actor = program.actors.iter().position(|actor| is_it(&actor.action))?;
+    let register = program.registers.get(program.actors[actor].inputs.first()?.index())?;
+    let layout = plan.layouts.get(register.layout as usize)?;
+    let items = program.streams.iter().flat_map(|stream| {
+        let holds = move |block: u32| {
+            let block = stream.blocks.get(block as usize);
+            block.is_some_and(|block| block.iter().any(|id| id.index() == actor))
+        };
+        stream.order.iter().filter(move |item| holds(item.block)).map(|item| item.microbatch)
+    });
+    Some(Fetch { layout, microbatches: items.collect() })
+}
+
+/// Whether two ranks of a layout hold the same.
+pub(super) fn same(layout: &Layout, a: u32, b: u32) -> bool {
+    let (Some(a), Some(b)) = (layout.coordinates(a), layout.coordinates(b)) else { return false };
+    let splits = layout.sbp.0.iter().map(|sbp| matches!(sbp, Sbp::Split(_)));
+    splits.zip(a.iter().zip(&b)).all(|(split, (a, b))| !split || a == b)
+}
+
+/// The first rank of the layout that holds what `rank` holds.
+pub(super) fn first_holder(layout: &Layout, rank: u32) -> Option<u32> {
+    layout.ranks.iter().copied().find(|&other| same(layout, rank, other))
+}
+
+/// To which ranks `rank` sends its part of an output, and how many messages a step.
+pub(crate) fn readers(
+    plan: &Plan,
+    rank: u32,
+    output: &str,
+    outputs_at: OutputsAt,
+) -> (Vec<u32>, usize) {
+    let Some(fetch) = fetch(plan, rank, output) else { return (Vec::new(), 0) };
+    if first_holder(fetch.layout, rank) != Some(rank) {
+        return (Vec::new(), 0);
+    }
+    let wants = |&reader: &u32| outputs_at.wants(reader) && !same(fetch.layout, rank, reader);
+    let readers = (0..plan.world_size as u32).filter(wants).collect();
+    (readers, fetch.microbatches.len())
+}
+
+/// An output's part on another rank.
+struct Part {
+    output: usize,
+    receiver: Box<dyn Receiver>,
+    /// Of each message of a step: how it goes into the whole.
+    copies: Vec<Move>,
+}
+
+/// What takes in the parts of outputs that other ranks have.
+pub(super) struct Collector {
+    transport: Arc<dyn Transport>,
+    parts: Vec<Part>,
+}
+
+impl Collector {
+    /// # Errors
+    /// Where a connection cannot be made.
+    pub(super) fn new(
+        plan: &Plan,
+        names: &[String],
+        transport: &Arc<dyn Transport>,
+        outputs_at: OutputsAt,
+    ) -> Result<Self, RuntimeError> {
+        let rank = transport.rank();
+        let mut parts = Vec::new();
+        for (output, name) in names.iter().enumerate() {
+            for holder in 0..plan.world_size as u32 {
+                let (readers, messages) = readers(plan, holder, name, outputs_at);
+                if readers.contains(&rank) {
+                    let receiver = transport.receiver(output_tag(output), holder, 2 * messages)?;
+                    let copies = copies(plan, holder, name);
+                    parts.push(Part { output, receiver, copies });
+                }
+            }
+        }
+        Ok(Self { transport: Arc::clone(transport), parts })
+    }
+
+    /// For whom it collects.
+    pub(super) fn rank(&self) -> u32 {
+        self.transport.rank()
+    }
+
+    /// Whether there is nothing to take in.
+    pub(super) fn is_idle(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    /// Takes in step after step until the session hangs up.
+    pub(super) fn run(mut self, jobs: &Jobs<Job>) {
+        let activity = self.transport.activity("outputs".to_owned(), vec!["collect".to_owned()]);
+        for job in jobs {
+            match job {
+                Job::Step(step) => {
+                    if let Some(activity) = &activity {
+                        activity.begin(step.index, 0);
+                        crate::job::enter(Arc::clone(activity));
+                    }
+                    let result = self.step(&step);
+                    if let Some(activity) = &activity {
+                        activity.rest();
+                    }
+                    step.finish(result.map_err(|error| self.failure(error)));
+                }
+                Job::Report(to) => {
+                    // Where the session is gone nobody wants it.
+                    let _ = to.send(Report::default());
+                }
+            }
+        }
+    }
+
+    fn step(&mut self, step: &StepState) -> Result<(), TransportError> {
+        for part in &mut self.parts {
+            for copy in &part.copies {
+                let output = &step.outputs[part.output];
+                part.receiver.receive(&mut |bytes| {
+                    let mut whole = output.lock().unwrap_or_else(PoisonError::into_inner);
+                    if !bytes.is_empty() {
+                        copy.copy(bytes, whole.bytes_mut());
+                    }
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn failure(&self, error: TransportError) -> RuntimeError {
+        if error != TransportError::Ended {
+            self.transport.end(error.into());
+        }
+        self.transport.ended().unwrap_or(RuntimeError::ShutDown)
+    }
+}
+
+fn copies(plan: &Plan, holder: u32, output: &str) -> Vec<Move> {
+    let Some(Fetch { layout, microbatches }) = fetch(plan, holder, output) else {
+        return Vec::new();
+    };
+    let whole = Rect::whole(&layout.shape);
+    let copy = |microbatch: u32| {
+        let rect = layout.rect(holder, microbatch as usize, plan.microbatches.max(1));
+        rect.map(|rect| Move::new(layout.dtype, &rect, &rect, &whole))
+    };
+    microbatches.into_iter().filter_map(copy).collect()
+}

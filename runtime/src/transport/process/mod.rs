@@ -1,0 +1,239 @@
+//! Ranks as processes. Two ranks of one host are joined by shared memory ([`shared`]), others by TCP ([`tcp`]); both give
+//! queues of messages, and groups exchange through queues. A group whose ranks share memory reads arenas in place, as
+//! threads do ([`super::in_process`]); the others pack messages.
+//!
+//! Read in this order: `wait` and `bell`, then `segment`, `outbox` and `shared`, then `tcp`.
+
+mod bell;
+mod fabric;
+mod group;
+mod outbox;
+mod segment;
+mod shared;
+mod tcp;
+mod wait;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::in_process::Patience;
+use super::{Group, Receiver, Sender, Transport, TransportError};
+use crate::error::RuntimeError;
+use crate::job::Activity;
+use crate::memory::Arena;
+use fabric::Link;
+use group::ProcessGroup;
+use shared::{SharedReceiver, SharedSender};
+use tcp::{TcpReceiver, TcpSender};
+use wait::Waiter;
+
+pub(crate) use fabric::{Fabric, Parts};
+pub(crate) use outbox::Outbox;
+pub(crate) use segment::Segment;
+
+/// One process of a job. Each use of the job that has tags of its own (a session, a process group) has a number.
+#[derive(Debug)]
+pub(crate) struct ProcessTransport {
+    fabric: Arc<Fabric>,
+    number: u32,
+    patience: Patience,
+}
+
+impl ProcessTransport {
+    /// A transport of its own tags.
+    pub(crate) fn new(fabric: &Arc<Fabric>, number: u32, patience: Patience) -> Self {
+        Self { fabric: Arc::clone(fabric), number, patience }
+    }
+
+    fn waiter(&self) -> Waiter {
+        let Fabric { rank, line, bell, .. } = &*self.fabric;
+        let (line, bell) = (Arc::clone(line), Arc::clone(bell));
+        Waiter { rank: *rank, line, bell, patience: self.patience }
+    }
+
+    fn link(&self, peer: u32) -> Result<&Link, TransportError> {
+        let (rank, what) = (self.fabric.rank, "how many ranks there are".to_owned());
+        let link = self.fabric.links.get(peer as usize);
+        link.ok_or(TransportError::Mismatch { rank, peer, what })
+    }
+
+    /// The name of a queue: groups and channels are told apart, and each use of the job from the others.
+    fn key(&self, tag: u32, of_group: bool) -> u64 {
+        u64::from(self.number) << 33 | u64::from(of_group) << 32 | u64::from(tag)
+    }
+
+    fn sending(
+        &self,
+        (tag, of_group): (u32, bool),
+        to: u32,
+        slots: usize,
+    ) -> Result<SendEnd, TransportError> {
+        let name = (self.key(tag, of_group), to, tag);
+        let slots = slots.max(1) as u64;
+        Ok(match self.link(to)? {
+            Link::Shared(peer) => {
+                let outbox = self.fabric.outbox.as_ref();
+                let outbox = outbox.ok_or(TransportError::Memory { rank: self.fabric.rank })?;
+                SendEnd::Shared(SharedSender::new(outbox, peer, self.waiter(), name, slots)?)
+            }
+            Link::Tcp => {
+                SendEnd::Tcp(TcpSender::new(&self.fabric.tcp, self.waiter(), name, slots)?)
+            }
+        })
+    }
+
+    fn receiving(
+        &self,
+        (tag, of_group): (u32, bool),
+        from: u32,
+        slots: usize,
+    ) -> Result<ReceiveEnd, TransportError> {
+        let name = (self.key(tag, of_group), from, tag);
+        Ok(match self.link(from)? {
+            Link::Shared(peer) => {
+                let slots = slots.max(1) as u64;
+                ReceiveEnd::Shared(SharedReceiver::new(peer, self.waiter(), name, slots))
+            }
+            Link::Tcp => ReceiveEnd::Tcp(TcpReceiver::new(&self.fabric.tcp, self.waiter(), name)),
+        })
+    }
+}
+
+impl Transport for ProcessTransport {
+    fn rank(&self) -> u32 {
+        self.fabric.rank
+    }
+
+    fn direct(&self, ranks: &[u32]) -> bool {
+        let shared =
+            |&rank: &u32| matches!(self.fabric.links.get(rank as usize), Some(Link::Shared(_)));
+        ranks.iter().all(shared)
+    }
+
+    fn allocate(&self, bytes: u64) -> Option<Arena> {
+        match &self.fabric.outbox {
+            Some(outbox) => Arena::shared(bytes, outbox),
+            None => Arena::new(bytes),
+        }
+    }
+
+    fn group(&self, tag: u32, ranks: &[u32]) -> Result<Box<dyn Group>, TransportError> {
+        let ends = |&rank: &u32| {
+            if rank == self.fabric.rank {
+                return Ok(None);
+            }
+            let name = (tag, true);
+            Ok(Some((self.sending(name, rank, 2)?, self.receiving(name, rank, 2)?)))
+        };
+        let ends = ranks.iter().map(ends).collect::<Result<_, _>>()?;
+        Ok(Box::new(ProcessGroup::new(ends)))
+    }
+
+    fn sender(&self, tag: u32, to: u32, slots: usize) -> Result<Box<dyn Sender>, TransportError> {
+        Ok(Box::new(self.sending((tag, false), to, slots)?))
+    }
+
+    fn receiver(
+        &self,
+        tag: u32,
+        from: u32,
+        slots: usize,
+    ) -> Result<Box<dyn Receiver>, TransportError> {
+        Ok(Box::new(self.receiving((tag, false), from, slots)?))
+    }
+
+    fn wait_until(
+        &self,
+        peer: u32,
+        what: &str,
+        ready: &dyn Fn() -> bool,
+    ) -> Result<(), TransportError> {
+        self.waiter().until(peer, || what.to_owned(), ready).map(|_| ())
+    }
+
+    fn end(&self, reason: RuntimeError) {
+        self.fabric.line.fail(reason);
+    }
+
+    fn ended(&self) -> Option<RuntimeError> {
+        self.fabric.line.ended()
+    }
+
+    fn activity(&self, name: String, actions: Vec<String>) -> Option<Arc<Activity>> {
+        Some(self.fabric.line.activities.add(name, actions))
+    }
+}
+
+/// The sending end of a queue.
+enum SendEnd {
+    Shared(SharedSender),
+    Tcp(TcpSender),
+}
+
+impl SendEnd {
+    fn show(&mut self, pieces: &[&[u8]]) -> Result<Duration, TransportError> {
+        match self {
+            Self::Shared(end) => end.show(pieces),
+            Self::Tcp(end) => end.show(pieces),
+        }
+    }
+
+    /// Waits until what was shown may be written again.
+    fn settle(&self) -> Result<Duration, TransportError> {
+        match self {
+            Self::Shared(end) => end.settle(),
+            Self::Tcp(_) => Ok(Duration::ZERO),
+        }
+    }
+}
+
+impl Sender for SendEnd {
+    fn ready(&self) -> bool {
+        match self {
+            Self::Shared(end) => end.ready(),
+            Self::Tcp(end) => end.ready(),
+        }
+    }
+
+    fn send(
+        &mut self,
+        bytes: usize,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<Duration, TransportError> {
+        match self {
+            Self::Shared(end) => end.send(bytes, fill),
+            Self::Tcp(end) => end.send(bytes, fill),
+        }
+    }
+}
+
+/// The receiving end of a queue.
+enum ReceiveEnd {
+    Shared(SharedReceiver),
+    Tcp(TcpReceiver),
+}
+
+impl ReceiveEnd {
+    fn take(&mut self, read: &mut dyn FnMut(&[&[u8]])) -> Result<Duration, TransportError> {
+        match self {
+            Self::Shared(end) => end.receive(read),
+            Self::Tcp(end) => end.receive(read),
+        }
+    }
+}
+
+impl Receiver for ReceiveEnd {
+    fn ready(&self) -> bool {
+        match self {
+            Self::Shared(end) => end.ready(),
+            Self::Tcp(end) => end.ready(),
+        }
+    }
+
+    fn receive(&mut self, read: &mut dyn FnMut(&[u8])) -> Result<Duration, TransportError> {
+        self.take(&mut |pieces| match pieces {
+            [message] => read(message),
+            pieces => read(&pieces.concat()),
+        })
+    }
+}

@@ -1,0 +1,103 @@
+//! Waiting for another process: spin while an answer is a matter of nanoseconds, then let others have the core, then
+//! sleep. Every wait ends: with the answer, with the job, with the peer's leave, or with the patience.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::bell::Bell;
+use crate::job::{Line, waiting};
+use crate::transport::TransportError;
+use crate::transport::in_process::Patience;
+
+/// How often a wait yields before it sleeps.
+const YIELDS: u32 = 64;
+/// How long a sleep lasts at most: the job's end rings no bell, sleepers look for it.
+const NAP: Duration = Duration::from_millis(20);
+
+/// How the ends of one process wait.
+#[derive(Clone, Debug)]
+pub(crate) struct Waiter {
+    pub(crate) rank: u32,
+    pub(crate) line: Arc<Line>,
+    pub(crate) bell: Arc<dyn HasBell>,
+    pub(crate) patience: Patience,
+}
+
+/// Memory with a bell in it.
+pub(crate) trait HasBell: Send + Sync + std::fmt::Debug {
+    fn bell(&self) -> &Bell;
+}
+
+impl HasBell for Bell {
+    fn bell(&self) -> &Bell {
+        self
+    }
+}
+
+impl Waiter {
+    /// Waits for `peer` until `ready`; returns for how long.
+    #[inline]
+    pub(crate) fn until(
+        &self,
+        peer: u32,
+        what: impl Fn() -> String,
+        ready: impl Fn() -> bool,
+    ) -> Result<Duration, TransportError> {
+        if ready() { Ok(Duration::ZERO) } else { self.patiently(peer, &what, &ready) }
+    }
+
+    #[cold]
+    fn patiently(
+        &self,
+        peer: u32,
+        what: &dyn Fn() -> String,
+        ready: &dyn Fn() -> bool,
+    ) -> Result<Duration, TransportError> {
+        let begun = Instant::now();
+        let mut turns = 0;
+        let mut noted = None;
+        loop {
+            // Reading the clock costs as much as some looks.
+            for _ in 0..8 {
+                if ready() {
+                    return Ok(begun.elapsed());
+                }
+                std::hint::spin_loop();
+            }
+            if self.line.is_over() {
+                return Err(TransportError::Ended);
+            }
+            let waited = begun.elapsed();
+            if waited < self.patience.spin {
+                continue;
+            }
+            turns += 1;
+            if turns < YIELDS {
+                std::thread::yield_now();
+                continue;
+            }
+            noted.get_or_insert_with(|| waiting(|| format!("for rank {peer} {}", what())));
+            self.give_up(peer, what, waited, ready)?;
+            self.bell.bell().nap(NAP, ready);
+        }
+    }
+
+    fn give_up(
+        &self,
+        peer: u32,
+        what: &dyn Fn() -> String,
+        waited: Duration,
+        ready: &dyn Fn() -> bool,
+    ) -> Result<(), TransportError> {
+        let rank = self.rank;
+        // What it has sent before it left is still to be read.
+        if self.line.is_gone(peer) && !ready() {
+            return Err(TransportError::Left { rank, peer, what: what() });
+        }
+        if waited > self.patience.timeout {
+            let seconds = waited.as_secs_f64();
+            return Err(TransportError::Timeout { rank, peer, what: what(), seconds });
+        }
+        Ok(())
+    }
+}
