@@ -29,6 +29,8 @@ pub enum Command {
     Run(RunArgs),
     /// Train
     Train(TrainArgs),
+    /// Write the weights of a checkpoint as one safetensors file with the model's names
+    Export(ExportArgs),
 }
 
 /// `graphc compile`
@@ -106,7 +108,7 @@ pub struct TrainArgs {
     /// The data: a safetensors file with one tensor per graph input, and `labels` or `target`
     #[arg(long, value_name = "FILE")]
     pub data: PathBuf,
-    /// Number of steps
+    /// Number of steps of the whole training: a run resumed at 120 of 200 makes 80 more
     #[arg(long)]
     pub steps: u64,
     /// Where losses go: one JSON object a line and step
@@ -120,18 +122,51 @@ pub struct TrainArgs {
     pub outputs: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs)]
+    pub checkpoints: CheckpointArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
     pub shared: SharedArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub runtime: RuntimeArgs,
 }
 
+/// Options of checkpoints.
+#[derive(Args)]
+pub struct CheckpointArgs {
+    /// Save checkpoints here: a directory, which all processes of the job see
+    #[arg(long, value_name = "DIR")]
+    pub save: Option<PathBuf>,
+    /// Save after every so many steps; without it after the last one
+    #[arg(long, value_name = "K", requires = "save", value_parser = clap::value_parser!(u64).range(1..))]
+    pub save_every: Option<u64>,
+    /// How many checkpoints are kept: the latest
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = positive)]
+    pub keep: usize,
+    /// Go on from this checkpoint, or from the latest in this directory
+    #[arg(long, value_name = "DIR")]
+    pub resume: Option<PathBuf>,
+}
+
+/// `graphc export`
+#[derive(Args)]
+pub struct ExportArgs {
+    /// The checkpoint, or a directory of which the latest is taken
+    pub checkpoint: PathBuf,
+    /// Where the weights go: a safetensors file
+    #[arg(short, long, value_name = "FILE.safetensors")]
+    pub output: PathBuf,
+    /// The optimizer's states too
+    #[arg(long)]
+    pub all: bool,
+}
+
 /// Options of execution.
 #[derive(Args)]
 pub struct RuntimeArgs {
-    /// Seed of initial parameters and dropout
-    #[arg(long, default_value_t = 0)]
-    pub seed: u64,
+    /// Seed of initial parameters and dropout; default 0, or a resumed checkpoint's
+    #[arg(long)]
+    pub seed: Option<u64>,
     /// Threads of each rank; default: the cores shared by the ranks
     #[arg(long)]
     pub threads: Option<usize>,

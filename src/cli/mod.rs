@@ -3,8 +3,10 @@
 use anyhow::Result;
 
 pub mod args;
+mod checkpoints;
 mod compile;
 mod data;
+mod export;
 mod inspect;
 mod options;
 mod output;
@@ -24,5 +26,6 @@ pub fn run(command: Command) -> Result<()> {
         Command::Simulate(args) => simulate::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Train(args) => train::run(&args),
+        Command::Export(args) => export::run(&args),
     }
 }

@@ -11,6 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use super::args::TrainArgs;
+use super::checkpoints::{Saver, resumed, resumed_options};
 use super::compile::{Planned, inputs, is_plan, load_valid_plan, plan_model, plan_weights};
 use super::data::{samples, session_weights};
 use super::output::{check_distinct, print};
@@ -24,6 +25,10 @@ pub fn run(args: &TrainArgs) -> Result<()> {
     ensure!(args.steps > 0, "--steps is at least 1");
     let options = session_options(&args.runtime)?;
     check_files(args)?;
+    let checkpoint = resumed(&args.checkpoints, &args.runtime, args.steps)?;
+    let options = resumed_options(options, checkpoint.as_ref());
+    let first_step = options.first_step;
+    let mut saver = Saver::new(&args.checkpoints, first_step, args.steps)?;
     let (tensors, rows) = samples(&args.data)?;
     ensure!(rows != Some(0), "{} holds no samples", args.data.display());
     let (plan, weights) = if is_plan(&args.model) {
@@ -44,16 +49,25 @@ pub fn run(args: &TrainArgs) -> Result<()> {
     let mut session = Session::new(Arc::clone(&plan), &weights, options)?;
     let batches = Batches::new(tensors, session.inputs())
         .with_context(|| format!("in {}", args.data.display()))?;
-    let mut metrics = args.metrics.as_deref().map(MetricsWriter::create).transpose()?;
-    let bar = progress(args.steps)?;
+    if let Some(checkpoint) = &checkpoint {
+        session.load_checkpoint(checkpoint)?;
+    }
+    let mut metrics = metrics(args, checkpoint.is_some().then_some(first_step))?;
+    let bar = progress(first_step, args.steps)?;
     let mut under_way: VecDeque<StepHandle> = VecDeque::new();
-    let mut finished = Finished { step: 0, outputs: BTreeMap::new() };
-    for step in 0..args.steps {
+    let mut finished = Finished { step: first_step, outputs: BTreeMap::new() };
+    for step in first_step..args.steps {
         under_way.push_back(session.step(batches.feeds(step))?);
-        if under_way.len() >= DEPTH
+        let saver = saver.as_mut().filter(|saver| saver.due(step + 1));
+        // What a checkpoint holds the metrics must hold too: a resumed run does not write them again.
+        let depth = if saver.is_some() { 0 } else { DEPTH - 1 };
+        while under_way.len() > depth
             && let Some(handle) = under_way.pop_front()
         {
             finished.take(handle, metrics.as_mut(), &bar)?;
+        }
+        if let Some(saver) = saver {
+            saver.save(&mut session)?;
         }
     }
     for handle in under_way {
@@ -61,7 +75,7 @@ pub fn run(args: &TrainArgs) -> Result<()> {
     }
     bar.finish_and_clear();
     write_results(args, &plan, &mut session, &finished.outputs)?;
-    if args.metrics.is_none() {
+    if args.metrics.is_none() && first_step < args.steps {
         print(&(finished.line()? + "\n"))?;
     }
     Ok(())
@@ -75,6 +89,15 @@ fn check_files(args: &TrainArgs) -> Result<()> {
         ("--outputs", args.outputs.as_deref()),
     ];
     check_distinct(&[model, cluster, ("--data", Some(&args.data))], &outputs)
+}
+
+/// The metrics file: anew, or what it holds of the steps before that at which training goes on.
+fn metrics(args: &TrainArgs, resumed: Option<u64>) -> Result<Option<MetricsWriter>> {
+    let Some(path) = &args.metrics else { return Ok(None) };
+    Ok(Some(match resumed {
+        Some(step) => MetricsWriter::resume(path, step)?,
+        None => MetricsWriter::create(path)?,
+    }))
 }
 
 /// The last finished step.
@@ -111,8 +134,9 @@ impl Finished {
     }
 }
 
-fn progress(steps: u64) -> Result<ProgressBar> {
+fn progress(first_step: u64, steps: u64) -> Result<ProgressBar> {
     let bar = ProgressBar::new(steps);
+    bar.set_position(first_step);
     bar.set_style(ProgressStyle::with_template("{bar:32} {pos}/{len} steps, {msg} [{elapsed}]")?);
     Ok(bar)
 }
@@ -123,7 +147,7 @@ fn write_results(
     session: &mut Session,
     outputs: &BTreeMap<String, HostTensor>,
 ) -> Result<()> {
-    if let Some(path) = &args.outputs {
+    if let Some(path) = args.outputs.as_ref().filter(|_| !outputs.is_empty()) {
         save_safetensors(path, outputs)?;
     }
     if let Some(path) = &args.weights {

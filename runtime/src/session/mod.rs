@@ -1,5 +1,6 @@
 //! Sessions: a plan that has been loaded and takes step after step.
 
+mod checkpoint;
 mod edges;
 mod options;
 mod start;
@@ -35,6 +36,7 @@ pub struct Session {
     transports: Vec<Arc<dyn Transport>>,
     /// One per worker, with its rank.
     workers: Vec<Seat>,
+    seed: u64,
     first_step: u64,
     begun: u64,
     last: Option<Arc<StepState>>,

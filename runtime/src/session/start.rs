@@ -50,6 +50,7 @@ pub(super) fn session(
         variables,
         transports: ranks.iter().map(|rank| Arc::clone(&rank.transport)).collect(),
         workers: Vec::new(),
+        seed: options.seed,
         first_step: options.first_step,
         begun: 0,
         last: None,
