@@ -146,7 +146,7 @@ pub struct CheckpointArgs {
     #[arg(long, value_name = "K", requires = "save", value_parser = clap::value_parser!(u64).range(1..))]
     pub save_every: Option<u64>,
     /// How many checkpoints are kept: the latest
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = positive)]
+    #[arg(long, value_name = "N", default_value_t = 2, requires = "save", value_parser = positive)]
     pub keep: usize,
     /// Go on from this checkpoint, or from the latest in this directory
     #[arg(long, value_name = "DIR")]

@@ -69,10 +69,17 @@ impl Saver {
     /// where the training begins.
     pub fn new(args: &CheckpointArgs, first_step: u64, steps: u64) -> Result<Option<Self>> {
         let Some(path) = &args.save else { return Ok(None) };
-        let mut checkpoints = Checkpoints::create(path, args.keep)?;
-        checkpoints.claim()?;
+        let checkpoints = Checkpoints::create(path, args.keep)?;
         checkpoints.check_next(first_step + 1)?;
         Ok(Some(Self { checkpoints, every: args.save_every, last: steps }))
+    }
+
+    /// Keeps other jobs from saving to the same directory: for the process of rank 0, which alone makes checkpoints.
+    pub fn claim(&mut self, session: &Session) -> Result<()> {
+        if session.ranks().any(|rank| rank == 0) {
+            self.checkpoints.claim()?;
+        }
+        Ok(())
     }
 
     /// Whether a checkpoint is due after so many steps.

@@ -1,9 +1,11 @@
 //! `graphc train`: steps through a data file, losses to a metrics file.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
+use graphc_compiler::import::weights::Weights;
 use graphc_ir::plan::{Plan, RegisterKind, TensorKind};
 use graphc_runtime::data::{Batches, MetricsWriter, save_safetensors};
 use graphc_runtime::{HostTensor, Session, StepHandle};
@@ -31,19 +33,7 @@ pub fn run(args: &TrainArgs) -> Result<()> {
     let mut saver = Saver::new(&args.checkpoints, first_step, args.steps)?;
     let (tensors, rows) = samples(&args.data)?;
     ensure!(rows != Some(0), "{} holds no samples", args.data.display());
-    let (plan, weights) = if is_plan(&args.model) {
-        let plan = load_valid_plan(&args.model)?;
-        ensure!(
-            plan.training,
-            "{} is an inference plan: compile with --optimizer",
-            args.model.display()
-        );
-        let weights = plan_weights(&plan)?;
-        (plan, weights)
-    } else {
-        let Planned { plan, weights, .. } = plan_model(&args.model, &args.shared, rows, true)?;
-        (plan, weights)
-    };
+    let (plan, weights) = planned(args, rows)?;
     let weights = session_weights(&plan, &weights)?;
     let plan = Arc::new(plan);
     let mut session = Session::new(Arc::clone(&plan), &weights, options)?;
@@ -52,11 +42,45 @@ pub fn run(args: &TrainArgs) -> Result<()> {
     if let Some(checkpoint) = &checkpoint {
         session.load_checkpoint(checkpoint)?;
     }
-    let mut metrics = metrics(args, checkpoint.is_some().then_some(first_step))?;
-    let bar = progress(first_step, args.steps)?;
+    saver.as_mut().map_or(Ok(()), |saver| saver.claim(&session))?;
+    let mut finished = Finished {
+        step: first_step,
+        outputs: BTreeMap::new(),
+        metrics: metrics(args, checkpoint.is_some().then_some(first_step))?,
+        bar: progress(first_step, args.steps)?,
+    };
+    steps(first_step..args.steps, &mut session, &batches, saver, &mut finished)?;
+    finished.bar.finish_and_clear();
+    write_results(args, &plan, &mut session, &finished.outputs)?;
+    if args.metrics.is_none() && first_step < args.steps {
+        print(&(finished.line()? + "\n"))?;
+    }
+    Ok(())
+}
+
+/// The plan and the weights of its model.
+fn planned(args: &TrainArgs, rows: Option<usize>) -> Result<(Plan, Weights)> {
+    if !is_plan(&args.model) {
+        let Planned { plan, weights, .. } = plan_model(&args.model, &args.shared, rows, true)?;
+        return Ok((plan, weights));
+    }
+    let plan = load_valid_plan(&args.model)?;
+    let path = args.model.display();
+    ensure!(plan.training, "{path} is an inference plan: compile with --optimizer");
+    let weights = plan_weights(&plan)?;
+    Ok((plan, weights))
+}
+
+/// Takes the steps, some of them at once, and saves where it is due.
+fn steps(
+    steps: Range<u64>,
+    session: &mut Session,
+    batches: &Batches,
+    mut saver: Option<Saver>,
+    finished: &mut Finished,
+) -> Result<()> {
     let mut under_way: VecDeque<StepHandle> = VecDeque::new();
-    let mut finished = Finished { step: first_step, outputs: BTreeMap::new() };
-    for step in first_step..args.steps {
+    for step in steps {
         under_way.push_back(session.step(batches.feeds(step))?);
         let saver = saver.as_mut().filter(|saver| saver.due(step + 1));
         // What a checkpoint holds the metrics must hold too: a resumed run does not write them again.
@@ -64,21 +88,13 @@ pub fn run(args: &TrainArgs) -> Result<()> {
         while under_way.len() > depth
             && let Some(handle) = under_way.pop_front()
         {
-            finished.take(handle, metrics.as_mut(), &bar)?;
+            finished.take(handle)?;
         }
         if let Some(saver) = saver {
-            saver.save(&mut session)?;
+            saver.save(session)?;
         }
     }
-    for handle in under_way {
-        finished.take(handle, metrics.as_mut(), &bar)?;
-    }
-    bar.finish_and_clear();
-    write_results(args, &plan, &mut session, &finished.outputs)?;
-    if args.metrics.is_none() && first_step < args.steps {
-        print(&(finished.line()? + "\n"))?;
-    }
-    Ok(())
+    under_way.into_iter().try_for_each(|handle| finished.take(handle))
 }
 
 fn check_files(args: &TrainArgs) -> Result<()> {
@@ -104,22 +120,19 @@ fn metrics(args: &TrainArgs, resumed: Option<u64>) -> Result<Option<MetricsWrite
 struct Finished {
     step: u64,
     outputs: BTreeMap<String, HostTensor>,
+    metrics: Option<MetricsWriter>,
+    bar: ProgressBar,
 }
 
 impl Finished {
-    fn take(
-        &mut self,
-        handle: StepHandle,
-        metrics: Option<&mut MetricsWriter>,
-        bar: &ProgressBar,
-    ) -> Result<()> {
+    fn take(&mut self, handle: StepHandle) -> Result<()> {
         self.outputs = handle.wait()?;
         let loss = self.loss()?;
-        if let Some(metrics) = metrics {
+        if let Some(metrics) = &mut self.metrics {
             metrics.write(&json!({ "step": self.step, "loss": loss }))?;
         }
-        bar.set_message(format!("loss {loss:.4}"));
-        bar.inc(1);
+        self.bar.set_message(format!("loss {loss:.4}"));
+        self.bar.inc(1);
         self.step += 1;
         Ok(())
     }

@@ -9,6 +9,9 @@ use super::CheckpointError;
 /// The file that makes a directory a checkpoint.
 pub(super) const MANIFEST: &str = "manifest.json";
 
+/// How the name begins under which a process finds out whether it may write.
+pub(super) const PROBE: &str = ".writable-";
+
 /// The name of the checkpoint after this many steps.
 pub(super) fn checkpoint_name(step: u64) -> String {
     format!("step-{step:08}")
@@ -47,7 +50,8 @@ pub(super) fn complete(directory: &Path) -> Result<Vec<(u64, PathBuf)>, Checkpoi
 /// Removes what killed runs have left.
 pub(super) fn clean(directory: &Path) -> Result<(), CheckpointError> {
     for (name, path) in entries(directory)? {
-        if name.starts_with(".step-") && name.ends_with(".partial") {
+        let partial = name.starts_with(".step-") && name.ends_with(".partial");
+        if partial || name.starts_with(PROBE) {
             remove(&path)?;
         }
     }

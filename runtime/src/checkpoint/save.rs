@@ -54,7 +54,7 @@ impl Checkpoints {
         let fail = |error| CheckpointError::write(path, error);
         std::fs::create_dir_all(path).map_err(fail)?;
         // Found out now and not after the first thousand steps.
-        let probe = path.join(format!(".writable-{}", std::process::id()));
+        let probe = path.join(format!("{}{}", folder::PROBE, std::process::id()));
         std::fs::create_dir(&probe).and_then(|()| std::fs::remove_dir(&probe)).map_err(fail)?;
         Ok(Self { directory: path.to_owned(), keep: keep.max(1), lock: None })
     }

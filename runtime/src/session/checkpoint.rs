@@ -33,7 +33,7 @@ impl Session {
     ) -> Result<PathBuf, CheckpointError> {
         self.idle()?;
         let step = self.first_step + self.begun;
-        let leads = self.transports.iter().any(|transport| transport.rank() == 0);
+        let leads = self.ranks().any(|rank| rank == 0);
         if leads {
             to.begin(step)?;
         }
@@ -48,7 +48,7 @@ impl Session {
         barrier: &mut dyn FnMut() -> Result<(), RuntimeError>,
     ) -> Result<PathBuf, CheckpointError> {
         barrier()?;
-        let own = self.transports.iter().map(|transport| (transport.rank(), Vec::new()));
+        let own = self.ranks().map(|rank| (rank, Vec::new()));
         let mut ranks: BTreeMap<u32, Vec<Held<'_>>> = own.collect();
         self.variables.held().for_each(|held| ranks.entry(held.rank).or_default().push(held));
         let parts = to.write_parts(step, &ranks, !leads)?;

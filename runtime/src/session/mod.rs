@@ -100,6 +100,11 @@ impl Session {
         start::session(plan, weights, options)
     }
 
+    /// The ranks of the plan that this session executes.
+    pub fn ranks(&self) -> impl Iterator<Item = u32> {
+        self.transports.iter().map(|transport| transport.rank())
+    }
+
     /// What must be fed, by name.
     pub fn inputs(&self) -> &BTreeMap<String, TensorType> {
         &self.sockets.inputs
