@@ -109,7 +109,8 @@ pub enum CheckpointError {
     },
     /// A checkpoint that could not be written. Nothing half-written is left.
     #[error(
-        "cannot write {path}: {reason}; complete checkpoints in that directory are as they were"
+        "cannot write {path}: {reason}; complete checkpoints in that directory are as they were: make room, or save to \
+         another directory"
     )]
     Write {
         /// The file or directory.
