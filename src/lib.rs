@@ -47,5 +47,7 @@ pub mod prelude {
     };
     pub use graphc_ir::sbp::{NdSbp, Sbp};
     pub use graphc_ir::types::DType;
-    pub use graphc_runtime::{GlobalTensor, HostTensor, Session, SessionOptions};
+    pub use graphc_runtime::{
+        Checkpoint, Checkpoints, GlobalTensor, HostTensor, Session, SessionOptions,
+    };
 }

@@ -1,4 +1,4 @@
-//! The command line: `graphc compile | inspect | verify | simulate | run | train`.
+//! The command line: `graphc compile | inspect | verify | simulate | run | train | export | launch`.
 //!
 //! Exit status 0; 1 with a diagnostic on standard error; 2 for a wrong command line. Standard output is the result
 //! alone; progress goes to standard error, and only to a terminal.
@@ -12,7 +12,7 @@ mod cli;
 
 fn main() -> ExitCode {
     match cli::run(cli::args::Cli::parse().command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(status) => status,
         Err(error) => {
             // Where even this cannot be written, the exit status is all that is left to say.
             let _ = writeln!(std::io::stderr(), "error: {error:#}");

@@ -4,6 +4,7 @@
 //! It knows nothing of the compiler: a plan is all that it reads. Start reading with [`Session`], then `worker`, then
 //! [`transport::Transport`]; what lies where is in `rectangles`.
 
+mod checkpoint;
 mod collectives;
 pub mod data;
 mod error;
@@ -16,6 +17,7 @@ mod tensor;
 pub mod transport;
 mod worker;
 
+pub use checkpoint::{Checkpoint, CheckpointError, Checkpoints, VariableRecord};
 pub use error::{Cause, Failure, RuntimeError};
 pub use global::GlobalTensor;
 pub use session::{

@@ -29,6 +29,13 @@ pub enum Command {
     Run(RunArgs),
     /// Train
     Train(TrainArgs),
+    /// Write the weights of a checkpoint as one safetensors file with the model's names
+    Export(ExportArgs),
+    /// Start one process per rank, on one machine or many, and end all of them where one fails
+    Launch(LaunchArgs),
+    /// What `launch` starts beside the ranks: kills their process groups where `launch` itself is killed
+    #[command(hide = true)]
+    LaunchGuard,
 }
 
 /// `graphc compile`
@@ -106,7 +113,7 @@ pub struct TrainArgs {
     /// The data: a safetensors file with one tensor per graph input, and `labels` or `target`
     #[arg(long, value_name = "FILE")]
     pub data: PathBuf,
-    /// Number of steps
+    /// Number of steps of the whole training: a run resumed at 120 of 200 makes 80 more
     #[arg(long)]
     pub steps: u64,
     /// Where losses go: one JSON object a line and step
@@ -120,18 +127,92 @@ pub struct TrainArgs {
     pub outputs: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs)]
+    pub checkpoints: CheckpointArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
     pub shared: SharedArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub runtime: RuntimeArgs,
 }
 
+/// Options of checkpoints.
+#[derive(Args)]
+pub struct CheckpointArgs {
+    /// Save checkpoints here: a directory, which all processes of the job see
+    #[arg(long, value_name = "DIR")]
+    pub save: Option<PathBuf>,
+    /// Save after every so many steps; without it after the last one
+    #[arg(long, value_name = "K", requires = "save", value_parser = clap::value_parser!(u64).range(1..))]
+    pub save_every: Option<u64>,
+    /// How many checkpoints are kept: the latest
+    #[arg(long, value_name = "N", default_value_t = 2, requires = "save", value_parser = positive)]
+    pub keep: usize,
+    /// Go on from this checkpoint, or from the latest in this directory
+    #[arg(long, value_name = "DIR")]
+    pub resume: Option<PathBuf>,
+}
+
+/// `graphc export`
+#[derive(Args)]
+pub struct ExportArgs {
+    /// The checkpoint, or a directory of which the latest is taken
+    pub checkpoint: PathBuf,
+    /// Where the weights go: a safetensors file
+    #[arg(short, long, value_name = "FILE.safetensors")]
+    pub output: PathBuf,
+    /// The optimizer's states too
+    #[arg(long)]
+    pub all: bool,
+}
+
+/// `graphc launch`
+#[derive(Args)]
+pub struct LaunchArgs {
+    /// One machine, a free port, a fresh secret: nothing else needs to be said
+    #[arg(long, conflicts_with_all = ["nnodes", "node_rank", "master_addr", "master_port"])]
+    pub standalone: bool,
+    /// Machines of the job
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = positive)]
+    pub nnodes: usize,
+    /// Which of them this is, from 0
+    #[arg(long, value_name = "R", default_value_t = 0)]
+    pub node_rank: usize,
+    /// Ranks on each machine; default 1, or under Slurm and mpirun the one rank that their environment names
+    #[arg(long, value_name = "P", value_parser = positive)]
+    pub nproc_per_node: Option<usize>,
+    /// Name or address of the machine of rank 0
+    #[arg(long, value_name = "A")]
+    pub master_addr: Option<String>,
+    /// A free port of that machine
+    #[arg(long, value_name = "PORT", default_value_t = 29500, value_parser = clap::value_parser!(u16).range(1..))]
+    pub master_port: u16,
+    /// How often all processes are started again where one fails
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    pub max_restarts: u32,
+    /// Seconds that processes have to end: after a peer has failed, after an interrupt, after SIGTERM
+    #[arg(long, value_name = "SECONDS", default_value_t = 5.0)]
+    pub grace: f64,
+    /// Write the output of rank N to DIR/rank-N/stdout.log and stderr.log
+    #[arg(long, value_name = "DIR")]
+    pub logdir: Option<PathBuf>,
+    /// Write output to the logs alone
+    #[arg(long, requires = "logdir", conflicts_with = "tee")]
+    pub redirect: bool,
+    /// Write output to the logs and here, each line with its rank
+    #[arg(long, requires = "logdir")]
+    pub tee: bool,
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<std::ffi::OsString>,
+}
+
 /// Options of execution.
 #[derive(Args)]
 pub struct RuntimeArgs {
-    /// Seed of initial parameters and dropout
-    #[arg(long, default_value_t = 0)]
-    pub seed: u64,
+    /// Seed of initial parameters and dropout; default 0, or a resumed checkpoint's
+    #[arg(long)]
+    pub seed: Option<u64>,
     /// Threads of each rank; default: the cores shared by the ranks
     #[arg(long)]
     pub threads: Option<usize>,
@@ -262,7 +343,7 @@ pub enum OptimizerName {
 }
 
 /// More ranks than any cluster has.
-const MOST_RANKS: usize = 1 << 17;
+pub const MOST_RANKS: usize = 1 << 17;
 
 fn mesh(text: &str) -> Result<Mesh, String> {
     let axes: Option<Vec<usize>> = text.split('x').map(|axis| axis.parse().ok()).collect();

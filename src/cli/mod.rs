@@ -1,11 +1,16 @@
 //! The commands, one file each. `args.rs` says what may be said; `options.rs` turns it into the compiler's words.
 
+use std::process::ExitCode;
+
 use anyhow::Result;
 
 pub mod args;
+mod checkpoints;
 mod compile;
 mod data;
+mod export;
 mod inspect;
+mod launch;
 mod options;
 mod output;
 mod run;
@@ -15,14 +20,18 @@ mod verify;
 
 use args::Command;
 
-/// Runs a command.
-pub fn run(command: Command) -> Result<()> {
+/// Runs a command. The status is 0 but where a launch was interrupted.
+pub fn run(command: Command) -> Result<ExitCode> {
     match command {
-        Command::Compile(args) => compile::run(&args),
-        Command::Inspect(args) => inspect::run(&args),
-        Command::Verify(args) => verify::run(&args),
-        Command::Simulate(args) => simulate::run(&args),
-        Command::Run(args) => run::run(&args),
-        Command::Train(args) => train::run(&args),
+        Command::Compile(args) => compile::run(&args)?,
+        Command::Inspect(args) => inspect::run(&args)?,
+        Command::Verify(args) => verify::run(&args)?,
+        Command::Simulate(args) => simulate::run(&args)?,
+        Command::Run(args) => run::run(&args)?,
+        Command::Train(args) => train::run(&args)?,
+        Command::Export(args) => export::run(&args)?,
+        Command::Launch(args) => return launch::run(&args),
+        Command::LaunchGuard => launch::guard(),
     }
+    Ok(ExitCode::SUCCESS)
 }

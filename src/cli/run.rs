@@ -61,7 +61,7 @@ pub fn session_options(args: &RuntimeArgs) -> Result<SessionOptions> {
         "--threads is 1 to {MOST_THREADS}, not {threads}"
     );
     Ok(SessionOptions {
-        seed: args.seed,
+        seed: args.seed.unwrap_or(0),
         threads_per_rank: args.threads,
         timeout: std::time::Duration::from_secs_f64(args.timeout),
         ..SessionOptions::default()

@@ -1,9 +1,11 @@
 //! `graphc train`: steps through a data file, losses to a metrics file.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
+use graphc_compiler::import::weights::Weights;
 use graphc_ir::plan::{Plan, RegisterKind, TensorKind};
 use graphc_runtime::data::{Batches, MetricsWriter, save_safetensors};
 use graphc_runtime::{HostTensor, Session, StepHandle};
@@ -11,6 +13,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use super::args::TrainArgs;
+use super::checkpoints::{Saver, resumed, resumed_options};
 use super::compile::{Planned, inputs, is_plan, load_valid_plan, plan_model, plan_weights};
 use super::data::{samples, session_weights};
 use super::output::{check_distinct, print};
@@ -24,47 +27,74 @@ pub fn run(args: &TrainArgs) -> Result<()> {
     ensure!(args.steps > 0, "--steps is at least 1");
     let options = session_options(&args.runtime)?;
     check_files(args)?;
+    let checkpoint = resumed(&args.checkpoints, &args.runtime, args.steps)?;
+    let options = resumed_options(options, checkpoint.as_ref());
+    let first_step = options.first_step;
+    let mut saver = Saver::new(&args.checkpoints, first_step, args.steps)?;
     let (tensors, rows) = samples(&args.data)?;
     ensure!(rows != Some(0), "{} holds no samples", args.data.display());
-    let (plan, weights) = if is_plan(&args.model) {
-        let plan = load_valid_plan(&args.model)?;
-        ensure!(
-            plan.training,
-            "{} is an inference plan: compile with --optimizer",
-            args.model.display()
-        );
-        let weights = plan_weights(&plan)?;
-        (plan, weights)
-    } else {
-        let Planned { plan, weights, .. } = plan_model(&args.model, &args.shared, rows, true)?;
-        (plan, weights)
-    };
+    let (plan, weights) = planned(args, rows)?;
     let weights = session_weights(&plan, &weights)?;
     let plan = Arc::new(plan);
     let mut session = Session::new(Arc::clone(&plan), &weights, options)?;
     let batches = Batches::new(tensors, session.inputs())
         .with_context(|| format!("in {}", args.data.display()))?;
-    let mut metrics = args.metrics.as_deref().map(MetricsWriter::create).transpose()?;
-    let bar = progress(args.steps)?;
-    let mut under_way: VecDeque<StepHandle> = VecDeque::new();
-    let mut finished = Finished { step: 0, outputs: BTreeMap::new() };
-    for step in 0..args.steps {
-        under_way.push_back(session.step(batches.feeds(step))?);
-        if under_way.len() >= DEPTH
-            && let Some(handle) = under_way.pop_front()
-        {
-            finished.take(handle, metrics.as_mut(), &bar)?;
-        }
+    if let Some(checkpoint) = &checkpoint {
+        session.load_checkpoint(checkpoint)?;
     }
-    for handle in under_way {
-        finished.take(handle, metrics.as_mut(), &bar)?;
-    }
-    bar.finish_and_clear();
+    saver.as_mut().map_or(Ok(()), |saver| saver.claim(&session))?;
+    let mut finished = Finished {
+        step: first_step,
+        outputs: BTreeMap::new(),
+        metrics: metrics(args, checkpoint.is_some().then_some(first_step))?,
+        bar: progress(first_step, args.steps)?,
+    };
+    steps(first_step..args.steps, &mut session, &batches, saver, &mut finished)?;
+    finished.bar.finish_and_clear();
     write_results(args, &plan, &mut session, &finished.outputs)?;
-    if args.metrics.is_none() {
+    if args.metrics.is_none() && first_step < args.steps {
         print(&(finished.line()? + "\n"))?;
     }
     Ok(())
+}
+
+/// The plan and the weights of its model.
+fn planned(args: &TrainArgs, rows: Option<usize>) -> Result<(Plan, Weights)> {
+    if !is_plan(&args.model) {
+        let Planned { plan, weights, .. } = plan_model(&args.model, &args.shared, rows, true)?;
+        return Ok((plan, weights));
+    }
+    let plan = load_valid_plan(&args.model)?;
+    let path = args.model.display();
+    ensure!(plan.training, "{path} is an inference plan: compile with --optimizer");
+    let weights = plan_weights(&plan)?;
+    Ok((plan, weights))
+}
+
+/// Takes the steps, some of them at once, and saves where it is due.
+fn steps(
+    steps: Range<u64>,
+    session: &mut Session,
+    batches: &Batches,
+    mut saver: Option<Saver>,
+    finished: &mut Finished,
+) -> Result<()> {
+    let mut under_way: VecDeque<StepHandle> = VecDeque::new();
+    for step in steps {
+        under_way.push_back(session.step(batches.feeds(step))?);
+        let saver = saver.as_mut().filter(|saver| saver.due(step + 1));
+        // What a checkpoint holds the metrics must hold too: a resumed run does not write them again.
+        let depth = if saver.is_some() { 0 } else { DEPTH - 1 };
+        while under_way.len() > depth
+            && let Some(handle) = under_way.pop_front()
+        {
+            finished.take(handle)?;
+        }
+        if let Some(saver) = saver {
+            saver.save(session)?;
+        }
+    }
+    under_way.into_iter().try_for_each(|handle| finished.take(handle))
 }
 
 fn check_files(args: &TrainArgs) -> Result<()> {
@@ -77,26 +107,32 @@ fn check_files(args: &TrainArgs) -> Result<()> {
     check_distinct(&[model, cluster, ("--data", Some(&args.data))], &outputs)
 }
 
+/// The metrics file: anew, or what it holds of the steps before that at which training goes on.
+fn metrics(args: &TrainArgs, resumed: Option<u64>) -> Result<Option<MetricsWriter>> {
+    let Some(path) = &args.metrics else { return Ok(None) };
+    Ok(Some(match resumed {
+        Some(step) => MetricsWriter::resume(path, step)?,
+        None => MetricsWriter::create(path)?,
+    }))
+}
+
 /// The last finished step.
 struct Finished {
     step: u64,
     outputs: BTreeMap<String, HostTensor>,
+    metrics: Option<MetricsWriter>,
+    bar: ProgressBar,
 }
 
 impl Finished {
-    fn take(
-        &mut self,
-        handle: StepHandle,
-        metrics: Option<&mut MetricsWriter>,
-        bar: &ProgressBar,
-    ) -> Result<()> {
+    fn take(&mut self, handle: StepHandle) -> Result<()> {
         self.outputs = handle.wait()?;
         let loss = self.loss()?;
-        if let Some(metrics) = metrics {
+        if let Some(metrics) = &mut self.metrics {
             metrics.write(&json!({ "step": self.step, "loss": loss }))?;
         }
-        bar.set_message(format!("loss {loss:.4}"));
-        bar.inc(1);
+        self.bar.set_message(format!("loss {loss:.4}"));
+        self.bar.inc(1);
         self.step += 1;
         Ok(())
     }
@@ -111,8 +147,9 @@ impl Finished {
     }
 }
 
-fn progress(steps: u64) -> Result<ProgressBar> {
+fn progress(first_step: u64, steps: u64) -> Result<ProgressBar> {
     let bar = ProgressBar::new(steps);
+    bar.set_position(first_step);
     bar.set_style(ProgressStyle::with_template("{bar:32} {pos}/{len} steps, {msg} [{elapsed}]")?);
     Ok(bar)
 }
@@ -123,7 +160,7 @@ fn write_results(
     session: &mut Session,
     outputs: &BTreeMap<String, HostTensor>,
 ) -> Result<()> {
-    if let Some(path) = &args.outputs {
+    if let Some(path) = args.outputs.as_ref().filter(|_| !outputs.is_empty()) {
         save_safetensors(path, outputs)?;
     }
     if let Some(path) = &args.weights {

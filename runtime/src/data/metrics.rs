@@ -35,6 +35,28 @@ impl MetricsWriter {
         Ok(Self { path: path.to_owned(), file: BufWriter::new(file) })
     }
 
+    /// The file of a training that goes on at `step`: lines of earlier steps stay, those of later ones, which a killed
+    /// run may have written after its last checkpoint, go; so does a line that was cut off.
+    ///
+    /// # Errors
+    /// Where it cannot be read or written.
+    pub fn resume(path: &Path, step: u64) -> Result<Self, DataError> {
+        if std::fs::metadata(path).is_ok_and(|found| found.is_file()) {
+            let text = std::fs::read(path).map_err(|e| DataError::Read {
+                path: path.display().to_string(),
+                reason: e.to_string(),
+            })?;
+            let earlier = |line: &&[u8]| {
+                let line: Option<serde_json::Value> = serde_json::from_slice(line).ok();
+                line.and_then(|line| line["step"].as_u64()).is_some_and(|found| found < step)
+            };
+            let kept: Vec<&[u8]> =
+                text.split_inclusive(|&byte| byte == b'\n').filter(earlier).collect();
+            super::write_file(path, &kept.concat())?;
+        }
+        Self::append(path)
+    }
+
     /// Writes one line, e.g. `{"step":0,"loss":2.302}`.
     ///
     /// # Errors
@@ -65,5 +87,19 @@ mod tests {
         more.write(&serde_json::json!({"step": 1})).expect("it is writable");
         let text = std::fs::read_to_string(&path).expect("it exists");
         assert_eq!(text, "{\"step\":0,\"loss\":2.5}\n{\"step\":1}\n");
+    }
+
+    #[test]
+    fn a_resumed_training_continues_its_lines() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("losses.jsonl");
+        std::fs::write(&path, "{\"step\":0}\n{\"step\":1}\n{\"step\":2}\n{\"st").expect("writable");
+        let mut metrics = MetricsWriter::resume(&path, 1).expect("it is writable");
+        metrics.write(&serde_json::json!({"step": 1, "loss": 2.5})).expect("it is writable");
+        let text = std::fs::read_to_string(&path).expect("it exists");
+        assert_eq!(text, "{\"step\":0}\n{\"step\":1,\"loss\":2.5}\n");
+        let absent = folder.path().join("new.jsonl");
+        MetricsWriter::resume(&absent, 5).expect("it is writable");
+        assert_eq!(std::fs::read(&absent).expect("it exists"), b"");
     }
 }

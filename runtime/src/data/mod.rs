@@ -8,6 +8,7 @@ mod tensors;
 pub use batches::Batches;
 pub use files::write_file;
 pub use metrics::MetricsWriter;
+pub(crate) use tensors::file_dtype;
 pub use tensors::{load_safetensors, save_safetensors};
 
 use graphc_ir::types::TensorType;

@@ -63,7 +63,8 @@ fn dtype_of(dtype: Dtype) -> Option<DType> {
     })
 }
 
-fn file_dtype(dtype: DType) -> Dtype {
+/// The element type's name in files.
+pub(crate) fn file_dtype(dtype: DType) -> Dtype {
     match dtype {
         DType::F32 => Dtype::F32,
         DType::F16 => Dtype::F16,

@@ -1,5 +1,6 @@
 //! Sessions: a plan that has been loaded and takes step after step.
 
+mod checkpoint;
 mod collect;
 mod edges;
 mod options;
@@ -41,6 +42,7 @@ pub struct Session {
     collector: Option<Seat>,
     /// The job whose processes are the ranks; none where they are threads.
     job: Option<Arc<crate::job::Job>>,
+    seed: u64,
     first_step: u64,
     begun: u64,
     last: Option<Arc<StepState>>,
@@ -121,6 +123,11 @@ impl Session {
             job.fail(error);
         }
         session
+    }
+
+    /// The ranks of the plan that this session executes.
+    pub fn ranks(&self) -> impl Iterator<Item = u32> {
+        self.transports.iter().map(|transport| transport.rank())
     }
 
     /// What must be fed, by name.

@@ -72,6 +72,7 @@ pub(super) fn session(
         workers: Vec::new(),
         collector: None,
         job,
+        seed: options.seed,
         first_step: options.first_step,
         begun: 0,
         last: None,

@@ -9,6 +9,7 @@ use graphc_ir::shard::Rect;
 use graphc_ir::types::{TensorType, strides};
 
 use super::collect::{first_holder, same};
+use crate::checkpoint::Held;
 use crate::error::RuntimeError;
 use crate::global::GlobalTensor;
 use crate::memory::{Arena, Place};
@@ -195,6 +196,20 @@ impl Variables {
     /// Overwrites a variable. No worker may be in a step.
     pub(super) fn write(&self, name: &str, value: &HostTensor) -> Result<(), RuntimeError> {
         self.entry(name)?.write(name, value)
+    }
+
+    /// Every shard, by name, then in the order of its layout.
+    pub(super) fn held(&self) -> impl Iterator<Item = Held<'_>> {
+        let shards = self.by_name.iter().flat_map(|(n, e)| e.shards.iter().map(move |s| (n, e, s)));
+        shards.map(|(name, entry, shard)| Held {
+            name,
+            kind: entry.role,
+            layout: &entry.layout,
+            rank: shard.rank,
+            rect: &shard.rect,
+            arena: &shard.arena,
+            place: shard.place,
+        })
     }
 
     fn entry(&self, name: &str) -> Result<&Entry, RuntimeError> {

@@ -1,0 +1,222 @@
+//! Reading checkpoints: the rectangles that a rank needs, out of the pieces that overlap them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use graphc_ir::shard::Rect;
+use graphc_ir::types::TensorType;
+use memmap2::Mmap;
+use rayon::prelude::*;
+use safetensors::SafeTensors;
+use sha2::{Digest, Sha256};
+
+use super::manifest::{FileRecord, Manifest, Piece, VariableRecord, hexadecimal};
+use super::{CheckpointError, Held, folder};
+use crate::data::file_dtype;
+use crate::rectangles::{Move, fill_identity, masked};
+use crate::tensor::HostTensor;
+
+/// A complete checkpoint. Its manifest is in memory, its tensors in their files.
+#[derive(Clone, Debug)]
+pub struct Checkpoint {
+    path: PathBuf,
+    manifest: Manifest,
+}
+
+impl Checkpoint {
+    /// The checkpoint at `path`, or the latest complete one in the directory `path`.
+    ///
+    /// # Errors
+    /// Where there is none, or its manifest is damaged or of another version. Other files are checked when they are
+    /// read.
+    pub fn open(path: &Path) -> Result<Self, CheckpointError> {
+        if path.join(folder::MANIFEST).is_file() {
+            return Self::at(path.to_owned());
+        }
+        if !path.is_dir() {
+            return Err(CheckpointError::Absent { path: path.display().to_string() });
+        }
+        let nothing = || CheckpointError::Nothing { path: path.display().to_string() };
+        Self::latest(path)?.ok_or_else(nothing)
+    }
+
+    /// The latest complete checkpoint in a directory, which need not exist.
+    ///
+    /// # Errors
+    /// Where the directory cannot be read, or the checkpoint's manifest is damaged or of another version.
+    pub fn latest(directory: &Path) -> Result<Option<Self>, CheckpointError> {
+        let last = folder::complete(directory)?.pop();
+        last.map(|(_, path)| Self::at(path)).transpose()
+    }
+
+    fn at(path: PathBuf) -> Result<Self, CheckpointError> {
+        let manifest = Manifest::read(&path.join(folder::MANIFEST))?;
+        Ok(Self { path, manifest })
+    }
+
+    /// Its directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Number of finished steps: the number of the next one.
+    pub fn step(&self) -> u64 {
+        self.manifest.step
+    }
+
+    /// The job's seed.
+    pub fn seed(&self) -> u64 {
+        self.manifest.seed
+    }
+
+    /// The name of the plan that was trained.
+    pub fn model(&self) -> &str {
+        &self.manifest.model
+    }
+
+    /// What it holds, by name.
+    pub fn variables(&self) -> &BTreeMap<String, VariableRecord> {
+        &self.manifest.variables
+    }
+
+    /// Whole variables, by name.
+    ///
+    /// # Errors
+    /// Where the checkpoint has none of that name or a file is damaged.
+    pub fn read(&self, names: &[&str]) -> Result<BTreeMap<String, HostTensor>, CheckpointError> {
+        let mut records = Vec::new();
+        for &name in names {
+            let nothing = || CheckpointError::damaged(&self.path, format!("it lacks `{name}`"));
+            records.push((name, self.manifest.variables.get(name).ok_or_else(nothing)?));
+        }
+        let files = self.map(records.iter().flat_map(|(_, record)| &record.pieces))?;
+        let files = self.parse(&files)?;
+        let mut tensors = BTreeMap::new();
+        for (name, record) in records {
+            let mut tensor = HostTensor::zeros(record.dtype, record.shape.clone());
+            let whole = Rect::whole(&record.shape);
+            self.copy(record, &files, &whole, tensor.bytes_mut())?;
+            tensors.insert(name.to_owned(), tensor);
+        }
+        Ok(tensors)
+    }
+
+    /// Checks that these are the variables of the checkpoint, no more and no fewer.
+    pub(crate) fn check(
+        &self,
+        variables: &BTreeMap<&str, TensorType>,
+    ) -> Result<(), CheckpointError> {
+        let at = || format!("{} (of model `{}`)", self.path.display(), self.manifest.model);
+        for (&name, ty) in variables {
+            let (checkpoint, name, ty) = (at(), name.to_owned(), ty.clone());
+            match self.manifest.variables.get(&name).map(VariableRecord::ty) {
+                None => return Err(CheckpointError::VariableMissing { checkpoint, name, ty }),
+                Some(found) if found != ty => {
+                    let expected = ty;
+                    return Err(CheckpointError::VariableType {
+                        checkpoint,
+                        name,
+                        expected,
+                        found,
+                    });
+                }
+                Some(_) => {}
+            }
+        }
+        for (name, record) in &self.manifest.variables {
+            if !variables.contains_key(name.as_str()) {
+                let (checkpoint, name, ty) = (at(), name.clone(), record.ty());
+                return Err(CheckpointError::VariableUnknown { checkpoint, name, ty });
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills shards whose variables were checked. No worker may be in a step.
+    pub(crate) fn fill(&self, shards: &[Held<'_>]) -> Result<(), CheckpointError> {
+        let record = |shard: &Held<'_>| &self.manifest.variables[shard.name];
+        let needed = |piece: &&Piece, shard: &Held<'_>| piece.rect.intersect(shard.rect).is_some();
+        let pieces = shards.iter().filter(|shard| masked(shard.layout, shard.rank).is_none());
+        let pieces =
+            pieces.flat_map(|shard| record(shard).pieces.iter().filter(move |p| needed(p, shard)));
+        let files = self.map(pieces)?;
+        let files = self.parse(&files)?;
+        for shard in shards {
+            let target = shard.arena.write(shard.place);
+            match masked(shard.layout, shard.rank) {
+                Some(kind) => fill_identity(shard.layout.dtype, kind, target),
+                None => self.copy(record(shard), &files, shard.rect, target)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies a rectangle of a variable out of the pieces that overlap it, in their order.
+    fn copy(
+        &self,
+        record: &VariableRecord,
+        files: &BTreeMap<&str, SafeTensors<'_>>,
+        target: &Rect,
+        memory: &mut [u8],
+    ) -> Result<(), CheckpointError> {
+        for piece in &record.pieces {
+            let Some(part) = piece.rect.intersect(target) else { continue };
+            let path = || self.path.join(&piece.file);
+            let view = files.get(piece.file.as_str()).map(|file| file.tensor(&piece.tensor));
+            let Some(Ok(view)) = view else {
+                let reason = format!("it has no tensor `{}`", piece.tensor);
+                return Err(CheckpointError::damaged(&path(), reason));
+            };
+            if view.dtype() != file_dtype(record.dtype) || view.shape() != piece.rect.extent {
+                let reason = format!("tensor `{}` is not what the manifest says", piece.tensor);
+                return Err(CheckpointError::damaged(&path(), reason));
+            }
+            let copy = Move::new(record.dtype, &part, &piece.rect, target);
+            copy.apply(piece.reduce, view.data(), memory);
+        }
+        Ok(())
+    }
+
+    /// Maps the files of these pieces, each checked against the manifest.
+    fn map<'a>(
+        &'a self,
+        pieces: impl Iterator<Item = &'a Piece>,
+    ) -> Result<Vec<(&'a str, Mmap)>, CheckpointError> {
+        let names: BTreeSet<&str> = pieces.map(|piece| piece.file.as_str()).collect();
+        let names: Vec<&str> = names.into_iter().collect();
+        let map = |&name: &&'a str| {
+            let map = checked(&self.path.join(name), &self.manifest.files[name])?;
+            Ok((name, map))
+        };
+        names.par_iter().map(map).collect()
+    }
+
+    fn parse<'a>(
+        &self,
+        files: &'a [(&'a str, Mmap)],
+    ) -> Result<BTreeMap<&'a str, SafeTensors<'a>>, CheckpointError> {
+        let parse = |(name, map): &'a (&'a str, Mmap)| {
+            let file = SafeTensors::deserialize(map);
+            let file =
+                file.map_err(|error| CheckpointError::damaged(&self.path.join(name), error))?;
+            Ok((*name, file))
+        };
+        files.iter().map(parse).collect()
+    }
+}
+
+fn checked(path: &Path, record: &FileRecord) -> Result<Mmap, CheckpointError> {
+    let read = |error: std::io::Error| CheckpointError::read(path, error);
+    let file = File::open(path).map_err(read)?;
+    let bytes = file.metadata().map_err(read)?.len();
+    if bytes != record.bytes {
+        let reason = format!("it has {bytes} bytes, the manifest says {}", record.bytes);
+        return Err(CheckpointError::damaged(path, reason));
+    }
+    let map = crate::memory::map_file(&file).map_err(read)?;
+    if hexadecimal(&Sha256::digest(&map)) != record.sha256 {
+        return Err(CheckpointError::damaged(path, "its content does not match its SHA-256"));
+    }
+    Ok(map)
+}

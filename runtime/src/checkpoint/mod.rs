@@ -1,0 +1,47 @@
+//! Checkpoints: all variables of a job at the end of a step, from which training goes on bit for bit, on the same mesh
+//! or on another one.
+//!
+//! A checkpoint is a directory `DIR/step-00000120` of one safetensors file per rank and `manifest.json`. Of ranks that
+//! hold the same elements the first alone writes them, so that nothing is stored twice; a rank that has nothing to add
+//! has no file. The manifest says which rectangle of which variable lies in which file, and the size and SHA-256 of
+//! every file. A rank that loads reads the rectangles that its own shards need, whatever the mesh was that wrote them.
+//!
+//! It is written beside its place (`DIR/.step-00000120.partial`), made durable, and renamed: whoever looks at `DIR` at
+//! any moment, after any crash, finds complete checkpoints alone. Processes of one job share `DIR`: on several
+//! machines it lies on a file system that all of them see. The process of rank 0 alone begins, gathers, renames and
+//! removes; the others add their files ([`Session::save_checkpoint_with`](crate::Session::save_checkpoint_with)).
+//!
+//! No communication here: the barrier between processes is the caller's. Start reading with `manifest`, then `save`,
+//! then `load`.
+
+mod error;
+mod folder;
+mod load;
+mod manifest;
+mod save;
+#[cfg(test)]
+mod tests;
+
+pub use error::CheckpointError;
+pub use load::Checkpoint;
+pub use manifest::VariableRecord;
+pub use save::Checkpoints;
+
+pub(crate) use save::Header;
+
+use graphc_ir::plan::{Layout, TensorKind};
+use graphc_ir::shard::Rect;
+
+use crate::memory::{Arena, Place};
+
+/// A shard of a variable in the memory of a rank.
+#[derive(Clone, Copy)]
+pub(crate) struct Held<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) kind: TensorKind,
+    pub(crate) layout: &'a Layout,
+    pub(crate) rank: u32,
+    pub(crate) rect: &'a Rect,
+    pub(crate) arena: &'a Arena,
+    pub(crate) place: Place,
+}

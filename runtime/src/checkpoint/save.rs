@@ -1,0 +1,290 @@
+//! Writing checkpoints: each rank its file, then one manifest for all.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use graphc_ir::sbp::{ReduceKind, Sbp};
+use rayon::prelude::*;
+use safetensors::tensor::{Metadata, TensorInfo};
+use sha2::{Digest, Sha256};
+
+use super::manifest::{FileRecord, Manifest, Part, Piece, VariableRecord, hexadecimal};
+use super::{CheckpointError, Held, folder};
+use crate::data::file_dtype;
+
+pub(crate) use super::manifest::Header;
+
+/// A directory into which one job saves its checkpoints.
+///
+/// ```
+/// # use std::{collections::BTreeMap, path::Path};
+/// use graphc_runtime::{Checkpoint, Checkpoints, Session, SessionOptions};
+/// # fn example(plan: std::sync::Arc<graphc_ir::plan::Plan>) -> Result<(), Box<dyn std::error::Error>> {
+/// # let (weights, feeds) = (BTreeMap::new(), BTreeMap::new());
+///
+/// let folder = Path::new("checkpoints");
+/// let mut session = Session::new(plan.clone(), &weights, SessionOptions::default())?;
+/// let mut checkpoints = Checkpoints::create(folder, 2)?; // the last two are kept
+/// session.step(feeds)?.wait()?;
+/// session.save_checkpoint(&mut checkpoints)?; // checkpoints/step-00000001
+///
+/// let checkpoint = Checkpoint::open(folder)?; // the latest
+/// let (first_step, seed) = (checkpoint.step(), checkpoint.seed());
+/// let options = SessionOptions { first_step, seed, ..SessionOptions::default() };
+/// let mut resumed = Session::new(plan, &weights, options)?;
+/// resumed.load_checkpoint(&checkpoint)?; // the next step is step 1
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Checkpoints {
+    directory: PathBuf,
+    keep: usize,
+    lock: Option<File>,
+}
+
+impl Checkpoints {
+    /// The directory at `path`, made where it does not exist. The last `keep` checkpoints (at least 1) are kept.
+    ///
+    /// # Errors
+    /// Where it cannot be made or written to.
+    pub fn create(path: &Path, keep: usize) -> Result<Self, CheckpointError> {
+        let fail = |error| CheckpointError::write(path, error);
+        std::fs::create_dir_all(path).map_err(fail)?;
+        // Found out now and not after the first thousand steps.
+        let probe = path.join(format!("{}{}", folder::PROBE, std::process::id()));
+        std::fs::create_dir(&probe).and_then(|()| std::fs::remove_dir(&probe)).map_err(fail)?;
+        Ok(Self { directory: path.to_owned(), keep: keep.max(1), lock: None })
+    }
+
+    /// Claims the directory for this process until it ends, however it ends. Saving does so too, in the process of
+    /// rank 0. Where the file system has no locks nothing is claimed.
+    ///
+    /// # Errors
+    /// Where another running process has claimed it.
+    pub fn claim(&mut self) -> Result<(), CheckpointError> {
+        if self.lock.is_some() {
+            return Ok(());
+        }
+        let folder = File::open(&self.directory)
+            .map_err(|error| CheckpointError::write(&self.directory, error))?;
+        if let Err(std::fs::TryLockError::WouldBlock) = folder.try_lock() {
+            return Err(CheckpointError::InUse { path: self.directory.display().to_string() });
+        }
+        self.lock = Some(folder);
+        Ok(())
+    }
+
+    /// Checks that the next checkpoint may be that after `step` steps: that there is none of as many or more, which
+    /// would be another run's.
+    ///
+    /// # Errors
+    /// Where there is one.
+    pub fn check_next(&self, step: u64) -> Result<(), CheckpointError> {
+        match folder::complete(&self.directory)?.pop() {
+            Some((last, path)) if last >= step => {
+                Err(CheckpointError::Later { path: path.display().to_string() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes the directory in which all ranks write. For the process of rank 0, before the others write.
+    pub(crate) fn begin(&mut self, step: u64) -> Result<(), CheckpointError> {
+        self.claim()?;
+        folder::clean(&self.directory)?;
+        self.check_next(step)?;
+        let partial = self.partial(step);
+        std::fs::create_dir(&partial).map_err(|error| CheckpointError::write(&partial, error))
+    }
+
+    /// Writes the shards of ranks of this process, and for each rank what it has written.
+    pub(crate) fn write_parts(
+        &self,
+        step: u64,
+        ranks: &BTreeMap<u32, Vec<Held<'_>>>,
+        told: bool,
+    ) -> Result<Parts, CheckpointError> {
+        let partial = self.partial(step);
+        let parts = ranks.par_iter().map(|(&rank, shards)| {
+            let part = write_shards(&partial, rank, shards)?;
+            if told {
+                let path = partial.join(folder::part_name(rank));
+                let json = serde_json::to_vec(&part);
+                let json = json.map_err(|error| CheckpointError::write(&path, error))?;
+                write_synced(&path, &json)?;
+            }
+            Ok((rank, part))
+        });
+        parts.collect::<Result<_, _>>().map(Parts)
+    }
+
+    /// Completes the checkpoint of a world of so many ranks, and removes what is older than those to be kept. For the
+    /// process of rank 0, after all others have written; `parts` are its own.
+    pub(crate) fn publish(
+        &self,
+        header: Header<'_>,
+        world_size: usize,
+        parts: Parts,
+    ) -> Result<PathBuf, CheckpointError> {
+        let (partial, path) = (self.partial(header.step), self.path(header.step));
+        let parts = gather(&partial, world_size, parts)?;
+        let manifest = Manifest::new(header, parts);
+        let manifest = manifest.map_err(|reason| CheckpointError::parts(&partial, reason))?;
+        let file = partial.join(folder::MANIFEST);
+        let json = manifest.to_json().map_err(|error| CheckpointError::write(&file, error))?;
+        write_synced(&file, json.as_bytes())?;
+        folder::sync(&partial)?;
+        std::fs::rename(&partial, &path).map_err(|error| CheckpointError::write(&path, error))?;
+        folder::sync(&self.directory)?;
+        self.prune()?;
+        Ok(path)
+    }
+
+    /// Removes what a failed attempt has left.
+    pub(crate) fn abandon(&self, step: u64) {
+        // The reason of the failure is what is told; what this leaves the next attempt removes.
+        let _ = folder::remove(&self.partial(step));
+    }
+
+    /// Where the checkpoint after so many steps lies.
+    pub fn path(&self, step: u64) -> PathBuf {
+        self.directory.join(folder::checkpoint_name(step))
+    }
+
+    fn partial(&self, step: u64) -> PathBuf {
+        self.directory.join(folder::partial_name(step))
+    }
+
+    fn prune(&self) -> Result<(), CheckpointError> {
+        let found = folder::complete(&self.directory)?;
+        let old = &found[..found.len().saturating_sub(self.keep)];
+        old.iter().try_for_each(|(step, path)| folder::retire(path, *step))
+    }
+}
+
+/// What the ranks of one process have written.
+pub(crate) struct Parts(BTreeMap<u32, Part>);
+
+/// The parts of all ranks: those of other processes are read and removed.
+fn gather(partial: &Path, world_size: usize, own: Parts) -> Result<Vec<Part>, CheckpointError> {
+    let mut own = own.0;
+    let part = |rank: u32| {
+        if let Some(part) = own.remove(&rank) {
+            return Ok(part);
+        }
+        let path = partial.join(folder::part_name(rank));
+        let text = std::fs::read(&path).map_err(|error| {
+            let place = "do all processes see the same directory?";
+            CheckpointError::parts(partial, format!("nothing from rank {rank} ({error}): {place}"))
+        })?;
+        let part = serde_json::from_slice(&text);
+        let part = part.map_err(|error| CheckpointError::damaged(&path, error))?;
+        std::fs::remove_file(&path).map_err(|error| CheckpointError::write(&path, error))?;
+        Ok(part)
+    };
+    (0..world_size as u32).map(part).collect()
+}
+
+/// Writes those shards of a rank of which it is the first replica.
+fn write_shards(partial: &Path, rank: u32, shards: &[Held<'_>]) -> Result<Part, CheckpointError> {
+    let name = folder::shards_name(rank);
+    let mut part = Part::default();
+    let mut kept = Vec::new();
+    for shard in shards {
+        let mut record = VariableRecord {
+            kind: shard.kind,
+            dtype: shard.layout.dtype,
+            shape: shard.layout.shape.clone(),
+            pieces: Vec::new(),
+        };
+        if let Some(reduce) = first_replica(shard)
+            && shard.place.bytes > 0
+        {
+            let (file, tensor, rect) = (name.clone(), shard.name.to_owned(), shard.rect.clone());
+            record.pieces.push(Piece { file, tensor, rect, reduce });
+            kept.push(*shard);
+        }
+        part.variables.insert(shard.name.to_owned(), record);
+    }
+    if !kept.is_empty() {
+        // The widest elements first: then all are aligned.
+        kept.sort_by_key(|shard| (std::cmp::Reverse(shard.layout.dtype.size()), shard.name));
+        let path = partial.join(&name);
+        let written = write_safetensors(&path, &kept);
+        part.files.insert(name, written.map_err(|error| CheckpointError::write(&path, error))?);
+    }
+    Ok(part)
+}
+
+/// `None` where a rank before this one holds the same; otherwise how the shard combines with those before it.
+fn first_replica(shard: &Held<'_>) -> Option<Option<ReduceKind>> {
+    let coordinates = shard.layout.coordinates(shard.rank)?;
+    let axes = || shard.layout.sbp.0.iter().zip(&coordinates);
+    if axes().any(|(sbp, &coordinate)| *sbp == Sbp::Broadcast && coordinate > 0) {
+        return None;
+    }
+    Some(axes().find_map(|(sbp, &coordinate)| match sbp {
+        Sbp::Partial(kind) if coordinate > 0 => Some(*kind),
+        _ => None,
+    }))
+}
+
+/// Writes a safetensors file straight from the memory of the rank, its hash taken on the way.
+fn write_safetensors(path: &Path, shards: &[Held<'_>]) -> std::io::Result<FileRecord> {
+    let mut end = 0;
+    let infos = shards.iter().map(|shard| {
+        let start = end;
+        end += shard.place.bytes;
+        let (dtype, shape) = (file_dtype(shard.layout.dtype), shard.rect.extent.clone());
+        (shard.name.to_owned(), TensorInfo { dtype, shape, data_offsets: (start, end) })
+    });
+    let metadata = Metadata::new(None, infos.collect()).map_err(std::io::Error::other)?;
+    let mut header = serde_json::to_vec(&metadata)?;
+    header.resize(header.len().next_multiple_of(8), b' ');
+    let mut file = HashedFile::create(path)?;
+    file.write(&(header.len() as u64).to_le_bytes())?;
+    file.write(&header)?;
+    for shard in shards {
+        file.write(shard.arena.read(shard.place))?;
+    }
+    file.finish()
+}
+
+struct HashedFile {
+    file: BufWriter<File>,
+    hash: Sha256,
+    bytes: u64,
+}
+
+impl HashedFile {
+    fn create(path: &Path) -> std::io::Result<Self> {
+        let file = File::options().write(true).create_new(true).open(path)?;
+        Ok(Self { file: BufWriter::new(file), hash: Sha256::new(), bytes: 0 })
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.hash.update(bytes);
+        self.bytes += bytes.len() as u64;
+        self.file.write_all(bytes)
+    }
+
+    /// Makes it durable.
+    fn finish(self) -> std::io::Result<FileRecord> {
+        let file = self.file.into_inner().map_err(std::io::IntoInnerError::into_error)?;
+        file.sync_all()?;
+        let sha256 = hexadecimal(&self.hash.finalize());
+        Ok(FileRecord { bytes: self.bytes, sha256 })
+    }
+}
+
+fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), CheckpointError> {
+    let write = || {
+        let mut file = File::create(path)?;
+        file.write_all(bytes)?;
+        file.sync_all()
+    };
+    write().map_err(|error: std::io::Error| CheckpointError::write(path, error))
+}

@@ -1,0 +1,94 @@
+//! Sessions and checkpoints.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use graphc_ir::plan::RegisterKind;
+use graphc_ir::types::TensorType;
+
+use super::Session;
+use crate::checkpoint::{Checkpoint, CheckpointError, Checkpoints, Header, Held};
+use crate::error::RuntimeError;
+
+impl Session {
+    /// Saves all variables after all steps begun so far, whose number names the checkpoint. Returns its directory.
+    /// For a session that holds all ranks of its plan.
+    ///
+    /// # Errors
+    /// Where it cannot be written (then nothing half-written is left), one of that step exists, or a rank has failed.
+    pub fn save_checkpoint(&mut self, to: &mut Checkpoints) -> Result<PathBuf, CheckpointError> {
+        self.save_checkpoint_with(to, &mut || Ok(()))
+    }
+
+    /// Saves as [`Session::save_checkpoint`] does, together with the other processes of the job: each of them calls this
+    /// after the same step, with the same directory, which all of them see. `barrier` returns when all processes have
+    /// called it, and is an error where one of them has ended.
+    ///
+    /// # Errors
+    /// As of [`Session::save_checkpoint`]. The other processes are then told by their barrier.
+    pub fn save_checkpoint_with(
+        &mut self,
+        to: &mut Checkpoints,
+        barrier: &mut dyn FnMut() -> Result<(), RuntimeError>,
+    ) -> Result<PathBuf, CheckpointError> {
+        self.idle()?;
+        let step = self.first_step + self.begun;
+        let leads = self.ranks().any(|rank| rank == 0);
+        if leads {
+            to.begin(step)?;
+        }
+        self.write_checkpoint(to, step, leads, barrier).inspect_err(|_| to.abandon(step))
+    }
+
+    fn write_checkpoint(
+        &self,
+        to: &Checkpoints,
+        step: u64,
+        leads: bool,
+        barrier: &mut dyn FnMut() -> Result<(), RuntimeError>,
+    ) -> Result<PathBuf, CheckpointError> {
+        barrier()?;
+        let own = self.ranks().map(|rank| (rank, Vec::new()));
+        let mut ranks: BTreeMap<u32, Vec<Held<'_>>> = own.collect();
+        self.variables.held().for_each(|held| ranks.entry(held.rank).or_default().push(held));
+        let parts = to.write_parts(step, &ranks, !leads)?;
+        barrier()?;
+        if !leads {
+            return Ok(to.path(step));
+        }
+        let Self { seed, plan, .. } = self;
+        let header = Header { step, seed: *seed, model: &plan.name, mesh: &plan.mesh };
+        to.publish(header, plan.world_size, parts)
+    }
+
+    /// Sets all variables to what a checkpoint holds, whatever mesh, stages or strategy wrote it. The session must have
+    /// been made with the checkpoint's step as [`SessionOptions::first_step`](crate::SessionOptions::first_step) and with
+    /// its seed. Each rank reads what its own shards need.
+    ///
+    /// # Errors
+    /// Where the variables are not those of the plan, by name, element type and shape; where a file is damaged (some
+    /// variables may then be set), or a rank has failed.
+    pub fn load_checkpoint(&mut self, from: &Checkpoint) -> Result<(), CheckpointError> {
+        self.idle()?;
+        let (expected, own_seed) = (self.first_step + self.begun, self.seed);
+        let (found, seed) = (from.step(), from.seed());
+        if (found, seed) != (expected, own_seed) {
+            return Err(CheckpointError::Position { found, seed, expected, own_seed });
+        }
+        from.check(&self.planned_variables())?;
+        let held: Vec<_> = self.variables.held().collect();
+        from.fill(&held)
+    }
+
+    /// The variables of all ranks, whether this session holds them or not.
+    fn planned_variables(&self) -> BTreeMap<&str, TensorType> {
+        let registers = self.plan.programs.iter().flat_map(|program| &program.registers);
+        let variables = registers.filter_map(|register| match &register.kind {
+            RegisterKind::Variable { name, .. } => {
+                Some((name.as_str(), self.plan.layouts[register.layout as usize].ty()))
+            }
+            RegisterKind::Activation => None,
+        });
+        variables.collect()
+    }
+}

@@ -1,0 +1,95 @@
+//! Where a training begins and what it saves on the way.
+
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+use graphc_runtime::{Checkpoint, Checkpoints, Session, SessionOptions};
+
+use super::args::{CheckpointArgs, RuntimeArgs};
+
+/// The checkpoint that a training goes on from; `None`: from the beginning. A run that saves to the empty directory
+/// that it resumes from is the first of a loop of restarts.
+pub fn resumed(
+    args: &CheckpointArgs,
+    runtime: &RuntimeArgs,
+    steps: u64,
+) -> Result<Option<Checkpoint>> {
+    let Some(path) = &args.resume else { return Ok(None) };
+    if args.save.as_ref().is_some_and(|save| same(save, path))
+        && Checkpoint::latest(path)?.is_none()
+        && !path.join("manifest.json").exists()
+    {
+        note(&format!("{} holds no checkpoint yet: training begins at step 0", path.display()));
+        return Ok(None);
+    }
+    let checkpoint = Checkpoint::open(path)?;
+    let (at, step, seed) = (checkpoint.path().display(), checkpoint.step(), checkpoint.seed());
+    ensure!(
+        step <= steps,
+        "{at} was saved after {step} steps, and --steps {steps} (of the whole training) is less"
+    );
+    ensure!(
+        runtime.seed.is_none_or(|given| given == seed),
+        "{at} was trained with seed {seed}: leave --seed out or give that one"
+    );
+    if step == steps {
+        note(&format!("{at} holds all {steps} steps already: no step is made"));
+    }
+    Ok(Some(checkpoint))
+}
+
+/// The options of a session that goes on from there.
+pub fn resumed_options(options: SessionOptions, checkpoint: Option<&Checkpoint>) -> SessionOptions {
+    match checkpoint {
+        Some(from) => SessionOptions { first_step: from.step(), seed: from.seed(), ..options },
+        None => options,
+    }
+}
+
+fn same(one: &Path, other: &Path) -> bool {
+    let resolved = |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path)).ok();
+    resolved(one) == resolved(other)
+}
+
+fn note(text: &str) {
+    // Where standard error cannot be written, there is nobody to be told.
+    let _ = writeln!(std::io::stderr(), "note: {text}");
+}
+
+/// Saves checkpoints of a training.
+pub struct Saver {
+    checkpoints: Checkpoints,
+    every: Option<u64>,
+    last: u64,
+}
+
+impl Saver {
+    /// What the command line asks for: after every so many steps and after the last of `steps`; none at `first_step`,
+    /// where the training begins.
+    pub fn new(args: &CheckpointArgs, first_step: u64, steps: u64) -> Result<Option<Self>> {
+        let Some(path) = &args.save else { return Ok(None) };
+        let checkpoints = Checkpoints::create(path, args.keep)?;
+        checkpoints.check_next(first_step + 1)?;
+        Ok(Some(Self { checkpoints, every: args.save_every, last: steps }))
+    }
+
+    /// Keeps other jobs from saving to the same directory: for the process of rank 0, which alone makes checkpoints.
+    pub fn claim(&mut self, session: &Session) -> Result<()> {
+        if session.ranks().any(|rank| rank == 0) {
+            self.checkpoints.claim()?;
+        }
+        Ok(())
+    }
+
+    /// Whether a checkpoint is due after so many steps.
+    pub fn due(&self, finished: u64) -> bool {
+        finished == self.last || self.every.is_some_and(|every| finished.is_multiple_of(every))
+    }
+
+    /// Saves the session after all steps begun so far.
+    pub fn save(&mut self, session: &mut Session) -> Result<()> {
+        session.save_checkpoint(&mut self.checkpoints)?;
+        Ok(())
+    }
+}

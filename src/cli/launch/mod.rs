@@ -1,0 +1,73 @@
+//! `graphc launch`: one process per rank, on this machine; all end where one fails.
+//!
+//! `world` says who is who, `scheduler` reads it from Slurm and mpirun; `process` starts a rank in a process group of its
+//! own and tells when the group is gone; `output` copies what ranks print; `supervise` waits, ends and kills; `guard`
+//! is the process that kills what is left where this one is killed. Nothing here speaks with other machines: ranks
+//! find each other by MASTER_ADDR and MASTER_PORT.
+
+mod guard;
+mod output;
+mod process;
+mod scheduler;
+mod supervise;
+mod world;
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clap::CommandFactory;
+use clap::error::ErrorKind;
+
+use super::args::{Cli, LaunchArgs};
+use guard::Guard;
+use output::Logs;
+use supervise::{Attempt, Outcome, signals};
+use world::World;
+
+pub use guard::run as guard;
+
+/// Runs the command: 0 where all processes ended with 0, 128 and the signal's number where this one was interrupted.
+pub fn run(args: &LaunchArgs) -> Result<ExitCode> {
+    if !(args.grace.is_finite() && (0.0..=1e6).contains(&args.grace)) {
+        wrong("--grace is a number of seconds from 0 to 1000000");
+    }
+    let world = World::find(args, &|name| std::env::var(name).ok())?;
+    let logs = Logs::of(args);
+    process::adopt_orphans()?;
+    let signals = signals()?;
+    let mut guard = Guard::start()?;
+    for restart in 0.. {
+        let attempt = Attempt {
+            world: &world,
+            command: &args.command,
+            logs: &logs,
+            grace: Duration::from_secs_f64(args.grace),
+            restart,
+        };
+        match attempt.run(&signals, &mut guard)? {
+            Outcome::Done => break,
+            Outcome::Interrupted(signal) => return Ok(ExitCode::from(128 + signal as u8)),
+            Outcome::Failed(failure) if restart < args.max_restarts => {
+                let (next, most) = (restart + 1, args.max_restarts);
+                note(&format!(
+                    "{failure}\nall processes are started again, restart {next} of {most}"
+                ));
+            }
+            Outcome::Failed(failure) => bail!("{failure}"),
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Says something on standard error.
+fn note(text: &str) {
+    // Where standard error cannot be written, there is nobody to be told.
+    let _ = writeln!(std::io::stderr(), "note: {text}");
+}
+
+/// Ends with exit status 2: the command line is wrong.
+fn wrong(text: &str) -> ! {
+    Cli::command().error(ErrorKind::ValueValidation, text).exit()
+}

@@ -1,0 +1,196 @@
+//! What ranks print: to logs, to this process's output, line by whole line.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use crate::cli::args::LaunchArgs;
+
+/// Lines of standard error that a report of a failure has.
+const TAIL: usize = 20;
+
+/// Bytes after which a line is written in parts.
+const LONGEST_LINE: usize = 1 << 16;
+
+/// Where output goes.
+pub struct Logs {
+    directory: Option<PathBuf>,
+    redirect: bool,
+    tee: bool,
+}
+
+/// Where the output of one rank goes.
+pub struct Sinks {
+    files: Option<[File; 2]>,
+    terminal: bool,
+    prefix: String,
+}
+
+/// What copies the output of a rank.
+pub struct Output {
+    tail: Arc<Mutex<VecDeque<String>>>,
+    done: Receiver<()>,
+}
+
+#[derive(Clone, Copy)]
+enum Stream {
+    Out,
+    Err,
+}
+
+impl Logs {
+    /// What the command line says.
+    pub fn of(args: &LaunchArgs) -> Self {
+        Self { directory: args.logdir.clone(), redirect: args.redirect, tee: args.tee }
+    }
+
+    /// Opens what a rank's output goes to. `None`: a single rank without logs prints as if it were started by hand.
+    pub fn sinks(&self, rank: usize, restart: u32, ranks: usize) -> Result<Option<Sinks>> {
+        if self.directory.is_none() && ranks == 1 {
+            return Ok(None);
+        }
+        let files = self.directory.as_deref().map(|logs| files(logs, rank, restart)).transpose()?;
+        let prefix = if self.tee { format!("[rank {rank}] ") } else { String::new() };
+        Ok(Some(Sinks { files, terminal: !self.redirect, prefix }))
+    }
+}
+
+fn files(logs: &Path, rank: usize, restart: u32) -> Result<[File; 2]> {
+    let mut folder = logs.join(format!("rank-{rank}"));
+    if restart > 0 {
+        folder.push(format!("restart-{restart}"));
+    }
+    let write = || format!("cannot write logs to {}", folder.display());
+    std::fs::create_dir_all(&folder).with_context(write)?;
+    let create = |name: &str| File::create(folder.join(name)).with_context(write);
+    Ok([create("stdout.log")?, create("stderr.log")?])
+}
+
+impl Output {
+    /// Copies what a child prints until it, and all that hold its ends of the pipes, have ended.
+    pub fn copy(child: &mut Child, sinks: Sinks) -> Self {
+        let tail = Arc::new(Mutex::new(VecDeque::new()));
+        let (sender, done) = channel();
+        let [out, err] = sinks.files.map_or([None, None], |files| files.map(Some));
+        let copier = |stream, file, tail| Copier {
+            stream,
+            file,
+            terminal: sinks.terminal,
+            prefix: sinks.prefix.clone(),
+            tail,
+        };
+        if let Some(pipe) = child.stdout.take() {
+            spawn(pipe, copier(Stream::Out, out, None), sender.clone());
+        }
+        if let Some(pipe) = child.stderr.take() {
+            spawn(pipe, copier(Stream::Err, err, Some(Arc::clone(&tail))), sender);
+        }
+        Self { tail, done }
+    }
+
+    /// Waits until all is copied: a moment at most, since what has left its rank's group may hold the pipes.
+    pub fn finish(&self) {
+        let end = Instant::now() + Duration::from_secs(1);
+        while self.done.recv_timeout(end.saturating_duration_since(Instant::now())).is_ok() {}
+    }
+
+    /// The last lines of standard error.
+    pub fn last_lines(&self) -> Vec<String> {
+        let tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
+        tail.iter().cloned().collect()
+    }
+}
+
+fn spawn(pipe: impl Read + Send + 'static, mut copier: Copier, done: Sender<()>) {
+    std::thread::spawn(move || {
+        copier.run(pipe);
+        // Nobody waits any more where this fails.
+        let _ = done.send(());
+    });
+}
+
+struct Copier {
+    stream: Stream,
+    file: Option<File>,
+    terminal: bool,
+    prefix: String,
+    tail: Option<Arc<Mutex<VecDeque<String>>>>,
+}
+
+impl Copier {
+    fn run(&mut self, mut pipe: impl Read) {
+        let (mut buffer, mut pending) = (vec![0; LONGEST_LINE], Vec::new());
+        loop {
+            let read = match pipe.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(read) => read,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(_) => break,
+            };
+            pending.extend_from_slice(&buffer[..read]);
+            // Progress bars end their lines with a carriage return.
+            let end = pending.iter().rposition(|byte| matches!(byte, b'\n' | b'\r'));
+            let end = end.map_or(0, |last| last + 1);
+            let end = if pending.len() - end >= LONGEST_LINE { pending.len() } else { end };
+            self.write(&pending[..end]);
+            pending.drain(..end);
+        }
+        if !pending.is_empty() {
+            pending.push(b'\n');
+            self.write(&pending);
+        }
+    }
+
+    /// Writes whole lines. What cannot be written is dropped: the rank goes on.
+    fn write(&mut self, lines: &[u8]) {
+        if lines.is_empty() {
+            return;
+        }
+        if let Some(file) = &mut self.file
+            && let Err(error) = file.write_all(lines)
+        {
+            super::note(&format!("a log cannot be written any more: {error}"));
+            self.file = None;
+        }
+        if self.terminal {
+            let text = prefixed(lines, &self.prefix);
+            let written = match self.stream {
+                Stream::Out => write_to(std::io::stdout().lock(), &text),
+                Stream::Err => write_to(std::io::stderr().lock(), &text),
+            };
+            self.terminal = written.is_ok();
+        }
+        if let Some(tail) = &self.tail {
+            remember(&mut tail.lock().unwrap_or_else(PoisonError::into_inner), lines);
+        }
+    }
+}
+
+fn write_to(mut to: impl Write, text: &[u8]) -> std::io::Result<()> {
+    to.write_all(text)?;
+    to.flush()
+}
+
+fn prefixed(lines: &[u8], prefix: &str) -> Vec<u8> {
+    if prefix.is_empty() {
+        return lines.to_vec();
+    }
+    let line = |line: &[u8]| [prefix.as_bytes(), line].concat();
+    lines.split_inclusive(|byte| matches!(byte, b'\n' | b'\r')).flat_map(line).collect()
+}
+
+fn remember(tail: &mut VecDeque<String>, lines: &[u8]) {
+    for line in String::from_utf8_lossy(lines).lines().filter(|line| !line.trim().is_empty()) {
+        if tail.len() == TAIL {
+            tail.pop_front();
+        }
+        tail.push_back(line.chars().take(1000).collect());
+    }
+}

@@ -1,0 +1,231 @@
+//! Which rank a process started by Slurm or mpirun is, by its environment.
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// Looks up a variable of the environment.
+pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// The one rank of this process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Task {
+    /// Among all ranks.
+    pub rank: usize,
+    /// Ranks of the job.
+    pub size: usize,
+    /// Among the ranks of this machine.
+    pub local_rank: usize,
+    /// Ranks of this machine.
+    pub local_size: usize,
+    /// Which machine this is.
+    pub node: usize,
+    /// Machines of the job.
+    pub nodes: usize,
+    /// The machine of rank 0, where the environment says so.
+    pub host: Option<String>,
+}
+
+/// The rank that Open MPI, Slurm or another MPI (PMI) has given this process; `None` where none of them started it.
+///
+/// mpirun in a Slurm allocation leaves Slurm's variables of its own daemon in place, so those of MPI come first; where
+/// both say the same it was Slurm that started the ranks, and Slurm says more.
+pub fn task(environment: Environment<'_>) -> Result<Option<Task>> {
+    if environment("OMPI_COMM_WORLD_RANK").is_some() {
+        return mpi(environment, OPEN_MPI).map(Some);
+    }
+    let same = |one: &str, other: &str| environment(one) == environment(other);
+    let slurm_started = environment("SLURM_PROCID").is_some()
+        && environment("SLURM_NTASKS").is_some()
+        && (environment("PMI_RANK").is_none()
+            || same("PMI_RANK", "SLURM_PROCID") && same("PMI_SIZE", "SLURM_NTASKS"));
+    if slurm_started {
+        return slurm(environment).map(Some);
+    }
+    if environment("PMI_RANK").is_some() {
+        return mpi(environment, PMI).map(Some);
+    }
+    Ok(None)
+}
+
+/// The variables of an MPI: rank, size, rank and size on this machine.
+type Names = [&'static str; 4];
+
+const OPEN_MPI: Names = [
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+];
+
+const PMI: Names = ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"];
+
+fn mpi(environment: Environment<'_>, names: Names) -> Result<Task> {
+    let [rank, size, local_rank, local_size] = names;
+    let (rank, size) = (number(environment, rank)?, number(environment, size)?);
+    // Where nothing is said of machines there is one.
+    let local_size = optional(environment, local_size)?.unwrap_or(size);
+    let local_rank = optional(environment, local_rank)?.unwrap_or(rank);
+    ensure!(
+        rank < size && local_rank < local_size && local_size <= size,
+        "{} is {rank} of {size}, on this machine {local_rank} of {local_size}: that is no rank",
+        names[0]
+    );
+    let (node, nodes) = (rank / local_size, size.div_ceil(local_size));
+    let host = if nodes == 1 { Some("127.0.0.1".into()) } else { first_node(environment)? };
+    Ok(Task { rank, size, local_rank, local_size, node, nodes, host })
+}
+
+fn slurm(environment: Environment<'_>) -> Result<Task> {
+    let rank = number(environment, "SLURM_PROCID")?;
+    let size = number(environment, "SLURM_NTASKS")?;
+    let local_rank = optional(environment, "SLURM_LOCALID")?.unwrap_or(0);
+    let nodes = optional(environment, "SLURM_NNODES")?.unwrap_or(1);
+    let node = optional(environment, "SLURM_NODEID")?.unwrap_or(0);
+    ensure!(
+        rank < size && nodes > 0 && node < nodes,
+        "SLURM_PROCID is {rank} of {size}, SLURM_NODEID {node} of {nodes}: that is no rank"
+    );
+    let tasks = ["SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"];
+    let tasks = tasks.iter().find_map(|name| environment(name));
+    let listed = tasks.map(|tasks| tasks_of(&tasks, node)).transpose()?.flatten();
+    let local_size = listed.unwrap_or(size.div_ceil(nodes)).max(local_rank + 1);
+    let host = first_node(environment)?;
+    let host = host.or_else(|| (nodes == 1).then(|| "127.0.0.1".into()));
+    Ok(Task { rank, size, local_rank, local_size, node, nodes, host })
+}
+
+fn first_node(environment: Environment<'_>) -> Result<Option<String>> {
+    let names = ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"];
+    let list = names.iter().find_map(|name| environment(name));
+    list.map(|list| first_host(&list)).transpose()
+}
+
+fn number(environment: Environment<'_>, name: &str) -> Result<usize> {
+    optional(environment, name)?.with_context(|| format!("{name} is not set, its peers are"))
+}
+
+fn optional(environment: Environment<'_>, name: &str) -> Result<Option<usize>> {
+    let Some(text) = environment(name) else { return Ok(None) };
+    text.trim().parse().map(Some).map_err(|_| anyhow::anyhow!("{name} is `{text}`: no number"))
+}
+
+/// The first host of a list such as `a,b`, `n[01-03,07]` or `rack[1-2]-n[4,6]x`.
+fn first_host(list: &str) -> Result<String> {
+    let (mut host, mut rest) = (String::new(), list);
+    loop {
+        let Some(end) = rest.find(['[', ',']) else {
+            host.push_str(rest);
+            break;
+        };
+        host.push_str(&rest[..end]);
+        if rest[end..].starts_with(',') {
+            break;
+        }
+        let close = rest[end..].find(']').map(|close| close + end);
+        let inside = close.map(|close| &rest[end + 1..close]);
+        let first = inside.and_then(|inside| inside.split([',', '-']).next());
+        match (first, close) {
+            (Some(first), Some(close)) if !first.is_empty() => {
+                host.push_str(first);
+                rest = &rest[close + 1..];
+            }
+            _ => bail!("`{list}` is no list of hosts"),
+        }
+    }
+    ensure!(!host.is_empty(), "`{list}` is no list of hosts");
+    Ok(host)
+}
+
+/// The number at a place of a list such as `2(x3),1`: 2, 2, 2, 1.
+fn tasks_of(list: &str, node: usize) -> Result<Option<usize>> {
+    let bad = || format!("`{list}` is no list of tasks per node");
+    let mut passed = 0usize;
+    for item in list.split(',') {
+        let (tasks, times) = match item.split_once("(x") {
+            Some((tasks, times)) => (tasks, times.strip_suffix(')').with_context(bad)?),
+            None => (item, "1"),
+        };
+        passed = passed.saturating_add(times.parse().with_context(bad)?);
+        if node < passed {
+            return tasks.parse().map(Some).with_context(bad);
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(variables: &[(&str, &str)]) -> Result<Option<Task>> {
+        let find = |name: &str| variables.iter().find(|(n, _)| *n == name);
+        task(&|name| find(name).map(|(_, value)| value.to_string()))
+    }
+
+    fn numbers(task: &Task) -> [usize; 6] {
+        [task.rank, task.size, task.local_rank, task.local_size, task.node, task.nodes]
+    }
+
+    #[test]
+    fn lists_of_hosts_have_a_first() {
+        for (list, first) in [
+            ("n[01-03,07]", "n01"),
+            ("a,b", "a"),
+            ("gpu-7", "gpu-7"),
+            ("rack[1-2]-n[4,6]x,c", "rack1-n4x"),
+            ("a.b.c,n[1-2]", "a.b.c"),
+        ] {
+            assert_eq!(first_host(list).expect("a list"), first);
+        }
+        for list in ["", "n[", "n[]", ",a", "n[1"] {
+            first_host(list).expect_err(list);
+        }
+    }
+
+    #[test]
+    fn slurm_says_rank_machine_and_host() {
+        let task = of(&[
+            ("SLURM_PROCID", "6"),
+            ("SLURM_NTASKS", "7"),
+            ("SLURM_LOCALID", "0"),
+            ("SLURM_NNODES", "4"),
+            ("SLURM_NODEID", "3"),
+            ("SLURM_JOB_NODELIST", "n[01-03,07]"),
+            ("SLURM_TASKS_PER_NODE", "2(x3),1"),
+        ]);
+        let task = task.expect("sound").expect("Slurm");
+        assert_eq!(numbers(&task), [6, 7, 0, 1, 3, 4]);
+        assert_eq!(task.host.as_deref(), Some("n01"));
+    }
+
+    #[test]
+    fn mpi_comes_before_slurm_unless_they_agree() {
+        let slurm = [("SLURM_PROCID", "1"), ("SLURM_NTASKS", "2"), ("SLURM_NNODES", "2")];
+        let ompi = [
+            ("OMPI_COMM_WORLD_RANK", "5"),
+            ("OMPI_COMM_WORLD_SIZE", "8"),
+            ("OMPI_COMM_WORLD_LOCAL_RANK", "1"),
+            ("OMPI_COMM_WORLD_LOCAL_SIZE", "4"),
+        ];
+        let both = of(&[&slurm[..], &ompi].concat()).expect("sound").expect("Open MPI");
+        assert_eq!(numbers(&both), [5, 8, 1, 4, 1, 2]);
+        let pmi = [("PMI_RANK", "3"), ("PMI_SIZE", "4")];
+        let hydra = of(&[&slurm[..], &pmi].concat()).expect("sound").expect("PMI");
+        assert_eq!(numbers(&hydra), [3, 4, 3, 4, 0, 1]);
+        let agree = [("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("SLURM_NODEID", "1")];
+        let srun = of(&[&slurm[..], &agree].concat()).expect("sound").expect("Slurm");
+        assert_eq!(numbers(&srun), [1, 2, 0, 1, 1, 2]);
+        assert_eq!(of(&[]).expect("nothing"), None);
+    }
+
+    #[test]
+    fn nonsense_is_an_error() {
+        for variables in [
+            [("SLURM_PROCID", "2"), ("SLURM_NTASKS", "2")],
+            [("SLURM_PROCID", "x"), ("SLURM_NTASKS", "2")],
+            [("PMI_RANK", "0"), ("SLURM_X", "")],
+            [("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "0")],
+        ] {
+            assert!(of(&variables).is_err(), "{variables:?}");
+        }
+    }
+}

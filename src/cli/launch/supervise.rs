@@ -1,0 +1,236 @@
+//! Waits for the processes of all ranks; ends them where one fails or the user says so.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustix::process::Signal;
+use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::guard::Guard;
+use super::note;
+use super::output::{Logs, Output};
+use super::process::{Process, describe};
+use super::world::{Seat, World};
+
+/// Between two looks at what is ending: orphans of a rank send no signal.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// After which a process that was killed is left to the system: it hangs inside the kernel.
+const UNKILLABLE: Duration = Duration::from_secs(5);
+
+/// One start of all processes.
+pub struct Attempt<'a> {
+    /// Who is who.
+    pub world: &'a World,
+    /// What is started.
+    pub command: &'a [OsString],
+    /// Where output goes.
+    pub logs: &'a Logs,
+    /// How long a process has to end.
+    pub grace: Duration,
+    /// How often it was started before.
+    pub restart: u32,
+}
+
+/// How it ended.
+pub enum Outcome {
+    /// All processes with exit status 0.
+    Done,
+    /// One process failed first.
+    Failed(Failure),
+    /// By this signal.
+    Interrupted(i32),
+}
+
+/// The first failure.
+pub struct Failure {
+    seat: Seat,
+    node: Option<usize>,
+    process: i32,
+    how: String,
+    last_lines: Vec<String>,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Seat { rank, local_rank } = self.seat;
+        write!(f, "rank {rank} (local rank {local_rank}, ")?;
+        if let Some(node) = self.node {
+            write!(f, "node {node}, ")?;
+        }
+        write!(f, "process {}) failed first: {}", self.process, self.how)?;
+        if !self.last_lines.is_empty() {
+            write!(f, "; the last lines of its standard error:")?;
+        }
+        self.last_lines.iter().try_for_each(|line| write!(f, "\n    {line}"))
+    }
+}
+
+/// The signals of this process, from now on.
+pub fn signals() -> Result<Receiver<i32>> {
+    let mut signals =
+        Signals::new([SIGINT, SIGTERM, SIGCHLD]).context("cannot listen to signals")?;
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || signals.forever().try_for_each(|signal| sender.send(signal)));
+    Ok(receiver)
+}
+
+/// What is done about the processes.
+#[derive(Clone, Copy, PartialEq)]
+enum Phase {
+    Running,
+    /// One has failed: the others may end by themselves until then.
+    Failing(Instant),
+    /// They were asked to end until then.
+    Asked(Instant),
+    /// They were killed.
+    Killed(Instant),
+}
+
+struct Supervisor<'a> {
+    attempt: &'a Attempt<'a>,
+    processes: Vec<Process>,
+    phase: Phase,
+    first: Option<(usize, String)>,
+    interrupted: Option<i32>,
+}
+
+impl Attempt<'_> {
+    /// Starts all processes and waits until nothing is left of them.
+    pub fn run(&self, signals: &Receiver<i32>, guard: &mut Guard) -> Result<Outcome> {
+        let mut supervisor = Supervisor {
+            attempt: self,
+            processes: Vec::new(),
+            phase: Phase::Running,
+            first: None,
+            interrupted: None,
+        };
+        for &seat in &self.world.seats {
+            let process = Process::start(self.world, seat, self.command, self.logs, self.restart);
+            match process {
+                Ok(process) => {
+                    guard.watch(process.group);
+                    supervisor.processes.push(process);
+                }
+                Err(error) => {
+                    supervisor.kill();
+                    supervisor.wait(signals, guard);
+                    return Err(error);
+                }
+            }
+        }
+        supervisor.wait(signals, guard);
+        Ok(supervisor.outcome())
+    }
+}
+
+impl Supervisor<'_> {
+    fn wait(&mut self, signals: &Receiver<i32>, guard: &mut Guard) {
+        loop {
+            self.look();
+            if self.all_gone(guard) {
+                break;
+            }
+            if !self.advance() {
+                note("a process that was killed has not ended: it is left to the system");
+                break;
+            }
+            let pause = if self.phase == Phase::Running { Duration::from_secs(1) } else { LOOK };
+            match signals.recv_timeout(pause) {
+                Ok(SIGCHLD) | Err(RecvTimeoutError::Timeout) => {}
+                Ok(signal) => self.interrupt(signal),
+                Err(RecvTimeoutError::Disconnected) => std::thread::sleep(LOOK),
+            }
+        }
+        self.processes
+            .iter()
+            .filter_map(|process| process.output.as_ref())
+            .for_each(Output::finish);
+    }
+
+    fn all_gone(&mut self, guard: &mut Guard) -> bool {
+        let mut all = true;
+        for process in &mut self.processes {
+            let gone = process.is_gone();
+            if gone && std::mem::take(&mut process.watched) {
+                guard.forget(process.group);
+            }
+            all &= gone;
+        }
+        all
+    }
+
+    /// Looks who has ended, and who failed first.
+    fn look(&mut self) {
+        let failed = |(place, process): (usize, &mut Process)| {
+            let status = process.exit().filter(|status| !status.success())?;
+            Some((place, describe(status)))
+        };
+        if self.first.is_none() {
+            self.first = self.processes.iter_mut().enumerate().find_map(failed);
+        }
+        if self.phase != Phase::Running {
+            return;
+        }
+        if self.first.is_some() {
+            self.phase = Phase::Failing(self.deadline());
+        } else if self.processes.iter_mut().all(|process| process.exit().is_some()) {
+            // All are done; what they have left in the background is not wanted any more.
+            self.ask(Signal::TERM);
+        }
+    }
+
+    /// Goes on where a time is over. False where nothing more can be done.
+    fn advance(&mut self) -> bool {
+        let now = Instant::now();
+        match self.phase {
+            Phase::Failing(until) if now >= until => self.ask(Signal::TERM),
+            Phase::Asked(until) if now >= until => self.kill(),
+            Phase::Killed(until) => return now < until,
+            _ => {}
+        }
+        true
+    }
+
+    /// Hands a signal on; a second one does not wait.
+    fn interrupt(&mut self, signal: i32) {
+        if self.interrupted.is_some() {
+            return self.kill();
+        }
+        self.interrupted = Some(signal);
+        self.ask(if signal == SIGINT { Signal::INT } else { Signal::TERM });
+    }
+
+    fn ask(&mut self, signal: Signal) {
+        self.processes.iter_mut().for_each(|process| process.signal(signal));
+        self.phase = Phase::Asked(self.deadline());
+    }
+
+    fn kill(&mut self) {
+        self.processes.iter_mut().for_each(|process| process.signal(Signal::KILL));
+        self.phase = Phase::Killed(Instant::now() + UNKILLABLE);
+    }
+
+    fn deadline(&self) -> Instant {
+        Instant::now() + self.attempt.grace
+    }
+
+    fn outcome(self) -> Outcome {
+        if let Some(signal) = self.interrupted {
+            return Outcome::Interrupted(signal);
+        }
+        let Some((place, how)) = self.first else { return Outcome::Done };
+        let (process, world) = (&self.processes[place], self.attempt.world);
+        Outcome::Failed(Failure {
+            seat: process.seat,
+            node: (world.nodes > 1).then_some(world.node),
+            process: process.group.as_raw_nonzero().get(),
+            how,
+            last_lines: process.output.as_ref().map(Output::last_lines).unwrap_or_default(),
+        })
+    }
+}

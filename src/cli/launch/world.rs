@@ -1,0 +1,157 @@
+//! Who is who: the ranks of this machine among all, and where they meet.
+
+use std::net::TcpListener;
+
+use anyhow::{Context, Result};
+use sha2::{Digest, Sha256};
+
+use super::scheduler::{Environment, task};
+use super::{note, wrong};
+use crate::cli::args::{LaunchArgs, MOST_RANKS};
+
+/// The ranks that this launch starts, and their job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct World {
+    /// Ranks of the job.
+    pub size: usize,
+    /// Rank and local rank of each process.
+    pub seats: Vec<Seat>,
+    /// Ranks of this machine.
+    pub local_size: usize,
+    /// Which machine this is.
+    pub node: usize,
+    /// Machines of the job.
+    pub nodes: usize,
+    /// The machine of rank 0.
+    pub master_addr: String,
+    /// Its port.
+    pub master_port: u16,
+    /// What processes of the job show each other.
+    pub token: String,
+}
+
+/// A rank to be started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seat {
+    /// Among all ranks.
+    pub rank: usize,
+    /// Among the ranks of this machine.
+    pub local_rank: usize,
+}
+
+/// The variable that holds the secret of a job.
+const TOKEN: &str = "GRAPHC_JOB_TOKEN";
+
+impl World {
+    /// The world that the command line describes, or where it says nothing of processes Slurm or mpirun.
+    pub fn find(args: &LaunchArgs, environment: Environment<'_>) -> Result<Self> {
+        if args.nproc_per_node.is_none()
+            && !args.standalone
+            && let Some(task) = task(environment)?
+        {
+            let addr = args.master_addr.clone().or(task.host);
+            let addr = addr.context(
+                "the environment does not say on which machine rank 0 is: give --master-addr",
+            )?;
+            let port = args.master_port;
+            let token = token(environment, &addr, port, task.size, task.size == 1, task.rank == 0)?;
+            return Ok(Self {
+                size: task.size,
+                seats: vec![Seat { rank: task.rank, local_rank: task.local_rank }],
+                local_size: task.local_size,
+                node: task.node,
+                nodes: task.nodes,
+                master_addr: addr,
+                master_port: port,
+                token,
+            });
+        }
+        Self::of_arguments(args, environment)
+    }
+
+    fn of_arguments(args: &LaunchArgs, environment: Environment<'_>) -> Result<Self> {
+        let (nodes, node, local_size) =
+            (args.nnodes, args.node_rank, args.nproc_per_node.unwrap_or(1));
+        if node >= nodes {
+            wrong(&format!(
+                "--node-rank {node} is not below --nnodes {nodes}: machines count from 0"
+            ));
+        }
+        let size = nodes.checked_mul(local_size).filter(|&size| size <= MOST_RANKS);
+        let Some(size) = size else {
+            wrong(&format!("{nodes} x {local_size} ranks: a job has at most {MOST_RANKS}"));
+        };
+        let addr = match &args.master_addr {
+            Some(addr) => addr.clone(),
+            None if nodes == 1 => "127.0.0.1".into(),
+            None => wrong("with several machines --master-addr names the one of rank 0"),
+        };
+        let port = if args.standalone { free_port()? } else { args.master_port };
+        let seat = |local_rank| Seat { rank: node * local_size + local_rank, local_rank };
+        Ok(Self {
+            size,
+            seats: (0..local_size).map(seat).collect(),
+            local_size,
+            node,
+            nodes,
+            token: token(environment, &addr, port, size, nodes == 1, node == 0)?,
+            master_addr: addr,
+            master_port: port,
+        })
+    }
+
+    /// What a process finds in its environment.
+    pub fn variables(&self, seat: Seat, restart: u32) -> [(&'static str, String); 10] {
+        [
+            ("RANK", seat.rank.to_string()),
+            ("LOCAL_RANK", seat.local_rank.to_string()),
+            ("WORLD_SIZE", self.size.to_string()),
+            ("LOCAL_WORLD_SIZE", self.local_size.to_string()),
+            ("GROUP_RANK", self.node.to_string()),
+            ("NODE_COUNT", self.nodes.to_string()),
+            ("MASTER_ADDR", self.master_addr.clone()),
+            ("MASTER_PORT", self.master_port.to_string()),
+            (TOKEN, self.token.clone()),
+            ("GRAPHC_RESTART", restart.to_string()),
+        ]
+    }
+}
+
+/// A port that is free now: the system gives the same one again only after many others.
+fn free_port() -> Result<u16> {
+    let listener = TcpListener::bind(("127.0.0.1", 0));
+    let port = listener.and_then(|listener| listener.local_addr()).context("no port is free")?;
+    Ok(port.port())
+}
+
+/// The secret of the job: that of the environment; a fresh one where all processes are `own`; else one that all launches
+/// work out alike, which keeps jobs apart but no stranger out, as the `first` launch says.
+fn token(
+    environment: Environment<'_>,
+    addr: &str,
+    port: u16,
+    size: usize,
+    own: bool,
+    first: bool,
+) -> Result<String> {
+    if let Some(token) = environment(TOKEN).filter(|token| !token.is_empty()) {
+        return Ok(token);
+    }
+    if own {
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes)
+            .map_err(|error| anyhow::anyhow!("the system gives no random bytes: {error}"))?;
+        return Ok(hexadecimal(&bytes));
+    }
+    if first {
+        note(&format!(
+            "{TOKEN} is not set: on a network that others use, set it to the same secret on all machines"
+        ));
+    }
+    let digest = Sha256::digest(format!("graphc job at {addr}:{port} of {size} ranks"));
+    Ok(hexadecimal(&digest[..16]))
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
