@@ -227,9 +227,9 @@ pub struct SharedArgs {
     /// The machines: a preset (cpu, p3.16xlarge, dgx-a100, dgx-a100-4hdr, dgx-h100, h200) or a TOML file
     #[arg(long, default_value = "cpu", value_name = "NAME|FILE.toml")]
     pub cluster: String,
-    /// All ranks of the job, row-major: 4 or 2x4
-    #[arg(long, default_value = "1", value_parser = mesh)]
-    pub mesh: Mesh,
+    /// All ranks of the job, row-major: 4 or 2x4; default 1, or WORLD_SIZE under launch
+    #[arg(long, value_parser = mesh)]
+    pub mesh: Option<Mesh>,
     /// Pipeline stages; divides the first axis of the mesh
     #[arg(long, default_value_t = 1, value_parser = positive)]
     pub stages: usize,

@@ -7,6 +7,7 @@ use anyhow::{Result, ensure};
 use graphc_runtime::{Checkpoint, Checkpoints, Session, SessionOptions};
 
 use super::args::{CheckpointArgs, RuntimeArgs};
+use super::ranks::Ranks;
 
 /// The checkpoint that a training goes on from; `None`: from the beginning. A run that saves to the empty directory
 /// that it resumes from is the first of a loop of restarts.
@@ -87,9 +88,9 @@ impl Saver {
         finished == self.last || self.every.is_some_and(|every| finished.is_multiple_of(every))
     }
 
-    /// Saves the session after all steps begun so far.
-    pub fn save(&mut self, session: &mut Session) -> Result<()> {
-        session.save_checkpoint(&mut self.checkpoints)?;
+    /// Saves the session after all steps begun so far, together with the other processes.
+    pub fn save(&mut self, session: &mut Session, ranks: &Ranks) -> Result<()> {
+        session.save_checkpoint_with(&mut self.checkpoints, &mut || ranks.barrier())?;
         Ok(())
     }
 }

@@ -13,6 +13,7 @@ mod inspect;
 mod launch;
 mod options;
 mod output;
+mod ranks;
 mod run;
 mod simulate;
 mod train;

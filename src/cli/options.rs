@@ -10,11 +10,12 @@ use graphc_ir::plan::{AdamOptions, Cluster, CompileOptions, Optimizer, Pin};
 use sha2::{Digest, Sha256};
 
 use super::args::{OptimizerName, SharedArgs};
+use super::ranks::world_size;
 
 /// The compiler's options; `dims` are the values of the model's symbolic dims.
 pub fn compile_options(args: &SharedArgs, dims: BTreeMap<String, usize>) -> Result<CompileOptions> {
     Ok(CompileOptions {
-        mesh: args.mesh.0.clone(),
+        mesh: mesh(args)?,
         stages: args.stages,
         microbatches: args.microbatches,
         schedule: args.schedule,
@@ -26,6 +27,20 @@ pub fn compile_options(args: &SharedArgs, dims: BTreeMap<String, usize>) -> Resu
         memory: args.memory,
         communication_stream: false,
     })
+}
+
+/// The mesh: that of the command line, or one axis of all processes that a launcher has started.
+fn mesh(args: &SharedArgs) -> Result<Vec<usize>> {
+    let world = world_size()?;
+    let mesh = args.mesh.as_ref().map_or(vec![world.unwrap_or(1)], |mesh| mesh.0.clone());
+    let ranks: usize = mesh.iter().product();
+    if let Some(world) = world {
+        ensure!(
+            ranks == world,
+            "--mesh has {ranks} ranks, and the launcher has started {world} (WORLD_SIZE): they must be the same"
+        );
+    }
+    Ok(mesh)
 }
 
 /// The optimizer with torch.optim's defaults for what is unset.

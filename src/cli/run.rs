@@ -3,34 +3,31 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
+use graphc_compiler::import::weights::Weights;
+use graphc_ir::plan::Plan;
+use graphc_runtime::SessionOptions;
 use graphc_runtime::data::{Batches, save_safetensors};
-use graphc_runtime::{Session, SessionOptions};
 
 use super::args::{RunArgs, RuntimeArgs};
 use super::compile::{Planned, inputs, is_plan, load_valid_plan, plan_model, plan_weights};
 use super::data::{samples, session_weights};
 use super::output::check_distinct;
+use super::ranks::Ranks;
 
 /// Runs the command: one step on the rows of the inputs file.
 pub fn run(args: &RunArgs) -> Result<()> {
+    Ranks::run(|ranks| infer(args, ranks))
+}
+
+fn infer(args: &RunArgs, ranks: &Ranks) -> Result<()> {
     let options = session_options(&args.runtime)?;
     let [model, cluster] = inputs(&args.model, &args.shared);
     let read = [model, cluster, ("--inputs", Some(args.inputs.as_path()))];
     check_distinct(&read, &[("--outputs", Some(&args.outputs))])?;
     let (tensors, rows) = samples(&args.inputs)?;
-    let (plan, weights) = if is_plan(&args.model) {
-        let plan = load_valid_plan(&args.model)?;
-        let weights = plan_weights(&plan)?;
-        (plan, weights)
-    } else {
-        if args.shared.loss.is_some() || args.shared.optimizer.is_some() {
-            bail!("run does inference: --loss and --optimizer belong to train");
-        }
-        let Planned { plan, weights, .. } = plan_model(&args.model, &args.shared, rows, false)?;
-        (plan, weights)
-    };
+    let (plan, weights) = ranks.plan(|| planned(args, rows))?;
     let weights = session_weights(&plan, &weights)?;
-    let mut session = Session::new(Arc::new(plan), &weights, options)?;
+    let mut session = ranks.session(Arc::new(plan), &weights, options)?;
     let batches = Batches::new(tensors, session.inputs())
         .with_context(|| format!("in {}", args.inputs.display()))?;
     for (name, ty) in session.inputs() {
@@ -42,7 +39,24 @@ pub fn run(args: &RunArgs) -> Result<()> {
         );
     }
     let outputs = session.step(batches.feeds(0))?.wait()?;
-    Ok(save_safetensors(&args.outputs, &outputs)?)
+    if ranks.leads() {
+        save_safetensors(&args.outputs, &outputs)?;
+    }
+    Ok(())
+}
+
+/// The plan and the weights of its model.
+fn planned(args: &RunArgs, rows: Option<usize>) -> Result<(Plan, Weights)> {
+    if is_plan(&args.model) {
+        let plan = load_valid_plan(&args.model)?;
+        let weights = plan_weights(&plan)?;
+        return Ok((plan, weights));
+    }
+    if args.shared.loss.is_some() || args.shared.optimizer.is_some() {
+        bail!("run does inference: --loss and --optimizer belong to train");
+    }
+    let Planned { plan, weights, .. } = plan_model(&args.model, &args.shared, rows, false)?;
+    Ok((plan, weights))
 }
 
 /// More threads than any machine has cores; their number is that of each rank.

@@ -17,6 +17,7 @@ use super::checkpoints::{Saver, resumed, resumed_options};
 use super::compile::{Planned, inputs, is_plan, load_valid_plan, plan_model, plan_weights};
 use super::data::{samples, session_weights};
 use super::output::{check_distinct, print};
+use super::ranks::Ranks;
 use super::run::session_options;
 
 /// Steps under way at once.
@@ -24,19 +25,27 @@ const DEPTH: usize = 4;
 
 /// Runs the command.
 pub fn run(args: &TrainArgs) -> Result<()> {
+    Ranks::run(|ranks| train(args, ranks))
+}
+
+fn train(args: &TrainArgs, ranks: &Ranks) -> Result<()> {
     ensure!(args.steps > 0, "--steps is at least 1");
     let options = session_options(&args.runtime)?;
     check_files(args)?;
-    let checkpoint = resumed(&args.checkpoints, &args.runtime, args.steps)?;
+    let checkpoint = match ranks.leads() {
+        true => resumed(&args.checkpoints, &args.runtime, args.steps)?,
+        false => None,
+    };
+    let checkpoint = ranks.checkpoint(checkpoint)?;
     let options = resumed_options(options, checkpoint.as_ref());
     let first_step = options.first_step;
     let mut saver = Saver::new(&args.checkpoints, first_step, args.steps)?;
     let (tensors, rows) = samples(&args.data)?;
     ensure!(rows != Some(0), "{} holds no samples", args.data.display());
-    let (plan, weights) = planned(args, rows)?;
+    let (plan, weights) = ranks.plan(|| planned(args, rows))?;
     let weights = session_weights(&plan, &weights)?;
     let plan = Arc::new(plan);
-    let mut session = Session::new(Arc::clone(&plan), &weights, options)?;
+    let mut session = ranks.session(Arc::clone(&plan), &weights, options)?;
     let batches = Batches::new(tensors, session.inputs())
         .with_context(|| format!("in {}", args.data.display()))?;
     if let Some(checkpoint) = &checkpoint {
@@ -46,13 +55,18 @@ pub fn run(args: &TrainArgs) -> Result<()> {
     let mut finished = Finished {
         step: first_step,
         outputs: BTreeMap::new(),
-        metrics: metrics(args, checkpoint.is_some().then_some(first_step))?,
-        bar: progress(first_step, args.steps)?,
+        metrics: match ranks.leads() {
+            true => metrics(args, checkpoint.is_some().then_some(first_step))?,
+            false => None,
+        },
+        bar: if ranks.leads() { progress(first_step, args.steps)? } else { ProgressBar::hidden() },
     };
-    steps(first_step..args.steps, &mut session, &batches, saver, &mut finished)?;
+    steps(first_step..args.steps, (&mut session, ranks), &batches, saver, &mut finished)?;
     finished.bar.finish_and_clear();
-    write_results(args, &plan, &mut session, &finished.outputs)?;
-    if args.metrics.is_none() && first_step < args.steps {
+    write_results(args, &plan, (&mut session, ranks), &finished.outputs)?;
+    // The others must not leave before rank 0 has what it writes.
+    ranks.barrier()?;
+    if args.metrics.is_none() && first_step < args.steps && ranks.leads() {
         print(&(finished.line()? + "\n"))?;
     }
     Ok(())
@@ -74,7 +88,7 @@ fn planned(args: &TrainArgs, rows: Option<usize>) -> Result<(Plan, Weights)> {
 /// Takes the steps, some of them at once, and saves where it is due.
 fn steps(
     steps: Range<u64>,
-    session: &mut Session,
+    (session, ranks): (&mut Session, &Ranks),
     batches: &Batches,
     mut saver: Option<Saver>,
     finished: &mut Finished,
@@ -91,7 +105,7 @@ fn steps(
             finished.take(handle)?;
         }
         if let Some(saver) = saver {
-            saver.save(session)?;
+            saver.save(session, ranks)?;
         }
     }
     under_way.into_iter().try_for_each(|handle| finished.take(handle))
@@ -157,10 +171,10 @@ fn progress(first_step: u64, steps: u64) -> Result<ProgressBar> {
 fn write_results(
     args: &TrainArgs,
     plan: &Plan,
-    session: &mut Session,
+    (session, ranks): (&mut Session, &Ranks),
     outputs: &BTreeMap<String, HostTensor>,
 ) -> Result<()> {
-    if let Some(path) = args.outputs.as_ref().filter(|_| !outputs.is_empty()) {
+    if let Some(path) = args.outputs.as_ref().filter(|_| !outputs.is_empty() && ranks.leads()) {
         save_safetensors(path, outputs)?;
     }
     if let Some(path) = &args.weights {
@@ -168,7 +182,9 @@ fn write_results(
             .into_iter()
             .map(|name| Ok((name.clone(), session.variable(&name)?)))
             .collect::<Result<BTreeMap<_, _>>>()?;
-        save_safetensors(path, &weights)?;
+        if ranks.leads() {
+            save_safetensors(path, &weights)?;
+        }
     }
     Ok(())
 }
