@@ -191,7 +191,7 @@ pub struct LaunchArgs {
     #[arg(long, value_name = "K", default_value_t = 0)]
     pub max_restarts: u32,
     /// Seconds that processes have to end: after a peer has failed, after an interrupt, after SIGTERM
-    #[arg(long, value_name = "SECONDS", default_value_t = 5.0)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 3.0)]
     pub grace: f64,
     /// Write the output of rank N to DIR/rank-N/stdout.log and stderr.log
     #[arg(long, value_name = "DIR")]

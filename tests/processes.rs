@@ -1,0 +1,354 @@
+//! Plans whose ranks are processes: the same bits as threads give, and an end for every failure.
+
+mod support;
+
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use graphc_ir::random::Stream;
+use rustix::process::{Pid, Signal, kill_process};
+use support::{Reference, reference, train_reference};
+
+/// A port that was free a moment ago.
+fn port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("an address").port()
+}
+
+/// Arguments of a training of a reference model.
+fn training(name: &str, extra: &[&str]) -> Vec<String> {
+    let model = reference(name);
+    let mut args = vec![
+        "train".to_owned(),
+        model.join("model.onnx").display().to_string(),
+        "--data".to_owned(),
+        model.join("data.safetensors").display().to_string(),
+    ];
+    args.extend(extra.iter().map(ToString::to_string));
+    args
+}
+
+/// `graphc launch` of so many processes of a training.
+fn launch(processes: usize, transport: &str, args: &[String]) -> Output {
+    let graphc = env!("CARGO_BIN_EXE_graphc");
+    let processes = processes.to_string();
+    Command::new(graphc)
+        .args(["launch", "--standalone", "--nproc-per-node", &processes, "--", graphc])
+        .args(args)
+        .env("GRAPHC_TRANSPORT", transport)
+        .stdin(Stdio::null())
+        .output()
+        .expect("graphc starts")
+}
+
+#[test]
+fn processes_give_the_bits_of_threads_over_shared_memory_and_tcp() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let metrics = folder.path().join("losses.jsonl");
+    for (name, processes, extra) in [
+        ("mlp", 2, ["--mesh", "2"].as_slice()),
+        ("mlp_mse", 4, &["--mesh", "4"]),
+        ("gpt", 2, &["--mesh", "2", "--strategy", "zero3"]),
+        ("gpt", 4, &["--mesh", "2x2"]),
+        ("gpt", 4, &["--mesh", "2x2", "--stages", "2", "--microbatches", "2"]),
+    ] {
+        let threads = train_reference(name, extra);
+        for transport in ["auto", "tcp"] {
+            let mut args = training(name, extra);
+            args.extend(Reference::load(name).args);
+            args.extend(["--metrics".to_owned(), metrics.display().to_string()]);
+            let output = launch(processes, transport, &args);
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{name} {extra:?} {transport}: {stderr}");
+            let losses = std::fs::read(&metrics).expect("metrics");
+            assert!(losses == threads, "{name} {extra:?} {transport}: other bits than threads");
+        }
+    }
+}
+
+/// Processes of a job, started without a launcher; none outlives the test.
+struct Processes(Vec<Child>);
+
+impl Processes {
+    /// `change` may give a rank other arguments or another environment.
+    fn start(world: usize, args: &[String], change: impl Fn(usize, &mut Command)) -> Self {
+        let port = port().to_string();
+        let start = |rank: usize| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_graphc"));
+            command.args(args);
+            command.env("RANK", rank.to_string()).env("WORLD_SIZE", world.to_string());
+            command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &port);
+            command.env("GRAPHC_HEARTBEAT_TIMEOUT", "1").env_remove("GRAPHC_JOB_TOKEN");
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+            change(rank, &mut command);
+            command.spawn().expect("graphc starts")
+        };
+        Self((0..world).map(start).collect())
+    }
+
+    fn signal(&self, rank: usize, signal: Signal) {
+        let pid = Pid::from_child(&self.0[rank]);
+        kill_process(pid, signal).expect("the process is there");
+    }
+
+    /// Waits until a rank has ended, for a while. Its exit status and standard error.
+    fn end(&mut self, rank: usize, patience: Duration) -> (Option<i32>, String) {
+        let begun = Instant::now();
+        let child = &mut self.0[rank];
+        while child.try_wait().expect("a child").is_none() {
+            assert!(begun.elapsed() < patience, "rank {rank} goes on for {:?}", begun.elapsed());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let mut text = String::new();
+        let mut stderr = child.stderr.take().expect("a pipe");
+        std::io::Read::read_to_string(&mut stderr, &mut text).expect("text");
+        (child.wait().expect("a child").code(), text)
+    }
+}
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            // Most have ended already.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Numbers that are the same in every run of the tests.
+fn draw(stream: u64, index: u64) -> [u32; 4] {
+    Stream { seed: 7, key: stream, step: 0 }.words(index)
+}
+
+/// A training that would go on for hours, and whose first losses are there.
+fn endless(folder: &Path) -> Vec<String> {
+    let metrics = folder.join("losses.jsonl");
+    let mut args = training("mlp", &["--loss", "cross_entropy", "--optimizer", "sgd"]);
+    args.extend(["--steps".to_owned(), "100000000".to_owned(), "--metrics".to_owned()]);
+    args.push(metrics.display().to_string());
+    args
+}
+
+fn wait_for_losses(folder: &Path) {
+    let begun = Instant::now();
+    let written = || std::fs::metadata(folder.join("losses.jsonl")).is_ok_and(|m| m.len() > 0);
+    while !written() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "training does not begin");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_rank_that_is_killed_or_stopped_ends_the_others_with_an_account() {
+    for run in 0..50 {
+        let [a, b, c, d] = draw(1, run);
+        let world = 2 + a as usize % 3;
+        let victim = b as usize % world;
+        let signal = if c % 2 == 0 { Signal::KILL } else { Signal::STOP };
+        let transport = if c % 4 < 2 { "auto" } else { "tcp" };
+        let folder = tempfile::tempdir().expect("a scratch folder");
+        let mut args = endless(folder.path());
+        args.extend(["--mesh".to_owned(), world.to_string()]);
+        let mut ranks = Processes::start(world, &args, |_, command| {
+            command.env("GRAPHC_TRANSPORT", transport);
+        });
+        wait_for_losses(folder.path());
+        std::thread::sleep(Duration::from_millis(u64::from(d) % 60));
+        ranks.signal(victim, signal);
+        for rank in (0..world).filter(|&rank| rank != victim) {
+            let (status, account) = ranks.end(rank, Duration::from_secs(5));
+            let which = format!("run {run}, {signal:?} of {victim} of {world}, {transport}");
+            assert_eq!(status, Some(1), "{which}: {account}");
+            assert!(account.contains(&format!("error: rank {victim}")), "{which}: {account}");
+            assert!(account.contains("stream 0: step"), "{which}: {account}");
+            assert!(!account.contains("panicked"), "{which}: {account}");
+        }
+    }
+}
+
+#[test]
+fn an_error_on_one_rank_is_told_by_all() {
+    for victim in 0..3 {
+        let args = training("mlp", &["--mesh", "3", "--loss", "cross_entropy", "--steps", "9"]);
+        let args = [args, vec!["--optimizer".to_owned(), "sgd".to_owned()]].concat();
+        let mut ranks = Processes::start(3, &args, |rank, command| {
+            if rank == victim {
+                command.args(["--timeout", "0"]);
+            }
+        });
+        for rank in 0..3 {
+            let (status, account) = ranks.end(rank, Duration::from_secs(20));
+            assert_eq!(status, Some(1), "{account}");
+            assert!(account.contains("--timeout is a number of seconds above 0"), "{account}");
+            let told = rank == victim || account.contains(&format!("error: rank {victim}: "));
+            assert!(told, "{account}");
+        }
+    }
+}
+
+#[test]
+fn noise_at_the_ports_does_no_harm() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let metrics = folder.path().join("losses.jsonl");
+    let reference = Reference::load("gpt");
+    let args = [training("gpt", &["--mesh", "2"]), reference.args].concat();
+    let args = [args, vec!["--metrics".to_owned(), metrics.display().to_string()]].concat();
+    let mut ranks = Processes::start(2, &args, |_, command| {
+        command.env("GRAPHC_TRANSPORT", "tcp");
+    });
+    let pids: Vec<u32> = ranks.0.iter().map(Child::id).collect();
+    let mut sent = 0;
+    for round in 0..200 {
+        for port in listening(&pids) {
+            let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { continue };
+            let [length, seed, ..] = draw(2, round);
+            let bytes: Vec<u8> =
+                (0..u64::from(length % 5000)).map(|i| draw(u64::from(seed), i)[0] as u8).collect();
+            // The other end may hang up before it has read everything.
+            sent += usize::from(stream.write_all(&bytes).is_ok());
+        }
+    }
+    for rank in 0..2 {
+        let (status, account) = ranks.end(rank, Duration::from_secs(60));
+        assert_eq!(status, Some(0), "{account}");
+    }
+    assert!(sent > 0, "some noise arrived");
+    let threads = train_reference("gpt", &["--mesh", "2"]);
+    assert!(std::fs::read(&metrics).expect("metrics") == threads, "other bits than threads");
+}
+
+/// TCP ports on which processes listen, read off /proc.
+fn listening(pids: &[u32]) -> Vec<u16> {
+    let mut sockets = Vec::new();
+    for pid in pids {
+        let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { continue };
+        let links = entries.flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok());
+        sockets.extend(links.map(|link| link.display().to_string()));
+    }
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
+    let port = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let (address, state, inode) = (fields.get(1)?, fields.get(3)?, fields.get(9)?);
+        let listens = *state == "0A" && sockets.contains(&format!("socket:[{inode}]"));
+        let port = address.rsplit_once(':')?.1;
+        listens.then(|| u16::from_str_radix(port, 16).ok()).flatten()
+    };
+    table.lines().filter_map(port).collect()
+}
+
+#[test]
+fn a_launched_training_whose_rank_dies_goes_on_from_its_checkpoint() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let mut args = training("gpt", &["--mesh", "2"]);
+    args.extend(Reference::load("gpt").args);
+    args.extend(["--metrics".to_owned(), at("losses.jsonl"), "--save-every".to_owned()]);
+    args.extend(["3", "--save"].map(str::to_owned));
+    args.extend([at("saved"), "--resume".to_owned(), at("saved")]);
+    // The first time rank 1 dies once there is a checkpoint.
+    let script = format!(
+        "if [ $RANK = 1 ] && [ $GRAPHC_RESTART = 0 ]; then \
+           \"$@\" & while [ ! -e '{0}'/step-00000003 ] && [ ! -e '{0}'/step-00000006 ]; do :; done; \
+           kill -9 $!; exit 9; \
+         fi; exec \"$@\"",
+        at("saved")
+    );
+    let graphc = env!("CARGO_BIN_EXE_graphc");
+    let output = Command::new(graphc)
+        .args(["launch", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1", "--"])
+        .args(["sh", "-c", &script, "sh", graphc])
+        .args(&args)
+        .output()
+        .expect("graphc starts");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    let losses = std::fs::read(at("losses.jsonl")).expect("metrics");
+    assert!(losses == train_reference("gpt", &["--mesh", "2"]), "other losses than uninterrupted");
+}
+
+/// Two hosts made of network namespaces; nothing where the system lets nobody make them.
+struct Hosts([String; 2]);
+
+impl Hosts {
+    fn new() -> Option<Self> {
+        let name = |side: &str| format!("graphc-{side}-{}", std::process::id());
+        let hosts = Self([name("a"), name("b")]);
+        let [a, b] = &hosts.0;
+        let (va, vb) = (format!("va{}", std::process::id()), format!("vb{}", std::process::id()));
+        let lines = [
+            format!("netns add {a}"),
+            format!("netns add {b}"),
+            format!("link add {va} netns {a} type veth peer name {vb} netns {b}"),
+            format!("-n {a} addr add 10.77.0.1/24 dev {va}"),
+            format!("-n {b} addr add 10.77.0.2/24 dev {vb}"),
+            format!("-n {a} link set {va} up"),
+            format!("-n {b} link set {vb} up"),
+            format!("-n {a} link set lo up"),
+            format!("-n {b} link set lo up"),
+        ];
+        lines.iter().all(|line| ip(line)).then_some(hosts)
+    }
+
+    /// Delays and loses packets; whether the system can.
+    fn disturb(&self) -> bool {
+        let [a, _] = &self.0;
+        let device = format!("va{}", std::process::id());
+        let netem =
+            ["qdisc", "add", "dev", &device, "root", "netem", "delay", "20ms", "loss", "1%"];
+        let status = Command::new("tc").args(["-n", a]).args(netem).stderr(Stdio::null()).status();
+        status.is_ok_and(|status| status.success())
+    }
+
+    /// Trains on both, one process each. The metrics file.
+    fn train(&self) -> Vec<u8> {
+        let folder = tempfile::tempdir().expect("a scratch folder");
+        let metrics = folder.path().join("losses.jsonl");
+        let args = [training("gpt", &["--mesh", "2"]), Reference::load("gpt").args].concat();
+        let graphc = env!("CARGO_BIN_EXE_graphc");
+        let start = |node: usize| {
+            let mut command = Command::new("ip");
+            command.args(["netns", "exec", &self.0[node], graphc, "launch", "--nnodes", "2"]);
+            command.args(["--node-rank", &node.to_string(), "--nproc-per-node", "1"]);
+            command.args(["--master-addr", "10.77.0.1", "--", graphc]).args(&args);
+            command.args(["--metrics".as_ref(), metrics.as_os_str()]).stdout(Stdio::null());
+            command.stderr(Stdio::piped()).spawn().expect("ip starts")
+        };
+        for child in [start(0), start(1)] {
+            let output = child.wait_with_output().expect("a child");
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{stderr}");
+        }
+        std::fs::read(metrics).expect("metrics")
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|host| {
+            ip(&format!("netns del {host}"));
+        });
+    }
+}
+
+fn ip(line: &str) -> bool {
+    let status = Command::new("ip").args(line.split(' ')).stderr(Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
+}
+
+#[test]
+fn two_hosts_give_the_bits_of_threads() {
+    let Some(hosts) = Hosts::new() else {
+        return eprintln!("no network namespaces here: nothing was tested");
+    };
+    let threads = train_reference("gpt", &["--mesh", "2"]);
+    assert!(hosts.train() == threads, "other bits than threads");
+    if hosts.disturb() {
+        assert!(hosts.train() == threads, "other bits where packets are late or lost");
+    } else {
+        eprintln!("no netem here: delay and loss were not tested");
+    }
+}
