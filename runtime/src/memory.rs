@@ -7,6 +7,7 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fs::File;
+use std::marker::PhantomData;
 use std::ops::Range;
 use std::ptr::NonNull;
 
@@ -48,6 +49,40 @@ impl Place {
     }
 }
 
+/// Memory of one rank that others read and write for the time of an exchange.
+#[derive(Clone, Copy, Debug)]
+pub struct Lent<'a> {
+    start: NonNull<u8>,
+    bytes: usize,
+    arena: PhantomData<&'a Arena>,
+}
+
+// SAFETY: it stands for plain bytes of an arena, which threads share (see `Arena`).
+unsafe impl Send for Lent<'_> {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Lent<'_> {}
+
+impl<'a> Lent<'a> {
+    fn address(&self, range: &Range<usize>) -> *mut u8 {
+        assert!(range.start <= range.end && range.end <= self.bytes, "part of what is lent");
+        // SAFETY: inside what was lent, or one past it.
+        unsafe { self.start.as_ptr().add(range.start) }
+    }
+
+    /// Bytes to be read.
+    pub(crate) fn read(&self, range: &Range<usize>) -> &'a [u8] {
+        // SAFETY: inside the arena, initialized; ranks cut what is lent into parts, and no part has two ranks that touch
+        // it, its owner included, until the exchange is over.
+        unsafe { std::slice::from_raw_parts(self.address(range), range.len()) }
+    }
+
+    /// Bytes to be written.
+    pub(crate) fn write(&self, range: &Range<usize>) -> &'a mut [u8] {
+        // SAFETY: as in `read`.
+        unsafe { std::slice::from_raw_parts_mut(self.address(range), range.len()) }
+    }
+}
+
 /// What a kernel is told of a shard besides its elements.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape<'a> {
@@ -86,6 +121,12 @@ impl Arena {
     pub(crate) fn write(&self, place: Place) -> &mut [u8] {
         // SAFETY: inside the allocation, initialized; nobody else reads or writes, see the head of this file.
         unsafe { std::slice::from_raw_parts_mut(self.address(place), place.bytes) }
+    }
+
+    /// Bytes that other ranks may read and write.
+    pub(crate) fn lend(&self, place: Place) -> Lent<'_> {
+        let start = NonNull::new(self.address(place)).expect("an address inside an allocation");
+        Lent { start, bytes: place.bytes, arena: PhantomData }
     }
 
     /// A shard to be read by a kernel.

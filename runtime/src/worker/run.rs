@@ -13,6 +13,7 @@ use super::actor::{Bench, Work};
 use super::port::Turn;
 use super::report::Report;
 use super::step::StepState;
+use crate::collectives::Lists;
 use crate::error::{Cause, Failure, RuntimeError};
 use crate::memory::Arena;
 use crate::transport::{Transport, TransportError};
@@ -75,8 +76,8 @@ impl Worker {
             pool: pool.as_deref(),
             scratch: &mut scratch,
         };
-        let (views, results, pieces) = (Vec::new(), Vec::new(), Vec::new());
-        let mut bench = Bench { arena: &arena, cx, views, results, pieces };
+        let (views, results, lists) = (Vec::new(), Vec::new(), Lists::default());
+        let mut bench = Bench { arena: &arena, cx, views, results, lists };
         let jobs = self.jobs.clone();
         for job in &jobs {
             match job {
