@@ -63,7 +63,9 @@ fn main() -> Result<()> {
     let compile_start = Instant::now();
     let plan = Arc::new(compile(graph, &options, &cpu()?, None)?.plan);
     let compile_seconds = compile_start.elapsed().as_secs_f64();
+    let session_start = Instant::now();
     let mut session = session(&plan, args.threads)?;
+    let session_seconds = session_start.elapsed().as_secs_f64();
     let step = |session: &mut Session, index: usize| -> Result<f32> {
         Ok(session.step(feeds[index % feeds.len()].clone())?.wait()?["loss"].to_f32()?[0])
     };
@@ -100,6 +102,7 @@ fn main() -> Result<()> {
         "steps": times.len(),
         "start_to_first_step_s": first_step,
         "compile_s": compile_seconds,
+        "session_s": session_seconds,
         "outside_kernels": 1.0 - share(|rank| rank.kernels),
         "moving": share(|rank| rank.communication),
         "waiting": share(|rank| rank.waiting),

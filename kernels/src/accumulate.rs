@@ -45,6 +45,16 @@ pub fn combine(
 }
 
 vectorized! {
+    /// `into = a + b`, bytes of `f32` of any alignment: what lies beyond the shortest stays.
+    pub fn sum_of_two(into: &mut [u8], a: &[u8], b: &[u8]) {
+        let summands = a.as_chunks::<4>().0.iter().zip(b.as_chunks::<4>().0);
+        for (into, (a, b)) in into.as_chunks_mut::<4>().0.iter_mut().zip(summands) {
+            *into = (f32::from_ne_bytes(*a) + f32::from_ne_bytes(*b)).to_ne_bytes();
+        }
+    }
+}
+
+vectorized! {
     fn floats(kind: ReduceKind, into: &mut [f32], from: &[f32]) {
         let pairs = into.iter_mut().zip(from);
         match kind {

@@ -21,8 +21,11 @@ pub(crate) const ALIGNMENT: usize = 64;
 /// The memory of one rank: zeroed, aligned, of fixed size.
 #[derive(Debug)]
 pub(crate) struct Arena {
-    start: NonNull<u8>,
+    /// The allocation, which `start` is inside of.
+    base: NonNull<u8>,
     layout: Layout,
+    start: NonNull<u8>,
+    bytes: usize,
 }
 
 // SAFETY: an arena owns plain bytes.
@@ -96,16 +99,20 @@ impl Arena {
     /// An arena of zeros; `None` where the size is beyond the address space.
     pub(crate) fn new(bytes: u64) -> Option<Self> {
         let bytes = usize::try_from(bytes).ok()?.max(ALIGNMENT);
-        let layout = Layout::from_size_align(bytes, ALIGNMENT).ok()?;
+        // Memory of a greater alignment the allocator would zero by hand, all of it and at once. Of what it gets from the
+        // system each rank's threads touch pages when they need them.
+        let layout = Layout::from_size_align(bytes.checked_add(ALIGNMENT)?, 1).ok()?;
         // SAFETY: the size is not 0.
-        let start = unsafe { alloc_zeroed(layout) };
-        let start = NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout));
-        Some(Self { start, layout })
+        let base = unsafe { alloc_zeroed(layout) };
+        let base = NonNull::new(base).unwrap_or_else(|| handle_alloc_error(layout));
+        // SAFETY: at most `ALIGNMENT` bytes on, which the allocation has beyond `bytes`.
+        let start = unsafe { base.add(base.align_offset(ALIGNMENT)) };
+        Some(Self { base, layout, start, bytes })
     }
 
     fn address(&self, place: Place) -> *mut u8 {
         let end = place.offset.checked_add(place.bytes);
-        assert!(end.is_some_and(|end| end <= self.layout.size()), "{place:?} is inside the arena");
+        assert!(end.is_some_and(|end| end <= self.bytes), "{place:?} is inside the arena");
         // SAFETY: inside the allocation, or one past it.
         unsafe { self.start.as_ptr().add(place.offset) }
     }
@@ -156,7 +163,7 @@ fn check(place: Place, shape: Shape<'_>) {
 impl Drop for Arena {
     fn drop(&mut self) {
         // SAFETY: allocated in `new` with this layout.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) }
+        unsafe { dealloc(self.base.as_ptr(), self.layout) }
     }
 }
 

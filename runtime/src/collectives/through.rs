@@ -10,11 +10,11 @@ use graphc_ir::types::DType;
 
 use super::stage::Buffers;
 use crate::memory::Lent;
-use crate::rectangles::combine;
+use crate::rectangles::{combination, combine};
 use crate::transport::{Group, TransportError};
 
-/// Bytes that are reduced at a time: what all ranks bring of them stays in the first cache.
-const BLOCK: usize = 4 << 10;
+/// Bytes that are reduced at a time: what all ranks bring of them stays in the nearest caches.
+const BLOCK: usize = 16 << 10;
 
 /// The work of one rank.
 #[derive(Debug)]
@@ -58,9 +58,10 @@ impl Through {
         for begin in chunk.clone().step_by(BLOCK) {
             let block = begin..chunk.end.min(begin + BLOCK);
             let sum = &mut sum[..block.len()];
-            sum.copy_from_slice(pair(0).0.read(&block));
-            for rank in 1..self.ranks {
-                combine(dtype, self.kind, sum, pair(rank).0.read(&block));
+            let of = |rank: usize| pair(rank).0.read(&block);
+            combination(dtype, self.kind, sum, of(0), of(1));
+            for rank in 2..self.ranks {
+                combine(dtype, self.kind, sum, of(rank));
             }
             for rank in 0..self.ranks {
                 pair(rank).1.write(&block).copy_from_slice(sum);
