@@ -6,6 +6,7 @@
 //! access is checked to be inside the arena, and every address to fit its element type.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::cell::Cell;
 use std::fs::File;
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -77,6 +78,18 @@ impl<'a> Lent<'a> {
         // SAFETY: inside the arena, initialized; ranks cut what is lent into parts, and no part has two ranks that touch
         // it, its owner included, until the exchange is over.
         unsafe { std::slice::from_raw_parts(self.address(range), range.len()) }
+    }
+
+    /// Elements of four bytes to be read and written in turn; bytes beyond the last are left out.
+    pub(crate) fn cells(&self, range: &Range<usize>) -> &'a [Cell<[u8; 4]>] {
+        let elements = self.address(range).cast::<Cell<[u8; 4]>>();
+        // SAFETY: as in `read`; cells have the layout of bytes, and one thread touches them.
+        unsafe { std::slice::from_raw_parts(elements, range.len() / 4) }
+    }
+
+    /// Whether both stand for the same bytes.
+    pub(crate) fn same(&self, other: &Lent<'_>) -> bool {
+        (self.start, self.bytes) == (other.start, other.bytes)
     }
 
     /// Bytes to be written.
