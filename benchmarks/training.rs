@@ -4,12 +4,13 @@
 //!     cargo run --release --example bench_training -- --workload W1 --threads 1 --ranks 1
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use graphc::ir::random::Stream;
 use graphc::prelude::*;
+use graphc::runtime::{RankStatistics, Statistics};
 use serde_json::json;
 
 use graphc::ir::nn::{Linear, Module};
@@ -62,7 +63,9 @@ fn main() -> Result<()> {
     let compile_start = Instant::now();
     let plan = Arc::new(compile(graph, &options, &cpu()?, None)?.plan);
     let compile_seconds = compile_start.elapsed().as_secs_f64();
+    let session_start = Instant::now();
     let mut session = session(&plan, args.threads)?;
+    let session_seconds = session_start.elapsed().as_secs_f64();
     let step = |session: &mut Session, index: usize| -> Result<f32> {
         Ok(session.step(feeds[index % feeds.len()].clone())?.wait()?["loss"].to_f32()?[0])
     };
@@ -81,10 +84,12 @@ fn main() -> Result<()> {
     }
     let wall = start.elapsed().as_secs_f64();
     let after = session.statistics()?;
-    let kernels = |statistics: &graphc::runtime::Statistics| {
-        statistics.ranks.iter().map(|rank| rank.kernels.as_secs_f64()).sum::<f64>()
+    // Shares of all ranks' time.
+    let share = |time: fn(&RankStatistics) -> Duration| {
+        let sum =
+            |all: &Statistics| all.ranks.iter().map(|rank| time(rank).as_secs_f64()).sum::<f64>();
+        (sum(&after) - sum(&before)) / (wall * args.ranks as f64)
     };
-    let in_kernels = (kernels(&after) - kernels(&before)) / (wall * args.ranks as f64);
     times.sort_by(f64::total_cmp);
     let median = times[times.len() / 2];
     let line = json!({
@@ -97,7 +102,10 @@ fn main() -> Result<()> {
         "steps": times.len(),
         "start_to_first_step_s": first_step,
         "compile_s": compile_seconds,
-        "outside_kernels": 1.0 - in_kernels,
+        "session_s": session_seconds,
+        "outside_kernels": 1.0 - share(|rank| rank.kernels),
+        "moving": share(|rank| rank.communication),
+        "waiting": share(|rank| rank.waiting),
         "peak_rss_mb": peak_rss_mb(),
         "arena_mb": plan.programs[0].arena_bytes as f64 / 1e6,
         "first_loss": first_loss,

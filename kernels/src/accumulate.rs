@@ -1,5 +1,7 @@
 //! Joining one tensor into another: gradient accumulation, and what collectives reduce with.
 
+use std::cell::Cell;
+
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::types::DType;
 
@@ -42,6 +44,27 @@ pub fn combine(
         dtype @ (DType::F16 | DType::BF16) => return Err(KernelError::wrong_dtype::<f32>(dtype)),
     }
     Ok(())
+}
+
+vectorized! {
+    /// `into = a + b`, bytes of `f32` of any alignment: what lies beyond the shortest stays.
+    pub fn sum_of_two(into: &mut [u8], a: &[u8], b: &[u8]) {
+        let summands = a.as_chunks::<4>().0.iter().zip(b.as_chunks::<4>().0);
+        for (into, (a, b)) in into.as_chunks_mut::<4>().0.iter_mut().zip(summands) {
+            *into = (f32::from_ne_bytes(*a) + f32::from_ne_bytes(*b)).to_ne_bytes();
+        }
+    }
+}
+
+vectorized! {
+    /// Both become `a + b`, bytes of `f32`.
+    pub fn sum_in_both(a: &[Cell<[u8; 4]>], b: &[Cell<[u8; 4]>]) {
+        for (a, b) in a.iter().zip(b) {
+            let sum = f32::from_ne_bytes(a.get()) + f32::from_ne_bytes(b.get());
+            a.set(sum.to_ne_bytes());
+            b.set(sum.to_ne_bytes());
+        }
+    }
 }
 
 vectorized! {

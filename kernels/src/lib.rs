@@ -26,7 +26,7 @@ mod strided;
 mod update;
 mod view;
 
-pub use accumulate::{accumulate, combine};
+pub use accumulate::{accumulate, combine, sum_in_both, sum_of_two};
 pub use context::{Kernel, KernelContext};
 pub use elementwise::fused;
 pub use error::KernelError;

@@ -6,7 +6,9 @@
 //! access is checked to be inside the arena, and every address to fit its element type.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::cell::Cell;
 use std::fs::File;
+use std::marker::PhantomData;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -31,7 +33,8 @@ pub struct Arena {
 /// Whose memory it is.
 #[derive(Debug)]
 enum Owner {
-    Heap(Layout),
+    /// An allocation, which the arena is inside of.
+    Heap { base: NonNull<u8>, layout: Layout },
     /// Shared with other processes, which know it by a number.
     Shared {
         #[expect(dead_code, reason = "it is kept mapped")]
@@ -65,6 +68,65 @@ impl Place {
     }
 }
 
+/// Memory of one rank that others read and write for the time of an exchange.
+#[derive(Clone, Copy, Debug)]
+pub struct Lent<'a> {
+    start: NonNull<u8>,
+    bytes: usize,
+    arena: PhantomData<&'a Arena>,
+}
+
+// SAFETY: it stands for plain bytes of an arena, which threads share (see `Arena`).
+unsafe impl Send for Lent<'_> {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Lent<'_> {}
+
+impl<'a> Lent<'a> {
+    /// Memory of another process's arena.
+    ///
+    /// # Safety
+    /// It is mapped, readable and writable, for `'a`, and its owner has lent it for the time that this is used.
+    pub(crate) unsafe fn mapped(start: NonNull<u8>, bytes: usize) -> Self {
+        Self { start, bytes, arena: PhantomData }
+    }
+
+    /// The bytes, to be shown to others.
+    pub(crate) fn bytes(&self) -> &'a [u8] {
+        self.read(&(0..self.bytes))
+    }
+
+    fn address(&self, range: &Range<usize>) -> *mut u8 {
+        assert!(range.start <= range.end && range.end <= self.bytes, "part of what is lent");
+        // SAFETY: inside what was lent, or one past it.
+        unsafe { self.start.as_ptr().add(range.start) }
+    }
+
+    /// Bytes to be read.
+    pub(crate) fn read(&self, range: &Range<usize>) -> &'a [u8] {
+        // SAFETY: inside the arena, initialized; ranks cut what is lent into parts, and no part has two ranks that touch
+        // it, its owner included, until the exchange is over.
+        unsafe { std::slice::from_raw_parts(self.address(range), range.len()) }
+    }
+
+    /// Elements of four bytes to be read and written in turn; bytes beyond the last are left out.
+    pub(crate) fn cells(&self, range: &Range<usize>) -> &'a [Cell<[u8; 4]>] {
+        let elements = self.address(range).cast::<Cell<[u8; 4]>>();
+        // SAFETY: as in `read`; cells have the layout of bytes, and one thread touches them.
+        unsafe { std::slice::from_raw_parts(elements, range.len() / 4) }
+    }
+
+    /// Whether both stand for the same bytes.
+    pub(crate) fn same(&self, other: &Lent<'_>) -> bool {
+        (self.start, self.bytes) == (other.start, other.bytes)
+    }
+
+    /// Bytes to be written.
+    pub(crate) fn write(&self, range: &Range<usize>) -> &'a mut [u8] {
+        // SAFETY: as in `read`.
+        unsafe { std::slice::from_raw_parts_mut(self.address(range), range.len()) }
+    }
+}
+
 /// What a kernel is told of a shard besides its elements.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape<'a> {
@@ -78,14 +140,18 @@ impl Arena {
     /// An arena of zeros; `None` where the size is beyond the address space.
     pub(crate) fn new(bytes: u64) -> Option<Self> {
         let bytes = usize::try_from(bytes).ok()?.max(ALIGNMENT);
-        let layout = Layout::from_size_align(bytes, ALIGNMENT).ok()?;
+        // Memory of a greater alignment the allocator would zero by hand, all of it and at once. Of what it gets from the
+        // system each rank's threads touch pages when they need them.
+        let layout = Layout::from_size_align(bytes.checked_add(ALIGNMENT)?, 1).ok()?;
         // SAFETY: the size is not 0.
-        let start = unsafe { alloc_zeroed(layout) };
-        let start = NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout));
-        Some(Self { start, bytes, owner: Owner::Heap(layout) })
+        let base = unsafe { alloc_zeroed(layout) };
+        let base = NonNull::new(base).unwrap_or_else(|| handle_alloc_error(layout));
+        // SAFETY: at most `ALIGNMENT` bytes on, which the allocation has beyond `bytes`.
+        let start = unsafe { base.add(base.align_offset(ALIGNMENT)) };
+        Some(Self { start, bytes, owner: Owner::Heap { base, layout } })
     }
 
-    /// An arena of zeros that other processes of this host can read; `None` where the system gives none.
+    /// An arena of zeros that other processes of this host can read and write; `None` where the system gives none.
     pub(crate) fn shared(bytes: u64, outbox: &Arc<Outbox>) -> Option<Self> {
         let size = bytes.max(ALIGNMENT as u64);
         let segment = Segment::new(size).ok()?;
@@ -116,6 +182,12 @@ impl Arena {
         unsafe { std::slice::from_raw_parts_mut(self.address(place), place.bytes) }
     }
 
+    /// Bytes that other ranks may read and write.
+    pub(crate) fn lend(&self, place: Place) -> Lent<'_> {
+        let start = NonNull::new(self.address(place)).expect("an address inside an allocation");
+        Lent { start, bytes: place.bytes, arena: PhantomData }
+    }
+
     /// A shard to be read by a kernel.
     pub(crate) fn view<'a>(&'a self, place: Place, shape: Shape<'a>) -> View<'a> {
         check(place, shape);
@@ -144,7 +216,7 @@ impl Drop for Arena {
     fn drop(&mut self) {
         match &self.owner {
             // SAFETY: allocated in `new` with this layout.
-            Owner::Heap(layout) => unsafe { dealloc(self.start.as_ptr(), *layout) },
+            Owner::Heap { base, layout } => unsafe { dealloc(base.as_ptr(), *layout) },
             Owner::Shared { outbox, number, .. } => outbox.withdraw(*number),
         }
     }

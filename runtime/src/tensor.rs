@@ -1,15 +1,17 @@
 //! Tensors in the memory of the host: what goes into a session and comes out of it.
 
+use std::sync::Arc;
+
 use graphc_ir::types::{DType, TensorType};
 
 use crate::rectangles::half;
 
-/// A whole tensor: row-major elements in the machine's byte order.
+/// A whole tensor: row-major elements in the machine's byte order. Clones share the elements until one is written.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HostTensor {
     dtype: DType,
     shape: Vec<usize>,
-    bytes: Vec<u8>,
+    bytes: Arc<Vec<u8>>,
 }
 
 /// A tensor that is not what its type says.
@@ -51,14 +53,14 @@ impl HostTensor {
         if ty.bytes() != bytes.len() {
             return Err(TensorError::Size { ty, found: bytes.len() });
         }
-        Ok(Self { dtype, shape: ty.shape, bytes })
+        Ok(Self { dtype, shape: ty.shape, bytes: Arc::new(bytes) })
     }
 
     /// A tensor of zeros.
     pub fn zeros(dtype: DType, shape: impl Into<Vec<usize>>) -> Self {
         let shape = shape.into();
         let bytes = vec![0; shape.iter().product::<usize>() * dtype.size()];
-        Self { dtype, shape, bytes }
+        Self { dtype, shape, bytes: Arc::new(bytes) }
     }
 
     /// A tensor of `f32`.
@@ -110,7 +112,7 @@ impl HostTensor {
 
     /// The elements as bytes, to be written.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes
+        Arc::make_mut(&mut self.bytes).as_mut_slice()
     }
 
     /// Element type and shape.
@@ -192,6 +194,15 @@ mod tests {
             let tensor = HostTensor::from_f64(dtype, [3], &[0.0, 1.0, 1.0]).expect("3 elements");
             assert_eq!(tensor.to_f64(), [0.0, 1.0, 1.0], "{dtype}");
         }
+    }
+
+    #[test]
+    fn a_clone_keeps_its_elements_when_the_other_is_written() {
+        let mut tensor = HostTensor::from_f32([2], &[1.0, 2.0]).expect("2 elements");
+        let clone = tensor.clone();
+        assert_eq!(clone.bytes().as_ptr(), tensor.bytes().as_ptr());
+        tensor.bytes_mut().fill(0);
+        assert_eq!((clone.to_f64(), tensor.to_f64()), (vec![1.0, 2.0], vec![0.0, 0.0]));
     }
 
     #[test]

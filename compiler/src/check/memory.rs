@@ -135,7 +135,7 @@ impl<'a> Arena<'a> {
     fn may_write(&self, actor: &Actor, output: RegisterId, now: Now, errors: &mut Errors) -> bool {
         let shared = self.program.registers[output.index()].shares;
         let place = actor.outputs.iter().position(|&other| other == output);
-        let pairs = pairs(&actor.action, self.plan.microbatches);
+        let pairs = pairs(actor, self.plan.microbatches);
         let mut changes = true;
         for (index, &input) in actor.inputs.iter().enumerate() {
             if !self.slots_overlap(output, input, now) {

@@ -3,7 +3,9 @@
 
 use graphc_ir::ids::RegisterId;
 use graphc_ir::op::Op;
-use graphc_ir::plan::{Action, Actor, FusedArg, FusedOp, Layout, Register, RegisterKind};
+use graphc_ir::plan::{
+    Action, Actor, BoxingKind, FusedArg, FusedOp, Layout, Register, RegisterKind,
+};
 
 use super::lifetimes::{Action as Step, Life, slots};
 
@@ -47,9 +49,13 @@ pub struct Sharing<'a> {
     pub microbatches: usize,
 }
 
-/// The pairs of an action.
-pub fn pairs(action: &Action, microbatches: usize) -> Vec<Pair> {
-    match action {
+/// The pairs of an actor.
+pub fn pairs(actor: &Actor, microbatches: usize) -> Vec<Pair> {
+    match &actor.action {
+        // A part of a tensor is read on all ranks before it is written on any.
+        Action::Collective { kind: BoxingKind::AllReduce, .. } => (0..actor.outputs.len())
+            .map(|tensor| Pair { output: tensor, input: tensor, same_bytes: false })
+            .collect(),
         Action::Compute { op, operands } => compute_pairs(op, operands),
         Action::Fused(fused) => fused_pairs(fused),
         Action::Accumulate if microbatches == 1 => {
@@ -124,7 +130,7 @@ impl Sharing<'_> {
                 continue;
             }
             let actor = &self.actors[step.actor];
-            for pair in pairs(&actor.action, self.microbatches) {
+            for pair in pairs(actor, self.microbatches) {
                 let (Some(&input), Some(&output)) =
                     (actor.inputs.get(pair.input), actor.outputs.get(pair.output))
                 else {

@@ -324,6 +324,29 @@ fn gradients_travel_in_one_message() {
 }
 
 #[test]
+fn reduced_gradients_take_the_place_of_their_summands() {
+    let (mut plan, _) = chain(1, 2, 1, 3, 8).compile(data_parallel);
+    let gradients = |action: &Action| match action {
+        Action::Collective { kind, .. } => *kind == BoxingKind::AllReduce,
+        _ => false,
+    };
+    let actor = program(&plan, 0).actors.iter().find(|actor| gradients(&actor.action));
+    let actor = actor.expect("gradients are reduced").clone();
+    for (input, output) in actor.inputs.iter().zip(&actor.outputs) {
+        let registers = &mut plan.programs[0].registers;
+        assert_eq!(registers[output.index()].shares, Some(*input));
+        assert_eq!(registers[output.index()].offset, registers[input.index()].offset);
+    }
+    // In the place of another's summand a result would be added up from itself.
+    let (first, other) = (actor.outputs[0].index(), actor.inputs[1]);
+    let offset = plan.programs[0].registers[other.index()].offset;
+    let register = &mut plan.programs[0].registers[first];
+    (register.offset, register.shares) = (offset, Some(other));
+    let errors = verify_invariants(&plan).expect_err("refused");
+    assert!(format!("{errors:?}").contains("over its input"), "{errors:?}");
+}
+
+#[test]
 fn a_thousand_ranks_share_two_programs() {
     let (plan, simulation) = chain(1, 1024, 2, 2, 2048).compile(zero1);
     assert_eq!(plan.programs.len(), 2, "of ranks with a sample and of ranks without");

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use graphc_ir::plan::Strategy;
 
+use super::bound::bound;
 use super::candidates::Candidate;
 use super::error::PlanError;
 use super::memory::{items, largest, peaks, profiles};
@@ -80,7 +81,8 @@ pub fn seconds(problem: &mut Problem<'_>, assignment: &[usize]) -> f64 {
 
 /// A bound of the problem without its memory limit.
 pub fn relaxed_bound(problem: &mut Problem<'_>) -> f64 {
-    at(problem, 1.0, &Rows::new(), None, None, STEP).bound
+    let free = Multipliers::new(problem, 1.0, &Rows::new());
+    bound(&network(problem, &free))
 }
 
 /// A bound of the same, at once: what the nodes compute at least.

@@ -19,6 +19,7 @@
 //!
 //! Nothing here inserts boxing or orders actors. Start reading with [`plan`].
 
+mod bound;
 pub mod candidates;
 mod check;
 mod dual;

@@ -4,15 +4,17 @@
 //! memory to its peers and copies or combines what they show. All of them combine in the order of the ranks' coordinates,
 //! and cut by shape alone, so results are the same bits on all ranks, in all runs, on every transport.
 //!
-//! All-reduce is a reduce-scatter and an all-gather of equal parts of the flat tensors: 2 (n - 1) / n of the bytes, as a
-//! ring moves, but in two rendezvous instead of 2 (n - 1), because every rank reaches every other directly. Small tensors go
-//! in one stage in which every rank reads all of the others.
+//! All-reduce between ranks that reach each other's memory is one rendezvous in which each rank reduces its part of the flat
+//! tensors and writes it into the memory of all ([`through`]). Elsewhere it is a reduce-scatter and an all-gather of the same
+//! parts: 2 (n - 1) / n of the bytes, as a ring moves, but in two rendezvous instead of 2 (n - 1). Small tensors go in one
+//! stage in which every rank reads all of the others.
 
 mod plan;
 mod stage;
+mod through;
 
 pub(crate) use plan::{Change, Scope, group_of, plan};
-pub(crate) use stage::{Buffers, Stage};
+pub(crate) use stage::{Buffers, Lists, Stage};
 
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,8 @@ use graphc_ir::sbp::{ReduceKind, Sbp};
 use graphc_ir::shard::{Rect, split_range};
 use graphc_ir::types::DType;
 
-use super::stage::{Buffer, Pack, Part, Piece, Show, Stage};
+use super::stage::{Buffer, Exchange, Pack, Part, Piece, Show, Stage};
+use super::through::Through;
 use crate::rectangles::{Move, along_axis, masked};
 use crate::transport::Offer;
 
@@ -74,10 +75,14 @@ pub(crate) fn plan(
         if bytes * (group.len() - 1) > SMALL {
             let me = group.iter().position(|&r| r == scope.rank).unwrap_or(0);
             let (ranks, flats) = (group.len(), flats.as_slice());
-            return Ok(vec![reduce_flat(flats, ranks, me, reduce), gather_flat(flats, ranks, me)]);
+            if scope.direct {
+                return Ok(vec![Stage::Through(through(flats, ranks, me, reduce))]);
+            }
+            let stages = [reduce_flat(flats, ranks, me, reduce), gather_flat(flats, ranks, me)];
+            return Ok(stages.map(Stage::Exchange).into());
         }
     }
-    Ok(vec![exchange(changes, scope, &group)?])
+    Ok(vec![Stage::Exchange(exchange(changes, scope, &group)?)])
 }
 
 /// Whether both layouts are of one tensor on one mesh and differ along `axis` at most.
@@ -110,9 +115,9 @@ fn held(layout: &Layout, rank: u32, scope: Scope) -> Result<Rect, String> {
 }
 
 /// One stage in which rectangles go from rank to rank.
-fn exchange(changes: &[Change<'_>], scope: Scope, group: &[u32]) -> Result<Stage, String> {
+fn exchange(changes: &[Change<'_>], scope: Scope, group: &[u32]) -> Result<Exchange, String> {
     let me = group.iter().position(|&rank| rank == scope.rank).unwrap_or(0);
-    let mut stage = Stage { own_after: me, ..Stage::default() };
+    let mut stage = Exchange { own_after: me, ..Exchange::default() };
     let mut parts: Vec<Vec<Part>> = group.iter().map(|_| Vec::new()).collect();
     let mut pieces = vec![0; group.len()];
     for (tensor, change) in changes.iter().enumerate() {
@@ -153,7 +158,7 @@ fn exchange(changes: &[Change<'_>], scope: Scope, group: &[u32]) -> Result<Stage
 
 /// What the peers want to see.
 fn show(
-    stage: &mut Stage,
+    stage: &mut Exchange,
     changes: &[Change<'_>],
     scope: Scope,
     group: &[u32],
@@ -225,9 +230,15 @@ impl Flat {
     }
 }
 
+/// An all-reduce between ranks that write each other's memory.
+fn through(flats: &[Flat], ranks: usize, me: usize, kind: ReduceKind) -> Through {
+    let chunks = flats.iter().map(|flat| (flat.dtype, flat.chunk(ranks, me))).collect();
+    Through { ranks, kind, chunks }
+}
+
 /// The first stage of an all-reduce: each rank reduces its chunk of every tensor.
-fn reduce_flat(flats: &[Flat], ranks: usize, me: usize, kind: ReduceKind) -> Stage {
-    let mut stage = Stage { own_after: me, ..Stage::default() };
+fn reduce_flat(flats: &[Flat], ranks: usize, me: usize, kind: ReduceKind) -> Exchange {
+    let mut stage = Exchange { own_after: me, ..Exchange::default() };
     for peer in (0..ranks).filter(|&peer| peer != me) {
         let first = stage.shows.len();
         let show = |(tensor, flat): (usize, &Flat)| Show {
@@ -255,8 +266,8 @@ fn reduce_flat(flats: &[Flat], ranks: usize, me: usize, kind: ReduceKind) -> Sta
 }
 
 /// The second stage of an all-reduce: each rank copies the others' chunks.
-fn gather_flat(flats: &[Flat], ranks: usize, me: usize) -> Stage {
-    let mut stage = Stage::default();
+fn gather_flat(flats: &[Flat], ranks: usize, me: usize) -> Exchange {
+    let mut stage = Exchange::default();
     let show = |(tensor, flat): (usize, &Flat)| Show {
         buffer: Buffer::Output(tensor),
         range: flat.chunk(ranks, me),

@@ -1,17 +1,27 @@
-//! One rendezvous of a collective.
+//! One rendezvous of a collective in which ranks read what others show.
 
 use std::ops::Range;
 use std::time::Duration;
 
 use graphc_ir::sbp::ReduceKind;
 
+use super::through::Through;
 use crate::memory::{Arena, Place};
 use crate::rectangles::Move;
-use crate::transport::{Group, Offer, TransportError};
+use crate::transport::{Group, Lent, Offer, TransportError};
 
 /// One rendezvous of a collective, worked out for one rank and microbatch.
+#[derive(Debug)]
+pub(crate) enum Stage {
+    /// Ranks show parts of their memory, and read what others show.
+    Exchange(Exchange),
+    /// Each rank reduces its chunk and writes it into the memory of all.
+    Through(Through),
+}
+
+/// Ranks show parts of their memory, and read what others show.
 #[derive(Debug, Default)]
-pub(crate) struct Stage {
+pub(crate) struct Exchange {
     /// Copies into the pack buffer before anything is shown.
     pub(super) packs: Vec<Pack>,
     /// What is shown.
@@ -79,9 +89,37 @@ pub(crate) struct Buffers<'a> {
     pub(crate) packed: &'a mut Vec<u8>,
 }
 
+/// Lists that stages work with, so that none is allocated per action.
+#[derive(Default)]
+pub(crate) struct Lists {
+    pieces: Vec<&'static [u8]>,
+    pub(super) lent: Vec<Lent<'static>>,
+}
+
 impl Stage {
-    /// Executes the stage. `pieces` is memory to work in. Returns how long it has waited.
+    /// Executes the stage. Returns how long it has waited.
     pub(crate) fn run(
+        &self,
+        group: &mut dyn Group,
+        buffers: &mut Buffers<'_>,
+        lists: &mut Lists,
+    ) -> Result<Duration, TransportError> {
+        match self {
+            Self::Exchange(exchange) => exchange.run(group, buffers, &mut lists.pieces),
+            Self::Through(through) => through.run(group, buffers, &mut lists.lent),
+        }
+    }
+
+    /// The bytes of the output that are made in a staging buffer: none beyond this many.
+    pub(crate) fn staged(&self, output: usize) -> usize {
+        let Self::Exchange(exchange) = self else { return 0 };
+        let ends = exchange.copy_back.iter().filter(|(tensor, _)| *tensor == output);
+        ends.map(|(_, range)| range.end).max().unwrap_or(0)
+    }
+}
+
+impl Exchange {
+    fn run(
         &self,
         group: &mut dyn Group,
         buffers: &mut Buffers<'_>,

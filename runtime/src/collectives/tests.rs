@@ -8,7 +8,7 @@ use graphc_ir::random::Stream;
 use graphc_ir::sbp::{ReduceKind, Sbp};
 use graphc_ir::types::DType;
 
-use super::{Buffers, Change, Scope, group_of, plan};
+use super::{Buffers, Change, Lists, Scope, group_of, plan};
 use crate::memory::{Arena, Place};
 use crate::tensor::HostTensor;
 use crate::transport::in_process::{Hub, Patience};
@@ -82,7 +82,7 @@ fn run_rank(case: &Case, rank: u32, hub: &Arc<Hub>) -> Vec<HostTensor> {
     let mut group = transport.group(3, &ranks).expect("joined once");
     let (arena, inputs, outputs) = memory(case, rank);
     let mut staging: Vec<Vec<u8>> = outputs.iter().map(|place| vec![0; place.bytes]).collect();
-    let (mut packed, mut pieces) = (Vec::new(), Vec::new());
+    let (mut packed, mut lists) = (Vec::new(), Lists::default());
     // Twice, because buffers are used again.
     for _ in 0..2 {
         for (place, (from, _)) in inputs.iter().zip(&case.changes) {
@@ -96,7 +96,7 @@ fn run_rank(case: &Case, rank: u32, hub: &Arc<Hub>) -> Vec<HostTensor> {
             packed: &mut packed,
         };
         for stage in &stages {
-            stage.run(&mut *group, &mut buffers, &mut pieces).expect("nobody fails");
+            stage.run(&mut *group, &mut buffers, &mut lists).expect("nobody fails");
         }
     }
     let result = |(place, (_, to)): (&Place, &(Layout, Layout))| {
@@ -268,4 +268,16 @@ fn what_is_no_collective_is_refused() {
     assert!(refuse(&p, &b, BoxingKind::AllReduce, 0).contains("beyond its axis"));
     assert!(refuse(&s, &at(&[2, 2], "B,S(0)"), BoxingKind::AllReduce, 0).contains("not partial"));
     assert!(refuse(&p, &b, BoxingKind::AllReduce, 2).contains("lacks"));
+}
+
+#[test]
+fn a_rank_that_nobody_joins_says_for_whom_it_waits() {
+    let patience = Patience { timeout: Duration::from_millis(30), spin: Duration::ZERO };
+    let hub = Hub::new(patience);
+    let mut group = hub.transport(1).group(3, &[0, 1, 2]).expect("joined once");
+    let arena = Arena::new(64).expect("small");
+    let own = [arena.lend(Place { offset: 0, bytes: 64 })];
+    let lending = group.lending().expect("ranks are threads");
+    let error = lending.lend(&own, &mut |_| panic!("nobody has lent")).expect_err("nobody joins");
+    assert!(error.to_string().contains("for rank 0 to join collective 3"), "{error}");
 }

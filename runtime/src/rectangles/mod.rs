@@ -8,5 +8,5 @@ mod reduce;
 mod route;
 
 pub(crate) use moves::Move;
-pub(crate) use reduce::{combine, fill_identity};
+pub(crate) use reduce::{combination, combine, fill_identity};
 pub(crate) use route::{Contribution, along_axis, contributions, masked, partial_kind};

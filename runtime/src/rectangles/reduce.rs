@@ -24,6 +24,15 @@ pub(crate) fn combine(dtype: DType, kind: ReduceKind, into: &mut [u8], from: &[u
     }
 }
 
+/// `into` becomes the combination of `a` with `b`.
+pub(crate) fn combination(dtype: DType, kind: ReduceKind, into: &mut [u8], a: &[u8], b: &[u8]) {
+    if (dtype, kind) == (DType::F32, ReduceKind::Sum) {
+        return graphc_kernels::sum_of_two(into, a, b);
+    }
+    into.copy_from_slice(a);
+    combine(dtype, kind, into, b);
+}
+
 fn each<T: Copy + PartialOrd, const N: usize>(
     into: &mut [u8],
     from: &[u8],
@@ -105,6 +114,9 @@ mod tests {
             combine(dtype, kind, into.bytes_mut(), tensor(&b).bytes());
             let expected: Vec<f64> = a.iter().zip(b).map(|(&a, b)| kind.combine(a, b)).collect();
             assert_eq!(into.to_f64(), expected, "{dtype} {kind:?}");
+            let mut anew = tensor(&[1.0, 1.0]);
+            combination(dtype, kind, anew.bytes_mut(), tensor(&a).bytes(), tensor(&b).bytes());
+            assert_eq!(anew, into, "{dtype} {kind:?}");
         }
     }
 

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use graphc_ir::ops::Init;
+use graphc_ir::ops::{Distribution, Init};
 use graphc_ir::plan::{Layout, Plan, RegisterKind, TensorKind};
+use graphc_ir::random::Stream;
 use graphc_ir::shard::Rect;
 use graphc_ir::types::{TensorType, strides};
 
@@ -152,17 +153,7 @@ impl Variables {
                 entry.write(name, weights.get(name).ok_or(missing)?)?;
             }
         }
-        // Random numbers are slow to draw: every rank draws its own at the same time.
-        let shards = self.by_name.iter().flat_map(|(n, e)| e.shards.iter().map(move |s| (n, e, s)));
-        let mut by_rank: BTreeMap<u32, Vec<_>> = BTreeMap::new();
-        shards.for_each(|shard| by_rank.entry(shard.2.rank).or_default().push(shard));
-        std::thread::scope(|scope| {
-            for shards in by_rank.into_values() {
-                scope.spawn(move || {
-                    shards.iter().for_each(|(name, entry, shard)| entry.draw(name, seed, shard));
-                });
-            }
-        });
+        self.by_name.iter().for_each(|(name, entry)| entry.begin(name, seed));
         Ok(())
     }
 
@@ -269,47 +260,106 @@ impl Entry {
         Ok(())
     }
 
-    /// Draws a shard's elements, each from its place in the whole; nothing where they come from a file.
-    fn draw(&self, name: &str, seed: u64, shard: &Shard) {
-        let (dtype, rect) = (self.layout.dtype, &shard.rect);
-        let target = shard.arena.write(shard.place);
-        if self.init == Init::Weights || target.is_empty() {
-            return;
-        }
-        if let Some(kind) = masked(&self.layout, shard.rank) {
-            return fill_identity(dtype, kind, target);
+    /// Writes the first content of all shards; nothing where it comes from a file.
+    fn begin(&self, name: &str, seed: u64) {
+        let mut drawn: Vec<(&Rect, Vec<&Shard>)> = Vec::new();
+        for shard in self.shards.iter().filter(|shard| shard.place.bytes > 0) {
+            let alike = drawn.iter_mut().find(|(rect, _)| **rect == shard.rect);
+            match (masked(&self.layout, shard.rank), alike) {
+                (Some(_), _) if self.init == Init::Weights => {}
+                (Some(kind), _) => {
+                    fill_identity(self.layout.dtype, kind, shard.arena.write(shard.place));
+                }
+                (None, Some((_, shards))) => shards.push(shard),
+                (None, None) => drawn.push((&shard.rect, vec![shard])),
+            }
         }
         if let Init::Fill(value) = self.init {
-            let mut bytes = vec![0; dtype.size()];
-            write_element(dtype, value.0, &mut bytes);
-            target
-                .chunks_exact_mut(dtype.size())
-                .for_each(|element| element.copy_from_slice(&bytes));
+            let mut element = vec![0; self.layout.dtype.size()];
+            write_element(self.layout.dtype, value.0, &mut element);
+            drawn.iter().flat_map(|(_, shards)| shards).for_each(|shard| shard.fill(&element));
+        } else if let Some((distribution, stream)) = self.init.stream(name, seed) {
+            drawn.iter().for_each(|(_, shards)| self.draw(&distribution, &stream, shards));
         }
-        let Some((distribution, stream)) = self.init.stream(name, seed) else { return };
-        let (whole, own) = (strides(&self.layout.shape), strides(&rect.extent));
-        let place = |local: usize| {
-            let dim =
-                |dim: usize| (local / own[dim] % rect.extent[dim] + rect.origin[dim]) * whole[dim];
-            (0..own.len()).map(dim).sum::<usize>() as u64
-        };
-        // An element is a function of its place alone, so any threads may draw any part.
+    }
+
+    /// Draws the elements of shards of the same rectangle, each from its place in the whole. Random numbers are slow to
+    /// draw: once for all shards, and on all cores. An element is a function of its place alone, so any thread may draw
+    /// any part.
+    fn draw(&self, distribution: &Distribution, stream: &Stream, shards: &[&Shard]) {
+        let (dtype, rect) = (self.layout.dtype, &shards[0].rect);
+        let (elements, size) = (rect.elements(), dtype.size());
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let part = (target.len() / dtype.size()).div_ceil(threads).max(MIN_DRAWN);
-        std::thread::scope(|scope| {
-            for (index, bytes) in target.chunks_mut(part * dtype.size()).enumerate() {
-                let mut draw = move || {
-                    for (i, element) in bytes.chunks_exact_mut(dtype.size()).enumerate() {
-                        let drawn = distribution.draw(&stream, place(index * part + i));
-                        write_element(dtype, f64::from(drawn), element);
-                    }
-                };
-                if part * dtype.size() >= shard.place.bytes {
-                    draw();
-                } else {
-                    scope.spawn(draw);
-                }
+        let part = elements.div_ceil(threads).max(MIN_DRAWN);
+        let draw = |begin: usize| {
+            let end = elements.min(begin + part);
+            let bytes = |shard: &Shard| shard.place.part(&(begin * size..end * size));
+            let target = shards[0].arena.write(bytes(shards[0]));
+            let mut places = Places::new(&self.layout.shape, rect, begin);
+            for element in target.chunks_exact_mut(size) {
+                let drawn = distribution.draw(stream, places.take());
+                write_element(dtype, f64::from(drawn), element);
             }
+            for other in &shards[1..] {
+                other.arena.write(bytes(other)).copy_from_slice(target);
+            }
+        };
+        std::thread::scope(|scope| {
+            let mut begins = (0..elements).step_by(part);
+            let own = begins.next();
+            begins.for_each(|begin| drop(scope.spawn(move || draw(begin))));
+            own.into_iter().for_each(draw);
         });
+    }
+}
+
+impl Shard {
+    /// Fills memory that holds zeros.
+    fn fill(&self, element: &[u8]) {
+        if element.iter().all(|&byte| byte == 0) {
+            return; // there already; whoever first needs the pages touches them
+        }
+        let target = self.arena.write(self.place);
+        target.chunks_exact_mut(element.len()).for_each(|place| place.copy_from_slice(element));
+    }
+}
+
+/// The row-major positions in the whole tensor of a shard's elements, one after the other.
+struct Places<'a> {
+    rect: &'a Rect,
+    whole: Vec<usize>,
+    own: Vec<usize>,
+    /// The next element, and the end of its row.
+    local: usize,
+    row_end: usize,
+    place: u64,
+}
+
+impl<'a> Places<'a> {
+    fn new(shape: &[usize], rect: &'a Rect, local: usize) -> Self {
+        let (whole, own) = (strides(shape), strides(&rect.extent));
+        let mut places = Self { rect, whole, own, local, row_end: 0, place: 0 };
+        places.seek();
+        places
+    }
+
+    fn take(&mut self) -> u64 {
+        if self.local == self.row_end {
+            self.seek();
+        }
+        self.local += 1;
+        self.place += 1;
+        self.place - 1
+    }
+
+    /// Finds the place of the next element, at which a row may begin.
+    fn seek(&mut self) {
+        let extent = &self.rect.extent;
+        let coordinate = |dim: usize| self.local / self.own[dim] % extent[dim];
+        let dims = 0..extent.len();
+        let place = dims.map(|dim| (coordinate(dim) + self.rect.origin[dim]) * self.whole[dim]);
+        self.place = place.sum::<usize>() as u64;
+        let row = extent.last().copied().unwrap_or(1);
+        self.row_end = (self.local / row + 1) * row;
     }
 }

@@ -15,6 +15,7 @@ use std::time::Duration;
 use crate::error::RuntimeError;
 use crate::job::Activity;
 use crate::memory::Arena;
+pub use crate::memory::Lent;
 
 pub mod in_process;
 pub(crate) mod process;
@@ -81,10 +82,11 @@ pub trait Transport: Send + Sync {
     fn rank(&self) -> u32;
 
     /// Whether [`Group::exchange`] among `ranks` shows a receiver the sender's memory in place. Then a rank offers whole
-    /// shards and the receiver reads the rectangles that it wants; otherwise a rank offers packed messages.
+    /// shards and the receiver reads the rectangles that it wants, and [`Group::lending`] gives a group; otherwise a rank
+    /// offers packed messages.
     fn direct(&self, ranks: &[u32]) -> bool;
 
-    /// Memory for a rank, zeroed, where those that it exchanges with can read it in place. `None` where the system gives
+    /// Memory for a rank, zeroed, where those that it exchanges with can reach it in place. `None` where the system gives
     /// none.
     fn allocate(&self, bytes: u64) -> Option<Arena>;
 
@@ -158,6 +160,24 @@ pub trait Group: Send {
         takes: &[usize],
         read: &mut dyn FnMut(usize, &[&[u8]]),
     ) -> Result<Duration, TransportError>;
+
+    /// The group as one whose ranks write each other's memory; `None` where messages are packed.
+    fn lending(&mut self) -> Option<&mut dyn Lending> {
+        None
+    }
+}
+
+/// What a rank does with memory that all have lent: given the rank's index in the group, what it has lent.
+pub type Work<'w> = dyn for<'l> FnMut(&(dyn Fn(usize) -> &'l [Lent<'l>] + 'l)) + 'w;
+
+/// A group whose ranks write each other's memory.
+pub trait Lending {
+    /// Lends `own` to all peers and does `work` once every rank has lent as many pieces. Ranks must touch disjoint parts.
+    /// When it returns all ranks are done. Returns how long it has waited.
+    ///
+    /// # Errors
+    /// Where the job has ended or a peer does not come.
+    fn lend(&mut self, own: &[Lent<'_>], work: &mut Work<'_>) -> Result<Duration, TransportError>;
 }
 
 /// The sending end of a queue of messages.

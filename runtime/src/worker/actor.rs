@@ -11,7 +11,7 @@ use super::channel::{ReceiveWork, SendWork};
 use super::edge::{FeedWork, FetchWork, LocalWork};
 use super::port::{Port, Turn};
 use super::step::StepState;
-use crate::collectives::{Buffers, Stage};
+use crate::collectives::{Buffers, Lists, Stage};
 use crate::error::Cause;
 use crate::memory::{Arena, Place};
 use crate::rectangles::combine;
@@ -71,7 +71,7 @@ pub(crate) struct Bench<'a> {
     pub(crate) cx: KernelContext<'a>,
     pub(crate) views: Vec<View<'static>>,
     pub(crate) results: Vec<ViewMut<'static>>,
-    pub(crate) pieces: Vec<&'static [u8]>,
+    pub(crate) lists: Lists,
 }
 
 impl Work {
@@ -169,7 +169,7 @@ impl CollectiveWork {
         let stages = &self.variants[turn.microbatch % self.variants.len()];
         let mut waited = Duration::ZERO;
         for stage in stages {
-            waited += stage.run(&mut *self.group, &mut buffers, &mut bench.pieces)?;
+            waited += stage.run(&mut *self.group, &mut buffers, &mut bench.lists)?;
         }
         Ok(waited)
     }

@@ -271,6 +271,10 @@ impl<'a> Resolver<'a> {
         for (index, (&input, &output)) in actor.inputs.iter().zip(&actor.outputs).enumerate() {
             let target = outputs[index].span();
             let in_place = inputs.iter().any(|port| port.span().overlaps(target));
+            let own = inputs[index].span().offset == target.offset;
+            if in_place && !own && kind == BoxingKind::AllReduce {
+                return Err(self.fail(actor, "writes over an operand of another result"));
+            }
             let (from, to) = (self.layout(actor, input)?, self.layout(actor, output)?);
             changes.push(Change { from, to, in_place });
         }
@@ -287,8 +291,9 @@ impl<'a> Resolver<'a> {
         let scope = scope(self.transport.direct(&group));
         let variants = (0..count).map(|m| plan_collective(kind, &changes, scope(m)));
         let variants = variants.collect::<Result<Vec<_>, _>>().map_err(fail)?;
-        let buffer = |port: &Port| vec![0; port.span().bytes];
-        let staging = if staged { outputs.iter().map(buffer).collect() } else { Vec::new() };
+        let staged = |output| variants.iter().flatten().map(|stage| stage.staged(output)).max();
+        let staging = (0..outputs.len()).map(|output| vec![0; staged(output).unwrap_or(0)]);
+        let staging = staging.collect();
         let group = self.transport.group(sequence, &group).map_err(|e| fail(e.to_string()))?;
         Ok(CollectiveWork {
             group,

@@ -13,6 +13,7 @@ use super::actor::{Bench, Work};
 use super::port::Turn;
 use super::report::Report;
 use super::step::StepState;
+use crate::collectives::Lists;
 use crate::error::{Cause, Failure, RuntimeError};
 use crate::job::{Activity, enter};
 use crate::memory::Arena;
@@ -81,8 +82,8 @@ impl Worker {
         if let Some(activity) = &self.activity {
             enter(Arc::clone(activity));
         }
-        let (views, results, pieces) = (Vec::new(), Vec::new(), Vec::new());
-        let mut bench = Bench { arena: &arena, cx, views, results, pieces };
+        let (views, results, lists) = (Vec::new(), Vec::new(), Lists::default());
+        let mut bench = Bench { arena: &arena, cx, views, results, lists };
         let jobs = self.jobs.clone();
         for job in &jobs {
             match job {

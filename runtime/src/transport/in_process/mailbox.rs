@@ -1,5 +1,6 @@
-//! Exchanges in which a rank reads another's memory in place. The `unsafe` of this file lends slices to another thread
-//! for the time of one exchange: nobody returns from [`Group::exchange`] while a peer reads what it has offered.
+//! Exchanges in which a rank reads another's memory in place, or writes it. The `unsafe` of this file lends slices to
+//! another thread for the time of one exchange: nobody returns from [`Group::exchange`] or [`Lending::lend`] while a peer
+//! works on what it has offered.
 
 use std::cell::UnsafeCell;
 use std::sync::Arc;
@@ -8,11 +9,15 @@ use std::time::Duration;
 
 use super::wait::{Sleeper, Wait};
 use super::{Group, Hub, TransportError};
-use crate::transport::Offer;
+use crate::transport::{Lending, Lent, Offer, Work};
 
 const EMPTY: u32 = 0;
 const FULL: u32 = 1;
 const READING: u32 = 2;
+
+/// A box shows one thing at a time: ranks that disagree on which find nothing instead of what was shown before.
+const NOTHING: *const [&[u8]] = &[];
+const NOTHING_LENT: *const [Lent<'_>] = &[];
 
 /// The mail of one group: a box for each (from, to).
 #[derive(Debug)]
@@ -46,6 +51,8 @@ struct Mailbox {
     state: AtomicU32,
     /// Written by the sender while `EMPTY`, read by the receiver while `READING`.
     pieces: UnsafeCell<*const [&'static [u8]]>,
+    /// The same of memory that the receiver may also write.
+    lent: UnsafeCell<*const [Lent<'static>]>,
 }
 
 // SAFETY: the pointer passes from thread to thread with `state`, which says whose turn it is; what it points to are
@@ -56,8 +63,8 @@ unsafe impl Sync for Mailbox {}
 
 impl Default for Mailbox {
     fn default() -> Self {
-        let nothing: &'static [&'static [u8]] = &[];
-        Self { state: AtomicU32::new(EMPTY), pieces: UnsafeCell::new(nothing) }
+        let (pieces, lent) = (UnsafeCell::new(NOTHING), UnsafeCell::new(NOTHING_LENT));
+        Self { state: AtomicU32::new(EMPTY), pieces, lent }
     }
 }
 
@@ -73,14 +80,38 @@ impl Mailbox {
         unsafe {
             *self.pieces.get() =
                 std::mem::transmute::<*const [&[u8]], *const [&'static [u8]]>(pieces);
+            *self.lent.get() = NOTHING_LENT;
         }
         self.state.store(FULL, Ordering::Release);
     }
 
+    /// Shows memory that the receiver may also write.
+    ///
+    /// # Safety
+    /// As for [`Mailbox::put`].
+    unsafe fn put_lent(&self, lent: &[Lent<'_>]) {
+        // SAFETY: as in `put`.
+        unsafe {
+            *self.lent.get() =
+                std::mem::transmute::<*const [Lent<'_>], *const [Lent<'static>]>(lent);
+            *self.pieces.get() = NOTHING;
+        }
+        self.state.store(FULL, Ordering::Release);
+    }
+
+    /// Begins to read what is shown; whoever begins calls [`Mailbox::release`]. `false` where nothing is shown.
+    fn hold(&self) -> bool {
+        let turn = self.state.compare_exchange(FULL, READING, Ordering::Acquire, Ordering::Relaxed);
+        turn.is_ok()
+    }
+
+    fn release(&self) {
+        self.state.store(EMPTY, Ordering::Release);
+    }
+
     /// Lets `read` read what is shown; the box is empty afterwards. `false` where nothing is shown.
     fn take(&self, read: impl FnOnce(&[&[u8]])) -> bool {
-        let turn = self.state.compare_exchange(FULL, READING, Ordering::Acquire, Ordering::Relaxed);
-        if turn.is_err() {
+        if !self.hold() {
             return false;
         }
         let done = Done(self);
@@ -116,7 +147,44 @@ struct Done<'a>(&'a Mailbox);
 
 impl Drop for Done<'_> {
     fn drop(&mut self) {
-        self.0.state.store(EMPTY, Ordering::Release);
+        self.0.release();
+    }
+}
+
+/// What all peers have lent to a rank, which they get back when this is dropped.
+struct Held<'a> {
+    mail: &'a Mail,
+    position: usize,
+    /// How many ranks' boxes are held, this rank's place among them.
+    ranks: usize,
+}
+
+impl<'a> Held<'a> {
+    /// `None` where a peer took its offer back, because the job ends.
+    fn all(mail: &'a Mail, position: usize) -> Option<Self> {
+        let mut held = Self { mail, position, ranks: 0 };
+        while held.ranks < mail.ranks.len() {
+            if held.ranks != position && !mail.mailbox(held.ranks, position).hold() {
+                return None;
+            }
+            held.ranks += 1;
+        }
+        Some(held)
+    }
+
+    fn lent(&self, peer: usize) -> &[Lent<'_>] {
+        assert!(peer < self.ranks && peer != self.position, "a peer whose box is held");
+        // SAFETY: the box is `READING`, so the sender has written the cell and keeps what it points to alive until this
+        // is dropped.
+        unsafe { &**self.mail.mailbox(peer, self.position).lent.get() }
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        for peer in (0..self.ranks).filter(|&peer| peer != self.position) {
+            self.mail.mailbox(peer, self.position).release();
+        }
     }
 }
 
@@ -147,6 +215,11 @@ impl MailGroup {
     pub(super) fn join(hub: Arc<Hub>, mail: Arc<Mail>, position: usize, tag: u32) -> Option<Self> {
         let taken = mail.joined[position].swap(true, Ordering::Relaxed);
         (!taken).then_some(Self { hub, mail, position, tag })
+    }
+
+    fn peers(&self) -> impl Iterator<Item = usize> + use<> {
+        let me = self.position;
+        (0..self.mail.ranks.len()).filter(move |&peer| peer != me)
     }
 
     fn wait(&self, peer: usize, what: &'static str) -> Wait<'_> {
@@ -195,6 +268,44 @@ impl Group for MailGroup {
             let mailbox = mail.mailbox(me, offer.peer);
             waited +=
                 self.wait(offer.peer, "to read in collective").until(|| mailbox.is_empty())?;
+        }
+        drop(offered);
+        Ok(waited)
+    }
+
+    fn lending(&mut self) -> Option<&mut dyn Lending> {
+        Some(self)
+    }
+}
+
+impl Lending for MailGroup {
+    fn lend(&mut self, own: &[Lent<'_>], work: &mut Work<'_>) -> Result<Duration, TransportError> {
+        let (mail, me) = (&*self.mail, self.position);
+        let offered = Offered { mail, position: me };
+        for peer in self.peers() {
+            let mailbox = mail.mailbox(me, peer);
+            assert!(mailbox.is_empty(), "one offer to each peer in an exchange");
+            // SAFETY: as in `exchange`.
+            unsafe { mailbox.put_lent(own) };
+            mail.sleepers[peer].wake();
+        }
+        let mut waited = Duration::ZERO;
+        let held = loop {
+            for peer in self.peers() {
+                let mailbox = mail.mailbox(peer, me);
+                waited += self.wait(peer, "to join collective").until(|| mailbox.is_full())?;
+            }
+            // A peer that fails takes its offer back; then the next wait says so.
+            if let Some(held) = Held::all(mail, me) {
+                break held;
+            }
+        };
+        work(&|rank| if rank == me { own } else { held.lent(rank) });
+        drop(held);
+        for peer in self.peers() {
+            mail.sleepers[peer].wake();
+            let mailbox = mail.mailbox(me, peer);
+            waited += self.wait(peer, "to write in collective").until(|| mailbox.is_empty())?;
         }
         drop(offered);
         Ok(waited)

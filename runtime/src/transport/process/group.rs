@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{ReceiveEnd, SendEnd};
-use crate::transport::{Group, Offer, TransportError};
+use crate::transport::{Group, Lending, Lent, Offer, TransportError, Work};
 
 /// One rank's end of a group.
 pub(super) struct ProcessGroup {
@@ -38,6 +38,43 @@ impl Group for ProcessGroup {
         }
         for offer in offers {
             waited += self.ends(offer.peer).0.settle()?;
+        }
+        Ok(waited)
+    }
+
+    fn lending(&mut self) -> Option<&mut dyn Lending> {
+        let shared = |ends: &Option<(SendEnd, ReceiveEnd)>| {
+            matches!(ends, None | Some((SendEnd::Shared(_), ReceiveEnd::Shared(_))))
+        };
+        self.ends.iter().all(shared).then_some(self)
+    }
+}
+
+impl Lending for ProcessGroup {
+    fn lend(&mut self, own: &[Lent<'_>], work: &mut Work<'_>) -> Result<Duration, TransportError> {
+        let mut waited = Duration::ZERO;
+        let pieces: Vec<&[u8]> = own.iter().map(Lent::bytes).collect();
+        for (sender, _) in self.ends.iter_mut().flatten() {
+            waited += sender.show(&pieces)?;
+        }
+        let mut held: Vec<Vec<Lent<'_>>> = Vec::with_capacity(self.ends.len());
+        for ends in &mut self.ends {
+            let mut lent = own.to_vec();
+            if let Some((_, ReceiveEnd::Shared(receiver))) = ends {
+                let (time, theirs) = receiver.hold()?;
+                waited += time;
+                lent = theirs;
+            }
+            held.push(lent);
+        }
+        work(&|rank| &held[rank]);
+        for (_, receiver) in self.ends.iter_mut().flatten() {
+            if let ReceiveEnd::Shared(receiver) = receiver {
+                receiver.release();
+            }
+        }
+        for (sender, _) in self.ends.iter().flatten() {
+            waited += sender.settle()?;
         }
         Ok(waited)
     }

@@ -3,6 +3,7 @@
 //! once, by the sender.
 
 use std::collections::BTreeMap;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,6 +11,7 @@ use std::time::Duration;
 use super::outbox::{Outbox, PeerMemory};
 use super::segment::Segment;
 use super::wait::Waiter;
+use crate::memory::Lent;
 use crate::transport::TransportError;
 
 /// `Piece::space` of what lies in the outbox itself; arena `i` is `i + 1`.
@@ -311,12 +313,7 @@ impl SharedReceiver {
                 read(&pieces.collect::<Result<Vec<_>, _>>()?);
             }
         }
-        let queue = self.queue.unwrap_or_default();
-        self.emptied += 1;
-        if let Some(head) = queue_head(&self.peer.segment, queue) {
-            head.emptied.0.store(self.emptied, Ordering::Release);
-        }
-        self.peer.ring();
+        self.release();
         Ok(waited)
     }
 
@@ -358,6 +355,36 @@ impl SharedReceiver {
 
     fn broken(&self) -> TransportError {
         self.mismatch(format!("where the messages of {} lie", self.tag))
+    }
+
+    /// Waits for the next message, whose pieces are lent: they lie in the peer's arenas. What is returned is to be used
+    /// before [`SharedReceiver::release`].
+    pub(super) fn hold(&mut self) -> Result<(Duration, Vec<Lent<'static>>), TransportError> {
+        let what = || format!("to join collective {}", self.tag);
+        let waited = self.waiter.until(self.from, what, || self.ready())?;
+        if self.queue.is_none() {
+            self.find()?;
+        }
+        self.look()?;
+        let lent = |&place: &Place| {
+            let bytes = self.bytes(place)?;
+            let start = NonNull::from(bytes).cast();
+            // SAFETY: mapped writable as long as this end lives, which the caller's group owns; the peer has lent it until
+            // `emptied` counts this message.
+            Ok(unsafe { Lent::mapped(start, bytes.len()) })
+        };
+        let lent = self.places.iter().map(lent).collect::<Result<_, TransportError>>()?;
+        Ok((waited, lent))
+    }
+
+    /// Gives back what was lent.
+    pub(super) fn release(&mut self) {
+        self.emptied += 1;
+        let queue = self.queue.unwrap_or_default();
+        if let Some(head) = queue_head(&self.peer.segment, queue) {
+            head.emptied.0.store(self.emptied, Ordering::Release);
+        }
+        self.peer.ring();
     }
 
     fn find(&mut self) -> Result<(), TransportError> {

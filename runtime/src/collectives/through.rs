@@ -1,0 +1,84 @@
+//! All-reduce between ranks that write each other's memory: one rendezvous, in which each rank reduces its chunk of every
+//! tensor and writes the result into the outputs of all. Every byte is read once and written once, and the result may take
+//! the operand's place, because nobody else touches the chunk.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use graphc_ir::sbp::ReduceKind;
+use graphc_ir::types::DType;
+
+use super::stage::Buffers;
+use crate::memory::Lent;
+use crate::rectangles::{combination, combine};
+use crate::transport::{Group, TransportError};
+
+/// Bytes that are reduced at a time: what all ranks bring of them stays in the nearest caches.
+const BLOCK: usize = 16 << 10;
+
+/// The work of one rank.
+#[derive(Debug)]
+pub(crate) struct Through {
+    pub(super) ranks: usize,
+    pub(super) kind: ReduceKind,
+    /// Of each tensor the bytes that this rank reduces.
+    pub(super) chunks: Vec<(DType, Range<usize>)>,
+}
+
+impl Through {
+    pub(super) fn run(
+        &self,
+        group: &mut dyn Group,
+        buffers: &Buffers<'_>,
+        lent: &mut Vec<Lent<'static>>,
+    ) -> Result<Duration, TransportError> {
+        let Buffers { arena, inputs, outputs, .. } = buffers;
+        let mut own = reuse(std::mem::take(lent));
+        let pairs = inputs.iter().zip(*outputs);
+        own.extend(pairs.flat_map(|(&from, &to)| [arena.lend(from), arena.lend(to)]));
+        let group = group.lending().expect("groups of a direct transport lend");
+        let waited = group.lend(&own, &mut |lent| {
+            for (tensor, (dtype, chunk)) in self.chunks.iter().enumerate() {
+                let pair = |rank: usize| (lent(rank)[2 * tensor], lent(rank)[2 * tensor + 1]);
+                self.reduce(*dtype, chunk, &pair);
+            }
+        });
+        *lent = reuse(own);
+        waited
+    }
+
+    /// Reduces a chunk in the order of ranks. `pair` is a rank's input and output.
+    fn reduce<'l>(
+        &self,
+        dtype: DType,
+        chunk: &Range<usize>,
+        pair: &dyn Fn(usize) -> (Lent<'l>, Lent<'l>),
+    ) {
+        if self.ranks == 2 && (dtype, self.kind) == (DType::F32, ReduceKind::Sum) {
+            let (a, b) = (pair(0), pair(1));
+            if a.0.same(&a.1) && b.0.same(&b.1) {
+                // Without blocks, memory is read and written in one go.
+                return graphc_kernels::sum_in_both(a.0.cells(chunk), b.0.cells(chunk));
+            }
+        }
+        let mut sum = [0; BLOCK];
+        for begin in chunk.clone().step_by(BLOCK) {
+            let block = begin..chunk.end.min(begin + BLOCK);
+            let sum = &mut sum[..block.len()];
+            let of = |rank: usize| pair(rank).0.read(&block);
+            combination(dtype, self.kind, sum, of(0), of(1));
+            for rank in 2..self.ranks {
+                combine(dtype, self.kind, sum, of(rank));
+            }
+            for rank in 0..self.ranks {
+                pair(rank).1.write(&block).copy_from_slice(sum);
+            }
+        }
+    }
+}
+
+/// An empty list of pieces in the memory of another.
+fn reuse<'b>(mut lent: Vec<Lent<'_>>) -> Vec<Lent<'b>> {
+    lent.clear();
+    lent.into_iter().map(|_| -> Lent<'b> { unreachable!("the list is empty") }).collect()
+}
