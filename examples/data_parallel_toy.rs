@@ -2,6 +2,7 @@
 //! over the ranks, 500 steps of SGD. The weights become [[2], [3]].
 //!
 //!     cargo run --release --example data_parallel_toy
+//!     graphc launch --standalone --nproc-per-node 2 -- target/release/examples/data_parallel_toy
 
 use std::time::Instant;
 
@@ -28,9 +29,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ..CompileOptions::default()
     };
     let plan = compile(g.finish()?, &options, &preset("cpu").ok_or("no preset")?, None)?.plan;
-    print!("{}", graphc::report::summary(&plan));
+    let summary = graphc::report::summary(&plan);
 
-    let mut session = Session::new(plan.into(), &BTreeMap::new(), SessionOptions::default())?;
+    // Under the launcher the ranks are processes, otherwise threads.
+    let job = Job::from_environment()?;
+    let options = SessionOptions::default();
+    let mut session = Session::with_job(job.as_ref(), plan.into(), &BTreeMap::new(), options)?;
+    if session.leads() {
+        print!("{summary}");
+    }
     let feeds = BTreeMap::from([
         ("x".into(), HostTensor::from_f32([4, 2], &[1., 2., 2., 3., 4., 6., 3., 1.])?),
         ("y".into(), HostTensor::from_f32([4, 1], &[8., 13., 26., 9.])?),
@@ -43,7 +50,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let loss = last.ok_or("no step")?.wait()?["loss"].to_f32()?[0];
     let elapsed = start.elapsed();
     let w = session.variable("w")?.to_f32()?;
-    println!("500 steps in {:.1} ms, loss {loss:.2e}, w = {w:?}", elapsed.as_secs_f64() * 1e3);
+    if session.leads() {
+        println!("500 steps in {:.1} ms, loss {loss:.2e}, w = {w:?}", elapsed.as_secs_f64() * 1e3);
+    }
     assert!((w[0] - 2.0).abs() < 1e-3 && (w[1] - 3.0).abs() < 1e-3);
     Ok(())
 }

@@ -47,6 +47,7 @@ pub mod prelude {
     };
     pub use graphc_ir::sbp::{NdSbp, Sbp};
     pub use graphc_ir::types::DType;
+    pub use graphc_runtime::job::Job;
     pub use graphc_runtime::{
         Checkpoint, Checkpoints, GlobalTensor, HostTensor, Session, SessionOptions,
     };

@@ -8,8 +8,21 @@ fn example(name: &str, args: &[&str]) -> String {
     let mut path: PathBuf = std::env::current_exe().expect("a path");
     path.pop();
     path.pop();
-    let path = path.join("examples").join(name);
-    let output = Command::new(&path).args(args).output().expect("the example starts");
+    shown(name, Command::new(path.join("examples").join(name)).args(args))
+}
+
+/// Standard output of an example whose ranks are so many processes.
+fn launched(processes: usize, name: &str, args: &[&str]) -> String {
+    let mut path: PathBuf = std::env::current_exe().expect("a path");
+    path.pop();
+    path.pop();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_graphc"));
+    command.args(["launch", "--standalone", "--nproc-per-node", &processes.to_string(), "--"]);
+    shown(name, command.arg(path.join("examples").join(name)).args(args))
+}
+
+fn shown(name: &str, command: &mut Command) -> String {
+    let output = command.output().expect("the example starts");
     assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("UTF-8")
 }
@@ -28,7 +41,9 @@ fn parallelism_shows_every_layout() {
 
 #[test]
 fn data_parallel_toy_finds_the_weights() {
-    assert!(example("data_parallel_toy", &[]).contains("500 steps"));
+    for shown in [example("data_parallel_toy", &[]), launched(2, "data_parallel_toy", &[])] {
+        assert_eq!(shown.matches("500 steps").count(), 1, "{shown}");
+    }
 }
 
 #[test]
@@ -38,16 +53,25 @@ fn global_tensors_are_laid_out_anew() {
 
 #[test]
 fn gpt_learns_on_four_ranks() {
+    let args = ["--steps", "12", "--sample", "24", "--batch", "8"];
+    let weights = [
+        gpt_learns(|out| example("gpt", &[&args[..], &["--out", out]].concat())),
+        gpt_learns(|out| launched(4, "gpt", &[&args[..], &["--out", out]].concat())),
+    ];
+    assert!(weights[0] == weights[1], "threads and processes give the same bits");
+}
+
+/// Checks what a run shows and leaves in a folder. The weights.
+fn gpt_learns(run: impl Fn(&str) -> String) -> Vec<u8> {
     let folder = tempfile::tempdir().expect("a scratch folder");
-    let out = folder.path().display().to_string();
-    let shown = example("gpt", &["--steps", "12", "--sample", "24", "--batch", "8", "--out", &out]);
+    let shown = run(&folder.path().display().to_string());
     assert!(shown.contains("2 stages") && shown.contains("4 ranks"), "{shown}");
     assert!(folder.path().join("plan.json").exists());
-    assert!(folder.path().join("weights.safetensors").exists());
     let line = shown.lines().find(|line| line.starts_with("held-out loss")).expect("losses");
     let numbers: Vec<f64> = line
         .split_whitespace()
         .filter_map(|word| word.trim_end_matches(',').parse().ok())
         .collect();
     assert!(numbers[1] < numbers[0], "the loss falls: {line}");
+    std::fs::read(folder.path().join("weights.safetensors")).expect("weights")
 }

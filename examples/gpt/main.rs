@@ -3,9 +3,11 @@
 //! before and after, and leaves plan.json and the weights.
 //!
 //!     cargo run --release --example gpt -- [TEXT] [--mesh 4 --stages 2 --microbatches 4 --steps 1500 ..]
+//!     graphc launch --standalone --nproc-per-node 4 -- target/release/examples/gpt
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
@@ -69,33 +71,33 @@ fn main() -> Result<()> {
 
     let options = options(&args)?;
     let compiled = compile(config.training_graph(args.batch)?, &options, &cpu()?, None)?;
-    let plan = compiled.plan;
-    print!("{}", report::summary(&plan));
-    std::fs::create_dir_all(&args.out)
-        .with_context(|| format!("cannot make {}", args.out.display()))?;
-    let plan_path = args.out.join("plan.json");
-    graphc::runtime::data::write_file(
-        &plan_path,
-        graphc::compiler::check::write_plan(&plan).as_bytes(),
-    )?;
+    let plan = Arc::new(compiled.plan);
 
-    let mut session = Session::new(
-        plan.into(),
-        &BTreeMap::new(),
-        SessionOptions { seed: args.seed, ..SessionOptions::default() },
-    )?;
-    let mut model = Model::new(config, args.batch, args.seed)?;
+    // Under the launcher the ranks are processes, and rank 0 prints and writes; otherwise they are threads.
+    let job = Job::from_environment()?;
+    let session_options = SessionOptions { seed: args.seed, ..SessionOptions::default() };
+    let none = BTreeMap::new();
+    let mut session = Session::with_job(job.as_ref(), Arc::clone(&plan), &none, session_options)?;
     let parameters = config.parameter_names()?;
-    model.load(&mut session, &parameters)?;
+    let weights = variables(&mut session, &parameters)?;
+    if !session.leads() {
+        train(&mut session, &corpus, &args, config.sequence)?;
+        variables(&mut session, &parameters)?;
+        return Ok(());
+    }
+    let plan_path = write_plan(&args, &plan)?;
+    let mut model = Model::new(config, args.batch, args.seed)?;
+    model.load(&weights)?;
     let before = (model.loss(&corpus)?, model.sample(&corpus, args.sample)?);
     let start = Instant::now();
     train(&mut session, &corpus, &args, config.sequence)?;
     println!("trained {} steps in {:.1} s", args.steps, start.elapsed().as_secs_f64());
-    model.load(&mut session, &parameters)?;
+    let weights = variables(&mut session, &parameters)?;
+    model.load(&weights)?;
     let after = (model.loss(&corpus)?, model.sample(&corpus, args.sample)?);
 
     let weights_path = args.out.join("weights.safetensors");
-    graphc::runtime::data::save_safetensors(&weights_path, &variables(&mut session, &parameters)?)?;
+    graphc::runtime::data::save_safetensors(&weights_path, &weights)?;
     let bigram = corpus.bigram_loss();
     println!("\n-- before training\n{}\n-- after training\n{}\n--", before.1, after.1);
     println!(
@@ -104,6 +106,17 @@ fn main() -> Result<()> {
     );
     println!("wrote {} and {}", plan_path.display(), weights_path.display());
     Ok(())
+}
+
+/// Shows the plan on one screen and writes all of it.
+fn write_plan(args: &Args, plan: &Plan) -> Result<PathBuf> {
+    print!("{}", report::summary(plan));
+    std::fs::create_dir_all(&args.out)
+        .with_context(|| format!("cannot make {}", args.out.display()))?;
+    let path = args.out.join("plan.json");
+    let text = graphc::compiler::check::write_plan(plan);
+    graphc::runtime::data::write_file(&path, text.as_bytes())?;
+    Ok(path)
 }
 
 fn cpu() -> Result<graphc::ir::plan::Cluster> {
@@ -129,7 +142,7 @@ fn options(args: &Args) -> Result<CompileOptions> {
 
 /// Trains with a few steps under way at once.
 fn train(session: &mut Session, corpus: &Corpus, args: &Args, sequence: usize) -> Result<()> {
-    let bar = ProgressBar::new(args.steps);
+    let bar = if session.leads() { ProgressBar::new(args.steps) } else { ProgressBar::hidden() };
     bar.set_style(ProgressStyle::with_template("{bar:32} {pos}/{len} steps, {msg} [{elapsed}]")?);
     let start = Instant::now();
     let mut under_way: VecDeque<StepHandle> = VecDeque::new();

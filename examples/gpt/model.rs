@@ -91,12 +91,11 @@ impl Model {
         Ok(Self { config, batch, seed, evaluation, inference })
     }
 
-    /// Takes the weights of another session.
-    pub fn load(&mut self, from: &mut Session, names: &[String]) -> Result<()> {
-        for name in names {
-            let tensor = from.variable(name)?;
-            self.evaluation.set_variable(name, &tensor)?;
-            self.inference.set_variable(name, &tensor)?;
+    /// Takes weights, by name.
+    pub fn load(&mut self, weights: &BTreeMap<String, HostTensor>) -> Result<()> {
+        for (name, tensor) in weights {
+            self.evaluation.set_variable(name, tensor)?;
+            self.inference.set_variable(name, tensor)?;
         }
         Ok(())
     }

@@ -125,6 +125,28 @@ impl Session {
         session
     }
 
+    /// [`Session::on`] with a job, [`Session::new`] without: for a program that runs alone and under the launcher alike, with
+    /// the job of [`Job::from_environment`](crate::job::Job::from_environment).
+    ///
+    /// # Errors
+    /// As theirs.
+    pub fn with_job(
+        job: Option<&Arc<crate::job::Job>>,
+        plan: Arc<Plan>,
+        weights: &BTreeMap<String, HostTensor>,
+        options: SessionOptions,
+    ) -> Result<Self, RuntimeError> {
+        match job {
+            Some(job) => Self::on(job, plan, weights, options),
+            None => Self::new(plan, weights, options),
+        }
+    }
+
+    /// Whether rank 0 is here: where there are several processes, one of them prints and writes.
+    pub fn leads(&self) -> bool {
+        self.ranks().any(|rank| rank == 0)
+    }
+
     /// The ranks of the plan that this session executes.
     pub fn ranks(&self) -> impl Iterator<Item = u32> {
         self.transports.iter().map(|transport| transport.rank())
