@@ -8,6 +8,7 @@ mod checkpoint;
 mod collectives;
 pub mod data;
 mod error;
+mod explore;
 mod global;
 pub mod job;
 mod memory;

@@ -43,7 +43,7 @@ struct Inbox {
 
 impl Line {
     /// Speaks through `stream`, which has been let in.
-    pub(super) fn start(
+    pub(crate) fn start(
         stream: &TcpStream,
         rank: u32,
         heartbeat: Duration,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::{bounded, unbounded};
+use crossbeam_channel::{Sender, bounded, unbounded};
 use graphc_ir::machine::Machine;
 use graphc_ir::plan::{PLAN_VERSION, Plan, Program};
 
@@ -18,7 +18,7 @@ use crate::memory::Arena;
 use crate::tensor::HostTensor;
 use crate::transport::Transport;
 use crate::transport::in_process::{Hub, Patience};
-use crate::worker::{Edges, RankPart, Report, Resolver, Settings, Worker};
+use crate::worker::{Edges, Job as WorkerJob, RankPart, Report, Resolver, Settings, Worker};
 
 /// A session whose ranks are threads of this process, or, with a job, processes of which this is one.
 pub(super) fn session(
@@ -200,6 +200,27 @@ impl Rank {
         seats: &mut Vec<Seat>,
     ) -> Result<(), RuntimeError> {
         let rank = self.transport.rank();
+        for (stream, (worker, sender)) in
+            self.workers(plan, settings, queue)?.into_iter().enumerate()
+        {
+            let name = format!("rank {rank} stream {stream}");
+            let thread = std::thread::Builder::new().name(name).spawn(move || worker.run());
+            let fail = |e: std::io::Error| RuntimeError::Thread { rank, reason: e.to_string() };
+            let thread = Some(thread.map_err(fail)?);
+            seats.push(Seat { rank: rank as usize, jobs: Some(sender), thread });
+        }
+        Ok(())
+    }
+
+    /// One worker per stream, and the queue of its jobs.
+    fn workers(
+        self,
+        plan: &Plan,
+        settings: Settings,
+        queue: usize,
+    ) -> Result<Vec<(Worker, Sender<WorkerJob>)>, RuntimeError> {
+        let mut workers = Vec::new();
+        let rank = self.transport.rank();
         let program = program_of(plan, rank)?;
         let pool = pool(rank, settings.threads)?;
         let ears: Vec<_> = self.part.actors.iter().map(|_| unbounded()).collect();
@@ -224,15 +245,14 @@ impl Rank {
                 activity: self.transport.activity(format!("stream {stream}"), names(program)),
                 report: Report::default(),
             };
-            let name = format!("rank {rank} stream {stream}");
-            let thread = std::thread::Builder::new().name(name).spawn(move || worker.run());
-            let fail = |e: std::io::Error| RuntimeError::Thread { rank, reason: e.to_string() };
-            let thread = Some(thread.map_err(fail)?);
-            seats.push(Seat { rank: rank as usize, jobs: Some(sender), thread });
+            workers.push((worker, sender));
         }
-        Ok(())
+        Ok(workers)
     }
 }
+
+#[cfg(test)]
+mod explored;
 
 fn names(program: &Program) -> Vec<String> {
     program.actors.iter().map(|actor| actor.name.clone()).collect()

@@ -15,6 +15,7 @@ use super::report::Report;
 use super::step::StepState;
 use crate::collectives::Lists;
 use crate::error::{Cause, Failure, RuntimeError};
+use crate::explore::{exploring, point};
 use crate::job::{Activity, enter};
 use crate::memory::Arena;
 use crate::transport::{Transport, TransportError};
@@ -172,6 +173,7 @@ impl Worker {
 
     fn finish(&mut self, action: ActionId) {
         self.machine.finish(action);
+        point();
         for other in &self.tell {
             // A worker that is gone has failed, which its end of the job says.
             let _ = other.send(action);
@@ -193,7 +195,7 @@ impl Worker {
             if self.tell.is_empty() {
                 return Err(Cause::Blocked(self.describe(blocked)));
             }
-            match self.hear.recv_timeout(Duration::from_millis(20)) {
+            match self.hear_something() {
                 Ok(finished) => self.machine.finish(finished),
                 Err(RecvTimeoutError::Disconnected) => return Err(TransportError::Ended.into()),
                 Err(RecvTimeoutError::Timeout) if self.transport.ended().is_some() => {
@@ -212,6 +214,20 @@ impl Worker {
                 Some(still) => blocked = still,
             }
         }
+    }
+
+    /// Waits a little for news of another worker.
+    fn hear_something(&self) -> Result<ActionId, RecvTimeoutError> {
+        while exploring() {
+            point();
+            if let Ok(finished) = self.hear.try_recv() {
+                return Ok(finished);
+            }
+            if self.transport.ended().is_some() {
+                return Err(RecvTimeoutError::Timeout);
+            }
+        }
+        self.hear.recv_timeout(Duration::from_millis(20))
     }
 
     fn describe(&self, blocked: Blocked) -> String {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::wait::{Sleeper, Wait};
 use super::{Group, Hub, TransportError};
+use crate::explore::point;
 use crate::transport::{Lending, Lent, Offer, Work};
 
 const EMPTY: u32 = 0;
@@ -82,6 +83,7 @@ impl Mailbox {
                 std::mem::transmute::<*const [&[u8]], *const [&'static [u8]]>(pieces);
             *self.lent.get() = NOTHING_LENT;
         }
+        point();
         self.state.store(FULL, Ordering::Release);
     }
 
@@ -96,16 +98,19 @@ impl Mailbox {
                 std::mem::transmute::<*const [Lent<'_>], *const [Lent<'static>]>(lent);
             *self.pieces.get() = NOTHING;
         }
+        point();
         self.state.store(FULL, Ordering::Release);
     }
 
     /// Begins to read what is shown; whoever begins calls [`Mailbox::release`]. `false` where nothing is shown.
     fn hold(&self) -> bool {
+        point();
         let turn = self.state.compare_exchange(FULL, READING, Ordering::Acquire, Ordering::Relaxed);
         turn.is_ok()
     }
 
     fn release(&self) {
+        point();
         self.state.store(EMPTY, Ordering::Release);
     }
 
@@ -130,6 +135,7 @@ impl Mailbox {
         let back =
             || self.state.compare_exchange(FULL, EMPTY, Ordering::Acquire, Ordering::Acquire);
         while back() == Err(READING) {
+            point();
             std::thread::yield_now();
         }
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::wait::{Sleeper, Wait};
 use super::{Hub, Receiver, Sender, TransportError};
+use crate::explore::point;
 
 /// The ring. Its two ends are used by one thread each; a buffer's lock is never contended.
 #[derive(Debug)]
@@ -84,6 +85,7 @@ impl Sender for RingSender {
             buffer.resize(bytes, 0);
             fill(buffer);
         });
+        point();
         ring.filled.store(message + 1, Ordering::Release);
         ring.receiver.wake();
         Ok(waited)
@@ -123,6 +125,7 @@ impl Receiver for RingReceiver {
         };
         let waited = wait.until(|| ring.filled.load(Ordering::Acquire) > message)?;
         ring.with(message, |buffer| read(buffer));
+        point();
         ring.emptied.store(message + 1, Ordering::Release);
         ring.sender.wake();
         Ok(waited)

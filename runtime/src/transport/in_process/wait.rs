@@ -7,6 +7,7 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use super::{Hub, TransportError};
+use crate::explore::{exploring, point};
 
 /// How often a wait yields before it sleeps.
 const YIELDS: u32 = 64;
@@ -18,6 +19,9 @@ const NAP: Duration = Duration::from_millis(20);
 pub(super) struct Sleeper {
     asleep: AtomicBool,
     thread: Mutex<Option<Thread>>,
+    /// What `unpark` leaves for `park`, in tests that explore.
+    #[cfg(test)]
+    token: AtomicBool,
 }
 
 impl Sleeper {
@@ -27,6 +31,7 @@ impl Sleeper {
         // Either this fence comes before the sleeper's, and it sees the change before it sleeps, or after, and this
         // thread sees that it sleeps.
         fence(Ordering::SeqCst);
+        point();
         if self.asleep.load(Ordering::Relaxed) {
             self.rouse();
         }
@@ -34,6 +39,8 @@ impl Sleeper {
 
     #[cold]
     fn rouse(&self) {
+        #[cfg(test)]
+        self.token.store(true, Ordering::SeqCst);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(thread) = thread {
             thread.unpark();
@@ -42,12 +49,31 @@ impl Sleeper {
 
     fn nap(&self, ready: &impl Fn() -> bool) {
         *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(std::thread::current());
+        point();
         self.asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
+        point();
         if !ready() {
-            std::thread::park_timeout(NAP);
+            self.park();
         }
         self.asleep.store(false, Ordering::Relaxed);
+    }
+}
+
+impl Sleeper {
+    #[cfg(not(test))]
+    fn park(&self) {
+        std::thread::park_timeout(NAP);
+    }
+
+    #[cfg(test)]
+    fn park(&self) {
+        if !exploring() {
+            std::thread::park_timeout(NAP);
+        }
+        while exploring() && !self.token.swap(false, Ordering::SeqCst) {
+            point();
+        }
     }
 }
 
@@ -72,6 +98,16 @@ impl Wait<'_> {
 
     #[cold]
     fn patiently(self, ready: &impl Fn() -> bool) -> Result<Duration, TransportError> {
+        while exploring() {
+            point();
+            if ready() {
+                return Ok(Duration::ZERO);
+            }
+            if self.hub.is_over() {
+                return Err(TransportError::Ended);
+            }
+            self.sleeper.nap(ready);
+        }
         let begun = Instant::now();
         let mut turns = 0;
         loop {

@@ -4,6 +4,8 @@
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::Duration;
 
+use crate::explore::{exploring, point};
+
 /// A futex with a count of who waits; without a futex, sleepers look from time to time.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
@@ -19,6 +21,7 @@ impl Bell {
         // Either this fence comes before the sleeper's, and it sees the change before it sleeps, or after, and this
         // thread sees that it waits.
         fence(Ordering::SeqCst);
+        point();
         if self.waiting.load(Ordering::Relaxed) > 0 {
             self.rouse();
         }
@@ -33,8 +36,10 @@ impl Bell {
     /// Sleeps until the bell rings, at most for `nap`; not at all where `ready`.
     pub(crate) fn nap(&self, nap: Duration, ready: impl Fn() -> bool) {
         let rung = self.rung.load(Ordering::SeqCst);
+        point();
         self.waiting.fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
+        point();
         if !ready() {
             sleep(&self.rung, rung, nap);
         }
@@ -52,6 +57,12 @@ fn wake(rung: &AtomicU32) {
 #[cfg(target_os = "linux")]
 fn sleep(rung: &AtomicU32, seen: u32, nap: Duration) {
     use rustix::thread::futex;
+    while exploring() {
+        point();
+        if rung.load(Ordering::SeqCst) != seen {
+            return;
+        }
+    }
     let nap = futex::Timespec { tv_sec: nap.as_secs() as i64, tv_nsec: nap.subsec_nanos().into() };
     // Woken, too late, interrupted: the caller looks again in any case.
     let _ = futex::wait(rung, futex::Flags::empty(), seen, Some(&nap));

@@ -5,6 +5,8 @@
 //! Read in this order: `wait` and `bell`, then `segment`, `outbox` and `shared`, then `tcp`.
 
 mod bell;
+#[cfg(test)]
+mod explored;
 mod fabric;
 mod group;
 mod outbox;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::outbox::{Outbox, PeerMemory};
 use super::segment::Segment;
 use super::wait::Waiter;
+use crate::explore::point;
 use crate::memory::Lent;
 use crate::transport::TransportError;
 
@@ -204,6 +205,7 @@ impl SharedSender {
 
     fn push(&mut self) {
         self.filled += 1;
+        point();
         self.head().filled.0.store(self.filled, Ordering::Release);
         self.peer.ring();
     }
@@ -380,6 +382,7 @@ impl SharedReceiver {
     /// Gives back what was lent.
     pub(super) fn release(&mut self) {
         self.emptied += 1;
+        point();
         let queue = self.queue.unwrap_or_default();
         if let Some(head) = queue_head(&self.peer.segment, queue) {
             head.emptied.0.store(self.emptied, Ordering::Release);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::bell::Bell;
+use crate::explore::{exploring, point};
 use crate::job::{Line, waiting};
 use crate::transport::TransportError;
 use crate::transport::in_process::Patience;
@@ -53,6 +54,13 @@ impl Waiter {
         what: &dyn Fn() -> String,
         ready: &dyn Fn() -> bool,
     ) -> Result<Duration, TransportError> {
+        while exploring() {
+            point();
+            if ready() {
+                return Ok(Duration::ZERO);
+            }
+            self.bell.bell().nap(NAP, ready);
+        }
         let begun = Instant::now();
         let mut turns = 0;
         let mut noted = None;

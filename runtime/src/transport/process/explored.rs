@@ -1,0 +1,137 @@
+//! Queues and groups in shared memory under many schedules of their two ends.
+
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::group::ProcessGroup;
+use super::outbox::{Outbox, PeerMemory};
+use super::shared::{SharedReceiver, SharedSender};
+use super::wait::{HasBell, Waiter};
+use super::{ReceiveEnd, SendEnd};
+use crate::explore::explore;
+use crate::job::Line;
+use crate::memory::{Arena, Place};
+use crate::transport::in_process::Patience;
+use crate::transport::{Group, Offer};
+
+/// A process: its memory, and that memory as its peer maps it.
+#[derive(Clone)]
+struct Side {
+    rank: u32,
+    outbox: Arc<Outbox>,
+    mapped: Arc<PeerMemory>,
+    line: Arc<Line>,
+}
+
+impl Side {
+    fn new(rank: u32, stream: &TcpStream) -> Self {
+        let outbox = Arc::new(Outbox::new().expect("shared memory"));
+        let (descriptor, bytes) = (outbox.segment.descriptor(), outbox.segment.len() as u64);
+        let mapped = PeerMemory::open(std::process::id(), descriptor, bytes).expect("a mapping");
+        let line = Line::start(stream, rank, Duration::from_secs(1000)).expect("threads");
+        Self { rank, outbox, mapped: Arc::new(mapped), line }
+    }
+
+    fn waiter(&self) -> Waiter {
+        let patience = Patience { timeout: Duration::from_secs(1000), spin: Duration::ZERO };
+        let bell = Arc::clone(&self.outbox) as Arc<dyn HasBell>;
+        Waiter { rank: self.rank, line: Arc::clone(&self.line), bell, patience }
+    }
+
+    fn sender(&self, to: &Self, key: u64, slots: u64) -> SharedSender {
+        let name = (key, to.rank, key as u32);
+        let sender = SharedSender::new(&self.outbox, &to.mapped, self.waiter(), name, slots);
+        sender.expect("room in the directory")
+    }
+
+    fn receiver(&self, from: &Self, key: u64, slots: u64) -> SharedReceiver {
+        SharedReceiver::new(&from.mapped, self.waiter(), (key, from.rank, key as u32), slots)
+    }
+}
+
+/// Two processes, and what keeps their line to a coordinator open.
+fn sides() -> ([Side; 2], TcpListener) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let stream = TcpStream::connect(listener.local_addr().expect("an address"));
+    let stream = stream.expect("a connection");
+    ([Side::new(0, &stream), Side::new(1, &stream)], listener)
+}
+
+/// Keys that no schedule before has used.
+fn fresh() -> u64 {
+    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+    NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+}
+
+#[test]
+fn messages_arrive_in_order_under_every_schedule() {
+    let (sides, _listener) = sides();
+    explore(10_000, move || {
+        let [a, b] = sides.clone();
+        let (key, slots) = (fresh(), 1 + fresh() % 2);
+        let sending = shuttle::thread::spawn({
+            let (a, b) = (a.clone(), b.clone());
+            move || {
+                let mut sender = a.sender(&b, key, slots);
+                for message in 0..4u8 {
+                    let bytes = 3 + usize::from(message) * 50;
+                    sender.send(bytes, &mut |target| target.fill(message)).expect("room");
+                }
+                sender.settle().expect("the peer reads");
+            }
+        });
+        let mut receiver = b.receiver(&a, key, slots);
+        for message in 0..4u8 {
+            let read = &mut |pieces: &[&[u8]]| {
+                assert_eq!(pieces, [vec![message; 3 + usize::from(message) * 50]]);
+            };
+            receiver.receive(read).expect("the peer sends");
+        }
+        sending.join().expect("no panic");
+    });
+}
+
+#[test]
+fn arenas_are_read_and_written_in_place_under_every_schedule() {
+    let (sides, _listener) = sides();
+    let arenas = sides.clone().map(|side| Arena::shared(256, &side.outbox).expect("memory"));
+    let arenas = Arc::new(arenas);
+    explore(4_000, move || {
+        let key = fresh();
+        let rank = |me: usize| {
+            let (sides, arenas) = (sides.clone(), Arc::clone(&arenas));
+            move || {
+                let (own, other) = (&sides[me], &sides[1 - me]);
+                let ends = (own.sender(other, key, 2), own.receiver(other, key, 2));
+                let ends = (SendEnd::Shared(ends.0), ReceiveEnd::Shared(ends.1));
+                let mut ends = vec![None, Some(ends)];
+                ends.rotate_left(me);
+                exchange(&mut ProcessGroup::new(ends), &arenas[me], me);
+            }
+        };
+        let threads = [0, 1].map(|me| shuttle::thread::spawn(rank(me)));
+        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+    });
+}
+
+/// Each rank shows a half of its arena, then adds one to the other half of both.
+fn exchange(group: &mut ProcessGroup, arena: &Arena, me: usize) {
+    let half = |rank: usize| Place { offset: rank * 128, bytes: 128 };
+    arena.write(Place { offset: 0, bytes: 256 }).fill(10 + me as u8);
+    let offers = [Offer { peer: 1 - me, pieces: 0..1 }];
+    let shown = [arena.read(half(me))];
+    let read = &mut |_: usize, pieces: &[&[u8]]| {
+        assert_eq!(pieces, [&[10 + (1 - me) as u8; 128]]);
+    };
+    group.exchange(&shown, &offers, &[1 - me], read).expect("the peer comes");
+    let own = [arena.lend(Place { offset: 0, bytes: 256 })];
+    let lending = group.lending().expect("shared memory");
+    let add = |bytes: &mut [u8]| bytes.iter_mut().for_each(|byte| *byte += 1);
+    let mine = me * 128..me * 128 + 128;
+    let both = lending.lend(&own, &mut |lent| {
+        (0..2).for_each(|rank| add(lent(rank)[0].write(&mine)));
+    });
+    both.expect("the peer comes");
+    assert_eq!(arena.read(Place { offset: 0, bytes: 256 }), [11 + me as u8; 256]);
+}
