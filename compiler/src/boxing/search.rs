@@ -98,14 +98,16 @@ impl<'a> Router<'a> {
         &known[index].1
     }
 
-    /// What an exchange takes at least: what the first rank, which needs most, does not hold yet.
+    /// What an exchange takes at least: what the first rank, which needs most, does not hold yet, from ranks that
+    /// hold no more than the first.
     fn least_exchange(&self, from: &Layout, to: &Layout) -> f64 {
         let Prices { cluster, microbatches } = self.prices;
         let rect = |layout: &Layout| layout.rect(layout.ranks[0], 0, microbatches);
         let missing = rect(to).zip(rect(from)).map_or(0, |(need, held)| {
             need.elements() - need.intersect(&held).map_or(0, |both| both.elements())
         });
-        let messages = usize::from(missing > 0);
+        let held = rect(from).map_or(0, |held| held.elements());
+        let messages = missing.div_ceil(held.max(1));
         let link = alpha_beta(cluster, &from.ranks, None);
         exchange_seconds(cluster, link, messages, (missing * from.dtype.size()) as f64)
     }

@@ -14,7 +14,7 @@
 //!   happens once per microbatch counts as often.
 //!
 //! [`ilp`] hands exactly this to a solver: the reference. The way that plans are made is exact elimination on the
-//! same problem as a cost-function network ([`network`], [`minimise`]), with multipliers on (f) and branch and bound
+//! same problem as a cost-function network ([`network`], [`share`], [`minimise`]), with multipliers on (f) and branch and bound
 //! where memory is short ([`limited`]). [`recompute`] prices a finished sharding from the graph alone.
 //!
 //! Nothing here inserts boxing or orders actors. Start reading with [`plan`].
@@ -33,6 +33,7 @@ mod memory;
 mod minimise;
 mod network;
 pub mod problem;
+mod share;
 mod strategy;
 
 use graphc_ir::ids::ValueId;

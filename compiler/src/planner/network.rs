@@ -1,20 +1,23 @@
-//! Cost-function networks: variables with few labels, costs of labels and of pairs of labels. The planning problem as
-//! such a network, with memory priced at given multipliers.
+//! Cost-function networks: variables with few labels, costs of labels, of pairs of labels, and of tensors with several
+//! readers. The planning problem as such a network, with memory priced at given multipliers.
 
 use std::collections::BTreeMap;
 
 use super::layouts::{PlacementId, SbpId};
 use super::lifetimes::Span;
 use super::problem::{Demand, Problem};
+use super::share::{MOST_READERS, Share};
 
-/// A network: the sum of `constant`, of one cost for each variable, and of one for each pair in `pairs`. An infinite
-/// cost forbids a pair of labels.
+/// A network: the sum of `constant`, of one cost for each variable, of one for each pair in `pairs`, and of the shares.
+/// An infinite cost forbids a pair of labels.
 #[derive(Clone, Debug, Default)]
 pub struct Network {
     /// Costs by variable and label.
     pub unary: Vec<Vec<f64>>,
     /// Costs of pairs `(a, b)`, `a < b`, row-major by the label of `a`.
     pub pairs: BTreeMap<(usize, usize), Vec<f64>>,
+    /// Tensors that several variables read.
+    pub shares: Vec<Share>,
     /// What is paid anyway.
     pub constant: f64,
     /// Where a variable stands among others: that of its node.
@@ -63,7 +66,26 @@ impl Network {
             .iter()
             .map(|(&(a, b), table)| table[assignment[a] * self.labels(b) + assignment[b]])
             .sum();
-        self.constant + unary + pairs
+        let shares: f64 = self.shares.iter().map(|share| share.cost(|v| assignment[v])).sum();
+        self.constant + unary + pairs + shares
+    }
+
+    /// Adds the cost of a share that needs no more than a pair as such.
+    fn share(&mut self, share: Share) {
+        match (&share.producer, share.readers.as_slice()) {
+            (_, []) => {}
+            (Some((producer, rows)), [(reader, columns)]) => {
+                self.pair(*producer, *reader, |a, b| {
+                    columns[b].map_or(0.0, |column| share.price(rows[a], column))
+                });
+            }
+            (None, [(reader, columns)]) => {
+                for (cost, column) in self.unary[*reader].iter_mut().zip(columns) {
+                    *cost += column.map_or(0.0, |column| share.price(0, column));
+                }
+            }
+            _ => self.shares.push(share),
+        }
     }
 
     /// Turns on every switch that others ask for, so that no pair of labels is forbidden.
@@ -112,6 +134,7 @@ impl Network {
         let mut network = Network {
             unary,
             pairs: BTreeMap::new(),
+            shares: Vec::new(),
             constant: self.constant,
             origin: self.origin.clone(),
             switch: self.switch.clone(),
@@ -124,6 +147,17 @@ impl Network {
                 (_, 1) => (0..kept[a].len()).for_each(|i| network.unary[a][i] += cost(i, 0)),
                 _ => network.pair(a, b, cost),
             }
+        }
+        for share in &self.shares {
+            let settled = share.restricted(kept);
+            match &share.producer {
+                Some((producer, _)) => {
+                    let costs = network.unary[*producer].iter_mut();
+                    costs.zip(&settled.paid).for_each(|(cost, paid)| *cost += paid);
+                }
+                None => network.constant += settled.paid[0],
+            }
+            settled.rest.into_iter().for_each(|rest| network.share(rest));
         }
         network
     }
@@ -320,12 +354,38 @@ fn add_demand(
         }
         [(reader, _)] => network
             .pair(demand.producer, *reader, |label, other| boxing.cost(label, &taken[0][other])),
-        _ => add_shared(network, demand, &targets, &taken, &boxing),
+        _ => match as_share(demand, &targets, &taken, &boxing) {
+            Some(share) => network.shares.push(share),
+            None => add_switches(network, demand, &targets, &taken, &boxing),
+        },
     }
 }
 
+/// A tensor with a few readers as one term of the costs. Not where the user reads it too in another layout, nor where
+/// a reader takes it in two.
+fn as_share(
+    demand: &Demand,
+    targets: &[SbpId],
+    taken: &[Vec<Vec<SbpId>>],
+    boxing: &Boxing,
+) -> Option<Share> {
+    let single = taken.iter().flatten().all(|all| all.len() == 1);
+    if !single || taken.len() > MOST_READERS || boxing.fetch.iter().any(Option::is_some) {
+        return None;
+    }
+    let column = |all: &Vec<SbpId>| targets.binary_search(&all[0]).ok();
+    let columns = taken.iter().map(|labels| labels.iter().map(column).collect());
+    let prices = boxing.prices.iter().flat_map(|row| targets.iter().map(|target| row[target]));
+    Some(Share {
+        producer: Some((demand.producer, boxing.source_of.clone())),
+        readers: demand.readers.iter().map(|reader| reader.0).zip(columns).collect(),
+        prices: prices.collect(),
+        columns: targets.len(),
+    })
+}
+
 /// A tensor with several readers: a variable for each layout that more than one of them, or the user, may take.
-fn add_shared(
+fn add_switches(
     network: &mut Network,
     demand: &Demand,
     targets: &[SbpId],
