@@ -154,5 +154,19 @@ fn a_memory_limit_is_kept_or_explained() {
     let error = plan(&decisions, &options, &cpu()).expect_err("10 kB").to_string();
     assert!(error.starts_with("rank 0 (stage 0) needs "), "{error}");
     assert!(error.contains("but has 9.77 KiB"), "{error}");
+    assert!(error.contains("found (no plan needs less than "), "{error}");
     assert_eq!(error.split("tensors are").nth(1).map(|list| list.matches('`').count()), Some(10));
+}
+
+#[test]
+fn little_memory_leaves_a_small_gap() {
+    for share in [93, 97] {
+        let mut options = options(&[2], 1, 1);
+        let decisions = gpt(3, &options);
+        let free = checked(&decisions, &options);
+        options.memory = Some(free.memory[0] * share / 100);
+        let tight = checked(&decisions, &options);
+        assert!(tight.memory[0] <= free.memory[0] * share / 100);
+        assert!(tight.report.gap <= 0.02, "{share} %: {:?}", tight.report);
+    }
 }

@@ -29,17 +29,17 @@ pub struct Effort {
     pub rounds: usize,
     /// Entries that shifting costs reads in all rounds, about.
     pub work: usize,
+    /// The round from which the neighbourhood of the best plan is looked at.
+    pub look: usize,
 }
 
 /// For a plan.
-pub const FULL: Effort = Effort { rounds: 16, work: 4_000_000_000 };
+pub const FULL: Effort = Effort { rounds: 16, work: 4_000_000_000, look: 3 };
 /// For one of many steps towards a plan.
-pub const STEP: Effort = Effort { rounds: 3, work: 400_000_000 };
+pub const STEP: Effort = Effort { rounds: 5, work: 300_000_000, look: 3 };
 
 /// Sweeps of the first round, which are doubled up to those of the last.
 const SWEEPS: [usize; 2] = [4, 32];
-/// The round after which the neighbourhood of the best is looked at.
-const LOOK: usize = 3;
 
 /// What counts as no better when looking around.
 const STALE: f64 = 1e-4;
@@ -107,7 +107,7 @@ impl<'a> Search<'a> {
             let decoded = self.dual.decode();
             let decoded = decoded.iter().zip(&self.kept).map(|(&at, kept)| kept[at]).collect();
             self.offer(decoded);
-            if round >= LOOK && bound < self.value * (1.0 - TOLERANCE) {
+            if round >= effort.look && bound < self.value * (1.0 - TOLERANCE) {
                 self.look_nearby();
             }
             if !self.drop_labels() {

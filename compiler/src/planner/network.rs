@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use super::layouts::{PlacementId, SbpId};
+use super::layouts::SbpId;
 use super::lifetimes::Span;
+use super::multipliers::Multipliers;
 use super::problem::{Demand, Problem};
 use super::share::{MOST_READERS, Share};
 
@@ -170,53 +171,6 @@ impl Network {
     }
 }
 
-/// Prices of memory: seconds per byte at positions, by domain, and the weight of seconds themselves.
-#[derive(Clone, Debug)]
-pub struct Multipliers {
-    /// Weight of seconds: 1, or 0 where memory alone counts.
-    pub seconds: f64,
-    /// Sums of seconds per byte before each position, by domain; empty where memory is free.
-    sums: Vec<Vec<f64>>,
-    /// By placement.
-    domains: Vec<Vec<usize>>,
-    looped: Option<(usize, usize)>,
-}
-
-impl Multipliers {
-    /// Memory at these prices.
-    pub fn new(problem: &Problem<'_>, seconds: f64, rows: &BTreeMap<(usize, usize), f64>) -> Self {
-        let lifetimes = &problem.lifetimes;
-        let sum = |domain: usize| {
-            let mut total = 0.0;
-            let mut sums = vec![0.0];
-            for position in 0..lifetimes.len() {
-                total += rows.get(&(domain, position)).copied().unwrap_or(0.0);
-                sums.push(total);
-            }
-            sums
-        };
-        let used = !rows.is_empty();
-        let sums = (0..if used { lifetimes.domains.len() } else { 0 }).map(sum).collect();
-        let placements = problem.layouts.placements().iter();
-        let domains = placements.map(|placement| lifetimes.domains_of(placement)).collect();
-        Self { seconds, sums, domains, looped: lifetimes.looped }
-    }
-
-    /// Seconds per byte of what is kept on a placement for a span.
-    fn weight(&self, placement: PlacementId, span: Span) -> f64 {
-        if self.sums.is_empty() {
-            return 0.0;
-        }
-        let of = |domain: usize| {
-            let between =
-                |start: usize, end: usize| self.sums[domain][end + 1] - self.sums[domain][start];
-            let others = self.looped.map_or(0.0, |(first, last)| between(first, last));
-            between(span.start, span.end) + span.others as f64 * others
-        };
-        self.domains[placement.0 as usize].iter().map(|&domain| of(domain)).sum()
-    }
-}
-
 /// The planning problem as a network: first a variable for each node, with a label for each candidate; then a
 /// variable for each layout that several readers may share, whose label 1 says that the tensor is boxed to it.
 pub fn network(problem: &mut Problem<'_>, multipliers: &Multipliers) -> Network {
@@ -241,7 +195,7 @@ pub fn network(problem: &mut Problem<'_>, multipliers: &Multipliers) -> Network 
 
 fn add_made(problem: &mut Problem<'_>, multipliers: &Multipliers, network: &mut Network) {
     for made in &problem.made {
-        let weight = multipliers.weight(made.placement, made.span);
+        let weight = multipliers.weight(made.value, made.placement, made.span);
         if weight == 0.0 {
             continue;
         }
@@ -259,7 +213,8 @@ fn add_write_back(
     index: usize,
 ) {
     let back = problem.write_backs[index].clone();
-    let weight = multipliers.weight(back.placement, back.span);
+    let value = problem.decisions.graph().nodes[back.variable].results[0];
+    let weight = multipliers.weight(value, back.placement, back.span);
     let (rows, columns) =
         (problem.candidates[back.update].len(), problem.candidates[back.variable].len());
     let mut table = vec![0.0; rows * columns];
@@ -293,10 +248,9 @@ impl Boxing {
         demand: &Demand,
         targets: &[SbpId],
     ) -> Self {
-        let copy =
-            if demand.counts { multipliers.weight(demand.placement, demand.span) } else { 0.0 };
-        let first = Span { end: demand.span.start, others: 0, ..demand.span };
-        let scratch = multipliers.weight(demand.placement, first);
+        let weight = |span| multipliers.weight(demand.value, demand.placement, span);
+        let copy = if demand.counts { weight(demand.span) } else { 0.0 };
+        let scratch = weight(Span { end: demand.span.start, others: 0, ..demand.span });
         let candidates = problem.candidates[demand.producer].len();
         let made: Vec<SbpId> = (0..candidates).map(|label| problem.source(demand, label)).collect();
         let mut sources = made.clone();

@@ -158,25 +158,17 @@ impl Share {
             }
             _ => vec![0.0; self.rows()],
         };
-        // What taking a column costs the others; the last column is free.
-        let mut others: Vec<Vec<f64>> = Vec::new();
+        let mut groups = Groups::new(width);
         for (index, (_, columns)) in self.readers.iter().enumerate() {
-            if index + first == of {
-                continue;
+            if index + first != of {
+                groups.add(columns, &costs[index + first]);
             }
-            let mut by_column = vec![f64::INFINITY; width];
-            for (column, &cost) in columns.iter().zip(&costs[index + first]) {
-                let column = column.unwrap_or(self.columns);
-                by_column[column] = cost.min(by_column[column]);
-            }
-            others.push(by_column);
         }
-        let groups = Groups::new(&others, width);
         match &self.producer {
             Some((_, rows)) if of == 0 => {
-                let best: Vec<f64> = (0..self.rows())
-                    .map(|row| groups.best(self.of_row(row)).pop().unwrap_or(0.0))
-                    .collect();
+                let mut of_row =
+                    |row: usize| groups.best(self.of_row(row)).last().copied().unwrap_or(0.0);
+                let best: Vec<f64> = (0..self.rows()).map(&mut of_row).collect();
                 rows.iter().map(|&row| best[row]).collect()
             }
             _ => {
@@ -197,64 +189,69 @@ impl Share {
 
 /// Sets of readers as bits, with what it costs all of a set to take the same.
 struct Groups {
-    /// By set: by column, the last free.
-    sums: Vec<Vec<f64>>,
+    width: usize,
+    /// By set and column, the last column free.
+    sums: Vec<f64>,
+    /// By set: what it costs at best. Kept to be used again.
+    best: Vec<f64>,
 }
 
 impl Groups {
-    fn new(readers: &[Vec<f64>], width: usize) -> Self {
-        let mut sums = vec![vec![0.0; width]];
-        for set in 1usize..1 << readers.len() {
-            let lowest = set.trailing_zeros() as usize;
-            let before = &sums[set & (set - 1)];
-            sums.push(before.iter().zip(&readers[lowest]).map(|(a, b)| a + b).collect());
+    /// The empty set alone.
+    fn new(width: usize) -> Self {
+        Self { width, sums: vec![0.0; width], best: Vec::new() }
+    }
+
+    /// One more reader, whose labels cost as much as `costs` says and take these columns.
+    fn add(&mut self, columns: &Columns, costs: &[f64]) {
+        let mut by_column = vec![f64::INFINITY; self.width];
+        for (column, &cost) in columns.iter().zip(costs) {
+            let least = &mut by_column[column.unwrap_or(self.width - 1)];
+            *least = if cost < *least { cost } else { *least };
         }
-        Self { sums }
+        let known = self.sums.len();
+        self.sums.reserve(known);
+        for at in 0..known {
+            self.sums.push(self.sums[at] + by_column[at % self.width]);
+        }
     }
 
     /// What each set costs at best where a column costs as much as `prices` says.
-    fn best(&self, prices: &[f64]) -> Vec<f64> {
-        let mut alike = vec![0.0; self.sums.len()];
-        for (set, sums) in self.sums.iter().enumerate().skip(1) {
+    fn best(&mut self, prices: &[f64]) -> &[f64] {
+        self.best.clear();
+        self.best.push(0.0);
+        for (set, sums) in self.sums.chunks_exact(self.width).enumerate().skip(1) {
             let mut least = sums[prices.len()];
             for (sum, price) in sums.iter().zip(prices) {
                 let cost = sum + price;
                 least = if cost < least { cost } else { least };
             }
-            alike[set] = least;
-        }
-        let mut best = alike;
-        for set in 1..best.len() {
-            // The group of the lowest reader, and all subsets of the others beside it.
+            // The group of the lowest reader takes the same; beside it all subsets of the others.
             let rest = set & (set - 1);
             let alone = set ^ rest;
             let mut part = rest;
-            let whole = best[set];
-            let mut least = whole;
             while part > 0 {
-                let group = alone | (rest & !part);
-                // `group` is smaller than `set`: what is known of it is at most what it costs to be alike.
-                least = least.min(best[group] + best[part]);
+                least = least.min(self.best[alone | (rest & !part)] + self.best[part]);
                 part = (part - 1) & rest;
             }
-            best[set] = least;
+            self.best.push(least);
         }
-        best
+        &self.best
     }
 
     /// Lowers `least` to what each column costs one more reader, together with the others.
-    fn join(&self, prices: &[f64], extra: f64, least: &mut [f64]) {
-        let best = self.best(prices);
-        let all = best.len() - 1;
-        for (set, sums) in self.sums.iter().enumerate() {
-            let rest = best[all & !set] + extra;
+    fn join(&mut self, prices: &[f64], extra: f64, least: &mut [f64]) {
+        self.best(prices);
+        let all = self.best.len() - 1;
+        for (set, sums) in self.sums.chunks_exact(self.width).enumerate() {
+            let rest = self.best[all & !set] + extra;
             for ((least, sum), price) in least.iter_mut().zip(sums).zip(prices) {
                 let cost = sum + price + rest;
                 *least = if cost < *least { cost } else { *least };
             }
         }
         let free = &mut least[prices.len()];
-        *free = free.min(best[all] + extra);
+        *free = free.min(self.best[all] + extra);
     }
 }
 
