@@ -98,16 +98,12 @@ impl<'a> Router<'a> {
         &known[index].1
     }
 
-    /// What an exchange takes at least: what the first rank, which needs most, does not hold yet.
+    /// What an exchange takes at least: what the first rank receives.
     fn least_exchange(&self, from: &Layout, to: &Layout) -> f64 {
         let Prices { cluster, microbatches } = self.prices;
-        let rect = |layout: &Layout| layout.rect(layout.ranks[0], 0, microbatches);
-        let missing = rect(to).zip(rect(from)).map_or(0, |(need, held)| {
-            need.elements() - need.intersect(&held).map_or(0, |both| both.elements())
-        });
-        let messages = usize::from(missing > 0);
+        let traffic = exchange::received_first(from, to, microbatches);
         let link = alpha_beta(cluster, &from.ranks, None);
-        exchange_seconds(cluster, link, messages, (missing * from.dtype.size()) as f64)
+        exchange_seconds(cluster, link, traffic.messages, traffic.bytes as f64)
     }
 
     fn crossing(&mut self, from: &Layout, to: &Layout) -> (f64, u64) {

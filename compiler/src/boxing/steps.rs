@@ -77,7 +77,7 @@ pub fn price(prices: Prices<'_>, step: BoxingStep, before: &Layout, after: &Layo
             let (ranks, bytes) = (before.hierarchy[axis], extent as f64);
             let seconds = |group: &[u32]| {
                 let link = alpha_beta(prices.cluster, group, Some(axis));
-                collective_seconds(link, kind, ranks, bytes)
+                collective_seconds(prices.cluster, link, kind, ranks, bytes)
             };
             let slowest = groups(before, axis).map(|group| seconds(&group)).fold(0.0, f64::max);
             (slowest, collective_bytes(kind, ranks, bytes) as u64)

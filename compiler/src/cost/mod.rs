@@ -16,15 +16,22 @@ pub use compute::{NodeWork, compute_seconds, matmul_efficiency, node_work, peak_
 /// and for local steps.
 ///
 /// All-reduce is a reduce-scatter and an all-gather; each of these, and an all-to-all, takes `n - 1` steps in which
-/// a rank sends `1/n` of the bytes (Thakur et al., 2005, section 4).
-pub fn collective_seconds(link: AlphaBeta, kind: BoxingKind, ranks: usize, bytes: f64) -> f64 {
+/// a rank sends `1/n` of the bytes (Thakur et al., 2005, section 4). Each is one kernel, and is launched once.
+pub fn collective_seconds(
+    cluster: &Cluster,
+    link: AlphaBeta,
+    kind: BoxingKind,
+    ranks: usize,
+    bytes: f64,
+) -> f64 {
     if ranks < 2 {
         return 0.0;
     }
     let pass = (ranks - 1) as f64 * link.alpha + sent(ranks, bytes) * link.beta;
+    let launch = cluster.device.launch;
     match kind {
-        BoxingKind::AllReduce => 2.0 * pass,
-        BoxingKind::ReduceScatter | BoxingKind::AllGather | BoxingKind::AllToAll => pass,
+        BoxingKind::AllReduce => launch + 2.0 * pass,
+        BoxingKind::ReduceScatter | BoxingKind::AllGather | BoxingKind::AllToAll => launch + pass,
         BoxingKind::Slice | BoxingKind::Mask | BoxingKind::SendRecv => 0.0,
     }
 }
@@ -62,11 +69,13 @@ mod tests {
     #[test]
     fn rings_by_hand() {
         let link = AlphaBeta { alpha: 1.0, beta: 0.5 };
-        let seconds = |kind| collective_seconds(link, kind, 4, 16.0);
-        assert_eq!(seconds(BoxingKind::AllReduce), 2.0 * (3.0 + 6.0));
-        assert_eq!(seconds(BoxingKind::AllGather), 3.0 + 6.0);
-        assert_eq!(seconds(BoxingKind::Slice), 0.0);
-        assert_eq!(collective_seconds(link, BoxingKind::AllReduce, 1, 16.0), 0.0);
+        let mut cluster = crate::cluster::preset("cpu").expect("a preset");
+        cluster.device.launch = 0.25;
+        let seconds = |kind, ranks| collective_seconds(&cluster, link, kind, ranks, 16.0);
+        assert_eq!(seconds(BoxingKind::AllReduce, 4), 0.25 + 2.0 * (3.0 + 6.0));
+        assert_eq!(seconds(BoxingKind::AllGather, 4), 0.25 + 3.0 + 6.0);
+        assert_eq!(seconds(BoxingKind::Slice, 4), 0.0);
+        assert_eq!(seconds(BoxingKind::AllReduce, 1), 0.0);
         assert_eq!(collective_bytes(BoxingKind::AllReduce, 4, 16.0), 24.0);
     }
 }

@@ -224,6 +224,10 @@ impl<'a> Collector<'a> {
         for output in &self.graph().outputs {
             let home = self.home(output.value)?.clone();
             self.here = self.maker(home.buffer).unwrap_or(home.made);
+            if self.rate(output.value) == Rate::Step {
+                // What is known once a step is fetched with the updates: the loss travels with the gradients.
+                self.here = self.first_update(self.here.stage).unwrap_or(self.here);
+            }
             let buffer = self.require(output.value, &home.placement, &fetched(&home.sbp))?;
             self.here = self.maker(buffer).unwrap_or(self.here);
             let action = Action::Fetch { output: output.name.clone() };
@@ -232,6 +236,14 @@ impl<'a> Collector<'a> {
             self.job.task(task);
         }
         Ok(())
+    }
+
+    /// Where the updates of a stage begin, if it has any.
+    fn first_update(&self, stage: usize) -> Option<Here> {
+        let updates =
+            self.job.tasks.iter().filter(|t| t.phase == Phase::Update && t.stage == stage);
+        let anchor = updates.map(|task| task.anchor).min()?;
+        Some(Here { anchor, phase: Phase::Update, stage })
     }
 
     /// An operand in the layout that the node takes.

@@ -59,7 +59,9 @@ impl Rendezvous {
         let start = arrivals.iter().map(|arrival| arrival.time).fold(0.0, f64::max);
         let bytes = arrivals.iter().map(|arrival| arrival.bytes).max().unwrap_or(0);
         let link = alpha_beta(&plan.cluster, group, Some(axis));
-        let end = start + collective_seconds(link, kind, group.len(), bytes as f64);
+        let bytes = bytes as f64;
+        let seconds = collective_seconds(&plan.cluster, link, kind, group.len(), bytes);
+        let end = start + seconds;
         Some(Met { start, end, arrivals })
     }
 

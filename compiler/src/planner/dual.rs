@@ -1,59 +1,77 @@
-//! A lower bound of a network by shifting costs: sequential reweighted message passing on its pairs (Kolmogorov,
-//! "Convergent tree-reweighted message passing", 2006), with the shifted costs kept in the tables themselves.
+//! A lower bound of a network by shifting costs: sequential reweighted message passing (Kolmogorov, "A new look at
+//! reweighted message passing", 2015), from terms over several variables to their variables and back.
 //!
-//! Any shift leaves the cost of every assignment as it is, so the sum of all least entries is a bound at any time.
+//! A message is taken from a term and given to a variable, so any messages leave the cost of every assignment as it is:
+//! the sum of all least entries is a bound at any time.
 
 use super::network::Network;
+use super::share::Share;
 
 /// A network whose costs are shifted.
 pub struct Dual {
     order: Vec<usize>,
     rank: Vec<usize>,
+    /// Costs of labels, with all messages.
     unary: Vec<Vec<f64>>,
-    edges: Vec<Edge>,
-    of_variable: Vec<Vec<usize>>,
+    terms: Vec<Term>,
+    /// By variable: its terms, and its place in each.
+    of_variable: Vec<Vec<(usize, usize)>>,
     constant: f64,
 }
 
-struct Edge {
-    a: usize,
-    b: usize,
-    /// Row-major by the label of `a`.
-    table: Vec<f64>,
+struct Term {
+    members: Vec<usize>,
+    costs: Costs,
+    /// By member: what was given to its labels, negated.
+    owed: Vec<Vec<f64>>,
 }
 
-impl Edge {
-    /// The least entry for each label of one end.
-    fn least(&self, of: usize, labels: usize) -> Vec<f64> {
-        let mut least = vec![f64::INFINITY; labels];
-        if of == self.a {
-            let columns = self.table.len() / labels;
-            for (row, least) in self.table.chunks_exact(columns).zip(&mut least) {
-                *least = row.iter().copied().fold(f64::INFINITY, f64::min);
-            }
-        } else {
-            for row in self.table.chunks_exact(labels) {
-                for (least, &cost) in least.iter_mut().zip(row) {
-                    *least = least.min(cost);
-                }
-            }
-        }
-        least
+enum Costs {
+    /// Row-major by the label of the first member.
+    Pair(Vec<f64>),
+    Share(Share),
+}
+
+impl Term {
+    fn new(network: &Network, members: Vec<usize>, costs: Costs) -> Self {
+        let owed = members.iter().map(|&v| vec![0.0; network.labels(v)]).collect();
+        Self { members, costs, owed }
     }
 
-    /// Adds to all entries of each label of one end.
-    fn add(&mut self, of: usize, costs: &[f64]) {
-        if of == self.a {
-            let columns = self.table.len() / costs.len();
-            for (row, cost) in self.table.chunks_exact_mut(columns).zip(costs) {
-                row.iter_mut().for_each(|entry| *entry += cost);
-            }
-        } else {
-            for row in self.table.chunks_exact_mut(costs.len()) {
-                row.iter_mut().zip(costs).for_each(|(entry, cost)| *entry += cost);
-            }
+    /// For each label of a member the least of the costs with what was given to the other members.
+    fn least(&self, of: usize) -> Vec<f64> {
+        match &self.costs {
+            Costs::Share(share) => share.least(of, &self.owed),
+            Costs::Pair(table) => pair_least(table, of, &self.owed[1 - of], self.owed[of].len()),
         }
     }
+
+    /// The costs of one member's labels where another has a certain label.
+    fn given(&self, of: usize, other: usize, label: usize) -> Option<Vec<f64>> {
+        let Costs::Pair(table) = &self.costs else { return None };
+        let columns = self.owed[1].len();
+        let at = |own: usize| if of == 0 { own * columns + label } else { label * columns + own };
+        debug_assert_eq!(of + other, 1);
+        Some((0..self.owed[of].len()).map(|own| table[at(own)]).collect())
+    }
+}
+
+fn pair_least(table: &[f64], of: usize, others: &[f64], labels: usize) -> Vec<f64> {
+    if of == 0 {
+        let row = |row: &[f64]| {
+            let costs = row.iter().zip(others).map(|(cost, other)| cost + other);
+            costs.fold(f64::INFINITY, |least, cost| if cost < least { cost } else { least })
+        };
+        return table.chunks_exact(others.len()).map(row).collect();
+    }
+    let mut least = vec![f64::INFINITY; labels];
+    for (row, other) in table.chunks_exact(labels).zip(others) {
+        for (least, cost) in least.iter_mut().zip(row) {
+            let cost = cost + other;
+            *least = if cost < *least { cost } else { *least };
+        }
+    }
+    least
 }
 
 fn least(costs: &[f64]) -> f64 {
@@ -69,20 +87,32 @@ impl Dual {
         for (at, &variable) in order.iter().enumerate() {
             rank[variable] = at;
         }
+        let pairs = network.pairs.iter();
+        let pairs =
+            pairs.map(|(&(a, b), t)| Term::new(network, vec![a, b], Costs::Pair(t.clone())));
+        let shares = network.shares.iter();
+        let shares =
+            shares.map(|share| Term::new(network, share.members(), Costs::Share(share.clone())));
+        let terms: Vec<Term> = pairs.chain(shares).collect();
         let mut of_variable = vec![Vec::new(); order.len()];
-        let mut edges = Vec::new();
-        for (&(a, b), table) in &network.pairs {
-            of_variable[a].push(edges.len());
-            of_variable[b].push(edges.len());
-            edges.push(Edge { a, b, table: table.clone() });
+        for (id, term) in terms.iter().enumerate() {
+            for (place, &variable) in term.members.iter().enumerate() {
+                of_variable[variable].push((id, place));
+            }
         }
         let (unary, constant) = (network.unary.clone(), network.constant);
-        Self { order, rank, unary, edges, of_variable, constant }
+        Self { order, rank, unary, terms, of_variable, constant }
     }
 
-    /// Entries of all tables.
+    /// Entries that one sweep reads, about.
     pub fn size(&self) -> usize {
-        self.edges.iter().map(|edge| edge.table.len()).sum()
+        let size = |term: &Term| match &term.costs {
+            Costs::Pair(table) => 4 * table.len(),
+            Costs::Share(share) => {
+                2 * term.members.len() * (share.prices.len() << share.readers.len())
+            }
+        };
+        self.terms.iter().map(size).sum()
     }
 
     /// One pass forward and one back.
@@ -95,57 +125,68 @@ impl Dual {
         }
     }
 
-    /// Draws everything into a variable and deals it out to the edges ahead.
+    /// Draws everything into a variable and deals it out to the terms that reach ahead.
     fn visit(&mut self, variable: usize, forward: bool) {
-        let mut ahead = Vec::new();
+        let (mut ahead, mut behind) = (Vec::new(), 0);
         for at in 0..self.of_variable[variable].len() {
-            let id = self.of_variable[variable][at];
-            self.pull(id, variable);
-            let edge = &self.edges[id];
-            let other = if edge.a == variable { edge.b } else { edge.a };
-            if (self.rank[other] > self.rank[variable]) == forward {
-                ahead.push(id);
+            let (id, place) = self.of_variable[variable][at];
+            self.pull(id, place);
+            let later = |&v: &usize| self.rank[v] > self.rank[variable];
+            let earlier = |&v: &usize| self.rank[v] < self.rank[variable];
+            let members = &self.terms[id].members;
+            let (later, earlier) = (members.iter().any(later), members.iter().any(earlier));
+            if if forward { later } else { earlier } {
+                ahead.push((id, place));
             }
+            behind += usize::from(if forward { earlier } else { later });
         }
-        let behind = self.of_variable[variable].len() - ahead.len();
         let chains = ahead.len().max(behind).max(1) as f64;
         let finite = |cost: f64| if cost.is_finite() { cost / chains } else { 0.0 };
         let share: Vec<f64> = self.unary[variable].iter().map(|&cost| finite(cost)).collect();
-        for &id in &ahead {
-            self.edges[id].add(variable, &share);
+        for &(id, place) in &ahead {
+            let owed = self.terms[id].owed[place].iter_mut();
+            owed.zip(&share).for_each(|(owed, share)| *owed += share);
         }
         for (cost, share) in self.unary[variable].iter_mut().zip(share) {
             *cost -= share * ahead.len() as f64;
         }
     }
 
-    fn pull(&mut self, id: usize, variable: usize) {
-        let labels = self.unary[variable].len();
-        let mut least = self.edges[id].least(variable, labels);
-        for (cost, least) in self.unary[variable].iter_mut().zip(&mut least) {
-            *cost += *least;
-            *least = if least.is_finite() { -*least } else { 0.0 };
+    /// Gives to a member of a term all that it can: what is left of the term's least costs is 0 for each label.
+    fn pull(&mut self, id: usize, place: usize) {
+        let term = &mut self.terms[id];
+        let least = term.least(place);
+        let unary = self.unary[term.members[place]].iter_mut();
+        for ((cost, owed), least) in unary.zip(&mut term.owed[place]).zip(least) {
+            *cost += least + *owed;
+            *owed = if least.is_finite() { -least } else { 0.0 };
         }
-        self.edges[id].add(variable, &least);
+    }
+
+    /// What is left of a term's least costs by label of a member.
+    fn left(&self, id: usize, place: usize) -> Vec<f64> {
+        let term = &self.terms[id];
+        let left = term.least(place).into_iter().zip(&term.owed[place]);
+        left.map(|(least, owed)| least + owed).collect()
     }
 
     /// What no assignment goes below.
     pub fn bound(&self) -> f64 {
         let unary: f64 = self.unary.iter().map(|costs| least(costs)).sum();
-        let edges: f64 = self.edges.iter().map(|edge| least(&edge.table)).sum();
-        self.constant + unary + edges
+        let terms: f64 = (0..self.terms.len()).map(|id| least(&self.left(id, 0))).sum();
+        self.constant + unary + terms
     }
 
-    /// For each variable and label what no assignment with that label goes below.
+    /// By variable and label: what no assignment with that label goes below.
     pub fn bounds(&self) -> Vec<Vec<f64>> {
         let bound = self.bound();
         let of = |variable: usize| -> Vec<f64> {
             let mut costs = self.unary[variable].clone();
             let mut own = least(&costs);
-            for &id in &self.of_variable[variable] {
-                let least_of = self.edges[id].least(variable, costs.len());
-                own += least(&least_of);
-                costs.iter_mut().zip(least_of).for_each(|(cost, least)| *cost += least);
+            for &(id, place) in &self.of_variable[variable] {
+                let left = self.left(id, place);
+                own += least(&left);
+                costs.iter_mut().zip(left).for_each(|(cost, left)| *cost += left);
             }
             costs.into_iter().map(|cost| bound - own + cost).collect()
         };
@@ -157,15 +198,9 @@ impl Dual {
         let mut labels = vec![0; self.unary.len()];
         for &variable in &self.order {
             let mut costs = self.unary[variable].clone();
-            for &id in &self.of_variable[variable] {
-                let edge = &self.edges[id];
-                let other = if edge.a == variable { edge.b } else { edge.a };
-                if self.rank[other] < self.rank[variable] {
-                    self.add_row(edge, variable, labels[other], &mut costs);
-                } else {
-                    let least_of = edge.least(variable, costs.len());
-                    costs.iter_mut().zip(least_of).for_each(|(cost, least)| *cost += least);
-                }
+            for &(id, place) in &self.of_variable[variable] {
+                let added = self.with_those_before(id, place, &labels);
+                costs.iter_mut().zip(added).for_each(|(cost, added)| *cost += added);
             }
             let best = (0..costs.len()).min_by(|&a, &b| costs[a].total_cmp(&costs[b]));
             labels[variable] = best.unwrap_or(0);
@@ -173,22 +208,49 @@ impl Dual {
         labels
     }
 
-    fn add_row(&self, edge: &Edge, variable: usize, other: usize, costs: &mut [f64]) {
-        let columns = self.unary[edge.b].len();
-        for (label, cost) in costs.iter_mut().enumerate() {
-            let at =
-                if edge.a == variable { label * columns + other } else { other * columns + label };
-            *cost += edge.table[at];
+    /// What a term costs by label of a member, where those before it have their labels.
+    fn with_those_before(&self, id: usize, place: usize, labels: &[usize]) -> Vec<f64> {
+        let term = &self.terms[id];
+        let own = self.rank[term.members[place]];
+        let before: Vec<usize> =
+            (0..term.members.len()).filter(|&m| self.rank[term.members[m]] < own).collect();
+        match &term.costs {
+            _ if before.is_empty() => self.left(id, place),
+            Costs::Pair(_) => {
+                let other = before[0];
+                let costs = term.given(place, other, labels[term.members[other]]);
+                let costs = costs.into_iter().flatten().zip(&term.owed[place]);
+                costs.map(|(cost, owed)| cost + owed).collect()
+            }
+            Costs::Share(share) => {
+                let mut owed = term.owed.clone();
+                for member in before {
+                    let label = labels[term.members[member]];
+                    let costs = owed[member].iter_mut().enumerate();
+                    costs.filter(|(l, _)| *l != label).for_each(|(_, cost)| *cost = f64::INFINITY);
+                }
+                let least = share.least(place, &owed).into_iter().zip(&term.owed[place]);
+                least.map(|(least, owed)| least + owed).collect()
+            }
         }
     }
 
     /// Keeps these labels of each variable alone.
     pub fn restrict(&mut self, kept: &[Vec<usize>]) {
-        for edge in &mut self.edges {
-            let columns = self.unary[edge.b].len();
-            let rows = kept[edge.a].iter();
-            let table = rows.flat_map(|&i| kept[edge.b].iter().map(move |&j| i * columns + j));
-            edge.table = table.map(|at| edge.table[at]).collect();
+        for term in &mut self.terms {
+            match &mut term.costs {
+                Costs::Share(share) => *share = share.with_labels(kept),
+                Costs::Pair(table) => {
+                    let columns = self.unary[term.members[1]].len();
+                    let rows = kept[term.members[0]].iter();
+                    let others = &kept[term.members[1]];
+                    let at = rows.flat_map(|&i| others.iter().map(move |&j| i * columns + j));
+                    *table = at.map(|at| table[at]).collect();
+                }
+            }
+            for (owed, &member) in term.owed.iter_mut().zip(&term.members) {
+                *owed = kept[member].iter().map(|&label| owed[label]).collect();
+            }
         }
         for (costs, kept) in self.unary.iter_mut().zip(kept) {
             *costs = kept.iter().map(|&label| costs[label]).collect();

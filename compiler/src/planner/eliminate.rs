@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::network::Network;
+use super::share::Share;
 
 /// What elimination may cost.
 #[derive(Clone, Copy, Debug)]
@@ -17,13 +18,22 @@ pub struct Limits {
 /// The limits that plans are made with.
 pub const LIMITS: Limits = Limits { table: 4_194_304.0, work: 6e7 };
 
+/// Labels that may be looked at for one variable with two neighbours.
+const NARROW: usize = 4_000_000;
+
 /// Costs over several variables.
 #[derive(Clone, Debug)]
 struct Factor {
-    /// Ascending.
     scope: Vec<usize>,
-    /// Row-major in the order of `scope`.
-    table: Vec<f64>,
+    costs: Costs,
+}
+
+#[derive(Clone, Debug)]
+enum Costs {
+    /// Row-major in the order of the scope.
+    Table(Vec<f64>),
+    /// Of a tensor that several variables read.
+    Share(Share),
 }
 
 /// The best label of an eliminated variable, by the labels of those it met.
@@ -69,17 +79,20 @@ impl Elimination {
             constant: network.constant,
         };
         for (variable, table) in network.unary.into_iter().enumerate() {
-            elimination.add(Factor { scope: vec![variable], table });
+            elimination.add(Factor { scope: vec![variable], costs: Costs::Table(table) });
         }
         for ((a, b), table) in network.pairs {
-            elimination.add(Factor { scope: vec![a, b], table });
+            elimination.add(Factor { scope: vec![a, b], costs: Costs::Table(table) });
+        }
+        for share in network.shares {
+            elimination.add(Factor { scope: share.members(), costs: Costs::Share(share) });
         }
         elimination
     }
 
     fn add(&mut self, factor: Factor) {
-        if factor.scope.is_empty() {
-            self.constant += factor.table[0];
+        if let (true, Costs::Table(table)) = (factor.scope.is_empty(), &factor.costs) {
+            self.constant += table[0];
             return;
         }
         for &variable in &factor.scope {
@@ -99,7 +112,8 @@ impl Elimination {
         let mut queue = self.remaining.clone();
         while let Some(variable) = queue.pop_first() {
             let neighbours = self.neighbours(variable);
-            if neighbours.len() <= 2 {
+            let size: usize = neighbours.iter().map(|&v| self.domains[v]).product();
+            if neighbours.len() <= 2 && size * self.domains[variable] <= NARROW {
                 self.eliminate(variable);
                 queue.extend(neighbours);
             }
@@ -130,7 +144,7 @@ impl Elimination {
         let (table, labels) = minimise(&self.domains, variable, &scope, &factors);
         self.trail.push(Best { variable, scope: scope.clone(), labels });
         self.remaining.remove(&variable);
-        self.add(Factor { scope, table });
+        self.add(Factor { scope, costs: Costs::Table(table) });
     }
 
     /// An order in which the remaining variables can be eliminated within the limits, if one is found: always the
@@ -178,15 +192,16 @@ impl Elimination {
         }
         let index = |variable: &usize| variables.binary_search(variable).expect("it remains");
         for factor in self.factors.values() {
-            match factor.scope.as_slice() {
-                [a] => {
-                    for (sum, cost) in network.unary[index(a)].iter_mut().zip(&factor.table) {
+            match (factor.scope.as_slice(), &factor.costs) {
+                (_, Costs::Share(share)) => network.shares.push(share.renamed(|v| index(&v))),
+                ([a], Costs::Table(table)) => {
+                    for (sum, cost) in network.unary[index(a)].iter_mut().zip(table) {
                         *sum += cost;
                     }
                 }
-                [a, b] => {
+                ([a, b], Costs::Table(table)) => {
                     let columns = self.domains[*b];
-                    network.pair(index(a), index(b), |i, j| factor.table[i * columns + j]);
+                    network.pair(index(a), index(b), |i, j| table[i * columns + j]);
                 }
                 _ => unreachable!("narrow elimination leaves pairs"),
             }
@@ -211,21 +226,14 @@ fn minimise(
     factors: &[Factor],
 ) -> (Vec<f64>, Vec<u16>) {
     let size: usize = scope.iter().map(|&v| domains[v]).product();
-    let strides: Vec<Vec<usize>> =
-        factors.iter().map(|factor| strides(domains, factor, scope)).collect();
-    let own: Vec<usize> =
-        factors.iter().map(|factor| strides_of(domains, factor, variable)).collect();
     let (mut table, mut labels) = (Vec::with_capacity(size), Vec::with_capacity(size));
-    let mut base = vec![0usize; factors.len()];
+    let mut terms: Vec<Term<'_>> =
+        factors.iter().map(|factor| Term::new(domains, variable, scope, factor)).collect();
     let mut index = vec![0usize; scope.len()];
     let mut sums = vec![0.0; domains[variable]];
     for _ in 0..size {
         sums.fill(0.0);
-        for (f, factor) in factors.iter().enumerate() {
-            for (label, sum) in sums.iter_mut().enumerate() {
-                *sum += factor.table[base[f] + label * own[f]];
-            }
-        }
+        terms.iter_mut().for_each(|term| term.add(&index, &mut sums));
         let first = (f64::INFINITY, 0);
         let best = sums
             .iter()
@@ -235,20 +243,104 @@ fn minimise(
         labels.push(best.1 as u16);
         for at in (0..scope.len()).rev() {
             index[at] += 1;
-            base.iter_mut().zip(&strides).for_each(|(base, strides)| *base += strides[at]);
+            terms.iter_mut().for_each(|term| term.advance(at));
             if index[at] < domains[scope[at]] {
                 break;
             }
             index[at] = 0;
-            let extent = domains[scope[at]];
-            base.iter_mut().zip(&strides).for_each(|(base, strides)| *base -= extent * strides[at]);
+            terms.iter_mut().for_each(|term| term.back(at, domains[scope[at]]));
         }
     }
     (table, labels)
 }
 
-fn strides(domains: &[usize], factor: &Factor, scope: &[usize]) -> Vec<usize> {
-    scope.iter().map(|&variable| strides_of(domains, factor, variable)).collect()
+/// A factor, seen from the variable that is minimised away, at the labels of the others.
+enum Term<'a> {
+    Table { table: &'a [f64], base: usize, strides: Vec<usize>, own: usize },
+    Made { share: &'a Share, rows: &'a [usize], readers: Vec<usize>, taken: Vec<usize> },
+    Read { share: &'a Share, own: usize, places: Vec<usize>, taken: Vec<usize> },
+}
+
+impl<'a> Term<'a> {
+    fn new(domains: &[usize], variable: usize, scope: &[usize], factor: &'a Factor) -> Self {
+        let place = |of: usize| scope.iter().position(|&v| v == of).unwrap_or(usize::MAX);
+        let share = match &factor.costs {
+            Costs::Share(share) => share,
+            Costs::Table(table) => {
+                let strides = scope.iter().map(|&v| strides_of(domains, factor, v)).collect();
+                let own = strides_of(domains, factor, variable);
+                return Term::Table { table, base: 0, strides, own };
+            }
+        };
+        let readers = share.readers.iter().map(|reader| place(reader.0)).collect();
+        match &share.producer {
+            Some((producer, rows)) if *producer == variable => {
+                Term::Made { share, rows, readers, taken: Vec::new() }
+            }
+            producer => {
+                let producer = producer.iter().map(|(producer, _)| place(*producer));
+                let own = share.readers.iter().position(|reader| reader.0 == variable);
+                let own = own.expect("a member makes it or reads it");
+                let places = producer.chain(readers).collect();
+                Term::Read { share, own, places, taken: Vec::new() }
+            }
+        }
+    }
+
+    fn advance(&mut self, at: usize) {
+        if let Term::Table { base, strides, .. } = self {
+            *base += strides[at];
+        }
+    }
+
+    fn back(&mut self, at: usize, extent: usize) {
+        if let Term::Table { base, strides, .. } = self {
+            *base -= extent * strides[at];
+        }
+    }
+
+    /// Adds the costs of all labels where the others have the labels of `index`.
+    fn add(&mut self, index: &[usize], sums: &mut [f64]) {
+        match self {
+            Term::Table { table, base, own, .. } => {
+                for (label, sum) in sums.iter_mut().enumerate() {
+                    *sum += table[*base + label * *own];
+                }
+            }
+            Term::Made { share, rows, readers, taken } => {
+                taken.clear();
+                for ((_, columns), &place) in share.readers.iter().zip(readers.iter()) {
+                    take(taken, columns[index[place]]);
+                }
+                for (sum, &row) in sums.iter_mut().zip(rows.iter()) {
+                    *sum += taken.iter().map(|&column| share.price(row, column)).sum::<f64>();
+                }
+            }
+            Term::Read { share, own, places, taken } => {
+                let first = usize::from(share.producer.is_some());
+                let row = share.producer.as_ref().map_or(0, |(_, rows)| rows[index[places[0]]]);
+                taken.clear();
+                for (at, (_, columns)) in share.readers.iter().enumerate() {
+                    if at != *own {
+                        take(taken, columns[index[places[at + first]]]);
+                    }
+                }
+                let paid: f64 = taken.iter().map(|&column| share.price(row, column)).sum();
+                for (sum, column) in sums.iter_mut().zip(&share.readers[*own].1) {
+                    let more = column.filter(|column| !taken.contains(column));
+                    *sum += paid + more.map_or(0.0, |column| share.price(row, column));
+                }
+            }
+        }
+    }
+}
+
+fn take(taken: &mut Vec<usize>, column: Option<usize>) {
+    if let Some(column) = column
+        && !taken.contains(&column)
+    {
+        taken.push(column);
+    }
 }
 
 /// How far apart in a factor's table the labels of a variable are; 0 where it does not appear.

@@ -37,9 +37,9 @@ pub enum PlanError {
     },
     /// Too little memory.
     #[error(
-        "rank {rank} (stage {stage}) needs {} of memory but has {}, {} too little, even with the leanest plan found: \
+        "rank {rank} (stage {stage}) needs {} of memory but has {}, {} too little, even with the leanest plan found{}: \
          take more ranks or microbatches, or raise the limit; the largest tensors are {}",
-        bytes(*.needed), bytes(*.limit), bytes(.needed - .limit), tensors(.largest)
+        bytes(*.needed), bytes(*.limit), bytes(.needed - .limit), proof(*.least), tensors(.largest)
     )]
     Memory {
         /// The first rank that is over its memory.
@@ -50,6 +50,8 @@ pub enum PlanError {
         needed: u64,
         /// Bytes that it may use.
         limit: u64,
+        /// Bytes that no plan goes below, where that is proven to be above the limit.
+        least: Option<u64>,
         /// The largest tensors at that peak, at most five.
         largest: Vec<(String, u64)>,
     },
@@ -66,6 +68,10 @@ fn choices(candidates: &[NdSbp]) -> String {
 fn tensors(largest: &[(String, u64)]) -> String {
     let name = |(name, size): &(String, u64)| format!("`{name}` {}", bytes(*size));
     largest.iter().map(name).collect::<Vec<_>>().join(", ")
+}
+
+fn proof(least: Option<u64>) -> String {
+    least.map_or(String::new(), |least| format!(" (no plan needs less than {})", bytes(least)))
 }
 
 /// Bytes in the largest unit of which there is at least one.

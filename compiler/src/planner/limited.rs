@@ -1,16 +1,18 @@
-//! Planning within a memory limit: multipliers price the positions at which memory is short (Geoffrion, "Lagrangean
-//! relaxation for integer programming", 1974); branch and bound closes what they leave open, or the gap is reported.
-
-use std::collections::BTreeMap;
+//! Planning within a memory limit: prices of memory turn it into costs (Geoffrion, "Lagrangean relaxation for integer
+//! programming", 1974). Prices are found by cutting planes ([`planes`](super::planes)); branch and bound closes what
+//! they leave open on small graphs, or the gap is reported.
 
 use graphc_ir::plan::Strategy;
 
 use super::bound::bound;
+use super::branch;
 use super::candidates::Candidate;
 use super::error::PlanError;
 use super::memory::{items, largest, peaks, profiles};
 use super::minimise::{Effort, FULL, Minimum, STEP, TOLERANCE, minimise};
-use super::network::{Multipliers, Network, network};
+use super::multipliers::{Multipliers, Rows};
+use super::network::{Network, network};
+use super::planes::{Planes, between};
 use super::problem::Problem;
 use super::strategy;
 
@@ -25,19 +27,30 @@ pub struct Solution {
     pub bound: f64,
 }
 
-/// Prices of memory by (domain, position).
-type Rows = BTreeMap<(usize, usize), f64>;
-
-/// Multiplier steps at the root, of small graphs and of large ones.
-const STEPS: [usize; 2] = [24, 8];
+/// Prices tried, of small graphs and of large ones.
+const STEPS: [usize; 2] = [40, 20];
 /// The number of nodes from which a graph is large.
 const LARGE: usize = 100;
 /// How fast positions gain weight.
 const WEIGHING: f64 = 8.0;
 /// Weight of seconds where memory counts: the free plan's as this share of the limit.
 const SECONDS: f64 = 1e-3;
-/// Subproblems of branch and bound, divided by the number of variables.
-const SUBPROBLEMS: usize = 200_000;
+/// How far to go from the best prices to those that the planes propose.
+const TRUST: f64 = 0.6;
+/// Prices are not refined where the bound is this close to the most that they may reach, as a share of it.
+const CLOSE: f64 = 1e-4;
+/// Prices in a row that do not raise the bound after which it is left.
+const IDLE: usize = 3;
+/// How much more the first layers pay than the last where plans are looked for, or the other way round.
+const TILTS: [f64; 4] = [0.3, -0.3, 0.08, -0.08];
+/// The gap below which the graph of a large model is left at that.
+const NEAR: f64 = 5e-3;
+/// By how much prices differ by chance.
+const SHAKE: f64 = 0.4;
+/// How often they do: up to the second number, times the number of nodes up to the first.
+const DRAWS: [usize; 2] = [8000, 16];
+/// Prices tried with each of them, at most.
+const PATIENCE: usize = 6;
 
 /// The plan of fewest seconds that fits the memory, or the best that is found with a bound.
 ///
@@ -52,23 +65,34 @@ pub fn solve(problem: &mut Problem<'_>) -> Result<Solution, PlanError> {
     if overload(problem, &assignment).is_none() {
         return Ok(Solution { assignment, seconds: free.value, bound: free.bound });
     }
-    let mut search =
-        Search { problem, bound: free.bound, best: None, leanest: None, rows: Rows::new() };
+    let limit = problem.limit;
+    let planes = Planes::new(limit, free.value);
+    let mut search = Search {
+        problem,
+        bound: free.bound,
+        best: None,
+        leanest: None,
+        least: 0.0,
+        rows: Rows::new(),
+        planes,
+    };
     search.offer(&assignment);
-    if let Some(weights) = search.find_room() {
+    if search.find_room() {
+        search.price_memory();
+        search.vary_prices();
         if search.nodes() < LARGE {
-            search.price_memory();
-            search.branch();
-        } else if search.best.is_some() {
-            search.scale_prices(&weights);
+            branch::search(&mut search);
         }
     }
-    let (bound, leanest) = (search.bound, search.leanest.take());
+    let (bound, leanest, least) = (search.bound, search.leanest.take(), search.least);
     match search.best.take() {
         Some((seconds, assignment)) => {
             Ok(Solution { assignment, seconds, bound: bound.min(seconds) })
         }
-        None => Err(too_large(problem, &leanest.map_or(assignment, |(_, leanest)| leanest))),
+        None => {
+            let leanest = leanest.map_or(assignment, |(_, leanest)| leanest);
+            Err(too_large(problem, &leanest, Some(least as u64).filter(|&least| least > limit)))
+        }
     }
 }
 
@@ -98,12 +122,12 @@ pub fn compute_bound(problem: &Problem<'_>) -> f64 {
 pub fn check_memory(problem: &mut Problem<'_>, assignment: &[usize]) -> Result<(), PlanError> {
     match overload(problem, assignment) {
         None => Ok(()),
-        Some(_) => Err(too_large(problem, assignment)),
+        Some(_) => Err(too_large(problem, assignment, None)),
     }
 }
 
 /// The minimum at given prices of memory, among `allowed` candidates.
-fn at(
+pub(super) fn at(
     problem: &mut Problem<'_>,
     seconds: f64,
     rows: &Rows,
@@ -112,12 +136,27 @@ fn at(
     effort: Effort,
 ) -> Minimum {
     let multipliers = Multipliers::new(problem, seconds, rows);
-    let whole = network(problem, &multipliers);
+    priced(problem, &multipliers, allowed, start, effort)
+}
+
+fn priced(
+    problem: &mut Problem<'_>,
+    multipliers: &Multipliers,
+    allowed: Option<&[Vec<usize>]>,
+    start: Option<&[usize]>,
+    effort: Effort,
+) -> Minimum {
+    let whole = network(problem, multipliers);
     let start = start.map(|assignment| extended(&whole, assignment));
     let Some(allowed) = allowed else { return minimise(&whole, start.as_deref(), effort) };
     let boxed = (allowed.len()..whole.unary.len()).map(|_| vec![0, 1]);
     let kept: Vec<Vec<usize>> = allowed.iter().cloned().chain(boxed).collect();
-    let mut found = minimise(&whole.restricted(&kept), None, effort);
+    let within = |start: Vec<usize>| -> Option<Vec<usize>> {
+        let labels = start.iter().zip(&kept);
+        labels.map(|(label, kept)| kept.iter().position(|known| known == label)).collect()
+    };
+    let start = start.and_then(within);
+    let mut found = minimise(&whole.restricted(&kept), start.as_deref(), effort);
     for (label, kept) in found.labels.iter_mut().zip(&kept) {
         *label = kept[*label];
     }
@@ -143,7 +182,7 @@ fn overload(problem: &mut Problem<'_>, assignment: &[usize]) -> Option<(usize, u
         .max_by_key(|&(domain, _, bytes)| (bytes, std::cmp::Reverse(domain)))
 }
 
-fn too_large(problem: &mut Problem<'_>, assignment: &[usize]) -> PlanError {
+fn too_large(problem: &mut Problem<'_>, assignment: &[usize], least: Option<u64>) -> PlanError {
     let items = items(problem, assignment);
     let peaks = peaks(problem, &items);
     let worst = (0..peaks.len()).max_by_key(|&d| (peaks[d].bytes, std::cmp::Reverse(d)));
@@ -154,25 +193,35 @@ fn too_large(problem: &mut Problem<'_>, assignment: &[usize]) -> PlanError {
         stage: place.stage,
         needed: peaks[domain].bytes,
         limit: problem.limit,
+        least,
         largest: largest(problem, &items, domain, peaks[domain].position),
     }
 }
 
-struct Search<'a, 'b> {
-    problem: &'a mut Problem<'b>,
-    bound: f64,
+/// A search for a plan that fits.
+pub(super) struct Search<'a, 'b> {
+    /// What is planned.
+    pub problem: &'a mut Problem<'b>,
+    /// Seconds that no plan which fits goes below.
+    pub bound: f64,
     /// The best plan that fits.
-    best: Option<(f64, Vec<usize>)>,
+    pub best: Option<(f64, Vec<usize>)>,
     /// The plan that needs the least memory, with its bytes.
     leanest: Option<(u64, Vec<usize>)>,
-    /// The best multipliers.
-    rows: Rows,
+    /// Bytes that no plan goes below.
+    least: f64,
+    /// The best prices.
+    pub rows: Rows,
+    planes: Planes,
 }
 
 impl Search<'_, '_> {
     /// Keeps an assignment if it fits and is better, or if it is leaner; says where its memory is short.
-    fn offer(&mut self, assignment: &[usize]) -> Option<(usize, usize, u64)> {
+    pub fn offer(&mut self, assignment: &[usize]) -> Option<(usize, usize, u64)> {
         let over = overload(self.problem, assignment);
+        let seconds = seconds(self.problem, assignment);
+        let items = items(self.problem, assignment);
+        self.planes.add(seconds, profiles(self.problem, &items));
         match over {
             Some((_, _, bytes)) => {
                 if self.leanest.as_ref().is_none_or(|(known, _)| bytes < *known) {
@@ -180,7 +229,6 @@ impl Search<'_, '_> {
                 }
             }
             None => {
-                let seconds = seconds(self.problem, assignment);
                 if self.best.as_ref().is_none_or(|(known, _)| seconds < *known) {
                     self.best = Some((seconds, assignment.to_vec()));
                 }
@@ -193,32 +241,39 @@ impl Search<'_, '_> {
         STEPS[usize::from(self.nodes() >= LARGE)]
     }
 
-    fn nodes(&self) -> usize {
+    /// Nodes of the graph.
+    pub fn nodes(&self) -> usize {
         self.problem.candidates.len()
     }
 
-    /// Looks for any plan that fits: little memory on the weighted average of all positions, of which those that need
-    /// most gain weight each time (Arora, Hazan and Kale, "The multiplicative weights update method", 2012). The last
-    /// weights, whose sum is 1; `None` where even the average is above the limit, so that nothing fits.
-    fn find_room(&mut self) -> Option<Rows> {
-        let mut weights = Rows::new();
+    /// Looks for any plan that fits: little memory on a weighted average of positions. Of two sets of weights in turn
+    /// one is of few positions, and raises the bound; the other is of all, of which those that need most gain weight
+    /// each time (Arora, Hazan and Kale, "The multiplicative weights update method", 2012), and finds plans. False
+    /// where even an average is above the limit, so that nothing fits.
+    fn find_room(&mut self) -> bool {
+        let limit = self.problem.limit as f64;
+        let seconds = SECONDS * limit / self.bound.max(f64::MIN_POSITIVE);
         let mut latest = self.leanest.as_ref().map(|(_, plan)| plan.clone()).unwrap_or_default();
+        let mut spread = Rows::new();
         for _ in 0..self.steps() {
-            weights = self.weighed(&latest, &weights);
-            if self.best.is_some() {
-                break;
+            let Some(weights) = self.planes.weights() else { return true };
+            let found = at(self.problem, 0.0, &weights, None, None, STEP);
+            self.least = self.least.max(found.bound);
+            if self.least > limit * (1.0 + 1e-9) {
+                return false;
             }
-            let limit = self.problem.limit as f64;
-            let share = if self.nodes() < LARGE { 0.0 } else { SECONDS };
-            let seconds = share * limit / self.bound.max(f64::MIN_POSITIVE);
-            let found = at(self.problem, seconds, &weights, None, None, STEP);
-            latest = found.labels[..self.nodes()].to_vec();
-            self.offer(&latest);
-            if share == 0.0 && found.bound > limit * (1.0 + 1e-9) {
-                return None;
+            self.offer(&found.labels[..self.nodes()]);
+            for _ in 0..2 {
+                spread = self.weighed(&latest, &spread);
+                let found = at(self.problem, seconds, &spread, None, None, STEP);
+                latest = found.labels[..self.nodes()].to_vec();
+                self.offer(&latest);
+            }
+            if self.best.is_some() {
+                return true;
             }
         }
-        Some(weights)
+        true
     }
 
     /// Weights of all positions after one more plan.
@@ -239,183 +294,87 @@ impl Search<'_, '_> {
         next
     }
 
-    /// Raises the bound by prices in the proportion of `weights`; looks for the least that make a plan fit.
-    fn scale_prices(&mut self, weights: &Rows) {
-        let limit = self.problem.limit as f64;
-        let (mut low, mut high) = (0.0, f64::INFINITY);
-        let mut scale = self.bound / limit;
-        for _ in 0..self.steps() {
-            let rows: Rows = weights.iter().map(|(&row, weight)| (row, weight * scale)).collect();
-            let start = self.best.as_ref().map(|(_, assignment)| assignment.clone());
-            let found = at(self.problem, 1.0, &rows, None, start.as_deref(), STEP);
-            self.bound = self.bound.max(found.bound - scale * limit);
-            match self.offer(&found.labels[..self.nodes()]) {
-                Some(_) => low = scale,
-                None => high = scale,
-            }
-            if self.closed() {
-                return;
-            }
-            scale = if high.is_finite() { (low + high) / 2.0 } else { scale * 3.0 };
-        }
-    }
-
-    /// Raises the bound by prices of memory, by subgradient steps of Polyak's length; what fits on the way is kept.
+    /// Raises the bound by prices of memory; what fits on the way is kept.
     fn price_memory(&mut self) {
-        let mut rows = Rows::new();
-        let mut value = self.bound;
-        let mut step_share = 1.0;
-        let limit = self.problem.limit as f64;
-        let mut latest = self.leanest_start();
+        let mut trust = TRUST;
+        let mut idle = 0;
         for _ in 0..self.steps() {
-            let used = self.usage(&latest, &mut rows);
-            let slack: BTreeMap<(usize, usize), f64> = rows
-                .iter()
-                .map(|(&row, &price)| (row, used[&row] - limit, price))
-                .filter(|&(_, excess, price)| excess > 0.0 || price > 0.0)
-                .map(|(row, excess, _)| (row, excess))
-                .collect();
-            let length: f64 = slack.values().map(|excess| excess * excess).sum();
-            if length == 0.0 {
-                return;
+            let Some((ceiling, proposed)) = self.planes.prices() else { return };
+            if self.closed() || ceiling - self.bound <= CLOSE * ceiling.abs() || idle == IDLE {
+                break;
             }
-            let target = self.best.as_ref().map_or(value.abs() * 1.1 + 1e-9, |(best, _)| *best);
-            let step = step_share * (target - value).max(target.abs() * 1e-6) / length;
-            for (row, excess) in slack {
-                let price = rows.entry(row).or_insert(0.0);
-                *price = (*price + step * excess).max(0.0);
-            }
-            let start = self.best.as_ref().map(|(_, assignment)| assignment.clone());
-            let found = at(self.problem, 1.0, &rows, None, start.as_deref(), STEP);
-            let paid: f64 = rows.values().sum::<f64>() * limit;
-            value = found.bound - paid;
-            latest = found.labels[..self.nodes()].to_vec();
-            self.offer(&latest);
+            let rows = between(&self.rows, &proposed, trust);
+            let value = self.raise(&rows, STEP);
+            idle = if value > self.bound + CLOSE * ceiling.abs() { 0 } else { idle + 1 };
+            // Prices that are no better are too high, unless the planes do not know it yet.
             if value > self.bound {
-                (self.bound, self.rows) = (value, rows.clone());
+                (self.bound, self.rows, trust) = (value, rows, TRUST);
             } else {
-                step_share *= 0.7;
-            }
-            if self.closed() {
-                return;
+                trust = if trust < 1.0 { 1.0 } else { TRUST / 2.0 };
             }
         }
+        if !self.closed() && !self.rows.is_empty() {
+            let rows = self.rows.clone();
+            self.bound = self.raise(&rows, FULL).max(self.bound);
+        }
     }
 
-    fn leanest_start(&mut self) -> Vec<usize> {
-        at(self.problem, 1.0, &Rows::new(), None, None, STEP).labels[..self.nodes()].to_vec()
+    /// The bound at these prices; the plan found on the way is kept if it fits.
+    fn raise(&mut self, rows: &Rows, effort: Effort) -> f64 {
+        let start = self.best.as_ref().map(|(_, assignment)| assignment.clone());
+        let found = at(self.problem, 1.0, rows, None, start.as_deref(), effort);
+        self.offer(&found.labels[..self.nodes()]);
+        found.bound - rows.values().sum::<f64>() * self.problem.limit as f64
     }
 
-    /// Bytes at each priced row and at the peaks that are too high, which become rows.
-    fn usage(&mut self, assignment: &[usize], rows: &mut Rows) -> BTreeMap<(usize, usize), f64> {
-        let items = items(self.problem, assignment);
-        for (domain, peak) in peaks(self.problem, &items).iter().enumerate() {
-            if peak.bytes > self.problem.limit {
-                rows.entry((domain, peak.position)).or_insert(0.0);
+    /// At the best prices plans that fit and plans that do not cost the same. Layers that are alike go from one to
+    /// the other together, unless their prices differ a little; they go one by one as prices rise.
+    fn vary_prices(&mut self) {
+        for tilt in TILTS {
+            let vary = |problem: &Problem<'_>, prices: Multipliers| prices.tilted(problem, tilt);
+            self.raise_prices(1.0, tilt.abs() / 8.0, vary);
+        }
+        let mut scale = 1.0;
+        for draw in 0..(DRAWS[0] / self.nodes()).min(DRAWS[1]) {
+            let vary = |problem: &Problem<'_>, prices: Multipliers| {
+                prices.shaken(problem, SHAKE, draw as u64)
+            };
+            scale = (self.raise_prices(scale, SHAKE / 8.0, vary) - SHAKE / 8.0).max(1.0);
+        }
+    }
+
+    /// Raises prices that differ from the best as `vary` says until a plan fits, or costs more than one that does. The
+    /// last scale tried.
+    fn raise_prices(
+        &mut self,
+        from: f64,
+        step: f64,
+        vary: impl Fn(&Problem<'_>, Multipliers) -> Multipliers,
+    ) -> f64 {
+        let mut scale = from;
+        for _ in 0..PATIENCE {
+            let near = self.within(if self.nodes() >= LARGE { NEAR } else { TOLERANCE });
+            let Some((_, rows)) = self.planes.prices().filter(|_| !near) else { break };
+            let rows = rows.into_iter().map(|(row, price)| (row, price * scale)).collect();
+            let multipliers = vary(self.problem, Multipliers::new(self.problem, 1.0, &rows));
+            let found = priced(self.problem, &multipliers, None, None, STEP);
+            let over = self.offer(&found.labels[..self.nodes()]);
+            let seconds = seconds(self.problem, &found.labels[..self.nodes()]);
+            if over.is_none() || self.best.as_ref().is_some_and(|(best, _)| seconds >= *best) {
+                break;
             }
+            scale += step;
         }
-        let looped = self.problem.lifetimes.looped;
-        let placements = self.problem.layouts.placements();
-        let reach: Vec<Vec<usize>> = placements
-            .iter()
-            .map(|placement| self.problem.lifetimes.domains_of(placement))
-            .collect();
-        let used = |&(domain, position): &(usize, usize)| -> f64 {
-            let here =
-                items.iter().filter(|item| reach[item.placement.0 as usize].contains(&domain));
-            here.map(|item| {
-                let alive = (item.span.start..=item.span.end).contains(&position);
-                let in_loop =
-                    looped.is_some_and(|(first, last)| (first..=last).contains(&position));
-                let others = if in_loop { item.span.others } else { 0 };
-                (usize::from(alive) + others) as f64 * item.bytes as f64
-            })
-            .sum()
-        };
-        rows.keys().map(|row| (*row, used(row))).collect()
+        scale
     }
 
-    fn closed(&self) -> bool {
-        self.best.as_ref().is_some_and(|(best, _)| self.bound >= best * (1.0 - TOLERANCE))
+    /// Whether the bound meets the best plan.
+    pub fn closed(&self) -> bool {
+        self.within(TOLERANCE)
     }
 
-    /// Branch and bound over the candidates of one node after another, with the bounds of no prices and of the best
-    /// prices. Ends with a proof, or when its share of subproblems is used up.
-    fn branch(&mut self) {
-        if self.closed() {
-            return;
-        }
-        let all: Vec<Vec<usize>> =
-            self.problem.candidates.iter().map(|all| (0..all.len()).collect()).collect();
-        let mut left = SUBPROBLEMS / self.nodes().max(1).pow(2);
-        let mut open = vec![(self.bound, all)];
-        let mut proven = f64::INFINITY;
-        while let Some((bound, allowed)) = open.pop() {
-            if left == 0 || self.worse(bound) {
-                proven = proven.min(bound);
-                continue;
-            }
-            left -= 1;
-            let Some((bound, guide)) = self.evaluate(&allowed) else { continue };
-            if self.worse(bound) {
-                continue;
-            }
-            let Some(node) = self.choose(&allowed) else { continue };
-            let mut labels = allowed[node].clone();
-            labels.sort_by_key(|&label| label == guide[node]);
-            for label in labels {
-                let mut child = allowed.clone();
-                child[node] = vec![label];
-                open.push((bound, child));
-            }
-        }
-        let best = self.best.as_ref().map_or(f64::INFINITY, |(best, _)| *best);
-        self.bound = self.bound.max(proven.min(best));
-    }
-
-    fn worse(&self, bound: f64) -> bool {
-        self.best.as_ref().is_some_and(|(best, _)| bound >= best * (1.0 - TOLERANCE))
-    }
-
-    /// The bound of a subproblem and the labels that the prices favour; `None` where nothing in it fits or its best
-    /// plan is known.
-    fn evaluate(&mut self, allowed: &[Vec<usize>]) -> Option<(f64, Vec<usize>)> {
-        let nodes = self.nodes();
-        let free = at(self.problem, 1.0, &Rows::new(), Some(allowed), None, STEP);
-        let assignment = free.labels[..nodes].to_vec();
-        let (domain, position, _) = self.offer(&assignment)?;
-        let row = Rows::from([((domain, position), 1.0)]);
-        let lean = at(self.problem, 0.0, &row, Some(allowed), None, STEP);
-        self.offer(&lean.labels[..nodes]);
-        if lean.bound > self.problem.limit as f64 * (1.0 + 1e-9) {
-            return None;
-        }
-        if self.rows.is_empty() {
-            return Some((free.bound, assignment));
-        }
-        let rows = self.rows.clone();
-        let priced = at(self.problem, 1.0, &rows, Some(allowed), None, STEP);
-        let guide = priced.labels[..nodes].to_vec();
-        self.offer(&guide);
-        let paid = rows.values().sum::<f64>() * self.problem.limit as f64;
-        Some((free.bound.max(priced.bound - paid), guide))
-    }
-
-    /// The open node whose candidates differ most in the bytes of what they make.
-    fn choose(&mut self, allowed: &[Vec<usize>]) -> Option<usize> {
-        let made = &self.problem.made;
-        let layouts = &mut self.problem.layouts;
-        let mut spread = vec![0u64; allowed.len()];
-        for made in made {
-            let labels = &allowed[made.producer];
-            let candidates = &self.problem.candidates[made.producer];
-            let mut bytes =
-                |&label: &usize| layouts.bytes(made.class, candidates[label].results[made.index]);
-            let most = labels.iter().map(&mut bytes).max().unwrap_or(0);
-            let least = labels.iter().map(&mut bytes).min().unwrap_or(0);
-            spread[made.producer] += most - least;
-        }
-        let open = (0..allowed.len()).filter(|&node| allowed[node].len() > 1);
-        open.max_by_key(|&node| (spread[node], std::cmp::Reverse(node)))
+    /// Whether at most this share of the best plan is not proven.
+    fn within(&self, share: f64) -> bool {
+        self.best.as_ref().is_some_and(|(best, _)| self.bound >= best * (1.0 - share))
     }
 }

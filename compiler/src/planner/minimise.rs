@@ -1,5 +1,5 @@
 //! The minimum of a network: elimination where the network is narrow enough; otherwise a bound by shifted costs and
-//! an incumbent by elimination around it, and labels that cannot be part of anything better are dropped until what is
+//! a plan that follows them, and labels that cannot be part of anything better are dropped until what is
 //! left is narrow, or the remaining gap is reported.
 
 use std::collections::BTreeSet;
@@ -25,16 +25,21 @@ pub const TOLERANCE: f64 = 1e-7;
 /// How much is done for a network that is too wide to be eliminated.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// Rounds of shifting costs, looking around and dropping labels.
+    /// Times that costs are shifted and labels dropped.
     pub rounds: usize,
     /// Entries that shifting costs reads in all rounds, about.
     pub work: usize,
+    /// The round from which the neighbourhood of the best plan is looked at.
+    pub look: usize,
 }
 
 /// For a plan.
-pub const FULL: Effort = Effort { rounds: 6, work: 16_000_000 };
+pub const FULL: Effort = Effort { rounds: 16, work: 4_000_000_000, look: 3 };
 /// For one of many steps towards a plan.
-pub const STEP: Effort = Effort { rounds: 2, work: 6_000_000 };
+pub const STEP: Effort = Effort { rounds: 5, work: 300_000_000, look: 3 };
+
+/// Sweeps of the first round, which are doubled up to those of the last.
+const SWEEPS: [usize; 2] = [4, 32];
 
 /// What counts as no better when looking around.
 const STALE: f64 = 1e-4;
@@ -88,19 +93,21 @@ impl<'a> Search<'a> {
     fn run(mut self, effort: Effort) -> Minimum {
         let mut bound = f64::NEG_INFINITY;
         let mut left = effort.work;
+        let mut most = SWEEPS[0];
         for round in 0..effort.rounds {
             let size = self.dual.size().max(1);
-            let sweeps = (left / size).min((effort.work / 2 / size).clamp(2, 60));
+            let sweeps = most.min(left / size);
             if sweeps == 0 {
                 break;
             }
             left -= sweeps * size;
+            most = (2 * most).min(SWEEPS[1]);
             (0..sweeps).for_each(|_| self.dual.sweep());
             bound = bound.max(self.dual.bound());
             let decoded = self.dual.decode();
             let decoded = decoded.iter().zip(&self.kept).map(|(&at, kept)| kept[at]).collect();
             self.offer(decoded);
-            if round < 3 {
+            if round >= effort.look && bound < self.value * (1.0 - TOLERANCE) {
                 self.look_nearby();
             }
             if !self.drop_labels() {

@@ -13,13 +13,15 @@
 //! - (g) minimise `sum seconds[n,c] x[n,c] + sum seconds[v,S,L] z[v,S,L] + sum seconds[u,S,L] w[u,S,L]`, where what
 //!   happens once per microbatch counts as often.
 //!
-//! [`ilp`] hands exactly this to a solver: the reference. The way that plans are made is exact elimination on the
-//! same problem as a cost-function network ([`network`], [`minimise`]), with multipliers on (f) and branch and bound
-//! where memory is short ([`limited`]). [`recompute`] prices a finished sharding from the graph alone.
+//! [`ilp`] hands exactly this to a solver: the reference. The way that plans are made is message passing and exact
+//! elimination on the same problem as a cost-function network ([`network`], [`share`], [`minimise`]), with prices on (f)
+//! and branch and bound where memory is short ([`limited`], [`planes`], [`branch`]). [`recompute`] prices a finished
+//! sharding from the graph alone.
 //!
 //! Nothing here inserts boxing or orders actors. Start reading with [`plan`].
 
 mod bound;
+mod branch;
 pub mod candidates;
 mod check;
 mod dual;
@@ -31,8 +33,11 @@ mod lifetimes;
 pub mod limited;
 mod memory;
 mod minimise;
+mod multipliers;
 mod network;
+mod planes;
 pub mod problem;
+mod share;
 mod strategy;
 
 use graphc_ir::ids::ValueId;

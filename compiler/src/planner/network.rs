@@ -1,20 +1,24 @@
-//! Cost-function networks: variables with few labels, costs of labels and of pairs of labels. The planning problem as
-//! such a network, with memory priced at given multipliers.
+//! Cost-function networks: variables with few labels, costs of labels, of pairs of labels, and of tensors with several
+//! readers. The planning problem as such a network, with memory priced at given multipliers.
 
 use std::collections::BTreeMap;
 
-use super::layouts::{PlacementId, SbpId};
+use super::layouts::SbpId;
 use super::lifetimes::Span;
+use super::multipliers::Multipliers;
 use super::problem::{Demand, Problem};
+use super::share::{MOST_READERS, Share};
 
-/// A network: the sum of `constant`, of one cost for each variable, and of one for each pair in `pairs`. An infinite
-/// cost forbids a pair of labels.
+/// A network: the sum of `constant`, of one cost for each variable, of one for each pair in `pairs`, and of the shares.
+/// An infinite cost forbids a pair of labels.
 #[derive(Clone, Debug, Default)]
 pub struct Network {
     /// Costs by variable and label.
     pub unary: Vec<Vec<f64>>,
     /// Costs of pairs `(a, b)`, `a < b`, row-major by the label of `a`.
     pub pairs: BTreeMap<(usize, usize), Vec<f64>>,
+    /// Tensors that several variables read.
+    pub shares: Vec<Share>,
     /// What is paid anyway.
     pub constant: f64,
     /// Where a variable stands among others: that of its node.
@@ -63,7 +67,26 @@ impl Network {
             .iter()
             .map(|(&(a, b), table)| table[assignment[a] * self.labels(b) + assignment[b]])
             .sum();
-        self.constant + unary + pairs
+        let shares: f64 = self.shares.iter().map(|share| share.cost(|v| assignment[v])).sum();
+        self.constant + unary + pairs + shares
+    }
+
+    /// Adds the cost of a share that needs no more than a pair as such.
+    fn share(&mut self, share: Share) {
+        match (&share.producer, share.readers.as_slice()) {
+            (_, []) => {}
+            (Some((producer, rows)), [(reader, columns)]) => {
+                self.pair(*producer, *reader, |a, b| {
+                    columns[b].map_or(0.0, |column| share.price(rows[a], column))
+                });
+            }
+            (None, [(reader, columns)]) => {
+                for (cost, column) in self.unary[*reader].iter_mut().zip(columns) {
+                    *cost += column.map_or(0.0, |column| share.price(0, column));
+                }
+            }
+            _ => self.shares.push(share),
+        }
     }
 
     /// Turns on every switch that others ask for, so that no pair of labels is forbidden.
@@ -112,6 +135,7 @@ impl Network {
         let mut network = Network {
             unary,
             pairs: BTreeMap::new(),
+            shares: Vec::new(),
             constant: self.constant,
             origin: self.origin.clone(),
             switch: self.switch.clone(),
@@ -125,6 +149,17 @@ impl Network {
                 _ => network.pair(a, b, cost),
             }
         }
+        for share in &self.shares {
+            let settled = share.restricted(kept);
+            match &share.producer {
+                Some((producer, _)) => {
+                    let costs = network.unary[*producer].iter_mut();
+                    costs.zip(&settled.paid).for_each(|(cost, paid)| *cost += paid);
+                }
+                None => network.constant += settled.paid[0],
+            }
+            settled.rest.into_iter().for_each(|rest| network.share(rest));
+        }
         network
     }
 
@@ -133,53 +168,6 @@ impl Network {
         let all: Vec<Vec<usize>> =
             self.unary.iter().map(|costs| (0..costs.len()).collect()).collect();
         self.restricted(&all)
-    }
-}
-
-/// Prices of memory: seconds per byte at positions, by domain, and the weight of seconds themselves.
-#[derive(Clone, Debug)]
-pub struct Multipliers {
-    /// Weight of seconds: 1, or 0 where memory alone counts.
-    pub seconds: f64,
-    /// Sums of seconds per byte before each position, by domain; empty where memory is free.
-    sums: Vec<Vec<f64>>,
-    /// By placement.
-    domains: Vec<Vec<usize>>,
-    looped: Option<(usize, usize)>,
-}
-
-impl Multipliers {
-    /// Memory at these prices.
-    pub fn new(problem: &Problem<'_>, seconds: f64, rows: &BTreeMap<(usize, usize), f64>) -> Self {
-        let lifetimes = &problem.lifetimes;
-        let sum = |domain: usize| {
-            let mut total = 0.0;
-            let mut sums = vec![0.0];
-            for position in 0..lifetimes.len() {
-                total += rows.get(&(domain, position)).copied().unwrap_or(0.0);
-                sums.push(total);
-            }
-            sums
-        };
-        let used = !rows.is_empty();
-        let sums = (0..if used { lifetimes.domains.len() } else { 0 }).map(sum).collect();
-        let placements = problem.layouts.placements().iter();
-        let domains = placements.map(|placement| lifetimes.domains_of(placement)).collect();
-        Self { seconds, sums, domains, looped: lifetimes.looped }
-    }
-
-    /// Seconds per byte of what is kept on a placement for a span.
-    fn weight(&self, placement: PlacementId, span: Span) -> f64 {
-        if self.sums.is_empty() {
-            return 0.0;
-        }
-        let of = |domain: usize| {
-            let between =
-                |start: usize, end: usize| self.sums[domain][end + 1] - self.sums[domain][start];
-            let others = self.looped.map_or(0.0, |(first, last)| between(first, last));
-            between(span.start, span.end) + span.others as f64 * others
-        };
-        self.domains[placement.0 as usize].iter().map(|&domain| of(domain)).sum()
     }
 }
 
@@ -207,7 +195,7 @@ pub fn network(problem: &mut Problem<'_>, multipliers: &Multipliers) -> Network 
 
 fn add_made(problem: &mut Problem<'_>, multipliers: &Multipliers, network: &mut Network) {
     for made in &problem.made {
-        let weight = multipliers.weight(made.placement, made.span);
+        let weight = multipliers.weight(made.value, made.placement, made.span);
         if weight == 0.0 {
             continue;
         }
@@ -225,7 +213,8 @@ fn add_write_back(
     index: usize,
 ) {
     let back = problem.write_backs[index].clone();
-    let weight = multipliers.weight(back.placement, back.span);
+    let value = problem.decisions.graph().nodes[back.variable].results[0];
+    let weight = multipliers.weight(value, back.placement, back.span);
     let (rows, columns) =
         (problem.candidates[back.update].len(), problem.candidates[back.variable].len());
     let mut table = vec![0.0; rows * columns];
@@ -259,10 +248,9 @@ impl Boxing {
         demand: &Demand,
         targets: &[SbpId],
     ) -> Self {
-        let copy =
-            if demand.counts { multipliers.weight(demand.placement, demand.span) } else { 0.0 };
-        let first = Span { end: demand.span.start, others: 0, ..demand.span };
-        let scratch = multipliers.weight(demand.placement, first);
+        let weight = |span| multipliers.weight(demand.value, demand.placement, span);
+        let copy = if demand.counts { weight(demand.span) } else { 0.0 };
+        let scratch = weight(Span { end: demand.span.start, others: 0, ..demand.span });
         let candidates = problem.candidates[demand.producer].len();
         let made: Vec<SbpId> = (0..candidates).map(|label| problem.source(demand, label)).collect();
         let mut sources = made.clone();
@@ -320,12 +308,38 @@ fn add_demand(
         }
         [(reader, _)] => network
             .pair(demand.producer, *reader, |label, other| boxing.cost(label, &taken[0][other])),
-        _ => add_shared(network, demand, &targets, &taken, &boxing),
+        _ => match as_share(demand, &targets, &taken, &boxing) {
+            Some(share) => network.shares.push(share),
+            None => add_switches(network, demand, &targets, &taken, &boxing),
+        },
     }
 }
 
+/// A tensor with a few readers as one term of the costs. Not where the user reads it too in another layout, nor where
+/// a reader takes it in two.
+fn as_share(
+    demand: &Demand,
+    targets: &[SbpId],
+    taken: &[Vec<Vec<SbpId>>],
+    boxing: &Boxing,
+) -> Option<Share> {
+    let single = taken.iter().flatten().all(|all| all.len() == 1);
+    if !single || taken.len() > MOST_READERS || boxing.fetch.iter().any(Option::is_some) {
+        return None;
+    }
+    let column = |all: &Vec<SbpId>| targets.binary_search(&all[0]).ok();
+    let columns = taken.iter().map(|labels| labels.iter().map(column).collect());
+    let prices = boxing.prices.iter().flat_map(|row| targets.iter().map(|target| row[target]));
+    Some(Share {
+        producer: Some((demand.producer, boxing.source_of.clone())),
+        readers: demand.readers.iter().map(|reader| reader.0).zip(columns).collect(),
+        prices: prices.collect(),
+        columns: targets.len(),
+    })
+}
+
 /// A tensor with several readers: a variable for each layout that more than one of them, or the user, may take.
-fn add_shared(
+fn add_switches(
     network: &mut Network,
     demand: &Demand,
     targets: &[SbpId],
