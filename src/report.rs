@@ -7,6 +7,10 @@ use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use graphc_ir::plan::{BoxingKind, Plan, PlannerStatus, Rate, TensorEntry, TensorKind};
 
+mod peak;
+
+pub use peak::{Peak, peak};
+
 /// Bytes with a binary unit: `1.5 MiB`.
 pub fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];

@@ -21,6 +21,11 @@ pub enum Command {
     Compile(CompileArgs),
     /// Show what is where in a plan: tensors, layouts, programs, boxing, memory
     Inspect(InspectArgs),
+    /// Why a tensor lies as it does: the alternatives and what the best plan with each costs; with --memory what fills
+    /// each rank at its peak
+    Explain(ExplainArgs),
+    /// What differs between two plans, and what it costs
+    Diff(DiffArgs),
     /// Check every invariant of a plan, its objective and bound recomputed; with MODEL, that it computes the same
     Verify(VerifyArgs),
     /// Run a plan on the null device: step time, bubble, peak memory
@@ -46,6 +51,10 @@ pub struct CompileArgs {
     /// Where the plan goes; without it nothing is written
     #[arg(short, long, value_name = "PLAN")]
     pub output: Option<PathBuf>,
+    /// Plan with each of these strategies and print a table, e.g. data,zero3,auto; writes no plan
+    #[arg(long, value_name = "STRATEGIES", value_delimiter = ',', value_parser = strategy,
+          conflicts_with_all = ["output", "emit", "strategy"])]
+    pub compare: Vec<Strategy>,
     /// Print the graph after this pass, as text, and stop
     #[arg(long, value_name = "after:PASS", value_parser = emit)]
     pub emit: Option<String>,
@@ -59,6 +68,34 @@ pub struct CompileArgs {
 pub struct InspectArgs {
     /// The plan
     pub plan: PathBuf,
+    /// Form of what is printed
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
+/// `graphc explain`
+#[derive(Args)]
+#[command(group = clap::ArgGroup::new("what").required(true).args(["tensor", "memory"]))]
+pub struct ExplainArgs {
+    /// The plan
+    pub plan: PathBuf,
+    /// The tensor, by the name that `inspect` shows
+    pub tensor: Option<String>,
+    /// What fills each program's ranks at their peak, instead
+    #[arg(long)]
+    pub memory: bool,
+    /// Form of what is printed
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
+/// `graphc diff`
+#[derive(Args)]
+pub struct DiffArgs {
+    /// A plan
+    pub before: PathBuf,
+    /// Another
+    pub after: PathBuf,
     /// Form of what is printed
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,

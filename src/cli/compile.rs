@@ -47,6 +47,9 @@ pub fn run(args: &CompileArgs) -> Result<()> {
     if let Some(pass) = &args.emit {
         return emit(args, pass);
     }
+    if !args.compare.is_empty() {
+        return super::compare::run(args);
+    }
     let planned = plan_model(&args.model, &args.shared, None, args.shared.optimizer.is_some())?;
     if let Some(path) = &args.output {
         graphc_runtime::data::write_file(path, write_plan(&planned.plan).as_bytes())?;

@@ -6,8 +6,11 @@ use anyhow::Result;
 
 pub mod args;
 mod checkpoints;
+mod compare;
 mod compile;
 mod data;
+mod diff;
+mod explain;
 mod export;
 mod inspect;
 mod launch;
@@ -26,6 +29,8 @@ pub fn run(command: Command) -> Result<ExitCode> {
     match command {
         Command::Compile(args) => compile::run(&args)?,
         Command::Inspect(args) => inspect::run(&args)?,
+        Command::Explain(args) => explain::run(&args)?,
+        Command::Diff(args) => diff::run(&args)?,
         Command::Verify(args) => verify::run(&args)?,
         Command::Simulate(args) => simulate::run(&args)?,
         Command::Run(args) => run::run(&args)?,

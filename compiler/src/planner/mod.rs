@@ -137,8 +137,11 @@ fn stage_memory(problem: &mut Problem<'_>, assignment: &[usize]) -> Vec<u64> {
     stages
 }
 
-/// What the whole step would cost with one tensor in each layout that it may have, all else chosen anew: by layout,
-/// with the seconds, or `None` where nothing fits the memory.
+/// A layout of one tensor and the best plan with it, or why there is none.
+pub type Alternative = (NdSbp, Result<Planned, PlanError>);
+
+/// The best plan with one tensor in each layout that its producer can make it in, all else chosen anew: by layout, or why
+/// there is none.
 ///
 /// # Errors
 /// Where a pin cannot be fulfilled.
@@ -147,7 +150,7 @@ pub fn alternatives(
     options: &CompileOptions,
     cluster: &Cluster,
     tensor: ValueId,
-) -> Result<Vec<(NdSbp, Option<f64>)>, PlanError> {
+) -> Result<Vec<Alternative>, PlanError> {
     let problem = Problem::new(decisions, options, cluster)?;
     let value = decisions.graph().value(tensor);
     let mut layouts: Vec<NdSbp> = problem.candidates[value.producer.index()]
@@ -156,20 +159,24 @@ pub fn alternatives(
         .collect();
     layouts.sort();
     layouts.dedup();
-    let name = format!("graphc.alternative.{tensor}");
+    // A name of its own, so that the pin is this tensor's alone.
+    let pattern = format!("graphc.alternative.{tensor}");
     let mut named = decisions.clone();
-    let pinned = &mut named.training.graph.values[tensor.index()];
-    let pattern = pinned.name.get_or_insert(name).clone();
+    let pins = options.pins.iter().filter(|pin| !is_of(pin, decisions, tensor));
+    let pins: Vec<Pin> = pins.cloned().collect();
+    named.training.graph.values[tensor.index()].name = Some(pattern.clone());
     let mut results = Vec::new();
     for sbp in layouts {
-        let mut options = options.clone();
-        options.pins.push(Pin { pattern: pattern.clone(), sbp: sbp.clone() });
-        let seconds = match plan(&named, &options, cluster) {
-            Ok(planned) => Some(planned.report.objective_seconds),
-            Err(PlanError::Memory { .. }) => None,
-            Err(error) => return Err(error),
-        };
-        results.push((sbp, seconds));
+        let pin = Pin { pattern: pattern.clone(), sbp: sbp.clone() };
+        let pins = pins.iter().cloned().chain([pin]).collect();
+        let options = CompileOptions { pins, strategy: Strategy::Auto, ..options.clone() };
+        let planned = plan(&named, &options, cluster);
+        results.push((sbp, planned));
     }
     Ok(results)
+}
+
+/// Whether a pin names this tensor and no pattern.
+fn is_of(pin: &Pin, decisions: &Decisions, tensor: ValueId) -> bool {
+    decisions.graph().value(tensor).name.as_ref() == Some(&pin.pattern)
 }

@@ -1,0 +1,106 @@
+//! `graphc compile --compare`: one model, several strategies, one table.
+
+use std::time::Instant;
+
+use anyhow::Result;
+use comfy_table::Table;
+use comfy_table::presets::NOTHING;
+use graphc::report;
+use graphc_compiler::lower::collective_counts;
+use graphc_ir::plan::{Plan, PlannerStatus, Strategy};
+use serde_json::json;
+
+use super::args::{CompileArgs, Format, SharedArgs};
+use super::compile::plan_model;
+use super::output::print;
+
+/// A strategy's plan, or why there is none.
+struct Row {
+    strategy: Strategy,
+    seconds: f64,
+    outcome: Result<Plan>,
+}
+
+/// Plans with each strategy. It fails where none of them has a plan.
+pub fn run(args: &CompileArgs) -> Result<()> {
+    let rows: Vec<Row> = args.compare.iter().map(|&strategy| row(args, strategy)).collect();
+    let text = match args.shared.format {
+        Format::Text => text(&rows),
+        Format::Json => {
+            serde_json::to_string_pretty(&rows.iter().map(json).collect::<Vec<_>>())? + "\n"
+        }
+    };
+    if rows.iter().any(|row| row.outcome.is_ok()) {
+        return print(&text);
+    }
+    match rows.into_iter().find_map(|row| row.outcome.err()) {
+        Some(error) => Err(error.context("no strategy has a plan")),
+        None => Ok(()),
+    }
+}
+
+fn row(args: &CompileArgs, strategy: Strategy) -> Row {
+    let begun = Instant::now();
+    let shared = SharedArgs { strategy, ..args.shared.clone() };
+    let planned = plan_model(&args.model, &shared, None, shared.optimizer.is_some());
+    let outcome = planned.map(|planned| planned.plan);
+    Row { strategy, seconds: begun.elapsed().as_secs_f64(), outcome }
+}
+
+fn name(strategy: Strategy) -> String {
+    format!("{strategy:?}").to_lowercase()
+}
+
+fn text(rows: &[Row]) -> String {
+    let mut table = Table::new();
+    let header = [
+        "strategy",
+        "objective",
+        "predicted step",
+        "peak memory",
+        "collectives",
+        "gap",
+        "planned in",
+    ];
+    table.load_style(NOTHING).set_header(header);
+    let mut failures = String::new();
+    for row in rows {
+        let plan = match &row.outcome {
+            Ok(plan) => plan,
+            Err(error) => {
+                failures += &format!("{}: {error:#}\n", name(row.strategy));
+                continue;
+            }
+        };
+        let peak = plan.predicted.peak_memory_bytes.iter().max().copied().unwrap_or(0);
+        let counts: Vec<String> = collective_counts(plan)
+            .into_iter()
+            .map(|(kind, count)| format!("{count} {}", report::kind_name(kind)))
+            .collect();
+        table.add_row([
+            name(row.strategy),
+            report::seconds(plan.planner.objective_seconds),
+            report::seconds(plan.predicted.step_seconds),
+            report::bytes(peak),
+            counts.join(", "),
+            match plan.planner.status {
+                PlannerStatus::Optimal => "optimal".into(),
+                PlannerStatus::Gap => format!("{:.2} %", plan.planner.gap * 100.0),
+            },
+            report::seconds(row.seconds),
+        ]);
+    }
+    format!("{table}\n{failures}")
+}
+
+fn json(row: &Row) -> serde_json::Value {
+    match &row.outcome {
+        Ok(plan) => json!({
+            "strategy": name(row.strategy),
+            "planner": plan.planner,
+            "predicted": plan.predicted,
+            "seconds": row.seconds,
+        }),
+        Err(error) => json!({ "strategy": name(row.strategy), "error": format!("{error:#}") }),
+    }
+}

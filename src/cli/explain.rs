@@ -1,0 +1,172 @@
+//! `graphc explain`: why a tensor lies as it does, and what fills the memory.
+
+use std::fmt::Write;
+
+use anyhow::{Context, Result, bail};
+use graphc::report::{self, Peak};
+use graphc_compiler::decisions::{Decisions, Sharding};
+use graphc_compiler::pipeline::prepare;
+use graphc_compiler::planner::alternatives;
+use graphc_ir::ids::ValueId;
+use graphc_ir::op::Op;
+use graphc_ir::plan::Plan;
+use graphc_ir::sbp::NdSbp;
+use graphc_ir::text;
+use serde_json::json;
+
+use super::args::{ExplainArgs, Format};
+use super::compile::load_sound_plan;
+use super::output::print;
+
+/// Other tensors that are listed where a layout changes them.
+const LISTED: usize = 6;
+
+/// Runs the command.
+pub fn run(args: &ExplainArgs) -> Result<()> {
+    let plan = load_sound_plan(&args.plan)?;
+    match &args.tensor {
+        Some(tensor) => explain(&plan, tensor, args.format),
+        None => memory(&plan, args.format),
+    }
+}
+
+/// A layout that the tensor may have.
+struct Alternative {
+    sbp: NdSbp,
+    /// Seconds of the best plan with it, and the names of other tensors that then lie in other ways; or why there is
+    /// none.
+    outcome: Result<(f64, Vec<String>), String>,
+}
+
+fn explain(plan: &Plan, tensor: &str, format: Format) -> Result<()> {
+    let graph = text::parse(&plan.graph.join("\n")).context("the plan's graph")?;
+    let decisions = prepare(graph, &plan.options).context("the plan's graph")?;
+    let value = find(&decisions, tensor)?;
+    let entry = plan.tensors.iter().find(|entry| entry.name == tensor);
+    let chosen = entry.map(|entry| entry.sbp.clone());
+    let found = alternatives(&decisions, &plan.options, &plan.cluster, value)?;
+    let base = found.iter().find(|(sbp, _)| Some(sbp) == chosen.as_ref());
+    let base = base.and_then(|(_, planned)| Some(planned.as_ref().ok()?.sharding.clone()));
+    let alternative = |(sbp, planned): (NdSbp, Result<graphc_compiler::planner::Planned, _>)| {
+        let outcome = match planned {
+            Ok(planned) => {
+                let base = base.as_ref().unwrap_or(&planned.sharding);
+                let changed = changed(&decisions, base, &planned.sharding, value);
+                Ok((planned.report.objective_seconds, changed))
+            }
+            Err(error) => Err(format!("{error}")),
+        };
+        Alternative { sbp, outcome }
+    };
+    let all: Vec<Alternative> = found.into_iter().map(alternative).collect();
+    match format {
+        Format::Text => print(&shown(plan, tensor, chosen.as_ref(), &all)),
+        Format::Json => print(&(serde_json::to_string_pretty(&values(plan, &all))? + "\n")),
+    }
+}
+
+fn name_of(decisions: &Decisions, value: ValueId) -> String {
+    let graph = decisions.graph();
+    match &graph.producer(value).op {
+        Op::Variable(variable) => variable.name.clone(),
+        _ => graph.display_name(value),
+    }
+}
+
+fn find(decisions: &Decisions, tensor: &str) -> Result<ValueId> {
+    let all = || (0..decisions.graph().values.len()).map(ValueId::new);
+    if let Some(value) = all().find(|&value| name_of(decisions, value) == tensor) {
+        return Ok(value);
+    }
+    let part: Vec<String> =
+        all().map(|value| name_of(decisions, value)).filter(|name| name.contains(tensor)).collect();
+    match part.as_slice() {
+        [] => bail!("the plan has no tensor `{tensor}`: `graphc inspect` lists them"),
+        some => {
+            let some = some.iter().take(5).map(String::as_str).collect::<Vec<_>>().join(", ");
+            bail!("the plan has no tensor `{tensor}`; there are {some}, ..")
+        }
+    }
+}
+
+/// Names of tensors of which two plans make different layouts, this one left out.
+fn changed(decisions: &Decisions, a: &Sharding, b: &Sharding, this: ValueId) -> Vec<String> {
+    let graph = decisions.graph();
+    let differs = |value: &ValueId| {
+        let (node, index) = (graph.value(*value).producer.index(), graph.value(*value).index);
+        *value != this && a.nodes[node].results[index] != b.nodes[node].results[index]
+    };
+    let values = (0..graph.values.len()).map(ValueId::new).filter(differs);
+    values.map(|value| name_of(decisions, value)).collect()
+}
+
+fn shown(plan: &Plan, tensor: &str, chosen: Option<&NdSbp>, all: &[Alternative]) -> String {
+    let objective = plan.planner.objective_seconds;
+    let mut text = format!(
+        "`{tensor}` is ({}) in a plan of {} per step (bound {})\n",
+        chosen.map_or_else(|| "?".into(), NdSbp::to_string),
+        report::seconds(objective),
+        report::seconds(plan.planner.bound_seconds),
+    );
+    for Alternative { sbp, outcome } in all {
+        let mark = if Some(sbp) == chosen { "*" } else { " " };
+        let _ = match outcome {
+            Err(reason) => writeln!(text, "{mark} {sbp:<16} {reason}"),
+            Ok((seconds, changed)) => {
+                let more = (seconds / objective - 1.0) * 100.0;
+                let mut line = format!(
+                    "{mark} {:<16} {:>10} {more:>+9.3} %",
+                    sbp.to_string(),
+                    report::seconds(*seconds)
+                );
+                if !changed.is_empty() {
+                    let some = changed.iter().take(LISTED).map(String::as_str).collect::<Vec<_>>();
+                    line += &format!("  changes {} more: {}", changed.len(), some.join(", "));
+                }
+                writeln!(text, "{line}")
+            }
+        };
+    }
+    text
+}
+
+fn values(plan: &Plan, all: &[Alternative]) -> serde_json::Value {
+    let one = |alternative: &Alternative| match &alternative.outcome {
+        Ok((seconds, changed)) => {
+            json!({ "sbp": alternative.sbp, "objective_seconds": seconds, "changes": changed })
+        }
+        Err(reason) => json!({ "sbp": alternative.sbp, "error": reason }),
+    };
+    json!({
+        "objective_seconds": plan.planner.objective_seconds,
+        "alternatives": all.iter().map(one).collect::<Vec<_>>(),
+    })
+}
+
+fn memory(plan: &Plan, format: Format) -> Result<()> {
+    let peaks: Vec<Peak> =
+        plan.programs.iter().map(|program| report::peak(plan, program)).collect();
+    if format == Format::Json {
+        let one = |peak: &Peak| json!({ "bytes": peak.bytes, "actor": peak.actor, "kinds": peak.kinds, "largest": peak.largest });
+        let all: Vec<_> = peaks.iter().map(one).collect();
+        return print(&(serde_json::to_string_pretty(&json!({ "programs": all }))? + "\n"));
+    }
+    let mut text = String::new();
+    for (index, (peak, program)) in peaks.iter().zip(&plan.programs).enumerate() {
+        let _ = writeln!(
+            text,
+            "program {index} (stage {}): {} at {}, in an arena of {}",
+            program.stage,
+            report::bytes(peak.bytes),
+            peak.actor,
+            report::bytes(program.arena_bytes)
+        );
+        for (kind, bytes) in &peak.kinds {
+            let _ = writeln!(text, "  {kind:<12} {:>10}", report::bytes(*bytes));
+        }
+        for (name, bytes) in &peak.largest {
+            let _ = writeln!(text, "    {:>10}  {name}", report::bytes(*bytes));
+        }
+    }
+    print(&text)
+}

@@ -1,0 +1,125 @@
+//! `graphc explain`, `graphc diff` and `compile --compare`: plans that say why.
+
+mod support;
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use support::{fails, reference, succeeds};
+
+/// A plan of the reference gpt, in a folder.
+fn plan(folder: &Path, name: &str, extra: &[&str]) -> PathBuf {
+    let path = folder.join(name);
+    let model = reference("gpt").join("model.onnx");
+    let mut args = vec!["compile", model.to_str().expect("UTF-8"), "--batch", "8"];
+    args.extend(["--loss", "cross_entropy", "--optimizer", "adamw", "-o"]);
+    args.push(path.to_str().expect("UTF-8"));
+    args.extend(extra);
+    succeeds(args);
+    path
+}
+
+fn read(text: &str) -> Value {
+    serde_json::from_str(text).expect("JSON")
+}
+
+#[test]
+fn the_chosen_layout_is_the_cheapest_alternative() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let plan = plan(folder.path(), "plan.json", &["--mesh", "4"]);
+    let plan = plan.to_str().expect("UTF-8");
+    for tensor in ["blocks.0.attn.qkv.weight", "tok.weight", "embedding"] {
+        let value = read(&succeeds(["explain", plan, tensor, "--format", "json"]));
+        let objective = value["objective_seconds"].as_f64().expect("a number");
+        let all = value["alternatives"].as_array().expect("a list");
+        assert!(all.len() > 1, "{value}");
+        let costs = all.iter().filter_map(|one| one["objective_seconds"].as_f64());
+        let least = costs.fold(f64::INFINITY, f64::min);
+        assert!((least / objective - 1.0).abs() < 1e-6, "{tensor}: {least} and {objective}");
+    }
+    let text = succeeds(["explain", plan, "tok.weight"]);
+    assert!(text.contains("\n* ") && text.contains('%'), "{text}");
+}
+
+#[test]
+fn a_pin_to_an_alternative_costs_what_explain_says() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let free = plan(folder.path(), "free.json", &["--mesh", "4"]);
+    let tensor = "tok.weight";
+    let args = ["explain", free.to_str().expect("UTF-8"), tensor, "--format", "json"];
+    let value = read(&succeeds(args));
+    for alternative in value["alternatives"].as_array().expect("a list") {
+        let Some(seconds) = alternative["objective_seconds"].as_f64() else { continue };
+        let sbp = alternative["sbp"].as_array().expect("an SBP")[0].as_str().expect("text");
+        let pin = format!("{tensor}={sbp}");
+        let pinned = plan(folder.path(), "pinned.json", &["--mesh", "4", "--pin", &pin]);
+        let pinned = read(&std::fs::read_to_string(pinned).expect("a plan"));
+        let cost = pinned["planner"]["objective_seconds"].as_f64().expect("a number");
+        assert!((cost / seconds - 1.0).abs() < 1e-6, "{pin}: {cost} instead of {seconds}");
+    }
+}
+
+#[test]
+fn memory_is_explained_to_the_last_byte_of_the_peak() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let path = plan(folder.path(), "plan.json", &["--mesh", "2", "--microbatches", "2"]);
+    let value =
+        read(&succeeds(["explain", path.to_str().expect("UTF-8"), "--memory", "--format", "json"]));
+    let plan = read(&std::fs::read_to_string(&path).expect("a plan"));
+    for (peak, program) in value["programs"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .zip(plan["programs"].as_array().expect("a list"))
+    {
+        let bytes = peak["bytes"].as_u64().expect("a number");
+        let kinds = peak["kinds"].as_object().expect("a map");
+        let sum: u64 = kinds.values().map(|bytes| bytes.as_u64().expect("a number")).sum();
+        assert_eq!(sum, bytes);
+        assert!(kinds.contains_key("parameter") && kinds.contains_key("state"), "{peak}");
+        assert!(bytes <= program["arena_bytes"].as_u64().expect("a number"), "{peak}");
+    }
+}
+
+#[test]
+fn a_plan_differs_from_another_and_not_from_itself() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let one = plan(folder.path(), "one.json", &["--mesh", "4"]);
+    let other = plan(folder.path(), "other.json", &["--mesh", "4", "--strategy", "data"]);
+    let [one, other] = [&one, &other].map(|path| path.to_str().expect("UTF-8"));
+    assert!(succeeds(["diff", one, one]).contains("0 tensors lie in other ways"));
+    let text = succeeds(["diff", one, other]);
+    assert!(text.contains("strategy: \"auto\" -> \"data\""), "{text}");
+    assert!(text.contains("blocks.0.attn.qkv.weight: ("), "{text}");
+    let value = read(&succeeds(["diff", one, other, "--format", "json"]));
+    let objective = &value["figures"]["objective"];
+    assert!(objective["after"].as_f64() > objective["before"].as_f64(), "{objective}");
+}
+
+#[test]
+fn strategies_stand_in_one_table() {
+    let model = reference("gpt").join("model.onnx");
+    let args = ["compile", model.to_str().expect("UTF-8"), "--batch", "8", "--mesh", "4"];
+    let training = ["--loss", "cross_entropy", "--optimizer", "adamw"];
+    let compare = ["--compare", "data,zero3,auto"];
+    let text = succeeds([&args[..], &training, &compare].concat());
+    for strategy in ["data ", "zero3 ", "auto ", "optimal"] {
+        assert!(text.contains(strategy), "{text}");
+    }
+    // Too little memory for any of them.
+    let error = fails([&args[..], &training, &compare, &["--memory", "64KiB"]].concat());
+    assert!(error.contains("no strategy has a plan") && error.contains("too little"), "{error}");
+}
+
+#[test]
+fn what_is_not_there_is_said() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let path = plan(folder.path(), "plan.json", &["--mesh", "2"]);
+    let path = path.to_str().expect("UTF-8");
+    let error = fails(["explain", path, "no such tensor"]);
+    assert!(error.contains("no tensor `no such tensor`: `graphc inspect` lists them"), "{error}");
+    assert!(fails(["explain", path, "qkv"]).contains("blocks.0.attn.qkv.weight"));
+    let missing = folder.path().join("missing.json");
+    let error = fails(["diff", path, missing.to_str().expect("UTF-8")]);
+    assert!(error.contains("missing.json"), "{error}");
+}
