@@ -27,8 +27,10 @@ pub struct Solution {
     pub bound: f64,
 }
 
-/// Prices tried, of small graphs and of large ones.
-const STEPS: [usize; 2] = [40, 20];
+/// Prices tried, of small graphs and of large ones, and at least of the largest.
+const STEPS: [usize; 3] = [40, 20, 8];
+/// Signatures of all nodes, times the prices tried, beyond which a graph is among the largest.
+const WORK: usize = 1_000_000;
 /// The number of nodes from which a graph is large.
 const LARGE: usize = 100;
 /// How fast positions gain weight.
@@ -45,6 +47,8 @@ const IDLE: usize = 3;
 const TILTS: [f64; 4] = [0.3, -0.3, 0.08, -0.08];
 /// The gap below which the graph of a large model is left at that.
 const NEAR: f64 = 5e-3;
+/// What is done to raise the bound at the best prices.
+const LAST: Effort = Effort { rounds: 8, work: 1_000_000_000, look: 3 };
 /// By how much prices differ by chance.
 const SHAKE: f64 = 0.4;
 /// How often they do: up to the second number, times the number of nodes up to the first.
@@ -67,7 +71,9 @@ pub fn solve(problem: &mut Problem<'_>) -> Result<Solution, PlanError> {
     }
     let limit = problem.limit;
     let planes = Planes::new(limit, free.value);
+    let unpriced = Multipliers::new(problem, 1.0, &Rows::new());
     let mut search = Search {
+        free: network(problem, &unpriced),
         problem,
         bound: free.bound,
         best: None,
@@ -202,6 +208,8 @@ fn too_large(problem: &mut Problem<'_>, assignment: &[usize], least: Option<u64>
 pub(super) struct Search<'a, 'b> {
     /// What is planned.
     pub problem: &'a mut Problem<'b>,
+    /// The same where memory costs nothing.
+    free: Network,
     /// Seconds that no plan which fits goes below.
     pub bound: f64,
     /// The best plan that fits.
@@ -219,7 +227,7 @@ impl Search<'_, '_> {
     /// Keeps an assignment if it fits and is better, or if it is leaner; says where its memory is short.
     pub fn offer(&mut self, assignment: &[usize]) -> Option<(usize, usize, u64)> {
         let over = overload(self.problem, assignment);
-        let seconds = seconds(self.problem, assignment);
+        let seconds = self.seconds(assignment);
         let items = items(self.problem, assignment);
         self.planes.add(seconds, profiles(self.problem, &items));
         match over {
@@ -237,8 +245,17 @@ impl Search<'_, '_> {
         over
     }
 
+    /// What an assignment costs.
+    fn seconds(&self, assignment: &[usize]) -> f64 {
+        self.free.cost(&extended(&self.free, assignment))
+    }
+
     fn steps(&self) -> usize {
-        STEPS[usize::from(self.nodes() >= LARGE)]
+        let labels: usize = self.problem.candidates.iter().map(Vec::len).sum();
+        match self.nodes() >= LARGE {
+            true => (WORK / labels).clamp(STEPS[2], STEPS[1]),
+            false => STEPS[0],
+        }
     }
 
     /// Nodes of the graph.
@@ -315,7 +332,7 @@ impl Search<'_, '_> {
         }
         if !self.closed() && !self.rows.is_empty() {
             let rows = self.rows.clone();
-            self.bound = self.raise(&rows, FULL).max(self.bound);
+            self.bound = self.raise(&rows, LAST).max(self.bound);
         }
     }
 
@@ -330,7 +347,8 @@ impl Search<'_, '_> {
     /// At the best prices plans that fit and plans that do not cost the same. Layers that are alike go from one to
     /// the other together, unless their prices differ a little; they go one by one as prices rise.
     fn vary_prices(&mut self) {
-        for tilt in TILTS {
+        let most = if self.steps() < STEPS[1] { TILTS.len() / 2 } else { TILTS.len() };
+        for tilt in TILTS.into_iter().take(most) {
             let vary = |problem: &Problem<'_>, prices: Multipliers| prices.tilted(problem, tilt);
             self.raise_prices(1.0, tilt.abs() / 8.0, vary);
         }
@@ -359,7 +377,7 @@ impl Search<'_, '_> {
             let multipliers = vary(self.problem, Multipliers::new(self.problem, 1.0, &rows));
             let found = priced(self.problem, &multipliers, None, None, STEP);
             let over = self.offer(&found.labels[..self.nodes()]);
-            let seconds = seconds(self.problem, &found.labels[..self.nodes()]);
+            let seconds = self.seconds(&found.labels[..self.nodes()]);
             if over.is_none() || self.best.as_ref().is_some_and(|(best, _)| seconds >= *best) {
                 break;
             }
