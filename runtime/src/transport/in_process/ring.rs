@@ -86,6 +86,7 @@ impl Sender for RingSender {
         });
         ring.filled.store(message + 1, Ordering::Release);
         ring.receiver.wake();
+        self.hub.bell.ring();
         Ok(waited)
     }
 }
@@ -125,6 +126,7 @@ impl Receiver for RingReceiver {
         ring.with(message, |buffer| read(buffer));
         ring.emptied.store(message + 1, Ordering::Release);
         ring.sender.wake();
+        self.hub.bell.ring();
         Ok(waited)
     }
 }
