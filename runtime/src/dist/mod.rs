@@ -103,6 +103,27 @@ pub fn spawn<T: Send, E: Display>(
     }
 }
 
+/// Runs `work` on the ranks that the launcher has started, of which this process is one, or on `ranks` threads where the
+/// program was started alone. Gives the results of this process's ranks.
+///
+/// # Errors
+/// As [`init`] and [`spawn`].
+pub fn run<T: Send, E: Display>(
+    ranks: u32,
+    work: impl Fn(Group) -> Result<T, E> + Sync,
+) -> Result<Vec<T>, DistError> {
+    let Some(job) = Job::from_environment()? else { return spawn(ranks, work) };
+    let group = Group::on(&job, TIMEOUT);
+    match work(group.clone()) {
+        Ok(value) => Ok(vec![value]),
+        Err(error) => {
+            let reason = error.to_string();
+            group.fail(&reason);
+            Err(DistError::Rank { rank: job.rank(), reason })
+        }
+    }
+}
+
 /// One rank of [`spawn`].
 fn on_rank<T, E: Display>(
     hub: &Arc<Hub>,
