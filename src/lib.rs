@@ -23,7 +23,16 @@
 //! # }
 //! ```
 
+mod data_parallel;
 pub mod report;
+
+/// Communication of the user's own, and training with it.
+pub mod dist {
+    pub use crate::data_parallel::{
+        DEFAULT_BUCKET, DataParallel, DataParallelError, DataParallelOptions, Gradients,
+    };
+    pub use graphc_runtime::dist::*;
+}
 
 pub use graphc_compiler as compiler;
 pub use graphc_compiler::compile::compile;
@@ -35,6 +44,7 @@ pub use graphc_runtime as runtime;
 pub mod prelude {
     pub use std::collections::BTreeMap;
 
+    pub use crate::data_parallel::{DataParallel, DataParallelOptions};
     pub use graphc_compiler::cluster::preset;
     pub use graphc_compiler::compile::{Compiled, compile};
     pub use graphc_ir::builder::{GraphBuilder, Tensor};
@@ -47,6 +57,7 @@ pub mod prelude {
     };
     pub use graphc_ir::sbp::{NdSbp, Sbp};
     pub use graphc_ir::types::DType;
+    pub use graphc_runtime::dist::{Group, ReduceOp};
     pub use graphc_runtime::job::Job;
     pub use graphc_runtime::{
         Checkpoint, Checkpoints, GlobalTensor, HostTensor, Session, SessionOptions,

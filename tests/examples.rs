@@ -27,6 +27,39 @@ fn shown(name: &str, command: &mut Command) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
+/// An example on threads and as processes: each rank prints one line with `part`.
+fn on_threads_and_processes(name: &str, ranks: usize, part: &str) {
+    for shown in [example(name, &[]), launched(ranks, name, &[])] {
+        let lines = shown.lines().filter(|line| line.contains(part)).count();
+        assert_eq!(lines, ranks, "{name}: a line of each rank with `{part}` in\n{shown}");
+    }
+}
+
+#[test]
+fn messages_arrive() {
+    on_threads_and_processes("messages", 2, "1000 numbers of rank");
+}
+
+#[test]
+fn a_group_reduces_among_itself() {
+    on_threads_and_processes("group_all_reduce", 3, "rank");
+}
+
+#[test]
+fn a_ring_sums_as_all_reduce_does() {
+    on_threads_and_processes("ring_all_reduce", 4, "has the sums");
+}
+
+#[test]
+fn synchronous_sgd_finds_the_weights() {
+    on_threads_and_processes("synchronous_sgd", 2, "weights [2.0");
+}
+
+#[test]
+fn ddp_finds_the_weights() {
+    on_threads_and_processes("ddp", 2, "500 steps");
+}
+
 #[test]
 fn parallelism_shows_every_layout() {
     let shown = example("parallelism", &[]);

@@ -86,7 +86,7 @@ fn run(
     check("reading", &graph)?;
     let graph = attach_loss(graph, options)?;
     check("loss", &graph)?;
-    let graph = set_mode(graph, options.optimizer.is_some());
+    let graph = set_mode(graph, options.differentiates());
     check("training_mode", &graph)?;
     let graph = assign_stages(graph, options)?;
     check("stages", &graph)?;

@@ -7,6 +7,7 @@
 mod checkpoint;
 mod collectives;
 pub mod data;
+pub mod dist;
 mod error;
 mod explore;
 mod global;

@@ -22,6 +22,7 @@ pub fn compile_options(args: &SharedArgs, dims: BTreeMap<String, usize>) -> Resu
         dims,
         loss: args.loss.map(Into::into),
         optimizer: optimizer(args)?,
+        gradients: false,
         strategy: args.strategy,
         pins: args.pins.iter().map(|text| pin(text)).collect::<Result<_>>()?,
         memory: args.memory,

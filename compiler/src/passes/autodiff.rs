@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use graphc_ir::builder::{GraphBuilder, Tensor};
-use graphc_ir::graph::{Graph, Node};
+use graphc_ir::graph::{Graph, Node, Output};
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::{GradientNode, Op};
 use graphc_ir::plan::{CompileOptions, TensorKind};
@@ -25,18 +25,29 @@ const PASS: &str = "autodiff";
 /// # Errors
 /// Where nothing can be trained, or an op has no gradient.
 pub fn autodiff(graph: Graph, options: &CompileOptions) -> Result<TrainingGraph, CompileError> {
-    let training = options.optimizer.is_some();
+    let training = options.differentiates();
     let has_loss = training || options.loss.is_some();
     let loss = output(&graph, LOSS).filter(|_| has_loss);
     let forward = graph.nodes.len();
     let (graph, gradients) = match loss.filter(|_| training) {
-        Some(loss) => differentiate(graph, loss)?,
+        Some(loss) if options.optimizer.is_some() => differentiate(graph, loss)?,
+        // Nothing updates the variables: who compiles wants the gradients themselves.
+        Some(loss) => (give(differentiate(graph, loss)?), Vec::new()),
         None => (graph, Vec::new()),
     };
     let phase = |node| if node < forward { Phase::Forward } else { Phase::Backward };
     let phases: Vec<Phase> = (0..graph.nodes.len()).map(phase).collect();
     let kinds = kinds(&graph, &phases);
     Ok(TrainingGraph { graph, phases, kinds, loss, gradients })
+}
+
+/// The graph with its gradients as outputs.
+fn give((mut graph, gradients): (Graph, Gradients)) -> Graph {
+    for (variable, value) in gradients {
+        let name = format!("grad.{}", graph.display_name(variable));
+        graph.outputs.push(Output { name, value });
+    }
+    graph
 }
 
 fn kinds(graph: &Graph, phases: &[Phase]) -> Vec<TensorKind> {

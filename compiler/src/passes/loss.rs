@@ -19,7 +19,7 @@ const PASS: &str = "loss";
 pub fn attach_loss(graph: Graph, options: &CompileOptions) -> Result<Graph, CompileError> {
     match options.loss {
         Some(loss) => attach(graph, loss),
-        None if options.optimizer.is_some() => declare(graph),
+        None if options.differentiates() => declare(graph),
         None => Ok(graph),
     }
 }

@@ -24,6 +24,10 @@ pub struct CompileOptions {
     pub loss: Option<Loss>,
     /// The optimizer; `None`: inference.
     pub optimizer: Option<Optimizer>,
+    /// Without an optimizer: the loss is differentiated all the same, and the graph gives the gradient of each trained
+    /// variable as the output `grad.<variable>`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub gradients: bool,
     /// How signatures are chosen.
     pub strategy: Strategy,
     /// Layouts that the user asks for, by name pattern.
@@ -44,11 +48,19 @@ impl Default for CompileOptions {
             dims: BTreeMap::new(),
             loss: None,
             optimizer: None,
+            gradients: false,
             strategy: Strategy::Auto,
             pins: Vec::new(),
             memory: None,
             communication_stream: false,
         }
+    }
+}
+
+impl CompileOptions {
+    /// Whether the loss is differentiated.
+    pub fn differentiates(&self) -> bool {
+        self.optimizer.is_some() || self.gradients
     }
 }
 

@@ -2,11 +2,13 @@
 //! memory of shards. No communication and no threads here: collectives, channels, sessions and global tensors all
 //! move data by what this room works out. Start reading with [`contributions`], then [`Move`].
 
+mod fold;
 pub(crate) mod half;
 mod moves;
 mod reduce;
 mod route;
 
+pub(crate) use fold::{Fold, divide, fold, scale};
 pub(crate) use moves::Move;
 pub(crate) use reduce::{combination, combine, fill_identity};
 pub(crate) use route::{Contribution, along_axis, contributions, masked, partial_kind};

@@ -54,11 +54,11 @@ fn each<T: Copy + PartialOrd, const N: usize>(
 }
 
 #[expect(clippy::eq_op, reason = "only a NaN differs from itself")]
-fn is_nan<T: PartialEq>(value: T) -> bool {
+pub(super) fn is_nan<T: PartialEq>(value: T) -> bool {
     value != value
 }
 
-fn zip<T, const N: usize>(
+pub(super) fn zip<T, const N: usize>(
     into: &mut [u8],
     from: &[u8],
     read: impl Fn([u8; N]) -> T,
@@ -70,19 +70,19 @@ fn zip<T, const N: usize>(
     }
 }
 
-fn read_f16(bytes: [u8; 2]) -> f32 {
+pub(super) fn read_f16(bytes: [u8; 2]) -> f32 {
     from_f16(u16::from_ne_bytes(bytes))
 }
 
-fn write_f16(value: f32) -> [u8; 2] {
+pub(super) fn write_f16(value: f32) -> [u8; 2] {
     to_f16(value).to_ne_bytes()
 }
 
-fn read_bf16(bytes: [u8; 2]) -> f32 {
+pub(super) fn read_bf16(bytes: [u8; 2]) -> f32 {
     from_bf16(u16::from_ne_bytes(bytes))
 }
 
-fn write_bf16(value: f32) -> [u8; 2] {
+pub(super) fn write_bf16(value: f32) -> [u8; 2] {
     to_bf16(value).to_ne_bytes()
 }
 

@@ -124,6 +124,9 @@ pub trait Transport: Send + Sync {
         ready: &dyn Fn() -> bool,
     ) -> Result<(), TransportError>;
 
+    /// Has this rank's threads in [`Transport::wait_until`] look again, because this rank has changed something.
+    fn nudge(&self);
+
     /// What a worker says it is doing, for the account of a job that ends; `None` where nobody asks.
     fn activity(&self, _name: String, _actions: Vec<String>) -> Option<Arc<Activity>> {
         None

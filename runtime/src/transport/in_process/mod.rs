@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::process::Bell;
 use super::{Group, Receiver, Sender, Transport, TransportError};
 use crate::error::RuntimeError;
 use crate::memory::Arena;
@@ -33,6 +34,8 @@ pub struct Hub {
     over: AtomicBool,
     reason: OnceLock<RuntimeError>,
     endpoints: Mutex<Endpoints>,
+    /// Rung by every channel, for those who wait for several.
+    bell: Bell,
 }
 
 /// Endpoints that one side has asked for, kept for the other.
@@ -55,7 +58,8 @@ impl Hub {
 
     fn with(patience: Patience, direct: bool) -> Self {
         let endpoints = Mutex::new(Endpoints::default());
-        Self { direct, patience, over: AtomicBool::new(false), reason: OnceLock::new(), endpoints }
+        let (over, reason, bell) = (AtomicBool::new(false), OnceLock::new(), Bell::default());
+        Self { direct, patience, over, reason, endpoints, bell }
     }
 
     /// The transport of one rank.
@@ -112,6 +116,7 @@ impl Transport for InProcess {
         ready: &dyn Fn() -> bool,
     ) -> Result<(), TransportError> {
         let begun = Instant::now();
+        let mut turns = 0;
         while !ready() {
             let (rank, waited) = (self.rank, begun.elapsed());
             if self.hub.is_over() {
@@ -121,9 +126,18 @@ impl Transport for InProcess {
                 let (what, seconds) = (what.to_owned(), waited.as_secs_f64());
                 return Err(TransportError::Timeout { rank, peer, what, seconds });
             }
-            std::thread::yield_now();
+            turns += 1;
+            if turns < wait::YIELDS {
+                std::thread::yield_now();
+            } else {
+                self.hub.bell.nap(wait::NAP, ready);
+            }
         }
         Ok(())
+    }
+
+    fn nudge(&self) {
+        self.hub.bell.ring();
     }
 
     fn group(&self, tag: u32, ranks: &[u32]) -> Result<Box<dyn Group>, TransportError> {

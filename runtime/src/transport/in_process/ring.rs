@@ -88,6 +88,7 @@ impl Sender for RingSender {
         point();
         ring.filled.store(message + 1, Ordering::Release);
         ring.receiver.wake();
+        self.hub.bell.ring();
         Ok(waited)
     }
 }
@@ -128,6 +129,7 @@ impl Receiver for RingReceiver {
         point();
         ring.emptied.store(message + 1, Ordering::Release);
         ring.sender.wake();
+        self.hub.bell.ring();
         Ok(waited)
     }
 }

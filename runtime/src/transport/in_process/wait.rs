@@ -10,9 +10,9 @@ use super::{Hub, TransportError};
 use crate::explore::{exploring, point};
 
 /// How often a wait yields before it sleeps.
-const YIELDS: u32 = 64;
+pub(super) const YIELDS: u32 = 64;
 /// How long a sleep lasts at most: the job's end wakes nobody, sleepers look for it.
-const NAP: Duration = Duration::from_millis(20);
+pub(super) const NAP: Duration = Duration::from_millis(20);
 
 /// Where a thread sleeps until another changes what it waits for.
 #[derive(Debug, Default)]

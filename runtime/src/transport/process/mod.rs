@@ -23,6 +23,7 @@ use super::{Group, Receiver, Sender, Transport, TransportError};
 use crate::error::RuntimeError;
 use crate::job::Activity;
 use crate::memory::Arena;
+pub(crate) use bell::Bell;
 use fabric::Link;
 use group::ProcessGroup;
 use shared::{SharedReceiver, SharedSender};
@@ -151,6 +152,10 @@ impl Transport for ProcessTransport {
         ready: &dyn Fn() -> bool,
     ) -> Result<(), TransportError> {
         self.waiter().until(peer, || what.to_owned(), ready).map(|_| ())
+    }
+
+    fn nudge(&self) {
+        self.fabric.bell.bell().ring();
     }
 
     fn end(&self, reason: RuntimeError) {

@@ -1,0 +1,711 @@
+//! The collectives and messages of a group.
+
+use std::ops::Range;
+
+use graphc_ir::types::DType;
+
+use super::collectives::{self, Collect, Copy, Reduce, exchange};
+use super::element::{Buffer, Element, writable};
+use super::ends::Ends;
+use super::engine::What;
+use super::error::DistError;
+use super::group::Group;
+use super::header::{Call, Op};
+use super::pairs::Way;
+use super::reduce::{ReduceOp, Reduction};
+use super::work::Work;
+
+fn what(op: Op, dtype: DType) -> What {
+    What { op, reduce: None, dtype, root: None }
+}
+
+fn reducing(op: Op, dtype: DType, reduce: ReduceOp) -> What {
+    What { op, reduce: Some(reduce), dtype, root: None }
+}
+
+fn rooted(op: Op, dtype: DType, root: usize) -> What {
+    What { op, reduce: None, dtype, root: Some(root) }
+}
+
+/// # Messages between two ranks
+///
+/// Messages of a pair arrive in the order in which they were sent. Sizes and types of both ends must be the same.
+/// [`Group::send`] may wait until the peer receives, so two ranks that both send first may wait for each other: start one
+/// of the two with [`Group::isend`].
+impl Group {
+    /// Sends `data` to rank `to`. Returns when the memory may be used again.
+    ///
+    /// # Errors
+    /// Where the peer does not receive the same, has gone, or the job ends; and where there is no such rank.
+    pub fn send<B: Buffer + ?Sized>(&self, data: &B, to: usize) -> Result<(), DistError> {
+        self.known(Op::Send, to)?;
+        self.pairs().pairs.send(to, data)
+    }
+
+    /// Receives from rank `from`.
+    ///
+    /// # Errors
+    /// As [`Group::send`].
+    pub fn recv<B: Buffer + ?Sized>(&self, into: &mut B, from: usize) -> Result<(), DistError> {
+        self.known(Op::Send, from)?;
+        self.pairs().pairs.recv(from, into)
+    }
+
+    /// Sends without waiting.
+    ///
+    /// # Errors
+    /// As [`Group::send`], here or at [`Work::wait`].
+    pub fn isend<B: Buffer + Send + 'static>(
+        &self,
+        data: B,
+        to: usize,
+    ) -> Result<Work<B>, DistError> {
+        self.known(Op::Send, to)?;
+        self.pairs().start((Way::To, to), data)
+    }
+
+    /// Receives without waiting; [`Work::wait`] gives what was received.
+    ///
+    /// # Errors
+    /// As [`Group::send`], here or at [`Work::wait`].
+    pub fn irecv<B: Buffer + Send + 'static>(
+        &self,
+        into: B,
+        from: usize,
+    ) -> Result<Work<B>, DistError> {
+        self.known(Op::Send, from)?;
+        self.pairs().start((Way::From, from), into)
+    }
+}
+
+/// # Collectives
+///
+/// Each is called by all ranks of the group, with the same type and root and sizes that fit; otherwise the job ends with an
+/// error that says who does what.
+impl Group {
+    /// Waits until all ranks are here.
+    ///
+    /// # Errors
+    /// Where a rank does something else or does not come, or the job ends. So do all collectives.
+    pub fn barrier(&self) -> Result<(), DistError> {
+        self.run(what(Op::Barrier, DType::U8), |ends, call| collectives::barrier(ends, &call))
+    }
+
+    /// Gives all ranks the root's content.
+    ///
+    /// # Errors
+    /// As [`Group::barrier`]; and where there is no such rank.
+    pub fn broadcast<B: Buffer + ?Sized>(
+        &self,
+        buffer: &mut B,
+        root: usize,
+    ) -> Result<(), DistError> {
+        self.known(Op::Broadcast, root)?;
+        let what = rooted(Op::Broadcast, buffer.dtype(), root);
+        self.run(what, |ends, call| collectives::broadcast(ends, &call, root, writable(buffer)))
+    }
+
+    /// Replaces every rank's content by the reduction of all.
+    ///
+    /// # Errors
+    /// As [`Group::barrier`]; and where the type has no such reduction.
+    pub fn all_reduce<B: Buffer + ?Sized>(
+        &self,
+        buffer: &mut B,
+        op: ReduceOp,
+    ) -> Result<(), DistError> {
+        let what = reducing(Op::AllReduce, buffer.dtype(), op);
+        self.reducible(what)?;
+        self.run(what, |ends, call| all_reduce(ends, call, buffer))
+    }
+
+    /// Replaces the root's content by the reduction of all. That of the others is arbitrary afterwards.
+    ///
+    /// # Errors
+    /// As [`Group::all_reduce`] and [`Group::broadcast`].
+    pub fn reduce<B: Buffer + ?Sized>(
+        &self,
+        buffer: &mut B,
+        root: usize,
+        op: ReduceOp,
+    ) -> Result<(), DistError> {
+        self.known(Op::Reduce, root)?;
+        let what = What { root: Some(root), ..reducing(Op::Reduce, buffer.dtype(), op) };
+        self.reducible(what)?;
+        self.run(what, |ends, call| all_reduce(ends, call, buffer))
+    }
+
+    /// The data of all ranks, which may differ in length.
+    ///
+    /// # Errors
+    /// As [`Group::barrier`].
+    pub fn all_gather<T: Element>(&self, data: &[T]) -> Result<Vec<Vec<T>>, DistError> {
+        self.run(what(Op::AllGather, T::DTYPE), |ends, call| all_gather(ends, call, data))
+    }
+
+    /// As [`Group::all_gather`], one after the other in `into`. All ranks bring the same number of elements, or `counts` says
+    /// how many each.
+    ///
+    /// # Errors
+    /// As [`Group::barrier`]; and where the sizes do not fit.
+    pub fn all_gather_into<A: Buffer + ?Sized, B: Buffer + ?Sized>(
+        &self,
+        data: &A,
+        into: &mut B,
+        counts: Option<&[usize]>,
+    ) -> Result<(), DistError> {
+        let call = what(Op::AllGather, data.dtype());
+        let sizes = self.sizes(call, counts, into.as_bytes().len())?;
+        self.same_type(call, into.dtype())?;
+        self.fits(call, "this rank's part", sizes[self.rank()].len(), data.as_bytes().len())?;
+        self.run(call, |ends, call| {
+            let data = data.as_bytes();
+            let outgoing = vec![Some(data); ends.members.len()];
+            copy(ends, call, outgoing, cut(writable(into), &sizes))
+        })
+    }
+
+    /// The data of all ranks on the root, which may differ in length; `None` elsewhere.
+    ///
+    /// # Errors
+    /// As [`Group::broadcast`].
+    pub fn gather<T: Element>(
+        &self,
+        data: &[T],
+        root: usize,
+    ) -> Result<Option<Vec<Vec<T>>>, DistError> {
+        self.known(Op::Gather, root)?;
+        self.run(rooted(Op::Gather, T::DTYPE, root), |ends, call| gather(ends, call, data, root))
+    }
+
+    /// As [`Group::gather`], one after the other in the root's `into`; of the same size on all ranks.
+    ///
+    /// # Errors
+    /// As [`Group::gather`]; and where the sizes do not fit, or the root gives no memory.
+    pub fn gather_into<A: Buffer + ?Sized, B: Buffer + ?Sized>(
+        &self,
+        data: &A,
+        into: Option<&mut B>,
+        root: usize,
+    ) -> Result<(), DistError> {
+        self.known(Op::Gather, root)?;
+        let call = rooted(Op::Gather, data.dtype(), root);
+        let (me, n, data) = (self.rank(), self.world_size(), data.as_bytes());
+        self.rooted_argument(call, root, into.is_some(), "memory")?;
+        let Some(into) = into.filter(|_| me == root) else {
+            return self.run(call, |ends, call| {
+                let outgoing = (0..n).map(|peer| (peer == root).then_some(data)).collect();
+                copy(ends, call, outgoing, (0..n).map(|_| None).collect())
+            });
+        };
+        self.same_type(call, into.dtype())?;
+        self.fits(call, "the root's memory", data.len() * n, into.as_bytes().len())?;
+        let sizes = self.sizes(call, None, data.len() * n)?;
+        self.run(call, |ends, call| {
+            let mut outgoing = vec![None; n];
+            outgoing[me] = Some(data);
+            copy(ends, call, outgoing, cut(writable(into), &sizes))
+        })
+    }
+
+    /// Gives each rank its part of the root's `parts`, which may differ in length.
+    ///
+    /// # Errors
+    /// As [`Group::broadcast`]; and where the root does not bring one part for each rank.
+    pub fn scatter<T: Element>(
+        &self,
+        parts: Option<&[Vec<T>]>,
+        root: usize,
+    ) -> Result<Vec<T>, DistError> {
+        self.known(Op::Scatter, root)?;
+        let call = rooted(Op::Scatter, T::DTYPE, root);
+        self.rooted_argument(call, root, parts.is_some(), "parts")?;
+        let parts = parts.filter(|_| self.rank() == root).unwrap_or_default();
+        if self.rank() == root {
+            self.one_each(call, parts.len())?;
+        }
+        self.run(call, |ends, call| scatter(ends, call, parts, root))
+    }
+
+    /// As [`Group::scatter`], of the root's `data`, cut into equal parts.
+    ///
+    /// # Errors
+    /// As [`Group::scatter`]; and where the sizes do not fit.
+    pub fn scatter_into<A: Buffer + ?Sized, B: Buffer + ?Sized>(
+        &self,
+        data: Option<&A>,
+        into: &mut B,
+        root: usize,
+    ) -> Result<(), DistError> {
+        self.known(Op::Scatter, root)?;
+        let call = rooted(Op::Scatter, into.dtype(), root);
+        let (me, n) = (self.rank(), self.world_size());
+        self.rooted_argument(call, root, data.is_some(), "data")?;
+        let data = data.filter(|_| me == root);
+        let mut outgoing = vec![None; n];
+        if let Some(data) = data {
+            self.same_type(call, data.dtype())?;
+            let bytes = data.as_bytes();
+            self.fits(call, "the root's data", into.as_bytes().len() * n, bytes.len())?;
+            let sizes = self.sizes(call, None, bytes.len())?;
+            outgoing = sizes.into_iter().map(|range| Some(&bytes[range])).collect();
+        }
+        self.run(call, |ends, call| {
+            let mut incoming: Vec<_> = (0..n).map(|_| None).collect();
+            incoming[root] = Some(writable(into));
+            copy(ends, call, outgoing, incoming)
+        })
+    }
+
+    /// This rank's part of the reduction of all ranks' `data`. All ranks' data are of one size; the parts are equal, or
+    /// `counts` says how many elements each rank gets.
+    ///
+    /// # Errors
+    /// As [`Group::all_reduce`]; and where the sizes do not fit.
+    pub fn reduce_scatter<T: Element>(
+        &self,
+        data: &[T],
+        counts: Option<&[usize]>,
+        op: ReduceOp,
+    ) -> Result<Vec<T>, DistError> {
+        let mut data = data.to_vec();
+        let own = self.reduce_scatter_in_place(&mut data, counts, op)?;
+        let (start, end) = (own.start / size_of::<T>(), own.end / size_of::<T>());
+        Ok(data[start..end].to_vec())
+    }
+
+    /// As [`Group::reduce_scatter`], with this rank's part reduced where it lies; returns which bytes of `data` these are.
+    /// The others are arbitrary afterwards.
+    ///
+    /// # Errors
+    /// As [`Group::reduce_scatter`].
+    pub fn reduce_scatter_in_place<B: Buffer + ?Sized>(
+        &self,
+        data: &mut B,
+        counts: Option<&[usize]>,
+        op: ReduceOp,
+    ) -> Result<Range<usize>, DistError> {
+        let call = reducing(Op::ReduceScatter, data.dtype(), op);
+        self.reducible(call)?;
+        let sizes = self.sizes(call, counts, data.as_bytes().len())?;
+        let own = sizes[self.rank()].clone();
+        self.run(call, |ends, call| reduce_scatter(ends, call, writable(data), sizes))?;
+        Ok(own)
+    }
+
+    /// Gives part `i` to rank `i`; returns what each rank has for this one. Lengths may differ.
+    ///
+    /// # Errors
+    /// As [`Group::barrier`]; and where there is not one part for each rank.
+    pub fn all_to_all<T: Element>(&self, parts: &[Vec<T>]) -> Result<Vec<Vec<T>>, DistError> {
+        let call = what(Op::AllToAll, T::DTYPE);
+        self.one_each(call, parts.len())?;
+        self.run(call, |ends, call| all_to_all(ends, call, parts))
+    }
+
+    /// As [`Group::all_to_all`], cut out of `data` and one after the other in `into`: equal parts, or as many elements to and
+    /// from each rank as `counts` says.
+    ///
+    /// # Errors
+    /// As [`Group::all_to_all`]; and where the sizes do not fit.
+    pub fn all_to_all_into<A: Buffer + ?Sized, B: Buffer + ?Sized>(
+        &self,
+        data: &A,
+        into: &mut B,
+        counts: Option<(&[usize], &[usize])>,
+    ) -> Result<(), DistError> {
+        let call = what(Op::AllToAll, data.dtype());
+        self.same_type(call, into.dtype())?;
+        let bytes = data.as_bytes();
+        let out = self.sizes(call, counts.map(|counts| counts.0), bytes.len())?;
+        let sizes = self.sizes(call, counts.map(|counts| counts.1), into.as_bytes().len())?;
+        let me = self.rank();
+        self.fits(call, "what goes to this rank itself", out[me].len(), sizes[me].len())?;
+        self.run(call, |ends, call| {
+            let outgoing = out.iter().map(|range| Some(&bytes[range.clone()])).collect();
+            copy(ends, call, outgoing, cut(writable(into), &sizes))
+        })
+    }
+}
+
+/// # Collectives without waiting
+///
+/// They are done in the order in which they were started, on a thread of the group. A collective that waits, called while
+/// some are under way, comes after them.
+impl Group {
+    /// As [`Group::barrier`].
+    ///
+    /// # Errors
+    /// Here wrong arguments, the rest at [`Work::wait`]. So do all of these.
+    pub fn barrier_async(&self) -> Result<Work<()>, DistError> {
+        self.start(what(Op::Barrier, DType::U8), |ends, call| collectives::barrier(ends, &call))
+    }
+
+    /// As [`Group::broadcast`].
+    ///
+    /// # Errors
+    /// As [`Group::barrier_async`].
+    pub fn broadcast_async<B: Buffer + Send + 'static>(
+        &self,
+        mut buffer: B,
+        root: usize,
+    ) -> Result<Work<B>, DistError> {
+        self.known(Op::Broadcast, root)?;
+        self.start(rooted(Op::Broadcast, buffer.dtype(), root), move |ends, call| {
+            collectives::broadcast(ends, &call, root, writable(&mut buffer)).map(|()| buffer)
+        })
+    }
+
+    /// As [`Group::all_reduce`].
+    ///
+    /// # Errors
+    /// As [`Group::barrier_async`].
+    pub fn all_reduce_async<B: Buffer + Send + 'static>(
+        &self,
+        mut buffer: B,
+        op: ReduceOp,
+    ) -> Result<Work<B>, DistError> {
+        let what = reducing(Op::AllReduce, buffer.dtype(), op);
+        self.reducible(what)?;
+        self.start(what, move |ends, call| all_reduce(ends, call, &mut buffer).map(|()| buffer))
+    }
+
+    /// As [`Group::reduce`].
+    ///
+    /// # Errors
+    /// As [`Group::barrier_async`].
+    pub fn reduce_async<B: Buffer + Send + 'static>(
+        &self,
+        mut buffer: B,
+        root: usize,
+        op: ReduceOp,
+    ) -> Result<Work<B>, DistError> {
+        self.known(Op::Reduce, root)?;
+        let what = What { root: Some(root), ..reducing(Op::Reduce, buffer.dtype(), op) };
+        self.reducible(what)?;
+        self.start(what, move |ends, call| all_reduce(ends, call, &mut buffer).map(|()| buffer))
+    }
+
+    /// As [`Group::all_gather`].
+    ///
+    /// # Errors
+    /// As [`Group::barrier_async`].
+    pub fn all_gather_async<T: Element>(
+        &self,
+        data: Vec<T>,
+    ) -> Result<Work<Vec<Vec<T>>>, DistError> {
+        let what = what(Op::AllGather, T::DTYPE);
+        self.start(what, move |ends, call| all_gather(ends, call, &data))
+    }
+
+    /// As [`Group::all_gather_into`] of equal parts; gives both buffers back.
+    ///
+    /// # Errors
+    /// As [`Group::barrier_async`].
+    pub fn all_gather_into_async<A, B>(
+        &self,
+        data: A,
+        mut into: B,
+    ) -> Result<Work<(A, B)>, DistError>
+    where
+        A: Buffer + Send + 'static,
+        B: Buffer + Send + 'static,
+    {
+        let call = what(Op::AllGather, data.dtype());
+        let sizes = self.sizes(call, None, into.as_bytes().len())?;
+        self.same_type(call, into.dtype())?;
+        self.fits(call, "this rank's part", sizes[self.rank()].len(), data.as_bytes().len())?;
+        self.start(call, move |ends, call| {
+            let outgoing = vec![Some(data.as_bytes()); ends.members.len()];
+            copy(ends, call, outgoing, cut(writable(&mut into), &sizes))?;
+            Ok((data, into))
+        })
+    }
+
+    /// As [`Group::gather`].
+    ///
+    /// # Errors
+    /// As [`Group::barrier_async`].
+    pub fn gather_async<T: Element>(
+        &self,
+        data: Vec<T>,
+        root: usize,
+    ) -> Result<Work<Option<Vec<Vec<T>>>>, DistError> {
+        self.known(Op::Gather, root)?;
+        let what = rooted(Op::Gather, T::DTYPE, root);
+        self.start(what, move |ends, call| gather(ends, call, &data, root))
+    }
+
+    /// As [`Group::scatter`].
+    ///
+    /// # Errors
+    /// As [`Group::barrier_async`].
+    pub fn scatter_async<T: Element>(
+        &self,
+        parts: Option<Vec<Vec<T>>>,
+        root: usize,
+    ) -> Result<Work<Vec<T>>, DistError> {
+        self.known(Op::Scatter, root)?;
+        let call = rooted(Op::Scatter, T::DTYPE, root);
+        self.rooted_argument(call, root, parts.is_some(), "parts")?;
+        let parts = parts.filter(|_| self.rank() == root).unwrap_or_default();
+        if self.rank() == root {
+            self.one_each(call, parts.len())?;
+        }
+        self.start(call, move |ends, call| scatter(ends, call, &parts, root))
+    }
+
+    /// As [`Group::reduce_scatter_in_place`]; gives the buffer back, with this rank's part in place.
+    ///
+    /// # Errors
+    /// As [`Group::barrier_async`].
+    pub fn reduce_scatter_async<B: Buffer + Send + 'static>(
+        &self,
+        mut data: B,
+        counts: Option<&[usize]>,
+        op: ReduceOp,
+    ) -> Result<Work<(B, Range<usize>)>, DistError> {
+        let call = reducing(Op::ReduceScatter, data.dtype(), op);
+        self.reducible(call)?;
+        let sizes = self.sizes(call, counts, data.as_bytes().len())?;
+        let own = sizes[self.rank()].clone();
+        self.start(call, move |ends, call| {
+            reduce_scatter(ends, call, writable(&mut data), sizes).map(|()| (data, own))
+        })
+    }
+
+    /// As [`Group::all_to_all`].
+    ///
+    /// # Errors
+    /// As [`Group::barrier_async`].
+    pub fn all_to_all_async<T: Element>(
+        &self,
+        parts: Vec<Vec<T>>,
+    ) -> Result<Work<Vec<Vec<T>>>, DistError> {
+        let call = what(Op::AllToAll, T::DTYPE);
+        self.one_each(call, parts.len())?;
+        self.start(call, move |ends, call| all_to_all(ends, call, &parts))
+    }
+}
+
+/// What is checked before anything is communicated.
+impl Group {
+    pub(super) fn run<R>(
+        &self,
+        what: What,
+        work: impl FnOnce(&mut Ends, Call) -> Result<R, DistError>,
+    ) -> Result<R, DistError> {
+        self.engine().run(what, work)
+    }
+
+    fn start<R: Send + 'static>(
+        &self,
+        what: What,
+        work: impl FnOnce(&mut Ends, Call) -> Result<R, DistError> + Send + 'static,
+    ) -> Result<Work<R>, DistError> {
+        self.background().start(self.engine(), what, work)
+    }
+
+    fn known(&self, op: Op, rank: usize) -> Result<(), DistError> {
+        if rank < self.world_size() {
+            return Ok(());
+        }
+        let reason = format!("there is no rank {rank} in a group of {}", self.world_size());
+        Err(self.usage(op, reason))
+    }
+
+    fn reducible(&self, what: What) -> Result<(), DistError> {
+        let refusal = what.reduce.and_then(|reduce| reduce.refusal(what.dtype));
+        refusal.map_or(Ok(()), |reason| Err(self.usage(what.op, reason)))
+    }
+
+    fn same_type(&self, what: What, other: DType) -> Result<(), DistError> {
+        if other == what.dtype {
+            return Ok(());
+        }
+        Err(self.usage(what.op, format!("{} goes out, but {other} comes in", what.dtype)))
+    }
+
+    fn fits(&self, what: What, name: &str, needed: usize, given: usize) -> Result<(), DistError> {
+        if needed == given {
+            return Ok(());
+        }
+        let size = what.dtype.size();
+        let (needed, given) = (needed / size, given / size);
+        Err(self.usage(what.op, format!("{name} has {given} elements, but needs {needed}")))
+    }
+
+    fn one_each(&self, what: What, parts: usize) -> Result<(), DistError> {
+        let n = self.world_size();
+        if parts == n {
+            return Ok(());
+        }
+        Err(self.usage(what.op, format!("{parts} parts for {n} ranks")))
+    }
+
+    fn rooted_argument(
+        &self,
+        what: What,
+        root: usize,
+        given: bool,
+        name: &str,
+    ) -> Result<(), DistError> {
+        if given || self.rank() != root {
+            return Ok(());
+        }
+        Err(self.usage(what.op, format!("the root brings no {name}")))
+    }
+
+    /// The bytes of each rank's part of so many.
+    fn sizes(
+        &self,
+        what: What,
+        counts: Option<&[usize]>,
+        bytes: usize,
+    ) -> Result<Vec<Range<usize>>, DistError> {
+        let (n, size) = (self.world_size(), what.dtype.size());
+        let elements = bytes / size;
+        let equal = vec![elements / n; n];
+        let counts = counts.unwrap_or(&equal);
+        self.one_each(what, counts.len())?;
+        let sum = counts.iter().try_fold(0_usize, |sum, &count| sum.checked_add(count));
+        if sum != Some(elements) {
+            let reason = match counts == equal {
+                true => format!("{elements} elements are not {n} equal parts"),
+                false => format!("{elements} elements are not parts of {counts:?}"),
+            };
+            return Err(self.usage(what.op, reason));
+        }
+        let mut start = 0;
+        Ok(counts
+            .iter()
+            .map(|&count| {
+                start += count * size;
+                start - count * size..start
+            })
+            .collect())
+    }
+}
+
+/// The parts of a buffer.
+fn cut<'a>(mut bytes: &'a mut [u8], sizes: &[Range<usize>]) -> Vec<Option<&'a mut [u8]>> {
+    let take = |range: &Range<usize>| {
+        let (part, rest) = std::mem::take(&mut bytes).split_at_mut(range.len());
+        bytes = rest;
+        Some(part)
+    };
+    sizes.iter().map(take).collect()
+}
+
+/// Pieces from rank to rank, this one's own copied.
+fn copy<'a>(
+    ends: &mut Ends,
+    call: Call,
+    outgoing: Vec<Option<&'a [u8]>>,
+    mut into: Vec<Option<&'a mut [u8]>>,
+) -> Result<(), DistError> {
+    let me = ends.members.me;
+    if let (Some(from), Some(into)) = (outgoing[me], into[me].take()) {
+        into.copy_from_slice(from);
+    }
+    exchange(ends, &call, &mut Copy { call, outgoing, into })
+}
+
+fn reduction(ends: &Ends, call: &Call) -> Reduction {
+    Reduction {
+        dtype: call.dtype,
+        op: call.reduce.unwrap_or(ReduceOp::Sum),
+        ranks: ends.members.len(),
+        me: ends.members.me,
+        own: Vec::new(),
+    }
+}
+
+fn all_reduce<B: Buffer + ?Sized>(
+    ends: &mut Ends,
+    call: Call,
+    buffer: &mut B,
+) -> Result<(), DistError> {
+    let reduction = reduction(ends, &call);
+    let bytes = writable(buffer);
+    reduction.op.prepare(call.dtype, bytes);
+    collectives::all_reduce(ends, &call, bytes, reduction)
+}
+
+fn reduce_scatter(
+    ends: &mut Ends,
+    call: Call,
+    bytes: &mut [u8],
+    sizes: Vec<Range<usize>>,
+) -> Result<(), DistError> {
+    let reduction = reduction(ends, &call);
+    reduction.op.prepare(call.dtype, bytes);
+    let parts = sizes.into_iter().map(Some).collect();
+    exchange(ends, &call, &mut Reduce { whole: bytes, parts, reduction })
+}
+
+/// What `outgoing` sends to each rank; what comes from those that are wanted, this rank's own as it is.
+fn collect<T: Element>(
+    ends: &mut Ends,
+    call: Call,
+    outgoing: &[Option<&[T]>],
+    wanted: Vec<bool>,
+) -> Result<Vec<Vec<T>>, DistError> {
+    let me = ends.members.me;
+    let mut all: Vec<Vec<T>> = vec![Vec::new(); ends.members.len()];
+    if let Some(own) = outgoing[me].filter(|_| wanted[me]) {
+        all[me] = own.to_vec();
+    }
+    let mut grow = |peer: usize, bytes: usize, write: &mut dyn FnMut(&mut [u8])| {
+        let into: &mut Vec<T> = &mut all[peer];
+        into.resize(bytes / size_of::<T>(), T::default());
+        write(writable(into));
+    };
+    let outgoing = outgoing.iter().map(|part| part.map(Buffer::as_bytes)).collect();
+    exchange(ends, &call, &mut Collect { call, outgoing, wanted, grow: &mut grow })?;
+    Ok(all)
+}
+
+pub(super) fn all_gather<T: Element>(
+    ends: &mut Ends,
+    call: Call,
+    data: &[T],
+) -> Result<Vec<Vec<T>>, DistError> {
+    let n = ends.members.len();
+    collect(ends, call, &vec![Some(data); n], vec![true; n])
+}
+
+fn gather<T: Element>(
+    ends: &mut Ends,
+    call: Call,
+    data: &[T],
+    root: usize,
+) -> Result<Option<Vec<Vec<T>>>, DistError> {
+    let (me, n) = (ends.members.me, ends.members.len());
+    let outgoing: Vec<_> = (0..n).map(|peer| (peer == root).then_some(data)).collect();
+    let all = collect(ends, call, &outgoing, vec![me == root; n])?;
+    Ok((me == root).then_some(all))
+}
+
+fn scatter<T: Element>(
+    ends: &mut Ends,
+    call: Call,
+    parts: &[Vec<T>],
+    root: usize,
+) -> Result<Vec<T>, DistError> {
+    let n = ends.members.len();
+    let outgoing: Vec<_> = (0..n).map(|peer| parts.get(peer).map(Vec::as_slice)).collect();
+    let wanted = (0..n).map(|peer| peer == root).collect();
+    let mut all = collect(ends, call, &outgoing, wanted)?;
+    Ok(all.swap_remove(root))
+}
+
+fn all_to_all<T: Element>(
+    ends: &mut Ends,
+    call: Call,
+    parts: &[Vec<T>],
+) -> Result<Vec<Vec<T>>, DistError> {
+    let outgoing: Vec<_> = parts.iter().map(|part| Some(part.as_slice())).collect();
+    let wanted = vec![true; parts.len()];
+    collect(ends, call, &outgoing, wanted)
+}

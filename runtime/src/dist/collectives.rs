@@ -1,0 +1,424 @@
+//! The algorithms of collectives, on bytes.
+//!
+//! Ranks reach each other directly, so most collectives are one exchange: in round `s` every rank first sends segment `s + 1`
+//! to all whom it concerns and then reads segment `s` of each, in the order of the ranks. A queue holds more messages than
+//! a rank is ahead, so that nobody waits in a circle. Reductions are of that form too: a rank combines what the others send,
+//! where it lies, in the order of the ranks.
+//!
+//! All-reduce sends the whole to everybody while it is small, and otherwise goes in blocks: each rank reduces its part of a
+//! block and sends it to all, on a second lane, while the next block comes in. Either way an element is combined in the order
+//! of the ranks, so that the choice does not show in the result. Broadcast is a tree while small, otherwise a chain through
+//! which segments flow. The barrier is by dissemination (Hensgen, Finkel, Manber, "Two algorithms for barrier
+//! synchronization", 1988).
+
+use std::ops::Range;
+
+use super::element::put;
+use super::ends::{Ends, Lane, SEGMENT, segment, segments};
+use super::error::DistError;
+use super::header::Call;
+use super::reduce::Reduction;
+
+/// Up to so many bytes that all ranks together receive, all-reduce and reduce are one exchange of the whole.
+const WHOLE: usize = 64 << 10;
+/// Two ranks exchange the whole up to here: it costs one more pass over memory and saves a round.
+const WHOLE_OF_TWO: usize = 64 << 10;
+/// Up to so many bytes a broadcast is a tree.
+const TREE: usize = 32 << 10;
+
+/// What a rank expects of a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Expect {
+    Nothing,
+    Bytes(usize),
+    /// As much as it sends.
+    Any,
+}
+
+/// One exchange: what goes to whom, and what becomes of what comes.
+pub(super) trait Flow {
+    /// What goes to `peer`, if anything.
+    fn outgoing(&self, peer: usize) -> Option<&[u8]>;
+
+    /// What comes from `peer`.
+    fn expect(&self, peer: usize) -> Expect;
+
+    /// A segment from `peer`, which sends `bytes` in all, from `offset` on.
+    fn take(&mut self, peer: usize, bytes: usize, offset: usize, part: &[u8]);
+
+    /// This rank's turn between its peers', in round `round`.
+    fn own_turn(&mut self, _round: usize) {}
+
+    /// All peers' segments of this round were taken.
+    fn end_round(&mut self, _round: usize) {}
+}
+
+/// The peers of `me`, those after it first, so that not all send to the same one.
+fn others(me: usize, n: usize) -> impl Iterator<Item = usize> {
+    (1..n).map(move |step| (me + step) % n)
+}
+
+/// Exchanges.
+pub(super) fn exchange(ends: &mut Ends, call: &Call, flow: &mut dyn Flow) -> Result<(), DistError> {
+    let (me, n) = (ends.members.me, ends.members.len());
+    let mut incoming: Vec<Option<usize>> = vec![None; n];
+    send_round(ends, call, flow, 0)?;
+    let mut round = 0;
+    loop {
+        let sent = send_round(ends, call, flow, round + 1)?;
+        let mut more = sent;
+        for (peer, incoming) in incoming.iter_mut().enumerate() {
+            if peer == me {
+                flow.own_turn(round);
+                continue;
+            }
+            receive_round(ends, call, flow, (peer, round), incoming)?;
+            more |= incoming.is_some_and(|bytes| segments(bytes) > round + 1);
+        }
+        flow.end_round(round);
+        round += 1;
+        if !more {
+            return Ok(());
+        }
+    }
+}
+
+/// Sends segment `round` to all for whom there is one. Whether there was any.
+fn send_round(
+    ends: &mut Ends,
+    call: &Call,
+    flow: &dyn Flow,
+    round: usize,
+) -> Result<bool, DistError> {
+    let mut any = false;
+    for peer in others(ends.members.me, ends.members.len()) {
+        let Some(bytes) = flow.outgoing(peer) else { continue };
+        if round < segments(bytes.len()) {
+            let header = (round == 0).then_some(bytes.len());
+            let part = &bytes[segment(bytes.len(), round)];
+            ends.send(call, (Lane::First, peer), header, part)?;
+            any = true;
+        }
+    }
+    Ok(any)
+}
+
+fn receive_round(
+    ends: &mut Ends,
+    call: &Call,
+    flow: &mut dyn Flow,
+    (peer, round): (usize, usize),
+    incoming: &mut Option<usize>,
+) -> Result<(), DistError> {
+    let expected = match flow.expect(peer) {
+        Expect::Nothing => return Ok(()),
+        Expect::Bytes(bytes) => Some(bytes),
+        Expect::Any => None,
+    };
+    match *incoming {
+        None => {
+            let read = &mut |bytes, part: &[u8]| flow.take(peer, bytes, 0, part);
+            *incoming = Some(ends.receive_first(call, peer, expected, read)?);
+        }
+        Some(bytes) if round < segments(bytes) => {
+            let range = segment(bytes, round);
+            let mut read = |part: &[u8]| flow.take(peer, bytes, range.start, &part[..range.len()]);
+            ends.receive(call, (Lane::First, peer), &mut read)?;
+        }
+        Some(_) => {}
+    }
+    Ok(())
+}
+
+/// Each rank's contribution to what this rank keeps, reduced in the order of the ranks. In `whole` the parts of all ranks;
+/// this rank's is reduced in place.
+pub(super) struct Reduce<'a> {
+    pub(super) whole: &'a mut [u8],
+    /// What goes to each rank; to this one: what is reduced here, if anything.
+    pub(super) parts: Vec<Option<Range<usize>>>,
+    pub(super) reduction: Reduction,
+}
+
+impl Reduce<'_> {
+    fn own(&mut self, range: Range<usize>) -> (&mut Reduction, &mut [u8]) {
+        let start = self.parts[self.reduction.me].clone().map_or(0, |part| part.start);
+        (&mut self.reduction, &mut self.whole[start + range.start..start + range.end])
+    }
+
+    fn own_bytes(&self) -> usize {
+        self.parts[self.reduction.me].clone().map_or(0, |part| part.len())
+    }
+}
+
+impl Flow for Reduce<'_> {
+    fn outgoing(&self, peer: usize) -> Option<&[u8]> {
+        self.parts[peer].clone().map(|part| &self.whole[part])
+    }
+
+    fn expect(&self, _: usize) -> Expect {
+        match &self.parts[self.reduction.me] {
+            Some(part) => Expect::Bytes(part.len()),
+            None => Expect::Nothing,
+        }
+    }
+
+    fn take(&mut self, peer: usize, _: usize, offset: usize, part: &[u8]) {
+        let (reduction, own) = self.own(offset..offset + part.len());
+        reduction.take(peer, own, part);
+    }
+
+    fn own_turn(&mut self, round: usize) {
+        let range = segment(self.own_bytes(), round);
+        let (reduction, own) = self.own(range);
+        reduction.own_turn(own);
+    }
+
+    fn end_round(&mut self, round: usize) {
+        let range = segment(self.own_bytes(), round);
+        let (reduction, own) = self.own(range);
+        reduction.finish(own);
+    }
+}
+
+/// Pieces that go from rank to rank as they are.
+pub(super) struct Copy<'a> {
+    pub(super) call: Call,
+    /// What goes to each rank.
+    pub(super) outgoing: Vec<Option<&'a [u8]>>,
+    /// Where what comes from each rank goes to.
+    pub(super) into: Vec<Option<&'a mut [u8]>>,
+}
+
+impl Flow for Copy<'_> {
+    fn outgoing(&self, peer: usize) -> Option<&[u8]> {
+        self.outgoing[peer]
+    }
+
+    fn expect(&self, peer: usize) -> Expect {
+        self.into[peer].as_ref().map_or(Expect::Nothing, |into| Expect::Bytes(into.len()))
+    }
+
+    fn take(&mut self, peer: usize, _: usize, offset: usize, part: &[u8]) {
+        if let Some(into) = &mut self.into[peer] {
+            put(self.call.dtype, &mut into[offset..offset + part.len()], part);
+        }
+    }
+}
+
+/// Lets the last argument write the memory for so many bytes from a peer.
+pub(super) type Grow<'a> = dyn FnMut(usize, usize, &mut dyn FnMut(&mut [u8])) + 'a;
+
+/// As [`Copy`], with the sizes that the peers say. `grow` makes the memory for what comes from a peer.
+pub(super) struct Collect<'a> {
+    pub(super) call: Call,
+    pub(super) outgoing: Vec<Option<&'a [u8]>>,
+    pub(super) wanted: Vec<bool>,
+    pub(super) grow: &'a mut Grow<'a>,
+}
+
+impl Flow for Collect<'_> {
+    fn outgoing(&self, peer: usize) -> Option<&[u8]> {
+        self.outgoing[peer]
+    }
+
+    fn expect(&self, peer: usize) -> Expect {
+        if self.wanted[peer] { Expect::Any } else { Expect::Nothing }
+    }
+
+    fn take(&mut self, peer: usize, bytes: usize, offset: usize, part: &[u8]) {
+        let dtype = self.call.dtype;
+        (self.grow)(peer, bytes, &mut |into| {
+            put(dtype, &mut into[offset..offset + part.len()], part);
+        });
+    }
+}
+
+/// All ranks' buffers reduced, for all ranks or for `call.root` alone; elsewhere the content is arbitrary afterwards.
+pub(super) fn all_reduce(
+    ends: &mut Ends,
+    call: &Call,
+    buffer: &mut [u8],
+    mut reduction: Reduction,
+) -> Result<(), DistError> {
+    let (me, n) = (ends.members.me, ends.members.len());
+    let limit = if n == 2 { WHOLE_OF_TWO } else { WHOLE };
+    if n > 1 && buffer.len().saturating_mul(n - 1) > limit {
+        return in_blocks(ends, call, buffer, &mut reduction);
+    }
+    let to = |peer: usize| call.root.is_none_or(|root| root == peer);
+    let parts = (0..n).map(|peer| to(peer).then_some(0..buffer.len())).collect();
+    let mut flow = Reduce { whole: buffer, parts, reduction };
+    debug_assert!(me < n);
+    exchange(ends, call, &mut flow)
+}
+
+/// The part of rank `index` of `n` in block `block`: parts are of equal size but for the last block's.
+fn part(bytes: usize, size: usize, n: usize, (block, index): (usize, usize)) -> Range<usize> {
+    let start = (block * n * SEGMENT).min(bytes);
+    let end = (start + n * SEGMENT).min(bytes);
+    let each = (end - start).div_ceil(n * size) * size;
+    let at = (start + index * each).min(end);
+    at..(at + each).min(end)
+}
+
+/// All-reduce by reduce-scatter and all-gather of one block after the other, one block ahead.
+fn in_blocks(
+    ends: &mut Ends,
+    call: &Call,
+    buffer: &mut [u8],
+    reduction: &mut Reduction,
+) -> Result<(), DistError> {
+    let (me, n) = (ends.members.me, ends.members.len());
+    let bytes = buffer.len();
+    let blocks = bytes.div_ceil(n * SEGMENT);
+    scatter_block(ends, call, buffer, 0)?;
+    for block in 0..blocks {
+        if block + 1 < blocks {
+            scatter_block(ends, call, buffer, block + 1)?;
+        }
+        reduce_block(ends, call, buffer, reduction, block)?;
+        let range = |index| part(bytes, call.dtype.size(), n, (block, index));
+        let wanted = |peer: usize| call.root.is_none_or(|root| root == peer);
+        for peer in others(me, n).filter(|&peer| wanted(peer)) {
+            ends.send(call, (Lane::Second, peer), None, &buffer[range(me)])?;
+        }
+        for peer in (0..n).filter(|&peer| wanted(me) && peer != me) {
+            let theirs = range(peer);
+            let into = &mut buffer[theirs];
+            let mut read = |part: &[u8]| put(call.dtype, into, &part[..into.len()]);
+            ends.receive(call, (Lane::Second, peer), &mut read)?;
+        }
+    }
+    Ok(())
+}
+
+/// Sends every other rank its part of a block.
+fn scatter_block(
+    ends: &mut Ends,
+    call: &Call,
+    buffer: &[u8],
+    block: usize,
+) -> Result<(), DistError> {
+    let (me, n) = (ends.members.me, ends.members.len());
+    for peer in others(me, n) {
+        let header = (block == 0).then_some(buffer.len());
+        let range = part(buffer.len(), call.dtype.size(), n, (block, peer));
+        ends.send(call, (Lane::First, peer), header, &buffer[range])?;
+    }
+    Ok(())
+}
+
+/// Reduces this rank's part of a block.
+fn reduce_block(
+    ends: &mut Ends,
+    call: &Call,
+    buffer: &mut [u8],
+    reduction: &mut Reduction,
+    block: usize,
+) -> Result<(), DistError> {
+    let (me, n, bytes) = (ends.members.me, ends.members.len(), buffer.len());
+    let own = &mut buffer[part(bytes, call.dtype.size(), n, (block, me))];
+    for peer in 0..n {
+        if peer == me {
+            reduction.own_turn(own);
+        } else if block == 0 {
+            let read = &mut |_, part: &[u8]| reduction.take(peer, own, part);
+            ends.receive_first(call, peer, Some(bytes), read)?;
+        } else {
+            let mut read = |part: &[u8]| reduction.take(peer, own, part);
+            ends.receive(call, (Lane::First, peer), &mut read)?;
+        }
+    }
+    reduction.finish(own);
+    Ok(())
+}
+
+/// The root's buffer on all ranks.
+pub(super) fn broadcast(
+    ends: &mut Ends,
+    call: &Call,
+    root: usize,
+    buffer: &mut [u8],
+) -> Result<(), DistError> {
+    let (me, n) = (ends.members.me, ends.members.len());
+    // Places count from the root.
+    let place = (me + n - root) % n;
+    let (parent, children) = if buffer.len() <= TREE { tree(place, n) } else { chain(place, n) };
+    let rank_at = |place: usize| (place + root) % n;
+    for round in 0..segments(buffer.len()) {
+        let range = segment(buffer.len(), round);
+        if let Some(parent) = parent.map(rank_at) {
+            let (bytes, into) = (buffer.len(), &mut buffer[range.clone()]);
+            if round == 0 {
+                let read = &mut |_, part: &[u8]| put(call.dtype, into, part);
+                ends.receive_first(call, parent, Some(bytes), read)?;
+            } else {
+                let mut read = |part: &[u8]| put(call.dtype, into, &part[..into.len()]);
+                ends.receive(call, (Lane::First, parent), &mut read)?;
+            }
+        }
+        for &child in &children {
+            let header = (round == 0).then_some(buffer.len());
+            ends.send(call, (Lane::First, rank_at(child)), header, &buffer[range.clone()])?;
+        }
+    }
+    Ok(())
+}
+
+/// Parent and children of a place in a binomial tree, the farthest child first.
+fn tree(place: usize, n: usize) -> (Option<usize>, Vec<usize>) {
+    let lowest = if place == 0 { n.next_power_of_two() } else { place & place.wrapping_neg() };
+    let parent = (place > 0).then(|| place - lowest);
+    let steps = std::iter::successors(Some(lowest / 2), |step| Some(step / 2));
+    let children = steps.take_while(|&step| step > 0).map(|step| place + step);
+    (parent, children.filter(|&child| child < n).collect())
+}
+
+fn chain(place: usize, n: usize) -> (Option<usize>, Vec<usize>) {
+    let next = (place + 1 < n).then_some(place + 1);
+    (place.checked_sub(1), next.into_iter().collect())
+}
+
+/// Returns when all ranks have come.
+pub(super) fn barrier(ends: &mut Ends, call: &Call) -> Result<(), DistError> {
+    let (me, n) = (ends.members.me, ends.members.len());
+    let mut step = 1;
+    while step < n {
+        ends.send(call, (Lane::First, (me + step) % n), Some(0), &[])?;
+        ends.receive_first(call, (me + n - step) % n, Some(0), &mut |_, _| {})?;
+        step *= 2;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tree_reaches_everybody_once() {
+        for n in 1..40 {
+            let mut reached: Vec<usize> = (0..n).flat_map(|place| tree(place, n).1).collect();
+            reached.sort_unstable();
+            assert_eq!(reached, (1..n).collect::<Vec<_>>());
+            for place in 0..n {
+                let parents = tree(place, n).1.iter().all(|&child| tree(child, n).0 == Some(place));
+                assert!(parents, "{place} of {n}");
+            }
+        }
+    }
+
+    #[test]
+    fn parts_cover_every_block_in_whole_elements() {
+        for (bytes, n, size) in
+            [(0, 3, 4), (8, 3, 4), (3 * SEGMENT, 3, 8), (5 * SEGMENT + 24, 2, 8)]
+        {
+            let blocks = bytes.div_ceil(n * SEGMENT).max(1);
+            let all = (0..blocks).flat_map(|block| (0..n).map(move |index| (block, index)));
+            let parts: Vec<_> = all.map(|at| part(bytes, size, n, at)).collect();
+            assert_eq!(parts.iter().map(|part| part.len()).sum::<usize>(), bytes);
+            parts.windows(2).for_each(|pair| assert_eq!(pair[0].end, pair[1].start));
+            parts.iter().for_each(|part| assert!(part.len().is_multiple_of(size)));
+        }
+    }
+}

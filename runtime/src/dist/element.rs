@@ -1,0 +1,141 @@
+//! What can be communicated: slices and vectors of the element types, and host tensors. The `unsafe` of this room is here:
+//! elements are seen as the bytes that they are.
+
+use graphc_ir::types::DType;
+
+use crate::rectangles::half;
+use crate::tensor::HostTensor;
+
+/// An IEEE 754 binary16, as bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct F16(pub u16);
+
+/// A bfloat16, as bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct Bf16(pub u16);
+
+impl From<f32> for F16 {
+    fn from(value: f32) -> Self {
+        Self(half::to_f16(value))
+    }
+}
+
+impl From<F16> for f32 {
+    fn from(value: F16) -> Self {
+        half::from_f16(value.0)
+    }
+}
+
+impl From<f32> for Bf16 {
+    fn from(value: f32) -> Self {
+        Self(half::to_bf16(value))
+    }
+}
+
+impl From<Bf16> for f32 {
+    fn from(value: Bf16) -> Self {
+        half::from_bf16(value.0)
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A type whose values are elements of tensors: plain bytes without gaps.
+pub trait Element: sealed::Sealed + Copy + Default + Send + Sync + 'static {
+    /// The element type.
+    const DTYPE: DType;
+}
+
+/// Memory that holds elements of one type.
+pub trait Buffer: sealed::Sealed {
+    /// The element type.
+    fn dtype(&self) -> DType;
+
+    /// The elements.
+    fn as_bytes(&self) -> &[u8];
+
+    /// The elements, to be written.
+    ///
+    /// # Safety
+    /// What is written are elements: truth values are 0 or 1.
+    unsafe fn as_bytes_mut(&mut self) -> &mut [u8];
+}
+
+/// Declares element types.
+macro_rules! elements {
+    ($($type:ty => $dtype:ident),*) => {$(
+        impl sealed::Sealed for $type {}
+        impl Element for $type {
+            const DTYPE: DType = DType::$dtype;
+        }
+    )*};
+}
+
+elements!(f32 => F32, F16 => F16, Bf16 => BF16, i64 => I64, i32 => I32, u8 => U8, bool => Bool);
+
+impl<T: Element> sealed::Sealed for [T] {}
+impl<T: Element> sealed::Sealed for Vec<T> {}
+impl sealed::Sealed for HostTensor {}
+
+impl<T: Element> Buffer for [T] {
+    fn dtype(&self) -> DType {
+        T::DTYPE
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        // SAFETY: elements are initialized bytes without gaps, and bytes need no alignment.
+        unsafe { std::slice::from_raw_parts(self.as_ptr().cast(), size_of_val(self)) }
+    }
+
+    unsafe fn as_bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above; what may be written is the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr().cast(), size_of_val(self)) }
+    }
+}
+
+impl<T: Element> Buffer for Vec<T> {
+    fn dtype(&self) -> DType {
+        T::DTYPE
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        self.as_slice().as_bytes()
+    }
+
+    unsafe fn as_bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.as_mut_slice().as_bytes_mut() }
+    }
+}
+
+impl Buffer for HostTensor {
+    fn dtype(&self) -> DType {
+        HostTensor::dtype(self)
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        self.bytes()
+    }
+
+    unsafe fn as_bytes_mut(&mut self) -> &mut [u8] {
+        self.bytes_mut()
+    }
+}
+
+/// A buffer's elements to be written by this room, which writes elements alone ([`put`], [`crate::rectangles::fold`]).
+pub(super) fn writable<B: Buffer + ?Sized>(buffer: &mut B) -> &mut [u8] {
+    // SAFETY: `put` makes truth values of what peers send, and folds of truth values are truth values.
+    unsafe { buffer.as_bytes_mut() }
+}
+
+/// Writes what a peer has sent, who may be wrong about truth values.
+pub(super) fn put(dtype: DType, into: &mut [u8], from: &[u8]) {
+    match dtype {
+        DType::Bool => into.iter_mut().zip(from).for_each(|(a, b)| *a = u8::from(*b != 0)),
+        _ => into.copy_from_slice(from),
+    }
+}

@@ -1,0 +1,168 @@
+//! Runs a group's collectives one after the other: on the caller's thread while nothing is under way, otherwise on the
+//! group's own.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use graphc_ir::types::DType;
+
+use super::ends::{Ends, Members};
+use super::error::DistError;
+use super::header::{Call, Op};
+use super::reduce::ReduceOp;
+use super::work::Work;
+use crate::error::RuntimeError;
+use crate::job::{Activity, enter};
+
+/// A group's collectives.
+pub(super) struct Engine {
+    state: Mutex<State>,
+    /// Collectives that were started and are not done.
+    pending: Mutex<usize>,
+    idle: Condvar,
+}
+
+struct State {
+    ends: Ends,
+    number: u64,
+    /// After a failure the queues hold half a collective: nothing goes any more.
+    failed: Option<DistError>,
+    activity: Option<Arc<Activity>>,
+}
+
+/// What a collective does, but for its number.
+#[derive(Clone, Copy)]
+pub(super) struct What {
+    pub(super) op: Op,
+    pub(super) reduce: Option<ReduceOp>,
+    pub(super) dtype: DType,
+    pub(super) root: Option<usize>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Engine {
+    pub(super) fn new(members: Members) -> Arc<Self> {
+        let name = format!("group of {} ranks", members.len());
+        let activity = members.transport.activity(name, Op::names());
+        let state = State { ends: Ends::new(members), number: 0, failed: None, activity };
+        Arc::new(Self { state: Mutex::new(state), pending: Mutex::new(0), idle: Condvar::new() })
+    }
+
+    /// Runs a collective here, after those under way.
+    pub(super) fn run<R>(
+        &self,
+        what: What,
+        work: impl FnOnce(&mut Ends, Call) -> Result<R, DistError>,
+    ) -> Result<R, DistError> {
+        let mut pending = lock(&self.pending);
+        while *pending > 0 {
+            pending = self.idle.wait(pending).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(pending);
+        self.perform(what, work)
+    }
+
+    /// Waits until nothing is under way, at most so long. Whether nothing is.
+    pub(super) fn settle(&self, grace: Duration) -> bool {
+        let busy = |pending: &mut usize| *pending > 0;
+        let waited = self.idle.wait_timeout_while(lock(&self.pending), grace, busy);
+        *waited.unwrap_or_else(PoisonError::into_inner).0 == 0
+    }
+
+    fn perform<R>(
+        &self,
+        what: What,
+        work: impl FnOnce(&mut Ends, Call) -> Result<R, DistError>,
+    ) -> Result<R, DistError> {
+        let state = &mut *lock(&self.state);
+        if let Some(failed) = &state.failed {
+            return Err(failed.clone());
+        }
+        let What { op, reduce, dtype, root } = what;
+        let call = Call { op, reduce, dtype, root, number: state.number };
+        state.number += 1;
+        if let Some(activity) = &state.activity {
+            activity.begin(call.number, op.index());
+            enter(Arc::clone(activity));
+        }
+        let result = work(&mut state.ends, call);
+        if let Some(activity) = &state.activity {
+            activity.rest();
+        }
+        if let Err(error) = &result {
+            state.failed = Some(error.clone());
+            // The others would wait for what this rank does not send any more.
+            let reason = RuntimeError::Program { reason: error.to_string() };
+            state.ends.members.transport.end(reason);
+        }
+        result
+    }
+}
+
+type Task = Box<dyn FnOnce() + Send>;
+
+/// The thread of collectives that were started without waiting. Dropped, it waits until they are done.
+#[derive(Default)]
+pub(super) struct Background {
+    thread: Mutex<Option<(crossbeam_channel::Sender<Task>, JoinHandle<()>)>>,
+}
+
+impl Background {
+    /// Starts a collective.
+    pub(super) fn start<R: Send + 'static>(
+        &self,
+        engine: &Arc<Engine>,
+        what: What,
+        work: impl FnOnce(&mut Ends, Call) -> Result<R, DistError> + Send + 'static,
+    ) -> Result<Work<R>, DistError> {
+        let (handle, promise) = Work::new(what.op.name());
+        let engine = Arc::clone(engine);
+        *lock(&engine.pending) += 1;
+        let done = Done(Arc::clone(&engine));
+        let task = Box::new(move || {
+            let result = engine.perform(what, work);
+            drop(done);
+            promise.keep(result);
+        });
+        self.hand_over(task)?;
+        Ok(handle)
+    }
+
+    fn hand_over(&self, task: Task) -> Result<(), DistError> {
+        let mut thread = lock(&self.thread);
+        if thread.is_none() {
+            let (sender, receiver) = crossbeam_channel::unbounded::<Task>();
+            let run = move || receiver.iter().for_each(|task| task());
+            let started = std::thread::Builder::new().name("collectives".into()).spawn(run);
+            *thread = Some((sender, started.map_err(DistError::thread)?));
+        }
+        let sent = thread.as_ref().map(|(sender, _)| sender.send(task));
+        // A thread that has panicked takes no tasks; dropping the task says so to who waits for it.
+        drop(sent);
+        Ok(())
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        if let Some((sender, thread)) = lock(&self.thread).take() {
+            drop(sender);
+            // A panic there was told to who waited.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Counts a collective as done, however it ends.
+struct Done(Arc<Engine>);
+
+impl Drop for Done {
+    fn drop(&mut self) {
+        *lock(&self.0.pending) -= 1;
+        self.0.idle.notify_all();
+    }
+}

@@ -1,0 +1,189 @@
+//! Process groups: who communicates, and the handles to it.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use graphc_ir::types::DType;
+
+use super::api::all_gather;
+use super::ends::{Members, TAGS};
+use super::engine::{Background, Engine, What};
+use super::error::DistError;
+use super::header::Op;
+use super::pairs::PointToPoint;
+use crate::error::RuntimeError;
+use crate::job::Job;
+use crate::transport::Transport;
+use crate::transport::in_process::Hub;
+
+/// How long a group that is dropped waits for what was started and not waited for.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// Ranks that communicate with each other, seen from one of them; a cheap handle. All ranks of a group call the same
+/// collectives in the same order; a message between two ranks needs those two alone. What one group does never
+/// interferes with another's.
+#[derive(Clone)]
+pub struct Group {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    engine: Arc<Engine>,
+    background: Background,
+    pairs: PointToPoint,
+    members: Members,
+    world: Arc<World>,
+}
+
+/// What all groups of a rank have in common.
+struct World {
+    /// `None` where the ranks are threads.
+    job: Option<Arc<Job>>,
+    next_tag: AtomicU32,
+    /// One at a time agrees on tags.
+    founding: Mutex<()>,
+}
+
+impl std::fmt::Debug for Group {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Group(rank {} of {:?})", self.rank(), self.inner.members.ranks)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let settled = self.engine.settle(GRACE) && self.pairs.pairs.settle(GRACE);
+        if !settled {
+            let rank = self.members.rank();
+            let reason = format!("rank {rank} has dropped a group with communication under way");
+            self.members.transport.end(RuntimeError::Program { reason });
+        }
+    }
+}
+
+impl Group {
+    /// All ranks of a job, which may run sessions beside it. Called by all of them, in the same order among their sessions.
+    pub fn on(job: &Arc<Job>, timeout: Duration) -> Self {
+        let transport = job.transport(timeout);
+        Self::world(Some(Arc::clone(job)), transport, job.world_size())
+    }
+
+    /// All ranks of a hub of threads.
+    pub(super) fn of_threads(hub: &Arc<Hub>, rank: u32, size: u32) -> Self {
+        Self::world(None, hub.transport(rank), size)
+    }
+
+    fn world(job: Option<Arc<Job>>, transport: Arc<dyn Transport>, size: u32) -> Self {
+        let me = transport.rank() as usize;
+        let members = Members { transport, ranks: (0..size).collect(), me, tag: 0 };
+        let (next_tag, founding) = (AtomicU32::new(TAGS), Mutex::default());
+        Self::of(members, Arc::new(World { job, next_tag, founding }))
+    }
+
+    fn of(members: Members, world: Arc<World>) -> Self {
+        let engine = Engine::new(members.clone());
+        let pairs = PointToPoint::new(members.clone());
+        let background = Background::default();
+        Self { inner: Arc::new(Inner { engine, background, pairs, members, world }) }
+    }
+
+    /// Number of ranks of this group.
+    pub fn world_size(&self) -> usize {
+        self.inner.members.len()
+    }
+
+    /// This rank's index in the group.
+    pub fn rank(&self) -> usize {
+        self.inner.members.me
+    }
+
+    /// The ranks of the job that form the group, in its order.
+    pub fn ranks(&self) -> &[u32] {
+        &self.inner.members.ranks
+    }
+
+    /// This process's number on its host; of threads: the rank.
+    pub fn local_rank(&self) -> usize {
+        match &self.inner.world.job {
+            Some(job) => job.local_rank() as usize,
+            None => self.inner.members.rank() as usize,
+        }
+    }
+
+    /// Number of hosts of the job.
+    pub fn node_count(&self) -> usize {
+        match &self.inner.world.job {
+            Some(job) => job.nodes() as usize,
+            None => 1,
+        }
+    }
+
+    /// The job that the ranks are processes of; `None` where they are threads.
+    pub fn job(&self) -> Option<&Arc<Job>> {
+        self.inner.world.job.as_ref()
+    }
+
+    /// Ends the job on all ranks because this one cannot go on.
+    pub fn fail(&self, reason: impl std::fmt::Display) {
+        let reason = match &self.inner.world.job {
+            Some(_) => reason.to_string(),
+            None => format!("rank {}: {reason}", self.inner.members.rank()),
+        };
+        self.inner.members.transport.end(RuntimeError::Program { reason });
+    }
+
+    /// Why the job has ended, if it has.
+    pub fn ended(&self) -> Option<RuntimeError> {
+        self.inner.members.transport.ended()
+    }
+
+    /// A group of some of this group's ranks, given by their index here, in this order. All ranks of this group call it, with
+    /// the same list; those that are not in it get `None`.
+    ///
+    /// # Errors
+    /// Where a rank is named twice or does not exist, or the ranks do not agree.
+    pub fn new_group(&self, ranks: &[usize]) -> Result<Option<Self>, DistError> {
+        let what = What { op: Op::NewGroup, reduce: None, dtype: DType::I64, root: None };
+        let n = self.world_size();
+        let twice = |(index, rank): (usize, &usize)| ranks[..index].contains(rank);
+        if ranks.iter().any(|&rank| rank >= n) || ranks.iter().enumerate().any(twice) {
+            let reason = format!("{ranks:?} are not different ranks below {n}");
+            return Err(self.usage(Op::NewGroup, reason));
+        }
+        let world = &self.inner.world;
+        let _founding = world.founding.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut mine = vec![i64::from(world.next_tag.load(Ordering::SeqCst))];
+        mine.extend(ranks.iter().map(|&rank| rank as i64));
+        let all = self.run(what, |ends, call| all_gather(ends, call, &mine))?;
+        if let Some(peer) = all.iter().position(|other| other[1..] != mine[1..]) {
+            let does = |list: &[i64]| format!("makes a group of {:?}", &list[1..]);
+            return Err(self.inner.members.mismatch(peer, (does(&mine), does(&all[peer]))));
+        }
+        // Beyond every tag that any of them has used.
+        let tag = all.iter().filter_map(|other| u32::try_from(other[0]).ok()).max();
+        let tag = tag.unwrap_or(TAGS);
+        world.next_tag.store(tag + TAGS, Ordering::SeqCst);
+        let Some(me) = ranks.iter().position(|&rank| rank == self.rank()) else { return Ok(None) };
+        let of = &self.inner.members;
+        let ranks = ranks.iter().map(|&rank| of.ranks[rank]).collect();
+        let members = Members { transport: Arc::clone(&of.transport), ranks, me, tag };
+        Ok(Some(Self::of(members, Arc::clone(world))))
+    }
+
+    pub(super) fn usage(&self, op: Op, reason: String) -> DistError {
+        DistError::Usage { rank: self.inner.members.rank(), op: op.name().to_owned(), reason }
+    }
+
+    pub(super) fn engine(&self) -> &Arc<Engine> {
+        &self.inner.engine
+    }
+
+    pub(super) fn background(&self) -> &Background {
+        &self.inner.background
+    }
+
+    pub(super) fn pairs(&self) -> &PointToPoint {
+        &self.inner.pairs
+    }
+}

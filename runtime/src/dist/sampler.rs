@@ -1,0 +1,116 @@
+//! Which samples a rank trains on.
+
+use graphc_ir::random::{Stream, key_of};
+
+/// What becomes of samples that do not divide evenly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remainder {
+    /// The first ones of the epoch are taken again, so that all ranks have equally many.
+    Wrap,
+    /// The last ones of the epoch are left out.
+    Drop,
+}
+
+/// Splits the samples of a data set over the ranks of a group, in an order that each epoch shuffles anew. The order is a
+/// function of seed and epoch alone: taken together, the samples at place `k` of all ranks are those from `k * ranks` on,
+/// whatever the number of ranks.
+#[derive(Clone, Debug)]
+pub struct DistributedSampler {
+    samples: usize,
+    ranks: usize,
+    rank: usize,
+    remainder: Remainder,
+    shuffle: Option<u64>,
+}
+
+impl DistributedSampler {
+    /// Samples of rank `rank` of `ranks`, in the order of the data set.
+    pub fn new(samples: usize, ranks: usize, rank: usize, remainder: Remainder) -> Self {
+        Self { samples, ranks: ranks.max(1), rank, remainder, shuffle: None }
+    }
+
+    /// Shuffles, with this seed.
+    #[must_use]
+    pub fn shuffled(mut self, seed: u64) -> Self {
+        self.shuffle = Some(seed);
+        self
+    }
+
+    /// How many samples a rank has in an epoch.
+    pub fn len(&self) -> usize {
+        match self.remainder {
+            Remainder::Wrap => self.samples.div_ceil(self.ranks),
+            Remainder::Drop => self.samples / self.ranks,
+        }
+    }
+
+    /// Whether a rank has no samples.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// This rank's samples of an epoch.
+    pub fn epoch(&self, epoch: u64) -> Vec<usize> {
+        let order = self.order(epoch);
+        let places = (0..self.len()).map(|place| place * self.ranks + self.rank);
+        places.map(|place| order[place % self.samples]).collect()
+    }
+
+    /// All samples in the order of an epoch, by Fisher and Yates.
+    fn order(&self, epoch: u64) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.samples).collect();
+        let Some(seed) = self.shuffle else { return order };
+        let stream = Stream { seed, key: key_of("sampler"), step: epoch };
+        for place in (1..self.samples).rev() {
+            let [low, high, ..] = stream.words(place as u64);
+            let word = u64::from(high) << 32 | u64::from(low);
+            // The high part of the product is below `place + 1`, evenly but for 2^-64 per place.
+            let other = ((u128::from(word) * (place as u128 + 1)) >> 64) as usize;
+            order.swap(place, other);
+        }
+        order
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn joined(samples: usize, ranks: usize, remainder: Remainder, epoch: u64) -> Vec<usize> {
+        let one = |rank| {
+            DistributedSampler::new(samples, ranks, rank, remainder).shuffled(7).epoch(epoch)
+        };
+        let all: Vec<Vec<usize>> = (0..ranks).map(one).collect();
+        (0..all[0].len()).flat_map(|place| all.iter().map(move |rank| rank[place])).collect()
+    }
+
+    #[test]
+    fn every_mesh_sees_the_same_order() {
+        let whole = joined(23, 1, Remainder::Wrap, 3);
+        let mut sorted = whole.clone();
+        sorted.sort_unstable();
+        assert_eq!(sorted, (0..23).collect::<Vec<_>>());
+        for ranks in 2..6 {
+            let wrapped = joined(23, ranks, Remainder::Wrap, 3);
+            assert_eq!(wrapped[..23], whole);
+            assert_eq!(wrapped[23..], whole[..wrapped.len() - 23]);
+            let dropped = joined(23, ranks, Remainder::Drop, 3);
+            assert_eq!(dropped, whole[..23 / ranks * ranks]);
+        }
+    }
+
+    #[test]
+    fn epochs_and_seeds_differ() {
+        assert_ne!(joined(23, 1, Remainder::Wrap, 0), joined(23, 1, Remainder::Wrap, 1));
+        let plain = DistributedSampler::new(5, 2, 1, Remainder::Wrap);
+        assert_eq!(plain.epoch(9), [1, 3, 0]);
+        assert_ne!(plain.clone().shuffled(1).order(0), plain.shuffled(2).order(0));
+    }
+
+    #[test]
+    fn more_ranks_than_samples_and_no_samples_are_no_fault() {
+        assert_eq!(DistributedSampler::new(1, 3, 2, Remainder::Wrap).epoch(0), [0]);
+        assert!(DistributedSampler::new(1, 3, 2, Remainder::Drop).epoch(0).is_empty());
+        assert!(DistributedSampler::new(0, 2, 1, Remainder::Wrap).epoch(0).is_empty());
+    }
+}

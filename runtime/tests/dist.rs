@@ -1,0 +1,559 @@
+//! Collectives and messages against a serial reference, over threads, shared memory and TCP. Ranks are threads here; over
+//! shared memory and TCP each has a job membership of its own, so that everything but the launch is as between processes.
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use graphc_ir::random::Stream;
+use graphc_ir::types::DType;
+use graphc_runtime::HostTensor;
+use graphc_runtime::dist::{self, DistError, Group, ReduceOp, wait_all};
+use graphc_runtime::job::{Job, JobOptions, Links};
+
+/// What joins the ranks.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Threads,
+    Memory,
+    Tcp,
+}
+
+const WAYS: [Way; 3] = [Way::Threads, Way::Memory, Way::Tcp];
+
+const OPS: [ReduceOp; 9] = [
+    ReduceOp::Sum,
+    ReduceOp::Product,
+    ReduceOp::Max,
+    ReduceOp::Min,
+    ReduceOp::Avg,
+    ReduceOp::And,
+    ReduceOp::Or,
+    ReduceOp::Xor,
+    ReduceOp::PremulSum(3.0),
+];
+
+fn port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("an address").port()
+}
+
+fn job_options(ranks: u32, links: Links) -> Vec<JobOptions> {
+    let url = format!("tcp://127.0.0.1:{}", port());
+    let one = |rank| {
+        let mut options = JobOptions::at(&url, rank, ranks).expect("a URL");
+        options.links = links;
+        options
+    };
+    (0..ranks).map(one).collect()
+}
+
+/// Runs `work` on each rank; results in their order.
+fn on<T: Send>(way: Way, ranks: u32, work: impl Fn(Group) -> T + Sync) -> Vec<T> {
+    let links = match way {
+        Way::Threads => {
+            let result = dist::spawn(ranks, |group| Ok::<_, DistError>(work(group)));
+            return result.expect("no rank fails");
+        }
+        Way::Memory => Links::Auto,
+        Way::Tcp => Links::Tcp,
+    };
+    std::thread::scope(|scope| {
+        let work = &work;
+        let one = |options| {
+            scope.spawn(move || {
+                let job = Job::join(options).expect("all come");
+                work(Group::on(&job, Duration::from_secs(60)))
+            })
+        };
+        let threads: Vec<_> = job_options(ranks, links).into_iter().map(one).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+    })
+}
+
+/// Small numbers that every type holds and no reduction of five rounds.
+fn tensor(dtype: DType, elements: usize, rank: usize) -> HostTensor {
+    let stream = Stream { seed: 5, key: rank as u64, step: elements as u64 };
+    let top = if dtype == DType::Bool { 2 } else { 4 };
+    let data: Vec<f64> =
+        (0..elements).map(|i| f64::from(stream.words(i as u64)[0] % top)).collect();
+    HostTensor::from_f64(dtype, [elements], &data).expect("as many as the shape has")
+}
+
+/// The reduction of all ranks' tensors, number by number.
+fn reference(dtype: DType, all: &[HostTensor], op: ReduceOp) -> HostTensor {
+    let data: Vec<Vec<f64>> = all.iter().map(HostTensor::to_f64).collect();
+    let combine = |a: f64, b: f64| match op {
+        ReduceOp::Sum | ReduceOp::Avg | ReduceOp::PremulSum(_) => a + b,
+        ReduceOp::Product => a * b,
+        ReduceOp::Max => a.max(b),
+        ReduceOp::Min => a.min(b),
+        ReduceOp::And => (a as i64 & b as i64) as f64,
+        ReduceOp::Or => (a as i64 | b as i64) as f64,
+        ReduceOp::Xor => (a as i64 ^ b as i64) as f64,
+    };
+    let element = |i: usize| {
+        let mine = |rank: &Vec<f64>| match op {
+            ReduceOp::PremulSum(factor) => factor * rank[i],
+            _ => rank[i],
+        };
+        let whole = data.iter().map(mine).reduce(combine).expect("a rank");
+        match op {
+            // As f32 divides, and as integers do.
+            ReduceOp::Avg if dtype.is_float() => f64::from(whole as f32 / data.len() as f32),
+            ReduceOp::Avg => (whole / data.len() as f64).trunc(),
+            _ => whole,
+        }
+    };
+    let reduced: Vec<f64> = (0..all[0].to_f64().len()).map(element).collect();
+    HostTensor::from_f64(dtype, [reduced.len()], &reduced).expect("as many as before")
+}
+
+fn defined(op: ReduceOp, dtype: DType) -> bool {
+    match op {
+        ReduceOp::And | ReduceOp::Or | ReduceOp::Xor => !dtype.is_float(),
+        ReduceOp::Avg | ReduceOp::PremulSum(_) => dtype != DType::Bool,
+        _ => true,
+    }
+}
+
+/// Every reduction of one type and size, in one group.
+fn check_reductions(group: &Group, dtype: DType, elements: usize) {
+    let (n, me) = (group.world_size(), group.rank());
+    let all: Vec<HostTensor> = (0..n).map(|rank| tensor(dtype, elements, rank)).collect();
+    for op in OPS.into_iter().filter(|&op| defined(op, dtype)) {
+        let expected = reference(dtype, &all, op);
+        let label = format!("{op} of {dtype}[{elements}] on {n} ranks");
+        let mut reduced = all[me].clone();
+        group.all_reduce(&mut reduced, op).expect("all reduce");
+        assert_eq!(reduced, expected, "all_reduce {label}");
+        let root = elements % n;
+        let mut reduced = all[me].clone();
+        group.reduce(&mut reduced, root, op).expect("all reduce");
+        assert!(me != root || reduced == expected, "reduce {label}");
+        let counts = uneven(elements, n);
+        let mut scattered = all[me].clone();
+        let own = group.reduce_scatter_in_place(&mut scattered, Some(&counts), op);
+        let own = own.expect("all reduce");
+        assert_eq!(own.len(), counts[me] * dtype.size());
+        assert_eq!(scattered.bytes()[own.clone()], expected.bytes()[own], "scatter {label}");
+    }
+}
+
+/// A cut of so many elements into parts of different sizes.
+fn uneven(elements: usize, n: usize) -> Vec<usize> {
+    let mut counts: Vec<usize> = (0..n).map(|rank| elements * (rank % 3) / (2 * n)).collect();
+    counts[n - 1] += elements - counts.iter().sum::<usize>();
+    counts
+}
+
+/// Every collective that only moves data, of one type and size.
+fn check_moves(group: &Group, dtype: DType, elements: usize) {
+    let (n, me) = (group.world_size(), group.rank());
+    let of = |rank: usize, part: usize| tensor(dtype, elements, rank * 7 + part);
+    let joined = |parts: Vec<HostTensor>| {
+        let bytes = parts.iter().flat_map(|part| part.bytes().to_vec()).collect();
+        HostTensor::new(dtype, [elements * n], bytes).expect("as many as the shape has")
+    };
+    let label = format!("{dtype}[{elements}] on {n} ranks");
+    for root in 0..n {
+        let mut buffer = of(me, 0);
+        group.broadcast(&mut buffer, root).expect("all come");
+        assert_eq!(buffer, of(root, 0), "broadcast {label}");
+    }
+    let all = joined((0..n).map(|rank| of(rank, 0)).collect());
+    let mut into = HostTensor::zeros(dtype, [elements * n]);
+    group.all_gather_into(&of(me, 0), &mut into, None).expect("all come");
+    assert_eq!(into, all, "all_gather_into {label}");
+    let root = n - 1;
+    let mut into = HostTensor::zeros(dtype, [elements * n]);
+    group.gather_into(&of(me, 0), Some(&mut into), root).expect("all come");
+    assert!(me != root || into == all, "gather_into {label}");
+    let mut own = HostTensor::zeros(dtype, [elements]);
+    group.scatter_into(Some(&all), &mut own, root).expect("all come");
+    assert_eq!(own, of(me, 0), "scatter_into {label}");
+    let outgoing = joined((0..n).map(|to| of(me, to)).collect());
+    let mut incoming = HostTensor::zeros(dtype, [elements * n]);
+    group.all_to_all_into(&outgoing, &mut incoming, None).expect("all come");
+    let expected = joined((0..n).map(|from| of(from, me)).collect());
+    assert_eq!(incoming, expected, "all_to_all_into {label}");
+}
+
+#[test]
+fn every_type_op_and_size_is_as_the_serial_reference() {
+    for way in WAYS {
+        for ranks in 1..=5 {
+            on(way, ranks, |group| {
+                for dtype in DType::ALL {
+                    for elements in [0, 1, 7, 4096 / dtype.size(), 5003] {
+                        check_reductions(&group, dtype, elements);
+                        check_moves(&group, dtype, elements);
+                    }
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn large_buffers_go_in_segments() {
+    for (way, ranks) in [(Way::Threads, 3), (Way::Memory, 2), (Way::Memory, 5), (Way::Tcp, 3)] {
+        on(way, ranks, |group| {
+            for dtype in [DType::F32, DType::BF16, DType::U8] {
+                let elements = (1 << 20) / dtype.size() + 13;
+                let all: Vec<_> =
+                    (0..group.world_size()).map(|rank| tensor(dtype, elements, rank)).collect();
+                for op in [ReduceOp::Sum, ReduceOp::Max, ReduceOp::Avg] {
+                    let mut reduced = all[group.rank()].clone();
+                    group.all_reduce(&mut reduced, op).expect("all reduce");
+                    assert_eq!(reduced, reference(dtype, &all, op), "{op} {dtype} {ranks}");
+                }
+                check_moves(&group, dtype, elements);
+            }
+        });
+    }
+}
+
+#[test]
+fn sixty_four_mebibytes_arrive_over_every_way() {
+    let elements = 16 << 20;
+    let value = |i: usize, rank: usize| ((i * 7 + rank * 3) % 101) as f32;
+    for way in WAYS {
+        on(way, 2, |group| {
+            let me = group.rank();
+            let mut data: Vec<f32> = (0..elements).map(|i| value(i, me)).collect();
+            group.all_reduce(&mut data, ReduceOp::Sum).expect("all reduce");
+            let right = |(i, &x): (usize, &f32)| x == value(i, 0) + value(i, 1);
+            assert!(data.iter().enumerate().all(right), "all_reduce {way:?}");
+            let peer = 1 - me;
+            let sent = group.isend(vec![me as f32; elements], peer).expect("started");
+            group.recv(&mut data, peer).expect("received");
+            assert!(data.iter().all(|&x| x == peer as f32), "recv {way:?}");
+            assert_eq!(sent.wait().expect("sent").len(), elements);
+        });
+    }
+}
+
+#[test]
+fn rounding_is_the_same_on_every_way_and_in_the_order_of_ranks() {
+    // Sums of these depend on the order: only ((a + b) + c) + d gives the serial reference.
+    for elements in [100, 300_001] {
+        let stream = |rank| Stream { seed: 9, key: rank, step: 0 };
+        let data = |rank: usize| -> Vec<f32> {
+            (0..elements).map(|i| stream(rank as u64).normal(i as u64) * 1e3).collect()
+        };
+        let mut expected = data(0);
+        for rank in 1..4 {
+            expected.iter_mut().zip(data(rank)).for_each(|(a, b)| *a += b);
+        }
+        for way in WAYS {
+            let results = on(way, 4, |group| {
+                let mut mine = data(group.rank());
+                group.all_reduce(&mut mine, ReduceOp::Sum).expect("all reduce");
+                mine
+            });
+            results.iter().for_each(|sum| assert!(sum == &expected, "{way:?} {elements}"));
+        }
+    }
+}
+
+#[test]
+fn parts_of_different_sizes_find_their_place() {
+    for way in WAYS {
+        on(way, 3, |group| {
+            let (n, me) = (group.world_size(), group.rank());
+            let of = |rank: usize, to: usize| vec![(10 * rank + to) as i64; rank * 50_000 + to];
+            let all = group.all_gather(&of(me, 0)).expect("all come");
+            assert_eq!(all, (0..n).map(|rank| of(rank, 0)).collect::<Vec<_>>());
+            let gathered = group.gather(&of(me, 1), 2).expect("all come");
+            let expected = (me == 2).then(|| (0..n).map(|rank| of(rank, 1)).collect::<Vec<_>>());
+            assert_eq!(gathered, expected);
+            let parts: Vec<_> = (0..n).map(|to| of(to, 2)).collect();
+            let own = group.scatter((me == 1).then_some(&parts), 1).expect("all come");
+            assert_eq!(own, of(me, 2));
+            let parts: Vec<_> = (0..n).map(|to| of(me, to)).collect();
+            let incoming = group.all_to_all(&parts).expect("all come");
+            assert_eq!(incoming, (0..n).map(|from| of(from, me)).collect::<Vec<_>>());
+            let counts = [3, 0, 70_000];
+            let mut into = vec![0_i32; 70_003];
+            let mine = vec![me as i32 + 1; counts[me]];
+            group.all_gather_into(&mine, &mut into, Some(&counts)).expect("all come");
+            assert!(into[..3] == [1; 3] && into[3..].iter().all(|&x| x == 3));
+            let reduced = group.reduce_scatter(&into, Some(&counts), ReduceOp::Sum);
+            let reduced = reduced.expect("all come");
+            assert_eq!(reduced, vec![if me == 0 { 3 } else { 9 }; counts[me]]);
+        });
+    }
+}
+
+#[test]
+fn groups_do_not_interfere() {
+    for way in WAYS {
+        on(way, 5, |group| {
+            let me = group.rank();
+            let odd = group.new_group(&[3, 1]).expect("all agree");
+            let even = group.new_group(&[0, 2, 4]).expect("all agree");
+            assert_eq!((odd.is_some(), even.is_some()), (me % 2 == 1, me % 2 == 0));
+            let mine = odd.or(even).expect("in one of them");
+            let place = mine.ranks().iter().position(|&rank| rank as usize == me);
+            assert_eq!(place, Some(mine.rank()));
+            let pair = mine.new_group(&[0, 1]).expect("all agree");
+            for _ in 0..20 {
+                let mut sum = [me as i64];
+                mine.all_reduce(&mut sum[..], ReduceOp::Sum).expect("all reduce");
+                assert_eq!(sum[0], if me % 2 == 1 { 4 } else { 6 });
+                let mut world = [1_u8];
+                group.all_reduce(&mut world[..], ReduceOp::Sum).expect("all reduce");
+                assert_eq!(world[0], 5);
+                if let Some(pair) = &pair {
+                    let mut root = [me as i32];
+                    pair.broadcast(&mut root[..], 1).expect("both come");
+                    assert_eq!(root[0] as u32, pair.ranks()[1]);
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn messages_of_a_pair_keep_their_order() {
+    for way in WAYS {
+        on(way, 3, |group| {
+            let (n, me) = (group.world_size(), group.rank());
+            let sizes = [0, 1, 100_000, 3, 400_000, 7];
+            let (next, last) = ((me + 1) % n, (me + n - 1) % n);
+            let send = |(i, &size): (usize, &usize)| group.isend(vec![i as i32; size], next);
+            let sent: Vec<_> = sizes.iter().enumerate().map(send).collect();
+            let receive = |&size: &usize| group.irecv(vec![-1_i32; size], last).expect("started");
+            let received: Vec<_> = sizes[..4].iter().map(receive).collect();
+            let mut fifth = vec![-1_i32; sizes[4]];
+            group.recv(&mut fifth, last).expect("received");
+            assert!(fifth.iter().all(|&x| x == 4));
+            for (i, data) in wait_all(received).expect("received").into_iter().enumerate() {
+                assert_eq!(data, vec![i as i32; sizes[i]]);
+            }
+            let mut own = [me as i32; 7];
+            group.recv(&mut own[..], last).expect("received");
+            assert_eq!(own, [5; 7]);
+            sent.into_iter().for_each(|work| {
+                let _ = work.expect("started").wait().expect("sent");
+            });
+            let to_self = group.isend(vec![9_u8; 2_000_000], me).expect("started");
+            let mut mine = vec![0_u8; 2_000_000];
+            group.recv(&mut mine, me).expect("received");
+            assert_eq!(to_self.wait().expect("sent"), mine);
+        });
+    }
+}
+
+#[test]
+fn what_was_started_goes_on_while_the_program_does_something_else() {
+    for way in WAYS {
+        on(way, 2, |group| {
+            let (me, peer) = (group.rank(), 1 - group.rank());
+            // Larger than the queue; rank 1 receives before it comes to the barrier, in which rank 0 waits.
+            let sent = (me == 0).then(|| group.isend(vec![3_i64; 1 << 20], peer).expect("started"));
+            if me == 1 {
+                let mut into = vec![0_i64; 1 << 20];
+                group.recv(&mut into, peer).expect("received");
+                assert!(into.iter().all(|&x| x == 3));
+            }
+            group.barrier().expect("both come");
+            assert_eq!(
+                sent.map(|work| work.wait().expect("sent").len()).unwrap_or(1 << 20),
+                1 << 20
+            );
+        });
+    }
+}
+
+#[test]
+fn collectives_without_waiting_are_done_in_order() {
+    for way in WAYS {
+        on(way, 3, |group| {
+            let me = group.rank();
+            let start = |i: usize| {
+                let data = vec![(me + i) as f32; 1 + i * 20_011];
+                group.all_reduce_async(data, ReduceOp::Sum).expect("started")
+            };
+            let works: Vec<_> = (0..12).map(start).collect();
+            let gathered = group.all_gather_async(vec![me as i32; me]).expect("started");
+            let shared = group.broadcast_async(vec![me as i32], 2).expect("started");
+            let barrier = group.barrier_async().expect("started");
+            // One that waits comes after them.
+            let mut last = [1_u8];
+            group.all_reduce(&mut last[..], ReduceOp::Sum).expect("all reduce");
+            assert!(last == [3] && works.iter().all(|work| work.is_done()));
+            assert_eq!(gathered.wait().expect("done"), [vec![], vec![1], vec![2, 2]]);
+            assert_eq!(shared.wait().expect("done"), [2]);
+            barrier.wait().expect("done");
+            for (i, data) in wait_all(works).expect("done").into_iter().enumerate() {
+                assert_eq!(data, vec![(3 + 3 * i) as f32; 1 + i * 20_011]);
+            }
+        });
+    }
+}
+
+#[test]
+fn every_collective_is_there_without_waiting() {
+    on(Way::Memory, 2, |group| {
+        let (me, root) = (group.rank(), 1);
+        let reduced = group.reduce_async(vec![1_i32], root, ReduceOp::Sum).expect("started");
+        let into = group.all_gather_into_async(vec![me as u8], vec![9_u8; 2]).expect("started");
+        let gathered = group.gather_async(vec![me as i64], root).expect("started");
+        let parts = (me == root).then(|| vec![vec![5.0_f32], vec![6.0, 7.0]]);
+        let scattered = group.scatter_async(parts, root).expect("started");
+        let data = vec![me as i64, 10];
+        let cut = group.reduce_scatter_async(data, None, ReduceOp::Sum).expect("started");
+        let all = group.all_to_all_async(vec![vec![me], vec![me + 2]].map_i64()).expect("started");
+        assert!(me != root || reduced.wait().expect("done") == [2]);
+        assert_eq!(into.wait().expect("done"), (vec![me as u8], vec![0, 1]));
+        assert_eq!(gathered.wait().expect("done"), (me == root).then(|| vec![vec![0], vec![1]]));
+        assert_eq!(scattered.wait().expect("done").len(), me + 1);
+        let (data, own) = cut.wait().expect("done");
+        assert_eq!(data[own.start / 8..own.end / 8], [if me == 0 { 1 } else { 20 }]);
+        let first = 2 * me as i64;
+        assert_eq!(all.wait().expect("done"), [vec![first], vec![first + 1]]);
+    });
+}
+
+trait MapI64 {
+    fn map_i64(self) -> Vec<Vec<i64>>;
+}
+
+impl MapI64 for Vec<Vec<usize>> {
+    fn map_i64(self) -> Vec<Vec<i64>> {
+        self.into_iter().map(|part| part.into_iter().map(|x| x as i64).collect()).collect()
+    }
+}
+
+/// What two ranks report that do different things.
+fn quarrel(way: Way, work: impl Fn(&Group) -> Result<(), DistError> + Sync) -> Vec<String> {
+    let reports = on(way, 2, |group| work(&group).err().map(|error| error.to_string()));
+    reports.into_iter().flatten().collect()
+}
+
+#[test]
+fn ranks_that_disagree_are_told_so() {
+    for way in WAYS {
+        let sizes = quarrel(way, |group| {
+            let mut data = vec![0.0_f32; 4 + group.rank()];
+            group.all_reduce(&mut data, ReduceOp::Sum)
+        });
+        assert_eq!(sizes.len(), 2, "{way:?}");
+        for report in &sizes {
+            let both = report.contains("f32[4]") && report.contains("f32[5]");
+            assert!(both && report.contains("all_reduce(sum)"), "{way:?}: {report}");
+        }
+        let ops = quarrel(way, |group| match group.rank() {
+            0 => group.all_reduce(&mut [0_u8][..], ReduceOp::Max),
+            _ => group.barrier(),
+        });
+        assert!(ops.iter().any(|report| report.contains("barrier")), "{way:?}: {ops:?}");
+        let large = quarrel(way, |group| {
+            let mut data = vec![0.0_f32; 3 << 20 >> (20 * group.rank())];
+            group.all_reduce(&mut data, ReduceOp::Sum)
+        });
+        assert_eq!(large.len(), 2, "{way:?}: {large:?}");
+        let types = quarrel(way, |group| match group.rank() {
+            0 => group.send(&[1_i64][..], 1),
+            _ => group.recv(&mut [0_i32; 2][..], 0),
+        });
+        let told = types.iter().any(|report| {
+            report.contains("rank 1 does send of i32[2]") && report.contains("i64[1]")
+        });
+        assert!(told, "{way:?}: {types:?}");
+    }
+}
+
+#[test]
+fn wrong_arguments_are_refused_at_once() {
+    on(Way::Threads, 2, |group| {
+        let errors = [
+            group.all_reduce(&mut [1.0_f32][..], ReduceOp::Xor).expect_err("no bits"),
+            group.all_reduce(&mut [true][..], ReduceOp::Avg).expect_err("no average"),
+            group.all_reduce(&mut [1_i32][..], ReduceOp::PremulSum(0.5)).expect_err("no half"),
+            group.broadcast(&mut [1.0_f32][..], 2).expect_err("no rank 2"),
+            group.send(&[1.0_f32][..], 7).expect_err("no rank 7"),
+            group.all_to_all(&[vec![1_u8]]).expect_err("a part is missing"),
+            group.all_gather_into(&[1_u8][..], &mut [0_u8; 3][..], None).expect_err("3 is not 2"),
+            group.new_group(&[0, 0]).expect_err("twice"),
+        ];
+        let parts = [
+            "floating-point",
+            "truth values",
+            "whole number",
+            "no rank 2",
+            "no rank 7",
+            "1 parts for 2 ranks",
+            "not 2 equal parts",
+            "not different ranks",
+        ];
+        for (error, part) in errors.iter().zip(parts) {
+            assert!(error.to_string().contains(part), "{error}");
+        }
+        // Nothing was communicated: the group goes on.
+        group.barrier().expect("both come");
+    });
+}
+
+#[test]
+fn a_rank_that_fails_ends_the_communication_of_all() {
+    for way in WAYS {
+        let begun = std::time::Instant::now();
+        let reports = on(way, 3, |group| {
+            let mut data = vec![1.0_f32; 300_000];
+            group.all_reduce(&mut data, ReduceOp::Sum).expect("all reduce");
+            if group.rank() == 1 {
+                group.fail("the disk is full");
+                return None;
+            }
+            let pending = group.irecv(vec![0_u8; 9], 1).expect("started");
+            let error = group.all_reduce(&mut data, ReduceOp::Sum).expect_err("rank 1 fails");
+            pending.wait().expect_err("rank 1 fails");
+            Some(error.to_string())
+        });
+        for report in reports.into_iter().flatten() {
+            assert!(report.contains("rank 1: the disk is full"), "{way:?}: {report}");
+        }
+        assert!(begun.elapsed() < Duration::from_secs(5), "{way:?}");
+    }
+}
+
+#[test]
+fn spawn_says_which_rank_failed() {
+    let failed = dist::spawn(3, |group| {
+        if group.rank() == 2 {
+            return Err("no such file".to_owned());
+        }
+        group.barrier().map_err(|error| error.to_string())
+    });
+    assert_eq!(failed.expect_err("rank 2 fails").to_string(), "rank 2: no such file");
+    let panicked = dist::spawn(3, |group| {
+        assert!(group.rank() != 1, "an index is wrong");
+        let mut data = vec![0_u8; 10];
+        group.recv(&mut data, 1)
+    });
+    let report = panicked.expect_err("rank 1 panics").to_string();
+    assert!(report.starts_with("rank 1: panicked: an index is wrong"), "{report}");
+}
+
+#[test]
+fn a_group_tells_who_it_is() {
+    let alone = dist::init().expect("started alone");
+    assert_eq!((alone.world_size(), alone.rank(), alone.node_count()), (1, 0, 1));
+    let mut data = [2.0_f32, 3.0];
+    alone.all_reduce(&mut data[..], ReduceOp::Avg).expect("nobody else");
+    assert_eq!(data, [2.0, 3.0]);
+    let folder = tempfile::tempdir().expect("a folder");
+    let url = format!("file://{}/meeting", folder.path().display());
+    std::thread::scope(|scope| {
+        for rank in 0..2 {
+            let url = &url;
+            scope.spawn(move || {
+                let group = dist::init_at(url, rank, 2).expect("both come");
+                assert_eq!((group.rank(), group.world_size()), (rank as usize, 2));
+                assert_eq!(group.all_gather(&[rank as i32]).expect("both come"), [[0], [1]]);
+            });
+        }
+    });
+}
