@@ -81,7 +81,7 @@ impl Processes {
             command.args(args);
             command.env("RANK", rank.to_string()).env("WORLD_SIZE", world.to_string());
             command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &port);
-            command.env("GRAPHC_HEARTBEAT_TIMEOUT", "1").env_remove("GRAPHC_JOB_TOKEN");
+            command.env("GRAPHC_HEARTBEAT_TIMEOUT", "2").env_remove("GRAPHC_JOB_TOKEN");
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
             change(rank, &mut command);
             command.spawn().expect("graphc starts")
