@@ -20,17 +20,29 @@ pub fn route(from: &Layout, to: &Layout, cluster: &Cluster, microbatches: usize)
 /// Routes between layouts, each searched once.
 pub struct Router<'a> {
     prices: Prices<'a>,
-    /// By the layout from which they start, without its splits on axes of extent 1.
-    trees: BTreeMap<Layout, Vec<(Vec<ReduceKind>, Tree)>>,
-    edges: Edges,
+    /// What is known of each tensor type on each mesh: of layouts that differ in their SBP alone.
+    places: Vec<(Layout, Known)>,
+    /// Indices into `places`, by a layout without SBP.
+    index: BTreeMap<Layout, usize>,
+    /// The place asked for last: a planner asks for one after another.
+    last: usize,
     crossings: BTreeMap<(Layout, Layout), (f64, u64)>,
+}
+
+/// What was searched on one mesh.
+#[derive(Default)]
+struct Known {
+    /// By the SBP from which they start, without its splits on axes of extent 1.
+    trees: BTreeMap<NdSbp, Vec<(Vec<ReduceKind>, Tree)>>,
+    edges: Edges,
+    exchanges: BTreeMap<(NdSbp, NdSbp), (f64, u64)>,
 }
 
 /// A legal step: what it leads to, its seconds and its bytes.
 type Edge = (BoxingStep, NdSbp, f64, u64);
 
-/// The legal steps from each layout, by the kinds of partial values that may be made.
-type Edges = BTreeMap<Layout, Vec<(Vec<ReduceKind>, Vec<Edge>)>>;
+/// The legal steps from each SBP, by the kinds of partial values that may be made.
+type Edges = BTreeMap<NdSbp, Vec<(Vec<ReduceKind>, Vec<Edge>)>>;
 
 /// All SBPs that are reached from one.
 type Tree = BTreeMap<NdSbp, Reached>;
@@ -49,7 +61,8 @@ impl<'a> Router<'a> {
     /// A router of a cluster.
     pub fn new(cluster: &'a Cluster, microbatches: usize) -> Self {
         let prices = Prices { cluster, microbatches };
-        Self { prices, trees: BTreeMap::new(), edges: Edges::new(), crossings: BTreeMap::new() }
+        let (places, index, crossings) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
+        Self { prices, places, index, last: 0, crossings }
     }
 
     /// The cheapest route. A partial value is made whole by collectives alone on its own mesh: they sum in a fixed
@@ -66,13 +79,14 @@ impl<'a> Router<'a> {
         let from = aligned(from, to);
         let kinds = kinds(&from, to);
         let reached = self.tree(&from, &kinds);
-        let Some(end) = reached.get(&to.sbp).cloned() else {
-            let (seconds, bytes) = self.crossing(&from, to);
+        let Some(end) = reached.get(&to.sbp) else {
+            let (seconds, bytes) = self.exchange(&from, to);
             return exchanged(to, seconds, bytes);
         };
+        let end = Reached { last: None, ..*end };
         let exchangeable = end.steps > 1 && !end.local && !from.sbp.is_partial();
         if exchangeable && end.seconds > self.least_exchange(&from, to) {
-            let (seconds, bytes) = self.crossing(&from, to);
+            let (seconds, bytes) = self.exchange(&from, to);
             if seconds < end.seconds {
                 return exchanged(to, seconds, bytes);
             }
@@ -85,13 +99,39 @@ impl<'a> Router<'a> {
         self.route(from, to).seconds
     }
 
-    fn tree(&mut self, from: &Layout, kinds: &[ReduceKind]) -> &Tree {
-        if !self.trees.contains_key(from) {
-            self.trees.insert(from.clone(), Vec::new());
+    /// What is known of a layout's type and mesh.
+    fn known(&mut self, layout: &Layout) -> &mut Known {
+        let is_same = |place: &(Layout, Known)| {
+            let of = &place.0;
+            of.shape == layout.shape
+                && of.dtype == layout.dtype
+                && of.microbatch_dim == layout.microbatch_dim
+                && of.hierarchy == layout.hierarchy
+                && of.ranks == layout.ranks
+        };
+        if !self.places.get(self.last).is_some_and(is_same) {
+            let place = Layout { sbp: NdSbp(Vec::new()), ..layout.clone() };
+            self.last = match self.index.get(&place) {
+                Some(&known) => known,
+                None => {
+                    self.index.insert(place.clone(), self.places.len());
+                    self.places.push((place, Known::default()));
+                    self.places.len() - 1
+                }
+            };
         }
-        let known = self.trees.get_mut(from).expect("it was just made sure");
+        &mut self.places[self.last].1
+    }
+
+    fn tree(&mut self, from: &Layout, kinds: &[ReduceKind]) -> &Tree {
+        let prices = self.prices;
+        let Known { trees, edges, .. } = self.known(from);
+        if !trees.contains_key(&from.sbp) {
+            trees.insert(from.sbp.clone(), Vec::new());
+        }
+        let known = trees.get_mut(&from.sbp).expect("it was just made sure");
         let index = known.iter().position(|(of, _)| of == kinds).unwrap_or_else(|| {
-            let tree = shortest(self.prices, &mut self.edges, from, kinds);
+            let tree = shortest(prices, edges, from, kinds);
             known.push((kinds.to_vec(), tree));
             known.len() - 1
         });
@@ -106,6 +146,15 @@ impl<'a> Router<'a> {
         exchange_seconds(cluster, link, traffic.messages, traffic.bytes as f64)
     }
 
+    /// An exchange on one mesh.
+    fn exchange(&mut self, from: &Layout, to: &Layout) -> (f64, u64) {
+        let prices = self.prices;
+        let exchanges = &mut self.known(from).exchanges;
+        let price = || exchange::price(prices, from, to);
+        *exchanges.entry((from.sbp.clone(), to.sbp.clone())).or_insert_with(price)
+    }
+
+    /// An exchange between two meshes.
     fn crossing(&mut self, from: &Layout, to: &Layout) -> (f64, u64) {
         let prices = self.prices;
         *self
@@ -233,10 +282,10 @@ fn edges_of<'a>(
     before: &Layout,
     kinds: &[ReduceKind],
 ) -> &'a [Edge] {
-    if !edges.contains_key(before) {
-        edges.insert(before.clone(), Vec::new());
+    if !edges.contains_key(&before.sbp) {
+        edges.insert(before.sbp.clone(), Vec::new());
     }
-    let known = edges.get_mut(before).expect("it was just made sure");
+    let known = edges.get_mut(&before.sbp).expect("it was just made sure");
     let index = known.iter().position(|(of, _)| of == kinds).unwrap_or_else(|| {
         let steps = legal_steps(&before.sbp, &before.hierarchy, before.shape.len(), kinds);
         let priced = steps.into_iter().map(|(step, sbp)| {

@@ -36,7 +36,7 @@ pub struct Effort {
 /// For a plan.
 pub const FULL: Effort = Effort { rounds: 16, work: 4_000_000_000, look: 3 };
 /// For one of many steps towards a plan.
-pub const STEP: Effort = Effort { rounds: 5, work: 300_000_000, look: 3 };
+pub const STEP: Effort = Effort { rounds: 5, work: 800_000_000, look: 3 };
 
 /// Sweeps of the first round, which are doubled up to those of the last.
 const SWEEPS: [usize; 2] = [4, 32];
