@@ -7,7 +7,7 @@ mod calls;
 
 use std::io;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
 use mpi::Threading;
@@ -35,11 +35,14 @@ pub(crate) struct World {
     owner: Mutex<Option<Owner>>,
 }
 
+/// The thread that owns MPI, before it has its work.
 #[derive(Debug)]
 struct Owner {
     thread: JoinHandle<()>,
     work: Sender<Work>,
 }
+
+const USED: &str = "it serves one job in the life of a process, and has had it";
 
 /// A process has one MPI world, which cannot be started again once it has ended.
 static WORLD: OnceLock<Result<Arc<World>, String>> = OnceLock::new();
@@ -48,9 +51,15 @@ impl World {
     /// Starts MPI, the first time.
     ///
     /// # Errors
-    /// Where the library cannot serve several threads, or was started by somebody else.
+    /// Where the library cannot serve several threads, was started by somebody else, or serves a job already.
     pub(crate) fn get() -> Result<Arc<Self>, String> {
-        WORLD.get_or_init(start).clone()
+        let world = WORLD.get_or_init(start).clone()?;
+        let used = world.owner().is_none();
+        if used { Err(USED.to_owned()) } else { Ok(world) }
+    }
+
+    fn owner(&self) -> MutexGuard<'_, Option<Owner>> {
+        self.owner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Gives the thread that owns MPI its work, once. The thread ends MPI when the work is done.
@@ -61,9 +70,8 @@ impl World {
         &self,
         work: impl FnOnce() -> bool + Send + 'static,
     ) -> io::Result<JoinHandle<()>> {
-        let owner = self.owner.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let used = || io::Error::other("MPI serves one job in the life of a process");
-        let owner = owner.ok_or_else(used)?;
+        let used = || io::Error::other(USED);
+        let owner = self.owner().take().ok_or_else(used)?;
         owner.work.send(Box::new(work)).map_err(|_| used())?;
         Ok(owner.thread)
     }

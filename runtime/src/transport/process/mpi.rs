@@ -280,3 +280,39 @@ impl Assembly {
         Ok(whole.then(|| std::mem::take(&mut self.bytes)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::queue::frame;
+    use super::*;
+
+    #[test]
+    fn a_frame_in_several_messages_is_put_together() {
+        let whole = frame(&[b"one", b"", &[7; 100]]);
+        for length in [HEAD, HEAD + 1, whole.len() - 1, whole.len()] {
+            let mut assembly = Assembly::default();
+            let frames: Vec<_> = whole
+                .chunks(length)
+                .filter_map(|message| assembly.add(message.to_vec()).expect("sound"))
+                .collect();
+            assert_eq!(frames, [whole.clone()], "in messages of {length}");
+        }
+        let head = head(&whole).expect("sound");
+        let message = message(&head, whole).expect("sound");
+        assert_eq!(message.pieces(), [b"one".as_slice(), b"", &[7; 100]]);
+    }
+
+    #[test]
+    fn what_does_not_fit_its_head_is_refused() {
+        let whole = frame(&[b"one", b"two"]);
+        let long = [whole.as_slice(), b"!"].concat();
+        for (bytes, reason) in [(&whole[..HEAD - 1], "shorter"), (&long, "longer")] {
+            let error = Assembly::default().add(bytes.to_vec()).expect_err("refused").to_string();
+            assert!(error.contains(reason), "{error}");
+        }
+        let mut other = whole.clone();
+        other[HEAD] += 1; // the length of the first piece
+        let head = head(&other).expect("the head is sound");
+        message(&head, other).expect_err("the pieces are longer than the frame");
+    }
+}

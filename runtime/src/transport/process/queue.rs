@@ -237,7 +237,7 @@ impl Received {
         self.ends.last().copied().unwrap_or(self.start)
     }
 
-    fn pieces(&self) -> Vec<&[u8]> {
+    pub(super) fn pieces(&self) -> Vec<&[u8]> {
         let starts = std::iter::once(self.start).chain(self.ends.iter().copied());
         starts.zip(&self.ends).map(|(start, &end)| &self.bytes[start..end]).collect()
     }
@@ -372,4 +372,15 @@ impl Drop for QueueSender {
     fn drop(&mut self) {
         lock(&self.network.inboxes.read).remove(&self.name);
     }
+}
+
+/// A frame with these pieces.
+#[cfg(all(test, feature = "mpi"))]
+pub(super) fn frame(pieces: &[&[u8]]) -> Vec<u8> {
+    let length = pieces.iter().map(|piece| piece.len() as u64 + 8).sum();
+    let head = Head { kind: DATA, key: 1, sequence: 0, length, pieces: pieces.len() as u32 };
+    let mut frame = head.bytes().to_vec();
+    frame.extend(pieces.iter().flat_map(|piece| (piece.len() as u64).to_le_bytes()));
+    frame.extend(pieces.concat());
+    frame
 }
