@@ -13,6 +13,8 @@ mod explore;
 mod global;
 pub mod job;
 mod memory;
+#[cfg(feature = "mpi")]
+mod mpi;
 mod rectangles;
 mod session;
 mod tensor;

@@ -9,11 +9,12 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Builder, layout};
-use graphc_ir::plan::{Action, BoxingKind, Layout, Plan, Rate};
-use graphc_ir::types::DType;
+use common::tour::{feeds, grand_tour};
 use graphc_runtime::job::{Job, JobError, JobOptions, Links};
-use graphc_runtime::{HostTensor, RuntimeError, Session, SessionOptions};
+use graphc_runtime::{RuntimeError, Session, SessionOptions};
+
+/// Of what goes on tour.
+const SHAPE: [usize; 2] = [13, 6000];
 
 /// A port that was free a moment ago.
 fn port() -> u16 {
@@ -48,58 +49,6 @@ fn on_ranks<T: Send>(
     })
 }
 
-fn f32s(shape: &[usize], ranks: &[u32], sbp: &str) -> Layout {
-    layout(shape, DType::F32, ranks, &[ranks.len()], sbp)
-}
-
-/// Feeds x in `layouts[0]`, goes through the others, and fetches it.
-fn tour(layouts: &[Layout], steps: &[BoxingKind]) -> Plan {
-    let ranks = layouts.iter().flat_map(|l| &l.ranks).max().expect("a rank") + 1;
-    let mut builder = Builder::new(ranks as usize, 1);
-    let mut at = builder.tensor(&layouts[0], Rate::Step, 1);
-    builder.feed("x", at, Rate::Step);
-    for (layout, &kind) in layouts[1..].iter().zip(steps) {
-        let next = builder.tensor(layout, Rate::Step, 1);
-        match kind {
-            BoxingKind::Slice | BoxingKind::Mask => {
-                builder.actor("local", Action::Local { kind }, Rate::Step, [&[at], &[next], &[]]);
-            }
-            BoxingKind::SendRecv => builder.channel(at, next, Rate::Step, 1),
-            _ => builder.collective(kind, 0, &[at], &[next], Rate::Step),
-        }
-        at = next;
-    }
-    builder.fetch("y", at, Rate::Step);
-    builder.plan
-}
-
-/// Through every kind of boxing, between all ranks and to the first and the last one.
-fn grand_tour(world: u32) -> Plan {
-    let shape = [13, 6000];
-    let all: Vec<u32> = (0..world).collect();
-    let on = |ranks: &[u32], sbp: &str| f32s(&shape, ranks, sbp);
-    let layouts = [
-        on(&all, "S(0)"),
-        on(&all, "S(1)"),
-        on(&all, "B"),
-        on(&all, "P"),
-        on(&all, "B"),
-        on(&[0], "B"),
-        on(&[world - 1], "B"),
-        on(&all, "P"),
-        on(&all, "S(1)"),
-    ];
-    use BoxingKind::{AllGather, AllReduce, AllToAll, Mask, ReduceScatter, SendRecv};
-    let steps = [AllToAll, AllGather, Mask, AllReduce, SendRecv, SendRecv, SendRecv, ReduceScatter];
-    tour(&layouts, &steps)
-}
-
-fn feeds() -> BTreeMap<String, HostTensor> {
-    let data: Vec<f32> = (0..13 * 6000).map(|i| (i % 1009) as f32 * 0.25).collect();
-    let x = HostTensor::from_f32([13, 6000], &data).expect("as many as the shape has");
-    BTreeMap::from([("x".to_owned(), x)])
-}
-
 fn session_options() -> SessionOptions {
     SessionOptions { timeout: Duration::from_secs(20), ..SessionOptions::default() }
 }
@@ -108,20 +57,22 @@ fn session_options() -> SessionOptions {
 fn every_boxing_gives_on_every_rank_what_was_fed() {
     for links in [Links::Auto, Links::Tcp] {
         for world in [1, 2, 3, 5] {
-            let plan = Arc::new(grand_tour(world));
+            let plan = Arc::new(grand_tour(world, SHAPE));
             let results = on_ranks(options(world, links), |job| {
                 let job = job.expect("all come");
                 let plan = Arc::clone(&plan);
                 let session = Session::on(&job, plan, &BTreeMap::new(), session_options());
                 let mut session = session.expect("the plan fits");
-                let handles = (0..20).map(|_| session.step(feeds()).expect("alive"));
+                let handles = (0..20).map(|_| session.step(feeds(SHAPE)).expect("alive"));
                 let handles: Vec<_> = handles.collect();
                 let outputs = handles.into_iter().map(|handle| handle.wait().expect("done"));
                 outputs.collect::<Vec<_>>()
             });
             for outputs in results {
                 assert_eq!(outputs.len(), 20);
-                outputs.iter().for_each(|y| assert_eq!(y["y"], feeds()["x"], "{links:?} {world}"));
+                outputs
+                    .iter()
+                    .for_each(|y| assert_eq!(y["y"], feeds(SHAPE)["x"], "{links:?} {world}"));
             }
         }
     }
@@ -163,18 +114,18 @@ fn a_failure_ends_all_ranks_with_one_account() {
 
 #[test]
 fn the_account_says_what_the_others_waited_for() {
-    let plan = Arc::new(grand_tour(3));
+    let plan = Arc::new(grand_tour(3, SHAPE));
     let results = on_ranks(options(3, Links::Auto), |job| {
         let job = job.expect("all come");
         let session = Session::on(&job, Arc::clone(&plan), &BTreeMap::new(), session_options());
         let mut session = session.expect("the plan fits");
-        session.step(feeds()).expect("alive").wait().expect("done");
+        session.step(feeds(SHAPE)).expect("alive").wait().expect("done");
         if job.rank() == 2 {
             std::thread::sleep(Duration::from_millis(500));
             job.fail("out of data");
             return job.ended().expect("it has").to_string();
         }
-        let result = session.step(feeds()).and_then(|handle| handle.wait());
+        let result = session.step(feeds(SHAPE)).and_then(|handle| handle.wait());
         result.expect_err("rank 2 does not come").to_string()
     });
     for report in &results {
@@ -186,16 +137,16 @@ fn the_account_says_what_the_others_waited_for() {
 
 #[test]
 fn who_has_left_is_not_waited_for() {
-    let plan = Arc::new(grand_tour(2));
+    let plan = Arc::new(grand_tour(2, SHAPE));
     let results = on_ranks(options(2, Links::Auto), |job| {
         let job = job.expect("all come");
         let session = Session::on(&job, Arc::clone(&plan), &BTreeMap::new(), session_options());
         let mut session = session.expect("the plan fits");
-        session.step(feeds()).expect("alive").wait().expect("done");
+        session.step(feeds(SHAPE)).expect("alive").wait().expect("done");
         if job.rank() == 1 {
             return None;
         }
-        let result = session.step(feeds()).and_then(|handle| handle.wait());
+        let result = session.step(feeds(SHAPE)).and_then(|handle| handle.wait());
         Some(result.expect_err("rank 1 has left").to_string())
     });
     let report = results[0].as_ref().expect("rank 0 fails");
@@ -259,7 +210,7 @@ fn two_processes_of_one_rank_are_refused() {
 fn a_plan_for_another_world_is_refused() {
     let results = on_ranks(options(2, Links::Auto), |job| {
         let job = job.expect("all come");
-        let plan = Arc::new(grand_tour(3));
+        let plan = Arc::new(grand_tour(3, SHAPE));
         Session::on(&job, plan, &BTreeMap::new(), session_options()).err()
     });
     for error in results {

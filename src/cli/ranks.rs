@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use graphc_compiler::check::{read_plan, write_plan};
 use graphc_compiler::import::weights::Weights;
 use graphc_ir::plan::Plan;
-use graphc_runtime::job::Job;
+use graphc_runtime::job::{Job, JobOptions};
 use graphc_runtime::{Checkpoint, HostTensor, OutputsAt, RuntimeError, Session, SessionOptions};
 
 use super::compile::plan_weights;
@@ -16,12 +16,11 @@ pub struct Ranks {
     job: Option<Arc<Job>>,
 }
 
-/// WORLD_SIZE, where a launcher has set it.
+/// How many processes a launcher has started, where one has.
 pub fn world_size() -> Result<Option<usize>> {
-    let Ok(text) = std::env::var("WORLD_SIZE") else { return Ok(None) };
-    let world = text.parse().with_context(|| format!("WORLD_SIZE is `{text}`, not a number"))?;
-    ensure!(world > 0, "WORLD_SIZE is 0");
-    Ok(Some(world))
+    let world = JobOptions::world_size_from_environment()?;
+    ensure!(world != Some(0), "WORLD_SIZE is 0");
+    Ok(world.map(|world| world as usize))
 }
 
 impl Ranks {

@@ -43,6 +43,13 @@ pub enum JobError {
         /// Who, where, why.
         report: String,
     },
+    /// MPI does not join the processes.
+    #[cfg(feature = "mpi")]
+    #[error("MPI: {reason}")]
+    Mpi {
+        /// What it says.
+        reason: String,
+    },
     /// The system refused something: a socket, memory, a thread.
     #[error("rank {rank} cannot {what}: {reason}")]
     System {

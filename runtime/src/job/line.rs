@@ -39,6 +39,9 @@ struct Inbox {
     report: Option<String>,
     heard: Instant,
     closed: bool,
+    /// The connection has ended.
+    #[cfg(feature = "mpi")]
+    cut: bool,
 }
 
 impl Line {
@@ -56,6 +59,8 @@ impl Line {
             report: None,
             heard: Instant::now(),
             closed: false,
+            #[cfg(feature = "mpi")]
+            cut: false,
         };
         let line = Arc::new(Self {
             activities: Activities::default(),
@@ -90,6 +95,24 @@ impl Line {
     pub(crate) fn is_gone(&self, rank: u32) -> bool {
         let inbox = self.inbox();
         inbox.left.get(&rank).is_some_and(|since| since.elapsed() > UNDER_WAY)
+    }
+
+    /// Whether the job has ended otherwise than by all ranks' leave.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn has_failed(&self) -> bool {
+        self.reason.get().is_some() || self.inbox().report.is_some()
+    }
+
+    /// Whether all ranks have left in order.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn all_have_left(&self, world: u32) -> bool {
+        self.inbox().left.len() == world as usize
+    }
+
+    /// Whether nothing more will be heard of the coordinator.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn is_cut(&self) -> bool {
+        self.inbox().cut
     }
 
     /// Ends the job on all ranks.
@@ -216,6 +239,10 @@ impl Line {
     /// Rank 0 is gone: the account is what this process knows.
     fn lost(&self, how: &str) {
         let mut inbox = self.inbox();
+        #[cfg(feature = "mpi")]
+        {
+            inbox.cut = true;
+        }
         if !inbox.closed && inbox.report.is_none() {
             let mut report = format!("rank 0, which leads the job, {how}");
             for line in self.activities.lines() {

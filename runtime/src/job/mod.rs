@@ -11,6 +11,8 @@ mod coordinator;
 mod error;
 pub(crate) mod handshake;
 mod line;
+#[cfg(feature = "mpi")]
+mod mpi;
 mod options;
 mod wire;
 
@@ -24,7 +26,7 @@ use std::time::{Duration, Instant};
 use crate::error::RuntimeError;
 use crate::transport::Transport;
 use crate::transport::in_process::Patience;
-use crate::transport::process::{Fabric, Parts, ProcessTransport};
+use crate::transport::process::{Fabric, Outside, Parts, ProcessTransport};
 use coordinator::Coordinator;
 use wire::Message;
 
@@ -79,14 +81,18 @@ impl Job {
                 reason: error.to_string(),
             }
         };
-        let coordinator = match rank {
-            0 => Some(lead(&options)?),
-            _ => None,
-        };
+        #[cfg(feature = "mpi")]
+        let (by_mpi, done_with_mpi) = (options.by_mpi(), options.only_meets_by_mpi());
+        let (options, coordinator) = assemble(options)?;
         let own = coordinator.as_ref().map(Coordinator::address);
         let stream = reach(&options, own)?;
         let address = stream.local_addr().map_err(system("find its own address"))?.ip();
-        let parts = Parts::new(address, options.links).map_err(system("listen for its peers"))?;
+        let tcp = || Outside::tcp(address).map_err(system("listen for its peers"));
+        #[cfg(feature = "mpi")]
+        let outside = if by_mpi { Outside::Mpi(mpi::world_of(&options)?) } else { tcp()? };
+        #[cfg(not(feature = "mpi"))]
+        let outside = tcp()?;
+        let parts = Parts::new(outside, options.links);
         let line = Line::start(&stream, rank, options.heartbeat_timeout);
         let line = line.map_err(system("start a thread"))?;
         let result = meet(&options, parts, &line);
@@ -97,6 +103,10 @@ impl Job {
                 return Err(error);
             }
         };
+        #[cfg(feature = "mpi")]
+        if done_with_mpi {
+            mpi::end(rank)?;
+        }
         let (gathers, transports) = (AtomicU64::new(0), AtomicU32::new(0));
         let coordinator = Mutex::new(coordinator);
         Ok(Arc::new(Self { options, line, fabric, gathers, transports, coordinator }))
@@ -197,11 +207,34 @@ impl Drop for Job {
     }
 }
 
+/// Rank 0 begins to lead; the others learn where it is.
+fn assemble(options: JobOptions) -> Result<(JobOptions, Option<Coordinator>), JobError> {
+    #[cfg(feature = "mpi")]
+    if options.meeting == Meeting::Mpi {
+        return assemble_by_mpi(options);
+    }
+    let coordinator = if options.rank == 0 { Some(lead(&options)?) } else { None };
+    Ok((options, coordinator))
+}
+
+#[cfg(feature = "mpi")]
+fn assemble_by_mpi(mut options: JobOptions) -> Result<(JobOptions, Option<Coordinator>), JobError> {
+    if options.rank > 0 {
+        mpi::accept(&mut options)?;
+        return Ok((options, None));
+    }
+    mpi::draw_token(&mut options)?;
+    let leading = lead(&options);
+    mpi::invite(&options, &leading)?;
+    Ok((options, Some(leading?)))
+}
+
 /// Rank 0 listens where the others will look for it.
 fn lead(options: &JobOptions) -> Result<Coordinator, JobError> {
     let (host, port) = match &options.meeting {
         Meeting::Tcp { host, port } => (host.as_str(), *port),
-        Meeting::File(_) => ("0.0.0.0", 0),
+        // The others are told the port.
+        _ => ("0.0.0.0", 0),
     };
     let address = format!("{host}:{port}");
     let fail =
@@ -286,6 +319,8 @@ fn addresses(options: &JobOptions, own: Option<std::net::SocketAddr>) -> io::Res
         Meeting::File(path) => {
             Ok(std::fs::read_to_string(path)?.lines().map(str::to_owned).collect())
         }
+        #[cfg(feature = "mpi")]
+        Meeting::Mpi => Err(io::Error::other("MPI has not said where rank 0 is")),
     }
 }
 

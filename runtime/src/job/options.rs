@@ -19,6 +19,9 @@ pub enum Meeting {
     },
     /// Rank 0 writes its address into this file, which all processes can read. It must not exist before.
     File(PathBuf),
+    /// MPI has started the processes, and brings rank 0's address to the others.
+    #[cfg(feature = "mpi")]
+    Mpi,
 }
 
 impl fmt::Display for Meeting {
@@ -26,6 +29,8 @@ impl fmt::Display for Meeting {
         match self {
             Self::Tcp { host, port } => write!(f, "{host}:{port}"),
             Self::File(path) => write!(f, "{}", path.display()),
+            #[cfg(feature = "mpi")]
+            Self::Mpi => write!(f, "MPI"),
         }
     }
 }
@@ -33,11 +38,14 @@ impl fmt::Display for Meeting {
 /// Which memory or network messages take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Links {
-    /// Shared memory between processes of one host, TCP between hosts.
+    /// Shared memory between processes of one host; between hosts TCP, or MPI where it has started the processes.
     #[default]
     Auto,
     /// TCP alone.
     Tcp,
+    /// MPI alone.
+    #[cfg(feature = "mpi")]
+    Mpi,
 }
 
 /// Who a process is, and how it finds the others.
@@ -59,7 +67,7 @@ pub struct JobOptions {
     pub join_timeout: Duration,
     /// After this long without a sign of life a process counts as dead.
     pub heartbeat_timeout: Duration,
-    /// Shared memory and TCP, or TCP alone.
+    /// Which of shared memory, TCP and MPI messages take.
     pub links: Links,
 }
 
@@ -98,36 +106,82 @@ impl JobOptions {
     }
 
     /// What the launcher says: RANK, WORLD_SIZE, LOCAL_RANK, NODE_COUNT, MASTER_ADDR, MASTER_PORT, GRAPHC_JOB_TOKEN;
-    /// and what the user may: GRAPHC_TRANSPORT (`auto` or `tcp`), GRAPHC_HEARTBEAT_TIMEOUT and GRAPHC_JOIN_TIMEOUT
-    /// (seconds). `None` where there is no WORLD_SIZE: the program was started alone.
+    /// and what the user may: GRAPHC_TRANSPORT (`auto`, `tcp` or `mpi`), GRAPHC_HEARTBEAT_TIMEOUT and GRAPHC_JOIN_TIMEOUT
+    /// (seconds). `None` where there is no WORLD_SIZE: the program was started alone. With the feature `mpi`, where
+    /// `mpirun` has started the process, rank, size and the place to meet are MPI's.
     ///
     /// # Errors
     /// [`JobError::Environment`] where a variable is missing or makes no sense.
     pub fn from_environment() -> Result<Option<Self>, JobError> {
+        let links = links()?;
+        #[cfg(feature = "mpi")]
+        if super::mpi::world_size(links)?.is_some() {
+            return super::mpi::options(links)?.with_wishes().map(Some);
+        }
         let Ok(world) = env::var("WORLD_SIZE") else { return Ok(None) };
         let world_size = number("WORLD_SIZE", &world)?;
         let port: u16 = number("MASTER_PORT", &required("MASTER_PORT")?)?;
         let url = format!("tcp://{}:{port}", required("MASTER_ADDR")?);
         let mut options = Self::at(&url, number("RANK", &required("RANK")?)?, world_size)?;
+        options.links = links;
         if let Ok(text) = env::var("LOCAL_RANK") {
             options.local_rank = number("LOCAL_RANK", &text)?;
         }
         if let Ok(text) = env::var("NODE_COUNT") {
             options.nodes = number("NODE_COUNT", &text)?;
         }
-        options.token = env::var("GRAPHC_JOB_TOKEN").unwrap_or_default();
-        options.links = match env::var("GRAPHC_TRANSPORT").as_deref() {
-            Err(_) | Ok("auto" | "") => Links::Auto,
-            Ok("tcp") => Links::Tcp,
-            Ok(other) => {
-                let reason = format!("GRAPHC_TRANSPORT is `auto` or `tcp`, not `{other}`");
-                return Err(JobError::Environment { reason });
-            }
-        };
-        seconds("GRAPHC_HEARTBEAT_TIMEOUT", &mut options.heartbeat_timeout)?;
-        seconds("GRAPHC_JOIN_TIMEOUT", &mut options.join_timeout)?;
-        Ok(Some(options))
+        options.with_wishes().map(Some)
     }
+
+    /// How many processes the environment speaks of; `None` where the program was started alone.
+    ///
+    /// # Errors
+    /// [`JobError::Environment`] where a variable makes no sense.
+    pub fn world_size_from_environment() -> Result<Option<u32>, JobError> {
+        #[cfg(feature = "mpi")]
+        if let Some(size) = super::mpi::world_size(links()?)? {
+            return number("MPI's number of processes", &size).map(Some);
+        }
+        env::var("WORLD_SIZE").ok().map(|text| number("WORLD_SIZE", &text)).transpose()
+    }
+
+    /// Whether MPI carries what shared memory does not.
+    #[cfg(feature = "mpi")]
+    pub(super) fn by_mpi(&self) -> bool {
+        self.links == Links::Mpi || self.links == Links::Auto && self.meeting == Meeting::Mpi
+    }
+
+    /// Whether MPI brings the processes together and carries nothing.
+    #[cfg(feature = "mpi")]
+    pub(super) fn only_meets_by_mpi(&self) -> bool {
+        self.meeting == Meeting::Mpi && !self.by_mpi()
+    }
+
+    /// What the user has set.
+    fn with_wishes(mut self) -> Result<Self, JobError> {
+        self.token = env::var("GRAPHC_JOB_TOKEN").unwrap_or_default();
+        seconds("GRAPHC_HEARTBEAT_TIMEOUT", &mut self.heartbeat_timeout)?;
+        seconds("GRAPHC_JOIN_TIMEOUT", &mut self.join_timeout)?;
+        Ok(self)
+    }
+}
+
+/// GRAPHC_TRANSPORT.
+fn links() -> Result<Links, JobError> {
+    let reason = match env::var("GRAPHC_TRANSPORT").as_deref() {
+        Err(_) | Ok("auto" | "") => return Ok(Links::Auto),
+        Ok("tcp") => return Ok(Links::Tcp),
+        #[cfg(feature = "mpi")]
+        Ok("mpi") => return Ok(Links::Mpi),
+        #[cfg(not(feature = "mpi"))]
+        Ok("mpi") => {
+            "GRAPHC_TRANSPORT is `mpi`, but this program was built without the feature `mpi`: \
+                      build it with --features mpi"
+                .to_owned()
+        }
+        Ok(other) => format!("GRAPHC_TRANSPORT is `auto`, `tcp` or `mpi`, not `{other}`"),
+    };
+    Err(JobError::Environment { reason })
 }
 
 fn required(name: &str) -> Result<String, JobError> {

@@ -5,16 +5,21 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 
 use super::bell::Bell;
+#[cfg(feature = "mpi")]
+use super::mpi::Mpi;
 use super::outbox::{Outbox, PeerMemory};
+use super::queue::{Carrier, Inboxes, Network};
 use super::tcp::Tcp;
 use super::wait::HasBell;
 use crate::job::{Line, Links, Member};
+#[cfg(feature = "mpi")]
+use crate::mpi::World;
 
 /// How a peer is reached.
 #[derive(Debug)]
 pub(super) enum Link {
     Shared(Arc<PeerMemory>),
-    Tcp,
+    Network,
 }
 
 /// The connections of a process.
@@ -24,34 +29,54 @@ pub(crate) struct Fabric {
     pub(super) line: Arc<Line>,
     pub(super) bell: Arc<dyn HasBell>,
     pub(super) outbox: Option<Arc<Outbox>>,
-    pub(super) tcp: Arc<Tcp>,
+    pub(super) network: Arc<Network>,
     /// Per rank, this one among them.
     pub(super) links: Vec<Link>,
-    port: u16,
 }
 
 /// What a process has before it knows the others.
 #[derive(Debug)]
 pub(crate) struct Parts {
     outbox: Option<Arc<Outbox>>,
-    listener: TcpListener,
+    outside: Outside,
     peers: Vec<Option<Arc<PeerMemory>>>,
 }
 
+/// How peers are reached whose memory is not shared.
+#[derive(Debug)]
+pub(crate) enum Outside {
+    /// They come in there.
+    Tcp(TcpListener),
+    /// By MPI, which knows them.
+    #[cfg(feature = "mpi")]
+    Mpi(Arc<World>),
+}
+
+impl Outside {
+    /// A port at the address by which the others see this process.
+    pub(crate) fn tcp(address: IpAddr) -> io::Result<Self> {
+        TcpListener::bind(SocketAddr::new(address, 0)).map(Self::Tcp)
+    }
+}
+
 impl Parts {
-    /// Own shared memory, and a port at the address by which the others see this process.
-    pub(crate) fn new(address: IpAddr, links: Links) -> io::Result<Self> {
+    /// Own shared memory, where `links` take it, and a way to the peers that do not share it.
+    pub(crate) fn new(outside: Outside, links: Links) -> Self {
         let outbox = match links {
-            // Where the system gives no shared memory there is TCP.
+            // Where the system gives no shared memory there is the network.
             Links::Auto => Outbox::new().ok().map(Arc::new),
-            Links::Tcp => None,
+            _ => None,
         };
-        let listener = TcpListener::bind(SocketAddr::new(address, 0))?;
-        Ok(Self { outbox, listener, peers: Vec::new() })
+        Self { outbox, outside, peers: Vec::new() }
     }
 
+    /// Where TCP connections come in; 0 where none do.
     pub(crate) fn port(&self) -> io::Result<u16> {
-        Ok(self.listener.local_addr()?.port())
+        match &self.outside {
+            Outside::Tcp(listener) => Ok(listener.local_addr()?.port()),
+            #[cfg(feature = "mpi")]
+            Outside::Mpi(_) => Ok(0),
+        }
     }
 
     /// The file descriptor and size of the shared memory.
@@ -82,21 +107,25 @@ impl Parts {
         shares: &[bool],
         line: &Arc<Line>,
     ) -> io::Result<Arc<Fabric>> {
-        let Self { outbox, listener, peers } = self;
+        let Self { outbox, outside, peers } = self;
         let share = |rank: u32| shares.get(rank as usize).copied().unwrap_or(false);
         let link = |(member, memory): (&Member, Option<Arc<PeerMemory>>)| match memory {
             Some(memory) if share(rank) && share(member.rank) => Link::Shared(memory),
-            _ => Link::Tcp,
+            _ => Link::Network,
         };
         let links = roster.iter().zip(peers).map(link).collect();
         let bell: Arc<dyn HasBell> = match &outbox {
             Some(outbox) => Arc::clone(outbox) as Arc<dyn HasBell>,
             None => Arc::new(Bell::default()),
         };
-        let port = listener.local_addr()?.port();
-        let tcp = Tcp::start(listener, rank, token, roster, line, Arc::clone(&bell))?;
-        let line = Arc::clone(line);
-        Ok(Arc::new(Fabric { rank, line, bell, outbox, tcp, links, port }))
+        let inboxes = Inboxes::new(rank, line, Arc::clone(&bell));
+        let carrier = match outside {
+            Outside::Tcp(door) => Carrier::Tcp(Tcp::start(door, token, roster, &inboxes)?),
+            #[cfg(feature = "mpi")]
+            Outside::Mpi(world) => Carrier::Mpi(Mpi::start(world, &inboxes)?),
+        };
+        let (network, line) = (Arc::new(Network { inboxes, carrier }), Arc::clone(line));
+        Ok(Arc::new(Fabric { rank, line, bell, outbox, network, links }))
     }
 }
 
@@ -108,6 +137,6 @@ impl Fabric {
 
     /// Lets the peers go.
     pub(crate) fn close(&self) {
-        self.tcp.stop(self.port);
+        self.network.close();
     }
 }

@@ -1,15 +1,18 @@
-//! Ranks as processes. Two ranks of one host are joined by shared memory ([`shared`]), others by TCP ([`tcp`]); both give
-//! queues of messages, and groups exchange through queues. A group whose ranks share memory reads arenas in place, as
+//! Ranks as processes. Two ranks of one host are joined by shared memory ([`shared`]), others by a network, TCP ([`tcp`])
+//! or MPI ([`mpi`], behind the feature of that name); all give queues of messages, and groups exchange through queues. A group whose ranks share memory reads arenas in place, as
 //! threads do ([`super::in_process`]); the others pack messages.
 //!
-//! Read in this order: `wait` and `bell`, then `segment`, `outbox` and `shared`, then `tcp`.
+//! Read in this order: `wait` and `bell`, then `segment`, `outbox` and `shared`, then `queue` and its carriers `tcp` and `mpi`.
 
 mod bell;
 #[cfg(test)]
 mod explored;
 mod fabric;
 mod group;
+#[cfg(feature = "mpi")]
+mod mpi;
 mod outbox;
+mod queue;
 mod segment;
 mod shared;
 mod tcp;
@@ -26,11 +29,11 @@ use crate::memory::Arena;
 pub(crate) use bell::Bell;
 use fabric::Link;
 use group::ProcessGroup;
+use queue::{QueueReceiver, QueueSender};
 use shared::{SharedReceiver, SharedSender};
-use tcp::{TcpReceiver, TcpSender};
 use wait::Waiter;
 
-pub(crate) use fabric::{Fabric, Parts};
+pub(crate) use fabric::{Fabric, Outside, Parts};
 pub(crate) use outbox::Outbox;
 pub(crate) use segment::Segment;
 
@@ -79,8 +82,9 @@ impl ProcessTransport {
                 let outbox = outbox.ok_or(TransportError::Memory { rank: self.fabric.rank })?;
                 SendEnd::Shared(SharedSender::new(outbox, peer, self.waiter(), name, slots)?)
             }
-            Link::Tcp => {
-                SendEnd::Tcp(TcpSender::new(&self.fabric.tcp, self.waiter(), name, slots)?)
+            Link::Network => {
+                let network = &self.fabric.network;
+                SendEnd::Network(QueueSender::new(network, self.waiter(), name, slots)?)
             }
         })
     }
@@ -97,7 +101,10 @@ impl ProcessTransport {
                 let slots = slots.max(1) as u64;
                 ReceiveEnd::Shared(SharedReceiver::new(peer, self.waiter(), name, slots))
             }
-            Link::Tcp => ReceiveEnd::Tcp(TcpReceiver::new(&self.fabric.tcp, self.waiter(), name)),
+            Link::Network => {
+                let network = &self.fabric.network;
+                ReceiveEnd::Network(QueueReceiver::new(network, self.waiter(), name))
+            }
         })
     }
 }
@@ -174,14 +181,14 @@ impl Transport for ProcessTransport {
 /// The sending end of a queue.
 enum SendEnd {
     Shared(SharedSender),
-    Tcp(TcpSender),
+    Network(QueueSender),
 }
 
 impl SendEnd {
     fn show(&mut self, pieces: &[&[u8]]) -> Result<Duration, TransportError> {
         match self {
             Self::Shared(end) => end.show(pieces),
-            Self::Tcp(end) => end.show(pieces),
+            Self::Network(end) => end.show(pieces),
         }
     }
 
@@ -189,7 +196,7 @@ impl SendEnd {
     fn settle(&self) -> Result<Duration, TransportError> {
         match self {
             Self::Shared(end) => end.settle(),
-            Self::Tcp(_) => Ok(Duration::ZERO),
+            Self::Network(_) => Ok(Duration::ZERO),
         }
     }
 }
@@ -198,7 +205,7 @@ impl Sender for SendEnd {
     fn ready(&self) -> bool {
         match self {
             Self::Shared(end) => end.ready(),
-            Self::Tcp(end) => end.ready(),
+            Self::Network(end) => end.ready(),
         }
     }
 
@@ -209,7 +216,7 @@ impl Sender for SendEnd {
     ) -> Result<Duration, TransportError> {
         match self {
             Self::Shared(end) => end.send(bytes, fill),
-            Self::Tcp(end) => end.send(bytes, fill),
+            Self::Network(end) => end.send(bytes, fill),
         }
     }
 }
@@ -217,14 +224,14 @@ impl Sender for SendEnd {
 /// The receiving end of a queue.
 enum ReceiveEnd {
     Shared(SharedReceiver),
-    Tcp(TcpReceiver),
+    Network(QueueReceiver),
 }
 
 impl ReceiveEnd {
     fn take(&mut self, read: &mut dyn FnMut(&[&[u8]])) -> Result<Duration, TransportError> {
         match self {
             Self::Shared(end) => end.receive(read),
-            Self::Tcp(end) => end.receive(read),
+            Self::Network(end) => end.receive(read),
         }
     }
 }
@@ -233,7 +240,7 @@ impl Receiver for ReceiveEnd {
     fn ready(&self) -> bool {
         match self {
             Self::Shared(end) => end.ready(),
-            Self::Tcp(end) => end.ready(),
+            Self::Network(end) => end.ready(),
         }
     }
 

@@ -1,0 +1,138 @@
+//! The MPI library as this process sees it, behind the feature `mpi`. It is started once in a process, by a thread that
+//! owns it: the same thread must end it, and carries messages in between ([`World::serve`]).
+//!
+//! What crosses over to the library is in `calls`, which has all the unsafe code.
+
+mod calls;
+
+use std::io;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+
+use mpi::Threading;
+use mpi::collective::SystemOperation;
+use mpi::environment::Universe;
+use mpi::topology::SimpleCommunicator;
+use mpi::traits::{Communicator as _, CommunicatorCollectives as _};
+
+pub(crate) use calls::{Communicator, Flying};
+
+/// What the owner does until MPI ends; whether it may be ended in order, which takes all processes.
+type Work = Box<dyn FnOnce() -> bool + Send>;
+
+/// MPI, started.
+#[derive(Debug)]
+pub(crate) struct World {
+    /// graphc's own: no message of others comes its way.
+    pub(crate) communicator: Communicator,
+    pub(crate) rank: u32,
+    pub(crate) size: u32,
+    /// Number among the processes of its host.
+    pub(crate) local_rank: u32,
+    /// Number of hosts.
+    pub(crate) nodes: u32,
+    owner: Mutex<Option<Owner>>,
+}
+
+/// The thread that owns MPI, before it has its work.
+#[derive(Debug)]
+struct Owner {
+    thread: JoinHandle<()>,
+    work: Sender<Work>,
+}
+
+const USED: &str = "it serves one job in the life of a process, and has had it";
+
+/// A process has one MPI world, which cannot be started again once it has ended.
+static WORLD: OnceLock<Result<Arc<World>, String>> = OnceLock::new();
+
+impl World {
+    /// Starts MPI, the first time.
+    ///
+    /// # Errors
+    /// Where the library cannot serve several threads, was started by somebody else, or serves a job already.
+    pub(crate) fn get() -> Result<Arc<Self>, String> {
+        let world = WORLD.get_or_init(start).clone()?;
+        let used = world.owner().is_none();
+        if used { Err(USED.to_owned()) } else { Ok(world) }
+    }
+
+    fn owner(&self) -> MutexGuard<'_, Option<Owner>> {
+        self.owner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives the thread that owns MPI its work, once. The thread ends MPI when the work is done.
+    ///
+    /// # Errors
+    /// Where it has had its work.
+    pub(crate) fn serve(
+        &self,
+        work: impl FnOnce() -> bool + Send + 'static,
+    ) -> io::Result<JoinHandle<()>> {
+        let used = || io::Error::other(USED);
+        let owner = self.owner().take().ok_or_else(used)?;
+        owner.work.send(Box::new(work)).map_err(|_| used())?;
+        Ok(owner.thread)
+    }
+}
+
+fn start() -> Result<Arc<World>, String> {
+    let (found, finding) = mpsc::channel();
+    let (sender, work) = mpsc::channel();
+    let thread = std::thread::Builder::new().name("mpi".into());
+    let thread = thread.spawn(move || own(&found, &work)).map_err(|error| error.to_string())?;
+    let mut world = finding.recv().map_err(|_| "the library did not start".to_owned())??;
+    world.owner = Mutex::new(Some(Owner { thread, work: sender }));
+    Ok(Arc::new(world))
+}
+
+/// The life of the owner.
+fn own(found: &Sender<Result<World, String>>, work: &Receiver<Work>) {
+    let universe = match initialize() {
+        Ok((universe, world)) => {
+            // Who asked is waiting.
+            let _ = found.send(Ok(world));
+            universe
+        }
+        Err(error) => {
+            let _ = found.send(Err(error));
+            return;
+        }
+    };
+    // The end waits for all processes: where one is dead, or no job was made, the process leaves without.
+    if work.recv().is_ok_and(|work| work()) {
+        drop(universe); // ends MPI
+    } else {
+        std::mem::forget(universe);
+    }
+}
+
+fn initialize() -> Result<(Universe, World), String> {
+    let started = mpi::initialize_with_threading(Threading::Multiple);
+    let (universe, level) = started.ok_or("the program has started MPI itself already")?;
+    if level != Threading::Multiple {
+        return Err(format!(
+            "the MPI library gives thread level {level:?}, and graphc needs Multiple \
+             (MPI_THREAD_MULTIPLE): take a library that was built with it"
+        ));
+    }
+    let whole = universe.world();
+    let local = whole.split_shared(whole.rank());
+    let first = u32::from(local.rank() == 0);
+    let mut nodes = 0_u32;
+    whole.all_reduce_into(&first, &mut nodes, SystemOperation::sum());
+    let world = World {
+        rank: whole.rank() as u32,
+        size: whole.size() as u32,
+        local_rank: local.rank() as u32,
+        nodes,
+        communicator: own_communicator(&whole)?,
+        owner: Mutex::new(None),
+    };
+    Ok((universe, world))
+}
+
+fn own_communicator(whole: &SimpleCommunicator) -> Result<Communicator, String> {
+    Communicator::new(whole.duplicate()).map_err(|error| error.to_string())
+}

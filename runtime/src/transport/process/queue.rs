@@ -1,0 +1,386 @@
+//! Queues over a network: the messages of all queues go through one carrier, TCP or MPI. A frame is a head with a checksum,
+//! and bytes. A sender has as many messages under way as its queue has slots, and the carrier takes in whatever comes; so
+//! no queue holds up another.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+#[cfg(feature = "mpi")]
+use super::mpi::Mpi;
+use super::tcp::Tcp;
+use super::wait::{HasBell, Waiter};
+use crate::job::Line;
+use crate::transport::TransportError;
+
+/// The first bytes of a frame.
+const MAGIC: u32 = 0x6772_6631;
+/// Bytes of a frame's head: magic, kind, key, sequence, length, pieces, checksum.
+pub(super) const HEAD: usize = 40;
+
+const DATA: u32 = 0;
+/// So many messages have been read.
+const READ: u32 = 1;
+
+/// A queue: (key, peer).
+type Name = (u64, u32);
+
+/// What brings frames to the peers.
+#[derive(Debug)]
+pub(super) enum Carrier {
+    Tcp(Arc<Tcp>),
+    #[cfg(feature = "mpi")]
+    Mpi(Arc<Mpi>),
+}
+
+/// A process's way to the others.
+#[derive(Debug)]
+pub(crate) struct Network {
+    pub(super) inboxes: Arc<Inboxes>,
+    pub(super) carrier: Carrier,
+}
+
+/// What has come for this process.
+#[derive(Debug)]
+pub(super) struct Inboxes {
+    pub(super) rank: u32,
+    pub(super) line: Arc<Line>,
+    bell: Arc<dyn HasBell>,
+    incoming: Mutex<BTreeMap<Name, Arc<Inbox>>>,
+    /// Messages of own queues that their receivers have read.
+    read: Mutex<BTreeMap<Name, Arc<AtomicU64>>>,
+}
+
+/// Messages that have come.
+#[derive(Debug, Default)]
+pub(super) struct Inbox {
+    messages: Mutex<VecDeque<Received>>,
+    /// How many have come so far.
+    filled: AtomicU64,
+    /// Buffers to be used again.
+    free: Mutex<Vec<Vec<u8>>>,
+}
+
+/// A message: where in the bytes it begins, and where each of its pieces ends.
+#[derive(Debug, Default)]
+pub(super) struct Received {
+    pub(super) bytes: Vec<u8>,
+    pub(super) start: usize,
+    pub(super) ends: Vec<usize>,
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Network {
+    /// Lets the peers go.
+    pub(super) fn close(&self) {
+        match &self.carrier {
+            Carrier::Tcp(tcp) => tcp.stop(),
+            #[cfg(feature = "mpi")]
+            Carrier::Mpi(mpi) => mpi.stop(),
+        }
+    }
+
+    /// Makes sure that the peer can be reached.
+    fn reach(&self, peer: u32) -> Result<(), TransportError> {
+        match &self.carrier {
+            Carrier::Tcp(tcp) => tcp.reach(peer).map_err(|error| self.inboxes.lost(peer, &error)),
+            #[cfg(feature = "mpi")]
+            Carrier::Mpi(_) => Ok(()),
+        }
+    }
+
+    /// Sends a frame of parts.
+    fn send(&self, peer: u32, parts: &[&[u8]], waiter: &Waiter) -> Result<(), TransportError> {
+        let sent = match &self.carrier {
+            Carrier::Tcp(tcp) => tcp.send(peer, parts, waiter),
+            #[cfg(feature = "mpi")]
+            Carrier::Mpi(mpi) => mpi.send(peer, parts),
+        };
+        sent.map_err(|error| self.inboxes.lost(peer, &error))
+    }
+
+    /// Who waits may take in what has come.
+    fn look(&self) {
+        #[cfg(feature = "mpi")]
+        if let Carrier::Mpi(mpi) = &self.carrier {
+            mpi.look();
+        }
+    }
+
+    /// Takes a buffer back.
+    fn recycle(&self, inbox: &Inbox, bytes: Vec<u8>) {
+        match &self.carrier {
+            Carrier::Tcp(_) => lock(&inbox.free).push(bytes),
+            #[cfg(feature = "mpi")]
+            Carrier::Mpi(mpi) => mpi.recycle(bytes),
+        }
+    }
+}
+
+impl Inboxes {
+    pub(super) fn new(rank: u32, line: &Arc<Line>, bell: Arc<dyn HasBell>) -> Arc<Self> {
+        let (line, incoming, read) = (Arc::clone(line), Mutex::default(), Mutex::default());
+        Arc::new(Self { rank, line, bell, incoming, read })
+    }
+
+    /// Takes a message in.
+    pub(super) fn deliver(&self, peer: u32, head: &Head, message: Received) -> io::Result<()> {
+        let inbox = self.inbox((head.key, peer));
+        let mut messages = lock(&inbox.messages);
+        if inbox.filled.load(Ordering::Relaxed) != head.sequence {
+            return Err(io::Error::other("a message is missing"));
+        }
+        messages.push_back(message);
+        inbox.filled.fetch_add(1, Ordering::Release);
+        drop(messages);
+        self.bell.bell().ring();
+        Ok(())
+    }
+
+    /// The peer has read so many messages of a queue.
+    pub(super) fn was_read(&self, peer: u32, head: &Head) {
+        self.count((head.key, peer)).fetch_max(head.sequence, Ordering::Release);
+        self.bell.bell().ring();
+    }
+
+    /// A buffer for the next message of a queue.
+    pub(super) fn buffer(&self, peer: u32, head: &Head) -> Vec<u8> {
+        lock(&self.inbox((head.key, peer)).free).pop().unwrap_or_default()
+    }
+
+    fn inbox(&self, name: Name) -> Arc<Inbox> {
+        Arc::clone(lock(&self.incoming).entry(name).or_default())
+    }
+
+    fn count(&self, name: Name) -> Arc<AtomicU64> {
+        Arc::clone(lock(&self.read).entry(name).or_default())
+    }
+
+    fn lost(&self, peer: u32, error: &io::Error) -> TransportError {
+        if self.line.is_over() {
+            return TransportError::Ended;
+        }
+        TransportError::Broken { rank: self.rank, peer, reason: error.to_string() }
+    }
+}
+
+/// What stands before a frame's bytes.
+#[derive(Debug, PartialEq)]
+pub(super) struct Head {
+    kind: u32,
+    key: u64,
+    /// Number of the message, or how many have been read.
+    sequence: u64,
+    /// Bytes that follow, the lengths of pieces among them.
+    pub(super) length: u64,
+    pub(super) pieces: u32,
+}
+
+impl Head {
+    fn bytes(&self) -> [u8; HEAD] {
+        let mut bytes = [0; HEAD];
+        bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.kind.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.key.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.sequence.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.length.to_le_bytes());
+        bytes[32..36].copy_from_slice(&self.pieces.to_le_bytes());
+        let sum = crc32fast::hash(&bytes[..36]);
+        bytes[36..].copy_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+
+    pub(super) fn read(bytes: &[u8; HEAD]) -> io::Result<Self> {
+        let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four"));
+        let long = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight"));
+        if word(0) != MAGIC || word(36) != crc32fast::hash(&bytes[..36]) {
+            return Err(io::Error::other("the head of a message is damaged"));
+        }
+        let (kind, key, sequence) = (word(4), long(8), long(16));
+        Ok(Self { kind, key, sequence, length: long(24), pieces: word(32) })
+    }
+
+    /// Whether it says how many messages were read; otherwise a message follows.
+    pub(super) fn is_read(&self) -> bool {
+        self.kind == READ
+    }
+}
+
+impl Received {
+    /// A message that begins at `start` of `bytes`.
+    pub(super) fn new(bytes: Vec<u8>, start: usize) -> Self {
+        Self { bytes, start, ends: Vec::new() }
+    }
+
+    /// Notes how long the next piece is. Where it ends.
+    pub(super) fn note(&mut self, length: [u8; 8]) -> io::Result<()> {
+        let next = usize::try_from(u64::from_le_bytes(length)).ok();
+        let next = next.and_then(|length| length.checked_add(self.end()));
+        self.ends.push(next.ok_or_else(|| io::Error::other("a piece beyond all measure"))?);
+        Ok(())
+    }
+
+    /// Where in the bytes the noted pieces end, which are all that the head has announced.
+    pub(super) fn check(&self, head: &Head) -> io::Result<usize> {
+        if (self.end() - self.start + 8 * head.pieces as usize) as u64 != head.length {
+            return Err(io::Error::other("the pieces of a message are not its length"));
+        }
+        Ok(self.end())
+    }
+
+    fn end(&self) -> usize {
+        self.ends.last().copied().unwrap_or(self.start)
+    }
+
+    pub(super) fn pieces(&self) -> Vec<&[u8]> {
+        let starts = std::iter::once(self.start).chain(self.ends.iter().copied());
+        starts.zip(&self.ends).map(|(start, &end)| &self.bytes[start..end]).collect()
+    }
+}
+
+/// The sending end of a queue.
+pub(super) struct QueueSender {
+    network: Arc<Network>,
+    read: Arc<AtomicU64>,
+    waiter: Waiter,
+    name: Name,
+    tag: u32,
+    slots: u64,
+    sent: u64,
+    buffer: Vec<u8>,
+}
+
+impl QueueSender {
+    pub(super) fn new(
+        network: &Arc<Network>,
+        waiter: Waiter,
+        (key, to, tag): (u64, u32, u32),
+        slots: u64,
+    ) -> Result<Self, TransportError> {
+        network.reach(to)?;
+        let (name, network) = ((key, to), Arc::clone(network));
+        let read = network.inboxes.count(name);
+        Ok(Self { network, read, waiter, name, tag, slots, sent: 0, buffer: Vec::new() })
+    }
+
+    /// Whether a message would be taken at once.
+    pub(super) fn ready(&self) -> bool {
+        let ready = || self.sent.saturating_sub(self.read.load(Ordering::Acquire)) < self.slots;
+        ready() || {
+            self.network.look();
+            ready()
+        }
+    }
+
+    /// Sends a message of one piece, which `fill` writes.
+    pub(super) fn send(
+        &mut self,
+        bytes: usize,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<Duration, TransportError> {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.resize(bytes, 0);
+        fill(&mut buffer);
+        let waited = self.show(&[&buffer]);
+        self.buffer = buffer;
+        waited
+    }
+
+    /// Sends a message of pieces.
+    pub(super) fn show(&mut self, pieces: &[&[u8]]) -> Result<Duration, TransportError> {
+        let what = || format!("to read what was sent in {}", self.tag);
+        let waited = self.waiter.until(self.name.1, what, || self.ready())?;
+        let lengths: Vec<[u8; 8]> = pieces.iter().map(|p| (p.len() as u64).to_le_bytes()).collect();
+        let length = pieces.iter().map(|piece| piece.len() as u64 + 8).sum();
+        let (key, sequence, count) = (self.name.0, self.sent, pieces.len() as u32);
+        let head = Head { kind: DATA, key, sequence, length, pieces: count }.bytes();
+        let parts = std::iter::once(&head[..]).chain(lengths.iter().map(|l| &l[..]));
+        let parts: Vec<&[u8]> = parts.chain(pieces.iter().copied()).collect();
+        self.network.send(self.name.1, &parts, &self.waiter)?;
+        self.sent += 1;
+        Ok(waited)
+    }
+}
+
+/// The receiving end of a queue.
+pub(super) struct QueueReceiver {
+    network: Arc<Network>,
+    inbox: Arc<Inbox>,
+    waiter: Waiter,
+    name: Name,
+    tag: u32,
+    read: u64,
+}
+
+impl QueueReceiver {
+    pub(super) fn new(
+        network: &Arc<Network>,
+        waiter: Waiter,
+        (key, from, tag): (u64, u32, u32),
+    ) -> Self {
+        let (inbox, name) = (network.inboxes.inbox((key, from)), (key, from));
+        Self { network: Arc::clone(network), inbox, waiter, name, tag, read: 0 }
+    }
+
+    /// Whether a message is there.
+    pub(super) fn ready(&self) -> bool {
+        let ready = || self.inbox.filled.load(Ordering::Acquire) > self.read;
+        ready() || {
+            self.network.look();
+            ready()
+        }
+    }
+
+    /// Lets `read` read the next message.
+    pub(super) fn receive(
+        &mut self,
+        read: &mut dyn FnMut(&[&[u8]]),
+    ) -> Result<Duration, TransportError> {
+        let what = || format!("to send in {}", self.tag);
+        let waited = self.waiter.until(self.name.1, what, || self.ready())?;
+        let message = lock(&self.inbox.messages).pop_front().unwrap_or_default();
+        read(&message.pieces());
+        self.network.recycle(&self.inbox, message.bytes);
+        self.read += 1;
+        self.acknowledge()?;
+        Ok(waited)
+    }
+
+    fn acknowledge(&self) -> Result<(), TransportError> {
+        let (key, peer) = self.name;
+        let head = Head { kind: READ, key, sequence: self.read, length: 0, pieces: 0 }.bytes();
+        match self.network.send(peer, &[&head], &self.waiter) {
+            // A peer that has left in order needs to hear nothing.
+            Err(_) if self.waiter.line.has_left(peer) => Ok(()),
+            sent => sent,
+        }
+    }
+}
+
+impl Drop for QueueReceiver {
+    fn drop(&mut self) {
+        lock(&self.network.inboxes.incoming).remove(&self.name);
+    }
+}
+
+impl Drop for QueueSender {
+    fn drop(&mut self) {
+        lock(&self.network.inboxes.read).remove(&self.name);
+    }
+}
+
+/// A frame with these pieces.
+#[cfg(all(test, feature = "mpi"))]
+pub(super) fn frame(pieces: &[&[u8]]) -> Vec<u8> {
+    let length = pieces.iter().map(|piece| piece.len() as u64 + 8).sum();
+    let head = Head { kind: DATA, key: 1, sequence: 0, length, pieces: pieces.len() as u32 };
+    let mut frame = head.bytes().to_vec();
+    frame.extend(pieces.iter().flat_map(|piece| (piece.len() as u64).to_le_bytes()));
+    frame.extend(pieces.concat());
+    frame
+}
