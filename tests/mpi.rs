@@ -6,6 +6,7 @@ mod support;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use support::{Reference, reference, train_reference};
 
 /// `mpirun` of so many processes of `program`.
@@ -107,4 +108,33 @@ fn an_error_on_one_rank_ends_all() {
     assert!(!output.status.success(), "{stderr}");
     assert!(stderr.contains("--timeout is a number of seconds above 0"), "{stderr}");
     assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn a_rank_that_is_killed_ends_the_others_with_an_account() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    // Each rank says its number of process, and goes on for hours.
+    let script = format!("echo $$ > '{}'/$OMPI_COMM_WORLD_RANK; exec \"$@\"", at(""));
+    let mut args = training("gpt", &["--mesh", "3", "--metrics", &at("losses.jsonl")]);
+    let steps = args.iter().position(|arg| arg == "--steps").expect("a reference has steps");
+    args[steps + 1] = "100000000".to_owned();
+    let mut command = mpirun(3, "mpi", &["sh", "-c", &script, "sh", GRAPHC], &args);
+    let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+    let child = child.expect("mpirun starts: it comes with Open MPI");
+    let begun = Instant::now();
+    while !std::fs::metadata(at("losses.jsonl")).is_ok_and(|file| file.len() > 0) {
+        assert!(begun.elapsed() < Duration::from_secs(60), "training does not begin");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let pid = std::fs::read_to_string(at("1")).expect("rank 1 has begun");
+    let pid = Pid::from_raw(pid.trim().parse().expect("a number")).expect("not 0");
+    kill_process(pid, Signal::KILL).expect("rank 1 is there");
+    let killed = Instant::now();
+    let output = child.wait_with_output().expect("mpirun ends");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(killed.elapsed() < Duration::from_secs(5), "{:?}: {stderr}", killed.elapsed());
+    assert!(!output.status.success(), "{stderr}");
+    assert!(stderr.contains("error: rank 1 (process "), "{stderr}");
+    assert!(!stderr.contains("panicked"), "{stderr}");
 }

@@ -4,10 +4,6 @@
 //! It knows nothing of the compiler: a plan is all that it reads. Start reading with [`Session`], then `worker`, then
 //! [`transport::Transport`]; what lies where is in `rectangles`.
 
-// Plans made by hand for tests are shared with the tests outside, which know this crate by its name.
-#[cfg(test)]
-extern crate self as graphc_runtime;
-
 mod checkpoint;
 mod collectives;
 pub mod data;

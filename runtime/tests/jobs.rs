@@ -3,15 +3,17 @@
 
 #[allow(dead_code, reason = "shared by several tests and an example")]
 mod common;
+#[path = "common/tour.rs"]
+mod tour;
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::tour::{feeds, grand_tour};
 use graphc_runtime::job::{Job, JobError, JobOptions, Links};
 use graphc_runtime::{RuntimeError, Session, SessionOptions};
+use tour::{feeds, grand_tour};
 
 /// Of what goes on tour.
 const SHAPE: [usize; 2] = [13, 6000];

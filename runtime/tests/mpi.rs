@@ -1,17 +1,24 @@
 //! Jobs that MPI joins: without mpirun this program starts itself with it, as jobs of several sizes; each of their
 //! processes is a rank.
 
+#[path = "common/collectives.rs"]
+mod collectives;
 #[allow(dead_code, reason = "shared by several tests and an example")]
 mod common;
+#[path = "common/tour.rs"]
+mod tour;
 
 use std::collections::BTreeMap;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::tour::{feeds, grand_tour};
+use collectives::{check_moves, check_reductions};
+use graphc_ir::types::DType;
+use graphc_runtime::dist::Group;
 use graphc_runtime::job::{Job, JobOptions, Links};
 use graphc_runtime::{Session, SessionOptions};
+use tour::{feeds, grand_tour};
 
 fn main() {
     if std::env::var("OMPI_COMM_WORLD_SIZE").is_ok() {
@@ -47,6 +54,10 @@ fn rank() {
     for (shape, steps) in [([13, 60], 200), ([13, 6000], 20), ([16, 1 << 18], 3)] {
         every_boxing_gives_what_was_fed(&job, shape, steps);
     }
+    let group = Group::on(&job, Duration::from_secs(60));
+    every_collective_is_as_the_serial_reference(&group);
+    sixty_four_mebibytes_go_around(&group);
+    drop(group);
     job.barrier().expect("all come");
     // Some leave early, and are waited for by nobody.
     if job.rank() == 0 {
@@ -76,4 +87,26 @@ fn every_boxing_gives_what_was_fed(job: &Arc<Job>, shape: [usize; 2], steps: usi
         let output = handle.wait().expect("done");
         assert_eq!(output["y"], fed["x"], "rank {}, {shape:?}", job.rank());
     }
+}
+
+fn every_collective_is_as_the_serial_reference(group: &Group) {
+    for dtype in DType::ALL {
+        for elements in [0, 1, 7, 4096 / dtype.size(), 5003] {
+            check_reductions(group, dtype, elements);
+            check_moves(group, dtype, elements);
+        }
+    }
+}
+
+fn sixty_four_mebibytes_go_around(group: &Group) {
+    let (n, me) = (group.world_size(), group.rank());
+    if n == 1 {
+        return;
+    }
+    let (next, last) = ((me + 1) % n, (me + n - 1) % n);
+    let sent = group.isend(vec![me as f32; 16 << 20], next).expect("started");
+    let mut data = vec![-1.0_f32; 16 << 20];
+    group.recv(&mut data, last).expect("received");
+    assert!(data.iter().all(|&x| x == last as f32));
+    assert_eq!(sent.wait().expect("sent").len(), data.len());
 }

@@ -1,7 +1,5 @@
 //! Small plans, made by hand: every rank has a program of its own.
 
-pub mod tour;
-
 use graphc_ir::ids::{ActorId, ChannelId, ProgramId, RegisterId};
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::op::Op;

@@ -6,7 +6,7 @@ use graphc_ir::plan::{Action, BoxingKind, Layout, Plan, Rate};
 use graphc_ir::types::DType;
 use graphc_runtime::HostTensor;
 
-use super::{Builder, layout};
+use crate::common::{Builder, layout};
 
 fn f32s(shape: &[usize], ranks: &[u32], sbp: &str) -> Layout {
     layout(shape, DType::F32, ranks, &[ranks.len()], sbp)

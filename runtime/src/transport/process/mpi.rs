@@ -295,7 +295,7 @@ mod tests {
                 .chunks(length)
                 .filter_map(|message| assembly.add(message.to_vec()).expect("sound"))
                 .collect();
-            assert_eq!(frames, [whole.clone()], "in messages of {length}");
+            assert_eq!(frames, std::slice::from_ref(&whole), "in messages of {length}");
         }
         let head = head(&whole).expect("sound");
         let message = message(&head, whole).expect("sound");
