@@ -131,6 +131,18 @@ impl<'a> Arena<'a> {
         });
     }
 
+    /// The first register of those that share one memory.
+    fn memory_of(&self, mut register: RegisterId) -> RegisterId {
+        // As many steps as there are registers suffice, whatever an edited plan says.
+        for _ in &self.program.registers {
+            match self.program.registers[register.index()].shares {
+                Some(first) => register = first,
+                None => break,
+            }
+        }
+        register
+    }
+
     /// Whether writing changes bytes; where an output overlaps an input, that must be allowed in place.
     fn may_write(&self, actor: &Actor, output: RegisterId, now: Now, errors: &mut Errors) -> bool {
         let shared = self.program.registers[output.index()].shares;
@@ -142,7 +154,8 @@ impl<'a> Arena<'a> {
                 continue;
             }
             let pair = pairs.iter().find(|pair| Some(pair.output) == place && pair.input == index);
-            let allowed = pair.filter(|_| shared == Some(input));
+            let one = |other: RegisterId| self.memory_of(other) == self.memory_of(input);
+            let allowed = pair.filter(|_| shared.is_some_and(one));
             errors.require(allowed.is_some(), format!("actor `{}`", actor.name), || {
                 let name = |r: RegisterId| &self.program.registers[r.index()].name;
                 format!("writes `{}` over its input `{}`", name(output), name(input))

@@ -130,14 +130,21 @@ impl Sharing<'_> {
                 continue;
             }
             let actor = &self.actors[step.actor];
-            for pair in pairs(actor, self.microbatches) {
+            let allowed = pairs(actor, self.microbatches);
+            for &pair in &allowed {
                 let (Some(&input), Some(&output)) =
                     (actor.inputs.get(pair.input), actor.outputs.get(pair.output))
                 else {
                     continue;
                 };
                 let (into, from) = (group_of[input.index()], group_of[output.index()]);
-                if shares[output.index()].is_some() || into == from {
+                // Other operands may lie in that memory too: the output must be allowed over all of them.
+                let over = |(index, operand): (usize, &RegisterId)| {
+                    let other = |p: &Pair| (p.output, p.input) == (pair.output, index);
+                    group_of[operand.index()] != into || allowed.iter().any(other)
+                };
+                let clear = actor.inputs.iter().enumerate().all(over);
+                if shares[output.index()].is_some() || into == from || !clear {
                     continue;
                 }
                 let merged = self.merged(&groups[into], &groups[from], step.actor, pair);

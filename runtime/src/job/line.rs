@@ -86,6 +86,11 @@ impl Line {
         self.over.load(Ordering::Relaxed)
     }
 
+    /// Whether the job ends within this time.
+    pub(crate) fn ends_within(&self, timeout: Duration) -> bool {
+        self.wait(timeout, |_| self.is_over().then_some(())).is_some() || self.is_over()
+    }
+
     /// Whether a rank has left the job in order.
     pub(crate) fn has_left(&self, rank: u32) -> bool {
         self.inbox().left.contains_key(&rank)

@@ -162,7 +162,8 @@ impl Inboxes {
     }
 
     fn lost(&self, peer: u32, error: &io::Error) -> TransportError {
-        if self.line.is_over() {
+        // The coordinator knows best why; where it knows nothing, this is the reason.
+        if self.line.ends_within(super::tcp::NEWS) {
             return TransportError::Ended;
         }
         TransportError::Broken { rank: self.rank, peer, reason: error.to_string() }
