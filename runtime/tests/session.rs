@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{Builder, by_rows, layout};
+use common::{Builder, by_rows, f32s, layout, tour};
 use graphc_ir::op::Op;
 use graphc_ir::ops::{Embedding, Init};
-use graphc_ir::plan::{Action, BoxingKind, Layout, Plan, Rate};
+use graphc_ir::plan::{Action, BoxingKind, Plan, Rate};
 use graphc_ir::random::{Stream, key_of};
 use graphc_ir::types::DType;
 use graphc_runtime::{Cause, HostTensor, RuntimeError, Session, SessionOptions};
@@ -31,31 +31,6 @@ fn session(builder: Builder, options: SessionOptions) -> Session {
 
 fn seconds(timeout: u64) -> SessionOptions {
     SessionOptions { timeout: Duration::from_secs(timeout), ..SessionOptions::default() }
-}
-
-fn f32s(shape: &[usize], ranks: &[u32], sbp: &str) -> Layout {
-    layout(shape, DType::F32, ranks, &[ranks.len()], sbp)
-}
-
-/// Feeds x in `layouts[0]`, goes through the others, and fetches it.
-fn tour(layouts: &[Layout], steps: &[BoxingKind]) -> Builder {
-    let ranks = layouts.iter().flat_map(|l| &l.ranks).max().expect("a rank") + 1;
-    let mut builder = Builder::new(ranks as usize, 1);
-    let mut at = builder.tensor(&layouts[0], Rate::Step, 1);
-    builder.feed("x", at, Rate::Step);
-    for (layout, &kind) in layouts[1..].iter().zip(steps) {
-        let next = builder.tensor(layout, Rate::Step, 1);
-        match kind {
-            BoxingKind::Slice | BoxingKind::Mask => {
-                builder.actor("local", Action::Local { kind }, Rate::Step, [&[at], &[next], &[]]);
-            }
-            BoxingKind::SendRecv => builder.channel(at, next, Rate::Step, 1),
-            _ => builder.collective(kind, 0, &[at], &[next], Rate::Step),
-        }
-        at = next;
-    }
-    builder.fetch("y", at, Rate::Step);
-    builder
 }
 
 #[test]

@@ -37,6 +37,32 @@ pub fn layout(
     }
 }
 
+/// A layout of f32 on one axis.
+pub fn f32s(shape: &[usize], ranks: &[u32], sbp: &str) -> Layout {
+    layout(shape, DType::F32, ranks, &[ranks.len()], sbp)
+}
+
+/// Feeds x in `layouts[0]`, goes through the others, and fetches it.
+pub fn tour(layouts: &[Layout], steps: &[BoxingKind]) -> Builder {
+    let ranks = layouts.iter().flat_map(|l| &l.ranks).max().expect("a rank") + 1;
+    let mut builder = Builder::new(ranks as usize, 1);
+    let mut at = builder.tensor(&layouts[0], Rate::Step, 1);
+    builder.feed("x", at, Rate::Step);
+    for (layout, &kind) in layouts[1..].iter().zip(steps) {
+        let next = builder.tensor(layout, Rate::Step, 1);
+        match kind {
+            BoxingKind::Slice | BoxingKind::Mask => {
+                builder.actor("local", Action::Local { kind }, Rate::Step, [&[at], &[next], &[]]);
+            }
+            BoxingKind::SendRecv => builder.channel(at, next, Rate::Step, 1),
+            _ => builder.collective(kind, 0, &[at], &[next], Rate::Step),
+        }
+        at = next;
+    }
+    builder.fetch("y", at, Rate::Step);
+    builder
+}
+
 /// A layout of which microbatches take rows.
 pub fn by_rows(layout: Layout) -> Layout {
     Layout { microbatch_dim: Some(0), ..layout }

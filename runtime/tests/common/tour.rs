@@ -2,36 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use graphc_ir::plan::{Action, BoxingKind, Layout, Plan, Rate};
-use graphc_ir::types::DType;
+use graphc_ir::plan::{BoxingKind, Plan};
 use graphc_runtime::HostTensor;
 
-use crate::common::{Builder, layout};
-
-fn f32s(shape: &[usize], ranks: &[u32], sbp: &str) -> Layout {
-    layout(shape, DType::F32, ranks, &[ranks.len()], sbp)
-}
-
-/// Feeds x in `layouts[0]`, goes through the others, and fetches it.
-pub fn tour(layouts: &[Layout], steps: &[BoxingKind]) -> Plan {
-    let ranks = layouts.iter().flat_map(|l| &l.ranks).max().expect("a rank") + 1;
-    let mut builder = Builder::new(ranks as usize, 1);
-    let mut at = builder.tensor(&layouts[0], Rate::Step, 1);
-    builder.feed("x", at, Rate::Step);
-    for (layout, &kind) in layouts[1..].iter().zip(steps) {
-        let next = builder.tensor(layout, Rate::Step, 1);
-        match kind {
-            BoxingKind::Slice | BoxingKind::Mask => {
-                builder.actor("local", Action::Local { kind }, Rate::Step, [&[at], &[next], &[]]);
-            }
-            BoxingKind::SendRecv => builder.channel(at, next, Rate::Step, 1),
-            _ => builder.collective(kind, 0, &[at], &[next], Rate::Step),
-        }
-        at = next;
-    }
-    builder.fetch("y", at, Rate::Step);
-    builder.plan
-}
+use crate::common::{f32s, tour};
 
 /// Through every kind of boxing, between all ranks and to the first and the last one.
 pub fn grand_tour(world: u32, shape: [usize; 2]) -> Plan {
@@ -50,7 +24,7 @@ pub fn grand_tour(world: u32, shape: [usize; 2]) -> Plan {
     ];
     use BoxingKind::{AllGather, AllReduce, AllToAll, Mask, ReduceScatter, SendRecv};
     let steps = [AllToAll, AllGather, Mask, AllReduce, SendRecv, SendRecv, SendRecv, ReduceScatter];
-    tour(&layouts, &steps)
+    tour(&layouts, &steps).plan
 }
 
 /// What goes on tour.
