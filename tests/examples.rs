@@ -3,22 +3,24 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Standard output of an example. `cargo test` builds examples beside the test binaries.
-fn example(name: &str, args: &[&str]) -> String {
+/// The program of an example. `cargo test` builds examples beside the test binaries.
+fn program(name: &str) -> PathBuf {
     let mut path: PathBuf = std::env::current_exe().expect("a path");
     path.pop();
     path.pop();
-    shown(name, Command::new(path.join("examples").join(name)).args(args))
+    path.join("examples").join(name)
+}
+
+/// Standard output of an example.
+fn example(name: &str, args: &[&str]) -> String {
+    shown(name, Command::new(program(name)).args(args))
 }
 
 /// Standard output of an example whose ranks are so many processes.
 fn launched(processes: usize, name: &str, args: &[&str]) -> String {
-    let mut path: PathBuf = std::env::current_exe().expect("a path");
-    path.pop();
-    path.pop();
     let mut command = Command::new(env!("CARGO_BIN_EXE_graphc"));
     command.args(["launch", "--standalone", "--nproc-per-node", &processes.to_string(), "--"]);
-    shown(name, command.arg(path.join("examples").join(name)).args(args))
+    shown(name, command.arg(program(name)).args(args))
 }
 
 fn shown(name: &str, command: &mut Command) -> String {
