@@ -20,7 +20,7 @@ use crate::passes::training_mode::set_mode;
 pub const PASSES: &[&str] = &[
     // First of all: every other pass sees the loss as an output like any other.
     "loss",
-    // Before autodiff: the gradient of dropout is a dropout with the same payload.
+    // Before autodiff: the gradient of dropout is a dropout with the same payload, and statistics of a batch have gradients.
     "training_mode",
     // Before autodiff, which puts each gradient in the stage of the op that it differentiates; after the loss,
     // which is a part of the last stage's work.
@@ -86,7 +86,7 @@ fn run(
     check("reading", &graph)?;
     let graph = attach_loss(graph, options)?;
     check("loss", &graph)?;
-    let graph = set_mode(graph, options.differentiates());
+    let graph = set_mode(graph, options)?;
     check("training_mode", &graph)?;
     let graph = assign_stages(graph, options)?;
     check("stages", &graph)?;

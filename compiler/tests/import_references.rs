@@ -168,16 +168,3 @@ fn the_batch_has_to_be_given_and_is_named() {
         "dim 0 of input `input`: the extent `batch` has no value: give it with --batch or --dim batch=VALUE"
     );
 }
-
-#[test]
-fn a_convolution_is_refused_with_its_node() {
-    let dims = BTreeMap::from([("batch".to_string(), 4)]);
-    let path = folder("resnet").join("model.onnx");
-    match load_model(&path, &dims, ImportOptions::default()) {
-        Err(ImportError::Unsupported { node, op_type, domain, .. }) => {
-            assert_eq!((op_type.as_str(), domain.as_str()), ("Conv", "ai.onnx"));
-            assert_eq!(node, "node_conv2d");
-        }
-        other => panic!("a convolution is not supported, but: {other:?}"),
-    }
-}
