@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use graphc_compiler::import::weights::Weights;
-use graphc_compiler::import::{ImportError, ImportOptions, Imported, load_model, model_symbols};
+use graphc_compiler::import::{ImportOptions, Imported, load_model, model_symbols};
 use graphc_ir::array::Array;
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::evaluate::outputs;

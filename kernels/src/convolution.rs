@@ -6,13 +6,15 @@ use std::ops::Range;
 use gemm::Parallelism;
 use graphc_ir::op::Op;
 use graphc_ir::ops::Window;
-use graphc_ir::shard::split_range;
 
 use crate::context::KernelContext;
 use crate::error::KernelError;
 use crate::parallel;
 use crate::product::{Layout, Write, multiply};
 use crate::view::{View, ViewMut};
+
+/// Columns of the gradient of kernels that one thread computes at a time.
+const CHUNK: usize = 64;
 
 /// The kernel of [`Op::Convolution`].
 pub(crate) fn convolution(
@@ -92,41 +94,25 @@ pub(crate) fn kernel_grad(
     if rows * count == 0 || inner == 0 {
         return Ok(());
     }
-    // A thread takes all pictures of a range of columns of the kernels: of whole channels.
-    let parts = parallel::parts(cx, space.batch * rows * count * inner).min(space.inputs);
-    let most = space.inputs.div_ceil(parts) * space.kernel();
-    let (own, each) = (most * inner, most * (inner + rows));
-    let scratch = cx.scratch.take::<f32>(parts * each);
-    let ranges = (0..parts).map(|part| split_range(space.inputs, parts, part));
+    // Work is shared by channels, in chunks that follow from the shape alone.
+    let chunk = CHUNK.div_ceil(space.kernel()).min(space.inputs);
+    let (own, each) = (chunk * space.kernel() * inner, chunk * space.kernel() * (inner + rows));
+    let chunks = space.inputs.div_ceil(chunk);
+    let worthwhile = parallel::parts(cx, space.batch * rows * count * inner) > 1;
+    let pool = cx.pool.filter(|_| worthwhile);
+    let scratch = cx.scratch.take::<f32>(chunks * each);
     for group in 0..space.groups {
-        let pieces = ranges.clone().zip(scratch.chunks_mut(each)).collect();
-        parallel::run(cx.pool, pieces, |(range, memory): (Range<usize>, &mut [f32])| {
+        let pieces = scratch.chunks_mut(each).enumerate().collect();
+        parallel::run(pool, pieces, |(piece, memory): (usize, &mut [f32])| {
             let (columns, sums) = memory.split_at_mut(own);
-            let width = range.len() * space.kernel();
-            let sums = &mut sums[..rows * width];
-            sums.fill(0.0);
-            for picture in 0..space.batch {
-                let channels = space.channels_of(x, picture, group);
-                let channels = &channels[range.start * space.area()..range.end * space.area()];
-                let columns = (space.columns(channels, columns), Layout::rows(inner).t());
-                let gradients = (space.features_of(dy, picture, group), Layout::rows(inner));
-                let to = (&mut *sums, Layout::rows(width));
-                multiply(
-                    [rows, inner, width],
-                    1.0,
-                    gradients,
-                    columns,
-                    to,
-                    Write::Add,
-                    Parallelism::None,
-                );
-            }
+            let channels = piece * chunk..(piece * chunk + chunk).min(space.inputs);
+            space.kernels_of([group, rows], channels, [x, dy], columns, sums);
             Ok(())
         })?;
         let of_group = &mut dk[group * rows * count..(group + 1) * rows * count];
-        for (range, memory) in ranges.clone().zip(scratch.chunks(each)) {
-            let width = range.len() * space.kernel();
-            let start = range.start * space.kernel();
+        for (piece, memory) in scratch.chunks(each).enumerate() {
+            let start = piece * chunk * space.kernel();
+            let width = (count - start).min(chunk * space.kernel());
             for row in 0..rows {
                 let sums = &memory[own + row * width..][..width];
                 of_group[row * count + start..][..width].copy_from_slice(sums);
@@ -204,6 +190,29 @@ impl Space {
         }
         self.outputs = k.shape[0] / self.groups.max(1);
         Ok(())
+    }
+
+    /// The sum over all pictures of the gradients of a range of channels of one group's kernels, `rows` of them.
+    fn kernels_of(
+        &self,
+        [group, rows]: [usize; 2],
+        channels: Range<usize>,
+        [x, dy]: [&[f32]; 2],
+        columns: &mut [f32],
+        sums: &mut [f32],
+    ) {
+        let (width, inner) = (channels.len() * self.kernel(), self.places());
+        let sums = &mut sums[..rows * width];
+        sums.fill(0.0);
+        for picture in 0..self.batch {
+            let of_group = self.channels_of(x, picture, group);
+            let of_range = &of_group[channels.start * self.area()..channels.end * self.area()];
+            let columns = (self.columns(of_range, columns), Layout::rows(inner).t());
+            let gradients = (self.features_of(dy, picture, group), Layout::rows(inner));
+            let to = (&mut *sums, Layout::rows(width));
+            let extents = [rows, inner, width];
+            multiply(extents, 1.0, gradients, columns, to, Write::Add, Parallelism::None);
+        }
     }
 
     fn kernel(&self) -> usize {

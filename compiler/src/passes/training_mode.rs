@@ -2,7 +2,7 @@
 
 use graphc_ir::decompose::decompose;
 use graphc_ir::graph::Graph;
-use graphc_ir::op::{Op, OpError};
+use graphc_ir::op::Op;
 use graphc_ir::plan::CompileOptions;
 
 use crate::error::CompileError;
@@ -26,9 +26,20 @@ pub fn set_mode(mut graph: Graph, options: &CompileOptions) -> Result<Graph, Com
     if !graph.nodes.iter().any(|node| matches!(node.op, Op::BatchNorm(_))) {
         return Ok(graph);
     }
-    in_parts(&graph).map_err(|error| CompileError::Op { pass: PASS, error })
+    divides(&graph, options.microbatches)?;
+    let parts = decompose(&graph, |node| matches!(node.op, Op::BatchNorm(_)));
+    parts.map_err(|error| CompileError::Op { pass: PASS, error })
 }
 
-fn in_parts(graph: &Graph) -> Result<Graph, OpError> {
-    decompose(graph, |node| matches!(node.op, Op::BatchNorm(_)))
+/// Checks that the microbatches divide every input.
+fn divides(graph: &Graph, microbatches: usize) -> Result<(), CompileError> {
+    for node in &graph.nodes {
+        let Op::Input(input) = &node.op else { continue };
+        let Some(&extent) = input.ty.shape.first() else { continue };
+        if microbatches > 0 && !extent.is_multiple_of(microbatches) {
+            let input = input.name.clone();
+            return Err(CompileError::Microbatches { input, extent, microbatches });
+        }
+    }
+    Ok(())
 }
