@@ -11,7 +11,7 @@ use graphc_ir::plan::{Cluster, CompileOptions, Layout, Schedule};
 use graphc_ir::rule::Choice;
 use graphc_ir::sbp::NdSbp;
 
-use crate::boxing::{Route, Router, fetched, shard_bytes};
+use crate::boxing::{Fusion, Route, Router, fetched, is_fused, shard_bytes};
 use crate::cost::compute_seconds;
 use crate::decisions::{Decisions, Phase, Sharding, ValueRate};
 
@@ -147,12 +147,36 @@ impl<'a> Walk<'a> {
             let home = &self.sharding.nodes[variable].results[0];
             let home = self.layout(value, self.placement(variable), home);
             let route = self.router.route(&made, &home);
-            self.seconds += route.seconds;
+            self.seconds +=
+                self.route_seconds(&route, &made, placement == self.placement(variable));
             if let Some(copy) = self.copy_bytes(&route) {
                 let at = self.position[id];
                 self.keep(placement, bytes + copy + self.scratch_bytes(&route), at, at);
             }
         }
+    }
+
+    /// Seconds of a route, alone or fused with those of other variables of its mesh.
+    fn route_seconds(&self, route: &Route, from: &Layout, fused: bool) -> f64 {
+        if !fused {
+            return route.seconds;
+        }
+        let (ranks, hierarchy) = (from.ranks.clone(), from.hierarchy.clone());
+        let place = Placement { ranks, hierarchy, ..self.placement(0).clone() };
+        let bytes = shard_bytes(from, self.microbatches());
+        Fusion::of(self.decisions, &place).seconds(route.seconds, route.latency(), bytes)
+    }
+
+    /// Whether a tensor is boxed on its own mesh for updates alone.
+    fn is_fused(&self, value: ValueId, from: &Layout, to: &Layout) -> bool {
+        let mut nodes = self.consumers[value.index()].clone();
+        nodes.retain(|&node| {
+            let placement = self.placement(node);
+            placement.ranks == to.ranks && placement.hierarchy == to.hierarchy
+        });
+        from.ranks == to.ranks
+            && from.hierarchy == to.hierarchy
+            && is_fused(self.decisions, self.per_step(value), &nodes)
     }
 
     fn copy_bytes(&self, route: &Route) -> Option<u64> {
@@ -243,7 +267,8 @@ impl<'a> Walk<'a> {
         let times = if self.per_step(value) { 1 } else { self.microbatches() };
         for target in wanted {
             let route = self.router.route(&made, &target);
-            self.seconds += times as f64 * route.seconds;
+            let fused = self.is_fused(value, &made, &target);
+            self.seconds += times as f64 * self.route_seconds(&route, &made, fused);
             self.keep_copy(value, producer, &target, &route);
         }
     }
