@@ -2,40 +2,63 @@
 //! pieces that lie in the sender's memory too. So a receiver reads arenas in place, and what lies elsewhere is copied
 //! once, by the sender.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::foreign;
 use super::outbox::{Outbox, PeerMemory};
 use super::segment::Segment;
 use super::wait::Waiter;
 use crate::explore::point;
 use crate::memory::Lent;
-use crate::transport::TransportError;
+use crate::transport::{Body, HEAD, TransportError};
 
 /// `Piece::space` of what lies in the outbox itself; arena `i` is `i + 1`.
 const OUTBOX: u32 = 0;
+/// Of what lies in the slot.
+const INLINE: u32 = u16::MAX as u32;
+/// Of what lies in the sender's own memory, at an address of that process.
+const FOREIGN: u32 = INLINE - 1;
 
 /// The counters of a queue, each on cache lines of its own.
 #[repr(C, align(128))]
 struct QueueHead {
-    filled: Counter,
     emptied: Counter,
+    /// How many slots there are, and whether the receiver can read the sender's own memory.
     slots: Counter,
+    foreign: AtomicU32,
 }
 
 #[repr(C, align(128))]
 struct Counter(AtomicU64);
 
-/// A message: its piece, or where the list of its pieces lies.
-#[repr(C, align(64))]
+/// A message. All that a receiver reads of a short one is on these two cache lines, and its number is what the receiver
+/// waits for: so that message costs the transfer of one line or two.
+#[repr(C, align(128))]
 struct Slot {
+    /// How many messages there are with this one.
+    number: AtomicU64,
     pieces: AtomicU32,
-    piece: Piece,
-    list: AtomicU64,
+    /// Bytes of the head, which lies in `inline`.
+    head: AtomicU16,
+    /// The place of the piece, or with several of the list of them.
+    space: AtomicU16,
+    offset: AtomicU64,
+    bytes: AtomicU64,
+    inline: [AtomicU64; (HEAD + BODY) / 8],
 }
+
+const _: () = assert!(size_of::<Slot>() == 128, "a message is two cache lines");
+
+/// The longest body that lies in the slot, after the place of the head.
+const BODY: usize = 64;
+
+const HEAD_AT: u64 = std::mem::offset_of!(Slot, inline) as u64;
+const BODY_AT: u64 = HEAD_AT + HEAD as u64;
 
 #[repr(C)]
 struct Piece {
@@ -46,6 +69,13 @@ struct Piece {
 
 /// Space, offset and size of a piece.
 type Place = (u32, u64, u64);
+
+impl Slot {
+    fn place(&self) -> Place {
+        let space = self.space.load(Ordering::Relaxed);
+        (space.into(), self.offset.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
+    }
+}
 
 impl Piece {
     fn get(&self) -> Place {
@@ -63,7 +93,12 @@ impl Piece {
 const SLOTS_AT: u64 = size_of::<QueueHead>() as u64;
 
 fn queue_bytes(slots: u64) -> u64 {
-    SLOTS_AT + slots * size_of::<Slot>() as u64
+    slot_at(0, slots)
+}
+
+/// Where slot `index` of the queue at `queue` lies.
+fn slot_at(queue: u64, index: u64) -> u64 {
+    queue + SLOTS_AT + index * size_of::<Slot>() as u64
 }
 
 fn queue_head(segment: &Segment, offset: u64) -> Option<&QueueHead> {
@@ -73,7 +108,7 @@ fn queue_head(segment: &Segment, offset: u64) -> Option<&QueueHead> {
 
 fn slot(segment: &Segment, queue: u64, index: u64) -> Option<&Slot> {
     // SAFETY: `Slot` is atomics alone.
-    unsafe { segment.at(queue + SLOTS_AT + index * size_of::<Slot>() as u64) }
+    unsafe { segment.at(slot_at(queue, index)) }
 }
 
 fn piece(segment: &Segment, list: u64, index: usize) -> Option<&Piece> {
@@ -91,6 +126,8 @@ pub(super) struct SharedSender {
     queue: u64,
     slots: u64,
     filled: u64,
+    /// How many messages the peer is known to have read: what it says is looked at when that matters.
+    seen: Cell<u64>,
     /// Of each slot: a block for copies and one for lists, with their sizes.
     copies: Vec<(u64, u64)>,
     lists: Vec<(u64, u64)>,
@@ -110,16 +147,21 @@ impl SharedSender {
         let queue = outbox.allocate(queue_bytes(slots)).ok_or_else(full)?;
         let head = queue_head(&outbox.segment, queue).ok_or_else(full)?;
         // A block may have been used before.
-        head.filled.0.store(0, Ordering::Relaxed);
         head.emptied.0.store(0, Ordering::Relaxed);
         head.slots.0.store(slots, Ordering::Relaxed);
+        head.foreign.store(0, Ordering::Relaxed);
+        for index in 0..slots {
+            let slot = slot(&outbox.segment, queue, index).ok_or_else(full)?;
+            slot.number.store(0, Ordering::Relaxed);
+        }
         if !outbox.publish(key, to, queue) {
             return Err(full());
         }
         let (outbox, peer) = (Arc::clone(outbox), Arc::clone(peer));
         let none = vec![(0, 0); slots as usize];
         let (copies, lists) = (none.clone(), none);
-        Ok(Self { outbox, peer, waiter, to, tag, queue, slots, filled: 0, copies, lists })
+        let (filled, seen) = (0, Cell::new(0));
+        Ok(Self { outbox, peer, waiter, to, tag, queue, slots, filled, seen, copies, lists })
     }
 
     fn head(&self) -> &QueueHead {
@@ -127,12 +169,23 @@ impl SharedSender {
     }
 
     fn unread(&self) -> u64 {
-        self.filled.saturating_sub(self.head().emptied.0.load(Ordering::Acquire))
+        self.seen.set(self.head().emptied.0.load(Ordering::Acquire));
+        self.filled.saturating_sub(self.seen.get())
     }
 
     /// Whether a message would be taken at once.
     pub(super) fn ready(&self) -> bool {
-        self.unread() < self.slots
+        self.filled - self.seen.get() < self.slots || self.unread() < self.slots
+    }
+
+    /// Whether the peer has read everything.
+    pub(super) fn settled(&self) -> bool {
+        self.seen.get() == self.filled || self.unread() == 0
+    }
+
+    /// Whether the peer can read this process's own memory.
+    pub(super) fn lends(&self) -> bool {
+        self.head().foreign.load(Ordering::Relaxed) != 0
     }
 
     fn room(&self) -> Result<Duration, TransportError> {
@@ -143,7 +196,7 @@ impl SharedSender {
     /// Waits until the peer has read everything.
     pub(super) fn settle(&self) -> Result<Duration, TransportError> {
         let what = || format!("to read in collective {}", self.tag);
-        self.waiter.until(self.to, what, || self.unread() == 0)
+        self.waiter.until(self.to, what, || self.settled())
     }
 
     /// Sends a message of one piece, which `fill` writes.
@@ -153,60 +206,104 @@ impl SharedSender {
         fill: &mut dyn FnMut(&mut [u8]),
     ) -> Result<Duration, TransportError> {
         let waited = self.room()?;
-        let index = (self.filled % self.slots) as usize;
-        let copy = self.block(index, bytes, Self::copies)?;
-        // SAFETY: the block is this sender's, and the peer has emptied the slot that pointed to it.
-        let target = unsafe { self.outbox.segment.write(copy, bytes as u64) };
-        fill(target.ok_or(TransportError::Memory { rank: self.waiter.rank })?);
-        let slot = self.slot(index);
-        slot.pieces.store(1, Ordering::Relaxed);
-        slot.piece.set(OUTBOX, copy, bytes);
-        self.push();
+        let index = self.index();
+        let copy = self.copied(index, bytes)?;
+        fill(self.own(copy, bytes)?);
+        self.push(index, 1, 0, (OUTBOX, copy, bytes));
         Ok(waited)
+    }
+
+    /// Sends a message of a head of at most [`HEAD`] bytes and a body. A body that is `lent` the peer reads in this process's
+    /// own memory, where it can: it is to stay there until [`SharedSender::settle`].
+    pub(super) fn send_headed(
+        &mut self,
+        head: &[u8],
+        body: &[u8],
+        lent: bool,
+    ) -> Result<Duration, TransportError> {
+        let waited = self.room()?;
+        let index = self.index();
+        let slot = slot_at(self.queue, index as u64);
+        self.own(slot + HEAD_AT, HEAD)?[..head.len()].copy_from_slice(head);
+        let bytes = body.len();
+        let place = if bytes <= BODY {
+            self.own(slot + BODY_AT, BODY)?[..bytes].copy_from_slice(body);
+            (INLINE, 0, bytes)
+        } else if lent && self.lends() {
+            (FOREIGN, body.as_ptr() as u64, bytes)
+        } else {
+            let copy = self.copied(index, bytes)?;
+            self.own(copy, bytes)?.copy_from_slice(body);
+            (OUTBOX, copy, bytes)
+        };
+        self.push(index, 1, head.len(), place);
+        Ok(waited)
+    }
+
+    /// The slot of the next message.
+    fn index(&self) -> usize {
+        (self.filled % self.slots) as usize
+    }
+
+    /// Own bytes of the outbox, to be written.
+    #[expect(clippy::mut_from_ref, reason = "the bytes are no part of this structure")]
+    fn own(&self, offset: u64, bytes: usize) -> Result<&mut [u8], TransportError> {
+        // SAFETY: the slot and its block are this sender's, and the peer has emptied the slot.
+        let own = unsafe { self.outbox.segment.write(offset, bytes as u64) };
+        own.ok_or(TransportError::Memory { rank: self.waiter.rank })
     }
 
     /// Shows pieces. What lies in an arena is read there, until [`SharedSender::settle`]; the rest is copied.
     pub(super) fn show(&mut self, pieces: &[&[u8]]) -> Result<Duration, TransportError> {
         let waited = self.room()?;
-        let index = (self.filled % self.slots) as usize;
+        let index = self.index();
         let located: Vec<_> = pieces.iter().map(|piece| self.outbox.locate(piece)).collect();
         let copied = pieces.iter().zip(&located).filter(|(_, place)| place.is_none());
         let copied: usize = copied.map(|(piece, _)| piece.len()).sum();
-        let mut at = self.block(index, copied, Self::copies)?;
+        let mut at = self.copied(index, copied)?;
         let list = match pieces.len() {
             0 | 1 => 0,
-            many => self.block(index, many * size_of::<Piece>(), Self::lists)?,
+            many => self.listed(index, many * size_of::<Piece>())?,
         };
         let full = TransportError::Memory { rank: self.waiter.rank };
+        let mut first = (OUTBOX, 0, 0);
         for (i, (bytes, place)) in pieces.iter().zip(&located).enumerate() {
             let (space, offset) = match place {
                 Some((arena, offset)) => (arena + 1, *offset),
                 None => {
-                    // SAFETY: as in `send`.
-                    let target = unsafe { self.outbox.segment.write(at, bytes.len() as u64) };
-                    target.ok_or_else(|| full.clone())?.copy_from_slice(bytes);
+                    self.own(at, bytes.len())?.copy_from_slice(bytes);
                     at += bytes.len() as u64;
                     (OUTBOX, at - bytes.len() as u64)
                 }
             };
-            let one = &self.slot(index).piece;
-            let place = match list {
-                0 => one,
-                list => piece(&self.outbox.segment, list, i).ok_or_else(|| full.clone())?,
-            };
-            place.set(space, offset, bytes.len());
+            first = (space, offset, bytes.len());
+            if list != 0 {
+                let entry = piece(&self.outbox.segment, list, i).ok_or_else(|| full.clone())?;
+                entry.set(space, offset, bytes.len());
+                first = (OUTBOX, list, 0);
+            }
         }
-        let slot = self.slot(index);
-        slot.pieces.store(pieces.len() as u32, Ordering::Relaxed);
-        slot.list.store(list, Ordering::Relaxed);
-        self.push();
+        self.push(index, pieces.len(), 0, first);
         Ok(waited)
     }
 
-    fn push(&mut self) {
+    /// Hands over the message in a slot: one piece at a place, or several listed there.
+    fn push(
+        &mut self,
+        index: usize,
+        pieces: usize,
+        head: usize,
+        (space, offset, bytes): (u32, u64, usize),
+    ) {
         self.filled += 1;
+        let slot = self.slot(index);
+        slot.pieces.store(pieces as u32, Ordering::Relaxed);
+        slot.head.store(head as u16, Ordering::Relaxed);
+        slot.space.store(space as u16, Ordering::Relaxed);
+        slot.offset.store(offset, Ordering::Relaxed);
+        slot.bytes.store(bytes as u64, Ordering::Relaxed);
         point();
-        self.head().filled.0.store(self.filled, Ordering::Release);
+        slot.number.store(self.filled, Ordering::Release);
         self.peer.ring();
     }
 
@@ -214,34 +311,31 @@ impl SharedSender {
         slot(&self.outbox.segment, self.queue, index as u64).expect("the queue was made there")
     }
 
-    fn copies(&mut self) -> &mut Vec<(u64, u64)> {
-        &mut self.copies
+    /// The slot's block for copies, of at least so many bytes.
+    fn copied(&mut self, index: usize, bytes: usize) -> Result<u64, TransportError> {
+        let full = TransportError::Memory { rank: self.waiter.rank };
+        grown(&self.outbox, &mut self.copies[index], bytes).ok_or(full)
     }
 
-    fn lists(&mut self) -> &mut Vec<(u64, u64)> {
-        &mut self.lists
+    /// Its block for a list.
+    fn listed(&mut self, index: usize, bytes: usize) -> Result<u64, TransportError> {
+        let full = TransportError::Memory { rank: self.waiter.rank };
+        grown(&self.outbox, &mut self.lists[index], bytes).ok_or(full)
     }
+}
 
-    /// The slot's block, of at least so many bytes.
-    fn block(
-        &mut self,
-        index: usize,
-        bytes: usize,
-        of: fn(&mut Self) -> &mut Vec<(u64, u64)>,
-    ) -> Result<u64, TransportError> {
-        let bytes = bytes as u64;
-        let (offset, size) = of(self)[index];
-        if size >= bytes && size > 0 {
-            return Ok(offset);
-        }
+/// A block, replaced where it has less than so many bytes; `None` where the outbox is full.
+fn grown(outbox: &Outbox, block: &mut (u64, u64), bytes: usize) -> Option<u64> {
+    let (offset, size) = *block;
+    let bytes = (bytes as u64).max(64);
+    if size < bytes {
         if size > 0 {
-            self.outbox.release(offset, size);
+            outbox.release(offset, size);
         }
-        let new = self.outbox.allocate(bytes.max(64));
-        let new = new.ok_or(TransportError::Memory { rank: self.waiter.rank })?;
-        of(self)[index] = (new, bytes.max(64));
-        Ok(new)
+        *block = (0, 0);
+        *block = (outbox.allocate(bytes)?, bytes);
     }
+    Some(block.0)
 }
 
 impl Drop for SharedSender {
@@ -285,16 +379,28 @@ impl SharedReceiver {
         TransportError::Mismatch { rank: self.waiter.rank, peer: self.from, what }
     }
 
-    /// The queue, once the peer has made it.
-    fn head(&self) -> Option<&QueueHead> {
+    /// The slot of the next message, once the peer has made the queue.
+    fn slot(&self) -> Option<&Slot> {
         let queue = self.queue.or_else(|| self.peer.queue(self.key, self.waiter.rank))?;
-        queue_head(&self.peer.segment, queue)
+        slot(&self.peer.segment, queue, self.emptied % self.slots)
     }
 
     /// Whether a message is there.
     pub(super) fn ready(&self) -> bool {
-        let filled = |head: &QueueHead| head.filled.0.load(Ordering::Acquire) > self.emptied;
-        self.head().is_some_and(filled)
+        let filled = |slot: &Slot| slot.number.load(Ordering::Acquire) == self.emptied + 1;
+        self.slot().is_some_and(filled)
+    }
+
+    /// Waits for the next message, and notes where its pieces lie.
+    fn next(&mut self, what: &'static str) -> Result<Duration, TransportError> {
+        let mut waited = Duration::ZERO;
+        let what = |tag: u32| move || format!("{what} {tag}");
+        if self.queue.is_none() {
+            waited = self.find(what(self.tag))?;
+        }
+        waited += self.waiter.until(self.from, what(self.tag), || self.ready())?;
+        self.look()?;
+        Ok(waited)
     }
 
     /// Lets `read` read the next message.
@@ -302,12 +408,7 @@ impl SharedReceiver {
         &mut self,
         read: &mut dyn FnMut(&[&[u8]]),
     ) -> Result<Duration, TransportError> {
-        let what = || format!("to send in {}", self.tag);
-        let waited = self.waiter.until(self.from, what, || self.ready())?;
-        if self.queue.is_none() {
-            self.find()?;
-        }
-        self.look()?;
+        let waited = self.next("to send in")?;
         match self.places.as_slice() {
             [one] => read(&[self.bytes(*one)?]),
             many => {
@@ -319,24 +420,53 @@ impl SharedReceiver {
         Ok(waited)
     }
 
+    /// Lets `read` read head and body of the next message.
+    pub(super) fn receive_headed(
+        &mut self,
+        read: &mut dyn FnMut(&[u8], Body<'_>),
+    ) -> Result<Duration, TransportError> {
+        let waited = self.next("to send in")?;
+        let slot = self.slot().ok_or_else(|| self.broken())?;
+        let head = slot.head.load(Ordering::Relaxed) as usize;
+        let place @ (space, offset, bytes) = slot.place();
+        let head = self.inline(HEAD_AT, head.min(HEAD))?;
+        if space == FOREIGN {
+            let failed = Cell::new(None);
+            let copy = |into: &mut [u8]| {
+                let bytes = into.len().min(bytes as usize);
+                let copied = foreign::read(self.peer.pid(), offset, &mut into[..bytes]);
+                failed.set(failed.take().or(copied.err()));
+            };
+            read(head, Body::There(bytes as usize, &copy));
+            if let Some(error) = failed.take() {
+                return Err(self.waiter.lost(self.from, &error));
+            }
+        } else {
+            read(head, Body::Here(self.bytes(place)?));
+        }
+        self.release();
+        Ok(waited)
+    }
+
     /// Notes where the pieces of the next message lie, and maps the arenas that they lie in.
     fn look(&mut self) -> Result<(), TransportError> {
-        let queue = self.queue.unwrap_or_default();
-        let slot = slot(&self.peer.segment, queue, self.emptied % self.slots);
-        let slot = slot.ok_or_else(|| self.broken())?;
+        let slot = self.slot().ok_or_else(|| self.broken())?;
         let pieces = slot.pieces.load(Ordering::Relaxed) as usize;
-        let list = slot.list.load(Ordering::Relaxed);
+        let first = slot.place();
         let mut places = std::mem::take(&mut self.places);
         places.clear();
-        for i in 0..pieces {
-            let found = match pieces {
-                1 => Some(&slot.piece),
-                _ => piece(&self.peer.segment, list, i),
-            };
-            places.push(found.ok_or_else(|| self.broken())?.get());
+        match pieces {
+            1 => places.push(first),
+            _ => {
+                for i in 0..pieces {
+                    let entry = piece(&self.peer.segment, first.1, i);
+                    places.push(entry.ok_or_else(|| self.broken())?.get());
+                }
+            }
         }
         for &(space, ..) in &places {
-            if space != OUTBOX && !self.arenas.contains_key(&space) {
+            let of_arena = !matches!(space, OUTBOX | INLINE | FOREIGN);
+            if of_arena && !self.arenas.contains_key(&space) {
                 let arena = self.peer.arena(space - 1).map_err(|_| self.broken())?;
                 self.arenas.insert(space, arena);
             }
@@ -345,12 +475,21 @@ impl SharedReceiver {
         Ok(())
     }
 
+    /// Bytes of the slot.
+    fn inline(&self, at: u64, bytes: usize) -> Result<&[u8], TransportError> {
+        let slot = slot_at(self.queue.unwrap_or_default(), self.emptied % self.slots);
+        // SAFETY: the sender does not write them before `emptied` says that they are read.
+        let bytes = unsafe { self.peer.segment.read(slot + at, bytes as u64) };
+        bytes.ok_or_else(|| self.broken())
+    }
+
     fn bytes(&self, (space, offset, bytes): Place) -> Result<&[u8], TransportError> {
         let segment = match space {
+            INLINE => return self.inline(BODY_AT, (bytes as usize).min(BODY)),
             OUTBOX => Some(&self.peer.segment),
             _ => self.arenas.get(&space),
         };
-        // SAFETY: the sender does not write them before `emptied` says that they are read.
+        // SAFETY: as in `inline`.
         let bytes = segment.and_then(|segment| unsafe { segment.read(offset, bytes) });
         bytes.ok_or_else(|| self.broken())
     }
@@ -362,12 +501,7 @@ impl SharedReceiver {
     /// Waits for the next message, whose pieces are lent: they lie in the peer's arenas. What is returned is to be used
     /// before [`SharedReceiver::release`].
     pub(super) fn hold(&mut self) -> Result<(Duration, Vec<Lent<'static>>), TransportError> {
-        let what = || format!("to join collective {}", self.tag);
-        let waited = self.waiter.until(self.from, what, || self.ready())?;
-        if self.queue.is_none() {
-            self.find()?;
-        }
-        self.look()?;
+        let waited = self.next("to join collective")?;
         let lent = |&place: &Place| {
             let bytes = self.bytes(place)?;
             let start = NonNull::from(bytes).cast();
@@ -390,12 +524,17 @@ impl SharedReceiver {
         self.peer.ring();
     }
 
-    fn find(&mut self) -> Result<(), TransportError> {
-        self.queue = self.peer.queue(self.key, self.waiter.rank);
-        let slots = self.head().map(|head| head.slots.0.load(Ordering::Relaxed));
-        if slots == Some(self.slots) {
-            return Ok(());
+    /// Waits until the peer has made the queue, and tells it what this end can do.
+    fn find(&mut self, what: impl Fn() -> String) -> Result<Duration, TransportError> {
+        let made = || self.peer.queue(self.key, self.waiter.rank);
+        let waited = self.waiter.until(self.from, what, || made().is_some())?;
+        self.queue = made();
+        let queue = self.queue.unwrap_or_default();
+        let head = queue_head(&self.peer.segment, queue).ok_or_else(|| self.broken())?;
+        if head.slots.0.load(Ordering::Relaxed) != self.slots {
+            return Err(self.mismatch(format!("the slots of channel {}", self.tag)));
         }
-        Err(self.mismatch(format!("the slots of channel {}", self.tag)))
+        head.foreign.store(u32::from(self.peer.is_readable()), Ordering::Relaxed);
+        Ok(waited)
     }
 }
