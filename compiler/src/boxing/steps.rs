@@ -4,7 +4,7 @@ use graphc_ir::plan::Layout;
 use graphc_ir::sbp::{NdSbp, ReduceKind, Sbp};
 
 use super::{BoxingStep, Prices, shard_bytes};
-use crate::cluster::alpha_beta;
+use crate::cluster::link;
 use crate::cost::{collective_bytes, collective_seconds, local_seconds};
 
 /// All steps that are legal from `sbp`, with what they lead to. Partial values of `kinds` may be made.
@@ -76,8 +76,8 @@ pub fn price(prices: Prices<'_>, step: BoxingStep, before: &Layout, after: &Layo
         _ => {
             let (ranks, bytes) = (before.hierarchy[axis], extent as f64);
             let seconds = |group: &[u32]| {
-                let link = alpha_beta(prices.cluster, group, Some(axis));
-                collective_seconds(prices.cluster, link, kind, ranks, bytes)
+                let link = link(prices.cluster, group, Some(axis));
+                collective_seconds(prices.cluster, &link, kind, bytes)
             };
             let slowest = groups(before, axis).map(|group| seconds(&group)).fold(0.0, f64::max);
             (slowest, collective_bytes(kind, ranks, bytes) as u64)

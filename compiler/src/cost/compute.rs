@@ -30,7 +30,12 @@ pub fn compute_seconds(
     let Ok(rule) = op.operation().rule(operands) else { return 0.0 };
     let work = node_work(op, &rule, operands, results, axes);
     let dtype = results.first().map_or(DType::F32, |ty| ty.dtype);
-    roofline(cluster, dtype, matches!(op, Op::MatMul(_)), work)
+    roofline(cluster, dtype, is_matmul(op), work)
+}
+
+/// Whether an op runs on the units for matrix products, and so at the share of the peak that these reach.
+pub fn is_matmul(op: &Op) -> bool {
+    matches!(op, Op::MatMul(_))
 }
 
 /// What one application does on the rank that holds the largest part.

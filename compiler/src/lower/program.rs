@@ -91,6 +91,8 @@ fn actor(cx: &Context<'_>, id: TaskId, place: &BTreeMap<BufferId, RegisterId>) -
         updates: places(&task.updates),
         rate: task.rate,
         seconds: task.seconds,
+        flops: task.flops,
+        bytes: task.bytes,
     }
 }
 
@@ -162,7 +164,7 @@ fn place_registers(job: &Job, program: &mut Program, order: &[lifetimes::Action]
     let (groups, shares) = sharing.groups();
     let items: Vec<Item> =
         groups.iter().map(|group| item(&program.registers, group, &streams)).collect();
-    let arena = memory::place(&items, order.len());
+    let arena = memory::place(&items, &starts(program, order));
     for (group, &offset) in groups.iter().zip(&arena.offsets) {
         for &member in &group.members {
             let register = &mut program.registers[member];
@@ -174,6 +176,24 @@ fn place_registers(job: &Job, program: &mut Program, order: &[lifetimes::Action]
     }
     program.arena_bytes = arena.bytes;
     program.live_bytes = arena.live_bytes;
+}
+
+/// The places where blocks begin in the order, the last one past all: where the microbatch changes, or the order comes
+/// back to an actor of the block.
+fn starts(program: &Program, order: &[lifetimes::Action]) -> Vec<usize> {
+    let mut starts = vec![0];
+    let mut last_seen = vec![usize::MAX; program.actors.len()];
+    for (place, action) in order.iter().enumerate() {
+        let begin = starts[starts.len() - 1];
+        let again = last_seen[action.actor] != usize::MAX && last_seen[action.actor] >= begin;
+        let changes = place > 0 && order[place - 1].microbatch != action.microbatch;
+        if place > begin && (changes || again) {
+            starts.push(place);
+        }
+        last_seen[action.actor] = place;
+    }
+    starts.push(order.len());
+    starts
 }
 
 fn item(registers: &[Register], group: &Group, streams: &[Option<usize>]) -> Item {

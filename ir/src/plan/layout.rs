@@ -17,7 +17,8 @@ pub struct Layout {
     pub dtype: DType,
     /// The dim that microbatches cut; `None` for what is the same in all of them.
     pub microbatch_dim: Option<usize>,
-    /// Ranks, row-major over `hierarchy`.
+    /// Ranks, row-major over `hierarchy`. In a file as runs `[first, count, stride]`.
+    #[serde(with = "super::runs")]
     pub ranks: Vec<u32>,
     /// Extents of the mesh axes.
     pub hierarchy: Vec<usize>,
