@@ -122,14 +122,16 @@ fn programs(
     stages: usize,
 ) -> (Vec<Program>, Vec<RankEntry>) {
     let mut known: BTreeMap<program::Part, ProgramId> = BTreeMap::new();
-    let (mut programs, mut ranks) = (Vec::new(), Vec::new());
-    for part in program::parts(cx.job, world, stages) {
-        let id = *known.entry(part).or_insert_with_key(|part| {
+    let mut programs = Vec::new();
+    let (parts, part_of) = program::parts(cx.job, world, stages);
+    let mut program_of = Vec::new();
+    for part in parts {
+        program_of.push(*known.entry(part).or_insert_with_key(|part| {
             programs.push(program::program(cx, part));
             ProgramId::new(programs.len() - 1)
-        });
-        ranks.push(RankEntry { program: id });
+        }));
     }
+    let ranks = part_of.into_iter().map(|part| RankEntry { program: program_of[part] }).collect();
     (programs, ranks)
 }
 

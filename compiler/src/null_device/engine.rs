@@ -88,6 +88,8 @@ pub struct StreamState {
 struct Running {
     /// When it began.
     start: f64,
+    /// When it ends.
+    end: f64,
     /// How long stream 0 had worked until then.
     worked_before: f64,
 }
@@ -196,8 +198,13 @@ impl<'a> Engine<'a> {
     fn wake(&mut self, event: Event) {
         let Event { time, rank, stream } = event;
         let state = &mut self.ranks[rank].streams[stream];
-        if let Some(running) = state.running.take() {
-            self.finish(rank, stream, running, time);
+        if let Some(running) = state.running {
+            if time < running.end {
+                // Called for what it no longer waits for.
+                return;
+            }
+            state.running = None;
+            self.finish(rank, stream, running);
             for other in 0..self.ranks[rank].streams.len() {
                 let waiting = &self.ranks[rank].streams[other].waits;
                 if other != stream && matches!(waiting, Some(Wait::Register(_))) {
@@ -228,9 +235,9 @@ impl<'a> Engine<'a> {
             let worked_before = self.ranks[rank].worked(start);
             let state = &mut self.ranks[rank].streams[stream];
             state.waits = None;
-            let running = Running { start, worked_before };
+            let running = Running { start, end, worked_before };
             if alone {
-                self.finish(rank, stream, running, end);
+                self.finish(rank, stream, running);
             } else {
                 state.running = Some(running);
                 self.events.push(Reverse(Event { time: end, rank, stream }));
@@ -336,7 +343,7 @@ impl<'a> Engine<'a> {
             }
             let worked_before = self.ranks[other].worked(met.start);
             let state = &mut self.ranks[other].streams[its_stream];
-            state.running = Some(Running { start: met.start, worked_before });
+            state.running = Some(Running { start: met.start, end: met.end, worked_before });
             state.waits = None;
             self.events.push(Reverse(Event { time: met.end, rank: other, stream: its_stream }));
         }
@@ -358,7 +365,8 @@ impl<'a> Engine<'a> {
         }
     }
 
-    fn finish(&mut self, rank: usize, stream: usize, running: Running, end: f64) {
+    fn finish(&mut self, rank: usize, stream: usize, running: Running) {
+        let end = running.end;
         let (step, microbatch) = self.at(rank, stream);
         let worked_now = self.ranks[rank].worked(end);
         let state = &mut self.ranks[rank];
