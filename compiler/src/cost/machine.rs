@@ -7,7 +7,7 @@ use graphc_ir::plan::{Action, Actor, Cluster, Layout, Plan, Program};
 use graphc_ir::text;
 use graphc_ir::types::{DType, TensorType};
 
-use super::{NodeWork, is_matmul, peak_flops, roofline};
+use super::{NodeWork, peak_flops, roofline};
 
 /// The plan as it would run on another cluster: the same actors on the same ranks, each with the seconds that it takes
 /// there. What was predicted of it no longer holds: simulate it.
@@ -31,7 +31,7 @@ fn actor_seconds(cluster: &Cluster, layouts: &[Layout], program: &Program, actor
         Action::Compute { op, .. } => {
             let result = actor.outputs.first().or(actor.updates.first());
             let layout = result.map(|r| program.registers[r.index()].layout as usize);
-            (layout.map_or(DType::F32, |layout| layouts[layout].dtype), is_matmul(op))
+            (layout.map_or(DType::F32, |layout| layouts[layout].dtype), op.operation().multiplies_matrices())
         }
         _ => (DType::F32, false),
     };
@@ -42,7 +42,7 @@ fn actor_seconds(cluster: &Cluster, layouts: &[Layout], program: &Program, actor
 /// many for the gradients of both operands. What is computed again in the backward pass is not counted.
 pub fn model_flops(graph: &Graph, training: bool) -> BTreeMap<DType, f64> {
     let mut flops = BTreeMap::new();
-    for node in graph.nodes.iter().filter(|node| is_matmul(&node.op)) {
+    for node in graph.nodes.iter().filter(|node| node.op.operation().multiplies_matrices()) {
         let operands: Vec<&TensorType> = graph.operand_types(node);
         let Ok(rule) = node.op.operation().rule(&operands) else { continue };
         let dtype = graph.value(node.results[0]).ty.dtype;

@@ -11,7 +11,7 @@ use graphc_ir::plan::{BoxingKind, Cluster};
 use crate::cluster::{AlphaBeta, Link};
 
 pub use compute::{
-    NodeWork, compute_seconds, is_matmul, matmul_efficiency, node_work, peak_flops, roofline,
+    NodeWork, compute_seconds, matmul_efficiency, node_work, peak_flops, roofline,
 };
 pub use machine::{model_flops, on_cluster, utilization};
 
