@@ -65,3 +65,20 @@ fn other_strategies_and_schedules_reach_them_too() {
         check("gpt", extra);
     }
 }
+
+#[test]
+fn recomputation_changes_no_bit_of_the_losses() {
+    for (name, extra) in [
+        ("gpt", ["--mesh", "1"].as_slice()),
+        ("gpt", &["--mesh", "2"]),
+        ("gpt", &["--mesh", "2", "--strategy", "data", "--microbatches", "2"]),
+        ("gpt", &["--mesh", "2", "--stages", "2", "--microbatches", "2"]),
+        ("mlp", &["--mesh", "1"]),
+        ("mlp", &["--mesh", "2"]),
+        ("mlp", &["--mesh", "2", "--stages", "2", "--microbatches", "2"]),
+    ] {
+        let kept = check(name, extra);
+        let full = check(name, &[extra, &["--recompute", "full"]].concat());
+        assert!(kept == full, "{name} {extra:?}: losses differ");
+    }
+}

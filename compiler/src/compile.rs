@@ -2,7 +2,8 @@
 
 use graphc_ir::graph::Graph;
 use graphc_ir::plan::{
-    Cluster, CompileOptions, PLAN_VERSION, Plan, PlannerReport, Predicted, Program, WeightsSource,
+    Cluster, CompileOptions, PLAN_VERSION, Plan, PlannerReport, Predicted, Program, Recompute,
+    WeightsSource,
 };
 use graphc_ir::text;
 
@@ -10,7 +11,8 @@ use crate::check::{PlanErrors, verify_invariants};
 use crate::decisions::{Decisions, Sharding};
 use crate::lower::{LowerError, lower};
 use crate::null_device::{NullDeviceError, Simulation, assign_channel_slots, simulate};
-use crate::pipeline::prepare;
+use crate::passes::recompute::most_blocks;
+use crate::pipeline::{prepare, recompute_blocks};
 use crate::planner::{PlanError, Planned, plan};
 
 /// A plan and what was decided on the way to it.
@@ -69,6 +71,13 @@ pub enum CompileError {
     },
 }
 
+impl CompileError {
+    /// Whether more memory would help.
+    pub fn is_memory(&self) -> bool {
+        matches!(self, Self::Memory { .. } | Self::Plan(PlanError::Memory { .. }))
+    }
+}
+
 fn tensors(largest: &[(String, u64)]) -> String {
     let name = |(name, bytes): &(String, u64)| format!("`{name}` of {bytes} bytes");
     largest.iter().map(name).collect::<Vec<_>>().join(", ")
@@ -106,6 +115,7 @@ pub fn assemble(
         mesh: options.mesh.clone(),
         stages: decisions.staging.stages,
         microbatches: decisions.rates.microbatches,
+        recomputed_blocks: 0,
         training: !decisions.training.gradients.is_empty(),
         options: options.clone(),
         cluster: cluster.clone(),
@@ -193,14 +203,53 @@ pub fn compile_observed(
     weights: Option<WeightsSource>,
     reached: &mut dyn FnMut(Milestone),
 ) -> Result<Compiled, CompileError> {
-    let decisions = prepare(graph.clone(), options)?;
+    let prepared = prepare(graph.clone(), options)?;
     reached(Milestone::Prepared);
-    let Planned { sharding, report: planner, .. } = plan(&decisions, options, cluster)?;
-    if !planner.objective_seconds.is_finite() {
-        return Err(CompileError::NotFinite { seconds: planner.objective_seconds });
-    }
+    let attempt = |decisions: Decisions, recomputed_blocks: usize| {
+        let Planned { sharding, report: planner, .. } = plan(&decisions, options, cluster)?;
+        if !planner.objective_seconds.is_finite() {
+            return Err(CompileError::NotFinite { seconds: planner.objective_seconds });
+        }
+        let weights = weights.clone();
+        let header = Header { graph: &graph, options, cluster, weights, planner };
+        let (mut plan, simulation) = assemble(header, &decisions, &sharding)?;
+        plan.recomputed_blocks = recomputed_blocks;
+        Ok(Compiled { plan, decisions, sharding, simulation })
+    };
+    let compiled = match options.recompute {
+        Recompute::Auto => fewest_blocks(prepared, options, attempt),
+        Recompute::None => attempt(prepared, 0),
+        Recompute::Full => {
+            let blocks = most_blocks(&prepared.training, &prepared.rates);
+            attempt(prepared, blocks)
+        }
+    };
     reached(Milestone::Planned);
-    let header = Header { graph: &graph, options, cluster, weights, planner };
-    let (plan, simulation) = assemble(header, &decisions, &sharding)?;
-    Ok(Compiled { plan, decisions, sharding, simulation })
+    compiled
+}
+
+/// The plan in which as few blocks are computed again as the memory allows: none if that fits, else, as fewer blocks
+/// need more memory, the least number by bisection; the error is that of all blocks where not even they fit.
+fn fewest_blocks(
+    prepared: Decisions,
+    options: &CompileOptions,
+    attempt: impl Fn(Decisions, usize) -> Result<Compiled, CompileError>,
+) -> Result<Compiled, CompileError> {
+    let most = most_blocks(&prepared.training, &prepared.rates);
+    let with = |blocks| attempt(recompute_blocks(&prepared, options, blocks)?, blocks);
+    match attempt(prepared.clone(), 0) {
+        Err(error) if error.is_memory() && most > 0 => {}
+        other => return other,
+    }
+    let mut best = with(most)?;
+    let (mut too_few, mut enough) = (0, most);
+    while enough - too_few > 1 {
+        let middle = usize::midpoint(too_few, enough);
+        match with(middle) {
+            Ok(compiled) => (best, enough) = (compiled, middle),
+            Err(error) if error.is_memory() => too_few = middle,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(best)
 }

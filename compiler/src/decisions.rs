@@ -97,6 +97,8 @@ pub struct Decisions {
     pub staging: Staging,
     /// Rates.
     pub rates: Rates,
+    /// Of each node that computes again what another one has computed in the forward pass, that one.
+    pub recomputed: Vec<Option<NodeId>>,
 }
 
 impl Decisions {

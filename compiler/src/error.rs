@@ -34,6 +34,12 @@ pub enum CompileError {
         /// What does not fit.
         errors: BuildErrors,
     },
+    /// A plan whose graph cannot be read.
+    #[error("the plan's graph: {error}")]
+    PlanGraph {
+        /// Where and why.
+        error: String,
+    },
     /// A training request for a graph without outputs.
     #[error("the graph has no output, so there is nothing to train: declare one")]
     NoOutput,

@@ -39,6 +39,9 @@ pub struct Plan {
     pub stages: usize,
     /// Parts of a step's batch.
     pub microbatches: usize,
+    /// Blocks of each stage, from its first on, whose activations are computed again in the backward pass.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub recomputed_blocks: usize,
     /// Whether it trains (updates variables).
     pub training: bool,
     /// What the plan was compiled with.
@@ -65,6 +68,10 @@ pub struct Plan {
     pub programs: Vec<Program>,
     /// The program of each rank.
     pub ranks: Vec<RankEntry>,
+}
+
+fn is_zero(number: &usize) -> bool {
+    *number == 0
 }
 
 /// A weights file by path and content.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use graphc_ir::plan::{Loss, Schedule, Strategy};
+use graphc_ir::plan::{Loss, Recompute, Schedule, Strategy};
 
 /// A static-graph compiler for distributed deep learning.
 #[derive(Parser)]
@@ -331,6 +331,10 @@ pub struct SharedArgs {
     /// How layouts are chosen: auto is the planner, the others are fixed plans to compare with
     #[arg(long, default_value = "auto", value_parser = strategy)]
     pub strategy: Strategy,
+    /// Activations: kept (none), computed again per block in the backward pass (full), or as few blocks as the memory
+    /// needs (auto)
+    #[arg(long, default_value = "none", value_parser = recompute)]
+    pub recompute: Recompute,
     /// Ask for a layout: NAME=S(0),B with one SBP per mesh axis; * matches any characters
     #[arg(long = "pin", value_name = "NAME=SBP")]
     pub pins: Vec<String>,
@@ -438,6 +442,15 @@ fn strategy(text: &str) -> Result<Strategy, String> {
         "zero2" => Ok(Strategy::Zero2),
         "zero3" => Ok(Strategy::Zero3),
         _ => Err("strategies are auto, data, zero1, zero2 and zero3".into()),
+    }
+}
+
+fn recompute(text: &str) -> Result<Recompute, String> {
+    match text {
+        "none" => Ok(Recompute::None),
+        "full" => Ok(Recompute::Full),
+        "auto" => Ok(Recompute::Auto),
+        _ => Err("activations are recomputed as none, full or auto say".into()),
     }
 }
 

@@ -24,6 +24,7 @@ pub fn compile_options(args: &SharedArgs, dims: BTreeMap<String, usize>) -> Resu
         optimizer: optimizer(args)?,
         gradients: false,
         strategy: args.strategy,
+        recompute: args.recompute,
         pins: args.pins.iter().map(|text| pin(text)).collect::<Result<_>>()?,
         memory: args.memory,
         communication_stream: false,

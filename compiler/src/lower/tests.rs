@@ -94,6 +94,7 @@ impl Case {
             training,
             staging: Staging { stages: self.stages, stage, placement },
             rates,
+            recomputed: vec![None; graph.nodes.len()],
         };
         let options = CompileOptions {
             mesh: self.mesh.clone(),

@@ -38,6 +38,7 @@ pub fn decisions(graph: Graph, mesh: &[usize]) -> Decisions {
             values: vec![ValueRate::Step; values],
             nodes: vec![None; nodes],
         },
+        recomputed: vec![None; nodes],
     }
 }
 

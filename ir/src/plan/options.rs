@@ -30,6 +30,9 @@ pub struct CompileOptions {
     pub gradients: bool,
     /// How signatures are chosen.
     pub strategy: Strategy,
+    /// Which activations are computed again in the backward pass.
+    #[serde(default, skip_serializing_if = "Recompute::is_none")]
+    pub recompute: Recompute,
     /// Layouts that the user asks for, by name pattern.
     pub pins: Vec<Pin>,
     /// Bytes that a rank may use; `None`: the device's memory.
@@ -50,6 +53,7 @@ impl Default for CompileOptions {
             optimizer: None,
             gradients: false,
             strategy: Strategy::Auto,
+            recompute: Recompute::None,
             pins: Vec::new(),
             memory: None,
             communication_stream: false,
@@ -139,6 +143,26 @@ pub enum Strategy {
     Zero2,
     /// Parameters sharded too.
     Zero3,
+}
+
+/// Which activations are kept from the forward pass for the backward pass (Chen et al., arXiv 1604.06174).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Recompute {
+    /// All.
+    #[default]
+    None,
+    /// Of each block its inputs; what it computes is computed again right before its backward pass.
+    Full,
+    /// All, and where they do not fit the memory those of as many blocks as possible.
+    Auto,
+}
+
+impl Recompute {
+    /// Whether nothing is computed again.
+    pub fn is_none(&self) -> bool {
+        *self == Self::None
+    }
 }
 
 /// A layout that the user asks for.
