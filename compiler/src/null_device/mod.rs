@@ -44,6 +44,15 @@ pub fn simulate(plan: &Plan) -> Result<Simulation, NullDeviceError> {
     measure(plan, Run::of(1))
 }
 
+/// Seconds of one step of a plan that is known to run: what [`simulate`] finds, in time that does not grow with what
+/// happens inside ranks between meetings.
+///
+/// # Errors
+/// Where the plan hangs.
+pub fn step_seconds(plan: &Plan) -> Result<f64, NullDeviceError> {
+    run(plan, Run::of(1)).map(|(_, outcome)| outcome.step_seconds)
+}
+
 /// [`simulate`] with every rank and every action executed by itself: the same figures up to rounding, in time that grows
 /// with the number of ranks.
 ///
