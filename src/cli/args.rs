@@ -441,7 +441,8 @@ fn strategy(text: &str) -> Result<Strategy, String> {
         "zero1" => Ok(Strategy::Zero1),
         "zero2" => Ok(Strategy::Zero2),
         "zero3" => Ok(Strategy::Zero3),
-        _ => Err("strategies are auto, data, zero1, zero2 and zero3".into()),
+        "megatron" => Ok(Strategy::Megatron),
+        _ => Err("strategies are auto, data, zero1, zero2, zero3 and megatron".into()),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use graphc::report::{self, Peak};
 use graphc_compiler::decisions::{Decisions, Sharding};
 use graphc_compiler::pipeline::prepare_again;

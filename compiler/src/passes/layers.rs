@@ -147,14 +147,12 @@ fn give_on(segments: &mut Vec<Segment>, period: usize, run: &Range<usize>) {
     }
 }
 
-/// Op and operand types of a node that has more points than any of its tensors has elements.
+/// Op and operand types of a node that contracts.
 fn contraction(graph: &Graph, node: &Node) -> Option<String> {
     let operands = graph.operand_types(node);
     let rule = node.op.operation().rule(&operands).ok()?;
-    let results = node.results.iter().map(|&result| &graph.value(result).ty);
-    let largest = operands.iter().copied().chain(results).map(|ty| ty.elements()).max()?;
     let types: Vec<String> = operands.iter().map(ToString::to_string).collect();
-    (rule.points() > largest as f64).then(|| format!("{} {}", node.op.name(), types.join(" ")))
+    rule.contracts().then(|| format!("{} {}", node.op.name(), types.join(" ")))
 }
 
 /// The period and the range of the segments in which kinds repeat: the most segments, then the shortest period, then the

@@ -61,7 +61,7 @@ const PATIENCE: usize = 6;
 /// # Errors
 /// Where nothing fits.
 pub fn solve(problem: &mut Problem<'_>) -> Result<Solution, PlanError> {
-    let data = strategy::assign(problem, Strategy::Data);
+    let data = strategy::assign(problem, Strategy::Data)?;
     // A plan that is known to be sensible: what is found is at least as good.
     let free = at(problem, 1.0, &Rows::new(), None, Some(&data), FULL);
     let nodes = problem.candidates.len();

@@ -31,6 +31,7 @@ pub mod ilp;
 mod layouts;
 mod lifetimes;
 pub mod limited;
+mod megatron;
 mod memory;
 mod minimise;
 mod multipliers;
@@ -108,7 +109,7 @@ fn fixed(problem: &mut Problem<'_>, strategy: Strategy) -> Result<Solution, Plan
     } else {
         limited::compute_bound(problem)
     };
-    let chosen = strategy::assign(problem, strategy);
+    let chosen = strategy::assign(problem, strategy)?;
     for (candidates, chosen) in problem.candidates.iter_mut().zip(chosen) {
         *candidates = vec![candidates.swap_remove(chosen)];
     }

@@ -143,6 +143,8 @@ pub enum Strategy {
     Zero2,
     /// Parameters sharded too.
     Zero3,
+    /// The innermost mesh axis splits the model, the others the batch (Shoeybi et al., arXiv 1909.08053).
+    Megatron,
 }
 
 /// Which activations are kept from the forward pass for the backward pass (Chen et al., arXiv 1604.06174).
