@@ -4,7 +4,6 @@ use super::{Module, module};
 use crate::builder::{GraphBuilder, Tensor};
 use crate::ops::Init;
 use crate::scalar::Scalar;
-use crate::types::DType;
 
 /// x W^T + b over the last dim; W is `[outputs, inputs]`, as torch has it.
 ///
