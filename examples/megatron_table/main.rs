@@ -17,6 +17,7 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use graphc::prelude::*;
 use graphc_compiler::cluster::parse_cluster;
+use graphc_compiler::compile::predict as predict_step;
 use graphc_ir::plan::Cluster;
 
 use row::Row;
@@ -68,8 +69,7 @@ fn main() -> Result<()> {
 
 /// Seconds of a step.
 fn predict(row: &Row, cluster: &Cluster) -> Result<f64> {
-    let plan = compile(model::graph(row)?, &model::options(row), cluster, None)?.plan;
-    Ok(plan.predicted.step_seconds)
+    Ok(predict_step(model::graph(row)?, &model::options(row), cluster)?)
 }
 
 fn line(row: &Row, seconds: f64) -> String {

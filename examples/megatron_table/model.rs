@@ -77,8 +77,6 @@ pub fn options(row: &Row) -> CompileOptions {
         optimizer: Some(Optimizer::Adam(adam)),
         strategy: Strategy::Megatron,
         recompute: Recompute::Full,
-        // It was run, so it fitted.
-        memory: Some(1 << 50),
         ..CompileOptions::default()
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use graphc_ir::ids::RegisterId;
-use graphc_ir::plan::{Action, Actor, Plan, Program, Rate, RegisterKind};
+use graphc_ir::plan::{Action, Actor, Plan, Program, Rate, Register, RegisterKind};
 
 use super::Errors;
 use crate::lower::in_place::pairs;
@@ -71,8 +71,10 @@ struct Arena<'a> {
     apart: Vec<bool>,
     /// The content in each slot of each register, and the number of the write that made it; `None`: not made yet.
     contents: Vec<Vec<Option<(u64, u64)>>>,
-    /// The number that bytes bear: from each start to the next.
-    bytes: BTreeMap<u64, u64>,
+    /// The segments that each slot of each register covers: the arena is cut wherever a slot begins or ends.
+    covers: Vec<Vec<(usize, usize)>>,
+    /// The number that the bytes of each segment bear.
+    bears: Vec<u64>,
     /// Writes so far.
     writes: u64,
 }
@@ -86,12 +88,14 @@ struct Now {
 
 impl<'a> Arena<'a> {
     fn new(plan: &'a Plan, program: &'a Program) -> Self {
+        let (covers, segments) = covers(program);
         let mut arena = Self {
             plan,
             program,
             apart: touched_by(program).iter().map(Option::is_none).collect(),
             contents: program.registers.iter().map(|r| vec![None; r.slots as usize]).collect(),
-            bytes: BTreeMap::from([(0, 0)]),
+            covers,
+            bears: vec![0; segments],
             writes: 0,
         };
         for (index, register) in program.registers.iter().enumerate() {
@@ -106,26 +110,14 @@ impl<'a> Arena<'a> {
     fn write(&mut self, register: usize, slot: usize, content: u64) {
         self.writes += 1;
         self.contents[register][slot] = Some((content, self.writes));
-        let (begin, end) = self.range(register, slot);
-        if begin == end {
-            return;
-        }
-        let after = self.bytes.range(..=end).next_back().map_or(0, |(_, &number)| number);
-        let covered: Vec<u64> = self.bytes.range(begin..end).map(|(&start, _)| start).collect();
-        for start in covered {
-            self.bytes.remove(&start);
-        }
-        self.bytes.insert(end, after);
-        self.bytes.insert(begin, self.writes);
+        let (begin, end) = self.covers[register][slot];
+        self.bears[begin..end].fill(self.writes);
     }
 
-    /// Whether the bytes of a slot bear one number, and that.
+    /// Whether all bytes of a slot bear a number.
     fn bears(&self, register: usize, slot: usize, number: u64) -> bool {
-        let (begin, end) = self.range(register, slot);
-        let first = self.bytes.range(..=begin).next_back().map(|(_, &number)| number);
-        begin == end
-            || first == Some(number)
-                && self.bytes.range(begin + 1..end).all(|(_, &other)| other == number)
+        let (begin, end) = self.covers[register][slot];
+        self.bears[begin..end].iter().all(|&other| other == number)
     }
 
     /// Executes two steps of a stream.
@@ -164,7 +156,7 @@ impl<'a> Arena<'a> {
             let (slot, content) = self.content(output, now);
             self.holds(output, slot, content)
         };
-        errors.require(actor.outputs.iter().all(kept), format!("actor `{}`", actor.name), || {
+        errors.require(actor.outputs.iter().all(kept), format_args!("actor `{}`", actor.name), || {
             "two of its outputs overlap".into()
         });
     }
@@ -181,7 +173,7 @@ impl<'a> Arena<'a> {
         let (slot, content) = self.content(register, now);
         let empty = self.program.registers[register.index()].slot_bytes == 0;
         let kept = empty || self.apart[register.index()] || self.holds(register, slot, content);
-        errors.require(kept, format!("actor `{}`", actor.name), || {
+        errors.require(kept, format_args!("actor `{}`", actor.name), || {
             let name = &self.program.registers[register.index()].name;
             let Now { step, microbatch } = now;
             format!(
@@ -222,7 +214,7 @@ impl<'a> Arena<'a> {
             let pair = pairs.iter().find(|pair| Some(pair.output) == place && pair.input == index);
             let one = |other: RegisterId| self.memory_of(other) == self.memory_of(input);
             let allowed = pair.filter(|_| shared.is_some_and(one));
-            errors.require(allowed.is_some(), format!("actor `{}`", actor.name), || {
+            errors.require(allowed.is_some(), format_args!("actor `{}`", actor.name), || {
                 let name = |r: RegisterId| &self.program.registers[r.index()].name;
                 format!("writes `{}` over its input `{}`", name(output), name(input))
             });
@@ -243,9 +235,7 @@ impl<'a> Arena<'a> {
 
     /// First byte of a slot and one past its last.
     fn range(&self, register: usize, slot: usize) -> (u64, u64) {
-        let register = &self.program.registers[register];
-        let begin = register.offset + slot as u64 * register.slot_bytes;
-        (begin, begin + register.slot_bytes)
+        range(&self.program.registers[register], slot as u64)
     }
 
     /// Slot and number of the content of a register that is read or made now.
@@ -272,4 +262,26 @@ impl<'a> Arena<'a> {
             });
         }
     }
+}
+
+/// First byte of a slot and one past its last.
+fn range(register: &Register, slot: u64) -> (u64, u64) {
+    let begin = register.offset + slot * register.slot_bytes;
+    (begin, begin + register.slot_bytes)
+}
+
+/// The segments that each slot of each register covers, first and one past the last, and the number of all segments.
+fn covers(program: &Program) -> (Vec<Vec<(usize, usize)>>, usize) {
+    let slots = |register: &Register| -> Vec<(u64, u64)> {
+        (0..u64::from(register.slots)).map(|slot| range(register, slot)).collect()
+    };
+    let ranges: Vec<Vec<(u64, u64)>> = program.registers.iter().map(slots).collect();
+    let mut cuts: Vec<u64> = ranges.iter().flatten().flat_map(|&(a, b)| [a, b]).collect();
+    cuts.sort_unstable();
+    cuts.dedup();
+    let place = |byte: u64| cuts.partition_point(|&cut| cut < byte);
+    let cover = |ranges: &Vec<(u64, u64)>| {
+        ranges.iter().map(|&(begin, end)| (place(begin), place(end))).collect()
+    };
+    (ranges.iter().map(cover).collect(), cuts.len())
 }

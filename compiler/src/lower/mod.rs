@@ -95,6 +95,18 @@ pub fn lower(
     options: &CompileOptions,
     cluster: &Cluster,
 ) -> Result<Lowered, LowerError> {
+    lower_as(decisions, sharding, options, cluster, true)
+}
+
+/// [`lower`]; unless `placed`, registers have no offsets and one slot each, which is enough to tell how long a step of
+/// one stream takes.
+pub(crate) fn lower_as(
+    decisions: &Decisions,
+    sharding: &Sharding,
+    options: &CompileOptions,
+    cluster: &Cluster,
+    placed: bool,
+) -> Result<Lowered, LowerError> {
     let world: usize = options.mesh.iter().product();
     let mut job = collect::collect(decisions, sharding, cluster)?;
     check_ranks(&job, world)?;
@@ -108,6 +120,7 @@ pub fn lower(
         job: &job,
         schedule: &schedule,
         communication_stream: options.communication_stream,
+        placed,
     };
     let (programs, ranks) = programs(&cx, world, decisions.staging.stages);
     let tensors = tables::tensors(decisions, sharding);

@@ -35,6 +35,8 @@ pub struct Context<'a> {
     pub schedule: &'a Schedule,
     /// Whether communication runs on a stream of its own.
     pub communication_stream: bool,
+    /// Whether registers get slots and offsets.
+    pub placed: bool,
 }
 
 /// The program of a part.
@@ -46,7 +48,9 @@ pub fn program(cx: &Context<'_>, part: &Part) -> Program {
     let (streams, order) = streams(cx, part, &actors);
     let mut program =
         Program { stage: part.stage, arena_bytes: 0, live_bytes: 0, registers, actors, streams };
-    place_registers(cx.job, &mut program, &order);
+    if cx.placed {
+        place_registers(cx.job, &mut program, &order);
+    }
     program
 }
 

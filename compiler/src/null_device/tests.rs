@@ -12,7 +12,7 @@ use super::classes::Classes;
 use super::exchanges::Exchanges;
 use super::{Simulation, execute, simulate, simulate_every_rank, trace};
 use crate::cluster::preset;
-use crate::compile::compile;
+use crate::compile::{compile, predict};
 
 fn gpt(batch: usize) -> Graph {
     let g = GraphBuilder::new("gpt");
@@ -130,6 +130,17 @@ fn a_longer_way_makes_a_class_of_its_own() {
     assert!(found.first.len() > 1, "{found:?}");
     let (quick, full) = (simulate(&crooked), simulate_every_rank(&crooked));
     assert_alike(&quick.expect("runs"), &full.expect("runs"), "crooked");
+}
+
+#[test]
+fn a_prediction_is_what_the_plan_says() {
+    for (mesh, stages, microbatches) in [(&[4][..], 1, 1), (&[2, 2], 2, 4), (&[3], 1, 1)] {
+        let options = options(mesh, stages, microbatches);
+        let cluster = small_nodes();
+        let plan = compile(gpt(12), &options, &cluster, None).expect("compiles").plan;
+        let predicted = predict(gpt(12), &options, &cluster).expect("predicts");
+        assert_near(predicted, plan.predicted.step_seconds, "predicted");
+    }
 }
 
 #[test]
