@@ -85,7 +85,8 @@ impl Collector<'_> {
         let mut send = self.task(name, Action::Send { channel }, vec![from], Vec::new(), senders);
         let maker = self.maker(from).or(self.home(root).ok().map(|home| home.made));
         if let Some(maker) = maker {
-            (send.anchor, send.phase, send.stage) = (maker.anchor, maker.phase, maker.stage);
+            (send.anchor, send.phase) = (maker.anchor, maker.phase);
+            (send.stage, send.chunk) = (maker.stage, maker.chunk);
         }
         send.boxing = Some(self.job.boxing.len() - 1);
         self.job.task(send);
