@@ -46,6 +46,8 @@ struct State {
     /// Whom errors and nodes name instead of the caller, while a module is at work.
     location: Option<&'static Location<'static>>,
     keys: u64,
+    /// The element type of modules' weights.
+    dtype: DType,
 }
 
 /// A value under construction.
@@ -93,6 +95,7 @@ impl GraphBuilder {
             derived,
             location: None,
             keys,
+            dtype: DType::F32,
         })))
     }
 
@@ -183,6 +186,29 @@ impl GraphBuilder {
         let result = body();
         self.0.borrow_mut().scope.pop();
         result
+    }
+
+    /// Runs `body` with the weights of modules of this element type, f32 otherwise.
+    ///
+    /// ```
+    /// use graphc_ir::builder::GraphBuilder;
+    /// use graphc_ir::nn::{Linear, Module};
+    /// use graphc_ir::types::DType;
+    ///
+    /// let g = GraphBuilder::new("example");
+    /// let fc = g.with_dtype(DType::BF16, || Linear::new(&g, "fc", 5, 8));
+    /// assert_eq!(fc.weight.ty().dtype, DType::BF16);
+    /// ```
+    pub fn with_dtype<T>(&self, dtype: DType, body: impl FnOnce() -> T) -> T {
+        let before = std::mem::replace(&mut self.0.borrow_mut().dtype, dtype);
+        let result = body();
+        self.0.borrow_mut().dtype = before;
+        result
+    }
+
+    /// The element type of modules' weights.
+    pub fn dtype(&self) -> DType {
+        self.0.borrow().dtype
     }
 
     fn scoped(&self, name: &str) -> String {

@@ -5,11 +5,11 @@ use crate::graph::{Graph, Node, Output};
 use crate::ids::ValueId;
 use crate::op::{Op, OpError};
 use crate::ops::{
-    Binary, BinaryFunction, Full, IGNORED_LABEL, Pick, Reduce, ReduceFunction, Reshape, Unary,
-    UnaryFunction, Where,
+    Binary, BinaryFunction, Cast, Full, IGNORED_LABEL, Pick, Reduce, ReduceFunction, Reshape,
+    Unary, UnaryFunction, Where,
 };
 use crate::scalar::Scalar;
-use crate::types::TensorType;
+use crate::types::{DType, TensorType};
 
 /// The graph with each node that `which` chooses, and that can be decomposed, in parts. The parts inherit stage,
 /// placement and source; the values that stand for the node's results inherit name and layout.
@@ -149,7 +149,8 @@ impl Parts<'_> {
         center: bool,
         epsilon: Scalar,
     ) -> Result<Vec<ValueId>, OpError> {
-        let axis = self.last(x);
+        let dtype = self.graph.value(x).ty.dtype;
+        let (x, axis) = (self.cast(x, DType::F32)?, self.last(x));
         let centered = match center {
             true => {
                 let mean = self.reduce(ReduceFunction::Mean, x, axis)?;
@@ -161,7 +162,8 @@ impl Parts<'_> {
         let variance = self.reduce(ReduceFunction::Mean, squares, axis)?;
         let offset = self.unary(UnaryFunction::Offset(epsilon), variance)?;
         let r = self.unary(UnaryFunction::Rsqrt, offset)?;
-        Ok(vec![self.binary(BinaryFunction::Mul, centered, r)?, r])
+        let y = self.binary(BinaryFunction::Mul, centered, r)?;
+        Ok(vec![self.cast(y, dtype)?, r])
     }
 
     /// r (dy - [center] mean(dy) - y mean(y dy)).
@@ -172,7 +174,8 @@ impl Parts<'_> {
         dy: ValueId,
         center: bool,
     ) -> Result<ValueId, OpError> {
-        let axis = self.last(y);
+        let (dtype, axis) = (self.graph.value(y).ty.dtype, self.last(y));
+        let (y, dy) = (self.cast(y, DType::F32)?, self.cast(dy, DType::F32)?);
         let products = self.binary(BinaryFunction::Mul, y, dy)?;
         let slope = self.reduce(ReduceFunction::Mean, products, axis)?;
         let along = self.binary(BinaryFunction::Mul, y, slope)?;
@@ -182,12 +185,13 @@ impl Parts<'_> {
             rest = self.binary(BinaryFunction::Sub, dy, mean)?;
         }
         rest = self.binary(BinaryFunction::Sub, rest, along)?;
-        self.binary(BinaryFunction::Mul, r, rest)
+        let gradient = self.binary(BinaryFunction::Mul, r, rest)?;
+        self.cast(gradient, dtype)
     }
 
     /// (log(sum(exp(x - max))) - (x - max) at the label, or 0 where it is ignored; log(sum(exp(x)))).
     fn cross_entropy(&mut self, x: ValueId, labels: ValueId) -> Result<Vec<ValueId>, OpError> {
-        let axis = self.last(x);
+        let (x, axis) = (self.cast(x, DType::F32)?, self.last(x));
         let (greatest, shifted, log) = self.shifted_and_log_sum(x, axis)?;
         let log_sum_exp = self.binary(BinaryFunction::Add, greatest, log)?;
         let shape = self.graph.value(labels).ty.shape.clone();
@@ -205,6 +209,14 @@ impl Parts<'_> {
 
     fn last(&self, value: ValueId) -> usize {
         self.graph.value(value).ty.shape.len().saturating_sub(1)
+    }
+
+    /// In another precision; the same value where it has that.
+    fn cast(&mut self, x: ValueId, dtype: DType) -> Result<ValueId, OpError> {
+        if self.graph.value(x).ty.dtype == dtype {
+            return Ok(x);
+        }
+        self.one(Op::Cast(Cast { dtype }), &[x])
     }
 
     fn unary(&mut self, function: UnaryFunction, x: ValueId) -> Result<ValueId, OpError> {
@@ -257,7 +269,6 @@ mod tests {
     use crate::evaluate::outputs;
     use crate::ops::{LogSoftmaxGrad, NormalizeGrad, SoftmaxGrad};
     use crate::sbp::Sbp;
-    use crate::types::DType;
 
     /// Every op that decomposes, over the last dim of [3, 8] and (softmax) over the first.
     fn everything() -> Graph {

@@ -80,6 +80,12 @@ pub enum Op {
     CrossEntropy(CrossEntropy),
     /// Gradient of cross entropy.
     CrossEntropyGrad(CrossEntropyGrad),
+    /// Weighted means of values, by the softmax of products of queries and keys.
+    Attention(Attention),
+    /// Gradient of attention.
+    AttentionGrad(AttentionGrad),
+    /// Pairs of elements turned by angles that grow with the position.
+    Rotary(Rotary),
     /// Random zeros, the rest scaled.
     Dropout(Dropout),
     /// The lower or upper triangle.
@@ -130,6 +136,9 @@ impl Op {
             Op::PickGrad(op) => op,
             Op::CrossEntropy(op) => op,
             Op::CrossEntropyGrad(op) => op,
+            Op::Attention(op) => op,
+            Op::AttentionGrad(op) => op,
+            Op::Rotary(op) => op,
             Op::Dropout(op) => op,
             Op::Triangle(op) => op,
             Op::SgdUpdate(op) => op,
@@ -179,6 +188,11 @@ pub trait Operation {
     /// Floating-point operations per point of the iteration space.
     fn flops_per_point(&self) -> f64 {
         1.0
+    }
+
+    /// Whether its FLOPs are those of matrix products, which reach another share of a device's peak than the rest.
+    fn multiplies_matrices(&self) -> bool {
+        false
     }
 
     /// Gradients of the operands from those of the results (`None`: zero), written with the builder. `None` where

@@ -105,6 +105,10 @@ impl Bench {
                 let inner = operands[0].shape[rank - if matmul.transpose_a { 2 } else { 1 }];
                 2.0 * results[0].elements() as f64 * inner as f64
             }
+            Op::Attention(_) | Op::AttentionGrad(_) => {
+                let rule = op.operation().rule(&operands.iter().collect::<Vec<_>>());
+                rule.expect("the types fit").points() * op.operation().flops_per_point()
+            }
             _ => 0.0,
         };
         self.time(name, operands, &results, flops, |x, y, cx| kernel(&op, x, y, cx));
@@ -250,6 +254,25 @@ fn products(bench: &mut Bench) {
     }
 }
 
+fn attention(bench: &mut Bench) {
+    let scale = Scalar(0.125);
+    for (name, causal, [batch, time, heads, shared, width]) in [
+        ("attention [8,128,8,32]", false, [8, 128, 8, 8, 32]),
+        ("attention [1,1024,16,64], causal", true, [1, 1024, 16, 16, 64]),
+        ("attention [1,2048,8/2,128], causal", true, [1, 2048, 8, 2, 128]),
+    ] {
+        let query = f32s(&[batch, time, heads, width]);
+        let key = f32s(&[batch, time, shared, width]);
+        let types = [query.clone(), key.clone(), key.clone()];
+        bench.op(name, Op::Attention(Attention { causal, scale }), &types);
+        let row = f32s(&[batch, time, heads]);
+        let types = [&query, &key, &key, &query, &row, &query].map(TensorType::clone);
+        bench.op("  gradient", Op::AttentionGrad(AttentionGrad { causal, scale }), &types);
+    }
+    let rotary = Rotary { base: Scalar(1e4), interleaved: false, inverse: false };
+    bench.op("rotary [1,2048,8,128]", Op::Rotary(rotary), &[f32s(&[1, 2048, 8, 128])]);
+}
+
 fn main() {
     let threads = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(1);
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads start");
@@ -259,4 +282,5 @@ fn main() {
     movement(&mut bench);
     updates(&mut bench);
     products(&mut bench);
+    attention(&mut bench);
 }

@@ -5,6 +5,7 @@
 //! reductions are partitioned by shape only. Start reading with [`lookup`], then `elementwise`.
 
 mod accumulate;
+mod attention;
 mod context;
 mod elementwise;
 mod embedding;
@@ -17,7 +18,9 @@ mod matmul;
 mod movement;
 mod normalize;
 mod parallel;
+mod product;
 mod reduce;
+mod rotary;
 mod rows;
 mod simd;
 mod softmax;

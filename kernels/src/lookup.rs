@@ -7,7 +7,8 @@ use graphc_ir::types::DType;
 use crate::context::Kernel;
 use crate::error::KernelError;
 use crate::{
-    elementwise, embedding, loss, matmul, movement, normalize, reduce, softmax, source, update,
+    attention, elementwise, embedding, loss, matmul, movement, normalize, reduce, rotary, softmax,
+    source, update,
 };
 
 /// The kernel of an op whose first operand (or, of a source, whose result) has this element type. The kernel checks the
@@ -55,6 +56,9 @@ fn cpu(op: &Op, dtype: DType) -> Option<Kernel> {
         Op::Pick(_) => (loss::pick, dtype == DType::F32),
         Op::CrossEntropy(_) => (loss::cross_entropy, dtype == DType::F32),
         Op::CrossEntropyGrad(_) => (loss::cross_entropy_grad, dtype == DType::F32),
+        Op::Attention(_) => (attention::attention, dtype == DType::F32),
+        Op::AttentionGrad(_) => (attention::attention_grad, dtype == DType::F32),
+        Op::Rotary(_) => (rotary::rotary, dtype == DType::F32),
         Op::Dropout(_) => (source::dropout, dtype == DType::F32),
         Op::SgdUpdate(_) => (update::sgd, dtype == DType::F32),
         Op::AdamUpdate(_) => (update::adam, dtype == DType::F32),

@@ -9,6 +9,7 @@ use crate::context::KernelContext;
 use crate::elementwise::Integer;
 use crate::error::KernelError;
 use crate::parallel;
+use crate::product::{Layout, Write, multiply};
 use crate::strided;
 use crate::view::{View, ViewMut};
 
@@ -33,13 +34,6 @@ pub(crate) fn matmul(
         DType::U8 => plan.integers::<u8>(a, b, out),
         dtype => Err(KernelError::wrong_dtype::<f32>(dtype)),
     }
-}
-
-/// A matrix of an operand: strides between rows and between columns.
-#[derive(Clone, Copy, Debug)]
-struct Layout {
-    row: usize,
-    column: usize,
 }
 
 /// Extents and strides of a batch of products `[rows, inner] x [inner, columns]`.
@@ -149,42 +143,13 @@ impl Product {
     }
 
     fn row_major(&self) -> Layout {
-        Layout { row: self.columns, column: 1 }
+        Layout::rows(self.columns)
     }
 
     /// Writes a product into `out`, which is dense and laid out by rows or by columns.
     fn gemm(&self, a: &[f32], b: &[f32], out: &mut [f32], to: Layout, parallelism: Parallelism) {
-        let last = |layout: Layout, rows: usize, columns: usize| {
-            (rows - 1) * layout.row + (columns - 1) * layout.column
-        };
-        assert!(last(self.a, self.rows, self.inner) < a.len(), "first matrix");
-        assert!(last(self.b, self.inner, self.columns) < b.len(), "second matrix");
-        assert!(last(to, self.rows, self.columns) < out.len(), "product");
-        // SAFETY: extents are at least 1; the greatest index into each slice has just been checked; `out` is
-        // exclusive and not read.
-        unsafe {
-            gemm::gemm(
-                self.rows,
-                self.columns,
-                self.inner,
-                out.as_mut_ptr(),
-                to.column as isize,
-                to.row as isize,
-                false,
-                a.as_ptr(),
-                self.a.column as isize,
-                self.a.row as isize,
-                b.as_ptr(),
-                self.b.column as isize,
-                self.b.row as isize,
-                0.0,
-                1.0,
-                false,
-                false,
-                false,
-                parallelism,
-            );
-        }
+        let extents = [self.rows, self.inner, self.columns];
+        multiply(extents, 1.0, (a, self.a), (b, self.b), (out, to), Write::Replace, parallelism);
     }
 
     fn integers<T: Integer>(

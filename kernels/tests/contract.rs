@@ -32,6 +32,8 @@ fn large_cases() -> Vec<Case> {
         for (index, ty) in types.iter().enumerate() {
             let fill = |_| match ty.dtype {
                 DType::I64 => random.below(100) as f64,
+                // The log-sum-exp of attention is operand 4: weights are then at most about 1.
+                dtype if index == 4 => ordinary(random, index, dtype).abs() + 6.0,
                 // The second moment of Adam is operand 3.
                 dtype if index == 3 => ordinary(random, index, dtype).abs(),
                 dtype => ordinary(random, index, dtype),
@@ -75,6 +77,14 @@ fn large_cases() -> Vec<Case> {
         decoupled: true,
     };
     add(Op::AdamUpdate(adam), &vec![x.clone(); 4], random);
+    let (query, key, row) = (f32s(&[2, 150, 6, 8]), f32s(&[2, 150, 3, 8]), f32s(&[2, 150, 6]));
+    let (causal, scale) = (true, Scalar(0.3));
+    let types = [query.clone(), key.clone(), key.clone()];
+    add(Op::Attention(Attention { causal, scale }), &types, random);
+    let types = [&query, &key, &key, &query, &row, &query].map(TensorType::clone);
+    add(Op::AttentionGrad(AttentionGrad { causal, scale }), &types, random);
+    let rotary = Rotary { base: Scalar(1e4), interleaved: false, inverse: false };
+    add(Op::Rotary(rotary), &[f32s(&[2, 300, 8, 16])], random);
     cases
 }
 

@@ -4,8 +4,10 @@
 //! where it is cheaper than several steps, the rectangles in which the layouts overlap are exchanged point to point.
 //! Nothing here moves data or knows actors. Start reading with [`route`].
 
+mod even;
 mod exchange;
 mod search;
+mod space;
 mod steps;
 #[cfg(test)]
 mod tests;
@@ -14,7 +16,8 @@ use graphc_ir::plan::{BoxingKind, Cluster, Layout};
 use graphc_ir::sbp::{NdSbp, ReduceKind, Sbp};
 
 pub use exchange::{Traffic, exchange_traffic, source_ranks};
-pub use search::{Router, route};
+pub use search::{Router, SpaceId, route};
+pub use space::{Code, Cost};
 
 /// One step of boxing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

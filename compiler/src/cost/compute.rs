@@ -30,7 +30,7 @@ pub fn compute_seconds(
     let Ok(rule) = op.operation().rule(operands) else { return 0.0 };
     let work = node_work(op, &rule, operands, results, axes);
     let dtype = results.first().map_or(DType::F32, |ty| ty.dtype);
-    roofline(cluster, dtype, matches!(op, Op::MatMul(_)), work)
+    roofline(cluster, dtype, op.operation().multiplies_matrices(), work)
 }
 
 /// What one application does on the rank that holds the largest part.

@@ -6,14 +6,15 @@ use graphc_ir::op::{Op, OpError};
 use graphc_ir::ops::{AdamUpdate, Init, SgdUpdate, Variable};
 use graphc_ir::plan::{AdamOptions, Optimizer, TensorKind};
 use graphc_ir::scalar::Scalar;
+use graphc_ir::types::{DType, TensorType};
 
 use crate::decisions::{Phase, TrainingGraph};
 use crate::error::CompileError;
 
 const PASS: &str = "optimizer";
 
-/// The training graph with updates. States are variables named `state.<what>.<variable>`, 0 at first, in the stage
-/// and on the placement of their variable.
+/// The training graph with updates. States are variables named `state.<what>.<variable>`, 0 at first, of f32 whatever
+/// the precision of their variable, in its stage and on its placement.
 ///
 /// # Errors
 /// Where an update does not take its variable: one that is not of floating-point numbers, say.
@@ -63,7 +64,8 @@ fn append(
 ) -> Result<(), OpError> {
     let home = training.graph.value(variable).producer;
     let name = training.graph.display_name(variable);
-    let ty = training.graph.value(variable).ty.clone();
+    let shape = training.graph.value(variable).ty.shape.clone();
+    let ty = TensorType::new(DType::F32, shape);
     let mut operands = vec![variable, gradient];
     let mut kinds = vec![TensorKind::Parameter];
     for state in states {

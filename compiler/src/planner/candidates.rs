@@ -154,7 +154,7 @@ impl<'a> Candidates<'a> {
                 _ => {
                     let work = node_work(&node.op, &kind.rule, &operands, &results, &axes);
                     let dtype = results.first().map_or(DType::F32, |ty| ty.dtype);
-                    let matmul = matches!(node.op, Op::MatMul(_));
+                    let matmul = node.op.operation().multiplies_matrices();
                     kind.times as f64 * roofline(cluster, dtype, matmul, work)
                 }
             };

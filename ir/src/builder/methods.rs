@@ -6,11 +6,12 @@ use super::{GraphBuilder, Tensor};
 use crate::mesh::Placement;
 use crate::op::Op;
 use crate::ops::{
-    Concat, CrossEntropy, Dropout, Embedding, Expand, IGNORED_LABEL, LogSoftmax, Normalize, Pad,
-    Pick, Reshape, Slice, Softmax, Split, ToGlobal, Transpose, Triangle,
+    Attention, Concat, CrossEntropy, Dropout, Embedding, Expand, IGNORED_LABEL, LogSoftmax,
+    Normalize, Pad, Pick, Reshape, Rotary, Slice, Softmax, Split, ToGlobal, Transpose, Triangle,
 };
 use crate::sbp::NdSbp;
 use crate::scalar::Scalar;
+use crate::types::DType;
 
 impl GraphBuilder {
     /// Tensors one after the other along a dim.
@@ -147,6 +148,33 @@ impl Tensor {
         self.builder.apply(Op::Normalize(normalize), &[self])
     }
 
+    /// Attention of queries `[batch, time, heads, width]` to keys and values `[batch, keys, kv, width]` by scaled dot
+    /// products, 1 / sqrt(width) the scale; `kv` divides `heads`. `causal`: a query sees itself and what is before it.
+    ///
+    /// ```
+    /// use graphc_ir::builder::GraphBuilder;
+    /// use graphc_ir::types::DType;
+    ///
+    /// let g = GraphBuilder::new("example");
+    /// let query = g.input("q", DType::F32, [2, 8, 4, 16]);
+    /// let [key, value] = ["k", "v"].map(|name| g.input(name, DType::F32, [2, 8, 2, 16]));
+    /// assert_eq!(query.attention(&key, &value, true).shape(), [2, 8, 4, 16]);
+    /// ```
+    #[track_caller]
+    pub fn attention(&self, keys: &Tensor, values: &Tensor, causal: bool) -> Tensor {
+        let width = self.shape().last().copied().unwrap_or(1).max(1);
+        let scale = Scalar(1.0 / (width as f64).sqrt());
+        self.builder.apply(Op::Attention(Attention { causal, scale }), &[self, keys, values])
+    }
+
+    /// Rotary position embedding of `[.., time, heads, width]`. The halves of each head make the pairs, as in
+    /// transformers, or neighbours do where `interleaved`, as in RoFormer and in LLaMA's own weights.
+    #[track_caller]
+    pub fn rotary(&self, base: f64, interleaved: bool) -> Tensor {
+        let rotary = Rotary { base: Scalar(base), interleaved, inverse: false };
+        self.builder.apply(Op::Rotary(rotary), &[self])
+    }
+
     /// Of a table `[V, D]`: the rows that `ids` (i64) name, `[.., D]`.
     #[track_caller]
     pub fn embedding(&self, ids: &Tensor) -> Tensor {
@@ -161,7 +189,8 @@ impl Tensor {
     }
 }
 
-/// Losses: scalars. Labels are classes (i64) shaped as all dims but the last; -100 is ignored.
+/// Losses: scalars of f32, whatever the precision of the scores. Labels are classes (i64) shaped as all dims but the
+/// last; -100 is ignored.
 impl Tensor {
     /// Of scores `[.., C]`: the mean cross entropy over the labels that are not ignored; NaN where all are.
     #[track_caller]
@@ -173,13 +202,14 @@ impl Tensor {
     /// Of log-probabilities `[.., C]`: the mean of minus that of the label, over the labels not ignored.
     #[track_caller]
     pub fn nll(&self, labels: &Tensor) -> Tensor {
-        self.builder.apply(Op::Pick(Pick {}), &[self, labels]).neg().mean_over_labels(labels)
+        let picked = self.builder.apply(Op::Pick(Pick {}), &[self, labels]);
+        picked.cast(DType::F32).neg().mean_over_labels(labels)
     }
 
     /// The mean of the squared differences.
     #[track_caller]
     pub fn mse(&self, target: &Tensor) -> Tensor {
-        let difference = self.sub(target);
+        let difference = self.sub(target).cast(DType::F32);
         let all: Vec<usize> = (0..difference.shape().len()).collect();
         difference.mul(&difference).mean(&all, false)
     }
@@ -195,8 +225,7 @@ impl Tensor {
 
 #[cfg(test)]
 mod tests {
-    use crate::builder::GraphBuilder;
-    use crate::types::DType;
+    use super::*;
 
     #[test]
     fn shapes_follow() {

@@ -4,7 +4,6 @@ use super::{LayerNorm, Linear, Module, module};
 use crate::builder::{GraphBuilder, Tensor};
 use crate::ops::Init;
 use crate::scalar::Scalar;
-use crate::types::DType;
 
 /// Causal self-attention over `[batch, time, width]`.
 ///
@@ -55,12 +54,12 @@ impl CausalSelfAttention {
         })
     }
 
-    /// `[batch, time, width]` to query, key and value, each `[batch, heads, time, head width]`.
+    /// `[batch, time, width]` to query, key and value, each `[batch, time, heads, head width]`.
     fn heads_of(&self, x: &Tensor, [batch, time, width]: [usize; 3]) -> Vec<Tensor> {
         let (heads, each) = (self.heads, width / self.heads);
         let qkv = self.qkv.forward(x).reshape(&[batch, time, heads, 3, each]);
-        let parts = qkv.transpose(&[0, 2, 3, 1, 4]).split(2, &[1, 1, 1]);
-        parts.iter().map(|part| part.reshape(&[batch, heads, time, each])).collect()
+        let parts = qkv.split(3, &[1, 1, 1]);
+        parts.iter().map(|part| part.reshape(&[batch, time, heads, each])).collect()
     }
 }
 
@@ -70,12 +69,7 @@ impl Module for CausalSelfAttention {
         let Some([batch, time, width]) = three_dims(x) else { return x.clone() };
         let parts = self.heads_of(x, [batch, time, width]);
         let [query, key, value] = &parts[..] else { return x.clone() };
-        let scale = 1.0 / ((width / self.heads).max(1) as f64).sqrt();
-        let scores = query.matmul_transposed(key, false, true).scale(scale);
-        let past = x.builder().full(DType::Bool, [time, time], 1.0).tril(0);
-        let masked = past.select(&scores, &scores.scalar_like(f64::NEG_INFINITY));
-        let mixed = masked.softmax(3).matmul(value);
-        self.proj.forward(&mixed.transpose(&[0, 2, 1, 3]).reshape(&[batch, time, width]))
+        self.proj.forward(&query.attention(key, value, true).reshape(&[batch, time, width]))
     }
 
     fn parameters(&self) -> Vec<Tensor> {
@@ -201,7 +195,7 @@ pub(super) fn linear(g: &GraphBuilder, name: &str, sizes: [usize; 2], std: f64) 
 
 /// The extents of `[batch, time, width]`; else the builder keeps an error, once.
 #[track_caller]
-fn three_dims(x: &Tensor) -> Option<[usize; 3]> {
+pub(super) fn three_dims(x: &Tensor) -> Option<[usize; 3]> {
     let dims = x.shape().try_into().ok();
     if dims.is_none() && x.id().is_some() {
         x.builder().fail(format!("attention takes [batch, time, width], not {}", x.ty()));

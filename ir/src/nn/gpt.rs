@@ -21,6 +21,14 @@ pub struct GptConfig {
     pub vocabulary: usize,
 }
 
+impl GptConfig {
+    /// GPT-3 175B (Brown et al., arXiv 2005.14165, table 2.1), with the vocabulary of Megatron-LM (Narayanan et al.,
+    /// arXiv 2104.04473, section 5.1), which is padded to a multiple of 1024. The head has weights of its own.
+    pub fn gpt3_175b() -> Self {
+        Self { layers: 96, width: 12288, heads: 96, sequence: 2048, vocabulary: 51200 }
+    }
+}
+
 /// A decoder-only transformer: tokens (i64) `[batch, time]` to logits `[batch, time, vocabulary]`.
 ///
 /// ```

@@ -4,7 +4,6 @@ use super::{Module, module};
 use crate::builder::{GraphBuilder, Tensor};
 use crate::ops::Init;
 use crate::scalar::Scalar;
-use crate::types::DType;
 
 /// x W^T + b over the last dim; W is `[outputs, inputs]`, as torch has it.
 ///
@@ -51,8 +50,8 @@ impl Linear {
         bias: Option<Init>,
     ) -> Self {
         module(g, name, || Self {
-            weight: g.variable("weight", DType::F32, [outputs, inputs], weight),
-            bias: bias.map(|init| g.variable("bias", DType::F32, [outputs], init)),
+            weight: g.variable("weight", g.dtype(), [outputs, inputs], weight),
+            bias: bias.map(|init| g.variable("bias", g.dtype(), [outputs], init)),
         })
     }
 }
@@ -101,7 +100,7 @@ impl Embedding {
     /// With this first content.
     #[track_caller]
     pub fn with_init(g: &GraphBuilder, name: &str, rows: usize, width: usize, init: Init) -> Self {
-        module(g, name, || Self { weight: g.variable("weight", DType::F32, [rows, width], init) })
+        module(g, name, || Self { weight: g.variable("weight", g.dtype(), [rows, width], init) })
     }
 }
 
@@ -141,8 +140,8 @@ impl LayerNorm {
     #[track_caller]
     pub fn new(g: &GraphBuilder, name: &str, width: usize) -> Self {
         module(g, name, || Self {
-            weight: g.variable("weight", DType::F32, [width], Init::Fill(Scalar(1.0))),
-            bias: g.variable("bias", DType::F32, [width], Init::Fill(Scalar(0.0))),
+            weight: g.variable("weight", g.dtype(), [width], Init::Fill(Scalar(1.0))),
+            bias: g.variable("bias", g.dtype(), [width], Init::Fill(Scalar(0.0))),
             epsilon: 1e-5,
         })
     }
@@ -182,7 +181,7 @@ impl RmsNorm {
     #[track_caller]
     pub fn new(g: &GraphBuilder, name: &str, width: usize) -> Self {
         module(g, name, || Self {
-            weight: g.variable("weight", DType::F32, [width], Init::Fill(Scalar(1.0))),
+            weight: g.variable("weight", g.dtype(), [width], Init::Fill(Scalar(1.0))),
             epsilon: 1e-6,
         })
     }

@@ -9,11 +9,13 @@ use crate::mesh::Placement;
 mod attention;
 mod gpt;
 mod layers;
+mod llama;
 mod stage;
 
 pub use attention::{CausalSelfAttention, Mlp, TransformerBlock};
 pub use gpt::{Gpt, GptConfig};
 pub use layers::{Embedding, LayerNorm, Linear, RmsNorm};
+pub use llama::{GroupedQueryAttention, Llama, LlamaBlock, LlamaConfig, SwiGlu};
 pub use stage::Staged;
 
 /// A function with weights.

@@ -9,7 +9,7 @@ use super::softmax::greatest_and_sum_exp;
 use crate::array::Array;
 use crate::builder::Tensor;
 use crate::op::{
-    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, arity, shapes,
+    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, arity, dtypes, shapes,
 };
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::types::{DType, TensorType};
@@ -29,11 +29,13 @@ pub struct PickGrad {
 }
 
 /// (x [.., C], labels [..]) -> (loss [..], l [..]): l = log(sum(exp(x))), loss = l - x at the label, 0 where the
-/// label is ignored. C is whole; where it is to be split, the op is decomposed before planning.
+/// label is ignored. C is whole; where it is to be split, the op is decomposed before planning. Loss and l are f32 for
+/// scores of any precision, as torch.autocast has it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CrossEntropy {}
 
-/// (x [.., C], l [..], labels [..], g [..]) -> (exp(x - l) - [class is label]) g, 0 where ignored. C may be split.
+/// (x [.., C], l [..] of f32, labels [..], g [..] of f32) -> (exp(x - l) - [class is label]) g, 0 where ignored, of
+/// x's precision. C may be split.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CrossEntropyGrad {}
 
@@ -143,7 +145,8 @@ impl Operation for CrossEntropy {
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
         arity(self.name(), operands, 2, "2")?;
         indices(self.name(), operands, 1)?;
-        Ok(vec![one_float(self.name(), operands, &[0])?; 2])
+        one_float(self.name(), operands, &[0])?;
+        Ok(vec![DType::F32; 2])
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
@@ -165,8 +168,8 @@ impl Operation for CrossEntropy {
         });
         let of_l = node.gradients[1].as_ref().map(|g| {
             let kept = [l.shape(), vec![1]].concat();
-            let softmax = x.sub(&l.reshape(&kept)).exp();
-            softmax.mul(&g.reshape(&kept))
+            let softmax = x.cast(DType::F32).sub(&l.reshape(&kept)).exp();
+            softmax.mul(&g.reshape(&kept)).cast(x.ty().dtype)
         });
         let dx = match (of_loss, of_l) {
             (Some(a), Some(b)) => Some(a.add(&b)),
@@ -208,7 +211,10 @@ impl Operation for CrossEntropyGrad {
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
         arity(self.name(), operands, 4, "4")?;
         indices(self.name(), operands, 2)?;
-        Ok(vec![one_float(self.name(), operands, &[0, 1, 3])?])
+        if [1, 3].iter().any(|&i| operands[i].dtype != DType::F32) {
+            return Err(dtypes(self.name(), operands, "operands 1 and 3 are f32"));
+        }
+        Ok(vec![one_float(self.name(), operands, &[0])?])
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {

@@ -117,6 +117,10 @@ impl Operation for MatMul {
         2.0
     }
 
+    fn multiplies_matrices(&self) -> bool {
+        true
+    }
+
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
         let [a, b] = node.operands else { return Vec::new() };
         let Some(g) = &node.gradients[0] else { return vec![None, None] };

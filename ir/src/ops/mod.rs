@@ -1,5 +1,6 @@
 //! The ops, a file for each family: its payload and all that it means. Start with `matmul.rs`.
 
+mod attention;
 mod binary;
 mod broadcast;
 mod concat;
@@ -12,6 +13,7 @@ mod movement;
 mod normalize;
 mod reduce;
 mod reshape;
+mod rotary;
 mod select;
 pub(crate) mod shards;
 mod slice;
@@ -20,6 +22,7 @@ mod source;
 mod unary;
 mod update;
 
+pub use attention::*;
 pub use binary::*;
 pub use concat::*;
 pub use dropout::*;
@@ -31,6 +34,7 @@ pub use movement::*;
 pub use normalize::*;
 pub use reduce::*;
 pub use reshape::*;
+pub use rotary::*;
 pub use select::*;
 pub use slice::*;
 pub use softmax::*;

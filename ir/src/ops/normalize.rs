@@ -6,14 +6,15 @@ use super::shards::{elementwise, map_lanes, no_gradient, one_float, same_shape};
 use crate::array::Array;
 use crate::builder::Tensor;
 use crate::op::{
-    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, arity, shapes,
+    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, arity, dtypes, shapes,
 };
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::scalar::Scalar;
 use crate::types::{DType, TensorType};
 
 /// x -> (y, r) over the last dim: r = 1 / sqrt(mean((x - m)^2) + epsilon), y = (x - m) r, where m = mean(x) if
-/// `center` (layer normalization) and 0 otherwise (RMS normalization). r keeps the dim with extent 1.
+/// `center` (layer normalization) and 0 otherwise (RMS normalization). r keeps the dim with extent 1; it is f32 for x of
+/// any precision, and so is what is computed between.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Normalize {
     /// Whether the mean is subtracted.
@@ -36,7 +37,7 @@ impl Operation for Normalize {
 
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
         arity(self.name(), operands, 1, "1")?;
-        Ok(vec![one_float(self.name(), operands, &[0])?; 2])
+        Ok(vec![one_float(self.name(), operands, &[0])?, DType::F32])
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
@@ -57,7 +58,8 @@ impl Operation for Normalize {
         let of_y = node.gradients[0].as_ref().map(|dy| builder.apply(op, &[y, r, dy]));
         let of_r = node.gradients[1].as_ref().map(|dr| {
             let extent = y.shape().last().copied().unwrap_or(1) as f64;
-            y.mul(&r.mul(r).mul(dr).scale(-1.0 / extent))
+            let slope = r.mul(r).mul(dr).scale(-1.0 / extent);
+            y.cast(DType::F32).mul(&slope).cast(y.ty().dtype)
         });
         vec![match (of_y, of_r) {
             (Some(a), Some(b)) => Some(a.add(&b)),
@@ -92,7 +94,10 @@ impl Operation for NormalizeGrad {
 
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
         arity(self.name(), operands, 3, "3")?;
-        Ok(vec![one_float(self.name(), operands, &[0, 1, 2])?])
+        if operands[1].dtype != DType::F32 {
+            return Err(dtypes(self.name(), operands, "operand 1 is f32"));
+        }
+        Ok(vec![one_float(self.name(), operands, &[0, 2])?])
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {

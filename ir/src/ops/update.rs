@@ -1,11 +1,14 @@
 //! Steps of optimizers: results take the place of the variables. Formulas as in torch.optim.
+//!
+//! A variable of half precision has a gradient of its precision or f32, and states that are f32: moments of bfloat16
+//! would not grow, as a hundredth of them is below their last bit. What is computed between is f32.
 
 use serde::{Deserialize, Serialize};
 
 use super::shards::{elementwise, no_gradient, one_float, same_shape};
 use crate::array::Array;
 use crate::builder::Tensor;
-use crate::op::{EvalContext, GradientNode, OpError, Operand, Operation, Region, arity};
+use crate::op::{EvalContext, GradientNode, OpError, Operand, Operation, Region, arity, dtypes};
 use crate::rule::Rule;
 use crate::scalar::Scalar;
 use crate::types::{DType, TensorType};
@@ -155,8 +158,15 @@ impl Operation for AdamUpdate {
 
 /// Element types of the results: those of all operands but the gradient.
 fn states(op: &'static str, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-    let all: Vec<usize> = (0..operands.len()).collect();
-    Ok(vec![one_float(op, operands, &all)?; operands.len() - 1])
+    let variable = one_float(op, operands, &[0])?;
+    if ![variable, DType::F32].contains(&operands[1].dtype) {
+        let reason = format!("the gradient of a variable of {variable} is {variable} or f32");
+        return Err(dtypes(op, operands, reason));
+    }
+    if operands[2..].iter().any(|state| state.dtype != DType::F32) {
+        return Err(dtypes(op, operands, "the states are f32"));
+    }
+    Ok([vec![variable], vec![DType::F32; operands.len() - 2]].concat())
 }
 
 /// The rule: a variable, its gradient and its states are split together. It names no linear group, although

@@ -13,7 +13,7 @@
 //!
 //! Attributes come from the payload's serde form, so a new op needs nothing here: `name` stands before the braces, `ty`
 //! after the colon, and a `false` may be left out. Extents may be names and products (`2*batch`), bound by
-//! [`parse_with`]. Read [`print()`] first, then `syntax` (text to statements), then `resolve` (statements to a graph).
+//! [`parse_with`]; [`print_for_any_batch`] writes them. Read [`print()`] first, then `syntax` (text to statements), then `resolve` (statements to a graph).
 
 mod error;
 mod lex;
@@ -21,9 +21,11 @@ mod payload;
 mod print;
 mod resolve;
 mod suggest;
+mod symbolic;
 mod syntax;
 
 pub use error::{ParseError, ParseErrors};
 pub use print::print;
 pub use resolve::{batch_symbol, parse, parse_with, symbols};
 pub use suggest::nearest;
+pub use symbolic::print_for_any_batch;

@@ -6,6 +6,8 @@
 //!   derived one is S, a result that is S where the derived one is B;
 //! - those that split one result and not the other: a factor splits both results of cross entropy, of which one does
 //!   not read the labels, so that split labels would do for it whole;
+//! - those that take partial sums and give them in one result and not in another: attention's output is linear in the
+//!   values, which its log-sum-exp does not read;
 //! - splits of dims of extent 1, and of dims that the rule calls whole: slice, pad, concat and split keep a dim whole
 //!   by design, although a symmetric slice, say, could be split;
 //! - partial sums of truth values, which a truth value cannot hold;
@@ -55,7 +57,7 @@ fn check(case: &Case, key: u64, missing: &mut Vec<String>) -> usize {
     let mut tried = 0;
     for assignment in product(&dims) {
         let (operands, results) = assignment.split_at(instance.types.len());
-        let skipped = is_update && assignment.contains(&Sbp::PARTIAL) || splits_some(results);
+        let skipped = is_update && assignment.contains(&Sbp::PARTIAL) || differ(operands, results);
         if skipped || derived.iter().any(|signature| gives(signature, operands, results)) {
             continue;
         }
@@ -109,8 +111,11 @@ fn gives(derived: &Signature, operands: &[Sbp], results: &[Sbp]) -> bool {
         && derived.results.iter().zip(results).all(|(derived, &given)| sliced(derived.0[0], given))
 }
 
-fn splits_some(results: &[Sbp]) -> bool {
-    results.contains(&Sbp::Broadcast) && results.iter().any(|sbp| matches!(sbp, Sbp::Split(_)))
+fn differ(operands: &[Sbp], results: &[Sbp]) -> bool {
+    let some = |sbp: Sbp| results.contains(&sbp) && results.iter().any(|&other| other != sbp);
+    let split = results.iter().any(|sbp| matches!(sbp, Sbp::Split(_)));
+    results.contains(&Sbp::Broadcast) && split
+        || operands.contains(&Sbp::PARTIAL) && some(Sbp::PARTIAL)
 }
 
 /// The check finds what a rule forgets: without its linear groups a matmul lacks two signatures.

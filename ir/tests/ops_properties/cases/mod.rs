@@ -10,6 +10,7 @@ use graphc_ir::types::{DType, TensorType};
 use crate::shards::Random;
 
 mod arithmetic;
+mod attention;
 mod movement;
 mod network;
 mod sources;
@@ -125,7 +126,7 @@ pub fn labels(shape: &[usize], n: usize) -> Sample {
 
 /// All cases.
 pub fn all() -> Vec<Case> {
-    [sources::cases(), arithmetic::cases(), movement::cases(), network::cases()]
+    [sources::cases(), arithmetic::cases(), movement::cases(), network::cases(), attention::cases()]
         .into_iter()
         .flatten()
         .collect()
@@ -147,6 +148,7 @@ pub fn is_differentiable(op: &Op) -> bool {
         | Op::LogSoftmaxGrad(_)
         | Op::NormalizeGrad(_)
         | Op::CrossEntropyGrad(_)
+        | Op::AttentionGrad(_)
         | Op::SgdUpdate(_)
         | Op::AdamUpdate(_) => false,
         Op::Binary(binary) => !binary.function.gives_bool(),
@@ -170,6 +172,8 @@ pub fn is_differentiable(op: &Op) -> bool {
         | Op::Pick(_)
         | Op::PickGrad(_)
         | Op::CrossEntropy(_)
+        | Op::Attention(_)
+        | Op::Rotary(_)
         | Op::Dropout(_)
         | Op::Triangle(_)
         | Op::ToGlobal(_)

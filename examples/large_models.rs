@@ -1,0 +1,42 @@
+//! Writes models of real size as texts without weights: `cargo run --example large_models -- DIR` (`examples/models`).
+//!
+//! Weights are bfloat16 and begin by distributions that the text names; the batch is a symbol. Then, for example:
+//! `graphc compile examples/models/llama3_8b.gir --batch 16 --loss cross_entropy --optimizer adamw --lr 3e-4
+//! --recompute full --cluster dgx-h100 --mesh 8`.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use graphc::ir::text::print_for_any_batch;
+use graphc::prelude::*;
+use nn::{Gpt, GptConfig, Llama, LlamaConfig, Module};
+
+/// A model of bfloat16 weights from tokens `[batch, sequence]` to logits.
+fn model<M: Module>(
+    name: &str,
+    sequence: usize,
+    build: impl Fn(&GraphBuilder) -> M,
+) -> Result<String> {
+    let text = print_for_any_batch("batch", |batch| {
+        let g = GraphBuilder::new(name);
+        let model = g.with_dtype(DType::BF16, || build(&g));
+        let tokens = g.input("tokens", DType::I64, [batch, sequence]);
+        g.output("logits", &model.forward(&tokens));
+        g.finish()
+    })?;
+    text.with_context(|| format!("{name} depends on the batch in a way that a text cannot say"))
+}
+
+fn main() -> Result<()> {
+    let directory = std::env::args().nth(1).unwrap_or_else(|| "examples/models".into());
+    let models = [
+        ("llama3_8b", model("llama3_8b", 8192, |g| Llama::new(g, &LlamaConfig::llama3_8b()))?),
+        ("gpt3_175b", model("gpt3_175b", 2048, |g| Gpt::new(g, &GptConfig::gpt3_175b()))?),
+    ];
+    for (name, text) in models {
+        let path = Path::new(&directory).join(name).with_extension("gir");
+        std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
+        println!("{}", path.display());
+    }
+    Ok(())
+}

@@ -1,0 +1,271 @@
+//! Attention by blocks of queries and keys, with a running maximum and sum of each query (Milakov and Gimelshein, arXiv
+//! 1805.02867; Dao et al., arXiv 2205.14135, algorithm 1). Scores exist for one block at a time.
+//!
+//! Each block of queries is one thread's, and goes over the keys in order: bits do not depend on the number of threads.
+
+mod gradient;
+
+use gemm::Parallelism;
+use graphc_ir::op::Op;
+
+use crate::context::KernelContext;
+use crate::error::KernelError;
+use crate::math;
+use crate::parallel;
+use crate::product::{Layout, Write, multiply};
+use crate::rows;
+use crate::simd::vectorized;
+use crate::view::{View, ViewMut};
+
+pub(crate) use gradient::attention_grad;
+
+/// Queries of a block.
+const ROWS: usize = 128;
+/// Keys of a block.
+const COLUMNS: usize = 128;
+
+/// The kernel of [`Op::Attention`].
+pub(crate) fn attention(
+    op: &Op,
+    operands: &[View<'_>],
+    results: &mut [ViewMut<'_>],
+    cx: &mut KernelContext<'_>,
+) -> Result<(), KernelError> {
+    let (Op::Attention(op), [q, k, v], [o, l]) = (op, operands, results) else {
+        return Err(KernelError::call("attention", "takes three operands and gives two results"));
+    };
+    let space = Space::new("attention", q, k, op.causal, op.scale.0)?;
+    if v.shape != k.shape || o.shape != q.shape || l.shape != &q.shape[..3] {
+        return Err(KernelError::call("attention", "operands or results of other shapes"));
+    }
+    let operands = [q.as_slice()?, k.as_slice()?, v.as_slice()?];
+    let (o, l) = (o.as_mut_slice()?, l.as_mut_slice()?);
+    let parts = parallel::parts(cx, space.products());
+    let mut pieces: Vec<Piece<'_>> = (0..parts).map(|_| Piece::default()).collect();
+    for (index, block) in blocks(&space, o, l).into_iter().enumerate() {
+        // In turn, as under a causal mask later queries see more keys.
+        pieces[index % parts].blocks.push(block);
+    }
+    let own = ROWS * (COLUMNS + space.width + 2);
+    for (piece, scratch) in pieces.iter_mut().zip(cx.scratch.take(parts * own).chunks_mut(own)) {
+        piece.scratch = scratch;
+    }
+    parallel::run(cx.pool, pieces, |piece| {
+        for block in piece.blocks {
+            space.forward(operands, block, piece.scratch);
+        }
+        Ok(())
+    })
+}
+
+/// What one thread computes, and where it works.
+#[derive(Default)]
+struct Piece<'a> {
+    blocks: Vec<Block<'a>>,
+    scratch: &'a mut [f32],
+}
+
+/// A block of queries with all heads, and their results: consecutive in memory.
+struct Block<'a> {
+    batch: usize,
+    start: usize,
+    count: usize,
+    o: &'a mut [f32],
+    l: &'a mut [f32],
+}
+
+fn blocks<'a>(space: &Space, mut o: &'a mut [f32], mut l: &'a mut [f32]) -> Vec<Block<'a>> {
+    let mut blocks = Vec::new();
+    for batch in 0..space.batch {
+        for start in (0..space.queries).step_by(ROWS) {
+            let count = ROWS.min(space.queries - start);
+            let (own_o, rest_o) = o.split_at_mut(count * space.heads * space.width);
+            let (own_l, rest_l) = l.split_at_mut(count * space.heads);
+            (o, l) = (rest_o, rest_l);
+            blocks.push(Block { batch, start, count, o: own_o, l: own_l });
+        }
+    }
+    blocks
+}
+
+/// Extents of the shards, and where they lie.
+struct Space {
+    batch: usize,
+    queries: usize,
+    keys: usize,
+    heads: usize,
+    /// Heads of keys and values.
+    shared: usize,
+    /// Heads that read one head of keys.
+    group: usize,
+    width: usize,
+    first_query: usize,
+    first_key: usize,
+    causal: bool,
+    scale: f32,
+}
+
+impl Space {
+    fn new(
+        op: &'static str,
+        q: &View<'_>,
+        k: &View<'_>,
+        causal: bool,
+        scale: f64,
+    ) -> Result<Self, KernelError> {
+        let (&[batch, queries, heads, width], &[key_batch, keys, shared, key_width]) =
+            (q.shape, k.shape)
+        else {
+            return Err(KernelError::call(op, "operands of other rank than 4"));
+        };
+        if (batch, width) != (key_batch, key_width) {
+            return Err(KernelError::call(op, "queries and keys of other batch or width"));
+        }
+        let group = if shared == 0 { 0 } else { heads / shared };
+        let of_group = q.global[2] / k.global[2].max(1);
+        let reads = |head: usize| (q.origin[2] + head) / of_group.max(1);
+        let fits = |head: usize| reads(head) == k.origin[2] + head / group;
+        if heads != group * shared || heads > 0 && !(fits(0) && fits(heads - 1)) {
+            return Err(KernelError::call(op, "heads that read keys of another rank"));
+        }
+        Ok(Self {
+            batch,
+            queries,
+            keys,
+            heads,
+            shared,
+            group,
+            width,
+            first_query: q.origin[1],
+            first_key: k.origin[1],
+            causal,
+            scale: scale as f32,
+        })
+    }
+
+    /// Multiplications of one product.
+    fn products(&self) -> usize {
+        self.batch * self.heads * self.queries * self.keys * self.width
+    }
+
+    /// How many of `count` keys from `start` on a query sees.
+    fn seen(&self, query: usize, start: usize, count: usize) -> usize {
+        if !self.causal {
+            return count;
+        }
+        (self.first_query + query + 1).saturating_sub(self.first_key + start).min(count)
+    }
+
+    /// The queries of a head from `start` on.
+    fn of_query<'a>(&self, x: &'a [f32], [batch, start, head]: [usize; 3]) -> (&'a [f32], Layout) {
+        let row = self.heads * self.width;
+        (&x[(batch * self.queries + start) * row + head * self.width..], Layout::rows(row))
+    }
+
+    /// The keys, or values, of a head of these from `start` on.
+    fn of_key<'a>(&self, x: &'a [f32], [batch, start, head]: [usize; 3]) -> (&'a [f32], Layout) {
+        let row = self.shared * self.width;
+        (&x[(batch * self.keys + start) * row + head * self.width..], Layout::rows(row))
+    }
+
+    fn forward(&self, [q, k, v]: [&[f32]; 3], block: Block<'_>, scratch: &mut [f32]) {
+        let Block { batch, start, count, o, l } = block;
+        let (scores, rest) = scratch.split_at_mut(ROWS * COLUMNS);
+        let (sums, rows) = rest.split_at_mut(ROWS * self.width);
+        let (greatest, total) = rows.split_at_mut(ROWS);
+        for head in 0..self.heads {
+            let query = self.of_query(q, [batch, start, head]);
+            sums.fill(0.0);
+            greatest.fill(f32::NEG_INFINITY);
+            total.fill(0.0);
+            for first in (0..self.keys).step_by(COLUMNS) {
+                let columns = COLUMNS.min(self.keys - first);
+                if self.seen(start + count - 1, first, columns) == 0 {
+                    break;
+                }
+                let at = [batch, first, head / self.group];
+                self.scores(query, self.of_key(k, at), [count, columns], scores);
+                for row in 0..count {
+                    absorb(
+                        &mut scores[row * COLUMNS..][..columns],
+                        self.seen(start + row, first, columns),
+                        (&mut greatest[row], &mut total[row]),
+                        &mut sums[row * self.width..][..self.width],
+                    );
+                }
+                let extents = [count, columns, self.width];
+                let to = Layout::rows(self.width);
+                let weights = (&*scores, Layout::rows(COLUMNS));
+                product(extents, 1.0, weights, self.of_key(v, at), (sums, to), Write::Add);
+            }
+            for row in 0..count {
+                let place = row * self.heads + head;
+                let factor = if total[row] == 0.0 { 0.0 } else { 1.0 / total[row] };
+                let o = &mut o[place * self.width..][..self.width];
+                for (o, sum) in o.iter_mut().zip(&sums[row * self.width..]) {
+                    *o = sum * factor;
+                }
+                l[place] = match self.keys {
+                    0 => f32::NEG_INFINITY,
+                    _ => greatest[row] + math::log(total[row]),
+                };
+            }
+        }
+    }
+
+    /// The scores of a block, its rows [`COLUMNS`] apart.
+    fn scores(
+        &self,
+        query: (&[f32], Layout),
+        (key, layout): (&[f32], Layout),
+        [rows, columns]: [usize; 2],
+        scores: &mut [f32],
+    ) {
+        let to = (scores, Layout::rows(COLUMNS));
+        let extents = [rows, self.width, columns];
+        product(extents, self.scale, query, (key, layout.t()), to, Write::Replace);
+    }
+}
+
+/// A product on this thread; of nothing it is 0.
+fn product(
+    extents: [usize; 3],
+    scale: f32,
+    a: (&[f32], Layout),
+    b: (&[f32], Layout),
+    (out, to): (&mut [f32], Layout),
+    write: Write,
+) {
+    let [rows, inner, columns] = extents;
+    if inner == 0 && write == Write::Replace {
+        for row in 0..rows {
+            out[row * to.row..][..columns].fill(0.0);
+        }
+    }
+    if extents.iter().all(|&extent| extent > 0) {
+        multiply(extents, scale, a, b, (out, to), write, Parallelism::None);
+    }
+}
+
+vectorized! {
+    /// Turns the scores of a query into weights: exp(score - greatest), 0 from `seen` on. What has been summed before is
+    /// brought to the new greatest score.
+    fn absorb(scores: &mut [f32], seen: usize, state: (&mut f32, &mut f32), sums: &mut [f32]) {
+        let (greatest, total) = state;
+        let (scores, hidden) = scores.split_at_mut(seen);
+        hidden.fill(0.0);
+        if scores.is_empty() {
+            return;
+        }
+        let new = rows::greatest(scores).max(*greatest);
+        let shrink = math::exp(*greatest - new);
+        for score in scores.iter_mut() {
+            *score = math::exp(*score - new);
+        }
+        *total = *total * shrink + rows::sum(scores);
+        for sum in sums.iter_mut() {
+            *sum *= shrink;
+        }
+        *greatest = new;
+    }
+}

@@ -1,0 +1,83 @@
+//! Rotary position embedding.
+
+use graphc_ir::op::Op;
+
+use crate::context::KernelContext;
+use crate::error::KernelError;
+use crate::parallel;
+use crate::simd::vectorized;
+use crate::view::{View, ViewMut};
+
+/// The kernel of [`Op::Rotary`]. Angles are computed in `f64`, once for each position: at position 100,000 an `f32` has
+/// lost the digits that matter.
+pub(crate) fn rotary(
+    op: &Op,
+    operands: &[View<'_>],
+    results: &mut [ViewMut<'_>],
+    cx: &mut KernelContext<'_>,
+) -> Result<(), KernelError> {
+    let (Op::Rotary(op), [x], [out]) = (op, operands, results) else {
+        return Err(KernelError::call("rotary", "takes one operand and gives one result"));
+    };
+    let &[.., time, heads, width] = x.shape else {
+        return Err(KernelError::call("rotary", "needs dims of time, heads and width"));
+    };
+    if out.shape != x.shape || width % 2 != 0 {
+        return Err(KernelError::call("rotary", format!("{:?} to {:?}", x.shape, out.shape)));
+    }
+    let rank = x.shape.len();
+    let (first, first_pair) = (x.origin[rank - 3], x.origin[rank - 1] / 2);
+    let whole = x.global[rank - 1];
+    let (x, out) = (x.as_slice::<f32>()?, out.as_mut_slice::<f32>()?);
+    let row = heads * width;
+    if out.is_empty() {
+        return Ok(());
+    }
+    // For each position the sines of all pairs, then the cosines.
+    let angles = cx.scratch.take::<f32>(time * width);
+    for (index, row) in angles.chunks_exact_mut(width).enumerate() {
+        let (sines, cosines) = row.split_at_mut(width / 2);
+        for (pair, (sine, cosine)) in sines.iter_mut().zip(cosines).enumerate() {
+            let (sin, cos) = op.angle(first + index, first_pair + pair, whole).sin_cos();
+            (*sine, *cosine) = (sin as f32, cos as f32);
+        }
+    }
+    let parts = if cx.pool.is_some() && out.len() >= 1 << 16 { cx.threads.max(1) } else { 1 };
+    let rows = out.len() / row;
+    let each = rows.div_ceil(parts);
+    let angles = &*angles;
+    let pieces = x.chunks(each * row).zip(out.chunks_mut(each * row)).enumerate().collect();
+    parallel::run(cx.pool, pieces, |(piece, (x, out))| {
+        for (index, (x, out)) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)).enumerate()
+        {
+            let position = (piece * each + index / heads) % time;
+            let (sin, cos) = angles[position * width..][..width].split_at(width / 2);
+            match op.interleaved {
+                true => turn_neighbours(x, sin, cos, out),
+                false => turn_halves(x, sin, cos, out),
+            }
+        }
+        Ok(())
+    })
+}
+
+vectorized! {
+    fn turn_halves(x: &[f32], sin: &[f32], cos: &[f32], out: &mut [f32]) {
+        let half = sin.len();
+        let (x, y) = x.split_at(half);
+        let (to_x, to_y) = out.split_at_mut(half);
+        for i in 0..half {
+            to_x[i] = x[i] * cos[i] - y[i] * sin[i];
+            to_y[i] = x[i] * sin[i] + y[i] * cos[i];
+        }
+    }
+}
+
+vectorized! {
+    fn turn_neighbours(x: &[f32], sin: &[f32], cos: &[f32], out: &mut [f32]) {
+        for (i, (x, out)) in x.chunks_exact(2).zip(out.chunks_exact_mut(2)).enumerate() {
+            out[0] = x[0] * cos[i] - x[1] * sin[i];
+            out[1] = x[0] * sin[i] + x[1] * cos[i];
+        }
+    }
+}
