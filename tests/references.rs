@@ -70,6 +70,13 @@ fn other_strategies_and_schedules_reach_them_too() {
 }
 
 #[test]
+fn interleaved_chunks_reach_them_too() {
+    let stages = ["--stages", "2", "--microbatches", "2", "--schedule", "interleaved:2"];
+    check("gpt", &[&["--mesh", "2"], &stages[..]].concat());
+    check("gpt", &[&["--mesh", "2x2", "--recompute", "full"], &stages[..]].concat());
+}
+
+#[test]
 fn recomputation_changes_no_bit_of_the_losses() {
     for (name, extra) in [
         ("gpt", ["--mesh", "1"].as_slice()),

@@ -9,6 +9,7 @@ use graphc_ir::text;
 
 use crate::check::{PlanErrors, verify_invariants};
 use crate::decisions::{Decisions, Sharding};
+use crate::error::CompileError as Prepare;
 use crate::lower::{LowerError, Lowered, lower, lower_as};
 use crate::null_device::{
     NullDeviceError, Simulation, assign_channel_slots, simulate, step_seconds,
@@ -16,6 +17,7 @@ use crate::null_device::{
 use crate::passes::recompute::most_blocks;
 use crate::pipeline::{prepare, recompute_blocks};
 use crate::planner::{PlanError, Planned, plan};
+use crate::stages::{choose, chosen};
 
 /// A plan and what was decided on the way to it.
 #[derive(Clone, Debug)]
@@ -140,6 +142,7 @@ fn unchecked(header: Header<'_>, decisions: &Decisions, lowered: Lowered) -> Pla
         tensors: lowered.tensors,
         boxing: lowered.boxing,
         planner,
+        pipeline: None,
         predicted: Predicted {
             step_seconds: 0.0,
             bubble_fraction: 0.0,
@@ -247,29 +250,70 @@ pub fn compile_observed(
     weights: Option<WeightsSource>,
     reached: &mut dyn FnMut(Milestone),
 ) -> Result<Compiled, CompileError> {
-    let prepared = prepare(graph.clone(), options)?;
-    reached(Milestone::Prepared);
-    let attempt = |decisions: Decisions, recomputed_blocks: usize| {
-        let Planned { sharding, report: planner, .. } = plan(&decisions, options, cluster)?;
-        if !planner.objective_seconds.is_finite() {
-            return Err(CompileError::NotFinite { seconds: planner.objective_seconds });
+    let job = Job { graph: &graph, options, cluster, weights };
+    if !options.auto_stages && !options.auto_microbatches {
+        return job.compile(graph.clone(), options, reached);
+    }
+    let mut failed = None;
+    for choice in choose(&graph, options, cluster)?.into_iter().take(MOST_CHOICES) {
+        let (staged, resolved) = chosen(&graph, options, &choice)?;
+        match job.compile(staged, &resolved, reached) {
+            Ok(mut compiled) => {
+                compiled.plan.pipeline = Some(choice);
+                return Ok(compiled);
+            }
+            Err(error) if error.is_memory() => failed = failed.or(Some(error)),
+            Err(error) => return Err(error),
         }
-        let weights = weights.clone();
-        let header = Header { graph: &graph, options, cluster, weights, planner };
-        let (mut plan, simulation) = assemble(header, &decisions, &sharding)?;
-        plan.recomputed_blocks = recomputed_blocks;
-        Ok(Compiled { plan, decisions, sharding, simulation })
-    };
-    let compiled = match options.recompute {
-        Recompute::Auto => fewest_blocks(prepared, options, attempt),
-        Recompute::None => attempt(prepared, 0),
-        Recompute::Full => {
-            let blocks = most_blocks(&prepared.training, &prepared.rates);
-            attempt(prepared, blocks)
-        }
-    };
-    reached(Milestone::Planned);
-    compiled
+    }
+    Err(failed.unwrap_or_else(|| Prepare::NoPipeline { layers: 0, error: None }.into()))
+}
+
+/// Choices of stages and microbatches whose whole plan is tried, where the plans of better ones do not fit the memory.
+const MOST_CHOICES: usize = 3;
+
+/// What is compiled: the graph and the options as the user gave them.
+struct Job<'a> {
+    graph: &'a Graph,
+    options: &'a CompileOptions,
+    cluster: &'a Cluster,
+    weights: Option<WeightsSource>,
+}
+
+impl Job<'_> {
+    /// Compiles a graph whose stages are decided, with options that leave nothing open.
+    fn compile(
+        &self,
+        staged: Graph,
+        options: &CompileOptions,
+        reached: &mut dyn FnMut(Milestone),
+    ) -> Result<Compiled, CompileError> {
+        let prepared = prepare(staged, options)?;
+        reached(Milestone::Prepared);
+        let cluster = self.cluster;
+        let attempt = |decisions: Decisions, recomputed_blocks: usize| {
+            let Planned { sharding, report: planner, .. } = plan(&decisions, options, cluster)?;
+            if !planner.objective_seconds.is_finite() {
+                return Err(CompileError::NotFinite { seconds: planner.objective_seconds });
+            }
+            let weights = self.weights.clone();
+            let header =
+                Header { graph: self.graph, options: self.options, cluster, weights, planner };
+            let (mut plan, simulation) = assemble(header, &decisions, &sharding)?;
+            plan.recomputed_blocks = recomputed_blocks;
+            Ok(Compiled { plan, decisions, sharding, simulation })
+        };
+        let compiled = match options.recompute {
+            Recompute::Auto => fewest_blocks(prepared, options, attempt),
+            Recompute::None => attempt(prepared, 0),
+            Recompute::Full => {
+                let blocks = most_blocks(&prepared.training, &prepared.rates);
+                attempt(prepared, blocks)
+            }
+        };
+        reached(Milestone::Planned);
+        compiled
+    }
 }
 
 /// The plan in which as few blocks are computed again as the memory allows: none if that fits, else, as fewer blocks

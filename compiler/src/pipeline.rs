@@ -1,6 +1,7 @@
 //! From a user's graph to what the planner takes: every pass in order, with the verifier between them.
 
 use graphc_ir::graph::Graph;
+use graphc_ir::ids::StageId;
 use graphc_ir::plan::{CompileOptions, Plan, Recompute};
 use graphc_ir::text;
 use graphc_ir::verify::verify;
@@ -15,8 +16,9 @@ use crate::passes::pins::check_pins;
 use crate::passes::rates::rates;
 use crate::passes::recompute::{Recomputing, recompute};
 use crate::passes::simplify::simplify;
-use crate::passes::staging::{assign_stages, staging};
+use crate::passes::staging::{assign_stages, follow, one_stage, staging};
 use crate::passes::training_mode::set_mode;
+use crate::stages::chosen;
 
 /// The passes, in order: the names of `--emit after:PASS`.
 pub const PASSES: &[&str] = &[
@@ -60,9 +62,13 @@ pub fn prepare(graph: Graph, options: &CompileOptions) -> Result<Decisions, Comp
 pub fn prepare_again(plan: &Plan) -> Result<Decisions, CompileError> {
     let graph = text::parse(&plan.graph.join("\n"))
         .map_err(|error| CompileError::PlanGraph { error: error.to_string() })?;
-    let decisions = prepare(graph, &plan.options)?;
-    match plan.options.recompute {
-        Recompute::Auto => recompute_blocks(&decisions, &plan.options, plan.recomputed_blocks),
+    let (graph, options) = match &plan.pipeline {
+        Some(choice) => chosen(&graph, &plan.options, choice)?,
+        None => (graph, plan.options.clone()),
+    };
+    let decisions = prepare(graph, &options)?;
+    match options.recompute {
+        Recompute::Auto => recompute_blocks(&decisions, &options, plan.recomputed_blocks),
         Recompute::None | Recompute::Full => Ok(decisions),
     }
 }
@@ -113,6 +119,39 @@ pub fn prepare_until(
     found.map_or_else(|| result.map(|found| found.training.graph), Ok)
 }
 
+/// The graph with its loss, if it is to have one.
+///
+/// # Errors
+/// Where the first output does not fit the loss.
+pub fn with_loss(graph: Graph, options: &CompileOptions) -> Result<Graph, CompileError> {
+    attach_loss(graph, options)
+}
+
+/// Prepares a graph that has its loss on one stage, which is the whole mesh, and says of which layer each node is; those
+/// that `layer_of` gives none are of that of what they read, or of their readers.
+///
+/// # Errors
+/// What the graph or the options do not allow.
+pub fn prepare_layers(
+    graph: Graph,
+    layer_of: &[Option<usize>],
+    options: &CompileOptions,
+) -> Result<(Decisions, Vec<usize>), CompileError> {
+    let mut graph = set_mode(graph, options.differentiates());
+    let layers = follow(&graph, layer_of.to_vec());
+    let count = layers.iter().max().map_or(0, |last| last + 1);
+    // Passes keep the stage of what they rewrite: it carries the layer through them.
+    graph.stages = vec![None; count];
+    for (node, &layer) in graph.nodes.iter_mut().zip(&layers) {
+        (node.stage, node.placement) = (Some(StageId::new(layer)), None);
+    }
+    let Recomputing { training, rates, recomputed } = train(graph, options, &mut |_, _| Ok(()))?;
+    let nodes = &training.graph.nodes;
+    let layers = nodes.iter().map(|node| node.stage.map_or(0, StageId::index)).collect();
+    let staging = one_stage(nodes.len(), options)?;
+    Ok((Decisions { training, staging, rates, recomputed }, layers))
+}
+
 /// Runs the passes in the order of [`PASSES`]; `seen` is shown the graph after each, when it has been verified.
 fn run(
     graph: Graph,
@@ -131,6 +170,15 @@ fn run(
     check("training_mode", &graph)?;
     let graph = assign_stages(graph, options)?;
     check("stages", &graph)?;
+    train(graph, options, &mut check)
+}
+
+/// From the forward graph, in stages, to the last pass.
+fn train(
+    graph: Graph,
+    options: &CompileOptions,
+    check: &mut dyn FnMut(&'static str, &Graph) -> Result<(), CompileError>,
+) -> Result<Recomputing, CompileError> {
     let training = autodiff(graph, options)?;
     check("autodiff", &training.graph)?;
     let training = optimizer(training, options.optimizer)?;

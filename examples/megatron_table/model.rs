@@ -39,8 +39,9 @@ fn chunk(row: &Row, layer: usize) -> usize {
     layer * row.pipeline_parallel * row.virtual_stages / row.layers
 }
 
+/// Runs `body` in a stage; with virtual stages in one of their chunks, which go round the stages.
 fn staged<T>(g: &GraphBuilder, row: &Row, stage: usize, body: impl FnOnce() -> T) -> T {
-    if row.pipeline_parallel == 1 { body() } else { g.in_stage(stage % row.pipeline_parallel, body) }
+    if row.pipeline_parallel == 1 { body() } else { g.in_stage(stage, body) }
 }
 
 /// One block. Megatron's kernel that scales, masks and normalizes scores goes over them once: so does softmax alone here.
@@ -72,7 +73,10 @@ pub fn options(row: &Row) -> CompileOptions {
         mesh: vec![row.pipeline_parallel, row.data_parallel, row.tensor_parallel],
         stages: row.pipeline_parallel,
         microbatches: row.microbatches(),
-        schedule: Schedule::OneForwardOneBackward,
+        schedule: match row.virtual_stages {
+            1 => Schedule::OneForwardOneBackward,
+            chunks => Schedule::Interleaved { chunks },
+        },
         loss: Some(Loss::CrossEntropy),
         optimizer: Some(Optimizer::Adam(adam)),
         strategy: Strategy::Megatron,

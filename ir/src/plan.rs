@@ -58,6 +58,9 @@ pub struct Plan {
     pub boxing: Vec<BoxingEntry>,
     /// What the planner reached.
     pub planner: PlannerReport,
+    /// What the choice of stages and microbatches was made by, where it was the compiler's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pipeline: Option<PipelineReport>,
     /// What the null device predicts.
     pub predicted: Predicted,
     /// Layouts that registers refer to.
@@ -186,6 +189,22 @@ pub struct PlannerReport {
     pub variables: usize,
     /// Constraints of the integer programme.
     pub constraints: usize,
+}
+
+/// A choice of stages and microbatches.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PipelineReport {
+    /// Number of stages.
+    pub stages: usize,
+    /// Number of microbatches.
+    pub microbatches: usize,
+    /// Layers of each stage, or of each chunk of all stages in the order of the model.
+    pub layers: Vec<usize>,
+    /// Seconds of a step, sum(t) + (M-1) max(t) over stages, by the costs of single layers on a stage's submesh.
+    pub seconds: f64,
+    /// What no other number of stages, of microbatches and no other cut that was looked at goes below, by the same costs
+    /// of layers, whatever the memory.
+    pub bound_seconds: f64,
 }
 
 /// Whether a plan is proven best.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use graphc_ir::plan::{Loss, Recompute, Schedule, Strategy};
+use graphc_ir::plan::{Loss, Recompute, Schedule, ScheduleError, Strategy};
 
 /// A static-graph compiler for distributed deep learning.
 #[derive(Parser)]
@@ -286,13 +286,13 @@ pub struct SharedArgs {
     /// All ranks of the job, row-major: 4 or 2x4; default 1, or WORLD_SIZE under launch
     #[arg(long, value_parser = mesh)]
     pub mesh: Option<Mesh>,
-    /// Pipeline stages; divides the first axis of the mesh
-    #[arg(long, default_value_t = 1, value_parser = positive)]
-    pub stages: usize,
-    /// Parts of a step's batch, gradients accumulated
-    #[arg(long, default_value_t = 1, value_parser = positive)]
-    pub microbatches: usize,
-    /// Order of microbatches: 1f1b or gpipe
+    /// Pipeline stages, or auto; divides the first axis of the mesh
+    #[arg(long, value_name = "N|auto", default_value = "1", value_parser = count)]
+    pub stages: Count,
+    /// Parts of a step's batch, gradients accumulated, or auto
+    #[arg(long, value_name = "M|auto", default_value = "1", value_parser = count)]
+    pub microbatches: Count,
+    /// Order of microbatches: 1f1b, gpipe, or interleaved:V with V chunks of layers for each stage
     #[arg(long, default_value = "1f1b", value_parser = schedule)]
     pub schedule: Schedule,
     /// Value of a symbolic first dim of the model
@@ -419,6 +419,22 @@ fn mesh(text: &str) -> Result<Mesh, String> {
     }
 }
 
+/// A number that the compiler may be asked to choose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Count {
+    /// The compiler's choice.
+    Auto,
+    /// This one.
+    Of(usize),
+}
+
+fn count(text: &str) -> Result<Count, String> {
+    match text {
+        "auto" => Ok(Count::Auto),
+        _ => positive(text).map(Count::Of).map_err(|error| format!("{error}, or auto")),
+    }
+}
+
 fn positive(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) | Err(_) => Err("write a number of at least 1".into()),
@@ -427,11 +443,7 @@ fn positive(text: &str) -> Result<usize, String> {
 }
 
 fn schedule(text: &str) -> Result<Schedule, String> {
-    match text {
-        "1f1b" => Ok(Schedule::OneForwardOneBackward),
-        "gpipe" => Ok(Schedule::Gpipe),
-        _ => Err("schedules are 1f1b and gpipe".into()),
-    }
+    text.parse().map_err(|error: ScheduleError| error.to_string())
 }
 
 fn strategy(text: &str) -> Result<Strategy, String> {

@@ -9,15 +9,17 @@ use graphc_compiler::import::{ImportError, ImportOptions, Imported, load_model, 
 use graphc_ir::plan::{AdamOptions, Cluster, CompileOptions, Optimizer, Pin};
 use sha2::{Digest, Sha256};
 
-use super::args::{OptimizerName, SharedArgs};
+use super::args::{Count, OptimizerName, SharedArgs};
 use super::ranks::world_size;
 
 /// The compiler's options; `dims` are the values of the model's symbolic dims.
 pub fn compile_options(args: &SharedArgs, dims: BTreeMap<String, usize>) -> Result<CompileOptions> {
     Ok(CompileOptions {
         mesh: mesh(args)?,
-        stages: args.stages,
-        microbatches: args.microbatches,
+        stages: number(args.stages),
+        microbatches: number(args.microbatches),
+        auto_stages: args.stages == Count::Auto,
+        auto_microbatches: args.microbatches == Count::Auto,
         schedule: args.schedule,
         dims,
         loss: args.loss.map(Into::into),
@@ -29,6 +31,14 @@ pub fn compile_options(args: &SharedArgs, dims: BTreeMap<String, usize>) -> Resu
         memory: args.memory,
         communication_stream: false,
     })
+}
+
+/// A number that was given; 1 where it is the compiler's choice.
+fn number(count: Count) -> usize {
+    match count {
+        Count::Of(number) => number,
+        Count::Auto => 1,
+    }
 }
 
 /// The mesh: that of the command line, or one axis of all processes that a launcher has started.

@@ -87,7 +87,8 @@ impl Collector<'_> {
     fn place_at_maker(&self, task: &mut Task, root: ValueId, from: BufferId) {
         let maker = self.maker(from).or(self.home(root).ok().map(|home| home.made));
         if let Some(maker) = maker {
-            (task.anchor, task.phase, task.stage) = (maker.anchor, maker.phase, maker.stage);
+            (task.anchor, task.phase) = (maker.anchor, maker.phase);
+            (task.stage, task.chunk) = (maker.stage, maker.chunk);
         }
     }
 

@@ -28,6 +28,7 @@ struct Key {
     phase: Phase,
     rate: Rate,
     stage: usize,
+    chunk: usize,
     ranks: Vec<u32>,
     shards: Layout,
 }
@@ -155,6 +156,7 @@ fn key(job: &Job, task: &Task) -> Option<Key> {
         phase: task.phase,
         rate: task.rate,
         stage: task.stage,
+        chunk: task.chunk,
         ranks: task.ranks.clone(),
         shards,
     })

@@ -62,6 +62,8 @@ pub struct Task {
     pub phase: Phase,
     /// The pipeline stage.
     pub stage: usize,
+    /// The chunk of its stage.
+    pub chunk: usize,
     /// Who takes part.
     pub ranks: Vec<u32>,
     /// Where it wants to stand: the place of the node that it serves, among all nodes.

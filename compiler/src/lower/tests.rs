@@ -92,7 +92,7 @@ impl Case {
         };
         let decisions = Decisions {
             training,
-            staging: Staging { stages: self.stages, stage, placement },
+            staging: Staging { stages: self.stages, chunk: vec![0; stage.len()], stage, placement },
             rates,
             recomputed: vec![None; graph.nodes.len()],
         };

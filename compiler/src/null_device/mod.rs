@@ -142,7 +142,7 @@ fn measure(plan: &Plan, how: Run) -> Result<Simulation, NullDeviceError> {
 }
 
 /// Gives every channel the slots that the plan can use: as many contents as are under way at once where nothing holds
-/// senders back, though no more than one beyond the number of stages, unless less would hang.
+/// senders back, though no more than one beyond the number of stages (of their chunks), unless less would hang.
 ///
 /// # Errors
 /// Where the plan hangs even with endless channels.
@@ -151,7 +151,7 @@ pub fn assign_channel_slots(plan: &mut Plan) -> Result<(), NullDeviceError> {
         return Ok(());
     }
     let most = run(plan, Run { unlimited: true, ..Run::of(2) })?.1.under_way;
-    let cap = plan.stages as u32 + 1;
+    let cap = (plan.stages * plan.options.schedule.chunks()) as u32 + 1;
     for (channel, &under_way) in plan.channels.iter_mut().zip(&most) {
         let least = if channel.rate == Rate::Step { 1 } else { 2 };
         channel.slots = under_way.min(cap).max(least);

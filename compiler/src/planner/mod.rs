@@ -20,6 +20,7 @@
 //!
 //! Nothing here inserts boxing or orders actors. Start reading with [`plan`].
 
+mod account;
 mod bound;
 mod branch;
 pub mod candidates;
@@ -49,7 +50,8 @@ use graphc_ir::sbp::NdSbp;
 
 use crate::decisions::{Decisions, NodeSharding, Sharding};
 
-pub use check::{Recomputed, recompute};
+pub use account::Account;
+pub use check::{Recomputed, account, recompute};
 pub use error::PlanError;
 
 use limited::Solution;

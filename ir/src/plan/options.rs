@@ -1,6 +1,8 @@
 //! What a plan is compiled with: the user's options and the machines.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +18,12 @@ pub struct CompileOptions {
     pub stages: usize,
     /// Parts of a step's batch.
     pub microbatches: usize,
+    /// The number of stages, and where they are cut, is the compiler's choice, whatever `stages` says.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub auto_stages: bool,
+    /// The number of microbatches is the compiler's choice, whatever `microbatches` says.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub auto_microbatches: bool,
     /// The order of microbatches.
     pub schedule: Schedule,
     /// Values of symbolic dims.
@@ -47,6 +55,8 @@ impl Default for CompileOptions {
             mesh: vec![1],
             stages: 1,
             microbatches: 1,
+            auto_stages: false,
+            auto_microbatches: false,
             schedule: Schedule::OneForwardOneBackward,
             dims: BTreeMap::new(),
             loss: None,
@@ -68,15 +78,78 @@ impl CompileOptions {
     }
 }
 
-/// The order of microbatches in a pipeline.
+/// The order of microbatches in a pipeline. Its text is `1f1b`, `gpipe` or `interleaved:V`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(try_from = "String", into = "String")]
 pub enum Schedule {
     /// One forward, one backward (PipeDream-Flush, Narayanan et al., arXiv 2006.09503, section 3.2).
-    #[serde(rename = "1f1b")]
     OneForwardOneBackward,
     /// All forwards, then all backwards (Huang et al., arXiv 1811.06965).
     Gpipe,
+    /// One forward, one backward, where each stage has several chunks of layers (Narayanan et al., arXiv 2104.04473,
+    /// section 2.2).
+    Interleaved {
+        /// Chunks of a stage.
+        chunks: usize,
+    },
+}
+
+impl Schedule {
+    /// Chunks of layers that a stage has.
+    pub fn chunks(&self) -> usize {
+        match self {
+            Self::Interleaved { chunks } => *chunks,
+            Self::OneForwardOneBackward | Self::Gpipe => 1,
+        }
+    }
+}
+
+impl fmt::Display for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OneForwardOneBackward => f.write_str("1f1b"),
+            Self::Gpipe => f.write_str("gpipe"),
+            Self::Interleaved { chunks } => write!(f, "interleaved:{chunks}"),
+        }
+    }
+}
+
+impl From<Schedule> for String {
+    fn from(schedule: Schedule) -> Self {
+        schedule.to_string()
+    }
+}
+
+/// A text that is no schedule.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{text}` is no schedule: they are 1f1b, gpipe and interleaved:V, V chunks of layers for each stage, 2 to 256"
+)]
+pub struct ScheduleError {
+    /// The text.
+    pub text: String,
+}
+
+impl FromStr for Schedule {
+    type Err = ScheduleError;
+
+    fn from_str(text: &str) -> Result<Self, ScheduleError> {
+        let chunks = text.strip_prefix("interleaved:").and_then(|chunks| chunks.parse().ok());
+        match (text, chunks) {
+            ("1f1b", _) => Ok(Self::OneForwardOneBackward),
+            ("gpipe", _) => Ok(Self::Gpipe),
+            (_, Some(chunks @ 2..=256)) => Ok(Self::Interleaved { chunks }),
+            _ => Err(ScheduleError { text: text.into() }),
+        }
+    }
+}
+
+impl TryFrom<String> for Schedule {
+    type Error = ScheduleError;
+
+    fn try_from(text: String) -> Result<Self, ScheduleError> {
+        text.parse()
+    }
 }
 
 /// A loss on the first output.
