@@ -35,6 +35,20 @@ pub fn seconds(seconds: f64) -> String {
 /// A plan in one screen: stages, how tensors are split, boxing per step, predicted time and memory.
 pub fn summary(plan: &Plan) -> String {
     let mut text = headline(plan);
+    if let Some(choice) = &plan.pipeline {
+        let layers: Vec<String> = choice.layers.iter().map(usize::to_string).collect();
+        let _ = writeln!(
+            text,
+            "pipeline: chosen for {} per step (bound {}), layers by stage {}",
+            seconds(choice.seconds),
+            seconds(choice.bound_seconds),
+            layers.join("+"),
+        );
+    }
+    if plan.recomputed_blocks > 0 {
+        let _ =
+            writeln!(text, "recomputed: the first {} blocks of each stage", plan.recomputed_blocks);
+    }
     for stage in 0..plan.stages {
         text.push_str(&stage_lines(plan, stage));
     }

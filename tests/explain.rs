@@ -101,9 +101,9 @@ fn strategies_stand_in_one_table() {
     let model = reference("gpt").join("model.onnx");
     let args = ["compile", model.to_str().expect("UTF-8"), "--batch", "8", "--mesh", "4"];
     let training = ["--loss", "cross_entropy", "--optimizer", "adamw"];
-    let compare = ["--compare", "data,zero3,auto"];
+    let compare = ["--compare", "data,zero3,megatron,auto"];
     let text = succeeds([&args[..], &training, &compare].concat());
-    for strategy in ["data ", "zero3 ", "auto ", "optimal"] {
+    for strategy in ["data ", "zero3 ", "megatron ", "auto ", "optimal"] {
         assert!(text.contains(strategy), "{text}");
     }
     // Too little memory for any of them.

@@ -150,6 +150,63 @@ fn the_simulated_bubble_is_that_of_the_formula() {
     }
 }
 
+/// Losses of a stack of `layers` layers on two ranks.
+fn stack_losses(layers: usize, microbatches: usize, schedule: Schedule) -> Vec<u32> {
+    let options = CompileOptions { schedule, ..options(2, microbatches) };
+    let cluster = preset("cpu").expect("a preset");
+    let mut graph = stack(layers, 16, 8, true);
+    // Chunks of as many layers as each stage has of them.
+    let per_chunk = layers / (2 * schedule.chunks());
+    graph.stages.truncate(layers / per_chunk);
+    for stage in graph.nodes.iter_mut().filter_map(|node| node.stage.as_mut()) {
+        stage.0 /= per_chunk as u32;
+    }
+    let plan = compile(graph, &options, &cluster, None).expect("a plan").plan;
+    check::verify(&plan).expect("it is valid");
+    run(&plan, 4, None).0
+}
+
+#[test]
+fn interleaved_schedules_compute_the_bits_of_1f1b() {
+    let expected = stack_losses(8, 4, Schedule::OneForwardOneBackward);
+    for chunks in [2, 4] {
+        assert_eq!(
+            stack_losses(8, 4, Schedule::Interleaved { chunks }),
+            expected,
+            "{chunks} chunks"
+        );
+    }
+}
+
+#[test]
+fn chunks_divide_the_bubble() {
+    let mut cluster = preset("cpu").expect("a preset");
+    for level in &mut cluster.levels {
+        (level.latency, level.bandwidth) = (0.0, 1e18);
+    }
+    for (stages, chunks, microbatches) in [(2, 2, 4), (4, 2, 4), (4, 2, 8), (4, 3, 8)] {
+        let schedule = Schedule::Interleaved { chunks };
+        let options = CompileOptions { schedule, ..options(stages, microbatches) };
+        let graph = stack(stages * chunks, 4096, 2048, false);
+        let plan = compile(graph, &options, &cluster, None).expect("a plan").plan;
+        let bubble = simulate(&plan).expect("it runs").bubble_fraction;
+        // Of the work (S-1) / (V M), of the whole step that much less.
+        let work = (stages - 1) as f64 / (chunks * microbatches) as f64;
+        let formula = work / (1.0 + work);
+        let case = format!("{stages} stages of {chunks} chunks, {microbatches} microbatches");
+        assert!((bubble - formula).abs() <= 0.02, "{case}: {bubble:.3}, formula {formula:.3}");
+    }
+}
+
+#[test]
+fn chunks_need_microbatches_in_groups_of_stages() {
+    let cluster = preset("cpu").expect("a preset");
+    let options = CompileOptions { schedule: Schedule::Interleaved { chunks: 2 }, ..options(2, 1) };
+    let error = compile(stack(4, 16, 8, true), &options, &cluster, None).expect_err("one of two");
+    let error = error.to_string();
+    assert!(error.contains("interleaved:2") && error.contains("1 microbatches"), "{error}");
+}
+
 #[test]
 fn a_plan_whose_ranks_wait_for_each_other_is_refused_with_the_actors_named() {
     let mut plan = plan(2, 2);

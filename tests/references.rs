@@ -68,10 +68,38 @@ fn resnet_reaches_the_losses_of_pytorch_on_every_mesh() {
 fn other_strategies_and_schedules_reach_them_too() {
     for extra in [
         ["--mesh", "4", "--strategy", "zero1"].as_slice(),
+        &["--mesh", "2", "--strategy", "megatron"],
+        &["--mesh", "4", "--strategy", "megatron"],
+        &["--mesh", "2x2", "--strategy", "megatron", "--microbatches", "2"],
         &["--mesh", "4", "--strategy", "zero2"],
         &["--mesh", "2x2", "--strategy", "zero3"],
         &["--mesh", "2", "--stages", "2", "--microbatches", "4", "--schedule", "gpipe"],
     ] {
         check("gpt", extra);
+    }
+}
+
+#[test]
+fn interleaved_chunks_reach_them_too() {
+    let stages = ["--stages", "2", "--microbatches", "2", "--schedule", "interleaved:2"];
+    check("gpt", &[&["--mesh", "2"], &stages[..]].concat());
+    check("gpt", &[&["--mesh", "2x2", "--recompute", "full"], &stages[..]].concat());
+}
+
+#[test]
+fn recomputation_changes_no_bit_of_the_losses() {
+    for (name, extra) in [
+        ("gpt", ["--mesh", "1"].as_slice()),
+        // Of the same layouts: the planner may choose others where more is computed.
+        ("gpt", &["--mesh", "2", "--strategy", "megatron"]),
+        ("gpt", &["--mesh", "2", "--strategy", "data", "--microbatches", "2"]),
+        ("gpt", &["--mesh", "2", "--stages", "2", "--microbatches", "2"]),
+        ("mlp", &["--mesh", "1"]),
+        ("mlp", &["--mesh", "2", "--strategy", "zero3"]),
+        ("mlp", &["--mesh", "2", "--stages", "2", "--microbatches", "2"]),
+    ] {
+        let kept = check(name, extra);
+        let full = check(name, &[extra, &["--recompute", "full"]].concat());
+        assert!(kept == full, "{name} {extra:?}: losses differ");
     }
 }

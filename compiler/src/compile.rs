@@ -2,16 +2,22 @@
 
 use graphc_ir::graph::Graph;
 use graphc_ir::plan::{
-    Cluster, CompileOptions, PLAN_VERSION, Plan, PlannerReport, Predicted, Program, WeightsSource,
+    Cluster, CompileOptions, PLAN_VERSION, Plan, PlannerReport, Predicted, Program, Recompute,
+    WeightsSource,
 };
 use graphc_ir::text;
 
 use crate::check::{PlanErrors, verify_invariants};
 use crate::decisions::{Decisions, Sharding};
-use crate::lower::{LowerError, lower};
-use crate::null_device::{NullDeviceError, Simulation, assign_channel_slots, simulate};
-use crate::pipeline::prepare;
+use crate::error::CompileError as Prepare;
+use crate::lower::{LowerError, Lowered, lower, lower_as};
+use crate::null_device::{
+    NullDeviceError, Simulation, assign_channel_slots, simulate, step_seconds,
+};
+use crate::passes::recompute::most_blocks;
+use crate::pipeline::{prepare, recompute_blocks};
 use crate::planner::{PlanError, Planned, plan};
+use crate::stages::{choose, chosen};
 
 /// A plan and what was decided on the way to it.
 #[derive(Clone, Debug)]
@@ -69,6 +75,13 @@ pub enum CompileError {
     },
 }
 
+impl CompileError {
+    /// Whether more memory would help.
+    pub fn is_memory(&self) -> bool {
+        matches!(self, Self::Memory { .. } | Self::Plan(PlanError::Memory { .. }))
+    }
+}
+
 fn tensors(largest: &[(String, u64)]) -> String {
     let name = |(name, bytes): &(String, u64)| format!("`{name}` of {bytes} bytes");
     largest.iter().map(name).collect::<Vec<_>>().join(", ")
@@ -97,33 +110,8 @@ pub fn assemble(
     decisions: &Decisions,
     sharding: &Sharding,
 ) -> Result<(Plan, Simulation), CompileError> {
-    let Header { graph, options, cluster, weights, planner } = header;
-    let lowered = lower(decisions, sharding, options, cluster)?;
-    let mut plan = Plan {
-        version: PLAN_VERSION,
-        name: graph.name.clone(),
-        world_size: options.mesh.iter().product(),
-        mesh: options.mesh.clone(),
-        stages: decisions.staging.stages,
-        microbatches: decisions.rates.microbatches,
-        training: !decisions.training.gradients.is_empty(),
-        options: options.clone(),
-        cluster: cluster.clone(),
-        graph: text::print(graph).lines().map(str::to_owned).collect(),
-        weights,
-        tensors: lowered.tensors,
-        boxing: lowered.boxing,
-        planner,
-        predicted: Predicted {
-            step_seconds: 0.0,
-            bubble_fraction: 0.0,
-            peak_memory_bytes: lowered.programs.iter().map(|p| p.arena_bytes).collect(),
-        },
-        layouts: lowered.layouts,
-        channels: lowered.channels,
-        programs: lowered.programs,
-        ranks: lowered.ranks,
-    };
+    let lowered = lower(decisions, sharding, header.options, header.cluster)?;
+    let mut plan = unchecked(header, decisions, lowered);
     fits_memory(&plan)?;
     assign_channel_slots(&mut plan)?;
     // No plan is emitted that does not pass the checks for plans from files: among them is the proof that no content
@@ -133,6 +121,75 @@ pub fn assemble(
     plan.predicted.step_seconds = simulation.step_seconds;
     plan.predicted.bubble_fraction = simulation.bubble_fraction;
     Ok((plan, simulation))
+}
+
+/// The plan without anything measured.
+fn unchecked(header: Header<'_>, decisions: &Decisions, lowered: Lowered) -> Plan {
+    let Header { graph, options, cluster, weights, planner } = header;
+    Plan {
+        version: PLAN_VERSION,
+        name: graph.name.clone(),
+        world_size: options.mesh.iter().product(),
+        mesh: options.mesh.clone(),
+        stages: decisions.staging.stages,
+        microbatches: decisions.rates.microbatches,
+        recomputed_blocks: 0,
+        training: !decisions.training.gradients.is_empty(),
+        options: options.clone(),
+        cluster: cluster.clone(),
+        graph: text::print(graph).lines().map(str::to_owned).collect(),
+        weights,
+        tensors: lowered.tensors,
+        boxing: lowered.boxing,
+        planner,
+        pipeline: None,
+        predicted: Predicted {
+            step_seconds: 0.0,
+            bubble_fraction: 0.0,
+            peak_memory_bytes: lowered.programs.iter().map(|p| p.arena_bytes).collect(),
+        },
+        layouts: lowered.layouts,
+        channels: lowered.channels,
+        programs: lowered.programs,
+        ranks: lowered.ranks,
+    }
+}
+
+/// Seconds of a step of what a graph compiles to, by its [`sketch`].
+///
+/// # Errors
+/// What the graph, the options or the machines do not allow.
+pub fn predict(
+    graph: Graph,
+    options: &CompileOptions,
+    cluster: &Cluster,
+) -> Result<f64, CompileError> {
+    Ok(step_seconds(&sketch(graph, options, cluster)?)?)
+}
+
+/// The plan as far as the time of its steps needs it: ranks of one stream do the same in the same order, but nothing is
+/// placed in memory, and no limit of memory is kept (of what `--recompute auto` would compute again, nothing is). It
+/// takes a fraction of the time of [`compile`], and cannot run.
+///
+/// # Errors
+/// What the graph, the options or the machines do not allow.
+pub fn sketch(
+    graph: Graph,
+    options: &CompileOptions,
+    cluster: &Cluster,
+) -> Result<Plan, CompileError> {
+    // Streams of one rank meet in its registers: how many slots these have matters then.
+    if options.communication_stream {
+        return Ok(compile(graph, options, cluster, None)?.plan);
+    }
+    let options = CompileOptions { memory: Some(u64::MAX >> 8), ..options.clone() };
+    let decisions = prepare(graph.clone(), &options)?;
+    let Planned { sharding, report: planner, .. } = plan(&decisions, &options, cluster)?;
+    let lowered = lower_as(&decisions, &sharding, &options, cluster, false)?;
+    let header = Header { graph: &graph, options: &options, cluster, weights: None, planner };
+    let mut plan = unchecked(header, &decisions, lowered);
+    assign_channel_slots(&mut plan)?;
+    Ok(plan)
 }
 
 fn fits_memory(plan: &Plan) -> Result<(), CompileError> {
@@ -193,14 +250,94 @@ pub fn compile_observed(
     weights: Option<WeightsSource>,
     reached: &mut dyn FnMut(Milestone),
 ) -> Result<Compiled, CompileError> {
-    let decisions = prepare(graph.clone(), options)?;
-    reached(Milestone::Prepared);
-    let Planned { sharding, report: planner, .. } = plan(&decisions, options, cluster)?;
-    if !planner.objective_seconds.is_finite() {
-        return Err(CompileError::NotFinite { seconds: planner.objective_seconds });
+    let job = Job { graph: &graph, options, cluster, weights };
+    if !options.auto_stages && !options.auto_microbatches {
+        return job.compile(graph.clone(), options, reached);
     }
-    reached(Milestone::Planned);
-    let header = Header { graph: &graph, options, cluster, weights, planner };
-    let (plan, simulation) = assemble(header, &decisions, &sharding)?;
-    Ok(Compiled { plan, decisions, sharding, simulation })
+    let mut failed = None;
+    for choice in choose(&graph, options, cluster)?.into_iter().take(MOST_CHOICES) {
+        let (staged, resolved) = chosen(&graph, options, &choice)?;
+        match job.compile(staged, &resolved, reached) {
+            Ok(mut compiled) => {
+                compiled.plan.pipeline = Some(choice);
+                return Ok(compiled);
+            }
+            Err(error) if error.is_memory() => failed = failed.or(Some(error)),
+            Err(error) => return Err(error),
+        }
+    }
+    Err(failed.unwrap_or_else(|| Prepare::NoPipeline { layers: 0, error: None }.into()))
+}
+
+/// Choices of stages and microbatches whose whole plan is tried, where the plans of better ones do not fit the memory.
+const MOST_CHOICES: usize = 3;
+
+/// What is compiled: the graph and the options as the user gave them.
+struct Job<'a> {
+    graph: &'a Graph,
+    options: &'a CompileOptions,
+    cluster: &'a Cluster,
+    weights: Option<WeightsSource>,
+}
+
+impl Job<'_> {
+    /// Compiles a graph whose stages are decided, with options that leave nothing open.
+    fn compile(
+        &self,
+        staged: Graph,
+        options: &CompileOptions,
+        reached: &mut dyn FnMut(Milestone),
+    ) -> Result<Compiled, CompileError> {
+        let prepared = prepare(staged, options)?;
+        reached(Milestone::Prepared);
+        let cluster = self.cluster;
+        let attempt = |decisions: Decisions, recomputed_blocks: usize| {
+            let Planned { sharding, report: planner, .. } = plan(&decisions, options, cluster)?;
+            if !planner.objective_seconds.is_finite() {
+                return Err(CompileError::NotFinite { seconds: planner.objective_seconds });
+            }
+            let weights = self.weights.clone();
+            let header =
+                Header { graph: self.graph, options: self.options, cluster, weights, planner };
+            let (mut plan, simulation) = assemble(header, &decisions, &sharding)?;
+            plan.recomputed_blocks = recomputed_blocks;
+            Ok(Compiled { plan, decisions, sharding, simulation })
+        };
+        let compiled = match options.recompute {
+            Recompute::Auto => fewest_blocks(prepared, options, attempt),
+            Recompute::None => attempt(prepared, 0),
+            Recompute::Full => {
+                let blocks = most_blocks(&prepared.training, &prepared.rates);
+                attempt(prepared, blocks)
+            }
+        };
+        reached(Milestone::Planned);
+        compiled
+    }
+}
+
+/// The plan in which as few blocks are computed again as the memory allows: none if that fits, else, as fewer blocks
+/// need more memory, the least number by bisection; the error is that of all blocks where not even they fit.
+fn fewest_blocks(
+    prepared: Decisions,
+    options: &CompileOptions,
+    attempt: impl Fn(Decisions, usize) -> Result<Compiled, CompileError>,
+) -> Result<Compiled, CompileError> {
+    let most = most_blocks(&prepared.training, &prepared.rates);
+    let with = |blocks| attempt(recompute_blocks(&prepared, options, blocks)?, blocks);
+    match attempt(prepared.clone(), 0) {
+        Err(error) if error.is_memory() && most > 0 => {}
+        other => return other,
+    }
+    let mut best = with(most)?;
+    let (mut too_few, mut enough) = (0, most);
+    while enough - too_few > 1 {
+        let middle = usize::midpoint(too_few, enough);
+        match with(middle) {
+            Ok(compiled) => (best, enough) = (compiled, middle),
+            Err(error) if error.is_memory() => too_few = middle,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(best)
 }

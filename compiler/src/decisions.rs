@@ -41,8 +41,17 @@ pub struct Staging {
     pub stages: usize,
     /// Stage of each node. A variable lives in one stage; other stages that read it receive it.
     pub stage: Vec<usize>,
+    /// Which chunk of its stage each node belongs to; 0 where stages have one.
+    pub chunk: Vec<usize>,
     /// Mesh of each node.
     pub placement: Vec<Placement>,
+}
+
+impl Staging {
+    /// The place of a node's chunk in the order in which a microbatch passes through all of them.
+    pub fn chunk_of_all(&self, node: usize) -> usize {
+        self.chunk[node] * self.stages + self.stage[node]
+    }
 }
 
 /// What microbatches do to a value: the time axis of its layout.
@@ -97,6 +106,8 @@ pub struct Decisions {
     pub staging: Staging,
     /// Rates.
     pub rates: Rates,
+    /// Of each node that computes again what another one has computed in the forward pass, that one.
+    pub recomputed: Vec<Option<NodeId>>,
 }
 
 impl Decisions {

@@ -4,6 +4,7 @@ use graphc_ir::builder::BuildErrors;
 use graphc_ir::graph::Source;
 use graphc_ir::mesh::{Placement, PlacementError};
 use graphc_ir::op::OpError;
+use graphc_ir::plan::Schedule;
 use graphc_ir::types::TensorType;
 use graphc_ir::verify::VerifyErrors;
 
@@ -33,6 +34,35 @@ pub enum CompileError {
         pass: &'static str,
         /// What does not fit.
         errors: BuildErrors,
+    },
+    /// A schedule with chunks of layers for each stage that does not fit stages or microbatches.
+    #[error(
+        "the schedule {schedule} needs at least 2 stages, and microbatches in groups of as many as there are stages, but there are {stages} stages and {microbatches} microbatches"
+    )]
+    Interleaved {
+        /// The schedule.
+        schedule: Schedule,
+        /// Number of stages.
+        stages: usize,
+        /// Number of microbatches.
+        microbatches: usize,
+    },
+    /// No cut into stages fits.
+    #[error(
+        "no number of stages that divides the first mesh axis and no number of microbatches that divides the batch has a cut of the {layers} layers that fits the memory of its ranks{}",
+        .error.as_ref().map_or(String::new(), |error| format!(": {error}"))
+    )]
+    NoPipeline {
+        /// Layers that the graph has.
+        layers: usize,
+        /// What the layers cannot be priced for.
+        error: Option<String>,
+    },
+    /// A plan whose graph cannot be read.
+    #[error("the plan's graph: {error}")]
+    PlanGraph {
+        /// Where and why.
+        error: String,
     },
     /// A training request for a graph without outputs.
     #[error("the graph has no output, so there is nothing to train: declare one")]

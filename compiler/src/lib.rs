@@ -15,3 +15,5 @@ pub mod null_device;
 pub mod passes;
 pub mod pipeline;
 pub mod planner;
+mod schedule;
+pub mod stages;

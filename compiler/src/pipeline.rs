@@ -1,10 +1,12 @@
 //! From a user's graph to what the planner takes: every pass in order, with the verifier between them.
 
 use graphc_ir::graph::Graph;
-use graphc_ir::plan::CompileOptions;
+use graphc_ir::ids::StageId;
+use graphc_ir::plan::{CompileOptions, Plan, Recompute};
+use graphc_ir::text;
 use graphc_ir::verify::verify;
 
-use crate::decisions::{Decisions, Rates, TrainingGraph};
+use crate::decisions::Decisions;
 use crate::error::CompileError;
 use crate::passes::autodiff::autodiff;
 use crate::passes::decompose::decompose_where_split;
@@ -12,9 +14,11 @@ use crate::passes::loss::attach_loss;
 use crate::passes::optimizer::optimizer;
 use crate::passes::pins::check_pins;
 use crate::passes::rates::rates;
+use crate::passes::recompute::{Recomputing, recompute};
 use crate::passes::simplify::simplify;
-use crate::passes::staging::{assign_stages, staging};
+use crate::passes::staging::{assign_stages, follow, one_stage, staging};
 use crate::passes::training_mode::set_mode;
+use crate::stages::chosen;
 
 /// The passes, in order: the names of `--emit after:PASS`.
 pub const PASSES: &[&str] = &[
@@ -33,21 +37,64 @@ pub const PASSES: &[&str] = &[
     "decompose",
     // When all that computes is there, and before rates, so that fewer sums are accumulated.
     "simplify",
-    // Last: what is accumulated is no longer rewritten.
+    // What is accumulated is no longer rewritten.
     "rates",
+    // Last: what is computed twice must not be found to be the same, and what has been summed over microbatches is kept.
+    "recompute",
 ];
 
-/// Runs every pass: a graph with gradients and updates, stages, placements and rates.
+/// Runs every pass: a graph with gradients and updates, stages, placements and rates. Where memory decides what is
+/// computed again ([`Recompute::Auto`]) nothing is: see [`recompute_blocks`].
 ///
 /// # Errors
 /// What the graph or the options do not allow.
 pub fn prepare(graph: Graph, options: &CompileOptions) -> Result<Decisions, CompileError> {
     let user = graph.clone();
-    let (training, rates) = run(graph, options, &mut |_, _| ())?;
-    check_pins(&[&user, &training.graph], options)?;
+    let recomputing = run(graph, options, &mut |_, _| ())?;
+    check_pins(&[&user, &recomputing.training.graph], options)?;
+    decided(recomputing, options)
+}
+
+/// The decisions that a plan was made from.
+///
+/// # Errors
+/// Where the plan's graph is none, or its options do not fit it.
+pub fn prepare_again(plan: &Plan) -> Result<Decisions, CompileError> {
+    let graph = text::parse(&plan.graph.join("\n"))
+        .map_err(|error| CompileError::PlanGraph { error: error.to_string() })?;
+    let (graph, options) = match &plan.pipeline {
+        Some(choice) => chosen(&graph, &plan.options, choice)?,
+        None => (graph, plan.options.clone()),
+    };
+    let decisions = prepare(graph, &options)?;
+    match options.recompute {
+        Recompute::Auto => recompute_blocks(&decisions, &options, plan.recomputed_blocks),
+        Recompute::None | Recompute::Full => Ok(decisions),
+    }
+}
+
+/// The same decisions with the first `blocks` blocks of every stage computed again in the backward pass; nothing may be
+/// computed again in them yet.
+///
+/// # Errors
+/// Where an op does not take its operands.
+pub fn recompute_blocks(
+    decisions: &Decisions,
+    options: &CompileOptions,
+    blocks: usize,
+) -> Result<Decisions, CompileError> {
+    let (training, rates) = (decisions.training.clone(), decisions.rates.clone());
+    let recomputing = recompute(training, rates, blocks)?;
+    let graph = &recomputing.training.graph;
+    verify(graph).map_err(|errors| CompileError::Verify { pass: "recompute", errors })?;
+    decided(recomputing, options)
+}
+
+fn decided(recomputing: Recomputing, options: &CompileOptions) -> Result<Decisions, CompileError> {
+    let Recomputing { training, rates, recomputed } = recomputing;
     // After all nodes exist: reads back as data what `stages` has written into them.
     let staging = staging(&training.graph, options)?;
-    Ok(Decisions { training, staging, rates })
+    Ok(Decisions { training, staging, rates, recomputed })
 }
 
 /// The graph as it is after a pass.
@@ -69,7 +116,40 @@ pub fn prepare_until(
         }
     });
     // A later pass may fail where the one that is asked for did not.
-    found.map_or_else(|| result.map(|(training, _)| training.graph), Ok)
+    found.map_or_else(|| result.map(|found| found.training.graph), Ok)
+}
+
+/// The graph with its loss, if it is to have one.
+///
+/// # Errors
+/// Where the first output does not fit the loss.
+pub fn with_loss(graph: Graph, options: &CompileOptions) -> Result<Graph, CompileError> {
+    attach_loss(graph, options)
+}
+
+/// Prepares a graph that has its loss on one stage, which is the whole mesh, and says of which layer each node is; those
+/// that `layer_of` gives none are of that of what they read, or of their readers.
+///
+/// # Errors
+/// What the graph or the options do not allow.
+pub fn prepare_layers(
+    graph: Graph,
+    layer_of: &[Option<usize>],
+    options: &CompileOptions,
+) -> Result<(Decisions, Vec<usize>), CompileError> {
+    let mut graph = set_mode(graph, options.differentiates());
+    let layers = follow(&graph, layer_of.to_vec());
+    let count = layers.iter().max().map_or(0, |last| last + 1);
+    // Passes keep the stage of what they rewrite: it carries the layer through them.
+    graph.stages = vec![None; count];
+    for (node, &layer) in graph.nodes.iter_mut().zip(&layers) {
+        (node.stage, node.placement) = (Some(StageId::new(layer)), None);
+    }
+    let Recomputing { training, rates, recomputed } = train(graph, options, &mut |_, _| Ok(()))?;
+    let nodes = &training.graph.nodes;
+    let layers = nodes.iter().map(|node| node.stage.map_or(0, StageId::index)).collect();
+    let staging = one_stage(nodes.len(), options)?;
+    Ok((Decisions { training, staging, rates, recomputed }, layers))
 }
 
 /// Runs the passes in the order of [`PASSES`]; `seen` is shown the graph after each, when it has been verified.
@@ -77,7 +157,7 @@ fn run(
     graph: Graph,
     options: &CompileOptions,
     seen: &mut dyn FnMut(&'static str, &Graph),
-) -> Result<(TrainingGraph, Rates), CompileError> {
+) -> Result<Recomputing, CompileError> {
     let mut check = |pass: &'static str, graph: &Graph| {
         verify(graph).map_err(|errors| CompileError::Verify { pass, errors })?;
         seen(pass, graph);
@@ -90,6 +170,15 @@ fn run(
     check("training_mode", &graph)?;
     let graph = assign_stages(graph, options)?;
     check("stages", &graph)?;
+    train(graph, options, &mut check)
+}
+
+/// From the forward graph, in stages, to the last pass.
+fn train(
+    graph: Graph,
+    options: &CompileOptions,
+    check: &mut dyn FnMut(&'static str, &Graph) -> Result<(), CompileError>,
+) -> Result<Recomputing, CompileError> {
     let training = autodiff(graph, options)?;
     check("autodiff", &training.graph)?;
     let training = optimizer(training, options.optimizer)?;
@@ -100,5 +189,8 @@ fn run(
     check("simplify", &training.graph)?;
     let (training, rates) = rates(training, options.microbatches)?;
     check("rates", &training.graph)?;
-    Ok((training, rates))
+    let blocks = if options.recompute == Recompute::Full { usize::MAX } else { 0 };
+    let recomputing = recompute(training, rates, blocks)?;
+    check("recompute", &recomputing.training.graph)?;
+    Ok(recomputing)
 }

@@ -53,7 +53,7 @@ fn compiled(graph: Graph, options: &CompileOptions) -> Compiled {
 
 #[test]
 fn every_mesh_and_strategy_gives_a_plan_that_holds() {
-    use Strategy::{Auto, Data, Zero1, Zero2, Zero3};
+    use Strategy::{Auto, Data, Megatron, Zero1, Zero2, Zero3};
     for graph in [mlp(), gpt()] {
         for (mesh, stages, microbatches) in [
             (&[1][..], 1, 1),
@@ -63,7 +63,11 @@ fn every_mesh_and_strategy_gives_a_plan_that_holds() {
             (&[2], 2, 2),
             (&[2, 2], 2, 4),
         ] {
-            for strategy in [Auto, Data, Zero1, Zero2, Zero3] {
+            for strategy in [Auto, Data, Zero1, Zero2, Zero3, Megatron] {
+                // Three ranks do not divide four heads.
+                if strategy == Megatron && mesh == [3] {
+                    continue;
+                }
                 let options = CompileOptions { strategy, ..options(mesh, stages, microbatches) };
                 let plan = compiled(graph.clone(), &options).plan;
                 assert_eq!(verify_invariants(&plan), Ok(()), "{options:?}");

@@ -16,12 +16,13 @@ use crate::types::DType;
 
 mod layout;
 mod options;
+mod runs;
 
 pub use layout::*;
 pub use options::*;
 
 /// The version of the schema that this build reads and writes.
-pub const PLAN_VERSION: u32 = 1;
+pub const PLAN_VERSION: u32 = 2;
 
 /// A compiled job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -38,6 +39,9 @@ pub struct Plan {
     pub stages: usize,
     /// Parts of a step's batch.
     pub microbatches: usize,
+    /// Blocks of each stage, from its first on, whose activations are computed again in the backward pass.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub recomputed_blocks: usize,
     /// Whether it trains (updates variables).
     pub training: bool,
     /// What the plan was compiled with.
@@ -54,6 +58,9 @@ pub struct Plan {
     pub boxing: Vec<BoxingEntry>,
     /// What the planner reached.
     pub planner: PlannerReport,
+    /// What the choice of stages and microbatches was made by, where it was the compiler's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pipeline: Option<PipelineReport>,
     /// What the null device predicts.
     pub predicted: Predicted,
     /// Layouts that registers refer to.
@@ -64,6 +71,10 @@ pub struct Plan {
     pub programs: Vec<Program>,
     /// The program of each rank.
     pub ranks: Vec<RankEntry>,
+}
+
+fn is_zero(number: &usize) -> bool {
+    *number == 0
 }
 
 /// A weights file by path and content.
@@ -180,6 +191,22 @@ pub struct PlannerReport {
     pub constraints: usize,
 }
 
+/// A choice of stages and microbatches.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PipelineReport {
+    /// Number of stages.
+    pub stages: usize,
+    /// Number of microbatches.
+    pub microbatches: usize,
+    /// Layers of each stage, or of each chunk of all stages in the order of the model.
+    pub layers: Vec<usize>,
+    /// Seconds of a step, sum(t) + (M-1) max(t) over stages, by the costs of single layers on a stage's submesh.
+    pub seconds: f64,
+    /// What no other number of stages, of microbatches and no other cut that was looked at goes below, by the same costs
+    /// of layers, whatever the memory.
+    pub bound_seconds: f64,
+}
+
 /// Whether a plan is proven best.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -279,6 +306,12 @@ pub struct Actor {
     pub rate: Rate,
     /// Seconds that it takes by the cost model, per action; 0 for communication that the null device prices.
     pub seconds: f64,
+    /// Floating-point operations of one action, of which other machines make other seconds.
+    #[serde(default)]
+    pub flops: f64,
+    /// Bytes of device memory that one action moves; 0 for communication.
+    #[serde(default)]
+    pub bytes: f64,
 }
 
 /// What an actor does.

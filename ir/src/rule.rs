@@ -76,7 +76,46 @@ pub struct Signature {
     pub results: Vec<NdSbp>,
 }
 
+impl DimRule {
+    /// The factors; none of a whole dim.
+    pub fn factors(&self) -> &[usize] {
+        match self {
+            Self::Factors(factors) => factors,
+            Self::Whole(_) => &[],
+        }
+    }
+}
+
 impl Rule {
+    /// Whether the op contracts: it has more points than any of its tensors has elements, as a product has.
+    pub fn contracts(&self) -> bool {
+        let elements = |dims: &Vec<DimRule>| -> f64 {
+            dims.iter().map(|dim| self.extent(dim) as f64).product()
+        };
+        let tensors = self.operands.iter().chain(&self.results);
+        self.points() > tensors.map(elements).fold(1.0, f64::max)
+    }
+
+    /// The factors that fit.
+    pub fn factors_where(&self, fits: impl Fn(&Factor) -> bool) -> Vec<usize> {
+        (0..self.factors.len()).filter(|&factor| fits(&self.factors[factor])).collect()
+    }
+
+    /// The parallel factors that every operand and every result has, in the order of the first operand's dims.
+    pub fn shared_factors(&self) -> Vec<usize> {
+        let has = |dims: &Vec<DimRule>, factor: &usize| {
+            dims.iter().any(|dim| dim.factors().contains(factor))
+        };
+        let first = self.operands.first().into_iter().flatten().flat_map(DimRule::factors);
+        first
+            .copied()
+            .filter(|&factor| self.factors[factor].kind == FactorKind::Parallel)
+            .filter(|factor| {
+                self.operands.iter().chain(&self.results).all(|dims| has(dims, factor))
+            })
+            .collect()
+    }
+
     /// Adds a factor and returns its index.
     pub fn factor(&mut self, size: usize, kind: FactorKind) -> usize {
         self.factors.push(Factor { size, kind });

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use graphc_ir::plan::{Loss, Schedule, Strategy};
+use graphc_ir::plan::{Loss, Recompute, Schedule, ScheduleError, Strategy};
 
 /// A static-graph compiler for distributed deep learning.
 #[derive(Parser)]
@@ -28,8 +28,10 @@ pub enum Command {
     Diff(DiffArgs),
     /// Check every invariant of a plan, its objective and bound recomputed; with MODEL, that it computes the same
     Verify(VerifyArgs),
-    /// Run a plan on the null device: step time, bubble, peak memory
+    /// Run a plan on the null device: step time, shares of computing, communication and waiting, MFU, peak memory
     Simulate(SimulateArgs),
+    /// Measure this machine into a cluster file
+    Calibrate(CalibrateArgs),
     /// Run inference
     Run(RunArgs),
     /// Train
@@ -115,12 +117,29 @@ pub struct VerifyArgs {
 pub struct SimulateArgs {
     /// The plan
     pub plan: PathBuf,
-    /// Write a trace (Chrome's JSON, which Perfetto reads)
+    /// Judge the plan on these machines: a preset or a TOML file; default those that it was compiled for
+    #[arg(long, value_name = "NAME|FILE")]
+    pub cluster: Option<String>,
+    /// Write a trace (Chrome's JSON, which Perfetto reads): a process for each kind of rank, a thread for each stream
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
     /// Form of what is printed
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
+}
+
+/// `graphc calibrate`
+#[derive(Args)]
+pub struct CalibrateArgs {
+    /// Where the cluster file goes; without it, to standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Ranks that work at the same time, each with its part of the cores
+    #[arg(long, default_value_t = 2)]
+    pub ranks: usize,
+    /// Measure less, and less well
+    #[arg(long)]
+    pub quick: bool,
 }
 
 /// `graphc run`
@@ -267,13 +286,13 @@ pub struct SharedArgs {
     /// All ranks of the job, row-major: 4 or 2x4; default 1, or WORLD_SIZE under launch
     #[arg(long, value_parser = mesh)]
     pub mesh: Option<Mesh>,
-    /// Pipeline stages; divides the first axis of the mesh
-    #[arg(long, default_value_t = 1, value_parser = positive)]
-    pub stages: usize,
-    /// Parts of a step's batch, gradients accumulated
-    #[arg(long, default_value_t = 1, value_parser = positive)]
-    pub microbatches: usize,
-    /// Order of microbatches: 1f1b or gpipe
+    /// Pipeline stages, or auto; divides the first axis of the mesh
+    #[arg(long, value_name = "N|auto", default_value = "1", value_parser = count)]
+    pub stages: Count,
+    /// Parts of a step's batch, gradients accumulated, or auto
+    #[arg(long, value_name = "M|auto", default_value = "1", value_parser = count)]
+    pub microbatches: Count,
+    /// Order of microbatches: 1f1b, gpipe, or interleaved:V with V chunks of layers for each stage
     #[arg(long, default_value = "1f1b", value_parser = schedule)]
     pub schedule: Schedule,
     /// Value of a symbolic first dim of the model
@@ -312,6 +331,10 @@ pub struct SharedArgs {
     /// How layouts are chosen: auto is the planner, the others are fixed plans to compare with
     #[arg(long, default_value = "auto", value_parser = strategy)]
     pub strategy: Strategy,
+    /// Activations: kept (none), computed again per block in the backward pass (full), or as few blocks as the memory
+    /// needs (auto)
+    #[arg(long, default_value = "none", value_parser = recompute)]
+    pub recompute: Recompute,
     /// Ask for a layout: NAME=S(0),B with one SBP per mesh axis; * matches any characters
     #[arg(long = "pin", value_name = "NAME=SBP")]
     pub pins: Vec<String>,
@@ -396,6 +419,22 @@ fn mesh(text: &str) -> Result<Mesh, String> {
     }
 }
 
+/// A number that the compiler may be asked to choose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Count {
+    /// The compiler's choice.
+    Auto,
+    /// This one.
+    Of(usize),
+}
+
+fn count(text: &str) -> Result<Count, String> {
+    match text {
+        "auto" => Ok(Count::Auto),
+        _ => positive(text).map(Count::Of).map_err(|error| format!("{error}, or auto")),
+    }
+}
+
 fn positive(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) | Err(_) => Err("write a number of at least 1".into()),
@@ -404,11 +443,7 @@ fn positive(text: &str) -> Result<usize, String> {
 }
 
 fn schedule(text: &str) -> Result<Schedule, String> {
-    match text {
-        "1f1b" => Ok(Schedule::OneForwardOneBackward),
-        "gpipe" => Ok(Schedule::Gpipe),
-        _ => Err("schedules are 1f1b and gpipe".into()),
-    }
+    text.parse().map_err(|error: ScheduleError| error.to_string())
 }
 
 fn strategy(text: &str) -> Result<Strategy, String> {
@@ -418,7 +453,17 @@ fn strategy(text: &str) -> Result<Strategy, String> {
         "zero1" => Ok(Strategy::Zero1),
         "zero2" => Ok(Strategy::Zero2),
         "zero3" => Ok(Strategy::Zero3),
-        _ => Err("strategies are auto, data, zero1, zero2 and zero3".into()),
+        "megatron" => Ok(Strategy::Megatron),
+        _ => Err("strategies are auto, data, zero1, zero2, zero3 and megatron".into()),
+    }
+}
+
+fn recompute(text: &str) -> Result<Recompute, String> {
+    match text {
+        "none" => Ok(Recompute::None),
+        "full" => Ok(Recompute::Full),
+        "auto" => Ok(Recompute::Auto),
+        _ => Err("activations are recomputed as none, full or auto say".into()),
     }
 }
 

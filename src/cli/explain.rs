@@ -2,16 +2,15 @@
 
 use std::fmt::Write;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use graphc::report::{self, Peak};
 use graphc_compiler::decisions::{Decisions, Sharding};
-use graphc_compiler::pipeline::prepare;
+use graphc_compiler::pipeline::prepare_again;
 use graphc_compiler::planner::alternatives;
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
 use graphc_ir::plan::Plan;
 use graphc_ir::sbp::NdSbp;
-use graphc_ir::text;
 use serde_json::json;
 
 use super::args::{ExplainArgs, Format};
@@ -39,8 +38,7 @@ struct Alternative {
 }
 
 fn explain(plan: &Plan, tensor: &str, format: Format) -> Result<()> {
-    let graph = text::parse(&plan.graph.join("\n")).context("the plan's graph")?;
-    let decisions = prepare(graph, &plan.options).context("the plan's graph")?;
+    let decisions = prepare_again(plan)?;
     let value = find(&decisions, tensor)?;
     let entry = plan.tensors.iter().find(|entry| entry.name == tensor);
     let chosen = entry.map(|entry| entry.sbp.clone());

@@ -9,25 +9,36 @@ use graphc_compiler::import::{ImportError, ImportOptions, Imported, load_model, 
 use graphc_ir::plan::{AdamOptions, Cluster, CompileOptions, Optimizer, Pin};
 use sha2::{Digest, Sha256};
 
-use super::args::{OptimizerName, SharedArgs};
+use super::args::{Count, OptimizerName, SharedArgs};
 use super::ranks::world_size;
 
 /// The compiler's options; `dims` are the values of the model's symbolic dims.
 pub fn compile_options(args: &SharedArgs, dims: BTreeMap<String, usize>) -> Result<CompileOptions> {
     Ok(CompileOptions {
         mesh: mesh(args)?,
-        stages: args.stages,
-        microbatches: args.microbatches,
+        stages: number(args.stages),
+        microbatches: number(args.microbatches),
+        auto_stages: args.stages == Count::Auto,
+        auto_microbatches: args.microbatches == Count::Auto,
         schedule: args.schedule,
         dims,
         loss: args.loss.map(Into::into),
         optimizer: optimizer(args)?,
         gradients: false,
         strategy: args.strategy,
+        recompute: args.recompute,
         pins: args.pins.iter().map(|text| pin(text)).collect::<Result<_>>()?,
         memory: args.memory,
         communication_stream: false,
     })
+}
+
+/// A number that was given; 1 where it is the compiler's choice.
+fn number(count: Count) -> usize {
+    match count {
+        Count::Of(number) => number,
+        Count::Auto => 1,
+    }
 }
 
 /// The mesh: that of the command line, or one axis of all processes that a launcher has started.

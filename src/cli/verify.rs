@@ -9,7 +9,7 @@ use graphc_compiler::check;
 use graphc_compiler::compile::compile;
 use graphc_compiler::import::weights::Weights;
 use graphc_compiler::import::{ImportOptions, Imported, load_model};
-use graphc_ir::plan::{CompileOptions, Plan, Strategy};
+use graphc_ir::plan::{CompileOptions, Plan, Schedule, Strategy};
 use graphc_ir::random::Stream;
 use graphc_ir::types::TensorType;
 use graphc_runtime::{HostTensor, Session, SessionOptions};
@@ -54,6 +54,9 @@ fn compare(plan: Plan, model: &Path) -> Result<f64> {
         mesh: vec![1],
         stages: 1,
         microbatches: 1,
+        auto_stages: false,
+        auto_microbatches: false,
+        schedule: Schedule::OneForwardOneBackward,
         strategy: Strategy::Auto,
         pins: Vec::new(),
         memory: None,

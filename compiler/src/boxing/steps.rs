@@ -1,10 +1,10 @@
 //! Single-axis steps: which are legal, what they lead to, what they cost.
 
-use graphc_ir::plan::Layout;
+use graphc_ir::plan::{Cluster, Layout};
 use graphc_ir::sbp::{NdSbp, ReduceKind, Sbp};
 
-use super::{BoxingStep, Prices, shard_bytes};
-use crate::cluster::alpha_beta;
+use super::BoxingStep;
+use crate::cluster::{AlphaBeta, Link, alpha_beta, link};
 use crate::cost::{collective_bytes, collective_seconds, local_seconds};
 
 /// All steps that are legal from `sbp`, with what they lead to. Partial values of `kinds` may be made.
@@ -61,27 +61,53 @@ fn step(from: Sbp, to: Sbp, axis: usize) -> Option<BoxingStep> {
     }
 }
 
-/// Seconds of a step and bytes that the busiest rank sends or copies.
-pub fn price(prices: Prices<'_>, step: BoxingStep, before: &Layout, after: &Layout) -> (f64, u64) {
-    let kind = step.boxing_kind();
-    let size = |layout| shard_bytes(layout, prices.microbatches);
-    let (Some(axis), extent) = (step.axis(), size(before).max(size(after))) else {
-        return (0.0, 0);
-    };
-    match step {
-        BoxingStep::Slice { .. } | BoxingStep::Mask { .. } => {
-            let bytes = size(after);
-            (local_seconds(prices.cluster, bytes as f64), bytes)
+/// The links of a mesh.
+pub struct Links {
+    extents: Vec<usize>,
+    /// By axis: the different links of the groups of ranks that differ in that axis alone.
+    of_axis: Vec<Vec<Link>>,
+    /// That of all ranks.
+    pub all: AlphaBeta,
+}
+
+impl Links {
+    /// The links of a layout's mesh.
+    pub fn new(cluster: &Cluster, place: &Layout) -> Self {
+        let of_axis = |axis: usize| {
+            let mut links: Vec<Link> = Vec::new();
+            for group in groups(place, axis) {
+                let link = link(cluster, &group, Some(axis));
+                if !links.contains(&link) {
+                    links.push(link);
+                }
+            }
+            links
+        };
+        let of_axis = (0..place.hierarchy.len()).map(of_axis).collect();
+        let mut ranks = place.ranks.clone();
+        ranks.sort_unstable();
+        let all = alpha_beta(cluster, &ranks, None);
+        Self { extents: place.hierarchy.clone(), of_axis, all }
+    }
+
+    /// Seconds of a step, those of them that are latency of a collective, and bytes that the busiest rank sends or copies, by
+    /// the bytes of a shard before and after it.
+    pub fn price(
+        &self,
+        cluster: &Cluster,
+        step: BoxingStep,
+        before: u64,
+        after: u64,
+    ) -> (f64, f64, u64) {
+        let Some(axis) = step.axis() else { return (0.0, 0.0, 0) };
+        if let BoxingStep::Slice { .. } | BoxingStep::Mask { .. } = step {
+            return (local_seconds(cluster, after as f64), 0.0, after);
         }
-        _ => {
-            let (ranks, bytes) = (before.hierarchy[axis], extent as f64);
-            let seconds = |group: &[u32]| {
-                let link = alpha_beta(prices.cluster, group, Some(axis));
-                collective_seconds(prices.cluster, link, kind, ranks, bytes)
-            };
-            let slowest = groups(before, axis).map(|group| seconds(&group)).fold(0.0, f64::max);
-            (slowest, collective_bytes(kind, ranks, bytes) as u64)
-        }
+        let (kind, ranks) = (step.boxing_kind(), self.extents[axis]);
+        let bytes = before.max(after) as f64;
+        let seconds = |bytes| move |link| collective_seconds(cluster, link, kind, bytes);
+        let slowest = |bytes| self.of_axis[axis].iter().map(seconds(bytes)).fold(0.0, f64::max);
+        (slowest(bytes), slowest(0.0), collective_bytes(kind, ranks, bytes) as u64)
     }
 }
 

@@ -15,7 +15,7 @@ use graphc_ir::types::TensorType;
 use super::LowerError;
 use super::job::{Buffer, BufferId, Job, Task, VariableOf};
 use crate::boxing::{Router, fetched};
-use crate::cost::{compute_seconds, local_seconds, node_work};
+use crate::cost::{NodeWork, compute_seconds, local_seconds, node_work};
 use crate::decisions::{Decisions, Phase, Sharding, ValueRate};
 
 /// Turns the graph into tasks.
@@ -47,6 +47,8 @@ pub struct Here {
     pub phase: Phase,
     /// Its stage.
     pub stage: usize,
+    /// The chunk of the stage.
+    pub chunk: usize,
 }
 
 /// Where a value is made.
@@ -80,7 +82,7 @@ pub fn collect(
         cluster,
         router: Router::new(cluster, decisions.rates.microbatches),
         job: Job::new(decisions.rates.microbatches),
-        here: Here { anchor: 0, phase: Phase::Forward, stage: 0 },
+        here: Here { anchor: 0, phase: Phase::Forward, stage: 0, chunk: 0 },
         homes: vec![None; graph.values.len()],
         copies: BTreeMap::new(),
     };
@@ -88,7 +90,8 @@ pub fn collect(
     order.sort_by_key(|&node| decisions.training.phases[node]);
     for (anchor, node) in order.into_iter().enumerate() {
         let phase = decisions.training.phases[node];
-        collector.here = Here { anchor, phase, stage: decisions.staging.stage[node] };
+        let (stage, chunk) = (decisions.staging.stage[node], decisions.staging.chunk[node]);
+        collector.here = Here { anchor, phase, stage, chunk };
         collector.node(NodeId::new(node))?;
     }
     collector.fetches()?;
@@ -243,7 +246,7 @@ impl<'a> Collector<'a> {
         let updates =
             self.job.tasks.iter().filter(|t| t.phase == Phase::Update && t.stage == stage);
         let anchor = updates.map(|task| task.anchor).min()?;
-        Some(Here { anchor, phase: Phase::Update, stage })
+        Some(Here { anchor, phase: Phase::Update, stage, chunk: 0 })
     }
 
     /// An operand in the layout that the node takes.
@@ -300,7 +303,8 @@ impl<'a> Collector<'a> {
     /// Where the task stands that fills a buffer.
     pub fn maker(&self, buffer: BufferId) -> Option<Here> {
         let task = &self.job.tasks[self.job.buffers[buffer.0].producer?.0];
-        Some(Here { anchor: task.anchor, phase: task.phase, stage: task.stage })
+        let Task { anchor, phase, stage, chunk, .. } = *task;
+        Some(Here { anchor, phase, stage, chunk })
     }
 
     /// A task at the node at hand, at the rate of what it reads and fills.
@@ -326,10 +330,12 @@ impl<'a> Collector<'a> {
             rate: if microbatch { Rate::Microbatch } else { Rate::Step },
             phase: self.here.phase,
             stage: self.here.stage,
+            chunk: self.here.chunk,
             ranks,
             anchor: self.here.anchor,
             segment: 0,
             flops: 0.0,
+            bytes: if kernel { 2.0 * bytes } else { 0.0 },
             boxing: None,
             seconds: if kernel { local_seconds(self.cluster, bytes) } else { 0.0 },
         }
@@ -348,7 +354,8 @@ impl<'a> Collector<'a> {
         let mut task = self.task(name, action, inputs, outputs, ranks);
         task.updates = updates;
         if let Action::Compute { op, .. } = &task.action {
-            (task.flops, task.seconds) = self.price(id, op);
+            let (work, seconds) = self.price(id, op);
+            (task.flops, task.bytes, task.seconds) = (work.flops, work.bytes, seconds);
         }
         let accumulates = matches!(task.action, Action::Accumulate);
         let step = |id: &BufferId| self.job.buffers[id.0].rate == Rate::Step;
@@ -362,8 +369,8 @@ impl<'a> Collector<'a> {
         Ok(())
     }
 
-    /// FLOPs and seconds of a node on the busiest rank.
-    fn price(&self, id: NodeId, op: &Op) -> (f64, f64) {
+    /// What a node does and takes on the busiest rank.
+    fn price(&self, id: NodeId, op: &Op) -> (NodeWork, f64) {
         let node = self.graph().node(id);
         let operands = self.graph().operand_types(node);
         let results: Vec<&TensorType> =
@@ -376,11 +383,11 @@ impl<'a> Collector<'a> {
             .into_iter()
             .chain(choices.iter().copied().zip(extents.iter().copied()))
             .collect();
-        let flops = match op.operation().rule(&operands) {
-            Ok(rule) => node_work(op, &rule, &operands, &results, &axes).flops,
-            Err(_) => 0.0,
+        let work = match op.operation().rule(&operands) {
+            Ok(rule) => node_work(op, &rule, &operands, &results, &axes),
+            Err(_) => NodeWork::default(),
         };
-        (flops, compute_seconds(self.cluster, op, &operands, &results, &axes))
+        (work, compute_seconds(self.cluster, op, &operands, &results, &axes))
     }
 }
 

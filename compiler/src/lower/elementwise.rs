@@ -28,6 +28,7 @@ struct Key {
     phase: Phase,
     rate: Rate,
     stage: usize,
+    chunk: usize,
     ranks: Vec<u32>,
     shards: Layout,
 }
@@ -155,6 +156,7 @@ fn key(job: &Job, task: &Task) -> Option<Key> {
         phase: task.phase,
         rate: task.rate,
         stage: task.stage,
+        chunk: task.chunk,
         ranks: task.ranks.clone(),
         shards,
     })
@@ -202,6 +204,7 @@ fn fused(job: &Job, cluster: &Cluster, members: &[usize], readers: &[Vec<TaskId>
         name: format!("{} {tensor}", names.join("+")),
         seconds: roofline(cluster, DType::F32, false, NodeWork { flops, bytes }),
         flops,
+        bytes,
         outputs: filled,
         action: Action::Fused(FusedOp { steps: steps.collect(), outputs }),
         inputs,

@@ -62,6 +62,8 @@ pub struct Task {
     pub phase: Phase,
     /// The pipeline stage.
     pub stage: usize,
+    /// The chunk of its stage.
+    pub chunk: usize,
     /// Who takes part.
     pub ranks: Vec<u32>,
     /// Where it wants to stand: the place of the node that it serves, among all nodes.
@@ -70,6 +72,8 @@ pub struct Task {
     pub segment: usize,
     /// Floating-point operations on the busiest rank, of a kernel.
     pub flops: f64,
+    /// Bytes that it moves through the memory of the busiest rank; 0 for communication.
+    pub bytes: f64,
     /// Seconds on the busiest rank; 0 for communication.
     pub seconds: f64,
     /// Index into [`Job::boxing`] of a step of boxing; of an exchange, of its send.

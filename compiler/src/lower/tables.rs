@@ -8,8 +8,8 @@ use graphc_ir::plan::{Action, BoxingKind, Plan, Rate, TensorEntry, TensorKind};
 
 use crate::decisions::{Decisions, Sharding};
 
-/// Where every tensor of the graph lies that a user may ask for: all but what updates make and gradients on the way
-/// to those of variables.
+/// Where every tensor of the graph lies that a user may ask for: all but what updates make, gradients on the way to
+/// those of variables, and what is computed again.
 pub fn tensors(decisions: &Decisions, sharding: &Sharding) -> Vec<TensorEntry> {
     let training = &decisions.training;
     let gradients: BTreeSet<ValueId> = training.gradients.iter().map(|pair| pair.1).collect();
@@ -21,7 +21,9 @@ pub fn tensors(decisions: &Decisions, sharding: &Sharding) -> Vec<TensorEntry> {
         .map(ValueId::new)
         .filter(|value| {
             let gradient = training.kinds[value.index()] == TensorKind::Gradient;
-            !updates(value) && (!gradient || gradients.contains(value))
+            let producer = training.graph.value(*value).producer;
+            let again = decisions.recomputed[producer.index()].is_some();
+            !updates(value) && !again && (!gradient || gradients.contains(value))
         })
         .map(|value| entry(decisions, sharding, value))
         .collect()

@@ -92,8 +92,9 @@ impl Case {
         };
         let decisions = Decisions {
             training,
-            staging: Staging { stages: self.stages, stage, placement },
+            staging: Staging { stages: self.stages, chunk: vec![0; stage.len()], stage, placement },
             rates,
+            recomputed: vec![None; graph.nodes.len()],
         };
         let options = CompileOptions {
             mesh: self.mesh.clone(),

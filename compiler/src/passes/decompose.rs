@@ -32,7 +32,7 @@ pub fn decompose_where_split(
 }
 
 /// Whether a node is to be taken apart: on more than one rank, where a pin asks to split the dim that the op keeps
-/// whole, and cross entropy also where the planner is free to split its classes and that may pay.
+/// whole, and cross entropy also where the planner is free to split its classes and that may pay, or the strategy does.
 pub fn wanted(graph: &Graph, node: &Node, options: &CompileOptions) -> bool {
     let ranks = match &node.placement {
         Some(placement) => placement.size(),
@@ -50,6 +50,16 @@ pub fn wanted(graph: &Graph, node: &Node, options: &CompileOptions) -> bool {
     node.operands.iter().chain(&node.results).any(splits) || classes_may_pay(graph, node, options)
 }
 
+/// Whether the strategy splits the classes: it has an axis for the model.
+fn splits_classes(node: &Node, options: &CompileOptions) -> bool {
+    let axis = node.placement.as_ref().map_or(&options.mesh, |placement| &placement.hierarchy);
+    // On one axis the stages take their part of it.
+    let stages =
+        if axis.len() == 1 && node.placement.is_none() { options.stages.max(1) } else { 1 };
+    let ranks = axis.last().map_or(1, |ranks| ranks / stages);
+    options.strategy == Strategy::Megatron && ranks > 1
+}
+
 /// Whether the planner may want to split the classes of a cross entropy. Data parallelism communicates the gradient of
 /// the matrix that makes the scores, classes by width; split classes communicate the gradient of what that matrix is
 /// applied to, samples by width. So it takes more classes than samples, or a matrix that is split anyway.
@@ -64,7 +74,9 @@ fn classes_may_pay(graph: &Graph, node: &Node, options: &CompileOptions) -> bool
         let pin = pin_of(graph, value, options);
         pin.is_some_and(|pin| pin.0.iter().any(|sbp| matches!(sbp, Sbp::Split(_))))
     };
-    options.strategy == Strategy::Auto && many || graph.producer(scores).operands.iter().any(split)
+    options.strategy == Strategy::Auto && many
+        || splits_classes(node, options)
+        || graph.producer(scores).operands.iter().any(split)
 }
 
 /// The dim that an op keeps whole, of its first operand.

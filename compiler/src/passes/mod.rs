@@ -7,11 +7,13 @@ use graphc_ir::op::Op;
 
 pub mod autodiff;
 pub mod decompose;
+pub mod layers;
 pub mod loss;
 pub mod optimizer;
 pub mod pins;
 pub mod rates;
 mod rebuild;
+pub mod recompute;
 pub mod simplify;
 pub mod staging;
 pub mod training_mode;

@@ -38,13 +38,43 @@ impl<'a> Rebuild<'a> {
         operands: Vec<ValueId>,
         like: NodeId,
     ) -> Result<Vec<ValueId>, OpError> {
+        let phase = self.old.phases[like.index()];
+        let kind =
+            if phase == Phase::Forward { TensorKind::Activation } else { TensorKind::Gradient };
+        self.push_in(phase, kind, op, operands, like)
+    }
+
+    /// Appends a node of the backward pass that makes activations of the forward pass again, in the layouts that the
+    /// user asked for.
+    ///
+    /// # Errors
+    /// Where the op does not take the operands.
+    pub fn push_again(
+        &mut self,
+        op: Op,
+        operands: Vec<ValueId>,
+        like: NodeId,
+    ) -> Result<Vec<ValueId>, OpError> {
+        let results = self.push_in(Phase::Backward, TensorKind::Activation, op, operands, like)?;
+        for (old, new) in self.old.graph.node(like).results.iter().zip(&results) {
+            let pin = self.old.graph.value(*old).pin.clone();
+            self.graph.values[new.index()].pin = pin;
+        }
+        Ok(results)
+    }
+
+    fn push_in(
+        &mut self,
+        phase: Phase,
+        kind: TensorKind,
+        op: Op,
+        operands: Vec<ValueId>,
+        like: NodeId,
+    ) -> Result<Vec<ValueId>, OpError> {
         let old = self.old.graph.node(like);
         let id = self.graph.push(op, operands, old.source.clone())?;
         let node = &mut self.graph.nodes[id.index()];
         (node.stage, node.placement) = (old.stage, old.placement.clone());
-        let phase = self.old.phases[like.index()];
-        let kind =
-            if phase == Phase::Forward { TensorKind::Activation } else { TensorKind::Gradient };
         self.phases.push(phase);
         self.origins.push(like);
         self.kinds.resize(self.graph.values.len(), kind);

@@ -11,9 +11,11 @@ use graphc_ir::plan::{Cluster, CompileOptions, Layout, Schedule};
 use graphc_ir::rule::Choice;
 use graphc_ir::sbp::NdSbp;
 
-use crate::boxing::{Route, Router, fetched, shard_bytes};
+use super::account::{Account, Kept, Ledger};
+use crate::boxing::{Fusion, Route, Router, fetched, is_fused, shard_bytes};
 use crate::cost::compute_seconds;
 use crate::decisions::{Decisions, Phase, Sharding, ValueRate};
+use crate::schedule::under_way;
 
 /// Cost and memory of a sharding.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,6 +33,27 @@ pub fn recompute(
     cluster: &Cluster,
     options: &CompileOptions,
 ) -> Recomputed {
+    let walk = walked(decisions, sharding, cluster, options);
+    Recomputed { objective_seconds: walk.seconds, memory: walk.peaks() }
+}
+
+/// The same sums by node.
+pub fn account(
+    decisions: &Decisions,
+    sharding: &Sharding,
+    cluster: &Cluster,
+    options: &CompileOptions,
+) -> Account {
+    let walk = walked(decisions, sharding, cluster, options);
+    walk.ledger.close(&walk.position)
+}
+
+fn walked<'a>(
+    decisions: &'a Decisions,
+    sharding: &'a Sharding,
+    cluster: &'a Cluster,
+    options: &CompileOptions,
+) -> Walk<'a> {
     let mut walk = Walk::new(decisions, sharding, cluster, options);
     for (id, node) in decisions.graph().iter() {
         walk.compute(id.index(), node, cluster);
@@ -39,18 +62,22 @@ pub fn recompute(
     for value in 0..decisions.graph().values.len() {
         walk.copies(ValueId::new(value));
     }
-    Recomputed { objective_seconds: walk.seconds, memory: walk.peaks() }
+    walk
 }
 
 struct Walk<'a> {
     decisions: &'a Decisions,
     sharding: &'a Sharding,
     schedule: Schedule,
+    under_way: Vec<Vec<usize>>,
     router: Router<'a>,
     consumers: Vec<Vec<usize>>,
     /// Position of each node in the order of phases.
     position: Vec<usize>,
     seconds: f64,
+    ledger: Ledger,
+    /// The gradients of variables.
+    gradients: BTreeSet<ValueId>,
     /// Bytes by rank and position.
     kept: BTreeMap<u32, Vec<u64>>,
     stage_of_rank: BTreeMap<u32, usize>,
@@ -81,10 +108,17 @@ impl<'a> Walk<'a> {
             decisions,
             sharding,
             schedule: options.schedule,
+            under_way: under_way(
+                options.schedule,
+                decisions.staging.stages,
+                decisions.rates.microbatches,
+            ),
             router: Router::new(cluster, decisions.rates.microbatches),
             consumers: graph.consumers().iter().map(ids).collect(),
             position,
             seconds: 0.0,
+            ledger: Ledger::new(graph.nodes.len()),
+            gradients: decisions.training.gradients.iter().map(|pair| pair.1).collect(),
             kept,
             stage_of_rank,
         }
@@ -125,7 +159,32 @@ impl<'a> Walk<'a> {
         let seconds =
             compute_seconds(cluster, &node.op, &graph.operand_types(node), &results, &axes);
         let times = if self.repeats(id) { self.microbatches() } else { 1 };
-        self.seconds += times as f64 * seconds;
+        self.spend(id, times as f64 * seconds);
+    }
+
+    fn spend(&mut self, node: usize, seconds: f64) {
+        self.seconds += seconds;
+        self.ledger.spend(node, seconds);
+    }
+
+    /// How long a tensor, or a copy of it, is kept for these nodes.
+    fn kept_for(&self, value: ValueId, nodes: &[usize]) -> Kept {
+        let producer = self.decisions.graph().value(value).producer.index();
+        let variable = matches!(self.decisions.graph().nodes[producer].op, Op::Variable(_));
+        let made = nodes.contains(&producer);
+        if variable && made || self.gradients.contains(&value) {
+            return Kept::Resident;
+        }
+        let forward = |&node: &usize| self.decisions.training.phases[node] == Phase::Forward;
+        let crosses = nodes.iter().any(forward) && !nodes.iter().all(forward);
+        let shared = self.microbatches() > 1
+            && self.per_step(value)
+            && nodes.iter().any(|&node| self.repeats(node));
+        match (shared, crosses) {
+            (true, _) => Kept::Resident,
+            (false, true) => Kept::Stashed,
+            (false, false) => Kept::Transient,
+        }
     }
 
     /// What a node makes is kept; what it makes of a variable goes back.
@@ -140,6 +199,8 @@ impl<'a> Walk<'a> {
                 self.keep(placement, bytes, start, end);
                 let mut nodes = self.consumers[value.index()].clone();
                 nodes.push(id);
+                let kept = self.kept_for(value, &nodes);
+                self.ledger.keep(id, kept, bytes, (start, end));
                 self.stash(value, placement, bytes, &nodes);
                 continue;
             };
@@ -147,12 +208,38 @@ impl<'a> Walk<'a> {
             let home = &self.sharding.nodes[variable].results[0];
             let home = self.layout(value, self.placement(variable), home);
             let route = self.router.route(&made, &home);
-            self.seconds += route.seconds;
+            let at_home = placement == self.placement(variable);
+            self.spend(id, self.route_seconds(&route, &made, at_home));
             if let Some(copy) = self.copy_bytes(&route) {
                 let at = self.position[id];
-                self.keep(placement, bytes + copy + self.scratch_bytes(&route), at, at);
+                let all = bytes + copy + self.scratch_bytes(&route);
+                self.keep(placement, all, at, at);
+                self.ledger.keep(id, Kept::Transient, all, (at, at));
             }
         }
+    }
+
+    /// Seconds of a route, alone or fused with those of other variables of its mesh.
+    fn route_seconds(&self, route: &Route, from: &Layout, fused: bool) -> f64 {
+        if !fused {
+            return route.seconds;
+        }
+        let (ranks, hierarchy) = (from.ranks.clone(), from.hierarchy.clone());
+        let place = Placement { ranks, hierarchy, ..self.placement(0).clone() };
+        let bytes = shard_bytes(from, self.microbatches());
+        Fusion::of(self.decisions, &place).seconds(route.seconds, route.latency(), bytes)
+    }
+
+    /// Whether a tensor is boxed on its own mesh for updates alone.
+    fn is_fused(&self, value: ValueId, from: &Layout, to: &Layout) -> bool {
+        let mut nodes = self.consumers[value.index()].clone();
+        nodes.retain(|&node| {
+            let placement = self.placement(node);
+            placement.ranks == to.ranks && placement.hierarchy == to.hierarchy
+        });
+        from.ranks == to.ranks
+            && from.hierarchy == to.hierarchy
+            && is_fused(self.decisions, self.per_step(value), &nodes)
     }
 
     fn copy_bytes(&self, route: &Route) -> Option<u64> {
@@ -211,12 +298,14 @@ impl<'a> Walk<'a> {
         if !crosses || self.per_step(value) {
             return;
         }
-        let stage = nodes.iter().map(|&node| self.decisions.staging.stage[node]).min().unwrap_or(0);
+        let staging = &self.decisions.staging;
+        let chunk = nodes.iter().map(|&node| staging.chunk_of_all(node)).min().unwrap_or(0);
+        let (stages, stage, chunk) =
+            (staging.stages, chunk % staging.stages, chunk / staging.stages);
         let under_way = match self.schedule {
             Schedule::Gpipe => self.microbatches(),
-            Schedule::OneForwardOneBackward => {
-                self.microbatches().min(self.decisions.staging.stages - stage)
-            }
+            Schedule::OneForwardOneBackward => self.microbatches().min(stages - stage),
+            Schedule::Interleaved { .. } => self.under_way[stage][chunk],
         };
         self.keep(placement, bytes * (under_way as u64 - 1), first, last);
     }
@@ -243,7 +332,9 @@ impl<'a> Walk<'a> {
         let times = if self.per_step(value) { 1 } else { self.microbatches() };
         for target in wanted {
             let route = self.router.route(&made, &target);
-            self.seconds += times as f64 * route.seconds;
+            let fused = self.is_fused(value, &made, &target);
+            let seconds = self.route_seconds(&route, &made, fused);
+            self.spend(producer, times as f64 * seconds);
             self.keep_copy(value, producer, &target, &route);
         }
     }
@@ -268,8 +359,12 @@ impl<'a> Walk<'a> {
             None => self.placement(producer),
         };
         self.keep(placement, self.scratch_bytes(route), start, start);
+        let scratch = self.scratch_bytes(route);
+        self.ledger.keep(producer, Kept::Transient, scratch, (start, start));
         if counts {
             self.keep(placement, bytes, start, end);
+            let kept = self.kept_for(value, &nodes);
+            self.ledger.keep(producer, kept, bytes, (start, end));
             self.stash(value, placement, bytes, &nodes);
         }
     }

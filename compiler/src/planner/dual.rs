@@ -6,6 +6,7 @@
 
 use super::network::Network;
 use super::share::Share;
+use super::tables::{Table, Tables};
 
 /// A network whose costs are shifted.
 pub struct Dual {
@@ -17,6 +18,7 @@ pub struct Dual {
     /// By variable: its terms, and its place in each.
     of_variable: Vec<Vec<(usize, usize)>>,
     constant: f64,
+    tables: Tables,
 }
 
 struct Term {
@@ -28,7 +30,7 @@ struct Term {
 
 enum Costs {
     /// Row-major by the label of the first member.
-    Pair(Vec<f64>),
+    Pair(Table),
     Share(Share),
 }
 
@@ -101,7 +103,8 @@ impl Dual {
             }
         }
         let (unary, constant) = (network.unary.clone(), network.constant);
-        Self { order, rank, unary, terms, of_variable, constant }
+        let tables = network.tables.clone();
+        Self { order, rank, unary, terms, of_variable, constant, tables }
     }
 
     /// Entries that one sweep reads, about.
@@ -237,6 +240,7 @@ impl Dual {
 
     /// Keeps these labels of each variable alone.
     pub fn restrict(&mut self, kept: &[Vec<usize>]) {
+        self.tables = Tables::default();
         for term in &mut self.terms {
             match &mut term.costs {
                 Costs::Share(share) => *share = share.with_labels(kept),
@@ -245,7 +249,7 @@ impl Dual {
                     let rows = kept[term.members[0]].iter();
                     let others = &kept[term.members[1]];
                     let at = rows.flat_map(|&i| others.iter().map(move |&j| i * columns + j));
-                    *table = at.map(|at| table[at]).collect();
+                    *table = self.tables.intern(at.map(|at| table[at]).collect());
                 }
             }
             for (owed, &member) in term.owed.iter_mut().zip(&term.members) {

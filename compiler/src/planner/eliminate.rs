@@ -1,10 +1,12 @@
 //! Variable elimination (Dechter, "Bucket elimination", 1999): a variable is minimised away, which leaves one table
 //! over its neighbours; in reverse order the labels follow. Exact, and as costly as the largest table.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::rc::Rc;
 
 use super::network::Network;
 use super::share::Share;
+use super::tables::{Table, Tables};
 
 /// What elimination may cost.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +33,7 @@ struct Factor {
 #[derive(Clone, Debug)]
 enum Costs {
     /// Row-major in the order of the scope.
-    Table(Vec<f64>),
+    Table(Table),
     /// Of a tensor that several variables read.
     Share(Share),
 }
@@ -41,8 +43,12 @@ enum Costs {
 struct Best {
     variable: usize,
     scope: Vec<usize>,
-    labels: Vec<u16>,
+    labels: Rc<[u16]>,
 }
+
+/// What was eliminated before: the labels of each variable, the variable itself first; for each factor its table and
+/// where its variables are among them. With what was left.
+type Known = HashMap<(Vec<usize>, Vec<(*const f64, Vec<usize>)>), (Table, Rc<[u16]>, Vec<Table>)>;
 
 /// A network of which some variables are eliminated.
 #[derive(Clone, Debug)]
@@ -54,6 +60,8 @@ pub struct Elimination {
     trail: Vec<Best>,
     next: usize,
     constant: f64,
+    tables: Tables,
+    known: Known,
 }
 
 /// A minimum with labels that reach it.
@@ -67,8 +75,11 @@ pub fn minimum(network: &Network, limits: Limits) -> Option<(f64, Vec<usize>)> {
 impl Elimination {
     /// Nothing is eliminated yet but variables with one label.
     pub fn new(network: &Network) -> Self {
-        let network = network.folded();
+        let mut network = network.folded();
         let variables = network.unary.len();
+        let mut tables = std::mem::take(&mut network.tables);
+        let unary: Vec<Table> =
+            network.unary.iter().map(|costs| tables.intern(costs.clone())).collect();
         let mut elimination = Self {
             domains: network.unary.iter().map(Vec::len).collect(),
             factors: BTreeMap::new(),
@@ -77,8 +88,10 @@ impl Elimination {
             trail: Vec::new(),
             next: 0,
             constant: network.constant,
+            tables,
+            known: Known::new(),
         };
-        for (variable, table) in network.unary.into_iter().enumerate() {
+        for (variable, table) in unary.into_iter().enumerate() {
             elimination.add(Factor { scope: vec![variable], costs: Costs::Table(table) });
         }
         for ((a, b), table) in network.pairs {
@@ -141,10 +154,42 @@ impl Elimination {
         }
         let scope: BTreeSet<usize> = factors.iter().flat_map(|f| f.scope.iter().copied()).collect();
         let scope: Vec<usize> = scope.into_iter().filter(|&other| other != variable).collect();
-        let (table, labels) = minimise(&self.domains, variable, &scope, &factors);
+        let (table, labels) = self.minimise(variable, &scope, &factors);
         self.trail.push(Best { variable, scope: scope.clone(), labels });
         self.remaining.remove(&variable);
         self.add(Factor { scope, costs: Costs::Table(table) });
+    }
+
+    /// The table that is left when a variable is minimised away, and its best labels: what was done once for variables
+    /// that are alike.
+    fn minimise(
+        &mut self,
+        variable: usize,
+        scope: &[usize],
+        factors: &[Factor],
+    ) -> (Table, Rc<[u16]>) {
+        let all: Vec<usize> = std::iter::once(variable).chain(scope.iter().copied()).collect();
+        let place = |of: &usize| all.iter().position(|v| v == of).unwrap_or(usize::MAX);
+        let alike = |factor: &Factor| match &factor.costs {
+            Costs::Table(table) => Some((table.as_ptr(), factor.scope.iter().map(place).collect())),
+            Costs::Share(_) => None,
+        };
+        let key: Option<Vec<_>> = factors.iter().map(alike).collect();
+        let key = key.map(|key| (all.iter().map(|&v| self.domains[v]).collect(), key));
+        if let Some((table, labels, _)) = key.as_ref().and_then(|key| self.known.get(key)) {
+            return (table.clone(), labels.clone());
+        }
+        let (table, labels) = minimise(&self.domains, variable, scope, factors);
+        let (table, labels): (Table, Rc<[u16]>) = (self.tables.intern(table), labels.into());
+        if let Some(key) = key {
+            // The tables are kept, so that their addresses stay their own.
+            let tables = factors.iter().filter_map(|factor| match &factor.costs {
+                Costs::Table(table) => Some(table.clone()),
+                Costs::Share(_) => None,
+            });
+            self.known.insert(key, (table.clone(), labels.clone(), tables.collect()));
+        }
+        (table, labels)
     }
 
     /// An order in which the remaining variables can be eliminated within the limits, if one is found: always the
@@ -186,6 +231,7 @@ impl Elimination {
     pub fn residual(&self, of: &Network) -> (Network, Vec<usize>) {
         let variables: Vec<usize> = self.remaining.iter().copied().collect();
         let mut network = Network { constant: self.constant, ..Network::default() };
+        network.tables = self.tables.clone();
         for &variable in &variables {
             let index = network.variable(self.domains[variable], of.origin[variable]);
             network.switch[index] = of.switch[variable];
@@ -195,7 +241,7 @@ impl Elimination {
             match (factor.scope.as_slice(), &factor.costs) {
                 (_, Costs::Share(share)) => network.shares.push(share.renamed(|v| index(&v))),
                 ([a], Costs::Table(table)) => {
-                    for (sum, cost) in network.unary[index(a)].iter_mut().zip(table) {
+                    for (sum, cost) in network.unary[index(a)].iter_mut().zip(table.iter()) {
                         *sum += cost;
                     }
                 }

@@ -35,6 +35,23 @@ pub enum PlanError {
         /// The extents of the mesh axes.
         mesh: Vec<usize>,
     },
+    /// Attention whose heads the axis that splits the model does not divide.
+    #[error(
+        "{op} ({place}): {ranks} ranks, the innermost axis of {mesh:?}, do not divide {heads} heads of attention: \
+         the strategy megatron needs an innermost axis that divides them"
+    )]
+    Heads {
+        /// The op.
+        op: &'static str,
+        /// Where the user wrote it.
+        place: Source,
+        /// Number of heads.
+        heads: usize,
+        /// Ranks that share them.
+        ranks: usize,
+        /// The extents of the mesh axes.
+        mesh: Vec<usize>,
+    },
     /// Too little memory.
     #[error(
         "rank {rank} (stage {stage}) needs {} of memory but has {}, {} too little, even with the leanest plan found{}: \

@@ -1,13 +1,13 @@
 //! Interned layouts, and what boxing between them costs: each pair is priced once.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use graphc_ir::ids::ValueId;
 use graphc_ir::mesh::Placement;
 use graphc_ir::plan::{Cluster, Layout};
 use graphc_ir::sbp::NdSbp;
 
-use crate::boxing::{Router, shard_bytes};
+use crate::boxing::{Code, Router, SpaceId, shard_bytes};
 use crate::decisions::Decisions;
 
 /// An interned N-D SBP.
@@ -27,10 +27,25 @@ pub struct ClassId(pub u32);
 pub struct Price {
     /// Seconds, each time.
     pub seconds: f64,
+    /// Of these what does not depend on the bytes, of collectives.
+    pub latency: f64,
     /// Bytes of the boxed copy on the busiest rank; 0 where nothing is to be done.
     pub copy: u64,
     /// Bytes of the largest layout on the way.
     pub scratch: u64,
+}
+
+/// A type and its place.
+struct Class {
+    /// Its SBP is empty.
+    template: Layout,
+    space: SpaceId,
+    /// By SBP: its number in the space.
+    codes: Vec<Option<Code>>,
+    /// By SBP.
+    bytes: Vec<Option<u64>>,
+    /// By the SBP from which a tensor of this class goes to another class of its own: prices by SBP of the target.
+    prices: BTreeMap<ClassId, Vec<Vec<Option<Price>>>>,
 }
 
 /// The interner.
@@ -40,10 +55,8 @@ pub struct Layouts<'a> {
     sbps: Vec<NdSbp>,
     sbp_ids: BTreeMap<NdSbp, SbpId>,
     placements: Vec<Placement>,
-    classes: Vec<Layout>,
+    classes: Vec<Class>,
     class_ids: BTreeMap<Layout, ClassId>,
-    prices: HashMap<(ClassId, SbpId, ClassId, SbpId), Price>,
-    bytes: HashMap<(ClassId, SbpId), u64>,
 }
 
 impl<'a> Layouts<'a> {
@@ -57,8 +70,6 @@ impl<'a> Layouts<'a> {
             placements: Vec::new(),
             classes: Vec::new(),
             class_ids: BTreeMap::new(),
-            prices: HashMap::new(),
-            bytes: HashMap::new(),
         }
     }
 
@@ -106,23 +117,26 @@ impl<'a> Layouts<'a> {
             return id;
         }
         let id = ClassId(self.classes.len() as u32);
-        self.classes.push(template.clone());
+        let space = self.router.space(&template);
+        let (codes, bytes, prices) = (Vec::new(), Vec::new(), BTreeMap::new());
+        self.classes.push(Class { template: template.clone(), space, codes, bytes, prices });
         self.class_ids.insert(template, id);
         id
     }
 
     fn layout(&self, class: ClassId, sbp: SbpId) -> Layout {
         let sbp = self.sbps[sbp.0 as usize].clone();
-        Layout { sbp, ..self.classes[class.0 as usize].clone() }
+        Layout { sbp, ..self.classes[class.0 as usize].template.clone() }
     }
 
     /// Bytes of a shard on the rank that holds most.
     pub fn bytes(&mut self, class: ClassId, sbp: SbpId) -> u64 {
-        if let Some(&bytes) = self.bytes.get(&(class, sbp)) {
+        let known = &self.classes[class.0 as usize].bytes;
+        if let Some(&Some(bytes)) = known.get(sbp.0 as usize) {
             return bytes;
         }
         let bytes = shard_bytes(&self.layout(class, sbp), self.microbatches);
-        self.bytes.insert((class, sbp), bytes);
+        *entry(&mut self.classes[class.0 as usize].bytes, sbp) = Some(bytes);
         bytes
     }
 
@@ -131,19 +145,45 @@ impl<'a> Layouts<'a> {
         if from == to {
             return Price::default();
         }
-        let key = (from.0, from.1, to.0, to.1);
-        if let Some(&price) = self.prices.get(&key) {
+        let known = self.classes[from.0.0 as usize].prices.get(&to.0);
+        let row = known.and_then(|rows| rows.get(from.1.0 as usize));
+        if let Some(&Some(price)) = row.and_then(|row| row.get(to.1.0 as usize)) {
             return price;
         }
-        let route = self.router.route(&self.layout(from.0, from.1), &self.layout(to.0, to.1));
-        let on_the_way = route.steps.len().saturating_sub(1);
-        let scratch = route.steps[..on_the_way]
-            .iter()
-            .map(|step| shard_bytes(&step.layout_after, self.microbatches))
-            .max();
-        let copy = if route.steps.is_empty() { 0 } else { self.bytes(to.0, to.1) };
-        let price = Price { seconds: route.seconds, copy, scratch: scratch.unwrap_or(0) };
-        self.prices.insert(key, price);
+        let price = self.find_price(from, to);
+        let rows = self.classes[from.0.0 as usize].prices.entry(to.0).or_default();
+        *entry(entry(rows, from.1), to.1) = Some(price);
         price
     }
+
+    fn find_price(&mut self, from: (ClassId, SbpId), to: (ClassId, SbpId)) -> Price {
+        let space = self.classes[from.0.0 as usize].space;
+        let (seconds, latency, scratch, nothing) = if space == self.classes[to.0.0 as usize].space {
+            let (start, end) = (self.code(from.0, from.1), self.code(to.0, to.1));
+            let cost = self.router.cost(space, start, end);
+            (cost.seconds, cost.latency, cost.scratch, cost.nothing)
+        } else {
+            let route = self.router.route(&self.layout(from.0, from.1), &self.layout(to.0, to.1));
+            let on_the_way = route.steps[..route.steps.len().saturating_sub(1)].iter();
+            let bytes = on_the_way.map(|step| shard_bytes(&step.layout_after, self.microbatches));
+            (route.seconds, route.latency(), bytes.max().unwrap_or(0), route.steps.is_empty())
+        };
+        let copy = if nothing { 0 } else { self.bytes(to.0, to.1) };
+        Price { seconds, latency, copy, scratch }
+    }
+
+    fn code(&mut self, class: ClassId, sbp: SbpId) -> Code {
+        let Class { space, codes, .. } = &mut self.classes[class.0 as usize];
+        let (router, sbps) = (&self.router, &self.sbps);
+        *entry(codes, sbp).get_or_insert_with(|| router.code(*space, &sbps[sbp.0 as usize]))
+    }
+}
+
+/// The entry of an SBP in a list that is as long as it must be.
+fn entry<T: Default + Clone>(list: &mut Vec<T>, sbp: SbpId) -> &mut T {
+    let at = sbp.0 as usize;
+    if list.len() <= at {
+        list.resize(at + 1, T::default());
+    }
+    &mut list[at]
 }

@@ -12,6 +12,7 @@ use graphc_ir::plan::Schedule;
 
 use super::candidates::times;
 use crate::decisions::{Decisions, Phase, ValueRate};
+use crate::schedule::under_way;
 
 /// While something is kept: positions from `start` to `end`, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,7 +34,8 @@ pub struct Lifetimes {
     pub looped: Option<(usize, usize)>,
     /// Ranks that belong to the same placements, with a stage of theirs.
     pub domains: Vec<Domain>,
-    schedule: Schedule,
+    /// Microbatches under way at once, by stage and chunk.
+    under_way: Vec<Vec<usize>>,
     /// By value: its readers.
     readers: Vec<Vec<usize>>,
 }
@@ -66,7 +68,9 @@ impl Lifetimes {
             .map(|(node, _)| position[node])
             .min()
             .zip(nodes().map(|(node, _)| position[node]).max());
-        Self { position, looped, domains: domains(decisions), schedule, readers }
+        let (stages, microbatches) = (decisions.staging.stages, decisions.rates.microbatches);
+        let under_way = under_way(schedule, stages, microbatches);
+        Self { position, looped, domains: domains(decisions), under_way, readers }
     }
 
     /// Number of positions.
@@ -135,13 +139,9 @@ impl Lifetimes {
         if !crosses {
             return 0;
         }
-        let stages = nodes.iter().map(|&node| decisions.staging.stage[node]);
-        let behind = decisions.staging.stages - stages.min().unwrap_or(0);
-        let microbatches = decisions.rates.microbatches;
-        match self.schedule {
-            Schedule::OneForwardOneBackward => microbatches.min(behind) - 1,
-            Schedule::Gpipe => microbatches - 1,
-        }
+        let staging = &decisions.staging;
+        let first = nodes.iter().map(|&node| staging.chunk_of_all(node)).min().unwrap_or(0);
+        self.under_way[first % staging.stages][first / staging.stages] - 1
     }
 
     /// The domains that a placement reaches.

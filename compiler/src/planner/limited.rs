@@ -61,7 +61,7 @@ const PATIENCE: usize = 6;
 /// # Errors
 /// Where nothing fits.
 pub fn solve(problem: &mut Problem<'_>) -> Result<Solution, PlanError> {
-    let data = strategy::assign(problem, Strategy::Data);
+    let data = strategy::assign(problem, Strategy::Data)?;
     // A plan that is known to be sensible: what is found is at least as good.
     let free = at(problem, 1.0, &Rows::new(), None, Some(&data), FULL);
     let nodes = problem.candidates.len();
@@ -155,8 +155,8 @@ fn priced(
     let whole = network(problem, multipliers);
     let start = start.map(|assignment| extended(&whole, assignment));
     let Some(allowed) = allowed else { return minimise(&whole, start.as_deref(), effort) };
-    let boxed = (allowed.len()..whole.unary.len()).map(|_| vec![0, 1]);
-    let kept: Vec<Vec<usize>> = allowed.iter().cloned().chain(boxed).collect();
+    let others = (allowed.len()..whole.unary.len()).map(|v| (0..whole.labels(v)).collect());
+    let kept: Vec<Vec<usize>> = allowed.iter().cloned().chain(others).collect();
     let within = |start: Vec<usize>| -> Option<Vec<usize>> {
         let labels = start.iter().zip(&kept);
         labels.map(|(label, kept)| kept.iter().position(|known| known == label)).collect()
@@ -171,12 +171,15 @@ fn priced(
 
 /// The labels of all variables that follow from those of the nodes: boxed where a reader asks for it.
 fn extended(network: &Network, assignment: &[usize]) -> Vec<usize> {
+    let nodes = assignment.len();
     let mut kept: Vec<Vec<usize>> = assignment.iter().map(|&label| vec![label]).collect();
-    kept.resize(network.unary.len(), vec![0, 1]);
+    kept.extend((nodes..network.unary.len()).map(|v| (0..network.labels(v)).collect()));
     let folded = network.restricted(&kept);
-    let best = |costs: &Vec<f64>| usize::from(costs.len() > 1 && costs[1] < costs[0]);
-    let boxed = folded.unary[assignment.len()..].iter().map(best);
-    assignment.iter().copied().chain(boxed).collect()
+    let best = |costs: &Vec<f64>| {
+        let better = |best, label| if costs[label] < costs[best] { label } else { best };
+        (0..costs.len()).fold(0, better)
+    };
+    assignment.iter().copied().chain(folded.unary[nodes..].iter().map(best)).collect()
 }
 
 /// The domain whose peak exceeds the limit most, with the peak's position and bytes.

@@ -34,12 +34,15 @@ pub struct Effort {
 }
 
 /// For a plan.
-pub const FULL: Effort = Effort { rounds: 16, work: 4_000_000_000, look: 3 };
+pub const FULL: Effort = Effort { rounds: 16, work: 4_000_000_000, look: 1 };
 /// For one of many steps towards a plan.
 pub const STEP: Effort = Effort { rounds: 5, work: 800_000_000, look: 3 };
 
 /// Sweeps of the first round, which are doubled up to those of the last.
 const SWEEPS: [usize; 2] = [4, 32];
+
+/// Costs are shifted on while a few sweeps close this share of the gap.
+const IDLE: f64 = 1e-2;
 
 /// What counts as no better when looking around.
 const STALE: f64 = 1e-4;
@@ -100,10 +103,8 @@ impl<'a> Search<'a> {
             if sweeps == 0 {
                 break;
             }
-            left -= sweeps * size;
             most = (2 * most).min(SWEEPS[1]);
-            (0..sweeps).for_each(|_| self.dual.sweep());
-            bound = bound.max(self.dual.bound());
+            left -= size * self.sweep(sweeps, &mut bound);
             let decoded = self.dual.decode();
             let decoded = decoded.iter().zip(&self.kept).map(|(&at, kept)| kept[at]).collect();
             self.offer(decoded);
@@ -122,6 +123,22 @@ impl<'a> Search<'a> {
             }
         }
         Minimum { value: self.value, bound: bound.min(self.value), labels: self.best }
+    }
+
+    /// Shifts costs up to `most` times, while that raises the bound: how often.
+    fn sweep(&mut self, most: usize, bound: &mut f64) -> usize {
+        let mut sweeps = 0;
+        while sweeps < most {
+            let some = SWEEPS[0].min(most - sweeps);
+            (0..some).for_each(|_| self.dual.sweep());
+            sweeps += some;
+            let before = *bound;
+            *bound = bound.max(self.dual.bound());
+            if *bound - before < IDLE * (self.value - *bound) {
+                break;
+            }
+        }
+        sweeps
     }
 
     /// Keeps labels that are better than the best. Switches are first set as the others ask.

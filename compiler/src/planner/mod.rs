@@ -20,6 +20,7 @@
 //!
 //! Nothing here inserts boxing or orders actors. Start reading with [`plan`].
 
+mod account;
 mod bound;
 mod branch;
 pub mod candidates;
@@ -31,6 +32,7 @@ pub mod ilp;
 mod layouts;
 mod lifetimes;
 pub mod limited;
+mod megatron;
 mod memory;
 mod minimise;
 mod multipliers;
@@ -39,6 +41,7 @@ mod planes;
 pub mod problem;
 mod share;
 mod strategy;
+mod tables;
 
 use graphc_ir::ids::ValueId;
 use graphc_ir::mesh::Placement;
@@ -47,7 +50,8 @@ use graphc_ir::sbp::NdSbp;
 
 use crate::decisions::{Decisions, NodeSharding, Sharding};
 
-pub use check::{Recomputed, recompute};
+pub use account::Account;
+pub use check::{Recomputed, account, recompute};
 pub use error::PlanError;
 
 use limited::Solution;
@@ -108,7 +112,7 @@ fn fixed(problem: &mut Problem<'_>, strategy: Strategy) -> Result<Solution, Plan
     } else {
         limited::compute_bound(problem)
     };
-    let chosen = strategy::assign(problem, strategy);
+    let chosen = strategy::assign(problem, strategy)?;
     for (candidates, chosen) in problem.candidates.iter_mut().zip(chosen) {
         *candidates = vec![candidates.swap_remove(chosen)];
     }

@@ -7,7 +7,8 @@ use super::layouts::SbpId;
 use super::lifetimes::Span;
 use super::multipliers::Multipliers;
 use super::problem::{Demand, Problem};
-use super::share::{MOST_READERS, Share};
+use super::share::{Columns, MOST_READERS, Share};
+use super::tables::{Table, Tables};
 
 /// A network: the sum of `constant`, of one cost for each variable, of one for each pair in `pairs`, and of the shares.
 /// An infinite cost forbids a pair of labels.
@@ -16,7 +17,7 @@ pub struct Network {
     /// Costs by variable and label.
     pub unary: Vec<Vec<f64>>,
     /// Costs of pairs `(a, b)`, `a < b`, row-major by the label of `a`.
-    pub pairs: BTreeMap<(usize, usize), Vec<f64>>,
+    pub pairs: BTreeMap<(usize, usize), Table>,
     /// Tensors that several variables read.
     pub shares: Vec<Share>,
     /// What is paid anyway.
@@ -25,6 +26,8 @@ pub struct Network {
     pub origin: Vec<usize>,
     /// Whether a variable is a switch: label 1 is allowed whatever the others are.
     pub switch: Vec<bool>,
+    /// All tables.
+    pub tables: Tables,
 }
 
 impl Network {
@@ -47,15 +50,18 @@ impl Network {
         let (rows, columns) = (self.labels(low), self.labels(high));
         let of =
             |row: usize, column: usize| if a < b { cost(row, column) } else { cost(column, row) };
-        let added: Vec<f64> =
-            (0..rows * columns).map(|at| of(at / columns, at % columns)).collect();
-        if added.iter().all(|&cost| cost == 0.0) {
+        let mut table = Vec::with_capacity(rows * columns);
+        for row in 0..rows {
+            table.extend((0..columns).map(|column| of(row, column)));
+        }
+        if table.iter().all(|&cost| cost == 0.0) {
             return;
         }
-        let table = self.pairs.entry((low, high)).or_insert_with(|| vec![0.0; rows * columns]);
-        for (sum, cost) in table.iter_mut().zip(added) {
-            *sum += cost;
+        if let Some(known) = self.pairs.get(&(low, high)) {
+            table.iter_mut().zip(known.iter()).for_each(|(sum, cost)| *sum += cost);
         }
+        let table = self.tables.intern(table);
+        self.pairs.insert((low, high), table);
     }
 
     /// The cost of an assignment of labels.
@@ -139,8 +145,14 @@ impl Network {
             constant: self.constant,
             origin: self.origin.clone(),
             switch: self.switch.clone(),
+            tables: Tables::default(),
         };
+        let whole = |v: usize| kept[v].len() == self.labels(v);
         for (&(a, b), table) in &self.pairs {
+            if whole(a) && whole(b) && kept[a].len() > 1 && kept[b].len() > 1 {
+                network.pairs.insert((a, b), table.clone());
+                continue;
+            }
             let columns = self.labels(b);
             let cost = |i: usize, j: usize| table[kept[a][i] * columns + kept[b][j]];
             match (kept[a].len(), kept[b].len()) {
@@ -172,7 +184,8 @@ impl Network {
 }
 
 /// The planning problem as a network: first a variable for each node, with a label for each candidate; then a
-/// variable for each layout that several readers may share, whose label 1 says that the tensor is boxed to it.
+/// variable for each layout that many readers may share, whose label 1 says that the tensor is boxed to it, and those that
+/// follow from another.
 pub fn network(problem: &mut Problem<'_>, multipliers: &Multipliers) -> Network {
     let mut network = Network::default();
     for (node, candidates) in problem.candidates.iter().enumerate() {
@@ -222,7 +235,7 @@ fn add_write_back(
         let source = problem.candidates[back.update][row].results[back.result];
         for column in 0..columns {
             let target = problem.candidates[back.variable][column].results[0];
-            let price = problem.layouts.price((back.from, source), (back.to, target));
+            let price = problem.back_price(&back, source, target);
             let kept = if price.copy == 0 { 0 } else { problem.layouts.bytes(back.from, source) };
             let bytes = (price.copy + kept + price.scratch) as f64;
             table[row * columns + column] = multipliers.seconds * price.seconds + weight * bytes;
@@ -308,34 +321,68 @@ fn add_demand(
         }
         [(reader, _)] => network
             .pair(demand.producer, *reader, |label, other| boxing.cost(label, &taken[0][other])),
-        _ => match as_share(demand, &targets, &taken, &boxing) {
+        _ => match as_share(network, demand, &targets, &taken, &boxing) {
             Some(share) => network.shares.push(share),
             None => add_switches(network, demand, &targets, &taken, &boxing),
         },
     }
 }
 
-/// A tensor with a few readers as one term of the costs. Not where the user reads it too in another layout, nor where
-/// a reader takes it in two.
+/// A tensor with a few readers as one term of the costs. A reader takes one layout in it: where its labels take two, or
+/// where the user reads it too, a variable of its own that follows from another takes the further one.
 fn as_share(
+    network: &mut Network,
     demand: &Demand,
     targets: &[SbpId],
     taken: &[Vec<Vec<SbpId>>],
     boxing: &Boxing,
 ) -> Option<Share> {
-    let single = taken.iter().flatten().all(|all| all.len() == 1);
-    if !single || taken.len() > MOST_READERS || boxing.fetch.iter().any(Option::is_some) {
+    let mut targets = targets.to_vec();
+    targets.extend(boxing.fetch.iter().copied().flatten());
+    targets.sort_unstable();
+    targets.dedup();
+    let column = |sbp: &SbpId| targets.binary_search(sbp).expect("a target is among all targets");
+    let mut users: Vec<(usize, Columns)> = Vec::new();
+    let fetch = |&source: &usize| boxing.fetch[source].as_ref().map(column);
+    users.push((demand.producer, boxing.source_of.iter().map(fetch).collect()));
+    let mut readers = Vec::new();
+    for ((reader, _), labels) in demand.readers.iter().zip(taken) {
+        let most = labels.iter().map(Vec::len).max().unwrap_or(0);
+        let mut takes = (0..most)
+            .map(|at| labels.iter().map(|all| all.get(at).map(column)).collect::<Columns>());
+        readers.extend(takes.next().map(|columns| (*reader, columns)));
+        users.extend(takes.map(|columns| (*reader, columns)));
+    }
+    users.retain(|(_, columns)| columns.iter().any(Option::is_some));
+    if readers.len() + users.len() > MOST_READERS {
         return None;
     }
-    let column = |all: &Vec<SbpId>| targets.binary_search(&all[0]).ok();
-    let columns = taken.iter().map(|labels| labels.iter().map(column).collect());
-    let prices = boxing.prices.iter().flat_map(|row| targets.iter().map(|target| row[target]));
+    readers.extend(users.into_iter().map(|(of, columns)| follower(network, of, &columns)));
+    let price = |row: &BTreeMap<SbpId, f64>, target| row.get(target).copied().unwrap_or(0.0);
+    let prices =
+        boxing.prices.iter().flat_map(|row| targets.iter().map(move |target| price(row, target)));
     Some(Share {
         producer: Some((demand.producer, boxing.source_of.clone())),
-        readers: demand.readers.iter().map(|reader| reader.0).zip(columns).collect(),
+        readers,
         prices: prices.collect(),
         columns: targets.len(),
     })
+}
+
+/// A variable that takes what the label of another says, with the columns of its labels.
+fn follower(network: &mut Network, of: usize, columns: &Columns) -> (usize, Columns) {
+    let mut own = columns.clone();
+    own.sort_unstable();
+    own.dedup();
+    let variable = network.variable(own.len(), network.origin[of]);
+    network.pair(
+        of,
+        variable,
+        |label, follows| {
+            if columns[label] == own[follows] { 0.0 } else { f64::INFINITY }
+        },
+    );
+    (variable, own)
 }
 
 /// A tensor with several readers: a variable for each layout that more than one of them, or the user, may take.

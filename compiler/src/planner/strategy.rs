@@ -9,6 +9,9 @@
 //! | zero1 | whole | S(0) | summed whole over microbatches, reduce-scattered once a step |
 //! | zero2 | whole | S(0) | S(0): those of each microbatch are reduce-scattered |
 //! | zero3 | S(0), gathered for use | S(0) | S(0) |
+//!
+//! [`super::megatron`] splits the model over one axis besides. What is computed again in the backward pass lies as it did
+//! in the forward pass.
 
 use graphc_ir::graph::Node;
 use graphc_ir::op::Op;
@@ -16,11 +19,18 @@ use graphc_ir::plan::{Strategy, TensorKind};
 use graphc_ir::sbp::{NdSbp, Sbp};
 
 use super::candidates::Candidate;
+use super::error::PlanError;
 use super::layouts::SbpId;
 use super::problem::Problem;
 
 /// The strategy's signature for each node, as an index into its candidates.
-pub fn assign(problem: &mut Problem<'_>, strategy: Strategy) -> Vec<usize> {
+///
+/// # Errors
+/// Where the model does not fit the strategy.
+pub fn assign(problem: &mut Problem<'_>, strategy: Strategy) -> Result<Vec<usize>, PlanError> {
+    if strategy == Strategy::Megatron {
+        return super::megatron::assign(problem);
+    }
     let decisions = problem.decisions;
     let graph = decisions.graph();
     let gradients: Vec<bool> = {
@@ -30,8 +40,12 @@ pub fn assign(problem: &mut Problem<'_>, strategy: Strategy) -> Vec<usize> {
         }
         is
     };
-    let mut assignment = Vec::new();
+    let mut assignment: Vec<usize> = Vec::new();
     for (id, node) in graph.iter() {
+        if let Some(original) = decisions.recomputed[id.index()] {
+            assignment.push(assignment[original.index()]);
+            continue;
+        }
         let wished = wished(strategy, node, decisions.training.kinds[node.results[0].index()]);
         let scattered = matches!(strategy, Strategy::Zero2 | Strategy::Zero3)
             && gradients[node.results[0].index()]
@@ -43,7 +57,7 @@ pub fn assign(problem: &mut Problem<'_>, strategy: Strategy) -> Vec<usize> {
         };
         assignment.push(chosen);
     }
-    assignment
+    Ok(assignment)
 }
 
 /// The layout over every axis that the strategy gives to the first result of a node; `None` where it follows from
@@ -70,6 +84,20 @@ fn wish(problem: &Problem<'_>, node: usize, wished: Sbp) -> usize {
         let sbp = problem.layouts.sbp(candidate.results[0]);
         let count = |of: Sbp| sbp.0.iter().filter(|&&sbp| sbp == of).count();
         (count(wished), count(Sbp::Broadcast))
+    };
+    let candidates = &problem.candidates[node];
+    (0..candidates.len())
+        .max_by_key(|&label| (score(&candidates[label]), std::cmp::Reverse(label)))
+        .unwrap_or(0)
+}
+
+/// The candidate whose first result has this layout on the most axes; of those the one with most axes whole.
+pub(super) fn exact(problem: &Problem<'_>, node: usize, wished: SbpId) -> usize {
+    let wished = problem.layouts.sbp(wished);
+    let score = |candidate: &Candidate| {
+        let sbp = problem.layouts.sbp(candidate.results[0]);
+        let equal = sbp.0.iter().zip(&wished.0).filter(|(a, b)| a == b).count();
+        (equal, sbp.0.iter().filter(|&&sbp| sbp == Sbp::Broadcast).count())
     };
     let candidates = &problem.candidates[node];
     (0..candidates.len())
@@ -142,7 +170,12 @@ fn source(
 }
 
 /// Whether boxing from one node to another takes no communication.
-fn is_local(problem: &Problem<'_>, nodes: (usize, usize), source: SbpId, target: SbpId) -> bool {
+pub(super) fn is_local(
+    problem: &Problem<'_>,
+    nodes: (usize, usize),
+    source: SbpId,
+    target: SbpId,
+) -> bool {
     let placement = &problem.decisions.staging.placement;
     let (source, target) = (problem.layouts.sbp(source), problem.layouts.sbp(target));
     let kept = |(source, target): (&Sbp, &Sbp)| source == target || *source == Sbp::Broadcast;

@@ -32,12 +32,18 @@ pub fn decisions(graph: Graph, mesh: &[usize]) -> Decisions {
     let phases = vec![Phase::Forward; nodes];
     Decisions {
         training: TrainingGraph { graph, phases, kinds, loss: None, gradients: Vec::new() },
-        staging: Staging { stages: 1, stage: vec![0; nodes], placement: vec![placement; nodes] },
+        staging: Staging {
+            stages: 1,
+            stage: vec![0; nodes],
+            chunk: vec![0; nodes],
+            placement: vec![placement; nodes],
+        },
         rates: Rates {
             microbatches: 1,
             values: vec![ValueRate::Step; values],
             nodes: vec![None; nodes],
         },
+        recomputed: vec![None; nodes],
     }
 }
 

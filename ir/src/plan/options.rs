@@ -1,6 +1,8 @@
 //! What a plan is compiled with: the user's options and the machines.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +18,12 @@ pub struct CompileOptions {
     pub stages: usize,
     /// Parts of a step's batch.
     pub microbatches: usize,
+    /// The number of stages, and where they are cut, is the compiler's choice, whatever `stages` says.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub auto_stages: bool,
+    /// The number of microbatches is the compiler's choice, whatever `microbatches` says.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub auto_microbatches: bool,
     /// The order of microbatches.
     pub schedule: Schedule,
     /// Values of symbolic dims.
@@ -30,6 +38,9 @@ pub struct CompileOptions {
     pub gradients: bool,
     /// How signatures are chosen.
     pub strategy: Strategy,
+    /// Which activations are computed again in the backward pass.
+    #[serde(default, skip_serializing_if = "Recompute::is_none")]
+    pub recompute: Recompute,
     /// Layouts that the user asks for, by name pattern.
     pub pins: Vec<Pin>,
     /// Bytes that a rank may use; `None`: the device's memory.
@@ -44,12 +55,15 @@ impl Default for CompileOptions {
             mesh: vec![1],
             stages: 1,
             microbatches: 1,
+            auto_stages: false,
+            auto_microbatches: false,
             schedule: Schedule::OneForwardOneBackward,
             dims: BTreeMap::new(),
             loss: None,
             optimizer: None,
             gradients: false,
             strategy: Strategy::Auto,
+            recompute: Recompute::None,
             pins: Vec::new(),
             memory: None,
             communication_stream: false,
@@ -64,15 +78,78 @@ impl CompileOptions {
     }
 }
 
-/// The order of microbatches in a pipeline.
+/// The order of microbatches in a pipeline. Its text is `1f1b`, `gpipe` or `interleaved:V`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(try_from = "String", into = "String")]
 pub enum Schedule {
     /// One forward, one backward (PipeDream-Flush, Narayanan et al., arXiv 2006.09503, section 3.2).
-    #[serde(rename = "1f1b")]
     OneForwardOneBackward,
     /// All forwards, then all backwards (Huang et al., arXiv 1811.06965).
     Gpipe,
+    /// One forward, one backward, where each stage has several chunks of layers (Narayanan et al., arXiv 2104.04473,
+    /// section 2.2).
+    Interleaved {
+        /// Chunks of a stage.
+        chunks: usize,
+    },
+}
+
+impl Schedule {
+    /// Chunks of layers that a stage has.
+    pub fn chunks(&self) -> usize {
+        match self {
+            Self::Interleaved { chunks } => *chunks,
+            Self::OneForwardOneBackward | Self::Gpipe => 1,
+        }
+    }
+}
+
+impl fmt::Display for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OneForwardOneBackward => f.write_str("1f1b"),
+            Self::Gpipe => f.write_str("gpipe"),
+            Self::Interleaved { chunks } => write!(f, "interleaved:{chunks}"),
+        }
+    }
+}
+
+impl From<Schedule> for String {
+    fn from(schedule: Schedule) -> Self {
+        schedule.to_string()
+    }
+}
+
+/// A text that is no schedule.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{text}` is no schedule: they are 1f1b, gpipe and interleaved:V, V chunks of layers for each stage, 2 to 256"
+)]
+pub struct ScheduleError {
+    /// The text.
+    pub text: String,
+}
+
+impl FromStr for Schedule {
+    type Err = ScheduleError;
+
+    fn from_str(text: &str) -> Result<Self, ScheduleError> {
+        let chunks = text.strip_prefix("interleaved:").and_then(|chunks| chunks.parse().ok());
+        match (text, chunks) {
+            ("1f1b", _) => Ok(Self::OneForwardOneBackward),
+            ("gpipe", _) => Ok(Self::Gpipe),
+            (_, Some(chunks @ 2..=256)) => Ok(Self::Interleaved { chunks }),
+            _ => Err(ScheduleError { text: text.into() }),
+        }
+    }
+}
+
+impl TryFrom<String> for Schedule {
+    type Error = ScheduleError;
+
+    fn try_from(text: String) -> Result<Self, ScheduleError> {
+        text.parse()
+    }
 }
 
 /// A loss on the first output.
@@ -139,6 +216,28 @@ pub enum Strategy {
     Zero2,
     /// Parameters sharded too.
     Zero3,
+    /// The innermost mesh axis splits the model, the others the batch (Shoeybi et al., arXiv 1909.08053).
+    Megatron,
+}
+
+/// Which activations are kept from the forward pass for the backward pass (Chen et al., arXiv 1604.06174).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Recompute {
+    /// All.
+    #[default]
+    None,
+    /// Of each block its inputs; what it computes is computed again right before its backward pass.
+    Full,
+    /// All, and where they do not fit the memory those of as many blocks as possible.
+    Auto,
+}
+
+impl Recompute {
+    /// Whether nothing is computed again.
+    pub fn is_none(&self) -> bool {
+        *self == Self::None
+    }
 }
 
 /// A layout that the user asks for.
@@ -181,6 +280,14 @@ pub struct Device {
     pub bandwidth: f64,
     /// Seconds per kernel.
     pub launch: f64,
+    /// Seconds that the host needs to issue a kernel or a collective; it runs ahead of the device, which so takes at least
+    /// this for each of many. 0 where the host only follows a plan; some 30 us of frameworks that run op by op.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub dispatch: f64,
+}
+
+fn is_zero(value: &f64) -> bool {
+    *value == 0.0
 }
 
 /// One level of links.

@@ -18,7 +18,8 @@ mod spread;
 
 use spread::spread;
 
-/// The graph with a stage for every node, and a placement for those that do not lie on their stage's slice of the
+/// The graph with a stage for every node (with chunks, a stage for each chunk: chunk `c` of all lies on stage
+/// `c mod S`), and a placement for those that do not lie on their stage's slice of the
 /// mesh. Where the user gave stages or placements to some nodes only, the others follow what they read, and sources
 /// go where they are read first. Numbers made of nothing are made anew in each stage that reads them.
 ///
@@ -27,12 +28,13 @@ use spread::spread;
 pub fn assign_stages(graph: Graph, options: &CompileOptions) -> Result<Graph, CompileError> {
     let mesh = mesh(options)?;
     check_divides(&mesh, options)?;
+    check_interleaved(options)?;
     check_user(&graph, &mesh, options)?;
     let stages = stages(&graph, options)?;
     let placements = placements(&graph, &stages);
     let mut graph = graph;
     let staged = options.stages > 1 || !graph.stages.is_empty();
-    graph.stages.resize(if staged { options.stages } else { 0 }, None);
+    graph.stages.resize(if staged { chunks(options) } else { 0 }, None);
     for (index, node) in graph.nodes.iter_mut().enumerate() {
         node.stage = staged.then(|| StageId::new(stages[index]));
         node.placement.clone_from(&placements[index]);
@@ -47,17 +49,27 @@ pub fn assign_stages(graph: Graph, options: &CompileOptions) -> Result<Graph, Co
 pub fn staging(graph: &Graph, options: &CompileOptions) -> Result<Staging, CompileError> {
     let mesh = mesh(options)?;
     let slices = check_divides(&mesh, options)?;
-    let stage_of = |node: &Node| node.stage.map_or(0, StageId::index);
+    let chunk_of = |node: &Node| node.stage.map_or(0, StageId::index);
+    let stage_of = |node: &Node| chunk_of(node) % options.stages;
     let placement = |node: &Node| {
-        let stage = stage_of(node);
-        let of_stage = graph.stages.get(stage).and_then(Option::as_ref);
-        node.placement.as_ref().or(of_stage).unwrap_or(&slices[stage]).clone()
+        let of_stage = graph.stages.get(chunk_of(node)).and_then(Option::as_ref);
+        node.placement.as_ref().or(of_stage).unwrap_or(&slices[stage_of(node)]).clone()
     };
     Ok(Staging {
         stages: options.stages,
         stage: graph.nodes.iter().map(stage_of).collect(),
+        chunk: graph.nodes.iter().map(|node| chunk_of(node) / options.stages).collect(),
         placement: graph.nodes.iter().map(placement).collect(),
     })
+}
+
+/// Stages of as many nodes on one stage, the whole mesh.
+///
+/// # Errors
+/// Where the mesh is none.
+pub fn one_stage(nodes: usize, options: &CompileOptions) -> Result<Staging, CompileError> {
+    let (stage, chunk) = (vec![0; nodes], vec![0; nodes]);
+    Ok(Staging { stages: 1, stage, chunk, placement: vec![mesh(options)?; nodes] })
 }
 
 fn mesh(options: &CompileOptions) -> Result<Placement, CompileError> {
@@ -79,13 +91,28 @@ fn check_divides(
     })
 }
 
+/// Chunks of layers of all stages.
+fn chunks(options: &CompileOptions) -> usize {
+    options.stages * options.schedule.chunks()
+}
+
+/// Checks that a schedule with chunks fits stages and microbatches.
+fn check_interleaved(options: &CompileOptions) -> Result<(), CompileError> {
+    let (stages, microbatches) = (options.stages, options.microbatches);
+    let fits = stages > 1 && microbatches.is_multiple_of(stages);
+    if options.schedule.chunks() == 1 || fits {
+        return Ok(());
+    }
+    Err(CompileError::Interleaved { schedule: options.schedule, stages, microbatches })
+}
+
 /// Checks the stages and placements that the user gave.
 fn check_user(
     graph: &Graph,
     mesh: &Placement,
     options: &CompileOptions,
 ) -> Result<(), CompileError> {
-    let stages = options.stages;
+    let stages = chunks(options);
     for node in &graph.nodes {
         if let Some(stage) = node.stage.map(StageId::index).filter(|&stage| stage >= stages) {
             let (op, place) = (node.op.name(), node.source.clone());
@@ -135,12 +162,18 @@ fn stages(graph: &Graph, options: &CompileOptions) -> Result<Vec<usize>, Compile
     let given: Vec<Option<usize>> = if graph.nodes.iter().any(|node| node.stage.is_some()) {
         graph.nodes.iter().map(|node| node.stage.map(StageId::index)).collect()
     } else {
-        cut::cut(graph, options.stages)?
+        cut::cut(graph, chunks(options))?
     };
+    Ok(follow(graph, given))
+}
+
+/// A stage, or a layer, for every node: that which is given, else the last of those that it reads, else the first of those
+/// that read it.
+pub fn follow(graph: &Graph, given: Vec<Option<usize>>) -> Vec<usize> {
     let greater = |a: &mut usize, b: &usize| *a = (*a).max(*b);
     let lesser = |a: &mut usize, b: &usize| *a = (*a).min(*b);
     let stages = inherit(graph, given, |_, _| true, greater, lesser);
-    Ok(stages.into_iter().map(|stage| stage.unwrap_or(0)).collect())
+    stages.into_iter().map(|stage| stage.unwrap_or(0)).collect()
 }
 
 /// The placement of each node that does not lie where its stage does.

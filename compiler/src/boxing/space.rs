@@ -1,0 +1,369 @@
+//! The layouts of one tensor on one mesh as numbers: an N-D SBP is a number whose digits, the first axis first, are the
+//! SBPs of the axes in their order. So numbers order as SBPs do, and what is known of each is an entry of a table.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+
+use graphc_ir::plan::Layout;
+use graphc_ir::sbp::{NdSbp, ReduceKind, Sbp};
+use graphc_ir::shard::split_range;
+
+use super::exchange::{self, Patterns, exchange_traffic, received_first};
+use super::steps::{Links, legal_steps};
+use super::{BoxingStep, Prices, Route, RouteStep};
+
+/// The number of an N-D SBP.
+pub type Code = u32;
+
+/// What boxing costs, without the way.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Cost {
+    /// Seconds, each time.
+    pub seconds: f64,
+    /// Of these what does not depend on the bytes, of collectives.
+    pub latency: f64,
+    /// Bytes of the largest layout on the way, before the last.
+    pub scratch: u64,
+    /// Whether nothing is to be done.
+    pub nothing: bool,
+}
+
+/// Layouts of one type on one mesh.
+pub struct Space<'a> {
+    prices: Prices<'a>,
+    /// Type and mesh; the SBP is empty.
+    place: Layout,
+    links: Links,
+    /// Bytes of the first rank's shard, once they are known.
+    bytes: Vec<Option<u64>>,
+    /// By the kinds of partial values that may be made: the legal steps from each layout, once they are known.
+    edges: HashMap<u8, Vec<Option<Vec<Edge>>>>,
+    trees: HashMap<(Code, u8), Vec<Reached>>,
+    exchanges: HashMap<(Code, Code), (f64, u64)>,
+}
+
+/// A legal step: what it leads to, its seconds, its latency and its bytes.
+struct Edge {
+    step: BoxingStep,
+    to: Code,
+    seconds: f64,
+    latency: f64,
+    bytes: u64,
+}
+
+/// How a layout is reached from the root of a tree.
+#[derive(Clone, Copy)]
+struct Reached {
+    /// Infinite where it is not.
+    seconds: f64,
+    latency: f64,
+    steps: u32,
+    /// Whether no rank communicates.
+    local: bool,
+    /// Bytes of the largest layout on the way, before this one.
+    scratch: u64,
+    /// The layout before, and which of its steps leads here.
+    before: (Code, u32),
+}
+
+const UNREACHED: Reached = Reached {
+    seconds: f64::INFINITY,
+    latency: 0.0,
+    steps: 0,
+    local: true,
+    scratch: 0,
+    before: (0, 0),
+};
+
+/// Costs of no sign order as their bits do; the cheapest, then that of fewest steps, then the first comes out first.
+type Queue = BinaryHeap<Reverse<(u64, u32, Code)>>;
+
+/// The cheapest way: over single-axis steps, or an exchange.
+enum Way {
+    Steps,
+    Exchange(f64, u64),
+}
+
+impl<'a> Space<'a> {
+    /// The layouts that differ from `place` in their SBP alone.
+    pub fn new(prices: Prices<'a>, place: &Layout) -> Self {
+        let place = Layout { sbp: NdSbp(Vec::new()), ..place.clone() };
+        let links = Links::new(prices.cluster, &place);
+        let codes = (place.shape.len() + 4).pow(place.hierarchy.len() as u32);
+        let (edges, trees, exchanges) = (HashMap::new(), HashMap::new(), HashMap::new());
+        Self { prices, place, links, bytes: vec![None; codes], edges, trees, exchanges }
+    }
+
+    /// Whether a layout is one of these.
+    pub fn holds(&self, layout: &Layout) -> bool {
+        let of = &self.place;
+        of.shape == layout.shape
+            && of.dtype == layout.dtype
+            && of.microbatch_dim == layout.microbatch_dim
+            && of.hierarchy == layout.hierarchy
+            && of.ranks == layout.ranks
+    }
+
+    /// Digits of one axis.
+    fn base(&self) -> usize {
+        self.place.shape.len() + 4
+    }
+
+    /// The number of an SBP.
+    pub fn code(&self, sbp: &NdSbp) -> Code {
+        let rank = self.place.shape.len();
+        let digit = |sbp: &Sbp| match *sbp {
+            Sbp::Broadcast => 0,
+            Sbp::Split(dim) => 1 + dim,
+            Sbp::Partial(kind) => 1 + rank + kind as usize,
+        };
+        sbp.0.iter().fold(0, |code, sbp| code * self.base() + digit(sbp)) as Code
+    }
+
+    fn sbp(&self, code: Code) -> NdSbp {
+        let mut rest = code as usize;
+        let mut axes = vec![Sbp::Broadcast; self.place.hierarchy.len()];
+        for sbp in axes.iter_mut().rev() {
+            *sbp = self.digit(rest % self.base());
+            rest /= self.base();
+        }
+        NdSbp(axes)
+    }
+
+    fn digit(&self, digit: usize) -> Sbp {
+        let rank = self.place.shape.len();
+        match digit {
+            0 => Sbp::Broadcast,
+            dim if dim <= rank => Sbp::Split(dim - 1),
+            kind if kind == rank + 1 => Sbp::Partial(ReduceKind::Sum),
+            kind if kind == rank + 2 => Sbp::Partial(ReduceKind::Max),
+            _ => Sbp::Partial(ReduceKind::Min),
+        }
+    }
+
+    /// Bytes of a shard on the rank that holds most: the first.
+    pub fn bytes(&mut self, code: Code) -> u64 {
+        if let Some(bytes) = self.bytes[code as usize] {
+            return bytes;
+        }
+        let extents = self.first_shard(code);
+        let bytes = (extents.iter().product::<usize>() * self.place.dtype.size()) as u64;
+        self.bytes[code as usize] = Some(bytes);
+        bytes
+    }
+
+    /// Extents of a microbatch of the tensor.
+    fn extents(&self) -> Vec<usize> {
+        let mut extents = self.place.shape.clone();
+        if let Some(dim) = self.place.microbatch_dim {
+            extents[dim] = split_range(extents[dim], self.prices.microbatches, 0).len();
+        }
+        extents
+    }
+
+    fn first_shard(&self, code: Code) -> Vec<usize> {
+        let mut extents = self.extents();
+        for (sbp, &parts) in self.sbp(code).0.iter().zip(&self.place.hierarchy) {
+            if let Sbp::Split(dim) = *sbp {
+                extents[dim] = split_range(extents[dim], parts, 0).len();
+            }
+        }
+        extents
+    }
+
+    fn layout(&self, code: Code) -> Layout {
+        Layout { sbp: self.sbp(code), ..self.place.clone() }
+    }
+
+    /// What the cheapest way costs. Patterns of exchanges are known to all tensors.
+    pub fn cost(&mut self, from: Code, to: Code, patterns: &mut Patterns) -> Cost {
+        let from = self.aligned(from, to);
+        if from == to {
+            return Cost { nothing: true, ..Cost::default() };
+        }
+        match self.way(from, to, patterns) {
+            Way::Exchange(seconds, _) => Cost { seconds, ..Cost::default() },
+            Way::Steps => {
+                let end = self.tree(from, self.kinds(from, to))[to as usize];
+                let Reached { seconds, latency, scratch, .. } = end;
+                Cost { seconds, latency, scratch, nothing: false }
+            }
+        }
+    }
+
+    /// The cheapest way.
+    pub fn route(&mut self, from: Code, to: Code, patterns: &mut Patterns) -> Route {
+        let from = self.aligned(from, to);
+        if from == to {
+            return Route::default();
+        }
+        match self.way(from, to, patterns) {
+            Way::Exchange(seconds, bytes) => exchanged(&self.layout(to), seconds, bytes),
+            Way::Steps => self.walk(from, to),
+        }
+    }
+
+    /// A partial value is made whole by collectives alone on its own mesh: they sum in a fixed order and can be fused.
+    /// Otherwise an exchange takes the place of two steps or more, not all of them local, that cost more.
+    fn way(&mut self, from: Code, to: Code, patterns: &mut Patterns) -> Way {
+        let kinds = self.kinds(from, to);
+        let end = self.tree(from, kinds)[to as usize];
+        if end.seconds.is_finite() {
+            let is_partial = self.sbp(from).is_partial();
+            let exchangeable = end.steps > 1 && !end.local && !is_partial;
+            if !exchangeable || end.seconds <= self.least_exchange(from, to, patterns) {
+                return Way::Steps;
+            }
+        }
+        let (seconds, bytes) = self.exchange(from, to, patterns);
+        if seconds < end.seconds { Way::Exchange(seconds, bytes) } else { Way::Steps }
+    }
+
+    /// The same SBP with the target's names on axes of extent 1, where all names mean the same.
+    fn aligned(&self, from: Code, to: Code) -> Code {
+        if !self.place.hierarchy.contains(&1) {
+            return from;
+        }
+        let (mut from, to) = (self.sbp(from), self.sbp(to));
+        for (axis, sbp) in from.0.iter_mut().enumerate() {
+            if self.place.hierarchy[axis] == 1 {
+                *sbp = to.0[axis];
+            }
+        }
+        self.code(&from)
+    }
+
+    /// The partial kinds that may be made on the way, as bits: those of the target.
+    fn kinds(&self, from: Code, to: Code) -> u8 {
+        let (mut from, mut to) = (from as usize, to as usize);
+        let (base, first) = (self.base(), self.place.shape.len() + 1);
+        let mut kinds = 0;
+        while to > 0 {
+            let digit = to % base;
+            if digit >= first && from % base != digit {
+                kinds |= 1 << (digit - first);
+            }
+            (from, to) = (from / base, to / base);
+        }
+        kinds
+    }
+
+    /// All ways from a layout.
+    fn tree(&mut self, from: Code, kinds: u8) -> &[Reached] {
+        if !self.trees.contains_key(&(from, kinds)) {
+            let tree = self.shortest(from, kinds);
+            self.trees.insert((from, kinds), tree);
+        }
+        &self.trees[&(from, kinds)]
+    }
+
+    /// Dijkstra's search.
+    fn shortest(&mut self, from: Code, kinds: u8) -> Vec<Reached> {
+        let mut reached = vec![UNREACHED; self.bytes.len()];
+        reached[from as usize].seconds = 0.0;
+        let mut queue = Queue::from([Reverse((0, 0, from))]);
+        while let Some(Reverse((seconds, steps, at))) = queue.pop() {
+            let known = reached[at as usize];
+            if (known.seconds.to_bits(), known.steps) != (seconds, steps) {
+                continue;
+            }
+            let here = if at == from { 0 } else { self.bytes(at) };
+            let scratch = known.scratch.max(here);
+            for (index, edge) in self.edges(at, kinds).iter().enumerate() {
+                let (seconds, steps) = (known.seconds + edge.seconds, known.steps + 1);
+                let next = &mut reached[edge.to as usize];
+                if (seconds, steps) < (next.seconds, next.steps) {
+                    let local = known.local && is_local(edge.step);
+                    let before = (at, index as u32);
+                    let latency = known.latency + edge.latency;
+                    *next = Reached { seconds, latency, steps, local, scratch, before };
+                    queue.push(Reverse((seconds.to_bits(), steps, edge.to)));
+                }
+            }
+        }
+        reached
+    }
+
+    /// The legal steps from a layout with their prices.
+    fn edges(&mut self, from: Code, kinds: u8) -> &[Edge] {
+        let codes = self.bytes.len();
+        let known = |edges: &HashMap<u8, Vec<Option<Vec<Edge>>>>| {
+            edges.get(&kinds).is_some_and(|of| of[from as usize].is_some())
+        };
+        if !known(&self.edges) {
+            let edges = self.find_edges(from, kinds);
+            let of = self.edges.entry(kinds);
+            let of = of.or_insert_with(|| (0..codes).map(|_| None).collect());
+            of[from as usize] = Some(edges);
+        }
+        self.edges[&kinds][from as usize].as_deref().unwrap_or(&[])
+    }
+
+    fn find_edges(&mut self, from: Code, kinds: u8) -> Vec<Edge> {
+        let all = [ReduceKind::Sum, ReduceKind::Max, ReduceKind::Min];
+        let kinds: Vec<ReduceKind> =
+            all.into_iter().filter(|&kind| kinds >> kind as usize & 1 == 1).collect();
+        let (sbp, rank) = (self.sbp(from), self.place.shape.len());
+        let steps = legal_steps(&sbp, &self.place.hierarchy, rank, &kinds);
+        let priced = steps.into_iter().map(|(step, after)| {
+            let to = self.code(&after);
+            let (before, after) = (self.bytes(from), self.bytes(to));
+            let (seconds, latency, bytes) =
+                self.links.price(self.prices.cluster, step, before, after);
+            Edge { step, to, seconds, latency, bytes }
+        });
+        priced.collect()
+    }
+
+    fn walk(&mut self, from: Code, to: Code) -> Route {
+        let kinds = self.kinds(from, to);
+        let tree = self.tree(from, kinds).to_vec();
+        let (mut steps, mut at) = (Vec::new(), to);
+        while at != from {
+            let (before, index) = tree[at as usize].before;
+            let layout_after = self.layout(at);
+            let edge = &self.edges(before, kinds)[index as usize];
+            let Edge { step, seconds, latency, bytes, .. } = *edge;
+            steps.push(RouteStep { step, layout_after, seconds, latency, bytes });
+            at = before;
+        }
+        steps.reverse();
+        Route { steps, seconds: tree[to as usize].seconds }
+    }
+
+    /// What an exchange takes at least: what the first rank receives, where it is not all the same.
+    fn least_exchange(&mut self, from: Code, to: Code, patterns: &mut Patterns) -> f64 {
+        let (start, end) = (self.layout(from), self.layout(to));
+        let parts = self.prices.microbatches;
+        let even = patterns.even((&start, from), (&end, to), parts);
+        let traffic = even.unwrap_or_else(|| received_first(&start, &end, parts));
+        exchange::seconds(self.prices, self.links.all, traffic).0
+    }
+
+    fn exchange(&mut self, from: Code, to: Code, patterns: &mut Patterns) -> (f64, u64) {
+        if let Some(&known) = self.exchanges.get(&(from, to)) {
+            return known;
+        }
+        let (start, end) = (self.layout(from), self.layout(to));
+        let parts = self.prices.microbatches;
+        let even = match start.sbp.is_partial() {
+            true => None,
+            false => patterns.even((&start, from), (&end, to), parts),
+        };
+        let traffic = even.unwrap_or_else(|| exchange_traffic(&start, &end, parts));
+        let price = exchange::seconds(self.prices, self.links.all, traffic);
+        self.exchanges.insert((from, to), price);
+        price
+    }
+}
+
+/// A route of one exchange.
+pub fn exchanged(to: &Layout, seconds: f64, bytes: u64) -> Route {
+    let (step, layout_after) = (BoxingStep::Exchange, to.clone());
+    let step = RouteStep { step, layout_after, seconds, latency: 0.0, bytes };
+    Route { steps: vec![step], seconds }
+}
+
+fn is_local(step: BoxingStep) -> bool {
+    matches!(step, BoxingStep::Slice { .. } | BoxingStep::Mask { .. })
+}

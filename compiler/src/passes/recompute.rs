@@ -1,0 +1,231 @@
+//! Computes activations again in the backward pass instead of keeping them (Chen et al., arXiv 1604.06174, section 4).
+//!
+//! Of each block, a layer of the model on one stage, what other blocks read is kept: its inputs and its results.
+//! Whatever else its backward pass reads is computed again from that, op by op, right before the first op that reads
+//! it. The copies are the same ops with the same payloads on the same operands, so they give the same bits, and
+//! dropout draws the same numbers. What depends on no input is no activation: it is computed once and kept.
+//!
+//! The last layer, unless it is one of several equal ones, is the head with the loss: its backward pass follows at once,
+//! and nothing of it is computed again.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use graphc_ir::graph::Graph;
+use graphc_ir::ids::{NodeId, ValueId};
+use graphc_ir::op::{Op, OpError};
+
+use super::layers::layers;
+use super::rebuild::{Rebuild, live_nodes};
+use crate::decisions::{Phase, Rates, TrainingGraph, ValueRate};
+use crate::error::CompileError;
+
+/// A training graph that computes activations again.
+#[derive(Clone, Debug)]
+pub struct Recomputing {
+    /// The graph.
+    pub training: TrainingGraph,
+    /// Its rates.
+    pub rates: Rates,
+    /// Of each node that computes again what another one has computed, that one.
+    pub recomputed: Vec<Option<NodeId>>,
+}
+
+/// Computes again what the first `blocks` blocks of every stage leave for the backward pass (the *block* method of
+/// Narayanan et al.'s Megatron-LM).
+///
+/// # Errors
+/// Where an op does not take its operands.
+pub fn recompute(
+    training: TrainingGraph,
+    rates: Rates,
+    blocks: usize,
+) -> Result<Recomputing, CompileError> {
+    let block_of = Blocks::new(&training, &rates, blocks);
+    if block_of.of.iter().all(Option::is_none) {
+        let recomputed = vec![None; training.graph.nodes.len()];
+        return Ok(Recomputing { training, rates, recomputed });
+    }
+    let recomputing = Copier::new(&training, &rates, &block_of).copied();
+    recomputing.map_err(|error| CompileError::Op { pass: "recompute", error })
+}
+
+/// The most blocks that a stage has.
+pub fn most_blocks(training: &TrainingGraph, rates: &Rates) -> usize {
+    Blocks::new(training, rates, usize::MAX).most
+}
+
+/// Which node is of which block.
+struct Blocks {
+    /// The block of each node whose results may be computed again.
+    of: Vec<Option<usize>>,
+    /// The most blocks of one stage.
+    most: usize,
+}
+
+impl Blocks {
+    fn new(training: &TrainingGraph, rates: &Rates, most: usize) -> Self {
+        let graph = &training.graph;
+        let layers = layers(graph, |node| training.phases[node] == Phase::Forward);
+        let head = layers.count.checked_sub(1).filter(|last| !layers.repeated.contains(last));
+        let mut numbers: BTreeMap<_, usize> = BTreeMap::new();
+        let mut of_stage: BTreeMap<_, BTreeSet<usize>> = BTreeMap::new();
+        let mut of = vec![None; graph.nodes.len()];
+        for (index, node) in graph.nodes.iter().enumerate() {
+            let Some(layer) = layers.of[index].filter(|&layer| Some(layer) != head) else {
+                continue;
+            };
+            if !repeatable(training, rates, index) {
+                continue;
+            }
+            let stage = of_stage.entry(node.stage).or_default();
+            stage.insert(layer);
+            if stage.len() <= most {
+                let next = numbers.len();
+                of[index] = Some(*numbers.entry((layer, node.stage)).or_insert(next));
+            }
+        }
+        let most = of_stage.values().map(BTreeSet::len).max().unwrap_or(0);
+        Self { of, most }
+    }
+}
+
+/// Whether a node may be computed twice: a function of its operands that acts for every microbatch.
+fn repeatable(training: &TrainingGraph, rates: &Rates, index: usize) -> bool {
+    let node = &training.graph.nodes[index];
+    let alone =
+        matches!(node.op, Op::Input(_) | Op::Variable(_) | Op::ToGlobal(_) | Op::Accumulate(_));
+    let cut = |value: &ValueId| {
+        let rate = rates.values[value.index()];
+        rates.microbatches == 1 || matches!(rate, ValueRate::Microbatch { .. })
+    };
+    !alone && node.op.operation().updates().is_empty() && node.results.iter().all(cut)
+}
+
+struct Copier<'a> {
+    rebuild: Rebuild<'a>,
+    rates: &'a Rates,
+    /// Whether a value is computed again where the backward pass reads it.
+    dropped: Vec<bool>,
+    /// What has been computed again, by the value it is a copy of.
+    copies: BTreeMap<ValueId, ValueId>,
+    /// Of each new node its old one.
+    old_of: Vec<NodeId>,
+    /// Whether each new node is a copy.
+    is_copy: Vec<bool>,
+}
+
+impl<'a> Copier<'a> {
+    fn new(training: &'a TrainingGraph, rates: &'a Rates, blocks: &Blocks) -> Self {
+        Self {
+            rebuild: Rebuild::new(training),
+            rates,
+            dropped: dropped(training, blocks),
+            copies: BTreeMap::new(),
+            old_of: Vec::new(),
+            is_copy: Vec::new(),
+        }
+    }
+
+    fn copied(mut self) -> Result<Recomputing, OpError> {
+        let old = self.rebuild.old;
+        for (id, node) in old.graph.iter() {
+            if old.phases[id.index()] == Phase::Forward {
+                self.rebuild.copy(id)?;
+            } else {
+                for &operand in &node.operands {
+                    self.again(operand)?;
+                }
+                let operands = node.operands.iter().map(|&v| self.read(v)).collect();
+                let results = self.rebuild.push(node.op.clone(), operands, id)?;
+                for (&old, new) in node.results.iter().zip(results) {
+                    self.rebuild.stand(old, new);
+                }
+            }
+            self.old_of.push(id);
+            self.is_copy.push(false);
+        }
+        let Self { rebuild, rates, old_of, is_copy, .. } = self;
+        without_dead(&rebuild.finish(), (&old.graph, rates), &old_of, &is_copy)
+    }
+
+    /// What the backward pass reads for a value of the old graph.
+    fn read(&self, value: ValueId) -> ValueId {
+        self.copies.get(&value).copied().unwrap_or_else(|| self.rebuild.new_of(value))
+    }
+
+    /// Computes a value again if it is not kept, with all that it takes.
+    fn again(&mut self, value: ValueId) -> Result<(), OpError> {
+        let graph = &self.rebuild.old.graph;
+        let (mut pending, mut nodes) = (vec![value], BTreeSet::new());
+        while let Some(value) = pending.pop() {
+            let missing = self.dropped[value.index()] && !self.copies.contains_key(&value);
+            if missing && nodes.insert(graph.value(value).producer) {
+                pending.extend(&graph.producer(value).operands);
+            }
+        }
+        nodes.into_iter().try_for_each(|node| self.copy(node))
+    }
+
+    fn copy(&mut self, id: NodeId) -> Result<(), OpError> {
+        let node = self.rebuild.old.graph.node(id);
+        let operands = node.operands.iter().map(|&v| self.read(v)).collect();
+        let results = self.rebuild.push_again(node.op.clone(), operands, id)?;
+        for (&value, copy) in node.results.iter().zip(results) {
+            if self.dropped[value.index()] {
+                self.copies.insert(value, copy);
+            }
+        }
+        self.old_of.push(id);
+        self.is_copy.push(true);
+        Ok(())
+    }
+}
+
+/// Which values only their own block reads in the forward pass, and are no output.
+fn dropped(training: &TrainingGraph, blocks: &Blocks) -> Vec<bool> {
+    let graph = &training.graph;
+    let block = |value: usize| blocks.of[graph.values[value].producer.index()];
+    let mut dropped: Vec<Option<usize>> = (0..graph.values.len()).map(block).collect();
+    for (index, node) in graph.nodes.iter().enumerate() {
+        if training.phases[index] == Phase::Forward {
+            for operand in &node.operands {
+                if dropped[operand.index()] != blocks.of[index] {
+                    dropped[operand.index()] = None;
+                }
+            }
+        }
+    }
+    let observed = graph.outputs.iter().map(|output| output.value);
+    for value in observed.chain(training.loss) {
+        dropped[value.index()] = None;
+    }
+    dropped.iter().map(Option::is_some).collect()
+}
+
+/// Leaves out what the forward pass computed for the backward pass alone.
+fn without_dead(
+    training: &TrainingGraph,
+    (old_graph, rates): (&Graph, &Rates),
+    old_of: &[NodeId],
+    is_copy: &[bool],
+) -> Result<Recomputing, OpError> {
+    let live = live_nodes(training);
+    let mut rebuild = Rebuild::new(training);
+    let (mut values, mut nodes) = (Vec::new(), Vec::new());
+    let mut recomputed = Vec::new();
+    let mut originals: BTreeMap<NodeId, NodeId> = BTreeMap::new();
+    for (id, _) in training.graph.iter().filter(|(id, _)| live[id.index()]) {
+        let old = old_of[id.index()];
+        if is_copy[id.index()] {
+            recomputed.push(originals.get(&old).copied());
+        } else {
+            originals.insert(old, NodeId::new(recomputed.len()));
+            recomputed.push(None);
+        }
+        rebuild.copy(id)?;
+        nodes.push(rates.nodes[old.index()]);
+        values.extend(old_graph.node(old).results.iter().map(|v| rates.values[v.index()]));
+    }
+    let rates = Rates { microbatches: rates.microbatches, values, nodes };
+    Ok(Recomputing { training: rebuild.finish(), rates, recomputed })
+}

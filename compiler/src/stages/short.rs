@@ -1,0 +1,134 @@
+//! A model with two of each run of equal layers: what it costs says what the whole model costs, layer by layer.
+
+use graphc_ir::graph::{Graph, Output};
+use graphc_ir::ids::ValueId;
+use graphc_ir::op::OpError;
+
+use crate::passes::layers::Layers;
+
+/// Of a run of equal layers so many are kept: the first reads something else than the others.
+const KEPT: usize = 2;
+
+/// A model with fewer layers.
+pub struct Short {
+    /// The graph.
+    pub graph: Graph,
+    /// The layer of each of its nodes, of those of the short model.
+    pub layer_of: Vec<Option<usize>>,
+    /// Of each layer of the whole model the one that stands for it.
+    pub stands: Vec<usize>,
+}
+
+/// The short form of a model; the model itself where its layers cannot be told apart.
+///
+/// # Errors
+/// Where an op does not take its operands.
+pub fn short(graph: &Graph, layers: &Layers) -> Result<Short, OpError> {
+    let kept = layers.repeated.start + KEPT.min(layers.repeated.len());
+    let dropped = kept..layers.repeated.end;
+    match (!dropped.is_empty()).then(|| replacements(graph, layers, &dropped)).flatten() {
+        Some(replaced) => without(graph, layers, dropped, &replaced),
+        None => Ok(Short {
+            graph: graph.clone(),
+            layer_of: layers.of.clone(),
+            stands: (0..layers.count).collect(),
+        }),
+    }
+}
+
+/// Of each value of a dropped layer the value of the last kept one that stands in its place; `None` where layers differ.
+fn replacements(
+    graph: &Graph,
+    layers: &Layers,
+    dropped: &std::ops::Range<usize>,
+) -> Option<Vec<Option<ValueId>>> {
+    let mut nodes: Vec<Vec<usize>> = vec![Vec::new(); layers.count];
+    for (node, layer) in layers.of.iter().enumerate() {
+        if let Some(layer) = layer {
+            nodes[*layer].push(node);
+        }
+    }
+    let like = &nodes[dropped.start - 1];
+    let mut replaced = vec![None; graph.values.len()];
+    for layer in dropped.clone() {
+        if nodes[layer].len() != like.len() {
+            return None;
+        }
+        for (&node, &like) in nodes[layer].iter().zip(like) {
+            let (node, like) = (&graph.nodes[node], &graph.nodes[like]);
+            if node.op.name() != like.op.name() || node.results.len() != like.results.len() {
+                return None;
+            }
+            for (&value, &stands) in node.results.iter().zip(&like.results) {
+                if graph.value(value).ty != graph.value(stands).ty {
+                    return None;
+                }
+                replaced[value.index()] = Some(stands);
+            }
+        }
+    }
+    Some(replaced)
+}
+
+fn without(
+    graph: &Graph,
+    layers: &Layers,
+    dropped: std::ops::Range<usize>,
+    replaced: &[Option<ValueId>],
+) -> Result<Short, OpError> {
+    let of = |value: ValueId| replaced[value.index()].unwrap_or(value);
+    let live = live(graph, layers, &dropped, of);
+    let mut result = Graph::new(graph.name.clone());
+    let mut values: Vec<Option<ValueId>> = vec![None; graph.values.len()];
+    let mut layer_of = Vec::new();
+    let new = |values: &[Option<ValueId>], value: ValueId| {
+        values[of(value).index()].expect("operands stand before their readers")
+    };
+    for (index, node) in graph.nodes.iter().enumerate().filter(|(index, _)| live[*index]) {
+        let operands = node.operands.iter().map(|&v| new(&values, v)).collect();
+        let id = result.push(node.op.clone(), operands, node.source.clone())?;
+        for (&old, &made) in node.results.iter().zip(&result.nodes[id.index()].results) {
+            values[old.index()] = Some(made);
+            let value = &mut result.values[made.index()];
+            value.name.clone_from(&graph.value(old).name);
+            value.pin.clone_from(&graph.value(old).pin);
+        }
+        let layer = layers.of[index];
+        layer_of.push(
+            layer.map(|layer| if layer < dropped.start { layer } else { layer - dropped.len() }),
+        );
+    }
+    let output =
+        |output: &Output| Output { name: output.name.clone(), value: new(&values, output.value) };
+    result.outputs = graph.outputs.iter().map(output).collect();
+    let stands = |layer: usize| match layer {
+        layer if dropped.contains(&layer) => dropped.start - 1,
+        layer if layer >= dropped.end => layer - dropped.len(),
+        layer => layer,
+    };
+    Ok(Short { graph: result, layer_of, stands: (0..layers.count).map(stands).collect() })
+}
+
+/// The nodes that are kept: what outputs need, without dropped layers.
+fn live(
+    graph: &Graph,
+    layers: &Layers,
+    dropped: &std::ops::Range<usize>,
+    of: impl Fn(ValueId) -> ValueId,
+) -> Vec<bool> {
+    let mut live = vec![false; graph.nodes.len()];
+    for output in &graph.outputs {
+        live[graph.value(of(output.value)).producer.index()] = true;
+    }
+    for (index, node) in graph.nodes.iter().enumerate().rev() {
+        if layers.of[index].is_some_and(|layer| dropped.contains(&layer)) {
+            live[index] = false;
+        }
+        if live[index] {
+            for &operand in &node.operands {
+                live[graph.value(of(operand)).producer.index()] = true;
+            }
+        }
+    }
+    live
+}

@@ -1,0 +1,187 @@
+//! The strategy megatron: which weights are split how, and that nothing but all-reduces is needed for it.
+
+use std::collections::BTreeMap;
+
+use graphc_compiler::check::verify_invariants;
+use graphc_compiler::cluster::preset;
+use graphc_compiler::compile::{CompileError, Compiled, compile};
+use graphc_compiler::lower::collective_counts;
+use graphc_compiler::planner::recompute;
+use graphc_ir::builder::{GraphBuilder, Tensor};
+use graphc_ir::graph::Graph;
+use graphc_ir::nn::{Embedding, Gpt, GptConfig, Linear, Module, RmsNorm, TransformerBlock};
+use graphc_ir::plan::{
+    AdamOptions, BoxingKind, CompileOptions, Loss, Optimizer, Recompute, Strategy,
+};
+use graphc_ir::types::DType;
+
+const ADAM: AdamOptions =
+    AdamOptions { lr: 1e-3, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0 };
+
+fn options(mesh: &[usize], stages: usize, microbatches: usize) -> CompileOptions {
+    CompileOptions {
+        mesh: mesh.to_vec(),
+        stages,
+        microbatches,
+        loss: Some(Loss::CrossEntropy),
+        optimizer: Some(Optimizer::AdamW(ADAM)),
+        strategy: Strategy::Megatron,
+        ..CompileOptions::default()
+    }
+}
+
+fn gpt(layers: usize, heads: usize) -> Graph {
+    let g = GraphBuilder::new("gpt");
+    let width = 8 * heads;
+    let config = GptConfig { layers, width, heads, sequence: 16, vocabulary: 65 };
+    let tokens = g.input("tokens", DType::I64, [8, 16]);
+    g.output("logits", &Gpt::new(&g, &config).forward(&tokens));
+    g.finish().expect("fits")
+}
+
+/// Two layers as LLaMA has them: grouped heads, a gated perceptron, root-mean-square norms, no biases.
+fn llama(heads: usize, groups: usize) -> Graph {
+    let g = GraphBuilder::new("llama");
+    let (batch, time, each) = (8, 16, 8);
+    let width = heads * each;
+    let tokens = g.input("tokens", DType::I64, [batch, time]);
+    let mut x = Embedding::new(&g, "embed", 96, width).forward(&tokens);
+    for layer in 0..2 {
+        let linear = |name: &str, inputs, outputs| {
+            Linear::without_bias(&g, &format!("layers.{layer}.{name}"), inputs, outputs)
+        };
+        let normed = RmsNorm::new(&g, &format!("layers.{layer}.norm1"), width).forward(&x);
+        let part = |name: &str, count: usize| {
+            let y = linear(name, width, count * each).forward(&normed);
+            y.reshape(&[batch, time, count, each]).transpose(&[0, 2, 1, 3])
+        };
+        let repeated = |part: Tensor| {
+            let apart = part.reshape(&[batch, groups, 1, time, each]);
+            let wide = apart.expand(&[batch, groups, heads / groups, time, each]);
+            wide.reshape(&[batch, heads, time, each])
+        };
+        let (q, k) = (part("q", heads), repeated(part("k", groups)));
+        let v = repeated(part("v", groups));
+        let mixed = q.matmul_transposed(&k, false, true).softmax(3).matmul(&v);
+        let mixed = mixed.transpose(&[0, 2, 1, 3]).reshape(&[batch, time, width]);
+        x = x.add(&linear("o", width, width).forward(&mixed));
+        let normed = RmsNorm::new(&g, &format!("layers.{layer}.norm2"), width).forward(&x);
+        let gate = linear("gate", width, 3 * width).forward(&normed);
+        let up = linear("up", width, 3 * width).forward(&normed);
+        x = x.add(&linear("down", 3 * width, width).forward(&gate.sigmoid().mul(&gate).mul(&up)));
+    }
+    let normed = RmsNorm::new(&g, "norm", width).forward(&x);
+    g.output("logits", &Linear::without_bias(&g, "head", width, 96).forward(&normed));
+    g.finish().expect("fits")
+}
+
+fn compiled(graph: Graph, options: &CompileOptions) -> Compiled {
+    let cluster = preset("cpu").expect("a preset");
+    let compiled = compile(graph, options, &cluster, None);
+    let compiled = compiled.unwrap_or_else(|error| panic!("{options:?}: {error}"));
+    assert_eq!(verify_invariants(&compiled.plan), Ok(()), "{options:?}");
+    let found = recompute(&compiled.decisions, &compiled.sharding, &cluster, options);
+    let objective = compiled.plan.planner.objective_seconds;
+    assert!((found.objective_seconds / objective - 1.0).abs() < 1e-9, "{options:?}");
+    compiled
+}
+
+/// The layouts of weights by name.
+fn weights(compiled: &Compiled) -> BTreeMap<&str, String> {
+    let tensors = compiled.plan.tensors.iter();
+    tensors.map(|tensor| (tensor.name.as_str(), tensor.sbp.to_string())).collect()
+}
+
+fn counts(compiled: &Compiled) -> BTreeMap<BoxingKind, usize> {
+    let mut counts = collective_counts(&compiled.plan);
+    counts.retain(|kind, _| !matches!(kind, BoxingKind::Slice | BoxingKind::Mask));
+    counts
+}
+
+#[test]
+fn columns_and_rows_alternate_and_the_vocabulary_is_split() {
+    for (mesh, split) in
+        [(&[2][..], ["S(0)", "S(1)", "B"]), (&[2, 2], ["B, S(0)", "B, S(1)", "B, B"])]
+    {
+        let [rows, columns, whole] = split;
+        let compiled = compiled(gpt(2, 4), &options(mesh, 1, 2));
+        let layouts = weights(&compiled);
+        for (name, layout) in [
+            // Weights are [outputs, inputs].
+            ("wte.weight", rows),
+            ("wpe.weight", whole),
+            ("blocks.0.ln1.weight", whole),
+            ("blocks.0.attn.qkv.weight", rows),
+            ("blocks.0.attn.qkv.bias", rows),
+            ("blocks.1.attn.proj.weight", columns),
+            ("blocks.1.attn.proj.bias", whole),
+            ("blocks.0.mlp.fc.weight", rows),
+            ("blocks.0.mlp.fc.bias", rows),
+            ("blocks.1.mlp.proj.weight", columns),
+            ("state.exp_avg.blocks.1.mlp.proj.weight", columns),
+            ("ln_f.bias", whole),
+            ("head.weight", rows),
+        ] {
+            assert_eq!(layouts[name], layout, "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_layer_takes_two_all_reduces_forward_and_two_backward() {
+    for recompute in [Recompute::None, Recompute::Full] {
+        let options = CompileOptions { recompute, ..options(&[2], 1, 1) };
+        let [two, four] = [2, 4].map(|layers| counts(&compiled(gpt(layers, 4), &options)));
+        assert_eq!(two.keys().collect::<Vec<_>>(), [&BoxingKind::AllReduce], "{two:?}");
+        // Recomputation repeats that of attention; that of the perceptron is at the block's end, where nothing reads it.
+        let each = if recompute == Recompute::None { 4 } else { 5 };
+        let more = four[&BoxingKind::AllReduce] - two[&BoxingKind::AllReduce];
+        assert_eq!(more, 2 * each, "{two:?} {four:?}");
+        // Embedding, the head's input gradient, three of the loss.
+        assert_eq!(two[&BoxingKind::AllReduce], 2 * each + 5, "{two:?}");
+    }
+}
+
+#[test]
+fn grouped_heads_and_gated_perceptrons_split_alike() {
+    let compiled = compiled(llama(4, 2), &options(&[2], 1, 1));
+    let layouts = weights(&compiled);
+    for (name, layout) in [
+        ("q", "S(0)"),
+        ("k", "S(0)"),
+        ("v", "S(0)"),
+        ("o", "S(1)"),
+        ("gate", "S(0)"),
+        ("up", "S(0)"),
+        ("down", "S(1)"),
+    ] {
+        assert_eq!(layouts[format!("layers.1.{name}.weight").as_str()], layout, "{name}");
+    }
+    let counts = counts(&compiled);
+    assert_eq!(counts.keys().collect::<Vec<_>>(), [&BoxingKind::AllReduce], "{counts:?}");
+    assert_eq!(counts[&BoxingKind::AllReduce], 2 * 4 + 5);
+}
+
+#[test]
+fn stages_and_modules_of_any_kind_have_such_a_plan() {
+    compiled(gpt(2, 4), &options(&[2, 2], 2, 4));
+    compiled(gpt(2, 4), &options(&[2, 2, 2], 2, 2));
+    let g = GraphBuilder::new("blocks");
+    let x = g.input("x", DType::F32, [8, 6, 16]);
+    let block = |x: Tensor, i: usize| TransformerBlock::new(&g, &i.to_string(), 16, 4).forward(&x);
+    g.output("y", &(0..2).fold(x, block));
+    let loss = Some(Loss::Mse);
+    compiled(g.finish().expect("fits"), &CompileOptions { loss, ..options(&[4], 1, 2) });
+}
+
+#[test]
+fn heads_that_the_axis_does_not_divide_are_said() {
+    let cluster = preset("cpu").expect("a preset");
+    for graph in [gpt(1, 3), llama(6, 3)] {
+        let planned = compile(graph, &options(&[4], 1, 1), &cluster, None);
+        let Err(CompileError::Plan(error)) = planned else { panic!("3 by 4") };
+        let text = error.to_string();
+        assert!(text.contains("4 ranks, the innermost axis of [4], do not divide"), "{text}");
+        assert!(text.contains("heads of attention"), "{text}");
+    }
+}

@@ -1,0 +1,199 @@
+//! Recomputation: what the backward pass reads is what the forward pass computed, bit for bit, in less memory.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use graphc_compiler::check::{verify, verify_invariants};
+use graphc_compiler::cluster::preset;
+use graphc_compiler::compile::{Compiled, compile};
+use graphc_compiler::decisions::{Decisions, Phase};
+use graphc_compiler::pipeline::{prepare, recompute_blocks};
+use graphc_ir::array::Array;
+use graphc_ir::builder::GraphBuilder;
+use graphc_ir::evaluate::evaluate;
+use graphc_ir::graph::Graph;
+use graphc_ir::ids::ValueId;
+use graphc_ir::nn::{Gpt, GptConfig, Module, TransformerBlock};
+use graphc_ir::op::{EvalContext, Op};
+use graphc_ir::plan::{
+    AdamOptions, CompileOptions, Loss, Optimizer, Recompute, Strategy, TensorKind,
+};
+use graphc_ir::types::DType;
+
+const ADAM: AdamOptions =
+    AdamOptions { lr: 1e-3, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0 };
+
+fn options(mesh: &[usize], stages: usize, microbatches: usize) -> CompileOptions {
+    CompileOptions {
+        mesh: mesh.to_vec(),
+        stages,
+        microbatches,
+        loss: Some(Loss::CrossEntropy),
+        optimizer: Some(Optimizer::AdamW(ADAM)),
+        recompute: Recompute::Full,
+        ..CompileOptions::default()
+    }
+}
+
+fn gpt(layers: usize) -> Graph {
+    let g = GraphBuilder::new("gpt");
+    let config = GptConfig { layers, width: 32, heads: 4, sequence: 16, vocabulary: 65 };
+    let tokens = g.input("tokens", DType::I64, [8, 16]);
+    g.output("logits", &Gpt::new(&g, &config).forward(&tokens));
+    g.finish().expect("fits")
+}
+
+/// Two blocks with dropout behind each.
+fn dropping() -> Graph {
+    let g = GraphBuilder::new("dropping");
+    let mut x = g.input("x", DType::F32, [4, 6, 8]).mul(&g.full(DType::F32, [8], 0.5));
+    for i in 0..3 {
+        let block = TransformerBlock::new(&g, &format!("blocks.{i}"), 8, 2);
+        x = block.forward(&x).dropout(0.5).tanh();
+    }
+    g.output("y", &x);
+    g.finish().expect("fits")
+}
+
+fn feeds(graph: &Graph) -> BTreeMap<String, Array> {
+    let feed = |node: &graphc_ir::graph::Node| {
+        let (name, ty) = match &node.op {
+            Op::Input(input) => (&input.name, &input.ty),
+            Op::Variable(variable) => (&variable.name, &variable.ty),
+            _ => return None,
+        };
+        let number = |i: usize| match ty.dtype.is_float() {
+            true => ((i + name.len()) as f64 * 0.7).sin() * 0.5,
+            false => (i % 5) as f64,
+        };
+        Some((name.clone(), Array::new(ty.shape.clone(), (0..ty.elements()).map(number).collect())))
+    };
+    graph.nodes.iter().filter_map(feed).collect()
+}
+
+fn gradients(decisions: &Decisions) -> Vec<Array> {
+    let graph = decisions.graph();
+    let all = evaluate(graph, &feeds(graph), &EvalContext::default()).expect("all is fed");
+    decisions.training.gradients.iter().map(|(_, gradient)| all[gradient.index()].clone()).collect()
+}
+
+#[test]
+fn gradients_are_the_same_bits_and_dropout_draws_the_same_numbers() {
+    for (graph, loss) in [(gpt(3), Loss::CrossEntropy), (dropping(), Loss::Mse)] {
+        for (mesh, stages, microbatches) in [(1, 1, 1), (1, 1, 2), (2, 2, 2)] {
+            let full =
+                CompileOptions { loss: Some(loss), ..options(&[mesh], stages, microbatches) };
+            let none = CompileOptions { recompute: Recompute::None, ..full.clone() };
+            let recomputed = prepare(graph.clone(), &full).expect("fits");
+            let kept = prepare(graph.clone(), &none).expect("fits");
+            let copies = recomputed.recomputed.iter().flatten().count();
+            assert!(copies > 0 && kept.recomputed.iter().all(Option::is_none));
+            assert!(gradients(&recomputed) == gradients(&kept), "{mesh} {stages} {microbatches}");
+        }
+    }
+}
+
+#[test]
+fn the_backward_pass_of_a_block_reads_what_crosses_blocks_and_its_own_copies_alone() {
+    let decisions = prepare(gpt(3), &options(&[1], 1, 2)).expect("fits");
+    let (graph, phases) = (decisions.graph(), &decisions.training.phases);
+    let mut kept = BTreeSet::new();
+    for (id, node) in graph.iter().filter(|(id, _)| phases[id.index()] == Phase::Backward) {
+        for &operand in &node.operands {
+            let producer = graph.value(operand).producer;
+            if phases[producer.index()] == Phase::Forward
+                && decisions.training.kinds[operand.index()] == TensorKind::Activation
+                && graph.value(operand).ty.elements() >= 8 * 16 * 32
+            {
+                kept.insert(operand);
+            }
+        }
+        if let Some(original) = decisions.recomputed[id.index()] {
+            let original = graph.node(original);
+            assert_eq!((&node.op, node.stage), (&original.op, original.stage));
+            let original_of = |value: &ValueId| {
+                let producer = graph.value(*value).producer;
+                match decisions.recomputed[producer.index()] {
+                    Some(first) => graph.node(first).results[graph.value(*value).index],
+                    None => *value,
+                }
+            };
+            let operands: Vec<ValueId> = node.operands.iter().map(original_of).collect();
+            assert_eq!(operands, original.operands, "{id}");
+        }
+    }
+    // The inputs of three blocks, and what the head and its normalization need: their input, the input of the product,
+    // and the scores.
+    assert!((3..=8).contains(&kept.len()), "{kept:?}");
+}
+
+fn planned(graph: Graph, options: &CompileOptions) -> Compiled {
+    let cluster = preset("cpu").expect("a preset");
+    compile(graph, options, &cluster, None).unwrap_or_else(|error| panic!("{options:?}: {error}"))
+}
+
+fn peak(compiled: &Compiled) -> u64 {
+    compiled.plan.predicted.peak_memory_bytes.iter().copied().max().expect("a program")
+}
+
+#[test]
+fn memory_falls_with_every_block_and_copies_lie_as_their_originals() {
+    for strategy in [Strategy::Auto, Strategy::Data] {
+        for (mesh, stages, microbatches) in [(&[1][..], 1, 1), (&[2], 1, 1), (&[2], 2, 4)] {
+            let full = CompileOptions { strategy, ..options(mesh, stages, microbatches) };
+            let none = CompileOptions { recompute: Recompute::None, ..full.clone() };
+            let (with, without) = (planned(gpt(6), &full), planned(gpt(6), &none));
+            assert_eq!(verify_invariants(&with.plan), Ok(()), "{full:?}");
+            let (less, more) = (peak(&with), peak(&without));
+            assert!(less < more * 3 / 4, "{strategy:?} {mesh:?}: {less} of {more}");
+            assert!(
+                with.plan.predicted.step_seconds > without.plan.predicted.step_seconds,
+                "{mesh:?}"
+            );
+            for (copy, original) in with.decisions.recomputed.iter().enumerate() {
+                if let Some(original) = original {
+                    let nodes = &with.sharding.nodes;
+                    assert_eq!(nodes[copy].results, nodes[original.index()].results, "{mesh:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn each_block_of_a_stage_can_be_recomputed_by_itself() {
+    let none = CompileOptions { recompute: Recompute::None, ..options(&[2], 2, 2) };
+    let decisions = prepare(gpt(4), &none).expect("fits");
+    let copies = |blocks: usize| {
+        let decisions = recompute_blocks(&decisions, &none, blocks).expect("fits");
+        decisions.recomputed.iter().flatten().count()
+    };
+    // The first block of the first stage is the embedding, which keeps what it makes.
+    let counts: Vec<usize> = (0..5).map(copies).collect();
+    assert!(counts.windows(2).all(|pair| pair[0] <= pair[1]), "{counts:?}");
+    assert_eq!((counts[0], counts[3]), (0, counts[4]), "{counts:?}");
+    assert!(counts[1] > 0 && counts[2] > counts[1], "{counts:?}");
+}
+
+#[test]
+fn auto_recomputes_as_few_blocks_as_fit() {
+    let auto = |memory: Option<u64>| CompileOptions {
+        recompute: Recompute::Auto,
+        strategy: Strategy::Data,
+        memory,
+        ..options(&[1], 1, 1)
+    };
+    let free = planned(gpt(6), &auto(None));
+    assert_eq!(free.plan.recomputed_blocks, 0);
+    let full = planned(gpt(6), &CompileOptions { recompute: Recompute::Full, ..auto(None) });
+    let most = full.plan.recomputed_blocks;
+    let middle = u64::midpoint(peak(&free), peak(&full));
+    let some = planned(gpt(6), &auto(Some(middle)));
+    let blocks = some.plan.recomputed_blocks;
+    assert!(0 < blocks && blocks < most && peak(&some) <= middle, "{blocks} of {most}");
+    verify(&some.plan).expect("it compiles to itself again");
+    let cluster = preset("cpu").expect("a preset");
+    let none = CompileOptions { recompute: Recompute::None, ..auto(Some(middle)) };
+    assert!(compile(gpt(6), &none, &cluster, None).expect_err("too much").is_memory());
+    let error = compile(gpt(6), &auto(Some(peak(&full) / 4)), &cluster, None).expect_err("less");
+    assert!(error.is_memory(), "{error}");
+}

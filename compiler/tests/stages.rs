@@ -1,0 +1,143 @@
+//! `--stages auto` and `--microbatches auto`: choices that hold, fit, and are as good as what the planner says of them.
+
+use graphc_compiler::check::verify;
+use graphc_compiler::cluster::preset;
+use graphc_compiler::compile::{Compiled, compile};
+use graphc_compiler::pipeline::prepare_again;
+use graphc_compiler::stages::choose;
+use graphc_ir::builder::GraphBuilder;
+use graphc_ir::graph::Graph;
+use graphc_ir::nn::{Gpt, GptConfig, Module};
+use graphc_ir::plan::{
+    AdamOptions, Cluster, CompileOptions, Loss, Optimizer, Recompute, Schedule, Strategy,
+};
+use graphc_ir::types::DType;
+
+const ADAM: AdamOptions =
+    AdamOptions { lr: 1e-3, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0 };
+
+fn options(mesh: &[usize]) -> CompileOptions {
+    CompileOptions {
+        mesh: mesh.to_vec(),
+        auto_stages: true,
+        auto_microbatches: true,
+        loss: Some(Loss::CrossEntropy),
+        optimizer: Some(Optimizer::AdamW(ADAM)),
+        ..CompileOptions::default()
+    }
+}
+
+fn gpt(layers: usize) -> Graph {
+    let g = GraphBuilder::new("gpt");
+    let config = GptConfig { layers, width: 128, heads: 4, sequence: 32, vocabulary: 256 };
+    let tokens = g.input("tokens", DType::I64, [16, 32]);
+    g.output("logits", &Gpt::new(&g, &config).forward(&tokens));
+    g.finish().expect("fits")
+}
+
+/// A cluster whose ranks reach each other slowly, so that stages pay.
+fn slow_links() -> Cluster {
+    let mut cluster = preset("cpu").expect("a preset");
+    for level in &mut cluster.levels {
+        level.bandwidth /= 50.0;
+    }
+    cluster
+}
+
+fn compiled(graph: Graph, options: &CompileOptions, cluster: &Cluster) -> Compiled {
+    compile(graph, options, cluster, None).unwrap_or_else(|error| panic!("{options:?}: {error}"))
+}
+
+#[test]
+fn stages_are_chosen_where_they_pay_and_the_plan_is_made_of_the_choice() {
+    let (cluster, options) = (slow_links(), options(&[4]));
+    let plan = compiled(gpt(6), &options, &cluster).plan;
+    let choice = plan.pipeline.clone().expect("a choice");
+    assert!(choice.stages > 1, "{choice:?}");
+    assert_eq!((plan.stages, plan.microbatches), (choice.stages, choice.microbatches));
+    // Embedding, six blocks, the head.
+    assert_eq!(choice.layers.iter().sum::<usize>(), 8);
+    assert!(choice.bound_seconds <= choice.seconds && choice.bound_seconds > 0.0);
+    verify(&plan).expect("it compiles to itself again");
+    let decisions = prepare_again(&plan).expect("it was prepared before");
+    assert_eq!(decisions.staging.stages, choice.stages);
+    // The weights of a block lie on one stage.
+    for block in 0..6 {
+        let own = |name: &str| name.starts_with(&format!("blocks.{block}."));
+        let tensors = plan.tensors.iter().filter(|tensor| own(&tensor.name));
+        let mut stages: Vec<usize> = tensors.map(|tensor| tensor.stage).collect();
+        stages.dedup();
+        assert_eq!(stages.len(), 1, "block {block}");
+    }
+}
+
+#[test]
+fn the_price_of_one_stage_is_the_planners_objective() {
+    let cluster = preset("cpu").expect("a preset");
+    // Two blocks: no layer stands for another.
+    let one = CompileOptions { auto_stages: false, stages: 1, ..options(&[2]) };
+    let compiled = compiled(gpt(2), &one, &cluster);
+    let choice = compiled.plan.pipeline.expect("a choice");
+    let objective = compiled.plan.planner.objective_seconds;
+    assert!((choice.seconds / objective - 1.0).abs() < 0.02, "{choice:?} {objective}");
+    // Of more equal blocks two are priced.
+    let many = compile(gpt(6), &one, &cluster, None).expect("it fits").plan;
+    let (choice, objective) = (many.pipeline.expect("a choice"), many.planner.objective_seconds);
+    assert!((choice.seconds / objective - 1.0).abs() < 0.05, "{choice:?} {objective}");
+}
+
+#[test]
+fn the_best_choice_is_the_first_of_all() {
+    let cluster = slow_links();
+    let choices = choose(&gpt(6), &options(&[4]), &cluster).expect("there are some");
+    assert!(choices.windows(2).all(|pair| pair[0].seconds <= pair[1].seconds), "{choices:?}");
+    let mut stages: Vec<usize> = choices.iter().map(|choice| choice.stages).collect();
+    stages.sort_unstable();
+    stages.dedup();
+    assert_eq!(stages, [1, 2, 4]);
+    let simulated = |choice: &graphc_ir::plan::PipelineReport| {
+        let given = CompileOptions {
+            auto_stages: false,
+            auto_microbatches: false,
+            stages: choice.stages,
+            microbatches: choice.microbatches,
+            ..options(&[4])
+        };
+        compiled(gpt(6), &given, &cluster).plan.predicted.step_seconds
+    };
+    let (first, last) = (&choices[0], &choices[choices.len() - 1]);
+    assert!(simulated(first) < simulated(last), "{first:?} {last:?}");
+}
+
+#[test]
+fn memory_decides_too() {
+    let cluster = slow_links();
+    let data = CompileOptions { strategy: Strategy::Data, ..options(&[4]) };
+    let free = compiled(gpt(6), &data, &cluster).plan;
+    let peak = |plan: &graphc_ir::plan::Plan| {
+        plan.predicted.peak_memory_bytes.iter().copied().max().expect("a program")
+    };
+    let tight = CompileOptions { memory: Some(peak(&free) * 9 / 10), ..data.clone() };
+    if let Ok(compiled) = compile(gpt(6), &tight, &cluster, None) {
+        assert!(peak(&compiled.plan) <= peak(&free) * 9 / 10);
+        assert_ne!(compiled.plan.pipeline, free.pipeline);
+    }
+    let none = CompileOptions { memory: Some(4096), ..data };
+    let error = compile(gpt(6), &none, &cluster, None).expect_err("4 KiB").to_string();
+    assert!(error.contains("cut of the 8 layers that fits the memory"), "{error}");
+}
+
+#[test]
+fn schedules_and_recomputation_go_with_it() {
+    let cluster = slow_links();
+    let chunked = CompileOptions {
+        schedule: Schedule::Interleaved { chunks: 2 },
+        recompute: Recompute::Full,
+        ..options(&[2, 2])
+    };
+    let plan = compiled(gpt(6), &chunked, &cluster).plan;
+    let choice = plan.pipeline.clone().expect("a choice");
+    assert_eq!((choice.stages, choice.layers.len()), (2, 4));
+    assert!(choice.microbatches.is_multiple_of(2));
+    verify(&plan).expect("it compiles to itself again");
+}
