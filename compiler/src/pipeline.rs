@@ -137,7 +137,7 @@ pub fn prepare_layers(
     layer_of: &[Option<usize>],
     options: &CompileOptions,
 ) -> Result<(Decisions, Vec<usize>), CompileError> {
-    let mut graph = set_mode(graph, options.differentiates());
+    let mut graph = graph;
     let layers = follow(&graph, layer_of.to_vec());
     let count = layers.iter().max().map_or(0, |last| last + 1);
     // Passes keep the stage of what they rewrite: it carries the layer through them.
@@ -145,6 +145,7 @@ pub fn prepare_layers(
     for (node, &layer) in graph.nodes.iter_mut().zip(&layers) {
         (node.stage, node.placement) = (Some(StageId::new(layer)), None);
     }
+    let graph = set_mode(graph, options)?;
     let Recomputing { training, rates, recomputed } = train(graph, options, &mut |_, _| Ok(()))?;
     let nodes = &training.graph.nodes;
     let layers = nodes.iter().map(|node| node.stage.map_or(0, StageId::index)).collect();

@@ -125,8 +125,11 @@ impl Elimination {
         let mut queue = self.remaining.clone();
         while let Some(variable) = queue.pop_first() {
             let neighbours = self.neighbours(variable);
+            if neighbours.len() > 2 {
+                continue;
+            }
             let size: usize = neighbours.iter().map(|&v| self.domains[v]).product();
-            if neighbours.len() <= 2 && size * self.domains[variable] <= NARROW {
+            if size * self.domains[variable] <= NARROW {
                 self.eliminate(variable);
                 queue.extend(neighbours);
             }
