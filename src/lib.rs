@@ -23,6 +23,7 @@
 //! # }
 //! ```
 
+pub mod calibrate;
 mod data_parallel;
 pub mod report;
 

@@ -10,8 +10,10 @@ use graphc_ir::text;
 use crate::check::{PlanErrors, verify_invariants};
 use crate::decisions::{Decisions, Sharding};
 use crate::error::CompileError as Prepare;
-use crate::lower::{LowerError, lower};
-use crate::null_device::{NullDeviceError, Simulation, assign_channel_slots, simulate};
+use crate::lower::{LowerError, Lowered, lower, lower_as};
+use crate::null_device::{
+    NullDeviceError, Simulation, assign_channel_slots, simulate, step_seconds,
+};
 use crate::passes::recompute::most_blocks;
 use crate::pipeline::{prepare, recompute_blocks};
 use crate::planner::{PlanError, Planned, plan};
@@ -108,9 +110,23 @@ pub fn assemble(
     decisions: &Decisions,
     sharding: &Sharding,
 ) -> Result<(Plan, Simulation), CompileError> {
+    let lowered = lower(decisions, sharding, header.options, header.cluster)?;
+    let mut plan = unchecked(header, decisions, lowered);
+    fits_memory(&plan)?;
+    assign_channel_slots(&mut plan)?;
+    // No plan is emitted that does not pass the checks for plans from files: among them is the proof that no content
+    // is overwritten before it is read.
+    verify_invariants(&plan)?;
+    let simulation = simulate(&plan)?;
+    plan.predicted.step_seconds = simulation.step_seconds;
+    plan.predicted.bubble_fraction = simulation.bubble_fraction;
+    Ok((plan, simulation))
+}
+
+/// The plan without anything measured.
+fn unchecked(header: Header<'_>, decisions: &Decisions, lowered: Lowered) -> Plan {
     let Header { graph, options, cluster, weights, planner } = header;
-    let lowered = lower(decisions, sharding, options, cluster)?;
-    let mut plan = Plan {
+    Plan {
         version: PLAN_VERSION,
         name: graph.name.clone(),
         world_size: options.mesh.iter().product(),
@@ -136,16 +152,44 @@ pub fn assemble(
         channels: lowered.channels,
         programs: lowered.programs,
         ranks: lowered.ranks,
-    };
-    fits_memory(&plan)?;
+    }
+}
+
+/// Seconds of a step of what a graph compiles to, by its [`sketch`].
+///
+/// # Errors
+/// What the graph, the options or the machines do not allow.
+pub fn predict(
+    graph: Graph,
+    options: &CompileOptions,
+    cluster: &Cluster,
+) -> Result<f64, CompileError> {
+    Ok(step_seconds(&sketch(graph, options, cluster)?)?)
+}
+
+/// The plan as far as the time of its steps needs it: ranks of one stream do the same in the same order, but nothing is
+/// placed in memory, and no limit of memory is kept (of what `--recompute auto` would compute again, nothing is). It
+/// takes a fraction of the time of [`compile`], and cannot run.
+///
+/// # Errors
+/// What the graph, the options or the machines do not allow.
+pub fn sketch(
+    graph: Graph,
+    options: &CompileOptions,
+    cluster: &Cluster,
+) -> Result<Plan, CompileError> {
+    // Streams of one rank meet in its registers: how many slots these have matters then.
+    if options.communication_stream {
+        return Ok(compile(graph, options, cluster, None)?.plan);
+    }
+    let options = CompileOptions { memory: Some(u64::MAX >> 8), ..options.clone() };
+    let decisions = prepare(graph.clone(), &options)?;
+    let Planned { sharding, report: planner, .. } = plan(&decisions, &options, cluster)?;
+    let lowered = lower_as(&decisions, &sharding, &options, cluster, false)?;
+    let header = Header { graph: &graph, options: &options, cluster, weights: None, planner };
+    let mut plan = unchecked(header, &decisions, lowered);
     assign_channel_slots(&mut plan)?;
-    // No plan is emitted that does not pass the checks for plans from files: among them is the proof that no content
-    // is overwritten before it is read.
-    verify_invariants(&plan)?;
-    let simulation = simulate(&plan)?;
-    plan.predicted.step_seconds = simulation.step_seconds;
-    plan.predicted.bubble_fraction = simulation.bubble_fraction;
-    Ok((plan, simulation))
+    Ok(plan)
 }
 
 fn fits_memory(plan: &Plan) -> Result<(), CompileError> {

@@ -1,6 +1,6 @@
 //! Models whose best plans are known, under constants by mesh axis: how many collectives a training step takes.
 
-use graphc_compiler::cluster::{alpha_beta, parse_cluster};
+use graphc_compiler::cluster::{link, parse_cluster};
 use graphc_compiler::compile::{Compiled, compile};
 use graphc_compiler::cost::collective_seconds;
 use graphc_compiler::lower::collective_counts;
@@ -157,8 +157,8 @@ fn on_two_axes_samples_over_both_are_cheaper_than_the_published_plan() {
     let plan = planned(mlp_of_256_rows(), &options(&[2, 2]));
     assert_eq!(weights(&plan), ["B, B"; 6]);
     let all_reduce = |axis: usize, floats: usize| {
-        let link = alpha_beta(&cluster, &[0, 1], Some(axis));
-        collective_seconds(&cluster, link, BoxingKind::AllReduce, 2, 4.0 * floats as f64)
+        let link = link(&cluster, &[0, 1], Some(axis));
+        collective_seconds(&cluster, &link, BoxingKind::AllReduce, 4.0 * floats as f64)
     };
     // Gradients of half of each weight and of the biases of columns; those of rows are whole.
     let gradients = 6 * 32 * 32 / 2 + 3 * 16 + 3 * 32;

@@ -16,12 +16,13 @@ use crate::types::DType;
 
 mod layout;
 mod options;
+mod runs;
 
 pub use layout::*;
 pub use options::*;
 
 /// The version of the schema that this build reads and writes.
-pub const PLAN_VERSION: u32 = 1;
+pub const PLAN_VERSION: u32 = 2;
 
 /// A compiled job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -305,6 +306,12 @@ pub struct Actor {
     pub rate: Rate,
     /// Seconds that it takes by the cost model, per action; 0 for communication that the null device prices.
     pub seconds: f64,
+    /// Floating-point operations of one action, of which other machines make other seconds.
+    #[serde(default)]
+    pub flops: f64,
+    /// Bytes of device memory that one action moves; 0 for communication.
+    #[serde(default)]
+    pub bytes: f64,
 }
 
 /// What an actor does.

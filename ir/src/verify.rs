@@ -43,7 +43,8 @@ impl fmt::Display for VerifyError {
 /// # Errors
 /// All that does not hold.
 pub fn verify(graph: &Graph) -> Result<(), VerifyErrors> {
-    let mut verifier = Verifier { graph, errors: Vec::new() };
+    let trains = graph.nodes.iter().any(|node| !node.op.operation().updates().is_empty());
+    let mut verifier = Verifier { graph, trains, errors: Vec::new() };
     verifier.links();
     for (id, node) in graph.iter() {
         if verifier.operands(id, node) {
@@ -60,6 +61,8 @@ pub fn verify(graph: &Graph) -> Result<(), VerifyErrors> {
 
 struct Verifier<'a> {
     graph: &'a Graph,
+    /// Whether it updates variables.
+    trains: bool,
     errors: Vec<VerifyError>,
 }
 
@@ -148,8 +151,7 @@ impl Verifier<'_> {
         if stage.index() >= self.graph.stages.len() {
             return self.fail(id, format!("stage {} is not declared", stage.index()));
         }
-        let trains = |node: &Node| !node.op.operation().updates().is_empty();
-        if node.source == Source::Derived || self.graph.nodes.iter().any(trains) {
+        if node.source == Source::Derived || self.trains {
             return;
         }
         for &operand in &node.operands {

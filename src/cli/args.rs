@@ -28,8 +28,10 @@ pub enum Command {
     Diff(DiffArgs),
     /// Check every invariant of a plan, its objective and bound recomputed; with MODEL, that it computes the same
     Verify(VerifyArgs),
-    /// Run a plan on the null device: step time, bubble, peak memory
+    /// Run a plan on the null device: step time, shares of computing, communication and waiting, MFU, peak memory
     Simulate(SimulateArgs),
+    /// Measure this machine into a cluster file
+    Calibrate(CalibrateArgs),
     /// Run inference
     Run(RunArgs),
     /// Train
@@ -115,12 +117,29 @@ pub struct VerifyArgs {
 pub struct SimulateArgs {
     /// The plan
     pub plan: PathBuf,
-    /// Write a trace (Chrome's JSON, which Perfetto reads)
+    /// Judge the plan on these machines: a preset or a TOML file; default those that it was compiled for
+    #[arg(long, value_name = "NAME|FILE")]
+    pub cluster: Option<String>,
+    /// Write a trace (Chrome's JSON, which Perfetto reads): a process for each kind of rank, a thread for each stream
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
     /// Form of what is printed
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
+}
+
+/// `graphc calibrate`
+#[derive(Args)]
+pub struct CalibrateArgs {
+    /// Where the cluster file goes; without it, to standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Ranks that work at the same time, each with its part of the cores
+    #[arg(long, default_value_t = 2)]
+    pub ranks: usize,
+    /// Measure less, and less well
+    #[arg(long)]
+    pub quick: bool,
 }
 
 /// `graphc run`

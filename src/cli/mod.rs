@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 pub mod args;
+mod calibrate;
 mod checkpoints;
 mod compare;
 mod compile;
@@ -33,6 +34,7 @@ pub fn run(command: Command) -> Result<ExitCode> {
         Command::Diff(args) => diff::run(&args)?,
         Command::Verify(args) => verify::run(&args)?,
         Command::Simulate(args) => simulate::run(&args)?,
+        Command::Calibrate(args) => calibrate::run(&args)?,
         Command::Run(args) => run::run(&args)?,
         Command::Train(args) => train::run(&args)?,
         Command::Export(args) => export::run(&args)?,

@@ -1,50 +1,124 @@
 //! `graphc simulate`: the null device executes a plan with modelled time.
 
+use std::fmt::Write;
+use std::path::Path;
+
 use anyhow::{Context, Result};
 use graphc::report;
-use graphc_compiler::null_device::{TraceEvent, simulate, trace};
-use serde_json::json;
+use graphc_compiler::cost::{on_cluster, utilization};
+use graphc_compiler::null_device::{Simulation, simulate, trace};
+use graphc_ir::plan::Plan;
+use serde_json::{Value, json};
 
 use super::args::{Format, SimulateArgs};
 use super::compile::load_sound_plan;
+use super::options;
 use super::output::{check_distinct, print};
 
 /// Runs the command.
 pub fn run(args: &SimulateArgs) -> Result<()> {
     let trace_to = args.trace.as_deref();
-    check_distinct(&[("the plan", Some(&args.plan))], &[("--trace", trace_to)])?;
-    let plan = load_sound_plan(&args.plan)?;
+    let cluster = args.cluster.as_deref().map(Path::new).filter(|path| path.is_file());
+    let inputs = [("the plan", Some(args.plan.as_path())), ("the cluster file", cluster)];
+    check_distinct(&inputs, &[("--trace", trace_to)])?;
+    let mut plan = load_sound_plan(&args.plan)?;
+    if let Some(name) = &args.cluster {
+        plan = on_cluster(&plan, &options::cluster(name)?);
+    }
     let simulation = simulate(&plan).context("the plan cannot run")?;
     if let Some(path) = &args.trace {
-        let events = trace(&plan, 1).context("the plan cannot run")?.trace;
-        let text = serde_json::to_string(&chrome_trace(&events))?;
+        let traced = trace(&plan, 1).context("the plan cannot run")?;
+        let text = serde_json::to_string(&chrome_trace(&plan, &traced))?;
         graphc_runtime::data::write_file(path, text.as_bytes())?;
     }
     match args.format {
-        Format::Json => {
-            let value = json!({
-                "step_seconds": simulation.step_seconds,
-                "bubble_fraction": simulation.bubble_fraction,
-                "peak_memory_bytes": plan.predicted.peak_memory_bytes,
-            });
-            print(&(serde_json::to_string_pretty(&value)? + "\n"))
-        }
-        Format::Text => {
-            let mut text = format!("step      {}\n", report::seconds(simulation.step_seconds));
-            text += &format!("bubble    {:.2} %\n", simulation.bubble_fraction * 100.0);
-            for (program, &peak) in plan.predicted.peak_memory_bytes.iter().enumerate() {
-                text += &format!("memory    program {program}: {}\n", report::bytes(peak));
-            }
-            print(&text)
-        }
+        Format::Json => print(&(serde_json::to_string_pretty(&as_json(&plan, &simulation))? + "\n")),
+        Format::Text => print(&as_text(&plan, &simulation)),
     }
 }
 
-/// Events in Chrome's trace format: a process for each rank, a thread for each stream, microseconds.
-fn chrome_trace(events: &[TraceEvent]) -> serde_json::Value {
-    let event = |event: &TraceEvent| {
+fn as_json(plan: &Plan, simulation: &Simulation) -> Value {
+    let shares = &simulation.shares;
+    let stages = simulation.stages.iter().map(|stage| {
+        json!({
+            "stage": stage.stage,
+            "ranks": stage.ranks,
+            "busy_seconds": stage.busy_seconds,
+            "peak_memory_bytes": stage.peak_memory_bytes,
+        })
+    });
+    json!({
+        "cluster": plan.cluster.name,
+        "step_seconds": simulation.step_seconds,
+        "bubble_fraction": simulation.bubble_fraction,
+        "compute_fraction": shares.compute,
+        "communication_fraction": shares.communication,
+        "waiting_fraction": shares.waiting,
+        "overlap_fraction": shares.overlap,
+        "mfu": utilization(plan, simulation.step_seconds),
+        "memory_bytes": plan.cluster.device.memory,
+        "peak_memory_bytes": plan.predicted.peak_memory_bytes,
+        "stages": stages.collect::<Vec<_>>(),
+    })
+}
+
+fn as_text(plan: &Plan, simulation: &Simulation) -> String {
+    let percent = |share: f64| format!("{:.2} %", share * 100.0);
+    let shares = &simulation.shares;
+    let mut text = format!("cluster        {}\n", plan.cluster.name);
+    let _ = writeln!(text, "step           {}", report::seconds(simulation.step_seconds));
+    let _ = writeln!(text, "compute        {}", percent(shares.compute));
+    let overlap = percent(shares.overlap);
+    let _ = writeln!(
+        text,
+        "communication  {} (not hidden; {overlap} of all communication is under compute)",
+        percent(shares.communication)
+    );
+    let _ = writeln!(text, "waiting        {}", percent(shares.waiting));
+    let _ = writeln!(text, "bubble         {}", percent(simulation.bubble_fraction));
+    if let Some(mfu) = utilization(plan, simulation.step_seconds) {
+        let _ = writeln!(text, "mfu            {}", percent(mfu));
+    }
+    for stage in &simulation.stages {
+        let over = stage.peak_memory_bytes > plan.cluster.device.memory;
+        let _ = writeln!(
+            text,
+            "stage {:<8} {} ranks, busy {}, memory {}{}",
+            stage.stage,
+            stage.ranks,
+            report::seconds(stage.busy_seconds),
+            report::bytes(stage.peak_memory_bytes),
+            if over { ", more than a device has" } else { "" },
+        );
+    }
+    text
+}
+
+/// Chrome's trace format: a process for each kind of rank, a thread for each stream, microseconds.
+fn chrome_trace(plan: &Plan, simulation: &Simulation) -> Value {
+    let mut events = Vec::new();
+    let name = |what: &str, pid: u32, tid: usize, name: String| {
+        json!({ "name": what, "ph": "M", "pid": pid, "tid": tid, "args": { "name": name } })
+    };
+    for class in &simulation.classes {
+        let like = match class.ranks {
+            1 => String::new(),
+            ranks => format!(" and {} like it", ranks - 1),
+        };
+        let label = format!("stage {}: rank {}{like}", class.stage, class.rank);
+        events.push(name("process_name", class.rank, 0, label));
+        let sort = json!({ "sort_index": class.stage });
+        events.push(json!({ "name": "process_sort_index", "ph": "M", "pid": class.rank, "args": sort }));
+        let program = &plan.programs[plan.ranks[class.rank as usize].program.index()];
+        for stream in 0..program.streams.len() {
+            let label = if stream == 0 { "compute" } else { "communication" };
+            events.push(name("thread_name", class.rank, stream, label.into()));
+        }
+    }
+    events.extend(simulation.trace.iter().map(|event| {
         json!({
             "name": event.actor,
+            "cat": event.kind,
             "ph": "X",
             "pid": event.rank,
             "tid": event.stream,
@@ -52,6 +126,6 @@ fn chrome_trace(events: &[TraceEvent]) -> serde_json::Value {
             "dur": (event.end - event.start) * 1e6,
             "args": { "step": event.step, "microbatch": event.microbatch },
         })
-    };
-    json!({ "traceEvents": events.iter().map(event).collect::<Vec<_>>(), "displayTimeUnit": "ms" })
+    }));
+    json!({ "traceEvents": events, "displayTimeUnit": "ms" })
 }

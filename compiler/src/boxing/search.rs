@@ -24,7 +24,7 @@ pub struct Router<'a> {
     index: BTreeMap<Layout, usize>,
     /// The space asked for last: a planner asks for one after another.
     last: usize,
-    crossings: BTreeMap<(Layout, Layout), (f64, u64)>,
+    crossings: BTreeMap<(Layout, Layout), Route>,
     patterns: Patterns,
 }
 
@@ -51,8 +51,12 @@ impl<'a> Router<'a> {
         if same_shards(from, to, self.prices.microbatches) {
             return Route::default();
         }
-        let (seconds, bytes) = self.crossing(from, to);
-        exchanged(to, seconds, bytes)
+        if let Some(known) = self.crossings.get(&(from.clone(), to.clone())) {
+            return known.clone();
+        }
+        let crossing = self.crossing(from, to);
+        self.crossings.insert((from.clone(), to.clone()), crossing.clone());
+        crossing
     }
 
     /// Seconds of the cheapest route.
@@ -83,14 +87,58 @@ impl<'a> Router<'a> {
         self.spaces[space.0].cost(from, to, &mut self.patterns)
     }
 
-    /// An exchange between two meshes.
-    fn crossing(&mut self, from: &Layout, to: &Layout) -> (f64, u64) {
-        let prices = self.prices;
-        *self
-            .crossings
-            .entry((from.clone(), to.clone()))
-            .or_insert_with(|| exchange::price(prices, from, to))
+    /// The way between two meshes: an exchange, or, where ranks along an axis hold copies on both sides, an exchange of
+    /// parts, which the receivers gather among themselves: over links that are faster than those between the meshes
+    /// (Narayanan et al., arXiv 2104.04473, section 4.1: scatter and gather).
+    fn crossing(&mut self, from: &Layout, to: &Layout) -> Route {
+        let (seconds, bytes) = exchange::price(self.prices, from, to);
+        let mut best = exchanged(to, seconds, bytes);
+        for axis in (0..from.hierarchy.len()).rev() {
+            let Some([from_parts, to_parts]) = in_parts(from, to, axis, self.prices.microbatches)
+            else {
+                continue;
+            };
+            let (seconds, bytes) = exchange::price(self.prices, &from_parts, &to_parts);
+            if seconds >= best.seconds {
+                continue;
+            }
+            let mut steps = self.route(from, &from_parts).steps;
+            steps.extend(exchanged(&to_parts, seconds, bytes).steps);
+            steps.extend(self.route(&to_parts, to).steps);
+            let seconds = steps.iter().map(|step| step.seconds).sum();
+            if seconds < best.seconds {
+                best = Route { steps, seconds };
+            }
+        }
+        best
     }
+}
+
+/// Both layouts with their copies along an axis cut into equal parts of one dim; `None` where there are no copies on both
+/// sides, or nothing can be cut.
+fn in_parts(from: &Layout, to: &Layout, axis: usize, microbatches: usize) -> Option<[Layout; 2]> {
+    let extent = from.hierarchy[axis];
+    let copies = |layout: &Layout| layout.sbp.0.get(axis) == Some(&Sbp::Broadcast);
+    let plain = |layout: &Layout| !layout.sbp.is_partial();
+    let alike = from.hierarchy == to.hierarchy && plain(from) && plain(to);
+    if extent < 2 || !alike || !copies(from) || !copies(to) {
+        return None;
+    }
+    let (here, there) = (from.uniform(microbatches)?, to.uniform(microbatches)?);
+    // Splits of one dim nest in the order of the axes: a later one would be cut anew.
+    let later = |layout: &Layout, dim: usize| layout.sbp.0[axis + 1..].contains(&Sbp::Split(dim));
+    let fits = |&dim: &usize| {
+        here[dim].is_multiple_of(extent)
+            && there[dim].is_multiple_of(extent)
+            && !later(from, dim)
+            && !later(to, dim)
+    };
+    let dim = (0..here.len()).find(fits)?;
+    Some([from, to].map(|layout| {
+        let mut parts = layout.clone();
+        parts.sbp.0[axis] = Sbp::Split(dim);
+        parts
+    }))
 }
 
 /// Whether every rank of two different meshes holds in `from` what it needs in `to`: equal rectangles, nothing partial.

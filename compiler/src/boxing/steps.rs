@@ -4,7 +4,7 @@ use graphc_ir::plan::{Cluster, Layout};
 use graphc_ir::sbp::{NdSbp, ReduceKind, Sbp};
 
 use super::BoxingStep;
-use crate::cluster::{AlphaBeta, alpha_beta};
+use crate::cluster::{AlphaBeta, Link, alpha_beta, link};
 use crate::cost::{collective_bytes, collective_seconds, local_seconds};
 
 /// All steps that are legal from `sbp`, with what they lead to. Partial values of `kinds` may be made.
@@ -65,7 +65,7 @@ fn step(from: Sbp, to: Sbp, axis: usize) -> Option<BoxingStep> {
 pub struct Links {
     extents: Vec<usize>,
     /// By axis: the different links of the groups of ranks that differ in that axis alone.
-    of_axis: Vec<Vec<AlphaBeta>>,
+    of_axis: Vec<Vec<Link>>,
     /// That of all ranks.
     pub all: AlphaBeta,
 }
@@ -74,9 +74,9 @@ impl Links {
     /// The links of a layout's mesh.
     pub fn new(cluster: &Cluster, place: &Layout) -> Self {
         let of_axis = |axis: usize| {
-            let mut links: Vec<AlphaBeta> = Vec::new();
+            let mut links: Vec<Link> = Vec::new();
             for group in groups(place, axis) {
-                let link = alpha_beta(cluster, &group, Some(axis));
+                let link = link(cluster, &group, Some(axis));
                 if !links.contains(&link) {
                     links.push(link);
                 }
@@ -90,23 +90,24 @@ impl Links {
         Self { extents: place.hierarchy.clone(), of_axis, all }
     }
 
-    /// Seconds of a step and bytes that the busiest rank sends or copies, by the bytes of a shard before and after it.
+    /// Seconds of a step, those of them that are latency of a collective, and bytes that the busiest rank sends or copies, by
+    /// the bytes of a shard before and after it.
     pub fn price(
         &self,
         cluster: &Cluster,
         step: BoxingStep,
         before: u64,
         after: u64,
-    ) -> (f64, u64) {
-        let Some(axis) = step.axis() else { return (0.0, 0) };
+    ) -> (f64, f64, u64) {
+        let Some(axis) = step.axis() else { return (0.0, 0.0, 0) };
         if let BoxingStep::Slice { .. } | BoxingStep::Mask { .. } = step {
-            return (local_seconds(cluster, after as f64), after);
+            return (local_seconds(cluster, after as f64), 0.0, after);
         }
         let (kind, ranks) = (step.boxing_kind(), self.extents[axis]);
         let bytes = before.max(after) as f64;
-        let links = self.of_axis[axis].iter();
-        let seconds = links.map(|&link| collective_seconds(cluster, link, kind, ranks, bytes));
-        (seconds.fold(0.0, f64::max), collective_bytes(kind, ranks, bytes) as u64)
+        let seconds = |bytes| move |link| collective_seconds(cluster, link, kind, bytes);
+        let slowest = |bytes| self.of_axis[axis].iter().map(seconds(bytes)).fold(0.0, f64::max);
+        (slowest(bytes), slowest(0.0), collective_bytes(kind, ranks, bytes) as u64)
     }
 }
 

@@ -1,6 +1,9 @@
-//! Proves that memory is shared safely: executes two steps of each stream on contents instead of numbers. Writing a
-//! content destroys every other content whose bytes overlap; reading one that was destroyed is an error. Registers
-//! that several streams touch may overlap nothing, so each stream can be followed by itself.
+//! Proves that memory is shared safely: executes two steps of each stream on contents instead of numbers. Every write has
+//! a number, and the bytes that it covers bear it until they are written again; reading a content whose bytes bear
+//! another number is an error. Registers that several streams touch may overlap nothing, so each stream can be followed
+//! by itself.
+
+use std::collections::BTreeMap;
 
 use graphc_ir::ids::RegisterId;
 use graphc_ir::plan::{Action, Actor, Plan, Program, Rate, Register, RegisterKind};
@@ -17,7 +20,7 @@ pub fn check(plan: &Plan, errors: &mut Errors) {
     for (index, program) in plan.programs.iter().enumerate() {
         let mut found = Errors::default();
         let mut arena = Arena::new(plan, program);
-        streams_apart(program, &arena.overlaps, &mut found);
+        streams_apart(program, &mut found);
         for stream in 0..program.streams.len() {
             arena.follow(stream, &mut found);
         }
@@ -28,17 +31,35 @@ pub fn check(plan: &Plan, errors: &mut Errors) {
     }
 }
 
-fn streams_apart(program: &Program, overlaps: &[Vec<usize>], errors: &mut Errors) {
+/// What several streams touch overlaps nothing, and what one stream touches nothing of another's.
+fn streams_apart(program: &Program, errors: &mut Errors) {
+    if program.streams.len() < 2 {
+        return;
+    }
     let touched = touched_by(program);
-    for (a, others) in overlaps.iter().enumerate() {
-        for &b in others.iter().filter(|&&b| a < b) {
-            let apart = touched[a].is_some() && touched[a] == touched[b];
-            errors.require(apart, format!("registers[{a}]"), || {
+    let end = |r: usize| {
+        let register = &program.registers[r];
+        register.offset + register.slot_bytes * u64::from(register.slots)
+    };
+    let mut order: Vec<usize> =
+        (0..touched.len()).filter(|&r| program.registers[r].slot_bytes > 0).collect();
+    order.sort_by_key(|&r| (program.registers[r].offset, r));
+    // By owner: the register that reaches furthest so far.
+    let mut furthest: BTreeMap<Option<usize>, usize> = BTreeMap::new();
+    for b in order {
+        for (&owner, &a) in &furthest {
+            let apart = owner.is_some() && owner == touched[b];
+            let overlaps = end(a) > program.registers[b].offset;
+            errors.require(apart || !overlaps, format!("registers[{a}]"), || {
                 format!(
                     "`{}` and `{}` overlap, but are not of one stream alone",
                     program.registers[a].name, program.registers[b].name
                 )
             });
+        }
+        let known = furthest.entry(touched[b]).or_insert(b);
+        if end(b) > end(*known) {
+            *known = b;
         }
     }
 }
@@ -46,12 +67,16 @@ fn streams_apart(program: &Program, overlaps: &[Vec<usize>], errors: &mut Errors
 struct Arena<'a> {
     plan: &'a Plan,
     program: &'a Program,
-    /// The registers whose bytes overlap those of each.
-    overlaps: Vec<Vec<usize>>,
     /// Registers of several streams, which overlap nothing.
     apart: Vec<bool>,
-    /// The content in each slot of each register; `None`: destroyed or not made yet.
-    contents: Vec<Vec<Option<u64>>>,
+    /// The content in each slot of each register, and the number of the write that made it; `None`: not made yet.
+    contents: Vec<Vec<Option<(u64, u64)>>>,
+    /// The segments that each slot of each register covers: the arena is cut wherever a slot begins or ends.
+    covers: Vec<Vec<(usize, usize)>>,
+    /// The number that the bytes of each segment bear.
+    bears: Vec<u64>,
+    /// Writes so far.
+    writes: u64,
 }
 
 /// One action at a place in time.
@@ -63,17 +88,36 @@ struct Now {
 
 impl<'a> Arena<'a> {
     fn new(plan: &'a Plan, program: &'a Program) -> Self {
-        let contents = |register: &Register| {
-            let variable = matches!(register.kind, RegisterKind::Variable { .. });
-            vec![variable.then_some(0); register.slots as usize]
-        };
-        Self {
+        let (covers, segments) = covers(program);
+        let mut arena = Self {
             plan,
             program,
-            overlaps: overlaps(&program.registers),
             apart: touched_by(program).iter().map(Option::is_none).collect(),
-            contents: program.registers.iter().map(contents).collect(),
+            contents: program.registers.iter().map(|r| vec![None; r.slots as usize]).collect(),
+            covers,
+            bears: vec![0; segments],
+            writes: 0,
+        };
+        for (index, register) in program.registers.iter().enumerate() {
+            if matches!(register.kind, RegisterKind::Variable { .. }) {
+                arena.write(index, 0, 0);
+            }
         }
+        arena
+    }
+
+    /// Writes a content: its bytes bear a new number.
+    fn write(&mut self, register: usize, slot: usize, content: u64) {
+        self.writes += 1;
+        self.contents[register][slot] = Some((content, self.writes));
+        let (begin, end) = self.covers[register][slot];
+        self.bears[begin..end].fill(self.writes);
+    }
+
+    /// Whether all bytes of a slot bear a number.
+    fn bears(&self, register: usize, slot: usize, number: u64) -> bool {
+        let (begin, end) = self.covers[register][slot];
+        self.bears[begin..end].iter().all(|&other| other == number)
     }
 
     /// Executes two steps of a stream.
@@ -96,33 +140,40 @@ impl<'a> Arena<'a> {
         }
         let joins = matches!(actor.action, Action::Accumulate) && now.microbatch > 0;
         for &output in &actor.outputs {
+            let (slot, content) = self.content(output, now);
             if joins {
                 self.read(actor, output, now, errors);
-            } else if self.may_write(actor, output, now, errors) {
-                self.destroy(output, now);
+            } else if let Some(kept) = self.kept_bytes(actor, output, now, errors) {
+                self.contents[output.index()][slot] = Some((content, kept));
+            } else {
+                self.write(output.index(), slot, content);
             }
-            let (slot, content) = self.content(output, now);
-            self.contents[output.index()][slot] = Some(content);
         }
         for &update in &actor.updates {
-            self.destroy(update, now);
-            self.contents[update.index()][0] = Some(0);
+            self.write(update.index(), 0, 0);
         }
         let kept = |&output: &RegisterId| {
             let (slot, content) = self.content(output, now);
-            self.contents[output.index()][slot] == Some(content)
+            self.holds(output, slot, content)
         };
-        errors.require(actor.outputs.iter().all(kept), format!("actor `{}`", actor.name), || {
+        errors.require(actor.outputs.iter().all(kept), format_args!("actor `{}`", actor.name), || {
             "two of its outputs overlap".into()
         });
     }
 
+    /// Whether a slot holds a content whose bytes are as they were written.
+    fn holds(&self, register: RegisterId, slot: usize, content: u64) -> bool {
+        let found = self.contents[register.index()][slot];
+        found.is_some_and(|(held, number)| {
+            held == content && self.bears(register.index(), slot, number)
+        })
+    }
+
     fn read(&self, actor: &Actor, register: RegisterId, now: Now, errors: &mut Errors) {
         let (slot, content) = self.content(register, now);
-        let found = self.contents[register.index()][slot];
         let empty = self.program.registers[register.index()].slot_bytes == 0;
-        let kept = found == Some(content) || empty || self.apart[register.index()];
-        errors.require(kept, format!("actor `{}`", actor.name), || {
+        let kept = empty || self.apart[register.index()] || self.holds(register, slot, content);
+        errors.require(kept, format_args!("actor `{}`", actor.name), || {
             let name = &self.program.registers[register.index()].name;
             let Now { step, microbatch } = now;
             format!(
@@ -143,12 +194,19 @@ impl<'a> Arena<'a> {
         register
     }
 
-    /// Whether writing changes bytes; where an output overlaps an input, that must be allowed in place.
-    fn may_write(&self, actor: &Actor, output: RegisterId, now: Now, errors: &mut Errors) -> bool {
+    /// The number that an output's bytes keep, where the actor leaves them as its input has them. Where an output
+    /// overlaps an input, that must be allowed in place.
+    fn kept_bytes(
+        &self,
+        actor: &Actor,
+        output: RegisterId,
+        now: Now,
+        errors: &mut Errors,
+    ) -> Option<u64> {
         let shared = self.program.registers[output.index()].shares;
         let place = actor.outputs.iter().position(|&other| other == output);
         let pairs = pairs(actor, self.plan.microbatches);
-        let mut changes = true;
+        let mut kept = None;
         for (index, &input) in actor.inputs.iter().enumerate() {
             if !self.slots_overlap(output, input, now) {
                 continue;
@@ -156,13 +214,16 @@ impl<'a> Arena<'a> {
             let pair = pairs.iter().find(|pair| Some(pair.output) == place && pair.input == index);
             let one = |other: RegisterId| self.memory_of(other) == self.memory_of(input);
             let allowed = pair.filter(|_| shared.is_some_and(one));
-            errors.require(allowed.is_some(), format!("actor `{}`", actor.name), || {
+            errors.require(allowed.is_some(), format_args!("actor `{}`", actor.name), || {
                 let name = |r: RegisterId| &self.program.registers[r.index()].name;
                 format!("writes `{}` over its input `{}`", name(output), name(input))
             });
-            changes &= !allowed.is_some_and(|pair| pair.same_bytes);
+            if allowed.is_some_and(|pair| pair.same_bytes) {
+                let (slot, _) = self.content(input, now);
+                kept = self.contents[input.index()][slot].map(|(_, number)| number);
+            }
         }
-        changes
+        kept
     }
 
     fn slots_overlap(&self, a: RegisterId, b: RegisterId, now: Now) -> bool {
@@ -172,24 +233,9 @@ impl<'a> Arena<'a> {
         a.0 < b.1 && b.0 < a.1
     }
 
-    /// Destroys everything that overlaps the slot that is written.
-    fn destroy(&mut self, register: RegisterId, now: Now) {
-        let (begin, end) = self.range(register.index(), self.content(register, now).0);
-        for &other in &self.overlaps[register.index()] {
-            for slot in 0..self.contents[other].len() {
-                let (from, to) = self.range(other, slot);
-                if from < end && begin < to {
-                    self.contents[other][slot] = None;
-                }
-            }
-        }
-    }
-
     /// First byte of a slot and one past its last.
     fn range(&self, register: usize, slot: usize) -> (u64, u64) {
-        let register = &self.program.registers[register];
-        let begin = register.offset + slot as u64 * register.slot_bytes;
-        (begin, begin + register.slot_bytes)
+        range(&self.program.registers[register], slot as u64)
     }
 
     /// Slot and number of the content of a register that is read or made now.
@@ -209,7 +255,8 @@ impl<'a> Arena<'a> {
     fn variables_last(&self, errors: &mut Errors) {
         for (index, register) in self.program.registers.iter().enumerate() {
             let variable = matches!(register.kind, RegisterKind::Variable { .. });
-            let lost = variable && self.contents[index][0].is_none() && register.slot_bytes > 0;
+            let held = |&(_, number): &(u64, u64)| self.bears(index, 0, number);
+            let lost = variable && !self.contents[index][0].as_ref().is_some_and(held);
             errors.require(!lost, format!("registers[{index}] `{}`", register.name), || {
                 "is a variable, but something is written over it".into()
             });
@@ -217,19 +264,24 @@ impl<'a> Arena<'a> {
     }
 }
 
-/// For each register those whose bytes overlap its own.
-fn overlaps(registers: &[Register]) -> Vec<Vec<usize>> {
-    let end = |r: &Register| r.offset + r.slot_bytes * u64::from(r.slots);
-    let mut order: Vec<usize> =
-        (0..registers.len()).filter(|&r| registers[r].slot_bytes > 0).collect();
-    order.sort_by_key(|&r| (registers[r].offset, r));
-    let mut overlaps = vec![Vec::new(); registers.len()];
-    for (place, &a) in order.iter().enumerate() {
-        let behind = order[place + 1..].iter();
-        for &b in behind.take_while(|&&b| registers[b].offset < end(&registers[a])) {
-            overlaps[a].push(b);
-            overlaps[b].push(a);
-        }
-    }
-    overlaps
+/// First byte of a slot and one past its last.
+fn range(register: &Register, slot: u64) -> (u64, u64) {
+    let begin = register.offset + slot * register.slot_bytes;
+    (begin, begin + register.slot_bytes)
+}
+
+/// The segments that each slot of each register covers, first and one past the last, and the number of all segments.
+fn covers(program: &Program) -> (Vec<Vec<(usize, usize)>>, usize) {
+    let slots = |register: &Register| -> Vec<(u64, u64)> {
+        (0..u64::from(register.slots)).map(|slot| range(register, slot)).collect()
+    };
+    let ranges: Vec<Vec<(u64, u64)>> = program.registers.iter().map(slots).collect();
+    let mut cuts: Vec<u64> = ranges.iter().flatten().flat_map(|&(a, b)| [a, b]).collect();
+    cuts.sort_unstable();
+    cuts.dedup();
+    let place = |byte: u64| cuts.partition_point(|&cut| cut < byte);
+    let cover = |ranges: &Vec<(u64, u64)>| {
+        ranges.iter().map(|&(begin, end)| (place(begin), place(end))).collect()
+    };
+    (ranges.iter().map(cover).collect(), cuts.len())
 }

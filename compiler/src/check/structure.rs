@@ -1,5 +1,7 @@
 //! What each part of a plan says by itself: indices, extents, offsets, blocks.
 
+use std::collections::BTreeMap;
+
 use graphc_ir::plan::{
     Channel, Layout, PLAN_VERSION, Plan, Program, Rate, Register, RegisterKind, Stream,
 };
@@ -109,9 +111,10 @@ fn check_program(plan: &Plan, index: usize, program: &Program, errors: &mut Erro
     errors.require(program.stage < plan.stages, &place, || format!("stage {}", program.stage));
     errors.require(!program.streams.is_empty(), &place, || "it has no stream".into());
     let before = errors.0.len();
+    let mut members = Members::default();
     for (index, register) in program.registers.iter().enumerate() {
         let place = format!("{place}.registers[{index}] `{}`", register.name);
-        check_register(plan, program, register, &ranks, &place, errors);
+        check_register(plan, program, register, (&ranks, &mut members), &place, errors);
     }
     for (index, actor) in program.actors.iter().enumerate() {
         let place = format!("{place}.actors[{index}] `{}`", actor.name);
@@ -128,11 +131,27 @@ fn check_program(plan: &Plan, index: usize, program: &Program, errors: &mut Erro
     blocks(plan, program, &place, errors);
 }
 
+/// Which ranks are of each layout, as far as it was asked.
+#[derive(Default)]
+struct Members(BTreeMap<u32, Vec<bool>>);
+
+impl Members {
+    fn of(&mut self, plan: &Plan, layout: u32) -> &[bool] {
+        self.0.entry(layout).or_insert_with(|| {
+            let mut members = vec![false; plan.world_size];
+            for &rank in &plan.layouts[layout as usize].ranks {
+                members[rank as usize] = true;
+            }
+            members
+        })
+    }
+}
+
 fn check_register(
     plan: &Plan,
     program: &Program,
     register: &Register,
-    ranks: &[u32],
+    (ranks, members): (&[u32], &mut Members),
     place: &str,
     errors: &mut Errors,
 ) {
@@ -140,7 +159,11 @@ fn check_register(
         errors.add(place, format!("there is no layout {}", register.layout));
         return;
     };
-    for &rank in ranks {
+    // Where every cut is even one look suffices for all.
+    let even = layout.uniform(plan.microbatches).as_ref() == Some(&register.shape);
+    let known = members.of(plan, register.layout);
+    let suspects = ranks.iter().filter(|&&rank| !even || !known[rank as usize]);
+    for &rank in suspects {
         let last = plan.microbatches - 1;
         for microbatch in [0, last] {
             let extent = layout.rect(rank, microbatch, plan.microbatches).map(|rect| rect.extent);

@@ -49,6 +49,8 @@ struct FileDevice {
     matmul_efficiency: Vec<(f64, f64)>,
     bandwidth: f64,
     launch: f64,
+    #[serde(default)]
+    dispatch: f64,
 }
 
 #[derive(Deserialize)]
@@ -143,6 +145,7 @@ fn device(file: FileDevice) -> Result<Device, ClusterError> {
         memory: memory(&file.memory)?,
         bandwidth: positive("device.bandwidth", file.bandwidth)?,
         launch: not_negative("device.launch", file.launch)?,
+        dispatch: not_negative("device.dispatch", file.dispatch)?,
         flops: file.flops,
         matmul_efficiency: file.matmul_efficiency,
     })

@@ -1,14 +1,16 @@
 //! Descriptions of machines: presets, TOML files, and the constants of the links that a group of ranks uses.
 //!
 //! Nothing here reads a file: the text of a cluster file comes from the caller. Start reading with [`preset`],
-//! [`parse_cluster`] and [`alpha_beta`].
+//! [`parse_cluster`], [`link`] and [`alpha_beta`].
 
 mod file;
+mod link;
 mod presets;
 
 use graphc_ir::plan::{Cluster, Level};
 
 pub use file::{ClusterError, parse_bytes, parse_cluster};
+pub use link::{Hop, Link, link};
 pub use presets::{PRESETS, preset};
 
 /// The constants of a link in the alpha-beta model: a message of `n` bytes takes `alpha + n * beta` seconds.

@@ -48,6 +48,7 @@ fn cpu() -> Device {
         matmul_efficiency: vec![(1e4, 0.1), (1e6, 0.4), (1e8, 0.8)],
         bandwidth: 10e9,
         launch: 1e-6,
+        dispatch: 0.0,
     }
 }
 
@@ -59,6 +60,7 @@ fn cuda(memory: u64, peaks: &[(&str, f64)], bandwidth: f64) -> Device {
         matmul_efficiency: vec![(1e6, 0.01), (1e8, 0.15), (1e10, 0.6), (1e12, 0.75)],
         bandwidth,
         launch: 4e-6,
+        dispatch: 0.0,
     }
 }
 

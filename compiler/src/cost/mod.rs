@@ -1,39 +1,80 @@
 //! What things cost, in seconds: one set of formulas for the planner and the null device.
 //!
-//! Compute by a roofline of the device, collectives by the alpha-beta model of ring algorithms. Start reading with
-//! [`compute_seconds`] and [`collective_seconds`].
+//! Compute by a roofline of the device, collectives by the alpha-beta model of rings and trees, level by level. Start
+//! reading with [`compute_seconds`] and [`collective_seconds`].
 
 mod compute;
+mod machine;
 
 use graphc_ir::plan::{BoxingKind, Cluster};
 
-use crate::cluster::AlphaBeta;
+use crate::cluster::{AlphaBeta, Link};
 
-pub use compute::{NodeWork, compute_seconds, matmul_efficiency, node_work, peak_flops, roofline};
+pub use compute::{
+    NodeWork, compute_seconds, matmul_efficiency, node_work, peak_flops, roofline,
+};
+pub use machine::{model_flops, on_cluster, utilization};
 
-/// Seconds of a collective on a ring of `ranks` ranks, of which the busiest has `bytes`: those of the full tensor
-/// of all-reduce, of the input of reduce-scatter and all-to-all, of the output of all-gather. 0 for a ring of one
-/// and for local steps.
+/// Seconds of a collective among the ranks of a link, of which the busiest has `bytes`: those of the full tensor
+/// of all-reduce, of the input of reduce-scatter and all-to-all, of the output of all-gather. 0 among less than two
+/// ranks and for local steps.
 ///
-/// All-reduce is a reduce-scatter and an all-gather; each of these, and an all-to-all, takes `n - 1` steps in which
-/// a rank sends `1/n` of the bytes (Thakur et al., 2005, section 4). Each is one kernel, and is launched once.
-pub fn collective_seconds(
-    cluster: &Cluster,
-    link: AlphaBeta,
-    kind: BoxingKind,
-    ranks: usize,
-    bytes: f64,
-) -> f64 {
-    if ranks < 2 {
+/// All-reduce is a reduce-scatter and an all-gather. Each of these takes, on a ring of `n` ranks, `n - 1` steps in which a
+/// rank sends `1/n` of the bytes (Thakur et al., 2005, section 4). Over several levels the ranks of the inner level share
+/// the bytes first, and each exchanges its part with those of other nodes that have the same (hierarchical); segments
+/// follow each other through the levels, so latencies add up and the slowest level sets the pace. Small messages are
+/// reduced along a tree instead, which sends all bytes in `log2 n` steps, where that is faster; large ones along two trees
+/// at once, which keeps both directions of every link busy (Sanders, Speck and Traeff, 2009). An all-to-all sends each rank its own part.
+/// Each collective is one kernel, and is launched once.
+pub fn collective_seconds(cluster: &Cluster, link: &Link, kind: BoxingKind, bytes: f64) -> f64 {
+    if link.ranks() < 2 {
         return 0.0;
     }
-    let pass = (ranks - 1) as f64 * link.alpha + sent(ranks, bytes) * link.beta;
     let launch = cluster.device.launch;
     match kind {
-        BoxingKind::AllReduce => launch + 2.0 * pass,
-        BoxingKind::ReduceScatter | BoxingKind::AllGather | BoxingKind::AllToAll => launch + pass,
+        BoxingKind::AllReduce => {
+            let tree = if link.trees { tree(link, bytes) } else { f64::INFINITY };
+            launch + 2.0 * ring(link, bytes).min(tree)
+        }
+        BoxingKind::ReduceScatter | BoxingKind::AllGather => launch + ring(link, bytes),
+        BoxingKind::AllToAll => launch + pairwise(link, bytes),
         BoxingKind::Slice | BoxingKind::Mask | BoxingKind::SendRecv => 0.0,
     }
+}
+
+/// One pass of a ring through all levels.
+fn ring(link: &Link, bytes: f64) -> f64 {
+    let (mut latency, mut pace, mut part) = (0.0, 0.0f64, bytes);
+    for hop in &link.hops {
+        latency += (hop.ranks - 1) as f64 * hop.link.alpha;
+        pace = pace.max(sent(hop.ranks, part) * hop.link.beta);
+        part /= hop.ranks as f64;
+    }
+    latency + pace
+}
+
+/// One pass of a tree through all levels.
+fn tree(link: &Link, bytes: f64) -> f64 {
+    let (mut latency, mut pace, mut part) = (0.0, 0.0f64, bytes);
+    for hop in &link.hops {
+        latency += f64::from(hop.ranks.next_power_of_two().ilog2()) * hop.link.alpha;
+        pace = pace.max(part * hop.link.beta);
+        part /= hop.ranks as f64;
+    }
+    latency + pace
+}
+
+/// A part of the bytes to every other rank, over the level that joins both.
+fn pairwise(link: &Link, bytes: f64) -> f64 {
+    let ranks = link.ranks() as f64;
+    let (mut latency, mut pace, mut within) = (0.0, 0.0f64, 1);
+    for hop in &link.hops {
+        let others = (within * (hop.ranks - 1)) as f64;
+        latency += others * hop.link.alpha;
+        pace = pace.max(others / ranks * bytes * hop.link.beta);
+        within *= hop.ranks;
+    }
+    latency + pace
 }
 
 /// Bytes that the busiest rank sends in a collective of [`collective_seconds`].
@@ -65,17 +106,55 @@ pub fn local_seconds(cluster: &Cluster, bytes: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::Hop;
+
+    fn hop(ranks: usize, alpha: f64, beta: f64) -> Hop {
+        Hop { ranks, link: AlphaBeta { alpha, beta } }
+    }
+
+    fn seconds(hops: &[Hop], trees: bool, kind: BoxingKind, bytes: f64) -> f64 {
+        let mut cluster = crate::cluster::preset("cpu").expect("a preset");
+        cluster.device.launch = 0.25;
+        collective_seconds(&cluster, &Link { hops: hops.to_vec(), trees }, kind, bytes)
+    }
 
     #[test]
     fn rings_by_hand() {
-        let link = AlphaBeta { alpha: 1.0, beta: 0.5 };
-        let mut cluster = crate::cluster::preset("cpu").expect("a preset");
-        cluster.device.launch = 0.25;
-        let seconds = |kind, ranks| collective_seconds(&cluster, link, kind, ranks, 16.0);
-        assert_eq!(seconds(BoxingKind::AllReduce, 4), 0.25 + 2.0 * (3.0 + 6.0));
-        assert_eq!(seconds(BoxingKind::AllGather, 4), 0.25 + 3.0 + 6.0);
-        assert_eq!(seconds(BoxingKind::Slice, 4), 0.0);
-        assert_eq!(seconds(BoxingKind::AllReduce, 1), 0.0);
+        let seconds = |kind| seconds(&[hop(4, 1.0, 0.5)], false, kind, 16.0);
+        assert_eq!(seconds(BoxingKind::AllReduce), 0.25 + 2.0 * (3.0 + 6.0));
+        assert_eq!(seconds(BoxingKind::AllGather), 0.25 + 3.0 + 6.0);
+        assert_eq!(seconds(BoxingKind::AllToAll), 0.25 + 3.0 + 6.0);
+        assert_eq!(seconds(BoxingKind::Slice), 0.0);
         assert_eq!(collective_bytes(BoxingKind::AllReduce, 4, 16.0), 24.0);
+    }
+
+    #[test]
+    fn a_group_of_one_pays_nothing() {
+        assert_eq!(seconds(&[], true, BoxingKind::AllReduce, 16.0), 0.0);
+    }
+
+    /// Two nodes of four: 3/4 of 16 bytes inside at 0.5, half of a quarter between at 4.
+    #[test]
+    fn levels_share_the_bytes() {
+        let hops = [hop(4, 1.0, 0.5), hop(2, 10.0, 4.0)];
+        assert_eq!(seconds(&hops, false, BoxingKind::AllGather, 16.0), 0.25 + 3.0 + 10.0 + 8.0);
+        let slow_inside = [hop(4, 1.0, 5.0), hop(2, 10.0, 4.0)];
+        assert_eq!(
+            seconds(&slow_inside, false, BoxingKind::AllGather, 16.0),
+            0.25 + 3.0 + 10.0 + 60.0
+        );
+        // 4 of 8 parts go to the other node, 3 of 8 stay inside.
+        assert_eq!(
+            seconds(&hops, false, BoxingKind::AllToAll, 16.0),
+            0.25 + 3.0 + 40.0 + 32.0
+        );
+    }
+
+    #[test]
+    fn small_messages_go_along_a_tree() {
+        let hops = [hop(64, 1.0, 0.5)];
+        assert_eq!(seconds(&hops, true, BoxingKind::AllReduce, 2.0), 0.25 + 2.0 * (6.0 + 1.0));
+        let large: f64 = 2.0 * (63.0 + 63.0 / 64.0 * 0.5 * 1e6);
+        assert_eq!(seconds(&hops, true, BoxingKind::AllReduce, 1e6), 0.25 + large.min(2.0 * (6.0 + 0.5e6)));
     }
 }

@@ -15,7 +15,7 @@ use graphc_ir::types::TensorType;
 use super::LowerError;
 use super::job::{Buffer, BufferId, Job, Task, VariableOf};
 use crate::boxing::{Router, fetched};
-use crate::cost::{compute_seconds, local_seconds, node_work};
+use crate::cost::{NodeWork, compute_seconds, local_seconds, node_work};
 use crate::decisions::{Decisions, Phase, Sharding, ValueRate};
 
 /// Turns the graph into tasks.
@@ -335,6 +335,7 @@ impl<'a> Collector<'a> {
             anchor: self.here.anchor,
             segment: 0,
             flops: 0.0,
+            bytes: if kernel { 2.0 * bytes } else { 0.0 },
             boxing: None,
             seconds: if kernel { local_seconds(self.cluster, bytes) } else { 0.0 },
         }
@@ -353,7 +354,8 @@ impl<'a> Collector<'a> {
         let mut task = self.task(name, action, inputs, outputs, ranks);
         task.updates = updates;
         if let Action::Compute { op, .. } = &task.action {
-            (task.flops, task.seconds) = self.price(id, op);
+            let (work, seconds) = self.price(id, op);
+            (task.flops, task.bytes, task.seconds) = (work.flops, work.bytes, seconds);
         }
         let accumulates = matches!(task.action, Action::Accumulate);
         let step = |id: &BufferId| self.job.buffers[id.0].rate == Rate::Step;
@@ -367,8 +369,8 @@ impl<'a> Collector<'a> {
         Ok(())
     }
 
-    /// FLOPs and seconds of a node on the busiest rank.
-    fn price(&self, id: NodeId, op: &Op) -> (f64, f64) {
+    /// What a node does and takes on the busiest rank.
+    fn price(&self, id: NodeId, op: &Op) -> (NodeWork, f64) {
         let node = self.graph().node(id);
         let operands = self.graph().operand_types(node);
         let results: Vec<&TensorType> =
@@ -381,11 +383,11 @@ impl<'a> Collector<'a> {
             .into_iter()
             .chain(choices.iter().copied().zip(extents.iter().copied()))
             .collect();
-        let flops = match op.operation().rule(&operands) {
-            Ok(rule) => node_work(op, &rule, &operands, &results, &axes).flops,
-            Err(_) => 0.0,
+        let work = match op.operation().rule(&operands) {
+            Ok(rule) => node_work(op, &rule, &operands, &results, &axes),
+            Err(_) => NodeWork::default(),
         };
-        (flops, compute_seconds(self.cluster, op, &operands, &results, &axes))
+        (work, compute_seconds(self.cluster, op, &operands, &results, &axes))
     }
 }
 

@@ -7,7 +7,7 @@ use graphc_ir::sbp::NdSbp;
 
 use super::LowerError;
 use super::collect::Collector;
-use super::job::BufferId;
+use super::job::{BufferId, Task};
 use crate::boxing::{BoxingStep, RouteStep};
 
 impl Collector<'_> {
@@ -32,18 +32,28 @@ impl Collector<'_> {
         }
         let from = self.decisions.layout(home.root, &home.placement, &home.sbp);
         let mut buffer = home.buffer;
-        for step in self.router.route(&from, &to).steps {
+        let steps = self.router.route(&from, &to).steps;
+        let crosses = |step: &RouteStep| step.step == BoxingStep::Exchange;
+        let crossing = steps.iter().position(crosses).unwrap_or(0);
+        for (index, step) in steps.into_iter().enumerate() {
             let after = self.job.layout(step.layout_after.clone());
             buffer = match self.copies.get(&(home.root, after)) {
                 Some(&known) => known,
-                None => self.step(home.root, buffer, after, &step),
+                None => self.step(home.root, buffer, after, &step, index < crossing),
             };
         }
         Ok(buffer)
     }
 
-    /// One step of a way.
-    fn step(&mut self, root: ValueId, from: BufferId, after: u32, step: &RouteStep) -> BufferId {
+    /// One step of a way; `at_maker` where the value is sent to other ranks afterwards.
+    fn step(
+        &mut self,
+        root: ValueId,
+        from: BufferId,
+        after: u32,
+        step: &RouteStep,
+        at_maker: bool,
+    ) -> BufferId {
         let to = self.new_buffer(root, after);
         self.copies.insert((root, after), to);
         self.record(root, from, step);
@@ -63,9 +73,23 @@ impl Collector<'_> {
         let mut task = self.task(name, action, vec![from], vec![to], ranks);
         let local = matches!(task.action, Action::Local { .. });
         task.seconds = if local { step.seconds } else { 0.0 };
+        // It reads and writes what it leaves.
+        task.bytes = if local { 2.0 * step.bytes as f64 } else { 0.0 };
         task.boxing = Some(self.job.boxing.len() - 1);
+        if at_maker {
+            self.place_at_maker(&mut task, root, from);
+        }
         self.job.task(task);
         to
+    }
+
+    /// Lets a task stand right behind what fills the buffer that it reads.
+    fn place_at_maker(&self, task: &mut Task, root: ValueId, from: BufferId) {
+        let maker = self.maker(from).or(self.home(root).ok().map(|home| home.made));
+        if let Some(maker) = maker {
+            (task.anchor, task.phase) = (maker.anchor, maker.phase);
+            (task.stage, task.chunk) = (maker.stage, maker.chunk);
+        }
     }
 
     fn exchange(&mut self, root: ValueId, from: BufferId, to: BufferId, after: u32) -> BufferId {
@@ -83,11 +107,7 @@ impl Collector<'_> {
         let (senders, receivers) = (ranks(before), ranks(after));
         let name = self.name("send", root);
         let mut send = self.task(name, Action::Send { channel }, vec![from], Vec::new(), senders);
-        let maker = self.maker(from).or(self.home(root).ok().map(|home| home.made));
-        if let Some(maker) = maker {
-            (send.anchor, send.phase) = (maker.anchor, maker.phase);
-            (send.stage, send.chunk) = (maker.stage, maker.chunk);
-        }
+        self.place_at_maker(&mut send, root, from);
         send.boxing = Some(self.job.boxing.len() - 1);
         self.job.task(send);
         let name = self.name("receive", root);

@@ -204,6 +204,7 @@ fn fused(job: &Job, cluster: &Cluster, members: &[usize], readers: &[Vec<TaskId>
         name: format!("{} {tensor}", names.join("+")),
         seconds: roofline(cluster, DType::F32, false, NodeWork { flops, bytes }),
         flops,
+        bytes,
         outputs: filled,
         action: Action::Fused(FusedOp { steps: steps.collect(), outputs }),
         inputs,

@@ -121,6 +121,7 @@ fn fused_pairs(fused: &FusedOp) -> Vec<Pair> {
 impl Sharing<'_> {
     /// All groups, and for each register the one whose memory it takes over.
     pub fn groups(&self) -> (Vec<Group>, Vec<Option<RegisterId>>) {
+        let times = Times::new(self);
         let mut groups: Vec<Group> = (0..self.registers.len()).map(|r| self.alone(r)).collect();
         let mut group_of: Vec<usize> = (0..self.registers.len()).collect();
         let mut shares = vec![None; self.registers.len()];
@@ -147,7 +148,7 @@ impl Sharing<'_> {
                 if shares[output.index()].is_some() || into == from || !clear {
                     continue;
                 }
-                let merged = self.merged(&groups[into], &groups[from], step.actor, pair);
+                let merged = self.merged(&times, &groups[into], &groups[from], step.actor, pair);
                 if let Some(merged) = merged.filter(|_| self.alike(input, output, pair)) {
                     shares[output.index()] = Some(input);
                     groups[from].members.clear();
@@ -180,18 +181,24 @@ impl Sharing<'_> {
     }
 
     /// Both groups as one; `None` where somebody would read what was overwritten, or it would take more memory.
-    fn merged(&self, into: &Group, from: &Group, actor: usize, pair: Pair) -> Option<Group> {
+    fn merged(
+        &self,
+        times: &Times,
+        into: &Group,
+        from: &Group,
+        actor: usize,
+        pair: Pair,
+    ) -> Option<Group> {
         let members = [into.members.as_slice(), &from.members].concat();
         let variable = |r: &usize| matches!(self.registers[*r].kind, RegisterKind::Variable { .. });
         if let Some(&variable) = into.members.iter().find(|member| variable(member)) {
-            let kept = pair.same_bytes && self.read_before_update(variable, &from.lives);
+            let kept = pair.same_bytes && times.read_before_update(variable, &from.lives);
             return kept.then(|| Group { members, lives: Vec::new(), slots: 1 });
         }
         if into.lives.len() != from.lives.len() {
             return None;
         }
-        let acts = (self.order.iter().enumerate()).filter(|(_, step)| step.actor == actor);
-        let places: Vec<usize> = acts.map(|(place, _)| place).collect();
+        let places = &times.acts[actor];
         let overwritten = |(content, life): (usize, &Life)| places.get(content) != Some(&life.last);
         if !pair.same_bytes && into.lives.iter().enumerate().any(overwritten) {
             return None;
@@ -202,13 +209,34 @@ impl Sharing<'_> {
         let slots = slots(&lives);
         (slots <= into.slots + from.slots).then_some(Group { members, lives, slots })
     }
+}
+
+/// When actors act.
+struct Times {
+    /// By actor: its places in the order.
+    acts: Vec<Vec<usize>>,
+    /// By register: the first place where it is updated.
+    updated: Vec<usize>,
+}
+
+impl Times {
+    fn new(sharing: &Sharing<'_>) -> Self {
+        let mut acts = vec![Vec::new(); sharing.actors.len()];
+        for (place, step) in sharing.order.iter().enumerate() {
+            acts[step.actor].push(place);
+        }
+        let mut updated = vec![usize::MAX; sharing.registers.len()];
+        for (actor, places) in sharing.actors.iter().zip(&acts) {
+            let first = places.first().copied().unwrap_or(usize::MAX);
+            for update in &actor.updates {
+                updated[update.index()] = updated[update.index()].min(first);
+            }
+        }
+        Self { acts, updated }
+    }
 
     /// Whether all reads of these contents come before the variable is overwritten.
     fn read_before_update(&self, variable: usize, lives: &[Life]) -> bool {
-        let updates = |step: &Step| {
-            self.actors[step.actor].updates.iter().any(|update| update.index() == variable)
-        };
-        let update = self.order.iter().position(updates).unwrap_or(usize::MAX);
-        lives.iter().all(|life| life.last < update)
+        lives.iter().all(|life| life.last < self.updated[variable])
     }
 }

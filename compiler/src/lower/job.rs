@@ -72,6 +72,8 @@ pub struct Task {
     pub segment: usize,
     /// Floating-point operations on the busiest rank, of a kernel.
     pub flops: f64,
+    /// Bytes that it moves through the memory of the busiest rank; 0 for communication.
+    pub bytes: f64,
     /// Seconds on the busiest rank; 0 for communication.
     pub seconds: f64,
     /// Index into [`Job::boxing`] of a step of boxing; of an exchange, of its send.

@@ -95,6 +95,18 @@ pub fn lower(
     options: &CompileOptions,
     cluster: &Cluster,
 ) -> Result<Lowered, LowerError> {
+    lower_as(decisions, sharding, options, cluster, true)
+}
+
+/// [`lower`]; unless `placed`, registers have no offsets and one slot each, which is enough to tell how long a step of
+/// one stream takes.
+pub(crate) fn lower_as(
+    decisions: &Decisions,
+    sharding: &Sharding,
+    options: &CompileOptions,
+    cluster: &Cluster,
+    placed: bool,
+) -> Result<Lowered, LowerError> {
     let world: usize = options.mesh.iter().product();
     let mut job = collect::collect(decisions, sharding, cluster)?;
     check_ranks(&job, world)?;
@@ -108,6 +120,7 @@ pub fn lower(
         job: &job,
         schedule: &schedule,
         communication_stream: options.communication_stream,
+        placed,
     };
     let (programs, ranks) = programs(&cx, world, decisions.staging.stages);
     let tensors = tables::tensors(decisions, sharding);
@@ -122,14 +135,16 @@ fn programs(
     stages: usize,
 ) -> (Vec<Program>, Vec<RankEntry>) {
     let mut known: BTreeMap<program::Part, ProgramId> = BTreeMap::new();
-    let (mut programs, mut ranks) = (Vec::new(), Vec::new());
-    for part in program::parts(cx.job, world, stages) {
-        let id = *known.entry(part).or_insert_with_key(|part| {
+    let mut programs = Vec::new();
+    let (parts, part_of) = program::parts(cx.job, world, stages);
+    let mut program_of = Vec::new();
+    for part in parts {
+        program_of.push(*known.entry(part).or_insert_with_key(|part| {
             programs.push(program::program(cx, part));
             ProgramId::new(programs.len() - 1)
-        });
-        ranks.push(RankEntry { program: id });
+        }));
     }
+    let ranks = part_of.into_iter().map(|part| RankEntry { program: program_of[part] }).collect();
     (programs, ranks)
 }
 

@@ -35,6 +35,8 @@ pub struct Context<'a> {
     pub schedule: &'a Schedule,
     /// Whether communication runs on a stream of its own.
     pub communication_stream: bool,
+    /// Whether registers get slots and offsets.
+    pub placed: bool,
 }
 
 /// The program of a part.
@@ -46,7 +48,9 @@ pub fn program(cx: &Context<'_>, part: &Part) -> Program {
     let (streams, order) = streams(cx, part, &actors);
     let mut program =
         Program { stage: part.stage, arena_bytes: 0, live_bytes: 0, registers, actors, streams };
-    place_registers(cx.job, &mut program, &order);
+    if cx.placed {
+        place_registers(cx.job, &mut program, &order);
+    }
     program
 }
 
@@ -91,6 +95,8 @@ fn actor(cx: &Context<'_>, id: TaskId, place: &BTreeMap<BufferId, RegisterId>) -
         updates: places(&task.updates),
         rate: task.rate,
         seconds: task.seconds,
+        flops: task.flops,
+        bytes: task.bytes,
     }
 }
 
@@ -162,7 +168,7 @@ fn place_registers(job: &Job, program: &mut Program, order: &[lifetimes::Action]
     let (groups, shares) = sharing.groups();
     let items: Vec<Item> =
         groups.iter().map(|group| item(&program.registers, group, &streams)).collect();
-    let arena = memory::place(&items, order.len());
+    let arena = memory::place(&items, &starts(program, order));
     for (group, &offset) in groups.iter().zip(&arena.offsets) {
         for &member in &group.members {
             let register = &mut program.registers[member];
@@ -174,6 +180,24 @@ fn place_registers(job: &Job, program: &mut Program, order: &[lifetimes::Action]
     }
     program.arena_bytes = arena.bytes;
     program.live_bytes = arena.live_bytes;
+}
+
+/// The places where blocks begin in the order, the last one past all: where the microbatch changes, or the order comes
+/// back to an actor of the block.
+fn starts(program: &Program, order: &[lifetimes::Action]) -> Vec<usize> {
+    let mut starts = vec![0];
+    let mut last_seen = vec![usize::MAX; program.actors.len()];
+    for (place, action) in order.iter().enumerate() {
+        let begin = starts[starts.len() - 1];
+        let again = last_seen[action.actor] != usize::MAX && last_seen[action.actor] >= begin;
+        let changes = place > 0 && order[place - 1].microbatch != action.microbatch;
+        if place > begin && (changes || again) {
+            starts.push(place);
+        }
+        last_seen[action.actor] = place;
+    }
+    starts.push(order.len());
+    starts
 }
 
 fn item(registers: &[Register], group: &Group, streams: &[Option<usize>]) -> Item {
@@ -211,32 +235,73 @@ pub fn touched_by(program: &Program) -> Vec<Option<usize>> {
     touched.into_iter().map(only).collect()
 }
 
-/// The parts of all ranks.
-pub fn parts(job: &Job, world: usize, stages: usize) -> Vec<Part> {
+/// The parts of all ranks, and which of them each rank has. Ranks that take part in the same tasks and hold shards of the
+/// same extents have the same.
+pub fn parts(job: &Job, world: usize, stages: usize) -> (Vec<Part>, Vec<usize>) {
     let shapes = Shapes::new(job);
-    let mut tasks: Vec<Vec<TaskId>> = vec![Vec::new(); world];
+    let mut known: BTreeMap<Vec<usize>, usize> = BTreeMap::new();
+    let (mut firsts, mut part_of) = (Vec::new(), Vec::new());
+    for (rank, kind) in kinds(job, &shapes, world, stages).into_iter().enumerate() {
+        part_of.push(*known.entry(kind).or_insert_with(|| {
+            firsts.push(rank);
+            firsts.len() - 1
+        }));
+    }
+    let mut tasks: Vec<Vec<TaskId>> = vec![Vec::new(); firsts.len()];
+    let mut variables: Vec<Vec<BufferId>> = vec![Vec::new(); firsts.len()];
     for (index, task) in job.tasks.iter().enumerate() {
-        for &rank in &task.ranks {
-            tasks[rank as usize].push(TaskId(index));
+        for (part, _) in firsts.iter().enumerate().filter(|(_, rank)| holds(&task.ranks, **rank)) {
+            tasks[part].push(TaskId(index));
         }
     }
-    let mut variables: Vec<Vec<BufferId>> = vec![Vec::new(); world];
     for (index, buffer) in job.buffers.iter().enumerate().filter(|(_, b)| b.variable.is_some()) {
-        for &rank in &job.layouts[buffer.layout as usize].ranks {
-            variables[rank as usize].push(BufferId(index));
+        let ranks = &job.layouts[buffer.layout as usize].ranks;
+        for (part, _) in firsts.iter().enumerate().filter(|(_, rank)| holds(ranks, **rank)) {
+            variables[part].push(BufferId(index));
         }
     }
-    let ranks = tasks.into_iter().zip(variables).enumerate();
-    ranks
-        .map(|(rank, (tasks, variables))| {
-            let first = tasks.iter().map(|task| job.tasks[task.0].stage).min();
-            let stage = first.unwrap_or(rank * stages / world);
-            let buffers = buffers(job, rank as u32, &tasks, variables);
-            let shapes =
-                buffers.iter().map(|&buffer| shapes.of(job, buffer, rank as u32)).collect();
-            Part { stage, tasks, buffers, shapes }
-        })
-        .collect()
+    let parts = firsts.into_iter().zip(tasks.into_iter().zip(variables));
+    let parts = parts.map(|(rank, (tasks, variables))| {
+        let first = tasks.iter().map(|task| job.tasks[task.0].stage).min();
+        let stage = first.unwrap_or(rank * stages / world);
+        let buffers = buffers(job, rank as u32, &tasks, variables);
+        let shapes = buffers.iter().map(|&buffer| shapes.of(job, buffer, rank as u32)).collect();
+        Part { stage, tasks, buffers, shapes }
+    });
+    (parts.collect(), part_of)
+}
+
+fn holds(ranks: &[u32], rank: usize) -> bool {
+    // Ranks of a mesh mostly ascend.
+    let first = ranks.first().map_or(0, |&first| first as usize);
+    let rank = rank as u32;
+    ranks.get((rank as usize).wrapping_sub(first)) == Some(&rank) || ranks.contains(&rank)
+}
+
+/// What tells the parts of ranks apart: the meshes that each is of, its stage where it has nothing to do, and the extents
+/// of its shards in layouts that are not cut evenly.
+fn kinds(job: &Job, shapes: &Shapes, world: usize, stages: usize) -> Vec<Vec<usize>> {
+    let mut meshes: BTreeMap<&[u32], usize> = BTreeMap::new();
+    let of_layouts = job.layouts.iter().map(|layout| &layout.ranks);
+    for ranks in job.tasks.iter().map(|task| &task.ranks).chain(of_layouts) {
+        let next = meshes.len();
+        meshes.entry(ranks).or_insert(next);
+    }
+    let mut kinds: Vec<Vec<usize>> = (0..world).map(|rank| vec![rank * stages / world]).collect();
+    for (ranks, mesh) in meshes {
+        for &rank in ranks {
+            kinds[rank as usize].push(mesh);
+        }
+    }
+    for (layout, of_rank) in shapes.0.iter().enumerate() {
+        let Extents::Different(of_rank) = of_rank else { continue };
+        for (&rank, extents) in of_rank {
+            let kind = &mut kinds[rank as usize];
+            kind.push(usize::MAX - layout);
+            kind.extend(extents);
+        }
+    }
+    kinds
 }
 
 /// The buffers that tasks touch on a rank, each once, in order of first use.
@@ -257,21 +322,34 @@ fn buffers(job: &Job, rank: u32, tasks: &[TaskId], variables: Vec<BufferId>) -> 
     buffers
 }
 
-/// The extents of every shard of every layout, by rank.
-struct Shapes(Vec<BTreeMap<u32, Vec<usize>>>);
+/// The extents of every shard of every layout.
+struct Shapes(Vec<Extents>);
+
+enum Extents {
+    /// Of any rank.
+    Equal(Vec<usize>),
+    /// By rank.
+    Different(BTreeMap<u32, Vec<usize>>),
+}
 
 impl Shapes {
     fn new(job: &Job) -> Self {
-        let of = |layout: &Layout| {
-            let rect = |position| layout.rect_at(position, 0, job.microbatches);
-            let ranks = layout.ranks.iter().enumerate();
-            ranks.map(|(position, &rank)| (rank, rect(position).extent)).collect()
+        let of = |layout: &Layout| match layout.uniform(job.microbatches) {
+            Some(extents) => Extents::Equal(extents),
+            None => {
+                let rect = |position| layout.rect_at(position, 0, job.microbatches);
+                let ranks = layout.ranks.iter().enumerate();
+                let extents = ranks.map(|(position, &rank)| (rank, rect(position).extent));
+                Extents::Different(extents.collect())
+            }
         };
         Self(job.layouts.iter().map(of).collect())
     }
 
     fn of(&self, job: &Job, buffer: BufferId, rank: u32) -> Vec<usize> {
-        let layout = job.buffers[buffer.0].layout as usize;
-        self.0[layout].get(&rank).cloned().unwrap_or_default()
+        match &self.0[job.buffers[buffer.0].layout as usize] {
+            Extents::Equal(extents) => extents.clone(),
+            Extents::Different(of_rank) => of_rank.get(&rank).cloned().unwrap_or_default(),
+        }
     }
 }

@@ -1,25 +1,30 @@
 //! The event loop: streams go on until they wait for another rank or stream.
 //!
-//! Only communication ties ranks together, and its times depend on times alone, so a rank with one stream runs ahead
-//! by itself up to the next communication; streams of one rank meet in its registers and go on event by event.
+//! One rank of each class is executed. Only communication ties ranks together, and its times depend on times alone, so a
+//! rank with one stream runs ahead by itself up to the next meeting with another class; streams of one rank meet in its
+//! registers and go on event by event.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
+use graphc_ir::ids::ActorId;
 use graphc_ir::machine::{ActionId, Blocked, Machine};
 use graphc_ir::plan::{Action, Plan, Program, Rate};
 
 use super::channels::ChannelState;
-use super::rendezvous::{Arrival, Meeting, Rendezvous, bytes, group};
-use super::{NullDeviceError, TraceEvent, waits};
+use super::classes::Classes;
+use super::exchanges::Exchanges;
+use super::legs::{Clock, Cutter, Leg};
+use super::rendezvous::{Arrival, Meeting, Rendezvous, bytes};
+use super::{Detail, NullDeviceError, Run, TraceEvent, waits};
 
 /// What came of it.
 pub struct Outcome {
     /// Seconds until every rank has finished the first step.
     pub step_seconds: f64,
-    /// Seconds that each rank works in the first step.
-    pub busy: Vec<f64>,
-    /// The greatest number of contents of a microbatch-rate register at once, by rank.
+    /// What ranks of each class spend the first step with.
+    pub spent: Vec<Spent>,
+    /// The greatest number of contents of a microbatch-rate register at once, by class; where machines ran.
     pub high_water: Vec<u64>,
     /// The greatest number of contents under way at once, by channel.
     pub under_way: Vec<u32>,
@@ -27,12 +32,26 @@ pub struct Outcome {
     pub trace: Vec<TraceEvent>,
 }
 
+/// Seconds of the first step on one rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Spent {
+    /// Stream 0 works, communication on it included.
+    pub busy: f64,
+    /// Kernels.
+    pub compute: f64,
+    /// Collectives, sends and receives, without waiting for others.
+    pub communication: f64,
+    /// Of communication, while stream 0 computes.
+    pub overlapped: f64,
+}
+
 /// A plan in execution.
 pub struct Engine<'a> {
     pub(super) plan: &'a Plan,
     steps: u64,
+    pub(super) classes: &'a Classes,
     pub(super) ranks: Vec<RankState<'a>>,
-    pub(super) channels: Vec<ChannelState>,
+    channels: Vec<ChannelState>,
     pub(super) meetings: Rendezvous,
     events: BinaryHeap<Reverse<Event>>,
     keep_trace: bool,
@@ -40,24 +59,39 @@ pub struct Engine<'a> {
     step_seconds: f64,
 }
 
-/// One rank.
+/// One rank, for all of its class.
 pub struct RankState<'a> {
     pub(super) program: &'a Program,
-    machine: Machine,
+    /// What says when actors may act; `None` where the order alone decides, as was checked before.
+    machine: Option<Machine>,
     pub(super) streams: Vec<StreamState>,
-    busy: f64,
+    spent: Spent,
 }
 
 /// One stream.
 pub struct StreamState {
+    legs: Vec<Vec<Leg>>,
     step: u64,
     item: usize,
-    place: usize,
+    leg: usize,
     /// When it is ready for its next action.
-    time: f64,
-    /// An action that is under way and when it began.
-    running: Option<(ActionId, f64)>,
+    clock: Clock,
+    /// Whether it has done the local part of its leg.
+    worked: bool,
+    /// An action that is under way.
+    running: Option<Running>,
     pub(super) waits: Option<Wait>,
+}
+
+/// An action under way.
+#[derive(Clone, Copy)]
+struct Running {
+    /// When it began.
+    start: f64,
+    /// When it ends.
+    end: f64,
+    /// How long stream 0 had worked until then.
+    worked_before: f64,
 }
 
 /// What a stream waits for.
@@ -65,12 +99,12 @@ pub struct StreamState {
 pub enum Wait {
     /// A register of its rank.
     Register(Blocked),
-    /// The others of a collective.
-    Meeting(Meeting, Vec<u32>),
+    /// The other classes of a collective.
+    Meeting(Meeting, Vec<usize>),
     /// A receiver that is late.
-    Receiver(u32),
+    Receiver(usize),
     /// A sender that is late.
-    Sender(u32),
+    Sender(usize),
 }
 
 /// A stream has something to do at a time.
@@ -97,31 +131,33 @@ impl Ord for Event {
 }
 
 impl<'a> Engine<'a> {
-    /// All ranks before the first step.
-    pub fn new(plan: &'a Plan, steps: u64, unlimited: bool, keep_trace: bool) -> Self {
-        let stream = |_: &_| StreamState {
-            step: 0,
-            item: 0,
-            place: 0,
-            time: 0.0,
-            running: None,
-            waits: None,
-        };
-        let rank = |entry: &graphc_ir::plan::RankEntry| {
-            let program = &plan.programs[entry.program.index()];
-            let machine = Machine::new(program, plan.microbatches);
+    /// One rank of each class before the first step.
+    pub fn new(plan: &'a Plan, classes: &'a Classes, exchanges: &Exchanges, run: Run) -> Self {
+        let mut meetings = Rendezvous::default();
+        let mut ranks = Vec::new();
+        for (class, &rank) in classes.first.iter().enumerate() {
+            let program = &plan.programs[plan.ranks[rank as usize].program.index()];
+            let single = run.detail == Detail::Actions || program.streams.len() > 1;
+            let cutter = Cutter { plan, classes, single };
+            let stream = |stream: &graphc_ir::plan::Stream| {
+                StreamState::new(cutter.blocks(&mut meetings, class, program, &stream.blocks))
+            };
             let streams = program.streams.iter().map(stream).collect();
-            RankState { program, machine, streams, busy: 0.0 }
+            let machine = single.then(|| Machine::new(program, plan.microbatches));
+            ranks.push(RankState { program, machine, streams, spent: Spent::default() });
+        }
+        let channel = |(index, channel)| {
+            ChannelState::new(channel, exchanges.of(index), classes, run.unlimited)
         };
-        let channel = |channel| ChannelState::new(plan, channel, unlimited);
         Self {
             plan,
-            steps,
-            ranks: plan.ranks.iter().map(rank).collect(),
-            channels: plan.channels.iter().map(channel).collect(),
-            meetings: Rendezvous::default(),
+            steps: run.steps,
+            classes,
+            ranks,
+            channels: plan.channels.iter().enumerate().map(channel).collect(),
+            meetings,
             events: BinaryHeap::new(),
-            keep_trace,
+            keep_trace: run.trace,
             trace: Vec::new(),
             step_seconds: 0.0,
         }
@@ -151,7 +187,7 @@ impl<'a> Engine<'a> {
         self.trace.sort_by(order);
         Outcome {
             step_seconds: self.step_seconds,
-            busy: self.ranks.iter().map(|rank| rank.busy).collect(),
+            spent: self.ranks.iter().map(|rank| rank.spent).collect(),
             high_water: self.ranks.iter().map(RankState::high_water).collect(),
             under_way: self.channels.iter().map(ChannelState::under_way).collect(),
             trace: self.trace,
@@ -162,8 +198,13 @@ impl<'a> Engine<'a> {
     fn wake(&mut self, event: Event) {
         let Event { time, rank, stream } = event;
         let state = &mut self.ranks[rank].streams[stream];
-        if let Some((action, start)) = state.running.take() {
-            self.finish(rank, stream, action, start, time);
+        if let Some(running) = state.running {
+            if time < running.end {
+                // Called for what it no longer waits for.
+                return;
+            }
+            state.running = None;
+            self.finish(rank, stream, running);
             for other in 0..self.ranks[rank].streams.len() {
                 let waiting = &self.ranks[rank].streams[other].waits;
                 if other != stream && matches!(waiting, Some(Wait::Register(_))) {
@@ -171,7 +212,7 @@ impl<'a> Engine<'a> {
                 }
             }
         } else {
-            state.time = state.time.max(time);
+            state.clock.device = state.clock.device.max(time);
         }
         self.go_on(rank, stream);
     }
@@ -180,7 +221,7 @@ impl<'a> Engine<'a> {
         let alone = self.ranks[rank].streams.len() == 1;
         while let Some(action) = self.next(rank, stream) {
             let state = &mut self.ranks[rank];
-            if let Some(blocked) = state.machine.blocked(action) {
+            if let Some(blocked) = state.machine.as_ref().and_then(|m| m.blocked(action)) {
                 state.streams[stream].waits = Some(Wait::Register(blocked));
                 return;
             }
@@ -191,12 +232,14 @@ impl<'a> Engine<'a> {
                     return;
                 }
             };
+            let worked_before = self.ranks[rank].worked(start);
             let state = &mut self.ranks[rank].streams[stream];
             state.waits = None;
+            let running = Running { start, end, worked_before };
             if alone {
-                self.finish(rank, stream, action, start, end);
+                self.finish(rank, stream, running);
             } else {
-                state.running = Some((action, start));
+                state.running = Some(running);
                 self.events.push(Reverse(Event { time: end, rank, stream }));
                 return;
             }
@@ -204,29 +247,35 @@ impl<'a> Engine<'a> {
         self.ranks[rank].streams[stream].waits = None;
     }
 
-    /// The next action of a stream; `None` where it has done all steps.
+    /// The next action of a stream, of a leg its last; `None` where it has done all steps.
     pub(super) fn next(&self, rank: usize, stream: usize) -> Option<ActionId> {
-        let (state, order) =
-            (&self.ranks[rank].streams[stream], &self.ranks[rank].program.streams[stream]);
+        let state = &self.ranks[rank].streams[stream];
         if state.running.is_some() || state.step >= self.steps {
             return None;
         }
+        let order = &self.ranks[rank].program.streams[stream];
         let item = order.order.get(state.item)?;
-        let actor = *order.blocks[item.block as usize].get(state.place)?;
+        let leg = state.legs[item.block as usize].get(state.leg)?;
+        let actor = *order.blocks[item.block as usize].get(leg.places.1 - 1)?;
         Some(ActionId { actor, step: state.step, microbatch: item.microbatch })
     }
 
-    /// Begins an action: when it begins and ends, or what it waits for. A rank that has joined a collective waits
-    /// for nothing that it could ask again: the last to come ends it for all.
+    /// Does the local part of a leg and begins the meeting at its end: when that begins and ends, or what it waits for.
+    /// A rank that has joined a collective waits for nothing that it could ask again: the last to come ends it for all.
     fn begin(
         &mut self,
         rank: usize,
         stream: usize,
         action: ActionId,
     ) -> Result<(f64, f64), Option<Wait>> {
+        let dispatch = self.plan.cluster.device.dispatch;
         let program = self.ranks[rank].program;
-        let actor = &program.actors[action.actor.index()];
-        let now = self.ranks[rank].streams[stream].time;
+        let ready = self.ranks[rank].streams[stream].clock.device;
+        let (meets, took) = self.work(rank, stream, action);
+        let clock = &mut self.ranks[rank].streams[stream].clock;
+        let Some(actor) = meets else { return Ok((ready.max(clock.device - took), clock.device)) };
+        let now = clock.device.max(clock.host + dispatch);
+        let actor = &program.actors[actor.index()];
         let content = match actor.rate {
             Rate::Step => action.step,
             Rate::Microbatch => {
@@ -234,49 +283,67 @@ impl<'a> Engine<'a> {
             }
         };
         match actor.action {
-            Action::Collective { .. } => Err(self.join(rank, stream, action)),
             Action::Send { channel } => {
                 let state = &mut self.channels[channel.index()];
                 let time = state
-                    .may_send(rank as u32, content, now)
+                    .may_send(rank, content, now)
                     .map_err(|receiver| Some(Wait::Receiver(receiver)))?;
-                state.send(rank as u32, time);
+                state.send(rank, time);
                 self.call_partners(channel.index(), rank, time);
                 Ok((time, time + actor.seconds))
             }
             Action::Receive { channel } => {
                 let state = &mut self.channels[channel.index()];
                 let time = state
-                    .may_receive(rank as u32, content, now)
+                    .may_receive(rank, content, now)
                     .map_err(|sender| Some(Wait::Sender(sender)))?;
-                state.receive(rank as u32, time);
+                state.receive(rank, time);
                 self.call_partners(channel.index(), rank, time);
                 Ok((time, time + actor.seconds))
             }
-            _ => Ok((now, now + actor.seconds)),
+            _ => Err(self.join(rank, stream, action, now)),
         }
     }
 
+    /// Does the local part of a leg, once. The action that meets others, if the leg has one, and seconds of the rest.
+    fn work(&mut self, rank: usize, stream: usize, action: ActionId) -> (Option<ActorId>, f64) {
+        let state = &mut self.ranks[rank];
+        let item = state.program.streams[stream].order[state.streams[stream].item];
+        let stream = &mut state.streams[stream];
+        let leg = &stream.legs[item.block as usize][stream.leg];
+        if !std::mem::replace(&mut stream.worked, true) {
+            stream.clock = leg.work.after(stream.clock, self.plan.cluster.device.dispatch);
+            if action.step == 0 {
+                state.spent.compute += leg.work.compute;
+                state.spent.communication += leg.work.communication;
+            }
+        }
+        (leg.meets, leg.work.compute + leg.work.communication)
+    }
+
     /// Joins a collective. Whoever comes last ends it for all.
-    fn join(&mut self, rank: usize, stream: usize, action: ActionId) -> Option<Wait> {
+    fn join(&mut self, rank: usize, stream: usize, action: ActionId, now: f64) -> Option<Wait> {
         let program = self.ranks[rank].program;
         let actor = &program.actors[action.actor.index()];
         let Action::Collective { kind, axis, sequence, .. } = actor.action else { return None };
-        let group = group(self.plan, program, actor, rank as u32, axis);
-        let meeting = (sequence, group[0], action.step, action.microbatch);
         let state = &self.ranks[rank].streams[stream];
         if matches!(state.waits, Some(Wait::Meeting(..))) {
             return state.waits.clone();
         }
+        let party = self.meetings.party(self.plan, self.classes, rank, (program, actor, axis));
+        let meeting = (sequence, party.classes[0], action.step, action.microbatch);
         let bytes = bytes(&self.plan.layouts, program, actor);
-        let arrival = Arrival { rank: rank as u32, stream, time: state.time, bytes };
-        let met = self.meetings.arrive(self.plan, meeting, &group, (kind, axis), arrival);
-        let Some(met) = met else { return Some(Wait::Meeting(meeting, group)) };
+        let arrival = Arrival { class: rank, stream, time: now, bytes };
+        let met = self.meetings.arrive(self.plan, meeting, &party, kind, arrival);
+        let Some(met) = met else { return Some(Wait::Meeting(meeting, party.classes.clone())) };
         for arrival in met.arrivals {
-            let (other, its_stream) = (arrival.rank as usize, arrival.stream);
-            let Some(action) = self.next(other, its_stream) else { continue };
+            let (other, its_stream) = (arrival.class, arrival.stream);
+            if self.next(other, its_stream).is_none() {
+                continue;
+            }
+            let worked_before = self.ranks[other].worked(met.start);
             let state = &mut self.ranks[other].streams[its_stream];
-            state.running = Some((action, met.start));
+            state.running = Some(Running { start: met.start, end: met.end, worked_before });
             state.waits = None;
             self.events.push(Reverse(Event { time: met.end, rank: other, stream: its_stream }));
         }
@@ -285,69 +352,133 @@ impl<'a> Engine<'a> {
 
     /// Lets ranks look again that wait for what a rank has sent or received.
     fn call_partners(&mut self, channel: usize, rank: usize, time: f64) {
-        for partner in self.channels[channel].partners(rank as u32) {
-            let partner = partner as usize;
+        for partner in self.channels[channel].partners(rank) {
             for (stream, state) in self.ranks[partner].streams.iter().enumerate() {
                 if let Some(Wait::Receiver(other) | Wait::Sender(other)) = state.waits
-                    && other as usize == rank
+                    && other == rank
                 {
                     // It looks at its own time again: what it finds there tells how long it waited.
-                    let time = time.min(state.time);
+                    let time = time.min(state.clock.device);
                     self.events.push(Reverse(Event { time, rank: partner, stream }));
                 }
             }
         }
     }
 
-    fn finish(&mut self, rank: usize, stream: usize, action: ActionId, start: f64, end: f64) {
+    fn finish(&mut self, rank: usize, stream: usize, running: Running) {
+        let end = running.end;
+        let (step, microbatch) = self.at(rank, stream);
+        let worked_now = self.ranks[rank].worked(end);
         let state = &mut self.ranks[rank];
-        state.machine.finish(action);
-        let actor = &state.program.actors[action.actor.index()];
-        if action.step == 0 {
+        let program = state.program;
+        let item = program.streams[stream].order[state.streams[stream].item];
+        let leg = &state.streams[stream].legs[item.block as usize][state.streams[stream].leg];
+        let actor = program.streams[stream].blocks[item.block as usize][leg.places.1 - 1];
+        let (meets, work) = (leg.meets, leg.work);
+        if let Some(machine) = &mut state.machine {
+            machine.finish(ActionId { actor, step, microbatch });
+        }
+        if step == 0 {
             self.step_seconds = self.step_seconds.max(end);
+            let took = end - running.start;
             if stream == 0 {
-                state.busy += end - start;
+                let local = work.compute + work.communication;
+                state.spent.busy += if meets.is_some() { local + took } else { local };
+            }
+            if meets.is_some() {
+                state.spent.communication += took;
+            }
+            if stream > 0 {
+                state.spent.overlapped += (worked_now - running.worked_before).clamp(0.0, took);
             }
         }
         if self.keep_trace {
+            let actor = &program.actors[actor.index()];
             self.trace.push(TraceEvent {
-                rank: rank as u32,
+                rank: self.classes.first[rank],
                 stream,
                 actor: actor.name.clone(),
-                step: action.step,
-                microbatch: action.microbatch,
-                start,
+                kind: kind(&actor.action),
+                step,
+                microbatch,
+                start: running.start,
                 end,
             });
         }
-        state.streams[stream].advance(state.program, stream, end);
+        self.ranks[rank].advance(stream, end, self.plan.cluster.device.dispatch);
+    }
+
+    /// The step and microbatch that a stream is at.
+    fn at(&self, rank: usize, stream: usize) -> (u64, u32) {
+        let state = &self.ranks[rank];
+        let order = &state.program.streams[stream].order;
+        let item = state.streams[stream].item;
+        (state.streams[stream].step, order.get(item).map_or(0, |item| item.microbatch))
+    }
+}
+
+/// What an action is, for traces.
+fn kind(action: &Action) -> &'static str {
+    match action {
+        Action::Collective { .. } => "collective",
+        Action::Send { .. } => "send",
+        Action::Receive { .. } => "receive",
+        _ => "compute",
     }
 }
 
 impl StreamState {
-    /// Moves to the next action.
-    fn advance(&mut self, program: &Program, stream: usize, time: f64) {
-        let order = &program.streams[stream];
-        self.time = time;
-        self.place += 1;
-        let length =
-            |item: usize| order.order.get(item).map(|i| order.blocks[i.block as usize].len());
-        while length(self.item).is_some_and(|length| self.place >= length) {
-            self.item += 1;
-            self.place = 0;
-        }
-        if self.item >= order.order.len() {
-            (self.item, self.place) = (0, 0);
-            self.step += 1;
+    fn new(legs: Vec<Vec<Leg>>) -> Self {
+        Self {
+            legs,
+            step: 0,
+            item: 0,
+            leg: 0,
+            clock: Clock::default(),
+            worked: false,
+            running: None,
+            waits: None,
         }
     }
 }
 
 impl RankState<'_> {
+    /// Moves a stream to its next leg.
+    fn advance(&mut self, stream: usize, time: f64, dispatch: f64) {
+        let order = &self.program.streams[stream].order;
+        let state = &mut self.streams[stream];
+        let item = order[state.item];
+        let leg = &state.legs[item.block as usize][state.leg];
+        state.clock.device = time;
+        if let Some(actor) = leg.meets {
+            state.clock.host += dispatch;
+            // The host waits for what it receives; all else it leaves to the device.
+            if matches!(self.program.actors[actor.index()].action, Action::Receive { .. }) {
+                state.clock.host = state.clock.host.max(time);
+            }
+        }
+        state.worked = false;
+        state.leg += 1;
+        let length =
+            |item: usize| order.get(item).map(|item| state.legs[item.block as usize].len());
+        while length(state.item).is_some_and(|length| state.leg >= length) {
+            state.item += 1;
+            state.leg = 0;
+        }
+        if state.item >= order.len() {
+            (state.item, state.leg) = (0, 0);
+            state.step += 1;
+        }
+    }
+
+    /// How long stream 0 has computed until a time: what it has begun, less what of it is yet to come.
+    fn worked(&self, time: f64) -> f64 {
+        let ends = self.streams.first().map_or(0.0, |stream| stream.clock.device);
+        self.spent.compute - (ends - time).max(0.0)
+    }
+
     fn high_water(&self) -> u64 {
-        let registers = self.program.registers.iter().enumerate();
-        let microbatch = registers.filter(|(_, register)| register.rate == Rate::Microbatch);
-        let id = |(index, _): (usize, _)| graphc_ir::ids::RegisterId::new(index);
-        microbatch.map(|register| self.machine.high_water(id(register))).max().unwrap_or(0)
+        let Some(machine) = &self.machine else { return 0 };
+        super::order::high_water(self.program, machine)
     }
 }

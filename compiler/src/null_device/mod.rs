@@ -2,62 +2,28 @@
 //! drives too. It finds what a step takes, how much of it pipeline stages wait, and plans that would hang.
 //!
 //! Kernels take the seconds of their actors; collectives begin when the last of their group has come and take what the
-//! cost model says; what is sent arrives after what the cost model says, without holding up the sender. Start reading
-//! with [`simulate`], then `engine`.
+//! cost model says; what is sent arrives after what the cost model says, without holding up the sender. Ranks that
+//! behave alike are executed once (`classes`). Start reading with [`simulate`], then `engine`.
 
 use graphc_ir::plan::{Plan, Rate};
 
 mod channels;
+mod classes;
 mod engine;
+mod exchanges;
+mod legs;
+mod order;
 mod rendezvous;
+mod report;
+#[cfg(test)]
+mod tests;
 mod waits;
 
+use classes::Classes;
 use engine::{Engine, Outcome};
+use exchanges::Exchanges;
 
-/// What the null device measured over one step.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Simulation {
-    /// Seconds from the step's start until every rank has finished it.
-    pub step_seconds: f64,
-    /// Share of rank time that ranks wait for others, over ranks that have work; 0 with one stage.
-    pub bubble_fraction: f64,
-    /// By stage.
-    pub stages: Vec<StageReport>,
-    /// What ran when, by start, rank and stream, where it was asked for.
-    pub trace: Vec<TraceEvent>,
-}
-
-/// What the null device measured of one stage.
-#[derive(Clone, Debug, PartialEq)]
-pub struct StageReport {
-    /// The stage.
-    pub stage: usize,
-    /// The greatest number of contents of one microbatch-rate register that existed at once.
-    pub high_water: u64,
-    /// The largest arena of its ranks, in bytes.
-    pub peak_memory_bytes: u64,
-    /// Seconds that its busiest rank works in one step.
-    pub busy_seconds: f64,
-}
-
-/// One action of the trace.
-#[derive(Clone, Debug, PartialEq)]
-pub struct TraceEvent {
-    /// The rank.
-    pub rank: u32,
-    /// The stream.
-    pub stream: usize,
-    /// The actor's name.
-    pub actor: String,
-    /// The step.
-    pub step: u64,
-    /// The microbatch.
-    pub microbatch: u32,
-    /// Seconds from the beginning.
-    pub start: f64,
-    /// Seconds from the beginning.
-    pub end: f64,
-}
+pub use report::{ClassReport, Shares, Simulation, StageReport, TraceEvent};
 
 /// Why a plan cannot be executed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -75,7 +41,25 @@ pub enum NullDeviceError {
 /// # Errors
 /// Where the plan hangs.
 pub fn simulate(plan: &Plan) -> Result<Simulation, NullDeviceError> {
-    Ok(report(plan, &run(plan, 1, Credits::Planned, false)?))
+    measure(plan, Run::of(1))
+}
+
+/// Seconds of one step of a plan that is known to run: what [`simulate`] finds, in time that does not grow with what
+/// happens inside ranks between meetings.
+///
+/// # Errors
+/// Where the plan hangs.
+pub fn step_seconds(plan: &Plan) -> Result<f64, NullDeviceError> {
+    run(plan, Run::of(1)).map(|(_, outcome)| outcome.step_seconds)
+}
+
+/// [`simulate`] with every rank and every action executed by itself: the same figures up to rounding, in time that grows
+/// with the number of ranks.
+///
+/// # Errors
+/// Where the plan hangs.
+pub fn simulate_every_rank(plan: &Plan) -> Result<Simulation, NullDeviceError> {
+    measure(plan, Run { every_rank: true, detail: Detail::Actions, ..Run::of(1) })
 }
 
 /// Executes `steps` steps, for the question alone whether the plan hangs.
@@ -83,28 +67,78 @@ pub fn simulate(plan: &Plan) -> Result<Simulation, NullDeviceError> {
 /// # Errors
 /// Where the plan hangs.
 pub fn execute(plan: &Plan, steps: u64) -> Result<(), NullDeviceError> {
-    run(plan, steps, Credits::Planned, false).map(|_| ())
+    let ran = order::follow(plan, steps).is_some();
+    let hangs = || run(plan, Run::of(steps)).is_err();
+    if ran && !hangs() {
+        return Ok(());
+    }
+    // In full, to tell who waits for whom.
+    let every_rank = plan.world_size <= MOST_NAMED;
+    run(plan, Run { every_rank, detail: Detail::Actions, ..Run::of(steps) }).map(|_| ())
 }
 
-/// Executes `steps` steps (at least one) and keeps the trace. What is measured is the first step.
+/// Ranks that are told one by one where a plan hangs; of more, one of each class.
+const MOST_NAMED: usize = 64;
+
+/// Executes `steps` steps (at least one) and keeps the trace, of one rank of each class. What is measured is the first
+/// step.
 ///
 /// # Errors
 /// Where the plan hangs.
 pub fn trace(plan: &Plan, steps: u64) -> Result<Simulation, NullDeviceError> {
-    Ok(report(plan, &run(plan, steps.max(1), Credits::Planned, true)?))
+    measure(plan, Run { trace: true, detail: Detail::Actions, ..Run::of(steps.max(1)) })
 }
 
-/// How many contents may be under way.
+/// What is executed.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    steps: u64,
+    /// Whether any number of contents may be under way, whatever the channels say.
+    unlimited: bool,
+    every_rank: bool,
+    detail: Detail,
+    trace: bool,
+}
+
+impl Run {
+    fn of(steps: u64) -> Self {
+        let detail = Detail::Legs;
+        Self { steps, unlimited: false, every_rank: false, detail, trace: false }
+    }
+}
+
+/// How finely streams that are alone on their rank are executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Credits {
-    /// As the channels say.
-    Planned,
-    /// Any number.
-    Unlimited,
+enum Detail {
+    /// What lies between two meetings at once.
+    Legs,
+    /// Action by action, through the state machine.
+    Actions,
 }
 
-fn run(plan: &Plan, steps: u64, credits: Credits, trace: bool) -> Result<Outcome, NullDeviceError> {
-    Engine::new(plan, steps, credits == Credits::Unlimited, trace).run()
+fn run(plan: &Plan, run: Run) -> Result<(Classes, Outcome), NullDeviceError> {
+    let exchanges = Exchanges::new(plan);
+    let classes = match run.every_rank {
+        true => Classes::single(plan.ranks.len()),
+        false => Classes::coarsest(plan, &exchanges),
+    };
+    let outcome = Engine::new(plan, &classes, &exchanges, run).run()?;
+    Ok((classes, outcome))
+}
+
+fn measure(plan: &Plan, how: Run) -> Result<Simulation, NullDeviceError> {
+    let Some(high_water) = order::follow(plan, how.steps) else {
+        execute(plan, how.steps)?;
+        let waits = vec!["an actor may not act in its turn".into()];
+        return Err(NullDeviceError::Hang { waits });
+    };
+    match run(plan, how) {
+        Ok((classes, outcome)) => Ok(report::report(plan, &classes, &outcome, &high_water)),
+        Err(hang) => {
+            execute(plan, how.steps)?;
+            Err(hang)
+        }
+    }
 }
 
 /// Gives every channel the slots that the plan can use: as many contents as are under way at once where nothing holds
@@ -113,44 +147,19 @@ fn run(plan: &Plan, steps: u64, credits: Credits, trace: bool) -> Result<Outcome
 /// # Errors
 /// Where the plan hangs even with endless channels.
 pub fn assign_channel_slots(plan: &mut Plan) -> Result<(), NullDeviceError> {
-    let most = run(plan, 2, Credits::Unlimited, false)?.under_way;
+    if plan.channels.is_empty() {
+        return Ok(());
+    }
+    let most = run(plan, Run { unlimited: true, ..Run::of(2) })?.1.under_way;
     let cap = (plan.stages * plan.options.schedule.chunks()) as u32 + 1;
     for (channel, &under_way) in plan.channels.iter_mut().zip(&most) {
         let least = if channel.rate == Rate::Step { 1 } else { 2 };
         channel.slots = under_way.min(cap).max(least);
     }
-    if run(plan, 2, Credits::Planned, false).is_err() {
+    if run(plan, Run::of(2)).is_err() {
         for (channel, &under_way) in plan.channels.iter_mut().zip(&most) {
             channel.slots = channel.slots.max(under_way);
         }
     }
     Ok(())
-}
-
-fn report(plan: &Plan, outcome: &Outcome) -> Simulation {
-    let working: Vec<usize> = (0..plan.ranks.len())
-        .filter(|&rank| !plan.programs[plan.ranks[rank].program.index()].actors.is_empty())
-        .collect();
-    let busy: f64 = working.iter().map(|&rank| outcome.busy[rank]).sum();
-    let total = outcome.step_seconds * working.len() as f64;
-    let waits = plan.stages > 1 && total > 0.0;
-    Simulation {
-        step_seconds: outcome.step_seconds,
-        bubble_fraction: if waits { 1.0 - busy / total } else { 0.0 },
-        stages: (0..plan.stages).map(|stage| stage_report(plan, outcome, stage)).collect(),
-        trace: outcome.trace.clone(),
-    }
-}
-
-fn stage_report(plan: &Plan, outcome: &Outcome, stage: usize) -> StageReport {
-    let mut report = StageReport { stage, high_water: 0, peak_memory_bytes: 0, busy_seconds: 0.0 };
-    for (rank, entry) in plan.ranks.iter().enumerate() {
-        let program = &plan.programs[entry.program.index()];
-        if program.stage == stage && !program.actors.is_empty() {
-            report.high_water = report.high_water.max(outcome.high_water[rank]);
-            report.peak_memory_bytes = report.peak_memory_bytes.max(program.arena_bytes);
-            report.busy_seconds = report.busy_seconds.max(outcome.busy[rank]);
-        }
-    }
-    report
 }

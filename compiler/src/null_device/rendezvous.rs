@@ -1,21 +1,34 @@
-//! Collectives in modelled time: they begin when the last rank of the group has come.
+//! Collectives in modelled time: they begin when the last class of the group has come.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
-use graphc_ir::plan::{Actor, Layout, Plan, Program};
+use graphc_ir::ids::RegisterId;
+use graphc_ir::plan::{Actor, BoxingKind, Layout, Plan, Program};
 
-use crate::cluster::alpha_beta;
+use super::classes::Classes;
+use crate::cluster::{Link, link};
 use crate::cost::collective_seconds;
-use graphc_ir::plan::BoxingKind;
 
-/// One meeting of a group: sequence number, first rank, step, microbatch.
-pub type Meeting = (u32, u32, u64, u32);
+/// Who meets in a collective.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Party {
+    /// Their classes, ascending, each once.
+    pub classes: Vec<usize>,
+    /// The number of ranks.
+    pub ranks: usize,
+    /// How they reach each other.
+    pub link: Link,
+}
 
-/// A rank that has come.
+/// One meeting: sequence number, first class, step, microbatch.
+pub type Meeting = (u32, usize, u64, u32);
+
+/// A class that has come.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Arrival {
-    /// The rank.
-    pub rank: u32,
+    /// The class.
+    pub class: usize,
     /// Its stream.
     pub stream: usize,
     /// When.
@@ -28,6 +41,8 @@ pub struct Arrival {
 #[derive(Default)]
 pub struct Rendezvous {
     open: BTreeMap<Meeting, Vec<Arrival>>,
+    /// By class, layout of the first input and axis.
+    parties: BTreeMap<(usize, u32, usize), Rc<Party>>,
 }
 
 /// A collective that everybody has come to.
@@ -41,49 +56,65 @@ pub struct Met {
 }
 
 impl Rendezvous {
-    /// A rank comes. The collective takes place once all of `group` have come.
+    /// A class comes. The collective takes place once all of the party have come.
     pub fn arrive(
         &mut self,
         plan: &Plan,
         meeting: Meeting,
-        group: &[u32],
-        (kind, axis): (BoxingKind, usize),
+        party: &Party,
+        kind: BoxingKind,
         arrival: Arrival,
     ) -> Option<Met> {
         let arrivals = self.open.entry(meeting).or_default();
         arrivals.push(arrival);
-        if arrivals.len() < group.len() {
+        if arrivals.len() < party.classes.len() {
             return None;
         }
         let arrivals = self.open.remove(&meeting)?;
         let start = arrivals.iter().map(|arrival| arrival.time).fold(0.0, f64::max);
         let bytes = arrivals.iter().map(|arrival| arrival.bytes).max().unwrap_or(0);
-        let link = alpha_beta(&plan.cluster, group, Some(axis));
-        let bytes = bytes as f64;
-        let seconds = collective_seconds(&plan.cluster, link, kind, group.len(), bytes);
-        let end = start + seconds;
+        let end = start + seconds(plan, party, kind, bytes);
         Some(Met { start, end, arrivals })
     }
 
     /// Who has come to a meeting that has not begun.
-    pub fn present(&self, meeting: Meeting) -> Vec<u32> {
-        self.open.get(&meeting).into_iter().flatten().map(|arrival| arrival.rank).collect()
+    pub fn present(&self, meeting: Meeting) -> Vec<usize> {
+        self.open.get(&meeting).into_iter().flatten().map(|arrival| arrival.class).collect()
+    }
+
+    /// Whom a class meets in a collective: of the layout of its first input.
+    pub fn party(
+        &mut self,
+        plan: &Plan,
+        classes: &Classes,
+        class: usize,
+        (program, actor, axis): (&Program, &Actor, usize),
+    ) -> Rc<Party> {
+        let layout = actor.inputs.first().map(|input| program.registers[input.index()].layout);
+        let index = layout.unwrap_or(u32::MAX);
+        let party = self.parties.entry((class, index, axis)).or_insert_with(|| {
+            let layout = layout.map(|index| &plan.layouts[index as usize]);
+            let layout = layout.filter(|layout| axis < layout.hierarchy.len());
+            let rank = classes.first[class];
+            let group = layout.and_then(|layout| layout.group(rank, axis)).unwrap_or(vec![rank]);
+            let mut met: Vec<usize> = group.iter().map(|&rank| classes.of[rank as usize]).collect();
+            met.sort_unstable();
+            met.dedup();
+            let link = link(&plan.cluster, &group, Some(axis));
+            Rc::new(Party { classes: met, ranks: group.len(), link })
+        });
+        Rc::clone(party)
     }
 }
 
-/// The group of a collective that a rank takes part in: of the layout of its first input.
-pub fn group(plan: &Plan, program: &Program, actor: &Actor, rank: u32, axis: usize) -> Vec<u32> {
-    let layout = actor.inputs.first().map(|input| {
-        let register = &program.registers[input.index()];
-        &plan.layouts[register.layout as usize]
-    });
-    let group = layout.filter(|layout| axis < layout.hierarchy.len()).map(|l| l.group(rank, axis));
-    group.flatten().unwrap_or_else(|| vec![rank])
+/// Seconds of a collective once everybody has come.
+pub fn seconds(plan: &Plan, party: &Party, kind: BoxingKind, bytes: u64) -> f64 {
+    collective_seconds(&plan.cluster, &party.link, kind, bytes as f64)
 }
 
 /// Bytes that a collective moves on a rank: of each tensor the larger of what goes in and what comes out.
 pub fn bytes(layouts: &[Layout], program: &Program, actor: &Actor) -> u64 {
-    let size = |id: &graphc_ir::ids::RegisterId| {
+    let size = |id: &RegisterId| {
         let register = &program.registers[id.index()];
         let elements: usize = register.shape.iter().product();
         (elements * layouts[register.layout as usize].dtype.size()) as u64

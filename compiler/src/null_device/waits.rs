@@ -7,24 +7,24 @@ use super::engine::{Engine, Wait};
 /// One line for each stream that has not done all its steps.
 pub fn describe(engine: &Engine<'_>) -> Vec<String> {
     let mut lines = Vec::new();
-    for (rank, state) in engine.ranks.iter().enumerate() {
+    for (class, state) in engine.ranks.iter().enumerate() {
         for stream in 0..state.streams.len() {
-            if let Some(action) = engine.next(rank, stream) {
+            if let Some(action) = engine.next(class, stream) {
                 let actor = &state.program.actors[action.actor.index()];
                 let reason = match &state.streams[stream].waits {
-                    Some(wait) => reason(engine, rank, wait),
+                    Some(wait) => reason(engine, class, wait),
                     None => "cannot go on".into(),
                 };
                 let at = format!("microbatch {} of step {}", action.microbatch, action.step);
-                lines.push(format!("rank {rank}: `{}` ({at}) {reason}", actor.name));
+                lines.push(format!("{}: `{}` ({at}) {reason}", name(engine, class), actor.name));
             }
         }
     }
     lines
 }
 
-fn reason(engine: &Engine<'_>, rank: usize, wait: &Wait) -> String {
-    let program = engine.ranks[rank].program;
+fn reason(engine: &Engine<'_>, class: usize, wait: &Wait) -> String {
+    let program = engine.ranks[class].program;
     match wait {
         Wait::Register(Blocked::Empty { register, producer }) => {
             let register = &program.registers[register.index()].name;
@@ -41,31 +41,41 @@ fn reason(engine: &Engine<'_>, rank: usize, wait: &Wait) -> String {
             let reader = &program.actors[reader.index()].name;
             format!("waits for a free slot of `{register}`, which `{reader}` has yet to read")
         }
-        Wait::Meeting(meeting, group) => {
+        Wait::Meeting(meeting, party) => {
             let present = engine.meetings.present(*meeting);
-            let absent = group.iter().filter(|rank| !present.contains(rank));
-            let absent: Vec<String> = absent.map(|&rank| place(engine, rank)).collect();
+            let absent = party.iter().filter(|class| !present.contains(class));
+            let absent: Vec<String> = absent.map(|&class| place(engine, class)).collect();
             format!("waits for {}", absent.join(", "))
         }
-        Wait::Receiver(rank) => {
+        Wait::Receiver(class) => {
             format!(
                 "waits until its channel has room for what it sends to {}",
-                place(engine, *rank)
+                place(engine, *class)
             )
         }
-        Wait::Sender(rank) => format!("waits for what is sent by {}", place(engine, *rank)),
+        Wait::Sender(class) => format!("waits for what is sent by {}", place(engine, *class)),
     }
 }
 
-/// A rank and what it is at.
-fn place(engine: &Engine<'_>, rank: u32) -> String {
-    let Some(state) = engine.ranks.get(rank as usize) else { return format!("rank {rank}") };
-    let actions = (0..state.streams.len()).filter_map(|stream| engine.next(rank as usize, stream));
+/// `rank 3`, or `rank 3 and 7 like it`.
+fn name(engine: &Engine<'_>, class: usize) -> String {
+    let rank = engine.classes.first[class];
+    match engine.classes.size[class] {
+        1 => format!("rank {rank}"),
+        size => format!("rank {rank} and {} like it", size - 1),
+    }
+}
+
+/// Ranks and what they are at.
+fn place(engine: &Engine<'_>, class: usize) -> String {
+    let actions = engine.ranks[class].streams.iter().enumerate();
+    let actions = actions.filter_map(|(stream, _)| engine.next(class, stream));
     let names: Vec<String> = actions
-        .map(|action| format!("`{}`", state.program.actors[action.actor.index()].name))
+        .map(|action| format!("`{}`", engine.ranks[class].program.actors[action.actor.index()].name))
         .collect();
+    let rank = name(engine, class);
     match names.as_slice() {
-        [] => format!("rank {rank}, which has done everything"),
-        names => format!("rank {rank}, which is at {}", names.join(" and ")),
+        [] => format!("{rank}, which has done everything"),
+        names => format!("{rank}, which is at {}", names.join(" and ")),
     }
 }

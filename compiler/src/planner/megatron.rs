@@ -292,7 +292,8 @@ impl Splitter<'_, '_> {
         let split = |layout: &SbpId| matches!(sbp(*layout).0[axis], Sbp::Split(_));
         let from_nowhere =
             candidate.results.iter().any(split) && !candidate.operands.iter().any(split);
-        let breaks = |(source, &taken): (&Option<SbpId>, &SbpId)| {
+        let placement = &self.problem.decisions.staging.placement;
+        let breaks = |(position, (source, &taken)): (usize, (&Option<SbpId>, &SbpId))| {
             let taken = sbp(taken);
             let Some(source) = source else {
                 let batch = taken.0[..axis].iter().all(|&sbp| sbp == Sbp::Broadcast);
@@ -301,6 +302,11 @@ impl Splitter<'_, '_> {
             };
             // On another mesh, with other axes, any way is as good.
             let Some(&made) = sbp(*source).0.get(axis) else { return false };
+            let producer = graph.value(node.operands[position]).producer.index();
+            if placement[producer] != placement[id] && !made.is_partial() {
+                // What is whole in one stage is whole in the next, though a part would be sent in less time.
+                return taken.0[axis] != made;
+            }
             match (made, taken.0[axis]) {
                 (Sbp::Partial(_), Sbp::Split(_)) => true,
                 (Sbp::Split(from), Sbp::Split(to)) => from != to,
@@ -308,7 +314,8 @@ impl Splitter<'_, '_> {
                 (_, Sbp::Broadcast | Sbp::Split(_)) => false,
             }
         };
-        let broken = sources.iter().zip(&candidate.operands).filter(|pair| breaks(*pair)).count();
+        let pairs = sources.iter().zip(&candidate.operands).enumerate();
+        let broken = pairs.filter(|pair| breaks(*pair)).count();
         broken + usize::from(from_nowhere)
     }
 

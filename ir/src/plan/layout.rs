@@ -17,7 +17,8 @@ pub struct Layout {
     pub dtype: DType,
     /// The dim that microbatches cut; `None` for what is the same in all of them.
     pub microbatch_dim: Option<usize>,
-    /// Ranks, row-major over `hierarchy`.
+    /// Ranks, row-major over `hierarchy`. In a file as runs `[first, count, stride]`.
+    #[serde(with = "super::runs")]
     pub ranks: Vec<u32>,
     /// Extents of the mesh axes.
     pub hierarchy: Vec<usize>,
@@ -41,6 +42,24 @@ impl Layout {
         let mut coordinates = vec![microbatch];
         coordinates.extend(unravel(position, &self.hierarchy));
         shard(&self.shape, &hierarchy, &sbp, &coordinates)
+    }
+
+    /// The extents of every rank's part of every microbatch, where they are all equal because every cut is even.
+    pub fn uniform(&self, microbatches: usize) -> Option<Vec<usize>> {
+        let mut extents = self.shape.clone();
+        let time = self.microbatch_dim.map(|dim| (dim, microbatches));
+        let splits = self.sbp.0.iter().zip(&self.hierarchy).filter_map(|(sbp, &parts)| match sbp {
+            Sbp::Split(dim) => Some((*dim, parts)),
+            Sbp::Broadcast | Sbp::Partial(_) => None,
+        });
+        for (dim, parts) in time.into_iter().chain(splits) {
+            let extent = extents.get_mut(dim)?;
+            if parts == 0 || !extent.is_multiple_of(parts) {
+                return None;
+            }
+            *extent /= parts;
+        }
+        Some(extents)
     }
 
     /// The coordinates of a rank in this mesh.
@@ -81,6 +100,26 @@ mod tests {
         let rect = layout.rect(5, 1, 2).expect("rank 5 is of the mesh");
         assert_eq!(rect, Rect { origin: vec![6, 0], extent: vec![2, 3] });
         assert_eq!(layout.rect(0, 0, 2), None);
+    }
+
+    #[test]
+    fn uniform_layouts_give_every_rank_as_much() {
+        for (rows, microbatches, uniform) in [(24, 2, true), (12, 4, false), (12, 2, true)] {
+            let layout = Layout {
+                shape: vec![rows, 3],
+                dtype: DType::F32,
+                microbatch_dim: Some(0),
+                ranks: (0..6).collect(),
+                hierarchy: vec![2, 3],
+                sbp: NdSbp(vec![Sbp::Broadcast, Sbp::Split(0)]),
+            };
+            let found = layout.uniform(microbatches);
+            assert_eq!(found.is_some(), uniform, "{rows} rows in {microbatches}");
+            for position in (0..6).filter(|_| uniform) {
+                let rect = layout.rect_at(position, 0, microbatches);
+                assert_eq!(Some(rect.extent), found);
+            }
+        }
     }
 
     #[test]

@@ -280,6 +280,14 @@ pub struct Device {
     pub bandwidth: f64,
     /// Seconds per kernel.
     pub launch: f64,
+    /// Seconds that the host needs to issue a kernel or a collective; it runs ahead of the device, which so takes at least
+    /// this for each of many. 0 where the host only follows a plan; some 30 us of frameworks that run op by op.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub dispatch: f64,
+}
+
+fn is_zero(value: &f64) -> bool {
+    *value == 0.0
 }
 
 /// One level of links.

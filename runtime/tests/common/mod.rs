@@ -88,6 +88,7 @@ impl Builder {
             matmul_efficiency: Vec::new(),
             bandwidth: 1e9,
             launch: 0.0,
+            dispatch: 0.0,
         };
         let cluster = Cluster { name: "test".into(), device, levels: Vec::new(), axes: Vec::new() };
         let planner = PlannerReport {
@@ -212,6 +213,8 @@ impl Builder {
                 updates,
                 rate,
                 seconds: 0.0,
+                flops: 0.0,
+                bytes: 0.0,
             });
             let stream = &mut program.streams[0];
             let block = stream.blocks.len() as u32;

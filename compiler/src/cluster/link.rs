@@ -1,0 +1,106 @@
+//! How a group of ranks reaches each other, level by level.
+
+use std::collections::BTreeMap;
+
+use graphc_ir::plan::Cluster;
+
+use super::{AlphaBeta, alpha_beta, of_level};
+
+/// The way among the ranks of a group: the levels that join them, innermost first.
+///
+/// A level's bandwidth is that of each rank while all ranks below it use it: eight ranks of a node with four network
+/// cards of 25 GB/s have 12.5 GB/s each. A collective over several levels lets each of a node's ranks carry its own part
+/// of the tensor to the other nodes, so a group of which k ranks are in each node has k shares of the node's cards, and
+/// the other groups of the node, which communicate at the same time, have theirs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Link {
+    /// The levels, innermost first; none of a group of one.
+    pub hops: Vec<Hop>,
+    /// Whether messages may go along a tree too, where that is faster: not where alpha and beta are given by axis.
+    pub trees: bool,
+}
+
+/// One level of a [`Link`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Hop {
+    /// The number of ranks, or of groups joined by the level below.
+    pub ranks: usize,
+    /// The constants.
+    pub link: AlphaBeta,
+}
+
+impl Link {
+    /// The number of ranks.
+    pub fn ranks(&self) -> usize {
+        self.hops.iter().map(|hop| hop.ranks).product()
+    }
+
+    /// Numbers that are equal for equal links.
+    pub fn key(&self) -> Vec<u64> {
+        let hop = |hop: &Hop| [hop.ranks as u64, hop.link.alpha.to_bits(), hop.link.beta.to_bits()];
+        self.hops.iter().flat_map(hop).collect()
+    }
+
+    fn flat(ranks: usize, link: AlphaBeta, trees: bool) -> Self {
+        Self { hops: vec![Hop { ranks, link }], trees }
+    }
+}
+
+/// How a group of ranks reaches each other; along mesh axis `axis` where the cluster gives constants by axis. Groups that
+/// have unequally many ranks in the nodes go along one ring at the pace of its slowest link.
+pub fn link(cluster: &Cluster, ranks: &[u32], axis: Option<usize>) -> Link {
+    if ranks.len() < 2 {
+        return Link { hops: Vec::new(), trees: false };
+    }
+    let slowest = alpha_beta(cluster, ranks, axis);
+    if !cluster.axes.is_empty() || cluster.levels.is_empty() {
+        return Link::flat(ranks.len(), slowest, cluster.axes.is_empty());
+    }
+    by_level(cluster, ranks).unwrap_or_else(|| Link::flat(ranks.len(), slowest, true))
+}
+
+/// The levels that join the ranks; `None` where a level joins unequally many in places.
+fn by_level(cluster: &Cluster, ranks: &[u32]) -> Option<Link> {
+    let (mut hops, mut block, mut below) = (Vec::new(), 1usize, 1);
+    let last = cluster.levels.len() - 1;
+    for (index, level) in cluster.levels.iter().enumerate() {
+        // What no level joins goes over the last.
+        block = if level.size == 0 || index == last { usize::MAX } else { block.saturating_mul(level.size) };
+        let mut members: BTreeMap<usize, usize> = BTreeMap::new();
+        for &rank in ranks {
+            *members.entry(rank as usize / block).or_default() += 1;
+        }
+        let here = *members.values().next()?;
+        if members.values().any(|&count| count != here) {
+            return None;
+        }
+        if here > below {
+            hops.push(Hop { ranks: here / below, link: of_level(level) });
+        }
+        below = here;
+        if members.len() == 1 {
+            break;
+        }
+    }
+    Some(Link { hops, trees: true })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::preset;
+
+    #[test]
+    fn a_group_is_cut_into_levels() {
+        let cluster = preset("dgx-a100").expect("a preset");
+        let ranks = |ranks: &[u32]| -> Vec<usize> {
+            link(&cluster, ranks, None).hops.iter().map(|hop| hop.ranks).collect()
+        };
+        assert_eq!(ranks(&[0, 1, 2, 3]), [4]);
+        assert_eq!(ranks(&[0, 8, 16]), [3], "one rank in each node");
+        assert_eq!(ranks(&[0, 4, 8, 12, 16, 20]), [2, 3]);
+        assert_eq!(ranks(&[0, 1, 2, 8]), [4], "3 in one node and 1 in the other: one ring");
+        assert_eq!(ranks(&[7]), Vec::<usize>::new());
+        assert_eq!(link(&cluster, &[0, 1, 2, 8], None).hops[0].link, of_level(&cluster.levels[1]));
+    }
+}

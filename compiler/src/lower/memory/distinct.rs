@@ -1,0 +1,106 @@
+//! Leaves out of the order of a step what repeats: a block in which the same items live at the same places as in another
+//! tells nothing new of who lives with whom, or of how much lives at once. What is left does not grow with the number of
+//! microbatches.
+
+use std::collections::BTreeSet;
+
+use super::Item;
+
+/// The lives of all items (none of those that live always) in the order without repeated blocks, and its length.
+/// `starts` are the places where blocks begin, the last one past all.
+pub fn lives(items: &[Item], starts: &[usize]) -> (Vec<Vec<(usize, usize)>>, usize) {
+    let places = kept(items, starts);
+    let length = places.iter().flatten().map(|&(start, block)| start + block).max().unwrap_or(0);
+    let times = items.iter().map(|item| {
+        let mut lives: Vec<(usize, usize)> = Vec::new();
+        each(item, starts, &mut |block, first, last| {
+            let Some((start, _)) = places[block] else { return };
+            match lives.last_mut() {
+                Some(before) if before.1 + 1 >= start + first => before.1 = start + last,
+                _ => lives.push((start + first, start + last)),
+            }
+        });
+        lives
+    });
+    (times.collect(), length)
+}
+
+/// By block: where it begins and its length, if it is kept.
+fn kept(items: &[Item], starts: &[usize]) -> Vec<Option<(usize, usize)>> {
+    let blocks = starts.len().saturating_sub(1);
+    let mut prints = vec![(0u64, 0u64); blocks];
+    for (index, item) in items.iter().enumerate() {
+        each(item, starts, &mut |block, first, last| {
+            let print = &mut prints[block];
+            print.0 = print.0.wrapping_add(mixed(index, first, last, 0x9E37_79B9_7F4A_7C15));
+            print.1 = print.1.wrapping_add(mixed(index, first, last, 0xC2B2_AE3D_27D4_EB4F));
+        });
+    }
+    let mut known = BTreeSet::new();
+    let mut next = 0;
+    let mut keep = |block: usize| {
+        let length = starts[block + 1] - starts[block];
+        let start = next;
+        let new = known.insert((length, prints[block]));
+        next += if new { length } else { 0 };
+        new.then_some((start, length))
+    };
+    (0..blocks).map(&mut keep).collect()
+}
+
+/// Every block in which an item lives, with the first and last place of it there.
+fn each(item: &Item, starts: &[usize], found: &mut dyn FnMut(usize, usize, usize)) {
+    let mut block = 0;
+    for &(made, last) in item.lives.iter().flatten() {
+        if starts[block + 1] <= made {
+            block = starts.partition_point(|&start| start <= made) - 1;
+        }
+        while block + 1 < starts.len() && starts[block] <= last {
+            let (begin, end) = (starts[block], starts[block + 1]);
+            if begin < end {
+                found(block, made.max(begin) - begin, last.min(end - 1) - begin);
+            }
+            block += 1;
+        }
+        block -= 1;
+    }
+}
+
+/// A number that is like no other for other arguments, nearly surely. Where it is, two items share bytes that may not,
+/// and the plan's proof (`check::memory`) fails.
+fn mixed(item: usize, first: usize, last: usize, seed: u64) -> u64 {
+    let mut hash = seed;
+    for part in [item, first, last] {
+        hash = (hash ^ part as u64).wrapping_mul(0xFF51_AFD7_ED55_8CCD);
+        hash ^= hash >> 32;
+    }
+    hash
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn item(lives: &[(usize, usize)]) -> Item {
+        Item { bytes: 64, lives: Some(lives.to_vec()), stream: Some(0) }
+    }
+
+    #[test]
+    fn blocks_that_repeat_are_left_out() {
+        // Blocks of 3 places; the first item lives inside each, the second from each to the next.
+        let inside = item(&[(0, 1), (3, 4), (6, 7), (9, 10)]);
+        let across = item(&[(2, 3), (5, 6), (8, 9)]);
+        let (times, length) = lives(&[inside, across], &[0, 3, 6, 9, 12]);
+        assert_eq!(length, 9, "the third block is as the second");
+        assert_eq!(times[0], [(0, 1), (3, 4), (6, 7)]);
+        assert_eq!(times[1], [(2, 3), (5, 6)]);
+    }
+
+    #[test]
+    fn a_life_over_several_blocks_is_kept_whole() {
+        let (times, length) = lives(&[item(&[(1, 7)])], &[0, 3, 6, 9]);
+        assert_eq!((times[0].as_slice(), length), (&[(1, 7)][..], 9));
+        let always = Item { bytes: 64, lives: None, stream: None };
+        assert_eq!(lives(&[always], &[0, 3, 6]).1, 3, "both blocks are empty");
+    }
+}

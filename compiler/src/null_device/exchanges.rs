@@ -1,0 +1,78 @@
+//! Who sends to whom in each channel, rank by rank. Channels between the same layouts are looked at once.
+
+use std::collections::BTreeMap;
+
+use graphc_ir::plan::{Layout, Plan};
+
+use crate::boxing::source_ranks;
+use crate::cluster::alpha_beta;
+use crate::cost::exchange_seconds;
+
+/// One exchange between two layouts.
+pub struct Exchange {
+    /// By receiver: the ranks from which it takes something, itself perhaps, and seconds on the way.
+    pub sources: BTreeMap<u32, (Vec<u32>, f64)>,
+    /// By sender: the ranks that take something from it.
+    pub receivers: BTreeMap<u32, Vec<u32>>,
+}
+
+/// The exchanges of a plan.
+pub struct Exchanges {
+    distinct: Vec<Exchange>,
+    of_channel: Vec<usize>,
+}
+
+impl Exchanges {
+    /// Looks at all channels.
+    pub fn new(plan: &Plan) -> Self {
+        let mut known: BTreeMap<(u32, u32), usize> = BTreeMap::new();
+        let mut exchanges = Self { distinct: Vec::new(), of_channel: Vec::new() };
+        for channel in &plan.channels {
+            let index = *known.entry((channel.from, channel.to)).or_insert_with(|| {
+                let layout = |index: u32| &plan.layouts[index as usize];
+                exchanges.distinct.push(exchange(plan, layout(channel.from), layout(channel.to)));
+                exchanges.distinct.len() - 1
+            });
+            exchanges.of_channel.push(index);
+        }
+        exchanges
+    }
+
+    /// Each exchange once.
+    pub fn all(&self) -> &[Exchange] {
+        &self.distinct
+    }
+
+    /// The exchange of a channel.
+    pub fn of(&self, channel: usize) -> &Exchange {
+        &self.distinct[self.of_channel[channel]]
+    }
+}
+
+fn exchange(plan: &Plan, from: &Layout, to: &Layout) -> Exchange {
+    let mut ranks: Vec<u32> = from.ranks.iter().chain(&to.ranks).copied().collect();
+    ranks.sort_unstable();
+    ranks.dedup();
+    let link = alpha_beta(&plan.cluster, &ranks, None);
+    let held: BTreeMap<u32, _> = (from.ranks.iter().enumerate())
+        .map(|(position, &rank)| (rank, from.rect_at(position, 0, plan.microbatches)))
+        .collect();
+    let (mut sources, mut receivers) = (BTreeMap::new(), BTreeMap::<u32, Vec<u32>>::new());
+    for (position, &receiver) in to.ranks.iter().enumerate() {
+        let need = to.rect_at(position, 0, plan.microbatches);
+        let (mut senders, mut messages, mut bytes) = (Vec::new(), 0, 0);
+        for sender in source_ranks(from, receiver, position) {
+            let held = held.get(&sender);
+            let Some(rect) = held.and_then(|held| held.intersect(&need)) else { continue };
+            senders.push(sender);
+            receivers.entry(sender).or_default().push(receiver);
+            if sender != receiver {
+                messages += 1;
+                bytes += rect.elements() * from.dtype.size();
+            }
+        }
+        let seconds = exchange_seconds(&plan.cluster, link, messages, bytes as f64);
+        sources.insert(receiver, (senders, seconds));
+    }
+    Exchange { sources, receivers }
+}

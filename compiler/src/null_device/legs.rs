@@ -1,0 +1,155 @@
+//! Blocks cut where ranks meet others: between two meetings a stream that is alone on its rank does not wait, so what it
+//! does there is one sum.
+
+use graphc_ir::ids::ActorId;
+use graphc_ir::plan::{Action, Actor, Plan, Program};
+
+use super::rendezvous::{self, Party, Rendezvous};
+use super::classes::Classes;
+
+/// A part of a block: local actions, then perhaps one that meets other classes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Leg {
+    /// The actors: first place in the block, and one past the last.
+    pub places: (usize, usize),
+    /// What the local actions take.
+    pub work: Work,
+    /// The action that meets others.
+    pub meets: Option<ActorId>,
+}
+
+/// What a run of local actions takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Work {
+    /// Seconds of kernels.
+    pub compute: f64,
+    /// Seconds of collectives that ranks of one class have among themselves.
+    pub communication: f64,
+    /// Actions that the host issues.
+    issued: usize,
+    /// Seconds from when the host begins to issue them until the last is done, if the stream is free.
+    from_host: f64,
+}
+
+/// When a stream is free, and when its host is: the host issues actions in order, each in `dispatch` seconds, and runs
+/// ahead of the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Clock {
+    /// When the stream has done what it was given.
+    pub device: f64,
+    /// When the host has issued it.
+    pub host: f64,
+}
+
+impl Work {
+    /// One more action.
+    fn add(&mut self, compute: f64, communication: f64, dispatch: f64) {
+        self.compute += compute;
+        self.communication += communication;
+        self.issued += 1;
+        let issued = self.issued as f64 * dispatch;
+        self.from_host = self.from_host.max(issued) + compute + communication;
+    }
+
+    /// The clock when all is done.
+    pub fn after(&self, clock: Clock, dispatch: f64) -> Clock {
+        let device = clock.device + self.compute + self.communication;
+        Clock {
+            device: device.max(clock.host + self.from_host),
+            host: clock.host + self.issued as f64 * dispatch,
+        }
+    }
+}
+
+/// What cutting blocks needs.
+pub struct Cutter<'a> {
+    /// The plan.
+    pub plan: &'a Plan,
+    /// The classes of its ranks.
+    pub classes: &'a Classes,
+    /// Whether every action is a leg of its own.
+    pub single: bool,
+}
+
+impl Cutter<'_> {
+    /// The legs of every block of a stream, on ranks of a class.
+    pub fn blocks(
+        &self,
+        meetings: &mut Rendezvous,
+        class: usize,
+        program: &Program,
+        blocks: &[Vec<ActorId>],
+    ) -> Vec<Vec<Leg>> {
+        blocks.iter().map(|block| self.block(meetings, class, program, block)).collect()
+    }
+
+    fn block(
+        &self,
+        meetings: &mut Rendezvous,
+        class: usize,
+        program: &Program,
+        block: &[ActorId],
+    ) -> Vec<Leg> {
+        let dispatch = self.plan.cluster.device.dispatch;
+        let (mut legs, mut leg) = (Vec::new(), Leg::default());
+        for (place, &id) in block.iter().enumerate() {
+            let actor = &program.actors[id.index()];
+            leg.places.1 = place + 1;
+            match self.seconds(meetings, class, program, actor) {
+                Some((compute, communication)) => leg.work.add(compute, communication, dispatch),
+                None => leg.meets = Some(id),
+            }
+            if leg.meets.is_some() || self.single {
+                let next = Leg { places: (place + 1, place + 1), ..Leg::default() };
+                legs.push(std::mem::replace(&mut leg, next));
+            }
+        }
+        if leg.places.0 < leg.places.1 {
+            legs.push(leg);
+        }
+        legs
+    }
+
+    /// Seconds of computing and of communication of an action; `None` where it meets ranks of other classes.
+    fn seconds(
+        &self,
+        meetings: &mut Rendezvous,
+        class: usize,
+        program: &Program,
+        actor: &Actor,
+    ) -> Option<(f64, f64)> {
+        match actor.action {
+            Action::Send { .. } | Action::Receive { .. } => None,
+            Action::Collective { kind, axis, .. } => {
+                let party =
+                    meetings.party(self.plan, self.classes, class, (program, actor, axis));
+                let Party { classes, .. } = &*party;
+                (classes[..] == [class]).then(|| {
+                    let bytes = rendezvous::bytes(&self.plan.layouts, program, actor);
+                    (0.0, rendezvous::seconds(self.plan, &party, kind, bytes))
+                })
+            }
+            _ => Some((actor.seconds, 0.0)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_of_actions_is_what_they_take_one_by_one() {
+        let seconds = [3.0, 0.5, 0.5, 0.5, 4.0, 1.0];
+        for (dispatch, host) in [(0.0, 0.0), (1.0, 0.0), (1.0, 5.0), (2.0, 0.0)] {
+            let mut one_by_one = Clock { device: 2.0, host };
+            let mut work = Work::default();
+            for s in seconds {
+                one_by_one.host += dispatch;
+                one_by_one.device = one_by_one.device.max(one_by_one.host) + s;
+                work.add(s, 0.0, dispatch);
+            }
+            assert_eq!(work.after(Clock { device: 2.0, host }, dispatch), one_by_one);
+        }
+    }
+}

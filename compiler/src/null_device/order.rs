@@ -1,0 +1,36 @@
+//! Ranks with one stream: whether their actors may act does not depend on time, as nothing but the order of the stream
+//! fills and frees their registers. So the state machine of a program is executed once, for all its ranks.
+
+use graphc_ir::ids::RegisterId;
+use graphc_ir::machine::{ActionId, Machine};
+use graphc_ir::plan::{Plan, Program, Rate};
+
+/// Executes the order of each program with one stream for some steps: its greatest number of contents of a
+/// microbatch-rate register. `None` where an actor of any may not act in its turn. 0 for programs with more streams.
+pub fn follow(plan: &Plan, steps: u64) -> Option<Vec<u64>> {
+    plan.programs.iter().map(|program| follow_program(plan, program, steps)).collect()
+}
+
+fn follow_program(plan: &Plan, program: &Program, steps: u64) -> Option<u64> {
+    let [stream] = program.streams.as_slice() else { return Some(0) };
+    let mut machine = Machine::new(program, plan.microbatches);
+    for step in 0..steps {
+        for item in &stream.order {
+            for &actor in &stream.blocks[item.block as usize] {
+                let action = ActionId { actor, step, microbatch: item.microbatch };
+                if machine.blocked(action).is_some() {
+                    return None;
+                }
+                machine.finish(action);
+            }
+        }
+    }
+    Some(high_water(program, &machine))
+}
+
+/// The greatest number of contents of a microbatch-rate register that existed at once.
+pub fn high_water(program: &Program, machine: &Machine) -> u64 {
+    let registers = program.registers.iter().enumerate();
+    let microbatch = registers.filter(|(_, register)| register.rate == Rate::Microbatch);
+    microbatch.map(|(index, _)| machine.high_water(RegisterId::new(index))).max().unwrap_or(0)
+}

@@ -1,0 +1,157 @@
+//! What the null device tells of a step.
+
+use graphc_ir::plan::Plan;
+
+use super::classes::Classes;
+use super::engine::{Outcome, Spent};
+
+/// What the null device measured over one step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Simulation {
+    /// Seconds from the step's start until every rank has finished it.
+    pub step_seconds: f64,
+    /// Share of rank time that ranks wait for others, over ranks that have work; 0 with one stage.
+    pub bubble_fraction: f64,
+    /// What rank time is spent with, over ranks that have work.
+    pub shares: Shares,
+    /// By stage.
+    pub stages: Vec<StageReport>,
+    /// Ranks that behave alike, by their first.
+    pub classes: Vec<ClassReport>,
+    /// What ran when, by start, rank and stream, where it was asked for.
+    pub trace: Vec<TraceEvent>,
+}
+
+/// Shares of rank time; the first three are 1 together.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Shares {
+    /// Kernels.
+    pub compute: f64,
+    /// Communication while the rank does not compute.
+    pub communication: f64,
+    /// Neither: ranks wait for each other.
+    pub waiting: f64,
+    /// Of communication on ranks' streams, the share during which the rank computes.
+    pub overlap: f64,
+}
+
+/// What the null device measured of one stage.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StageReport {
+    /// The stage.
+    pub stage: usize,
+    /// The number of its ranks.
+    pub ranks: usize,
+    /// The greatest number of contents of one microbatch-rate register that existed at once.
+    pub high_water: u64,
+    /// The largest arena of its ranks, in bytes.
+    pub peak_memory_bytes: u64,
+    /// Seconds that its busiest rank works in one step.
+    pub busy_seconds: f64,
+}
+
+/// Ranks that behave alike: the first of them was executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClassReport {
+    /// The first.
+    pub rank: u32,
+    /// How many they are.
+    pub ranks: usize,
+    /// Their stage.
+    pub stage: usize,
+}
+
+/// One action of the trace.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TraceEvent {
+    /// The rank.
+    pub rank: u32,
+    /// The stream.
+    pub stream: usize,
+    /// The actor's name.
+    pub actor: String,
+    /// What it is: `compute`, `collective`, `send` or `receive`.
+    pub kind: &'static str,
+    /// The step.
+    pub step: u64,
+    /// The microbatch.
+    pub microbatch: u32,
+    /// Seconds from the beginning.
+    pub start: f64,
+    /// Seconds from the beginning.
+    pub end: f64,
+}
+
+/// What came of an execution; `high_water` is by program.
+pub fn report(plan: &Plan, classes: &Classes, outcome: &Outcome, high_water: &[u64]) -> Simulation {
+    let mut sum = Spent::default();
+    let mut working = 0.0;
+    for (class, spent) in outcome.spent.iter().enumerate() {
+        if !plan.programs[program(plan, classes, class)].actors.is_empty() {
+            let ranks = classes.size[class] as f64;
+            working += ranks;
+            sum.busy += ranks * spent.busy;
+            sum.compute += ranks * spent.compute;
+            sum.communication += ranks * spent.communication;
+            sum.overlapped += ranks * spent.overlapped;
+        }
+    }
+    let total = outcome.step_seconds * working;
+    let waits = plan.stages > 1 && total > 0.0;
+    let stages = (0..plan.stages).map(|stage| stage_report(plan, classes, outcome, high_water, stage));
+    Simulation {
+        step_seconds: outcome.step_seconds,
+        bubble_fraction: if waits { 1.0 - sum.busy / total } else { 0.0 },
+        shares: shares(sum, total),
+        stages: stages.collect(),
+        classes: (0..classes.first.len()).map(|class| class_report(plan, classes, class)).collect(),
+        trace: outcome.trace.clone(),
+    }
+}
+
+fn class_report(plan: &Plan, classes: &Classes, class: usize) -> ClassReport {
+    ClassReport {
+        rank: classes.first[class],
+        ranks: classes.size[class],
+        stage: plan.programs[program(plan, classes, class)].stage,
+    }
+}
+
+fn shares(sum: Spent, total: f64) -> Shares {
+    let of = |part: f64, whole: f64| if whole > 0.0 { (part / whole).clamp(0.0, 1.0) } else { 0.0 };
+    let compute = of(sum.compute, total);
+    let communication = of(sum.communication - sum.overlapped, total);
+    Shares {
+        compute,
+        communication,
+        waiting: (1.0 - compute - communication).max(0.0),
+        overlap: of(sum.overlapped, sum.communication),
+    }
+}
+
+fn program(plan: &Plan, classes: &Classes, class: usize) -> usize {
+    plan.ranks[classes.first[class] as usize].program.index()
+}
+
+fn stage_report(
+    plan: &Plan,
+    classes: &Classes,
+    outcome: &Outcome,
+    high_water: &[u64],
+    stage: usize,
+) -> StageReport {
+    let mut report =
+        StageReport { stage, ranks: 0, high_water: 0, peak_memory_bytes: 0, busy_seconds: 0.0 };
+    for (class, spent) in outcome.spent.iter().enumerate() {
+        let index = program(plan, classes, class);
+        let program = &plan.programs[index];
+        if program.stage == stage && !program.actors.is_empty() {
+            let contents = high_water[index].max(outcome.high_water[class]);
+            report.ranks += classes.size[class];
+            report.high_water = report.high_water.max(contents);
+            report.peak_memory_bytes = report.peak_memory_bytes.max(program.arena_bytes);
+            report.busy_seconds = report.busy_seconds.max(spent.busy);
+        }
+    }
+    report
+}

@@ -1,0 +1,82 @@
+//! Lists of ranks in a file: as arithmetic runs, since a mesh of a thousand ranks is one or a few.
+
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// First rank, number of ranks, distance between neighbours.
+type Run = (u32, u32, u32);
+
+/// Ranks that a file may list: more than any machine has.
+const MOST: u64 = 1 << 24;
+
+/// Writes a list as runs.
+pub fn serialize<S: Serializer>(ranks: &[u32], serializer: S) -> Result<S::Ok, S::Error> {
+    runs(ranks).serialize(serializer)
+}
+
+/// Reads a list of runs.
+pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u32>, D::Error> {
+    let runs = Vec::<Run>::deserialize(deserializer)?;
+    let total: u64 = runs.iter().map(|run| u64::from(run.1)).sum();
+    if total > MOST {
+        return Err(D::Error::custom(format!("{total} ranks in one layout")));
+    }
+    let mut ranks = Vec::new();
+    for (first, count, stride) in runs {
+        for index in 0..count {
+            let rank = index.checked_mul(stride).and_then(|offset| offset.checked_add(first));
+            ranks.push(rank.ok_or_else(|| D::Error::custom("a rank above 2^32"))?);
+        }
+    }
+    Ok(ranks)
+}
+
+fn runs(ranks: &[u32]) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    for &rank in ranks {
+        match runs.last_mut() {
+            Some((first, count @ 1, stride)) if rank > *first => {
+                (*count, *stride) = (2, rank - *first);
+            }
+            Some((first, count, stride))
+                if *count > 1 && u64::from(*first) + u64::from(*count) * u64::from(*stride) == u64::from(rank) =>
+            {
+                *count += 1;
+            }
+            _ => runs.push((rank, 1, 1)),
+        }
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_survive() {
+        let lists: [&[u32]; 7] = [
+            &[],
+            &[5],
+            &[0, 1, 2, 3],
+            &[0, 8, 16, 1, 9, 17],
+            &[3, 2, 1, 0],
+            &[7, 7],
+            &[0, u32::MAX, 1],
+        ];
+        for list in lists {
+            let text = serde_json::to_string(&runs(list)).expect("plain numbers");
+            let mut reader = serde_json::Deserializer::from_str(&text);
+            assert_eq!(deserialize(&mut reader).expect(&text), list, "{text}");
+        }
+        assert_eq!(runs(&(0..1024).collect::<Vec<_>>()), [(0, 1024, 1)]);
+    }
+
+    #[test]
+    fn absurd_runs_are_refused() {
+        for text in ["[[0, 4000000000, 1]]", "[[4294967295, 2, 1]]"] {
+            let mut reader = serde_json::Deserializer::from_str(text);
+            assert!(deserialize(&mut reader).is_err(), "{text}");
+        }
+    }
+}

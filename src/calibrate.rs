@@ -1,0 +1,353 @@
+//! Measures this machine: what a kernel costs to start, how fast matrix products of each size and passes over memory
+//! are, and how fast ranks reach each other, all through plans that the runtime executes, so that what is measured is
+//! what the planner asks about. Each figure is the slope of step times of two plans of different length: what a step costs
+//! by itself drops out.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::Instant;
+
+use graphc_compiler::cluster::preset;
+use graphc_compiler::compile::{CompileError, compile};
+use graphc_ir::builder::{BuildErrors, GraphBuilder, Tensor};
+use graphc_ir::graph::Graph;
+use graphc_ir::mesh::DeviceKind;
+use graphc_ir::ops::Init;
+use graphc_ir::plan::{Cluster, CompileOptions, Device, Level};
+use graphc_ir::sbp::{NdSbp, Sbp};
+use graphc_ir::types::DType;
+use graphc_runtime::{RuntimeError, Session, SessionOptions};
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Effort {
+    /// Ranks that work at the same time: threads of this process, each with its part of the cores.
+    pub ranks: usize,
+    /// Seconds for each figure, about.
+    pub seconds: f64,
+    /// Rows and columns of the largest matrices.
+    pub largest_matmul: usize,
+    /// Bytes of the largest tensors.
+    pub largest_bytes: usize,
+}
+
+impl Effort {
+    /// What takes some seconds.
+    pub fn full(ranks: usize) -> Self {
+        Self { ranks, seconds: 0.3, largest_matmul: 1024, largest_bytes: 32 << 20 }
+    }
+
+    /// What takes less than a second, and is as rough.
+    pub fn quick(ranks: usize) -> Self {
+        Self { ranks, seconds: 0.01, largest_matmul: 128, largest_bytes: 1 << 20 }
+    }
+}
+
+/// What was measured, on each rank while all work.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Measured {
+    /// Ranks that worked.
+    pub ranks: usize,
+    /// Bytes of memory of a rank.
+    pub memory: u64,
+    /// Seconds per kernel.
+    pub launch: f64,
+    /// By element type: (FLOPs of one product, FLOPs per second), ascending.
+    pub matmul: BTreeMap<&'static str, Vec<(f64, f64)>>,
+    /// Bytes per second of elementwise ops and reductions.
+    pub bandwidth: f64,
+    /// (bytes, seconds) of an all-reduce over all ranks, ascending; none of one rank.
+    pub all_reduce: Vec<(usize, f64)>,
+}
+
+/// Why a machine could not be measured.
+#[derive(Debug, thiserror::Error)]
+pub enum CalibrateError {
+    /// Fewer than one rank.
+    #[error("there must be at least one rank")]
+    NoRanks,
+    /// A graph of this module does not fit.
+    #[error(transparent)]
+    Build(#[from] BuildErrors),
+    /// It cannot be planned.
+    #[error(transparent)]
+    Compile(#[from] CompileError),
+    /// It cannot run.
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+}
+
+/// Measures this machine.
+///
+/// # Errors
+/// Where the runtime cannot run what is measured.
+pub fn calibrate(effort: Effort) -> Result<Measured, CalibrateError> {
+    if effort.ranks == 0 {
+        return Err(CalibrateError::NoRanks);
+    }
+    let launch = launch(effort)?;
+    let mut matmul = BTreeMap::new();
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        match matmul_rates(effort, dtype, launch) {
+            Ok(rates) => _ = matmul.insert(dtype.name(), rates),
+            Err(error) if dtype == DType::F32 => return Err(error),
+            // There is no kernel for this element type here.
+            Err(_) => {}
+        }
+    }
+    let bandwidth = bandwidth(effort, launch)?;
+    let all_reduce = if effort.ranks > 1 { all_reduces(effort)? } else { Vec::new() };
+    let memory = memory() / effort.ranks as u64;
+    Ok(Measured { ranks: effort.ranks, memory, launch, matmul, bandwidth, all_reduce })
+}
+
+/// A tensor of which each rank has its rows.
+fn rows(g: &GraphBuilder, name: &str, dtype: DType, shape: &[usize], std: f64) -> Tensor {
+    let init = Init::Normal { mean: 0.0.into(), std: std.into() };
+    g.variable(name, dtype, shape, init).pin(NdSbp(vec![Sbp::Split(0)]))
+}
+
+/// Seconds per layer of a chain: `layer` makes the next tensor from the last.
+fn per_layer(
+    effort: Effort,
+    layers: usize,
+    begin: &dyn Fn(&GraphBuilder) -> Vec<Tensor>,
+    layer: &dyn Fn(&[Tensor], &Tensor) -> Tensor,
+) -> Result<f64, CalibrateError> {
+    let graph = |layers: usize| -> Result<Graph, BuildErrors> {
+        let g = GraphBuilder::new("calibrate");
+        let tensors = begin(&g);
+        let last = (0..layers).fold(tensors[0].clone(), |last, _| layer(&tensors, &last));
+        let dims: Vec<usize> = (0..last.shape().len()).collect();
+        g.output("out", &last.sum(&dims, false));
+        g.finish()
+    };
+    let short = step_seconds(effort, graph(1)?)?;
+    let long = step_seconds(effort, graph(1 + layers)?)?;
+    Ok(((long - short) / layers as f64).max(1e-9))
+}
+
+/// The median time of a step.
+fn step_seconds(effort: Effort, graph: Graph) -> Result<f64, CalibrateError> {
+    let options = CompileOptions { mesh: vec![effort.ranks], ..CompileOptions::default() };
+    let cluster = preset("cpu").expect("it is a preset");
+    let plan = compile(graph, &options, &cluster, None)?.plan;
+    let mut session = Session::new(plan.into(), &BTreeMap::new(), SessionOptions::default())?;
+    session.step(BTreeMap::new())?.wait()?;
+    let mut times = Vec::new();
+    let begun = Instant::now();
+    while times.len() < 5 || begun.elapsed().as_secs_f64() < effort.seconds / 2.0 {
+        let start = Instant::now();
+        session.step(BTreeMap::new())?.wait()?;
+        times.push(start.elapsed().as_secs_f64());
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(times[times.len() / 2])
+}
+
+/// Products of a row of 8 by 8x8: next to no work.
+fn launch(effort: Effort) -> Result<f64, CalibrateError> {
+    let begin = |g: &GraphBuilder| {
+        let x = rows(g, "x", DType::F32, &[effort.ranks, 8], 1.0);
+        vec![x, square(g, DType::F32, 8)]
+    };
+    per_layer(effort, 200, &begin, &|tensors, last| last.matmul(&tensors[1]))
+}
+
+fn square(g: &GraphBuilder, dtype: DType, size: usize) -> Tensor {
+    let std = 1.0 / (size as f64).sqrt();
+    let init = Init::Normal { mean: 0.0.into(), std: std.into() };
+    g.variable("w", dtype, [size, size], init).pin(NdSbp(vec![Sbp::Broadcast]))
+}
+
+/// FLOPs and rates of square products.
+fn matmul_rates(
+    effort: Effort,
+    dtype: DType,
+    launch: f64,
+) -> Result<Vec<(f64, f64)>, CalibrateError> {
+    let sizes = [16, 32, 64, 128, 256, 512, 1024];
+    let mut rates = Vec::new();
+    for size in sizes.into_iter().filter(|&size| size <= effort.largest_matmul) {
+        let begin = |g: &GraphBuilder| {
+            vec![rows(g, "x", dtype, &[effort.ranks * size, size], 1.0), square(g, dtype, size)]
+        };
+        let layers = if size <= 128 { 32 } else { 4 };
+        let seconds =
+            per_layer(effort, layers, &begin, &|tensors, last| last.matmul(&tensors[1]))?;
+        let flops = 2.0 * (size as f64).powi(3);
+        rates.push((flops, flops / (seconds - launch).max(seconds / 10.0)));
+    }
+    Ok(rates)
+}
+
+/// A pass that reads and writes a tensor, and one that reads it: three times its bytes.
+fn bandwidth(effort: Effort, launch: f64) -> Result<f64, CalibrateError> {
+    let columns = 1024;
+    let count = (effort.largest_bytes / 4 / columns).max(1);
+    let begin =
+        |g: &GraphBuilder| vec![rows(g, "x", DType::F32, &[effort.ranks * count, columns], 1.0)];
+    let layer = |_: &[Tensor], last: &Tensor| last.mul(&last.sum(&[1], true).scale(1e-3));
+    let seconds = per_layer(effort, 6, &begin, &layer)?;
+    let bytes = 3.0 * (count * columns * 4) as f64;
+    Ok(bytes / (seconds - 3.0 * launch).max(seconds / 10.0))
+}
+
+/// All-reduces of several sizes: what a chain with them takes beyond one that adds up within ranks.
+fn all_reduces(effort: Effort) -> Result<Vec<(usize, f64)>, CalibrateError> {
+    let ranks = effort.ranks;
+    let sizes = [4 << 10, 64 << 10, 1 << 20, 8 << 20, 32 << 20];
+    let mut measured = Vec::new();
+    for bytes in sizes.into_iter().filter(|&bytes| bytes <= effort.largest_bytes) {
+        let elements = bytes / 4;
+        let layers = if bytes <= 64 << 10 { 32 } else { 4 };
+        let begin =
+            |g: &GraphBuilder| vec![rows(g, "x", DType::F32, &[ranks, 1, elements], 1.0)];
+        let whole = NdSbp(vec![Sbp::Broadcast]);
+        let across = |_: &[Tensor], last: &Tensor| {
+            last.add(&last.sum(&[0], true).pin(whole.clone()).scale(1e-3))
+        };
+        let within = |_: &[Tensor], last: &Tensor| last.add(&last.sum(&[1], true).scale(1e-3));
+        let with = per_layer(effort, layers, &begin, &across)?;
+        let without = per_layer(effort, layers, &begin, &within)?;
+        measured.push((bytes, (with - without).max(1e-9)));
+    }
+    Ok(measured)
+}
+
+/// Bytes of memory of this machine; 4 GiB where it does not say.
+fn memory() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find(|line| line.starts_with("MemTotal:"));
+    let kib = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
+    kib.map_or(4 << 30, |kib| kib << 10)
+}
+
+impl Measured {
+    /// The machine as the planner and the null device know it: one level that joins any number of ranks.
+    pub fn cluster(&self) -> Cluster {
+        let peak = |rates: &Vec<(f64, f64)>| rates.iter().map(|rate| rate.1).fold(0.0, f64::max);
+        let flops: BTreeMap<String, f64> =
+            self.matmul.iter().map(|(&dtype, rates)| (dtype.to_string(), peak(rates))).collect();
+        let singles = &self.matmul[DType::F32.name()];
+        let share = |&(flops, rate): &(f64, f64)| (flops, (rate / peak(singles)).clamp(1e-3, 1.0));
+        let (latency, bandwidth) = self.link();
+        Cluster {
+            name: "calibrated".into(),
+            device: Device {
+                kind: DeviceKind::Cpu,
+                memory: self.memory,
+                flops,
+                matmul_efficiency: singles.iter().map(share).collect(),
+                bandwidth: self.bandwidth,
+                launch: self.launch,
+                dispatch: 0.0,
+            },
+            levels: vec![Level { size: 0, latency, bandwidth }],
+            axes: Vec::new(),
+        }
+    }
+
+    /// Latency and bandwidth of a ring, from the smallest and the largest all-reduce; of one rank those of its memory.
+    fn link(&self) -> (f64, f64) {
+        let (Some(&small), Some(&large)) = (self.all_reduce.first(), self.all_reduce.last()) else {
+            return (self.launch, self.bandwidth);
+        };
+        let ranks = self.ranks as f64;
+        let passes = 2.0 * (ranks - 1.0);
+        let bytes = passes / ranks * (large.0 - small.0) as f64;
+        let beta = if bytes > 0.0 { (large.1 - small.1) / bytes } else { 0.0 };
+        let beta = beta.max(1e-12);
+        let latency = (small.1 - self.launch) / passes - small.0 as f64 / ranks * beta;
+        (latency.max(1e-8), 1.0 / beta)
+    }
+
+    /// What was measured, line by line.
+    pub fn lines(&self) -> String {
+        let mut text = format!("{} ranks at once, figures of each\n", self.ranks);
+        let _ = writeln!(text, "launch       {:.2} us per kernel", self.launch * 1e6);
+        let _ = writeln!(text, "memory       {:.1} GB/s", self.bandwidth / 1e9);
+        for (dtype, rates) in &self.matmul {
+            for (flops, rate) in rates {
+                let size = (flops / 2.0).cbrt().round();
+                let _ = writeln!(text, "matmul {dtype}   {size:>5}^3   {:.1} GFLOP/s", rate / 1e9);
+            }
+        }
+        for (bytes, seconds) in &self.all_reduce {
+            let _ = writeln!(text, "all-reduce   {bytes:>9} bytes   {:.1} us", seconds * 1e6);
+        }
+        let (latency, bandwidth) = self.link();
+        let _ = writeln!(
+            text,
+            "link         latency {:.2} us, {:.1} GB/s",
+            latency * 1e6,
+            bandwidth / 1e9
+        );
+        text
+    }
+
+    /// The cluster as a file that `--cluster` reads, with what was measured as comments.
+    pub fn toml(&self) -> String {
+        let Cluster { name, device, levels, .. } = self.cluster();
+        let mut text: String = self.lines().lines().map(|line| format!("# {line}\n")).collect();
+        let flops = device.flops.iter().map(|(dtype, peak)| format!("{dtype} = {peak:e}"));
+        let points = device.matmul_efficiency.iter();
+        let points = points.map(|(flops, share)| format!("[{flops:e}, {share:.4}]"));
+        let (flops, points): (Vec<_>, Vec<_>) = (flops.collect(), points.collect());
+        let _ = writeln!(text, "name = \"{name}\"\n\n[device]\nkind = \"cpu\"");
+        let _ = writeln!(text, "memory = {}", device.memory);
+        let _ = writeln!(text, "flops = {{ {} }}", flops.join(", "));
+        let _ = writeln!(text, "matmul_efficiency = [{}]", points.join(", "));
+        let _ = writeln!(text, "bandwidth = {:e}\nlaunch = {:e}", device.bandwidth, device.launch);
+        for Level { size, latency, bandwidth } in levels {
+            let _ = writeln!(text, "\n[[level]]\nsize = {size}");
+            let _ = writeln!(text, "latency = {latency:e}\nbandwidth = {bandwidth:e}");
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use graphc_compiler::cluster::parse_cluster;
+
+    use super::*;
+
+    #[test]
+    fn a_quick_look_at_this_machine_is_a_cluster() {
+        let measured = calibrate(Effort::quick(2)).expect("this machine runs plans");
+        assert!(measured.launch > 0.0 && measured.launch < 1e-2, "{measured:?}");
+        assert!(measured.bandwidth > 1e7, "{measured:?}");
+        assert_eq!(measured.all_reduce.len(), 3, "4 KiB, 64 KiB and 1 MiB");
+        let cluster = parse_cluster(&measured.toml()).expect("a file that is read");
+        assert_eq!(cluster.device.kind, DeviceKind::Cpu);
+        let peak = cluster.device.flops["f32"];
+        let known = measured.cluster().device.flops["f32"];
+        assert!((peak - known).abs() <= 1e-6 * known);
+        // It plans a model.
+        let g = GraphBuilder::new("model");
+        let x = g.input("x", DType::F32, [8, 16]);
+        g.output("y", &x.matmul(&g.variable("w", DType::F32, [16, 4], Init::Fill(1.0.into()))));
+        let options = CompileOptions { mesh: vec![2], ..CompileOptions::default() };
+        let plan = compile(g.finish().expect("fits"), &options, &cluster, None).expect("compiles");
+        assert!(plan.plan.predicted.step_seconds > 0.0);
+    }
+
+    /// Two ranks: an all-reduce sends every byte once.
+    #[test]
+    fn the_link_explains_the_all_reduces() {
+        let (alpha, beta, launch) = (2e-6, 1e-9, 1e-6);
+        let seconds = |bytes: usize| launch + 2.0 * (alpha + bytes as f64 / 2.0 * beta);
+        let measured = Measured {
+            ranks: 2,
+            memory: 1 << 30,
+            launch,
+            matmul: [("f32", vec![(1e3, 1e9), (1e6, 4e9)])].into(),
+            bandwidth: 1e10,
+            all_reduce: [4096, 1 << 20].map(|bytes| (bytes, seconds(bytes))).to_vec(),
+        };
+        let (latency, bandwidth) = measured.link();
+        assert!((latency - alpha).abs() < 1e-9 && (bandwidth - 1e9).abs() < 1e3, "{latency}");
+        assert_eq!(measured.cluster().device.matmul_efficiency, [(1e3, 0.25), (1e6, 1.0)]);
+    }
+}

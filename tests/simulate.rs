@@ -1,0 +1,186 @@
+//! `graphc simulate` judges a plan on its own and on other machines, `graphc calibrate` describes this one, and the
+//! example `megatron_table` holds predictions against measured training steps.
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+use support::{fails, reference, succeeds};
+
+fn plan(folder: &Path, extra: &[&str]) -> PathBuf {
+    let path = folder.join("plan.json");
+    let model = reference("gpt").join("model.onnx");
+    let mut args = vec!["compile", model.to_str().expect("UTF-8"), "--batch", "8"];
+    args.extend(["--loss", "cross_entropy", "--optimizer", "adamw", "-o"]);
+    args.push(path.to_str().expect("UTF-8"));
+    args.extend(extra);
+    succeeds(args);
+    path
+}
+
+fn read(text: &str) -> Value {
+    serde_json::from_str(text).expect("JSON")
+}
+
+fn number(value: &Value, name: &str) -> f64 {
+    value[name].as_f64().unwrap_or_else(|| panic!("{name} in {value}"))
+}
+
+#[test]
+fn a_plan_is_judged_on_its_machines_and_on_others() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let path = plan(folder.path(), &["--mesh", "2x2", "--stages", "2", "--microbatches", "4"]);
+    let path = path.to_str().expect("UTF-8");
+    let written = read(&std::fs::read_to_string(path).expect("the plan"));
+    let own = read(&succeeds(["simulate", path, "--format", "json"]));
+    assert_eq!(own["step_seconds"], written["predicted"]["step_seconds"]);
+    let same = read(&succeeds(["simulate", path, "--cluster", "cpu", "--format", "json"]));
+    assert_eq!(own, same, "the cluster that it was compiled for");
+    let fast = read(&succeeds(["simulate", path, "--cluster", "dgx-h100", "--format", "json"]));
+    assert!(number(&fast, "step_seconds") < number(&own, "step_seconds"));
+    for value in [&own, &fast] {
+        let parts = ["compute_fraction", "communication_fraction", "waiting_fraction"];
+        let sum: f64 = parts.iter().map(|part| number(value, part)).sum();
+        assert!((sum - 1.0).abs() < 1e-9, "{value}");
+        let mfu = number(value, "mfu");
+        assert!(mfu > 0.0 && mfu < 1.0, "{value}");
+        let stages = value["stages"].as_array().expect("stages");
+        assert_eq!(stages.len(), 2);
+        for stage in stages {
+            assert_eq!(stage["ranks"], 2);
+            let busy = number(stage, "busy_seconds");
+            assert!(busy > 0.0 && busy <= number(value, "step_seconds"));
+        }
+    }
+    let text = succeeds(["simulate", path]);
+    for word in ["step", "compute", "communication", "waiting", "mfu", "stage 1"] {
+        assert!(text.contains(word), "`{word}` in {text}");
+    }
+    assert!(fails(["simulate", path, "--cluster", "toaster"]).contains("toaster"));
+}
+
+#[test]
+fn slower_links_make_a_slower_step() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let path = plan(folder.path(), &["--mesh", "4", "--strategy", "data"]);
+    let path = path.to_str().expect("UTF-8");
+    let step = |bandwidth: &str| {
+        let file = folder.path().join("cluster.toml");
+        let text = format!(
+            "name = \"x\"\n[device]\nkind = \"cpu\"\nmemory = \"4GiB\"\nflops = {{ f32 = 1e11 }}\n\
+             bandwidth = 1e10\nlaunch = 1e-6\n[[level]]\nsize = 0\nlatency = 1e-6\n\
+             bandwidth = {bandwidth}\n"
+        );
+        std::fs::write(&file, text).expect("written");
+        let file = file.to_str().expect("UTF-8");
+        let args = ["simulate", path, "--cluster", file, "--format", "json"];
+        number(&read(&succeeds(args)), "step_seconds")
+    };
+    let (slow, fast) = (step("1e8"), step("1e10"));
+    // Every gradient is sent and received once: 2 (n - 1) / n of its bytes.
+    let parameters: f64 = read(&std::fs::read_to_string(path).expect("the plan"))["tensors"]
+        .as_array()
+        .expect("tensors")
+        .iter()
+        .filter(|tensor| tensor["kind"] == "parameter")
+        .map(|tensor| {
+            let shape = tensor["shape"].as_array().expect("a shape");
+            shape.iter().filter_map(Value::as_f64).product::<f64>()
+        })
+        .sum();
+    let bytes = 2.0 * 3.0 / 4.0 * 4.0 * parameters;
+    let expected = bytes / 1e8 - bytes / 1e10;
+    assert!((slow - fast) / expected > 0.95 && (slow - fast) / expected < 1.2, "{slow} {fast} {expected}");
+}
+
+#[test]
+fn a_trace_has_a_row_for_each_stage_and_stream() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let path = plan(folder.path(), &["--mesh", "4", "--stages", "2", "--microbatches", "2"]);
+    let trace = folder.path().join("trace.json");
+    let trace_path = trace.to_str().expect("UTF-8");
+    succeeds(["simulate", path.to_str().expect("UTF-8"), "--trace", trace_path]);
+    let value = read(&std::fs::read_to_string(&trace).expect("a trace"));
+    let events = value["traceEvents"].as_array().expect("events");
+    let named = |what: &str| -> Vec<&str> {
+        let of = events.iter().filter(|event| event["name"] == what);
+        of.map(|event| event["args"]["name"].as_str().expect("a name")).collect()
+    };
+    let processes = named("process_name");
+    assert!(processes.iter().any(|name| name.starts_with("stage 0: rank 0")), "{processes:?}");
+    assert!(processes.iter().any(|name| name.starts_with("stage 1: rank 2")), "{processes:?}");
+    assert!(named("thread_name").contains(&"compute"));
+    let kinds = |kind: &str| events.iter().filter(|event| event["cat"] == kind).count();
+    assert!(kinds("compute") > 0 && kinds("send") > 0 && kinds("receive") > 0);
+    // On one row nothing overlaps.
+    let mut ends: std::collections::BTreeMap<(u64, u64), f64> = Default::default();
+    for event in events.iter().filter(|event| event["ph"] == "X") {
+        let row = (event["pid"].as_u64().expect("pid"), event["tid"].as_u64().expect("tid"));
+        let (start, end) = (number(event, "ts"), number(event, "ts") + number(event, "dur"));
+        let before = ends.insert(row, end).unwrap_or(0.0);
+        assert!(start >= before - 1e-6 * before.max(1.0), "{event}");
+    }
+}
+
+#[test]
+fn this_machine_becomes_a_cluster_that_plans() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let file = folder.path().join("here.toml");
+    let file = file.to_str().expect("UTF-8");
+    let shown = succeeds(["calibrate", "--quick", "--ranks", "2", "-o", file]);
+    for word in ["launch", "memory", "matmul f32", "all-reduce", "link"] {
+        assert!(shown.contains(word), "`{word}` in {shown}");
+    }
+    let path = plan(folder.path(), &["--mesh", "2", "--cluster", file]);
+    let value = read(&succeeds(["simulate", path.to_str().expect("UTF-8"), "--format", "json"]));
+    assert_eq!(value["cluster"], "calibrated");
+    assert!(number(&value, "step_seconds") > 0.0);
+    assert!(fails(["calibrate", "--ranks", "0"]).contains("--ranks"));
+}
+
+/// The program of an example. `cargo test` builds examples beside the test binaries.
+fn example(name: &str) -> PathBuf {
+    let mut path: PathBuf = std::env::current_exe().expect("a path");
+    path.pop();
+    path.pop();
+    path.join("examples").join(name)
+}
+
+/// Cells of a column of what the example prints.
+fn predicted(rows: &Path, cluster: &str) -> Vec<(f64, f64)> {
+    let output = Command::new(example("megatron_table"))
+        .arg(rows)
+        .args(["--cluster", cluster, "--csv"])
+        .output()
+        .expect("the example starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).expect("UTF-8");
+    let mut lines = text.lines();
+    let header: Vec<&str> = lines.next().expect("a header").split(',').collect();
+    assert_eq!(header.last(), Some(&"predicted_s"));
+    let measured = header.iter().position(|&name| name == "iteration_ms").expect("a column");
+    let cells = |line: &str| {
+        let cells: Vec<&str> = line.split(',').collect();
+        assert_eq!(cells.len(), header.len());
+        let value = |index: usize| cells[index].parse::<f64>().expect("a number");
+        (value(measured) / 1e3, value(header.len() - 1))
+    };
+    lines.map(cells).collect()
+}
+
+#[test]
+fn predictions_are_near_measured_steps() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/measured");
+    for (rows, cluster, bound) in
+        [("one_node.csv", "dgx-a100", 0.13), ("four_cards.csv", "dgx-a100-4hdr", 0.10)]
+    {
+        let rows = predicted(&folder.join(rows), cluster);
+        assert!(rows.len() >= 6);
+        let error: f64 =
+            rows.iter().map(|(measured, predicted)| (predicted / measured - 1.0).abs()).sum();
+        let mean = error / rows.len() as f64;
+        assert!(mean < bound, "{cluster}: mean error {mean}: {rows:?}");
+    }
+}
