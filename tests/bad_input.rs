@@ -340,6 +340,10 @@ fn a_wrong_command_line_exits_with_2() {
         mesh(huge),
         mesh("99999999999"),
         vec!["compile", "m.onnx", "--batch", "0"],
+        vec!["compile", "m.onnx", "--stages", "0"],
+        vec!["compile", "m.onnx", "--microbatches", "many"],
+        vec!["compile", "m.onnx", "--schedule", "interleaved:1"],
+        vec!["compile", "m.onnx", "--recompute", "some"],
         vec!["no-such-command"],
     ] {
         assert_eq!(graphc(args).status.code(), Some(2));
