@@ -92,7 +92,10 @@ fn slower_links_make_a_slower_step() {
         .sum();
     let bytes = 2.0 * 3.0 / 4.0 * 4.0 * parameters;
     let expected = bytes / 1e8 - bytes / 1e10;
-    assert!((slow - fast) / expected > 0.95 && (slow - fast) / expected < 1.2, "{slow} {fast} {expected}");
+    assert!(
+        (slow - fast) / expected > 0.95 && (slow - fast) / expected < 1.2,
+        "{slow} {fast} {expected}"
+    );
 }
 
 #[test]

@@ -105,7 +105,8 @@ fn meshes(plan: &Plan) -> Vec<(&Layout, usize)> {
     let mut seen = vec![Vec::new(); plan.layouts.len()];
     for program in &plan.programs {
         for actor in &program.actors {
-            let (Action::Collective { axis, .. }, Some(input)) = (&actor.action, actor.inputs.first())
+            let (Action::Collective { axis, .. }, Some(input)) =
+                (&actor.action, actor.inputs.first())
             else {
                 continue;
             };
