@@ -2,9 +2,10 @@
 //! ranks of a group.
 //!
 //! Under SBP one plan covers all ranks and the compiler places the communication. Here ranks may have different graphs, as
-//! long as they have the same parameters. What a session computes comes out when the step is done, so that communication
-//! cannot overlap with the backward pass; what overlaps is the filling of a bucket with the all-reduce of those before
-//! it, and their unpacking.
+//! long as they have the same parameters. The session hands out each gradient when it is computed
+//! ([`Session::step_watched`]), so that gradients are reduced, in buckets, while the backward pass goes on.
+
+mod reducer;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,8 +18,9 @@ use graphc_ir::op::Op;
 use graphc_ir::ops::{Init, Variable};
 use graphc_ir::plan::{CompileOptions, Loss};
 use graphc_ir::types::TensorType;
-use graphc_runtime::dist::{DistError, Group, ReduceOp, Work};
+use graphc_runtime::dist::{DistError, Group};
 use graphc_runtime::{HostTensor, RuntimeError, Session, SessionOptions, TensorError};
+use reducer::{Layout, Reducer};
 
 /// Bytes of gradients that are reduced together unless told otherwise.
 pub const DEFAULT_BUCKET: usize = 25 << 20;
@@ -101,8 +103,10 @@ pub struct DataParallel {
     buffers: Vec<Variable>,
     /// What the session's plan does not need, and so does not hold.
     aside: BTreeMap<String, HostTensor>,
-    /// Parameters, by index, whose gradients are reduced together.
-    buckets: Vec<Vec<usize>>,
+    /// Which gradients are reduced together.
+    layout: Arc<Layout>,
+    /// Memory of the buckets between steps.
+    buckets: Vec<HostTensor>,
 }
 
 impl DataParallel {
@@ -141,9 +145,9 @@ impl DataParallel {
         let unheld = parameters.iter().chain(&buffers).filter(|v| !held.contains_key(&v.name));
         let aside = unheld.map(|v| Ok((v.name.clone(), first_content(v, weights, options)?)));
         let aside = aside.collect::<Result<_, DataParallelError>>()?;
-        let buckets = buckets(&parameters, options.bucket_bytes);
-        let group = group.clone();
-        let mut this = Self { group, session, parameters, buffers, aside, buckets };
+        let layout = Layout::new(&parameters, &buckets(&parameters, options.bucket_bytes))?;
+        let (group, layout, buckets) = (group.clone(), Arc::new(layout), Vec::new());
+        let mut this = Self { group, session, parameters, buffers, aside, layout, buckets };
         this.share(true)?;
         this.share(false)?;
         Ok(this)
@@ -185,7 +189,8 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Runs forward and backward on this rank's samples and averages the gradients. All ranks call it.
+    /// Runs forward and backward on this rank's samples and averages the gradients, those of the last layers while the first
+    /// are still being computed. All ranks call it, and no other collective of the group meanwhile.
     ///
     /// # Errors
     /// Where the feeds are not the graph's inputs, or a rank has failed.
@@ -194,9 +199,20 @@ impl DataParallel {
         feeds: BTreeMap<String, HostTensor>,
     ) -> Result<Gradients, DataParallelError> {
         self.share(false)?;
-        let result = self.session.step(feeds).and_then(|step| step.wait());
+        let reducer = Arc::new(self.reducer());
+        let ready = {
+            let reducer = Arc::clone(&reducer);
+            move |output: &str, value: &HostTensor| {
+                if let Some(name) = output.strip_prefix(GRADIENT) {
+                    reducer.put(name, value);
+                }
+            }
+        };
+        let result = self.session.step_watched(feeds, ready).and_then(|step| step.wait());
         let mut outputs = result.inspect_err(|error| self.group.fail(error))?;
-        let gradients = self.average(&mut outputs)?;
+        self.buckets = reducer.finish()?;
+        let gradients = self.averages()?;
+        outputs.retain(|name, _| !self.is_gradient(name));
         Ok(Gradients { outputs, gradients })
     }
 
@@ -234,47 +250,38 @@ impl DataParallel {
         Ok(())
     }
 
-    /// The averages of the gradients, which are taken out of the outputs. Each bucket is on its way while the next is filled.
-    fn average(
-        &self,
-        outputs: &mut BTreeMap<String, HostTensor>,
-    ) -> Result<BTreeMap<String, HostTensor>, DataParallelError> {
-        let start = |bucket: &Vec<usize>| self.reduce(bucket, outputs);
-        let works = self.buckets.iter().map(start).collect::<Result<Vec<_>, _>>()?;
-        let mut averages = BTreeMap::new();
-        for (bucket, work) in self.buckets.iter().zip(works) {
-            let average = work.wait()?;
-            let mut rest = average.bytes();
-            for &index in bucket {
-                let Variable { name, ty, .. } = &self.parameters[index];
-                let (bytes, others) = rest.split_at(ty.bytes());
-                rest = others;
-                let gradient = HostTensor::new(ty.dtype, ty.shape.clone(), bytes.to_vec())?;
-                averages.insert(name.clone(), gradient);
-            }
-        }
-        Ok(averages)
+    fn is_gradient(&self, output: &str) -> bool {
+        let name = output.strip_prefix(GRADIENT);
+        name.is_some_and(|name| self.parameters().any(|parameter| parameter == name))
     }
 
-    /// Starts the all-reduce of a bucket.
-    fn reduce(
-        &self,
-        bucket: &[usize],
-        outputs: &mut BTreeMap<String, HostTensor>,
-    ) -> Result<Work<HostTensor>, DataParallelError> {
-        let of = |&index: &usize| &self.parameters[index];
-        let dtype = of(&bucket[0]).ty.dtype;
-        let mut bytes = Vec::with_capacity(bucket.iter().map(|index| of(index).ty.bytes()).sum());
-        for variable in bucket.iter().map(of) {
-            match outputs.remove(&format!("grad.{}", variable.name)) {
-                Some(gradient) => bytes.extend_from_slice(gradient.bytes()),
-                // This rank's loss does not depend on it.
-                None => bytes.resize(bytes.len() + variable.ty.bytes(), 0),
-            }
+    /// What reduces the gradients of the next step.
+    fn reducer(&mut self) -> Reducer {
+        let mut memory = std::mem::take(&mut self.buckets);
+        if memory.is_empty() {
+            memory = self.layout.memory();
         }
-        let bucket = HostTensor::new(dtype, [bytes.len() / dtype.size()], bytes)?;
-        Ok(self.group.all_reduce_async(bucket, ReduceOp::Avg)?)
+        let outputs = self.session.outputs();
+        let unused = self.parameters().filter(|name| !outputs.contains_key(&gradient_of(name)));
+        Reducer::begin(&self.group, &self.layout, memory, unused)
     }
+
+    /// The gradients, out of the buckets.
+    fn averages(&self) -> Result<BTreeMap<String, HostTensor>, DataParallelError> {
+        let average = |Variable { name, ty, .. }: &Variable| {
+            let bytes = self.layout.find(name, &self.buckets).unwrap_or_default();
+            let gradient = HostTensor::new(ty.dtype, ty.shape.clone(), bytes.to_vec())?;
+            Ok((name.clone(), gradient))
+        };
+        self.parameters.iter().map(average).collect()
+    }
+}
+
+/// What stands before the name of a parameter in that of the output that is its gradient.
+const GRADIENT: &str = "grad.";
+
+fn gradient_of(parameter: &str) -> String {
+    format!("{GRADIENT}{parameter}")
 }
 
 /// Variables of a graph, in its order.

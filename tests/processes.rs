@@ -10,25 +10,12 @@ use std::time::{Duration, Instant};
 
 use graphc_ir::random::Stream;
 use rustix::process::{Pid, Signal, kill_process};
-use support::{Reference, reference, train_reference};
+use support::{Reference, train_reference, training};
 
 /// A port that was free a moment ago.
 fn port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("an address").port()
-}
-
-/// Arguments of a training of a reference model.
-fn training(name: &str, extra: &[&str]) -> Vec<String> {
-    let model = reference(name);
-    let mut args = vec![
-        "train".to_owned(),
-        model.join("model.onnx").display().to_string(),
-        "--data".to_owned(),
-        model.join("data.safetensors").display().to_string(),
-    ];
-    args.extend(extra.iter().map(ToString::to_string));
-    args
 }
 
 /// `graphc launch` of so many processes of a training.
@@ -268,87 +255,4 @@ fn a_launched_training_whose_rank_dies_goes_on_from_its_checkpoint() {
     assert!(output.status.success(), "{stderr}");
     let losses = std::fs::read(at("losses.jsonl")).expect("metrics");
     assert!(losses == train_reference("gpt", &["--mesh", "2"]), "other losses than uninterrupted");
-}
-
-/// Two hosts made of network namespaces; nothing where the system lets nobody make them.
-struct Hosts([String; 2]);
-
-impl Hosts {
-    fn new() -> Option<Self> {
-        let name = |side: &str| format!("graphc-{side}-{}", std::process::id());
-        let hosts = Self([name("a"), name("b")]);
-        let [a, b] = &hosts.0;
-        let (va, vb) = (format!("va{}", std::process::id()), format!("vb{}", std::process::id()));
-        let lines = [
-            format!("netns add {a}"),
-            format!("netns add {b}"),
-            format!("link add {va} netns {a} type veth peer name {vb} netns {b}"),
-            format!("-n {a} addr add 10.77.0.1/24 dev {va}"),
-            format!("-n {b} addr add 10.77.0.2/24 dev {vb}"),
-            format!("-n {a} link set {va} up"),
-            format!("-n {b} link set {vb} up"),
-            format!("-n {a} link set lo up"),
-            format!("-n {b} link set lo up"),
-        ];
-        lines.iter().all(|line| ip(line)).then_some(hosts)
-    }
-
-    /// Delays and loses packets; whether the system can.
-    fn disturb(&self) -> bool {
-        let [a, _] = &self.0;
-        let device = format!("va{}", std::process::id());
-        let netem =
-            ["qdisc", "add", "dev", &device, "root", "netem", "delay", "20ms", "loss", "1%"];
-        let status = Command::new("tc").args(["-n", a]).args(netem).stderr(Stdio::null()).status();
-        status.is_ok_and(|status| status.success())
-    }
-
-    /// Trains on both, one process each. The metrics file.
-    fn train(&self) -> Vec<u8> {
-        let folder = tempfile::tempdir().expect("a scratch folder");
-        let metrics = folder.path().join("losses.jsonl");
-        let args = [training("gpt", &["--mesh", "2"]), Reference::load("gpt").args].concat();
-        let graphc = env!("CARGO_BIN_EXE_graphc");
-        let start = |node: usize| {
-            let mut command = Command::new("ip");
-            command.args(["netns", "exec", &self.0[node], graphc, "launch", "--nnodes", "2"]);
-            command.args(["--node-rank", &node.to_string(), "--nproc-per-node", "1"]);
-            command.args(["--master-addr", "10.77.0.1", "--", graphc]).args(&args);
-            command.args(["--metrics".as_ref(), metrics.as_os_str()]).stdout(Stdio::null());
-            command.stderr(Stdio::piped()).spawn().expect("ip starts")
-        };
-        for child in [start(0), start(1)] {
-            let output = child.wait_with_output().expect("a child");
-            let stderr = String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success(), "{stderr}");
-        }
-        std::fs::read(metrics).expect("metrics")
-    }
-}
-
-impl Drop for Hosts {
-    fn drop(&mut self) {
-        self.0.iter().for_each(|host| {
-            ip(&format!("netns del {host}"));
-        });
-    }
-}
-
-fn ip(line: &str) -> bool {
-    let status = Command::new("ip").args(line.split(' ')).stderr(Stdio::null()).status();
-    status.is_ok_and(|status| status.success())
-}
-
-#[test]
-fn two_hosts_give_the_bits_of_threads() {
-    let Some(hosts) = Hosts::new() else {
-        return eprintln!("no network namespaces here: nothing was tested");
-    };
-    let threads = train_reference("gpt", &["--mesh", "2"]);
-    assert!(hosts.train() == threads, "other bits than threads");
-    if hosts.disturb() {
-        assert!(hosts.train() == threads, "other bits where packets are late or lost");
-    } else {
-        eprintln!("no netem here: delay and loss were not tested");
-    }
 }

@@ -6,6 +6,7 @@
 
 mod checkpoint;
 mod collectives;
+mod copy;
 pub mod data;
 pub mod dist;
 mod error;

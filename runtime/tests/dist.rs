@@ -96,23 +96,142 @@ fn large_buffers_go_in_segments() {
     }
 }
 
+/// Elements of 64 MiB, and some that make parts uneven.
+const LARGE: usize = (16 << 20) + 5;
+
+fn value(i: usize, rank: usize) -> f32 {
+    ((i * 7 + rank * 3) % 101) as f32
+}
+
+/// A rank's elements `range`.
+fn values(range: std::ops::Range<usize>, rank: usize) -> Vec<f32> {
+    range.map(|i| value(i, rank)).collect()
+}
+
+/// Whether `data` are elements `start..` of a rank, or of the sum of ranks.
+fn check(what: &str, data: &[f32], start: usize, ranks: &[usize]) {
+    let right =
+        |(i, &x): (usize, &f32)| x == ranks.iter().map(|&r| value(start + i, r)).sum::<f32>();
+    assert!(data.iter().enumerate().all(right), "{what}");
+}
+
+fn large_reductions(group: &Group) {
+    let (me, n) = (group.rank(), group.world_size());
+    let all: Vec<usize> = (0..n).collect();
+    let mut data = values(0..LARGE, me);
+    group.all_reduce(&mut data, ReduceOp::Sum).expect("all reduce");
+    check("all_reduce", &data, 0, &all);
+    let mut data = values(0..LARGE, me);
+    group.reduce(&mut data, n - 1, ReduceOp::Sum).expect("reduce");
+    if me == n - 1 {
+        check("reduce", &data, 0, &all);
+    }
+    // The last rank gets most of it, the first little.
+    let mut counts = vec![1000; n];
+    counts[n - 1] = LARGE - 1000 * (n - 1);
+    let data = values(0..LARGE, me);
+    let own = group.reduce_scatter(&data, Some(&counts), ReduceOp::Sum).expect("reduce scatter");
+    check("reduce_scatter", &own, 1000 * me, &all);
+    assert_eq!(own.len(), counts[me]);
+}
+
+fn large_moves(group: &Group) {
+    let (me, n) = (group.rank(), group.world_size());
+    let mut data = if me == 1 { values(0..LARGE, 1) } else { vec![0.0; LARGE] };
+    group.broadcast(&mut data, 1).expect("broadcast");
+    check("broadcast", &data, 0, &[1]);
+    // Each rank has a little more than the one before.
+    let of = |rank: usize| values(0..LARGE - 10 * (n - rank), rank);
+    let counts: Vec<usize> = (0..n).map(|rank| of(rank).len()).collect();
+    let mut into = vec![0.0; counts.iter().sum()];
+    group.all_gather_into(&of(me), &mut into, Some(&counts)).expect("all gather");
+    let mut rest = &into[..];
+    for (rank, &count) in counts.iter().enumerate() {
+        let (part, others) = rest.split_at(count);
+        check("all_gather", part, 0, &[rank]);
+        rest = others;
+    }
+    let gathered = group.gather(&of(me), 0).expect("gather");
+    for (rank, part) in gathered.iter().flatten().enumerate() {
+        check("gather", part, 0, &[rank]);
+        assert_eq!(part.len(), counts[rank]);
+    }
+    let parts = (me == 0).then_some(gathered).flatten();
+    let own = group.scatter(parts.as_deref(), 0).expect("scatter");
+    check("scatter", &own, 0, &[me]);
+    assert_eq!(own.len(), counts[me]);
+}
+
+fn large_exchanges(group: &Group) {
+    let (me, n) = (group.rank(), group.world_size());
+    // Nearly everything goes to the next rank; what comes is said to be from that place of the sender.
+    let cut = |from: usize, to: usize| match to == (from + 1) % n {
+        true => 100 * n..LARGE,
+        false => 100 * to..100 * to + 50,
+    };
+    let parts: Vec<_> = (0..n).map(|to| values(cut(me, to), me)).collect();
+    let incoming = group.all_to_all(&parts).expect("all to all");
+    for (from, part) in incoming.iter().enumerate() {
+        check("all_to_all", part, cut(from, me).start, &[from]);
+        assert_eq!(part.len(), cut(from, me).len());
+    }
+    let (next, last) = ((me + 1) % n, (me + n - 1) % n);
+    let sent = group.isend(values(0..LARGE, me), next).expect("started");
+    let mut data = vec![0.0; LARGE];
+    group.recv(&mut data, last).expect("received");
+    check("isend and recv", &data, 0, &[last]);
+    assert_eq!(sent.wait().expect("sent").len(), LARGE);
+    let received = group.irecv(vec![0.0; LARGE], last).expect("started");
+    group.send(&values(0..LARGE, me), next).expect("sent");
+    check("send and irecv", &received.wait().expect("received"), 0, &[last]);
+}
+
 #[test]
-fn sixty_four_mebibytes_arrive_over_every_way() {
-    let elements = 16 << 20;
-    let value = |i: usize, rank: usize| ((i * 7 + rank * 3) % 101) as f32;
-    for way in WAYS {
-        on(way, 2, |group| {
-            let me = group.rank();
-            let mut data: Vec<f32> = (0..elements).map(|i| value(i, me)).collect();
-            group.all_reduce(&mut data, ReduceOp::Sum).expect("all reduce");
-            let right = |(i, &x): (usize, &f32)| x == value(i, 0) + value(i, 1);
-            assert!(data.iter().enumerate().all(right), "all_reduce {way:?}");
-            let peer = 1 - me;
-            let sent = group.isend(vec![me as f32; elements], peer).expect("started");
-            group.recv(&mut data, peer).expect("received");
-            assert!(data.iter().all(|&x| x == peer as f32), "recv {way:?}");
-            assert_eq!(sent.wait().expect("sent").len(), elements);
+fn sixty_four_mebibytes_arrive_by_every_operation() {
+    for (way, ranks) in [(Way::Threads, 2), (Way::Memory, 2), (Way::Memory, 3), (Way::Tcp, 2)] {
+        on(way, ranks, |group| {
+            large_reductions(&group);
+            large_moves(&group);
+            large_exchanges(&group);
         });
+    }
+}
+
+/// Moves of so many elements, to ranks and from all.
+fn moves(group: &Group, elements: usize) {
+    let (me, n) = (group.rank(), group.world_size());
+    let own = values(0..elements, me);
+    let mut data = own.clone();
+    group.broadcast(&mut data, 2).expect("broadcast");
+    check("broadcast", &data, 0, &[2]);
+    let mut all = vec![0.0; n * elements];
+    group.all_gather_into(&own, &mut all, None).expect("all gather");
+    all.chunks(elements).enumerate().for_each(|(rank, part)| check("gather", part, 0, &[rank]));
+    group.scatter_into((me == 1).then_some(&all), &mut data, 1).expect("scatter");
+    check("scatter", &data, 0, &[me]);
+    let mut into = vec![0.0; n * elements];
+    group.all_to_all_into(&all, &mut into, None).expect("all to all");
+    into.chunks(elements).for_each(|part| check("all_to_all", part, 0, &[me]));
+    let (next, last) = ((me + 1) % n, (me + n - 1) % n);
+    let sent = group.isend(own.clone(), next).expect("started");
+    group.recv(&mut data, last).expect("received");
+    check("isend", &data, 0, &[last]);
+    assert_eq!(sent.wait().expect("sent"), own);
+    // One after the other, as two that both send first may wait for each other.
+    match me {
+        0 => group.send(&own, 1).expect("sent"),
+        1 => group.recv(&mut data, 0).expect("received"),
+        _ => {}
+    }
+    check("send", &data, 0, &[if me == 1 { 0 } else { last }]);
+}
+
+#[test]
+fn sizes_about_those_at_which_algorithms_change_arrive() {
+    // Messages are copied into slots, into the outbox, lent, or cut into segments.
+    let sizes = [16, 17, 4095, 4096, 4097, 32_768, 32_769, (1 << 20) - 1, 1 << 20];
+    for way in WAYS {
+        on(way, 3, |group| sizes.iter().for_each(|&elements| moves(&group, elements)));
     }
 }
 

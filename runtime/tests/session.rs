@@ -348,3 +348,73 @@ fn plans_of_other_versions_and_edited_plans_are_refused() {
         assert!(refuse(edit).starts_with("the plan cannot be executed: "));
     }
 }
+
+#[test]
+fn outputs_are_handed_out_when_they_are_whole_and_while_the_step_goes_on() {
+    // Two ranks hold half of each, in two microbatches: four parts.
+    let halves = by_rows(f32s(&[8, 3], &[0, 1], "S(1)"));
+    let mut builder = Builder::new(2, 2);
+    let [x, late] = [0, 1].map(|_| builder.tensor(&halves, Rate::Microbatch, 2));
+    builder.feed("x", x, Rate::Microbatch);
+    builder.fetch("first", x, Rate::Microbatch);
+    builder.feed("z", late, Rate::Microbatch);
+    builder.fetch("second", late, Rate::Microbatch);
+    let mut session = session(builder, seconds(20));
+    let (x, z) = (tensor(&[8, 3], 1.0), tensor(&[8, 3], 50.0));
+    for _ in 0..3 {
+        let (sender, seen) = std::sync::mpsc::channel();
+        let ready = move |name: &str, value: &HostTensor| {
+            sender.send((name.to_owned(), value.clone())).expect("somebody listens");
+        };
+        let step = session.step_watched(feeds(&[("x", &x), ("z", &z)]), ready).expect("alive");
+        let mut outputs: Vec<_> =
+            [seen.recv(), seen.recv()].into_iter().map(Result::unwrap).collect();
+        outputs.sort_by(|a, b| a.0.cmp(&b.0));
+        assert_eq!(outputs, [("first".to_owned(), x.clone()), ("second".to_owned(), z.clone())]);
+        assert_eq!(step.wait().expect("done"), outputs.into_iter().collect());
+        // Each once.
+        assert!(seen.try_recv().is_err());
+    }
+}
+
+#[test]
+fn a_step_goes_on_after_an_output_was_handed_out() {
+    let whole = f32s(&[4], &[0], "B");
+    let mut builder = Builder::new(1, 1);
+    let [x, z] = [0, 1].map(|_| builder.tensor(&whole, Rate::Step, 1));
+    builder.feed("x", x, Rate::Step);
+    builder.fetch("first", x, Rate::Step);
+    builder.feed("z", z, Rate::Step);
+    builder.fetch("second", z, Rate::Step);
+    let mut session = session(builder, seconds(20));
+    let (tell, told) = std::sync::mpsc::channel();
+    let (go, gone) = std::sync::mpsc::channel::<()>();
+    let gone = std::sync::Mutex::new(gone);
+    let ready = move |name: &str, _: &HostTensor| {
+        tell.send(name.to_owned()).expect("somebody listens");
+        // The worker is held in the middle of its step until the test has seen the first output.
+        if name == "first" {
+            gone.lock().expect("no panic").recv().expect("the test goes on");
+        }
+    };
+    let both = feeds(&[("x", &tensor(&[4], 0.0)), ("z", &tensor(&[4], 1.0))]);
+    let step = session.step_watched(both, ready).expect("alive");
+    assert_eq!(told.recv().expect("the first output"), "first");
+    assert!(told.try_recv().is_err(), "the second is still to come");
+    go.send(()).expect("the worker waits");
+    assert_eq!(told.recv().expect("the second output"), "second");
+    step.wait().expect("done");
+}
+
+#[test]
+fn who_is_handed_an_output_may_fail() {
+    let whole = f32s(&[4], &[0], "B");
+    let mut builder = Builder::new(1, 1);
+    let x = builder.tensor(&whole, Rate::Step, 1);
+    builder.feed("x", x, Rate::Step);
+    builder.fetch("y", x, Rate::Step);
+    let mut session = session(builder, seconds(20));
+    let step = session.step_watched(feeds(&[("x", &tensor(&[4], 0.0))]), |_, _| panic!("no room"));
+    let failed = step.expect("alive").wait().expect_err("it panics").to_string();
+    assert!(failed.contains("no room") && failed.contains("fetch y"), "{failed}");
+}

@@ -62,17 +62,9 @@ pub fn succeeds<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) ->
 pub fn train_reference(name: &str, extra: &[&str]) -> Vec<u8> {
     let folder = tempfile::tempdir().expect("a scratch folder");
     let metrics = folder.path().join("losses.jsonl");
-    let model = reference(name);
-    let mut args: Vec<String> = vec![
-        "train".into(),
-        model.join("model.onnx").display().to_string(),
-        "--data".into(),
-        model.join("data.safetensors").display().to_string(),
-        "--metrics".into(),
-        metrics.display().to_string(),
-    ];
+    let mut args = training(name, extra);
+    args.extend(["--metrics".to_owned(), metrics.display().to_string()]);
     args.extend(Reference::load(name).args);
-    args.extend(extra.iter().map(ToString::to_string));
     succeeds(&args);
     std::fs::read(metrics).expect("metrics")
 }
@@ -86,4 +78,17 @@ pub fn losses(metrics: &[u8]) -> Vec<f64> {
         value["loss"].as_f64().expect("a number")
     };
     text.lines().enumerate().map(parse).collect()
+}
+
+/// Arguments of a training of a reference model.
+pub fn training(name: &str, extra: &[&str]) -> Vec<String> {
+    let model = reference(name);
+    let mut args = vec![
+        "train".to_owned(),
+        model.join("model.onnx").display().to_string(),
+        "--data".to_owned(),
+        model.join("data.safetensors").display().to_string(),
+    ];
+    args.extend(extra.iter().map(ToString::to_string));
+    args
 }

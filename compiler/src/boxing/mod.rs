@@ -6,6 +6,7 @@
 
 mod even;
 mod exchange;
+mod fusion;
 mod search;
 mod space;
 mod steps;
@@ -16,6 +17,7 @@ use graphc_ir::plan::{BoxingKind, Cluster, Layout};
 use graphc_ir::sbp::{NdSbp, ReduceKind, Sbp};
 
 pub use exchange::{Traffic, exchange_traffic, source_ranks};
+pub use fusion::{BUCKET_BYTES, Fusion, is_fused};
 pub use search::{Router, SpaceId, route};
 pub use space::{Code, Cost};
 
@@ -119,6 +121,8 @@ pub struct RouteStep {
     pub layout_after: Layout,
     /// Seconds.
     pub seconds: f64,
+    /// Of these what does not depend on the bytes, of collectives.
+    pub latency: f64,
     /// Bytes that the busiest rank sends or copies.
     pub bytes: u64,
 }
@@ -131,6 +135,13 @@ pub struct Route {
     pub steps: Vec<RouteStep>,
     /// Their sum.
     pub seconds: f64,
+}
+
+impl Route {
+    /// Seconds that do not depend on the bytes, of collectives.
+    pub fn latency(&self) -> f64 {
+        self.steps.iter().map(|step| step.latency).sum()
+    }
 }
 
 /// The layout in which an output is given to the user: partial values are made whole first.

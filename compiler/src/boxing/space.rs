@@ -20,6 +20,8 @@ pub type Code = u32;
 pub struct Cost {
     /// Seconds, each time.
     pub seconds: f64,
+    /// Of these what does not depend on the bytes, of collectives.
+    pub latency: f64,
     /// Bytes of the largest layout on the way, before the last.
     pub scratch: u64,
     /// Whether nothing is to be done.
@@ -40,11 +42,12 @@ pub struct Space<'a> {
     exchanges: HashMap<(Code, Code), (f64, u64)>,
 }
 
-/// A legal step: what it leads to, its seconds and its bytes.
+/// A legal step: what it leads to, its seconds, its latency and its bytes.
 struct Edge {
     step: BoxingStep,
     to: Code,
     seconds: f64,
+    latency: f64,
     bytes: u64,
 }
 
@@ -53,6 +56,7 @@ struct Edge {
 struct Reached {
     /// Infinite where it is not.
     seconds: f64,
+    latency: f64,
     steps: u32,
     /// Whether no rank communicates.
     local: bool,
@@ -62,8 +66,14 @@ struct Reached {
     before: (Code, u32),
 }
 
-const UNREACHED: Reached =
-    Reached { seconds: f64::INFINITY, steps: 0, local: true, scratch: 0, before: (0, 0) };
+const UNREACHED: Reached = Reached {
+    seconds: f64::INFINITY,
+    latency: 0.0,
+    steps: 0,
+    local: true,
+    scratch: 0,
+    before: (0, 0),
+};
 
 /// Costs of no sign order as their bits do; the cheapest, then that of fewest steps, then the first comes out first.
 type Queue = BinaryHeap<Reverse<(u64, u32, Code)>>;
@@ -172,10 +182,11 @@ impl<'a> Space<'a> {
             return Cost { nothing: true, ..Cost::default() };
         }
         match self.way(from, to, patterns) {
-            Way::Exchange(seconds, _) => Cost { seconds, scratch: 0, nothing: false },
+            Way::Exchange(seconds, _) => Cost { seconds, ..Cost::default() },
             Way::Steps => {
                 let end = self.tree(from, self.kinds(from, to))[to as usize];
-                Cost { seconds: end.seconds, scratch: end.scratch, nothing: false }
+                let Reached { seconds, latency, scratch, .. } = end;
+                Cost { seconds, latency, scratch, nothing: false }
             }
         }
     }
@@ -264,7 +275,8 @@ impl<'a> Space<'a> {
                 if (seconds, steps) < (next.seconds, next.steps) {
                     let local = known.local && is_local(edge.step);
                     let before = (at, index as u32);
-                    *next = Reached { seconds, steps, local, scratch, before };
+                    let latency = known.latency + edge.latency;
+                    *next = Reached { seconds, latency, steps, local, scratch, before };
                     queue.push(Reverse((seconds.to_bits(), steps, edge.to)));
                 }
             }
@@ -296,8 +308,9 @@ impl<'a> Space<'a> {
         let priced = steps.into_iter().map(|(step, after)| {
             let to = self.code(&after);
             let (before, after) = (self.bytes(from), self.bytes(to));
-            let (seconds, bytes) = self.links.price(self.prices.cluster, step, before, after);
-            Edge { step, to, seconds, bytes }
+            let (seconds, latency, bytes) =
+                self.links.price(self.prices.cluster, step, before, after);
+            Edge { step, to, seconds, latency, bytes }
         });
         priced.collect()
     }
@@ -310,8 +323,8 @@ impl<'a> Space<'a> {
             let (before, index) = tree[at as usize].before;
             let layout_after = self.layout(at);
             let edge = &self.edges(before, kinds)[index as usize];
-            let (step, seconds, bytes) = (edge.step, edge.seconds, edge.bytes);
-            steps.push(RouteStep { step, layout_after, seconds, bytes });
+            let Edge { step, seconds, latency, bytes, .. } = *edge;
+            steps.push(RouteStep { step, layout_after, seconds, latency, bytes });
             at = before;
         }
         steps.reverse();
@@ -346,7 +359,8 @@ impl<'a> Space<'a> {
 
 /// A route of one exchange.
 pub fn exchanged(to: &Layout, seconds: f64, bytes: u64) -> Route {
-    let step = RouteStep { step: BoxingStep::Exchange, layout_after: to.clone(), seconds, bytes };
+    let (step, layout_after) = (BoxingStep::Exchange, to.clone());
+    let step = RouteStep { step, layout_after, seconds, latency: 0.0, bytes };
     Route { steps: vec![step], seconds }
 }
 

@@ -90,23 +90,24 @@ impl Links {
         Self { extents: place.hierarchy.clone(), of_axis, all }
     }
 
-    /// Seconds of a step and bytes that the busiest rank sends or copies, by the bytes of a shard before and after it.
+    /// Seconds of a step, those of them that are latency of a collective, and bytes that the busiest rank sends or copies, by
+    /// the bytes of a shard before and after it.
     pub fn price(
         &self,
         cluster: &Cluster,
         step: BoxingStep,
         before: u64,
         after: u64,
-    ) -> (f64, u64) {
-        let Some(axis) = step.axis() else { return (0.0, 0) };
+    ) -> (f64, f64, u64) {
+        let Some(axis) = step.axis() else { return (0.0, 0.0, 0) };
         if let BoxingStep::Slice { .. } | BoxingStep::Mask { .. } = step {
-            return (local_seconds(cluster, after as f64), after);
+            return (local_seconds(cluster, after as f64), 0.0, after);
         }
         let (kind, ranks) = (step.boxing_kind(), self.extents[axis]);
         let bytes = before.max(after) as f64;
-        let links = self.of_axis[axis].iter();
-        let seconds = links.map(|link| collective_seconds(cluster, link, kind, bytes));
-        (seconds.fold(0.0, f64::max), collective_bytes(kind, ranks, bytes) as u64)
+        let seconds = |bytes| move |link| collective_seconds(cluster, link, kind, bytes);
+        let slowest = |bytes| self.of_axis[axis].iter().map(seconds(bytes)).fold(0.0, f64::max);
+        (slowest(bytes), slowest(0.0), collective_bytes(kind, ranks, bytes) as u64)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Fuses the step-rate collectives of the update phase: gradients that are reduced alike travel in one message.
 //!
 //! Collectives of one kind, axis and group of ranks may join where none waits for another, that is where equally many
-//! collectives come before them; a bucket takes about 64 MiB of each rank.
+//! collectives come before them; a bucket takes about [`BUCKET_BYTES`] of each rank.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,8 @@ use graphc_ir::types::DType;
 use super::LowerError;
 use super::job::{Job, Task};
 use super::sort::{edges, order, sort};
+use crate::boxing::BUCKET_BYTES;
 use crate::decisions::Phase;
-
-/// Bytes of a rank's inputs that go in one message, about.
-const BUCKET_BYTES: usize = 64 << 20;
 
 /// What collectives of one bucket have in common.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -12,7 +12,7 @@ use graphc_ir::rule::Choice;
 use graphc_ir::sbp::NdSbp;
 
 use super::account::{Account, Kept, Ledger};
-use crate::boxing::{Route, Router, fetched, shard_bytes};
+use crate::boxing::{Fusion, Route, Router, fetched, is_fused, shard_bytes};
 use crate::cost::compute_seconds;
 use crate::decisions::{Decisions, Phase, Sharding, ValueRate};
 use crate::schedule::under_way;
@@ -208,7 +208,8 @@ impl<'a> Walk<'a> {
             let home = &self.sharding.nodes[variable].results[0];
             let home = self.layout(value, self.placement(variable), home);
             let route = self.router.route(&made, &home);
-            self.spend(id, route.seconds);
+            let at_home = placement == self.placement(variable);
+            self.spend(id, self.route_seconds(&route, &made, at_home));
             if let Some(copy) = self.copy_bytes(&route) {
                 let at = self.position[id];
                 let all = bytes + copy + self.scratch_bytes(&route);
@@ -216,6 +217,29 @@ impl<'a> Walk<'a> {
                 self.ledger.keep(id, Kept::Transient, all, (at, at));
             }
         }
+    }
+
+    /// Seconds of a route, alone or fused with those of other variables of its mesh.
+    fn route_seconds(&self, route: &Route, from: &Layout, fused: bool) -> f64 {
+        if !fused {
+            return route.seconds;
+        }
+        let (ranks, hierarchy) = (from.ranks.clone(), from.hierarchy.clone());
+        let place = Placement { ranks, hierarchy, ..self.placement(0).clone() };
+        let bytes = shard_bytes(from, self.microbatches());
+        Fusion::of(self.decisions, &place).seconds(route.seconds, route.latency(), bytes)
+    }
+
+    /// Whether a tensor is boxed on its own mesh for updates alone.
+    fn is_fused(&self, value: ValueId, from: &Layout, to: &Layout) -> bool {
+        let mut nodes = self.consumers[value.index()].clone();
+        nodes.retain(|&node| {
+            let placement = self.placement(node);
+            placement.ranks == to.ranks && placement.hierarchy == to.hierarchy
+        });
+        from.ranks == to.ranks
+            && from.hierarchy == to.hierarchy
+            && is_fused(self.decisions, self.per_step(value), &nodes)
     }
 
     fn copy_bytes(&self, route: &Route) -> Option<u64> {
@@ -308,7 +332,9 @@ impl<'a> Walk<'a> {
         let times = if self.per_step(value) { 1 } else { self.microbatches() };
         for target in wanted {
             let route = self.router.route(&made, &target);
-            self.spend(producer, times as f64 * route.seconds);
+            let fused = self.is_fused(value, &made, &target);
+            let seconds = self.route_seconds(&route, &made, fused);
+            self.spend(producer, times as f64 * seconds);
             self.keep_copy(value, producer, &target, &route);
         }
     }

@@ -184,7 +184,7 @@ impl Model {
         for &source in &sources {
             for &target in &targets {
                 let both = self.variables.add(variable().min(0.0).max(1.0));
-                let price = problem.layouts.price((back.from, source), (back.to, target));
+                let price = problem.back_price(back, source, target);
                 self.objective.add_mul(micro(price.seconds), both);
                 let made = problem.layouts.bytes(back.from, source);
                 let made = if price.copy == 0 { 0 } else { made };

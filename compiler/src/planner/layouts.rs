@@ -27,6 +27,8 @@ pub struct ClassId(pub u32);
 pub struct Price {
     /// Seconds, each time.
     pub seconds: f64,
+    /// Of these what does not depend on the bytes, of collectives.
+    pub latency: f64,
     /// Bytes of the boxed copy on the busiest rank; 0 where nothing is to be done.
     pub copy: u64,
     /// Bytes of the largest layout on the way.
@@ -156,18 +158,18 @@ impl<'a> Layouts<'a> {
 
     fn find_price(&mut self, from: (ClassId, SbpId), to: (ClassId, SbpId)) -> Price {
         let space = self.classes[from.0.0 as usize].space;
-        let (seconds, scratch, nothing) = if space == self.classes[to.0.0 as usize].space {
+        let (seconds, latency, scratch, nothing) = if space == self.classes[to.0.0 as usize].space {
             let (start, end) = (self.code(from.0, from.1), self.code(to.0, to.1));
             let cost = self.router.cost(space, start, end);
-            (cost.seconds, cost.scratch, cost.nothing)
+            (cost.seconds, cost.latency, cost.scratch, cost.nothing)
         } else {
             let route = self.router.route(&self.layout(from.0, from.1), &self.layout(to.0, to.1));
             let on_the_way = route.steps[..route.steps.len().saturating_sub(1)].iter();
             let bytes = on_the_way.map(|step| shard_bytes(&step.layout_after, self.microbatches));
-            (route.seconds, bytes.max().unwrap_or(0), route.steps.is_empty())
+            (route.seconds, route.latency(), bytes.max().unwrap_or(0), route.steps.is_empty())
         };
         let copy = if nothing { 0 } else { self.bytes(to.0, to.1) };
-        Price { seconds, copy, scratch }
+        Price { seconds, latency, copy, scratch }
     }
 
     fn code(&mut self, class: ClassId, sbp: SbpId) -> Code {

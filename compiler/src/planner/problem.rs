@@ -11,7 +11,7 @@ use super::candidates::{Candidate, Candidates};
 use super::error::PlanError;
 use super::layouts::{ClassId, Layouts, PlacementId, Price, SbpId};
 use super::lifetimes::{Lifetimes, Span};
-use crate::boxing::fetched;
+use crate::boxing::{Fusion, fetched, is_fused};
 use crate::decisions::{Decisions, ValueRate};
 
 /// A tensor and its readers on one placement: boxed to each layout that some of them take, once.
@@ -35,6 +35,8 @@ pub struct Demand {
     pub fetched: bool,
     /// How often it is boxed in a step.
     pub times: f64,
+    /// With what it is boxed together, in the update phase.
+    pub fusion: Option<Fusion>,
     /// While boxed copies are kept.
     pub span: Span,
     /// Whether copies take memory of their own (those for a `to_global` are its result).
@@ -56,6 +58,8 @@ pub struct WriteBack {
     pub to: ClassId,
     /// Where the update is computed.
     pub placement: PlacementId,
+    /// With what it is boxed together, where it stays on its mesh.
+    pub fusion: Option<Fusion>,
     /// When.
     pub span: Span,
 }
@@ -95,6 +99,7 @@ pub struct Problem<'a> {
     pub lifetimes: Lifetimes,
     /// Bytes that a rank may use.
     pub limit: u64,
+    fusions: BTreeMap<PlacementId, Fusion>,
 }
 
 impl<'a> Problem<'a> {
@@ -111,9 +116,17 @@ impl<'a> Problem<'a> {
         let candidates = Candidates::new(decisions, options, cluster).all(&mut layouts)?;
         let lifetimes = Lifetimes::new(decisions, options.schedule);
         let limit = options.memory.unwrap_or(cluster.device.memory);
-        let (demands, write_backs, made) = (Vec::new(), Vec::new(), Vec::new());
-        let mut problem =
-            Self { decisions, layouts, candidates, demands, write_backs, made, lifetimes, limit };
+        let mut problem = Self {
+            decisions,
+            layouts,
+            candidates,
+            demands: Vec::new(),
+            write_backs: Vec::new(),
+            made: Vec::new(),
+            lifetimes,
+            limit,
+            fusions: BTreeMap::new(),
+        };
         problem.find_made();
         problem.find_demands();
         problem.find_write_backs();
@@ -180,6 +193,8 @@ impl<'a> Problem<'a> {
         let moved =
             |&(node, _): &(usize, Vec<usize>)| !matches!(graph.nodes[node].op, Op::ToGlobal(_));
         let nodes: Vec<usize> = readers.iter().map(|reader| reader.0).collect();
+        let fused = placement == home && is_fused(decisions, per_step, &nodes);
+        let fusion = fused.then(|| self.fusion(placement));
         self.demands.push(Demand {
             value,
             producer: producer.index(),
@@ -188,6 +203,7 @@ impl<'a> Problem<'a> {
             to: self.layouts.class(decisions, value, placement),
             placement,
             fetched: is_output && placement == home,
+            fusion,
             times: if per_step { 1.0 } else { decisions.rates.microbatches as f64 },
             span: self.lifetimes.copy(decisions, value, &nodes),
             counts: readers.is_empty() || readers.iter().any(moved),
@@ -204,6 +220,7 @@ impl<'a> Problem<'a> {
                 let variable = graph.value(node.operands[operand]).producer.index();
                 let home = self.placement(variable);
                 let value = node.results[result];
+                let fusion = (placement == home).then(|| self.fusion(placement));
                 self.write_backs.push(WriteBack {
                     update: id.index(),
                     result,
@@ -211,6 +228,7 @@ impl<'a> Problem<'a> {
                     variable,
                     to: self.layouts.class(decisions, value, home),
                     placement,
+                    fusion,
                     span: self.lifetimes.moment(id.index()),
                 });
             }
@@ -243,7 +261,27 @@ impl<'a> Problem<'a> {
 
     /// What boxing a demanded tensor costs, each time.
     pub fn price(&mut self, demand: &Demand, source: SbpId, target: SbpId) -> Price {
-        self.layouts.price((demand.from, source), (demand.to, target))
+        let price = self.layouts.price((demand.from, source), (demand.to, target));
+        self.fused(demand.fusion, price, (demand.from, source))
+    }
+
+    /// What bringing an update's result back to its variable costs.
+    pub fn back_price(&mut self, back: &WriteBack, source: SbpId, target: SbpId) -> Price {
+        let price = self.layouts.price((back.from, source), (back.to, target));
+        self.fused(back.fusion, price, (back.from, source))
+    }
+
+    fn fused(&mut self, with: Option<Fusion>, price: Price, from: (ClassId, SbpId)) -> Price {
+        let Some(fusion) = with.filter(|_| price.latency > 0.0) else { return price };
+        let bytes = self.layouts.bytes(from.0, from.1);
+        Price { seconds: fusion.seconds(price.seconds, price.latency, bytes), ..price }
+    }
+
+    /// The updates on a mesh, counted once.
+    fn fusion(&mut self, placement: PlacementId) -> Fusion {
+        let (decisions, layouts) = (self.decisions, &self.layouts);
+        let of = || Fusion::of(decisions, &layouts.placements()[placement.0 as usize]);
+        *self.fusions.entry(placement).or_insert_with(of)
     }
 
     /// The signature of each node under an assignment of candidates.

@@ -447,10 +447,8 @@ fn copy<'a>(
     mut into: Vec<Option<&'a mut [u8]>>,
 ) -> Result<(), DistError> {
     let me = ends.members.me;
-    if let (Some(from), Some(into)) = (outgoing[me], into[me].take()) {
-        into.copy_from_slice(from);
-    }
-    exchange(ends, &call, &mut Copy { call, outgoing, into })
+    let own = outgoing[me].zip(into[me].take());
+    exchange(ends, &call, &mut Copy { call, outgoing, into, own, kept: 0 })
 }
 
 fn reduction(ends: &Ends, call: &Call) -> Reduction {

@@ -14,10 +14,12 @@
 use std::ops::Range;
 
 use super::element::put;
-use super::ends::{Ends, Lane, SEGMENT, segment, segments};
+use super::ends::{Ends, LENT, Lane, Part, SEGMENT, outgoing, segment};
 use super::error::DistError;
 use super::header::Call;
 use super::reduce::Reduction;
+use crate::copy::copy;
+use crate::transport::Body;
 
 /// Up to so many bytes that all ranks together receive, all-reduce and reduce are one exchange of the whole.
 const WHOLE: usize = 64 << 10;
@@ -43,14 +45,22 @@ pub(super) trait Flow {
     /// What comes from `peer`.
     fn expect(&self, peer: usize) -> Expect;
 
-    /// A segment from `peer`, which sends `bytes` in all, from `offset` on.
-    fn take(&mut self, peer: usize, bytes: usize, offset: usize, part: &[u8]);
+    /// A part from `peer`, which sends `bytes` in all, from `offset` on.
+    fn take(&mut self, peer: usize, bytes: usize, offset: usize, part: Body<'_>);
 
     /// This rank's turn between its peers', in round `round`.
     fn own_turn(&mut self, _round: usize) {}
 
     /// All peers' segments of this round were taken.
     fn end_round(&mut self, _round: usize) {}
+
+    /// All that comes was taken.
+    fn end(&mut self) {}
+
+    /// Whether what goes out stays as it is until the exchange is over, so that peers may read it where it lies.
+    fn lends(&self) -> bool {
+        false
+    }
 }
 
 /// The peers of `me`, those after it first, so that not all send to the same one.
@@ -58,10 +68,18 @@ fn others(me: usize, n: usize) -> impl Iterator<Item = usize> {
     (1..n).map(move |step| (me + step) % n)
 }
 
+/// What has come from a peer.
+#[derive(Clone, Copy)]
+struct Incoming {
+    /// All that it sends.
+    bytes: usize,
+    taken: usize,
+}
+
 /// Exchanges.
 pub(super) fn exchange(ends: &mut Ends, call: &Call, flow: &mut dyn Flow) -> Result<(), DistError> {
     let (me, n) = (ends.members.me, ends.members.len());
-    let mut incoming: Vec<Option<usize>> = vec![None; n];
+    let mut incoming: Vec<Option<Incoming>> = vec![None; n];
     send_round(ends, call, flow, 0)?;
     let mut round = 0;
     loop {
@@ -72,18 +90,29 @@ pub(super) fn exchange(ends: &mut Ends, call: &Call, flow: &mut dyn Flow) -> Res
                 flow.own_turn(round);
                 continue;
             }
-            receive_round(ends, call, flow, (peer, round), incoming)?;
-            more |= incoming.is_some_and(|bytes| segments(bytes) > round + 1);
+            receive_part(ends, call, flow, peer, incoming)?;
+            more |= incoming.is_some_and(|incoming| incoming.taken < incoming.bytes);
         }
         flow.end_round(round);
         round += 1;
         if !more {
-            return Ok(());
+            break;
         }
     }
+    flow.end();
+    for peer in others(me, n) {
+        if flow.outgoing(peer).is_some_and(|bytes| lent(flow, bytes)) {
+            ends.settle(call, peer)?;
+        }
+    }
+    Ok(())
 }
 
-/// Sends segment `round` to all for whom there is one. Whether there was any.
+fn lent(flow: &dyn Flow, bytes: &[u8]) -> bool {
+    flow.lends() && LENT.contains(&bytes.len())
+}
+
+/// Sends part `round` to all for whom there is one. Whether there was any.
 fn send_round(
     ends: &mut Ends,
     call: &Call,
@@ -93,36 +122,46 @@ fn send_round(
     let mut any = false;
     for peer in others(ends.members.me, ends.members.len()) {
         let Some(bytes) = flow.outgoing(peer) else { continue };
-        if round < segments(bytes.len()) {
+        let lent = lent(flow, bytes);
+        if let Some(range) = outgoing(bytes.len(), lent, round) {
             let header = (round == 0).then_some(bytes.len());
-            let part = &bytes[segment(bytes.len(), round)];
-            ends.send(call, (Lane::First, peer), header, part)?;
+            let part = Part { header, bytes: &bytes[range], lent };
+            ends.send(call, (Lane::First, peer), part)?;
             any = true;
         }
     }
     Ok(any)
 }
 
-fn receive_round(
+/// Takes the next part from a peer, if more comes.
+fn receive_part(
     ends: &mut Ends,
     call: &Call,
     flow: &mut dyn Flow,
-    (peer, round): (usize, usize),
-    incoming: &mut Option<usize>,
+    peer: usize,
+    incoming: &mut Option<Incoming>,
 ) -> Result<(), DistError> {
     let expected = match flow.expect(peer) {
         Expect::Nothing => return Ok(()),
         Expect::Bytes(bytes) => Some(bytes),
         Expect::Any => None,
     };
-    match *incoming {
+    match incoming {
         None => {
-            let read = &mut |bytes, part: &[u8]| flow.take(peer, bytes, 0, part);
-            *incoming = Some(ends.receive_first(call, peer, expected, read)?);
+            let mut taken = 0;
+            let bytes =
+                ends.receive_first(call, peer, expected, &mut |bytes, part: Body<'_>| {
+                    taken = part.len();
+                    flow.take(peer, bytes, 0, part);
+                })?;
+            *incoming = Some(Incoming { bytes, taken });
         }
-        Some(bytes) if round < segments(bytes) => {
-            let range = segment(bytes, round);
-            let mut read = |part: &[u8]| flow.take(peer, bytes, range.start, &part[..range.len()]);
+        Some(Incoming { bytes, taken }) if *taken < *bytes => {
+            let (all, offset) = (*bytes, *taken);
+            let mut read = |part: Body<'_>| {
+                *taken += part.len();
+                flow.take(peer, all, offset, part);
+            };
             ends.receive(call, (Lane::First, peer), &mut read)?;
         }
         Some(_) => {}
@@ -162,9 +201,9 @@ impl Flow for Reduce<'_> {
         }
     }
 
-    fn take(&mut self, peer: usize, _: usize, offset: usize, part: &[u8]) {
+    fn take(&mut self, peer: usize, _: usize, offset: usize, part: Body<'_>) {
         let (reduction, own) = self.own(offset..offset + part.len());
-        reduction.take(peer, own, part);
+        part.read(|part| reduction.take(peer, own, part));
     }
 
     fn own_turn(&mut self, round: usize) {
@@ -187,6 +226,20 @@ pub(super) struct Copy<'a> {
     pub(super) outgoing: Vec<Option<&'a [u8]>>,
     /// Where what comes from each rank goes to.
     pub(super) into: Vec<Option<&'a mut [u8]>>,
+    /// What this rank keeps, and where.
+    pub(super) own: Option<(&'a [u8], &'a mut [u8])>,
+    /// Rounds in which a segment of it was copied.
+    pub(super) kept: usize,
+}
+
+impl Copy<'_> {
+    /// Copies a part of what this rank keeps.
+    fn keep(&mut self, range: impl FnOnce(usize) -> Range<usize>) {
+        if let Some((from, into)) = &mut self.own {
+            let (range, whole) = (range(from.len()), from.len());
+            copy(&mut into[range.clone()], &from[range], whole);
+        }
+    }
 }
 
 impl Flow for Copy<'_> {
@@ -198,10 +251,24 @@ impl Flow for Copy<'_> {
         self.into[peer].as_ref().map_or(Expect::Nothing, |into| Expect::Bytes(into.len()))
     }
 
-    fn take(&mut self, peer: usize, _: usize, offset: usize, part: &[u8]) {
+    fn take(&mut self, peer: usize, bytes: usize, offset: usize, part: Body<'_>) {
         if let Some(into) = &mut self.into[peer] {
-            put(self.call.dtype, &mut into[offset..offset + part.len()], part);
+            put(self.call.dtype, &mut into[offset..offset + part.len()], part, bytes);
         }
+    }
+
+    fn own_turn(&mut self, round: usize) {
+        self.kept = round + 1;
+        self.keep(|bytes| segment(bytes, round));
+    }
+
+    fn end(&mut self) {
+        let kept = self.kept;
+        self.keep(|bytes| segment(bytes, kept).start..bytes);
+    }
+
+    fn lends(&self) -> bool {
+        true
     }
 }
 
@@ -225,11 +292,17 @@ impl Flow for Collect<'_> {
         if self.wanted[peer] { Expect::Any } else { Expect::Nothing }
     }
 
-    fn take(&mut self, peer: usize, bytes: usize, offset: usize, part: &[u8]) {
-        let dtype = self.call.dtype;
+    fn take(&mut self, peer: usize, bytes: usize, offset: usize, part: Body<'_>) {
+        let (dtype, mut part) = (self.call.dtype, Some(part));
         (self.grow)(peer, bytes, &mut |into| {
-            put(dtype, &mut into[offset..offset + part.len()], part);
+            if let Some(part) = part.take() {
+                put(dtype, &mut into[offset..offset + part.len()], part, bytes);
+            }
         });
+    }
+
+    fn lends(&self) -> bool {
+        true
     }
 }
 
@@ -280,12 +353,14 @@ fn in_blocks(
         let range = |index| part(bytes, call.dtype.size(), n, (block, index));
         let wanted = |peer: usize| call.root.is_none_or(|root| root == peer);
         for peer in others(me, n).filter(|&peer| wanted(peer)) {
-            ends.send(call, (Lane::Second, peer), None, &buffer[range(me)])?;
+            let part = Part { header: None, bytes: &buffer[range(me)], lent: false };
+            ends.send(call, (Lane::Second, peer), part)?;
         }
         for peer in (0..n).filter(|&peer| wanted(me) && peer != me) {
             let theirs = range(peer);
             let into = &mut buffer[theirs];
-            let mut read = |part: &[u8]| put(call.dtype, into, &part[..into.len()]);
+            // It was read a block ago, so it is in the cache, and written there soonest.
+            let mut read = |part: Body<'_>| put(call.dtype, into, part, SEGMENT);
             ends.receive(call, (Lane::Second, peer), &mut read)?;
         }
     }
@@ -303,7 +378,8 @@ fn scatter_block(
     for peer in others(me, n) {
         let header = (block == 0).then_some(buffer.len());
         let range = part(buffer.len(), call.dtype.size(), n, (block, peer));
-        ends.send(call, (Lane::First, peer), header, &buffer[range])?;
+        let part = Part { header, bytes: &buffer[range], lent: false };
+        ends.send(call, (Lane::First, peer), part)?;
     }
     Ok(())
 }
@@ -322,10 +398,10 @@ fn reduce_block(
         if peer == me {
             reduction.own_turn(own);
         } else if block == 0 {
-            let read = &mut |_, part: &[u8]| reduction.take(peer, own, part);
+            let read = &mut |_, part: Body<'_>| part.read(|part| reduction.take(peer, own, part));
             ends.receive_first(call, peer, Some(bytes), read)?;
         } else {
-            let mut read = |part: &[u8]| reduction.take(peer, own, part);
+            let mut read = |part: Body<'_>| part.read(|part| reduction.take(peer, own, part));
             ends.receive(call, (Lane::First, peer), &mut read)?;
         }
     }
@@ -343,23 +419,34 @@ pub(super) fn broadcast(
     let (me, n) = (ends.members.me, ends.members.len());
     // Places count from the root.
     let place = (me + n - root) % n;
-    let (parent, children) = if buffer.len() <= TREE { tree(place, n) } else { chain(place, n) };
+    let (bytes, lent) = (buffer.len(), LENT.contains(&buffer.len()));
+    let (parent, children) = match lent && ends.of_one_host {
+        true => star(place, n),
+        false if bytes <= TREE => tree(place, n),
+        false => chain(place, n),
+    };
     let rank_at = |place: usize| (place + root) % n;
-    for round in 0..segments(buffer.len()) {
-        let range = segment(buffer.len(), round);
+    let parts = (0..).map_while(|round| outgoing(bytes, lent, round));
+    for (round, range) in parts.enumerate() {
         if let Some(parent) = parent.map(rank_at) {
-            let (bytes, into) = (buffer.len(), &mut buffer[range.clone()]);
+            let into = &mut buffer[range.clone()];
             if round == 0 {
-                let read = &mut |_, part: &[u8]| put(call.dtype, into, part);
+                let read = &mut |_, part: Body<'_>| put(call.dtype, into, part, bytes);
                 ends.receive_first(call, parent, Some(bytes), read)?;
             } else {
-                let mut read = |part: &[u8]| put(call.dtype, into, &part[..into.len()]);
+                let mut read = |part: Body<'_>| put(call.dtype, into, part, bytes);
                 ends.receive(call, (Lane::First, parent), &mut read)?;
             }
         }
         for &child in &children {
             let header = (round == 0).then_some(buffer.len());
-            ends.send(call, (Lane::First, rank_at(child)), header, &buffer[range.clone()])?;
+            let part = Part { header, bytes: &buffer[range.clone()], lent };
+            ends.send(call, (Lane::First, rank_at(child)), part)?;
+        }
+    }
+    if lent {
+        for &child in &children {
+            ends.settle(call, rank_at(child))?;
         }
     }
     Ok(())
@@ -374,6 +461,10 @@ fn tree(place: usize, n: usize) -> (Option<usize>, Vec<usize>) {
     (parent, children.filter(|&child| child < n).collect())
 }
 
+fn star(place: usize, n: usize) -> (Option<usize>, Vec<usize>) {
+    if place == 0 { (None, (1..n).collect()) } else { (Some(0), Vec::new()) }
+}
+
 fn chain(place: usize, n: usize) -> (Option<usize>, Vec<usize>) {
     let next = (place + 1 < n).then_some(place + 1);
     (place.checked_sub(1), next.into_iter().collect())
@@ -384,7 +475,8 @@ pub(super) fn barrier(ends: &mut Ends, call: &Call) -> Result<(), DistError> {
     let (me, n) = (ends.members.me, ends.members.len());
     let mut step = 1;
     while step < n {
-        ends.send(call, (Lane::First, (me + step) % n), Some(0), &[])?;
+        let part = Part { header: Some(0), bytes: &[], lent: false };
+        ends.send(call, (Lane::First, (me + step) % n), part)?;
         ends.receive_first(call, (me + n - step) % n, Some(0), &mut |_, _| {})?;
         step *= 2;
     }

@@ -3,8 +3,10 @@
 
 use graphc_ir::types::DType;
 
+use crate::copy::copy;
 use crate::rectangles::half;
 use crate::tensor::HostTensor;
+use crate::transport::Body;
 
 /// An IEEE 754 binary16, as bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -132,10 +134,13 @@ pub(super) fn writable<B: Buffer + ?Sized>(buffer: &mut B) -> &mut [u8] {
     unsafe { buffer.as_bytes_mut() }
 }
 
-/// Writes what a peer has sent, who may be wrong about truth values.
-pub(super) fn put(dtype: DType, into: &mut [u8], from: &[u8]) {
-    match dtype {
-        DType::Bool => into.iter_mut().zip(from).for_each(|(a, b)| *a = u8::from(*b != 0)),
-        _ => into.copy_from_slice(from),
+/// Writes a part of the `whole` bytes that a peer sends, who may be wrong about truth values.
+pub(super) fn put(dtype: DType, into: &mut [u8], from: Body<'_>, whole: usize) {
+    match from {
+        Body::Here(from) => copy(into, from, whole),
+        Body::There(_, from) => from(into),
+    }
+    if dtype == DType::Bool {
+        into.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
     }
 }

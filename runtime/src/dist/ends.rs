@@ -1,15 +1,19 @@
 //! The queues of one rank of a group, made when they are first used, and messages with their headers.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::error::DistError;
 use super::header::{Call, HEADER};
 use crate::error::RuntimeError;
-use crate::transport::{Receiver, Sender, Transport, TransportError};
+use crate::transport::{Body, Receiver, Sender, Transport, TransportError};
 
 /// Bytes of a segment: large messages go in parts of this size, which stay in a core's second-level cache between the one
 /// that writes and the one that reads.
-pub(super) const SEGMENT: usize = 256 << 10;
+pub(super) const SEGMENT: usize = 128 << 10;
+/// Messages of such sizes are lent: the receiver copies them out of the sender's own memory, once. Shorter ones are sooner
+/// copied twice than waited for; of longer ones both copies go on at once, on two cores, which is faster than one.
+pub(super) const LENT: Range<usize> = 16 << 10..4 << 20;
 /// Messages that a queue holds. Collectives rely on at least two: a rank sends the next segment before it reads this one.
 pub(super) const SLOTS: usize = 4;
 
@@ -84,23 +88,40 @@ impl Members {
     }
 }
 
-/// Sends a part of a message; with its header, where it is the first of an operation.
+/// A part of a message, with the header of `call` where it is the first of an operation that sends so many bytes. What is
+/// lent stays as it is until the sender has settled.
+#[derive(Clone, Copy)]
+pub(super) struct Part<'a> {
+    pub(super) header: Option<usize>,
+    pub(super) bytes: &'a [u8],
+    pub(super) lent: bool,
+}
+
+/// Sends a part.
 pub(super) fn send(
     sender: &mut dyn Sender,
-    header: Option<&[u8; HEADER]>,
-    part: &[u8],
+    call: &Call,
+    part: Part<'_>,
 ) -> Result<(), TransportError> {
-    let head = header.map_or(&[][..], |header| header);
-    let fill = &mut |message: &mut [u8]| {
-        let (first, rest) = message.split_at_mut(head.len());
-        first.copy_from_slice(head);
-        rest.copy_from_slice(part);
+    let header = part.header.map(|bytes| call.header(bytes));
+    let head = header.as_ref().map_or(&[][..], |header| header);
+    let sent = match part.lent {
+        true => sender.lend(head, part.bytes),
+        false => sender.send_headed(head, part.bytes),
     };
-    sender.send(head.len() + part.len(), fill).map(|_| ())
+    sent.map(|_| ())
+}
+
+/// The part of a message of so many bytes that goes out as number `index`, if there is one. Messages that are lent go whole.
+pub(super) fn outgoing(bytes: usize, lent: bool, index: usize) -> Option<Range<usize>> {
+    match lent {
+        true => (index == 0).then_some(0..bytes),
+        false => (index < segments(bytes)).then(|| segment(bytes, index)),
+    }
 }
 
 /// The range of segment `index` of `bytes` bytes.
-pub(super) fn segment(bytes: usize, index: usize) -> std::ops::Range<usize> {
+pub(super) fn segment(bytes: usize, index: usize) -> Range<usize> {
     let start = (index * SEGMENT).min(bytes);
     start..(start + SEGMENT).min(bytes)
 }
@@ -113,6 +134,8 @@ pub(super) fn segments(bytes: usize) -> usize {
 /// The queues of collectives.
 pub(super) struct Ends {
     pub(super) members: Members,
+    /// Whether all ranks share this host's memory.
+    pub(super) of_one_host: bool,
     senders: [Vec<Option<Box<dyn Sender>>>; 2],
     receivers: [Vec<Option<Box<dyn Receiver>>>; 2],
 }
@@ -122,16 +145,16 @@ impl Ends {
         let n = members.len();
         let senders = [0, 1].map(|_| (0..n).map(|_| None).collect());
         let receivers = [0, 1].map(|_| (0..n).map(|_| None).collect());
-        Self { members, senders, receivers }
+        let of_one_host = members.transport.direct(&members.ranks);
+        Self { members, of_one_host, senders, receivers }
     }
 
-    /// Sends a part; with a header where it is the first.
+    /// Sends a part.
     pub(super) fn send(
         &mut self,
         call: &Call,
         (lane, peer): (Lane, usize),
-        header: Option<usize>,
-        part: &[u8],
+        part: Part<'_>,
     ) -> Result<(), DistError> {
         let members = &self.members;
         let fail = |error| members.fail(call.op.name(), peer, error);
@@ -140,16 +163,33 @@ impl Ends {
             Some(sender) => sender,
             None => slot.insert(members.sender(lane, peer).map_err(fail)?),
         };
-        let header = header.map(|bytes| call.header(bytes));
-        send(sender.as_mut(), header.as_ref(), part).map_err(fail)
+        send(sender.as_mut(), call, part).map_err(fail)
     }
 
-    /// Lets `read` read the next message.
+    /// Waits until the peer has read what was lent to it.
+    pub(super) fn settle(&mut self, call: &Call, peer: usize) -> Result<(), DistError> {
+        let members = &self.members;
+        let Some(sender) = &mut self.senders[0][peer] else { return Ok(()) };
+        let settled = sender.settle().map(|_| ());
+        settled.map_err(|error| members.fail(call.op.name(), peer, error))
+    }
+
+    /// Lets `read` read the next message, which has no header.
     pub(super) fn receive(
         &mut self,
         call: &Call,
+        from: (Lane, usize),
+        read: &mut dyn FnMut(Body<'_>),
+    ) -> Result<(), DistError> {
+        self.receive_headed(call, from, 0, &mut |_, body| read(body))
+    }
+
+    fn receive_headed(
+        &mut self,
+        call: &Call,
         (lane, peer): (Lane, usize),
-        read: &mut dyn FnMut(&[u8]),
+        head: usize,
+        read: &mut dyn FnMut(&[u8], Body<'_>),
     ) -> Result<(), DistError> {
         let members = &self.members;
         let fail = |error| members.fail(call.op.name(), peer, error);
@@ -158,7 +198,7 @@ impl Ends {
             Some(receiver) => receiver,
             None => slot.insert(members.receiver(lane, peer).map_err(fail)?),
         };
-        receiver.receive(read).map(|_| ()).map_err(fail)
+        receiver.receive_headed(head, read).map(|_| ()).map_err(fail)
     }
 
     /// Lets `read` read the first message of an operation; returns how many bytes the peer sends in all.
@@ -167,13 +207,13 @@ impl Ends {
         call: &Call,
         peer: usize,
         expected: Option<usize>,
-        read: &mut dyn FnMut(usize, &[u8]),
+        read: &mut dyn FnMut(usize, Body<'_>),
     ) -> Result<usize, DistError> {
         let mut accepted = Ok(0);
-        self.receive(call, (Lane::First, peer), &mut |message| {
-            accepted = call.accept(message, expected);
+        self.receive_headed(call, (Lane::First, peer), HEADER, &mut |head, body| {
+            accepted = call.accept(head, expected);
             if let Ok(bytes) = accepted {
-                read(bytes, &message[HEADER..]);
+                read(bytes, body);
             }
         })?;
         accepted.map_err(|difference| self.members.mismatch(peer, difference))

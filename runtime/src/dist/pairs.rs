@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::element::{Buffer, put, writable};
-use super::ends::{Lane, Members, segment, segments, send};
+use super::ends::{LENT, Lane, Members, Part, SEGMENT, outgoing, send};
 use super::error::DistError;
 use super::header::{Call, HEADER, Op};
 use super::work::{Promise, Work};
@@ -52,8 +52,8 @@ struct Line {
 /// A transfer that waits for its turn or is under way.
 struct Item {
     call: Call,
-    /// Segments that are done.
-    done: usize,
+    /// Bytes that are done; none before the first part, which there is even of nothing.
+    done: Option<usize>,
     transfer: Box<dyn Transfer>,
 }
 
@@ -104,33 +104,60 @@ impl Line {
         Ok(self.end.insert(end))
     }
 
-    /// Moves one segment; waits for the peer where it must.
-    fn segment(
+    /// Moves the next part; waits for the peer where it must. How many bytes are done then. A part that is `lent` goes whole.
+    fn part(
         &mut self,
         members: &Members,
-        (call, index): (&Call, usize),
-        bytes: Moved<'_>,
-    ) -> Result<(), DistError> {
+        (call, done): (&Call, Option<usize>),
+        (bytes, lent): (Moved<'_>, bool),
+    ) -> Result<usize, DistError> {
         let (way, peer) = (self.way, self.peer);
         let name = if way == Way::To { "send" } else { "recv" };
         let end = self.end(members).map_err(|error| members.fail(name, peer, error))?;
         let moved = match (end, bytes) {
             (End::Sender(sender), bytes) => {
-                let bytes = bytes.read();
-                let header = (index == 0).then(|| call.header(bytes.len()));
-                let part = &bytes[segment(bytes.len(), index)];
-                send(sender.as_mut(), header.as_ref(), part).map(|()| None)
+                let (bytes, start) = (bytes.read(), done.unwrap_or(0));
+                let range = outgoing(bytes.len(), lent, start / SEGMENT).unwrap_or(start..start);
+                let header = done.is_none().then_some(bytes.len());
+                let part = Part { header, bytes: &bytes[range.clone()], lent };
+                send(sender.as_mut(), call, part).map(|()| Ok(range.end))
             }
             (End::Receiver(receiver), Moved::Into(bytes)) => {
-                take(receiver.as_mut(), (call, index), bytes)
+                take(receiver.as_mut(), (call, done), bytes)
             }
             (End::Receiver(_), Moved::From(_)) => unreachable!("who receives has room"),
         };
         match moved {
-            Ok(None) => Ok(()),
-            Ok(Some(difference)) => Err(members.mismatch(peer, difference)),
+            Ok(Ok(done)) => Ok(done),
+            Ok(Err(difference)) => Err(members.mismatch(peer, difference)),
             Err(error) => Err(members.fail(name, peer, error)),
         }
+    }
+
+    /// Moves all of it.
+    fn whole(
+        &mut self,
+        members: &Members,
+        call: &Call,
+        bytes: &mut Moved<'_>,
+    ) -> Result<(), DistError> {
+        let all = bytes.read().len();
+        let (mut done, lent) = (None, LENT.contains(&all));
+        while done.is_none_or(|done| done < all) {
+            let bytes = match bytes {
+                Moved::From(bytes) => Moved::From(bytes),
+                Moved::Into(bytes) => Moved::Into(bytes),
+            };
+            done = Some(self.part(members, (call, done), (bytes, lent))?);
+        }
+        if lent { self.settle(members) } else { Ok(()) }
+    }
+
+    /// Waits until the peer has read what was lent to it.
+    fn settle(&mut self, members: &Members) -> Result<(), DistError> {
+        let Some(End::Sender(sender)) = &mut self.end else { return Ok(()) };
+        let settled = sender.settle().map(|_| ());
+        settled.map_err(|error| members.fail("send", self.peer, error))
     }
 
     /// Moves what it can of what waits, and more while `patient` says so. How many transfers are done, and whether anything
@@ -148,12 +175,16 @@ impl Line {
                 break;
             }
             let bytes = item.transfer.bytes();
-            let all = segments(bytes.len());
-            let result = self.segment(members, (&item.call, item.done), Moved::Into(bytes));
-            (item.done, moved) = (item.done + 1, true);
+            let all = bytes.len();
+            // Who started it does not wait: what was lent would have to be waited for.
+            let result = self.part(members, (&item.call, item.done), (Moved::Into(bytes), false));
+            moved = true;
             match result {
-                Ok(()) if item.done < all => self.waiting.push_front(item),
-                Ok(()) => {
+                Ok(done) if done < all => {
+                    item.done = Some(done);
+                    self.waiting.push_front(item);
+                }
+                Ok(_) => {
                     finished += 1;
                     item.transfer.finish(Ok(()));
                 }
@@ -195,27 +226,27 @@ impl Moved<'_> {
     }
 }
 
-/// Receives a segment; what the two ranks do, where it differs.
+/// Receives a part; how many bytes are done then, or what the two ranks do, where it differs.
 fn take(
     receiver: &mut dyn Receiver,
-    (call, index): (&Call, usize),
+    (call, done): (&Call, Option<usize>),
     into: &mut [u8],
-) -> Result<Option<(String, String)>, TransportError> {
-    let mut difference = None;
-    receiver.receive(&mut |message| {
-        let mut part = message;
-        if index == 0 {
-            if let Err(found) = call.accept(message, Some(into.len())) {
-                difference = Some(found);
-                return;
-            }
-            part = &message[HEADER..];
+) -> Result<Result<usize, (String, String)>, TransportError> {
+    let mut taken = Ok(0);
+    let head = if done.is_none() { HEADER } else { 0 };
+    receiver.receive_headed(head, &mut |header, part| {
+        if done.is_none()
+            && let Err(found) = call.accept(header, Some(into.len()))
+        {
+            taken = Err(found);
+            return;
         }
-        let range = segment(into.len(), index);
-        let into = &mut into[range];
-        put(call.dtype, into, &part[..into.len()]);
+        let (start, all) = (done.unwrap_or(0), into.len());
+        let end = start + part.len();
+        put(call.dtype, &mut into[start..end], part, all);
+        taken = Ok(end);
     })?;
-    Ok(difference)
+    Ok(taken)
 }
 
 /// All pairs of this rank in a group.
@@ -249,17 +280,11 @@ impl Pairs {
             return Err(failed.clone());
         }
         let call = line.call(dtype);
-        for index in 0..segments(bytes.read().len()) {
-            let bytes = match &mut bytes {
-                Moved::From(bytes) => Moved::From(bytes),
-                Moved::Into(bytes) => Moved::Into(bytes),
-            };
-            if let Err(error) = line.segment(&self.members, (&call, index), bytes) {
-                line.fail(&self.members, &error);
-                return Err(error);
-            }
+        let result = line.whole(&self.members, &call, &mut bytes);
+        if let Err(error) = &result {
+            line.fail(&self.members, error);
         }
-        Ok(())
+        result
     }
 
     pub(super) fn send<B: Buffer + ?Sized>(&self, to: usize, data: &B) -> Result<(), DistError> {
@@ -289,7 +314,7 @@ impl Pairs {
         }
         let call = line.call(buffer.dtype());
         let transfer = Box::new(Owned { buffer, promise });
-        line.waiting.push_back(Item { call, done: 0, transfer });
+        line.waiting.push_back(Item { call, done: None, transfer });
         *lock(&self.waiting) += 1;
         let (finished, _) = line.advance(&self.members, &|| false);
         let left = !line.waiting.is_empty();

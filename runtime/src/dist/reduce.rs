@@ -6,6 +6,7 @@ use graphc_ir::types::DType;
 
 use super::element::put;
 use crate::rectangles::{Fold, divide, fold, scale};
+use crate::transport::Body;
 
 /// How the contributions of the ranks become one. They are combined in the order of the ranks, element by element, each
 /// step rounded to the element type, whatever the algorithm and the transport: the result is the same bits always, and on
@@ -113,7 +114,7 @@ impl Reduction {
         if peer == 0 && self.me > 1 {
             self.own.clear();
             self.own.extend_from_slice(into);
-            return put(dtype, into, from);
+            return put(dtype, into, Body::Here(from), from.len());
         }
         fold(dtype, op, peer == 0, into, from);
     }

@@ -117,6 +117,11 @@ impl Collector {
         self.transport.rank()
     }
 
+    /// Counts the parts of each output that it takes in in a step.
+    pub(super) fn count_parts(&self, parts: &mut [usize]) {
+        self.parts.iter().for_each(|part| parts[part.output] += part.copies.len());
+    }
+
     /// Whether there is nothing to take in.
     pub(super) fn is_idle(&self) -> bool {
         self.parts.is_empty()
@@ -156,6 +161,7 @@ impl Collector {
                         copy.copy(bytes, whole.bytes_mut());
                     }
                 })?;
+                step.written(part.output);
             }
         }
         Ok(())

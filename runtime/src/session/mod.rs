@@ -19,7 +19,7 @@ use graphc_ir::types::TensorType;
 use crate::error::RuntimeError;
 use crate::tensor::HostTensor;
 use crate::transport::Transport;
-use crate::worker::{Job, StepState};
+use crate::worker::{Job, StepState, Watch};
 use edges::{Sockets, feeds};
 use variables::Variables;
 
@@ -45,6 +45,8 @@ pub struct Session {
     seed: u64,
     first_step: u64,
     begun: u64,
+    /// Of how many parts each output consists, in the order of the plan's outputs.
+    parts: Vec<usize>,
     last: Option<Arc<StepState>>,
 }
 
@@ -175,11 +177,39 @@ impl Session {
         &mut self,
         feeds_by_name: BTreeMap<String, HostTensor>,
     ) -> Result<StepHandle, RuntimeError> {
+        self.begin(feeds_by_name, None)
+    }
+
+    /// As [`Session::step`], and calls `ready` with each output, by name, as soon as it is whole, while the step goes on. It is
+    /// called on a worker's thread, which computes nothing meanwhile, once for each output that comes to this process. In
+    /// what order is the plan's: an output is fetched right after it was computed, where the graph has no updates.
+    ///
+    /// # Errors
+    /// As [`Session::step`].
+    pub fn step_watched(
+        &mut self,
+        feeds_by_name: BTreeMap<String, HostTensor>,
+        ready: impl Fn(&str, &HostTensor) + Send + Sync + 'static,
+    ) -> Result<StepHandle, RuntimeError> {
+        let names = Arc::clone(&self.sockets.output_names);
+        let watch = move |output: usize, tensor: &HostTensor| ready(&names[output], tensor);
+        self.begin(feeds_by_name, Some(Box::new(watch)))
+    }
+
+    fn begin(
+        &mut self,
+        feeds_by_name: BTreeMap<String, HostTensor>,
+        watch: Option<Watch>,
+    ) -> Result<StepHandle, RuntimeError> {
         self.alive()?;
         let feeds = feeds(&self.plan, &self.sockets, feeds_by_name)?;
         let zeros = |ty: &TensorType| HostTensor::zeros(ty.dtype, ty.shape.clone());
         let outputs = self.sockets.outputs.values().map(zeros).collect();
-        let state = Arc::new(StepState::new(self.begun, feeds, outputs, self.seats()));
+        let state = StepState::new(self.begun, feeds, outputs, self.seats());
+        let state = Arc::new(match watch {
+            Some(watch) => state.watched(&self.parts, watch),
+            None => state,
+        });
         for seat in self.workers.iter().chain(&self.collector) {
             let job = Job::Step(Arc::clone(&state));
             let sent = seat.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());

@@ -65,6 +65,7 @@ pub(super) fn session(
     }
     variables.complete(&ranks.iter().map(|rank| rank.transport.rank()).collect::<Vec<_>>())?;
     variables.fill(weights, options.seed)?;
+    let outputs = sockets.outputs.len();
     let mut session = Session {
         sockets,
         variables,
@@ -75,14 +76,16 @@ pub(super) fn session(
         seed: options.seed,
         first_step: options.first_step,
         begun: 0,
+        parts: vec![0; outputs],
         last: None,
         plan: Arc::clone(&plan),
     };
     // Where one thread cannot be started the session is dropped and ends those that were.
     for rank in ranks {
-        rank.start(&plan, settings, options.queue.max(1), &mut session.workers)?;
+        rank.start(&plan, settings, options.queue.max(1), &mut session)?;
     }
     if let Some(collector) = collector.filter(|collector| !collector.is_idle()) {
+        collector.count_parts(&mut session.parts);
         session.collector = Some(seat_collector(collector, options.queue.max(1))?);
     }
     Ok(session)
@@ -197,17 +200,18 @@ impl Rank {
         plan: &Plan,
         settings: Settings,
         queue: usize,
-        seats: &mut Vec<Seat>,
+        session: &mut Session,
     ) -> Result<(), RuntimeError> {
         let rank = self.transport.rank();
         for (stream, (worker, sender)) in
             self.workers(plan, settings, queue)?.into_iter().enumerate()
         {
+            worker.count_parts(&mut session.parts);
             let name = format!("rank {rank} stream {stream}");
             let thread = std::thread::Builder::new().name(name).spawn(move || worker.run());
             let fail = |e: std::io::Error| RuntimeError::Thread { rank, reason: e.to_string() };
             let thread = Some(thread.map_err(fail)?);
-            seats.push(Seat { rank: rank as usize, jobs: Some(sender), thread });
+            session.workers.push(Seat { rank: rank as usize, jobs: Some(sender), thread });
         }
         Ok(())
     }

@@ -183,7 +183,45 @@ pub trait Lending {
     fn lend(&mut self, own: &[Lent<'_>], work: &mut Work<'_>) -> Result<Duration, TransportError>;
 }
 
-/// The sending end of a queue of messages.
+/// The longest head of a message.
+pub const HEAD: usize = 32;
+
+/// The body of a message, as its receiver finds it.
+pub enum Body<'a> {
+    /// It lies here.
+    Here(&'a [u8]),
+    /// So many bytes lie in the sender's own memory, from which the system copies the first of them to where it is told.
+    There(usize, &'a dyn Fn(&mut [u8])),
+}
+
+impl Body<'_> {
+    /// Bytes that it has.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Here(bytes) => bytes.len(),
+            Self::There(bytes, _) => *bytes,
+        }
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Lets `read` read it.
+    pub fn read<R>(self, read: impl FnOnce(&[u8]) -> R) -> R {
+        match self {
+            Self::Here(bytes) => read(bytes),
+            Self::There(bytes, copy) => {
+                let mut own = vec![0; bytes];
+                copy(&mut own);
+                read(&own)
+            }
+        }
+    }
+}
+
+/// The sending end of a queue of messages. Messages have a head of at most [`HEAD`] bytes, or none, and both ends know which.
 pub trait Sender: Send {
     /// Whether [`Sender::send`] would not wait.
     fn ready(&self) -> bool;
@@ -198,6 +236,35 @@ pub trait Sender: Send {
         bytes: usize,
         fill: &mut dyn FnMut(&mut [u8]),
     ) -> Result<Duration, TransportError>;
+
+    /// Sends a message of a head and a body, for [`Receiver::receive_headed`].
+    ///
+    /// # Errors
+    /// As [`Sender::send`].
+    fn send_headed(&mut self, head: &[u8], body: &[u8]) -> Result<Duration, TransportError> {
+        self.send(head.len() + body.len(), &mut |message| {
+            let (first, rest) = message.split_at_mut(head.len());
+            first.copy_from_slice(head);
+            rest.copy_from_slice(body);
+        })
+    }
+
+    /// As [`Sender::send_headed`], of a body that stays as it is until [`Sender::settle`]: the receiver may read it where it
+    /// lies.
+    ///
+    /// # Errors
+    /// As [`Sender::send`].
+    fn lend(&mut self, head: &[u8], body: &[u8]) -> Result<Duration, TransportError> {
+        self.send_headed(head, body)
+    }
+
+    /// Waits until bodies that were lent have been read.
+    ///
+    /// # Errors
+    /// As [`Sender::send`].
+    fn settle(&mut self) -> Result<Duration, TransportError> {
+        Ok(Duration::ZERO)
+    }
 }
 
 /// The receiving end of a queue of messages.
@@ -210,4 +277,19 @@ pub trait Receiver: Send {
     /// # Errors
     /// Where the job has ended or the peer does not send.
     fn receive(&mut self, read: &mut dyn FnMut(&[u8])) -> Result<Duration, TransportError>;
+
+    /// Lets `read` read the next message, sent by [`Sender::send_headed`] or [`Sender::lend`] with a head of `head` bytes.
+    ///
+    /// # Errors
+    /// As [`Receiver::receive`]; and where a body that was lent cannot be read, after `read` has seen arbitrary content.
+    fn receive_headed(
+        &mut self,
+        head: usize,
+        read: &mut dyn FnMut(&[u8], Body<'_>),
+    ) -> Result<Duration, TransportError> {
+        self.receive(&mut |message| {
+            let (head, body) = message.split_at(head.min(message.len()));
+            read(head, Body::Here(body));
+        })
+    }
 }

@@ -73,6 +73,11 @@ impl FetchWork {
         Ok(Self { output, input, copies, senders })
     }
 
+    /// The output of which it writes a part; `None` where it writes nothing.
+    pub(crate) fn output(&self) -> Option<usize> {
+        (!self.copies.is_empty()).then_some(self.output)
+    }
+
     /// Returns how long it has waited.
     pub(crate) fn run(
         &mut self,
@@ -94,6 +99,8 @@ impl FetchWork {
         if !content.is_empty() {
             copy.copy(content, whole.bytes_mut());
         }
+        drop(whole);
+        step.written(self.output);
         Ok(waited)
     }
 }

@@ -17,4 +17,4 @@ pub(crate) use port::Port;
 pub(crate) use report::Report;
 pub(crate) use resolve::{Edges, RankPart, Resolver};
 pub(crate) use run::{Job, Settings, Worker};
-pub(crate) use step::StepState;
+pub(crate) use step::{StepState, Watch};

@@ -69,6 +69,18 @@ struct Here {
 }
 
 impl Worker {
+    /// Counts the parts of each output that it writes in a step.
+    pub(crate) fn count_parts(&self, parts: &mut [usize]) {
+        for &(actor, _) in &self.order {
+            let work = self.actors.get(actor as usize).and_then(Option::as_ref);
+            if let Some(Work::Fetch(fetch)) = work
+                && let Some(output) = fetch.output()
+            {
+                parts[output] += 1;
+            }
+        }
+    }
+
     /// Executes jobs until the session hangs up.
     pub(crate) fn run(mut self) {
         let (arena, pool) = (Arc::clone(&self.arena), self.pool.take());

@@ -7,7 +7,6 @@ use crate::error::RuntimeError;
 use crate::tensor::HostTensor;
 
 /// What the workers of all ranks and who waits for them share of a step.
-#[derive(Debug)]
 pub(crate) struct StepState {
     /// Counted from the session's first.
     pub(crate) index: u64,
@@ -15,11 +14,26 @@ pub(crate) struct StepState {
     pub(crate) feeds: Vec<HostTensor>,
     /// In the order of the plan's outputs; each rank writes its part.
     pub(crate) outputs: Vec<Mutex<HostTensor>>,
+    watch: Option<(Watch, Vec<AtomicUsize>)>,
     /// Workers that are not done yet.
     remaining: AtomicUsize,
     failed: OnceLock<RuntimeError>,
     done: Mutex<bool>,
     wake: Condvar,
+}
+
+/// What is called with an output, by its index, once it is whole.
+pub(crate) type Watch = Box<dyn Fn(usize, &HostTensor) + Send + Sync>;
+
+impl std::fmt::Debug for StepState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "StepState({}, {} workers to go)",
+            self.index,
+            self.remaining.load(Ordering::Relaxed)
+        )
+    }
 }
 
 /// How often a wait yields before it sleeps.
@@ -36,10 +50,26 @@ impl StepState {
             index,
             feeds,
             outputs: outputs.into_iter().map(Mutex::new).collect(),
+            watch: None,
             remaining: AtomicUsize::new(workers),
             failed: OnceLock::new(),
             done: Mutex::new(workers == 0),
             wake: Condvar::new(),
+        }
+    }
+
+    /// Has `watch` called with each output, which consist of so many parts.
+    pub(crate) fn watched(mut self, parts: &[usize], watch: Watch) -> Self {
+        self.watch = Some((watch, parts.iter().map(|&parts| AtomicUsize::new(parts)).collect()));
+        self
+    }
+
+    /// A part of an output was written.
+    pub(crate) fn written(&self, output: usize) {
+        if let Some((watch, parts)) = &self.watch
+            && parts[output].fetch_sub(1, Ordering::AcqRel) == 1
+        {
+            watch(output, &self.outputs[output].lock().unwrap_or_else(PoisonError::into_inner));
         }
     }
 

@@ -13,7 +13,7 @@ use crate::explore::explore;
 use crate::job::Line;
 use crate::memory::{Arena, Place};
 use crate::transport::in_process::Patience;
-use crate::transport::{Group, Offer};
+use crate::transport::{Body, Group, Offer};
 
 /// A process: its memory, and that memory as its peer maps it.
 #[derive(Clone)]
@@ -87,6 +87,49 @@ fn messages_arrive_in_order_under_every_schedule() {
                 assert_eq!(pieces, [vec![message; 3 + usize::from(message) * 50]]);
             };
             receiver.receive(read).expect("the peer sends");
+        }
+        sending.join().expect("no panic");
+    });
+}
+
+#[test]
+fn heads_arrive_with_bodies_in_the_slot_in_the_outbox_and_lent() {
+    let (sides, _listener) = sides();
+    explore(6_000, move || {
+        let [a, b] = sides.clone();
+        let (key, slots) = (fresh(), 1 + fresh() % 3);
+        let body = |message: u8| vec![message; [0, 64, 65, 300, 1000][usize::from(message)]];
+        let sending = shuttle::thread::spawn({
+            let (a, b) = (a.clone(), b.clone());
+            move || {
+                let mut sender = a.sender(&b, key, slots);
+                for message in 0..5 {
+                    let mut body = body(message);
+                    let head = [message; 32];
+                    let head = if message % 2 == 0 { &head[..] } else { &[] };
+                    sender.send_headed(head, &body, message >= 3).expect("room");
+                    if message >= 3 {
+                        // What was lent is the sender's again once all is read.
+                        sender.settle().expect("the peer reads");
+                        body.fill(0);
+                    }
+                }
+            }
+        });
+        let mut receiver = b.receiver(&a, key, slots);
+        for message in 0..5 {
+            let mut into = vec![9; body(message).len()];
+            let read = &mut |head: &[u8], found: Body<'_>| {
+                assert_eq!(head, &[message; 32][..if message % 2 == 0 { 32 } else { 0 }]);
+                assert_eq!(found.len(), into.len());
+                // Until the receiver was seen to be able to read it, what is lent is copied as well.
+                match found {
+                    Body::Here(found) => into.copy_from_slice(found),
+                    Body::There(_, copy) => copy(&mut into),
+                }
+            };
+            receiver.receive_headed(read).expect("the peer sends");
+            assert_eq!(into, body(message));
         }
         sending.join().expect("no panic");
     });

@@ -8,6 +8,7 @@ mod bell;
 #[cfg(test)]
 mod explored;
 mod fabric;
+mod foreign;
 mod group;
 #[cfg(feature = "mpi")]
 mod mpi;
@@ -22,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::in_process::Patience;
-use super::{Group, Receiver, Sender, Transport, TransportError};
+use super::{Body, Group, Receiver, Sender, Transport, TransportError};
 use crate::error::RuntimeError;
 use crate::job::Activity;
 use crate::memory::Arena;
@@ -199,6 +200,19 @@ impl SendEnd {
             Self::Network(_) => Ok(Duration::ZERO),
         }
     }
+
+    fn send_headed(
+        &mut self,
+        head: &[u8],
+        body: &[u8],
+        lent: bool,
+    ) -> Result<Duration, TransportError> {
+        match self {
+            Self::Shared(end) => end.send_headed(head, body, lent),
+            Self::Network(end) if head.is_empty() => end.show(&[body]),
+            Self::Network(end) => end.show(&[head, body]),
+        }
+    }
 }
 
 impl Sender for SendEnd {
@@ -218,6 +232,18 @@ impl Sender for SendEnd {
             Self::Shared(end) => end.send(bytes, fill),
             Self::Network(end) => end.send(bytes, fill),
         }
+    }
+
+    fn send_headed(&mut self, head: &[u8], body: &[u8]) -> Result<Duration, TransportError> {
+        SendEnd::send_headed(self, head, body, false)
+    }
+
+    fn lend(&mut self, head: &[u8], body: &[u8]) -> Result<Duration, TransportError> {
+        SendEnd::send_headed(self, head, body, true)
+    }
+
+    fn settle(&mut self) -> Result<Duration, TransportError> {
+        SendEnd::settle(self)
     }
 }
 
@@ -249,5 +275,20 @@ impl Receiver for ReceiveEnd {
             [message] => read(message),
             pieces => read(&pieces.concat()),
         })
+    }
+
+    fn receive_headed(
+        &mut self,
+        _head: usize,
+        read: &mut dyn FnMut(&[u8], Body<'_>),
+    ) -> Result<Duration, TransportError> {
+        match self {
+            Self::Shared(end) => end.receive_headed(read),
+            Self::Network(end) => end.receive(&mut |pieces| match pieces {
+                [head, body] => read(head, Body::Here(body)),
+                [body] => read(&[], Body::Here(body)),
+                _ => read(&[], Body::Here(&[])),
+            }),
+        }
     }
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
 
 use super::bell::Bell;
+use super::foreign;
 use super::segment::Segment;
 use super::wait::HasBell;
 
@@ -24,6 +25,8 @@ const ALIGNMENT: u64 = 128;
 #[repr(C)]
 struct Head {
     bell: Bell,
+    /// Its own address in the maker's memory: who reads it there can read the maker's memory.
+    address: AtomicU64,
     queues: AtomicU32,
     arenas: AtomicU32,
     queue: [QueueEntry; QUEUES],
@@ -72,6 +75,8 @@ impl Outbox {
         };
         let next = (size_of::<Head>() as u64).next_multiple_of(ALIGNMENT);
         let blocks = Mutex::new(Blocks { next, free: BTreeMap::new() });
+        let address = &head(&segment).address;
+        address.store(std::ptr::from_ref(address) as u64, Ordering::Relaxed);
         Ok(Self { segment, blocks, arenas: RwLock::default() })
     }
 
@@ -165,6 +170,8 @@ fn head(segment: &Segment) -> &Head {
 pub(crate) struct PeerMemory {
     pub(super) segment: Segment,
     pid: u32,
+    /// Whether its process's own memory can be read.
+    readable: bool,
     found: Mutex<Found>,
 }
 
@@ -182,7 +189,19 @@ impl PeerMemory {
             return Err(io::Error::other("the memory has no head"));
         }
         let segment = Segment::open(pid, descriptor, bytes)?;
-        Ok(Self { segment, pid, found: Mutex::default() })
+        let address = head(&segment).address.load(Ordering::Relaxed);
+        let mut found = [0; 8];
+        let read = foreign::read(pid, address, &mut found);
+        let readable = read.is_ok() && u64::from_ne_bytes(found) == address;
+        Ok(Self { segment, pid, readable, found: Mutex::default() })
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    pub(super) fn is_readable(&self) -> bool {
+        self.readable
     }
 
     /// Rings its bell.

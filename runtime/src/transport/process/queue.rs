@@ -11,7 +11,7 @@ use std::time::Duration;
 #[cfg(feature = "mpi")]
 use super::mpi::Mpi;
 use super::tcp::Tcp;
-use super::wait::{HasBell, Waiter};
+use super::wait::{HasBell, Waiter, lost};
 use crate::job::Line;
 use crate::transport::TransportError;
 
@@ -162,11 +162,7 @@ impl Inboxes {
     }
 
     fn lost(&self, peer: u32, error: &io::Error) -> TransportError {
-        // The coordinator knows best why; where it knows nothing, this is the reason.
-        if self.line.ends_within(super::tcp::NEWS) {
-            return TransportError::Ended;
-        }
-        TransportError::Broken { rank: self.rank, peer, reason: error.to_string() }
+        lost(&self.line, (self.rank, peer), error)
     }
 }
 

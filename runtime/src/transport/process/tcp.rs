@@ -9,15 +9,12 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::queue::{HEAD, Head, Inboxes, Received, lock};
-use super::wait::Waiter;
+use super::wait::{NEWS, Waiter};
 use crate::job::{Member, handshake};
 use crate::transport::TransportError;
 
 /// How many strangers may be at the door at once.
 const STRANGERS: usize = 64;
-/// How long the coordinator may take to say that a peer whose connection broke is dead.
-pub(super) const NEWS: Duration = Duration::from_secs(2);
-
 /// How often a write that makes no progress looks whether the job goes on.
 const LOOK: Duration = Duration::from_millis(200);
 

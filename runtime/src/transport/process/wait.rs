@@ -90,6 +90,11 @@ impl Waiter {
         }
     }
 
+    /// The error of a peer whose memory is gone.
+    pub(super) fn lost(&self, peer: u32, error: &std::io::Error) -> TransportError {
+        lost(&self.line, (self.rank, peer), error)
+    }
+
     fn give_up(
         &self,
         peer: u32,
@@ -108,4 +113,19 @@ impl Waiter {
         }
         Ok(())
     }
+}
+
+/// How long the coordinator may take to say that a peer whose connection broke is dead.
+pub(super) const NEWS: Duration = Duration::from_secs(2);
+
+/// The error of a connection that is gone. The coordinator knows best why; where it knows nothing, this is the reason.
+pub(super) fn lost(
+    line: &Line,
+    (rank, peer): (u32, u32),
+    error: &std::io::Error,
+) -> TransportError {
+    if line.ends_within(NEWS) {
+        return TransportError::Ended;
+    }
+    TransportError::Broken { rank, peer, reason: error.to_string() }
 }

@@ -1,0 +1,56 @@
+//! What boxing costs where it is fused: collectives of the update phase travel in buckets, so tensors share their latency.
+//!
+//! Of the update phase are the gradients that updates take and the variables that go back to their layout. Lowering puts
+//! those that are reduced alike in one message of up to [`BUCKET_BYTES`]. A tensor's share of the latency is that of a
+//! bucket that it fills, but no less than if all variables of its mesh shared one.
+
+use graphc_ir::mesh::Placement;
+
+use crate::decisions::{Decisions, Phase};
+
+/// Bytes of a rank's inputs that go in one message, about.
+pub const BUCKET_BYTES: usize = 64 << 20;
+
+/// The variables of a mesh that are updated in a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fusion {
+    tensors: usize,
+}
+
+impl Fusion {
+    /// Of the updates on a mesh.
+    pub fn of(decisions: &Decisions, placement: &Placement) -> Self {
+        let here = |node: usize| decisions.staging.placement[node] == *placement;
+        let nodes = decisions.graph().nodes.iter().enumerate().filter(|(node, _)| here(*node));
+        let tensors = nodes.map(|(_, node)| node.op.operation().updates().len().min(1)).sum();
+        Self { tensors }
+    }
+
+    /// Seconds of a route, of which `latency` do not depend on the bytes, where a rank has `bytes` of the tensor.
+    pub fn seconds(self, seconds: f64, latency: f64, bytes: u64) -> f64 {
+        let full = bytes as f64 / BUCKET_BYTES as f64;
+        let share = full.max(1.0 / self.tensors.max(1) as f64).min(1.0);
+        seconds - latency * (1.0 - share)
+    }
+}
+
+/// Whether a tensor that is boxed `per_step` for these readers is boxed in the update phase.
+pub fn is_fused(decisions: &Decisions, per_step: bool, readers: &[usize]) -> bool {
+    let updates = |&node: &usize| decisions.training.phases[node] == Phase::Update;
+    per_step && !readers.is_empty() && readers.iter().all(updates)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn latency_is_shared_by_what_fits_in_a_bucket() {
+        let fusion = Fusion { tensors: 10 };
+        let of = |bytes| fusion.seconds(3.0, 2.0, bytes);
+        assert_eq!(of(BUCKET_BYTES as u64), 3.0, "a bucket of its own");
+        assert_eq!(of(BUCKET_BYTES as u64 / 2), 2.0, "half of a bucket");
+        assert_eq!(of(8), 1.2, "all variables share one");
+        assert_eq!(Fusion { tensors: 0 }.seconds(3.0, 2.0, 8), 3.0);
+    }
+}

@@ -1,0 +1,250 @@
+//! The sending end of a queue.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::{
+    BODY, BODY_AT, FOREIGN, HEAD_AT, INLINE, OUTBOX, Piece, QueueHead, Slot, piece, queue_bytes,
+    queue_head, slot, slot_at,
+};
+use crate::explore::point;
+use crate::transport::process::outbox::{Outbox, PeerMemory};
+use crate::transport::process::wait::Waiter;
+use crate::transport::{HEAD, TransportError};
+
+/// The sending end of a queue.
+pub(in crate::transport::process) struct SharedSender {
+    outbox: Arc<Outbox>,
+    peer: Arc<PeerMemory>,
+    waiter: Waiter,
+    to: u32,
+    tag: u32,
+    queue: u64,
+    slots: u64,
+    filled: u64,
+    /// How many messages the peer is known to have read: what it says is looked at when that matters.
+    seen: Cell<u64>,
+    /// Of each slot: a block for copies and one for lists, with their sizes.
+    copies: Vec<(u64, u64)>,
+    lists: Vec<(u64, u64)>,
+}
+
+impl SharedSender {
+    /// Makes the queue `(key, to)`.
+    pub(in crate::transport::process) fn new(
+        outbox: &Arc<Outbox>,
+        peer: &Arc<PeerMemory>,
+        waiter: Waiter,
+        (key, to, tag): (u64, u32, u32),
+        slots: u64,
+    ) -> Result<Self, TransportError> {
+        let rank = waiter.rank;
+        let full = || TransportError::Memory { rank };
+        let queue = outbox.allocate(queue_bytes(slots)).ok_or_else(full)?;
+        let head = queue_head(&outbox.segment, queue).ok_or_else(full)?;
+        // A block may have been used before.
+        head.emptied.0.store(0, Ordering::Relaxed);
+        head.slots.0.store(slots, Ordering::Relaxed);
+        head.foreign.store(0, Ordering::Relaxed);
+        for index in 0..slots {
+            let slot = slot(&outbox.segment, queue, index).ok_or_else(full)?;
+            slot.number.store(0, Ordering::Relaxed);
+        }
+        if !outbox.publish(key, to, queue) {
+            return Err(full());
+        }
+        let (outbox, peer) = (Arc::clone(outbox), Arc::clone(peer));
+        let none = vec![(0, 0); slots as usize];
+        let (copies, lists) = (none.clone(), none);
+        let (filled, seen) = (0, Cell::new(0));
+        Ok(Self { outbox, peer, waiter, to, tag, queue, slots, filled, seen, copies, lists })
+    }
+
+    fn head(&self) -> &QueueHead {
+        queue_head(&self.outbox.segment, self.queue).expect("the queue was made there")
+    }
+
+    fn unread(&self) -> u64 {
+        self.seen.set(self.head().emptied.0.load(Ordering::Acquire));
+        self.filled.saturating_sub(self.seen.get())
+    }
+
+    /// Whether a message would be taken at once.
+    pub(in crate::transport::process) fn ready(&self) -> bool {
+        self.filled - self.seen.get() < self.slots || self.unread() < self.slots
+    }
+
+    /// Whether the peer has read everything.
+    pub(in crate::transport::process) fn settled(&self) -> bool {
+        self.seen.get() == self.filled || self.unread() == 0
+    }
+
+    /// Whether the peer can read this process's own memory.
+    pub(in crate::transport::process) fn lends(&self) -> bool {
+        self.head().foreign.load(Ordering::Relaxed) != 0
+    }
+
+    fn room(&self) -> Result<Duration, TransportError> {
+        let what = || format!("to read what was sent in {}", self.tag);
+        self.waiter.until(self.to, what, || self.ready())
+    }
+
+    /// Waits until the peer has read everything.
+    pub(in crate::transport::process) fn settle(&self) -> Result<Duration, TransportError> {
+        let what = || format!("to read in collective {}", self.tag);
+        self.waiter.until(self.to, what, || self.settled())
+    }
+
+    /// Sends a message of one piece, which `fill` writes.
+    pub(in crate::transport::process) fn send(
+        &mut self,
+        bytes: usize,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<Duration, TransportError> {
+        let waited = self.room()?;
+        let index = self.index();
+        let copy = self.copied(index, bytes)?;
+        fill(self.own(copy, bytes)?);
+        self.push(index, 1, 0, (OUTBOX, copy, bytes));
+        Ok(waited)
+    }
+
+    /// Sends a message of a head of at most [`HEAD`] bytes and a body. A body that is `lent` the peer reads in this process's
+    /// own memory, where it can: it is to stay there until [`SharedSender::settle`].
+    pub(in crate::transport::process) fn send_headed(
+        &mut self,
+        head: &[u8],
+        body: &[u8],
+        lent: bool,
+    ) -> Result<Duration, TransportError> {
+        let waited = self.room()?;
+        let index = self.index();
+        let slot = slot_at(self.queue, index as u64);
+        self.own(slot + HEAD_AT, HEAD)?[..head.len()].copy_from_slice(head);
+        let bytes = body.len();
+        let place = if bytes <= BODY {
+            self.own(slot + BODY_AT, BODY)?[..bytes].copy_from_slice(body);
+            (INLINE, 0, bytes)
+        } else if lent && self.lends() {
+            (FOREIGN, body.as_ptr() as u64, bytes)
+        } else {
+            let copy = self.copied(index, bytes)?;
+            self.own(copy, bytes)?.copy_from_slice(body);
+            (OUTBOX, copy, bytes)
+        };
+        self.push(index, 1, head.len(), place);
+        Ok(waited)
+    }
+
+    /// The slot of the next message.
+    fn index(&self) -> usize {
+        (self.filled % self.slots) as usize
+    }
+
+    /// Own bytes of the outbox, to be written.
+    #[expect(clippy::mut_from_ref, reason = "the bytes are no part of this structure")]
+    fn own(&self, offset: u64, bytes: usize) -> Result<&mut [u8], TransportError> {
+        // SAFETY: the slot and its block are this sender's, and the peer has emptied the slot.
+        let own = unsafe { self.outbox.segment.write(offset, bytes as u64) };
+        own.ok_or(TransportError::Memory { rank: self.waiter.rank })
+    }
+
+    /// Shows pieces. What lies in an arena is read there, until [`SharedSender::settle`]; the rest is copied.
+    pub(in crate::transport::process) fn show(
+        &mut self,
+        pieces: &[&[u8]],
+    ) -> Result<Duration, TransportError> {
+        let waited = self.room()?;
+        let index = self.index();
+        let located: Vec<_> = pieces.iter().map(|piece| self.outbox.locate(piece)).collect();
+        let copied = pieces.iter().zip(&located).filter(|(_, place)| place.is_none());
+        let copied: usize = copied.map(|(piece, _)| piece.len()).sum();
+        let mut at = self.copied(index, copied)?;
+        let list = match pieces.len() {
+            0 | 1 => 0,
+            many => self.listed(index, many * size_of::<Piece>())?,
+        };
+        let full = TransportError::Memory { rank: self.waiter.rank };
+        let mut first = (OUTBOX, 0, 0);
+        for (i, (bytes, place)) in pieces.iter().zip(&located).enumerate() {
+            let (space, offset) = match place {
+                Some((arena, offset)) => (arena + 1, *offset),
+                None => {
+                    self.own(at, bytes.len())?.copy_from_slice(bytes);
+                    at += bytes.len() as u64;
+                    (OUTBOX, at - bytes.len() as u64)
+                }
+            };
+            first = (space, offset, bytes.len());
+            if list != 0 {
+                let entry = piece(&self.outbox.segment, list, i).ok_or_else(|| full.clone())?;
+                entry.set(space, offset, bytes.len());
+                first = (OUTBOX, list, 0);
+            }
+        }
+        self.push(index, pieces.len(), 0, first);
+        Ok(waited)
+    }
+
+    /// Hands over the message in a slot: one piece at a place, or several listed there.
+    fn push(
+        &mut self,
+        index: usize,
+        pieces: usize,
+        head: usize,
+        (space, offset, bytes): (u32, u64, usize),
+    ) {
+        self.filled += 1;
+        let slot = self.slot(index);
+        slot.pieces.store(pieces as u32, Ordering::Relaxed);
+        slot.head.store(head as u16, Ordering::Relaxed);
+        slot.space.store(space as u16, Ordering::Relaxed);
+        slot.offset.store(offset, Ordering::Relaxed);
+        slot.bytes.store(bytes as u64, Ordering::Relaxed);
+        point();
+        slot.number.store(self.filled, Ordering::Release);
+        self.peer.ring();
+    }
+
+    fn slot(&self, index: usize) -> &Slot {
+        slot(&self.outbox.segment, self.queue, index as u64).expect("the queue was made there")
+    }
+
+    /// The slot's block for copies, of at least so many bytes.
+    fn copied(&mut self, index: usize, bytes: usize) -> Result<u64, TransportError> {
+        let full = TransportError::Memory { rank: self.waiter.rank };
+        grown(&self.outbox, &mut self.copies[index], bytes).ok_or(full)
+    }
+
+    /// Its block for a list.
+    fn listed(&mut self, index: usize, bytes: usize) -> Result<u64, TransportError> {
+        let full = TransportError::Memory { rank: self.waiter.rank };
+        grown(&self.outbox, &mut self.lists[index], bytes).ok_or(full)
+    }
+}
+
+/// A block, replaced where it has less than so many bytes; `None` where the outbox is full.
+fn grown(outbox: &Outbox, block: &mut (u64, u64), bytes: usize) -> Option<u64> {
+    let (offset, size) = *block;
+    let bytes = (bytes as u64).max(64);
+    if size < bytes {
+        if size > 0 {
+            outbox.release(offset, size);
+        }
+        *block = (0, 0);
+        *block = (outbox.allocate(bytes)?, bytes);
+    }
+    Some(block.0)
+}
+
+impl Drop for SharedSender {
+    fn drop(&mut self) {
+        // What the peer may still read is not used again.
+        if self.unread() == 0 {
+            let blocks = self.copies.iter().chain(&self.lists).filter(|(_, size)| *size > 0);
+            blocks.for_each(|&(offset, size)| self.outbox.release(offset, size));
+        }
+    }
+}
