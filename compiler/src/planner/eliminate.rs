@@ -125,8 +125,10 @@ impl Elimination {
         let mut queue = self.remaining.clone();
         while let Some(variable) = queue.pop_first() {
             let neighbours = self.neighbours(variable);
-            let size: usize = neighbours.iter().map(|&v| self.domains[v]).product();
-            if neighbours.len() <= 2 && size * self.domains[variable] <= NARROW {
+            let sizes = neighbours.iter().map(|&v| self.domains[v]);
+            // Of what has very many neighbours the product is beyond any number.
+            let size = sizes.fold(self.domains[variable], usize::saturating_mul);
+            if neighbours.len() <= 2 && size <= NARROW {
                 self.eliminate(variable);
                 queue.extend(neighbours);
             }
