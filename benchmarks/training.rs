@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
+use graphc::compiler::cluster::parse_cluster;
 use graphc::ir::random::Stream;
 use graphc::prelude::*;
 use graphc::runtime::job::Job;
@@ -35,6 +36,9 @@ struct Args {
     /// Let the planner choose, instead of data parallelism
     #[arg(long)]
     auto: bool,
+    /// The machine that a step's time is predicted for: a file that `graphc calibrate` wrote
+    #[arg(long)]
+    cluster: Option<std::path::PathBuf>,
 }
 
 /// What is trained.
@@ -65,7 +69,11 @@ fn main() -> Result<()> {
         ..CompileOptions::default()
     };
     let compile_start = Instant::now();
-    let plan = Arc::new(compile(graph, &options, &cpu()?, None)?.plan);
+    let cluster = match &args.cluster {
+        Some(path) => parse_cluster(&std::fs::read_to_string(path)?)?,
+        None => cpu()?,
+    };
+    let plan = Arc::new(compile(graph, &options, &cluster, None)?.plan);
     let compile_seconds = compile_start.elapsed().as_secs_f64();
     let session_start = Instant::now();
     let mut session = session(&plan, args.threads, job.as_ref())?;
@@ -109,6 +117,7 @@ fn main() -> Result<()> {
         "procs": args.ranks,
         "samples_per_s": batch as f64 / median,
         "step_ms_median": median * 1e3,
+        "step_ms_predicted": plan.predicted.step_seconds * 1e3,
         "steps": times.len(),
         "start_to_first_step_s": first_step,
         "compile_s": compile_seconds,

@@ -39,7 +39,9 @@ fn a_plan_is_judged_on_its_machines_and_on_others() {
     let same = read(&succeeds(["simulate", path, "--cluster", "cpu", "--format", "json"]));
     assert_eq!(own, same, "the cluster that it was compiled for");
     let fast = read(&succeeds(["simulate", path, "--cluster", "dgx-h100", "--format", "json"]));
-    assert!(number(&fast, "step_seconds") < number(&own, "step_seconds"));
+    assert_eq!(fast["cluster"], "dgx-h100");
+    // A launch is 4 us there and 1 us here, and there is little else to such a small model.
+    assert!(number(&fast, "step_seconds") > number(&own, "step_seconds"));
     for value in [&own, &fast] {
         let parts = ["compute_fraction", "communication_fraction", "waiting_fraction"];
         let sum: f64 = parts.iter().map(|part| number(value, part)).sum();
@@ -92,7 +94,10 @@ fn slower_links_make_a_slower_step() {
         .sum();
     let bytes = 2.0 * 3.0 / 4.0 * 4.0 * parameters;
     let expected = bytes / 1e8 - bytes / 1e10;
-    assert!((slow - fast) / expected > 0.95 && (slow - fast) / expected < 1.2, "{slow} {fast} {expected}");
+    assert!(
+        (slow - fast) / expected > 0.95 && (slow - fast) / expected < 1.2,
+        "{slow} {fast} {expected}"
+    );
 }
 
 #[test]

@@ -168,8 +168,8 @@ pub fn predict(
 }
 
 /// The plan as far as the time of its steps needs it: ranks of one stream do the same in the same order, but nothing is
-/// placed in memory, and no limit of memory is kept (of what `--recompute auto` would compute again, nothing is). It
-/// takes a fraction of the time of [`compile`], and cannot run.
+/// placed in memory, and no limit of memory is kept. It takes a fraction of the time of [`compile`], and cannot run.
+/// Options that leave open what memory decides take the whole way.
 ///
 /// # Errors
 /// What the graph, the options or the machines do not allow.
@@ -178,8 +178,9 @@ pub fn sketch(
     options: &CompileOptions,
     cluster: &Cluster,
 ) -> Result<Plan, CompileError> {
-    // Streams of one rank meet in its registers: how many slots these have matters then.
-    if options.communication_stream {
+    // Streams of one rank meet in its registers, whose slots matter then; and memory may decide what is left open.
+    let open = options.auto_stages || options.auto_microbatches;
+    if options.communication_stream || open || options.recompute == Recompute::Auto {
         return Ok(compile(graph, options, cluster, None)?.plan);
     }
     let options = CompileOptions { memory: Some(u64::MAX >> 8), ..options.clone() };

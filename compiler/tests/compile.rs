@@ -157,11 +157,11 @@ fn a_plan_edited_by_hand_is_refused_with_the_field_named() {
 #[test]
 fn a_plan_of_another_version_is_refused_with_what_to_do() {
     let text = write_plan(&compiled(mlp(), &options(&[1], 1, 1)).plan);
-    let other = text.replacen("\"version\": 1", "\"version\": 7", 1);
+    let other = text.replacen("\"version\": 2", "\"version\": 7", 1);
     let error = read_plan(&other).expect_err("another version").to_string();
     assert_eq!(
         error,
-        "the plan has version 7, this build reads version 1: compile the model again"
+        "the plan has version 7, this build reads version 2: compile the model again"
     );
     assert!(read_plan("{}").is_err() && read_plan("[1").is_err());
 }

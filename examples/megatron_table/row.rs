@@ -58,7 +58,8 @@ impl Row {
 pub fn read(text: &str) -> Result<Table> {
     let mut lines = text.lines().filter(|line| !line.trim().is_empty());
     let header = lines.next().context("the table is empty: it needs a header")?;
-    let split = |line: &str| line.split(',').map(|cell| cell.trim().to_string()).collect::<Vec<_>>();
+    let split =
+        |line: &str| line.split(',').map(|cell| cell.trim().to_string()).collect::<Vec<_>>();
     let columns = split(header);
     let (mut cells, mut rows) = (Vec::new(), Vec::new());
     for (index, line) in lines.enumerate() {
@@ -70,7 +71,8 @@ pub fn read(text: &str) -> Result<Table> {
             row.len(),
             columns.len()
         );
-        let named = columns.iter().map(String::as_str).zip(row.iter().map(String::as_str)).collect();
+        let named =
+            columns.iter().map(String::as_str).zip(row.iter().map(String::as_str)).collect();
         rows.push(parse(&named).with_context(|| format!("row {}", index + 1))?);
         cells.push(row);
     }

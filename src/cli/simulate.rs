@@ -32,7 +32,9 @@ pub fn run(args: &SimulateArgs) -> Result<()> {
         graphc_runtime::data::write_file(path, text.as_bytes())?;
     }
     match args.format {
-        Format::Json => print(&(serde_json::to_string_pretty(&as_json(&plan, &simulation))? + "\n")),
+        Format::Json => {
+            print(&(serde_json::to_string_pretty(&as_json(&plan, &simulation))? + "\n"))
+        }
         Format::Text => print(&as_text(&plan, &simulation)),
     }
 }
@@ -97,9 +99,7 @@ fn as_text(plan: &Plan, simulation: &Simulation) -> String {
 /// Chrome's trace format: a process for each kind of rank, a thread for each stream, microseconds.
 fn chrome_trace(plan: &Plan, simulation: &Simulation) -> Value {
     let mut events = Vec::new();
-    let name = |what: &str, pid: u32, tid: usize, name: String| {
-        json!({ "name": what, "ph": "M", "pid": pid, "tid": tid, "args": { "name": name } })
-    };
+    let name = |what: &str, pid: u32, tid: usize, name: String| json!({ "name": what, "ph": "M", "pid": pid, "tid": tid, "args": { "name": name } });
     for class in &simulation.classes {
         let like = match class.ranks {
             1 => String::new(),
@@ -108,7 +108,9 @@ fn chrome_trace(plan: &Plan, simulation: &Simulation) -> Value {
         let label = format!("stage {}: rank {}{like}", class.stage, class.rank);
         events.push(name("process_name", class.rank, 0, label));
         let sort = json!({ "sort_index": class.stage });
-        events.push(json!({ "name": "process_sort_index", "ph": "M", "pid": class.rank, "args": sort }));
+        events.push(
+            json!({ "name": "process_sort_index", "ph": "M", "pid": class.rank, "args": sort }),
+        );
         let program = &plan.programs[plan.ranks[class.rank as usize].program.index()];
         for stream in 0..program.streams.len() {
             let label = if stream == 0 { "compute" } else { "communication" };

@@ -156,9 +156,11 @@ impl<'a> Arena<'a> {
             let (slot, content) = self.content(output, now);
             self.holds(output, slot, content)
         };
-        errors.require(actor.outputs.iter().all(kept), format_args!("actor `{}`", actor.name), || {
-            "two of its outputs overlap".into()
-        });
+        errors.require(
+            actor.outputs.iter().all(kept),
+            format_args!("actor `{}`", actor.name),
+            || "two of its outputs overlap".into(),
+        );
     }
 
     /// Whether a slot holds a content whose bytes are as they were written.

@@ -40,7 +40,7 @@ pub fn read_plan(json: &str) -> Result<Plan, ReadError> {
     Ok(serde_json::from_str(json)?)
 }
 
-/// Writes a plan: the same text for the same plan. What fits in a line stands on one.
+/// Writes a plan: the same text for the same plan. What fits in a line stands on one, and so does a list of numbers.
 pub fn write_plan(plan: &Plan) -> String {
     let value = serde_json::to_value(plan).expect("a plan has string keys only");
     let mut text = String::new();
@@ -59,6 +59,11 @@ fn write(value: &Value, indent: usize, column: usize, text: &mut String) {
         }
         scalar => return text.push_str(&scalar.to_string()),
     };
+    // Long lists of numbers are lists of ranks.
+    let numbers = matches!(value, Value::Array(items) if items.iter().all(Value::is_number));
+    if numbers {
+        return text.push_str(&line(value));
+    }
     if entries.is_empty() || fits(value, LINE.saturating_sub(column)) {
         return text.push_str(&line(value));
     }

@@ -65,7 +65,11 @@ fn by_level(cluster: &Cluster, ranks: &[u32]) -> Option<Link> {
     let last = cluster.levels.len() - 1;
     for (index, level) in cluster.levels.iter().enumerate() {
         // What no level joins goes over the last.
-        block = if level.size == 0 || index == last { usize::MAX } else { block.saturating_mul(level.size) };
+        block = if level.size == 0 || index == last {
+            usize::MAX
+        } else {
+            block.saturating_mul(level.size)
+        };
         let mut members: BTreeMap<usize, usize> = BTreeMap::new();
         for &rank in ranks {
             *members.entry(rank as usize / block).or_default() += 1;

@@ -31,7 +31,10 @@ fn actor_seconds(cluster: &Cluster, layouts: &[Layout], program: &Program, actor
         Action::Compute { op, .. } => {
             let result = actor.outputs.first().or(actor.updates.first());
             let layout = result.map(|r| program.registers[r.index()].layout as usize);
-            (layout.map_or(DType::F32, |layout| layouts[layout].dtype), op.operation().multiplies_matrices())
+            (
+                layout.map_or(DType::F32, |layout| layouts[layout].dtype),
+                op.operation().multiplies_matrices(),
+            )
         }
         _ => (DType::F32, false),
     };

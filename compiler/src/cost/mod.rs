@@ -10,9 +10,7 @@ use graphc_ir::plan::{BoxingKind, Cluster};
 
 use crate::cluster::{AlphaBeta, Link};
 
-pub use compute::{
-    NodeWork, compute_seconds, matmul_efficiency, node_work, peak_flops, roofline,
-};
+pub use compute::{NodeWork, compute_seconds, matmul_efficiency, node_work, peak_flops, roofline};
 pub use machine::{model_flops, on_cluster, utilization};
 
 /// Seconds of a collective among the ranks of a link, of which the busiest has `bytes`: those of the full tensor
@@ -144,10 +142,7 @@ mod tests {
             0.25 + 3.0 + 10.0 + 60.0
         );
         // 4 of 8 parts go to the other node, 3 of 8 stay inside.
-        assert_eq!(
-            seconds(&hops, false, BoxingKind::AllToAll, 16.0),
-            0.25 + 3.0 + 40.0 + 32.0
-        );
+        assert_eq!(seconds(&hops, false, BoxingKind::AllToAll, 16.0), 0.25 + 3.0 + 40.0 + 32.0);
     }
 
     #[test]
@@ -155,6 +150,9 @@ mod tests {
         let hops = [hop(64, 1.0, 0.5)];
         assert_eq!(seconds(&hops, true, BoxingKind::AllReduce, 2.0), 0.25 + 2.0 * (6.0 + 1.0));
         let large: f64 = 2.0 * (63.0 + 63.0 / 64.0 * 0.5 * 1e6);
-        assert_eq!(seconds(&hops, true, BoxingKind::AllReduce, 1e6), 0.25 + large.min(2.0 * (6.0 + 0.5e6)));
+        assert_eq!(
+            seconds(&hops, true, BoxingKind::AllReduce, 1e6),
+            0.25 + large.min(2.0 * (6.0 + 0.5e6))
+        );
     }
 }

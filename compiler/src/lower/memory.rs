@@ -46,7 +46,11 @@ pub fn place(items: &[Item], starts: &[usize]) -> Arena {
     }
     let timed: Vec<Timed<'_>> = shared
         .iter()
-        .map(|&item| Timed { bytes: items[item].bytes, lives: &times[item], stream: items[item].stream })
+        .map(|&item| Timed {
+            bytes: items[item].bytes,
+            lives: &times[item],
+            stream: items[item].stream,
+        })
         .collect();
     let (bytes, placed) = place_timed(&timed, live_bytes.saturating_sub(base));
     for (&item, offset) in shared.iter().zip(placed) {
@@ -141,7 +145,9 @@ fn by_beginning(items: &[Timed<'_>], order: &[usize]) -> (u64, Vec<u64>) {
     let mut end = 0;
     for &item in order.iter().filter(|&&item| items[item].bytes > 0) {
         let now = &items[item];
-        active.retain(|&other| items[other].end() >= now.begin() || items[other].stream != now.stream);
+        active.retain(|&other| {
+            items[other].end() >= now.begin() || items[other].stream != now.stream
+        });
         let taken = active.iter().filter(|&&other| items[other].meets(now));
         let taken: Vec<(u64, u64)> =
             taken.map(|&other| (offsets[other], offsets[other] + items[other].bytes)).collect();
@@ -231,8 +237,7 @@ mod tests {
         // Every item lives with the next four.
         let count = 2 * MOST_COMPARED;
         let sizes = [64, 192, 128, 320];
-        let items: Vec<Item> =
-            (0..count).map(|i| item(sizes[i % 4], &[(i, i + 4)])).collect();
+        let items: Vec<Item> = (0..count).map(|i| item(sizes[i % 4], &[(i, i + 4)])).collect();
         let arena = place(&items, &[0, count + 4]);
         for i in 0..count {
             for j in i + 1..(i + 5).min(count) {

@@ -105,7 +105,8 @@ fn meshes(plan: &Plan) -> Vec<(&Layout, usize)> {
     let mut seen = vec![Vec::new(); plan.layouts.len()];
     for program in &plan.programs {
         for actor in &program.actors {
-            let (Action::Collective { axis, .. }, Some(input)) = (&actor.action, actor.inputs.first())
+            let (Action::Collective { axis, .. }, Some(input)) =
+                (&actor.action, actor.inputs.first())
             else {
                 continue;
             };
@@ -126,6 +127,7 @@ fn meshes(plan: &Plan) -> Vec<(&Layout, usize)> {
 fn groups(mesh: &Layout, axis: usize) -> Vec<Vec<u32>> {
     let stride: usize = mesh.hierarchy[axis + 1..].iter().product();
     let extent = mesh.hierarchy[axis];
-    let firsts = (0..mesh.ranks.len()).filter(|position| position / stride % extent == 0);
+    let firsts =
+        (0..mesh.ranks.len()).filter(|position| (position / stride).is_multiple_of(extent));
     firsts.map(|first| (0..extent).map(|i| mesh.ranks[first + i * stride]).collect()).collect()
 }

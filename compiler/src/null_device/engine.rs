@@ -66,6 +66,8 @@ pub struct RankState<'a> {
     machine: Option<Machine>,
     pub(super) streams: Vec<StreamState>,
     spent: Spent,
+    /// Where there are several streams: when stream 0 worked in the first step, and when the others did.
+    worked: [Vec<(f64, f64)>; 2],
 }
 
 /// One stream.
@@ -90,8 +92,6 @@ struct Running {
     start: f64,
     /// When it ends.
     end: f64,
-    /// How long stream 0 had worked until then.
-    worked_before: f64,
 }
 
 /// What a stream waits for.
@@ -144,7 +144,8 @@ impl<'a> Engine<'a> {
             };
             let streams = program.streams.iter().map(stream).collect();
             let machine = single.then(|| Machine::new(program, plan.microbatches));
-            ranks.push(RankState { program, machine, streams, spent: Spent::default() });
+            let (spent, worked) = (Spent::default(), Default::default());
+            ranks.push(RankState { program, machine, streams, spent, worked });
         }
         let channel = |(index, channel)| {
             ChannelState::new(channel, exchanges.of(index), classes, run.unlimited)
@@ -187,7 +188,7 @@ impl<'a> Engine<'a> {
         self.trace.sort_by(order);
         Outcome {
             step_seconds: self.step_seconds,
-            spent: self.ranks.iter().map(|rank| rank.spent).collect(),
+            spent: self.ranks.iter().map(RankState::spent).collect(),
             high_water: self.ranks.iter().map(RankState::high_water).collect(),
             under_way: self.channels.iter().map(ChannelState::under_way).collect(),
             trace: self.trace,
@@ -232,10 +233,9 @@ impl<'a> Engine<'a> {
                     return;
                 }
             };
-            let worked_before = self.ranks[rank].worked(start);
             let state = &mut self.ranks[rank].streams[stream];
             state.waits = None;
-            let running = Running { start, end, worked_before };
+            let running = Running { start, end };
             if alone {
                 self.finish(rank, stream, running);
             } else {
@@ -341,9 +341,8 @@ impl<'a> Engine<'a> {
             if self.next(other, its_stream).is_none() {
                 continue;
             }
-            let worked_before = self.ranks[other].worked(met.start);
             let state = &mut self.ranks[other].streams[its_stream];
-            state.running = Some(Running { start: met.start, end: met.end, worked_before });
+            state.running = Some(Running { start: met.start, end: met.end });
             state.waits = None;
             self.events.push(Reverse(Event { time: met.end, rank: other, stream: its_stream }));
         }
@@ -368,7 +367,6 @@ impl<'a> Engine<'a> {
     fn finish(&mut self, rank: usize, stream: usize, running: Running) {
         let end = running.end;
         let (step, microbatch) = self.at(rank, stream);
-        let worked_now = self.ranks[rank].worked(end);
         let state = &mut self.ranks[rank];
         let program = state.program;
         let item = program.streams[stream].order[state.streams[stream].item];
@@ -388,8 +386,8 @@ impl<'a> Engine<'a> {
             if meets.is_some() {
                 state.spent.communication += took;
             }
-            if stream > 0 {
-                state.spent.overlapped += (worked_now - running.worked_before).clamp(0.0, took);
+            if state.streams.len() > 1 {
+                state.worked[usize::from(stream > 0)].push((running.start, end));
             }
         }
         if self.keep_trace {
@@ -415,6 +413,20 @@ impl<'a> Engine<'a> {
         let item = state.streams[stream].item;
         (state.streams[stream].step, order.get(item).map_or(0, |item| item.microbatch))
     }
+}
+
+/// How long two things went on at the same time; the intervals of each ascend and are apart.
+fn both(a: &[(f64, f64)], b: &[(f64, f64)]) -> f64 {
+    let (mut i, mut j, mut seconds) = (0, 0, 0.0);
+    while i < a.len() && j < b.len() {
+        seconds += (a[i].1.min(b[j].1) - a[i].0.max(b[j].0)).max(0.0);
+        if a[i].1 < b[j].1 {
+            i += 1;
+        } else {
+            j += 1;
+        }
+    }
+    seconds
 }
 
 /// What an action is, for traces.
@@ -471,10 +483,9 @@ impl RankState<'_> {
         }
     }
 
-    /// How long stream 0 has computed until a time: what it has begun, less what of it is yet to come.
-    fn worked(&self, time: f64) -> f64 {
-        let ends = self.streams.first().map_or(0.0, |stream| stream.clock.device);
-        self.spent.compute - (ends - time).max(0.0)
+    fn spent(&self) -> Spent {
+        let [computing, communicating] = &self.worked;
+        Spent { overlapped: both(computing, communicating), ..self.spent }
     }
 
     fn high_water(&self) -> u64 {

@@ -4,8 +4,8 @@
 use graphc_ir::ids::ActorId;
 use graphc_ir::plan::{Action, Actor, Plan, Program};
 
-use super::rendezvous::{self, Party, Rendezvous};
 use super::classes::Classes;
+use super::rendezvous::{self, Party, Rendezvous};
 
 /// A part of a block: local actions, then perhaps one that meets other classes.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -121,8 +121,7 @@ impl Cutter<'_> {
         match actor.action {
             Action::Send { .. } | Action::Receive { .. } => None,
             Action::Collective { kind, axis, .. } => {
-                let party =
-                    meetings.party(self.plan, self.classes, class, (program, actor, axis));
+                let party = meetings.party(self.plan, self.classes, class, (program, actor, axis));
                 let Party { classes, .. } = &*party;
                 (classes[..] == [class]).then(|| {
                     let bytes = rendezvous::bytes(&self.plan.layouts, program, actor);

@@ -98,7 +98,8 @@ pub fn report(plan: &Plan, classes: &Classes, outcome: &Outcome, high_water: &[u
     }
     let total = outcome.step_seconds * working;
     let waits = plan.stages > 1 && total > 0.0;
-    let stages = (0..plan.stages).map(|stage| stage_report(plan, classes, outcome, high_water, stage));
+    let stages =
+        (0..plan.stages).map(|stage| stage_report(plan, classes, outcome, high_water, stage));
     Simulation {
         step_seconds: outcome.step_seconds,
         bubble_fraction: if waits { 1.0 - sum.busy / total } else { 0.0 },

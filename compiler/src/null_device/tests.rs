@@ -115,7 +115,11 @@ fn classes_see_the_times_of_every_rank() {
 /// meets are no longer like the others.
 #[test]
 fn a_longer_way_makes_a_class_of_its_own() {
-    let plan = plan(12, &CompileOptions { strategy: Strategy::Data, ..options(&[3], 1, 1) }, &small_nodes());
+    let plan = plan(
+        12,
+        &CompileOptions { strategy: Strategy::Data, ..options(&[3], 1, 1) },
+        &small_nodes(),
+    );
     assert_eq!(classes(&plan).first.len(), 1, "all meet in one group");
     let cluster = small_nodes();
     let pairs = CompileOptions { strategy: Strategy::Data, ..options(&[3, 2], 1, 1) };

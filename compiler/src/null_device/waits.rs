@@ -71,7 +71,9 @@ fn place(engine: &Engine<'_>, class: usize) -> String {
     let actions = engine.ranks[class].streams.iter().enumerate();
     let actions = actions.filter_map(|(stream, _)| engine.next(class, stream));
     let names: Vec<String> = actions
-        .map(|action| format!("`{}`", engine.ranks[class].program.actors[action.actor.index()].name))
+        .map(|action| {
+            format!("`{}`", engine.ranks[class].program.actors[action.actor.index()].name)
+        })
         .collect();
     let rank = name(engine, class);
     match names.as_slice() {

@@ -39,7 +39,9 @@ fn runs(ranks: &[u32]) -> Vec<Run> {
                 (*count, *stride) = (2, rank - *first);
             }
             Some((first, count, stride))
-                if *count > 1 && u64::from(*first) + u64::from(*count) * u64::from(*stride) == u64::from(rank) =>
+                if *count > 1
+                    && u64::from(*first) + u64::from(*count) * u64::from(*stride)
+                        == u64::from(rank) =>
             {
                 *count += 1;
             }
