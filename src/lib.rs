@@ -54,7 +54,7 @@ pub mod prelude {
     pub use graphc_ir::nn;
     pub use graphc_ir::ops::Init;
     pub use graphc_ir::plan::{
-        AdamOptions, CompileOptions, Loss, Optimizer, Pin, Plan, Schedule, Strategy,
+        AdamOptions, CompileOptions, Loss, Optimizer, Pin, Plan, Recompute, Schedule, Strategy,
     };
     pub use graphc_ir::sbp::{NdSbp, Sbp};
     pub use graphc_ir::types::DType;

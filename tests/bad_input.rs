@@ -340,8 +340,31 @@ fn a_wrong_command_line_exits_with_2() {
         mesh(huge),
         mesh("99999999999"),
         vec!["compile", "m.onnx", "--batch", "0"],
+        vec!["compile", "m.onnx", "--stages", "0"],
+        vec!["compile", "m.onnx", "--microbatches", "many"],
+        vec!["compile", "m.onnx", "--schedule", "interleaved:1"],
+        vec!["compile", "m.onnx", "--recompute", "some"],
         vec!["no-such-command"],
     ] {
         assert_eq!(graphc(args).status.code(), Some(2));
     }
+}
+
+#[test]
+fn half_precision_is_refused_before_anything_starts() {
+    let scratch = Scratch::new();
+    let model = scratch.write(
+        "half.gir",
+        "graph @half {\n  %x = input \"x\" : bf16[batch, 4]\n  %w = variable \"w\" {init={\"fill\": 1}, \
+         trainable=true} : bf16[3, 4]\n  %y = matmul %x, %w {transpose_b=true}\n  return \"y\" = %y\n}\n",
+    );
+    let x = HostTensor::zeros(DType::BF16, [8, 4]);
+    let labels = HostTensor::zeros(DType::I64, [8]);
+    let data = scratch.path("data.safetensors");
+    let tensors = BTreeMap::from([("x".to_string(), x), ("labels".to_string(), labels)]);
+    save_safetensors(&data, &tensors).expect("the data is written");
+    let error =
+        fails(&train(&text(&model), &text(&data), &["--metrics", &text(&scratch.path("m"))]));
+    names(&error, &["matmul of bf16", "no kernel on cpu", "must be f32"]);
+    assert!(!scratch.path("m").exists(), "no step has been taken");
 }

@@ -19,7 +19,7 @@ fn committed(model: &str) -> PathBuf {
 /// What the planner would be given for a step of AdamW.
 fn trained(model: &str, batch: usize, microbatches: usize) -> Decisions {
     let dims = BTreeMap::from([("batch".to_string(), batch)]);
-    let imported = load_model(&committed(model), &dims, &ImportOptions::default());
+    let imported = load_model(&committed(model), &dims, ImportOptions::default());
     let adam = AdamOptions { lr: 3e-4, beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 };
     let options = CompileOptions {
         mesh: vec![8],

@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -62,9 +62,19 @@ struct Processes(Vec<Child>);
 impl Processes {
     /// `change` may give a rank other arguments or another environment.
     fn start(world: usize, args: &[String], change: impl Fn(usize, &mut Command)) -> Self {
+        Self::of(Path::new(env!("CARGO_BIN_EXE_graphc")), world, args, change)
+    }
+
+    /// As [`Processes::start`], of another program.
+    fn of(
+        program: &Path,
+        world: usize,
+        args: &[String],
+        change: impl Fn(usize, &mut Command),
+    ) -> Self {
         let port = port().to_string();
         let start = |rank: usize| {
-            let mut command = Command::new(env!("CARGO_BIN_EXE_graphc"));
+            let mut command = Command::new(program);
             command.args(args);
             command.env("RANK", rank.to_string()).env("WORLD_SIZE", world.to_string());
             command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &port);
@@ -152,6 +162,51 @@ fn a_rank_that_is_killed_or_stopped_ends_the_others_with_an_account() {
             assert_eq!(status, Some(1), "{which}: {account}");
             assert!(account.contains(&format!("error: rank {victim}")), "{which}: {account}");
             assert!(account.contains("stream 0: step"), "{which}: {account}");
+            assert!(!account.contains("panicked"), "{which}: {account}");
+        }
+    }
+}
+
+/// Collectives of one op and size, again and again for minutes, once the first have been measured.
+fn collectives(world: usize, op: &str, bytes: usize, transport: &str) -> Processes {
+    let mut program = std::env::current_exe().expect("a path");
+    program.pop();
+    let program = program.with_file_name("examples").join("bench_collectives");
+    let sizes = vec![bytes.to_string(); 5000].join(",");
+    let args = ["--ops", op, "--sizes", &sizes, "--seconds", "0.02"].map(str::to_owned);
+    let mut ranks = Processes::of(&program, world, &args, |rank, command| {
+        command.env("GRAPHC_TRANSPORT", transport);
+        if rank == 0 {
+            command.stdout(Stdio::piped());
+        }
+    });
+    let stdout = ranks.0[0].stdout.take().expect("a pipe");
+    let mut lines = BufReader::new(stdout).lines();
+    lines.next().expect("the first measurement").expect("text");
+    // Somebody has to take in the others.
+    std::thread::spawn(move || lines.count());
+    ranks
+}
+
+#[test]
+fn a_rank_that_is_killed_in_a_collective_ends_the_others() {
+    // In the slot, lent, and in segments.
+    let (ops, sizes) =
+        (["all_to_all", "broadcast", "all_reduce", "send_recv"], [64, 1 << 20, 16 << 20]);
+    for run in 0..24 {
+        let [a, b, c, d] = draw(3, run);
+        let (op, bytes) = (ops[run as usize % 4], sizes[run as usize / 4 % 3]);
+        let world = 2 + a as usize % 2;
+        let victim = b as usize % world;
+        let transport = if c % 4 == 0 { "tcp" } else { "auto" };
+        let mut ranks = collectives(world, op, bytes, transport);
+        std::thread::sleep(Duration::from_millis(u64::from(d) % 40));
+        ranks.signal(victim, Signal::KILL);
+        for rank in (0..world).filter(|&rank| rank != victim) {
+            let (status, account) = ranks.end(rank, Duration::from_secs(5));
+            let which = format!("run {run}, {op} of {bytes} bytes on {world}, {transport}");
+            assert_eq!(status, Some(1), "{which}, rank {rank} of {victim}: {account}");
+            assert!(account.contains(&format!("rank {victim}")), "{which}: {account}");
             assert!(!account.contains("panicked"), "{which}: {account}");
         }
     }

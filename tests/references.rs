@@ -54,6 +54,16 @@ fn gpt_reaches_the_losses_of_pytorch_on_every_mesh() {
     check_all("gpt");
 }
 
+/// Without microbatches: batch norm takes the statistics of each, which no reference covers.
+#[test]
+fn resnet_reaches_the_losses_of_pytorch_on_every_mesh() {
+    let whole = |extra: &&&[&str]| !extra.contains(&"--microbatches");
+    for extra in CONFIGURATIONS.iter().filter(whole) {
+        let first = check("resnet", extra);
+        assert!(first == train_reference("resnet", extra), "resnet {extra:?}: two runs differ");
+    }
+}
+
 #[test]
 fn other_strategies_and_schedules_reach_them_too() {
     for extra in [

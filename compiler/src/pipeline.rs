@@ -24,7 +24,7 @@ use crate::stages::chosen;
 pub const PASSES: &[&str] = &[
     // First of all: every other pass sees the loss as an output like any other.
     "loss",
-    // Before autodiff: the gradient of dropout is a dropout with the same payload.
+    // Before autodiff: the gradient of dropout is a dropout with the same payload, and statistics of a batch have gradients.
     "training_mode",
     // Before autodiff, which puts each gradient in the stage of the op that it differentiates; after the loss,
     // which is a part of the last stage's work.
@@ -137,7 +137,7 @@ pub fn prepare_layers(
     layer_of: &[Option<usize>],
     options: &CompileOptions,
 ) -> Result<(Decisions, Vec<usize>), CompileError> {
-    let mut graph = set_mode(graph, options.differentiates());
+    let mut graph = graph;
     let layers = follow(&graph, layer_of.to_vec());
     let count = layers.iter().max().map_or(0, |last| last + 1);
     // Passes keep the stage of what they rewrite: it carries the layer through them.
@@ -145,6 +145,7 @@ pub fn prepare_layers(
     for (node, &layer) in graph.nodes.iter_mut().zip(&layers) {
         (node.stage, node.placement) = (Some(StageId::new(layer)), None);
     }
+    let graph = set_mode(graph, options)?;
     let Recomputing { training, rates, recomputed } = train(graph, options, &mut |_, _| Ok(()))?;
     let nodes = &training.graph.nodes;
     let layers = nodes.iter().map(|node| node.stage.map_or(0, StageId::index)).collect();
@@ -166,7 +167,7 @@ fn run(
     check("reading", &graph)?;
     let graph = attach_loss(graph, options)?;
     check("loss", &graph)?;
-    let graph = set_mode(graph, options.differentiates());
+    let graph = set_mode(graph, options)?;
     check("training_mode", &graph)?;
     let graph = assign_stages(graph, options)?;
     check("stages", &graph)?;

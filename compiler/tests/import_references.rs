@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use graphc_compiler::import::weights::Weights;
-use graphc_compiler::import::{ImportError, ImportOptions, Imported, load_model, model_symbols};
+use graphc_compiler::import::{ImportOptions, Imported, load_model, model_symbols};
 use graphc_ir::array::Array;
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::evaluate::outputs;
@@ -167,17 +167,4 @@ fn the_batch_has_to_be_given_and_is_named() {
         error.to_string(),
         "dim 0 of input `input`: the extent `batch` has no value: give it with --batch or --dim batch=VALUE"
     );
-}
-
-#[test]
-fn a_convolution_is_refused_with_its_node() {
-    let dims = BTreeMap::from([("batch".to_string(), 4)]);
-    let path = folder("resnet").join("model.onnx");
-    match load_model(&path, &dims, ImportOptions::default()) {
-        Err(ImportError::Unsupported { node, op_type, domain, .. }) => {
-            assert_eq!((op_type.as_str(), domain.as_str()), ("Conv", "ai.onnx"));
-            assert_eq!(node, "node_conv2d");
-        }
-        other => panic!("a convolution is not supported, but: {other:?}"),
-    }
 }

@@ -144,7 +144,7 @@ fn memory_falls_with_every_block_and_copies_lie_as_their_originals() {
             let (with, without) = (planned(gpt(6), &full), planned(gpt(6), &none));
             assert_eq!(verify_invariants(&with.plan), Ok(()), "{full:?}");
             let (less, more) = (peak(&with), peak(&without));
-            assert!(less < more * 3 / 4, "{strategy:?} {mesh:?}: {less} of {more}");
+            assert!(less < more * 4 / 5, "{strategy:?} {mesh:?}: {less} of {more}");
             assert!(
                 with.plan.predicted.step_seconds > without.plan.predicted.step_seconds,
                 "{mesh:?}"
@@ -167,10 +167,10 @@ fn each_block_of_a_stage_can_be_recomputed_by_itself() {
         let decisions = recompute_blocks(&decisions, &none, blocks).expect("fits");
         decisions.recomputed.iter().flatten().count()
     };
-    // The first block of the first stage is the embedding, which keeps what it makes.
-    let counts: Vec<usize> = (0..5).map(copies).collect();
+    // At most six blocks on a stage: the first is the embedding, which keeps what it makes, and a cut may part one.
+    let counts: Vec<usize> = (0..8).map(copies).collect();
     assert!(counts.windows(2).all(|pair| pair[0] <= pair[1]), "{counts:?}");
-    assert_eq!((counts[0], counts[3]), (0, counts[4]), "{counts:?}");
+    assert_eq!((counts[0], counts[6]), (0, counts[7]), "{counts:?}");
     assert!(counts[1] > 0 && counts[2] > counts[1], "{counts:?}");
 }
 

@@ -17,6 +17,7 @@ use crate::types::{DType, TensorType};
 
 mod arithmetic;
 mod methods;
+mod pictures;
 
 /// Builds a graph.
 ///

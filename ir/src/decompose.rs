@@ -5,8 +5,8 @@ use crate::graph::{Graph, Node, Output};
 use crate::ids::ValueId;
 use crate::op::{Op, OpError};
 use crate::ops::{
-    Binary, BinaryFunction, Cast, Full, IGNORED_LABEL, Pick, Reduce, ReduceFunction, Reshape,
-    Unary, UnaryFunction, Where,
+    BatchNorm, Binary, BinaryFunction, Cast, Full, IGNORED_LABEL, Pick, Reduce, ReduceFunction,
+    Reshape, Unary, UnaryFunction, Where,
 };
 use crate::scalar::Scalar;
 use crate::types::{DType, TensorType};
@@ -67,6 +67,7 @@ pub fn decomposes(op: &Op) -> bool {
             | Op::Normalize(_)
             | Op::NormalizeGrad(_)
             | Op::CrossEntropy(_)
+            | Op::BatchNorm(_)
     )
 }
 
@@ -87,6 +88,7 @@ impl Parts<'_> {
             (Op::Normalize(op), &[x]) => self.normalize(x, op.center, op.epsilon)?,
             (Op::NormalizeGrad(op), &[y, r, dy]) => vec![self.normalize_grad(y, r, dy, op.center)?],
             (Op::CrossEntropy(_), &[x, labels]) => self.cross_entropy(x, labels)?,
+            (Op::BatchNorm(op), operands) => vec![self.batch_norm(op, operands)?],
             _ => return Ok(None),
         };
         Ok(Some(results))
@@ -189,6 +191,42 @@ impl Parts<'_> {
         self.cast(gradient, dtype)
     }
 
+    /// (x - m) r scale + bias, where r = 1 / sqrt(v + epsilon), of mean m and variance v that are given, or of each part of
+    /// the batch: x is then reshaped to [parts, n / parts, c, ..].
+    fn batch_norm(&mut self, op: &BatchNorm, operands: &[ValueId]) -> Result<ValueId, OpError> {
+        let &[x, scale, bias, mean, variance] = operands else { return Ok(operands[0]) };
+        let shape = self.graph.value(x).ty.shape.clone();
+        let ones = vec![1; shape.len() - 2];
+        let [scale, bias, mean, variance] = [scale, bias, mean, variance]
+            .map(|v| self.reshape(v, [vec![shape[1]], ones.clone()].concat()));
+        let (scale, bias) = (scale?, bias?);
+        let (x, mean, variance, axes) = match op.batches {
+            0 => (x, mean?, variance?, Vec::new()),
+            parts => {
+                let parted = [&[parts, shape[0] / parts], &shape[1..]].concat();
+                let axes: Vec<usize> =
+                    (0..parted.len()).filter(|dim| ![0, 2].contains(dim)).collect();
+                let x = self.reshape(x, parted)?;
+                let mean = self.reduce_over(ReduceFunction::Mean, x, axes.clone())?;
+                (x, mean, mean, axes)
+            }
+        };
+        let centered = self.binary(BinaryFunction::Sub, x, mean)?;
+        let variance = match op.batches {
+            0 => variance,
+            _ => {
+                let squares = self.binary(BinaryFunction::Mul, centered, centered)?;
+                self.reduce_over(ReduceFunction::Mean, squares, axes)?
+            }
+        };
+        let offset = self.unary(UnaryFunction::Offset(op.epsilon), variance)?;
+        let r = self.unary(UnaryFunction::Rsqrt, offset)?;
+        let normal = self.binary(BinaryFunction::Mul, centered, r)?;
+        let normal = self.reshape(normal, shape)?;
+        let scaled = self.binary(BinaryFunction::Mul, normal, scale)?;
+        self.binary(BinaryFunction::Add, scaled, bias)
+    }
+
     /// (log(sum(exp(x - max))) - (x - max) at the label, or 0 where it is ignored; log(sum(exp(x)))).
     fn cross_entropy(&mut self, x: ValueId, labels: ValueId) -> Result<Vec<ValueId>, OpError> {
         let (x, axis) = (self.cast(x, DType::F32)?, self.last(x));
@@ -239,7 +277,25 @@ impl Parts<'_> {
         x: ValueId,
         axis: usize,
     ) -> Result<ValueId, OpError> {
-        self.one(Op::Reduce(Reduce { function, axes: vec![axis], keep_dims: true }), &[x])
+        self.reduce_over(function, x, vec![axis])
+    }
+
+    /// A reduction that keeps the dims.
+    fn reduce_over(
+        &mut self,
+        function: ReduceFunction,
+        x: ValueId,
+        axes: Vec<usize>,
+    ) -> Result<ValueId, OpError> {
+        self.one(Op::Reduce(Reduce { function, axes, keep_dims: true }), &[x])
+    }
+
+    /// The same elements in another shape; the same value where it has that.
+    fn reshape(&mut self, x: ValueId, shape: Vec<usize>) -> Result<ValueId, OpError> {
+        if self.graph.value(x).ty.shape == shape {
+            return Ok(x);
+        }
+        self.one(Op::Reshape(Reshape { shape }), &[x])
     }
 
     fn scalar_like(&mut self, value: ValueId, number: f64) -> Result<ValueId, OpError> {

@@ -86,6 +86,28 @@ pub enum Op {
     AttentionGrad(AttentionGrad),
     /// Pairs of elements turned by angles that grow with the position.
     Rotary(Rotary),
+    /// Correlation of pictures with kernels, in two dims.
+    Convolution(Convolution),
+    /// Gradient of a convolution's pictures.
+    ConvolutionInputGrad(ConvolutionInputGrad),
+    /// Gradient of a convolution's kernels.
+    ConvolutionKernelGrad(ConvolutionKernelGrad),
+    /// The greatest of each window of a picture.
+    MaxPool(MaxPool),
+    /// Gradient of [`Op::MaxPool`].
+    MaxPoolGrad(MaxPoolGrad),
+    /// The mean of each window of a picture.
+    AveragePool(AveragePool),
+    /// Gradient of [`Op::AveragePool`].
+    AveragePoolGrad(AveragePoolGrad),
+    /// Normalization of channels, scaled and shifted.
+    BatchNorm(BatchNorm),
+    /// Tokens to the places of experts.
+    Dispatch(Dispatch),
+    /// From the places of experts back to tokens.
+    Combine(Combine),
+    /// Gradient of the weights of [`Op::Combine`].
+    CombineWeightsGrad(CombineWeightsGrad),
     /// Random zeros, the rest scaled.
     Dropout(Dropout),
     /// The lower or upper triangle.
@@ -139,6 +161,17 @@ impl Op {
             Op::Attention(op) => op,
             Op::AttentionGrad(op) => op,
             Op::Rotary(op) => op,
+            Op::Convolution(op) => op,
+            Op::ConvolutionInputGrad(op) => op,
+            Op::ConvolutionKernelGrad(op) => op,
+            Op::MaxPool(op) => op,
+            Op::MaxPoolGrad(op) => op,
+            Op::AveragePool(op) => op,
+            Op::AveragePoolGrad(op) => op,
+            Op::BatchNorm(op) => op,
+            Op::Dispatch(op) => op,
+            Op::Combine(op) => op,
+            Op::CombineWeightsGrad(op) => op,
             Op::Dropout(op) => op,
             Op::Triangle(op) => op,
             Op::SgdUpdate(op) => op,
@@ -188,6 +221,11 @@ pub trait Operation {
     /// Floating-point operations per point of the iteration space.
     fn flops_per_point(&self) -> f64 {
         1.0
+    }
+
+    /// Floating-point operations of the whole iteration space, or of the part that a rule with smaller factors describes.
+    fn flops(&self, rule: &Rule) -> f64 {
+        rule.points() * self.flops_per_point()
     }
 
     /// Whether its FLOPs are those of matrix products, which reach another share of a device's peak than the rest.

@@ -107,7 +107,7 @@ impl Bench {
             }
             Op::Attention(_) | Op::AttentionGrad(_) => {
                 let rule = op.operation().rule(&operands.iter().collect::<Vec<_>>());
-                rule.expect("the types fit").points() * op.operation().flops_per_point()
+                op.operation().flops(&rule.expect("the types fit"))
             }
             _ => 0.0,
         };

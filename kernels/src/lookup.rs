@@ -7,8 +7,8 @@ use graphc_ir::types::DType;
 use crate::context::Kernel;
 use crate::error::KernelError;
 use crate::{
-    attention, elementwise, embedding, loss, matmul, movement, normalize, reduce, rotary, softmax,
-    source, update,
+    attention, convolution, elementwise, embedding, experts, loss, matmul, movement, normalize,
+    pool, reduce, rotary, softmax, source, update,
 };
 
 /// The kernel of an op whose first operand (or, of a source, whose result) has this element type. The kernel checks the
@@ -59,14 +59,22 @@ fn cpu(op: &Op, dtype: DType) -> Option<Kernel> {
         Op::Attention(_) => (attention::attention, dtype == DType::F32),
         Op::AttentionGrad(_) => (attention::attention_grad, dtype == DType::F32),
         Op::Rotary(_) => (rotary::rotary, dtype == DType::F32),
+        Op::Convolution(_) => (convolution::convolution, dtype == DType::F32),
+        Op::ConvolutionInputGrad(_) => (convolution::input_grad, dtype == DType::F32),
+        Op::ConvolutionKernelGrad(_) => (convolution::kernel_grad, dtype == DType::F32),
+        Op::MaxPool(_) | Op::AveragePool(_) => (pool::pool, dtype == DType::F32),
+        Op::MaxPoolGrad(_) | Op::AveragePoolGrad(_) => (pool::pool_grad, dtype == DType::F32),
+        Op::Dispatch(_) => (experts::dispatch, dtype == DType::F32),
+        Op::Combine(_) => (experts::combine, dtype == DType::F32),
+        Op::CombineWeightsGrad(_) => (experts::weights_grad, dtype == DType::F32),
         Op::Dropout(_) => (source::dropout, dtype == DType::F32),
         Op::SgdUpdate(_) => (update::sgd, dtype == DType::F32),
         Op::AdamUpdate(_) => (update::adam, dtype == DType::F32),
         // The first operand holds indices, the second numbers.
         Op::PickGrad(_) => (loss::pick_grad, !half),
         Op::EmbeddingGrad(_) => (embedding::embedding_grad, !half),
-        // What the user feeds is computed by nobody.
-        Op::Input(_) => return None,
+        // What the user feeds is computed by nobody, and batch normalization by its parts.
+        Op::Input(_) | Op::BatchNorm(_) => return None,
     };
     exists.then_some(kernel)
 }

@@ -514,52 +514,6 @@ fn updates_of_variables() {
 }
 
 #[test]
-fn attention_of_groups_of_heads() {
-    repeat(40, |random| {
-        let of = |random: &mut Random, extents: &[usize]| random.of(extents);
-        let (batch, queries) = (random.below(3), of(random, &[1, 2, 5, 17, 129, 145]));
-        let causal = random.below(2) == 0;
-        let keys = if causal { queries } else { of(random, &[1, 3, 64, 130]) };
-        let (shared, group) = (1 + random.below(4), 1 + random.below(3));
-        let width = of(random, &[1, 4, 7, 16]);
-        let query = f32s(&[batch, queries, shared * group, width]);
-        let key = f32s(&[batch, keys, shared, width]);
-        let row = f32s(&query.shape[..3]);
-        let scale = Scalar(1.0 / (width as f64).sqrt());
-        let op = Op::Attention(Attention { causal, scale });
-        let types = [query.clone(), key.clone(), key.clone()];
-        Case::random(op, &types, random, &mut ordinary).check(1e-5);
-        let op = Op::AttentionGrad(AttentionGrad { causal, scale });
-        let mut types = vec![query.clone(), key.clone(), key, query.clone(), row.clone(), query];
-        types.extend((random.below(2) == 0).then_some(row));
-        // The log-sum-exp is at least about the greatest score: weights are then at most about 1.
-        let fill = &mut |random: &mut Random, i: usize, dtype: DType| {
-            let x = ordinary(random, i, dtype) * 0.5;
-            if i == 4 { x.abs() + 3.0 } else { x }
-        };
-        Case::random(op, &types, random, fill).check(3e-4);
-    });
-}
-
-#[test]
-fn attention_to_scores_far_apart_stays_finite() {
-    let op = Op::Attention(Attention { causal: true, scale: Scalar(40.0) });
-    let types = [f32s(&[1, 300, 2, 4]), f32s(&[1, 300, 1, 4]), f32s(&[1, 300, 1, 4])];
-    Case::random(op, &types, &mut Random::new(0), &mut ordinary).check(2e-4);
-}
-
-#[test]
-fn rotary_embeddings() {
-    repeat(40, |random| {
-        let (time, heads) = (random.extent(), 1 + random.below(4));
-        let shape = [random.below(3), time, heads, 2 * (1 + random.below(9))];
-        let (interleaved, inverse) = (random.below(2) == 0, random.below(2) == 0);
-        let op = Op::Rotary(Rotary { base: Scalar(1e4), interleaved, inverse });
-        Case::random(op, &[f32s(&shape)], random, &mut ordinary).check(2e-6);
-    });
-}
-
-#[test]
 fn layout_ops_copy() {
     repeat(20, |random| {
         let shape = random.shape(2);

@@ -84,10 +84,12 @@ fn stream_256(into: &mut [u8], from: &[u8]) {
 mod tests {
     use super::*;
 
+    type Way = fn(&mut [u8], &[u8]);
+
     #[test]
     fn every_byte_is_copied_whatever_the_alignment() {
         let from: Vec<u8> = (0..1000_u32).map(|i| (i * 7 % 251) as u8).collect();
-        let ways: [fn(&mut [u8], &[u8]); 2] = [stream, stream_narrow];
+        let ways: [Way; 2] = [stream, stream_narrow];
         for way in ways {
             for start in [0, 1, 31, 63] {
                 for bytes in [0, 1, 63, 64, 65, 500, 900] {

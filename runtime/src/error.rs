@@ -15,6 +15,19 @@ pub enum RuntimeError {
         /// What is wrong.
         reason: String,
     },
+    /// A plan that computes what this machine has no kernel for.
+    #[error(
+        "the plan computes {op} of {dtype} (`{actor}`), for which there is no kernel on cpu: {dtype} is for planning \
+         and for GPUs; to run here the model must be f32"
+    )]
+    NoKernel {
+        /// The actor.
+        actor: String,
+        /// The op.
+        op: String,
+        /// The element type.
+        dtype: graphc_ir::types::DType,
+    },
     /// An input of the graph was not fed.
     #[error("input `{name}` ({ty}) is not fed")]
     InputMissing {

@@ -42,6 +42,8 @@ enum Owner {
         outbox: Arc<Outbox>,
         number: u32,
     },
+    /// A block of the shared memory in which a process has its queues.
+    Outbox { outbox: Arc<Outbox>, offset: u64 },
 }
 
 // SAFETY: an arena owns plain bytes.
@@ -162,6 +164,13 @@ impl Arena {
         Some(Self { start, bytes: usize::try_from(size).ok()?, owner })
     }
 
+    /// Memory of arbitrary content in an outbox; `None` where that is full.
+    pub(crate) fn in_outbox(bytes: u64, outbox: &Arc<Outbox>) -> Option<Self> {
+        let (offset, start) = outbox.block(bytes)?;
+        let owner = Owner::Outbox { outbox: Arc::clone(outbox), offset };
+        Some(Self { start, bytes: usize::try_from(bytes).ok()?, owner })
+    }
+
     fn address(&self, place: Place) -> *mut u8 {
         let end = place.offset.checked_add(place.bytes);
         assert!(end.is_some_and(|end| end <= self.bytes), "{place:?} is inside the arena");
@@ -218,6 +227,7 @@ impl Drop for Arena {
             // SAFETY: allocated in `new` with this layout.
             Owner::Heap { base, layout } => unsafe { dealloc(base.as_ptr(), *layout) },
             Owner::Shared { outbox, number, .. } => outbox.withdraw(*number),
+            Owner::Outbox { outbox, offset } => outbox.release(*offset, self.bytes as u64),
         }
     }
 }

@@ -53,7 +53,7 @@ pub fn node_work(
         dims.iter().zip(types).map(|(dims, ty)| elements(dims) * ty.dtype.size() as f64).sum()
     };
     NodeWork {
-        flops: local.points() * op.operation().flops_per_point(),
+        flops: op.operation().flops(&local),
         bytes: bytes(&local.operands, operands) + bytes(&local.results, results),
     }
 }

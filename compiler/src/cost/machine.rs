@@ -49,7 +49,7 @@ pub fn model_flops(graph: &Graph, training: bool) -> BTreeMap<DType, f64> {
         let operands: Vec<&TensorType> = graph.operand_types(node);
         let Ok(rule) = node.op.operation().rule(&operands) else { continue };
         let dtype = graph.value(node.results[0]).ty.dtype;
-        let forward = rule.points() * node.op.operation().flops_per_point();
+        let forward = node.op.operation().flops(&rule);
         *flops.entry(dtype).or_default() += if training { 3.0 * forward } else { forward };
     }
     flops

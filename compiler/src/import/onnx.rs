@@ -26,6 +26,7 @@ mod movement;
 mod node;
 mod normalize;
 mod ops;
+mod picture;
 mod reduce;
 mod roles;
 mod sequence;

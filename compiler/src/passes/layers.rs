@@ -122,7 +122,7 @@ fn segments(graph: &Graph, ops: &[usize], cuts: &[usize]) -> Vec<Segment> {
                 parts.push(start..end);
                 kept.extend(signature);
             }
-            _ => found.push((vec![start..end], signature)),
+            _ => found.push((std::iter::once(start..end).collect(), signature)),
         }
         start = end;
     }

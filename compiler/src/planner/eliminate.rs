@@ -125,10 +125,11 @@ impl Elimination {
         let mut queue = self.remaining.clone();
         while let Some(variable) = queue.pop_first() {
             let neighbours = self.neighbours(variable);
-            let sizes = neighbours.iter().map(|&v| self.domains[v]);
-            // Of what has very many neighbours the product is beyond any number.
-            let size = sizes.fold(self.domains[variable], usize::saturating_mul);
-            if neighbours.len() <= 2 && size <= NARROW {
+            if neighbours.len() > 2 {
+                continue;
+            }
+            let size: usize = neighbours.iter().map(|&v| self.domains[v]).product();
+            if size * self.domains[variable] <= NARROW {
                 self.eliminate(variable);
                 queue.extend(neighbours);
             }

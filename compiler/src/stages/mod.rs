@@ -13,6 +13,7 @@ use graphc_ir::graph::Graph;
 use graphc_ir::ids::StageId;
 use graphc_ir::op::Op;
 use graphc_ir::plan::{Cluster, CompileOptions, PipelineReport, Recompute};
+use rayon::prelude::*;
 
 use crate::error::CompileError;
 use crate::passes::layers::{Layers, layers};
@@ -30,7 +31,7 @@ const MOST_MICROBATCHES: usize = 4;
 const MEMORY_SHARES: [f64; 3] = [0.6, 0.35, 0.2];
 
 /// The choices, best first: what is tried where a better one turns out not to fit the memory. `seconds` of each is what
-/// its layers cost, `bound_seconds` what no choice goes below whatever the memory, by the same costs of layers.
+/// its layers cost, `bound_seconds` what none of those looked at goes below whatever the memory, by the same costs.
 ///
 /// # Errors
 /// Where the options do not fit the graph, or nothing fits the memory.
@@ -41,36 +42,36 @@ pub fn choose(
 ) -> Result<Vec<PipelineReport>, CompileError> {
     let graph = with_loss(graph.clone(), options)?;
     let found = layers(&graph, |_| true);
-    let annotated = graph.nodes.iter().any(|node| node.stage.is_some());
-    let given = if annotated { Some(graph.stages.len()) } else { None };
     let model =
         short(&graph, &found).map_err(|error| CompileError::Op { pass: "stages", error })?;
-    let mut choices = Vec::new();
-    let mut bound = f64::INFINITY;
-    let mut least: Option<PriceError> = None;
-    for stages in stage_counts(options, given, found.count) {
-        for microbatches in microbatch_counts(&graph, options, stages) {
-            let resolved = CompileOptions { stages, microbatches, ..fixed(options) };
-            let chooser = Chooser { options: &resolved, cluster, model: &model };
-            match chooser.best(&mut bound) {
-                Ok(Some(choice)) => choices.push(choice),
-                Ok(None) => {}
-                Err(error) => least = least.or(Some(error)),
-            }
+    let chooser = Chooser { graph: &graph, options, cluster, model: &model };
+    let annotated = graph.nodes.iter().any(|node| node.stage.is_some());
+    let given = annotated.then_some(graph.stages.len());
+    let counts = stage_counts(options, given, found.count);
+    let priced: Vec<Result<Vec<Priced>, PriceError>> =
+        counts.into_par_iter().map(|stages| chooser.of_stages(stages)).collect();
+    let (mut all, mut error) = (Vec::new(), None);
+    for priced in priced {
+        match priced {
+            Ok(priced) => all.extend(priced),
+            Err(found) => error = error.or(Some(found.to_string())),
         }
     }
+    chooser.with_less_memory(&mut all);
+    let bound = all.iter().map(|priced| priced.free_seconds).fold(f64::INFINITY, f64::min);
+    let mut choices: Vec<PipelineReport> =
+        all.into_iter().filter_map(|priced| priced.choice).collect();
     choices.sort_by(|a, b| {
         let size = |report: &PipelineReport| (report.stages, report.microbatches);
         a.seconds.total_cmp(&b.seconds).then_with(|| size(a).cmp(&size(b)))
     });
-    if choices.is_empty() {
-        let error = least.map(|error| error.to_string());
-        return Err(CompileError::NoPipeline { layers: found.count, error });
-    }
     for choice in &mut choices {
         choice.bound_seconds = bound.min(choice.seconds);
     }
-    Ok(choices)
+    match choices.is_empty() {
+        true => Err(CompileError::NoPipeline { layers: found.count, error }),
+        false => Ok(choices),
+    }
 }
 
 /// The options with nothing left open.
@@ -157,59 +158,98 @@ fn greatest_common_divisor(a: usize, b: usize) -> usize {
     if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }
 
+/// Numbers of stages and microbatches whose layers have been priced.
+struct Priced {
+    /// With these numbers, and what is recomputed.
+    options: CompileOptions,
+    /// Seconds of a step with the best cut, whatever the memory.
+    free_seconds: f64,
+    /// Bytes at the peak of the short model.
+    peak: u64,
+    /// The best cut that fits the memory.
+    choice: Option<PipelineReport>,
+}
+
 struct Chooser<'a> {
+    graph: &'a Graph,
     options: &'a CompileOptions,
     cluster: &'a Cluster,
     model: &'a short::Short,
 }
 
 impl Chooser<'_> {
-    /// The best cut for these numbers of stages and microbatches; `bound` falls to what layers cost where memory is no
-    /// matter. First with all activations kept, unless all are to be recomputed, then with less memory for the layers.
-    fn best(&self, bound: &mut f64) -> Result<Option<PipelineReport>, PriceError> {
-        let limit = self.options.memory.unwrap_or(self.cluster.device.memory);
-        let mut failed = None;
+    fn limit(&self) -> u64 {
+        self.options.memory.unwrap_or(self.cluster.device.memory)
+    }
+
+    /// What is priced for a number of stages: fewer and fewer microbatches as long as that pays.
+    fn of_stages(&self, stages: usize) -> Result<Vec<Priced>, PriceError> {
+        let mut all: Vec<Priced> = Vec::new();
         let ways: &[Recompute] = match self.options.recompute {
             Recompute::Auto => &[Recompute::None, Recompute::Full],
             Recompute::Full => &[Recompute::Full],
             Recompute::None => &[Recompute::None],
         };
-        for &recompute in ways {
-            let options = CompileOptions { recompute, ..self.options.clone() };
-            let free = match price(self.model, &options, self.cluster, None) {
-                Ok(prices) => prices,
-                Err(error) => {
-                    failed = Some(error);
-                    continue;
+        let mut last = f64::INFINITY;
+        for microbatches in microbatch_counts(self.graph, self.options, stages) {
+            let mut least = f64::INFINITY;
+            for &recompute in ways {
+                let options =
+                    CompileOptions { stages, microbatches, recompute, ..fixed(self.options) };
+                if let Some(priced) = self.priced(options)? {
+                    least = least.min(priced.free_seconds);
+                    all.push(priced);
                 }
-            };
-            if let Some(cut) = self.cut(&free, u64::MAX) {
-                *bound = bound.min(cut.seconds);
             }
-            if let Some(report) = self.cut(&free, limit) {
-                return Ok(Some(report));
+            if least > last {
+                break;
+            }
+            last = least;
+        }
+        Ok(all)
+    }
+
+    fn priced(&self, options: CompileOptions) -> Result<Option<Priced>, PriceError> {
+        let prices = price(self.model, &options, self.cluster, None)?;
+        let free = self.cut(&options, &prices, u64::MAX);
+        let choice = self.cut(&options, &prices, self.limit());
+        let priced = |free: PipelineReport| {
+            let (free_seconds, peak) = (free.seconds, prices.peak);
+            Priced { options, free_seconds, peak, choice }
+        };
+        Ok(free.map(priced))
+    }
+
+    /// Prices again, with less memory for the layers, what does not fit but would be better than what does. With less
+    /// memory layers cost no less, so the others need not be looked at.
+    fn with_less_memory(&self, all: &mut [Priced]) {
+        let seconds = |priced: &Priced| priced.choice.as_ref().map(|choice| choice.seconds);
+        let mut best = all.iter().filter_map(seconds).fold(f64::INFINITY, f64::min);
+        let mut order: Vec<usize> = (0..all.len()).filter(|&i| all[i].choice.is_none()).collect();
+        order.sort_by(|&a, &b| all[a].free_seconds.total_cmp(&all[b].free_seconds));
+        for index in order {
+            let priced = &mut all[index];
+            if priced.free_seconds >= best {
+                break;
             }
             for share in MEMORY_SHARES {
-                let less = (free.peak as f64 * share) as u64;
-                let Ok(prices) = price(self.model, &options, self.cluster, Some(less)) else {
+                let less = (priced.peak as f64 * share) as u64;
+                let prices = price(self.model, &priced.options, self.cluster, Some(less));
+                let Ok(prices) = prices else { break };
+                priced.choice = self.cut(&priced.options, &prices, self.limit());
+                if let Some(choice) = &priced.choice {
+                    best = best.min(choice.seconds);
                     break;
-                };
-                if let Some(report) = self.cut(&prices, limit) {
-                    return Ok(Some(report));
                 }
             }
         }
-        failed.map_or(Ok(None), Err)
     }
 
-    fn cut(&self, prices: &Prices, limit: u64) -> Option<PipelineReport> {
-        let CompileOptions { stages, microbatches, schedule, .. } = *self.options;
-        let all = |costs: &[cuts::LayerCost]| -> Vec<cuts::LayerCost> {
-            self.model.stands.iter().map(|&layer| costs[layer]).collect()
-        };
-        let layers = all(&prices.layers);
-        let boundaries: Vec<f64> =
-            self.model.stands.iter().map(|&layer| prices.boundaries[layer]).collect();
+    fn cut(&self, options: &CompileOptions, prices: &Prices, limit: u64) -> Option<PipelineReport> {
+        let CompileOptions { stages, microbatches, schedule, .. } = *options;
+        let stands = &self.model.stands;
+        let layers: Vec<cuts::LayerCost> = stands.iter().map(|&l| prices.layers[l]).collect();
+        let boundaries: Vec<f64> = stands.iter().map(|&l| prices.boundaries[l]).collect();
         let under_way = under_way(schedule, stages, microbatches);
         let chain = Chain {
             layers: &layers,

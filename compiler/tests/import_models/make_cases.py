@@ -214,6 +214,20 @@ for value in graph.value_info:
     del value.metadata_props[:]
 onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=10), folder / "unmarked.onnx")
 
+# Pictures.
+x = f(2, 4, 6, 5)
+one("Conv", {"x": x}, {"w": f(3, 4, 3, 2), "b": f(3)}, pads=[1, 0, 2, 1], strides=[2, 1], dilations=[1, 2])
+one("Conv", {"x": x}, {"w": f(6, 2, 1, 1)}, name="Conv_groups", group=2)
+one("Conv", {"x": x}, {"w": f(2, 4, 3, 3)}, name="Conv_same", auto_pad="SAME_UPPER", strides=[2, 2])
+one("Conv", {"x": x}, {"w": f(4, 1, 3, 3)}, name="Conv_depthwise", group=4, auto_pad="SAME_LOWER", kernel_shape=[3, 3])
+one("MaxPool", {"x": x}, kernel_shape=[3, 3], pads=[1, 1, 1, 1], strides=[2, 2])
+one("MaxPool", {"x": x}, name="MaxPool_plain", kernel_shape=[2, 3])
+one("AveragePool", {"x": x}, kernel_shape=[2, 2], strides=[2, 2], pads=[1, 0, 1, 0])
+one("AveragePool", {"x": x}, name="AveragePool_border", kernel_shape=[3, 3], pads=[1, 1, 1, 1], count_include_pad=1)
+statistics = {"s": f(4), "b": f(4), "m": f(4), "v": np.abs(f(4)) + 0.5}
+one("BatchNormalization", {"x": x}, statistics, epsilon=1e-3)
+one("BatchNormalization", {"x": f(3, 4)}, statistics, name="BatchNormalization_vectors")
+
 lines = ",\n".join(json.dumps(case) for case in cases)
 (folder / "cases.json").write_text(f"[\n{lines}\n]\n")
 print(len(cases), "cases")

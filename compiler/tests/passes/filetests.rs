@@ -5,7 +5,7 @@ use std::path::Path;
 
 use graphc_compiler::pipeline::{prepare, prepare_until};
 use graphc_ir::graph::Graph;
-use graphc_ir::plan::{AdamOptions, CompileOptions, Loss, Optimizer, Pin};
+use graphc_ir::plan::{AdamOptions, CompileOptions, Loss, Optimizer, Pin, Recompute};
 use graphc_ir::text::{parse, print};
 
 /// Reads `key=value` pairs of the first line, `# loss=mse mesh=2x2`.
@@ -22,6 +22,7 @@ fn options(line: &str) -> CompileOptions {
             }
             ("stages", _) => options.stages = number(),
             ("microbatches", _) => options.microbatches = number(),
+            ("recompute", "full") => options.recompute = Recompute::Full,
             ("loss", "cross_entropy") => options.loss = Some(Loss::CrossEntropy),
             ("loss", "nll") => options.loss = Some(Loss::Nll),
             ("loss", "mse") => options.loss = Some(Loss::Mse),

@@ -7,12 +7,14 @@ use crate::builder::{GraphBuilder, Tensor};
 use crate::mesh::Placement;
 
 mod attention;
+mod experts;
 mod gpt;
 mod layers;
 mod llama;
 mod stage;
 
 pub use attention::{CausalSelfAttention, Mlp, TransformerBlock};
+pub use experts::{SwitchConfig, SwitchFeedForward};
 pub use gpt::{Gpt, GptConfig};
 pub use layers::{Embedding, LayerNorm, Linear, RmsNorm};
 pub use llama::{GroupedQueryAttention, Llama, LlamaBlock, LlamaConfig, SwiGlu};

@@ -1,16 +1,20 @@
 //! The ops, a file for each family: its payload and all that it means. Start with `matmul.rs`.
 
 mod attention;
+mod batch_norm;
 mod binary;
 mod broadcast;
 mod concat;
+mod convolution;
 mod dropout;
 mod embedding;
+mod experts;
 mod layout;
 mod loss;
 mod matmul;
 mod movement;
 mod normalize;
+mod pool;
 mod reduce;
 mod reshape;
 mod rotary;
@@ -23,15 +27,19 @@ mod unary;
 mod update;
 
 pub use attention::*;
+pub use batch_norm::*;
 pub use binary::*;
 pub use concat::*;
+pub use convolution::*;
 pub use dropout::*;
 pub use embedding::*;
+pub use experts::*;
 pub use layout::*;
 pub use loss::*;
 pub use matmul::*;
 pub use movement::*;
 pub use normalize::*;
+pub use pool::*;
 pub use reduce::*;
 pub use reshape::*;
 pub use rotary::*;

@@ -310,3 +310,27 @@ pub struct AxisLink {
     /// Seconds per byte.
     pub seconds_per_byte: f64,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_schedule_is_its_text() {
+        for schedule in [
+            Schedule::OneForwardOneBackward,
+            Schedule::Gpipe,
+            Schedule::Interleaved { chunks: 2 },
+            Schedule::Interleaved { chunks: 256 },
+        ] {
+            assert_eq!(schedule.to_string().parse(), Ok(schedule));
+            let json = serde_json::to_string(&schedule).expect("a text");
+            assert_eq!(json, format!("\"{schedule}\""));
+            assert_eq!(serde_json::from_str::<Schedule>(&json).expect("a schedule"), schedule);
+        }
+        for text in ["", "interleaved", "interleaved:1", "interleaved:257", "interleaved:-2"] {
+            let error = text.parse::<Schedule>().expect_err(text).to_string();
+            assert!(error.contains(&format!("`{text}`")) && error.contains("1f1b"), "{error}");
+        }
+    }
+}

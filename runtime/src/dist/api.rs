@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use graphc_ir::types::DType;
 
+use super::broadcast::broadcast;
 use super::collectives::{self, Collect, Copy, Reduce, exchange};
 use super::element::{Buffer, Element, writable};
 use super::ends::Ends;
@@ -104,7 +105,7 @@ impl Group {
     ) -> Result<(), DistError> {
         self.known(Op::Broadcast, root)?;
         let what = rooted(Op::Broadcast, buffer.dtype(), root);
-        self.run(what, |ends, call| collectives::broadcast(ends, &call, root, writable(buffer)))
+        self.run(what, |ends, call| broadcast(ends, &call, root, writable(buffer)))
     }
 
     /// Replaces every rank's content by the reduction of all.

@@ -7,9 +7,8 @@
 //!
 //! All-reduce sends the whole to everybody while it is small, and otherwise goes in blocks: each rank reduces its part of a
 //! block and sends it to all, on a second lane, while the next block comes in. Either way an element is combined in the order
-//! of the ranks, so that the choice does not show in the result. Broadcast is a tree while small, otherwise a chain through
-//! which segments flow. The barrier is by dissemination (Hensgen, Finkel, Manber, "Two algorithms for barrier
-//! synchronization", 1988).
+//! of the ranks, so that the choice does not show in the result. The barrier is by dissemination (Hensgen, Finkel, Manber, "Two
+//! algorithms for barrier synchronization", 1988).
 
 use std::ops::Range;
 
@@ -25,8 +24,6 @@ use crate::transport::Body;
 const WHOLE: usize = 64 << 10;
 /// Two ranks exchange the whole up to here: it costs one more pass over memory and saves a round.
 const WHOLE_OF_TWO: usize = 64 << 10;
-/// Up to so many bytes a broadcast is a tree.
-const TREE: usize = 32 << 10;
 
 /// What a rank expects of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +38,11 @@ pub(super) enum Expect {
 pub(super) trait Flow {
     /// What goes to `peer`, if anything.
     fn outgoing(&self, peer: usize) -> Option<&[u8]>;
+
+    /// What goes to all peers alike, if that is so.
+    fn for_all(&self) -> Option<&[u8]> {
+        None
+    }
 
     /// What comes from `peer`.
     fn expect(&self, peer: usize) -> Expect;
@@ -80,10 +82,11 @@ struct Incoming {
 pub(super) fn exchange(ends: &mut Ends, call: &Call, flow: &mut dyn Flow) -> Result<(), DistError> {
     let (me, n) = (ends.members.me, ends.members.len());
     let mut incoming: Vec<Option<Incoming>> = vec![None; n];
-    send_round(ends, call, flow, 0)?;
+    let lent = lent(ends, call, flow)?;
+    send_round(ends, call, flow, (&lent, 0))?;
     let mut round = 0;
     loop {
-        let sent = send_round(ends, call, flow, round + 1)?;
+        let sent = send_round(ends, call, flow, (&lent, round + 1))?;
         let mut more = sent;
         for (peer, incoming) in incoming.iter_mut().enumerate() {
             if peer == me {
@@ -100,16 +103,18 @@ pub(super) fn exchange(ends: &mut Ends, call: &Call, flow: &mut dyn Flow) -> Res
         }
     }
     flow.end();
-    for peer in others(me, n) {
-        if flow.outgoing(peer).is_some_and(|bytes| lent(flow, bytes)) {
-            ends.settle(call, peer)?;
-        }
-    }
-    Ok(())
+    others(me, n).filter(|&peer| lent[peer]).try_for_each(|peer| ends.settle(call, peer))
 }
 
-fn lent(flow: &dyn Flow, bytes: &[u8]) -> bool {
-    flow.lends() && LENT.contains(&bytes.len())
+/// To whom what goes out is lent. That is settled before the first part goes: a peer may say meanwhile that it can read it.
+fn lent(ends: &mut Ends, call: &Call, flow: &dyn Flow) -> Result<Vec<bool>, DistError> {
+    let (me, n) = (ends.members.me, ends.members.len());
+    let mut lent = vec![false; n];
+    for peer in others(me, n).filter(|_| flow.lends()) {
+        let fits = flow.outgoing(peer).is_some_and(|bytes| LENT.contains(&bytes.len()));
+        lent[peer] = fits && ends.lends(call, peer)?;
+    }
+    Ok(lent)
 }
 
 /// Sends part `round` to all for whom there is one. Whether there was any.
@@ -117,12 +122,21 @@ fn send_round(
     ends: &mut Ends,
     call: &Call,
     flow: &dyn Flow,
-    round: usize,
+    (lent, round): (&[bool], usize),
 ) -> Result<bool, DistError> {
     let mut any = false;
-    for peer in others(ends.members.me, ends.members.len()) {
+    let (me, n) = (ends.members.me, ends.members.len());
+    if let Some(bytes) = flow.for_all().filter(|_| !lent.contains(&true)) {
+        let Some(range) = outgoing(bytes.len(), false, round) else { return Ok(false) };
+        let header = (round == 0).then_some(bytes.len());
+        let part = Part { header, bytes: &bytes[range], lent: false };
+        let peers: Vec<usize> = others(me, n).collect();
+        ends.send_to_all(call, (Lane::First, &peers), part)?;
+        return Ok(n > 1);
+    }
+    for peer in others(me, n) {
         let Some(bytes) = flow.outgoing(peer) else { continue };
-        let lent = lent(flow, bytes);
+        let lent = lent[peer];
         if let Some(range) = outgoing(bytes.len(), lent, round) {
             let header = (round == 0).then_some(bytes.len());
             let part = Part { header, bytes: &bytes[range], lent };
@@ -194,6 +208,11 @@ impl Flow for Reduce<'_> {
         self.parts[peer].clone().map(|part| &self.whole[part])
     }
 
+    fn for_all(&self) -> Option<&[u8]> {
+        let whole = Some(0..self.whole.len());
+        self.parts.iter().all(|part| *part == whole).then_some(&*self.whole)
+    }
+
     fn expect(&self, _: usize) -> Expect {
         match &self.parts[self.reduction.me] {
             Some(part) => Expect::Bytes(part.len()),
@@ -217,6 +236,13 @@ impl Flow for Reduce<'_> {
         let (reduction, own) = self.own(range);
         reduction.finish(own);
     }
+}
+
+/// The bytes that go to every rank, if they are the same memory.
+fn same<'a>(outgoing: &[Option<&'a [u8]>]) -> Option<&'a [u8]> {
+    let first = (*outgoing.first()?)?;
+    let alike = |bytes: &Option<&[u8]>| bytes.is_some_and(|bytes| std::ptr::eq(bytes, first));
+    outgoing.iter().all(alike).then_some(first)
 }
 
 /// Pieces that go from rank to rank as they are.
@@ -245,6 +271,10 @@ impl Copy<'_> {
 impl Flow for Copy<'_> {
     fn outgoing(&self, peer: usize) -> Option<&[u8]> {
         self.outgoing[peer]
+    }
+
+    fn for_all(&self) -> Option<&[u8]> {
+        same(&self.outgoing)
     }
 
     fn expect(&self, peer: usize) -> Expect {
@@ -286,6 +316,10 @@ pub(super) struct Collect<'a> {
 impl Flow for Collect<'_> {
     fn outgoing(&self, peer: usize) -> Option<&[u8]> {
         self.outgoing[peer]
+    }
+
+    fn for_all(&self) -> Option<&[u8]> {
+        same(&self.outgoing)
     }
 
     fn expect(&self, peer: usize) -> Expect {
@@ -344,6 +378,7 @@ fn in_blocks(
     let (me, n) = (ends.members.me, ends.members.len());
     let bytes = buffer.len();
     let blocks = bytes.div_ceil(n * SEGMENT);
+    let peers: Vec<usize> = others(me, n).collect();
     scatter_block(ends, call, buffer, 0)?;
     for block in 0..blocks {
         if block + 1 < blocks {
@@ -352,9 +387,11 @@ fn in_blocks(
         reduce_block(ends, call, buffer, reduction, block)?;
         let range = |index| part(bytes, call.dtype.size(), n, (block, index));
         let wanted = |peer: usize| call.root.is_none_or(|root| root == peer);
-        for peer in others(me, n).filter(|&peer| wanted(peer)) {
-            let part = Part { header: None, bytes: &buffer[range(me)], lent: false };
-            ends.send(call, (Lane::Second, peer), part)?;
+        let part = Part { header: None, bytes: &buffer[range(me)], lent: false };
+        match call.root {
+            None => ends.send_to_all(call, (Lane::Second, &peers), part)?,
+            Some(root) if root != me => ends.send(call, (Lane::Second, root), part)?,
+            Some(_) => {}
         }
         for peer in (0..n).filter(|&peer| wanted(me) && peer != me) {
             let theirs = range(peer);
@@ -409,67 +446,6 @@ fn reduce_block(
     Ok(())
 }
 
-/// The root's buffer on all ranks.
-pub(super) fn broadcast(
-    ends: &mut Ends,
-    call: &Call,
-    root: usize,
-    buffer: &mut [u8],
-) -> Result<(), DistError> {
-    let (me, n) = (ends.members.me, ends.members.len());
-    // Places count from the root.
-    let place = (me + n - root) % n;
-    let (bytes, lent) = (buffer.len(), LENT.contains(&buffer.len()));
-    let (parent, children) = match lent && ends.of_one_host {
-        true => star(place, n),
-        false if bytes <= TREE => tree(place, n),
-        false => chain(place, n),
-    };
-    let rank_at = |place: usize| (place + root) % n;
-    let parts = (0..).map_while(|round| outgoing(bytes, lent, round));
-    for (round, range) in parts.enumerate() {
-        if let Some(parent) = parent.map(rank_at) {
-            let into = &mut buffer[range.clone()];
-            if round == 0 {
-                let read = &mut |_, part: Body<'_>| put(call.dtype, into, part, bytes);
-                ends.receive_first(call, parent, Some(bytes), read)?;
-            } else {
-                let mut read = |part: Body<'_>| put(call.dtype, into, part, bytes);
-                ends.receive(call, (Lane::First, parent), &mut read)?;
-            }
-        }
-        for &child in &children {
-            let header = (round == 0).then_some(buffer.len());
-            let part = Part { header, bytes: &buffer[range.clone()], lent };
-            ends.send(call, (Lane::First, rank_at(child)), part)?;
-        }
-    }
-    if lent {
-        for &child in &children {
-            ends.settle(call, rank_at(child))?;
-        }
-    }
-    Ok(())
-}
-
-/// Parent and children of a place in a binomial tree, the farthest child first.
-fn tree(place: usize, n: usize) -> (Option<usize>, Vec<usize>) {
-    let lowest = if place == 0 { n.next_power_of_two() } else { place & place.wrapping_neg() };
-    let parent = (place > 0).then(|| place - lowest);
-    let steps = std::iter::successors(Some(lowest / 2), |step| Some(step / 2));
-    let children = steps.take_while(|&step| step > 0).map(|step| place + step);
-    (parent, children.filter(|&child| child < n).collect())
-}
-
-fn star(place: usize, n: usize) -> (Option<usize>, Vec<usize>) {
-    if place == 0 { (None, (1..n).collect()) } else { (Some(0), Vec::new()) }
-}
-
-fn chain(place: usize, n: usize) -> (Option<usize>, Vec<usize>) {
-    let next = (place + 1 < n).then_some(place + 1);
-    (place.checked_sub(1), next.into_iter().collect())
-}
-
 /// Returns when all ranks have come.
 pub(super) fn barrier(ends: &mut Ends, call: &Call) -> Result<(), DistError> {
     let (me, n) = (ends.members.me, ends.members.len());
@@ -486,19 +462,6 @@ pub(super) fn barrier(ends: &mut Ends, call: &Call) -> Result<(), DistError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_tree_reaches_everybody_once() {
-        for n in 1..40 {
-            let mut reached: Vec<usize> = (0..n).flat_map(|place| tree(place, n).1).collect();
-            reached.sort_unstable();
-            assert_eq!(reached, (1..n).collect::<Vec<_>>());
-            for place in 0..n {
-                let parents = tree(place, n).1.iter().all(|&child| tree(child, n).0 == Some(place));
-                assert!(parents, "{place} of {n}");
-            }
-        }
-    }
 
     #[test]
     fn parts_cover_every_block_in_whole_elements() {

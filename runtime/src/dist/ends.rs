@@ -1,11 +1,12 @@
 //! The queues of one rank of a group, made when they are first used, and messages with their headers.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
 use super::error::DistError;
 use super::header::{Call, HEADER};
 use crate::error::RuntimeError;
+use crate::memory::{Arena, Place};
 use crate::transport::{Body, Receiver, Sender, Transport, TransportError};
 
 /// Bytes of a segment: large messages go in parts of this size, which stay in a core's second-level cache between the one
@@ -14,6 +15,8 @@ pub(super) const SEGMENT: usize = 128 << 10;
 /// Messages of such sizes are lent: the receiver copies them out of the sender's own memory, once. Shorter ones are sooner
 /// copied twice than waited for; of longer ones both copies go on at once, on two cores, which is faster than one.
 pub(super) const LENT: Range<usize> = 16 << 10..4 << 20;
+/// Parts of such sizes that go to several peers are copied once for all of them.
+const STAGED: RangeInclusive<usize> = 4 << 10..=SEGMENT;
 /// Messages that a queue holds. Collectives rely on at least two: a rank sends the next segment before it reads this one.
 pub(super) const SLOTS: usize = 4;
 
@@ -138,6 +141,26 @@ pub(super) struct Ends {
     pub(super) of_one_host: bool,
     senders: [Vec<Option<Box<dyn Sender>>>; 2],
     receivers: [Vec<Option<Box<dyn Receiver>>>; 2],
+    stages: [Stage; 2],
+}
+
+/// Where a lane's parts lie that go to all peers: as many places for a segment as a queue has slots, used in turn. Every such
+/// part goes to all peers, so a queue with room for the next has been read up to the one that lay in the same place.
+#[derive(Default)]
+struct Stage {
+    memory: Option<Arena>,
+    used: usize,
+}
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        for (stage, senders) in self.stages.iter_mut().zip(&self.senders) {
+            if !senders.iter().flatten().all(|sender| sender.is_settled()) {
+                // What a peer may still read is not used again.
+                std::mem::forget(stage.memory.take());
+            }
+        }
+    }
 }
 
 impl Ends {
@@ -146,7 +169,60 @@ impl Ends {
         let senders = [0, 1].map(|_| (0..n).map(|_| None).collect());
         let receivers = [0, 1].map(|_| (0..n).map(|_| None).collect());
         let of_one_host = members.transport.direct(&members.ranks);
-        Self { members, of_one_host, senders, receivers }
+        Self { members, of_one_host, senders, receivers, stages: Default::default() }
+    }
+
+    /// The sender to a peer.
+    fn sender(
+        &mut self,
+        call: &Call,
+        (lane, peer): (Lane, usize),
+    ) -> Result<&mut dyn Sender, DistError> {
+        let slot = &mut self.senders[usize::from(lane == Lane::Second)][peer];
+        if slot.is_none() {
+            let made = self.members.sender(lane, peer);
+            *slot = Some(made.map_err(|error| self.members.fail(call.op.name(), peer, error))?);
+        }
+        Ok(slot.as_mut().expect("just made").as_mut())
+    }
+
+    /// Sends a part of at most a segment to all peers, `peers` in this order.
+    pub(super) fn send_to_all(
+        &mut self,
+        call: &Call,
+        (lane, peers): (Lane, &[usize]),
+        part: Part<'_>,
+    ) -> Result<(), DistError> {
+        let index = usize::from(lane == Lane::Second);
+        let staged = self.of_one_host && peers.len() > 1 && STAGED.contains(&part.bytes.len());
+        let stage = &mut self.stages[index];
+        if staged && stage.memory.is_none() {
+            stage.memory = self.members.transport.stage((SLOTS * SEGMENT) as u64);
+        }
+        let Some(memory) = staged.then(|| stage.memory.take()).flatten() else {
+            return peers.iter().try_for_each(|&peer| self.send(call, (lane, peer), part));
+        };
+        let place = Place { offset: stage.used % SLOTS * SEGMENT, bytes: part.bytes.len() };
+        stage.used += 1;
+        let sent = self.send_staged(call, (lane, peers), part, (&memory, place));
+        self.stages[index].memory = Some(memory);
+        sent
+    }
+
+    fn send_staged(
+        &mut self,
+        call: &Call,
+        (lane, peers): (Lane, &[usize]),
+        part: Part<'_>,
+        (memory, place): (&Arena, Place),
+    ) -> Result<(), DistError> {
+        for &peer in peers {
+            let room = self.sender(call, (lane, peer))?.room();
+            room.map_err(|error| self.members.fail(call.op.name(), peer, error))?;
+        }
+        memory.write(place).copy_from_slice(part.bytes);
+        let part = Part { bytes: memory.read(place), lent: true, ..part };
+        peers.iter().try_for_each(|&peer| self.send(call, (lane, peer), part))
     }
 
     /// Sends a part.
@@ -156,14 +232,13 @@ impl Ends {
         (lane, peer): (Lane, usize),
         part: Part<'_>,
     ) -> Result<(), DistError> {
-        let members = &self.members;
-        let fail = |error| members.fail(call.op.name(), peer, error);
-        let slot = &mut self.senders[usize::from(lane == Lane::Second)][peer];
-        let sender = match slot {
-            Some(sender) => sender,
-            None => slot.insert(members.sender(lane, peer).map_err(fail)?),
-        };
-        send(sender.as_mut(), call, part).map_err(fail)
+        let sent = send(self.sender(call, (lane, peer))?, call, part);
+        sent.map_err(|error| self.members.fail(call.op.name(), peer, error))
+    }
+
+    /// Whether a peer can read what is lent to it, so that it need not be copied before.
+    pub(super) fn lends(&mut self, call: &Call, peer: usize) -> Result<bool, DistError> {
+        Ok(self.sender(call, (Lane::First, peer))?.lends())
     }
 
     /// Waits until the peer has read what was lent to it.
@@ -172,6 +247,11 @@ impl Ends {
         let Some(sender) = &mut self.senders[0][peer] else { return Ok(()) };
         let settled = sender.settle().map(|_| ());
         settled.map_err(|error| members.fail(call.op.name(), peer, error))
+    }
+
+    /// An operation has failed: what it has lent may change.
+    pub(super) fn withdraw(&mut self) {
+        self.senders.iter_mut().flatten().flatten().for_each(|sender| sender.withdraw());
     }
 
     /// Lets `read` read the next message, which has no header.

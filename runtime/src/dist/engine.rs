@@ -95,6 +95,7 @@ impl Engine {
         }
         if let Err(error) = &result {
             state.failed = Some(error.clone());
+            state.ends.withdraw();
             // The others would wait for what this rank does not send any more.
             let reason = RuntimeError::Program { reason: error.to_string() };
             state.ends.members.transport.end(reason);

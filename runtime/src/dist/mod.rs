@@ -21,9 +21,10 @@
 //! Every wait ends: with the peer's answer, with the job's failure, or after the group's timeout. A rank whose
 //! communication fails ends the job on all ranks, with one account.
 //!
-//! Start reading with [`Group`], then `collectives`, then `pairs`; `ends` and `header` say what a message looks like.
+//! Start reading with [`Group`], then `collectives` and `broadcast`, then `pairs`; `ends` and `header` say what a message looks like.
 
 mod api;
+mod broadcast;
 mod collectives;
 mod element;
 mod ends;

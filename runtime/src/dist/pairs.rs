@@ -134,6 +134,15 @@ impl Line {
         }
     }
 
+    /// Whether the peer can read what is lent to it.
+    fn lends(&mut self, members: &Members) -> Result<bool, DistError> {
+        let peer = self.peer;
+        match self.end(members).map_err(|error| members.fail("send", peer, error))? {
+            End::Sender(sender) => Ok(sender.lends()),
+            End::Receiver(_) => Ok(false),
+        }
+    }
+
     /// Moves all of it.
     fn whole(
         &mut self,
@@ -142,7 +151,8 @@ impl Line {
         bytes: &mut Moved<'_>,
     ) -> Result<(), DistError> {
         let all = bytes.read().len();
-        let (mut done, lent) = (None, LENT.contains(&all));
+        let lent = LENT.contains(&all) && self.lends(members)?;
+        let mut done = None;
         while done.is_none_or(|done| done < all) {
             let bytes = match bytes {
                 Moved::From(bytes) => Moved::From(bytes),
@@ -199,6 +209,9 @@ impl Line {
 
     /// Nothing goes this way any more. How many transfers that ends.
     fn fail(&mut self, members: &Members, error: &DistError) -> usize {
+        if let Some(End::Sender(sender)) = &mut self.end {
+            sender.withdraw();
+        }
         members.transport.end(RuntimeError::Program { reason: error.to_string() });
         self.failed = Some(error.clone());
         let all = self.waiting.len();

@@ -3,6 +3,7 @@
 mod checkpoint;
 mod collect;
 mod edges;
+mod kernels;
 mod options;
 mod start;
 mod statistics;

@@ -152,7 +152,7 @@ fn check(plan: &Plan) -> Result<(), RuntimeError> {
     for program in &plan.programs {
         check_program(program)?;
     }
-    Ok(())
+    super::kernels::check(plan)
 }
 
 /// The machine takes register ids as they are.

@@ -90,6 +90,12 @@ pub trait Transport: Send + Sync {
     /// none.
     fn allocate(&self, bytes: u64) -> Option<Arena>;
 
+    /// Memory of arbitrary content from which peers of the same host read what [`Sender::lend`] gives them, so that what goes to
+    /// all of them is copied once. `None` where there is none.
+    fn stage(&self, _bytes: u64) -> Option<Arena> {
+        None
+    }
+
     /// An endpoint for exchanges between `ranks`, of which this rank is one.
     ///
     /// # Errors
@@ -258,11 +264,33 @@ pub trait Sender: Send {
         self.send_headed(head, body)
     }
 
+    /// Whether the receiver is known to read what is lent where it lies; otherwise it is copied.
+    fn lends(&self) -> bool {
+        false
+    }
+
     /// Waits until bodies that were lent have been read.
     ///
     /// # Errors
     /// As [`Sender::send`].
     fn settle(&mut self) -> Result<Duration, TransportError> {
+        Ok(Duration::ZERO)
+    }
+
+    /// Instead of [`Sender::settle`], where the sender has failed: bodies that were lent may change, and a receiver that reads
+    /// one gets an error.
+    fn withdraw(&mut self) {}
+
+    /// Whether [`Sender::settle`] would not wait.
+    fn is_settled(&self) -> bool {
+        true
+    }
+
+    /// Waits until there is room for a message: where the queue has `slots`, all but the last `slots - 1` have been read.
+    ///
+    /// # Errors
+    /// As [`Sender::send`].
+    fn room(&mut self) -> Result<Duration, TransportError> {
         Ok(Duration::ZERO)
     }
 }

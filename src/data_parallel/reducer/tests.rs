@@ -21,7 +21,7 @@ fn model() -> Graph {
     let g = GraphBuilder::new("layers");
     let mut y = g.input("x", DType::F32, [4, 8]);
     for layer in 0..LAYERS {
-        let init = Init::Normal { mean: 0.0, std: 0.5 };
+        let init = Init::Normal { mean: 0.0.into(), std: 0.5.into() };
         y = y.matmul(&g.variable(&format!("w{layer}"), DType::F32, [8, 8], init)).relu();
     }
     g.output("loss", &y.sum(&[0, 1], false));

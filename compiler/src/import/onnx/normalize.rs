@@ -68,7 +68,7 @@ fn normalize(cx: &mut Lowering, call: Call<'_>, x: &Val, center: bool) -> Res<(V
 }
 
 /// The number that a user meant by an `f32`: the shortest text that reads as it.
-fn shortest(x: f64) -> f64 {
+pub(super) fn shortest(x: f64) -> f64 {
     (x as f32).to_string().parse().unwrap_or(x)
 }
 

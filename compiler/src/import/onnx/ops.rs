@@ -3,7 +3,8 @@
 use super::lower::{Lowering, Val};
 use super::node::{Call, Res};
 use super::{
-    elementwise as e, gather, linear, movement as m, normalize as n, reduce as r, sequence as s,
+    elementwise as e, gather, linear, movement as m, normalize as n, picture as p, reduce as r,
+    sequence as s,
 };
 use graphc_ir::ops::{BinaryFunction as B, ReduceFunction as R, UnaryFunction as U};
 
@@ -35,6 +36,8 @@ const STANDARD: &[(&str, Lower)] = &[
     ("And", |cx, call| e::binary(cx, call, B::And)),
     ("ArgMax", |cx, call| r::arg(cx, call, false)),
     ("ArgMin", |cx, call| r::arg(cx, call, true)),
+    ("AveragePool", p::average_pool),
+    ("BatchNormalization", p::batch_normalization),
     ("Cast", e::cast),
     ("CastLike", e::cast_like),
     ("Ceil", |cx, call| e::rounded(cx, call, f64::ceil)),
@@ -44,6 +47,7 @@ const STANDARD: &[(&str, Lower)] = &[
     ("ConcatFromSequence", s::concat),
     ("Constant", m::constant),
     ("ConstantOfShape", m::constant_of_shape),
+    ("Conv", p::convolution),
     ("Div", |cx, call| e::binary(cx, call, B::Div)),
     ("Dropout", n::dropout),
     ("Elu", |cx, call| e::elu(cx, call, e::Exponential::Elu)),
@@ -70,6 +74,7 @@ const STANDARD: &[(&str, Lower)] = &[
     ("LogSoftmax", |cx, call| n::softmax(cx, call, true)),
     ("MatMul", linear::matmul),
     ("Max", |cx, call| e::variadic(cx, call, B::Max)),
+    ("MaxPool", p::max_pool),
     ("Mean", e::mean),
     ("Min", |cx, call| e::variadic(cx, call, B::Min)),
     ("Mish", e::mish),

@@ -61,11 +61,10 @@ fn cost(region: &Region, class: Id, term: &Term) -> u64 {
     let Some(op) = region.op(term) else { return 0 };
     let types: Vec<&TensorType> = term.children.iter().map(|&child| region.ty(child)).collect();
     let operation = op.operation();
-    let points = operation.rule(&types).map_or(0.0, |rule| rule.points());
+    let flops = operation.rule(&types).map_or(0.0, |rule| operation.flops(&rule));
     let bytes: usize = types.iter().map(|ty| ty.bytes()).sum::<usize>() + region.ty(class).bytes();
     let rows = !matches!(op, Op::Transpose(op) if op.permutation.last() != Some(&(types[0].shape.len() - 1)));
     let bytes = if rows { bytes } else { 2 * bytes };
-    let flops = points * operation.flops_per_point();
     (flops + bytes as f64 * FLOPS_PER_BYTE + OVERHEAD) as u64
 }
 

@@ -31,14 +31,14 @@ pub(super) fn cut(graph: &Graph, stages: usize) -> Result<Vec<Option<usize>>, Co
     Ok(result)
 }
 
-/// The sum of the costs of the ops before each position: points of the iteration space by FLOPs per point.
+/// The sum of the costs of the ops before each position: their FLOPs.
 fn running_costs(graph: &Graph, ops: &[usize]) -> Vec<f64> {
     let mut total = vec![0.0];
     for &op in ops {
         let node = &graph.nodes[op];
         let operation = node.op.operation();
         let rule = operation.rule(&graph.operand_types(node));
-        let cost = rule.map_or(0.0, |rule| rule.points() * operation.flops_per_point());
+        let cost = rule.map_or(0.0, |rule| operation.flops(&rule));
         total.push(total[total.len() - 1] + cost);
     }
     total

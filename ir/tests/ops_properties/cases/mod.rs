@@ -11,8 +11,10 @@ use crate::shards::Random;
 
 mod arithmetic;
 mod attention;
+mod experts;
 mod movement;
 mod network;
+mod pictures;
 mod sources;
 
 /// One application of an op.
@@ -126,10 +128,18 @@ pub fn labels(shape: &[usize], n: usize) -> Sample {
 
 /// All cases.
 pub fn all() -> Vec<Case> {
-    [sources::cases(), arithmetic::cases(), movement::cases(), network::cases(), attention::cases()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        sources::cases(),
+        arithmetic::cases(),
+        movement::cases(),
+        network::cases(),
+        attention::cases(),
+        pictures::cases(),
+        experts::cases(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// Whether the op has gradients to check. A new variant must be decided upon here, and needs cases: a test
@@ -149,9 +159,12 @@ pub fn is_differentiable(op: &Op) -> bool {
         | Op::NormalizeGrad(_)
         | Op::CrossEntropyGrad(_)
         | Op::AttentionGrad(_)
+        | Op::MaxPoolGrad(_)
         | Op::SgdUpdate(_)
         | Op::AdamUpdate(_) => false,
         Op::Binary(binary) => !binary.function.gives_bool(),
+        // In training it is taken apart before gradients are made.
+        Op::BatchNorm(norm) => norm.batches == 0,
         Op::Cast(cast) => cast.dtype.is_float(),
         Op::Unary(_)
         | Op::Where(_)
@@ -174,6 +187,15 @@ pub fn is_differentiable(op: &Op) -> bool {
         | Op::CrossEntropy(_)
         | Op::Attention(_)
         | Op::Rotary(_)
+        | Op::Convolution(_)
+        | Op::ConvolutionInputGrad(_)
+        | Op::ConvolutionKernelGrad(_)
+        | Op::MaxPool(_)
+        | Op::AveragePool(_)
+        | Op::AveragePoolGrad(_)
+        | Op::Dispatch(_)
+        | Op::Combine(_)
+        | Op::CombineWeightsGrad(_)
         | Op::Dropout(_)
         | Op::Triangle(_)
         | Op::ToGlobal(_)

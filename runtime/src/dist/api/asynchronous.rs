@@ -8,6 +8,7 @@ use super::{
     all_gather, all_reduce, all_to_all, copy, cut, gather, reduce_scatter, reducing, rooted,
     scatter, what,
 };
+use crate::dist::broadcast::broadcast;
 use crate::dist::collectives;
 use crate::dist::element::{Buffer, Element, writable};
 use crate::dist::engine::What;
@@ -41,7 +42,7 @@ impl Group {
     ) -> Result<Work<B>, DistError> {
         self.known(Op::Broadcast, root)?;
         self.start(rooted(Op::Broadcast, buffer.dtype(), root), move |ends, call| {
-            collectives::broadcast(ends, &call, root, writable(&mut buffer)).map(|()| buffer)
+            broadcast(ends, &call, root, writable(&mut buffer)).map(|()| buffer)
         })
     }
 

@@ -50,12 +50,12 @@ impl Side {
     }
 }
 
-/// Two processes, and what keeps their line to a coordinator open.
-fn sides() -> ([Side; 2], TcpListener) {
+/// Processes, and what keeps their line to a coordinator open.
+fn sides<const N: usize>() -> ([Side; N], TcpListener) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let stream = TcpStream::connect(listener.local_addr().expect("an address"));
     let stream = stream.expect("a connection");
-    ([Side::new(0, &stream), Side::new(1, &stream)], listener)
+    (std::array::from_fn(|rank| Side::new(rank as u32, &stream)), listener)
 }
 
 /// Keys that no schedule before has used.
@@ -66,7 +66,7 @@ fn fresh() -> u64 {
 
 #[test]
 fn messages_arrive_in_order_under_every_schedule() {
-    let (sides, _listener) = sides();
+    let (sides, _listener) = sides::<2>();
     explore(10_000, move || {
         let [a, b] = sides.clone();
         let (key, slots) = (fresh(), 1 + fresh() % 2);
@@ -94,7 +94,7 @@ fn messages_arrive_in_order_under_every_schedule() {
 
 #[test]
 fn heads_arrive_with_bodies_in_the_slot_in_the_outbox_and_lent() {
-    let (sides, _listener) = sides();
+    let (sides, _listener) = sides::<2>();
     explore(6_000, move || {
         let [a, b] = sides.clone();
         let (key, slots) = (fresh(), 1 + fresh() % 3);
@@ -136,8 +136,67 @@ fn heads_arrive_with_bodies_in_the_slot_in_the_outbox_and_lent() {
 }
 
 #[test]
+fn what_was_lent_by_a_sender_that_gives_up_is_an_error() {
+    let (sides, _listener) = sides::<2>();
+    let [a, b] = &sides;
+    let key = fresh();
+    let (mut sender, mut receiver) = (a.sender(b, key, 4), b.receiver(a, key, 4));
+    sender.send_headed(&[], &[1], false).expect("room");
+    receiver.receive_headed(&mut |_, _| {}).expect("it was sent");
+    assert!(sender.lends(), "this process can read its own memory");
+    let mut body = vec![1; 1000];
+    sender.send_headed(&[], &body, true).expect("room");
+    sender.withdraw();
+    body.fill(2);
+    let mut into = vec![0; 1000];
+    let failed = receiver.receive_headed(&mut |_, body| match body {
+        Body::There(_, copy) => copy(&mut into),
+        Body::Here(_) => panic!("it was copied"),
+    });
+    let error = failed.expect_err("it was withdrawn").to_string();
+    assert!(error.contains("rank 1 has lost its connection with rank 0"), "{error}");
+}
+
+#[test]
+fn what_two_peers_read_in_one_place_is_not_overwritten_under_any_schedule() {
+    let (sides, _listener) = sides::<3>();
+    explore(6_000, move || {
+        let [a, b, c] = sides.clone();
+        let (key, slots) = (fresh(), 1 + (fresh() % 2) as usize);
+        let reading = [b.clone(), c.clone()].map(|side| {
+            let mut receiver = side.receiver(&a, key, slots as u64);
+            shuttle::thread::spawn(move || {
+                for message in 0..5u8 {
+                    let read = &mut |_: &[u8], body: Body<'_>| {
+                        body.read(|body| assert_eq!(body, [message; 100]));
+                    };
+                    receiver.receive_headed(read).expect("the peer sends");
+                }
+            })
+        });
+        // As many places as a queue has slots, used in turn.
+        let stage = Arena::in_outbox(100 * slots as u64, &a.outbox).expect("memory");
+        let mut senders = [&b, &c].map(|to| a.sender(to, key, slots as u64));
+        for message in 0..5 {
+            for sender in &senders {
+                sender.room().expect("the peer reads");
+            }
+            let place = Place { offset: message % slots * 100, bytes: 100 };
+            stage.write(place).fill(message as u8);
+            for sender in &mut senders {
+                sender.send_headed(&[], stage.read(place), true).expect("room");
+            }
+        }
+        for sender in &senders {
+            sender.settle().expect("the peer reads");
+        }
+        reading.into_iter().for_each(|thread| thread.join().expect("no panic"));
+    });
+}
+
+#[test]
 fn arenas_are_read_and_written_in_place_under_every_schedule() {
-    let (sides, _listener) = sides();
+    let (sides, _listener) = sides::<2>();
     let arenas = sides.clone().map(|side| Arena::shared(256, &side.outbox).expect("memory"));
     let arenas = Arc::new(arenas);
     explore(4_000, move || {

@@ -2,7 +2,7 @@
 //! or MPI ([`mpi`], behind the feature of that name); all give queues of messages, and groups exchange through queues. A group whose ranks share memory reads arenas in place, as
 //! threads do ([`super::in_process`]); the others pack messages.
 //!
-//! Read in this order: `wait` and `bell`, then `segment`, `outbox` and `shared`, then `queue` and its carriers `tcp` and `mpi`.
+//! Read in this order: `wait` and `bell`, then `segment`, `outbox`, `foreign` and `shared`, then `queue` and its carriers `tcp` and `mpi`.
 
 mod bell;
 #[cfg(test)]
@@ -128,6 +128,10 @@ impl Transport for ProcessTransport {
         }
     }
 
+    fn stage(&self, bytes: u64) -> Option<Arena> {
+        Arena::in_outbox(bytes, self.fabric.outbox.as_ref()?)
+    }
+
     fn group(&self, tag: u32, ranks: &[u32]) -> Result<Box<dyn Group>, TransportError> {
         let ends = |&rank: &u32| {
             if rank == self.fabric.rank {
@@ -244,6 +248,33 @@ impl Sender for SendEnd {
 
     fn settle(&mut self) -> Result<Duration, TransportError> {
         SendEnd::settle(self)
+    }
+
+    fn lends(&self) -> bool {
+        match self {
+            Self::Shared(end) => end.lends(),
+            Self::Network(_) => false,
+        }
+    }
+
+    fn withdraw(&mut self) {
+        if let Self::Shared(end) = self {
+            end.withdraw();
+        }
+    }
+
+    fn is_settled(&self) -> bool {
+        match self {
+            Self::Shared(end) => end.settled(),
+            Self::Network(_) => true,
+        }
+    }
+
+    fn room(&mut self) -> Result<Duration, TransportError> {
+        match self {
+            Self::Shared(end) => end.room(),
+            Self::Network(_) => Ok(Duration::ZERO),
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
 
@@ -99,8 +100,16 @@ impl Outbox {
         })
     }
 
+    /// As [`Outbox::allocate`], and where the block lies in this process.
+    pub(crate) fn block(&self, bytes: u64) -> Option<(u64, NonNull<u8>)> {
+        let offset = self.allocate(bytes)?;
+        // SAFETY: the block is nobody else's.
+        let block = unsafe { self.segment.write(offset, bytes) }?;
+        Some((offset, NonNull::from(block).cast()))
+    }
+
     /// Gives a block of so many bytes back; nobody reads it any more.
-    pub(super) fn release(&self, offset: u64, bytes: u64) {
+    pub(crate) fn release(&self, offset: u64, bytes: u64) {
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         blocks.free.entry(block_size(bytes)).or_default().push(offset);
     }
@@ -139,13 +148,17 @@ impl Outbox {
         self.head().arena[arena as usize].descriptor.store(-1, Ordering::Relaxed);
     }
 
-    /// In which arena, and where in it, these bytes lie; `None` where in none.
+    /// In which space, and where in it, these bytes lie: 0 is the outbox, beyond come the arenas; `None` where in none.
     pub(super) fn locate(&self, bytes: &[u8]) -> Option<(u32, u64)> {
-        let arenas = self.arenas.read().unwrap_or_else(PoisonError::into_inner);
         let start = bytes.as_ptr() as usize;
-        let inside =
-            |&&(at, len, _): &&(usize, usize, u32)| start >= at && start + bytes.len() <= at + len;
-        arenas.iter().find(inside).map(|&(at, _, index)| (index, (start - at) as u64))
+        let inside = |at: usize, len: usize| start >= at && start + bytes.len() <= at + len;
+        let own = self.segment.start() as usize;
+        if inside(own, self.segment.len()) {
+            return Some((0, (start - own) as u64));
+        }
+        let arenas = self.arenas.read().unwrap_or_else(PoisonError::into_inner);
+        let found = arenas.iter().find(|&&(at, len, _)| inside(at, len));
+        found.map(|&(at, _, index)| (index + 1, (start - at) as u64))
     }
 }
 

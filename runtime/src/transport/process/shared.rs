@@ -1,6 +1,7 @@
-//! Queues in shared memory. A queue lies in its sender's memory: two counters and a ring of messages, each a list of
-//! pieces that lie in the sender's memory too. So a receiver reads arenas in place, and what lies elsewhere is copied
-//! once, by the sender.
+//! Queues in shared memory. A queue lies in its sender's memory: a counter of messages that were read, and a ring of slots. A
+//! slot says which message it holds, and where its pieces lie: in the slot, in the outbox, in an arena, or in the sender's
+//! own memory. So a receiver reads arenas in place, and what lies elsewhere is copied once by the sender, or not at all.
+//! Start reading with `sender`, then `receiver`.
 
 mod receiver;
 mod sender;
@@ -26,6 +27,8 @@ struct QueueHead {
     /// How many slots there are, and whether the receiver can read the sender's own memory.
     slots: Counter,
     foreign: AtomicU32,
+    /// Whether the sender has given up: what it has lent is not there any more.
+    withdrawn: AtomicU32,
 }
 
 #[repr(C, align(128))]

@@ -2,9 +2,10 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 use super::{
@@ -108,6 +109,12 @@ impl SharedReceiver {
                 failed.set(failed.take().or(copied.err()));
             };
             read(head, Body::There(bytes as usize, &copy));
+            // What changed while it was copied changed after this was set.
+            fence(Ordering::Acquire);
+            let queue = queue_head(&self.peer.segment, self.queue.unwrap_or_default());
+            if queue.is_none_or(|head| head.withdrawn.load(Ordering::SeqCst) != 0) {
+                failed.set(Some(io::Error::other("it has given up sending")));
+            }
             if let Some(error) = failed.take() {
                 return Err(self.waiter.lost(self.from, &error));
             }

@@ -48,6 +48,7 @@ impl SharedSender {
         head.emptied.0.store(0, Ordering::Relaxed);
         head.slots.0.store(slots, Ordering::Relaxed);
         head.foreign.store(0, Ordering::Relaxed);
+        head.withdrawn.store(0, Ordering::Relaxed);
         for index in 0..slots {
             let slot = slot(&outbox.segment, queue, index).ok_or_else(full)?;
             slot.number.store(0, Ordering::Relaxed);
@@ -81,12 +82,20 @@ impl SharedSender {
         self.seen.get() == self.filled || self.unread() == 0
     }
 
+    /// What was lent and not read may change from now on: whoever reads it gets an error.
+    pub(in crate::transport::process) fn withdraw(&self) {
+        if !self.settled() {
+            self.head().withdrawn.store(1, Ordering::SeqCst);
+        }
+    }
+
     /// Whether the peer can read this process's own memory.
     pub(in crate::transport::process) fn lends(&self) -> bool {
         self.head().foreign.load(Ordering::Relaxed) != 0
     }
 
-    fn room(&self) -> Result<Duration, TransportError> {
+    /// Waits until a message would be taken at once.
+    pub(in crate::transport::process) fn room(&self) -> Result<Duration, TransportError> {
         let what = || format!("to read what was sent in {}", self.tag);
         self.waiter.until(self.to, what, || self.ready())
     }
@@ -127,6 +136,8 @@ impl SharedSender {
         let place = if bytes <= BODY {
             self.own(slot + BODY_AT, BODY)?[..bytes].copy_from_slice(body);
             (INLINE, 0, bytes)
+        } else if let Some((space, offset)) = lent.then(|| self.outbox.locate(body)).flatten() {
+            (space, offset, bytes)
         } else if lent && self.lends() {
             (FOREIGN, body.as_ptr() as u64, bytes)
         } else {
@@ -170,7 +181,7 @@ impl SharedSender {
         let mut first = (OUTBOX, 0, 0);
         for (i, (bytes, place)) in pieces.iter().zip(&located).enumerate() {
             let (space, offset) = match place {
-                Some((arena, offset)) => (arena + 1, *offset),
+                Some((space, offset)) => (*space, *offset),
                 None => {
                     self.own(at, bytes.len())?.copy_from_slice(bytes);
                     at += bytes.len() as u64;

@@ -1,0 +1,71 @@
+//! Methods of [`Tensor`] for pictures `[n, channels, h, w]` and for experts.
+
+use super::Tensor;
+use crate::op::Op;
+use crate::ops::{AveragePool, BatchNorm, Combine, Convolution, Dispatch, MaxPool, Window};
+use crate::scalar::Scalar;
+
+/// Pictures: `[n, channels, h, w]`.
+impl Tensor {
+    /// Correlation with kernels `[features, channels / groups, kh, kw]`, as torch.nn.functional.conv2d has it.
+    ///
+    /// ```
+    /// use graphc_ir::builder::GraphBuilder;
+    /// use graphc_ir::ops::Window;
+    /// use graphc_ir::types::DType;
+    ///
+    /// let g = GraphBuilder::new("example");
+    /// let x = g.input("x", DType::F32, [8, 3, 32, 32]);
+    /// let kernels = g.input("k", DType::F32, [16, 3, 3, 3]);
+    /// let window = Window { strides: [2, 2], pads: [1; 4], ..Window::PLAIN };
+    /// assert_eq!(x.convolution(&kernels, window, 1).shape(), [8, 16, 16, 16]);
+    /// ```
+    #[track_caller]
+    pub fn convolution(&self, kernels: &Tensor, window: Window, groups: usize) -> Tensor {
+        self.builder.apply(Op::Convolution(Convolution { window, groups }), &[self, kernels])
+    }
+
+    /// The greatest of each window.
+    #[track_caller]
+    pub fn max_pool(&self, kernel: [usize; 2], window: Window) -> Tensor {
+        self.builder.apply(Op::MaxPool(MaxPool { kernel, window }), &[self])
+    }
+
+    /// The mean of each window; `count_border` counts zeros of the border, as torch does by default.
+    #[track_caller]
+    pub fn average_pool(&self, kernel: [usize; 2], window: Window, count_border: bool) -> Tensor {
+        let op = AveragePool { kernel, window, count_border };
+        self.builder.apply(Op::AveragePool(op), &[self])
+    }
+
+    /// Normalization of each channel, times `scale` plus `bias`: by the statistics of the microbatch, over all ranks, where
+    /// a graph trains, by `[mean, variance]` in inference. Training does not change these.
+    #[track_caller]
+    pub fn batch_norm(
+        &self,
+        scale: &Tensor,
+        bias: &Tensor,
+        [mean, variance]: [&Tensor; 2],
+        epsilon: f64,
+    ) -> Tensor {
+        let op = BatchNorm { epsilon: Scalar(epsilon), batches: 0 };
+        self.builder.apply(Op::BatchNorm(op), &[self, scale, bias, mean, variance])
+    }
+}
+
+/// Experts: tokens are `[groups, tokens, width]`, choices (i64) `[groups, tokens, k]`.
+impl Tensor {
+    /// Tokens at the places of the experts that they choose, `[experts, groups, capacity, width]`; of those that choose
+    /// one expert the first have its places.
+    #[track_caller]
+    pub fn dispatch(&self, chosen: &Tensor, experts: usize, capacity: usize) -> Tensor {
+        self.builder.apply(Op::Dispatch(Dispatch { experts, capacity }), &[self, chosen])
+    }
+
+    /// From the places of experts back to tokens: the sum over a token's choices, times their weights.
+    #[track_caller]
+    pub fn combine(&self, chosen: &Tensor, weights: Option<&Tensor>) -> Tensor {
+        let operands: Vec<&Tensor> = [self, chosen].into_iter().chain(weights).collect();
+        self.builder.apply(Op::Combine(Combine {}), &operands)
+    }
+}

@@ -1,0 +1,499 @@
+//! Two-dimensional convolution over pictures `[n, channels, h, w]`, in groups, and its gradients.
+//!
+//! Each of the three is linear in both operands, and a gradient of one is another of them. Pictures are never split
+//! along h and w: an extent is no product of factors of the iteration space.
+
+use serde::{Deserialize, Serialize};
+
+use super::shards::{at, fill, first_gradient, one_float};
+use crate::array::Array;
+use crate::builder::Tensor;
+use crate::op::{
+    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, arity, shapes,
+};
+use crate::rule::{DimRule, FactorKind, Rule};
+use crate::sbp::ReduceKind;
+use crate::types::{DType, TensorType};
+
+/// How a window of `kernel` elements goes over a picture: element k of the window at place p reads row
+/// `p stride + k dilation - pad` of the picture, 0 outside it. Of both dims, h first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Window {
+    /// From one place to the next.
+    pub strides: [usize; 2],
+    /// Rows of zeros before and after: `[top, left, bottom, right]`.
+    pub pads: [usize; 4],
+    /// From one element of the window to the next.
+    pub dilations: [usize; 2],
+}
+
+impl Window {
+    /// A window that steps by one over a picture without border.
+    pub const PLAIN: Window = Window { strides: [1; 2], pads: [0; 4], dilations: [1; 2] };
+
+    /// The number of places in a picture of this extent; `None` where the window is larger than the picture.
+    pub fn places(&self, dim: usize, extent: usize, kernel: usize) -> Option<usize> {
+        let padded = extent + self.pads[dim] + self.pads[dim + 2];
+        let reach = self.dilations[dim] * kernel.checked_sub(1)?;
+        Some(padded.checked_sub(reach + 1)? / self.strides[dim] + 1)
+    }
+
+    /// The row of the picture that an element of the window at a place reads; `None` where it is border.
+    pub fn source(&self, dim: usize, place: usize, element: usize, extent: usize) -> Option<usize> {
+        let padded = place * self.strides[dim] + element * self.dilations[dim];
+        padded.checked_sub(self.pads[dim]).filter(|&row| row < extent)
+    }
+
+    pub(crate) fn check(&self, op: &'static str, operands: &[&TensorType]) -> Result<(), OpError> {
+        let steps = self.strides.iter().chain(&self.dilations);
+        let large = steps.clone().chain(&self.pads).any(|&value| value > 1 << 20);
+        if large || steps.clone().any(|&step| step == 0) {
+            return Err(shapes(op, operands, "strides and dilations are 1 or more, none is huge"));
+        }
+        Ok(())
+    }
+}
+
+/// (x [n, c, h, w], k [o, c / groups, kh, kw]) -> [n, o, h', w']: of each group of channels the correlation with its
+/// kernels, as torch.nn.functional.conv2d has it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Convolution {
+    /// How the window goes.
+    pub window: Window,
+    /// Groups of channels; they divide channels of both sides.
+    pub groups: usize,
+}
+
+/// (k, dy) -> dx, of a picture of this height and width.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ConvolutionInputGrad {
+    /// As in [`Convolution`].
+    pub window: Window,
+    /// As in [`Convolution`].
+    pub groups: usize,
+    /// Height and width of x.
+    pub extents: [usize; 2],
+}
+
+/// (x, dy) -> dk, of a kernel of this height and width.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ConvolutionKernelGrad {
+    /// As in [`Convolution`].
+    pub window: Window,
+    /// As in [`Convolution`].
+    pub groups: usize,
+    /// Height and width of k.
+    pub extents: [usize; 2],
+}
+
+/// Factors in the order of [`space`].
+const BATCH: usize = 0;
+const GROUPS: usize = 1;
+const OUTPUTS: usize = 2;
+const INPUTS: usize = 3;
+/// How many factors [`space`] makes.
+const FACTORS: usize = 6;
+
+/// The iteration space of all three, and the dims of x, k and y.
+fn space(extents: &Extents) -> (Rule, [Vec<DimRule>; 3]) {
+    let Extents { batch, groups, outputs, inputs, kernel, picture, places } = *extents;
+    let mut rule = Rule { linear: vec![vec![0], vec![1]], ..Rule::default() };
+    let [n, g, o, c] =
+        [batch, groups, outputs, inputs].map(|size| rule.factor(size, FactorKind::Parallel));
+    let [kh, kw] = kernel.map(|size| rule.factor(size, FactorKind::Whole));
+    let dim = |factors: &[usize]| DimRule::Factors(factors.to_vec());
+    let whole = |extents: [usize; 2]| extents.map(DimRule::Whole).to_vec();
+    let x = [vec![dim(&[n]), dim(&[g, c])], whole(picture)].concat();
+    let k = vec![dim(&[g, o]), dim(&[c]), dim(&[kh]), dim(&[kw])];
+    let y = [vec![dim(&[n]), dim(&[g, o])], whole(places)].concat();
+    (rule, [x, k, y])
+}
+
+/// All extents of a convolution; `outputs` and `inputs` count the channels of one group.
+struct Extents {
+    batch: usize,
+    groups: usize,
+    outputs: usize,
+    inputs: usize,
+    kernel: [usize; 2],
+    picture: [usize; 2],
+    places: [usize; 2],
+}
+
+impl Extents {
+    /// From the shapes of x, k and, where it is an operand, y.
+    fn new(
+        op: &'static str,
+        operands: &[&TensorType],
+        (window, groups): (Window, usize),
+        [x, k, y]: [Option<[usize; 4]>; 3],
+        [picture, kernel]: [Option<[usize; 2]>; 2],
+    ) -> Result<Self, OpError> {
+        let fail = |reason: String| Err(shapes(op, operands, reason));
+        window.check(op, operands)?;
+        if groups == 0 || groups > 1 << 20 {
+            return fail("there must be a group".into());
+        }
+        let channels = x.map(|x| x[1]).or(k.map(|k| k[1] * groups)).unwrap_or(0);
+        let features = k.map(|k| k[0]).or(y.map(|y| y[1])).unwrap_or(0);
+        let picture = picture.or(x.map(|x| [x[2], x[3]])).unwrap_or([0; 2]);
+        let kernel = kernel.or(k.map(|k| [k[2], k[3]])).unwrap_or([0; 2]);
+        if !channels.is_multiple_of(groups) || !features.is_multiple_of(groups) {
+            return fail(format!(
+                "{groups} groups do not divide {channels} and {features} channels"
+            ));
+        }
+        let inputs = channels / groups;
+        if k.is_some_and(|k| k[1] != inputs) {
+            return fail(format!("kernels of {inputs} channels are needed: those of one group"));
+        }
+        let [h, w] = [0, 1].map(|dim| window.places(dim, picture[dim], kernel[dim]));
+        let (Some(h), Some(w)) = (h, w) else {
+            return fail(format!("a kernel of {kernel:?} does not fit in {picture:?}"));
+        };
+        let batch = x.or(y).map_or(0, |of_batch| of_batch[0]);
+        if y.is_some_and(|y| y != [batch, features, h, w]) {
+            return fail(format!("the gradient must be {:?}", [batch, features, h, w]));
+        }
+        let outputs = features / groups;
+        Ok(Self { batch, groups, outputs, inputs, kernel, picture, places: [h, w] })
+    }
+}
+
+fn four(op: &'static str, operands: &[&TensorType], index: usize) -> Result<[usize; 4], OpError> {
+    let shape = operands[index].shape.as_slice().try_into();
+    shape.map_err(|_| shapes(op, operands, format!("operand {index} needs four dims")))
+}
+
+/// 2 for each element of the kernels, place of the window and element of the batch.
+fn flops(rule: &Rule, places: &[DimRule]) -> f64 {
+    let factors: f64 = rule.factors[..FACTORS].iter().map(|factor| factor.size as f64).product();
+    2.0 * factors * places[2..].iter().map(|dim| rule.extent(dim) as f64).product::<f64>()
+}
+
+impl Operation for Convolution {
+    fn name(&self) -> &'static str {
+        "convolution"
+    }
+
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        arity(self.name(), operands, 2, "2")?;
+        Ok(vec![one_float(self.name(), operands, &[0, 1])?])
+    }
+
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        let (x, k) = (four(self.name(), operands, 0)?, four(self.name(), operands, 1)?);
+        let given = (self.window, self.groups);
+        let extents =
+            Extents::new(self.name(), operands, given, [Some(x), Some(k), None], [None; 2])?;
+        let (mut rule, [x, k, y]) = space(&extents);
+        rule.factors[INPUTS].kind = FactorKind::Reduction(ReduceKind::Sum);
+        let mut x = x;
+        if self.groups > 1 {
+            // The channels of a group do not lead in x: ranks that split those of the kernels have all of x.
+            let whole = rule.factor(extents.inputs, FactorKind::Whole);
+            x[1] = DimRule::Factors(vec![GROUPS, whole]);
+        }
+        (rule.operands, rule.results) = (vec![x, k], vec![y]);
+        Ok(rule)
+    }
+
+    fn flops(&self, rule: &Rule) -> f64 {
+        flops(rule, &rule.results[0])
+    }
+
+    fn multiplies_matrices(&self) -> bool {
+        true
+    }
+
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+        let [x, k] = node.operands else { return Vec::new() };
+        let Some(dy) = first_gradient(node) else { return vec![None, None] };
+        vec![
+            Some(input_grad(self.window, self.groups, x, k, dy)),
+            Some(kernel_grad(self.window, self.groups, x, k, dy)),
+        ]
+    }
+
+    fn evaluate(
+        &self,
+        operands: &[Operand<'_>],
+        results: &[Region],
+        _cx: &EvalContext,
+    ) -> Result<Vec<Array>, OpError> {
+        let [x, k] = [&operands[0], &operands[1]];
+        let sums = Sums { window: self.window, x: &x.region.global, k: &k.region.global };
+        let [outputs, inputs] = [k.region.global[0] / self.groups, k.region.global[1]];
+        // The channels of a group that this rank holds.
+        let channels = held(k.region, 1);
+        let element = |index: &[usize]| {
+            let first = index[1] / outputs * inputs;
+            let mut sum = 0.0;
+            for channel in channels.clone() {
+                sums.over_window([index[2], index[3]], |[row, column], [i, j]| {
+                    let x = at(x, &[index[0], first + channel, row, column]);
+                    sum += x * at(k, &[index[1], channel, i, j]);
+                });
+            }
+            sum
+        };
+        Ok(vec![fill(&results[0], element)])
+    }
+}
+
+impl Operation for ConvolutionInputGrad {
+    fn name(&self) -> &'static str {
+        "convolution_input_grad"
+    }
+
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        arity(self.name(), operands, 2, "2")?;
+        Ok(vec![one_float(self.name(), operands, &[0, 1])?])
+    }
+
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        let (k, y) = (four(self.name(), operands, 0)?, four(self.name(), operands, 1)?);
+        let given = (self.window, self.groups);
+        let known = [None, Some(k), Some(y)];
+        let extents =
+            Extents::new(self.name(), operands, given, known, [Some(self.extents), None])?;
+        let (mut rule, [x, k, y]) = space(&extents);
+        rule.factors[OUTPUTS].kind = FactorKind::Reduction(ReduceKind::Sum);
+        (rule.operands, rule.results) = (vec![k, y], vec![x]);
+        Ok(rule)
+    }
+
+    fn flops(&self, rule: &Rule) -> f64 {
+        flops(rule, &rule.operands[1])
+    }
+
+    fn multiplies_matrices(&self) -> bool {
+        true
+    }
+
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+        let [k, dy] = node.operands else { return Vec::new() };
+        let Some(g) = first_gradient(node) else { return vec![None, None] };
+        let op = Op::Convolution(Convolution { window: self.window, groups: self.groups });
+        vec![
+            Some(kernel_grad(self.window, self.groups, g, k, dy)),
+            Some(g.builder().apply(op, &[g, k])),
+        ]
+    }
+
+    fn evaluate(
+        &self,
+        operands: &[Operand<'_>],
+        results: &[Region],
+        _cx: &EvalContext,
+    ) -> Result<Vec<Array>, OpError> {
+        let [k, dy] = [&operands[0], &operands[1]];
+        let sums = Sums { window: self.window, x: &results[0].global, k: &k.region.global };
+        let [outputs, inputs] = [k.region.global[0] / self.groups, k.region.global[1]];
+        let outputs_held = held(k.region, 0);
+        let mut dx = Array::full(results[0].rect.extent.clone(), 0.0);
+        let [batch, channels] = [0, 1].map(|dim| held(&results[0], dim));
+        for image in batch.clone() {
+            for channel in channels.clone() {
+                let group = channel / inputs * outputs..(channel / inputs + 1) * outputs;
+                let held: Vec<usize> = group.filter(|o| outputs_held.contains(o)).collect();
+                assert!(
+                    outputs_held.is_empty() || !held.is_empty(),
+                    "the rule gives a rank a group"
+                );
+                for output in held {
+                    for_each_place(&dy.region.global, |place| {
+                        let g = at(dy, &[image, output, place[0], place[1]]);
+                        sums.over_window(place, |[row, column], [i, j]| {
+                            let to = [image - batch.start, channel - channels.start, row, column];
+                            let offset = dx.offset(&to);
+                            dx.data[offset] += g * at(k, &[output, channel % inputs, i, j]);
+                        });
+                    });
+                }
+            }
+        }
+        Ok(vec![dx])
+    }
+}
+
+impl Operation for ConvolutionKernelGrad {
+    fn name(&self) -> &'static str {
+        "convolution_kernel_grad"
+    }
+
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        arity(self.name(), operands, 2, "2")?;
+        Ok(vec![one_float(self.name(), operands, &[0, 1])?])
+    }
+
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        let (x, y) = (four(self.name(), operands, 0)?, four(self.name(), operands, 1)?);
+        let given = (self.window, self.groups);
+        let known = [Some(x), None, Some(y)];
+        let extents =
+            Extents::new(self.name(), operands, given, known, [None, Some(self.extents)])?;
+        let (mut rule, [x, k, y]) = space(&extents);
+        rule.factors[BATCH].kind = FactorKind::Reduction(ReduceKind::Sum);
+        (rule.operands, rule.results) = (vec![x, y], vec![k]);
+        Ok(rule)
+    }
+
+    fn flops(&self, rule: &Rule) -> f64 {
+        flops(rule, &rule.operands[1])
+    }
+
+    fn multiplies_matrices(&self) -> bool {
+        true
+    }
+
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+        let [x, dy] = node.operands else { return Vec::new() };
+        let Some(g) = first_gradient(node) else { return vec![None, None] };
+        let op = Op::Convolution(Convolution { window: self.window, groups: self.groups });
+        vec![
+            Some(input_grad(self.window, self.groups, x, g, dy)),
+            Some(g.builder().apply(op, &[x, g])),
+        ]
+    }
+
+    fn evaluate(
+        &self,
+        operands: &[Operand<'_>],
+        results: &[Region],
+        _cx: &EvalContext,
+    ) -> Result<Vec<Array>, OpError> {
+        let [x, dy] = [&operands[0], &operands[1]];
+        let sums = Sums { window: self.window, x: &x.region.global, k: &results[0].global };
+        let [outputs, inputs] = [results[0].global[0] / self.groups, results[0].global[1]];
+        let mut dk = Array::full(results[0].rect.extent.clone(), 0.0);
+        let [features, channels] = [0, 1].map(|dim| held(&results[0], dim));
+        for output in features.clone() {
+            for channel in channels.clone() {
+                let source = output / outputs * inputs + channel;
+                for image in held(x.region, 0) {
+                    for_each_place(&dy.region.global, |place| {
+                        let g = at(dy, &[image, output, place[0], place[1]]);
+                        sums.over_window(place, |[row, column], [i, j]| {
+                            let to = [output - features.start, channel - channels.start, i, j];
+                            let offset = dk.offset(&to);
+                            dk.data[offset] += g * at(x, &[image, source, row, column]);
+                        });
+                    });
+                }
+            }
+        }
+        Ok(vec![dk])
+    }
+}
+
+fn input_grad(window: Window, groups: usize, x: &Tensor, k: &Tensor, dy: &Tensor) -> Tensor {
+    let op = ConvolutionInputGrad { window, groups, extents: last_two(x) };
+    dy.builder().apply(Op::ConvolutionInputGrad(op), &[k, dy])
+}
+
+fn kernel_grad(window: Window, groups: usize, x: &Tensor, k: &Tensor, dy: &Tensor) -> Tensor {
+    let op = ConvolutionKernelGrad { window, groups, extents: last_two(k) };
+    dy.builder().apply(Op::ConvolutionKernelGrad(op), &[x, dy])
+}
+
+fn last_two(tensor: &Tensor) -> [usize; 2] {
+    match tensor.shape()[..] {
+        [.., h, w] => [h, w],
+        _ => [0; 2],
+    }
+}
+
+/// The range of a dim that a shard covers.
+fn held(region: &Region, dim: usize) -> std::ops::Range<usize> {
+    let start = region.rect.origin[dim];
+    start..start + region.rect.extent[dim]
+}
+
+fn for_each_place(shape: &[usize], mut body: impl FnMut([usize; 2])) {
+    for row in 0..shape[2] {
+        for column in 0..shape[3] {
+            body([row, column]);
+        }
+    }
+}
+
+/// Which elements of a picture meet which of a kernel.
+struct Sums<'a> {
+    window: Window,
+    x: &'a [usize],
+    k: &'a [usize],
+}
+
+impl Sums<'_> {
+    /// Calls `body(element of the picture, element of the kernel)` for the window at a place, borders left out.
+    fn over_window(&self, place: [usize; 2], mut body: impl FnMut([usize; 2], [usize; 2])) {
+        for i in 0..self.k[2] {
+            let Some(row) = self.window.source(0, place[0], i, self.x[2]) else { continue };
+            for j in 0..self.k[3] {
+                if let Some(column) = self.window.source(1, place[1], j, self.x[3]) {
+                    body([row, column], [i, j]);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::shards::tests::evaluate;
+
+    fn convolution(window: Window, groups: usize) -> Op {
+        Op::Convolution(Convolution { window, groups })
+    }
+
+    fn floats(shape: [usize; 4], data: &[f64]) -> (DType, Array) {
+        (DType::F32, Array::new(shape, data.to_vec()))
+    }
+
+    #[test]
+    fn a_window_by_hand() {
+        let x = floats([1, 1, 3, 3], &[1., 2., 3., 4., 5., 6., 7., 8., 9.]);
+        let k = floats([1, 1, 2, 2], &[1., 0., 0., 10.]);
+        let y = evaluate(convolution(Window::PLAIN, 1), &[x.clone(), k.clone()]).expect("fits");
+        assert_eq!(y, [Array::new([1, 1, 2, 2], vec![51., 62., 84., 95.])]);
+        let window = Window { strides: [2, 1], pads: [1, 0, 0, 1], dilations: [2, 2] };
+        let y = evaluate(convolution(window, 1), &[x, k]).expect("fits");
+        assert_eq!(y, [Array::new([1, 1, 1, 2], vec![60., 0.])]);
+    }
+
+    #[test]
+    fn groups_see_their_own_channels() {
+        let x = floats([1, 2, 1, 1], &[3., 5.]);
+        let k = floats([4, 1, 1, 1], &[1., 2., 10., 20.]);
+        let y = evaluate(convolution(Window::PLAIN, 2), &[x, k]).expect("fits");
+        assert_eq!(y[0].data, [3., 6., 50., 100.]);
+    }
+
+    #[test]
+    fn flops_count_the_places_of_the_window() {
+        let window = Window { strides: [2, 2], pads: [3; 4], dilations: [1, 1] };
+        let op = convolution(window, 1);
+        let [x, k] = [[8, 3, 224, 224], [64, 3, 7, 7]].map(|s| TensorType::new(DType::F32, s));
+        let rule = op.operation().rule(&[&x, &k]).expect("fits");
+        assert_eq!(rule.result_shapes(), [[8, 64, 112, 112]]);
+        let expected = 2.0 * 8.0 * 64.0 * 112.0 * 112.0 * 3.0 * 49.0;
+        assert_eq!(op.operation().flops(&rule), expected);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_said() {
+        let reason = |x: [usize; 4], k: [usize; 4], groups| {
+            let [x, k] = [x, k].map(|shape| TensorType::new(DType::F32, shape));
+            let error = convolution(Window::PLAIN, groups).infer(&[&x, &k]);
+            error.expect_err("does not fit").to_string()
+        };
+        let error = reason([1, 3, 4, 4], [2, 3, 5, 5], 1);
+        assert!(error.ends_with("a kernel of [5, 5] does not fit in [4, 4]"), "{error}");
+        let error = reason([1, 3, 4, 4], [2, 3, 1, 1], 2);
+        assert!(error.ends_with("2 groups do not divide 3 and 2 channels"), "{error}");
+        let error = reason([1, 4, 4, 4], [2, 4, 1, 1], 2);
+        assert!(error.ends_with("kernels of 2 channels are needed: those of one group"), "{error}");
+    }
+}

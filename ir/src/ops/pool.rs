@@ -1,0 +1,381 @@
+//! Two-dimensional pooling over pictures `[n, channels, h, w]`: the greatest or the mean of each window.
+
+use serde::{Deserialize, Serialize};
+
+use super::convolution::Window;
+use super::shards::{at, fill, first_gradient, no_gradient, one_float};
+use crate::array::Array;
+use crate::builder::Tensor;
+use crate::op::{
+    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, arity, shapes,
+};
+use crate::rule::{DimRule, FactorKind, Rule};
+use crate::types::{DType, TensorType};
+
+/// x [n, c, h, w] -> [n, c, h', w']: the greatest of each window, borders left out; NaN where one is.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MaxPool {
+    /// Height and width of the window.
+    pub kernel: [usize; 2],
+    /// How it goes.
+    pub window: Window,
+}
+
+/// (x, dy) -> dx: each gradient at the first element, row-major, that is the greatest of its window, as torch has it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MaxPoolGrad {
+    /// As in [`MaxPool`].
+    pub kernel: [usize; 2],
+    /// As in [`MaxPool`].
+    pub window: Window,
+}
+
+/// x [n, c, h, w] -> [n, c, h', w']: the mean of each window.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AveragePool {
+    /// Height and width of the window.
+    pub kernel: [usize; 2],
+    /// How it goes.
+    pub window: Window,
+    /// Whether zeros of the border count, as they do in torch by default.
+    pub count_border: bool,
+}
+
+/// dy -> dx, of a picture of this height and width.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AveragePoolGrad {
+    /// As in [`AveragePool`].
+    pub kernel: [usize; 2],
+    /// As in [`AveragePool`].
+    pub window: Window,
+    /// As in [`AveragePool`].
+    pub count_border: bool,
+    /// Height and width of x.
+    pub extents: [usize; 2],
+}
+
+/// The rule and the dims of the picture and of the places, given the shapes that are known.
+fn space(
+    op: &'static str,
+    operands: &[&TensorType],
+    (kernel, window): ([usize; 2], Window),
+    extents: Option<[usize; 2]>,
+) -> Result<(Rule, Vec<DimRule>, Vec<DimRule>), OpError> {
+    window.check(op, operands)?;
+    let [n, c, h, w] = operands[0].shape[..] else {
+        return Err(shapes(op, operands, "a picture has four dims: batch, channels, h, w"));
+    };
+    let [h, w] = extents.unwrap_or([h, w]);
+    let places = [window.places(0, h, kernel[0]), window.places(1, w, kernel[1])];
+    let [Some(rows), Some(columns)] = places else {
+        let reason = format!("a window of {kernel:?} does not fit in {:?}", [h, w]);
+        return Err(shapes(op, operands, reason));
+    };
+    if (0..2).any(|dim| window.pads[dim].max(window.pads[dim + 2]) >= kernel[dim]) {
+        return Err(shapes(op, operands, "a window must not lie in the border alone"));
+    }
+    let mut rule = Rule::default();
+    let outer = rule.parallel(&[n, c]);
+    // A factor that no tensor has: each place reads its whole window.
+    for size in kernel {
+        rule.factor(size, FactorKind::Whole);
+    }
+    let dims = |extents: [usize; 2]| [outer.clone(), extents.map(DimRule::Whole).to_vec()].concat();
+    Ok((rule, dims([h, w]), dims([rows, columns])))
+}
+
+/// One for each element of each window.
+fn flops(rule: &Rule, places: &[DimRule]) -> f64 {
+    let factors: f64 = rule.factors.iter().map(|factor| factor.size as f64).product();
+    factors * places[2..].iter().map(|dim| rule.extent(dim) as f64).product::<f64>()
+}
+
+/// Calls `body` with each element of the picture in the window at a place, row-major.
+pub(crate) fn over_window(
+    (kernel, window): ([usize; 2], Window),
+    place: [usize; 2],
+    picture: [usize; 2],
+    mut body: impl FnMut([usize; 2]),
+) {
+    for i in 0..kernel[0] {
+        let Some(row) = window.source(0, place[0], i, picture[0]) else { continue };
+        for j in 0..kernel[1] {
+            if let Some(column) = window.source(1, place[1], j, picture[1]) {
+                body([row, column]);
+            }
+        }
+    }
+}
+
+/// What the mean of the window at a place divides by: its elements inside the picture, or with `border` also those in
+/// the border.
+pub fn mean_divisor(
+    (kernel, window): ([usize; 2], Window),
+    border: bool,
+    place: [usize; 2],
+    picture: [usize; 2],
+) -> f64 {
+    if border {
+        // A place at the far end may reach beyond the border: torch counts what is inside it.
+        let within = |dim: usize| {
+            let start = place[dim] * window.strides[dim];
+            let end = picture[dim] + window.pads[dim] + window.pads[dim + 2];
+            (0..kernel[dim]).filter(|k| start + k * window.dilations[dim] < end).count()
+        };
+        return (within(0) * within(1)) as f64;
+    }
+    let mut count = 0;
+    over_window((kernel, window), place, picture, |_| count += 1);
+    count as f64
+}
+
+impl Operation for MaxPool {
+    fn name(&self) -> &'static str {
+        "max_pool"
+    }
+
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        arity(self.name(), operands, 1, "1")?;
+        Ok(vec![one_float(self.name(), operands, &[0])?])
+    }
+
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        let (mut rule, x, y) = space(self.name(), operands, (self.kernel, self.window), None)?;
+        (rule.operands, rule.results) = (vec![x], vec![y]);
+        Ok(rule)
+    }
+
+    fn flops(&self, rule: &Rule) -> f64 {
+        flops(rule, &rule.results[0])
+    }
+
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+        let op = Op::MaxPoolGrad(MaxPoolGrad { kernel: self.kernel, window: self.window });
+        vec![first_gradient(node).map(|dy| dy.builder().apply(op, &[&node.operands[0], dy]))]
+    }
+
+    fn evaluate(
+        &self,
+        operands: &[Operand<'_>],
+        results: &[Region],
+        _cx: &EvalContext,
+    ) -> Result<Vec<Array>, OpError> {
+        let x = &operands[0];
+        let element = |index: &[usize]| greatest(x, (self.kernel, self.window), index).1;
+        Ok(vec![fill(&results[0], element)])
+    }
+}
+
+/// Where the greatest element of a window is, and it itself; a NaN is greater than all.
+fn greatest(x: &Operand<'_>, how: ([usize; 2], Window), index: &[usize]) -> ([usize; 2], f64) {
+    let picture = [x.region.global[2], x.region.global[3]];
+    let mut found = ([0; 2], f64::NEG_INFINITY);
+    let mut first = true;
+    over_window(how, [index[2], index[3]], picture, |[row, column]| {
+        let value = at(x, &[index[0], index[1], row, column]);
+        if first || value > found.1 || value.is_nan() && !found.1.is_nan() {
+            (found, first) = (([row, column], value), false);
+        }
+    });
+    found
+}
+
+impl Operation for MaxPoolGrad {
+    fn name(&self) -> &'static str {
+        "max_pool_grad"
+    }
+
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        arity(self.name(), operands, 2, "2")?;
+        Ok(vec![one_float(self.name(), operands, &[0, 1])?])
+    }
+
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        let (mut rule, x, y) = space(self.name(), operands, (self.kernel, self.window), None)?;
+        let expected: Vec<usize> = y.iter().map(|dim| rule.extent(dim)).collect();
+        if operands[1].shape != expected {
+            return Err(shapes(
+                self.name(),
+                operands,
+                format!("the gradient must be {expected:?}"),
+            ));
+        }
+        rule.linear = vec![vec![1]];
+        (rule.operands, rule.results) = (vec![x.clone(), y], vec![x]);
+        Ok(rule)
+    }
+
+    fn flops(&self, rule: &Rule) -> f64 {
+        flops(rule, &rule.operands[1])
+    }
+
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+        no_gradient(self.name(), node)
+    }
+
+    fn evaluate(
+        &self,
+        operands: &[Operand<'_>],
+        results: &[Region],
+        _cx: &EvalContext,
+    ) -> Result<Vec<Array>, OpError> {
+        let [x, dy] = [&operands[0], &operands[1]];
+        let how = (self.kernel, self.window);
+        let element = |index: &[usize]| {
+            each_place(dy.region)
+                .filter(|place| {
+                    let at = [index[0], index[1], place[0], place[1]];
+                    greatest(x, how, &at).0 == [index[2], index[3]]
+                })
+                .map(|place| at(dy, &[index[0], index[1], place[0], place[1]]))
+                .sum()
+        };
+        Ok(vec![fill(&results[0], element)])
+    }
+}
+
+fn each_place(region: &Region) -> impl Iterator<Item = [usize; 2]> {
+    let [rows, columns] = [region.global[2], region.global[3]];
+    (0..rows).flat_map(move |row| (0..columns).map(move |column| [row, column]))
+}
+
+impl Operation for AveragePool {
+    fn name(&self) -> &'static str {
+        "average_pool"
+    }
+
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        arity(self.name(), operands, 1, "1")?;
+        Ok(vec![one_float(self.name(), operands, &[0])?])
+    }
+
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        let (mut rule, x, y) = space(self.name(), operands, (self.kernel, self.window), None)?;
+        rule.linear = vec![vec![0]];
+        (rule.operands, rule.results) = (vec![x], vec![y]);
+        Ok(rule)
+    }
+
+    fn flops(&self, rule: &Rule) -> f64 {
+        flops(rule, &rule.results[0])
+    }
+
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+        let Self { kernel, window, count_border } = *self;
+        let [.., h, w] = node.operands[0].shape()[..] else { return vec![None] };
+        let op = AveragePoolGrad { kernel, window, count_border, extents: [h, w] };
+        let of = |dy: &Tensor| dy.builder().apply(Op::AveragePoolGrad(op), &[dy]);
+        vec![first_gradient(node).map(of)]
+    }
+
+    fn evaluate(
+        &self,
+        operands: &[Operand<'_>],
+        results: &[Region],
+        _cx: &EvalContext,
+    ) -> Result<Vec<Array>, OpError> {
+        let x = &operands[0];
+        let (how, picture) = ((self.kernel, self.window), [x.region.global[2], x.region.global[3]]);
+        let element = |index: &[usize]| {
+            let (place, mut sum) = ([index[2], index[3]], 0.0);
+            over_window(how, place, picture, |[row, column]| {
+                sum += at(x, &[index[0], index[1], row, column]);
+            });
+            sum / mean_divisor(how, self.count_border, place, picture)
+        };
+        Ok(vec![fill(&results[0], element)])
+    }
+}
+
+impl Operation for AveragePoolGrad {
+    fn name(&self) -> &'static str {
+        "average_pool_grad"
+    }
+
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        arity(self.name(), operands, 1, "1")?;
+        Ok(vec![one_float(self.name(), operands, &[0])?])
+    }
+
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        let how = (self.kernel, self.window);
+        let (mut rule, x, y) = space(self.name(), operands, how, Some(self.extents))?;
+        let expected: Vec<usize> = y.iter().map(|dim| rule.extent(dim)).collect();
+        if operands[0].shape != expected {
+            return Err(shapes(
+                self.name(),
+                operands,
+                format!("the gradient must be {expected:?}"),
+            ));
+        }
+        rule.linear = vec![vec![0]];
+        (rule.operands, rule.results) = (vec![y], vec![x]);
+        Ok(rule)
+    }
+
+    fn flops(&self, rule: &Rule) -> f64 {
+        flops(rule, &rule.operands[0])
+    }
+
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+        let Self { kernel, window, count_border, .. } = *self;
+        let op = Op::AveragePool(AveragePool { kernel, window, count_border });
+        vec![first_gradient(node).map(|g| g.builder().apply(op, &[g]))]
+    }
+
+    fn evaluate(
+        &self,
+        operands: &[Operand<'_>],
+        results: &[Region],
+        _cx: &EvalContext,
+    ) -> Result<Vec<Array>, OpError> {
+        let (dy, how) = (&operands[0], (self.kernel, self.window));
+        let element = |index: &[usize]| {
+            let mut sum = 0.0;
+            for place in each_place(dy.region) {
+                let divisor = mean_divisor(how, self.count_border, place, self.extents);
+                over_window(how, place, self.extents, |element| {
+                    if element == [index[2], index[3]] {
+                        sum += at(dy, &[index[0], index[1], place[0], place[1]]) / divisor;
+                    }
+                });
+            }
+            sum
+        };
+        Ok(vec![fill(&results[0], element)])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::shards::tests::evaluate;
+
+    const WINDOW: Window = Window { strides: [2, 2], pads: [1, 1, 0, 0], dilations: [1, 1] };
+
+    fn picture() -> (DType, Array) {
+        (DType::F32, Array::new([1, 1, 3, 3], vec![1., 2., 9., 4., 9., 6., 7., 8., 9.]))
+    }
+
+    #[test]
+    fn the_greatest_of_windows_and_where_it_first_is() {
+        let kernel = [2, 2];
+        let op = Op::MaxPool(MaxPool { kernel, window: WINDOW });
+        let y = evaluate(op, &[picture()]).expect("fits");
+        assert_eq!(y, [Array::new([1, 1, 2, 2], vec![1., 9., 7., 9.])]);
+        let op = Op::MaxPoolGrad(MaxPoolGrad { kernel, window: WINDOW });
+        let dy = (DType::F32, Array::new([1, 1, 2, 2], vec![1., 2., 3., 4.]));
+        let dx = evaluate(op, &[picture(), dy]).expect("fits");
+        assert_eq!(dx[0].data, [1., 0., 2., 0., 4., 0., 3., 0., 0.]);
+    }
+
+    #[test]
+    fn the_mean_of_windows_with_their_border_and_without() {
+        let of = |count_border| {
+            let op = AveragePool { kernel: [2, 2], window: WINDOW, count_border };
+            evaluate(Op::AveragePool(op), &[picture()]).expect("fits")[0].data.clone()
+        };
+        assert_eq!(of(true), [0.25, 2.75, 2.75, 8.0]);
+        assert_eq!(of(false), [1.0, 5.5, 5.5, 8.0]);
+    }
+}

@@ -1,0 +1,92 @@
+//! Cases of convolution and pooling.
+
+use graphc_ir::op::Op;
+use graphc_ir::ops::{
+    AveragePool, AveragePoolGrad, BatchNorm, Convolution, ConvolutionInputGrad,
+    ConvolutionKernelGrad, MaxPool, MaxPoolGrad, Window,
+};
+
+use super::{Case, Sample, floats, positive};
+
+pub fn cases() -> Vec<Case> {
+    [convolutions(), pools(), batch_norms()].into_iter().flatten().collect()
+}
+
+const STEPS: Window = Window { strides: [2, 1], pads: [1, 0, 0, 1], dilations: [1, 2] };
+
+/// The result of an op on such operands.
+fn result(op: &Op, operands: &[Sample]) -> Vec<usize> {
+    let types: Vec<_> = operands.iter().map(|operand| &operand.ty).collect();
+    op.infer(&types).expect("the case fits the op").swap_remove(0).shape
+}
+
+fn convolutions() -> Vec<Case> {
+    let of = |(x, k, groups, window, complete): ([usize; 4], [usize; 4], usize, Window, bool)| {
+        let operands = || vec![floats(&x), floats(&k)];
+        let op = Op::Convolution(Convolution { window, groups });
+        let y = result(&op, &operands());
+        let case = |op, operands| Case { op, operands, complete };
+        let [picture, kernel] = [x, k].map(|shape| [shape[2], shape[3]]);
+        let of_x = ConvolutionInputGrad { window, groups, extents: picture };
+        let of_k = ConvolutionKernelGrad { window, groups, extents: kernel };
+        [
+            case(op, operands()),
+            case(Op::ConvolutionInputGrad(of_x), vec![floats(&k), floats(&y)]),
+            case(Op::ConvolutionKernelGrad(of_k), vec![floats(&x), floats(&y)]),
+        ]
+    };
+    let cases = [
+        ([2, 2, 3, 3], [2, 2, 2, 2], 1, Window::PLAIN, true),
+        ([2, 4, 4, 5], [4, 2, 2, 2], 2, STEPS, true),
+        ([3, 4, 5, 4], [4, 1, 3, 2], 4, STEPS, false),
+        ([1, 3, 4, 4], [5, 3, 1, 1], 1, Window { strides: [2, 2], ..Window::PLAIN }, false),
+        ([0, 2, 3, 3], [2, 2, 2, 2], 1, Window::PLAIN, false),
+    ];
+    cases.into_iter().flat_map(of).collect()
+}
+
+fn pools() -> Vec<Case> {
+    let of = |(x, kernel, window, complete): ([usize; 4], [usize; 2], Window, bool)| {
+        let max = Op::MaxPool(MaxPool { kernel, window });
+        let y = result(&max, &[floats(&x)]);
+        let gradient = Op::MaxPoolGrad(MaxPoolGrad { kernel, window });
+        let mut cases = vec![
+            Case { op: max, operands: vec![floats(&x)], complete },
+            Case { op: gradient, operands: vec![floats(&x), floats(&y)], complete },
+        ];
+        for count_border in [false, true] {
+            let mean = AveragePool { kernel, window, count_border };
+            let extents = [x[2], x[3]];
+            let of_mean = AveragePoolGrad { kernel, window, count_border, extents };
+            let case = |op, shape: &[usize]| Case { op, operands: vec![floats(shape)], complete };
+            cases.push(case(Op::AveragePool(mean), &x));
+            cases.push(case(Op::AveragePoolGrad(of_mean), &y));
+        }
+        cases
+    };
+    let cases = [
+        ([2, 4, 3, 4], [2, 2], STEPS, true),
+        ([3, 2, 4, 4], [2, 3], Window { strides: [2, 2], ..Window::PLAIN }, false),
+        ([1, 3, 5, 5], [3, 3], Window { pads: [1; 4], ..Window::PLAIN }, false),
+        ([2, 0, 3, 3], [2, 2], Window::PLAIN, false),
+    ];
+    cases.into_iter().flat_map(of).collect()
+}
+
+fn batch_norms() -> Vec<Case> {
+    let of = |(shape, batches, complete): (&[usize], usize, bool)| {
+        let channel = || [shape[1]];
+        let op = Op::BatchNorm(BatchNorm { epsilon: 1e-3.into(), batches });
+        let statistics = [floats(&channel()), positive(&channel())];
+        let operands = [floats(shape), floats(&channel()), floats(&channel())];
+        Case { op, operands: operands.into_iter().chain(statistics).collect(), complete }
+    };
+    let cases: [(&[usize], usize, bool); 5] = [
+        (&[2, 2], 0, true),
+        (&[3, 4, 2, 2], 0, false),
+        (&[6, 4, 2, 3], 1, false),
+        (&[6, 2, 3], 3, false),
+        (&[0, 2, 1], 0, false),
+    ];
+    cases.into_iter().map(of).collect()
+}

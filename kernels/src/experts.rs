@@ -1,0 +1,281 @@
+//! Tokens to experts and back: the places of tokens are found first, from the choices alone; then rows are copied.
+
+use graphc_ir::op::Op;
+use graphc_ir::ops::hand_out_places;
+
+use crate::context::KernelContext;
+use crate::error::KernelError;
+use crate::indices::Indices;
+use crate::parallel;
+use crate::rows;
+use crate::simd::vectorized;
+use crate::view::{View, ViewMut};
+
+/// The kernel of [`Op::Dispatch`].
+pub(crate) fn dispatch(
+    op: &Op,
+    operands: &[View<'_>],
+    results: &mut [ViewMut<'_>],
+    cx: &mut KernelContext<'_>,
+) -> Result<(), KernelError> {
+    let (Op::Dispatch(op), [x, chosen, weights @ ..], [y]) = (op, operands, results) else {
+        return Err(KernelError::call("dispatch", "takes two or three operands, gives one result"));
+    };
+    let space = Space::new("dispatch", x.shape, x.origin, chosen, (y.shape, y.origin))?;
+    let weights = Weights::new("dispatch", weights.first(), &space)?;
+    let (x, y) = (x.as_slice::<f32>()?, y.as_mut_slice::<f32>()?);
+    let pool = cx.pool.filter(|_| parallel::parts(cx, y.len()) > 1);
+    let threads = cx.threads.max(1);
+    let slots = space.slots(chosen, [op.experts, op.capacity], cx)?;
+    let of_expert = space.groups * space.room * space.width;
+    if of_expert == 0 || y.is_empty() {
+        return Ok(());
+    }
+    let each = space.experts.div_ceil(if pool.is_some() { threads } else { 1 });
+    let pieces = y.chunks_mut(each * of_expert).enumerate().collect();
+    parallel::run(pool, pieces, |(piece, y)| {
+        y.fill(0.0);
+        let held = piece * each..piece * each + y.len() / of_expert;
+        for row in 0..space.groups * space.tokens {
+            space.places_of(slots, &weights, row, |expert, place, weight| {
+                if held.contains(&expert) {
+                    let to = (expert - held.start) * space.groups + row / space.tokens;
+                    let to = &mut y[(to * space.room + place) * space.width..][..space.width];
+                    add_scaled(&x[row * space.width..][..space.width], weight, to);
+                }
+            });
+        }
+        Ok(())
+    })
+}
+
+/// The kernel of [`Op::Combine`].
+pub(crate) fn combine(
+    op: &Op,
+    operands: &[View<'_>],
+    results: &mut [ViewMut<'_>],
+    cx: &mut KernelContext<'_>,
+) -> Result<(), KernelError> {
+    let (Op::Combine(_), [y, chosen, weights @ ..], [x]) = (op, operands, results) else {
+        return Err(KernelError::call("combine", "takes two or three operands, gives one result"));
+    };
+    let space = Space::new("combine", x.shape, x.origin, chosen, (y.shape, y.origin))?;
+    let weights = Weights::new("combine", weights.first(), &space)?;
+    let sizes = [y.global[0], y.global[2]];
+    let (y, x) = (y.as_slice::<f32>()?, x.as_mut_slice::<f32>()?);
+    space.each_token(chosen, sizes, cx, x, space.width, |slots, row, x| {
+        x.fill(0.0);
+        space.places_of(slots, &weights, row, |expert, place, weight| {
+            add_scaled(space.row_of(y, row, expert, place), weight, x);
+        });
+    })
+}
+
+/// The kernel of [`Op::CombineWeightsGrad`].
+pub(crate) fn weights_grad(
+    op: &Op,
+    operands: &[View<'_>],
+    results: &mut [ViewMut<'_>],
+    cx: &mut KernelContext<'_>,
+) -> Result<(), KernelError> {
+    let (Op::CombineWeightsGrad(_), [y, chosen, x], [out]) = (op, operands, results) else {
+        let reason = "takes three operands and gives one result";
+        return Err(KernelError::call("combine_weights_grad", reason));
+    };
+    let places = (y.shape, y.origin);
+    let space = Space::new("combine_weights_grad", x.shape, x.origin, chosen, places)?;
+    let &[groups, tokens, choices] = out.shape else {
+        return Err(KernelError::call("combine_weights_grad", "a result of other rank than 3"));
+    };
+    if [groups, tokens] != [space.groups, space.tokens] {
+        return Err(KernelError::call("combine_weights_grad", "tokens of another rank"));
+    }
+    let first = out.origin[2];
+    let sizes = [y.global[0], y.global[2]];
+    let (y, x) = (y.as_slice::<f32>()?, x.as_slice::<f32>()?);
+    space.each_token(chosen, sizes, cx, out.as_mut_slice::<f32>()?, choices, |slots, row, out| {
+        for (choice, out) in out.iter_mut().enumerate() {
+            *out = space.place(slots, row, first + choice).map_or(0.0, |(expert, place)| {
+                dot(space.row_of(y, row, expert, place), &x[row * space.width..][..space.width])
+            });
+        }
+    })
+}
+
+/// Extents of the shards of tokens and of places, and where they lie.
+struct Space {
+    groups: usize,
+    tokens: usize,
+    width: usize,
+    first_token: usize,
+    /// Tokens of a whole group, and choices of each.
+    all_tokens: usize,
+    choices: usize,
+    experts: usize,
+    first_expert: usize,
+    room: usize,
+    first_place: usize,
+}
+
+impl Space {
+    fn new(
+        op: &'static str,
+        tokens: &[usize],
+        origin: &[usize],
+        chosen: &View<'_>,
+        (places, at): (&[usize], &[usize]),
+    ) -> Result<Self, KernelError> {
+        let misfit = || KernelError::call(op, format!("tokens {tokens:?} and places {places:?}"));
+        let (&[groups, count, width], &[of_chosen, all_tokens, choices]) = (tokens, chosen.shape)
+        else {
+            return Err(misfit());
+        };
+        let &[experts, of_places, room, elements] = places else { return Err(misfit()) };
+        if [of_chosen, of_places, elements] != [groups, groups, width]
+            || chosen.shape[1..] != chosen.global[1..]
+        {
+            return Err(misfit());
+        }
+        Ok(Self {
+            groups,
+            tokens: count,
+            width,
+            first_token: origin[1],
+            all_tokens,
+            choices,
+            experts,
+            first_expert: at[0],
+            room,
+            first_place: at[2],
+        })
+    }
+
+    /// For each choice of each group the number `expert * capacity + place`, or -1 where it is dropped.
+    fn slots<'a>(
+        &self,
+        chosen: &View<'_>,
+        [experts, capacity]: [usize; 2],
+        cx: &'a mut KernelContext<'_>,
+    ) -> Result<Slots<'a>, KernelError> {
+        let indices = Indices::new("expert", chosen, experts, None)?;
+        (0..indices.len()).try_for_each(|position| indices.get(position).map(drop))?;
+        let chosen = chosen.as_slice::<i64>()?;
+        let (slots, count) =
+            cx.scratch.take::<i64>(chosen.len() + experts).split_at_mut(chosen.len());
+        let each = (self.all_tokens * self.choices).max(1);
+        for (chosen, slots) in chosen.chunks(each).zip(slots.chunks_mut(each)) {
+            let extents = [self.all_tokens, self.choices];
+            hand_out_places(chosen, extents, capacity, count, |token, choice, place| {
+                let index = token * self.choices + choice;
+                let slot = |place: usize| chosen[index] * capacity as i64 + place as i64;
+                slots[index] = place.map_or(-1, slot);
+            });
+        }
+        Ok(Slots { all: slots, capacity })
+    }
+
+    /// The expert and place of a choice, within the shard of places; `row` counts the shard's tokens of all groups.
+    fn place(&self, slots: Slots<'_>, row: usize, choice: usize) -> Option<(usize, usize)> {
+        let (group, token) = (row / self.tokens, self.first_token + row % self.tokens);
+        let slot = slots.all[(group * self.all_tokens + token) * self.choices + choice];
+        let slot = usize::try_from(slot).ok()?;
+        let expert = (slot / slots.capacity).checked_sub(self.first_expert)?;
+        let place = (slot % slots.capacity).checked_sub(self.first_place)?;
+        (expert < self.experts && place < self.room).then_some((expert, place))
+    }
+
+    /// Calls `body(expert, place, weight)` for the choices of a token that have places in the shard, and weights.
+    fn places_of(
+        &self,
+        slots: Slots<'_>,
+        weights: &Weights<'_>,
+        row: usize,
+        mut body: impl FnMut(usize, usize, f32),
+    ) {
+        for choice in weights.first..weights.first + weights.choices {
+            if let Some((expert, place)) = self.place(slots, row, choice) {
+                let weight = row * weights.choices + choice - weights.first;
+                body(expert, place, weights.all.map_or(1.0, |all| all[weight]));
+            }
+        }
+    }
+
+    /// The row of a place of the group of a token.
+    fn row_of<'a>(&self, y: &'a [f32], row: usize, expert: usize, place: usize) -> &'a [f32] {
+        let group = row / self.tokens;
+        &y[((expert * self.groups + group) * self.room + place) * self.width..][..self.width]
+    }
+
+    /// Calls `work(slots, token, its part of the result)` for each token of the shard, shared among threads.
+    fn each_token(
+        &self,
+        chosen: &View<'_>,
+        sizes: [usize; 2],
+        cx: &mut KernelContext<'_>,
+        result: &mut [f32],
+        size: usize,
+        work: impl Fn(Slots<'_>, usize, &mut [f32]) + Send + Sync,
+    ) -> Result<(), KernelError> {
+        let parts = parallel::parts(cx, self.groups * self.tokens * self.width);
+        let pool = cx.pool;
+        let slots = self.slots(chosen, sizes, cx)?;
+        if result.is_empty() {
+            return Ok(());
+        }
+        let each = (result.len() / size).div_ceil(parts);
+        let pieces = result.chunks_mut(each * size).enumerate().collect();
+        parallel::run(pool, pieces, |(piece, result)| {
+            for (index, result) in result.chunks_mut(size).enumerate() {
+                work(slots, piece * each + index, result);
+            }
+            Ok(())
+        })
+    }
+}
+
+/// For each choice of each group the number `expert * capacity + place`, or -1 where it is dropped.
+#[derive(Clone, Copy)]
+struct Slots<'a> {
+    all: &'a [i64],
+    capacity: usize,
+}
+
+/// The weights of a shard's tokens, or 1 each, for a range of choices.
+struct Weights<'a> {
+    all: Option<&'a [f32]>,
+    first: usize,
+    choices: usize,
+}
+
+impl<'a> Weights<'a> {
+    fn new(
+        op: &'static str,
+        weights: Option<&View<'a>>,
+        space: &Space,
+    ) -> Result<Self, KernelError> {
+        let Some(weights) = weights else {
+            return Ok(Self { all: None, first: 0, choices: space.choices });
+        };
+        match *weights.shape {
+            [groups, tokens, choices] if [groups, tokens] == [space.groups, space.tokens] => {
+                let (all, first) = (Some(weights.as_slice()?), weights.origin[2]);
+                Ok(Self { all, first, choices })
+            }
+            _ => Err(KernelError::call(op, format!("weights {:?}", weights.shape))),
+        }
+    }
+}
+
+vectorized! {
+    fn add_scaled(x: &[f32], factor: f32, to: &mut [f32]) {
+        for (to, x) in to.iter_mut().zip(x) {
+            *to += factor * x;
+        }
+    }
+}
+
+vectorized! {
+    fn dot(x: &[f32], y: &[f32]) -> f32 {
+        rows::dot(x, y)
+    }
+}

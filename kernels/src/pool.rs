@@ -1,0 +1,160 @@
+//! Pooling of pictures and its gradients: one picture of one channel after the other.
+
+use graphc_ir::op::Op;
+use graphc_ir::ops::{Window, mean_divisor};
+
+use crate::context::KernelContext;
+use crate::error::KernelError;
+use crate::parallel;
+use crate::view::{View, ViewMut};
+
+/// The kernel of [`Op::MaxPool`] and [`Op::AveragePool`].
+pub(crate) fn pool(
+    op: &Op,
+    operands: &[View<'_>],
+    results: &mut [ViewMut<'_>],
+    cx: &mut KernelContext<'_>,
+) -> Result<(), KernelError> {
+    let ([x], [y]) = (operands, results) else {
+        return Err(KernelError::call(op.name(), "takes one operand and gives one result"));
+    };
+    let space = Space::new(op, x.shape, y.shape)?;
+    let (x, y) = (x.as_slice::<f32>()?, y.as_mut_slice::<f32>()?);
+    space.each_picture(cx, y, space.places(), |picture, y| {
+        let x = &x[picture * space.area()..][..space.area()];
+        for (place, y) in y.iter_mut().enumerate() {
+            *y = match space.mean {
+                None => space.greatest(x, place).1,
+                Some(border) => {
+                    let mut sum = 0.0;
+                    space.over_window(place, |element| sum += x[element]);
+                    sum / space.divisor(place, border)
+                }
+            };
+        }
+    })
+}
+
+/// The kernel of [`Op::MaxPoolGrad`] and [`Op::AveragePoolGrad`].
+pub(crate) fn pool_grad(
+    op: &Op,
+    operands: &[View<'_>],
+    results: &mut [ViewMut<'_>],
+    cx: &mut KernelContext<'_>,
+) -> Result<(), KernelError> {
+    let ([rest @ .., dy], [dx]) = (operands, results) else {
+        return Err(KernelError::call(op.name(), "takes a gradient and gives one result"));
+    };
+    let space = Space::new(op, dx.shape, dy.shape)?;
+    let x = match (space.mean, rest) {
+        (None, [x]) if x.shape == dx.shape => x.as_slice::<f32>()?,
+        (Some(_), []) => &[],
+        _ => return Err(KernelError::call(op.name(), "operands of other number or shape")),
+    };
+    let (dy, dx) = (dy.as_slice::<f32>()?, dx.as_mut_slice::<f32>()?);
+    space.each_picture(cx, dx, space.area(), |picture, dx| {
+        dx.fill(0.0);
+        let dy = &dy[picture * space.places()..][..space.places()];
+        for (place, &g) in dy.iter().enumerate() {
+            match space.mean {
+                None => {
+                    dx[space.greatest(&x[picture * space.area()..][..space.area()], place).0] += g
+                }
+                Some(border) => {
+                    let g = g / space.divisor(place, border);
+                    space.over_window(place, |element| dx[element] += g);
+                }
+            }
+        }
+    })
+}
+
+/// Extents of the shards.
+struct Space {
+    kernel: [usize; 2],
+    window: Window,
+    /// Of a mean: whether borders count.
+    mean: Option<bool>,
+    picture: [usize; 2],
+    shown: [usize; 2],
+}
+
+impl Space {
+    fn new(op: &Op, x: &[usize], y: &[usize]) -> Result<Self, KernelError> {
+        let (kernel, window, mean) = match op {
+            Op::MaxPool(op) => (op.kernel, op.window, None),
+            Op::MaxPoolGrad(op) => (op.kernel, op.window, None),
+            Op::AveragePool(op) => (op.kernel, op.window, Some(op.count_border)),
+            Op::AveragePoolGrad(op) => (op.kernel, op.window, Some(op.count_border)),
+            _ => return Err(KernelError::call(op.name(), "is no pooling")),
+        };
+        let misfit = || KernelError::call(op.name(), format!("{x:?} does not give {y:?}"));
+        let (&[_, _, h, w], &[_, _, rows, columns]) = (x, y) else { return Err(misfit()) };
+        let shown = [window.places(0, h, kernel[0]), window.places(1, w, kernel[1])];
+        if x[..2] != y[..2] || shown != [Some(rows), Some(columns)] {
+            return Err(misfit());
+        }
+        Ok(Self { kernel, window, mean, picture: [h, w], shown: [rows, columns] })
+    }
+
+    fn area(&self) -> usize {
+        self.picture[0] * self.picture[1]
+    }
+
+    fn places(&self) -> usize {
+        self.shown[0] * self.shown[1]
+    }
+
+    /// Calls `work(picture, its part of the result)` for each picture of each channel, shared among threads.
+    fn each_picture(
+        &self,
+        cx: &KernelContext<'_>,
+        result: &mut [f32],
+        size: usize,
+        work: impl Fn(usize, &mut [f32]) + Send + Sync,
+    ) -> Result<(), KernelError> {
+        if result.is_empty() {
+            return Ok(());
+        }
+        let weight = self.kernel[0] * self.kernel[1] * self.places();
+        let count = result.len() / size;
+        parallel::over_rows(cx, count, weight, [result], [size], |range, [result]| {
+            for (picture, result) in range.zip(result.chunks_mut(size)) {
+                work(picture, result);
+            }
+            Ok(())
+        })
+    }
+
+    /// Calls `body` with each element of the picture in the window at a place, row-major.
+    fn over_window(&self, place: usize, mut body: impl FnMut(usize)) {
+        let (row, column) = (place / self.shown[1], place % self.shown[1]);
+        for i in 0..self.kernel[0] {
+            let Some(row) = self.window.source(0, row, i, self.picture[0]) else { continue };
+            for j in 0..self.kernel[1] {
+                if let Some(column) = self.window.source(1, column, j, self.picture[1]) {
+                    body(row * self.picture[1] + column);
+                }
+            }
+        }
+    }
+
+    /// Where the first greatest element of a window is, and it itself; a NaN is greater than all.
+    fn greatest(&self, x: &[f32], place: usize) -> (usize, f32) {
+        let mut found = None;
+        self.over_window(place, |element| {
+            let greater =
+                |(_, old): (usize, f32)| x[element] > old || x[element].is_nan() && !old.is_nan();
+            if found.is_none_or(greater) {
+                found = Some((element, x[element]));
+            }
+        });
+        found.unwrap_or((0, f32::NEG_INFINITY))
+    }
+
+    /// What a mean divides by at a place.
+    fn divisor(&self, place: usize, border: bool) -> f32 {
+        let place = [place / self.shown[1], place % self.shown[1]];
+        mean_divisor((self.kernel, self.window), border, place, self.picture) as f32
+    }
+}

@@ -1,0 +1,147 @@
+//! Every kernel of attention, pictures and experts computes what its op's oracle computes, on random shards of random
+//! layouts.
+
+mod common;
+
+use common::{Case, Random, ordinary};
+use graphc_ir::op::Op;
+use graphc_ir::ops::*;
+use graphc_ir::scalar::Scalar;
+use graphc_ir::types::{DType, TensorType};
+
+fn ty(dtype: DType, shape: &[usize]) -> TensorType {
+    TensorType::new(dtype, shape)
+}
+
+fn f32s(shape: &[usize]) -> TensorType {
+    ty(DType::F32, shape)
+}
+
+fn repeat(times: u64, mut check: impl FnMut(&mut Random)) {
+    for seed in 0..times {
+        check(&mut Random::new(seed));
+    }
+}
+
+#[test]
+fn attention_of_groups_of_heads() {
+    repeat(40, |random| {
+        let of = |random: &mut Random, extents: &[usize]| random.of(extents);
+        let (batch, queries) = (random.below(3), of(random, &[1, 2, 5, 17, 129, 145]));
+        let causal = random.below(2) == 0;
+        let keys = if causal { queries } else { of(random, &[1, 3, 64, 130]) };
+        let (shared, group) = (1 + random.below(4), 1 + random.below(3));
+        let width = of(random, &[1, 4, 7, 16]);
+        let query = f32s(&[batch, queries, shared * group, width]);
+        let key = f32s(&[batch, keys, shared, width]);
+        let row = f32s(&query.shape[..3]);
+        let scale = Scalar(1.0 / (width as f64).sqrt());
+        let op = Op::Attention(Attention { causal, scale });
+        let types = [query.clone(), key.clone(), key.clone()];
+        Case::random(op, &types, random, &mut ordinary).check(1e-5);
+        let op = Op::AttentionGrad(AttentionGrad { causal, scale });
+        let mut types = vec![query.clone(), key.clone(), key, query.clone(), row.clone(), query];
+        types.extend((random.below(2) == 0).then_some(row));
+        // The log-sum-exp is at least about the greatest score: weights are then at most about 1.
+        let fill = &mut |random: &mut Random, i: usize, dtype: DType| {
+            let x = ordinary(random, i, dtype) * 0.5;
+            if i == 4 { x.abs() + 3.0 } else { x }
+        };
+        Case::random(op, &types, random, fill).check(3e-4);
+    });
+}
+
+#[test]
+fn attention_to_scores_far_apart_stays_finite() {
+    let op = Op::Attention(Attention { causal: true, scale: Scalar(40.0) });
+    let types = [f32s(&[1, 300, 2, 4]), f32s(&[1, 300, 1, 4]), f32s(&[1, 300, 1, 4])];
+    Case::random(op, &types, &mut Random::new(0), &mut ordinary).check(2e-4);
+}
+
+#[test]
+fn convolutions_and_their_gradients() {
+    repeat(40, |random| {
+        let below = |random: &mut Random, most: usize| 1 + random.below(most);
+        let groups = random.of(&[1, 1, 2, 3]);
+        let (batch, inputs, outputs) = (random.below(4), below(random, 4), below(random, 4));
+        let [kernel, strides, dilations] = [(); 3].map(|()| [below(random, 3), below(random, 3)]);
+        let pads = [(); 4].map(|()| random.below(3));
+        let window = Window { strides, pads, dilations };
+        let picture = [(); 2].map(|()| 7 + random.below(9));
+        let x = f32s(&[batch, groups * inputs, picture[0], picture[1]]);
+        let k = f32s(&[groups * outputs, inputs, kernel[0], kernel[1]]);
+        let op = Op::Convolution(Convolution { window, groups });
+        let y = op.infer(&[&x, &k]).expect("it fits").swap_remove(0);
+        Case::random(op, &[x.clone(), k.clone()], random, &mut ordinary).check(2e-5);
+        let of_x = ConvolutionInputGrad { window, groups, extents: picture };
+        let types = [k, y.clone()];
+        Case::random(Op::ConvolutionInputGrad(of_x), &types, random, &mut ordinary).check(4e-5);
+        let of_k = ConvolutionKernelGrad { window, groups, extents: kernel };
+        Case::random(Op::ConvolutionKernelGrad(of_k), &[x, y], random, &mut ordinary).check(1e-4);
+    });
+}
+
+#[test]
+fn pools_and_their_gradients() {
+    repeat(40, |random| {
+        let kernel = [(); 2].map(|()| 1 + random.below(3));
+        let [strides, dilations] = [(); 2].map(|()| [(); 2].map(|()| 1 + random.below(3)));
+        let pads = [0, 1, 2, 3].map(|side: usize| random.below(kernel[side % 2]));
+        let window = Window { strides, pads, dilations };
+        let extents = [(); 2].map(|()| 7 + random.below(9));
+        let x = f32s(&[random.below(4), 1 + random.below(5), extents[0], extents[1]]);
+        let op = Op::MaxPool(MaxPool { kernel, window });
+        let y = op.infer(&[&x]).expect("it fits").swap_remove(0);
+        // Many are equal: the first of them counts.
+        let coarse = &mut |random: &mut Random, _: usize, _: DType| random.below(4) as f64;
+        Case::random(op, std::slice::from_ref(&x), random, coarse).check(0.0);
+        let op = Op::MaxPoolGrad(MaxPoolGrad { kernel, window });
+        Case::random(op, &[x.clone(), y.clone()], random, coarse).check(1e-6);
+        let count_border = random.below(2) == 0;
+        let op = Op::AveragePool(AveragePool { kernel, window, count_border });
+        Case::random(op, &[x], random, &mut ordinary).check(2e-6);
+        let op = AveragePoolGrad { kernel, window, count_border, extents };
+        Case::random(Op::AveragePoolGrad(op), &[y], random, &mut ordinary).check(2e-6);
+    });
+}
+
+#[test]
+fn experts_and_back() {
+    repeat(60, |random| {
+        let [groups, tokens, width] = [random.below(4), 1 + random.below(20), random.extent()];
+        let (choices, experts) = (1 + random.below(2), 1 + random.below(5));
+        let capacity = 1 + random.below(6);
+        let x = f32s(&[groups, tokens, width]);
+        let chosen = ty(DType::I64, &[groups, tokens, choices]);
+        let weights = f32s(&chosen.shape);
+        let y = f32s(&[experts, groups, capacity, width]);
+        let of = || {
+            move |random: &mut Random, operand: usize, dtype: DType| match operand {
+                1 => random.below(experts) as f64,
+                _ => ordinary(random, operand, dtype),
+            }
+        };
+        let weighted = random.below(2) == 0;
+        let types = |first: &TensorType| {
+            let mut types = vec![first.clone(), chosen.clone()];
+            types.extend(weighted.then(|| weights.clone()));
+            types
+        };
+        let op = Op::Dispatch(Dispatch { experts, capacity });
+        Case::random(op, &types(&x), random, &mut of()).check(1e-6);
+        Case::random(Op::Combine(Combine {}), &types(&y), random, &mut of()).check(1e-6);
+        let op = Op::CombineWeightsGrad(CombineWeightsGrad {});
+        Case::random(op, &[y, chosen.clone(), x], random, &mut of()).check(1e-5);
+    });
+}
+
+#[test]
+fn rotary_embeddings() {
+    repeat(40, |random| {
+        let (time, heads) = (random.extent(), 1 + random.below(4));
+        let shape = [random.below(3), time, heads, 2 * (1 + random.below(9))];
+        let (interleaved, inverse) = (random.below(2) == 0, random.below(2) == 0);
+        let op = Op::Rotary(Rotary { base: Scalar(1e4), interleaved, inverse });
+        Case::random(op, &[f32s(&shape)], random, &mut ordinary).check(2e-6);
+    });
+}

@@ -1,0 +1,125 @@
+//! Broadcast: a tree while small, otherwise, where ranks share memory, a star whose middle all others read, or a chain through
+//! which segments flow.
+
+use super::element::put;
+use super::ends::{Ends, LENT, Lane, Part, outgoing};
+use super::error::DistError;
+use super::header::Call;
+use crate::transport::Body;
+
+/// Up to so many bytes it is a tree.
+const TREE: usize = 32 << 10;
+
+/// The root's buffer on all ranks.
+pub(super) fn broadcast(
+    ends: &mut Ends,
+    call: &Call,
+    root: usize,
+    buffer: &mut [u8],
+) -> Result<(), DistError> {
+    let (me, n, bytes) = (ends.members.me, ends.members.len(), buffer.len());
+    // Places count from the root.
+    let place = (me + n - root) % n;
+    let (parent, children) = match ends.of_one_host && bytes >= LENT.start {
+        true => star(place, n),
+        false if bytes <= TREE => tree(place, n),
+        false => chain(place, n),
+    };
+    let rank_at = |place: usize| (place + root) % n;
+    let children: Vec<usize> = children.into_iter().map(rank_at).collect();
+    match parent.map(rank_at) {
+        None => give(ends, call, &children, buffer),
+        Some(parent) => pass(ends, call, (parent, &children), buffer),
+    }
+}
+
+/// The root's part of a broadcast.
+fn give(ends: &mut Ends, call: &Call, children: &[usize], buffer: &[u8]) -> Result<(), DistError> {
+    let mut lent = ends.of_one_host && LENT.contains(&buffer.len());
+    for &child in children {
+        lent = lent && ends.lends(call, child)?;
+    }
+    let parts = (0..).map_while(|round| outgoing(buffer.len(), lent, round));
+    for (round, range) in parts.enumerate() {
+        let header = (round == 0).then_some(buffer.len());
+        let part = Part { header, bytes: &buffer[range], lent };
+        send_on(ends, call, children, part)?;
+    }
+    children.iter().filter(|_| lent).try_for_each(|&child| ends.settle(call, child))
+}
+
+/// That of the others: each part is passed on as it comes.
+fn pass(
+    ends: &mut Ends,
+    call: &Call,
+    (parent, children): (usize, &[usize]),
+    buffer: &mut [u8],
+) -> Result<(), DistError> {
+    let (bytes, mut taken) = (buffer.len(), 0);
+    let mut header = Some(bytes);
+    while header.is_some() || taken < bytes {
+        let start = taken;
+        let mut read = |part: Body<'_>| {
+            taken += part.len();
+            put(call.dtype, &mut buffer[start..taken], part, bytes);
+        };
+        match header {
+            Some(bytes) => {
+                ends.receive_first(call, parent, Some(bytes), &mut |_, part| read(part))?;
+            }
+            None => ends.receive(call, (Lane::First, parent), &mut read)?,
+        }
+        let part = Part { header, bytes: &buffer[start..taken], lent: false };
+        send_on(ends, call, children, part)?;
+        header = None;
+    }
+    Ok(())
+}
+
+fn send_on(
+    ends: &mut Ends,
+    call: &Call,
+    children: &[usize],
+    part: Part<'_>,
+) -> Result<(), DistError> {
+    if children.len() + 1 == ends.members.len() && !part.lent {
+        return ends.send_to_all(call, (Lane::First, children), part);
+    }
+    children.iter().try_for_each(|&child| ends.send(call, (Lane::First, child), part))
+}
+
+/// Parent and children of a place in a binomial tree, the farthest child first.
+fn tree(place: usize, n: usize) -> (Option<usize>, Vec<usize>) {
+    let lowest = if place == 0 { n.next_power_of_two() } else { place & place.wrapping_neg() };
+    let parent = (place > 0).then(|| place - lowest);
+    let steps = std::iter::successors(Some(lowest / 2), |step| Some(step / 2));
+    let children = steps.take_while(|&step| step > 0).map(|step| place + step);
+    (parent, children.filter(|&child| child < n).collect())
+}
+
+fn star(place: usize, n: usize) -> (Option<usize>, Vec<usize>) {
+    if place == 0 { (None, (1..n).collect()) } else { (Some(0), Vec::new()) }
+}
+
+fn chain(place: usize, n: usize) -> (Option<usize>, Vec<usize>) {
+    let next = (place + 1 < n).then_some(place + 1);
+    (place.checked_sub(1), next.into_iter().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tree_reaches_everybody_once() {
+        for n in 1..40 {
+            let mut reached: Vec<usize> = (0..n).flat_map(|place| tree(place, n).1).collect();
+            reached.sort_unstable();
+            assert_eq!(reached, (1..n).collect::<Vec<_>>());
+            for place in 0..n {
+                let parents = tree(place, n).1.iter().all(|&child| tree(child, n).0 == Some(place));
+                assert!(parents, "{place} of {n}");
+            }
+        }
+    }
+}
