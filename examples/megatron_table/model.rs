@@ -34,7 +34,8 @@ pub fn graph(row: &Row) -> Result<Graph, BuildErrors> {
     g.finish()
 }
 
-/// The part of the model that a layer is in: layers are cut into equal parts, as many as stages and virtual stages.
+/// The part of the model that a layer is in: layers are cut into equal parts, or nearly, as many as stages and virtual
+/// stages.
 fn chunk(row: &Row, layer: usize) -> usize {
     layer * row.pipeline_parallel * row.virtual_stages / row.layers
 }

@@ -133,11 +133,7 @@ fn check(row: &Row) -> Result<()> {
         bail!("{tensor_parallel} x {data_parallel} x {pipeline_parallel} ranks are not {gpus}");
     }
     let chunks = pipeline_parallel * virtual_stages;
-    ensure!(
-        row.layers.is_multiple_of(chunks),
-        "{} layers cannot be cut into {chunks} equal parts",
-        row.layers
-    );
+    ensure!(row.layers >= chunks, "{} layers are fewer than {chunks} parts", row.layers);
     let together = row.micro_batch * data_parallel;
     ensure!(
         row.global_batch.is_multiple_of(together),
