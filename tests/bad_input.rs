@@ -364,7 +364,7 @@ fn half_precision_is_refused_before_anything_starts() {
     let tensors = BTreeMap::from([("x".to_string(), x), ("labels".to_string(), labels)]);
     save_safetensors(&data, &tensors).expect("the data is written");
     let error =
-        fails(&train(&text(&model), &text(&data), &["--metrics", &text(&scratch.path("m"))]));
+        fails(train(&text(&model), &text(&data), &["--metrics", &text(&scratch.path("m"))]));
     names(&error, &["matmul of bf16", "no kernel on cpu", "must be f32"]);
     assert!(!scratch.path("m").exists(), "no step has been taken");
 }

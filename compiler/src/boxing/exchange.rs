@@ -188,8 +188,11 @@ pub(super) fn seconds(prices: Prices<'_>, link: AlphaBeta, traffic: Traffic) -> 
 pub(super) struct Patterns {
     meshes: Vec<Vec<usize>>,
     /// By mesh, number of dims and the numbers of the two SBPs.
-    known: HashMap<(usize, usize, Code, Code), (Vec<usize>, Traffic)>,
+    known: HashMap<(usize, usize, Code, Code), Blocks>,
 }
+
+/// In how many blocks each dim is cut, and the traffic of blocks.
+type Blocks = (Vec<usize>, Traffic);
 
 impl Patterns {
     /// The traffic of an exchange between layouts of one mesh, each with its number; `None` where a split is uneven.
