@@ -156,11 +156,11 @@ impl Space {
         if y[..2] != [batch, features]
             || shown != [Some(rows), Some(columns)]
             || channels != own * inputs && groups == 1
-            || own > 0 && features % own != 0
+            || own > 0 && !features.is_multiple_of(own)
         {
             return Err(KernelError::call(op, format!("{x:?} and {k:?} do not meet in {y:?}")));
         }
-        let outputs = if own == 0 { 0 } else { features / own };
+        let outputs = features.checked_div(own).unwrap_or(0);
         let (stride, first) = (inputs, 0);
         let (extents, picture, shown) = ([kh, kw], [h, w], [rows, columns]);
         Ok(Self {
@@ -184,7 +184,7 @@ impl Space {
         self.first = k.origin[1];
         if self.groups * self.stride != x.shape[1]
             || self.first + self.inputs > self.stride
-            || k.shape[0] % self.groups.max(1) != 0
+            || !k.shape[0].is_multiple_of(self.groups.max(1))
         {
             return Err(KernelError::call("convolution", "groups of another rank"));
         }

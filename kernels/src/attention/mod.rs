@@ -121,7 +121,7 @@ impl Space {
         if (batch, width) != (key_batch, key_width) {
             return Err(KernelError::call(op, "queries and keys of other batch or width"));
         }
-        let group = if shared == 0 { 0 } else { heads / shared };
+        let group = heads.checked_div(shared).unwrap_or(0);
         let of_group = q.global[2] / k.global[2].max(1);
         let reads = |head: usize| (q.origin[2] + head) / of_group.max(1);
         let fits = |head: usize| reads(head) == k.origin[2] + head / group;
