@@ -156,7 +156,7 @@ impl Space {
         if y[..2] != [batch, features]
             || shown != [Some(rows), Some(columns)]
             || channels != own * inputs && groups == 1
-            || own > 0 && features % own != 0
+            || own > 0 && !features.is_multiple_of(own)
         {
             return Err(KernelError::call(op, format!("{x:?} and {k:?} do not meet in {y:?}")));
         }
