@@ -34,7 +34,7 @@ pub struct Effort {
 }
 
 /// For a plan.
-pub const FULL: Effort = Effort { rounds: 16, work: 12_000_000_000, look: 1 };
+pub const FULL: Effort = Effort { rounds: 16, work: 24_000_000_000, look: 1 };
 /// For one of many steps towards a plan.
 pub const STEP: Effort = Effort { rounds: 5, work: 800_000_000, look: 3 };
 
