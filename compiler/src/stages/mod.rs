@@ -1,8 +1,8 @@
 //! How many stages and microbatches, and where to cut: what `--stages auto` and `--microbatches auto` leave to graphc.
 //!
 //! For each number of stages that divides the first mesh axis and each sensible number of microbatches the layers of the
-//! model are priced on the submesh of one stage: [`short`] leaves two of each run of equal layers, [`price`] plans what is
-//! left on the submesh and sums what each layer costs and keeps, and [`cuts`] finds the best cut of the whole chain.
+//! model are priced on the submesh of one stage: `short` leaves two of each run of equal layers, `price` plans what is
+//! left on the submesh and sums what each layer costs and keeps, and `cuts` finds the best cut of the whole chain.
 //! Start reading with [`choose`]. Nothing here plans the whole model: that is done for the choice, afterwards.
 
 mod cuts;

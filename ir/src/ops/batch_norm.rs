@@ -10,7 +10,7 @@ use crate::rule::{DimRule, FactorKind, Rule};
 use crate::scalar::Scalar;
 use crate::types::{DType, TensorType};
 
-/// (x [n, c, ..], scale [c], bias [c], mean [c], variance [c]) -> (x - mean) / sqrt(variance + epsilon) scale + bias.
+/// `(x [n, c, ..], scale [c], bias [c], mean [c], variance [c]) -> (x - mean) / sqrt(variance + epsilon) scale + bias`.
 ///
 /// In training the statistics are those of the batch, of each of `batches` consecutive parts of it by itself, and the
 /// operands `mean` and `variance` are not read. No kernel computes it: it is taken apart before gradients are made, so that
