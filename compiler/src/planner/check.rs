@@ -78,9 +78,11 @@ struct Walk<'a> {
     ledger: Ledger,
     /// The gradients of variables.
     gradients: BTreeSet<ValueId>,
-    /// Bytes by rank and position.
+    /// Bytes by rank and position, of one of each that are alike.
     kept: BTreeMap<u32, Vec<u64>>,
     stage_of_rank: BTreeMap<u32, usize>,
+    /// What is fused on each mesh.
+    fusions: Vec<(&'a Placement, Fusion)>,
 }
 
 impl<'a> Walk<'a> {
@@ -95,14 +97,18 @@ impl<'a> Walk<'a> {
         order.sort_by_key(|&node| (decisions.training.phases[node], node));
         let mut position = vec![0; order.len()];
         order.iter().enumerate().for_each(|(at, &node)| position[node] = at);
-        let (mut kept, mut stage_of_rank) = (BTreeMap::new(), BTreeMap::new());
-        for (placement, &stage) in decisions.staging.placement.iter().zip(&decisions.staging.stage)
-        {
-            for &rank in &placement.ranks {
-                kept.insert(rank, vec![0; graph.nodes.len()]);
-                stage_of_rank.entry(rank).or_insert(stage);
-            }
+        // The first node on each mesh.
+        let mut meshes: BTreeMap<&Placement, usize> = BTreeMap::new();
+        for (node, placement) in decisions.staging.placement.iter().enumerate() {
+            meshes.entry(placement).or_insert(node);
         }
+        let (mut kept, mut stage_of_rank) = (BTreeMap::new(), BTreeMap::new());
+        for (rank, node) in unlike_ranks(&meshes) {
+            kept.insert(rank, vec![0; graph.nodes.len()]);
+            stage_of_rank.insert(rank, decisions.staging.stage[node]);
+        }
+        let fusion = |&place: &&'a Placement| (place, Fusion::of(decisions, place));
+        let fusions = meshes.keys().map(fusion).collect();
         let ids = |nodes: &Vec<graphc_ir::ids::NodeId>| nodes.iter().map(|id| id.index()).collect();
         Self {
             decisions,
@@ -121,6 +127,7 @@ impl<'a> Walk<'a> {
             gradients: decisions.training.gradients.iter().map(|pair| pair.1).collect(),
             kept,
             stage_of_rank,
+            fusions,
         }
     }
 
@@ -224,10 +231,13 @@ impl<'a> Walk<'a> {
         if !fused {
             return route.seconds;
         }
-        let (ranks, hierarchy) = (from.ranks.clone(), from.hierarchy.clone());
-        let place = Placement { ranks, hierarchy, ..self.placement(0).clone() };
+        let here =
+            |place: &&Placement| place.ranks == from.ranks && place.hierarchy == from.hierarchy;
+        let known = self.fusions.iter().find(|(place, _)| here(place));
         let bytes = shard_bytes(from, self.microbatches());
-        Fusion::of(self.decisions, &place).seconds(route.seconds, route.latency(), bytes)
+        known.map_or(route.seconds, |(_, fusion)| {
+            fusion.seconds(route.seconds, route.latency(), bytes)
+        })
     }
 
     /// Whether a tensor is boxed on its own mesh for updates alone.
@@ -378,4 +388,22 @@ impl<'a> Walk<'a> {
         }
         stages
     }
+}
+
+/// One of all ranks that are on the same meshes, and so keep the same bytes, with the first node on any of these. Each mesh
+/// has its first node.
+fn unlike_ranks(meshes: &BTreeMap<&Placement, usize>) -> Vec<(u32, usize)> {
+    let mut on: BTreeMap<u32, (Vec<usize>, usize)> = BTreeMap::new();
+    for (mesh, (placement, &node)) in meshes.iter().enumerate() {
+        for &rank in &placement.ranks {
+            let (meshes, first) = on.entry(rank).or_insert((Vec::new(), node));
+            meshes.push(mesh);
+            *first = node.min(*first);
+        }
+    }
+    let mut known: BTreeMap<Vec<usize>, (u32, usize)> = BTreeMap::new();
+    for (rank, (meshes, node)) in on {
+        known.entry(meshes).or_insert((rank, node));
+    }
+    known.into_values().collect()
 }
