@@ -9,6 +9,7 @@ use graphc_ir::verify::verify;
 use crate::decisions::Decisions;
 use crate::error::CompileError;
 use crate::passes::autodiff::autodiff;
+use crate::passes::batch_first::batch_first;
 use crate::passes::decompose::decompose_where_split;
 use crate::passes::loss::attach_loss;
 use crate::passes::optimizer::optimizer;
@@ -26,6 +27,8 @@ pub const PASSES: &[&str] = &[
     "loss",
     // Before autodiff: the gradient of dropout is a dropout with the same payload, and statistics of a batch have gradients.
     "training_mode",
+    // Before autodiff, so that gradients are cut along the batch where values are.
+    "batch_first",
     // Before autodiff, which puts each gradient in the stage of the op that it differentiates; after the loss,
     // which is a part of the last stage's work.
     "stages",
@@ -145,7 +148,7 @@ pub fn prepare_layers(
     for (node, &layer) in graph.nodes.iter_mut().zip(&layers) {
         (node.stage, node.placement) = (Some(StageId::new(layer)), None);
     }
-    let graph = set_mode(graph, options)?;
+    let graph = batch_first(set_mode(graph, options)?, options)?;
     let Recomputing { training, rates, recomputed } = train(graph, options, &mut |_, _| Ok(()))?;
     let nodes = &training.graph.nodes;
     let layers = nodes.iter().map(|node| node.stage.map_or(0, StageId::index)).collect();
@@ -169,6 +172,8 @@ fn run(
     check("loss", &graph)?;
     let graph = set_mode(graph, options)?;
     check("training_mode", &graph)?;
+    let graph = batch_first(graph, options)?;
+    check("batch_first", &graph)?;
     let graph = assign_stages(graph, options)?;
     check("stages", &graph)?;
     train(graph, options, &mut check)

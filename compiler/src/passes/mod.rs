@@ -6,6 +6,7 @@ use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
 
 pub mod autodiff;
+pub mod batch_first;
 pub mod decompose;
 pub mod layers;
 pub mod loss;

@@ -24,7 +24,7 @@ use cuts::{Chain, cut};
 use price::{PriceError, Prices, price};
 use short::short;
 
-/// Numbers of microbatches that are tried with each number of stages.
+/// Numbers of microbatches that are priced with each number of stages.
 const MOST_MICROBATCHES: usize = 4;
 
 /// Shares of the memory of the fastest plan that layers are priced at where that does not fit.
@@ -126,7 +126,7 @@ fn stage_counts(options: &CompileOptions, given: Option<usize>, layers: usize) -
 }
 
 /// Numbers of microbatches: divisors of the batch, from one sample for each rank of the first axis of a stage on, each
-/// about half the one before.
+/// about half the one before, down to 1.
 fn microbatch_counts(graph: &Graph, options: &CompileOptions, stages: usize) -> Vec<usize> {
     if !options.auto_microbatches {
         return vec![options.microbatches];
@@ -135,14 +135,8 @@ fn microbatch_counts(graph: &Graph, options: &CompileOptions, stages: usize) -> 
     let ranks = options.mesh.first().map_or(1, |first| (first / stages).max(1));
     let grouped = options.schedule.chunks() > 1;
     let fits = |m: &usize| batch.is_multiple_of(*m) && (!grouped || m.is_multiple_of(stages));
-    let mut counts = Vec::new();
-    let mut most = (batch / ranks).max(1);
-    while counts.len() < MOST_MICROBATCHES {
-        let Some(count) = (1..=most).rev().find(fits) else { break };
-        counts.push(count);
-        most = count / 2;
-    }
-    counts
+    let of = |most: usize| (1..=most).rev().find(fits);
+    std::iter::successors(of((batch / ranks).max(1)), |count| of(count / 2)).collect()
 }
 
 /// What divides the first dim of every input.
@@ -190,23 +184,31 @@ impl Chooser<'_> {
             Recompute::Full => &[Recompute::Full],
             Recompute::None => &[Recompute::None],
         };
-        let mut last = f64::INFINITY;
+        let (mut last, mut priced, mut error) = (f64::INFINITY, 0, None);
         for microbatches in microbatch_counts(self.graph, self.options, stages) {
             let mut least = f64::INFINITY;
             for &recompute in ways {
                 let options =
                     CompileOptions { stages, microbatches, recompute, ..fixed(self.options) };
-                if let Some(priced) = self.priced(options)? {
-                    least = least.min(priced.free_seconds);
-                    all.push(priced);
+                match self.priced(options) {
+                    Ok(found) => {
+                        least = found.iter().map(|found| found.free_seconds).fold(least, f64::min);
+                        all.extend(found);
+                    }
+                    // A model that cannot be cut in so many parts may be in fewer.
+                    Err(found) => error = error.or(Some(found)),
                 }
             }
-            if least > last {
+            priced += usize::from(least.is_finite());
+            if least > last || priced == MOST_MICROBATCHES {
                 break;
             }
             last = least;
         }
-        Ok(all)
+        match error {
+            Some(error) if all.is_empty() => Err(error),
+            _ => Ok(all),
+        }
     }
 
     fn priced(&self, options: CompileOptions) -> Result<Option<Priced>, PriceError> {

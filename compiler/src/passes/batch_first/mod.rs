@@ -1,0 +1,61 @@
+//! Keeps samples along a dim of their own, where a model merges them with what is no sample.
+//!
+//! PyTorch's attention puts time before samples and merges both (`[time, batch, ..] -> [time * batch, ..]`) for its
+//! products. Of a merged dim only the slowest factor can be split, so such a model could not be cut along its batch. Here
+//! transposes and merging reshapes are not computed where they stand: a value is a [`View`] of another, products with weights,
+//! normalizations and elementwise ops are computed on what is viewed, and views that cancel leave nothing. Whoever needs the
+//! value as it is makes it.
+
+mod rewrite;
+mod view;
+
+use graphc_ir::graph::Graph;
+use graphc_ir::op::Op;
+use graphc_ir::plan::{CompileOptions, TensorKind};
+
+use crate::decisions::{Phase, TrainingGraph};
+use crate::error::CompileError;
+use crate::passes::rates::rates;
+
+const PASS: &str = "batch_first";
+
+/// The graph, or what computes the same with samples along a dim of their own where only that can be cut along the batch.
+///
+/// # Errors
+/// Where an op does not take its operands.
+pub fn batch_first(graph: Graph, options: &CompileOptions) -> Result<Graph, CompileError> {
+    let moves = graph.nodes.iter().any(|node| matches!(node.op, Op::Transpose(_)));
+    let Some(parts) = moves.then(|| parts(&graph)).flatten() else { return Ok(graph) };
+    if is_cut(&graph, parts) {
+        return Ok(graph);
+    }
+    let rewritten = rewrite::rewrite(&graph, options);
+    let rewritten = rewritten.map_err(|error| CompileError::Op { pass: PASS, error })?;
+    Ok(if is_cut(&rewritten, parts) { rewritten } else { graph })
+}
+
+/// The least number of parts that the batch can be cut in: a divisor of the first dim of every input.
+fn parts(graph: &Graph) -> Option<usize> {
+    let extents = graph.nodes.iter().filter_map(|node| match &node.op {
+        Op::Input(input) => input.ty.shape.first().copied(),
+        _ => None,
+    });
+    let extents: Vec<usize> = extents.collect();
+    let least = extents.iter().copied().min()?;
+    (2..=least).find(|&parts| extents.iter().all(|extent| extent.is_multiple_of(parts)))
+}
+
+/// Whether every op of a forward graph can be computed from parts of the batch.
+fn is_cut(graph: &Graph, parts: usize) -> bool {
+    let forward = TrainingGraph {
+        graph: graph.clone(),
+        phases: vec![Phase::Forward; graph.nodes.len()],
+        kinds: vec![TensorKind::Activation; graph.values.len()],
+        loss: None,
+        gradients: Vec::new(),
+    };
+    rates(forward, parts).is_ok()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,178 @@
+//! Rewritten graphs compute the same, and models of time before samples can be cut.
+
+use std::collections::BTreeMap;
+
+use graphc_ir::array::Array;
+use graphc_ir::builder::{GraphBuilder, Tensor};
+use graphc_ir::evaluate::outputs;
+use graphc_ir::graph::Graph;
+use graphc_ir::op::{EvalContext, Op};
+use graphc_ir::ops::Init;
+use graphc_ir::plan::CompileOptions;
+use graphc_ir::types::{DType, TensorType};
+use proptest::prelude::*;
+
+use super::{batch_first, is_cut, rewrite};
+
+fn weight(g: &GraphBuilder, name: &str, shape: &[usize]) -> Tensor {
+    g.variable(name, DType::F32, shape, Init::Fill(0.5.into()))
+}
+
+/// Attention as `nn.TransformerEncoderLayer` is exported: time before samples, samples merged with heads and with time.
+fn time_first() -> Graph {
+    let [samples, time, heads, each] = [4, 3, 2, 5];
+    let width = heads * each;
+    let g = GraphBuilder::new("time_first");
+    let x = g.input("x", DType::F32, [samples, time, width]);
+    let qkv = x.transpose(&[1, 0, 2]).matmul(&weight(&g, "qkv", &[width, 3 * width]));
+    let qkv = qkv.add(&weight(&g, "qkv_bias", &[3 * width]));
+    let qkv = qkv.reshape(&[1, time, samples, 3, width]).transpose(&[3, 1, 2, 0, 4]);
+    let part = |index: usize| {
+        let part = qkv.slice(0, index..index + 1).reshape(&[time, samples * heads, each]);
+        part.transpose(&[1, 0, 2]).reshape(&[samples, heads, time, each])
+    };
+    let scores = part(0).matmul_transposed(&part(1), false, true).softmax(3);
+    let mixed = scores.matmul(&part(2)).transpose(&[2, 0, 1, 3]).reshape(&[time * samples, width]);
+    let projected = mixed.matmul_transposed(&weight(&g, "proj", &[width, width]), false, true);
+    let projected = projected.add(&weight(&g, "proj_bias", &[width])).named("projected");
+    let projected = projected.reshape(&[time, samples, width]).transpose(&[1, 0, 2]);
+    g.output(
+        "y",
+        &x.add(&projected).layer_norm(
+            &weight(&g, "scale", &[width]),
+            &weight(&g, "shift", &[width]),
+            1e-5,
+        ),
+    );
+    g.finish().expect("fits")
+}
+
+fn numbers(graph: &Graph) -> BTreeMap<String, Array> {
+    let number = |(name, ty): (&String, &TensorType)| {
+        let seed = name.bytes().map(f64::from).sum::<f64>();
+        let data = (0..ty.elements()).map(|i| (seed + 1.7 * i as f64).sin()).collect();
+        (name.clone(), Array::new(ty.shape.clone(), data))
+    };
+    let fed = graph.nodes.iter().filter_map(|node| match &node.op {
+        Op::Input(input) => Some((&input.name, &input.ty)),
+        Op::Variable(variable) => Some((&variable.name, &variable.ty)),
+        _ => None,
+    });
+    fed.map(number).collect()
+}
+
+fn computed(graph: &Graph) -> BTreeMap<String, Array> {
+    outputs(graph, &numbers(graph), &EvalContext::default()).expect("all is fed")
+}
+
+fn assert_same(a: &Graph, b: &Graph) {
+    for ((name, a), (other, b)) in computed(a).iter().zip(&computed(b)) {
+        let near = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-9 * (1.0 + a.abs());
+        assert_eq!((name, &a.shape), (other, &b.shape));
+        assert!(a.data.iter().zip(&b.data).all(near), "{name}: {a:?} is not {b:?}");
+    }
+}
+
+fn transposes(graph: &Graph) -> usize {
+    graph.nodes.iter().filter(|node| matches!(node.op, Op::Transpose(_))).count()
+}
+
+#[test]
+fn attention_of_time_before_samples_is_cut_along_the_samples() {
+    let graph = time_first();
+    assert!(!is_cut(&graph, 2));
+    let rewritten = batch_first(graph.clone(), &CompileOptions::default()).expect("fits");
+    assert!(is_cut(&rewritten, 2) && is_cut(&rewritten, 4));
+    assert_same(&graph, &rewritten);
+    assert_eq!(
+        transposes(&rewritten),
+        4,
+        "those that heads need: of queries, keys, values and what is mixed"
+    );
+    let projected = rewritten.find("projected").expect("it keeps its name");
+    assert_eq!(rewritten.value(projected).ty.shape, [4, 3, 10]);
+}
+
+#[test]
+fn what_is_cut_already_stays_as_it_is() {
+    let g = GraphBuilder::new("plain");
+    let x = g.input("x", DType::F32, [4, 3, 6]).transpose(&[0, 2, 1]);
+    g.output("y", &x.matmul(&weight(&g, "w", &[3, 3])));
+    let graph = g.finish().expect("fits");
+    assert_eq!(batch_first(graph.clone(), &CompileOptions::default()).expect("fits"), graph);
+}
+
+#[test]
+fn a_pin_holds_a_value_in_its_shape() {
+    let mut graph = time_first();
+    let pinned = graph.find("projected").expect("named");
+    graph.values[pinned.index()].pin = Some("S(1)".parse().expect("an SBP"));
+    let rewritten = rewrite::rewrite(&graph, &CompileOptions::default()).expect("fits");
+    let found = rewritten.find("projected").expect("named");
+    let value = rewritten.value(found);
+    assert_eq!((&value.ty.shape[..], value.pin.is_some()), (&[12, 10][..], true));
+    assert_same(&graph, &rewritten);
+}
+
+/// Applies op number `which` where it fits.
+fn step(g: &GraphBuilder, x: &Tensor, y: &Tensor, which: u32, name: &str) -> Tensor {
+    let shape = x.shape();
+    let rank = shape.len();
+    let last = shape.last().copied().unwrap_or(1);
+    match which % 11 {
+        0 if rank > 1 => {
+            let order: Vec<usize> = (0..rank).map(|dim| (dim + 1) % rank).collect();
+            x.transpose(&order)
+        }
+        1 if rank > 1 => {
+            let mut order: Vec<usize> = (0..rank).collect();
+            order.swap(0, 1);
+            x.transpose(&order)
+        }
+        2 if rank > 1 => {
+            let mut merged = vec![shape[0] * shape[1]];
+            merged.extend(&shape[2..]);
+            x.reshape(&merged)
+        }
+        3 if last.is_multiple_of(2) => {
+            let mut cut = shape[..rank - 1].to_vec();
+            cut.extend([2, last / 2]);
+            x.reshape(&cut)
+        }
+        4 => {
+            let mut one = shape.to_vec();
+            one.insert(0, 1);
+            x.reshape(&one)
+        }
+        5 if rank > 1 => x.matmul(&weight(g, name, &[last, 4])),
+        6 => x.add(&weight(g, name, &[last])),
+        7 if shape == y.shape() => x.mul(y),
+        8 if rank > 0 && shape[0] > 1 => x.slice(0, 1..shape[0]),
+        9 => x.softmax(rank.saturating_sub(2)),
+        10 => x.layer_norm(&weight(g, name, &[last]), &weight(g, &format!("{name}.shift"), &[last]), 1e-5),
+        _ => x.exp().neg(),
+    }
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_moved_is_computed_the_same(steps in prop::collection::vec(0u32..11, 1..14)) {
+        let g = GraphBuilder::new("random");
+        let x = g.input("x", DType::F32, [2, 3, 4]);
+        let mut values = vec![x];
+        for (index, which) in steps.into_iter().enumerate() {
+            let (last, earlier) = (&values[values.len() - 1], &values[index / 2]);
+            let next = step(&g, last, earlier, which, &format!("w{index}"));
+            values.push(next);
+        }
+        for (index, value) in values.iter().enumerate().skip(1).step_by(4) {
+            g.output(&format!("y{index}"), value);
+        }
+        g.output("last", &values[values.len() - 1]);
+        let graph = g.finish();
+        // Weights of one name in two shapes are no graph.
+        prop_assume!(graph.is_ok());
+        let graph = graph.expect("fits");
+        assert_same(&graph, &rewrite::rewrite(&graph, &CompileOptions::default()).expect("fits"));
+    }
+}

@@ -1,0 +1,114 @@
+//! A value as another one whose dims are in another order, some of them merged.
+
+use graphc_ir::ids::ValueId;
+
+/// Dim `i` of what is seen is made of the dims `dims[i]` of `base`, the first of them slowest. Every dim of the base is in
+/// one of them; a dim of extent 1 may be made of none.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct View {
+    /// What is there.
+    pub base: ValueId,
+    /// Dims of the base by dim of the view.
+    pub dims: Vec<Vec<usize>>,
+}
+
+impl View {
+    /// A value of this rank as it is.
+    pub fn whole(base: ValueId, rank: usize) -> Self {
+        Self { base, dims: (0..rank).map(|dim| vec![dim]).collect() }
+    }
+
+    /// The dims of the base in the order in which they are seen.
+    pub fn order(&self) -> Vec<usize> {
+        self.dims.concat()
+    }
+
+    /// With the dims in another order.
+    pub fn transposed(&self, permutation: &[usize]) -> Self {
+        let dims = permutation.iter().map(|&dim| self.dims[dim].clone()).collect();
+        Self { base: self.base, dims }
+    }
+
+    /// With the dims of the base behind each other as they are seen: `shape` is that of the base, in which some may have
+    /// been cut in parts by `cut`.
+    fn regrouped(&self, parts: &[Vec<usize>], groups: &[Vec<(usize, usize)>]) -> Self {
+        let first = |dim: usize| parts[..dim].iter().map(Vec::len).sum::<usize>();
+        let of = |group: &Vec<(usize, usize)>| {
+            group.iter().map(|&(dim, part)| first(dim) + part).collect()
+        };
+        Self { base: self.base, dims: groups.iter().map(of).collect() }
+    }
+}
+
+/// A view that has another shape, of a base that may have been cut further.
+#[derive(Debug, PartialEq)]
+pub(super) struct Reshaped {
+    /// The shape of the base.
+    pub shape: Vec<usize>,
+    /// What is seen; its base is that of before.
+    pub view: View,
+}
+
+/// What a view of a base of this shape looks like in another shape: `None` where its dims are not products of dims of
+/// the base or of parts of them.
+pub(super) fn reshaped(view: &View, base: &[usize], target: &[usize]) -> Option<Reshaped> {
+    if base.contains(&0) || target.contains(&0) {
+        return None;
+    }
+    // Of each dim of the base the parts that it is cut in, and of each dim of the target the parts that it takes.
+    let mut parts: Vec<Vec<usize>> = vec![Vec::new(); base.len()];
+    let mut groups: Vec<Vec<(usize, usize)>> = vec![Vec::new(); target.len()];
+    let mut targets = target.iter().copied().enumerate().filter(|&(_, extent)| extent > 1);
+    let mut open = targets.next();
+    for dim in view.order() {
+        let mut left = base[dim];
+        while left > 1 {
+            let (group, wanted) = open?;
+            let taken = match (left % wanted, wanted % left) {
+                (0, _) => wanted,
+                (_, 0) => left,
+                _ => return None,
+            };
+            groups[group].push((dim, parts[dim].len()));
+            parts[dim].push(taken);
+            left /= taken;
+            open = if wanted == taken { targets.next() } else { Some((group, wanted / taken)) };
+        }
+    }
+    // Dims of extent 1 are seen nowhere: the base is left without them.
+    let shape = parts.concat();
+    open.is_none().then(|| Reshaped { shape, view: view.regrouped(&parts, &groups) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view(dims: &[&[usize]]) -> View {
+        View { base: ValueId::new(0), dims: dims.iter().map(|group| group.to_vec()).collect() }
+    }
+
+    #[test]
+    fn a_reshape_merges_and_cuts_the_dims_that_are_seen() {
+        // [8, 12, 32] seen as [12, 8, 32].
+        let seen = view(&[&[1], &[0], &[2]]);
+        let base = [8, 12, 32];
+        let of = |target: &[usize]| reshaped(&seen, &base, target);
+        let flat = of(&[96, 32]).expect("merged");
+        assert_eq!(flat, Reshaped { shape: base.to_vec(), view: view(&[&[1, 0], &[2]]) });
+        let heads = of(&[12, 32, 8]).expect("32 is 4 by 8");
+        assert_eq!(heads.shape, [8, 12, 4, 8]);
+        assert_eq!(heads.view, view(&[&[1], &[0, 2], &[3]]));
+        let ones = of(&[1, 12, 8, 1, 32]).expect("extents of 1 are made of nothing");
+        assert_eq!(ones.view.dims, [vec![], vec![1], vec![0], vec![], vec![2]]);
+        assert_eq!(of(&[64, 48]), None, "64 takes 12 and a part of 8 that is none");
+    }
+
+    #[test]
+    fn what_was_merged_comes_apart_again() {
+        let flat = view(&[&[1, 0], &[2]]);
+        let apart = reshaped(&flat, &[8, 12, 32], &[12, 8, 32]).expect("the same dims");
+        assert_eq!(apart.view, view(&[&[1], &[0], &[2]]));
+        assert_eq!(apart.view.transposed(&[1, 0, 2]), View::whole(ValueId::new(0), 3));
+    }
+}
