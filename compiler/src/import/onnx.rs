@@ -16,6 +16,7 @@ use super::trained::Patterns;
 use super::weights::{WeightTensor, Weights};
 use super::{ImportError, ImportOptions, Imported, Symbols};
 
+mod einsum;
 mod elementwise;
 mod gather;
 mod known;

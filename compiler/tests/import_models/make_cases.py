@@ -227,6 +227,27 @@ one("AveragePool", {"x": x}, name="AveragePool_border", kernel_shape=[3, 3], pad
 statistics = {"s": f(4), "b": f(4), "m": f(4), "v": np.abs(f(4)) + 0.5}
 one("BatchNormalization", {"x": x}, statistics, epsilon=1e-3)
 one("BatchNormalization", {"x": f(3, 4)}, statistics, name="BatchNormalization_vectors")
+one("ConvTranspose", {"x": x}, {"w": f(4, 3, 3, 2), "b": f(3)}, pads=[1, 0, 0, 1], strides=[2, 3], output_padding=[1, 2])
+one("ConvTranspose", {"x": x}, {"w": f(4, 2, 2, 2)}, name="ConvTranspose_dilated", dilations=[2, 1])
+line = f(2, 4, 7)
+one("Conv", {"x": line}, {"w": f(6, 2, 3), "b": f(6)}, name="Conv_line", group=2, pads=[2, 1], strides=[2])
+one("ConvTranspose", {"x": line}, {"w": f(4, 3, 3)}, name="ConvTranspose_line", strides=[2], output_padding=[1])
+one("MaxPool", {"x": line}, name="MaxPool_line", kernel_shape=[3], strides=[2], pads=[1, 1])
+one("AveragePool", {"x": line}, name="AveragePool_line", kernel_shape=[2], strides=[2])
+one("BatchNormalization", {"x": line}, statistics, name="BatchNormalization_line")
+one("InstanceNormalization", {"x": x}, {"s": f(4), "b": f(4)}, epsilon=1e-3)
+one("GroupNormalization", {"x": x}, {"s": f(4), "b": f(4)}, opset=21, num_groups=2)
+one("GlobalMaxPool", {"x": x})
+
+# Sums of products.
+one("Einsum", {"a": f(2, 3), "b": f(3, 4)}, equation="ij,jk->ik")
+one("Einsum", {"a": f(2, 3, 4), "b": f(3, 4, 5)}, name="Einsum_heads", equation="bhd, hde -> bhe")
+one("Einsum", {"a": f(2, 4), "b": f(3, 4, 5)}, name="Einsum_experts", equation="bd,edh->beh")
+one("Einsum", {"a": f(2, 3, 4), "b": f(2, 5, 4)}, name="Einsum_scores", equation="...qd,...kd->...qk")
+one("Einsum", {"a": f(2, 3, 4)}, name="Einsum_sum", equation="abc->ca")
+one("Einsum", {"a": f(3), "b": f(4)}, name="Einsum_outer", equation="i,j->ji")
+one("Einsum", {"a": f(3, 2), "b": f(2, 3)}, name="Einsum_implied", equation="ba,ac")
+one("Einsum", {"a": f(2, 3), "b": f(3, 4), "c": f(4, 5)}, name="Einsum_three", equation="ij,jk,kl->li")
 
 lines = ",\n".join(json.dumps(case) for case in cases)
 (folder / "cases.json").write_text(f"[\n{lines}\n]\n")

@@ -9,7 +9,13 @@ use super::lower::{Lowering, Val};
 use super::node::{Call, Res, fail};
 
 impl Lowering {
-    fn matmul(&mut self, a: &Val, b: &Val, transpose_a: bool, transpose_b: bool) -> Res<Val> {
+    pub(super) fn matmul(
+        &mut self,
+        a: &Val,
+        b: &Val,
+        transpose_a: bool,
+        transpose_b: bool,
+    ) -> Res<Val> {
         let (a, swapped_a) = self.transposed_of(a).map_or((a.clone(), false), |a| (a, true));
         let (b, swapped_b) = self.transposed_of(b).map_or((b.clone(), false), |b| (b, true));
         let transpose_a = transpose_a != swapped_a;

@@ -53,7 +53,7 @@ impl Lowering {
         self.apply(Op::Slice(slice), std::slice::from_ref(x))
     }
 
-    fn transpose(&mut self, x: &Val, permutation: Vec<usize>) -> Res<Val> {
+    pub fn transpose(&mut self, x: &Val, permutation: Vec<usize>) -> Res<Val> {
         if permutation.iter().enumerate().all(|(dim, &from)| dim == from) {
             return Ok(x.clone());
         }

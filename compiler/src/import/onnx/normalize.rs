@@ -67,6 +67,64 @@ fn normalize(cx: &mut Lowering, call: Call<'_>, x: &Val, center: bool) -> Res<(V
     Ok((cx.reshape(&y, &shape)?, root))
 }
 
+/// Each channel of each sample by its own statistics; scale and shift are of channels.
+pub(super) fn instance_normalization(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let x = cx.operand(call, 0)?;
+    let channels = channels(cx, &x)?;
+    let y = normalize_groups(cx, call, &x, channels)?;
+    of_channels(cx, call, y).map(|y| vec![y])
+}
+
+/// Groups of channels by their own statistics; scale and shift are of channels, before version 21 of groups.
+pub(super) fn group_normalization(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let x = cx.operand(call, 0)?;
+    let channels = channels(cx, &x)?;
+    let groups = usize::try_from(call.int("num_groups", 0)?).unwrap_or(0);
+    if groups == 0 || !channels.is_multiple_of(groups) {
+        return fail(format!("the attribute `num_groups` must divide {channels} channels"));
+    }
+    let y = normalize_groups(cx, call, &x, groups)?;
+    if call.opset >= 21 {
+        return of_channels(cx, call, y).map(|y| vec![y]);
+    }
+    let shape = cx.shape(&y)?;
+    let grouped =
+        cx.reshape(&y, &[shape[0], groups, shape[1..].iter().product::<usize>() / groups])?;
+    let y = of_channels(cx, call, grouped)?;
+    Ok(vec![cx.reshape(&y, &shape)?])
+}
+
+fn channels(cx: &Lowering, x: &Val) -> Res<usize> {
+    match cx.shape(x)?[..] {
+        [_, channels, _, ..] => Ok(channels),
+        _ => fail(format!("three dims or more are needed, not {}", cx.ty(x)?)),
+    }
+}
+
+/// Normalizes over all of a group of channels of a sample.
+fn normalize_groups(cx: &mut Lowering, call: Call<'_>, x: &Val, groups: usize) -> Res<Val> {
+    let shape = cx.shape(x)?;
+    let epsilon = Scalar(shortest(call.float("epsilon", 1e-5)?));
+    let each = shape[1..].iter().product::<usize>() / groups.max(1);
+    let flat = cx.reshape(x, &[shape[0], groups, each])?;
+    let normalized = cx.apply_all(Op::Normalize(Normalize { center: true, epsilon }), &[flat])?;
+    cx.reshape(&normalized[0], &shape)
+}
+
+/// Scaled and shifted by operands of the second dim.
+fn of_channels(cx: &mut Lowering, call: Call<'_>, y: Val) -> Res<Val> {
+    let rank = cx.shape(&y)?.len();
+    let mut y = y;
+    for (position, function) in [(1, BinaryFunction::Mul), (2, BinaryFunction::Add)] {
+        let operand = cx.operand(call, position)?;
+        let mut shape = vec![1; rank - 1];
+        shape[0] = cx.shape(&operand)?.iter().product();
+        let operand = cx.reshape(&operand, &shape)?;
+        y = cx.binary(function, &y, &operand)?;
+    }
+    Ok(y)
+}
+
 /// The number that a user meant by an `f32`: the shortest text that reads as it.
 pub(super) fn shortest(x: f64) -> f64 {
     (x as f32).to_string().parse().unwrap_or(x)

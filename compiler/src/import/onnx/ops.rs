@@ -3,8 +3,8 @@
 use super::lower::{Lowering, Val};
 use super::node::{Call, Res};
 use super::{
-    elementwise as e, gather, linear, movement as m, normalize as n, picture as p, reduce as r,
-    sequence as s,
+    einsum, elementwise as e, gather, linear, movement as m, normalize as n, picture as p,
+    reduce as r, sequence as s,
 };
 use graphc_ir::ops::{BinaryFunction as B, ReduceFunction as R, UnaryFunction as U};
 
@@ -48,8 +48,10 @@ const STANDARD: &[(&str, Lower)] = &[
     ("Constant", m::constant),
     ("ConstantOfShape", m::constant_of_shape),
     ("Conv", p::convolution),
+    ("ConvTranspose", p::transposed_convolution),
     ("Div", |cx, call| e::binary(cx, call, B::Div)),
     ("Dropout", n::dropout),
+    ("Einsum", einsum::einsum),
     ("Elu", |cx, call| e::elu(cx, call, e::Exponential::Elu)),
     ("Equal", |cx, call| e::binary(cx, call, B::Equal)),
     ("Erf", |cx, call| e::unary(cx, call, U::Erf)),
@@ -61,11 +63,14 @@ const STANDARD: &[(&str, Lower)] = &[
     ("Gelu", e::gelu),
     ("Gemm", linear::gemm),
     ("GlobalAveragePool", r::global_average),
+    ("GlobalMaxPool", r::global_max),
     ("Greater", |cx, call| e::binary(cx, call, B::Greater)),
     ("GreaterOrEqual", |cx, call| e::binary(cx, call, B::GreaterEqual)),
+    ("GroupNormalization", n::group_normalization),
     ("HardSigmoid", e::hard_sigmoid),
     ("HardSwish", e::hard_swish),
     ("Identity", |cx, call| Ok(vec![cx.operand(call, 0)?])),
+    ("InstanceNormalization", n::instance_normalization),
     ("LayerNormalization", n::layer_normalization),
     ("LeakyRelu", e::leaky_relu),
     ("Less", |cx, call| e::binary(cx, call, B::Less)),

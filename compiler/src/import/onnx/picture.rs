@@ -1,7 +1,10 @@
-//! Convolution, pooling and batch normalization of pictures.
+//! Convolution, pooling and batch normalization of pictures. A sequence, of batch, channels and width, is a picture of
+//! height 1.
 
 use graphc_ir::op::Op;
-use graphc_ir::ops::{AveragePool, BatchNorm, BinaryFunction, Convolution, MaxPool, Window};
+use graphc_ir::ops::{
+    AveragePool, BatchNorm, BinaryFunction, Convolution, ConvolutionInputGrad, MaxPool, Window,
+};
 use graphc_ir::scalar::Scalar;
 
 use super::lower::{Lowering, Val};
@@ -9,30 +12,100 @@ use super::node::{Call, Res, fail};
 use super::normalize::shortest;
 
 pub(super) fn convolution(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
-    let (x, k) = (cx.operand(call, 0)?, cx.operand(call, 1)?);
-    let kernel = match cx.shape(&k)?[..] {
-        [_, _, h, w] => [h, w],
-        _ => return fail(format!("only kernels of four dims are supported, not {}", cx.ty(&k)?)),
-    };
-    let window = window(cx, call, &x, kernel)?;
+    let (x, k) = (Picture::of(cx, call, 0)?, Picture::of(cx, call, 1)?);
+    let window = window(call, &x, k.extents)?;
     let groups = positive(call.int("group", 1)?, "group")?;
-    let y = cx.apply(Op::Convolution(Convolution { window, groups }), &[x, k])?;
+    let op = Op::Convolution(Convolution { window, groups });
+    let y = cx.apply(op, &[x.value.clone(), k.value])?;
+    biased(cx, call, &x, y)
+}
+
+/// The gradient of a convolution's pictures, from the channels of the kernels' first dim to those of their second.
+pub(super) fn transposed_convolution(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let (x, k) = (Picture::of(cx, call, 0)?, Picture::of(cx, call, 1)?);
+    if call.text("auto_pad", "NOTSET")? != "NOTSET" || call.has("output_shape") {
+        return fail("auto_pad and output_shape are not supported: give `pads`");
+    }
+    let window = window(call, &x, k.extents)?;
+    let groups = positive(call.int("group", 1)?, "group")?;
+    let more = numbers(call, "output_padding", x.rank)?.unwrap_or([0; 2]);
+    let mut extents = [0; 2];
+    for dim in [0, 1] {
+        let reach = window.dilations[dim] * (k.extents[dim] - 1) + 1;
+        let padded = (x.extents[dim].max(1) - 1) * window.strides[dim] + reach + more[dim];
+        let border = window.pads[dim] + window.pads[dim + 2];
+        if more[dim] >= window.strides[dim] {
+            return fail("the attribute `output_padding` must be less than the strides");
+        }
+        match padded.checked_sub(border) {
+            Some(extent @ 1..) => extents[dim] = extent,
+            _ => return fail(format!("the border of {border} leaves nothing of {padded}")),
+        }
+    }
+    let op = Op::ConvolutionInputGrad(ConvolutionInputGrad { window, groups, extents });
+    let y = cx.apply(op, &[k.value, x.value.clone()])?;
+    biased(cx, call, &x, y)
+}
+
+/// What convolves, with the bias if there is one, in the rank of what was convolved.
+fn biased(cx: &mut Lowering, call: Call<'_>, x: &Picture, y: Val) -> Res<Vec<Val>> {
+    let y = x.flattened(cx, y)?;
     let Some(bias) = cx.optional(call, 2)? else { return Ok(vec![y]) };
-    let channels = cx.shape(&bias)?.iter().product();
-    let bias = cx.reshape(&bias, &[channels, 1, 1])?;
+    let mut shape = vec![1; x.rank - 1];
+    shape[0] = cx.shape(&bias)?.iter().product();
+    let bias = cx.reshape(&bias, &shape)?;
     Ok(vec![cx.binary(BinaryFunction::Add, &y, &bias)?])
 }
 
 pub(super) fn max_pool(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     let (x, kernel, window) = pool(cx, call)?;
-    Ok(vec![cx.apply(Op::MaxPool(MaxPool { kernel, window }), &[x])?])
+    let y = cx.apply(Op::MaxPool(MaxPool { kernel, window }), std::slice::from_ref(&x.value))?;
+    Ok(vec![x.flattened(cx, y)?])
 }
 
 pub(super) fn average_pool(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     let (x, kernel, window) = pool(cx, call)?;
     let count_border = call.int("count_include_pad", 0)? != 0;
-    let op = AveragePool { kernel, window, count_border };
-    Ok(vec![cx.apply(Op::AveragePool(op), &[x])?])
+    let op = Op::AveragePool(AveragePool { kernel, window, count_border });
+    let y = cx.apply(op, std::slice::from_ref(&x.value))?;
+    Ok(vec![x.flattened(cx, y)?])
+}
+
+/// A picture `[n, c, h, w]`, or a sequence `[n, c, w]` as one of height 1.
+struct Picture {
+    value: Val,
+    /// Height and width.
+    extents: [usize; 2],
+    /// Of what the model has.
+    rank: usize,
+}
+
+impl Picture {
+    fn of(cx: &mut Lowering, call: Call<'_>, position: usize) -> Res<Self> {
+        let value = cx.operand(call, position)?;
+        match cx.shape(&value)?[..] {
+            [_, _, h, w] => Ok(Self { value, extents: [h, w], rank: 4 }),
+            [n, c, w] => {
+                let value = cx.reshape(&value, &[n, c, 1, w])?;
+                Ok(Self { value, extents: [1, w], rank: 3 })
+            }
+            _ => {
+                let ty = cx.ty(&value)?;
+                fail(format!(
+                    "only pictures (batch, channels, height, width) and sequences (batch, channels, width) are \
+                     supported, not {ty}"
+                ))
+            }
+        }
+    }
+
+    /// A result in the model's rank.
+    fn flattened(&self, cx: &mut Lowering, y: Val) -> Res<Val> {
+        match (self.rank, &cx.shape(&y)?[..]) {
+            (3, &[n, c, _, w]) => cx.reshape(&y, &[n, c, w]),
+            _ => Ok(y),
+        }
+    }
 }
 
 /// With the statistics that the file holds; training takes those of the batch.
@@ -42,17 +115,16 @@ pub(super) fn batch_normalization(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<
     Ok(vec![cx.apply(Op::BatchNorm(BatchNorm { epsilon, batches: 0 }), &operands)?])
 }
 
-fn pool(cx: &mut Lowering, call: Call<'_>) -> Res<(Val, [usize; 2], Window)> {
-    let x = cx.operand(call, 0)?;
-    let Some(kernel) = pair(call, "kernel_shape")? else {
+fn pool(cx: &mut Lowering, call: Call<'_>) -> Res<(Picture, [usize; 2], Window)> {
+    let x = Picture::of(cx, call, 0)?;
+    let Some(kernel) = steps(call, "kernel_shape", x.rank)? else {
         return fail("the attribute `kernel_shape` is missing");
     };
-    let window = window(cx, call, &x, kernel)?;
+    let window = window(call, &x, kernel)?;
     if call.int("ceil_mode", 0)? != 0 {
         // Where the last window ends with the picture, rounding up is rounding down.
-        let shape = cx.shape(&x)?;
         let rest = |dim: usize| {
-            let padded = shape[2 + dim] + window.pads[dim] + window.pads[dim + 2];
+            let padded = x.extents[dim] + window.pads[dim] + window.pads[dim + 2];
             let reach = window.dilations[dim] * (kernel[dim] - 1) + 1;
             padded.checked_sub(reach).is_none_or(|rest| rest % window.strides[dim] != 0)
         };
@@ -63,25 +135,22 @@ fn pool(cx: &mut Lowering, call: Call<'_>) -> Res<(Val, [usize; 2], Window)> {
     Ok((x, kernel, window))
 }
 
-/// How the window goes, of a picture `[n, c, h, w]`.
-fn window(cx: &Lowering, call: Call<'_>, x: &Val, kernel: [usize; 2]) -> Res<Window> {
-    let [_, _, h, w] = cx.shape(x)?[..] else {
-        let ty = cx.ty(x)?;
-        return fail(format!(
-            "only pictures are supported, of batch, channels, height and width, not {ty}"
-        ));
-    };
-    let strides = pair(call, "strides")?.unwrap_or([1; 2]);
-    let dilations = pair(call, "dilations")?.unwrap_or([1; 2]);
+/// How the window goes.
+fn window(call: Call<'_>, x: &Picture, kernel: [usize; 2]) -> Res<Window> {
+    let strides = steps(call, "strides", x.rank)?.unwrap_or([1; 2]);
+    let dilations = steps(call, "dilations", x.rank)?.unwrap_or([1; 2]);
+    if kernel.contains(&0) {
+        return fail("the kernel is empty");
+    }
     let pads = match call.text("auto_pad", "NOTSET")? {
-        "NOTSET" => given_pads(call)?,
+        "NOTSET" => given_pads(call, x.rank)?,
         "VALID" => [0; 4],
         same @ ("SAME_UPPER" | "SAME_LOWER") => {
-            let total = [h, w].map(|extent| extent.max(1));
             let of = |dim: usize| {
+                let extent = x.extents[dim].max(1);
                 let reach = dilations[dim] * (kernel[dim] - 1) + 1;
-                let needed = (total[dim].div_ceil(strides[dim]) - 1) * strides[dim] + reach;
-                needed.saturating_sub(total[dim])
+                let needed = (extent.div_ceil(strides[dim]) - 1) * strides[dim] + reach;
+                needed.saturating_sub(extent)
             };
             let (rows, columns) = (of(0), of(1));
             let less = [rows / 2, columns / 2];
@@ -94,21 +163,39 @@ fn window(cx: &Lowering, call: Call<'_>, x: &Val, kernel: [usize; 2]) -> Res<Win
     Ok(Window { strides, pads, dilations })
 }
 
-fn given_pads(call: Call<'_>) -> Res<[usize; 4]> {
+fn given_pads(call: Call<'_>, rank: usize) -> Res<[usize; 4]> {
     let Some(pads) = call.ints("pads")? else { return Ok([0; 4]) };
     let pads: Vec<usize> = pads.iter().filter_map(|&pad| usize::try_from(pad).ok()).collect();
-    match pads[..] {
-        [top, left, bottom, right] => Ok([top, left, bottom, right]),
-        _ => fail("the attribute `pads` must be four numbers, none negative"),
+    match (rank, &pads[..]) {
+        (4, &[top, left, bottom, right]) => Ok([top, left, bottom, right]),
+        (3, &[left, right]) => Ok([0, left, 0, right]),
+        _ => {
+            fail(format!("the attribute `pads` must be {} numbers, none negative", 2 * (rank - 2)))
+        }
     }
 }
 
-/// Two numbers of at least 1, for height and width.
-fn pair(call: Call<'_>, name: &str) -> Res<Option<[usize; 2]>> {
+/// A number of at least 1 for height and one for width.
+fn steps(call: Call<'_>, name: &str, rank: usize) -> Res<Option<[usize; 2]>> {
+    match numbers(call, name, rank)? {
+        Some(found) if found.contains(&0) => {
+            fail(format!("the attribute `{name}` must be 1 or more"))
+        }
+        found => Ok(found),
+    }
+}
+
+/// A number for height and one for width; of a sequence the width's alone is given, and nothing is added to its height.
+fn numbers(call: Call<'_>, name: &str, rank: usize) -> Res<Option<[usize; 2]>> {
     let Some(values) = call.ints(name)? else { return Ok(None) };
-    match *values {
-        [h, w] => Ok(Some([positive(h, name)?, positive(w, name)?])),
-        _ => fail(format!("the attribute `{name}` must be two numbers: pictures have two dims")),
+    let number = |value: i64| match usize::try_from(value) {
+        Ok(value) if value < 1 << 20 => Ok(value),
+        _ => fail(format!("the attribute `{name}` must not be negative or huge, as {value} is")),
+    };
+    match (rank, values) {
+        (4, &[h, w]) => Ok(Some([number(h)?, number(w)?])),
+        (3, &[w]) => Ok(Some([usize::from(name != "output_padding"), number(w)?])),
+        _ => fail(format!("the attribute `{name}` must be {} numbers", rank - 2)),
     }
 }
 

@@ -78,7 +78,16 @@ pub(super) fn arg(cx: &mut Lowering, call: Call<'_>, least: bool) -> Res<Vec<Val
 
 /// The mean over all dims but the first two.
 pub(super) fn global_average(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    global(cx, call, ReduceFunction::Mean)
+}
+
+pub(super) fn global_max(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    global(cx, call, ReduceFunction::Max)
+}
+
+/// Over all dims but batch and channels, which stay with extent 1.
+fn global(cx: &mut Lowering, call: Call<'_>, function: ReduceFunction) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
     let axes: Vec<usize> = (2..cx.shape(&x)?.len()).collect();
-    Ok(vec![cx.reduce(ReduceFunction::Mean, &x, &axes, true)?])
+    Ok(vec![cx.reduce(function, &x, &axes, true)?])
 }

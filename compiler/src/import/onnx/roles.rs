@@ -75,7 +75,7 @@ fn weights(graph: &GraphProto) -> BTreeMap<&str, &str> {
 
 fn weight_operands(node: &NodeProto) -> impl Iterator<Item = &str> {
     let positions: &[usize] = match node.op_type.as_deref() {
-        Some("MatMul") => &[0, 1],
+        Some("MatMul" | "Einsum") => &[0, 1],
         Some("Gemm" | "Conv" | "ConvTranspose") => &[1],
         Some("Gather") => &[0],
         _ => &[],

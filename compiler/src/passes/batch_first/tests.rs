@@ -149,7 +149,11 @@ fn step(g: &GraphBuilder, x: &Tensor, y: &Tensor, which: u32, name: &str) -> Ten
         7 if shape == y.shape() => x.mul(y),
         8 if rank > 0 && shape[0] > 1 => x.slice(0, 1..shape[0]),
         9 => x.softmax(rank.saturating_sub(2)),
-        10 => x.layer_norm(&weight(g, name, &[last]), &weight(g, &format!("{name}.shift"), &[last]), 1e-5),
+        10 => x.layer_norm(
+            &weight(g, name, &[last]),
+            &weight(g, &format!("{name}.shift"), &[last]),
+            1e-5,
+        ),
         _ => x.exp().neg(),
     }
 }
