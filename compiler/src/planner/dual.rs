@@ -9,6 +9,7 @@ use super::share::Share;
 use super::tables::{Table, Tables};
 
 /// A network whose costs are shifted.
+#[derive(Clone)]
 pub struct Dual {
     order: Vec<usize>,
     rank: Vec<usize>,
@@ -21,6 +22,7 @@ pub struct Dual {
     tables: Tables,
 }
 
+#[derive(Clone)]
 struct Term {
     members: Vec<usize>,
     costs: Costs,
@@ -28,6 +30,7 @@ struct Term {
     owed: Vec<Vec<f64>>,
 }
 
+#[derive(Clone)]
 enum Costs {
     /// Row-major by the label of the first member.
     Pair(Table),

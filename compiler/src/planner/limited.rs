@@ -48,7 +48,7 @@ const TILTS: [f64; 4] = [0.3, -0.3, 0.08, -0.08];
 /// The gap below which the graph of a large model is left at that.
 const NEAR: f64 = 5e-3;
 /// What is done to raise the bound at the best prices.
-const LAST: Effort = Effort { rounds: 8, work: 1_000_000_000, look: 3 };
+const LAST: Effort = Effort { rounds: 8, work: 1_000_000_000, look: 3, division: 0 };
 /// By how much prices differ by chance.
 const SHAKE: f64 = 0.4;
 /// How often they do: up to the second number, times the number of nodes up to the first.

@@ -31,12 +31,15 @@ pub struct Effort {
     pub work: usize,
     /// The round from which the neighbourhood of the best plan is looked at.
     pub look: usize,
+    /// Entries that are read where the gap that is left is divided by the labels of single variables.
+    pub division: usize,
 }
 
 /// For a plan.
-pub const FULL: Effort = Effort { rounds: 16, work: 24_000_000_000, look: 1 };
+pub const FULL: Effort =
+    Effort { rounds: 16, work: 24_000_000_000, look: 1, division: 4_000_000_000 };
 /// For one of many steps towards a plan.
-pub const STEP: Effort = Effort { rounds: 5, work: 800_000_000, look: 3 };
+pub const STEP: Effort = Effort { rounds: 5, work: 800_000_000, look: 3, division: 0 };
 
 /// Sweeps of the first round, which are doubled up to those of the last.
 const SWEEPS: [usize; 2] = [4, 32];
@@ -68,13 +71,16 @@ pub fn minimise(network: &Network, start: Option<&[usize]>, effort: Effort) -> M
     Minimum { value, bound: found.bound.min(value), labels }
 }
 
-struct Search<'a> {
+/// What is known of a network, or of the part of it that is looked at.
+pub struct Search<'a> {
     core: &'a Network,
-    dual: Dual,
+    /// Of the labels that are kept.
+    pub dual: Dual,
     /// Labels that may be part of something better than the best.
-    kept: Vec<Vec<usize>>,
+    pub kept: Vec<Vec<usize>>,
     best: Vec<usize>,
-    value: f64,
+    /// What the best costs.
+    pub value: f64,
 }
 
 impl<'a> Search<'a> {
@@ -96,33 +102,43 @@ impl<'a> Search<'a> {
     fn run(mut self, effort: Effort) -> Minimum {
         let mut bound = f64::NEG_INFINITY;
         let mut left = effort.work;
-        let mut most = SWEEPS[0];
-        for round in 0..effort.rounds {
+        if !self.rounds(effort.rounds, effort.look, &mut left, &mut bound) && effort.division > 0 {
+            bound = self.subdivide(bound, &mut left.min(effort.division));
+        }
+        Minimum { value: self.value, bound: bound.min(self.value), labels: self.best }
+    }
+
+    /// Shifts costs and drops labels, up to so many times: whether the bound has become all that it can be. From round
+    /// `look` on the neighbourhood of the best plan is looked at.
+    pub fn rounds(&mut self, most: usize, look: usize, left: &mut usize, bound: &mut f64) -> bool {
+        let mut longest = SWEEPS[0];
+        for round in 0..most {
             let size = self.dual.size().max(1);
-            let sweeps = most.min(left / size);
+            let sweeps = longest.min(*left / size);
             if sweeps == 0 {
-                break;
+                *left = 0;
+                return false;
             }
-            most = (2 * most).min(SWEEPS[1]);
-            left -= size * self.sweep(sweeps, &mut bound);
+            longest = (2 * longest).min(SWEEPS[1]);
+            *left -= size * self.sweep(sweeps, bound);
             let decoded = self.dual.decode();
             let decoded = decoded.iter().zip(&self.kept).map(|(&at, kept)| kept[at]).collect();
             self.offer(decoded);
-            if round >= effort.look && bound < self.value * (1.0 - TOLERANCE) {
+            if round >= look && *bound < self.value * (1.0 - TOLERANCE) {
                 self.look_nearby();
             }
             if !self.drop_labels() {
-                bound = self.value * (1.0 - TOLERANCE);
-                break;
+                *bound = self.value * (1.0 - TOLERANCE);
+                return true;
             }
             if let Some((value, at)) = minimum(&self.core.restricted(&self.kept), LIMITS) {
                 let labels = at.iter().zip(&self.kept).map(|(&at, kept)| kept[at]).collect();
                 self.offer(labels);
-                bound = value.min(self.value * (1.0 - TOLERANCE));
-                break;
+                *bound = value.min(self.value * (1.0 - TOLERANCE));
+                return true;
             }
         }
-        Minimum { value: self.value, bound: bound.min(self.value), labels: self.best }
+        false
     }
 
     /// Shifts costs up to `most` times, while that raises the bound: how often.
@@ -199,10 +215,15 @@ impl<'a> Search<'a> {
         if kept.iter().any(Vec::is_empty) {
             return false;
         }
-        self.dual.restrict(&kept);
-        for (known, kept) in self.kept.iter_mut().zip(kept) {
-            *known = kept.into_iter().map(|at| known[at]).collect();
-        }
+        self.restrict(&kept);
         true
+    }
+
+    /// Keeps these of the labels that are kept.
+    pub fn restrict(&mut self, kept: &[Vec<usize>]) {
+        self.dual.restrict(kept);
+        for (known, kept) in self.kept.iter_mut().zip(kept) {
+            *known = kept.iter().map(|&at| known[at]).collect();
+        }
     }
 }

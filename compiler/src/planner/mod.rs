@@ -41,6 +41,7 @@ mod planes;
 pub mod problem;
 mod share;
 mod strategy;
+mod subdivide;
 mod tables;
 
 use graphc_ir::ids::ValueId;
