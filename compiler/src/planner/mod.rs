@@ -52,7 +52,7 @@ use crate::decisions::{Decisions, NodeSharding, Sharding};
 
 pub use account::Account;
 pub use check::{Recomputed, account, recompute};
-pub use error::PlanError;
+pub use error::{PlanError, bytes};
 
 use limited::Solution;
 use problem::Problem;
@@ -97,6 +97,29 @@ pub fn plan(
     };
     let memory = stage_memory(&mut problem, &solution.assignment);
     Ok(Planned { sharding: sharding(&problem, &solution.assignment), report, memory })
+}
+
+/// A limit of memory that no plan reaches.
+pub const UNLIMITED: u64 = u64::MAX >> 8;
+
+/// Whether there is a plan at all, which [`plan`] would find. Nothing is spent on a good one.
+///
+/// # Errors
+/// Where a pin cannot be fulfilled, or the memory does not suffice.
+pub fn feasible(
+    decisions: &Decisions,
+    options: &CompileOptions,
+    cluster: &Cluster,
+) -> Result<(), PlanError> {
+    let mut problem = Problem::new(decisions, options, cluster)?;
+    match options.strategy {
+        Strategy::Auto if problem.limit >= UNLIMITED => Ok(()),
+        Strategy::Auto => limited::room(&mut problem),
+        strategy => {
+            let chosen = strategy::assign(&mut problem, strategy)?;
+            limited::check_memory(&mut problem, &chosen)
+        }
+    }
 }
 
 /// Ranks up to which the bound of a fixed strategy is that of the free problem.
