@@ -280,6 +280,15 @@ pub fn compile_observed(
     job.compile_best(reached).map_err(|error| explained(&graph, options, cluster, error))
 }
 
+/// Whether [`compile`] succeeds; its error is not explained.
+pub(crate) fn try_compile(
+    graph: &Graph,
+    options: &CompileOptions,
+    cluster: &Cluster,
+) -> Result<(), CompileError> {
+    Job { graph, options, cluster, weights: None }.compile_best(&mut |_| ()).map(drop)
+}
+
 /// Choices of stages and microbatches whose whole plan is tried, where the plans of better ones do not fit the memory.
 pub(crate) const MOST_CHOICES: usize = 3;
 

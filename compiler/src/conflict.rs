@@ -15,7 +15,7 @@ use graphc_ir::ids::ValueId;
 use graphc_ir::plan::{Cluster, CompileOptions, Pin, Recompute, Strategy};
 use graphc_ir::sbp::NdSbp;
 
-use crate::compile::{CompileError, MOST_CHOICES};
+use crate::compile::{CompileError, MOST_CHOICES, try_compile};
 use crate::error::CompileError as Prepare;
 use crate::passes::recompute::most_blocks;
 use crate::pipeline::{prepare, recompute_blocks};
@@ -24,6 +24,12 @@ use crate::stages::{choose, chosen};
 
 /// Pins and a strategy of which all sets are looked at, from the smallest on.
 const FEW: usize = 5;
+
+/// Times that the span is halved between memory that is too little and memory that does.
+const HALVINGS: usize = 3;
+
+/// Times that a plan is made with memory that should do.
+const ATTEMPTS: usize = 3;
 
 /// Something that the user asks for.
 #[derive(Clone, Debug, PartialEq)]
@@ -260,22 +266,40 @@ impl Inquiry<'_> {
         (graph, options)
     }
 
-    /// What is known of the memory that would do: what the plan needs that failed, if that is so, and the bound of the
-    /// set alone.
+    /// What is known of the memory that would do: for all that is asked for, and what the set alone needs at least.
     fn tell_memory(&mut self, error: &CompileError, cause: &CompileError) {
-        let needed = error.memory_needed();
-        let fits = |&needed: &u64| {
-            let options = CompileOptions { memory: Some(needed), ..self.options.clone() };
-            has_plan(self.graph, &options, self.cluster).is_ok()
-        };
-        let known = needed.filter(fits);
         let proven = match cause {
             CompileError::Plan(PlanError::Memory { least, .. }) => *least,
             _ => None,
         };
+        let Some(Asked::Memory { limit, .. }) = self.asked.last() else { return };
+        let low = proven.unwrap_or(*limit);
+        let known = error.memory_needed().and_then(|needed| self.enough(low, needed));
         if let Some(Asked::Memory { enough, least, .. }) = self.asked.last_mut() {
             (*enough, *least) = (known, proven);
         }
+    }
+
+    /// Memory with which there is a plan for all that is asked for, where `high` bytes do by the planner's count and less
+    /// than `low` is too little.
+    fn enough(&self, low: u64, high: u64) -> Option<u64> {
+        let with = |memory: u64| CompileOptions { memory: Some(memory), ..self.options.clone() };
+        let fits = |memory: u64| has_plan(self.graph, &with(memory), self.cluster).is_ok();
+        let (mut low, mut high) = (low, Some(high).filter(|&high| fits(high))?);
+        // A fixed strategy needs what it needs.
+        let halvings = if self.options.strategy == Strategy::Auto { HALVINGS } else { 0 };
+        for _ in 0..halvings {
+            let middle = low.midpoint(high);
+            *(if fits(middle) { &mut high } else { &mut low }) = middle;
+        }
+        // Buffers are aligned, and leave gaps between them.
+        for _ in 0..ATTEMPTS {
+            match try_compile(self.graph, &with(high), self.cluster) {
+                Ok(()) => return Some(high),
+                Err(error) => high = error.memory_needed().filter(|&needed| needed > high)?,
+            }
+        }
+        None
     }
 }
 

@@ -34,6 +34,7 @@ mod lifetimes;
 pub mod limited;
 mod megatron;
 mod memory;
+mod meter;
 mod minimise;
 mod multipliers;
 mod network;
@@ -66,6 +67,9 @@ pub struct Planned {
     pub report: PlannerReport,
     /// Bytes at the peak of the busiest rank of each stage, by the planner's model.
     pub memory: Vec<u64>,
+    /// Entries of cost tables that were made or looked at, and routes that were priced: what planning took, the same on
+    /// every machine.
+    pub work: u64,
 }
 
 /// The best signatures for all nodes.
@@ -96,7 +100,8 @@ pub fn plan(
         constraints,
     };
     let memory = stage_memory(&mut problem, &solution.assignment);
-    Ok(Planned { sharding: sharding(&problem, &solution.assignment), report, memory })
+    let (sharding, work) = (sharding(&problem, &solution.assignment), problem.meter.entries());
+    Ok(Planned { sharding, report, memory, work })
 }
 
 /// A limit of memory that no plan reaches.
