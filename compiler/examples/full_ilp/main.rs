@@ -166,6 +166,7 @@ fn agrees(case: &Case) -> Result<bool, Box<dyn Error>> {
         keep_signatures(&mut problem, &planned.sharding);
     }
     let (variables, constraints) = size(&mut problem);
+    eprintln!("{}: {variables} variables, {constraints} constraints", case.name);
     let start = Instant::now();
     let solved = solve_ilp(&mut problem)?;
     let solver_took = start.elapsed().as_secs_f64();
