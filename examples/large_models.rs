@@ -1,4 +1,5 @@
 //! Writes models of real size as texts without weights: `cargo run --example large_models -- DIR` (`examples/models`).
+//! With a number after DIR: models of that many layers, for measurements, named with it.
 //!
 //! Weights are bfloat16 and begin by distributions that the text names; the batch is a symbol. Then, for example:
 //! `graphc compile examples/models/llama3_8b.gir --batch 16 --loss cross_entropy --optimizer adamw --lr 3e-4
@@ -28,12 +29,21 @@ fn model<M: Module>(
 }
 
 fn main() -> Result<()> {
-    let directory = std::env::args().nth(1).unwrap_or_else(|| "examples/models".into());
+    let mut arguments = std::env::args().skip(1);
+    let directory = arguments.next().unwrap_or_else(|| "examples/models".into());
+    let layers: Option<usize> = match arguments.next() {
+        Some(text) => Some(text.parse().with_context(|| format!("{text} is no number of layers"))?),
+        None => None,
+    };
+    let (mut llama, mut gpt) = (LlamaConfig::llama3_8b(), GptConfig::gpt3_175b());
+    llama.layers = layers.unwrap_or(llama.layers);
+    gpt.layers = layers.unwrap_or(gpt.layers);
     let models = [
-        ("llama3_8b", model("llama3_8b", 8192, |g| Llama::new(g, &LlamaConfig::llama3_8b()))?),
-        ("gpt3_175b", model("gpt3_175b", 2048, |g| Gpt::new(g, &GptConfig::gpt3_175b()))?),
+        ("llama3_8b", model("llama3_8b", 8192, |g| Llama::new(g, &llama))?),
+        ("gpt3_175b", model("gpt3_175b", 2048, |g| Gpt::new(g, &gpt))?),
     ];
     for (name, text) in models {
+        let name = layers.map_or(name.to_owned(), |layers| format!("{name}_{layers}_layers"));
         let path = Path::new(&directory).join(name).with_extension("gir");
         std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
         println!("{}", path.display());

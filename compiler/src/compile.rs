@@ -8,6 +8,7 @@ use graphc_ir::plan::{
 use graphc_ir::text;
 
 use crate::check::{PlanErrors, verify_invariants};
+use crate::conflict::{Conflict, explained};
 use crate::decisions::{Decisions, Sharding};
 use crate::error::CompileError as Prepare;
 use crate::lower::{LowerError, Lowered, lower, lower_as};
@@ -16,7 +17,7 @@ use crate::null_device::{
 };
 use crate::passes::recompute::most_blocks;
 use crate::pipeline::{prepare, recompute_blocks};
-use crate::planner::{PlanError, Planned, plan};
+use crate::planner::{PlanError, Planned, UNLIMITED, plan};
 use crate::stages::{choose, chosen};
 
 /// A plan and what was decided on the way to it.
@@ -73,12 +74,35 @@ pub enum CompileError {
         /// The largest registers, with all their slots.
         largest: Vec<(String, u64)>,
     },
+    /// Pins, the strategy and the limit of memory cannot all be kept.
+    #[error("{cause}\n{conflict}")]
+    Conflict {
+        /// What conflicts.
+        conflict: Conflict,
+        /// What is wrong where these alone are asked for.
+        cause: Box<CompileError>,
+    },
 }
 
 impl CompileError {
     /// Whether more memory would help.
     pub fn is_memory(&self) -> bool {
-        matches!(self, Self::Memory { .. } | Self::Plan(PlanError::Memory { .. }))
+        match self {
+            Self::Memory { .. } | Self::Plan(PlanError::Memory { .. }) => true,
+            Self::Conflict { cause, .. } => cause.is_memory(),
+            _ => false,
+        }
+    }
+
+    /// Bytes that the leanest plan found needs on its busiest rank, where that is too much.
+    pub fn memory_needed(&self) -> Option<u64> {
+        match self {
+            Self::Memory { needed, .. } | Self::Plan(PlanError::Memory { needed, .. }) => {
+                Some(*needed)
+            }
+            Self::Conflict { cause, .. } => cause.memory_needed(),
+            _ => None,
+        }
     }
 }
 
@@ -183,7 +207,7 @@ pub fn sketch(
     if options.communication_stream || open || options.recompute == Recompute::Auto {
         return Ok(compile(graph, options, cluster, None)?.plan);
     }
-    let options = CompileOptions { memory: Some(u64::MAX >> 8), ..options.clone() };
+    let options = CompileOptions { memory: Some(UNLIMITED), ..options.clone() };
     let decisions = prepare(graph.clone(), &options)?;
     let Planned { sharding, report: planner, .. } = plan(&decisions, &options, cluster)?;
     let lowered = lower_as(&decisions, &sharding, &options, cluster, false)?;
@@ -243,7 +267,8 @@ pub enum Milestone {
 /// [`compile`], telling `reached` how far it is: the caller has the clock.
 ///
 /// # Errors
-/// What the graph, the options or the machines do not allow.
+/// What the graph, the options or the machines do not allow; where pins, the strategy and memory do not go together, a
+/// smallest set of them that does not.
 pub fn compile_observed(
     graph: Graph,
     options: &CompileOptions,
@@ -252,26 +277,20 @@ pub fn compile_observed(
     reached: &mut dyn FnMut(Milestone),
 ) -> Result<Compiled, CompileError> {
     let job = Job { graph: &graph, options, cluster, weights };
-    if !options.auto_stages && !options.auto_microbatches {
-        return job.compile(graph.clone(), options, reached);
-    }
-    let mut failed = None;
-    for choice in choose(&graph, options, cluster)?.into_iter().take(MOST_CHOICES) {
-        let (staged, resolved) = chosen(&graph, options, &choice)?;
-        match job.compile(staged, &resolved, reached) {
-            Ok(mut compiled) => {
-                compiled.plan.pipeline = Some(choice);
-                return Ok(compiled);
-            }
-            Err(error) if error.is_memory() => failed = failed.or(Some(error)),
-            Err(error) => return Err(error),
-        }
-    }
-    Err(failed.unwrap_or_else(|| Prepare::NoPipeline { layers: 0, error: None }.into()))
+    job.compile_best(reached).map_err(|error| explained(&graph, options, cluster, error))
+}
+
+/// Whether [`compile`] succeeds; its error is not explained.
+pub(crate) fn try_compile(
+    graph: &Graph,
+    options: &CompileOptions,
+    cluster: &Cluster,
+) -> Result<(), CompileError> {
+    Job { graph, options, cluster, weights: None }.compile_best(&mut |_| ()).map(drop)
 }
 
 /// Choices of stages and microbatches whose whole plan is tried, where the plans of better ones do not fit the memory.
-const MOST_CHOICES: usize = 3;
+pub(crate) const MOST_CHOICES: usize = 3;
 
 /// What is compiled: the graph and the options as the user gave them.
 struct Job<'a> {
@@ -282,6 +301,27 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
+    /// Compiles with the best choice of what the options leave open.
+    fn compile_best(&self, reached: &mut dyn FnMut(Milestone)) -> Result<Compiled, CompileError> {
+        let Self { graph, options, cluster, .. } = self;
+        if !options.auto_stages && !options.auto_microbatches {
+            return self.compile((*graph).clone(), options, reached);
+        }
+        let mut failed = None;
+        for choice in choose(graph, options, cluster)?.into_iter().take(MOST_CHOICES) {
+            let (staged, resolved) = chosen(graph, options, &choice)?;
+            match self.compile(staged, &resolved, reached) {
+                Ok(mut compiled) => {
+                    compiled.plan.pipeline = Some(choice);
+                    return Ok(compiled);
+                }
+                Err(error) if error.is_memory() => failed = failed.or(Some(error)),
+                Err(error) => return Err(error),
+            }
+        }
+        Err(failed.unwrap_or_else(|| Prepare::NoPipeline { layers: 0, error: None }.into()))
+    }
+
     /// Compiles a graph whose stages are decided, with options that leave nothing open.
     fn compile(
         &self,

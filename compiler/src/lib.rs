@@ -6,6 +6,7 @@ pub mod boxing;
 pub mod check;
 pub mod cluster;
 pub mod compile;
+pub mod conflict;
 pub mod cost;
 pub mod decisions;
 pub mod error;

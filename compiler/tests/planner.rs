@@ -38,7 +38,7 @@ fn compare(seed: u64, mesh: &[usize], most: usize, limited: bool, reference: boo
     let planned = plan(&decisions, &options, &cluster);
     let mut problem = Problem::new(&decisions, &options, &cluster).expect("no pins");
     if reference {
-        let ilp = solve_ilp(&mut problem).map(|(seconds, _)| seconds);
+        let ilp = solve_ilp(&mut problem).expect("it is small").map(|(seconds, _)| seconds);
         let found = planned.as_ref().ok().map(|planned| planned.report.objective_seconds);
         let equal = match (ilp, found) {
             (Some(a), Some(b)) => close(a, b),

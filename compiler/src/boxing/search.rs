@@ -59,11 +59,6 @@ impl<'a> Router<'a> {
         crossing
     }
 
-    /// Seconds of the cheapest route.
-    pub fn seconds(&mut self, from: &Layout, to: &Layout) -> f64 {
-        self.route(from, to).seconds
-    }
-
     /// The space of a layout.
     pub fn space(&mut self, layout: &Layout) -> SpaceId {
         if !self.spaces.get(self.last).is_some_and(|space| space.holds(layout)) {

@@ -13,6 +13,7 @@ use super::error::PlanError;
 use super::layouts::{Layouts, PlacementId, SbpId};
 use crate::cost::{node_work, roofline};
 use crate::decisions::{Decisions, ValueRate};
+use crate::passes::pins::fits;
 
 /// A signature of a node with what computing it costs.
 #[derive(Clone, Debug, PartialEq)]
@@ -218,7 +219,7 @@ impl<'a> Candidates<'a> {
             .options
             .pins
             .iter()
-            .filter(|pin| name.is_some_and(|name| matches_pattern(&pin.pattern, name)));
+            .filter(|pin| name.is_some_and(|name| fits(&pin.pattern, name)));
         value.pin.iter().cloned().chain(by_name.map(|pin| pin.sbp.clone())).collect()
     }
 
@@ -339,29 +340,9 @@ fn to_global(op: &ToGlobal, layouts: &mut Layouts<'_>) -> Candidate {
     Candidate { choices, operands: vec![sbp], results: vec![sbp], seconds: 0.0 }
 }
 
-/// Whether a name fits a pattern in which `*` stands for any characters.
-pub fn matches_pattern(pattern: &str, name: &str) -> bool {
-    match pattern.split_once('*') {
-        None => pattern == name,
-        Some((prefix, rest)) => name.strip_prefix(prefix).is_some_and(|name| {
-            let starts = name.char_indices().map(|(at, _)| at).chain([name.len()]);
-            starts.into_iter().any(|at| matches_pattern(rest, &name[at..]))
-        }),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn stars_stand_for_any_characters() {
-        assert!(matches_pattern("*.weight", "blocks.0.weight"));
-        assert!(matches_pattern("a*c*", "abbc"));
-        assert!(matches_pattern("w", "w"));
-        assert!(!matches_pattern("w", "w2"));
-        assert!(!matches_pattern("*.bias", "blocks.0.weight"));
-    }
 
     #[test]
     fn sums_and_maxima_do_not_mix() {

@@ -4,6 +4,7 @@
 //! A message is taken from a term and given to a variable, so any messages leave the cost of every assignment as it is:
 //! the sum of all least entries is a bound at any time.
 
+use super::meter::Meter;
 use super::network::Network;
 use super::share::Share;
 use super::tables::{Table, Tables};
@@ -20,6 +21,7 @@ pub struct Dual {
     of_variable: Vec<Vec<(usize, usize)>>,
     constant: f64,
     tables: Tables,
+    meter: Meter,
 }
 
 #[derive(Clone)]
@@ -107,7 +109,8 @@ impl Dual {
         }
         let (unary, constant) = (network.unary.clone(), network.constant);
         let tables = network.tables.clone();
-        Self { order, rank, unary, terms, of_variable, constant, tables }
+        let meter = network.meter.clone();
+        Self { order, rank, unary, terms, of_variable, constant, tables, meter }
     }
 
     /// Entries that one sweep reads, about.
@@ -123,6 +126,7 @@ impl Dual {
 
     /// One pass forward and one back.
     pub fn sweep(&mut self) {
+        self.meter.add(self.size());
         for at in 0..self.order.len() {
             self.visit(self.order[at], true);
         }

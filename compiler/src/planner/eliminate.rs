@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 
+use super::meter::Meter;
 use super::network::Network;
 use super::share::Share;
 use super::tables::{Table, Tables};
@@ -62,6 +63,7 @@ pub struct Elimination {
     constant: f64,
     tables: Tables,
     known: Known,
+    meter: Meter,
 }
 
 /// A minimum with labels that reach it.
@@ -90,6 +92,7 @@ impl Elimination {
             constant: network.constant,
             tables,
             known: Known::new(),
+            meter: network.meter.clone(),
         };
         for (variable, table) in unary.into_iter().enumerate() {
             elimination.add(Factor { scope: vec![variable], costs: Costs::Table(table) });
@@ -182,6 +185,8 @@ impl Elimination {
         if let Some((table, labels, _)) = key.as_ref().and_then(|key| self.known.get(key)) {
             return (table.clone(), labels.clone());
         }
+        let size: usize = all.iter().map(|&v| self.domains[v]).product();
+        self.meter.add(size * factors.len());
         let (table, labels) = minimise(&self.domains, variable, scope, factors);
         let (table, labels): (Table, Rc<[u16]>) = (self.tables.intern(table), labels.into());
         if let Some(key) = key {
@@ -234,7 +239,7 @@ impl Elimination {
     pub fn residual(&self, of: &Network) -> (Network, Vec<usize>) {
         let variables: Vec<usize> = self.remaining.iter().copied().collect();
         let mut network = Network { constant: self.constant, ..Network::default() };
-        network.tables = self.tables.clone();
+        (network.tables, network.meter) = (self.tables.clone(), self.meter.clone());
         for &variable in &variables {
             let index = network.variable(self.domains[variable], of.origin[variable]);
             network.switch[index] = of.switch[variable];

@@ -92,7 +92,7 @@ fn proof(least: Option<u64>) -> String {
 }
 
 /// Bytes in the largest unit of which there is at least one.
-fn bytes(bytes: u64) -> String {
+pub fn bytes(bytes: u64) -> String {
     const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
     let unit = UNITS.iter().find(|(_, unit)| bytes >= *unit);
     unit.map_or(format!("{bytes} B"), |(name, unit)| {

@@ -1,8 +1,9 @@
-//! The reference: the integer programme of [`super`], letter by letter, handed to a solver. For small problems.
+//! The reference: the integer programme of [`super`], letter by letter, with nothing reduced, handed to a solver: microlp,
+//! or HiGHS with the feature `highs`, which closes models of some hundred nodes.
 
 use good_lp::{
-    Constraint, Expression, ProblemVariables, Solution as _, SolverModel, Variable, constraint,
-    default_solver, variable,
+    Constraint, Expression, ProblemVariables, ResolutionError, Solution, SolverModel, Variable,
+    constraint, variable,
 };
 
 use super::layouts::{PlacementId, SbpId};
@@ -31,8 +32,14 @@ pub fn size(problem: &mut Problem<'_>) -> (usize, usize) {
     (variables, constraints)
 }
 
+/// The name of the solver.
+pub const SOLVER: &str = if cfg!(feature = "highs") { "HiGHS" } else { "microlp" };
+
 /// The optimum by the solver: seconds and the candidate of each node. `None` where nothing fits the memory.
-pub fn solve_ilp(problem: &mut Problem<'_>) -> Option<(f64, Vec<usize>)> {
+///
+/// # Errors
+/// Where the solver gives up.
+pub fn solve_ilp(problem: &mut Problem<'_>) -> Result<Option<(f64, Vec<usize>)>, ResolutionError> {
     let mut model = Model::new(problem);
     let demands = std::mem::take(&mut problem.demands);
     for demand in &demands {
@@ -43,7 +50,7 @@ pub fn solve_ilp(problem: &mut Problem<'_>) -> Option<(f64, Vec<usize>)> {
         model.write_back(problem, &back);
     }
     model.made(problem);
-    model.solve(problem)
+    model.solve()
 }
 
 /// The layouts in which a demanded tensor is made and taken.
@@ -240,20 +247,44 @@ impl Model {
         }
     }
 
-    fn solve(self, problem: &Problem<'_>) -> Option<(f64, Vec<usize>)> {
-        let mut model = self.variables.minimise(self.objective.clone()).using(default_solver);
-        for constraint in self.constraints {
-            model.add_constraint(constraint);
-        }
-        for row in self.memory.into_iter().flatten() {
-            model.add_constraint(constraint!(row <= 1.0 + 1e-9));
-        }
-        let solution = model.solve().ok()?;
+    fn solve(self) -> Result<Option<(f64, Vec<usize>)>, ResolutionError> {
+        let memory = self.memory.into_iter().flatten();
+        let memory = memory.map(|row| constraint!(row <= 1.0 + 1e-9));
+        let constraints: Vec<Constraint> = self.constraints.into_iter().chain(memory).collect();
+        let solution = match optimum(self.variables, &self.objective, constraints) {
+            Ok(solution) => solution,
+            Err(ResolutionError::Infeasible) => return Ok(None),
+            Err(error) => return Err(error),
+        };
         let chosen = |x: &Vec<Variable>| x.iter().position(|&x| solution.value(x) > 0.5);
-        let assignment: Vec<usize> = self.x.iter().map(chosen).collect::<Option<_>>()?;
-        debug_assert_eq!(assignment.len(), problem.candidates.len());
-        Some((solution.eval(&self.objective) * 1e-6, assignment))
+        let assignment: Option<Vec<usize>> = self.x.iter().map(chosen).collect();
+        let assignment = assignment.ok_or(ResolutionError::Other("a node without a signature"))?;
+        Ok(Some((solution.eval(&self.objective) * 1e-6, assignment)))
     }
+}
+
+/// Where the solver is called: the least objective under the constraints, to 1e-7 of it.
+fn optimum(
+    variables: ProblemVariables,
+    objective: &Expression,
+    constraints: Vec<Constraint>,
+) -> Result<impl Solution + use<>, ResolutionError> {
+    let unsolved = variables.minimise(objective);
+    #[cfg(not(feature = "highs"))]
+    let mut model = unsolved.using(good_lp::microlp);
+    // One thread: the same optimum every time. Limits are gaps, and signatures are numbers to 1e-9.
+    #[cfg(feature = "highs")]
+    let mut model = unsolved
+        .using(good_lp::highs)
+        .set_threads(1)
+        .set_option("mip_rel_gap", 1e-7)
+        .set_option("mip_abs_gap", 1e-9)
+        .set_option("mip_feasibility_tolerance", 1e-9)
+        .set_option("primal_feasibility_tolerance", 1e-9);
+    for constraint in constraints {
+        model.add_constraint(constraint);
+    }
+    model.solve()
 }
 
 /// Seconds in millionths, so that coefficients are near 1.

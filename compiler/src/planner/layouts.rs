@@ -7,6 +7,7 @@ use graphc_ir::mesh::Placement;
 use graphc_ir::plan::{Cluster, Layout};
 use graphc_ir::sbp::NdSbp;
 
+use super::meter::Meter;
 use crate::boxing::{Code, Router, SpaceId, shard_bytes};
 use crate::decisions::Decisions;
 
@@ -57,11 +58,12 @@ pub struct Layouts<'a> {
     placements: Vec<Placement>,
     classes: Vec<Class>,
     class_ids: BTreeMap<Layout, ClassId>,
+    meter: Meter,
 }
 
 impl<'a> Layouts<'a> {
-    /// An empty interner.
-    pub fn new(cluster: &'a Cluster, microbatches: usize) -> Self {
+    /// An empty interner, which counts the prices that it finds.
+    pub fn new(cluster: &'a Cluster, microbatches: usize, meter: Meter) -> Self {
         Self {
             router: Router::new(cluster, microbatches),
             microbatches,
@@ -70,6 +72,7 @@ impl<'a> Layouts<'a> {
             placements: Vec::new(),
             classes: Vec::new(),
             class_ids: BTreeMap::new(),
+            meter,
         }
     }
 
@@ -157,6 +160,7 @@ impl<'a> Layouts<'a> {
     }
 
     fn find_price(&mut self, from: (ClassId, SbpId), to: (ClassId, SbpId)) -> Price {
+        self.meter.add(1);
         let space = self.classes[from.0.0 as usize].space;
         let (seconds, latency, scratch, nothing) = if space == self.classes[to.0.0 as usize].space {
             let (start, end) = (self.code(from.0, from.1), self.code(to.0, to.1));

@@ -69,37 +69,32 @@ pub fn solve(problem: &mut Problem<'_>) -> Result<Solution, PlanError> {
     if overload(problem, &assignment).is_none() {
         return Ok(Solution { assignment, seconds: free.value, bound: free.bound });
     }
-    let limit = problem.limit;
-    let planes = Planes::new(limit, free.value);
-    let unpriced = Multipliers::new(problem, 1.0, &Rows::new());
-    let mut search = Search {
-        free: network(problem, &unpriced),
-        problem,
-        bound: free.bound,
-        best: None,
-        leanest: None,
-        least: 0.0,
-        rows: Rows::new(),
-        planes,
-    };
-    search.offer(&assignment);
+    let mut search = Search::new(problem, &free);
     if search.find_room() {
         search.price_memory();
         search.vary_prices();
-        if search.nodes() < LARGE {
-            branch::search(&mut search);
+        search.branch_if_small();
+    }
+    search.found()
+}
+
+/// Whether anything fits the memory, as [`solve`] finds out, up to the first plan that does.
+///
+/// # Errors
+/// Where nothing is found that fits.
+pub fn room(problem: &mut Problem<'_>) -> Result<(), PlanError> {
+    let free = at(problem, 1.0, &Rows::new(), None, None, STEP);
+    let mut search = Search::new(problem, &free);
+    if search.best.is_none() && search.find_room() {
+        search.price_memory();
+        if search.best.is_none() {
+            search.vary_prices();
+        }
+        if search.best.is_none() {
+            search.branch_if_small();
         }
     }
-    let (bound, leanest, least) = (search.bound, search.leanest.take(), search.least);
-    match search.best.take() {
-        Some((seconds, assignment)) => {
-            Ok(Solution { assignment, seconds, bound: bound.min(seconds) })
-        }
-        None => {
-            let leanest = leanest.map_or(assignment, |(_, leanest)| leanest);
-            Err(too_large(problem, &leanest, Some(least as u64).filter(|&least| least > limit)))
-        }
-    }
+    search.found().map(drop)
 }
 
 /// What an assignment costs without regard to memory.
@@ -226,7 +221,46 @@ pub(super) struct Search<'a, 'b> {
     planes: Planes,
 }
 
-impl Search<'_, '_> {
+impl<'a, 'b> Search<'a, 'b> {
+    /// A search that knows the plan of a network in which memory is free.
+    fn new(problem: &'a mut Problem<'b>, free: &Minimum) -> Self {
+        let unpriced = Multipliers::new(problem, 1.0, &Rows::new());
+        let mut search = Search {
+            free: network(problem, &unpriced),
+            bound: free.bound,
+            best: None,
+            leanest: None,
+            least: 0.0,
+            rows: Rows::new(),
+            planes: Planes::new(problem.limit, free.value),
+            problem,
+        };
+        let nodes = search.nodes();
+        search.offer(&free.labels[..nodes]);
+        search
+    }
+
+    /// What the search has ended with.
+    fn found(self) -> Result<Solution, PlanError> {
+        let (problem, bound, least) = (self.problem, self.bound, self.least as u64);
+        match (self.best, self.leanest) {
+            (Some((seconds, assignment)), _) => {
+                Ok(Solution { assignment, seconds, bound: bound.min(seconds) })
+            }
+            (None, leanest) => {
+                let leanest = leanest.map(|(_, leanest)| leanest).unwrap_or_default();
+                let least = Some(least).filter(|&least| least > problem.limit);
+                Err(too_large(problem, &leanest, least))
+            }
+        }
+    }
+
+    fn branch_if_small(&mut self) {
+        if self.nodes() < LARGE {
+            branch::search(self);
+        }
+    }
+
     /// Keeps an assignment if it fits and is better, or if it is leaner; says where its memory is short.
     pub fn offer(&mut self, assignment: &[usize]) -> Option<(usize, usize, u64)> {
         let over = overload(self.problem, assignment);

@@ -34,6 +34,7 @@ mod lifetimes;
 pub mod limited;
 mod megatron;
 mod memory;
+mod meter;
 mod minimise;
 mod multipliers;
 mod network;
@@ -53,7 +54,7 @@ use crate::decisions::{Decisions, NodeSharding, Sharding};
 
 pub use account::Account;
 pub use check::{Recomputed, account, recompute};
-pub use error::PlanError;
+pub use error::{PlanError, bytes};
 
 use limited::Solution;
 use problem::Problem;
@@ -67,6 +68,9 @@ pub struct Planned {
     pub report: PlannerReport,
     /// Bytes at the peak of the busiest rank of each stage, by the planner's model.
     pub memory: Vec<u64>,
+    /// Entries of cost tables that were made or looked at, and routes that were priced: what planning took, the same on
+    /// every machine.
+    pub work: u64,
 }
 
 /// The best signatures for all nodes.
@@ -97,7 +101,31 @@ pub fn plan(
         constraints,
     };
     let memory = stage_memory(&mut problem, &solution.assignment);
-    Ok(Planned { sharding: sharding(&problem, &solution.assignment), report, memory })
+    let (sharding, work) = (sharding(&problem, &solution.assignment), problem.meter.entries());
+    Ok(Planned { sharding, report, memory, work })
+}
+
+/// A limit of memory that no plan reaches.
+pub const UNLIMITED: u64 = u64::MAX >> 8;
+
+/// Whether there is a plan at all, which [`plan`] would find. Nothing is spent on a good one.
+///
+/// # Errors
+/// Where a pin cannot be fulfilled, or the memory does not suffice.
+pub fn feasible(
+    decisions: &Decisions,
+    options: &CompileOptions,
+    cluster: &Cluster,
+) -> Result<(), PlanError> {
+    let mut problem = Problem::new(decisions, options, cluster)?;
+    match options.strategy {
+        Strategy::Auto if problem.limit >= UNLIMITED => Ok(()),
+        Strategy::Auto => limited::room(&mut problem),
+        strategy => {
+            let chosen = strategy::assign(&mut problem, strategy)?;
+            limited::check_memory(&mut problem, &chosen)
+        }
+    }
 }
 
 /// Ranks up to which the bound of a fixed strategy is that of the free problem.

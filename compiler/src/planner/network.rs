@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use super::layouts::SbpId;
 use super::lifetimes::Span;
+use super::meter::Meter;
 use super::multipliers::Multipliers;
 use super::problem::{Demand, Problem};
 use super::share::{Columns, MOST_READERS, Share};
@@ -28,6 +29,8 @@ pub struct Network {
     pub switch: Vec<bool>,
     /// All tables.
     pub tables: Tables,
+    /// What is done with them.
+    pub meter: Meter,
 }
 
 impl Network {
@@ -50,6 +53,7 @@ impl Network {
         let (rows, columns) = (self.labels(low), self.labels(high));
         let of =
             |row: usize, column: usize| if a < b { cost(row, column) } else { cost(column, row) };
+        self.meter.add(rows * columns);
         let mut table = Vec::with_capacity(rows * columns);
         for row in 0..rows {
             table.extend((0..columns).map(|column| of(row, column)));
@@ -146,6 +150,7 @@ impl Network {
             origin: self.origin.clone(),
             switch: self.switch.clone(),
             tables: Tables::default(),
+            meter: self.meter.clone(),
         };
         let whole = |v: usize| kept[v].len() == self.labels(v);
         for (&(a, b), table) in &self.pairs {
@@ -187,7 +192,7 @@ impl Network {
 /// variable for each layout that many readers may share, whose label 1 says that the tensor is boxed to it, and those that
 /// follow from another.
 pub fn network(problem: &mut Problem<'_>, multipliers: &Multipliers) -> Network {
-    let mut network = Network::default();
+    let mut network = Network { meter: problem.meter.clone(), ..Network::default() };
     for (node, candidates) in problem.candidates.iter().enumerate() {
         let variable = network.variable(candidates.len(), node);
         for (label, candidate) in candidates.iter().enumerate() {

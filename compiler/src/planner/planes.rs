@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use good_lp::{
-    Expression, ProblemVariables, Solution as _, SolverModel, Variable, constraint, default_solver,
+    Expression, ProblemVariables, Solution as _, SolverModel, Variable, constraint, microlp,
     variable,
 };
 
@@ -77,7 +77,7 @@ impl Planes {
         let height = variables.add(variable());
         let prices: Vec<Variable> =
             self.rows.iter().map(|_| variables.add(variable().min(0.0))).collect();
-        let mut model = variables.maximise(height).using(default_solver);
+        let mut model = variables.maximise(height).using(microlp);
         let all: Expression = prices.iter().sum();
         model.add_constraint(match with_seconds {
             true => constraint!(all <= DEAREST),

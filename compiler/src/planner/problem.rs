@@ -11,6 +11,7 @@ use super::candidates::{Candidate, Candidates};
 use super::error::PlanError;
 use super::layouts::{ClassId, Layouts, PlacementId, Price, SbpId};
 use super::lifetimes::{Lifetimes, Span};
+use super::meter::Meter;
 use crate::boxing::{Fusion, fetched, is_fused};
 use crate::decisions::{Decisions, ValueRate};
 
@@ -99,6 +100,8 @@ pub struct Problem<'a> {
     pub lifetimes: Lifetimes,
     /// Bytes that a rank may use.
     pub limit: u64,
+    /// What planning takes.
+    pub meter: Meter,
     fusions: BTreeMap<PlacementId, Fusion>,
 }
 
@@ -112,7 +115,8 @@ impl<'a> Problem<'a> {
         options: &'a CompileOptions,
         cluster: &'a Cluster,
     ) -> Result<Self, PlanError> {
-        let mut layouts = Layouts::new(cluster, decisions.rates.microbatches);
+        let meter = Meter::default();
+        let mut layouts = Layouts::new(cluster, decisions.rates.microbatches, meter.clone());
         let candidates = Candidates::new(decisions, options, cluster).all(&mut layouts)?;
         let lifetimes = Lifetimes::new(decisions, options.schedule);
         let limit = options.memory.unwrap_or(cluster.device.memory);
@@ -125,6 +129,7 @@ impl<'a> Problem<'a> {
             made: Vec::new(),
             lifetimes,
             limit,
+            meter,
             fusions: BTreeMap::new(),
         };
         problem.find_made();
