@@ -81,6 +81,9 @@ fn other_strategies_and_schedules_reach_them_too() {
         &["--mesh", "2x2", "--strategy", "megatron", "--microbatches", "2"],
         &["--mesh", "4", "--strategy", "zero2"],
         &["--mesh", "2x2", "--strategy", "zero3"],
+        // Axes of one rank, of the mesh and of a stage.
+        &["--mesh", "1x2", "--strategy", "zero3"],
+        &["--mesh", "2x2", "--stages", "2", "--microbatches", "2", "--strategy", "zero2"],
         &["--mesh", "2", "--stages", "2", "--microbatches", "4", "--schedule", "gpipe"],
     ] {
         check("gpt", extra);

@@ -85,12 +85,18 @@ pub(crate) fn plan(
     Ok(vec![Stage::Exchange(exchange(changes, scope, &group)?)])
 }
 
-/// Whether both layouts are of one tensor on one mesh and differ along `axis` at most.
+/// Whether both layouts are of one tensor on one mesh and differ along `axis` at most. On an axis of one rank all layouts
+/// are the same.
 fn alike_elsewhere(change: &Change<'_>, axis: usize) -> bool {
     let mut from = change.from.clone();
-    match (from.sbp.0.get_mut(axis), change.to.sbp.0.get(axis)) {
-        (Some(before), Some(after)) => *before = *after,
-        _ => return false,
+    let to = &change.to.sbp.0;
+    if axis >= from.hierarchy.len() || from.sbp.0.len() != to.len() {
+        return false;
+    }
+    for (other, before) in from.sbp.0.iter_mut().enumerate() {
+        if other == axis || from.hierarchy.get(other) == Some(&1) {
+            *before = to[other];
+        }
     }
     from == *change.to
 }
