@@ -6,6 +6,7 @@ use graphc_ir::op::{Op, OpError};
 use graphc_ir::ops::{LogSoftmax, MatMul, Reshape, Slice, Softmax, Transpose};
 use graphc_ir::plan::CompileOptions;
 
+use super::PASS;
 use super::view::{Reshaped, View, reshaped};
 use crate::passes::pins::pin_of;
 
@@ -47,7 +48,11 @@ impl Rewriter<'_> {
         for (&value, view) in node.results.iter().zip(views) {
             self.views[value.index()] = Some(view);
             if pin_of(self.old, value, self.options).is_some() {
-                let made = self.made(value)?;
+                let (base, made) = (self.view(value).base, self.made(value)?);
+                if base != made {
+                    // A pattern that fits both names means the dims of the model.
+                    self.graph.values[base.index()].name = None;
+                }
                 let rank = self.graph.value(made).ty.shape.len();
                 self.views[value.index()] = Some(View::whole(made, rank));
             }
@@ -115,10 +120,6 @@ impl Rewriter<'_> {
         let transposed = self.transpose(view.base, view.order(), like)?;
         let made = self.reshape(transposed, from.ty.shape.clone(), like)?;
         if from.name.is_some() {
-            let named = self.graph.values.iter_mut().find(|other| other.name == from.name);
-            if let Some(named) = named {
-                named.name = None;
-            }
             self.graph.values[made.index()].name.clone_from(&from.name);
         }
         self.graph.values[made.index()].pin.clone_from(&from.pin);
@@ -179,7 +180,8 @@ impl Rewriter<'_> {
         }
     }
 
-    /// An op on bases, whose results are seen as its first operand is.
+    /// An op on bases, whose results are seen as its first operand is. What has other dims than in the model has another
+    /// name.
     fn computed(
         &mut self,
         op: Op,
@@ -190,8 +192,14 @@ impl Rewriter<'_> {
         let results = self.push(op, operands, node)?;
         let mut views = Vec::new();
         for (&old, base) in node.results.iter().zip(results) {
-            self.graph.values[base.index()].name.clone_from(&self.old.value(old).name);
-            views.push(View { base, dims: dims.to_vec() });
+            let view = View { base, dims: dims.to_vec() };
+            let named = self.old.value(old).name.as_ref();
+            let rank = self.extents(base).len();
+            self.graph.values[base.index()].name = match view == View::whole(base, rank) {
+                true => named.cloned(),
+                false => named.map(|name| format!("{name}.{PASS}")),
+            };
+            views.push(view);
         }
         Ok(views)
     }

@@ -89,7 +89,8 @@ fn attention_of_time_before_samples_is_cut_along_the_samples() {
         4,
         "those that heads need: of queries, keys, values and what is mixed"
     );
-    let projected = rewritten.find("projected").expect("it keeps its name");
+    assert_eq!(rewritten.find("projected"), None, "its dims are not those of the model");
+    let projected = rewritten.find("projected.batch_first").expect("it is there");
     assert_eq!(rewritten.value(projected).ty.shape, [4, 3, 10]);
 }
 
