@@ -54,6 +54,19 @@ fn two_pins_of_one_tensor_conflict() {
     }
 }
 
+#[test]
+fn of_many_pins_those_that_conflict_are_named() {
+    let model = model();
+    let biases = ["*.0.bias=B", "*.1.bias=B", "*.2.bias=B"];
+    let weights = ["layers.1.weight=B", "layers.2.weight=S(0)", "*.0.weight=S(1)"];
+    let pins = biases.into_iter().chain(weights).chain(["layers.0.*=B", "relu=S(0)"]);
+    let pins: Vec<&str> = pins.flat_map(|pin| ["--pin", pin]).collect();
+    let error = fails(mlp(&model, &pins));
+    let [first, second] = members(&error)[..] else { panic!("{error}") };
+    assert!(first.starts_with("the pin `*.0.weight=S(1)`"), "{error}");
+    assert!(second.starts_with("the pin `layers.0.*=B`"), "{error}");
+}
+
 /// Maxima in parts are made by reductions alone: what passes them on needs a producer that makes them.
 fn maxima(folder: &tempfile::TempDir) -> PathBuf {
     let path = folder.path().join("maxima.gir");

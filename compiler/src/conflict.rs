@@ -1,9 +1,9 @@
 //! Why there is no plan: a smallest set of what the user asks for that cannot be had together.
 //!
 //! What is asked for are pins (of options and of the graph), the strategy and the limit of memory. Whether a set of them
-//! can be had is what the planner finds out with the rest left free, up to the first plan that fits. Few are searched
-//! through by size, so that the set found is smallest; of many, halves are left out in turn (Junker, "QuickXplain", AAAI
-//! 2004), so that none of the set found can be left out. Where a set without the limit conflicts, memory is not looked at.
+//! can be had is what the planner finds out with the rest left free, up to the first plan that fits. Halves are left out in
+//! turn (Junker, "QuickXplain", AAAI 2004), so that none of the set found can be left out; then all smaller sets are looked
+//! at, unless they are many.
 //!
 //! Nothing here plans: start reading with [`explained`].
 
@@ -22,8 +22,8 @@ use crate::pipeline::{prepare, recompute_blocks};
 use crate::planner::{PlanError, UNLIMITED, bytes, feasible};
 use crate::stages::{choose, chosen};
 
-/// Pins and a strategy of which all sets are looked at, from the smallest on.
-const FEW: usize = 5;
+/// Smaller sets than the one found that are looked at.
+const MOST_SETS: usize = 32;
 
 /// Times that the span is halved between memory that is too little and memory that does.
 const HALVINGS: usize = 3;
@@ -190,29 +190,22 @@ impl Inquiry<'_> {
         CompileError::Conflict { conflict: Conflict { members, smallest }, cause: Box::new(cause) }
     }
 
-    /// A set that conflicts: `base` with the fewest of `others`, if they are few.
+    /// `base` with members of `others` of which none can be left out, and whether no fewer conflict with `base`.
     fn smallest(&mut self, base: &Set, others: &[usize]) -> (Set, bool) {
         if self.conflicts(base) {
             return (base.clone(), true);
         }
-        if others.len() > FEW {
-            let found = self.quick_xplain(base, false, others);
-            let smallest = found.len() == 1;
-            return (base.union(&found).copied().collect(), smallest);
+        let found = self.quick_xplain(base, false, others);
+        let with = |some: &Set| base.union(some).copied().collect::<Set>();
+        // Where memory need not be short for a conflict it may be short all the same.
+        let all: Vec<usize> = (0..self.asked.len()).filter(|at| !base.contains(at)).collect();
+        let smaller = (1..found.len()).flat_map(|size| subsets(&all, size));
+        let smaller: Vec<Set> = smaller.take(MOST_SETS + 1).map(|some| with(&some)).collect();
+        if smaller.len() > MOST_SETS {
+            return (with(&found), false);
         }
-        let mut sets: Vec<u32> = (1..1 << others.len()).collect();
-        sets.sort_by_key(|set| (set.count_ones(), *set));
-        let with = |set: u32| {
-            let members = others.iter().enumerate().filter(|(at, _)| set >> at & 1 == 1);
-            base.iter().copied().chain(members.map(|(_, &member)| member)).collect::<Set>()
-        };
-        let found = sets.into_iter().map(with).find(|set| self.conflicts(set));
-        (
-            found.unwrap_or_else(|| {
-                base.union(&others.iter().copied().collect()).copied().collect()
-            }),
-            true,
-        )
+        let first = smaller.into_iter().find(|set| self.conflicts(set));
+        (first.unwrap_or_else(|| with(&found)), true)
     }
 
     /// What of `others`, which conflict with `base`, none can be left out of. `grown`: `base` has just got more members.
@@ -301,6 +294,15 @@ impl Inquiry<'_> {
         }
         None
     }
+}
+
+/// All subsets of a size, in order.
+fn subsets(of: &[usize], size: usize) -> Box<dyn Iterator<Item = Set> + '_> {
+    let Some(rest) = size.checked_sub(1) else { return Box::new([Set::new()].into_iter()) };
+    let begun = move |(at, &first): (usize, &usize)| {
+        subsets(&of[at + 1..], rest).map(move |set| set.into_iter().chain([first]).collect::<Set>())
+    };
+    Box::new(of.iter().enumerate().flat_map(begun))
 }
 
 /// Whether there is a plan, by the planner's count of memory.
