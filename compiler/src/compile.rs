@@ -178,9 +178,9 @@ pub fn sketch(
     options: &CompileOptions,
     cluster: &Cluster,
 ) -> Result<Plan, CompileError> {
-    // Streams of one rank meet in its registers, whose slots matter then; and memory may decide what is left open.
+    // Memory may decide what is left open.
     let open = options.auto_stages || options.auto_microbatches;
-    if options.communication_stream || open || options.recompute == Recompute::Auto {
+    if open || options.recompute == Recompute::Auto {
         return Ok(compile(graph, options, cluster, None)?.plan);
     }
     let options = CompileOptions { memory: Some(u64::MAX >> 8), ..options.clone() };

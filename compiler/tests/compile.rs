@@ -44,7 +44,11 @@ fn options(mesh: &[usize], stages: usize, microbatches: usize) -> CompileOptions
 }
 
 fn compiled(graph: Graph, options: &CompileOptions) -> Compiled {
-    let cluster = preset("cpu").expect("a preset");
+    compiled_for("cpu", graph, options)
+}
+
+fn compiled_for(cluster: &str, graph: Graph, options: &CompileOptions) -> Compiled {
+    let cluster = preset(cluster).expect("a preset");
     match compile(graph, options, &cluster, None) {
         Ok(compiled) => compiled,
         Err(error) => panic!("{options:?}: {error}"),
@@ -69,8 +73,10 @@ fn every_mesh_and_strategy_gives_a_plan_that_holds() {
                     continue;
                 }
                 let options = CompileOptions { strategy, ..options(mesh, stages, microbatches) };
-                let plan = compiled(graph.clone(), &options).plan;
-                assert_eq!(verify_invariants(&plan), Ok(()), "{options:?}");
+                for cluster in ["cpu", "dgx-a100"] {
+                    let plan = compiled_for(cluster, graph.clone(), &options).plan;
+                    assert_eq!(verify_invariants(&plan), Ok(()), "{cluster} {options:?}");
+                }
             }
         }
     }
@@ -79,10 +85,12 @@ fn every_mesh_and_strategy_gives_a_plan_that_holds() {
 #[test]
 fn schedules_and_streams_give_plans_that_hold() {
     for schedule in [Schedule::OneForwardOneBackward, Schedule::Gpipe] {
-        for communication_stream in [false, true] {
-            let options = CompileOptions { schedule, communication_stream, ..options(&[4], 2, 4) };
-            let plan = compiled(gpt(), &options).plan;
+        for (cluster, streams) in [("cpu", 1), ("dgx-a100", 2)] {
+            let strategy = Strategy::Data;
+            let options = CompileOptions { schedule, strategy, ..options(&[4], 2, 4) };
+            let plan = compiled_for(cluster, gpt(), &options).plan;
             assert_eq!(verify_invariants(&plan), Ok(()), "{options:?}");
+            assert!(plan.programs.iter().all(|program| program.streams.len() == streams));
         }
     }
 }

@@ -14,10 +14,12 @@ use graphc_ir::plan::{
 
 use crate::decisions::{Decisions, Sharding};
 
+mod background;
 mod buckets;
 mod collect;
 mod copies;
 mod elementwise;
+mod flow;
 pub(crate) mod in_place;
 mod job;
 mod lifetimes;
@@ -33,7 +35,7 @@ mod tests;
 pub use copies::kind_name;
 pub use tables::collective_counts;
 
-pub(crate) use program::{ALIGNMENT, touched_by};
+pub(crate) use program::ALIGNMENT;
 
 /// What lowering gives to the plan.
 #[derive(Clone, Debug)]
@@ -113,13 +115,15 @@ pub(crate) fn lower_as(
     segments::assign(&mut job)?;
     sort::sort(&mut job)?;
     elementwise::fuse(&mut job, cluster)?;
+    if cluster.device.overlap {
+        background::mark(&mut job);
+    }
     buckets::fuse(&mut job)?;
     sort::number(&mut job);
     let schedule = schedule::Schedule::new(&job, options.schedule, decisions.staging.stages);
     let cx = program::Context {
         job: &job,
         schedule: &schedule,
-        communication_stream: options.communication_stream,
         placed,
     };
     let (programs, ranks) = programs(&cx, world, decisions.staging.stages);
