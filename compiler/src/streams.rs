@@ -62,6 +62,29 @@ impl Known {
         Some(Self { actions, of_other })
     }
 
+    /// The actions of a step in an order in which each comes when all that it waits for has ended, by turns as it goes;
+    /// `None` where streams wait for each other.
+    pub fn one_order(&self) -> Option<Vec<(ActorId, u32)>> {
+        let mut done = [0, 0];
+        let mut order = Vec::new();
+        while let Some((stream, action)) = self.next(done) {
+            order.push(self.actions[stream][action]);
+            done[stream] += 1;
+        }
+        let all = [0, 1].iter().all(|&stream| done[stream] == self.actions[stream].len());
+        all.then_some(order)
+    }
+
+    /// Where so many actions of both streams are done: the stream and number of one that may be next.
+    pub fn next(&self, done: [usize; 2]) -> Option<(usize, usize)> {
+        let may = |&stream: &usize| {
+            let needed = self.of_other[stream].get(done[stream]);
+            needed.is_some_and(|&needed| needed as usize <= done[1 - stream])
+        };
+        let stream = [0, 1].into_iter().find(may)?;
+        Some((stream, done[stream]))
+    }
+
     /// Actions of the other stream that have ended when an action begins.
     pub fn ended(&self, stream: usize, action: usize) -> u32 {
         self.of_other[stream][action]

@@ -9,7 +9,7 @@ use graphc_ir::graph::Graph;
 use graphc_ir::mesh::Placement;
 use graphc_ir::nn::{Gpt, GptConfig, Linear, Module};
 use graphc_ir::plan::{
-    AdamOptions, BoxingKind, CompileOptions, Loss, Optimizer, Schedule, Strategy,
+    AdamOptions, BoxingKind, CompileOptions, Loss, Optimizer, PLAN_VERSION, Schedule, Strategy,
 };
 use graphc_ir::types::DType;
 
@@ -165,11 +165,14 @@ fn a_plan_edited_by_hand_is_refused_with_the_field_named() {
 #[test]
 fn a_plan_of_another_version_is_refused_with_what_to_do() {
     let text = write_plan(&compiled(mlp(), &options(&[1], 1, 1)).plan);
-    let other = text.replacen("\"version\": 2", "\"version\": 7", 1);
+    let own = format!("\"version\": {PLAN_VERSION}");
+    let other = text.replacen(&own, "\"version\": 77", 1);
     let error = read_plan(&other).expect_err("another version").to_string();
     assert_eq!(
         error,
-        "the plan has version 7, this build reads version 2: compile the model again"
+        format!(
+            "the plan has version 77, this build reads version {PLAN_VERSION}: compile the model again"
+        )
     );
     assert!(read_plan("{}").is_err() && read_plan("[1").is_err());
 }

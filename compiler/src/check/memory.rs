@@ -192,13 +192,10 @@ impl<'a> Arena<'a> {
             // All streams have ended the step before.
             self.touched.fill(Touched::default());
             let mut done = [0, 0];
-            while let Some(stream) = [0, 1].into_iter().find(|&stream| {
-                let next = known.of_other[stream].get(done[stream]);
-                next.is_some_and(|&needed| needed as usize <= done[1 - stream])
-            }) {
-                let (actor, microbatch) = known.actions[stream][done[stream]];
-                let ended = known.ended(stream, done[stream]);
-                self.clock = Clock { stream, action: done[stream] as u32, ended };
+            while let Some((stream, action)) = known.next(done) {
+                let (actor, microbatch) = known.actions[stream][action];
+                let ended = known.ended(stream, action);
+                self.clock = Clock { stream, action: action as u32, ended };
                 let now = Now { step, microbatch: u64::from(microbatch) };
                 self.act(&program.actors[actor.index()], now, errors);
                 done[stream] += 1;

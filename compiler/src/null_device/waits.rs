@@ -44,6 +44,7 @@ fn reason(engine: &Engine<'_>, class: usize, wait: &Wait) -> String {
         Wait::Register(Blocked::Behind { actor }) => {
             format!("stands behind `{}`", program.actors[actor.index()].name)
         }
+        Wait::Stream => "waits for the other stream".into(),
         Wait::Register(Blocked::Step) => "waits for the other stream's step before".into(),
         Wait::Meeting(meeting, party) => {
             let present = engine.meetings.present(*meeting);
