@@ -97,17 +97,26 @@ pub fn lower(
     options: &CompileOptions,
     cluster: &Cluster,
 ) -> Result<Lowered, LowerError> {
-    lower_as(decisions, sharding, options, cluster, true)
+    let how = Lowering { placed: true, overlap: cluster.device.overlap };
+    lower_as(decisions, sharding, options, cluster, how)
 }
 
-/// [`lower`]; unless `placed`, registers have no offsets and one slot each, which is enough to tell how long a step of
-/// one stream takes.
+/// How far, and for what, decisions are lowered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lowering {
+    /// Whether registers get places in memory. Without offsets a plan cannot run, but tells how long a step takes.
+    pub placed: bool,
+    /// Whether communication that nothing waits for at once gets a stream of its own.
+    pub overlap: bool,
+}
+
+/// [`lower`] as far, and for what, it is asked for.
 pub(crate) fn lower_as(
     decisions: &Decisions,
     sharding: &Sharding,
     options: &CompileOptions,
     cluster: &Cluster,
-    placed: bool,
+    how: Lowering,
 ) -> Result<Lowered, LowerError> {
     let world: usize = options.mesh.iter().product();
     let mut job = collect::collect(decisions, sharding, cluster)?;
@@ -115,7 +124,7 @@ pub(crate) fn lower_as(
     segments::assign(&mut job)?;
     sort::sort(&mut job)?;
     elementwise::fuse(&mut job, cluster)?;
-    if cluster.device.overlap {
+    if how.overlap {
         background::mark(&mut job);
     }
     buckets::fuse(&mut job)?;
@@ -124,7 +133,7 @@ pub(crate) fn lower_as(
     let cx = program::Context {
         job: &job,
         schedule: &schedule,
-        placed,
+        placed: how.placed,
     };
     let (programs, ranks) = programs(&cx, world, decisions.staging.stages);
     let tensors = tables::tensors(decisions, sharding);
