@@ -17,4 +17,4 @@ pub mod pipeline;
 pub mod planner;
 mod schedule;
 pub mod stages;
-mod streams;
+pub mod streams;

@@ -18,6 +18,13 @@ pub struct Known {
     pub of_other: [Vec<u32>; 2],
 }
 
+/// All actions of a program's step in an order in which they may come: of two streams, communication as soon as it may;
+/// of others one stream after another.
+pub fn one_order(program: &Program) -> Vec<(ActorId, u32)> {
+    let both = Known::of(program).and_then(|known| known.one_order());
+    both.unwrap_or_else(|| program.streams.iter().flat_map(actions).collect())
+}
+
 /// Something on the other stream that an actor waits for.
 #[derive(Clone, Copy)]
 struct Wait {
@@ -81,7 +88,8 @@ impl Known {
             let needed = self.of_other[stream].get(done[stream]);
             needed.is_some_and(|&needed| needed as usize <= done[1 - stream])
         };
-        let stream = [0, 1].into_iter().find(may)?;
+        // Communication comes as soon as it may.
+        let stream = [1, 0].into_iter().find(may)?;
         Some((stream, done[stream]))
     }
 

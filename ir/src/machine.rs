@@ -127,7 +127,8 @@ impl Machine {
             })
             .collect();
         let actions = |stream: &Stream| -> usize {
-            let blocks = stream.order.iter().filter_map(|item| stream.blocks.get(item.block as usize));
+            let blocks =
+                stream.order.iter().filter_map(|item| stream.blocks.get(item.block as usize));
             blocks.map(Vec::len).sum()
         };
         let all = || program.streams.iter().map(actions).sum::<usize>() as u64;

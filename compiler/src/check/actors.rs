@@ -20,7 +20,8 @@ pub fn references(plan: &Plan, program: &Program, actor: &Actor, place: &str, er
         errors.require(known, place, || format!("there is no {channel}"));
     }
     if let Some(before) = actor.after {
-        let alike = program.actors.get(before.index()).is_some_and(|other| other.rate == actor.rate);
+        let alike =
+            program.actors.get(before.index()).is_some_and(|other| other.rate == actor.rate);
         errors.require(alike, place, || {
             format!("stands behind {before}, which is no actor of the same rate")
         });

@@ -143,7 +143,10 @@ impl<'a> Arena<'a> {
                 _ => touched_by(program).iter().map(Option::is_none).collect(),
             },
             clock: Clock::default(),
-            touched: vec![Touched::default(); if program.streams.len() == 2 { segments } else { 0 }],
+            touched: vec![
+                Touched::default();
+                if program.streams.len() == 2 { segments } else { 0 }
+            ],
             contents: program.registers.iter().map(|r| vec![None; r.slots as usize]).collect(),
             covers,
             bears: vec![0; segments],

@@ -191,8 +191,8 @@ impl Sharing<'_> {
         let members = [into.members.as_slice(), &from.members].concat();
         let variable = |r: &usize| matches!(self.registers[*r].kind, RegisterKind::Variable { .. });
         if let Some(&variable) = into.members.iter().find(|member| variable(member)) {
-            let kept = pair.same_bytes
-                && times.read_before_update(self.flow, variable, &from.lives);
+            let kept =
+                pair.same_bytes && times.read_before_update(self.flow, variable, &from.lives);
             return kept.then(|| Group { members, lives: Vec::new(), slots: 1 });
         }
         if into.lives.len() != from.lives.len() {

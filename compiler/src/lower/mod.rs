@@ -130,11 +130,7 @@ pub(crate) fn lower_as(
     buckets::fuse(&mut job)?;
     sort::number(&mut job);
     let schedule = schedule::Schedule::new(&job, options.schedule, decisions.staging.stages);
-    let cx = program::Context {
-        job: &job,
-        schedule: &schedule,
-        placed: how.placed,
-    };
+    let cx = program::Context { job: &job, schedule: &schedule, placed: how.placed };
     let (programs, ranks) = programs(&cx, world, decisions.staging.stages);
     let tensors = tables::tensors(decisions, sharding);
     let job::Job { boxing, layouts, channels, .. } = job;

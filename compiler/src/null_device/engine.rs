@@ -165,9 +165,8 @@ impl<'a> Engine<'a> {
             let streams: Vec<StreamState> =
                 program.streams.iter().enumerate().map(stream).collect();
             let machine = (!quick).then(|| Machine::new(program, plan.microbatches));
-            let pace = known.map(|known| {
-                Pace::new(program, &known, [&streams[0].legs, &streams[1].legs])
-            });
+            let pace =
+                known.map(|known| Pace::new(program, &known, [&streams[0].legs, &streams[1].legs]));
             let (spent, worked) = (Spent::default(), Default::default());
             ranks.push(RankState { program, machine, streams, pace, spent, worked });
         }
@@ -535,7 +534,8 @@ impl RankState<'_> {
         let [first, others] = &self.worked;
         let together = |other: &[(f64, f64)]| first.each_ref().map(|list| both(list, other));
         let [kernels, communication] = others.each_ref().map(|list| together(list));
-        let seconds = |list: &[(f64, f64)]| list.iter().map(|(start, end)| end - start).sum::<f64>();
+        let seconds =
+            |list: &[(f64, f64)]| list.iter().map(|(start, end)| end - start).sum::<f64>();
         let of_others: f64 = others.iter().map(|list| seconds(list)).sum();
         let meanwhile: f64 = kernels.iter().chain(&communication).sum();
         Spent {

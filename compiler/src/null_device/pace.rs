@@ -85,8 +85,8 @@ impl Pace {
         if self.steps[stream] > self.steps[other] {
             return None;
         }
-        let Some(last) = (self.needs[stream].get(self.ends[stream].len()).copied().unwrap_or(0))
-            .checked_sub(1)
+        let Some(last) =
+            (self.needs[stream].get(self.ends[stream].len()).copied().unwrap_or(0)).checked_sub(1)
         else {
             return Some(self.begins);
         };
