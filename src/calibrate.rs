@@ -241,6 +241,7 @@ impl Measured {
                 bandwidth: self.bandwidth,
                 launch: self.launch,
                 dispatch: 0.0,
+                overlap: false,
             },
             levels: vec![Level { size: 0, latency, bandwidth }],
             axes: Vec::new(),

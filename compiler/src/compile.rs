@@ -11,7 +11,7 @@ use crate::check::{PlanErrors, verify_invariants};
 use crate::conflict::{Conflict, explained};
 use crate::decisions::{Decisions, Sharding};
 use crate::error::CompileError as Prepare;
-use crate::lower::{LowerError, Lowered, lower, lower_as};
+use crate::lower::{LowerError, Lowered, Lowering, lower_as};
 use crate::null_device::{
     NullDeviceError, Simulation, assign_channel_slots, simulate, step_seconds,
 };
@@ -125,7 +125,8 @@ pub struct Header<'a> {
     pub planner: PlannerReport,
 }
 
-/// The plan of what was decided, and what the null device measured when it executed the plan.
+/// The plan of what was decided, and what the null device measured when it executed the plan. Two streams need more
+/// memory than one, as what runs beside kernels lives longer: where it does not suffice for them the plan has one.
 ///
 /// # Errors
 /// Where decisions contradict each other, the plan would hang, or a rank's memory is too small.
@@ -134,8 +135,15 @@ pub fn assemble(
     decisions: &Decisions,
     sharding: &Sharding,
 ) -> Result<(Plan, Simulation), CompileError> {
-    let lowered = lower(decisions, sharding, header.options, header.cluster)?;
-    let mut plan = unchecked(header, decisions, lowered);
+    let Header { options, cluster, .. } = header;
+    let lowered = |overlap: bool| {
+        let how = Lowering { placed: true, overlap };
+        lower_as(decisions, sharding, options, cluster, how)
+    };
+    let mut plan = unchecked(header, decisions, lowered(cluster.device.overlap)?);
+    if fits_memory(&plan).is_err() && plan.programs.iter().any(|p| p.streams.len() > 1) {
+        replace_lowered(&mut plan, lowered(false)?);
+    }
     fits_memory(&plan)?;
     assign_channel_slots(&mut plan)?;
     // No plan is emitted that does not pass the checks for plans from files: among them is the proof that no content
@@ -145,6 +153,14 @@ pub fn assemble(
     plan.predicted.step_seconds = simulation.step_seconds;
     plan.predicted.bubble_fraction = simulation.bubble_fraction;
     Ok((plan, simulation))
+}
+
+/// Puts other programs into a plan.
+fn replace_lowered(plan: &mut Plan, lowered: Lowered) {
+    plan.predicted.peak_memory_bytes = lowered.programs.iter().map(|p| p.arena_bytes).collect();
+    (plan.tensors, plan.boxing) = (lowered.tensors, lowered.boxing);
+    (plan.layouts, plan.channels) = (lowered.layouts, lowered.channels);
+    (plan.programs, plan.ranks) = (lowered.programs, lowered.ranks);
 }
 
 /// The plan without anything measured.
@@ -191,7 +207,7 @@ pub fn predict(
     Ok(step_seconds(&sketch(graph, options, cluster)?)?)
 }
 
-/// The plan as far as the time of its steps needs it: ranks of one stream do the same in the same order, but nothing is
+/// The plan as far as the time of its steps needs it: ranks do the same in the same order, but nothing is
 /// placed in memory, and no limit of memory is kept. It takes a fraction of the time of [`compile`], and cannot run.
 /// Options that leave open what memory decides take the whole way.
 ///
@@ -202,15 +218,16 @@ pub fn sketch(
     options: &CompileOptions,
     cluster: &Cluster,
 ) -> Result<Plan, CompileError> {
-    // Streams of one rank meet in its registers, whose slots matter then; and memory may decide what is left open.
+    // Memory may decide what is left open.
     let open = options.auto_stages || options.auto_microbatches;
-    if options.communication_stream || open || options.recompute == Recompute::Auto {
+    if open || options.recompute == Recompute::Auto {
         return Ok(compile(graph, options, cluster, None)?.plan);
     }
     let options = CompileOptions { memory: Some(UNLIMITED), ..options.clone() };
     let decisions = prepare(graph.clone(), &options)?;
     let Planned { sharding, report: planner, .. } = plan(&decisions, &options, cluster)?;
-    let lowered = lower_as(&decisions, &sharding, &options, cluster, false)?;
+    let how = Lowering { placed: false, overlap: cluster.device.overlap };
+    let lowered = lower_as(&decisions, &sharding, &options, cluster, how)?;
     let header = Header { graph: &graph, options: &options, cluster, weights: None, planner };
     let mut plan = unchecked(header, &decisions, lowered);
     assign_channel_slots(&mut plan)?;

@@ -18,3 +18,4 @@ pub mod pipeline;
 pub mod planner;
 mod schedule;
 pub mod stages;
+pub mod streams;

@@ -9,7 +9,7 @@ use graphc_ir::graph::Graph;
 use graphc_ir::mesh::Placement;
 use graphc_ir::nn::{Gpt, GptConfig, Linear, Module};
 use graphc_ir::plan::{
-    AdamOptions, BoxingKind, CompileOptions, Loss, Optimizer, Schedule, Strategy,
+    AdamOptions, BoxingKind, CompileOptions, Loss, Optimizer, PLAN_VERSION, Schedule, Strategy,
 };
 use graphc_ir::types::DType;
 
@@ -44,7 +44,11 @@ fn options(mesh: &[usize], stages: usize, microbatches: usize) -> CompileOptions
 }
 
 fn compiled(graph: Graph, options: &CompileOptions) -> Compiled {
-    let cluster = preset("cpu").expect("a preset");
+    compiled_for("cpu", graph, options)
+}
+
+fn compiled_for(cluster: &str, graph: Graph, options: &CompileOptions) -> Compiled {
+    let cluster = preset(cluster).expect("a preset");
     match compile(graph, options, &cluster, None) {
         Ok(compiled) => compiled,
         Err(error) => panic!("{options:?}: {error}"),
@@ -69,8 +73,10 @@ fn every_mesh_and_strategy_gives_a_plan_that_holds() {
                     continue;
                 }
                 let options = CompileOptions { strategy, ..options(mesh, stages, microbatches) };
-                let plan = compiled(graph.clone(), &options).plan;
-                assert_eq!(verify_invariants(&plan), Ok(()), "{options:?}");
+                for cluster in ["cpu", "dgx-a100"] {
+                    let plan = compiled_for(cluster, graph.clone(), &options).plan;
+                    assert_eq!(verify_invariants(&plan), Ok(()), "{cluster} {options:?}");
+                }
             }
         }
     }
@@ -79,10 +85,12 @@ fn every_mesh_and_strategy_gives_a_plan_that_holds() {
 #[test]
 fn schedules_and_streams_give_plans_that_hold() {
     for schedule in [Schedule::OneForwardOneBackward, Schedule::Gpipe] {
-        for communication_stream in [false, true] {
-            let options = CompileOptions { schedule, communication_stream, ..options(&[4], 2, 4) };
-            let plan = compiled(gpt(), &options).plan;
+        for (cluster, streams) in [("cpu", 1), ("dgx-a100", 2)] {
+            let strategy = Strategy::Data;
+            let options = CompileOptions { schedule, strategy, ..options(&[4], 2, 4) };
+            let plan = compiled_for(cluster, gpt(), &options).plan;
             assert_eq!(verify_invariants(&plan), Ok(()), "{options:?}");
+            assert!(plan.programs.iter().all(|program| program.streams.len() == streams));
         }
     }
 }
@@ -157,11 +165,14 @@ fn a_plan_edited_by_hand_is_refused_with_the_field_named() {
 #[test]
 fn a_plan_of_another_version_is_refused_with_what_to_do() {
     let text = write_plan(&compiled(mlp(), &options(&[1], 1, 1)).plan);
-    let other = text.replacen("\"version\": 2", "\"version\": 7", 1);
+    let own = format!("\"version\": {PLAN_VERSION}");
+    let other = text.replacen(&own, "\"version\": 77", 1);
     let error = read_plan(&other).expect_err("another version").to_string();
     assert_eq!(
         error,
-        "the plan has version 7, this build reads version 2: compile the model again"
+        format!(
+            "the plan has version 77, this build reads version {PLAN_VERSION}: compile the model again"
+        )
     );
     assert!(read_plan("{}").is_err() && read_plan("[1").is_err());
 }

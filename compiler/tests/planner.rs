@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 
 use graphc_compiler::boxing::route;
 use graphc_compiler::cluster::preset;
+use graphc_compiler::decisions::Decisions;
+use graphc_compiler::pipeline::prepare;
 use graphc_compiler::planner::ilp::solve_ilp;
 use graphc_compiler::planner::problem::Problem;
 use graphc_compiler::planner::{PlanError, alternatives, plan, recompute};
@@ -13,7 +15,7 @@ use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::{Graph, Value};
 use graphc_ir::mesh::Placement;
 use graphc_ir::ops::Init;
-use graphc_ir::plan::{CompileOptions, Pin, PlannerStatus};
+use graphc_ir::plan::{Cluster, CompileOptions, Loss, Optimizer, Pin, PlannerStatus};
 use graphc_ir::sbp::NdSbp;
 use graphc_ir::types::DType;
 use planner_support::{Everything, Numbers, decisions, random_graph};
@@ -26,17 +28,27 @@ fn close(a: f64, b: f64) -> bool {
 /// less than half of it.
 fn compare(seed: u64, mesh: &[usize], most: usize, limited: bool, reference: bool) {
     let mut numbers = Numbers(seed);
-    let graph = random_graph(&mut numbers, most);
-    let decisions = decisions(graph, mesh);
-    let cluster = preset("cpu").expect("a preset");
-    let mut options = CompileOptions { mesh: mesh.to_vec(), ..CompileOptions::default() };
-    let free = plan(&decisions, &options, &cluster).expect("memory is plenty");
+    let decisions = decisions(random_graph(&mut numbers, most), mesh);
+    let options = CompileOptions { mesh: mesh.to_vec(), ..CompileOptions::default() };
+    compare_decided("cpu", (&decisions, options), numbers, limited, reference);
+}
+
+/// Compares what is planned for decisions that passes have made.
+fn compare_decided(
+    machines: &str,
+    (decisions, mut options): (&Decisions, CompileOptions),
+    mut numbers: Numbers,
+    limited: bool,
+    reference: bool,
+) {
+    let cluster = preset(machines).expect("a preset");
+    let free = plan(decisions, &options, &cluster).expect("memory is plenty");
     if limited {
         options.memory = Some(free.memory[0] * (40 + numbers.below(60) as u64) / 100);
     }
-    let name = format!("seed {seed} mesh {mesh:?} limit {:?}", options.memory);
-    let planned = plan(&decisions, &options, &cluster);
-    let mut problem = Problem::new(&decisions, &options, &cluster).expect("no pins");
+    let name = format!("{:?} {:?}", options, decisions.graph());
+    let planned = plan(decisions, &options, &cluster);
+    let mut problem = Problem::new(decisions, &options, &cluster).expect("no pins");
     if reference {
         let ilp = solve_ilp(&mut problem).expect("it is small").map(|(seconds, _)| seconds);
         let found = planned.as_ref().ok().map(|planned| planned.report.objective_seconds);
@@ -48,7 +60,7 @@ fn compare(seed: u64, mesh: &[usize], most: usize, limited: bool, reference: boo
     }
     let ceiling =
         planned.as_ref().map_or(f64::INFINITY, |p| p.report.objective_seconds * (1.0 + 1e-9));
-    let mut everything = Everything::new(&problem, &decisions, &options, &cluster, ceiling);
+    let mut everything = Everything::new(&problem, decisions, &options, &cluster, ceiling);
     match &planned {
         Ok(planned) => {
             everything.run();
@@ -64,7 +76,7 @@ fn compare(seed: u64, mesh: &[usize], most: usize, limited: bool, reference: boo
                 "{name}: {:?}",
                 planned.report
             );
-            let check = recompute(&decisions, &planned.sharding, &cluster, &options);
+            let check = recompute(decisions, &planned.sharding, &cluster, &options);
             assert!(close(check.objective_seconds, planned.report.objective_seconds), "{name}");
             assert_eq!(check.memory, planned.memory, "{name}");
             assert!(options.memory.is_none_or(|limit| planned.memory[0] <= limit), "{name}");
@@ -72,6 +84,64 @@ fn compare(seed: u64, mesh: &[usize], most: usize, limited: bool, reference: boo
         Err(PlanError::Memory { needed, limit, .. }) => assert!(needed > limit, "{name}"),
         Err(error) => panic!("{name}: {error}"),
     }
+}
+
+#[test]
+fn variables_that_are_gathered_while_others_compute() {
+    for seed in 500..560 {
+        let mesh: &[usize] = [&[2][..], &[4], &[2, 2]][seed as usize % 3];
+        let mut numbers = Numbers(seed);
+        let decisions = decisions(random_graph(&mut numbers, 6), mesh);
+        let options = CompileOptions { mesh: mesh.to_vec(), ..CompileOptions::default() };
+        let limited = seed % 2 == 0;
+        compare_decided("dgx-a100", (&decisions, options), numbers, limited, seed % 4 == 0);
+    }
+}
+
+/// A training step of products one after the other, in some microbatches.
+fn training(
+    numbers: &mut Numbers,
+    layers: usize,
+    microbatches: usize,
+    mesh: &[usize],
+) -> (Decisions, CompileOptions) {
+    let g = GraphBuilder::new("training");
+    let extents = [64, 250, 1024, 4096];
+    let mut width = *numbers.of(&extents);
+    let mut h = g.input("x", DType::F32, [*numbers.of(&[16, 256, 8192]), width]);
+    for layer in 0..layers {
+        let to = *numbers.of(&extents);
+        h = h.matmul(&g.variable(&format!("w{layer}"), DType::F32, [width, to], zeros()));
+        width = to;
+    }
+    g.output("y", &h);
+    let sgd = Optimizer::Sgd { lr: 0.1, momentum: 0.0, nesterov: false, weight_decay: 0.0 };
+    let options = CompileOptions {
+        mesh: mesh.to_vec(),
+        microbatches,
+        loss: Some(Loss::Sum),
+        optimizer: Some(sgd),
+        ..CompileOptions::default()
+    };
+    (prepare(g.finish().expect("fits"), &options).expect("fits"), options)
+}
+
+#[test]
+fn gradients_that_travel_while_others_compute() {
+    let mut hiding = 0;
+    for seed in 0..12 {
+        let mut numbers = Numbers(seed);
+        let (mesh, layers): (&[usize], _) =
+            [(&[2][..], 2), (&[3], 1), (&[4], 1)][seed as usize % 3];
+        let (decisions, options) = training(&mut numbers, layers, 1 + seed as usize % 2, mesh);
+        let mut cluster = preset("dgx-a100").expect("a preset");
+        let best = |cluster: &Cluster| plan(&decisions, &options, cluster).expect("fits").report;
+        let hidden = best(&cluster).objective_seconds;
+        cluster.device.overlap = false;
+        hiding += usize::from(hidden < best(&cluster).objective_seconds);
+        compare_decided("dgx-a100", (&decisions, options), numbers, seed % 4 == 3, seed % 4 == 0);
+    }
+    assert!(hiding > 3, "{hiding} of 12 plans hide something");
 }
 
 #[test]

@@ -6,14 +6,21 @@
 //! microbatch `n mod M` of step `n / M`; it lies in slot `n mod slots`. So the whole state is how many contents were
 //! made and how many each reader has given back, and a worker that owns some of a rank's actors needs to hear no
 //! more than which actions of the others finished.
+//!
+//! Where a rank has several streams, none begins a step before all have ended the one before, and an actor may stand
+//! behind another ([`crate::plan::Actor::after`]): so one stream runs ahead of another no further than memory allows.
 
 use crate::ids::{ActorId, RegisterId};
-use crate::plan::{Program, Rate, RegisterKind};
+use crate::plan::{Program, Rate, RegisterKind, Stream};
 
 /// The state of one rank.
 #[derive(Clone, Debug)]
 pub struct Machine {
     microbatches: u64,
+    /// Actions of a step, where streams wait for each other at its end.
+    of_step: Option<u64>,
+    /// Actions finished so far.
+    finished: u64,
     registers: Vec<RegisterState>,
     actors: Vec<ActorState>,
 }
@@ -38,6 +45,9 @@ struct ActorState {
     inputs: Vec<(u32, u32)>,
     outputs: Vec<u32>,
     updates: Vec<u32>,
+    after: Option<ActorId>,
+    /// Actions finished so far.
+    acted: u64,
 }
 
 /// Why an actor may not act.
@@ -57,6 +67,13 @@ pub enum Blocked {
         /// A reader that still holds a content.
         reader: ActorId,
     },
+    /// An actor that it stands behind has not acted yet.
+    Behind {
+        /// The actor.
+        actor: ActorId,
+    },
+    /// Another stream of the rank has not ended the step before.
+    Step,
 }
 
 /// One action: an actor at a microbatch of a step.
@@ -104,21 +121,42 @@ impl Machine {
                     inputs: inputs.collect(),
                     outputs: actor.outputs.iter().map(|r| r.0).collect(),
                     updates: actor.updates.iter().map(|r| r.0).collect(),
+                    after: actor.after,
+                    acted: 0,
                 }
             })
             .collect();
-        Self { microbatches: microbatches as u64, registers, actors }
+        let actions = |stream: &Stream| -> usize {
+            let blocks =
+                stream.order.iter().filter_map(|item| stream.blocks.get(item.block as usize));
+            blocks.map(Vec::len).sum()
+        };
+        let all = || program.streams.iter().map(actions).sum::<usize>() as u64;
+        let of_step = (program.streams.len() > 1).then(all);
+        Self { microbatches: microbatches as u64, of_step, finished: 0, registers, actors }
     }
 
     /// Why an action may not begin; `None` where it may.
     pub fn blocked(&self, action: ActionId) -> Option<Blocked> {
+        if self.of_step.is_some_and(|of_step| self.finished < action.step * of_step) {
+            return Some(Blocked::Step);
+        }
         let actor = &self.actors[action.actor.index()];
+        if let Some(before) = actor.after.filter(|&before| self.is_ahead(action, before)) {
+            return Some(Blocked::Behind { actor: before });
+        }
         let input = |&(register, _): &(u32, u32)| self.empty(register, action);
         let output = |&register: &u32| self.full(register, actor, action);
         let update = |&register: &u32| self.unread(register, action);
         (actor.inputs.iter().find_map(input))
             .or_else(|| actor.outputs.iter().find_map(output))
             .or_else(|| actor.updates.iter().find_map(update))
+    }
+
+    /// Whether an action would come before that of an actor which it stands behind, of the same rate.
+    fn is_ahead(&self, action: ActionId, before: ActorId) -> bool {
+        let acted = self.actors[before.index()].acted;
+        acted <= self.count(self.actors[before.index()].rate, action)
     }
 
     fn empty(&self, register: u32, action: ActionId) -> Option<Blocked> {
@@ -153,6 +191,8 @@ impl Machine {
     /// Counts a finished action: its outputs are full, its inputs given back.
     pub fn finish(&mut self, action: ActionId) {
         let last = action.microbatch as u64 + 1 == self.microbatches;
+        self.finished += 1;
+        self.actors[action.actor.index()].acted += 1;
         let actor = &self.actors[action.actor.index()];
         let each = |register: &RegisterState| {
             actor.rate == Rate::Step || register.rate == Rate::Microbatch || last
@@ -175,7 +215,12 @@ impl Machine {
 
     /// The content of a register that an action reads or makes.
     fn content(&self, register: &RegisterState, action: ActionId) -> u64 {
-        match register.rate {
+        self.count(register.rate, action)
+    }
+
+    /// How often something of a rate has happened before an action.
+    fn count(&self, rate: Rate, action: ActionId) -> u64 {
+        match rate {
             Rate::Step => action.step,
             Rate::Microbatch => action.step * self.microbatches + u64::from(action.microbatch),
         }

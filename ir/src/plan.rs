@@ -22,7 +22,7 @@ pub use layout::*;
 pub use options::*;
 
 /// The version of the schema that this build reads and writes.
-pub const PLAN_VERSION: u32 = 2;
+pub const PLAN_VERSION: u32 = 3;
 
 /// A compiled job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -242,7 +242,8 @@ pub struct Program {
     pub registers: Vec<Register>,
     /// Physical ops.
     pub actors: Vec<Actor>,
-    /// Who executes what in which order. Stream 0 computes; a program has at least one.
+    /// Who executes what in which order; a program has at least one stream. Stream 0 computes and does the
+    /// communication that computing waits for at once; stream 1, where there is one, what may happen meanwhile.
     pub streams: Vec<Stream>,
 }
 
@@ -300,6 +301,9 @@ pub struct Actor {
     pub outputs: Vec<RegisterId>,
     /// Variables that it reads and overwrites (an update). Not listed among `inputs` or `outputs`.
     pub updates: Vec<RegisterId>,
+    /// An actor of the same rate on another stream that acts before it, in each microbatch or step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<ActorId>,
     /// How often it acts. A step-rate actor may read step-rate registers only. A microbatch-rate actor may
     /// read a step-rate register: it reads it for every microbatch and frees it after the last. A microbatch-rate
     /// actor fills step-rate registers only as [`Action::Accumulate`] and [`Action::Fetch`] do: over all microbatches.

@@ -29,7 +29,6 @@ pub fn compile_options(args: &SharedArgs, dims: BTreeMap<String, usize>) -> Resu
         recompute: args.recompute,
         pins: args.pins.iter().map(|text| pin(text)).collect::<Result<_>>()?,
         memory: args.memory,
-        communication_stream: false,
     })
 }
 

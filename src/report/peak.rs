@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use graphc_compiler::streams::one_order;
 use graphc_ir::plan::{Plan, Program, Rate, RegisterKind, TensorKind};
 
 /// How many of the largest tensors are named.
@@ -27,9 +28,10 @@ struct Content {
     last: usize,
 }
 
-/// The peak of a program's step, its streams one after another in the order of their items.
+/// The peak of a program's step, in one of the orders that its streams may take.
 pub fn peak(plan: &Plan, program: &Program) -> Peak {
-    let order = order(program);
+    let order: Vec<(usize, u32)> =
+        one_order(program).into_iter().map(|(actor, m)| (actor.index(), m)).collect();
     let contents = contents(program, &order);
     let bytes = |content: &Content| program.registers[content.register].slot_bytes;
     let mut change = vec![0i64; order.len() + 1];
@@ -57,17 +59,6 @@ pub fn peak(plan: &Plan, program: &Program) -> Peak {
     largest.truncate(NAMED);
     let actor = order.get(at).map_or("no actor", |&(actor, _)| &program.actors[actor].name);
     Peak { bytes: most.max(0) as u64, actor: actor.to_owned(), kinds, largest }
-}
-
-fn order(program: &Program) -> Vec<(usize, u32)> {
-    let mut order = Vec::new();
-    for stream in &program.streams {
-        for item in &stream.order {
-            let block = &stream.blocks[item.block as usize];
-            order.extend(block.iter().map(|actor| (actor.index(), item.microbatch)));
-        }
-    }
-    order
 }
 
 /// All contents of a step. A register that shares another's memory lives in that one.

@@ -7,6 +7,7 @@
 mod even;
 mod exchange;
 mod fusion;
+mod hidden;
 mod search;
 mod space;
 mod steps;
@@ -18,6 +19,7 @@ use graphc_ir::sbp::{NdSbp, ReduceKind, Sbp};
 
 pub use exchange::{Traffic, exchange_traffic, source_ranks};
 pub use fusion::{BUCKET_BYTES, Fusion, is_fused};
+pub use hidden::{Hidden, left};
 pub use search::{Router, SpaceId, route};
 pub use space::{Code, Cost};
 

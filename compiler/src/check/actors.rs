@@ -19,6 +19,13 @@ pub fn references(plan: &Plan, program: &Program, actor: &Actor, place: &str, er
         let known = channel.index() < plan.channels.len();
         errors.require(known, place, || format!("there is no {channel}"));
     }
+    if let Some(before) = actor.after {
+        let alike =
+            program.actors.get(before.index()).is_some_and(|other| other.rate == actor.rate);
+        errors.require(alike, place, || {
+            format!("stands behind {before}, which is no actor of the same rate")
+        });
+    }
 }
 
 /// Checks an actor whose registers exist.

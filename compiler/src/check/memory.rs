@@ -1,7 +1,11 @@
 //! Proves that memory is shared safely: executes two steps of each stream on contents instead of numbers. Every write has
 //! a number, and the bytes that it covers bear it until they are written again; reading a content whose bytes bear
-//! another number is an error. Registers that several streams touch may overlap nothing, so each stream can be followed
-//! by itself.
+//! another number is an error.
+//!
+//! Of two streams one order is executed, and whatever touches bytes that the other stream has touched, one of them
+//! writing, must know that this has ended ([`crate::streams`]): then every other order finds the same contents (as
+//! happens-before race detectors have it; Flanagan and Freund, "FastTrack", 2009). Where there are more streams, registers
+//! that several of them touch may overlap nothing, so each can be followed by itself.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +14,7 @@ use graphc_ir::plan::{Action, Actor, Plan, Program, Rate, Register, RegisterKind
 
 use super::Errors;
 use crate::lower::in_place::pairs;
-use crate::lower::touched_by;
+use crate::streams::Known;
 
 /// Errors of one program that are reported.
 const MOST_ERRORS: usize = 4;
@@ -20,9 +24,14 @@ pub fn check(plan: &Plan, errors: &mut Errors) {
     for (index, program) in plan.programs.iter().enumerate() {
         let mut found = Errors::default();
         let mut arena = Arena::new(plan, program);
-        streams_apart(program, &mut found);
-        for stream in 0..program.streams.len() {
-            arena.follow(stream, &mut found);
+        match Known::of(program) {
+            Some(known) => arena.follow_both(&known, &mut found),
+            None => {
+                streams_apart(program, &mut found);
+                for stream in 0..program.streams.len() {
+                    arena.follow(stream, &mut found);
+                }
+            }
         }
         arena.variables_last(&mut found);
         for error in found.0.into_iter().take(MOST_ERRORS) {
@@ -64,11 +73,48 @@ fn streams_apart(program: &Program, errors: &mut Errors) {
     }
 }
 
+/// The only stream that touches each register; `None` where several do.
+fn touched_by(program: &Program) -> Vec<Option<usize>> {
+    let mut touched: Vec<Vec<usize>> = vec![Vec::new(); program.registers.len()];
+    for (stream, actors) in program.streams.iter().enumerate() {
+        for actor in actors.blocks.iter().flatten() {
+            let actor = &program.actors[actor.index()];
+            for register in actor.inputs.iter().chain(&actor.outputs).chain(&actor.updates) {
+                touched[register.index()].push(stream);
+            }
+        }
+    }
+    let only = |streams: Vec<usize>| match streams.split_first() {
+        Some((first, rest)) if rest.iter().all(|stream| stream == first) => Some(*first),
+        _ => None,
+    };
+    touched.into_iter().map(only).collect()
+}
+
+/// When an action of two streams acts: its number on its stream, and what it knows of the other.
+#[derive(Clone, Copy, Default)]
+struct Clock {
+    stream: usize,
+    action: u32,
+    ended: u32,
+}
+
+/// Who has touched bytes, by stream: one past the number of its last action of this step; 0: none.
+#[derive(Clone, Copy, Default, PartialEq)]
+struct Touched {
+    written: [u32; 2],
+    read: [u32; 2],
+}
+
 struct Arena<'a> {
     plan: &'a Plan,
     program: &'a Program,
-    /// Registers of several streams, which overlap nothing.
+    /// Of more than two streams: registers of several, which overlap nothing.
     apart: Vec<bool>,
+    /// The action at hand.
+    clock: Clock,
+    /// Of two streams: who has touched each segment.
+    touched: Vec<Touched>,
     /// The content in each slot of each register, and the number of the write that made it; `None`: not made yet.
     contents: Vec<Vec<Option<(u64, u64)>>>,
     /// The segments that each slot of each register covers: the arena is cut wherever a slot begins or ends.
@@ -92,7 +138,15 @@ impl<'a> Arena<'a> {
         let mut arena = Self {
             plan,
             program,
-            apart: touched_by(program).iter().map(Option::is_none).collect(),
+            apart: match program.streams.len() {
+                0..=2 => vec![false; program.registers.len()],
+                _ => touched_by(program).iter().map(Option::is_none).collect(),
+            },
+            clock: Clock::default(),
+            touched: vec![
+                Touched::default();
+                if program.streams.len() == 2 { segments } else { 0 }
+            ],
             contents: program.registers.iter().map(|r| vec![None; r.slots as usize]).collect(),
             covers,
             bears: vec![0; segments],
@@ -134,22 +188,74 @@ impl<'a> Arena<'a> {
         }
     }
 
+    /// Executes two steps of two streams, in an order that what they know allows.
+    fn follow_both(&mut self, known: &Known, errors: &mut Errors) {
+        let program = self.program;
+        for step in 0..2 {
+            // All streams have ended the step before.
+            self.touched.fill(Touched::default());
+            let mut done = [0, 0];
+            while let Some((stream, action)) = known.next(done) {
+                let (actor, microbatch) = known.actions[stream][action];
+                let ended = known.ended(stream, action);
+                self.clock = Clock { stream, action: action as u32, ended };
+                let now = Now { step, microbatch: u64::from(microbatch) };
+                self.act(&program.actors[actor.index()], now, errors);
+                done[stream] += 1;
+            }
+            // Where streams wait for each other the plan hangs, as the null device says.
+        }
+    }
+
+    /// Notes that bytes are touched now; whether all that the other stream does with them has ended, as far as it matters.
+    fn touch(&mut self, (begin, end): (usize, usize), writes: bool) -> bool {
+        let Clock { stream, action, ended } = self.clock;
+        let other = 1 - stream;
+        let mut safe = true;
+        // Of one stream nothing is kept.
+        for touched in self.touched.get_mut(begin..end).into_iter().flatten() {
+            safe &= touched.written[other] <= ended && (!writes || touched.read[other] <= ended);
+            let list = if writes { &mut touched.written } else { &mut touched.read };
+            list[stream] = action + 1;
+        }
+        safe
+    }
+
+    /// An error where bytes are touched that the other stream may be at.
+    fn touches(
+        &mut self,
+        actor: &Actor,
+        (register, slot): (RegisterId, usize),
+        writes: bool,
+        errors: &mut Errors,
+    ) {
+        let safe = self.touch(self.covers[register.index()][slot], writes);
+        errors.require(safe, format_args!("actor `{}`", actor.name), || {
+            let name = &self.program.registers[register.index()].name;
+            format!("touches {register} `{name}`, whose bytes the other stream may still be at")
+        });
+    }
+
     fn act(&mut self, actor: &Actor, now: Now, errors: &mut Errors) {
         for &read in actor.inputs.iter().chain(&actor.updates) {
             self.read(actor, read, now, errors);
+            self.touches(actor, (read, self.content(read, now).0), false, errors);
         }
         let joins = matches!(actor.action, Action::Accumulate) && now.microbatch > 0;
         for &output in &actor.outputs {
             let (slot, content) = self.content(output, now);
+            let kept = if joins { None } else { self.kept_bytes(actor, output, now, errors) };
+            self.touches(actor, (output, slot), kept.is_none(), errors);
             if joins {
                 self.read(actor, output, now, errors);
-            } else if let Some(kept) = self.kept_bytes(actor, output, now, errors) {
+            } else if let Some(kept) = kept {
                 self.contents[output.index()][slot] = Some((content, kept));
             } else {
                 self.write(output.index(), slot, content);
             }
         }
         for &update in &actor.updates {
+            self.touches(actor, (update, 0), true, errors);
             self.write(update.index(), 0, 0);
         }
         let kept = |&output: &RegisterId| {

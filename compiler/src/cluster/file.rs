@@ -51,6 +51,7 @@ struct FileDevice {
     launch: f64,
     #[serde(default)]
     dispatch: f64,
+    overlap: Option<bool>,
 }
 
 #[derive(Deserialize)]
@@ -98,7 +99,11 @@ pub fn parse_cluster(text: &str) -> Result<Cluster, ClusterError> {
             "add a [[level]] with size, latency and bandwidth, or an [[axis]] per mesh axis";
         return Err(field("level", "missing", advice));
     }
-    Ok(Cluster { name: file.name, device: device(file.device)?, levels, axes })
+    // Costs that are given by axis are taken as they are.
+    let overlaps = file.device.kind == DeviceKind::Cuda && axes.is_empty();
+    let overlap = file.device.overlap.unwrap_or(overlaps);
+    let device = Device { overlap, ..device(file.device)? };
+    Ok(Cluster { name: file.name, device, levels, axes })
 }
 
 /// Bytes from a text such as `16GiB`, `80 GB`, `1.5MiB` or `4096`; `None` where it is none.
@@ -146,6 +151,7 @@ fn device(file: FileDevice) -> Result<Device, ClusterError> {
         bandwidth: positive("device.bandwidth", file.bandwidth)?,
         launch: not_negative("device.launch", file.launch)?,
         dispatch: not_negative("device.dispatch", file.dispatch)?,
+        overlap: false,
         flops: file.flops,
         matmul_efficiency: file.matmul_efficiency,
     })

@@ -50,6 +50,7 @@ fn cpu() -> Device {
         bandwidth: 10e9,
         launch: 1e-6,
         dispatch: 0.0,
+        overlap: false,
     }
 }
 
@@ -62,6 +63,7 @@ fn cuda(memory: u64, peaks: &[(&str, f64)], bandwidth: f64) -> Device {
         bandwidth,
         launch: 4e-6,
         dispatch: 0.0,
+        overlap: true,
     }
 }
 

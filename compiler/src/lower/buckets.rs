@@ -2,6 +2,10 @@
 //!
 //! Collectives of one kind, axis and group of ranks may join where none waits for another, that is where equally many
 //! collectives come before them; a bucket takes about [`BUCKET_BYTES`] of each rank.
+//!
+//! Where gradients travel beside the backward pass, those that are made one after another share a bucket, and no bucket
+//! takes more than an eighth of all that are like it, nor less than [`LEAST_BYTES`] for that: what is left when the backward
+//! pass ends is the last bucket.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +14,7 @@ use graphc_ir::sbp::ReduceKind;
 use graphc_ir::types::DType;
 
 use super::LowerError;
-use super::job::{Job, Task};
+use super::job::{Background, Job, Task, TaskId};
 use super::sort::{edges, order, sort};
 use crate::boxing::BUCKET_BYTES;
 use crate::decisions::Phase;
@@ -25,7 +29,14 @@ struct Key {
     ranks: Vec<u32>,
     hierarchy: Vec<usize>,
     dtype: DType,
+    background: Option<Background>,
 }
+
+/// Buckets of gradients that are alike, at least, where they travel beside the backward pass...
+const LEAST_BUCKETS: usize = 8;
+
+/// ...unless they are smaller than this.
+const LEAST_BYTES: usize = 4 << 20;
 
 /// Fuses what may be fused and sorts the tasks again.
 ///
@@ -60,7 +71,12 @@ pub fn fuse(job: &mut Job) -> Result<(), LowerError> {
 fn join(first: &mut Task, other: Task) {
     first.inputs.extend(other.inputs);
     first.outputs.extend(other.outputs);
-    first.anchor = first.anchor.min(other.anchor);
+    first.expected += other.expected;
+    if first.background == Some(Background::Gradient) {
+        (first.phase, first.anchor) = (first.phase, first.anchor).max((other.phase, other.anchor));
+    } else {
+        first.anchor = first.anchor.min(other.anchor);
+    }
 }
 
 /// Lists of at least two tasks.
@@ -73,10 +89,16 @@ fn buckets(job: &Job) -> Result<Vec<Vec<usize>>, LowerError> {
         }
     }
     let mut buckets = Vec::new();
-    for members in by_key.into_values() {
+    for (key, mut members) in by_key {
+        let mut most = BUCKET_BYTES;
+        if key.background == Some(Background::Gradient) {
+            members.sort_by_key(|&(index, _)| (made(job, index), index));
+            let all: usize = members.iter().map(|member| member.1).sum();
+            most = (all / LEAST_BUCKETS).clamp(LEAST_BYTES, BUCKET_BYTES);
+        }
         let mut full = usize::MAX;
         for (index, bytes) in members {
-            if full.saturating_add(bytes) > BUCKET_BYTES {
+            if full.saturating_add(bytes) > most {
                 buckets.push(Vec::new());
                 full = 0;
             }
@@ -90,7 +112,8 @@ fn buckets(job: &Job) -> Result<Vec<Vec<usize>>, LowerError> {
 
 fn key(job: &Job, task: &Task, depth: usize) -> Option<Key> {
     let Action::Collective { kind, reduce, axis, .. } = task.action else { return None };
-    if task.phase != Phase::Update || task.rate != Rate::Step {
+    let of_updates = task.phase == Phase::Update || task.background == Some(Background::Gradient);
+    if !of_updates || task.rate != Rate::Step {
         return None;
     }
     let layout = &job.layouts[job.buffers[task.inputs[0].0].layout as usize];
@@ -102,7 +125,18 @@ fn key(job: &Job, task: &Task, depth: usize) -> Option<Key> {
         ranks: layout.ranks.clone(),
         hierarchy: layout.hierarchy.clone(),
         dtype: layout.dtype,
+        background: task.background,
     })
+}
+
+/// When what a collective reduces is made: the last task before the chain of collectives that it ends.
+fn made(job: &Job, task: usize) -> Option<usize> {
+    let before = job.tasks[task].inputs.iter().filter_map(|input| {
+        let TaskId(before) = job.buffers[input.0].producer?;
+        let gradient = job.tasks[before].background == Some(Background::Gradient);
+        if gradient { made(job, before) } else { Some(before) }
+    });
+    before.max()
 }
 
 /// Bytes of the task's input on its first rank, which holds the most.

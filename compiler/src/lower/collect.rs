@@ -337,6 +337,8 @@ impl<'a> Collector<'a> {
             flops: 0.0,
             bytes: if kernel { 2.0 * bytes } else { 0.0 },
             boxing: None,
+            background: None,
+            expected: 0.0,
             seconds: if kernel { local_seconds(self.cluster, bytes) } else { 0.0 },
         }
     }

@@ -73,6 +73,7 @@ impl Collector<'_> {
         let mut task = self.task(name, action, vec![from], vec![to], ranks);
         let local = matches!(task.action, Action::Local { .. });
         task.seconds = if local { step.seconds } else { 0.0 };
+        task.expected = if local { 0.0 } else { step.seconds };
         // It reads and writes what it leaves.
         task.bytes = if local { 2.0 * step.bytes as f64 } else { 0.0 };
         task.boxing = Some(self.job.boxing.len() - 1);

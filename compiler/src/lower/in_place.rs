@@ -7,6 +7,7 @@ use graphc_ir::plan::{
     Action, Actor, BoxingKind, FusedArg, FusedOp, Layout, Register, RegisterKind,
 };
 
+use super::flow::Flow;
 use super::lifetimes::{Action as Step, Life, slots};
 
 /// A set of registers in one memory.
@@ -43,8 +44,8 @@ pub struct Sharing<'a> {
     pub order: &'a [Step],
     /// The lives of each register's contents.
     pub lives: &'a [Vec<Life>],
-    /// The only stream that touches each register.
-    pub streams: &'a [Option<usize>],
+    /// What streams know of each other.
+    pub flow: &'a Flow,
     /// Number of microbatches.
     pub microbatches: usize,
 }
@@ -174,10 +175,8 @@ impl Sharing<'_> {
         let dtype = |register: &Register| self.layouts[register.layout as usize].dtype;
         let elements = |register: &Register| register.shape.iter().product::<usize>();
         let shapes = a.shape == b.shape || pair.same_bytes && elements(a) == elements(b);
-        let one_stream = self.streams[input.index()].is_some()
-            && self.streams[input.index()] == self.streams[output.index()];
         let rates = a.rate == b.rate || self.microbatches == 1;
-        shapes && dtype(a) == dtype(b) && one_stream && rates && elements(a) > 0
+        shapes && dtype(a) == dtype(b) && rates && elements(a) > 0
     }
 
     /// Both groups as one; `None` where somebody would read what was overwritten, or it would take more memory.
@@ -192,20 +191,24 @@ impl Sharing<'_> {
         let members = [into.members.as_slice(), &from.members].concat();
         let variable = |r: &usize| matches!(self.registers[*r].kind, RegisterKind::Variable { .. });
         if let Some(&variable) = into.members.iter().find(|member| variable(member)) {
-            let kept = pair.same_bytes && times.read_before_update(variable, &from.lives);
+            let kept =
+                pair.same_bytes && times.read_before_update(self.flow, variable, &from.lives);
             return kept.then(|| Group { members, lives: Vec::new(), slots: 1 });
         }
         if into.lives.len() != from.lives.len() {
             return None;
         }
         let places = &times.acts[actor];
-        let overwritten = |(content, life): (usize, &Life)| places.get(content) != Some(&life.last);
+        // Whatever reads the content has ended when the actor begins.
+        let overwritten = |(content, life): (usize, &Life)| {
+            let at = |&&place: &&usize| place == life.last && self.flow.is_last(life, place);
+            places.get(content).filter(at).is_none()
+        };
         if !pair.same_bytes && into.lives.iter().enumerate().any(overwritten) {
             return None;
         }
         let both = into.lives.iter().zip(&from.lives);
-        let lives: Vec<Life> =
-            both.map(|(a, b)| Life { made: a.made, last: a.last.max(b.last) }).collect();
+        let lives: Vec<Life> = both.map(|(a, b)| a.and(b)).collect();
         let slots = slots(&lives);
         (slots <= into.slots + from.slots).then_some(Group { members, lives, slots })
     }
@@ -236,7 +239,8 @@ impl Times {
     }
 
     /// Whether all reads of these contents come before the variable is overwritten.
-    fn read_before_update(&self, variable: usize, lives: &[Life]) -> bool {
-        lives.iter().all(|life| life.last < self.updated[variable])
+    fn read_before_update(&self, flow: &Flow, variable: usize, lives: &[Life]) -> bool {
+        let update = self.updated[variable];
+        lives.iter().all(|life| update == usize::MAX || flow.is_over(life, update))
     }
 }

@@ -76,6 +76,10 @@ pub struct Task {
     pub bytes: f64,
     /// Seconds on the busiest rank; 0 for communication.
     pub seconds: f64,
+    /// What it is on the second stream, beside kernels; `None` on the first.
+    pub background: Option<Background>,
+    /// Seconds that a collective takes, about.
+    pub expected: f64,
     /// Index into [`Job::boxing`] of a step of boxing; of an exchange, of its send.
     pub boxing: Option<usize>,
 }
@@ -85,6 +89,17 @@ impl Task {
     pub fn backward(&self) -> bool {
         self.phase != Phase::Forward
     }
+}
+
+/// What a task of the second stream is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Background {
+    /// Boxing of a variable as it is at rest.
+    Gather,
+    /// Boxing of what accumulations and updates read, and what goes on with it.
+    Gradient,
+    /// Boxing of what updates give.
+    Home,
 }
 
 /// All that all ranks do in a step.

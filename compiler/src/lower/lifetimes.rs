@@ -19,16 +19,27 @@ pub struct Life {
     pub made: usize,
     /// When it is read for the last time.
     pub last: usize,
+    /// By stream: when that touches it for the last time.
+    pub touched: [Option<usize>; 2],
 }
 
-/// The lives of the contents of each register in one step; none of variables.
+impl Life {
+    /// The life of what bears both contents one after the other.
+    pub fn and(&self, next: &Self) -> Self {
+        let touched = [0, 1].map(|stream| self.touched[stream].max(next.touched[stream]));
+        Self { made: self.made, last: self.last.max(next.last), touched }
+    }
+}
+
+/// The lives of the contents of each register in one step; none of variables. `stream_of` is by actor.
 pub fn lives(
     registers: &[Register],
     actors: &[Actor],
     order: &[Action],
+    stream_of: &[usize],
     microbatches: usize,
 ) -> Vec<Vec<Life>> {
-    let unmade = Life { made: usize::MAX, last: 0 };
+    let unmade = Life { made: usize::MAX, last: 0, touched: [None; 2] };
     let contents = |register: &Register| match (&register.kind, register.rate) {
         (RegisterKind::Variable { .. }, _) => 0,
         (_, Rate::Step) => 1,
@@ -45,6 +56,7 @@ pub fn lives(
             let Some(life) = lives[register.index()].get_mut(content) else { continue };
             life.made = life.made.min(place);
             life.last = life.last.max(place);
+            life.touched[stream_of[action.actor]] = Some(place);
         }
     }
     lives
@@ -69,7 +81,7 @@ mod tests {
 
     #[test]
     fn slots_count_contents_that_exist_at_once() {
-        let life = |made, last| Life { made, last };
+        let life = |made, last| Life { made, last, touched: [Some(last), None] };
         assert_eq!(slots(&[life(0, 1), life(2, 3), life(4, 5)]), 1);
         assert_eq!(slots(&[life(0, 5), life(1, 7), life(6, 8)]), 2);
         assert_eq!(slots(&[life(0, 9), life(1, 9), life(2, 9)]), 3);

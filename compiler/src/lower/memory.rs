@@ -12,10 +12,16 @@ pub struct Item {
     /// Bytes.
     pub bytes: u64,
     /// When it lives: first and last place in the order, ascending; `None`: always.
-    pub lives: Option<Vec<(usize, usize)>>,
-    /// The only stream that touches it; `None` where several do.
-    pub stream: Option<usize>,
+    pub lives: Option<Vec<Span>>,
+    /// Where there are two streams, by stream: until when what that stream makes may not take its memory. The last
+    /// place of each life is the last of that stream's which may come before all has been read.
+    pub until: Option<[Vec<Span>; 2]>,
+    /// The stream that makes it.
+    pub maker: usize,
 }
+
+/// First and last place in the order, both included.
+pub type Span = (usize, usize);
 
 /// Where everything lies.
 #[derive(Clone, Debug)]
@@ -34,10 +40,10 @@ const MOST_COMPARED: usize = 2048;
 /// Places all items. `starts` are the places in the order where blocks begin, the last one past all: what lives in a
 /// block for one microbatch often lives at the same places for the next.
 pub fn place(items: &[Item], starts: &[usize]) -> Arena {
-    let (times, length) = distinct::lives(items, starts);
+    let (times, length) = distinct::lives(&all_spans(items), starts);
     let live_bytes = live_bytes(items, &times, length);
     let (apart, shared): (Vec<usize>, Vec<usize>) =
-        (0..items.len()).partition(|&i| items[i].lives.is_none() || items[i].stream.is_none());
+        (0..items.len()).partition(|&i| items[i].lives.is_none());
     let mut offsets = vec![0; items.len()];
     let mut base = 0;
     for &item in &apart {
@@ -46,10 +52,13 @@ pub fn place(items: &[Item], starts: &[usize]) -> Arena {
     }
     let timed: Vec<Timed<'_>> = shared
         .iter()
-        .map(|&item| Timed {
-            bytes: items[item].bytes,
-            lives: &times[item],
-            stream: items[item].stream,
+        .map(|&item| {
+            let lives = times[SPANS * item].as_slice();
+            let until = match items[item].until {
+                Some(_) => [times[SPANS * item + 1].as_slice(), &times[SPANS * item + 2]],
+                None => [lives, lives],
+            };
+            Timed { bytes: items[item].bytes, lives, until, maker: items[item].maker }
         })
         .collect();
     let (bytes, placed) = place_timed(&timed, live_bytes.saturating_sub(base));
@@ -59,19 +68,34 @@ pub fn place(items: &[Item], starts: &[usize]) -> Arena {
     Arena { offsets, bytes: base + bytes, live_bytes }
 }
 
+/// Lists of spans of an item.
+const SPANS: usize = 3;
+
+/// The lives of all items, and for each stream until when they last.
+fn all_spans(items: &[Item]) -> Vec<&[Span]> {
+    let mut spans: Vec<&[Span]> = Vec::with_capacity(SPANS * items.len());
+    for item in items {
+        spans.push(item.lives.as_deref().unwrap_or_default());
+        match &item.until {
+            Some([first, second]) => spans.extend([first.as_slice(), second]),
+            None => spans.extend([&[][..], &[]]),
+        }
+    }
+    spans
+}
+
 /// An item that may share bytes with others.
 struct Timed<'a> {
     bytes: u64,
-    lives: &'a [(usize, usize)],
-    stream: Option<usize>,
+    lives: &'a [Span],
+    /// By stream: until when what it makes may not take these bytes.
+    until: [&'a [Span]; 2],
+    maker: usize,
 }
 
 impl Timed<'_> {
     fn meets(&self, other: &Self) -> bool {
-        if self.stream != other.stream {
-            return true;
-        }
-        let (a, b) = (self.lives, other.lives);
+        let (a, b) = (self.until[other.maker], other.until[self.maker]);
         let (mut i, mut j) = (0, 0);
         while i < a.len() && j < b.len() {
             if a[i].1 < b[j].0 {
@@ -90,7 +114,7 @@ impl Timed<'_> {
     }
 
     fn end(&self) -> usize {
-        self.lives.last().map_or(0, |life| life.1)
+        self.until.iter().filter_map(|lives| lives.last()).map(|life| life.1).max().unwrap_or(0)
     }
 
     fn duration(&self) -> usize {
@@ -145,9 +169,7 @@ fn by_beginning(items: &[Timed<'_>], order: &[usize]) -> (u64, Vec<u64>) {
     let mut end = 0;
     for &item in order.iter().filter(|&&item| items[item].bytes > 0) {
         let now = &items[item];
-        active.retain(|&other| {
-            items[other].end() >= now.begin() || items[other].stream != now.stream
-        });
+        active.retain(|&other| items[other].end() >= now.begin());
         let taken = active.iter().filter(|&&other| items[other].meets(now));
         let taken: Vec<(u64, u64)> =
             taken.map(|&other| (offsets[other], offsets[other] + items[other].bytes)).collect();
@@ -189,10 +211,10 @@ fn smallest_gap(taken: &[(u64, u64)], bytes: u64) -> u64 {
     best.map_or(free, |(_, offset)| offset)
 }
 
-fn live_bytes(items: &[Item], times: &[Vec<(usize, usize)>], length: usize) -> u64 {
+fn live_bytes(items: &[Item], times: &[Vec<Span>], length: usize) -> u64 {
     let mut always = 0;
     let mut change = vec![0i64; length + 1];
-    for (item, lives) in items.iter().zip(times) {
+    for (item, lives) in items.iter().zip(times.iter().step_by(SPANS)) {
         if item.lives.is_none() {
             always += item.bytes;
         }
@@ -214,7 +236,7 @@ mod tests {
     use super::*;
 
     fn item(bytes: u64, lives: &[(usize, usize)]) -> Item {
-        Item { bytes, lives: Some(lives.to_vec()), stream: Some(0) }
+        Item { bytes, lives: Some(lives.to_vec()), until: None, maker: 0 }
     }
 
     #[test]
@@ -226,10 +248,15 @@ mod tests {
     }
 
     #[test]
-    fn what_several_streams_touch_shares_nothing() {
-        let apart = Item { stream: None, ..item(64, &[(0, 0)]) };
-        let arena = place(&[apart, item(64, &[(1, 1)])], &[0, 2]);
-        assert_eq!((arena.bytes, arena.live_bytes), (128, 64));
+    fn a_stream_takes_memory_when_it_knows_that_the_other_has_read_it() {
+        // The first lasts until place 0, of which stream 1 knows at place 3 alone.
+        let first = Item { until: Some([vec![(0, 0)], vec![(0, 2)]]), ..item(64, &[(0, 0)]) };
+        let next = |stream: usize, at: usize| {
+            let until = Some([vec![(at, at)], vec![(at, at)]]);
+            Item { until, maker: stream, ..item(64, &[(at, at)]) }
+        };
+        let bytes = |stream, at| place(&[first.clone(), next(stream, at)], &[0, 4]).bytes;
+        assert_eq!([bytes(0, 1), bytes(1, 1), bytes(1, 2), bytes(1, 3)], [64, 128, 128, 64]);
     }
 
     #[test]

@@ -14,10 +14,12 @@ use graphc_ir::plan::{
 
 use crate::decisions::{Decisions, Sharding};
 
+mod background;
 mod buckets;
 mod collect;
 mod copies;
 mod elementwise;
+mod flow;
 pub(crate) mod in_place;
 mod job;
 mod lifetimes;
@@ -33,7 +35,7 @@ mod tests;
 pub use copies::kind_name;
 pub use tables::collective_counts;
 
-pub(crate) use program::{ALIGNMENT, touched_by};
+pub(crate) use program::ALIGNMENT;
 
 /// What lowering gives to the plan.
 #[derive(Clone, Debug)]
@@ -95,17 +97,26 @@ pub fn lower(
     options: &CompileOptions,
     cluster: &Cluster,
 ) -> Result<Lowered, LowerError> {
-    lower_as(decisions, sharding, options, cluster, true)
+    let how = Lowering { placed: true, overlap: cluster.device.overlap };
+    lower_as(decisions, sharding, options, cluster, how)
 }
 
-/// [`lower`]; unless `placed`, registers have no offsets and one slot each, which is enough to tell how long a step of
-/// one stream takes.
+/// How far, and for what, decisions are lowered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lowering {
+    /// Whether registers get places in memory. Without offsets a plan cannot run, but tells how long a step takes.
+    pub placed: bool,
+    /// Whether communication that nothing waits for at once gets a stream of its own.
+    pub overlap: bool,
+}
+
+/// [`lower`] as far, and for what, it is asked for.
 pub(crate) fn lower_as(
     decisions: &Decisions,
     sharding: &Sharding,
     options: &CompileOptions,
     cluster: &Cluster,
-    placed: bool,
+    how: Lowering,
 ) -> Result<Lowered, LowerError> {
     let world: usize = options.mesh.iter().product();
     let mut job = collect::collect(decisions, sharding, cluster)?;
@@ -113,15 +124,13 @@ pub(crate) fn lower_as(
     segments::assign(&mut job)?;
     sort::sort(&mut job)?;
     elementwise::fuse(&mut job, cluster)?;
+    if how.overlap {
+        background::mark(&mut job);
+    }
     buckets::fuse(&mut job)?;
     sort::number(&mut job);
     let schedule = schedule::Schedule::new(&job, options.schedule, decisions.staging.stages);
-    let cx = program::Context {
-        job: &job,
-        schedule: &schedule,
-        communication_stream: options.communication_stream,
-        placed,
-    };
+    let cx = program::Context { job: &job, schedule: &schedule, placed: how.placed };
     let (programs, ranks) = programs(&cx, world, decisions.staging.stages);
     let tensors = tables::tensors(decisions, sharding);
     let job::Job { boxing, layouts, channels, .. } = job;

@@ -3,13 +3,16 @@
 use std::collections::BTreeMap;
 
 use graphc_ir::ids::{ActorId, RegisterId};
-use graphc_ir::plan::{Action, Actor, Layout, Program, Register, RegisterKind, Stream, StreamItem};
+use graphc_ir::plan::{Actor, Layout, Program, Register, RegisterKind, Stream, StreamItem};
 
+use super::background::{self, Block};
+use super::flow::Flow;
 use super::in_place::{Group, Sharing};
 use super::job::{BufferId, Job, TaskId};
-use super::lifetimes::{self, lives};
-use super::memory::{self, Item};
+use super::lifetimes::{self, lives, slots};
+use super::memory::{self, Item, Span};
 use super::schedule::{BlockKey, Schedule, key};
+use crate::streams::Known;
 
 /// Offsets and slots are multiples of this.
 pub const ALIGNMENT: u64 = 64;
@@ -33,8 +36,6 @@ pub struct Context<'a> {
     pub job: &'a Job,
     /// The order of blocks.
     pub schedule: &'a Schedule,
-    /// Whether communication runs on a stream of its own.
-    pub communication_stream: bool,
     /// Whether registers get slots and offsets.
     pub placed: bool,
 }
@@ -44,12 +45,12 @@ pub fn program(cx: &Context<'_>, part: &Part) -> Program {
     let registers = registers(cx.job, part);
     let place: BTreeMap<BufferId, RegisterId> =
         part.buffers.iter().enumerate().map(|(i, &buffer)| (buffer, RegisterId::new(i))).collect();
-    let actors: Vec<Actor> = part.tasks.iter().map(|&task| actor(cx, task, &place)).collect();
-    let (streams, order) = streams(cx, part, &actors);
+    let mut actors: Vec<Actor> = part.tasks.iter().map(|&task| actor(cx, task, &place)).collect();
+    let (streams, order) = streams(cx, part, &mut actors);
     let mut program =
         Program { stage: part.stage, arena_bytes: 0, live_bytes: 0, registers, actors, streams };
-    if cx.placed {
-        place_registers(cx.job, &mut program, &order);
+    if cx.placed || program.streams.len() > 1 {
+        place_registers(cx, &mut program, &order);
     }
     program
 }
@@ -93,6 +94,7 @@ fn actor(cx: &Context<'_>, id: TaskId, place: &BTreeMap<BufferId, RegisterId>) -
         inputs: places(&task.inputs),
         outputs: places(&task.outputs),
         updates: places(&task.updates),
+        after: None,
         rate: task.rate,
         seconds: task.seconds,
         flops: task.flops,
@@ -100,16 +102,11 @@ fn actor(cx: &Context<'_>, id: TaskId, place: &BTreeMap<BufferId, RegisterId>) -
     }
 }
 
-/// Whether an action communicates.
-pub fn communicates(action: &Action) -> bool {
-    matches!(action, Action::Collective { .. } | Action::Send { .. } | Action::Receive { .. })
-}
-
-/// The streams, and the order of all actions as if there were one.
+/// The streams, and the order of all actions as if there were one. Actors get those behind which they stand.
 fn streams(
     cx: &Context<'_>,
     part: &Part,
-    actors: &[Actor],
+    actors: &mut [Actor],
 ) -> (Vec<Stream>, Vec<lifetimes::Action>) {
     let mut blocks: BTreeMap<BlockKey, Vec<usize>> = BTreeMap::new();
     for (actor, task) in part.tasks.iter().enumerate() {
@@ -122,12 +119,18 @@ fn streams(
         let microbatch = *microbatch as usize;
         order.extend(actions.map(|&actor| lifetimes::Action { actor, microbatch }));
     }
-    if !cx.communication_stream {
+    let in_background = |actor: usize| cx.job.tasks[part.tasks[actor].0].background.is_some();
+    if !(0..actors.len()).any(in_background) {
         return (vec![stream(&blocks, &items, |_| true)], order);
     }
-    let communicates = |actor: usize| communicates(&actors[actor].action);
-    let computing = stream(&blocks, &items, |actor| !communicates(actor));
-    (vec![computing, stream(&blocks, &items, communicates)], order)
+    for block in blocks.values() {
+        let tasks = block.iter().map(|&actor| &cx.job.tasks[part.tasks[actor].0]).collect();
+        for (place, before) in background::waits(&Block { tasks }).into_iter().enumerate() {
+            actors[block[place]].after = before.map(|before| ActorId::new(block[before]));
+        }
+    }
+    let first = stream(&blocks, &items, |actor| !in_background(actor));
+    (vec![first, stream(&blocks, &items, in_background)], order)
 }
 
 fn stream(
@@ -152,27 +155,40 @@ fn stream(
     stream
 }
 
-/// Gives registers their slots and offsets.
-fn place_registers(job: &Job, program: &mut Program, order: &[lifetimes::Action]) {
-    let lives = lives(&program.registers, &program.actors, order, job.microbatches);
-    let streams = touched_by(program);
+/// Gives registers their slots and, if the program is to be placed, their offsets.
+fn place_registers(cx: &Context<'_>, program: &mut Program, order: &[lifetimes::Action]) {
+    let job = cx.job;
+    let streams = stream_of(program);
+    let lives = lives(&program.registers, &program.actors, order, &streams, job.microbatches);
+    if !cx.placed {
+        for (register, lives) in program.registers.iter_mut().zip(&lives) {
+            register.slots = slots(lives);
+        }
+        return;
+    }
+    // Registers that share memory may get more slots than each would have: nobody waits for them here.
+    program.registers.iter_mut().for_each(|register| register.slots = u32::MAX);
+    let flow = Flow::new(order, &streams, Known::of(program));
     let sharing = Sharing {
         registers: &program.registers,
         actors: &program.actors,
         layouts: &job.layouts,
         order,
         lives: &lives,
-        streams: &streams,
+        flow: &flow,
         microbatches: job.microbatches,
     };
     let (groups, shares) = sharing.groups();
+    for group in &groups {
+        group.members.iter().for_each(|&member| program.registers[member].slots = group.slots);
+    }
+    let flow = Flow::new(order, &streams, Known::of(program));
     let items: Vec<Item> =
-        groups.iter().map(|group| item(&program.registers, group, &streams)).collect();
+        groups.iter().map(|group| item(&program.registers, group, &flow)).collect();
     let arena = memory::place(&items, &starts(program, order));
     for (group, &offset) in groups.iter().zip(&arena.offsets) {
         for &member in &group.members {
-            let register = &mut program.registers[member];
-            (register.offset, register.slots) = (offset, group.slots);
+            program.registers[member].offset = offset;
         }
     }
     for (register, shares) in program.registers.iter_mut().zip(shares) {
@@ -200,39 +216,41 @@ fn starts(program: &Program, order: &[lifetimes::Action]) -> Vec<usize> {
     starts
 }
 
-fn item(registers: &[Register], group: &Group, streams: &[Option<usize>]) -> Item {
+fn item(registers: &[Register], group: &Group, flow: &Flow) -> Item {
     let first = &registers[group.members[0]];
     let variable = matches!(first.kind, RegisterKind::Variable { .. });
-    let mut lives: Vec<(usize, usize)> = Vec::new();
-    for life in &group.lives {
-        match lives.last_mut() {
-            Some(last) if life.made <= last.1 => last.1 = last.1.max(life.last),
-            _ => lives.push((life.made, life.last)),
-        }
-    }
+    let until = |stream: usize| {
+        joined(group.lives.iter().map(|life| (life.made, flow.until(life, stream))))
+    };
     Item {
         bytes: first.slot_bytes * u64::from(group.slots),
-        lives: (!variable).then_some(lives),
-        stream: streams[group.members[0]],
+        lives: (!variable).then(|| joined(group.lives.iter().map(|life| (life.made, life.last)))),
+        until: flow.is_double().then(|| [until(0), until(1)]),
+        maker: group.lives.first().map_or(0, |life| flow.stream(life.made)),
     }
 }
 
-/// The only stream that touches each register; `None` where several do.
-pub fn touched_by(program: &Program) -> Vec<Option<usize>> {
-    let mut touched: Vec<Vec<usize>> = vec![Vec::new(); program.registers.len()];
-    for (stream, actors) in program.streams.iter().enumerate() {
-        for actor in actors.blocks.iter().flatten() {
-            let actor = &program.actors[actor.index()];
-            for register in actor.inputs.iter().chain(&actor.outputs).chain(&actor.updates) {
-                touched[register.index()].push(stream);
-            }
+/// Spans that overlap made one.
+fn joined(spans: impl Iterator<Item = Span>) -> Vec<Span> {
+    let mut joined: Vec<Span> = Vec::new();
+    for (first, end) in spans {
+        match joined.last_mut() {
+            Some(last) if first <= last.1 => last.1 = last.1.max(end),
+            _ => joined.push((first, end)),
         }
     }
-    let only = |streams: Vec<usize>| match streams.split_first() {
-        Some((first, rest)) if rest.iter().all(|stream| stream == first) => Some(*first),
-        _ => None,
-    };
-    touched.into_iter().map(only).collect()
+    joined
+}
+
+/// The stream of each actor.
+fn stream_of(program: &Program) -> Vec<usize> {
+    let mut streams = vec![0; program.actors.len()];
+    for (stream, actors) in program.streams.iter().enumerate() {
+        for actor in actors.blocks.iter().flatten() {
+            streams[actor.index()] = stream;
+        }
+    }
+    streams
 }
 
 /// The parts of all ranks, and which of them each rank has. Ranks that take part in the same tasks and hold shards of the

@@ -32,7 +32,7 @@ struct Case {
     schedule: Schedule,
     /// One past the last value of each part, with its phase and stage.
     parts: Vec<(usize, Phase, usize)>,
-    communication_stream: bool,
+    overlap: bool,
 }
 
 /// What is wanted of a node's layouts, given its op and the value's type and rate.
@@ -47,7 +47,7 @@ impl Case {
             stages,
             schedule: Schedule::OneForwardOneBackward,
             parts: Vec::new(),
-            communication_stream: false,
+            overlap: false,
         }
     }
 
@@ -101,13 +101,14 @@ impl Case {
             stages: self.stages,
             microbatches: self.microbatches,
             schedule: self.schedule,
-            communication_stream: self.communication_stream,
             ..CompileOptions::default()
         };
+        let mut cluster = preset("cpu").expect("a preset");
+        cluster.device.overlap = self.overlap;
         let header = Header {
             graph: &graph,
             options: &options,
-            cluster: &preset("cpu").expect("a preset"),
+            cluster: &cluster,
             weights: None,
             planner: PlannerReport {
                 status: PlannerStatus::Gap,
@@ -457,10 +458,10 @@ fn a_count_over_all_microbatches_comes_before_the_pipeline() {
 }
 
 #[test]
-fn a_communication_stream_is_correct_too() {
+fn gradients_travel_on_a_stream_of_their_own() {
     for stages in [1, 2] {
         let mut case = chain(stages, 2, 4, 2, 16);
-        case.communication_stream = true;
+        case.overlap = true;
         let (plan, _) = case.compile(data_parallel);
         assert_eq!(verify_invariants(&plan), Ok(()));
         assert_eq!(plan.programs[0].streams.len(), 2);

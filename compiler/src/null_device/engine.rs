@@ -14,9 +14,11 @@ use graphc_ir::plan::{Action, Plan, Program, Rate};
 use super::channels::ChannelState;
 use super::classes::Classes;
 use super::exchanges::Exchanges;
-use super::legs::{Clock, Cutter, Leg};
+use super::legs::{Clock, Cuts, Cutter, Leg};
+use super::pace::{self, Pace};
 use super::rendezvous::{Arrival, Meeting, Rendezvous, bytes};
 use super::{Detail, NullDeviceError, Run, TraceEvent, waits};
+use crate::streams::Known;
 
 /// What came of it.
 pub struct Outcome {
@@ -43,6 +45,8 @@ pub struct Spent {
     pub communication: f64,
     /// Of communication, while stream 0 computes.
     pub overlapped: f64,
+    /// Of communication, while stream 0 communicates.
+    pub doubled: f64,
 }
 
 /// A plan in execution.
@@ -65,10 +69,15 @@ pub struct RankState<'a> {
     /// What says when actors may act; `None` where the order alone decides, as was checked before.
     machine: Option<Machine>,
     pub(super) streams: Vec<StreamState>,
+    /// Of two streams: how far they are; `None` where a machine runs.
+    pace: Option<Pace>,
     spent: Spent,
-    /// Where there are several streams: when stream 0 worked in the first step, and when the others did.
-    worked: [Vec<(f64, f64)>; 2],
+    /// Where there are several streams, when they worked in the first step.
+    worked: Worked,
 }
+
+/// When the streams of a rank worked: stream 0, then all others; kernels, then communication.
+type Worked = [[Vec<(f64, f64)>; 2]; 2];
 
 /// One stream.
 pub struct StreamState {
@@ -99,6 +108,8 @@ struct Running {
 pub enum Wait {
     /// A register of its rank.
     Register(Blocked),
+    /// The other stream of its rank.
+    Stream,
     /// The other classes of a collective.
     Meeting(Meeting, Vec<usize>),
     /// A receiver that is late.
@@ -137,15 +148,27 @@ impl<'a> Engine<'a> {
         let mut ranks = Vec::new();
         for (class, &rank) in classes.first.iter().enumerate() {
             let program = &plan.programs[plan.ranks[rank as usize].program.index()];
-            let single = run.detail == Detail::Actions || program.streams.len() > 1;
-            let cutter = Cutter { plan, classes, single };
-            let stream = |stream: &graphc_ir::plan::Stream| {
+            let quick = run.detail == Detail::Legs && program.streams.len() <= 2;
+            let known = Known::of(program).filter(|_| quick);
+            let cuts = known.as_ref().map(|known| pace::cuts(program, known));
+            // A host that takes its time leaves gaps between kernels.
+            let dense = quick && (known.is_none() || plan.cluster.device.dispatch == 0.0);
+            let stream = |(index, stream): (usize, &graphc_ir::plan::Stream)| {
+                let cuts = match &cuts {
+                    _ if !dense => Cuts::Actions,
+                    Some(cuts) => Cuts::Behind(&cuts[index]),
+                    None => Cuts::Meetings,
+                };
+                let cutter = Cutter { plan, classes, cuts };
                 StreamState::new(cutter.blocks(&mut meetings, class, program, &stream.blocks))
             };
-            let streams = program.streams.iter().map(stream).collect();
-            let machine = single.then(|| Machine::new(program, plan.microbatches));
+            let streams: Vec<StreamState> =
+                program.streams.iter().enumerate().map(stream).collect();
+            let machine = (!quick).then(|| Machine::new(program, plan.microbatches));
+            let pace =
+                known.map(|known| Pace::new(program, &known, [&streams[0].legs, &streams[1].legs]));
             let (spent, worked) = (Spent::default(), Default::default());
-            ranks.push(RankState { program, machine, streams, spent, worked });
+            ranks.push(RankState { program, machine, streams, pace, spent, worked });
         }
         let channel = |(index, channel)| {
             ChannelState::new(channel, exchanges.of(index), classes, run.unlimited)
@@ -206,22 +229,40 @@ impl<'a> Engine<'a> {
             }
             state.running = None;
             self.finish(rank, stream, running);
-            for other in 0..self.ranks[rank].streams.len() {
-                let waiting = &self.ranks[rank].streams[other].waits;
-                if other != stream && matches!(waiting, Some(Wait::Register(_))) {
-                    self.events.push(Reverse(Event { time, rank, stream: other }));
-                }
-            }
+            self.call_streams(time, rank, stream);
         } else {
             state.clock.device = state.clock.device.max(time);
         }
         self.go_on(rank, stream);
     }
 
+    /// Lets the other streams of a rank look again that wait for what one has done by `time`.
+    fn call_streams(&mut self, time: f64, rank: usize, stream: usize) {
+        for (other, state) in self.ranks[rank].streams.iter().enumerate() {
+            let time = match state.waits {
+                Some(Wait::Register(_)) => time,
+                // It knows itself when that was.
+                Some(Wait::Stream) => state.clock.device,
+                _ => continue,
+            };
+            if other != stream {
+                self.events.push(Reverse(Event { time, rank, stream: other }));
+            }
+        }
+    }
+
     fn go_on(&mut self, rank: usize, stream: usize) {
-        let alone = self.ranks[rank].streams.len() == 1;
+        let by_event = self.ranks[rank].machine.is_some() && self.ranks[rank].streams.len() > 1;
         while let Some(action) = self.next(rank, stream) {
             let state = &mut self.ranks[rank];
+            if let Some(pace) = state.pace.as_ref().filter(|_| !state.streams[stream].worked) {
+                let Some(ready) = pace.ready(stream) else {
+                    state.streams[stream].waits = Some(Wait::Stream);
+                    return;
+                };
+                let clock = &mut state.streams[stream].clock;
+                clock.device = clock.device.max(ready);
+            }
             if let Some(blocked) = state.machine.as_ref().and_then(|m| m.blocked(action)) {
                 state.streams[stream].waits = Some(Wait::Register(blocked));
                 return;
@@ -236,8 +277,9 @@ impl<'a> Engine<'a> {
             let state = &mut self.ranks[rank].streams[stream];
             state.waits = None;
             let running = Running { start, end };
-            if alone {
+            if !by_event {
                 self.finish(rank, stream, running);
+                self.call_streams(end, rank, stream);
             } else {
                 state.running = Some(running);
                 self.events.push(Reverse(Event { time: end, rank, stream }));
@@ -368,6 +410,9 @@ impl<'a> Engine<'a> {
         let end = running.end;
         let (step, microbatch) = self.at(rank, stream);
         let state = &mut self.ranks[rank];
+        if let Some(pace) = &mut state.pace {
+            pace.end(stream, end);
+        }
         let program = state.program;
         let item = program.streams[stream].order[state.streams[stream].item];
         let leg = &state.streams[stream].legs[item.block as usize][state.streams[stream].leg];
@@ -387,7 +432,9 @@ impl<'a> Engine<'a> {
                 state.spent.communication += took;
             }
             if state.streams.len() > 1 {
-                state.worked[usize::from(stream > 0)].push((running.start, end));
+                let communicates = meets.is_some() || work.communication > 0.0;
+                let list = &mut state.worked[stream.min(1)][usize::from(communicates)];
+                list.push((running.start, end));
             }
         }
         if self.keep_trace {
@@ -484,12 +531,26 @@ impl RankState<'_> {
     }
 
     fn spent(&self) -> Spent {
-        let [computing, communicating] = &self.worked;
-        Spent { overlapped: both(computing, communicating), ..self.spent }
+        let [first, others] = &self.worked;
+        let together = |other: &[(f64, f64)]| first.each_ref().map(|list| both(list, other));
+        let [kernels, communication] = others.each_ref().map(|list| together(list));
+        let seconds =
+            |list: &[(f64, f64)]| list.iter().map(|(start, end)| end - start).sum::<f64>();
+        let of_others: f64 = others.iter().map(|list| seconds(list)).sum();
+        let meanwhile: f64 = kernels.iter().chain(&communication).sum();
+        Spent {
+            busy: self.spent.busy + of_others - meanwhile,
+            compute: self.spent.compute - kernels[0],
+            overlapped: communication[0],
+            doubled: communication[1],
+            ..self.spent
+        }
     }
 
     fn high_water(&self) -> u64 {
-        let Some(machine) = &self.machine else { return 0 };
+        // Of up to two streams the order tells it.
+        let many = self.program.streams.len() > 2;
+        let Some(machine) = self.machine.as_ref().filter(|_| many) else { return 0 };
         super::order::high_water(self.program, machine)
     }
 }

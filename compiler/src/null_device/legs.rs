@@ -42,6 +42,15 @@ pub struct Clock {
 }
 
 impl Work {
+    /// Whether an action of so many seconds of computing and of communication is of another kind than these, or meets
+    /// others.
+    fn is_other(&self, seconds: Option<(f64, f64)>) -> bool {
+        let any = self.issued > 0;
+        any && seconds.is_none_or(|(compute, communication)| {
+            compute > 0.0 && self.communication > 0.0 || communication > 0.0 && self.compute > 0.0
+        })
+    }
+
     /// One more action.
     fn add(&mut self, compute: f64, communication: f64, dispatch: f64) {
         self.compute += compute;
@@ -67,8 +76,30 @@ pub struct Cutter<'a> {
     pub plan: &'a Plan,
     /// The classes of its ranks.
     pub classes: &'a Classes,
-    /// Whether every action is a leg of its own.
-    pub single: bool,
+    /// Where else legs end.
+    pub cuts: Cuts<'a>,
+}
+
+/// Where legs end besides at meetings.
+#[derive(Clone, Copy)]
+pub enum Cuts<'a> {
+    /// Nowhere.
+    Meetings,
+    /// By block and place: behind it; and between kernels and communication.
+    Behind(&'a [Vec<bool>]),
+    /// Behind every action.
+    Actions,
+}
+
+impl Cuts<'_> {
+    /// Whether a leg ends behind a place of a block.
+    fn behind(&self, block: usize, place: usize) -> bool {
+        match self {
+            Self::Meetings => false,
+            Self::Behind(places) => places[block][place],
+            Self::Actions => true,
+        }
+    }
 }
 
 impl Cutter<'_> {
@@ -80,7 +111,8 @@ impl Cutter<'_> {
         program: &Program,
         blocks: &[Vec<ActorId>],
     ) -> Vec<Vec<Leg>> {
-        blocks.iter().map(|block| self.block(meetings, class, program, block)).collect()
+        let of = |(index, block)| self.block(meetings, class, program, (index, block));
+        blocks.iter().enumerate().map(of).collect()
     }
 
     fn block(
@@ -88,18 +120,23 @@ impl Cutter<'_> {
         meetings: &mut Rendezvous,
         class: usize,
         program: &Program,
-        block: &[ActorId],
+        (index, block): (usize, &Vec<ActorId>),
     ) -> Vec<Leg> {
         let dispatch = self.plan.cluster.device.dispatch;
         let (mut legs, mut leg) = (Vec::new(), Leg::default());
         for (place, &id) in block.iter().enumerate() {
             let actor = &program.actors[id.index()];
+            let seconds = self.seconds(meetings, class, program, actor);
+            if matches!(self.cuts, Cuts::Behind(_)) && leg.work.is_other(seconds) {
+                let next = Leg { places: (place, place), ..Leg::default() };
+                legs.push(std::mem::replace(&mut leg, next));
+            }
             leg.places.1 = place + 1;
-            match self.seconds(meetings, class, program, actor) {
+            match seconds {
                 Some((compute, communication)) => leg.work.add(compute, communication, dispatch),
                 None => leg.meets = Some(id),
             }
-            if leg.meets.is_some() || self.single {
+            if leg.meets.is_some() || self.cuts.behind(index, place) {
                 let next = Leg { places: (place + 1, place + 1), ..Leg::default() };
                 legs.push(std::mem::replace(&mut leg, next));
             }

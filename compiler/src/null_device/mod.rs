@@ -13,6 +13,7 @@ mod engine;
 mod exchanges;
 mod legs;
 mod order;
+mod pace;
 mod rendezvous;
 mod report;
 #[cfg(test)]

@@ -1,14 +1,22 @@
 //! Ranks with one stream: whether their actors may act does not depend on time, as nothing but the order of the stream
-//! fills and frees their registers. So the state machine of a program is executed once, for all its ranks.
+//! fills and frees their registers. So the state machine of a program is executed once, for all its ranks. Of two streams
+//! it is executed in one of the orders that what they know of each other allows ([`crate::streams`]): where it holds no
+//! action back there, it does so in none.
 
 use graphc_ir::ids::RegisterId;
 use graphc_ir::machine::{ActionId, Machine};
 use graphc_ir::plan::{Plan, Program, Rate};
 
-/// Executes the order of each program with one stream for some steps: its greatest number of contents of a
+use crate::streams::Known;
+
+/// Executes the order of each program with one or two streams for some steps: its greatest number of contents of a
 /// microbatch-rate register. `None` where an actor of any may not act in its turn. 0 for programs with more streams.
 pub fn follow(plan: &Plan, steps: u64) -> Option<Vec<u64>> {
-    plan.programs.iter().map(|program| follow_program(plan, program, steps)).collect()
+    let follow = |program| match Known::of(program) {
+        Some(known) => follow_both(plan, program, &known, steps),
+        None => follow_program(plan, program, steps),
+    };
+    plan.programs.iter().map(follow).collect()
 }
 
 fn follow_program(plan: &Plan, program: &Program, steps: u64) -> Option<u64> {
@@ -17,15 +25,29 @@ fn follow_program(plan: &Plan, program: &Program, steps: u64) -> Option<u64> {
     for step in 0..steps {
         for item in &stream.order {
             for &actor in &stream.blocks[item.block as usize] {
-                let action = ActionId { actor, step, microbatch: item.microbatch };
-                if machine.blocked(action).is_some() {
-                    return None;
-                }
-                machine.finish(action);
+                act(&mut machine, ActionId { actor, step, microbatch: item.microbatch })?;
             }
         }
     }
     Some(high_water(program, &machine))
+}
+
+fn follow_both(plan: &Plan, program: &Program, known: &Known, steps: u64) -> Option<u64> {
+    let mut machine = Machine::new(program, plan.microbatches);
+    for step in 0..steps {
+        for (actor, microbatch) in known.one_order()? {
+            act(&mut machine, ActionId { actor, step, microbatch })?;
+        }
+    }
+    Some(high_water(program, &machine))
+}
+
+fn act(machine: &mut Machine, action: ActionId) -> Option<()> {
+    if machine.blocked(action).is_some() {
+        return None;
+    }
+    machine.finish(action);
+    Some(())
 }
 
 /// The greatest number of contents of a microbatch-rate register that existed at once.

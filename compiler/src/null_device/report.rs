@@ -94,6 +94,7 @@ pub fn report(plan: &Plan, classes: &Classes, outcome: &Outcome, high_water: &[u
             sum.compute += ranks * spent.compute;
             sum.communication += ranks * spent.communication;
             sum.overlapped += ranks * spent.overlapped;
+            sum.doubled += ranks * spent.doubled;
         }
     }
     let total = outcome.step_seconds * working;
@@ -121,7 +122,7 @@ fn class_report(plan: &Plan, classes: &Classes, class: usize) -> ClassReport {
 fn shares(sum: Spent, total: f64) -> Shares {
     let of = |part: f64, whole: f64| if whole > 0.0 { (part / whole).clamp(0.0, 1.0) } else { 0.0 };
     let compute = of(sum.compute, total);
-    let communication = of(sum.communication - sum.overlapped, total);
+    let communication = of(sum.communication - sum.overlapped - sum.doubled, total);
     Shares {
         compute,
         communication,

@@ -72,7 +72,7 @@ fn assert_alike(quick: &Simulation, full: &Simulation, case: &str) {
 
 #[test]
 fn classes_see_the_times_of_every_rank() {
-    let mut cases: Vec<(String, usize, CompileOptions)> = Vec::new();
+    let mut cases: Vec<(String, usize, CompileOptions, bool)> = Vec::new();
     let meshes: [(&[usize], usize, usize, usize); 7] = [
         (&[4], 1, 1, 8),
         (&[3], 1, 1, 7),
@@ -84,22 +84,18 @@ fn classes_see_the_times_of_every_rank() {
     ];
     for (mesh, stages, microbatches, batch) in meshes {
         for strategy in [Strategy::Auto, Strategy::Data, Strategy::Zero1, Strategy::Zero3] {
-            for communication_stream in [false, true] {
-                let options = CompileOptions {
-                    strategy,
-                    communication_stream,
-                    ..options(mesh, stages, microbatches)
-                };
-                let case = format!("{mesh:?} {stages} {strategy:?} {communication_stream}");
-                cases.push((case, batch, options));
+            for overlap in [false, true] {
+                let options = CompileOptions { strategy, ..options(mesh, stages, microbatches) };
+                let case = format!("{mesh:?} {stages} {strategy:?} {overlap}");
+                cases.push((case, batch, options, overlap));
             }
         }
     }
     let mut fewer = 0;
-    for (case, batch, options) in cases {
+    for (case, batch, options, overlap) in cases {
         for dispatch in [0.0, 20e-6] {
             let mut cluster = small_nodes();
-            cluster.device.dispatch = dispatch;
+            (cluster.device.dispatch, cluster.device.overlap) = (dispatch, overlap);
             let case = format!("{case}, dispatch {dispatch}");
             let plan = plan(batch, &options, &cluster);
             let full = simulate_every_rank(&plan).expect("runs");

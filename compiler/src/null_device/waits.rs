@@ -41,6 +41,11 @@ fn reason(engine: &Engine<'_>, class: usize, wait: &Wait) -> String {
             let reader = &program.actors[reader.index()].name;
             format!("waits for a free slot of `{register}`, which `{reader}` has yet to read")
         }
+        Wait::Register(Blocked::Behind { actor }) => {
+            format!("stands behind `{}`", program.actors[actor.index()].name)
+        }
+        Wait::Stream => "waits for the other stream".into(),
+        Wait::Register(Blocked::Step) => "waits for the other stream's step before".into(),
         Wait::Meeting(meeting, party) => {
             let present = engine.meetings.present(*meeting);
             let absent = party.iter().filter(|class| !present.contains(class));

@@ -12,7 +12,7 @@ use graphc_ir::rule::Choice;
 use graphc_ir::sbp::NdSbp;
 
 use super::account::{Account, Kept, Ledger};
-use crate::boxing::{Fusion, Route, Router, fetched, is_fused, shard_bytes};
+use crate::boxing::{Fusion, Hidden, Route, Router, fetched, is_fused, left, shard_bytes};
 use crate::cost::compute_seconds;
 use crate::decisions::{Decisions, Phase, Sharding, ValueRate};
 use crate::schedule::under_way;
@@ -83,6 +83,8 @@ struct Walk<'a> {
     stage_of_rank: BTreeMap<u32, usize>,
     /// What is fused on each mesh.
     fusions: Vec<(&'a Placement, Fusion)>,
+    /// What hides under computing.
+    hidden: Hidden,
 }
 
 impl<'a> Walk<'a> {
@@ -128,6 +130,7 @@ impl<'a> Walk<'a> {
             kept,
             stage_of_rank,
             fusions,
+            hidden: Hidden::of(decisions, cluster),
         }
     }
 
@@ -240,16 +243,20 @@ impl<'a> Walk<'a> {
         })
     }
 
-    /// Whether a tensor is boxed on its own mesh for updates alone.
-    fn is_fused(&self, value: ValueId, from: &Layout, to: &Layout) -> bool {
+    /// Seconds of boxing a tensor once: fused where that stays on its mesh for updates alone, and what is left where it
+    /// hides.
+    fn copy_seconds(&self, value: ValueId, route: &Route, from: &Layout, to: &Layout) -> f64 {
+        if (&from.ranks, &from.hierarchy) != (&to.ranks, &to.hierarchy) {
+            return route.seconds;
+        }
         let mut nodes = self.consumers[value.index()].clone();
         nodes.retain(|&node| {
             let placement = self.placement(node);
             placement.ranks == to.ranks && placement.hierarchy == to.hierarchy
         });
-        from.ranks == to.ranks
-            && from.hierarchy == to.hierarchy
-            && is_fused(self.decisions, self.per_step(value), &nodes)
+        let fused = is_fused(self.decisions, self.per_step(value), &nodes);
+        let hides = self.hidden.under(self.decisions, value, &nodes);
+        left(self.route_seconds(route, from, fused), hides)
     }
 
     fn copy_bytes(&self, route: &Route) -> Option<u64> {
@@ -342,8 +349,7 @@ impl<'a> Walk<'a> {
         let times = if self.per_step(value) { 1 } else { self.microbatches() };
         for target in wanted {
             let route = self.router.route(&made, &target);
-            let fused = self.is_fused(value, &made, &target);
-            let seconds = self.route_seconds(&route, &made, fused);
+            let seconds = self.copy_seconds(value, &route, &made, &target);
             self.spend(producer, times as f64 * seconds);
             self.keep_copy(value, producer, &target, &route);
         }

@@ -12,7 +12,7 @@ use super::error::PlanError;
 use super::layouts::{ClassId, Layouts, PlacementId, Price, SbpId};
 use super::lifetimes::{Lifetimes, Span};
 use super::meter::Meter;
-use crate::boxing::{Fusion, fetched, is_fused};
+use crate::boxing::{Fusion, Hidden, fetched, is_fused, left};
 use crate::decisions::{Decisions, ValueRate};
 
 /// A tensor and its readers on one placement: boxed to each layout that some of them take, once.
@@ -38,6 +38,8 @@ pub struct Demand {
     pub times: f64,
     /// With what it is boxed together, in the update phase.
     pub fusion: Option<Fusion>,
+    /// Seconds under which it hides each time.
+    pub hides: f64,
     /// While boxed copies are kept.
     pub span: Span,
     /// Whether copies take memory of their own (those for a `to_global` are its result).
@@ -103,6 +105,7 @@ pub struct Problem<'a> {
     /// What planning takes.
     pub meter: Meter,
     fusions: BTreeMap<PlacementId, Fusion>,
+    hidden: Hidden,
 }
 
 impl<'a> Problem<'a> {
@@ -131,6 +134,7 @@ impl<'a> Problem<'a> {
             limit,
             meter,
             fusions: BTreeMap::new(),
+            hidden: Hidden::of(decisions, cluster),
         };
         problem.find_made();
         problem.find_demands();
@@ -200,6 +204,8 @@ impl<'a> Problem<'a> {
         let nodes: Vec<usize> = readers.iter().map(|reader| reader.0).collect();
         let fused = placement == home && is_fused(decisions, per_step, &nodes);
         let fusion = fused.then(|| self.fusion(placement));
+        let stays = placement == home;
+        let hides = if stays { self.hidden.under(decisions, value, &nodes) } else { 0.0 };
         self.demands.push(Demand {
             value,
             producer: producer.index(),
@@ -209,6 +215,7 @@ impl<'a> Problem<'a> {
             placement,
             fetched: is_output && placement == home,
             fusion,
+            hides,
             times: if per_step { 1.0 } else { decisions.rates.microbatches as f64 },
             span: self.lifetimes.copy(decisions, value, &nodes),
             counts: readers.is_empty() || readers.iter().any(moved),
@@ -264,10 +271,11 @@ impl<'a> Problem<'a> {
         Some(self.layouts.intern(&target)).filter(|&target| target != source)
     }
 
-    /// What boxing a demanded tensor costs, each time.
+    /// What boxing a demanded tensor costs, each time: what is left where it hides.
     pub fn price(&mut self, demand: &Demand, source: SbpId, target: SbpId) -> Price {
         let price = self.layouts.price((demand.from, source), (demand.to, target));
-        self.fused(demand.fusion, price, (demand.from, source))
+        let price = self.fused(demand.fusion, price, (demand.from, source));
+        Price { seconds: left(price.seconds, demand.hides), ..price }
     }
 
     /// What bringing an update's result back to its variable costs.

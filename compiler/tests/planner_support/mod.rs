@@ -10,7 +10,7 @@ use graphc_compiler::planner::candidates::Candidate;
 use graphc_compiler::planner::problem::Problem;
 use graphc_compiler::planner::recompute;
 use graphc_ir::builder::{GraphBuilder, Tensor};
-use graphc_ir::graph::Graph;
+use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::ValueId;
 use graphc_ir::mesh::Placement;
 use graphc_ir::op::Op;
@@ -191,7 +191,24 @@ impl<'a> Everything<'a> {
         }
     }
 
+    /// Whether boxing of a value may cost less than by itself: variables and gradients may hide under computing, and
+    /// travel together.
+    fn may_hide(&self, value: ValueId) -> bool {
+        let graph = self.decisions.graph();
+        let late = |(node, reader): (usize, &Node)| {
+            let accumulates = matches!(reader.op, Op::Accumulate(_));
+            let updates = self.decisions.training.phases[node] == Phase::Update;
+            (updates || accumulates) && reader.operands.contains(&value)
+        };
+        matches!(graph.producer(value).op, Op::Variable(_))
+            || graph.nodes.iter().enumerate().any(late)
+    }
+
+    /// What boxing costs at least.
     fn price(&mut self, value: ValueId, chosen: &[usize], target: &NdSbp) -> f64 {
+        if self.cluster.device.overlap && self.may_hide(value) {
+            return 0.0;
+        }
         let graph = self.decisions.graph();
         let (producer, index) = (graph.value(value).producer.index(), graph.value(value).index);
         let source = self.problem.candidates[producer][chosen[producer]].results[index];

@@ -45,8 +45,6 @@ pub struct CompileOptions {
     pub pins: Vec<Pin>,
     /// Bytes that a rank may use; `None`: the device's memory.
     pub memory: Option<u64>,
-    /// Whether communication runs on a stream of its own.
-    pub communication_stream: bool,
 }
 
 impl Default for CompileOptions {
@@ -66,7 +64,6 @@ impl Default for CompileOptions {
             recompute: Recompute::None,
             pins: Vec::new(),
             memory: None,
-            communication_stream: false,
         }
     }
 }
@@ -284,6 +281,9 @@ pub struct Device {
     /// this for each of many. 0 where the host only follows a plan; some 30 us of frameworks that run op by op.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub dispatch: f64,
+    /// Whether communication that nothing waits for at once runs beside kernels, on a stream of its own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub overlap: bool,
 }
 
 fn is_zero(value: &f64) -> bool {

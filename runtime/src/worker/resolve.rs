@@ -80,6 +80,12 @@ impl<'a> Resolver<'a> {
                     continue;
                 }
                 let definition = &self.program.actors[actor as usize];
+                let actors = self.program.actors.len();
+                if definition.after.is_some_and(|before| before.index() >= actors) {
+                    return Err(
+                        self.fail(definition, "stands behind an actor that the program lacks")
+                    );
+                }
                 if std::mem::replace(&mut owned[actor as usize], true) {
                     return Err(self.fail(definition, "stands in two streams"));
                 }

@@ -254,6 +254,8 @@ impl Worker {
                 let (name, reader) = (&self.registers[register.index()], actor(reader));
                 format!("`{name}` is full: {reader} has not read it")
             }
+            Blocked::Behind { actor: before } => format!("`{}` has not acted", actor(before)),
+            Blocked::Step => "another stream has not ended the step before".into(),
         }
     }
 

@@ -89,6 +89,7 @@ impl Builder {
             bandwidth: 1e9,
             launch: 0.0,
             dispatch: 0.0,
+            overlap: false,
         };
         let cluster = Cluster { name: "test".into(), device, levels: Vec::new(), axes: Vec::new() };
         let planner = PlannerReport {
@@ -213,6 +214,7 @@ impl Builder {
                 inputs,
                 outputs,
                 updates,
+                after: None,
                 rate,
                 seconds: 0.0,
                 flops: 0.0,

@@ -4,15 +4,15 @@
 
 use std::collections::BTreeSet;
 
-use super::Item;
+use super::Span;
 
 /// The lives of all items (none of those that live always) in the order without repeated blocks, and its length.
 /// `starts` are the places where blocks begin, the last one past all.
-pub fn lives(items: &[Item], starts: &[usize]) -> (Vec<Vec<(usize, usize)>>, usize) {
+pub fn lives(items: &[&[Span]], starts: &[usize]) -> (Vec<Vec<Span>>, usize) {
     let places = kept(items, starts);
     let length = places.iter().flatten().map(|&(start, block)| start + block).max().unwrap_or(0);
     let times = items.iter().map(|item| {
-        let mut lives: Vec<(usize, usize)> = Vec::new();
+        let mut lives: Vec<Span> = Vec::new();
         each(item, starts, &mut |block, first, last| {
             let Some((start, _)) = places[block] else { return };
             match lives.last_mut() {
@@ -26,7 +26,7 @@ pub fn lives(items: &[Item], starts: &[usize]) -> (Vec<Vec<(usize, usize)>>, usi
 }
 
 /// By block: where it begins and its length, if it is kept.
-fn kept(items: &[Item], starts: &[usize]) -> Vec<Option<(usize, usize)>> {
+fn kept(items: &[&[Span]], starts: &[usize]) -> Vec<Option<(usize, usize)>> {
     let blocks = starts.len().saturating_sub(1);
     let mut prints = vec![(0u64, 0u64); blocks];
     for (index, item) in items.iter().enumerate() {
@@ -49,9 +49,9 @@ fn kept(items: &[Item], starts: &[usize]) -> Vec<Option<(usize, usize)>> {
 }
 
 /// Every block in which an item lives, with the first and last place of it there.
-fn each(item: &Item, starts: &[usize], found: &mut dyn FnMut(usize, usize, usize)) {
+fn each(item: &[Span], starts: &[usize], found: &mut dyn FnMut(usize, usize, usize)) {
     let mut block = 0;
-    for &(made, last) in item.lives.iter().flatten() {
+    for &(made, last) in item {
         if starts[block + 1] <= made {
             block = starts.partition_point(|&start| start <= made) - 1;
         }
@@ -81,16 +81,12 @@ fn mixed(item: usize, first: usize, last: usize, seed: u64) -> u64 {
 mod tests {
     use super::*;
 
-    fn item(lives: &[(usize, usize)]) -> Item {
-        Item { bytes: 64, lives: Some(lives.to_vec()), stream: Some(0) }
-    }
-
     #[test]
     fn blocks_that_repeat_are_left_out() {
         // Blocks of 3 places; the first item lives inside each, the second from each to the next.
-        let inside = item(&[(0, 1), (3, 4), (6, 7), (9, 10)]);
-        let across = item(&[(2, 3), (5, 6), (8, 9)]);
-        let (times, length) = lives(&[inside, across], &[0, 3, 6, 9, 12]);
+        let inside = [(0, 1), (3, 4), (6, 7), (9, 10)];
+        let across = [(2, 3), (5, 6), (8, 9)];
+        let (times, length) = lives(&[&inside, &across], &[0, 3, 6, 9, 12]);
         assert_eq!(length, 9, "the third block is as the second");
         assert_eq!(times[0], [(0, 1), (3, 4), (6, 7)]);
         assert_eq!(times[1], [(2, 3), (5, 6)]);
@@ -98,9 +94,8 @@ mod tests {
 
     #[test]
     fn a_life_over_several_blocks_is_kept_whole() {
-        let (times, length) = lives(&[item(&[(1, 7)])], &[0, 3, 6, 9]);
+        let (times, length) = lives(&[&[(1, 7)]], &[0, 3, 6, 9]);
         assert_eq!((times[0].as_slice(), length), (&[(1, 7)][..], 9));
-        let always = Item { bytes: 64, lives: None, stream: None };
-        assert_eq!(lives(&[always], &[0, 3, 6]).1, 3, "both blocks are empty");
+        assert_eq!(lives(&[&[]], &[0, 3, 6]).1, 3, "both blocks are empty");
     }
 }

@@ -1,0 +1,139 @@
+//! What communication costs where it runs beside kernels (`Device::overlap`): what is left of it.
+//!
+//! Boxing of a variable's gradients for its update, and of a variable from its layout at rest, may go on while
+//! something else is computed. It is charged `max(0, t - h)` each time, where `t` is its seconds and `h` the seconds of
+//! matrix products by which a neighbouring layer, taken to be like the variable's own, keeps the rank busy meanwhile:
+//!
+//! - of a gradient those of the backward pass: the products there that read the variable (those of recomputation
+//!   too), and the one that makes the gradient, of as many FLOPs as the variable's in the forward pass;
+//! - of the variable itself those of the forward pass that read it.
+//!
+//! Products are those of one microbatch, split evenly over the mesh, at the rate that the device reaches for their size. So
+//! `h` is a constant of graph, mesh and machines, whatever the plan, and the objective stays a sum. A gradient that is
+//! boxed once a step hides under the last microbatch alone, one that is boxed for each microbatch under each. What no
+//! product reads (embeddings, norms) hides nothing, and neither do variables that no backward product reads: nothing is
+//! computed after their gradients.
+
+use graphc_ir::graph::Node;
+use graphc_ir::ids::ValueId;
+use graphc_ir::op::Op;
+use graphc_ir::plan::Cluster;
+use graphc_ir::types::DType;
+
+use crate::cost::{matmul_efficiency, peak_flops};
+use crate::decisions::{Decisions, Phase};
+
+/// The seconds under which boxing of each value may hide.
+#[derive(Clone, Debug)]
+pub struct Hidden {
+    /// By value: variables, their gradients, and what is accumulated to these.
+    seconds: Vec<f64>,
+}
+
+/// Seconds of the products that read a variable.
+#[derive(Clone, Copy, Default)]
+struct Products {
+    forward: f64,
+    backward: f64,
+}
+
+impl Hidden {
+    /// Of a graph on these machines.
+    pub fn of(decisions: &Decisions, cluster: &Cluster) -> Self {
+        let graph = decisions.graph();
+        let mut seconds = vec![0.0; graph.values.len()];
+        if !cluster.device.overlap {
+            return Self { seconds };
+        }
+        let products = products(decisions, cluster);
+        for (index, node) in graph.nodes.iter().enumerate() {
+            if matches!(node.op, Op::Variable(_)) {
+                seconds[node.results[0].index()] = products[index].forward;
+            }
+        }
+        for &(variable, gradient) in &decisions.training.gradients {
+            let of = products[graph.value(variable).producer.index()];
+            let hides = if of.backward > 0.0 { of.forward + of.backward } else { 0.0 };
+            let maker = graph.node(graph.value(gradient).producer);
+            if matches!(maker.op, Op::Accumulate(_)) {
+                seconds[maker.operands[0].index()] = hides;
+            }
+            if gradient != variable {
+                seconds[gradient.index()] = hides;
+            }
+        }
+        Self { seconds }
+    }
+
+    /// The seconds under which boxing of a value hides that stays on its mesh, for these readers.
+    pub fn under(&self, decisions: &Decisions, value: ValueId, readers: &[usize]) -> f64 {
+        let graph = decisions.graph();
+        let updates = |&node: &usize| decisions.training.phases[node] == Phase::Update;
+        let accumulates = |&node: &usize| matches!(graph.nodes[node].op, Op::Accumulate(_));
+        let producer = graph.node(graph.value(value).producer);
+        let hides = match producer.op {
+            Op::Variable(_) => !readers.iter().all(updates),
+            _ => readers.iter().all(|node| updates(node) || accumulates(node)),
+        };
+        if hides && !readers.is_empty() { self.seconds[value.index()] } else { 0.0 }
+    }
+}
+
+/// What is left of `seconds` of which so many hide.
+pub fn left(seconds: f64, hides: f64) -> f64 {
+    (seconds - hides).max(0.0)
+}
+
+/// By node: of variables, the products that read them, whatever types and shapes they are brought to before.
+fn products(decisions: &Decisions, cluster: &Cluster) -> Vec<Products> {
+    let graph = decisions.graph();
+    // By value: the node of the variable that it is.
+    let mut variable_of: Vec<Option<usize>> = vec![None; graph.values.len()];
+    let mut products = vec![Products::default(); graph.nodes.len()];
+    for (id, node) in graph.iter() {
+        if matches!(node.op, Op::Variable(_)) {
+            variable_of[node.results[0].index()] = Some(id.index());
+        }
+        if matches!(node.op, Op::Cast(_) | Op::Reshape(_) | Op::Transpose(_)) {
+            variable_of[node.results[0].index()] = variable_of[node.operands[0].index()];
+        }
+        if !node.op.operation().multiplies_matrices() {
+            continue;
+        }
+        let mut read: Vec<usize> =
+            node.operands.iter().filter_map(|operand| variable_of[operand.index()]).collect();
+        read.dedup();
+        let seconds =
+            if read.is_empty() { 0.0 } else { seconds(decisions, cluster, id.index(), node) };
+        for variable in read {
+            match decisions.training.phases[id.index()] {
+                Phase::Forward => products[variable].forward += seconds,
+                Phase::Backward => products[variable].backward += seconds,
+                Phase::Update => {}
+            }
+        }
+    }
+    products
+}
+
+/// Seconds of a product of one microbatch, split evenly over its mesh.
+fn seconds(decisions: &Decisions, cluster: &Cluster, index: usize, node: &Node) -> f64 {
+    let graph = decisions.graph();
+    let Ok(rule) = node.op.operation().rule(&graph.operand_types(node)) else { return 0.0 };
+    let repeats = decisions.rates.nodes[index].is_some();
+    let parts = if repeats { decisions.rates.microbatches } else { 1 };
+    let ranks = decisions.staging.placement[index].ranks.len();
+    let flops = node.op.operation().flops(&rule) / (parts * ranks) as f64;
+    let dtype = node.results.first().map_or(DType::F32, |&result| graph.value(result).ty.dtype);
+    flops / (peak_flops(cluster, dtype) * matmul_efficiency(cluster, flops))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_than_all_hides() {
+        assert_eq!([left(3.0, 0.0), left(3.0, 2.0), left(3.0, 5.0)], [3.0, 1.0, 0.0]);
+    }
+}

@@ -1,0 +1,210 @@
+//! What runs on the second stream of a rank, beside kernels, where the machine overlaps: communication that nothing
+//! waits for at once.
+//!
+//! - Gathers of variables from their layout at rest: they depend on nothing, and may go ahead of their readers.
+//! - Collectives whose results only accumulations and the update phase read: gradients. They stand right behind what they
+//!   reduce, not in the update phase, so that they begin while the backward pass goes on. So do accumulations of what such
+//!   a collective gives.
+//! - Collectives of the update phase: variables on the way to their layout.
+//!
+//! All else stays among the kernels of the first stream: what tensor parallelism reduces is waited for at once, so it
+//! gains nothing on another stream, and would queue there behind gradients.
+//!
+//! How far one stream runs ahead of the other is bounded ([`waits`]), as what is made ahead takes memory.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use graphc_ir::plan::{Action, BoxingKind};
+
+use super::job::{Background, BufferId, Job, Task, TaskId};
+use crate::decisions::Phase;
+
+/// Marks the tasks of the second stream, and lets gradients' collectives stand behind what they reduce. Tasks are sorted.
+pub fn mark(job: &mut Job) {
+    let (gathers, late) = (gathers(job), late(job));
+    for task in 0..job.tasks.len() {
+        let collective = matches!(job.tasks[task].action, Action::Collective { .. });
+        let kind = match (gathers[task], late[task]) {
+            (true, _) if collective => Some(Background::Gather),
+            (false, true) if origin(job, task).is_none() && collective => Some(Background::Home),
+            (false, true) if collective || follows_gradient(job, task) => {
+                Some(Background::Gradient)
+            }
+            (false, _) if follows_gradient(job, task) => Some(Background::Gradient),
+            _ => None,
+        };
+        job.tasks[task].background = kind;
+    }
+    for task in 0..job.tasks.len() {
+        if let Some((phase, anchor)) = origin(job, task) {
+            (job.tasks[task].phase, job.tasks[task].anchor) = (phase, anchor);
+        }
+    }
+}
+
+/// Whether a task accumulates, or cuts, what a gradient's collective gives.
+fn follows_gradient(job: &Job, task: usize) -> bool {
+    let cheap = matches!(job.tasks[task].action, Action::Accumulate | Action::Local { .. });
+    cheap
+        && producers(job, task)
+            .any(|before| job.tasks[before].background == Some(Background::Gradient))
+}
+
+fn producers(job: &Job, task: usize) -> impl Iterator<Item = usize> + '_ {
+    let inputs = job.tasks[task].inputs.iter();
+    inputs.filter_map(|input| job.buffers[input.0].producer.map(|TaskId(task)| task))
+}
+
+/// By task: whether it brings a variable as it is at rest into another layout.
+fn gathers(job: &Job) -> Vec<bool> {
+    let mut gathers = vec![false; job.tasks.len()];
+    for task in 0..job.tasks.len() {
+        let of = |&BufferId(input): &BufferId| match job.buffers[input].producer {
+            Some(TaskId(before)) => gathers[before],
+            None => job.buffers[input].variable.is_some(),
+        };
+        gathers[task] = is_boxing(&job.tasks[task]) && job.tasks[task].inputs.iter().all(of);
+    }
+    gathers
+}
+
+/// Whether a task is a step of boxing on one mesh.
+fn is_boxing(task: &Task) -> bool {
+    matches!(task.action, Action::Collective { .. } | Action::Local { .. })
+}
+
+/// By task: whether it is boxing whose results are read by accumulations and in the update phase alone.
+fn late(job: &Job) -> Vec<bool> {
+    let readers = job.readers();
+    let mut late = vec![false; job.tasks.len()];
+    for task in (0..job.tasks.len()).rev() {
+        let mut of_task = job.tasks[task].outputs.iter().flat_map(|output| &readers[output.0]);
+        let waits = |&TaskId(reader): &TaskId| {
+            let accumulates = matches!(job.tasks[reader].action, Action::Accumulate);
+            late[reader] || accumulates || job.tasks[reader].phase == Phase::Update
+        };
+        late[task] = is_boxing(&job.tasks[task]) && of_task.all(waits);
+    }
+    late
+}
+
+/// Where boxing that ends in the update phase belongs: behind the last task before that phase from which it comes, if
+/// there is one.
+fn origin(job: &Job, task: usize) -> Option<(Phase, usize)> {
+    let of = &job.tasks[task];
+    match of.phase {
+        Phase::Update if is_boxing(of) => {
+            let origins = producers(job, task).map(|before| origin(job, before));
+            origins.collect::<Option<Vec<_>>>()?.into_iter().max()
+        }
+        Phase::Update => None,
+        phase => Some((phase, of.anchor)),
+    }
+}
+
+/// Actors of one block of a program, as far as the two streams wait for each other: by place in the block.
+pub struct Block<'a> {
+    /// The actors' tasks.
+    pub tasks: Vec<&'a Task>,
+}
+
+/// By place in a block: the place of an earlier actor, of the other stream, behind which it stands.
+///
+/// A gather may begin when computing is no further from its first reader than twice the longest gather takes, and the
+/// longest way from one such reader to the next: so much suffices to hide it, or to let no time pass between two. What
+/// reads a gradient that is to be scattered frees its memory; computing goes on without it for as long, by the times of
+/// these.
+pub fn waits(block: &Block<'_>) -> Vec<Option<usize>> {
+    let mut waits = vec![None; block.tasks.len()];
+    if block.tasks.iter().all(|task| task.background.is_none()) {
+        return waits;
+    }
+    let clock = Clock::new(block);
+    block.hold_gathers(&clock, &mut waits);
+    block.hold_computing(&clock, &mut waits);
+    waits
+}
+
+/// When computing would come to each place of a block, if it waited for nothing.
+struct Clock {
+    begins: Vec<f64>,
+    /// The places of the first stream.
+    computing: Vec<usize>,
+}
+
+impl Clock {
+    fn new(block: &Block<'_>) -> Self {
+        let mut now = 0.0;
+        let (mut begins, mut computing) = (Vec::new(), Vec::new());
+        for (place, task) in block.tasks.iter().enumerate() {
+            begins.push(now);
+            if task.background.is_none() {
+                computing.push(place);
+                now += task.seconds + task.expected;
+            }
+        }
+        Self { begins, computing }
+    }
+
+    /// The last place of the first stream before `place` that begins no later than a time.
+    fn last_by(&self, time: f64, place: usize) -> Option<usize> {
+        let until = self.computing.partition_point(|&at| at < place && self.begins[at] <= time);
+        self.computing[..until].last().copied()
+    }
+
+    /// The first place of the first stream behind `place` that begins no sooner than a time.
+    fn first_from(&self, time: f64, place: usize) -> Option<usize> {
+        let from = self.computing.partition_point(|&at| at <= place || self.begins[at] < time);
+        self.computing.get(from).copied()
+    }
+}
+
+impl Block<'_> {
+    fn hold_gathers(&self, clock: &Clock, waits: &mut [Option<usize>]) {
+        let readers: Vec<(usize, usize)> = self.first_readers();
+        let times = readers.iter().map(|&(_, reader)| clock.begins[reader]);
+        let gaps = times.clone().skip(1).zip(times).map(|(next, time)| next - time);
+        let longest = readers.iter().map(|&(gather, _)| self.tasks[gather].expected);
+        let ahead = 2.0 * longest.fold(0.0, f64::max) + gaps.fold(0.0, f64::max);
+        for &(gather, reader) in &readers {
+            waits[gather] = clock.last_by(clock.begins[reader] - ahead, gather);
+        }
+    }
+
+    /// Gathers of variables, each with the first place of the first stream that reads what it gives.
+    fn first_readers(&self) -> Vec<(usize, usize)> {
+        let mut first = BTreeMap::new();
+        for (place, task) in self.tasks.iter().enumerate().rev() {
+            for input in task.inputs.iter().filter(|_| task.background.is_none()) {
+                first.insert(*input, place);
+            }
+        }
+        let gather = Some(Background::Gather);
+        let gathers = self.tasks.iter().enumerate().filter(|(_, task)| task.background == gather);
+        let reader = |task: &Task| task.outputs.iter().filter_map(|o| first.get(o)).min().copied();
+        gathers.filter_map(|(place, task)| Some((place, reader(task)?))).collect()
+    }
+
+    /// What is computed waits for collectives whose operands have another size than their results, so that operands are
+    /// freed.
+    fn hold_computing(&self, clock: &Clock, waits: &mut [Option<usize>]) {
+        let made: BTreeSet<BufferId> =
+            self.tasks.iter().flat_map(|task| task.outputs.iter().copied()).collect();
+        let frees = |task: &Task| {
+            let scatters =
+                matches!(task.action, Action::Collective { kind: BoxingKind::ReduceScatter, .. });
+            let here = task.inputs.iter().any(|input| made.contains(input));
+            task.background == Some(Background::Gradient) && scatters && here
+        };
+        let all = || self.tasks.iter().enumerate().filter(|(_, task)| frees(task));
+        let times = || all().map(|(place, _)| clock.begins[place]);
+        let gaps = times().skip(1).zip(times()).map(|(next, time)| next - time);
+        let longest = all().map(|(_, task)| task.expected).fold(0.0, f64::max);
+        let behind = 2.0 * longest + gaps.fold(0.0, f64::max);
+        for (place, _) in all() {
+            if let Some(held) = clock.first_from(clock.begins[place] + behind, place) {
+                waits[held] = waits[held].max(Some(place));
+            }
+        }
+    }
+}

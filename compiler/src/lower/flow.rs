@@ -1,0 +1,68 @@
+//! Places in the order of all actions of a program, and what its streams know of each other there: when memory that one
+//! stream has read may be written by the other.
+
+use super::lifetimes::{Action, Life};
+use crate::streams::Known;
+
+/// The order of a program's actions as its streams see it.
+pub struct Flow {
+    /// By place in the order: its stream, and the number of the action on it.
+    at: Vec<(usize, usize)>,
+    /// By stream and action: its place in the order.
+    places: [Vec<usize>; 2],
+    /// What two streams know of each other.
+    known: Option<Known>,
+}
+
+impl Flow {
+    /// Of an order; `stream_of` is by actor.
+    pub fn new(order: &[Action], stream_of: &[usize], known: Option<Known>) -> Self {
+        let mut flow = Self { at: Vec::new(), places: [Vec::new(), Vec::new()], known };
+        for (place, action) in order.iter().enumerate() {
+            let stream = stream_of[action.actor];
+            flow.at.push((stream, flow.places[stream].len()));
+            flow.places[stream].push(place);
+        }
+        flow
+    }
+
+    /// Whether there are two streams.
+    pub fn is_double(&self) -> bool {
+        self.known.is_some()
+    }
+
+    /// The stream of a place.
+    pub fn stream(&self, place: usize) -> usize {
+        self.at[place].0
+    }
+
+    /// Whether all that touches a content has ended when the action at a place begins.
+    pub fn is_over(&self, life: &Life, place: usize) -> bool {
+        life.touched[self.at[place].0].is_none_or(|last| last < place)
+            && self.other_is_over(life, place)
+    }
+
+    /// Whether all that touches a content, but the action at this place itself, has ended when that begins.
+    pub fn is_last(&self, life: &Life, place: usize) -> bool {
+        life.touched[self.at[place].0].is_none_or(|last| last <= place)
+            && self.other_is_over(life, place)
+    }
+
+    fn other_is_over(&self, life: &Life, place: usize) -> bool {
+        let (stream, action) = self.at[place];
+        let (Some(known), Some(last)) = (&self.known, life.touched[1 - stream]) else {
+            return true;
+        };
+        self.at[last].1 < known.ended(stream, action) as usize
+    }
+
+    /// The last place of a stream at which something may touch a content still.
+    pub fn until(&self, life: &Life, stream: usize) -> usize {
+        let own = life.touched[stream].unwrap_or(life.made).max(life.made);
+        let (Some(known), Some(last)) = (&self.known, life.touched[1 - stream]) else { return own };
+        let needed = self.at[last].1 as u32 + 1;
+        let unaware = known.of_other[stream].partition_point(|&ended| ended < needed);
+        let place = unaware.checked_sub(1).map(|action| self.places[stream][action]);
+        place.map_or(own, |place| own.max(place))
+    }
+}

@@ -1,0 +1,109 @@
+//! Ranks with two streams: what a stream waits for on the other follows from the program ([`crate::streams`]), so blocks are
+//! cut into legs where one stream waits for the other too, and a leg begins when a number of the other's legs has ended.
+//! No state machine runs, and a stream goes on without an event until it needs what has not happened yet.
+
+use graphc_ir::plan::Program;
+
+use super::legs::Leg;
+use crate::streams::Known;
+
+/// By stream, block and place: whether a leg ends behind it.
+pub type Cuts = [Vec<Vec<bool>>; 2];
+
+/// Where the blocks of two streams are cut: before what waits for the other stream, and behind what it waits for.
+pub fn cuts(program: &Program, known: &Known) -> Cuts {
+    let mut cuts = [0, 1].map(|stream| {
+        let blocks = program.streams[stream].blocks.iter();
+        blocks.map(|block| vec![false; block.len()]).collect::<Vec<_>>()
+    });
+    let places = [0, 1].map(|stream| places(program, stream));
+    for stream in [0, 1] {
+        let mut before = 0;
+        for (action, &ended) in known.of_other[stream].iter().enumerate() {
+            if ended > before {
+                let (block, place) = places[stream][action];
+                if place > 0 {
+                    cuts[stream][block][place - 1] = true;
+                }
+                let (block, place) = places[1 - stream][ended as usize - 1];
+                cuts[1 - stream][block][place] = true;
+                before = ended;
+            }
+        }
+    }
+    cuts
+}
+
+/// Block and place in it of each action of a stream.
+fn places(program: &Program, stream: usize) -> Vec<(usize, usize)> {
+    let stream = &program.streams[stream];
+    let of = |block: usize| (0..stream.blocks[block].len()).map(move |place| (block, place));
+    stream.order.iter().flat_map(|item| of(item.block as usize)).collect()
+}
+
+/// How far the two streams of a rank are, leg by leg.
+pub struct Pace {
+    /// By stream and leg of a step: how many of the other's legs have ended when it begins.
+    needs: [Vec<u32>; 2],
+    /// By stream: when each leg of the step has ended.
+    ends: [Vec<f64>; 2],
+    /// By stream: steps ended.
+    steps: [u64; 2],
+    /// When both had ended the step before.
+    begins: f64,
+}
+
+impl Pace {
+    /// Before the first step, of streams whose blocks are cut into these legs.
+    pub fn new(program: &Program, known: &Known, legs: [&[Vec<Leg>]; 2]) -> Self {
+        // By stream and leg: how many actions have ended with it.
+        let until = [0, 1].map(|stream| {
+            let mut actions = 0;
+            let mut until: Vec<u32> = Vec::new();
+            for item in &program.streams[stream].order {
+                for leg in &legs[stream][item.block as usize] {
+                    actions += leg.places.1 - leg.places.0;
+                    until.push(actions as u32);
+                }
+            }
+            until
+        });
+        let needs = [0, 1].map(|stream| {
+            let need = |&actions: &u32| {
+                let ended = known.ended(stream, actions as usize - 1);
+                until[1 - stream].partition_point(|&until| until < ended) as u32
+                    + u32::from(ended > 0)
+            };
+            until[stream].iter().map(need).collect()
+        });
+        Self { needs, ends: [Vec::new(), Vec::new()], steps: [0; 2], begins: 0.0 }
+    }
+
+    /// When what the next leg of a stream needs has ended; `None` if it has not yet.
+    pub fn ready(&self, stream: usize) -> Option<f64> {
+        let other = 1 - stream;
+        if self.steps[stream] > self.steps[other] {
+            return None;
+        }
+        let Some(last) =
+            (self.needs[stream].get(self.ends[stream].len()).copied().unwrap_or(0)).checked_sub(1)
+        else {
+            return Some(self.begins);
+        };
+        self.ends[other].get(last as usize).map(|end| end.max(self.begins))
+    }
+
+    /// A leg of a stream has ended.
+    pub fn end(&mut self, stream: usize, time: f64) {
+        self.ends[stream].push(time);
+        if self.ends[stream].len() < self.needs[stream].len() {
+            return;
+        }
+        self.steps[stream] += 1;
+        if self.steps[stream] == self.steps[1 - stream] {
+            let last = self.ends.iter().filter_map(|ends| ends.last());
+            self.begins = last.fold(self.begins, |latest, &end| latest.max(end));
+            self.ends.iter_mut().for_each(Vec::clear);
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Communication beside kernels: what it hides, what it costs in memory, and that a cluster decides.
+
+use graphc_compiler::check::verify;
+use graphc_compiler::cluster::{parse_cluster, preset};
+use graphc_compiler::compile::{Compiled, compile, predict};
+use graphc_compiler::null_device::trace;
+use graphc_ir::builder::GraphBuilder;
+use graphc_ir::graph::Graph;
+use graphc_ir::nn::{Gpt, GptConfig, Module};
+use graphc_ir::plan::{Action, AdamOptions, Cluster, CompileOptions, Loss, Optimizer, Strategy};
+use graphc_ir::types::DType;
+
+fn gpt(batch: usize) -> Graph {
+    let g = GraphBuilder::new("gpt");
+    let config = GptConfig { layers: 6, width: 1024, heads: 16, sequence: 512, vocabulary: 2048 };
+    let tokens = g.input("tokens", DType::I64, [batch, config.sequence]);
+    g.output("logits", &Gpt::new(&g, &config).forward(&tokens));
+    g.finish().expect("fits")
+}
+
+fn options(strategy: Strategy, mesh: &[usize], microbatches: usize) -> CompileOptions {
+    let adam = AdamOptions { lr: 1e-3, beta1: 0.9, beta2: 0.99, eps: 1e-8, weight_decay: 0.0 };
+    CompileOptions {
+        mesh: mesh.to_vec(),
+        microbatches,
+        strategy,
+        loss: Some(Loss::CrossEntropy),
+        optimizer: Some(Optimizer::AdamW(adam)),
+        ..CompileOptions::default()
+    }
+}
+
+/// The machines, with overlap and without.
+fn both(name: &str) -> [Cluster; 2] {
+    let cluster = preset(name).expect("a preset");
+    let mut apart = cluster.clone();
+    apart.device.overlap = false;
+    [cluster, apart]
+}
+
+fn compiled(options: &CompileOptions, cluster: &Cluster) -> Compiled {
+    compile(gpt(64), options, cluster, None).expect("compiles")
+}
+
+#[test]
+fn gradients_travel_under_the_backward_pass() {
+    for (machines, mesh, microbatches, share) in
+        [("dgx-a100", &[8][..], 1, 0.6), ("dgx-a100", &[8], 2, 0.6), ("dgx-h100", &[2, 8], 2, 0.3)]
+    {
+        let options = options(Strategy::Data, mesh, microbatches);
+        let [beside, apart] = both(machines).map(|cluster| compiled(&options, &cluster));
+        let case = format!("{machines} {mesh:?}: {:?}", beside.simulation.shares);
+        assert!(beside.simulation.shares.overlap > share, "{case}");
+        assert_eq!(apart.simulation.shares.overlap, 0.0, "{case}");
+        let [with, without] = [&beside, &apart].map(|c| c.plan.predicted.step_seconds);
+        assert!(with < without * 0.99, "{case}: {with} and {without}");
+        assert!(apart.plan.programs.iter().all(|program| program.streams.len() == 1));
+    }
+}
+
+#[test]
+fn sharded_weights_are_gathered_ahead_but_not_all_at_once() {
+    let options =
+        CompileOptions { loss: None, optimizer: None, ..options(Strategy::Zero3, &[8], 1) };
+    let [beside, apart] = both("dgx-a100").map(|cluster| compiled(&options, &cluster));
+    let shares = beside.simulation.shares;
+    assert!(shares.overlap > 0.5, "{shares:?}");
+    let [with, without] = [&beside, &apart].map(|c| c.plan.predicted.step_seconds);
+    assert!(with < without, "{with} and {without}");
+    let program = &beside.plan.programs[0];
+    let gathered: u64 = (program.actors.iter())
+        .filter(|actor| matches!(actor.action, Action::Collective { .. }))
+        .flat_map(|actor| &actor.outputs)
+        .map(|output| program.registers[output.index()].slot_bytes)
+        .sum();
+    let more = program.arena_bytes - apart.plan.programs[0].arena_bytes;
+    assert!(more < gathered / 3, "{more} bytes more, of {gathered} gathered");
+}
+
+#[test]
+fn what_is_sketched_takes_as_long_as_what_is_compiled() {
+    for strategy in [Strategy::Data, Strategy::Zero1, Strategy::Zero2, Strategy::Zero3] {
+        for microbatches in [1, 4] {
+            let options = options(strategy, &[8], microbatches);
+            let cluster = preset("dgx-a100").expect("a preset");
+            let step = compiled(&options, &cluster).plan.predicted.step_seconds;
+            let sketched = predict(gpt(64), &options, &cluster).expect("compiles");
+            assert!((step - sketched).abs() < 1e-9 * step, "{strategy:?}: {sketched} and {step}");
+        }
+    }
+}
+
+#[test]
+fn streams_of_a_rank_begin_steps_together() {
+    let options = options(Strategy::Zero1, &[4], 2);
+    let plan = compiled(&options, &preset("dgx-a100").expect("a preset")).plan;
+    assert_eq!(verify(&plan), Ok(()));
+    let events = trace(&plan, 2).expect("runs").trace;
+    let first = events.iter().filter(|event| event.step == 0).map(|event| event.end);
+    let end = first.fold(0.0, f64::max);
+    let second = events.iter().filter(|event| event.step == 1).map(|event| event.start);
+    let begin = second.fold(f64::INFINITY, f64::min);
+    assert!(begin >= end, "a step begins at {begin}, the one before ends at {end}");
+    assert!(events.iter().any(|event| event.stream == 1 && event.step == 1));
+}
+
+#[test]
+fn a_plan_whose_streams_do_not_fit_has_one() {
+    let options =
+        CompileOptions { loss: None, optimizer: None, ..options(Strategy::Zero3, &[8], 1) };
+    let cluster = preset("dgx-a100").expect("a preset");
+    let bytes = |memory: Option<u64>| {
+        let options = CompileOptions { memory, ..options.clone() };
+        let plan = compiled(&options, &cluster).plan;
+        (plan.programs[0].arena_bytes, plan.programs[0].streams.len())
+    };
+    let (two, streams) = bytes(None);
+    assert_eq!(streams, 2);
+    let (one, streams) = bytes(Some(two - 1));
+    assert!(one < two, "{one} bytes for one stream, {two} for two");
+    assert_eq!(streams, 1);
+}
+
+#[test]
+fn the_cluster_file_decides() {
+    let file = |kind: &str, key: &str, links: &str| {
+        let text = format!(
+            "name = \"c\"\n[device]\nkind = \"{kind}\"\nmemory = \"1GiB\"\nflops = {{ f32 = 1e12 }}\n\
+             bandwidth = 1e12\nlaunch = 1e-6\n{key}\n{links}"
+        );
+        parse_cluster(&text).expect("a cluster").device.overlap
+    };
+    let level = "[[level]]\nlatency = 1e-6\nbandwidth = 1e9\n";
+    let axis = "[[axis]]\nlatency = 1.0\nseconds_per_byte = 0.1\n";
+    assert!(file("cuda", "", level));
+    assert!(!file("cuda", "overlap = false", level));
+    assert!(!file("cpu", "", level));
+    assert!(file("cpu", "overlap = true", level));
+    assert!(!file("cuda", "", axis), "costs by axis are taken as they are");
+    assert!(file("cuda", "overlap = true", axis));
+}
