@@ -16,6 +16,7 @@ use crate::types::DType;
 
 mod layout;
 mod options;
+mod ranks;
 mod runs;
 
 pub use layout::*;
@@ -97,7 +98,9 @@ pub struct TensorEntry {
     pub shape: Vec<usize>,
     /// Element type.
     pub dtype: DType,
-    /// Ranks that hold it, row-major over `hierarchy`.
+    /// Ranks that hold it, row-major over `hierarchy`. In a file numbers, of 128 ranks or more runs
+    /// `[first, count, stride]`.
+    #[serde(with = "ranks")]
     pub ranks: Vec<u32>,
     /// Extents of the mesh axes.
     pub hierarchy: Vec<usize>,

@@ -4,7 +4,7 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// First rank, number of ranks, distance between neighbours.
-type Run = (u32, u32, u32);
+pub type Run = (u32, u32, u32);
 
 /// Ranks that a file may list: more than any machine has.
 const MOST: u64 = 1 << 24;
@@ -16,16 +16,20 @@ pub fn serialize<S: Serializer>(ranks: &[u32], serializer: S) -> Result<S::Ok, S
 
 /// Reads a list of runs.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u32>, D::Error> {
-    let runs = Vec::<Run>::deserialize(deserializer)?;
+    expand(Vec::<Run>::deserialize(deserializer)?).map_err(D::Error::custom)
+}
+
+/// The ranks of runs, or what is wrong with them.
+pub fn expand(runs: Vec<Run>) -> Result<Vec<u32>, String> {
     let total: u64 = runs.iter().map(|run| u64::from(run.1)).sum();
     if total > MOST {
-        return Err(D::Error::custom(format!("{total} ranks in one layout")));
+        return Err(format!("{total} ranks in one layout"));
     }
     let mut ranks = Vec::new();
     for (first, count, stride) in runs {
         for index in 0..count {
             let rank = index.checked_mul(stride).and_then(|offset| offset.checked_add(first));
-            ranks.push(rank.ok_or_else(|| D::Error::custom("a rank above 2^32"))?);
+            ranks.push(rank.ok_or("a rank above 2^32")?);
         }
     }
     Ok(ranks)
