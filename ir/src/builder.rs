@@ -4,6 +4,7 @@
 //! line and reported, all at once, by [`GraphBuilder::finish`]; the handle that a failed op returns is inert.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::panic::Location;
 use std::rc::Rc;
 
@@ -39,6 +40,8 @@ pub struct GraphBuilder(Rc<RefCell<State>>);
 
 struct State {
     graph: Graph,
+    /// The values that have names.
+    names: BTreeMap<String, ValueId>,
     errors: Vec<BuildError>,
     stage: Option<StageId>,
     placement: Option<Placement>,
@@ -87,8 +90,15 @@ impl GraphBuilder {
 
     fn state(graph: Graph, derived: bool) -> Self {
         let keys = graph.nodes.len() as u64;
+        let mut names = BTreeMap::new();
+        for (at, value) in graph.values.iter().enumerate() {
+            if let Some(name) = &value.name {
+                names.entry(name.clone()).or_insert(ValueId::new(at));
+            }
+        }
         Self(Rc::new(RefCell::new(State {
             graph,
+            names,
             errors: Vec::new(),
             stage: None,
             placement: None,
@@ -326,10 +336,16 @@ impl Tensor {
     #[track_caller]
     pub fn named(self, name: &str) -> Self {
         let Some(id) = self.id else { return self };
-        if self.builder.0.borrow().graph.find(name).is_some_and(|other| other != id) {
+        if self.builder.0.borrow().names.get(name).is_some_and(|&other| other != id) {
             return self.builder.fail(format!("the name `{name}` is taken"));
         }
-        self.builder.0.borrow_mut().graph.values[id.index()].name = Some(name.into());
+        let mut state = self.builder.0.borrow_mut();
+        let before = state.graph.values[id.index()].name.replace(name.into());
+        if let Some(before) = before {
+            state.names.remove(&before);
+        }
+        state.names.insert(name.into(), id);
+        drop(state);
         self
     }
 

@@ -1,9 +1,11 @@
 //! Fuses elementwise ops that run side by side on equal shards into one actor, which goes through memory once.
 //!
 //! An op joins the group of an operand's producer, and groups that meet in an op become one, where the graph of groups
-//! stays free of circles: no way may lead out of a group and back into it.
+//! stays free of circles: no way may lead out of a group and back into it. Groups are kept in a topological order, so
+//! that only those between two need to be looked at (after Pearce and Kelly, "A dynamic topological sort algorithm for
+//! directed acyclic graphs", 2007).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use graphc_ir::op::Op;
 use graphc_ir::plan::{Action, Cluster, FusedArg, FusedOp, FusedStep, Layout, Rate};
@@ -40,6 +42,10 @@ struct Groups<'a> {
     /// The group of each task, named by its first member.
     of: Vec<usize>,
     members: Vec<Vec<usize>>,
+    /// Groups, each after those that it waits for; `None` where groups have become one.
+    order: Vec<Option<usize>>,
+    /// Where a group is in this order.
+    position: Vec<usize>,
 }
 
 /// Fuses what may be fused and sorts the tasks again.
@@ -80,6 +86,9 @@ impl<'a> Groups<'a> {
             before,
             of: (0..count).collect(),
             members: (0..count).map(|task| vec![task]).collect(),
+            // Tasks are sorted.
+            order: (0..count).map(Some).collect(),
+            position: (0..count).collect(),
         }
     }
 
@@ -92,47 +101,60 @@ impl<'a> Groups<'a> {
             let Some(TaskId(producer)) = self.job.buffers[input.0].producer else { continue };
             let (a, b) = (self.of[producer], self.of[task]);
             if a != b && self.keys[producer] == self.keys[task] && self.fits(a, b) {
-                self.merge(a, b);
+                let (first, last) =
+                    if self.position[a] < self.position[b] { (a, b) } else { (b, a) };
+                if let Some(between) = self.between(first, last) {
+                    self.merge(first, last, &between);
+                }
             }
         }
     }
 
     fn fits(&self, a: usize, b: usize) -> bool {
         let members = [self.members[a].as_slice(), &self.members[b]].concat();
-        members.len() <= MOST_STEPS
-            && operands(self.job, &members).len() <= MOST_OPERANDS
-            && !self.leads_back(&members)
+        members.len() <= MOST_STEPS && operands(self.job, &members).len() <= MOST_OPERANDS
     }
 
-    /// Whether a way leads out of these tasks and back, over groups.
-    fn leads_back(&self, members: &[usize]) -> bool {
-        let inside = |task: usize| members.contains(&task);
-        let mut seen = vec![false; self.before.len()];
-        let mut pending: Vec<usize> = Vec::new();
-        let first = members.iter().flat_map(|&member| &self.before[member]);
-        pending.extend(first.filter(|&&before| !inside(before)).map(|&before| self.of[before]));
+    /// The groups after `first` that `last` waits for; `None` where a way leads over them from one to the other.
+    fn between(&self, first: usize, last: usize) -> Option<BTreeSet<usize>> {
+        let mut found = BTreeSet::new();
+        let mut pending = vec![last];
         while let Some(group) = pending.pop() {
-            if std::mem::replace(&mut seen[group], true) {
-                continue;
-            }
             for &before in self.members[group].iter().flat_map(|&member| &self.before[member]) {
-                if inside(before) {
-                    return true;
+                let before = self.of[before];
+                if before == first && group != last {
+                    return None;
                 }
-                pending.push(self.of[before]);
+                let after_first = self.position[before] > self.position[first];
+                if after_first && before != group && found.insert(before) {
+                    pending.push(before);
+                }
             }
         }
-        false
+        Some(found)
     }
 
-    fn merge(&mut self, a: usize, b: usize) {
-        let (keep, drop) = (a.min(b), a.max(b));
+    /// Makes two groups one. It comes after those that `last` waits for, and before all others between the two.
+    fn merge(&mut self, first: usize, last: usize, between: &BTreeSet<usize>) {
+        let (keep, drop) = (first.min(last), first.max(last));
         let moved = std::mem::take(&mut self.members[drop]);
         for &task in &moved {
             self.of[task] = keep;
         }
         self.members[keep].extend(moved);
         self.members[keep].sort_unstable();
+        let span = self.position[first]..self.position[last] + 1;
+        let others = self.order[span.clone()].iter().flatten().copied();
+        let others = others.filter(|&group| group != first && group != last);
+        let (before, after): (Vec<usize>, Vec<usize>) =
+            others.partition(|group| between.contains(group));
+        let mut groups = before.into_iter().chain([keep]).chain(after);
+        for at in span {
+            self.order[at] = groups.next();
+            if let Some(group) = self.order[at] {
+                self.position[group] = at;
+            }
+        }
     }
 }
 
