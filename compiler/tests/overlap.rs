@@ -1,8 +1,8 @@
 //! Communication beside kernels: what it hides, what it costs in memory, and that a cluster decides.
 
-use graphc_compiler::check::verify;
+use graphc_compiler::check::{verify, verify_invariants};
 use graphc_compiler::cluster::{parse_cluster, preset};
-use graphc_compiler::compile::{Compiled, compile, predict};
+use graphc_compiler::compile::{Compiled, Header, assemble, compile, predict};
 use graphc_compiler::null_device::trace;
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
@@ -108,17 +108,22 @@ fn streams_of_a_rank_begin_steps_together() {
 fn a_plan_whose_streams_do_not_fit_has_one() {
     let options =
         CompileOptions { loss: None, optimizer: None, ..options(Strategy::Zero3, &[8], 1) };
-    let cluster = preset("dgx-a100").expect("a preset");
-    let bytes = |memory: Option<u64>| {
-        let options = CompileOptions { memory, ..options.clone() };
-        let plan = compiled(&options, &cluster).plan;
-        (plan.programs[0].arena_bytes, plan.programs[0].streams.len())
+    let [cluster, _] = both("dgx-a100");
+    let Compiled { plan, decisions, sharding, .. } = compiled(&options, &cluster);
+    assert_eq!(plan.programs[0].streams.len(), 2);
+    let assembled = |memory: u64| {
+        let options = CompileOptions { memory: Some(memory), ..options.clone() };
+        let (graph, planner) = (gpt(64), plan.planner.clone());
+        let header =
+            Header { graph: &graph, options: &options, cluster: &cluster, weights: None, planner };
+        assemble(header, &decisions, &sharding).map(|(plan, _)| plan)
     };
-    let (two, streams) = bytes(None);
-    assert_eq!(streams, 2);
-    let (one, streams) = bytes(Some(two - 1));
-    assert!(one < two, "{one} bytes for one stream, {two} for two");
-    assert_eq!(streams, 1);
+    let tight = assembled(plan.programs[0].arena_bytes - 1).expect("one stream fits");
+    assert_eq!(tight.programs[0].streams.len(), 1);
+    assert!(tight.programs[0].arena_bytes < plan.programs[0].arena_bytes);
+    assert_eq!(verify_invariants(&tight), Ok(()));
+    let error = assembled(tight.programs[0].arena_bytes - 1).expect_err("not even one does");
+    assert!(error.is_memory(), "{error}");
 }
 
 #[test]

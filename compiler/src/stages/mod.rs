@@ -30,6 +30,10 @@ const MOST_MICROBATCHES: usize = 4;
 /// Shares of the memory of the fastest plan that layers are priced at where that does not fit.
 const MEMORY_SHARES: [f64; 3] = [0.6, 0.35, 0.2];
 
+/// By how much a choice must be better, by its layers, whose layers fit the memory at a price alone: whole plans of such
+/// are found slowly and with a gap, and cost more than their layers say.
+const MARGIN: f64 = 0.1;
+
 /// The choices, best first: what is tried where a better one turns out not to fit the memory. `seconds` of each is what
 /// its layers cost, `bound_seconds` what none of those looked at goes below whatever the memory, by the same costs.
 ///
@@ -59,12 +63,12 @@ pub fn choose(
     }
     chooser.with_less_memory(&mut all);
     let bound = all.iter().map(|priced| priced.free_seconds).fold(f64::INFINITY, f64::min);
+    all.sort_by(|a, b| {
+        let size = |priced: &Priced| (priced.options.stages, priced.options.microbatches);
+        a.counted().total_cmp(&b.counted()).then_with(|| size(a).cmp(&size(b)))
+    });
     let mut choices: Vec<PipelineReport> =
         all.into_iter().filter_map(|priced| priced.choice).collect();
-    choices.sort_by(|a, b| {
-        let size = |report: &PipelineReport| (report.stages, report.microbatches);
-        a.seconds.total_cmp(&b.seconds).then_with(|| size(a).cmp(&size(b)))
-    });
     for choice in &mut choices {
         choice.bound_seconds = bound.min(choice.seconds);
     }
@@ -162,6 +166,16 @@ struct Priced {
     peak: u64,
     /// The best cut that fits the memory.
     choice: Option<PipelineReport>,
+    /// Whether layers had to be priced with less memory for that.
+    short: bool,
+}
+
+impl Priced {
+    /// What the choice is compared by.
+    fn counted(&self) -> f64 {
+        let margin = if self.short { 1.0 + MARGIN } else { 1.0 };
+        self.choice.as_ref().map_or(f64::INFINITY, |choice| choice.seconds * margin)
+    }
 }
 
 struct Chooser<'a> {
@@ -217,7 +231,7 @@ impl Chooser<'_> {
         let choice = self.cut(&options, &prices, self.limit());
         let priced = |free: PipelineReport| {
             let (free_seconds, peak) = (free.seconds, prices.peak);
-            Priced { options, free_seconds, peak, choice }
+            Priced { options, free_seconds, peak, choice, short: false }
         };
         Ok(free.map(priced))
     }
@@ -225,13 +239,12 @@ impl Chooser<'_> {
     /// Prices again, with less memory for the layers, what does not fit but would be better than what does. With less
     /// memory layers cost no less, so the others need not be looked at.
     fn with_less_memory(&self, all: &mut [Priced]) {
-        let seconds = |priced: &Priced| priced.choice.as_ref().map(|choice| choice.seconds);
-        let mut best = all.iter().filter_map(seconds).fold(f64::INFINITY, f64::min);
+        let mut best = all.iter().map(Priced::counted).fold(f64::INFINITY, f64::min);
         let mut order: Vec<usize> = (0..all.len()).filter(|&i| all[i].choice.is_none()).collect();
         order.sort_by(|&a, &b| all[a].free_seconds.total_cmp(&all[b].free_seconds));
         for index in order {
             let priced = &mut all[index];
-            if priced.free_seconds >= best {
+            if priced.free_seconds * (1.0 + MARGIN) >= best {
                 break;
             }
             for share in MEMORY_SHARES {
@@ -239,8 +252,9 @@ impl Chooser<'_> {
                 let prices = price(self.model, &priced.options, self.cluster, Some(less));
                 let Ok(prices) = prices else { break };
                 priced.choice = self.cut(&priced.options, &prices, self.limit());
-                if let Some(choice) = &priced.choice {
-                    best = best.min(choice.seconds);
+                if priced.choice.is_some() {
+                    priced.short = true;
+                    best = best.min(priced.counted());
                     break;
                 }
             }
