@@ -56,7 +56,7 @@ const CASES: &[Case] = &[
 ];
 
 /// Limits, as shares of what the free plan needs, until nothing fits.
-const SHARES: [f64; 9] = [0.97, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2];
+const SHARES: [f64; 7] = [0.97, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let names: Vec<String> = std::env::args().skip(1).collect();
@@ -143,7 +143,12 @@ fn graph(case: &Case) -> Result<Graph, Box<dyn Error>> {
         Model::File(name) => {
             let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/models");
             let dims = BTreeMap::from([("batch".to_owned(), case.batch)]);
-            Ok(load_model(&models.join(name).with_extension("gir"), &dims, ImportOptions::default())?.graph)
+            Ok(load_model(
+                &models.join(name).with_extension("gir"),
+                &dims,
+                ImportOptions::default(),
+            )?
+            .graph)
         }
         Model::Gpt(layers) => {
             let g = GraphBuilder::new("gpt");

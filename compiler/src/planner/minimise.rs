@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use super::dual::Dual;
+use super::dual::{Dual, Messages};
 use super::eliminate::{Elimination, LIMITS, Limits, minimum};
 use super::network::Network;
 
@@ -31,15 +31,19 @@ pub struct Effort {
     pub work: usize,
     /// The round from which the neighbourhood of the best plan is looked at.
     pub look: usize,
+    /// The share of what is then between bound and plan that is to be proven: the less, the more labels are dropped.
+    pub proof: f64,
 }
 
 /// For a plan.
-pub const FULL: Effort = Effort { rounds: 16, work: 24_000_000_000, look: 1 };
+pub const FULL: Effort = Effort { rounds: 16, work: 24_000_000_000, look: 1, proof: 1.0 };
 /// For one of many steps towards a plan.
-pub const STEP: Effort = Effort { rounds: 5, work: 800_000_000, look: 3 };
+pub const STEP: Effort = Effort { rounds: 5, work: 800_000_000, look: 3, proof: 1.0 };
 
 /// Sweeps of the first round, which are doubled up to those of the last.
 const SWEEPS: [usize; 2] = [4, 32];
+/// Sweeps before any label is dropped, where what costs become is kept.
+const LASTING: usize = 8;
 
 /// Costs are shifted on while a few sweeps close this share of the gap.
 const IDLE: f64 = 1e-2;
@@ -50,6 +54,16 @@ const NEARBY: Limits = Limits { table: 262_144.0, work: 4e6 };
 
 /// The minimum, or the best that is found with a bound. `start` is an assignment to begin with, if one is known.
 pub fn minimise(network: &Network, start: Option<&[usize]>, effort: Effort) -> Minimum {
+    minimise_on(network, start, effort, None)
+}
+
+/// The same, where costs are shifted on from what a network that was a little different has left.
+pub fn minimise_on(
+    network: &Network,
+    start: Option<&[usize]>,
+    effort: Effort,
+    messages: Option<&mut Messages>,
+) -> Minimum {
     let mut elimination = Elimination::new(network);
     elimination.eliminate_narrow();
     if let Some(order) = elimination.order(LIMITS) {
@@ -58,7 +72,11 @@ pub fn minimise(network: &Network, start: Option<&[usize]>, effort: Effort) -> M
     }
     let (core, variables) = elimination.residual(network);
     let start = start.map(|labels| variables.iter().map(|&v| labels[v]).collect());
-    let found = Search::new(&core, start).run(effort);
+    let mut search = Search::new(&core, start);
+    if let Some(messages) = messages {
+        search.shift_on(&variables, messages, effort);
+    }
+    let found = search.run(effort);
     let mut labels = vec![0; network.unary.len()];
     for (&variable, &label) in variables.iter().zip(&found.labels) {
         labels[variable] = label;
@@ -93,8 +111,19 @@ impl<'a> Search<'a> {
         Self { core, dual, kept, best, value }
     }
 
+    /// Shifts costs on from these messages, and keeps what they have become.
+    fn shift_on(&mut self, variables: &[usize], messages: &mut Messages, effort: Effort) {
+        let keys = self.dual.keys(variables);
+        self.dual.resume(&keys, messages);
+        let most = effort.work / self.dual.size().max(1);
+        (0..LASTING.min(most)).for_each(|_| self.dual.sweep());
+        self.dual.save(keys, messages);
+    }
+
     fn run(mut self, effort: Effort) -> Minimum {
         let mut bound = f64::NEG_INFINITY;
+        // What is proven at most: labels that are no better are dropped.
+        let mut ceiling = f64::INFINITY;
         let mut left = effort.work;
         let mut most = SWEEPS[0];
         for round in 0..effort.rounds {
@@ -111,18 +140,22 @@ impl<'a> Search<'a> {
             if round >= effort.look && bound < self.value * (1.0 - TOLERANCE) {
                 self.look_nearby();
             }
-            if !self.drop_labels() {
-                bound = self.value * (1.0 - TOLERANCE);
+            if round == effort.look && effort.proof < 1.0 {
+                ceiling = bound + effort.proof * (self.value - bound);
+            }
+            ceiling = ceiling.min(self.value * (1.0 - TOLERANCE));
+            if bound >= ceiling || !self.drop_labels(ceiling) {
+                bound = ceiling;
                 break;
             }
             if let Some((value, at)) = minimum(&self.core.restricted(&self.kept), LIMITS) {
                 let labels = at.iter().zip(&self.kept).map(|(&at, kept)| kept[at]).collect();
                 self.offer(labels);
-                bound = value.min(self.value * (1.0 - TOLERANCE));
+                bound = value.min(ceiling).min(self.value * (1.0 - TOLERANCE));
                 break;
             }
         }
-        Minimum { value: self.value, bound: bound.min(self.value), labels: self.best }
+        Minimum { value: self.value, bound: bound.min(ceiling).min(self.value), labels: self.best }
     }
 
     /// Shifts costs up to `most` times, while that raises the bound: how often.
@@ -190,9 +223,8 @@ impl<'a> Search<'a> {
         labels
     }
 
-    /// Drops labels whose bound is no better than the best. False where a variable has none left: nothing is better.
-    fn drop_labels(&mut self) -> bool {
-        let limit = self.value * (1.0 - TOLERANCE);
+    /// Drops labels whose bound is no better than the limit. False where a variable has none left: nothing is better.
+    fn drop_labels(&mut self, limit: f64) -> bool {
         let bounds = self.dual.bounds();
         let keep = |bounds: &Vec<f64>| (0..bounds.len()).filter(|&l| bounds[l] < limit).collect();
         let kept: Vec<Vec<usize>> = bounds.iter().map(keep).collect();
