@@ -4,6 +4,8 @@
 //! A message is taken from a term and given to a variable, so any messages leave the cost of every assignment as it is:
 //! the sum of all least entries is a bound at any time.
 
+use std::collections::BTreeMap;
+
 use super::meter::Meter;
 use super::network::Network;
 use super::share::Share;
@@ -30,6 +32,16 @@ struct Term {
     costs: Costs,
     /// By member: what was given to its labels, negated.
     owed: Vec<Vec<f64>>,
+}
+
+/// A term by its variables, as they are called elsewhere, and which of the terms over these it is.
+pub type Key = (Vec<usize>, usize);
+
+/// What was given to whom, to be given again where costs are a little different: any messages are right, and these are
+/// good ones.
+#[derive(Clone, Debug, Default)]
+pub struct Messages {
+    known: BTreeMap<Key, Vec<Vec<f64>>>,
 }
 
 #[derive(Clone)]
@@ -111,6 +123,39 @@ impl Dual {
         let tables = network.tables.clone();
         let meter = network.meter.clone();
         Self { order, rank, unary, terms, of_variable, constant, tables, meter }
+    }
+
+    /// The terms, where variables are called as `names` says.
+    pub fn keys(&self, names: &[usize]) -> Vec<Key> {
+        let mut seen: BTreeMap<Vec<usize>, usize> = BTreeMap::new();
+        let mut key = |term: &Term| {
+            let members: Vec<usize> = term.members.iter().map(|&member| names[member]).collect();
+            let count = seen.entry(members.clone()).or_default();
+            *count += 1;
+            (members, *count)
+        };
+        self.terms.iter().map(&mut key).collect()
+    }
+
+    /// Begins with these messages; nothing may have been shifted yet.
+    pub fn resume(&mut self, keys: &[Key], messages: &Messages) {
+        for (term, key) in self.terms.iter_mut().zip(keys) {
+            let same = |known: &&Vec<Vec<f64>>| {
+                known.iter().zip(&term.owed).all(|(a, b)| a.len() == b.len())
+            };
+            let Some(owed) = messages.known.get(key).filter(same) else { continue };
+            for (&member, owed) in term.members.iter().zip(owed) {
+                let costs = self.unary[member].iter_mut();
+                costs.zip(owed).for_each(|(cost, owed)| *cost -= owed);
+            }
+            term.owed.clone_from(owed);
+        }
+    }
+
+    /// Keeps all messages.
+    pub fn save(&self, keys: Vec<Key>, messages: &mut Messages) {
+        let all = keys.into_iter().zip(&self.terms);
+        messages.known.extend(all.map(|(key, term)| (key, term.owed.clone())));
     }
 
     /// Entries that one sweep reads, about.

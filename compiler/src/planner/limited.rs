@@ -2,17 +2,20 @@
 //! programming", 1974). Prices are found by cutting planes ([`planes`](super::planes)); branch and bound closes what
 //! they leave open on small graphs, or the gap is reported.
 
+use std::collections::BTreeSet;
+
 use graphc_ir::plan::Strategy;
 
 use super::bound::bound;
 use super::branch;
 use super::candidates::Candidate;
+use super::dual::Messages;
 use super::error::PlanError;
 use super::memory::{items, largest, peaks, profiles};
-use super::minimise::{Effort, FULL, Minimum, STEP, TOLERANCE, minimise};
+use super::minimise::{Effort, FULL, Minimum, STEP, TOLERANCE, minimise, minimise_on};
 use super::multipliers::{Multipliers, Rows};
 use super::network::{Network, network};
-use super::planes::{Planes, between};
+use super::planes::Planes;
 use super::problem::Problem;
 use super::strategy;
 
@@ -27,34 +30,10 @@ pub struct Solution {
     pub bound: f64,
 }
 
-/// Prices tried, of small graphs and of large ones, and at least of the largest.
-const STEPS: [usize; 3] = [40, 20, 8];
-/// Signatures of all nodes, times the prices tried, beyond which a graph is among the largest.
-const WORK: usize = 1_000_000;
-/// The number of nodes from which a graph is large.
+/// Prices tried.
+pub(super) const STEPS: usize = 40;
+/// The number of nodes from which a graph is large: it is searched among the labels of known plans.
 const LARGE: usize = 100;
-/// How fast positions gain weight.
-const WEIGHING: f64 = 8.0;
-/// Weight of seconds where memory counts: the free plan's as this share of the limit.
-const SECONDS: f64 = 1e-3;
-/// How far to go from the best prices to those that the planes propose.
-const TRUST: f64 = 0.6;
-/// Prices are not refined where the bound is this close to the most that they may reach, as a share of it.
-const CLOSE: f64 = 1e-4;
-/// Prices in a row that do not raise the bound after which it is left.
-const IDLE: usize = 3;
-/// How much more the first layers pay than the last where plans are looked for, or the other way round.
-const TILTS: [f64; 4] = [0.3, -0.3, 0.08, -0.08];
-/// The gap below which the graph of a large model is left at that.
-const NEAR: f64 = 5e-3;
-/// What is done to raise the bound at the best prices.
-const LAST: Effort = Effort { rounds: 8, work: 1_000_000_000, look: 3, division: 0 };
-/// By how much prices differ by chance.
-const SHAKE: f64 = 0.4;
-/// How often they do: up to the second number, times the number of nodes up to the first.
-const DRAWS: [usize; 2] = [8000, 16];
-/// Prices tried with each of them, at most.
-const PATIENCE: usize = 6;
 
 /// The plan of fewest seconds that fits the memory, or the best that is found with a bound.
 ///
@@ -70,11 +49,9 @@ pub fn solve(problem: &mut Problem<'_>) -> Result<Solution, PlanError> {
         return Ok(Solution { assignment, seconds: free.value, bound: free.bound });
     }
     let mut search = Search::new(problem, &free);
-    if search.find_room() {
-        search.price_memory();
-        search.vary_prices();
-        search.branch_if_small();
-    }
+    search.learn(&data);
+    search.offer(&assignment);
+    search.run();
     search.found()
 }
 
@@ -84,16 +61,10 @@ pub fn solve(problem: &mut Problem<'_>) -> Result<Solution, PlanError> {
 /// Where nothing is found that fits.
 pub fn room(problem: &mut Problem<'_>) -> Result<(), PlanError> {
     let free = at(problem, 1.0, &Rows::new(), None, None, STEP);
+    let nodes = problem.candidates.len();
     let mut search = Search::new(problem, &free);
-    if search.best.is_none() && search.find_room() {
-        search.price_memory();
-        if search.best.is_none() {
-            search.vary_prices();
-        }
-        if search.best.is_none() {
-            search.branch_if_small();
-        }
-    }
+    search.offer(&free.labels[..nodes]);
+    search.any();
     search.found().map(drop)
 }
 
@@ -137,19 +108,11 @@ pub(super) fn at(
     effort: Effort,
 ) -> Minimum {
     let multipliers = Multipliers::new(problem, seconds, rows);
-    priced(problem, &multipliers, allowed, start, effort)
-}
-
-fn priced(
-    problem: &mut Problem<'_>,
-    multipliers: &Multipliers,
-    allowed: Option<&[Vec<usize>]>,
-    start: Option<&[usize]>,
-    effort: Effort,
-) -> Minimum {
-    let whole = network(problem, multipliers);
+    let Some(allowed) = allowed else {
+        return priced(problem, &multipliers, start, effort, None);
+    };
+    let whole = network(problem, &multipliers);
     let start = start.map(|assignment| extended(&whole, assignment));
-    let Some(allowed) = allowed else { return minimise(&whole, start.as_deref(), effort) };
     let others = (allowed.len()..whole.unary.len()).map(|v| (0..whole.labels(v)).collect());
     let kept: Vec<Vec<usize>> = allowed.iter().cloned().chain(others).collect();
     let within = |start: Vec<usize>| -> Option<Vec<usize>> {
@@ -162,6 +125,19 @@ fn priced(
         *label = kept[*label];
     }
     found
+}
+
+/// The minimum at given prices of memory, where costs are shifted on from `messages`.
+pub(super) fn priced(
+    problem: &mut Problem<'_>,
+    multipliers: &Multipliers,
+    start: Option<&[usize]>,
+    effort: Effort,
+    messages: Option<&mut Messages>,
+) -> Minimum {
+    let whole = network(problem, multipliers);
+    let start = start.map(|assignment| extended(&whole, assignment));
+    minimise_on(&whole, start.as_deref(), effort, messages)
 }
 
 /// The labels of all variables that follow from those of the nodes: boxed where a reader asks for it.
@@ -207,37 +183,79 @@ pub(super) struct Search<'a, 'b> {
     /// What is planned.
     pub problem: &'a mut Problem<'b>,
     /// The same where memory costs nothing.
-    free: Network,
+    pub free: Network,
     /// Seconds that no plan which fits goes below.
     pub bound: f64,
     /// The best plan that fits.
     pub best: Option<(f64, Vec<usize>)>,
     /// The plan that needs the least memory, with its bytes.
-    leanest: Option<(u64, Vec<usize>)>,
+    pub leanest: Option<(u64, Vec<usize>)>,
     /// Bytes that no plan goes below.
-    least: f64,
+    pub least: f64,
     /// The best prices.
     pub rows: Rows,
-    planes: Planes,
+    /// What is cheapest at these prices, as far as it is known.
+    pub guide: Option<Vec<usize>>,
+    /// What plans that were found cost and keep.
+    pub planes: Planes,
+    /// By node: the labels that these plans have.
+    pub known: Vec<BTreeSet<usize>>,
+    /// Whether each node has these labels alone for now.
+    pub is_narrow: bool,
+    /// From one bound of the whole problem to the next.
+    pub messages: Messages,
 }
 
 impl<'a, 'b> Search<'a, 'b> {
-    /// A search that knows the plan of a network in which memory is free.
+    /// Of the free plan nothing but its bound is known.
     fn new(problem: &'a mut Problem<'b>, free: &Minimum) -> Self {
         let unpriced = Multipliers::new(problem, 1.0, &Rows::new());
-        let mut search = Search {
+        Self {
             free: network(problem, &unpriced),
             bound: free.bound,
             best: None,
             leanest: None,
             least: 0.0,
             rows: Rows::new(),
+            guide: None,
             planes: Planes::new(problem.limit, free.value),
+            known: vec![BTreeSet::new(); problem.candidates.len()],
+            is_narrow: false,
+            messages: Messages::default(),
             problem,
-        };
-        let nodes = search.nodes();
-        search.offer(&free.labels[..nodes]);
-        search
+        }
+    }
+
+    fn run(&mut self) {
+        if self.nodes() >= LARGE {
+            if self.escalate() || self.make_room() {
+                self.alternate();
+            }
+        } else if self.find_room(STEPS) {
+            self.price_memory();
+            self.vary_prices(0.0);
+            branch::search(self);
+        }
+    }
+
+    /// Looks for any plan that fits.
+    fn any(&mut self) {
+        if self.best.is_some() {
+            return;
+        }
+        if self.nodes() >= LARGE {
+            if !self.escalate() && self.make_room() && self.best.is_none() {
+                self.alternate();
+            }
+        } else if self.find_room(STEPS) && self.best.is_none() {
+            self.price_memory();
+            if self.best.is_none() {
+                self.vary_prices(0.0);
+            }
+            if self.best.is_none() {
+                branch::search(self);
+            }
+        }
     }
 
     /// What the search has ended with.
@@ -255,14 +273,9 @@ impl<'a, 'b> Search<'a, 'b> {
         }
     }
 
-    fn branch_if_small(&mut self) {
-        if self.nodes() < LARGE {
-            branch::search(self);
-        }
-    }
-
     /// Keeps an assignment if it fits and is better, or if it is leaner; says where its memory is short.
     pub fn offer(&mut self, assignment: &[usize]) -> Option<(usize, usize, u64)> {
+        self.learn(assignment);
         let over = overload(self.problem, assignment);
         let seconds = self.seconds(assignment);
         let items = items(self.problem, assignment);
@@ -283,144 +296,13 @@ impl<'a, 'b> Search<'a, 'b> {
     }
 
     /// What an assignment costs.
-    fn seconds(&self, assignment: &[usize]) -> f64 {
+    pub fn seconds(&self, assignment: &[usize]) -> f64 {
         self.free.cost(&extended(&self.free, assignment))
-    }
-
-    fn steps(&self) -> usize {
-        let labels: usize = self.problem.candidates.iter().map(Vec::len).sum();
-        match self.nodes() >= LARGE {
-            true => (WORK / labels).clamp(STEPS[2], STEPS[1]),
-            false => STEPS[0],
-        }
     }
 
     /// Nodes of the graph.
     pub fn nodes(&self) -> usize {
         self.problem.candidates.len()
-    }
-
-    /// Looks for any plan that fits: little memory on a weighted average of positions. Of two sets of weights in turn
-    /// one is of few positions, and raises the bound; the other is of all, of which those that need most gain weight
-    /// each time (Arora, Hazan and Kale, "The multiplicative weights update method", 2012), and finds plans. False
-    /// where even an average is above the limit, so that nothing fits.
-    fn find_room(&mut self) -> bool {
-        let limit = self.problem.limit as f64;
-        let seconds = SECONDS * limit / self.bound.max(f64::MIN_POSITIVE);
-        let mut latest = self.leanest.as_ref().map(|(_, plan)| plan.clone()).unwrap_or_default();
-        let mut spread = Rows::new();
-        for _ in 0..self.steps() {
-            let Some(weights) = self.planes.weights() else { return true };
-            let found = at(self.problem, 0.0, &weights, None, None, STEP);
-            self.least = self.least.max(found.bound);
-            if self.least > limit * (1.0 + 1e-9) {
-                return false;
-            }
-            self.offer(&found.labels[..self.nodes()]);
-            for _ in 0..2 {
-                spread = self.weighed(&latest, &spread);
-                let found = at(self.problem, seconds, &spread, None, None, STEP);
-                latest = found.labels[..self.nodes()].to_vec();
-                self.offer(&latest);
-            }
-            if self.best.is_some() {
-                return true;
-            }
-        }
-        true
-    }
-
-    /// Weights of all positions after one more plan.
-    fn weighed(&mut self, assignment: &[usize], weights: &Rows) -> Rows {
-        let items = items(self.problem, assignment);
-        let profiles = profiles(self.problem, &items);
-        let most = profiles.iter().flatten().copied().max().unwrap_or(1).max(1) as f64;
-        let mut next = Rows::new();
-        for (domain, profile) in profiles.iter().enumerate() {
-            for (position, &bytes) in profile.iter().enumerate() {
-                let before = weights.get(&(domain, position)).copied().unwrap_or(1.0);
-                let gain = (WEIGHING * (bytes as f64 / most - 1.0)).exp();
-                next.insert((domain, position), before * gain);
-            }
-        }
-        let sum: f64 = next.values().sum();
-        next.values_mut().for_each(|weight| *weight /= sum);
-        next
-    }
-
-    /// Raises the bound by prices of memory; what fits on the way is kept.
-    fn price_memory(&mut self) {
-        let mut trust = TRUST;
-        let mut idle = 0;
-        for _ in 0..self.steps() {
-            let Some((ceiling, proposed)) = self.planes.prices() else { return };
-            if self.closed() || ceiling - self.bound <= CLOSE * ceiling.abs() || idle == IDLE {
-                break;
-            }
-            let rows = between(&self.rows, &proposed, trust);
-            let value = self.raise(&rows, STEP);
-            idle = if value > self.bound + CLOSE * ceiling.abs() { 0 } else { idle + 1 };
-            // Prices that are no better are too high, unless the planes do not know it yet.
-            if value > self.bound {
-                (self.bound, self.rows, trust) = (value, rows, TRUST);
-            } else {
-                trust = if trust < 1.0 { 1.0 } else { TRUST / 2.0 };
-            }
-        }
-        if !self.closed() && !self.rows.is_empty() {
-            let rows = self.rows.clone();
-            self.bound = self.raise(&rows, LAST).max(self.bound);
-        }
-    }
-
-    /// The bound at these prices; the plan found on the way is kept if it fits.
-    fn raise(&mut self, rows: &Rows, effort: Effort) -> f64 {
-        let start = self.best.as_ref().map(|(_, assignment)| assignment.clone());
-        let found = at(self.problem, 1.0, rows, None, start.as_deref(), effort);
-        self.offer(&found.labels[..self.nodes()]);
-        found.bound - rows.values().sum::<f64>() * self.problem.limit as f64
-    }
-
-    /// At the best prices plans that fit and plans that do not cost the same. Layers that are alike go from one to
-    /// the other together, unless their prices differ a little; they go one by one as prices rise.
-    fn vary_prices(&mut self) {
-        let most = if self.steps() < STEPS[1] { TILTS.len() / 2 } else { TILTS.len() };
-        for tilt in TILTS.into_iter().take(most) {
-            let vary = |problem: &Problem<'_>, prices: Multipliers| prices.tilted(problem, tilt);
-            self.raise_prices(1.0, tilt.abs() / 8.0, vary);
-        }
-        let mut scale = 1.0;
-        for draw in 0..(DRAWS[0] / self.nodes()).min(DRAWS[1]) {
-            let vary = |problem: &Problem<'_>, prices: Multipliers| {
-                prices.shaken(problem, SHAKE, draw as u64)
-            };
-            scale = (self.raise_prices(scale, SHAKE / 8.0, vary) - SHAKE / 8.0).max(1.0);
-        }
-    }
-
-    /// Raises prices that differ from the best as `vary` says until a plan fits, or costs more than one that does. The
-    /// last scale tried.
-    fn raise_prices(
-        &mut self,
-        from: f64,
-        step: f64,
-        vary: impl Fn(&Problem<'_>, Multipliers) -> Multipliers,
-    ) -> f64 {
-        let mut scale = from;
-        for _ in 0..PATIENCE {
-            let near = self.within(if self.nodes() >= LARGE { NEAR } else { TOLERANCE });
-            let Some((_, rows)) = self.planes.prices().filter(|_| !near) else { break };
-            let rows = rows.into_iter().map(|(row, price)| (row, price * scale)).collect();
-            let multipliers = vary(self.problem, Multipliers::new(self.problem, 1.0, &rows));
-            let found = priced(self.problem, &multipliers, None, None, STEP);
-            let over = self.offer(&found.labels[..self.nodes()]);
-            let seconds = self.seconds(&found.labels[..self.nodes()]);
-            if over.is_none() || self.best.as_ref().is_some_and(|(best, _)| seconds >= *best) {
-                break;
-            }
-            scale += step;
-        }
-        scale
     }
 
     /// Whether the bound meets the best plan.
@@ -429,7 +311,7 @@ impl<'a, 'b> Search<'a, 'b> {
     }
 
     /// Whether at most this share of the best plan is not proven.
-    fn within(&self, share: f64) -> bool {
+    pub fn within(&self, share: f64) -> bool {
         self.best.as_ref().is_some_and(|(best, _)| self.bound >= best * (1.0 - share))
     }
 }

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use super::dual::Dual;
+use super::dual::{Dual, Messages};
 use super::eliminate::{Elimination, LIMITS, Limits, minimum};
 use super::network::Network;
 
@@ -31,18 +31,22 @@ pub struct Effort {
     pub work: usize,
     /// The round from which the neighbourhood of the best plan is looked at.
     pub look: usize,
+    /// The share of what is then between bound and plan that is to be proven: the less, the more labels are dropped.
+    pub proof: f64,
     /// Entries that are read where the gap that is left is divided by the labels of single variables.
     pub division: usize,
 }
 
 /// For a plan.
 pub const FULL: Effort =
-    Effort { rounds: 16, work: 24_000_000_000, look: 1, division: 4_000_000_000 };
+    Effort { rounds: 16, work: 24_000_000_000, look: 1, proof: 1.0, division: 4_000_000_000 };
 /// For one of many steps towards a plan.
-pub const STEP: Effort = Effort { rounds: 5, work: 800_000_000, look: 3, division: 0 };
+pub const STEP: Effort = Effort { rounds: 5, work: 800_000_000, look: 3, proof: 1.0, division: 0 };
 
 /// Sweeps of the first round, which are doubled up to those of the last.
 const SWEEPS: [usize; 2] = [4, 32];
+/// Sweeps before any label is dropped, where what costs become is kept.
+const LASTING: usize = 8;
 
 /// Costs are shifted on while a few sweeps close this share of the gap.
 const IDLE: f64 = 1e-2;
@@ -53,6 +57,16 @@ const NEARBY: Limits = Limits { table: 262_144.0, work: 4e6 };
 
 /// The minimum, or the best that is found with a bound. `start` is an assignment to begin with, if one is known.
 pub fn minimise(network: &Network, start: Option<&[usize]>, effort: Effort) -> Minimum {
+    minimise_on(network, start, effort, None)
+}
+
+/// The same, where costs are shifted on from what a network that was a little different has left.
+pub fn minimise_on(
+    network: &Network,
+    start: Option<&[usize]>,
+    effort: Effort,
+    messages: Option<&mut Messages>,
+) -> Minimum {
     let mut elimination = Elimination::new(network);
     elimination.eliminate_narrow();
     if let Some(order) = elimination.order(LIMITS) {
@@ -61,7 +75,11 @@ pub fn minimise(network: &Network, start: Option<&[usize]>, effort: Effort) -> M
     }
     let (core, variables) = elimination.residual(network);
     let start = start.map(|labels| variables.iter().map(|&v| labels[v]).collect());
-    let found = Search::new(&core, start).run(effort);
+    let mut search = Search::new(&core, start);
+    if let Some(messages) = messages {
+        search.shift_on(&variables, messages, effort);
+    }
+    let found = search.run(effort);
     let mut labels = vec![0; network.unary.len()];
     for (&variable, &label) in variables.iter().zip(&found.labels) {
         labels[variable] = label;
@@ -81,6 +99,8 @@ pub struct Search<'a> {
     best: Vec<usize>,
     /// What the best costs.
     pub value: f64,
+    /// What is to be proven at most, if it is not all.
+    ceiling: f64,
 }
 
 impl<'a> Search<'a> {
@@ -96,23 +116,41 @@ impl<'a> Search<'a> {
             switches.for_each(|v| best[v] = core.labels(v) - 1);
             value = core.cost(&best);
         }
-        Self { core, dual, kept, best, value }
+        Self { core, dual, kept, best, value, ceiling: f64::INFINITY }
+    }
+
+    /// Shifts costs on from these messages, and keeps what they have become.
+    fn shift_on(&mut self, variables: &[usize], messages: &mut Messages, effort: Effort) {
+        let keys = self.dual.keys(variables);
+        self.dual.resume(&keys, messages);
+        let most = effort.work / self.dual.size().max(1);
+        (0..LASTING.min(most)).for_each(|_| self.dual.sweep());
+        self.dual.save(keys, messages);
     }
 
     fn run(mut self, effort: Effort) -> Minimum {
         let mut bound = f64::NEG_INFINITY;
         let mut left = effort.work;
-        if !self.rounds(effort.rounds, effort.look, &mut left, &mut bound) && effort.division > 0 {
+        if !self.rounds(effort, &mut left, &mut bound) && effort.division > 0 {
             bound = self.subdivide(bound, &mut left.min(effort.division));
         }
-        Minimum { value: self.value, bound: bound.min(self.value), labels: self.best }
+        Minimum {
+            value: self.value,
+            bound: bound.min(self.ceiling).min(self.value),
+            labels: self.best,
+        }
     }
 
-    /// Shifts costs and drops labels, up to so many times: whether the bound has become all that it can be. From round
-    /// `look` on the neighbourhood of the best plan is looked at.
-    pub fn rounds(&mut self, most: usize, look: usize, left: &mut usize, bound: &mut f64) -> bool {
+    /// What is proven at most: labels that are no better are dropped.
+    pub fn limit(&self) -> f64 {
+        self.ceiling.min(self.value * (1.0 - TOLERANCE))
+    }
+
+    /// Shifts costs and drops labels, as often as the effort says, reading as many entries as are left: whether the bound
+    /// has become all that it can be.
+    pub fn rounds(&mut self, effort: Effort, left: &mut usize, bound: &mut f64) -> bool {
         let mut longest = SWEEPS[0];
-        for round in 0..most {
+        for round in 0..effort.rounds {
             let size = self.dual.size().max(1);
             let sweeps = longest.min(*left / size);
             if sweeps == 0 {
@@ -124,17 +162,20 @@ impl<'a> Search<'a> {
             let decoded = self.dual.decode();
             let decoded = decoded.iter().zip(&self.kept).map(|(&at, kept)| kept[at]).collect();
             self.offer(decoded);
-            if round >= look && *bound < self.value * (1.0 - TOLERANCE) {
+            if round >= effort.look && *bound < self.value * (1.0 - TOLERANCE) {
                 self.look_nearby();
             }
-            if !self.drop_labels() {
-                *bound = self.value * (1.0 - TOLERANCE);
+            if round == effort.look && effort.proof < 1.0 {
+                self.ceiling = *bound + effort.proof * (self.value - *bound);
+            }
+            if *bound >= self.limit() || !self.drop_labels() {
+                *bound = self.limit();
                 return true;
             }
             if let Some((value, at)) = minimum(&self.core.restricted(&self.kept), LIMITS) {
                 let labels = at.iter().zip(&self.kept).map(|(&at, kept)| kept[at]).collect();
                 self.offer(labels);
-                *bound = value.min(self.value * (1.0 - TOLERANCE));
+                *bound = value.min(self.limit());
                 return true;
             }
         }
@@ -206,9 +247,9 @@ impl<'a> Search<'a> {
         labels
     }
 
-    /// Drops labels whose bound is no better than the best. False where a variable has none left: nothing is better.
+    /// Drops labels whose bound is no better than the limit. False where a variable has none left: nothing is better.
     fn drop_labels(&mut self) -> bool {
-        let limit = self.value * (1.0 - TOLERANCE);
+        let limit = self.limit();
         let bounds = self.dual.bounds();
         let keep = |bounds: &Vec<f64>| (0..bounds.len()).filter(|&l| bounds[l] < limit).collect();
         let kept: Vec<Vec<usize>> = bounds.iter().map(keep).collect();

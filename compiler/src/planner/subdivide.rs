@@ -1,15 +1,15 @@
 //! Branch and bound where shifting costs alone leaves a gap: what is left is divided in two by the labels of one variable,
 //! and each part is a problem of its own, with a higher bound and fewer labels.
 
-use super::minimise::{Search, TOLERANCE};
+use super::minimise::{Effort, Search};
 
 /// How often a part is divided again.
 const DEPTH: usize = 40;
 /// Variables that are tried before one is divided, and the sweeps of each trial.
 const TRIED: usize = 6;
 const TRIAL: usize = 2;
-/// Rounds of a part.
-const ROUNDS: usize = 3;
+/// What is done for a part.
+const PART: Effort = Effort { rounds: 3, work: 0, look: usize::MAX, proof: 1.0, division: 0 };
 /// The share of the gap that a part closes at least, for comparing trials.
 const LEAST: f64 = 1e-6;
 
@@ -29,7 +29,7 @@ impl Search<'_> {
         for part in parts {
             self.restrict(&part);
             let mut of_part = bound;
-            let closed = self.rounds(ROUNDS, usize::MAX, left, &mut of_part);
+            let closed = self.rounds(PART, left, &mut of_part);
             if !closed && *left > 0 {
                 of_part = self.divide(of_part, left, depth - 1);
             }
@@ -46,7 +46,7 @@ impl Search<'_> {
     /// variable is the one whose parts both raise the bound most. `None` where none can be divided, or no work is left.
     fn parts(&mut self, bound: f64, left: &mut usize) -> Option<[Vec<Vec<usize>>; 2]> {
         let bounds = self.dual.bounds();
-        let open = self.value * (1.0 - TOLERANCE);
+        let open = self.limit();
         let divisible = (0..bounds.len()).filter(|&v| bounds[v].len() > 1);
         let mut tried: Vec<(usize, usize, f64)> = divisible
             .map(|variable| {
