@@ -9,6 +9,7 @@ pub mod compile;
 pub mod cost;
 pub mod decisions;
 pub mod error;
+mod forms;
 pub mod import;
 pub mod lower;
 pub mod null_device;

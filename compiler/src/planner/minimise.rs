@@ -33,12 +33,16 @@ pub struct Effort {
     pub look: usize,
     /// The share of what is then between bound and plan that is to be proven: the less, the more labels are dropped.
     pub proof: f64,
+    /// Nothing that costs as much is of interest: no more is proven.
+    pub ceiling: f64,
 }
 
 /// For a plan.
-pub const FULL: Effort = Effort { rounds: 16, work: 24_000_000_000, look: 1, proof: 1.0 };
+pub const FULL: Effort =
+    Effort { rounds: 16, work: 24_000_000_000, look: 1, proof: 1.0, ceiling: f64::INFINITY };
 /// For one of many steps towards a plan.
-pub const STEP: Effort = Effort { rounds: 5, work: 800_000_000, look: 3, proof: 1.0 };
+pub const STEP: Effort =
+    Effort { rounds: 5, work: 800_000_000, look: 3, proof: 1.0, ceiling: f64::INFINITY };
 
 /// Sweeps of the first round, which are doubled up to those of the last.
 const SWEEPS: [usize; 2] = [4, 32];
@@ -123,7 +127,7 @@ impl<'a> Search<'a> {
     fn run(mut self, effort: Effort) -> Minimum {
         let mut bound = f64::NEG_INFINITY;
         // What is proven at most: labels that are no better are dropped.
-        let mut ceiling = f64::INFINITY;
+        let mut ceiling = effort.ceiling;
         let mut left = effort.work;
         let mut most = SWEEPS[0];
         for round in 0..effort.rounds {
@@ -141,7 +145,7 @@ impl<'a> Search<'a> {
                 self.look_nearby();
             }
             if round == effort.look && effort.proof < 1.0 {
-                ceiling = bound + effort.proof * (self.value - bound);
+                ceiling = ceiling.min(bound + effort.proof * (self.value - bound));
             }
             ceiling = ceiling.min(self.value * (1.0 - TOLERANCE));
             if bound >= ceiling || !self.drop_labels(ceiling) {
