@@ -14,7 +14,7 @@ const CLOSE: f64 = 2e-4;
 /// The gap below which the graph of a large model is left at that.
 const NEAR: f64 = 2e-3;
 /// The gap above which plans for less memory are looked for, and how much less.
-const FAR: f64 = 1e-2;
+const FAR: f64 = 3e-2;
 const LESS: [f64; 2] = [0.95, 0.88];
 /// What is done for a bound at the prices that are best in the end.
 const LAST: Effort =
