@@ -2,8 +2,8 @@
 
 use graphc_ir::graph::Graph;
 use graphc_ir::plan::{
-    Cluster, CompileOptions, PLAN_VERSION, Plan, PlannerReport, Predicted, Program, Recompute,
-    WeightsSource,
+    Cluster, CompileOptions, CrossEntropyForm, PLAN_VERSION, Plan, PlannerReport, Predicted,
+    Program, Recompute, WeightsSource,
 };
 use graphc_ir::text;
 
@@ -11,13 +11,14 @@ use crate::check::{PlanErrors, verify_invariants};
 use crate::conflict::{Conflict, explained};
 use crate::decisions::{Decisions, Sharding};
 use crate::error::CompileError as Prepare;
+use crate::forms::{Form, best_form, forms};
 use crate::lower::{LowerError, Lowered, Lowering, lower_as};
 use crate::null_device::{
     NullDeviceError, Simulation, assign_channel_slots, simulate, step_seconds,
 };
 use crate::passes::recompute::most_blocks;
-use crate::pipeline::{prepare, recompute_blocks};
-use crate::planner::{PlanError, Planned, UNLIMITED, plan};
+use crate::pipeline::{PASSES, prepare, prepare_until, recompute_blocks};
+use crate::planner::{PlanError, Planned, UNLIMITED};
 use crate::stages::{choose, chosen};
 
 /// A plan and what was decided on the way to it.
@@ -174,6 +175,7 @@ fn unchecked(header: Header<'_>, decisions: &Decisions, lowered: Lowered) -> Pla
         stages: decisions.staging.stages,
         microbatches: decisions.rates.microbatches,
         recomputed_blocks: 0,
+        cross_entropy: CrossEntropyForm::Auto,
         training: !decisions.training.gradients.is_empty(),
         options: options.clone(),
         cluster: cluster.clone(),
@@ -224,14 +226,50 @@ pub fn sketch(
         return Ok(compile(graph, options, cluster, None)?.plan);
     }
     let options = CompileOptions { memory: Some(UNLIMITED), ..options.clone() };
-    let decisions = prepare(graph.clone(), &options)?;
-    let Planned { sharding, report: planner, .. } = plan(&decisions, &options, cluster)?;
+    let forms = all_forms(&graph, &options)?;
+    let (at, planned) = best_form(&decided(&forms), &options, cluster)?;
+    let (decisions, Planned { sharding, report: planner, .. }) = (&forms[at].decisions, planned);
     let how = Lowering { placed: false, overlap: cluster.device.overlap };
-    let lowered = lower_as(&decisions, &sharding, &options, cluster, how)?;
+    let lowered = lower_as(decisions, &sharding, &options, cluster, how)?;
     let header = Header { graph: &graph, options: &options, cluster, weights: None, planner };
-    let mut plan = unchecked(header, &decisions, lowered);
+    let mut plan = unchecked(header, decisions, lowered);
+    plan.cross_entropy = forms[at].cross_entropy;
     assign_channel_slots(&mut plan)?;
     Ok(plan)
+}
+
+fn all_forms(graph: &Graph, options: &CompileOptions) -> Result<Vec<Form<()>>, Prepare> {
+    forms(graph, options, |options| Ok((prepare(graph.clone(), options)?, ())))
+}
+
+fn decided<T>(forms: &[Form<T>]) -> Vec<&Decisions> {
+    forms.iter().map(|form| &form.decisions).collect()
+}
+
+/// The graph as it is after a pass, in the form that is planned: see [`prepare_until`].
+///
+/// # Errors
+/// What the graph or the options do not allow, and a name that no pass has.
+pub fn emit_after(
+    graph: Graph,
+    options: &CompileOptions,
+    cluster: &Cluster,
+    pass: &str,
+) -> Result<Graph, CompileError> {
+    let early = PASSES.iter().take_while(|&&known| known != "decompose").any(|&p| p == pass);
+    let open = options.auto_stages || options.auto_microbatches;
+    let forms = match early || open || !PASSES.contains(&pass) {
+        true => Vec::new(),
+        // Where this fails the pass may not.
+        false => all_forms(&graph, options).unwrap_or_default(),
+    };
+    let chosen = match forms.len() > 1 {
+        true => best_form(&decided(&forms), options, cluster).ok().map(|(at, _)| at),
+        false => None,
+    };
+    let cross_entropy = chosen.map_or(options.cross_entropy, |at| forms[at].cross_entropy);
+    let options = CompileOptions { cross_entropy, ..options.clone() };
+    Ok(prepare_until(graph, &options, pass)?)
 }
 
 fn fits_memory(plan: &Plan) -> Result<(), CompileError> {
@@ -346,11 +384,13 @@ impl Job<'_> {
         options: &CompileOptions,
         reached: &mut dyn FnMut(Milestone),
     ) -> Result<Compiled, CompileError> {
-        let prepared = prepare(staged, options)?;
+        let prepared = all_forms(&staged, options)?;
         reached(Milestone::Prepared);
         let cluster = self.cluster;
-        let attempt = |decisions: Decisions, recomputed_blocks: usize| {
-            let Planned { sharding, report: planner, .. } = plan(&decisions, options, cluster)?;
+        let attempt = |mut forms: Vec<Form<()>>, recomputed_blocks: usize| {
+            let (at, planned) = best_form(&decided(&forms), options, cluster)?;
+            let Form { decisions, cross_entropy, .. } = forms.swap_remove(at);
+            let Planned { sharding, report: planner, .. } = planned;
             if !planner.objective_seconds.is_finite() {
                 return Err(CompileError::NotFinite { seconds: planner.objective_seconds });
             }
@@ -359,13 +399,14 @@ impl Job<'_> {
                 Header { graph: self.graph, options: self.options, cluster, weights, planner };
             let (mut plan, simulation) = assemble(header, &decisions, &sharding)?;
             plan.recomputed_blocks = recomputed_blocks;
+            plan.cross_entropy = cross_entropy;
             Ok(Compiled { plan, decisions, sharding, simulation })
         };
         let compiled = match options.recompute {
             Recompute::Auto => fewest_blocks(prepared, options, attempt),
             Recompute::None => attempt(prepared, 0),
             Recompute::Full => {
-                let blocks = most_blocks(&prepared.training, &prepared.rates);
+                let blocks = blocks_of(&prepared);
                 attempt(prepared, blocks)
             }
         };
@@ -374,15 +415,27 @@ impl Job<'_> {
     }
 }
 
+/// Blocks that can be computed again, in the form that has most.
+fn blocks_of(forms: &[Form<()>]) -> usize {
+    let of = |form: &Form<()>| most_blocks(&form.decisions.training, &form.decisions.rates);
+    forms.iter().map(of).max().unwrap_or(0)
+}
+
 /// The plan in which as few blocks are computed again as the memory allows: none if that fits, else, as fewer blocks
 /// need more memory, the least number by bisection; the error is that of all blocks where not even they fit.
 fn fewest_blocks(
-    prepared: Decisions,
+    prepared: Vec<Form<()>>,
     options: &CompileOptions,
-    attempt: impl Fn(Decisions, usize) -> Result<Compiled, CompileError>,
+    attempt: impl Fn(Vec<Form<()>>, usize) -> Result<Compiled, CompileError>,
 ) -> Result<Compiled, CompileError> {
-    let most = most_blocks(&prepared.training, &prepared.rates);
-    let with = |blocks| attempt(recompute_blocks(&prepared, options, blocks)?, blocks);
+    let most = blocks_of(&prepared);
+    let with = |blocks| {
+        let of = |form: &Form<()>| {
+            let decisions = recompute_blocks(&form.decisions, options, blocks)?;
+            Ok(Form { decisions, ..form.clone() })
+        };
+        attempt(prepared.iter().map(of).collect::<Result<_, Prepare>>()?, blocks)
+    };
     match attempt(prepared.clone(), 0) {
         Err(error) if error.is_memory() && most > 0 => {}
         other => return other,

@@ -2,7 +2,7 @@
 
 use graphc_ir::graph::Graph;
 use graphc_ir::ids::StageId;
-use graphc_ir::plan::{CompileOptions, Plan, Recompute};
+use graphc_ir::plan::{CompileOptions, CrossEntropyForm, Plan, Recompute};
 use graphc_ir::text;
 use graphc_ir::verify::verify;
 
@@ -68,6 +68,10 @@ pub fn prepare_again(plan: &Plan) -> Result<Decisions, CompileError> {
     let (graph, options) = match &plan.pipeline {
         Some(choice) => chosen(&graph, &plan.options, choice)?,
         None => (graph, plan.options.clone()),
+    };
+    let options = match plan.cross_entropy {
+        CrossEntropyForm::Auto => options,
+        cross_entropy => CompileOptions { cross_entropy, ..options },
     };
     let decisions = prepare(graph, &options)?;
     match options.recompute {

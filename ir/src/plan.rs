@@ -43,6 +43,9 @@ pub struct Plan {
     /// Blocks of each stage, from its first on, whose activations are computed again in the backward pass.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub recomputed_blocks: usize,
+    /// Whether cross entropy is one op in it, where that was the compiler's choice.
+    #[serde(default, skip_serializing_if = "CrossEntropyForm::is_auto")]
+    pub cross_entropy: CrossEntropyForm,
     /// Whether it trains (updates variables).
     pub training: bool,
     /// What the plan was compiled with.

@@ -7,11 +7,10 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use graphc::report;
 use graphc_compiler::check::{read_plan, verify, verify_invariants, write_plan};
-use graphc_compiler::compile::{Milestone, compile_observed};
+use graphc_compiler::compile::{Milestone, compile_observed, emit_after};
 use graphc_compiler::import::weights::Weights;
 use graphc_compiler::import::{ImportOptions, Imported, load_model};
 use graphc_compiler::lower::collective_counts;
-use graphc_compiler::pipeline::prepare_until;
 use graphc_ir::plan::{Plan, WeightsSource};
 use serde_json::json;
 
@@ -88,7 +87,8 @@ fn report_json(planned: &Planned) -> serde_json::Value {
 fn emit(args: &CompileArgs, pass: &str) -> Result<()> {
     let (imported, dims) = options::model(&args.model, &args.shared, None)?;
     let options = options::compile_options(&args.shared, dims)?;
-    let graph = prepare_until(imported.graph, &options, pass)?;
+    let cluster = options::cluster(&args.shared.cluster)?;
+    let graph = emit_after(imported.graph, &options, &cluster, pass)?;
     print(&graphc_ir::text::print(&graph))
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use graphc_compiler::cluster::{parse_cluster, preset};
 use graphc_compiler::import::{ImportError, ImportOptions, Imported, load_model, model_symbols};
-use graphc_ir::plan::{AdamOptions, Cluster, CompileOptions, Optimizer, Pin};
+use graphc_ir::plan::{AdamOptions, Cluster, CompileOptions, CrossEntropyForm, Optimizer, Pin};
 use sha2::{Digest, Sha256};
 
 use super::args::{Count, OptimizerName, SharedArgs};
@@ -27,6 +27,7 @@ pub fn compile_options(args: &SharedArgs, dims: BTreeMap<String, usize>) -> Resu
         gradients: false,
         strategy: args.strategy,
         recompute: args.recompute,
+        cross_entropy: CrossEntropyForm::Auto,
         pins: args.pins.iter().map(|text| pin(text)).collect::<Result<_>>()?,
         memory: args.memory,
     })

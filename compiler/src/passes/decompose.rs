@@ -7,7 +7,7 @@ use graphc_ir::decompose::{decompose, decomposes};
 use graphc_ir::graph::{Graph, Node, Output};
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::{Op, OpError};
-use graphc_ir::plan::{CompileOptions, Strategy, TensorKind};
+use graphc_ir::plan::{CompileOptions, CrossEntropyForm, Strategy, TensorKind};
 use graphc_ir::sbp::Sbp;
 
 use super::pins::pin_of;
@@ -62,10 +62,16 @@ fn splits_classes(node: &Node, options: &CompileOptions) -> bool {
 
 /// Whether the planner may want to split the classes of a cross entropy. Data parallelism communicates the gradient of
 /// the matrix that makes the scores, classes by width; split classes communicate the gradient of what that matrix is
-/// applied to, samples by width. So it takes more classes than samples, or a matrix that is split anyway.
+/// applied to, samples by width. So it takes more classes than samples, or a matrix that is split anyway. This is a guess: the
+/// planner prices the other form too, where that is not given.
 fn classes_may_pay(graph: &Graph, node: &Node, options: &CompileOptions) -> bool {
     if !matches!(node.op, Op::CrossEntropy(_)) {
         return false;
+    }
+    match options.cross_entropy {
+        CrossEntropyForm::Whole => return false,
+        CrossEntropyForm::Parts => return true,
+        CrossEntropyForm::Auto => {}
     }
     let (scores, labels) = (node.operands[0], node.operands[1]);
     let classes = graph.value(scores).ty.shape.last().copied().unwrap_or(0);

@@ -35,17 +35,19 @@ pub(super) const STEPS: usize = 40;
 /// The number of nodes from which a graph is large: it is searched among the labels of known plans.
 const LARGE: usize = 100;
 
-/// The plan of fewest seconds that fits the memory, or the best that is found with a bound.
+/// The plan of fewest seconds that fits the memory, or the best that is found with a bound. Where nothing costs less than
+/// `ceiling` it is any plan that costs as much, and the bound is no higher.
 ///
 /// # Errors
 /// Where nothing fits.
-pub fn solve(problem: &mut Problem<'_>) -> Result<Solution, PlanError> {
+pub fn solve(problem: &mut Problem<'_>, ceiling: f64) -> Result<Solution, PlanError> {
     let data = strategy::assign(problem, Strategy::Data)?;
     // A plan that is known to be sensible: what is found is at least as good.
-    let free = at(problem, 1.0, &Rows::new(), None, Some(&data), FULL);
+    let free = at(problem, 1.0, &Rows::new(), None, Some(&data), Effort { ceiling, ..FULL });
     let nodes = problem.candidates.len();
     let assignment = free.labels[..nodes].to_vec();
-    if overload(problem, &assignment).is_none() {
+    let is_dear = free.value >= ceiling && free.bound >= ceiling * (1.0 - TOLERANCE);
+    if is_dear || overload(problem, &assignment).is_none() {
         return Ok(Solution { assignment, seconds: free.value, bound: free.bound });
     }
     let mut search = Search::new(problem, &free);

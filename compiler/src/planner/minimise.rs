@@ -33,15 +33,24 @@ pub struct Effort {
     pub look: usize,
     /// The share of what is then between bound and plan that is to be proven: the less, the more labels are dropped.
     pub proof: f64,
+    /// Nothing that costs as much is of interest: no more is proven.
+    pub ceiling: f64,
     /// Entries that are read where the gap that is left is divided by the labels of single variables.
     pub division: usize,
 }
 
 /// For a plan.
 pub const FULL: Effort =
-    Effort { rounds: 16, work: 24_000_000_000, look: 1, proof: 1.0, division: 4_000_000_000 };
+    Effort { look: 1, rounds: 16, work: 24_000_000_000, division: 4_000_000_000, ..STEP };
 /// For one of many steps towards a plan.
-pub const STEP: Effort = Effort { rounds: 5, work: 800_000_000, look: 3, proof: 1.0, division: 0 };
+pub const STEP: Effort = Effort {
+    rounds: 5,
+    work: 800_000_000,
+    look: 3,
+    proof: 1.0,
+    ceiling: f64::INFINITY,
+    division: 0,
+};
 
 /// Sweeps of the first round, which are doubled up to those of the last.
 const SWEEPS: [usize; 2] = [4, 32];
@@ -130,6 +139,7 @@ impl<'a> Search<'a> {
 
     fn run(mut self, effort: Effort) -> Minimum {
         let mut bound = f64::NEG_INFINITY;
+        self.ceiling = effort.ceiling;
         let mut left = effort.work;
         if !self.rounds(effort, &mut left, &mut bound) && effort.division > 0 {
             bound = self.subdivide(bound, &mut left.min(effort.division));
@@ -166,7 +176,8 @@ impl<'a> Search<'a> {
                 self.look_nearby();
             }
             if round == effort.look && effort.proof < 1.0 {
-                self.ceiling = *bound + effort.proof * (self.value - *bound);
+                let aim = *bound + effort.proof * (self.value - *bound);
+                self.ceiling = self.ceiling.min(aim);
             }
             if *bound >= self.limit() || !self.drop_labels() {
                 *bound = self.limit();

@@ -85,9 +85,22 @@ pub fn plan(
     options: &CompileOptions,
     cluster: &Cluster,
 ) -> Result<Planned, PlanError> {
+    plan_below(decisions, options, cluster, f64::INFINITY)
+}
+
+/// The same where only what costs less than `ceiling` is of interest: otherwise any plan that costs as much.
+///
+/// # Errors
+/// Where a pin cannot be fulfilled, or the memory does not suffice.
+pub fn plan_below(
+    decisions: &Decisions,
+    options: &CompileOptions,
+    cluster: &Cluster,
+    ceiling: f64,
+) -> Result<Planned, PlanError> {
     let mut problem = Problem::new(decisions, options, cluster)?;
     let solution = match options.strategy {
-        Strategy::Auto => limited::solve(&mut problem)?,
+        Strategy::Auto => limited::solve(&mut problem, ceiling)?,
         strategy => fixed(&mut problem, strategy)?,
     };
     let (variables, constraints) = ilp::size(&mut problem);
@@ -129,6 +142,18 @@ pub fn feasible(
             limited::check_memory(&mut problem, &chosen)
         }
     }
+}
+
+/// A bound of the problem without its memory limit.
+///
+/// # Errors
+/// Where a pin cannot be fulfilled.
+pub fn relaxed_bound(
+    decisions: &Decisions,
+    options: &CompileOptions,
+    cluster: &Cluster,
+) -> Result<f64, PlanError> {
+    Ok(limited::relaxed_bound(&mut Problem::new(decisions, options, cluster)?))
 }
 
 /// Ranks up to which the bound of a fixed strategy is that of the free problem.

@@ -13,12 +13,29 @@ const ROUNDS: usize = 4;
 const CLOSE: f64 = 2e-4;
 /// The gap below which the graph of a large model is left at that.
 const NEAR: f64 = 2e-3;
+/// The gap above which plans for less memory are looked for, and how much less.
+const FAR: f64 = 3e-2;
+const LESS: [f64; 2] = [0.95, 0.88];
 /// What is done for a bound at the prices that are best in the end.
-const LAST: Effort = Effort { rounds: 5, work: 1_500_000_000, look: 3, proof: 0.5, division: 0 };
+const LAST: Effort = Effort { work: 1_500_000_000, proof: 0.5, ..STEP };
 
 impl Search<'_, '_> {
-    /// Finds prices and plans among the known labels, and more labels as long as these make a difference.
+    /// Finds prices, plans and a bound.
     pub fn alternate(&mut self) {
+        self.exchange();
+        if !self.within(NEAR) && !self.rows.is_empty() {
+            let rows = self.rows.clone();
+            self.bound = self.raise(&rows, LAST).bound.max(self.bound);
+        }
+        for share in LESS {
+            if !self.within(FAR) {
+                self.with_less(share);
+            }
+        }
+    }
+
+    /// Finds prices and plans among the known labels, and more labels as long as these make a difference.
+    fn exchange(&mut self) {
         for _ in 0..ROUNDS {
             let (inner, rows) = self.among_known(|search| {
                 search.price_memory();
@@ -40,11 +57,18 @@ impl Search<'_, '_> {
             search.vary_prices(NEAR);
             search.follow_prices();
         });
-        if !self.within(NEAR) && !self.rows.is_empty() {
-            let rows = self.rows.clone();
-            let found = self.raise(&rows, LAST);
-            self.bound = self.bound.max(found.bound);
-        }
+    }
+
+    /// Looks for plans as if there were less memory: what prices lead to may leave much of it unused, or not fit, and what
+    /// is in between is the cheapest of a lower limit.
+    fn with_less(&mut self, share: f64) {
+        let (limit, bound, rows) = (self.problem.limit, self.bound, self.rows.clone());
+        self.problem.limit = (limit as f64 * share) as u64;
+        self.planes.limit_to(self.problem.limit);
+        self.exchange();
+        self.problem.limit = limit;
+        self.planes.limit_to(limit);
+        (self.bound, self.rows, self.guide) = (bound, rows, None);
     }
 
     /// What is cheapest at the best prices is what the whole problem is compared with.

@@ -38,6 +38,11 @@ impl Planes {
         Self { limit: limit as f64, unit, rows: BTreeSet::new(), plans: Vec::new() }
     }
 
+    /// Another limit.
+    pub fn limit_to(&mut self, limit: u64) {
+        self.limit = limit as f64;
+    }
+
     /// One more plan. Where a domain keeps most, and where it keeps much elsewhere, are rows if that is above the limit.
     pub fn add(&mut self, seconds: f64, profiles: Vec<Vec<u64>>) {
         for (domain, profile) in profiles.iter().enumerate() {

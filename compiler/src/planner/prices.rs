@@ -11,7 +11,7 @@ const TRUST: f64 = 0.6;
 /// Prices are not refined where the bound is this close to the most that they may reach, as a share of it.
 const CLOSE: f64 = 1e-4;
 /// Prices in a row that do not raise the bound after which it is left: on the whole problem, and among known labels.
-const IDLE: [usize; 2] = [3, 10];
+const IDLE: [usize; 2] = [3, 6];
 /// How much more the first layers pay than the last where plans are looked for, or the other way round.
 const TILTS: [f64; 6] = [0.1, -0.1, 0.3, -0.3, 0.03, -0.03];
 /// By how much prices differ by chance.
@@ -19,7 +19,7 @@ const SHAKE: f64 = 0.4;
 /// How often they do: up to the second number, times the number of nodes up to the first.
 const DRAWS: [usize; 2] = [8000, 16];
 /// Times that the interval of prices is halved with each of them.
-const HALVINGS: usize = 6;
+const HALVINGS: usize = 5;
 
 /// The least of seconds and of what memory costs beyond the limit, at some prices.
 #[derive(Clone, Copy, Debug)]

@@ -1,7 +1,7 @@
 //! Branch and bound where shifting costs alone leaves a gap: what is left is divided in two by the labels of one variable,
 //! and each part is a problem of its own, with a higher bound and fewer labels.
 
-use super::minimise::{Effort, Search};
+use super::minimise::{Effort, STEP, Search};
 
 /// How often a part is divided again.
 const DEPTH: usize = 40;
@@ -9,7 +9,7 @@ const DEPTH: usize = 40;
 const TRIED: usize = 6;
 const TRIAL: usize = 2;
 /// What is done for a part.
-const PART: Effort = Effort { rounds: 3, work: 0, look: usize::MAX, proof: 1.0, division: 0 };
+const PART: Effort = Effort { rounds: 3, look: usize::MAX, ..STEP };
 /// The share of the gap that a part closes at least, for comparing trials.
 const LEAST: f64 = 1e-6;
 

@@ -12,8 +12,9 @@ use super::short::Short;
 use crate::boxing::Router;
 use crate::decisions::{Decisions, Phase, Sharding, ValueRate};
 use crate::error::CompileError;
+use crate::forms::{Form, best_form, forms};
 use crate::pipeline::prepare_layers;
-use crate::planner::{PlanError, account, plan};
+use crate::planner::{PlanError, account};
 
 /// Costs of the layers of a short model.
 pub struct Prices {
@@ -46,8 +47,12 @@ pub fn price(
         memory: Some(memory.unwrap_or(u64::MAX >> 1)),
         ..options.clone()
     };
-    let (decisions, layer_of) = prepare_layers(model.graph.clone(), &model.layer_of, &alone)?;
-    let planned = plan(&decisions, &alone, cluster)?;
+    let mut forms = forms(&model.graph, &alone, |options| {
+        prepare_layers(model.graph.clone(), &model.layer_of, options)
+    })?;
+    let decided: Vec<&Decisions> = forms.iter().map(|form| &form.decisions).collect();
+    let (at, planned) = best_form(&decided, &alone, cluster)?;
+    let Form { decisions, with: layer_of, .. } = forms.swap_remove(at);
     let account = account(&decisions, &planned.sharding, cluster, &alone);
     let count = model.stands.iter().max().map_or(0, |last| last + 1);
     let mut layers = vec![LayerCost::default(); count];

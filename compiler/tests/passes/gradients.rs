@@ -4,7 +4,7 @@ use graphc_compiler::pipeline::{prepare, prepare_until};
 use graphc_ir::evaluate::evaluate;
 use graphc_ir::graph::Graph;
 use graphc_ir::op::EvalContext;
-use graphc_ir::plan::{CompileOptions, Loss, Pin, Strategy};
+use graphc_ir::plan::{CompileOptions, CrossEntropyForm, Loss, Pin, Strategy};
 
 use super::models::{Feeds, attention, feeds, mlp, tied, training};
 
@@ -66,6 +66,12 @@ fn of_ops_in_parts() {
     check(mlp(), &pinned("y", "S(1)", Loss::CrossEntropy));
     check(attention(), &pinned("p", "S(3)", Loss::Mse));
     check(tied(), &on(&[4], training(Some(Loss::CrossEntropy))));
+    for cross_entropy in [CrossEntropyForm::Whole, CrossEntropyForm::Parts] {
+        let options = on(&[4], training(Some(Loss::CrossEntropy)));
+        let options = CompileOptions { cross_entropy, ..options };
+        check(tied(), &options);
+        check(mlp(), &options);
+    }
 }
 
 #[test]

@@ -41,6 +41,9 @@ pub struct CompileOptions {
     /// Which activations are computed again in the backward pass.
     #[serde(default, skip_serializing_if = "Recompute::is_none")]
     pub recompute: Recompute,
+    /// Whether cross entropy is one op.
+    #[serde(default, skip_serializing_if = "CrossEntropyForm::is_auto")]
+    pub cross_entropy: CrossEntropyForm,
     /// Layouts that the user asks for, by name pattern.
     pub pins: Vec<Pin>,
     /// Bytes that a rank may use; `None`: the device's memory.
@@ -62,6 +65,7 @@ impl Default for CompileOptions {
             gradients: false,
             strategy: Strategy::Auto,
             recompute: Recompute::None,
+            cross_entropy: CrossEntropyForm::Auto,
             pins: Vec::new(),
             memory: None,
         }
@@ -234,6 +238,26 @@ impl Recompute {
     /// Whether nothing is computed again.
     pub fn is_none(&self) -> bool {
         *self == Self::None
+    }
+}
+
+/// Whether cross entropy is one op, which keeps classes whole, or in parts, between which classes may be split.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CrossEntropyForm {
+    /// What costs less; of fixed strategies and pins, what they need.
+    #[default]
+    Auto,
+    /// One op, unless a pin splits its classes.
+    Whole,
+    /// In parts.
+    Parts,
+}
+
+impl CrossEntropyForm {
+    /// Whether it is the compiler's choice.
+    pub fn is_auto(&self) -> bool {
+        *self == Self::Auto
     }
 }
 

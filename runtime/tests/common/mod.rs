@@ -110,6 +110,7 @@ impl Builder {
             stages: 1,
             microbatches,
             recomputed_blocks: 0,
+            cross_entropy: graphc_ir::plan::CrossEntropyForm::Auto,
             training: false,
             options: CompileOptions::default(),
             cluster,
