@@ -185,12 +185,12 @@ fn a_plan_of_another_version_says_so() {
     let (path, content) = plan(&scratch);
     succeeds(["verify", &text(&path)]);
     succeeds(["verify", &text(&path), &model("mlp")]);
-    std::fs::write(&path, content.replacen("\"version\": 2", "\"version\": 99", 1))
+    std::fs::write(&path, content.replacen("\"version\": 3", "\"version\": 99", 1))
         .expect("written");
     for command in ["verify", "inspect", "simulate"] {
         names(&fails([command, &text(&path)]), &["version", "99", "compile"]);
     }
-    std::fs::write(&path, "{ \"version\": 2 }").expect("written");
+    std::fs::write(&path, "{ \"version\": 3 }").expect("written");
     names(&fails(["inspect", &text(&path)]), &["plan.json"]);
 }
 

@@ -57,16 +57,18 @@ fn taken(layers: usize, batch: usize, mesh: &[usize]) -> Taken {
     taken
 }
 
-/// Of each model twice as deep as the one before.
+/// Of deeper and deeper models, beside the first. How often costs are shifted differs from depth to depth, so neighbours
+/// are no measure.
 fn grows_with_layers(mesh: &[usize], depths: &[usize]) {
     let all: Vec<Taken> = depths.iter().map(|&layers| taken(layers, 16, mesh)).collect();
-    for pair in all.windows(2) {
-        let [one, two] = pair else { unreachable!("windows of two") };
-        assert!(two.nodes > one.nodes * 3 / 2, "there are more layers: {pair:?}");
-        // A constant part may shrink beside the layers, so twice the layers may take less than twice the work.
-        assert!(two.planner * 10 <= one.planner * 21, "{mesh:?}: {pair:?}");
-        assert!(two.plan * 10 <= one.plan * 21, "{mesh:?}: {pair:?}");
+    for (more, depth) in all.iter().zip(depths) {
+        let in_proportion = |first: u64| 105 * first * (depth / depths[0]) as u64;
+        assert!(100 * more.planner <= in_proportion(all[0].planner), "{mesh:?}: {all:?}");
+        assert!(100 * more.plan as u64 <= in_proportion(all[0].plan as u64), "{mesh:?}: {all:?}");
     }
+    let deepest = &all[all.len() - 1];
+    let ratio = depths[depths.len() - 1] / depths[0];
+    assert!(deepest.nodes > all[0].nodes * ratio * 3 / 4, "there are more layers: {all:?}");
 }
 
 #[test]
@@ -76,7 +78,7 @@ fn work_grows_at_most_in_proportion_to_layers_on_one_axis() {
 
 #[test]
 fn work_grows_at_most_in_proportion_to_layers_on_two_axes() {
-    grows_with_layers(&[4, 8], &[8, 16, 32]);
+    grows_with_layers(&[4, 8], &[8, 16, 32, 64]);
 }
 
 /// Of meshes with as many axes and more and more ranks, each rank with as many samples.

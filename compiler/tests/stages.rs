@@ -4,7 +4,7 @@ use graphc_compiler::check::verify;
 use graphc_compiler::cluster::preset;
 use graphc_compiler::compile::{Compiled, compile};
 use graphc_compiler::pipeline::prepare_again;
-use graphc_compiler::stages::choose;
+use graphc_compiler::stages::{choose, chosen};
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
 use graphc_ir::nn::{Gpt, GptConfig, Module};
@@ -140,4 +140,22 @@ fn schedules_and_recomputation_go_with_it() {
     assert_eq!((choice.stages, choice.layers.len()), (2, 4));
     assert!(choice.microbatches.is_multiple_of(2));
     verify(&plan).expect("it compiles to itself again");
+}
+
+#[test]
+fn of_the_best_choices_the_one_is_taken_that_the_null_device_finds_fastest() {
+    let mut differs = 0;
+    for (layers, mesh) in [(4, &[4][..]), (6, &[4]), (4, &[2, 2]), (3, &[2])] {
+        let (cluster, options) = (slow_links(), options(mesh));
+        let taken = compiled(gpt(layers), &options, &cluster).plan;
+        let choices = choose(&gpt(layers), &options, &cluster).expect("it can be cut");
+        for choice in choices.iter().take(3) {
+            let (staged, resolved) = chosen(&gpt(layers), &options, choice).expect("it is one");
+            let plan = compiled(staged, &resolved, &cluster).plan;
+            let [least, other] = [&taken, &plan].map(|plan| plan.predicted.step_seconds);
+            assert!(least <= other, "{layers} layers on {mesh:?}: {choice:?} takes {other}");
+        }
+        differs += usize::from(taken.pipeline.as_ref() != choices.first());
+    }
+    assert!(differs > 0, "the prices of layers are in the order of steps everywhere");
 }

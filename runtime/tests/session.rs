@@ -335,7 +335,7 @@ fn plans_of_other_versions_and_edited_plans_are_refused() {
         session.expect_err("refused").to_string()
     };
     let version = refuse(&|plan| plan.version = 99);
-    assert_eq!(version, "the plan cannot be executed: it has version 99, this build reads 2");
+    assert_eq!(version, "the plan cannot be executed: it has version 99, this build reads 3");
     let edits: [&dyn Fn(&mut Plan); 6] = [
         &|plan| plan.programs[0].registers[0].offset = 1 << 40,
         &|plan| plan.programs[0].registers[0].shape = vec![7],
