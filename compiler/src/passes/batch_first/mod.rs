@@ -2,7 +2,7 @@
 //!
 //! PyTorch's attention puts time before samples and merges both (`[time, batch, ..] -> [time * batch, ..]`) for its
 //! products. Of a merged dim only the slowest factor can be split, so such a model could not be cut along its batch. Here
-//! transposes and merging reshapes are not computed where they stand: a value is a [`View`] of another, products with weights,
+//! transposes and merging reshapes are not computed where they stand: a value is a view of another (`view.rs`), products with weights,
 //! normalizations and elementwise ops are computed on what is viewed, and views that cancel leave nothing. Whoever needs the
 //! value as it is makes it.
 
