@@ -57,6 +57,9 @@ const SWEEPS: [usize; 2] = [4, 32];
 /// Sweeps before any label is dropped, where what costs become is kept.
 const LASTING: usize = 8;
 
+/// A gap is divided where the work for it is so many sweeps at least: with fewer nothing comes of it.
+const DIVISIBLE: usize = 100;
+
 /// Costs are shifted on while a few sweeps close this share of the gap.
 const IDLE: f64 = 1e-2;
 
@@ -141,8 +144,10 @@ impl<'a> Search<'a> {
         let mut bound = f64::NEG_INFINITY;
         self.ceiling = effort.ceiling;
         let mut left = effort.work;
-        if !self.rounds(effort, &mut left, &mut bound) && effort.division > 0 {
-            bound = self.subdivide(bound, &mut left.min(effort.division));
+        let closed = self.rounds(effort, &mut left, &mut bound);
+        let work = left.min(effort.division);
+        if !closed && work / self.dual.size().max(1) >= DIVISIBLE {
+            bound = self.subdivide(bound, &mut { work });
         }
         Minimum {
             value: self.value,
