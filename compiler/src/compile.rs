@@ -12,7 +12,7 @@ use crate::conflict::{Conflict, explained};
 use crate::decisions::{Decisions, Sharding};
 use crate::error::CompileError as Prepare;
 use crate::forms::{Form, best_form, forms};
-use crate::lower::{LowerError, Lowered, Lowering, lower_as};
+use crate::lower::{LowerError, Lowered, Lowering, lower};
 use crate::null_device::{
     NullDeviceError, Simulation, assign_channel_slots, simulate, step_seconds,
 };
@@ -139,7 +139,7 @@ pub fn assemble(
     let Header { options, cluster, .. } = header;
     let lowered = |overlap: bool| {
         let how = Lowering { placed: true, overlap };
-        lower_as(decisions, sharding, options, cluster, how)
+        lower(decisions, sharding, options, cluster, how)
     };
     let mut plan = unchecked(header, decisions, lowered(cluster.device.overlap)?);
     if fits_memory(&plan).is_err() && plan.programs.iter().any(|p| p.streams.len() > 1) {
@@ -230,7 +230,7 @@ pub fn sketch(
     let (at, planned) = best_form(&decided(&forms), &options, cluster)?;
     let (decisions, Planned { sharding, report: planner, .. }) = (&forms[at].decisions, planned);
     let how = Lowering { placed: false, overlap: cluster.device.overlap };
-    let lowered = lower_as(decisions, &sharding, &options, cluster, how)?;
+    let lowered = lower(decisions, &sharding, &options, cluster, how)?;
     let header = Header { graph: &graph, options: &options, cluster, weights: None, planner };
     let mut plan = unchecked(header, decisions, lowered);
     plan.cross_entropy = forms[at].cross_entropy;

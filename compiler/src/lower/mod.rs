@@ -87,31 +87,20 @@ pub enum LowerError {
     },
 }
 
-/// Turns decisions into programs.
-///
-/// # Errors
-/// Where decisions contradict each other.
-pub fn lower(
-    decisions: &Decisions,
-    sharding: &Sharding,
-    options: &CompileOptions,
-    cluster: &Cluster,
-) -> Result<Lowered, LowerError> {
-    let how = Lowering { placed: true, overlap: cluster.device.overlap };
-    lower_as(decisions, sharding, options, cluster, how)
-}
-
 /// How far, and for what, decisions are lowered.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Lowering {
+pub struct Lowering {
     /// Whether registers get places in memory. Without offsets a plan cannot run, but tells how long a step takes.
     pub placed: bool,
     /// Whether communication that nothing waits for at once gets a stream of its own.
     pub overlap: bool,
 }
 
-/// [`lower`] as far, and for what, it is asked for.
-pub(crate) fn lower_as(
+/// Turns decisions into programs.
+///
+/// # Errors
+/// Where decisions contradict each other.
+pub fn lower(
     decisions: &Decisions,
     sharding: &Sharding,
     options: &CompileOptions,

@@ -240,23 +240,24 @@ impl<'a, 'b> Search<'a, 'b> {
         }
     }
 
-    /// Looks for any plan that fits.
+    /// Looks for any plan that fits, where none is known.
     fn any(&mut self) {
         if self.best.is_some() {
             return;
         }
         if self.nodes() >= LARGE {
-            if !self.escalate() && self.make_room() && self.best.is_none() {
-                self.alternate();
-            }
-        } else if self.find_room(STEPS) && self.best.is_none() {
-            self.price_memory();
-            if self.best.is_none() {
-                self.vary_prices(0.0);
-            }
-            if self.best.is_none() {
-                branch::search(self);
-            }
+            let _ = self.escalate() || self.make_room();
+            return;
+        }
+        if !self.find_room(STEPS) || self.best.is_some() {
+            return;
+        }
+        self.price_memory();
+        if self.best.is_none() {
+            self.vary_prices(0.0);
+        }
+        if self.best.is_none() {
+            branch::search(self);
         }
     }
 
