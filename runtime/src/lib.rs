@@ -1,13 +1,16 @@
 //! The runtime: executes plans. Ranks are threads of this process, or processes of a [`job`]; a [`transport`] joins
-//! them. Each rank has one arena and one worker per stream, which drives the actor state machine of `graphc-ir` with kernels.
+//! them. Each rank has one `device` with the memory of its registers, and one worker per stream, which drives the actor state
+//! machine of `graphc-ir`: it launches on the device what actors compute, and has a `communicator` do what crosses ranks.
 //!
 //! It knows nothing of the compiler: a plan is all that it reads. Start reading with [`Session`], then `worker`, then
 //! [`transport::Transport`]; what lies where is in `rectangles`.
 
 mod checkpoint;
 mod collectives;
+mod communicator;
 mod copy;
 pub mod data;
+mod device;
 pub mod dist;
 mod error;
 mod explore;

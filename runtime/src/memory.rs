@@ -35,15 +35,38 @@ pub struct Arena {
 enum Owner {
     /// An allocation, which the arena is inside of.
     Heap { base: NonNull<u8>, layout: Layout },
-    /// Shared with other processes, which know it by a number.
-    Shared {
-        #[expect(dead_code, reason = "it is kept mapped")]
-        segment: Segment,
-        outbox: Arc<Outbox>,
-        number: u32,
+    /// Shared with other processes.
+    Offered {
+        #[expect(dead_code, reason = "it is kept mapped, and known to others")]
+        offered: Offered,
     },
     /// A block of the shared memory in which a process has its queues.
     Outbox { outbox: Arc<Outbox>, offset: u64 },
+}
+
+/// Memory that a transport offers to the device of a rank: zeros, which other processes of this host map and read and write in
+/// place as long as it is kept.
+#[derive(Debug)]
+pub struct Offered {
+    segment: Segment,
+    outbox: Arc<Outbox>,
+    /// How others know it.
+    number: u32,
+}
+
+impl Offered {
+    /// So many bytes; `None` where the system gives none.
+    pub(crate) fn new(bytes: u64, outbox: &Arc<Outbox>) -> Option<Self> {
+        let segment = Segment::new(bytes.max(ALIGNMENT as u64)).ok()?;
+        let number = outbox.lend(&segment)?;
+        Some(Self { segment, outbox: Arc::clone(outbox), number })
+    }
+}
+
+impl Drop for Offered {
+    fn drop(&mut self) {
+        self.outbox.withdraw(self.number);
+    }
 }
 
 // SAFETY: an arena owns plain bytes.
@@ -153,15 +176,11 @@ impl Arena {
         Some(Self { start, bytes, owner: Owner::Heap { base, layout } })
     }
 
-    /// An arena of zeros that other processes of this host can read and write; `None` where the system gives none.
-    pub(crate) fn shared(bytes: u64, outbox: &Arc<Outbox>) -> Option<Self> {
-        let size = bytes.max(ALIGNMENT as u64);
-        let segment = Segment::new(size).ok()?;
-        let number = outbox.lend(&segment)?;
-        let start = NonNull::new(segment.start())?;
-        let outbox = Arc::clone(outbox);
-        let owner = Owner::Shared { segment, outbox, number };
-        Some(Self { start, bytes: usize::try_from(size).ok()?, owner })
+    /// An arena in memory that a transport offers.
+    pub(crate) fn of(offered: Offered) -> Option<Self> {
+        let start = NonNull::new(offered.segment.start())?;
+        let bytes = offered.segment.len();
+        Some(Self { start, bytes, owner: Owner::Offered { offered } })
     }
 
     /// Memory of arbitrary content in an outbox; `None` where that is full.
@@ -226,7 +245,8 @@ impl Drop for Arena {
         match &self.owner {
             // SAFETY: allocated in `new` with this layout.
             Owner::Heap { base, layout } => unsafe { dealloc(base.as_ptr(), *layout) },
-            Owner::Shared { outbox, number, .. } => outbox.withdraw(*number),
+            // Gives itself back.
+            Owner::Offered { .. } => {}
             Owner::Outbox { outbox, offset } => outbox.release(*offset, self.bytes as u64),
         }
     }

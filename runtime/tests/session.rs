@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::{Builder, by_rows, f32s, layout, tour};
+use graphc_ir::mesh::DeviceKind;
 use graphc_ir::op::Op;
 use graphc_ir::ops::{Embedding, Init};
 use graphc_ir::plan::{Action, BoxingKind, Plan, Rate};
@@ -417,4 +418,25 @@ fn who_is_handed_an_output_may_fail() {
     let step = session.step_watched(feeds(&[("x", &tensor(&[4], 0.0))]), |_, _| panic!("no room"));
     let failed = step.expect("alive").wait().expect_err("it panics").to_string();
     assert!(failed.contains("no room") && failed.contains("fetch y"), "{failed}");
+}
+
+#[test]
+fn a_plan_for_devices_that_are_not_there_is_refused_and_runs_on_the_processor_if_asked_to() {
+    let plan = || {
+        let mut builder = tour(
+            &[f32s(&[5, 7], &[0, 1], "B"), f32s(&[5, 7], &[0, 1], "S(1)")],
+            &[BoxingKind::Slice],
+        );
+        builder.plan.cluster.device.kind = DeviceKind::Cuda;
+        Arc::new(builder.plan)
+    };
+    let refused = Session::new(plan(), &BTreeMap::new(), SessionOptions::default());
+    let error = refused.expect_err("there is no such device");
+    assert_eq!(error, RuntimeError::NoDevice { kind: DeviceKind::Cuda });
+    assert!(error.to_string().contains("--device cpu"), "{error}");
+    let options = SessionOptions { device: Some(DeviceKind::Cpu), ..seconds(20) };
+    let mut session = Session::new(plan(), &BTreeMap::new(), options).expect("a processor");
+    let x = tensor(&[5, 7], 1.0);
+    let outputs = session.step(feeds(&[("x", &x)])).expect("alive").wait().expect("done");
+    assert_eq!(outputs["y"], x);
 }

@@ -6,7 +6,7 @@ use serde_json::{Map, Value as Json};
 
 use crate::graph::{Graph, Node};
 use crate::ids::ValueId;
-use crate::mesh::{DeviceKind, Placement};
+use crate::mesh::Placement;
 use crate::types::TensorType;
 
 /// The text of a graph.
@@ -135,10 +135,6 @@ fn print_type(ty: &TensorType) -> String {
 }
 
 fn print_placement(placement: &Placement) -> String {
-    let device = match placement.device {
-        DeviceKind::Cpu => "cpu",
-        DeviceKind::Cuda => "cuda",
-    };
     let axes: Vec<String> = placement.hierarchy.iter().map(usize::to_string).collect();
-    format!("{device}{:?} as {}", placement.ranks, axes.join("x"))
+    format!("{}{:?} as {}", placement.device, placement.ranks, axes.join("x"))
 }

@@ -143,11 +143,13 @@ impl Checkpoint {
         let files = self.map(pieces)?;
         let files = self.parse(&files)?;
         for shard in shards {
-            let target = shard.arena.write(shard.place);
-            match masked(shard.layout, shard.rank) {
-                Some(kind) => fill_identity(shard.layout.dtype, kind, target),
-                None => self.copy(record(shard), &files, shard.rect, target)?,
-            }
+            shard.memory.write(shard.place, |target| match masked(shard.layout, shard.rank) {
+                Some(kind) => {
+                    fill_identity(shard.layout.dtype, kind, target);
+                    Ok(())
+                }
+                None => self.copy(record(shard), &files, shard.rect, target),
+            })?;
         }
         Ok(())
     }

@@ -32,7 +32,8 @@ pub(crate) use save::Header;
 use graphc_ir::plan::{Layout, TensorKind};
 use graphc_ir::shard::Rect;
 
-use crate::memory::{Arena, Place};
+use crate::device::Memory;
+use crate::memory::Place;
 
 /// A shard of a variable in the memory of a rank.
 #[derive(Clone, Copy)]
@@ -42,6 +43,6 @@ pub(crate) struct Held<'a> {
     pub(crate) layout: &'a Layout,
     pub(crate) rank: u32,
     pub(crate) rect: &'a Rect,
-    pub(crate) arena: &'a Arena,
+    pub(crate) memory: &'a Memory,
     pub(crate) place: Place,
 }

@@ -248,7 +248,7 @@ fn write_safetensors(path: &Path, shards: &[Held<'_>]) -> std::io::Result<FileRe
     file.write(&(header.len() as u64).to_le_bytes())?;
     file.write(&header)?;
     for shard in shards {
-        file.write(shard.arena.read(shard.place))?;
+        shard.memory.read(shard.place, |bytes| file.write(bytes))?;
     }
     file.finish()
 }

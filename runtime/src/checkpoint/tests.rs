@@ -8,6 +8,7 @@ use graphc_ir::shard::Rect;
 use graphc_ir::types::{DType, TensorType};
 
 use super::{Checkpoint, CheckpointError, Checkpoints, Header, Held};
+use crate::device::Memory;
 use crate::memory::{Arena, Place};
 
 const SHAPE: [usize; 2] = [5, 6];
@@ -15,7 +16,7 @@ const SHAPE: [usize; 2] = [5, 6];
 /// A variable on all ranks of a layout.
 struct Spread {
     layout: Layout,
-    shards: Vec<(u32, Rect, Arena, Place)>,
+    shards: Vec<(u32, Rect, Memory, Place)>,
 }
 
 impl Spread {
@@ -32,7 +33,7 @@ impl Spread {
         let shard = |rank: u32| {
             let rect = layout.rect(rank, 0, 1).expect("of the mesh");
             let place = Place { offset: 0, bytes: rect.elements() };
-            (rank, rect, Arena::new(64).expect("small"), place)
+            (rank, rect, Memory::Cpu(Arena::new(64).expect("small")), place)
         };
         let shards = ranks.into_iter().map(shard).collect();
         Self { layout, shards }
@@ -41,30 +42,32 @@ impl Spread {
     /// Every element is its place in the whole; of partial values the last holds a share of 100.
     fn filled(hierarchy: &[usize], sbp: &str) -> Self {
         let spread = Self::new(hierarchy, sbp);
-        for (rank, rect, arena, place) in &spread.shards {
+        for (rank, rect, memory, place) in &spread.shards {
             let partial = sbp.contains('P');
-            let target = arena.write(*place);
-            for (local, element) in target.iter_mut().enumerate() {
-                let (row, column) = (local / rect.extent[1], local % rect.extent[1]);
-                let value = ((row + rect.origin[0]) * SHAPE[1] + column + rect.origin[1]) as u8;
-                *element = match (partial, rank) {
-                    (false, _) => value,
-                    (true, 0) => value + 100,
-                    (true, _) => 0u8.wrapping_sub(100),
-                };
-            }
+            let fill = |target: &mut [u8]| {
+                for (local, element) in target.iter_mut().enumerate() {
+                    let (row, column) = (local / rect.extent[1], local % rect.extent[1]);
+                    let value = ((row + rect.origin[0]) * SHAPE[1] + column + rect.origin[1]) as u8;
+                    *element = match (partial, rank) {
+                        (false, _) => value,
+                        (true, 0) => value + 100,
+                        (true, _) => 0u8.wrapping_sub(100),
+                    };
+                }
+            };
+            memory.write(*place, fill);
         }
         spread
     }
 
     fn held(&self) -> impl Iterator<Item = Held<'_>> {
-        self.shards.iter().map(|(rank, rect, arena, place)| Held {
+        self.shards.iter().map(|(rank, rect, memory, place)| Held {
             name: "w",
             kind: TensorKind::Parameter,
             layout: &self.layout,
             rank: *rank,
             rect,
-            arena,
+            memory,
             place: *place,
         })
     }
@@ -81,7 +84,7 @@ impl Spread {
     }
 
     fn bytes(&self) -> Vec<Vec<u8>> {
-        self.held().map(|held| held.arena.read(held.place).to_vec()).collect()
+        self.held().map(|held| held.memory.read(held.place, <[u8]>::to_vec)).collect()
     }
 }
 

@@ -12,9 +12,9 @@ use super::collect::Collector;
 use super::edges::Sockets;
 use super::variables::Variables;
 use super::{Seat, Session, SessionOptions};
+use crate::device::{Device, Memory};
 use crate::error::RuntimeError;
 use crate::job::Job;
-use crate::memory::Arena;
 use crate::tensor::HostTensor;
 use crate::transport::Transport;
 use crate::transport::in_process::{Hub, Patience};
@@ -43,7 +43,6 @@ pub(super) fn session(
     let threads = options.threads_per_rank.unwrap_or(cores / neighbours.max(1)).max(1);
     let settings = Settings {
         seed: options.seed,
-        threads,
         timeout: options.timeout,
         first_step: options.first_step,
         shuffle_delays: options.shuffle_delays,
@@ -60,8 +59,10 @@ pub(super) fn session(
             Some(Collector::new(&plan, names, &transports[0], options.outputs_at)?)
         }
     };
+    let kind = options.device.unwrap_or(plan.cluster.device.kind);
     for transport in transports {
-        ranks.push(Rank::load(&plan, transport, &edges, &mut variables)?);
+        let device = Device::open(kind, transport.rank(), threads)?;
+        ranks.push(Rank::load(&plan, device, transport, &edges, &mut variables)?);
     }
     variables.complete(&ranks.iter().map(|rank| rank.transport.rank()).collect::<Vec<_>>())?;
     variables.fill(weights, options.seed)?;
@@ -173,26 +174,28 @@ fn check_program(program: &Program) -> Result<(), RuntimeError> {
 
 /// A rank that is loaded.
 struct Rank {
+    device: Device,
     transport: Arc<dyn Transport>,
-    arena: Arc<Arena>,
+    memory: Arc<Memory>,
     part: RankPart,
 }
 
 impl Rank {
     fn load(
         plan: &Plan,
+        device: Device,
         transport: Arc<dyn Transport>,
         edges: &Edges,
         variables: &mut Variables,
     ) -> Result<Self, RuntimeError> {
         let rank = transport.rank();
         let program = program_of(plan, rank)?;
-        let resolver = Resolver::new(plan, program, edges, &transport)?;
-        let arena = transport.allocate(program.arena_bytes);
-        let arena = Arc::new(arena.ok_or(RuntimeError::plan("an arena beyond all memory"))?);
-        variables.add(plan, rank, resolver.ports(), &arena)?;
+        let resolver = Resolver::new(plan, program, edges, &device, &transport)?;
+        let offered = transport.offer(program.arena_bytes)?;
+        let memory = Arc::new(device.allocate(program.arena_bytes, offered)?);
+        variables.add(plan, rank, resolver.ports(), &memory)?;
         let part = resolver.resolve()?;
-        Ok(Self { transport, arena, part })
+        Ok(Self { device, transport, memory, part })
     }
 
     fn start(
@@ -226,7 +229,6 @@ impl Rank {
         let mut workers = Vec::new();
         let rank = self.transport.rank();
         let program = program_of(plan, rank)?;
-        let pool = pool(rank, settings.threads)?;
         let ears: Vec<_> = self.part.actors.iter().map(|_| unbounded()).collect();
         let streams = self.part.actors.into_iter().zip(self.part.orders).enumerate();
         for (stream, (actors, order)) in streams {
@@ -234,8 +236,8 @@ impl Rank {
             let others = ears.iter().enumerate().filter(|&(other, _)| other != stream);
             let worker = Worker {
                 transport: Arc::clone(&self.transport),
-                arena: Arc::clone(&self.arena),
-                pool: pool.clone(),
+                memory: Arc::clone(&self.memory),
+                stream: self.device.stream(settings.seed),
                 settings,
                 machine: Machine::new(program, plan.microbatches.max(1)),
                 microbatches: plan.microbatches.max(1) as u64,
@@ -265,14 +267,4 @@ fn names(program: &Program) -> Vec<String> {
 fn program_of(plan: &Plan, rank: u32) -> Result<&Program, RuntimeError> {
     let program = plan.programs.get(plan.ranks[rank as usize].program.index());
     program.ok_or_else(|| RuntimeError::plan(format!("rank {rank} has no program")))
-}
-
-fn pool(rank: u32, threads: usize) -> Result<Option<Arc<rayon::ThreadPool>>, RuntimeError> {
-    if threads == 1 {
-        return Ok(None);
-    }
-    let name = move |index| format!("rank {rank} thread {index}");
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).thread_name(name).build();
-    pool.map(|pool| Some(Arc::new(pool)))
-        .map_err(|e| RuntimeError::Thread { rank, reason: e.to_string() })
 }

@@ -1,4 +1,4 @@
-//! Variables in the arenas of their ranks.
+//! Variables in the memory of their ranks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use graphc_ir::types::{TensorType, strides};
 
 use super::collect::{first_holder, same};
 use crate::checkpoint::Held;
+use crate::device::{Memory, Port};
 use crate::error::RuntimeError;
 use crate::global::GlobalTensor;
-use crate::memory::{Arena, Place};
+use crate::memory::Place;
 use crate::rectangles::{Move, fill_identity, masked};
 use crate::tensor::{HostTensor, TensorError, write_element};
 use crate::transport::{Group, Offer, Transport};
-use crate::worker::Port;
 
 /// Elements that are not worth a thread of their own.
 const MIN_DRAWN: usize = 1 << 16;
@@ -49,7 +49,7 @@ struct Entry {
 
 struct Shard {
     rank: u32,
-    arena: Arc<Arena>,
+    memory: Arc<Memory>,
     place: Place,
     rect: Rect,
 }
@@ -102,7 +102,7 @@ impl Variables {
         plan: &Plan,
         rank: u32,
         ports: &[Port],
-        arena: &Arc<Arena>,
+        memory: &Arc<Memory>,
     ) -> Result<(), RuntimeError> {
         let program = &plan.programs[plan.ranks[rank as usize].program.index()];
         for (register, port) in program.registers.iter().zip(ports) {
@@ -114,7 +114,7 @@ impl Variables {
                 return Err(RuntimeError::plan(reason));
             }
             let (place, rect) = (port.span(), port.rect(0).clone());
-            entry.shards.push(Shard { rank, arena: Arc::clone(arena), place, rect });
+            entry.shards.push(Shard { rank, memory: Arc::clone(memory), place, rect });
         }
         Ok(())
     }
@@ -170,7 +170,7 @@ impl Variables {
         let shards = match &mut self.others {
             Some(others) => others.shards(entry)?,
             None => {
-                let bytes = |shard: &Shard| shard.arena.read(shard.place).to_vec();
+                let bytes = |shard: &Shard| shard.memory.read(shard.place, <[u8]>::to_vec);
                 entry.shards.iter().map(bytes).collect()
             }
         };
@@ -198,7 +198,7 @@ impl Variables {
             layout: &entry.layout,
             rank: shard.rank,
             rect: &shard.rect,
-            arena: &shard.arena,
+            memory: &shard.memory,
             place: shard.place,
         })
     }
@@ -210,12 +210,24 @@ impl Variables {
 }
 
 impl Others {
-    /// The shards of all ranks of the layout: who holds one first gives it to all who do not hold the same.
+    /// The shards of all ranks of the layout.
     fn shards(&mut self, entry: &Entry) -> Result<Vec<Vec<u8>>, RuntimeError> {
-        let (layout, rank) = (&entry.layout, self.rank);
+        match entry.shards.iter().find(|shard| shard.rank == self.rank) {
+            Some(own) => {
+                own.memory.read(own.place, |bytes| self.gather(&entry.layout, Some(bytes)))
+            }
+            None => self.gather(&entry.layout, None),
+        }
+    }
+
+    /// Brings shards together: who holds one first gives it to all who do not hold the same.
+    fn gather(
+        &mut self,
+        layout: &Layout,
+        own: Option<&[u8]>,
+    ) -> Result<Vec<Vec<u8>>, RuntimeError> {
+        let rank = self.rank;
         let source = |holder: u32| first_holder(layout, holder).unwrap_or(holder);
-        let own = entry.shards.iter().find(|shard| shard.rank == rank);
-        let own: Option<&[u8]> = own.map(|shard| shard.arena.read(shard.place));
         let gives = own.is_some() && source(rank) == rank;
         let lacks = |reader: &u32| gives && !same(layout, rank, *reader);
         let offer = |reader: u32| Offer { peer: reader as usize, pieces: 0..1 };
@@ -247,15 +259,14 @@ impl Entry {
         }
         let whole = Rect::whole(&self.layout.shape);
         for shard in &self.shards {
-            let target = shard.arena.write(shard.place);
-            match masked(&self.layout, shard.rank) {
+            shard.memory.write(shard.place, |target| match masked(&self.layout, shard.rank) {
                 Some(kind) => fill_identity(self.layout.dtype, kind, target),
                 None if target.is_empty() => {}
                 None => {
                     let copy = Move::new(self.layout.dtype, &shard.rect, &whole, &shard.rect);
                     copy.copy(value.bytes(), target);
                 }
-            }
+            });
         }
         Ok(())
     }
@@ -268,7 +279,8 @@ impl Entry {
             match (masked(&self.layout, shard.rank), alike) {
                 (Some(_), _) if self.init == Init::Weights => {}
                 (Some(kind), _) => {
-                    fill_identity(self.layout.dtype, kind, shard.arena.write(shard.place));
+                    let fill = |target: &mut [u8]| fill_identity(self.layout.dtype, kind, target);
+                    shard.memory.write(shard.place, fill);
                 }
                 (None, Some((_, shards))) => shards.push(shard),
                 (None, None) => drawn.push((&shard.rect, vec![shard])),
@@ -294,15 +306,16 @@ impl Entry {
         let draw = |begin: usize| {
             let end = elements.min(begin + part);
             let bytes = |shard: &Shard| shard.place.part(&(begin * size..end * size));
-            let target = shards[0].arena.write(bytes(shards[0]));
             let mut places = Places::new(&self.layout.shape, rect, begin);
-            for element in target.chunks_exact_mut(size) {
-                let drawn = distribution.draw(stream, places.take());
-                write_element(dtype, f64::from(drawn), element);
-            }
-            for other in &shards[1..] {
-                other.arena.write(bytes(other)).copy_from_slice(target);
-            }
+            shards[0].memory.write(bytes(shards[0]), |target| {
+                for element in target.chunks_exact_mut(size) {
+                    let drawn = distribution.draw(stream, places.take());
+                    write_element(dtype, f64::from(drawn), element);
+                }
+                for other in &shards[1..] {
+                    other.memory.write(bytes(other), |copy| copy.copy_from_slice(target));
+                }
+            });
         };
         std::thread::scope(|scope| {
             let mut begins = (0..elements).step_by(part);
@@ -319,8 +332,9 @@ impl Shard {
         if element.iter().all(|&byte| byte == 0) {
             return; // there already; whoever first needs the pages touches them
         }
-        let target = self.arena.write(self.place);
-        target.chunks_exact_mut(element.len()).for_each(|place| place.copy_from_slice(element));
+        self.memory.write(self.place, |target| {
+            target.chunks_exact_mut(element.len()).for_each(|place| place.copy_from_slice(element));
+        });
     }
 }
 

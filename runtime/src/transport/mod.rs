@@ -15,7 +15,7 @@ use std::time::Duration;
 use crate::error::RuntimeError;
 use crate::job::Activity;
 use crate::memory::Arena;
-pub use crate::memory::Lent;
+pub use crate::memory::{Lent, Offered};
 
 pub mod in_process;
 pub(crate) mod process;
@@ -86,9 +86,14 @@ pub trait Transport: Send + Sync {
     /// offers packed messages.
     fn direct(&self, ranks: &[u32]) -> bool;
 
-    /// Memory for a rank, zeroed, where those that it exchanges with can reach it in place. `None` where the system gives
-    /// none.
-    fn allocate(&self, bytes: u64) -> Option<Arena>;
+    /// Memory of so many bytes, zeros, for a device of the host: where those that this rank exchanges with can reach it in
+    /// place. `None` where they reach whatever memory the process has, or none at all.
+    ///
+    /// # Errors
+    /// Where the system gives no more.
+    fn offer(&self, _bytes: u64) -> Result<Option<Offered>, TransportError> {
+        Ok(None)
+    }
 
     /// Memory of arbitrary content from which peers of the same host read what [`Sender::lend`] gives them, so that what goes to
     /// all of them is copied once. `None` where there is none.

@@ -1,16 +1,15 @@
-//! Where tensors go in and out of a step, and copies that stay on one rank.
+//! Where tensors go in and out of a step.
 
 use std::sync::PoisonError;
 use std::time::Duration;
 
 use graphc_ir::plan::Layout;
-use graphc_ir::sbp::{ReduceKind, Sbp};
+use graphc_ir::sbp::Sbp;
 use graphc_ir::shard::Rect;
 
-use super::port::{Port, Turn};
 use super::step::StepState;
-use crate::memory::Arena;
-use crate::rectangles::{Move, fill_identity, masked};
+use crate::device::{Memory, Port, Stream, Turn};
+use crate::rectangles::Move;
 use crate::transport::{Sender, TransportError};
 
 /// Copies a rank's part of what the user feeds.
@@ -29,11 +28,12 @@ impl FeedWork {
         Self { input, output, copies }
     }
 
-    pub(crate) fn run(&self, arena: &Arena, turn: Turn, step: &StepState) {
-        let copy = &self.copies[turn.microbatch % self.copies.len()];
-        let target = arena.write(self.output.place(turn));
-        if !target.is_empty() {
-            copy.copy(step.feeds[self.input].bytes(), target);
+    pub(crate) fn run(&self, stream: &mut Stream, memory: &Memory, turn: Turn, step: &StepState) {
+        let place = self.output.place(turn);
+        if place.bytes > 0 {
+            let copy = &self.copies[turn.microbatch % self.copies.len()];
+            let fed = step.feeds[self.input].bytes();
+            stream.fill(memory, place, |target| copy.copy(fed, target));
         }
     }
 }
@@ -81,16 +81,26 @@ impl FetchWork {
     /// Returns how long it has waited.
     pub(crate) fn run(
         &mut self,
-        arena: &Arena,
+        stream: &mut Stream,
+        memory: &Memory,
+        turn: Turn,
+        step: &StepState,
+    ) -> Result<Duration, TransportError> {
+        if self.copies.is_empty() {
+            return Ok(Duration::ZERO);
+        }
+        let place = self.input.place(turn);
+        stream.read(memory, place, |content| self.give(content, turn, step))
+    }
+
+    fn give(
+        &mut self,
+        content: &[u8],
         turn: Turn,
         step: &StepState,
     ) -> Result<Duration, TransportError> {
         let mut waited = Duration::ZERO;
-        if self.copies.is_empty() {
-            return Ok(waited);
-        }
         let copy = &self.copies[turn.microbatch % self.copies.len()];
-        let content = arena.read(self.input.place(turn));
         for sender in &mut self.senders {
             waited +=
                 sender.send(content.len(), &mut |message| message.copy_from_slice(content))?;
@@ -103,60 +113,4 @@ impl FetchWork {
         step.written(self.output);
         Ok(waited)
     }
-}
-
-/// A slice or a mask: what a rank keeps of what it has.
-pub(crate) struct LocalWork {
-    input: Port,
-    output: Port,
-    identity: Option<ReduceKind>,
-    copies: Vec<Move>,
-}
-
-impl LocalWork {
-    /// # Errors
-    /// Where the rank does not have what it is to keep.
-    pub(crate) fn new(
-        input: Port,
-        output: Port,
-        layouts: (&Layout, &Layout),
-        rank: u32,
-    ) -> Result<Self, String> {
-        let (from, to) = layouts;
-        let variants = input.variants().max(output.variants());
-        let mut copies = Vec::new();
-        for microbatch in 0..variants {
-            let (held, kept) = (input.rect(microbatch), output.rect(microbatch));
-            let inside = kept.elements() == 0 || held.intersect(kept).as_ref() == Some(kept);
-            if !inside {
-                return Err(format!("rank {rank} keeps {kept:?} of {held:?}"));
-            }
-            copies.push(Move::new(output.dtype, kept, held_around(held, kept), kept));
-        }
-        // Axes that are partial before as well keep each rank's value.
-        let fresh = from.sbp.0.iter().zip(&to.sbp.0).map(|(before, after)| match before {
-            Sbp::Partial(_) => Sbp::Broadcast,
-            _ => *after,
-        });
-        let mut made = to.clone();
-        made.sbp.0 = fresh.collect();
-        Ok(Self { input, output, identity: masked(&made, rank), copies })
-    }
-
-    pub(crate) fn run(&self, arena: &Arena, turn: Turn) {
-        let target = arena.write(self.output.place(turn));
-        match self.identity {
-            Some(kind) => fill_identity(self.output.dtype, kind, target),
-            None if target.is_empty() => {}
-            None => {
-                let copy = &self.copies[turn.microbatch % self.copies.len()];
-                copy.copy(arena.read(self.input.place(turn)), target);
-            }
-        }
-    }
-}
-
-/// The rectangle that offsets are counted from: an empty part may lie outside of what is held.
-fn held_around<'a>(held: &'a Rect, kept: &'a Rect) -> &'a Rect {
-    if kept.elements() == 0 { kept } else { held }
 }

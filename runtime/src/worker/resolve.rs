@@ -4,16 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use graphc_ir::ids::{ActorId, RegisterId};
-use graphc_ir::mesh::DeviceKind;
 use graphc_ir::op::Op;
-use graphc_ir::plan::{Action, Actor, BoxingKind, Layout, Plan, Program, Stream};
-use graphc_kernels::lookup;
+use graphc_ir::plan::{Action, Actor, BoxingKind, Channel, Layout, Plan, Program, Stream};
 
-use super::actor::{CollectiveWork, CopyWork, FusedWork, KernelWork, Work};
-use super::channel::{Ends, ReceiveWork, SendWork};
-use super::edge::{FeedWork, FetchWork, LocalWork};
-use super::port::Port;
-use crate::collectives::{Change, Scope, group_of, plan as plan_collective};
+use super::actor::Work;
+use super::edge::{FeedWork, FetchWork};
+use crate::communicator::{Collective, CollectiveCall, Communicator};
+use crate::device::{Call, Device, Launch, Port};
 use crate::error::RuntimeError;
 use crate::session::{OutputsAt, output_tag, readers};
 use crate::transport::Transport;
@@ -40,7 +37,9 @@ pub(crate) struct Resolver<'a> {
     plan: &'a Plan,
     program: &'a Program,
     edges: &'a Edges,
+    device: &'a Device,
     transport: &'a Arc<dyn Transport>,
+    communicator: Communicator,
     ports: Vec<Port>,
 }
 
@@ -51,12 +50,14 @@ impl<'a> Resolver<'a> {
         plan: &'a Plan,
         program: &'a Program,
         edges: &'a Edges,
+        device: &'a Device,
         transport: &'a Arc<dyn Transport>,
     ) -> Result<Self, RuntimeError> {
         let rank = transport.rank();
         let port = |register| Port::new(plan, register, rank, program.arena_bytes);
         let ports = program.registers.iter().map(port).collect::<Result<_, _>>()?;
-        Ok(Self { plan, program, edges, transport, ports })
+        let communicator = Communicator::new(device, transport);
+        Ok(Self { plan, program, edges, device, transport, communicator, ports })
     }
 
     /// The registers, at their ids.
@@ -144,25 +145,27 @@ impl<'a> Resolver<'a> {
     fn actor(&self, actor: &Actor) -> Result<Work, RuntimeError> {
         Ok(match &actor.action {
             Action::Compute { op, operands } => Work::Kernel(self.kernel(actor, op, operands)?),
-            Action::Fused(op) => Work::Fused(FusedWork {
-                op: op.clone(),
-                operands: self.ports_of(actor, &actor.inputs)?,
-                results: self.ports_of(actor, &actor.outputs)?,
-            }),
+            Action::Fused(op) => {
+                Work::Kernel(self.launch(actor, Call::Fused(op), &actor.outputs)?)
+            }
             Action::Collective { kind, axis, sequence, .. } => {
-                Work::Collective(Box::new(self.collective(actor, *kind, *axis, *sequence)?))
+                Work::Collective(self.collective(actor, (*kind, *axis), *sequence)?)
             }
             Action::Local { .. } => Work::Local(self.local(actor)?),
             Action::Send { channel } => {
                 let input = self.only(actor, &actor.inputs)?;
-                Work::Send(SendWork::new(&self.ends(actor, channel.0)?, input)?)
+                let channel = self.channel(actor, channel.0)?;
+                Work::Send(self.communicator.send(self.plan, channel, input)?)
             }
             Action::Receive { channel } => {
                 let output = self.only(actor, &actor.outputs)?;
-                Work::Receive(ReceiveWork::new(&self.ends(actor, channel.0)?, output)?)
+                let channel = self.channel(actor, channel.0)?;
+                Work::Receive(self.communicator.receive(self.plan, channel, output)?)
             }
-            Action::Accumulate => Work::Accumulate(self.copy(actor, &actor.outputs)?),
-            Action::Assign => Work::Assign(self.copy(actor, &actor.updates)?),
+            Action::Accumulate => {
+                Work::Kernel(self.launch(actor, Call::Accumulate, &actor.outputs)?)
+            }
+            Action::Assign => Work::Kernel(self.launch(actor, Call::Copy, &actor.updates)?),
             Action::Feed { input } => {
                 let index = self.edges.inputs.get(input).copied();
                 let index = index.ok_or_else(|| self.fail(actor, "feeds nothing"))?;
@@ -172,7 +175,29 @@ impl<'a> Resolver<'a> {
         })
     }
 
-    fn kernel(&self, actor: &Actor, op: &Op, operands: &[i32]) -> Result<KernelWork, RuntimeError> {
+    /// What the device does with all inputs of an actor.
+    fn launch(
+        &self,
+        actor: &Actor,
+        call: Call<'_>,
+        results: &[RegisterId],
+    ) -> Result<Launch, RuntimeError> {
+        self.prepare(actor, call, &actor.inputs, results)
+    }
+
+    fn prepare(
+        &self,
+        actor: &Actor,
+        call: Call<'_>,
+        operands: &[RegisterId],
+        results: &[RegisterId],
+    ) -> Result<Launch, RuntimeError> {
+        let (operands, results) = (self.ports_of(actor, operands)?, self.ports_of(actor, results)?);
+        let launch = self.device.prepare(call, operands, results);
+        launch.map_err(|reason| self.fail(actor, reason))
+    }
+
+    fn kernel(&self, actor: &Actor, op: &Op, operands: &[i32]) -> Result<Launch, RuntimeError> {
         let register = |&operand: &i32| {
             let found = match usize::try_from(operand) {
                 Ok(input) => actor.inputs.get(input),
@@ -182,13 +207,7 @@ impl<'a> Resolver<'a> {
         };
         let registers = operands.iter().map(register).collect::<Result<Vec<_>, _>>()?;
         let results = self.results(actor, op, operands, &registers)?;
-        let operands = self.ports_of(actor, &registers)?;
-        let results = self.ports_of(actor, &results)?;
-        let dtype = operands.first().or(results.first()).map(|port| port.dtype);
-        let dtype = dtype.ok_or_else(|| self.fail(actor, "has neither operand nor result"))?;
-        let kernel = lookup(op, dtype, DeviceKind::Cpu);
-        let kernel = kernel.map_err(|error| self.fail(actor, format_args!("has {error}")))?;
-        Ok(KernelWork { kernel, op: op.clone(), operands, results })
+        self.prepare(actor, Call::Op(op), &registers, &results)
     }
 
     /// The register of each result: a result that takes the place of a variable at rest is written there, the others
@@ -216,21 +235,13 @@ impl<'a> Resolver<'a> {
         Ok(results)
     }
 
-    fn copy(&self, actor: &Actor, to: &[RegisterId]) -> Result<CopyWork, RuntimeError> {
-        let (input, output) = (self.only(actor, &actor.inputs)?, self.only(actor, to)?);
-        let bytes = |port: &Port| (port.dtype, port.rect(0).elements());
-        if bytes(&input) != bytes(&output) {
-            return Err(self.fail(actor, "copies into a register of another size"));
-        }
-        Ok(CopyWork { input, output })
-    }
-
-    fn local(&self, actor: &Actor) -> Result<LocalWork, RuntimeError> {
-        let (input, output) = (self.only(actor, &actor.inputs)?, self.only(actor, &actor.outputs)?);
+    fn local(&self, actor: &Actor) -> Result<Launch, RuntimeError> {
+        self.only(actor, &actor.inputs)?;
+        self.only(actor, &actor.outputs)?;
         let from = self.layout(actor, actor.inputs[0])?;
         let to = self.layout(actor, actor.outputs[0])?;
-        let work = LocalWork::new(input, output, (from, to), self.transport.rank());
-        work.map_err(|reason| self.fail(actor, format_args!("cannot be local: {reason}")))
+        let rank = self.transport.rank();
+        self.launch(actor, Call::Local { rank, from, to }, &actor.outputs)
     }
 
     fn fetch(&self, actor: &Actor, output: &str) -> Result<FetchWork, RuntimeError> {
@@ -253,63 +264,27 @@ impl<'a> Resolver<'a> {
         work.map_err(|reason| self.fail(actor, format_args!("is {reason}")))
     }
 
-    fn ends(&self, actor: &Actor, channel: u32) -> Result<Ends<'a>, RuntimeError> {
+    fn channel(&self, actor: &Actor, channel: u32) -> Result<(u32, &'a Channel), RuntimeError> {
         let found = self.plan.channels.get(channel as usize);
-        let transport: &'a dyn Transport = &**self.transport;
-        found
-            .map(|found| Ends { plan: self.plan, channel: found, tag: channel, transport })
-            .ok_or_else(|| self.fail(actor, "has a channel that the plan lacks"))
+        let found = found.ok_or_else(|| self.fail(actor, "has a channel that the plan lacks"))?;
+        Ok((channel, found))
     }
 
     fn collective(
         &self,
         actor: &Actor,
-        kind: BoxingKind,
-        axis: usize,
+        (kind, axis): (BoxingKind, usize),
         sequence: u32,
-    ) -> Result<CollectiveWork, RuntimeError> {
+    ) -> Result<Collective, RuntimeError> {
         let inputs = self.ports_of(actor, &actor.inputs)?;
         let outputs = self.ports_of(actor, &actor.outputs)?;
-        if inputs.len() != outputs.len() || inputs.is_empty() {
-            return Err(self.fail(actor, "needs an output for each input"));
-        }
-        let mut changes = Vec::new();
-        for (index, (&input, &output)) in actor.inputs.iter().zip(&actor.outputs).enumerate() {
-            let target = outputs[index].span();
-            let in_place = inputs.iter().any(|port| port.span().overlaps(target));
-            let own = inputs[index].span().offset == target.offset;
-            if in_place && !own && kind == BoxingKind::AllReduce {
-                return Err(self.fail(actor, "writes over an operand of another result"));
-            }
-            let (from, to) = (self.layout(actor, input)?, self.layout(actor, output)?);
-            changes.push(Change { from, to, in_place });
-        }
-        let staged = changes.iter().any(|change| change.in_place);
-        changes.iter_mut().for_each(|change| change.in_place = staged);
+        let pairs = actor.inputs.iter().zip(&actor.outputs);
+        let layouts =
+            pairs.map(|(&from, &to)| Ok((self.layout(actor, from)?, self.layout(actor, to)?)));
+        let layouts = layouts.collect::<Result<_, RuntimeError>>()?;
         let microbatches = self.plan.microbatches.max(1);
-        let rank = self.transport.rank();
-        let ports = || inputs.iter().chain(&outputs);
-        let count = ports().map(Port::variants).max().unwrap_or(1);
-        let fail = |reason: String| self.fail(actor, format_args!("cannot run: {reason}"));
-        let scope =
-            |direct| move |microbatch| Scope { rank, axis, microbatch, microbatches, direct };
-        let group = group_of(&changes, scope(true)(0)).map_err(fail)?;
-        let scope = scope(self.transport.direct(&group));
-        let variants = (0..count).map(|m| plan_collective(kind, &changes, scope(m)));
-        let variants = variants.collect::<Result<Vec<_>, _>>().map_err(fail)?;
-        let staged = |output| variants.iter().flatten().map(|stage| stage.staged(output)).max();
-        let staging = (0..outputs.len()).map(|output| vec![0; staged(output).unwrap_or(0)]);
-        let staging = staging.collect();
-        let group = self.transport.group(sequence, &group).map_err(|e| fail(e.to_string()))?;
-        Ok(CollectiveWork {
-            group,
-            inputs,
-            outputs,
-            variants,
-            staging,
-            packed: Vec::new(),
-            input_places: Vec::new(),
-            output_places: Vec::new(),
-        })
+        let call = CollectiveCall { kind, axis, sequence, microbatches, layouts, inputs, outputs };
+        let collective = self.communicator.collective(call);
+        collective.map_err(|reason| self.fail(actor, format_args!("cannot run: {reason}")))
     }
 }

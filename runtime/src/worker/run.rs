@@ -7,17 +7,14 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use graphc_ir::ids::ActorId;
 use graphc_ir::machine::{ActionId, Blocked, Machine};
-use graphc_kernels::{KernelContext, Scratch};
 
-use super::actor::{Bench, Work};
-use super::port::Turn;
+use super::actor::Work;
 use super::report::Report;
 use super::step::StepState;
-use crate::collectives::Lists;
+use crate::device::{Event, Memory, Stream, Turn};
 use crate::error::{Cause, Failure, RuntimeError};
 use crate::explore::{exploring, point};
 use crate::job::{Activity, enter};
-use crate::memory::Arena;
 use crate::transport::{Transport, TransportError};
 
 /// What a session asks of a worker.
@@ -32,7 +29,6 @@ pub(crate) enum Job {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
     pub(crate) seed: u64,
-    pub(crate) threads: usize,
     pub(crate) timeout: Duration,
     pub(crate) first_step: u64,
     pub(crate) shuffle_delays: Option<u64>,
@@ -41,8 +37,8 @@ pub(crate) struct Settings {
 /// One worker: a stream of a rank.
 pub(crate) struct Worker {
     pub(crate) transport: Arc<dyn Transport>,
-    pub(crate) arena: Arc<Arena>,
-    pub(crate) pool: Option<Arc<rayon::ThreadPool>>,
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) stream: Stream,
     pub(crate) settings: Settings,
     pub(crate) machine: Machine,
     pub(crate) microbatches: u64,
@@ -53,13 +49,20 @@ pub(crate) struct Worker {
     /// (actor, microbatch) of a step, in order.
     pub(crate) order: Vec<(u32, u32)>,
     pub(crate) jobs: Receiver<Job>,
-    /// To the other workers of the rank: what has finished here.
-    pub(crate) tell: Vec<Sender<ActionId>>,
-    /// What has finished there; nobody tells anything where the rank has one worker.
-    pub(crate) hear: Receiver<ActionId>,
+    /// To the other workers of the rank: what is done here.
+    pub(crate) tell: Vec<Sender<Done>>,
+    /// What is done there; nobody tells anything where the rank has one worker.
+    pub(crate) hear: Receiver<Done>,
     /// Who asks what is being done when a job of processes ends.
     pub(crate) activity: Option<Arc<Activity>>,
     pub(crate) report: Report,
+}
+
+/// An action that a worker is done with: what it has launched has ended when the event has come.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Done {
+    action: ActionId,
+    event: Event,
 }
 
 /// Where a worker is, for the account of a panic.
@@ -83,25 +86,14 @@ impl Worker {
 
     /// Executes jobs until the session hangs up.
     pub(crate) fn run(mut self) {
-        let (arena, pool) = (Arc::clone(&self.arena), self.pool.take());
-        let mut scratch = Scratch::new();
-        let cx = KernelContext {
-            seed: self.settings.seed,
-            step: self.settings.first_step,
-            threads: self.settings.threads,
-            pool: pool.as_deref(),
-            scratch: &mut scratch,
-        };
         if let Some(activity) = &self.activity {
             enter(Arc::clone(activity));
         }
-        let (views, results, lists) = (Vec::new(), Vec::new(), Lists::default());
-        let mut bench = Bench { arena: &arena, cx, views, results, lists };
         let jobs = self.jobs.clone();
         for job in &jobs {
             match job {
                 Job::Step(step) => {
-                    let result = self.guarded(&mut bench, &step);
+                    let result = self.guarded(&step);
                     step.finish(result);
                 }
                 Job::Report(to) => {
@@ -113,12 +105,12 @@ impl Worker {
     }
 
     /// A step; a failure, even a panic, ends the job on all ranks.
-    fn guarded(&mut self, bench: &mut Bench<'_>, step: &StepState) -> Result<(), RuntimeError> {
+    fn guarded(&mut self, step: &StepState) -> Result<(), RuntimeError> {
         if let Some(ended) = self.transport.ended() {
             return Err(ended);
         }
         let mut here = Here { action: None };
-        let run = AssertUnwindSafe(|| self.step(bench, step, &mut here));
+        let run = AssertUnwindSafe(|| self.step(step, &mut here));
         let result = catch_unwind(run).unwrap_or_else(|panic| Err(Cause::Panic(text(&*panic))));
         let Err(cause) = result else { return Ok(()) };
         if cause != Cause::Transport(TransportError::Ended) {
@@ -127,14 +119,9 @@ impl Worker {
         Err(self.transport.ended().unwrap_or(RuntimeError::ShutDown))
     }
 
-    fn step(
-        &mut self,
-        bench: &mut Bench<'_>,
-        step: &StepState,
-        here: &mut Here,
-    ) -> Result<(), Cause> {
+    fn step(&mut self, step: &StepState, here: &mut Here) -> Result<(), Cause> {
         self.listen();
-        bench.cx.step = self.settings.first_step + step.index;
+        self.stream.begin_step(self.settings.first_step + step.index);
         let begun = Instant::now();
         let mut last = begun;
         for index in 0..self.order.len() {
@@ -158,7 +145,7 @@ impl Worker {
                 microbatches: self.microbatches,
             };
             let Some(work) = &mut self.actors[actor as usize] else { continue };
-            let waited = work.run(bench, turn, step)?;
+            let waited = work.run(&mut self.stream, &self.memory, turn, step)?;
             let now = Instant::now();
             let busy = (now - last).saturating_sub(waited);
             last = now;
@@ -169,6 +156,7 @@ impl Worker {
             }
             self.finish(action);
         }
+        self.stream.synchronize()?;
         if let Some(activity) = &self.activity {
             activity.rest();
         }
@@ -186,17 +174,27 @@ impl Worker {
     fn finish(&mut self, action: ActionId) {
         self.machine.finish(action);
         point();
+        if self.tell.is_empty() {
+            return;
+        }
+        let event = self.stream.record();
         for other in &self.tell {
             // A worker that is gone has failed, which its end of the job says.
-            let _ = other.send(action);
+            let _ = other.send(Done { action, event });
         }
     }
 
-    /// Counts what other workers of the rank have finished meanwhile.
+    /// Counts what other workers of the rank are done with meanwhile.
     fn listen(&mut self) {
-        for action in self.hear.try_iter() {
-            self.machine.finish(action);
+        while let Ok(done) = self.hear.try_recv() {
+            self.heard(done);
         }
+    }
+
+    /// What is launched here from now on may stand on what another worker is done with.
+    fn heard(&mut self, Done { action, event }: Done) {
+        self.stream.wait(event);
+        self.machine.finish(action);
     }
 
     /// Waits until an action may begin: another worker of the rank has to finish something first.
@@ -208,7 +206,7 @@ impl Worker {
                 return Err(Cause::Blocked(self.describe(blocked)));
             }
             match self.hear_something() {
-                Ok(finished) => self.machine.finish(finished),
+                Ok(done) => self.heard(done),
                 Err(RecvTimeoutError::Disconnected) => return Err(TransportError::Ended.into()),
                 Err(RecvTimeoutError::Timeout) if self.transport.ended().is_some() => {
                     return Err(TransportError::Ended.into());
@@ -229,11 +227,11 @@ impl Worker {
     }
 
     /// Waits a little for news of another worker.
-    fn hear_something(&self) -> Result<ActionId, RecvTimeoutError> {
+    fn hear_something(&self) -> Result<Done, RecvTimeoutError> {
         while exploring() {
             point();
-            if let Ok(finished) = self.hear.try_recv() {
-                return Ok(finished);
+            if let Ok(done) = self.hear.try_recv() {
+                return Ok(done);
             }
             if self.transport.ended().is_some() {
                 return Err(RecvTimeoutError::Timeout);

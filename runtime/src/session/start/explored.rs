@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::{Builder, by_rows, layout};
+use graphc_ir::mesh::DeviceKind;
 use graphc_ir::plan::{BoxingKind, Layout, Plan, Rate};
 use graphc_ir::types::DType;
 
@@ -43,7 +44,6 @@ fn run(plan: &Plan) {
     let hub = Hub::new(patience);
     let settings = Settings {
         seed: 0,
-        threads: 1,
         timeout: Duration::from_secs(1000),
         first_step: 0,
         shuffle_delays: None,
@@ -53,7 +53,8 @@ fn run(plan: &Plan) {
     let mut variables = Variables::of(plan).expect("there are none");
     let mut workers = Vec::new();
     for rank in 0..2 {
-        let rank = Rank::load(plan, hub.transport(rank), &edges, &mut variables);
+        let device = Device::open(DeviceKind::Cpu, rank, 1).expect("a processor");
+        let rank = Rank::load(plan, device, hub.transport(rank), &edges, &mut variables);
         let rank = rank.expect("the plan fits");
         workers.extend(rank.workers(plan, settings, 8).expect("a machine each"));
     }

@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 use super::process::Bell;
 use super::{Group, Receiver, Sender, Transport, TransportError};
 use crate::error::RuntimeError;
-use crate::memory::Arena;
 use mailbox::{Mail, MailGroup};
 use ring::{Ring, RingReceiver, RingSender};
 
@@ -103,10 +102,6 @@ impl Transport for InProcess {
 
     fn direct(&self, _: &[u32]) -> bool {
         self.hub.direct
-    }
-
-    fn allocate(&self, bytes: u64) -> Option<Arena> {
-        Arena::new(bytes)
     }
 
     fn wait_until(

@@ -11,7 +11,7 @@ use super::wait::{HasBell, Waiter};
 use super::{ReceiveEnd, SendEnd};
 use crate::explore::explore;
 use crate::job::Line;
-use crate::memory::{Arena, Place};
+use crate::memory::{Arena, Offered, Place};
 use crate::transport::in_process::Patience;
 use crate::transport::{Body, Group, Offer};
 
@@ -197,7 +197,8 @@ fn what_two_peers_read_in_one_place_is_not_overwritten_under_any_schedule() {
 #[test]
 fn arenas_are_read_and_written_in_place_under_every_schedule() {
     let (sides, _listener) = sides::<2>();
-    let arenas = sides.clone().map(|side| Arena::shared(256, &side.outbox).expect("memory"));
+    let offered = sides.clone().map(|side| Offered::new(256, &side.outbox).expect("memory"));
+    let arenas = offered.map(|offered| Arena::of(offered).expect("it lies somewhere"));
     let arenas = Arc::new(arenas);
     explore(4_000, move || {
         let key = fresh();

@@ -26,7 +26,7 @@ use super::in_process::Patience;
 use super::{Body, Group, Receiver, Sender, Transport, TransportError};
 use crate::error::RuntimeError;
 use crate::job::Activity;
-use crate::memory::Arena;
+use crate::memory::{Arena, Offered};
 pub(crate) use bell::Bell;
 use fabric::Link;
 use group::ProcessGroup;
@@ -121,11 +121,10 @@ impl Transport for ProcessTransport {
         ranks.iter().all(shared)
     }
 
-    fn allocate(&self, bytes: u64) -> Option<Arena> {
-        match &self.fabric.outbox {
-            Some(outbox) => Arena::shared(bytes, outbox),
-            None => Arena::new(bytes),
-        }
+    fn offer(&self, bytes: u64) -> Result<Option<Offered>, TransportError> {
+        let Some(outbox) = &self.fabric.outbox else { return Ok(None) };
+        let full = || TransportError::Memory { rank: self.fabric.rank };
+        Offered::new(bytes, outbox).map(Some).ok_or_else(full)
     }
 
     fn stage(&self, bytes: u64) -> Option<Arena> {

@@ -1,4 +1,4 @@
-//! A register as an actor uses it.
+//! A register as an actor uses it: where its contents lie in the memory of a device.
 
 use graphc_ir::plan::{Layout, Plan, Rate, Register, RegisterKind};
 use graphc_ir::shard::Rect;

@@ -1,4 +1,4 @@
-//! Sending and receiving through channels.
+//! Sending and receiving of host memory through channels.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use graphc_ir::plan::{Channel, Plan};
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::shard::Rect;
 
-use super::port::{Port, Turn};
+use crate::device::{Port, Turn};
 use crate::error::RuntimeError;
 use crate::memory::Arena;
 use crate::rectangles::{Contribution, Move, contributions, fill_identity, masked};
 use crate::transport::{Receiver, Sender, Transport, TransportError};
 
 /// A rank's sends of one channel.
-pub(crate) struct SendWork {
+pub(crate) struct HostSend {
     input: Port,
     peers: Vec<SendTo>,
 }
@@ -25,7 +25,7 @@ struct SendTo {
 }
 
 /// A rank's receives of one channel.
-pub(crate) struct ReceiveWork {
+pub(crate) struct HostReceive {
     output: Port,
     /// What the output holds where this rank's part of a partial layout is the identity.
     identity: Option<ReduceKind>,
@@ -39,11 +39,11 @@ struct ReceiveFrom {
 }
 
 /// What is the same for both ends of a channel.
-pub(crate) struct Ends<'a> {
-    pub(crate) plan: &'a Plan,
-    pub(crate) channel: &'a Channel,
-    pub(crate) tag: u32,
-    pub(crate) transport: &'a dyn Transport,
+pub(super) struct Ends<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) channel: &'a Channel,
+    pub(super) tag: u32,
+    pub(super) transport: &'a dyn Transport,
 }
 
 impl Ends<'_> {
@@ -79,8 +79,8 @@ impl Ends<'_> {
     }
 }
 
-impl SendWork {
-    pub(crate) fn new(ends: &Ends<'_>, input: Port) -> Result<Self, RuntimeError> {
+impl HostSend {
+    pub(super) fn new(ends: &Ends<'_>, input: Port) -> Result<Self, RuntimeError> {
         let me = ends.transport.rank();
         let mut peers = Vec::new();
         for &to in ends.receivers() {
@@ -106,7 +106,7 @@ impl SendWork {
         Ok(Self { input, peers })
     }
 
-    pub(crate) fn run(&mut self, arena: &Arena, turn: Turn) -> Result<Duration, TransportError> {
+    pub(super) fn run(&mut self, arena: &Arena, turn: Turn) -> Result<Duration, TransportError> {
         let content = arena.read(self.input.place(turn));
         let mut waited = Duration::ZERO;
         for peer in &mut self.peers {
@@ -117,8 +117,8 @@ impl SendWork {
     }
 }
 
-impl ReceiveWork {
-    pub(crate) fn new(ends: &Ends<'_>, output: Port) -> Result<Self, RuntimeError> {
+impl HostReceive {
+    pub(super) fn new(ends: &Ends<'_>, output: Port) -> Result<Self, RuntimeError> {
         let me = ends.transport.rank();
         let layout = ends.plan.layouts.get(ends.channel.to as usize);
         let identity = layout.and_then(|layout| masked(layout, me));
@@ -143,7 +143,7 @@ impl ReceiveWork {
         Ok(Self { output, identity, peers })
     }
 
-    pub(crate) fn run(&mut self, arena: &Arena, turn: Turn) -> Result<Duration, TransportError> {
+    pub(super) fn run(&mut self, arena: &Arena, turn: Turn) -> Result<Duration, TransportError> {
         let content = arena.write(self.output.place(turn));
         if let Some(kind) = self.identity {
             fill_identity(self.output.dtype, kind, content);

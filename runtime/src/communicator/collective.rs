@@ -1,0 +1,101 @@
+//! Collectives of host memory.
+
+use std::time::Duration;
+
+use graphc_ir::plan::BoxingKind;
+
+use super::CollectiveCall;
+use crate::collectives::{Buffers, Change, Lists, Scope, Stage, group_of, plan};
+use crate::device::{Port, Turn};
+use crate::memory::{Arena, Place};
+use crate::transport::{Group, Transport, TransportError};
+
+/// A collective of one rank.
+pub(crate) struct HostCollective {
+    group: Box<dyn Group>,
+    inputs: Vec<Port>,
+    outputs: Vec<Port>,
+    /// Per microbatch, or one for all: its stages.
+    variants: Vec<Vec<Stage>>,
+    staging: Vec<Vec<u8>>,
+    packed: Vec<u8>,
+    input_places: Vec<Place>,
+    output_places: Vec<Place>,
+    lists: Lists,
+}
+
+impl HostCollective {
+    /// # Errors
+    /// Where the layouts do not fit what it does, or the group cannot be joined.
+    pub(super) fn new(transport: &dyn Transport, call: CollectiveCall<'_>) -> Result<Self, String> {
+        let changes = changes(&call)?;
+        let CollectiveCall { kind, axis, sequence, microbatches, inputs, outputs, .. } = call;
+        let scope = |direct| {
+            let rank = transport.rank();
+            move |microbatch| Scope { rank, axis, microbatch, microbatches, direct }
+        };
+        let group = group_of(&changes, scope(true)(0))?;
+        let scope = scope(transport.direct(&group));
+        let count = inputs.iter().chain(&outputs).map(Port::variants).max().unwrap_or(1);
+        let variants = (0..count).map(|m| plan(kind, &changes, scope(m)));
+        let variants = variants.collect::<Result<Vec<_>, _>>()?;
+        let staged = |output| variants.iter().flatten().map(|stage| stage.staged(output)).max();
+        let staging = (0..outputs.len()).map(|output| vec![0; staged(output).unwrap_or(0)]);
+        let staging = staging.collect();
+        let group = transport.group(sequence, &group).map_err(|error| error.to_string())?;
+        let (input_places, output_places) = (Vec::new(), Vec::new());
+        let (packed, lists) = (Vec::new(), Lists::default());
+        Ok(Self {
+            group,
+            inputs,
+            outputs,
+            variants,
+            staging,
+            packed,
+            input_places,
+            output_places,
+            lists,
+        })
+    }
+
+    pub(super) fn run(&mut self, arena: &Arena, turn: Turn) -> Result<Duration, TransportError> {
+        let places = |ports: &[Port], places: &mut Vec<Place>| {
+            places.clear();
+            places.extend(ports.iter().map(|port| port.place(turn)));
+        };
+        places(&self.inputs, &mut self.input_places);
+        places(&self.outputs, &mut self.output_places);
+        let mut buffers = Buffers {
+            arena,
+            inputs: &self.input_places,
+            outputs: &self.output_places,
+            staging: &mut self.staging,
+            packed: &mut self.packed,
+        };
+        let stages = &self.variants[turn.microbatch % self.variants.len()];
+        let mut waited = Duration::ZERO;
+        for stage in stages {
+            waited += stage.run(&mut *self.group, &mut buffers, &mut self.lists)?;
+        }
+        Ok(waited)
+    }
+}
+
+/// What happens to each tensor. If one result is made in place all of them go through staging buffers.
+fn changes<'a>(call: &CollectiveCall<'a>) -> Result<Vec<Change<'a>>, String> {
+    let CollectiveCall { inputs, outputs, layouts, kind, .. } = call;
+    if inputs.len() != outputs.len() || inputs.is_empty() || layouts.len() != inputs.len() {
+        return Err("needs an output for each input".into());
+    }
+    let mut staged = false;
+    for (input, output) in inputs.iter().zip(outputs) {
+        let target = output.span();
+        let in_place = inputs.iter().any(|port| port.span().overlaps(target));
+        if in_place && input.span().offset != target.offset && *kind == BoxingKind::AllReduce {
+            return Err("writes over an operand of another result".into());
+        }
+        staged |= in_place;
+    }
+    let change = |&(from, to): &(&'a _, &'a _)| Change { from, to, in_place: staged };
+    Ok(layouts.iter().map(change).collect())
+}

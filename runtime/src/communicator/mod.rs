@@ -1,0 +1,168 @@
+//! Communicators: what crosses ranks in a step. An actor's collective, send or receive is worked out once, when its plan is
+//! loaded, into a [`Collective`], a [`Send`] or a [`Receive`], which then runs for each action.
+//!
+//! Exchanges of host memory over a [`Transport`] are one communicator: they wait until what was launched has ended, and
+//! read and write the memory of the rank in place (`collectives`, `channel`). Another one, for devices whose memory the host
+//! does not reach, is a further variant of these enums. Which memory lies where is `device`'s.
+
+mod channel;
+mod collective;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use graphc_ir::plan::{BoxingKind, Channel, Layout, Plan};
+
+use crate::device::{Device, Memory, Port, Stream, Turn};
+use crate::error::RuntimeError;
+use crate::transport::{Transport, TransportError};
+use channel::Ends;
+
+/// The way of one rank to the others.
+pub(crate) enum Communicator {
+    /// By exchanges of host memory.
+    Host(Arc<dyn Transport>),
+}
+
+/// A collective of an actor, as it stands in the plan.
+pub(crate) struct CollectiveCall<'a> {
+    pub(crate) kind: BoxingKind,
+    /// The mesh axis.
+    pub(crate) axis: usize,
+    /// The same number on all ranks that take part.
+    pub(crate) sequence: u32,
+    pub(crate) microbatches: usize,
+    /// Of each tensor the layouts before and after.
+    pub(crate) layouts: Vec<(&'a Layout, &'a Layout)>,
+    pub(crate) inputs: Vec<Port>,
+    pub(crate) outputs: Vec<Port>,
+}
+
+impl Communicator {
+    /// The communicator for memory of a device.
+    pub(crate) fn new(device: &Device, transport: &Arc<dyn Transport>) -> Self {
+        match device {
+            Device::Cpu(_) => Self::Host(Arc::clone(transport)),
+        }
+    }
+
+    /// Works out a collective. All ranks that take part do so with the same call.
+    ///
+    /// # Errors
+    /// Where the layouts do not fit what it does, or the group cannot be joined.
+    pub(crate) fn collective(&self, call: CollectiveCall<'_>) -> Result<Collective, String> {
+        match self {
+            Self::Host(transport) => {
+                let collective = collective::HostCollective::new(&**transport, call)?;
+                Ok(Collective::Host(Box::new(collective)))
+            }
+        }
+    }
+
+    /// Works out this rank's sends of a channel.
+    ///
+    /// # Errors
+    /// Where the two layouts of the channel do not fit, or a peer cannot be reached.
+    pub(crate) fn send(
+        &self,
+        plan: &Plan,
+        (tag, channel): (u32, &Channel),
+        input: Port,
+    ) -> Result<Send, RuntimeError> {
+        match self {
+            Self::Host(transport) => {
+                let ends = Ends { plan, channel, tag, transport: &**transport };
+                channel::HostSend::new(&ends, input).map(Send::Host)
+            }
+        }
+    }
+
+    /// Works out this rank's receives of a channel.
+    ///
+    /// # Errors
+    /// As of [`Communicator::send`].
+    pub(crate) fn receive(
+        &self,
+        plan: &Plan,
+        (tag, channel): (u32, &Channel),
+        output: Port,
+    ) -> Result<Receive, RuntimeError> {
+        match self {
+            Self::Host(transport) => {
+                let ends = Ends { plan, channel, tag, transport: &**transport };
+                channel::HostReceive::new(&ends, output).map(Receive::Host)
+            }
+        }
+    }
+}
+
+/// A collective of one rank, ready to run.
+pub(crate) enum Collective {
+    /// By exchanges of host memory.
+    Host(Box<collective::HostCollective>),
+}
+
+impl Collective {
+    /// Takes part once, behind all that was launched on the stream; what is launched next sees the results. Returns how
+    /// long the host has waited.
+    ///
+    /// # Errors
+    /// Where the job has ended or a peer does not come.
+    #[inline]
+    pub(crate) fn run(
+        &mut self,
+        stream: &mut Stream,
+        memory: &Memory,
+        turn: Turn,
+    ) -> Result<Duration, TransportError> {
+        match self {
+            Self::Host(collective) => collective.run(stream.host(memory), turn),
+        }
+    }
+}
+
+/// A rank's sends of one channel, ready to run.
+pub(crate) enum Send {
+    /// From host memory.
+    Host(channel::HostSend),
+}
+
+impl Send {
+    /// Sends one content, behind all that was launched on the stream. Returns how long the host has waited.
+    ///
+    /// # Errors
+    /// Where the job has ended or a peer does not make room.
+    pub(crate) fn run(
+        &mut self,
+        stream: &mut Stream,
+        memory: &Memory,
+        turn: Turn,
+    ) -> Result<Duration, TransportError> {
+        match self {
+            Self::Host(send) => send.run(stream.host(memory), turn),
+        }
+    }
+}
+
+/// A rank's receives of one channel, ready to run.
+pub(crate) enum Receive {
+    /// To host memory.
+    Host(channel::HostReceive),
+}
+
+impl Receive {
+    /// Receives one content; what is launched next sees it. Returns how long the host has waited.
+    ///
+    /// # Errors
+    /// Where the job has ended or a peer does not send.
+    pub(crate) fn run(
+        &mut self,
+        stream: &mut Stream,
+        memory: &Memory,
+        turn: Turn,
+    ) -> Result<Duration, TransportError> {
+        match self {
+            Self::Host(receive) => receive.run(stream.host(memory), turn),
+        }
+    }
+}

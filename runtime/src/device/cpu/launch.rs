@@ -1,0 +1,156 @@
+//! Actors as the processor executes them.
+
+use graphc_ir::mesh::DeviceKind;
+use graphc_ir::op::Op;
+use graphc_ir::plan::{FusedOp, Layout};
+use graphc_ir::sbp::{ReduceKind, Sbp};
+use graphc_ir::shard::Rect;
+use graphc_kernels::{Kernel, KernelError, fused, lookup};
+
+use super::super::launch::Call;
+use super::super::port::{Port, Turn};
+use super::Stream;
+use crate::memory::Arena;
+use crate::rectangles::{Move, combine, fill_identity, masked};
+
+/// What an actor does, and the registers of its operands and results.
+pub(crate) struct Launch {
+    routine: Routine,
+    operands: Vec<Port>,
+    results: Vec<Port>,
+}
+
+/// What is done.
+enum Routine {
+    Kernel { kernel: Kernel, op: Op },
+    Fused(FusedOp),
+    Accumulate,
+    Copy,
+    Local(Local),
+}
+
+/// The way of a slice or a mask.
+struct Local {
+    identity: Option<ReduceKind>,
+    /// Per microbatch, or one for all.
+    copies: Vec<Move>,
+}
+
+impl Launch {
+    /// # Errors
+    /// Where there is no kernel, or registers do not fit each other.
+    pub(crate) fn prepare(
+        call: Call<'_>,
+        operands: Vec<Port>,
+        results: Vec<Port>,
+    ) -> Result<Self, String> {
+        let routine = match call {
+            Call::Op(op) => {
+                let first = operands.first().or(results.first());
+                let dtype = first.ok_or("has neither operand nor result")?.dtype;
+                let kernel = lookup(op, dtype, DeviceKind::Cpu).map_err(|e| e.to_string())?;
+                Routine::Kernel { kernel, op: op.clone() }
+            }
+            Call::Fused(op) => Routine::Fused(op.clone()),
+            Call::Accumulate => {
+                one_of_one_size(&operands, &results).map(|()| Routine::Accumulate)?
+            }
+            Call::Copy => one_of_one_size(&operands, &results).map(|()| Routine::Copy)?,
+            Call::Local { rank, from, to } => {
+                Routine::Local(Local::prepare((&operands, &results), (from, to), rank)?)
+            }
+        };
+        Ok(Self { routine, operands, results })
+    }
+
+    #[inline]
+    pub(super) fn run(
+        &self,
+        stream: &mut Stream,
+        arena: &Arena,
+        turn: Turn,
+    ) -> Result<(), KernelError> {
+        let ports = (self.operands.as_slice(), self.results.as_slice());
+        match &self.routine {
+            Routine::Kernel { kernel, op } => {
+                stream.call(arena, ports, turn, |a, r, cx| kernel(op, a, r, cx))?;
+            }
+            Routine::Fused(op) => {
+                stream.call(arena, ports, turn, |a, r, cx| fused(op, a, r, cx))?
+            }
+            Routine::Accumulate => copy(arena, ports, turn, turn.microbatch > 0),
+            Routine::Copy => copy(arena, ports, turn, false),
+            Routine::Local(local) => local.run(arena, ports, turn),
+        }
+        Ok(())
+    }
+}
+
+/// One operand and one result of as many elements of one type.
+fn one_of_one_size(operands: &[Port], results: &[Port]) -> Result<(), String> {
+    let size = |port: &Port| (port.dtype, port.rect(0).elements());
+    match (operands, results) {
+        ([operand], [result]) if size(operand) == size(result) => Ok(()),
+        _ => Err("copies between registers of different sizes".into()),
+    }
+}
+
+fn copy(arena: &Arena, (operands, results): (&[Port], &[Port]), turn: Turn, add: bool) {
+    let (from, to) = (operands[0].place(turn), results[0].place(turn));
+    if from == to {
+        return; // shared memory: it is there already
+    }
+    let (from, to) = (arena.read(from), arena.write(to));
+    if add {
+        combine(results[0].dtype, ReduceKind::Sum, to, from);
+    } else {
+        to.copy_from_slice(from);
+    }
+}
+
+impl Local {
+    fn prepare(
+        (operands, results): (&[Port], &[Port]),
+        (from, to): (&Layout, &Layout),
+        rank: u32,
+    ) -> Result<Self, String> {
+        let ([operand], [result]) = (operands, results) else {
+            return Err("cannot be local: it has several operands or results".into());
+        };
+        let mut copies = Vec::new();
+        for microbatch in 0..operand.variants().max(result.variants()) {
+            let (held, kept) = (operand.rect(microbatch), result.rect(microbatch));
+            let inside = kept.elements() == 0 || held.intersect(kept).as_ref() == Some(kept);
+            if !inside {
+                return Err(format!("cannot be local: rank {rank} keeps {kept:?} of {held:?}"));
+            }
+            copies.push(Move::new(result.dtype, kept, held_around(held, kept), kept));
+        }
+        // Axes that are partial before as well keep each rank's value.
+        let fresh = from.sbp.0.iter().zip(&to.sbp.0).map(|(before, after)| match before {
+            Sbp::Partial(_) => Sbp::Broadcast,
+            _ => *after,
+        });
+        let mut made = to.clone();
+        made.sbp.0 = fresh.collect();
+        Ok(Self { identity: masked(&made, rank), copies })
+    }
+
+    fn run(&self, arena: &Arena, (operands, results): (&[Port], &[Port]), turn: Turn) {
+        let (operand, result) = (&operands[0], &results[0]);
+        let target = arena.write(result.place(turn));
+        match self.identity {
+            Some(kind) => fill_identity(result.dtype, kind, target),
+            None if target.is_empty() => {}
+            None => {
+                let copy = &self.copies[turn.microbatch % self.copies.len()];
+                copy.copy(arena.read(operand.place(turn)), target);
+            }
+        }
+    }
+}
+
+/// The rectangle that offsets are counted from: an empty part may lie outside of what is held.
+fn held_around<'a>(held: &'a Rect, kept: &'a Rect) -> &'a Rect {
+    if kept.elements() == 0 { kept } else { held }
+}

@@ -1,0 +1,26 @@
+//! Memory of a device, as the host reaches it between steps.
+
+use crate::memory::{Arena, Place};
+
+/// The memory of one rank: what the registers of its program lie in.
+#[derive(Debug)]
+pub(crate) enum Memory {
+    /// Memory of the host.
+    Cpu(Arena),
+}
+
+impl Memory {
+    /// Lets `read` see bytes. No stream may be in a step.
+    pub(crate) fn read<R>(&self, place: Place, read: impl FnOnce(&[u8]) -> R) -> R {
+        match self {
+            Self::Cpu(arena) => read(arena.read(place)),
+        }
+    }
+
+    /// Lets `write` change bytes, which it finds as they are. No stream may be in a step.
+    pub(crate) fn write<R>(&self, place: Place, write: impl FnOnce(&mut [u8]) -> R) -> R {
+        match self {
+            Self::Cpu(arena) => write(arena.write(place)),
+        }
+    }
+}

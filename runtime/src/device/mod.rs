@@ -1,0 +1,84 @@
+//! Devices: what ranks compute on. A device owns memory, streams, events and launches; whatever touches a rank's memory
+//! (sessions, variables, feeds, fetches, channels, checkpoints) does so through this room.
+//!
+//! An actor is *prepared* once, when its plan is loaded, into a [`Launch`]: kernels, element types, extents and addresses are
+//! known from then on. An action only launches it on a [`Stream`]. A launch may end later than the call that makes it:
+//! [`Stream::record`] gives an [`Event`] that has come when all launches so far have ended, another stream waits for it by
+//! [`Stream::wait`], and the host by [`Stream::synchronize`]. During a step the host reaches memory through the stream
+//! alone, which orders it behind what was launched; between steps through [`Memory`].
+//!
+//! The processor is one device (`cpu`); there launches have ended when they return. Another device is a further variant
+//! of these enums: the compiler then names every function that it has to bring. docs/architecture.md lists them with their
+//! promises. No communication here: what crosses ranks is `communicator`'s.
+
+mod cpu;
+mod launch;
+mod memory;
+mod port;
+mod stream;
+
+use graphc_ir::mesh::DeviceKind;
+
+use crate::error::RuntimeError;
+use crate::memory::Offered;
+
+pub(crate) use launch::{Call, Launch};
+pub(crate) use memory::Memory;
+pub(crate) use port::{Port, Turn};
+pub(crate) use stream::{Event, Stream};
+
+/// The device of one rank.
+#[derive(Debug)]
+pub(crate) enum Device {
+    /// Cores of this machine's processors.
+    Cpu(cpu::Cpu),
+}
+
+impl Device {
+    /// Opens the device of a rank, whose kernels may use so many threads of the host.
+    ///
+    /// # Errors
+    /// Where there is none of that kind.
+    pub(crate) fn open(kind: DeviceKind, rank: u32, threads: usize) -> Result<Self, RuntimeError> {
+        match kind {
+            DeviceKind::Cpu => Ok(Self::Cpu(cpu::Cpu::open(rank, threads)?)),
+            DeviceKind::Cuda => Err(RuntimeError::NoDevice { kind }),
+        }
+    }
+
+    /// Memory of so many bytes, zeros; of what a transport offers where its peers are to reach it in place.
+    ///
+    /// # Errors
+    /// Where there is not so much.
+    pub(crate) fn allocate(
+        &self,
+        bytes: u64,
+        offered: Option<Offered>,
+    ) -> Result<Memory, RuntimeError> {
+        match self {
+            Self::Cpu(cpu) => cpu.allocate(bytes, offered).map(Memory::Cpu),
+        }
+    }
+
+    /// Prepares what an actor does, for any number of launches.
+    ///
+    /// # Errors
+    /// Where the device has no kernel for it, or its registers do not fit each other.
+    pub(crate) fn prepare(
+        &self,
+        call: Call<'_>,
+        operands: Vec<Port>,
+        results: Vec<Port>,
+    ) -> Result<Launch, String> {
+        match self {
+            Self::Cpu(_) => cpu::Launch::prepare(call, operands, results).map(Launch::Cpu),
+        }
+    }
+
+    /// A stream, on which launches begin in the order in which they are made. Random numbers are drawn by `seed`.
+    pub(crate) fn stream(&self, seed: u64) -> Stream {
+        match self {
+            Self::Cpu(cpu) => Stream::Cpu(cpu.stream(seed)),
+        }
+    }
+}
