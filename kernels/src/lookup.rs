@@ -1,31 +1,19 @@
 //! Which kernel computes an op.
 
-use graphc_ir::mesh::DeviceKind;
 use graphc_ir::op::Op;
 use graphc_ir::types::DType;
 
 use crate::context::Kernel;
-use crate::error::KernelError;
 use crate::{
-    attention, convolution, elementwise, embedding, experts, loss, matmul, movement, normalize,
-    pool, reduce, rotary, softmax, source, update,
+    attention, convolution, embedding, experts, loss, matmul, movement, normalize, pool, reduce,
+    rotary, softmax, source, update,
 };
 
-/// The kernel of an op whose first operand (or, of a source, whose result) has this element type. The kernel checks the
-/// types of all its views.
-///
-/// # Errors
-/// Where there is none.
-pub fn lookup(op: &Op, dtype: DType, device: DeviceKind) -> Result<Kernel, KernelError> {
-    let kernel = match device {
-        DeviceKind::Cpu => cpu(op, dtype),
-        DeviceKind::Cuda => None,
-    };
-    kernel.ok_or_else(|| KernelError::NoKernel { op: op.name(), dtype, device })
-}
-
-/// The kernels of the processor.
-fn cpu(op: &Op, dtype: DType) -> Option<Kernel> {
+/// The kernel of the processor for an op of these element types, which the op takes and gives. Elementwise ops are
+/// chains of one step, see [`crate::prepare`].
+pub(crate) fn cpu(op: &Op, operands: &[DType], results: &[DType]) -> Option<Kernel> {
+    let dtype = *operands.first().or(results.first())?;
+    let second = operands.get(1);
     let half = matches!(dtype, DType::F16 | DType::BF16);
     let (kernel, exists): (Kernel, bool) = match op {
         // What moves elements takes all types.
@@ -38,43 +26,40 @@ fn cpu(op: &Op, dtype: DType) -> Option<Kernel> {
         Op::Reshape(_) | Op::ToGlobal(_) | Op::Accumulate(_) => (movement::copy, true),
         Op::Triangle(_) => (source::triangle, true),
         Op::Embedding(_) => (embedding::embedding, true),
+        Op::Full(_) => (source::full, true),
         // What computes takes all but the half-precision types.
-        Op::Unary(_) | Op::Binary(_) | Op::Where(_) => (elementwise::single, !half),
-        Op::Cast(cast) => {
-            (elementwise::single, !half && !matches!(cast.dtype, DType::F16 | DType::BF16))
-        }
         Op::Reduce(_) => (reduce::reduce, !half),
         Op::ArgMax(_) => (reduce::argmax, !half),
-        Op::MatMul(_) => (matmul::matmul, !half && dtype != DType::Bool),
-        Op::Full(_) => (source::full, !half),
+        Op::MatMul(_) => (matmul::matmul, !half),
         Op::Constant(_) | Op::Iota(_) | Op::Random(_) | Op::Variable(_) => (source::source, !half),
         // What is defined for floating-point numbers alone, its first operand being one.
-        Op::Softmax(_) | Op::LogSoftmax(_) => (softmax::softmax, dtype == DType::F32),
-        Op::SoftmaxGrad(_) | Op::LogSoftmaxGrad(_) => (softmax::softmax_grad, dtype == DType::F32),
-        Op::Normalize(_) => (normalize::normalize, dtype == DType::F32),
-        Op::NormalizeGrad(_) => (normalize::normalize_grad, dtype == DType::F32),
-        Op::Pick(_) => (loss::pick, dtype == DType::F32),
-        Op::CrossEntropy(_) => (loss::cross_entropy, dtype == DType::F32),
-        Op::CrossEntropyGrad(_) => (loss::cross_entropy_grad, dtype == DType::F32),
-        Op::Attention(_) => (attention::attention, dtype == DType::F32),
-        Op::AttentionGrad(_) => (attention::attention_grad, dtype == DType::F32),
-        Op::Rotary(_) => (rotary::rotary, dtype == DType::F32),
-        Op::Convolution(_) => (convolution::convolution, dtype == DType::F32),
-        Op::ConvolutionInputGrad(_) => (convolution::input_grad, dtype == DType::F32),
-        Op::ConvolutionKernelGrad(_) => (convolution::kernel_grad, dtype == DType::F32),
-        Op::MaxPool(_) | Op::AveragePool(_) => (pool::pool, dtype == DType::F32),
-        Op::MaxPoolGrad(_) | Op::AveragePoolGrad(_) => (pool::pool_grad, dtype == DType::F32),
-        Op::Dispatch(_) => (experts::dispatch, dtype == DType::F32),
-        Op::Combine(_) => (experts::combine, dtype == DType::F32),
-        Op::CombineWeightsGrad(_) => (experts::weights_grad, dtype == DType::F32),
-        Op::Dropout(_) => (source::dropout, dtype == DType::F32),
-        Op::SgdUpdate(_) => (update::sgd, dtype == DType::F32),
-        Op::AdamUpdate(_) => (update::adam, dtype == DType::F32),
+        Op::Softmax(_) | Op::LogSoftmax(_) => (softmax::softmax, !half),
+        Op::SoftmaxGrad(_) | Op::LogSoftmaxGrad(_) => (softmax::softmax_grad, !half),
+        Op::Normalize(_) => (normalize::normalize, !half),
+        Op::NormalizeGrad(_) => (normalize::normalize_grad, !half),
+        Op::Pick(_) => (loss::pick, !half),
+        Op::CrossEntropy(_) => (loss::cross_entropy, !half),
+        Op::CrossEntropyGrad(_) => (loss::cross_entropy_grad, !half),
+        Op::Attention(_) => (attention::attention, !half),
+        Op::AttentionGrad(_) => (attention::attention_grad, !half),
+        Op::Rotary(_) => (rotary::rotary, !half),
+        Op::Convolution(_) => (convolution::convolution, !half),
+        Op::ConvolutionInputGrad(_) => (convolution::input_grad, !half),
+        Op::ConvolutionKernelGrad(_) => (convolution::kernel_grad, !half),
+        Op::MaxPool(_) | Op::AveragePool(_) => (pool::pool, !half),
+        Op::MaxPoolGrad(_) | Op::AveragePoolGrad(_) => (pool::pool_grad, !half),
+        Op::Dispatch(_) => (experts::dispatch, !half),
+        Op::Combine(_) => (experts::combine, !half),
+        Op::CombineWeightsGrad(_) => (experts::weights_grad, !half),
+        Op::Dropout(_) => (source::dropout, !half),
+        Op::SgdUpdate(_) => (update::sgd, !half),
+        Op::AdamUpdate(_) => (update::adam, !half),
         // The first operand holds indices, the second numbers.
-        Op::PickGrad(_) => (loss::pick_grad, !half),
-        Op::EmbeddingGrad(_) => (embedding::embedding_grad, !half),
-        // What the user feeds is computed by nobody, and batch normalization by its parts.
+        Op::PickGrad(_) => (loss::pick_grad, second == Some(&DType::F32)),
+        Op::EmbeddingGrad(_) => (embedding::embedding_grad, second == Some(&DType::F32)),
+        // What the user feeds is computed by nobody, batch normalization by its parts, and elementwise ops by chains.
         Op::Input(_) | Op::BatchNorm(_) => return None,
+        Op::Unary(_) | Op::Binary(_) | Op::Where(_) | Op::Cast(_) => return None,
     };
     exists.then_some(kernel)
 }

@@ -11,11 +11,18 @@ use graphc_ir::plan::{FusedArg, FusedOp, FusedStep};
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 use graphc_kernels::{
-    KernelContext, KernelError, Scratch, View, ViewMut, accumulate, fused, in_place, lookup,
+    KernelContext, KernelError, Prepared, Scratch, View, ViewMut, accumulate, in_place, prepare,
+    prepare_fused,
 };
 
 fn f32s(shape: &[usize]) -> TensorType {
     TensorType::new(DType::F32, shape)
+}
+
+/// A call for f32 tensors and whatever the op gives of them.
+fn prepared(op: &Op, operands: &[TensorType]) -> Prepared {
+    let results = op.infer(&operands.iter().collect::<Vec<_>>()).expect("the types fit");
+    prepare(op, operands, &results, DeviceKind::Cpu).expect("a kernel")
 }
 
 fn context(scratch: &mut Scratch) -> KernelContext<'_> {
@@ -235,6 +242,8 @@ fn chains_compute_what_their_steps_do() {
             })
             .collect();
         let expected = chain_by_oracle(&op, &operands, &shape);
+        let of_results = [f32s(&shape), f32s(&shape)];
+        let prepared = prepare_fused(&op, &types, &of_results, DeviceKind::Cpu).unwrap();
         for pool in [None, Some(&two)] {
             let region = Region::whole(&f32s(&shape));
             let count = region.rect.elements();
@@ -245,7 +254,7 @@ fn chains_compute_what_their_steps_do() {
                 results.iter_mut().map(|memory| memory.view_mut(&region)).collect();
             let mut scratch = Scratch::new();
             let mut cx = KernelContext { threads: 2, pool, ..context(&mut scratch) };
-            fused(&op, &views, &mut out, &mut cx).unwrap();
+            prepared.launch(&views, &mut out, &mut cx).unwrap();
             for (found, expected) in results.iter().zip(&expected) {
                 for (found, expected) in found.values().iter().zip(&expected.data) {
                     assert!((found - expected).abs() < 1e-5 * (1.0 + expected.abs()), "{shape:?}");
@@ -267,6 +276,8 @@ fn run_in_place(case: &Case, pairs: &[(usize, usize)]) -> Vec<Memory> {
     for (_, memory) in &mut operands {
         addresses.push(match memory {
             Memory::F32(data) => data.as_mut_ptr().cast::<u8>(),
+            Memory::F16(data) => data.as_mut_ptr().cast(),
+            Memory::BF16(data) => data.as_mut_ptr().cast(),
             Memory::I64(data) => data.as_mut_ptr().cast(),
             Memory::I32(data) => data.as_mut_ptr().cast(),
             Memory::U8(data) => data.as_mut_ptr(),
@@ -295,8 +306,8 @@ fn run_in_place(case: &Case, pairs: &[(usize, usize)]) -> Vec<Memory> {
             None => results.push(other.view_mut(region)),
         }
     }
-    let kernel = lookup(&case.op, case.operands[0].0.dtype, DeviceKind::Cpu).unwrap();
-    kernel(&case.op, &views, &mut results, &mut context(&mut Scratch::new())).unwrap();
+    let mut scratch = Scratch::new();
+    case.prepare().unwrap().launch(&views, &mut results, &mut context(&mut scratch)).unwrap();
     let place = |index: usize| match pairs.iter().find(|pair| pair.0 == index) {
         Some(&(_, operand)) => operands[operand].1.clone(),
         None => others[index].clone(),
@@ -364,8 +375,9 @@ fn indices_out_of_range_are_named_by_their_place_in_the_whole() {
         ViewMut::whole(DType::F32, &shape, &mut losses.1),
     ];
     let op = Op::CrossEntropy(CrossEntropy {});
-    let kernel = lookup(&op, DType::F32, DeviceKind::Cpu).unwrap();
-    let error = kernel(&op, &views, &mut results, &mut context(&mut Scratch::new())).unwrap_err();
+    let types = [f32s(&[3, 4]), TensorType::new(DType::I64, [3])];
+    let call = prepared(&op, &types);
+    let error = call.launch(&views, &mut results, &mut context(&mut Scratch::new())).unwrap_err();
     let expected = KernelError::Index { what: "label", index: 4, range: 4, position: vec![6] };
     assert_eq!(error, expected);
     assert_eq!(error.to_string(), "label 4 at position [6] is out of range: there are 0..4");
@@ -373,10 +385,16 @@ fn indices_out_of_range_are_named_by_their_place_in_the_whole() {
 
 #[test]
 fn what_has_no_kernel_is_said() {
-    let op = Op::Softmax(Softmax { axis: 0 });
-    let error = lookup(&op, DType::F32, DeviceKind::Cuda).unwrap_err();
-    assert_eq!(error.to_string(), "no kernel for softmax of f32 on Cuda");
-    assert!(lookup(&op, DType::BF16, DeviceKind::Cpu).is_err());
+    let (op, x) = (Op::Softmax(Softmax { axis: 0 }), f32s(&[3]));
+    let one = std::slice::from_ref(&x);
+    let error = prepare(&op, one, one, DeviceKind::Cuda).unwrap_err();
+    assert_eq!(error.to_string(), "no kernel for softmax of (f32) -> (f32) on cuda");
+    let half = TensorType::new(DType::BF16, [3]);
+    let error = prepare(&op, one, std::slice::from_ref(&half), DeviceKind::Cpu).unwrap_err();
+    assert_eq!(error.to_string(), "no kernel for softmax of (f32) -> (bf16) on cpu");
+    let add = Op::Binary(Binary { function: BinaryFunction::Add });
+    let error = prepare(&add, &[x.clone(), half], one, DeviceKind::Cpu).unwrap_err();
+    assert_eq!(error.to_string(), "no kernel for binary of (f32, bf16) -> (f32) on cpu");
 }
 
 #[test]
@@ -401,8 +419,15 @@ fn views_that_do_not_fit_are_errors() {
         }),
     ] {
         let mut results = [ViewMut::whole(DType::F32, &[2, 3], &mut out)];
-        let kernel = lookup(&op, DType::F32, DeviceKind::Cpu).unwrap();
-        assert!(kernel(&op, &views, &mut results, &mut context(&mut Scratch::new())).is_err());
+        let types = [f32s(&[2, 3]), f32s(&[2, 3])];
+        let refused = match prepare(&op, &types, &types[..1], DeviceKind::Cpu) {
+            Ok(call) => {
+                let mut scratch = Scratch::new();
+                call.launch(&views, &mut results, &mut context(&mut scratch)).is_err()
+            }
+            Err(_) => true,
+        };
+        assert!(refused, "{op:?}");
     }
 }
 

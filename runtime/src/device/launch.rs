@@ -2,6 +2,7 @@
 
 use graphc_ir::op::Op;
 use graphc_ir::plan::{FusedOp, Layout};
+use graphc_kernels::KernelError;
 
 use super::cpu;
 
@@ -31,4 +32,15 @@ pub(crate) enum Call<'a> {
 pub(crate) enum Launch {
     /// For the processor.
     Cpu(cpu::Launch),
+}
+
+/// Why something cannot be prepared.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unprepared {
+    /// The device has no kernel for it.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    /// Its registers do not fit what it does.
+    #[error("{0}")]
+    Registers(String),
 }

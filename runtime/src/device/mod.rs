@@ -22,7 +22,7 @@ use graphc_ir::mesh::DeviceKind;
 use crate::error::RuntimeError;
 use crate::memory::Offered;
 
-pub(crate) use launch::{Call, Launch};
+pub(crate) use launch::{Call, Launch, Unprepared};
 pub(crate) use memory::Memory;
 pub(crate) use port::{Port, Turn};
 pub(crate) use stream::{Event, Stream};
@@ -69,7 +69,7 @@ impl Device {
         call: Call<'_>,
         operands: Vec<Port>,
         results: Vec<Port>,
-    ) -> Result<Launch, String> {
+    ) -> Result<Launch, Unprepared> {
         match self {
             Self::Cpu(_) => cpu::Launch::prepare(call, operands, results).map(Launch::Cpu),
         }

@@ -3,7 +3,6 @@
 mod checkpoint;
 mod collect;
 mod edges;
-mod kernels;
 mod options;
 mod start;
 mod statistics;

@@ -10,7 +10,7 @@ use graphc_ir::plan::{Action, Actor, BoxingKind, Channel, Layout, Plan, Program,
 use super::actor::Work;
 use super::edge::{FeedWork, FetchWork};
 use crate::communicator::{Collective, CollectiveCall, Communicator};
-use crate::device::{Call, Device, Launch, Port};
+use crate::device::{Call, Device, Launch, Port, Unprepared};
 use crate::error::RuntimeError;
 use crate::session::{OutputsAt, output_tag, readers};
 use crate::transport::Transport;
@@ -194,7 +194,12 @@ impl<'a> Resolver<'a> {
     ) -> Result<Launch, RuntimeError> {
         let (operands, results) = (self.ports_of(actor, operands)?, self.ports_of(actor, results)?);
         let launch = self.device.prepare(call, operands, results);
-        launch.map_err(|reason| self.fail(actor, reason))
+        launch.map_err(|reason| match reason {
+            Unprepared::Kernel(error) => {
+                RuntimeError::NoKernel { actor: actor.name.clone(), error: Box::new(error) }
+            }
+            Unprepared::Registers(reason) => self.fail(actor, reason),
+        })
     }
 
     fn kernel(&self, actor: &Actor, op: &Op, operands: &[i32]) -> Result<Launch, RuntimeError> {

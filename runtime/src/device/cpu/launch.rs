@@ -1,13 +1,13 @@
 //! Actors as the processor executes them.
 
 use graphc_ir::mesh::DeviceKind;
-use graphc_ir::op::Op;
-use graphc_ir::plan::{FusedOp, Layout};
+use graphc_ir::plan::Layout;
 use graphc_ir::sbp::{ReduceKind, Sbp};
 use graphc_ir::shard::Rect;
-use graphc_kernels::{Kernel, KernelError, fused, lookup};
+use graphc_ir::types::TensorType;
+use graphc_kernels::{KernelError, Prepared, prepare, prepare_fused};
 
-use super::super::launch::Call;
+use super::super::launch::{Call, Unprepared};
 use super::super::port::{Port, Turn};
 use super::Stream;
 use crate::memory::Arena;
@@ -22,8 +22,7 @@ pub(crate) struct Launch {
 
 /// What is done.
 enum Routine {
-    Kernel { kernel: Kernel, op: Op },
-    Fused(FusedOp),
+    Kernel(Prepared),
     Accumulate,
     Copy,
     Local(Local),
@@ -43,15 +42,16 @@ impl Launch {
         call: Call<'_>,
         operands: Vec<Port>,
         results: Vec<Port>,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, Unprepared> {
         let routine = match call {
             Call::Op(op) => {
-                let first = operands.first().or(results.first());
-                let dtype = first.ok_or("has neither operand nor result")?.dtype;
-                let kernel = lookup(op, dtype, DeviceKind::Cpu).map_err(|e| e.to_string())?;
-                Routine::Kernel { kernel, op: op.clone() }
+                let (from, to) = (types(&operands), types(&results));
+                Routine::Kernel(prepare(op, &from, &to, DeviceKind::Cpu)?)
             }
-            Call::Fused(op) => Routine::Fused(op.clone()),
+            Call::Fused(op) => {
+                let (from, to) = (types(&operands), types(&results));
+                Routine::Kernel(prepare_fused(op, &from, &to, DeviceKind::Cpu)?)
+            }
             Call::Accumulate => {
                 one_of_one_size(&operands, &results).map(|()| Routine::Accumulate)?
             }
@@ -72,12 +72,7 @@ impl Launch {
     ) -> Result<(), KernelError> {
         let ports = (self.operands.as_slice(), self.results.as_slice());
         match &self.routine {
-            Routine::Kernel { kernel, op } => {
-                stream.call(arena, ports, turn, |a, r, cx| kernel(op, a, r, cx))?;
-            }
-            Routine::Fused(op) => {
-                stream.call(arena, ports, turn, |a, r, cx| fused(op, a, r, cx))?
-            }
+            Routine::Kernel(prepared) => stream.call(arena, ports, turn, prepared)?,
             Routine::Accumulate => copy(arena, ports, turn, turn.microbatch > 0),
             Routine::Copy => copy(arena, ports, turn, false),
             Routine::Local(local) => local.run(arena, ports, turn),
@@ -86,12 +81,17 @@ impl Launch {
     }
 }
 
+/// The types of the shards.
+fn types(ports: &[Port]) -> Vec<TensorType> {
+    ports.iter().map(|port| TensorType::new(port.dtype, port.rect(0).extent.clone())).collect()
+}
+
 /// One operand and one result of as many elements of one type.
-fn one_of_one_size(operands: &[Port], results: &[Port]) -> Result<(), String> {
+fn one_of_one_size(operands: &[Port], results: &[Port]) -> Result<(), Unprepared> {
     let size = |port: &Port| (port.dtype, port.rect(0).elements());
     match (operands, results) {
         ([operand], [result]) if size(operand) == size(result) => Ok(()),
-        _ => Err("copies between registers of different sizes".into()),
+        _ => Err(Unprepared::Registers("copies between registers of different sizes".into())),
     }
 }
 
@@ -113,16 +113,17 @@ impl Local {
         (operands, results): (&[Port], &[Port]),
         (from, to): (&Layout, &Layout),
         rank: u32,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, Unprepared> {
+        let unfit = |reason| Err(Unprepared::Registers(format!("cannot be local: {reason}")));
         let ([operand], [result]) = (operands, results) else {
-            return Err("cannot be local: it has several operands or results".into());
+            return unfit("it has several operands or results".to_owned());
         };
         let mut copies = Vec::new();
         for microbatch in 0..operand.variants().max(result.variants()) {
             let (held, kept) = (operand.rect(microbatch), result.rect(microbatch));
             let inside = kept.elements() == 0 || held.intersect(kept).as_ref() == Some(kept);
             if !inside {
-                return Err(format!("cannot be local: rank {rank} keeps {kept:?} of {held:?}"));
+                return unfit(format!("rank {rank} keeps {kept:?} of {held:?}"));
             }
             copies.push(Move::new(result.dtype, kept, held_around(held, kept), kept));
         }

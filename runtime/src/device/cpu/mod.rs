@@ -4,7 +4,7 @@ mod launch;
 
 use std::sync::Arc;
 
-use graphc_kernels::{KernelContext, KernelError, Scratch, View, ViewMut};
+use graphc_kernels::{KernelContext, KernelError, Prepared, Scratch, View, ViewMut};
 use rayon::ThreadPool;
 
 use super::port::{Port, Turn};
@@ -96,11 +96,7 @@ impl Stream {
         arena: &Arena,
         (operands, results): (&[Port], &[Port]),
         turn: Turn,
-        kernel: impl FnOnce(
-            &[View<'_>],
-            &mut [ViewMut<'_>],
-            &mut KernelContext<'_>,
-        ) -> Result<(), KernelError>,
+        prepared: &Prepared,
     ) -> Result<(), KernelError> {
         let microbatch = turn.microbatch;
         let mut views: Vec<View<'_>> = std::mem::take(&mut self.operands);
@@ -114,7 +110,7 @@ impl Stream {
             pool: self.pool.as_deref(),
             scratch: &mut self.scratch,
         };
-        let result = kernel(&views, &mut places, &mut cx);
+        let result = prepared.launch(&views, &mut places, &mut cx);
         // Emptied, the lists outlive what they pointed to; the standard library keeps their memory.
         views.clear();
         places.clear();
