@@ -110,14 +110,20 @@ pub fn unravel(position: usize, extents: &[usize]) -> Vec<usize> {
     coordinates
 }
 
+impl fmt::Display for DeviceKind {
+    /// `cpu`, `cuda`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Cpu => "cpu",
+            Self::Cuda => "cuda",
+        })
+    }
+}
+
 impl fmt::Display for Placement {
     /// `cpu [0, 1, 2, 3] as 2x2`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let device = match self.device {
-            DeviceKind::Cpu => "cpu",
-            DeviceKind::Cuda => "cuda",
-        };
         let axes: Vec<String> = self.hierarchy.iter().map(usize::to_string).collect();
-        write!(f, "{device} {:?} as {}", self.ranks, axes.join("x"))
+        write!(f, "{} {:?} as {}", self.device, self.ranks, axes.join("x"))
     }
 }

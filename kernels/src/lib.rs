@@ -36,5 +36,5 @@ pub use accumulate::{accumulate, combine, sum_in_both, sum_of_two};
 pub use context::{Kernel, KernelContext};
 pub use elementwise::fused;
 pub use error::KernelError;
-pub use lookup::{in_place, lookup};
+pub use lookup::lookup;
 pub use view::{Element, Flat, Scratch, View, ViewMut};

@@ -28,6 +28,15 @@ pub enum RuntimeError {
         /// The element type.
         dtype: graphc_ir::types::DType,
     },
+    /// A plan for devices that are not there.
+    #[error(
+        "the plan is for devices of kind {kind}, of which there is none here: --device cpu (in Rust: SessionOptions::device) \
+         runs the same plan on the processor"
+    )]
+    NoDevice {
+        /// What the plan was made for, or what was asked for.
+        kind: graphc_ir::mesh::DeviceKind,
+    },
     /// An input of the graph was not fed.
     #[error("input `{name}` ({ty}) is not fed")]
     InputMissing {

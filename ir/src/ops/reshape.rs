@@ -6,7 +6,9 @@ use super::shards::{at, fill, first_gradient, position};
 use crate::array::Array;
 use crate::builder::Tensor;
 use crate::mesh::unravel;
-use crate::op::{EvalContext, GradientNode, OpError, Operand, Operation, Region, arity, shapes};
+use crate::op::{
+    EvalContext, GradientNode, InPlace, OpError, Operand, Operation, Region, arity, shapes,
+};
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::types::{DType, TensorType};
 
@@ -25,6 +27,10 @@ impl Operation for Reshape {
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
         arity(self.name(), operands, 1, "1")?;
         Ok(vec![operands[0].dtype])
+    }
+
+    fn in_place(&self) -> Vec<InPlace> {
+        InPlace::same_bytes()
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {

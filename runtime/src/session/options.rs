@@ -2,11 +2,16 @@
 
 use std::time::Duration;
 
+use graphc_ir::mesh::DeviceKind;
+
 /// How a plan is run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionOptions {
     /// Seed of initial parameters and dropout.
     pub seed: u64,
+    /// What ranks compute on; `None`: devices of the kind that the plan was made for. A plan for other devices runs on the
+    /// processor too, with the same numbers, if that is asked for.
+    pub device: Option<DeviceKind>,
     /// Threads of each rank's kernels; `None`: the cores divided among the ranks, at least 1.
     pub threads_per_rank: Option<usize>,
     /// How long a rank waits for a peer before the job fails.
@@ -25,6 +30,7 @@ impl Default for SessionOptions {
     fn default() -> Self {
         Self {
             seed: 0,
+            device: None,
             threads_per_rank: None,
             timeout: Duration::from_secs(300),
             queue: 64,
