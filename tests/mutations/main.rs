@@ -67,7 +67,9 @@ fn feed(ty: &TensorType) -> HostTensor {
 fn is_account(error: &RuntimeError) -> bool {
     match error {
         RuntimeError::Failed(failure) => matches!(failure.cause, Cause::Kernel(_)),
-        RuntimeError::Plan { .. } | RuntimeError::NoKernel { .. } => true,
+        RuntimeError::Plan { .. }
+        | RuntimeError::NoKernel { .. }
+        | RuntimeError::WeightMissing { .. } => true,
         _ => false,
     }
 }

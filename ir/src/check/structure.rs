@@ -24,7 +24,8 @@ pub fn check(plan: &Plan, errors: &mut Errors) {
         check_layout(plan, layout, &format!("layouts[{index}]"), errors);
     }
     for (index, channel) in plan.channels.iter().enumerate() {
-        check_channel(plan, channel, &format!("channels[{index}]"), errors);
+        let place = format!("channels[{index}] `{}`", channel.tensor);
+        check_channel(plan, channel, &place, errors);
     }
     for (rank, entry) in plan.ranks.iter().enumerate() {
         let known = entry.program.index() < plan.programs.len();

@@ -210,6 +210,8 @@ impl Rank {
 
 #[cfg(test)]
 mod explored;
+#[cfg(test)]
+mod unanswered;
 
 fn names(program: &Program) -> Vec<String> {
     program.actors.iter().map(|actor| actor.name.clone()).collect()
