@@ -34,8 +34,10 @@ impl Operation for Reshape {
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
-        let elements: usize = self.shape.iter().product();
-        if operands[0].elements() != elements {
+        let size = |size: usize, &extent: &usize| size.checked_mul(extent);
+        let elements = self.shape.iter().try_fold(1, size);
+        if elements != Some(operands[0].elements()) {
+            let elements = elements.map_or("too many".into(), |elements| elements.to_string());
             let reason = format!("{:?} has {elements} elements", self.shape);
             return Err(shapes(self.name(), operands, reason));
         }
