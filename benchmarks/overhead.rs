@@ -30,7 +30,7 @@ fn actors(c: &mut Criterion) {
         .expect("a plan")
         .plan;
     let options = SessionOptions { threads_per_rank: Some(1), ..SessionOptions::default() };
-    let mut session = Session::new(plan.into(), &BTreeMap::new(), options).expect("a session");
+    let mut session = Session::new(&plan, &BTreeMap::new(), options).expect("a session");
     let feeds =
         BTreeMap::from([("x".into(), HostTensor::from_f32([0, 1], &[]).expect("a tensor"))]);
     let mut group = c.benchmark_group("actors");

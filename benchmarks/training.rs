@@ -73,7 +73,7 @@ fn main() -> Result<()> {
         Some(path) => parse_cluster(&std::fs::read_to_string(path)?)?,
         None => cpu()?,
     };
-    let plan = Arc::new(compile(graph, &options, &cluster, None)?.plan);
+    let plan = compile(graph, &options, &cluster, None)?.plan;
     let compile_seconds = compile_start.elapsed().as_secs_f64();
     let session_start = Instant::now();
     let mut session = session(&plan, args.threads, job.as_ref())?;
@@ -150,11 +150,11 @@ fn cpu() -> Result<graphc::ir::plan::Cluster> {
     preset("cpu").context("the preset `cpu` exists")
 }
 
-fn session(plan: &Arc<Plan>, threads: usize, job: Option<&Arc<Job>>) -> Result<Session> {
+fn session(plan: &VerifiedPlan, threads: usize, job: Option<&Arc<Job>>) -> Result<Session> {
     let options = SessionOptions { threads_per_rank: Some(threads), ..SessionOptions::default() };
     Ok(match job {
-        None => Session::new(Arc::clone(plan), &BTreeMap::new(), options)?,
-        Some(job) => Session::on(job, Arc::clone(plan), &BTreeMap::new(), options)?,
+        None => Session::new(plan, &BTreeMap::new(), options)?,
+        Some(job) => Session::on(job, plan, &BTreeMap::new(), options)?,
     })
 }
 
@@ -229,7 +229,7 @@ fn toy(args: &Args, job: Option<&Arc<Job>>) -> Result<()> {
         }),
         ..CompileOptions::default()
     };
-    let plan = Arc::new(compile(g.finish()?, &options, &cpu()?, None)?.plan);
+    let plan = compile(g.finish()?, &options, &cpu()?, None)?.plan;
     let mut session = session(&plan, args.threads, job)?;
     let (xs, ys) = ([1., 2., 2., 3., 4., 6., 3., 1.], [8., 13., 26., 9.]);
     let feeds = BTreeMap::from([

@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Under the launcher the ranks are processes, otherwise threads.
     let job = Job::from_environment()?;
     let options = SessionOptions::default();
-    let mut session = Session::with_job(job.as_ref(), plan.into(), &BTreeMap::new(), options)?;
+    let mut session = Session::with_job(job.as_ref(), &plan, &BTreeMap::new(), options)?;
     if session.leads() {
         print!("{summary}");
     }

@@ -119,7 +119,7 @@ fn show(title: &str, mesh: &[usize], graph: Graph) -> Result<BTreeMap<String, Ho
     if !plan.boxing.is_empty() {
         print!("{}", report::boxing(&plan));
     }
-    let mut session = Session::new(plan.into(), &BTreeMap::new(), SessionOptions::default())?;
+    let mut session = Session::new(&plan, &BTreeMap::new(), SessionOptions::default())?;
     let outputs = session.step(feeds)?.wait()?;
     for (name, tensor) in &outputs {
         println!("{name} {:?}: {:.2?} ..", tensor.shape(), &tensor.to_f32()?[..4]);

@@ -132,7 +132,7 @@ fn step_seconds(effort: Effort, graph: Graph) -> Result<f64, CalibrateError> {
     let options = CompileOptions { mesh: vec![effort.ranks], ..CompileOptions::default() };
     let cluster = preset("cpu").expect("it is a preset");
     let plan = compile(graph, &options, &cluster, None)?.plan;
-    let mut session = Session::new(plan.into(), &BTreeMap::new(), SessionOptions::default())?;
+    let mut session = Session::new(&plan, &BTreeMap::new(), SessionOptions::default())?;
     session.step(BTreeMap::new())?.wait()?;
     let (mut least, mut steps) = (f64::INFINITY, 0);
     let begun = Instant::now();

@@ -325,7 +325,7 @@ fn session(
 ) -> Result<Session, DataParallelError> {
     let cpu = preset("cpu").expect("the preset `cpu` is one of graphc's own");
     let plan = compile(graph, options, &cpu, None)?.plan;
-    Ok(Session::new(Arc::new(plan), weights, session.clone())?)
+    Ok(Session::new(&plan, weights, session.clone())?)
 }
 
 /// What a variable begins with that no plan holds: computed as a plan would.

@@ -1,7 +1,7 @@
 //! graphc: a static-graph compiler for distributed deep learning.
 //!
 //! A network is written once, as if for one device. [`compile`] chooses how every tensor lies over the ranks, inserts
-//! the communication and the pipeline stages, and gives a [`Plan`](graphc_ir::plan::Plan), which a
+//! the communication and the pipeline stages, and gives a [`VerifiedPlan`](graphc_ir::check::VerifiedPlan), which a
 //! [`Session`](graphc_runtime::Session) executes.
 //!
 //! ```
@@ -15,7 +15,7 @@
 //!
 //! let options = CompileOptions { mesh: vec![2], ..CompileOptions::default() };
 //! let plan = compile(g.finish()?, &options, &preset("cpu").expect("a preset"), None)?.plan;
-//! let mut session = Session::new(plan.into(), &BTreeMap::new(), SessionOptions::default())?;
+//! let mut session = Session::new(&plan, &BTreeMap::new(), SessionOptions::default())?;
 //! let feeds = BTreeMap::from([("x".to_string(), HostTensor::from_f32([4, 5], &[2.0; 20])?)]);
 //! let outputs = session.step(feeds)?.wait()?;
 //! assert_eq!(outputs["out"].to_f32()?, [10.0; 32]);
@@ -49,6 +49,7 @@ pub mod prelude {
     pub use graphc_compiler::cluster::preset;
     pub use graphc_compiler::compile::{Compiled, compile};
     pub use graphc_ir::builder::{GraphBuilder, Tensor};
+    pub use graphc_ir::check::VerifiedPlan;
     pub use graphc_ir::graph::Graph;
     pub use graphc_ir::mesh::Placement;
     pub use graphc_ir::nn;

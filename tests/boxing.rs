@@ -33,7 +33,7 @@ fn check(shape: &[usize], from: &Placement, to: &Placement, world: usize) {
         .unwrap_or_else(|error| panic!("{shape:?} from {from} to {to}: {error}"))
         .plan;
     let mut session =
-        Session::new(plan.into(), &BTreeMap::new(), SessionOptions::default()).expect("a session");
+        Session::new(&plan, &BTreeMap::new(), SessionOptions::default()).expect("a session");
     let data: Vec<f32> = (0..shape.iter().product::<usize>()).map(|i| i as f32 - 3.0).collect();
     let feeds =
         BTreeMap::from([("x".to_string(), HostTensor::from_f32(shape, &data).expect("a tensor"))]);

@@ -4,7 +4,6 @@ mod support;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::Arc;
 use std::time::Duration;
 
 use graphc::prelude::*;
@@ -80,7 +79,7 @@ fn on_the_same_mesh_a_resumed_training_is_the_same_bit_for_bit() {
 }
 
 /// A network with dropout, whose random numbers go by the step, trained by Adam, whose correction does too.
-fn dropout_plan(mesh: usize) -> Arc<Plan> {
+fn dropout_plan(mesh: usize) -> VerifiedPlan {
     let g = GraphBuilder::new("dropout");
     let x = g.input("x", DType::F32, [8, 6]);
     let w = g.variable("w", DType::F32, [6, 5], Init::Normal { mean: 0.0.into(), std: 0.5.into() });
@@ -91,12 +90,12 @@ fn dropout_plan(mesh: usize) -> Arc<Plan> {
     let options = CompileOptions { mesh: vec![mesh], optimizer, ..CompileOptions::default() };
     let graph = g.finish().expect("a graph");
     let compiled = compile(graph, &options, &preset("cpu").expect("a preset"), None);
-    Arc::new(compiled.expect("a plan").plan)
+    compiled.expect("a plan").plan
 }
 
-fn session(plan: &Arc<Plan>, first_step: u64, seed: u64) -> Session {
+fn session(plan: &VerifiedPlan, first_step: u64, seed: u64) -> Session {
     let options = SessionOptions { first_step, seed, ..SessionOptions::default() };
-    Session::new(Arc::clone(plan), &BTreeMap::new(), options).expect("a session")
+    Session::new(plan, &BTreeMap::new(), options).expect("a session")
 }
 
 fn take(session: &mut Session, steps: usize) -> Vec<f32> {

@@ -41,7 +41,7 @@ fn losses(options: &CompileOptions) -> Vec<f32> {
     };
     let cluster = preset("cpu").expect("a preset");
     let plan = compile(network(), &options, &cluster, None).expect("a plan").plan;
-    let session = Session::new(plan.into(), &BTreeMap::new(), SessionOptions::default());
+    let session = Session::new(&plan, &BTreeMap::new(), SessionOptions::default());
     let mut session = session.expect("a session");
     let step = |_| {
         let outputs = session.step(feeds()).expect("a step").wait().expect("a step");

@@ -41,7 +41,7 @@ fn options(stages: usize, microbatches: usize) -> CompileOptions {
     }
 }
 
-fn plan(stages: usize, microbatches: usize) -> Plan {
+fn plan(stages: usize, microbatches: usize) -> VerifiedPlan {
     let cluster = preset("cpu").expect("a preset");
     let graph = stack(stages, 16, 8, true);
     compile(graph, &options(stages, microbatches), &cluster, None).expect("a plan").plan
@@ -53,10 +53,9 @@ fn feeds() -> BTreeMap<String, HostTensor> {
 }
 
 /// Losses of some steps, and for each stage the most contents of one microbatch-rate register at once.
-fn run(plan: &Plan, steps: usize, delays: Option<u64>) -> (Vec<u32>, Vec<u64>) {
+fn run(plan: &VerifiedPlan, steps: usize, delays: Option<u64>) -> (Vec<u32>, Vec<u64>) {
     let options = SessionOptions { shuffle_delays: delays, ..SessionOptions::default() };
-    let mut session =
-        Session::new(plan.clone().into(), &BTreeMap::new(), options).expect("a session");
+    let mut session = Session::new(plan, &BTreeMap::new(), options).expect("a session");
     let handles: Vec<_> =
         (0..steps).map(|_| session.step(feeds()).expect("a step under way")).collect();
     let loss = |handle: graphc::runtime::StepHandle| {
@@ -104,8 +103,7 @@ fn shuffled_delays_change_neither_losses_nor_marks() {
 fn five_hundred_steps_in_flight_neither_hang_nor_grow() {
     let plan = plan(2, 2);
     let mut session =
-        Session::new(plan.clone().into(), &BTreeMap::new(), SessionOptions::default())
-            .expect("a session");
+        Session::new(&plan, &BTreeMap::new(), SessionOptions::default()).expect("a session");
     let feeds = feeds();
     let mut sizes = Vec::new();
     for step in 0..500 {
@@ -209,7 +207,7 @@ fn chunks_need_microbatches_in_groups_of_stages() {
 
 #[test]
 fn a_plan_whose_ranks_wait_for_each_other_is_refused_with_the_actors_named() {
-    let mut plan = plan(2, 2);
+    let mut plan = plan(2, 2).into_plan();
     check::verify(&plan).expect("the plan as compiled is valid");
     // Both stages now receive before they send.
     for program in &mut plan.programs {

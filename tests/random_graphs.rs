@@ -96,7 +96,7 @@ fn run(
         .expect("a plan")
         .plan;
     let mut session =
-        Session::new(plan.into(), &BTreeMap::new(), SessionOptions::default()).expect("a session");
+        Session::new(&plan, &BTreeMap::new(), SessionOptions::default()).expect("a session");
     session.step(feeds.clone()).expect("a step").wait().expect("outputs")
 }
 

@@ -13,19 +13,19 @@ fn model() -> Graph {
     g.finish().expect("a graph")
 }
 
-fn plan(overlap: bool, options: &CompileOptions) -> Plan {
+fn plan(overlap: bool, options: &CompileOptions) -> VerifiedPlan {
     let mut cluster = preset("cpu").expect("a preset");
     cluster.device.overlap = overlap;
     compile(model(), options, &cluster, None).expect("a plan").plan
 }
 
 /// The bits of the losses of some steps.
-fn losses(plan: Plan, delays: Option<u64>) -> Vec<u32> {
+fn losses(plan: &VerifiedPlan, delays: Option<u64>) -> Vec<u32> {
     let data: Vec<f32> = (0..192).map(|i| (i as f32 * 0.37).sin()).collect();
     let x = HostTensor::from_f32([16, 12], &data).expect("a tensor");
     let feeds = BTreeMap::from([("x".to_string(), x)]);
     let options = SessionOptions { shuffle_delays: delays, ..SessionOptions::default() };
-    let mut session = Session::new(plan.into(), &BTreeMap::new(), options).expect("a session");
+    let mut session = Session::new(plan, &BTreeMap::new(), options).expect("a session");
     let handles: Vec<_> =
         (0..4).map(|_| session.step(feeds.clone()).expect("a step under way")).collect();
     let loss = |handle: graphc::runtime::StepHandle| {
@@ -48,9 +48,9 @@ fn a_second_stream_changes_no_bit() {
             };
             let (one, two) = (plan(false, &options), plan(true, &options));
             assert_eq!([one.programs[0].streams.len(), two.programs[0].streams.len()], [1, 2]);
-            let expected = losses(one, None);
+            let expected = losses(&one, None);
             for delays in [None, Some(3), Some(4)] {
-                assert_eq!(losses(two.clone(), delays), expected, "{options:?} {delays:?}");
+                assert_eq!(losses(&two, delays), expected, "{options:?} {delays:?}");
             }
         }
     }

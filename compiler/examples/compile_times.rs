@@ -12,6 +12,7 @@ use graphc_compiler::compile::{Header, assemble};
 use graphc_compiler::pipeline::prepare;
 use graphc_compiler::planner::plan;
 use graphc_ir::builder::GraphBuilder;
+use graphc_ir::check::VerifiedPlan;
 use graphc_ir::graph::Graph;
 use graphc_ir::nn::{Gpt, GptConfig, Module};
 use graphc_ir::plan::{AdamOptions, CompileOptions, Loss, Optimizer};
@@ -52,7 +53,8 @@ fn measure(arguments: &[String]) -> Result<(), Box<dyn Error>> {
         weights: None,
         planner: planned.report,
     };
-    assemble(header, &decisions, &planned.sharding)?;
+    let (plan, _) = assemble(header, &decisions, &planned.sharding)?;
+    VerifiedPlan::check(plan)?;
     let lowering = start.elapsed().as_secs_f64() - passes - planner;
     println!(
         "{layers} {width} {batch} {mesh}: {} nodes, {passes:.2} {planner:.2} {lowering:.2} s; {:?} {:.4} %",

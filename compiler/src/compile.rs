@@ -1,5 +1,6 @@
 //! The whole way from a user's graph to a plan, in one function: [`compile`].
 
+use graphc_ir::check::{PlanErrors, VerifiedPlan};
 use graphc_ir::graph::Graph;
 use graphc_ir::plan::{
     Cluster, CompileOptions, CrossEntropyForm, PLAN_VERSION, Plan, PlannerReport, Predicted,
@@ -7,7 +8,6 @@ use graphc_ir::plan::{
 };
 use graphc_ir::text;
 
-use crate::check::{PlanErrors, verify_invariants};
 use crate::conflict::{Conflict, explained};
 use crate::decisions::{Decisions, Sharding};
 use crate::error::CompileError as Prepare;
@@ -24,14 +24,31 @@ use crate::stages::{choose, chosen};
 /// A plan and what was decided on the way to it.
 #[derive(Clone, Debug)]
 pub struct Compiled {
-    /// The plan.
-    pub plan: Plan,
+    /// The plan, proven sound: a session takes it as it is.
+    pub plan: VerifiedPlan,
     /// The training graph with stages and rates.
     pub decisions: Decisions,
     /// The signature of every node.
     pub sharding: Sharding,
     /// What the null device measured.
     pub simulation: Simulation,
+}
+
+/// A plan that is not checked yet, and what was decided on the way to it.
+struct Draft {
+    plan: Plan,
+    decisions: Decisions,
+    sharding: Sharding,
+    simulation: Simulation,
+}
+
+impl Draft {
+    /// No plan is emitted that does not pass the checks for plans from files: among them is the proof that no content is
+    /// overwritten before it is read.
+    fn checked(self) -> Result<Compiled, CompileError> {
+        let Self { plan, decisions, sharding, simulation } = self;
+        Ok(Compiled { plan: VerifiedPlan::check(plan)?, decisions, sharding, simulation })
+    }
 }
 
 /// Why a graph cannot be compiled.
@@ -127,7 +144,8 @@ pub struct Header<'a> {
 }
 
 /// The plan of what was decided, and what the null device measured when it executed the plan. Two streams need more
-/// memory than one, as what runs beside kernels lives longer: where it does not suffice for them the plan has one.
+/// memory than one, as what runs beside kernels lives longer: where it does not suffice for them the plan has one. It is not
+/// checked yet ([`VerifiedPlan::check`]).
 ///
 /// # Errors
 /// Where decisions contradict each other, the plan would hang, or a rank's memory is too small.
@@ -147,9 +165,6 @@ pub fn assemble(
     }
     fits_memory(&plan)?;
     assign_channel_slots(&mut plan)?;
-    // No plan is emitted that does not pass the checks for plans from files: among them is the proof that no content
-    // is overwritten before it is read.
-    verify_invariants(&plan)?;
     let simulation = simulate(&plan)?;
     plan.predicted.step_seconds = simulation.step_seconds;
     plan.predicted.bubble_fraction = simulation.bubble_fraction;
@@ -223,7 +238,7 @@ pub fn sketch(
     // Memory may decide what is left open.
     let open = options.auto_stages || options.auto_microbatches;
     if open || options.recompute == Recompute::Auto {
-        return Ok(compile(graph, options, cluster, None)?.plan);
+        return Ok(compile(graph, options, cluster, None)?.plan.into_plan());
     }
     let options = CompileOptions { memory: Some(UNLIMITED), ..options.clone() };
     let forms = all_forms(&graph, &options)?;
@@ -365,20 +380,20 @@ impl Job<'_> {
     fn compile_best(&self, reached: &mut dyn FnMut(Milestone)) -> Result<Compiled, CompileError> {
         let Self { graph, options, cluster, .. } = self;
         if !options.auto_stages && !options.auto_microbatches {
-            return self.compile((*graph).clone(), options, reached);
+            return self.compile((*graph).clone(), options, reached)?.checked();
         }
         // Layers are priced on their own; of the best few choices the null device knows what the whole takes.
         let ranks: usize = options.mesh.iter().product();
         let is_small = graph.nodes.len() * ranks <= MOST_RANKED;
-        let (mut best, mut failed): (Option<Compiled>, _) = (None, None);
+        let (mut best, mut failed): (Option<Draft>, _) = (None, None);
         for choice in choose(graph, options, cluster)?.into_iter().take(MOST_CHOICES) {
             let (staged, resolved) = chosen(graph, options, &choice)?;
             match self.compile(staged, &resolved, reached) {
-                Ok(mut compiled) => {
-                    compiled.plan.pipeline = Some(choice);
-                    let seconds = |known: &Compiled| known.simulation.step_seconds;
-                    if best.as_ref().is_none_or(|known| seconds(&compiled) < seconds(known)) {
-                        best = Some(compiled);
+                Ok(mut draft) => {
+                    draft.plan.pipeline = Some(choice);
+                    let seconds = |known: &Draft| known.simulation.step_seconds;
+                    if best.as_ref().is_none_or(|known| seconds(&draft) < seconds(known)) {
+                        best = Some(draft);
                     }
                     if !is_small {
                         break;
@@ -389,7 +404,7 @@ impl Job<'_> {
             }
         }
         if let Some(best) = best {
-            return Ok(best);
+            return best.checked();
         }
         Err(failed.unwrap_or_else(|| Prepare::NoPipeline { layers: 0, error: None }.into()))
     }
@@ -400,7 +415,7 @@ impl Job<'_> {
         staged: Graph,
         options: &CompileOptions,
         reached: &mut dyn FnMut(Milestone),
-    ) -> Result<Compiled, CompileError> {
+    ) -> Result<Draft, CompileError> {
         let prepared = all_forms(&staged, options)?;
         reached(Milestone::Prepared);
         let cluster = self.cluster;
@@ -417,9 +432,9 @@ impl Job<'_> {
             let (mut plan, simulation) = assemble(header, &decisions, &sharding)?;
             plan.recomputed_blocks = recomputed_blocks;
             plan.cross_entropy = cross_entropy;
-            Ok(Compiled { plan, decisions, sharding, simulation })
+            Ok(Draft { plan, decisions, sharding, simulation })
         };
-        let compiled = match options.recompute {
+        let draft = match options.recompute {
             Recompute::Auto => fewest_blocks(prepared, options, attempt),
             Recompute::None => attempt(prepared, 0),
             Recompute::Full => {
@@ -428,7 +443,7 @@ impl Job<'_> {
             }
         };
         reached(Milestone::Planned);
-        compiled
+        draft
     }
 }
 
@@ -443,8 +458,8 @@ fn blocks_of(forms: &[Form<()>]) -> usize {
 fn fewest_blocks(
     prepared: Vec<Form<()>>,
     options: &CompileOptions,
-    attempt: impl Fn(Vec<Form<()>>, usize) -> Result<Compiled, CompileError>,
-) -> Result<Compiled, CompileError> {
+    attempt: impl Fn(Vec<Form<()>>, usize) -> Result<Draft, CompileError>,
+) -> Result<Draft, CompileError> {
     let most = blocks_of(&prepared);
     let with = |blocks| {
         let of = |form: &Form<()>| {
@@ -462,7 +477,7 @@ fn fewest_blocks(
     while enough - too_few > 1 {
         let middle = usize::midpoint(too_few, enough);
         match with(middle) {
-            Ok(compiled) => (best, enough) = (compiled, middle),
+            Ok(draft) => (best, enough) = (draft, middle),
             Err(error) if error.is_memory() => too_few = middle,
             Err(error) => return Err(error),
         }

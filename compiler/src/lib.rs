@@ -19,4 +19,3 @@ pub mod pipeline;
 pub mod planner;
 mod schedule;
 pub mod stages;
-pub mod streams;

@@ -77,12 +77,13 @@ fn the_price_of_one_stage_is_the_planners_objective() {
     // Two blocks: no layer stands for another.
     let one = CompileOptions { auto_stages: false, stages: 1, ..options(&[2]) };
     let compiled = compiled(gpt(2), &one, &cluster);
-    let choice = compiled.plan.pipeline.expect("a choice");
+    let choice = compiled.plan.pipeline.as_ref().expect("a choice");
     let objective = compiled.plan.planner.objective_seconds;
     assert!((choice.seconds / objective - 1.0).abs() < 0.02, "{choice:?} {objective}");
     // Of more equal blocks two are priced.
     let many = compile(gpt(6), &one, &cluster, None).expect("it fits").plan;
-    let (choice, objective) = (many.pipeline.expect("a choice"), many.planner.objective_seconds);
+    let (choice, objective) =
+        (many.pipeline.as_ref().expect("a choice"), many.planner.objective_seconds);
     assert!((choice.seconds / objective - 1.0).abs() < 0.05, "{choice:?} {objective}");
 }
 

@@ -7,7 +7,6 @@
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
@@ -71,13 +70,13 @@ fn main() -> Result<()> {
 
     let options = options(&args)?;
     let compiled = compile(config.training_graph(args.batch)?, &options, &cpu()?, None)?;
-    let plan = Arc::new(compiled.plan);
+    let plan = compiled.plan;
 
     // Under the launcher the ranks are processes, and rank 0 prints and writes; otherwise they are threads.
     let job = Job::from_environment()?;
     let session_options = SessionOptions { seed: args.seed, ..SessionOptions::default() };
     let none = BTreeMap::new();
-    let mut session = Session::with_job(job.as_ref(), Arc::clone(&plan), &none, session_options)?;
+    let mut session = Session::with_job(job.as_ref(), &plan, &none, session_options)?;
     let parameters = config.parameter_names()?;
     let weights = variables(&mut session, &parameters)?;
     if !session.leads() {
@@ -114,7 +113,7 @@ fn write_plan(args: &Args, plan: &Plan) -> Result<PathBuf> {
     std::fs::create_dir_all(&args.out)
         .with_context(|| format!("cannot make {}", args.out.display()))?;
     let path = args.out.join("plan.json");
-    let text = graphc::compiler::check::write_plan(plan);
+    let text = graphc::ir::plan::write_plan(plan);
     graphc::runtime::data::write_file(&path, text.as_bytes())?;
     Ok(path)
 }

@@ -84,7 +84,7 @@ impl Model {
         let session = |graph: Graph| -> Result<Session> {
             let cluster = preset("cpu").context("the preset `cpu` exists")?;
             let plan = compile(graph, &CompileOptions::default(), &cluster, None)?.plan;
-            Ok(Session::new(plan.into(), &BTreeMap::new(), SessionOptions::default())?)
+            Ok(Session::new(&plan, &BTreeMap::new(), SessionOptions::default())?)
         };
         let evaluation = session(config.training_graph(batch)?)?;
         let inference = session(config.inference_graph()?)?;

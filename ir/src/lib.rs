@@ -1,15 +1,18 @@
 //! The intermediate representation of graphc: types, meshes and SBP, ops, graphs, the builder, the text format, the
-//! verifier, the plan's schema, and the actor state machine that the null device and the runtime drive.
+//! verifier, the plan's schema with the proof that a plan is sound, and the actor state machine that the null device and the
+//! runtime drive.
 //!
 //! Here is no clock, no network, no environment, no file and no thread. Start reading with [`op::Operation`] and
-//! [`graph::Graph`], then [`plan::Plan`].
+//! [`graph::Graph`], then [`plan::Plan`] and [`check::VerifiedPlan`].
 
 pub mod array;
 pub mod builder;
+pub mod check;
 pub mod decompose;
 pub mod evaluate;
 pub mod graph;
 pub mod ids;
+pub mod in_place;
 pub mod machine;
 pub mod math;
 pub mod mesh;
@@ -22,6 +25,7 @@ pub mod rule;
 pub mod sbp;
 pub mod scalar;
 pub mod shard;
+pub mod streams;
 pub mod text;
 pub mod types;
 pub mod verify;

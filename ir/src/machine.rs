@@ -76,6 +76,33 @@ pub enum Blocked {
     Step,
 }
 
+impl Blocked {
+    /// What it waits for, in words; `actor` and `register` give names.
+    pub fn describe<'a>(
+        self,
+        actor: impl Fn(ActorId) -> &'a str,
+        register: impl Fn(RegisterId) -> &'a str,
+    ) -> String {
+        match self {
+            Self::Empty { register: empty, producer } => {
+                let empty = register(empty);
+                match producer {
+                    Some(producer) => {
+                        format!("waits for `{empty}`, which `{}` fills later", actor(producer))
+                    }
+                    None => format!("waits for `{empty}`, which nobody fills"),
+                }
+            }
+            Self::Full { register: full, reader } => {
+                let (full, reader) = (register(full), actor(reader));
+                format!("waits for a free slot of `{full}`, which `{reader}` has yet to read")
+            }
+            Self::Behind { actor: before } => format!("stands behind `{}`", actor(before)),
+            Self::Step => "waits for the other stream's step before".into(),
+        }
+    }
+}
+
 /// One action: an actor at a microbatch of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ActionId {

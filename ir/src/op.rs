@@ -253,6 +253,42 @@ pub trait Operation {
     fn updates(&self) -> &[(usize, usize)] {
         &[]
     }
+
+    /// Results that may be computed in the memory of an operand of the same shard and element type, if nobody reads the
+    /// operand later. Every kernel of the op is ready for it: lowering shares memory by this, and the proof of a plan
+    /// allows no other sharing.
+    fn in_place(&self) -> Vec<InPlace> {
+        self.updates().iter().map(|&(result, operand)| InPlace::new(result, operand)).collect()
+    }
+
+    /// Whether each element of the result is computed from one element of each operand, broadcast: a step of a fused
+    /// chain is such an op.
+    fn is_elementwise(&self) -> bool {
+        false
+    }
+}
+
+/// A result in the memory of an operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InPlace {
+    /// The result.
+    pub result: usize,
+    /// The operand.
+    pub operand: usize,
+    /// Whether the bytes stay as they are, so that both may be read later; their shapes may differ then.
+    pub same_bytes: bool,
+}
+
+impl InPlace {
+    /// A result that is written over an operand.
+    pub fn new(result: usize, operand: usize) -> Self {
+        Self { result, operand, same_bytes: false }
+    }
+
+    /// The only operand's bytes as the only result.
+    pub fn same_bytes() -> Vec<Self> {
+        vec![Self { result: 0, operand: 0, same_bytes: true }]
+    }
 }
 
 /// A node as [`Operation::gradient`] sees it.

@@ -14,11 +14,13 @@ use crate::ops::Init;
 use crate::sbp::{NdSbp, ReduceKind};
 use crate::types::DType;
 
+mod file;
 mod layout;
 mod options;
 mod ranks;
 mod runs;
 
+pub use file::*;
 pub use layout::*;
 pub use options::*;
 

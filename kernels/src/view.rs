@@ -132,7 +132,7 @@ impl<'a> View<'a> {
     ///
     /// # Safety
     /// `data` is aligned for the element type and valid for reads of `shape`'s elements for `'a`. It may overlap an
-    /// output of the same kernel call only where [`crate::in_place`] names the pair, and then begins where it begins.
+    /// output of the same kernel call only where [`graphc_ir::op::Operation::in_place`] names the pair, and then begins where it begins.
     pub unsafe fn new(
         dtype: DType,
         shape: &'a [usize],

@@ -11,7 +11,7 @@ use graphc_ir::plan::{FusedArg, FusedOp, FusedStep};
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 use graphc_kernels::{
-    KernelContext, KernelError, Prepared, Scratch, View, ViewMut, accumulate, in_place, prepare,
+    KernelContext, KernelError, Prepared, Scratch, View, ViewMut, accumulate, prepare,
     prepare_fused,
 };
 
@@ -264,57 +264,6 @@ fn chains_compute_what_their_steps_do() {
     }
 }
 
-/// Runs a kernel with a result in the memory of an operand, and returns what that holds afterwards.
-fn run_in_place(case: &Case, pairs: &[(usize, usize)]) -> Vec<Memory> {
-    let mut operands = case.operands.clone();
-    let mut others: Vec<Memory> = case
-        .results
-        .iter()
-        .map(|region| Memory::of(region.dtype, &vec![0.0; region.rect.elements()]))
-        .collect();
-    let mut addresses = Vec::new();
-    for (_, memory) in &mut operands {
-        addresses.push(match memory {
-            Memory::F32(data) => data.as_mut_ptr().cast::<u8>(),
-            Memory::F16(data) => data.as_mut_ptr().cast(),
-            Memory::BF16(data) => data.as_mut_ptr().cast(),
-            Memory::I64(data) => data.as_mut_ptr().cast(),
-            Memory::I32(data) => data.as_mut_ptr().cast(),
-            Memory::U8(data) => data.as_mut_ptr(),
-        });
-    }
-    let views: Vec<View<'_>> = case
-        .operands
-        .iter()
-        .zip(&addresses)
-        .map(|((region, _), &data)| {
-            let rect = &region.rect;
-            // SAFETY: the memory of `operands`, which outlives the call.
-            unsafe { View::new(region.dtype, &rect.extent, &region.global, &rect.origin, data) }
-        })
-        .collect();
-    let mut results: Vec<ViewMut<'_>> = Vec::new();
-    for ((index, region), other) in case.results.iter().enumerate().zip(&mut others) {
-        match pairs.iter().find(|pair| pair.0 == index) {
-            Some(&(_, operand)) => {
-                let (rect, data) = (&region.rect, addresses[operand]);
-                // SAFETY: as above; the op may overwrite this operand.
-                results.push(unsafe {
-                    ViewMut::new(region.dtype, &rect.extent, &region.global, &rect.origin, data)
-                });
-            }
-            None => results.push(other.view_mut(region)),
-        }
-    }
-    let mut scratch = Scratch::new();
-    case.prepare().unwrap().launch(&views, &mut results, &mut context(&mut scratch)).unwrap();
-    let place = |index: usize| match pairs.iter().find(|pair| pair.0 == index) {
-        Some(&(_, operand)) => operands[operand].1.clone(),
-        None => others[index].clone(),
-    };
-    (0..case.results.len()).map(place).collect()
-}
-
 #[test]
 fn results_may_be_an_operands_memory() {
     let random = &mut Random::new(6);
@@ -349,15 +298,7 @@ fn results_may_be_an_operands_memory() {
             })
             .collect();
         let case = Case { op, operands, results: results.iter().map(Region::whole).collect() };
-        let apart = case.kernel(&EvalContext::default(), None).unwrap();
-        let pairs = in_place(&case.op);
-        if case.results.len() == 1 {
-            for pair in pairs {
-                assert!(run_in_place(&case, &[*pair]) == apart, "{:?} {pair:?}", case.op);
-            }
-        } else {
-            assert!(run_in_place(&case, pairs) == apart, "{:?}", case.op);
-        }
+        assert!(case.check_in_place() > 0, "{:?} may work in place", case.op);
     }
 }
 

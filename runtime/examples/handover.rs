@@ -6,7 +6,6 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Instant;
 
 use common::{Builder, layout};
@@ -105,5 +104,5 @@ fn per_step(ranks: usize) -> Result<(f64, f64), RuntimeError> {
 }
 
 fn session(builder: Builder) -> Result<Session, RuntimeError> {
-    Session::new(Arc::new(builder.plan), &BTreeMap::new(), SessionOptions::default())
+    Session::new(&builder.verified(), &BTreeMap::new(), SessionOptions::default())
 }

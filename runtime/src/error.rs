@@ -23,15 +23,6 @@ pub enum RuntimeError {
         /// The op and its element types.
         error: Box<KernelError>,
     },
-    /// A plan for devices that are not there.
-    #[error(
-        "the plan is for devices of kind {kind}, of which there is none here: --device cpu (in Rust: SessionOptions::device) \
-         runs the same plan on the processor"
-    )]
-    NoDevice {
-        /// What the plan was made for, or what was asked for.
-        kind: graphc_ir::mesh::DeviceKind,
-    },
     /// Not enough memory.
     #[error(
         "rank {rank} needs {bytes} bytes of memory for its part of the plan, and the system gives no more: a plan for more \
@@ -42,6 +33,15 @@ pub enum RuntimeError {
         rank: u32,
         /// What it needs.
         bytes: u64,
+    },
+    /// A plan for devices that are not there.
+    #[error(
+        "the plan is for devices of kind {kind}, of which there is none here: --device cpu (in Rust: SessionOptions::device) \
+         runs the same plan on the processor"
+    )]
+    NoDevice {
+        /// What the plan was made for, or what was asked for.
+        kind: graphc_ir::mesh::DeviceKind,
     },
     /// An input of the graph was not fed.
     #[error("input `{name}` ({ty}) is not fed")]

@@ -221,7 +221,7 @@ impl Arena {
         check(place, shape);
         let data = self.address(place);
         // SAFETY: aligned and of the shape's size, as just checked; alive as the arena; an output of the same call is
-        // the same memory only where the compiler has found the pair in `graphc_kernels::in_place`.
+        // the same memory only where `Operation::in_place` has the pair, as is proven of every plan.
         unsafe { View::new(shape.dtype, shape.extent, shape.global, shape.origin, data) }
     }
 

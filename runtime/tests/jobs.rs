@@ -59,11 +59,10 @@ fn session_options() -> SessionOptions {
 fn every_boxing_gives_on_every_rank_what_was_fed() {
     for links in [Links::Auto, Links::Tcp] {
         for world in [1, 2, 3, 5] {
-            let plan = Arc::new(grand_tour(world, SHAPE));
+            let plan = grand_tour(world, SHAPE);
             let results = on_ranks(options(world, links), |job| {
                 let job = job.expect("all come");
-                let plan = Arc::clone(&plan);
-                let session = Session::on(&job, plan, &BTreeMap::new(), session_options());
+                let session = Session::on(&job, &plan, &BTreeMap::new(), session_options());
                 let mut session = session.expect("the plan fits");
                 let handles = (0..20).map(|_| session.step(feeds(SHAPE)).expect("alive"));
                 let handles: Vec<_> = handles.collect();
@@ -116,10 +115,10 @@ fn a_failure_ends_all_ranks_with_one_account() {
 
 #[test]
 fn the_account_says_what_the_others_waited_for() {
-    let plan = Arc::new(grand_tour(3, SHAPE));
+    let plan = grand_tour(3, SHAPE);
     let results = on_ranks(options(3, Links::Auto), |job| {
         let job = job.expect("all come");
-        let session = Session::on(&job, Arc::clone(&plan), &BTreeMap::new(), session_options());
+        let session = Session::on(&job, &plan, &BTreeMap::new(), session_options());
         let mut session = session.expect("the plan fits");
         session.step(feeds(SHAPE)).expect("alive").wait().expect("done");
         if job.rank() == 2 {
@@ -139,10 +138,10 @@ fn the_account_says_what_the_others_waited_for() {
 
 #[test]
 fn who_has_left_is_not_waited_for() {
-    let plan = Arc::new(grand_tour(2, SHAPE));
+    let plan = grand_tour(2, SHAPE);
     let results = on_ranks(options(2, Links::Auto), |job| {
         let job = job.expect("all come");
-        let session = Session::on(&job, Arc::clone(&plan), &BTreeMap::new(), session_options());
+        let session = Session::on(&job, &plan, &BTreeMap::new(), session_options());
         let mut session = session.expect("the plan fits");
         session.step(feeds(SHAPE)).expect("alive").wait().expect("done");
         if job.rank() == 1 {
@@ -212,8 +211,8 @@ fn two_processes_of_one_rank_are_refused() {
 fn a_plan_for_another_world_is_refused() {
     let results = on_ranks(options(2, Links::Auto), |job| {
         let job = job.expect("all come");
-        let plan = Arc::new(grand_tour(3, SHAPE));
-        Session::on(&job, plan, &BTreeMap::new(), session_options()).err()
+        let plan = grand_tour(3, SHAPE);
+        Session::on(&job, &plan, &BTreeMap::new(), session_options()).err()
     });
     for error in results {
         let Some(RuntimeError::Plan { reason }) = error else { panic!("refused: {error:?}") };

@@ -77,9 +77,9 @@ fn bytes_are_gathered(job: &Job) {
 }
 
 fn every_boxing_gives_what_was_fed(job: &Arc<Job>, shape: [usize; 2], steps: usize) {
-    let plan = Arc::new(grand_tour(job.world_size(), shape));
+    let plan = grand_tour(job.world_size(), shape);
     let options = SessionOptions { timeout: Duration::from_secs(60), ..SessionOptions::default() };
-    let session = Session::on(job, plan, &BTreeMap::new(), options);
+    let session = Session::on(job, &plan, &BTreeMap::new(), options);
     let mut session = session.expect("the plan fits");
     let fed = feeds(shape);
     let handles: Vec<_> = (0..steps).map(|_| session.step(fed.clone()).expect("alive")).collect();

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use graphc_ir::mesh::DeviceKind;
 use graphc_ir::plan::{Loss, Recompute, Schedule, ScheduleError, Strategy};
 
 /// A static-graph compiler for distributed deep learning.
@@ -269,6 +270,9 @@ pub struct RuntimeArgs {
     /// Seed of initial parameters and dropout; default 0, or a resumed checkpoint's
     #[arg(long)]
     pub seed: Option<u64>,
+    /// What ranks compute on; default what the plan was made for. cpu runs a plan for GPUs on the processor
+    #[arg(long, value_enum)]
+    pub device: Option<DeviceName>,
     /// Threads of each rank; default: the cores shared by the ranks
     #[arg(long)]
     pub threads: Option<usize>,
@@ -280,21 +284,21 @@ pub struct RuntimeArgs {
 /// Options that compile, run and train share.
 #[derive(Args, Clone)]
 pub struct SharedArgs {
-    /// The machines: a preset (cpu, p3.16xlarge, dgx-a100, dgx-a100-4hdr, dgx-h100, h200) or a TOML file
-    #[arg(long, default_value = "cpu", value_name = "NAME|FILE.toml")]
-    pub cluster: String,
+    /// The machines: a preset (cpu, p3.16xlarge, dgx-a100, dgx-a100-4hdr, dgx-h100, h200) or a TOML file; default cpu
+    #[arg(long, value_name = "NAME|FILE.toml")]
+    pub cluster: Option<String>,
     /// All ranks of the job, row-major: 4 or 2x4; default 1, or WORLD_SIZE under launch
     #[arg(long, value_parser = mesh)]
     pub mesh: Option<Mesh>,
-    /// Pipeline stages, or auto; divides the first axis of the mesh
-    #[arg(long, value_name = "N|auto", default_value = "1", value_parser = count)]
-    pub stages: Count,
-    /// Parts of a step's batch, gradients accumulated, or auto
-    #[arg(long, value_name = "M|auto", default_value = "1", value_parser = count)]
-    pub microbatches: Count,
-    /// Order of microbatches: 1f1b, gpipe, or interleaved:V with V chunks of layers for each stage
-    #[arg(long, default_value = "1f1b", value_parser = schedule)]
-    pub schedule: Schedule,
+    /// Pipeline stages, or auto; divides the first axis of the mesh; default 1
+    #[arg(long, value_name = "N|auto", value_parser = count)]
+    pub stages: Option<Count>,
+    /// Parts of a step's batch, gradients accumulated, or auto; default 1
+    #[arg(long, value_name = "M|auto", value_parser = count)]
+    pub microbatches: Option<Count>,
+    /// Order of microbatches: 1f1b (default), gpipe, or interleaved:V with V chunks of layers for each stage
+    #[arg(long, value_parser = schedule)]
+    pub schedule: Option<Schedule>,
     /// Value of a symbolic first dim of the model
     #[arg(long, value_parser = positive)]
     pub batch: Option<usize>,
@@ -328,13 +332,13 @@ pub struct SharedArgs {
     /// Adam's addend to the root of the second moment
     #[arg(long)]
     pub eps: Option<f64>,
-    /// How layouts are chosen: auto is the planner, the others are fixed plans to compare with
-    #[arg(long, default_value = "auto", value_parser = strategy)]
-    pub strategy: Strategy,
-    /// Activations: kept (none), computed again per block in the backward pass (full), or as few blocks as the memory
-    /// needs (auto)
-    #[arg(long, default_value = "none", value_parser = recompute)]
-    pub recompute: Recompute,
+    /// How layouts are chosen: auto (default) is the planner, the others are fixed plans to compare with
+    #[arg(long, value_parser = strategy)]
+    pub strategy: Option<Strategy>,
+    /// Activations: kept (none, the default), computed again per block in the backward pass (full), or as few blocks as
+    /// the memory needs (auto)
+    #[arg(long, value_parser = recompute)]
+    pub recompute: Option<Recompute>,
     /// Ask for a layout: NAME=S(0),B with one SBP per mesh axis; * matches any characters
     #[arg(long = "pin", value_name = "NAME=SBP")]
     pub pins: Vec<String>,
@@ -364,6 +368,24 @@ pub enum Format {
     Text,
     /// For programs
     Json,
+}
+
+/// Names of devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DeviceName {
+    /// The processor
+    Cpu,
+    /// NVIDIA's GPUs
+    Cuda,
+}
+
+impl From<DeviceName> for DeviceKind {
+    fn from(name: DeviceName) -> Self {
+        match name {
+            DeviceName::Cpu => Self::Cpu,
+            DeviceName::Cuda => Self::Cuda,
+        }
+    }
 }
 
 /// Names of losses.

@@ -6,12 +6,13 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use graphc::report;
-use graphc_compiler::check::{read_plan, verify, verify_invariants, write_plan};
+use graphc_compiler::check::verify;
 use graphc_compiler::compile::{Milestone, compile_observed, emit_after};
 use graphc_compiler::import::weights::Weights;
 use graphc_compiler::import::{ImportOptions, Imported, load_model};
 use graphc_compiler::lower::collective_counts;
-use graphc_ir::plan::{Plan, WeightsSource};
+use graphc_ir::check::VerifiedPlan;
+use graphc_ir::plan::{Plan, WeightsSource, read_plan, write_plan};
 use serde_json::json;
 
 use super::args::{CompileArgs, Format, SharedArgs};
@@ -32,7 +33,7 @@ pub struct Timing {
 /// A plan with the weights of its model.
 pub struct Planned {
     /// The plan.
-    pub plan: Plan,
+    pub plan: VerifiedPlan,
     /// The weights that the model file holds.
     pub weights: Weights,
     /// How long it took.
@@ -61,8 +62,8 @@ pub fn run(args: &CompileArgs) -> Result<()> {
 
 /// What a compilation reads.
 pub fn inputs<'a>(model: &'a Path, args: &'a SharedArgs) -> [Named<'a>; 2] {
-    let cluster = Path::new(&args.cluster);
-    [("the model", Some(model)), ("the cluster file", cluster.is_file().then_some(cluster))]
+    let cluster = args.cluster.as_deref().map(Path::new).filter(|path| path.is_file());
+    [("the model", Some(model)), ("the cluster file", cluster)]
 }
 
 fn report_json(planned: &Planned) -> serde_json::Value {
@@ -87,7 +88,7 @@ fn report_json(planned: &Planned) -> serde_json::Value {
 fn emit(args: &CompileArgs, pass: &str) -> Result<()> {
     let (imported, dims) = options::model(&args.model, &args.shared, None)?;
     let options = options::compile_options(&args.shared, dims)?;
-    let cluster = options::cluster(&args.shared.cluster)?;
+    let cluster = options::shared_cluster(&args.shared)?;
     let graph = emit_after(imported.graph, &options, &cluster, pass)?;
     print(&graphc_ir::text::print(&graph))
 }
@@ -111,7 +112,7 @@ pub fn plan_model(
     }
     check_static_batch(&graph, args.batch)?;
     let options = options::compile_options(args, dims)?;
-    let cluster = options::cluster(&args.cluster)?;
+    let cluster = options::shared_cluster(args)?;
     let source = Some(weights_source(path)?);
     let parse = start.elapsed().as_secs_f64();
     let start = Instant::now();
@@ -153,18 +154,15 @@ pub fn is_plan(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "json")
 }
 
-/// Reads a plan that is to be executed, and checks every invariant: a plan edited by hand must not reach the runtime.
-pub fn load_valid_plan(path: &Path) -> Result<Plan> {
-    let plan = load_plan(path)?;
-    verify(&plan).with_context(|| format!("{} is not valid", path.display()))?;
-    Ok(plan)
+/// Reads a plan that is to be executed, and checks that its graph compiles to it.
+pub fn load_valid_plan(path: &Path) -> Result<VerifiedPlan> {
+    verify(&load_plan(path)?).with_context(|| format!("{} is not valid", path.display()))
 }
 
 /// Reads a plan and checks all that can be checked without planning again: enough to show and to simulate it.
-pub fn load_sound_plan(path: &Path) -> Result<Plan> {
-    let plan = load_plan(path)?;
-    verify_invariants(&plan).with_context(|| format!("{} is not valid", path.display()))?;
-    Ok(plan)
+pub fn load_sound_plan(path: &Path) -> Result<VerifiedPlan> {
+    VerifiedPlan::check(load_plan(path)?)
+        .with_context(|| format!("{} is not valid", path.display()))
 }
 
 /// Reads a plan.

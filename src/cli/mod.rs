@@ -9,6 +9,7 @@ mod calibrate;
 mod checkpoints;
 mod compare;
 mod compile;
+mod contradictions;
 mod data;
 mod diff;
 mod explain;

@@ -6,7 +6,9 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use graphc_compiler::cluster::{parse_cluster, preset};
 use graphc_compiler::import::{ImportError, ImportOptions, Imported, load_model, model_symbols};
-use graphc_ir::plan::{AdamOptions, Cluster, CompileOptions, CrossEntropyForm, Optimizer, Pin};
+use graphc_ir::plan::{
+    AdamOptions, Cluster, CompileOptions, CrossEntropyForm, Optimizer, Pin, Schedule, Strategy,
+};
 use sha2::{Digest, Sha256};
 
 use super::args::{Count, OptimizerName, SharedArgs};
@@ -18,26 +20,26 @@ pub fn compile_options(args: &SharedArgs, dims: BTreeMap<String, usize>) -> Resu
         mesh: mesh(args)?,
         stages: number(args.stages),
         microbatches: number(args.microbatches),
-        auto_stages: args.stages == Count::Auto,
-        auto_microbatches: args.microbatches == Count::Auto,
-        schedule: args.schedule,
+        auto_stages: args.stages == Some(Count::Auto),
+        auto_microbatches: args.microbatches == Some(Count::Auto),
+        schedule: args.schedule.unwrap_or(Schedule::OneForwardOneBackward),
         dims,
         loss: args.loss.map(Into::into),
         optimizer: optimizer(args)?,
         gradients: false,
-        strategy: args.strategy,
-        recompute: args.recompute,
+        strategy: args.strategy.unwrap_or(Strategy::Auto),
+        recompute: args.recompute.unwrap_or_default(),
         cross_entropy: CrossEntropyForm::Auto,
         pins: args.pins.iter().map(|text| pin(text)).collect::<Result<_>>()?,
         memory: args.memory,
     })
 }
 
-/// A number that was given; 1 where it is the compiler's choice.
-fn number(count: Count) -> usize {
+/// A number that was given; 1 where none was, or it is the compiler's choice.
+fn number(count: Option<Count>) -> usize {
     match count {
-        Count::Of(number) => number,
-        Count::Auto => 1,
+        Some(Count::Of(number)) => number,
+        Some(Count::Auto) | None => 1,
     }
 }
 
@@ -108,10 +110,16 @@ fn check_numbers(args: &SharedArgs) -> Result<()> {
     Ok(())
 }
 
-fn pin(text: &str) -> Result<Pin> {
+/// A pin as it is written on the command line.
+pub fn pin(text: &str) -> Result<Pin> {
     let (pattern, sbp) = text.split_once('=').context("write --pin 'NAME=S(0),B'")?;
     let sbp = sbp.parse().map_err(|error| anyhow::anyhow!("--pin {text}: {error}"))?;
     Ok(Pin { pattern: pattern.trim().into(), sbp })
+}
+
+/// The cluster that is planned for.
+pub fn shared_cluster(args: &SharedArgs) -> Result<Cluster> {
+    cluster(args.cluster.as_deref().unwrap_or("cpu"))
 }
 
 /// The cluster of a preset's name or a TOML file.

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use graphc_compiler::check::{read_plan, write_plan};
 use graphc_compiler::import::weights::Weights;
-use graphc_ir::plan::Plan;
+use graphc_ir::check::VerifiedPlan;
+use graphc_ir::plan::{read_plan, write_plan};
 use graphc_runtime::job::{Job, JobOptions};
 use graphc_runtime::{Checkpoint, HostTensor, OutputsAt, RuntimeError, Session, SessionOptions};
 
@@ -42,7 +42,10 @@ impl Ranks {
     }
 
     /// Makes the plan, on rank 0 alone; the others read its weights.
-    pub fn plan(&self, make: impl FnOnce() -> Result<(Plan, Weights)>) -> Result<(Plan, Weights)> {
+    pub fn plan(
+        &self,
+        make: impl FnOnce() -> Result<(VerifiedPlan, Weights)>,
+    ) -> Result<(VerifiedPlan, Weights)> {
         let Some(job) = &self.job else { return make() };
         if self.leads() {
             let (plan, weights) = make()?;
@@ -56,6 +59,7 @@ impl Ranks {
         }
         let text = job.from_rank_0(&[])?;
         let plan = read_plan(&String::from_utf8(text).context("the plan of rank 0 is no text")?)?;
+        let plan = VerifiedPlan::check(plan).context("the plan of rank 0 is not valid")?;
         let weights = plan_weights(&plan)?;
         Ok((plan, weights))
     }
@@ -74,7 +78,7 @@ impl Ranks {
     /// This process's part of the plan.
     pub fn session(
         &self,
-        plan: Arc<Plan>,
+        plan: &VerifiedPlan,
         weights: &std::collections::BTreeMap<String, HostTensor>,
         options: SessionOptions,
     ) -> Result<Session> {

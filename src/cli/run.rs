@@ -1,15 +1,14 @@
 //! `graphc run`: inference.
 
-use std::sync::Arc;
-
 use anyhow::{Context, Result, bail, ensure};
 use graphc_compiler::import::weights::Weights;
-use graphc_ir::plan::Plan;
+use graphc_ir::check::VerifiedPlan;
 use graphc_runtime::SessionOptions;
 use graphc_runtime::data::{Batches, save_safetensors};
 
 use super::args::{RunArgs, RuntimeArgs};
 use super::compile::{Planned, inputs, is_plan, load_valid_plan, plan_model, plan_weights};
+use super::contradictions::check_options;
 use super::data::{samples, session_weights};
 use super::output::check_distinct;
 use super::ranks::Ranks;
@@ -27,7 +26,7 @@ fn infer(args: &RunArgs, ranks: &Ranks) -> Result<()> {
     let (tensors, rows) = samples(&args.inputs)?;
     let (plan, weights) = ranks.plan(|| planned(args, rows))?;
     let weights = session_weights(&plan, &weights)?;
-    let mut session = ranks.session(Arc::new(plan), &weights, options)?;
+    let mut session = ranks.session(&plan, &weights, options)?;
     let batches = Batches::new(tensors, session.inputs())
         .with_context(|| format!("in {}", args.inputs.display()))?;
     for (name, ty) in session.inputs() {
@@ -46,9 +45,10 @@ fn infer(args: &RunArgs, ranks: &Ranks) -> Result<()> {
 }
 
 /// The plan and the weights of its model.
-fn planned(args: &RunArgs, rows: Option<usize>) -> Result<(Plan, Weights)> {
+fn planned(args: &RunArgs, rows: Option<usize>) -> Result<(VerifiedPlan, Weights)> {
     if is_plan(&args.model) {
         let plan = load_valid_plan(&args.model)?;
+        check_options(&args.model, &plan, &args.shared)?;
         let weights = plan_weights(&plan)?;
         return Ok((plan, weights));
     }
@@ -76,6 +76,7 @@ pub fn session_options(args: &RuntimeArgs) -> Result<SessionOptions> {
     );
     Ok(SessionOptions {
         seed: args.seed.unwrap_or(0),
+        device: args.device.map(Into::into),
         threads_per_rank: args.threads,
         timeout: std::time::Duration::from_secs_f64(args.timeout),
         ..SessionOptions::default()

@@ -21,7 +21,7 @@ pub fn run(args: &SimulateArgs) -> Result<()> {
     let cluster = args.cluster.as_deref().map(Path::new).filter(|path| path.is_file());
     let inputs = [("the plan", Some(args.plan.as_path())), ("the cluster file", cluster)];
     check_distinct(&inputs, &[("--trace", trace_to)])?;
-    let mut plan = load_sound_plan(&args.plan)?;
+    let mut plan = load_sound_plan(&args.plan)?.into_plan();
     if let Some(name) = &args.cluster {
         plan = on_cluster(&plan, &options::cluster(name)?);
     }

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
-use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use graphc_compiler::import::weights::Weights;
+use graphc_ir::check::VerifiedPlan;
 use graphc_ir::plan::{Plan, RegisterKind, TensorKind};
 use graphc_runtime::data::{Batches, MetricsWriter, save_safetensors};
 use graphc_runtime::{HostTensor, Session, StepHandle};
@@ -15,6 +15,7 @@ use serde_json::json;
 use super::args::TrainArgs;
 use super::checkpoints::{Saver, resumed, resumed_options};
 use super::compile::{Planned, inputs, is_plan, load_valid_plan, plan_model, plan_weights};
+use super::contradictions::check_options;
 use super::data::{samples, session_weights};
 use super::output::{check_distinct, print};
 use super::ranks::Ranks;
@@ -44,8 +45,7 @@ fn train(args: &TrainArgs, ranks: &Ranks) -> Result<()> {
     ensure!(rows != Some(0), "{} holds no samples", args.data.display());
     let (plan, weights) = ranks.plan(|| planned(args, rows))?;
     let weights = session_weights(&plan, &weights)?;
-    let plan = Arc::new(plan);
-    let mut session = ranks.session(Arc::clone(&plan), &weights, options)?;
+    let mut session = ranks.session(&plan, &weights, options)?;
     let batches = Batches::new(tensors, session.inputs())
         .with_context(|| format!("in {}", args.data.display()))?;
     if let Some(checkpoint) = &checkpoint {
@@ -73,12 +73,13 @@ fn train(args: &TrainArgs, ranks: &Ranks) -> Result<()> {
 }
 
 /// The plan and the weights of its model.
-fn planned(args: &TrainArgs, rows: Option<usize>) -> Result<(Plan, Weights)> {
+fn planned(args: &TrainArgs, rows: Option<usize>) -> Result<(VerifiedPlan, Weights)> {
     if !is_plan(&args.model) {
         let Planned { plan, weights, .. } = plan_model(&args.model, &args.shared, rows, true)?;
         return Ok((plan, weights));
     }
     let plan = load_valid_plan(&args.model)?;
+    check_options(&args.model, &plan, &args.shared)?;
     let path = args.model.display();
     ensure!(plan.training, "{path} is an inference plan: compile with --optimizer");
     let weights = plan_weights(&plan)?;

@@ -2,20 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use graphc_compiler::check;
 use graphc_compiler::compile::compile;
 use graphc_compiler::import::weights::Weights;
 use graphc_compiler::import::{ImportOptions, Imported, load_model};
-use graphc_ir::plan::{CompileOptions, Plan, Schedule, Strategy};
+use graphc_ir::check::VerifiedPlan;
+use graphc_ir::mesh::DeviceKind;
+use graphc_ir::plan::{CompileOptions, Schedule, Strategy};
 use graphc_ir::random::Stream;
 use graphc_ir::types::TensorType;
 use graphc_runtime::{HostTensor, Session, SessionOptions};
 
 use super::args::VerifyArgs;
-use super::compile::load_plan;
+use super::compile::load_valid_plan;
 use super::data::session_weights;
 use super::options;
 use super::output::print;
@@ -25,12 +25,11 @@ const TOLERANCE: f64 = 1e-4;
 
 /// Runs the command.
 pub fn run(args: &VerifyArgs) -> Result<()> {
-    let plan = load_plan(&args.plan)?;
-    check::verify(&plan).with_context(|| format!("{} is not valid", args.plan.display()))?;
+    let plan = load_valid_plan(&args.plan)?;
     let (ranks, programs) = (plan.world_size, plan.programs.len());
     let mut line = format!("{}: valid, {ranks} ranks, {programs} programs", args.plan.display());
     if let Some(model) = &args.model {
-        let difference = compare(plan, model)?;
+        let difference = compare(&plan, model)?;
         line += &format!("; computes what {} does (to {difference:.0e})", model.display());
     }
     print(&(line + "\n"))
@@ -38,7 +37,7 @@ pub fn run(args: &VerifyArgs) -> Result<()> {
 
 /// One step of the plan beside one step of the model on one rank, on the same random inputs: the largest difference
 /// of an output, as a share of its largest element.
-fn compare(plan: Plan, model: &Path) -> Result<f64> {
+fn compare(plan: &VerifiedPlan, model: &Path) -> Result<f64> {
     if let Some(source) = &plan.weights {
         let found = options::sha256(model)?;
         ensure!(
@@ -67,7 +66,7 @@ fn compare(plan: Plan, model: &Path) -> Result<f64> {
     let reference = compile(graph, &alone, &cluster, None)
         .with_context(|| format!("cannot plan {} for one rank", model.display()))?
         .plan;
-    let expected = step(reference, &weights)?;
+    let expected = step(&reference, &weights)?;
     let found = step(plan, &weights)?;
     let mut worst = 0.0f64;
     for (name, expected) in &expected {
@@ -83,9 +82,14 @@ fn compare(plan: Plan, model: &Path) -> Result<f64> {
 }
 
 /// The outputs of the first step on random inputs.
-fn step(plan: Plan, weights: &Weights) -> Result<BTreeMap<String, HostTensor>> {
-    let weights = session_weights(&plan, weights)?;
-    let mut session = Session::new(Arc::new(plan), &weights, SessionOptions::default())?;
+fn step(plan: &VerifiedPlan, weights: &Weights) -> Result<BTreeMap<String, HostTensor>> {
+    let weights = session_weights(plan, weights)?;
+    let options = SessionOptions {
+        // What it computes is the same on all devices.
+        device: Some(DeviceKind::Cpu),
+        ..SessionOptions::default()
+    };
+    let mut session = Session::new(plan, &weights, options)?;
     let feed = |(name, ty): (&String, &TensorType)| Ok((name.clone(), random(name, ty)?));
     let feeds = session.inputs().iter().map(feed).collect::<Result<_>>()?;
     Ok(session.step(feeds)?.wait()?)

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use graphc_compiler::streams::one_order;
 use graphc_ir::plan::{Plan, Program, Rate, RegisterKind, TensorKind};
+use graphc_ir::streams::one_order;
 
 /// How many of the largest tensors are named.
 const NAMED: usize = 8;

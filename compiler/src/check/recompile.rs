@@ -1,37 +1,52 @@
 //! Compiles the graph in a plan again: the plan must be what comes out.
 
+use graphc_ir::check::{Errors, VerifiedPlan};
 use graphc_ir::plan::Plan;
 use graphc_ir::text;
 use serde_json::Value;
 
-use super::Errors;
 use crate::compile::{Compiled, compile};
 use crate::planner::recompute;
 
 /// Differences that are reported.
 const MOST_DIFFERENCES: usize = 8;
 
-/// Compares a plan with what its graph, options and cluster compile to.
-pub fn check(plan: &Plan, errors: &mut Errors) {
-    // The size of the mesh is what the work grows with: it must be that of the plan at hand.
-    let sensible = plan.options.mesh == plan.mesh
-        && plan.mesh.iter().try_fold(1usize, |n, &e| n.checked_mul(e)) == Some(plan.ranks.len());
-    if !sensible {
-        errors.add("options.mesh", format!("{:?} is not the plan's", plan.options.mesh));
-        return;
+/// Compares a plan with what its graph, options and cluster compile to, which is given back.
+pub fn check(plan: &Plan, errors: &mut Errors) -> Option<VerifiedPlan> {
+    sizes(plan, errors);
+    if !errors.0.is_empty() {
+        return None;
     }
-    let graph = match text::parse(&plan.graph.join("\n")) {
-        Ok(graph) => graph,
-        Err(error) => return errors.add("graph", error.to_string()),
-    };
-    let again = match compile(graph, &plan.options, &plan.cluster, plan.weights.clone()) {
-        Ok(compiled) => compiled,
-        Err(error) => return errors.add("graph", format!("does not compile: {error}")),
-    };
-    if again.plan != *plan {
+    let graph = text::parse(&plan.graph.join("\n"));
+    let graph = graph.map_err(|error| errors.add("graph", error.to_string())).ok()?;
+    let again = compile(graph, &plan.options, &plan.cluster, plan.weights.clone());
+    let again =
+        again.map_err(|error| errors.add("graph", format!("does not compile: {error}"))).ok()?;
+    if *again.plan != *plan {
         differences(plan, &again.plan, errors);
     }
     objective(plan, &again, errors);
+    Some(again.plan)
+}
+
+/// What the work of compiling grows with must be that of the plan at hand.
+fn sizes(plan: &Plan, errors: &mut Errors) {
+    let options = &plan.options;
+    let ranks = plan.mesh.iter().try_fold(1usize, |n, &e| n.checked_mul(e));
+    let sensible = options.mesh == plan.mesh && ranks == Some(plan.ranks.len());
+    errors.require(sensible, "options.mesh", || format!("{:?} is not the plan's", options.mesh));
+    for (name, open, option, own) in [
+        ("options.stages", options.auto_stages, options.stages, plan.stages),
+        (
+            "options.microbatches",
+            options.auto_microbatches,
+            options.microbatches,
+            plan.microbatches,
+        ),
+    ] {
+        errors
+            .require(open || option == own, name, || format!("is {option}, not the plan's {own}"));
+    }
 }
 
 /// Prices the signatures once more, from the graph alone: the planner must have counted the same.

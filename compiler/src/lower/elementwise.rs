@@ -7,7 +7,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use graphc_ir::op::Op;
 use graphc_ir::plan::{Action, Cluster, FusedArg, FusedOp, FusedStep, Layout, Rate};
 use graphc_ir::sbp::{NdSbp, Sbp};
 use graphc_ir::types::DType;
@@ -160,11 +159,10 @@ impl<'a> Groups<'a> {
 
 /// The key of an elementwise task; `None` of others.
 fn key(job: &Job, task: &Task) -> Option<Key> {
-    let Action::Compute { op: Op::Unary(_) | Op::Binary(_) | Op::Where(_) | Op::Cast(_), .. } =
-        &task.action
-    else {
+    let Action::Compute { op, .. } = &task.action else { return None };
+    if !op.operation().is_elementwise() {
         return None;
-    };
+    }
     let layout = &job.layouts[job.buffers[task.outputs[0].0].layout as usize];
     // Shards lie alike whatever their elements are and whether they are summands.
     let whole = |sbp: &Sbp| if sbp.is_partial() { Sbp::Broadcast } else { *sbp };

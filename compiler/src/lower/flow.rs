@@ -2,7 +2,7 @@
 //! stream has read may be written by the other.
 
 use super::lifetimes::{Action, Life};
-use crate::streams::Known;
+use graphc_ir::streams::Known;
 
 /// The order of a program's actions as its streams see it.
 pub struct Flow {

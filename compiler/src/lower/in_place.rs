@@ -2,10 +2,8 @@
 //! the result is the operand's bytes under another shape.
 
 use graphc_ir::ids::RegisterId;
-use graphc_ir::op::Op;
-use graphc_ir::plan::{
-    Action, Actor, BoxingKind, FusedArg, FusedOp, Layout, Register, RegisterKind,
-};
+use graphc_ir::in_place::{Pair, pairs};
+use graphc_ir::plan::{Actor, Layout, Register, RegisterKind};
 
 use super::flow::Flow;
 use super::lifetimes::{Action as Step, Life, slots};
@@ -19,17 +17,6 @@ pub struct Group {
     pub lives: Vec<Life>,
     /// Slots that every member has.
     pub slots: u32,
-}
-
-/// An output that may take an operand's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pair {
-    /// The output: index among the actor's outputs.
-    pub output: usize,
-    /// The input: index among the actor's inputs.
-    pub input: usize,
-    /// Whether the bytes stay as they are, so that both may be read later.
-    pub same_bytes: bool,
 }
 
 /// What the search for sharing looks at.
@@ -48,75 +35,6 @@ pub struct Sharing<'a> {
     pub flow: &'a Flow,
     /// Number of microbatches.
     pub microbatches: usize,
-}
-
-/// The pairs of an actor.
-pub fn pairs(actor: &Actor, microbatches: usize) -> Vec<Pair> {
-    match &actor.action {
-        // A part of a tensor is read on all ranks before it is written on any.
-        Action::Collective { kind: BoxingKind::AllReduce, .. } => (0..actor.outputs.len())
-            .map(|tensor| Pair { output: tensor, input: tensor, same_bytes: false })
-            .collect(),
-        Action::Compute { op, operands } => compute_pairs(op, operands),
-        Action::Fused(fused) => fused_pairs(fused),
-        Action::Accumulate if microbatches == 1 => {
-            vec![Pair { output: 0, input: 0, same_bytes: true }]
-        }
-        Action::Accumulate
-        | Action::Collective { .. }
-        | Action::Local { .. }
-        | Action::Send { .. }
-        | Action::Receive { .. }
-        | Action::Assign
-        | Action::Feed { .. }
-        | Action::Fetch { .. } => Vec::new(),
-    }
-}
-
-fn compute_pairs(op: &Op, operands: &[i32]) -> Vec<Pair> {
-    let pair = |output: usize, operand: usize, same_bytes| {
-        let input = usize::try_from(*operands.get(operand)?).ok()?;
-        Some(Pair { output, input, same_bytes })
-    };
-    let found = match op {
-        Op::Unary(_) | Op::Cast(_) | Op::Dropout(_) => vec![pair(0, 0, false)],
-        Op::Reshape(_) | Op::Accumulate(_) | Op::ToGlobal(_) => vec![pair(0, 0, true)],
-        Op::Binary(_) => vec![pair(0, 0, false), pair(0, 1, false)],
-        Op::Where(_) => vec![pair(0, 1, false), pair(0, 2, false)],
-        op => {
-            let updates = op.operation().updates();
-            // A result in the place of a variable is no output: the others move up.
-            let output = |result: usize| {
-                let earlier = updates.iter().filter(|u| u.0 < result);
-                result - earlier.filter(|u| operands.get(u.1).is_some_and(|&o| o < 0)).count()
-            };
-            updates.iter().map(|&(result, operand)| pair(output(result), operand, false)).collect()
-        }
-    };
-    found.into_iter().flatten().collect()
-}
-
-/// Blocks of a fused result are written as its step is evaluated: no later step may read the operand.
-fn fused_pairs(fused: &FusedOp) -> Vec<Pair> {
-    let mut pairs = Vec::new();
-    for (output, &step) in fused.outputs.iter().enumerate() {
-        let Some(head) = fused.steps.get(..=step) else { continue };
-        let later = &fused.steps[step + 1..];
-        let reads = |input: usize| later.iter().any(|s| s.args.contains(&FusedArg::Operand(input)));
-        let mut inputs: Vec<usize> = head
-            .iter()
-            .flat_map(|step| &step.args)
-            .filter_map(|arg| match arg {
-                FusedArg::Operand(operand) => Some(*operand),
-                FusedArg::Step(_) => None,
-            })
-            .filter(|&input| !reads(input))
-            .collect();
-        inputs.sort_unstable();
-        inputs.dedup();
-        pairs.extend(inputs.into_iter().map(|input| Pair { output, input, same_bytes: false }));
-    }
-    pairs
 }
 
 impl Sharing<'_> {

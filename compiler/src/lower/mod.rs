@@ -20,7 +20,7 @@ mod collect;
 mod copies;
 mod elementwise;
 mod flow;
-pub(crate) mod in_place;
+mod in_place;
 mod job;
 mod lifetimes;
 mod memory;
@@ -34,8 +34,6 @@ mod tests;
 
 pub use copies::kind_name;
 pub use tables::collective_counts;
-
-pub(crate) use program::ALIGNMENT;
 
 /// What lowering gives to the plan.
 #[derive(Clone, Debug)]

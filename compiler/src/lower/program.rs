@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use graphc_ir::check::ALIGNMENT;
 use graphc_ir::ids::{ActorId, RegisterId};
 use graphc_ir::plan::{Actor, Layout, Program, Register, RegisterKind, Stream, StreamItem};
+use graphc_ir::streams::Known;
 
 use super::background::{self, Block};
 use super::flow::Flow;
@@ -12,10 +14,6 @@ use super::job::{BufferId, Job, TaskId};
 use super::lifetimes::{self, lives, slots};
 use super::memory::{self, Item, Span};
 use super::schedule::{BlockKey, Schedule, key};
-use crate::streams::Known;
-
-/// Offsets and slots are multiples of this.
-pub const ALIGNMENT: u64 = 64;
 
 /// What a rank takes part in.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -548,7 +548,7 @@ fn edited_plans_are_refused_without_panic() {
     refused(&|p| p.programs[0].registers[1].offset += 1 << 40, "behind the arena");
     refused(&|p| p.programs[0].registers[1].shape[0] += 1, "rank 0 holds");
     refused(&|p| p.microbatches = 0, "microbatches: is 0");
-    refused(&|p| p.channels[0].slots = 0, "no slots");
+    refused(&|p| p.channels[0].slots = 0, "has 0 slots");
     refused(&|p| p.channels[0].from = 9999, "does not exist");
     refused(&|p| p.programs[0].actors.truncate(2), "there is no actor");
 }

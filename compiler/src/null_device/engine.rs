@@ -18,7 +18,7 @@ use super::legs::{Clock, Cuts, Cutter, Leg};
 use super::pace::{self, Pace};
 use super::rendezvous::{Arrival, Meeting, Rendezvous, bytes};
 use super::{Detail, NullDeviceError, Run, TraceEvent, waits};
-use crate::streams::Known;
+use graphc_ir::streams::Known;
 
 /// What came of it.
 pub struct Outcome {

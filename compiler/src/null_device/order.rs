@@ -1,13 +1,13 @@
 //! Ranks with one stream: whether their actors may act does not depend on time, as nothing but the order of the stream
 //! fills and frees their registers. So the state machine of a program is executed once, for all its ranks. Of two streams
-//! it is executed in one of the orders that what they know of each other allows ([`crate::streams`]): where it holds no
+//! it is executed in one of the orders that what they know of each other allows ([`graphc_ir::streams`]): where it holds no
 //! action back there, it does so in none.
 
 use graphc_ir::ids::RegisterId;
 use graphc_ir::machine::{ActionId, Machine};
 use graphc_ir::plan::{Plan, Program, Rate};
 
-use crate::streams::Known;
+use graphc_ir::streams::Known;
 
 /// Executes the order of each program with one or two streams for some steps: its greatest number of contents of a
 /// microbatch-rate register. `None` where an actor of any may not act in its turn. 0 for programs with more streams.

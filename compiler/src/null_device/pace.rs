@@ -1,11 +1,11 @@
-//! Ranks with two streams: what a stream waits for on the other follows from the program ([`crate::streams`]), so blocks are
+//! Ranks with two streams: what a stream waits for on the other follows from the program ([`graphc_ir::streams`]), so blocks are
 //! cut into legs where one stream waits for the other too, and a leg begins when a number of the other's legs has ended.
 //! No state machine runs, and a stream goes on without an event until it needs what has not happened yet.
 
 use graphc_ir::plan::Program;
 
 use super::legs::Leg;
-use crate::streams::Known;
+use graphc_ir::streams::Known;
 
 /// By stream, block and place: whether a leg ends behind it.
 pub type Cuts = [Vec<Vec<bool>>; 2];

@@ -42,7 +42,7 @@ fn small_nodes() -> Cluster {
 }
 
 fn plan(batch: usize, options: &CompileOptions, cluster: &Cluster) -> Plan {
-    compile(gpt(batch), options, cluster, None).expect("compiles").plan
+    compile(gpt(batch), options, cluster, None).expect("compiles").plan.into_plan()
 }
 
 fn classes(plan: &Plan) -> Classes {
@@ -121,7 +121,7 @@ fn a_longer_way_makes_a_class_of_its_own() {
     let pairs = CompileOptions { strategy: Strategy::Data, ..options(&[3, 2], 1, 1) };
     let plan = compile(gpt(12), &pairs, &cluster, None).expect("compiles").plan;
     assert_eq!(classes(&plan).first.len(), 1, "each pair is in one node");
-    let mut crooked = plan.clone();
+    let mut crooked = plan.into_plan();
     for layout in &mut crooked.layouts {
         // Ranks 1 and 2 change places: two pairs now are of two nodes each.
         layout.ranks.swap(1, 2);

@@ -1,7 +1,5 @@
 //! Says who waits for whom in a plan that hangs.
 
-use graphc_ir::machine::Blocked;
-
 use super::engine::{Engine, Wait};
 
 /// One line for each stream that has not done all its steps.
@@ -26,26 +24,11 @@ pub fn describe(engine: &Engine<'_>) -> Vec<String> {
 fn reason(engine: &Engine<'_>, class: usize, wait: &Wait) -> String {
     let program = engine.ranks[class].program;
     match wait {
-        Wait::Register(Blocked::Empty { register, producer }) => {
-            let register = &program.registers[register.index()].name;
-            match producer {
-                Some(producer) => {
-                    let producer = &program.actors[producer.index()].name;
-                    format!("waits for `{register}`, which `{producer}` fills later")
-                }
-                None => format!("waits for `{register}`, which nobody fills"),
-            }
-        }
-        Wait::Register(Blocked::Full { register, reader }) => {
-            let register = &program.registers[register.index()].name;
-            let reader = &program.actors[reader.index()].name;
-            format!("waits for a free slot of `{register}`, which `{reader}` has yet to read")
-        }
-        Wait::Register(Blocked::Behind { actor }) => {
-            format!("stands behind `{}`", program.actors[actor.index()].name)
-        }
+        Wait::Register(blocked) => blocked.describe(
+            |actor| &program.actors[actor.index()].name,
+            |register| &program.registers[register.index()].name,
+        ),
         Wait::Stream => "waits for the other stream".into(),
-        Wait::Register(Blocked::Step) => "waits for the other stream's step before".into(),
         Wait::Meeting(meeting, party) => {
             let present = engine.meetings.present(*meeting);
             let absent = party.iter().filter(|class| !present.contains(class));

@@ -4,7 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::array::Array;
 use crate::builder::Tensor;
-use crate::op::{EvalContext, GradientNode, OpError, Operand, Operation, Region, arity, dtypes};
+use crate::op::{
+    EvalContext, GradientNode, InPlace, OpError, Operand, Operation, Region, arity, dtypes,
+};
 use crate::ops::broadcast::{elementwise, fit, gradient_of, map, same_dtype};
 use crate::rule::Rule;
 use crate::sbp::ReduceKind;
@@ -134,6 +136,14 @@ impl Operation for Binary {
             return Err(dtypes(self.name(), operands, reason));
         }
         Ok(vec![if self.function.gives_bool() { DType::Bool } else { dtype }])
+    }
+
+    fn in_place(&self) -> Vec<InPlace> {
+        vec![InPlace::new(0, 0), InPlace::new(0, 1)]
+    }
+
+    fn is_elementwise(&self) -> bool {
+        true
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {

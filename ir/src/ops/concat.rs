@@ -108,7 +108,8 @@ impl Operation for Split {
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
         has_dim(self.name(), operands, self.axis)?;
         let shape = &operands[0].shape;
-        if self.sizes.is_empty() || self.sizes.iter().sum::<usize>() != shape[self.axis] {
+        let sum = self.sizes.iter().try_fold(0usize, |sum, &size| sum.checked_add(size));
+        if self.sizes.is_empty() || sum != Some(shape[self.axis]) {
             let reason = format!("{:?} are no parts of dim {}", self.sizes, self.axis);
             return Err(shapes(self.name(), operands, reason));
         }

@@ -6,7 +6,7 @@ use super::shards::{at, copied, elementwise, fill, first_gradient, one_float, po
 use crate::array::Array;
 use crate::builder::Tensor;
 use crate::op::{
-    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, arity, dtypes,
+    EvalContext, GradientNode, InPlace, Op, OpError, Operand, Operation, Region, arity, dtypes,
 };
 use crate::rule::Rule;
 use crate::scalar::Scalar;
@@ -48,6 +48,10 @@ impl Operation for Dropout {
             return Err(dtypes(self.name(), operands, reason));
         }
         Ok(vec![one_float(self.name(), operands, &[0])?])
+    }
+
+    fn in_place(&self) -> Vec<InPlace> {
+        vec![InPlace::new(0, 0)]
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {

@@ -6,7 +6,9 @@ use super::shards::{copied, elementwise, first_gradient};
 use crate::array::Array;
 use crate::builder::Tensor;
 use crate::mesh::Placement;
-use crate::op::{EvalContext, GradientNode, OpError, Operand, Operation, Region, arity, shapes};
+use crate::op::{
+    EvalContext, GradientNode, InPlace, OpError, Operand, Operation, Region, arity, shapes,
+};
 use crate::rule::Rule;
 use crate::sbp::{NdSbp, Sbp};
 use crate::types::{DType, TensorType};
@@ -32,6 +34,10 @@ impl Operation for ToGlobal {
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
         arity(self.name(), operands, 1, "1")?;
         Ok(vec![operands[0].dtype])
+    }
+
+    fn in_place(&self) -> Vec<InPlace> {
+        InPlace::same_bytes()
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
@@ -73,6 +79,10 @@ impl Operation for Accumulate {
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
         arity(self.name(), operands, 1, "1")?;
         Ok(vec![operands[0].dtype])
+    }
+
+    fn in_place(&self) -> Vec<InPlace> {
+        InPlace::same_bytes()
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {

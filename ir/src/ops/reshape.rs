@@ -6,7 +6,9 @@ use super::shards::{at, fill, first_gradient, position};
 use crate::array::Array;
 use crate::builder::Tensor;
 use crate::mesh::unravel;
-use crate::op::{EvalContext, GradientNode, OpError, Operand, Operation, Region, arity, shapes};
+use crate::op::{
+    EvalContext, GradientNode, InPlace, OpError, Operand, Operation, Region, arity, shapes,
+};
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::types::{DType, TensorType};
 
@@ -27,9 +29,15 @@ impl Operation for Reshape {
         Ok(vec![operands[0].dtype])
     }
 
+    fn in_place(&self) -> Vec<InPlace> {
+        InPlace::same_bytes()
+    }
+
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
-        let elements: usize = self.shape.iter().product();
-        if operands[0].elements() != elements {
+        let size = |size: usize, &extent: &usize| size.checked_mul(extent);
+        let elements = self.shape.iter().try_fold(1, size);
+        if elements != Some(operands[0].elements()) {
+            let elements = elements.map_or("too many".into(), |elements| elements.to_string());
             let reason = format!("{:?} has {elements} elements", self.shape);
             return Err(shapes(self.name(), operands, reason));
         }

@@ -4,7 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::array::Array;
 use crate::builder::Tensor;
-use crate::op::{EvalContext, GradientNode, OpError, Operand, Operation, Region, arity, dtypes};
+use crate::op::{
+    EvalContext, GradientNode, InPlace, OpError, Operand, Operation, Region, arity, dtypes,
+};
 use crate::ops::broadcast::{elementwise, fit, gradient_of, map, same_dtype};
 use crate::rule::Rule;
 use crate::types::{DType, TensorType};
@@ -40,6 +42,14 @@ impl Operation for Where {
         }
     }
 
+    fn in_place(&self) -> Vec<InPlace> {
+        vec![InPlace::new(0, 1), InPlace::new(0, 2)]
+    }
+
+    fn is_elementwise(&self) -> bool {
+        true
+    }
+
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
         elementwise(self.name(), operands, vec![vec![1, 2]])
     }
@@ -72,6 +82,14 @@ impl Operation for Cast {
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
         arity(self.name(), operands, 1, "1 operand")?;
         Ok(vec![self.dtype])
+    }
+
+    fn in_place(&self) -> Vec<InPlace> {
+        vec![InPlace::new(0, 0)]
+    }
+
+    fn is_elementwise(&self) -> bool {
+        true
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {

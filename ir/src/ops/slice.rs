@@ -119,7 +119,7 @@ impl Operation for Slice {
 
 impl Pad {
     fn padded(&self, dim: usize, extent: usize) -> bool {
-        self.low[dim] + self.high[dim] > 0 || self.interior[dim] > 0 && extent > 1
+        self.low[dim] > 0 || self.high[dim] > 0 || self.interior[dim] > 0 && extent > 1
     }
 
     /// The operand's index along a dim that lies at a result's index; `None` in the border.
@@ -150,9 +150,11 @@ impl Operation for Pad {
         let unpadded = (0..shape.len()).all(|dim| !self.padded(dim, shape[dim]));
         let linear = if unpadded || self.value.0 == 0.0 { vec![vec![0]] } else { vec![] };
         let rule = Rule { linear, moves_data: unpadded, ..Rule::default() };
+        // A length beyond all numbers is that of no tensor.
         let length = |dim: usize| {
-            let between = self.interior[dim] * shape[dim].saturating_sub(1);
-            self.low[dim] + shape[dim] + between + self.high[dim]
+            let between = self.interior[dim].saturating_mul(shape[dim].saturating_sub(1));
+            let border = self.low[dim].saturating_add(self.high[dim]);
+            shape[dim].saturating_add(between).saturating_add(border)
         };
         Ok(dim_by_dim(rule, shape, |dim, extent| !self.padded(dim, extent), length))
     }

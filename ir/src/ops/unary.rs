@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 use crate::array::Array;
 use crate::builder::Tensor;
 use crate::math::{erf, normal_cdf, sigmoid};
-use crate::op::{EvalContext, GradientNode, OpError, Operand, Operation, Region, arity, dtypes};
+use crate::op::{
+    EvalContext, GradientNode, InPlace, OpError, Operand, Operation, Region, arity, dtypes,
+};
 use crate::ops::broadcast::{elementwise, fit, map};
 use crate::rule::Rule;
 use crate::scalar::Scalar;
@@ -195,6 +197,14 @@ impl Operation for Unary {
             return Err(dtypes(self.name(), operands, reason));
         }
         Ok(vec![dtype])
+    }
+
+    fn in_place(&self) -> Vec<InPlace> {
+        vec![InPlace::new(0, 0)]
+    }
+
+    fn is_elementwise(&self) -> bool {
+        true
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {

@@ -231,13 +231,12 @@ fn dangling() -> KernelError {
 
 /// The element type of a step's value.
 fn result_dtype(op: &Op, args: &[DType]) -> Result<DType, KernelError> {
-    match (op, args) {
-        (Op::Unary(_), &[dtype]) => Ok(dtype),
-        (Op::Binary(binary), &[a, b]) if a == b => {
-            Ok(if binary.function.gives_bool() { DType::Bool } else { a })
-        }
-        (Op::Where(_), &[DType::Bool, a, b]) if a == b => Ok(a),
-        (Op::Cast(cast), &[_]) => Ok(cast.dtype),
-        _ => Err(KernelError::call(op.name(), format!("no elementwise step of {args:?}"))),
+    let operation = op.operation();
+    let fail = || KernelError::call(op.name(), format!("no elementwise step of {args:?}"));
+    let types: Vec<TensorType> = args.iter().map(|&dtype| TensorType::new(dtype, [])).collect();
+    let dtypes = operation.dtypes(&types.iter().collect::<Vec<_>>()).ok();
+    match dtypes.filter(|_| operation.is_elementwise()).as_deref() {
+        Some(&[dtype]) => Ok(dtype),
+        _ => Err(fail()),
     }
 }

@@ -1,6 +1,8 @@
 //! Runs kernels and the ops' oracles on the same shards.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+mod in_place;
+
 use graphc_ir::array::Array;
 use graphc_ir::mesh::{DeviceKind, unravel};
 use graphc_ir::op::{EvalContext, Op, Operand, Region};
@@ -210,8 +212,9 @@ impl Case {
         Ok(results)
     }
 
-    /// Checks the kernel against the oracle.
+    /// Checks the kernel against the oracle, and in place against itself.
     pub fn check(&self, tolerance: f64) {
+        self.check_in_place();
         let cx = EvalContext { seed: 5, step: 3 };
         let expected = self.oracle(&cx).unwrap_or_else(|error| panic!("{:?}: {error}", self.op));
         let found = self.kernel(&cx, None).unwrap_or_else(|error| panic!("{self:?}: {error}"));

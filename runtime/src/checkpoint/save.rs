@@ -21,11 +21,11 @@ pub(crate) use super::manifest::Header;
 /// ```
 /// # use std::{collections::BTreeMap, path::Path};
 /// use graphc_runtime::{Checkpoint, Checkpoints, Session, SessionOptions};
-/// # fn example(plan: std::sync::Arc<graphc_ir::plan::Plan>) -> Result<(), Box<dyn std::error::Error>> {
+/// # fn example(plan: graphc_ir::check::VerifiedPlan) -> Result<(), Box<dyn std::error::Error>> {
 /// # let (weights, feeds) = (BTreeMap::new(), BTreeMap::new());
 ///
 /// let folder = Path::new("checkpoints");
-/// let mut session = Session::new(plan.clone(), &weights, SessionOptions::default())?;
+/// let mut session = Session::new(&plan, &weights, SessionOptions::default())?;
 /// let mut checkpoints = Checkpoints::create(folder, 2)?; // the last two are kept
 /// session.step(feeds)?.wait()?;
 /// session.save_checkpoint(&mut checkpoints)?; // checkpoints/step-00000001
@@ -33,7 +33,7 @@ pub(crate) use super::manifest::Header;
 /// let checkpoint = Checkpoint::open(folder)?; // the latest
 /// let (first_step, seed) = (checkpoint.step(), checkpoint.seed());
 /// let options = SessionOptions { first_step, seed, ..SessionOptions::default() };
-/// let mut resumed = Session::new(plan, &weights, options)?;
+/// let mut resumed = Session::new(&plan, &weights, options)?;
 /// resumed.load_checkpoint(&checkpoint)?; // the next step is step 1
 /// # Ok(())
 /// # }

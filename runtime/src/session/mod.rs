@@ -13,7 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use crossbeam_channel::Sender;
-use graphc_ir::plan::{Plan, TensorKind};
+use graphc_ir::check::VerifiedPlan;
+use graphc_ir::plan::TensorKind;
 use graphc_ir::types::TensorType;
 
 use crate::error::RuntimeError;
@@ -31,7 +32,7 @@ pub use statistics::{RankStatistics, RegisterStatistics, Statistics};
 ///
 /// Dropping a session abandons the steps under way; [`Session::shutdown`] finishes them.
 pub struct Session {
-    plan: Arc<Plan>,
+    plan: VerifiedPlan,
     sockets: Sockets,
     variables: Variables,
     /// One per rank.
@@ -95,13 +96,14 @@ impl StepHandle {
 }
 
 impl Session {
-    /// Loads a plan: allocates arenas, fills variables, starts workers. `weights` holds what `Init::Weights` variables
+    /// Loads a plan: allocates arenas, fills variables, starts workers. The compiler gives plans that are verified; one that
+    /// was read from a file, or changed, goes through [`VerifiedPlan::check`]. `weights` holds what `Init::Weights` variables
     /// begin with, whole, by name.
     ///
     /// # Errors
-    /// Where the plan cannot be executed, a weight is missing or of another type, or there is no thread to be had.
+    /// Where this machine cannot execute the plan, a weight is missing or of another type, or there is no thread to be had.
     pub fn new(
-        plan: Arc<Plan>,
+        plan: &VerifiedPlan,
         weights: &BTreeMap<String, HostTensor>,
         options: SessionOptions,
     ) -> Result<Self, RuntimeError> {
@@ -116,7 +118,7 @@ impl Session {
     /// As [`Session::new`]; where the job has another number of processes than the plan has ranks, or has ended.
     pub fn on(
         job: &Arc<crate::job::Job>,
-        plan: Arc<Plan>,
+        plan: &VerifiedPlan,
         weights: &BTreeMap<String, HostTensor>,
         options: SessionOptions,
     ) -> Result<Self, RuntimeError> {
@@ -134,7 +136,7 @@ impl Session {
     /// As theirs.
     pub fn with_job(
         job: Option<&Arc<crate::job::Job>>,
-        plan: Arc<Plan>,
+        plan: &VerifiedPlan,
         weights: &BTreeMap<String, HostTensor>,
         options: SessionOptions,
     ) -> Result<Self, RuntimeError> {

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::{Sender, bounded, unbounded};
+use graphc_ir::check::VerifiedPlan;
 use graphc_ir::machine::Machine;
-use graphc_ir::plan::{PLAN_VERSION, Plan, Program};
+use graphc_ir::plan::{Plan, Program};
 
 use super::collect::Collector;
 use super::edges::Sockets;
@@ -22,21 +23,20 @@ use crate::worker::{Edges, Job as WorkerJob, RankPart, Report, Resolver, Setting
 
 /// A session whose ranks are threads of this process, or, with a job, processes of which this is one.
 pub(super) fn session(
-    plan: Arc<Plan>,
+    plan: &VerifiedPlan,
     weights: &BTreeMap<String, HostTensor>,
     options: SessionOptions,
     job: Option<Arc<Job>>,
 ) -> Result<Session, RuntimeError> {
-    check(&plan)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let (transports, neighbours) = match &job {
+    let (transports, neighbours): (Vec<Arc<dyn Transport>>, _) = match &job {
         None => {
-            let hub = Hub::new(patience(&plan, cores, &options));
+            let hub = Hub::new(patience(plan, cores, &options));
             let ranks = 0..plan.world_size as u32;
             (ranks.map(|rank| hub.transport(rank)).collect(), plan.world_size)
         }
         Some(job) => {
-            check_job(&plan, job)?;
+            check_job(plan, job)?;
             (vec![job.transport(options.timeout)], job.neighbours())
         }
     };
@@ -47,22 +47,23 @@ pub(super) fn session(
         first_step: options.first_step,
         shuffle_delays: options.shuffle_delays,
     };
-    let sockets = Sockets::of(&plan);
+    let kind = options.device.unwrap_or(plan.cluster.device.kind);
+    let devices = transports.iter().map(|transport| Device::open(kind, transport.rank(), threads));
+    let devices: Vec<Device> = devices.collect::<Result<_, _>>()?;
+    let sockets = Sockets::of(plan);
     let edges = sockets.edges(job.as_ref().map(|_| options.outputs_at));
-    let mut variables = Variables::of(&plan)?;
+    let mut variables = Variables::of(plan)?;
     let mut ranks = Vec::new();
     let collector = match &job {
         None => None,
         Some(_) => {
             let names = &sockets.output_names;
-            variables.join(&plan, &transports[0])?;
-            Some(Collector::new(&plan, names, &transports[0], options.outputs_at)?)
+            variables.join(plan, &transports[0])?;
+            Some(Collector::new(plan, names, &transports[0], options.outputs_at)?)
         }
     };
-    let kind = options.device.unwrap_or(plan.cluster.device.kind);
-    for transport in transports {
-        let device = Device::open(kind, transport.rank(), threads)?;
-        ranks.push(Rank::load(&plan, device, transport, &edges, &mut variables)?);
+    for (transport, device) in transports.into_iter().zip(devices) {
+        ranks.push(Rank::load(plan, device, transport, &edges, &mut variables)?);
     }
     variables.complete(&ranks.iter().map(|rank| rank.transport.rank()).collect::<Vec<_>>())?;
     variables.fill(weights, options.seed)?;
@@ -79,11 +80,11 @@ pub(super) fn session(
         begun: 0,
         parts: vec![0; outputs],
         last: None,
-        plan: Arc::clone(&plan),
+        plan: plan.clone(),
     };
     // Where one thread cannot be started the session is dropped and ends those that were.
     for rank in ranks {
-        rank.start(&plan, settings, options.queue.max(1), &mut session)?;
+        rank.start(plan, settings, options.queue.max(1), &mut session)?;
     }
     if let Some(collector) = collector.filter(|collector| !collector.is_idle()) {
         collector.count_parts(&mut session.parts);
@@ -113,63 +114,10 @@ fn seat_collector(collector: Collector, queue: usize) -> Result<Seat, RuntimeErr
 
 /// Spinning pays where every worker has a core; otherwise it keeps the peer from answering.
 fn patience(plan: &Plan, cores: usize, options: &SessionOptions) -> Patience {
-    let streams = |rank: usize| {
-        let program = plan.programs.get(plan.ranks[rank].program.index());
-        program.map_or(1, |program| program.streams.len())
-    };
+    let streams = |rank: usize| program_of(plan, rank as u32).streams.len();
     let workers: usize = (0..plan.world_size).map(streams).sum();
     let spin = if workers <= cores { Duration::from_micros(3) } else { Duration::from_micros(1) };
     Patience { timeout: options.timeout, spin }
-}
-
-fn check(plan: &Plan) -> Result<(), RuntimeError> {
-    if plan.version != PLAN_VERSION {
-        let (found, own) = (plan.version, PLAN_VERSION);
-        return Err(RuntimeError::plan(format!("it has version {found}, this build reads {own}")));
-    }
-    if plan.world_size == 0 || plan.ranks.len() != plan.world_size {
-        let reason = format!("{} ranks for a world of {}", plan.ranks.len(), plan.world_size);
-        return Err(RuntimeError::plan(reason));
-    }
-    for layout in &plan.layouts {
-        let size: usize = layout.hierarchy.iter().product();
-        if layout.sbp.0.len() != layout.hierarchy.len() || size != layout.ranks.len() {
-            return Err(RuntimeError::plan(format!(
-                "a layout of {} is not of its mesh",
-                layout.ty()
-            )));
-        }
-        let dims = layout.sbp.0.iter().filter_map(|sbp| match sbp {
-            graphc_ir::sbp::Sbp::Split(dim) => Some(*dim),
-            _ => None,
-        });
-        if dims.chain(layout.microbatch_dim).any(|dim| dim >= layout.shape.len()) {
-            return Err(RuntimeError::plan(format!(
-                "a layout splits a dim that {} lacks",
-                layout.ty()
-            )));
-        }
-    }
-    for program in &plan.programs {
-        check_program(program)?;
-    }
-    Ok(())
-}
-
-/// The machine takes register ids as they are.
-fn check_program(program: &Program) -> Result<(), RuntimeError> {
-    let registers = program.registers.len();
-    for actor in &program.actors {
-        let mut all = actor.inputs.iter().chain(&actor.outputs).chain(&actor.updates);
-        if all.any(|register| register.index() >= registers) {
-            let reason = format!("actor `{}` has a register that the program lacks", actor.name);
-            return Err(RuntimeError::plan(reason));
-        }
-    }
-    if program.streams.is_empty() {
-        return Err(RuntimeError::plan("a program has no stream"));
-    }
-    Ok(())
 }
 
 /// A rank that is loaded.
@@ -189,7 +137,7 @@ impl Rank {
         variables: &mut Variables,
     ) -> Result<Self, RuntimeError> {
         let rank = transport.rank();
-        let program = program_of(plan, rank)?;
+        let program = program_of(plan, rank);
         let resolver = Resolver::new(plan, program, edges, &device, &transport)?;
         // Before memory is taken: where a kernel is missing it is said at once.
         let part = resolver.resolve()?;
@@ -229,7 +177,7 @@ impl Rank {
     ) -> Result<Vec<(Worker, Sender<WorkerJob>)>, RuntimeError> {
         let mut workers = Vec::new();
         let rank = self.transport.rank();
-        let program = program_of(plan, rank)?;
+        let program = program_of(plan, rank);
         let ears: Vec<_> = self.part.actors.iter().map(|_| unbounded()).collect();
         let streams = self.part.actors.into_iter().zip(self.part.orders).enumerate();
         for (stream, (actors, order)) in streams {
@@ -240,8 +188,8 @@ impl Rank {
                 memory: Arc::clone(&self.memory),
                 stream: self.device.stream(settings.seed),
                 settings,
-                machine: Machine::new(program, plan.microbatches.max(1)),
-                microbatches: plan.microbatches.max(1) as u64,
+                machine: Machine::new(program, plan.microbatches),
+                microbatches: plan.microbatches as u64,
                 actors,
                 names: names(program),
                 registers: program.registers.iter().map(|r| r.name.clone()).collect(),
@@ -260,12 +208,13 @@ impl Rank {
 
 #[cfg(test)]
 mod explored;
+#[cfg(test)]
+mod unanswered;
 
 fn names(program: &Program) -> Vec<String> {
     program.actors.iter().map(|actor| actor.name.clone()).collect()
 }
 
-fn program_of(plan: &Plan, rank: u32) -> Result<&Program, RuntimeError> {
-    let program = plan.programs.get(plan.ranks[rank as usize].program.index());
-    program.ok_or_else(|| RuntimeError::plan(format!("rank {rank} has no program")))
+fn program_of(plan: &Plan, rank: u32) -> &Program {
+    &plan.programs[plan.ranks[rank as usize].program.index()]
 }

@@ -1,5 +1,6 @@
 //! Small plans, made by hand: every rank has a program of its own.
 
+use graphc_ir::check::VerifiedPlan;
 use graphc_ir::ids::{ActorId, ChannelId, ProgramId, RegisterId};
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::op::Op;
@@ -127,6 +128,18 @@ impl Builder {
             ranks: (0..ranks).map(|r| RankEntry { program: ProgramId::new(r) }).collect(),
         };
         Self { plan, registers: Vec::new(), sequence: 0 }
+    }
+
+    /// The plan, with what follows from the rest of it.
+    pub fn plan(mut self) -> Plan {
+        let bytes = self.plan.programs.iter().map(|program| program.arena_bytes);
+        self.plan.predicted.peak_memory_bytes = bytes.collect();
+        self.plan
+    }
+
+    /// The plan, for a session.
+    pub fn verified(self) -> VerifiedPlan {
+        VerifiedPlan::check(self.plan()).expect("a sound plan")
     }
 
     fn layout(&mut self, layout: &Layout) -> u32 {
@@ -287,16 +300,20 @@ impl Builder {
     pub fn communicate_apart(&mut self) {
         for program in &mut self.plan.programs {
             let mut streams = [0, 1].map(|_| Stream { blocks: Vec::new(), order: Vec::new() });
-            for item in &program.streams[0].order {
-                let actors = &program.streams[0].blocks[item.block as usize];
+            let Stream { blocks, order } = &program.streams[0];
+            let mut places = Vec::new();
+            for actors in blocks {
                 let apart = matches!(
                     program.actors[actors[0].index()].action,
                     Action::Collective { .. } | Action::Send { .. } | Action::Receive { .. }
                 );
                 let stream = &mut streams[usize::from(apart)];
-                let block = stream.blocks.len() as u32;
+                places.push((usize::from(apart), stream.blocks.len() as u32));
                 stream.blocks.push(actors.clone());
-                stream.order.push(StreamItem { block, microbatch: item.microbatch });
+            }
+            for item in order {
+                let (stream, block) = places[item.block as usize];
+                streams[stream].order.push(StreamItem { block, microbatch: item.microbatch });
             }
             program.streams = streams.into();
         }

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use graphc_ir::plan::{BoxingKind, Plan};
+use graphc_ir::check::VerifiedPlan;
+use graphc_ir::plan::BoxingKind;
 use graphc_runtime::HostTensor;
 
 use crate::common::{f32s, tour};
 
 /// Through every kind of boxing, between all ranks and to the first and the last one.
-pub fn grand_tour(world: u32, shape: [usize; 2]) -> Plan {
+pub fn grand_tour(world: u32, shape: [usize; 2]) -> VerifiedPlan {
     let all: Vec<u32> = (0..world).collect();
     let on = |ranks: &[u32], sbp: &str| f32s(&shape, ranks, sbp);
     let layouts = [
@@ -24,7 +25,7 @@ pub fn grand_tour(world: u32, shape: [usize; 2]) -> Plan {
     ];
     use BoxingKind::{AllGather, AllReduce, AllToAll, Mask, ReduceScatter, SendRecv};
     let steps = [AllToAll, AllGather, Mask, AllReduce, SendRecv, SendRecv, SendRecv, ReduceScatter];
-    tour(&layouts, &steps).plan
+    tour(&layouts, &steps).verified()
 }
 
 /// What goes on tour.

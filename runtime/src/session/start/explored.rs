@@ -21,7 +21,7 @@ const STEPS: u64 = 2;
 
 /// x goes around: to another layout by a collective and to the other rank by channels, in registers that a step fills
 /// twice, with all communication in a stream of its own.
-fn plan() -> Plan {
+fn plan() -> VerifiedPlan {
     let on = |ranks: &[u32], sbp: &str| -> Layout {
         by_rows(layout(&[4, 2], DType::F32, ranks, &[ranks.len()], sbp))
     };
@@ -35,7 +35,7 @@ fn plan() -> Plan {
     builder.channel(tensors[2], tensors[3], Rate::Microbatch, 2);
     builder.fetch("y", tensors[3], Rate::Microbatch);
     builder.communicate_apart();
-    builder.plan
+    builder.verified()
 }
 
 /// Runs the steps with each worker a thread of shuttle.

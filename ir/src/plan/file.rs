@@ -1,6 +1,6 @@
 //! Plans as files.
 
-use graphc_ir::plan::{PLAN_VERSION, Plan};
+use crate::plan::{PLAN_VERSION, Plan};
 use serde_json::Value;
 
 /// What stands on one line where it fits.
@@ -25,7 +25,20 @@ pub enum ReadError {
         /// The build's.
         expected: u32,
     },
+    /// Runs of ranks that stand for more ranks than the job has, or than any memory.
+    #[error("{place} lists {listed} ranks, at most {most} are possible")]
+    Ranks {
+        /// The list, or all lists.
+        place: String,
+        /// How many it has.
+        listed: u64,
+        /// How many it may have.
+        most: u64,
+    },
 }
+
+/// Ranks that all layouts and tensors of a file may list: each takes four bytes.
+const MOST_LISTED: u64 = 1 << 27;
 
 /// Reads a plan.
 ///
@@ -37,7 +50,33 @@ pub fn read_plan(json: &str) -> Result<Plan, ReadError> {
     if version.as_u64() != Some(u64::from(PLAN_VERSION)) {
         return Err(ReadError::Version { found: version.to_string(), expected: PLAN_VERSION });
     }
+    lists(&value)?;
     Ok(serde_json::from_str(json)?)
+}
+
+/// Adds up the runs of ranks before they are written out.
+fn lists(value: &Value) -> Result<(), ReadError> {
+    let ranks = value["ranks"].as_array().map_or(0, |ranks| ranks.len() as u64);
+    let mut total = 0u64;
+    for part in ["layouts", "tensors"] {
+        for (index, entry) in value[part].as_array().into_iter().flatten().enumerate() {
+            let listed = listed(&entry["ranks"]);
+            let place = || format!("{part}[{index}]");
+            check(place, listed, ranks)?;
+            total = total.saturating_add(listed);
+        }
+    }
+    check(|| "the plan".into(), total, MOST_LISTED)
+}
+
+fn check(place: impl Fn() -> String, listed: u64, most: u64) -> Result<(), ReadError> {
+    if listed <= most { Ok(()) } else { Err(ReadError::Ranks { place: place(), listed, most }) }
+}
+
+/// How many ranks a list of ranks or runs has.
+fn listed(ranks: &Value) -> u64 {
+    let count = |item: &Value| item.get(1).map_or(1, |count| count.as_u64().unwrap_or(0));
+    ranks.as_array().into_iter().flatten().map(count).fold(0, u64::saturating_add)
 }
 
 /// Writes a plan: the same text for the same plan. What fits in a line stands on one, and so does a list of numbers.

@@ -2,13 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use graphc_ir::plan::{
+use super::{Errors, actors};
+use crate::plan::{
     Channel, Layout, PLAN_VERSION, Plan, Program, Rate, Register, RegisterKind, Stream,
 };
-use graphc_ir::sbp::Sbp;
+use crate::sbp::Sbp;
 
-use super::{Errors, actors};
-use crate::lower::ALIGNMENT;
+/// Bytes that offsets and slots of registers are multiples of: a cache line, and the widest vector.
+pub const ALIGNMENT: u64 = 64;
+
+/// Microbatches that a plan may have although nothing is done for each of them.
+const FEW_MICROBATCHES: usize = 1024;
+
+/// Actions of a step, of all programs together: what the proof executes, and more than any step has.
+const MOST_ACTIONS: u64 = 1 << 26;
 
 /// Checks the whole plan; each level only where what it stands on holds.
 pub fn check(plan: &Plan, errors: &mut Errors) {
@@ -17,7 +24,8 @@ pub fn check(plan: &Plan, errors: &mut Errors) {
         check_layout(plan, layout, &format!("layouts[{index}]"), errors);
     }
     for (index, channel) in plan.channels.iter().enumerate() {
-        check_channel(plan, channel, &format!("channels[{index}]"), errors);
+        let place = format!("channels[{index}] `{}`", channel.tensor);
+        check_channel(plan, channel, &place, errors);
     }
     for (rank, entry) in plan.ranks.iter().enumerate() {
         let known = entry.program.index() < plan.programs.len();
@@ -27,9 +35,35 @@ pub fn check(plan: &Plan, errors: &mut Errors) {
     if !errors.0.is_empty() {
         return;
     }
-    for (index, program) in plan.programs.iter().enumerate() {
-        check_program(plan, index, program, errors);
+    let ranks_of = ranks_of(plan);
+    for (index, ranks) in ranks_of.iter().enumerate() {
+        check_program(plan, index, ranks, errors);
     }
+    let bounded = !errors.0.is_empty() || actions(plan).is_some();
+    errors.require(bounded, "programs", || format!("a step has more than {MOST_ACTIONS} actions"));
+}
+
+/// The ranks of each program.
+pub fn ranks_of(plan: &Plan) -> Vec<Vec<u32>> {
+    let mut ranks = vec![Vec::new(); plan.programs.len()];
+    for (rank, entry) in plan.ranks.iter().enumerate() {
+        ranks[entry.program.index()].push(rank as u32);
+    }
+    ranks
+}
+
+/// The actions of a step of all programs; `None` where they are too many, or blocks are missing.
+fn actions(plan: &Plan) -> Option<u64> {
+    let mut actions = 0u64;
+    for stream in plan.programs.iter().flat_map(|program| &program.streams) {
+        for item in &stream.order {
+            actions += stream.blocks.get(item.block as usize)?.len() as u64;
+            if actions > MOST_ACTIONS {
+                return None;
+            }
+        }
+    }
+    Some(actions)
 }
 
 fn header(plan: &Plan, errors: &mut Errors) {
@@ -44,6 +78,12 @@ fn header(plan: &Plan, errors: &mut Errors) {
         format!("has {} entries for {} ranks", plan.ranks.len(), plan.world_size)
     });
     errors.require(plan.microbatches > 0, "microbatches", || "is 0".into());
+    // Whoever acts for every microbatch is listed for each.
+    let streams = plan.programs.iter().flat_map(|program| &program.streams);
+    let most = streams.map(|stream| stream.order.len()).max().unwrap_or(0).max(FEW_MICROBATCHES);
+    errors.require(plan.microbatches <= most, "microbatches", || {
+        format!("is {}, but no program does anything so often", plan.microbatches)
+    });
     errors.require(plan.stages > 0 && plan.stages <= plan.world_size.max(1) + 64, "stages", || {
         format!("is {}", plan.stages)
     });
@@ -69,7 +109,10 @@ fn check_layout(plan: &Plan, layout: &Layout, place: &str, errors: &mut Errors) 
         && layout.ranks.iter().all(known)
         && distinct.len() == layout.ranks.len();
     errors.require(holds, place, || {
-        format!("ranks {:?} are no mesh {:?} of this job", layout.ranks, layout.hierarchy)
+        let count = layout.ranks.len();
+        let first = &layout.ranks[..count.min(16)];
+        let hierarchy = &layout.hierarchy;
+        format!("its {count} ranks {first:?} .. are no mesh {hierarchy:?} of this job")
     });
     let splits = |sbp: &Sbp| !matches!(sbp, Sbp::Split(dim) if *dim >= layout.shape.len());
     let fits = layout.sbp.0.len() == layout.hierarchy.len() && layout.sbp.0.iter().all(splits);
@@ -83,8 +126,9 @@ fn check_layout(plan: &Plan, layout: &Layout, place: &str, errors: &mut Errors) 
     errors.require(divides, place, || {
         format!("{} microbatches do not cut dim {cut:?} of {:?}", plan.microbatches, layout.shape)
     });
-    let bytes =
-        layout.shape.iter().try_fold(layout.dtype.size(), |n, &extent| n.checked_mul(extent));
+    // A dim of extent 0 does not make the others harmless: strides are products of these.
+    let size = |bytes: usize, &extent: &usize| bytes.checked_mul(extent.max(1));
+    let bytes = layout.shape.iter().try_fold(layout.dtype.size(), size);
     let sensible = bytes.is_some_and(|bytes| bytes < usize::MAX / 4);
     errors.require(sensible, place, || format!("{:?} is larger than any memory", layout.shape));
 }
@@ -99,28 +143,31 @@ fn check_channel(plan: &Plan, channel: &Channel, place: &str, errors: &mut Error
         && from.dtype == to.dtype
         && from.microbatch_dim == to.microbatch_dim;
     errors.require(same, place, || "the two layouts are of different tensors".into());
-    errors.require(channel.slots > 0, place, || "it has no slots".into());
+    // Two steps may be under way.
+    let most = 2 * if channel.rate == Rate::Step { 1 } else { plan.microbatches };
+    errors.require((1..=most).contains(&(channel.slots as usize)), place, || {
+        format!("has {} slots, of 1 to {most}", channel.slots)
+    });
 }
 
-fn check_program(plan: &Plan, index: usize, program: &Program, errors: &mut Errors) {
+fn check_program(plan: &Plan, index: usize, ranks: &[u32], errors: &mut Errors) {
     let place = format!("programs[{index}]");
-    let ranks: Vec<u32> = (0..plan.ranks.len() as u32)
-        .filter(|&rank| plan.ranks[rank as usize].program.index() == index)
-        .collect();
+    let program = &plan.programs[index];
     errors.require(!ranks.is_empty(), &place, || "no rank runs it".into());
     errors.require(program.stage < plan.stages, &place, || format!("stage {}", program.stage));
     errors.require(!program.streams.is_empty(), &place, || "it has no stream".into());
-    let before = errors.0.len();
+    arena(program, &place, errors);
     let mut members = Members::default();
     for (index, register) in program.registers.iter().enumerate() {
         let place = format!("{place}.registers[{index}] `{}`", register.name);
-        check_register(plan, program, register, (&ranks, &mut members), &place, errors);
+        check_register(plan, (program, index), (ranks, &mut members), &place, errors);
     }
     for (index, actor) in program.actors.iter().enumerate() {
         let place = format!("{place}.actors[{index}] `{}`", actor.name);
         actors::references(plan, program, actor, &place, errors);
     }
-    if errors.0.len() > before {
+    // What follows takes what is named here to be there.
+    if !errors.0.is_empty() {
         return;
     }
     for (index, actor) in program.actors.iter().enumerate() {
@@ -131,16 +178,31 @@ fn check_program(plan: &Plan, index: usize, program: &Program, errors: &mut Erro
     blocks(plan, program, &place, errors);
 }
 
-/// Which ranks are of each layout, as far as it was asked.
+/// An arena is as large as its registers need.
+fn arena(program: &Program, place: &str, errors: &mut Errors) {
+    let ends = program.registers.iter().map(|register| end(register).unwrap_or(0));
+    let needed = ends.max().unwrap_or(0);
+    errors.require(program.arena_bytes <= needed.next_multiple_of(ALIGNMENT), place, || {
+        format!("its arena has {} bytes, its registers need {needed}", program.arena_bytes)
+    });
+}
+
+/// One past the last byte of a register; `None` beyond the address space.
+fn end(register: &Register) -> Option<u64> {
+    let size = register.slot_bytes.checked_mul(u64::from(register.slots))?;
+    size.checked_add(register.offset).filter(|&end| end < u64::MAX / 4)
+}
+
+/// The place of each rank in each layout, as far as it was asked.
 #[derive(Default)]
-struct Members(BTreeMap<u32, Vec<bool>>);
+struct Members(BTreeMap<u32, Vec<Option<u32>>>);
 
 impl Members {
-    fn of(&mut self, plan: &Plan, layout: u32) -> &[bool] {
+    fn of(&mut self, plan: &Plan, layout: u32) -> &[Option<u32>] {
         self.0.entry(layout).or_insert_with(|| {
-            let mut members = vec![false; plan.world_size];
-            for &rank in &plan.layouts[layout as usize].ranks {
-                members[rank as usize] = true;
+            let mut members = vec![None; plan.world_size];
+            for (position, &rank) in plan.layouts[layout as usize].ranks.iter().enumerate() {
+                members[rank as usize] = Some(position as u32);
             }
             members
         })
@@ -149,12 +211,12 @@ impl Members {
 
 fn check_register(
     plan: &Plan,
-    program: &Program,
-    register: &Register,
+    (program, index): (&Program, usize),
     (ranks, members): (&[u32], &mut Members),
     place: &str,
     errors: &mut Errors,
 ) {
+    let register = &program.registers[index];
     let Some(layout) = plan.layouts.get(register.layout as usize) else {
         errors.add(place, format!("there is no layout {}", register.layout));
         return;
@@ -162,11 +224,12 @@ fn check_register(
     // Where every cut is even one look suffices for all.
     let even = layout.uniform(plan.microbatches).as_ref() == Some(&register.shape);
     let known = members.of(plan, register.layout);
-    let suspects = ranks.iter().filter(|&&rank| !even || !known[rank as usize]);
+    let suspects = ranks.iter().filter(|&&rank| !even || known[rank as usize].is_none());
     for &rank in suspects {
         let last = plan.microbatches - 1;
         for microbatch in [0, last] {
-            let extent = layout.rect(rank, microbatch, plan.microbatches).map(|rect| rect.extent);
+            let rect = |at: u32| layout.rect_at(at as usize, microbatch, plan.microbatches);
+            let extent = known[rank as usize].map(|at| rect(at).extent);
             if extent.as_ref() != Some(&register.shape) {
                 errors.add(
                     place,
@@ -187,9 +250,8 @@ fn check_register(
     errors.require(register.slot_bytes >= bytes && aligned, place, || {
         format!("slots of {} bytes at {} cannot hold {bytes}", register.slot_bytes, register.offset)
     });
-    let end = register.slot_bytes.checked_mul(u64::from(register.slots));
-    let end = end.and_then(|size| size.checked_add(register.offset));
-    let inside = end.is_some_and(|end| end <= program.arena_bytes) || register.slot_bytes == 0;
+    let end = end(register);
+    let inside = end.is_some_and(|end| end <= program.arena_bytes);
     errors.require(inside, place, || {
         format!("ends at {end:?}, behind the arena's {} bytes", program.arena_bytes)
     });
@@ -201,13 +263,18 @@ fn check_register(
     errors.require(!variable || register.rate == Rate::Step, place, || {
         "is a variable, but not kept for the step".into()
     });
+    let cut = layout.microbatch_dim.is_some() && plan.microbatches > 1;
+    errors.require(!cut || register.rate == Rate::Microbatch, place, || {
+        "holds a part of each microbatch, but is filled once a step".into()
+    });
     let Some(shared) = register.shares else { return };
     let same = |other: &Register| {
         (other.offset, other.slot_bytes, other.slots)
             == (register.offset, register.slot_bytes, register.slots)
     };
-    errors.require(program.registers.get(shared.index()).is_some_and(same), place, || {
-        format!("shares {shared}, which lies elsewhere")
+    let earlier = program.registers[..index].get(shared.index());
+    errors.require(earlier.is_some_and(same), place, || {
+        format!("shares {shared}, which lies elsewhere or is no register before it")
     });
 }
 
@@ -270,9 +337,11 @@ fn order(plan: &Plan, program: &Program, stream: &Stream, place: &str, errors: &
         };
         errors.require(rates.iter().all(|&r| r == rate), &place, || "rates differ".into());
         let times = if rate == Rate::Step { 1 } else { plan.microbatches };
-        let runs = &mut runs[block];
-        runs.sort_unstable();
+        // In their order: registers count their contents, and ranks meet for one microbatch after the other.
+        let runs = &runs[block];
         let each = runs.len() == times && runs.iter().enumerate().all(|(i, &m)| m as usize == i);
-        errors.require(each, &place, || format!("runs for microbatches {runs:?} of 0..{times}"));
+        errors.require(each, &place, || {
+            format!("runs for microbatches {:?} .. of 0..{times}", &runs[..runs.len().min(16)])
+        });
     }
 }

@@ -6,14 +6,16 @@
 //! writing, must know that this has ended ([`crate::streams`]): then every other order finds the same contents (as
 //! happens-before race detectors have it; Flanagan and Freund, "FastTrack", 2009). Where there are more streams, registers
 //! that several of them touch may overlap nothing, so each can be followed by itself.
+//!
+//! Two steps show all where contents lie in the same slots at each step; `fence` is for the others.
 
 use std::collections::BTreeMap;
 
-use graphc_ir::ids::RegisterId;
-use graphc_ir::plan::{Action, Actor, Plan, Program, Rate, Register, RegisterKind};
-
 use super::Errors;
-use crate::lower::in_place::pairs;
+use super::fence::Fences;
+use crate::ids::RegisterId;
+use crate::in_place::{Pair, pairs};
+use crate::plan::{Action, Actor, Plan, Program, Rate, Register, RegisterKind};
 use crate::streams::Known;
 
 /// Errors of one program that are reported.
@@ -93,10 +95,13 @@ fn touched_by(program: &Program) -> Vec<Option<usize>> {
 
 /// When an action of two streams acts: its number on its stream, and what it knows of the other.
 #[derive(Clone, Copy, Default)]
-struct Clock {
-    stream: usize,
-    action: u32,
-    ended: u32,
+pub struct Clock {
+    /// Its stream.
+    pub stream: usize,
+    /// Its number there.
+    pub action: u32,
+    /// How many of the other stream's actions have ended when it begins.
+    pub ended: u32,
 }
 
 /// Who has touched bytes, by stream: one past the number of its last action of this step; 0: none.
@@ -121,6 +126,10 @@ struct Arena<'a> {
     covers: Vec<Vec<(usize, usize)>>,
     /// The number that the bytes of each segment bear.
     bears: Vec<u64>,
+    /// The first register of those that share each register's memory, one up.
+    memories: Vec<u32>,
+    /// Where slots rotate.
+    fences: Option<Fences>,
     /// Writes so far.
     writes: u64,
 }
@@ -150,6 +159,9 @@ impl<'a> Arena<'a> {
             contents: program.registers.iter().map(|r| vec![None; r.slots as usize]).collect(),
             covers,
             bears: vec![0; segments],
+            memories: memories(program),
+            fences: (program.registers.iter().any(|register| rotates(plan, register)))
+                .then(|| Fences::new(segments, program.streams.len() == 2)),
             writes: 0,
         };
         for (index, register) in program.registers.iter().enumerate() {
@@ -166,6 +178,26 @@ impl<'a> Arena<'a> {
         self.contents[register][slot] = Some((content, self.writes));
         let (begin, end) = self.covers[register][slot];
         self.bears[begin..end].fill(self.writes);
+        let around = self.around(register, slot);
+        if let Some(fences) = &mut self.fences {
+            fences.write(around, self.memories[register], self.writes);
+        }
+    }
+
+    /// The segments in which a content may lie at some step.
+    fn around(&self, register: usize, slot: usize) -> (usize, usize) {
+        let covers = &self.covers[register];
+        match (rotates(self.plan, &self.program.registers[register]), covers.last()) {
+            (true, Some(last)) => (covers[0].0, last.1),
+            _ => covers[slot],
+        }
+    }
+
+    /// Whether nobody else has written where a content may lie, since the write of this number.
+    fn is_fenced(&self, register: usize, slot: usize, number: u64) -> bool {
+        let around = self.around(register, slot);
+        let keeps = |fences: &Fences| fences.keeps(around, self.memories[register], number);
+        self.fences.as_ref().is_none_or(keeps)
     }
 
     /// Whether all bytes of a slot bear a number.
@@ -194,6 +226,7 @@ impl<'a> Arena<'a> {
         for step in 0..2 {
             // All streams have ended the step before.
             self.touched.fill(Touched::default());
+            self.fences.iter_mut().for_each(Fences::begin_step);
             let mut done = [0, 0];
             while let Some((stream, action)) = known.next(done) {
                 let (actor, microbatch) = known.actions[stream][action];
@@ -203,7 +236,7 @@ impl<'a> Arena<'a> {
                 self.act(&program.actors[actor.index()], now, errors);
                 done[stream] += 1;
             }
-            // Where streams wait for each other the plan hangs, as the null device says.
+            // Where streams wait for each other the plan hangs, as `progress` says.
         }
     }
 
@@ -229,7 +262,12 @@ impl<'a> Arena<'a> {
         writes: bool,
         errors: &mut Errors,
     ) {
-        let safe = self.touch(self.covers[register.index()][slot], writes);
+        let (around, memory) =
+            (self.around(register.index(), slot), self.memories[register.index()]);
+        let mut safe = self.touch(self.covers[register.index()][slot], writes);
+        if let Some(fences) = &mut self.fences {
+            safe &= fences.touch(around, memory, self.clock, writes);
+        }
         errors.require(safe, format_args!("actor `{}`", actor.name), || {
             let name = &self.program.registers[register.index()].name;
             format!("touches {register} `{name}`, whose bytes the other stream may still be at")
@@ -255,6 +293,10 @@ impl<'a> Arena<'a> {
             }
         }
         for &update in &actor.updates {
+            let over = actor.inputs.iter().find(|&&input| self.slots_overlap(update, input, now));
+            errors.require(over.is_none(), format_args!("actor `{}`", actor.name), || {
+                format!("updates {update} over its input {}", over.map_or(0, |input| input.0))
+            });
             self.touches(actor, (update, 0), true, errors);
             self.write(update.index(), 0, 0);
         }
@@ -263,7 +305,7 @@ impl<'a> Arena<'a> {
             self.holds(output, slot, content)
         };
         errors.require(
-            actor.outputs.iter().all(kept),
+            actor.outputs.iter().chain(&actor.updates).all(kept),
             format_args!("actor `{}`", actor.name),
             || "two of its outputs overlap".into(),
         );
@@ -273,7 +315,9 @@ impl<'a> Arena<'a> {
     fn holds(&self, register: RegisterId, slot: usize, content: u64) -> bool {
         let found = self.contents[register.index()][slot];
         found.is_some_and(|(held, number)| {
-            held == content && self.bears(register.index(), slot, number)
+            held == content
+                && self.bears(register.index(), slot, number)
+                && self.is_fenced(register.index(), slot, number)
         })
     }
 
@@ -290,18 +334,6 @@ impl<'a> Arena<'a> {
         });
     }
 
-    /// The first register of those that share one memory.
-    fn memory_of(&self, mut register: RegisterId) -> RegisterId {
-        // As many steps as there are registers suffice, whatever an edited plan says.
-        for _ in &self.program.registers {
-            match self.program.registers[register.index()].shares {
-                Some(first) => register = first,
-                None => break,
-            }
-        }
-        register
-    }
-
     /// The number that an output's bytes keep, where the actor leaves them as its input has them. Where an output
     /// overlaps an input, that must be allowed in place.
     fn kept_bytes(
@@ -313,15 +345,17 @@ impl<'a> Arena<'a> {
     ) -> Option<u64> {
         let shared = self.program.registers[output.index()].shares;
         let place = actor.outputs.iter().position(|&other| other == output);
-        let pairs = pairs(actor, self.plan.microbatches);
+        let mut allowed_pairs: Option<Vec<Pair>> = None;
         let mut kept = None;
         for (index, &input) in actor.inputs.iter().enumerate() {
             if !self.slots_overlap(output, input, now) {
                 continue;
             }
+            let pairs = allowed_pairs.get_or_insert_with(|| pairs(actor, self.plan.microbatches));
             let pair = pairs.iter().find(|pair| Some(pair.output) == place && pair.input == index);
-            let one = |other: RegisterId| self.memory_of(other) == self.memory_of(input);
-            let allowed = pair.filter(|_| shared.is_some_and(one));
+            let memory = |register: RegisterId| self.memories[register.index()];
+            let one = shared.is_some() && memory(output) == memory(input);
+            let allowed = pair.filter(|pair| one && self.alike(input, output, **pair));
             errors.require(allowed.is_some(), format_args!("actor `{}`", actor.name), || {
                 let name = |r: RegisterId| &self.program.registers[r.index()].name;
                 format!("writes `{}` over its input `{}`", name(output), name(input))
@@ -332,6 +366,15 @@ impl<'a> Arena<'a> {
             }
         }
         kept
+    }
+
+    /// Whether two registers hold the same part of tensors of one element type, or of the same bytes as many of them.
+    fn alike(&self, input: RegisterId, output: RegisterId, pair: Pair) -> bool {
+        let [a, b] = [input, output].map(|register| &self.program.registers[register.index()]);
+        let dtype = |register: &Register| self.plan.layouts[register.layout as usize].dtype;
+        let elements = |register: &Register| register.shape.iter().product::<usize>();
+        dtype(a) == dtype(b)
+            && (a.shape == b.shape || pair.same_bytes && elements(a) == elements(b))
     }
 
     fn slots_overlap(&self, a: RegisterId, b: RegisterId, now: Now) -> bool {
@@ -363,13 +406,31 @@ impl<'a> Arena<'a> {
     fn variables_last(&self, errors: &mut Errors) {
         for (index, register) in self.program.registers.iter().enumerate() {
             let variable = matches!(register.kind, RegisterKind::Variable { .. });
-            let held = |&(_, number): &(u64, u64)| self.bears(index, 0, number);
+            let held = |&(_, number): &(u64, u64)| {
+                self.bears(index, 0, number) && self.is_fenced(index, 0, number)
+            };
             let lost = variable && !self.contents[index][0].as_ref().is_some_and(held);
             errors.require(!lost, format!("registers[{index}] `{}`", register.name), || {
                 "is a variable, but something is written over it".into()
             });
         }
     }
+}
+
+/// By register: the first of those that share its memory, one up.
+fn memories(program: &Program) -> Vec<u32> {
+    let mut memories: Vec<u32> = Vec::new();
+    for (index, register) in program.registers.iter().enumerate() {
+        // One that comes before, as is checked.
+        let first = register.shares.and_then(|earlier| memories.get(earlier.index()));
+        memories.push(first.copied().unwrap_or(index as u32 + 1));
+    }
+    memories
+}
+
+/// Whether contents lie in other slots at other steps.
+fn rotates(plan: &Plan, register: &Register) -> bool {
+    register.slots > 1 && !plan.microbatches.is_multiple_of(register.slots as usize)
 }
 
 /// First byte of a slot and one past its last.

@@ -4,10 +4,10 @@
 //! vector clock (Mattern, "Virtual time and global states of distributed systems", 1989) of two streams. Streams begin
 //! a step together, so steps are alike.
 //!
-//! The state machine (`graphc_ir::machine`) is what holds actions back; tests hold both to the same times.
+//! The state machine ([`crate::machine`]) is what holds actions back; tests hold both to the same times.
 
-use graphc_ir::ids::ActorId;
-use graphc_ir::plan::{Actor, Program, Rate, RegisterKind, Stream};
+use crate::ids::ActorId;
+use crate::plan::{Actor, Program, Rate, RegisterKind, Stream};
 
 /// The actions of a step of both streams, and what each knows of the other stream.
 #[derive(Clone, Debug)]

@@ -1,13 +1,12 @@
 //! What an actor says: registers of the right number, rate and extent for what it does.
 
-use graphc_ir::ids::RegisterId;
-use graphc_ir::op::Op;
-use graphc_ir::plan::{
+use super::Errors;
+use crate::ids::RegisterId;
+use crate::op::Op;
+use crate::plan::{
     Action, Actor, BoxingKind, FusedArg, FusedOp, Layout, Plan, Program, Rate, RegisterKind,
 };
-use graphc_ir::types::TensorType;
-
-use super::Errors;
+use crate::types::TensorType;
 
 /// Checks that everything that an actor names exists.
 pub fn references(plan: &Plan, program: &Program, actor: &Actor, place: &str, errors: &mut Errors) {
@@ -69,7 +68,8 @@ impl Context<'_> {
         match &self.actor.action {
             Action::Compute { op, operands } => self.compute(op, operands),
             Action::Fused(fused) => {
-                self.counts(None, Some(fused.outputs.len()), 0).or_else(|| self.fused(fused))
+                let counts = self.counts(None, Some(fused.outputs.len()), 0);
+                counts.or_else(|| self.fused(fused).err())
             }
             Action::Collective { kind, axis, .. } => self.collective(*kind, *axis),
             Action::Local { kind } => {
@@ -87,7 +87,10 @@ impl Context<'_> {
                 self.counts(Some(0), Some(1), 0)
                     .or_else(|| self.laid_out(self.actor.outputs[0], to))
             }
-            Action::Accumulate => self.counts(Some(1), Some(1), 0).or_else(|| self.same_tensor()),
+            Action::Accumulate => {
+                let counts = self.counts(Some(1), Some(1), 0).or_else(|| self.same_tensor());
+                counts.or_else(|| self.same_shard(self.actor.inputs[0], self.actor.outputs[0]))
+            }
             Action::Assign => self.counts(Some(1), Some(0), 1).or_else(|| self.assign()),
             Action::Feed { .. } => self.counts(Some(0), Some(1), 0),
             Action::Fetch { .. } => self.counts(Some(1), Some(0), 0),
@@ -123,6 +126,14 @@ impl Context<'_> {
         let Some(registers) = operands.iter().map(register).collect::<Option<Vec<_>>>() else {
             return Some("an operand is neither an input nor an update".into());
         };
+        // Each is overwritten by one result, and read by nobody else meanwhile.
+        let named = |update: usize| {
+            let operand = -1 - update as i64;
+            operands.iter().filter(|&&other| i64::from(other) == operand).count()
+        };
+        if (0..actor.updates.len()).any(|update| named(update) != 1) {
+            return Some("a variable that it updates is not one operand".into());
+        }
         let types: Vec<TensorType> = registers.iter().map(|&r| self.layout(r).ty()).collect();
         let results = match op.infer(&types.iter().collect::<Vec<_>>()) {
             Ok(results) => results,
@@ -132,28 +143,60 @@ impl Context<'_> {
         let in_place = |result: usize| {
             pairs.iter().any(|p| p.0 == result && operands.get(p.1).is_some_and(|&o| o < 0))
         };
+        for &(result, operand) in pairs.iter().filter(|pair| in_place(pair.0)) {
+            if results.get(result) != types.get(operand) {
+                return Some(format!(
+                    "result {result} is not of the type of the variable it updates"
+                ));
+            }
+        }
         let made: Vec<TensorType> = results
             .into_iter()
             .enumerate()
             .filter(|(result, _)| !in_place(*result))
             .map(|(_, ty)| ty)
             .collect();
+        if made.is_empty() && actor.updates.is_empty() {
+            return Some("makes nothing".into());
+        }
         let filled: Vec<TensorType> = actor.outputs.iter().map(|&r| self.layout(r).ty()).collect();
         (made != filled).then(|| format!("makes {made:?}, its outputs are {filled:?}"))
     }
 
-    fn fused(&self, fused: &FusedOp) -> Option<String> {
-        let fits = |step: usize, arg: &FusedArg| match *arg {
-            FusedArg::Operand(operand) => operand < self.actor.inputs.len(),
-            FusedArg::Step(before) => before < step,
-        };
-        let holds = fused.steps.iter().enumerate().all(|(index, step)| {
-            let elementwise =
-                matches!(step.op, Op::Unary(_) | Op::Binary(_) | Op::Where(_) | Op::Cast(_));
-            elementwise && step.args.iter().all(|arg| fits(index, arg))
-        });
-        let results = fused.outputs.iter().all(|&output| output < fused.steps.len());
-        (!holds || !results).then(|| "is no chain of elementwise ops on its inputs".into())
+    /// The types of a chain's steps follow from its inputs, and its outputs are of the types of theirs.
+    fn fused(&self, fused: &FusedOp) -> Result<(), String> {
+        let actor = self.actor;
+        let no_chain = || "is no chain of elementwise ops on its inputs".to_owned();
+        let mut types: Vec<TensorType> = Vec::new();
+        for step in &fused.steps {
+            let operand = |arg: &FusedArg| match *arg {
+                FusedArg::Operand(operand) => Some(self.layout(*actor.inputs.get(operand)?).ty()),
+                FusedArg::Step(before) => types.get(before).cloned(),
+            };
+            let operands = step.args.iter().map(operand).collect::<Option<Vec<_>>>();
+            let operands = operands.ok_or_else(no_chain)?;
+            let found = step.op.infer(&operands.iter().collect::<Vec<_>>());
+            let found = found.map_err(|error| error.to_string())?;
+            match <[TensorType; 1]>::try_from(found) {
+                Ok([ty]) if step.op.operation().is_elementwise() => types.push(ty),
+                _ => return Err(no_chain()),
+            }
+        }
+        let register = |&output: &RegisterId| self.layout(output).ty();
+        for (&step, filled) in fused.outputs.iter().zip(actor.outputs.iter().map(register)) {
+            let made = types.get(step).ok_or_else(no_chain)?;
+            if *made != filled {
+                return Err(format!("step {step} makes {made}, its output is {filled}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Input and output are the same part of a tensor.
+    fn same_shard(&self, input: RegisterId, output: RegisterId) -> Option<String> {
+        let shape = |r: RegisterId| &self.program.registers[r.index()].shape;
+        let same = shape(input) == shape(output);
+        (!same).then(|| format!("{input} and {output} are parts of different shapes"))
     }
 
     fn collective(&self, kind: BoxingKind, axis: usize) -> Option<String> {

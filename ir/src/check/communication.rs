@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use graphc_ir::plan::{Action, Actor, Plan, Program};
-
-use super::Errors;
+use super::{Errors, edges, structure};
+use crate::plan::{Action, Actor, Plan, Program};
 
 /// Checks collectives and channels of all ranks.
 pub fn check(plan: &Plan, errors: &mut Errors) {
-    let ranks_of = ranks_of(plan);
+    let ranks_of = structure::ranks_of(plan);
+    edges::check(plan, &ranks_of, errors);
     collectives(plan, &ranks_of, errors);
     channels(plan, &ranks_of, errors);
     for (index, program) in plan.programs.iter().enumerate() {
@@ -16,18 +16,9 @@ pub fn check(plan: &Plan, errors: &mut Errors) {
     }
 }
 
-/// The ranks of each program.
-fn ranks_of(plan: &Plan) -> Vec<Vec<u32>> {
-    let mut ranks = vec![Vec::new(); plan.programs.len()];
-    for (rank, entry) in plan.ranks.iter().enumerate() {
-        ranks[entry.program.index()].push(rank as u32);
-    }
-    ranks
-}
-
 /// What all ranks of a collective must agree on.
 fn terms(program: &Program, actor: &Actor) -> String {
-    let layouts = |ids: &[graphc_ir::ids::RegisterId]| -> Vec<u32> {
+    let layouts = |ids: &[crate::ids::RegisterId]| -> Vec<u32> {
         ids.iter().map(|id| program.registers[id.index()].layout).collect()
     };
     let (inputs, outputs) = (layouts(&actor.inputs), layouts(&actor.outputs));

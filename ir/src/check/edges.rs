@@ -1,0 +1,102 @@
+//! What goes into a step, comes out of it and lasts beyond it: everybody who has a part of an input, an output or a variable
+//! means the same tensor.
+
+use std::collections::BTreeMap;
+
+use super::Errors;
+use crate::ids::RegisterId;
+use crate::plan::{Action, Plan, Program, RegisterKind};
+
+/// A part of something with a name.
+struct Part<'a> {
+    name: &'a str,
+    register: RegisterId,
+}
+
+/// Checks inputs, outputs and variables of all ranks.
+pub fn check(plan: &Plan, ranks_of: &[Vec<u32>], errors: &mut Errors) {
+    inputs(plan, errors);
+    everywhere(plan, ranks_of, ("output", outputs), errors);
+    everywhere(plan, ranks_of, ("variable", variables), errors);
+    for (index, program) in plan.programs.iter().enumerate() {
+        for Part { name, register } in variables(program) {
+            let layout = program.registers[register.index()].layout;
+            let cut = plan.layouts[layout as usize].microbatch_dim.is_some();
+            errors.require(!cut, format_args!("programs[{index}] {register} `{name}`"), || {
+                "is a variable, but cut by microbatches".into()
+            });
+        }
+    }
+}
+
+/// All parts of an input are of one tensor.
+fn inputs(plan: &Plan, errors: &mut Errors) {
+    let mut known = BTreeMap::new();
+    for (index, program) in plan.programs.iter().enumerate() {
+        for actor in &program.actors {
+            let Action::Feed { input } = &actor.action else { continue };
+            let layout = program.registers[actor.outputs[0].index()].layout;
+            let ty = plan.layouts[layout as usize].ty();
+            let first = known.entry(input.as_str()).or_insert_with(|| ty.clone());
+            errors.require(
+                *first == ty,
+                format_args!("programs[{index}] `{}`", actor.name),
+                || format!("input `{input}` is {ty} here, and {first} elsewhere"),
+            );
+        }
+    }
+}
+
+fn outputs(program: &Program) -> Vec<Part<'_>> {
+    let named = program.actors.iter().filter_map(|actor| match &actor.action {
+        Action::Fetch { output } => Some(Part { name: output, register: actor.inputs[0] }),
+        _ => None,
+    });
+    named.collect()
+}
+
+fn variables(program: &Program) -> Vec<Part<'_>> {
+    let registers = program.registers.iter().enumerate();
+    let named = registers.filter_map(|(index, register)| match &register.kind {
+        RegisterKind::Variable { name, .. } => {
+            Some(Part { name, register: RegisterId::new(index) })
+        }
+        RegisterKind::Activation => None,
+    });
+    named.collect()
+}
+
+/// Something with a name lies in one layout, in one part on each of its ranks.
+fn everywhere(
+    plan: &Plan,
+    ranks_of: &[Vec<u32>],
+    (what, parts): (&str, fn(&Program) -> Vec<Part<'_>>),
+    errors: &mut Errors,
+) {
+    // By name: the layout, and the ranks that have a part.
+    let mut known: BTreeMap<&str, (u32, usize)> = BTreeMap::new();
+    for (index, (program, ranks)) in plan.programs.iter().zip(ranks_of).enumerate() {
+        let mut own: Vec<&str> = Vec::new();
+        for Part { name, register } in parts(program) {
+            let layout = program.registers[register.index()].layout;
+            let place = format!("programs[{index}] {register}");
+            let (first, count) = known.entry(name).or_insert((layout, 0));
+            *count += ranks.len();
+            errors.require(*first == layout, &place, || {
+                format!("{what} `{name}` lies in another layout than on other ranks")
+            });
+            own.push(name);
+        }
+        own.sort_unstable();
+        let twice = own.windows(2).find(|pair| pair[0] == pair[1]);
+        errors.require(twice.is_none(), format_args!("programs[{index}]"), || {
+            format!("{what} `{}` is there twice", twice.map_or("", |pair| pair[0]))
+        });
+    }
+    for (name, (layout, count)) in known {
+        let ranks = plan.layouts[layout as usize].ranks.len();
+        errors.require(count == ranks, format_args!("{what} `{name}`"), || {
+            format!("{count} of the {ranks} ranks of its layout have it")
+        });
+    }
+}

@@ -1,0 +1,100 @@
+//! Registers whose slots rotate: where the number of slots does not divide that of microbatches, a content lies in another slot
+//! at each step, and two steps do not show all. So memory that such a register shares with others is looked at as a whole:
+//! between the write of a content and its last read nobody of another memory writes into any of its slots. Then it does not
+//! matter where the content lies.
+
+use super::memory::Clock;
+
+/// Who has written a segment last.
+#[derive(Clone, Copy, Default)]
+struct Owner {
+    /// The memory that the writer is of.
+    memory: u32,
+    /// The number of the write with which it became that memory's.
+    since: u64,
+}
+
+/// The last actions of a stream at a segment, each one past its number; 0: none in this step.
+#[derive(Clone, Copy, Default)]
+struct Last {
+    memory: u32,
+    /// Of this memory.
+    own: u32,
+    /// Of any other.
+    other: u32,
+}
+
+impl Last {
+    /// The last action of any memory but this.
+    fn of_others(&self, memory: u32) -> u32 {
+        if self.memory == memory { self.other } else { self.own }
+    }
+
+    fn touch(&mut self, memory: u32, action: u32) {
+        if self.memory != memory {
+            *self = Self { memory, own: 0, other: self.own };
+        }
+        self.own = action + 1;
+    }
+}
+
+/// By stream: who was at a segment.
+#[derive(Clone, Copy, Default)]
+struct Visits {
+    written: [Last; 2],
+    read: [Last; 2],
+}
+
+/// Segments of an arena in which slots rotate, by the memory that they are of.
+pub struct Fences {
+    owners: Vec<Owner>,
+    /// Of two streams.
+    visits: Vec<Visits>,
+}
+
+impl Fences {
+    /// Of so many segments.
+    pub fn new(segments: usize, two_streams: bool) -> Self {
+        let visits = if two_streams { segments } else { 0 };
+        Self { owners: vec![Owner::default(); segments], visits: vec![Visits::default(); visits] }
+    }
+
+    /// All streams have ended the step before.
+    pub fn begin_step(&mut self) {
+        self.visits.fill(Visits::default());
+    }
+
+    /// A memory is written, the write having this number.
+    pub fn write(&mut self, (begin, end): (usize, usize), memory: u32, number: u64) {
+        for owner in &mut self.owners[begin..end] {
+            if owner.memory != memory {
+                *owner = Owner { memory, since: number };
+            }
+        }
+    }
+
+    /// Whether nobody of another memory has written since the write of this number.
+    pub fn keeps(&self, (begin, end): (usize, usize), memory: u32, number: u64) -> bool {
+        let kept = |owner: &Owner| owner.memory == memory && owner.since <= number;
+        self.owners[begin..end].iter().all(kept)
+    }
+
+    /// Notes that a memory is touched; whether all that the other stream does there with other memories has ended.
+    pub fn touch(
+        &mut self,
+        (begin, end): (usize, usize),
+        memory: u32,
+        Clock { stream, action, ended }: Clock,
+        writes: bool,
+    ) -> bool {
+        let other = 1 - stream;
+        let mut safe = true;
+        for visits in self.visits.get_mut(begin..end).into_iter().flatten() {
+            safe &= visits.written[other].of_others(memory) <= ended;
+            safe &= !writes || visits.read[other].of_others(memory) <= ended;
+            let list = if writes { &mut visits.written } else { &mut visits.read };
+            list[stream].touch(memory, action);
+        }
+        safe
+    }
+}

@@ -1,0 +1,133 @@
+//! What makes a plan sound, from the plan alone: whoever executes a [`VerifiedPlan`] touches no memory that another may be
+//! at, and waits for nobody for ever. It trusts no index and no size, and collects all that is wrong.
+//!
+//! `structure` checks what each part says by itself; where that holds, `communication` matches ranks with each other,
+//! `memory` proves that no content is overwritten before it is read, and `progress` that every step ends. That a plan computes
+//! its graph is none of it: the compiler checks that by compiling the graph again. Start reading with
+//! [`VerifiedPlan::check`].
+
+use std::fmt::{self, Display};
+use std::ops::Deref;
+use std::sync::Arc;
+
+use crate::plan::Plan;
+
+mod actors;
+mod communication;
+mod edges;
+mod fence;
+mod memory;
+mod progress;
+mod structure;
+
+pub use structure::ALIGNMENT;
+
+/// A plan that was proven sound. It cannot be changed, and to clone it is cheap.
+///
+/// Sessions take no other: registers of one rank that are alive at one time do not overlap, bytes that two streams touch
+/// are touched in an order that both know, every register lies in its arena, ranks that exchange something agree on what,
+/// and no rank waits for ever.
+#[derive(Clone, PartialEq)]
+pub struct VerifiedPlan(Arc<Plan>);
+
+impl VerifiedPlan {
+    /// Checks a plan.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it, each with the register, actor or other place in the plan.
+    pub fn check(plan: Plan) -> Result<Self, PlanErrors> {
+        invariants(&plan)?;
+        Ok(Self(Arc::new(plan)))
+    }
+
+    /// The plan, to be changed: what comes of it must be checked again.
+    pub fn into_plan(self) -> Plan {
+        Arc::unwrap_or_clone(self.0)
+    }
+}
+
+impl Deref for VerifiedPlan {
+    type Target = Plan;
+
+    fn deref(&self) -> &Plan {
+        &self.0
+    }
+}
+
+impl fmt::Debug for VerifiedPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Everything that is wrong with a plan.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+pub struct PlanErrors(pub Vec<PlanError>);
+
+/// One thing that is wrong, and where.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{place}: {message}")]
+pub struct PlanError {
+    /// Where in the plan, e.g. `programs[0].registers[3]`.
+    pub place: String,
+    /// What is wrong.
+    pub message: String,
+}
+
+/// Errors that are told: where everything is wrong, so many suffice.
+const MOST_ERRORS: usize = 64;
+
+/// Checks of a plan that are not passed so far.
+#[derive(Debug, Default)]
+pub struct Errors(pub Vec<PlanError>);
+
+impl Errors {
+    /// Adds an error, unless there are many already.
+    pub fn add(&mut self, place: impl Display, message: impl Into<String>) {
+        if self.0.len() == MOST_ERRORS {
+            return;
+        }
+        self.0.push(PlanError { place: place.to_string(), message: message.into() });
+    }
+
+    /// Adds an error unless `holds`.
+    pub fn require(&mut self, holds: bool, place: impl Display, message: impl FnOnce() -> String) {
+        if !holds {
+            self.add(place, message());
+        }
+    }
+
+    /// All of them, if there are any.
+    ///
+    /// # Errors
+    /// Where there are.
+    pub fn into_result(self) -> Result<(), PlanErrors> {
+        if self.0.is_empty() { Ok(()) } else { Err(PlanErrors(self.0)) }
+    }
+}
+
+/// Checks what each part of a plan says by itself: indices, extents, counts. It takes time in proportion to the plan's size.
+///
+/// # Errors
+/// Everything that is wrong.
+pub fn structure(plan: &Plan) -> Result<(), PlanErrors> {
+    let mut errors = Errors::default();
+    structure::check(plan, &mut errors);
+    errors.into_result()
+}
+
+/// Checks a plan without taking it.
+///
+/// # Errors
+/// Everything that is wrong.
+pub fn invariants(plan: &Plan) -> Result<(), PlanErrors> {
+    let mut errors = Errors::default();
+    structure::check(plan, &mut errors);
+    if errors.0.is_empty() {
+        communication::check(plan, &mut errors);
+        memory::check(plan, &mut errors);
+        progress::check(plan, &mut errors);
+    }
+    errors.into_result()
+}

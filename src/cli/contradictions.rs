@@ -1,0 +1,168 @@
+//! A plan file has been compiled with its options: what is given beside it may repeat them, and not contradict them.
+
+use std::fmt::Debug;
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use graphc_ir::plan::{AdamOptions, Loss, Optimizer, Plan, TensorKind};
+
+use super::args::{Count, OptimizerName, SharedArgs};
+use super::options;
+
+/// Options that are given, as far as they were compared.
+struct Given<'a> {
+    path: &'a Path,
+}
+
+/// Refuses the first option that a plan contradicts.
+pub fn check_options(path: &Path, plan: &Plan, args: &SharedArgs) -> Result<()> {
+    let given = Given { path };
+    machines(&given, plan, args)?;
+    graph(&given, plan, args)?;
+    optimizer(&given, plan, args)?;
+    let own = &plan.options;
+    given.is("--strategy", args.strategy, own.strategy)?;
+    given.is("--recompute", args.recompute, own.recompute)?;
+    given.is("--memory", args.memory, own.memory.unwrap_or(plan.cluster.device.memory))?;
+    for text in &args.pins {
+        if !own.pins.contains(&options::pin(text)?) {
+            return given.differs("--pin", text, "without this pin");
+        }
+    }
+    Ok(())
+}
+
+impl Given<'_> {
+    /// An option that is given is the plan's.
+    fn is<T: PartialEq + Debug>(&self, option: &str, given: Option<T>, own: T) -> Result<()> {
+        match given {
+            Some(given) if given != own => {
+                let text = |value: &T| format!("{value:?}").to_lowercase();
+                self.differs(option, &text(&given), &format!("with {}", text(&own)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn differs(&self, option: &str, given: &str, own: &str) -> Result<()> {
+        bail!(
+            "{option} {given} contradicts {}, which was compiled {own}: leave the option out, or compile the model again \
+             with it",
+            self.path.display()
+        )
+    }
+}
+
+fn machines(given: &Given<'_>, plan: &Plan, args: &SharedArgs) -> Result<()> {
+    if let Some(name) = &args.cluster {
+        let cluster = options::cluster(name)?;
+        if cluster != plan.cluster {
+            return given.differs("--cluster", name, &format!("for `{}`", plan.cluster.name));
+        }
+    }
+    let own = &plan.options;
+    given.is("--mesh", args.mesh.as_ref().map(|mesh| &mesh.0), &plan.mesh)?;
+    given.is("--schedule", args.schedule, own.schedule)?;
+    let counts = [
+        ("--stages", args.stages, own.auto_stages, plan.stages),
+        ("--microbatches", args.microbatches, own.auto_microbatches, plan.microbatches),
+    ];
+    for (option, count, auto, own) in counts {
+        match count {
+            None => {}
+            Some(Count::Of(number)) => given.is(option, Some(number), own)?,
+            Some(Count::Auto) if auto => {}
+            Some(Count::Auto) => given.differs(option, "auto", &format!("with {own}"))?,
+        }
+    }
+    Ok(())
+}
+
+fn graph(given: &Given<'_>, plan: &Plan, args: &SharedArgs) -> Result<()> {
+    let inputs = plan.tensors.iter().filter(|tensor| tensor.kind == TensorKind::Input);
+    for input in inputs {
+        if let Some(&rows) = input.shape.first() {
+            given.is("--batch", args.batch, rows)?;
+        }
+    }
+    for (name, value) in &args.dims {
+        if let Some(&own) = plan.options.dims.get(name) {
+            given.is(&format!("--dim {name}"), Some(*value), own)?;
+        } else if name != "batch" {
+            given.differs("--dim", &format!("{name}={value}"), "without this dim")?;
+        }
+    }
+    if let (Some(loss), own) = (args.loss.map(Loss::from), plan.options.loss)
+        && own != Some(loss)
+    {
+        let own = own.map_or("without one".into(), |own| format!("with {own:?}").to_lowercase());
+        given.differs("--loss", &format!("{loss:?}").to_lowercase(), &own)?;
+    }
+    // The plan's graph says which weights are trained, not by which patterns.
+    for (option, patterns) in [("--freeze", &args.freeze), ("--train", &args.train)] {
+        if let Some(pattern) = patterns.first() {
+            given.differs(option, pattern, "with its weights frozen or trained as they are")?;
+        }
+    }
+    Ok(())
+}
+
+fn optimizer(given: &Given<'_>, plan: &Plan, args: &SharedArgs) -> Result<()> {
+    let numbers = [
+        ("--lr", args.lr),
+        ("--momentum", args.momentum),
+        ("--weight-decay", args.weight_decay),
+        ("--beta1", args.beta1),
+        ("--beta2", args.beta2),
+        ("--eps", args.eps),
+    ];
+    let own = plan.options.optimizer;
+    if let Some(optimizer) = args.optimizer
+        && own.map(name) != Some(optimizer)
+    {
+        let text = |name: OptimizerName| format!("{name:?}").to_lowercase();
+        let own = own.map_or("without one".into(), |own| format!("with {}", text(name(own))));
+        given.differs("--optimizer", &text(optimizer), &own)?;
+    }
+    for (option, value) in numbers {
+        let Some(value) = value else { continue };
+        match own.and_then(|own| number(&own, option)) {
+            Some(own) => given.is(option, Some(value), own)?,
+            None => given.differs(option, &value.to_string(), "without such an option")?,
+        }
+    }
+    let nesterov = matches!(own, Some(Optimizer::Sgd { nesterov: true, .. }));
+    if args.nesterov && !nesterov {
+        given.differs("--nesterov", "", "without it")?;
+    }
+    Ok(())
+}
+
+fn name(optimizer: Optimizer) -> OptimizerName {
+    match optimizer {
+        Optimizer::Sgd { .. } => OptimizerName::Sgd,
+        Optimizer::Adam(_) => OptimizerName::Adam,
+        Optimizer::AdamW(_) => OptimizerName::Adamw,
+    }
+}
+
+/// An optimizer's number by the option that sets it.
+fn number(optimizer: &Optimizer, option: &str) -> Option<f64> {
+    match (optimizer, option) {
+        (Optimizer::Sgd { lr, .. }, "--lr") => Some(*lr),
+        (Optimizer::Sgd { momentum, .. }, "--momentum") => Some(*momentum),
+        (Optimizer::Sgd { weight_decay, .. }, "--weight-decay") => Some(*weight_decay),
+        (Optimizer::Sgd { .. }, _) => None,
+        (Optimizer::Adam(adam) | Optimizer::AdamW(adam), _) => {
+            let AdamOptions { lr, beta1, beta2, eps, weight_decay } = *adam;
+            match option {
+                "--lr" => Some(lr),
+                "--beta1" => Some(beta1),
+                "--beta2" => Some(beta2),
+                "--eps" => Some(eps),
+                "--weight-decay" => Some(weight_decay),
+                _ => None,
+            }
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Plan files: options that contradict one, devices that are not there, and files edited by hand.
+
+mod support;
+
+use std::path::Path;
+
+use serde_json::Value;
+use support::{fails, reference, succeeds};
+
+/// Compiles the reference `mlp` into a folder; `extra` are further options.
+fn compiled(folder: &Path, extra: &[&str]) -> String {
+    let plan = folder.join("plan.json").display().to_string();
+    let model = reference("mlp").join("model.onnx").display().to_string();
+    let options = ["--batch", "16", "--loss", "cross_entropy", "--optimizer", "sgd", "--lr", "0.1"];
+    let head = ["compile", &model, "-o", &plan, "--mesh", "2", "--microbatches", "2"];
+    succeeds(head.iter().chain(&options).chain(extra));
+    plan
+}
+
+fn training<'a>(plan: &'a str, data: &'a str, extra: &[&'a str]) -> Vec<&'a str> {
+    [&["train", plan, "--data", data, "--steps", "1"], extra].concat()
+}
+
+fn data() -> String {
+    reference("mlp").join("data.safetensors").display().to_string()
+}
+
+#[test]
+fn an_option_that_a_plan_contradicts_is_named_with_what_the_plan_has() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let (plan, data) = (compiled(folder.path(), &[]), data());
+    let cases: [(&[&str], &str); 12] = [
+        (&["--lr", "0.5"], "with 0.1"),
+        (&["--momentum", "0.5"], "with 0"),
+        (&["--beta1", "0.9"], "without such an option"),
+        (&["--optimizer", "adam"], "with sgd"),
+        (&["--loss", "mse"], "with crossentropy"),
+        (&["--mesh", "4"], "with [2]"),
+        (&["--microbatches", "1"], "with 2"),
+        (&["--stages", "auto"], "with 1"),
+        (&["--strategy", "zero3"], "with auto"),
+        (&["--batch", "32"], "with 16"),
+        (&["--cluster", "dgx-a100"], "for `cpu`"),
+        (&["--pin", "*=B"], "without this pin"),
+    ];
+    for (option, own) in cases {
+        let error = fails(training(&plan, &data, option));
+        for part in [option[0], option[1], own, "contradicts", "leave the option out"] {
+            assert!(error.contains(part), "`{part}` is not in: {error}");
+        }
+    }
+    let same = ["--lr", "0.1", "--mesh", "2", "--microbatches", "2", "--strategy", "auto"];
+    succeeds(training(&plan, &data, &[&same[..], &["--seed", "3", "--threads", "1"]].concat()));
+}
+
+#[test]
+fn a_plan_for_gpus_runs_on_the_processor_where_that_is_asked_for() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let (plan, data) = (compiled(folder.path(), &["--cluster", "dgx-a100"]), data());
+    let error = fails(training(&plan, &data, &[]));
+    assert!(error.contains("cuda") && error.contains("--device cpu"), "{error}");
+    let model = reference("mlp").join("model.onnx").display().to_string();
+    succeeds(training(&plan, &data, &["--device", "cpu"]));
+    succeeds(["verify", &plan, &model]);
+}
+
+#[test]
+fn an_edited_plan_is_refused_with_the_place_of_the_edit() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let (plan, data) = (compiled(folder.path(), &[]), data());
+    let text = std::fs::read_to_string(&plan).expect("the plan");
+    let edits: [(&str, Value, &str); 6] = [
+        ("/programs/0/registers/1/offset", 0.into(), "register"),
+        ("/programs/0/registers/1/offset", (1u64 << 40).into(), "registers[1]"),
+        ("/programs/0/arena_bytes", (1u64 << 62).into(), "programs[0]"),
+        ("/programs/0/registers/0/slots", u32::MAX.into(), "registers[0]"),
+        ("/microbatches", (1u64 << 32).into(), "microbatches"),
+        ("/layouts/0/ranks", serde_json::json!([[0, 16_000_000, 1]]), "layouts[0]"),
+    ];
+    for (place, value, named) in edits {
+        let mut file: Value = serde_json::from_str(&text).expect("JSON");
+        *file.pointer_mut(place).unwrap_or_else(|| panic!("{place}")) = value;
+        std::fs::write(&plan, file.to_string()).expect("written");
+        for error in [fails(["verify", &plan]), fails(training(&plan, &data, &[]))] {
+            assert!(error.contains(named), "{place}: `{named}` is not in: {error}");
+        }
+    }
+}
