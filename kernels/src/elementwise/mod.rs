@@ -305,12 +305,13 @@ impl Frame<'_, '_> {
         let (words, count) = (buffers.words(copy.buffer), range.len());
         let mut to = self.outputs.block(copy.output, range);
         match to.dtype() {
-            DType::F32 => to.write::<f32>(0, elements(words, count)),
-            DType::F16 => Ok(f16::narrow(elements(words, count), to.block(0..count)?)),
-            DType::BF16 => Ok(bf16::narrow(elements(words, count), to.block(0..count)?)),
-            DType::I64 => to.write::<i64>(0, elements(words, count)),
-            DType::I32 => to.write::<i32>(0, elements(words, count)),
-            DType::U8 | DType::Bool => to.write::<u8>(0, elements(words, count)),
+            DType::F32 => to.write::<f32>(0, elements(words, count))?,
+            DType::F16 => f16::narrow(elements(words, count), to.block(0..count)?),
+            DType::BF16 => bf16::narrow(elements(words, count), to.block(0..count)?),
+            DType::I64 => to.write::<i64>(0, elements(words, count))?,
+            DType::I32 => to.write::<i32>(0, elements(words, count))?,
+            DType::U8 | DType::Bool => to.write::<u8>(0, elements(words, count))?,
         }
+        Ok(())
     }
 }

@@ -49,6 +49,7 @@ pub(crate) struct CollectiveWork {
     /// Per microbatch, or one for all: its stages.
     pub(crate) variants: Vec<Vec<Stage>>,
     pub(crate) staging: Vec<Vec<u8>>,
+    pub(crate) wide: Vec<Vec<f32>>,
     pub(crate) packed: Vec<u8>,
     pub(crate) input_places: Vec<Place>,
     pub(crate) output_places: Vec<Place>,
@@ -137,6 +138,7 @@ impl CollectiveWork {
             inputs: &self.input_places,
             outputs: &self.output_places,
             staging: &mut self.staging,
+            wide: &mut self.wide,
             packed: &mut self.packed,
         };
         let stages = &self.variants[turn.microbatch % self.variants.len()];

@@ -259,6 +259,7 @@ impl<'a> Resolver<'a> {
         let staged = |output| variants.iter().flatten().map(|stage| stage.staged(output)).max();
         let staging = (0..outputs.len()).map(|output| vec![0; staged(output).unwrap_or(0)]);
         let staging = staging.collect();
+        let wide = outputs.iter().map(|_| Vec::new()).collect();
         let group = self.transport.group(sequence, &group).map_err(|e| fail(e.to_string()))?;
         Ok(CollectiveWork {
             group,
@@ -266,6 +267,7 @@ impl<'a> Resolver<'a> {
             outputs,
             variants,
             staging,
+            wide,
             packed: Vec::new(),
             input_places: Vec::new(),
             output_places: Vec::new(),
