@@ -14,9 +14,9 @@ pub enum KernelError {
         /// The op.
         op: &'static str,
         /// The operands' element types.
-        operands: Vec<DType>,
+        operands: Box<[DType]>,
         /// The results' element types.
-        results: Vec<DType>,
+        results: Box<[DType]>,
         /// The device.
         device: DeviceKind,
     },

@@ -93,6 +93,6 @@ fn no_kernel(
     results: &[TensorType],
     device: DeviceKind,
 ) -> KernelError {
-    let (operands, results) = (dtypes(operands), dtypes(results));
+    let [operands, results] = [operands, results].map(|types| dtypes(types).into_boxed_slice());
     KernelError::NoKernel { op, operands, results, device }
 }
