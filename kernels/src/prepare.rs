@@ -93,6 +93,6 @@ fn no_kernel(
     results: &[TensorType],
     device: DeviceKind,
 ) -> KernelError {
-    let [operands, results] = [operands, results].map(|types| dtypes(types).into_boxed_slice());
-    KernelError::NoKernel { op, operands, results, device }
+    let dtypes = Box::new([dtypes(operands), dtypes(results)]);
+    KernelError::NoKernel { op, dtypes, device }
 }

@@ -114,12 +114,11 @@ impl Chain {
             let frame = Frame { chain: self, operands, outputs: Outputs::Whole(results) };
             return frame.evaluate(0..self.len, buffers);
         }
-        let whole = &mut *buffers;
         let shared: Vec<bool> = results.iter().map(|result| is_operand(result, operands)).collect();
         let mut flats: Vec<Flat<'_>> = results.iter_mut().map(ViewMut::flat).collect();
         let mut pieces = Vec::with_capacity(parts);
         let mut start = 0;
-        for (part, own) in (1..=parts).zip(whole.chunks_mut(words.max(1))) {
+        for (part, own) in (1..=parts).zip(buffers.chunks_mut(words.max(1))) {
             let end = (self.len.div_ceil(self.block) * part / parts * self.block).min(self.len);
             let (flats_of_part, tails) =
                 flats.into_iter().map(|flat| flat.split_at(end - start)).unzip();
