@@ -9,14 +9,12 @@ use graphc_ir::types::DType;
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum KernelError {
     /// No kernel for this op, these element types and this device.
-    #[error("no kernel for {op} of {types} on {device}", types = Types(operands, results), device = name(*device))]
+    #[error("no kernel for {op} of {types} on {device}", types = Types(dtypes), device = name(*device))]
     NoKernel {
         /// The op.
         op: &'static str,
-        /// The operands' element types.
-        operands: Vec<DType>,
-        /// The results' element types.
-        results: Vec<DType>,
+        /// The element types of the operands, and of the results; boxed, or every error would be larger.
+        dtypes: Box<[Vec<DType>; 2]>,
         /// The device.
         device: DeviceKind,
     },
@@ -51,13 +49,16 @@ pub enum KernelError {
 }
 
 /// `(f32, i64) -> (f32)`
-struct Types<'a>(&'a [DType], &'a [DType]);
+struct Types<'a>(&'a [Vec<DType>; 2]);
 
 impl fmt::Display for Types<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let list =
-            |dtypes: &[DType]| dtypes.iter().map(|d| d.name()).collect::<Vec<_>>().join(", ");
-        write!(f, "({}) -> ({})", list(self.0), list(self.1))
+        let list = |dtypes: &[DType]| {
+            let names: Vec<&str> = dtypes.iter().map(|dtype| dtype.name()).collect();
+            names.join(", ")
+        };
+        let [operands, results] = self.0;
+        write!(f, "({}) -> ({})", list(operands), list(results))
     }
 }
 

@@ -38,5 +38,6 @@ mod view;
 pub use accumulate::{accumulate, combine, sum_in_both, sum_of_two};
 pub use context::KernelContext;
 pub use error::KernelError;
+pub use precision::{narrow, widen};
 pub use prepare::{Prepared, prepare, prepare_fused};
 pub use view::{Element, Flat, Scratch, View, ViewMut};

@@ -2,6 +2,7 @@
 
 use graphc_ir::op::Op;
 use graphc_ir::types::DType;
+use half::{bf16, f16};
 
 use crate::context::Kernel;
 use crate::{
@@ -9,57 +10,88 @@ use crate::{
     rotary, softmax, source, update,
 };
 
+/// A kernel that is generic over a floating-point element type, for this one.
+macro_rules! float {
+    ($dtype:expr, $kernel:path) => {{
+        use $kernel as kernel;
+        match $dtype {
+            DType::F32 => kernel::<f32>,
+            DType::F16 => kernel::<f16>,
+            DType::BF16 => kernel::<bf16>,
+            DType::I64 | DType::I32 | DType::U8 | DType::Bool => return None,
+        }
+    }};
+}
+
+/// A kernel of updates, for the element types of a variable and its gradient.
+macro_rules! update {
+    ($variable:expr, $gradient:expr, $kernel:path) => {{
+        use $kernel as kernel;
+        match ($variable, $gradient) {
+            (DType::F32, DType::F32) => kernel::<f32, f32>,
+            (DType::F16, DType::F16) => kernel::<f16, f16>,
+            (DType::F16, DType::F32) => kernel::<f16, f32>,
+            (DType::BF16, DType::BF16) => kernel::<bf16, bf16>,
+            (DType::BF16, DType::F32) => kernel::<bf16, f32>,
+            _ => return None,
+        }
+    }};
+}
+
 /// The kernel of the processor for an op of these element types, which the op takes and gives. Elementwise ops are
 /// chains of one step, see [`crate::prepare`].
 pub(crate) fn cpu(op: &Op, operands: &[DType], results: &[DType]) -> Option<Kernel> {
-    let dtype = *operands.first().or(results.first())?;
-    let second = operands.get(1);
-    let half = matches!(dtype, DType::F16 | DType::BF16);
-    let (kernel, exists): (Kernel, bool) = match op {
-        // What moves elements takes all types.
+    let first = *operands.first().or(results.first())?;
+    // Where the first operand holds indices.
+    let second = *operands.get(1).unwrap_or(&first);
+    let half = matches!(first, DType::F16 | DType::BF16);
+    let kernel: Kernel = match op {
+        // What moves elements, or fills memory with them, takes all types.
         Op::Transpose(_)
         | Op::Slice(_)
         | Op::Concat(_)
         | Op::Split(_)
         | Op::Expand(_)
-        | Op::Pad(_) => (movement::movement, true),
-        Op::Reshape(_) | Op::ToGlobal(_) | Op::Accumulate(_) => (movement::copy, true),
-        Op::Triangle(_) => (source::triangle, true),
-        Op::Embedding(_) => (embedding::embedding, true),
-        Op::Full(_) => (source::full, true),
-        // What computes takes all but the half-precision types.
-        Op::Reduce(_) => (reduce::reduce, !half),
-        Op::ArgMax(_) => (reduce::argmax, !half),
-        Op::MatMul(_) => (matmul::matmul, !half),
-        Op::Constant(_) | Op::Iota(_) | Op::Random(_) | Op::Variable(_) => (source::source, !half),
-        // What is defined for floating-point numbers alone, its first operand being one.
-        Op::Softmax(_) | Op::LogSoftmax(_) => (softmax::softmax, !half),
-        Op::SoftmaxGrad(_) | Op::LogSoftmaxGrad(_) => (softmax::softmax_grad, !half),
-        Op::Normalize(_) => (normalize::normalize, !half),
-        Op::NormalizeGrad(_) => (normalize::normalize_grad, !half),
-        Op::Pick(_) => (loss::pick, !half),
-        Op::CrossEntropy(_) => (loss::cross_entropy, !half),
-        Op::CrossEntropyGrad(_) => (loss::cross_entropy_grad, !half),
-        Op::Attention(_) => (attention::attention, !half),
-        Op::AttentionGrad(_) => (attention::attention_grad, !half),
-        Op::Rotary(_) => (rotary::rotary, !half),
-        Op::Convolution(_) => (convolution::convolution, !half),
-        Op::ConvolutionInputGrad(_) => (convolution::input_grad, !half),
-        Op::ConvolutionKernelGrad(_) => (convolution::kernel_grad, !half),
-        Op::MaxPool(_) | Op::AveragePool(_) => (pool::pool, !half),
-        Op::MaxPoolGrad(_) | Op::AveragePoolGrad(_) => (pool::pool_grad, !half),
-        Op::Dispatch(_) => (experts::dispatch, !half),
-        Op::Combine(_) => (experts::combine, !half),
-        Op::CombineWeightsGrad(_) => (experts::weights_grad, !half),
-        Op::Dropout(_) => (source::dropout, !half),
-        Op::SgdUpdate(_) => (update::sgd, !half),
-        Op::AdamUpdate(_) => (update::adam, !half),
-        // The first operand holds indices, the second numbers.
-        Op::PickGrad(_) => (loss::pick_grad, second == Some(&DType::F32)),
-        Op::EmbeddingGrad(_) => (embedding::embedding_grad, second == Some(&DType::F32)),
+        | Op::Pad(_) => movement::movement,
+        Op::Reshape(_) | Op::ToGlobal(_) | Op::Accumulate(_) => movement::copy,
+        Op::Triangle(_) => source::triangle,
+        Op::Embedding(_) => embedding::embedding,
+        Op::Full(_) => source::full,
+        Op::Constant(_) | Op::Iota(_) | Op::Random(_) | Op::Variable(_) => source::source,
+        Op::Reduce(_) => reduce::reduce,
+        Op::ArgMax(_) => reduce::argmax,
+        Op::MatMul(_) if !half => matmul::matmul,
+        // What is defined for floating-point numbers alone.
+        Op::Softmax(_) | Op::LogSoftmax(_) => float!(first, softmax::softmax),
+        Op::SoftmaxGrad(_) | Op::LogSoftmaxGrad(_) => float!(first, softmax::softmax_grad),
+        Op::Normalize(_) => float!(first, normalize::normalize),
+        Op::NormalizeGrad(_) => float!(first, normalize::normalize_grad),
+        Op::Pick(_) => float!(first, loss::pick),
+        Op::PickGrad(_) => float!(second, loss::pick_grad),
+        Op::CrossEntropy(_) => float!(first, loss::cross_entropy),
+        Op::CrossEntropyGrad(_) => float!(first, loss::cross_entropy_grad),
+        Op::EmbeddingGrad(_) => float!(second, embedding::embedding_grad),
+        Op::Attention(_) if !half => attention::attention,
+        Op::AttentionGrad(_) if !half => attention::attention_grad,
+        Op::Rotary(_) => float!(first, rotary::rotary),
+        Op::Convolution(_) if !half => convolution::convolution,
+        Op::ConvolutionInputGrad(_) if !half => convolution::input_grad,
+        Op::ConvolutionKernelGrad(_) if !half => convolution::kernel_grad,
+        Op::MaxPool(_) | Op::AveragePool(_) => float!(first, pool::pool),
+        Op::MaxPoolGrad(_) | Op::AveragePoolGrad(_) => float!(first, pool::pool_grad),
+        Op::Dispatch(_) => float!(first, experts::dispatch),
+        Op::Combine(_) => float!(first, experts::combine),
+        Op::CombineWeightsGrad(_) => float!(first, experts::weights_grad),
+        Op::Dropout(_) => float!(first, source::dropout),
+        Op::SgdUpdate(_) => update!(first, second, update::sgd),
+        Op::AdamUpdate(_) => update!(first, second, update::adam),
+        Op::MatMul(_) | Op::Attention(_) | Op::AttentionGrad(_) => return None,
+        Op::Convolution(_) | Op::ConvolutionInputGrad(_) | Op::ConvolutionKernelGrad(_) => {
+            return None;
+        }
         // What the user feeds is computed by nobody, batch normalization by its parts, and elementwise ops by chains.
         Op::Input(_) | Op::BatchNorm(_) => return None,
         Op::Unary(_) | Op::Binary(_) | Op::Where(_) | Op::Cast(_) => return None,
     };
-    exists.then_some(kernel)
+    Some(kernel)
 }

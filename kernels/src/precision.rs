@@ -1,6 +1,7 @@
 //! Floating-point element types. Those of 16 bits are widened to `f32`, computed with, and rounded once, to the nearest
 //! value and of two to the even one.
 
+use graphc_ir::types::DType;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
@@ -9,20 +10,41 @@ use crate::view::Element;
 
 /// A floating-point element type: `f32`, `f16` or `bf16`. Kernels compute in `f32` whatever it is.
 pub(crate) trait Float: Element {
+    /// How many `f32` [`Float::read`] and [`Float::write`] need to work on `count` elements.
+    fn room(count: usize) -> usize;
+
     /// The value of one element.
     fn value(self) -> f32;
+
+    /// The element nearest to a value.
+    fn nearest(value: f32) -> Self;
 
     /// Writes the values to as many places.
     fn widen(from: &[Self], to: &mut [f32]);
 
     /// Writes the nearest values to as many places.
     fn narrow(from: &[f32], to: &mut [Self]);
+
+    /// The values: where they lie, or in `room`.
+    fn read<'a>(from: &'a [Self], room: &'a mut [f32]) -> &'a [f32];
+
+    /// Lets `work` write all values: where they belong, or to `room`, from where they are rounded.
+    fn write<R>(to: &mut [Self], room: &mut [f32], work: impl FnOnce(&mut [f32]) -> R) -> R;
 }
 
 impl Float for f32 {
+    fn room(_count: usize) -> usize {
+        0
+    }
+
     #[inline(always)]
     fn value(self) -> f32 {
         self
+    }
+
+    #[inline(always)]
+    fn nearest(value: f32) -> Self {
+        value
     }
 
     fn widen(from: &[Self], to: &mut [f32]) {
@@ -32,12 +54,31 @@ impl Float for f32 {
     fn narrow(from: &[f32], to: &mut [Self]) {
         to.copy_from_slice(from);
     }
+
+    #[inline(always)]
+    fn read<'a>(from: &'a [Self], _room: &'a mut [f32]) -> &'a [f32] {
+        from
+    }
+
+    #[inline(always)]
+    fn write<R>(to: &mut [Self], _room: &mut [f32], work: impl FnOnce(&mut [f32]) -> R) -> R {
+        work(to)
+    }
 }
 
 impl Float for bf16 {
+    fn room(count: usize) -> usize {
+        count
+    }
+
     #[inline(always)]
     fn value(self) -> f32 {
         f32::from_bits(u32::from(self.to_bits()) << 16)
+    }
+
+    #[inline(always)]
+    fn nearest(value: f32) -> Self {
+        bf16::from_bits((nearest_bf16(value.to_bits()) >> 16) as u16)
     }
 
     fn widen(from: &[Self], to: &mut [f32]) {
@@ -49,12 +90,29 @@ impl Float for bf16 {
         assert_eq!(from.len(), to.len(), "as many values");
         narrow_bf16(from, to);
     }
+
+    fn read<'a>(from: &'a [Self], room: &'a mut [f32]) -> &'a [f32] {
+        widened(from, room)
+    }
+
+    fn write<R>(to: &mut [Self], room: &mut [f32], work: impl FnOnce(&mut [f32]) -> R) -> R {
+        narrowed(to, room, work)
+    }
 }
 
 impl Float for f16 {
+    fn room(count: usize) -> usize {
+        count
+    }
+
     #[inline(always)]
     fn value(self) -> f32 {
         self.to_f32()
+    }
+
+    #[inline(always)]
+    fn nearest(value: f32) -> Self {
+        f16::from_f32(value)
     }
 
     fn widen(from: &[Self], to: &mut [f32]) {
@@ -64,6 +122,75 @@ impl Float for f16 {
     fn narrow(from: &[f32], to: &mut [Self]) {
         to.convert_from_f32_slice(from);
     }
+
+    fn read<'a>(from: &'a [Self], room: &'a mut [f32]) -> &'a [f32] {
+        widened(from, room)
+    }
+
+    fn write<R>(to: &mut [Self], room: &mut [f32], work: impl FnOnce(&mut [f32]) -> R) -> R {
+        narrowed(to, room, work)
+    }
+}
+
+/// Elements that go through the stack at one time.
+const BLOCK: usize = 512;
+
+/// Writes the values of 16-bit elements, `f16` or `bf16`, that lie in memory of any alignment.
+pub fn widen(dtype: DType, from: &[u8], to: &mut [f32]) {
+    match dtype {
+        DType::BF16 => widen_bytes(from, to, bf16::from_ne_bytes),
+        _ => widen_bytes(from, to, f16::from_ne_bytes),
+    }
+}
+
+/// Writes the nearest 16-bit elements, `f16` or `bf16`, to memory of any alignment.
+pub fn narrow(dtype: DType, from: &[f32], to: &mut [u8]) {
+    match dtype {
+        DType::BF16 => narrow_bytes(from, to, bf16::to_ne_bytes),
+        _ => narrow_bytes(from, to, f16::to_ne_bytes),
+    }
+}
+
+fn widen_bytes<T: Float>(from: &[u8], to: &mut [f32], element: impl Fn([u8; 2]) -> T) {
+    let mut block = [T::default(); BLOCK];
+    for (from, to) in from.as_chunks::<2>().0.chunks(BLOCK).zip(to.chunks_mut(BLOCK)) {
+        let block = &mut block[..to.len()];
+        block.iter_mut().zip(from).for_each(|(block, &from)| *block = element(from));
+        T::widen(block, to);
+    }
+}
+
+fn narrow_bytes<T: Float>(from: &[f32], to: &mut [u8], bytes: impl Fn(T) -> [u8; 2]) {
+    let mut block = [T::default(); BLOCK];
+    for (from, to) in from.chunks(BLOCK).zip(to.as_chunks_mut::<2>().0.chunks_mut(BLOCK)) {
+        let block = &mut block[..from.len()];
+        T::narrow(from, block);
+        to.iter_mut().zip(block).for_each(|(to, block)| *to = bytes(*block));
+    }
+}
+
+fn widened<'a, T: Float>(from: &[T], room: &'a mut [f32]) -> &'a [f32] {
+    let room = &mut room[..from.len()];
+    T::widen(from, room);
+    room
+}
+
+fn narrowed<T: Float, R>(to: &mut [T], room: &mut [f32], work: impl FnOnce(&mut [f32]) -> R) -> R {
+    let room = &mut room[..to.len()];
+    let result = work(room);
+    T::narrow(room, to);
+    result
+}
+
+/// Cuts a room into equal parts.
+pub(crate) fn parts_of<const N: usize>(room: &mut [f32]) -> [&mut [f32]; N] {
+    let each = room.len() / N;
+    let mut rest = room;
+    std::array::from_fn(|_| {
+        let (own, tail) = std::mem::take(&mut rest).split_at_mut(each);
+        rest = tail;
+        own
+    })
 }
 
 vectorized! {
@@ -77,7 +204,7 @@ vectorized! {
 vectorized! {
     fn narrow_bf16(from: &[f32], to: &mut [bf16]) {
         for (to, from) in to.iter_mut().zip(from) {
-            *to = bf16::from_bits((nearest_bf16(from.to_bits()) >> 16) as u16);
+            *to = bf16::nearest(*from);
         }
     }
 }

@@ -93,6 +93,6 @@ fn no_kernel(
     results: &[TensorType],
     device: DeviceKind,
 ) -> KernelError {
-    let (operands, results) = (dtypes(operands), dtypes(results));
-    KernelError::NoKernel { op, operands, results, device }
+    let dtypes = Box::new([dtypes(operands), dtypes(results)]);
+    KernelError::NoKernel { op, dtypes, device }
 }

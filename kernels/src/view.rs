@@ -440,11 +440,24 @@ impl Scratch {
 
     /// `count` elements of any content, aligned to 64 bytes.
     pub fn take<T: Element>(&mut self, count: usize) -> &mut [T] {
-        let lines = (count * size_of::<T>()).div_ceil(64);
-        if self.lines.len() < lines {
-            self.lines.resize(lines, Line([0; 64]));
+        self.take_two::<T, u8>(count, 0).0
+    }
+
+    /// Elements of two types, as [`Scratch::take`] gives them of one.
+    pub(crate) fn take_two<A: Element, B: Element>(
+        &mut self,
+        first: usize,
+        second: usize,
+    ) -> (&mut [A], &mut [B]) {
+        let lines = [first * size_of::<A>(), second * size_of::<B>()].map(|b| b.div_ceil(64));
+        if self.lines.len() < lines[0] + lines[1] {
+            self.lines.resize(lines[0] + lines[1], Line([0; 64]));
         }
-        // SAFETY: the lines are initialized bytes, at least `count` elements, aligned to 64; any bits are a `T`.
-        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), count) }
+        let (a, b) = self.lines.split_at_mut(lines[0]);
+        // SAFETY: the lines are initialized bytes, at least `first` elements, aligned to 64; any bits are an `A`.
+        let a = unsafe { std::slice::from_raw_parts_mut(a.as_mut_ptr().cast(), first) };
+        // SAFETY: as above, for `second` elements and `B`.
+        let b = unsafe { std::slice::from_raw_parts_mut(b.as_mut_ptr().cast(), second) };
+        (a, b)
     }
 }

@@ -106,6 +106,31 @@ fn large_cases() -> Vec<Case> {
     cases
 }
 
+/// The same case with elements of a type of 16 bits wherever the op takes them, if it has a kernel for them.
+fn in_half(case: &Case, half: DType) -> Option<Case> {
+    let floats = |mask: usize| {
+        let ty = |(index, (region, _)): (usize, &(Region, Memory))| {
+            let narrow = region.dtype == DType::F32 && mask >> index & 1 == 1;
+            let dtype = if narrow { half } else { region.dtype };
+            TensorType::new(dtype, region.global.clone())
+        };
+        case.operands.iter().enumerate().map(ty).collect::<Vec<_>>()
+    };
+    let infer = |types: &[TensorType]| case.op.infer(&types.iter().collect::<Vec<_>>());
+    let count = case.operands.len();
+    // The most of them that the op takes.
+    let masks = (1..1usize << count).filter(|&mask| infer(&floats(mask)).is_ok());
+    let types = floats(masks.max_by_key(|mask| mask.count_ones())?);
+    let results = infer(&types).ok()?;
+    let narrow = |(ty, (_, memory)): (&TensorType, &(Region, Memory))| {
+        (Region::whole(ty), Memory::of(ty.dtype, &memory.values()))
+    };
+    let operands = types.iter().zip(&case.operands).map(narrow).collect();
+    let results = results.iter().map(Region::whole).collect();
+    let half = Case { op: case.op.clone(), operands, results };
+    half.prepare().is_ok().then_some(half)
+}
+
 fn product(a: &[usize], b: &[usize], transpose_a: bool, transpose_b: bool) -> Case {
     let random = &mut Random::new(9);
     let op = Op::MatMul(MatMul { transpose_a, transpose_b });
@@ -147,7 +172,12 @@ fn products() -> Vec<Case> {
 fn results_are_the_same_on_any_number_of_threads() {
     let cx = EvalContext { seed: 1, step: 2 };
     let pools = [pool(1), pool(2), pool(3), pool(5)];
-    for case in large_cases().into_iter().chain(products()) {
+    let cases = large_cases();
+    let halves: Vec<Case> = [DType::BF16, DType::F16]
+        .iter()
+        .flat_map(|&half| cases.iter().filter_map(move |case| in_half(case, half)))
+        .collect();
+    for case in cases.into_iter().chain(products()).chain(halves) {
         let alone = case.kernel(&cx, None).unwrap();
         for pool in &pools {
             let shared = case.kernel(&cx, Some(pool)).unwrap();
@@ -298,7 +328,84 @@ fn results_may_be_an_operands_memory() {
             })
             .collect();
         let case = Case { op, operands, results: results.iter().map(Region::whole).collect() };
-        assert!(case.check_in_place() > 0, "{:?} may work in place", case.op);
+        let narrow = [DType::BF16, DType::F16].map(|half| in_half(&case, half));
+        for case in narrow.into_iter().flatten().chain([case]) {
+            assert!(case.check_in_place() > 0, "{:?} may work in place", case.op);
+        }
+    }
+}
+
+/// A chain in which values of 16 bits are read and written, cast to `f32` and back, and compared.
+fn chain_of(half: DType) -> FusedOp {
+    let binary = |function| Op::Binary(Binary { function });
+    let step = |op: Op, args: &[FusedArg]| FusedStep { op, args: args.to_vec() };
+    use FusedArg::{Operand as X, Step as S};
+    FusedOp {
+        steps: vec![
+            step(binary(BinaryFunction::Add), &[X(0), X(1)]),
+            step(Op::Unary(Unary { function: UnaryFunction::Gelu }), &[S(0)]),
+            step(Op::Cast(Cast { dtype: DType::F32 }), &[S(1)]),
+            step(binary(BinaryFunction::Mul), &[S(2), X(2)]),
+            step(Op::Cast(Cast { dtype: half }), &[S(3)]),
+            step(binary(BinaryFunction::Greater), &[S(4), S(0)]),
+            step(Op::Where(Where {}), &[S(5), S(4), X(0)]),
+            step(binary(BinaryFunction::Sub), &[S(6), S(1)]),
+        ],
+        outputs: vec![3, 5, 6, 7],
+    }
+}
+
+/// The values of all steps, each by its own kernel.
+fn step_by_step(op: &FusedOp, operands: &[(Region, Memory)]) -> Vec<(Region, Memory)> {
+    let mut steps: Vec<(Region, Memory)> = Vec::new();
+    for step in &op.steps {
+        let arg = |arg: &FusedArg| match *arg {
+            FusedArg::Operand(index) => operands[index].clone(),
+            FusedArg::Step(index) => steps[index].clone(),
+        };
+        let operands: Vec<(Region, Memory)> = step.args.iter().map(arg).collect();
+        let types = operands.iter().map(|(r, _)| TensorType::new(r.dtype, r.global.clone()));
+        let types: Vec<TensorType> = types.collect();
+        let results = step.op.infer(&types.iter().collect::<Vec<_>>()).unwrap();
+        let results: Vec<Region> = results.iter().map(Region::whole).collect();
+        let case = Case { op: step.op.clone(), operands, results };
+        let value = case.kernel(&EvalContext::default(), None).unwrap().remove(0);
+        steps.push((case.results[0].clone(), value));
+    }
+    steps
+}
+
+#[test]
+fn chains_of_halves_give_the_bits_of_their_steps() {
+    let random = &mut Random::new(8);
+    for half in [DType::BF16, DType::F16] {
+        let op = chain_of(half);
+        for (shape, bias) in [(vec![3, 5], vec![5]), (vec![300, 700], vec![300, 1])] {
+            let types =
+                [TensorType::new(half, shape.clone()), TensorType::new(half, bias), f32s(&shape)];
+            let operand = |ty: &TensorType| {
+                let data: Vec<f64> =
+                    (0..ty.elements()).map(|_| ordinary(random, 0, ty.dtype)).collect();
+                (Region::whole(ty), Memory::of(ty.dtype, &data))
+            };
+            let operands: Vec<(Region, Memory)> = types.iter().map(operand).collect();
+            let steps = step_by_step(&op, &operands);
+            let expected = op.outputs.iter().map(|&output| &steps[output]);
+            let mut found: Vec<(Region, Memory)> = expected
+                .clone()
+                .map(|(region, _)| {
+                    let blank = vec![0.0; region.rect.elements()];
+                    (region.clone(), Memory::of(region.dtype, &blank))
+                })
+                .collect();
+            let results: Vec<TensorType> =
+                found.iter().map(|(r, _)| TensorType::new(r.dtype, r.global.clone())).collect();
+            let call = prepare_fused(&op, &types, &results, DeviceKind::Cpu).unwrap();
+            let views: Vec<View<'_>> = operands.iter().map(|(r, m)| m.view(r)).collect();
+            let mut out: Vec<ViewMut<'_>> = found.iter_mut().map(|(r, m)| m.view_mut(r)).collect();
+            call.launch(&views, &mut out, &mut context(&mut Scratch::new())).unwrap();
+            assert!(expected.zip(&found).all(|(a, b)| a.1 == b.1), "{half} {shape:?}");
+        }
     }
 }
 

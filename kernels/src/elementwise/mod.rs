@@ -114,12 +114,11 @@ impl Chain {
             let frame = Frame { chain: self, operands, outputs: Outputs::Whole(results) };
             return frame.evaluate(0..self.len, buffers);
         }
-        let whole = &mut *buffers;
         let shared: Vec<bool> = results.iter().map(|result| is_operand(result, operands)).collect();
         let mut flats: Vec<Flat<'_>> = results.iter_mut().map(ViewMut::flat).collect();
         let mut pieces = Vec::with_capacity(parts);
         let mut start = 0;
-        for (part, own) in (1..=parts).zip(whole.chunks_mut(words.max(1))) {
+        for (part, own) in (1..=parts).zip(buffers.chunks_mut(words.max(1))) {
             let end = (self.len.div_ceil(self.block) * part / parts * self.block).min(self.len);
             let (flats_of_part, tails) =
                 flats.into_iter().map(|flat| flat.split_at(end - start)).unzip();
@@ -305,12 +304,13 @@ impl Frame<'_, '_> {
         let (words, count) = (buffers.words(copy.buffer), range.len());
         let mut to = self.outputs.block(copy.output, range);
         match to.dtype() {
-            DType::F32 => to.write::<f32>(0, elements(words, count)),
-            DType::F16 => Ok(f16::narrow(elements(words, count), to.block(0..count)?)),
-            DType::BF16 => Ok(bf16::narrow(elements(words, count), to.block(0..count)?)),
-            DType::I64 => to.write::<i64>(0, elements(words, count)),
-            DType::I32 => to.write::<i32>(0, elements(words, count)),
-            DType::U8 | DType::Bool => to.write::<u8>(0, elements(words, count)),
+            DType::F32 => to.write::<f32>(0, elements(words, count))?,
+            DType::F16 => f16::narrow(elements(words, count), to.block(0..count)?),
+            DType::BF16 => bf16::narrow(elements(words, count), to.block(0..count)?),
+            DType::I64 => to.write::<i64>(0, elements(words, count))?,
+            DType::I32 => to.write::<i32>(0, elements(words, count))?,
+            DType::U8 | DType::Bool => to.write::<u8>(0, elements(words, count))?,
         }
+        Ok(())
     }
 }

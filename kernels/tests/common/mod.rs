@@ -238,6 +238,37 @@ impl Case {
     }
 }
 
+impl Case {
+    /// Checks a kernel of 16-bit elements: what it computes in `f32` is within `tolerance`, and rounded once.
+    pub fn check_rounded(&self, tolerance: f64) {
+        let cx = EvalContext { seed: 5, step: 3 };
+        let expected = self.oracle(&cx).unwrap_or_else(|error| panic!("{:?}: {error}", self.op));
+        let found = self.kernel(&cx, None).unwrap_or_else(|error| panic!("{self:?}: {error}"));
+        for (index, (expected, found)) in expected.iter().zip(&found).enumerate() {
+            let dtype = self.results[index].dtype;
+            for (place, (&found, &exact)) in found.values().iter().zip(&expected.data).enumerate() {
+                let rounded = Memory::of(dtype, &[exact]).values()[0];
+                let same = found == rounded || found.is_nan() && exact.is_nan();
+                // Half the distance of neighbours, about a number or below the least normal one.
+                let (ulp, least) = match dtype {
+                    DType::F16 => (f64::powi(2.0, -11), f64::powi(2.0, -25)),
+                    DType::BF16 => (f64::powi(2.0, -8), f64::powi(2.0, -134)),
+                    _ => (0.0, 0.0),
+                };
+                let room = tolerance * (1.0 + exact.abs()) + ulp * found.abs() + least;
+                let near = dtype.is_float() && (found - exact).abs() <= room;
+                let regions: Vec<_> = self.operands.iter().map(|operand| &operand.0).collect();
+                assert!(
+                    same || near,
+                    "{:?} result {index} element {place}: {found} instead of {exact}\n{regions:?}\n{:?}",
+                    self.op,
+                    self.results,
+                );
+            }
+        }
+    }
+}
+
 /// A pool of this many threads.
 pub fn pool(threads: usize) -> rayon::ThreadPool {
     rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads start")

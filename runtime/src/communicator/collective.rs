@@ -18,6 +18,7 @@ pub(crate) struct HostCollective {
     /// Per microbatch, or one for all: its stages.
     variants: Vec<Vec<Stage>>,
     staging: Vec<Vec<u8>>,
+    wide: Vec<Vec<f32>>,
     packed: Vec<u8>,
     input_places: Vec<Place>,
     output_places: Vec<Place>,
@@ -42,6 +43,7 @@ impl HostCollective {
         let staged = |output| variants.iter().flatten().map(|stage| stage.staged(output)).max();
         let staging = (0..outputs.len()).map(|output| vec![0; staged(output).unwrap_or(0)]);
         let staging = staging.collect();
+        let wide = outputs.iter().map(|_| Vec::new()).collect();
         let group = transport.group(sequence, &group).map_err(|error| error.to_string())?;
         let (input_places, output_places) = (Vec::new(), Vec::new());
         let (packed, lists) = (Vec::new(), Lists::default());
@@ -51,6 +53,7 @@ impl HostCollective {
             outputs,
             variants,
             staging,
+            wide,
             packed,
             input_places,
             output_places,
@@ -70,6 +73,7 @@ impl HostCollective {
             inputs: &self.input_places,
             outputs: &self.output_places,
             staging: &mut self.staging,
+            wide: &mut self.wide,
             packed: &mut self.packed,
         };
         let stages = &self.variants[turn.microbatch % self.variants.len()];
