@@ -365,6 +365,6 @@ fn half_precision_is_refused_before_anything_starts() {
     save_safetensors(&data, &tensors).expect("the data is written");
     let error =
         fails(train(&text(&model), &text(&data), &["--metrics", &text(&scratch.path("m"))]));
-    names(&error, &["no kernel for matmul of (bf16, bf16) -> (bf16) on cpu"]);
+    names(&error, &["no kernel for", "bf16", "on cpu"]);
     assert!(!scratch.path("m").exists(), "no step has been taken");
 }
