@@ -97,7 +97,7 @@ fn extents_of_block(method: Method, [rows, _, columns]: [usize; 3], threads: usi
     let limit = match method {
         Method::Widened => return [widened::SIDE.min(rows), widened::SIDE.min(columns)],
         #[cfg(target_arch = "x86_64")]
-        Method::Pairs => packed::SIDE,
+        Method::Pairs | Method::Matrices => packed::SIDE,
     };
     let mut block = [limit.min(rows), limit.min(columns)];
     while threads > 1 && count([rows, 0, columns], block) < 2 * threads {
@@ -119,7 +119,7 @@ fn room_of_block(method: Method, block: [usize; 2], inner: usize) -> usize {
     match method {
         Method::Widened => widened::room(block, inner),
         #[cfg(target_arch = "x86_64")]
-        Method::Pairs => packed::room(block, inner),
+        Method::Pairs | Method::Matrices => packed::room(block, inner),
     }
 }
 
@@ -151,7 +151,7 @@ impl Task<'_> {
         match self.method {
             Method::Widened => widened::block(self, block, room),
             #[cfg(target_arch = "x86_64")]
-            Method::Pairs => packed::block(self, block, room),
+            Method::Pairs | Method::Matrices => packed::block(self, block, room),
         }
     }
 

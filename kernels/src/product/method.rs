@@ -10,6 +10,9 @@ pub(super) enum Method {
     /// Pairs of `bf16`, which AVX-512 BF16 multiplies and adds.
     #[cfg(target_arch = "x86_64")]
     Pairs,
+    /// The same pairs, which AMX multiplies.
+    #[cfg(target_arch = "x86_64")]
+    Matrices,
 }
 
 impl Method {
@@ -29,12 +32,12 @@ fn best() -> Method {
 /// Which is the fastest for `bf16` on this processor.
 #[cfg(target_arch = "x86_64")]
 fn best() -> Method {
-    use std::sync::LazyLock;
-    static BEST: LazyLock<Method> = LazyLock::new(|| match multiplies_pairs() && !has_matrices() {
-        true => Method::Pairs,
-        false => Method::Widened,
-    });
-    *BEST
+    use super::matrices;
+    match (matrices::available(), multiplies_pairs() && !matrices::exist()) {
+        (true, _) => Method::Matrices,
+        (_, true) => Method::Pairs,
+        _ => Method::Widened,
+    }
 }
 
 /// Whether the processor has what [`Method::Pairs`] uses.
@@ -44,16 +47,4 @@ pub(super) fn multiplies_pairs() -> bool {
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512vl")
         && is_x86_feature_detected!("avx512bf16")
-}
-
-/// Whether the processor has AMX for `bf16`. Such processors (Sapphire Rapids and its successors) begin a product of pairs
-/// of 512 bits in every other cycle only, but two of `f32` in each: pairs are then half as fast as what is widened.
-#[cfg(target_arch = "x86_64")]
-fn has_matrices() -> bool {
-    use std::arch::x86_64::{__cpuid, __cpuid_count};
-    #[allow(unused_unsafe, reason = "safe from Rust 1.91 on")]
-    // SAFETY: every processor with AVX-512 has CPUID; leaf 7 is only asked where it exists.
-    unsafe {
-        __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & 1 << 22 != 0
-    }
 }

@@ -3,6 +3,8 @@
 //! `f32`, and rounded once. Start reading with [`multiply`], then `blocks`.
 
 mod blocks;
+#[cfg(target_arch = "x86_64")]
+mod matrices;
 mod method;
 #[cfg(target_arch = "x86_64")]
 mod packed;

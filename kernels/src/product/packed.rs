@@ -1,6 +1,8 @@
-//! Blocks of `bf16` packed as tiles, multiplied in pairs.
+//! Blocks of `bf16` packed as tiles, multiplied in pairs by AMX or AVX-512 BF16.
 
 use super::blocks::{Block, Task};
+use super::matrices::Registers;
+use super::method::Method;
 use super::pairs::{self, SIDE as TILES, Sums};
 use super::tiles::{DEPTH, LANES, Order, Strip, TILE};
 
@@ -35,6 +37,7 @@ unsafe fn of_tiles(task: &Task<'_>, block: Block, room: &mut [f32]) {
     let (b_room, sums) = rest.split_at_mut(b_tiles * most);
     let sums = sums.as_chunks_mut::<{ TILES * TILES }>().0;
     let mut own: Sums = [0.0; TILES * TILES];
+    let registers = (task.method == Method::Matrices).then(Registers::new);
     for start in (0..inner).step_by(INNER) {
         let depth = INNER.min(inner - start);
         let steps = depth.div_ceil(DEPTH);
@@ -48,7 +51,10 @@ unsafe fn of_tiles(task: &Task<'_>, block: Block, room: &mut [f32]) {
         for (column, b) in b.chunks(2 * panel).enumerate() {
             for (row, a) in a.chunks(2 * panel).enumerate() {
                 let sums = if begins && ends { &mut own } else { &mut sums[index] };
-                pairs::multiply(a, b, steps, (&mut *sums, !begins));
+                match &registers {
+                    Some(registers) => registers.multiply(a, b, steps, (&mut *sums, !begins)),
+                    None => pairs::multiply(a, b, steps, (&mut *sums, !begins)),
+                }
                 if ends {
                     let place = task.place(block.tile([row, column]));
                     // SAFETY: of the types that the method is chosen for; as the caller says.

@@ -14,6 +14,10 @@ fn methods() -> Vec<Method> {
     if super::method::multiplies_pairs() {
         methods.push(Method::Pairs);
     }
+    #[cfg(target_arch = "x86_64")]
+    if super::matrices::available() {
+        methods.push(Method::Matrices);
+    }
     methods
 }
 
