@@ -349,22 +349,3 @@ fn a_wrong_command_line_exits_with_2() {
         assert_eq!(graphc(args).status.code(), Some(2));
     }
 }
-
-#[test]
-fn half_precision_is_refused_before_anything_starts() {
-    let scratch = Scratch::new();
-    let model = scratch.write(
-        "half.gir",
-        "graph @half {\n  %x = input \"x\" : bf16[batch, 4]\n  %w = variable \"w\" {init={\"fill\": 1}, \
-         trainable=true} : bf16[3, 4]\n  %y = matmul %x, %w {transpose_b=true}\n  return \"y\" = %y\n}\n",
-    );
-    let x = HostTensor::zeros(DType::BF16, [8, 4]);
-    let labels = HostTensor::zeros(DType::I64, [8]);
-    let data = scratch.path("data.safetensors");
-    let tensors = BTreeMap::from([("x".to_string(), x), ("labels".to_string(), labels)]);
-    save_safetensors(&data, &tensors).expect("the data is written");
-    let error =
-        fails(train(&text(&model), &text(&data), &["--metrics", &text(&scratch.path("m"))]));
-    names(&error, &["no kernel for matmul of (bf16, bf16) -> (bf16) on cpu"]);
-    assert!(!scratch.path("m").exists(), "no step has been taken");
-}

@@ -1,5 +1,7 @@
 //! How fast the main kernels are on this machine, at the sizes of a small GPT and an MLP:
-//! `cargo run --release -p graphc-kernels --example speed -- [THREADS]`. Bytes count each operand and result once.
+//! `cargo run --release -p graphc-kernels --example speed -- [THREADS] [half]`. Bytes count each operand and result once.
+//! With `half` only products, attention and convolution are timed, of f32, bf16 and f16 in turn: medians, and how many
+//! times as fast as f32 each is.
 
 use std::slice::from_ref;
 use std::time::Instant;
@@ -10,7 +12,10 @@ use graphc_ir::ops::*;
 use graphc_ir::plan::{FusedArg, FusedOp, FusedStep};
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
-use graphc_kernels::{KernelContext, KernelError, Scratch, View, ViewMut, prepare, prepare_fused};
+use graphc_kernels::{
+    KernelContext, KernelError, Prepared, Scratch, View, ViewMut, prepare, prepare_fused,
+};
+use half::{bf16, f16};
 
 struct Bench {
     threads: usize,
@@ -20,6 +25,8 @@ struct Bench {
 
 enum Memory {
     Floats(Vec<f32>),
+    Brains(Vec<bf16>),
+    Halves(Vec<f16>),
     Indices(Vec<i64>),
     Truths(Vec<u8>),
 }
@@ -27,18 +34,21 @@ enum Memory {
 impl Memory {
     fn of(ty: &TensorType, salt: usize) -> Self {
         let count = ty.elements();
+        let floats = (0..count).map(|i| ((i * 7919 + salt * 31) % 1000) as f32 * 2e-3);
         match ty.dtype {
             DType::I64 => Self::Indices((0..count).map(|i| (i * 37 % 1000) as i64).collect()),
             DType::Bool => Self::Truths((0..count).map(|i| (i % 3 == 0) as u8).collect()),
-            _ => Self::Floats(
-                (0..count).map(|i| ((i * 7919 + salt * 31) % 1000) as f32 * 2e-3).collect(),
-            ),
+            DType::BF16 => Self::Brains(floats.map(bf16::from_f32).collect()),
+            DType::F16 => Self::Halves(floats.map(f16::from_f32).collect()),
+            _ => Self::Floats(floats.collect()),
         }
     }
 
     fn view<'a>(&'a self, ty: &'a TensorType) -> View<'a> {
         match self {
             Self::Floats(data) => View::whole(ty.dtype, &ty.shape, data),
+            Self::Brains(data) => View::whole(ty.dtype, &ty.shape, data),
+            Self::Halves(data) => View::whole(ty.dtype, &ty.shape, data),
             Self::Indices(data) => View::whole(ty.dtype, &ty.shape, data),
             Self::Truths(data) => View::whole(ty.dtype, &ty.shape, data),
         }
@@ -47,6 +57,8 @@ impl Memory {
     fn view_mut<'a>(&'a mut self, ty: &'a TensorType) -> ViewMut<'a> {
         match self {
             Self::Floats(data) => ViewMut::whole(ty.dtype, &ty.shape, data),
+            Self::Brains(data) => ViewMut::whole(ty.dtype, &ty.shape, data),
+            Self::Halves(data) => ViewMut::whole(ty.dtype, &ty.shape, data),
             Self::Indices(data) => ViewMut::whole(ty.dtype, &ty.shape, data),
             Self::Truths(data) => ViewMut::whole(ty.dtype, &ty.shape, data),
         }
@@ -234,8 +246,10 @@ fn updates(bench: &mut Bench) {
     bench.op("sgd 7.5M", Op::SgdUpdate(sgd), &[w.clone(), w]);
 }
 
-fn products(bench: &mut Bench) {
-    for (name, a, b, transpose_a, transpose_b) in [
+type ProductShape = (&'static str, Vec<usize>, Vec<usize>, bool, bool);
+
+fn product_shapes() -> Vec<ProductShape> {
+    vec![
         ("mlp forward 128x784x2048", vec![128, 784], vec![784, 2048], false, false),
         ("mlp forward 128x2048x2048", vec![128, 2048], vec![2048, 2048], false, false),
         ("mlp forward, b transposed", vec![128, 2048], vec![2048, 2048], false, true),
@@ -246,21 +260,30 @@ fn products(bench: &mut Bench) {
         ("gpt logits, b transposed", vec![1024, 256], vec![8192, 256], false, true),
         ("gpt logits weight gradient", vec![1024, 256], vec![1024, 8192], true, false),
         ("gpt logits input gradient", vec![1024, 8192], vec![256, 8192], false, true),
+        ("gpt projection gradient", vec![1024, 256], vec![1024, 1024], true, false),
+        ("gpt projection input gradient", vec![1024, 1024], vec![256, 1024], false, true),
         ("attention scores", vec![8, 8, 128, 32], vec![8, 8, 128, 32], false, true),
         ("attention values", vec![8, 8, 128, 128], vec![8, 8, 128, 32], false, false),
         ("square 1024", vec![1024, 1024], vec![1024, 1024], false, false),
-    ] {
+    ]
+}
+
+fn products(bench: &mut Bench) {
+    for (name, a, b, transpose_a, transpose_b) in product_shapes() {
         bench.op(name, Op::MatMul(MatMul { transpose_a, transpose_b }), &[f32s(&a), f32s(&b)]);
     }
 }
 
+/// Batch, time, heads, heads of keys, width.
+const ATTENTIONS: [(&str, bool, [usize; 5]); 3] = [
+    ("attention [8,128,8,32]", false, [8, 128, 8, 8, 32]),
+    ("attention [1,1024,16,64], causal", true, [1, 1024, 16, 16, 64]),
+    ("attention [1,2048,8/2,128], causal", true, [1, 2048, 8, 2, 128]),
+];
+
 fn attention(bench: &mut Bench) {
     let scale = Scalar(0.125);
-    for (name, causal, [batch, time, heads, shared, width]) in [
-        ("attention [8,128,8,32]", false, [8, 128, 8, 8, 32]),
-        ("attention [1,1024,16,64], causal", true, [1, 1024, 16, 16, 64]),
-        ("attention [1,2048,8/2,128], causal", true, [1, 2048, 8, 2, 128]),
-    ] {
+    for (name, causal, [batch, time, heads, shared, width]) in ATTENTIONS {
         let query = f32s(&[batch, time, heads, width]);
         let key = f32s(&[batch, time, shared, width]);
         let types = [query.clone(), key.clone(), key.clone()];
@@ -273,10 +296,105 @@ fn attention(bench: &mut Bench) {
     bench.op("rotary [1,2048,8,128]", Op::Rotary(rotary), &[f32s(&[1, 2048, 8, 128])]);
 }
 
+/// An op on operands of one element type, whose calls are timed.
+struct Timed {
+    operands: Vec<(TensorType, Memory)>,
+    results: Vec<(TensorType, Memory)>,
+    call: Prepared,
+    seconds: Vec<f64>,
+}
+
+impl Timed {
+    /// Operands of which f32 stands for `dtype`, except the log-sum-exp of attention.
+    fn new(op: &Op, operands: &[TensorType], dtype: DType) -> Self {
+        let of = |(index, ty): (usize, &TensorType)| match (op, index) {
+            (Op::AttentionGrad(_), 4) => ty.clone(),
+            _ => TensorType::new(dtype, ty.shape.clone()),
+        };
+        let operands: Vec<TensorType> = operands.iter().enumerate().map(of).collect();
+        let results = op.infer(&operands.iter().collect::<Vec<_>>()).expect("the types fit");
+        let call = prepare(op, &operands, &results, DeviceKind::Cpu).expect("a kernel");
+        let with_memory = |types: Vec<TensorType>| -> Vec<(TensorType, Memory)> {
+            let memory = |(salt, ty): (usize, TensorType)| (ty.clone(), Memory::of(&ty, salt));
+            types.into_iter().enumerate().map(memory).collect()
+        };
+        let (operands, results) = (with_memory(operands), with_memory(results));
+        Self { operands, results, call, seconds: Vec::new() }
+    }
+
+    fn call(&mut self, bench: &mut Bench) {
+        let views: Vec<View<'_>> = self.operands.iter().map(|(ty, m)| m.view(ty)).collect();
+        let mut out: Vec<ViewMut<'_>> =
+            self.results.iter_mut().map(|(ty, m)| m.view_mut(ty)).collect();
+        let (threads, scratch) = (bench.threads, &mut bench.scratch);
+        let pool = (threads > 1).then_some(&bench.pool);
+        let mut cx = KernelContext { seed: 0, step: 0, threads, pool, scratch };
+        let begin = Instant::now();
+        self.call.launch(&views, &mut out, &mut cx).expect("the views fit");
+        self.seconds.push(begin.elapsed().as_secs_f64());
+    }
+
+    fn median(&mut self) -> f64 {
+        self.seconds.sort_by(f64::total_cmp);
+        self.seconds[self.seconds.len() / 2]
+    }
+}
+
+/// Times an op on f32, bf16 and f16 in turn.
+fn beside(bench: &mut Bench, name: &str, op: Op, operands: &[TensorType]) {
+    let types = [DType::F32, DType::BF16, DType::F16];
+    let mut all = types.map(|dtype| Timed::new(&op, operands, dtype));
+    let start = Instant::now();
+    while all[0].seconds.len() < 5 || start.elapsed().as_secs_f64() < 0.6 {
+        all.iter_mut().for_each(|timed| timed.call(bench));
+    }
+    let [single, brain, half] = all.map(|mut timed| timed.median() * 1e6);
+    println!(
+        "{name:34} {single:9.1} us  bf16 {brain:9.1} us {:5.2}x  f16 {half:9.1} us {:5.2}x",
+        single / brain,
+        single / half,
+    );
+}
+
+fn halves(bench: &mut Bench) {
+    for (name, a, b, transpose_a, transpose_b) in product_shapes() {
+        let op = Op::MatMul(MatMul { transpose_a, transpose_b });
+        beside(bench, name, op, &[f32s(&a), f32s(&b)]);
+    }
+    let scale = Scalar(0.125);
+    for (name, causal, [batch, time, heads, shared, width]) in ATTENTIONS {
+        let query = f32s(&[batch, time, heads, width]);
+        let key = f32s(&[batch, time, shared, width]);
+        let types = [query.clone(), key.clone(), key.clone()];
+        beside(bench, name, Op::Attention(Attention { causal, scale }), &types);
+        let row = f32s(&[batch, time, heads]);
+        let types = [&query, &key, &key, &query, &row, &query].map(TensorType::clone);
+        beside(bench, "  gradient", Op::AttentionGrad(AttentionGrad { causal, scale }), &types);
+    }
+    let window = Window { strides: [1; 2], pads: [1; 4], dilations: [1; 2] };
+    for (name, channels, extent) in [
+        ("convolution 3x3, 64, [8,32,32]", 64, 32),
+        ("convolution 3x3, 128, [8,16,16]", 128, 16),
+        ("convolution 3x3, 256, [8,8,8]", 256, 8),
+    ] {
+        let x = f32s(&[8, channels, extent, extent]);
+        let k = f32s(&[channels, channels, 3, 3]);
+        let op = Op::Convolution(Convolution { window, groups: 1 });
+        beside(bench, name, op, &[x.clone(), k.clone()]);
+        let of_x = ConvolutionInputGrad { window, groups: 1, extents: [extent; 2] };
+        beside(bench, "  input gradient", Op::ConvolutionInputGrad(of_x), &[k, x.clone()]);
+        let of_k = ConvolutionKernelGrad { window, groups: 1, extents: [3; 2] };
+        beside(bench, "  kernel gradient", Op::ConvolutionKernelGrad(of_k), &[x.clone(), x]);
+    }
+}
+
 fn main() {
     let threads = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(1);
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads start");
     let mut bench = Bench { threads, pool, scratch: Scratch::new() };
+    if std::env::args().nth(2).is_some_and(|text| text == "half") {
+        return halves(&mut bench);
+    }
     elementwise(&mut bench);
     rows(&mut bench);
     movement(&mut bench);

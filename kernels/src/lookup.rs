@@ -44,7 +44,6 @@ pub(crate) fn cpu(op: &Op, operands: &[DType], results: &[DType]) -> Option<Kern
     let first = *operands.first().or(results.first())?;
     // Where the first operand holds indices.
     let second = *operands.get(1).unwrap_or(&first);
-    let half = matches!(first, DType::F16 | DType::BF16);
     let kernel: Kernel = match op {
         // What moves elements, or fills memory with them, takes all types.
         Op::Transpose(_)
@@ -60,7 +59,7 @@ pub(crate) fn cpu(op: &Op, operands: &[DType], results: &[DType]) -> Option<Kern
         Op::Constant(_) | Op::Iota(_) | Op::Random(_) | Op::Variable(_) => source::source,
         Op::Reduce(_) => reduce::reduce,
         Op::ArgMax(_) => reduce::argmax,
-        Op::MatMul(_) if !half => matmul::matmul,
+        Op::MatMul(_) => matmul::matmul,
         // What is defined for floating-point numbers alone.
         Op::Softmax(_) | Op::LogSoftmax(_) => float!(first, softmax::softmax),
         Op::SoftmaxGrad(_) | Op::LogSoftmaxGrad(_) => float!(first, softmax::softmax_grad),
@@ -71,12 +70,12 @@ pub(crate) fn cpu(op: &Op, operands: &[DType], results: &[DType]) -> Option<Kern
         Op::CrossEntropy(_) => float!(first, loss::cross_entropy),
         Op::CrossEntropyGrad(_) => float!(first, loss::cross_entropy_grad),
         Op::EmbeddingGrad(_) => float!(second, embedding::embedding_grad),
-        Op::Attention(_) if !half => attention::attention,
-        Op::AttentionGrad(_) if !half => attention::attention_grad,
+        Op::Attention(_) => attention::attention,
+        Op::AttentionGrad(_) => attention::attention_grad,
         Op::Rotary(_) => float!(first, rotary::rotary),
-        Op::Convolution(_) if !half => convolution::convolution,
-        Op::ConvolutionInputGrad(_) if !half => convolution::input_grad,
-        Op::ConvolutionKernelGrad(_) if !half => convolution::kernel_grad,
+        Op::Convolution(_) => convolution::convolution,
+        Op::ConvolutionInputGrad(_) => convolution::input_grad,
+        Op::ConvolutionKernelGrad(_) => convolution::kernel_grad,
         Op::MaxPool(_) | Op::AveragePool(_) => float!(first, pool::pool),
         Op::MaxPoolGrad(_) | Op::AveragePoolGrad(_) => float!(first, pool::pool_grad),
         Op::Dispatch(_) => float!(first, experts::dispatch),
@@ -85,10 +84,6 @@ pub(crate) fn cpu(op: &Op, operands: &[DType], results: &[DType]) -> Option<Kern
         Op::Dropout(_) => float!(first, source::dropout),
         Op::SgdUpdate(_) => update!(first, second, update::sgd),
         Op::AdamUpdate(_) => update!(first, second, update::adam),
-        Op::MatMul(_) | Op::Attention(_) | Op::AttentionGrad(_) => return None,
-        Op::Convolution(_) | Op::ConvolutionInputGrad(_) | Op::ConvolutionKernelGrad(_) => {
-            return None;
-        }
         // What the user feeds is computed by nobody, batch normalization by its parts, and elementwise ops by chains.
         Op::Input(_) | Op::BatchNorm(_) => return None,
         Op::Unary(_) | Op::Binary(_) | Op::Where(_) | Op::Cast(_) => return None,

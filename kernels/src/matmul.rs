@@ -1,15 +1,15 @@
 //! Matrix product: `gemm` with strides for what is large, plain loops for what is small or integer.
 
-use gemm::Parallelism;
 use graphc_ir::op::Op;
 use graphc_ir::ops::MatMul;
 use graphc_ir::types::DType;
+use half::{bf16, f16};
 
 use crate::context::KernelContext;
 use crate::elementwise::Integer;
 use crate::error::KernelError;
 use crate::parallel;
-use crate::product::{Layout, Write, multiply};
+use crate::product::{Hands, Layout, Number, Write, multiply, room, threads_for};
 use crate::strided;
 use crate::view::{View, ViewMut};
 
@@ -28,7 +28,9 @@ pub(crate) fn matmul(
     };
     let plan = Product::new(op, a.shape, b.shape, out.shape)?;
     match out.dtype {
-        DType::F32 => plan.floats(a.as_slice()?, b.as_slice()?, out.as_mut_slice()?, cx),
+        DType::F32 => plan.floats::<f32>([a, b], out, cx),
+        DType::BF16 => plan.floats::<bf16>([a, b], out, cx),
+        DType::F16 => plan.floats::<f16>([a, b], out, cx),
         DType::I64 => plan.integers::<i64>(a, b, out),
         DType::I32 => plan.integers::<i32>(a, b, out),
         DType::U8 => plan.integers::<u8>(a, b, out),
@@ -76,37 +78,43 @@ impl Product {
         Ok(product)
     }
 
-    fn floats(
+    fn floats<T: Number>(
         &self,
-        a: &[f32],
-        b: &[f32],
-        out: &mut [f32],
+        [a, b]: [&View<'_>; 2],
+        out: &mut ViewMut<'_>,
         cx: &mut KernelContext<'_>,
     ) -> Result<(), KernelError> {
+        let (a, b, out) = (a.as_slice::<T>()?, b.as_slice::<T>()?, out.as_mut_slice::<T>()?);
         let size = self.rows * self.columns;
         if size == 0 || self.inner == 0 {
-            out.fill(0.0);
+            out.fill(T::default());
             return Ok(());
         }
         let count = self.starts.len();
-        let worthwhile = cx.threads > 1 && size * self.inner * count >= 1 << 18;
-        let pool = cx.pool.filter(|_| worthwhile);
-        let parallelism = pool.map_or(Parallelism::None, |_| Parallelism::Rayon(cx.threads));
-        if self.is_faster_by_columns() && count == 1 {
-            let columns = cx.scratch.take::<f32>(size);
+        let threads = threads_for(cx, size * self.inner * count);
+        let pool = cx.pool.filter(|_| threads > 1);
+        let extents = [self.rows, self.inner, self.columns];
+        if count == 1 && T::DTYPE == DType::F32 && self.is_faster_by_columns() {
+            let columns = cx.scratch.take::<T>(size);
             let to = Layout { row: 1, column: self.rows };
-            install(pool, || self.gemm(a, b, columns, to, parallelism));
+            self.gemm(a, b, (columns, to), Hands { pool, threads, room: &mut [] });
             strided::transpose_matrix(columns, out, self.columns, self.rows);
             return Ok(());
         }
-        if pool.is_none() || count < cx.threads {
-            install(pool, || self.matrices(&self.starts, a, b, out, parallelism));
+        if pool.is_none() || count < threads {
+            let room = cx.scratch.take::<f32>(room::<T, T, T>(extents, threads));
+            self.matrices(&self.starts, a, b, out, Hands { pool, threads, room });
             return Ok(());
         }
-        let each = count.div_ceil(cx.threads);
-        let pieces = self.starts.chunks(each).zip(out.chunks_mut(each * size)).collect();
-        parallel::run(pool, pieces, |(starts, out)| {
-            self.matrices(starts, a, b, out, Parallelism::None);
+        let each = count.div_ceil(threads);
+        let own = room::<T, T, T>(extents, 1);
+        let mut rest = cx.scratch.take::<f32>(own * threads);
+        let pieces = self.starts.chunks(each).zip(out.chunks_mut(each * size));
+        let pieces = pieces
+            .map(|(starts, out)| (starts, out, rest.split_off_mut(..own).unwrap_or_default()))
+            .collect();
+        parallel::run(pool, pieces, |(starts, out, room)| {
+            self.matrices(starts, a, b, out, Hands::own(room));
             Ok(())
         })
     }
@@ -122,34 +130,39 @@ impl Product {
     }
 
     /// Computes the matrices that begin at `starts`.
-    fn matrices(
+    fn matrices<T: Number>(
         &self,
         starts: &[(usize, usize)],
-        a: &[f32],
-        b: &[f32],
-        out: &mut [f32],
-        parallelism: Parallelism,
+        a: &[T],
+        b: &[T],
+        out: &mut [T],
+        hands: Hands<'_>,
     ) {
+        let Hands { pool, threads, room } = hands;
         for (&(at_a, at_b), out) in
             starts.iter().zip(out.chunks_exact_mut(self.rows * self.columns))
         {
             let (a, b) = (&a[at_a..], &b[at_b..]);
             if self.rows * self.columns * self.inner <= SMALL {
-                self.plain(a, b, out, |sum, a, b| sum + a * b);
+                self.plain(
+                    a,
+                    b,
+                    out,
+                    0.0,
+                    |sum: f32, a, b| sum + a.value() * b.value(),
+                    T::nearest,
+                );
             } else {
-                self.gemm(a, b, out, self.row_major(), parallelism);
+                let to = Layout::rows(self.columns);
+                self.gemm(a, b, (out, to), Hands { pool, threads, room: &mut *room });
             }
         }
     }
 
-    fn row_major(&self) -> Layout {
-        Layout::rows(self.columns)
-    }
-
     /// Writes a product into `out`, which is dense and laid out by rows or by columns.
-    fn gemm(&self, a: &[f32], b: &[f32], out: &mut [f32], to: Layout, parallelism: Parallelism) {
+    fn gemm<T: Number>(&self, a: &[T], b: &[T], out: (&mut [T], Layout), hands: Hands<'_>) {
         let extents = [self.rows, self.inner, self.columns];
-        multiply(extents, 1.0, (a, self.a), (b, self.b), (out, to), Write::Replace, parallelism);
+        multiply(extents, 1.0, (a, self.a), (b, self.b), out, Write::Replace, hands);
     }
 
     fn integers<T: Integer>(
@@ -169,30 +182,30 @@ impl Product {
         for (&(at_a, at_b), out) in
             self.starts.iter().zip(out.chunks_exact_mut(self.rows * self.columns))
         {
-            self.plain(&a[at_a..], &b[at_b..], out, multiply_add);
+            self.plain(&a[at_a..], &b[at_b..], out, T::default(), multiply_add, |sum| sum);
         }
         Ok(())
     }
 
-    fn plain<T: Copy + Default>(&self, a: &[T], b: &[T], out: &mut [T], f: impl Fn(T, T, T) -> T) {
+    fn plain<T: Copy, S: Copy>(
+        &self,
+        a: &[T],
+        b: &[T],
+        out: &mut [T],
+        zero: S,
+        add: impl Fn(S, T, T) -> S,
+        round: impl Fn(S) -> T,
+    ) {
         for (row, out) in out.chunks_exact_mut(self.columns).enumerate() {
             for (column, out) in out.iter_mut().enumerate() {
-                let mut sum = T::default();
+                let mut sum = zero;
                 for k in 0..self.inner {
                     let left = a[row * self.a.row + k * self.a.column];
-                    sum = f(sum, left, b[k * self.b.row + column * self.b.column]);
+                    sum = add(sum, left, b[k * self.b.row + column * self.b.column]);
                 }
-                *out = sum;
+                *out = round(sum);
             }
         }
-    }
-}
-
-/// Runs on the threads of the pool, if there is one.
-fn install(pool: Option<&rayon::ThreadPool>, work: impl FnOnce() + Send) {
-    match pool {
-        Some(pool) => pool.install(work),
-        None => work(),
     }
 }
 

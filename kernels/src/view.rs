@@ -460,4 +460,22 @@ impl Scratch {
         let b = unsafe { std::slice::from_raw_parts_mut(b.as_mut_ptr().cast(), second) };
         (a, b)
     }
+
+    /// The same of two types at once.
+    pub(crate) fn take_both<T: Element, U: Element>(
+        &mut self,
+        counts: [usize; 2],
+    ) -> (&mut [T], &mut [U]) {
+        let lines = (counts[0] * size_of::<T>()).div_ceil(64);
+        let more = (counts[1] * size_of::<U>()).div_ceil(64);
+        let memory = self.take::<u8>((lines + more) * 64).as_mut_ptr();
+        // SAFETY: as in `take`; the second begins behind the lines of the first.
+        unsafe {
+            let second = memory.add(lines * 64).cast();
+            (
+                std::slice::from_raw_parts_mut(memory.cast(), counts[0]),
+                std::slice::from_raw_parts_mut(second, counts[1]),
+            )
+        }
+    }
 }

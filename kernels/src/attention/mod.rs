@@ -2,17 +2,19 @@
 //! 1805.02867; Dao et al., arXiv 2205.14135, algorithm 1). Scores exist for one block at a time.
 //!
 //! Each block of queries is one thread's, and goes over the keys in order: bits do not depend on the number of threads.
+//! Scores, weights and sums are f32 whatever the element type is.
 
 mod gradient;
 
-use gemm::Parallelism;
 use graphc_ir::op::Op;
+use graphc_ir::types::DType;
+use half::{bf16, f16};
 
 use crate::context::KernelContext;
 use crate::error::KernelError;
 use crate::math;
 use crate::parallel;
-use crate::product::{Layout, Write, multiply};
+use crate::product::{Hands, Layout, Number, Write, multiply, room};
 use crate::rows;
 use crate::simd::vectorized;
 use crate::view::{View, ViewMut};
@@ -31,6 +33,19 @@ pub(crate) fn attention(
     results: &mut [ViewMut<'_>],
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
+    match operands.first().map(|q| q.dtype) {
+        Some(DType::BF16) => forward::<bf16>(op, operands, results, cx),
+        Some(DType::F16) => forward::<f16>(op, operands, results, cx),
+        _ => forward::<f32>(op, operands, results, cx),
+    }
+}
+
+fn forward<T: Number>(
+    op: &Op,
+    operands: &[View<'_>],
+    results: &mut [ViewMut<'_>],
+    cx: &mut KernelContext<'_>,
+) -> Result<(), KernelError> {
     let (Op::Attention(op), [q, k, v], [o, l]) = (op, operands, results) else {
         return Err(KernelError::call("attention", "takes three operands and gives two results"));
     };
@@ -38,15 +53,17 @@ pub(crate) fn attention(
     if v.shape != k.shape || o.shape != q.shape || l.shape != &q.shape[..3] {
         return Err(KernelError::call("attention", "operands or results of other shapes"));
     }
-    let operands = [q.as_slice()?, k.as_slice()?, v.as_slice()?];
-    let (o, l) = (o.as_mut_slice()?, l.as_mut_slice()?);
+    let operands = [q.as_slice::<T>()?, k.as_slice::<T>()?, v.as_slice::<T>()?];
+    let (o, l) = (o.as_mut_slice::<T>()?, l.as_mut_slice()?);
     let parts = parallel::parts(cx, space.products());
-    let mut pieces: Vec<Piece<'_>> = (0..parts).map(|_| Piece::default()).collect();
+    let mut pieces: Vec<Piece<'_, T>> = (0..parts).map(|_| Piece::default()).collect();
     for (index, block) in blocks(&space, o, l).into_iter().enumerate() {
         // In turn, as under a causal mask later queries see more keys.
         pieces[index % parts].blocks.push(block);
     }
-    let own = ROWS * (COLUMNS + space.width + 2);
+    let of_scores = room::<T, T, f32>([ROWS, space.width, COLUMNS], 1);
+    let of_values = room::<f32, T, f32>([ROWS, COLUMNS, space.width], 1);
+    let own = ROWS * (COLUMNS + space.width + 2) + of_scores.max(of_values);
     for (piece, scratch) in pieces.iter_mut().zip(cx.scratch.take(parts * own).chunks_mut(own)) {
         piece.scratch = scratch;
     }
@@ -59,22 +76,27 @@ pub(crate) fn attention(
 }
 
 /// What one thread computes, and where it works.
-#[derive(Default)]
-struct Piece<'a> {
-    blocks: Vec<Block<'a>>,
+struct Piece<'a, T> {
+    blocks: Vec<Block<'a, T>>,
     scratch: &'a mut [f32],
 }
 
+impl<T> Default for Piece<'_, T> {
+    fn default() -> Self {
+        Self { blocks: Vec::new(), scratch: &mut [] }
+    }
+}
+
 /// A block of queries with all heads, and their results: consecutive in memory.
-struct Block<'a> {
+struct Block<'a, T> {
     batch: usize,
     start: usize,
     count: usize,
-    o: &'a mut [f32],
+    o: &'a mut [T],
     l: &'a mut [f32],
 }
 
-fn blocks<'a>(space: &Space, mut o: &'a mut [f32], mut l: &'a mut [f32]) -> Vec<Block<'a>> {
+fn blocks<'a, T>(space: &Space, mut o: &'a mut [T], mut l: &'a mut [f32]) -> Vec<Block<'a, T>> {
     let mut blocks = Vec::new();
     for batch in 0..space.batch {
         for start in (0..space.queries).step_by(ROWS) {
@@ -157,22 +179,23 @@ impl Space {
     }
 
     /// The queries of a head from `start` on.
-    fn of_query<'a>(&self, x: &'a [f32], [batch, start, head]: [usize; 3]) -> (&'a [f32], Layout) {
+    fn of_query<'a, T>(&self, x: &'a [T], [batch, start, head]: [usize; 3]) -> (&'a [T], Layout) {
         let row = self.heads * self.width;
         (&x[(batch * self.queries + start) * row + head * self.width..], Layout::rows(row))
     }
 
     /// The keys, or values, of a head of these from `start` on.
-    fn of_key<'a>(&self, x: &'a [f32], [batch, start, head]: [usize; 3]) -> (&'a [f32], Layout) {
+    fn of_key<'a, T>(&self, x: &'a [T], [batch, start, head]: [usize; 3]) -> (&'a [T], Layout) {
         let row = self.shared * self.width;
         (&x[(batch * self.keys + start) * row + head * self.width..], Layout::rows(row))
     }
 
-    fn forward(&self, [q, k, v]: [&[f32]; 3], block: Block<'_>, scratch: &mut [f32]) {
+    fn forward<T: Number>(&self, [q, k, v]: [&[T]; 3], block: Block<'_, T>, scratch: &mut [f32]) {
         let Block { batch, start, count, o, l } = block;
         let (scores, rest) = scratch.split_at_mut(ROWS * COLUMNS);
         let (sums, rows) = rest.split_at_mut(ROWS * self.width);
-        let (greatest, total) = rows.split_at_mut(ROWS);
+        let (greatest, rest) = rows.split_at_mut(ROWS);
+        let (total, room) = rest.split_at_mut(ROWS);
         for head in 0..self.heads {
             let query = self.of_query(q, [batch, start, head]);
             sums.fill(0.0);
@@ -184,7 +207,7 @@ impl Space {
                     break;
                 }
                 let at = [batch, first, head / self.group];
-                self.scores(query, self.of_key(k, at), [count, columns], scores);
+                self.scores(query, self.of_key(k, at), [count, columns], scores, room);
                 for row in 0..count {
                     absorb(
                         &mut scores[row * COLUMNS..][..columns],
@@ -196,15 +219,15 @@ impl Space {
                 let extents = [count, columns, self.width];
                 let to = Layout::rows(self.width);
                 let weights = (&*scores, Layout::rows(COLUMNS));
-                product(extents, 1.0, weights, self.of_key(v, at), (sums, to), Write::Add);
+                let values = self.of_key(v, at);
+                product(extents, 1.0, weights, values, (&mut *sums, to), Write::Add, room);
             }
             for row in 0..count {
                 let place = row * self.heads + head;
                 let factor = if total[row] == 0.0 { 0.0 } else { 1.0 / total[row] };
-                let o = &mut o[place * self.width..][..self.width];
-                for (o, sum) in o.iter_mut().zip(&sums[row * self.width..]) {
-                    *o = sum * factor;
-                }
+                let sums = &mut sums[row * self.width..][..self.width];
+                sums.iter_mut().for_each(|sum| *sum *= factor);
+                T::narrow(sums, &mut o[place * self.width..][..self.width]);
                 l[place] = match self.keys {
                     0 => f32::NEG_INFINITY,
                     _ => greatest[row] + math::log(total[row]),
@@ -214,27 +237,29 @@ impl Space {
     }
 
     /// The scores of a block, its rows [`COLUMNS`] apart.
-    fn scores(
+    fn scores<T: Number>(
         &self,
-        query: (&[f32], Layout),
-        (key, layout): (&[f32], Layout),
+        query: (&[T], Layout),
+        (key, layout): (&[T], Layout),
         [rows, columns]: [usize; 2],
         scores: &mut [f32],
+        room: &mut [f32],
     ) {
         let to = (scores, Layout::rows(COLUMNS));
         let extents = [rows, self.width, columns];
-        product(extents, self.scale, query, (key, layout.t()), to, Write::Replace);
+        product(extents, self.scale, query, (key, layout.t()), to, Write::Replace, room);
     }
 }
 
 /// A product on this thread; of nothing it is 0.
-fn product(
+fn product<A: Number, B: Number>(
     extents: [usize; 3],
     scale: f32,
-    a: (&[f32], Layout),
-    b: (&[f32], Layout),
+    a: (&[A], Layout),
+    b: (&[B], Layout),
     (out, to): (&mut [f32], Layout),
     write: Write,
+    room: &mut [f32],
 ) {
     let [rows, inner, columns] = extents;
     if inner == 0 && write == Write::Replace {
@@ -243,7 +268,7 @@ fn product(
         }
     }
     if extents.iter().all(|&extent| extent > 0) {
-        multiply(extents, scale, a, b, (out, to), write, Parallelism::None);
+        multiply(extents, scale, a, b, (out, to), write, Hands::own(room));
     }
 }
 

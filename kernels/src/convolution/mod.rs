@@ -1,23 +1,36 @@
 //! Convolution and its gradients: windows are laid out as columns of a matrix (im2col; Chellapilla et al., 2006), which
 //! kernels are multiplied with. Columns of one picture exist at a time for each thread.
 
-use std::ops::Range;
+mod kernel_grad;
 
-use gemm::Parallelism;
 use graphc_ir::op::Op;
 use graphc_ir::ops::Window;
+use graphc_ir::types::DType;
+use half::{bf16, f16};
 
 use crate::context::KernelContext;
 use crate::error::KernelError;
 use crate::parallel;
-use crate::product::{Layout, Write, multiply};
+use crate::product::{Hands, Layout, Number, Write, multiply, room};
 use crate::view::{View, ViewMut};
 
-/// Columns of the gradient of kernels that one thread computes at a time.
-const CHUNK: usize = 64;
+pub(crate) use kernel_grad::kernel_grad;
 
 /// The kernel of [`Op::Convolution`].
 pub(crate) fn convolution(
+    op: &Op,
+    operands: &[View<'_>],
+    results: &mut [ViewMut<'_>],
+    cx: &mut KernelContext<'_>,
+) -> Result<(), KernelError> {
+    match operands.first().map(|x| x.dtype) {
+        Some(DType::BF16) => forward::<bf16>(op, operands, results, cx),
+        Some(DType::F16) => forward::<f16>(op, operands, results, cx),
+        _ => forward::<f32>(op, operands, results, cx),
+    }
+}
+
+fn forward<T: Number>(
     op: &Op,
     operands: &[View<'_>],
     results: &mut [ViewMut<'_>],
@@ -30,24 +43,38 @@ pub(crate) fn convolution(
     if op.groups > 1 {
         space.of_groups(x, k, op.groups)?;
     }
-    let (x, k, y) = (x.as_slice::<f32>()?, k.as_slice::<f32>()?, y.as_mut_slice::<f32>()?);
-    space.of_pictures(cx, y, space.outputs * space.places(), |[picture, group], columns, y| {
-        let [rows, inner, count] = [space.outputs, space.inputs * space.kernel(), space.places()];
+    let (x, k, y) = (x.as_slice::<T>()?, k.as_slice::<T>()?, y.as_mut_slice::<T>()?);
+    let [rows, inner, count] = [space.outputs, space.inputs * space.kernel(), space.places()];
+    let extents = [rows, inner, count];
+    let memory = [inner * count, room::<T, T, T>(extents.map(|extent| extent.max(1)), 1)];
+    space.of_pictures(cx, (y, rows * count), memory, |[picture, group], columns, room, y| {
         if inner == 0 {
-            y.fill(0.0);
+            y.fill(T::default());
             return;
         }
         let columns = space.columns(space.channels_of(x, picture, group), columns);
         let kernels = &k[group * rows * inner..];
         let (by_row, by_column) = (Layout::rows(inner), Layout::rows(count));
-        let extents = [rows, inner, count];
         let (a, b, to) = ((kernels, by_row), (columns, by_column), (y, by_column));
-        multiply(extents, 1.0, a, b, to, Write::Replace, Parallelism::None);
+        multiply(extents, 1.0, a, b, to, Write::Replace, Hands::own(room));
     })
 }
 
 /// The kernel of [`Op::ConvolutionInputGrad`].
 pub(crate) fn input_grad(
+    op: &Op,
+    operands: &[View<'_>],
+    results: &mut [ViewMut<'_>],
+    cx: &mut KernelContext<'_>,
+) -> Result<(), KernelError> {
+    match operands.first().map(|k| k.dtype) {
+        Some(DType::BF16) => of_input::<bf16>(op, operands, results, cx),
+        Some(DType::F16) => of_input::<f16>(op, operands, results, cx),
+        _ => of_input::<f32>(op, operands, results, cx),
+    }
+}
+
+fn of_input<T: Number>(
     op: &Op,
     operands: &[View<'_>],
     results: &mut [ViewMut<'_>],
@@ -59,67 +86,27 @@ pub(crate) fn input_grad(
     };
     let shapes = [dx.shape, k.shape, dy.shape];
     let space = Space::new("convolution_input_grad", op.window, op.groups, shapes)?;
-    let (k, dy, dx) = (k.as_slice::<f32>()?, dy.as_slice::<f32>()?, dx.as_mut_slice::<f32>()?);
-    space.of_pictures(cx, dx, space.inputs * space.area(), |[picture, group], columns, dx| {
-        let [rows, inner, count] = [space.inputs * space.kernel(), space.outputs, space.places()];
-        dx.fill(0.0);
+    let (k, dy, dx) = (k.as_slice::<T>()?, dy.as_slice::<T>()?, dx.as_mut_slice::<T>()?);
+    let [rows, inner, count] = [space.inputs * space.kernel(), space.outputs, space.places()];
+    let (extents, size) = ([rows, inner, count], space.inputs * space.area());
+    let of_product = room::<T, T, f32>(extents.map(|extent| extent.max(1)), 1);
+    let memory = [0, rows * count + T::room(size) + of_product];
+    space.of_pictures(cx, (dx, size), memory, |[picture, group], _, memory, dx| {
         if inner == 0 || count == 0 {
+            dx.fill(T::default());
             return;
         }
+        let (columns, rest) = memory.split_at_mut(rows * count);
+        let (sums, room) = rest.split_at_mut(T::room(size));
         let kernels = (&k[group * inner * rows..], Layout::rows(rows).t());
-        let gradients = space.features_of(dy, picture, group);
-        let by_column = Layout::rows(count);
-        let (b, to) = ((gradients, by_column), (&mut *columns, by_column));
-        multiply([rows, inner, count], 1.0, kernels, b, to, Write::Replace, Parallelism::None);
-        space.add_columns(columns, dx);
+        let gradients = (space.features_of(dy, picture, group), Layout::rows(count));
+        let to = (&mut *columns, Layout::rows(count));
+        multiply(extents, 1.0, kernels, gradients, to, Write::Replace, Hands::own(room));
+        T::write(dx, sums, |dx| {
+            dx.fill(0.0);
+            space.add_columns(columns, dx);
+        });
     })
-}
-
-/// The kernel of [`Op::ConvolutionKernelGrad`]: pictures are added one after the other.
-pub(crate) fn kernel_grad(
-    op: &Op,
-    operands: &[View<'_>],
-    results: &mut [ViewMut<'_>],
-    cx: &mut KernelContext<'_>,
-) -> Result<(), KernelError> {
-    let (Op::ConvolutionKernelGrad(op), [x, dy], [dk]) = (op, operands, results) else {
-        let reason = "takes two operands and gives one result";
-        return Err(KernelError::call("convolution_kernel_grad", reason));
-    };
-    let shapes = [x.shape, dk.shape, dy.shape];
-    let space = Space::new("convolution_kernel_grad", op.window, op.groups, shapes)?;
-    let (x, dy, dk) = (x.as_slice::<f32>()?, dy.as_slice::<f32>()?, dk.as_mut_slice::<f32>()?);
-    dk.fill(0.0);
-    let [rows, count, inner] = [space.outputs, space.inputs * space.kernel(), space.places()];
-    if rows * count == 0 || inner == 0 {
-        return Ok(());
-    }
-    // Work is shared by channels, in chunks that follow from the shape alone.
-    let chunk = CHUNK.div_ceil(space.kernel()).min(space.inputs);
-    let (own, each) = (chunk * space.kernel() * inner, chunk * space.kernel() * (inner + rows));
-    let chunks = space.inputs.div_ceil(chunk);
-    let worthwhile = parallel::parts(cx, space.batch * rows * count * inner) > 1;
-    let pool = cx.pool.filter(|_| worthwhile);
-    let scratch = cx.scratch.take::<f32>(chunks * each);
-    for group in 0..space.groups {
-        let pieces = scratch.chunks_mut(each).enumerate().collect();
-        parallel::run(pool, pieces, |(piece, memory): (usize, &mut [f32])| {
-            let (columns, sums) = memory.split_at_mut(own);
-            let channels = piece * chunk..(piece * chunk + chunk).min(space.inputs);
-            space.kernels_of([group, rows], channels, [x, dy], columns, sums);
-            Ok(())
-        })?;
-        let of_group = &mut dk[group * rows * count..(group + 1) * rows * count];
-        for (piece, memory) in scratch.chunks(each).enumerate() {
-            let start = piece * chunk * space.kernel();
-            let width = (count - start).min(chunk * space.kernel());
-            for row in 0..rows {
-                let sums = &memory[own + row * width..][..width];
-                of_group[row * count + start..][..width].copy_from_slice(sums);
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Extents of a convolution of shards; `outputs` and `inputs` count the channels of one group.
@@ -192,29 +179,6 @@ impl Space {
         Ok(())
     }
 
-    /// The sum over all pictures of the gradients of a range of channels of one group's kernels, `rows` of them.
-    fn kernels_of(
-        &self,
-        [group, rows]: [usize; 2],
-        channels: Range<usize>,
-        [x, dy]: [&[f32]; 2],
-        columns: &mut [f32],
-        sums: &mut [f32],
-    ) {
-        let (width, inner) = (channels.len() * self.kernel(), self.places());
-        let sums = &mut sums[..rows * width];
-        sums.fill(0.0);
-        for picture in 0..self.batch {
-            let of_group = self.channels_of(x, picture, group);
-            let of_range = &of_group[channels.start * self.area()..channels.end * self.area()];
-            let columns = (self.columns(of_range, columns), Layout::rows(inner).t());
-            let gradients = (self.features_of(dy, picture, group), Layout::rows(inner));
-            let to = (&mut *sums, Layout::rows(width));
-            let extents = [rows, inner, width];
-            multiply(extents, 1.0, gradients, columns, to, Write::Add, Parallelism::None);
-        }
-    }
-
     fn kernel(&self) -> usize {
         self.extents[0] * self.extents[1]
     }
@@ -228,24 +192,25 @@ impl Space {
     }
 
     /// The channels of a group of a picture.
-    fn channels_of<'a>(&self, x: &'a [f32], picture: usize, group: usize) -> &'a [f32] {
+    fn channels_of<'a, T>(&self, x: &'a [T], picture: usize, group: usize) -> &'a [T] {
         let start = (picture * self.groups + group) * self.stride + self.first;
         &x[start * self.area()..][..self.inputs * self.area()]
     }
 
     /// What a group of a picture becomes.
-    fn features_of<'a>(&self, y: &'a [f32], picture: usize, group: usize) -> &'a [f32] {
+    fn features_of<'a, T>(&self, y: &'a [T], picture: usize, group: usize) -> &'a [T] {
         let size = self.outputs * self.places();
         &y[(picture * self.groups + group) * size..][..size]
     }
 
-    /// Calls `work([picture, group], memory for columns, its part of the result)` for each, shared among threads.
-    fn of_pictures(
+    /// Calls `work([picture, group], memory of elements, memory of f32, its part of the result)` for each, shared among
+    /// threads. Results, and both memories, are of the sizes given.
+    fn of_pictures<T: Number>(
         &self,
         cx: &mut KernelContext<'_>,
-        result: &mut [f32],
-        size: usize,
-        work: impl Fn([usize; 2], &mut [f32], &mut [f32]) + Send + Sync,
+        (result, size): (&mut [T], usize),
+        memory: [usize; 2],
+        work: impl Fn([usize; 2], &mut [T], &mut [f32], &mut [T]) + Send + Sync,
     ) -> Result<(), KernelError> {
         if result.is_empty() {
             return Ok(());
@@ -254,19 +219,21 @@ impl Space {
         let units = self.batch * self.groups;
         let parts = parallel::parts(cx, units * columns * self.outputs.max(1)).min(units);
         let each = units.div_ceil(parts);
-        let scratch = cx.scratch.take::<f32>(parts * columns.max(1));
-        let pieces = result.chunks_mut(each * size).zip(scratch.chunks_mut(columns.max(1)));
-        parallel::run(cx.pool, pieces.enumerate().collect(), |(piece, (result, columns))| {
+        let memory = memory.map(|count| count.max(1));
+        let (elements, singles) = cx.scratch.take_both::<T, f32>(memory.map(|count| parts * count));
+        let memories = elements.chunks_mut(memory[0]).zip(singles.chunks_mut(memory[1]));
+        let pieces = result.chunks_mut(each * size).zip(memories).enumerate().collect();
+        parallel::run(cx.pool, pieces, |(piece, (result, (elements, singles)))| {
             for (index, result) in result.chunks_mut(size).enumerate() {
                 let unit = piece * each + index;
-                work([unit / self.groups, unit % self.groups], columns, result);
+                work([unit / self.groups, unit % self.groups], elements, singles, result);
             }
             Ok(())
         })
     }
 
     /// Rows of one element of the kernels each, columns of one place each.
-    fn columns<'a>(&self, channels: &'a [f32], memory: &'a mut [f32]) -> &'a [f32] {
+    fn columns<'a, T: Number>(&self, channels: &'a [T], memory: &'a mut [T]) -> &'a [T] {
         if self.window == Window::PLAIN && self.kernel() == 1 {
             return channels;
         }
@@ -275,7 +242,7 @@ impl Space {
         self.each_row(memory.len(), |channel, j, row, place| {
             let to = &mut memory[place..place + self.shown[1]];
             match row {
-                None => to.fill(0.0),
+                None => to.fill(T::default()),
                 Some(row) => {
                     let from = &channels[channel * self.area() + row * self.picture[1]..];
                     self.row_of(j, &from[..self.picture[1]], to);
@@ -286,20 +253,23 @@ impl Space {
     }
 
     /// The elements that element `j` of the window meets in a row of the picture.
-    fn row_of(&self, j: usize, from: &[f32], to: &mut [f32]) {
+    fn row_of<T: Number>(&self, j: usize, from: &[T], to: &mut [T]) {
         if self.window.strides[1] == 1 {
             let (ahead, before) = (j * self.window.dilations[1], self.window.pads[1]);
             let start = before.saturating_sub(ahead).min(to.len());
             let end = (from.len() + before).saturating_sub(ahead).clamp(start, to.len());
-            to[..start].fill(0.0);
-            to[end..].fill(0.0);
+            to[..start].fill(T::default());
+            to[end..].fill(T::default());
             if start < end {
                 to[start..end].copy_from_slice(&from[start + ahead - before..end + ahead - before]);
             }
             return;
         }
         for (place, to) in to.iter_mut().enumerate() {
-            *to = self.window.source(1, place, j, from.len()).map_or(0.0, |column| from[column]);
+            *to = self
+                .window
+                .source(1, place, j, from.len())
+                .map_or(T::default(), |column| from[column]);
         }
     }
 

@@ -1,0 +1,195 @@
+//! A product cut in blocks of rows and columns, which threads share, and each of these along the inner extent, so that what
+//! is worked on stays in the caches (Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", 2008;
+//! Van Zee and van de Geijn, "BLIS", 2015). An element's sum runs in the same order wherever cuts between rows and
+//! columns fall: each cut along the inner extent follows from that alone.
+
+use half::{bf16, f16};
+
+use super::method::Method;
+#[cfg(target_arch = "x86_64")]
+use super::packed;
+use super::widened;
+use super::{Data, DataMut, Hands, Layout, Write};
+use crate::parallel;
+
+/// A product, to be computed block by block.
+pub(super) struct Task<'a> {
+    pub method: Method,
+    pub extents: [usize; 3],
+    pub scale: f32,
+    pub factors: [(Data<'a>, Layout); 2],
+    pub add: bool,
+    target: Target,
+}
+
+/// Where a block begins, and how many rows and columns it has.
+#[derive(Clone, Copy)]
+pub(super) struct Block {
+    pub start: [usize; 2],
+    pub extents: [usize; 2],
+}
+
+/// The address of elements to write.
+#[derive(Clone, Copy)]
+pub(super) enum Pointer {
+    Single(*mut f32),
+    Brain(*mut bf16),
+    Half(*mut f16),
+}
+
+/// A part of a product in memory.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    pub pointer: Pointer,
+    pub rows: usize,
+    pub columns: usize,
+    /// From one row to the next; columns are neighbours.
+    pub stride: usize,
+}
+
+/// The whole product in memory, which threads write at places that do not meet.
+#[derive(Clone, Copy)]
+struct Target {
+    place: Place,
+}
+
+// SAFETY: exclusive access to plain elements, as `multiply` was given it; threads take blocks that do not meet.
+unsafe impl Send for Target {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Target {}
+
+/// See [`super::multiply`], of which this is the part for half precision.
+pub(super) fn multiply(
+    method: Method,
+    (extents, scale): ([usize; 3], f32),
+    factors: [(Data<'_>, Layout); 2],
+    (out, to): (DataMut<'_>, Layout),
+    write: Write,
+    hands: Hands<'_>,
+) {
+    let [rows, inner, columns] = extents;
+    let [(a, a_layout), (b, b_layout)] = factors;
+    assert!(a_layout.last(rows, inner) < a.len(), "first matrix");
+    assert!(b_layout.last(inner, columns) < b.len(), "second matrix");
+    assert!(to.column == 1 && (rows == 1 || to.row >= columns), "rows of the product");
+    assert!(write == Write::Replace || matches!(out, DataMut::Single(_)), "a rounded sum");
+    let (len, pointer) = match out {
+        DataMut::Single(out) => (out.len(), Pointer::Single(out.as_mut_ptr())),
+        DataMut::Brain(out) => (out.len(), Pointer::Brain(out.as_mut_ptr())),
+        DataMut::Half(out) => (out.len(), Pointer::Half(out.as_mut_ptr())),
+    };
+    assert!(to.last(rows, columns) < len, "product");
+    let target = Target { place: Place { pointer, rows, columns, stride: to.row } };
+    let add = write == Write::Add;
+    let task = Task { method, extents, scale, factors, add, target };
+    task.share(hands);
+}
+
+/// How many `f32` a product on so many threads works in.
+pub(super) fn room(extents: [usize; 3], method: Method, threads: usize) -> usize {
+    let block = extents_of_block(method, extents, threads);
+    let parts = threads.min(count(extents, block));
+    parts * room_of_block(method, block, extents[1])
+}
+
+/// Rows and columns of the blocks of a product: more of them where there are threads to share them.
+fn extents_of_block(method: Method, [rows, _, columns]: [usize; 3], threads: usize) -> [usize; 2] {
+    let limit = match method {
+        Method::Widened => return [widened::SIDE.min(rows), widened::SIDE.min(columns)],
+        #[cfg(target_arch = "x86_64")]
+        Method::Pairs | Method::Matrices => packed::SIDE,
+    };
+    let mut block = [limit.min(rows), limit.min(columns)];
+    while threads > 1 && count([rows, 0, columns], block) < 2 * threads {
+        let larger = usize::from(block[1] >= block[0]);
+        if block[larger] <= 64 {
+            break;
+        }
+        block[larger] = block[larger].div_ceil(64) * 32;
+    }
+    block
+}
+
+/// How many blocks there are.
+fn count([rows, _, columns]: [usize; 3], block: [usize; 2]) -> usize {
+    rows.div_ceil(block[0]) * columns.div_ceil(block[1])
+}
+
+fn room_of_block(method: Method, block: [usize; 2], inner: usize) -> usize {
+    match method {
+        Method::Widened => widened::room(block, inner),
+        #[cfg(target_arch = "x86_64")]
+        Method::Pairs | Method::Matrices => packed::room(block, inner),
+    }
+}
+
+impl Task<'_> {
+    /// Computes all blocks: each thread those whose number leaves the same remainder.
+    fn share(&self, hands: Hands<'_>) {
+        let block = extents_of_block(self.method, self.extents, hands.threads);
+        let count = count(self.extents, block);
+        let own = room_of_block(self.method, block, self.extents[1]);
+        let parts = if hands.pool.is_some() { hands.threads.clamp(1, count) } else { 1 };
+        assert!(hands.room.len() >= parts * own, "room to multiply");
+        if parts == 1 {
+            return (0..count).for_each(|index| self.block(block, index, hands.room));
+        }
+        let pieces = hands.room.chunks_exact_mut(own).take(parts).enumerate().collect();
+        let shared = parallel::run(hands.pool, pieces, |(part, room)| {
+            (part..count).step_by(parts).for_each(|index| self.block(block, index, room));
+            Ok(())
+        });
+        debug_assert!(shared.is_ok(), "blocks give no errors");
+    }
+
+    fn block(&self, extents: [usize; 2], index: usize, room: &mut [f32]) {
+        let across = self.extents[2].div_ceil(extents[1]);
+        let start = [index / across * extents[0], index % across * extents[1]];
+        let all = [self.extents[0], self.extents[2]];
+        let extents = [0, 1].map(|side| extents[side].min(all[side] - start[side]));
+        let block = Block { start, extents };
+        match self.method {
+            Method::Widened => widened::block(self, block, room),
+            #[cfg(target_arch = "x86_64")]
+            Method::Pairs | Method::Matrices => packed::block(self, block, room),
+        }
+    }
+
+    /// Where a block of the product lies.
+    pub fn place(&self, Block { start, extents: [rows, columns] }: Block) -> Place {
+        let whole = self.target.place;
+        assert!(start[0] + rows <= whole.rows && start[1] + columns <= whole.columns, "a block");
+        let at = start[0] * whole.stride + start[1];
+        // SAFETY: inside the product, whose memory `multiply` has measured.
+        let pointer = unsafe {
+            match whole.pointer {
+                Pointer::Single(to) => Pointer::Single(to.add(at)),
+                Pointer::Brain(to) => Pointer::Brain(to.add(at)),
+                Pointer::Half(to) => Pointer::Half(to.add(at)),
+            }
+        };
+        Place { pointer, rows, columns, stride: whole.stride }
+    }
+}
+
+impl Place {
+    /// Calls `work` with each row.
+    ///
+    /// # Safety
+    /// No other thread, and nothing else, reaches the place meanwhile.
+    pub unsafe fn rows(self, mut work: impl FnMut(usize, DataMut<'_>)) {
+        for row in 0..self.rows {
+            let at = row * self.stride;
+            // SAFETY: inside the product's memory; the caller says that nothing else reaches it.
+            let row_of = unsafe {
+                use std::slice::from_raw_parts_mut as slice;
+                match self.pointer {
+                    Pointer::Single(to) => DataMut::Single(slice(to.add(at), self.columns)),
+                    Pointer::Brain(to) => DataMut::Brain(slice(to.add(at), self.columns)),
+                    Pointer::Half(to) => DataMut::Half(slice(to.add(at), self.columns)),
+                }
+            };
+            work(row, row_of);
+        }
+    }
+}

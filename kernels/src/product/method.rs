@@ -1,0 +1,50 @@
+//! How blocks of half precision are multiplied.
+
+use super::Data;
+
+/// What the blocks of a product are brought to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Method {
+    /// `f32`, in blocks that stay in the cache.
+    Widened,
+    /// Pairs of `bf16`, which AVX-512 BF16 multiplies and adds.
+    #[cfg(target_arch = "x86_64")]
+    Pairs,
+    /// The same pairs, which AMX multiplies.
+    #[cfg(target_arch = "x86_64")]
+    Matrices,
+}
+
+impl Method {
+    /// The fastest for factors and a product of these types. What is `f16`, or is not `bf16` at all, is widened.
+    pub fn of(types: [Data<'_>; 3]) -> Self {
+        let exact = types.iter().any(|data| matches!(data, Data::Half(_)))
+            || types[..2].iter().all(|data| matches!(data, Data::Single(_)));
+        if exact { Self::Widened } else { best() }
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn best() -> Method {
+    Method::Widened
+}
+
+/// Which is the fastest for `bf16` on this processor.
+#[cfg(target_arch = "x86_64")]
+fn best() -> Method {
+    use super::matrices;
+    match (matrices::available(), multiplies_pairs() && !matrices::exist()) {
+        (true, _) => Method::Matrices,
+        (_, true) => Method::Pairs,
+        _ => Method::Widened,
+    }
+}
+
+/// Whether the processor has what [`Method::Pairs`] uses.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn multiplies_pairs() -> bool {
+    is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512bf16")
+}

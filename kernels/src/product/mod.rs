@@ -1,0 +1,255 @@
+//! Matrix products, bounds checked: what kernels that multiply matrices share. Those of `f32` are `gemm`'s; where a factor
+//! or the product is of half precision, blocks are brought to what the processor multiplies fastest ([`Method`]), summed in
+//! `f32`, and rounded once. Start reading with [`multiply`], then `blocks`.
+
+mod blocks;
+#[cfg(target_arch = "x86_64")]
+mod matrices;
+mod method;
+#[cfg(target_arch = "x86_64")]
+mod packed;
+#[cfg(target_arch = "x86_64")]
+mod pairs;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
+mod widened;
+
+#[cfg(test)]
+mod tests;
+
+use gemm::Parallelism;
+use graphc_ir::types::DType;
+use half::{bf16, f16};
+use rayon::ThreadPool;
+
+use crate::context::KernelContext;
+use crate::precision::Float;
+use method::Method;
+
+/// A matrix in memory: the strides between its rows and between its columns, in elements.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layout {
+    /// From one row to the next.
+    pub row: usize,
+    /// From one column to the next.
+    pub column: usize,
+}
+
+impl Layout {
+    /// Rows one after the other, `row` elements apart.
+    pub fn rows(row: usize) -> Self {
+        Self { row, column: 1 }
+    }
+
+    /// The transpose.
+    pub fn t(self) -> Self {
+        Self { row: self.column, column: self.row }
+    }
+
+    /// The place of the last element of a matrix of these extents, which are at least 1.
+    fn last(self, rows: usize, columns: usize) -> usize {
+        (rows - 1) * self.row + (columns - 1) * self.column
+    }
+}
+
+/// What becomes of what the product's memory holds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Write {
+    /// It is overwritten.
+    Replace,
+    /// The product is added to it; products of half precision would be rounded each time, so they cannot.
+    Add,
+}
+
+/// Who multiplies, and where.
+pub(crate) struct Hands<'a> {
+    /// The threads, or the caller's alone.
+    pub pool: Option<&'a ThreadPool>,
+    /// How many they are.
+    pub threads: usize,
+    /// Memory to work in: at least what [`room`] says, of any content.
+    pub room: &'a mut [f32],
+}
+
+impl<'a> Hands<'a> {
+    /// The caller's thread alone.
+    pub fn own(room: &'a mut [f32]) -> Self {
+        Self { pool: None, threads: 1, room }
+    }
+}
+
+/// The threads that a product of so many multiplications is worth.
+pub(crate) fn threads_for(cx: &KernelContext<'_>, multiplications: usize) -> usize {
+    let worthwhile = cx.pool.is_some() && multiplications >= 1 << 18;
+    if worthwhile { cx.threads.max(1) } else { 1 }
+}
+
+/// An element type of matrices.
+pub(crate) trait Number: Float {
+    /// The type's name.
+    const DTYPE: DType;
+
+    /// Elements of a type that is known when the program runs.
+    fn data(elements: &[Self]) -> Data<'_>;
+
+    /// The same, to write.
+    fn data_mut(elements: &mut [Self]) -> DataMut<'_>;
+}
+
+/// Elements of one of the types that matrices have.
+#[derive(Clone, Copy)]
+pub(crate) enum Data<'a> {
+    /// `f32`.
+    Single(&'a [f32]),
+    /// `bf16`.
+    Brain(&'a [bf16]),
+    /// `f16`.
+    Half(&'a [f16]),
+}
+
+impl Data<'_> {
+    fn len(self) -> usize {
+        match self {
+            Self::Single(all) => all.len(),
+            Self::Brain(all) => all.len(),
+            Self::Half(all) => all.len(),
+        }
+    }
+}
+
+/// Elements of one of the types that matrices have, to write.
+pub(crate) enum DataMut<'a> {
+    /// `f32`.
+    Single(&'a mut [f32]),
+    /// `bf16`.
+    Brain(&'a mut [bf16]),
+    /// `f16`.
+    Half(&'a mut [f16]),
+}
+
+impl Number for f32 {
+    const DTYPE: DType = DType::F32;
+
+    fn data(elements: &[Self]) -> Data<'_> {
+        Data::Single(elements)
+    }
+
+    fn data_mut(elements: &mut [Self]) -> DataMut<'_> {
+        DataMut::Single(elements)
+    }
+}
+
+impl Number for bf16 {
+    const DTYPE: DType = DType::BF16;
+
+    fn data(elements: &[Self]) -> Data<'_> {
+        Data::Brain(elements)
+    }
+
+    fn data_mut(elements: &mut [Self]) -> DataMut<'_> {
+        DataMut::Brain(elements)
+    }
+}
+
+impl Number for f16 {
+    const DTYPE: DType = DType::F16;
+
+    fn data(elements: &[Self]) -> Data<'_> {
+        Data::Half(elements)
+    }
+
+    fn data_mut(elements: &mut [Self]) -> DataMut<'_> {
+        DataMut::Half(elements)
+    }
+}
+
+/// How many `f32` a product on so many threads works in.
+pub(crate) fn room<A: Number, B: Number, R: Number>(extents: [usize; 3], threads: usize) -> usize {
+    let types = (A::data(&[]), B::data(&[]), R::data(&[]));
+    match types {
+        (Data::Single(_), Data::Single(_), Data::Single(_)) => 0,
+        (a, b, out) => blocks::room(extents, Method::of([a, b, out]), threads),
+    }
+}
+
+/// Writes `scale` times the product of `[rows, inner]` and `[inner, columns]` to `out`; extents are at least 1. Of half
+/// precision the rows of the product are contiguous.
+///
+/// Where the processor's own products of `bf16` are used they take subnormal numbers for 0, and round `f32` factors to
+/// `bf16`. Every element is summed in an order that follows from the extents alone.
+pub(crate) fn multiply<A: Number, B: Number, R: Number>(
+    extents: [usize; 3],
+    scale: f32,
+    (a, a_layout): (&[A], Layout),
+    (b, b_layout): (&[B], Layout),
+    (out, to): (&mut [R], Layout),
+    write: Write,
+    hands: Hands<'_>,
+) {
+    match (A::data(a), B::data(b), R::data_mut(out)) {
+        (Data::Single(a), Data::Single(b), DataMut::Single(out)) => {
+            let factors = [(a, a_layout), (b, b_layout)];
+            let Some(pool) = hands.pool.filter(|_| hands.threads > 1) else {
+                return single(extents, scale, factors, (out, to), write, Parallelism::None);
+            };
+            let threads = Parallelism::Rayon(hands.threads);
+            pool.install(|| single(extents, scale, factors, (out, to), write, threads));
+        }
+        (a, b, out) => {
+            let method = Method::of([a, b, out.kind()]);
+            let factors = [(a, a_layout), (b, b_layout)];
+            blocks::multiply(method, (extents, scale), factors, (out, to), write, hands);
+        }
+    }
+}
+
+impl DataMut<'_> {
+    /// No elements of the same type.
+    fn kind(&self) -> Data<'static> {
+        match self {
+            Self::Single(_) => Data::Single(&[]),
+            Self::Brain(_) => Data::Brain(&[]),
+            Self::Half(_) => Data::Half(&[]),
+        }
+    }
+}
+
+/// A product of `f32` by `gemm`.
+fn single(
+    [rows, inner, columns]: [usize; 3],
+    scale: f32,
+    [(a, a_layout), (b, b_layout)]: [(&[f32], Layout); 2],
+    (out, to): (&mut [f32], Layout),
+    write: Write,
+    parallelism: Parallelism,
+) {
+    assert!(a_layout.last(rows, inner) < a.len(), "first matrix");
+    assert!(b_layout.last(inner, columns) < b.len(), "second matrix");
+    assert!(to.last(rows, columns) < out.len(), "product");
+    let add = write == Write::Add;
+    // SAFETY: extents are at least 1, or the sums above would have overflowed; the greatest index into each slice has
+    // just been checked; `out` is exclusive.
+    unsafe {
+        gemm::gemm(
+            rows,
+            columns,
+            inner,
+            out.as_mut_ptr(),
+            to.column as isize,
+            to.row as isize,
+            add,
+            a.as_ptr(),
+            a_layout.column as isize,
+            a_layout.row as isize,
+            b.as_ptr(),
+            b_layout.column as isize,
+            b_layout.row as isize,
+            if add { 1.0 } else { 0.0 },
+            scale,
+            false,
+            false,
+            false,
+            parallelism,
+        );
+    }
+}
