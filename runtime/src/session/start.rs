@@ -207,6 +207,10 @@ impl Rank {
 }
 
 #[cfg(test)]
+#[path = "../../tests/common/mod.rs"]
+#[allow(dead_code, reason = "shared by several tests")]
+mod common;
+#[cfg(test)]
 mod explored;
 #[cfg(test)]
 mod unanswered;

@@ -1,13 +1,9 @@
 //! Workers of two ranks with two streams each under many schedules.
 
-#[path = "../../../tests/common/mod.rs"]
-#[allow(dead_code, reason = "shared by several tests")]
-mod common;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Builder, by_rows, layout};
+use super::common::{Builder, by_rows, layout};
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::plan::{BoxingKind, Layout, Plan, Rate};
 use graphc_ir::types::DType;

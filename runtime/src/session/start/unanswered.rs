@@ -1,13 +1,9 @@
 //! A rank that does not come. No plan that is verified has one; a machine may.
 
-#[path = "../../../tests/common/mod.rs"]
-#[allow(dead_code, reason = "shared by several tests")]
-mod common;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{f32s, tour};
+use super::common::{f32s, tour};
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::plan::{Action, BoxingKind, Plan};
 use graphc_ir::types::DType;
