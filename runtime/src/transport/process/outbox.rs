@@ -66,8 +66,8 @@ pub(crate) struct Outbox {
 struct Directory {
     free: Vec<usize>,
     abandoned: Vec<Abandoned>,
-    /// How many queues were made since `abandoned` was looked through.
-    since: usize,
+    /// How many of `abandoned` were left when it was last looked through.
+    kept: usize,
 }
 
 /// A queue that its sender has left, with the blocks that go with it: offset and size.
@@ -150,9 +150,8 @@ impl Outbox {
     /// Tells the others of a queue to `to`, until [`Outbox::abandon`]. The entry; `None` where the directory is full.
     pub(super) fn publish(&self, key: u64, to: u32, offset: u64) -> Option<usize> {
         let mut directory = lock(&self.directory);
-        directory.since += 1;
-        // So each abandoned queue is looked at about once for each queue that is made.
-        if directory.since > directory.abandoned.len() {
+        // As often as that many have come: so each is looked at a few times at most.
+        if directory.abandoned.len() > 2 * directory.kept + 16 {
             self.sweep(&mut directory);
         }
         let head = self.head();
@@ -178,8 +177,7 @@ impl Outbox {
 
     /// Frees what nobody will touch again.
     fn sweep(&self, directory: &mut Directory) {
-        let Directory { free, abandoned, since } = directory;
-        *since = 0;
+        let Directory { free, abandoned, kept } = directory;
         abandoned.retain(|queue| {
             let left = is_left(&self.segment, queue.queue.0);
             if left {
@@ -190,6 +188,7 @@ impl Outbox {
             }
             !left
         });
+        *kept = abandoned.len();
     }
 
     /// How many bytes are or were in use, blocks that are free again among them.
