@@ -19,6 +19,7 @@ use graphc_ir::ops::{Init, Variable};
 use graphc_ir::plan::{CompileOptions, Loss};
 use graphc_ir::types::TensorType;
 use graphc_runtime::dist::{DistError, Group};
+use graphc_runtime::job::Agreement;
 use graphc_runtime::{HostTensor, RuntimeError, Session, SessionOptions, TensorError};
 use reducer::{Layout, Reducer};
 
@@ -135,6 +136,11 @@ impl DataParallel {
         weights: &BTreeMap<String, HostTensor>,
         options: &DataParallelOptions,
     ) -> Result<Self, DataParallelError> {
+        let DataParallelOptions { bucket_bytes, session: own, .. } = options;
+        let alike = Agreement::new()
+            .and("the bytes of a bucket", bucket_bytes)
+            .and("the first step", own.first_step);
+        group.agree("data parallelism", &alike)?;
         let variables = agree(group, variables(&graph))?;
         let (parameters, buffers): (Vec<_>, Vec<_>) =
             variables.into_iter().partition(|variable| variable.trainable);

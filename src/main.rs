@@ -13,6 +13,8 @@ mod cli;
 fn main() -> ExitCode {
     match cli::run(cli::args::Cli::parse().command) {
         Ok(status) => status,
+        // The launch prints one account of the job, not one of each rank.
+        Err(error) if cli::hand_over(&error) => ExitCode::FAILURE,
         Err(error) => {
             // Where even this cannot be written, the exit status is all that is left to say.
             let _ = writeln!(std::io::stderr(), "error: {error:#}");

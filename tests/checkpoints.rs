@@ -4,7 +4,7 @@ mod support;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use graphc::prelude::*;
 use graphc::runtime::data::load_safetensors;
@@ -201,6 +201,11 @@ fn states_of_the_optimizer_are_kept() {
     assert!(fails(["export", &save, "-o", &inside]).contains("lies in the checkpoint"));
 }
 
+/// How many losses a metrics file holds.
+fn written(metrics: &str) -> usize {
+    std::fs::read(metrics).unwrap_or_default().iter().filter(|&&byte| byte == b'\n').count()
+}
+
 /// A child that is killed where it is dropped.
 struct Child(std::process::Child);
 
@@ -221,6 +226,7 @@ fn killed_at_any_point_it_resumes_from_a_complete_checkpoint() {
     let args = train("mlp", &[&to[..], &["--steps", STEPS, "--mesh", "2"]].concat());
     let mut random = 0x2545_F491_4F6C_DD1D_u64;
     let mut interrupted = 0;
+    let end = Instant::now() + Duration::from_secs(1000);
     while interrupted < 30 {
         random ^= random << 13;
         random ^= random >> 7;
@@ -228,7 +234,14 @@ fn killed_at_any_point_it_resumes_from_a_complete_checkpoint() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_graphc"));
         let command = command.args(&args).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = Child(command.spawn().expect("it starts"));
-        std::thread::sleep(Duration::from_millis(30 + random % 120));
+        // Some moments lie before the first step; the others are drawn in steps beyond those that were reached before.
+        let target = (random % 4 > 0).then(|| written(&metrics) + random as usize % 120);
+        while target.is_some_and(|target| written(&metrics) < target)
+            && child.0.try_wait().expect("a child").is_none()
+        {
+            assert!(Instant::now() < end, "training hangs");
+            std::thread::sleep(Duration::from_micros(200));
+        }
         let ended = child.0.try_wait().expect("a child");
         assert!(ended.is_none_or(|status| status.success()), "it failed by itself: {ended:?}");
         child.0.kill().expect("it is there or done");

@@ -79,9 +79,9 @@ fn names(error: &str, parts: &[&str]) {
 
 /// Waits until something holds.
 fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(30);
+    let end = Instant::now() + Duration::from_secs(300);
     while !holds() {
-        assert!(Instant::now() < end, "not within 30 s: {what}");
+        assert!(Instant::now() < end, "not within 300 s: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -207,7 +207,7 @@ fn logs_are_kept_by_rank_and_restart() {
 fn the_first_failure_is_told_and_ends_the_others() {
     let folder = folder();
     let script = format!(
-        "if [ $RANK = 2 ]; then while [ ! -e pid-3-a ]; do sleep 0.01; done; \
+        "if [ $RANK = 2 ]; then for rank in 0 1 3; do while [ ! -e pid-$rank-a ]; do sleep 0.01; done; done; \
          echo it is broken >&2; exit 3; fi; {FAMILY}"
     );
     let options = ["--nproc-per-node", "4", "--grace", "0.2"];
@@ -223,7 +223,7 @@ fn the_others_may_end_by_themselves() {
     let folder = folder();
     let script =
         "trap 'echo told > told' TERM; [ $RANK = 0 ] || exit 1; sleep 0.3; echo so > report";
-    fails(launch(folder.path(), &["--nproc-per-node", "2", "--grace", "20"], script), 1);
+    fails(launch(folder.path(), &["--nproc-per-node", "2", "--grace", "600"], script), 1);
     assert!(folder.path().join("report").exists(), "it had the time to report");
     assert!(!folder.path().join("told").exists(), "nobody told it to end");
 }

@@ -12,6 +12,9 @@ use graphc_ir::random::Stream;
 use rustix::process::{Pid, Signal, kill_process};
 use support::{Reference, train_reference, training};
 
+/// How long to wait for what must come before the test says that it hangs: far more than a busy machine needs.
+const PATIENCE: Duration = Duration::from_secs(300);
+
 /// A port that was free a moment ago.
 fn port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -78,7 +81,7 @@ impl Processes {
             command.args(args);
             command.env("RANK", rank.to_string()).env("WORLD_SIZE", world.to_string());
             command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &port);
-            command.env("GRAPHC_HEARTBEAT_TIMEOUT", "2").env_remove("GRAPHC_JOB_TOKEN");
+            command.env("GRAPHC_JOB_TOKEN", "a secret of these tests");
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
             change(rank, &mut command);
             command.spawn().expect("graphc starts")
@@ -91,14 +94,10 @@ impl Processes {
         kill_process(pid, signal).expect("the process is there");
     }
 
-    /// Waits until a rank has ended, for a while. Its exit status and standard error.
-    fn end(&mut self, rank: usize, patience: Duration) -> (Option<i32>, String) {
-        let begun = Instant::now();
+    /// Waits until a rank has ended. Its exit status and standard error.
+    fn end(&mut self, rank: usize) -> (Option<i32>, String) {
         let child = &mut self.0[rank];
-        while child.try_wait().expect("a child").is_none() {
-            assert!(begun.elapsed() < patience, "rank {rank} goes on for {:?}", begun.elapsed());
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        until(&format!("rank {rank} ends"), || child.try_wait().expect("a child").is_some());
         let mut text = String::new();
         let mut stderr = child.stderr.take().expect("a pipe");
         std::io::Read::read_to_string(&mut stderr, &mut text).expect("text");
@@ -116,6 +115,15 @@ impl Drop for Processes {
     }
 }
 
+/// Waits until something holds.
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < end, "not within {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// Numbers that are the same in every run of the tests.
 fn draw(stream: u64, index: u64) -> [u32; 4] {
     Stream { seed: 7, key: stream, step: 0 }.words(index)
@@ -130,13 +138,13 @@ fn endless(folder: &Path) -> Vec<String> {
     args
 }
 
-fn wait_for_losses(folder: &Path) {
-    let begun = Instant::now();
-    let written = || std::fs::metadata(folder.join("losses.jsonl")).is_ok_and(|m| m.len() > 0);
-    while !written() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "training does not begin");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+/// Waits until so many losses are written.
+fn wait_for_losses(folder: &Path, count: usize) {
+    let written = || {
+        let text = std::fs::read(folder.join("losses.jsonl")).unwrap_or_default();
+        text.iter().filter(|&&byte| byte == b'\n').count() >= count
+    };
+    until("training goes on", written);
 }
 
 #[test]
@@ -145,44 +153,60 @@ fn a_rank_that_is_killed_or_stopped_ends_the_others_with_an_account() {
         let [a, b, c, d] = draw(1, run);
         let world = 2 + a as usize % 3;
         let victim = b as usize % world;
-        let signal = if c % 2 == 0 { Signal::KILL } else { Signal::STOP };
-        let transport = if c % 4 < 2 { "auto" } else { "tcp" };
+        // A death is seen at once, silence when the heartbeat's patience ends; a busy machine must not seem silent.
+        let (signal, heartbeat) = match run % 5 {
+            0 => (Signal::STOP, "5"),
+            _ => (Signal::KILL, "300"),
+        };
+        let transport = if c % 2 == 0 { "auto" } else { "tcp" };
         let folder = tempfile::tempdir().expect("a scratch folder");
         let mut args = endless(folder.path());
         args.extend(["--mesh".to_owned(), world.to_string()]);
         let mut ranks = Processes::start(world, &args, |_, command| {
             command.env("GRAPHC_TRANSPORT", transport);
+            command.env("GRAPHC_HEARTBEAT_TIMEOUT", heartbeat);
         });
-        wait_for_losses(folder.path());
-        std::thread::sleep(Duration::from_millis(u64::from(d) % 60));
+        // The moment is drawn in steps: it may come in one, or between two.
+        wait_for_losses(folder.path(), 1 + d as usize % 200);
         ranks.signal(victim, signal);
         for rank in (0..world).filter(|&rank| rank != victim) {
-            let (status, account) = ranks.end(rank, Duration::from_secs(5));
+            let (status, account) = ranks.end(rank);
             let which = format!("run {run}, {signal:?} of {victim} of {world}, {transport}");
             assert_eq!(status, Some(1), "{which}: {account}");
             assert!(account.contains(&format!("error: rank {victim}")), "{which}: {account}");
-            assert!(account.contains("stream 0: step"), "{which}: {account}");
+            // Where rank 0 is gone each knows only its own part.
+            let told = (0..world).filter(|&other| other != victim);
+            for other in told.filter(|&other| victim != 0 || other == rank) {
+                assert!(account.contains(&format!("\n  rank {other}: ")), "{which}: {account}");
+            }
             assert!(!account.contains("panicked"), "{which}: {account}");
         }
     }
 }
 
-/// Collectives of one op and size, again and again for minutes, once the first have been measured.
-fn collectives(world: usize, op: &str, bytes: usize, transport: &str) -> Processes {
+/// Collectives of one op and size, again and again for minutes, once so many rounds have been measured.
+fn collectives(
+    world: usize,
+    op: &str,
+    bytes: usize,
+    (transport, measured): (&str, usize),
+) -> Processes {
     let mut program = std::env::current_exe().expect("a path");
     program.pop();
     let program = program.with_file_name("examples").join("bench_collectives");
     let sizes = vec![bytes.to_string(); 5000].join(",");
     let args = ["--ops", op, "--sizes", &sizes, "--seconds", "0.02"].map(str::to_owned);
     let mut ranks = Processes::of(&program, world, &args, |rank, command| {
-        command.env("GRAPHC_TRANSPORT", transport);
+        command.env("GRAPHC_TRANSPORT", transport).env("GRAPHC_HEARTBEAT_TIMEOUT", "300");
         if rank == 0 {
             command.stdout(Stdio::piped());
         }
     });
     let stdout = ranks.0[0].stdout.take().expect("a pipe");
     let mut lines = BufReader::new(stdout).lines();
-    lines.next().expect("the first measurement").expect("text");
+    for _ in 0..measured {
+        lines.next().expect("a measurement").expect("text");
+    }
     // Somebody has to take in the others.
     std::thread::spawn(move || lines.count());
     ranks
@@ -199,11 +223,10 @@ fn a_rank_that_is_killed_in_a_collective_ends_the_others() {
         let world = 2 + a as usize % 2;
         let victim = b as usize % world;
         let transport = if c % 4 == 0 { "tcp" } else { "auto" };
-        let mut ranks = collectives(world, op, bytes, transport);
-        std::thread::sleep(Duration::from_millis(u64::from(d) % 40));
+        let mut ranks = collectives(world, op, bytes, (transport, 1 + d as usize % 3));
         ranks.signal(victim, Signal::KILL);
         for rank in (0..world).filter(|&rank| rank != victim) {
-            let (status, account) = ranks.end(rank, Duration::from_secs(5));
+            let (status, account) = ranks.end(rank);
             let which = format!("run {run}, {op} of {bytes} bytes on {world}, {transport}");
             assert_eq!(status, Some(1), "{which}, rank {rank} of {victim}: {account}");
             assert!(account.contains(&format!("rank {victim}")), "{which}: {account}");
@@ -223,7 +246,7 @@ fn an_error_on_one_rank_is_told_by_all() {
             }
         });
         for rank in 0..3 {
-            let (status, account) = ranks.end(rank, Duration::from_secs(20));
+            let (status, account) = ranks.end(rank);
             assert_eq!(status, Some(1), "{account}");
             assert!(account.contains("--timeout is a number of seconds above 0"), "{account}");
             let told = rank == victim || account.contains(&format!("error: rank {victim}: "));
@@ -255,7 +278,7 @@ fn noise_at_the_ports_does_no_harm() {
         }
     }
     for rank in 0..2 {
-        let (status, account) = ranks.end(rank, Duration::from_secs(60));
+        let (status, account) = ranks.end(rank);
         assert_eq!(status, Some(0), "{account}");
     }
     assert!(sent > 0, "some noise arrived");
@@ -310,4 +333,92 @@ fn a_launched_training_whose_rank_dies_goes_on_from_its_checkpoint() {
     assert!(output.status.success(), "{stderr}");
     let losses = std::fs::read(at("losses.jsonl")).expect("metrics");
     assert!(losses == train_reference("gpt", &["--mesh", "2"]), "other losses than uninterrupted");
+}
+
+#[test]
+fn ranks_that_were_started_otherwise_are_told_so_before_the_first_step() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let other = support::reference("gpt").join("data.safetensors").display().to_string();
+    let cases: [(&[&str], &str); 5] = [
+        (&["--seed", "1"], "the seed: 0 on ranks 0, 2; 1 on rank 1"),
+        (&["--steps", "8"], "--steps: 9 on ranks 0, 2; 8 on rank 1"),
+        (&["--lr", "0.5"], "--lr: not given on ranks 0, 2; 0.5 on rank 1"),
+        (&["--data", &other], "the data: "),
+        (&["--save", "here"], "--save: not given on ranks 0, 2; given on rank 1"),
+    ];
+    for (change, told) in cases {
+        let metrics = folder.path().join("losses.jsonl");
+        let mut args = training("mlp", &["--mesh", "3", "--loss", "cross_entropy"]);
+        args.extend(["--optimizer", "sgd", "--metrics"].map(str::to_owned));
+        args.push(metrics.display().to_string());
+        let mut ranks = Processes::start(3, &args, |rank, command| {
+            let overridden = |name: &str| rank == 1 && change[0] == name;
+            if !overridden("--steps") {
+                command.args(["--steps", "9"]);
+            }
+            if overridden("--data") {
+                replace(command, "--data", change[1]);
+            } else if rank == 1 {
+                command.args(change);
+            }
+            command.current_dir(folder.path());
+        });
+        for rank in 0..3 {
+            let (status, account) = ranks.end(rank);
+            assert_eq!(status, Some(1), "{change:?}: {account}");
+            assert!(account.contains(told), "{change:?}: {account}");
+        }
+        assert!(!metrics.exists(), "{change:?}: a step was made");
+    }
+}
+
+/// The command with another value of an option.
+fn replace(command: &mut Command, option: &str, value: &str) {
+    let args: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
+    let at = args.iter().position(|arg| arg == option).expect("it is given");
+    let mut other = Command::new(command.get_program());
+    other.args(&args[..=at]).arg(value).args(&args[at + 2..]);
+    for (name, set) in command.get_envs() {
+        match set {
+            Some(set) => other.env(name, set),
+            None => other.env_remove(name),
+        };
+    }
+    other.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    *command = other;
+}
+
+#[test]
+fn where_rank_0_dies_under_launch_one_account_is_printed() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let pid = folder.path().join("pid");
+    let script = format!("[ $RANK = 0 ] && echo $$ > '{}'; exec \"$@\"", pid.display());
+    let graphc = env!("CARGO_BIN_EXE_graphc");
+    let mut args = endless(folder.path());
+    args.extend(["--mesh", "3"].map(str::to_owned));
+    let launched = Command::new(graphc)
+        .args(["launch", "--standalone", "--nproc-per-node", "3", "--grace", "300", "--"])
+        .args(["sh", "-c", &script, "sh", graphc])
+        .args(&args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("graphc starts");
+    wait_for_losses(folder.path(), 3);
+    let leader = std::fs::read_to_string(&pid).expect("rank 0 has said its number");
+    let leader = Pid::from_raw(leader.trim().parse().expect("a number")).expect("not 0");
+    kill_process(leader, Signal::KILL).expect("rank 0 is there");
+    let output = launched.wait_with_output().expect("it ends");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert_eq!(
+        stderr.matches("error: rank 0, which leads the job, has died").count(),
+        1,
+        "{stderr}"
+    );
+    for rank in 1..3 {
+        assert_eq!(stderr.matches(&format!("\n  rank {rank}: stream 0: ")).count(), 1, "{stderr}");
+    }
+    assert!(stderr.contains("rank 0 (local rank 0, process"), "{stderr}");
 }

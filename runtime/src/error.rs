@@ -102,6 +102,14 @@ pub enum RuntimeError {
     /// The session was dropped before the step was done.
     #[error("the session was shut down before the step was done")]
     ShutDown,
+    /// The ranks have not alike what all must have.
+    #[error("the ranks differ in what must be the same on all ({what}):\n{fields}")]
+    Differ {
+        /// What they were to agree on.
+        what: String,
+        /// A line for each field: its values, and which ranks have them.
+        fields: String,
+    },
     /// The job has ended: some rank has failed, died or fallen silent.
     #[error("{report}")]
     Job {

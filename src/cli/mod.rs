@@ -25,6 +25,7 @@ mod train;
 mod verify;
 
 use args::Command;
+pub use launch::hand_over;
 
 /// Runs a command. The status is 0 but where a launch was interrupted.
 pub fn run(command: Command) -> Result<ExitCode> {

@@ -2,13 +2,18 @@
 
 use std::sync::Arc;
 
+use std::collections::BTreeMap;
+use std::path::Path;
+
 use anyhow::{Context, Result, ensure};
+use clap::{ArgMatches, CommandFactory};
 use graphc_compiler::import::weights::Weights;
 use graphc_ir::check::VerifiedPlan;
 use graphc_ir::plan::{read_plan, write_plan};
-use graphc_runtime::job::{Job, JobOptions};
+use graphc_runtime::job::{Agreement, Job, JobOptions};
 use graphc_runtime::{Checkpoint, HostTensor, OutputsAt, RuntimeError, Session, SessionOptions};
 
+use super::args::Cli;
 use super::compile::plan_weights;
 
 /// The job of this process; none where it was started alone.
@@ -39,6 +44,25 @@ impl Ranks {
     /// Whether this process writes what there is to be written.
     pub fn leads(&self) -> bool {
         self.job.as_ref().is_none_or(|job| job.rank() == 0)
+    }
+
+    /// Tells all ranks where they were not started alike: command, options, seed, or names, shapes and size of the data.
+    pub fn agree(
+        &self,
+        seed: Option<u64>,
+        (path, data): (&Path, &BTreeMap<String, HostTensor>),
+    ) -> Result<()> {
+        let Some(job) = &self.job else { return Ok(()) };
+        let matches = Cli::command().get_matches();
+        let Some((command, own)) = matches.subcommand() else { return Ok(()) };
+        let tensors: Vec<String> =
+            data.iter().map(|(name, tensor)| format!("{name} {}", tensor.ty())).collect();
+        let size = std::fs::metadata(path).map(|file| file.len());
+        let agreement = said(Agreement::new().and("the command", command), command, own)
+            .and("the seed", seed.map_or_else(|| "that of the beginning".into(), |s| s.to_string()))
+            .and("the data", tensors.join(", "))
+            .and("the bytes of the data's file", size.unwrap_or_default());
+        Ok(job.agree("how they were started", &agreement)?)
     }
 
     /// Makes the plan, on rank 0 alone; the others read its weights.
@@ -79,7 +103,7 @@ impl Ranks {
     pub fn session(
         &self,
         plan: &VerifiedPlan,
-        weights: &std::collections::BTreeMap<String, HostTensor>,
+        weights: &BTreeMap<String, HostTensor>,
         options: SessionOptions,
     ) -> Result<Session> {
         let options = SessionOptions { outputs_at: OutputsAt::Rank0, ..options };
@@ -93,4 +117,35 @@ impl Ranks {
     pub fn barrier(&self) -> Result<(), RuntimeError> {
         self.job.as_ref().map_or(Ok(()), |job| job.barrier())
     }
+}
+
+/// What may differ: files that each rank finds, or rank 0 alone writes, and how a rank does its part. The seed is compared by
+/// what it comes to.
+const OWN: [&str; 9] =
+    ["data", "inputs", "metrics", "outputs", "keep", "threads", "timeout", "format", "seed"];
+/// What all must give or none, wherever it lies.
+const PATHS: [&str; 3] = ["weights", "save", "resume"];
+
+/// The options of the command line.
+fn said(agreement: Agreement, command: &str, own: &ArgMatches) -> Agreement {
+    let cli = Cli::command();
+    let arguments = cli.find_subcommand(command).into_iter().flat_map(|c| c.get_arguments());
+    let compared = arguments.filter(|argument| !OWN.contains(&argument.get_id().as_str()));
+    compared.fold(agreement, |agreement, argument| {
+        let id = argument.get_id().as_str();
+        let values = own.try_get_raw(id).ok().flatten();
+        let values: Option<Vec<_>> = values.map(|all| all.map(|v| v.to_string_lossy()).collect());
+        let text = match (&values, id) {
+            (None, _) => "not given".to_owned(),
+            (Some(_), id) if PATHS.contains(&id) => "given".to_owned(),
+            // Hosts may have it in other folders.
+            (Some(values), "model") => {
+                let name = values.first().map(|path| Path::new(&**path).file_name());
+                name.flatten().unwrap_or_default().to_string_lossy().into_owned()
+            }
+            (Some(values), _) => values.join(" "),
+        };
+        let name = argument.get_long().map_or_else(|| id.to_owned(), |long| format!("--{long}"));
+        agreement.and(&name, text)
+    })
 }

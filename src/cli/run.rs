@@ -24,6 +24,7 @@ fn infer(args: &RunArgs, ranks: &Ranks) -> Result<()> {
     let read = [model, cluster, ("--inputs", Some(args.inputs.as_path()))];
     check_distinct(&read, &[("--outputs", Some(&args.outputs))])?;
     let (tensors, rows) = samples(&args.inputs)?;
+    ranks.agree(Some(options.seed), (&args.inputs, &tensors))?;
     let (plan, weights) = ranks.plan(|| planned(args, rows))?;
     let weights = session_weights(&plan, &weights)?;
     let mut session = ranks.session(&plan, &weights, options)?;

@@ -33,6 +33,10 @@ fn train(args: &TrainArgs, ranks: &Ranks) -> Result<()> {
     ensure!(args.steps > 0, "--steps is at least 1");
     let options = session_options(&args.runtime)?;
     check_files(args)?;
+    let (tensors, rows) = samples(&args.data)?;
+    // A checkpoint brings its own seed.
+    let seed = args.runtime.seed.or(args.checkpoints.resume.is_none().then_some(options.seed));
+    ranks.agree(seed, (&args.data, &tensors))?;
     let checkpoint = match ranks.leads() {
         true => resumed(&args.checkpoints, &args.runtime, args.steps)?,
         false => None,
@@ -41,7 +45,6 @@ fn train(args: &TrainArgs, ranks: &Ranks) -> Result<()> {
     let options = resumed_options(options, checkpoint.as_ref());
     let first_step = options.first_step;
     let mut saver = Saver::new(&args.checkpoints, first_step, args.steps)?;
-    let (tensors, rows) = samples(&args.data)?;
     ensure!(rows != Some(0), "{} holds no samples", args.data.display());
     let (plan, weights) = ranks.plan(|| planned(args, rows))?;
     let weights = session_weights(&plan, &weights)?;

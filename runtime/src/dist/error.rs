@@ -7,6 +7,14 @@ use crate::transport::TransportError;
 /// Why a communication has failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum DistError {
+    /// The ranks have not alike what all must have.
+    #[error("the ranks differ in what must be the same on all ({what}):\n{fields}")]
+    Differ {
+        /// What they were to agree on.
+        what: String,
+        /// A line for each field: its values, and which ranks of the group have them.
+        fields: String,
+    },
     /// The job cannot begin.
     #[error(transparent)]
     Job(#[from] JobError),

@@ -13,7 +13,7 @@ use super::error::DistError;
 use super::header::Op;
 use super::pairs::PointToPoint;
 use crate::error::RuntimeError;
-use crate::job::Job;
+use crate::job::{Agreement, Job, differences};
 use crate::transport::Transport;
 use crate::transport::in_process::Hub;
 
@@ -169,6 +169,19 @@ impl Group {
         let ranks = ranks.iter().map(|&rank| of.ranks[rank]).collect();
         let members = Members { transport: Arc::clone(&of.transport), ranks, me, tag };
         Ok(Some(Self::of(members, Arc::clone(world))))
+    }
+
+    /// Compares what the ranks of the group have. All of them call it.
+    ///
+    /// # Errors
+    /// [`DistError::Differ`] on all ranks where they differ, with each field, its values, and who has them; as a collective.
+    pub fn agree(&self, what: &str, own: &Agreement) -> Result<(), DistError> {
+        let all = self.all_gather(&own.bytes()[..])?;
+        let all: Vec<Agreement> = all.iter().map(|bytes| Agreement::read(bytes)).collect();
+        match differences(&all) {
+            None => Ok(()),
+            Some(fields) => Err(DistError::Differ { what: what.to_owned(), fields }),
+        }
     }
 
     pub(super) fn usage(&self, op: Op, reason: String) -> DistError {

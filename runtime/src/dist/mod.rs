@@ -67,12 +67,23 @@ pub fn init() -> Result<Group, DistError> {
     })
 }
 
-/// The ranks that meet at `url`: `tcp://host:port`, where rank 0 listens, or `file:///path`, a file that all can read.
+/// The ranks that meet at `url`: `tcp://host:port`, where rank 0 listens, or `file:///path`, a file that all processes of
+/// this user see. `GRAPHC_JOB_TOKEN` is the secret that ranks show each other; at a host that others reach it must be
+/// set, and a file brings a secret of its own. Where the ranks are on several hosts `NODE_COUNT` says how many; otherwise a
+/// file leads to the loopback alone. [`init_with`] takes all of this from the program.
 ///
 /// # Errors
 /// [`DistError::Job`] where the URL or the rank makes no sense, or the ranks do not meet.
 pub fn init_at(url: &str, rank: u32, world_size: u32) -> Result<Group, DistError> {
-    let job = Job::join(JobOptions::at(url, rank, world_size)?)?;
+    init_with(JobOptions::at_with_environment(url, rank, world_size)?)
+}
+
+/// The ranks that options describe: where they meet, what secret they show, how long they wait.
+///
+/// # Errors
+/// [`DistError::Job`] where the ranks do not meet.
+pub fn init_with(options: JobOptions) -> Result<Group, DistError> {
+    let job = Job::join(options)?;
     Ok(Group::on(&job, TIMEOUT))
 }
 

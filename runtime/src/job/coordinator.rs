@@ -4,13 +4,14 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::JobOptions;
+use super::door::Door;
 use super::wire::{Member, Message, read, write};
-use super::{JobOptions, handshake};
 
 /// How long members may take to say what they were doing when the job ended.
 const ACCOUNT: Duration = Duration::from_millis(800);
@@ -18,27 +19,23 @@ const ACCOUNT: Duration = Duration::from_millis(800);
 const WRITE: Duration = Duration::from_secs(2);
 /// How often the watch looks.
 const LOOK: Duration = Duration::from_millis(50);
-/// How many strangers may be at the door at once.
-const STRANGERS: usize = 64;
 
 /// The service. Dropping it waits until all members have left.
 #[derive(Debug)]
 pub(super) struct Coordinator {
     shared: Arc<Shared>,
-    address: SocketAddr,
+    door: Arc<Door>,
     threads: Vec<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
 struct Shared {
     world: u32,
-    token: String,
     heartbeat: Duration,
     /// Since when all are waited for, and how long.
     join: (Instant, Duration),
     state: Mutex<State>,
     changed: Condvar,
-    strangers: AtomicUsize,
     stop: AtomicBool,
 }
 
@@ -72,27 +69,27 @@ struct Ending {
 impl Coordinator {
     /// Serves on `listener`.
     pub(super) fn start(listener: TcpListener, options: &JobOptions) -> io::Result<Self> {
-        let address = listener.local_addr()?;
+        let door = Arc::new(Door::new(listener, &options.token)?);
         let shared = Arc::new(Shared {
             world: options.world_size,
-            token: options.token.clone(),
             heartbeat: options.heartbeat_timeout,
             join: (Instant::now(), options.join_timeout),
             state: Mutex::default(),
             changed: Condvar::new(),
-            strangers: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
         });
-        let (door, watch) = (Arc::clone(&shared), Arc::clone(&shared));
+        let (host, watch, served) = (Arc::clone(&shared), Arc::clone(&shared), Arc::clone(&door));
         let threads = vec![
-            thread("coordinator door", move || door.door(&listener))?,
+            thread("coordinator door", move || {
+                served.serve(|stream, rank| host.admit(stream, rank))
+            })?,
             thread("coordinator watch", move || watch.watch())?,
         ];
-        Ok(Self { shared, address, threads })
+        Ok(Self { shared, door, threads })
     }
 
     pub(super) fn address(&self) -> SocketAddr {
-        self.address
+        self.door.address()
     }
 }
 
@@ -104,12 +101,7 @@ impl Drop for Coordinator {
     fn drop(&mut self) {
         self.shared.wait_for_goodbyes();
         self.shared.stop.store(true, Ordering::SeqCst);
-        // A connection wakes the door; an address of all interfaces is reached by the loopback.
-        let mut address = self.address;
-        if address.ip().is_unspecified() {
-            address.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
-        }
-        let _ = TcpStream::connect_timeout(&address, WRITE);
+        self.door.close();
         for thread in self.threads.drain(..) {
             // A panic there is a fault of graphc; the job is over anyway.
             let _ = thread.join();
@@ -126,30 +118,14 @@ impl Shared {
         self.stop.load(Ordering::SeqCst)
     }
 
-    fn door(self: &Arc<Self>, listener: &TcpListener) {
-        while !self.stopped() {
-            let Ok((stream, _)) = listener.accept() else {
-                std::thread::sleep(LOOK); // out of descriptors, perhaps
-                continue;
-            };
-            if self.strangers.fetch_add(1, Ordering::Relaxed) >= STRANGERS || self.stopped() {
-                self.strangers.fetch_sub(1, Ordering::Relaxed);
-                continue;
-            }
-            let shared = Arc::clone(self);
-            let served = thread("coordinator connection", move || shared.serve(stream));
-            if served.is_err() {
-                self.strangers.fetch_sub(1, Ordering::Relaxed);
-            }
-        }
+    /// Somebody of this job has come. Where there is no thread for it the connection closes, and it comes again.
+    fn admit(self: &Arc<Self>, stream: TcpStream, rank: u32) {
+        let shared = Arc::clone(self);
+        let _ = thread("coordinator connection", move || shared.serve(stream, rank));
     }
 
     /// Serves one connection until it closes.
-    fn serve(&self, mut stream: TcpStream) {
-        let rank = handshake::accept(&mut stream, &self.token);
-        self.strangers.fetch_sub(1, Ordering::Relaxed);
-        // Who does not know the token is nobody of this job.
-        let Ok(rank) = rank else { return };
+    fn serve(&self, mut stream: TcpStream, rank: u32) {
         let _ = stream.set_write_timeout(Some(WRITE));
         let member = loop {
             match read(&mut stream) {
@@ -162,6 +138,7 @@ impl Shared {
             let _ = write(&mut stream, &Message::Ended { report }, &[]);
             return;
         }
+        self.check_version(rank);
         while let Ok((message, bytes)) = read(&mut stream) {
             self.hear(rank, message, bytes);
         }
@@ -195,6 +172,23 @@ impl Shared {
             state.tell_all(&Message::Roster(roster), &[]);
         }
         Ok(())
+    }
+
+    /// Ends a job whose ranks run different versions.
+    fn check_version(&self, rank: u32) {
+        let mut state = self.state();
+        let of = |rank: u32| Some(state.peers.get(&rank)?.member.version.clone());
+        // Rank 0 need not be the first to come.
+        let first = state.peers.keys().next().copied();
+        if let (Some((first, Some(one))), Some(other)) =
+            (first.map(|first| (first, of(first))), of(rank))
+            && one != other
+        {
+            state.end(format!(
+                "the ranks run different versions of graphc: rank {first} {one}; rank {rank} {other}"
+            ));
+        }
+        self.settle(&mut state);
     }
 
     fn hear(&self, rank: u32, message: Message, bytes: Vec<u8>) {
@@ -354,6 +348,7 @@ impl Ending {
         let mut report = self.reason.clone();
         for (rank, peer) in peers {
             let lines = match (self.doing.get(rank), peer.lost, peer.left) {
+                (Some(lines), ..) if lines.is_empty() => &["between two pieces of work".to_owned()],
                 (Some(lines), ..) => lines.as_slice(),
                 (None, true, _) => continue, // the reason speaks of it
                 (None, _, true) => &["has left the job".to_owned()],

@@ -3,7 +3,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -12,30 +12,98 @@ use sha2::Sha256;
 const MAGIC: [u8; 8] = *b"graphc\x00\x01";
 const NONCE: usize = 16;
 const PROOF: usize = 32;
-/// How long a stranger may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Magic, rank and nonce.
+const HELLO: usize = MAGIC.len() + 4 + NONCE;
+/// How long a handshake may take, all of it.
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Lets a connection in. Returns the rank that it claims to be, which the token vouches for.
-///
-/// # Errors
-/// Where the other end does not know the token, is too slow, or speaks something else.
-pub(crate) fn accept(stream: &mut TcpStream, token: &str) -> io::Result<u32> {
-    timed(stream, |stream| {
-        let mut hello = [0; MAGIC.len() + 4 + NONCE];
-        stream.read_exact(&mut hello)?;
-        if hello[..MAGIC.len()] != MAGIC {
+/// Somebody at the door, who may be a stranger. Nothing here waits.
+#[derive(Debug)]
+pub(super) struct Guest {
+    stream: TcpStream,
+    until: Instant,
+    heard: Vec<u8>,
+    /// What it was asked, once it has said hello.
+    asked: Option<[u8; NONCE]>,
+}
+
+impl Guest {
+    /// Who has just come, and may take so long.
+    pub(super) fn new(stream: TcpStream, patience: Duration) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        let until = Instant::now() + patience;
+        Ok(Self { stream, until, heard: Vec::new(), asked: None })
+    }
+
+    /// Its connection.
+    pub(super) fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+
+    /// When its time is over.
+    pub(super) fn until(&self) -> Instant {
+        self.until
+    }
+
+    /// Whether it has said hello as a process of graphc does.
+    pub(super) fn has_greeted(&self) -> bool {
+        self.asked.is_some()
+    }
+
+    /// Takes in what has come. The rank that it claims to be, once it has shown that it knows the token, which vouches for it.
+    ///
+    /// # Errors
+    /// Where it does not know the token, hangs up, or speaks something else.
+    pub(super) fn hear(&mut self, token: &str) -> io::Result<Option<u32>> {
+        let mut buffer = [0; HELLO + PROOF];
+        loop {
+            let wanted = if self.has_greeted() { HELLO + PROOF } else { HELLO };
+            // Nothing beyond is read: it belongs to whom the connection is given.
+            let room = &mut buffer[..wanted - self.heard.len()];
+            match self.stream.read(room) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(read) => self.heard.extend_from_slice(&room[..read]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+            if let Some(rank) = self.answer(token)? {
+                return Ok(Some(rank));
+            }
+        }
+    }
+
+    fn answer(&mut self, token: &str) -> io::Result<Option<u32>> {
+        let start = self.heard.len().min(MAGIC.len());
+        if self.heard[..start] != MAGIC[..start] {
             return Err(refused("it does not speak graphc's protocol"));
         }
-        let own = nonce()?;
-        let mut answer = own.to_vec();
-        answer.extend(proof(token, b"accept", &hello, &own));
-        stream.write_all(&answer)?;
-        let mut theirs = [0; PROOF];
-        stream.read_exact(&mut theirs)?;
-        check(token, b"connect", &hello, &own, &theirs)?;
-        let rank = &hello[MAGIC.len()..MAGIC.len() + 4];
-        Ok(u32::from_le_bytes(rank.try_into().expect("four bytes")))
-    })
+        let (hello, shown) = self.heard.split_at(self.heard.len().min(HELLO));
+        match self.asked {
+            None if hello.len() == HELLO => {
+                let own = nonce()?;
+                let mut answer = own.to_vec();
+                answer.extend(proof(token, b"accept", hello, &own));
+                // A new connection has room for it.
+                self.stream.write_all(&answer)?;
+                self.asked = Some(own);
+                Ok(None)
+            }
+            Some(own) if shown.len() == PROOF => {
+                check(token, b"connect", hello, &own, shown)?;
+                let rank = &hello[MAGIC.len()..MAGIC.len() + 4];
+                Ok(Some(u32::from_le_bytes(rank.try_into().expect("four bytes"))))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The connection of who was let in.
+    pub(super) fn into_stream(self) -> io::Result<TcpStream> {
+        self.stream.set_nonblocking(false)?;
+        Ok(self.stream)
+    }
 }
 
 /// Asks to be let in as `rank`.
@@ -43,30 +111,38 @@ pub(crate) fn accept(stream: &mut TcpStream, token: &str) -> io::Result<u32> {
 /// # Errors
 /// Where the other end does not know the token, is too slow, or speaks something else.
 pub(crate) fn connect(stream: &mut TcpStream, token: &str, rank: u32) -> io::Result<()> {
-    timed(stream, |stream| {
-        let mut hello = MAGIC.to_vec();
-        hello.extend(rank.to_le_bytes());
-        hello.extend(nonce()?);
-        stream.write_all(&hello)?;
-        let mut answer = [0; NONCE + PROOF];
-        stream.read_exact(&mut answer)?;
-        let (theirs, shown) = answer.split_at(NONCE);
-        check(token, b"accept", &hello, theirs, shown)?;
-        stream.write_all(&proof(token, b"connect", &hello, theirs))
-    })
+    let until = Instant::now() + PATIENCE;
+    stream.set_nodelay(true)?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut hello = MAGIC.to_vec();
+    hello.extend(rank.to_le_bytes());
+    hello.extend(nonce()?);
+    stream.write_all(&hello)?;
+    let mut answer = [0; NONCE + PROOF];
+    read_until(stream, &mut answer, until)?;
+    let (theirs, shown) = answer.split_at(NONCE);
+    check(token, b"accept", &hello, theirs, shown)?;
+    stream.write_all(&proof(token, b"connect", &hello, theirs))?;
+    stream.set_read_timeout(None)?;
+    stream.set_write_timeout(None)
 }
 
-fn timed<T>(
-    stream: &mut TcpStream,
-    talk: impl FnOnce(&mut TcpStream) -> io::Result<T>,
-) -> io::Result<T> {
-    stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let result = talk(stream)?;
-    stream.set_read_timeout(None)?;
-    stream.set_write_timeout(None)?;
-    Ok(result)
+/// Fills `bytes` before a moment, however they trickle in.
+fn read_until(stream: &mut TcpStream, mut bytes: &mut [u8], until: Instant) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(bytes) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(read) => bytes = &mut bytes[read..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 fn nonce() -> io::Result<[u8; NONCE]> {
@@ -108,8 +184,13 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
         let accepting = std::thread::spawn(move || {
-            let (mut stream, _) = listener.accept()?;
-            accept(&mut stream, server)
+            let mut guest = Guest::new(listener.accept()?.0, PATIENCE)?;
+            loop {
+                if let Some(rank) = guest.hear(server)? {
+                    return Ok(rank);
+                }
+                std::thread::yield_now();
+            }
         });
         let result = client(TcpStream::connect(address).expect("a connection"));
         (accepting.join().expect("no panic"), result)

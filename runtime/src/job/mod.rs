@@ -4,24 +4,28 @@
 //! fails ends the job on all of them, with one account of who, where, why, and what each was doing. Tensors do not go this
 //! way but through [`crate::transport`]; what does are beats, small exchanges of bytes ([`Job::all_gather`]), and the end.
 //!
-//! Start reading with `options`, then `wire`, `coordinator` and `line`.
+//! Start reading with `options` and `meeting`, then `door`, `wire`, `coordinator` and `line`.
 
 mod activity;
+mod agreement;
 mod coordinator;
+mod door;
 mod error;
 pub(crate) mod handshake;
 mod line;
+mod meeting;
 #[cfg(feature = "mpi")]
 mod mpi;
 mod options;
+mod rendezvous;
 mod wire;
 
 use std::io;
-use std::net::{TcpListener, TcpStream, ToSocketAddrs};
-use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use graphc_ir::plan::PLAN_VERSION;
 
 use crate::error::RuntimeError;
 use crate::transport::Transport;
@@ -31,13 +35,13 @@ use coordinator::Coordinator;
 use wire::Message;
 
 pub(crate) use activity::{Activity, enter, waiting};
+pub use agreement::Agreement;
+pub(crate) use agreement::differences;
+pub(crate) use door::Door;
 pub use error::JobError;
 pub(crate) use line::Line;
 pub use options::{JobOptions, Links, Meeting};
 pub(crate) use wire::Member;
-
-/// How long to wait before the next try to reach rank 0.
-const RETRY: Duration = Duration::from_millis(20);
 
 /// This process's membership in its job. Dropping the last handle says goodbye to the others; where this is rank 0, it
 /// waits until all have.
@@ -47,6 +51,7 @@ pub struct Job {
     fabric: Arc<Fabric>,
     gathers: AtomicU64,
     transports: AtomicU32,
+    sessions: AtomicU64,
     /// Rank 0's.
     coordinator: Mutex<Option<Coordinator>>,
 }
@@ -83,9 +88,10 @@ impl Job {
         };
         #[cfg(feature = "mpi")]
         let (by_mpi, done_with_mpi) = (options.by_mpi(), options.only_meets_by_mpi());
-        let (options, coordinator) = assemble(options)?;
+        meeting::check(&options)?;
+        let (mut options, coordinator) = meeting::assemble(options)?;
         let own = coordinator.as_ref().map(Coordinator::address);
-        let stream = reach(&options, own)?;
+        let stream = meeting::reach(&mut options, own)?;
         let address = stream.local_addr().map_err(system("find its own address"))?.ip();
         let tcp = || Outside::tcp(address).map_err(system("listen for its peers"));
         #[cfg(feature = "mpi")]
@@ -108,8 +114,8 @@ impl Job {
             mpi::end(rank)?;
         }
         let (gathers, transports) = (AtomicU64::new(0), AtomicU32::new(0));
-        let coordinator = Mutex::new(coordinator);
-        Ok(Arc::new(Self { options, line, fabric, gathers, transports, coordinator }))
+        let (sessions, coordinator) = (AtomicU64::new(0), Mutex::new(coordinator));
+        Ok(Arc::new(Self { options, line, fabric, gathers, transports, sessions, coordinator }))
     }
 
     /// This process's rank.
@@ -143,15 +149,8 @@ impl Job {
     /// # Errors
     /// [`RuntimeError::Job`] where the job ends before all have come.
     pub fn all_gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, RuntimeError> {
-        if let Some(ended) = self.line.ended() {
-            return Err(ended);
-        }
         let number = self.gathers.fetch_add(1, Ordering::Relaxed);
-        let key = format!("exchange {number}");
-        let _waiting = waiting(|| format!("for all ranks in {key}"));
-        self.line.say(&Message::Gather { key: key.clone() }, bytes);
-        let gathered = self.line.gathered(&key);
-        gathered.ok_or_else(|| self.line.ended().unwrap_or(RuntimeError::ShutDown))
+        self.gather(format!("exchange {number}"), bytes)
     }
 
     /// Gives rank 0's bytes to all ranks; the others bring nothing.
@@ -176,9 +175,19 @@ impl Job {
         self.line.fail(RuntimeError::Program { reason: reason.to_string() });
     }
 
+    /// What the workers of this process are doing, and for whom they wait: a line each.
+    pub fn doing(&self) -> Vec<String> {
+        self.line.activities.lines()
+    }
+
     /// Why the job has ended, if it has: who, where, why, and what each rank was doing.
     pub fn ended(&self) -> Option<RuntimeError> {
         self.line.ended()
+    }
+
+    /// The number of the session that begins; all ranks make theirs in the same order.
+    pub(crate) fn next_session(&self) -> u64 {
+        self.sessions.fetch_add(1, Ordering::Relaxed)
     }
 
     /// A transport with tags of its own; all ranks make theirs in the same order.
@@ -207,131 +216,6 @@ impl Drop for Job {
     }
 }
 
-/// Rank 0 begins to lead; the others learn where it is.
-fn assemble(options: JobOptions) -> Result<(JobOptions, Option<Coordinator>), JobError> {
-    #[cfg(feature = "mpi")]
-    if options.meeting == Meeting::Mpi {
-        return assemble_by_mpi(options);
-    }
-    let coordinator = if options.rank == 0 { Some(lead(&options)?) } else { None };
-    Ok((options, coordinator))
-}
-
-#[cfg(feature = "mpi")]
-fn assemble_by_mpi(mut options: JobOptions) -> Result<(JobOptions, Option<Coordinator>), JobError> {
-    if options.rank > 0 {
-        mpi::accept(&mut options)?;
-        return Ok((options, None));
-    }
-    mpi::draw_token(&mut options)?;
-    let leading = lead(&options);
-    mpi::invite(&options, &leading)?;
-    Ok((options, Some(leading?)))
-}
-
-/// Rank 0 listens where the others will look for it.
-fn lead(options: &JobOptions) -> Result<Coordinator, JobError> {
-    let (host, port) = match &options.meeting {
-        Meeting::Tcp { host, port } => (host.as_str(), *port),
-        // The others are told the port.
-        _ => ("0.0.0.0", 0),
-    };
-    let address = format!("{host}:{port}");
-    let fail =
-        |error: io::Error| JobError::Listen { address: address.clone(), reason: error.to_string() };
-    let bound = match TcpListener::bind((host, port)) {
-        // The name may be that of a gateway, or not known here: then at all addresses.
-        Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
-            TcpListener::bind(("0.0.0.0", port))
-        }
-        bound => bound,
-    };
-    let listener = bound.map_err(fail)?;
-    if let Meeting::File(path) = &options.meeting {
-        let port = listener.local_addr().map_err(fail)?.port();
-        let write = write_address(path, port);
-        write.map_err(|error| JobError::Listen {
-            address: path.display().to_string(),
-            reason: error.to_string(),
-        })?;
-    }
-    Coordinator::start(listener, options).map_err(fail)
-}
-
-/// Writes where rank 0 listens, complete or not at all.
-fn write_address(path: &Path, port: u16) -> io::Result<()> {
-    let name = rustix::system::uname();
-    let host = name.nodename().to_string_lossy();
-    let side = path.with_extension(format!("{}.partial", std::process::id()));
-    std::fs::write(&side, format!("127.0.0.1:{port}\n{host}:{port}\n"))?;
-    std::fs::rename(&side, path)
-}
-
-/// Connects to rank 0, which may not be there yet.
-fn reach(options: &JobOptions, own: Option<std::net::SocketAddr>) -> Result<TcpStream, JobError> {
-    let begun = Instant::now();
-    loop {
-        let all = addresses(options, own);
-        let address = match &all {
-            Ok(all) => all.join(", "),
-            Err(_) => options.meeting.to_string(),
-        };
-        let tried = all.and_then(|all| first(all.iter().map(|one| enter_at(one, options))));
-        let error = match tried {
-            Ok(stream) => return Ok(stream),
-            Err(error) => error,
-        };
-        // Who does not know the token will not learn it; a file may still be that of a job before.
-        let refused = error.kind() == io::ErrorKind::PermissionDenied
-            && matches!(options.meeting, Meeting::Tcp { .. });
-        if refused || begun.elapsed() > options.join_timeout {
-            let (rank, seconds) = (options.rank, begun.elapsed().as_secs_f64());
-            let reason = error.to_string();
-            return Err(JobError::Unreachable { rank, address, seconds, reason });
-        }
-        std::thread::sleep(RETRY);
-    }
-}
-
-/// The first success, or the last failure.
-fn first<T>(tries: impl Iterator<Item = io::Result<T>>) -> io::Result<T> {
-    let mut last = io::Error::other("the name has no address");
-    for result in tries {
-        match result {
-            Ok(found) => return Ok(found),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
-}
-
-/// Where rank 0 may be.
-fn addresses(options: &JobOptions, own: Option<std::net::SocketAddr>) -> io::Result<Vec<String>> {
-    if let Some(own) = own {
-        return Ok(match own.ip().is_unspecified() {
-            true => vec![format!("127.0.0.1:{}", own.port())],
-            false => vec![own.to_string()],
-        });
-    }
-    match &options.meeting {
-        Meeting::Tcp { host, port } if host.contains(':') => Ok(vec![format!("[{host}]:{port}")]),
-        Meeting::Tcp { host, port } => Ok(vec![format!("{host}:{port}")]),
-        Meeting::File(path) => {
-            Ok(std::fs::read_to_string(path)?.lines().map(str::to_owned).collect())
-        }
-        #[cfg(feature = "mpi")]
-        Meeting::Mpi => Err(io::Error::other("MPI has not said where rank 0 is")),
-    }
-}
-
-fn enter_at(address: &str, options: &JobOptions) -> io::Result<TcpStream> {
-    first(address.to_socket_addrs()?.map(|address| {
-        let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
-        handshake::connect(&mut stream, &options.token, options.rank)?;
-        Ok(stream)
-    }))
-}
-
 /// From the first word to the connections with all others.
 fn meet(options: &JobOptions, mut parts: Parts, line: &Arc<Line>) -> Result<Arc<Fabric>, JobError> {
     let rank = options.rank;
@@ -348,6 +232,7 @@ fn meet(options: &JobOptions, mut parts: Parts, line: &Arc<Line>) -> Result<Arc<
         host: host_name(),
         pid: std::process::id(),
         segment: parts.segment(),
+        version: version(),
     };
     line.say(&Message::Join(member), &[]);
     let late = || match line.ended() {
@@ -361,6 +246,11 @@ fn meet(options: &JobOptions, mut parts: Parts, line: &Arc<Line>) -> Result<Arc<
     line.say(&Message::Ready { shares }, &[]);
     let shares = line.shares(timeout).ok_or_else(late)?;
     parts.join(rank, &options.token, roster, &shares, line).map_err(system)
+}
+
+/// What must be the same build: other versions may take the same plan for something else.
+fn version() -> String {
+    format!("{}, plans of version {PLAN_VERSION}", env!("CARGO_PKG_VERSION"))
 }
 
 /// What processes that can see each other's memory have in common: one kernel, one set of process numbers, one network.

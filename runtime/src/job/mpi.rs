@@ -96,7 +96,10 @@ pub(super) fn invite(
 ) -> Result<(), JobError> {
     let invitation = match leading {
         Ok(coordinator) => Invitation::Come {
-            host: node_name(),
+            host: match coordinator.address().ip() {
+                ip if ip.is_unspecified() || ip.is_loopback() => node_name(),
+                ip => ip.to_string(),
+            },
             port: coordinator.address().port(),
             token: options.token.clone(),
         },

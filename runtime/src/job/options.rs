@@ -17,7 +17,8 @@ pub enum Meeting {
         /// Its port.
         port: u16,
     },
-    /// Rank 0 writes its address into this file, which all processes can read. It must not exist before.
+    /// Rank 0 writes its address and a secret into this file, which only this user can read. On several hosts that share
+    /// it [`JobOptions::nodes`] says so; otherwise rank 0 listens at the loopback alone.
     File(PathBuf),
     /// MPI has started the processes, and brings rank 0's address to the others.
     #[cfg(feature = "mpi")]
@@ -61,7 +62,8 @@ pub struct JobOptions {
     pub nodes: u32,
     /// Where they meet.
     pub meeting: Meeting,
-    /// What a process must know to be let in.
+    /// What a process must know to be let in: the same secret on all ranks. Without one a job meets at an address of the
+    /// loopback alone, or by a file, which brings a secret of its own.
     pub token: String,
     /// How long to wait for all processes at the start.
     pub join_timeout: Duration,
@@ -124,13 +126,7 @@ impl JobOptions {
         let url = format!("tcp://{}:{port}", required("MASTER_ADDR")?);
         let mut options = Self::at(&url, number("RANK", &required("RANK")?)?, world_size)?;
         options.links = links;
-        if let Ok(text) = env::var("LOCAL_RANK") {
-            options.local_rank = number("LOCAL_RANK", &text)?;
-        }
-        if let Ok(text) = env::var("NODE_COUNT") {
-            options.nodes = number("NODE_COUNT", &text)?;
-        }
-        options.with_wishes().map(Some)
+        options.with_place()?.with_wishes().map(Some)
     }
 
     /// How many processes the environment speaks of; `None` where the program was started alone.
@@ -155,6 +151,28 @@ impl JobOptions {
     #[cfg(feature = "mpi")]
     pub(super) fn only_meets_by_mpi(&self) -> bool {
         self.meeting == Meeting::Mpi && !self.by_mpi()
+    }
+
+    /// Options for a rank of a job that meets at `url`, as [`JobOptions::at`], and what the environment says besides:
+    /// LOCAL_RANK, NODE_COUNT, and what the user may set, as [`JobOptions::from_environment`].
+    ///
+    /// # Errors
+    /// [`JobError::Environment`] where URL, rank or a variable makes no sense.
+    pub fn at_with_environment(url: &str, rank: u32, world_size: u32) -> Result<Self, JobError> {
+        let mut options = Self::at(url, rank, world_size)?;
+        options.links = links()?;
+        options.with_place()?.with_wishes()
+    }
+
+    /// Which of its host's processes this is, and how many hosts there are.
+    fn with_place(mut self) -> Result<Self, JobError> {
+        if let Ok(text) = env::var("LOCAL_RANK") {
+            self.local_rank = number("LOCAL_RANK", &text)?;
+        }
+        if let Ok(text) = env::var("NODE_COUNT") {
+            self.nodes = number("NODE_COUNT", &text)?;
+        }
+        Ok(self)
     }
 
     /// What the user has set.

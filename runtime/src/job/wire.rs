@@ -53,6 +53,9 @@ pub(crate) struct Member {
     pub(crate) pid: u32,
     /// The file descriptor of its shared memory and how large it is.
     pub(crate) segment: Option<(i32, u64)>,
+    /// Of graphc.
+    #[serde(default)]
+    pub(crate) version: String,
 }
 
 /// Sends a message.

@@ -1,5 +1,6 @@
 //! Sessions: a plan that has been loaded and takes step after step.
 
+mod agreement;
 mod checkpoint;
 mod collect;
 mod edges;
@@ -115,7 +116,8 @@ impl Session {
     /// so are outputs ([`SessionOptions::outputs_at`]) and variables.
     ///
     /// # Errors
-    /// As [`Session::new`]; where the job has another number of processes than the plan has ranks, or has ended.
+    /// As [`Session::new`]; where the job has another number of processes than the plan has ranks, or has ended; and, before
+    /// the first step, on all ranks where they differ in plan, seed, first step or the names and types of weights.
     pub fn on(
         job: &Arc<crate::job::Job>,
         plan: &VerifiedPlan,

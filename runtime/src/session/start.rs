@@ -9,6 +9,7 @@ use graphc_ir::check::VerifiedPlan;
 use graphc_ir::machine::Machine;
 use graphc_ir::plan::{Plan, Program};
 
+use super::agreement::agree;
 use super::collect::Collector;
 use super::edges::Sockets;
 use super::variables::Variables;
@@ -36,6 +37,7 @@ pub(super) fn session(
             (ranks.map(|rank| hub.transport(rank)).collect(), plan.world_size)
         }
         Some(job) => {
+            agree(job, plan, weights, &options)?;
             check_job(plan, job)?;
             (vec![job.transport(options.timeout)], job.neighbours())
         }

@@ -1,10 +1,11 @@
 //! `graphc launch`: one process per rank, on this machine; all end where one fails.
 //!
 //! `world` says who is who, `scheduler` reads it from Slurm and mpirun; `process` starts a rank in a process group of its
-//! own and tells when the group is gone; `output` copies what ranks print; `supervise` waits, ends and kills; `guard`
+//! own and tells when the group is gone; `output` copies what ranks print; `accounts` makes one account of theirs; `supervise` waits, ends and kills; `guard`
 //! is the process that kills what is left where this one is killed. Nothing here speaks with other machines: ranks
 //! find each other by MASTER_ADDR and MASTER_PORT.
 
+mod accounts;
 mod guard;
 mod output;
 mod process;
@@ -21,11 +22,13 @@ use clap::CommandFactory;
 use clap::error::ErrorKind;
 
 use super::args::{Cli, LaunchArgs};
+use accounts::Accounts;
 use guard::Guard;
 use output::Logs;
 use supervise::{Attempt, Outcome, signals};
 use world::World;
 
+pub use accounts::hand_over;
 pub use guard::run as guard;
 
 /// Runs the command: 0 where all processes ended with 0, 128 and the signal's number where this one was interrupted.
@@ -38,15 +41,22 @@ pub fn run(args: &LaunchArgs) -> Result<ExitCode> {
     process::adopt_orphans()?;
     let signals = signals()?;
     let mut guard = Guard::start()?;
+    let mut accounts = Accounts::new();
     for restart in 0.. {
         let attempt = Attempt {
             world: &world,
             command: &args.command,
             logs: &logs,
+            accounts: accounts.path(),
             grace: Duration::from_secs_f64(args.grace),
             restart,
         };
-        match attempt.run(&signals, &mut guard)? {
+        let outcome = attempt.run(&signals, &mut guard)?;
+        if let Some(account) = accounts.take() {
+            // Where standard error cannot be written, there is nobody to be told.
+            let _ = writeln!(std::io::stderr(), "error: {account}");
+        }
+        match outcome {
             Outcome::Done => break,
             Outcome::Interrupted(signal) => return Ok(ExitCode::from(128 + signal as u8)),
             Outcome::Failed(failure) if restart < args.max_restarts => {

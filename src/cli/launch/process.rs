@@ -1,6 +1,5 @@
 //! The process of one rank, in a process group of its own.
 
-use std::ffi::OsString;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
@@ -9,8 +8,10 @@ use rustix::process::{
     Pid, Signal, WaitOptions, kill_process_group, test_kill_process_group, waitpgid,
 };
 
-use super::output::{Logs, Output};
-use super::world::{Seat, World};
+use super::accounts;
+use super::output::Output;
+use super::supervise::Attempt;
+use super::world::Seat;
 
 /// A rank's process with all that it has started.
 pub struct Process {
@@ -29,16 +30,13 @@ pub struct Process {
 
 impl Process {
     /// Starts a rank.
-    pub fn start(
-        world: &World,
-        seat: Seat,
-        command: &[OsString],
-        logs: &Logs,
-        restart: u32,
-    ) -> Result<Self> {
+    pub fn start(attempt: &Attempt<'_>, seat: Seat) -> Result<Self> {
+        let Attempt { world, command, logs, restart, .. } = *attempt;
         let (program, arguments) = command.split_first().context("there is no command")?;
         let mut command = Command::new(program);
         command.args(arguments).envs(world.variables(seat, restart)).process_group(0);
+        command.env_remove(accounts::VARIABLE);
+        command.envs(attempt.accounts.iter().map(|path| (accounts::VARIABLE, path)));
         // Ranks are not in the terminal's foreground group: to read from it would stop them.
         command.stdin(Stdio::null());
         let sinks = logs.sinks(seat.rank, restart, world.seats.len())?;

@@ -30,6 +30,8 @@ pub struct Attempt<'a> {
     pub command: &'a [OsString],
     /// Where output goes.
     pub logs: &'a Logs,
+    /// Where ranks put their accounts of the job's end; `None`: they print them.
+    pub accounts: Option<String>,
     /// How long a process has to end.
     pub grace: Duration,
     /// How often it was started before.
@@ -110,7 +112,7 @@ impl Attempt<'_> {
             interrupted: None,
         };
         for &seat in &self.world.seats {
-            let process = Process::start(self.world, seat, self.command, self.logs, self.restart);
+            let process = Process::start(self, seat);
             match process {
                 Ok(process) => {
                     guard.watch(process.group);

@@ -20,7 +20,8 @@ use crate::transport::{Body, Group, Offer};
 struct Side {
     rank: u32,
     outbox: Arc<Outbox>,
-    mapped: Arc<PeerMemory>,
+    /// As each of three ranks maps the memory.
+    mapped: [Arc<PeerMemory>; 3],
     line: Arc<Line>,
 }
 
@@ -28,9 +29,10 @@ impl Side {
     fn new(rank: u32, stream: &TcpStream) -> Self {
         let outbox = Arc::new(Outbox::new().expect("shared memory"));
         let (descriptor, bytes) = (outbox.segment.descriptor(), outbox.segment.len() as u64);
-        let mapped = PeerMemory::open(std::process::id(), descriptor, bytes).expect("a mapping");
+        let pid = std::process::id();
+        let open = |reader| PeerMemory::open(reader, pid, descriptor, bytes).expect("a mapping");
         let line = Line::start(stream, rank, Duration::from_secs(1000)).expect("threads");
-        Self { rank, outbox, mapped: Arc::new(mapped), line }
+        Self { rank, outbox, mapped: [0, 1, 2].map(open).map(Arc::new), line }
     }
 
     fn waiter(&self) -> Waiter {
@@ -41,12 +43,19 @@ impl Side {
 
     fn sender(&self, to: &Self, key: u64, slots: u64) -> SharedSender {
         let name = (key, to.rank, key as u32);
-        let sender = SharedSender::new(&self.outbox, &to.mapped, self.waiter(), name, slots);
+        let sender = SharedSender::new(
+            &self.outbox,
+            &to.mapped[self.rank as usize],
+            self.waiter(),
+            name,
+            slots,
+        );
         sender.expect("room in the directory")
     }
 
     fn receiver(&self, from: &Self, key: u64, slots: u64) -> SharedReceiver {
-        SharedReceiver::new(&from.mapped, self.waiter(), (key, from.rank, key as u32), slots)
+        let mapped = &from.mapped[self.rank as usize];
+        SharedReceiver::new(mapped, self.waiter(), (key, from.rank, key as u32), slots)
     }
 }
 
@@ -155,6 +164,42 @@ fn what_was_lent_by_a_sender_that_gives_up_is_an_error() {
     });
     let error = failed.expect_err("it was withdrawn").to_string();
     assert!(error.contains("rank 1 has lost its connection with rank 0"), "{error}");
+}
+
+/// Queues whose two ends go in either order, some never used: their memory is used again, and entries are too.
+#[test]
+fn queues_come_and_go_in_the_same_memory_under_every_schedule() {
+    let (sides, _listener) = sides::<2>();
+    let outbox = Arc::clone(&sides[0].outbox);
+    explore(2_000, {
+        let sides = sides.clone();
+        move || {
+            let [a, b] = sides.clone();
+            let keys: Vec<u64> = (0..6).map(|_| fresh()).collect();
+            let sending = shuttle::thread::spawn({
+                let (a, b, keys) = (a.clone(), b.clone(), keys.clone());
+                move || {
+                    for &key in &keys {
+                        let mut sender = a.sender(&b, key, 2);
+                        if key % 3 > 0 {
+                            sender.send(100, &mut |target| target.fill(key as u8)).expect("room");
+                        }
+                    }
+                }
+            });
+            for &key in &keys {
+                let mut receiver = b.receiver(&a, key, 2);
+                if key % 3 > 1 {
+                    let read = &mut |pieces: &[&[u8]]| assert_eq!(pieces, [[key as u8; 100]]);
+                    receiver.receive(read).expect("it was sent");
+                }
+            }
+            sending.join().expect("no panic");
+        }
+    });
+    // 12,000 queues of 1 KiB would be beyond it.
+    let extent = outbox.extent() - Outbox::new().expect("shared memory").extent();
+    assert!(extent < 64 << 10, "{extent} bytes");
 }
 
 #[test]

@@ -91,7 +91,7 @@ impl Parts {
         let open = |member: &Member| {
             let here = member.host == *host && self.outbox.is_some();
             let (descriptor, bytes) = member.segment.filter(|_| here)?;
-            PeerMemory::open(member.pid, descriptor, bytes).ok().map(Arc::new)
+            PeerMemory::open(rank, member.pid, descriptor, bytes).ok().map(Arc::new)
         };
         self.peers = roster.iter().map(open).collect();
         let all = roster.iter().zip(&self.peers);

@@ -1,18 +1,19 @@
 //! The shared memory in which a process lays out what it has for the others: a head with a directory of its queues and
 //! of its arenas, then blocks that it allocates.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use super::bell::Bell;
 use super::foreign;
 use super::segment::Segment;
+use super::shared::{is_left, leave};
 use super::wait::HasBell;
 
-/// How many queues a process may make.
+/// How many queues a process may have at one time.
 const QUEUES: usize = 1 << 16;
 /// How many arenas.
 const ARENAS: usize = 1 << 12;
@@ -28,14 +29,18 @@ struct Head {
     bell: Bell,
     /// Its own address in the maker's memory: who reads it there can read the maker's memory.
     address: AtomicU64,
+    /// How many queues were made so far; each has its number.
+    made: AtomicU64,
+    /// How many entries were ever in use.
     queues: AtomicU32,
-    arenas: AtomicU32,
     queue: [QueueEntry; QUEUES],
     arena: [ArenaEntry; ARENAS],
 }
 
 #[repr(C)]
 struct QueueEntry {
+    /// Which of all queues made it is; 0: none.
+    number: AtomicU64,
     key: AtomicU64,
     to: AtomicU32,
     offset: AtomicU64,
@@ -52,8 +57,35 @@ struct ArenaEntry {
 pub(crate) struct Outbox {
     pub(super) segment: Segment,
     blocks: Mutex<Blocks>,
-    /// Start, size and number of own arenas that are alive.
-    arenas: RwLock<Vec<(usize, usize, u32)>>,
+    directory: Mutex<Directory>,
+    arenas: RwLock<Arenas>,
+}
+
+/// Which entries of the directory are free, and queues whose sender is gone and whose receiver is not.
+#[derive(Debug, Default)]
+struct Directory {
+    free: Vec<usize>,
+    abandoned: Vec<Abandoned>,
+    /// How many of `abandoned` were left when it was last looked through.
+    kept: usize,
+}
+
+/// A queue that its sender has left, with the blocks that go with it: offset and size.
+#[derive(Debug)]
+pub(super) struct Abandoned {
+    pub(super) entry: usize,
+    pub(super) queue: (u64, u64),
+    pub(super) blocks: Vec<(u64, u64)>,
+}
+
+/// Own arenas.
+#[derive(Debug, Default)]
+struct Arenas {
+    /// Start, size and number of those that are alive.
+    alive: Vec<(usize, usize, u32)>,
+    free: Vec<u32>,
+    /// How many numbers were ever given.
+    numbers: u32,
 }
 
 /// Which blocks are free.
@@ -78,7 +110,8 @@ impl Outbox {
         let blocks = Mutex::new(Blocks { next, free: BTreeMap::new() });
         let address = &head(&segment).address;
         address.store(std::ptr::from_ref(address) as u64, Ordering::Relaxed);
-        Ok(Self { segment, blocks, arenas: RwLock::default() })
+        let (directory, arenas) = (Mutex::default(), RwLock::default());
+        Ok(Self { segment, blocks, directory, arenas })
     }
 
     fn head(&self) -> &Head {
@@ -88,7 +121,7 @@ impl Outbox {
     /// A block of at least so many bytes, content arbitrary. `None` where the memory is full.
     pub(super) fn allocate(&self, bytes: u64) -> Option<u64> {
         let size = block_size(bytes);
-        let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut blocks = lock(&self.blocks);
         if let Some(offset) = blocks.free.get_mut(&size).and_then(Vec::pop) {
             return Some(offset);
         }
@@ -110,41 +143,77 @@ impl Outbox {
 
     /// Gives a block of so many bytes back; nobody reads it any more.
     pub(crate) fn release(&self, offset: u64, bytes: u64) {
-        let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut blocks = lock(&self.blocks);
         blocks.free.entry(block_size(bytes)).or_default().push(offset);
     }
 
-    /// Tells the others of a queue to `to`. `false` where the directory is full.
-    pub(super) fn publish(&self, key: u64, to: u32, offset: u64) -> bool {
-        // One at a time, so that entries are complete in order.
-        let _blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Tells the others of a queue to `to`, until [`Outbox::abandon`]. The entry; `None` where the directory is full.
+    pub(super) fn publish(&self, key: u64, to: u32, offset: u64) -> Option<usize> {
+        let mut directory = lock(&self.directory);
+        // As often as that many have come: so each is looked at a few times at most.
+        if directory.abandoned.len() > 2 * directory.kept + 16 {
+            self.sweep(&mut directory);
+        }
         let head = self.head();
-        let index = head.queues.load(Ordering::Relaxed);
-        let Some(entry) = head.queue.get(index as usize) else { return false };
+        let used = head.queues.load(Ordering::Relaxed) as usize;
+        let index = directory.free.pop().unwrap_or(used);
+        let entry = head.queue.get(index)?;
+        // A reader that sees the number sees the rest, or sees another number afterwards.
+        fence(Ordering::Release);
         entry.key.store(key, Ordering::Relaxed);
         entry.to.store(to, Ordering::Relaxed);
         entry.offset.store(offset, Ordering::Relaxed);
-        head.queues.store(index + 1, Ordering::Release);
-        true
+        let made = head.made.load(Ordering::Relaxed) + 1;
+        entry.number.store(made, Ordering::Release);
+        head.queues.store(used.max(index + 1) as u32, Ordering::Release);
+        head.made.store(made, Ordering::Release);
+        Some(index)
+    }
+
+    /// Takes a queue back whose sender is gone, once its receiver is gone too.
+    pub(super) fn abandon(&self, queue: Abandoned) {
+        lock(&self.directory).abandoned.push(queue);
+    }
+
+    /// Frees what nobody will touch again.
+    fn sweep(&self, directory: &mut Directory) {
+        let Directory { free, abandoned, kept } = directory;
+        abandoned.retain(|queue| {
+            let left = is_left(&self.segment, queue.queue.0);
+            if left {
+                self.head().queue[queue.entry].number.store(0, Ordering::Relaxed);
+                free.push(queue.entry);
+                let blocks = queue.blocks.iter().chain([&queue.queue]);
+                blocks.for_each(|&(offset, bytes)| self.release(offset, bytes));
+            }
+            !left
+        });
+        *kept = abandoned.len();
+    }
+
+    /// How many bytes are or were in use, blocks that are free again among them.
+    #[cfg(test)]
+    pub(super) fn extent(&self) -> u64 {
+        lock(&self.blocks).next
     }
 
     /// Tells the others of an arena, which they may map until it is withdrawn. `None` where the directory is full.
     pub(crate) fn lend(&self, arena: &Segment) -> Option<u32> {
         let mut arenas = self.arenas.write().unwrap_or_else(PoisonError::into_inner);
-        let head = self.head();
-        let index = head.arenas.load(Ordering::Relaxed);
-        let entry = head.arena.get(index as usize)?;
-        entry.descriptor.store(arena.descriptor(), Ordering::Relaxed);
+        let index = arenas.free.pop().unwrap_or(arenas.numbers);
+        let entry = self.head().arena.get(index as usize)?;
         entry.bytes.store(arena.len() as u64, Ordering::Relaxed);
-        head.arenas.store(index + 1, Ordering::Release);
-        arenas.push((arena.start() as usize, arena.len(), index));
+        entry.descriptor.store(arena.descriptor(), Ordering::Release);
+        arenas.numbers = arenas.numbers.max(index + 1);
+        arenas.alive.push((arena.start() as usize, arena.len(), index));
         Some(index)
     }
 
     /// The arena is about to go.
     pub(crate) fn withdraw(&self, arena: u32) {
         let mut arenas = self.arenas.write().unwrap_or_else(PoisonError::into_inner);
-        arenas.retain(|&(.., index)| index != arena);
+        arenas.alive.retain(|&(.., index)| index != arena);
+        arenas.free.push(arena);
         self.head().arena[arena as usize].descriptor.store(-1, Ordering::Relaxed);
     }
 
@@ -157,7 +226,7 @@ impl Outbox {
             return Some((0, (start - own) as u64));
         }
         let arenas = self.arenas.read().unwrap_or_else(PoisonError::into_inner);
-        let found = arenas.iter().find(|&&(at, len, _)| inside(at, len));
+        let found = arenas.alive.iter().find(|&&(at, len, _)| inside(at, len));
         found.map(|&(at, _, index)| (index + 1, (start - at) as u64))
     }
 }
@@ -166,6 +235,10 @@ impl HasBell for Outbox {
     fn bell(&self) -> &Bell {
         &self.head().bell
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn block_size(bytes: u64) -> u64 {
@@ -182,22 +255,28 @@ fn head(segment: &Segment) -> &Head {
 #[derive(Debug)]
 pub(crate) struct PeerMemory {
     pub(super) segment: Segment,
+    /// Who has mapped it: queues for other ranks are not looked at.
+    reader: u32,
     pid: u32,
     /// Whether its process's own memory can be read.
     readable: bool,
     found: Mutex<Found>,
 }
 
-/// What was read of its directory so far.
+/// What its directory said when it was last read.
 #[derive(Debug, Default)]
 struct Found {
-    read: usize,
-    queues: BTreeMap<(u64, u32), u64>,
+    /// How many queues had been made.
+    made: u64,
+    /// Those for the reader.
+    queues: BTreeMap<u64, u64>,
+    /// Those that the reader has left before they were made.
+    unwanted: BTreeSet<u64>,
 }
 
 impl PeerMemory {
-    /// Maps it.
-    pub(crate) fn open(pid: u32, descriptor: i32, bytes: u64) -> io::Result<Self> {
+    /// Maps it, for rank `reader`.
+    pub(crate) fn open(reader: u32, pid: u32, descriptor: i32, bytes: u64) -> io::Result<Self> {
         if bytes < size_of::<Head>() as u64 {
             return Err(io::Error::other("the memory has no head"));
         }
@@ -206,7 +285,7 @@ impl PeerMemory {
         let mut found = [0; 8];
         let read = foreign::read(pid, address, &mut found);
         let readable = read.is_ok() && u64::from_ne_bytes(found) == address;
-        Ok(Self { segment, pid, readable, found: Mutex::default() })
+        Ok(Self { segment, reader, pid, readable, found: Mutex::default() })
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -223,19 +302,54 @@ impl PeerMemory {
         head(&self.segment).bell.ring();
     }
 
-    /// Where the queue lies that it has made for `to`, if it has.
-    pub(super) fn queue(&self, key: u64, to: u32) -> Option<u64> {
-        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
-        let head = head(&self.segment);
-        let known = (head.queues.load(Ordering::Acquire) as usize).min(QUEUES);
-        while found.read < known {
-            let entry = &head.queue[found.read];
-            let name = (entry.key.load(Ordering::Relaxed), entry.to.load(Ordering::Relaxed));
-            let offset = entry.offset.load(Ordering::Relaxed);
-            found.queues.insert(name, offset);
-            found.read += 1;
+    /// Where the queue lies that it has made for the reader, if it has.
+    pub(super) fn queue(&self, key: u64) -> Option<u64> {
+        let mut found = lock(&self.found);
+        self.look(&mut found);
+        found.queues.get(&key).copied()
+    }
+
+    /// The reader will not touch the queue again, which is said in the queue, now or once it is made.
+    pub(super) fn leave(&self, key: u64) {
+        let mut found = lock(&self.found);
+        self.look(&mut found);
+        match found.queues.remove(&key) {
+            Some(queue) => leave(&self.segment, queue),
+            None => _ = found.unwanted.insert(key),
         }
-        found.queues.get(&(key, to)).copied()
+    }
+
+    /// Reads the directory, if there are new queues in it.
+    fn look(&self, found: &mut Found) {
+        let head = head(&self.segment);
+        let made = head.made.load(Ordering::Acquire);
+        if made == found.made {
+            return;
+        }
+        let used = (head.queues.load(Ordering::Acquire) as usize).min(QUEUES);
+        for entry in &head.queue[..used] {
+            let number = entry.number.load(Ordering::Acquire);
+            // What is made meanwhile is read the next time, and nothing is read twice.
+            if number <= found.made
+                || number > made
+                || entry.to.load(Ordering::Relaxed) != self.reader
+            {
+                continue;
+            }
+            let key = entry.key.load(Ordering::Relaxed);
+            let offset = entry.offset.load(Ordering::Relaxed);
+            // An entry for this reader is not used again before it has left the queue; others may be.
+            fence(Ordering::Acquire);
+            if entry.number.load(Ordering::Relaxed) != number {
+                continue;
+            }
+            if found.unwanted.remove(&key) {
+                leave(&self.segment, offset);
+            } else {
+                found.queues.insert(key, offset);
+            }
+        }
+        found.made = made;
     }
 
     /// Maps one of its arenas.

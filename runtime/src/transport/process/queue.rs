@@ -144,7 +144,10 @@ impl Inboxes {
 
     /// The peer has read so many messages of a queue.
     pub(super) fn was_read(&self, peer: u32, head: &Head) {
-        self.count((head.key, peer)).fetch_max(head.sequence, Ordering::Release);
+        // A sender that is gone needs to hear nothing.
+        if let Some(read) = lock(&self.read).get(&(head.key, peer)) {
+            read.fetch_max(head.sequence, Ordering::Release);
+        }
         self.bell.bell().ring();
     }
 

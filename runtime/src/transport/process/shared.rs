@@ -29,6 +29,8 @@ struct QueueHead {
     foreign: AtomicU32,
     /// Whether the sender has given up: what it has lent is not there any more.
     withdrawn: AtomicU32,
+    /// Whether the receiver is gone: it will not touch the queue again.
+    left: AtomicU32,
 }
 
 #[repr(C, align(128))]
@@ -102,6 +104,18 @@ fn slot_at(queue: u64, index: u64) -> u64 {
 fn queue_head(segment: &Segment, offset: u64) -> Option<&QueueHead> {
     // SAFETY: `QueueHead` is atomics alone.
     unsafe { segment.at(offset) }
+}
+
+/// The receiver says that it will not touch the queue again.
+pub(super) fn leave(segment: &Segment, queue: u64) {
+    if let Some(head) = queue_head(segment, queue) {
+        head.left.store(1, Ordering::Release);
+    }
+}
+
+/// Whether the receiver has said so.
+pub(super) fn is_left(segment: &Segment, queue: u64) -> bool {
+    queue_head(segment, queue).is_none_or(|head| head.left.load(Ordering::Acquire) != 0)
 }
 
 fn slot(segment: &Segment, queue: u64, index: u64) -> Option<&Slot> {

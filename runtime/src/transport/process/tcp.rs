@@ -3,18 +3,19 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice, Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::queue::{HEAD, Head, Inboxes, Received, lock};
 use super::wait::{NEWS, Waiter};
-use crate::job::{Member, handshake};
+use crate::job::{Door, Member, handshake};
 use crate::transport::TransportError;
 
-/// How many strangers may be at the door at once.
-const STRANGERS: usize = 64;
+/// How long a peer is tried that cannot be reached: its door may be besieged.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long one try may take.
+const TRY: Duration = Duration::from_secs(5);
 /// How often a write that makes no progress looks whether the job goes on.
 const LOOK: Duration = Duration::from_millis(200);
 
@@ -25,10 +26,8 @@ pub(crate) struct Tcp {
     members: Vec<Member>,
     inboxes: Arc<Inboxes>,
     outgoing: Mutex<BTreeMap<u32, Arc<Mutex<TcpStream>>>>,
-    strangers: AtomicUsize,
-    stop: AtomicBool,
     /// Where the peers come in.
-    port: u16,
+    door: Door,
 }
 
 impl Tcp {
@@ -44,47 +43,30 @@ impl Tcp {
             members,
             inboxes: Arc::clone(inboxes),
             outgoing: Mutex::default(),
-            strangers: AtomicUsize::new(0),
-            stop: AtomicBool::new(false),
-            port: listener.local_addr()?.port(),
+            door: Door::new(listener, token)?,
         });
-        let door = Arc::clone(&tcp);
-        std::thread::Builder::new().name("tcp door".into()).spawn(move || door.door(&listener))?;
+        let host = Arc::clone(&tcp);
+        let serve = move || host.door.serve(|stream, peer| host.admit(stream, peer));
+        std::thread::Builder::new().name("tcp door".into()).spawn(serve)?;
         Ok(tcp)
     }
 
     /// Lets the door and the readers go.
     pub(super) fn stop(&self) {
-        self.stop.store(true, Ordering::SeqCst);
+        self.door.close();
         for stream in lock(&self.outgoing).values() {
             let _ = lock(stream).shutdown(std::net::Shutdown::Write);
         }
-        let own = &self.members[self.inboxes.rank as usize].address;
-        let _ = TcpStream::connect((own.as_str(), self.port));
     }
 
-    fn door(self: &Arc<Self>, listener: &TcpListener) {
-        while !self.stop.load(Ordering::SeqCst) {
-            let Ok((stream, _)) = listener.accept() else {
-                std::thread::sleep(Duration::from_millis(50)); // out of descriptors, perhaps
-                continue;
-            };
-            if self.strangers.fetch_add(1, Ordering::Relaxed) < STRANGERS {
-                let tcp = Arc::clone(self);
-                let name = std::thread::Builder::new().name("tcp reader".into());
-                if name.spawn(move || tcp.serve(stream)).is_ok() {
-                    continue;
-                }
-            }
-            self.strangers.fetch_sub(1, Ordering::Relaxed);
-        }
+    /// A peer has come. Where there is no thread for it the connection closes, and it comes again.
+    fn admit(self: &Arc<Self>, stream: TcpStream, peer: u32) {
+        let tcp = Arc::clone(self);
+        let name = std::thread::Builder::new().name("tcp reader".into());
+        let _ = name.spawn(move || tcp.serve(stream, peer));
     }
 
-    fn serve(&self, mut stream: TcpStream) {
-        let peer = handshake::accept(&mut stream, &self.token);
-        self.strangers.fetch_sub(1, Ordering::Relaxed);
-        // Who does not know the token is nobody of this job.
-        let Ok(peer) = peer else { return };
+    fn serve(&self, mut stream: TcpStream, peer: u32) {
         let reason = loop {
             match self.take(&mut stream, peer) {
                 Ok(()) => {}
@@ -97,7 +79,7 @@ impl Tcp {
     /// A connection has broken. The coordinator knows best why; where it knows nothing, this is the reason.
     fn broken(&self, peer: u32, reason: &io::Error) {
         let (begun, line) = (Instant::now(), &self.inboxes.line);
-        let known = || self.stop.load(Ordering::SeqCst) || line.is_over() || line.has_left(peer);
+        let known = || self.door.is_closing() || line.is_over() || line.has_left(peer);
         while begun.elapsed() < NEWS {
             if known() {
                 return;
@@ -146,20 +128,29 @@ impl Tcp {
     }
 
     fn connect(&self, peer: u32) -> io::Result<TcpStream> {
-        let member = &self.members[peer as usize];
-        let mut last = io::Error::other("no address");
-        for _ in 0..5 {
-            match TcpStream::connect((member.address.as_str(), member.port)) {
-                Ok(mut stream) => {
-                    handshake::connect(&mut stream, &self.token, self.inboxes.rank)?;
-                    stream.set_write_timeout(Some(LOOK))?;
-                    return Ok(stream);
-                }
-                Err(error) => last = error,
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let error = match self.try_connect(peer) {
+                Ok(stream) => return Ok(stream),
+                Err(error) => error,
+            };
+            let refused = error.kind() == io::ErrorKind::PermissionDenied;
+            let line = &self.inboxes.line;
+            if refused || line.is_over() || line.has_left(peer) || Instant::now() > end {
+                return Err(error);
             }
-            std::thread::sleep(Duration::from_millis(100));
+            std::thread::sleep(Duration::from_millis(50));
         }
-        Err(last)
+    }
+
+    fn try_connect(&self, peer: u32) -> io::Result<TcpStream> {
+        let member = &self.members[peer as usize];
+        let mut addresses = (member.address.as_str(), member.port).to_socket_addrs()?;
+        let address = addresses.next().ok_or_else(|| io::Error::other("no address"))?;
+        let mut stream = TcpStream::connect_timeout(&address, TRY)?;
+        handshake::connect(&mut stream, &self.token, self.inboxes.rank)?;
+        stream.set_write_timeout(Some(LOOK))?;
+        Ok(stream)
     }
 }
 

@@ -52,7 +52,7 @@ impl SharedReceiver {
 
     /// The slot of the next message, once the peer has made the queue.
     fn slot(&self) -> Option<&Slot> {
-        let queue = self.queue.or_else(|| self.peer.queue(self.key, self.waiter.rank))?;
+        let queue = self.queue.or_else(|| self.peer.queue(self.key))?;
         slot(&self.peer.segment, queue, self.emptied % self.slots)
     }
 
@@ -205,7 +205,7 @@ impl SharedReceiver {
 
     /// Waits until the peer has made the queue, and tells it what this end can do.
     fn find(&mut self, what: impl Fn() -> String) -> Result<Duration, TransportError> {
-        let made = || self.peer.queue(self.key, self.waiter.rank);
+        let made = || self.peer.queue(self.key);
         let waited = self.waiter.until(self.from, what, || made().is_some())?;
         self.queue = made();
         let queue = self.queue.unwrap_or_default();
@@ -215,5 +215,11 @@ impl SharedReceiver {
         }
         head.foreign.store(u32::from(self.peer.is_readable()), Ordering::Relaxed);
         Ok(waited)
+    }
+}
+
+impl Drop for SharedReceiver {
+    fn drop(&mut self) {
+        self.peer.leave(self.key);
     }
 }

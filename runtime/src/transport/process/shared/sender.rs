@@ -10,7 +10,7 @@ use super::{
     queue_head, slot, slot_at,
 };
 use crate::explore::point;
-use crate::transport::process::outbox::{Outbox, PeerMemory};
+use crate::transport::process::outbox::{Abandoned, Outbox, PeerMemory};
 use crate::transport::process::wait::Waiter;
 use crate::transport::{HEAD, TransportError};
 
@@ -22,6 +22,8 @@ pub(in crate::transport::process) struct SharedSender {
     to: u32,
     tag: u32,
     queue: u64,
+    /// In the directory of the outbox.
+    entry: usize,
     slots: u64,
     filled: u64,
     /// How many messages the peer is known to have read: what it says is looked at when that matters.
@@ -49,18 +51,20 @@ impl SharedSender {
         head.slots.0.store(slots, Ordering::Relaxed);
         head.foreign.store(0, Ordering::Relaxed);
         head.withdrawn.store(0, Ordering::Relaxed);
+        head.left.store(0, Ordering::Relaxed);
         for index in 0..slots {
             let slot = slot(&outbox.segment, queue, index).ok_or_else(full)?;
             slot.number.store(0, Ordering::Relaxed);
         }
-        if !outbox.publish(key, to, queue) {
+        let Some(entry) = outbox.publish(key, to, queue) else {
+            outbox.release(queue, queue_bytes(slots));
             return Err(full());
-        }
+        };
         let (outbox, peer) = (Arc::clone(outbox), Arc::clone(peer));
         let none = vec![(0, 0); slots as usize];
         let (copies, lists) = (none.clone(), none);
         let (filled, seen) = (0, Cell::new(0));
-        Ok(Self { outbox, peer, waiter, to, tag, queue, slots, filled, seen, copies, lists })
+        Ok(Self { outbox, peer, waiter, to, tag, queue, entry, slots, filled, seen, copies, lists })
     }
 
     fn head(&self) -> &QueueHead {
@@ -252,10 +256,10 @@ fn grown(outbox: &Outbox, block: &mut (u64, u64), bytes: usize) -> Option<u64> {
 
 impl Drop for SharedSender {
     fn drop(&mut self) {
-        // What the peer may still read is not used again.
-        if self.unread() == 0 {
-            let blocks = self.copies.iter().chain(&self.lists).filter(|(_, size)| *size > 0);
-            blocks.for_each(|&(offset, size)| self.outbox.release(offset, size));
-        }
+        // The peer may still read: the memory is used again once it has left the queue as well.
+        let blocks = self.copies.iter().chain(&self.lists).copied();
+        let blocks = blocks.filter(|&(_, size)| size > 0).collect();
+        let queue = (self.queue, queue_bytes(self.slots));
+        self.outbox.abandon(Abandoned { entry: self.entry, queue, blocks });
     }
 }

@@ -1,0 +1,210 @@
+//! What all ranks must have alike, said before they begin: ranks that were started with another seed, other options or
+//! other data would otherwise compute something else than the others, and nobody would notice.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::io::{self, Write};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::Job;
+use super::wire::Message;
+use crate::error::RuntimeError;
+
+/// How much of a value an account shows.
+const SHOWN: usize = 60;
+
+/// Named fields, and of each what it is on this rank: a short text, and a digest of all of it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Agreement(Vec<Field>);
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Field {
+    name: String,
+    shown: String,
+    digest: String,
+}
+
+impl Agreement {
+    /// Of nothing yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// And of a value that people read.
+    #[must_use]
+    pub fn and(mut self, name: &str, value: impl Display) -> Self {
+        let text = value.to_string();
+        let digest = hexadecimal(Sha256::digest(text.as_bytes()).as_slice());
+        let mut shown: String = text.chars().filter(|c| !c.is_control()).take(SHOWN).collect();
+        if shown != text {
+            shown += &format!(".. (digest {})", &digest[..12]);
+        }
+        self.0.push(Field { name: name.to_owned(), shown, digest });
+        self
+    }
+
+    /// And of a value that only its digest is told of.
+    #[must_use]
+    pub fn and_digest(mut self, name: &str, value: &impl Serialize) -> Self {
+        let mut hash = Hash(Sha256::new());
+        // What cannot be written as JSON is alike where it fails at the same place.
+        let _ = serde_json::to_writer(&mut hash, value);
+        let digest = hexadecimal(hash.0.finalize().as_slice());
+        let shown = format!("of digest {}", &digest[..12]);
+        self.0.push(Field { name: name.to_owned(), shown, digest });
+        self
+    }
+
+    /// To be sent.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    /// What was sent. All ranks run one version, they could not have met otherwise; so it can be read.
+    pub(crate) fn read(bytes: &[u8]) -> Self {
+        serde_json::from_slice(bytes).unwrap_or_default()
+    }
+
+    fn field(&self, name: &str) -> Option<&Field> {
+        self.0.iter().find(|field| field.name == name)
+    }
+}
+
+struct Hash(Sha256);
+
+impl Write for Hash {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl Job {
+    /// Compares what the ranks have. All of them call it, with the same `what`, which is used once in a job.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Differ`] on all ranks where they differ, with each field, its values, and who has them;
+    /// [`RuntimeError::Job`] where the job ends before all have come.
+    pub fn agree(&self, what: &str, own: &Agreement) -> Result<(), RuntimeError> {
+        let all = self.gather(format!("agreement on {what}"), &own.bytes())?;
+        let all: Vec<Agreement> = all.iter().map(|bytes| Agreement::read(bytes)).collect();
+        match differences(&all) {
+            None => Ok(()),
+            Some(fields) => Err(RuntimeError::Differ { what: what.to_owned(), fields }),
+        }
+    }
+
+    /// Brings `bytes` under a name, and gets those of all ranks.
+    pub(super) fn gather(&self, key: String, bytes: &[u8]) -> Result<Vec<Vec<u8>>, RuntimeError> {
+        if let Some(ended) = self.line.ended() {
+            return Err(ended);
+        }
+        let _waiting = super::waiting(|| format!("for all ranks in {key}"));
+        self.line.say(&Message::Gather { key: key.clone() }, bytes);
+        let gathered = self.line.gathered(&key);
+        gathered.ok_or_else(|| self.line.ended().unwrap_or(RuntimeError::ShutDown))
+    }
+}
+
+/// A line for each field that is not the same on all ranks.
+pub(crate) fn differences(all: &[Agreement]) -> Option<String> {
+    let mut names: Vec<&str> = Vec::new();
+    for field in all.iter().flat_map(|agreement| &agreement.0) {
+        if !names.contains(&field.name.as_str()) {
+            names.push(&field.name);
+        }
+    }
+    let lines: Vec<String> = names.into_iter().filter_map(|name| difference(name, all)).collect();
+    (!lines.is_empty()).then(|| lines.join("\n"))
+}
+
+fn difference(name: &str, all: &[Agreement]) -> Option<String> {
+    // In the order of the first rank that has each.
+    let mut values: Vec<(&str, &str)> = Vec::new();
+    let mut ranks: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for (rank, agreement) in all.iter().enumerate() {
+        let field = agreement.field(name);
+        let (digest, shown) = field.map_or(("", "not given"), |f| (&f.digest, &f.shown));
+        if !ranks.contains_key(digest) {
+            values.push((digest, shown));
+        }
+        ranks.entry(digest).or_default().push(rank);
+    }
+    if values.len() == 1 {
+        return None;
+    }
+    let part = |(digest, shown): &(&str, &str)| format!("{shown} on {}", listed(&ranks[digest]));
+    let parts: Vec<String> = values.iter().map(part).collect();
+    Some(format!("  {name}: {}", parts.join("; ")))
+}
+
+/// `rank 3`, or `ranks 0-2, 5`.
+fn listed(ranks: &[usize]) -> String {
+    let mut runs: Vec<(usize, usize)> = Vec::new();
+    for &rank in ranks {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == rank => *last = rank,
+            _ => runs.push((rank, rank)),
+        }
+    }
+    let run = |&(first, last): &(usize, usize)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    let runs: Vec<String> = runs.iter().map(run).collect();
+    format!("{} {}", if ranks.len() == 1 { "rank" } else { "ranks" }, runs.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(seed: u64, steps: &str) -> Agreement {
+        Agreement::new().and("seed", seed).and("--steps", steps)
+    }
+
+    #[test]
+    fn who_has_the_same_agrees() {
+        assert_eq!(differences(&[of(1, "9"), of(1, "9"), of(1, "9")]), None);
+        assert_eq!(differences(&[]), None);
+    }
+
+    #[test]
+    fn each_field_that_differs_is_told_with_who_has_what() {
+        let all = [of(0, "9"), of(0, "9"), of(7, "9"), of(0, "10")];
+        let told = differences(&all).expect("they differ");
+        assert_eq!(
+            told,
+            "  seed: 0 on ranks 0-1, 3; 7 on rank 2\n  --steps: 9 on ranks 0-2; 10 on rank 3"
+        );
+    }
+
+    #[test]
+    fn who_lacks_a_field_differs() {
+        let told = differences(&[of(0, "9").and("--lr", 0.5), of(0, "9")]).expect("they differ");
+        assert_eq!(told, "  --lr: 0.5 on rank 0; not given on rank 1");
+    }
+
+    #[test]
+    fn long_values_are_told_apart_by_all_of_them_and_shown_in_part() {
+        let long =
+            |end: &str| Agreement::new().and("data", format!("{}{end}\u{1b}[31m", "x".repeat(80)));
+        let told = differences(&[long("a"), long("b")]).expect("they differ");
+        assert!(!told.contains('\u{1b}'), "{told}");
+        assert!(told.starts_with("  data: xxxxxxxx") && told.len() < 250, "{told}");
+        let digest = |value: &[u8]| Agreement::new().and_digest("plan", &value);
+        assert!(differences(&[digest(b"a"), digest(b"a")]).is_none());
+        let told = differences(&[digest(b"a"), digest(b"b")]).expect("they differ");
+        assert!(told.contains("of digest "), "{told}");
+    }
+}

@@ -1,0 +1,145 @@
+//! The file by which processes meet: where rank 0 listens, and a secret that it has drawn. Only this user may read it, so
+//! only processes of this user can come in; and it is believed only where nobody else can have written it.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use rustix::fs::OFlags;
+
+/// The longest file: two addresses, of which one has the name of a host, and a secret.
+const LONGEST: u64 = 4096;
+/// Before the secret, on the last line.
+const SECRET: &str = "secret ";
+
+/// What the file says.
+#[derive(Debug, PartialEq)]
+pub(super) struct Invitation {
+    /// Where rank 0 may be reached.
+    pub(super) addresses: Vec<String>,
+    /// What it wants to be shown, after the token that the user has given.
+    pub(super) secret: String,
+}
+
+impl Invitation {
+    /// To come to `at`, with a fresh secret.
+    pub(super) fn new(at: SocketAddr) -> io::Result<Self> {
+        let name = rustix::system::uname();
+        let host = name.nodename().to_string_lossy();
+        let addresses = match at.ip().is_unspecified() {
+            true => vec![format!("127.0.0.1:{}", at.port()), format!("{host}:{}", at.port())],
+            false => vec![at.to_string()],
+        };
+        Ok(Self { addresses, secret: random()? })
+    }
+}
+
+fn random() -> io::Result<String> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(io::Error::other)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Writes the file, complete or not at all. Whatever has its name, a link too, is replaced, not followed.
+pub(super) fn write(path: &Path, invitation: &Invitation) -> io::Result<()> {
+    let name = path.file_name().ok_or_else(|| io::Error::other("it is no name of a file"))?;
+    let side = path.with_file_name(format!(".{}.{}", name.to_string_lossy(), random()?));
+    // New, so that no link is followed.
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&side)?;
+    let Invitation { addresses, secret } = invitation;
+    let text = format!("{}\n{SECRET}{secret}\n", addresses.join("\n"));
+    let written = file.write_all(text.as_bytes()).and_then(|()| std::fs::rename(&side, path));
+    if written.is_err() {
+        // What is left of it would only be in the way.
+        let _ = std::fs::remove_file(&side);
+    }
+    written
+}
+
+/// Reads it.
+///
+/// # Errors
+/// Where there is none yet, or somebody else may have written or read it.
+pub(super) fn read(path: &Path) -> io::Result<Invitation> {
+    // A pipe of that name is not waited for.
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path)?;
+    check(path, &file)?;
+    let mut text = String::new();
+    file.take(LONGEST).read_to_string(&mut text)?;
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    let secret = lines.pop().and_then(|line| line.strip_prefix(SECRET).map(str::to_owned));
+    let secret = secret.filter(|secret| !secret.is_empty() && text.ends_with('\n'));
+    let nonsense = || io::Error::other(format!("{} is not how a job meets", path.display()));
+    Ok(Invitation { addresses: lines, secret: secret.ok_or_else(nonsense)? })
+}
+
+/// Whether only this user can have written and read the file.
+fn check(path: &Path, file: &File) -> io::Result<()> {
+    let found = file.metadata()?;
+    let own = found.uid() == rustix::process::geteuid().as_raw();
+    if found.is_file() && own && found.mode() & 0o077 == 0 {
+        return Ok(());
+    }
+    let reason = format!(
+        "{} is not of rank 0: it must be a file of this user that nobody else can read or write",
+        path.display()
+    );
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, reason))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    fn invitation() -> Invitation {
+        Invitation::new("127.0.0.1:4242".parse().expect("an address")).expect("random bytes")
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_nobody_else_can_read_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("meeting");
+        let written = invitation();
+        write(&path, &written).expect("writable");
+        assert_eq!(read(&path).expect("it is there"), written);
+        assert_eq!(written.addresses, ["127.0.0.1:4242"]);
+        assert_ne!(written.secret, invitation().secret);
+        let mode = std::fs::metadata(&path).expect("it is there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 1);
+    }
+
+    #[test]
+    fn a_planted_link_is_replaced_and_not_followed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [path, target] = ["meeting", "target"].map(|name| folder.path().join(name));
+        symlink(&target, &path).expect("a link");
+        write(&path, &invitation()).expect("writable");
+        assert!(!target.exists());
+        assert!(path.symlink_metadata().expect("it is there").is_file());
+        let link = folder.path().join("link");
+        symlink(&path, &link).expect("a link");
+        read(&link).expect_err("a link is not followed");
+    }
+
+    #[test]
+    fn what_others_may_have_written_or_read_is_not_believed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("meeting");
+        write(&path, &invitation()).expect("writable");
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).expect("our own");
+        let error = read(&path).expect_err("others can read it");
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+        assert!(error.to_string().contains("nobody else can read"), "{error}");
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("our own");
+        for nonsense in ["", "127.0.0.1:1\n", "127.0.0.1:1\nsecret \n", "x\nsecret ab"] {
+            std::fs::write(&path, nonsense).expect("writable");
+            read(&path).expect_err("incomplete");
+        }
+    }
+}

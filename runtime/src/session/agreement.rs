@@ -1,0 +1,39 @@
+//! What the processes of a session must have alike, compared before its first step.
+
+use std::collections::BTreeMap;
+
+use graphc_ir::plan::Plan;
+
+use super::SessionOptions;
+use crate::error::RuntimeError;
+use crate::job::{Agreement, Job};
+use crate::tensor::HostTensor;
+
+/// Tells all ranks where they differ.
+pub(super) fn agree(
+    job: &Job,
+    plan: &Plan,
+    weights: &BTreeMap<String, HostTensor>,
+    options: &SessionOptions,
+) -> Result<(), RuntimeError> {
+    let weights: Vec<String> =
+        weights.iter().map(|(name, tensor)| format!("{name} {}", tensor.ty())).collect();
+    // Where the weights' file lies, and what was predicted, may differ.
+    let agreement = Agreement::new()
+        .and("the plan's name", &plan.name)
+        .and("the plan's version", plan.version)
+        .and("the plan's mesh", format!("{:?}", plan.mesh))
+        .and("the plan's stages", plan.stages)
+        .and("the plan's microbatches", plan.microbatches)
+        .and_digest("the plan's options", &plan.options)
+        .and_digest("the plan's graph", &plan.graph)
+        .and_digest("the plan's layouts", &plan.layouts)
+        .and_digest("the plan's channels", &plan.channels)
+        .and_digest("the plan's programs", &(&plan.programs, &plan.ranks))
+        .and("the names and types of the weights", weights.join(", "))
+        .and("the device", options.device.unwrap_or(plan.cluster.device.kind))
+        .and("the seed", options.seed)
+        .and("the first step", options.first_step)
+        .and("who gets the outputs", format!("{:?}", options.outputs_at));
+    job.agree(&format!("session {}", job.next_session()), &agreement)
+}
