@@ -3,7 +3,6 @@
 //! Exit status 0; 1 with a diagnostic on standard error; 2 for a wrong command line. Standard output is the result
 //! alone; progress goes to standard error, and only to a terminal.
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -14,8 +13,7 @@ fn main() -> ExitCode {
     match cli::run(cli::args::Cli::parse().command) {
         Ok(status) => status,
         Err(error) => {
-            // Where even this cannot be written, the exit status is all that is left to say.
-            let _ = writeln!(std::io::stderr(), "error: {error:#}");
+            cli::output::say("error", &format!("{error:#}"));
             ExitCode::FAILURE
         }
     }

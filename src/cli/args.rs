@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use graphc_ir::mesh::MOST_RANKS;
 use graphc_ir::plan::{Loss, Recompute, Schedule, ScheduleError, Strategy};
 
 /// A static-graph compiler for distributed deep learning.
@@ -401,9 +402,6 @@ pub enum OptimizerName {
     /// AdamW
     Adamw,
 }
-
-/// More ranks than any cluster has.
-pub const MOST_RANKS: usize = 1 << 17;
 
 fn mesh(text: &str) -> Result<Mesh, String> {
     let axes: Option<Vec<usize>> = text.split('x').map(|axis| axis.parse().ok()).collect();

@@ -16,7 +16,7 @@ mod export;
 mod inspect;
 mod launch;
 mod options;
-mod output;
+pub mod output;
 mod ranks;
 mod run;
 mod simulate;
@@ -27,6 +27,7 @@ use args::Command;
 
 /// Runs a command. The status is 0 but where a launch was interrupted.
 pub fn run(command: Command) -> Result<ExitCode> {
+    output::expect_full_disks()?;
     match command {
         Command::Compile(args) => compile::run(&args)?,
         Command::Inspect(args) => inspect::run(&args)?,

@@ -262,9 +262,8 @@ fn lead(options: &JobOptions) -> Result<Coordinator, JobError> {
 fn write_address(path: &Path, port: u16) -> io::Result<()> {
     let name = rustix::system::uname();
     let host = name.nodename().to_string_lossy();
-    let side = path.with_extension(format!("{}.partial", std::process::id()));
-    std::fs::write(&side, format!("127.0.0.1:{port}\n{host}:{port}\n"))?;
-    std::fs::rename(&side, path)
+    let text = format!("127.0.0.1:{port}\n{host}:{port}\n");
+    crate::data::write_file(path, text.as_bytes()).map_err(io::Error::other)
 }
 
 /// Connects to rank 0, which may not be there yet.
@@ -317,7 +316,8 @@ fn addresses(options: &JobOptions, own: Option<std::net::SocketAddr>) -> io::Res
         Meeting::Tcp { host, port } if host.contains(':') => Ok(vec![format!("[{host}]:{port}")]),
         Meeting::Tcp { host, port } => Ok(vec![format!("{host}:{port}")]),
         Meeting::File(path) => {
-            Ok(std::fs::read_to_string(path)?.lines().map(str::to_owned).collect())
+            let text = crate::data::read_file(path, 1 << 16)?;
+            Ok(String::from_utf8_lossy(&text).lines().map(str::to_owned).collect())
         }
         #[cfg(feature = "mpi")]
         Meeting::Mpi => Err(io::Error::other("MPI has not said where rank 0 is")),

@@ -5,6 +5,7 @@ mod collect;
 mod edges;
 mod kernels;
 mod options;
+mod room;
 mod start;
 mod statistics;
 mod variables;

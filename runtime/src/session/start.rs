@@ -11,7 +11,7 @@ use graphc_ir::plan::{PLAN_VERSION, Plan, Program};
 use super::collect::Collector;
 use super::edges::Sockets;
 use super::variables::Variables;
-use super::{Seat, Session, SessionOptions};
+use super::{Seat, Session, SessionOptions, room};
 use crate::error::RuntimeError;
 use crate::job::Job;
 use crate::memory::Arena;
@@ -19,6 +19,9 @@ use crate::tensor::HostTensor;
 use crate::transport::Transport;
 use crate::transport::in_process::{Hub, Patience};
 use crate::worker::{Edges, Job as WorkerJob, RankPart, Report, Resolver, Settings, Worker};
+
+/// Ranks that may be threads of one process: each has a mailbox for each.
+const MOST_THREADS: usize = 1024;
 
 /// A session whose ranks are threads of this process, or, with a job, processes of which this is one.
 pub(super) fn session(
@@ -30,6 +33,10 @@ pub(super) fn session(
     check(&plan)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let (transports, neighbours) = match &job {
+        None if plan.world_size > MOST_THREADS => {
+            let (ranks, most) = (plan.world_size, MOST_THREADS);
+            return Err(RuntimeError::Ranks { ranks, most });
+        }
         None => {
             let hub = Hub::new(patience(&plan, cores, &options));
             let ranks = 0..plan.world_size as u32;
@@ -40,6 +47,8 @@ pub(super) fn session(
             (vec![job.transport(options.timeout)], job.neighbours())
         }
     };
+    let own: Vec<u32> = transports.iter().map(|transport| transport.rank()).collect();
+    room::check(&plan, &own, neighbours)?;
     let threads = options.threads_per_rank.unwrap_or(cores / neighbours.max(1)).max(1);
     let settings = Settings {
         seed: options.seed,
@@ -63,7 +72,7 @@ pub(super) fn session(
     for transport in transports {
         ranks.push(Rank::load(&plan, transport, &edges, &mut variables)?);
     }
-    variables.complete(&ranks.iter().map(|rank| rank.transport.rank()).collect::<Vec<_>>())?;
+    variables.complete(&own)?;
     variables.fill(weights, options.seed)?;
     let outputs = sockets.outputs.len();
     let mut session = Session {
@@ -188,8 +197,9 @@ impl Rank {
         let rank = transport.rank();
         let program = program_of(plan, rank)?;
         let resolver = Resolver::new(plan, program, edges, &transport)?;
-        let arena = transport.allocate(program.arena_bytes);
-        let arena = Arc::new(arena.ok_or(RuntimeError::plan("an arena beyond all memory"))?);
+        let bytes = program.arena_bytes;
+        let arena = transport.allocate(bytes).ok_or(RuntimeError::NoMemory { rank, bytes })?;
+        let arena = Arc::new(arena);
         variables.add(plan, rank, resolver.ports(), &arena)?;
         let part = resolver.resolve()?;
         Ok(Self { transport, arena, part })
@@ -262,7 +272,7 @@ fn names(program: &Program) -> Vec<String> {
     program.actors.iter().map(|actor| actor.name.clone()).collect()
 }
 
-fn program_of(plan: &Plan, rank: u32) -> Result<&Program, RuntimeError> {
+pub(super) fn program_of(plan: &Plan, rank: u32) -> Result<&Program, RuntimeError> {
     let program = plan.programs.get(plan.ranks[rank as usize].program.index());
     program.ok_or_else(|| RuntimeError::plan(format!("rank {rank} has no program")))
 }
