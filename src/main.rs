@@ -3,7 +3,6 @@
 //! Exit status 0; 1 with a diagnostic on standard error; 2 for a wrong command line. Standard output is the result
 //! alone; progress goes to standard error, and only to a terminal.
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -16,8 +15,7 @@ fn main() -> ExitCode {
         // The launch prints one account of the job, not one of each rank.
         Err(error) if cli::hand_over(&error) => ExitCode::FAILURE,
         Err(error) => {
-            // Where even this cannot be written, the exit status is all that is left to say.
-            let _ = writeln!(std::io::stderr(), "error: {error:#}");
+            cli::output::say("error", &format!("{error:#}"));
             ExitCode::FAILURE
         }
     }

@@ -374,3 +374,34 @@ fn where_there_is_nothing_to_resume_it_says_so() {
     let every = graphc(train("mlp", &["--steps", "4", "--save-every", "2"]));
     assert_eq!(every.status.code(), Some(2), "--save-every needs --save");
 }
+
+#[test]
+fn a_training_that_goes_on_otherwise_says_how() {
+    let folder = Folder::new();
+    let save = folder.path("save");
+    let (model, data) =
+        (reference("mlp").join("model.onnx"), reference("mlp").join("data.safetensors"));
+    let run = |steps: &str, extra: &[&str]| {
+        let (model, data) = (model.display().to_string(), data.display().to_string());
+        let args = ["train", &model, "--data", &data, "--steps", steps, "--loss", "cross_entropy"];
+        let output = graphc([&args[..], &["--optimizer", "sgd", "--save", &save], extra].concat());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{said}");
+        said
+    };
+    let before = ["--batch", "16", "--lr", "0.1", "--momentum", "0.9"];
+    run("1", &before);
+    let resume = ["--resume", &save];
+    assert_eq!(run("2", &[&before[..], &resume].concat()), "", "nothing has changed");
+    let said =
+        run("3", &[&["--batch", "8", "--lr", "0.05", "--momentum", "0.5"][..], &resume].concat());
+    for part in [
+        "warning: since ",
+        "step-00000002 was saved",
+        "lr was 0.1, and is 0.05 now",
+        "momentum was 0.9, and is 0.5 now",
+        "was f32[16, 20], and is f32[8, 20] now",
+    ] {
+        assert!(said.contains(part), "`{part}` is not in: {said}");
+    }
+}

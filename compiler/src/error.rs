@@ -8,6 +8,8 @@ use graphc_ir::plan::Schedule;
 use graphc_ir::types::TensorType;
 use graphc_ir::verify::VerifyErrors;
 
+use crate::schedule::MOST_MICROBATCHES;
+
 /// What a pass cannot do.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum CompileError {
@@ -177,6 +179,14 @@ pub enum CompileError {
     /// A number of microbatches that is none.
     #[error("a step's batch cannot be cut into 0 microbatches")]
     NoMicrobatches,
+    /// More microbatches than any step has.
+    #[error(
+        "a step's batch cannot be cut into {microbatches} microbatches: at most {MOST_MICROBATCHES} make sense"
+    )]
+    ManyMicrobatches {
+        /// Parts of a step's batch.
+        microbatches: usize,
+    },
     /// An input that the microbatches do not divide.
     #[error(
         "dim 0 of the input `{input}` has extent {extent}, which {microbatches} microbatches do not divide"

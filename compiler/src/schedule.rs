@@ -10,6 +10,9 @@
 
 use graphc_ir::plan::Schedule;
 
+/// More microbatches than any step has: each is an entry in the order of every rank.
+pub const MOST_MICROBATCHES: usize = 1 << 16;
+
 /// One pass of one microbatch through one chunk of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pass {

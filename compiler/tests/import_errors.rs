@@ -237,6 +237,54 @@ fn external(entries: &[(&str, &str)]) -> TensorProto {
     }
 }
 
+/// A link, a pipe and a device: what is in the model's folder must be there itself, and a file.
+#[cfg(unix)]
+#[test]
+fn a_file_of_weights_stays_in_the_model_s_folder() {
+    let folder = scratch("inside");
+    let outside = scratch("outside").join("secret");
+    std::fs::write(&outside, [0; 60]).expect("is writable");
+    let (model, weights) = (folder.join("m.onnx"), folder.join("w.bin"));
+    let graph = with_weight(external(&[("location", "w.bin")]));
+    std::fs::write(&model, bytes(graph, 20)).expect("is writable");
+    let read = || {
+        let dims = BTreeMap::from([("batch".to_string(), 4)]);
+        let imported = load_model(&model, &dims, ImportOptions::default()).expect("shapes suffice");
+        imported.weights.bytes("w").map_err(|error| error.to_string())
+    };
+    let link = |to: &Path| {
+        let _ = std::fs::remove_file(&weights);
+        std::os::unix::fs::symlink(to, &weights).expect("a link");
+    };
+    link(&outside);
+    let error = read().expect_err("leads out");
+    assert!(error.contains("secret, which is not in the model's folder"), "{error}");
+    link(Path::new("/dev/zero"));
+    read().expect_err("leads out");
+    std::fs::write(folder.join("real.bin"), [0; 60]).expect("is writable");
+    link(Path::new("real.bin"));
+    assert_eq!(read().expect("stays").len(), 60);
+    std::fs::remove_file(&weights).expect("a link");
+    let pipe = std::process::Command::new("mkfifo").arg(&weights).status().expect("mkfifo");
+    assert!(pipe.success());
+    let error = read().expect_err("a pipe");
+    assert!(error.ends_with("it is no file"), "{error}");
+}
+
+#[test]
+fn a_header_that_claims_more_than_any_has_is_not_read() {
+    let folder = scratch("header");
+    let path = folder.join("m.gir");
+    std::fs::write(&path, TEXT).expect("is writable");
+    // A sparse file that is as long as its header claims: 4 TB.
+    let weights = std::fs::File::create(folder.join("m.safetensors")).expect("is writable");
+    std::io::Write::write_all(&mut &weights, &(1u64 << 42).to_le_bytes()).expect("is writable");
+    weights.set_len((1 << 42) + 8).expect("sparse");
+    let dims = BTreeMap::from([("batch".to_string(), 5)]);
+    let error = load_model(&path, &dims, ImportOptions::default()).expect_err("too long");
+    assert!(error.to_string().ends_with("is too long"), "{error}");
+}
+
 #[test]
 fn an_absent_file_of_weights_is_an_error_once_its_bytes_are_needed() {
     let graph = with_weight(external(&[("location", "w.bin"), ("length", "60")]));

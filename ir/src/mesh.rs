@@ -14,6 +14,9 @@ pub enum DeviceKind {
     Cuda,
 }
 
+/// More ranks than any cluster has: a number above it is an error of whoever wrote it, and is not believed.
+pub const MOST_RANKS: usize = 1 << 17;
+
 /// A mesh: ranks in row-major order of a hierarchy such as 2x4. The ranks are distinct.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Placement {
@@ -42,6 +45,12 @@ pub enum PlacementError {
         /// The rank.
         rank: u32,
     },
+    /// More ranks than any cluster has.
+    #[error("a mesh of {hierarchy:?} has too many ranks: at most {MOST_RANKS} are possible")]
+    TooMany {
+        /// The hierarchy asked for.
+        hierarchy: Vec<usize>,
+    },
     /// A mesh without ranks or axes.
     #[error("a mesh needs at least one axis and every axis at least one rank")]
     Empty,
@@ -66,7 +75,10 @@ impl Placement {
 
     /// Ranks `0..n` arranged as `hierarchy`.
     pub fn mesh(hierarchy: &[usize]) -> Result<Self, PlacementError> {
-        let n: usize = hierarchy.iter().product();
+        let n = hierarchy.iter().try_fold(1usize, |ranks, &extent| ranks.checked_mul(extent));
+        let Some(n) = n.filter(|&ranks| ranks <= MOST_RANKS) else {
+            return Err(PlacementError::TooMany { hierarchy: hierarchy.to_vec() });
+        };
         Self::new((0..n as u32).collect(), hierarchy.to_vec())
     }
 

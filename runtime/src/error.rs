@@ -23,17 +23,6 @@ pub enum RuntimeError {
         /// The op and its element types.
         error: Box<KernelError>,
     },
-    /// Not enough memory.
-    #[error(
-        "rank {rank} needs {bytes} bytes of memory for its part of the plan, and the system gives no more: a plan for more \
-         ranks, a smaller batch, more microbatches or recomputation needs less"
-    )]
-    Memory {
-        /// The rank.
-        rank: u32,
-        /// What it needs.
-        bytes: u64,
-    },
     /// A plan for devices that are not there.
     #[error(
         "the plan is for devices of kind {kind}, of which there is none here: --device cpu (in Rust: SessionOptions::device) \
@@ -125,6 +114,44 @@ pub enum RuntimeError {
     /// A peer did not answer outside of a step.
     #[error(transparent)]
     Transport(#[from] TransportError),
+    /// More ranks than threads that a process may have.
+    #[error(
+        "the plan is for {ranks} ranks, and one process takes at most {most}: start a process for each rank with `graphc \
+         launch`, on several machines"
+    )]
+    Ranks {
+        /// Ranks of the plan.
+        ranks: usize,
+        /// Ranks of a process.
+        most: usize,
+    },
+    /// The system has not the memory.
+    #[error(
+        "rank {rank} needs {bytes} bytes of memory for the plan's tensors, the ranks of this machine so far {together} \
+         together, and {available} are available: compile for less memory, for a smaller batch, with more microbatches, \
+         or with activations computed again, or use more machines"
+    )]
+    Memory {
+        /// The rank.
+        rank: u32,
+        /// Bytes of its arena.
+        bytes: u64,
+        /// Bytes of the arenas of this machine, up to this rank's.
+        together: u64,
+        /// Bytes that there are.
+        available: u64,
+    },
+    /// The system did not give the memory, although it has it.
+    #[error(
+        "rank {rank} was not given {bytes} bytes of memory for the plan's tensors: others use it, or a limit (ulimit -v) is \
+         set; free some, or compile for less memory"
+    )]
+    NoMemory {
+        /// The rank.
+        rank: u32,
+        /// Bytes of its arena.
+        bytes: u64,
+    },
     /// The system gave no thread.
     #[error("cannot start a thread for rank {rank}: {reason}")]
     Thread {

@@ -5,7 +5,7 @@
 //! ([`graphc_ir::machine::Machine::blocked`]), whose news travel through channels and so order the accesses. Every
 //! access is checked to be inside the arena, and every address to fit its element type.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::cell::Cell;
 use std::fs::File;
 use std::marker::PhantomData;
@@ -162,7 +162,7 @@ pub(crate) struct Shape<'a> {
 }
 
 impl Arena {
-    /// An arena of zeros; `None` where the size is beyond the address space.
+    /// An arena of zeros; `None` where the system has not so much.
     pub(crate) fn new(bytes: u64) -> Option<Self> {
         let bytes = usize::try_from(bytes).ok()?.max(ALIGNMENT);
         // Memory of a greater alignment the allocator would zero by hand, all of it and at once. Of what it gets from the
@@ -170,7 +170,7 @@ impl Arena {
         let layout = Layout::from_size_align(bytes.checked_add(ALIGNMENT)?, 1).ok()?;
         // SAFETY: the size is not 0.
         let base = unsafe { alloc_zeroed(layout) };
-        let base = NonNull::new(base).unwrap_or_else(|| handle_alloc_error(layout));
+        let base = NonNull::new(base)?;
         // SAFETY: at most `ALIGNMENT` bytes on, which the allocation has beyond `bytes`.
         let start = unsafe { base.add(base.align_offset(ALIGNMENT)) };
         Some(Self { start, bytes, owner: Owner::Heap { base, layout } })

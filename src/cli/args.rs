@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use graphc_ir::mesh::DeviceKind;
+use graphc_ir::mesh::{DeviceKind, MOST_RANKS};
 use graphc_ir::plan::{Loss, Recompute, Schedule, ScheduleError, Strategy};
 
 /// A static-graph compiler for distributed deep learning.
@@ -423,9 +423,6 @@ pub enum OptimizerName {
     /// AdamW
     Adamw,
 }
-
-/// More ranks than any cluster has.
-pub const MOST_RANKS: usize = 1 << 17;
 
 fn mesh(text: &str) -> Result<Mesh, String> {
     let axes: Option<Vec<usize>> = text.split('x').map(|axis| axis.parse().ok()).collect();

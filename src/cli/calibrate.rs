@@ -6,9 +6,14 @@ use graphc::calibrate::{Effort, calibrate};
 use super::args::CalibrateArgs;
 use super::output::print;
 
+/// Ranks that may take turns on fewer cores.
+const MOST_IN_TURN: usize = 16;
+
 /// Runs the command.
 pub fn run(args: &CalibrateArgs) -> Result<()> {
-    ensure!((1..=1024).contains(&args.ranks), "--ranks is 1 to 1024, not {}", args.ranks);
+    // Beyond the cores ranks take turns, and what is measured is the system's way of sharing them.
+    let most = std::thread::available_parallelism().map_or(1, usize::from).max(MOST_IN_TURN);
+    ensure!((1..=most).contains(&args.ranks), "--ranks is 1 to {most} here, not {}", args.ranks);
     let effort = if args.quick { Effort::quick(args.ranks) } else { Effort::full(args.ranks) };
     let measured = calibrate(effort).context("this machine cannot be measured")?;
     match &args.output {

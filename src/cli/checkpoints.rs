@@ -1,12 +1,12 @@
 //! Where a training begins and what it saves on the way.
 
-use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Result, ensure};
 use graphc_runtime::{Checkpoint, Checkpoints, Session, SessionOptions};
 
 use super::args::{CheckpointArgs, RuntimeArgs};
+use super::output::say;
 use super::ranks::Ranks;
 
 /// The checkpoint that a training goes on from; `None`: from the beginning. A run that saves to the empty directory
@@ -21,7 +21,10 @@ pub fn resumed(
         && Checkpoint::latest(path)?.is_none()
         && !path.join("manifest.json").exists()
     {
-        note(&format!("{} holds no checkpoint yet: training begins at step 0", path.display()));
+        say(
+            "note",
+            &format!("{} holds no checkpoint yet: training begins at step 0", path.display()),
+        );
         return Ok(None);
     }
     let checkpoint = Checkpoint::open(path)?;
@@ -35,9 +38,17 @@ pub fn resumed(
         "{at} was trained with seed {seed}: leave --seed out or give that one"
     );
     if step == steps {
-        note(&format!("{at} holds all {steps} steps already: no step is made"));
+        say("note", &format!("{at} holds all {steps} steps already: no step is made"));
     }
     Ok(Some(checkpoint))
+}
+
+/// Says what a step does otherwise than those that made the checkpoint. It may, and the number of steps goes on; but who
+/// did not mean to would find out late.
+pub fn compare(checkpoint: &Checkpoint, session: &Session) {
+    for change in session.changes_since(checkpoint) {
+        say("warning", &format!("since {} was saved, {change}", checkpoint.path().display()));
+    }
 }
 
 /// The options of a session that goes on from there.
@@ -51,11 +62,6 @@ pub fn resumed_options(options: SessionOptions, checkpoint: Option<&Checkpoint>)
 fn same(one: &Path, other: &Path) -> bool {
     let resolved = |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path)).ok();
     resolved(one) == resolved(other)
-}
-
-fn note(text: &str) {
-    // Where standard error cannot be written, there is nobody to be told.
-    let _ = writeln!(std::io::stderr(), "note: {text}");
 }
 
 /// Saves checkpoints of a training.

@@ -1,6 +1,5 @@
 //! `graphc compile`: a model becomes a plan. Also what `run` and `train` do first.
 
-use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
 
@@ -16,8 +15,9 @@ use graphc_ir::plan::{Plan, WeightsSource, read_plan, write_plan};
 use serde_json::json;
 
 use super::args::{CompileArgs, Format, SharedArgs};
+use super::data::read_text;
 use super::options;
-use super::output::{Named, check_distinct, print};
+use super::output::{Named, check_distinct, print, say};
 
 /// Seconds of the parts of a compilation.
 #[derive(Default)]
@@ -108,7 +108,7 @@ pub fn plan_model(
     let (imported, dims) = options::model(path, args, rows)?;
     let Imported { graph, weights, warnings, .. } = imported;
     for warning in warnings {
-        let _ = writeln!(std::io::stderr(), "warning: {warning}");
+        say("warning", &warning);
     }
     check_static_batch(&graph, args.batch)?;
     let options = options::compile_options(args, dims)?;
@@ -165,10 +165,12 @@ pub fn load_sound_plan(path: &Path) -> Result<VerifiedPlan> {
         .with_context(|| format!("{} is not valid", path.display()))
 }
 
+/// Bytes of the longest plan: that of the largest model on the most ranks has a hundredth.
+const LONGEST_PLAN: u64 = 1 << 32;
+
 /// Reads a plan.
 pub fn load_plan(path: &Path) -> Result<Plan> {
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("cannot read plan {}", path.display()))?;
+    let text = read_text(path, LONGEST_PLAN, "plan ")?;
     let plan = read_plan(&text).with_context(|| format!("{} is no plan", path.display()))?;
     Ok(plan)
 }

@@ -3,12 +3,19 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use graphc_compiler::import::weights::Weights;
 use graphc_ir::ops::Init;
 use graphc_ir::plan::{Plan, RegisterKind};
 use graphc_runtime::HostTensor;
-use graphc_runtime::data::load_safetensors;
+use graphc_runtime::data::{load_safetensors, read_file};
+
+/// The text of a file of at most so many bytes; `what` it is, for the error.
+pub fn read_text(path: &Path, most: u64, what: &str) -> Result<String> {
+    let bytes = read_file(path, most).map_err(anyhow::Error::new);
+    let text = bytes.and_then(|bytes| Ok(String::from_utf8(bytes)?));
+    text.with_context(|| format!("cannot read {what}{}", path.display()))
+}
 
 /// The tensors of a data file, and how many samples they hold: what labels or targets say, or all tensors alike. A file
 /// may hold tensors that the model does not use; where it is not clear which count, the batch must be given.

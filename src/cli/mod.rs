@@ -17,7 +17,7 @@ mod export;
 mod inspect;
 mod launch;
 mod options;
-mod output;
+pub mod output;
 mod ranks;
 mod run;
 mod simulate;
@@ -29,6 +29,7 @@ pub use launch::hand_over;
 
 /// Runs a command. The status is 0 but where a launch was interrupted.
 pub fn run(command: Command) -> Result<ExitCode> {
+    output::expect_full_disks()?;
     match command {
         Command::Compile(args) => compile::run(&args)?,
         Command::Inspect(args) => inspect::run(&args)?,

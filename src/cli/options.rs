@@ -1,6 +1,7 @@
 //! From the command line to the compiler's options, and from files to models and clusters.
 
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -9,9 +10,11 @@ use graphc_compiler::import::{ImportError, ImportOptions, Imported, load_model, 
 use graphc_ir::plan::{
     AdamOptions, Cluster, CompileOptions, CrossEntropyForm, Optimizer, Pin, Schedule, Strategy,
 };
+use graphc_runtime::data::open_file;
 use sha2::{Digest, Sha256};
 
 use super::args::{Count, OptimizerName, SharedArgs};
+use super::data::read_text;
 use super::ranks::world_size;
 
 /// The compiler's options; `dims` are the values of the model's symbolic dims.
@@ -122,6 +125,9 @@ pub fn shared_cluster(args: &SharedArgs) -> Result<Cluster> {
     cluster(args.cluster.as_deref().unwrap_or("cpu"))
 }
 
+/// Bytes of the longest cluster file.
+const LONGEST_CLUSTER: u64 = 1 << 24;
+
 /// The cluster of a preset's name or a TOML file.
 pub fn cluster(name: &str) -> Result<Cluster> {
     if let Some(cluster) = preset(name) {
@@ -133,7 +139,7 @@ pub fn cluster(name: &str) -> Result<Cluster> {
              dgx-a100, dgx-a100-4hdr, dgx-h100 and h200"
         );
     }
-    let text = std::fs::read_to_string(name).with_context(|| format!("cannot read {name}"))?;
+    let text = read_text(Path::new(name), LONGEST_CLUSTER, "")?;
     parse_cluster(&text).with_context(|| format!("in cluster file {name}"))
 }
 
@@ -175,6 +181,15 @@ fn import_options(args: &SharedArgs) -> ImportOptions {
 
 /// SHA-256 of a file, in hexadecimal.
 pub fn sha256(path: &Path) -> Result<String> {
-    let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-    Ok(Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect())
+    let cannot = || format!("cannot read {}", path.display());
+    let mut file = open_file(path).with_context(cannot)?;
+    let (mut hash, mut buffer) = (Sha256::new(), vec![0; 1 << 16]);
+    loop {
+        let read = file.read(&mut buffer).with_context(cannot)?;
+        if read == 0 {
+            break;
+        }
+        hash.update(&buffer[..read]);
+    }
+    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }

@@ -1,17 +1,49 @@
-//! Files and standard output: what is written where, and what must not be overwritten.
+//! Files, standard output and standard error: what is written where, and what must not be overwritten. All text for people
+//! leaves here, so that no name from a file can steer their terminal.
 
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 
-/// Prints to standard output. A reader that has seen enough (`| head`) is no error.
+/// Prints to standard output, escaped. A reader that has seen enough (`| head`) is no error.
 pub fn print(text: &str) -> Result<()> {
+    let text = escaped(text);
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         result => result.context("cannot write to standard output"),
     }
+}
+
+/// From now on a file that reaches the limit of its size (`ulimit -f`) is an error of whoever writes it, as a full disk
+/// is, and not the end of the process, which would leave half a file. Programs that are started are not concerned.
+pub fn expect_full_disks() -> Result<()> {
+    signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default())
+        .context("cannot listen to signals")?;
+    Ok(())
+}
+
+/// Says something on standard error, escaped: an `error`, a `warning` or a `note`.
+pub fn say(kind: &str, text: &str) {
+    // Where standard error cannot be written, there is nobody to be told.
+    let _ = writeln!(std::io::stderr(), "{kind}: {}", escaped(text));
+}
+
+/// The text with what steers a terminal (control characters but the ends of lines and tabs, and changes of the direction in
+/// which text runs) as JSON writes it. So JSON, and the text form of graphs, say the same as before.
+fn escaped(text: &str) -> String {
+    let mut result = String::with_capacity(text.len());
+    for c in text.chars() {
+        let steers = c.is_control() && !matches!(c, '\n' | '\t')
+            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        match steers {
+            true => result += &format!("\\u{:04x}", u32::from(c)),
+            false => result.push(c),
+        }
+    }
+    result
 }
 
 /// A file of the command line, with the option that names it.
@@ -52,4 +84,24 @@ fn resolved(path: &Path) -> PathBuf {
             |folder| folder.join(path.file_name().unwrap_or_default()),
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::escaped;
+
+    #[test]
+    fn what_steers_a_terminal_is_escaped_and_the_rest_is_not() {
+        let name = "a\u{1b}[31mb\rc\u{9b}2Jd\u{7f}\u{202e}";
+        assert_eq!(escaped(name), "a\\u001b[31mb\\u000dc\\u009b2Jd\\u007f\\u202e");
+        assert_eq!(escaped("größe\t1\n`名`"), "größe\t1\n`名`");
+    }
+
+    #[test]
+    fn json_says_the_same_when_it_is_escaped() {
+        let value = serde_json::json!({ "a\u{1b}b\u{9b}": "\u{7f}\u{2066}\n" });
+        let text = escaped(&value.to_string());
+        assert!(text.is_ascii());
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).expect("JSON"), value);
+    }
 }

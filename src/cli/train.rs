@@ -13,7 +13,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use super::args::TrainArgs;
-use super::checkpoints::{Saver, resumed, resumed_options};
+use super::checkpoints::{Saver, compare, resumed, resumed_options};
 use super::compile::{Planned, inputs, is_plan, load_valid_plan, plan_model, plan_weights};
 use super::contradictions::check_options;
 use super::data::{samples, session_weights};
@@ -52,6 +52,9 @@ fn train(args: &TrainArgs, ranks: &Ranks) -> Result<()> {
     let batches = Batches::new(tensors, session.inputs())
         .with_context(|| format!("in {}", args.data.display()))?;
     if let Some(checkpoint) = &checkpoint {
+        if ranks.leads() {
+            compare(checkpoint, &session);
+        }
         session.load_checkpoint(checkpoint)?;
     }
     saver.as_mut().map_or(Ok(()), |saver| saver.claim(&session))?;

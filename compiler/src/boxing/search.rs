@@ -44,9 +44,7 @@ impl<'a> Router<'a> {
     pub fn route(&mut self, from: &Layout, to: &Layout) -> Route {
         if from.ranks == to.ranks && from.hierarchy == to.hierarchy {
             let space = self.space(to);
-            let space = &mut self.spaces[space.0];
-            let (from, to) = (space.code(&from.sbp), space.code(&to.sbp));
-            return space.route(from, to, &mut self.patterns);
+            return self.spaces[space.0].route(&from.sbp, &to.sbp, &mut self.patterns);
         }
         if same_shards(from, to, self.prices.microbatches) {
             return Route::default();

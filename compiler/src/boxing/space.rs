@@ -1,5 +1,6 @@
 //! The layouts of one tensor on one mesh as numbers: an N-D SBP is a number whose digits, the first axis first, are the
-//! SBPs of the axes in their order. So numbers order as SBPs do, and what is known of each is an entry of a table.
+//! SBPs of the axes in their order. So numbers order as SBPs do, and what is known of each is an entry of a table. Axes of
+//! extent 1 have no digit, as all SBPs mean the same there: so they do not make tables longer.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -66,6 +67,10 @@ struct Reached {
     before: (Code, u32),
 }
 
+/// Entries of trees that are kept. Who asks for many layouts from one asks for all of them in turn, so what is forgotten is
+/// seldom asked for again.
+const MOST_REACHED: usize = 1 << 21;
+
 const UNREACHED: Reached = Reached {
     seconds: f64::INFINITY,
     latency: 0.0,
@@ -89,7 +94,8 @@ impl<'a> Space<'a> {
     pub fn new(prices: Prices<'a>, place: &Layout) -> Self {
         let place = Layout { sbp: NdSbp(Vec::new()), ..place.clone() };
         let links = Links::new(prices.cluster, &place);
-        let codes = (place.shape.len() + 4).pow(place.hierarchy.len() as u32);
+        let axes = place.hierarchy.iter().filter(|&&extent| extent > 1).count();
+        let codes = (place.shape.len() + 4).pow(axes as u32);
         let (edges, trees, exchanges) = (HashMap::new(), HashMap::new(), HashMap::new());
         Self { prices, place, links, bytes: vec![None; codes], edges, trees, exchanges }
     }
@@ -117,13 +123,15 @@ impl<'a> Space<'a> {
             Sbp::Split(dim) => 1 + dim,
             Sbp::Partial(kind) => 1 + rank + kind as usize,
         };
-        sbp.0.iter().fold(0, |code, sbp| code * self.base() + digit(sbp)) as Code
+        let axes = sbp.0.iter().zip(&self.place.hierarchy).filter(|(_, extent)| **extent > 1);
+        axes.fold(0, |code, (sbp, _)| code * self.base() + digit(sbp)) as Code
     }
 
     fn sbp(&self, code: Code) -> NdSbp {
         let mut rest = code as usize;
         let mut axes = vec![Sbp::Broadcast; self.place.hierarchy.len()];
-        for sbp in axes.iter_mut().rev() {
+        let named = axes.iter_mut().zip(&self.place.hierarchy).filter(|(_, extent)| **extent > 1);
+        for (sbp, _) in named.rev() {
             *sbp = self.digit(rest % self.base());
             rest /= self.base();
         }
@@ -177,7 +185,6 @@ impl<'a> Space<'a> {
 
     /// What the cheapest way costs. Patterns of exchanges are known to all tensors.
     pub fn cost(&mut self, from: Code, to: Code, patterns: &mut Patterns) -> Cost {
-        let from = self.aligned(from, to);
         if from == to {
             return Cost { nothing: true, ..Cost::default() };
         }
@@ -191,16 +198,25 @@ impl<'a> Space<'a> {
         }
     }
 
-    /// The cheapest way.
-    pub fn route(&mut self, from: Code, to: Code, patterns: &mut Patterns) -> Route {
-        let from = self.aligned(from, to);
+    /// The cheapest way. On axes of extent 1 layouts on the way have the target's names.
+    pub fn route(&mut self, from: &NdSbp, target: &NdSbp, patterns: &mut Patterns) -> Route {
+        let (from, to) = (self.code(from), self.code(target));
         if from == to {
             return Route::default();
         }
-        match self.way(from, to, patterns) {
+        let mut route = match self.way(from, to, patterns) {
             Way::Exchange(seconds, bytes) => exchanged(&self.layout(to), seconds, bytes),
             Way::Steps => self.walk(from, to),
+        };
+        for step in &mut route.steps {
+            let axes = step.layout_after.sbp.0.iter_mut().zip(&target.0);
+            for ((sbp, &name), &extent) in axes.zip(&self.place.hierarchy) {
+                if extent == 1 {
+                    *sbp = name;
+                }
+            }
         }
+        route
     }
 
     /// A partial value is made whole by collectives alone on its own mesh: they sum in a fixed order and can be fused.
@@ -217,20 +233,6 @@ impl<'a> Space<'a> {
         }
         let (seconds, bytes) = self.exchange(from, to, patterns);
         if seconds < end.seconds { Way::Exchange(seconds, bytes) } else { Way::Steps }
-    }
-
-    /// The same SBP with the target's names on axes of extent 1, where all names mean the same.
-    fn aligned(&self, from: Code, to: Code) -> Code {
-        if !self.place.hierarchy.contains(&1) {
-            return from;
-        }
-        let (mut from, to) = (self.sbp(from), self.sbp(to));
-        for (axis, sbp) in from.0.iter_mut().enumerate() {
-            if self.place.hierarchy[axis] == 1 {
-                *sbp = to.0[axis];
-            }
-        }
-        self.code(&from)
     }
 
     /// The partial kinds that may be made on the way, as bits: those of the target.
@@ -251,6 +253,9 @@ impl<'a> Space<'a> {
     /// All ways from a layout.
     fn tree(&mut self, from: Code, kinds: u8) -> &[Reached] {
         if !self.trees.contains_key(&(from, kinds)) {
+            if (self.trees.len() + 1) * self.bytes.len() > MOST_REACHED {
+                self.trees.clear();
+            }
             let tree = self.shortest(from, kinds);
             self.trees.insert((from, kinds), tree);
         }

@@ -86,7 +86,7 @@ fn weights(graph: &mut Graph, path: &Path) -> Result<Weights, ImportError> {
             }
             // The file is absent, which is an error once its bytes are needed.
             None => {
-                let data = WeightData::File { path: path.into(), offset: 0 };
+                let data = WeightData::File { path: path.into(), offset: 0, folder: None };
                 WeightTensor { dtype: variable.ty.dtype, shape: variable.ty.shape.clone(), data }
             }
         };

@@ -10,6 +10,7 @@ use graphc_ir::graph::Graph;
 use graphc_ir::text::ParseErrors;
 use graphc_ir::verify::VerifyErrors;
 
+mod file;
 mod gir;
 pub mod onnx;
 mod safetensors;
@@ -198,7 +199,7 @@ fn kind(path: &Path) -> Result<Kind, ImportError> {
 
 fn read(path: &Path) -> Result<Vec<u8>, ImportError> {
     let error = |e: std::io::Error| ImportError::Read { path: path.into(), reason: e.to_string() };
-    std::fs::read(path).map_err(error)
+    file::read(path, file::LONGEST_MODEL).map_err(error)
 }
 
 fn read_text(path: &Path) -> Result<String, ImportError> {

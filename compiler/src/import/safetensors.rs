@@ -1,14 +1,17 @@
 //! The header of a safetensors file: which tensors it holds and where. Their bytes are not read here.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
 use graphc_ir::types::DType;
 use serde::Deserialize;
 
+use super::file;
 use super::weights::{WeightData, WeightTensor, WeightsError};
+
+/// Bytes of the longest header, that of the safetensors library.
+const LONGEST_HEADER: u64 = 100_000_000;
 
 /// The tensors of a file; `None` where there is no such file.
 ///
@@ -16,7 +19,7 @@ use super::weights::{WeightData, WeightTensor, WeightsError};
 /// Where the file is damaged.
 pub(super) fn tensors(path: &Path) -> Result<Option<BTreeMap<String, WeightTensor>>, WeightsError> {
     let corrupt = |reason: String| WeightsError::Corrupt { path: path.into(), reason };
-    let mut file = match File::open(path) {
+    let mut file = match file::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(corrupt(error.to_string())),
@@ -27,6 +30,9 @@ pub(super) fn tensors(path: &Path) -> Result<Option<BTreeMap<String, WeightTenso
     let length = u64::from_le_bytes(length);
     if length > size.saturating_sub(8) {
         return Err(corrupt("it is shorter than its header".into()));
+    }
+    if length > LONGEST_HEADER {
+        return Err(corrupt(format!("its header of {length} bytes is too long")));
     }
     let mut header = vec![0; length as usize];
     file.read_exact(&mut header).map_err(|error| corrupt(error.to_string()))?;
@@ -66,6 +72,6 @@ fn tensor(
     if end.is_none() || bytes.map(|bytes| bytes as u64) != Some(to - from) {
         return Err(format!("its bytes {from}..{to} do not fit its shape or the file"));
     }
-    let data = WeightData::File { path: path.into(), offset: start + from };
+    let data = WeightData::File { path: path.into(), offset: start + from, folder: None };
     Ok(WeightTensor { dtype, shape: entry.shape, data })
 }

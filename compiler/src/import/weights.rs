@@ -2,12 +2,13 @@
 //! for, so that what needs shapes alone works without them.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use graphc_ir::types::{DType, TensorType};
+
+use super::file;
 
 /// The weights of a model, by the names of its variables.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -38,6 +39,8 @@ pub enum WeightData {
         path: PathBuf,
         /// Where the part begins, in bytes.
         offset: u64,
+        /// The folder that the file must lie in, links followed; `None`: anywhere.
+        folder: Option<PathBuf>,
     },
 }
 
@@ -106,12 +109,14 @@ impl WeightTensor {
     pub fn bytes(&self, name: &str) -> Result<Arc<[u8]>, WeightsError> {
         match &self.data {
             WeightData::Bytes(bytes) => Ok(bytes.clone()),
-            WeightData::File { path, offset } => read_part(path, *offset, self.ty().bytes())
-                .map_err(|error| WeightsError::File {
+            WeightData::File { path, offset, folder } => {
+                let bytes = read_part(path, folder.as_deref(), *offset, self.ty().bytes());
+                bytes.map_err(|error| WeightsError::File {
                     name: name.into(),
                     path: path.clone(),
                     reason: error.to_string(),
-                }),
+                })
+            }
         }
     }
 
@@ -124,8 +129,16 @@ impl WeightTensor {
     }
 }
 
-fn read_part(path: &PathBuf, offset: u64, length: usize) -> std::io::Result<Arc<[u8]>> {
-    let mut file = File::open(path)?;
+fn read_part(
+    path: &Path,
+    folder: Option<&Path>,
+    offset: u64,
+    length: usize,
+) -> std::io::Result<Arc<[u8]>> {
+    let mut file = match folder {
+        Some(folder) => file::open(&file::inside(folder, path)?)?,
+        None => file::open(path)?,
+    };
     let size = file.metadata()?.len();
     // Checked before memory is asked for, so that a damaged length cannot ask for all of it.
     if offset.checked_add(length as u64).is_none_or(|end| end > size) {
@@ -133,7 +146,7 @@ fn read_part(path: &PathBuf, offset: u64, length: usize) -> std::io::Result<Arc<
         return Err(std::io::Error::new(std::io::ErrorKind::UnexpectedEof, text));
     }
     file.seek(SeekFrom::Start(offset))?;
-    let mut bytes = vec![0; length];
+    let mut bytes = file::zeros(length, 0)?;
     file.read_exact(&mut bytes)?;
     Ok(bytes.into())
 }
@@ -179,7 +192,7 @@ mod tests {
 
     #[test]
     fn an_absent_file_is_an_error_only_when_its_bytes_are_needed() {
-        let data = WeightData::File { path: "absent.bin".into(), offset: 0 };
+        let data = WeightData::File { path: "absent.bin".into(), offset: 0, folder: None };
         let tensor = WeightTensor { dtype: DType::F32, shape: vec![2], data };
         let error = tensor.bytes("w").expect_err("there is no such file").to_string();
         assert!(

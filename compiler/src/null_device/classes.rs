@@ -61,41 +61,53 @@ impl Classes {
         classes
     }
 
-    /// Splits classes by whom their ranks meet.
+    /// Splits classes by whom their ranks meet. Whom a group meets is said once, under a number that its ranks bear: else
+    /// each rank would bear a list as long as its group.
     fn refined(&self, plan: &Plan, meshes: &[(&Layout, usize)], exchanges: &Exchanges) -> Self {
+        let mut meetings = Meetings::default();
         let mut colours: Vec<Vec<u64>> = self.of.iter().map(|&class| vec![class as u64]).collect();
         for &(mesh, axis) in meshes {
             for group in groups(mesh, axis) {
                 let mut met = self.classes_of(&group);
                 met.extend(link(&plan.cluster, &group, Some(axis)).key());
-                for &rank in &group {
-                    colours[rank as usize].push(met.len() as u64);
-                    colours[rank as usize].extend(&met);
-                }
+                let number = meetings.number(met);
+                group.iter().for_each(|&rank| colours[rank as usize].push(number));
             }
         }
         for exchange in exchanges.all() {
             for (receiver, (senders, seconds)) in &exchange.sources {
-                let met = self.classes_of(senders);
-                let colour = &mut colours[*receiver as usize];
-                colour.extend([met.len() as u64, seconds.to_bits()]);
-                colour.extend(met);
+                let number = meetings.number(self.classes_of(senders));
+                colours[*receiver as usize].extend([number, seconds.to_bits()]);
             }
             for (sender, receivers) in &exchange.receivers {
-                let met = self.classes_of(receivers);
-                let colour = &mut colours[*sender as usize];
-                colour.push(met.len() as u64);
-                colour.extend(met);
+                let number = meetings.number(self.classes_of(receivers));
+                colours[*sender as usize].push(number);
             }
         }
         Self::numbered(&colours)
     }
 
+    /// The classes of these ranks in ascending order, each with the number of its ranks, and how many they are.
     fn classes_of(&self, ranks: &[u32]) -> Vec<u64> {
-        let mut classes: Vec<u64> =
-            ranks.iter().map(|&rank| self.of[rank as usize] as u64).collect();
-        classes.sort_unstable();
-        classes
+        let mut counts: BTreeMap<usize, u64> = BTreeMap::new();
+        for &rank in ranks {
+            *counts.entry(self.of[rank as usize]).or_default() += 1;
+        }
+        let pairs = counts.iter().flat_map(|(&class, &count)| [class as u64, count]);
+        std::iter::once(counts.len() as u64).chain(pairs).collect()
+    }
+}
+
+/// Whom ranks meet, each list once.
+#[derive(Default)]
+struct Meetings {
+    known: BTreeMap<Vec<u64>, u64>,
+}
+
+impl Meetings {
+    fn number(&mut self, met: Vec<u64>) -> u64 {
+        let next = self.known.len() as u64;
+        *self.known.entry(met).or_insert(next)
     }
 }
 

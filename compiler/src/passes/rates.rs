@@ -18,6 +18,7 @@ use super::is_generator;
 use super::rebuild::{Rebuild, live_nodes};
 use crate::decisions::{Rates, TrainingGraph, ValueRate};
 use crate::error::CompileError;
+use crate::schedule::MOST_MICROBATCHES;
 
 const PASS: &str = "rates";
 
@@ -32,6 +33,9 @@ pub fn rates(
 ) -> Result<(TrainingGraph, Rates), CompileError> {
     if microbatches == 0 {
         return Err(CompileError::NoMicrobatches);
+    }
+    if microbatches > MOST_MICROBATCHES {
+        return Err(CompileError::ManyMicrobatches { microbatches });
     }
     if microbatches == 1 {
         let values = vec![ValueRate::Step; training.graph.values.len()];

@@ -138,7 +138,13 @@ impl<'a> Candidates<'a> {
         let cluster = self.cluster;
         let mut candidates: Vec<Candidate> = Vec::new();
         let time: Vec<(Choice, usize)> = kind.time.iter().map(|&t| (t, microbatches)).collect();
-        for choices in choice_tuples(&kind.rule, hierarchy, &time, kind.every_name) {
+        let tuples = choice_tuples(&kind.rule, hierarchy, &time, kind.every_name);
+        for choices in tuples.ok_or_else(|| PlanError::Signatures {
+            op: node.op.name(),
+            place: node.source.clone(),
+            mesh: hierarchy.clone(),
+            most: MOST_SIGNATURES,
+        })? {
             let axes: Vec<(Choice, usize)> =
                 choices.iter().copied().zip(extents(&time, hierarchy)).collect();
             let Some(signature) = kind.rule.signature(&choices, &extents(&time, hierarchy)) else {
@@ -298,13 +304,18 @@ fn extents(time: &[(Choice, usize)], hierarchy: &[usize]) -> Vec<usize> {
     time.iter().map(|&(_, parts)| parts).chain(hierarchy.iter().copied()).collect()
 }
 
-/// Choices of time and every mesh axis that are valid so far; on axes of extent 1 all mean the same.
+/// Signatures of a node at most. They grow with every axis by the same factor, and tables of costs with their square: what
+/// has more would take gigabytes.
+const MOST_SIGNATURES: usize = 4096;
+
+/// Choices of time and every mesh axis that are valid so far; on axes of extent 1 all mean the same. `None` where they are
+/// too many.
 fn choice_tuples(
     rule: &Rule,
     hierarchy: &[usize],
     time: &[(Choice, usize)],
     every_name: bool,
-) -> Vec<Vec<Choice>> {
+) -> Option<Vec<Vec<Choice>>> {
     let all = rule.choices();
     let mut tuples = vec![time.iter().map(|&(choice, _)| choice).collect::<Vec<_>>()];
     let extents = extents(time, hierarchy);
@@ -315,8 +326,11 @@ fn choice_tuples(
         };
         tuples = tuples.iter().flat_map(longer).collect();
         tuples.retain(|tuple| rule.signature(tuple, &extents).is_some());
+        if tuples.len() > MOST_SIGNATURES {
+            return None;
+        }
     }
-    tuples
+    Some(tuples)
 }
 
 /// A sum of maxima would depend on the order in which axes are reduced.

@@ -35,6 +35,21 @@ pub enum PlanError {
         /// The extents of the mesh axes.
         mesh: Vec<usize>,
     },
+    /// An op with more signatures than can be planned.
+    #[error(
+        "{op} ({place}) has more than {most} signatures on a mesh of {mesh:?}: with fewer axes there are fewer, e.g. 4x4 in \
+         the place of 2x2x2x2"
+    )]
+    Signatures {
+        /// The op.
+        op: &'static str,
+        /// Where the user wrote it.
+        place: Source,
+        /// The extents of the mesh axes.
+        mesh: Vec<usize>,
+        /// Signatures that an op may have.
+        most: usize,
+    },
     /// Attention whose heads the axis that splits the model does not divide.
     #[error(
         "{op} ({place}): {ranks} ranks, the innermost axis of {mesh:?}, do not divide {heads} heads of attention: \

@@ -45,7 +45,12 @@ struct Class {
     codes: Vec<Option<Code>>,
     /// By SBP.
     bytes: Vec<Option<u64>>,
-    /// By the SBP from which a tensor of this class goes to another class of its own: prices by SBP of the target.
+    /// By SBP: its place in tables of prices, in the order in which prices were asked for. A tensor has few of all SBPs that
+    /// there are, and a table has a place for each pair.
+    places: Vec<Option<u32>>,
+    /// How many have a place.
+    placed: u32,
+    /// By the class to which a tensor of this class goes, the place of the SBP from which and of that to which.
     prices: BTreeMap<ClassId, Vec<Vec<Option<Price>>>>,
 }
 
@@ -121,8 +126,15 @@ impl<'a> Layouts<'a> {
         }
         let id = ClassId(self.classes.len() as u32);
         let space = self.router.space(&template);
-        let (codes, bytes, prices) = (Vec::new(), Vec::new(), BTreeMap::new());
-        self.classes.push(Class { template: template.clone(), space, codes, bytes, prices });
+        self.classes.push(Class {
+            template: template.clone(),
+            space,
+            codes: Vec::new(),
+            bytes: Vec::new(),
+            places: Vec::new(),
+            placed: 0,
+            prices: BTreeMap::new(),
+        });
         self.class_ids.insert(template, id);
         id
     }
@@ -139,7 +151,7 @@ impl<'a> Layouts<'a> {
             return bytes;
         }
         let bytes = shard_bytes(&self.layout(class, sbp), self.microbatches);
-        *entry(&mut self.classes[class.0 as usize].bytes, sbp) = Some(bytes);
+        *entry(&mut self.classes[class.0 as usize].bytes, sbp.0 as usize) = Some(bytes);
         bytes
     }
 
@@ -148,14 +160,15 @@ impl<'a> Layouts<'a> {
         if from == to {
             return Price::default();
         }
+        let [start, end] = [from, to].map(|(class, sbp)| self.classes[class.0 as usize].place(sbp));
         let known = self.classes[from.0.0 as usize].prices.get(&to.0);
-        let row = known.and_then(|rows| rows.get(from.1.0 as usize));
-        if let Some(&Some(price)) = row.and_then(|row| row.get(to.1.0 as usize)) {
+        let row = known.and_then(|rows| rows.get(start));
+        if let Some(&Some(price)) = row.and_then(|row| row.get(end)) {
             return price;
         }
         let price = self.find_price(from, to);
         let rows = self.classes[from.0.0 as usize].prices.entry(to.0).or_default();
-        *entry(entry(rows, from.1), to.1) = Some(price);
+        *entry(entry(rows, start), end) = Some(price);
         price
     }
 
@@ -179,13 +192,25 @@ impl<'a> Layouts<'a> {
     fn code(&mut self, class: ClassId, sbp: SbpId) -> Code {
         let Class { space, codes, .. } = &mut self.classes[class.0 as usize];
         let (router, sbps) = (&self.router, &self.sbps);
-        *entry(codes, sbp).get_or_insert_with(|| router.code(*space, &sbps[sbp.0 as usize]))
+        *entry(codes, sbp.0 as usize)
+            .get_or_insert_with(|| router.code(*space, &sbps[sbp.0 as usize]))
     }
 }
 
-/// The entry of an SBP in a list that is as long as it must be.
-fn entry<T: Default + Clone>(list: &mut Vec<T>, sbp: SbpId) -> &mut T {
-    let at = sbp.0 as usize;
+impl Class {
+    /// The place of an SBP in tables of prices.
+    fn place(&mut self, sbp: SbpId) -> usize {
+        let Self { places, placed, .. } = self;
+        let place = *entry(places, sbp.0 as usize).get_or_insert_with(|| {
+            *placed += 1;
+            *placed - 1
+        });
+        place as usize
+    }
+}
+
+/// An entry of a list that is as long as it must be.
+fn entry<T: Default + Clone>(list: &mut Vec<T>, at: usize) -> &mut T {
     if list.len() <= at {
         list.resize(at + 1, T::default());
     }

@@ -18,14 +18,14 @@ use rayon::prelude::*;
 use crate::error::CompileError;
 use crate::passes::layers::{Layers, layers};
 use crate::pipeline::with_loss;
-use crate::schedule::under_way;
+use crate::schedule::{MOST_MICROBATCHES, under_way};
 
 use cuts::{Chain, cut};
 use price::{PriceError, Prices, price};
 use short::short;
 
 /// Numbers of microbatches that are priced with each number of stages.
-const MOST_MICROBATCHES: usize = 4;
+const MOST_COUNTS: usize = 4;
 
 /// Shares of the memory of the fastest plan that layers are priced at where that does not fit.
 const MEMORY_SHARES: [f64; 3] = [0.6, 0.35, 0.2];
@@ -140,7 +140,8 @@ fn microbatch_counts(graph: &Graph, options: &CompileOptions, stages: usize) -> 
     let grouped = options.schedule.chunks() > 1;
     let fits = |m: &usize| batch.is_multiple_of(*m) && (!grouped || m.is_multiple_of(stages));
     let of = |most: usize| (1..=most).rev().find(fits);
-    std::iter::successors(of((batch / ranks).max(1)), |count| of(count / 2)).collect()
+    std::iter::successors(of((batch / ranks).clamp(1, MOST_MICROBATCHES)), |count| of(count / 2))
+        .collect()
 }
 
 /// What divides the first dim of every input.
@@ -214,7 +215,7 @@ impl Chooser<'_> {
                 }
             }
             priced += usize::from(least.is_finite());
-            if least > last || priced == MOST_MICROBATCHES {
+            if least > last || priced == MOST_COUNTS {
                 break;
             }
             last = least;

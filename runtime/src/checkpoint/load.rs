@@ -1,7 +1,6 @@
 //! Reading checkpoints: the rectangles that a rank needs, out of the pieces that overlap them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use graphc_ir::shard::Rect;
@@ -12,8 +11,8 @@ use safetensors::SafeTensors;
 use sha2::{Digest, Sha256};
 
 use super::manifest::{FileRecord, Manifest, Piece, VariableRecord, hexadecimal};
-use super::{CheckpointError, Held, folder};
-use crate::data::file_dtype;
+use super::{CheckpointError, Held, Settings, folder};
+use crate::data::{file_dtype, open_file};
 use crate::rectangles::{Move, fill_identity, masked};
 use crate::tensor::HostTensor;
 
@@ -73,6 +72,11 @@ impl Checkpoint {
     /// The name of the plan that was trained.
     pub fn model(&self) -> &str {
         &self.manifest.model
+    }
+
+    /// What it was trained with, where it says so.
+    pub(crate) fn settings(&self) -> Option<&Settings> {
+        self.manifest.settings.as_ref()
     }
 
     /// What it holds, by name.
@@ -210,7 +214,7 @@ impl Checkpoint {
 
 fn checked(path: &Path, record: &FileRecord) -> Result<Mmap, CheckpointError> {
     let read = |error: std::io::Error| CheckpointError::read(path, error);
-    let file = File::open(path).map_err(read)?;
+    let file = open_file(path).map_err(read)?;
     let bytes = file.metadata().map_err(read)?.len();
     if bytes != record.bytes {
         let reason = format!("it has {bytes} bytes, the manifest says {}", record.bytes);

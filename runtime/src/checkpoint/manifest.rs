@@ -1,6 +1,6 @@
 //! What a checkpoint says of itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use graphc_ir::plan::TensorKind;
@@ -10,10 +10,14 @@ use graphc_ir::types::{DType, TensorType};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::CheckpointError;
+use super::{CheckpointError, Settings};
+use crate::data::read_file;
 
 /// The version of the manifest that this build reads and writes.
 pub(super) const VERSION: u32 = 1;
+
+/// Bytes that no manifest has: one of a million pieces has a tenth.
+pub(super) const LONGEST_MANIFEST: u64 = 1 << 31;
 
 const FORMAT: &str = "graphc checkpoint";
 
@@ -29,6 +33,9 @@ pub(super) struct Manifest {
     pub(super) model: String,
     /// The mesh that wrote it: for readers, not needed to load it.
     pub(super) mesh: Vec<usize>,
+    /// What it was trained with; earlier versions did not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) settings: Option<Settings>,
     pub(super) variables: BTreeMap<String, VariableRecord>,
     pub(super) files: BTreeMap<String, FileRecord>,
     /// SHA-256 of this manifest with an empty string here.
@@ -83,6 +90,7 @@ pub(crate) struct Header<'a> {
     pub(crate) seed: u64,
     pub(crate) model: &'a str,
     pub(crate) mesh: &'a [usize],
+    pub(crate) settings: &'a Settings,
 }
 
 impl VariableRecord {
@@ -91,25 +99,61 @@ impl VariableRecord {
         TensorType { dtype: self.dtype, shape: self.shape.clone() }
     }
 
-    /// Whether every piece lies in the whole, and together they are as many elements as it has.
+    /// Whether the pieces are the whole, each element once: they form a grid, as shards do. Of partial values, which are
+    /// combined with what is there, each part of the grid has equally many.
     fn covered(&self) -> bool {
-        let inside = |piece: &Piece| {
-            let Rect { origin, extent } = &piece.rect;
-            let fits = |((&origin, &extent), &shape): ((&usize, &usize), &usize)| {
-                origin.checked_add(extent).is_some_and(|end| end <= shape)
-            };
-            origin.len() == self.shape.len()
-                && extent.len() == self.shape.len()
-                && origin.iter().zip(extent).zip(&self.shape).all(fits)
-        };
-        let copied = self.pieces.iter().filter(|piece| piece.reduce.is_none());
-        let elements = |extent: &[usize]| {
-            extent.iter().try_fold(1usize, |product, &extent| product.checked_mul(extent))
-        };
-        let copied = copied.map(|piece| elements(&piece.rect.extent));
-        let sum = copied.sum::<Option<usize>>();
-        self.pieces.iter().all(inside) && sum.is_some() && sum == elements(&self.shape)
+        let (reduced, copied): (Vec<&Piece>, Vec<&Piece>) =
+            self.pieces.iter().partition(|piece| piece.reduce.is_some());
+        let rects: BTreeSet<Corners<'_>> = copied.iter().map(|piece| piece.corners()).collect();
+        if rects.len() != copied.len() || !is_grid(&rects, &self.shape) {
+            return false;
+        }
+        let mut added: BTreeMap<Corners<'_>, usize> = BTreeMap::new();
+        for piece in reduced {
+            *added.entry(piece.corners()).or_default() += 1;
+        }
+        let times = added.values().next().copied().unwrap_or(0);
+        let everywhere = added.is_empty() || added.len() == rects.len();
+        everywhere && added.iter().all(|(at, &count)| count == times && rects.contains(at))
     }
+
+    /// Bytes of a piece; `None` where there are too many to count.
+    fn bytes(&self, piece: &Piece) -> Option<u64> {
+        let size = self.dtype.size() as u64;
+        piece.rect.extent.iter().try_fold(size, |bytes, &extent| bytes.checked_mul(extent as u64))
+    }
+}
+
+/// Origin and extent of a rectangle.
+type Corners<'a> = (&'a [usize], &'a [usize]);
+
+impl Piece {
+    fn corners(&self) -> Corners<'_> {
+        (&self.rect.origin, &self.rect.extent)
+    }
+}
+
+/// Whether these rectangles are all combinations of ranges that divide each dim of the shape.
+fn is_grid(rects: &BTreeSet<Corners<'_>>, shape: &[usize]) -> bool {
+    if shape.contains(&0) {
+        return rects.is_empty();
+    }
+    if !rects.iter().all(|(origin, extent)| [origin.len(), extent.len()] == [shape.len(); 2]) {
+        return false;
+    }
+    let mut combinations = Some(1usize);
+    for (dim, &whole) in shape.iter().enumerate() {
+        let ranges: BTreeSet<(usize, usize)> =
+            rects.iter().map(|(origin, extent)| (origin[dim], extent[dim])).collect();
+        let follows = |end: usize, &(start, extent): &(usize, usize)| {
+            end.checked_add(extent).filter(|_| start == end && extent > 0)
+        };
+        if ranges.iter().try_fold(0, follows) != Some(whole) {
+            return false;
+        }
+        combinations = combinations.and_then(|count| count.checked_mul(ranges.len()));
+    }
+    combinations == Some(rects.len())
 }
 
 impl Manifest {
@@ -138,10 +182,11 @@ impl Manifest {
             return Err(format!("no rank has written some elements of variable `{name}`"));
         }
         let Part { variables, files } = whole;
-        let Header { step, seed, model, mesh } = header;
+        let Header { step, seed, model, mesh, settings } = header;
+        let settings = Some(settings.clone());
         let (format, version) = (FORMAT.to_owned(), VERSION);
         let (model, mesh, sha256) = (model.to_owned(), mesh.to_vec(), String::new());
-        Ok(Self { format, version, step, seed, model, mesh, variables, files, sha256 })
+        Ok(Self { format, version, step, seed, model, mesh, settings, variables, files, sha256 })
     }
 
     /// The file's content.
@@ -151,14 +196,14 @@ impl Manifest {
 
     /// Reads a manifest and checks that it is whole.
     pub(super) fn read(path: &Path) -> Result<Self, CheckpointError> {
-        let text =
-            std::fs::read_to_string(path).map_err(|error| CheckpointError::read(path, error))?;
+        let text = read_file(path, LONGEST_MANIFEST);
+        let text = text.map_err(|error| CheckpointError::read(path, error))?;
         let not = |reason: String| CheckpointError::NotACheckpoint {
             path: path.display().to_string(),
             reason,
         };
         let value: serde_json::Value =
-            serde_json::from_str(&text).map_err(|error| not(error.to_string()))?;
+            serde_json::from_slice(&text).map_err(|error| not(error.to_string()))?;
         if value["format"] != FORMAT {
             return Err(not(format!("its format is not \"{FORMAT}\"")));
         }
@@ -178,11 +223,27 @@ impl Manifest {
             return Err(CheckpointError::damaged(path, "its content does not match its SHA-256"));
         }
         let plain = |name: &String| Path::new(name).file_name().is_some_and(|last| last == &**name);
+        let mut left: BTreeMap<&str, u64> = BTreeMap::new();
+        let mut tensors: BTreeSet<(&str, &str)> = BTreeSet::new();
         for (name, record) in &self.variables {
-            let listed = |piece: &Piece| self.files.contains_key(&piece.file) && plain(&piece.file);
-            if !record.covered() || !record.pieces.iter().all(listed) {
-                let reason = format!("the pieces of variable `{name}` are not the whole");
+            if !record.covered() {
+                let reason =
+                    format!("the pieces of variable `{name}` are not the whole, each element once");
                 return Err(CheckpointError::damaged(path, reason));
+            }
+            for piece in &record.pieces {
+                let file = self.files.get(&piece.file).filter(|_| plain(&piece.file));
+                let once = tensors.insert((&piece.file, &piece.tensor));
+                let left = left.entry(&piece.file).or_insert(file.map_or(0, |file| file.bytes));
+                // So nothing is larger than the files are, whose sizes are compared before memory is asked for.
+                let rest = record.bytes(piece).and_then(|bytes| left.checked_sub(bytes));
+                let (Some(_), true, Some(rest)) = (file, once, rest) else {
+                    let of = format!("of variable `{name}` in {}", piece.file);
+                    let reason =
+                        format!("the piece `{}` {of} is not what a file holds", piece.tensor);
+                    return Err(CheckpointError::damaged(path, reason));
+                };
+                *left = rest;
             }
         }
         Ok(())
@@ -202,12 +263,14 @@ pub(super) fn hexadecimal(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use graphc_ir::plan::CompileOptions;
+
     use super::*;
 
     fn record(pieces: &[(usize, usize)]) -> VariableRecord {
         let piece = |&(origin, extent): &(usize, usize)| Piece {
             file: "rank-00000.safetensors".into(),
-            tensor: "w".into(),
+            tensor: format!("w from {origin}"),
             rect: Rect { origin: vec![origin], extent: vec![extent] },
             reduce: None,
         };
@@ -216,33 +279,80 @@ mod tests {
     }
 
     fn part(record: VariableRecord) -> Part {
-        let file = FileRecord { bytes: 8, sha256: String::new() };
+        let file = FileRecord { bytes: 64, sha256: String::new() };
         Part {
             variables: [("w".to_owned(), record)].into(),
             files: [("rank-00000.safetensors".to_owned(), file)].into(),
         }
     }
 
-    const HEADER: Header<'_> = Header { step: 3, seed: 7, model: "m", mesh: &[2] };
+    fn manifest(parts: Vec<Part>) -> Result<Manifest, String> {
+        let settings = &Settings::of(&CompileOptions::default(), &BTreeMap::new());
+        Manifest::new(Header { step: 3, seed: 7, model: "m", mesh: &[2], settings }, parts)
+    }
+
+    /// What reading a manifest says that was changed and sealed again.
+    fn reread(change: impl FnOnce(&mut Manifest)) -> Result<Manifest, String> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("manifest.json");
+        let mut changed = manifest(vec![part(record(&[(0, 2), (2, 3)]))]).expect("whole");
+        change(&mut changed);
+        std::fs::write(&path, changed.to_json().expect("JSON")).expect("writable");
+        Manifest::read(&path).map_err(|error| error.to_string())
+    }
 
     #[test]
     fn parts_must_cover_the_whole() {
         let parts = vec![part(record(&[(0, 3)])), part(record(&[(3, 2)]))];
-        let manifest = Manifest::new(HEADER, parts).expect("3 and 2 are 5");
-        assert_eq!(manifest.variables["w"].pieces.len(), 2);
-        let error = Manifest::new(HEADER, vec![part(record(&[(0, 3)]))]).expect_err("3 of 5");
+        assert_eq!(manifest(parts).expect("3 and 2 are 5").variables["w"].pieces.len(), 2);
+        let error = manifest(vec![part(record(&[(0, 3)]))]).expect_err("3 of 5");
         assert!(error.contains("`w`"), "{error}");
-        let beyond = vec![part(record(&[(0, 3), (4, 2)]))];
-        Manifest::new(HEADER, beyond).expect_err("element 5 is outside");
-        let overflow = record(&[(usize::MAX, 5)]);
-        Manifest::new(HEADER, vec![part(overflow)]).expect_err("no panic");
+        manifest(vec![part(record(&[(0, 3), (4, 2)]))]).expect_err("element 5 is outside");
+        manifest(vec![part(record(&[(usize::MAX, 5)]))]).expect_err("no panic");
+    }
+
+    #[test]
+    fn pieces_that_overlap_are_refused() {
+        // As many elements as there are, but element 1 twice and element 4 never.
+        let overlapping = record(&[(0, 2), (1, 3)]);
+        manifest(vec![part(overlapping.clone())]).expect_err("an element twice");
+        reread(|m| _ = m.variables.insert("w".into(), overlapping)).expect_err("likewise");
+        let mut added = record(&[(0, 5), (0, 5), (0, 2)]);
+        added.pieces[1].reduce = Some(ReduceKind::Sum);
+        added.pieces[2].reduce = Some(ReduceKind::Sum);
+        assert!(!added.covered(), "a part of the sum");
+        added.pieces.pop();
+        assert!(added.covered());
+    }
+
+    #[test]
+    fn nothing_is_larger_than_its_file() {
+        reread(|_| ()).expect("unchanged");
+        let claim = |manifest: &mut Manifest| {
+            let whole = record(&[(0, 1 << 40)]);
+            let huge = VariableRecord { shape: vec![1 << 40], ..whole };
+            manifest.variables.insert("w".into(), huge);
+        };
+        let error = reread(claim).expect_err("4 TB in 64 bytes");
+        assert!(error.contains("variable `w` in rank-00000.safetensors"), "{error}");
+        let twice = |manifest: &mut Manifest| {
+            let again = manifest.variables["w"].clone();
+            manifest.variables.insert("again".into(), again);
+        };
+        reread(twice).expect_err("one tensor of a file for two variables");
+    }
+
+    #[test]
+    fn a_manifest_without_settings_is_one_of_an_earlier_version() {
+        let earlier = reread(|manifest| manifest.settings = None).expect("readable");
+        assert!(earlier.settings.is_none());
     }
 
     #[test]
     fn a_changed_digit_is_found() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("manifest.json");
-        let manifest = Manifest::new(HEADER, vec![part(record(&[(0, 5)]))]).expect("whole");
+        let manifest = manifest(vec![part(record(&[(0, 5)]))]).expect("whole");
         let text = manifest.to_json().expect("JSON");
         std::fs::write(&path, &text).expect("writable");
         assert_eq!(Manifest::read(&path).expect("whole").step, 3);

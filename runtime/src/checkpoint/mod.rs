@@ -19,6 +19,7 @@ mod folder;
 mod load;
 mod manifest;
 mod save;
+mod settings;
 #[cfg(test)]
 mod tests;
 
@@ -28,6 +29,7 @@ pub use manifest::VariableRecord;
 pub use save::Checkpoints;
 
 pub(crate) use save::Header;
+pub(crate) use settings::Settings;
 
 use graphc_ir::plan::{Layout, TensorKind};
 use graphc_ir::shard::Rect;

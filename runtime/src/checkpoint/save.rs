@@ -10,9 +10,11 @@ use rayon::prelude::*;
 use safetensors::tensor::{Metadata, TensorInfo};
 use sha2::{Digest, Sha256};
 
-use super::manifest::{FileRecord, Manifest, Part, Piece, VariableRecord, hexadecimal};
+use super::manifest::{
+    FileRecord, LONGEST_MANIFEST, Manifest, Part, Piece, VariableRecord, hexadecimal,
+};
 use super::{CheckpointError, Held, folder};
-use crate::data::file_dtype;
+use crate::data::{file_dtype, read_file};
 
 pub(crate) use super::manifest::Header;
 
@@ -54,8 +56,8 @@ impl Checkpoints {
         let fail = |error| CheckpointError::write(path, error);
         std::fs::create_dir_all(path).map_err(fail)?;
         // Found out now and not after the first thousand steps.
-        let probe = path.join(format!("{}{}", folder::PROBE, std::process::id()));
-        std::fs::create_dir(&probe).and_then(|()| std::fs::remove_dir(&probe)).map_err(fail)?;
+        let probe = tempfile::Builder::new().prefix(folder::PROBE).tempdir_in(path);
+        probe.and_then(tempfile::TempDir::close).map_err(fail)?;
         Ok(Self { directory: path.to_owned(), keep: keep.max(1), lock: None })
     }
 
@@ -176,7 +178,7 @@ fn gather(partial: &Path, world_size: usize, own: Parts) -> Result<Vec<Part>, Ch
             return Ok(part);
         }
         let path = partial.join(folder::part_name(rank));
-        let text = std::fs::read(&path).map_err(|error| {
+        let text = read_file(&path, LONGEST_MANIFEST).map_err(|error| {
             let place = "do all processes see the same directory?";
             CheckpointError::parts(partial, format!("nothing from rank {rank} ({error}): {place}"))
         })?;
@@ -282,7 +284,8 @@ impl HashedFile {
 
 fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), CheckpointError> {
     let write = || {
-        let mut file = File::create(path)?;
+        // Made anew: a link that somebody has put there is not followed.
+        let mut file = File::create_new(path)?;
         file.write_all(bytes)?;
         file.sync_all()
     };

@@ -1,13 +1,14 @@
 //! What one layout has saved another loads, in one process and in several.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use graphc_ir::plan::{Layout, TensorKind};
+use graphc_ir::plan::{CompileOptions, Layout, TensorKind};
 use graphc_ir::shard::Rect;
 use graphc_ir::types::{DType, TensorType};
 
-use super::{Checkpoint, CheckpointError, Checkpoints, Header, Held};
+use super::save::Parts;
+use super::{Checkpoint, CheckpointError, Checkpoints, Header, Held, Settings};
 use crate::device::Memory;
 use crate::memory::{Arena, Place};
 
@@ -80,7 +81,7 @@ impl Spread {
         let mut checkpoints = Checkpoints::create(folder, 1).expect("writable");
         checkpoints.begin(step).expect("nothing there");
         let parts = checkpoints.write_parts(step, &self.ranks(|_| true), false).expect("writable");
-        checkpoints.publish(header(step), self.shards.len(), parts).expect("whole");
+        publish(&checkpoints, step, self.shards.len(), parts).expect("whole");
     }
 
     fn bytes(&self) -> Vec<Vec<u8>> {
@@ -88,8 +89,15 @@ impl Spread {
     }
 }
 
-fn header(step: u64) -> Header<'static> {
-    Header { step, seed: 0, model: "m", mesh: &[4] }
+fn publish(
+    to: &Checkpoints,
+    step: u64,
+    ranks: usize,
+    parts: Parts,
+) -> Result<PathBuf, CheckpointError> {
+    let settings = &Settings::of(&CompileOptions::default(), &BTreeMap::new());
+    let header = Header { step, seed: 0, model: "m", mesh: &[4], settings };
+    to.publish(header, ranks, parts)
 }
 
 #[test]
@@ -137,13 +145,13 @@ fn processes_write_their_ranks_and_the_first_gathers() {
     let second = Checkpoints::create(folder.path(), 1).expect("the same directory");
     first.begin(3).expect("nothing there");
     let parts = first.write_parts(3, &own, false).expect("writable");
-    let error = first.publish(header(3), 4, parts).expect_err("ranks 2 and 3 are missing");
+    let error = publish(&first, 3, 4, parts).expect_err("ranks 2 and 3 are missing");
     assert!(error.to_string().contains("nothing from rank 2"), "{error}");
     assert!(Checkpoint::latest(folder.path()).expect("readable").is_none());
     first.begin(3).expect("leftovers are removed");
     second.write_parts(3, &others, true).expect("writable");
     let parts = first.write_parts(3, &own, false).expect("writable");
-    first.publish(header(3), 4, parts).expect("whole");
+    publish(&first, 3, 4, parts).expect("whole");
     let checkpoint = Checkpoint::open(folder.path()).expect("complete");
     let whole = checkpoint.read(&["w"]).expect("whole");
     assert_eq!(whole["w"].bytes(), (0..30).collect::<Vec<u8>>());

@@ -1,10 +1,48 @@
-//! Files that are whole or not there.
+//! Files that are whole or not there, and files that are files.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
 use super::DataError;
+
+/// Opens a file to be read. What is none (a device, a pipe, a folder) is an error: to open a pipe waits for a writer, and a
+/// device may have no end.
+///
+/// # Errors
+/// Where there is no such file, or it cannot be read.
+pub fn open_file(path: &Path) -> std::io::Result<File> {
+    let plain = |found: std::fs::Metadata| match found.is_file() {
+        true => Ok(()),
+        false => Err(std::io::Error::new(ErrorKind::InvalidInput, "it is no file")),
+    };
+    // Asked before it is opened, as opening may wait, and of what was opened, which may be another by now.
+    plain(std::fs::metadata(path)?)?;
+    let file = File::open(path)?;
+    plain(file.metadata()?)?;
+    Ok(file)
+}
+
+/// The content of a file that has at most so many bytes: what its format may have at most.
+///
+/// # Errors
+/// Where it cannot be read, is no file, is longer, or there is no memory for it.
+pub fn read_file(path: &Path, most: u64) -> std::io::Result<Vec<u8>> {
+    let file = open_file(path)?;
+    let too_long = |bytes: u64| {
+        let text = format!("it has {bytes} bytes, and at most {most} make sense");
+        Err(std::io::Error::new(ErrorKind::FileTooLarge, text))
+    };
+    let size = file.metadata()?.len();
+    if size > most {
+        return too_long(size);
+    }
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(usize::try_from(size).map_err(std::io::Error::other)?)?;
+    // Some files of the system have a size of 0 and a content; others grow.
+    let read = file.take(most.saturating_add(1)).read_to_end(&mut bytes)? as u64;
+    if read > most { too_long(read) } else { Ok(bytes) }
+}
 
 /// Writes a file: beside it first, then renamed, so that it is whole or as it was before. A link stays a link, and
 /// what is no file (a device, a pipe) is written to, not replaced.
@@ -17,7 +55,7 @@ pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), DataError> {
         reason: error.to_string(),
     };
     match std::fs::metadata(path) {
-        Ok(found) if found.is_dir() => Err(fail(std::io::ErrorKind::IsADirectory.into())),
+        Ok(found) if found.is_dir() => Err(fail(ErrorKind::IsADirectory.into())),
         Ok(found) if !found.is_file() => File::options()
             .write(true)
             .open(path)
@@ -32,24 +70,28 @@ fn target(path: &Path) -> PathBuf {
     std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }
 
+/// The name beside it is random and made anew: nobody can have put a link there that leads the bytes elsewhere.
 fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.part", std::process::id()));
-    let beside = path.with_file_name(name);
-    let write = || {
-        let mut file = File::create(&beside)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        std::fs::rename(&beside, path)
-    };
-    write().inspect_err(|_| {
-        // Where even this fails there was no file to begin with.
-        let _ = std::fs::remove_file(&beside);
-    })
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let mut name = path.file_name().ok_or(ErrorKind::InvalidFilename)?.to_owned();
+    name.push(".");
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(&name).suffix(".part");
+    // As for any new file: what the user's mask leaves.
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    // Dropped, as on every way out but the last, it is removed.
+    let mut beside = builder.tempfile_in(folder.unwrap_or(Path::new(".")))?;
+    beside.as_file_mut().write_all(bytes)?;
+    beside.as_file().sync_all()?;
+    beside.persist(path).map_err(|error| error.error)?;
+    Ok(())
 }
 
 #[cfg(all(test, unix))]
 mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
     use super::*;
 
     #[test]
@@ -57,7 +99,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let (file, link) = (folder.path().join("file"), folder.path().join("link"));
         std::fs::write(&file, "old").expect("it is writable");
-        std::os::unix::fs::symlink(&file, &link).expect("a link");
+        symlink(&file, &link).expect("a link");
         write_file(&link, b"new").expect("it is writable");
         assert!(link.symlink_metadata().expect("it exists").is_symlink());
         assert_eq!(std::fs::read(&file).expect("it exists"), b"new");
@@ -71,5 +113,45 @@ mod tests {
         write_file(&path, b"text").expect_err("a socket cannot be opened");
         assert!(!path.metadata().expect("it is still there").is_file());
         assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 1);
+    }
+
+    #[test]
+    fn a_planted_link_is_not_followed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [file, victim] = ["plan.json", "victim"].map(|name| folder.path().join(name));
+        std::fs::write(&victim, "precious").expect("it is writable");
+        // The name that was used before: it follows from that of the file and the process.
+        let planted = format!("plan.json.{}.part", std::process::id());
+        symlink(&victim, folder.path().join(planted)).expect("a link");
+        write_file(&file, b"plan").expect("it is writable");
+        assert_eq!(std::fs::read(&file).expect("it exists"), b"plan");
+        assert_eq!(std::fs::read(&victim).expect("it exists"), b"precious");
+        assert!(!file.symlink_metadata().expect("it exists").is_symlink());
+    }
+
+    #[test]
+    fn a_new_file_is_one_that_others_may_read() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [ours, theirs] = ["ours", "theirs"].map(|name| folder.path().join(name));
+        write_file(&ours, b"text").expect("it is writable");
+        std::fs::write(&theirs, b"text").expect("it is writable");
+        let mode = |path: &Path| path.metadata().expect("it exists").permissions().mode();
+        assert_eq!(mode(&ours), mode(&theirs));
+    }
+
+    #[test]
+    fn what_is_no_file_or_too_long_is_not_read() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("text");
+        std::fs::write(&path, "four").expect("it is writable");
+        assert_eq!(read_file(&path, 4).expect("it is short"), b"four");
+        let long = read_file(&path, 3).expect_err("it is longer").to_string();
+        assert_eq!(long, "it has 4 bytes, and at most 3 make sense");
+        let endless = read_file(Path::new("/dev/zero"), 1 << 40).expect_err("a device");
+        assert_eq!(endless.to_string(), "it is no file");
+        open_file(folder.path()).expect_err("a folder");
+        // A sparse file: more than any machine has memory for.
+        File::options().write(true).open(&path).and_then(|f| f.set_len(1 << 42)).expect("sparse");
+        read_file(&path, u64::MAX).expect_err("there is no such memory");
     }
 }

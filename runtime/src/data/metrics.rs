@@ -1,18 +1,19 @@
 //! Metrics as JSON lines.
 
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::DataError;
+use super::{DataError, read_file};
 
-/// Writes one JSON object a line. Every line reaches the file at once, so that it can be followed.
+/// Writes one JSON object a line. Every line reaches the file at once, so that it can be followed, and whole or not at
+/// all.
 #[derive(Debug)]
 pub struct MetricsWriter {
     path: PathBuf,
-    file: BufWriter<File>,
+    file: File,
 }
 
 impl MetricsWriter {
@@ -22,7 +23,7 @@ impl MetricsWriter {
     /// Where it cannot be written.
     pub fn create(path: &Path) -> Result<Self, DataError> {
         let file = File::create(path).map_err(|e| write_error(path, &e))?;
-        Ok(Self { path: path.to_owned(), file: BufWriter::new(file) })
+        Ok(Self { path: path.to_owned(), file })
     }
 
     /// At the end of a file that may exist: for a resumed training.
@@ -32,7 +33,7 @@ impl MetricsWriter {
     pub fn append(path: &Path) -> Result<Self, DataError> {
         let file = File::options().create(true).append(true).open(path);
         let file = file.map_err(|e| write_error(path, &e))?;
-        Ok(Self { path: path.to_owned(), file: BufWriter::new(file) })
+        Ok(Self { path: path.to_owned(), file })
     }
 
     /// The file of a training that goes on at `step`: lines of earlier steps stay, those of later ones, which a killed
@@ -42,7 +43,7 @@ impl MetricsWriter {
     /// Where it cannot be read or written.
     pub fn resume(path: &Path, step: u64) -> Result<Self, DataError> {
         if std::fs::metadata(path).is_ok_and(|found| found.is_file()) {
-            let text = std::fs::read(path).map_err(|e| DataError::Read {
+            let text = read_file(path, u64::MAX).map_err(|e| DataError::Read {
                 path: path.display().to_string(),
                 reason: e.to_string(),
             })?;
@@ -64,8 +65,14 @@ impl MetricsWriter {
     pub fn write(&mut self, line: &impl Serialize) -> Result<(), DataError> {
         let mut text = serde_json::to_string(line).map_err(|e| write_error(&self.path, &e))?;
         text.push('\n');
-        let written = self.file.write_all(text.as_bytes()).and_then(|()| self.file.flush());
-        written.map_err(|e| write_error(&self.path, &e))
+        let before = self.file.metadata().ok().filter(|found| found.is_file());
+        self.file.write_all(text.as_bytes()).map_err(|e| {
+            if let Some(before) = before {
+                // Where even this fails a reader finds a line without an end, which `resume` takes away.
+                let _ = self.file.set_len(before.len());
+            }
+            write_error(&self.path, &e)
+        })
     }
 }
 

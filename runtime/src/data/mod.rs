@@ -6,7 +6,7 @@ mod metrics;
 mod tensors;
 
 pub use batches::Batches;
-pub use files::write_file;
+pub use files::{open_file, read_file, write_file};
 pub use metrics::MetricsWriter;
 pub(crate) use tensors::file_dtype;
 pub use tensors::{load_safetensors, save_safetensors};

@@ -1,14 +1,13 @@
 //! Safetensors files.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::path::Path;
 
 use graphc_ir::types::DType;
 use memmap2::Mmap;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
-use super::{DataError, write_file};
+use super::{DataError, open_file, write_file};
 use crate::tensor::HostTensor;
 
 /// All tensors of a file, by name.
@@ -17,15 +16,10 @@ use crate::tensor::HostTensor;
 /// Where the file cannot be read, is no safetensors file, or has an element type that graphc lacks.
 pub fn load_safetensors(path: &Path) -> Result<BTreeMap<String, HostTensor>, DataError> {
     let read = |reason: String| DataError::Read { path: path.display().to_string(), reason };
-    // Asked before it is opened: to open a pipe waits for a writer.
-    let metadata = std::fs::metadata(path).map_err(|e| read(e.to_string()))?;
-    if !metadata.is_file() {
-        return Err(read("it is no file".into()));
-    }
-    if metadata.len() == 0 {
+    let file = open_file(path).map_err(|e| read(e.to_string()))?;
+    if file.metadata().is_ok_and(|found| found.len() == 0) {
         return Err(read("the file is empty".into()));
     }
-    let file = File::open(path).map_err(|e| read(e.to_string()))?;
     let bytes = crate::memory::map_file(&file).map_err(|e| read(e.to_string()))?;
     parse(&bytes, path, read)
 }
@@ -44,10 +38,18 @@ fn parse(
             name: name.to_owned(),
             dtype: format!("{:?}", view.dtype()),
         })?;
-        let tensor = HostTensor::new(dtype, view.shape(), view.data().to_vec());
+        let tensor = HostTensor::new(dtype, view.shape(), copied(view.data()).map_err(&read)?);
         tensors.insert(name.to_owned(), tensor.map_err(|e| read(e.to_string()))?);
     }
     Ok(tensors)
+}
+
+/// The bytes in memory of their own. What a file is said to hold may be more than there is.
+fn copied(bytes: &[u8]) -> Result<Vec<u8>, String> {
+    let mut copy = Vec::new();
+    copy.try_reserve_exact(bytes.len()).map_err(|e| format!("{} bytes: {e}", bytes.len()))?;
+    copy.extend_from_slice(bytes);
+    Ok(copy)
 }
 
 fn dtype_of(dtype: Dtype) -> Option<DType> {

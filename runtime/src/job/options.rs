@@ -5,6 +5,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use graphc_ir::mesh::MOST_RANKS;
+
 use super::JobError;
 
 /// Where the processes of a job meet.
@@ -91,6 +93,7 @@ impl JobOptions {
         } else {
             return Err(wrong(format!("`{url}` is neither tcp://HOST:PORT nor file:///PATH")));
         };
+        check_world_size(world_size)?;
         if world_size == 0 || rank >= world_size {
             return Err(wrong(format!("there is no rank {rank} in a world of {world_size}")));
         }
@@ -138,7 +141,10 @@ impl JobOptions {
         if let Some(size) = super::mpi::world_size(links()?)? {
             return number("MPI's number of processes", &size).map(Some);
         }
-        env::var("WORLD_SIZE").ok().map(|text| number("WORLD_SIZE", &text)).transpose()
+        let Ok(text) = env::var("WORLD_SIZE") else { return Ok(None) };
+        let size = number("WORLD_SIZE", &text)?;
+        check_world_size(size)?;
+        Ok(Some(size))
     }
 
     /// Whether MPI carries what shared memory does not.
@@ -182,6 +188,15 @@ impl JobOptions {
         seconds("GRAPHC_JOIN_TIMEOUT", &mut self.join_timeout)?;
         Ok(self)
     }
+}
+
+/// Checked before it is believed: a mesh of so many ranks is made.
+fn check_world_size(size: u32) -> Result<(), JobError> {
+    if size as usize <= MOST_RANKS {
+        return Ok(());
+    }
+    let reason = format!("a world of {size} processes: a job has at most {MOST_RANKS}");
+    Err(JobError::Environment { reason })
 }
 
 /// GRAPHC_TRANSPORT.

@@ -7,7 +7,7 @@ use graphc_ir::plan::RegisterKind;
 use graphc_ir::types::TensorType;
 
 use super::Session;
-use crate::checkpoint::{Checkpoint, CheckpointError, Checkpoints, Header, Held};
+use crate::checkpoint::{Checkpoint, CheckpointError, Checkpoints, Header, Held, Settings};
 use crate::error::RuntimeError;
 
 impl Session {
@@ -57,7 +57,8 @@ impl Session {
             return Ok(to.path(step));
         }
         let Self { seed, plan, .. } = self;
-        let header = Header { step, seed: *seed, model: &plan.name, mesh: &plan.mesh };
+        let (model, mesh, settings) = (&plan.name, &plan.mesh, &self.settings());
+        let header = Header { step, seed: *seed, model, mesh, settings };
         to.publish(header, plan.world_size, parts)
     }
 
@@ -78,6 +79,17 @@ impl Session {
         from.check(&self.planned_variables())?;
         let held: Vec<_> = self.variables.held().collect();
         from.fill(&held)
+    }
+
+    /// In which options that decide what a step does (the optimizer and its numbers, the loss, the inputs' types and so the
+    /// batch) this session differs from the one that saved a checkpoint: a sentence each. All of them may be changed;
+    /// who did not mean to wants to know. Nothing is known of checkpoints of versions that did not record it.
+    pub fn changes_since(&self, checkpoint: &Checkpoint) -> Vec<String> {
+        checkpoint.settings().map_or(Vec::new(), |before| self.settings().changes(before))
+    }
+
+    fn settings(&self) -> Settings {
+        Settings::of(&self.plan.options, self.inputs())
     }
 
     /// The variables of all ranks, whether this session holds them or not.

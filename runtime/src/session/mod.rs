@@ -5,6 +5,7 @@ mod checkpoint;
 mod collect;
 mod edges;
 mod options;
+mod room;
 mod start;
 mod statistics;
 mod variables;

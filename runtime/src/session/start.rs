@@ -13,7 +13,7 @@ use super::agreement::agree;
 use super::collect::Collector;
 use super::edges::Sockets;
 use super::variables::Variables;
-use super::{Seat, Session, SessionOptions};
+use super::{Seat, Session, SessionOptions, room};
 use crate::device::{Device, Memory};
 use crate::error::RuntimeError;
 use crate::job::Job;
@@ -21,6 +21,9 @@ use crate::tensor::HostTensor;
 use crate::transport::Transport;
 use crate::transport::in_process::{Hub, Patience};
 use crate::worker::{Edges, Job as WorkerJob, RankPart, Report, Resolver, Settings, Worker};
+
+/// Ranks that may be threads of one process: each has a mailbox for each.
+const MOST_THREADS: usize = 1024;
 
 /// A session whose ranks are threads of this process, or, with a job, processes of which this is one.
 pub(super) fn session(
@@ -31,6 +34,10 @@ pub(super) fn session(
 ) -> Result<Session, RuntimeError> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let (transports, neighbours): (Vec<Arc<dyn Transport>>, _) = match &job {
+        None if plan.world_size > MOST_THREADS => {
+            let (ranks, most) = (plan.world_size, MOST_THREADS);
+            return Err(RuntimeError::Ranks { ranks, most });
+        }
         None => {
             let hub = Hub::new(patience(plan, cores, &options));
             let ranks = 0..plan.world_size as u32;
@@ -42,6 +49,8 @@ pub(super) fn session(
             (vec![job.transport(options.timeout)], job.neighbours())
         }
     };
+    let own: Vec<u32> = transports.iter().map(|transport| transport.rank()).collect();
+    room::check(&plan, &own, neighbours)?;
     let threads = options.threads_per_rank.unwrap_or(cores / neighbours.max(1)).max(1);
     let settings = Settings {
         seed: options.seed,
@@ -67,7 +76,7 @@ pub(super) fn session(
     for (transport, device) in transports.into_iter().zip(devices) {
         ranks.push(Rank::load(plan, device, transport, &edges, &mut variables)?);
     }
-    variables.complete(&ranks.iter().map(|rank| rank.transport.rank()).collect::<Vec<_>>())?;
+    variables.complete(&own)?;
     variables.fill(weights, options.seed)?;
     let outputs = sockets.outputs.len();
     let mut session = Session {
@@ -221,6 +230,6 @@ fn names(program: &Program) -> Vec<String> {
     program.actors.iter().map(|actor| actor.name.clone()).collect()
 }
 
-fn program_of(plan: &Plan, rank: u32) -> &Program {
+pub(super) fn program_of(plan: &Plan, rank: u32) -> &Program {
     &plan.programs[plan.ranks[rank as usize].program.index()]
 }

@@ -13,7 +13,6 @@ mod scheduler;
 mod supervise;
 mod world;
 
-use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -53,8 +52,7 @@ pub fn run(args: &LaunchArgs) -> Result<ExitCode> {
         };
         let outcome = attempt.run(&signals, &mut guard)?;
         if let Some(account) = accounts.take() {
-            // Where standard error cannot be written, there is nobody to be told.
-            let _ = writeln!(std::io::stderr(), "error: {account}");
+            super::output::say("error", &account);
         }
         match outcome {
             Outcome::Done => break,
@@ -73,8 +71,7 @@ pub fn run(args: &LaunchArgs) -> Result<ExitCode> {
 
 /// Says something on standard error.
 fn note(text: &str) {
-    // Where standard error cannot be written, there is nobody to be told.
-    let _ = writeln!(std::io::stderr(), "note: {text}");
+    super::output::say("note", text);
 }
 
 /// Ends with exit status 2: the command line is wrong.

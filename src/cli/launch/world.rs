@@ -3,11 +3,12 @@
 use std::net::TcpListener;
 
 use anyhow::{Context, Result};
+use graphc_ir::mesh::MOST_RANKS;
 use sha2::{Digest, Sha256};
 
 use super::scheduler::{Environment, task};
 use super::{note, wrong};
-use crate::cli::args::{LaunchArgs, MOST_RANKS};
+use crate::cli::args::LaunchArgs;
 
 /// The ranks that this launch starts, and their job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +39,9 @@ pub struct Seat {
     /// Among the ranks of this machine.
     pub local_rank: usize,
 }
+
+/// More ranks than any machine has cores and cards: each is a process.
+const MOST_LOCAL_RANKS: usize = 1024;
 
 /// The variable that holds the secret of a job.
 const TOKEN: &str = "GRAPHC_JOB_TOKEN";
@@ -76,6 +80,9 @@ impl World {
             wrong(&format!(
                 "--node-rank {node} is not below --nnodes {nodes}: machines count from 0"
             ));
+        }
+        if local_size > MOST_LOCAL_RANKS {
+            wrong(&format!("{local_size} ranks on a machine: it has at most {MOST_LOCAL_RANKS}"));
         }
         let size = nodes.checked_mul(local_size).filter(|&size| size <= MOST_RANKS);
         let Some(size) = size else {

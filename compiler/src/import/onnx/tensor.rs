@@ -138,7 +138,8 @@ fn external(
         return Err(format!("it has {length} bytes, and {ty} needs {expected}"));
     }
     let offset = number("offset")?.unwrap_or(0);
-    Ok(WeightData::File { path: base_dir.join(location), offset })
+    let folder = Some(base_dir.to_owned());
+    Ok(WeightData::File { path: base_dir.join(location), offset, folder })
 }
 
 fn inside(tensor: &TensorProto, ty: &TensorType, stored: Stored) -> Result<WeightData, String> {

@@ -39,7 +39,7 @@ impl Cpu {
             Some(offered) => Arena::of(offered),
             None => Arena::new(bytes),
         };
-        arena.ok_or(RuntimeError::Memory { rank: self.rank, bytes })
+        arena.ok_or(RuntimeError::NoMemory { rank: self.rank, bytes })
     }
 
     pub(super) fn stream(&self, seed: u64) -> Stream {

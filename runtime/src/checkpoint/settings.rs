@@ -1,0 +1,85 @@
+//! What a checkpoint was trained with: the options that decide what a step does to variables, whatever the mesh.
+
+use std::collections::BTreeMap;
+
+use graphc_ir::plan::CompileOptions;
+use graphc_ir::types::TensorType;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Options by name, as plans write them. What only one of two records names is not compared: versions may know more or
+/// less of each other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Settings(BTreeMap<String, Value>);
+
+impl Settings {
+    /// The optimizer with its numbers, the loss, and the type of each input, whose first extent is the batch.
+    pub(crate) fn of(options: &CompileOptions, inputs: &BTreeMap<String, TensorType>) -> Self {
+        let mut settings = BTreeMap::new();
+        if let Ok(Value::Object(optimizer)) = serde_json::to_value(options.optimizer) {
+            let named = |(name, value): (String, Value)| match name.as_str() {
+                "name" => ("optimizer".to_owned(), value),
+                _ => (name, value),
+            };
+            settings.extend(optimizer.into_iter().map(named));
+        }
+        if let Ok(loss) = serde_json::to_value(options.loss) {
+            settings.insert("loss".into(), loss);
+        }
+        let input = |(name, ty): (&String, &TensorType)| {
+            (format!("input `{name}`"), Value::String(ty.to_string()))
+        };
+        settings.extend(inputs.iter().map(input));
+        Self(settings)
+    }
+
+    /// What is not as it was in `before`, in words.
+    pub(crate) fn changes(&self, before: &Self) -> Vec<String> {
+        let text = |value: &Value| match value {
+            Value::String(text) => text.clone(),
+            value => value.to_string(),
+        };
+        let changed = self.0.iter().filter_map(|(name, now)| {
+            let was = before.0.get(name).filter(|&was| was != now)?;
+            Some(format!("{name} was {}, and is {} now", text(was), text(now)))
+        });
+        changed.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use graphc_ir::plan::{Loss, Optimizer};
+    use graphc_ir::types::DType;
+
+    use super::*;
+
+    fn settings(lr: f64, batch: usize) -> Settings {
+        let optimizer = Optimizer::Sgd { lr, momentum: 0.9, nesterov: false, weight_decay: 0.0 };
+        let options = CompileOptions {
+            optimizer: Some(optimizer),
+            loss: Some(Loss::Mse),
+            ..CompileOptions::default()
+        };
+        let inputs = BTreeMap::from([("x".to_owned(), TensorType::new(DType::F32, [batch, 3]))]);
+        Settings::of(&options, &inputs)
+    }
+
+    #[test]
+    fn what_has_changed_is_named_with_both_values() {
+        let before = settings(0.1, 8);
+        assert!(settings(0.1, 8).changes(&before).is_empty());
+        assert_eq!(
+            settings(0.05, 16).changes(&before),
+            ["input `x` was f32[8, 3], and is f32[16, 3] now", "lr was 0.1, and is 0.05 now"]
+        );
+    }
+
+    #[test]
+    fn what_one_record_lacks_is_not_compared() {
+        let mut before = settings(0.1, 8);
+        before.0.remove("lr");
+        assert!(settings(0.05, 8).changes(&before).is_empty());
+    }
+}

@@ -1,0 +1,61 @@
+//! Whether this machine has the memory that a plan asks of it, known before anything is taken: systems promise more than
+//! they have, and end those who take them at their word.
+
+use graphc_ir::plan::Plan;
+
+use super::start::program_of;
+use crate::error::RuntimeError;
+
+/// Checks the arenas of the ranks of this process, and as much for each of the other ranks of this machine, which has
+/// `neighbours` ranks.
+///
+/// # Errors
+/// [`RuntimeError::Memory`] where they are more than the machine has, swap space included.
+pub(super) fn check(plan: &Plan, own: &[u32], neighbours: usize) -> Result<(), RuntimeError> {
+    let arena = |&rank: &u32| (rank, program_of(plan, rank).arena_bytes);
+    let arenas: Vec<(u32, u64)> = own.iter().map(arena).collect();
+    available().map_or(Ok(()), |available| suffices(&arenas, neighbours, available))
+}
+
+fn suffices(arenas: &[(u32, u64)], neighbours: usize, available: u64) -> Result<(), RuntimeError> {
+    // Of other processes this one knows that they are alike.
+    let each = (neighbours / arenas.len().max(1)).max(1) as u64;
+    let mut together = 0u64;
+    for &(rank, bytes) in arenas {
+        together = together.saturating_add(bytes.saturating_mul(each));
+        if together > available {
+            return Err(RuntimeError::Memory { rank, bytes, together, available });
+        }
+    }
+    Ok(())
+}
+
+/// Bytes of memory and swap space; `None` where the system does not say.
+#[cfg(target_os = "linux")]
+fn available() -> Option<u64> {
+    let system = rustix::system::sysinfo();
+    let pages = system.totalram.checked_add(system.totalswap)?;
+    pages.checked_mul(system.mem_unit.max(1).into())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn available() -> Option<u64> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arenas_count_together_and_for_other_processes() {
+        assert_eq!(suffices(&[(0, 40), (1, 60)], 2, 100), Ok(()));
+        assert_eq!(
+            suffices(&[(0, 40), (1, 61)], 2, 100),
+            Err(RuntimeError::Memory { rank: 1, bytes: 61, together: 101, available: 100 })
+        );
+        assert_eq!(suffices(&[(3, 25)], 4, 100), Ok(()));
+        assert!(suffices(&[(3, 26)], 4, 100).is_err());
+        assert!(suffices(&[(0, u64::MAX), (1, u64::MAX)], 2, 100).is_err(), "no overflow");
+    }
+}
