@@ -8,7 +8,7 @@ use crate::context::Kernel;
 use crate::error::KernelError;
 use crate::{
     attention, convolution, elementwise, embedding, experts, loss, matmul, movement, normalize,
-    pool, reduce, rotary, softmax, source, update,
+    pool, reduce, rotary, scaling, softmax, source, update,
 };
 
 /// The kernel of an op whose first operand (or, of a source, whose result) has this element type. The kernel checks the
@@ -68,6 +68,8 @@ fn cpu(op: &Op, dtype: DType) -> Option<Kernel> {
         Op::Combine(_) => (experts::combine, dtype == DType::F32),
         Op::CombineWeightsGrad(_) => (experts::weights_grad, dtype == DType::F32),
         Op::Dropout(_) => (source::dropout, dtype == DType::F32),
+        Op::NonFinite(_) => (scaling::non_finite, dtype == DType::F32),
+        Op::LossScale(_) => (scaling::loss_scale, dtype == DType::F32),
         Op::SgdUpdate(_) => (update::sgd, dtype == DType::F32),
         Op::AdamUpdate(_) => (update::adam, dtype == DType::F32),
         // The first operand holds indices, the second numbers.
@@ -90,6 +92,7 @@ pub fn in_place(op: &Op) -> &'static [(usize, usize)] {
         Op::SgdUpdate(update) if update.momentum.0 == 0.0 => &[(0, 0)],
         Op::SgdUpdate(_) => &[(0, 0), (1, 2)],
         Op::AdamUpdate(_) => &[(0, 0), (1, 2), (2, 3)],
+        Op::LossScale(_) => &[(0, 0), (1, 1), (2, 2)],
         _ => &[],
     }
 }

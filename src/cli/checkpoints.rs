@@ -53,7 +53,8 @@ fn same(one: &Path, other: &Path) -> bool {
     resolved(one) == resolved(other)
 }
 
-fn note(text: &str) {
+/// Says something beside the result, on standard error.
+pub fn note(text: &str) {
     // Where standard error cannot be written, there is nobody to be told.
     let _ = writeln!(std::io::stderr(), "note: {text}");
 }

@@ -28,6 +28,7 @@ pub fn compile_options(args: &SharedArgs, dims: BTreeMap<String, usize>) -> Resu
         strategy: args.strategy,
         recompute: args.recompute,
         cross_entropy: CrossEntropyForm::Auto,
+        precision: args.precision,
         pins: args.pins.iter().map(|text| pin(text)).collect::<Result<_>>()?,
         memory: args.memory,
     })
