@@ -1,67 +1,14 @@
-//! Training in mixed precision: losses stay near those of float32 on every mesh, twice the same bits, and an overflow in f16
-//! skips one update on all ranks alike.
+//! Mixed precision from the command line: plans say it, and an overflow under loss scaling skips one update on all ranks alike.
 
 mod support;
 
 use std::path::PathBuf;
 
 use serde_json::Value;
-use support::{Reference, losses, reference, succeeds, train_reference};
+use support::{Reference, reference, succeeds};
 
-/// The meshes and strategies that every reference must stay near its losses on.
-const CONFIGURATIONS: [&[&str]; 5] = [
-    &["--mesh", "1"],
-    &["--mesh", "2"],
-    &["--mesh", "2x2"],
-    &["--mesh", "2", "--stages", "2", "--microbatches", "2"],
-    &["--mesh", "2", "--strategy", "zero3"],
-];
-
-const PRECISIONS: [&str; 2] = ["bf16", "f16"];
-
-/// The greatest relative distance of losses from those of float32.
-fn distance(name: &str, found: &[f64]) -> f64 {
-    let expected = Reference::load(name).losses;
-    assert_eq!(found.len(), expected.len(), "{name}: steps");
-    let pairs = found.iter().zip(&expected);
-    pairs.map(|(found, expected)| (found - expected).abs() / expected).fold(0.0, f64::max)
-}
-
-/// Trains twice, and holds the losses against a limit.
-fn check(name: &str, precision: &str, extra: &[&str], limit: f64) {
-    let extra = [extra, &["--precision", precision]].concat();
-    let first = train_reference(name, &extra);
-    let far = distance(name, &losses(&first));
-    assert!(far <= limit, "{name} {extra:?}: {far:.4} from float32, which is more than {limit:.4}");
-    assert!(first == train_reference(name, &extra), "{name} {extra:?}: two runs differ");
-}
-
-#[test]
-fn gpt_stays_near_the_losses_of_float32() {
-    for precision in PRECISIONS {
-        for extra in CONFIGURATIONS {
-            check("gpt", precision, extra, 0.02);
-        }
-    }
-}
-
-/// No farther than twice what PyTorch's autocast is: see `autocast.py` beside the reference. Without microbatches, of which
-/// each has statistics of its own.
-#[test]
-fn resnet_stays_as_near_as_twice_pytorchs_autocast() {
-    let text =
-        std::fs::read_to_string(reference("resnet").join("autocast.json")).expect("is there");
-    let measured: Value = serde_json::from_str(&text).expect("JSON");
-    for precision in PRECISIONS {
-        let torch: Vec<f64> = serde_json::from_value(measured[precision].clone()).expect("losses");
-        let limit = 2.0 * distance("resnet", &torch);
-        for extra in CONFIGURATIONS.iter().filter(|extra| !extra.contains(&"--microbatches")) {
-            check("resnet", precision, extra, limit);
-        }
-    }
-}
-
-/// A model whose second sample overflows in f16, as a product of its features does not fit.
+/// A model whose gradients overflow in step 1. Its rectifier is in a region of f16, so the loss is scaled; its products are
+/// outside, so it needs no kernels of half precision.
 struct Overflow {
     folder: tempfile::TempDir,
 }
@@ -72,9 +19,10 @@ impl Overflow {
   %w = variable \"w\" {init={\"fill\": 0.5}, trainable=true} : f32[8, 8]
   %v = variable \"v\" {init={\"fill\": 0.25}, trainable=true} : f32[8, 8]
   %3 = matmul %x, %w : f32[4, 8]
-  %4 = matmul %3, %v : f32[4, 8]
-  %5 = reduce %4 {function=\"mean\", axes=[0, 1]} : f32[]
-  return \"loss\" = %5
+  %4 = unary %3 {function=\"relu\"} autocast f16 : f32[4, 8]
+  %5 = matmul %4, %v : f32[4, 8]
+  %6 = reduce %5 {function=\"mean\", axes=[0, 1]} : f32[]
+  return \"loss\" = %6
 }
 ";
 
@@ -82,7 +30,7 @@ impl Overflow {
     fn new() -> Self {
         let folder = tempfile::tempdir().expect("a scratch folder");
         std::fs::write(folder.path().join("model.gir"), Self::MODEL).expect("is writable");
-        let row = |row: usize| if row / 4 == 1 { 60_000.0f32 } else { 1.0 };
+        let row = |row: usize| if row / 4 == 1 { 1e35f32 } else { 1.0 };
         let numbers: Vec<u8> =
             (0..16usize).flat_map(|r| [row(r); 8]).flat_map(f32::to_le_bytes).collect();
         let header = format!(
@@ -116,8 +64,6 @@ impl Overflow {
             "adam",
             "--lr",
             "0.01",
-            "--precision",
-            "f16",
         ];
         succeeds([&own[..], extra].concat());
         let lines = std::fs::read_to_string(&metrics).expect("metrics");
