@@ -10,7 +10,7 @@ use graphc_ir::ops::*;
 use graphc_ir::plan::{FusedArg, FusedOp, FusedStep};
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
-use graphc_kernels::{KernelContext, KernelError, Scratch, View, ViewMut, fused, lookup};
+use graphc_kernels::{KernelContext, KernelError, Scratch, View, ViewMut, prepare, prepare_fused};
 
 struct Bench {
     threads: usize,
@@ -97,8 +97,7 @@ impl Bench {
 
     fn op(&mut self, name: &str, op: Op, operands: &[TensorType]) {
         let results = op.infer(&operands.iter().collect::<Vec<_>>()).expect("the types fit");
-        let dtype = operands.first().unwrap_or(&results[0]).dtype;
-        let kernel = lookup(&op, dtype, DeviceKind::Cpu).expect("a kernel");
+        let call = prepare(&op, operands, &results, DeviceKind::Cpu).expect("a kernel");
         let flops = match &op {
             Op::MatMul(matmul) => {
                 let rank = operands[0].shape.len();
@@ -111,7 +110,7 @@ impl Bench {
             }
             _ => 0.0,
         };
-        self.time(name, operands, &results, flops, |x, y, cx| kernel(&op, x, y, cx));
+        self.time(name, operands, &results, flops, |x, y, cx| call.launch(x, y, cx));
     }
 }
 
@@ -162,8 +161,9 @@ fn elementwise(bench: &mut Bench) {
     bench.op("log", unary(UnaryFunction::Log), from_ref(&wide));
     let chain = gelu_gradient();
     let pair = [wide.clone(), wide.clone()];
+    let call = prepare_fused(&chain, &pair, from_ref(&wide), DeviceKind::Cpu).expect("it fits");
     bench.time("gelu gradient, fused", &pair, from_ref(&wide), 0.0, |x, y, cx| {
-        fused(&chain, x, y, cx)
+        call.launch(x, y, cx)
     });
     bench.op("add", binary(BinaryFunction::Add), &pair);
     bench.op("add bias [1024]", binary(BinaryFunction::Add), &[wide.clone(), f32s(&[1024])]);

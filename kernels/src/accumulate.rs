@@ -4,9 +4,11 @@ use std::cell::Cell;
 
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::types::DType;
+use half::{bf16, f16};
 
 use crate::elementwise::Integer;
 use crate::error::KernelError;
+use crate::precision::Float;
 use crate::simd::vectorized;
 use crate::view::{View, ViewMut};
 
@@ -41,7 +43,8 @@ pub fn combine(
             integers::<u8>(ReduceKind::Min, into.as_mut_slice()?, from.as_slice()?);
         }
         DType::Bool => integers::<u8>(ReduceKind::Max, into.as_mut_slice()?, from.as_slice()?),
-        dtype @ (DType::F16 | DType::BF16) => return Err(KernelError::wrong_dtype::<f32>(dtype)),
+        DType::F16 => halves::<f16>(kind, into.as_mut_slice()?, from.as_slice()?),
+        DType::BF16 => halves::<bf16>(kind, into.as_mut_slice()?, from.as_slice()?),
     }
     Ok(())
 }
@@ -79,6 +82,17 @@ vectorized! {
                 *into = if *into < x || into.is_nan() { *into } else { x };
             }),
         }
+    }
+}
+
+fn halves<T: Float>(kind: ReduceKind, into: &mut [T], from: &[T]) {
+    let (mut a, mut b) = ([0.0; 256], [0.0; 256]);
+    for (into, from) in into.chunks_mut(256).zip(from.chunks(256)) {
+        let (a, b) = (&mut a[..into.len()], &mut b[..into.len()]);
+        T::widen(into, a);
+        T::widen(from, b);
+        floats(kind, a, b);
+        T::narrow(a, into);
     }
 }
 

@@ -5,8 +5,8 @@ use graphc_ir::op::Op;
 use crate::error::KernelError;
 use crate::view::{Scratch, View, ViewMut};
 
-/// A kernel: computes all results of one op from its operands. Which element types it takes, it checks itself.
-pub type Kernel =
+/// A kernel: computes all results of one op from its operands.
+pub(crate) type Kernel =
     fn(&Op, &[View<'_>], &mut [ViewMut<'_>], &mut KernelContext<'_>) -> Result<(), KernelError>;
 
 /// What a kernel needs besides operands.

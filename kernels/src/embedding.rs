@@ -5,7 +5,8 @@ use graphc_ir::op::Op;
 use crate::context::KernelContext;
 use crate::error::KernelError;
 use crate::indices::Indices;
-use crate::parallel;
+use crate::parallel::{Output, over_rows};
+use crate::precision::Float;
 use crate::view::{View, ViewMut};
 
 /// The kernel of [`Op::Embedding`]; of any element type.
@@ -27,9 +28,10 @@ pub(crate) fn embedding(
     let ids = Indices::new("row", ids, table.global[0], None)?;
     let bytes = width * table.dtype.size();
     let table = table.bytes();
-    parallel::over_rows(cx, ids.len(), width, [out.bytes_mut()], [bytes], |range, [out]| {
+    let out = Output::new(out.bytes_mut(), bytes);
+    over_rows(cx, [ids.len(), width], 0, out, |range, mut out, _| {
         for (index, position) in range.enumerate() {
-            let out = &mut out[index * bytes..(index + 1) * bytes];
+            let out = out.row(index);
             match ids.get(position)?.filter(|row| (first..first + rows).contains(row)) {
                 Some(row) => out.copy_from_slice(&table[(row - first) * bytes..][..bytes]),
                 None => out.fill(0),
@@ -39,8 +41,11 @@ pub(crate) fn embedding(
     })
 }
 
+/// Elements of a table whose sums are kept as `f32` at one time, where the table's are not.
+const KEPT: usize = 1 << 16;
+
 /// The kernel of [`Op::EmbeddingGrad`]. Threads share the rows of the table; each row adds in the order of the indices.
-pub(crate) fn embedding_grad(
+pub(crate) fn embedding_grad<T: Float>(
     op: &Op,
     operands: &[View<'_>],
     results: &mut [ViewMut<'_>],
@@ -56,20 +61,30 @@ pub(crate) fn embedding_grad(
         return Err(KernelError::call("embedding_grad", format!("a gradient of {:?}", g.shape)));
     }
     let ids = Indices::new("row", ids, op.rows, None)?;
-    let g = g.as_slice::<f32>()?;
-    let out = out.as_mut_slice::<f32>()?;
+    let g = g.as_slice::<T>()?;
+    let out = out.as_mut_slice::<T>()?;
     if rows == 0 {
         (0..ids.len()).try_for_each(|position| ids.get(position).map(drop))?;
     }
-    parallel::over_rows(cx, rows, width, [out], [width], |range, [out]| {
-        out.fill(0.0);
-        let own = first + range.start..first + range.end;
-        for position in 0..ids.len() {
-            if let Some(row) = ids.get(position)?.filter(|row| own.contains(row)) {
-                let out = &mut out[(row - own.start) * width..][..width];
-                let g = &g[position * width..(position + 1) * width];
-                out.iter_mut().zip(g).for_each(|(out, &g)| *out += g);
-            }
+    // Indices are gone through once for each tile of rows: of all rows where sums need no other memory.
+    let tile = if T::room(1) == 0 { rows } else { (KEPT / width.max(1)).clamp(1, rows.max(1)) };
+    let room = T::room((tile + 1) * width);
+    over_rows(cx, [rows, width], room, Output::new(out, width), |range, out, room| {
+        let (of_g, of_out) = room.split_at_mut(T::room(width));
+        let tiles = out.all().chunks_mut((tile * width).max(1));
+        for (start, out) in range.step_by(tile.max(1)).zip(tiles) {
+            let own = first + start..first + start + out.len() / width;
+            T::write(out, of_out, |out| {
+                out.fill(0.0);
+                for position in 0..ids.len() {
+                    if let Some(row) = ids.get(position)?.filter(|row| own.contains(row)) {
+                        let out = &mut out[(row - own.start) * width..][..width];
+                        let g = T::read(&g[position * width..(position + 1) * width], of_g);
+                        out.iter_mut().zip(g).for_each(|(out, &g)| *out += g);
+                    }
+                }
+                Ok(())
+            })?;
         }
         Ok(())
     })

@@ -1,18 +1,22 @@
 //! Why a kernel cannot run.
 
+use std::fmt;
+
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::types::DType;
 
 /// Why a kernel cannot be found or cannot run.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum KernelError {
-    /// No kernel for this op, element type and device.
-    #[error("no kernel for {op} of {dtype} on {device:?}")]
+    /// No kernel for this op, these element types and this device.
+    #[error("no kernel for {op} of {types} on {device}", types = Types(operands, results), device = name(*device))]
     NoKernel {
         /// The op.
         op: &'static str,
-        /// The element type.
-        dtype: DType,
+        /// The operands' element types.
+        operands: Vec<DType>,
+        /// The results' element types.
+        results: Vec<DType>,
         /// The device.
         device: DeviceKind,
     },
@@ -44,6 +48,24 @@ pub enum KernelError {
         /// Where it stands in its whole tensor.
         position: Vec<usize>,
     },
+}
+
+/// `(f32, i64) -> (f32)`
+struct Types<'a>(&'a [DType], &'a [DType]);
+
+impl fmt::Display for Types<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list =
+            |dtypes: &[DType]| dtypes.iter().map(|d| d.name()).collect::<Vec<_>>().join(", ");
+        write!(f, "({}) -> ({})", list(self.0), list(self.1))
+    }
+}
+
+fn name(device: DeviceKind) -> &'static str {
+    match device {
+        DeviceKind::Cpu => "cpu",
+        DeviceKind::Cuda => "cuda",
+    }
 }
 
 impl KernelError {

@@ -7,12 +7,13 @@ use crate::context::KernelContext;
 use crate::error::KernelError;
 use crate::indices::Indices;
 use crate::parallel;
+use crate::precision::{Float, parts_of};
 use crate::rows;
 use crate::simd::vectorized;
 use crate::view::{View, ViewMut};
 
 /// The kernel of [`Op::Dispatch`].
-pub(crate) fn dispatch(
+pub(crate) fn dispatch<T: Float>(
     op: &Op,
     operands: &[View<'_>],
     results: &mut [ViewMut<'_>],
@@ -22,26 +23,33 @@ pub(crate) fn dispatch(
         return Err(KernelError::call("dispatch", "takes two or three operands, gives one result"));
     };
     let space = Space::new("dispatch", x.shape, x.origin, chosen, (y.shape, y.origin))?;
-    let weights = Weights::new("dispatch", weights.first(), &space)?;
-    let (x, y) = (x.as_slice::<f32>()?, y.as_mut_slice::<f32>()?);
+    let weights = Weights::<T>::new("dispatch", weights.first(), &space)?;
+    let (x, y) = (x.as_slice::<T>()?, y.as_mut_slice::<T>()?);
     let pool = cx.pool.filter(|_| parallel::parts(cx, y.len()) > 1);
-    let threads = cx.threads.max(1);
-    let slots = space.slots(chosen, [op.experts, op.capacity], cx)?;
+    let parts = if pool.is_some() { cx.threads.max(1) } else { 1 };
+    let room = T::room(2 * space.width);
+    let (slots, rooms) = space.slots(chosen, [op.experts, op.capacity], parts * room, cx)?;
     let of_expert = space.groups * space.room * space.width;
     if of_expert == 0 || y.is_empty() {
         return Ok(());
     }
-    let each = space.experts.div_ceil(if pool.is_some() { threads } else { 1 });
-    let pieces = y.chunks_mut(each * of_expert).enumerate().collect();
-    parallel::run(pool, pieces, |(piece, y)| {
-        y.fill(0.0);
+    let each = space.experts.div_ceil(parts);
+    let pieces = parallel::with_rooms(y.chunks_mut(each * of_expert).enumerate(), rooms, room);
+    parallel::run(pool, pieces, |((piece, y), room)| {
+        let [of_x, of_y] = parts_of(room);
+        y.fill(T::default());
         let held = piece * each..piece * each + y.len() / of_expert;
         for row in 0..space.groups * space.tokens {
             space.places_of(slots, &weights, row, |expert, place, weight| {
                 if held.contains(&expert) {
                     let to = (expert - held.start) * space.groups + row / space.tokens;
                     let to = &mut y[(to * space.room + place) * space.width..][..space.width];
-                    add_scaled(&x[row * space.width..][..space.width], weight, to);
+                    let x = T::read(&x[row * space.width..][..space.width], of_x);
+                    // A place is one token's.
+                    T::write(to, of_y, |to| {
+                        to.fill(0.0);
+                        add_scaled(x, weight, to);
+                    });
                 }
             });
         }
@@ -50,7 +58,7 @@ pub(crate) fn dispatch(
 }
 
 /// The kernel of [`Op::Combine`].
-pub(crate) fn combine(
+pub(crate) fn combine<T: Float>(
     op: &Op,
     operands: &[View<'_>],
     results: &mut [ViewMut<'_>],
@@ -60,19 +68,20 @@ pub(crate) fn combine(
         return Err(KernelError::call("combine", "takes two or three operands, gives one result"));
     };
     let space = Space::new("combine", x.shape, x.origin, chosen, (y.shape, y.origin))?;
-    let weights = Weights::new("combine", weights.first(), &space)?;
+    let weights = Weights::<T>::new("combine", weights.first(), &space)?;
     let sizes = [y.global[0], y.global[2]];
-    let (y, x) = (y.as_slice::<f32>()?, x.as_mut_slice::<f32>()?);
-    space.each_token(chosen, sizes, cx, x, space.width, |slots, row, x| {
+    let (y, x) = (y.as_slice::<T>()?, x.as_mut_slice::<T>()?);
+    let of_y = T::room(space.width);
+    space.each_token(chosen, sizes, cx, (x, space.width, of_y), |slots, row, x, of_y| {
         x.fill(0.0);
         space.places_of(slots, &weights, row, |expert, place, weight| {
-            add_scaled(space.row_of(y, row, expert, place), weight, x);
+            add_scaled(T::read(space.row_of(y, row, expert, place), of_y), weight, x);
         });
     })
 }
 
 /// The kernel of [`Op::CombineWeightsGrad`].
-pub(crate) fn weights_grad(
+pub(crate) fn weights_grad<T: Float>(
     op: &Op,
     operands: &[View<'_>],
     results: &mut [ViewMut<'_>],
@@ -92,11 +101,14 @@ pub(crate) fn weights_grad(
     }
     let first = out.origin[2];
     let sizes = [y.global[0], y.global[2]];
-    let (y, x) = (y.as_slice::<f32>()?, x.as_slice::<f32>()?);
-    space.each_token(chosen, sizes, cx, out.as_mut_slice::<f32>()?, choices, |slots, row, out| {
+    let (y, x) = (y.as_slice::<T>()?, x.as_slice::<T>()?);
+    let result = (out.as_mut_slice::<T>()?, choices, T::room(2 * space.width));
+    space.each_token(chosen, sizes, cx, result, |slots, row, out, room| {
+        let [of_x, of_y] = parts_of(room);
+        let x = T::read(&x[row * space.width..][..space.width], of_x);
         for (choice, out) in out.iter_mut().enumerate() {
             *out = space.place(slots, row, first + choice).map_or(0.0, |(expert, place)| {
-                dot(space.row_of(y, row, expert, place), &x[row * space.width..][..space.width])
+                dot(T::read(space.row_of(y, row, expert, place), of_y), x)
             });
         }
     })
@@ -150,18 +162,20 @@ impl Space {
         })
     }
 
-    /// For each choice of each group the number `expert * capacity + place`, or -1 where it is dropped.
+    /// For each choice of each group the number `expert * capacity + place`, or -1 where it is dropped; and room for as
+    /// many `f32`.
     fn slots<'a>(
         &self,
         chosen: &View<'_>,
         [experts, capacity]: [usize; 2],
+        room: usize,
         cx: &'a mut KernelContext<'_>,
-    ) -> Result<Slots<'a>, KernelError> {
+    ) -> Result<(Slots<'a>, &'a mut [f32]), KernelError> {
         let indices = Indices::new("expert", chosen, experts, None)?;
         (0..indices.len()).try_for_each(|position| indices.get(position).map(drop))?;
         let chosen = chosen.as_slice::<i64>()?;
-        let (slots, count) =
-            cx.scratch.take::<i64>(chosen.len() + experts).split_at_mut(chosen.len());
+        let (slots, room) = cx.scratch.take_two::<i64, f32>(chosen.len() + experts, room);
+        let (slots, count) = slots.split_at_mut(chosen.len());
         let each = (self.all_tokens * self.choices).max(1);
         for (chosen, slots) in chosen.chunks(each).zip(slots.chunks_mut(each)) {
             let extents = [self.all_tokens, self.choices];
@@ -171,7 +185,7 @@ impl Space {
                 slots[index] = place.map_or(-1, slot);
             });
         }
-        Ok(Slots { all: slots, capacity })
+        Ok((Slots { all: slots, capacity }, room))
     }
 
     /// The expert and place of a choice, within the shard of places; `row` counts the shard's tokens of all groups.
@@ -185,48 +199,50 @@ impl Space {
     }
 
     /// Calls `body(expert, place, weight)` for the choices of a token that have places in the shard, and weights.
-    fn places_of(
+    fn places_of<T: Float>(
         &self,
         slots: Slots<'_>,
-        weights: &Weights<'_>,
+        weights: &Weights<'_, T>,
         row: usize,
         mut body: impl FnMut(usize, usize, f32),
     ) {
         for choice in weights.first..weights.first + weights.choices {
             if let Some((expert, place)) = self.place(slots, row, choice) {
                 let weight = row * weights.choices + choice - weights.first;
-                body(expert, place, weights.all.map_or(1.0, |all| all[weight]));
+                body(expert, place, weights.all.map_or(1.0, |all| all[weight].value()));
             }
         }
     }
 
     /// The row of a place of the group of a token.
-    fn row_of<'a>(&self, y: &'a [f32], row: usize, expert: usize, place: usize) -> &'a [f32] {
+    fn row_of<'a, T>(&self, y: &'a [T], row: usize, expert: usize, place: usize) -> &'a [T] {
         let group = row / self.tokens;
         &y[((expert * self.groups + group) * self.room + place) * self.width..][..self.width]
     }
 
-    /// Calls `work(slots, token, its part of the result)` for each token of the shard, shared among threads.
-    fn each_token(
+    /// Calls `work(slots, token, its part of the result, room)` for each token of the shard, shared among threads. Of the
+    /// result there are `size` elements a token.
+    fn each_token<T: Float>(
         &self,
         chosen: &View<'_>,
         sizes: [usize; 2],
         cx: &mut KernelContext<'_>,
-        result: &mut [f32],
-        size: usize,
-        work: impl Fn(Slots<'_>, usize, &mut [f32]) + Send + Sync,
+        (result, size, room): (&mut [T], usize, usize),
+        work: impl Fn(Slots<'_>, usize, &mut [f32], &mut [f32]) + Send + Sync,
     ) -> Result<(), KernelError> {
         let parts = parallel::parts(cx, self.groups * self.tokens * self.width);
-        let pool = cx.pool;
-        let slots = self.slots(chosen, sizes, cx)?;
+        let (pool, all) = (cx.pool, T::room(size) + room);
+        let (slots, rooms) = self.slots(chosen, sizes, parts * all, cx)?;
         if result.is_empty() {
             return Ok(());
         }
         let each = (result.len() / size).div_ceil(parts);
-        let pieces = result.chunks_mut(each * size).enumerate().collect();
-        parallel::run(pool, pieces, |(piece, result)| {
+        let pieces = parallel::with_rooms(result.chunks_mut(each * size).enumerate(), rooms, all);
+        parallel::run(pool, pieces, |((piece, result), room)| {
+            let (of_result, room) = room.split_at_mut(T::room(size));
             for (index, result) in result.chunks_mut(size).enumerate() {
-                work(slots, piece * each + index, result);
+                let work = |result: &mut [f32]| work(slots, piece * each + index, result, room);
+                T::write(result, of_result, work);
             }
             Ok(())
         })
@@ -241,13 +257,13 @@ struct Slots<'a> {
 }
 
 /// The weights of a shard's tokens, or 1 each, for a range of choices.
-struct Weights<'a> {
-    all: Option<&'a [f32]>,
+struct Weights<'a, T> {
+    all: Option<&'a [T]>,
     first: usize,
     choices: usize,
 }
 
-impl<'a> Weights<'a> {
+impl<'a, T: Float> Weights<'a, T> {
     fn new(
         op: &'static str,
         weights: Option<&View<'a>>,

@@ -1,8 +1,9 @@
-//! The kernels of all ops, behind one lookup: [`lookup`] is the exhaustive match on (op, element type, device).
+//! The kernels of all ops, behind one door: [`prepare`] is the exhaustive match on (op, element types, device).
 //!
-//! A kernel reads and writes shards ([`View`], [`ViewMut`]) of known place in their tensors. It allocates nothing in
+//! A call is prepared once, for the types of all its operands and results, and launched as often as needed. A kernel reads and writes shards ([`View`], [`ViewMut`]) of known place in their tensors. It allocates nothing in
 //! steady state (see [`Scratch`]), communicates with nobody, and gives the same bits whatever the number of threads:
-//! reductions are partitioned by shape only. Start reading with [`lookup`], then `elementwise`.
+//! reductions are partitioned by shape only. It computes in `f32`; elements of 16 bits are widened, and results rounded
+//! once. Start reading with [`prepare`], then `elementwise`.
 
 mod accumulate;
 mod attention;
@@ -21,6 +22,8 @@ mod movement;
 mod normalize;
 mod parallel;
 mod pool;
+mod precision;
+mod prepare;
 mod product;
 mod reduce;
 mod rotary;
@@ -34,8 +37,9 @@ mod update;
 mod view;
 
 pub use accumulate::{accumulate, combine, sum_in_both, sum_of_two};
-pub use context::{Kernel, KernelContext};
-pub use elementwise::fused;
+pub use context::KernelContext;
 pub use error::KernelError;
-pub use lookup::{in_place, lookup};
+pub use lookup::in_place;
+pub use precision::{narrow, widen};
+pub use prepare::{Prepared, prepare, prepare_fused};
 pub use view::{Element, Flat, Scratch, View, ViewMut};

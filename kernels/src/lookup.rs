@@ -1,84 +1,101 @@
 //! Which kernel computes an op.
 
-use graphc_ir::mesh::DeviceKind;
 use graphc_ir::op::Op;
 use graphc_ir::types::DType;
+use half::{bf16, f16};
 
 use crate::context::Kernel;
-use crate::error::KernelError;
 use crate::{
-    attention, convolution, elementwise, embedding, experts, loss, matmul, movement, normalize,
-    pool, reduce, rotary, scaling, softmax, source, update,
+    attention, convolution, embedding, experts, loss, matmul, movement, normalize, pool, reduce,
+    rotary, scaling, softmax, source, update,
 };
 
-/// The kernel of an op whose first operand (or, of a source, whose result) has this element type. The kernel checks the
-/// types of all its views.
-///
-/// # Errors
-/// Where there is none.
-pub fn lookup(op: &Op, dtype: DType, device: DeviceKind) -> Result<Kernel, KernelError> {
-    let kernel = match device {
-        DeviceKind::Cpu => cpu(op, dtype),
-        DeviceKind::Cuda => None,
-    };
-    kernel.ok_or_else(|| KernelError::NoKernel { op: op.name(), dtype, device })
+/// A kernel that is generic over a floating-point element type, for this one.
+macro_rules! float {
+    ($dtype:expr, $kernel:path) => {{
+        use $kernel as kernel;
+        match $dtype {
+            DType::F32 => kernel::<f32>,
+            DType::F16 => kernel::<f16>,
+            DType::BF16 => kernel::<bf16>,
+            DType::I64 | DType::I32 | DType::U8 | DType::Bool => return None,
+        }
+    }};
 }
 
-/// The kernels of the processor.
-fn cpu(op: &Op, dtype: DType) -> Option<Kernel> {
-    let half = matches!(dtype, DType::F16 | DType::BF16);
-    let (kernel, exists): (Kernel, bool) = match op {
-        // What moves elements takes all types.
+/// A kernel of updates, for the element types of a variable and its gradient.
+macro_rules! update {
+    ($variable:expr, $gradient:expr, $kernel:path) => {{
+        use $kernel as kernel;
+        match ($variable, $gradient) {
+            (DType::F32, DType::F32) => kernel::<f32, f32>,
+            (DType::F16, DType::F16) => kernel::<f16, f16>,
+            (DType::F16, DType::F32) => kernel::<f16, f32>,
+            (DType::BF16, DType::BF16) => kernel::<bf16, bf16>,
+            (DType::BF16, DType::F32) => kernel::<bf16, f32>,
+            _ => return None,
+        }
+    }};
+}
+
+/// The kernel of the processor for an op of these element types, which the op takes and gives. Elementwise ops are
+/// chains of one step, see [`crate::prepare`].
+pub(crate) fn cpu(op: &Op, operands: &[DType], results: &[DType]) -> Option<Kernel> {
+    let first = *operands.first().or(results.first())?;
+    // Where the first operand holds indices.
+    let second = *operands.get(1).unwrap_or(&first);
+    let half = matches!(first, DType::F16 | DType::BF16);
+    let kernel: Kernel = match op {
+        // What moves elements, or fills memory with them, takes all types.
         Op::Transpose(_)
         | Op::Slice(_)
         | Op::Concat(_)
         | Op::Split(_)
         | Op::Expand(_)
-        | Op::Pad(_) => (movement::movement, true),
-        Op::Reshape(_) | Op::ToGlobal(_) | Op::Accumulate(_) => (movement::copy, true),
-        Op::Triangle(_) => (source::triangle, true),
-        Op::Embedding(_) => (embedding::embedding, true),
-        // What computes takes all but the half-precision types.
-        Op::Unary(_) | Op::Binary(_) | Op::Where(_) => (elementwise::single, !half),
-        Op::Cast(cast) => {
-            (elementwise::single, !half && !matches!(cast.dtype, DType::F16 | DType::BF16))
+        | Op::Pad(_) => movement::movement,
+        Op::Reshape(_) | Op::ToGlobal(_) | Op::Accumulate(_) => movement::copy,
+        Op::Triangle(_) => source::triangle,
+        Op::Embedding(_) => embedding::embedding,
+        Op::Full(_) => source::full,
+        Op::Constant(_) | Op::Iota(_) | Op::Random(_) | Op::Variable(_) => source::source,
+        Op::Reduce(_) => reduce::reduce,
+        Op::ArgMax(_) => reduce::argmax,
+        Op::MatMul(_) if !half => matmul::matmul,
+        // What is defined for floating-point numbers alone.
+        Op::Softmax(_) | Op::LogSoftmax(_) => float!(first, softmax::softmax),
+        Op::SoftmaxGrad(_) | Op::LogSoftmaxGrad(_) => float!(first, softmax::softmax_grad),
+        Op::Normalize(_) => float!(first, normalize::normalize),
+        Op::NormalizeGrad(_) => float!(first, normalize::normalize_grad),
+        Op::Pick(_) => float!(first, loss::pick),
+        Op::PickGrad(_) => float!(second, loss::pick_grad),
+        Op::CrossEntropy(_) => float!(first, loss::cross_entropy),
+        Op::CrossEntropyGrad(_) => float!(first, loss::cross_entropy_grad),
+        Op::EmbeddingGrad(_) => float!(second, embedding::embedding_grad),
+        Op::Attention(_) if !half => attention::attention,
+        Op::AttentionGrad(_) if !half => attention::attention_grad,
+        Op::Rotary(_) => float!(first, rotary::rotary),
+        Op::Convolution(_) if !half => convolution::convolution,
+        Op::ConvolutionInputGrad(_) if !half => convolution::input_grad,
+        Op::ConvolutionKernelGrad(_) if !half => convolution::kernel_grad,
+        Op::MaxPool(_) | Op::AveragePool(_) => float!(first, pool::pool),
+        Op::MaxPoolGrad(_) | Op::AveragePoolGrad(_) => float!(first, pool::pool_grad),
+        Op::Dispatch(_) => float!(first, experts::dispatch),
+        Op::Combine(_) => float!(first, experts::combine),
+        Op::CombineWeightsGrad(_) => float!(first, experts::weights_grad),
+        Op::Dropout(_) => float!(first, source::dropout),
+        Op::SgdUpdate(_) => update!(first, second, update::sgd),
+        Op::AdamUpdate(_) => update!(first, second, update::adam),
+        Op::MatMul(_) | Op::Attention(_) | Op::AttentionGrad(_) => return None,
+        Op::Convolution(_) | Op::ConvolutionInputGrad(_) | Op::ConvolutionKernelGrad(_) => {
+            return None;
         }
-        Op::Reduce(_) => (reduce::reduce, !half),
-        Op::ArgMax(_) => (reduce::argmax, !half),
-        Op::MatMul(_) => (matmul::matmul, !half && dtype != DType::Bool),
-        Op::Full(_) => (source::full, !half),
-        Op::Constant(_) | Op::Iota(_) | Op::Random(_) | Op::Variable(_) => (source::source, !half),
-        // What is defined for floating-point numbers alone, its first operand being one.
-        Op::Softmax(_) | Op::LogSoftmax(_) => (softmax::softmax, dtype == DType::F32),
-        Op::SoftmaxGrad(_) | Op::LogSoftmaxGrad(_) => (softmax::softmax_grad, dtype == DType::F32),
-        Op::Normalize(_) => (normalize::normalize, dtype == DType::F32),
-        Op::NormalizeGrad(_) => (normalize::normalize_grad, dtype == DType::F32),
-        Op::Pick(_) => (loss::pick, dtype == DType::F32),
-        Op::CrossEntropy(_) => (loss::cross_entropy, dtype == DType::F32),
-        Op::CrossEntropyGrad(_) => (loss::cross_entropy_grad, dtype == DType::F32),
-        Op::Attention(_) => (attention::attention, dtype == DType::F32),
-        Op::AttentionGrad(_) => (attention::attention_grad, dtype == DType::F32),
-        Op::Rotary(_) => (rotary::rotary, dtype == DType::F32),
-        Op::Convolution(_) => (convolution::convolution, dtype == DType::F32),
-        Op::ConvolutionInputGrad(_) => (convolution::input_grad, dtype == DType::F32),
-        Op::ConvolutionKernelGrad(_) => (convolution::kernel_grad, dtype == DType::F32),
-        Op::MaxPool(_) | Op::AveragePool(_) => (pool::pool, dtype == DType::F32),
-        Op::MaxPoolGrad(_) | Op::AveragePoolGrad(_) => (pool::pool_grad, dtype == DType::F32),
-        Op::Dispatch(_) => (experts::dispatch, dtype == DType::F32),
-        Op::Combine(_) => (experts::combine, dtype == DType::F32),
-        Op::CombineWeightsGrad(_) => (experts::weights_grad, dtype == DType::F32),
-        Op::Dropout(_) => (source::dropout, dtype == DType::F32),
-        Op::NonFinite(_) => (scaling::non_finite, dtype == DType::F32),
-        Op::LossScale(_) => (scaling::loss_scale, dtype == DType::F32),
-        Op::SgdUpdate(_) => (update::sgd, dtype == DType::F32),
-        Op::AdamUpdate(_) => (update::adam, dtype == DType::F32),
-        // The first operand holds indices, the second numbers.
-        Op::PickGrad(_) => (loss::pick_grad, !half),
-        Op::EmbeddingGrad(_) => (embedding::embedding_grad, !half),
-        // What the user feeds is computed by nobody, and batch normalization by its parts.
+        Op::NonFinite(_) => float!(first, scaling::non_finite),
+        Op::LossScale(_) => scaling::loss_scale,
+        // What the user feeds is computed by nobody, batch normalization by its parts, and elementwise ops by chains.
         Op::Input(_) | Op::BatchNorm(_) => return None,
+        Op::Unary(_) | Op::Binary(_) | Op::Where(_) | Op::Cast(_) => return None,
     };
-    exists.then_some(kernel)
+    Some(kernel)
 }
 
 /// Pairs (result, operand) that may be the same memory in a call of the op's kernel, provided that both have the same

@@ -10,7 +10,8 @@ use crate::context::KernelContext;
 use crate::error::KernelError;
 use crate::indices::Indices;
 use crate::math;
-use crate::parallel;
+use crate::parallel::{Output, over_rows};
+use crate::precision::{Float, parts_of};
 use crate::rows;
 use crate::simd::vectorized;
 use crate::view::{View, ViewMut};
@@ -47,7 +48,7 @@ impl Classes {
 }
 
 /// The kernel of [`Op::CrossEntropy`].
-pub(crate) fn cross_entropy(
+pub(crate) fn cross_entropy<T: Float>(
     _op: &Op,
     operands: &[View<'_>],
     results: &mut [ViewMut<'_>],
@@ -63,21 +64,24 @@ pub(crate) fn cross_entropy(
         return Err(KernelError::call(OP, format!("{:?} of {:?}", x.shape, x.global)));
     }
     let labels = Indices::new("label", labels, classes.global, Some(IGNORED_LABEL))?;
-    let x = x.as_slice::<f32>()?;
-    let outputs = [loss.as_mut_slice::<f32>()?, l.as_mut_slice::<f32>()?];
-    parallel::over_rows(cx, labels.len(), extent, outputs, [1, 1], |range, [losses, ls]| {
-        for (row, (loss, l)) in range.zip(losses.iter_mut().zip(ls)) {
-            let x = &x[row * extent..(row + 1) * extent];
+    let x = x.as_slice::<T>()?;
+    let [losses, ls] = [loss, l].map(|out| out.as_mut_slice::<f32>());
+    let outputs = (Output::new(losses?, 1), Output::new(ls?, 1));
+    let (rows, room) = (labels.len(), T::room(extent));
+    over_rows(cx, [rows, extent], room, outputs, |range, (mut losses, mut ls), room| {
+        for (index, row) in range.enumerate() {
+            let x = T::read(&x[row * extent..(row + 1) * extent], room);
             let (greatest, log) = log_sum_exp(x);
-            *l = greatest + log;
-            *loss = labels.get(row)?.map_or(0.0, |label| log - (x[label] - greatest));
+            ls.row(index)[0] = greatest + log;
+            let loss = labels.get(row)?.map_or(0.0, |label| log - (x[label] - greatest));
+            losses.row(index)[0] = loss;
         }
         Ok(())
     })
 }
 
 /// The kernel of [`Op::CrossEntropyGrad`].
-pub(crate) fn cross_entropy_grad(
+pub(crate) fn cross_entropy_grad<T: Float>(
     _op: &Op,
     operands: &[View<'_>],
     results: &mut [ViewMut<'_>],
@@ -93,27 +97,31 @@ pub(crate) fn cross_entropy_grad(
     }
     let extent = classes.held.len();
     let labels = Indices::new("label", labels, classes.global, Some(IGNORED_LABEL))?;
-    let (x, l, g) = (x.as_slice::<f32>()?, l.as_slice::<f32>()?, g.as_slice::<f32>()?);
-    let dx = dx.as_mut_slice::<f32>()?;
-    parallel::over_rows(cx, labels.len(), extent, [dx], [extent], |range, [dx]| {
+    let (x, l, g) = (x.as_slice::<T>()?, l.as_slice::<f32>()?, g.as_slice::<f32>()?);
+    let dx = Output::new(dx.as_mut_slice::<T>()?, extent);
+    let (rows, room) = (labels.len(), T::room(2 * extent));
+    over_rows(cx, [rows, extent], room, dx, |range, mut dx, room| {
+        let [of_x, of_dx] = parts_of(room);
         for (index, row) in range.enumerate() {
-            let dx = &mut dx[index * extent..(index + 1) * extent];
-            let label = labels.get(row)?;
+            let (label, dx) = (labels.get(row)?, dx.row(index));
             if label.is_none() {
-                dx.fill(0.0);
+                dx.fill(T::default());
                 continue;
             }
-            scaled_softmax(&x[row * extent..(row + 1) * extent], l[row], g[row], dx);
-            if let Some(place) = classes.place(label) {
-                dx[place] -= g[row];
-            }
+            let x = T::read(&x[row * extent..(row + 1) * extent], of_x);
+            T::write(dx, of_dx, |dx| {
+                scaled_softmax(x, l[row], g[row], dx);
+                if let Some(place) = classes.place(label) {
+                    dx[place] -= g[row];
+                }
+            });
         }
         Ok(())
     })
 }
 
 /// The kernel of [`Op::Pick`].
-pub(crate) fn pick(
+pub(crate) fn pick<T: Float>(
     _op: &Op,
     operands: &[View<'_>],
     results: &mut [ViewMut<'_>],
@@ -127,16 +135,16 @@ pub(crate) fn pick(
         return Err(KernelError::call("pick", "a result of another shape"));
     }
     let labels = Indices::new("label", labels, classes.global, Some(IGNORED_LABEL))?;
-    let x = x.as_slice::<f32>()?;
-    for (row, out) in out.as_mut_slice::<f32>()?.iter_mut().enumerate() {
+    let x = x.as_slice::<T>()?;
+    for (row, out) in out.as_mut_slice::<T>()?.iter_mut().enumerate() {
         let place = classes.place(labels.get(row)?);
-        *out = place.map_or(0.0, |place| x[row * classes.held.len() + place]);
+        *out = place.map_or(T::default(), |place| x[row * classes.held.len() + place]);
     }
     Ok(())
 }
 
 /// The kernel of [`Op::PickGrad`].
-pub(crate) fn pick_grad(
+pub(crate) fn pick_grad<T: Float>(
     op: &Op,
     operands: &[View<'_>],
     results: &mut [ViewMut<'_>],
@@ -150,9 +158,9 @@ pub(crate) fn pick_grad(
         return Err(KernelError::call("pick_grad", "a gradient of another shape"));
     }
     let labels = Indices::new("label", labels, op.classes, Some(IGNORED_LABEL))?;
-    let g = g.as_slice::<f32>()?;
-    let dx = dx.as_mut_slice::<f32>()?;
-    dx.fill(0.0);
+    let g = g.as_slice::<T>()?;
+    let dx = dx.as_mut_slice::<T>()?;
+    dx.fill(T::default());
     for (row, &g) in g.iter().enumerate() {
         if let Some(place) = classes.place(labels.get(row)?) {
             dx[row * classes.held.len() + place] = g;

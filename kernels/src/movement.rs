@@ -3,6 +3,7 @@
 use graphc_ir::op::Op;
 use graphc_ir::ops::{Concat, Expand, Pad, Slice, Split, Transpose};
 use graphc_ir::types::{DType, strides};
+use half::{bf16, f16};
 
 use crate::context::KernelContext;
 use crate::error::KernelError;
@@ -231,8 +232,8 @@ pub(crate) fn fill(to: &mut ViewMut<'_>, value: f64) -> Result<(), KernelError> 
         DType::I32 => to.as_mut_slice::<i32>()?.fill(value as i64 as i32),
         DType::U8 => to.as_mut_slice::<u8>()?.fill(value as i64 as u8),
         DType::Bool => to.as_mut_slice::<u8>()?.fill(u8::from(value != 0.0)),
-        DType::F16 | DType::BF16 if value == 0.0 => to.as_mut_slice::<u16>()?.fill(0),
-        dtype @ (DType::F16 | DType::BF16) => return Err(KernelError::wrong_dtype::<f32>(dtype)),
+        DType::F16 => to.as_mut_slice()?.fill(f16::from_f64(value)),
+        DType::BF16 => to.as_mut_slice()?.fill(bf16::from_f64(value)),
     }
     Ok(())
 }

@@ -4,13 +4,14 @@ use graphc_ir::op::Op;
 
 use crate::context::KernelContext;
 use crate::error::KernelError;
-use crate::parallel;
+use crate::parallel::{Output, over_rows};
+use crate::precision::{Float, parts_of};
 use crate::rows;
 use crate::simd::vectorized;
 use crate::view::{View, ViewMut};
 
 /// The kernel of [`Op::Normalize`].
-pub(crate) fn normalize(
+pub(crate) fn normalize<T: Float>(
     op: &Op,
     operands: &[View<'_>],
     results: &mut [ViewMut<'_>],
@@ -24,19 +25,22 @@ pub(crate) fn normalize(
     if y.len() != count * extent || r.len() != count {
         return Err(KernelError::call("normalize", "results of other shapes"));
     }
-    let x = x.as_slice::<f32>()?;
-    let (y, r) = (y.as_mut_slice::<f32>()?, r.as_mut_slice::<f32>()?);
-    parallel::over_rows(cx, count, extent, [y, r], [extent, 1], |range, [y, r]| {
-        for (index, (row, r)) in range.zip(r).enumerate() {
-            let y = &mut y[index * extent..(index + 1) * extent];
-            *r = normalize_row(&x[row * extent..(row + 1) * extent], y, center, epsilon);
+    let x = x.as_slice::<T>()?;
+    let outputs =
+        (Output::new(y.as_mut_slice::<T>()?, extent), Output::new(r.as_mut_slice::<f32>()?, 1));
+    over_rows(cx, [count, extent], T::room(2 * extent), outputs, |range, (mut y, mut r), room| {
+        let [of_x, of_y] = parts_of(room);
+        for (index, row) in range.enumerate() {
+            let x = T::read(&x[row * extent..(row + 1) * extent], of_x);
+            let write = |y: &mut [f32]| normalize_row(x, y, center, epsilon);
+            r.row(index)[0] = T::write(y.row(index), of_y, write);
         }
         Ok(())
     })
 }
 
 /// The kernel of [`Op::NormalizeGrad`].
-pub(crate) fn normalize_grad(
+pub(crate) fn normalize_grad<T: Float>(
     op: &Op,
     operands: &[View<'_>],
     results: &mut [ViewMut<'_>],
@@ -50,13 +54,15 @@ pub(crate) fn normalize_grad(
     if dy.shape != y.shape || dx.shape != y.shape || r.len() != count {
         return Err(KernelError::call("normalize_grad", "operands of other shapes"));
     }
-    let (y, r, dy) = (y.as_slice::<f32>()?, r.as_slice::<f32>()?, dy.as_slice::<f32>()?);
-    let dx = dx.as_mut_slice::<f32>()?;
-    parallel::over_rows(cx, count, extent, [dx], [extent], |range, [dx]| {
+    let (y, r, dy) = (y.as_slice::<T>()?, r.as_slice::<f32>()?, dy.as_slice::<T>()?);
+    let dx = Output::new(dx.as_mut_slice::<T>()?, extent);
+    over_rows(cx, [count, extent], T::room(3 * extent), dx, |range, mut dx, room| {
+        let [of_y, of_dy, of_dx] = parts_of(room);
         for (index, row) in range.enumerate() {
             let part = row * extent..(row + 1) * extent;
-            let dx = &mut dx[index * extent..(index + 1) * extent];
-            normalize_grad_row(&y[part.clone()], r[row], &dy[part], dx, center);
+            let (y, dy) = (T::read(&y[part.clone()], of_y), T::read(&dy[part], of_dy));
+            let write = |dx: &mut [f32]| normalize_grad_row(y, r[row], dy, dx, center);
+            T::write(dx.row(index), of_dx, write);
         }
         Ok(())
     })

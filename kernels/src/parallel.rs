@@ -33,34 +33,86 @@ pub(crate) fn run<P: Send>(
     }
 }
 
-/// Calls `work(rows, [their elements in each output])` for ranges of `rows` rows; output i has `widths[i]` elements a row.
-pub(crate) fn over_rows<T: Send, const N: usize>(
-    cx: &KernelContext<'_>,
-    rows: usize,
-    weight: usize,
-    outputs: [&mut [T]; N],
-    widths: [usize; N],
-    work: impl Fn(Range<usize>, [&mut [T]; N]) -> Result<(), KernelError> + Send + Sync,
+/// What is cut between rows: an output, or several.
+pub(crate) trait Rows: Send + Sized {
+    /// The first rows, and the rest.
+    fn cut(self, rows: usize) -> (Self, Self);
+}
+
+/// An output that has `width` elements a row.
+pub(crate) struct Output<'a, T> {
+    elements: &'a mut [T],
+    width: usize,
+}
+
+impl<'a, T> Output<'a, T> {
+    pub(crate) fn new(elements: &'a mut [T], width: usize) -> Self {
+        Self { elements, width }
+    }
+
+    /// The elements of a row, counted from the part's first.
+    pub(crate) fn row(&mut self, index: usize) -> &mut [T] {
+        &mut self.elements[index * self.width..(index + 1) * self.width]
+    }
+
+    /// All elements of the part.
+    pub(crate) fn all(self) -> &'a mut [T] {
+        self.elements
+    }
+}
+
+impl<T: Send> Rows for Output<'_, T> {
+    fn cut(self, rows: usize) -> (Self, Self) {
+        let (own, rest) = self.elements.split_at_mut(rows * self.width);
+        (Self::new(own, self.width), Self::new(rest, self.width))
+    }
+}
+
+impl<A: Rows, B: Rows> Rows for (A, B) {
+    fn cut(self, rows: usize) -> (Self, Self) {
+        let (a, rest_a) = self.0.cut(rows);
+        let (b, rest_b) = self.1.cut(rows);
+        ((a, b), (rest_a, rest_b))
+    }
+}
+
+/// Calls `work(rows, their part of the outputs, room)` for ranges of `rows` rows, of the weight of `weight` elements each;
+/// `room` is memory to work in, as many `f32` for each range.
+pub(crate) fn over_rows<R: Rows>(
+    cx: &mut KernelContext<'_>,
+    [rows, weight]: [usize; 2],
+    room: usize,
+    outputs: R,
+    work: impl Fn(Range<usize>, R, &mut [f32]) -> Result<(), KernelError> + Send + Sync,
 ) -> Result<(), KernelError> {
-    let count = parts(cx, rows * weight).min(rows);
-    if count <= 1 {
-        return work(0..rows, outputs);
+    let (pool, count) = (cx.pool, parts(cx, rows * weight).min(rows).max(1));
+    let mut rooms = cx.scratch.take::<f32>(count * room);
+    if count == 1 {
+        return work(0..rows, outputs, rooms);
     }
     let mut rest = outputs;
     let mut pieces = Vec::with_capacity(count);
     for index in 0..count {
         let range = split_range(rows, count, index);
-        let mut width = widths.iter();
-        let mut tails = Vec::with_capacity(N);
-        let heads = rest.map(|slice| {
-            let width = width.next().copied().unwrap_or(0);
-            let (head, tail) = slice.split_at_mut(width * range.len());
-            tails.push(tail);
-            head
-        });
-        let mut tails = tails.into_iter();
-        rest = std::array::from_fn(|_| tails.next().unwrap_or(&mut []));
-        pieces.push((range, heads));
+        let (own, tail) = rest.cut(range.len());
+        rest = tail;
+        let (room, others) = rooms.split_at_mut(room);
+        rooms = others;
+        pieces.push((range, own, room));
     }
-    run(cx.pool, pieces, |(range, heads)| work(range, heads))
+    run(pool, pieces, |(range, own, room)| work(range, own, room))
+}
+
+/// Gives each piece of work `room` elements of `rooms` to work in.
+pub(crate) fn with_rooms<P>(
+    pieces: impl Iterator<Item = P>,
+    mut rooms: &mut [f32],
+    room: usize,
+) -> Vec<(P, &mut [f32])> {
+    let with_room = |piece| {
+        let (own, rest) = std::mem::take(&mut rooms).split_at_mut(room);
+        rooms = rest;
+        (piece, own)
+    };
+    pieces.map(with_room).collect()
 }

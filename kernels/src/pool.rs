@@ -5,11 +5,12 @@ use graphc_ir::ops::{Window, mean_divisor};
 
 use crate::context::KernelContext;
 use crate::error::KernelError;
-use crate::parallel;
+use crate::parallel::{Output, over_rows};
+use crate::precision::{Float, parts_of};
 use crate::view::{View, ViewMut};
 
 /// The kernel of [`Op::MaxPool`] and [`Op::AveragePool`].
-pub(crate) fn pool(
+pub(crate) fn pool<T: Float>(
     op: &Op,
     operands: &[View<'_>],
     results: &mut [ViewMut<'_>],
@@ -19,9 +20,10 @@ pub(crate) fn pool(
         return Err(KernelError::call(op.name(), "takes one operand and gives one result"));
     };
     let space = Space::new(op, x.shape, y.shape)?;
-    let (x, y) = (x.as_slice::<f32>()?, y.as_mut_slice::<f32>()?);
-    space.each_picture(cx, y, space.places(), |picture, y| {
-        let x = &x[picture * space.area()..][..space.area()];
+    let (x, y) = (x.as_slice::<T>()?, y.as_mut_slice::<T>()?);
+    let room = T::room(space.area());
+    space.each_picture(cx, y, space.places(), room, |picture, y, room| {
+        let x = T::read(&x[picture * space.area()..][..space.area()], room);
         for (place, y) in y.iter_mut().enumerate() {
             *y = match space.mean {
                 None => space.greatest(x, place).1,
@@ -36,7 +38,7 @@ pub(crate) fn pool(
 }
 
 /// The kernel of [`Op::MaxPoolGrad`] and [`Op::AveragePoolGrad`].
-pub(crate) fn pool_grad(
+pub(crate) fn pool_grad<T: Float>(
     op: &Op,
     operands: &[View<'_>],
     results: &mut [ViewMut<'_>],
@@ -47,19 +49,23 @@ pub(crate) fn pool_grad(
     };
     let space = Space::new(op, dx.shape, dy.shape)?;
     let x = match (space.mean, rest) {
-        (None, [x]) if x.shape == dx.shape => x.as_slice::<f32>()?,
+        (None, [x]) if x.shape == dx.shape => x.as_slice::<T>()?,
         (Some(_), []) => &[],
         _ => return Err(KernelError::call(op.name(), "operands of other number or shape")),
     };
-    let (dy, dx) = (dy.as_slice::<f32>()?, dx.as_mut_slice::<f32>()?);
-    space.each_picture(cx, dx, space.area(), |picture, dx| {
+    let (dy, dx) = (dy.as_slice::<T>()?, dx.as_mut_slice::<T>()?);
+    let room = T::room(2 * space.area().max(space.places()));
+    space.each_picture(cx, dx, space.area(), room, |picture, dx, room| {
+        let [of_x, of_dy] = parts_of(room);
         dx.fill(0.0);
-        let dy = &dy[picture * space.places()..][..space.places()];
+        let dy = T::read(&dy[picture * space.places()..][..space.places()], of_dy);
+        let x = match space.mean {
+            None => T::read(&x[picture * space.area()..][..space.area()], of_x),
+            Some(_) => &[],
+        };
         for (place, &g) in dy.iter().enumerate() {
             match space.mean {
-                None => {
-                    dx[space.greatest(&x[picture * space.area()..][..space.area()], place).0] += g
-                }
+                None => dx[space.greatest(x, place).0] += g,
                 Some(border) => {
                     let g = g / space.divisor(place, border);
                     space.over_window(place, |element| dx[element] += g);
@@ -105,22 +111,25 @@ impl Space {
         self.shown[0] * self.shown[1]
     }
 
-    /// Calls `work(picture, its part of the result)` for each picture of each channel, shared among threads.
-    fn each_picture(
+    /// Calls `work(picture, its part of the result, room)` for each picture of each channel, shared among threads.
+    fn each_picture<T: Float>(
         &self,
-        cx: &KernelContext<'_>,
-        result: &mut [f32],
+        cx: &mut KernelContext<'_>,
+        result: &mut [T],
         size: usize,
-        work: impl Fn(usize, &mut [f32]) + Send + Sync,
+        room: usize,
+        work: impl Fn(usize, &mut [f32], &mut [f32]) + Send + Sync,
     ) -> Result<(), KernelError> {
         if result.is_empty() {
             return Ok(());
         }
         let weight = self.kernel[0] * self.kernel[1] * self.places();
-        let count = result.len() / size;
-        parallel::over_rows(cx, count, weight, [result], [size], |range, [result]| {
-            for (picture, result) in range.zip(result.chunks_mut(size)) {
-                work(picture, result);
+        let (count, result) = (result.len() / size, Output::new(result, size));
+        let of_result = T::room(size);
+        over_rows(cx, [count, weight], of_result + room, result, |range, mut result, room| {
+            let (of_result, room) = room.split_at_mut(of_result);
+            for (index, picture) in range.enumerate() {
+                T::write(result.row(index), of_result, |result| work(picture, result, room));
             }
             Ok(())
         })

@@ -5,11 +5,13 @@ use graphc_ir::op::Op;
 use graphc_ir::ops::ReduceFunction;
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::types::DType;
+use half::{bf16, f16};
 
 use crate::context::KernelContext;
 use crate::elementwise::Integer;
 use crate::error::KernelError;
-use crate::parallel;
+use crate::parallel::{self, Output, over_rows};
+use crate::precision::{Float, parts_of};
 use crate::rows;
 use crate::simd::vectorized;
 use crate::view::{Element, View, ViewMut};
@@ -20,6 +22,8 @@ const CHUNK: usize = 1 << 12;
 const TILE: usize = 1024;
 /// Rows that are folded into one accumulator before it joins the total, against rounding.
 const BLOCK: usize = 256;
+/// Rows that are read at once.
+const AT_ONCE: usize = 4;
 
 /// A run of dims that are all kept or all reduced.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -58,48 +62,159 @@ pub(crate) fn reduce(
         return Err(KernelError::call("reduce", reason));
     }
     let count = op.count(x.global);
+    let fold = Fold {
+        kind: op.function.kind(),
+        divisor: (op.function == ReduceFunction::Mean).then_some(count as f64),
+    };
     match out.dtype {
-        DType::F32 => {
-            let divisor = (op.function == ReduceFunction::Mean).then_some(count as f64);
-            let kind = op.function.kind();
-            floats(kind, &groups, x.as_slice()?, out.as_mut_slice()?, divisor, cx)
-        }
+        DType::F32 => fold.floats::<f32>(&groups, x.as_slice()?, out.as_mut_slice()?, cx),
+        DType::F16 => fold.floats::<f16>(&groups, x.as_slice()?, out.as_mut_slice()?, cx),
+        DType::BF16 => fold.floats::<bf16>(&groups, x.as_slice()?, out.as_mut_slice()?, cx),
         DType::I64 => integers::<i64>(op.function, &groups, count, x, out),
         DType::I32 => integers::<i32>(op.function, &groups, count, x, out),
         DType::U8 => integers::<u8>(op.function, &groups, count, x, out),
         DType::Bool => truths(op.function, &groups, x, out),
-        dtype @ (DType::F16 | DType::BF16) => Err(KernelError::wrong_dtype::<f32>(dtype)),
     }
 }
 
-fn floats(
+/// A reduction of floating-point numbers. Whatever their type, what is joined is `f32` until the result is rounded.
+#[derive(Clone, Copy)]
+struct Fold {
     kind: ReduceKind,
-    groups: &[Group],
-    x: &[f32],
-    out: &mut [f32],
+    /// What a mean divides by.
     divisor: Option<f64>,
-    cx: &mut KernelContext<'_>,
-) -> Result<(), KernelError> {
-    let extents = |index: usize| groups.get(index).map_or(1, |group| group.extent);
-    let reduced: Vec<bool> = groups.iter().map(|group| group.reduced).collect();
-    if x.is_empty() {
-        out.fill(kind.identity() as f32);
-    } else {
+}
+
+impl Fold {
+    fn floats<T: Float>(
+        self,
+        groups: &[Group],
+        x: &[T],
+        out: &mut [T],
+        cx: &mut KernelContext<'_>,
+    ) -> Result<(), KernelError> {
+        let extents = |index: usize| groups.get(index).map_or(1, |group| group.extent);
+        let reduced: Vec<bool> = groups.iter().map(|group| group.reduced).collect();
         match reduced.as_slice() {
-            [] | [false] => out.copy_from_slice(x),
-            [true] => fold_rows(kind, x, extents(0), out, divisor, cx)?,
-            [false, true] => fold_rows(kind, x, extents(1), out, divisor, cx)?,
-            [true, false] => fold_columns(kind, x, extents(0), extents(1), out, cx)?,
-            [false, true, false] => fold_columns(kind, x, extents(1), extents(2), out, cx)?,
-            _ => fold_general(groups, x, out, kind.identity() as f32, |a, b| join(kind, a, b)),
+            _ if x.is_empty() => {
+                T::write(out, cx.scratch.take(T::room(out.len())), |out| {
+                    out.fill(self.kind.identity() as f32);
+                    self.divide(out);
+                });
+                Ok(())
+            }
+            [] | [false] if self.divisor.is_none() => {
+                out.copy_from_slice(x);
+                Ok(())
+            }
+            [true] => self.row(x, out, cx),
+            [false, true] => self.rows(x, extents(1), out, cx),
+            [true, false] => self.columns(x, extents(0), extents(1), out, cx),
+            [false, true, false] => self.columns(x, extents(1), extents(2), out, cx),
+            _ => {
+                T::write(out, cx.scratch.take(T::room(out.len())), |out| {
+                    let identity = self.kind.identity() as f32;
+                    fold_general(groups, x, out, identity, |a, b| join(self.kind, a, b.value()));
+                    self.divide(out);
+                });
+                Ok(())
+            }
         }
     }
-    if let (Some(divisor), false) =
-        (divisor, matches!(reduced.as_slice(), [true] | [false, true]) && !x.is_empty())
-    {
-        out.iter_mut().for_each(|value| *value = (f64::from(*value) / divisor) as f32);
+
+    /// Of a mean: makes sums means.
+    fn divide(self, sums: &mut [f32]) {
+        if let Some(divisor) = self.divisor {
+            sums.iter_mut().for_each(|sum| *sum = (f64::from(*sum) / divisor) as f32);
+        }
     }
-    Ok(())
+
+    /// Joins the chunks of a row.
+    fn finish(self, chunks: impl Iterator<Item = f32>) -> f32 {
+        let kind = self.kind;
+        let total = chunks.fold(kind.identity(), |a, b| kind.combine(a, f64::from(b)));
+        (total / self.divisor.unwrap_or(1.0)) as f32
+    }
+
+    /// One long row to one element: its chunks are shared among the threads.
+    fn row<T: Float>(
+        self,
+        x: &[T],
+        out: &mut [T],
+        cx: &mut KernelContext<'_>,
+    ) -> Result<(), KernelError> {
+        let chunks = x.len().div_ceil(CHUNK);
+        let pool = cx.pool;
+        let parts = parallel::parts(cx, x.len()).min(chunks);
+        let room = T::room(CHUNK);
+        let (partial, rooms) = cx.scratch.take_two::<f32, f32>(chunks, parts * room);
+        let each = chunks.div_ceil(parts);
+        let pieces =
+            parallel::with_rooms(partial.chunks_mut(each).zip(x.chunks(each * CHUNK)), rooms, room);
+        parallel::run(pool, pieces, |((partial, x), room)| {
+            for (partial, x) in partial.iter_mut().zip(x.chunks(CHUNK)) {
+                *partial = fold_chunk(self.kind, T::read(x, room));
+            }
+            Ok(())
+        })?;
+        out[0] = T::nearest(self.finish(partial.iter().copied()));
+        Ok(())
+    }
+
+    /// Each row of `extent` elements to one.
+    fn rows<T: Float>(
+        self,
+        x: &[T],
+        extent: usize,
+        out: &mut [T],
+        cx: &mut KernelContext<'_>,
+    ) -> Result<(), KernelError> {
+        let (count, room) = (out.len(), T::room(CHUNK.min(extent)));
+        over_rows(cx, [count, extent], room, Output::new(out, 1), |range, mut out, room| {
+            for (index, row) in range.enumerate() {
+                let x = &x[row * extent..(row + 1) * extent];
+                let chunks = x.chunks(CHUNK).map(|x| fold_chunk(self.kind, T::read(x, room)));
+                out.row(index)[0] = T::nearest(self.finish(chunks));
+            }
+            Ok(())
+        })
+    }
+
+    /// Each column of matrices of `rows` rows and `columns` columns to one.
+    fn columns<T: Float>(
+        self,
+        x: &[T],
+        rows: usize,
+        columns: usize,
+        out: &mut [T],
+        cx: &mut KernelContext<'_>,
+    ) -> Result<(), KernelError> {
+        let parts = parallel::parts(cx, x.len());
+        // Threads share matrices, or where there is one, its columns.
+        let several = out.len() > columns;
+        let width = if several { columns } else { columns.div_ceil(parts).max(16) };
+        let each = if several { (out.len() / columns).div_ceil(parts) * columns } else { width };
+        let room = T::room((AT_ONCE + 1) * TILE);
+        let rooms = cx.scratch.take::<f32>(out.len().div_ceil(each) * room);
+        let pieces = parallel::with_rooms(out.chunks_mut(each).enumerate(), rooms, room);
+        parallel::run(cx.pool, pieces, |((piece, out), room)| {
+            let (of_out, room) = room.split_at_mut(T::room(TILE));
+            let mut at = piece * each;
+            for out in out.chunks_mut(width) {
+                let (matrix, first) = (at / columns, at % columns);
+                at += out.len();
+                let x = &x[matrix * rows * columns..(matrix + 1) * rows * columns];
+                for (index, out) in out.chunks_mut(TILE).enumerate() {
+                    let x = &x[first + index * TILE..];
+                    T::write(out, of_out, |out| {
+                        fold_tile(self.kind, x, columns, rows, out, room);
+                        self.divide(out);
+                    });
+                }
+            }
+            Ok(())
+        })
+    }
 }
 
 /// Both values as one; a NaN stays a NaN.
@@ -133,100 +248,23 @@ vectorized! {
     }
 }
 
-/// Joins the chunks of a row.
-fn finish(kind: ReduceKind, chunks: impl Iterator<Item = f32>, divisor: Option<f64>) -> f32 {
-    let total = chunks.fold(kind.identity(), |a, b| kind.combine(a, f64::from(b)));
-    (total / divisor.unwrap_or(1.0)) as f32
-}
-
-/// Each row of `extent` elements to one.
-fn fold_rows(
-    kind: ReduceKind,
-    x: &[f32],
-    extent: usize,
-    out: &mut [f32],
-    divisor: Option<f64>,
-    cx: &mut KernelContext<'_>,
-) -> Result<(), KernelError> {
-    if let [out] = out {
-        // One long row: its chunks are shared among the threads.
-        let chunks = extent.div_ceil(CHUNK);
-        let pool = cx.pool;
-        let parts = parallel::parts(cx, extent).min(chunks);
-        let partial = cx.scratch.take::<f32>(chunks);
-        let each = chunks.div_ceil(parts);
-        let pieces = partial.chunks_mut(each).zip(x.chunks(each * CHUNK)).collect();
-        parallel::run(pool, pieces, |(partial, x)| {
-            for (partial, x) in partial.iter_mut().zip(x.chunks(CHUNK)) {
-                *partial = fold_chunk(kind, x);
-            }
-            Ok(())
-        })?;
-        *out = finish(kind, partial.iter().copied(), divisor);
-        return Ok(());
-    }
-    let rows = out.len();
-    parallel::over_rows(cx, rows, extent, [out], [1], |range, [out]| {
-        for (row, out) in range.zip(out) {
-            let x = &x[row * extent..(row + 1) * extent];
-            *out = finish(kind, x.chunks(CHUNK).map(|x| fold_chunk(kind, x)), divisor);
-        }
-        Ok(())
-    })
-}
-
-/// Each column of matrices of `rows` rows and `columns` columns to one.
-fn fold_columns(
-    kind: ReduceKind,
-    x: &[f32],
-    rows: usize,
-    columns: usize,
-    out: &mut [f32],
-    cx: &mut KernelContext<'_>,
-) -> Result<(), KernelError> {
-    let parts = parallel::parts(cx, x.len());
-    // Threads share matrices, or where there is one, its columns.
-    let width = if out.len() > columns { columns } else { columns.div_ceil(parts).max(16) };
-    let each = (out.len() / columns).div_ceil(parts);
-    let pieces: Vec<(usize, &mut [f32])> = if out.len() > columns {
-        out.chunks_mut(each * columns)
-            .enumerate()
-            .map(|(i, out)| (i * each * columns, out))
-            .collect()
-    } else {
-        out.chunks_mut(width).enumerate().map(|(i, out)| (i * width, out)).collect()
-    };
-    parallel::run(cx.pool, pieces, |(start, out)| {
-        let mut at = start;
-        for out in out.chunks_mut(width) {
-            let (matrix, first) = (at / columns, at % columns);
-            at += out.len();
-            let x = &x[matrix * rows * columns..(matrix + 1) * rows * columns];
-            for (index, out) in out.chunks_mut(TILE).enumerate() {
-                fold_tile(kind, &x[first + index * TILE..], columns, rows, out);
-            }
-        }
-        Ok(())
-    })
-}
-
 vectorized! {
     /// Folds `rows` rows, `stride` apart, of a tile as wide as `out`.
-    fn fold_tile(kind: ReduceKind, x: &[f32], stride: usize, rows: usize, out: &mut [f32]) {
+    fn fold_tile<T: Float>(kind: ReduceKind, x: &[T], stride: usize, rows: usize, out: &mut [f32], room: &mut [f32]) {
         match kind {
-            ReduceKind::Sum => tile(x, stride, rows, out, 0.0, |a, b| a + b),
-            ReduceKind::Max => tile(x, stride, rows, out, f32::NEG_INFINITY, greater),
-            ReduceKind::Min => tile(x, stride, rows, out, f32::INFINITY, lesser),
+            ReduceKind::Sum => tile([stride, rows], x, out, room, 0.0, |a, b| a + b),
+            ReduceKind::Max => tile([stride, rows], x, out, room, f32::NEG_INFINITY, greater),
+            ReduceKind::Min => tile([stride, rows], x, out, room, f32::INFINITY, lesser),
         }
     }
 }
 
 #[inline(always)]
-fn tile(
-    x: &[f32],
-    stride: usize,
-    rows: usize,
+fn tile<T: Float>(
+    [stride, rows]: [usize; 2],
+    x: &[T],
     out: &mut [f32],
+    room: &mut [f32],
     identity: f32,
     both: impl Fn(f32, f32) -> f32,
 ) {
@@ -234,32 +272,35 @@ fn tile(
     let row = |index: usize| &x[index * stride..index * stride + width];
     let mut block = [identity; TILE];
     let block = &mut block[..width];
+    let [of_a, of_b, of_c, of_d] = parts_of::<AT_ONCE>(room);
     out.fill(identity);
     for start in (0..rows).step_by(BLOCK) {
         let end = rows.min(start + BLOCK);
         block.fill(identity);
         let mut at = start;
-        while at + 4 <= end {
-            let (a, b, c, d) = (row(at), row(at + 1), row(at + 2), row(at + 3));
+        while at + AT_ONCE <= end {
+            let (a, b) = (T::read(row(at), of_a), T::read(row(at + 1), of_b));
+            let (c, d) = (T::read(row(at + 2), of_c), T::read(row(at + 3), of_d));
             for i in 0..width {
                 block[i] = both(block[i], both(both(a[i], b[i]), both(c[i], d[i])));
             }
-            at += 4;
+            at += AT_ONCE;
         }
         for at in at..end {
-            block.iter_mut().zip(row(at)).for_each(|(block, &x)| *block = both(*block, x));
+            let x = T::read(row(at), of_a);
+            block.iter_mut().zip(x).for_each(|(block, &x)| *block = both(*block, x));
         }
         out.iter_mut().zip(&*block).for_each(|(out, &block)| *out = both(*out, block));
     }
 }
 
 /// Any pattern of groups: every element in order into its result.
-fn fold_general<T: Element>(
+fn fold_general<T: Copy, U: Copy>(
     groups: &[Group],
     x: &[T],
-    out: &mut [T],
-    identity: T,
-    both: impl Fn(T, T) -> T,
+    out: &mut [U],
+    identity: U,
+    both: impl Fn(U, T) -> U,
 ) {
     out.fill(identity);
     let Some((inner, outer)) = groups.split_last() else {
@@ -350,7 +391,8 @@ pub(crate) fn argmax(
         DType::I64 => greatest_of::<i64>(x.as_slice()?, extent, inner, out),
         DType::I32 => greatest_of::<i32>(x.as_slice()?, extent, inner, out),
         DType::U8 | DType::Bool => greatest_of::<u8>(x.as_slice()?, extent, inner, out),
-        dtype @ (DType::F16 | DType::BF16) => return Err(KernelError::wrong_dtype::<f32>(dtype)),
+        DType::F16 => greatest_of::<f16>(x.as_slice()?, extent, inner, out),
+        DType::BF16 => greatest_of::<bf16>(x.as_slice()?, extent, inner, out),
     }
     Ok(())
 }

@@ -5,12 +5,13 @@ use graphc_ir::op::Op;
 use crate::context::KernelContext;
 use crate::error::KernelError;
 use crate::parallel;
+use crate::precision::{Float, parts_of};
 use crate::simd::vectorized;
 use crate::view::{View, ViewMut};
 
 /// The kernel of [`Op::Rotary`]. Angles are computed in `f64`, once for each position: at position 100,000 an `f32` has
 /// lost the digits that matter.
-pub(crate) fn rotary(
+pub(crate) fn rotary<T: Float>(
     op: &Op,
     operands: &[View<'_>],
     results: &mut [ViewMut<'_>],
@@ -28,13 +29,15 @@ pub(crate) fn rotary(
     let rank = x.shape.len();
     let (first, first_pair) = (x.origin[rank - 3], x.origin[rank - 1] / 2);
     let whole = x.global[rank - 1];
-    let (x, out) = (x.as_slice::<f32>()?, out.as_mut_slice::<f32>()?);
+    let (x, out) = (x.as_slice::<T>()?, out.as_mut_slice::<T>()?);
     let row = heads * width;
     if out.is_empty() {
         return Ok(());
     }
     // For each position the sines of all pairs, then the cosines.
-    let angles = cx.scratch.take::<f32>(time * width);
+    let parts = parallel::parts(cx, out.len());
+    let room = T::room(2 * width);
+    let (angles, rooms) = cx.scratch.take_two::<f32, f32>(time * width, parts * room);
     for (index, row) in angles.chunks_exact_mut(width).enumerate() {
         let (sines, cosines) = row.split_at_mut(width / 2);
         for (pair, (sine, cosine)) in sines.iter_mut().zip(cosines).enumerate() {
@@ -42,20 +45,25 @@ pub(crate) fn rotary(
             (*sine, *cosine) = (sin as f32, cos as f32);
         }
     }
-    let parts = if cx.pool.is_some() && out.len() >= 1 << 16 { cx.threads.max(1) } else { 1 };
     let rows = out.len() / row;
     let each = rows.div_ceil(parts);
     let angles = &*angles;
-    let pieces = x.chunks(each * row).zip(out.chunks_mut(each * row)).enumerate().collect();
-    parallel::run(cx.pool, pieces, |(piece, (x, out))| {
+    let pieces = parallel::with_rooms(
+        x.chunks(each * row).zip(out.chunks_mut(each * row)).enumerate(),
+        rooms,
+        room,
+    );
+    parallel::run(cx.pool, pieces, |((piece, (x, out)), room)| {
+        let [of_x, of_out] = parts_of(room);
         for (index, (x, out)) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)).enumerate()
         {
             let position = (piece * each + index / heads) % time;
             let (sin, cos) = angles[position * width..][..width].split_at(width / 2);
-            match op.interleaved {
+            let x = T::read(x, of_x);
+            T::write(out, of_out, |out| match op.interleaved {
                 true => turn_neighbours(x, sin, cos, out),
                 false => turn_halves(x, sin, cos, out),
-            }
+            });
         }
         Ok(())
     })

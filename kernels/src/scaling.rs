@@ -4,14 +4,15 @@ use graphc_ir::op::Op;
 
 use crate::context::KernelContext;
 use crate::error::KernelError;
+use crate::precision::Float;
 use crate::simd::vectorized;
 use crate::view::{View, ViewMut};
 
 /// Elements that are looked at before they are counted one by one.
 const BLOCK: usize = 4096;
 
-/// The kernel of [`Op::NonFinite`].
-pub(crate) fn non_finite(
+/// The kernel of [`Op::NonFinite`], of elements of type `T`.
+pub(crate) fn non_finite<T: Float>(
     _op: &Op,
     operands: &[View<'_>],
     results: &mut [ViewMut<'_>],
@@ -21,8 +22,10 @@ pub(crate) fn non_finite(
         return Err(KernelError::call("non_finite", "takes 1 operand and gives 1 result"));
     };
     let mut count = 0;
+    let mut room = [0.0; BLOCK];
     for start in (0..operand.len()).step_by(BLOCK) {
-        let block = operand.block::<f32>(start..operand.len().min(start + BLOCK))?;
+        let elements = operand.block::<T>(start..operand.len().min(start + BLOCK))?;
+        let block = T::read(elements, &mut room);
         let mut largest = [0];
         largest_bits(block, &mut largest);
         if largest[0] >= f32::INFINITY.to_bits() {

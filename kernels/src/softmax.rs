@@ -1,12 +1,12 @@
 //! Softmax, its logarithm, and their gradients: rows at a time where the dim is the last, columns in tiles otherwise.
 
 use graphc_ir::op::Op;
-use graphc_ir::types::DType;
 
 use crate::context::KernelContext;
 use crate::error::KernelError;
 use crate::math;
-use crate::parallel;
+use crate::parallel::{Output, over_rows};
+use crate::precision::{Float, parts_of};
 use crate::rows;
 use crate::simd::vectorized;
 use crate::view::{View, ViewMut};
@@ -15,7 +15,7 @@ use crate::view::{View, ViewMut};
 type Row = fn(&[f32], &[f32], &mut [f32]);
 
 /// The kernel of [`Op::Softmax`] and [`Op::LogSoftmax`].
-pub(crate) fn softmax(
+pub(crate) fn softmax<T: Float>(
     op: &Op,
     operands: &[View<'_>],
     results: &mut [ViewMut<'_>],
@@ -29,11 +29,11 @@ pub(crate) fn softmax(
         Op::LogSoftmax(op) => (op.axis, |x, _, out| log_softmax_row(x, out)),
         _ => return Err(KernelError::call(op.name(), "is no softmax")),
     };
-    lanes(op.name(), axis, x, x, out, cx, row)
+    lanes::<T>(op.name(), axis, x, x, out, cx, row)
 }
 
 /// The kernel of [`Op::SoftmaxGrad`] and [`Op::LogSoftmaxGrad`].
-pub(crate) fn softmax_grad(
+pub(crate) fn softmax_grad<T: Float>(
     op: &Op,
     operands: &[View<'_>],
     results: &mut [ViewMut<'_>],
@@ -47,11 +47,11 @@ pub(crate) fn softmax_grad(
         Op::LogSoftmaxGrad(op) => (op.axis, log_softmax_grad_row),
         _ => return Err(KernelError::call(op.name(), "is no gradient of softmax")),
     };
-    lanes(op.name(), axis, y, dy, out, cx, row)
+    lanes::<T>(op.name(), axis, y, dy, out, cx, row)
 }
 
 /// Applies `row` to the lanes along `axis` of two operands.
-fn lanes(
+fn lanes<T: Float>(
     op: &'static str,
     axis: usize,
     x: &View<'_>,
@@ -61,38 +61,39 @@ fn lanes(
     row: Row,
 ) -> Result<(), KernelError> {
     let shape = x.shape;
-    if axis >= shape.len() || y.shape != shape || out.shape != shape || out.dtype != DType::F32 {
+    if axis >= shape.len() || y.shape != shape || out.shape != shape {
         return Err(KernelError::call(op, format!("dim {axis} of {shape:?} and {:?}", y.shape)));
     }
     let (extent, inner) = (shape[axis], shape[axis + 1..].iter().product::<usize>());
-    let (x, y, out) = (x.as_slice::<f32>()?, y.as_slice::<f32>()?, out.as_mut_slice::<f32>()?);
+    let (x, y, out) = (x.as_slice::<T>()?, y.as_slice::<T>()?, out.as_mut_slice::<T>()?);
     if out.is_empty() {
         return Ok(());
     }
+    let one = std::ptr::eq(x, y);
     if inner == 1 {
-        let rows = out.len() / extent;
-        return parallel::over_rows(cx, rows, extent, [out], [extent], |range, [out]| {
-            let part = range.start * extent..range.end * extent;
-            let operands = x[part.clone()].chunks_exact(extent).zip(y[part].chunks_exact(extent));
-            for ((x, y), out) in operands.zip(out.chunks_exact_mut(extent)) {
-                row(x, y, out);
+        let (rows, out) = (out.len() / extent, Output::new(out, extent));
+        return over_rows(cx, [rows, extent], T::room(3 * extent), out, |range, mut out, room| {
+            let [of_x, of_y, of_out] = parts_of(room);
+            for (index, at) in range.enumerate() {
+                let part = at * extent..(at + 1) * extent;
+                let x = T::read(&x[part.clone()], of_x);
+                let y = if one { x } else { T::read(&y[part], of_y) };
+                T::write(out.row(index), of_out, |out| row(x, y, out));
             }
             Ok(())
         });
     }
-    let buffers = cx.scratch.take::<f32>(3 * extent);
-    let (own_x, rest) = buffers.split_at_mut(extent);
-    let (own_y, own_out) = rest.split_at_mut(extent);
+    let [own_x, own_y, own_out] = parts_of(cx.scratch.take::<f32>(3 * extent));
     for outer in 0..out.len() / (extent * inner) {
         for column in 0..inner {
             let start = outer * extent * inner + column;
             for i in 0..extent {
-                own_x[i] = x[start + i * inner];
-                own_y[i] = y[start + i * inner];
+                own_x[i] = x[start + i * inner].value();
+                own_y[i] = y[start + i * inner].value();
             }
             row(own_x, own_y, own_out);
             for i in 0..extent {
-                out[start + i * inner] = own_out[i];
+                out[start + i * inner] = T::nearest(own_out[i]);
             }
         }
     }

@@ -6,11 +6,13 @@ use graphc_ir::op::Op;
 use graphc_ir::ops::{Init, Triangle};
 use graphc_ir::random::{Stream, key_of};
 use graphc_ir::types::{DType, strides};
+use half::{bf16, f16};
 
 use crate::context::KernelContext;
 use crate::error::KernelError;
 use crate::movement;
-use crate::parallel;
+use crate::parallel::{self, Output, over_rows};
+use crate::precision::Float;
 use crate::simd::vectorized;
 use crate::view::{Element, Flat, View, ViewMut};
 
@@ -100,7 +102,7 @@ impl Rows {
 
 fn fill_by(
     out: &mut ViewMut<'_>,
-    cx: &KernelContext<'_>,
+    cx: &mut KernelContext<'_>,
     element: impl Fn(usize) -> f64 + Send + Sync,
 ) -> Result<(), KernelError> {
     match out.dtype {
@@ -109,30 +111,31 @@ fn fill_by(
         DType::I32 => fill_as::<i32>(out, cx, |at| element(at) as i64 as i32),
         DType::U8 => fill_as::<u8>(out, cx, |at| element(at) as i64 as u8),
         DType::Bool => fill_as::<u8>(out, cx, |at| u8::from(element(at) != 0.0)),
-        dtype @ (DType::F16 | DType::BF16) => Err(KernelError::wrong_dtype::<f32>(dtype)),
+        DType::F16 => fill_as::<f16>(out, cx, |at| f16::from_f64(element(at))),
+        DType::BF16 => fill_as::<bf16>(out, cx, |at| bf16::from_f64(element(at))),
     }
 }
 
 fn fill_as<T: Element>(
     out: &mut ViewMut<'_>,
-    cx: &KernelContext<'_>,
+    cx: &mut KernelContext<'_>,
     element: impl Fn(usize) -> T + Send + Sync,
 ) -> Result<(), KernelError> {
     let rows = Rows::of(out.shape, out.origin, out.global);
     let (count, extent) = (rows.count, rows.extent);
-    let out = out.as_mut_slice::<T>()?;
-    parallel::over_rows(cx, count, extent, [out], [extent], |range, [out]| {
+    let out = Output::new(out.as_mut_slice::<T>()?, extent);
+    over_rows(cx, [count, extent], 0, out, |range, mut out, _| {
         for (index, row) in range.enumerate() {
             let first = rows.position(row);
-            let out = &mut out[index * extent..(index + 1) * extent];
-            out.iter_mut().enumerate().for_each(|(i, out)| *out = element(first + i));
+            let out = out.row(index).iter_mut();
+            out.enumerate().for_each(|(i, out)| *out = element(first + i));
         }
         Ok(())
     })
 }
 
 /// The kernel of [`Op::Dropout`]; the result may be the operand's memory.
-pub(crate) fn dropout(
+pub(crate) fn dropout<T: Float>(
     op: &Op,
     operands: &[View<'_>],
     results: &mut [ViewMut<'_>],
@@ -167,7 +170,7 @@ pub(crate) fn dropout(
         let skip = range.start * rows.extent;
         for row in range {
             let elements = row * rows.extent..(row + 1) * rows.extent;
-            drop_row(&mask, rows.position(row) as u64, x, elements, &mut out, skip)?;
+            drop_row::<T>(&mask, rows.position(row) as u64, x, elements, &mut out, skip)?;
         }
         Ok(())
     })
@@ -184,7 +187,7 @@ struct Mask {
 
 /// Drops elements of a row, block by block through the stack; `first` is the row's position in the whole tensor,
 /// `skip` elements come before `out`.
-fn drop_row(
+fn drop_row<T: Float>(
     mask: &Mask,
     first: u64,
     x: &View<'_>,
@@ -193,12 +196,13 @@ fn drop_row(
     skip: usize,
 ) -> Result<(), KernelError> {
     const BLOCK: usize = 512;
-    let mut buffer = [0.0f32; BLOCK];
+    let (mut buffer, mut room) = ([0.0f32; BLOCK], [0.0f32; BLOCK]);
     for start in row.clone().step_by(BLOCK) {
         let end = row.end.min(start + BLOCK);
         let buffer = &mut buffer[..end - start];
-        drop_block(mask, first + (start - row.start) as u64, x.block(start..end)?, buffer);
-        out.write(start - skip, buffer)?;
+        let x = T::read(x.block(start..end)?, &mut room);
+        drop_block(mask, first + (start - row.start) as u64, x, buffer);
+        T::narrow(buffer, out.block(start - skip..end - skip)?);
     }
     Ok(())
 }
@@ -232,11 +236,11 @@ pub(crate) fn triangle(
     let bytes = columns * size;
     let count = x.len() / (*columns).max(1);
     let x = x.bytes();
-    parallel::over_rows(cx, count, *columns, [out.bytes_mut()], [bytes], |range, [out]| {
+    over_rows(cx, [count, *columns], 0, Output::new(out.bytes_mut(), bytes), |range, mut out, _| {
         for (index, line) in range.enumerate() {
             let kept = kept(op, first_row + line % rows, *first_column, *columns);
             let kept = kept.start * size..kept.end * size;
-            let out = &mut out[index * bytes..(index + 1) * bytes];
+            let out = out.row(index);
             out[..kept.start].fill(0);
             out[kept.clone()].copy_from_slice(&x[line * bytes..(line + 1) * bytes][kept.clone()]);
             out[kept.end..].fill(0);

@@ -8,14 +8,15 @@ use graphc_ir::ops::{AdamUpdate, SgdUpdate};
 use crate::context::KernelContext;
 use crate::error::KernelError;
 use crate::parallel;
+use crate::precision::Float;
 use crate::simd::vectorized;
 use crate::view::{Flat, View, ViewMut};
 
 /// Elements that are copied to the stack, updated, and written back: operands may be the results' memory.
 const BLOCK: usize = 512;
 
-/// The kernel of [`Op::SgdUpdate`].
-pub(crate) fn sgd(
+/// The kernel of [`Op::SgdUpdate`]: of variables of type `W`, gradients of type `G`, and states of `f32`.
+pub(crate) fn sgd<W: Float, G: Float>(
     op: &Op,
     operands: &[View<'_>],
     results: &mut [ViewMut<'_>],
@@ -27,18 +28,20 @@ pub(crate) fn sgd(
     let (operands, scaling) = operands.split_at(tensors.min(operands.len()));
     let factor = factor(scaling)?;
     if op.momentum.0 == 0.0 {
-        return update::<2, 1>("sgd_update", (operands, factor), results, cx, |[w, g], count| {
+        let operands = (operands, factor);
+        return update::<W, G, 2, 1>("sgd_update", operands, results, cx, |[w, g], count| {
             sgd_block(&rates, &mut w[..count], &g[..count]);
         });
     }
     // The momentum is operand 2 and result 1.
-    update::<3, 2>("sgd_update", (operands, factor), results, cx, |[w, g, m], count| {
+    let operands = (operands, factor);
+    update::<W, G, 3, 2>("sgd_update", operands, results, cx, |[w, g, m], count| {
         momentum_block(&rates, &mut w[..count], &g[..count], &mut m[..count]);
     })
 }
 
-/// The kernel of [`Op::AdamUpdate`].
-pub(crate) fn adam(
+/// The kernel of [`Op::AdamUpdate`]; types are those of [`sgd`].
+pub(crate) fn adam<W: Float, G: Float>(
     op: &Op,
     operands: &[View<'_>],
     results: &mut [ViewMut<'_>],
@@ -51,8 +54,8 @@ pub(crate) fn adam(
         None => cx.step as f64 + 1.0,
     };
     let rates = AdamRates::of(op, number);
-    let factor = factor(scaling)?;
-    update::<4, 3>("adam_update", (operands, factor), results, cx, |[w, g, m, v], count| {
+    let operands = (operands, factor(scaling)?);
+    update::<W, G, 4, 3>("adam_update", operands, results, cx, |[w, g, m, v], count| {
         adam_block(&rates, &mut w[..count], &g[..count], &mut m[..count], &mut v[..count]);
     })
 }
@@ -65,7 +68,7 @@ fn factor(scaling: &[View<'_>]) -> Result<Option<f32>, KernelError> {
 
 /// Updates block by block: operand 1 is the gradient, the others are the variables that the results replace, in order. A
 /// factor multiplies the gradient; where it is 0 variables stay.
-fn update<const N: usize, const R: usize>(
+fn update<W: Float, G: Float, const N: usize, const R: usize>(
     op: &'static str,
     (operands, factor): (&[View<'_>], Option<f32>),
     results: &mut [ViewMut<'_>],
@@ -102,10 +105,12 @@ fn update<const N: usize, const R: usize>(
             step(buffers, count);
         }
     };
-    parallel::run(cx.pool, pieces, |(range, outputs)| blocks(operands, range, outputs, &step))
+    parallel::run(cx.pool, pieces, |(range, outputs)| {
+        blocks::<W, G, N>(operands, range, outputs, &step)
+    })
 }
 
-fn blocks<const N: usize>(
+fn blocks<W: Float, G: Float, const N: usize>(
     operands: &[View<'_>; N],
     whole: Range<usize>,
     mut outputs: Vec<Flat<'_>>,
@@ -114,13 +119,23 @@ fn blocks<const N: usize>(
     let mut buffers = [[0.0; BLOCK]; N];
     for start in whole.clone().step_by(BLOCK) {
         let end = whole.end.min(start + BLOCK);
-        for (buffer, operand) in buffers.iter_mut().zip(operands) {
-            buffer[..end - start].copy_from_slice(operand.block(start..end)?);
+        for (index, (buffer, operand)) in buffers.iter_mut().zip(operands).enumerate() {
+            let buffer = &mut buffer[..end - start];
+            match index {
+                0 => W::widen(operand.block(start..end)?, buffer),
+                1 => G::widen(operand.block(start..end)?, buffer),
+                _ => buffer.copy_from_slice(operand.block(start..end)?),
+            }
         }
         step(buffers.each_mut(), end - start);
         let variables = buffers.iter().enumerate().filter(|&(index, _)| index != 1);
-        for (output, (_, buffer)) in outputs.iter_mut().zip(variables) {
-            output.write(start - whole.start, &buffer[..end - start])?;
+        let range = start - whole.start..end - whole.start;
+        for (output, (index, buffer)) in outputs.iter_mut().zip(variables) {
+            let buffer = &buffer[..end - start];
+            match index {
+                0 => W::narrow(buffer, output.block(range.clone())?),
+                _ => output.write(range.start, buffer)?,
+            }
         }
     }
     Ok(())

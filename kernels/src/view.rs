@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use graphc_ir::types::DType;
+use half::{bf16, f16};
 
 use crate::error::KernelError;
 
@@ -25,7 +26,8 @@ mod sealed {
     impl Plain for i64 {}
     impl Plain for i32 {}
     impl Plain for u8 {}
-    impl Plain for u16 {}
+    impl Plain for half::f16 {}
+    impl Plain for half::bf16 {}
 }
 
 impl Element for f32 {
@@ -74,16 +76,31 @@ impl Element for u8 {
     }
 }
 
-/// The bits of the two half-precision types.
-impl Element for u16 {
+impl Element for f16 {
     fn holds(dtype: DType) -> bool {
-        matches!(dtype, DType::F16 | DType::BF16)
+        dtype == DType::F16
     }
 
     #[inline(always)]
     fn choose(first: bool, a: Self, b: Self) -> Self {
-        b ^ ((a ^ b) & 0u16.wrapping_sub(u16::from(first)))
+        f16::from_bits(choose_bits(first, a.to_bits(), b.to_bits()))
     }
+}
+
+impl Element for bf16 {
+    fn holds(dtype: DType) -> bool {
+        dtype == DType::BF16
+    }
+
+    #[inline(always)]
+    fn choose(first: bool, a: Self, b: Self) -> Self {
+        bf16::from_bits(choose_bits(first, a.to_bits(), b.to_bits()))
+    }
+}
+
+#[inline(always)]
+fn choose_bits(first: bool, a: u16, b: u16) -> u16 {
+    b ^ ((a ^ b) & 0u16.wrapping_sub(u16::from(first)))
 }
 
 const ZEROS: [usize; 32] = [0; 32];
@@ -329,19 +346,21 @@ pub struct Flat<'a> {
 // SAFETY: exclusive access to plain elements.
 unsafe impl Send for Flat<'_> {}
 
-/// No elements.
-impl Default for Flat<'_> {
-    fn default() -> Self {
-        let data = std::ptr::NonNull::<i64>::dangling().as_ptr().cast();
-        Flat { dtype: DType::U8, data, len: 0, lifetime: PhantomData }
-    }
-}
-
 impl<'a> Flat<'a> {
     /// One element of `dtype` for each word: memory to work in.
     pub(crate) fn of_words(dtype: DType, words: &'a mut [i64]) -> Self {
         let len = words.len();
         Flat { dtype, data: words.as_mut_ptr().cast(), len, lifetime: PhantomData }
+    }
+
+    /// The same elements for a shorter time.
+    pub(crate) fn again(&mut self) -> Flat<'_> {
+        Flat { dtype: self.dtype, data: self.data, len: self.len, lifetime: PhantomData }
+    }
+
+    /// Some of the elements.
+    pub(crate) fn within(self, range: Range<usize>) -> Flat<'a> {
+        self.split_at(range.end).0.split_at(range.start).1
     }
 
     /// Number of elements.
@@ -372,35 +391,6 @@ impl<'a> Flat<'a> {
         Ok(())
     }
 
-    /// Copies the first `count` elements of `other`, which is of the same type, to `start`.
-    pub(crate) fn copy_from(
-        &mut self,
-        start: usize,
-        other: &Flat<'_>,
-        count: usize,
-    ) -> Result<(), KernelError> {
-        if self.dtype != other.dtype {
-            return Err(KernelError::call("copy", format!("{} to {}", other.dtype, self.dtype)));
-        }
-        assert!(count <= other.len && start + count <= self.len, "copy to an output");
-        let size = self.dtype.size();
-        // SAFETY: both ranges are inside their memory, as just checked; exclusive references do not overlap.
-        unsafe {
-            std::ptr::copy_nonoverlapping(other.data, self.data.add(start * size), count * size);
-        }
-        Ok(())
-    }
-
-    /// The first `count` elements, to read.
-    pub(crate) fn first<T: Element>(&self, count: usize) -> Result<&[T], KernelError> {
-        if !T::holds(self.dtype) {
-            return Err(KernelError::wrong_dtype::<T>(self.dtype));
-        }
-        assert!(count <= self.len, "elements of a buffer");
-        // SAFETY: inside the memory, of the type just checked, borrowed with `self`.
-        Ok(unsafe { std::slice::from_raw_parts(self.data.cast(), count) })
-    }
-
     /// Element type.
     pub(crate) fn dtype(&self) -> DType {
         self.dtype
@@ -425,6 +415,13 @@ impl<'a> Flat<'a> {
     }
 }
 
+/// The first `count` elements that [`Flat::of_words`] has written to.
+pub(crate) fn elements<T: Element>(words: &[i64], count: usize) -> &[T] {
+    assert!(count <= words.len() && size_of::<T>() <= size_of::<i64>(), "elements of a buffer");
+    // SAFETY: inside the words, which are aligned for every element type; any bits are a `T`.
+    unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), count) }
+}
+
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 struct Line(#[allow(dead_code, reason = "only its address is used")] [u8; 64]);
@@ -443,11 +440,24 @@ impl Scratch {
 
     /// `count` elements of any content, aligned to 64 bytes.
     pub fn take<T: Element>(&mut self, count: usize) -> &mut [T] {
-        let lines = (count * size_of::<T>()).div_ceil(64);
-        if self.lines.len() < lines {
-            self.lines.resize(lines, Line([0; 64]));
+        self.take_two::<T, u8>(count, 0).0
+    }
+
+    /// Elements of two types, as [`Scratch::take`] gives them of one.
+    pub(crate) fn take_two<A: Element, B: Element>(
+        &mut self,
+        first: usize,
+        second: usize,
+    ) -> (&mut [A], &mut [B]) {
+        let lines = [first * size_of::<A>(), second * size_of::<B>()].map(|b| b.div_ceil(64));
+        if self.lines.len() < lines[0] + lines[1] {
+            self.lines.resize(lines[0] + lines[1], Line([0; 64]));
         }
-        // SAFETY: the lines are initialized bytes, at least `count` elements, aligned to 64; any bits are a `T`.
-        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), count) }
+        let (a, b) = self.lines.split_at_mut(lines[0]);
+        // SAFETY: the lines are initialized bytes, at least `first` elements, aligned to 64; any bits are an `A`.
+        let a = unsafe { std::slice::from_raw_parts_mut(a.as_mut_ptr().cast(), first) };
+        // SAFETY: as above, for `second` elements and `B`.
+        let b = unsafe { std::slice::from_raw_parts_mut(b.as_mut_ptr().cast(), second) };
+        (a, b)
     }
 }

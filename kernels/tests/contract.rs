@@ -11,11 +11,18 @@ use graphc_ir::plan::{FusedArg, FusedOp, FusedStep};
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 use graphc_kernels::{
-    KernelContext, KernelError, Scratch, View, ViewMut, accumulate, fused, in_place, lookup,
+    KernelContext, KernelError, Prepared, Scratch, View, ViewMut, accumulate, in_place, prepare,
+    prepare_fused,
 };
 
 fn f32s(shape: &[usize]) -> TensorType {
     TensorType::new(DType::F32, shape)
+}
+
+/// A call for f32 tensors and whatever the op gives of them.
+fn prepared(op: &Op, operands: &[TensorType]) -> Prepared {
+    let results = op.infer(&operands.iter().collect::<Vec<_>>()).expect("the types fit");
+    prepare(op, operands, &results, DeviceKind::Cpu).expect("a kernel")
 }
 
 fn context(scratch: &mut Scratch) -> KernelContext<'_> {
@@ -99,6 +106,31 @@ fn large_cases() -> Vec<Case> {
     cases
 }
 
+/// The same case with elements of a type of 16 bits wherever the op takes them, if it has a kernel for them.
+fn in_half(case: &Case, half: DType) -> Option<Case> {
+    let floats = |mask: usize| {
+        let ty = |(index, (region, _)): (usize, &(Region, Memory))| {
+            let narrow = region.dtype == DType::F32 && mask >> index & 1 == 1;
+            let dtype = if narrow { half } else { region.dtype };
+            TensorType::new(dtype, region.global.clone())
+        };
+        case.operands.iter().enumerate().map(ty).collect::<Vec<_>>()
+    };
+    let infer = |types: &[TensorType]| case.op.infer(&types.iter().collect::<Vec<_>>());
+    let count = case.operands.len();
+    // The most of them that the op takes.
+    let masks = (1..1usize << count).filter(|&mask| infer(&floats(mask)).is_ok());
+    let types = floats(masks.max_by_key(|mask| mask.count_ones())?);
+    let results = infer(&types).ok()?;
+    let narrow = |(ty, (_, memory)): (&TensorType, &(Region, Memory))| {
+        (Region::whole(ty), Memory::of(ty.dtype, &memory.values()))
+    };
+    let operands = types.iter().zip(&case.operands).map(narrow).collect();
+    let results = results.iter().map(Region::whole).collect();
+    let half = Case { op: case.op.clone(), operands, results };
+    half.prepare().is_ok().then_some(half)
+}
+
 fn product(a: &[usize], b: &[usize], transpose_a: bool, transpose_b: bool) -> Case {
     let random = &mut Random::new(9);
     let op = Op::MatMul(MatMul { transpose_a, transpose_b });
@@ -140,7 +172,12 @@ fn products() -> Vec<Case> {
 fn results_are_the_same_on_any_number_of_threads() {
     let cx = EvalContext { seed: 1, step: 2 };
     let pools = [pool(1), pool(2), pool(3), pool(5)];
-    for case in large_cases().into_iter().chain(products()) {
+    let cases = large_cases();
+    let halves: Vec<Case> = [DType::BF16, DType::F16]
+        .iter()
+        .flat_map(|&half| cases.iter().filter_map(move |case| in_half(case, half)))
+        .collect();
+    for case in cases.into_iter().chain(products()).chain(halves) {
         let alone = case.kernel(&cx, None).unwrap();
         for pool in &pools {
             let shared = case.kernel(&cx, Some(pool)).unwrap();
@@ -235,6 +272,8 @@ fn chains_compute_what_their_steps_do() {
             })
             .collect();
         let expected = chain_by_oracle(&op, &operands, &shape);
+        let of_results = [f32s(&shape), f32s(&shape)];
+        let prepared = prepare_fused(&op, &types, &of_results, DeviceKind::Cpu).unwrap();
         for pool in [None, Some(&two)] {
             let region = Region::whole(&f32s(&shape));
             let count = region.rect.elements();
@@ -245,7 +284,7 @@ fn chains_compute_what_their_steps_do() {
                 results.iter_mut().map(|memory| memory.view_mut(&region)).collect();
             let mut scratch = Scratch::new();
             let mut cx = KernelContext { threads: 2, pool, ..context(&mut scratch) };
-            fused(&op, &views, &mut out, &mut cx).unwrap();
+            prepared.launch(&views, &mut out, &mut cx).unwrap();
             for (found, expected) in results.iter().zip(&expected) {
                 for (found, expected) in found.values().iter().zip(&expected.data) {
                     assert!((found - expected).abs() < 1e-5 * (1.0 + expected.abs()), "{shape:?}");
@@ -267,6 +306,8 @@ fn run_in_place(case: &Case, pairs: &[(usize, usize)]) -> Vec<Memory> {
     for (_, memory) in &mut operands {
         addresses.push(match memory {
             Memory::F32(data) => data.as_mut_ptr().cast::<u8>(),
+            Memory::F16(data) => data.as_mut_ptr().cast(),
+            Memory::BF16(data) => data.as_mut_ptr().cast(),
             Memory::I64(data) => data.as_mut_ptr().cast(),
             Memory::I32(data) => data.as_mut_ptr().cast(),
             Memory::U8(data) => data.as_mut_ptr(),
@@ -295,8 +336,8 @@ fn run_in_place(case: &Case, pairs: &[(usize, usize)]) -> Vec<Memory> {
             None => results.push(other.view_mut(region)),
         }
     }
-    let kernel = lookup(&case.op, case.operands[0].0.dtype, DeviceKind::Cpu).unwrap();
-    kernel(&case.op, &views, &mut results, &mut context(&mut Scratch::new())).unwrap();
+    let mut scratch = Scratch::new();
+    case.prepare().unwrap().launch(&views, &mut results, &mut context(&mut scratch)).unwrap();
     let place = |index: usize| match pairs.iter().find(|pair| pair.0 == index) {
         Some(&(_, operand)) => operands[operand].1.clone(),
         None => others[index].clone(),
@@ -338,14 +379,98 @@ fn results_may_be_an_operands_memory() {
             })
             .collect();
         let case = Case { op, operands, results: results.iter().map(Region::whole).collect() };
-        let apart = case.kernel(&EvalContext::default(), None).unwrap();
-        let pairs = in_place(&case.op);
-        if case.results.len() == 1 {
-            for pair in pairs {
-                assert!(run_in_place(&case, &[*pair]) == apart, "{:?} {pair:?}", case.op);
-            }
-        } else {
-            assert!(run_in_place(&case, pairs) == apart, "{:?}", case.op);
+        let narrow = [DType::BF16, DType::F16].map(|half| in_half(&case, half));
+        for case in narrow.into_iter().flatten().chain([case]) {
+            check_in_place(&case);
+        }
+    }
+}
+
+fn check_in_place(case: &Case) {
+    let apart = case.kernel(&EvalContext::default(), None).unwrap();
+    let same = |&&(result, operand): &&(usize, usize)| {
+        case.results[result].dtype == case.operands[operand].0.dtype
+    };
+    let pairs: Vec<(usize, usize)> = in_place(&case.op).iter().filter(same).copied().collect();
+    if case.results.len() == 1 {
+        for pair in pairs {
+            assert!(run_in_place(case, &[pair]) == apart, "{:?} {pair:?}", case.op);
+        }
+    } else {
+        assert!(run_in_place(case, &pairs) == apart, "{:?}", case.op);
+    }
+}
+
+/// A chain in which values of 16 bits are read and written, cast to `f32` and back, and compared.
+fn chain_of(half: DType) -> FusedOp {
+    let binary = |function| Op::Binary(Binary { function });
+    let step = |op: Op, args: &[FusedArg]| FusedStep { op, args: args.to_vec() };
+    use FusedArg::{Operand as X, Step as S};
+    FusedOp {
+        steps: vec![
+            step(binary(BinaryFunction::Add), &[X(0), X(1)]),
+            step(Op::Unary(Unary { function: UnaryFunction::Gelu }), &[S(0)]),
+            step(Op::Cast(Cast { dtype: DType::F32 }), &[S(1)]),
+            step(binary(BinaryFunction::Mul), &[S(2), X(2)]),
+            step(Op::Cast(Cast { dtype: half }), &[S(3)]),
+            step(binary(BinaryFunction::Greater), &[S(4), S(0)]),
+            step(Op::Where(Where {}), &[S(5), S(4), X(0)]),
+            step(binary(BinaryFunction::Sub), &[S(6), S(1)]),
+        ],
+        outputs: vec![3, 5, 6, 7],
+    }
+}
+
+/// The values of all steps, each by its own kernel.
+fn step_by_step(op: &FusedOp, operands: &[(Region, Memory)]) -> Vec<(Region, Memory)> {
+    let mut steps: Vec<(Region, Memory)> = Vec::new();
+    for step in &op.steps {
+        let arg = |arg: &FusedArg| match *arg {
+            FusedArg::Operand(index) => operands[index].clone(),
+            FusedArg::Step(index) => steps[index].clone(),
+        };
+        let operands: Vec<(Region, Memory)> = step.args.iter().map(arg).collect();
+        let types = operands.iter().map(|(r, _)| TensorType::new(r.dtype, r.global.clone()));
+        let types: Vec<TensorType> = types.collect();
+        let results = step.op.infer(&types.iter().collect::<Vec<_>>()).unwrap();
+        let results: Vec<Region> = results.iter().map(Region::whole).collect();
+        let case = Case { op: step.op.clone(), operands, results };
+        let value = case.kernel(&EvalContext::default(), None).unwrap().remove(0);
+        steps.push((case.results[0].clone(), value));
+    }
+    steps
+}
+
+#[test]
+fn chains_of_halves_give_the_bits_of_their_steps() {
+    let random = &mut Random::new(8);
+    for half in [DType::BF16, DType::F16] {
+        let op = chain_of(half);
+        for (shape, bias) in [(vec![3, 5], vec![5]), (vec![300, 700], vec![300, 1])] {
+            let types =
+                [TensorType::new(half, shape.clone()), TensorType::new(half, bias), f32s(&shape)];
+            let operand = |ty: &TensorType| {
+                let data: Vec<f64> =
+                    (0..ty.elements()).map(|_| ordinary(random, 0, ty.dtype)).collect();
+                (Region::whole(ty), Memory::of(ty.dtype, &data))
+            };
+            let operands: Vec<(Region, Memory)> = types.iter().map(operand).collect();
+            let steps = step_by_step(&op, &operands);
+            let expected = op.outputs.iter().map(|&output| &steps[output]);
+            let mut found: Vec<(Region, Memory)> = expected
+                .clone()
+                .map(|(region, _)| {
+                    let blank = vec![0.0; region.rect.elements()];
+                    (region.clone(), Memory::of(region.dtype, &blank))
+                })
+                .collect();
+            let results: Vec<TensorType> =
+                found.iter().map(|(r, _)| TensorType::new(r.dtype, r.global.clone())).collect();
+            let call = prepare_fused(&op, &types, &results, DeviceKind::Cpu).unwrap();
+            let views: Vec<View<'_>> = operands.iter().map(|(r, m)| m.view(r)).collect();
+            let mut out: Vec<ViewMut<'_>> = found.iter_mut().map(|(r, m)| m.view_mut(r)).collect();
+            call.launch(&views, &mut out, &mut context(&mut Scratch::new())).unwrap();
+            assert!(expected.zip(&found).all(|(a, b)| a.1 == b.1), "{half} {shape:?}");
         }
     }
 }
@@ -364,8 +489,9 @@ fn indices_out_of_range_are_named_by_their_place_in_the_whole() {
         ViewMut::whole(DType::F32, &shape, &mut losses.1),
     ];
     let op = Op::CrossEntropy(CrossEntropy {});
-    let kernel = lookup(&op, DType::F32, DeviceKind::Cpu).unwrap();
-    let error = kernel(&op, &views, &mut results, &mut context(&mut Scratch::new())).unwrap_err();
+    let types = [f32s(&[3, 4]), TensorType::new(DType::I64, [3])];
+    let call = prepared(&op, &types);
+    let error = call.launch(&views, &mut results, &mut context(&mut Scratch::new())).unwrap_err();
     let expected = KernelError::Index { what: "label", index: 4, range: 4, position: vec![6] };
     assert_eq!(error, expected);
     assert_eq!(error.to_string(), "label 4 at position [6] is out of range: there are 0..4");
@@ -373,10 +499,16 @@ fn indices_out_of_range_are_named_by_their_place_in_the_whole() {
 
 #[test]
 fn what_has_no_kernel_is_said() {
-    let op = Op::Softmax(Softmax { axis: 0 });
-    let error = lookup(&op, DType::F32, DeviceKind::Cuda).unwrap_err();
-    assert_eq!(error.to_string(), "no kernel for softmax of f32 on Cuda");
-    assert!(lookup(&op, DType::BF16, DeviceKind::Cpu).is_err());
+    let (op, x) = (Op::Softmax(Softmax { axis: 0 }), f32s(&[3]));
+    let one = std::slice::from_ref(&x);
+    let error = prepare(&op, one, one, DeviceKind::Cuda).unwrap_err();
+    assert_eq!(error.to_string(), "no kernel for softmax of (f32) -> (f32) on cuda");
+    let half = TensorType::new(DType::BF16, [3]);
+    let error = prepare(&op, one, std::slice::from_ref(&half), DeviceKind::Cpu).unwrap_err();
+    assert_eq!(error.to_string(), "no kernel for softmax of (f32) -> (bf16) on cpu");
+    let add = Op::Binary(Binary { function: BinaryFunction::Add });
+    let error = prepare(&add, &[x.clone(), half], one, DeviceKind::Cpu).unwrap_err();
+    assert_eq!(error.to_string(), "no kernel for binary of (f32, bf16) -> (f32) on cpu");
 }
 
 #[test]
@@ -401,8 +533,15 @@ fn views_that_do_not_fit_are_errors() {
         }),
     ] {
         let mut results = [ViewMut::whole(DType::F32, &[2, 3], &mut out)];
-        let kernel = lookup(&op, DType::F32, DeviceKind::Cpu).unwrap();
-        assert!(kernel(&op, &views, &mut results, &mut context(&mut Scratch::new())).is_err());
+        let types = [f32s(&[2, 3]), f32s(&[2, 3])];
+        let refused = match prepare(&op, &types, &types[..1], DeviceKind::Cpu) {
+            Ok(call) => {
+                let mut scratch = Scratch::new();
+                call.launch(&views, &mut results, &mut context(&mut scratch)).is_err()
+            }
+            Err(_) => true,
+        };
+        assert!(refused, "{op:?}");
     }
 }
 

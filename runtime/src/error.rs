@@ -16,17 +16,12 @@ pub enum RuntimeError {
         reason: String,
     },
     /// A plan that computes what this machine has no kernel for.
-    #[error(
-        "the plan computes {op} of {dtype} (`{actor}`), for which there is no kernel on cpu: {dtype} is for planning \
-         and for GPUs; to run here the model must be f32"
-    )]
+    #[error("the plan cannot be executed here, actor `{actor}`: {error}")]
     NoKernel {
         /// The actor.
         actor: String,
-        /// The op.
-        op: String,
-        /// The element type.
-        dtype: graphc_ir::types::DType,
+        /// The op and its element types.
+        error: Box<KernelError>,
     },
     /// An input of the graph was not fed.
     #[error("input `{name}` ({ty}) is not fed")]

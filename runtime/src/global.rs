@@ -6,13 +6,14 @@ use graphc_ir::sbp::NdSbp;
 use graphc_ir::shard::Rect;
 use graphc_ir::types::{DType, TensorType};
 
-use crate::rectangles::{Move, contributions, fill_identity, masked, partial_kind};
+use crate::rectangles::{Move, contributions, fill_identity, masked, partial_kind, sums_wide};
 use crate::tensor::{HostTensor, TensorError};
 
 /// A tensor that lies on the ranks of a mesh in some layout.
 ///
 /// ```
 /// use graphc_ir::mesh::Placement;
+use graphc_kernels::narrow;
 /// use graphc_runtime::{GlobalTensor, HostTensor};
 ///
 /// let ranks = Placement::mesh(&[2]).unwrap();
@@ -116,14 +117,19 @@ impl GlobalTensor {
             fill_identity(to.dtype, kind, shard.bytes_mut());
         }
         let parts = contributions(&self.layout, to, rank, 0, 1).map_err(TensorError::Layout)?;
+        let sums = parts.iter().any(|part| sums_wide(to.dtype, part.combine));
+        let mut wide = if sums { vec![0.0; target.elements()] } else { Vec::new() };
         for part in parts {
             let Some(source) = self.local(part.source) else { continue };
             let held = rect_of(&self.layout, part.source);
-            Move::new(to.dtype, &part.part, &held, &target).apply(
-                part.combine,
-                source.bytes(),
-                shard.bytes_mut(),
-            );
+            let step = Move::new(to.dtype, &part.part, &held, &target);
+            match sums {
+                true => step.sum(part.combine.is_some(), source.bytes(), &mut wide),
+                false => step.apply(part.combine, source.bytes(), shard.bytes_mut()),
+            }
+        }
+        if sums {
+            narrow(to.dtype, &wide, shard.bytes_mut());
         }
         Ok(shard)
     }

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use graphc_ir::types::{DType, TensorType};
-
-use crate::rectangles::half;
+use half::{bf16, f16};
 
 /// A whole tensor: row-major elements in the machine's byte order. Clones share the elements until one is written.
 #[derive(Clone, Debug, PartialEq)]
@@ -163,8 +162,8 @@ pub(crate) fn read_element(dtype: DType, element: &[u8]) -> f64 {
     let [a, b, c, d, ..] = word;
     match dtype {
         DType::F32 => f64::from(f32::from_ne_bytes([a, b, c, d])),
-        DType::F16 => f64::from(half::from_f16(u16::from_ne_bytes([a, b]))),
-        DType::BF16 => f64::from(half::from_bf16(u16::from_ne_bytes([a, b]))),
+        DType::F16 => f16::from_ne_bytes([a, b]).to_f64(),
+        DType::BF16 => bf16::from_ne_bytes([a, b]).to_f64(),
         DType::I64 => i64::from_ne_bytes(word) as f64,
         DType::I32 => f64::from(i32::from_ne_bytes([a, b, c, d])),
         DType::U8 | DType::Bool => f64::from(a),
@@ -175,8 +174,8 @@ pub(crate) fn read_element(dtype: DType, element: &[u8]) -> f64 {
 pub(crate) fn write_element(dtype: DType, number: f64, element: &mut [u8]) {
     match dtype {
         DType::F32 => element.copy_from_slice(&(number as f32).to_ne_bytes()),
-        DType::F16 => element.copy_from_slice(&half::to_f16(number as f32).to_ne_bytes()),
-        DType::BF16 => element.copy_from_slice(&half::to_bf16(number as f32).to_ne_bytes()),
+        DType::F16 => element.copy_from_slice(&f16::from_f64(number).to_ne_bytes()),
+        DType::BF16 => element.copy_from_slice(&bf16::from_f64(number).to_ne_bytes()),
         DType::I64 => element.copy_from_slice(&(number as i64).to_ne_bytes()),
         DType::I32 => element.copy_from_slice(&(number as i32).to_ne_bytes()),
         DType::U8 => element.copy_from_slice(&[number as u8]),

@@ -10,6 +10,7 @@ use std::time::Duration;
 use collectives::{check_moves, check_reductions, reference, tensor};
 use graphc_ir::random::Stream;
 use graphc_ir::types::DType;
+use graphc_runtime::HostTensor;
 use graphc_runtime::dist::{self, DistError, Group, ReduceOp, wait_all};
 use graphc_runtime::job::{Job, JobOptions, Links};
 
@@ -91,6 +92,24 @@ fn large_buffers_go_in_segments() {
                     assert_eq!(reduced, reference(dtype, &all, op), "{op} {dtype} {ranks}");
                 }
                 check_moves(&group, dtype, elements);
+            }
+        });
+    }
+}
+
+#[test]
+fn sums_of_16_bit_numbers_are_rounded_once() {
+    // Rounded after each summand, 1 would be lost three times.
+    for way in WAYS {
+        on(way, 4, |group| {
+            for (dtype, large, sum) in [(DType::BF16, 256.0, 260.0), (DType::F16, 2048.0, 2052.0)] {
+                for elements in [3, 5003, 1 << 19] {
+                    let value = if group.rank() == 0 { large } else { 1.0 };
+                    let mut data = HostTensor::from_f64(dtype, [elements], &vec![value; elements])
+                        .expect("as many as the shape has");
+                    group.all_reduce(&mut data, ReduceOp::Sum).expect("all reduce");
+                    assert!(data.to_f64() == vec![sum; elements], "{dtype}[{elements}]");
+                }
             }
         });
     }

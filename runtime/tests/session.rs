@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use common::{Builder, by_rows, f32s, layout, tour};
 use graphc_ir::op::Op;
-use graphc_ir::ops::{Embedding, Init};
+use graphc_ir::ops::{Binary, BinaryFunction, Embedding, Init, Reduce, ReduceFunction};
 use graphc_ir::plan::{Action, BoxingKind, Plan, Rate};
 use graphc_ir::random::{Stream, key_of};
 use graphc_ir::types::DType;
@@ -182,6 +182,55 @@ fn a_second_stream_communicates_beside_the_first() {
         .collect();
     for (step, handle) in handles.into_iter().enumerate() {
         assert_eq!(handle.wait().expect("done")["y"], tensor(&[6, 4], step as f32));
+    }
+}
+
+/// Ranks 0 to 3 sum a row each, and their sums become one by an all-reduce, by a reduce-scatter and by channels to another
+/// mesh. A weight is added.
+fn sums_of_rows(dtype: DType, width: usize) -> Builder {
+    let all = [0, 1, 2, 3];
+    let on = |shape: &[usize], ranks: &[u32], sbp| layout(shape, dtype, ranks, &[ranks.len()], sbp);
+    let mut builder = Builder::new(4, 1);
+    let x = builder.tensor(&on(&[4, width], &all, "S(0)"), Rate::Step, 1);
+    let sums = builder.tensor(&on(&[width], &all, "P"), Rate::Step, 1);
+    let w = builder.variable("w", &on(&[width], &all, "B"), Init::Weights);
+    builder.feed("x", x, Rate::Step);
+    let sum = Reduce { function: ReduceFunction::Sum, axes: vec![0], keep_dims: false };
+    builder.compute(Op::Reduce(sum), &[x], sums, Rate::Step);
+    let whole = builder.tensor(&on(&[width], &all, "B"), Rate::Step, 1);
+    builder.collective(BoxingKind::AllReduce, 0, &[sums], &[whole], Rate::Step);
+    let y = builder.tensor(&on(&[width], &all, "B"), Rate::Step, 1);
+    let add = Op::Binary(Binary { function: BinaryFunction::Add });
+    builder.compute(add, &[whole, w], y, Rate::Step);
+    builder.fetch("reduced", y, Rate::Step);
+    let parts = builder.tensor(&on(&[width], &all, "S(0)"), Rate::Step, 1);
+    builder.collective(BoxingKind::ReduceScatter, 0, &[sums], &[parts], Rate::Step);
+    builder.fetch("scattered", parts, Rate::Step);
+    let sent = builder.tensor(&on(&[width], &[3, 1], "S(0)"), Rate::Step, 1);
+    builder.channel(sums, sent, Rate::Step, 1);
+    builder.fetch("sent", sent, Rate::Step);
+    builder
+}
+
+#[test]
+fn sums_over_ranks_of_16_bit_numbers_are_rounded_once() {
+    // Rounded after each summand, 1 would be lost three times.
+    for (dtype, large, sum) in [(DType::BF16, 256.0, 260.0), (DType::F16, 2048.0, 2052.0)] {
+        for width in [3, 20_000] {
+            let rows = [large, 1.0, 1.0, 1.0].map(|value| vec![value; width]).concat();
+            let x = HostTensor::from_f64(dtype, [4, width], &rows).expect("4 rows");
+            let w = HostTensor::from_f64(dtype, [width], &vec![4.0; width]).expect("a row");
+            let weights = BTreeMap::from([("w".to_owned(), w)]);
+            let plan = Arc::new(sums_of_rows(dtype, width).plan);
+            let session = Session::new(plan, &weights, seconds(60)).expect("the plan fits");
+            let mut session = session;
+            let step = session.step(feeds(&[("x", &x)])).expect("alive");
+            let outputs = step.wait().expect("done");
+            for (name, expected) in [("reduced", sum + 4.0), ("scattered", sum), ("sent", sum)] {
+                assert_eq!(outputs[name].dtype(), dtype);
+                assert!(outputs[name].to_f64() == vec![expected; width], "{dtype} {name} {width}");
+            }
+        }
     }
 }
 

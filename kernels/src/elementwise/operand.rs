@@ -4,8 +4,11 @@ use std::ops::Range;
 
 use graphc_ir::types::{DType, strides};
 
+use half::{bf16, f16};
+
 use super::BLOCK;
 use crate::error::KernelError;
+use crate::precision::Float;
 use crate::view::{Element, Flat, View};
 
 /// How the elements of an operand repeat over the result.
@@ -56,7 +59,7 @@ impl Pattern {
         }
     }
 
-    /// Writes the elements `range` of the broadcast operand at the beginning of `buffer`.
+    /// Writes the elements `range` of the broadcast operand at the beginning of `buffer`: those of 16 bits as `f32`.
     pub(super) fn gather(
         &self,
         operand: &View<'_>,
@@ -64,32 +67,47 @@ impl Pattern {
         buffer: &mut Flat<'_>,
     ) -> Result<(), KernelError> {
         match operand.dtype {
-            DType::F32 => self.gather_as::<f32>(operand, range, buffer),
-            DType::I64 => self.gather_as::<i64>(operand, range, buffer),
-            DType::I32 => self.gather_as::<i32>(operand, range, buffer),
-            DType::F16 | DType::BF16 => self.gather_as::<u16>(operand, range, buffer),
-            DType::U8 | DType::Bool => self.gather_as::<u8>(operand, range, buffer),
+            DType::F32 => self.plain::<f32>(operand, range, buffer),
+            DType::I64 => self.plain::<i64>(operand, range, buffer),
+            DType::I32 => self.plain::<i32>(operand, range, buffer),
+            DType::U8 | DType::Bool => self.plain::<u8>(operand, range, buffer),
+            DType::F16 => self.gather_as(operand, range, buffer, f16::widen, f16::value),
+            DType::BF16 => self.gather_as(operand, range, buffer, bf16::widen, bf16::value),
         }
     }
 
-    fn gather_as<T: Element>(
+    fn plain<T: Element>(
         &self,
         operand: &View<'_>,
         range: Range<usize>,
         buffer: &mut Flat<'_>,
     ) -> Result<(), KernelError> {
-        let to = buffer.block::<T>(0..range.len())?;
+        let copy = |from: &[T], to: &mut [T]| to.copy_from_slice(from);
+        self.gather_as(operand, range, buffer, copy, |value| value)
+    }
+
+    fn gather_as<T: Element, U: Element>(
+        &self,
+        operand: &View<'_>,
+        range: Range<usize>,
+        buffer: &mut Flat<'_>,
+        copy: impl Fn(&[T], &mut [U]),
+        value: impl Fn(T) -> U,
+    ) -> Result<(), KernelError> {
+        let to = buffer.block::<U>(0..range.len())?;
         if to.is_empty() {
             return Ok(());
         }
         match self {
-            Self::Same => to.copy_from_slice(operand.block(range)?),
-            Self::Scalar => to.fill(operand.as_slice::<T>()?[0]),
+            Self::Same => copy(operand.block(range)?, to),
+            Self::Scalar => to.fill(value(operand.as_slice::<T>()?[0])),
             Self::Row(extent) => {
                 let dims = [(usize::MAX / extent, 0), (*extent, 1)];
-                gather_runs(operand.as_slice()?, &dims, range.start, to);
+                gather_runs(operand.as_slice()?, &dims, range.start, to, copy, value);
             }
-            Self::Strided(dims) => gather_runs(operand.as_slice()?, dims, range.start, to),
+            Self::Strided(dims) => {
+                gather_runs(operand.as_slice()?, dims, range.start, to, copy, value);
+            }
         }
         Ok(())
     }
@@ -109,7 +127,14 @@ fn merge(dims: impl DoubleEndedIterator<Item = (usize, usize)>) -> Vec<(usize, u
 }
 
 /// Fills `to` with the elements from the flat position `start` on, a run along the innermost dim at a time.
-fn gather_runs<T: Element>(from: &[T], dims: &[(usize, usize)], start: usize, to: &mut [T]) {
+fn gather_runs<T: Element, U: Element>(
+    from: &[T],
+    dims: &[(usize, usize)],
+    start: usize,
+    to: &mut [U],
+    copy: impl Fn(&[T], &mut [U]),
+    value: impl Fn(T) -> U,
+) {
     let Some((&(extent, stride), outer)) = dims.split_last() else { return };
     let mut done = 0;
     while done < to.len() {
@@ -123,9 +148,12 @@ fn gather_runs<T: Element>(from: &[T], dims: &[(usize, usize)], start: usize, to
         let count = (extent - first).min(to.len() - done);
         let run = &mut to[done..done + count];
         match stride {
-            0 => run.fill(from[offset]),
-            1 => run.copy_from_slice(&from[offset..offset + count]),
-            _ => run.iter_mut().enumerate().for_each(|(i, to)| *to = from[offset + i * stride]),
+            0 => run.fill(value(from[offset])),
+            1 => copy(&from[offset..offset + count], run),
+            _ => {
+                let places = run.iter_mut().enumerate();
+                places.for_each(|(i, to)| *to = value(from[offset + i * stride]));
+            }
         }
         done += count;
     }

@@ -1,13 +1,15 @@
-//! A chain prepared for evaluation: where each step's value goes, and from where it reads.
+//! A chain worked out for evaluation: where each step's value goes, and from where it reads.
+//!
+//! Values of 16 bits are kept in buffers as `f32`, and rounded after each step, so that a chain gives the bits that its
+//! steps give one by one.
 
 use graphc_ir::op::Op;
 use graphc_ir::plan::FusedArg;
-use graphc_ir::types::DType;
+use graphc_ir::types::{DType, TensorType};
 
 use super::StepRef;
 use super::operand::Pattern;
 use crate::error::KernelError;
-use crate::view::{View, ViewMut};
 
 /// From where a step reads an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,41 +25,58 @@ pub(super) enum Source {
 pub(super) enum Place {
     /// A buffer.
     Buffer(usize),
-    /// The result itself, which is no operand's memory and is read by no later step.
-    Output(usize),
+    /// The result itself, which no later step reads; a buffer where the result is an operand's memory.
+    Output {
+        /// The result.
+        output: usize,
+        /// The buffer.
+        buffer: usize,
+    },
 }
 
 /// One step.
-pub(super) struct Step<'a> {
-    pub(super) op: &'a Op,
+#[derive(Debug)]
+pub(super) struct Step {
+    pub(super) op: Op,
     pub(super) args: Vec<Source>,
     pub(super) place: Place,
+    /// The type of 16 bits to whose values the buffer is rounded before others read it.
+    pub(super) round: Option<DType>,
 }
 
-/// A prepared chain.
-pub(super) struct Program<'a> {
+/// A result that is copied out of a buffer at the end of a block.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Copy {
+    pub(super) output: usize,
+    pub(super) buffer: usize,
+    /// Only where the result is an operand's memory.
+    pub(super) if_shared: bool,
+}
+
+/// A chain worked out.
+#[derive(Debug)]
+pub(super) struct Program {
     /// In order of evaluation.
-    pub(super) steps: Vec<Step<'a>>,
+    pub(super) steps: Vec<Step>,
     /// The buffer of each operand that is not read where it lies.
     pub(super) gathered: Vec<Option<usize>>,
     /// Element type of each buffer.
     pub(super) buffers: Vec<DType>,
-    /// Results (output, buffer) copied at the end of a block.
-    pub(super) copies: Vec<(usize, usize)>,
+    pub(super) copies: Vec<Copy>,
 }
 
-impl<'a> Program<'a> {
-    /// Prepares a chain; `patterns` say how the operands broadcast.
+impl Program {
+    /// Works out a chain; `patterns` say how the operands broadcast.
     pub(super) fn new(
-        steps: &[StepRef<'a>],
+        steps: &[StepRef<'_>],
         outputs: &[usize],
-        operands: &[View<'_>],
-        results: &[ViewMut<'_>],
+        operands: &[TensorType],
+        results: &[TensorType],
         patterns: &[Pattern],
     ) -> Result<Self, KernelError> {
         let mut builder = Builder::new(steps, outputs, operands, patterns)?;
         for (index, step) in steps.iter().enumerate() {
-            builder.step(index, step, outputs, operands, results)?;
+            builder.step(index, step, outputs, operands)?;
         }
         let mut copies = Vec::new();
         for (output, &step) in outputs.iter().enumerate() {
@@ -66,17 +85,18 @@ impl<'a> Program<'a> {
                 let reason = format!("a result of {dtype} for {}", results[output].dtype);
                 return Err(KernelError::call("fused", reason));
             }
-            if let Place::Buffer(place) = builder.places[step] {
-                copies.push((output, place));
-            }
+            copies.push(match builder.places[step] {
+                Place::Buffer(buffer) => Copy { output, buffer, if_shared: false },
+                Place::Output { buffer, .. } => Copy { output, buffer, if_shared: true },
+            });
         }
         let Builder { prepared, gathered, buffers, .. } = builder;
         Ok(Self { steps: prepared, gathered, buffers, copies })
     }
 }
 
-struct Builder<'a> {
-    prepared: Vec<Step<'a>>,
+struct Builder {
+    prepared: Vec<Step>,
     gathered: Vec<Option<usize>>,
     buffers: Vec<DType>,
     free: Vec<usize>,
@@ -86,18 +106,19 @@ struct Builder<'a> {
     places: Vec<Place>,
 }
 
-impl<'a> Builder<'a> {
+impl Builder {
     fn new(
-        steps: &[StepRef<'a>],
+        steps: &[StepRef<'_>],
         outputs: &[usize],
-        operands: &[View<'_>],
+        operands: &[TensorType],
         patterns: &[Pattern],
     ) -> Result<Self, KernelError> {
         let mut buffers = Vec::new();
         let mut gathered = Vec::with_capacity(operands.len());
         for (operand, pattern) in operands.iter().zip(patterns) {
-            let place = (*pattern != Pattern::Same).then_some(buffers.len());
-            buffers.extend(place.map(|_| operand.dtype));
+            let lies_ready = *pattern == Pattern::Same && kept_as(operand.dtype) == operand.dtype;
+            let place = (!lies_ready).then_some(buffers.len());
+            buffers.extend(place.map(|_| kept_as(operand.dtype)));
             gathered.push(place);
         }
         let mut last_use = vec![0; steps.len()];
@@ -131,10 +152,9 @@ impl<'a> Builder<'a> {
     fn step(
         &mut self,
         index: usize,
-        step: &StepRef<'a>,
+        step: &StepRef<'_>,
         outputs: &[usize],
-        operands: &[View<'_>],
-        results: &[ViewMut<'_>],
+        operands: &[TensorType],
     ) -> Result<(), KernelError> {
         let mut args = Vec::with_capacity(step.args.len());
         let mut dtypes = Vec::with_capacity(step.args.len());
@@ -144,10 +164,11 @@ impl<'a> Builder<'a> {
             dtypes.push(dtype);
         }
         let dtype = result_dtype(step.op, &dtypes)?;
-        let direct = direct_output(index, self.read_later[index], outputs, operands, results);
-        let place = match direct {
-            Some(output) if results[output].dtype == dtype => Place::Output(output),
-            _ => Place::Buffer(self.buffer(dtype)),
+        let (kept, read_later) = (kept_as(dtype), self.read_later[index]);
+        let buffer = self.buffer(kept);
+        let place = match direct_output(index, outputs).filter(|_| !read_later && kept == dtype) {
+            Some(output) => Place::Output { output, buffer },
+            None => Place::Buffer(buffer),
         };
         for arg in step.args {
             if let FusedArg::Step(earlier) = *arg
@@ -158,13 +179,18 @@ impl<'a> Builder<'a> {
                 self.free.push(buffer);
             }
         }
+        let round = (kept != dtype && read_later).then_some(dtype);
         self.dtypes.push(dtype);
         self.places.push(place);
-        self.prepared.push(Step { op: step.op, args, place });
+        self.prepared.push(Step { op: step.op.clone(), args, place, round });
         Ok(())
     }
 
-    fn source(&self, arg: FusedArg, operands: &[View<'_>]) -> Result<(Source, DType), KernelError> {
+    fn source(
+        &self,
+        arg: FusedArg,
+        operands: &[TensorType],
+    ) -> Result<(Source, DType), KernelError> {
         match arg {
             FusedArg::Operand(index) => {
                 let operand = operands.get(index).ok_or_else(dangling)?;
@@ -173,7 +199,7 @@ impl<'a> Builder<'a> {
             }
             FusedArg::Step(earlier) => match self.places[earlier] {
                 Place::Buffer(buffer) => Ok((Source::Buffer(buffer), self.dtypes[earlier])),
-                Place::Output(_) => Err(dangling()),
+                Place::Output { .. } => Err(dangling()),
             },
         }
     }
@@ -187,18 +213,16 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// The result that a step may write at once: it is only this one, no later step reads it, and it is no operand's memory.
-fn direct_output(
-    index: usize,
-    read_later: bool,
-    outputs: &[usize],
-    operands: &[View<'_>],
-    results: &[ViewMut<'_>],
-) -> Option<usize> {
+/// The only result that a step gives.
+fn direct_output(index: usize, outputs: &[usize]) -> Option<usize> {
     let mut of_step = (0..outputs.len()).filter(|&output| outputs[output] == index);
     let output = of_step.next()?;
-    let shared = operands.iter().any(|operand| results[output].is_same(operand));
-    (!read_later && of_step.next().is_none() && !shared).then_some(output)
+    of_step.next().is_none().then_some(output)
+}
+
+/// The type in which buffers hold elements.
+fn kept_as(dtype: DType) -> DType {
+    if dtype.is_float() { DType::F32 } else { dtype }
 }
 
 fn dangling() -> KernelError {

@@ -7,10 +7,11 @@ use graphc_ir::ops::BinaryFunction;
 use graphc_ir::types::DType;
 
 use super::program::{Source, Step};
-use super::{float, integer};
+use super::{Others, float, integer};
 use crate::error::KernelError;
+use crate::precision::{round_bf16, round_f16};
 use crate::simd::vectorized;
-use crate::view::{Element, Flat, View};
+use crate::view::{Element, Flat, View, elements};
 
 /// Elements of an argument. Truth values are `u8`.
 #[derive(Clone, Copy)]
@@ -21,20 +22,20 @@ pub(super) enum Values<'a> {
     U8(&'a [u8]),
 }
 
-/// Evaluates a step for the elements `range` of the result and writes its value to `into` of `to`.
+/// Evaluates a step for the elements `range` of the result and writes its value to `to`, which has as many.
 pub(super) fn apply(
-    step: &Step<'_>,
+    step: &Step,
     operands: &[View<'_>],
     range: &Range<usize>,
-    buffers: &[Flat<'_>],
-    to: &mut Flat<'_>,
-    into: Range<usize>,
+    buffers: &Others<'_>,
+    mut to: Flat<'_>,
 ) -> Result<(), KernelError> {
     let values = |index: usize| match step.args[index] {
         Source::Direct(operand) => of_operand(&operands[operand], range.clone()),
-        Source::Buffer(buffer) => of_buffer(&buffers[buffer], range.len()),
+        Source::Buffer(buffer) => of_buffer(buffers, buffer, range.len()),
     };
-    match step.op {
+    let into = 0..range.len();
+    match &step.op {
         Op::Unary(unary) => match values(0)? {
             Values::F32(x) => float::unary(unary.function, x, to.block(into)?),
             Values::I64(x) => integer::unary(unary.function, x, to.block(into)?)?,
@@ -46,20 +47,25 @@ pub(super) fn apply(
                 float::binary(binary.function, a, b, to.block(into)?);
             }
             (Values::F32(a), Values::F32(b)) => compare(binary.function, a, b, to.block(into)?),
-            (Values::I64(a), Values::I64(b)) => of_integers(binary.function, a, b, to, into)?,
-            (Values::I32(a), Values::I32(b)) => of_integers(binary.function, a, b, to, into)?,
-            (Values::U8(a), Values::U8(b)) => of_integers(binary.function, a, b, to, into)?,
-            _ => return Err(misfit(step.op)),
+            (Values::I64(a), Values::I64(b)) => of_integers(binary.function, a, b, &mut to, into)?,
+            (Values::I32(a), Values::I32(b)) => of_integers(binary.function, a, b, &mut to, into)?,
+            (Values::U8(a), Values::U8(b)) => of_integers(binary.function, a, b, &mut to, into)?,
+            _ => return Err(misfit(&step.op)),
         },
         Op::Where(_) => match (values(0)?, values(1)?, values(2)?) {
             (Values::U8(c), Values::F32(a), Values::F32(b)) => select(c, a, b, to.block(into)?),
             (Values::U8(c), Values::I64(a), Values::I64(b)) => select(c, a, b, to.block(into)?),
             (Values::U8(c), Values::I32(a), Values::I32(b)) => select(c, a, b, to.block(into)?),
             (Values::U8(c), Values::U8(a), Values::U8(b)) => select(c, a, b, to.block(into)?),
-            _ => return Err(misfit(step.op)),
+            _ => return Err(misfit(&step.op)),
         },
-        Op::Cast(_) => integer::cast(values(0)?, to, into)?,
-        _ => return Err(misfit(step.op)),
+        Op::Cast(_) => integer::cast(values(0)?, &mut to, into)?,
+        _ => return Err(misfit(&step.op)),
+    }
+    match step.round {
+        Some(DType::BF16) => round_bf16(to.block(0..range.len())?),
+        Some(_) => round_f16(to.block(0..range.len())?),
+        None => {}
     }
     Ok(())
 }
@@ -70,16 +76,23 @@ fn of_operand<'a>(operand: &View<'a>, range: Range<usize>) -> Result<Values<'a>,
         DType::I64 => Values::I64(operand.block(range)?),
         DType::I32 => Values::I32(operand.block(range)?),
         DType::U8 | DType::Bool => Values::U8(operand.block(range)?),
+        // They are gathered into buffers of `f32`.
         dtype @ (DType::F16 | DType::BF16) => return Err(KernelError::wrong_dtype::<f32>(dtype)),
     })
 }
 
-fn of_buffer<'a>(buffer: &'a Flat<'_>, count: usize) -> Result<Values<'a>, KernelError> {
-    Ok(match buffer.dtype() {
-        DType::F32 => Values::F32(buffer.first(count)?),
-        DType::I64 => Values::I64(buffer.first(count)?),
-        DType::I32 => Values::I32(buffer.first(count)?),
-        DType::U8 | DType::Bool => Values::U8(buffer.first(count)?),
+fn of_buffer<'a>(
+    buffers: &Others<'a>,
+    buffer: usize,
+    count: usize,
+) -> Result<Values<'a>, KernelError> {
+    let words = buffers.words(buffer);
+    Ok(match buffers.dtypes[buffer] {
+        DType::F32 => Values::F32(elements(words, count)),
+        DType::I64 => Values::I64(elements(words, count)),
+        DType::I32 => Values::I32(elements(words, count)),
+        DType::U8 | DType::Bool => Values::U8(elements(words, count)),
+        // Buffers hold them as `f32`.
         dtype @ (DType::F16 | DType::BF16) => return Err(KernelError::wrong_dtype::<f32>(dtype)),
     })
 }

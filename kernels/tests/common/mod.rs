@@ -7,7 +7,8 @@ use graphc_ir::op::{EvalContext, Op, Operand, Region};
 use graphc_ir::random::Stream;
 use graphc_ir::shard::shard;
 use graphc_ir::types::{DType, TensorType};
-use graphc_kernels::{KernelContext, KernelError, Scratch, View, ViewMut, lookup};
+use graphc_kernels::{KernelContext, KernelError, Prepared, Scratch, View, ViewMut, prepare};
+use half::{bf16, f16};
 
 /// A deterministic source of choices.
 pub struct Random {
@@ -47,6 +48,8 @@ impl Random {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Memory {
     F32(Vec<f32>),
+    F16(Vec<f16>),
+    BF16(Vec<bf16>),
     I64(Vec<i64>),
     I32(Vec<i32>),
     U8(Vec<u8>),
@@ -60,13 +63,16 @@ impl Memory {
             DType::I64 => Self::I64(data.map(|&x| x as i64).collect()),
             DType::I32 => Self::I32(data.map(|&x| x as i32).collect()),
             DType::U8 | DType::Bool => Self::U8(data.map(|&x| x as u8).collect()),
-            DType::F16 | DType::BF16 => panic!("no memory of half precision"),
+            DType::F16 => Self::F16(data.map(|&x| f16::from_f64(x)).collect()),
+            DType::BF16 => Self::BF16(data.map(|&x| bf16::from_f64(x)).collect()),
         }
     }
 
     pub fn values(&self) -> Vec<f64> {
         match self {
             Self::F32(data) => data.iter().map(|&x| f64::from(x)).collect(),
+            Self::F16(data) => data.iter().map(|&x| f64::from(x)).collect(),
+            Self::BF16(data) => data.iter().map(|&x| f64::from(x)).collect(),
             Self::I64(data) => data.iter().map(|&x| x as f64).collect(),
             Self::I32(data) => data.iter().map(|&x| f64::from(x)).collect(),
             Self::U8(data) => data.iter().map(|&x| f64::from(x)).collect(),
@@ -77,6 +83,8 @@ impl Memory {
         let (dtype, rect, global) = (region.dtype, &region.rect, &region.global);
         match self {
             Self::F32(data) => View::from_slice(dtype, &rect.extent, global, &rect.origin, data),
+            Self::F16(data) => View::from_slice(dtype, &rect.extent, global, &rect.origin, data),
+            Self::BF16(data) => View::from_slice(dtype, &rect.extent, global, &rect.origin, data),
             Self::I64(data) => View::from_slice(dtype, &rect.extent, global, &rect.origin, data),
             Self::I32(data) => View::from_slice(dtype, &rect.extent, global, &rect.origin, data),
             Self::U8(data) => View::from_slice(dtype, &rect.extent, global, &rect.origin, data),
@@ -87,6 +95,10 @@ impl Memory {
         let (dtype, rect, global) = (region.dtype, &region.rect, &region.global);
         match self {
             Self::F32(data) => ViewMut::from_slice(dtype, &rect.extent, global, &rect.origin, data),
+            Self::F16(data) => ViewMut::from_slice(dtype, &rect.extent, global, &rect.origin, data),
+            Self::BF16(data) => {
+                ViewMut::from_slice(dtype, &rect.extent, global, &rect.origin, data)
+            }
             Self::I64(data) => ViewMut::from_slice(dtype, &rect.extent, global, &rect.origin, data),
             Self::I32(data) => ViewMut::from_slice(dtype, &rect.extent, global, &rect.origin, data),
             Self::U8(data) => ViewMut::from_slice(dtype, &rect.extent, global, &rect.origin, data),
@@ -160,17 +172,24 @@ impl Case {
         self.op.operation().evaluate(&operands, &self.results, cx)
     }
 
+    /// The call of the kernel.
+    pub fn prepare(&self) -> Result<Prepared, KernelError> {
+        let types = |regions: &mut dyn Iterator<Item = &Region>| -> Vec<TensorType> {
+            regions
+                .map(|region| TensorType::new(region.dtype, region.rect.extent.clone()))
+                .collect()
+        };
+        let operands = types(&mut self.operands.iter().map(|operand| &operand.0));
+        prepare(&self.op, &operands, &types(&mut self.results.iter()), DeviceKind::Cpu)
+    }
+
     /// The results of the kernel, in memory that held something else.
     pub fn kernel(
         &self,
         cx: &EvalContext,
         pool: Option<&rayon::ThreadPool>,
     ) -> Result<Vec<Memory>, KernelError> {
-        let dtype = match self.operands.first() {
-            Some((region, _)) => region.dtype,
-            None => self.results[0].dtype,
-        };
-        let kernel = lookup(&self.op, dtype, DeviceKind::Cpu)?;
+        let prepared = self.prepare()?;
         let mut results: Vec<Memory> = self
             .results
             .iter()
@@ -187,7 +206,7 @@ impl Case {
         let threads = pool.map_or(1, rayon::ThreadPool::current_num_threads);
         let mut context =
             KernelContext { seed: cx.seed, step: cx.step, threads, pool, scratch: &mut scratch };
-        kernel(&self.op, &operands, &mut views, &mut context)?;
+        prepared.launch(&operands, &mut views, &mut context)?;
         Ok(results)
     }
 
@@ -208,6 +227,37 @@ impl Case {
                 assert!(
                     same || near,
                     "{:?} result {index} element {place}: {found} instead of {expected}\n{regions:?}\n{:?}",
+                    self.op,
+                    self.results,
+                );
+            }
+        }
+    }
+}
+
+impl Case {
+    /// Checks a kernel of 16-bit elements: what it computes in `f32` is within `tolerance`, and rounded once.
+    pub fn check_rounded(&self, tolerance: f64) {
+        let cx = EvalContext { seed: 5, step: 3 };
+        let expected = self.oracle(&cx).unwrap_or_else(|error| panic!("{:?}: {error}", self.op));
+        let found = self.kernel(&cx, None).unwrap_or_else(|error| panic!("{self:?}: {error}"));
+        for (index, (expected, found)) in expected.iter().zip(&found).enumerate() {
+            let dtype = self.results[index].dtype;
+            for (place, (&found, &exact)) in found.values().iter().zip(&expected.data).enumerate() {
+                let rounded = Memory::of(dtype, &[exact]).values()[0];
+                let same = found == rounded || found.is_nan() && exact.is_nan();
+                // Half the distance of neighbours, about a number or below the least normal one.
+                let (ulp, least) = match dtype {
+                    DType::F16 => (f64::powi(2.0, -11), f64::powi(2.0, -25)),
+                    DType::BF16 => (f64::powi(2.0, -8), f64::powi(2.0, -134)),
+                    _ => (0.0, 0.0),
+                };
+                let room = tolerance * (1.0 + exact.abs()) + ulp * found.abs() + least;
+                let near = dtype.is_float() && (found - exact).abs() <= room;
+                let regions: Vec<_> = self.operands.iter().map(|operand| &operand.0).collect();
+                assert!(
+                    same || near,
+                    "{:?} result {index} element {place}: {found} instead of {exact}\n{regions:?}\n{:?}",
                     self.op,
                     self.results,
                 );

@@ -9,7 +9,7 @@ use graphc_ir::types::DType;
 
 use super::stage::{Buffer, Exchange, Pack, Part, Piece, Show, Stage};
 use super::through::Through;
-use crate::rectangles::{Move, along_axis, masked};
+use crate::rectangles::{Move, along_axis, masked, sums_wide};
 use crate::transport::Offer;
 
 /// All-reduce goes in one stage where that makes each rank read no more than this many bytes in all.
@@ -131,6 +131,7 @@ fn exchange(changes: &[Change<'_>], scope: Scope, group: &[u32]) -> Result<Excha
         let dtype = change.to.dtype;
         let (axis, m, ms) = (scope.axis, scope.microbatch, scope.microbatches);
         let bytes = target.elements() * dtype.size();
+        let mut wide = false;
         for part in along_axis(change.from, change.to, axis, scope.rank, m, ms)? {
             let from = group.iter().position(|&rank| rank == part.source).unwrap_or(0);
             let source = held(change.from, part.source, scope)?;
@@ -146,10 +147,13 @@ fn exchange(changes: &[Change<'_>], scope: Scope, group: &[u32]) -> Result<Excha
                 (false, false) => Piece::Shown(pieces[from]),
             };
             pieces[from] += 1;
+            wide |= sums_wide(dtype, part.combine);
             parts[from].push(Part { tensor, piece, target: 0..bytes, copy, combine: part.combine });
         }
-        if change.in_place {
-            stage.copy_back.push((tensor, 0..bytes));
+        match wide {
+            true => stage.wide.push((tensor, dtype, 0..bytes)),
+            false if change.in_place => stage.copy_back.push((tensor, 0..bytes)),
+            false => {}
         }
     }
     stage.own = std::mem::take(&mut parts[me]);
@@ -262,7 +266,9 @@ fn reduce_flat(flats: &[Flat], ranks: usize, me: usize, kind: ReduceKind) -> Exc
     }
     for (tensor, flat) in flats.iter().enumerate() {
         let chunk = flat.chunk(ranks, me);
-        if flat.in_place {
+        if sums_wide(flat.dtype, Some(kind)) {
+            stage.wide.push((tensor, flat.dtype, chunk.clone()));
+        } else if flat.in_place {
             stage.copy_back.push((tensor, chunk.clone()));
         }
         let own = Piece::Own(chunk.clone());

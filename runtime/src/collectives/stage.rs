@@ -4,6 +4,8 @@ use std::ops::Range;
 use std::time::Duration;
 
 use graphc_ir::sbp::ReduceKind;
+use graphc_ir::types::DType;
+use graphc_kernels::narrow;
 
 use super::through::Through;
 use crate::memory::{Arena, Place};
@@ -35,6 +37,9 @@ pub(crate) struct Exchange {
     pub(super) own_after: usize,
     /// Bytes of outputs that are made in the staging buffers, because peers still read inputs in the same memory.
     pub(super) copy_back: Vec<(usize, Range<usize>)>,
+    /// Outputs of 16-bit numbers that are sums: their type, and the bytes of them that are made, as `f32`, in the wide
+    /// buffers, until all ranks have contributed.
+    pub(super) wide: Vec<(usize, DType, Range<usize>)>,
 }
 
 /// A rectangle of an input that is packed to be shown.
@@ -85,6 +90,8 @@ pub(crate) struct Buffers<'a> {
     pub(crate) outputs: &'a [Place],
     /// Buffers of the outputs' sizes, for collectives in place; otherwise none.
     pub(crate) staging: &'a mut [Vec<u8>],
+    /// Buffers in which sums of 16-bit numbers are made, one for each output.
+    pub(crate) wide: &'a mut [Vec<f32>],
     /// The pack buffer.
     pub(crate) packed: &'a mut Vec<u8>,
 }
@@ -126,7 +133,7 @@ impl Exchange {
         pieces: &mut Vec<&'static [u8]>,
     ) -> Result<Duration, TransportError> {
         self.pack(buffers);
-        let Buffers { arena, inputs, outputs, staging, packed } = buffers;
+        let Buffers { arena, inputs, outputs, staging, wide, packed } = buffers;
         let mut shown = reuse(std::mem::take(pieces));
         shown.extend(self.shows.iter().map(|show| match show.buffer {
             Buffer::Input(tensor) => arena.read(inputs[tensor].part(&show.range)),
@@ -134,7 +141,8 @@ impl Exchange {
             Buffer::Packed => &packed[show.range.clone()],
         }));
         let staging: &mut [Vec<u8>] = if self.copy_back.is_empty() { &mut [] } else { staging };
-        let mut sink = Sink { arena, inputs, outputs, staging };
+        self.widen(wide);
+        let mut sink = Sink { arena, inputs, outputs, staging, wide };
         if self.own_after == 0 {
             sink.place_own(&self.own);
         }
@@ -148,8 +156,20 @@ impl Exchange {
             let target = outputs[*tensor].part(range);
             arena.write(target).copy_from_slice(&sink.staging[*tensor][range.clone()]);
         }
+        for (tensor, dtype, range) in &self.wide {
+            let target = arena.write(outputs[*tensor].part(range));
+            narrow(*dtype, &sink.wide[*tensor][range.start / 2..range.end / 2], target);
+        }
         *pieces = reuse(shown);
         waited
+    }
+
+    /// Makes the wide buffers as long as this stage needs them; the others are empty.
+    fn widen(&self, wide: &mut [Vec<f32>]) {
+        wide.iter_mut().for_each(Vec::clear);
+        for (tensor, _, range) in &self.wide {
+            wide[*tensor].resize(range.end / 2, 0.0);
+        }
     }
 
     fn pack(&self, buffers: &mut Buffers<'_>) {
@@ -171,6 +191,8 @@ struct Sink<'a> {
     outputs: &'a [Place],
     /// Empty where outputs are written at once.
     staging: &'a mut [Vec<u8>],
+    /// Empty where outputs are no sums of 16-bit numbers.
+    wide: &'a mut [Vec<f32>],
 }
 
 impl Sink<'_> {
@@ -191,6 +213,10 @@ impl Sink<'_> {
     }
 
     fn apply(&mut self, part: &Part, from: &[u8]) {
+        if let Some(wide) = self.wide.get_mut(part.tensor).filter(|wide| !wide.is_empty()) {
+            let target = &mut wide[part.target.start / 2..part.target.end / 2];
+            return part.copy.sum(part.combine.is_some(), from, target);
+        }
         let target = match self.staging.get_mut(part.tensor) {
             Some(staged) => &mut staged[part.target.clone()],
             None => self.arena.write(self.outputs[part.tensor].part(&part.target)),

@@ -82,6 +82,7 @@ fn run_rank(case: &Case, rank: u32, hub: &Arc<Hub>) -> Vec<HostTensor> {
     let mut group = transport.group(3, &ranks).expect("joined once");
     let (arena, inputs, outputs) = memory(case, rank);
     let mut staging: Vec<Vec<u8>> = outputs.iter().map(|place| vec![0; place.bytes]).collect();
+    let mut wide: Vec<Vec<f32>> = outputs.iter().map(|_| Vec::new()).collect();
     let (mut packed, mut lists) = (Vec::new(), Lists::default());
     // Twice, because buffers are used again.
     for _ in 0..2 {
@@ -93,6 +94,7 @@ fn run_rank(case: &Case, rank: u32, hub: &Arc<Hub>) -> Vec<HostTensor> {
             inputs: &inputs,
             outputs: &outputs,
             staging: &mut staging,
+            wide: &mut wide,
             packed: &mut packed,
         };
         for stage in &stages {
@@ -132,8 +134,28 @@ fn memory(case: &Case, rank: u32) -> (Arena, Vec<Place>, Vec<Place>) {
     (Arena::new(end as u64).expect("small"), inputs, outputs)
 }
 
-/// The serial reference: shards combined in the order of ranks, by the code that moves global tensors.
+/// The serial reference: shards combined in the order of ranks, those of 16-bit numbers as `f32`, and rounded once.
 fn reference(from: &Layout, to: &Layout, axis: usize) -> Vec<HostTensor> {
+    if matches!(from.dtype, DType::F16 | DType::BF16) {
+        let wide = |layout: &Layout| Layout { dtype: DType::F32, ..layout.clone() };
+        let round = |sum: &HostTensor| {
+            HostTensor::from_f64(from.dtype, sum.ty().shape.clone(), &sum.to_f64()).expect("fits")
+        };
+        let shard = |layout: &Layout, rank| {
+            let own = shard(&Layout { dtype: from.dtype, ..layout.clone() }, rank);
+            HostTensor::from_f64(DType::F32, own.ty().shape.clone(), &own.to_f64()).expect("fits")
+        };
+        return serial(&wide(from), &wide(to), axis, shard).iter().map(round).collect();
+    }
+    serial(from, to, axis, shard)
+}
+
+fn serial(
+    from: &Layout,
+    to: &Layout,
+    axis: usize,
+    shard: impl Fn(&Layout, u32) -> HostTensor,
+) -> Vec<HostTensor> {
     let expected = |&rank: &u32| {
         let target = to.rect(rank, 0, 1).expect("a rank of the layout");
         let mut data = HostTensor::zeros(to.dtype, target.extent.clone());
@@ -222,13 +244,34 @@ fn several_tensors_go_together_on_either_axis_of_a_mesh() {
 #[test]
 fn results_may_take_the_place_of_operands() {
     for (ranks, shape) in (1..=4).flat_map(|n| [[5, 7], [200, 301]].map(|shape| (n, shape))) {
-        for (kind, before, after) in steps(ReduceKind::Sum) {
-            let at = |sbp| layout(DType::F32, &shape, &[ranks], &[sbp]);
+        let types = [DType::F32, DType::BF16, DType::F16];
+        let steps = steps(ReduceKind::Sum).into_iter();
+        for ((kind, before, after), dtype) in steps.flat_map(|s| types.map(|t| (s, t))) {
+            let at = |sbp| layout(dtype, &shape, &[ranks], &[sbp]);
             if kind == BoxingKind::AllGather || kind == BoxingKind::AllToAll {
                 continue; // the result is larger than the operand
             }
             let changes = vec![(at(before), at(after))];
             check(&Case { kind, axis: 0, changes, in_place: true });
+        }
+    }
+}
+
+/// Tensors of several types in one exchange: some of them are sums of 16-bit numbers.
+#[test]
+fn sums_of_halves_and_other_tensors_go_together() {
+    for (kind, before, after) in steps(ReduceKind::Sum).drain(..3) {
+        for (scale, in_place) in [(1, false), (60, false), (1, true), (60, true)] {
+            let of = |dtype, shape: &[usize]| {
+                let at = |sbp| layout(dtype, shape, &[4], &[sbp]);
+                (at(before), at(after))
+            };
+            let changes = vec![
+                of(DType::BF16, &[5, 7 * scale]),
+                of(DType::F32, &[40, 2 * scale]),
+                of(DType::F16, &[9, 3 * scale]),
+            ];
+            check(&Case { kind, axis: 0, changes, in_place });
         }
     }
 }

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::types::DType;
+use graphc_kernels::{narrow, widen};
 
 use super::stage::Buffers;
 use crate::memory::Lent;
-use crate::rectangles::{combination, combine};
+use crate::rectangles::{combination, combine, join_wide, sums_wide};
 use crate::transport::{Group, TransportError};
 
 /// Bytes that are reduced at a time: what all ranks bring of them stays in the nearest caches.
@@ -62,13 +63,19 @@ impl Through {
             }
         }
         let mut sum = [0; BLOCK];
+        let mut wide = [0.0; BLOCK / 2];
         for begin in chunk.clone().step_by(BLOCK) {
             let block = begin..chunk.end.min(begin + BLOCK);
             let sum = &mut sum[..block.len()];
             let of = |rank: usize| pair(rank).0.read(&block);
-            combination(dtype, self.kind, sum, of(0), of(1));
-            for rank in 2..self.ranks {
-                combine(dtype, self.kind, sum, of(rank));
+            if sums_wide(dtype, Some(self.kind)) {
+                let wide = &mut wide[..sum.len() / 2];
+                widen(dtype, of(0), wide);
+                (1..self.ranks).for_each(|rank| join_wide(dtype, of(rank), wide, |a, b| a + b));
+                narrow(dtype, wide, sum);
+            } else {
+                combination(dtype, self.kind, sum, of(0), of(1));
+                (2..self.ranks).for_each(|rank| combine(dtype, self.kind, sum, of(rank)));
             }
             for rank in 0..self.ranks {
                 pair(rank).1.write(&block).copy_from_slice(sum);

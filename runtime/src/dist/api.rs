@@ -459,6 +459,7 @@ fn reduction(ends: &Ends, call: &Call) -> Reduction {
         ranks: ends.members.len(),
         me: ends.members.me,
         own: Vec::new(),
+        wide: Vec::new(),
     }
 }
 

@@ -2,9 +2,9 @@
 //! elements are seen as the bytes that they are.
 
 use graphc_ir::types::DType;
+use half::{bf16, f16};
 
 use crate::copy::copy;
-use crate::rectangles::half;
 use crate::tensor::HostTensor;
 use crate::transport::Body;
 
@@ -20,25 +20,25 @@ pub struct Bf16(pub u16);
 
 impl From<f32> for F16 {
     fn from(value: f32) -> Self {
-        Self(half::to_f16(value))
+        Self(f16::from_f32(value).to_bits())
     }
 }
 
 impl From<F16> for f32 {
     fn from(value: F16) -> Self {
-        half::from_f16(value.0)
+        f16::from_bits(value.0).to_f32()
     }
 }
 
 impl From<f32> for Bf16 {
     fn from(value: f32) -> Self {
-        Self(half::to_bf16(value))
+        Self(bf16::from_f32(value).to_bits())
     }
 }
 
 impl From<Bf16> for f32 {
     fn from(value: Bf16) -> Self {
-        half::from_bf16(value.0)
+        bf16::from_bits(value.0).to_f32()
     }
 }
 

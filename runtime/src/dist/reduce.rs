@@ -3,14 +3,15 @@
 use std::fmt;
 
 use graphc_ir::types::DType;
+use graphc_kernels::{narrow, widen};
 
 use super::element::put;
-use crate::rectangles::{Fold, divide, fold, scale};
+use crate::rectangles::{Fold, divide, fold, fold_wide, is_half, scale};
 use crate::transport::Body;
 
-/// How the contributions of the ranks become one. They are combined in the order of the ranks, element by element, each
-/// step rounded to the element type, whatever the algorithm and the transport: the result is the same bits always, and on
-/// all ranks. Integers wrap.
+/// How the contributions of the ranks become one. They are combined in the order of the ranks, element by element, whatever
+/// the algorithm and the transport: the result is the same bits always, and on all ranks. Sums and products of 16-bit
+/// numbers are kept as `f32` until all ranks have contributed, and rounded once. Integers wrap.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ReduceOp {
     /// The sum; of truth values: whether any is true.
@@ -104,13 +105,32 @@ pub(super) struct Reduction {
     pub(super) me: usize,
     /// The own contribution, put aside until its turn.
     pub(super) own: Vec<u8>,
+    /// Of 16-bit numbers: what the contributions so far make.
+    pub(super) wide: Vec<f32>,
 }
 
 impl Reduction {
+    /// Whether contributions are kept as `f32`: then the own one stays in place until all have contributed.
+    fn keeps_wide(&self) -> bool {
+        is_half(self.dtype) && matches!(self.op.fold(), Fold::Sum | Fold::Product)
+    }
+
+    /// Takes a contribution where they are kept as `f32`.
+    fn take_wide(&mut self, from: &[u8]) {
+        if self.wide.is_empty() {
+            self.wide.resize(from.len() / 2, 0.0);
+            return widen(self.dtype, from, &mut self.wide);
+        }
+        fold_wide(self.dtype, self.op.fold(), &mut self.wide, from);
+    }
+
     /// Takes the contribution of `peer` to `into`, which holds the own one when rank 0's comes. `own_turn` is called at
     /// this rank's place.
     pub(super) fn take(&mut self, peer: usize, into: &mut [u8], from: &[u8]) {
         let (dtype, op) = (self.dtype, self.op.fold());
+        if self.keeps_wide() {
+            return self.take_wide(from);
+        }
         if peer == 0 && self.me > 1 {
             self.own.clear();
             self.own.extend_from_slice(into);
@@ -121,13 +141,24 @@ impl Reduction {
 
     /// The own contribution's turn.
     pub(super) fn own_turn(&mut self, into: &mut [u8]) {
+        if self.keeps_wide() {
+            return self.take_wide(into);
+        }
         if self.me > 1 {
             fold(self.dtype, self.op.fold(), false, into, &self.own);
         }
     }
 
     /// All have contributed.
-    pub(super) fn finish(&self, into: &mut [u8]) {
+    pub(super) fn finish(&mut self, into: &mut [u8]) {
+        if self.keeps_wide() {
+            if self.op == ReduceOp::Avg {
+                let ranks = self.ranks as f32;
+                self.wide.iter_mut().for_each(|value| *value /= ranks);
+            }
+            narrow(self.dtype, &self.wide, into);
+            return self.wide.clear();
+        }
         if self.op == ReduceOp::Avg {
             divide(self.dtype, self.ranks as u32, into);
         }

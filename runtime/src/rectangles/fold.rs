@@ -2,8 +2,10 @@
 //! [`super::combine`].
 
 use graphc_ir::types::DType;
+use graphc_kernels::{narrow, widen};
 
-use super::reduce::{is_nan, read_bf16, read_f16, write_bf16, write_f16, zip};
+use super::reduce::{greater, halves, less, zip};
+use super::wide::join_wide;
 
 /// What two elements become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,9 +31,8 @@ impl Fold {
 /// and least `and`. Any alignment.
 pub(crate) fn fold(dtype: DType, op: Fold, before: bool, into: &mut [u8], from: &[u8]) {
     match dtype {
-        DType::F32 => floats(op, before, into, from, f32::from_ne_bytes, f32::to_ne_bytes),
-        DType::F16 => floats(op, before, into, from, read_f16, write_f16),
-        DType::BF16 => floats(op, before, into, from, read_bf16, write_bf16),
+        DType::F32 => floats(op, before, into, from),
+        DType::F16 | DType::BF16 => halves(dtype, into, from, chosen(op, before)),
         DType::I64 => integers!(i64, op, into, from),
         DType::I32 => integers!(i32, op, into, from),
         DType::U8 => integers!(u8, op, into, from),
@@ -39,16 +40,8 @@ pub(crate) fn fold(dtype: DType, op: Fold, before: bool, into: &mut [u8], from: 
     }
 }
 
-fn floats<const N: usize>(
-    op: Fold,
-    before: bool,
-    into: &mut [u8],
-    from: &[u8],
-    read: impl Fn([u8; N]) -> f32 + Copy,
-    write: impl Fn(f32) -> [u8; N] + Copy,
-) {
-    let greater = |a: f32, b: f32| if is_nan(a) || a > b { a } else { b };
-    let less = |a: f32, b: f32| if is_nan(a) || a < b { a } else { b };
+fn floats(op: Fold, before: bool, into: &mut [u8], from: &[u8]) {
+    let (read, write) = (f32::from_ne_bytes, f32::to_ne_bytes);
     match (op, before) {
         (Fold::Sum, _) => zip(into, from, read, write, |a, b| a + b),
         (Fold::Product, _) => zip(into, from, read, write, |a, b| a * b),
@@ -56,6 +49,28 @@ fn floats<const N: usize>(
         (Fold::Max, true) => zip(into, from, read, write, |a, b| greater(b, a)),
         (Fold::Min, false) => zip(into, from, read, write, less),
         (Fold::Min, true) => zip(into, from, read, write, |a, b| less(b, a)),
+        (Fold::And | Fold::Or | Fold::Xor, _) => unreachable!("refused by `Fold::fits`"),
+    }
+}
+
+/// Replaces each `a` of `into` by `a op b`, `b` the 16-bit number in `from`. Nothing is rounded, so only sums and products
+/// are kept so.
+pub(crate) fn fold_wide(dtype: DType, op: Fold, into: &mut [f32], from: &[u8]) {
+    match op {
+        Fold::Product => join_wide(dtype, from, into, |a, b| a * b),
+        _ => join_wide(dtype, from, into, |a, b| a + b),
+    }
+}
+
+/// The choice between two 16-bit numbers.
+fn chosen(op: Fold, before: bool) -> fn(f32, f32) -> f32 {
+    match (op, before) {
+        (Fold::Max, false) => greater,
+        (Fold::Max, true) => |a, b| greater(b, a),
+        (Fold::Min, false) => less,
+        (Fold::Min, true) => |a, b| less(b, a),
+        (Fold::Sum, _) => |a, b| a + b,
+        (Fold::Product, _) => |a, b| a * b,
         (Fold::And | Fold::Or | Fold::Xor, _) => unreachable!("refused by `Fold::fits`"),
     }
 }
@@ -102,8 +117,15 @@ pub(crate) fn divide(dtype: DType, by: u32, values: &mut [u8]) {
 fn each(dtype: DType, values: &mut [u8], real: impl Fn(f32) -> f32, whole: impl Fn(i64) -> i64) {
     match dtype {
         DType::F32 => map(values, |e| real(f32::from_ne_bytes(e)).to_ne_bytes()),
-        DType::F16 => map(values, |e| write_f16(real(read_f16(e)))),
-        DType::BF16 => map(values, |e| write_bf16(real(read_bf16(e)))),
+        DType::F16 | DType::BF16 => {
+            let mut block = [0.0; 512];
+            for values in values.chunks_mut(1024) {
+                let block = &mut block[..values.len() / 2];
+                widen(dtype, values, block);
+                block.iter_mut().for_each(|value| *value = real(*value));
+                narrow(dtype, block, values);
+            }
+        }
         DType::I64 => map(values, |e| whole(i64::from_ne_bytes(e)).to_ne_bytes()),
         DType::I32 => map(values, |e| (whole(i32::from_ne_bytes(e).into()) as i32).to_ne_bytes()),
         DType::U8 => map(values, |[e]| [whole(e.into()) as u8]),

@@ -3,12 +3,13 @@
 //! move data by what this room works out. Start reading with [`contributions`], then [`Move`].
 
 mod fold;
-pub(crate) mod half;
 mod moves;
 mod reduce;
 mod route;
+mod wide;
 
-pub(crate) use fold::{Fold, divide, fold, scale};
+pub(crate) use fold::{Fold, divide, fold, fold_wide, scale};
 pub(crate) use moves::Move;
 pub(crate) use reduce::{combination, combine, fill_identity};
 pub(crate) use route::{Contribution, along_axis, contributions, masked, partial_kind};
+pub(crate) use wide::{is_half, join_wide, sums_wide};

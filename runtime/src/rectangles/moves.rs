@@ -3,8 +3,10 @@
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::shard::Rect;
 use graphc_ir::types::{DType, strides};
+use graphc_kernels::widen;
 
 use super::reduce::combine;
+use super::wide::join_wide;
 
 /// A copy of one rectangle from one shard's row-major memory to another's, as runs of consecutive bytes. Worked out
 /// once, executed often.
@@ -88,6 +90,17 @@ impl Move {
             None => self.copy(from, to),
             Some(kind) => self.combine(kind, from, to),
         }
+    }
+
+    /// Writes, or adds, 16-bit numbers to `f32` that stand for the elements of the target.
+    pub(crate) fn sum(&self, add: bool, from: &[u8], to: &mut [f32]) {
+        self.runs(&mut |source, target, run| {
+            let (from, to) = (&from[source..source + run], &mut to[target / 2..(target + run) / 2]);
+            match add {
+                true => join_wide(self.dtype, from, to, |a, b| a + b),
+                false => widen(self.dtype, from, to),
+            }
+        });
     }
 
     fn runs(&self, each: &mut impl FnMut(usize, usize, usize)) {

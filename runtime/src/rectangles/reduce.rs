@@ -2,8 +2,9 @@
 
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::types::DType;
+use graphc_kernels::{narrow, widen};
 
-use super::half::{from_bf16, from_f16, to_bf16, to_f16};
+use super::wide::join_wide;
 use crate::tensor::write_element;
 
 /// Combines each element of `into` with that of `from`; integers wrap, truth values are 0 or 1 (the sum is `or`), a
@@ -11,8 +12,11 @@ use crate::tensor::write_element;
 pub(crate) fn combine(dtype: DType, kind: ReduceKind, into: &mut [u8], from: &[u8]) {
     match dtype {
         DType::F32 => each(into, from, kind, f32::from_ne_bytes, f32::to_ne_bytes, |a, b| a + b),
-        DType::F16 => each(into, from, kind, read_f16, write_f16, |a, b| a + b),
-        DType::BF16 => each(into, from, kind, read_bf16, write_bf16, |a, b| a + b),
+        DType::F16 | DType::BF16 => match kind {
+            ReduceKind::Sum => halves(dtype, into, from, |a, b| a + b),
+            ReduceKind::Max => halves(dtype, into, from, greater),
+            ReduceKind::Min => halves(dtype, into, from, less),
+        },
         DType::I64 => {
             each(into, from, kind, i64::from_ne_bytes, i64::to_ne_bytes, i64::wrapping_add);
         }
@@ -44,17 +48,39 @@ fn each<T: Copy + PartialOrd, const N: usize>(
     match kind {
         ReduceKind::Sum => zip(into, from, read, write, add),
         // What does not compare is a NaN: `a != a` keeps the first, the comparison's failure takes the second.
-        ReduceKind::Max => {
-            zip(into, from, read, write, |a, b| if is_nan(a) || a > b { a } else { b })
-        }
-        ReduceKind::Min => {
-            zip(into, from, read, write, |a, b| if is_nan(a) || a < b { a } else { b })
-        }
+        ReduceKind::Max => zip(into, from, read, write, greater),
+        ReduceKind::Min => zip(into, from, read, write, less),
+    }
+}
+
+/// The greater; a NaN wins.
+pub(super) fn greater<T: Copy + PartialOrd>(a: T, b: T) -> T {
+    if is_nan(a) || a > b { a } else { b }
+}
+
+/// The lesser; a NaN wins.
+pub(super) fn less<T: Copy + PartialOrd>(a: T, b: T) -> T {
+    if is_nan(a) || a < b { a } else { b }
+}
+
+/// Joins pairs of 16-bit numbers; the results are rounded.
+pub(super) fn halves(
+    dtype: DType,
+    into: &mut [u8],
+    from: &[u8],
+    join: impl Fn(f32, f32) -> f32 + Copy,
+) {
+    let mut block = [0.0; 512];
+    for (into, from) in into.chunks_mut(1024).zip(from.chunks(1024)) {
+        let block = &mut block[..into.len().min(from.len()) / 2];
+        widen(dtype, into, block);
+        join_wide(dtype, from, block, join);
+        narrow(dtype, block, into);
     }
 }
 
 #[expect(clippy::eq_op, reason = "only a NaN differs from itself")]
-pub(super) fn is_nan<T: PartialEq>(value: T) -> bool {
+fn is_nan<T: PartialEq>(value: T) -> bool {
     value != value
 }
 
@@ -68,22 +94,6 @@ pub(super) fn zip<T, const N: usize>(
     for (a, b) in into.as_chunks_mut::<N>().0.iter_mut().zip(from.as_chunks::<N>().0) {
         *a = write(combine(read(*a), read(*b)));
     }
-}
-
-pub(super) fn read_f16(bytes: [u8; 2]) -> f32 {
-    from_f16(u16::from_ne_bytes(bytes))
-}
-
-pub(super) fn write_f16(value: f32) -> [u8; 2] {
-    to_f16(value).to_ne_bytes()
-}
-
-pub(super) fn read_bf16(bytes: [u8; 2]) -> f32 {
-    from_bf16(u16::from_ne_bytes(bytes))
-}
-
-pub(super) fn write_bf16(value: f32) -> [u8; 2] {
-    to_bf16(value).to_ne_bytes()
 }
 
 /// Fills a buffer with the value that changes nothing: 0, the least, the greatest.

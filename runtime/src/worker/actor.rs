@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use graphc_ir::op::Op;
-use graphc_ir::plan::FusedOp;
 use graphc_ir::sbp::ReduceKind;
-use graphc_kernels::{Kernel, KernelContext, View, ViewMut, fused};
+use graphc_kernels::{KernelContext, Prepared, View, ViewMut};
 
 use super::channel::{ReceiveWork, SendWork};
 use super::edge::{FeedWork, FetchWork, LocalWork};
@@ -20,7 +18,6 @@ use crate::transport::{Group, TransportError};
 /// What an actor does, ready to run.
 pub(crate) enum Work {
     Kernel(KernelWork),
-    Fused(FusedWork),
     Collective(Box<CollectiveWork>),
     Local(LocalWork),
     Send(SendWork),
@@ -31,17 +28,9 @@ pub(crate) enum Work {
     Fetch(FetchWork),
 }
 
-/// A kernel and the registers of its operands and results.
+/// A call of a kernel, prepared when the plan was loaded, and the registers of its operands and results.
 pub(crate) struct KernelWork {
-    pub(crate) kernel: Kernel,
-    pub(crate) op: Op,
-    pub(crate) operands: Vec<Port>,
-    pub(crate) results: Vec<Port>,
-}
-
-/// A chain of elementwise ops and its registers.
-pub(crate) struct FusedWork {
-    pub(crate) op: FusedOp,
+    pub(crate) prepared: Prepared,
     pub(crate) operands: Vec<Port>,
     pub(crate) results: Vec<Port>,
 }
@@ -60,6 +49,7 @@ pub(crate) struct CollectiveWork {
     /// Per microbatch, or one for all: its stages.
     pub(crate) variants: Vec<Vec<Stage>>,
     pub(crate) staging: Vec<Vec<u8>>,
+    pub(crate) wide: Vec<Vec<f32>>,
     pub(crate) packed: Vec<u8>,
     pub(crate) input_places: Vec<Place>,
     pub(crate) output_places: Vec<Place>,
@@ -77,7 +67,7 @@ pub(crate) struct Bench<'a> {
 impl Work {
     /// Whether it computes, for the account of time.
     pub(crate) fn is_kernel(&self) -> bool {
-        matches!(self, Self::Kernel(_) | Self::Fused(_) | Self::Accumulate(_) | Self::Assign(_))
+        matches!(self, Self::Kernel(_) | Self::Accumulate(_) | Self::Assign(_))
     }
 
     /// Executes one action. Returns how long it has waited.
@@ -88,14 +78,7 @@ impl Work {
         step: &StepState,
     ) -> Result<Duration, Cause> {
         match self {
-            Self::Kernel(work) => {
-                let KernelWork { kernel, op, operands, results } = work;
-                bench.call(operands, results, turn, |a, r, cx| kernel(op, a, r, cx))?;
-            }
-            Self::Fused(work) => {
-                let FusedWork { op, operands, results } = work;
-                bench.call(operands, results, turn, |a, r, cx| fused(op, a, r, cx))?;
-            }
+            Self::Kernel(work) => bench.launch(work, turn)?,
             Self::Collective(work) => return Ok(work.run(bench, turn)?),
             Self::Local(work) => work.run(bench.arena, turn),
             Self::Send(work) => return Ok(work.run(bench.arena, turn)?),
@@ -110,23 +93,14 @@ impl Work {
 }
 
 impl Bench<'_> {
-    fn call(
-        &mut self,
-        operands: &[Port],
-        results: &[Port],
-        turn: Turn,
-        kernel: impl FnOnce(
-            &[View<'_>],
-            &mut [ViewMut<'_>],
-            &mut KernelContext<'_>,
-        ) -> Result<(), graphc_kernels::KernelError>,
-    ) -> Result<(), Cause> {
+    fn launch(&mut self, work: &KernelWork, turn: Turn) -> Result<(), Cause> {
+        let KernelWork { prepared, operands, results } = work;
         let (arena, microbatch) = (self.arena, turn.microbatch);
         let mut views: Vec<View<'_>> = std::mem::take(&mut self.views);
         let mut places: Vec<ViewMut<'_>> = std::mem::take(&mut self.results);
         views.extend(operands.iter().map(|p| arena.view(p.place(turn), p.shape(microbatch))));
         places.extend(results.iter().map(|p| arena.view_mut(p.place(turn), p.shape(microbatch))));
-        let result = kernel(&views, &mut places, &mut self.cx);
+        let result = prepared.launch(&views, &mut places, &mut self.cx);
         // Emptied, the lists outlive what they pointed to; the standard library keeps their memory.
         views.clear();
         places.clear();
@@ -164,6 +138,7 @@ impl CollectiveWork {
             inputs: &self.input_places,
             outputs: &self.output_places,
             staging: &mut self.staging,
+            wide: &mut self.wide,
             packed: &mut self.packed,
         };
         let stages = &self.variants[turn.microbatch % self.variants.len()];

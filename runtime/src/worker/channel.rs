@@ -5,11 +5,12 @@ use std::time::Duration;
 use graphc_ir::plan::{Channel, Plan};
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::shard::Rect;
+use graphc_kernels::narrow;
 
 use super::port::{Port, Turn};
 use crate::error::RuntimeError;
 use crate::memory::Arena;
-use crate::rectangles::{Contribution, Move, contributions, fill_identity, masked};
+use crate::rectangles::{Contribution, Move, contributions, fill_identity, masked, sums_wide};
 use crate::transport::{Receiver, Sender, Transport, TransportError};
 
 /// A rank's sends of one channel.
@@ -30,6 +31,8 @@ pub(crate) struct ReceiveWork {
     /// What the output holds where this rank's part of a partial layout is the identity.
     identity: Option<ReduceKind>,
     peers: Vec<ReceiveFrom>,
+    /// Where sums of 16-bit numbers are made until all have come; empty where there are none.
+    wide: Vec<f32>,
 }
 
 struct ReceiveFrom {
@@ -140,20 +143,28 @@ impl ReceiveWork {
                 peer.messages.push(Move::unpack(output.dtype, &part.part, target, 0));
             }
         }
-        Ok(Self { output, identity, peers })
+        let sums = peers.iter().any(|peer| sums_wide(output.dtype, peer.combine));
+        let wide = if sums { vec![0.0; output.rect(0).elements()] } else { Vec::new() };
+        Ok(Self { output, identity, peers, wide })
     }
 
     pub(crate) fn run(&mut self, arena: &Arena, turn: Turn) -> Result<Duration, TransportError> {
-        let content = arena.write(self.output.place(turn));
+        let (content, dtype) = (arena.write(self.output.place(turn)), self.output.dtype);
         if let Some(kind) = self.identity {
             fill_identity(self.output.dtype, kind, content);
         }
         let mut waited = Duration::ZERO;
         for peer in &mut self.peers {
             let unpack = &peer.messages[turn.microbatch % peer.messages.len()];
-            let combine = peer.combine;
-            let mut read = |message: &[u8]| unpack.apply(combine, message, content);
+            let (combine, wide) = (peer.combine, &mut self.wide);
+            let mut read = |message: &[u8]| match wide.is_empty() {
+                true => unpack.apply(combine, message, content),
+                false => unpack.sum(combine.is_some(), message, wide),
+            };
             waited += peer.receiver.receive(&mut read)?;
+        }
+        if !self.wide.is_empty() {
+            narrow(dtype, &self.wide, content);
         }
         Ok(waited)
     }

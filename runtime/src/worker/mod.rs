@@ -7,12 +7,14 @@
 mod actor;
 mod channel;
 mod edge;
+mod kernel;
 mod port;
 mod report;
 mod resolve;
 mod run;
 mod step;
 
+pub(crate) use kernel::Call;
 pub(crate) use port::Port;
 pub(crate) use report::Report;
 pub(crate) use resolve::{Edges, RankPart, Resolver};

@@ -4,14 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use graphc_ir::ids::{ActorId, RegisterId};
-use graphc_ir::mesh::DeviceKind;
-use graphc_ir::op::Op;
 use graphc_ir::plan::{Action, Actor, BoxingKind, Layout, Plan, Program, Stream};
-use graphc_kernels::lookup;
 
-use super::actor::{CollectiveWork, CopyWork, FusedWork, KernelWork, Work};
+use super::actor::{CollectiveWork, CopyWork, KernelWork, Work};
 use super::channel::{Ends, ReceiveWork, SendWork};
 use super::edge::{FeedWork, FetchWork, LocalWork};
+use super::kernel::Call;
 use super::port::Port;
 use crate::collectives::{Change, Scope, group_of, plan as plan_collective};
 use crate::error::RuntimeError;
@@ -143,12 +141,7 @@ impl<'a> Resolver<'a> {
 
     fn actor(&self, actor: &Actor) -> Result<Work, RuntimeError> {
         Ok(match &actor.action {
-            Action::Compute { op, operands } => Work::Kernel(self.kernel(actor, op, operands)?),
-            Action::Fused(op) => Work::Fused(FusedWork {
-                op: op.clone(),
-                operands: self.ports_of(actor, &actor.inputs)?,
-                results: self.ports_of(actor, &actor.outputs)?,
-            }),
+            Action::Compute { .. } | Action::Fused(_) => Work::Kernel(self.kernel(actor)?),
             Action::Collective { kind, axis, sequence, .. } => {
                 Work::Collective(Box::new(self.collective(actor, *kind, *axis, *sequence)?))
             }
@@ -172,48 +165,14 @@ impl<'a> Resolver<'a> {
         })
     }
 
-    fn kernel(&self, actor: &Actor, op: &Op, operands: &[i32]) -> Result<KernelWork, RuntimeError> {
-        let register = |&operand: &i32| {
-            let found = match usize::try_from(operand) {
-                Ok(input) => actor.inputs.get(input),
-                Err(_) => actor.updates.get((-1 - i64::from(operand)) as usize),
-            };
-            found.copied().ok_or_else(|| self.fail(actor, "has an operand that it lacks"))
-        };
-        let registers = operands.iter().map(register).collect::<Result<Vec<_>, _>>()?;
-        let results = self.results(actor, op, operands, &registers)?;
-        let operands = self.ports_of(actor, &registers)?;
-        let results = self.ports_of(actor, &results)?;
-        let dtype = operands.first().or(results.first()).map(|port| port.dtype);
-        let dtype = dtype.ok_or_else(|| self.fail(actor, "has neither operand nor result"))?;
-        let kernel = lookup(op, dtype, DeviceKind::Cpu);
-        let kernel = kernel.map_err(|error| self.fail(actor, format_args!("has {error}")))?;
-        Ok(KernelWork { kernel, op: op.clone(), operands, results })
-    }
-
-    /// The register of each result: a result that takes the place of a variable at rest is written there, the others
-    /// fill the outputs one after the other.
-    fn results(
-        &self,
-        actor: &Actor,
-        op: &Op,
-        operands: &[i32],
-        registers: &[RegisterId],
-    ) -> Result<Vec<RegisterId>, RuntimeError> {
-        let replaced = |result: usize| {
-            let pair = op.operation().updates().iter().find(|pair| pair.0 == result)?;
-            let at_rest = operands.get(pair.1).is_some_and(|&operand| operand < 0);
-            at_rest.then(|| registers[pair.1])
-        };
-        let mut outputs = actor.outputs.iter().copied();
-        let mut results = Vec::new();
-        while let Some(register) = replaced(results.len()).or_else(|| outputs.next()) {
-            results.push(register);
-        }
-        if results.is_empty() {
-            return Err(self.fail(actor, "has no result"));
-        }
-        Ok(results)
+    fn kernel(&self, actor: &Actor) -> Result<KernelWork, RuntimeError> {
+        let call = Call::of(self.plan, self.program, actor);
+        let call = call.map_err(|reason| self.fail(actor, reason))?;
+        let prepared = call.prepare();
+        let prepared = prepared.map_err(|error| self.fail(actor, format_args!("has {error}")))?;
+        let operands = self.ports_of(actor, &call.operands)?;
+        let results = self.ports_of(actor, &call.results)?;
+        Ok(KernelWork { prepared, operands, results })
     }
 
     fn copy(&self, actor: &Actor, to: &[RegisterId]) -> Result<CopyWork, RuntimeError> {
@@ -300,6 +259,7 @@ impl<'a> Resolver<'a> {
         let staged = |output| variants.iter().flatten().map(|stage| stage.staged(output)).max();
         let staging = (0..outputs.len()).map(|output| vec![0; staged(output).unwrap_or(0)]);
         let staging = staging.collect();
+        let wide = outputs.iter().map(|_| Vec::new()).collect();
         let group = self.transport.group(sequence, &group).map_err(|e| fail(e.to_string()))?;
         Ok(CollectiveWork {
             group,
@@ -307,6 +267,7 @@ impl<'a> Resolver<'a> {
             outputs,
             variants,
             staging,
+            wide,
             packed: Vec::new(),
             input_places: Vec::new(),
             output_places: Vec::new(),

@@ -1,0 +1,98 @@
+//! Calls that are prepared once and launched as often as needed: what a kernel is chosen by, and all that it can work out
+//! beforehand.
+
+use graphc_ir::mesh::DeviceKind;
+use graphc_ir::op::Op;
+use graphc_ir::plan::FusedOp;
+use graphc_ir::types::{DType, TensorType};
+
+use crate::context::{Kernel, KernelContext};
+use crate::elementwise::Chain;
+use crate::error::KernelError;
+use crate::lookup;
+use crate::view::{View, ViewMut};
+
+/// A call of a kernel for shards of known types. Made by [`prepare`] and [`prepare_fused`].
+#[derive(Debug)]
+pub struct Prepared(Call);
+
+#[derive(Debug)]
+enum Call {
+    /// An op other than an elementwise one.
+    Op { kernel: Kernel, op: Op },
+    /// One elementwise op, or several.
+    Chain(Chain),
+}
+
+impl Prepared {
+    /// Computes the results from the operands. The views have the types that the call was prepared for.
+    ///
+    /// # Errors
+    /// Where the views have other types, or an index among the operands' elements is out of range.
+    pub fn launch(
+        &self,
+        operands: &[View<'_>],
+        results: &mut [ViewMut<'_>],
+        cx: &mut KernelContext<'_>,
+    ) -> Result<(), KernelError> {
+        match &self.0 {
+            Call::Op { kernel, op } => kernel(op, operands, results, cx),
+            Call::Chain(chain) => chain.evaluate(operands, results, cx),
+        }
+    }
+}
+
+/// Prepares an op. `operands` and `results` are the types of the shards: their element types, and their own extents.
+///
+/// # Errors
+/// Where the op does not take such elements, or has no kernel for them on this device.
+pub fn prepare(
+    op: &Op,
+    operands: &[TensorType],
+    results: &[TensorType],
+    device: DeviceKind,
+) -> Result<Prepared, KernelError> {
+    let missing = || no_kernel(op.name(), operands, results, device);
+    let given = op.operation().dtypes(&operands.iter().collect::<Vec<_>>());
+    if !given.is_ok_and(|given| given == dtypes(results)) || device != DeviceKind::Cpu {
+        return Err(missing());
+    }
+    if matches!(op, Op::Unary(_) | Op::Binary(_) | Op::Where(_) | Op::Cast(_)) {
+        return Ok(Prepared(Call::Chain(Chain::single(op, operands, results)?)));
+    }
+    let kernel = lookup::cpu(op, &dtypes(operands), &dtypes(results)).ok_or_else(missing)?;
+    Ok(Prepared(Call::Op { kernel, op: op.clone() }))
+}
+
+/// Prepares a chain of elementwise ops; operands broadcast to the shape of the results.
+///
+/// # Errors
+/// Where the types do not fit the chain, or there is no kernel on this device.
+pub fn prepare_fused(
+    fused: &FusedOp,
+    operands: &[TensorType],
+    results: &[TensorType],
+    device: DeviceKind,
+) -> Result<Prepared, KernelError> {
+    match device {
+        DeviceKind::Cpu => Ok(Prepared(Call::Chain(Chain::of(fused, operands, results)?))),
+        DeviceKind::Cuda => {
+            let first = fused.steps.first().map_or("fused", |step| step.op.name());
+            Err(no_kernel(first, operands, results, device))
+        }
+    }
+}
+
+fn dtypes(types: &[TensorType]) -> Vec<DType> {
+    types.iter().map(|ty| ty.dtype).collect()
+}
+
+fn no_kernel(
+    op: &'static str,
+    operands: &[TensorType],
+    results: &[TensorType],
+    device: DeviceKind,
+) -> KernelError {
+    let (operands, results) = (dtypes(operands), dtypes(results));
+    KernelError::NoKernel { op, operands, results, device }
+}
