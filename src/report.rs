@@ -5,7 +5,9 @@ use std::fmt::Write;
 
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
+use graphc_compiler::passes::loss_scale::scales;
 use graphc_ir::plan::{BoxingKind, Plan, PlannerStatus, Rate, TensorEntry, TensorKind};
+use graphc_ir::types::DType;
 
 mod peak;
 
@@ -45,6 +47,7 @@ pub fn summary(plan: &Plan) -> String {
             layers.join("+"),
         );
     }
+    text.push_str(&precision_lines(plan));
     if plan.recomputed_blocks > 0 {
         let _ =
             writeln!(text, "recomputed: the first {} blocks of each stage", plan.recomputed_blocks);
@@ -63,6 +66,39 @@ pub fn summary(plan: &Plan) -> String {
         peaks.join(", "),
     );
     text
+}
+
+/// The precision that was asked for, and weights that have no f32 copy.
+fn precision_lines(plan: &Plan) -> String {
+    let mut text = String::new();
+    match plan.options.precision {
+        Some(DType::F32) => text.push_str("precision: f32, products of half operands too\n"),
+        Some(dtype) => {
+            let scaled = if scales(plan) { ", the loss is scaled" } else { "" };
+            let _ = writeln!(
+                text,
+                "precision: {dtype} for products, convolutions and attention, f32 for the rest{scaled}"
+            );
+        }
+        None => {}
+    }
+    if let Some(said) = half_weights(plan) {
+        let _ = writeln!(text, "weights: {said}");
+    }
+    text
+}
+
+/// What is said of a training plan whose weights are of half precision themselves.
+pub fn half_weights(plan: &Plan) -> Option<String> {
+    let half = |entry: &&TensorEntry| matches!(entry.dtype, DType::BF16 | DType::F16);
+    let weights = || plan.tensors.iter().filter(|entry| entry.kind == TensorKind::Parameter);
+    let (count, first) = (weights().filter(half).count(), weights().find(half)?);
+    let (dtype, all) = (first.dtype, weights().count());
+    plan.training.then(|| {
+        format!(
+            "{count} of {all} are {dtype} as the model has them, without an f32 copy: updates below their last bit are lost"
+        )
+    })
 }
 
 fn headline(plan: &Plan) -> String {

@@ -5,7 +5,7 @@ use graphc_ir::graph::Source;
 use graphc_ir::mesh::{Placement, PlacementError};
 use graphc_ir::op::OpError;
 use graphc_ir::plan::Schedule;
-use graphc_ir::types::TensorType;
+use graphc_ir::types::{DType, TensorType};
 use graphc_ir::verify::VerifyErrors;
 
 use crate::schedule::MOST_MICROBATCHES;
@@ -28,6 +28,12 @@ pub enum CompileError {
         pass: &'static str,
         /// What does not fit.
         error: OpError,
+    },
+    /// A precision that products cannot be computed in.
+    #[error("the precision is f32, bf16 or f16, not {dtype}")]
+    Precision {
+        /// What was asked for.
+        dtype: DType,
     },
     /// Ops that do not take what a pass gives them.
     #[error("{pass}: {errors}")]

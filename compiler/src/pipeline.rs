@@ -8,6 +8,7 @@ use graphc_ir::verify::verify;
 
 use crate::decisions::Decisions;
 use crate::error::CompileError;
+use crate::passes::autocast::{autocast, scales_loss};
 use crate::passes::autodiff::autodiff;
 use crate::passes::batch_first::batch_first;
 use crate::passes::decompose::decompose_where_split;
@@ -32,6 +33,8 @@ pub const PASSES: &[&str] = &[
     // Before autodiff, which puts each gradient in the stage of the op that it differentiates; after the loss,
     // which is a part of the last stage's work.
     "stages",
+    // Before autodiff, so that what is cast has its gradient cast back; after stages, which are cut where one tensor crosses.
+    "autocast",
     // Of whole ops, such as softmax and cross entropy: their gradients are better than those of their parts.
     "autodiff",
     // After autodiff, and before simplification, so that what is not needed for an update is left out there.
@@ -189,7 +192,10 @@ fn train(
     options: &CompileOptions,
     check: &mut dyn FnMut(&'static str, &Graph) -> Result<(), CompileError>,
 ) -> Result<Recomputing, CompileError> {
-    let training = autodiff(graph, options)?;
+    let scales = scales_loss(&graph, options);
+    let graph = autocast(graph, options)?;
+    check("autocast", &graph)?;
+    let training = autodiff(graph, options, scales)?;
     check("autodiff", &training.graph)?;
     let training = optimizer(training, options.optimizer)?;
     check("optimizer", &training.graph)?;

@@ -45,6 +45,7 @@ struct State {
     errors: Vec<BuildError>,
     stage: Option<StageId>,
     placement: Option<Placement>,
+    autocast: Option<DType>,
     scope: Vec<String>,
     derived: bool,
     /// Whom errors and nodes name instead of the caller, while a module is at work.
@@ -102,6 +103,7 @@ impl GraphBuilder {
             errors: Vec::new(),
             stage: None,
             placement: None,
+            autocast: None,
             scope: Vec::new(),
             derived,
             location: None,
@@ -191,6 +193,35 @@ impl GraphBuilder {
         result
     }
 
+    /// Runs `body` with every node that it makes under automatic mixed precision, as `torch.autocast` does: matrix products,
+    /// convolutions and attention take their operands in `dtype` (`bf16` or `f16`), normalizations, softmax, sums and losses
+    /// in f32, everything else in the widest type of its operands. Weights keep their own type, and so do the outputs of
+    /// the graph. Within such a region `DType::F32` is one without half precision.
+    ///
+    /// ```
+    /// use graphc_ir::builder::GraphBuilder;
+    /// use graphc_ir::nn::{Linear, Module};
+    /// use graphc_ir::types::DType;
+    ///
+    /// let g = GraphBuilder::new("example");
+    /// let (x, fc) = (g.input("x", DType::F32, [4, 5]), Linear::new(&g, "fc", 5, 8));
+    /// let y = g.autocast(DType::BF16, || fc.forward(&x));
+    /// g.output("out", &y.softmax(1));
+    /// let graph = g.finish()?;
+    /// assert!(graph.nodes.iter().any(|node| node.autocast == Some(DType::BF16)));
+    /// # Ok::<(), graphc_ir::builder::BuildErrors>(())
+    /// ```
+    #[track_caller]
+    pub fn autocast<T>(&self, dtype: DType, body: impl FnOnce() -> T) -> T {
+        if !dtype.is_float() {
+            self.fail(format!("autocast computes in bf16, f16 or f32, not in {dtype}"));
+        }
+        let before = self.0.borrow_mut().autocast.replace(dtype);
+        let result = body();
+        self.0.borrow_mut().autocast = before;
+        result
+    }
+
     /// Runs `body` with `name.` before the name of every variable it makes.
     pub fn scope<T>(&self, name: &str, body: impl FnOnce() -> T) -> T {
         self.0.borrow_mut().scope.push(name.into());
@@ -262,8 +293,9 @@ impl GraphBuilder {
         match state.graph.push(op, ids, place.clone()) {
             Ok(node) => {
                 let (stage, placement) = (state.stage, state.placement.clone());
+                let autocast = state.autocast;
                 let node = &mut state.graph.nodes[node.index()];
-                (node.stage, node.placement) = (stage, placement);
+                (node.stage, node.placement, node.autocast) = (stage, placement, autocast);
                 let results = node.results.clone();
                 drop(state);
                 results.into_iter().map(|id| self.tensor(id)).collect()

@@ -9,7 +9,7 @@ use crate::ids::{NodeId, StageId, ValueId};
 use crate::mesh::Placement;
 use crate::op::{Op, OpError};
 use crate::sbp::NdSbp;
-use crate::types::TensorType;
+use crate::types::{DType, TensorType};
 
 /// A graph. Nodes stand in topological order: a node's operands are produced before it.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -39,14 +39,27 @@ pub struct Node {
     pub stage: Option<StageId>,
     /// The placement, where the user gave one.
     pub placement: Option<Placement>,
+    /// In what element type it multiplies matrices, where the user gave one (see `GraphBuilder::autocast`).
+    pub autocast: Option<DType>,
     /// Where the user wrote it; not part of equality.
     pub source: Source,
 }
 
 impl PartialEq for Node {
     fn eq(&self, other: &Self) -> bool {
-        (&self.op, &self.operands, &self.results, self.stage, &self.placement)
-            == (&other.op, &other.operands, &other.results, other.stage, &other.placement)
+        let Self { op, operands, results, stage, placement, autocast, source: _ } = self;
+        (op, operands, results) == (&other.op, &other.operands, &other.results)
+            && (stage, placement, autocast) == (&other.stage, &other.placement, &other.autocast)
+    }
+}
+
+impl Node {
+    /// Takes what the user said of another node, where it stands and in what precision: for a part of it, or what is made
+    /// in its stead.
+    pub fn annotate_like(&mut self, other: &Node) {
+        self.stage = other.stage;
+        self.placement.clone_from(&other.placement);
+        self.autocast = other.autocast;
     }
 }
 
@@ -142,7 +155,8 @@ impl Graph {
             index,
             pin: None,
         }));
-        self.nodes.push(Node { op, operands, results: ids, stage: None, placement: None, source });
+        let (stage, placement, autocast) = (None, None, None);
+        self.nodes.push(Node { op, operands, results: ids, stage, placement, autocast, source });
         Ok(id)
     }
 

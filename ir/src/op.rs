@@ -116,6 +116,10 @@ pub enum Op {
     SgdUpdate(SgdUpdate),
     /// A step of Adam or AdamW.
     AdamUpdate(AdamUpdate),
+    /// How many elements are not finite.
+    NonFinite(NonFinite),
+    /// The scale of the loss after a step, and whether the step is made.
+    LossScale(LossScale),
     /// The same tensor on another placement or in another layout, as the user asked.
     ToGlobal(ToGlobal),
     /// The sum over a step's microbatches; of a whole batch, the same tensor.
@@ -176,6 +180,8 @@ impl Op {
             Op::Triangle(op) => op,
             Op::SgdUpdate(op) => op,
             Op::AdamUpdate(op) => op,
+            Op::NonFinite(op) => op,
+            Op::LossScale(op) => op,
             Op::ToGlobal(op) => op,
             Op::Accumulate(op) => op,
         }

@@ -20,6 +20,7 @@ struct Step {
     name: Option<String>,
     stage: bool,
     placed: bool,
+    autocast: bool,
     pin: Option<Sbp>,
 }
 
@@ -38,7 +39,7 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|name| Some(name.to_string())),
     ];
     let operands = (any::<prop::sample::Index>(), any::<prop::sample::Index>());
-    let flags = (any::<bool>(), any::<bool>());
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>());
     (
         0..14usize,
         operands,
@@ -47,13 +48,14 @@ fn step() -> impl Strategy<Value = Step> {
         flags,
         prop::option::of(prop::sample::select(pins.to_vec())),
     )
-        .prop_map(|(kind, operands, number, name, (stage, placed), pin)| Step {
+        .prop_map(|(kind, operands, number, name, (stage, placed, autocast), pin)| Step {
             kind,
             operands,
             number,
             name,
             stage,
             placed,
+            autocast,
             pin,
         })
 }
@@ -107,6 +109,7 @@ fn annotate(mut graph: Graph, steps: &[Step], placement: &Placement) -> Graph {
         let Some(node) = graph.nodes.get_mut(index) else { break };
         node.stage = step.stage.then(|| StageId::new(1));
         node.placement = step.placed.then(|| placement.clone());
+        node.autocast = step.autocast.then_some(DType::BF16);
         let results = node.results.clone();
         let value = results[results.len() - 1];
         graph.values[value.index()].pin = step.pin.map(|pin| NdSbp(vec![pin, Sbp::Broadcast]));

@@ -28,6 +28,7 @@ mod product;
 mod reduce;
 mod rotary;
 mod rows;
+mod scaling;
 mod simd;
 mod softmax;
 mod source;

@@ -7,7 +7,7 @@ use half::{bf16, f16};
 use crate::context::Kernel;
 use crate::{
     attention, convolution, embedding, experts, loss, matmul, movement, normalize, pool, reduce,
-    rotary, softmax, source, update,
+    rotary, scaling, softmax, source, update,
 };
 
 /// A kernel that is generic over a floating-point element type, for this one.
@@ -84,6 +84,8 @@ pub(crate) fn cpu(op: &Op, operands: &[DType], results: &[DType]) -> Option<Kern
         Op::Dropout(_) => float!(first, source::dropout),
         Op::SgdUpdate(_) => update!(first, second, update::sgd),
         Op::AdamUpdate(_) => update!(first, second, update::adam),
+        Op::NonFinite(_) => float!(first, scaling::non_finite),
+        Op::LossScale(_) => scaling::loss_scale,
         // What the user feeds is computed by nobody, batch normalization by its parts, and elementwise ops by chains.
         Op::Input(_) | Op::BatchNorm(_) => return None,
         Op::Unary(_) | Op::Binary(_) | Op::Where(_) | Op::Cast(_) => return None,

@@ -24,12 +24,17 @@ pub(crate) fn sgd<W: Float, G: Float>(
 ) -> Result<(), KernelError> {
     let Op::SgdUpdate(op) = op else { return Err(KernelError::call("sgd_update", "another op")) };
     let rates = SgdRates::of(op);
+    let tensors = if op.momentum.0 == 0.0 { 2 } else { 3 };
+    let (operands, scaling) = operands.split_at(tensors.min(operands.len()));
+    let factor = factor(scaling)?;
     if op.momentum.0 == 0.0 {
+        let operands = (operands, factor);
         return update::<W, G, 2, 1>("sgd_update", operands, results, cx, |[w, g], count| {
             sgd_block(&rates, &mut w[..count], &g[..count]);
         });
     }
     // The momentum is operand 2 and result 1.
+    let operands = (operands, factor);
     update::<W, G, 3, 2>("sgd_update", operands, results, cx, |[w, g, m], count| {
         momentum_block(&rates, &mut w[..count], &g[..count], &mut m[..count]);
     })
@@ -43,16 +48,29 @@ pub(crate) fn adam<W: Float, G: Float>(
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     let Op::AdamUpdate(op) = op else { return Err(KernelError::call("adam_update", "another op")) };
-    let rates = AdamRates::of(op, cx.step);
+    let (operands, scaling) = operands.split_at(4.min(operands.len()));
+    let number = match scaling.get(1) {
+        Some(number) => f64::from(number.block::<f32>(0..1)?[0]),
+        None => cx.step as f64 + 1.0,
+    };
+    let rates = AdamRates::of(op, number);
+    let operands = (operands, factor(scaling)?);
     update::<W, G, 4, 3>("adam_update", operands, results, cx, |[w, g, m, v], count| {
         adam_block(&rates, &mut w[..count], &g[..count], &mut m[..count], &mut v[..count]);
     })
 }
 
-/// Updates block by block: operand 1 is the gradient, the others are the variables that the results replace, in order.
+/// By what gradients are multiplied, under loss scaling; 0 where the update is not made.
+fn factor(scaling: &[View<'_>]) -> Result<Option<f32>, KernelError> {
+    let factor = scaling.first().map(|factor| factor.block::<f32>(0..1));
+    Ok(factor.transpose()?.map(|factor| factor[0]))
+}
+
+/// Updates block by block: operand 1 is the gradient, the others are the variables that the results replace, in order. A
+/// factor multiplies the gradient; where it is 0 variables stay.
 fn update<W: Float, G: Float, const N: usize, const R: usize>(
     op: &'static str,
-    operands: &[View<'_>],
+    (operands, factor): (&[View<'_>], Option<f32>),
     results: &mut [ViewMut<'_>],
     cx: &mut KernelContext<'_>,
     step: impl Fn([&mut [f32; BLOCK]; N], usize) + Send + Sync,
@@ -79,6 +97,14 @@ fn update<W: Float, G: Float, const N: usize, const R: usize>(
         pieces.push((start..end, heads));
         start = end;
     }
+    let step = |buffers: [&mut [f32; BLOCK]; N], count: usize| match factor {
+        None => step(buffers, count),
+        Some(0.0) => {}
+        Some(factor) => {
+            scale_block(factor, &mut buffers[1][..count]);
+            step(buffers, count);
+        }
+    };
     parallel::run(cx.pool, pieces, |(range, outputs)| {
         blocks::<W, G, N>(operands, range, outputs, &step)
     })
@@ -147,9 +173,9 @@ struct AdamRates {
 }
 
 impl AdamRates {
-    /// Everything that does not depend on the element, in `f64`; `step` counts from 0.
-    fn of(op: &AdamUpdate, step: u64) -> Self {
-        let (beta1, beta2, count) = (op.beta1.0, op.beta2.0, (step + 1) as f64);
+    /// Everything that does not depend on the element, in `f64`, of update `count`, from 1.
+    fn of(op: &AdamUpdate, count: f64) -> Self {
+        let (beta1, beta2) = (op.beta1.0, op.beta2.0);
         let decay = op.weight_decay.0;
         Self {
             shrink: if op.decoupled { (1.0 - op.lr.0 * decay) as f32 } else { 1.0 },
@@ -161,6 +187,14 @@ impl AdamRates {
             rate: (op.lr.0 / (1.0 - beta1.powf(count))) as f32,
             root: (1.0 / (1.0 - beta2.powf(count)).sqrt()) as f32,
             epsilon: op.epsilon.0 as f32,
+        }
+    }
+}
+
+vectorized! {
+    fn scale_block(factor: f32, g: &mut [f32]) {
+        for g in g {
+            *g *= factor;
         }
     }
 }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Case, Random, ordinary};
+use common::{Case, Memory, Random, ordinary};
 use graphc_ir::op::Op;
 use graphc_ir::ops::*;
 use graphc_ir::scalar::Scalar;
@@ -493,7 +493,17 @@ fn updates_of_variables() {
                 weight_decay: Scalar(0.01),
             });
             let count = if momentum == 0.0 { 2 } else { 3 };
-            Case::random(op, &vec![x.clone(); count], random, &mut ordinary).check(1e-6);
+            Case::random(op.clone(), &vec![x.clone(); count], random, &mut ordinary).check(1e-6);
+            // Under loss scaling, of an update that is made and of one that is not.
+            for factor in [0.25, 0.0] {
+                let mut operands = vec![x.clone(); count];
+                operands.push(f32s(&[]));
+                let fill = &mut |random: &mut Random, i: usize, dtype: DType| match i {
+                    i if i == count => factor,
+                    i => ordinary(random, i, dtype),
+                };
+                Case::random(op.clone(), &operands, random, fill).check(1e-6);
+            }
         }
         for decoupled in [true, false] {
             let op = Op::AdamUpdate(AdamUpdate {
@@ -508,8 +518,58 @@ fn updates_of_variables() {
                 let x = ordinary(random, i, dtype);
                 if i == 3 { x * x } else { x }
             };
-            Case::random(op, &vec![x.clone(); 4], random, fill).check(4e-6);
+            Case::random(op.clone(), &vec![x.clone(); 4], random, fill).check(4e-6);
+            for (factor, step) in [(0.25, 1.0), (0.5, 7.0), (0.0, 3.0)] {
+                let mut operands = vec![x.clone(); 4];
+                operands.extend([f32s(&[]), f32s(&[])]);
+                let fill = &mut |random: &mut Random, i: usize, dtype: DType| match i {
+                    3 => ordinary(random, i, dtype).powi(2),
+                    4 => factor,
+                    5 => step,
+                    i => ordinary(random, i, dtype),
+                };
+                Case::random(op.clone(), &operands, random, fill).check(4e-6);
+            }
         }
+    });
+}
+
+#[test]
+fn what_is_not_finite_is_counted() {
+    repeat(30, |random| {
+        let x = f32s(&random.shape(2));
+        let fill = &mut |random: &mut Random, i: usize, dtype: DType| match random.below(9) {
+            0 => f64::INFINITY,
+            1 => f64::NAN,
+            2 => f64::NEG_INFINITY,
+            _ => ordinary(random, i, dtype),
+        };
+        Case::random(Op::NonFinite(NonFinite {}), &[x.clone()], random, fill).check(0.0);
+        Case::random(Op::NonFinite(NonFinite {}), &[x], random, &mut ordinary).check(0.0);
+    });
+    // More than a block, with one element that is not finite at its end.
+    let last = &mut |random: &mut Random, i: usize, dtype: DType| ordinary(random, i, dtype);
+    let mut case =
+        Case::random(Op::NonFinite(NonFinite {}), &[f32s(&[9001])], &mut Random::new(3), last);
+    let mut numbers = vec![1.0; 9001];
+    numbers[9000] = f64::NAN;
+    case.operands[0].1 = Memory::of(DType::F32, &numbers);
+    case.check(0.0);
+}
+
+#[test]
+fn the_scale_of_the_loss_follows() {
+    repeat(30, |random| {
+        let scaling = LossScale {
+            growth: Scalar(2.0),
+            backoff: Scalar(0.5),
+            interval: 1 + random.below(3) as u32,
+        };
+        let fill = &mut |random: &mut Random, i: usize, _: DType| match i {
+            0 => f64::from(1 << random.below(20)),
+            _ => random.below(3) as f64,
+        };
+        Case::random(Op::LossScale(scaling), &vec![f32s(&[]); 4], random, fill).check(0.0);
     });
 }
 

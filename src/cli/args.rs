@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use graphc_ir::mesh::{DeviceKind, MOST_RANKS};
 use graphc_ir::plan::{Loss, Recompute, Schedule, ScheduleError, Strategy};
+use graphc_ir::types::DType;
 
 /// A static-graph compiler for distributed deep learning.
 #[derive(Parser)]
@@ -339,6 +340,10 @@ pub struct SharedArgs {
     /// the memory needs (auto)
     #[arg(long, value_parser = recompute)]
     pub recompute: Option<Recompute>,
+    /// Automatic mixed precision: products, convolutions and attention in bf16 or f16, the rest in f32; weights and states
+    /// stay f32. Default: as the model is written
+    #[arg(long, value_name = "f32|bf16|f16", value_parser = precision)]
+    pub precision: Option<DType>,
     /// Ask for a layout: NAME=S(0),B with one SBP per mesh axis; * matches any characters
     #[arg(long = "pin", value_name = "NAME=SBP")]
     pub pins: Vec<String>,
@@ -475,6 +480,11 @@ fn strategy(text: &str) -> Result<Strategy, String> {
         "megatron" => Ok(Strategy::Megatron),
         _ => Err("strategies are auto, data, zero1, zero2, zero3 and megatron".into()),
     }
+}
+
+fn precision(text: &str) -> Result<DType, String> {
+    let dtype = text.parse().ok().filter(|dtype: &DType| dtype.is_float());
+    dtype.ok_or_else(|| "precisions are f32, bf16 and f16".into())
 }
 
 fn recompute(text: &str) -> Result<Recompute, String> {

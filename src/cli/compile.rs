@@ -122,6 +122,9 @@ pub fn plan_model(
         .with_context(|| format!("cannot plan {}", path.display()))?
         .plan;
     let plan_seconds = start.elapsed().as_secs_f64();
+    if let Some(said) = report::half_weights(&plan) {
+        say("note", &format!("of the weights {said}"));
+    }
     let solve = marks.windows(2).map(|pair| pair[1] - pair[0]).sum();
     Ok(Planned { plan, weights, timing: Timing { parse, plan: plan_seconds, solve } })
 }

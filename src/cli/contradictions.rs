@@ -23,6 +23,11 @@ pub fn check_options(path: &Path, plan: &Plan, args: &SharedArgs) -> Result<()> 
     let own = &plan.options;
     given.is("--strategy", args.strategy, own.strategy)?;
     given.is("--recompute", args.recompute, own.recompute)?;
+    if let Some(precision) = args.precision.filter(|&given| Some(given) != own.precision) {
+        let own =
+            own.precision.map_or("as the model is written".into(), |own| format!("with {own}"));
+        given.differs("--precision", &precision.to_string(), &own)?;
+    }
     given.is("--memory", args.memory, own.memory.unwrap_or(plan.cluster.device.memory))?;
     for text in &args.pins {
         if !own.pins.contains(&options::pin(text)?) {

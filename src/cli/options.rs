@@ -33,6 +33,7 @@ pub fn compile_options(args: &SharedArgs, dims: BTreeMap<String, usize>) -> Resu
         strategy: args.strategy.unwrap_or(Strategy::Auto),
         recompute: args.recompute.unwrap_or_default(),
         cross_entropy: CrossEntropyForm::Auto,
+        precision: args.precision,
         pins: args.pins.iter().map(|text| pin(text)).collect::<Result<_>>()?,
         memory: args.memory,
     })

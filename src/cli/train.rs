@@ -5,12 +5,13 @@ use std::ops::Range;
 
 use anyhow::{Context, Result, ensure};
 use graphc_compiler::import::weights::Weights;
+use graphc_compiler::passes::loss_scale::{LOSS_SCALE, SKIPPED, scales};
 use graphc_ir::check::VerifiedPlan;
 use graphc_ir::plan::{Plan, RegisterKind, TensorKind};
 use graphc_runtime::data::{Batches, MetricsWriter, save_safetensors};
 use graphc_runtime::{HostTensor, Session, StepHandle};
 use indicatif::{ProgressBar, ProgressStyle};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::args::TrainArgs;
 use super::checkpoints::{Saver, compare, resumed, resumed_options};
@@ -61,6 +62,7 @@ fn train(args: &TrainArgs, ranks: &Ranks) -> Result<()> {
     let mut finished = Finished {
         step: first_step,
         outputs: BTreeMap::new(),
+        scales: scales(&plan),
         metrics: match ranks.leads() {
             true => metrics(args, checkpoint.is_some().then_some(first_step))?,
             false => None,
@@ -141,6 +143,8 @@ fn metrics(args: &TrainArgs, resumed: Option<u64>) -> Result<Option<MetricsWrite
 struct Finished {
     step: u64,
     outputs: BTreeMap<String, HostTensor>,
+    /// Whether the plan scales its loss.
+    scales: bool,
     metrics: Option<MetricsWriter>,
     bar: ProgressBar,
 }
@@ -148,9 +152,9 @@ struct Finished {
 impl Finished {
     fn take(&mut self, handle: StepHandle) -> Result<()> {
         self.outputs = handle.wait()?;
-        let loss = self.loss()?;
+        let (loss, line) = (self.loss()?, self.metrics_of(self.step)?);
         if let Some(metrics) = &mut self.metrics {
-            metrics.write(&json!({ "step": self.step, "loss": loss }))?;
+            metrics.write(&line)?;
         }
         self.bar.set_message(format!("loss {loss:.4}"));
         self.bar.inc(1);
@@ -159,12 +163,29 @@ impl Finished {
     }
 
     fn loss(&self) -> Result<f32> {
-        let loss = self.outputs.get("loss").context("the plan has no output `loss`")?;
-        Ok(loss.to_f32()?[0])
+        self.number("loss")?.context("the plan has no output `loss`")
+    }
+
+    /// An output that is a number, if the plan has it.
+    fn number(&self, name: &str) -> Result<Option<f32>> {
+        let of = |tensor: &HostTensor| -> Result<f32> { Ok(tensor.to_f32()?[0]) };
+        self.outputs.get(name).map(of).transpose()
+    }
+
+    /// The line of metrics of a step; where the loss is scaled (f16) with the scale, and whether the update was skipped.
+    fn metrics_of(&self, step: u64) -> Result<Value> {
+        let mut line = json!({ "step": step, "loss": self.loss()? });
+        if self.scales
+            && let (Some(scale), Some(skipped)) = (self.number(LOSS_SCALE)?, self.number(SKIPPED)?)
+        {
+            line["loss_scale"] = json!(scale);
+            line["skipped"] = json!(skipped != 0.0);
+        }
+        Ok(line)
     }
 
     fn line(&self) -> Result<String> {
-        Ok(json!({ "step": self.step - 1, "loss": self.loss()? }).to_string())
+        Ok(self.metrics_of(self.step - 1)?.to_string())
     }
 }
 

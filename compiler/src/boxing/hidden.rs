@@ -6,7 +6,7 @@
 //!
 //! - of a gradient those of the backward pass: the products there that read the variable (those of recomputation
 //!   too), and the one that makes the gradient, of as many FLOPs as the variable's in the forward pass;
-//! - of the variable itself those of the forward pass that read it.
+//! - of the variable itself, or of it cast to half precision, those of the forward pass that read it.
 //!
 //! Products are those of one microbatch, split evenly over the mesh, at the rate that the device reaches for their size. So
 //! `h` is a constant of graph, mesh and machines, whatever the plan, and the objective stays a sum. A gradient that is
@@ -14,7 +14,7 @@
 //! product reads (embeddings, norms) hides nothing, and neither do variables that no backward product reads: nothing is
 //! computed after their gradients.
 
-use graphc_ir::graph::Node;
+use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
 use graphc_ir::plan::Cluster;
@@ -50,16 +50,21 @@ impl Hidden {
             if matches!(node.op, Op::Variable(_)) {
                 seconds[node.results[0].index()] = products[index].forward;
             }
+            if let Some(variable) = cast_variable(graph, node) {
+                seconds[node.results[0].index()] = products[variable].forward;
+            }
         }
         for &(variable, gradient) in &decisions.training.gradients {
             let of = products[graph.value(variable).producer.index()];
             let hides = if of.backward > 0.0 { of.forward + of.backward } else { 0.0 };
-            let maker = graph.node(graph.value(gradient).producer);
-            if matches!(maker.op, Op::Accumulate(_)) {
-                seconds[maker.operands[0].index()] = hides;
-            }
             if gradient != variable {
                 seconds[gradient.index()] = hides;
+            }
+            // What it is made of by summing microbatches and by a cast from half precision.
+            let mut maker = graph.node(graph.value(gradient).producer);
+            while matches!(maker.op, Op::Accumulate(_) | Op::Cast(_)) {
+                seconds[maker.operands[0].index()] = hides;
+                maker = graph.producer(maker.operands[0]);
             }
         }
         Self { seconds }
@@ -69,14 +74,28 @@ impl Hidden {
     pub fn under(&self, decisions: &Decisions, value: ValueId, readers: &[usize]) -> f64 {
         let graph = decisions.graph();
         let updates = |&node: &usize| decisions.training.phases[node] == Phase::Update;
-        let accumulates = |&node: &usize| matches!(graph.nodes[node].op, Op::Accumulate(_));
+        let leads = |&node: &usize| {
+            let node = &graph.nodes[node];
+            // A cast of a gradient hides what it makes too.
+            let casts =
+                matches!(node.op, Op::Cast(_)) && self.seconds[node.results[0].index()] > 0.0;
+            matches!(node.op, Op::Accumulate(_)) || casts
+        };
         let producer = graph.node(graph.value(value).producer);
         let hides = match producer.op {
             Op::Variable(_) => !readers.iter().all(updates),
-            _ => readers.iter().all(|node| updates(node) || accumulates(node)),
+            _ if cast_variable(graph, producer).is_some() => true,
+            _ => readers.iter().all(|node| updates(node) || leads(node)),
         };
         if hides && !readers.is_empty() { self.seconds[value.index()] } else { 0.0 }
     }
+}
+
+/// The node of the variable that a node casts, if it does.
+fn cast_variable(graph: &Graph, node: &Node) -> Option<usize> {
+    let Op::Cast(_) = node.op else { return None };
+    let producer = graph.value(node.operands[0]).producer;
+    matches!(graph.node(producer).op, Op::Variable(_)).then(|| producer.index())
 }
 
 /// What is left of `seconds` of which so many hide.

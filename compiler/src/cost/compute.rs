@@ -77,10 +77,13 @@ pub fn roofline(cluster: &Cluster, dtype: DType, matmul: bool, work: NodeWork) -
     cluster.device.launch + compute.max(work.bytes / cluster.device.bandwidth)
 }
 
-/// Peak FLOPs per second of an element type; of one that the cluster does not name that of f32, or the least named.
+/// Peak FLOPs per second of an element type; of f16 where the cluster does not name it that of bf16; of others that it does
+/// not name that of f32, or the least named.
 pub fn peak_flops(cluster: &Cluster, dtype: DType) -> f64 {
     let flops = &cluster.device.flops;
-    let named = flops.get(dtype.name()).or_else(|| flops.get(DType::F32.name()));
+    let of = |dtype: DType| flops.get(dtype.name());
+    let half = if dtype == DType::F16 { of(DType::BF16) } else { None };
+    let named = of(dtype).or(half).or_else(|| of(DType::F32));
     named.copied().unwrap_or_else(|| flops.values().copied().fold(f64::INFINITY, f64::min))
 }
 
@@ -115,6 +118,26 @@ mod tests {
         assert_eq!(work(&[]), NodeWork { flops: 384.0, bytes: 4.0 * (24.0 + 48.0 + 32.0) });
         let rows = work(&[(Choice::Factor(0), 3)]);
         assert_eq!(rows, NodeWork { flops: 192.0, bytes: 4.0 * (12.0 + 48.0 + 16.0) }, "2 of 4");
+    }
+
+    #[test]
+    fn a_product_of_half_precision_has_its_peak() {
+        let mut cluster = preset("cpu").expect("a preset");
+        cluster.device.flops = [("f32".into(), 1e9), ("bf16".into(), 8e9)].into();
+        let peaks = [DType::F32, DType::BF16, DType::F16].map(|dtype| peak_flops(&cluster, dtype));
+        assert_eq!(peaks, [1e9, 8e9, 8e9], "f16 is as fast as bf16 where nothing is said of it");
+        cluster.device.flops.insert("f16".into(), 4e9);
+        assert_eq!(peak_flops(&cluster, DType::F16), 4e9);
+        cluster.device.flops = [("f32".into(), 1e9)].into();
+        assert_eq!(peak_flops(&cluster, DType::BF16), 1e9);
+        // Long enough that bytes and the launch do not matter.
+        cluster.device = preset("dgx-h100").expect("a preset").device;
+        let op = Op::MatMul(MatMul { transpose_a: false, transpose_b: false });
+        let seconds = |dtype| {
+            let square = TensorType::new(dtype, [16384, 16384]);
+            compute_seconds(&cluster, &op, &[&square, &square], &[&square], &[])
+        };
+        assert!(seconds(DType::F32) > 5.0 * seconds(DType::BF16));
     }
 
     #[test]

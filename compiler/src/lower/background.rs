@@ -1,7 +1,8 @@
 //! What runs on the second stream of a rank, beside kernels, where the machine overlaps: communication that nothing
 //! waits for at once.
 //!
-//! - Gathers of variables from their layout at rest: they depend on nothing, and may go ahead of their readers.
+//! - Gathers of variables from their layout at rest: they depend on nothing, and may go ahead of their readers; casts of
+//!   variables that are gathered in half precision go with them.
 //! - Collectives whose results only accumulations and the update phase read: gradients. They stand right behind what they
 //!   reduce, not in the update phase, so that they begin while the backward pass goes on. So do accumulations of what such
 //!   a collective gives.
@@ -14,6 +15,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use graphc_ir::op::Op;
 use graphc_ir::plan::{Action, BoxingKind};
 
 use super::job::{Background, BufferId, Job, Task, TaskId};
@@ -22,10 +24,11 @@ use crate::decisions::Phase;
 /// Marks the tasks of the second stream, and lets gradients' collectives stand behind what they reduce. Tasks are sorted.
 pub fn mark(job: &mut Job) {
     let (gathers, late) = (gathers(job), late(job));
+    let ahead = casts_ahead(job, &gathers);
     for task in 0..job.tasks.len() {
         let collective = matches!(job.tasks[task].action, Action::Collective { .. });
         let kind = match (gathers[task], late[task]) {
-            (true, _) if collective => Some(Background::Gather),
+            (true, _) if collective || ahead[task] => Some(Background::Gather),
             (false, true) if origin(job, task).is_none() && collective => Some(Background::Home),
             (false, true) if collective || follows_gradient(job, task) => {
                 Some(Background::Gradient)
@@ -55,7 +58,25 @@ fn producers(job: &Job, task: usize) -> impl Iterator<Item = usize> + '_ {
     inputs.filter_map(|input| job.buffers[input.0].producer.map(|TaskId(task)| task))
 }
 
-/// By task: whether it brings a variable as it is at rest into another layout.
+/// By task: whether it casts a variable as it is at rest for gathers alone. It goes ahead with them, as they would
+/// otherwise wait until computing came to it.
+fn casts_ahead(job: &Job, gathers: &[bool]) -> Vec<bool> {
+    let readers = job.readers();
+    let ahead = |(index, task): (usize, &Task)| {
+        let mut of_task = task.outputs.iter().flat_map(|output| &readers[output.0]);
+        let gather = |&TaskId(reader): &TaskId| {
+            gathers[reader] && matches!(job.tasks[reader].action, Action::Collective { .. })
+        };
+        gathers[index] && casts(task) && of_task.all(gather)
+    };
+    job.tasks.iter().enumerate().map(ahead).collect()
+}
+
+fn casts(task: &Task) -> bool {
+    matches!(task.action, Action::Compute { op: Op::Cast(_), .. })
+}
+
+/// By task: whether it brings a variable as it is at rest into another layout, or casts it for that.
 fn gathers(job: &Job) -> Vec<bool> {
     let mut gathers = vec![false; job.tasks.len()];
     for task in 0..job.tasks.len() {
@@ -63,7 +84,10 @@ fn gathers(job: &Job) -> Vec<bool> {
             Some(TaskId(before)) => gathers[before],
             None => job.buffers[input].variable.is_some(),
         };
-        gathers[task] = is_boxing(&job.tasks[task]) && job.tasks[task].inputs.iter().all(of);
+        let resting = |&BufferId(input): &BufferId| job.buffers[input].variable.is_some();
+        let inputs = &job.tasks[task].inputs;
+        gathers[task] = is_boxing(&job.tasks[task]) && inputs.iter().all(of)
+            || casts(&job.tasks[task]) && inputs.iter().all(resting);
     }
     gathers
 }

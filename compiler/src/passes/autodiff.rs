@@ -12,6 +12,8 @@ use graphc_ir::ids::ValueId;
 use graphc_ir::op::{GradientNode, Op};
 use graphc_ir::plan::{CompileOptions, TensorKind};
 
+use super::loss::name_is_free;
+use super::loss_scale::{LOSS_SCALE, SKIPPED, scale};
 use super::{LOSS, output};
 use crate::decisions::{Phase, TrainingGraph};
 use crate::error::CompileError;
@@ -20,19 +22,23 @@ const PASS: &str = "autodiff";
 
 /// The graph with the gradient of its loss by every trained variable that the loss depends on, named
 /// `grad.<variable>`. A variable that the loss does not depend on has none and is not updated. In inference the graph
-/// as it is.
+/// as it is. With `scales` the gradients are those of the loss times its scale, which is a variable.
 ///
 /// # Errors
 /// Where nothing can be trained, or an op has no gradient.
-pub fn autodiff(graph: Graph, options: &CompileOptions) -> Result<TrainingGraph, CompileError> {
+pub fn autodiff(
+    graph: Graph,
+    options: &CompileOptions,
+    scales: bool,
+) -> Result<TrainingGraph, CompileError> {
     let training = options.differentiates();
     let has_loss = training || options.loss.is_some();
     let loss = output(&graph, LOSS).filter(|_| has_loss);
     let forward = graph.nodes.len();
     let (graph, gradients) = match loss.filter(|_| training) {
-        Some(loss) if options.optimizer.is_some() => differentiate(graph, loss)?,
+        Some(loss) if options.optimizer.is_some() => differentiate(graph, loss, scales)?,
         // Nothing updates the variables: who compiles wants the gradients themselves.
-        Some(loss) => (give(differentiate(graph, loss)?), Vec::new()),
+        Some(loss) => (give(differentiate(graph, loss, false)?), Vec::new()),
         None => (graph, Vec::new()),
     };
     let phase = |node| if node < forward { Phase::Forward } else { Phase::Backward };
@@ -53,13 +59,14 @@ fn give((mut graph, gradients): (Graph, Gradients)) -> Graph {
 fn kinds(graph: &Graph, phases: &[Phase]) -> Vec<TensorKind> {
     let kind = |index: usize| {
         let value = ValueId::new(index);
+        let phase = phases[graph.value(value).producer.index()];
         match graph.producer(value).op {
-            Op::Variable(_) => TensorKind::Parameter,
+            Op::Variable(_) if phase == Phase::Forward => TensorKind::Parameter,
+            // The scale of the loss.
+            Op::Variable(_) => TensorKind::State,
             Op::Input(_) => TensorKind::Input,
             _ if graph.outputs.iter().any(|output| output.value == value) => TensorKind::Output,
-            _ if phases[graph.value(value).producer.index()] == Phase::Forward => {
-                TensorKind::Activation
-            }
+            _ if phase == Phase::Forward => TensorKind::Activation,
             _ => TensorKind::Gradient,
         }
     };
@@ -82,8 +89,15 @@ fn depends(graph: &Graph) -> Vec<bool> {
 
 type Gradients = Vec<(ValueId, ValueId)>;
 
-fn differentiate(graph: Graph, loss: ValueId) -> Result<(Graph, Gradients), CompileError> {
+fn differentiate(
+    graph: Graph,
+    loss: ValueId,
+    scales: bool,
+) -> Result<(Graph, Gradients), CompileError> {
     let depends = depends(&graph);
+    for name in [LOSS_SCALE, SKIPPED].iter().filter(|_| scales) {
+        name_is_free(PASS, &graph, name)?;
+    }
     if !depends[loss.index()] {
         return Err(CompileError::NothingToTrain { loss: graph.display_name(loss) });
     }
@@ -97,8 +111,11 @@ fn differentiate(graph: Graph, loss: ValueId) -> Result<(Graph, Gradients), Comp
     let mut gradients = Vec::new();
     for node in nodes.iter().rev() {
         if node.results.contains(&loss) {
-            let one = reverse.beside(node, || reverse.builder.tensor(loss).full_like(1.0));
-            reverse.contributions[loss.index()].push(one);
+            let first = reverse.beside(node, || {
+                let of = reverse.builder.tensor(loss);
+                if scales { scale(&reverse.builder).cast(of.ty().dtype) } else { of.full_like(1.0) }
+            });
+            reverse.contributions[loss.index()].push(first);
         }
         match &node.op {
             Op::Variable(variable) if variable.trainable => {

@@ -58,10 +58,10 @@ fn attach(graph: Graph, loss: Loss) -> Result<Graph, CompileError> {
     if classes && ty.shape.len() < 2 {
         return shape_error("it needs a dim of samples and a dim of classes");
     }
-    name_is_free(&graph, LOSS)?;
+    name_is_free(PASS, &graph, LOSS)?;
     match loss {
-        Loss::CrossEntropy | Loss::Nll => name_is_free(&graph, "labels")?,
-        Loss::Mse => name_is_free(&graph, "target")?,
+        Loss::CrossEntropy | Loss::Nll => name_is_free(PASS, &graph, "labels")?,
+        Loss::Mse => name_is_free(PASS, &graph, "target")?,
         Loss::Sum => {}
     }
     let builder = GraphBuilder::extend(graph);
@@ -105,11 +105,15 @@ fn name(loss: Loss) -> &'static str {
 }
 
 /// Checks that no value and no output has a name.
-fn name_is_free(graph: &Graph, name: &str) -> Result<(), CompileError> {
+pub(super) fn name_is_free(
+    pass: &'static str,
+    graph: &Graph,
+    name: &str,
+) -> Result<(), CompileError> {
     let output = graph.outputs.iter().find(|output| output.name == name);
     let Some(value) = graph.find(name).or(output.map(|output| output.value)) else {
         return Ok(());
     };
     let source_of = graph.producer(value).source.clone();
-    Err(CompileError::NameTaken { pass: PASS, name: name.into(), source_of })
+    Err(CompileError::NameTaken { pass, name: name.into(), source_of })
 }

@@ -5,11 +5,13 @@ use graphc_ir::graph::Graph;
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
 
+pub mod autocast;
 pub mod autodiff;
 pub mod batch_first;
 pub mod decompose;
 pub mod layers;
 pub mod loss;
+pub mod loss_scale;
 pub mod optimizer;
 pub mod pins;
 pub mod rates;

@@ -8,13 +8,14 @@ use graphc_ir::plan::{AdamOptions, Optimizer, TensorKind};
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 
+use super::loss_scale::{Scaled, check_gradients};
 use crate::decisions::{Phase, TrainingGraph};
 use crate::error::CompileError;
 
 const PASS: &str = "optimizer";
 
 /// The training graph with updates. States are variables named `state.<what>.<variable>`, 0 at first, of f32 whatever
-/// the precision of their variable, in its stage and on its placement.
+/// the precision of their variable, in its stage and on its placement. Where the loss is scaled updates are told by how much.
 ///
 /// # Errors
 /// Where an update does not take its variable: one that is not of floating-point numbers, say.
@@ -23,12 +24,22 @@ pub fn optimizer(
     optimizer: Option<Optimizer>,
 ) -> Result<TrainingGraph, CompileError> {
     let Some(optimizer) = optimizer else { return Ok(training) };
-    let (op, states) = update(optimizer);
-    for (variable, gradient) in training.gradients.clone() {
-        append(&mut training, &op, states, variable, gradient)
-            .map_err(|error| CompileError::Op { pass: PASS, error })?;
-    }
+    append_all(&mut training, optimizer).map_err(|error| CompileError::Op { pass: PASS, error })?;
     Ok(training)
+}
+
+fn append_all(training: &mut TrainingGraph, optimizer: Optimizer) -> Result<(), OpError> {
+    let (op, states) = update(optimizer);
+    let scaled = check_gradients(training)?;
+    let scaling = match (scaled, &op) {
+        (None, _) => Vec::new(),
+        (Some(Scaled { factor, step }), Op::AdamUpdate(_)) => vec![factor, step],
+        (Some(Scaled { factor, .. }), _) => vec![factor],
+    };
+    for pair in training.gradients.clone() {
+        append(training, &op, states, pair, &scaling)?;
+    }
+    Ok(())
 }
 
 /// The update of an optimizer, and what its states are called.
@@ -59,8 +70,8 @@ fn append(
     training: &mut TrainingGraph,
     op: &Op,
     states: &[&str],
-    variable: ValueId,
-    gradient: ValueId,
+    (variable, gradient): (ValueId, ValueId),
+    scaling: &[ValueId],
 ) -> Result<(), OpError> {
     let home = training.graph.value(variable).producer;
     let name = training.graph.display_name(variable);
@@ -78,12 +89,13 @@ fn append(
         operands.push(value);
         kinds.push(TensorKind::State);
     }
+    operands.extend(scaling);
     push(training, op.clone(), operands, home, &kinds)?;
     Ok(())
 }
 
 /// Appends a node of the update phase beside another.
-fn push(
+pub(super) fn push(
     training: &mut TrainingGraph,
     op: Op,
     operands: Vec<ValueId>,

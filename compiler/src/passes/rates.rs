@@ -10,9 +10,10 @@ use std::collections::BTreeMap;
 
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::{Op, OpError};
-use graphc_ir::ops::Accumulate;
+use graphc_ir::ops::{Accumulate, Cast};
 use graphc_ir::rule::{Choice, Signature};
 use graphc_ir::sbp::Sbp;
+use graphc_ir::types::DType;
 
 use super::is_generator;
 use super::rebuild::{Rebuild, live_nodes};
@@ -47,6 +48,7 @@ pub fn rates(
         microbatches,
         values: Vec::new(),
         nodes: Vec::new(),
+        readers: readers(&training),
         parts: BTreeMap::new(),
     };
     for (id, _) in training.graph.iter() {
@@ -55,6 +57,18 @@ pub fn rates(
     let rates = Rates { microbatches, values: cutter.values, nodes: cutter.nodes };
     without_dead(&cutter.rebuild.finish(), rates)
         .map_err(|error| CompileError::Op { pass: PASS, error })
+}
+
+/// The readers of values that nobody observes.
+fn readers(training: &TrainingGraph) -> Vec<Vec<NodeId>> {
+    let graph = &training.graph;
+    let mut readers = graph.consumers();
+    let outputs = graph.outputs.iter().map(|output| output.value);
+    let gradients = training.gradients.iter().map(|&(_, gradient)| gradient);
+    for observed in outputs.chain(gradients) {
+        readers[observed.index()].clear();
+    }
+    readers
 }
 
 /// Leaves out what has been made again in parts and is read by nobody any more.
@@ -77,6 +91,8 @@ struct Cutter<'a> {
     values: Vec<ValueRate>,
     /// What time does to the new graph's nodes.
     nodes: Vec<Option<Choice>>,
+    /// Of each value of the old graph the nodes that read it; none of what is observed.
+    readers: Vec<Vec<NodeId>>,
     /// Values that are computed once a step, in parts along a dim.
     parts: BTreeMap<(ValueId, usize), ValueId>,
 }
@@ -104,15 +120,44 @@ impl Cutter<'_> {
             let signature = first.ok_or_else(|| self.cannot_cut(id, &operands))?;
             return self.cut(id, operands, &signature);
         }
+        // A cast that has been made before its operand was summed.
+        if let Op::Cast(cast) = &node.op
+            && self.rebuild.graph.value(operands[0]).ty.dtype == cast.dtype
+        {
+            self.rebuild.stand(node.results[0], operands[0]);
+            return Ok(());
+        }
         if operands.iter().all(|operand| self.values[operand.index()] == ValueRate::Step) {
             return self.once(id, operands);
         }
+        self.act(id, operands)
+    }
+
+    /// A node that acts for every microbatch, by the signature that takes its operands.
+    fn act(&mut self, id: NodeId, operands: Vec<ValueId>) -> Result<(), CompileError> {
         let fit = self.fit(id, &operands)?;
         let mut operands = operands;
         for (operand, dim) in fit.parts {
             operands[operand] = self.in_parts(operands[operand], dim)?;
         }
         self.cut(id, operands, &fit.signature)
+    }
+
+    /// Whether a value of half precision, the sum of what microbatches contribute, is read as f32 alone, at most moved
+    /// before: then summands are cast, as sums in half precision would lose what a microbatch adds.
+    fn sums_wide(&self, old: ValueId) -> bool {
+        let graph = &self.rebuild.old.graph;
+        let mut value = old;
+        loop {
+            let half = matches!(graph.value(value).ty.dtype, DType::BF16 | DType::F16);
+            let &[reader] = self.readers[value.index()].as_slice() else { return false };
+            let node = graph.node(reader);
+            match &node.op {
+                Op::Cast(cast) => return half && cast.dtype == DType::F32,
+                Op::Transpose(_) | Op::Reshape(_) if half => value = node.results[0],
+                _ => return false,
+            }
+        }
     }
 
     /// A node that acts once a step.
@@ -138,8 +183,14 @@ impl Cutter<'_> {
             self.values[new.index()] = rate(signature.results[index].0[0]);
             let mut stands = new;
             if self.values[new.index()] == ValueRate::Summand {
+                let linear = Some(Choice::Linear(0));
+                if self.sums_wide(old) {
+                    let cast = Op::Cast(Cast { dtype: DType::F32 });
+                    stands = self.push(cast, vec![new], id, linear)?[0];
+                    self.values[stands.index()] = ValueRate::Summand;
+                }
                 let accumulate = Op::Accumulate(Accumulate {});
-                stands = self.push(accumulate, vec![new], id, Some(Choice::Linear(0)))?[0];
+                stands = self.push(accumulate, vec![stands], id, linear)?[0];
             }
             self.rebuild.stand(old, stands);
         }

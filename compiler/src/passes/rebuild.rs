@@ -74,7 +74,7 @@ impl<'a> Rebuild<'a> {
         let old = self.old.graph.node(like);
         let id = self.graph.push(op, operands, old.source.clone())?;
         let node = &mut self.graph.nodes[id.index()];
-        (node.stage, node.placement) = (old.stage, old.placement.clone());
+        node.annotate_like(old);
         self.phases.push(phase);
         self.origins.push(like);
         self.kinds.resize(self.graph.values.len(), kind);

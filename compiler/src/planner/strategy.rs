@@ -10,13 +10,19 @@
 //! | zero2 | whole | S(0) | S(0): those of each microbatch are reduce-scattered |
 //! | zero3 | S(0), gathered for use | S(0) | S(0) |
 //!
+//! In mixed precision a variable is cast as it lies, so that what is gathered is in half precision. Gradients are reduced as the
+//! frameworks' own strategies do it: zero2 and zero3 reduce-scatter them in half precision (FSDP's `MixedPrecision` with
+//! `param_dtype` alone), the others cast them to f32 first (DDP under autocast). Sums over microbatches are f32.
+//!
 //! [`super::megatron`] splits the model over one axis besides. What is computed again in the backward pass lies as it did
 //! in the forward pass.
 
-use graphc_ir::graph::Node;
+use graphc_ir::graph::{Graph, Node};
+use graphc_ir::ids::NodeId;
 use graphc_ir::op::Op;
 use graphc_ir::plan::{Strategy, TensorKind};
 use graphc_ir::sbp::{NdSbp, Sbp};
+use graphc_ir::types::DType;
 
 use super::candidates::Candidate;
 use super::error::PlanError;
@@ -40,6 +46,7 @@ pub fn assign(problem: &mut Problem<'_>, strategy: Strategy) -> Result<Vec<usize
         }
         is
     };
+    let readers = graph.consumers();
     let mut assignment: Vec<usize> = Vec::new();
     for (id, node) in graph.iter() {
         if let Some(original) = decisions.recomputed[id.index()] {
@@ -50,14 +57,55 @@ pub fn assign(problem: &mut Problem<'_>, strategy: Strategy) -> Result<Vec<usize
         let scattered = matches!(strategy, Strategy::Zero2 | Strategy::Zero3)
             && gradients[node.results[0].index()]
             && matches!(node.op, Op::Accumulate(_));
-        let chosen = match wished {
-            Some(sbp) => wish(problem, id.index(), sbp),
-            None if scattered => wish(problem, id.index(), Sbp::Split(0)),
-            None => follow(problem, id.index(), node, &assignment),
+        let half = match strategy {
+            Strategy::Zero2 | Strategy::Zero3 => half_gradient(graph, node, &readers, &gradients),
+            _ => None,
+        };
+        let chosen = match (wished, cast_variable(graph, node), half) {
+            (Some(sbp), ..) => wish(problem, id.index(), sbp),
+            (None, Some(variable), _) => {
+                let at_rest = problem.candidates[variable][assignment[variable]].results[0];
+                exact(problem, id.index(), at_rest)
+            }
+            (None, None, Some(dim)) => wish(problem, id.index(), Sbp::Split(dim)),
+            (None, None, None) if scattered => wish(problem, id.index(), Sbp::Split(0)),
+            (None, None, None) => follow(problem, id.index(), node, &assignment),
         };
         assignment.push(chosen);
     }
     Ok(assignment)
+}
+
+/// The node of the variable that a node casts, if it does.
+fn cast_variable(graph: &Graph, node: &Node) -> Option<usize> {
+    let Op::Cast(_) = node.op else { return None };
+    let producer = graph.value(node.operands[0]).producer;
+    matches!(graph.node(producer).op, Op::Variable(_)).then(|| producer.index())
+}
+
+/// Of a cast of a gradient from half precision, before microbatches are summed: the dim that is dim 0 of the gradient.
+fn half_gradient(
+    graph: &Graph,
+    node: &Node,
+    readers: &[Vec<NodeId>],
+    gradients: &[bool],
+) -> Option<usize> {
+    let Op::Cast(_) = node.op else { return None };
+    let half = matches!(graph.value(node.operands[0]).ty.dtype, DType::BF16 | DType::F16);
+    let mut value = node.results[0];
+    let mut moved = Vec::new();
+    while half && !gradients[value.index()] {
+        let &[reader] = readers[value.index()].as_slice() else { return None };
+        let reader = graph.node(reader);
+        match &reader.op {
+            Op::Transpose(transpose) => moved.push(&transpose.permutation),
+            Op::Accumulate(_) => {}
+            _ => return None,
+        }
+        value = reader.results[0];
+    }
+    let scattered = half && !graph.value(value).ty.shape.is_empty();
+    scattered.then(|| moved.iter().rev().fold(0, |dim, permutation| permutation[dim]))
 }
 
 /// The layout over every axis that the strategy gives to the first result of a node; `None` where it follows from
@@ -74,6 +122,8 @@ fn wished(strategy: Strategy, node: &Node, kind: TensorKind) -> Option<Sbp> {
         op if !op.operation().updates().is_empty() => {
             Some(if shards_states { Sbp::Split(0) } else { Sbp::Broadcast })
         }
+        // Of the gradient as the update takes it: what is counted in shards is a partial sum.
+        Op::NonFinite(_) => Some(if shards_states { Sbp::PARTIAL } else { Sbp::Broadcast }),
         _ => None,
     }
 }
@@ -106,7 +156,7 @@ pub(super) fn exact(problem: &Problem<'_>, node: usize, wished: SbpId) -> usize 
 }
 
 /// The candidate whose operands take the least communication, then the least local boxing, then the least computing.
-/// A parameter counts as whole: where it is kept in shards it is gathered.
+/// A parameter, cast or not, counts as whole: where it is kept in shards it is gathered.
 fn follow(problem: &mut Problem<'_>, id: usize, node: &Node, assignment: &[usize]) -> usize {
     if node.operands.is_empty() {
         return wish(problem, id, Sbp::Broadcast);
@@ -162,7 +212,8 @@ fn source(
     let decisions = problem.decisions;
     let value = decisions.graph().value(node.operands[position]);
     let producer = value.producer.index();
-    if matches!(decisions.graph().nodes[producer].op, Op::Variable(_)) {
+    let made = &decisions.graph().nodes[producer];
+    if matches!(made.op, Op::Variable(_)) || cast_variable(decisions.graph(), made).is_some() {
         let axes = decisions.staging.placement[producer].hierarchy.len();
         return (producer, problem.layouts.intern(&NdSbp::broadcast(axes)));
     }

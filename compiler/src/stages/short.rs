@@ -56,7 +56,10 @@ fn replacements(
         }
         for (&node, &like) in nodes[layer].iter().zip(like) {
             let (node, like) = (&graph.nodes[node], &graph.nodes[like]);
-            if node.op.name() != like.op.name() || node.results.len() != like.results.len() {
+            if node.op.name() != like.op.name()
+                || node.results.len() != like.results.len()
+                || node.autocast != like.autocast
+            {
                 return None;
             }
             for (&value, &stands) in node.results.iter().zip(&like.results) {
@@ -87,6 +90,7 @@ fn without(
     for (index, node) in graph.nodes.iter().enumerate().filter(|(index, _)| live[*index]) {
         let operands = node.operands.iter().map(|&v| new(&values, v)).collect();
         let id = result.push(node.op.clone(), operands, node.source.clone())?;
+        result.nodes[id.index()].autocast = node.autocast;
         for (&old, &made) in node.results.iter().zip(&result.nodes[id.index()].results) {
             values[old.index()] = Some(made);
             let value = &mut result.values[made.index()];

@@ -6,5 +6,6 @@ mod gradients;
 mod microbatches;
 mod models;
 mod references;
+mod rounded;
 mod simplification;
 mod training;

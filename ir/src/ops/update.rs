@@ -2,18 +2,24 @@
 //!
 //! A variable of half precision has a gradient of its precision or f32, and states that are f32: moments of bfloat16
 //! would not grow, as a hundredth of them is below their last bit. What is computed between is f32.
+//!
+//! Under loss scaling ([`super::LossScale`]) an update takes its `factor` besides, by which the gradient is multiplied first; 0
+//! says that the update is not made: the variable and its states stay as they are. Adam then takes the number of the
+//! update too, as steps that are not made must not count for the bias correction.
 
 use serde::{Deserialize, Serialize};
 
 use super::shards::{elementwise, no_gradient, one_float, same_shape};
 use crate::array::Array;
 use crate::builder::Tensor;
-use crate::op::{EvalContext, GradientNode, OpError, Operand, Operation, Region, arity, dtypes};
+use crate::op::{
+    EvalContext, GradientNode, OpError, Operand, Operation, Region, arity, dtypes, shapes,
+};
 use crate::rule::Rule;
 use crate::scalar::Scalar;
 use crate::types::{DType, TensorType};
 
-/// (w, g) -> (w') or, with momentum, (w, g, m) -> (w', m').
+/// (w, g) -> (w') or, with momentum, (w, g, m) -> (w', m'); under loss scaling with a further operand, the factor (f32[]).
 /// g += weight_decay w; m' = momentum m + g; g = nesterov ? g + momentum m' : m'; w' = w - lr g.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SgdUpdate {
@@ -27,7 +33,8 @@ pub struct SgdUpdate {
     pub weight_decay: Scalar,
 }
 
-/// (w, g, m, v) -> (w', m', v') with bias correction by the step (from 1). `decoupled` is AdamW: w shrinks by
+/// (w, g, m, v) -> (w', m', v') with bias correction by the step (from 1); under loss scaling (w, g, m, v, factor, step), the
+/// last two f32[]. `decoupled` is AdamW: w shrinks by
 /// lr weight_decay first; otherwise g += weight_decay w.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AdamUpdate {
@@ -50,6 +57,11 @@ impl SgdUpdate {
         self.momentum.0 != 0.0
     }
 
+    /// Operands that are not scalars: the variable, its gradient and its states.
+    fn tensors(&self) -> usize {
+        if self.has_momentum() { 3 } else { 2 }
+    }
+
     /// (w', m').
     fn step(&self, w: f64, g: f64, m: f64) -> (f64, f64) {
         let g = g + self.weight_decay.0 * w;
@@ -65,15 +77,18 @@ impl Operation for SgdUpdate {
     }
 
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        match self.has_momentum() {
-            true => arity(self.name(), operands, 3, "with momentum 3")?,
-            false => arity(self.name(), operands, 2, "without momentum 2")?,
+        let (count, expected) = match self.has_momentum() {
+            true => (3, "with momentum 3, or 4 with the factor of loss scaling"),
+            false => (2, "without momentum 2, or 3 with the factor of loss scaling"),
+        };
+        if operands.len() != count + 1 {
+            arity(self.name(), operands, count, expected)?;
         }
-        states(self.name(), operands)
+        states(self.name(), operands, count)
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
-        together(self.name(), operands)
+        together(self.name(), operands, self.tensors())
     }
 
     fn flops_per_point(&self) -> f64 {
@@ -90,10 +105,12 @@ impl Operation for SgdUpdate {
         _results: &[Region],
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        Ok(update(operands, |values| {
+        let (tensors, scalars) = operands.split_at(self.tensors());
+        let step = |values: &[f64]| {
             let (w, m) = self.step(values[0], values[1], values.get(2).copied().unwrap_or(0.0));
             vec![w, m]
-        }))
+        };
+        Ok(update(tensors, factor(scalars), step))
     }
 
     fn updates(&self) -> &[(usize, usize)] {
@@ -103,7 +120,7 @@ impl Operation for SgdUpdate {
 
 impl AdamUpdate {
     /// (w', m', v') of step `step`, from 1.
-    fn step(&self, [w, g, m, v]: [f64; 4], step: u64) -> [f64; 3] {
+    fn step(&self, [w, g, m, v]: [f64; 4], step: f64) -> [f64; 3] {
         let decay = self.weight_decay.0;
         let (w, g) = match self.decoupled {
             true => (w - self.lr.0 * decay * w, g),
@@ -112,7 +129,7 @@ impl AdamUpdate {
         let (beta1, beta2) = (self.beta1.0, self.beta2.0);
         let m = beta1 * m + (1.0 - beta1) * g;
         let v = beta2 * v + (1.0 - beta2) * g * g;
-        let [correct1, correct2] = [beta1, beta2].map(|beta| 1.0 - beta.powf(step as f64));
+        let [correct1, correct2] = [beta1, beta2].map(|beta| 1.0 - beta.powf(step));
         let root = (v / correct2).sqrt() + self.epsilon.0;
         [w - self.lr.0 * (m / correct1) / root, m, v]
     }
@@ -124,12 +141,19 @@ impl Operation for AdamUpdate {
     }
 
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 4, "4")?;
-        states(self.name(), operands)
+        if operands.len() != 6 {
+            arity(
+                self.name(),
+                operands,
+                4,
+                "4, or 6 with the factor and the step of loss scaling",
+            )?;
+        }
+        states(self.name(), operands, 4)
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
-        together(self.name(), operands)
+        together(self.name(), operands, 4)
     }
 
     fn flops_per_point(&self) -> f64 {
@@ -146,8 +170,10 @@ impl Operation for AdamUpdate {
         _results: &[Region],
         cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        Ok(update(operands, |values| {
-            self.step([values[0], values[1], values[2], values[3]], cx.step + 1).to_vec()
+        let (tensors, scalars) = operands.split_at(4);
+        let number = scalars.get(1).map_or(cx.step as f64 + 1.0, |step| step.array.data[0]);
+        Ok(update(tensors, factor(scalars), |values| {
+            self.step([values[0], values[1], values[2], values[3]], number).to_vec()
         }))
     }
 
@@ -156,32 +182,55 @@ impl Operation for AdamUpdate {
     }
 }
 
-/// Element types of the results: those of all operands but the gradient.
-fn states(op: &'static str, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+/// Element types of the results: those of the first `tensors` operands but the gradient. What follows are the scalars of loss
+/// scaling.
+fn states(
+    op: &'static str,
+    operands: &[&TensorType],
+    tensors: usize,
+) -> Result<Vec<DType>, OpError> {
     let variable = one_float(op, operands, &[0])?;
     if ![variable, DType::F32].contains(&operands[1].dtype) {
         let reason = format!("the gradient of a variable of {variable} is {variable} or f32");
         return Err(dtypes(op, operands, reason));
     }
     if operands[2..].iter().any(|state| state.dtype != DType::F32) {
-        return Err(dtypes(op, operands, "the states are f32"));
+        return Err(dtypes(op, operands, "the states, and the scalars of loss scaling, are f32"));
     }
-    Ok([vec![variable], vec![DType::F32; operands.len() - 2]].concat())
+    Ok([vec![variable], vec![DType::F32; tensors - 2]].concat())
 }
 
-/// The rule: a variable, its gradient and its states are split together. It names no linear group, although
-/// plain SGD has one: a variable is never kept as partial sums.
-fn together(op: &'static str, operands: &[&TensorType]) -> Result<Rule, OpError> {
-    let all: Vec<usize> = (0..operands.len()).collect();
-    same_shape(op, operands, &all)?;
-    Ok(elementwise(&operands[0].shape, operands.len(), operands.len() - 1))
+/// The rule: a variable, its gradient and its states are split together; scalars are whole. It names no linear group,
+/// although plain SGD has one: a variable is never kept as partial sums.
+fn together(op: &'static str, operands: &[&TensorType], tensors: usize) -> Result<Rule, OpError> {
+    same_shape(op, operands, &(0..tensors).collect::<Vec<_>>())?;
+    if operands[tensors..].iter().any(|scalar| !scalar.shape.is_empty()) {
+        return Err(shapes(op, operands, "the operands of loss scaling are scalars"));
+    }
+    let mut rule = elementwise(&operands[0].shape, tensors, tensors - 1);
+    rule.operands.resize(operands.len(), Vec::new());
+    Ok(rule)
 }
 
-/// Applies a step to each element; it returns the new variable and states.
-fn update(operands: &[Operand<'_>], step: impl Fn(&[f64]) -> Vec<f64>) -> Vec<Array> {
-    let mut results: Vec<Array> = (1..operands.len()).map(|_| operands[0].array.clone()).collect();
+/// The factor of loss scaling, if there is one.
+fn factor(scalars: &[Operand<'_>]) -> Option<f64> {
+    scalars.first().map(|factor| factor.array.data[0])
+}
+
+/// Applies a step to each element; it returns the new variable and states. Where the factor of the gradient is 0 all stay.
+fn update(
+    operands: &[Operand<'_>],
+    factor: Option<f64>,
+    step: impl Fn(&[f64]) -> Vec<f64>,
+) -> Vec<Array> {
+    let kept = operands.iter().enumerate().filter(|(index, _)| *index != 1);
+    let mut results: Vec<Array> = kept.map(|(_, operand)| operand.array.clone()).collect();
+    if factor == Some(0.0) {
+        return results;
+    }
     for i in 0..operands[0].array.data.len() {
-        let values: Vec<f64> = operands.iter().map(|operand| operand.array.data[i]).collect();
+        let mut values: Vec<f64> = operands.iter().map(|operand| operand.array.data[i]).collect();
+        values[1] *= factor.unwrap_or(1.0);
         for (result, value) in results.iter_mut().zip(step(&values)) {
             result.data[i] = value;
         }
@@ -200,7 +249,14 @@ mod tests {
     }
 
     fn check(op: Op, operands: &[f64], expected: &[f64]) {
-        let found = evaluate(op, &scalars(operands)).expect("fits");
+        check_scaled(op, operands, &[], expected);
+    }
+
+    /// With operands of loss scaling.
+    fn check_scaled(op: Op, operands: &[f64], scaling: &[f64], expected: &[f64]) {
+        let scalar = |&value: &f64| (DType::F32, Array::new([], vec![value]));
+        let all = [scalars(operands), scaling.iter().map(scalar).collect()].concat();
+        let found = evaluate(op, &all).expect("fits");
         assert_eq!(found.len(), expected.len());
         for (found, expected) in found.iter().zip(expected) {
             assert!((found.data[0] - expected).abs() < 1e-12, "{found:?} is not {expected}");
@@ -239,5 +295,29 @@ mod tests {
         check(adam(0.0, false), &[1.0, 2.0, 0.0, 0.0], &[0.9, 0.2, 1.0]);
         check(adam(0.5, true), &[1.0, 2.0, 0.0, 0.0], &[0.85, 0.2, 1.0]);
         check(adam(2.0, false), &[1.0, 2.0, 0.0, 0.0], &[0.9, 0.4, 4.0]);
+    }
+
+    #[test]
+    fn scaled_gradients_by_hand() {
+        let sgd = |momentum: f64| {
+            let (lr, momentum, weight_decay) = (Scalar(0.1), Scalar(momentum), Scalar(0.0));
+            Op::SgdUpdate(SgdUpdate { lr, momentum, nesterov: false, weight_decay })
+        };
+        check_scaled(sgd(0.0), &[1.0, 8.0], &[0.25], &[0.8]);
+        check_scaled(sgd(0.5), &[1.0, 8.0, 4.0], &[0.25], &[0.6, 4.0]);
+        check_scaled(sgd(0.5), &[1.0, f64::NAN, 4.0], &[0.0], &[1.0, 4.0]);
+        let adam = Op::AdamUpdate(AdamUpdate {
+            lr: Scalar(0.1),
+            beta1: Scalar(0.5),
+            beta2: Scalar(0.5),
+            epsilon: Scalar(0.0),
+            weight_decay: Scalar(0.5),
+            decoupled: true,
+        });
+        // m and v are 1 and 3; of the second update their corrections are by 3/4.
+        let expected = 0.95 - 0.1 * (1.0 / 0.75) / 2.0;
+        let states = [1.0, 8.0, 0.0, 2.0];
+        check_scaled(adam.clone(), &states, &[0.25, 2.0], &[expected, 1.0, 3.0]);
+        check_scaled(adam, &[1.0, f64::INFINITY, 0.5, 2.0], &[0.0, 2.0], &[1.0, 0.5, 2.0]);
     }
 }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::mesh::DeviceKind;
 use crate::sbp::NdSbp;
+use crate::types::DType;
 
 /// The options of compile, run and train.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -44,6 +45,10 @@ pub struct CompileOptions {
     /// Whether cross entropy is one op.
     #[serde(default, skip_serializing_if = "CrossEntropyForm::is_auto")]
     pub cross_entropy: CrossEntropyForm,
+    /// The element type of automatic mixed precision outside the regions that the graph itself has; `None`: every op computes
+    /// in the types that the model says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub precision: Option<DType>,
     /// Layouts that the user asks for, by name pattern.
     pub pins: Vec<Pin>,
     /// Bytes that a rank may use; `None`: the device's memory.
@@ -66,6 +71,7 @@ impl Default for CompileOptions {
             strategy: Strategy::Auto,
             recompute: Recompute::None,
             cross_entropy: CrossEntropyForm::Auto,
+            precision: None,
             pins: Vec::new(),
             memory: None,
         }

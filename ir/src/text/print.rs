@@ -49,6 +49,9 @@ fn print_node(graph: &Graph, node: &Node) -> String {
     if let Some(placement) = &node.placement {
         let _ = write!(text, " on {}", print_placement(placement));
     }
+    if let Some(dtype) = node.autocast {
+        let _ = write!(text, " autocast {dtype}");
+    }
     text.push_str(&print_pins(graph, node));
     let types: Vec<String> = node.results.iter().map(|&v| print_type(&graph.value(v).ty)).collect();
     let _ = write!(text, " : {}", types.join(", "));

@@ -337,6 +337,7 @@ impl<'a> Resolver<'a> {
         }
         self.graph.nodes[index].stage = node.stage.map(|(stage, _)| StageId::new(stage));
         self.graph.nodes[index].placement.clone_from(&node.placement);
+        self.graph.nodes[index].autocast = node.autocast;
         Ok(())
     }
 

@@ -31,6 +31,7 @@ pub(super) struct NodeText {
     pub attributes: Vec<Attribute>,
     pub stage: Option<(usize, Span)>,
     pub placement: Option<Placement>,
+    pub autocast: Option<DType>,
     pub pins: Option<(Vec<Option<NdSbp>>, Span)>,
     pub types: Option<Vec<TypeText>>,
 }
@@ -256,12 +257,14 @@ impl Parser {
             _ => Vec::new(),
         };
         let attributes = if self.eat('{') { self.list('}', Self::attribute)? } else { Vec::new() };
-        let (mut stage, mut placement, mut pins) = (None, None, None);
+        let (mut stage, mut placement, mut autocast, mut pins) = (None, None, None, None);
         loop {
             if self.eat_word("stage") {
                 stage = Some(self.number("a stage's number")?);
             } else if self.eat_word("on") {
                 placement = Some(self.placement()?);
+            } else if self.eat_word("autocast") {
+                autocast = Some(self.precision()?);
             } else if self.eat_word("pin") {
                 pins = Some(self.pins()?);
             } else {
@@ -271,10 +274,29 @@ impl Parser {
         let types = if self.eat(':') { Some(self.items(Self::ty)?) } else { None };
         if types.is_none() && self.position < self.tokens.len() {
             return self.fail(
-                "operands, `{attributes}`, `stage`, `on`, `pin`, `: type` or the end of the line",
+                "operands, `{attributes}`, `stage`, `on`, `autocast`, `pin`, `: type` or the end of the line",
             );
         }
-        Ok(NodeText { results, op, name, operands, attributes, stage, placement, pins, types })
+        Ok(NodeText {
+            results,
+            op,
+            name,
+            operands,
+            attributes,
+            stage,
+            placement,
+            autocast,
+            pins,
+            types,
+        })
+    }
+
+    /// The element type of automatic mixed precision.
+    fn precision(&mut self) -> Parsed<DType> {
+        let expected = "bf16, f16 or f32";
+        let (word, span) = self.word(expected)?;
+        let dtype = word.parse().ok().filter(|dtype: &DType| dtype.is_float());
+        dtype.ok_or_else(|| span.error(format!("expected {expected}, not `{word}`")))
     }
 
     fn attribute(&mut self) -> Parsed<Attribute> {

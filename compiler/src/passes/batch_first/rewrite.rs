@@ -77,7 +77,7 @@ impl Rewriter<'_> {
     ) -> Result<Vec<ValueId>, OpError> {
         let id = self.graph.push(op, operands, like.source.clone())?;
         let node = &mut self.graph.nodes[id.index()];
-        (node.stage, node.placement) = (like.stage, like.placement.clone());
+        node.annotate_like(like);
         Ok(node.results.clone())
     }
 

@@ -54,6 +54,6 @@ fn elsewhere(producer: &Node, reader: &Node) -> bool {
 fn push(graph: &mut Graph, like: &Node, operands: Vec<ValueId>) -> Result<Vec<ValueId>, OpError> {
     let id = graph.push(like.op.clone(), operands, like.source.clone())?;
     let node = &mut graph.nodes[id.index()];
-    (node.stage, node.placement) = (like.stage, like.placement.clone());
+    node.annotate_like(like);
     Ok(node.results.clone())
 }

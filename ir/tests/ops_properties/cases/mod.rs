@@ -40,6 +40,8 @@ pub enum Domain {
     Positive,
     /// Integers in -4..5, but 0.
     Integer,
+    /// Every third infinite or no number.
+    NotFinite,
     /// 0 or 1.
     Truth,
     /// Classes or rows in 0..n.
@@ -84,6 +86,9 @@ impl Sample {
                     sign * random.uniform(0.1, 2.0)
                 }
                 Domain::Positive => random.uniform(0.5, 2.0),
+                Domain::NotFinite if position % 6 == 0 => f64::NAN,
+                Domain::NotFinite if position % 3 == 0 => f64::INFINITY,
+                Domain::NotFinite => random.uniform(-2.0, 2.0),
                 Domain::Integer => match random.integer(-4, 5) {
                     0 => 3.0,
                     x => x as f64,
@@ -104,6 +109,11 @@ pub fn floats(shape: &[usize]) -> Sample {
 /// Positive floating-point numbers.
 pub fn positive(shape: &[usize]) -> Sample {
     Sample { ty: TensorType::new(DType::F32, shape), domain: Domain::Positive }
+}
+
+/// Floating-point numbers of which some are not finite.
+pub fn not_finite(shape: &[usize]) -> Sample {
+    Sample { ty: TensorType::new(DType::F32, shape), domain: Domain::NotFinite }
 }
 
 /// Integers.
@@ -160,6 +170,8 @@ pub fn is_differentiable(op: &Op) -> bool {
         | Op::CrossEntropyGrad(_)
         | Op::AttentionGrad(_)
         | Op::MaxPoolGrad(_)
+        | Op::NonFinite(_)
+        | Op::LossScale(_)
         | Op::SgdUpdate(_)
         | Op::AdamUpdate(_) => false,
         Op::Binary(binary) => !binary.function.gives_bool(),

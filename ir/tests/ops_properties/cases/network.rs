@@ -3,16 +3,26 @@
 use graphc_ir::op::Op;
 use graphc_ir::ops::{
     AdamUpdate, CrossEntropy, CrossEntropyGrad, Dropout, Embedding, EmbeddingGrad, LogSoftmax,
-    LogSoftmaxGrad, Normalize, NormalizeGrad, Pick, PickGrad, SgdUpdate, Softmax, SoftmaxGrad,
+    LogSoftmaxGrad, LossScale, NonFinite, Normalize, NormalizeGrad, Pick, PickGrad, SgdUpdate,
+    Softmax, SoftmaxGrad,
 };
 
-use super::{Case, Sample, floats, indices, labels, positive};
+use super::{Case, Sample, floats, indices, labels, not_finite, positive};
 
 pub fn cases() -> Vec<Case> {
-    [softmaxes(), normalizations(), look_ups(), picks(), cross_entropies(), dropouts(), updates()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        softmaxes(),
+        normalizations(),
+        look_ups(),
+        picks(),
+        cross_entropies(),
+        dropouts(),
+        updates(),
+        scaling(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// Shapes of a tensor with a lane of more than one element, and whether they are for completeness.
@@ -148,13 +158,31 @@ fn updates() -> Vec<Case> {
             operands: samples.iter().map(|sample| sample(shape)).collect(),
             complete,
         };
+        // Under loss scaling they take scalars besides.
+        let scaled = |of: Case, scalars: usize| {
+            let operands = of.operands.into_iter().chain((0..scalars).map(|_| positive(&[])));
+            Case { operands: operands.collect(), ..of }
+        };
         [
             case(sgd(0.0, false), &[floats, floats]),
             case(sgd(0.9, false), &[floats, floats, floats]),
             case(sgd(0.9, true), &[floats, floats, floats]),
             case(adam(false), &[floats, floats, floats, positive]),
             case(adam(true), &[floats, floats, floats, positive]),
+            scaled(case(sgd(0.0, false), &[floats, floats]), 1),
+            scaled(case(sgd(0.9, true), &[floats, floats, floats]), 1),
+            scaled(case(adam(true), &[floats, floats, floats, positive]), 2),
         ]
     };
     shapes.into_iter().flat_map(of).collect()
+}
+
+fn scaling() -> Vec<Case> {
+    let scaling = LossScale { growth: 2.0.into(), backoff: 0.5.into(), interval: 3 };
+    let numbers = (0..4).map(|_| positive(&[])).collect();
+    let counts = each_shape(|shape, complete| {
+        let op = Op::NonFinite(NonFinite {});
+        vec![Case { op, operands: vec![not_finite(shape)], complete }]
+    });
+    [vec![Case::complete(Op::LossScale(scaling), numbers)], counts].into_iter().flatten().collect()
 }

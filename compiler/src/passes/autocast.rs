@@ -1,0 +1,342 @@
+//! Automatic mixed precision, as `torch.autocast` does it: variables stay as they are, and each op takes its operands in
+//! the element type that its [`Class`] says. Casts become nodes, each tensor's once, so the gradient of a variable that is
+//! cast is cast back, and the planner chooses whether a variable is cast before or after it is gathered.
+//!
+//! PyTorch's lists are in its documentation, "Automatic Mixed Precision package", section "Autocast Op Reference".
+
+use std::collections::BTreeMap;
+
+use graphc_ir::graph::{Graph, Node, Output};
+use graphc_ir::ids::ValueId;
+use graphc_ir::op::{Op, OpError};
+use graphc_ir::ops::{BinaryFunction, Cast, Constant, Full, ReduceFunction, UnaryFunction};
+use graphc_ir::plan::CompileOptions;
+use graphc_ir::types::{DType, TensorType};
+
+use crate::error::CompileError;
+
+const PASS: &str = "autocast";
+
+/// The element type in which an op takes its floating-point operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Class {
+    /// That of the region.
+    Region,
+    /// f32.
+    Single,
+    /// The widest of the operands', of which numbers of the model's text are none.
+    Widest,
+    /// What each operand has.
+    Own,
+    /// What each operand has where nothing is cast.
+    Written,
+}
+
+/// The class of each op. It holds for f16 and bf16 alike, as PyTorch's lists for CUDA do.
+fn class(op: &Op) -> Class {
+    match op {
+        Op::MatMul(_) | Op::Convolution(_) | Op::Attention(_) => Class::Region,
+        Op::Unary(op) => of_unary(op.function),
+        Op::Binary(op) if op.function == BinaryFunction::Pow => Class::Single,
+        Op::Binary(_) | Op::Where(_) | Op::Concat(_) | Op::Dispatch(_) | Op::Combine(_) => {
+            Class::Widest
+        }
+        Op::Reduce(op) => match op.function {
+            ReduceFunction::Sum | ReduceFunction::Mean => Class::Single,
+            ReduceFunction::Max | ReduceFunction::Min => Class::Own,
+        },
+        Op::Softmax(_)
+        | Op::LogSoftmax(_)
+        | Op::Normalize(_)
+        | Op::BatchNorm(_)
+        | Op::CrossEntropy(_)
+        | Op::Pick(_) => Class::Single,
+        // Gradients that somebody wrote: those of what is cast here are made later, by autodiff, of the types that it has.
+        Op::SoftmaxGrad(_)
+        | Op::LogSoftmaxGrad(_)
+        | Op::NormalizeGrad(_)
+        | Op::CrossEntropyGrad(_)
+        | Op::PickGrad(_)
+        | Op::EmbeddingGrad(_)
+        | Op::AttentionGrad(_)
+        | Op::ConvolutionInputGrad(_)
+        | Op::ConvolutionKernelGrad(_)
+        | Op::MaxPoolGrad(_)
+        | Op::AveragePoolGrad(_)
+        | Op::CombineWeightsGrad(_) => Class::Single,
+        Op::SgdUpdate(_) | Op::AdamUpdate(_) | Op::NonFinite(_) | Op::LossScale(_) => {
+            Class::Written
+        }
+        Op::Input(_)
+        | Op::Variable(_)
+        | Op::Constant(_)
+        | Op::Full(_)
+        | Op::Iota(_)
+        | Op::Random(_)
+        | Op::Cast(_)
+        | Op::ArgMax(_)
+        | Op::Reshape(_)
+        | Op::Transpose(_)
+        | Op::Slice(_)
+        | Op::Split(_)
+        | Op::Expand(_)
+        | Op::Pad(_)
+        | Op::Embedding(_)
+        | Op::Rotary(_)
+        | Op::MaxPool(_)
+        | Op::AveragePool(_)
+        | Op::Dropout(_)
+        | Op::Triangle(_)
+        | Op::ToGlobal(_)
+        | Op::Accumulate(_) => Class::Own,
+    }
+}
+
+fn of_unary(function: UnaryFunction) -> Class {
+    use UnaryFunction::*;
+    match function {
+        Exp | Log | Rsqrt | Reciprocal | PowScalar(_) => Class::Single,
+        Relu
+        | Gelu
+        | GeluTanh
+        | Sigmoid
+        | Tanh
+        | Silu
+        | Sqrt
+        | Abs
+        | Neg
+        | Sign
+        | Erf
+        | Not
+        | Scale(_)
+        | Offset(_)
+        | Clip { .. } => Class::Own,
+    }
+}
+
+/// Whether losses are to be scaled: what is trained computes in f16, whose least numbers are larger than many gradients.
+pub fn scales_loss(graph: &Graph, options: &CompileOptions) -> bool {
+    let f16 = |node: &Node| node.autocast.or(options.precision) == Some(DType::F16);
+    options.optimizer.is_some() && graph.nodes.iter().any(f16)
+}
+
+/// The graph with casts where regions of the user's ask for them, or the precision that is asked for, outside of these. Its
+/// outputs keep their types.
+///
+/// # Errors
+/// Where the precision is no floating-point type.
+pub fn autocast(graph: Graph, options: &CompileOptions) -> Result<Graph, CompileError> {
+    if let Some(dtype) = options.precision.filter(|dtype| !dtype.is_float()) {
+        return Err(CompileError::Precision { dtype });
+    }
+    if options.precision.is_none() && graph.nodes.iter().all(|node| node.autocast.is_none()) {
+        return Ok(graph);
+    }
+    rewrite(&graph, options.precision).map_err(|error| CompileError::Op { pass: PASS, error })
+}
+
+fn rewrite(old: &Graph, precision: Option<DType>) -> Result<Graph, OpError> {
+    let new = Graph { stages: old.stages.clone(), ..Graph::new(old.name.clone()) };
+    let mut caster = Caster { old, new, values: Vec::new(), casts: BTreeMap::new() };
+    for node in &old.nodes {
+        caster.visit(node, node.autocast.or(precision))?;
+    }
+    for output in &old.outputs {
+        let value = caster.cast(output.value, old.value(output.value).ty.dtype)?;
+        caster.new.outputs.push(Output { name: output.name.clone(), value });
+    }
+    Ok(caster.new)
+}
+
+struct Caster<'a> {
+    old: &'a Graph,
+    new: Graph,
+    /// Of each old value what stands for it.
+    values: Vec<ValueId>,
+    casts: BTreeMap<(ValueId, DType), ValueId>,
+}
+
+impl Caster<'_> {
+    /// Copies a node with its operands in the types that it takes in a region of this type; without a region as it is
+    /// written.
+    fn visit(&mut self, node: &Node, region: Option<DType>) -> Result<(), OpError> {
+        let class = match region {
+            Some(_) if self.adds_bias(node) => Class::Region,
+            Some(_) => class(&node.op),
+            None => Class::Written,
+        };
+        let dtypes: Vec<DType> = self.dtypes(node, class, region.unwrap_or(DType::F32));
+        let operands = node.operands.iter().zip(dtypes);
+        let operands: Vec<ValueId> = operands
+            .map(|(&operand, dtype)| self.cast(operand, dtype))
+            .collect::<Result<_, _>>()?;
+        let results = self.push(node.op.clone(), operands, node)?;
+        for (&old, &new) in node.results.iter().zip(&results) {
+            let value = &mut self.new.values[new.index()];
+            value.name.clone_from(&self.old.value(old).name);
+            value.pin.clone_from(&self.old.value(old).pin);
+        }
+        self.values.extend(results);
+        Ok(())
+    }
+
+    /// The element type of each operand; those that are not of floating-point numbers stay.
+    fn dtypes(&self, node: &Node, class: Class, region: DType) -> Vec<DType> {
+        let now = |operand: &ValueId| self.new.value(self.values[operand.index()]).ty.dtype;
+        let widest = || self.widest(node);
+        let floats = |dtype: DType| {
+            let of = |operand| if now(operand).is_float() { dtype } else { now(operand) };
+            node.operands.iter().map(of).collect()
+        };
+        match class {
+            Class::Region => floats(region),
+            Class::Single => floats(DType::F32),
+            Class::Widest => floats(widest()),
+            Class::Own => node.operands.iter().map(now).collect(),
+            Class::Written => self.old.operand_types(node).iter().map(|ty| ty.dtype).collect(),
+        }
+    }
+
+    /// The one type of a node's operands, f32 where they differ. Numbers take the type of the others, as Python's do, if
+    /// they are not too large for it.
+    fn widest(&self, node: &Node) -> DType {
+        let now = |operand: &ValueId| self.new.value(self.values[operand.index()]).ty.dtype;
+        let floats = node.operands.iter().filter(|operand| now(operand).is_float());
+        let (numbers, tensors): (Vec<&ValueId>, Vec<&ValueId>) =
+            floats.partition(|&&operand| self.number(operand).is_some());
+        let of = |operands: &[&ValueId]| {
+            operands
+                .iter()
+                .map(|&operand| now(operand))
+                .reduce(|a, b| if a == b { a } else { DType::F32 })
+        };
+        match of(&tensors) {
+            None => of(&numbers).unwrap_or(DType::F32),
+            Some(dtype) => {
+                let fits = |&&operand: &&ValueId| {
+                    self.number(operand).is_some_and(|number| holds(dtype, number))
+                };
+                if numbers.iter().all(fits) { dtype } else { DType::F32 }
+            }
+        }
+    }
+
+    /// The number that a value is in the text of the model, in whatever shape.
+    fn number(&self, old: ValueId) -> Option<f64> {
+        let mut node = self.old.producer(old);
+        while let Op::Reshape(_) | Op::Expand(_) = node.op {
+            node = self.old.producer(node.operands[0]);
+        }
+        if self.old.value(node.results[0]).ty.elements() != 1 {
+            return None;
+        }
+        match &node.op {
+            Op::Full(full) => Some(full.value.0),
+            Op::Constant(constant) => constant.data.first().map(|number| number.0),
+            _ => None,
+        }
+    }
+
+    /// Whether a node adds a bias to a product or a convolution: PyTorch's linear and convolutional layers are one op, which
+    /// takes the bias in half precision too.
+    fn adds_bias(&self, node: &Node) -> bool {
+        let Op::Binary(binary) = &node.op else { return false };
+        let &[a, b] = node.operands.as_slice() else { return false };
+        let pair = |a, b| self.is_product(a) && self.is_bias(b);
+        binary.function == BinaryFunction::Add && (pair(a, b) || pair(b, a))
+    }
+
+    fn is_product(&self, old: ValueId) -> bool {
+        matches!(self.source(old).op, Op::MatMul(_) | Op::Convolution(_))
+    }
+
+    fn is_bias(&self, old: ValueId) -> bool {
+        let source = self.source(old);
+        matches!(source.op, Op::Variable(_))
+            && self.old.value(source.results[0]).ty.shape.len() == 1
+    }
+
+    /// Whether a value is a variable in another shape or order.
+    fn is_weight(&self, old: ValueId) -> bool {
+        let moved = |node: &Node| matches!(node.op, Op::Reshape(_) | Op::Transpose(_));
+        let mut node = self.old.producer(old);
+        let is_view = moved(node);
+        while moved(node) {
+            node = self.old.producer(node.operands[0]);
+        }
+        is_view && matches!(node.op, Op::Variable(_))
+    }
+
+    /// The node whose elements a value has, under whatever shape.
+    fn source(&self, old: ValueId) -> &Node {
+        let mut node = self.old.producer(old);
+        while let Op::Reshape(_) = node.op {
+            node = self.old.producer(node.operands[0]);
+        }
+        node
+    }
+
+    /// What stands for a value, in this element type, in the stage and on the placement where it is made.
+    fn cast(&mut self, old: ValueId, dtype: DType) -> Result<ValueId, OpError> {
+        let value = self.values[old.index()];
+        if self.new.value(value).ty.dtype == dtype {
+            return Ok(value);
+        }
+        if let Some(&known) = self.casts.get(&(value, dtype)) {
+            return Ok(known);
+        }
+        if self.is_weight(old) {
+            // The weight is cast, not each view of it, so that products still see how it lies.
+            let view = self.old.producer(old);
+            let weight = self.cast(view.operands[0], dtype)?;
+            let cast = self.push(view.op.clone(), vec![weight], view)?[0];
+            self.casts.insert((value, dtype), cast);
+            return Ok(cast);
+        }
+        let producer = self.new.producer(value).clone();
+        let cast = match retyped(&producer.op, dtype).filter(|_| self.number(old).is_some()) {
+            Some(number) => self.push(number, Vec::new(), &producer)?[0],
+            None => self.push(Op::Cast(Cast { dtype }), vec![value], &producer)?[0],
+        };
+        self.casts.insert((value, dtype), cast);
+        Ok(cast)
+    }
+
+    /// Appends a node where another one stands.
+    fn push(
+        &mut self,
+        op: Op,
+        operands: Vec<ValueId>,
+        like: &Node,
+    ) -> Result<Vec<ValueId>, OpError> {
+        let id = self.new.push(op, operands, like.source.clone())?;
+        let node = &mut self.new.nodes[id.index()];
+        node.annotate_like(like);
+        // What it asked for is done.
+        node.autocast = None;
+        Ok(node.results.clone())
+    }
+}
+
+/// A number of another element type; `None` of other ops.
+fn retyped(op: &Op, dtype: DType) -> Option<Op> {
+    let of = |ty: &TensorType| TensorType { dtype, shape: ty.shape.clone() };
+    match op {
+        Op::Full(full) => Some(Op::Full(Full { ty: of(&full.ty), ..full.clone() })),
+        Op::Constant(number) => {
+            Some(Op::Constant(Constant { ty: of(&number.ty), ..number.clone() }))
+        }
+        _ => None,
+    }
+}
+
+/// Whether a number is not too large for an element type.
+fn holds(dtype: DType, number: f64) -> bool {
+    let greatest = match dtype {
+        DType::F16 => 65504.0,
+        // 2^127 (2 - 2^-7)
+        DType::BF16 => 3.389_531_389_251_535_5e38,
+        _ => f64::INFINITY,
+    };
+    !number.is_finite() || number.abs() <= greatest
+}

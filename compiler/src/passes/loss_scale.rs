@@ -1,0 +1,126 @@
+//! Dynamic loss scaling (Micikevicius et al., arXiv 1710.03740, section 3.2), as `torch.amp.GradScaler` does it, in the graph.
+//!
+//! The gradient of the loss starts as the scale instead of 1. What is not finite is counted in the gradient of every trained
+//! variable, in the layout in which its update takes it; the counts are added up over ranks and stages. One op then says by
+//! how much updates multiply their gradients, 0 where they are not made, and changes the scale. Scale and counts are
+//! variables, so they are saved and restored like others.
+
+use graphc_ir::builder::{GraphBuilder, Tensor};
+use graphc_ir::graph::Output;
+use graphc_ir::ids::{NodeId, ValueId};
+use graphc_ir::op::{Op, OpError};
+use graphc_ir::ops::{Binary, BinaryFunction, Init, LossScale, NonFinite, Variable};
+use graphc_ir::plan::{Action, Plan, TensorKind};
+use graphc_ir::scalar::Scalar;
+use graphc_ir::types::{DType, TensorType};
+
+use super::optimizer::push;
+use crate::decisions::{Phase, TrainingGraph};
+
+/// The output that says by what the loss of a step was scaled.
+pub const LOSS_SCALE: &str = "loss_scale";
+
+/// The output that is 1 where a step made no update, and else 0.
+pub const SKIPPED: &str = "skipped";
+
+/// The variable that holds the scale.
+const SCALE: &str = "state.loss_scale";
+
+/// The scale of the first step; it and the payload below are `GradScaler`'s.
+const FIRST: f64 = 65536.0;
+
+const SCALING: LossScale = LossScale { growth: Scalar(2.0), backoff: Scalar(0.5), interval: 2000 };
+
+/// What updates take besides their tensors.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Scaled {
+    /// By what gradients are multiplied; 0 where no update is made.
+    pub factor: ValueId,
+    /// The number of the update, from 1.
+    pub step: ValueId,
+}
+
+/// Whether a plan scales its loss: it then has the outputs [`LOSS_SCALE`] and [`SKIPPED`].
+pub fn scales(plan: &Plan) -> bool {
+    let mut actors = plan.programs.iter().flat_map(|program| &program.actors);
+    actors.any(|actor| matches!(actor.action, Action::Compute { op: Op::LossScale(_), .. }))
+}
+
+/// The scale, from which the gradient of the loss starts.
+pub(super) fn scale(builder: &GraphBuilder) -> Tensor {
+    let ty = TensorType::new(DType::F32, []);
+    builder.variable_of(SCALE, ty, Init::Fill(Scalar(FIRST)), false)
+}
+
+/// Appends the count of what is not finite in all gradients, and what follows from it. `None` where no loss is scaled.
+pub(super) fn check_gradients(training: &mut TrainingGraph) -> Result<Option<Scaled>, OpError> {
+    // A variable of that name in the user's graph belongs to the forward pass.
+    let made = |&scale: &ValueId| {
+        training.phases[training.graph.value(scale).producer.index()] == Phase::Backward
+    };
+    let Some(scale) = training.graph.find(SCALE).filter(made) else { return Ok(None) };
+    let home = training.graph.value(scale).producer;
+    let bad = count(training, home)?;
+    let good = state(training, "state.loss_scale.good_steps", home)?;
+    let made = state(training, "state.loss_scale.updates", home)?;
+    use TensorKind::{Gradient, Output as Given, State};
+    let kinds = [State, State, State, Gradient, Gradient, Given, Given];
+    let operands = vec![scale, good, made, bad];
+    let node = push(training, Op::LossScale(SCALING), operands, home, &kinds)?;
+    let [_, _, _, factor, step, used, skipped] = training.graph.node(node).results[..] else {
+        unreachable!("loss_scale has seven results");
+    };
+    for (name, value) in [(LOSS_SCALE, used), (SKIPPED, skipped)] {
+        training.graph.outputs.push(Output { name: name.into(), value });
+    }
+    Ok(Some(Scaled { factor, step }))
+}
+
+/// The number of elements of all gradients that are not finite: by stage and placement first, so that one number of each
+/// crosses to the stage of the loss.
+fn count(training: &mut TrainingGraph, home: NodeId) -> Result<ValueId, OpError> {
+    let mut sums: Vec<(NodeId, ValueId)> = Vec::new();
+    for (variable, gradient) in training.gradients.clone() {
+        let beside = training.graph.value(variable).producer;
+        let found = one(training, Op::NonFinite(NonFinite {}), vec![gradient], beside)?;
+        let graph = &training.graph;
+        let place = |node: NodeId| (graph.node(node).stage, &graph.node(node).placement);
+        match sums.iter().position(|&(known, _)| place(known) == place(beside)) {
+            Some(at) => sums[at].1 = add(training, sums[at].1, found, sums[at].0)?,
+            None => sums.push((beside, found)),
+        }
+    }
+    let mut sums = sums.into_iter().map(|(_, sum)| sum);
+    let first = sums.next().expect("who trains has a gradient");
+    sums.try_fold(first, |sum, other| add(training, sum, other, home))
+}
+
+fn add(
+    training: &mut TrainingGraph,
+    a: ValueId,
+    b: ValueId,
+    beside: NodeId,
+) -> Result<ValueId, OpError> {
+    one(training, Op::Binary(Binary { function: BinaryFunction::Add }), vec![a, b], beside)
+}
+
+/// A count that starts at 0.
+fn state(training: &mut TrainingGraph, name: &str, beside: NodeId) -> Result<ValueId, OpError> {
+    let ty = TensorType::new(DType::F32, []);
+    let init = Init::Fill(Scalar(0.0));
+    let variable = Variable { name: name.into(), ty, init, trainable: false };
+    let node = push(training, Op::Variable(variable), Vec::new(), beside, &[TensorKind::State])?;
+    let value = training.graph.node(node).results[0];
+    training.graph.values[value.index()].name = Some(name.into());
+    Ok(value)
+}
+
+fn one(
+    training: &mut TrainingGraph,
+    op: Op,
+    operands: Vec<ValueId>,
+    beside: NodeId,
+) -> Result<ValueId, OpError> {
+    let node = push(training, op, operands, beside, &[TensorKind::Gradient])?;
+    Ok(training.graph.node(node).results[0])
+}

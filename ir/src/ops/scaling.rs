@@ -1,0 +1,175 @@
+//! Dynamic loss scaling, as `torch.amp.GradScaler` does it: the loss's gradient is multiplied by a scale, so that small
+//! gradients do not vanish in f16; a step whose gradients overflowed is not made, and halves the scale.
+
+use serde::{Deserialize, Serialize};
+
+use super::shards::no_gradient;
+use crate::array::Array;
+use crate::builder::Tensor;
+use crate::op::{
+    EvalContext, GradientNode, OpError, Operand, Operation, Region, arity, dtypes, shapes,
+};
+use crate::rule::{FactorKind, Rule};
+use crate::sbp::ReduceKind;
+use crate::scalar::Scalar;
+use crate::types::{DType, TensorType};
+
+/// The number of elements that are infinite or no number: (x) -> f32[]. A count, so that ranks, stages and tensors are
+/// taken together by adding.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NonFinite {}
+
+/// The end of a step: (scale, good, made, bad) -> (scale', good', made', factor, step, used, skipped), all f32[].
+///
+/// `good` counts the steps since the scale was last changed, `made` all updates so far, `bad` is the number of elements of
+/// this step's gradients that are not finite. Where it is 0 the update is made: `factor` is 1 / scale, and after `interval` such
+/// steps the scale grows. Otherwise `factor` is 0, which tells the updates to change nothing, and the scale shrinks. `step` is
+/// the number of this update, from 1, `used` the scale of this step, and `skipped` 1 where it was not made.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LossScale {
+    /// What the scale is multiplied by after `interval` good steps in a row.
+    pub growth: Scalar,
+    /// What it is multiplied by after a step that was not made.
+    pub backoff: Scalar,
+    /// Good steps until it grows.
+    pub interval: u32,
+}
+
+impl LossScale {
+    /// The results for the numbers of one step, in order.
+    pub fn step(&self, [scale, good, made, bad]: [f64; 4]) -> [f64; 7] {
+        let skipped = bad != 0.0;
+        let full = good + 1.0 >= f64::from(self.interval);
+        let grown = scale * self.growth.0;
+        // As in PyTorch a scale beyond f32 does not grow further.
+        let (next, streak) = match (skipped, full) {
+            (true, _) => (scale * self.backoff.0, 0.0),
+            (false, true) => (if grown <= f64::from(f32::MAX) { grown } else { scale }, 0.0),
+            (false, false) => (scale, good + 1.0),
+        };
+        let (factor, one) = if skipped { (0.0, 0.0) } else { (1.0 / scale, 1.0) };
+        [next, streak, made + one, factor, made + 1.0, scale, 1.0 - one]
+    }
+}
+
+impl Operation for NonFinite {
+    fn name(&self) -> &'static str {
+        "non_finite"
+    }
+
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        arity(self.name(), operands, 1, "1 operand")?;
+        if !operands[0].dtype.is_float() {
+            return Err(dtypes(self.name(), operands, "it needs floating-point elements"));
+        }
+        Ok(vec![DType::F32])
+    }
+
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        let mut rule = Rule::default();
+        let dims = rule.parallel(&operands[0].shape);
+        for factor in &mut rule.factors {
+            factor.kind = FactorKind::Reduction(ReduceKind::Sum);
+        }
+        (rule.operands, rule.results) = (vec![dims], vec![Vec::new()]);
+        Ok(rule)
+    }
+
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+        no_gradient(self.name(), node)
+    }
+
+    fn evaluate(
+        &self,
+        operands: &[Operand<'_>],
+        _results: &[Region],
+        _cx: &EvalContext,
+    ) -> Result<Vec<Array>, OpError> {
+        let elements = operands[0].array.data.iter();
+        let count = elements.filter(|element| !element.is_finite()).count();
+        Ok(vec![Array::new([], vec![count as f64])])
+    }
+}
+
+impl Operation for LossScale {
+    fn name(&self) -> &'static str {
+        "loss_scale"
+    }
+
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        arity(self.name(), operands, 4, "4")?;
+        if operands.iter().any(|operand| operand.dtype != DType::F32) {
+            return Err(dtypes(self.name(), operands, "all of them are f32"));
+        }
+        Ok(vec![DType::F32; 7])
+    }
+
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        if operands.iter().any(|operand| !operand.shape.is_empty()) {
+            return Err(shapes(self.name(), operands, "all of them are scalars"));
+        }
+        let (operands, results) = (vec![Vec::new(); 4], vec![Vec::new(); 7]);
+        Ok(Rule { operands, results, ..Rule::default() })
+    }
+
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+        no_gradient(self.name(), node)
+    }
+
+    fn evaluate(
+        &self,
+        operands: &[Operand<'_>],
+        _results: &[Region],
+        _cx: &EvalContext,
+    ) -> Result<Vec<Array>, OpError> {
+        let number = |operand: usize| operands[operand].array.data[0];
+        let results = self.step([0, 1, 2, 3].map(number));
+        Ok(results.map(|number| Array::new([], vec![number])).to_vec())
+    }
+
+    fn updates(&self) -> &[(usize, usize)] {
+        &[(0, 0), (1, 1), (2, 2)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::Op;
+    use crate::ops::shards::tests::evaluate;
+
+    fn scaling(interval: u32) -> LossScale {
+        LossScale { growth: Scalar(2.0), backoff: Scalar(0.5), interval }
+    }
+
+    #[test]
+    fn counts_what_is_not_finite() {
+        let count = |data: Vec<f64>| {
+            let operand = (DType::F32, Array::new([data.len()], data));
+            evaluate(Op::NonFinite(NonFinite {}), &[operand]).expect("fits")[0].data[0]
+        };
+        assert_eq!(count(vec![1.0, -2.0, 0.0]), 0.0);
+        assert_eq!(count(vec![f64::NAN, 1.0, f64::INFINITY, f64::NEG_INFINITY]), 3.0);
+        assert_eq!(count(vec![]), 0.0);
+    }
+
+    #[test]
+    fn an_overflow_halves_the_scale_and_makes_no_update() {
+        let found = scaling(2000).step([65536.0, 7.0, 41.0, 3.0]);
+        assert_eq!(found, [32768.0, 0.0, 41.0, 0.0, 42.0, 65536.0, 1.0]);
+    }
+
+    #[test]
+    fn good_steps_are_counted_and_double_the_scale_in_the_end() {
+        let found = scaling(3).step([8.0, 1.0, 5.0, 0.0]);
+        assert_eq!(found, [8.0, 2.0, 6.0, 0.125, 6.0, 8.0, 0.0]);
+        let found = scaling(3).step([8.0, 2.0, 6.0, 0.0]);
+        assert_eq!(found, [16.0, 0.0, 7.0, 0.125, 7.0, 8.0, 0.0]);
+    }
+
+    #[test]
+    fn a_scale_does_not_grow_beyond_f32() {
+        let greatest = f64::from(f32::MAX);
+        assert_eq!(scaling(1).step([greatest, 0.0, 0.0, 0.0])[0], greatest);
+    }
+}
