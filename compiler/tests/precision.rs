@@ -5,6 +5,7 @@ use graphc_compiler::check::{verify, verify_invariants};
 use graphc_compiler::cluster::preset;
 use graphc_compiler::compile::{Compiled, compile};
 use graphc_ir::builder::GraphBuilder;
+use graphc_ir::check::VerifiedPlan;
 use graphc_ir::graph::Graph;
 use graphc_ir::nn::{Gpt, GptConfig, Linear, Module};
 use graphc_ir::op::Op;
@@ -125,7 +126,7 @@ fn data_parallelism_sums_gradients_in_f32() {
 }
 
 /// A weight that is to lie in shards, with readers of its half copy, and (`wide`) one of itself, which needs it whole.
-fn pinned(wide: bool) -> Plan {
+fn pinned(wide: bool) -> VerifiedPlan {
     let g = GraphBuilder::new("pinned");
     let x = g.input("x", DType::F32, [8, 512]);
     let init = Init::Normal { mean: 0.0.into(), std: 0.1.into() };

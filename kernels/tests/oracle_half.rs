@@ -12,7 +12,7 @@ use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 
 /// How many variants [`Op`] has.
-const OPS: usize = 51;
+const OPS: usize = 53;
 
 /// The number of an op's variant, from 0 to `OPS - 1`: who adds a variant adds its number, and examples below.
 fn number(op: &Op) -> usize {
@@ -68,6 +68,8 @@ fn number(op: &Op) -> usize {
         Op::SgdUpdate(_) => 48,
         Op::AdamUpdate(_) => 49,
         Op::ToGlobal(_) | Op::Accumulate(_) => 50,
+        Op::NonFinite(_) => 51,
+        Op::LossScale(_) => 52,
     }
 }
 
@@ -362,6 +364,13 @@ fn updates(to: &mut Examples<'_>) {
             if i == 3 { x * x } else { x }
         });
     }
+    to.filled(Op::NonFinite(NonFinite {}), &[half], 0.0, |random, i, dtype| {
+        if random.below(3) == 0 { f64::INFINITY } else { ordinary(random, i, dtype) }
+    });
+    // Its numbers are f32 whatever the gradients are.
+    let scaling = LossScale { growth: Scalar(2.0), backoff: Scalar(0.5), interval: 2 };
+    let counts = |random: &mut Random, _: usize, _: DType| random.below(3) as f64 + 1.0;
+    to.filled(Op::LossScale(scaling), &vec![f32s(&[]); 4], 0.0, counts);
 }
 
 fn examples(random: &mut Random, half: DType) -> Vec<Example> {
