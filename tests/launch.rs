@@ -371,7 +371,7 @@ fn a_wrong_command_line_is_explained() {
     wrong(&["--nnodes", "2"], &["--master-addr"]);
     wrong(&["--master-port", "70000"], &["70000", "--master-port"]);
     wrong(&["--master-port", "0"], &["--master-port"]);
-    wrong(&["--nproc-per-node", "99999999999"], &["at most 131072"]);
+    wrong(&["--nproc-per-node", "99999999999"], &["at most 1024"]);
     wrong(&["--standalone", "--nnodes", "2"], &["--standalone", "--nnodes"]);
     wrong(&["--tee"], &["--logdir"]);
     wrong(&["--grace", "nan"], &["--grace"]);

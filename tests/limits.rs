@@ -174,7 +174,7 @@ fn what_is_no_file_is_not_read() {
             &["compile", &onnx],
             &["compile", &gir],
             &["inspect", &json],
-            &["compile", &mlp, "--cluster", &toml],
+            &["compile", &mlp, "--batch", "4", "--cluster", &toml],
             &["run", text(&plan), "--inputs", &data, "--outputs", &out],
             &[&train[..], &[&data]].concat(),
             &[&train[..], &[&whole, "--resume", &save]].concat(),

@@ -329,8 +329,11 @@ fn results_may_be_an_operands_memory() {
             .collect();
         let case = Case { op, operands, results: results.iter().map(Region::whole).collect() };
         let narrow = [DType::BF16, DType::F16].map(|half| in_half(&case, half));
-        for case in narrow.into_iter().flatten().chain([case]) {
-            assert!(case.check_in_place() > 0, "{:?} may work in place", case.op);
+        assert!(case.check_in_place() > 0, "{:?} may work in place", case.op);
+        for case in narrow.into_iter().flatten() {
+            // Where a result has another type than its operand, there is no way.
+            let alike = case.results[0].dtype == case.operands.last().expect("one").0.dtype;
+            assert!(case.check_in_place() > 0 || !alike, "{:?} may work in place", case.op);
         }
     }
 }

@@ -355,7 +355,7 @@ impl<'a> Arena<'a> {
             let pair = pairs.iter().find(|pair| Some(pair.output) == place && pair.input == index);
             let memory = |register: RegisterId| self.memories[register.index()];
             let one = shared.is_some() && memory(output) == memory(input);
-            let allowed = pair.filter(|pair| one && self.alike(input, output, **pair));
+            let allowed = pair.filter(|_| one && self.alike(input, output));
             errors.require(allowed.is_some(), format_args!("actor `{}`", actor.name), || {
                 let name = |r: RegisterId| &self.program.registers[r.index()].name;
                 format!("writes `{}` over its input `{}`", name(output), name(input))
@@ -368,13 +368,13 @@ impl<'a> Arena<'a> {
         kept
     }
 
-    /// Whether two registers hold the same part of tensors of one element type, or of the same bytes as many of them.
-    fn alike(&self, input: RegisterId, output: RegisterId, pair: Pair) -> bool {
+    /// Whether two registers hold as many elements of one type. An operand of an elementwise op that has as many as the result
+    /// is not spread, whatever dims of extent 1 it lacks: its elements are read where, and before, the result's are written.
+    fn alike(&self, input: RegisterId, output: RegisterId) -> bool {
         let [a, b] = [input, output].map(|register| &self.program.registers[register.index()]);
         let dtype = |register: &Register| self.plan.layouts[register.layout as usize].dtype;
         let elements = |register: &Register| register.shape.iter().product::<usize>();
-        dtype(a) == dtype(b)
-            && (a.shape == b.shape || pair.same_bytes && elements(a) == elements(b))
+        dtype(a) == dtype(b) && elements(a) == elements(b)
     }
 
     fn slots_overlap(&self, a: RegisterId, b: RegisterId, now: Now) -> bool {

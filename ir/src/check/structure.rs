@@ -87,15 +87,23 @@ fn header(plan: &Plan, errors: &mut Errors) {
     errors.require(plan.stages > 0 && plan.stages <= plan.world_size.max(1) + 64, "stages", || {
         format!("is {}", plan.stages)
     });
-    let peaks: Vec<u64> = plan.programs.iter().map(|program| program.arena_bytes).collect();
-    errors.require(
-        plan.predicted.peak_memory_bytes == peaks,
-        "predicted.peak_memory_bytes",
-        || format!("is {:?}, the programs have {peaks:?}", plan.predicted.peak_memory_bytes),
-    );
+    peaks(plan, errors);
     let levels = &plan.cluster.levels;
     let bounded = levels.iter().rev().skip(1).all(|level| level.size > 0);
     errors.require(bounded, "cluster.levels", || "only the last may be without a size".into());
+}
+
+/// What is predicted of each program's memory is its arena.
+fn peaks(plan: &Plan, errors: &mut Errors) {
+    let peaks = &plan.predicted.peak_memory_bytes;
+    errors.require(peaks.len() == plan.programs.len(), "predicted.peak_memory_bytes", || {
+        format!("has {} entries for {} programs", peaks.len(), plan.programs.len())
+    });
+    for (index, (program, &peak)) in plan.programs.iter().zip(peaks).enumerate() {
+        errors.require(program.arena_bytes == peak, format!("programs[{index}]"), || {
+            format!("has an arena of {} bytes, but {peak} are predicted", program.arena_bytes)
+        });
+    }
 }
 
 fn check_layout(plan: &Plan, layout: &Layout, place: &str, errors: &mut Errors) {
