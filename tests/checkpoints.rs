@@ -235,7 +235,7 @@ fn killed_at_any_point_it_resumes_from_a_complete_checkpoint() {
         let command = command.args(&args).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = Child(command.spawn().expect("it starts"));
         // Some moments lie before the first step; the others are drawn in steps beyond those that were reached before.
-        let target = (random % 4 > 0).then(|| written(&metrics) + random as usize % 120);
+        let target = (!random.is_multiple_of(4)).then(|| written(&metrics) + random as usize % 120);
         while target.is_some_and(|target| written(&metrics) < target)
             && child.0.try_wait().expect("a child").is_none()
         {

@@ -544,7 +544,8 @@ fn what_is_not_finite_is_counted() {
             2 => f64::NEG_INFINITY,
             _ => ordinary(random, i, dtype),
         };
-        Case::random(Op::NonFinite(NonFinite {}), &[x.clone()], random, fill).check(0.0);
+        Case::random(Op::NonFinite(NonFinite {}), std::slice::from_ref(&x), random, fill)
+            .check(0.0);
         Case::random(Op::NonFinite(NonFinite {}), &[x], random, &mut ordinary).check(0.0);
     });
     // More than a block, with one element that is not finite at its end.

@@ -5,6 +5,7 @@ use graphc_ir::plan::Layout;
 use graphc_ir::sbp::NdSbp;
 use graphc_ir::shard::Rect;
 use graphc_ir::types::{DType, TensorType};
+use graphc_kernels::narrow;
 
 use crate::rectangles::{Move, contributions, fill_identity, masked, partial_kind, sums_wide};
 use crate::tensor::{HostTensor, TensorError};
@@ -13,7 +14,6 @@ use crate::tensor::{HostTensor, TensorError};
 ///
 /// ```
 /// use graphc_ir::mesh::Placement;
-use graphc_kernels::narrow;
 /// use graphc_runtime::{GlobalTensor, HostTensor};
 ///
 /// let ranks = Placement::mesh(&[2]).unwrap();

@@ -31,10 +31,13 @@ fn sent(microbatches: usize) -> Plan {
     plan
 }
 
+/// An edit, and what the refusal says.
+type Edited<'a> = (&'a dyn Fn(&mut Plan), &'a str);
+
 #[test]
 fn edits_are_refused_with_their_place() {
     assert_eq!(errors(sent(4)), "");
-    let cases: [(&dyn Fn(&mut Plan), &str); 14] = [
+    let cases: [Edited<'_>; 14] = [
         (&|plan| plan.version = 99, "version: is 99"),
         (&|plan| plan.microbatches = 1 << 32, "microbatches: is 4294967296"),
         (&|plan| plan.layouts[0].shape[0] = 1 << 62, "larger than any memory"),
@@ -105,7 +108,7 @@ fn a_variable_is_one_operand_of_its_update() {
         let w = builder.variable("w", &whole, Init::Fill(Scalar(1.0)));
         let g = builder.tensor(&whole, Rate::Step, 1);
         builder.feed("g", g, Rate::Step);
-        let action = Action::Compute { op: Op::SgdUpdate(sgd.clone()), operands };
+        let action = Action::Compute { op: Op::SgdUpdate(sgd), operands };
         builder.actor("sgd", action, Rate::Step, [&[g], &[], &[w]]);
         let found = errors(builder.plan());
         assert_eq!(found.is_empty(), sound, "{found}");

@@ -173,11 +173,18 @@ impl<'a> Execution<'a> {
         while let Some(program) = self.queue.pop() {
             self.runners[program].queued = false;
             // What one stream does may be what another waits for.
-            while (0..self.runners[program].cursors.len())
-                .fold(false, |goes, stream| self.advance(program, stream) || goes)
-            {}
+            while self.advance_all(program) {}
         }
         self.waits()
+    }
+
+    /// Takes all streams as far as they go, one after the other; whether any went on.
+    fn advance_all(&mut self, program: usize) -> bool {
+        let mut goes = false;
+        for stream in 0..self.runners[program].cursors.len() {
+            goes |= self.advance(program, stream);
+        }
+        goes
     }
 
     /// Takes a stream as far as it goes; whether it went on.

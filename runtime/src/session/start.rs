@@ -50,7 +50,7 @@ pub(super) fn session(
         }
     };
     let own: Vec<u32> = transports.iter().map(|transport| transport.rank()).collect();
-    room::check(&plan, &own, neighbours)?;
+    room::check(plan, &own, neighbours)?;
     let threads = options.threads_per_rank.unwrap_or(cores / neighbours.max(1)).max(1);
     let settings = Settings {
         seed: options.seed,
