@@ -36,6 +36,9 @@ struct Args {
     /// Let the planner choose, instead of data parallelism
     #[arg(long)]
     auto: bool,
+    /// Mixed precision: bf16 or f16; default f32
+    #[arg(long)]
+    precision: Option<String>,
     /// The machine that a step's time is predicted for: a file that `graphc calibrate` wrote
     #[arg(long)]
     cluster: Option<std::path::PathBuf>,
@@ -66,6 +69,7 @@ fn main() -> Result<()> {
         mesh: vec![args.ranks],
         optimizer: Some(optimizer),
         strategy: if args.auto { Strategy::Auto } else { Strategy::Data },
+        precision: args.precision.as_deref().map(precision).transpose()?,
         ..CompileOptions::default()
     };
     let compile_start = Instant::now();
@@ -143,6 +147,15 @@ fn enough(start: Instant, args: &Args, job: Option<&Arc<Job>>, steps: usize) -> 
         None => Ok(over),
         Some(_) if !steps.is_multiple_of(32) => Ok(false),
         Some(job) => Ok(job.from_rank_0(&[u8::from(over)])? == [1]),
+    }
+}
+
+fn precision(name: &str) -> Result<DType> {
+    match name {
+        "f32" => Ok(DType::F32),
+        "bf16" => Ok(DType::BF16),
+        "f16" => Ok(DType::F16),
+        other => bail!("no precision `{other}`: f32, bf16 or f16"),
     }
 }
 
