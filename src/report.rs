@@ -107,9 +107,10 @@ fn headline(plan: &Plan) -> String {
         PlannerStatus::Optimal => "proven optimal".to_string(),
         PlannerStatus::Gap => format!("gap {:.2} %", plan.planner.gap * 100.0),
     };
+    let tied = tied(&plan.planner.tied_axes);
     format!(
         "plan `{}`: {} ranks as {}, {} stages, {} microbatches, {} programs\n\
-         planner: objective {}, bound {}, {status}\n",
+         planner: objective {}, bound {}, {status}{tied}\n",
         plan.name,
         plan.world_size,
         mesh.join("x"),
@@ -119,6 +120,16 @@ fn headline(plan: &Plan) -> String {
         seconds(plan.planner.objective_seconds),
         seconds(plan.planner.bound_seconds),
     )
+}
+
+/// What was planned as one, because there are too many axes.
+fn tied(axes: &[usize]) -> String {
+    if axes.is_empty() {
+        return String::new();
+    }
+    let mut axes: Vec<String> = axes.iter().map(usize::to_string).collect();
+    axes.sort_unstable();
+    format!("; too many axes to plan each by itself: {} like the one before it", axes.join(", "))
 }
 
 /// One stage: its ranks, and its tensors counted by kind and layout.

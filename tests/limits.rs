@@ -86,6 +86,8 @@ fn more_axes_than_can_be_planned_are_an_error() {
 fn many_ranks_of_one_axis_cost_what_they_are() {
     let mlp = file("mlp", "model.onnx");
     planned(&compile(&mlp, &["--batch", "32768", "--mesh", "32768"]));
+    let stages = ["--batch", "32768", "--mesh", "32768", "--stages", "2", "--microbatches", "2"];
+    planned(&compile(&mlp, &stages));
 }
 
 #[test]

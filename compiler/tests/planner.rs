@@ -8,6 +8,7 @@ use graphc_compiler::boxing::route;
 use graphc_compiler::cluster::preset;
 use graphc_compiler::decisions::Decisions;
 use graphc_compiler::pipeline::prepare;
+use graphc_compiler::planner::candidates::Candidate;
 use graphc_compiler::planner::ilp::solve_ilp;
 use graphc_compiler::planner::problem::Problem;
 use graphc_compiler::planner::{PlanError, alternatives, plan, recompute};
@@ -16,6 +17,7 @@ use graphc_ir::graph::{Graph, Value};
 use graphc_ir::mesh::Placement;
 use graphc_ir::ops::Init;
 use graphc_ir::plan::{Cluster, CompileOptions, Loss, Optimizer, Pin, PlannerStatus};
+use graphc_ir::rule::Choice;
 use graphc_ir::sbp::NdSbp;
 use graphc_ir::types::DType;
 use planner_support::{Everything, Numbers, decisions, random_graph};
@@ -271,6 +273,34 @@ fn a_tensor_is_boxed_once_for_all_its_readers() {
     let problem = Problem::new(&decisions, &options, &cluster).expect("pins fit");
     let compute: f64 = problem.candidates.iter().map(|all| all[0].seconds).sum();
     assert!(close(planned.report.objective_seconds, compute + gather), "{:?}", planned.report);
+}
+
+#[test]
+fn nodes_choose_alike_for_axes_that_are_tied_unless_they_are_pinned() {
+    let g = toy();
+    let x = g.input("x", DType::F32, [16, 16]);
+    let pinned = x.relu().pin(sbp("S(0),B,S(1)"));
+    g.output("y", &pinned.matmul(&x).named("y"));
+    let mesh = [2, 2, 2];
+    let decisions = decisions(g.finish().expect("right"), &mesh);
+    let cluster = preset("cpu").expect("a preset");
+    let options = CompileOptions { mesh: mesh.to_vec(), ..CompileOptions::default() };
+    let with = |tied: &[usize]| -> Vec<Vec<Vec<Choice>>> {
+        let problem = Problem::with(&decisions, &options, &cluster, tied).expect("pins fit");
+        let choices = |all: &Vec<Candidate>| all.iter().map(|c| c.choices.clone()).collect();
+        problem.candidates.iter().map(choices).collect()
+    };
+    let (free, tied) = (with(&[]), with(&[1]));
+    let names = decisions.graph().nodes.iter().map(|node| node.op.name());
+    for ((name, free), tied) in names.zip(free).zip(tied) {
+        if name == "unary" {
+            assert_eq!(free, tied, "it is pinned");
+            continue;
+        }
+        let alike: Vec<Vec<Choice>> = free.into_iter().filter(|c| c[0] == c[1]).collect();
+        assert!(!tied.is_empty() && tied.iter().all(|c| c[0] == c[1]), "{name}: {tied:?}");
+        assert_eq!(tied, alike, "{name}");
+    }
 }
 
 #[test]

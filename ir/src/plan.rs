@@ -197,6 +197,10 @@ pub struct PlannerReport {
     pub variables: usize,
     /// Constraints of the integer programme.
     pub constraints: usize,
+    /// Mesh axes for which every node that is not pinned chose as for the axis before, because there are too many axes to plan
+    /// each by itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tied_axes: Vec<usize>,
 }
 
 /// A choice of stages and microbatches.

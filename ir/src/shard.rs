@@ -50,6 +50,21 @@ pub fn split_range(extent: usize, parts: usize, index: usize) -> Range<usize> {
     start..start + base + usize::from(index < extra)
 }
 
+/// The ranges of [`split_range`] that overlap a range of elements, by index.
+pub fn overlapping_parts(extent: usize, parts: usize, elements: Range<usize>) -> Range<usize> {
+    let (start, end) = (elements.start.min(extent), elements.end.min(extent));
+    if start >= end {
+        return 0..0;
+    }
+    let (base, extra) = (extent / parts, extent % parts);
+    let long = extra * (base + 1);
+    let part = |element: usize| match element.checked_sub(long) {
+        None => element / (base + 1),
+        Some(rest) => extra + rest / base,
+    };
+    part(start)..part(end - 1) + 1
+}
+
 /// The rectangle of a tensor of `shape` that the rank at `coordinates` holds. Splits of one dim nest in
 /// the order of the mesh axes; broadcast and partial axes hold the full range.
 pub fn shard(shape: &[usize], hierarchy: &[usize], sbp: &NdSbp, coordinates: &[usize]) -> Rect {
@@ -73,6 +88,20 @@ mod tests {
         let ranges: Vec<_> = (0..4).map(|i| split_range(5, 4, i)).collect();
         assert_eq!(ranges, [0..2, 2..3, 3..4, 4..5]);
         assert_eq!((0..3).map(|i| split_range(2, 3, i).len()).collect::<Vec<_>>(), [1, 1, 0]);
+    }
+
+    #[test]
+    fn parts_overlap_as_their_ranges_do() {
+        for (extent, parts) in [(7, 3), (2, 5), (8, 4), (0, 2), (1, 1)] {
+            for (start, end) in (0..10).flat_map(|end| (0..=end).map(move |start| (start, end))) {
+                let meets = |part: &usize| {
+                    let range = split_range(extent, parts, *part);
+                    range.start.max(start) < range.end.min(end)
+                };
+                let found: Vec<usize> = overlapping_parts(extent, parts, start..end).collect();
+                assert_eq!(found, (0..parts).filter(meets).collect::<Vec<_>>());
+            }
+        }
     }
 
     #[test]

@@ -2,7 +2,9 @@
 //! rows or blocks whose results are independent.
 
 use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 
+use rayon::ThreadPool;
 use rayon::prelude::*;
 
 use graphc_ir::shard::split_range;
@@ -20,17 +22,29 @@ pub(crate) fn parts(cx: &KernelContext<'_>, elements: usize) -> usize {
 
 /// Works on each part, in parallel where there are several. Of several errors the first part's is returned.
 pub(crate) fn run<P: Send>(
-    pool: Option<&rayon::ThreadPool>,
+    pool: Option<&ThreadPool>,
     parts: Vec<P>,
     work: impl Fn(P) -> Result<(), KernelError> + Send + Sync,
 ) -> Result<(), KernelError> {
-    match pool {
-        Some(pool) if parts.len() > 1 => {
-            let run = || parts.into_par_iter().with_max_len(1).map(work).collect::<Vec<_>>();
-            pool.install(run).into_iter().collect()
-        }
-        _ => parts.into_iter().try_for_each(work),
-    }
+    let Some(pool) = pool.filter(|_| parts.len() > 1) else {
+        return parts.into_iter().try_for_each(work);
+    };
+    let parts: Vec<Mutex<Option<P>>> = parts.into_iter().map(|p| Mutex::new(Some(p))).collect();
+    share(pool, parts.len(), &|index| {
+        let part = parts[index].lock().unwrap_or_else(PoisonError::into_inner).take();
+        part.map_or(Ok(()), &work)
+    })
+}
+
+/// Calls `work` once for each index. It does not depend on the type of the work, so that rayon's part of a parallel call is
+/// compiled once instead of once for each kernel, element type and number of outputs.
+fn share(
+    pool: &ThreadPool,
+    count: usize,
+    work: &(dyn Fn(usize) -> Result<(), KernelError> + Sync),
+) -> Result<(), KernelError> {
+    let run = || (0..count).into_par_iter().with_max_len(1).map(work).collect::<Vec<_>>();
+    pool.install(run).into_iter().collect()
 }
 
 /// What is cut between rows: an output, or several.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use graphc_ir::mesh::unravel;
 use graphc_ir::plan::Layout;
 use graphc_ir::sbp::Sbp;
-use graphc_ir::shard::split_range;
+use graphc_ir::shard::{overlapping_parts, split_range};
 
 use super::Prices;
 use super::even::Even;
@@ -51,8 +51,15 @@ pub(super) fn holds_value(to: &Layout, position: usize) -> bool {
     to.sbp.0.iter().zip(coordinates).all(|(sbp, coordinate)| !sbp.is_partial() || coordinate == 0)
 }
 
-/// What the busiest rank sends or receives. What a rank keeps for itself is no message.
+/// Pairs of ranks up to which each is looked at.
+const MOST_PAIRS: usize = 1 << 22;
+
+/// What the busiest rank sends or receives. What a rank keeps for itself is no message. Of very many ranks all are taken to
+/// do what the first does, and to share what is sent evenly.
 pub fn exchange_traffic(from: &Layout, to: &Layout, microbatches: usize) -> Traffic {
+    if from.ranks.len().saturating_mul(to.ranks.len()) > MOST_PAIRS {
+        return traffic_if_even(from, to, microbatches);
+    }
     let mut senders = Senders::new(from, microbatches);
     let mut sent = vec![Traffic::default(); from.ranks.len()];
     let mut busiest = Traffic::default();
@@ -63,13 +70,29 @@ pub fn exchange_traffic(from: &Layout, to: &Layout, microbatches: usize) -> Traf
     sent.into_iter().fold(busiest, Traffic::most)
 }
 
+/// The same where all receivers get as much as the first, and all senders have as much to send: as it is where splits are
+/// even and no rank holds a copy.
+fn traffic_if_even(from: &Layout, to: &Layout, microbatches: usize) -> Traffic {
+    let first = received_first(from, to, microbatches);
+    let along = |layout: &Layout, is: fn(&Sbp) -> bool| -> usize {
+        let axes = layout.hierarchy.iter().zip(&layout.sbp.0);
+        axes.filter(|(_, sbp)| is(sbp)).map(|(&extent, _)| extent).product()
+    };
+    let receivers = to.ranks.len() / along(to, |sbp| sbp.is_partial()).max(1);
+    let copies = along(from, |sbp| *sbp == Sbp::Broadcast).max(1);
+    let senders = (from.ranks.len() / copies * copies.min(receivers)).max(1);
+    let each = |all: u64| (all * receivers as u64).div_ceil(senders as u64);
+    first.most(Traffic { messages: each(first.messages as u64) as usize, bytes: each(first.bytes) })
+}
+
 /// What the first rank receives: the busiest rank has no less to do.
 pub(super) fn received_first(from: &Layout, to: &Layout, microbatches: usize) -> Traffic {
     Senders::new(from, microbatches).to(to, 0, &mut |_, _| ())
 }
 
-/// Who sends what in an exchange: [`source_ranks`] for many receivers, without those that have nothing to send.
-struct Senders<'a> {
+/// Who sends what in an exchange: [`source_ranks`] for many receivers, without those that have nothing to send. The work grows
+/// with what is sent, not with the pairs of ranks.
+pub struct Senders<'a> {
     from: &'a Layout,
     microbatches: usize,
     position_of: BTreeMap<u32, usize>,
@@ -80,7 +103,8 @@ struct Senders<'a> {
 }
 
 impl<'a> Senders<'a> {
-    fn new(from: &'a Layout, microbatches: usize) -> Self {
+    /// All ranks of a layout.
+    pub fn new(from: &'a Layout, microbatches: usize) -> Self {
         let position_of = from.ranks.iter().enumerate().map(|(at, &rank)| (rank, at)).collect();
         let extent =
             |(&extent, &sbp): (&usize, &Sbp)| if sbp == Sbp::Broadcast { extent } else { 1 };
@@ -99,8 +123,20 @@ impl<'a> Senders<'a> {
             return received;
         }
         let own = self.position_of.get(&to.ranks[position]).copied();
-        let mine = match own {
-            Some(own) => unravel(own, &self.from.hierarchy),
+        self.each(to, position, &mut |sender, bytes| {
+            if Some(sender) != own {
+                received.count(bytes);
+                sends(sender, bytes);
+            }
+        });
+        received
+    }
+
+    /// Tells the position of each rank, the receiver itself perhaps, that holds something of what the receiver at a position
+    /// needs, and how many bytes.
+    pub fn each(&mut self, to: &Layout, position: usize, found: &mut dyn FnMut(usize, u64)) {
+        let mine = match self.position_of.get(&to.ranks[position]) {
+            Some(&own) => unravel(own, &self.from.hierarchy),
             None => unravel(position % self.copies.iter().product::<usize>(), &self.copies),
         };
         let need = to.rect_at(position, 0, self.microbatches);
@@ -108,13 +144,10 @@ impl<'a> Senders<'a> {
             need.origin.iter().zip(&need.extent).map(|(&o, &extent)| (o, o + extent)).collect();
         let size = self.from.dtype.size();
         self.walk(&need, &mine, (0, 0), &mut |sender, elements| {
-            if elements > 0 && Some(sender) != own {
-                let bytes = (elements * size) as u64;
-                received.count(bytes);
-                sends(sender, bytes);
+            if elements > 0 {
+                found(sender, (elements * size) as u64);
             }
         });
-        received
     }
 
     /// Visits the senders whose coordinates before `axis` are those of `position`, where they hold what is needed.
@@ -143,12 +176,11 @@ impl<'a> Senders<'a> {
             }
             Sbp::Split(dim) => {
                 let (start, end) = self.held[dim];
-                for at in 0..extent {
+                let needed = need[dim].0.saturating_sub(start)..need[dim].1.saturating_sub(start);
+                for at in overlapping_parts(end - start, extent, needed) {
                     let range = split_range(end - start, extent, at);
                     self.held[dim] = (start + range.start, start + range.end);
-                    if overlap(self.held[dim], need[dim]) > 0 {
-                        self.walk(need, mine, (axis + 1, position * extent + at), found);
-                    }
+                    self.walk(need, mine, (axis + 1, position * extent + at), found);
                 }
                 self.held[dim] = (start, end);
             }
@@ -251,6 +283,30 @@ mod tests {
             busiest = busiest.most(received);
         }
         sent.into_values().fold(busiest, Traffic::most)
+    }
+
+    #[test]
+    fn the_first_ranks_traffic_is_that_of_all_where_splits_are_even() {
+        let digits = [Sbp::Broadcast, Sbp::Split(0), Sbp::Split(1), Sbp::PARTIAL];
+        let layouts = |first: u32, mesh: [usize; 2]| -> Vec<Layout> {
+            let pairs = digits.iter().flat_map(|&a| digits.iter().map(move |&b| [a, b]));
+            let layout = |sbp: [Sbp; 2]| Layout {
+                microbatch_dim: None,
+                shape: vec![48, 48],
+                dtype: DType::F32,
+                ranks: (first..first + (mesh[0] * mesh[1]) as u32).collect(),
+                hierarchy: mesh.to_vec(),
+                sbp: NdSbp(sbp.to_vec()),
+            };
+            pairs.map(layout).collect()
+        };
+        let (from, to) = (layouts(0, [2, 4]), layouts(8, [4, 2]));
+        for (from, to) in from.iter().flat_map(|from| to.iter().map(move |to| (from, to))) {
+            let (all, first) = (exchange_traffic(from, to, 1), traffic_if_even(from, to, 1));
+            // Ranks that hold copies may not share the load as evenly.
+            let copies = from.sbp.0.contains(&Sbp::Broadcast);
+            assert!(if copies { all.bytes >= first.bytes } else { all == first }, "{}", to.sbp);
+        }
     }
 
     #[test]

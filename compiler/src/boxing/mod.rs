@@ -17,7 +17,7 @@ mod tests;
 use graphc_ir::plan::{BoxingKind, Cluster, Layout};
 use graphc_ir::sbp::{NdSbp, ReduceKind, Sbp};
 
-pub use exchange::{Traffic, exchange_traffic, source_ranks};
+pub use exchange::{Senders, Traffic, exchange_traffic, source_ranks};
 pub use fusion::{BUCKET_BYTES, Fusion, is_fused};
 pub use hidden::{Hidden, left};
 pub use search::{Router, SpaceId, route};

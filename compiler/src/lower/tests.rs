@@ -117,6 +117,7 @@ impl Case {
                 bound_seconds: 0.0,
                 variables: 0,
                 constraints: 0,
+                tied_axes: Vec::new(),
             },
         };
         assemble(header, &decisions, &sharding).expect("compiles")

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use graphc_ir::plan::{Layout, Plan};
 
-use crate::boxing::source_ranks;
+use crate::boxing::Senders;
 use crate::cluster::alpha_beta;
 use crate::cost::exchange_seconds;
 
@@ -54,23 +54,19 @@ fn exchange(plan: &Plan, from: &Layout, to: &Layout) -> Exchange {
     ranks.sort_unstable();
     ranks.dedup();
     let link = alpha_beta(&plan.cluster, &ranks, None);
-    let held: BTreeMap<u32, _> = (from.ranks.iter().enumerate())
-        .map(|(position, &rank)| (rank, from.rect_at(position, 0, plan.microbatches)))
-        .collect();
+    let mut all = Senders::new(from, plan.microbatches);
     let (mut sources, mut receivers) = (BTreeMap::new(), BTreeMap::<u32, Vec<u32>>::new());
     for (position, &receiver) in to.ranks.iter().enumerate() {
-        let need = to.rect_at(position, 0, plan.microbatches);
         let (mut senders, mut messages, mut bytes) = (Vec::new(), 0, 0);
-        for sender in source_ranks(from, receiver, position) {
-            let held = held.get(&sender);
-            let Some(rect) = held.and_then(|held| held.intersect(&need)) else { continue };
+        all.each(to, position, &mut |sender, part| {
+            let sender = from.ranks[sender];
             senders.push(sender);
             receivers.entry(sender).or_default().push(receiver);
             if sender != receiver {
                 messages += 1;
-                bytes += rect.elements() * from.dtype.size();
+                bytes += part;
             }
-        }
+        });
         let seconds = exchange_seconds(&plan.cluster, link, messages, bytes as f64);
         sources.insert(receiver, (senders, seconds));
     }

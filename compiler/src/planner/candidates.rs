@@ -11,6 +11,7 @@ use graphc_ir::types::{DType, TensorType};
 
 use super::error::PlanError;
 use super::layouts::{Layouts, PlacementId, SbpId};
+use super::tied::partner;
 use crate::cost::{node_work, roofline};
 use crate::decisions::{Decisions, ValueRate};
 use crate::passes::pins::fits;
@@ -39,6 +40,8 @@ struct Kind {
     placement: PlacementId,
     dtypes: Vec<DType>,
     every_name: bool,
+    /// Whether each axis is chosen for by itself, whatever is tied.
+    is_free: bool,
 }
 
 /// Makes candidates node by node, in topological order.
@@ -46,17 +49,20 @@ pub struct Candidates<'a> {
     decisions: &'a Decisions,
     options: &'a CompileOptions,
     cluster: &'a Cluster,
+    /// Axes for which nodes choose as for the axis before.
+    tied: &'a [usize],
     kinds: Vec<(Kind, Vec<Candidate>)>,
 }
 
 impl<'a> Candidates<'a> {
-    /// A maker of candidates.
+    /// A maker of candidates, where nodes choose for these axes as for the axis before.
     pub fn new(
         decisions: &'a Decisions,
         options: &'a CompileOptions,
         cluster: &'a Cluster,
+        tied: &'a [usize],
     ) -> Self {
-        Self { decisions, options, cluster, kinds: Vec::new() }
+        Self { decisions, options, cluster, tied, kinds: Vec::new() }
     }
 
     /// The candidates of every node.
@@ -91,8 +97,10 @@ impl<'a> Candidates<'a> {
                 candidates = self.pinned(value, &pin, mesh, candidates, layouts)?;
             }
         }
-        let unpinned = node.results.iter().all(|&value| self.pins(value).is_empty());
-        if unpinned && !matches!(node.op, Op::ToGlobal(_)) && !self.every_name(id, node) {
+        if !self.is_pinned(node)
+            && !matches!(node.op, Op::ToGlobal(_))
+            && !self.every_name(id, node)
+        {
             self.drop_empty(id, node, &mut candidates, layouts);
         }
         if candidates.is_empty() {
@@ -130,6 +138,7 @@ impl<'a> Candidates<'a> {
             placement,
             dtypes: operands.iter().chain(&results).map(|ty| ty.dtype).collect(),
             every_name: self.every_name(id, node),
+            is_free: self.tied.is_empty() || self.is_pinned(node),
         };
         if let Some((_, known)) = self.kinds.iter().find(|(known, _)| *known == kind) {
             return Ok(known.clone());
@@ -138,7 +147,8 @@ impl<'a> Candidates<'a> {
         let cluster = self.cluster;
         let mut candidates: Vec<Candidate> = Vec::new();
         let time: Vec<(Choice, usize)> = kind.time.iter().map(|&t| (t, microbatches)).collect();
-        let tuples = choice_tuples(&kind.rule, hierarchy, &time, kind.every_name);
+        let tied = if kind.is_free { &[] } else { self.tied };
+        let tuples = choice_tuples(&kind.rule, hierarchy, &time, (kind.every_name, tied));
         for choices in tuples.ok_or_else(|| PlanError::Signatures {
             op: node.op.name(),
             place: node.source.clone(),
@@ -215,6 +225,10 @@ impl<'a> Candidates<'a> {
             Choice::Move(kind) => matches!(node.op, Op::ToGlobal(_)) || makes(axis, kind),
             _ => true,
         })
+    }
+
+    fn is_pinned(&self, node: &Node) -> bool {
+        node.results.iter().any(|&value| !self.pins(value).is_empty())
     }
 
     /// The layouts that the user asks for.
@@ -308,20 +322,23 @@ fn extents(time: &[(Choice, usize)], hierarchy: &[usize]) -> Vec<usize> {
 /// has more would take gigabytes.
 const MOST_SIGNATURES: usize = 4096;
 
-/// Choices of time and every mesh axis that are valid so far; on axes of extent 1 all mean the same. `None` where they are
-/// too many.
+/// Choices of time and every mesh axis that are valid so far; on axes of extent 1 all mean the same, and a tied axis has the
+/// choice of that before it. `None` where they are too many.
 fn choice_tuples(
     rule: &Rule,
     hierarchy: &[usize],
     time: &[(Choice, usize)],
-    every_name: bool,
+    (every_name, tied): (bool, &[usize]),
 ) -> Option<Vec<Vec<Choice>>> {
     let all = rule.choices();
     let mut tuples = vec![time.iter().map(|&(choice, _)| choice).collect::<Vec<_>>()];
     let extents = extents(time, hierarchy);
-    for &extent in hierarchy {
+    for (axis, &extent) in hierarchy.iter().enumerate() {
         let choices = if extent == 1 && !every_name { &all[..1] } else { &all[..] };
+        let like = if tied.contains(&axis) { partner(hierarchy, axis) } else { None };
         let longer = |tuple: &Vec<Choice>| -> Vec<Vec<Choice>> {
+            let own = like.map(|before| [tuple[time.len() + before]]);
+            let choices = own.as_ref().map_or(choices, |own| &own[..]);
             choices.iter().map(|&choice| [tuple.as_slice(), &[choice]].concat()).collect()
         };
         tuples = tuples.iter().flat_map(longer).collect();

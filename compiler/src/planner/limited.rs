@@ -270,7 +270,9 @@ impl<'a, 'b> Search<'a, 'b> {
             }
             (None, leanest) => {
                 let leanest = leanest.map(|(_, leanest)| leanest).unwrap_or_default();
+                // Where axes are tied the leanest plan may be another.
                 let least = Some(least).filter(|&least| least > problem.limit);
+                let least = least.filter(|_| problem.tied.is_none());
                 Err(too_large(problem, &leanest, least))
             }
         }

@@ -47,6 +47,7 @@ mod share;
 mod strategy;
 mod subdivide;
 mod tables;
+mod tied;
 
 use graphc_ir::ids::ValueId;
 use graphc_ir::mesh::Placement;
@@ -104,6 +105,10 @@ pub fn plan_below(
         strategy => fixed(&mut problem, strategy)?,
     };
     let (variables, constraints) = ilp::size(&mut problem);
+    let solution = match &problem.tied {
+        Some(tied) => Solution { bound: tied.bound.min(solution.bound), ..solution },
+        None => solution,
+    };
     let share = (solution.seconds - solution.bound) / solution.seconds.max(f64::MIN_POSITIVE);
     // Of a cost that is no number nothing is known.
     let gap = if solution.seconds.is_finite() { share.max(0.0) } else { 1.0 };
@@ -115,6 +120,7 @@ pub fn plan_below(
         bound_seconds: solution.bound,
         variables,
         constraints,
+        tied_axes: problem.tied.as_ref().map_or(Vec::new(), |tied| tied.axes.clone()),
     };
     let memory = stage_memory(&mut problem, &solution.assignment);
     let (sharding, work) = (sharding(&problem, &solution.assignment), problem.meter.entries());
@@ -153,7 +159,11 @@ pub fn relaxed_bound(
     options: &CompileOptions,
     cluster: &Cluster,
 ) -> Result<f64, PlanError> {
-    Ok(limited::relaxed_bound(&mut Problem::new(decisions, options, cluster)?))
+    let mut problem = Problem::new(decisions, options, cluster)?;
+    match &problem.tied {
+        Some(tied) => Ok(tied.bound),
+        None => Ok(limited::relaxed_bound(&mut problem)),
+    }
 }
 
 /// Ranks up to which the bound of a fixed strategy is that of the free problem.

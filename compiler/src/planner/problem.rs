@@ -12,6 +12,7 @@ use super::error::PlanError;
 use super::layouts::{ClassId, Layouts, PlacementId, Price, SbpId};
 use super::lifetimes::{Lifetimes, Span};
 use super::meter::Meter;
+use super::tied::{self, Tied};
 use crate::boxing::{Fusion, Hidden, fetched, is_fused, left};
 use crate::decisions::{Decisions, ValueRate};
 
@@ -104,6 +105,8 @@ pub struct Problem<'a> {
     pub limit: u64,
     /// What planning takes.
     pub meter: Meter,
+    /// What was done where all axes by themselves would have been too many.
+    pub tied: Option<Tied>,
     fusions: BTreeMap<PlacementId, Fusion>,
     hidden: Hidden,
 }
@@ -118,9 +121,22 @@ impl<'a> Problem<'a> {
         options: &'a CompileOptions,
         cluster: &'a Cluster,
     ) -> Result<Self, PlanError> {
+        tied::problem(decisions, options, cluster)
+    }
+
+    /// The problem in which nodes choose for the axes of `tied` as for the axis before, unless they are pinned.
+    ///
+    /// # Errors
+    /// Where a pin cannot be fulfilled, or a node has no signature, or too many.
+    pub fn with(
+        decisions: &'a Decisions,
+        options: &'a CompileOptions,
+        cluster: &'a Cluster,
+        tied: &[usize],
+    ) -> Result<Self, PlanError> {
         let meter = Meter::default();
         let mut layouts = Layouts::new(cluster, decisions.rates.microbatches, meter.clone());
-        let candidates = Candidates::new(decisions, options, cluster).all(&mut layouts)?;
+        let candidates = Candidates::new(decisions, options, cluster, tied).all(&mut layouts)?;
         let lifetimes = Lifetimes::new(decisions, options.schedule);
         let limit = options.memory.unwrap_or(cluster.device.memory);
         let mut problem = Self {
@@ -133,6 +149,7 @@ impl<'a> Problem<'a> {
             lifetimes,
             limit,
             meter,
+            tied: None,
             fusions: BTreeMap::new(),
             hidden: Hidden::of(decisions, cluster),
         };

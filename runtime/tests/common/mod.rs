@@ -100,6 +100,7 @@ impl Builder {
             bound_seconds: 0.0,
             variables: 0,
             constraints: 0,
+            tied_axes: Vec::new(),
         };
         let predicted =
             Predicted { step_seconds: 0.0, bubble_fraction: 0.0, peak_memory_bytes: Vec::new() };
