@@ -155,6 +155,9 @@ pub struct RunArgs {
     /// Where the outputs go: a safetensors file
     #[arg(long, value_name = "FILE")]
     pub outputs: PathBuf,
+    /// Weights in the place of the model's: a safetensors file with the model's names, or a checkpoint
+    #[arg(long, value_name = "FILE|CHECKPOINT")]
+    pub weights_from: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub shared: SharedArgs,
@@ -177,6 +180,10 @@ pub struct TrainArgs {
     /// Where losses go: one JSON object a line and step
     #[arg(long, value_name = "FILE")]
     pub metrics: Option<PathBuf>,
+    /// Begin with these weights: a safetensors file with the model's names, or a checkpoint, of which the weights alone are
+    /// taken
+    #[arg(long, value_name = "FILE|CHECKPOINT", conflicts_with = "resume")]
+    pub weights_from: Option<PathBuf>,
     /// Where the trained weights go: a safetensors file with the model's names
     #[arg(long, value_name = "FILE")]
     pub weights: Option<PathBuf>,

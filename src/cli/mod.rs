@@ -21,6 +21,7 @@ pub mod output;
 mod ranks;
 mod run;
 mod simulate;
+mod start;
 mod train;
 mod verify;
 

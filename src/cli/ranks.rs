@@ -15,6 +15,7 @@ use graphc_runtime::{Checkpoint, HostTensor, OutputsAt, RuntimeError, Session, S
 
 use super::args::Cli;
 use super::compile::plan_weights;
+use super::start;
 
 /// The job of this process; none where it was started alone.
 pub struct Ranks {
@@ -51,6 +52,7 @@ impl Ranks {
         &self,
         seed: Option<u64>,
         (path, data): (&Path, &BTreeMap<String, HostTensor>),
+        weights: Option<&Path>,
     ) -> Result<()> {
         let Some(job) = &self.job else { return Ok(()) };
         let matches = Cli::command().get_matches();
@@ -61,7 +63,8 @@ impl Ranks {
         let agreement = said(Agreement::new().and("the command", command), command, own)
             .and("the seed", seed.map_or_else(|| "that of the beginning".into(), |s| s.to_string()))
             .and("the data", tensors.join(", "))
-            .and("the bytes of the data's file", size.unwrap_or_default());
+            .and("the bytes of the data's file", size.unwrap_or_default())
+            .and("the weights that they begin with", start::digest(weights)?);
         Ok(job.agree("how they were started", &agreement)?)
     }
 
@@ -124,7 +127,7 @@ impl Ranks {
 const OWN: [&str; 9] =
     ["data", "inputs", "metrics", "outputs", "keep", "threads", "timeout", "format", "seed"];
 /// What all must give or none, wherever it lies.
-const PATHS: [&str; 3] = ["weights", "save", "resume"];
+const PATHS: [&str; 4] = ["weights", "weights_from", "save", "resume"];
 
 /// The options of the command line.
 fn said(agreement: Agreement, command: &str, own: &ArgMatches) -> Agreement {

@@ -1,10 +1,12 @@
 //! `graphc run`: inference.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context, Result, bail, ensure};
 use graphc_compiler::import::weights::Weights;
 use graphc_ir::check::VerifiedPlan;
-use graphc_runtime::SessionOptions;
 use graphc_runtime::data::{Batches, save_safetensors};
+use graphc_runtime::{HostTensor, Session, SessionOptions};
 
 use super::args::{RunArgs, RuntimeArgs};
 use super::compile::{Planned, inputs, is_plan, load_valid_plan, plan_model, plan_weights};
@@ -12,37 +14,74 @@ use super::contradictions::check_options;
 use super::data::{samples, session_weights};
 use super::output::check_distinct;
 use super::ranks::Ranks;
+use super::start;
 
-/// Runs the command: one step on the rows of the inputs file.
+/// Runs the command: as many steps as the rows of the inputs file make batches.
 pub fn run(args: &RunArgs) -> Result<()> {
     Ranks::run(|ranks| infer(args, ranks))
 }
 
 fn infer(args: &RunArgs, ranks: &Ranks) -> Result<()> {
     let options = session_options(&args.runtime)?;
-    let [model, cluster] = inputs(&args.model, &args.shared);
-    let read = [model, cluster, ("--inputs", Some(args.inputs.as_path()))];
-    check_distinct(&read, &[("--outputs", Some(&args.outputs))])?;
+    check_files(args)?;
     let (tensors, rows) = samples(&args.inputs)?;
-    ranks.agree(Some(options.seed), (&args.inputs, &tensors))?;
+    ranks.agree(Some(options.seed), (&args.inputs, &tensors), args.weights_from.as_deref())?;
     let (plan, weights) = ranks.plan(|| planned(args, rows))?;
     let weights = session_weights(&plan, &weights)?;
     let mut session = ranks.session(&plan, &weights, options)?;
+    if let Some(path) = &args.weights_from {
+        start::load(path, &mut session)?;
+    }
     let batches = Batches::new(tensors, session.inputs())
         .with_context(|| format!("in {}", args.inputs.display()))?;
-    for (name, ty) in session.inputs() {
-        ensure!(
-            ty.shape.first() == Some(&batches.samples()),
-            "input `{name}` is {ty}, and the file has {} samples: compile with --batch {}",
-            batches.samples(),
-            batches.samples()
-        );
-    }
-    let outputs = session.step(batches.feeds(0))?.wait()?;
+    let outputs = all_batches(args, &mut session, &batches)?;
     if ranks.leads() {
         save_safetensors(&args.outputs, &outputs)?;
     }
     Ok(())
+}
+
+fn check_files(args: &RunArgs) -> Result<()> {
+    let [model, cluster] = inputs(&args.model, &args.shared);
+    let inputs = ("--inputs", Some(args.inputs.as_path()));
+    let read = [model, cluster, inputs, ("--weights-from", args.weights_from.as_deref())];
+    check_distinct(&read, &[("--outputs", Some(&args.outputs))])
+}
+
+/// The outputs for all samples of the file, a batch a step. The last batch is filled up with samples from the beginning, whose
+/// rows are cut off.
+fn all_batches(
+    args: &RunArgs,
+    session: &mut Session,
+    batches: &Batches,
+) -> Result<BTreeMap<String, HostTensor>> {
+    let samples = batches.samples();
+    let batch = session.inputs().values().find_map(|ty| ty.shape.first().copied());
+    let Some(batch) = batch.filter(|&batch| batch > 0 && batch != samples) else {
+        return Ok(session.step(batches.feeds(0))?.wait()?);
+    };
+    for (name, ty) in session.outputs() {
+        ensure!(
+            ty.shape.first() == Some(&batch),
+            "{} has {samples} samples and the batch is {batch}, but output `{name}` is {ty}: it has no row for each \
+             sample, so batches cannot be put together; compile with --batch {samples}",
+            args.inputs.display(),
+        );
+    }
+    let mut rows: BTreeMap<String, (HostTensor, Vec<u8>)> = BTreeMap::new();
+    for step in 0..samples.div_ceil(batch) {
+        for (name, output) in session.step(batches.feeds(step as u64))?.wait()? {
+            let kept = batch.min(samples - step * batch);
+            let bytes = output.bytes().len() / batch * kept;
+            let of_output = rows.entry(name).or_insert_with(|| (output.clone(), Vec::new()));
+            of_output.1.extend_from_slice(&output.bytes()[..bytes]);
+        }
+    }
+    let whole = |(name, (like, bytes)): (String, (HostTensor, Vec<u8>))| {
+        let shape = [&[samples], &like.shape()[1..]].concat();
+        Ok((name, HostTensor::new(like.dtype(), shape, bytes)?))
+    };
+    rows.into_iter().map(whole).collect()
 }
 
 /// The plan and the weights of its model.

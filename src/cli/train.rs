@@ -21,6 +21,7 @@ use super::data::{samples, session_weights};
 use super::output::{check_distinct, print};
 use super::ranks::Ranks;
 use super::run::session_options;
+use super::start;
 
 /// Steps under way at once.
 const DEPTH: usize = 4;
@@ -37,7 +38,7 @@ fn train(args: &TrainArgs, ranks: &Ranks) -> Result<()> {
     let (tensors, rows) = samples(&args.data)?;
     // A checkpoint brings its own seed.
     let seed = args.runtime.seed.or(args.checkpoints.resume.is_none().then_some(options.seed));
-    ranks.agree(seed, (&args.data, &tensors))?;
+    ranks.agree(seed, (&args.data, &tensors), args.weights_from.as_deref())?;
     let checkpoint = match ranks.leads() {
         true => resumed(&args.checkpoints, &args.runtime, args.steps)?,
         false => None,
@@ -52,6 +53,9 @@ fn train(args: &TrainArgs, ranks: &Ranks) -> Result<()> {
     let mut session = ranks.session(&plan, &weights, options)?;
     let batches = Batches::new(tensors, session.inputs())
         .with_context(|| format!("in {}", args.data.display()))?;
+    if let Some(path) = &args.weights_from {
+        start::load(path, &mut session)?;
+    }
     if let Some(checkpoint) = &checkpoint {
         if ranks.leads() {
             compare(checkpoint, &session);
@@ -127,7 +131,13 @@ fn check_files(args: &TrainArgs) -> Result<()> {
         ("--weights", args.weights.as_deref()),
         ("--outputs", args.outputs.as_deref()),
     ];
-    check_distinct(&[model, cluster, ("--data", Some(&args.data))], &outputs)
+    let read = [
+        model,
+        cluster,
+        ("--data", Some(args.data.as_path())),
+        ("--weights-from", args.weights_from.as_deref()),
+    ];
+    check_distinct(&read, &outputs)
 }
 
 /// The metrics file: anew, or what it holds of the steps before that at which training goes on.
