@@ -22,6 +22,7 @@ mod ranks;
 mod run;
 mod simulate;
 mod train;
+mod training;
 mod verify;
 
 use args::Command;
