@@ -51,11 +51,13 @@ pub mod prelude {
     pub use graphc_ir::builder::{GraphBuilder, Tensor};
     pub use graphc_ir::check::VerifiedPlan;
     pub use graphc_ir::graph::Graph;
+    pub use graphc_ir::learning_rate::{Curve, LrSchedule, Warmup};
     pub use graphc_ir::mesh::Placement;
     pub use graphc_ir::nn;
     pub use graphc_ir::ops::Init;
     pub use graphc_ir::plan::{
-        AdamOptions, CompileOptions, Loss, Optimizer, Pin, Plan, Recompute, Schedule, Strategy,
+        AdamOptions, CompileOptions, Loss, Metric, Optimizer, ParameterGroup, Pin, Plan, Recompute,
+        RmspropOptions, Schedule, Strategy,
     };
     pub use graphc_ir::sbp::{NdSbp, Sbp};
     pub use graphc_ir::types::DType;

@@ -34,7 +34,7 @@ fn an_option_that_a_plan_contradicts_is_named_with_what_the_plan_has() {
         (&["--momentum", "0.5"], "with 0"),
         (&["--beta1", "0.9"], "without such an option"),
         (&["--optimizer", "adam"], "with sgd"),
-        (&["--loss", "mse"], "with crossentropy"),
+        (&["--loss", "mse"], "with cross_entropy"),
         (&["--mesh", "4"], "with [2]"),
         (&["--microbatches", "1"], "with 2"),
         (&["--stages", "auto"], "with 1"),

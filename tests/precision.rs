@@ -46,8 +46,13 @@ impl Overflow {
         self.folder.path().join(name)
     }
 
-    /// Trains, and gives the lines of metrics and the bytes of the weights.
+    /// Trains with Adam, and gives the lines of metrics and the bytes of the weights.
     fn train(&self, extra: &[&str]) -> (Vec<Value>, Vec<u8>) {
+        self.train_with(&[&["--optimizer", "adam"], extra].concat())
+    }
+
+    /// The same with an optimizer of `extra`.
+    fn train_with(&self, extra: &[&str]) -> (Vec<Value>, Vec<u8>) {
         let text = |name: &str| self.path(name).display().to_string();
         let (model, data) = (text("model.gir"), text("data.safetensors"));
         let (metrics, weights) = (text("metrics.jsonl"), text("weights.safetensors"));
@@ -60,8 +65,6 @@ impl Overflow {
             &metrics,
             "--weights",
             &weights,
-            "--optimizer",
-            "adam",
             "--lr",
             "0.01",
         ];
@@ -141,4 +144,43 @@ fn plans_say_their_precision_and_hold() {
     succeeds(["verify", &plan]);
     let text = succeeds(["inspect", &plan]);
     assert!(text.contains("precision: bf16"), "{text}");
+}
+
+/// The norm that is clipped is that of the gradient, not of the scaled one, and a step that overflows is skipped all the same.
+#[test]
+fn scaled_gradients_are_clipped_by_their_own_norm() {
+    let overflow = Overflow::new();
+    let clipped = ["--clip-norm", "0.5", "--steps", "4"];
+    for extra in [
+        &["--mesh", "1"][..],
+        &["--mesh", "2", "--strategy", "zero3"],
+        &["--mesh", "2", "--stages", "2", "--microbatches", "2"],
+    ] {
+        let (lines, _) = overflow.train(&[extra, &clipped].concat());
+        let skipped: Vec<&Value> = lines.iter().map(|line| &line["skipped"]).collect();
+        assert_eq!(skipped, [false, true, false, false], "{extra:?}");
+        // Of step 0: 4 rows of ones; dv = 4 / 32 in each of its 64 elements times h = 4, and dw = 8 (1/4) / 32 times x = 1, of 4 rows.
+        let (dv, dw) = (4.0 * 4.0 / 32.0, 4.0 * 8.0 * 0.25 / 32.0);
+        let norm = (64.0f64 * (dv * dv + dw * dw)).sqrt();
+        let found = lines[0]["grad_norm"].as_f64().expect("a norm");
+        assert!((found - norm).abs() < 1e-3 * norm, "{extra:?}: {found} is not {norm}");
+    }
+}
+
+/// LAMB leaves variables and states as they are where the update is not made.
+#[test]
+fn lamb_and_rmsprop_skip_what_overflows() {
+    let overflow = Overflow::new();
+    for optimizer in ["lamb", "rmsprop"] {
+        for mesh in [&["--mesh", "1"][..], &["--mesh", "2", "--strategy", "zero2"]] {
+            let of = |steps| {
+                let extra = ["--optimizer", optimizer, "--steps", steps];
+                overflow.train_with(&[mesh, &extra].concat())
+            };
+            let ((_, before), (_, after), (lines, later)) = (of("1"), of("2"), of("3"));
+            assert!(before == after, "{optimizer} {mesh:?}: the weights stay as they were");
+            assert!(after != later, "{optimizer} {mesh:?}: training goes on");
+            assert_eq!(lines[1]["skipped"], true);
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 use graphc_ir::builder::BuildErrors;
 use graphc_ir::graph::Source;
+use graphc_ir::learning_rate::LrScheduleError;
 use graphc_ir::mesh::{Placement, PlacementError};
 use graphc_ir::op::OpError;
 use graphc_ir::plan::Schedule;
@@ -77,7 +78,7 @@ pub enum CompileError {
     NoOutput,
     /// A training request without a loss for a graph whose first output is no scalar.
     #[error(
-        "the first output `{output}` is {ty}, not a scalar loss: choose a loss (cross_entropy, nll, mse or sum)"
+        "the first output `{output}` is {ty}, not a scalar loss: choose a loss (cross_entropy, nll, mse, bce, huber, l1 or sum)"
     )]
     NotScalar {
         /// The output.
@@ -181,6 +182,40 @@ pub enum CompileError {
         pattern: String,
         /// The name most like it.
         nearest: Option<String>,
+    },
+    /// A group of parameters without any.
+    #[error("no trained variable has a name like `{pattern}`, which is to be a group of its own{}", hint(.nearest))]
+    GroupUnknown {
+        /// The pattern.
+        pattern: String,
+        /// The name most like it.
+        nearest: Option<String>,
+    },
+    /// A number of the options that makes no sense.
+    #[error("{what} is a number {expected}, not {value}")]
+    Number {
+        /// What it is.
+        what: &'static str,
+        /// The number.
+        value: f64,
+        /// What it may be.
+        expected: &'static str,
+    },
+    /// A schedule of the learning rate that makes no sense.
+    #[error("{error}")]
+    LrSchedule {
+        /// What is wrong.
+        error: LrScheduleError,
+    },
+    /// An option that only losses with labels have.
+    #[error("{what} needs a loss that compares scores with labels: {expected}, not {}", .loss.unwrap_or("the graph's own"))]
+    NeedsLabels {
+        /// The option.
+        what: &'static str,
+        /// The losses that have it.
+        expected: &'static str,
+        /// The loss that was asked for.
+        loss: Option<&'static str>,
     },
     /// A number of microbatches that is none.
     #[error("a step's batch cannot be cut into 0 microbatches")]

@@ -12,6 +12,7 @@ use crate::passes::autocast::{autocast, scales_loss};
 use crate::passes::autodiff::autodiff;
 use crate::passes::batch_first::batch_first;
 use crate::passes::decompose::decompose_where_split;
+use crate::passes::groups::check_groups;
 use crate::passes::loss::attach_loss;
 use crate::passes::optimizer::optimizer;
 use crate::passes::pins::check_pins;
@@ -58,6 +59,7 @@ pub fn prepare(graph: Graph, options: &CompileOptions) -> Result<Decisions, Comp
     let user = graph.clone();
     let recomputing = run(graph, options, &mut |_, _| ())?;
     check_pins(&[&user, &recomputing.training.graph], options)?;
+    check_groups(&recomputing.training, options)?;
     decided(recomputing, options)
 }
 
@@ -197,7 +199,7 @@ fn train(
     check("autocast", &graph)?;
     let training = autodiff(graph, options, scales)?;
     check("autodiff", &training.graph)?;
-    let training = optimizer(training, options.optimizer)?;
+    let training = optimizer(training, options)?;
     check("optimizer", &training.graph)?;
     let training = decompose_where_split(training, options)?;
     check("decompose", &training.graph)?;

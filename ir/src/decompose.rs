@@ -87,7 +87,7 @@ impl Parts<'_> {
             (Op::LogSoftmaxGrad(op), &[y, dy]) => vec![self.log_softmax_grad(y, dy, op.axis)?],
             (Op::Normalize(op), &[x]) => self.normalize(x, op.center, op.epsilon)?,
             (Op::NormalizeGrad(op), &[y, r, dy]) => vec![self.normalize_grad(y, r, dy, op.center)?],
-            (Op::CrossEntropy(_), &[x, labels]) => self.cross_entropy(x, labels)?,
+            (Op::CrossEntropy(op), &[x, labels]) => self.cross_entropy(x, labels, op.smoothing)?,
             (Op::BatchNorm(op), operands) => vec![self.batch_norm(op, operands)?],
             _ => return Ok(None),
         };
@@ -227,8 +227,13 @@ impl Parts<'_> {
         self.binary(BinaryFunction::Add, scaled, bias)
     }
 
-    /// (log(sum(exp(x - max))) - (x - max) at the label, or 0 where it is ignored; log(sum(exp(x)))).
-    fn cross_entropy(&mut self, x: ValueId, labels: ValueId) -> Result<Vec<ValueId>, OpError> {
+    /// (log(sum(exp(x - max))) - (x - max) at the label, smoothed with its mean, or 0 where it is ignored; log(sum(exp(x)))).
+    fn cross_entropy(
+        &mut self,
+        x: ValueId,
+        labels: ValueId,
+        smoothing: Scalar,
+    ) -> Result<Vec<ValueId>, OpError> {
         let (x, axis) = (self.cast(x, DType::F32)?, self.last(x));
         let (greatest, shifted, log) = self.shifted_and_log_sum(x, axis)?;
         let log_sum_exp = self.binary(BinaryFunction::Add, greatest, log)?;
@@ -236,8 +241,15 @@ impl Parts<'_> {
         let [log, log_sum_exp] = [log, log_sum_exp]
             .map(|kept| self.one(Op::Reshape(Reshape { shape: shape.clone() }), &[kept]));
         let (log, log_sum_exp) = (log?, log_sum_exp?);
-        let picked = self.one(Op::Pick(Pick {}), &[shifted, labels])?;
-        let loss = self.binary(BinaryFunction::Sub, log, picked)?;
+        let mut target = self.one(Op::Pick(Pick {}), &[shifted, labels])?;
+        if !smoothing.is_zero() {
+            let mean = self.reduce(ReduceFunction::Mean, shifted, axis)?;
+            let mean = self.one(Op::Reshape(Reshape { shape }), &[mean])?;
+            let spread = self.unary(UnaryFunction::Scale(smoothing), mean)?;
+            target = self.unary(UnaryFunction::Scale(Scalar(1.0 - smoothing.0)), target)?;
+            target = self.binary(BinaryFunction::Add, target, spread)?;
+        }
+        let loss = self.binary(BinaryFunction::Sub, log, target)?;
         let ignored = self.scalar_like(labels, IGNORED_LABEL as f64)?;
         let counted = self.binary(BinaryFunction::NotEqual, labels, ignored)?;
         let zero = self.scalar_like(loss, 0.0)?;
@@ -351,7 +363,8 @@ mod tests {
             out(&format!("y{center}"), &results[0]);
             out(&format!("r{center}"), &results[1]);
         }
-        let results = g.apply_all(Op::CrossEntropy(crate::ops::CrossEntropy {}), &[&x, &labels]);
+        let results =
+            g.apply_all(Op::CrossEntropy(crate::ops::CrossEntropy::default()), &[&x, &labels]);
         out("loss", &results[0]);
         out("l", &results[1]);
         g.finish().expect("fits")

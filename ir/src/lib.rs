@@ -13,6 +13,7 @@ pub mod evaluate;
 pub mod graph;
 pub mod ids;
 pub mod in_place;
+pub mod learning_rate;
 pub mod machine;
 pub mod math;
 pub mod mesh;

@@ -80,6 +80,8 @@ pub enum Op {
     CrossEntropy(CrossEntropy),
     /// Gradient of cross entropy.
     CrossEntropyGrad(CrossEntropyGrad),
+    /// How many classes score more than the label.
+    LabelRank(LabelRank),
     /// Weighted means of values, by the softmax of products of queries and keys.
     Attention(Attention),
     /// Gradient of attention.
@@ -116,6 +118,16 @@ pub enum Op {
     SgdUpdate(SgdUpdate),
     /// A step of Adam or AdamW.
     AdamUpdate(AdamUpdate),
+    /// A step of RMSprop.
+    RmspropUpdate(RmspropUpdate),
+    /// The direction of a step of LAMB.
+    LambDirection(LambDirection),
+    /// A step of LAMB along its direction.
+    LambUpdate(LambUpdate),
+    /// The sum of the squares of all elements.
+    SquareSum(SquareSum),
+    /// What gradients are multiplied by so that their norm has a bound.
+    ClipFactor(ClipFactor),
     /// How many elements are not finite.
     NonFinite(NonFinite),
     /// The scale of the loss after a step, and whether the step is made.
@@ -162,6 +174,7 @@ impl Op {
             Op::PickGrad(op) => op,
             Op::CrossEntropy(op) => op,
             Op::CrossEntropyGrad(op) => op,
+            Op::LabelRank(op) => op,
             Op::Attention(op) => op,
             Op::AttentionGrad(op) => op,
             Op::Rotary(op) => op,
@@ -180,6 +193,11 @@ impl Op {
             Op::Triangle(op) => op,
             Op::SgdUpdate(op) => op,
             Op::AdamUpdate(op) => op,
+            Op::RmspropUpdate(op) => op,
+            Op::LambDirection(op) => op,
+            Op::LambUpdate(op) => op,
+            Op::SquareSum(op) => op,
+            Op::ClipFactor(op) => op,
             Op::NonFinite(op) => op,
             Op::LossScale(op) => op,
             Op::ToGlobal(op) => op,

@@ -19,10 +19,12 @@ mod layout;
 mod options;
 mod ranks;
 mod runs;
+mod training;
 
 pub use file::*;
 pub use layout::*;
 pub use options::*;
+pub use training::*;
 
 /// The version of the schema that this build reads and writes.
 pub const PLAN_VERSION: u32 = 3;

@@ -5,12 +5,19 @@ use std::fmt;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A number; serialized as a number, or as `"inf"`, `"-inf"`, `"nan"`. Two NaNs are equal.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Scalar(pub f64);
 
 impl PartialEq for Scalar {
     fn eq(&self, other: &Self) -> bool {
         self.0 == other.0 || self.0.is_nan() && other.0.is_nan()
+    }
+}
+
+impl Scalar {
+    /// Whether it is 0: what payloads leave out.
+    pub fn is_zero(&self) -> bool {
+        self.0 == 0.0
     }
 }
 

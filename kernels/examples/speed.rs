@@ -200,10 +200,10 @@ fn rows(bench: &mut Bench) {
     bench.op("normalize_grad", grad, &[x.clone(), f32s(&[1024, 1]), x.clone()]);
     let logits = f32s(&[1024, 8192]);
     let labels = TensorType::new(DType::I64, [1024]);
-    let loss = Op::CrossEntropy(CrossEntropy {});
+    let loss = Op::CrossEntropy(CrossEntropy::default());
     bench.op("cross_entropy [1024,8192]", loss, &[logits.clone(), labels.clone()]);
     let row = f32s(&[1024]);
-    let grad = Op::CrossEntropyGrad(CrossEntropyGrad {});
+    let grad = Op::CrossEntropyGrad(CrossEntropyGrad::default());
     bench.op("cross_entropy_grad", grad, &[logits.clone(), row.clone(), labels.clone(), row]);
     let reduce = |function, axes: &[usize]| {
         Op::Reduce(Reduce { function, axes: axes.to_vec(), keep_dims: false })
@@ -229,19 +229,21 @@ fn movement(bench: &mut Bench) {
 fn updates(bench: &mut Bench) {
     let w = f32s(&[7_500_000]);
     let adam = AdamUpdate {
-        lr: Scalar(1e-3),
+        lr: 1e-3.into(),
         beta1: Scalar(0.9),
         beta2: Scalar(0.999),
         epsilon: Scalar(1e-8),
         weight_decay: Scalar(0.01),
         decoupled: true,
+        clip: None,
     };
     bench.op("adamw 7.5M", Op::AdamUpdate(adam), &vec![w.clone(); 4]);
     let sgd = SgdUpdate {
-        lr: Scalar(0.1),
+        lr: 0.1.into(),
         momentum: Scalar(0.0),
         nesterov: false,
         weight_decay: Scalar(0.0),
+        clip: None,
     };
     bench.op("sgd 7.5M", Op::SgdUpdate(sgd), &[w.clone(), w]);
 }

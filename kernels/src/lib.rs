@@ -7,6 +7,7 @@
 
 mod accumulate;
 mod attention;
+mod clipping;
 mod context;
 mod convolution;
 mod elementwise;

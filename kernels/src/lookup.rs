@@ -6,8 +6,8 @@ use half::{bf16, f16};
 
 use crate::context::Kernel;
 use crate::{
-    attention, convolution, embedding, experts, loss, matmul, movement, normalize, pool, reduce,
-    rotary, scaling, softmax, source, update,
+    attention, clipping, convolution, embedding, experts, loss, matmul, movement, normalize, pool,
+    reduce, rotary, scaling, softmax, source, update,
 };
 
 /// A kernel that is generic over a floating-point element type, for this one.
@@ -69,6 +69,7 @@ pub(crate) fn cpu(op: &Op, operands: &[DType], results: &[DType]) -> Option<Kern
         Op::PickGrad(_) => float!(second, loss::pick_grad),
         Op::CrossEntropy(_) => float!(first, loss::cross_entropy),
         Op::CrossEntropyGrad(_) => float!(first, loss::cross_entropy_grad),
+        Op::LabelRank(_) => float!(first, loss::label_rank),
         Op::EmbeddingGrad(_) => float!(second, embedding::embedding_grad),
         Op::Attention(_) => attention::attention,
         Op::AttentionGrad(_) => attention::attention_grad,
@@ -84,6 +85,11 @@ pub(crate) fn cpu(op: &Op, operands: &[DType], results: &[DType]) -> Option<Kern
         Op::Dropout(_) => float!(first, source::dropout),
         Op::SgdUpdate(_) => update!(first, second, update::sgd),
         Op::AdamUpdate(_) => update!(first, second, update::adam),
+        Op::RmspropUpdate(_) => update!(first, second, update::rmsprop),
+        Op::LambDirection(_) => update!(first, second, update::lamb_direction),
+        Op::LambUpdate(_) => float!(first, update::lamb),
+        Op::SquareSum(_) => float!(first, clipping::square_sum),
+        Op::ClipFactor(_) => clipping::clip_factor,
         Op::NonFinite(_) => float!(first, scaling::non_finite),
         Op::LossScale(_) => scaling::loss_scale,
         // What the user feeds is computed by nobody, batch normalization by its parts, and elementwise ops by chains.

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use graphc_ir::op::Op;
-use graphc_ir::ops::IGNORED_LABEL;
+use graphc_ir::ops::{CrossEntropy, IGNORED_LABEL};
 
 use crate::context::KernelContext;
 use crate::error::KernelError;
@@ -49,13 +49,13 @@ impl Classes {
 
 /// The kernel of [`Op::CrossEntropy`].
 pub(crate) fn cross_entropy<T: Float>(
-    _op: &Op,
+    op: &Op,
     operands: &[View<'_>],
     results: &mut [ViewMut<'_>],
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     const OP: &str = "cross_entropy";
-    let ([x, labels], [loss, l]) = (operands, results) else {
+    let (Op::CrossEntropy(op), [x, labels], [loss, l]) = (op, operands, results) else {
         return Err(KernelError::call(OP, "takes two operands and gives two results"));
     };
     let classes = Classes::of(OP, x.shape, x.origin, x.global, labels.len())?;
@@ -73,22 +73,32 @@ pub(crate) fn cross_entropy<T: Float>(
             let x = T::read(&x[row * extent..(row + 1) * extent], room);
             let (greatest, log) = log_sum_exp(x);
             ls.row(index)[0] = greatest + log;
-            let loss = labels.get(row)?.map_or(0.0, |label| log - (x[label] - greatest));
-            losses.row(index)[0] = loss;
+            let loss = labels.get(row)?.map(|label| log - target(op, x, label, greatest));
+            losses.row(index)[0] = loss.unwrap_or(0.0);
         }
         Ok(())
     })
 }
 
+/// The score of the label less the greatest score; smoothed, with its share of the mean of all scores.
+fn target(op: &CrossEntropy, x: &[f32], label: usize, greatest: f32) -> f32 {
+    let own = x[label] - greatest;
+    if op.smoothing.is_zero() {
+        return own;
+    }
+    let share = op.smoothing.0 as f32;
+    (1.0 - share) * own + share * (row_sum(x) / x.len() as f32 - greatest)
+}
+
 /// The kernel of [`Op::CrossEntropyGrad`].
 pub(crate) fn cross_entropy_grad<T: Float>(
-    _op: &Op,
+    op: &Op,
     operands: &[View<'_>],
     results: &mut [ViewMut<'_>],
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     const OP: &str = "cross_entropy_grad";
-    let ([x, l, labels, g], [dx]) = (operands, results) else {
+    let (Op::CrossEntropyGrad(op), [x, l, labels, g], [dx]) = (op, operands, results) else {
         return Err(KernelError::call(OP, "takes four operands and gives one result"));
     };
     let classes = Classes::of(OP, x.shape, x.origin, x.global, labels.len())?;
@@ -99,6 +109,9 @@ pub(crate) fn cross_entropy_grad<T: Float>(
     let labels = Indices::new("label", labels, classes.global, Some(IGNORED_LABEL))?;
     let (x, l, g) = (x.as_slice::<T>()?, l.as_slice::<f32>()?, g.as_slice::<f32>()?);
     let dx = Output::new(dx.as_mut_slice::<T>()?, extent);
+    // What the target gives the label, and every class besides.
+    let own = (1.0 - op.smoothing.0) as f32;
+    let each = (op.smoothing.0 / classes.global as f64) as f32;
     let (rows, room) = (labels.len(), T::room(2 * extent));
     over_rows(cx, [rows, extent], room, dx, |range, mut dx, room| {
         let [of_x, of_dx] = parts_of(room);
@@ -112,7 +125,10 @@ pub(crate) fn cross_entropy_grad<T: Float>(
             T::write(dx, of_dx, |dx| {
                 scaled_softmax(x, l[row], g[row], dx);
                 if let Some(place) = classes.place(label) {
-                    dx[place] -= g[row];
+                    dx[place] -= own * g[row];
+                }
+                if !op.smoothing.is_zero() {
+                    lower(dx, each * g[row]);
                 }
             });
         }
@@ -141,6 +157,44 @@ pub(crate) fn pick<T: Float>(
         *out = place.map_or(T::default(), |place| x[row * classes.held.len() + place]);
     }
     Ok(())
+}
+
+/// The kernel of [`Op::LabelRank`].
+pub(crate) fn label_rank<T: Float>(
+    _op: &Op,
+    operands: &[View<'_>],
+    results: &mut [ViewMut<'_>],
+    cx: &mut KernelContext<'_>,
+) -> Result<(), KernelError> {
+    const OP: &str = "label_rank";
+    let ([x, labels, scores], [ranks]) = (operands, results) else {
+        return Err(KernelError::call(OP, "takes three operands and gives one result"));
+    };
+    let classes = Classes::of(OP, x.shape, x.origin, x.global, labels.len())?;
+    if scores.len() != labels.len() || ranks.len() != labels.len() {
+        return Err(KernelError::call(OP, "operands of other shapes"));
+    }
+    let extent = classes.held.len();
+    let labels = Indices::new("label", labels, classes.global, Some(IGNORED_LABEL))?;
+    let (x, scores) = (x.as_slice::<T>()?, scores.as_slice::<T>()?);
+    let ranks = Output::new(ranks.as_mut_slice::<f32>()?, 1);
+    let (rows, room) = (labels.len(), T::room(extent));
+    over_rows(cx, [rows, extent], room, ranks, |range, mut ranks, room| {
+        for (index, row) in range.enumerate() {
+            let Some(label) = labels.get(row)? else {
+                ranks.row(index)[0] = 0.0;
+                continue;
+            };
+            let x = T::read(&x[row * extent..(row + 1) * extent], room);
+            // Of equal scores those of lower classes come first.
+            let (lower, rest) = x.split_at(label.saturating_sub(classes.held.start).min(extent));
+            let score = scores[row].value();
+            let before =
+                lower.len() - count_below(lower, score) + rest.len() - count_up_to(rest, score);
+            ranks.row(index)[0] = before as f32;
+        }
+        Ok(())
+    })
 }
 
 /// The kernel of [`Op::PickGrad`].
@@ -183,5 +237,35 @@ vectorized! {
         for (out, &x) in out.iter_mut().zip(x) {
             *out = math::exp(x - l) * g;
         }
+    }
+}
+
+vectorized! {
+    /// The sum of a row.
+    fn row_sum(x: &[f32]) -> f32 {
+        rows::sum(x)
+    }
+}
+
+vectorized! {
+    /// Takes a number from each element.
+    fn lower(out: &mut [f32], by: f32) {
+        for out in out {
+            *out -= by;
+        }
+    }
+}
+
+vectorized! {
+    /// How many elements are below a number.
+    fn count_below(x: &[f32], number: f32) -> usize {
+        x.iter().map(|&x| usize::from(x < number)).sum()
+    }
+}
+
+vectorized! {
+    /// How many elements are a number or below it.
+    fn count_up_to(x: &[f32], number: f32) -> usize {
+        x.iter().map(|&x| usize::from(x <= number)).sum()
     }
 }

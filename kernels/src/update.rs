@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use graphc_ir::op::Op;
-use graphc_ir::ops::{AdamUpdate, SgdUpdate};
+use graphc_ir::ops::{AdamUpdate, LambDirection, RmspropUpdate, SgdUpdate};
+use graphc_ir::scalar::Scalar;
 
 use crate::context::KernelContext;
 use crate::error::KernelError;
@@ -23,18 +24,16 @@ pub(crate) fn sgd<W: Float, G: Float>(
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     let Op::SgdUpdate(op) = op else { return Err(KernelError::call("sgd_update", "another op")) };
-    let rates = SgdRates::of(op);
+    let rates = SgdRates::of(op, op.lr.at(cx.step));
     let tensors = if op.momentum.0 == 0.0 { 2 } else { 3 };
-    let (operands, scaling) = operands.split_at(tensors.min(operands.len()));
-    let factor = factor(scaling)?;
+    let (operands, scalars) = operands.split_at(tensors.min(operands.len()));
+    let operands = (operands, Clipping::of(scalars, op.clip)?);
     if op.momentum.0 == 0.0 {
-        let operands = (operands, factor);
         return update::<W, G, 2, 1>("sgd_update", operands, results, cx, |[w, g], count| {
             sgd_block(&rates, &mut w[..count], &g[..count]);
         });
     }
     // The momentum is operand 2 and result 1.
-    let operands = (operands, factor);
     update::<W, G, 3, 2>("sgd_update", operands, results, cx, |[w, g, m], count| {
         momentum_block(&rates, &mut w[..count], &g[..count], &mut m[..count]);
     })
@@ -48,29 +47,153 @@ pub(crate) fn adam<W: Float, G: Float>(
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     let Op::AdamUpdate(op) = op else { return Err(KernelError::call("adam_update", "another op")) };
-    let (operands, scaling) = operands.split_at(4.min(operands.len()));
-    let number = match scaling.get(1) {
-        Some(number) => f64::from(number.block::<f32>(0..1)?[0]),
-        None => cx.step as f64 + 1.0,
-    };
-    let rates = AdamRates::of(op, number);
-    let operands = (operands, factor(scaling)?);
+    let (operands, scalars) = operands.split_at(4.min(operands.len()));
+    let rates = AdamRates::of(op, op.lr.at(cx.step), count(scalars, cx)?);
+    let operands = (operands, Clipping::of(scalars, op.clip)?);
     update::<W, G, 4, 3>("adam_update", operands, results, cx, |[w, g, m, v], count| {
         adam_block(&rates, &mut w[..count], &g[..count], &mut m[..count], &mut v[..count]);
     })
 }
 
-/// By what gradients are multiplied, under loss scaling; 0 where the update is not made.
-fn factor(scaling: &[View<'_>]) -> Result<Option<f32>, KernelError> {
-    let factor = scaling.first().map(|factor| factor.block::<f32>(0..1));
-    Ok(factor.transpose()?.map(|factor| factor[0]))
+/// The kernel of [`Op::RmspropUpdate`]; types are those of [`sgd`].
+pub(crate) fn rmsprop<W: Float, G: Float>(
+    op: &Op,
+    operands: &[View<'_>],
+    results: &mut [ViewMut<'_>],
+    cx: &mut KernelContext<'_>,
+) -> Result<(), KernelError> {
+    const OP: &str = "rmsprop_update";
+    let Op::RmspropUpdate(op) = op else { return Err(KernelError::call(OP, "another op")) };
+    let rates = RmspropRates::of(op, op.lr.at(cx.step));
+    let (operands, scalars) = operands.split_at(op.tensors().min(operands.len()));
+    let operands = (operands, Clipping::of(scalars, op.clip)?);
+    // What there is of means and momenta; the square is always operand 2.
+    match (op.centered, op.has_momentum()) {
+        (false, false) => update::<W, G, 3, 2>(OP, operands, results, cx, |[w, g, v], count| {
+            rmsprop_block(&rates, [&mut w[..count], &mut g[..count], &mut v[..count]], None);
+            step_block(&rates, &mut w[..count], &g[..count]);
+        }),
+        (true, false) => update::<W, G, 4, 3>(OP, operands, results, cx, |[w, g, v, a], count| {
+            let mean = Some(&mut a[..count]);
+            rmsprop_block(&rates, [&mut w[..count], &mut g[..count], &mut v[..count]], mean);
+            step_block(&rates, &mut w[..count], &g[..count]);
+        }),
+        (false, true) => update::<W, G, 4, 3>(OP, operands, results, cx, |[w, g, v, m], count| {
+            rmsprop_block(&rates, [&mut w[..count], &mut g[..count], &mut v[..count]], None);
+            ahead_block(&rates, &g[..count], &mut m[..count]);
+            step_block(&rates, &mut w[..count], &m[..count]);
+        }),
+        (true, true) => {
+            update::<W, G, 5, 4>(OP, operands, results, cx, |[w, g, v, a, m], count| {
+                let mean = Some(&mut a[..count]);
+                rmsprop_block(&rates, [&mut w[..count], &mut g[..count], &mut v[..count]], mean);
+                ahead_block(&rates, &g[..count], &mut m[..count]);
+                step_block(&rates, &mut w[..count], &m[..count]);
+            })
+        }
+    }
 }
 
-/// Updates block by block: operand 1 is the gradient, the others are the variables that the results replace, in order. A
-/// factor multiplies the gradient; where it is 0 variables stay.
+/// The kernel of [`Op::LambDirection`]; types are those of [`sgd`].
+pub(crate) fn lamb_direction<W: Float, G: Float>(
+    op: &Op,
+    operands: &[View<'_>],
+    results: &mut [ViewMut<'_>],
+    cx: &mut KernelContext<'_>,
+) -> Result<(), KernelError> {
+    const OP: &str = "lamb_direction";
+    let Op::LambDirection(op) = op else { return Err(KernelError::call(OP, "another op")) };
+    let (operands, scalars) = operands.split_at(4.min(operands.len()));
+    let rates = LambRates::of(op, count(scalars, cx)?);
+    let clipping = Clipping::of(scalars, op.clip)?;
+    // Where the update is not made states stay, and the direction is 0: it does not take the variable's place.
+    let operands = (operands, Clipping::NONE);
+    mixed::<W, G, f32, 4, 3>(OP, operands, results, cx, |[w, g, m, v], count| {
+        if clipping.skips() {
+            return w[..count].fill(0.0);
+        }
+        clipping.apply(&mut g[..count]);
+        lamb_block(&rates, &mut w[..count], &g[..count], &mut m[..count], &mut v[..count]);
+    })
+}
+
+/// The kernel of [`Op::LambUpdate`], of variables of type `W`.
+pub(crate) fn lamb<W: Float>(
+    op: &Op,
+    operands: &[View<'_>],
+    results: &mut [ViewMut<'_>],
+    cx: &mut KernelContext<'_>,
+) -> Result<(), KernelError> {
+    const OP: &str = "lamb_update";
+    let (Op::LambUpdate(op), [_, _, a, b]) = (op, operands) else {
+        return Err(KernelError::call(OP, "takes 4 operands"));
+    };
+    let sums = [number(a)?, number(b)?].map(f64::from);
+    let rate = op.rate(cx.step, sums) as f32;
+    let operands = (&operands[..2], Clipping::NONE);
+    update::<W, f32, 2, 1>(OP, operands, results, cx, |[w, u], count| {
+        along_block(rate, &mut w[..count], &u[..count]);
+    })
+}
+
+/// The number of the update, from 1: what loss scaling says, or the step.
+fn count(scalars: &[View<'_>], cx: &KernelContext<'_>) -> Result<f64, KernelError> {
+    match scalars.get(1) {
+        Some(count) => number(count).map(f64::from),
+        None => Ok(cx.step as f64 + 1.0),
+    }
+}
+
+fn number(scalar: &View<'_>) -> Result<f32, KernelError> {
+    Ok(scalar.block::<f32>(0..1)?[0])
+}
+
+/// What is done to a gradient before it is used.
+struct Clipping {
+    /// By what it is multiplied; 0 where the update is not made.
+    factor: Option<f32>,
+    /// The greatest absolute value of an element.
+    clip: Option<f32>,
+}
+
+impl Clipping {
+    const NONE: Self = Self { factor: None, clip: None };
+
+    fn of(scalars: &[View<'_>], clip: Option<Scalar>) -> Result<Self, KernelError> {
+        let factor = scalars.first().map(number).transpose()?;
+        Ok(Self { factor, clip: clip.map(|clip| clip.0 as f32) })
+    }
+
+    fn skips(&self) -> bool {
+        self.factor == Some(0.0)
+    }
+
+    fn apply(&self, g: &mut [f32]) {
+        if let Some(factor) = self.factor {
+            scale_block(factor, g);
+        }
+        if let Some(clip) = self.clip {
+            clip_block(clip, g);
+        }
+    }
+}
+
+/// Updates block by block: operand 1 is the gradient, the others are the variables that the results replace, in order. Where
+/// its factor is 0 variables stay.
 fn update<W: Float, G: Float, const N: usize, const R: usize>(
     op: &'static str,
-    (operands, factor): (&[View<'_>], Option<f32>),
+    operands: (&[View<'_>], Clipping),
+    results: &mut [ViewMut<'_>],
+    cx: &mut KernelContext<'_>,
+    step: impl Fn([&mut [f32; BLOCK]; N], usize) + Send + Sync,
+) -> Result<(), KernelError> {
+    mixed::<W, G, W, N, R>(op, operands, results, cx, step)
+}
+
+/// The same where the first result is of type `O`.
+fn mixed<W: Float, G: Float, O: Float, const N: usize, const R: usize>(
+    op: &'static str,
+    (operands, clipping): (&[View<'_>], Clipping),
     results: &mut [ViewMut<'_>],
     cx: &mut KernelContext<'_>,
     step: impl Fn([&mut [f32; BLOCK]; N], usize) + Send + Sync,
@@ -97,20 +220,18 @@ fn update<W: Float, G: Float, const N: usize, const R: usize>(
         pieces.push((start..end, heads));
         start = end;
     }
-    let step = |buffers: [&mut [f32; BLOCK]; N], count: usize| match factor {
-        None => step(buffers, count),
-        Some(0.0) => {}
-        Some(factor) => {
-            scale_block(factor, &mut buffers[1][..count]);
+    let step = |buffers: [&mut [f32; BLOCK]; N], count: usize| {
+        if !clipping.skips() {
+            clipping.apply(&mut buffers[1][..count]);
             step(buffers, count);
         }
     };
     parallel::run(cx.pool, pieces, |(range, outputs)| {
-        blocks::<W, G, N>(operands, range, outputs, &step)
+        blocks::<W, G, O, N>(operands, range, outputs, &step)
     })
 }
 
-fn blocks<W: Float, G: Float, const N: usize>(
+fn blocks<W: Float, G: Float, O: Float, const N: usize>(
     operands: &[View<'_>; N],
     whole: Range<usize>,
     mut outputs: Vec<Flat<'_>>,
@@ -133,7 +254,7 @@ fn blocks<W: Float, G: Float, const N: usize>(
         for (output, (index, buffer)) in outputs.iter_mut().zip(variables) {
             let buffer = &buffer[..end - start];
             match index {
-                0 => W::narrow(buffer, output.block(range.clone())?),
+                0 => O::narrow(buffer, output.block(range.clone())?),
                 _ => output.write(range.start, buffer)?,
             }
         }
@@ -149,9 +270,9 @@ struct SgdRates {
 }
 
 impl SgdRates {
-    fn of(op: &SgdUpdate) -> Self {
+    fn of(op: &SgdUpdate, lr: f64) -> Self {
         let [lr, momentum, decay] =
-            [op.lr, op.momentum, op.weight_decay].map(|value| value.0 as f32);
+            [lr, op.momentum.0, op.weight_decay.0].map(|value| value as f32);
         Self { lr, momentum, decay, nesterov: op.nesterov }
     }
 }
@@ -174,19 +295,139 @@ struct AdamRates {
 
 impl AdamRates {
     /// Everything that does not depend on the element, in `f64`, of update `count`, from 1.
-    fn of(op: &AdamUpdate, count: f64) -> Self {
+    fn of(op: &AdamUpdate, lr: f64, count: f64) -> Self {
         let (beta1, beta2) = (op.beta1.0, op.beta2.0);
         let decay = op.weight_decay.0;
         Self {
-            shrink: if op.decoupled { (1.0 - op.lr.0 * decay) as f32 } else { 1.0 },
+            shrink: if op.decoupled { (1.0 - lr * decay) as f32 } else { 1.0 },
             decay: if op.decoupled { 0.0 } else { decay as f32 },
             beta1: beta1 as f32,
             rest1: (1.0 - beta1) as f32,
             beta2: beta2 as f32,
             rest2: (1.0 - beta2) as f32,
-            rate: (op.lr.0 / (1.0 - beta1.powf(count))) as f32,
+            rate: (lr / (1.0 - beta1.powf(count))) as f32,
             root: (1.0 / (1.0 - beta2.powf(count)).sqrt()) as f32,
             epsilon: op.epsilon.0 as f32,
+        }
+    }
+}
+
+struct RmspropRates {
+    lr: f32,
+    alpha: f32,
+    rest: f32,
+    epsilon: f32,
+    decay: f32,
+    momentum: f32,
+}
+
+impl RmspropRates {
+    fn of(op: &RmspropUpdate, lr: f64) -> Self {
+        Self {
+            lr: lr as f32,
+            alpha: op.alpha.0 as f32,
+            rest: (1.0 - op.alpha.0) as f32,
+            epsilon: op.epsilon.0 as f32,
+            decay: op.weight_decay.0 as f32,
+            momentum: op.momentum.0 as f32,
+        }
+    }
+}
+
+struct LambRates {
+    beta1: f32,
+    rest1: f32,
+    beta2: f32,
+    rest2: f32,
+    /// 1 / (1 - beta1^count)
+    correct: f32,
+    /// 1 / sqrt(1 - beta2^count)
+    root: f32,
+    epsilon: f32,
+    decay: f32,
+}
+
+impl LambRates {
+    fn of(op: &LambDirection, count: f64) -> Self {
+        let (beta1, beta2) = (op.beta1.0, op.beta2.0);
+        Self {
+            beta1: beta1 as f32,
+            rest1: (1.0 - beta1) as f32,
+            beta2: beta2 as f32,
+            rest2: (1.0 - beta2) as f32,
+            correct: (1.0 / (1.0 - beta1.powf(count))) as f32,
+            root: (1.0 / (1.0 - beta2.powf(count)).sqrt()) as f32,
+            epsilon: op.epsilon.0 as f32,
+            decay: op.weight_decay.0 as f32,
+        }
+    }
+}
+
+vectorized! {
+    fn clip_block(clip: f32, g: &mut [f32]) {
+        for g in g {
+            // What is no number stays.
+            *g = if g.abs() > clip { clip.copysign(*g) } else { *g };
+        }
+    }
+}
+
+vectorized! {
+    /// Leaves in g what the variable is to go along.
+    fn rmsprop_block(rates: &RmspropRates, tensors: [&mut [f32]; 3], mean: Option<&mut [f32]>) {
+        let [w, g, v] = tensors;
+        for ((w, g), v) in w.iter().zip(g.iter_mut()).zip(v.iter_mut()) {
+            *g += rates.decay * *w;
+            *v = rates.alpha * *v + rates.rest * *g * *g;
+        }
+        match mean {
+            None => {
+                for (g, v) in g.iter_mut().zip(v) {
+                    *g /= v.sqrt() + rates.epsilon;
+                }
+            }
+            Some(mean) => {
+                for ((g, v), a) in g.iter_mut().zip(v).zip(mean) {
+                    *a = rates.alpha * *a + rates.rest * *g;
+                    *g /= (*v - *a * *a).max(0.0).sqrt() + rates.epsilon;
+                }
+            }
+        }
+    }
+}
+
+vectorized! {
+    fn ahead_block(rates: &RmspropRates, g: &[f32], m: &mut [f32]) {
+        for (&g, m) in g.iter().zip(m) {
+            *m = rates.momentum * *m + g;
+        }
+    }
+}
+
+vectorized! {
+    fn step_block(rates: &RmspropRates, w: &mut [f32], along: &[f32]) {
+        for (w, &along) in w.iter_mut().zip(along) {
+            *w -= rates.lr * along;
+        }
+    }
+}
+
+vectorized! {
+    /// Leaves the direction in w.
+    fn lamb_block(rates: &LambRates, w: &mut [f32], g: &[f32], m: &mut [f32], v: &mut [f32]) {
+        for (((w, &g), m), v) in w.iter_mut().zip(g).zip(m).zip(v) {
+            *m = rates.beta1 * *m + rates.rest1 * g;
+            *v = rates.beta2 * *v + rates.rest2 * g * g;
+            let root = v.sqrt() * rates.root + rates.epsilon;
+            *w = *m * rates.correct / root + rates.decay * *w;
+        }
+    }
+}
+
+vectorized! {
+    fn along_block(rate: f32, w: &mut [f32], u: &[f32]) {
+        for (w, &u) in w.iter_mut().zip(u) {
+            *w -= rate * u;
         }
     }
 }

@@ -69,21 +69,24 @@ fn large_cases() -> Vec<Case> {
     add(Op::Transpose(Transpose { permutation: vec![2, 0, 1] }), std::slice::from_ref(&x), random);
     let ids = TensorType::new(DType::I64, [7, 131]);
     add(Op::EmbeddingGrad(EmbeddingGrad { rows: 300 }), &[ids.clone(), x.clone()], random);
-    add(Op::CrossEntropy(CrossEntropy {}), &[x.clone(), ids], random);
+    add(Op::CrossEntropy(CrossEntropy::default()), &[x.clone(), ids], random);
     add(
         Op::Dropout(Dropout { probability: Scalar(0.1), key: 1, training: true }),
         std::slice::from_ref(&x),
         random,
     );
     let adam = AdamUpdate {
-        lr: Scalar(0.01),
+        lr: 0.01.into(),
         beta1: Scalar(0.9),
         beta2: Scalar(0.999),
         epsilon: Scalar(1e-8),
         weight_decay: Scalar(0.01),
         decoupled: true,
+        clip: None,
     };
     add(Op::AdamUpdate(adam), &vec![x.clone(); 4], random);
+    add(Op::LambDirection(LambDirection::default()), &vec![x.clone(); 4], random);
+    add(Op::SquareSum(SquareSum {}), std::slice::from_ref(&x), random);
     let (query, key, row) = (f32s(&[2, 150, 6, 8]), f32s(&[2, 150, 3, 8]), f32s(&[2, 150, 6]));
     let (causal, scale) = (true, Scalar(0.3));
     let types = [query.clone(), key.clone(), key.clone()];
@@ -300,10 +303,11 @@ fn results_may_be_an_operands_memory() {
     let x = f32s(&[3, 1100]);
     let condition = TensorType::new(DType::Bool, [3, 1]);
     let momentum = SgdUpdate {
-        lr: Scalar(0.1),
+        lr: 0.1.into(),
         momentum: Scalar(0.9),
         nesterov: true,
         weight_decay: Scalar(0.1),
+        clip: None,
     };
     for (op, types) in [
         (Op::Unary(Unary { function: UnaryFunction::Exp }), vec![x.clone()]),
@@ -425,7 +429,7 @@ fn indices_out_of_range_are_named_by_their_place_in_the_whole() {
         ViewMut::whole(DType::F32, &shape, &mut losses.0),
         ViewMut::whole(DType::F32, &shape, &mut losses.1),
     ];
-    let op = Op::CrossEntropy(CrossEntropy {});
+    let op = Op::CrossEntropy(CrossEntropy::default());
     let types = [f32s(&[3, 4]), TensorType::new(DType::I64, [3])];
     let call = prepared(&op, &types);
     let error = call.launch(&views, &mut results, &mut context(&mut Scratch::new())).unwrap_err();
@@ -461,12 +465,13 @@ fn views_that_do_not_fit_are_errors() {
         Op::Concat(Concat { axis: 0 }),
         Op::Embedding(Embedding {}),
         Op::AdamUpdate(AdamUpdate {
-            lr: Scalar(0.0),
+            lr: 0.0.into(),
             beta1: Scalar(0.0),
             beta2: Scalar(0.0),
             epsilon: Scalar(0.0),
             weight_decay: Scalar(0.0),
             decoupled: false,
+            clip: None,
         }),
     ] {
         let mut results = [ViewMut::whole(DType::F32, &[2, 3], &mut out)];

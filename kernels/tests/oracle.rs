@@ -422,11 +422,12 @@ fn losses_and_their_gradients() {
         let of = |place| indices(place, classes, true);
         let types = [x.clone(), labels.clone()];
         Case::random(Op::Pick(Pick {}), &types, random, &mut of(1)).check(0.0);
-        Case::random(Op::CrossEntropy(CrossEntropy {}), &types, random, &mut of(1)).check(4e-6);
+        Case::random(Op::CrossEntropy(CrossEntropy::default()), &types, random, &mut of(1))
+            .check(4e-6);
         let types = [labels.clone(), f32s(&outer)];
         Case::random(Op::PickGrad(PickGrad { classes }), &types, random, &mut of(0)).check(0.0);
         let types = [x, f32s(&outer), labels, f32s(&outer)];
-        Case::random(Op::CrossEntropyGrad(CrossEntropyGrad {}), &types, random, &mut of(2))
+        Case::random(Op::CrossEntropyGrad(CrossEntropyGrad::default()), &types, random, &mut of(2))
             .check(1e-5);
     });
 }
@@ -487,10 +488,11 @@ fn updates_of_variables() {
         let x = f32s(&shape);
         for (momentum, nesterov) in [(0.0, false), (0.9, false), (0.9, true)] {
             let op = Op::SgdUpdate(SgdUpdate {
-                lr: Scalar(0.1),
+                lr: 0.1.into(),
                 momentum: Scalar(momentum),
                 nesterov,
                 weight_decay: Scalar(0.01),
+                clip: None,
             });
             let count = if momentum == 0.0 { 2 } else { 3 };
             Case::random(op.clone(), &vec![x.clone(); count], random, &mut ordinary).check(1e-6);
@@ -507,12 +509,13 @@ fn updates_of_variables() {
         }
         for decoupled in [true, false] {
             let op = Op::AdamUpdate(AdamUpdate {
-                lr: Scalar(0.01),
+                lr: 0.01.into(),
                 beta1: Scalar(0.9),
                 beta2: Scalar(0.999),
                 epsilon: Scalar(1e-8),
                 weight_decay: Scalar(0.01),
                 decoupled,
+                clip: None,
             });
             let fill = &mut |random: &mut Random, i: usize, dtype: DType| {
                 let x = ordinary(random, i, dtype);

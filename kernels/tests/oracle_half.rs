@@ -12,7 +12,7 @@ use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 
 /// How many variants [`Op`] has.
-const OPS: usize = 53;
+const OPS: usize = 59;
 
 /// The number of an op's variant, from 0 to `OPS - 1`: who adds a variant adds its number, and examples below.
 fn number(op: &Op) -> usize {
@@ -70,6 +70,12 @@ fn number(op: &Op) -> usize {
         Op::ToGlobal(_) | Op::Accumulate(_) => 50,
         Op::NonFinite(_) => 51,
         Op::LossScale(_) => 52,
+        Op::RmspropUpdate(_) => 53,
+        Op::LambDirection(_) => 54,
+        Op::LambUpdate(_) => 55,
+        Op::SquareSum(_) => 56,
+        Op::ClipFactor(_) => 57,
+        Op::LabelRank(_) => 58,
     }
 }
 
@@ -271,9 +277,9 @@ fn rows(to: &mut Examples<'_>) {
     to.filled(Op::Pick(Pick {}), &scored, 0.0, indices(1, classes));
     let types = [labels.clone(), half_row];
     to.filled(Op::PickGrad(PickGrad { classes }), &types, 0.0, indices(0, classes));
-    to.filled(Op::CrossEntropy(CrossEntropy {}), &scored, 4e-6, indices(1, classes));
+    to.filled(Op::CrossEntropy(CrossEntropy::default()), &scored, 4e-6, indices(1, classes));
     let types = [x.clone(), of_row.clone(), labels.clone(), of_row];
-    let op = Op::CrossEntropyGrad(CrossEntropyGrad {});
+    let op = Op::CrossEntropyGrad(CrossEntropyGrad::default());
     to.filled(op, &types, 1e-5, indices(2, classes));
     to.filled(Op::Embedding(Embedding {}), &[to.ty(&[7, 3]), labels.clone()], 0.0, indices(1, 7));
     let types = [labels, to.ty(&[shape[0], 3])];
@@ -347,19 +353,20 @@ fn updates(to: &mut Examples<'_>) {
     let (half, float) = (to.ty(&shape), f32s(&shape));
     for gradient in [&half, &float] {
         for (momentum, nesterov) in [(0.0, false), (0.9, false), (0.9, true)] {
-            let (lr, weight_decay) = (Scalar(0.1), Scalar(0.01));
-            let op = SgdUpdate { lr, momentum: Scalar(momentum), nesterov, weight_decay };
+            let (momentum, weight_decay) = (Scalar(momentum), Scalar(0.01));
+            let op = SgdUpdate { lr: 0.1.into(), momentum, nesterov, weight_decay, clip: None };
             let types = [half.clone(), gradient.clone(), float.clone()];
-            let count = if momentum == 0.0 { 2 } else { 3 };
+            let count = if momentum.is_zero() { 2 } else { 3 };
             to.add(Op::SgdUpdate(op), &types[..count], 1e-6);
         }
         let op = AdamUpdate {
-            lr: Scalar(0.01),
+            lr: 0.01.into(),
             beta1: Scalar(0.9),
             beta2: Scalar(0.999),
             epsilon: Scalar(1e-8),
             weight_decay: Scalar(0.01),
             decoupled: true,
+            clip: None,
         };
         let types = [half.clone(), gradient.clone(), float.clone(), float.clone()];
         to.filled(Op::AdamUpdate(op), &types, 4e-6, |random, i, dtype| {
@@ -376,9 +383,53 @@ fn updates(to: &mut Examples<'_>) {
     to.filled(Op::LossScale(scaling), &vec![f32s(&[]); 4], 0.0, counts);
 }
 
+/// Ops of training that stand after the others, so that these are tried on the numbers on which they were before.
+fn practice(to: &mut Examples<'_>) {
+    let (half, float) = (to.ty(&[5, 7]), f32s(&[5, 7]));
+    for gradient in [&half, &float] {
+        let types = [half.clone(), gradient.clone(), float.clone(), float.clone()];
+        let direction = LambDirection {
+            beta1: Scalar(0.9),
+            beta2: Scalar(0.999),
+            epsilon: Scalar(1e-6),
+            ..LambDirection::default()
+        };
+        to.filled(Op::LambDirection(direction), &types, 4e-6, |random, i, dtype| {
+            let x = ordinary(random, i, dtype);
+            if i == 3 { x * x } else { x }
+        });
+        let rmsprop = RmspropUpdate {
+            lr: 0.1.into(),
+            alpha: Scalar(0.9),
+            epsilon: Scalar(1e-8),
+            ..RmspropUpdate::default()
+        };
+        to.filled(Op::RmspropUpdate(rmsprop), &types[..3], 4e-6, |random, i, dtype| {
+            let x = ordinary(random, i, dtype);
+            if i == 2 { x * x } else { x }
+        });
+    }
+    let types = [half.clone(), float, f32s(&[]), f32s(&[])];
+    to.filled(Op::LambUpdate(LambUpdate { lr: 0.1.into() }), &types, 2e-6, |random, i, dtype| {
+        if i > 1 { 4.0 } else { ordinary(random, i, dtype) }
+    });
+    to.add(Op::SquareSum(SquareSum {}), std::slice::from_ref(&half), 1e-6);
+    to.filled(
+        Op::ClipFactor(ClipFactor { max: Scalar(1.0) }),
+        &[f32s(&[])],
+        1e-6,
+        |random, _, _| random.below(9) as f64,
+    );
+    let labels = TensorType::new(DType::I64, [5]);
+    let types = [to.ty(&[5, 7]), labels, to.ty(&[5])];
+    to.filled(Op::LabelRank(LabelRank {}), &types, 0.0, indices(1, 7));
+}
+
 fn examples(random: &mut Random, half: DType) -> Vec<Example> {
     let mut to = Examples { random, half, all: Vec::new() };
-    for add in [sources, elementwise, reductions, movements, rows, products, layers, updates] {
+    for add in
+        [sources, elementwise, reductions, movements, rows, products, layers, updates, practice]
+    {
         add(&mut to);
     }
     to.all

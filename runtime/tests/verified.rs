@@ -98,17 +98,18 @@ fn ranks_that_wait_for_each_other_are_named() {
 fn a_variable_is_one_operand_of_its_update() {
     let whole = f32s(&[6], &[0], "B");
     let sgd = SgdUpdate {
-        lr: Scalar(0.1),
+        lr: 0.1.into(),
         momentum: Scalar(0.0),
         nesterov: false,
         weight_decay: Scalar(0.0),
+        clip: None,
     };
     for (operands, sound) in [(vec![-1, 0], true), (vec![-1, -1], false), (vec![0, 0], false)] {
         let mut builder = Builder::new(1, 1);
         let w = builder.variable("w", &whole, Init::Fill(Scalar(1.0)));
         let g = builder.tensor(&whole, Rate::Step, 1);
         builder.feed("g", g, Rate::Step);
-        let action = Action::Compute { op: Op::SgdUpdate(sgd), operands };
+        let action = Action::Compute { op: Op::SgdUpdate(sgd.clone()), operands };
         builder.actor("sgd", action, Rate::Step, [&[g], &[], &[w]]);
         let found = errors(builder.plan());
         assert_eq!(found.is_empty(), sound, "{found}");

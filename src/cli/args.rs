@@ -7,6 +7,8 @@ use graphc_ir::mesh::{DeviceKind, MOST_RANKS};
 use graphc_ir::plan::{Loss, Recompute, Schedule, ScheduleError, Strategy};
 use graphc_ir::types::DType;
 
+use super::training::TrainingArgs;
+
 /// A static-graph compiler for distributed deep learning.
 #[derive(Parser)]
 #[command(name = "graphc", version, about, max_term_width = 100)]
@@ -322,7 +324,7 @@ pub struct SharedArgs {
     /// Learning rate
     #[arg(long)]
     pub lr: Option<f64>,
-    /// Momentum of SGD
+    /// Momentum of SGD and RMSprop
     #[arg(long)]
     pub momentum: Option<f64>,
     /// Nesterov's momentum
@@ -331,15 +333,24 @@ pub struct SharedArgs {
     /// Weight decay
     #[arg(long)]
     pub weight_decay: Option<f64>,
-    /// Adam's decay of the first moment
+    /// Adam's and LAMB's decay of the first moment
     #[arg(long)]
     pub beta1: Option<f64>,
-    /// Adam's decay of the second moment
+    /// Adam's and LAMB's decay of the second moment
     #[arg(long)]
     pub beta2: Option<f64>,
-    /// Adam's addend to the root of the second moment
+    /// The addend to the root of the second moment of Adam, LAMB and RMSprop
     #[arg(long)]
     pub eps: Option<f64>,
+    /// RMSprop's decay of the mean of squares
+    #[arg(long)]
+    pub alpha: Option<f64>,
+    /// RMSprop divides by the deviation of gradients, not by their mean square
+    #[arg(long)]
+    pub centered: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub training: TrainingArgs,
     /// How layouts are chosen: auto (default) is the planner, the others are fixed plans to compare with
     #[arg(long, value_parser = strategy)]
     pub strategy: Option<Strategy>,
@@ -410,6 +421,12 @@ pub enum LossName {
     Nll,
     /// Mean squared error
     Mse,
+    /// Binary cross entropy of logits
+    Bce,
+    /// Squared error near the target, absolute error from 1 on
+    Huber,
+    /// Mean absolute error
+    L1,
     /// The sum of the output
     Sum,
 }
@@ -420,6 +437,9 @@ impl From<LossName> for Loss {
             LossName::CrossEntropy => Self::CrossEntropy,
             LossName::Nll => Self::Nll,
             LossName::Mse => Self::Mse,
+            LossName::Bce => Self::Bce,
+            LossName::Huber => Self::Huber,
+            LossName::L1 => Self::L1,
             LossName::Sum => Self::Sum,
         }
     }
@@ -434,6 +454,10 @@ pub enum OptimizerName {
     Adam,
     /// AdamW
     Adamw,
+    /// LAMB
+    Lamb,
+    /// RMSprop
+    Rmsprop,
 }
 
 fn mesh(text: &str) -> Result<Mesh, String> {

@@ -102,7 +102,10 @@ pub fn plan_model(
     training: bool,
 ) -> Result<Planned> {
     if training {
-        ensure!(args.optimizer.is_some(), "training needs --optimizer sgd, adam or adamw");
+        ensure!(
+            args.optimizer.is_some(),
+            "training needs --optimizer sgd, adam, adamw, lamb or rmsprop"
+        );
     }
     let start = Instant::now();
     let (imported, dims) = options::model(path, args, rows)?;

@@ -4,13 +4,13 @@ use std::fmt::Debug;
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use graphc_ir::plan::{AdamOptions, Loss, Optimizer, Plan, TensorKind};
+use graphc_ir::plan::{AdamOptions, Loss, Optimizer, Plan, RmspropOptions, TensorKind};
 
 use super::args::{Count, OptimizerName, SharedArgs};
 use super::options;
 
 /// Options that are given, as far as they were compared.
-struct Given<'a> {
+pub struct Given<'a> {
     path: &'a Path,
 }
 
@@ -21,6 +21,7 @@ pub fn check_options(path: &Path, plan: &Plan, args: &SharedArgs) -> Result<()> 
     graph(&given, plan, args)?;
     optimizer(&given, plan, args)?;
     let own = &plan.options;
+    args.training.check(&given, own)?;
     given.is("--strategy", args.strategy, own.strategy)?;
     given.is("--recompute", args.recompute, own.recompute)?;
     if let Some(precision) = args.precision.filter(|&given| Some(given) != own.precision) {
@@ -39,7 +40,7 @@ pub fn check_options(path: &Path, plan: &Plan, args: &SharedArgs) -> Result<()> 
 
 impl Given<'_> {
     /// An option that is given is the plan's.
-    fn is<T: PartialEq + Debug>(&self, option: &str, given: Option<T>, own: T) -> Result<()> {
+    pub fn is<T: PartialEq + Debug>(&self, option: &str, given: Option<T>, own: T) -> Result<()> {
         match given {
             Some(given) if given != own => {
                 let text = |value: &T| format!("{value:?}").to_lowercase();
@@ -49,7 +50,8 @@ impl Given<'_> {
         }
     }
 
-    fn differs(&self, option: &str, given: &str, own: &str) -> Result<()> {
+    /// Says that an option is not what the plan was compiled with.
+    pub fn differs(&self, option: &str, given: &str, own: &str) -> Result<()> {
         bail!(
             "{option} {given} contradicts {}, which was compiled {own}: leave the option out, or compile the model again \
              with it",
@@ -100,8 +102,8 @@ fn graph(given: &Given<'_>, plan: &Plan, args: &SharedArgs) -> Result<()> {
     if let (Some(loss), own) = (args.loss.map(Loss::from), plan.options.loss)
         && own != Some(loss)
     {
-        let own = own.map_or("without one".into(), |own| format!("with {own:?}").to_lowercase());
-        given.differs("--loss", &format!("{loss:?}").to_lowercase(), &own)?;
+        let own = own.map_or("without one".into(), |own| format!("with {}", own.name()));
+        given.differs("--loss", loss.name(), &own)?;
     }
     // The plan's graph says which weights are trained, not by which patterns.
     for (option, patterns) in [("--freeze", &args.freeze), ("--train", &args.train)] {
@@ -120,6 +122,7 @@ fn optimizer(given: &Given<'_>, plan: &Plan, args: &SharedArgs) -> Result<()> {
         ("--beta1", args.beta1),
         ("--beta2", args.beta2),
         ("--eps", args.eps),
+        ("--alpha", args.alpha),
     ];
     let own = plan.options.optimizer;
     if let Some(optimizer) = args.optimizer
@@ -140,6 +143,10 @@ fn optimizer(given: &Given<'_>, plan: &Plan, args: &SharedArgs) -> Result<()> {
     if args.nesterov && !nesterov {
         given.differs("--nesterov", "", "without it")?;
     }
+    let centered = matches!(own, Some(Optimizer::Rmsprop(RmspropOptions { centered: true, .. })));
+    if args.centered && !centered {
+        given.differs("--centered", "", "without it")?;
+    }
     Ok(())
 }
 
@@ -148,20 +155,21 @@ fn name(optimizer: Optimizer) -> OptimizerName {
         Optimizer::Sgd { .. } => OptimizerName::Sgd,
         Optimizer::Adam(_) => OptimizerName::Adam,
         Optimizer::AdamW(_) => OptimizerName::Adamw,
+        Optimizer::Lamb(_) => OptimizerName::Lamb,
+        Optimizer::Rmsprop(_) => OptimizerName::Rmsprop,
     }
 }
 
 /// An optimizer's number by the option that sets it.
 fn number(optimizer: &Optimizer, option: &str) -> Option<f64> {
     match (optimizer, option) {
-        (Optimizer::Sgd { lr, .. }, "--lr") => Some(*lr),
+        (_, "--lr") => Some(optimizer.lr()),
         (Optimizer::Sgd { momentum, .. }, "--momentum") => Some(*momentum),
         (Optimizer::Sgd { weight_decay, .. }, "--weight-decay") => Some(*weight_decay),
         (Optimizer::Sgd { .. }, _) => None,
-        (Optimizer::Adam(adam) | Optimizer::AdamW(adam), _) => {
-            let AdamOptions { lr, beta1, beta2, eps, weight_decay } = *adam;
+        (Optimizer::Adam(adam) | Optimizer::AdamW(adam) | Optimizer::Lamb(adam), _) => {
+            let AdamOptions { beta1, beta2, eps, weight_decay, .. } = *adam;
             match option {
-                "--lr" => Some(lr),
                 "--beta1" => Some(beta1),
                 "--beta2" => Some(beta2),
                 "--eps" => Some(eps),
@@ -169,5 +177,12 @@ fn number(optimizer: &Optimizer, option: &str) -> Option<f64> {
                 _ => None,
             }
         }
+        (Optimizer::Rmsprop(options), _) => match option {
+            "--alpha" => Some(options.alpha),
+            "--eps" => Some(options.eps),
+            "--momentum" => Some(options.momentum),
+            "--weight-decay" => Some(options.weight_decay),
+            _ => None,
+        },
     }
 }

@@ -23,6 +23,7 @@ mod run;
 mod simulate;
 mod start;
 mod train;
+mod training;
 mod verify;
 
 use args::Command;

@@ -8,7 +8,8 @@ use anyhow::{Context, Result, bail, ensure};
 use graphc_compiler::cluster::{parse_cluster, preset};
 use graphc_compiler::import::{ImportError, ImportOptions, Imported, load_model, model_symbols};
 use graphc_ir::plan::{
-    AdamOptions, Cluster, CompileOptions, CrossEntropyForm, Optimizer, Pin, Schedule, Strategy,
+    AdamOptions, Cluster, CompileOptions, CrossEntropyForm, Optimizer, Pin, RmspropOptions,
+    Schedule, Strategy,
 };
 use graphc_runtime::data::open_file;
 use sha2::{Digest, Sha256};
@@ -19,7 +20,7 @@ use super::ranks::world_size;
 
 /// The compiler's options; `dims` are the values of the model's symbolic dims.
 pub fn compile_options(args: &SharedArgs, dims: BTreeMap<String, usize>) -> Result<CompileOptions> {
-    Ok(CompileOptions {
+    let mut options = CompileOptions {
         mesh: mesh(args)?,
         stages: number(args.stages),
         microbatches: number(args.microbatches),
@@ -36,7 +37,10 @@ pub fn compile_options(args: &SharedArgs, dims: BTreeMap<String, usize>) -> Resu
         precision: args.precision,
         pins: args.pins.iter().map(|text| pin(text)).collect::<Result<_>>()?,
         memory: args.memory,
-    })
+        ..CompileOptions::default()
+    };
+    args.training.apply(&mut options)?;
+    Ok(options)
 }
 
 /// A number that was given; 1 where none was, or it is the compiler's choice.
@@ -61,28 +65,21 @@ fn mesh(args: &SharedArgs) -> Result<Vec<usize>> {
     Ok(mesh)
 }
 
-/// The optimizer with torch.optim's defaults for what is unset.
+/// The optimizer with torch.optim's defaults for what is unset; of LAMB those of NVIDIA's Apex.
 fn optimizer(args: &SharedArgs) -> Result<Option<Optimizer>> {
     let Some(name) = args.optimizer else { return Ok(None) };
-    let adam = |weight_decay: f64| AdamOptions {
-        lr: args.lr.unwrap_or(1e-3),
-        beta1: args.beta1.unwrap_or(0.9),
-        beta2: args.beta2.unwrap_or(0.999),
-        eps: args.eps.unwrap_or(1e-8),
-        weight_decay: args.weight_decay.unwrap_or(weight_decay),
-    };
-    let adam_only = [("--beta1", args.beta1), ("--beta2", args.beta2), ("--eps", args.eps)];
-    if name == OptimizerName::Sgd {
-        if let Some((flag, _)) = adam_only.iter().find(|(_, value)| value.is_some()) {
-            bail!("{flag} is an option of adam and adamw, not of sgd");
-        }
-    } else if args.momentum.is_some() || args.nesterov {
-        bail!("--momentum and --nesterov are options of sgd");
-    }
+    check_owners(args, name)?;
     check_numbers(args)?;
     if args.nesterov && args.momentum.unwrap_or(0.0) <= 0.0 {
         bail!("--nesterov needs --momentum above 0");
     }
+    let adam = |eps: f64, weight_decay: f64| AdamOptions {
+        lr: args.lr.unwrap_or(1e-3),
+        beta1: args.beta1.unwrap_or(0.9),
+        beta2: args.beta2.unwrap_or(0.999),
+        eps: args.eps.unwrap_or(eps),
+        weight_decay: args.weight_decay.unwrap_or(weight_decay),
+    };
     Ok(Some(match name {
         OptimizerName::Sgd => Optimizer::Sgd {
             lr: args.lr.unwrap_or(1e-3),
@@ -90,9 +87,37 @@ fn optimizer(args: &SharedArgs) -> Result<Option<Optimizer>> {
             nesterov: args.nesterov,
             weight_decay: args.weight_decay.unwrap_or(0.0),
         },
-        OptimizerName::Adam => Optimizer::Adam(adam(0.0)),
-        OptimizerName::Adamw => Optimizer::AdamW(adam(0.01)),
+        OptimizerName::Adam => Optimizer::Adam(adam(1e-8, 0.0)),
+        OptimizerName::Adamw => Optimizer::AdamW(adam(1e-8, 0.01)),
+        OptimizerName::Lamb => Optimizer::Lamb(adam(1e-6, 0.01)),
+        OptimizerName::Rmsprop => Optimizer::Rmsprop(RmspropOptions {
+            lr: args.lr.unwrap_or(1e-2),
+            alpha: args.alpha.unwrap_or(0.99),
+            eps: args.eps.unwrap_or(1e-8),
+            weight_decay: args.weight_decay.unwrap_or(0.0),
+            momentum: args.momentum.unwrap_or(0.0),
+            centered: args.centered,
+        }),
     }))
+}
+
+/// Refuses numbers of other optimizers.
+fn check_owners(args: &SharedArgs, name: OptimizerName) -> Result<()> {
+    use OptimizerName::{Adam, Adamw, Lamb, Rmsprop, Sgd};
+    let owners: [(&str, bool, &[OptimizerName], &str); 7] = [
+        ("--momentum", args.momentum.is_some(), &[Sgd, Rmsprop], "sgd and rmsprop"),
+        ("--nesterov", args.nesterov, &[Sgd], "sgd"),
+        ("--beta1", args.beta1.is_some(), &[Adam, Adamw, Lamb], "adam, adamw and lamb"),
+        ("--beta2", args.beta2.is_some(), &[Adam, Adamw, Lamb], "adam, adamw and lamb"),
+        ("--eps", args.eps.is_some(), &[Adam, Adamw, Lamb, Rmsprop], "all but sgd"),
+        ("--alpha", args.alpha.is_some(), &[Rmsprop], "rmsprop"),
+        ("--centered", args.centered, &[Rmsprop], "rmsprop"),
+    ];
+    for (flag, given, of, names) in owners {
+        let own = format!("{name:?}").to_lowercase();
+        ensure!(!given || of.contains(&name), "{flag} is an option of {names}, not of {own}");
+    }
+    Ok(())
 }
 
 /// The ranges that torch.optim asks for.
@@ -107,7 +132,8 @@ fn check_numbers(args: &SharedArgs) -> Result<()> {
         let holds = value.is_none_or(|value| value.is_finite() && value >= 0.0);
         ensure!(holds, "{flag} is a number of at least 0, not {}", value.unwrap_or_default());
     }
-    for (flag, value) in [("--beta1", args.beta1), ("--beta2", args.beta2)] {
+    for (flag, value) in [("--beta1", args.beta1), ("--beta2", args.beta2), ("--alpha", args.alpha)]
+    {
         let holds = value.is_none_or(|value| (0.0..1.0).contains(&value));
         ensure!(holds, "{flag} is at least 0 and below 1, not {}", value.unwrap_or_default());
     }

@@ -5,9 +5,10 @@ use std::ops::Range;
 
 use anyhow::{Context, Result, ensure};
 use graphc_compiler::import::weights::Weights;
+use graphc_compiler::passes::clipping::GRAD_NORM;
 use graphc_compiler::passes::loss_scale::{LOSS_SCALE, SKIPPED, scales};
 use graphc_ir::check::VerifiedPlan;
-use graphc_ir::plan::{Plan, RegisterKind, TensorKind};
+use graphc_ir::plan::{CompileOptions, Plan, RegisterKind, TensorKind};
 use graphc_runtime::data::{Batches, MetricsWriter, save_safetensors};
 use graphc_runtime::{HostTensor, Session, StepHandle};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -67,6 +68,7 @@ fn train(args: &TrainArgs, ranks: &Ranks) -> Result<()> {
         step: first_step,
         outputs: BTreeMap::new(),
         scales: scales(&plan),
+        options: plan.options.clone(),
         metrics: match ranks.leads() {
             true => metrics(args, checkpoint.is_some().then_some(first_step))?,
             false => None,
@@ -155,6 +157,8 @@ struct Finished {
     outputs: BTreeMap<String, HostTensor>,
     /// Whether the plan scales its loss.
     scales: bool,
+    /// What the plan was compiled with.
+    options: CompileOptions,
     metrics: Option<MetricsWriter>,
     bar: ProgressBar,
 }
@@ -182,9 +186,16 @@ impl Finished {
         self.outputs.get(name).map(of).transpose()
     }
 
-    /// The line of metrics of a step; where the loss is scaled (f16) with the scale, and whether the update was skipped.
+    /// The line of metrics of a step: with the learning rate where that has a schedule, with the norm of the gradients where
+    /// that is clipped; where the loss is scaled (f16) with the scale, and whether the update was skipped.
     fn metrics_of(&self, step: u64) -> Result<Value> {
         let mut line = json!({ "step": step, "loss": self.loss()? });
+        if !self.options.lr_schedule.is_constant() {
+            line["lr"] = json!(self.options.learning_rate(step));
+        }
+        if self.options.clip_norm.is_some() {
+            line[GRAD_NORM] = json!(self.number(GRAD_NORM)?);
+        }
         if self.scales
             && let (Some(scale), Some(skipped)) = (self.number(LOSS_SCALE)?, self.number(SKIPPED)?)
         {

@@ -198,8 +198,7 @@ fn node_sharding(graph: &Graph, node: &Node, placement: &Placement, wish: Wish) 
 }
 
 fn sgd() -> Op {
-    let [lr, zero] = [0.1, 0.0].map(Into::into);
-    Op::SgdUpdate(SgdUpdate { lr, momentum: zero, nesterov: false, weight_decay: zero })
+    Op::SgdUpdate(SgdUpdate { lr: 0.1.into(), ..SgdUpdate::default() })
 }
 
 /// A chain of layers over stages, with gradients and updates by hand: h' = relu(h w), g' = (g h') w^T.

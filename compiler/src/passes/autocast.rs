@@ -50,6 +50,7 @@ fn class(op: &Op) -> Class {
         | Op::Normalize(_)
         | Op::BatchNorm(_)
         | Op::CrossEntropy(_)
+        | Op::LabelRank(_)
         | Op::Pick(_) => Class::Single,
         // Gradients that somebody wrote: those of what is cast here are made later, by autodiff, of the types that it has.
         Op::SoftmaxGrad(_)
@@ -64,9 +65,15 @@ fn class(op: &Op) -> Class {
         | Op::MaxPoolGrad(_)
         | Op::AveragePoolGrad(_)
         | Op::CombineWeightsGrad(_) => Class::Single,
-        Op::SgdUpdate(_) | Op::AdamUpdate(_) | Op::NonFinite(_) | Op::LossScale(_) => {
-            Class::Written
-        }
+        Op::SgdUpdate(_)
+        | Op::AdamUpdate(_)
+        | Op::RmspropUpdate(_)
+        | Op::LambDirection(_)
+        | Op::LambUpdate(_)
+        | Op::SquareSum(_)
+        | Op::ClipFactor(_)
+        | Op::NonFinite(_)
+        | Op::LossScale(_) => Class::Written,
         Op::Input(_)
         | Op::Variable(_)
         | Op::Constant(_)

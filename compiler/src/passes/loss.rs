@@ -1,8 +1,8 @@
-//! Attaches a loss to the first output.
+//! Attaches a loss to the first output, and what is counted beside it.
 
 use graphc_ir::builder::{GraphBuilder, Tensor};
 use graphc_ir::graph::{Graph, Output};
-use graphc_ir::plan::{CompileOptions, Loss};
+use graphc_ir::plan::{CompileOptions, Loss, Metric, SAMPLES};
 use graphc_ir::types::{DType, TensorType};
 
 use super::LOSS;
@@ -12,15 +12,37 @@ const PASS: &str = "loss";
 
 /// The graph with its loss as the output `loss`, and with the input that the loss needs: `labels` (i64, all dims of
 /// the scores but that of classes) or `target`. Classes are the last dim of scores of rank 2 and 3, dim 1 of those of
-/// higher rank. Where no loss is asked for, the first output of a graph that trains is the loss.
+/// higher rank. Where no loss is asked for, the first output of a graph that trains is the loss. Metrics become outputs of their
+/// names.
 ///
 /// # Errors
-/// Where the first output does not fit the loss, or a name is taken.
+/// Where the first output does not fit the loss, the loss does not fit the options, or a name is taken.
 pub fn attach_loss(graph: Graph, options: &CompileOptions) -> Result<Graph, CompileError> {
+    check_options(options)?;
     match options.loss {
-        Some(loss) => attach(graph, loss),
+        Some(loss) => attach(graph, loss, options),
         None if options.differentiates() => declare(graph),
         None => Ok(graph),
+    }
+}
+
+/// Checks that the loss has what the options ask of it.
+fn check_options(options: &CompileOptions) -> Result<(), CompileError> {
+    let (value, loss) = (options.label_smoothing, options.loss.map(Loss::name));
+    if !(0.0..=1.0).contains(&value) {
+        let (what, expected) = ("label_smoothing", "from 0 to 1");
+        return Err(CompileError::Number { what, value, expected });
+    }
+    if value != 0.0 && options.loss != Some(Loss::CrossEntropy) {
+        let (what, expected) = ("label smoothing", "cross_entropy");
+        return Err(CompileError::NeedsLabels { what, expected, loss });
+    }
+    match options.metrics.first() {
+        Some(metric) if !options.loss.is_some_and(Loss::has_labels) => {
+            let (what, expected) = (metric.name(), "cross_entropy or nll");
+            Err(CompileError::NeedsLabels { what, expected, loss })
+        }
+        _ => Ok(()),
     }
 }
 
@@ -43,46 +65,87 @@ fn declare(mut graph: Graph) -> Result<Graph, CompileError> {
     Ok(graph)
 }
 
-fn attach(graph: Graph, loss: Loss) -> Result<Graph, CompileError> {
+fn attach(graph: Graph, loss: Loss, options: &CompileOptions) -> Result<Graph, CompileError> {
     let first = graph.outputs.first().ok_or(CompileError::NoOutput)?;
     let (output, value) = (first.name.clone(), first.value);
     let ty = graph.value(value).ty.clone();
     let shape_error = |reason: &str| {
-        let (loss, output, ty, reason) = (name(loss), output.clone(), ty.clone(), reason.into());
+        let (loss, output, ty, reason) = (loss.name(), output.clone(), ty.clone(), reason.into());
         Err(CompileError::LossShape { loss, output, ty, reason })
     };
     if !ty.dtype.is_float() {
         return shape_error("it needs floating-point numbers");
     }
-    let classes = matches!(loss, Loss::CrossEntropy | Loss::Nll);
-    if classes && ty.shape.len() < 2 {
+    if loss.has_labels() && ty.shape.len() < 2 {
         return shape_error("it needs a dim of samples and a dim of classes");
     }
-    name_is_free(PASS, &graph, LOSS)?;
-    match loss {
-        Loss::CrossEntropy | Loss::Nll => name_is_free(PASS, &graph, "labels")?,
-        Loss::Mse => name_is_free(PASS, &graph, "target")?,
-        Loss::Sum => {}
+    let metrics = options.metrics.iter().map(|metric| metric.name());
+    let counts = metrics.chain((!options.metrics.is_empty()).then_some(SAMPLES));
+    for name in [LOSS].into_iter().chain(counts).chain(input_of(loss)) {
+        name_is_free(PASS, &graph, name)?;
     }
     let builder = GraphBuilder::extend(graph);
-    let scalar = build(&builder, loss, &builder.tensor(value), &ty);
-    let named = if scalar.id() == Some(value) { scalar } else { scalar.named(LOSS) };
-    builder.output(LOSS, &named);
+    let output = builder.tensor(value);
+    match loss.has_labels() {
+        true => {
+            let (scores, labels) = labelled(&builder, &output);
+            let scalar = match loss {
+                Loss::Nll => scores.nll(&labels),
+                _ => scores.smoothed_cross_entropy(&labels, options.label_smoothing),
+            };
+            builder.output(LOSS, &scalar.named(LOSS));
+            count(&builder, &scores, &labels, options);
+        }
+        false => {
+            let scalar = of_target(&builder, &output, loss, &ty);
+            let named = if scalar.id() == Some(value) { scalar } else { scalar.named(LOSS) };
+            builder.output(LOSS, &named);
+        }
+    }
     builder.finish().map_err(|errors| CompileError::Build { pass: PASS, errors })
 }
 
-fn build(builder: &GraphBuilder, loss: Loss, output: &Tensor, ty: &TensorType) -> Tensor {
+/// The input that a loss adds to the graph.
+fn input_of(loss: Loss) -> Option<&'static str> {
     match loss {
-        Loss::CrossEntropy | Loss::Nll => {
-            let scores = classes_last(output, ty.shape.len());
-            let mut shape = scores.shape();
-            shape.pop();
-            let labels = builder.input("labels", DType::I64, shape);
-            if loss == Loss::Nll { scores.nll(&labels) } else { scores.cross_entropy(&labels) }
-        }
-        Loss::Mse => output.mse(&builder.input("target", ty.dtype, ty.shape.clone())),
-        Loss::Sum if ty.shape.is_empty() => output.clone(),
-        Loss::Sum => output.sum(&(0..ty.shape.len()).collect::<Vec<_>>(), false),
+        Loss::CrossEntropy | Loss::Nll => Some("labels"),
+        Loss::Mse | Loss::Bce | Loss::Huber | Loss::L1 => Some("target"),
+        Loss::Sum => None,
+    }
+}
+
+/// Scores with classes last, and the input of their labels.
+fn labelled(builder: &GraphBuilder, output: &Tensor) -> (Tensor, Tensor) {
+    let scores = classes_last(output, output.shape().len());
+    let mut shape = scores.shape();
+    shape.pop();
+    (scores, builder.input("labels", DType::I64, shape))
+}
+
+/// Metrics as outputs.
+fn count(builder: &GraphBuilder, scores: &Tensor, labels: &Tensor, options: &CompileOptions) {
+    for metric in &options.metrics {
+        let k = match metric {
+            Metric::Top1 => 1,
+            Metric::Top5 => 5,
+        };
+        builder.output(metric.name(), &scores.top(labels, k).named(metric.name()));
+    }
+    if !options.metrics.is_empty() {
+        builder.output(SAMPLES, &labels.count_labels().named(SAMPLES));
+    }
+}
+
+/// The loss of an output and what it should be.
+fn of_target(builder: &GraphBuilder, output: &Tensor, loss: Loss, ty: &TensorType) -> Tensor {
+    let target = || builder.input("target", ty.dtype, ty.shape.clone());
+    match loss {
+        Loss::Mse => output.mse(&target()),
+        Loss::Bce => output.bce(&target()),
+        Loss::Huber => output.huber(&target()),
+        Loss::L1 => output.l1(&target()),
+        _ if ty.shape.is_empty() => output.clone(),
+        _ => output.sum(&(0..ty.shape.len()).collect::<Vec<_>>(), false),
     }
 }
 
@@ -93,15 +156,6 @@ fn classes_last(scores: &Tensor, rank: usize) -> Tensor {
     }
     let permutation: Vec<usize> = [0].into_iter().chain(2..rank).chain([1]).collect();
     scores.transpose(&permutation)
-}
-
-fn name(loss: Loss) -> &'static str {
-    match loss {
-        Loss::CrossEntropy => "cross_entropy",
-        Loss::Nll => "nll",
-        Loss::Mse => "mse",
-        Loss::Sum => "sum",
-    }
 }
 
 /// Checks that no value and no output has a name.

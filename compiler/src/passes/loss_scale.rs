@@ -60,7 +60,7 @@ pub(super) fn check_gradients(training: &mut TrainingGraph) -> Result<Option<Sca
     };
     let Some(scale) = training.graph.find(SCALE).filter(made) else { return Ok(None) };
     let home = training.graph.value(scale).producer;
-    let bad = count(training, home)?;
+    let bad = over_gradients(training, &Op::NonFinite(NonFinite {}), home)?;
     let good = state(training, "state.loss_scale.good_steps", home)?;
     let made = state(training, "state.loss_scale.updates", home)?;
     use TensorKind::{Gradient, Output as Given, State};
@@ -76,13 +76,17 @@ pub(super) fn check_gradients(training: &mut TrainingGraph) -> Result<Option<Sca
     Ok(Some(Scaled { factor, step }))
 }
 
-/// The number of elements of all gradients that are not finite: by stage and placement first, so that one number of each
+/// The sum of what an op says of each gradient, a number: by stage and placement first, so that one number of each
 /// crosses to the stage of the loss.
-fn count(training: &mut TrainingGraph, home: NodeId) -> Result<ValueId, OpError> {
+pub(super) fn over_gradients(
+    training: &mut TrainingGraph,
+    op: &Op,
+    home: NodeId,
+) -> Result<ValueId, OpError> {
     let mut sums: Vec<(NodeId, ValueId)> = Vec::new();
     for (variable, gradient) in training.gradients.clone() {
         let beside = training.graph.value(variable).producer;
-        let found = one(training, Op::NonFinite(NonFinite {}), vec![gradient], beside)?;
+        let found = one(training, op.clone(), vec![gradient], beside)?;
         let graph = &training.graph;
         let place = |node: NodeId| (graph.node(node).stage, &graph.node(node).placement);
         match sums.iter().position(|&(known, _)| place(known) == place(beside)) {
@@ -115,7 +119,7 @@ fn state(training: &mut TrainingGraph, name: &str, beside: NodeId) -> Result<Val
     Ok(value)
 }
 
-fn one(
+pub(super) fn one(
     training: &mut TrainingGraph,
     op: Op,
     operands: Vec<ValueId>,

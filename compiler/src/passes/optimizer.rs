@@ -2,83 +2,194 @@
 
 use graphc_ir::graph::Source;
 use graphc_ir::ids::{NodeId, ValueId};
+use graphc_ir::learning_rate::LearningRate;
 use graphc_ir::op::{Op, OpError};
-use graphc_ir::ops::{AdamUpdate, Init, SgdUpdate, Variable};
-use graphc_ir::plan::{AdamOptions, Optimizer, TensorKind};
+use graphc_ir::ops::{
+    AdamUpdate, Init, LambDirection, LambUpdate, RmspropUpdate, SgdUpdate, SquareSum, Variable,
+};
+use graphc_ir::plan::{AdamOptions, CompileOptions, Optimizer, RmspropOptions, TensorKind};
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 
-use super::loss_scale::{Scaled, check_gradients};
+use super::clipping::{GRAD_NORM, clip_norm};
+use super::groups::group_of;
+use super::loss::name_is_free;
+use super::loss_scale::{check_gradients, one};
 use crate::decisions::{Phase, TrainingGraph};
 use crate::error::CompileError;
 
 const PASS: &str = "optimizer";
 
 /// The training graph with updates. States are variables named `state.<what>.<variable>`, 0 at first, of f32 whatever
-/// the precision of their variable, in its stage and on its placement. Where the loss is scaled updates are told by how much.
+/// the precision of their variable, in its stage and on its placement. Where the loss is scaled or gradients are clipped by
+/// their norm updates are told by how much.
 ///
 /// # Errors
-/// Where an update does not take its variable: one that is not of floating-point numbers, say.
+/// Where a number of the options makes no sense, or an update does not take its variable: one that is not of floating-point
+/// numbers, say.
 pub fn optimizer(
     mut training: TrainingGraph,
-    optimizer: Option<Optimizer>,
+    options: &CompileOptions,
 ) -> Result<TrainingGraph, CompileError> {
-    let Some(optimizer) = optimizer else { return Ok(training) };
-    append_all(&mut training, optimizer).map_err(|error| CompileError::Op { pass: PASS, error })?;
+    let Some(optimizer) = options.optimizer else { return Ok(training) };
+    check_numbers(options)?;
+    if options.clip_norm.is_some() {
+        name_is_free(PASS, &training.graph, GRAD_NORM)?;
+    }
+    append_all(&mut training, optimizer, options)
+        .map_err(|error| CompileError::Op { pass: PASS, error })?;
     Ok(training)
 }
 
-fn append_all(training: &mut TrainingGraph, optimizer: Optimizer) -> Result<(), OpError> {
-    let (op, states) = update(optimizer);
-    let scaled = check_gradients(training)?;
-    let scaling = match (scaled, &op) {
-        (None, _) => Vec::new(),
-        (Some(Scaled { factor, step }), Op::AdamUpdate(_)) => vec![factor, step],
-        (Some(Scaled { factor, .. }), _) => vec![factor],
-    };
-    for pair in training.gradients.clone() {
-        append(training, &op, states, pair, &scaling)?;
+/// Checks what is the same for all optimizers.
+fn check_numbers(options: &CompileOptions) -> Result<(), CompileError> {
+    options.lr_schedule.check().map_err(|error| CompileError::LrSchedule { error })?;
+    for (what, value) in [("clip_norm", options.clip_norm), ("clip_value", options.clip_value)] {
+        check_number(what, value, "above 0", |value| value > 0.0)?;
+    }
+    for group in &options.groups {
+        let numbers = [
+            ("the learning rate of a group", Some(group.lr)),
+            ("the weight decay of a group", group.weight_decay),
+        ];
+        for (what, value) in numbers {
+            check_number(what, value, "of at least 0", |value| value >= 0.0)?;
+        }
     }
     Ok(())
 }
 
-/// The update of an optimizer, and what its states are called.
-fn update(optimizer: Optimizer) -> (Op, &'static [&'static str]) {
-    match optimizer {
-        Optimizer::Sgd { lr, momentum, nesterov, weight_decay } => {
-            let [lr, momentum, weight_decay] = [lr, momentum, weight_decay].map(Scalar);
-            let states: &[&str] = if momentum.0 != 0.0 { &["momentum"] } else { &[] };
-            (Op::SgdUpdate(SgdUpdate { lr, momentum, nesterov, weight_decay }), states)
-        }
-        Optimizer::Adam(options) => (adam(options, false), &["exp_avg", "exp_avg_sq"]),
-        Optimizer::AdamW(options) => (adam(options, true), &["exp_avg", "exp_avg_sq"]),
+fn check_number(
+    what: &'static str,
+    value: Option<f64>,
+    expected: &'static str,
+    holds: impl Fn(f64) -> bool,
+) -> Result<(), CompileError> {
+    match value.filter(|value| !value.is_finite() || !holds(*value)) {
+        None => Ok(()),
+        Some(value) => Err(CompileError::Number { what, value, expected }),
     }
 }
 
-fn adam(options: AdamOptions, decoupled: bool) -> Op {
+/// What updates take besides their tensors.
+#[derive(Clone, Copy)]
+struct Scalars {
+    /// By what gradients are multiplied; 0 where no update is made.
+    factor: Option<ValueId>,
+    /// The number of the update, from 1, where it is not the step's.
+    step: Option<ValueId>,
+}
+
+impl Scalars {
+    /// Those that an op takes.
+    fn of(self, op: &Op) -> impl Iterator<Item = ValueId> {
+        let corrects = matches!(op, Op::AdamUpdate(_) | Op::LambDirection(_));
+        self.factor.into_iter().chain(self.step.filter(|_| corrects))
+    }
+}
+
+fn append_all(
+    training: &mut TrainingGraph,
+    optimizer: Optimizer,
+    options: &CompileOptions,
+) -> Result<(), OpError> {
+    let scaled = check_gradients(training)?;
+    let mut scalars = Scalars {
+        factor: scaled.map(|scaled| scaled.factor),
+        step: scaled.map(|scaled| scaled.step),
+    };
+    if let Some(max) = options.clip_norm {
+        scalars.factor = clip_norm(training, max, scalars.factor)?.or(scalars.factor);
+    }
+    for (variable, gradient) in training.gradients.clone() {
+        let group = group_of(&training.graph, variable, options);
+        let decay = group.and_then(|group| group.weight_decay);
+        let optimizer = decay.map_or(optimizer, |decay| optimizer.with_weight_decay(decay));
+        let base = optimizer.lr() * group.map_or(1.0, |group| group.lr);
+        let lr = LearningRate { base, schedule: options.lr_schedule.clone() };
+        let update = update(optimizer, lr.clone(), options.clip_value.map(Scalar));
+        let node = append(training, update, (variable, gradient), scalars)?;
+        if let Optimizer::Lamb(_) = optimizer {
+            along(training, lr, variable, node)?;
+        }
+    }
+    Ok(())
+}
+
+/// The update of an optimizer, or of LAMB its direction, and what its states are called.
+fn update(optimizer: Optimizer, lr: LearningRate, clip: Option<Scalar>) -> (Op, Vec<&'static str>) {
+    let moments = vec!["exp_avg", "exp_avg_sq"];
+    match optimizer {
+        Optimizer::Sgd { momentum, nesterov, weight_decay, .. } => {
+            let [momentum, weight_decay] = [momentum, weight_decay].map(Scalar);
+            let states = if momentum.0 != 0.0 { vec!["momentum"] } else { Vec::new() };
+            (Op::SgdUpdate(SgdUpdate { lr, momentum, nesterov, weight_decay, clip }), states)
+        }
+        Optimizer::Adam(options) => (adam(options, lr, clip, false), moments),
+        Optimizer::AdamW(options) => (adam(options, lr, clip, true), moments),
+        Optimizer::Lamb(options) => {
+            let direction = LambDirection {
+                beta1: Scalar(options.beta1),
+                beta2: Scalar(options.beta2),
+                epsilon: Scalar(options.eps),
+                weight_decay: Scalar(options.weight_decay),
+                clip,
+            };
+            (Op::LambDirection(direction), moments)
+        }
+        Optimizer::Rmsprop(options) => rmsprop(options, lr, clip),
+    }
+}
+
+fn adam(options: AdamOptions, lr: LearningRate, clip: Option<Scalar>, decoupled: bool) -> Op {
     Op::AdamUpdate(AdamUpdate {
-        lr: Scalar(options.lr),
+        lr,
         beta1: Scalar(options.beta1),
         beta2: Scalar(options.beta2),
         epsilon: Scalar(options.eps),
         weight_decay: Scalar(options.weight_decay),
         decoupled,
+        clip,
     })
 }
 
+fn rmsprop(
+    options: RmspropOptions,
+    lr: LearningRate,
+    clip: Option<Scalar>,
+) -> (Op, Vec<&'static str>) {
+    let update = RmspropUpdate {
+        lr,
+        alpha: Scalar(options.alpha),
+        epsilon: Scalar(options.eps),
+        weight_decay: Scalar(options.weight_decay),
+        momentum: Scalar(options.momentum),
+        centered: options.centered,
+        clip,
+    };
+    let further = [(update.centered, "grad_avg"), (update.has_momentum(), "momentum")];
+    let further = further.into_iter().filter(|(has, _)| *has).map(|(_, name)| name);
+    let states = ["square_avg"].into_iter().chain(further).collect();
+    (Op::RmspropUpdate(update), states)
+}
+
+/// Appends the update of a variable, with its states.
 fn append(
     training: &mut TrainingGraph,
-    op: &Op,
-    states: &[&str],
+    (op, states): (Op, Vec<&str>),
     (variable, gradient): (ValueId, ValueId),
-    scaling: &[ValueId],
-) -> Result<(), OpError> {
+    scalars: Scalars,
+) -> Result<NodeId, OpError> {
     let home = training.graph.value(variable).producer;
     let name = training.graph.display_name(variable);
     let shape = training.graph.value(variable).ty.shape.clone();
     let ty = TensorType::new(DType::F32, shape);
     let mut operands = vec![variable, gradient];
-    let mut kinds = vec![TensorKind::Parameter];
+    // A direction is no variable.
+    let mut kinds = match op {
+        Op::LambDirection(_) => vec![TensorKind::Gradient],
+        _ => vec![TensorKind::Parameter],
+    };
     for state in states {
         let name = format!("state.{state}.{name}");
         let init = Init::Fill(Scalar(0.0));
@@ -89,8 +200,25 @@ fn append(
         operands.push(value);
         kinds.push(TensorKind::State);
     }
-    operands.extend(scaling);
-    push(training, op.clone(), operands, home, &kinds)?;
+    operands.extend(scalars.of(&op));
+    push(training, op, operands, home, &kinds)
+}
+
+/// Appends the step of LAMB along a direction, scaled by the norms of the whole variable and of the whole direction.
+fn along(
+    training: &mut TrainingGraph,
+    lr: LearningRate,
+    variable: ValueId,
+    direction: NodeId,
+) -> Result<(), OpError> {
+    let home = training.graph.value(variable).producer;
+    let direction = training.graph.node(direction).results[0];
+    let mut operands = vec![variable, direction];
+    for tensor in [variable, direction] {
+        operands.push(one(training, Op::SquareSum(SquareSum {}), vec![tensor], home)?);
+    }
+    let update = Op::LambUpdate(LambUpdate { lr });
+    push(training, update, operands, home, &[TensorKind::Parameter])?;
     Ok(())
 }
 

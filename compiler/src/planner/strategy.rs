@@ -122,8 +122,10 @@ fn wished(strategy: Strategy, node: &Node, kind: TensorKind) -> Option<Sbp> {
         op if !op.operation().updates().is_empty() => {
             Some(if shards_states { Sbp::Split(0) } else { Sbp::Broadcast })
         }
-        // Of the gradient as the update takes it: what is counted in shards is a partial sum.
-        Op::NonFinite(_) => Some(if shards_states { Sbp::PARTIAL } else { Sbp::Broadcast }),
+        // Of the gradient as the update takes it: what is counted or summed in shards is a partial sum.
+        Op::NonFinite(_) | Op::SquareSum(_) => {
+            Some(if shards_states { Sbp::PARTIAL } else { Sbp::Broadcast })
+        }
         _ => None,
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use graphc_compiler::pipeline::{prepare, prepare_until};
 use graphc_ir::graph::Graph;
-use graphc_ir::plan::{AdamOptions, CompileOptions, Loss, Optimizer, Pin, Recompute};
+use graphc_ir::plan::{AdamOptions, CompileOptions, Loss, Metric, Optimizer, Pin, Recompute};
 use graphc_ir::text::{parse, print};
 
 /// Reads `key=value` pairs of the first line, `# loss=mse mesh=2x2`.
@@ -30,6 +30,10 @@ fn options(line: &str) -> CompileOptions {
             ("optimizer", "sgd") => options.optimizer = Some(sgd(0.0)),
             ("optimizer", "momentum") => options.optimizer = Some(sgd(0.9)),
             ("optimizer", "adam") => options.optimizer = Some(Optimizer::Adam(adam)),
+            ("optimizer", "lamb") => options.optimizer = Some(Optimizer::Lamb(adam)),
+            ("lr_schedule", _) => options.lr_schedule = value.parse().expect("a schedule"),
+            ("clip_norm", _) => options.clip_norm = Some(value.parse().expect("a number")),
+            ("metrics", "top1") => options.metrics.push(Metric::Top1),
             ("precision", _) => options.precision = Some(value.parse().expect("an element type")),
             ("pin", _) => {
                 let (pattern, sbp) = value.split_once(':').expect("name:sbp");

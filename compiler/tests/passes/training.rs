@@ -7,7 +7,7 @@ use graphc_ir::evaluate::evaluate;
 use graphc_ir::graph::Graph;
 use graphc_ir::op::{EvalContext, Op};
 use graphc_ir::ops::Init;
-use graphc_ir::plan::{AdamOptions, CompileOptions, Loss, Optimizer, Pin};
+use graphc_ir::plan::{AdamOptions, CompileOptions, Loss, Metric, Optimizer, ParameterGroup, Pin};
 use graphc_ir::types::DType;
 
 use super::models::{Feeds, attention, feeds, mlp, tied, training};
@@ -142,7 +142,7 @@ fn what_cannot_be_trained_is_said() {
     refused(
         mlp(),
         &training(None),
-        "the first output `y` is f32[4, 3], not a scalar loss: choose a loss (cross_entropy, nll, mse or sum)",
+        "the first output `y` is f32[4, 3], not a scalar loss: choose a loss (cross_entropy, nll, mse, bce, huber, l1 or sum)",
     );
     let g = GraphBuilder::new("fixed");
     let x = g.input("x", DType::F32, [4]);
@@ -163,12 +163,50 @@ fn what_cannot_be_trained_is_said() {
 }
 
 #[test]
+fn numbers_and_metrics_that_make_no_sense_are_said() {
+    let mse = || training(Some(Loss::Mse));
+    let refuses = |options: CompileOptions, expected: &str| refused(mlp(), &options, expected);
+    refuses(
+        CompileOptions { clip_norm: Some(0.0), ..mse() },
+        "clip_norm is a number above 0, not 0",
+    );
+    refuses(
+        CompileOptions { clip_value: Some(f64::NAN), ..mse() },
+        "clip_value is a number above 0, not NaN",
+    );
+    let group = ParameterGroup { lr: -1.0, ..ParameterGroup::no_decay("*") };
+    refuses(
+        CompileOptions { groups: vec![group], ..mse() },
+        "the learning rate of a group is a number of at least 0, not -1",
+    );
+    refuses(
+        CompileOptions { metrics: vec![Metric::Top5], ..mse() },
+        "top5 needs a loss that compares scores with labels: cross_entropy or nll, not mse",
+    );
+    refuses(
+        CompileOptions { metrics: vec![Metric::Top1], loss: None, ..mse() },
+        "top1 needs a loss that compares scores with labels: cross_entropy or nll, not the graph's own",
+    );
+    let g = GraphBuilder::new("taken");
+    let x = g.input("x", DType::F32, [4, 4]);
+    let w = g.variable("grad_norm", DType::F32, [4, 4], Init::Fill(1.0.into()));
+    g.output("y", &x.matmul(&w));
+    let options = CompileOptions { clip_norm: Some(1.0), ..mse() };
+    let error = prepare(g.finish().expect("fits"), &options).expect_err("taken").to_string();
+    assert!(error.ends_with("but optimizer needs it"), "{error}");
+}
+
+#[test]
 fn names_that_fit_nothing_are_said() {
     let pins = vec![Pin { pattern: "grad.w11".into(), sbp: "B".parse().expect("an SBP") }];
     let options = CompileOptions { pins, ..training(Some(Loss::Mse)) };
     let error = prepare(mlp(), &options).expect_err("no such tensor").to_string();
     assert!(error.starts_with("no tensor has a name like `grad.w11`"), "{error}");
     assert!(error.contains("did you mean `grad.w1`?"), "{error}");
+    let groups = ["w*", "w11"].map(ParameterGroup::no_decay).to_vec();
+    let options = CompileOptions { groups, ..training(Some(Loss::Mse)) };
+    let error = prepare(mlp(), &options).expect_err("no such variable").to_string();
+    assert!(error.starts_with("no trained variable has a name like `w11`"), "{error}");
     let error = prepare_until(mlp(), &training(Some(Loss::Mse)), "planing").expect_err("no pass");
     let expected = format!("there is no pass `planing`; the passes are {}", PASSES.join(", "));
     assert_eq!(error.to_string(), expected);

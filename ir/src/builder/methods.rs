@@ -6,8 +6,9 @@ use super::{GraphBuilder, Tensor};
 use crate::mesh::Placement;
 use crate::op::Op;
 use crate::ops::{
-    Attention, Concat, CrossEntropy, Dropout, Embedding, Expand, IGNORED_LABEL, LogSoftmax,
-    Normalize, Pad, Pick, Reshape, Rotary, Slice, Softmax, Split, ToGlobal, Transpose, Triangle,
+    Attention, Concat, CrossEntropy, Dropout, Embedding, Expand, IGNORED_LABEL, LabelRank,
+    LogSoftmax, Normalize, Pad, Pick, Reshape, Rotary, Slice, Softmax, Split, ToGlobal, Transpose,
+    Triangle,
 };
 use crate::sbp::NdSbp;
 use crate::scalar::Scalar;
@@ -195,7 +196,15 @@ impl Tensor {
     /// Of scores `[.., C]`: the mean cross entropy over the labels that are not ignored; NaN where all are.
     #[track_caller]
     pub fn cross_entropy(&self, labels: &Tensor) -> Tensor {
-        let loss = self.builder.apply(Op::CrossEntropy(CrossEntropy {}), &[self, labels]);
+        self.smoothed_cross_entropy(labels, 0.0)
+    }
+
+    /// Cross entropy where every class has its part of a share of the target besides the label: `label_smoothing` of
+    /// torch.nn.CrossEntropyLoss.
+    #[track_caller]
+    pub fn smoothed_cross_entropy(&self, labels: &Tensor, smoothing: f64) -> Tensor {
+        let op = CrossEntropy { smoothing: smoothing.into() };
+        let loss = self.builder.apply(Op::CrossEntropy(op), &[self, labels]);
         loss.mean_over_labels(labels)
     }
 
@@ -212,6 +221,66 @@ impl Tensor {
         let difference = self.sub(target).cast(DType::F32);
         let all: Vec<usize> = (0..difference.shape().len()).collect();
         difference.mul(&difference).mean(&all, false)
+    }
+
+    /// The mean of the absolute differences: torch.nn.L1Loss.
+    #[track_caller]
+    pub fn l1(&self, target: &Tensor) -> Tensor {
+        self.cast(DType::F32).sub(&target.cast(DType::F32)).abs().mean_of_all()
+    }
+
+    /// The mean of half the squared differences where these are below 1, and of what lies above half of 1 elsewhere:
+    /// torch.nn.HuberLoss with a delta of 1.
+    #[track_caller]
+    pub fn huber(&self, target: &Tensor) -> Tensor {
+        let difference = self.cast(DType::F32).sub(&target.cast(DType::F32));
+        // d^2 / 2 within the bounds, and sign(d) (d - sign(d) / 2) = |d| - 1/2 beyond.
+        let near = difference.clip(-1.0, 1.0);
+        near.mul(&difference.sub(&near.scale(0.5))).mean_of_all()
+    }
+
+    /// Binary cross entropy of logits and targets between 0 and 1, the mean over all: torch.nn.BCEWithLogitsLoss.
+    #[track_caller]
+    pub fn bce(&self, target: &Tensor) -> Tensor {
+        let (x, target) = (self.cast(DType::F32), target.cast(DType::F32));
+        // log(1 + e^x) - t x, where log(1 + e^x) = (x + |x|) / 2 + log(1 + e^-|x|) neither overflows nor has a kink whose
+        // gradient at 0 is not a half.
+        let distance = x.abs();
+        let positive = x.add(&distance).scale(0.5);
+        let rest = distance.neg().exp().offset(1.0).log();
+        positive.add(&rest).sub(&target.mul(&x)).mean_of_all()
+    }
+
+    /// Of scores `[.., C]`: for how many labels fewer than `k` classes score more, of equal scores the first; a sum over
+    /// all labels that are not ignored, f32\[\].
+    #[track_caller]
+    pub fn top(&self, labels: &Tensor, k: usize) -> Tensor {
+        let label = self.builder.apply(Op::Pick(Pick {}), &[self, labels]);
+        let rank = self.builder.apply(Op::LabelRank(LabelRank {}), &[self, labels, &label]);
+        let hits = rank.less(&rank.scalar_like(k as f64)).and(&labels.counted());
+        hits.cast(DType::F32).sum_of_all()
+    }
+
+    /// How many labels are not ignored, f32\[\].
+    #[track_caller]
+    pub fn count_labels(&self) -> Tensor {
+        self.counted().cast(DType::F32).sum_of_all()
+    }
+
+    /// Which labels are not ignored.
+    #[track_caller]
+    fn counted(&self) -> Tensor {
+        self.not_equal(&self.scalar_like(IGNORED_LABEL as f64))
+    }
+
+    #[track_caller]
+    fn mean_of_all(&self) -> Tensor {
+        self.mean(&(0..self.shape().len()).collect::<Vec<_>>(), false)
+    }
+
+    #[track_caller]
+    fn sum_of_all(&self) -> Tensor {
+        self.sum(&(0..self.shape().len()).collect::<Vec<_>>(), false)
     }
 
     #[track_caller]

@@ -12,6 +12,7 @@ use crate::op::{
     EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, arity, dtypes, shapes,
 };
 use crate::rule::{DimRule, FactorKind, Rule};
+use crate::scalar::Scalar;
 use crate::types::{DType, TensorType};
 
 /// The label that is ignored.
@@ -28,16 +29,24 @@ pub struct PickGrad {
     pub classes: usize,
 }
 
-/// (x [.., C], labels [..]) -> (loss [..], l [..]): l = log(sum(exp(x))), loss = l - x at the label, 0 where the
-/// label is ignored. C is whole; where it is to be split, the op is decomposed before planning. Loss and l are f32 for
-/// scores of any precision, as torch.autocast has it.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct CrossEntropy {}
+/// (x [.., C], labels [..]) -> (loss [..], l [..]): l = log(sum(exp(x))), loss = l - (1 - smoothing) x at the label - smoothing
+/// mean(x), 0 where the label is ignored. C is whole; where it is to be split, the op is decomposed before planning. Loss and
+/// l are f32 for scores of any precision, as torch.autocast has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CrossEntropy {
+    /// The share of the target that all classes have alike (Szegedy et al., arXiv 1512.00567, section 7).
+    #[serde(default, skip_serializing_if = "Scalar::is_zero")]
+    pub smoothing: Scalar,
+}
 
-/// (x [.., C], l [..] of f32, labels [..], g [..] of f32) -> (exp(x - l) - [class is label]) g, 0 where ignored, of
-/// x's precision. C may be split.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct CrossEntropyGrad {}
+/// (x [.., C], l [..] of f32, labels [..], g [..] of f32) -> (exp(x - l) - (1 - smoothing) [class is label] - smoothing / C) g, 0
+/// where ignored, of x's precision. C may be split.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CrossEntropyGrad {
+    /// That of [`CrossEntropy`].
+    #[serde(default, skip_serializing_if = "Scalar::is_zero")]
+    pub smoothing: Scalar,
+}
 
 impl Operation for Pick {
     fn name(&self) -> &'static str {
@@ -164,7 +173,8 @@ impl Operation for CrossEntropy {
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
         let (x, labels, l) = (&node.operands[0], &node.operands[1], &node.results[1]);
         let of_loss = node.gradients[0].as_ref().map(|g| {
-            g.builder().apply(Op::CrossEntropyGrad(CrossEntropyGrad {}), &[x, l, labels, g])
+            let op = CrossEntropyGrad { smoothing: self.smoothing };
+            g.builder().apply(Op::CrossEntropyGrad(op), &[x, l, labels, g])
         });
         let of_l = node.gradients[1].as_ref().map(|g| {
             let kept = [l.shape(), vec![1]].concat();
@@ -192,8 +202,14 @@ impl Operation for CrossEntropy {
         };
         let loss = fill(&results[0], |index| {
             let (scores, label) = (scores(index), at(labels, index));
+            if ignored(label) {
+                return 0.0;
+            }
             let (greatest, sum) = greatest_and_sum_exp(&scores);
-            if ignored(label) { 0.0 } else { sum.ln() - (scores[label as usize] - greatest) }
+            let mean = scores.iter().sum::<f64>() / count as f64;
+            let share = self.smoothing.0;
+            let spread = if share == 0.0 { 0.0 } else { share * (mean - greatest) };
+            sum.ln() - (1.0 - share) * (scores[label as usize] - greatest) - spread
         });
         let l = fill(&results[1], |index| {
             let (greatest, sum) = greatest_and_sum_exp(&scores(index));
@@ -243,30 +259,36 @@ impl Operation for CrossEntropyGrad {
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
         let [x, l, labels, g] = [&operands[0], &operands[1], &operands[2], &operands[3]];
-        check_labels(self.name(), labels, x.region.global[x.region.global.len() - 1])?;
+        let classes = x.region.global[x.region.global.len() - 1];
+        check_labels(self.name(), labels, classes)?;
+        let share = self.smoothing.0;
         let element = |index: &[usize]| {
             let (class, outer) = index.split_last().expect("x has a last dim");
             let label = at(labels, outer);
             if ignored(label) {
                 return 0.0;
             }
-            let hit = if label == *class as f64 { 1.0 } else { 0.0 };
-            ((at(x, index) - at(l, outer)).exp() - hit) * at(g, outer)
+            let hit = if label == *class as f64 { 1.0 - share } else { 0.0 };
+            ((at(x, index) - at(l, outer)).exp() - hit - share / classes as f64) * at(g, outer)
         };
         Ok(vec![fill(&results[0], element)])
     }
 }
 
-fn ignored(label: f64) -> bool {
+pub(super) fn ignored(label: f64) -> bool {
     label as i64 == IGNORED_LABEL
 }
 
-fn check_labels(op: &'static str, labels: &Operand<'_>, classes: usize) -> Result<(), OpError> {
+pub(super) fn check_labels(
+    op: &'static str,
+    labels: &Operand<'_>,
+    classes: usize,
+) -> Result<(), OpError> {
     check_indices(op, "label", labels, classes, Some(IGNORED_LABEL))
 }
 
 /// The dims of operand `scores` ([.., C]) and of operand `labels` ([..]); C is the last factor, parallel.
-fn classes(
+pub(super) fn classes(
     op: &'static str,
     operands: &[&TensorType],
     scores: usize,
@@ -283,7 +305,7 @@ fn classes(
     Ok((rule, dims, outer))
 }
 
-fn set_kind(rule: &mut Rule, kind: FactorKind) {
+pub(super) fn set_kind(rule: &mut Rule, kind: FactorKind) {
     rule.factors.last_mut().expect("the classes are the last factor").kind = kind;
 }
 
@@ -303,15 +325,32 @@ mod tests {
 
     #[test]
     fn cross_entropy_by_hand() {
-        let op = Op::CrossEntropy(CrossEntropy {});
+        let op = Op::CrossEntropy(CrossEntropy::default());
         let y = evaluate(op, &[scores(), labels([0., -100.])]).expect("fits");
         assert!((y[0].data[0] - 4f64.ln()).abs() < 1e-12 && y[0].data[1] == 0.0, "{y:?}");
         assert!((y[1].data[0] - 4f64.ln()).abs() < 1e-12);
         let l = (DType::F32, y[1].clone());
         let g = (DType::F32, Array::new([2], vec![2.0, 1.0]));
-        let op = Op::CrossEntropyGrad(CrossEntropyGrad {});
+        let op = Op::CrossEntropyGrad(CrossEntropyGrad::default());
         let dx = evaluate(op, &[scores(), l, labels([0., -100.]), g]).expect("fits");
         let expected = [-1.5, 1.5, 0.0, 0.0];
+        assert!(dx[0].data.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-12), "{dx:?}");
+    }
+
+    #[test]
+    fn smoothed_cross_entropy_by_hand() {
+        let smoothing = Scalar(0.5);
+        let op = Op::CrossEntropy(CrossEntropy { smoothing });
+        let y = evaluate(op, &[scores(), labels([0., -100.])]).expect("fits");
+        // log 4 - 0.5 * 0 - 0.5 * log(3) / 2.
+        let expected = 4f64.ln() - 3f64.ln() / 4.0;
+        assert!((y[0].data[0] - expected).abs() < 1e-12 && y[0].data[1] == 0.0, "{y:?}");
+        let g = (DType::F32, Array::new([2], vec![2.0, 1.0]));
+        let operands = [scores(), (DType::F32, y[1].clone()), labels([0., -100.]), g];
+        let op = Op::CrossEntropyGrad(CrossEntropyGrad { smoothing });
+        let dx = evaluate(op, &operands).expect("fits");
+        // (1/4 - 1/2 - 1/4) 2, (3/4 - 1/4) 2.
+        let expected = [-1.0, 1.0, 0.0, 0.0];
         assert!(dx[0].data.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-12), "{dx:?}");
     }
 
@@ -327,7 +366,7 @@ mod tests {
 
     #[test]
     fn a_label_outside_the_classes_is_an_error_with_its_place() {
-        let op = Op::CrossEntropy(CrossEntropy {});
+        let op = Op::CrossEntropy(CrossEntropy::default());
         let error = evaluate(op, &[scores(), labels([0., 2.])]).expect_err("2 of 0..2").to_string();
         assert_eq!(error, "label 2 at position [1] is out of range: cross_entropy has 0..2");
         let op = Op::Pick(Pick {});

@@ -3,15 +3,27 @@
 //! A variable of half precision has a gradient of its precision or f32, and states that are f32: moments of bfloat16
 //! would not grow, as a hundredth of them is below their last bit. What is computed between is f32.
 //!
-//! Under loss scaling ([`super::LossScale`]) an update takes its `factor` besides, by which the gradient is multiplied first; 0
-//! says that the update is not made: the variable and its states stay as they are. Adam then takes the number of the
-//! update too, as steps that are not made must not count for the bias correction.
+//! Where gradients are clipped by their norm ([`super::ClipFactor`]) or the loss is scaled ([`super::LossScale`]) an update takes a
+//! `factor` besides, by which the gradient is multiplied first; 0 says that the update is not made: the variable and its
+//! states stay as they are. Under loss scaling those that correct a bias take the number of the update too, as steps that
+//! are not made must not count for it. Then each element of the gradient is clipped, if `clip` says so.
+//!
+//! The learning rate is a function of the training's step ([`LearningRate`]).
+
+mod lamb;
+mod rmsprop;
+
+pub use lamb::*;
+pub use rmsprop::*;
+
+use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
 use super::shards::{elementwise, no_gradient, one_float, same_shape};
 use crate::array::Array;
 use crate::builder::Tensor;
+use crate::learning_rate::LearningRate;
 use crate::op::{
     EvalContext, GradientNode, OpError, Operand, Operation, Region, arity, dtypes, shapes,
 };
@@ -19,27 +31,30 @@ use crate::rule::Rule;
 use crate::scalar::Scalar;
 use crate::types::{DType, TensorType};
 
-/// (w, g) -> (w') or, with momentum, (w, g, m) -> (w', m'); under loss scaling with a further operand, the factor (f32[]).
+/// (w, g) -> (w') or, with momentum, (w, g, m) -> (w', m'); with a factor of the gradient as a further operand (f32[]).
 /// g += weight_decay w; m' = momentum m + g; g = nesterov ? g + momentum m' : m'; w' = w - lr g.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SgdUpdate {
     /// Learning rate.
-    pub lr: Scalar,
+    pub lr: LearningRate,
     /// Momentum; 0 for none.
     pub momentum: Scalar,
     /// Nesterov's momentum.
     pub nesterov: bool,
     /// L2 penalty.
     pub weight_decay: Scalar,
+    /// The greatest absolute value of an element of the gradient; greater ones are clipped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clip: Option<Scalar>,
 }
 
-/// (w, g, m, v) -> (w', m', v') with bias correction by the step (from 1); under loss scaling (w, g, m, v, factor, step), the
-/// last two f32[]. `decoupled` is AdamW: w shrinks by
+/// (w, g, m, v) -> (w', m', v') with bias correction by the step (from 1); with a factor of the gradient (w, g, m, v, factor), and
+/// under loss scaling (w, g, m, v, factor, step), the last two f32[]. `decoupled` is AdamW: w shrinks by
 /// lr weight_decay first; otherwise g += weight_decay w.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct AdamUpdate {
     /// Learning rate.
-    pub lr: Scalar,
+    pub lr: LearningRate,
     /// Decay of the first moment.
     pub beta1: Scalar,
     /// Decay of the second moment.
@@ -50,6 +65,9 @@ pub struct AdamUpdate {
     pub weight_decay: Scalar,
     /// Whether the weight decay is decoupled (AdamW).
     pub decoupled: bool,
+    /// The greatest absolute value of an element of the gradient; greater ones are clipped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clip: Option<Scalar>,
 }
 
 impl SgdUpdate {
@@ -63,11 +81,11 @@ impl SgdUpdate {
     }
 
     /// (w', m').
-    fn step(&self, w: f64, g: f64, m: f64) -> (f64, f64) {
+    fn step(&self, lr: f64, w: f64, g: f64, m: f64) -> (f64, f64) {
         let g = g + self.weight_decay.0 * w;
         let m = self.momentum.0 * m + g;
         let g = if self.nesterov { g + self.momentum.0 * m } else { m };
-        (w - self.lr.0 * g, m)
+        (w - lr * g, m)
     }
 }
 
@@ -77,13 +95,12 @@ impl Operation for SgdUpdate {
     }
 
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        let (count, expected) = match self.has_momentum() {
-            true => (3, "with momentum 3, or 4 with the factor of loss scaling"),
-            false => (2, "without momentum 2, or 3 with the factor of loss scaling"),
+        let expected = match self.has_momentum() {
+            true => "with momentum 3, or 4 with a factor of the gradient",
+            false => "without momentum 2, or 3 with a factor of the gradient",
         };
-        if operands.len() != count + 1 {
-            arity(self.name(), operands, count, expected)?;
-        }
+        let count = self.tensors();
+        takes(self.name(), operands, count..=count + 1, expected)?;
         states(self.name(), operands, count)
     }
 
@@ -103,14 +120,15 @@ impl Operation for SgdUpdate {
         &self,
         operands: &[Operand<'_>],
         _results: &[Region],
-        _cx: &EvalContext,
+        cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
         let (tensors, scalars) = operands.split_at(self.tensors());
+        let lr = self.lr.at(cx.step);
         let step = |values: &[f64]| {
-            let (w, m) = self.step(values[0], values[1], values.get(2).copied().unwrap_or(0.0));
+            let (w, m) = self.step(lr, values[0], values[1], values.get(2).copied().unwrap_or(0.0));
             vec![w, m]
         };
-        Ok(update(tensors, factor(scalars), step))
+        Ok(update(tensors, &Clipping::of(scalars, self.clip), step))
     }
 
     fn updates(&self) -> &[(usize, usize)] {
@@ -120,10 +138,10 @@ impl Operation for SgdUpdate {
 
 impl AdamUpdate {
     /// (w', m', v') of step `step`, from 1.
-    fn step(&self, [w, g, m, v]: [f64; 4], step: f64) -> [f64; 3] {
+    fn step(&self, lr: f64, [w, g, m, v]: [f64; 4], step: f64) -> [f64; 3] {
         let decay = self.weight_decay.0;
         let (w, g) = match self.decoupled {
-            true => (w - self.lr.0 * decay * w, g),
+            true => (w - lr * decay * w, g),
             false => (w, g + decay * w),
         };
         let (beta1, beta2) = (self.beta1.0, self.beta2.0);
@@ -131,7 +149,7 @@ impl AdamUpdate {
         let v = beta2 * v + (1.0 - beta2) * g * g;
         let [correct1, correct2] = [beta1, beta2].map(|beta| 1.0 - beta.powf(step));
         let root = (v / correct2).sqrt() + self.epsilon.0;
-        [w - self.lr.0 * (m / correct1) / root, m, v]
+        [w - lr * (m / correct1) / root, m, v]
     }
 }
 
@@ -141,14 +159,8 @@ impl Operation for AdamUpdate {
     }
 
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        if operands.len() != 6 {
-            arity(
-                self.name(),
-                operands,
-                4,
-                "4, or 6 with the factor and the step of loss scaling",
-            )?;
-        }
+        let expected = "4, 5 with a factor of the gradient, or 6 with the step of loss scaling too";
+        takes(self.name(), operands, 4..=6, expected)?;
         states(self.name(), operands, 4)
     }
 
@@ -171,9 +183,9 @@ impl Operation for AdamUpdate {
         cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
         let (tensors, scalars) = operands.split_at(4);
-        let number = scalars.get(1).map_or(cx.step as f64 + 1.0, |step| step.array.data[0]);
-        Ok(update(tensors, factor(scalars), |values| {
-            self.step([values[0], values[1], values[2], values[3]], number).to_vec()
+        let (lr, number) = (self.lr.at(cx.step), count(scalars, cx));
+        Ok(update(tensors, &Clipping::of(scalars, self.clip), |values| {
+            self.step(lr, [values[0], values[1], values[2], values[3]], number).to_vec()
         }))
     }
 
@@ -182,8 +194,20 @@ impl Operation for AdamUpdate {
     }
 }
 
-/// Element types of the results: those of the first `tensors` operands but the gradient. What follows are the scalars of loss
-/// scaling.
+/// Checks the number of operands, of which the last may be left out.
+fn takes(
+    op: &'static str,
+    operands: &[&TensorType],
+    counts: RangeInclusive<usize>,
+    expected: &'static str,
+) -> Result<(), OpError> {
+    if counts.contains(&operands.len()) {
+        return Ok(());
+    }
+    arity(op, operands, *counts.start(), expected)
+}
+
+/// Element types of the results: those of the first `tensors` operands but the gradient. What follows are scalars.
 fn states(
     op: &'static str,
     operands: &[&TensorType],
@@ -195,42 +219,71 @@ fn states(
         return Err(dtypes(op, operands, reason));
     }
     if operands[2..].iter().any(|state| state.dtype != DType::F32) {
-        return Err(dtypes(op, operands, "the states, and the scalars of loss scaling, are f32"));
+        return Err(dtypes(op, operands, "the states, and all scalars, are f32"));
     }
     Ok([vec![variable], vec![DType::F32; tensors - 2]].concat())
 }
 
-/// The rule: a variable, its gradient and its states are split together; scalars are whole. It names no linear group,
-/// although plain SGD has one: a variable is never kept as partial sums.
+/// The rule: a variable, its gradient and its states are split together, as many of them as there are `results` and the
+/// gradient; scalars are whole. It names no linear group, although plain SGD has one: a variable is never kept as partial sums.
 fn together(op: &'static str, operands: &[&TensorType], tensors: usize) -> Result<Rule, OpError> {
     same_shape(op, operands, &(0..tensors).collect::<Vec<_>>())?;
     if operands[tensors..].iter().any(|scalar| !scalar.shape.is_empty()) {
-        return Err(shapes(op, operands, "the operands of loss scaling are scalars"));
+        return Err(shapes(op, operands, format!("operands from {tensors} on are scalars")));
     }
     let mut rule = elementwise(&operands[0].shape, tensors, tensors - 1);
     rule.operands.resize(operands.len(), Vec::new());
     Ok(rule)
 }
 
-/// The factor of loss scaling, if there is one.
-fn factor(scalars: &[Operand<'_>]) -> Option<f64> {
-    scalars.first().map(|factor| factor.array.data[0])
+/// The number of the update, from 1: that of loss scaling, which leaves out steps that are not made, or the step's.
+fn count(scalars: &[Operand<'_>], cx: &EvalContext) -> f64 {
+    scalars.get(1).map_or(cx.step as f64 + 1.0, |step| step.array.data[0])
+}
+
+/// What is done to a gradient before it is used.
+struct Clipping {
+    factor: Option<f64>,
+    clip: Option<f64>,
+}
+
+impl Clipping {
+    fn of(scalars: &[Operand<'_>], clip: Option<Scalar>) -> Self {
+        let factor = scalars.first().map(|factor| factor.array.data[0]);
+        Self { factor, clip: clip.map(|clip| clip.0) }
+    }
+
+    /// Whether the update is not made.
+    fn skips(&self) -> bool {
+        self.factor == Some(0.0)
+    }
+
+    /// The gradient as the update takes it.
+    fn apply(&self, g: f64) -> f64 {
+        let g = g * self.factor.unwrap_or(1.0);
+        self.clip.map_or(g, |clip| clipped(g, clip))
+    }
+}
+
+/// A number no farther from 0 than `clip`; what is no number stays.
+fn clipped(g: f64, clip: f64) -> f64 {
+    if g.abs() > clip { clip.copysign(g) } else { g }
 }
 
 /// Applies a step to each element; it returns the new variable and states. Where the factor of the gradient is 0 all stay.
 fn update(
     operands: &[Operand<'_>],
-    factor: Option<f64>,
+    clipping: &Clipping,
     step: impl Fn(&[f64]) -> Vec<f64>,
 ) -> Vec<Array> {
     let kept = operands.iter().enumerate().filter(|(index, _)| *index != 1);
     let mut results: Vec<Array> = kept.map(|(_, operand)| operand.array.clone()).collect();
-    if factor == Some(0.0) {
+    if clipping.skips() {
         return results;
     }
     for i in 0..operands[0].array.data.len() {
         let mut values: Vec<f64> = operands.iter().map(|operand| operand.array.data[i]).collect();
-        values[1] *= factor.unwrap_or(1.0);
+        values[1] = clipping.apply(values[1]);
         for (result, value) in results.iter_mut().zip(step(&values)) {
             result.data[i] = value;
         }
@@ -266,9 +319,14 @@ mod tests {
     #[test]
     fn sgd_by_hand() {
         let sgd = |momentum: f64, nesterov, weight_decay: f64| {
-            let (lr, momentum, weight_decay) =
-                (Scalar(0.1), Scalar(momentum), Scalar(weight_decay));
-            Op::SgdUpdate(SgdUpdate { lr, momentum, nesterov, weight_decay })
+            let (momentum, weight_decay) = (Scalar(momentum), Scalar(weight_decay));
+            Op::SgdUpdate(SgdUpdate {
+                lr: 0.1.into(),
+                momentum,
+                nesterov,
+                weight_decay,
+                clip: None,
+            })
         };
         check(sgd(0.0, false, 0.0), &[1.0, 2.0], &[0.8]);
         check(sgd(0.0, false, 0.5), &[1.0, 2.0], &[0.75]);
@@ -283,12 +341,13 @@ mod tests {
     fn adam_by_hand() {
         let adam = |weight_decay: f64, decoupled| {
             Op::AdamUpdate(AdamUpdate {
-                lr: Scalar(0.1),
+                lr: 0.1.into(),
                 beta1: Scalar(0.9),
                 beta2: Scalar(0.75),
                 epsilon: Scalar(0.0),
                 weight_decay: Scalar(weight_decay),
                 decoupled,
+                clip: None,
             })
         };
         // The first step moves by lr against the gradient's sign.
@@ -300,24 +359,48 @@ mod tests {
     #[test]
     fn scaled_gradients_by_hand() {
         let sgd = |momentum: f64| {
-            let (lr, momentum, weight_decay) = (Scalar(0.1), Scalar(momentum), Scalar(0.0));
-            Op::SgdUpdate(SgdUpdate { lr, momentum, nesterov: false, weight_decay })
+            let momentum = Scalar(momentum);
+            Op::SgdUpdate(SgdUpdate { lr: 0.1.into(), momentum, ..SgdUpdate::default() })
         };
         check_scaled(sgd(0.0), &[1.0, 8.0], &[0.25], &[0.8]);
         check_scaled(sgd(0.5), &[1.0, 8.0, 4.0], &[0.25], &[0.6, 4.0]);
         check_scaled(sgd(0.5), &[1.0, f64::NAN, 4.0], &[0.0], &[1.0, 4.0]);
         let adam = Op::AdamUpdate(AdamUpdate {
-            lr: Scalar(0.1),
+            lr: 0.1.into(),
             beta1: Scalar(0.5),
             beta2: Scalar(0.5),
-            epsilon: Scalar(0.0),
             weight_decay: Scalar(0.5),
             decoupled: true,
+            ..AdamUpdate::default()
         });
         // m and v are 1 and 3; of the second update their corrections are by 3/4.
         let expected = 0.95 - 0.1 * (1.0 / 0.75) / 2.0;
         let states = [1.0, 8.0, 0.0, 2.0];
         check_scaled(adam.clone(), &states, &[0.25, 2.0], &[expected, 1.0, 3.0]);
         check_scaled(adam, &[1.0, f64::INFINITY, 0.5, 2.0], &[0.0, 2.0], &[1.0, 0.5, 2.0]);
+    }
+    #[test]
+    fn gradients_are_clipped_after_they_are_scaled() {
+        let clip = Some(Scalar(1.5));
+        let sgd = Op::SgdUpdate(SgdUpdate { lr: 0.5.into(), clip, ..SgdUpdate::default() });
+        check(sgd.clone(), &[1.0, 4.0], &[0.25]);
+        check(sgd.clone(), &[1.0, -4.0], &[1.75]);
+        check_scaled(sgd, &[1.0, 4.0], &[0.25], &[0.5]);
+    }
+
+    #[test]
+    fn the_learning_rate_follows_the_step() {
+        let schedule = "step:2,0.5".parse().expect("a schedule");
+        let lr = LearningRate { base: 0.5, schedule };
+        let sgd = SgdUpdate { lr, ..SgdUpdate::default() };
+        let ty = TensorType::new(DType::F32, [1]);
+        let region = Region::whole(&ty);
+        let [w, g] = [1.0, 1.0].map(|value| Array::new([1], vec![value]));
+        let operands = [&w, &g].map(|array| Operand { array, region: &region });
+        for (step, expected) in [(0, 0.5), (1, 0.5), (2, 0.75), (4, 0.875)] {
+            let cx = EvalContext { seed: 0, step };
+            let found = sgd.evaluate(&operands, &[], &cx).expect("fits");
+            assert_eq!(found[0].data, [expected], "step {step}");
+        }
     }
 }

@@ -6,7 +6,9 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::learning_rate::LrSchedule;
 use crate::mesh::DeviceKind;
+use crate::plan::{Loss, Metric, Optimizer, ParameterGroup};
 use crate::sbp::NdSbp;
 use crate::types::DType;
 
@@ -31,8 +33,28 @@ pub struct CompileOptions {
     pub dims: BTreeMap<String, usize>,
     /// The loss on the first output; `None`: inference, or a graph whose first output is the loss itself.
     pub loss: Option<Loss>,
+    /// The share of the target of cross entropy that all classes have alike.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub label_smoothing: f64,
+    /// What is counted besides the loss, in training and evaluation alike.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub metrics: Vec<Metric>,
     /// The optimizer; `None`: inference.
     pub optimizer: Option<Optimizer>,
+    /// How the learning rate goes with the step.
+    #[serde(default, skip_serializing_if = "LrSchedule::is_constant")]
+    pub lr_schedule: LrSchedule,
+    /// The greatest norm of all gradients together: torch.nn.utils.clip_grad_norm_. What the norm was before is the
+    /// output `grad_norm`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clip_norm: Option<f64>,
+    /// The greatest absolute value of an element of a gradient: torch.nn.utils.clip_grad_value_, after `clip_norm` if there are
+    /// both.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clip_value: Option<f64>,
+    /// Trained variables with numbers of their own; of several groups that a variable fits the first counts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<ParameterGroup>,
     /// Without an optimizer: the loss is differentiated all the same, and the graph gives the gradient of each trained
     /// variable as the output `grad.<variable>`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -66,7 +88,13 @@ impl Default for CompileOptions {
             schedule: Schedule::OneForwardOneBackward,
             dims: BTreeMap::new(),
             loss: None,
+            label_smoothing: 0.0,
+            metrics: Vec::new(),
             optimizer: None,
+            lr_schedule: LrSchedule::default(),
+            clip_norm: None,
+            clip_value: None,
+            groups: Vec::new(),
             gradients: false,
             strategy: Strategy::Auto,
             recompute: Recompute::None,
@@ -82,6 +110,11 @@ impl CompileOptions {
     /// Whether the loss is differentiated.
     pub fn differentiates(&self) -> bool {
         self.optimizer.is_some() || self.gradients
+    }
+
+    /// The learning rate at a step, from 0, of variables that are in no group. `None` without an optimizer.
+    pub fn learning_rate(&self, step: u64) -> Option<f64> {
+        self.optimizer.map(|optimizer| optimizer.lr() * self.lr_schedule.factor(step))
     }
 }
 
@@ -157,56 +190,6 @@ impl TryFrom<String> for Schedule {
     fn try_from(text: String) -> Result<Self, ScheduleError> {
         text.parse()
     }
-}
-
-/// A loss on the first output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Loss {
-    /// Cross entropy of logits and integer labels, mean over labels that are not ignored.
-    CrossEntropy,
-    /// Negative log likelihood of log-probabilities and integer labels, mean likewise.
-    Nll,
-    /// Mean squared error against `target`.
-    Mse,
-    /// The sum of the output.
-    Sum,
-}
-
-/// An optimizer with the parameters of torch.optim's class of that name.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "name", rename_all = "lowercase")]
-pub enum Optimizer {
-    /// Stochastic gradient descent.
-    Sgd {
-        /// Learning rate.
-        lr: f64,
-        /// Momentum.
-        momentum: f64,
-        /// Nesterov's momentum.
-        nesterov: bool,
-        /// L2 penalty.
-        weight_decay: f64,
-    },
-    /// Adam.
-    Adam(AdamOptions),
-    /// AdamW: decoupled weight decay.
-    AdamW(AdamOptions),
-}
-
-/// Parameters of Adam and AdamW.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct AdamOptions {
-    /// Learning rate.
-    pub lr: f64,
-    /// Decay of the first moment.
-    pub beta1: f64,
-    /// Decay of the second moment.
-    pub beta2: f64,
-    /// Added to the root of the second moment.
-    pub eps: f64,
-    /// Weight decay.
-    pub weight_decay: f64,
 }
 
 /// How signatures are chosen.

@@ -14,7 +14,8 @@ use serde_json::Value;
 pub(crate) struct Settings(BTreeMap<String, Value>);
 
 impl Settings {
-    /// The optimizer with its numbers, the loss, and the type of each input, whose first extent is the batch.
+    /// The optimizer with its numbers, schedule, clipping and groups, the loss, and the type of each input, whose first extent
+    /// is the batch.
     pub(crate) fn of(options: &CompileOptions, inputs: &BTreeMap<String, TensorType>) -> Self {
         let mut settings = BTreeMap::new();
         if let Ok(Value::Object(optimizer)) = serde_json::to_value(options.optimizer) {
@@ -24,9 +25,17 @@ impl Settings {
             };
             settings.extend(optimizer.into_iter().map(named));
         }
-        if let Ok(loss) = serde_json::to_value(options.loss) {
-            settings.insert("loss".into(), loss);
-        }
+        let others = [
+            ("loss", serde_json::to_value(options.loss)),
+            ("label smoothing", serde_json::to_value(options.label_smoothing)),
+            ("learning-rate schedule", serde_json::to_value(&options.lr_schedule)),
+            ("clip norm", serde_json::to_value(options.clip_norm)),
+            ("clip value", serde_json::to_value(options.clip_value)),
+            ("parameter groups", serde_json::to_value(&options.groups)),
+        ];
+        let written =
+            |(name, value): (&str, serde_json::Result<Value>)| Some((name.to_owned(), value.ok()?));
+        settings.extend(others.into_iter().filter_map(written));
         let input = |(name, ty): (&String, &TensorType)| {
             (format!("input `{name}`"), Value::String(ty.to_string()))
         };
@@ -50,7 +59,7 @@ impl Settings {
 
 #[cfg(test)]
 mod tests {
-    use graphc_ir::plan::{Loss, Optimizer};
+    use graphc_ir::plan::{Loss, Optimizer, ParameterGroup};
     use graphc_ir::types::DType;
 
     use super::*;
@@ -73,6 +82,26 @@ mod tests {
         assert_eq!(
             settings(0.05, 16).changes(&before),
             ["input `x` was f32[8, 3], and is f32[16, 3] now", "lr was 0.1, and is 0.05 now"]
+        );
+    }
+
+    #[test]
+    fn schedules_clipping_and_groups_are_compared() {
+        let of = |options: CompileOptions| Settings::of(&options, &BTreeMap::new());
+        let before = of(CompileOptions::default());
+        let now = of(CompileOptions {
+            lr_schedule: "warmup:10 cosine:100".parse().expect("a schedule"),
+            clip_norm: Some(1.0),
+            groups: vec![ParameterGroup::no_decay("*.bias")],
+            ..CompileOptions::default()
+        });
+        assert_eq!(
+            now.changes(&before),
+            [
+                "clip norm was null, and is 1.0 now",
+                "learning-rate schedule was constant, and is warmup:10 cosine:100 now",
+                r#"parameter groups was [], and is [{"pattern":"*.bias","lr":1.0,"weight_decay":0.0}] now"#,
+            ]
         );
     }
 

@@ -81,7 +81,7 @@ impl Session {
         from.fill(&held)
     }
 
-    /// In which options that decide what a step does (the optimizer and its numbers, the loss, the inputs' types and so the
+    /// In which options that decide what a step does (the optimizer with its numbers and schedule, the loss, the inputs' types and so the
     /// batch) this session differs from the one that saved a checkpoint: a sentence each. All of them may be changed;
     /// who did not mean to wants to know. Nothing is known of checkpoints of versions that did not record it.
     pub fn changes_since(&self, checkpoint: &Checkpoint) -> Vec<String> {

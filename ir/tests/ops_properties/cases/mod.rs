@@ -16,6 +16,7 @@ mod movement;
 mod network;
 mod pictures;
 mod sources;
+mod training;
 
 /// One application of an op.
 pub struct Case {
@@ -136,6 +137,15 @@ pub fn labels(shape: &[usize], n: usize) -> Sample {
     Sample { ty: TensorType::new(DType::I64, shape), domain: Domain::Label(n) }
 }
 
+/// Shapes of a tensor with a lane of more than one element, and whether they are for completeness.
+pub const SHAPES: [(&[usize], bool); 4] =
+    [(&[4, 6], true), (&[5, 3], false), (&[2, 3, 4], false), (&[0, 3], false)];
+
+/// A case, or several, of each of these shapes.
+pub fn each_shape(case: impl Fn(&[usize], bool) -> Vec<Case>) -> Vec<Case> {
+    SHAPES.iter().flat_map(|&(shape, complete)| case(shape, complete)).collect()
+}
+
 /// All cases.
 pub fn all() -> Vec<Case> {
     [
@@ -143,6 +153,7 @@ pub fn all() -> Vec<Case> {
         arithmetic::cases(),
         movement::cases(),
         network::cases(),
+        training::cases(),
         attention::cases(),
         pictures::cases(),
         experts::cases(),
@@ -172,6 +183,12 @@ pub fn is_differentiable(op: &Op) -> bool {
         | Op::MaxPoolGrad(_)
         | Op::NonFinite(_)
         | Op::LossScale(_)
+        | Op::SquareSum(_)
+        | Op::ClipFactor(_)
+        | Op::LabelRank(_)
+        | Op::RmspropUpdate(_)
+        | Op::LambDirection(_)
+        | Op::LambUpdate(_)
         | Op::SgdUpdate(_)
         | Op::AdamUpdate(_) => false,
         Op::Binary(binary) => !binary.function.gives_bool(),

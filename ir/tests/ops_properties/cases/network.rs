@@ -1,36 +1,18 @@
-//! Cases of ops of neural networks: softmax, normalization, look-up, losses, dropout, steps of optimizers.
+//! Cases of ops of neural networks: softmax, normalization, look-up, losses, dropout.
 
 use graphc_ir::op::Op;
 use graphc_ir::ops::{
-    AdamUpdate, CrossEntropy, CrossEntropyGrad, Dropout, Embedding, EmbeddingGrad, LogSoftmax,
-    LogSoftmaxGrad, LossScale, NonFinite, Normalize, NormalizeGrad, Pick, PickGrad, SgdUpdate,
-    Softmax, SoftmaxGrad,
+    CrossEntropy, CrossEntropyGrad, Dropout, Embedding, EmbeddingGrad, LabelRank, LogSoftmax,
+    LogSoftmaxGrad, Normalize, NormalizeGrad, Pick, PickGrad, Softmax, SoftmaxGrad,
 };
 
-use super::{Case, Sample, floats, indices, labels, not_finite, positive};
+use super::{Case, each_shape, floats, indices, labels, positive};
 
 pub fn cases() -> Vec<Case> {
-    [
-        softmaxes(),
-        normalizations(),
-        look_ups(),
-        picks(),
-        cross_entropies(),
-        dropouts(),
-        updates(),
-        scaling(),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
-}
-
-/// Shapes of a tensor with a lane of more than one element, and whether they are for completeness.
-const SHAPES: [(&[usize], bool); 4] =
-    [(&[4, 6], true), (&[5, 3], false), (&[2, 3, 4], false), (&[0, 3], false)];
-
-fn each_shape(case: impl Fn(&[usize], bool) -> Vec<Case>) -> Vec<Case> {
-    SHAPES.iter().flat_map(|&(shape, complete)| case(shape, complete)).collect()
+    [softmaxes(), normalizations(), look_ups(), picks(), cross_entropies(), dropouts()]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 fn softmaxes() -> Vec<Case> {
@@ -113,15 +95,27 @@ fn picks() -> Vec<Case> {
 fn cross_entropies() -> Vec<Case> {
     each_shape(|shape, complete| {
         let (&classes, outer) = shape.split_last().expect("has a last dim");
-        let gradient = vec![floats(shape), floats(outer), labels(outer, classes), floats(outer)];
-        vec![
-            Case {
-                op: Op::CrossEntropy(CrossEntropy {}),
-                operands: vec![floats(shape), labels(outer, classes)],
-                complete,
-            },
-            Case { op: Op::CrossEntropyGrad(CrossEntropyGrad {}), operands: gradient, complete },
-        ]
+        let of = |smoothing: f64| {
+            let (smoothing, scored) =
+                (smoothing.into(), vec![floats(shape), labels(outer, classes)]);
+            let gradient =
+                vec![floats(shape), floats(outer), labels(outer, classes), floats(outer)];
+            [
+                Case {
+                    op: Op::CrossEntropy(CrossEntropy { smoothing }),
+                    operands: scored,
+                    complete,
+                },
+                Case {
+                    op: Op::CrossEntropyGrad(CrossEntropyGrad { smoothing }),
+                    operands: gradient,
+                    complete,
+                },
+            ]
+        };
+        let ranked = vec![floats(shape), labels(outer, classes), floats(outer)];
+        let rank = Case { op: Op::LabelRank(LabelRank {}), operands: ranked, complete };
+        of(0.0).into_iter().chain(of(0.1)).chain([rank]).collect()
     })
 }
 
@@ -133,56 +127,4 @@ fn dropouts() -> Vec<Case> {
         };
         vec![of(0.4, true), of(0.0, true), of(0.4, false)]
     })
-}
-
-fn updates() -> Vec<Case> {
-    let sgd = |momentum: f64, nesterov| {
-        let (lr, weight_decay) = (0.1.into(), 0.01.into());
-        Op::SgdUpdate(SgdUpdate { lr, momentum: momentum.into(), nesterov, weight_decay })
-    };
-    let adam = |decoupled| {
-        Op::AdamUpdate(AdamUpdate {
-            lr: 0.1.into(),
-            beta1: 0.9.into(),
-            beta2: 0.99.into(),
-            epsilon: 1e-8.into(),
-            weight_decay: 0.01.into(),
-            decoupled,
-        })
-    };
-    let shapes: [(&[usize], bool); 4] =
-        [(&[4], true), (&[5, 3], false), (&[0, 3], false), (&[], false)];
-    let of = |(shape, complete): (&[usize], bool)| {
-        let case = |op, samples: &[fn(&[usize]) -> Sample]| Case {
-            op,
-            operands: samples.iter().map(|sample| sample(shape)).collect(),
-            complete,
-        };
-        // Under loss scaling they take scalars besides.
-        let scaled = |of: Case, scalars: usize| {
-            let operands = of.operands.into_iter().chain((0..scalars).map(|_| positive(&[])));
-            Case { operands: operands.collect(), ..of }
-        };
-        [
-            case(sgd(0.0, false), &[floats, floats]),
-            case(sgd(0.9, false), &[floats, floats, floats]),
-            case(sgd(0.9, true), &[floats, floats, floats]),
-            case(adam(false), &[floats, floats, floats, positive]),
-            case(adam(true), &[floats, floats, floats, positive]),
-            scaled(case(sgd(0.0, false), &[floats, floats]), 1),
-            scaled(case(sgd(0.9, true), &[floats, floats, floats]), 1),
-            scaled(case(adam(true), &[floats, floats, floats, positive]), 2),
-        ]
-    };
-    shapes.into_iter().flat_map(of).collect()
-}
-
-fn scaling() -> Vec<Case> {
-    let scaling = LossScale { growth: 2.0.into(), backoff: 0.5.into(), interval: 3 };
-    let numbers = (0..4).map(|_| positive(&[])).collect();
-    let counts = each_shape(|shape, complete| {
-        let op = Op::NonFinite(NonFinite {});
-        vec![Case { op, operands: vec![not_finite(shape)], complete }]
-    });
-    [vec![Case::complete(Op::LossScale(scaling), numbers)], counts].into_iter().flatten().collect()
 }

@@ -1,0 +1,40 @@
+//! Clipping of gradients by their common norm (Pascanu et al., arXiv 1211.5063, algorithm 1), in the graph, as
+//! `torch.nn.utils.clip_grad_norm_` does it.
+//!
+//! The squares of each trained variable's gradient are added up in the layout in which its update takes it, so what ranks hold alike
+//! counts once; the sums are added over tensors, then over stages. One op makes of that the factor that updates multiply
+//! their gradients by, as under loss scaling, of which it takes the factor and gives its product with its own.
+
+use graphc_ir::graph::Output;
+use graphc_ir::ids::ValueId;
+use graphc_ir::op::{Op, OpError};
+use graphc_ir::ops::{ClipFactor, SquareSum};
+use graphc_ir::plan::TensorKind;
+
+use super::loss_scale::over_gradients;
+use super::optimizer::push;
+use crate::decisions::TrainingGraph;
+
+/// The output that says how long all gradients of a step together were, before they were clipped.
+pub const GRAD_NORM: &str = "grad_norm";
+
+/// Appends the factor for a greatest norm, to be multiplied with that of loss scaling, which is `factor`. `None` where nothing is
+/// trained.
+pub(super) fn clip_norm(
+    training: &mut TrainingGraph,
+    max: f64,
+    factor: Option<ValueId>,
+) -> Result<Option<ValueId>, OpError> {
+    let Some(loss) = training.loss else { return Ok(None) };
+    let home = training.graph.value(loss).producer;
+    let sum = over_gradients(training, &Op::SquareSum(SquareSum {}), home)?;
+    let clip = Op::ClipFactor(ClipFactor { max: max.into() });
+    let operands = [sum].into_iter().chain(factor).collect();
+    let kinds = [TensorKind::Gradient, TensorKind::Output];
+    let node = push(training, clip, operands, home, &kinds)?;
+    let [factor, norm] = training.graph.node(node).results[..] else {
+        unreachable!("clip_factor has two results");
+    };
+    training.graph.outputs.push(Output { name: GRAD_NORM.into(), value: norm });
+    Ok(Some(factor))
+}

@@ -1,0 +1,88 @@
+//! The place of a label among the classes, from which accuracies are counted.
+
+use serde::{Deserialize, Serialize};
+
+use super::loss::{check_labels, classes, ignored, set_kind};
+use super::shards::{at, fill, indices, no_gradient, one_float};
+use crate::array::Array;
+use crate::builder::Tensor;
+use crate::op::{EvalContext, GradientNode, OpError, Operand, Operation, Region, arity, shapes};
+use crate::rule::{FactorKind, Rule};
+use crate::sbp::ReduceKind;
+use crate::types::{DType, TensorType};
+
+/// (x [.., C], labels [..] of i64, s [..]) -> f32[..]: how many classes come before the label, whose score is s: those that score more,
+/// and of those that score the same the ones of a lower number; 0 where the label is ignored. A label whose score is no number comes last.
+/// Ranks that hold parts of C add up what they count.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LabelRank {}
+
+impl Operation for LabelRank {
+    fn name(&self) -> &'static str {
+        "label_rank"
+    }
+
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        arity(self.name(), operands, 3, "3")?;
+        indices(self.name(), operands, 1)?;
+        one_float(self.name(), operands, &[0, 2])?;
+        Ok(vec![DType::F32])
+    }
+
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        let (mut rule, scores, outer) = classes(self.name(), operands, 0, 1)?;
+        if operands[2].shape != operands[1].shape {
+            return Err(shapes(self.name(), operands, "there must be one score for each label"));
+        }
+        set_kind(&mut rule, FactorKind::Reduction(ReduceKind::Sum));
+        rule.operands = vec![scores, outer.clone(), outer.clone()];
+        rule.results = vec![outer];
+        Ok(rule)
+    }
+
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+        no_gradient(self.name(), node)
+    }
+
+    fn evaluate(
+        &self,
+        operands: &[Operand<'_>],
+        results: &[Region],
+        _cx: &EvalContext,
+    ) -> Result<Vec<Array>, OpError> {
+        let [x, labels, scores] = [&operands[0], &operands[1], &operands[2]];
+        let last = x.region.global.len() - 1;
+        check_labels(self.name(), labels, x.region.global[last])?;
+        let first = x.region.rect.origin[last];
+        let held = first..first + x.region.rect.extent[last];
+        let rank = |index: &[usize]| {
+            let (label, score) = (at(labels, index), at(scores, index));
+            if ignored(label) {
+                return 0.0;
+            }
+            let behind = |class: &usize| {
+                let other = at(x, &[index, &[*class]].concat());
+                other < score || other == score && *class >= label as usize
+            };
+            held.clone().filter(|class| !behind(class)).count() as f64
+        };
+        Ok(vec![fill(&results[0], rank)])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::Op;
+    use crate::ops::shards::tests::evaluate;
+
+    #[test]
+    fn ties_go_to_the_lower_class_and_what_is_no_number_comes_last() {
+        let x = Array::new([4, 3], vec![1., 3., 2., 2., 2., 2., 1., 2., 3., 1., f64::NAN, 0.]);
+        let labels = Array::new([4], vec![2., 1., -100., 1.]);
+        let scores = Array::new([4], vec![2., 2., 0., f64::NAN]);
+        let operands = [(DType::F32, x), (DType::I64, labels), (DType::F32, scores)];
+        let rank = evaluate(Op::LabelRank(LabelRank {}), &operands).expect("fits");
+        assert_eq!(rank[0].data, [1.0, 1.0, 0.0, 3.0]);
+    }
+}

@@ -1,0 +1,168 @@
+//! What training computes: losses, metrics, optimizers.
+
+use serde::{Deserialize, Serialize};
+
+/// A loss on the first output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Loss {
+    /// Cross entropy of logits and integer labels, mean over labels that are not ignored.
+    CrossEntropy,
+    /// Negative log likelihood of log-probabilities and integer labels, mean likewise.
+    Nll,
+    /// Mean squared error against `target`.
+    Mse,
+    /// Binary cross entropy of logits against `target`, the mean.
+    Bce,
+    /// Squared error near `target`, absolute error from 1 on, the mean.
+    Huber,
+    /// Mean absolute error against `target`.
+    L1,
+    /// The sum of the output.
+    Sum,
+}
+
+impl Loss {
+    /// The name in plans and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::CrossEntropy => "cross_entropy",
+            Self::Nll => "nll",
+            Self::Mse => "mse",
+            Self::Bce => "bce",
+            Self::Huber => "huber",
+            Self::L1 => "l1",
+            Self::Sum => "sum",
+        }
+    }
+
+    /// Whether it compares scores of classes with `labels`.
+    pub fn has_labels(self) -> bool {
+        matches!(self, Self::CrossEntropy | Self::Nll)
+    }
+}
+
+/// What is counted of the first output against the labels of a loss. It is an output of its name; with any there is the output
+/// `samples`, the number of labels that are not ignored. All are sums over the whole batch, so that those of several batches
+/// may be added; a last batch of fewer samples is filled up with labels of -100.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Metric {
+    /// For how many labels no class scores more: the output `top1`.
+    Top1,
+    /// For how many labels fewer than five classes score more: the output `top5`.
+    Top5,
+}
+
+/// The output that counts the labels which are not ignored, where there are metrics.
+pub const SAMPLES: &str = "samples";
+
+impl Metric {
+    /// The name of the output.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Top1 => "top1",
+            Self::Top5 => "top5",
+        }
+    }
+}
+
+/// Trained variables that are updated with numbers of their own.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ParameterGroup {
+    /// Their names, `*` standing for any characters.
+    pub pattern: String,
+    /// What the learning rate is multiplied by.
+    pub lr: f64,
+    /// Their weight decay; `None`: the optimizer's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight_decay: Option<f64>,
+}
+
+impl ParameterGroup {
+    /// Variables that do not decay: norms and biases, usually.
+    pub fn no_decay(pattern: impl Into<String>) -> Self {
+        Self { pattern: pattern.into(), lr: 1.0, weight_decay: Some(0.0) }
+    }
+}
+
+/// An optimizer with the parameters of torch.optim's class of that name.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "name", rename_all = "lowercase")]
+pub enum Optimizer {
+    /// Stochastic gradient descent.
+    Sgd {
+        /// Learning rate.
+        lr: f64,
+        /// Momentum.
+        momentum: f64,
+        /// Nesterov's momentum.
+        nesterov: bool,
+        /// L2 penalty.
+        weight_decay: f64,
+    },
+    /// Adam.
+    Adam(AdamOptions),
+    /// AdamW: decoupled weight decay.
+    AdamW(AdamOptions),
+    /// LAMB (You et al., arXiv 1904.00962, algorithm 2).
+    Lamb(AdamOptions),
+    /// RMSprop.
+    Rmsprop(RmspropOptions),
+}
+
+impl Optimizer {
+    /// The learning rate that a schedule multiplies.
+    pub fn lr(&self) -> f64 {
+        match self {
+            Self::Sgd { lr, .. } => *lr,
+            Self::Adam(options) | Self::AdamW(options) | Self::Lamb(options) => options.lr,
+            Self::Rmsprop(options) => options.lr,
+        }
+    }
+
+    /// The same with another weight decay.
+    #[must_use]
+    pub fn with_weight_decay(mut self, decay: f64) -> Self {
+        match &mut self {
+            Self::Sgd { weight_decay, .. } => *weight_decay = decay,
+            Self::Adam(options) | Self::AdamW(options) | Self::Lamb(options) => {
+                options.weight_decay = decay;
+            }
+            Self::Rmsprop(options) => options.weight_decay = decay,
+        }
+        self
+    }
+}
+
+/// Parameters of RMSprop.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RmspropOptions {
+    /// Learning rate.
+    pub lr: f64,
+    /// Decay of the mean of squares.
+    pub alpha: f64,
+    /// Added to the root.
+    pub eps: f64,
+    /// L2 penalty.
+    pub weight_decay: f64,
+    /// Momentum.
+    pub momentum: f64,
+    /// Whether gradients are divided by their deviation, not by their mean square.
+    pub centered: bool,
+}
+
+/// Parameters of Adam, AdamW and LAMB.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AdamOptions {
+    /// Learning rate.
+    pub lr: f64,
+    /// Decay of the first moment.
+    pub beta1: f64,
+    /// Decay of the second moment.
+    pub beta2: f64,
+    /// Added to the root of the second moment.
+    pub eps: f64,
+    /// Weight decay.
+    pub weight_decay: f64,
+}

@@ -1,0 +1,113 @@
+//! Schedules, clipping and groups from the command line: what metrics say, how a run is resumed, what is refused.
+
+mod support;
+
+use serde_json::Value;
+use support::{fails, graphc, succeeds, training};
+
+const TRAIN: [&str; 8] =
+    ["--loss", "cross_entropy", "--optimizer", "sgd", "--lr", "0.1", "--momentum", "0.9"];
+
+/// Trains the small network; the lines of metrics and the bytes of the weights.
+fn train(folder: &tempfile::TempDir, extra: &[&str]) -> (Vec<Value>, Vec<u8>) {
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (metrics, weights) = (path("metrics.jsonl"), path("weights.safetensors"));
+    let own = training("mlp", &[&TRAIN[..], extra].concat());
+    succeeds(
+        [own, ["--metrics", &metrics, "--weights", &weights].map(String::from).to_vec()].concat(),
+    );
+    let lines = std::fs::read_to_string(&metrics).expect("metrics");
+    let lines = lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    (lines, std::fs::read(&weights).expect("weights"))
+}
+
+fn column(lines: &[Value], name: &str) -> Vec<f64> {
+    lines.iter().map(|line| line[name].as_f64().expect(name)).collect()
+}
+
+#[test]
+fn metrics_say_the_rate_and_the_norm() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let schedule = ["--lr-schedule", "linear:6", "--warmup", "2,0.5", "--steps", "6"];
+    let (lines, _) = train(&folder, &[&schedule[..], &["--clip-norm", "0.05"]].concat());
+    let rates = column(&lines, "lr");
+    for (rate, expected) in rates.iter().zip([0.05, 0.075, 0.1, 0.075, 0.05, 0.025]) {
+        assert!((rate - expected).abs() < 1e-12, "{rates:?}");
+    }
+    assert!(column(&lines, "grad_norm").iter().all(|&norm| norm > 0.05), "{lines:?}");
+    let (lines, _) = train(&folder, &["--steps", "1"]);
+    let keys: Vec<&String> = lines[0].as_object().expect("an object").keys().collect();
+    assert_eq!(keys, ["step", "loss"], "who asks for nothing gets nothing more");
+}
+
+#[test]
+fn a_resumed_run_goes_on_in_its_schedule() {
+    let options = ["--lr-schedule", "onecycle:8", "--clip-norm", "1", "--no-decay", "*bias"];
+    let whole = tempfile::tempdir().expect("a scratch folder");
+    let expected = train(&whole, &[&options[..], &["--steps", "8"]].concat());
+    let parts = tempfile::tempdir().expect("a scratch folder");
+    let save = parts.path().join("checkpoints").display().to_string();
+    let saved = [&options[..], &["--save", &save, "--resume", &save]].concat();
+    train(&parts, &[&saved[..], &["--steps", "3"]].concat());
+    let found = train(&parts, &[&saved[..], &["--steps", "8"]].concat());
+    assert!(found == expected, "a resumed run is that which was never interrupted");
+    let other = training("mlp", &[&TRAIN[..], &["--resume", &save, "--steps", "9"]].concat());
+    let output = graphc(&other);
+    let warning = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{warning}");
+    for said in ["learning-rate schedule was onecycle:8, and is constant now", "clip norm was 1.0"]
+    {
+        assert!(warning.contains(said), "{warning}");
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let refused = |extra: &[&str], said: &[&str]| {
+        let error = fails(training("mlp", &[&["--steps", "1"], extra].concat()));
+        assert!(said.iter().all(|said| error.contains(said)), "{extra:?}: {error}");
+    };
+    let sgd = |extra: &[&'static str]| [&TRAIN[..], extra].concat();
+    refused(&sgd(&["--no-decay", "*.bais"]), &["no trained variable has a name like `*.bais`"]);
+    refused(&sgd(&["--clip-norm", "0"]), &["--clip-norm is a number above 0, not 0"]);
+    refused(&sgd(&["--clip-value", "-1"]), &["--clip-value is a number above 0, not -1"]);
+    refused(
+        &sgd(&["--label-smoothing", "1.5"]),
+        &["label_smoothing is a number from 0 to 1, not 1.5"],
+    );
+    refused(
+        &sgd(&["--lr-schedule", "cosine:5", "--warmup", "5"]),
+        &["it ends at step 5, its warm-up at 5"],
+    );
+    refused(&sgd(&["--alpha", "0.9"]), &["--alpha is an option of rmsprop, not of sgd"]);
+    let mse = ["--loss", "mse", "--optimizer", "lamb", "--label-smoothing", "0.1"];
+    refused(&mse, &["label smoothing needs", "cross_entropy, not mse"]);
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let plan = folder.path().join("plan.json").display().to_string();
+    let model = support::reference("mlp").join("model.onnx").display().to_string();
+    let compile = ["compile", &model, "--batch", "16", "-o", &plan];
+    let error = fails([&compile[..], &["--warmup", "5"]].concat());
+    assert!(error.contains("--warmup is an option of training: it needs --optimizer"), "{error}");
+    succeeds([&compile[..], &TRAIN, &["--lr-schedule", "cosine:9"]].concat());
+    let data = support::reference("mlp").join("data.safetensors").display().to_string();
+    let own = ["train", &plan, "--data", &data, "--steps", "1"];
+    succeeds([&own[..], &["--lr-schedule", "cosine:9"]].concat());
+    for (extra, said) in [
+        (["--lr-schedule", "cosine:8"], "compiled with cosine:9"),
+        (["--warmup", "3"], "compiled with cosine:9"),
+        (["--clip-norm", "1"], "compiled without it"),
+        (["--no-decay", "*"], "compiled without this pattern"),
+        (["--label-smoothing", "0.1"], "compiled with 0"),
+    ] {
+        let error = fails([&own[..], &extra].concat());
+        assert!(error.contains(said), "{extra:?}: {error}");
+    }
+}
+
+#[test]
+fn a_schedule_that_is_none_is_a_wrong_command_line() {
+    for extra in [["--lr-schedule", "cosin:5"], ["--lr-schedule", "step:5"], ["--warmup", "0"]] {
+        let output = graphc(training("mlp", &[&TRAIN[..], &["--steps", "1"], &extra].concat()));
+        assert_eq!(output.status.code(), Some(2), "{extra:?}");
+    }
+}
