@@ -21,6 +21,7 @@ pub mod output;
 mod ranks;
 mod run;
 mod simulate;
+mod synth;
 mod train;
 mod verify;
 
@@ -41,6 +42,7 @@ pub fn run(command: Command) -> Result<ExitCode> {
         Command::Run(args) => run::run(&args)?,
         Command::Train(args) => train::run(&args)?,
         Command::Export(args) => export::run(&args)?,
+        Command::Data(args) => synth::run(&args)?,
         Command::Launch(args) => return launch::run(&args),
         Command::LaunchGuard => launch::guard(),
     }
