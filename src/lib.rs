@@ -37,6 +37,7 @@ pub mod dist {
 
 pub use graphc_compiler as compiler;
 pub use graphc_compiler::compile::compile;
+pub use graphc_data as data;
 pub use graphc_ir as ir;
 pub use graphc_kernels as kernels;
 pub use graphc_runtime as runtime;
@@ -48,6 +49,7 @@ pub mod prelude {
     pub use crate::data_parallel::{DataParallel, DataParallelOptions};
     pub use graphc_compiler::cluster::preset;
     pub use graphc_compiler::compile::{Compiled, compile};
+    pub use graphc_data::{Augment, Dataset, Loader, LoaderOptions, Normalize, Source, Split};
     pub use graphc_ir::builder::{GraphBuilder, Tensor};
     pub use graphc_ir::check::VerifiedPlan;
     pub use graphc_ir::graph::Graph;

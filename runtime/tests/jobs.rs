@@ -11,8 +11,9 @@ use std::net::TcpListener;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use graphc_ir::plan::Rate;
 use graphc_runtime::job::{Job, JobError, JobOptions, Links};
-use graphc_runtime::{RuntimeError, Session, SessionOptions};
+use graphc_runtime::{HostTensor, RuntimeError, Session, SessionOptions};
 use tour::{feeds, grand_tour};
 
 /// Of what goes on tour.
@@ -342,5 +343,49 @@ fn ranks_with_other_plans_are_told_what_differs() {
     for error in &results {
         assert!(error.contains("\n  the plan's layouts: of digest "), "{error}");
         assert!(!error.contains("the seed"), "{error}");
+    }
+}
+
+/// The rows that a rank reads, out of the whole.
+fn rows_alone(session: &Session, whole: &HostTensor) -> HostTensor {
+    let (width, rows) = (whole.shape()[1] * whole.dtype().size(), &session.feed_rows()["x"]);
+    let bytes: Vec<u8> =
+        rows.iter().flat_map(|r| &whole.bytes()[r.start * width..r.end * width]).copied().collect();
+    let count = rows.iter().map(|range| range.len()).sum::<usize>();
+    HostTensor::new(whole.dtype(), [count, whole.shape()[1]], bytes).expect("whole rows")
+}
+
+#[test]
+fn a_process_may_be_fed_the_rows_of_its_rank_alone() {
+    let (shape, ranks) = ([15, 3], [0, 1, 2]);
+    // A rank has rows of each of the three microbatches of 5; by columns it has all rows.
+    for (sbp, held) in [("S(0)", [6, 6, 3]), ("S(1)", [15; 3]), ("B", [15; 3])] {
+        let mut builder = common::Builder::new(3, 3);
+        let layout = common::by_rows(common::f32s(&shape, &ranks, sbp));
+        let register = builder.tensor(&layout, Rate::Microbatch, 3);
+        builder.feed("x", register, Rate::Microbatch);
+        builder.fetch("y", register, Rate::Microbatch);
+        let (plan, whole) = (builder.verified(), &feeds(shape)["x"]);
+        let results = on_ranks(options(3, Links::Auto), |job| {
+            let session =
+                Session::on(&job.expect("all come"), &plan, &BTreeMap::new(), session_options());
+            let mut session = session.expect("the plan fits");
+            let part = rows_alone(&session, whole);
+            let rows = part.shape()[0];
+            let step = |feed: &HostTensor, session: &mut Session| {
+                session.step(BTreeMap::from([("x".to_owned(), feed.clone())]))
+            };
+            let parts = step(&part, &mut session).expect("alive").wait().expect("done");
+            let wholes = step(whole, &mut session).expect("alive").wait().expect("done");
+            let short = HostTensor::zeros(whole.dtype(), [2, 3]);
+            let refused = step(&short, &mut session).map(drop).expect_err("2 rows").to_string();
+            assert!(refused.contains("f32[2, 3]") && refused.contains("f32[15, 3]"), "{refused}");
+            session.shutdown().expect("no rank fails");
+            (rows, parts, wholes)
+        });
+        for ((rows, parts, wholes), held) in results.into_iter().zip(held) {
+            assert_eq!(rows, held, "{sbp}");
+            assert!(parts["y"] == *whole && wholes["y"] == *whole, "{sbp}");
+        }
     }
 }

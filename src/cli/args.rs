@@ -42,6 +42,8 @@ pub enum Command {
     Train(TrainArgs),
     /// Write the weights of a checkpoint as one safetensors file with the model's names
     Export(ExportArgs),
+    /// Data sets: write a synthetic one
+    Data(super::synth::DataArgs),
     /// Start one process per rank, on one machine or many, and end all of them where one fails
     Launch(LaunchArgs),
     /// What `launch` starts beside the ranks: kills their process groups where `launch` itself is killed

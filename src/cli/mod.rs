@@ -22,6 +22,7 @@ mod ranks;
 mod run;
 mod simulate;
 mod start;
+mod synth;
 mod train;
 mod training;
 mod verify;
@@ -43,6 +44,7 @@ pub fn run(command: Command) -> Result<ExitCode> {
         Command::Run(args) => run::run(&args)?,
         Command::Train(args) => train::run(&args)?,
         Command::Export(args) => export::run(&args)?,
+        Command::Data(args) => synth::run(&args)?,
         Command::Launch(args) => return launch::run(&args),
         Command::LaunchGuard => launch::guard(),
     }

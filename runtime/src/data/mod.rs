@@ -3,11 +3,13 @@
 mod batches;
 mod files;
 mod metrics;
+mod rows;
 mod tensors;
 
 pub use batches::Batches;
 pub use files::{open_file, read_file, write_file};
 pub use metrics::MetricsWriter;
+pub use rows::TensorFile;
 pub(crate) use tensors::file_dtype;
 pub use tensors::{load_safetensors, save_safetensors};
 

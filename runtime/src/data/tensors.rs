@@ -52,7 +52,8 @@ fn copied(bytes: &[u8]) -> Result<Vec<u8>, String> {
     Ok(copy)
 }
 
-fn dtype_of(dtype: Dtype) -> Option<DType> {
+/// The element type that a name in files means.
+pub(super) fn dtype_of(dtype: Dtype) -> Option<DType> {
     Some(match dtype {
         Dtype::F32 => DType::F32,
         Dtype::F16 => DType::F16,

@@ -21,12 +21,13 @@ pub struct DistributedSampler {
     rank: usize,
     remainder: Remainder,
     shuffle: Option<u64>,
+    epoch: u64,
 }
 
 impl DistributedSampler {
     /// Samples of rank `rank` of `ranks`, in the order of the data set.
     pub fn new(samples: usize, ranks: usize, rank: usize, remainder: Remainder) -> Self {
-        Self { samples, ranks: ranks.max(1), rank, remainder, shuffle: None }
+        Self { samples, ranks: ranks.max(1), rank, remainder, shuffle: None, epoch: 0 }
     }
 
     /// Shuffles, with this seed.
@@ -34,6 +35,21 @@ impl DistributedSampler {
     pub fn shuffled(mut self, seed: u64) -> Self {
         self.shuffle = Some(seed);
         self
+    }
+
+    /// Says which epoch [`DistributedSampler::indices`] and iteration give; 0 at first.
+    pub fn set_epoch(&mut self, epoch: u64) {
+        self.epoch = epoch;
+    }
+
+    /// This rank's samples of the epoch that was set.
+    pub fn indices(&self) -> Vec<usize> {
+        self.epoch(self.epoch)
+    }
+
+    /// How many samples the data set has.
+    pub fn samples(&self) -> usize {
+        self.samples
     }
 
     /// How many samples a rank has in an epoch.
@@ -72,6 +88,16 @@ impl DistributedSampler {
     }
 }
 
+impl IntoIterator for &DistributedSampler {
+    type Item = usize;
+    type IntoIter = std::vec::IntoIter<usize>;
+
+    /// This rank's samples of the epoch that was set.
+    fn into_iter(self) -> Self::IntoIter {
+        self.indices().into_iter()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,6 +131,14 @@ mod tests {
         let plain = DistributedSampler::new(5, 2, 1, Remainder::Wrap);
         assert_eq!(plain.epoch(9), [1, 3, 0]);
         assert_ne!(plain.clone().shuffled(1).order(0), plain.shuffled(2).order(0));
+    }
+
+    #[test]
+    fn the_epoch_that_was_set_is_the_one_that_is_given() {
+        let mut sampler = DistributedSampler::new(23, 2, 0, Remainder::Drop).shuffled(5);
+        assert_eq!((&sampler).into_iter().collect::<Vec<_>>(), sampler.epoch(0));
+        sampler.set_epoch(4);
+        assert_eq!((sampler.indices(), sampler.samples()), (sampler.epoch(4), 23));
     }
 
     #[test]

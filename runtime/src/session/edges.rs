@@ -1,9 +1,10 @@
 //! What goes into a step and comes out of it.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
-use graphc_ir::plan::{Action, Plan, TensorKind};
+use graphc_ir::plan::{Action, Layout, Plan, TensorKind};
 use graphc_ir::types::TensorType;
 
 use super::options::OutputsAt;
@@ -16,13 +17,15 @@ use crate::worker::Edges;
 pub(super) struct Sockets {
     pub(super) inputs: BTreeMap<String, TensorType>,
     pub(super) outputs: BTreeMap<String, TensorType>,
+    /// Of each input with a first dim: the rows that the ranks of this process read.
+    pub(super) rows: BTreeMap<String, Rows>,
     /// The names of `outputs`, in order.
     pub(super) output_names: Arc<[String]>,
 }
 
 impl Sockets {
-    /// What the actors of a plan feed and fetch.
-    pub(super) fn of(plan: &Plan) -> Self {
+    /// What the actors of a plan feed and fetch, and which rows of it `ranks` feed, those of this process.
+    pub(super) fn of(plan: &Plan, ranks: &[u32]) -> Self {
         let (mut inputs, mut outputs) = (BTreeMap::new(), BTreeMap::new());
         for program in &plan.programs {
             let ty = |register: Option<&graphc_ir::ids::RegisterId>| {
@@ -41,7 +44,12 @@ impl Sockets {
             }
         }
         let output_names = outputs.keys().cloned().collect();
-        Self { inputs, outputs, output_names }
+        let rows = inputs
+            .iter()
+            .filter(|(_, ty)| !ty.shape.is_empty())
+            .map(|(name, _)| (name.clone(), rows_of(plan, ranks, name)))
+            .collect();
+        Self { inputs, outputs, rows, output_names }
     }
 
     /// The place of each name among a step's feeds and outputs.
@@ -50,11 +58,56 @@ impl Sockets {
         let places = |map: &BTreeMap<String, TensorType>| {
             map.keys().enumerate().map(|(place, name)| (name.clone(), place)).collect()
         };
-        Edges { inputs: places(&self.inputs), outputs: places(&self.outputs), remote }
+        let (inputs, outputs) = (places(&self.inputs), places(&self.outputs));
+        Edges { inputs, outputs, rows: self.rows.clone(), remote }
     }
 }
 
-/// The feeds of a step in the order of the inputs. An input that the graph has but nobody reads may be fed.
+/// Ranges of the first dim, ascending, none touching another.
+pub(crate) type Rows = Vec<Range<usize>>;
+
+/// The rows of an input that these ranks feed, in all microbatches.
+fn rows_of(plan: &Plan, ranks: &[u32], input: &str) -> Rows {
+    let mut all = Vec::new();
+    for &rank in ranks {
+        for layout in fed(plan, rank, input) {
+            let variants = if layout.microbatch_dim.is_some() { plan.microbatches } else { 1 };
+            for microbatch in 0..variants {
+                let Some(rect) = layout.rect(rank, microbatch, plan.microbatches) else { continue };
+                all.push(rect.origin[0]..rect.origin[0] + rect.extent[0]);
+            }
+        }
+    }
+    joined(all)
+}
+
+/// The layouts in which a rank feeds an input.
+fn fed<'a>(plan: &'a Plan, rank: u32, input: &str) -> impl Iterator<Item = &'a Layout> {
+    let program = &plan.programs[plan.ranks[rank as usize].program.index()];
+    let is_it =
+        move |action: &Action| matches!(action, Action::Feed { input: fed } if fed == input);
+    let actors = program.actors.iter().filter(move |actor| is_it(&actor.action));
+    let registers =
+        actors.filter_map(|actor| program.registers.get(actor.outputs.first()?.index()));
+    registers.filter_map(|register| plan.layouts.get(register.layout as usize))
+}
+
+/// The same rows as few ranges, ascending.
+fn joined(mut ranges: Rows) -> Rows {
+    ranges.retain(|range| !range.is_empty());
+    ranges.sort_by_key(|range| range.start);
+    let mut result: Rows = Vec::new();
+    for range in ranges {
+        match result.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => result.push(range),
+        }
+    }
+    result
+}
+
+/// The feeds of a step in the order of the inputs, each whole or the rows of this process alone. An input that the graph has
+/// but nobody reads may be fed.
 pub(super) fn feeds(
     plan: &Plan,
     sockets: &Sockets,
@@ -64,7 +117,7 @@ pub(super) fn feeds(
     for (name, ty) in &sockets.inputs {
         let missing = || RuntimeError::InputMissing { name: name.clone(), ty: ty.clone() };
         let tensor = by_name.remove(name).ok_or_else(missing)?;
-        if tensor.dtype() != ty.dtype || tensor.shape() != ty.shape {
+        if tensor.dtype() != ty.dtype || !fits(&tensor, ty, sockets.rows.get(name)) {
             let (expected, found) = (ty.clone(), tensor.ty());
             return Err(RuntimeError::InputType { name: name.clone(), expected, found });
         }
@@ -79,5 +132,26 @@ pub(super) fn feeds(
             let inputs = sockets.inputs.keys().cloned().collect();
             Err(RuntimeError::InputUnknown { name, inputs })
         }
+    }
+}
+
+/// Whether a tensor is an input, or the rows of it that this process reads.
+fn fits(tensor: &HostTensor, ty: &TensorType, rows: Option<&Rows>) -> bool {
+    let count = |rows: &Rows| rows.iter().map(Range::len).sum::<usize>();
+    let part = || match (tensor.shape().split_first(), rows) {
+        (Some((&first, rest)), Some(rows)) => first == count(rows) && rest == &ty.shape[1..],
+        _ => false,
+    };
+    tensor.shape() == ty.shape || part()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::joined;
+
+    #[test]
+    fn rows_that_touch_are_one_range() {
+        assert_eq!(joined(vec![6..8, 0..2, 3..3, 2..4, 7..9]), [0..4, 6..9]);
+        assert!(joined(vec![5..5, 7..7]).is_empty());
     }
 }

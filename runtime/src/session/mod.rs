@@ -11,6 +11,7 @@ mod statistics;
 mod variables;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
@@ -27,6 +28,7 @@ use edges::{Sockets, feeds};
 use variables::Variables;
 
 pub(crate) use collect::{output_tag, readers};
+pub(crate) use edges::Rows;
 pub use options::{OutputsAt, SessionOptions};
 pub use statistics::{RankStatistics, RegisterStatistics, Statistics};
 
@@ -113,8 +115,8 @@ impl Session {
     }
 
     /// Loads this process's part of a plan whose ranks are the processes of a job. All of them make the session, run the
-    /// same steps, and read and write the same variables, in the same order. Feeds are whole tensors, the same on all;
-    /// so are outputs ([`SessionOptions::outputs_at`]) and variables.
+    /// same steps, and read and write the same variables, in the same order. Feeds are whole tensors, the same on all, or
+    /// the rows that a process reads ([`Session::feed_rows`]); outputs ([`SessionOptions::outputs_at`]) and variables are whole.
     ///
     /// # Errors
     /// As [`Session::new`]; where the job has another number of processes than the plan has ranks, or has ended; and, before
@@ -164,6 +166,12 @@ impl Session {
         &self.sockets.inputs
     }
 
+    /// Of each input with a first dim: the rows that the ranks of this session read, as ascending ranges. Where the ranks are
+    /// processes, each may be fed these rows alone, one after the other, instead of the whole tensor.
+    pub fn feed_rows(&self) -> &BTreeMap<String, Vec<Range<usize>>> {
+        &self.sockets.rows
+    }
+
     /// What a step gives back, by name.
     pub fn outputs(&self) -> &BTreeMap<String, TensorType> {
         &self.sockets.outputs
@@ -174,7 +182,8 @@ impl Session {
         self.variables.list()
     }
 
-    /// Begins a step; waits only where [`SessionOptions::queue`] steps are under way. Steps run in order.
+    /// Begins a step; waits only where [`SessionOptions::queue`] steps are under way. Steps run in order. A feed is the whole
+    /// tensor, or the rows of [`Session::feed_rows`].
     ///
     /// # Errors
     /// Where the feeds are not the graph's inputs, or a rank has failed.

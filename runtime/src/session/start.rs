@@ -61,7 +61,7 @@ pub(super) fn session(
     let kind = options.device.unwrap_or(plan.cluster.device.kind);
     let devices = transports.iter().map(|transport| Device::open(kind, transport.rank(), threads));
     let devices: Vec<Device> = devices.collect::<Result<_, _>>()?;
-    let sockets = Sockets::of(plan);
+    let sockets = Sockets::of(plan, &own);
     let edges = sockets.edges(job.as_ref().map(|_| options.outputs_at));
     let mut variables = Variables::of(plan)?;
     let mut ranks = Vec::new();

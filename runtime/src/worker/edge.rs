@@ -10,32 +10,56 @@ use graphc_ir::shard::Rect;
 use super::step::StepState;
 use crate::device::{Memory, Port, Stream, Turn};
 use crate::rectangles::Move;
+use crate::session::Rows;
 use crate::transport::{Sender, TransportError};
 
-/// Copies a rank's part of what the user feeds.
+/// Copies a rank's part of what the user feeds: the whole tensor, or the rows alone that the ranks of this process read.
 pub(crate) struct FeedWork {
     /// Index among the plan's inputs.
     input: usize,
     output: Port,
+    /// Per microbatch: out of the whole tensor.
     copies: Vec<Move>,
+    /// Per microbatch: out of this process's rows.
+    from_rows: Vec<Move>,
 }
 
 impl FeedWork {
-    pub(crate) fn new(input: usize, output: Port) -> Self {
+    /// `rows`: those that this process reads, this rank's among them; none for a scalar.
+    pub(crate) fn new(input: usize, output: Port, rows: Option<&Rows>) -> Self {
         let whole = Rect::whole(output.global());
-        let copy = |m: usize| Move::new(output.dtype, output.rect(m), &whole, output.rect(m));
-        let copies = (0..output.variants()).map(copy).collect();
-        Self { input, output, copies }
+        let copy =
+            |m: usize, held: &Rect| Move::new(output.dtype, output.rect(m), held, output.rect(m));
+        let copies = (0..output.variants()).map(|m| copy(m, &whole)).collect();
+        let from_rows = (0..output.variants())
+            .map(|m| {
+                copy(m, &rows.map_or(whole.clone(), |rows| packed(rows, output.rect(m), &whole)))
+            })
+            .collect();
+        Self { input, output, copies, from_rows }
     }
 
     pub(crate) fn run(&self, stream: &mut Stream, memory: &Memory, turn: Turn, step: &StepState) {
         let place = self.output.place(turn);
         if place.bytes > 0 {
-            let copy = &self.copies[turn.microbatch % self.copies.len()];
-            let fed = step.feeds[self.input].bytes();
-            stream.fill(memory, place, |target| copy.copy(fed, target));
+            let fed = &step.feeds[self.input];
+            let whole = fed.shape() == self.output.global();
+            let copies = if whole { &self.copies } else { &self.from_rows };
+            let copy = &copies[turn.microbatch % copies.len()];
+            stream.fill(memory, place, |target| copy.copy(fed.bytes(), target));
         }
     }
+}
+
+/// Where a tensor that consists of `rows` alone would lie in the whole one if `part` were at its place: as the rows of the
+/// part follow each other in it too, that is all that a copy has to know.
+fn packed(rows: &Rows, part: &Rect, whole: &Rect) -> Rect {
+    let first = part.origin[0];
+    let before = rows.iter().map(|range| range.end.min(first).saturating_sub(range.start)).sum();
+    let mut held = whole.clone();
+    held.origin[0] = first.saturating_sub(before);
+    held.extent[0] = rows.iter().map(|range| range.len()).sum();
+    held
 }
 
 /// Gives a rank's part of an output to the user.

@@ -12,7 +12,7 @@ use super::edge::{FeedWork, FetchWork};
 use crate::communicator::{Collective, CollectiveCall, Communicator};
 use crate::device::{Call, Device, Launch, Port, Unprepared};
 use crate::error::RuntimeError;
-use crate::session::{OutputsAt, output_tag, readers};
+use crate::session::{OutputsAt, Rows, output_tag, readers};
 use crate::transport::Transport;
 
 /// The names under which tensors go in and out, in the order of a step's feeds and outputs.
@@ -20,6 +20,8 @@ use crate::transport::Transport;
 pub(crate) struct Edges {
     pub(crate) inputs: BTreeMap<String, usize>,
     pub(crate) outputs: BTreeMap<String, usize>,
+    /// Of each input with a first dim: the rows that the ranks of this process read.
+    pub(crate) rows: BTreeMap<String, Rows>,
     /// Where ranks are processes: which of them want outputs.
     pub(crate) remote: Option<OutputsAt>,
 }
@@ -169,7 +171,8 @@ impl<'a> Resolver<'a> {
             Action::Feed { input } => {
                 let index = self.edges.inputs.get(input).copied();
                 let index = index.ok_or_else(|| self.fail(actor, "feeds nothing"))?;
-                Work::Feed(FeedWork::new(index, self.only(actor, &actor.outputs)?))
+                let rows = self.edges.rows.get(input);
+                Work::Feed(FeedWork::new(index, self.only(actor, &actor.outputs)?, rows))
             }
             Action::Fetch { output } => Work::Fetch(self.fetch(actor, output)?),
         })

@@ -44,7 +44,7 @@ fn run(plan: &Plan) {
         first_step: 0,
         shuffle_delays: None,
     };
-    let sockets = Sockets::of(plan);
+    let sockets = Sockets::of(plan, &[0, 1]);
     let edges = sockets.edges(None);
     let mut variables = Variables::of(plan).expect("there are none");
     let mut workers = Vec::new();

@@ -1,0 +1,165 @@
+//! Augmentation: what a picture becomes is a function of seed, epoch and the sample's number alone.
+
+use graphc_ir::random::{Stream, key_of};
+
+/// What is done to pictures at random, anew in each epoch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Augment {
+    /// A picture gets this many zeros on each side, and of that a part of the picture's size is taken.
+    pub pad: usize,
+    /// Half of the pictures are mirrored, left to right.
+    pub flip: bool,
+}
+
+/// Where a picture is taken from, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Drawn {
+    /// First row and column, in the picture with its zeros around.
+    top: usize,
+    left: usize,
+    flip: bool,
+    pad: usize,
+}
+
+impl Augment {
+    /// Nothing is done.
+    pub const NONE: Self = Self { pad: 0, flip: false };
+    /// What is usual for pictures of 32 x 32: four zeros on each side, and mirrored.
+    pub const CIFAR: Self = Self { pad: 4, flip: true };
+
+    /// What is done to a sample in an epoch.
+    pub(crate) fn draw(self, seed: u64, epoch: u64, sample: usize) -> Drawn {
+        let stream = Stream { seed, key: key_of("augment"), step: epoch };
+        let [top, left, flip, _] = stream.words(sample as u64);
+        let places = 2 * self.pad as u64 + 1;
+        // The high part of the product is below `places`, evenly but for 2^-32 per place.
+        let place = |word: u32| ((u64::from(word) * places) >> 32) as usize;
+        let flip = self.flip && flip & 1 == 1;
+        Drawn { top: place(top), left: place(left), flip, pad: self.pad }
+    }
+}
+
+impl Drawn {
+    /// Writes what a picture of `[channels, height, width]` becomes to `into`, which is as large.
+    pub(crate) fn apply(self, [_, height, width]: [usize; 3], picture: &[u8], into: &mut [u8]) {
+        let planes = picture.chunks_exact((height * width).max(1));
+        for (plane, target) in planes.zip(into.chunks_exact_mut((height * width).max(1))) {
+            for (y, row) in target.chunks_exact_mut(width).enumerate() {
+                let source = (y + self.top).checked_sub(self.pad).filter(|&y| y < height);
+                match source {
+                    Some(y) => self.row(&plane[y * width..(y + 1) * width], row),
+                    None => row.fill(0),
+                }
+            }
+        }
+    }
+
+    fn row(self, source: &[u8], target: &mut [u8]) {
+        let width = source.len();
+        // Column `x` of the target is `x + left - pad` of the source, where there is one.
+        let first = self.pad.saturating_sub(self.left).min(width);
+        let end = (width + self.pad).saturating_sub(self.left).min(width).max(first);
+        target[..first].fill(0);
+        target[end..].fill(0);
+        if first < end {
+            let from = first + self.left - self.pad;
+            target[first..end].copy_from_slice(&source[from..from + end - first]);
+        }
+        if self.flip {
+            target.reverse();
+        }
+    }
+}
+
+/// Mean and standard deviation of each channel, of pictures in [0, 1]; one of each stands for all channels.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Normalize {
+    /// What is subtracted.
+    pub mean: Vec<f32>,
+    /// What is divided by then.
+    pub std: Vec<f32>,
+}
+
+impl Normalize {
+    /// These numbers.
+    pub fn new(mean: &[f32], std: &[f32]) -> Self {
+        Self { mean: mean.to_vec(), std: std.to_vec() }
+    }
+
+    /// What a value of a channel in [0, 1] becomes.
+    pub(crate) fn apply(&self, channel: usize, value: f32) -> f32 {
+        let of = |numbers: &[f32]| numbers[if numbers.len() == 1 { 0 } else { channel }];
+        (value - of(&self.mean)) / of(&self.std)
+    }
+
+    /// Whether there are numbers for so many channels, by which can be divided.
+    pub(crate) fn fits(&self, channels: usize) -> bool {
+        let counts = [self.mean.len(), self.std.len()];
+        let good = |&std: &f32| std.is_finite() && std > 0.0;
+        counts.iter().all(|&count| count == 1 || count == channels) && self.std.iter().all(good)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: [usize; 3] = [2, 3, 4];
+
+    /// What the augmentation is by its definition, pixel by pixel.
+    fn slow(drawn: Drawn, picture: &[u8]) -> Vec<u8> {
+        let [channels, height, width] = SHAPE;
+        let mut result = Vec::new();
+        for c in 0..channels {
+            for y in 0..height {
+                for x in 0..width {
+                    let x = if drawn.flip { width - 1 - x } else { x };
+                    let (y, x) = (y + drawn.top, x + drawn.left);
+                    let inside = (drawn.pad..drawn.pad + height).contains(&y)
+                        && (drawn.pad..drawn.pad + width).contains(&x);
+                    let at = |y: usize, x: usize| (c * height + y) * width + x;
+                    let pixel = inside.then(|| picture[at(y - drawn.pad, x - drawn.pad)]);
+                    result.push(pixel.unwrap_or(0));
+                }
+            }
+        }
+        result
+    }
+
+    #[test]
+    fn pictures_are_cut_and_mirrored_as_defined() {
+        let picture: Vec<u8> = (1..=24).collect();
+        for pad in [0, 1, 2, 6] {
+            for (top, left) in (0..=2 * pad).flat_map(|y| (0..=2 * pad).map(move |x| (y, x))) {
+                for flip in [false, true] {
+                    let drawn = Drawn { top, left, flip, pad };
+                    let mut result = vec![99; 24];
+                    drawn.apply(SHAPE, &picture, &mut result);
+                    assert_eq!(result, slow(drawn, &picture), "{drawn:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn all_places_are_drawn_about_equally_often() {
+        let augment = Augment { pad: 1, flip: true };
+        let mut counts = [0; 18];
+        for sample in 0..18_000 {
+            let drawn = augment.draw(3, 5, sample);
+            counts[drawn.top * 6 + drawn.left * 2 + usize::from(drawn.flip)] += 1;
+        }
+        assert!(counts.iter().all(|count| (850..1150).contains(count)), "{counts:?}");
+    }
+
+    #[test]
+    fn what_is_drawn_is_a_function_of_seed_epoch_and_sample() {
+        let drawn = |seed, epoch, sample| Augment::CIFAR.draw(seed, epoch, sample);
+        let of =
+            |seed, epoch| (0..100).map(|sample| drawn(seed, epoch, sample)).collect::<Vec<_>>();
+        assert_eq!(of(1, 2), of(1, 2));
+        assert!(of(1, 2) != of(2, 2) && of(1, 2) != of(1, 3));
+        let nothing = Drawn { top: 0, left: 0, flip: false, pad: 0 };
+        assert!((0..100).all(|sample| Augment::NONE.draw(1, 2, sample) == nothing));
+    }
+}

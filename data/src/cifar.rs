@@ -1,0 +1,277 @@
+//! CIFAR-10 and CIFAR-100 in their binary format: records of one or two labels and 3072 bytes of a picture, channel after
+//! channel, row after row (Krizhevsky, "Learning multiple layers of features from tiny images", 2009).
+
+use std::path::{Path, PathBuf};
+
+use crate::content::Content;
+use crate::dataset::Split;
+use crate::error::DatasetError;
+use crate::records::{Part, PictureSet};
+
+/// Channels, height, width.
+pub(crate) const SHAPE: [usize; 3] = [3, 32, 32];
+/// Bytes of a picture.
+pub(crate) const PICTURE: usize = 3072;
+/// What each file of the true set has.
+const TRUE_SAMPLES: usize = 10_000;
+/// Records that are read at a time.
+const CHUNK: usize = 256;
+
+const LAYOUT_10: &str = "a CIFAR-10 set is a folder with data_batch_1.bin to data_batch_5.bin and test_batch.bin, of 3073 bytes \
+                         for each picture (label, red, green, blue); unpack cifar-10-binary.tar.gz from \
+                         https://www.cs.toronto.edu/~kriz/cifar.html there, or write a synthetic set with `graphc data synth \
+                         cifar10 DIR`";
+const LAYOUT_100: &str = "a CIFAR-100 set is a folder with train.bin and test.bin, of 3074 bytes for each picture (coarse label, \
+                          fine label, red, green, blue); unpack cifar-100-binary.tar.gz from \
+                          https://www.cs.toronto.edu/~kriz/cifar.html there";
+
+/// What differs between the two.
+struct Format {
+    name: &'static str,
+    /// The folder that the archive unpacks to.
+    inner: &'static str,
+    /// The number of classes of each label of a record; the last label is the one that is learned.
+    classes: &'static [u8],
+    layout: &'static str,
+}
+
+const CIFAR_10: Format =
+    Format { name: "cifar10", inner: "cifar-10-batches-bin", classes: &[10], layout: LAYOUT_10 };
+const CIFAR_100: Format =
+    Format { name: "cifar100", inner: "cifar-100-binary", classes: &[20, 100], layout: LAYOUT_100 };
+
+/// The files of training pictures of a CIFAR-10 set.
+pub(crate) const TRAIN_FILES: [&str; 5] = [
+    "data_batch_1.bin",
+    "data_batch_2.bin",
+    "data_batch_3.bin",
+    "data_batch_4.bin",
+    "data_batch_5.bin",
+];
+/// The file of held-out pictures of a CIFAR-10 set.
+pub(crate) const TEST_FILE: &str = "test_batch.bin";
+
+/// CIFAR-10 in its binary format: `data_batch_1.bin` to `data_batch_5.bin` and `test_batch.bin` in the folder, or in
+/// `cifar-10-batches-bin` in it.
+///
+/// # Errors
+/// Where a file of the split is missing, was cut off or is damaged.
+pub fn cifar10(folder: &Path, split: Split) -> Result<PictureSet, DatasetError> {
+    let folder = inside(folder, &CIFAR_10, "data_batch_1.bin");
+    let files: &[&str] = if split == Split::Train { &TRAIN_FILES } else { &[TEST_FILE] };
+    let set = open(&folder, &CIFAR_10, files, split)?;
+    if split == Split::Test && is_true_set(&folder) && set.labels().len() != TRUE_SAMPLES {
+        let reason = format!("it has {} pictures, not {TRUE_SAMPLES}", set.labels().len());
+        let path = folder.join(TEST_FILE).display().to_string();
+        return Err(DatasetError::Damaged { path, reason, layout: LAYOUT_10 });
+    }
+    Ok(set)
+}
+
+/// CIFAR-100 in its binary format, with its fine labels: `train.bin` and `test.bin` in the folder, or in `cifar-100-binary`
+/// in it.
+///
+/// # Errors
+/// Where the file of the split is missing, was cut off or is damaged.
+pub fn cifar100(folder: &Path, split: Split) -> Result<PictureSet, DatasetError> {
+    let folder = inside(folder, &CIFAR_100, "train.bin");
+    let file = if split == Split::Train { "train.bin" } else { "test.bin" };
+    open(&folder, &CIFAR_100, &[file], split)
+}
+
+/// Whether the training files are as long as those that are published.
+fn is_true_set(folder: &Path) -> bool {
+    let first = std::fs::metadata(folder.join(TRAIN_FILES[0]));
+    first.is_ok_and(|first| first.len() == (TRUE_SAMPLES * (PICTURE + 1)) as u64)
+}
+
+/// Where the files lie: archives unpack to a folder of their own.
+fn inside(folder: &Path, format: &Format, file: &str) -> PathBuf {
+    let inner = folder.join(format.inner);
+    let there = !folder.join(file).exists() && inner.is_dir();
+    if there { inner } else { folder.to_owned() }
+}
+
+fn open(
+    folder: &Path,
+    format: &Format,
+    files: &[&str],
+    split: Split,
+) -> Result<PictureSet, DatasetError> {
+    let (mut parts, mut labels) = (Vec::new(), Vec::new());
+    for file in files {
+        let part = part(&folder.join(file), format)?;
+        read_labels(&part, format, &mut labels)?;
+        parts.push(part);
+    }
+    check_counts(&parts, format)?;
+    let name = format!("{}:{} ({split})", format.name, folder.display());
+    Ok(PictureSet::new(name, SHAPE, parts, labels))
+}
+
+/// The pictures of a file, of which nothing was read yet.
+fn part(path: &Path, format: &Format) -> Result<Part, DatasetError> {
+    let content = Content::open(path, format.layout)?;
+    let first = format.classes.len() as u64;
+    let (stride, bytes) = (first + PICTURE as u64, content.bytes());
+    if bytes == 0 || bytes % stride != 0 {
+        let reason = format!("it has {bytes} bytes, which is no multiple of {stride}");
+        return Err(content.damaged(reason, format.layout));
+    }
+    Ok(Part { content, samples: (bytes / stride) as usize, first, stride })
+}
+
+/// Reads the labels of a file. Pictures go by with them, in order, which costs less than to seek each label.
+fn read_labels(part: &Part, format: &Format, labels: &mut Vec<u8>) -> Result<(), DatasetError> {
+    let stride = part.stride as usize;
+    let mut chunk = vec![0; CHUNK * stride];
+    for first in (0..part.samples).step_by(CHUNK) {
+        let count = CHUNK.min(part.samples - first);
+        let records = &mut chunk[..count * stride];
+        part.content.read_at((first * stride) as u64, records)?;
+        for (place, record) in records.chunks_exact(stride).enumerate() {
+            labels.push(label(record, format).map_err(|reason| {
+                let reason = format!("picture {} has {reason}", first + place);
+                part.content.damaged(reason, format.layout)
+            })?);
+        }
+    }
+    Ok(())
+}
+
+fn label(record: &[u8], format: &Format) -> Result<u8, String> {
+    let mut label = 0;
+    for (&found, &classes) in record.iter().zip(format.classes) {
+        if found >= classes {
+            return Err(format!("label {found}, and there are {classes} classes"));
+        }
+        label = found;
+    }
+    Ok(label)
+}
+
+/// Files of a set have equally many pictures, the first ones one more where that cannot be: so a file that was cut off
+/// between two pictures is found.
+fn check_counts(parts: &[Part], format: &Format) -> Result<(), DatasetError> {
+    let most = |parts: &[Part]| parts.iter().map(|part| part.samples).max().unwrap_or(0);
+    let all = most(parts);
+    for (place, part) in parts.iter().enumerate() {
+        if part.samples < most(&parts[place..]) || part.samples + 1 < all {
+            let reason = format!("it has {} pictures where others have {all}", part.samples);
+            return Err(part.content.damaged(reason, format.layout));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dataset::Dataset;
+
+    /// A file of so many pictures: the first label of number `i` is `i % classes[0]`, its pixels are `i`.
+    fn write(path: &Path, classes: &[u8], samples: std::ops::Range<usize>) {
+        let record = |i: usize| {
+            let labels = classes.iter().map(move |&classes| (i % usize::from(classes)) as u8);
+            labels.chain(std::iter::repeat_n(i as u8, PICTURE))
+        };
+        std::fs::write(path, samples.flat_map(record).collect::<Vec<_>>()).expect("writable");
+    }
+
+    fn set(counts: [usize; 5]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut first = 0;
+        for (file, count) in TRAIN_FILES.iter().zip(counts) {
+            write(&folder.path().join(file), &[10], first..first + count);
+            first += count;
+        }
+        write(&folder.path().join(TEST_FILE), &[10], 100..103);
+        folder
+    }
+
+    fn sample(set: &PictureSet, index: usize) -> (u8, i64) {
+        let (mut picture, mut label) = ([0; PICTURE], [0; 8]);
+        set.read(index, 0, &mut picture).expect("it is there");
+        set.read(index, 1, &mut label).expect("it is there");
+        assert!(picture.iter().all(|&pixel| pixel == picture[0]));
+        (picture[0], i64::from_ne_bytes(label))
+    }
+
+    #[test]
+    fn samples_of_all_files_are_read() {
+        let folder = set([3, 3, 2, 2, 2]);
+        let train = cifar10(folder.path(), Split::Train).expect("a set");
+        assert_eq!(train.samples(), 12);
+        let all: Vec<_> = (0..12).map(|index| sample(&train, index)).collect();
+        assert_eq!(all, (0..12).map(|i| (i, i64::from(i % 10))).collect::<Vec<_>>());
+        let test = cifar10(folder.path(), Split::Test).expect("a set");
+        assert_eq!((test.samples(), sample(&test, 2)), (3, (102, 2)));
+        assert!(format!("{test:?}").contains("images u8[3, 32, 32], labels i64[]"), "{test:?}");
+    }
+
+    #[test]
+    fn a_folder_as_the_archive_has_it_is_found() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let inner = folder.path().join("cifar-100-binary");
+        std::fs::create_dir(&inner).expect("a folder");
+        write(&inner.join("train.bin"), &[20, 100], 30..35);
+        write(&inner.join("test.bin"), &[20, 100], 0..2);
+        let train = cifar100(folder.path(), Split::Train).expect("a set");
+        assert_eq!((train.samples(), sample(&train, 4)), (5, (34, 34)));
+        assert_eq!(cifar100(folder.path(), Split::Test).expect("a set").samples(), 2);
+    }
+
+    /// What is wrong with a set after `spoil` was done to the file.
+    fn spoiled(file: &str, spoil: impl Fn(&Path)) -> String {
+        let folder = set([2; 5]);
+        let path = folder.path().join(file);
+        spoil(&path);
+        let opened = [Split::Train, Split::Test].map(|split| cifar10(folder.path(), split));
+        let errors: Vec<_> = opened.into_iter().filter_map(Result::err).collect();
+        let [error] = &errors[..] else { panic!("one split is wrong, not {errors:?}") };
+        let text = error.to_string();
+        for part in [&path.display().to_string(), "data_batch_5.bin", "www.cs.toronto.edu"] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+        text
+    }
+
+    #[test]
+    fn missing_short_and_damaged_files_are_errors() {
+        let missing = spoiled("data_batch_3.bin", |path| std::fs::remove_file(path).expect("it"));
+        assert!(missing.contains("is not there"), "{missing}");
+        let cut = |bytes: u64| {
+            move |path: &Path| {
+                let file = std::fs::File::options().write(true).open(path).expect("it");
+                file.set_len(bytes).expect("writable");
+            }
+        };
+        assert!(spoiled(TEST_FILE, cut(0)).contains("0 bytes"));
+        assert!(spoiled(TEST_FILE, cut(5000)).contains("no multiple of 3073"));
+        assert!(spoiled("data_batch_2.bin", cut(3073)).contains("1 pictures where others have 2"));
+        let label = spoiled("data_batch_1.bin", |path| {
+            let mut bytes = std::fs::read(path).expect("it");
+            bytes[3073] = 10;
+            std::fs::write(path, bytes).expect("writable");
+        });
+        assert!(label.contains("picture 1 has label 10, and there are 10 classes"), "{label}");
+    }
+
+    #[test]
+    fn half_of_the_true_test_file_is_an_error() {
+        let folder = set([2; 5]);
+        let first = std::fs::File::options().write(true).open(folder.path().join(TRAIN_FILES[0]));
+        first.expect("it").set_len(10_000 * 3073).expect("sparse");
+        let error = cifar10(folder.path(), Split::Test).expect_err("3 pictures").to_string();
+        assert!(error.contains("3 pictures, not 10000"), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_shrinks_after_it_was_opened_is_an_error() {
+        let folder = set([2; 5]);
+        let train = cifar10(folder.path(), Split::Train).expect("a set");
+        std::fs::write(folder.path().join(TRAIN_FILES[1]), "").expect("writable");
+        let error = train.read(2, 0, &mut [0; PICTURE]).expect_err("it is empty").to_string();
+        assert!(error.contains("data_batch_2.bin"), "{error}");
+    }
+}

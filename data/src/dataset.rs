@@ -1,0 +1,78 @@
+//! What a data set is.
+
+use graphc_ir::types::TensorType;
+
+use crate::error::DatasetError;
+
+/// A number of samples, all of the same fields, each of which can be read at any time, from any thread.
+pub trait Dataset: Send + Sync {
+    /// What it is called in messages.
+    fn name(&self) -> &str;
+
+    /// How many samples there are.
+    fn samples(&self) -> usize;
+
+    /// What a sample consists of.
+    fn fields(&self) -> &[Field];
+
+    /// Reads field number `field` of a sample into `into`, which has as many bytes as the field. `sample` and `field` are
+    /// below their numbers.
+    ///
+    /// # Errors
+    /// Where what lies there cannot be read, or is no such sample.
+    fn read(&self, sample: usize, field: usize, into: &mut [u8]) -> Result<(), DatasetError>;
+}
+
+/// A part of each sample.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Field {
+    /// Its name: an input of the graph of this name is fed with it.
+    pub name: String,
+    /// Its type in one sample, without a dim of samples.
+    pub ty: TensorType,
+    /// What it means.
+    pub kind: FieldKind,
+}
+
+/// What a field means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FieldKind {
+    /// A picture: `u8` of `[channels, height, width]`, which is augmented.
+    Picture,
+    /// Classes: integers, of which -100 means none.
+    Labels,
+    /// Anything else.
+    Plain,
+}
+
+/// Which part of a data set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Split {
+    /// What is trained on.
+    Train,
+    /// What is held out.
+    Test,
+}
+
+impl std::fmt::Display for Split {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Train => "train",
+            Self::Test => "test",
+        })
+    }
+}
+
+impl Field {
+    /// A field.
+    pub fn new(name: &str, ty: TensorType, kind: FieldKind) -> Self {
+        Self { name: name.to_owned(), ty, kind }
+    }
+}
+
+/// A data set in a line: its name, its number of samples, its fields. Processes of a job can compare it.
+pub fn describe(set: &dyn Dataset) -> String {
+    let fields = set.fields().iter().map(|field| format!("{} {}", field.name, field.ty));
+    let fields: Vec<String> = fields.collect();
+    format!("{} with {} samples of {}", set.name(), set.samples(), fields.join(", "))
+}

@@ -1,0 +1,86 @@
+//! What can go wrong with data.
+
+use graphc_ir::types::TensorType;
+use graphc_runtime::data::DataError;
+
+/// What can go wrong with data sets and loaders.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum DatasetError {
+    /// A file of a set that is not there.
+    #[error("{path} is not there: {layout}")]
+    Missing {
+        /// The file.
+        path: String,
+        /// What must lie where, and where it comes from.
+        layout: &'static str,
+    },
+    /// A file that is not of its format, or not whole.
+    #[error("{path} is damaged or of another format: {reason}; {layout}")]
+    Damaged {
+        /// The file.
+        path: String,
+        /// What is wrong.
+        reason: String,
+        /// What must lie where, and where it comes from.
+        layout: &'static str,
+    },
+    /// A file that cannot be read.
+    #[error("cannot read {path}: {reason}")]
+    Read {
+        /// The file.
+        path: String,
+        /// Why.
+        reason: String,
+    },
+    /// A file that cannot be written, or must not be.
+    #[error("cannot write {path}: {reason}")]
+    Write {
+        /// The file.
+        path: String,
+        /// Why.
+        reason: String,
+    },
+    /// A text that names no data.
+    #[error("`{text}` names no data: {reason}")]
+    Name {
+        /// What was given.
+        text: String,
+        /// What to write.
+        reason: String,
+    },
+    /// Data that a graph cannot be fed with.
+    #[error("the graph's input `{input}` ({ty}, for a batch) cannot be fed from {set}: {reason}")]
+    Input {
+        /// The input.
+        input: String,
+        /// Its type, for a batch.
+        ty: TensorType,
+        /// The data set, and what it has.
+        set: String,
+        /// Why.
+        reason: String,
+    },
+    /// What a loader cannot do.
+    #[error("{0}")]
+    Loader(String),
+    /// The system gave no thread, or one was lost.
+    #[error("a thread of the loader {0}")]
+    Thread(String),
+}
+
+impl DatasetError {
+    /// A file that cannot be read.
+    pub(crate) fn read(path: &str, reason: impl ToString) -> Self {
+        Self::Read { path: path.to_owned(), reason: reason.to_string() }
+    }
+}
+
+impl From<DataError> for DatasetError {
+    fn from(error: DataError) -> Self {
+        match error {
+            DataError::Read { path, reason } => Self::Read { path, reason },
+            DataError::Write { path, reason } => Self::Write { path, reason },
+            other => Self::Loader(other.to_string()),
+        }
+    }
+}

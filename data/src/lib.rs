@@ -1,0 +1,43 @@
+//! Data sets and loaders: what a training is fed.
+//!
+//! A [`Dataset`] is a number of samples, read one by one: CIFAR, MNIST, folders of images, text, safetensors. A [`Source`] is
+//! one by name, as command lines have it (`cifar10:DIR`). A [`Loader`] makes the feeds of steps from a data set, in an order
+//! that is shuffled by seed and epoch, in threads of its own, and reads no more than the rows that its process's ranks do.
+//!
+//! Everything here is a function of data, seed, epoch and sample: the same on every mesh, and anew at any step. This room
+//! knows no plan; what a graph wants to be fed it learns from the types of inputs. Start reading with [`Loader`].
+
+mod augment;
+#[cfg(feature = "bpe")]
+mod bpe;
+mod cifar;
+mod content;
+mod convert;
+mod dataset;
+mod error;
+mod idx;
+#[cfg(feature = "images")]
+mod images;
+mod loader;
+mod mnist;
+mod records;
+mod source;
+pub mod synth;
+mod tensors;
+mod text;
+
+pub use augment::{Augment, Normalize};
+#[cfg(feature = "bpe")]
+pub use bpe::BpeText;
+pub use cifar::{cifar10, cifar100};
+pub use dataset::{Dataset, Field, FieldKind, Split, describe};
+pub use error::DatasetError;
+pub use graphc_runtime::dist::{DistributedSampler, Remainder};
+#[cfg(feature = "images")]
+pub use images::ImageFolder;
+pub use loader::{Batch, Feeds, IGNORED, LastBatch, Loader, LoaderOptions};
+pub use mnist::mnist;
+pub use records::PictureSet;
+pub use source::{Kind, Source};
+pub use tensors::TensorSet;
+pub use text::ByteText;

@@ -1,0 +1,129 @@
+//! One batch: a function of the step's number.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError};
+
+use graphc_runtime::HostTensor;
+
+use super::bind::Binding;
+use super::{LastBatch, Work};
+use crate::dataset::FieldKind;
+use crate::error::DatasetError;
+
+/// What a step is fed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Batch {
+    /// The step, from the first of epoch 0.
+    pub step: u64,
+    /// Its epoch.
+    pub epoch: u64,
+    /// Which batch of the epoch it is, from 0.
+    pub index: u64,
+    /// How many samples of the whole batch are some, and not zeros behind the last.
+    pub samples: usize,
+    /// The feeds: whole, or the rows of this process alone.
+    pub feeds: BTreeMap<String, HostTensor>,
+}
+
+/// Memory that samples go through.
+#[derive(Default)]
+struct Scratch {
+    read: Vec<u8>,
+    augmented: Vec<u8>,
+}
+
+impl Work {
+    /// Batches of an epoch.
+    pub(super) fn batches(&self) -> u64 {
+        let (all, batch) = (self.sampler.len(), self.batch);
+        (if self.options.last == LastBatch::Drop { all / batch } else { all.div_ceil(batch) })
+            as u64
+    }
+
+    /// Makes the batch of a step; `stop` is asked before each sample whether nobody wants it any more.
+    pub(super) fn make(&self, step: u64, stop: &dyn Fn() -> bool) -> Result<Batch, DatasetError> {
+        let (epoch, index) = (step / self.batches(), step % self.batches());
+        let order = self.order(epoch);
+        let first = index as usize * self.batch;
+        let mut feeds = BTreeMap::new();
+        for binding in &self.bindings {
+            feeds.insert(binding.input.clone(), self.feed(binding, epoch, &order, first, stop)?);
+        }
+        let samples = match self.options.last {
+            LastBatch::Pad => (order.len() - first).min(self.batch),
+            LastBatch::Drop | LastBatch::Wrap => self.batch,
+        };
+        Ok(Batch { step, epoch, index, samples, feeds })
+    }
+
+    /// The samples of an epoch, in order.
+    fn order(&self, epoch: u64) -> Arc<Vec<usize>> {
+        let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, order)) = orders.iter().find(|(known, _)| *known == epoch) {
+            return Arc::clone(order);
+        }
+        let order = Arc::new(self.sampler.epoch(epoch));
+        orders.truncate(1);
+        orders.push_front((epoch, Arc::clone(&order)));
+        order
+    }
+
+    fn feed(
+        &self,
+        binding: &Binding,
+        epoch: u64,
+        order: &[usize],
+        first: usize,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<HostTensor, DatasetError> {
+        let mut shape = binding.ty.shape.clone();
+        shape[0] = binding.held();
+        let mut tensor = HostTensor::zeros(binding.ty.dtype, shape);
+        let row = binding.ty.bytes() / self.batch;
+        let mut scratch = Scratch::default();
+        let rows = binding.rows.iter().cloned().flatten();
+        for (place, target) in rows.zip(tensor.bytes_mut().chunks_exact_mut(row.max(1))) {
+            if stop() {
+                break;
+            }
+            match (order.get(first + place), &binding.nothing, self.options.last) {
+                (Some(&sample), ..) => self.row(binding, epoch, sample, &mut scratch, target)?,
+                (None, Some(nothing), LastBatch::Pad) => target.copy_from_slice(nothing),
+                (None, ..) => {
+                    let sample = order[(first + place) % order.len()];
+                    self.row(binding, epoch, sample, &mut scratch, target)?;
+                }
+            }
+        }
+        Ok(tensor)
+    }
+
+    /// Reads one sample's field, and writes what becomes of it.
+    fn row(
+        &self,
+        binding: &Binding,
+        epoch: u64,
+        sample: usize,
+        scratch: &mut Scratch,
+        target: &mut [u8],
+    ) -> Result<(), DatasetError> {
+        let field = &self.set.fields()[binding.field];
+        scratch.read.resize(field.ty.bytes(), 0);
+        self.set.read(sample, binding.field, &mut scratch.read)?;
+        let mut read = &scratch.read;
+        let augment = self.options.augment;
+        if let (FieldKind::Picture, &[channels, height, width]) = (field.kind, &field.ty.shape[..])
+            && augment != crate::Augment::NONE
+        {
+            scratch.augmented.resize(read.len(), 0);
+            let drawn = augment.draw(self.options.seed, epoch, sample);
+            drawn.apply([channels, height, width], read, &mut scratch.augmented);
+            read = &scratch.augmented;
+        }
+        let written = binding.conversion.write(read, target);
+        written.map_err(|reason| {
+            let (set, name) = (self.set.name(), &field.name);
+            DatasetError::Loader(format!("`{name}` of sample {sample} of {set}: {reason}"))
+        })
+    }
+}

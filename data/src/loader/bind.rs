@@ -1,0 +1,207 @@
+//! Which field of a data set feeds which input of a graph.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use graphc_ir::types::TensorType;
+
+use crate::augment::Normalize;
+use crate::convert::{Conversion, write_integer};
+use crate::dataset::{Dataset, Field, FieldKind, describe};
+use crate::error::DatasetError;
+
+/// What labels are where there is no sample: losses and metrics leave it out.
+pub const IGNORED: i64 = -100;
+
+/// An input, and what it is fed with.
+#[derive(Clone, Debug)]
+pub(super) struct Binding {
+    pub(super) input: String,
+    /// For a batch.
+    pub(super) ty: TensorType,
+    /// Index among the data set's fields.
+    pub(super) field: usize,
+    pub(super) conversion: Conversion,
+    /// Bytes of one sample where there is none.
+    pub(super) nothing: Option<Vec<u8>>,
+    /// The rows of a batch that are read.
+    pub(super) rows: Vec<Range<usize>>,
+}
+
+impl Binding {
+    /// How many rows of a batch are read.
+    pub(super) fn held(&self) -> usize {
+        self.rows.iter().map(Range::len).sum()
+    }
+}
+
+/// Binds each input to the field of its name, or else to the only field left that fits its shape and type.
+///
+/// # Errors
+/// Where an input has no such field.
+pub(super) fn bind(
+    set: &dyn Dataset,
+    inputs: &BTreeMap<String, TensorType>,
+    normalize: Option<&Normalize>,
+) -> Result<Vec<Binding>, DatasetError> {
+    let named = |input: &str| set.fields().iter().position(|field| field.name == input);
+    let taken: Vec<usize> = inputs.keys().filter_map(|input| named(input)).collect();
+    let mut bound: Vec<Binding> = Vec::new();
+    for (input, ty) in inputs {
+        let fail = |reason: String| {
+            let (input, ty, set) = (input.clone(), ty.clone(), describe(set));
+            DatasetError::Input { input, ty, set, reason }
+        };
+        let field = match named(input) {
+            Some(field) => field,
+            None => only_fit(set.fields(), &taken, ty, normalize).map_err(fail)?,
+        };
+        if let Some(other) = bound.iter().find(|other| other.field == field) {
+            let name = &set.fields()[field].name;
+            return Err(fail(format!("`{name}` would feed `{}` too: name one so", other.input)));
+        }
+        let conversion = fit(&set.fields()[field], ty, normalize).map_err(fail)?;
+        let nothing = nothing(&set.fields()[field], ty);
+        let rows = std::iter::once(0..ty.shape[0]).collect();
+        let (input, ty) = (input.clone(), ty.clone());
+        bound.push(Binding { input, ty, field, conversion, nothing, rows });
+    }
+    Ok(bound)
+}
+
+/// The only field, of those that no input has the name of, that fits; labels where nothing else does.
+fn only_fit(
+    fields: &[Field],
+    taken: &[usize],
+    ty: &TensorType,
+    normalize: Option<&Normalize>,
+) -> Result<usize, String> {
+    let free = || fields.iter().enumerate().filter(|(index, _)| !taken.contains(index));
+    let fits: Vec<(usize, &Field)> =
+        free().filter(|(_, field)| fit(field, ty, normalize).is_ok()).collect();
+    let data: Vec<_> = fits.iter().filter(|(_, field)| field.kind != FieldKind::Labels).collect();
+    match (&data[..], &fits[..], free().next()) {
+        ([(index, _)], _, _) | ([], [(index, _)], _) => Ok(*index),
+        ([], [], Some((_, field))) => Err(fit(field, ty, normalize).err().unwrap_or_default()),
+        ([], [], None) => Err("there is no field of that name".into()),
+        _ => Err("several fields fit: give the input the name of one".into()),
+    }
+}
+
+/// Whether a field fits an input, and how its elements become the input's.
+fn fit(
+    field: &Field,
+    ty: &TensorType,
+    normalize: Option<&Normalize>,
+) -> Result<Conversion, String> {
+    let (name, Some(wanted)) = (&field.name, ty.shape.get(1..)) else {
+        return Err("it has no dim of samples".into());
+    };
+    let wide = |shape: &[usize]| -> Vec<usize> {
+        shape.iter().copied().filter(|&extent| extent != 1).collect()
+    };
+    // A perceptron takes a picture as one row.
+    let flat = matches!(wanted, [elements] if *elements == field.ty.elements());
+    if !flat && wide(wanted) != wide(&field.ty.shape) {
+        return Err(format!("a sample of {name} is {}, and one of the input {wanted:?}", field.ty));
+    }
+    Conversion::of(field, ty.dtype, normalize)
+}
+
+/// One sample that is none: zeros, and labels that are ignored. `None` where labels cannot say so.
+fn nothing(field: &Field, ty: &TensorType) -> Option<Vec<u8>> {
+    let size = ty.dtype.size();
+    let mut bytes = vec![0; field.ty.elements() * size];
+    if field.kind == FieldKind::Labels && !ty.dtype.is_float() {
+        bytes.chunks_exact_mut(size).try_for_each(|e| write_integer(IGNORED, ty.dtype, e)).ok()?;
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use graphc_ir::types::DType;
+
+    use super::*;
+
+    struct Set(Vec<Field>);
+
+    impl Dataset for Set {
+        fn name(&self) -> &str {
+            "a set"
+        }
+
+        fn samples(&self) -> usize {
+            8
+        }
+
+        fn fields(&self) -> &[Field] {
+            &self.0
+        }
+
+        fn read(&self, _: usize, _: usize, _: &mut [u8]) -> Result<(), DatasetError> {
+            Ok(())
+        }
+    }
+
+    fn pictures() -> Set {
+        let image = TensorType::new(DType::U8, [3, 8, 8]);
+        let label = TensorType::new(DType::I64, []);
+        Set(vec![
+            Field::new("images", image, FieldKind::Picture),
+            Field::new("labels", label, FieldKind::Labels),
+        ])
+    }
+
+    /// The field of each input, in the order of their names.
+    fn bound(set: &Set, inputs: &[(&str, DType, &[usize])]) -> Result<Vec<String>, String> {
+        let inputs = inputs
+            .iter()
+            .map(|&(name, dtype, shape)| (name.to_owned(), TensorType::new(dtype, shape)));
+        let bound = bind(set, &inputs.collect(), None).map_err(|error| error.to_string())?;
+        Ok(bound.iter().map(|binding| set.0[binding.field].name.clone()).collect())
+    }
+
+    #[test]
+    fn inputs_of_any_name_find_the_field_that_fits() {
+        let image: &[usize] = &[4, 3, 8, 8];
+        let fits =
+            |inputs: &[(&str, DType, &[usize])]| bound(&pictures(), inputs).expect("it fits");
+        let both = ["images", "labels"];
+        assert_eq!(fits(&[("images", DType::F32, image), ("labels", DType::I64, &[4])]), both);
+        assert_eq!(fits(&[("a", DType::BF16, image), ("labels", DType::I64, &[4])]), both);
+        assert_eq!(fits(&[("a", DType::F32, image), ("b", DType::I32, &[4])]), both);
+        assert_eq!(fits(&[("flat", DType::F32, &[4, 192])]), ["images"]);
+        assert_eq!(fits(&[("raw", DType::U8, image)]), ["images"]);
+    }
+
+    #[test]
+    fn text_feeds_tokens_where_both_fields_fit() {
+        let set = Set(crate::text::fields(16).into());
+        let ids: (&str, DType, &[usize]) = ("ids", DType::I64, &[2, 16]);
+        assert_eq!(bound(&set, &[ids]), Ok(vec!["tokens".to_owned()]));
+        assert_eq!(bound(&set, &[ids, ("labels", DType::I64, &[2, 16])]).map(|b| b.len()), Ok(2));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_said() {
+        let fails =
+            |inputs: &[(&str, DType, &[usize])]| bound(&pictures(), inputs).expect_err("no");
+        let last = fails(&[("x", DType::F32, &[4, 8, 8, 3])]);
+        assert!(last.contains("u8[3, 8, 8], and one of the input [8, 8, 3]"), "{last}");
+        assert!(
+            last.contains("a set with 8 samples of images u8[3, 8, 8], labels i64[]"),
+            "{last}"
+        );
+        assert!(fails(&[("labels", DType::F32, &[4])]).contains("do not become f32"));
+        let twice = fails(&[("x", DType::U8, &[4, 192]), ("y", DType::F32, &[4, 192])]);
+        assert!(twice.contains("would feed `x` too"), "{twice}");
+        assert!(fails(&[("x", DType::F32, &[])]).contains("no dim of samples"));
+        let taken = fails(&[
+            ("images", DType::U8, &[4, 192]),
+            ("labels", DType::I64, &[4]),
+            ("mask", DType::F32, &[4]),
+        ]);
+        assert!(taken.contains("no field of that name"), "{taken}");
+    }
+}

@@ -1,0 +1,273 @@
+//! Loaders: from a data set to the feeds of steps.
+//!
+//! A step's batch is a range of the epoch's order, and the order a function of seed and epoch, so any step can be made anew
+//! (`batch.rs`). Threads make batches ahead of who takes them (`feeds.rs`); which field feeds which input `bind.rs` finds out.
+
+mod batch;
+mod bind;
+mod feeds;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+use graphc_ir::types::TensorType;
+use graphc_runtime::Session;
+use graphc_runtime::dist::{DistributedSampler, Remainder};
+
+use crate::augment::{Augment, Normalize};
+use crate::dataset::{Dataset, describe};
+use crate::error::DatasetError;
+pub use batch::Batch;
+pub use bind::IGNORED;
+use bind::{Binding, bind};
+pub use feeds::Feeds;
+
+/// What becomes of the samples that are left where a batch is more than they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LastBatch {
+    /// They are left out: no sample comes twice in an epoch.
+    Drop,
+    /// The first ones of the epoch come again behind them: every sample comes at least once.
+    Wrap,
+    /// Zeros come behind them, with labels that are ignored (-100): for evaluation, where every sample counts once.
+    Pad,
+}
+
+/// How a loader works.
+#[derive(Clone, Debug)]
+pub struct LoaderOptions {
+    /// Of the order and of augmentation.
+    pub seed: u64,
+    /// Whether the order is another one in each epoch; otherwise it is the data set's.
+    pub shuffle: bool,
+    /// What becomes of the last batch of an epoch.
+    pub last: LastBatch,
+    /// What is done to pictures at random.
+    pub augment: Augment,
+    /// What is done to `u8` that feed floats, once they are in [0, 1].
+    pub normalize: Option<Normalize>,
+    /// How many threads make batches. Each is one batch ahead, so this is also how many batches are held.
+    pub ahead: usize,
+    /// For data parallelism by hand: the samples of this rank, whose batches they make alone. It has an order of its own.
+    pub sampler: Option<DistributedSampler>,
+}
+
+impl LoaderOptions {
+    /// For training: shuffled, without a last batch that is not full.
+    pub fn training(seed: u64) -> Self {
+        Self { seed, shuffle: true, last: LastBatch::Drop, ..Self::evaluation() }
+    }
+
+    /// For evaluation: each sample once, in order.
+    pub fn evaluation() -> Self {
+        Self {
+            seed: 0,
+            shuffle: false,
+            last: LastBatch::Pad,
+            augment: Augment::NONE,
+            normalize: None,
+            ahead: 2,
+            sampler: None,
+        }
+    }
+}
+
+/// Makes the feeds of steps from a data set.
+///
+/// Step `k` of an epoch takes samples `k * batch` to `(k + 1) * batch` of its order. The order is a function of seed and epoch,
+/// and what augmentation does one of seed, epoch and sample: so the batches are the same on every mesh, and from whatever
+/// step on. Only rows that the ranks of this process read are made ([`Loader::for_session`]).
+#[derive(Clone)]
+pub struct Loader {
+    work: Arc<Work>,
+}
+
+/// What threads need.
+struct Work {
+    set: Arc<dyn Dataset>,
+    bindings: Vec<Binding>,
+    options: LoaderOptions,
+    batch: usize,
+    sampler: DistributedSampler,
+    /// Of the last two epochs that were asked for: threads are in two at the turn.
+    orders: Mutex<VecDeque<(u64, Arc<Vec<usize>>)>>,
+}
+
+impl std::fmt::Debug for Loader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (set, batch) = (describe(self.work.set.as_ref()), self.work.batch);
+        write!(f, "Loader({set}, in batches of {batch})")
+    }
+}
+
+impl Loader {
+    /// Whole batches for inputs of these types, whose first dim is the batch. Each input is fed with the field of its name, or
+    /// with the only one that fits its shape and type.
+    ///
+    /// # Errors
+    /// Where the data set does not fit the inputs, or has no samples or fewer than a batch that must be full.
+    pub fn new(
+        set: Arc<dyn Dataset>,
+        inputs: &BTreeMap<String, TensorType>,
+        options: LoaderOptions,
+    ) -> Result<Self, DatasetError> {
+        let bindings = bind(set.as_ref(), inputs, options.normalize.as_ref())?;
+        let batch = batch_of(&bindings)?;
+        let sampler = sampler(set.as_ref(), &options)?;
+        check(set.as_ref(), &sampler, batch, &options)?;
+        check_padding(&bindings, options.last)?;
+        let work = Work { set, bindings, options, batch, sampler, orders: Mutex::default() };
+        Ok(Self { work: Arc::new(work) })
+    }
+
+    /// Feeds for a session, with the rows alone that its ranks read ([`Session::feed_rows`]).
+    ///
+    /// # Errors
+    /// As [`Loader::new`].
+    pub fn for_session(
+        set: Arc<dyn Dataset>,
+        session: &Session,
+        options: LoaderOptions,
+    ) -> Result<Self, DatasetError> {
+        Ok(Self::new(set, session.inputs(), options)?.with_rows(session.feed_rows()))
+    }
+
+    /// Makes these rows of inputs alone, one after the other; ascending ranges of the batch.
+    #[must_use]
+    pub fn with_rows(self, rows: &BTreeMap<String, Vec<Range<usize>>>) -> Self {
+        let work = &self.work;
+        let mut bindings = work.bindings.clone();
+        for binding in &mut bindings {
+            if let Some(rows) = rows.get(&binding.input) {
+                let inside = |range: &Range<usize>| range.start..range.end.min(work.batch);
+                binding.rows = rows.iter().map(inside).filter(|range| !range.is_empty()).collect();
+            }
+        }
+        let (set, options) = (Arc::clone(&work.set), work.options.clone());
+        let (batch, sampler) = (work.batch, work.sampler.clone());
+        let work = Work { set, bindings, options, batch, sampler, orders: Mutex::default() };
+        Self { work: Arc::new(work) }
+    }
+
+    /// Samples of a batch.
+    pub fn batch(&self) -> usize {
+        self.work.batch
+    }
+
+    /// Samples that come in an epoch; of this rank, where there is a sampler.
+    pub fn samples(&self) -> usize {
+        let (all, batch) = (self.work.sampler.len(), self.work.batch);
+        if self.work.options.last == LastBatch::Drop { all / batch * batch } else { all }
+    }
+
+    /// Batches, and so steps, of an epoch.
+    pub fn batches(&self) -> u64 {
+        self.work.batches()
+    }
+
+    /// The epoch of a step, and which of its batches it takes.
+    pub fn place(&self, step: u64) -> (u64, u64) {
+        (step / self.batches(), step % self.batches())
+    }
+
+    /// The batch of a step, made here and now.
+    ///
+    /// # Errors
+    /// Where a sample cannot be read or does not fit.
+    pub fn make(&self, step: u64) -> Result<Batch, DatasetError> {
+        self.work.make(step, &|| false)
+    }
+
+    /// The batches from a step on, epoch after epoch, without end: steps are counted from the first of epoch 0. Threads make
+    /// them ahead.
+    ///
+    /// # Errors
+    /// Where there is no thread to be had.
+    pub fn from_step(&self, step: u64) -> Result<Feeds, DatasetError> {
+        Feeds::start(&self.work, step..u64::MAX)
+    }
+
+    /// The batches of an epoch from `batch` on. Threads make them ahead.
+    ///
+    /// # Errors
+    /// Where there is no thread to be had.
+    pub fn epoch_from(&self, epoch: u64, batch: u64) -> Result<Feeds, DatasetError> {
+        let first = epoch.saturating_mul(self.batches());
+        let end = first.saturating_add(self.batches());
+        Feeds::start(&self.work, first.saturating_add(batch).min(end)..end)
+    }
+
+    /// The batches of an epoch. Threads make them ahead.
+    ///
+    /// # Errors
+    /// Where there is no thread to be had.
+    pub fn epoch(&self, epoch: u64) -> Result<Feeds, DatasetError> {
+        self.epoch_from(epoch, 0)
+    }
+}
+
+/// The first dim of all inputs.
+fn batch_of(bindings: &[Binding]) -> Result<usize, DatasetError> {
+    let batches: BTreeMap<usize, &str> =
+        bindings.iter().map(|binding| (binding.ty.shape[0], binding.input.as_str())).collect();
+    let mut all = batches.iter();
+    match (all.next(), all.next()) {
+        (Some((&batch, _)), None) if batch > 0 => Ok(batch),
+        (Some((a, x)), Some((b, y))) => {
+            let text = format!("inputs `{x}` and `{y}` have batches of {a} and {b} samples");
+            Err(DatasetError::Loader(text))
+        }
+        (Some((_, input)), None) => {
+            Err(DatasetError::Loader(format!("input `{input}` has a batch of no samples")))
+        }
+        (None, _) => Err(DatasetError::Loader("the graph has no inputs to feed".into())),
+    }
+}
+
+/// The samples of this rank: all, unless told otherwise.
+fn sampler(set: &dyn Dataset, options: &LoaderOptions) -> Result<DistributedSampler, DatasetError> {
+    let Some(sampler) = &options.sampler else {
+        let all = DistributedSampler::new(set.samples(), 1, 0, Remainder::Drop);
+        return Ok(if options.shuffle { all.shuffled(options.seed) } else { all });
+    };
+    if sampler.samples() != set.samples() {
+        let (found, all) = (sampler.samples(), set.samples());
+        let text = format!("the sampler is for {found} samples, and {} has {all}", set.name());
+        return Err(DatasetError::Loader(text));
+    }
+    Ok(sampler.clone())
+}
+
+fn check(
+    set: &dyn Dataset,
+    sampler: &DistributedSampler,
+    batch: usize,
+    options: &LoaderOptions,
+) -> Result<(), DatasetError> {
+    let (name, samples) = (set.name(), sampler.len());
+    let text = match options.last {
+        _ if samples == 0 => format!("{name} has no samples (for this rank)"),
+        LastBatch::Drop if samples < batch => format!(
+            "{name} has {samples} samples (for this rank), fewer than a batch of {batch}: take a smaller batch, or let the \
+             last one wrap"
+        ),
+        _ => return Ok(()),
+    };
+    Err(DatasetError::Loader(text))
+}
+
+/// Where a batch is padded labels must be able to say that they do not count.
+fn check_padding(bindings: &[Binding], last: LastBatch) -> Result<(), DatasetError> {
+    match bindings.iter().find(|binding| binding.nothing.is_none()) {
+        Some(Binding { input, ty, .. }) if last == LastBatch::Pad => {
+            let dtype = ty.dtype;
+            Err(DatasetError::Loader(format!(
+                "input `{input}` is of {dtype}, which has no {IGNORED} for labels that do not count"
+            )))
+        }
+        _ => Ok(()),
+    }
+}

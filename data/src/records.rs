@@ -1,0 +1,83 @@
+//! Pictures of one size with a class each, at regular places of files: what CIFAR and MNIST are.
+
+use std::fmt;
+
+use graphc_ir::types::{DType, TensorType};
+
+use crate::content::Content;
+use crate::dataset::{Dataset, Field, FieldKind};
+use crate::error::DatasetError;
+
+/// Pictures with a class each: fields `images`, `u8[channels, height, width]`, and `labels`, `i64[]`.
+pub struct PictureSet {
+    name: String,
+    fields: [Field; 2],
+    parts: Vec<Part>,
+    /// Of all samples, in the order of the parts.
+    labels: Vec<u8>,
+}
+
+/// Pictures of one file.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub(crate) content: Content,
+    pub(crate) samples: usize,
+    /// Where the first picture begins.
+    pub(crate) first: u64,
+    /// From one picture to the next.
+    pub(crate) stride: u64,
+}
+
+impl fmt::Debug for PictureSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&crate::describe(self))
+    }
+}
+
+impl PictureSet {
+    /// `labels` are as many as the parts have pictures.
+    pub(crate) fn new(name: String, shape: [usize; 3], parts: Vec<Part>, labels: Vec<u8>) -> Self {
+        let fields = [
+            Field::new("images", TensorType::new(DType::U8, shape), FieldKind::Picture),
+            Field::new("labels", TensorType::new(DType::I64, []), FieldKind::Labels),
+        ];
+        Self { name, fields, parts, labels }
+    }
+
+    /// The class of each sample.
+    pub fn labels(&self) -> &[u8] {
+        &self.labels
+    }
+
+    fn read_picture(&self, mut sample: usize, into: &mut [u8]) -> Result<(), DatasetError> {
+        for part in &self.parts {
+            if sample < part.samples {
+                return part.content.read_at(part.first + sample as u64 * part.stride, into);
+            }
+            sample -= part.samples;
+        }
+        Err(DatasetError::read(&self.name, "there is no such sample"))
+    }
+}
+
+impl Dataset for PictureSet {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn samples(&self) -> usize {
+        self.labels.len()
+    }
+
+    fn fields(&self) -> &[Field] {
+        &self.fields
+    }
+
+    fn read(&self, sample: usize, field: usize, into: &mut [u8]) -> Result<(), DatasetError> {
+        if field == 0 {
+            return self.read_picture(sample, into);
+        }
+        into.copy_from_slice(&i64::from(self.labels[sample]).to_ne_bytes());
+        Ok(())
+    }
+}
