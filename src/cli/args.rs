@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use graphc_data::{DatasetError, Source};
 use graphc_ir::mesh::{DeviceKind, MOST_RANKS};
 use graphc_ir::plan::{Loss, Recompute, Schedule, ScheduleError, Strategy};
 use graphc_ir::types::DType;
@@ -40,6 +41,8 @@ pub enum Command {
     Run(RunArgs),
     /// Train
     Train(TrainArgs),
+    /// Loss and metrics over a data set, in inference form
+    Eval(EvalArgs),
     /// Write the weights of a checkpoint as one safetensors file with the model's names
     Export(ExportArgs),
     /// Data sets: write a synthetic one
@@ -170,17 +173,68 @@ pub struct RunArgs {
     pub runtime: RuntimeArgs,
 }
 
+/// What to do where the loss is no finite number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum OnNan {
+    /// End the training with an error
+    #[default]
+    Stop,
+    /// Go on
+    Ignore,
+}
+
+/// `graphc eval`
+#[derive(Args)]
+pub struct EvalArgs {
+    /// The model (.onnx, .gir) or a plan (.json)
+    pub model: PathBuf,
+    /// The data: a safetensors file, or the part that is held out of cifar10:DIR, cifar100:DIR, mnist:DIR, images:DIR,
+    /// text:PATH, bpe:DIR
+    #[arg(long, value_name = "FILE|NAME:DIR", value_parser = source)]
+    pub data: Source,
+    /// Weights in the place of the model's: a safetensors file with the model's names, or a checkpoint
+    #[arg(long, value_name = "FILE|CHECKPOINT")]
+    pub weights_from: Option<PathBuf>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub shared: SharedArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub runtime: RuntimeArgs,
+}
+
 /// `graphc train`
 #[derive(Args)]
+#[command(group = clap::ArgGroup::new("length").required(true).args(["steps", "epochs"]))]
 pub struct TrainArgs {
     /// The model (.onnx, .gir) or a plan (.json)
     pub model: PathBuf,
-    /// The data: a safetensors file with one tensor per graph input, and `labels` or `target`
-    #[arg(long, value_name = "FILE")]
-    pub data: PathBuf,
+    /// The data: a safetensors file with one tensor per graph input, and `labels` or `target`; or cifar10:DIR, cifar100:DIR,
+    /// mnist:DIR, images:DIR, text:PATH, bpe:DIR, shuffled by the seed and the epoch
+    #[arg(long, value_name = "FILE|NAME:DIR", value_parser = source)]
+    pub data: Source,
     /// Number of steps of the whole training: a run resumed at 120 of 200 makes 80 more
     #[arg(long)]
-    pub steps: u64,
+    pub steps: Option<u64>,
+    /// Number of epochs of the whole training, instead: each takes every sample once, but for those that are left where batches
+    /// do not divide them
+    #[arg(long, value_name = "E")]
+    pub epochs: Option<u64>,
+    /// Shuffle a safetensors file too: by the seed and the epoch
+    #[arg(long)]
+    pub shuffle: bool,
+    /// Evaluate on what is held out of this data: at the end, and after every --eval-every steps
+    #[arg(long, value_name = "FILE|NAME:DIR", value_parser = source)]
+    pub eval_data: Option<Source>,
+    /// Evaluate after every so many steps; without it after each epoch, if there are epochs
+    #[arg(long, value_name = "K", requires = "eval_data", value_parser = clap::value_parser!(u64).range(1..))]
+    pub eval_every: Option<u64>,
+    /// End after so many evaluations in a row whose loss is no lower than the lowest before
+    #[arg(long, value_name = "N", requires = "eval_data", value_parser = positive)]
+    pub patience: Option<usize>,
+    /// What to do where the loss is no finite number
+    #[arg(long, value_enum, default_value_t)]
+    pub on_nan: OnNan,
     /// Where losses go: one JSON object a line and step
     #[arg(long, value_name = "FILE")]
     pub metrics: Option<PathBuf>,
@@ -490,6 +544,10 @@ fn count(text: &str) -> Result<Count, String> {
         "auto" => Ok(Count::Auto),
         _ => positive(text).map(Count::Of).map_err(|error| format!("{error}, or auto")),
     }
+}
+
+fn source(text: &str) -> Result<Source, String> {
+    text.parse().map_err(|error: DatasetError| error.to_string())
 }
 
 fn positive(text: &str) -> Result<usize, String> {

@@ -11,11 +11,7 @@ use super::ranks::Ranks;
 
 /// The checkpoint that a training goes on from; `None`: from the beginning. A run that saves to the empty directory
 /// that it resumes from is the first of a loop of restarts.
-pub fn resumed(
-    args: &CheckpointArgs,
-    runtime: &RuntimeArgs,
-    steps: u64,
-) -> Result<Option<Checkpoint>> {
+pub fn resumed(args: &CheckpointArgs, runtime: &RuntimeArgs) -> Result<Option<Checkpoint>> {
     let Some(path) = &args.resume else { return Ok(None) };
     if args.save.as_ref().is_some_and(|save| same(save, path))
         && Checkpoint::latest(path)?.is_none()
@@ -28,26 +24,33 @@ pub fn resumed(
         return Ok(None);
     }
     let checkpoint = Checkpoint::open(path)?;
-    let (at, step, seed) = (checkpoint.path().display(), checkpoint.step(), checkpoint.seed());
-    ensure!(
-        step <= steps,
-        "{at} was saved after {step} steps, and --steps {steps} (of the whole training) is less"
-    );
+    let (at, seed) = (checkpoint.path().display(), checkpoint.seed());
     ensure!(
         runtime.seed.is_none_or(|given| given == seed),
         "{at} was trained with seed {seed}: leave --seed out or give that one"
     );
-    if step == steps {
-        say("note", &format!("{at} holds all {steps} steps already: no step is made"));
-    }
     Ok(Some(checkpoint))
+}
+
+/// A training is not shorter than what it goes on from.
+pub fn check_length(checkpoint: &Checkpoint, steps: u64) -> Result<()> {
+    let (at, step) = (checkpoint.path().display(), checkpoint.step());
+    ensure!(
+        step <= steps,
+        "{at} was saved after {step} steps, and the whole training has {steps}, which is less"
+    );
+    Ok(())
 }
 
 /// Says what a step does otherwise than those that made the checkpoint. It may, and the number of steps goes on; but who
 /// did not mean to would find out late.
-pub fn compare(checkpoint: &Checkpoint, session: &Session) {
+pub fn compare(checkpoint: &Checkpoint, session: &Session, steps: u64) {
+    let at = checkpoint.path().display();
+    if checkpoint.step() == steps {
+        say("note", &format!("{at} holds all {steps} steps already: no step is made"));
+    }
     for change in session.changes_since(checkpoint) {
-        say("warning", &format!("since {} was saved, {change}", checkpoint.path().display()));
+        say("warning", &format!("since {at} was saved, {change}"));
     }
 }
 
@@ -68,17 +71,16 @@ fn same(one: &Path, other: &Path) -> bool {
 pub struct Saver {
     checkpoints: Checkpoints,
     every: Option<u64>,
-    last: u64,
 }
 
 impl Saver {
-    /// What the command line asks for: after every so many steps and after the last of `steps`; none at `first_step`,
-    /// where the training begins.
-    pub fn new(args: &CheckpointArgs, first_step: u64, steps: u64) -> Result<Option<Self>> {
+    /// What the command line asks for: after every so many steps, and after the last, which the caller knows; none at
+    /// `first_step`, where the training begins.
+    pub fn new(args: &CheckpointArgs, first_step: u64) -> Result<Option<Self>> {
         let Some(path) = &args.save else { return Ok(None) };
         let checkpoints = Checkpoints::create(path, args.keep)?;
         checkpoints.check_next(first_step + 1)?;
-        Ok(Some(Self { checkpoints, every: args.save_every, last: steps }))
+        Ok(Some(Self { checkpoints, every: args.save_every }))
     }
 
     /// Keeps other jobs from saving to the same directory: for the process of rank 0, which alone makes checkpoints.
@@ -91,7 +93,7 @@ impl Saver {
 
     /// Whether a checkpoint is due after so many steps.
     pub fn due(&self, finished: u64) -> bool {
-        finished == self.last || self.every.is_some_and(|every| finished.is_multiple_of(every))
+        self.every.is_some_and(|every| finished.is_multiple_of(every))
     }
 
     /// Saves the session after all steps begun so far, together with the other processes.

@@ -151,7 +151,7 @@ fn check_static_batch(graph: &graphc_ir::graph::Graph, batch: Option<usize>) -> 
 }
 
 /// The model file by path and content.
-fn weights_source(path: &Path) -> Result<WeightsSource> {
+pub fn weights_source(path: &Path) -> Result<WeightsSource> {
     Ok(WeightsSource { path: path.display().to_string(), sha256: options::sha256(path)? })
 }
 

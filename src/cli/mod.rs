@@ -12,12 +12,16 @@ mod compile;
 mod contradictions;
 mod data;
 mod diff;
+mod eval;
+mod evaluation;
 mod explain;
 mod export;
+mod feeding;
 mod inspect;
 mod launch;
 mod options;
 pub mod output;
+mod progress;
 mod ranks;
 mod run;
 mod simulate;
@@ -43,6 +47,7 @@ pub fn run(command: Command) -> Result<ExitCode> {
         Command::Calibrate(args) => calibrate::run(&args)?,
         Command::Run(args) => run::run(&args)?,
         Command::Train(args) => train::run(&args)?,
+        Command::Eval(args) => eval::run(&args)?,
         Command::Export(args) => export::run(&args)?,
         Command::Data(args) => synth::run(&args)?,
         Command::Launch(args) => return launch::run(&args),

@@ -51,21 +51,34 @@ impl Ranks {
     pub fn agree(
         &self,
         seed: Option<u64>,
-        (path, data): (&Path, &BTreeMap<String, HostTensor>),
+        data: Option<(&Path, &BTreeMap<String, HostTensor>)>,
         weights: Option<&Path>,
     ) -> Result<()> {
         let Some(job) = &self.job else { return Ok(()) };
         let matches = Cli::command().get_matches();
         let Some((command, own)) = matches.subcommand() else { return Ok(()) };
+        let of_tensor = |(name, tensor): (&String, &HostTensor)| format!("{name} {}", tensor.ty());
         let tensors: Vec<String> =
-            data.iter().map(|(name, tensor)| format!("{name} {}", tensor.ty())).collect();
-        let size = std::fs::metadata(path).map(|file| file.len());
+            data.iter().flat_map(|(_, tensors)| tensors.iter().map(of_tensor)).collect();
+        let size = data.and_then(|(path, _)| std::fs::metadata(path).ok()).map(|file| file.len());
         let agreement = said(Agreement::new().and("the command", command), command, own)
             .and("the seed", seed.map_or_else(|| "that of the beginning".into(), |s| s.to_string()))
             .and("the data", tensors.join(", "))
             .and("the bytes of the data's file", size.unwrap_or_default())
             .and("the weights that they begin with", start::digest(weights)?);
         Ok(job.agree("how they were started", &agreement)?)
+    }
+
+    /// Tells all ranks where they have not opened the same data set, by what describes it.
+    pub fn agree_on_set(&self, described: &str) -> Result<()> {
+        let Some(job) = &self.job else { return Ok(()) };
+        Ok(job.agree("what they train on", &Agreement::new().and("the data set", described))?)
+    }
+
+    /// What rank 0 has decided.
+    pub fn decide(&self, own: bool) -> Result<bool> {
+        let Some(job) = &self.job else { return Ok(own) };
+        Ok(job.from_rank_0(&[u8::from(own)])? == [1])
     }
 
     /// Makes the plan, on rank 0 alone; the others read its weights.
@@ -124,8 +137,18 @@ impl Ranks {
 
 /// What may differ: files that each rank finds, or rank 0 alone writes, and how a rank does its part. The seed is compared by
 /// what it comes to.
-const OWN: [&str; 9] =
-    ["data", "inputs", "metrics", "outputs", "keep", "threads", "timeout", "format", "seed"];
+const OWN: [&str; 10] = [
+    "data",
+    "eval_data",
+    "inputs",
+    "metrics",
+    "outputs",
+    "keep",
+    "threads",
+    "timeout",
+    "format",
+    "seed",
+];
 /// What all must give or none, wherever it lies.
 const PATHS: [&str; 4] = ["weights", "weights_from", "save", "resume"];
 

@@ -25,7 +25,8 @@ fn infer(args: &RunArgs, ranks: &Ranks) -> Result<()> {
     let options = session_options(&args.runtime)?;
     check_files(args)?;
     let (tensors, rows) = samples(&args.inputs)?;
-    ranks.agree(Some(options.seed), (&args.inputs, &tensors), args.weights_from.as_deref())?;
+    let data = Some((args.inputs.as_path(), &tensors));
+    ranks.agree(Some(options.seed), data, args.weights_from.as_deref())?;
     let (plan, weights) = ranks.plan(|| planned(args, rows))?;
     let weights = session_weights(&plan, &weights)?;
     let mut session = ranks.session(&plan, &weights, options)?;

@@ -1,25 +1,24 @@
-//! `graphc train`: steps through a data file, losses to a metrics file.
+//! `graphc train`: steps through a data set, losses to a metrics file.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use graphc_compiler::import::weights::Weights;
-use graphc_compiler::passes::clipping::GRAD_NORM;
-use graphc_compiler::passes::loss_scale::{LOSS_SCALE, SKIPPED, scales};
 use graphc_ir::check::VerifiedPlan;
-use graphc_ir::plan::{CompileOptions, Plan, RegisterKind, TensorKind};
-use graphc_runtime::data::{Batches, MetricsWriter, save_safetensors};
+use graphc_ir::plan::{Plan, RegisterKind, TensorKind};
+use graphc_runtime::data::save_safetensors;
 use graphc_runtime::{HostTensor, Session, StepHandle};
-use indicatif::{ProgressBar, ProgressStyle};
-use serde_json::{Value, json};
 
 use super::args::TrainArgs;
-use super::checkpoints::{Saver, compare, resumed, resumed_options};
+use super::checkpoints::{Saver, check_length, compare, resumed, resumed_options};
 use super::compile::{Planned, inputs, is_plan, load_valid_plan, plan_model, plan_weights};
 use super::contradictions::check_options;
-use super::data::{samples, session_weights};
-use super::output::{check_distinct, print};
+use super::data::session_weights;
+use super::evaluation::{Watch, plan_of};
+use super::feeding::{Feeder, Training};
+use super::output::{check_distinct, print, say};
+use super::progress::Finished;
 use super::ranks::Ranks;
 use super::run::session_options;
 use super::start;
@@ -33,57 +32,69 @@ pub fn run(args: &TrainArgs) -> Result<()> {
 }
 
 fn train(args: &TrainArgs, ranks: &Ranks) -> Result<()> {
-    ensure!(args.steps > 0, "--steps is at least 1");
+    let given = args.steps.or(args.epochs);
+    ensure!(given != Some(0), "--steps and --epochs are at least 1");
     let options = session_options(&args.runtime)?;
     check_files(args)?;
-    let (tensors, rows) = samples(&args.data)?;
+    let data = Training::open(args)?;
     // A checkpoint brings its own seed.
     let seed = args.runtime.seed.or(args.checkpoints.resume.is_none().then_some(options.seed));
-    ranks.agree(seed, (&args.data, &tensors), args.weights_from.as_deref())?;
+    let tensors = data.tensors().map(|tensors| (args.data.path.as_path(), tensors));
+    ranks.agree(seed, tensors, args.weights_from.as_deref())?;
     let checkpoint = match ranks.leads() {
-        true => resumed(&args.checkpoints, &args.runtime, args.steps)?,
+        true => resumed(&args.checkpoints, &args.runtime)?,
         false => None,
     };
+    if let (Some(checkpoint), Some(steps)) = (&checkpoint, args.steps) {
+        check_length(checkpoint, steps)?;
+    }
     let checkpoint = ranks.checkpoint(checkpoint)?;
     let options = resumed_options(options, checkpoint.as_ref());
-    let first_step = options.first_step;
-    let mut saver = Saver::new(&args.checkpoints, first_step, args.steps)?;
-    ensure!(rows != Some(0), "{} holds no samples", args.data.display());
-    let (plan, weights) = ranks.plan(|| planned(args, rows))?;
+    let (first_step, seed) = (options.first_step, options.seed);
+    let mut saver = Saver::new(&args.checkpoints, first_step)?;
+    let (plan, weights) = ranks.plan(|| planned(args, data.rows))?;
     let weights = session_weights(&plan, &weights)?;
-    let mut session = ranks.session(&plan, &weights, options)?;
-    let batches = Batches::new(tensors, session.inputs())
-        .with_context(|| format!("in {}", args.data.display()))?;
+    let mut session = ranks.session(&plan, &weights, options.clone())?;
+    let feeder = data.feeder(&session, ranks, seed)?;
+    let steps = feeder.steps(args)?;
     if let Some(path) = &args.weights_from {
         start::load(path, &mut session)?;
     }
     if let Some(checkpoint) = &checkpoint {
+        check_length(checkpoint, steps)?;
         if ranks.leads() {
-            compare(checkpoint, &session);
+            compare(checkpoint, &session, steps);
         }
         session.load_checkpoint(checkpoint)?;
     }
     saver.as_mut().map_or(Ok(()), |saver| saver.claim(&session))?;
-    let mut finished = Finished {
-        step: first_step,
-        outputs: BTreeMap::new(),
-        scales: scales(&plan),
-        options: plan.options.clone(),
-        metrics: match ranks.leads() {
-            true => metrics(args, checkpoint.is_some().then_some(first_step))?,
-            false => None,
-        },
-        bar: if ranks.leads() { progress(first_step, args.steps)? } else { ProgressBar::hidden() },
-    };
-    steps(first_step..args.steps, (&mut session, ranks), &batches, saver, &mut finished)?;
-    finished.bar.finish_and_clear();
-    write_results(args, &plan, (&mut session, ranks), &finished.outputs)?;
+    let watch = watch(args, ranks, (&plan, &weights), &feeder)?;
+    let states = (ranks.leads(), checkpoint.is_some());
+    let finished = Finished::new(args, &plan, &feeder, (first_step, steps), states)?;
+    let mut way = Way { session, ranks, feeder, saver, watch, finished };
+    way.go(first_step..steps)?;
+    way.finished.clear();
+    write_results(args, &plan, (&mut way.session, ranks), &way.finished.outputs)?;
     // The others must not leave before rank 0 has what it writes.
     ranks.barrier()?;
-    if args.metrics.is_none() && first_step < args.steps && ranks.leads() {
-        print(&(finished.line()? + "\n"))?;
+    if args.metrics.is_none() && first_step < steps && ranks.leads() {
+        print(&(way.finished.line() + "\n"))?;
     }
     Ok(())
+}
+
+/// What `--eval-data` asks for.
+fn watch(
+    args: &TrainArgs,
+    ranks: &Ranks,
+    (plan, weights): (&VerifiedPlan, &BTreeMap<String, HostTensor>),
+    feeder: &Feeder,
+) -> Result<Option<Watch>> {
+    let Some(source) = &args.eval_data else { return Ok(None) };
+    let every = args.eval_every.or(feeder.epoch());
+    let (evaluation, _) = ranks.plan(|| Ok((plan_of(plan)?, Weights::default())))?;
+    let session = ranks.session(&evaluation, weights, session_options(&args.runtime)?)?;
+    Ok(Some(Watch::new(session, &evaluation, source, every, args.patience)?))
 }
 
 /// The plan and the weights of its model.
@@ -100,30 +111,69 @@ fn planned(args: &TrainArgs, rows: Option<usize>) -> Result<(VerifiedPlan, Weigh
     Ok((plan, weights))
 }
 
-/// Takes the steps, some of them at once, and saves where it is due.
-fn steps(
-    steps: Range<u64>,
-    (session, ranks): (&mut Session, &Ranks),
-    batches: &Batches,
-    mut saver: Option<Saver>,
-    finished: &mut Finished,
-) -> Result<()> {
-    let mut under_way: VecDeque<StepHandle> = VecDeque::new();
-    for step in steps {
-        under_way.push_back(session.step(batches.feeds(step))?);
-        let saver = saver.as_mut().filter(|saver| saver.due(step + 1));
-        // What a checkpoint holds the metrics must hold too: a resumed run does not write them again.
-        let depth = if saver.is_some() { 0 } else { DEPTH - 1 };
-        while under_way.len() > depth
-            && let Some(handle) = under_way.pop_front()
-        {
-            finished.take(handle)?;
+/// A training under way.
+struct Way<'a> {
+    session: Session,
+    ranks: &'a Ranks,
+    feeder: Feeder,
+    saver: Option<Saver>,
+    watch: Option<Watch>,
+    finished: Finished,
+}
+
+impl Way<'_> {
+    /// Takes the steps, some of them at once; evaluates and saves where it is due.
+    fn go(&mut self, steps: Range<u64>) -> Result<()> {
+        let mut under_way: VecDeque<StepHandle> = VecDeque::new();
+        for step in steps.clone() {
+            under_way.push_back(self.session.step(self.feeder.next(step)?)?);
+            let (done, is_last) = (step + 1, step + 1 == steps.end);
+            let saves = self.saver.as_ref().is_some_and(|saver| is_last || saver.due(done));
+            let evaluates = self.watch.as_ref().is_some_and(|watch| is_last || watch.due(done));
+            // What a checkpoint holds the metrics must hold too: a resumed run does not write them again.
+            let depth = if saves || evaluates { 0 } else { DEPTH - 1 };
+            while under_way.len() > depth
+                && let Some(handle) = under_way.pop_front()
+            {
+                self.finished.take(handle, evaluates && under_way.is_empty())?;
+            }
+            let ends = evaluates && self.evaluate()?;
+            if saves || ends {
+                self.save()?;
+            }
+            if ends && !is_last {
+                self.tell_end(done);
+                return Ok(());
+            }
         }
-        if let Some(saver) = saver {
-            saver.save(session, ranks)?;
+        under_way.into_iter().try_for_each(|handle| self.finished.take(handle, false))
+    }
+
+    /// Evaluates the weights as they are: whether patience is at its end.
+    fn evaluate(&mut self) -> Result<bool> {
+        let Some(watch) = &mut self.watch else { return Ok(false) };
+        let (scores, ends) = watch.evaluate(&mut self.session)?;
+        self.finished.evaluated(scores)?;
+        self.ranks.decide(ends)
+    }
+
+    fn save(&mut self) -> Result<()> {
+        match &mut self.saver {
+            Some(saver) => saver.save(&mut self.session, self.ranks),
+            None => Ok(()),
         }
     }
-    under_way.into_iter().try_for_each(|handle| finished.take(handle))
+
+    fn tell_end(&self, steps: u64) {
+        if self.ranks.leads() {
+            say(
+                "note",
+                &format!(
+                    "after {steps} steps the evaluation has not improved for as long as --patience says"
+                ),
+            );
+        }
+    }
 }
 
 fn check_files(args: &TrainArgs) -> Result<()> {
@@ -136,85 +186,11 @@ fn check_files(args: &TrainArgs) -> Result<()> {
     let read = [
         model,
         cluster,
-        ("--data", Some(args.data.as_path())),
+        ("--data", Some(args.data.path.as_path())),
+        ("--eval-data", args.eval_data.as_ref().map(|source| source.path.as_path())),
         ("--weights-from", args.weights_from.as_deref()),
     ];
     check_distinct(&read, &outputs)
-}
-
-/// The metrics file: anew, or what it holds of the steps before that at which training goes on.
-fn metrics(args: &TrainArgs, resumed: Option<u64>) -> Result<Option<MetricsWriter>> {
-    let Some(path) = &args.metrics else { return Ok(None) };
-    Ok(Some(match resumed {
-        Some(step) => MetricsWriter::resume(path, step)?,
-        None => MetricsWriter::create(path)?,
-    }))
-}
-
-/// The last finished step.
-struct Finished {
-    step: u64,
-    outputs: BTreeMap<String, HostTensor>,
-    /// Whether the plan scales its loss.
-    scales: bool,
-    /// What the plan was compiled with.
-    options: CompileOptions,
-    metrics: Option<MetricsWriter>,
-    bar: ProgressBar,
-}
-
-impl Finished {
-    fn take(&mut self, handle: StepHandle) -> Result<()> {
-        self.outputs = handle.wait()?;
-        let (loss, line) = (self.loss()?, self.metrics_of(self.step)?);
-        if let Some(metrics) = &mut self.metrics {
-            metrics.write(&line)?;
-        }
-        self.bar.set_message(format!("loss {loss:.4}"));
-        self.bar.inc(1);
-        self.step += 1;
-        Ok(())
-    }
-
-    fn loss(&self) -> Result<f32> {
-        self.number("loss")?.context("the plan has no output `loss`")
-    }
-
-    /// An output that is a number, if the plan has it.
-    fn number(&self, name: &str) -> Result<Option<f32>> {
-        let of = |tensor: &HostTensor| -> Result<f32> { Ok(tensor.to_f32()?[0]) };
-        self.outputs.get(name).map(of).transpose()
-    }
-
-    /// The line of metrics of a step: with the learning rate where that has a schedule, with the norm of the gradients where
-    /// that is clipped; where the loss is scaled (f16) with the scale, and whether the update was skipped.
-    fn metrics_of(&self, step: u64) -> Result<Value> {
-        let mut line = json!({ "step": step, "loss": self.loss()? });
-        if !self.options.lr_schedule.is_constant() {
-            line["lr"] = json!(self.options.learning_rate(step));
-        }
-        if self.options.clip_norm.is_some() {
-            line[GRAD_NORM] = json!(self.number(GRAD_NORM)?);
-        }
-        if self.scales
-            && let (Some(scale), Some(skipped)) = (self.number(LOSS_SCALE)?, self.number(SKIPPED)?)
-        {
-            line["loss_scale"] = json!(scale);
-            line["skipped"] = json!(skipped != 0.0);
-        }
-        Ok(line)
-    }
-
-    fn line(&self) -> Result<String> {
-        Ok(self.metrics_of(self.step - 1)?.to_string())
-    }
-}
-
-fn progress(first_step: u64, steps: u64) -> Result<ProgressBar> {
-    let bar = ProgressBar::new(steps);
-    bar.set_position(first_step);
-    bar.set_style(ProgressStyle::with_template("{bar:32} {pos}/{len} steps, {msg} [{elapsed}]")?);
-    Ok(bar)
 }
 
 fn write_results(

@@ -50,6 +50,11 @@ impl Batches {
         self.samples
     }
 
+    /// Samples of a step.
+    pub fn batch(&self) -> usize {
+        self.inputs.iter().find_map(|(_, ty, _)| ty.shape.first().copied()).unwrap_or(1)
+    }
+
     /// The feeds of a step: rows `[step * batch, (step + 1) * batch)` of each tensor, wrapping.
     pub fn feeds(&self, step: u64) -> BTreeMap<String, HostTensor> {
         let feed = |(tensor, ty, name): &(HostTensor, TensorType, String)| {

@@ -1,0 +1,69 @@
+//! `graphc eval`: loss and metrics over a data set, in inference form.
+
+use anyhow::{Result, bail};
+use graphc_compiler::import::Imported;
+use graphc_compiler::import::weights::Weights;
+use graphc_ir::check::VerifiedPlan;
+use serde_json::Value;
+
+use super::args::{EvalArgs, Format};
+use super::compile::{is_plan, load_valid_plan, plan_weights, weights_source};
+use super::contradictions::check_options;
+use super::data::session_weights;
+use super::evaluation::{self, Evaluation};
+use super::options;
+use super::output::{print, say};
+use super::ranks::Ranks;
+use super::run::session_options;
+use super::start;
+
+/// Runs the command.
+pub fn run(args: &EvalArgs) -> Result<()> {
+    Ranks::run(|ranks| evaluate(args, ranks))
+}
+
+fn evaluate(args: &EvalArgs, ranks: &Ranks) -> Result<()> {
+    let options = session_options(&args.runtime)?;
+    ranks.agree(Some(options.seed), None, args.weights_from.as_deref())?;
+    let (plan, weights) = ranks.plan(|| planned(args))?;
+    let weights = session_weights(&plan, &weights)?;
+    let mut session = ranks.session(&plan, &weights, options)?;
+    if let Some(path) = &args.weights_from {
+        start::load(path, &mut session)?;
+    }
+    let scores = Evaluation::new(session, &plan, &args.data)?.run()?;
+    ranks.barrier()?;
+    if ranks.leads() {
+        print(&text(&scores, args.shared.format)?)?;
+    }
+    Ok(())
+}
+
+/// The plan and the weights of its model.
+fn planned(args: &EvalArgs) -> Result<(VerifiedPlan, Weights)> {
+    if args.shared.optimizer.is_some() {
+        bail!("eval trains nothing: --optimizer belongs to train");
+    }
+    if is_plan(&args.model) {
+        let plan = load_valid_plan(&args.model)?;
+        check_options(&args.model, &plan, &args.shared)?;
+        return Ok((evaluation::plan_of(&plan)?, plan_weights(&plan)?));
+    }
+    let (imported, dims) = options::model(&args.model, &args.shared, None)?;
+    let Imported { graph, weights, warnings, .. } = imported;
+    for warning in warnings {
+        say("warning", &warning);
+    }
+    let options = options::compile_options(&args.shared, dims)?;
+    let cluster = options::shared_cluster(&args.shared)?;
+    let source = Some(weights_source(&args.model)?);
+    Ok((evaluation::plan(graph, &options, &cluster, source)?, weights))
+}
+
+fn text(scores: &Value, format: Format) -> Result<String> {
+    if let Format::Json = format {
+        return Ok(serde_json::to_string_pretty(scores)? + "\n");
+    }
+    let fields = scores.as_object().into_iter().flatten();
+    Ok(fields.map(|(name, value)| format!("{name:<10} {value}\n")).collect())
+}

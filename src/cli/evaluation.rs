@@ -1,0 +1,221 @@
+//! Loss and metrics over a whole data set, in inference form: what `graphc eval` prints and `graphc train --eval-data` logs.
+//!
+//! The plan is one of inference with the loss: dropout passes everything on, batch norm takes running statistics. Of a last
+//! batch that is not full the rest is filled up with labels that are ignored, so every sample counts once and one plan does for
+//! all batches. Losses without labels have nothing to ignore: there the batch must divide the number of samples.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use graphc_compiler::compile::compile;
+use graphc_data::{Dataset, LastBatch, Loader, Source, Split};
+use graphc_ir::check::VerifiedPlan;
+use graphc_ir::graph::Graph;
+use graphc_ir::learning_rate::LrSchedule;
+use graphc_ir::plan::{
+    Cluster, CompileOptions, Loss, Metric, Plan, SAMPLES, TensorKind, WeightsSource,
+};
+use graphc_runtime::{HostTensor, Session};
+use serde_json::{Value, json};
+
+/// What a model reaches on a data set.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scores {
+    /// The mean over all that the loss averages over.
+    pub loss: f64,
+    /// Labels that are not ignored; of losses without labels samples.
+    pub samples: u64,
+    /// Shares of these, by the name of the metric.
+    pub shares: BTreeMap<&'static str, f64>,
+}
+
+impl Scores {
+    /// As it is printed and logged; with the perplexity of sequences, the exponential of the loss.
+    pub fn json(&self, is_sequence: bool) -> Value {
+        let mut line = json!({ "loss": self.loss });
+        for (name, share) in &self.shares {
+            line[*name] = json!(share);
+        }
+        if is_sequence {
+            line["perplexity"] = json!(self.loss.exp());
+        }
+        line["samples"] = json!(self.samples);
+        line
+    }
+}
+
+/// The options with which the same model is evaluated.
+fn options_of(training: &CompileOptions) -> Result<CompileOptions> {
+    let loss = training.loss.context("evaluation needs a loss: --loss")?;
+    let metrics = if loss.has_labels() { vec![Metric::Top1, Metric::Top5] } else { Vec::new() };
+    Ok(CompileOptions {
+        metrics,
+        optimizer: None,
+        gradients: false,
+        lr_schedule: LrSchedule::default(),
+        clip_norm: None,
+        clip_value: None,
+        groups: Vec::new(),
+        ..training.clone()
+    })
+}
+
+/// The plan that evaluates a graph which `options` trains.
+pub fn plan(
+    graph: Graph,
+    options: &CompileOptions,
+    cluster: &Cluster,
+    weights: Option<WeightsSource>,
+) -> Result<VerifiedPlan> {
+    let compiled = compile(graph, &options_of(options)?, cluster, weights);
+    Ok(compiled.context("cannot plan the evaluation")?.plan)
+}
+
+/// The plan that evaluates what a plan trains.
+pub fn plan_of(plan: &Plan) -> Result<VerifiedPlan> {
+    let graph = graphc_ir::text::parse(&plan.graph.join("\n"))
+        .context("the plan's graph cannot be read")?;
+    self::plan(graph, &plan.options, &plan.cluster, plan.weights.clone())
+}
+
+/// A session with the data that it is asked about.
+pub struct Evaluation {
+    /// The session.
+    pub session: Session,
+    loader: Loader,
+    loss: Loss,
+    is_sequence: bool,
+}
+
+impl Evaluation {
+    /// Evaluates on what is held out of a source.
+    pub fn new(session: Session, plan: &Plan, source: &Source) -> Result<Self> {
+        let loss = plan.options.loss.context("the plan has no loss")?;
+        let set = source.open(Split::Test, session.inputs())?;
+        let options = source.evaluation();
+        let loader = Loader::for_session(Arc::clone(&set), &session, options)
+            .with_context(|| format!("in {source}"))?;
+        debug_assert_eq!(source.evaluation().last, LastBatch::Pad);
+        check_batch(loss, loader.batch(), set.as_ref())?;
+        let labels = session.inputs().get("labels").map_or(0, |ty| ty.shape.len());
+        Ok(Self { session, loader, loss, is_sequence: labels == 2 })
+    }
+
+    /// Goes through all samples.
+    pub fn run(&mut self) -> Result<Value> {
+        let mut sums = Sums::default();
+        for batch in self.loader.epoch(0)? {
+            let batch = batch?;
+            let outputs = self.session.step(batch.feeds)?.wait()?;
+            if self.session.leads() {
+                sums.add(self.loss, batch.samples, &outputs)?;
+            }
+        }
+        Ok(sums.scores(self.loss).json(self.is_sequence))
+    }
+}
+
+/// Evaluates a training on its way.
+pub struct Watch {
+    evaluation: Evaluation,
+    /// The weights that go from one session to the other.
+    names: Vec<String>,
+    /// Steps between evaluations; `None`: there is one, at the end.
+    every: Option<u64>,
+    patience: Option<usize>,
+    best: f64,
+    /// Evaluations since the best.
+    worse: usize,
+}
+
+impl Watch {
+    /// Evaluates on what is held out of a source after every so many steps.
+    pub fn new(
+        session: Session,
+        plan: &Plan,
+        source: &Source,
+        every: Option<u64>,
+        patience: Option<usize>,
+    ) -> Result<Self> {
+        let variables = session.variables().into_iter();
+        let names = variables.filter(|(_, (kind, _))| *kind == TensorKind::Parameter);
+        let names = names.map(|(name, _)| name).collect();
+        let evaluation = Evaluation::new(session, plan, source)?;
+        Ok(Self { evaluation, names, every, patience, best: f64::INFINITY, worse: 0 })
+    }
+
+    /// Whether an evaluation is due after so many steps, besides that at the end.
+    pub fn due(&self, finished: u64) -> bool {
+        self.every.is_some_and(|every| finished.is_multiple_of(every))
+    }
+
+    /// Evaluates the weights that a session has now: what comes out, and whether patience is at its end.
+    pub fn evaluate(&mut self, of: &mut Session) -> Result<(Value, bool)> {
+        for name in &self.names {
+            let value = of.variable(name)?;
+            self.evaluation.session.set_variable(name, &value)?;
+        }
+        let scores = self.evaluation.run()?;
+        let loss = scores["loss"].as_f64().unwrap_or(f64::INFINITY);
+        self.worse = if loss < self.best { 0 } else { self.worse + 1 };
+        self.best = self.best.min(loss);
+        Ok((scores, self.patience.is_some_and(|patience| self.worse >= patience)))
+    }
+}
+
+/// Only labels can be ignored.
+fn check_batch(loss: Loss, batch: usize, set: &dyn Dataset) -> Result<()> {
+    let (samples, rest) = (set.samples(), set.samples() % batch);
+    let fitting = (1..=batch.min(samples)).rev().find(|part| samples % part == 0).unwrap_or(1);
+    ensure!(
+        loss.has_labels() || rest == 0,
+        "{} has {samples} samples, and batches of {batch} leave {rest}: the loss {} cannot leave out what fills up a batch, so \
+         take a --batch that divides them, {fitting} say",
+        set.name(),
+        loss.name()
+    );
+    Ok(())
+}
+
+/// Sums over the batches so far.
+#[derive(Default)]
+struct Sums {
+    loss: f64,
+    samples: f64,
+    counts: BTreeMap<&'static str, f64>,
+}
+
+impl Sums {
+    fn add(
+        &mut self,
+        loss: Loss,
+        rows: usize,
+        outputs: &BTreeMap<String, HostTensor>,
+    ) -> Result<()> {
+        let number = |name: &str| -> Result<f64> {
+            let output =
+                outputs.get(name).with_context(|| format!("the plan has no output `{name}`"))?;
+            Ok(output.to_f64()[0])
+        };
+        let samples = if loss.has_labels() { number(SAMPLES)? } else { rows as f64 };
+        self.samples += samples;
+        // A mean over no labels is none.
+        if samples > 0.0 {
+            self.loss += number("loss")? * if loss == Loss::Sum { 1.0 } else { samples };
+        }
+        for metric in [Metric::Top1, Metric::Top5].into_iter().filter(|_| loss.has_labels()) {
+            *self.counts.entry(metric.name()).or_default() += number(metric.name())?;
+        }
+        Ok(())
+    }
+
+    fn scores(self, loss: Loss) -> Scores {
+        let share = |sum: f64| sum / self.samples.max(1.0);
+        Scores {
+            loss: if loss == Loss::Sum { self.loss } else { share(self.loss) },
+            samples: self.samples as u64,
+            shares: self.counts.iter().map(|(&name, &count)| (name, share(count))).collect(),
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! What a training is fed: rows of a file in their order, or the batches of a loader, epoch after epoch.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+use graphc_data::{Feeds, Kind, Loader, LoaderOptions, Source, Split, describe};
+use graphc_runtime::data::Batches;
+use graphc_runtime::{HostTensor, Session};
+
+use super::args::TrainArgs;
+use super::data::samples;
+use super::ranks::Ranks;
+
+/// The data of a training, as far as it can be read before there is a plan.
+pub struct Training<'a> {
+    args: &'a TrainArgs,
+    /// A file whose rows are taken in their order, wrapping: no epochs.
+    tensors: Option<BTreeMap<String, HostTensor>>,
+    /// Its samples: the batch, where none is given.
+    pub rows: Option<usize>,
+}
+
+impl<'a> Training<'a> {
+    /// Opens what `--data` names.
+    pub fn open(args: &'a TrainArgs) -> Result<Self> {
+        let is_file = args.data.kind == Kind::Tensors;
+        ensure!(
+            is_file || !args.shuffle,
+            "--shuffle is for safetensors files: {} is shuffled anyway",
+            args.data
+        );
+        if !is_file || args.shuffle || args.epochs.is_some() {
+            return Ok(Self { args, tensors: None, rows: None });
+        }
+        let (tensors, rows) = samples(&args.data.path)?;
+        ensure!(rows != Some(0), "{} holds no samples", args.data);
+        Ok(Self { args, tensors: Some(tensors), rows })
+    }
+
+    /// What ranks must have alike before there is a plan.
+    pub fn tensors(&self) -> Option<&BTreeMap<String, HostTensor>> {
+        self.tensors.as_ref()
+    }
+
+    /// The batches for a session; all ranks must have the same data set.
+    pub fn feeder(self, session: &Session, ranks: &Ranks, seed: u64) -> Result<Feeder> {
+        let source = &self.args.data;
+        if let Some(tensors) = self.tensors {
+            let batches = Batches::new(tensors, session.inputs());
+            return Ok(Feeder::Rows(batches.with_context(|| format!("in {source}"))?));
+        }
+        let set = source.open(Split::Train, session.inputs())?;
+        ranks.agree_on_set(&describe(set.as_ref()))?;
+        let options = options(source, seed, self.args.shuffle);
+        let loader = Loader::for_session(Arc::clone(&set), session, options)
+            .with_context(|| format!("in {source}"))?;
+        Ok(Feeder::Epochs { loader, feeds: None })
+    }
+}
+
+/// A file is in the order that it has, unless it is to be shuffled.
+fn options(source: &Source, seed: u64, shuffle: bool) -> LoaderOptions {
+    let usual = source.training(seed);
+    match source.kind {
+        Kind::Tensors => LoaderOptions { shuffle, ..usual },
+        _ => usual,
+    }
+}
+
+/// Feeds step after step.
+pub enum Feeder {
+    /// Step `k` takes rows `[k * batch, (k + 1) * batch)`, wrapping.
+    Rows(Batches),
+    /// Epoch after epoch, in an order that is a function of the seed and the epoch.
+    Epochs {
+        /// Makes the batches.
+        loader: Loader,
+        /// Those that are made ahead, once there is a first step.
+        feeds: Option<Feeds>,
+    },
+}
+
+impl Feeder {
+    /// The feeds of a step, the one behind that asked for last.
+    pub fn next(&mut self, step: u64) -> Result<BTreeMap<String, HostTensor>> {
+        let (loader, feeds) = match self {
+            Self::Rows(batches) => return Ok(batches.feeds(step)),
+            Self::Epochs { loader, feeds } => (loader, feeds),
+        };
+        if feeds.is_none() {
+            *feeds = Some(loader.from_step(step)?);
+        }
+        let Some(batch) = feeds.as_mut().and_then(Iterator::next) else {
+            bail!("the loader has ended before step {step}");
+        };
+        let batch = batch?;
+        debug_assert_eq!(batch.step, step);
+        Ok(batch.feeds)
+    }
+
+    /// Steps of an epoch, where there are epochs.
+    pub fn epoch(&self) -> Option<u64> {
+        match self {
+            Self::Rows(_) => None,
+            Self::Epochs { loader, .. } => Some(loader.batches()),
+        }
+    }
+
+    /// Samples of a step.
+    pub fn batch(&self) -> usize {
+        match self {
+            Self::Rows(batches) => batches.batch(),
+            Self::Epochs { loader, .. } => loader.batch(),
+        }
+    }
+
+    /// The steps of the whole training.
+    pub fn steps(&self, args: &TrainArgs) -> Result<u64> {
+        let Some(epochs) = args.epochs else { return args.steps.context("--steps or --epochs") };
+        let epoch = self.epoch().context("--epochs needs a data set")?;
+        epochs.checked_mul(epoch).context("--epochs is more than can be counted in steps")
+    }
+}

@@ -1,0 +1,191 @@
+//! Training over epochs with evaluations on the way, and `graphc eval`.
+
+mod support;
+
+use graphc::runtime::data::load_safetensors;
+use serde_json::Value;
+use support::{fails, graphc, reference, succeeds};
+
+const SGD: [&str; 8] =
+    ["--loss", "cross_entropy", "--optimizer", "sgd", "--batch", "16", "--lr", "0.05"];
+
+struct Files(tempfile::TempDir);
+
+impl Files {
+    fn new() -> Self {
+        Self(tempfile::tempdir().expect("a scratch folder"))
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.path().join(name).display().to_string()
+    }
+
+    /// The lines of a metrics file.
+    fn lines(&self, name: &str) -> Vec<Value> {
+        let text = std::fs::read_to_string(self.path(name)).expect("metrics");
+        text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    }
+}
+
+fn of_mlp(file: &str) -> String {
+    reference("mlp").join(file).display().to_string()
+}
+
+fn train(extra: &[&str]) -> Vec<String> {
+    support::training("mlp", &[&SGD, extra].concat())
+}
+
+/// `graphc eval` of the reference's model on its data.
+fn eval(model: &str, extra: &[&str]) -> Vec<String> {
+    let data = of_mlp("data.safetensors");
+    let own = ["eval", model, "--data", &data, "--format", "json"];
+    own.iter().chain(extra).map(ToString::to_string).collect()
+}
+
+fn scores(printed: &str) -> Value {
+    serde_json::from_str(printed).expect("JSON")
+}
+
+fn close(a: &Value, b: &Value) {
+    for name in ["loss", "top1", "top5", "samples"] {
+        let [a, b] = [a, b].map(|scores| scores[name].as_f64().expect("a number"));
+        assert!((a - b).abs() < 1e-5, "{name}: {a} is not {b}");
+    }
+}
+
+/// What the scores of a model say about its labels: the share of those with the highest score.
+fn top1_by_hand(files: &Files) -> f64 {
+    let (model, data) = (of_mlp("model.onnx"), of_mlp("data.safetensors"));
+    let outputs = files.path("outputs");
+    succeeds(["run", &model, "--inputs", &data, "--outputs", &outputs]);
+    let outputs = load_safetensors(outputs.as_ref()).expect("outputs");
+    let labels = load_safetensors(data.as_ref()).expect("data")["labels"].to_i64().expect("i64");
+    let logits = outputs.values().next().expect("an output").to_f32().expect("f32");
+    let right =
+        |(row, label): (&[f32], &i64)| row.iter().all(|&score| score <= row[*label as usize]);
+    let hits = logits.chunks(10).zip(&labels).filter(|&pair| right(pair)).count();
+    hits as f64 / labels.len() as f64
+}
+
+#[test]
+fn an_evaluation_counts_every_sample_once_on_every_mesh() {
+    let (files, model) = (Files::new(), of_mlp("model.onnx"));
+    let loss = ["--loss", "cross_entropy", "--batch"];
+    let whole = scores(&succeeds(eval(&model, &[&loss[..], &["64"]].concat())));
+    assert_eq!(whole["samples"], 64);
+    assert!((whole["top1"].as_f64().expect("a share") - top1_by_hand(&files)).abs() < 1e-9);
+    // Batches of 10 leave 4 samples, and one of 100 has 36 too many.
+    for extra in [&["10"][..], &["100"], &["16", "--mesh", "2x2"], &["6", "--mesh", "3"]] {
+        close(&whole, &scores(&succeeds(eval(&model, &[&loss[..], extra].concat()))));
+    }
+    let plan = files.path("plan.json");
+    succeeds([&["compile", &model, "-o", &plan][..], &SGD, &["--mesh", "2"]].concat());
+    close(&whole, &scores(&succeeds(eval(&plan, &[]))));
+    let processes = ["launch", "--standalone", "--nproc-per-node", "2", "--"];
+    let command = [env!("CARGO_BIN_EXE_graphc").to_owned()].into_iter();
+    let command = command.chain(eval(&model, &[&loss[..], &["10"]].concat()));
+    let launched = processes.map(String::from).into_iter().chain(command);
+    close(&whole, &scores(&succeeds(launched)));
+}
+
+#[test]
+fn batches_that_cannot_be_filled_up_are_refused_with_one_that_divides() {
+    let model = reference("mlp_mse").join("model.onnx").display().to_string();
+    let data = reference("mlp_mse").join("data.safetensors").display().to_string();
+    let eval = |batch: &str| -> Vec<String> {
+        let args =
+            ["eval", &model, "--data", &data, "--loss", "mse", "--format", "json", "--batch"];
+        args.iter().chain(&[batch]).map(ToString::to_string).collect()
+    };
+    let rows = load_safetensors(data.as_ref()).expect("data")["target"].shape()[0];
+    let whole = scores(&succeeds(eval(&rows.to_string())));
+    let half = scores(&succeeds(eval(&(rows / 2).to_string())));
+    let [a, b] = [&whole, &half].map(|scores| scores["loss"].as_f64().expect("a number"));
+    assert!((a - b).abs() < 1e-6 * a.abs());
+    let error = fails(eval(&(rows / 2 + 1).to_string()));
+    assert!(error.contains("divides them") && error.contains("mse"), "{error}");
+}
+
+#[test]
+fn epochs_are_shuffled_alike_on_every_mesh_and_resumed_in_their_middle() {
+    let files = Files::new();
+    let data = of_mlp("data.safetensors");
+    let run = |metrics: &str, extra: &[&str]| {
+        let metrics = files.path(metrics);
+        let own = ["--shuffle", "--metrics", &metrics, "--eval-data", &data];
+        succeeds(train(&[&own[..], extra].concat()));
+    };
+    run("one", &["--epochs", "3"]);
+    run("two", &["--epochs", "3", "--mesh", "2"]);
+    let (one, two) = (files.lines("one"), files.lines("two"));
+    assert_eq!((one.len(), two.len()), (12, 12), "four steps an epoch");
+    for (step, (one, two)) in one.iter().zip(&two).enumerate() {
+        assert_eq!(one["epoch"], step / 4);
+        let [a, b] = [one, two].map(|line| line["loss"].as_f64().expect("a number"));
+        assert!((a - b).abs() < 1e-5, "step {step}: {a} is not {b}");
+        assert_eq!(one["eval"].is_object(), step % 4 == 3, "after each epoch");
+    }
+    let save = files.path("save");
+    run("resumed", &["--steps", "6", "--save", &save]);
+    run("resumed", &["--epochs", "3", "--resume", &save]);
+    let resumed = files.lines("resumed");
+    // The first of the two has evaluated at its end, too.
+    let losses =
+        |lines: &[Value]| lines.iter().map(|line| line["loss"].clone()).collect::<Vec<_>>();
+    assert_eq!(losses(&resumed), losses(&one));
+    assert_eq!(resumed[11]["eval"], one[11]["eval"]);
+}
+
+#[test]
+fn patience_ends_a_training_that_gets_no_better() {
+    let files = Files::new();
+    let (data, metrics, save) = (of_mlp("data.safetensors"), files.path("m"), files.path("save"));
+    let own = ["--steps", "40", "--metrics", &metrics, "--save", &save, "--eval-data", &data];
+    // At a rate of 0 nothing gets better: the first evaluation is the best.
+    let idle = ["--eval-every", "3", "--patience", "2", "--lr", "0"];
+    let args = support::training("mlp", &[&SGD[..6], &own, &idle].concat());
+    let output = graphc(&args);
+    assert!(output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("after 9 steps"));
+    let lines = files.lines("m");
+    assert_eq!(lines.len(), 9);
+    let saved = std::fs::read_dir(&save).expect("a folder").count();
+    assert_eq!(saved, 1, "what was reached is saved");
+}
+
+#[test]
+fn a_loss_that_is_no_number_ends_the_training() {
+    let files = Files::new();
+    let metrics = files.path("m");
+    let wild = ["--steps", "8", "--metrics", &metrics, "--lr", "1e30"];
+    let args = |extra: &[&str]| support::training("mlp", &[&SGD[..6], &wild, extra].concat());
+    let error = fails(args(&[]));
+    assert!(error.contains("the loss of step") && error.contains("--on-nan ignore"), "{error}");
+    assert!(files.lines("m").len() < 8);
+    succeeds(args(&["--on-nan", "ignore"]));
+    assert_eq!(files.lines("m").len(), 8);
+}
+
+#[test]
+fn a_set_of_pictures_is_trained_on_by_its_name() {
+    let files = Files::new();
+    let folder = files.path("mnist");
+    succeeds(["data", "synth", "mnist", &folder, "--samples", "200"]);
+    let model = files.path("model.gir");
+    std::fs::write(&model, LINEAR).expect("writable");
+    let source = format!("mnist:{folder}");
+    let args = ["train", &model, "--data", &source, "--eval-data", &source, "--epochs", "2"];
+    let line = scores(&succeeds([&args[..], &SGD[..4], &["--mesh", "2"]].concat()));
+    assert_eq!((line["epoch"].as_u64(), line["eval"]["samples"].as_u64()), (Some(1), Some(40)));
+    let missing = fails([&args[..3], &["mnist:nowhere"], &args[6..], &SGD[..4]].concat());
+    assert!(missing.contains("train-images") && missing.contains("nowhere"), "{missing}");
+}
+
+const LINEAR: &str = r#"graph @linear {
+  %x = input "x" : f32[20, 1, 28, 28]
+  %w = variable "w" {init={"normal": {"mean": 0, "std": 0.02}}, trainable=true} : f32[784, 10]
+  %2 = reshape %x {shape=[20, 784]} : f32[20, 784]
+  %3 = matmul %2, %w : f32[20, 10]
+  return "scores" = %3
+}
+"#;
