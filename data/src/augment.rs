@@ -71,7 +71,7 @@ impl Drawn {
     }
 }
 
-/// Mean and standard deviation of each channel, of pictures in [0, 1]; one of each stands for all channels.
+/// Mean and standard deviation of each channel, of pictures in `[0, 1]`; one of each stands for all channels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Normalize {
     /// What is subtracted.
@@ -86,7 +86,7 @@ impl Normalize {
         Self { mean: mean.to_vec(), std: std.to_vec() }
     }
 
-    /// What a value of a channel in [0, 1] becomes.
+    /// What a value of a channel in `[0, 1]` becomes.
     pub(crate) fn apply(&self, channel: usize, value: f32) -> f32 {
         let of = |numbers: &[f32]| numbers[if numbers.len() == 1 { 0 } else { channel }];
         (value - of(&self.mean)) / of(&self.std)

@@ -20,7 +20,7 @@ pub(crate) enum Conversion {
 }
 
 impl Conversion {
-    /// From a field to elements of a type. Bytes become floats in [0, 1], and are normalized then, channel by channel where
+    /// From a field to elements of a type. Bytes become floats in `[0, 1]`, and are normalized then, channel by channel where
     /// the field has channels.
     ///
     /// # Errors

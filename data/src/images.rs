@@ -35,7 +35,7 @@ impl ImageFolder {
     /// Where there are no images, or the held-out ones have a class that is not trained on.
     pub fn open(folder: &Path, split: Split, shape: [usize; 3]) -> Result<Self, DatasetError> {
         let name = format!("images:{} ({split})", folder.display());
-        if !matches!(shape, [1 | 3, 1.., 1..]) {
+        if !matches!(shape[0], 1 | 3) || shape.contains(&0) {
             let text =
                 format!("{name}: images cannot be {shape:?} large: they have 1 channel or 3");
             return Err(DatasetError::Loader(text));

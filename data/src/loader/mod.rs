@@ -47,7 +47,7 @@ pub struct LoaderOptions {
     pub last: LastBatch,
     /// What is done to pictures at random.
     pub augment: Augment,
-    /// What is done to `u8` that feed floats, once they are in [0, 1].
+    /// What is done to `u8` that feed floats, once they are in `[0, 1]`.
     pub normalize: Option<Normalize>,
     /// How many threads make batches. Each is one batch ahead, so this is also how many batches are held.
     pub ahead: usize,
