@@ -38,6 +38,7 @@ pub mod dist {
 pub use graphc_compiler as compiler;
 pub use graphc_compiler::compile::compile;
 pub use graphc_ir as ir;
+pub use graphc_ir::{models, nn};
 pub use graphc_kernels as kernels;
 pub use graphc_runtime as runtime;
 
@@ -52,6 +53,7 @@ pub mod prelude {
     pub use graphc_ir::check::VerifiedPlan;
     pub use graphc_ir::graph::Graph;
     pub use graphc_ir::mesh::Placement;
+    pub use graphc_ir::models;
     pub use graphc_ir::nn;
     pub use graphc_ir::ops::Init;
     pub use graphc_ir::plan::{

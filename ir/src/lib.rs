@@ -16,6 +16,7 @@ pub mod in_place;
 pub mod machine;
 pub mod math;
 pub mod mesh;
+pub mod models;
 pub mod nn;
 pub mod op;
 pub mod ops;

@@ -116,6 +116,8 @@ pub enum Op {
     SgdUpdate(SgdUpdate),
     /// A step of Adam or AdamW.
     AdamUpdate(AdamUpdate),
+    /// A state that keeps a share of itself and takes in something new.
+    Blend(Blend),
     /// How many elements are not finite.
     NonFinite(NonFinite),
     /// The scale of the loss after a step, and whether the step is made.
@@ -180,6 +182,7 @@ impl Op {
             Op::Triangle(op) => op,
             Op::SgdUpdate(op) => op,
             Op::AdamUpdate(op) => op,
+            Op::Blend(op) => op,
             Op::NonFinite(op) => op,
             Op::LossScale(op) => op,
             Op::ToGlobal(op) => op,

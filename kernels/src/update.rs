@@ -1,4 +1,4 @@
-//! Steps of optimizers, each in one pass over its tensors. The results are usually the operands' memory.
+//! Steps of optimizers and of other states, each in one pass over its tensors. The results are usually the operands' memory.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::error::KernelError;
 use crate::parallel;
 use crate::precision::Float;
 use crate::simd::vectorized;
-use crate::view::{Flat, View, ViewMut};
+use crate::view::{Element, Flat, View, ViewMut};
 
 /// Elements that are copied to the stack, updated, and written back: operands may be the results' memory.
 const BLOCK: usize = 512;
@@ -59,6 +59,74 @@ pub(crate) fn adam<W: Float, G: Float>(
         adam_block(&rates, &mut w[..count], &g[..count], &mut m[..count], &mut v[..count]);
     })
 }
+
+/// The kernel of [`Op::Blend`], of floating-point numbers: the state is of type `W`, what it takes in of type `G`.
+pub(crate) fn blend<W: Float, G: Float>(
+    op: &Op,
+    operands: &[View<'_>],
+    results: &mut [ViewMut<'_>],
+    cx: &mut KernelContext<'_>,
+) -> Result<(), KernelError> {
+    let Op::Blend(op) = op else { return Err(KernelError::call("blend", "another op")) };
+    let now = op.at(cx.step);
+    let [decay, rate] = [now.decay, now.rate].map(|share| share.0 as f32);
+    update::<W, G, 2, 1>("blend", (operands, None), results, cx, |[w, x], count| {
+        // What is replaced may be no number.
+        if decay == 0.0 {
+            replace_block(rate, &mut w[..count], &x[..count]);
+        } else {
+            blend_block(decay, rate, &mut w[..count], &x[..count]);
+        }
+    })
+}
+
+/// The kernel of [`Op::Blend`], of integers and truth values: the state is counted up, or replaced.
+pub(crate) fn count<T: Element + Count>(
+    op: &Op,
+    operands: &[View<'_>],
+    results: &mut [ViewMut<'_>],
+    cx: &mut KernelContext<'_>,
+) -> Result<(), KernelError> {
+    let Op::Blend(op) = op else { return Err(KernelError::call("blend", "another op")) };
+    let ([state, more], [result]) = (operands, results) else {
+        return Err(KernelError::call("blend", "takes two operands and gives one result"));
+    };
+    let len = state.len();
+    if more.len() != len || result.len() != len {
+        return Err(KernelError::call("blend", "operands or results of other shape"));
+    }
+    let mut buffer = [T::default(); BLOCK];
+    let mut flat = result.flat();
+    for start in (0..len).step_by(BLOCK) {
+        let range = start..len.min(start + BLOCK);
+        let buffer = &mut buffer[..range.len()];
+        buffer.copy_from_slice(more.block(range.clone())?);
+        if op.at(cx.step).decay.0 != 0.0 {
+            for (sum, &before) in buffer.iter_mut().zip(state.block::<T>(range)?) {
+                *sum = before.plus(*sum);
+            }
+        }
+        flat.write(start, buffer)?;
+    }
+    Ok(())
+}
+
+/// Integers, which wrap around.
+pub(crate) trait Count: Sized {
+    fn plus(self, other: Self) -> Self;
+}
+
+macro_rules! count {
+    ($($integer:ty),*) => {$(
+        impl Count for $integer {
+            fn plus(self, other: Self) -> Self {
+                self.wrapping_add(other)
+            }
+        }
+    )*};
+}
+
+count!(i64, i32, u8);
 
 /// By what gradients are multiplied, under loss scaling; 0 where the update is not made.
 fn factor(scaling: &[View<'_>]) -> Result<Option<f32>, KernelError> {
@@ -195,6 +263,22 @@ vectorized! {
     fn scale_block(factor: f32, g: &mut [f32]) {
         for g in g {
             *g *= factor;
+        }
+    }
+}
+
+vectorized! {
+    fn replace_block(rate: f32, w: &mut [f32], x: &[f32]) {
+        for (w, &x) in w.iter_mut().zip(x) {
+            *w = rate * x;
+        }
+    }
+}
+
+vectorized! {
+    fn blend_block(decay: f32, rate: f32, w: &mut [f32], x: &[f32]) {
+        for (w, &x) in w.iter_mut().zip(x) {
+            *w = decay * *w + rate * x;
         }
     }
 }

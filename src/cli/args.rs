@@ -222,6 +222,9 @@ pub struct ExportArgs {
     /// The optimizer's states too
     #[arg(long)]
     pub all: bool,
+    /// Of trained weights their moving averages (`train --ema`)
+    #[arg(long, conflicts_with = "all")]
+    pub ema: bool,
 }
 
 /// `graphc launch`
@@ -333,6 +336,9 @@ pub struct SharedArgs {
     /// Adam's addend to the root of the second moment
     #[arg(long)]
     pub eps: Option<f64>,
+    /// Keep a moving average of each trained weight too, which keeps this share of itself at a step: e.g. 0.999
+    #[arg(long, value_name = "DECAY", requires = "optimizer")]
+    pub ema: Option<f64>,
     /// How layouts are chosen: auto (default) is the planner, the others are fixed plans to compare with
     #[arg(long, value_parser = strategy)]
     pub strategy: Option<Strategy>,

@@ -23,6 +23,10 @@ pub fn check_options(path: &Path, plan: &Plan, args: &SharedArgs) -> Result<()> 
     let own = &plan.options;
     given.is("--strategy", args.strategy, own.strategy)?;
     given.is("--recompute", args.recompute, own.recompute)?;
+    match (args.ema, own.ema) {
+        (Some(ema), None) => given.differs("--ema", &ema.to_string(), "without averages")?,
+        (given_ema, own) => given.is("--ema", given_ema, own.unwrap_or_default())?,
+    }
     if let Some(precision) = args.precision.filter(|&given| Some(given) != own.precision) {
         let own =
             own.precision.map_or("as the model is written".into(), |own| format!("with {own}"));

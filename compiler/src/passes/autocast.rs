@@ -64,9 +64,11 @@ fn class(op: &Op) -> Class {
         | Op::MaxPoolGrad(_)
         | Op::AveragePoolGrad(_)
         | Op::CombineWeightsGrad(_) => Class::Single,
-        Op::SgdUpdate(_) | Op::AdamUpdate(_) | Op::NonFinite(_) | Op::LossScale(_) => {
-            Class::Written
-        }
+        Op::SgdUpdate(_)
+        | Op::AdamUpdate(_)
+        | Op::Blend(_)
+        | Op::NonFinite(_)
+        | Op::LossScale(_) => Class::Written,
         Op::Input(_)
         | Op::Variable(_)
         | Op::Constant(_)

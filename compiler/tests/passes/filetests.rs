@@ -30,6 +30,7 @@ fn options(line: &str) -> CompileOptions {
             ("optimizer", "sgd") => options.optimizer = Some(sgd(0.0)),
             ("optimizer", "momentum") => options.optimizer = Some(sgd(0.9)),
             ("optimizer", "adam") => options.optimizer = Some(Optimizer::Adam(adam)),
+            ("ema", _) => options.ema = Some(value.parse().expect("a decay")),
             ("precision", _) => options.precision = Some(value.parse().expect("an element type")),
             ("pin", _) => {
                 let (pattern, sbp) = value.split_once(':').expect("name:sbp");

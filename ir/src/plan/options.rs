@@ -33,6 +33,10 @@ pub struct CompileOptions {
     pub loss: Option<Loss>,
     /// The optimizer; `None`: inference.
     pub optimizer: Option<Optimizer>,
+    /// The share of itself that the moving average of each trained variable keeps at a step; `None`: there are no averages. They
+    /// are states named `state.ema.<variable>`, of f32, and begin as the variables after the first step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ema: Option<f64>,
     /// Without an optimizer: the loss is differentiated all the same, and the graph gives the gradient of each trained
     /// variable as the output `grad.<variable>`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -67,6 +71,7 @@ impl Default for CompileOptions {
             dims: BTreeMap::new(),
             loss: None,
             optimizer: None,
+            ema: None,
             gradients: false,
             strategy: Strategy::Auto,
             recompute: Recompute::None,

@@ -2,12 +2,12 @@
 
 use graphc_ir::op::Op;
 use graphc_ir::ops::{
-    AdamUpdate, CrossEntropy, CrossEntropyGrad, Dropout, Embedding, EmbeddingGrad, LogSoftmax,
-    LogSoftmaxGrad, LossScale, NonFinite, Normalize, NormalizeGrad, Pick, PickGrad, SgdUpdate,
-    Softmax, SoftmaxGrad,
+    AdamUpdate, Blend, CrossEntropy, CrossEntropyGrad, Dropout, Embedding, EmbeddingGrad,
+    LogSoftmax, LogSoftmaxGrad, LossScale, NonFinite, Normalize, NormalizeGrad, Pick, PickGrad,
+    SgdUpdate, Softmax, SoftmaxGrad,
 };
 
-use super::{Case, Sample, floats, indices, labels, not_finite, positive};
+use super::{Case, Sample, floats, indices, integers, labels, not_finite, positive};
 
 pub fn cases() -> Vec<Case> {
     [
@@ -169,6 +169,8 @@ fn updates() -> Vec<Case> {
             case(sgd(0.9, true), &[floats, floats, floats]),
             case(adam(false), &[floats, floats, floats, positive]),
             case(adam(true), &[floats, floats, floats, positive]),
+            case(Op::Blend(Blend::of(0.9, 0.1)), &[floats, floats]),
+            case(Op::Blend(Blend::of(1.0, 1.0)), &[integers, integers]),
             scaled(case(sgd(0.0, false), &[floats, floats]), 1),
             scaled(case(sgd(0.9, true), &[floats, floats, floats]), 1),
             scaled(case(adam(true), &[floats, floats, floats, positive]), 2),
