@@ -39,6 +39,7 @@ pub use graphc_compiler as compiler;
 pub use graphc_compiler::compile::compile;
 pub use graphc_data as data;
 pub use graphc_ir as ir;
+pub use graphc_ir::{models, nn};
 pub use graphc_kernels as kernels;
 pub use graphc_runtime as runtime;
 
@@ -55,6 +56,7 @@ pub mod prelude {
     pub use graphc_ir::graph::Graph;
     pub use graphc_ir::learning_rate::{Curve, LrSchedule, Warmup};
     pub use graphc_ir::mesh::Placement;
+    pub use graphc_ir::models;
     pub use graphc_ir::nn;
     pub use graphc_ir::ops::Init;
     pub use graphc_ir::plan::{

@@ -36,6 +36,12 @@ pub enum CompileError {
         /// What was asked for.
         dtype: DType,
     },
+    /// A decay of moving averages that is no share.
+    #[error("the decay of moving averages is at least 0 and below 1, not {decay}")]
+    Average {
+        /// What was asked for.
+        decay: f64,
+    },
     /// Ops that do not take what a pass gives them.
     #[error("{pass}: {errors}")]
     Build {

@@ -10,6 +10,7 @@ use crate::decisions::Decisions;
 use crate::error::CompileError;
 use crate::passes::autocast::{autocast, scales_loss};
 use crate::passes::autodiff::autodiff;
+use crate::passes::averages::averages;
 use crate::passes::batch_first::batch_first;
 use crate::passes::decompose::decompose_where_split;
 use crate::passes::groups::check_groups;
@@ -40,6 +41,8 @@ pub const PASSES: &[&str] = &[
     "autodiff",
     // After autodiff, and before simplification, so that what is not needed for an update is left out there.
     "optimizer",
+    // After the optimizer, whose results they take in.
+    "averages",
     // After autodiff for the same reason, before simplification, which cleans up between the parts.
     "decompose",
     // When all that computes is there, and before rates, so that fewer sums are accumulated.
@@ -201,6 +204,8 @@ fn train(
     check("autodiff", &training.graph)?;
     let training = optimizer(training, options)?;
     check("optimizer", &training.graph)?;
+    let training = averages(training, options.ema)?;
+    check("averages", &training.graph)?;
     let training = decompose_where_split(training, options)?;
     check("decompose", &training.graph)?;
     let training = simplify(training)?;

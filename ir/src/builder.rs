@@ -12,7 +12,7 @@ use crate::graph::{Graph, Output, Source};
 use crate::ids::{StageId, ValueId};
 use crate::mesh::Placement;
 use crate::op::{Op, OpError};
-use crate::ops::{Init, Input, Variable};
+use crate::ops::{Blend, Init, Input, Variable};
 use crate::sbp::NdSbp;
 use crate::types::{DType, TensorType};
 
@@ -362,6 +362,46 @@ impl Tensor {
     /// Its shape.
     pub fn shape(&self) -> Vec<usize> {
         self.ty().shape
+    }
+
+    /// Of a variable: each step of training leaves `next` in its place, when all of the step has read what it was. Inference
+    /// leaves it as it is. What comes from samples must be reduced over all of them, as a microbatch sees a part only; sums and
+    /// means are then those of the whole batch.
+    ///
+    /// ```
+    /// use graphc_ir::builder::GraphBuilder;
+    /// use graphc_ir::ops::Init;
+    /// use graphc_ir::types::{DType, TensorType};
+    ///
+    /// let g = GraphBuilder::new("counts its samples");
+    /// let x = g.input("x", DType::F32, [4, 5]);
+    /// let seen = g.variable_of("seen", TensorType::new(DType::F32, []), Init::Fill(0.0.into()), false);
+    /// seen.after_step(&seen.add(&x.full_like(0.2).sum(&[0, 1], false)));
+    /// assert_eq!(g.finish()?.nodes.last().map(|node| node.op.name()), Some("blend"));
+    /// # Ok::<(), graphc_ir::builder::BuildErrors>(())
+    /// ```
+    #[track_caller]
+    pub fn after_step(&self, next: &Tensor) {
+        self.builder.apply(Op::Blend(Blend::REPLACE), &[self, next]);
+    }
+
+    /// Of a variable: each step of training leaves `decay` times what it was, plus `rate` times `x`, in its place; else as
+    /// [`Tensor::after_step`]. With a rate of 1 - decay it is a moving average.
+    ///
+    /// ```
+    /// use graphc_ir::builder::GraphBuilder;
+    /// use graphc_ir::ops::Init;
+    /// use graphc_ir::types::{DType, TensorType};
+    ///
+    /// let g = GraphBuilder::new("knows its mean");
+    /// let x = g.input("x", DType::F32, [4, 5]);
+    /// let mean = g.variable_of("mean", TensorType::new(DType::F32, [5]), Init::Fill(0.0.into()), false);
+    /// mean.blend_after_step(0.9, 0.1, &x.mean(&[0], false));
+    /// assert!(g.finish().is_ok());
+    /// ```
+    #[track_caller]
+    pub fn blend_after_step(&self, decay: f64, rate: f64, x: &Tensor) {
+        self.builder.apply(Op::Blend(Blend::of(decay, rate)), &[self, x]);
     }
 
     /// Gives it a name; a name that is taken is an error.

@@ -5,11 +5,15 @@ use crate::graph::{Graph, Node, Output};
 use crate::ids::ValueId;
 use crate::op::{Op, OpError};
 use crate::ops::{
-    BatchNorm, Binary, BinaryFunction, Cast, Full, IGNORED_LABEL, Pick, Reduce, ReduceFunction,
-    Reshape, Unary, UnaryFunction, Where,
+    Binary, BinaryFunction, Cast, Full, IGNORED_LABEL, Pick, Reduce, ReduceFunction, Reshape,
+    Unary, UnaryFunction, Where,
 };
 use crate::scalar::Scalar;
 use crate::types::{DType, TensorType};
+
+mod batch_norm;
+
+use batch_norm::{Running, Statistics};
 
 /// The graph with each node that `which` chooses, and that can be decomposed, in parts. The parts inherit stage,
 /// placement and source; the values that stand for the node's results inherit name and layout.
@@ -30,19 +34,40 @@ use crate::types::{DType, TensorType};
 /// # Errors
 /// Where the graph holds an op that does not take its operands.
 pub fn decompose(graph: &Graph, which: impl Fn(&Node) -> bool) -> Result<Graph, OpError> {
+    in_parts(graph, which, None)
+}
+
+/// The graph with batch normalization in parts. In training variables that it reads as its mean and variance take in what each
+/// part of the batch has, as torch's running statistics do: a [`crate::ops::Blend`] behind it.
+///
+/// # Errors
+/// Where the graph holds an op that does not take its operands.
+pub fn decompose_batch_norms(graph: &Graph) -> Result<Graph, OpError> {
+    let which = |node: &Node| matches!(node.op, Op::BatchNorm(_));
+    in_parts(graph, which, Some(Running::of(graph)))
+}
+
+fn in_parts(
+    graph: &Graph,
+    which: impl Fn(&Node) -> bool,
+    mut running: Option<Running>,
+) -> Result<Graph, OpError> {
     let mut result = Graph { stages: graph.stages.clone(), ..Graph::new(graph.name.clone()) };
     let mut values: Vec<Option<ValueId>> = vec![None; graph.values.len()];
     let of = |values: &[Option<ValueId>], value: ValueId| {
         values[value.index()].expect("nodes stand in topological order")
     };
-    for node in &graph.nodes {
+    for (id, node) in graph.iter() {
         let operands: Vec<ValueId> = node.operands.iter().map(|&v| of(&values, v)).collect();
-        let mut parts = Parts { graph: &mut result, node };
+        let mut parts = Parts { graph: &mut result, node, statistics: None };
         let decomposed = if which(node) { parts.decompose(&operands)? } else { None };
         let results = match decomposed {
             Some(results) => results,
             None => parts.push(node.op.clone(), &operands)?,
         };
+        if let Some(running) = &mut running {
+            running.take(id, &mut parts, &operands)?;
+        }
         for (&old, new) in node.results.iter().zip(results) {
             values[old.index()] = Some(new);
             let value = &mut result.values[new.index()];
@@ -75,6 +100,8 @@ pub fn decomposes(op: &Op) -> bool {
 struct Parts<'a> {
     graph: &'a mut Graph,
     node: &'a Node,
+    /// Of a batch normalization in training.
+    statistics: Option<Statistics>,
 }
 
 impl Parts<'_> {
@@ -189,42 +216,6 @@ impl Parts<'_> {
         rest = self.binary(BinaryFunction::Sub, rest, along)?;
         let gradient = self.binary(BinaryFunction::Mul, r, rest)?;
         self.cast(gradient, dtype)
-    }
-
-    /// (x - m) r scale + bias, where r = 1 / sqrt(v + epsilon), of mean m and variance v that are given, or of each part of
-    /// the batch: x is then reshaped to [parts, n / parts, c, ..].
-    fn batch_norm(&mut self, op: &BatchNorm, operands: &[ValueId]) -> Result<ValueId, OpError> {
-        let &[x, scale, bias, mean, variance] = operands else { return Ok(operands[0]) };
-        let shape = self.graph.value(x).ty.shape.clone();
-        let ones = vec![1; shape.len() - 2];
-        let [scale, bias, mean, variance] = [scale, bias, mean, variance]
-            .map(|v| self.reshape(v, [vec![shape[1]], ones.clone()].concat()));
-        let (scale, bias) = (scale?, bias?);
-        let (x, mean, variance, axes) = match op.batches {
-            0 => (x, mean?, variance?, Vec::new()),
-            parts => {
-                let parted = [&[parts, shape[0] / parts], &shape[1..]].concat();
-                let axes: Vec<usize> =
-                    (0..parted.len()).filter(|dim| ![0, 2].contains(dim)).collect();
-                let x = self.reshape(x, parted)?;
-                let mean = self.reduce_over(ReduceFunction::Mean, x, axes.clone())?;
-                (x, mean, mean, axes)
-            }
-        };
-        let centered = self.binary(BinaryFunction::Sub, x, mean)?;
-        let variance = match op.batches {
-            0 => variance,
-            _ => {
-                let squares = self.binary(BinaryFunction::Mul, centered, centered)?;
-                self.reduce_over(ReduceFunction::Mean, squares, axes)?
-            }
-        };
-        let offset = self.unary(UnaryFunction::Offset(op.epsilon), variance)?;
-        let r = self.unary(UnaryFunction::Rsqrt, offset)?;
-        let normal = self.binary(BinaryFunction::Mul, centered, r)?;
-        let normal = self.reshape(normal, shape)?;
-        let scaled = self.binary(BinaryFunction::Mul, normal, scale)?;
-        self.binary(BinaryFunction::Add, scaled, bias)
     }
 
     /// (log(sum(exp(x - max))) - (x - max) at the label, smoothed with its mean, or 0 where it is ignored; log(sum(exp(x)))).

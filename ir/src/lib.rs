@@ -17,6 +17,7 @@ pub mod learning_rate;
 pub mod machine;
 pub mod math;
 pub mod mesh;
+pub mod models;
 pub mod nn;
 pub mod op;
 pub mod ops;

@@ -128,6 +128,8 @@ pub enum Op {
     SquareSum(SquareSum),
     /// What gradients are multiplied by so that their norm has a bound.
     ClipFactor(ClipFactor),
+    /// A state that keeps a share of itself and takes in something new.
+    Blend(Blend),
     /// How many elements are not finite.
     NonFinite(NonFinite),
     /// The scale of the loss after a step, and whether the step is made.
@@ -198,6 +200,7 @@ impl Op {
             Op::LambUpdate(op) => op,
             Op::SquareSum(op) => op,
             Op::ClipFactor(op) => op,
+            Op::Blend(op) => op,
             Op::NonFinite(op) => op,
             Op::LossScale(op) => op,
             Op::ToGlobal(op) => op,

@@ -1,6 +1,6 @@
 //! The verifier: every invariant of a graph, checked between passes. It collects all that is wrong.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crate::graph::{Graph, Node, Source};
@@ -43,7 +43,8 @@ impl fmt::Display for VerifyError {
 /// # Errors
 /// All that does not hold.
 pub fn verify(graph: &Graph) -> Result<(), VerifyErrors> {
-    let trains = graph.nodes.iter().any(|node| !node.op.operation().updates().is_empty());
+    let steps = |op: &Op| !matches!(op, Op::Blend(_)) && !op.operation().updates().is_empty();
+    let trains = graph.nodes.iter().any(|node| steps(&node.op));
     let mut verifier = Verifier { graph, trains, errors: Vec::new() };
     verifier.links();
     for (id, node) in graph.iter() {
@@ -53,6 +54,9 @@ pub fn verify(graph: &Graph) -> Result<(), VerifyErrors> {
         }
         verifier.layouts(id, node);
     }
+    if verifier.errors.is_empty() {
+        verifier.updates();
+    }
     verifier.names();
     verifier.outputs();
     verifier.placements();
@@ -61,7 +65,7 @@ pub fn verify(graph: &Graph) -> Result<(), VerifyErrors> {
 
 struct Verifier<'a> {
     graph: &'a Graph,
-    /// Whether it updates variables.
+    /// Whether it makes the steps of an optimizer.
     trains: bool,
     errors: Vec<VerifyError>,
 }
@@ -165,6 +169,40 @@ impl Verifier<'_> {
                     id,
                     format!("in stage {stage} it takes {name} from the later stage {before}"),
                 );
+            }
+        }
+    }
+
+    /// What is updated is a variable, once a step; what it becomes is there when the step ends, so other updates alone read it.
+    fn updates(&mut self) {
+        let mut updated = BTreeMap::new();
+        let mut becomes = BTreeSet::new();
+        for (id, node) in self.graph.iter() {
+            let pairs = node.op.operation().updates();
+            for &(result, operand) in pairs {
+                let variable = node.operands[operand];
+                let name = self.graph.display_name(variable);
+                if !matches!(self.graph.producer(variable).op, Op::Variable(_)) {
+                    self.fail(id, format!("it updates {name}, which is no variable"));
+                } else if let Some(first) = updated.insert(variable, id) {
+                    let first = self.graph.node(first);
+                    let by = format!("{} ({})", first.op.name(), first.source);
+                    self.fail(id, format!("{name} is updated already, by {by}"));
+                }
+                becomes.insert(node.results[result]);
+            }
+            let read = node.operands.iter().find(|operand| becomes.contains(operand));
+            if let Some(&read) = read.filter(|_| pairs.is_empty()) {
+                let name = self.graph.display_name(read);
+                self.fail(id, format!("it reads {name}, what a variable becomes after the step"));
+            }
+        }
+        for output in &self.graph.outputs {
+            if becomes.contains(&output.value) {
+                let name = &output.name;
+                self.fail_graph(format!(
+                    "output `{name}` is what a variable becomes after the step: name the variable"
+                ));
             }
         }
     }

@@ -90,6 +90,14 @@ pub(crate) fn cpu(op: &Op, operands: &[DType], results: &[DType]) -> Option<Kern
         Op::LambUpdate(_) => float!(first, update::lamb),
         Op::SquareSum(_) => float!(first, clipping::square_sum),
         Op::ClipFactor(_) => clipping::clip_factor,
+        Op::Blend(_) => match first {
+            DType::F32 if second == DType::F16 => update::blend::<f32, f16>,
+            DType::F32 if second == DType::BF16 => update::blend::<f32, bf16>,
+            DType::F32 | DType::F16 | DType::BF16 => update!(first, second, update::blend),
+            DType::I64 => update::count::<i64>,
+            DType::I32 => update::count::<i32>,
+            DType::U8 | DType::Bool => update::count::<u8>,
+        },
         Op::NonFinite(_) => float!(first, scaling::non_finite),
         Op::LossScale(_) => scaling::loss_scale,
         // What the user feeds is computed by nobody, batch normalization by its parts, and elementwise ops by chains.

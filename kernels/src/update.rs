@@ -1,4 +1,4 @@
-//! Steps of optimizers, each in one pass over its tensors. The results are usually the operands' memory.
+//! Steps of optimizers and of other states, each in one pass over its tensors. The results are usually the operands' memory.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use crate::error::KernelError;
 use crate::parallel;
 use crate::precision::Float;
 use crate::simd::vectorized;
-use crate::view::{Flat, View, ViewMut};
+use crate::view::{Element, Flat, View, ViewMut};
 
 /// Elements that are copied to the stack, updated, and written back: operands may be the results' memory.
 const BLOCK: usize = 512;
@@ -48,7 +48,7 @@ pub(crate) fn adam<W: Float, G: Float>(
 ) -> Result<(), KernelError> {
     let Op::AdamUpdate(op) = op else { return Err(KernelError::call("adam_update", "another op")) };
     let (operands, scalars) = operands.split_at(4.min(operands.len()));
-    let rates = AdamRates::of(op, op.lr.at(cx.step), count(scalars, cx)?);
+    let rates = AdamRates::of(op, op.lr.at(cx.step), update_number(scalars, cx)?);
     let operands = (operands, Clipping::of(scalars, op.clip)?);
     update::<W, G, 4, 3>("adam_update", operands, results, cx, |[w, g, m, v], count| {
         adam_block(&rates, &mut w[..count], &g[..count], &mut m[..count], &mut v[..count]);
@@ -94,6 +94,74 @@ pub(crate) fn rmsprop<W: Float, G: Float>(
     }
 }
 
+/// The kernel of [`Op::Blend`], of floating-point numbers: the state is of type `W`, what it takes in of type `G`.
+pub(crate) fn blend<W: Float, G: Float>(
+    op: &Op,
+    operands: &[View<'_>],
+    results: &mut [ViewMut<'_>],
+    cx: &mut KernelContext<'_>,
+) -> Result<(), KernelError> {
+    let Op::Blend(op) = op else { return Err(KernelError::call("blend", "another op")) };
+    let now = op.at(cx.step);
+    let [decay, rate] = [now.decay, now.rate].map(|share| share.0 as f32);
+    update::<W, G, 2, 1>("blend", (operands, Clipping::NONE), results, cx, |[w, x], count| {
+        // What is replaced may be no number.
+        if decay == 0.0 {
+            replace_block(rate, &mut w[..count], &x[..count]);
+        } else {
+            blend_block(decay, rate, &mut w[..count], &x[..count]);
+        }
+    })
+}
+
+/// The kernel of [`Op::Blend`], of integers and truth values: the state is counted up, or replaced.
+pub(crate) fn count<T: Element + Count>(
+    op: &Op,
+    operands: &[View<'_>],
+    results: &mut [ViewMut<'_>],
+    cx: &mut KernelContext<'_>,
+) -> Result<(), KernelError> {
+    let Op::Blend(op) = op else { return Err(KernelError::call("blend", "another op")) };
+    let ([state, more], [result]) = (operands, results) else {
+        return Err(KernelError::call("blend", "takes two operands and gives one result"));
+    };
+    let len = state.len();
+    if more.len() != len || result.len() != len {
+        return Err(KernelError::call("blend", "operands or results of other shape"));
+    }
+    let mut buffer = [T::default(); BLOCK];
+    let mut flat = result.flat();
+    for start in (0..len).step_by(BLOCK) {
+        let range = start..len.min(start + BLOCK);
+        let buffer = &mut buffer[..range.len()];
+        buffer.copy_from_slice(more.block(range.clone())?);
+        if op.at(cx.step).decay.0 != 0.0 {
+            for (sum, &before) in buffer.iter_mut().zip(state.block::<T>(range)?) {
+                *sum = before.plus(*sum);
+            }
+        }
+        flat.write(start, buffer)?;
+    }
+    Ok(())
+}
+
+/// Integers, which wrap around.
+pub(crate) trait Count: Sized {
+    fn plus(self, other: Self) -> Self;
+}
+
+macro_rules! count {
+    ($($integer:ty),*) => {$(
+        impl Count for $integer {
+            fn plus(self, other: Self) -> Self {
+                self.wrapping_add(other)
+            }
+        }
+    )*};
+}
+
+count!(i64, i32, u8);
+
 /// The kernel of [`Op::LambDirection`]; types are those of [`sgd`].
 pub(crate) fn lamb_direction<W: Float, G: Float>(
     op: &Op,
@@ -104,7 +172,7 @@ pub(crate) fn lamb_direction<W: Float, G: Float>(
     const OP: &str = "lamb_direction";
     let Op::LambDirection(op) = op else { return Err(KernelError::call(OP, "another op")) };
     let (operands, scalars) = operands.split_at(4.min(operands.len()));
-    let rates = LambRates::of(op, count(scalars, cx)?);
+    let rates = LambRates::of(op, update_number(scalars, cx)?);
     let clipping = Clipping::of(scalars, op.clip)?;
     // Where the update is not made states stay, and the direction is 0: it does not take the variable's place.
     let operands = (operands, Clipping::NONE);
@@ -137,7 +205,7 @@ pub(crate) fn lamb<W: Float>(
 }
 
 /// The number of the update, from 1: what loss scaling says, or the step.
-fn count(scalars: &[View<'_>], cx: &KernelContext<'_>) -> Result<f64, KernelError> {
+fn update_number(scalars: &[View<'_>], cx: &KernelContext<'_>) -> Result<f64, KernelError> {
     match scalars.get(1) {
         Some(count) => number(count).map(f64::from),
         None => Ok(cx.step as f64 + 1.0),
@@ -436,6 +504,22 @@ vectorized! {
     fn scale_block(factor: f32, g: &mut [f32]) {
         for g in g {
             *g *= factor;
+        }
+    }
+}
+
+vectorized! {
+    fn replace_block(rate: f32, w: &mut [f32], x: &[f32]) {
+        for (w, &x) in w.iter_mut().zip(x) {
+            *w = rate * x;
+        }
+    }
+}
+
+vectorized! {
+    fn blend_block(decay: f32, rate: f32, w: &mut [f32], x: &[f32]) {
+        for (w, &x) in w.iter_mut().zip(x) {
+            *w = decay * *w + rate * x;
         }
     }
 }

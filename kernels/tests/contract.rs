@@ -302,6 +302,7 @@ fn results_may_be_an_operands_memory() {
     let random = &mut Random::new(6);
     let x = f32s(&[3, 1100]);
     let condition = TensorType::new(DType::Bool, [3, 1]);
+    let counts = TensorType::new(DType::I64, [3, 1100]);
     let momentum = SgdUpdate {
         lr: 0.1.into(),
         momentum: Scalar(0.9),
@@ -321,6 +322,8 @@ fn results_may_be_an_operands_memory() {
         (Op::Reshape(Reshape { shape: vec![3300] }), vec![x.clone()]),
         (Op::Accumulate(Accumulate {}), vec![x.clone()]),
         (Op::SgdUpdate(momentum), vec![x.clone(); 3]),
+        (Op::Blend(Blend::of(0.9, 0.1)), vec![x.clone(); 2]),
+        (Op::Blend(Blend::of(1.0, 1.0)), vec![counts; 2]),
     ] {
         let results = op.infer(&types.iter().collect::<Vec<_>>()).unwrap();
         let operands = types

@@ -12,7 +12,7 @@ use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 
 /// How many variants [`Op`] has.
-const OPS: usize = 59;
+const OPS: usize = 60;
 
 /// The number of an op's variant, from 0 to `OPS - 1`: who adds a variant adds its number, and examples below.
 fn number(op: &Op) -> usize {
@@ -76,6 +76,7 @@ fn number(op: &Op) -> usize {
         Op::SquareSum(_) => 56,
         Op::ClipFactor(_) => 57,
         Op::LabelRank(_) => 58,
+        Op::Blend(_) => 59,
     }
 }
 
@@ -373,6 +374,11 @@ fn updates(to: &mut Examples<'_>) {
             let x = ordinary(random, i, dtype);
             if i == 3 { x * x } else { x }
         });
+        for decay in [0.9, 0.0] {
+            let op = Op::Blend(Blend::of(decay, 0.1));
+            to.add(op.clone(), &[half.clone(), gradient.clone()], 1e-6);
+            to.add(op, &[float.clone(), half.clone()], 1e-6);
+        }
     }
     to.filled(Op::NonFinite(NonFinite {}), &[half], 0.0, |random, i, dtype| {
         if random.below(3) == 0 { f64::INFINITY } else { ordinary(random, i, dtype) }

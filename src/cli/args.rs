@@ -287,6 +287,9 @@ pub struct ExportArgs {
     /// The optimizer's states too
     #[arg(long)]
     pub all: bool,
+    /// Of trained weights their moving averages (`train --ema`)
+    #[arg(long, conflicts_with = "all")]
+    pub ema: bool,
 }
 
 /// `graphc launch`
@@ -407,6 +410,9 @@ pub struct SharedArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub training: TrainingArgs,
+    /// Keep a moving average of each trained weight too, which keeps this share of itself at a step: e.g. 0.999
+    #[arg(long, value_name = "DECAY", requires = "optimizer")]
+    pub ema: Option<f64>,
     /// How layouts are chosen: auto (default) is the planner, the others are fixed plans to compare with
     #[arg(long, value_parser = strategy)]
     pub strategy: Option<Strategy>,

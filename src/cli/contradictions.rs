@@ -24,6 +24,10 @@ pub fn check_options(path: &Path, plan: &Plan, args: &SharedArgs) -> Result<()> 
     args.training.check(&given, own)?;
     given.is("--strategy", args.strategy, own.strategy)?;
     given.is("--recompute", args.recompute, own.recompute)?;
+    match (args.ema, own.ema) {
+        (Some(ema), None) => given.differs("--ema", &ema.to_string(), "without averages")?,
+        (given_ema, own) => given.is("--ema", given_ema, own.unwrap_or_default())?,
+    }
     if let Some(precision) = args.precision.filter(|&given| Some(given) != own.precision) {
         let own =
             own.precision.map_or("as the model is written".into(), |own| format!("with {own}"));

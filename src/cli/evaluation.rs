@@ -52,6 +52,7 @@ fn options_of(training: &CompileOptions) -> Result<CompileOptions> {
     Ok(CompileOptions {
         metrics,
         optimizer: None,
+        ema: None,
         gradients: false,
         lr_schedule: LrSchedule::default(),
         clip_norm: None,

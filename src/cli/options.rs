@@ -30,6 +30,7 @@ pub fn compile_options(args: &SharedArgs, dims: BTreeMap<String, usize>) -> Resu
         dims,
         loss: args.loss.map(Into::into),
         optimizer: optimizer(args)?,
+        ema: args.ema,
         gradients: false,
         strategy: args.strategy.unwrap_or(Strategy::Auto),
         recompute: args.recompute.unwrap_or_default(),
@@ -132,8 +133,13 @@ fn check_numbers(args: &SharedArgs) -> Result<()> {
         let holds = value.is_none_or(|value| value.is_finite() && value >= 0.0);
         ensure!(holds, "{flag} is a number of at least 0, not {}", value.unwrap_or_default());
     }
-    for (flag, value) in [("--beta1", args.beta1), ("--beta2", args.beta2), ("--alpha", args.alpha)]
-    {
+    let shares = [
+        ("--beta1", args.beta1),
+        ("--beta2", args.beta2),
+        ("--alpha", args.alpha),
+        ("--ema", args.ema),
+    ];
+    for (flag, value) in shares {
         let holds = value.is_none_or(|value| (0.0..1.0).contains(&value));
         ensure!(holds, "{flag} is at least 0 and below 1, not {}", value.unwrap_or_default());
     }

@@ -36,6 +36,8 @@ pub struct Collector<'a> {
     pub homes: Vec<Option<Home>>,
     /// Every layout in which a value exists.
     pub copies: BTreeMap<(ValueId, u32), BufferId>,
+    /// Whether an op reads each value.
+    pub is_read: Vec<bool>,
 }
 
 /// The node at hand.
@@ -85,6 +87,7 @@ pub fn collect(
         here: Here { anchor: 0, phase: Phase::Forward, stage: 0, chunk: 0 },
         homes: vec![None; graph.values.len()],
         copies: BTreeMap::new(),
+        is_read: graph.consumers().iter().map(|readers| !readers.is_empty()).collect(),
     };
     let mut order: Vec<usize> = (0..graph.nodes.len()).collect();
     order.sort_by_key(|&node| decisions.training.phases[node]);
@@ -169,13 +172,16 @@ impl<'a> Collector<'a> {
     }
 
     /// An update works in place on variables that lie as it takes them. What it computes for others in a layout of
-    /// its own goes home by boxing and [`Action::Assign`].
+    /// its own goes home by boxing and [`Action::Assign`]; so does what other updates read, as variables are overwritten when all
+    /// that reads them has.
     fn update(&mut self, id: NodeId, node: &Node) -> Result<(), LowerError> {
         let pairs = node.op.operation().updates();
         let (mut inputs, mut operands, mut updates) = (Vec::new(), Vec::new(), Vec::new());
         for index in 0..node.operands.len() {
             let buffer = self.operand(id, node, index)?;
-            let updated = pairs.iter().any(|&(_, operand)| operand == index);
+            let updated = pairs.iter().any(|&(result, operand)| {
+                operand == index && !self.is_read[node.results[result].index()]
+            });
             if updated && self.at_rest(node.operands[index], buffer)? {
                 updates.push(buffer);
                 operands.push(-(updates.len() as i32));

@@ -72,6 +72,7 @@ fn class(op: &Op) -> Class {
         | Op::LambUpdate(_)
         | Op::SquareSum(_)
         | Op::ClipFactor(_)
+        | Op::Blend(_)
         | Op::NonFinite(_)
         | Op::LossScale(_) => Class::Written,
         Op::Input(_)

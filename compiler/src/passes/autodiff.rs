@@ -41,8 +41,13 @@ pub fn autodiff(
         Some(loss) => (give(differentiate(graph, loss, false)?), Vec::new()),
         None => (graph, Vec::new()),
     };
-    let phase = |node| if node < forward { Phase::Forward } else { Phase::Backward };
-    let phases: Vec<Phase> = (0..graph.nodes.len()).map(phase).collect();
+    let phase = |(index, node): (usize, &Node)| match node.op.operation().updates() {
+        [] if index < forward => Phase::Forward,
+        [] => Phase::Backward,
+        // The user's own states become what they become at the end of the step.
+        _ => Phase::Update,
+    };
+    let phases: Vec<Phase> = graph.nodes.iter().enumerate().map(phase).collect();
     let kinds = kinds(&graph, &phases);
     Ok(TrainingGraph { graph, phases, kinds, loss, gradients })
 }
@@ -65,6 +70,7 @@ fn kinds(graph: &Graph, phases: &[Phase]) -> Vec<TensorKind> {
             // The scale of the loss.
             Op::Variable(_) => TensorKind::State,
             Op::Input(_) => TensorKind::Input,
+            _ if phase == Phase::Update => TensorKind::Parameter,
             _ if graph.outputs.iter().any(|output| output.value == value) => TensorKind::Output,
             _ if phase == Phase::Forward => TensorKind::Activation,
             _ => TensorKind::Gradient,

@@ -9,12 +9,12 @@ use graphc_ir::builder::{GraphBuilder, Tensor};
 use graphc_ir::graph::Output;
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::{Op, OpError};
-use graphc_ir::ops::{Binary, BinaryFunction, Init, LossScale, NonFinite, Variable};
+use graphc_ir::ops::{Binary, BinaryFunction, Init, LossScale, NonFinite};
 use graphc_ir::plan::{Action, Plan, TensorKind};
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 
-use super::optimizer::push;
+use super::optimizer::{push, push_state};
 use crate::decisions::{Phase, TrainingGraph};
 
 /// The output that says by what the loss of a step was scaled.
@@ -110,13 +110,7 @@ fn add(
 
 /// A count that starts at 0.
 fn state(training: &mut TrainingGraph, name: &str, beside: NodeId) -> Result<ValueId, OpError> {
-    let ty = TensorType::new(DType::F32, []);
-    let init = Init::Fill(Scalar(0.0));
-    let variable = Variable { name: name.into(), ty, init, trainable: false };
-    let node = push(training, Op::Variable(variable), Vec::new(), beside, &[TensorKind::State])?;
-    let value = training.graph.node(node).results[0];
-    training.graph.values[value.index()].name = Some(name.into());
-    Ok(value)
+    push_state(training, name.into(), TensorType::new(DType::F32, []), beside)
 }
 
 pub(super) fn one(

@@ -7,6 +7,7 @@ use graphc_ir::op::Op;
 
 pub mod autocast;
 pub mod autodiff;
+pub mod averages;
 pub mod batch_first;
 pub mod clipping;
 pub mod decompose;

@@ -191,13 +191,7 @@ fn append(
         _ => vec![TensorKind::Parameter],
     };
     for state in states {
-        let name = format!("state.{state}.{name}");
-        let init = Init::Fill(Scalar(0.0));
-        let state = Variable { name: name.clone(), ty: ty.clone(), init, trainable: false };
-        let node = push(training, Op::Variable(state), Vec::new(), home, &[TensorKind::State])?;
-        let value = training.graph.node(node).results[0];
-        training.graph.values[value.index()].name = Some(name);
-        operands.push(value);
+        operands.push(push_state(training, format!("state.{state}.{name}"), ty.clone(), home)?);
         kinds.push(TensorKind::State);
     }
     operands.extend(scalars.of(&op));
@@ -220,6 +214,21 @@ fn along(
     let update = Op::LambUpdate(LambUpdate { lr });
     push(training, update, operands, home, &[TensorKind::Parameter])?;
     Ok(())
+}
+
+/// Appends a state that is 0 at first, beside a node.
+pub(super) fn push_state(
+    training: &mut TrainingGraph,
+    name: String,
+    ty: TensorType,
+    beside: NodeId,
+) -> Result<ValueId, OpError> {
+    let init = Init::Fill(Scalar(0.0));
+    let variable = Variable { name: name.clone(), ty, init, trainable: false };
+    let node = push(training, Op::Variable(variable), Vec::new(), beside, &[TensorKind::State])?;
+    let value = training.graph.node(node).results[0];
+    training.graph.values[value.index()].name = Some(name);
+    Ok(value)
 }
 
 /// Appends a node of the update phase beside another.

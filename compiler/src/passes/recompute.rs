@@ -181,13 +181,14 @@ impl<'a> Copier<'a> {
     }
 }
 
-/// Which values only their own block reads in the forward pass, and are no output.
+/// Which values only their own block reads in the forward pass, and are no output. What a step leaves in a state is read by no
+/// backward pass: it is kept.
 fn dropped(training: &TrainingGraph, blocks: &Blocks) -> Vec<bool> {
     let graph = &training.graph;
     let block = |value: usize| blocks.of[graph.values[value].producer.index()];
     let mut dropped: Vec<Option<usize>> = (0..graph.values.len()).map(block).collect();
     for (index, node) in graph.nodes.iter().enumerate() {
-        if training.phases[index] == Phase::Forward {
+        if training.phases[index] != Phase::Backward {
             for operand in &node.operands {
                 if dropped[operand.index()] != blocks.of[index] {
                     dropped[operand.index()] = None;

@@ -1,8 +1,9 @@
 //! Puts the ops that behave otherwise in training in the mode of the job.
 
-use graphc_ir::decompose::decompose;
-use graphc_ir::graph::Graph;
-use graphc_ir::op::Op;
+use graphc_ir::decompose::decompose_batch_norms;
+use graphc_ir::graph::{Graph, Output};
+use graphc_ir::ids::ValueId;
+use graphc_ir::op::{Op, OpError};
 use graphc_ir::plan::CompileOptions;
 
 use crate::error::CompileError;
@@ -10,12 +11,15 @@ use crate::error::CompileError;
 const PASS: &str = "training_mode";
 
 /// The graph with dropout that drops in training, and passes everything on in inference, and with batch normalization in
-/// parts: by the statistics of each microbatch, over all ranks, in training, by those that are given in inference.
+/// parts: by the statistics of each microbatch, over all ranks, in training, which running statistics take in, by those that are
+/// given in inference. Inference leaves variables as they are: what updates them is left out.
 ///
 /// # Errors
 /// Where microbatches do not divide the batch that is normalized.
-pub fn set_mode(mut graph: Graph, options: &CompileOptions) -> Result<Graph, CompileError> {
+pub fn set_mode(graph: Graph, options: &CompileOptions) -> Result<Graph, CompileError> {
     let training = options.differentiates();
+    let failed = |error| CompileError::Op { pass: PASS, error };
+    let mut graph = if training { graph } else { without_blends(graph).map_err(failed)? };
     for node in &mut graph.nodes {
         match &mut node.op {
             Op::Dropout(dropout) => dropout.training = training,
@@ -27,8 +31,34 @@ pub fn set_mode(mut graph: Graph, options: &CompileOptions) -> Result<Graph, Com
         return Ok(graph);
     }
     divides(&graph, options.microbatches)?;
-    let parts = decompose(&graph, |node| matches!(node.op, Op::BatchNorm(_)));
-    parts.map_err(|error| CompileError::Op { pass: PASS, error })
+    decompose_batch_norms(&graph).map_err(failed)
+}
+
+/// The graph without updates of states; what reads a new state reads the state.
+fn without_blends(graph: Graph) -> Result<Graph, OpError> {
+    if !graph.nodes.iter().any(|node| matches!(node.op, Op::Blend(_))) {
+        return Ok(graph);
+    }
+    let mut result = Graph { stages: graph.stages.clone(), ..Graph::new(graph.name.clone()) };
+    let mut values: Vec<ValueId> = Vec::with_capacity(graph.values.len());
+    for node in &graph.nodes {
+        let operands: Vec<ValueId> = node.operands.iter().map(|v| values[v.index()]).collect();
+        if let Op::Blend(_) = node.op {
+            values.push(operands[0]);
+            continue;
+        }
+        let id = result.push(node.op.clone(), operands, node.source.clone())?;
+        result.nodes[id.index()].annotate_like(node);
+        for (&old, &new) in node.results.iter().zip(&result.nodes[id.index()].results) {
+            let value = &mut result.values[new.index()];
+            value.name.clone_from(&graph.value(old).name);
+            value.pin.clone_from(&graph.value(old).pin);
+            values.push(new);
+        }
+    }
+    let output = |o: &Output| Output { name: o.name.clone(), value: values[o.value.index()] };
+    result.outputs = graph.outputs.iter().map(output).collect();
+    Ok(result)
 }
 
 /// Checks that the microbatches divide every input.

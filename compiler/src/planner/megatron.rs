@@ -143,15 +143,32 @@ impl Splitter<'_, '_> {
         }
     }
 
-    /// An update works where its variable lies; states follow.
+    /// An update works where its variable lies; states follow. A state that takes something in lies as that does.
     fn update(&mut self, id: usize, node: &Node) {
         let graph = self.problem.decisions.graph();
         let variable = graph.value(node.operands[0]).producer.index();
-        let whole = self.layout(variable, |_| Sbp::Broadcast);
-        self.settle(variable, whole);
+        let taken = match node.op {
+            Op::Blend(_) => self.made(node, 1),
+            _ => None,
+        };
+        let first = taken.unwrap_or_else(|| self.layout(variable, |_| Sbp::Broadcast));
+        self.settle(variable, first);
         let label = self.chosen[variable].unwrap_or_default();
         let home = self.problem.candidates[variable][label].results[0];
         self.settle(id, home);
+    }
+
+    /// The layout in which an operand has been made on the node's own mesh, if it is no partial sum.
+    fn made(&self, node: &Node, position: usize) -> Option<SbpId> {
+        let decisions = self.problem.decisions;
+        let value = decisions.graph().value(node.operands[position]);
+        let producer = value.producer.index();
+        let variable = decisions.graph().value(node.operands[0]).producer.index();
+        let placement = &decisions.staging.placement;
+        let label = self.chosen[producer].filter(|_| placement[producer] == placement[variable])?;
+        let made = self.problem.candidates[producer][label].results[value.index];
+        let partial = self.problem.layouts.sbp(made).0.iter().any(|sbp| sbp.is_partial());
+        (!partial).then_some(made)
     }
 
     /// The layout in which an operand is made; `None` where that is open.

@@ -61,7 +61,7 @@ pub fn assign(problem: &mut Problem<'_>, strategy: Strategy) -> Result<Vec<usize
             Strategy::Zero2 | Strategy::Zero3 => half_gradient(graph, node, &readers, &gradients),
             _ => None,
         };
-        let chosen = match (wished, cast_variable(graph, node), half) {
+        let chosen = match (wished, of_variable(graph, node), half) {
             (Some(sbp), ..) => wish(problem, id.index(), sbp),
             (None, Some(variable), _) => {
                 let at_rest = problem.candidates[variable][assignment[variable]].results[0];
@@ -74,6 +74,14 @@ pub fn assign(problem: &mut Problem<'_>, strategy: Strategy) -> Result<Vec<usize
         assignment.push(chosen);
     }
     Ok(assignment)
+}
+
+/// The node of the variable as which a node lies: one that it casts, or a state that it blends with something new.
+fn of_variable(graph: &Graph, node: &Node) -> Option<usize> {
+    match node.op {
+        Op::Blend(_) => Some(graph.value(node.operands[0]).producer.index()),
+        _ => cast_variable(graph, node),
+    }
 }
 
 /// The node of the variable that a node casts, if it does.
@@ -119,6 +127,7 @@ fn wished(strategy: Strategy, node: &Node, kind: TensorKind) -> Option<Sbp> {
             Some(Sbp::Split(0))
         }
         Op::Variable(_) => Some(Sbp::Broadcast),
+        Op::Blend(_) => None,
         op if !op.operation().updates().is_empty() => {
             Some(if shards_states { Sbp::Split(0) } else { Sbp::Broadcast })
         }

@@ -34,6 +34,7 @@ fn options(line: &str) -> CompileOptions {
             ("lr_schedule", _) => options.lr_schedule = value.parse().expect("a schedule"),
             ("clip_norm", _) => options.clip_norm = Some(value.parse().expect("a number")),
             ("metrics", "top1") => options.metrics.push(Metric::Top1),
+            ("ema", _) => options.ema = Some(value.parse().expect("a decay")),
             ("precision", _) => options.precision = Some(value.parse().expect("an element type")),
             ("pin", _) => {
                 let (pattern, sbp) = value.split_once(':').expect("name:sbp");

@@ -3,7 +3,6 @@
 use super::Tensor;
 use crate::op::Op;
 use crate::ops::{AveragePool, BatchNorm, Combine, Convolution, Dispatch, MaxPool, Window};
-use crate::scalar::Scalar;
 
 /// Pictures: `[n, channels, h, w]`.
 impl Tensor {
@@ -39,7 +38,8 @@ impl Tensor {
     }
 
     /// Normalization of each channel, times `scale` plus `bias`: by the statistics of the microbatch, over all ranks, where
-    /// a graph trains, by `[mean, variance]` in inference. Training does not change these.
+    /// a graph trains, by `[mean, variance]` in inference. Where these are variables each microbatch of training takes in a tenth
+    /// of its own statistics, as torch does: the variance is then the unbiased one.
     #[track_caller]
     pub fn batch_norm(
         &self,
@@ -48,8 +48,8 @@ impl Tensor {
         [mean, variance]: [&Tensor; 2],
         epsilon: f64,
     ) -> Tensor {
-        let op = BatchNorm { epsilon: Scalar(epsilon), batches: 0 };
-        self.builder.apply(Op::BatchNorm(op), &[self, scale, bias, mean, variance])
+        let op = Op::BatchNorm(BatchNorm::new(epsilon));
+        self.builder.apply(op, &[self, scale, bias, mean, variance])
     }
 }
 

@@ -7,18 +7,34 @@ use crate::builder::{GraphBuilder, Tensor};
 use crate::mesh::Placement;
 
 mod attention;
+mod containers;
+mod convolution;
 mod experts;
 mod gpt;
 mod layers;
 mod llama;
+mod norms;
+mod pooling;
+mod recurrent;
 mod stage;
+mod transformer;
 
 pub use attention::{CausalSelfAttention, Mlp, TransformerBlock};
+pub use containers::{Function, ModuleList, Sequential};
+pub use convolution::{Conv1d, Conv2d, ConvConfig, ConvTranspose2d};
 pub use experts::{SwitchConfig, SwitchFeedForward};
 pub use gpt::{Gpt, GptConfig};
 pub use layers::{Embedding, LayerNorm, Linear, RmsNorm};
 pub use llama::{GroupedQueryAttention, Llama, LlamaBlock, LlamaConfig, SwiGlu};
+pub use norms::{BatchNorm, BatchNorm1d, BatchNorm2d, GroupNorm, InstanceNorm};
+pub use pooling::{
+    AdaptiveAvgPool2d, AvgPool2d, Dropout, Flatten, MaxPool2d, PoolConfig, Upsample,
+};
+pub use recurrent::{Gru, Lstm, LstmState, RnnConfig};
 pub use stage::Staged;
+pub use transformer::{
+    Mask, MultiheadAttention, TransformerConfig, TransformerDecoderLayer, TransformerEncoderLayer,
+};
 
 /// A function with weights.
 ///
@@ -48,8 +64,13 @@ pub trait Module {
     /// Applies it.
     fn forward(&self, x: &Tensor) -> Tensor;
 
-    /// Its variables.
+    /// Its weights.
     fn parameters(&self) -> Vec<Tensor>;
+
+    /// Its other variables, which no optimizer changes: running statistics, say.
+    fn buffers(&self) -> Vec<Tensor> {
+        Vec::new()
+    }
 
     /// The module in a pipeline stage, on a placement if one is given.
     fn set_stage(self, stage: usize, placement: impl Into<Option<Placement>>) -> Staged<Self>
@@ -69,65 +90,9 @@ impl Module for Box<dyn Module> {
     fn parameters(&self) -> Vec<Tensor> {
         self.as_ref().parameters()
     }
-}
 
-/// A function without weights, so that it can stand between modules.
-#[derive(Clone, Copy)]
-pub struct Function(pub fn(&Tensor) -> Tensor);
-
-impl Module for Function {
-    #[track_caller]
-    fn forward(&self, x: &Tensor) -> Tensor {
-        (self.0)(x)
-    }
-
-    fn parameters(&self) -> Vec<Tensor> {
-        Vec::new()
-    }
-}
-
-/// Modules one after the other.
-///
-/// ```
-/// use graphc_ir::builder::{GraphBuilder, Tensor};
-/// use graphc_ir::nn::{Function, Linear, Module, Sequential};
-/// use graphc_ir::types::DType;
-///
-/// let g = GraphBuilder::new("mlp");
-/// let mlp = Sequential::new()
-///     .then(Linear::new(&g, "0", 784, 128))
-///     .then(Function(Tensor::relu))
-///     .then(Linear::new(&g, "2", 128, 10));
-/// let y = mlp.forward(&g.input("x", DType::F32, [32, 784]));
-/// assert_eq!((y.shape(), mlp.parameters().len()), (vec![32, 10], 4));
-/// ```
-#[derive(Default)]
-pub struct Sequential {
-    modules: Vec<Box<dyn Module>>,
-}
-
-impl Sequential {
-    /// Nothing: its result is what it is given.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Appends a module.
-    pub fn then(mut self, module: impl Module + 'static) -> Self {
-        self.modules.push(Box::new(module));
-        self
-    }
-}
-
-impl Module for Sequential {
-    #[track_caller]
-    fn forward(&self, x: &Tensor) -> Tensor {
-        let apply = || self.modules.iter().fold(x.clone(), |x, module| module.forward(&x));
-        x.builder().located(apply)
-    }
-
-    fn parameters(&self) -> Vec<Tensor> {
-        self.modules.iter().flat_map(Module::parameters).collect()
+    fn buffers(&self) -> Vec<Tensor> {
+        self.as_ref().buffers()
     }
 }
 

@@ -33,8 +33,8 @@ pub struct Staged<M> {
 impl<M: Module> Staged<M> {
     /// Puts a module, with its variables, in a stage; on a placement if one is given.
     pub fn new(module: M, stage: usize, placement: Option<Placement>) -> Self {
-        for parameter in module.parameters() {
-            parameter.builder().assign(&parameter, stage, placement.as_ref());
+        for variable in [module.parameters(), module.buffers()].concat() {
+            variable.builder().assign(&variable, stage, placement.as_ref());
         }
         Self { module, stage, placement }
     }
@@ -60,5 +60,9 @@ impl<M: Module> Module for Staged<M> {
 
     fn parameters(&self) -> Vec<Tensor> {
         self.module.parameters()
+    }
+
+    fn buffers(&self) -> Vec<Tensor> {
+        self.module.buffers()
     }
 }

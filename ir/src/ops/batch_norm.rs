@@ -13,17 +13,29 @@ use crate::types::{DType, TensorType};
 /// `(x [n, c, ..], scale [c], bias [c], mean [c], variance [c]) -> (x - mean) / sqrt(variance + epsilon) scale + bias`.
 ///
 /// In training the statistics are those of the batch, of each of `batches` consecutive parts of it by itself, and the
-/// operands `mean` and `variance` are not read. No kernel computes it: it is taken apart before gradients are made, so that
-/// the batch may be split, and the statistics are partial sums.
+/// operands `mean` and `variance`, if they are variables, are running statistics: each part's take their share of them. No kernel
+/// computes it: it is taken apart before gradients are made, so that the batch may be split, and the statistics are partial sums.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BatchNorm {
     /// Added to the variance.
     pub epsilon: Scalar,
     /// How many parts of the batch have statistics of their own: the microbatches. 0: those that are given.
     pub batches: usize,
+    /// The share of the running statistics that stays when a part's are taken in, as ONNX has it: 1 less torch's momentum.
+    #[serde(default = "BatchNorm::default_momentum")]
+    pub momentum: Scalar,
 }
 
 impl BatchNorm {
+    /// By statistics that are given, with the momentum of ONNX and torch.
+    pub fn new(epsilon: f64) -> Self {
+        Self { epsilon: Scalar(epsilon), batches: 0, momentum: Self::default_momentum() }
+    }
+
+    fn default_momentum() -> Scalar {
+        Scalar(0.9)
+    }
+
     fn mean_and_variance(&self, operands: &[Operand<'_>], index: &[usize]) -> (f64, f64) {
         let channel = index[1];
         if self.batches == 0 {
@@ -154,7 +166,7 @@ mod tests {
             floats(&[1], &[4.]),
         ];
         let of = |batches| {
-            let op = Op::BatchNorm(BatchNorm { epsilon: Scalar(0.0), batches });
+            let op = Op::BatchNorm(BatchNorm { batches, ..BatchNorm::new(0.0) });
             evaluate(op, &operands).expect("fits")[0].data.clone()
         };
         assert_eq!(of(0), [5., 7., 14., 18.]);

@@ -38,6 +38,22 @@ impl Window {
         Some(padded.checked_sub(reach + 1)? / self.strides[dim] + 1)
     }
 
+    /// The window with more border behind the picture, so that what its last place would leave out is in a place of its own,
+    /// as torch's `ceil_mode` has it: such a place begins in the picture, or in the border before it.
+    pub fn ceiled(self, extents: [usize; 2], kernel: [usize; 2]) -> Self {
+        let mut window = self;
+        for dim in 0..2 {
+            let reach = self.dilations[dim] * kernel[dim].saturating_sub(1) + 1;
+            let padded = extents[dim] + self.pads[dim] + self.pads[dim + 2];
+            let Some(rest) = padded.checked_sub(reach) else { continue };
+            let last = rest.div_ceil(self.strides[dim].max(1)) * self.strides[dim];
+            let begins = last < extents[dim] + self.pads[dim];
+            let needed = if begins { last + reach } else { padded };
+            window.pads[dim + 2] += needed.saturating_sub(padded);
+        }
+        window
+    }
+
     /// The row of the picture that an element of the window at a place reads; `None` where it is border.
     pub fn source(&self, dim: usize, place: usize, element: usize, extent: usize) -> Option<usize> {
         let padded = place * self.strides[dim] + element * self.dilations[dim];

@@ -26,6 +26,7 @@ pub(crate) mod shards;
 mod slice;
 mod softmax;
 mod source;
+mod state;
 mod unary;
 mod update;
 
@@ -53,5 +54,6 @@ pub use select::*;
 pub use slice::*;
 pub use softmax::*;
 pub use source::*;
+pub use state::*;
 pub use unary::*;
 pub use update::*;

@@ -55,6 +55,10 @@ pub struct CompileOptions {
     /// Trained variables with numbers of their own; of several groups that a variable fits the first counts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<ParameterGroup>,
+    /// The share of itself that the moving average of each trained variable keeps at a step; `None`: there are no averages. They
+    /// are states named `state.ema.<variable>`, of f32, and begin as the variables after the first step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ema: Option<f64>,
     /// Without an optimizer: the loss is differentiated all the same, and the graph gives the gradient of each trained
     /// variable as the output `grad.<variable>`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -95,6 +99,7 @@ impl Default for CompileOptions {
             clip_norm: None,
             clip_value: None,
             groups: Vec::new(),
+            ema: None,
             gradients: false,
             strategy: Strategy::Auto,
             recompute: Recompute::None,

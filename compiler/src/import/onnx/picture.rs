@@ -108,11 +108,13 @@ impl Picture {
     }
 }
 
-/// With the statistics that the file holds; training takes those of the batch.
+/// With the statistics that the file holds; training takes those of the batch, and lets them run.
 pub(super) fn batch_normalization(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     let operands = cx.operands(call)?;
-    let epsilon = Scalar(shortest(call.float("epsilon", 1e-5)?));
-    Ok(vec![cx.apply(Op::BatchNorm(BatchNorm { epsilon, batches: 0 }), &operands)?])
+    let [epsilon, momentum] =
+        [call.float("epsilon", 1e-5)?, call.float("momentum", 0.9)?].map(|x| Scalar(shortest(x)));
+    let op = Op::BatchNorm(BatchNorm { epsilon, batches: 0, momentum });
+    Ok(vec![cx.apply(op, &operands)?])
 }
 
 fn pool(cx: &mut Lowering, call: Call<'_>) -> Res<(Picture, [usize; 2], Window)> {

@@ -190,7 +190,8 @@ pub fn is_differentiable(op: &Op) -> bool {
         | Op::LambDirection(_)
         | Op::LambUpdate(_)
         | Op::SgdUpdate(_)
-        | Op::AdamUpdate(_) => false,
+        | Op::AdamUpdate(_)
+        | Op::Blend(_) => false,
         Op::Binary(binary) => !binary.function.gives_bool(),
         // In training it is taken apart before gradients are made.
         Op::BatchNorm(norm) => norm.batches == 0,

@@ -76,7 +76,7 @@ fn pools() -> Vec<Case> {
 fn batch_norms() -> Vec<Case> {
     let of = |(shape, batches, complete): (&[usize], usize, bool)| {
         let channel = || [shape[1]];
-        let op = Op::BatchNorm(BatchNorm { epsilon: 1e-3.into(), batches });
+        let op = Op::BatchNorm(BatchNorm { batches, ..BatchNorm::new(1e-3) });
         let statistics = [floats(&channel()), positive(&channel())];
         let operands = [floats(shape), floats(&channel()), floats(&channel())];
         Case { op, operands: operands.into_iter().chain(statistics).collect(), complete }

@@ -3,11 +3,11 @@
 use graphc_ir::learning_rate::LearningRate;
 use graphc_ir::op::Op;
 use graphc_ir::ops::{
-    AdamUpdate, ClipFactor, LambDirection, LambUpdate, LossScale, NonFinite, RmspropUpdate,
+    AdamUpdate, Blend, ClipFactor, LambDirection, LambUpdate, LossScale, NonFinite, RmspropUpdate,
     SgdUpdate, SquareSum,
 };
 
-use super::{Case, Sample, each_shape, floats, not_finite, positive};
+use super::{Case, Sample, each_shape, floats, integers, not_finite, positive};
 
 pub fn cases() -> Vec<Case> {
     [updates(), scaling(), clipping()].into_iter().flatten().collect()
@@ -71,6 +71,8 @@ fn updates() -> Vec<Case> {
             case(sgd(0.9, false), &[floats, floats, floats]),
             case(sgd(0.9, true), &[floats, floats, floats]),
             case(adam(false), &[floats, floats, floats, positive]),
+            case(Op::Blend(Blend::of(0.9, 0.1)), &[floats, floats]),
+            case(Op::Blend(Blend::of(1.0, 1.0)), &[integers, integers]),
             case(adam(true), &[floats, floats, floats, positive]),
             scaled(case(sgd(0.0, false), &[floats, floats]), 1),
             scaled(case(sgd(0.9, true), &[floats, floats, floats]), 1),

@@ -1,0 +1,57 @@
+//! Moving averages of trained variables (Polyak and Juditsky, 1992), as `torch.optim.swa_utils.AveragedModel` keeps them with
+//! an exponential average: each takes in its variable as the optimizer leaves it, and begins as that after the first step.
+
+use graphc_ir::ids::ValueId;
+use graphc_ir::op::{Op, OpError};
+use graphc_ir::ops::Blend;
+use graphc_ir::plan::TensorKind;
+use graphc_ir::types::{DType, TensorType};
+
+use super::optimizer::{push, push_state};
+use crate::decisions::TrainingGraph;
+use crate::error::CompileError;
+
+const PASS: &str = "averages";
+
+/// What stands before the name of a variable in that of its average.
+pub const AVERAGE: &str = "state.ema.";
+
+/// The training graph with an average of each variable that an optimizer changes, of this decay.
+///
+/// # Errors
+/// Where the decay is no share.
+pub fn averages(
+    mut training: TrainingGraph,
+    decay: Option<f64>,
+) -> Result<TrainingGraph, CompileError> {
+    let Some(decay) = decay else { return Ok(training) };
+    if !(0.0..1.0).contains(&decay) {
+        return Err(CompileError::Average { decay });
+    }
+    for (variable, _) in training.gradients.clone() {
+        let failed = |error| CompileError::Op { pass: PASS, error };
+        append(&mut training, variable, decay).map_err(failed)?;
+    }
+    Ok(training)
+}
+
+fn append(training: &mut TrainingGraph, variable: ValueId, decay: f64) -> Result<(), OpError> {
+    let Some(new) = updated(training, variable) else { return Ok(()) };
+    let graph = &training.graph;
+    let home = graph.value(variable).producer;
+    let ty = TensorType::new(DType::F32, graph.value(variable).ty.shape.clone());
+    let name = format!("{AVERAGE}{}", graph.display_name(variable));
+    let average = push_state(training, name, ty, home)?;
+    let blend = Op::Blend(Blend { starts: true, ..Blend::of(decay, 1.0 - decay) });
+    push(training, blend, vec![average, new], home, &[TensorKind::State])?;
+    Ok(())
+}
+
+/// What a step leaves in a variable; `None` where nothing updates it.
+fn updated(training: &TrainingGraph, variable: ValueId) -> Option<ValueId> {
+    training.graph.nodes.iter().find_map(|node| {
+        let pairs = node.op.operation().updates();
+        let pair = pairs.iter().find(|pair| node.operands.get(pair.1) == Some(&variable))?;
+        node.results.get(pair.0).copied()
+    })
+}

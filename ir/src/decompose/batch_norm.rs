@@ -1,0 +1,203 @@
+//! Batch normalization in parts, and what its statistics do to running ones.
+//!
+//! torch takes in statistics with every forward pass: r' = d r + (1 - d) s, where d is the share that stays, and the variance
+//! is the unbiased one. A step of M microbatches is M forward passes, so
+//! r' = d^M r + (1 - d) sum_i d^(M - 1 - i) s_i, which is a weighted sum over the first dim of the statistics `[M, ..]`: cut along
+//! it by microbatches it is accumulated like a gradient. A layer that is applied several times takes them in in that order within
+//! each pass.
+
+use std::collections::BTreeMap;
+
+use super::Parts;
+use crate::graph::Graph;
+use crate::ids::{NodeId, ValueId};
+use crate::op::{Op, OpError};
+use crate::ops::{
+    BatchNorm, BinaryFunction, Blend, Constant, Reduce, ReduceFunction, UnaryFunction,
+};
+use crate::scalar::Scalar;
+use crate::types::{DType, TensorType};
+
+/// What a batch normalization in training has found, each `[parts, 1, c, 1, ..]`.
+pub(super) struct Statistics {
+    /// How many parts of the batch have their own.
+    parts: usize,
+    /// Over how many elements they are taken.
+    count: usize,
+    mean: ValueId,
+    variance: ValueId,
+}
+
+/// Running statistics of a graph.
+pub(super) struct Running {
+    /// Of each variable what takes part in it, in the order of the graph.
+    uses: BTreeMap<ValueId, Vec<Use>>,
+}
+
+/// A normalization that takes part in a running statistic.
+struct Use {
+    node: NodeId,
+    /// The share that stays.
+    decay: f64,
+    /// What it takes in, `[c]` and its factor, once it is known.
+    found: Option<(ValueId, f64)>,
+}
+
+/// Operands of a batch normalization that are running statistics.
+const STATISTICS: [usize; 2] = [3, 4];
+
+impl Running {
+    /// Those of the normalizations in training that read variables.
+    pub(super) fn of(graph: &Graph) -> Self {
+        let mut uses: BTreeMap<ValueId, Vec<Use>> = BTreeMap::new();
+        for (node, parts) in graph.iter() {
+            let Op::BatchNorm(op) = &parts.op else { continue };
+            let variables = STATISTICS.map(|operand| parts.operands[operand]);
+            let runs = |value: &ValueId| matches!(graph.producer(*value).op, Op::Variable(_));
+            for variable in variables.into_iter().filter(|v| op.batches > 0 && runs(v)) {
+                let of = Use { node, decay: op.momentum.0, found: None };
+                uses.entry(variable).or_default().push(of);
+            }
+        }
+        Self { uses }
+    }
+
+    /// Takes in the statistics of a node that has just been taken apart; when a variable has all of its own it is updated.
+    /// `operands` are those of the new graph.
+    pub(super) fn take(
+        &mut self,
+        id: NodeId,
+        parts: &mut Parts<'_>,
+        operands: &[ValueId],
+    ) -> Result<(), OpError> {
+        let Some(found) = parts.statistics.take() else { return Ok(()) };
+        let Statistics { parts: batches, count, mean, variance } = found;
+        // One element has no unbiased variance; the biased one, 0, is taken.
+        let unbiased = if count > 1 { count as f64 / (count - 1) as f64 } else { 1.0 };
+        for (operand, (statistic, factor)) in
+            STATISTICS.into_iter().zip([(mean, 1.0), (variance, unbiased)])
+        {
+            let Some(uses) = self.uses.get_mut(&parts.node.operands[operand]) else { continue };
+            let decay = uses.iter().map(|of| of.decay).product();
+            let sum = parts.decayed_sum(statistic, batches, decay)?;
+            if let Some(own) = uses.iter_mut().find(|of| of.node == id && of.found.is_none()) {
+                own.found = Some((sum, factor));
+            }
+            if uses.iter().all(|of| of.found.is_some()) {
+                parts.update(operands[operand], uses, batches)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Parts<'_> {
+    /// (x - m) r scale + bias, where r = 1 / sqrt(v + epsilon), of mean m and variance v that are given, or of each part of
+    /// the batch: x is then reshaped to [parts, n / parts, c, ..]. All of it is computed in f32.
+    pub(super) fn batch_norm(
+        &mut self,
+        op: &BatchNorm,
+        operands: &[ValueId],
+    ) -> Result<ValueId, OpError> {
+        let &[x, scale, bias, mean, variance] = operands else { return Ok(operands[0]) };
+        let TensorType { dtype, shape } = self.graph.value(x).ty.clone();
+        let ones = vec![1; shape.len() - 2];
+        let x = self.cast(x, DType::F32)?;
+        let [scale, bias] = self.wide([scale, bias], &ones)?;
+        let (centered, variance) = match op.batches {
+            0 => {
+                let [mean, variance] = self.wide([mean, variance], &ones)?;
+                (self.binary(BinaryFunction::Sub, x, mean)?, variance)
+            }
+            parts => self.statistics_of(x, parts)?,
+        };
+        let offset = self.unary(UnaryFunction::Offset(op.epsilon), variance)?;
+        let r = self.unary(UnaryFunction::Rsqrt, offset)?;
+        let normal = self.binary(BinaryFunction::Mul, centered, r)?;
+        let normal = self.reshape(normal, shape)?;
+        let scaled = self.binary(BinaryFunction::Mul, normal, scale)?;
+        let y = self.binary(BinaryFunction::Add, scaled, bias)?;
+        self.cast(y, dtype)
+    }
+
+    /// Values of channels as f32 that broadcast to a picture.
+    fn wide(&mut self, values: [ValueId; 2], ones: &[usize]) -> Result<[ValueId; 2], OpError> {
+        let mut wide = values;
+        for value in &mut wide {
+            let shape = [&self.graph.value(*value).ty.shape, ones].concat();
+            let own = self.cast(*value, DType::F32)?;
+            *value = self.reshape(own, shape)?;
+        }
+        Ok(wide)
+    }
+
+    /// The parts of the batch less their means, and their variances.
+    fn statistics_of(&mut self, x: ValueId, parts: usize) -> Result<(ValueId, ValueId), OpError> {
+        let shape = self.graph.value(x).ty.shape.clone();
+        let parted = [&[parts, shape[0] / parts], &shape[1..]].concat();
+        let axes: Vec<usize> = (0..parted.len()).filter(|dim| ![0, 2].contains(dim)).collect();
+        let count = axes.iter().map(|&axis| parted[axis]).product();
+        let x = self.reshape(x, parted)?;
+        let mean = self.reduce_over(ReduceFunction::Mean, x, axes.clone())?;
+        let centered = self.binary(BinaryFunction::Sub, x, mean)?;
+        let squares = self.binary(BinaryFunction::Mul, centered, centered)?;
+        let variance = self.reduce_over(ReduceFunction::Mean, squares, axes)?;
+        self.statistics = Some(Statistics { parts, count, mean, variance });
+        Ok((centered, variance))
+    }
+
+    /// Of statistics `[parts, 1, c, 1, ..]` the sum over parts, `[c]`, each times decay^(parts after it).
+    fn decayed_sum(
+        &mut self,
+        statistic: ValueId,
+        parts: usize,
+        decay: f64,
+    ) -> Result<ValueId, OpError> {
+        let shape = self.graph.value(statistic).ty.shape.clone();
+        if parts == 1 {
+            return self.reshape(statistic, vec![shape[2]]);
+        }
+        let weight = |part| Scalar(decay.powi((parts - 1 - part) as i32));
+        let data = (0..parts).map(weight).collect();
+        let ones = vec![1; shape.len() - 1];
+        let ty = TensorType::new(DType::F32, [vec![parts], ones].concat());
+        let weights = self.one(Op::Constant(Constant { ty, data }), &[])?;
+        let weighted = self.binary(BinaryFunction::Mul, statistic, weights)?;
+        let axes = (0..shape.len()).filter(|&axis| axis != 2).collect();
+        let sum = Reduce { function: ReduceFunction::Sum, axes, keep_dims: false };
+        self.one(Op::Reduce(sum), &[weighted])
+    }
+
+    /// Lets a variable take in what all its uses have found.
+    fn update(&mut self, variable: ValueId, uses: &[Use], parts: usize) -> Result<(), OpError> {
+        let pass: f64 = uses.iter().map(|of| of.decay).product();
+        let rate = |at: usize, of: &Use, factor: f64| {
+            let later: f64 = uses[at + 1..].iter().map(|of| of.decay).product();
+            (1.0 - of.decay) * later * factor
+        };
+        let found = uses
+            .iter()
+            .enumerate()
+            .filter_map(|(at, of)| of.found.map(|(value, factor)| (value, rate(at, of, factor))));
+        let found: Vec<(ValueId, f64)> = found.collect();
+        let (taken, rate) = match found[..] {
+            [only] => only,
+            _ => (self.weighted_sum(&found)?, 1.0),
+        };
+        let blend = Blend::of(pass.powi(parts as i32), rate);
+        self.one(Op::Blend(blend), &[variable, taken])?;
+        Ok(())
+    }
+
+    fn weighted_sum(&mut self, terms: &[(ValueId, f64)]) -> Result<ValueId, OpError> {
+        let mut sum = None;
+        for &(value, factor) in terms {
+            let scaled = self.unary(UnaryFunction::Scale(Scalar(factor)), value)?;
+            sum = Some(match sum {
+                Some(sum) => self.binary(BinaryFunction::Add, sum, scaled)?,
+                None => scaled,
+            });
+        }
+        Ok(sum.expect("a running statistic has a use"))
+    }
+}

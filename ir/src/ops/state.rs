@@ -1,0 +1,164 @@
+//! State that steps update: running statistics, averages of weights, counters. It is a variable that takes the place of
+//! itself once a step, as weights do under an optimizer.
+
+use serde::{Deserialize, Serialize};
+
+use super::broadcast::fit;
+use super::shards::{elementwise, no_gradient, same_shape};
+use crate::array::Array;
+use crate::builder::Tensor;
+use crate::op::{EvalContext, GradientNode, OpError, Operand, Operation, Region, arity, dtypes};
+use crate::rule::Rule;
+use crate::scalar::Scalar;
+use crate::types::{DType, TensorType};
+
+/// (state, x) -> (state'), state' = decay state + rate x, in the place of the state. A decay of 0 replaces the state, whatever
+/// it was.
+///
+/// x is of the state's element type, or one of both is f32; what is computed between is f32. A state of integers is replaced
+/// (decay 0) or counted up (decay 1), one of truth values replaced, both at a rate of 1.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Blend {
+    /// The share of the state that stays.
+    pub decay: Scalar,
+    /// What x is multiplied by.
+    pub rate: Scalar,
+    /// Whether x takes the state's place at the first step of a training: an average begins with what it is of.
+    #[serde(default)]
+    pub starts: bool,
+}
+
+impl Blend {
+    /// x takes the place of the state.
+    pub const REPLACE: Self = Self::of(0.0, 1.0);
+
+    /// This share of the state, and x at this rate.
+    pub const fn of(decay: f64, rate: f64) -> Self {
+        Self { decay: Scalar(decay), rate: Scalar(rate), starts: false }
+    }
+
+    /// What it does at a step, from 0.
+    pub fn at(&self, step: u64) -> Self {
+        if self.starts && step == 0 { Self::REPLACE } else { *self }
+    }
+
+    fn step(&self, state: f64, x: f64) -> f64 {
+        let kept = if self.decay.0 == 0.0 { 0.0 } else { self.decay.0 * state };
+        kept + self.rate.0 * x
+    }
+
+    /// Why a state of this element type does not fit.
+    fn refuses(&self, state: DType, x: DType) -> Option<String> {
+        if state.is_float() {
+            let fits = [state, DType::F32].contains(&x) || state == DType::F32 && x.is_float();
+            return (!fits).then(|| format!("a state of {state} does not take {x}"));
+        }
+        let counts = self.decay.0 == 1.0 && state != DType::Bool;
+        let fits = self.rate.0 == 1.0 && (self.decay.0 == 0.0 || counts);
+        match (state == x, fits) {
+            (false, _) => Some(format!("a state of {state} takes {state}")),
+            (true, false) => Some(format!(
+                "a state of {state} is replaced (decay 0), or counted up (decay 1) if it is of integers, at rate 1"
+            )),
+            (true, true) => None,
+        }
+    }
+}
+
+impl Operation for Blend {
+    fn name(&self) -> &'static str {
+        "blend"
+    }
+
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        arity(self.name(), operands, 2, "2 operands")?;
+        match self.refuses(operands[0].dtype, operands[1].dtype) {
+            Some(reason) => Err(dtypes(self.name(), operands, reason)),
+            None => Ok(vec![operands[0].dtype]),
+        }
+    }
+
+    /// It names no linear group, although it is linear: a variable is never kept as partial sums.
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        same_shape(self.name(), operands, &[0, 1])?;
+        Ok(elementwise(&operands[0].shape, 2, 1))
+    }
+
+    fn flops_per_point(&self) -> f64 {
+        3.0
+    }
+
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+        no_gradient(self.name(), node)
+    }
+
+    fn evaluate(
+        &self,
+        operands: &[Operand<'_>],
+        results: &[Region],
+        cx: &EvalContext,
+    ) -> Result<Vec<Array>, OpError> {
+        let now = self.at(cx.step);
+        let [state, x] = [0, 1].map(|operand| &operands[operand].array.data);
+        let next = |(&state, &x): (&f64, &f64)| fit(results[0].dtype, now.step(state, x));
+        let data = state.iter().zip(x).map(next).collect();
+        Ok(vec![Array::new(results[0].rect.extent.clone(), data)])
+    }
+
+    fn updates(&self) -> &[(usize, usize)] {
+        &[(0, 0)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::Op;
+    use crate::ops::shards::tests::evaluate;
+
+    fn blend(dtype: DType, decay: f64, rate: f64, [state, x]: [f64; 2]) -> Result<f64, OpError> {
+        let operands = [state, x].map(|value| (dtype, Array::new([1], vec![value])));
+        let op = Op::Blend(Blend::of(decay, rate));
+        Ok(evaluate(op, &operands)?[0].data[0])
+    }
+
+    #[test]
+    fn a_state_decays_or_is_replaced() {
+        assert_eq!(blend(DType::F32, 0.5, 0.25, [8.0, 4.0]), Ok(5.0));
+        assert_eq!(blend(DType::F32, 0.0, 1.0, [f64::NAN, 4.0]), Ok(4.0));
+    }
+
+    #[test]
+    fn an_average_begins_with_what_it_is_of() {
+        let average = Blend { starts: true, ..Blend::of(0.75, 0.25) };
+        assert_eq!([0, 1].map(|step| average.at(step).step(8.0, 4.0)), [4.0, 7.0]);
+        assert_eq!(Blend::of(0.75, 0.25).at(0).step(8.0, 4.0), 7.0);
+    }
+
+    #[test]
+    fn integers_are_counted_up_or_replaced() {
+        assert_eq!(blend(DType::I64, 1.0, 1.0, [8.0, 4.0]), Ok(12.0));
+        assert_eq!(blend(DType::U8, 1.0, 1.0, [255.0, 4.0]), Ok(3.0));
+        assert_eq!(blend(DType::I32, 0.0, 1.0, [8.0, 4.0]), Ok(4.0));
+        assert_eq!(blend(DType::Bool, 0.0, 1.0, [1.0, 0.0]), Ok(0.0));
+        for (dtype, decay, rate) in
+            [(DType::I64, 0.5, 1.0), (DType::I64, 1.0, 0.5), (DType::Bool, 1.0, 1.0)]
+        {
+            let error = blend(dtype, decay, rate, [1.0, 1.0]).expect_err("no such state");
+            assert!(error.to_string().contains("is replaced (decay 0)"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_goes_in_has_the_states_type_or_is_f32() {
+        let of = |state, x| {
+            let types = [state, x].map(|dtype| TensorType::new(dtype, [3]));
+            Op::Blend(Blend::REPLACE).infer(&[&types[0], &types[1]])
+        };
+        assert_eq!(of(DType::BF16, DType::F32).expect("fits")[0].dtype, DType::BF16);
+        assert!(of(DType::F32, DType::F16).is_ok());
+        for (state, x) in [(DType::F16, DType::BF16), (DType::I64, DType::I32)] {
+            assert!(of(state, x).is_err(), "{state} {x}");
+        }
+    }
+}

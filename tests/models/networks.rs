@@ -1,0 +1,135 @@
+//! Models, small: the norms of their gradients, losses of some steps, and the loss in evaluation.
+
+use graphc::models::{
+    Gpt2, Gpt2Config, LstmLm, LstmLmConfig, MobileNetConfig, MobileNetV2, ResNet, ResNetConfig,
+    VisionTransformer, VitConfig,
+};
+use graphc::nn::Module;
+use graphc::prelude::*;
+
+use super::{Feeds, begin, evaluated, formula, list, near, number, recorded, sgd, step};
+
+/// The graph of a model and what it is fed.
+struct Case {
+    graph: Graph,
+    feeds: Feeds,
+    loss: Option<Loss>,
+    lr: f64,
+}
+
+/// Holds a case against what is recorded.
+fn check(name: &str, case: &Case) {
+    let recorded = recorded(name);
+    let Case { graph, feeds, loss, lr } = case;
+    let options = CompileOptions { loss: *loss, ..CompileOptions::default() };
+    let gradients = CompileOptions { gradients: true, ..options.clone() };
+    let outputs = step(&mut begin(graph, &gradients), feeds);
+    let norms = recorded["gradients"].as_object().expect("an object");
+    let mut far = Vec::new();
+    for (parameter, norm) in norms {
+        let found = outputs.get(&format!("grad.{parameter}"));
+        let found = found.unwrap_or_else(|| panic!("{name}: no gradient of `{parameter}`"));
+        let found = found.to_f64().iter().map(|x| x * x).sum::<f64>().sqrt();
+        let norm = norm.as_f64().expect("a number");
+        // Some are 0 but for rounding: those of shifts that a normalization behind them takes away again.
+        if (found - norm).abs() > 1e-3 * norm + 1e-5 {
+            far.push(format!("{parameter}: {found} instead of {norm}"));
+        }
+    }
+    assert!(far.is_empty(), "{name}: gradients differ:\n{}", far.join("\n"));
+    let trained = outputs.keys().filter(|output| output.starts_with("grad."));
+    assert_eq!(trained.count(), norms.len(), "{name}: other parameters");
+    let training = CompileOptions { optimizer: sgd(*lr), ..options.clone() };
+    let mut session = begin(graph, &training);
+    let expected = list(&recorded["losses"]);
+    let losses: Vec<f64> =
+        expected.iter().map(|_| number(&step(&mut session, feeds), "loss")).collect();
+    near(&losses, &expected, 1e-3, &format!("{name}: losses"));
+    let mut inference = evaluated(graph, &options, &mut session);
+    let loss = number(&step(&mut inference, feeds), "loss");
+    let expected = recorded["evaluated"].as_f64().expect("a number");
+    near(&[loss], &[expected], 2e-3, &format!("{name}: the loss in evaluation"));
+}
+
+/// A model of pictures in ten classes.
+fn pictures<M: Module>(size: usize, model: impl FnOnce(&GraphBuilder) -> M) -> Case {
+    let g = GraphBuilder::new("pictures");
+    let x = g.input("x", DType::F32, [4, 3, size, size]);
+    g.output("logits", &model(&g).forward(&x));
+    let feeds = [
+        ("x", formula::floats("x", &[4, 3, size, size], 0.0)),
+        ("labels", formula::classes("labels", &[4], 10)),
+    ];
+    Case {
+        graph: g.finish().expect("fits"),
+        feeds: feeds.map(|(name, value)| (name.to_string(), value)).into(),
+        loss: Some(Loss::CrossEntropy),
+        lr: 0.01,
+    }
+}
+
+fn resnet(name: &str, size: usize, config: ResNetConfig) {
+    check(name, &pictures(size, |g| ResNet::new(g, &ResNetConfig { width: 8, ..config })));
+}
+
+#[test]
+fn resnet18_of_small_pictures_is_torchvisions() {
+    resnet("resnet18", 16, ResNetConfig::resnet18(10).cifar());
+}
+
+#[test]
+fn a_resnet_with_the_large_stem_is_torchvisions() {
+    resnet("resnet18_stem", 64, ResNetConfig { blocks: [1; 4], ..ResNetConfig::resnet18(10) });
+}
+
+#[test]
+fn bottlenecks_of_resnet50_are_torchvisions() {
+    let config = ResNetConfig { blocks: [2, 1, 1, 1], ..ResNetConfig::resnet50(10) };
+    resnet("resnet50", 16, config.cifar());
+}
+
+#[test]
+fn mobilenet_v2_is_torchvisions() {
+    let config = MobileNetConfig { width: 0.25, dropout: 0.0, ..MobileNetConfig::new(10) };
+    let case = pictures(16, |g| MobileNetV2::new(g, &config.cifar()));
+    check("mobilenet_v2", &Case { lr: 0.0001, ..case });
+}
+
+#[test]
+fn the_vision_transformer_is_torchvisions() {
+    let config = VitConfig {
+        image: 16,
+        patch: 4,
+        layers: 2,
+        heads: 2,
+        width: 24,
+        hidden: 48,
+        classes: 10,
+        dropout: 0.0,
+    };
+    check("vit", &pictures(16, |g| VisionTransformer::new(g, &config)));
+}
+
+/// A model of texts of 40 tokens.
+fn texts<M: Module>(time: usize, lr: f64, model: impl FnOnce(&GraphBuilder) -> M) -> Case {
+    let g = GraphBuilder::new("texts");
+    let tokens = g.input("tokens", DType::I64, [4, time]);
+    g.output("logits", &model(&g).forward(&tokens));
+    let feeds =
+        ["tokens", "labels"].map(|name| (name.to_string(), formula::classes(name, &[4, time], 40)));
+    let loss = Some(Loss::CrossEntropy);
+    Case { graph: g.finish().expect("fits"), feeds: feeds.into(), loss, lr }
+}
+
+#[test]
+fn gpt2_is_pytorchs() {
+    let (layers, width, heads, sequence, vocabulary) = (2, 24, 3, 12, 40);
+    let config = Gpt2Config { layers, width, heads, sequence, vocabulary, dropout: 0.0 };
+    check("gpt2", &texts(8, 0.05, |g| Gpt2::new(g, &config)));
+}
+
+#[test]
+fn the_language_model_of_lstms_is_pytorchs() {
+    let config = LstmLmConfig { vocabulary: 40, width: 12, hidden: 16, layers: 2, dropout: 0.0 };
+    check("lstm_lm", &texts(7, 0.5, |g| LstmLm::new(g, &config)));
+}
