@@ -40,7 +40,7 @@ pub enum Command {
     /// Run inference
     Run(RunArgs),
     /// Train
-    Train(TrainArgs),
+    Train(Box<TrainArgs>),
     /// Loss and metrics over a data set, in inference form
     Eval(EvalArgs),
     /// Write the weights of a checkpoint as one safetensors file with the model's names
