@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use graphc_compiler::import::onnx::import_onnx;
 use graphc_compiler::import::weights::Weights;
 use graphc_compiler::import::{ImportOptions, Imported, load_model, model_symbols};
 use graphc_ir::array::Array;
@@ -167,4 +168,27 @@ fn the_batch_has_to_be_given_and_is_named() {
         error.to_string(),
         "dim 0 of input `input`: the extent `batch` has no value: give it with --batch or --dim batch=VALUE"
     );
+}
+
+/// The share of running statistics that stays is the model's: here 0.9, PyTorch's default, and 0.75 written over it.
+#[test]
+fn batch_norm_keeps_the_share_that_the_model_says() {
+    let bytes = std::fs::read(folder("resnet").join("model.onnx")).expect("is there");
+    let [default, other] = [0.9f32, 0.75].map(f32::to_le_bytes);
+    let mut changed = bytes.clone();
+    for at in 0..bytes.len() - 4 {
+        if bytes[at..at + 4] == default {
+            changed[at..at + 4].copy_from_slice(&other);
+        }
+    }
+    for (bytes, expected) in [(bytes, 0.9), (changed, 0.75)] {
+        let dims = BTreeMap::from([("batch".to_string(), 4)]);
+        let imported = import_onnx(&bytes, Path::new("models"), &dims, ImportOptions::default());
+        let graph = imported.expect("imports").graph;
+        let momenta = graph.nodes.iter().filter_map(|node| match &node.op {
+            Op::BatchNorm(norm) => Some(norm.momentum.0),
+            _ => None,
+        });
+        assert_eq!(momenta.collect::<Vec<_>>(), [expected; 9]);
+    }
 }

@@ -538,34 +538,6 @@ fn updates_of_variables() {
 }
 
 #[test]
-fn states_decay_are_replaced_or_counted_up() {
-    repeat(30, |random| {
-        let shape = random.shape(2);
-        let blend = |decay: f64, rate: f64| Op::Blend(Blend::of(decay, rate));
-        for (decay, rate) in [(0.9, 0.1), (0.0, 1.0), (1.0, -2.0)] {
-            let types = vec![f32s(&shape); 2];
-            Case::random(blend(decay, rate), &types, random, &mut ordinary).check(1e-6);
-        }
-        // What is replaced is not read: it may be no number.
-        let fill = &mut |random: &mut Random, i: usize, dtype: DType| match i {
-            0 => f64::NAN,
-            i => ordinary(random, i, dtype),
-        };
-        Case::random(blend(0.0, 0.5), &vec![f32s(&shape); 2], random, fill).check(1e-6);
-        for dtype in [DType::I64, DType::I32, DType::U8, DType::Bool] {
-            let types = vec![TensorType::new(dtype, shape.clone()); 2];
-            let fill = &mut |random: &mut Random, _: usize, dtype: DType| {
-                random.below(if dtype == DType::Bool { 2 } else { 200 }) as f64
-            };
-            Case::random(blend(0.0, 1.0), &types, random, fill).check(0.0);
-            if dtype != DType::Bool {
-                Case::random(blend(1.0, 1.0), &types, random, fill).check(0.0);
-            }
-        }
-    });
-}
-
-#[test]
 fn what_is_not_finite_is_counted() {
     repeat(30, |random| {
         let x = f32s(&random.shape(2));

@@ -152,7 +152,8 @@ fn check_channel(plan: &Plan, channel: &Channel, place: &str, errors: &mut Error
         && from.microbatch_dim == to.microbatch_dim;
     errors.require(same, place, || "the two layouts are of different tensors".into());
     // Two steps may be under way.
-    let most = 2 * if channel.rate == Rate::Step { 1 } else { plan.microbatches };
+    let times = if channel.rate == Rate::Step { 1 } else { plan.microbatches };
+    let most = times.saturating_mul(2);
     errors.require((1..=most).contains(&(channel.slots as usize)), place, || {
         format!("has {} slots, of 1 to {most}", channel.slots)
     });
