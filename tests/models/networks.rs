@@ -51,6 +51,21 @@ fn check(name: &str, case: &Case) {
     near(&[loss], &[expected], 2e-3, &format!("{name}: the loss in evaluation"));
 }
 
+/// Holds the losses on several ranks against what is recorded, with as many microbatches as stages: one where a model has batch
+/// norm, as statistics are those of a microbatch.
+fn check_spread(name: &str, case: &Case, stages: usize) {
+    let Case { graph, feeds, loss, lr } = case;
+    let expected = list(&recorded(name)["losses"]);
+    let training = CompileOptions { optimizer: sgd(*lr), loss: *loss, ..CompileOptions::default() };
+    for (mesh, stages) in [(vec![2, 2], stages), (vec![3], 1)] {
+        let options = CompileOptions { mesh, stages, microbatches: stages, ..training.clone() };
+        let mut session = begin(graph, &options);
+        let losses: Vec<f64> =
+            expected.iter().map(|_| number(&step(&mut session, feeds), "loss")).collect();
+        near(&losses, &expected, 2e-3, &format!("{name} on {:?}", options.mesh));
+    }
+}
+
 /// A model of pictures in ten classes.
 fn pictures<M: Module>(size: usize, model: impl FnOnce(&GraphBuilder) -> M) -> Case {
     let g = GraphBuilder::new("pictures");
@@ -68,24 +83,27 @@ fn pictures<M: Module>(size: usize, model: impl FnOnce(&GraphBuilder) -> M) -> C
     }
 }
 
-fn resnet(name: &str, size: usize, config: ResNetConfig) {
-    check(name, &pictures(size, |g| ResNet::new(g, &ResNetConfig { width: 8, ..config })));
+fn resnet(size: usize, config: ResNetConfig) -> Case {
+    pictures(size, |g| ResNet::new(g, &ResNetConfig { width: 8, ..config }))
 }
 
 #[test]
 fn resnet18_of_small_pictures_is_torchvisions() {
-    resnet("resnet18", 16, ResNetConfig::resnet18(10).cifar());
+    let case = resnet(16, ResNetConfig::resnet18(10).cifar());
+    check("resnet18", &case);
+    check_spread("resnet18", &case, 1);
 }
 
 #[test]
 fn a_resnet_with_the_large_stem_is_torchvisions() {
-    resnet("resnet18_stem", 64, ResNetConfig { blocks: [1; 4], ..ResNetConfig::resnet18(10) });
+    let config = ResNetConfig { blocks: [1; 4], ..ResNetConfig::resnet18(10) };
+    check("resnet18_stem", &resnet(64, config));
 }
 
 #[test]
 fn bottlenecks_of_resnet50_are_torchvisions() {
     let config = ResNetConfig { blocks: [2, 1, 1, 1], ..ResNetConfig::resnet50(10) };
-    resnet("resnet50", 16, config.cifar());
+    check("resnet50", &resnet(16, config.cifar()));
 }
 
 #[test]
@@ -107,7 +125,9 @@ fn the_vision_transformer_is_torchvisions() {
         classes: 10,
         dropout: 0.0,
     };
-    check("vit", &pictures(16, |g| VisionTransformer::new(g, &config)));
+    let case = pictures(16, |g| VisionTransformer::new(g, &config));
+    check("vit", &case);
+    check_spread("vit", &case, 2);
 }
 
 /// A model of texts of 40 tokens.
@@ -125,11 +145,15 @@ fn texts<M: Module>(time: usize, lr: f64, model: impl FnOnce(&GraphBuilder) -> M
 fn gpt2_is_pytorchs() {
     let (layers, width, heads, sequence, vocabulary) = (2, 24, 3, 12, 40);
     let config = Gpt2Config { layers, width, heads, sequence, vocabulary, dropout: 0.0 };
-    check("gpt2", &texts(8, 0.05, |g| Gpt2::new(g, &config)));
+    let case = texts(8, 0.05, |g| Gpt2::new(g, &config));
+    check("gpt2", &case);
+    check_spread("gpt2", &case, 2);
 }
 
 #[test]
 fn the_language_model_of_lstms_is_pytorchs() {
     let config = LstmLmConfig { vocabulary: 40, width: 12, hidden: 16, layers: 2, dropout: 0.0 };
-    check("lstm_lm", &texts(7, 0.5, |g| LstmLm::new(g, &config)));
+    let case = texts(7, 0.5, |g| LstmLm::new(g, &config));
+    check("lstm_lm", &case);
+    check_spread("lstm_lm", &case, 2);
 }
