@@ -87,6 +87,31 @@ fn global_tensors_are_laid_out_anew() {
 }
 
 #[test]
+fn resnet18_is_trained_evaluated_saved_and_resumed_on_another_mesh() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (data, save) = (path("data"), path("save"));
+    let synth = ["data", "synth", "cifar10", &data, "--samples", "80"];
+    let mut graphc = Command::new(env!("CARGO_BIN_EXE_graphc"));
+    shown("graphc data synth", graphc.args(synth));
+    let args = ["--data", &data, "--batch", "20", "--width", "4", "--lr", "0.02", "--epochs"];
+    let lines = |shown: String| -> Vec<serde_json::Value> {
+        shown.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    };
+    let whole = lines(example("resnet18_cifar10", &[&args[..], &["2", "--mesh", "2"]].concat()));
+    assert_eq!(whole.len(), 2, "a line an epoch");
+    assert_eq!(whole[1]["eval"]["samples"], 16.0);
+    let launched =
+        lines(launched(2, "resnet18_cifar10", &[&args[..], &["2", "--save", &save]].concat()));
+    for (launched, whole) in launched.iter().zip(&whole) {
+        assert_eq!((&launched["loss"], &launched["eval"]), (&whole["loss"], &whole["eval"]));
+    }
+    let more = [&args[..], &["3", "--resume", &save]].concat();
+    let resumed = lines(example("resnet18_cifar10", &more));
+    assert_eq!((resumed.len(), resumed[0]["epoch"].as_u64()), (1, Some(2)));
+}
+
+#[test]
 fn gpt_learns_on_four_ranks() {
     let args = ["--steps", "12", "--sample", "24", "--batch", "8"];
     let weights = [

@@ -81,17 +81,6 @@ fn convolutions_and_their_gradients() {
     });
 }
 
-/// Channels of a group may be split whatever the number of features is.
-#[test]
-fn convolutions_of_parts_of_groups() {
-    repeat(40, |random| {
-        let window = Window { strides: [1; 2], pads: [1; 4], dilations: [1; 2] };
-        let types = [f32s(&[2, 4, 5, 6]), f32s(&[6, 2, 3, 3])];
-        let op = Op::Convolution(Convolution { window, groups: 2 });
-        Case::random(op, &types, random, &mut ordinary).check(2e-5);
-    });
-}
-
 #[test]
 fn pools_and_their_gradients() {
     repeat(40, |random| {

@@ -33,11 +33,15 @@ pub fn resumed(args: &CheckpointArgs, runtime: &RuntimeArgs) -> Result<Option<Ch
 }
 
 /// A training is not shorter than what it goes on from.
-pub fn check_length(checkpoint: &Checkpoint, steps: u64) -> Result<()> {
+pub fn check_length(checkpoint: &Checkpoint, steps: u64, epochs: Option<u64>) -> Result<()> {
     let (at, step) = (checkpoint.path().display(), checkpoint.step());
+    let given = match epochs {
+        Some(epochs) => format!("--epochs {epochs}, {steps} steps"),
+        None => format!("--steps {steps}"),
+    };
     ensure!(
         step <= steps,
-        "{at} was saved after {step} steps, and the whole training has {steps}, which is less"
+        "{at} was saved after {step} steps, and {given} (of the whole training) is less"
     );
     Ok(())
 }

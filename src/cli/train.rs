@@ -46,7 +46,7 @@ fn train(args: &TrainArgs, ranks: &Ranks) -> Result<()> {
         false => None,
     };
     if let (Some(checkpoint), Some(steps)) = (&checkpoint, args.steps) {
-        check_length(checkpoint, steps)?;
+        check_length(checkpoint, steps, args.epochs)?;
     }
     let checkpoint = ranks.checkpoint(checkpoint)?;
     let options = resumed_options(options, checkpoint.as_ref());
@@ -61,7 +61,7 @@ fn train(args: &TrainArgs, ranks: &Ranks) -> Result<()> {
         start::load(path, &mut session)?;
     }
     if let Some(checkpoint) = &checkpoint {
-        check_length(checkpoint, steps)?;
+        check_length(checkpoint, steps, args.epochs)?;
         if ranks.leads() {
             compare(checkpoint, &session, steps);
         }

@@ -143,8 +143,7 @@ impl Space {
         if y[..2] != [batch, features]
             || shown != [Some(rows), Some(columns)]
             || channels != own * inputs && groups == 1
-            // More groups than there are come of kernels with a part of their channels: [`Space::of_groups`] counts anew.
-            || (1..=groups).contains(&own) && !features.is_multiple_of(own)
+            || own > 0 && !features.is_multiple_of(own)
         {
             return Err(KernelError::call(op, format!("{x:?} and {k:?} do not meet in {y:?}")));
         }

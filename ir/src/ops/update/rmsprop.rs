@@ -14,7 +14,7 @@ use crate::types::{DType, TensorType};
 
 /// (w, g, v) -> (w', v'), where centered (w, g, v, a) -> (w', v', a'), each with momentum as the last state; with a factor of the
 /// gradient as a further operand (f32[]).
-/// g += weight_decay w; v' = alpha v + (1 - alpha) g^2; a' = alpha a + (1 - alpha) g; d = sqrt(v' - [centered] a'^2) + epsilon;
+/// g += weight_decay w; v' = alpha v + (1 - alpha) g^2; a' = alpha a + (1 - alpha) g; d = sqrt(v' - c a'^2) + epsilon, c is 1 where it is centered, else 0;
 /// m' = momentum m + g / d; w' = w - lr m'.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RmspropUpdate {

@@ -1,0 +1,111 @@
+//! What may be said to `train` and `eval`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use graphc_data::Source;
+
+use super::{RuntimeArgs, SharedArgs, positive, source};
+
+/// What to do where the loss is no finite number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum OnNan {
+    /// End the training with an error
+    #[default]
+    Stop,
+    /// Go on
+    Ignore,
+}
+
+/// `graphc eval`
+#[derive(Args)]
+pub struct EvalArgs {
+    /// The model (.onnx, .gir) or a plan (.json)
+    pub model: PathBuf,
+    /// The data: a safetensors file, or the part that is held out of cifar10:DIR, cifar100:DIR, mnist:DIR, images:DIR,
+    /// text:PATH, bpe:DIR
+    #[arg(long, value_name = "FILE|NAME:DIR", value_parser = source)]
+    pub data: Source,
+    /// Weights in the place of the model's: a safetensors file with the model's names, or a checkpoint
+    #[arg(long, value_name = "FILE|CHECKPOINT")]
+    pub weights_from: Option<PathBuf>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub shared: SharedArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub runtime: RuntimeArgs,
+}
+
+/// `graphc train`
+#[derive(Args)]
+#[command(group = clap::ArgGroup::new("length").required(true).args(["steps", "epochs"]))]
+pub struct TrainArgs {
+    /// The model (.onnx, .gir) or a plan (.json)
+    pub model: PathBuf,
+    /// The data: a safetensors file with one tensor per graph input, and `labels` or `target`; or cifar10:DIR, cifar100:DIR,
+    /// mnist:DIR, images:DIR, text:PATH, bpe:DIR, shuffled by the seed and the epoch
+    #[arg(long, value_name = "FILE|NAME:DIR", value_parser = source)]
+    pub data: Source,
+    /// Number of steps of the whole training: a run resumed at 120 of 200 makes 80 more
+    #[arg(long)]
+    pub steps: Option<u64>,
+    /// Number of epochs of the whole training, instead: each takes every sample once, but for those that are left where batches
+    /// do not divide them
+    #[arg(long, value_name = "E")]
+    pub epochs: Option<u64>,
+    /// Shuffle a safetensors file too: by the seed and the epoch
+    #[arg(long)]
+    pub shuffle: bool,
+    /// Evaluate on what is held out of this data: at the end, and after every --eval-every steps
+    #[arg(long, value_name = "FILE|NAME:DIR", value_parser = source)]
+    pub eval_data: Option<Source>,
+    /// Evaluate after every so many steps; without it after each epoch, if there are epochs
+    #[arg(long, value_name = "K", requires = "eval_data", value_parser = clap::value_parser!(u64).range(1..))]
+    pub eval_every: Option<u64>,
+    /// End after so many evaluations in a row whose loss is no lower than the lowest before
+    #[arg(long, value_name = "N", requires = "eval_data", value_parser = positive)]
+    pub patience: Option<usize>,
+    /// What to do where the loss is no finite number
+    #[arg(long, value_enum, default_value_t)]
+    pub on_nan: OnNan,
+    /// Where losses go: one JSON object a line and step
+    #[arg(long, value_name = "FILE")]
+    pub metrics: Option<PathBuf>,
+    /// Begin with these weights: a safetensors file with the model's names, or a checkpoint, of which the weights alone are
+    /// taken
+    #[arg(long, value_name = "FILE|CHECKPOINT", conflicts_with = "resume")]
+    pub weights_from: Option<PathBuf>,
+    /// Where the trained weights go: a safetensors file with the model's names
+    #[arg(long, value_name = "FILE")]
+    pub weights: Option<PathBuf>,
+    /// Where the outputs of the last step go: a safetensors file
+    #[arg(long, value_name = "FILE")]
+    pub outputs: Option<PathBuf>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub checkpoints: CheckpointArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub shared: SharedArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub runtime: RuntimeArgs,
+}
+
+/// Options of checkpoints.
+#[derive(Args)]
+pub struct CheckpointArgs {
+    /// Save checkpoints here: a directory, which all processes of the job see
+    #[arg(long, value_name = "DIR")]
+    pub save: Option<PathBuf>,
+    /// Save after every so many steps; without it after the last one
+    #[arg(long, value_name = "K", requires = "save", value_parser = clap::value_parser!(u64).range(1..))]
+    pub save_every: Option<u64>,
+    /// How many checkpoints are kept: the latest
+    #[arg(long, value_name = "N", default_value_t = 2, requires = "save", value_parser = positive)]
+    pub keep: usize,
+    /// Go on from this checkpoint, or from the latest in this directory
+    #[arg(long, value_name = "DIR")]
+    pub resume: Option<PathBuf>,
+}
