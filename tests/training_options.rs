@@ -70,6 +70,7 @@ fn what_makes_no_sense_is_refused() {
     let sgd = |extra: &[&'static str]| [&TRAIN[..], extra].concat();
     refused(&sgd(&["--no-decay", "*.bais"]), &["no trained variable has a name like `*.bais`"]);
     refused(&sgd(&["--clip-norm", "0"]), &["--clip-norm is a number above 0, not 0"]);
+    refused(&sgd(&["--clip-norm", "-1"]), &["--clip-norm is a number above 0, not -1"]);
     refused(&sgd(&["--clip-value", "nan"]), &["--clip-value is a number above 0, not NaN"]);
     refused(
         &sgd(&["--label-smoothing", "1.5"]),

@@ -4,7 +4,7 @@
 //! batch that is not full the rest is filled up with labels that are ignored, so every sample counts once and one plan does for
 //! all batches. Losses without labels have nothing to ignore: there the batch must divide the number of samples.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
@@ -16,8 +16,11 @@ use graphc_ir::learning_rate::LrSchedule;
 use graphc_ir::plan::{
     Cluster, CompileOptions, Loss, Metric, Plan, SAMPLES, TensorKind, WeightsSource,
 };
-use graphc_runtime::{HostTensor, Session};
+use graphc_runtime::{HostTensor, Session, StepHandle};
 use serde_json::{Value, json};
+
+/// Steps under way at once.
+const DEPTH: usize = 4;
 
 /// What a model reaches on a data set.
 #[derive(Clone, Debug, PartialEq)]
@@ -103,16 +106,25 @@ impl Evaluation {
         Ok(Self { session, loader, loss, is_sequence: labels == 2 })
     }
 
+    /// Outputs go to the process of rank 0 alone.
+    fn take(&self, (samples, step): (usize, StepHandle), sums: &mut Sums) -> Result<()> {
+        let outputs = step.wait()?;
+        if self.session.leads() { sums.add(self.loss, samples, &outputs) } else { Ok(()) }
+    }
+
     /// Goes through all samples.
     pub fn run(&mut self) -> Result<Value> {
-        let mut sums = Sums::default();
+        let (mut sums, mut under_way) = (Sums::default(), VecDeque::new());
         for batch in self.loader.epoch(0)? {
             let batch = batch?;
-            let outputs = self.session.step(batch.feeds)?.wait()?;
-            if self.session.leads() {
-                sums.add(self.loss, batch.samples, &outputs)?;
+            under_way.push_back((batch.samples, self.session.step(batch.feeds)?));
+            if under_way.len() == DEPTH
+                && let Some(step) = under_way.pop_front()
+            {
+                self.take(step, &mut sums)?;
             }
         }
+        under_way.into_iter().try_for_each(|step| self.take(step, &mut sums))?;
         Ok(sums.scores(self.loss).json(self.is_sequence))
     }
 }

@@ -37,13 +37,32 @@ pub fn problem<'a>(
     let mut problem = Problem::with(decisions, options, cluster, &tied)?;
     // What the nodes compute at least, whatever the layouts.
     let bound = compute_bound(&problem);
-    while options.strategy == Strategy::Auto && ilp::size(&mut problem).0 > MOST_VARIABLES {
+    while options.strategy == Strategy::Auto && is_large(&mut problem) {
         let Some(axis) = next(decisions, cluster, &tied) else { break };
         tied.push(axis);
         problem = Problem::with(decisions, options, cluster, &tied)?;
     }
     problem.tied = (!tied.is_empty()).then_some(Tied { axes: tied, bound });
     Ok(problem)
+}
+
+/// Whether there are too many variables. Most problems have fewer pairs of candidates than that, which are counted at once;
+/// of the others variables are.
+fn is_large(problem: &mut Problem<'_>) -> bool {
+    pairs(problem) > MOST_VARIABLES && ilp::size(problem).0 > MOST_VARIABLES
+}
+
+/// No fewer than the variables: for each pair of layouts there is a pair of candidates.
+fn pairs(problem: &Problem<'_>) -> usize {
+    let count = |node: usize| problem.candidates[node].len();
+    let nodes: usize = problem.candidates.iter().map(Vec::len).sum();
+    let demands = problem.demands.iter().map(|demand| {
+        let made = count(demand.producer);
+        let taken = demand.readers.iter().map(|(reader, operands)| count(*reader) * operands.len());
+        (1 + made).saturating_mul(made + taken.sum::<usize>())
+    });
+    let backs = problem.write_backs.iter().map(|back| count(back.update) * count(back.variable));
+    demands.chain(backs).fold(nodes, usize::saturating_add)
 }
 
 /// The axis to tie next to that before it: where both have links that are most alike, and of equals the pair that makes the

@@ -3,14 +3,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::shards::no_gradient;
+use super::shards::{float_to_f32, no_gradient, sum_of_all};
 use crate::array::Array;
 use crate::builder::Tensor;
 use crate::op::{
     EvalContext, GradientNode, OpError, Operand, Operation, Region, arity, dtypes, shapes,
 };
-use crate::rule::{FactorKind, Rule};
-use crate::sbp::ReduceKind;
+use crate::rule::Rule;
 use crate::scalar::Scalar;
 use crate::types::{DType, TensorType};
 
@@ -58,21 +57,11 @@ impl Operation for NonFinite {
     }
 
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 1, "1 operand")?;
-        if !operands[0].dtype.is_float() {
-            return Err(dtypes(self.name(), operands, "it needs floating-point elements"));
-        }
-        Ok(vec![DType::F32])
+        float_to_f32(self.name(), operands)
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
-        let mut rule = Rule::default();
-        let dims = rule.parallel(&operands[0].shape);
-        for factor in &mut rule.factors {
-            factor.kind = FactorKind::Reduction(ReduceKind::Sum);
-        }
-        (rule.operands, rule.results) = (vec![dims], vec![Vec::new()]);
-        Ok(rule)
+        Ok(sum_of_all(operands))
     }
 
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {

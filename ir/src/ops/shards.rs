@@ -3,8 +3,9 @@
 use crate::array::Array;
 use crate::builder::Tensor;
 use crate::mesh::unravel;
-use crate::op::{GradientNode, OpError, Operand, Region, dtypes, shapes};
-use crate::rule::Rule;
+use crate::op::{GradientNode, OpError, Operand, Region, arity, dtypes, shapes};
+use crate::rule::{FactorKind, Rule};
+use crate::sbp::ReduceKind;
 use crate::types::{DType, TensorType, strides};
 
 /// A shard of a result whose element at each index *of the whole tensor* is `element(index)`.
@@ -96,6 +97,29 @@ pub(crate) fn same_shape(
         return Ok(());
     }
     Err(shapes(op, all, "their shapes differ"))
+}
+
+/// The rule of an op that adds up something of all elements of its operand: (x) -> [].
+pub(crate) fn sum_of_all(operands: &[&TensorType]) -> Rule {
+    let mut rule = Rule::default();
+    let dims = rule.parallel(&operands[0].shape);
+    for factor in &mut rule.factors {
+        factor.kind = FactorKind::Reduction(ReduceKind::Sum);
+    }
+    (rule.operands, rule.results) = (vec![dims], vec![Vec::new()]);
+    rule
+}
+
+/// The types of such an op: of floating-point numbers of any precision an f32.
+pub(crate) fn float_to_f32(
+    op: &'static str,
+    operands: &[&TensorType],
+) -> Result<Vec<DType>, OpError> {
+    arity(op, operands, 1, "1 operand")?;
+    if !operands[0].dtype.is_float() {
+        return Err(dtypes(op, operands, "it needs floating-point elements"));
+    }
+    Ok(vec![DType::F32])
 }
 
 /// Checks that a dim exists.
