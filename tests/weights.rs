@@ -32,10 +32,13 @@ impl Files {
 
     /// What `graphc run` gives for all rows of the data.
     fn run(&self, extra: &[&str]) -> BTreeMap<String, HostTensor> {
-        let file = |name: &str| reference("mlp").join(name).display().to_string();
-        let (model, inputs, outputs) =
-            (file("model.onnx"), file("data.safetensors"), self.path("outputs"));
-        let own = ["run", &model, "--inputs", &inputs, "--outputs", &outputs];
+        self.run_model(&reference("mlp").join("model.onnx").display().to_string(), extra)
+    }
+
+    fn run_model(&self, model: &str, extra: &[&str]) -> BTreeMap<String, HostTensor> {
+        let inputs = reference("mlp").join("data.safetensors").display().to_string();
+        let outputs = self.path("outputs");
+        let own = ["run", model, "--inputs", &inputs, "--outputs", &outputs];
         succeeds(own.iter().chain(extra));
         self.tensors("outputs")
     }
@@ -52,6 +55,27 @@ fn a_file_of_weights_and_its_checkpoint_are_used_alike() {
     let from_file = files.run(&["--weights-from", &weights]);
     assert_eq!(from_file, files.run(&["--weights-from", &save]));
     assert_ne!(from_file, files.run(&[]), "the model's own weights");
+}
+
+#[test]
+fn an_exported_model_holds_the_trained_weights() {
+    let files = Files::trained();
+    let (weights, save) = (files.path("weights"), files.path("save"));
+    let (model, exported) = (reference("mlp").join("model.onnx"), files.path("trained.onnx"));
+    let model = model.display().to_string();
+    let trained = files.run(&["--weights-from", &weights]);
+    for from in [&save, &weights] {
+        succeeds(["export", from, "--model", &model, "-o", &exported]);
+        assert_eq!(files.run_model(&exported, &[]), trained, "{from}");
+    }
+    // Only weights have changed places with weights.
+    let sizes = [&model, &exported].map(|path| std::fs::metadata(path).expect("is there").len());
+    assert_eq!(sizes[0], sizes[1]);
+    let other = reference("mlp_mse").join("model.onnx").display().to_string();
+    let refused = fails(["export", &save, "--model", &other, "-o", &exported]);
+    assert!(refused.contains("the weights do not go into"), "{refused}");
+    let refused = fails(["export", &save, "--model", &model, "-o", &weights]);
+    assert!(refused.contains("must end in .onnx"), "{refused}");
 }
 
 #[test]

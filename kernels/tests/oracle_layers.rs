@@ -82,6 +82,18 @@ fn convolutions_and_their_gradients() {
 }
 
 #[test]
+fn convolutions_of_groups_whose_channels_are_split() {
+    repeat(100, |random| {
+        let [groups, inputs, outputs] =
+            [2 + random.below(2), 2 + random.below(3), 1 + random.below(4)];
+        let x = f32s(&[2, groups * inputs, 3, 2]);
+        let k = f32s(&[groups * outputs, inputs, 1, 1]);
+        let op = Op::Convolution(Convolution { window: Window::PLAIN, groups });
+        Case::random(op, &[x, k], random, &mut ordinary).check(2e-5);
+    });
+}
+
+#[test]
 fn pools_and_their_gradients() {
     repeat(40, |random| {
         let kernel = [(); 2].map(|()| 1 + random.below(3));

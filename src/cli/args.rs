@@ -179,11 +179,14 @@ pub struct RunArgs {
 /// `graphc export`
 #[derive(Args)]
 pub struct ExportArgs {
-    /// The checkpoint, or a directory of which the latest is taken
+    /// The checkpoint, or a directory of which the latest is taken, or a safetensors file of weights
     pub checkpoint: PathBuf,
-    /// Where the weights go: a safetensors file
-    #[arg(short, long, value_name = "FILE.safetensors")]
+    /// Where the weights go: a safetensors file, or with --model an ONNX file
+    #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
+    /// Write this ONNX model again, with the weights in it, for onnxruntime and others
+    #[arg(long, value_name = "MODEL.onnx", conflicts_with = "all")]
+    pub model: Option<PathBuf>,
     /// The optimizer's states too
     #[arg(long)]
     pub all: bool,

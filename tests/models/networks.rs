@@ -9,6 +9,26 @@ use graphc::prelude::*;
 
 use super::{Feeds, begin, evaluated, formula, list, near, number, recorded, sgd, step};
 
+/// A small vision transformer.
+pub const VIT: VitConfig = VitConfig {
+    image: 16,
+    patch: 4,
+    layers: 2,
+    heads: 2,
+    width: 24,
+    hidden: 48,
+    classes: 10,
+    dropout: 0.0,
+};
+
+/// A small GPT-2.
+pub const GPT2: Gpt2Config =
+    Gpt2Config { layers: 2, width: 24, heads: 3, sequence: 12, vocabulary: 40, dropout: 0.0 };
+
+/// A small language model of LSTMs.
+pub const LSTM_LM: LstmLmConfig =
+    LstmLmConfig { vocabulary: 40, width: 12, hidden: 16, layers: 2, dropout: 0.0 };
+
 /// The graph of a model and what it is fed.
 struct Case {
     graph: Graph,
@@ -66,17 +86,25 @@ fn check_spread(name: &str, case: &Case, stages: usize) {
     }
 }
 
+/// The graph of a model of pictures.
+pub fn of_pictures<M: Module>(
+    [batch, size]: [usize; 2],
+    model: impl FnOnce(&GraphBuilder) -> M,
+) -> Graph {
+    let g = GraphBuilder::new("pictures");
+    let x = g.input("x", DType::F32, [batch, 3, size, size]);
+    g.output("logits", &model(&g).forward(&x));
+    g.finish().expect("fits")
+}
+
 /// A model of pictures in ten classes.
 fn pictures<M: Module>(size: usize, model: impl FnOnce(&GraphBuilder) -> M) -> Case {
-    let g = GraphBuilder::new("pictures");
-    let x = g.input("x", DType::F32, [4, 3, size, size]);
-    g.output("logits", &model(&g).forward(&x));
     let feeds = [
         ("x", formula::floats("x", &[4, 3, size, size], 0.0)),
         ("labels", formula::classes("labels", &[4], 10)),
     ];
     Case {
-        graph: g.finish().expect("fits"),
+        graph: of_pictures([4, size], model),
         feeds: feeds.map(|(name, value)| (name.to_string(), value)).into(),
         loss: Some(Loss::CrossEntropy),
         lr: 0.01,
@@ -115,45 +143,37 @@ fn mobilenet_v2_is_torchvisions() {
 
 #[test]
 fn the_vision_transformer_is_torchvisions() {
-    let config = VitConfig {
-        image: 16,
-        patch: 4,
-        layers: 2,
-        heads: 2,
-        width: 24,
-        hidden: 48,
-        classes: 10,
-        dropout: 0.0,
-    };
-    let case = pictures(16, |g| VisionTransformer::new(g, &config));
+    let case = pictures(16, |g| VisionTransformer::new(g, &VIT));
     check("vit", &case);
     check_spread("vit", &case, 2);
 }
 
+/// The graph of a model of texts.
+pub fn of_texts<M: Module>(shape: [usize; 2], model: impl FnOnce(&GraphBuilder) -> M) -> Graph {
+    let g = GraphBuilder::new("texts");
+    let tokens = g.input("tokens", DType::I64, shape);
+    g.output("logits", &model(&g).forward(&tokens));
+    g.finish().expect("fits")
+}
+
 /// A model of texts of 40 tokens.
 fn texts<M: Module>(time: usize, lr: f64, model: impl FnOnce(&GraphBuilder) -> M) -> Case {
-    let g = GraphBuilder::new("texts");
-    let tokens = g.input("tokens", DType::I64, [4, time]);
-    g.output("logits", &model(&g).forward(&tokens));
     let feeds =
         ["tokens", "labels"].map(|name| (name.to_string(), formula::classes(name, &[4, time], 40)));
     let loss = Some(Loss::CrossEntropy);
-    Case { graph: g.finish().expect("fits"), feeds: feeds.into(), loss, lr }
+    Case { graph: of_texts([4, time], model), feeds: feeds.into(), loss, lr }
 }
 
 #[test]
 fn gpt2_is_pytorchs() {
-    let (layers, width, heads, sequence, vocabulary) = (2, 24, 3, 12, 40);
-    let config = Gpt2Config { layers, width, heads, sequence, vocabulary, dropout: 0.0 };
-    let case = texts(8, 0.05, |g| Gpt2::new(g, &config));
+    let case = texts(8, 0.05, |g| Gpt2::new(g, &GPT2));
     check("gpt2", &case);
     check_spread("gpt2", &case, 2);
 }
 
 #[test]
 fn the_language_model_of_lstms_is_pytorchs() {
-    let config = LstmLmConfig { vocabulary: 40, width: 12, hidden: 16, layers: 2, dropout: 0.0 };
-    let case = texts(7, 0.5, |g| LstmLm::new(g, &config));
+    let case = texts(7, 0.5, |g| LstmLm::new(g, &LSTM_LM));
     check("lstm_lm", &case);
     check_spread("lstm_lm", &case, 2);
 }

@@ -175,6 +175,17 @@ pub fn model_symbols(path: &Path) -> Result<Symbols, ImportError> {
     }
 }
 
+/// The ONNX model in a file with these weights: [`onnx::onnx_with_weights`].
+///
+/// # Errors
+/// Where the file cannot be read or is no ONNX model, and where the weights are not those of the model.
+pub fn model_with_weights(path: &Path, weights: &Weights) -> Result<onnx::Rewritten, ImportError> {
+    match kind(path)? {
+        Kind::Onnx => onnx::onnx_with_weights(&read(path)?, weights),
+        Kind::Gir => Err(ImportError::Extension { path: path.into() }),
+    }
+}
+
 impl Symbols {
     /// The batch first, then the others in order.
     fn new(batch: Option<String>, others: Vec<String>) -> Self {

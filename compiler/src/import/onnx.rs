@@ -29,12 +29,14 @@ mod normalize;
 mod ops;
 mod picture;
 mod reduce;
+mod rewrite;
 mod roles;
 mod sequence;
 mod tensor;
 mod wire;
 
 use lower::Lowering;
+pub use rewrite::{Rewritten, onnx_with_weights};
 
 /// The name that stands for the first input's first extent, whatever the model calls it.
 const BATCH: &str = "batch";

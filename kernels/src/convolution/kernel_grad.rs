@@ -6,7 +6,7 @@ use graphc_ir::op::Op;
 use graphc_ir::types::DType;
 use half::{bf16, f16};
 
-use super::Space;
+use super::{Space, Taken, group_stride};
 use crate::context::KernelContext;
 use crate::error::KernelError;
 use crate::parallel;
@@ -38,7 +38,8 @@ fn gradient<T: Number>(
         return Err(KernelError::call("convolution_kernel_grad", reason));
     };
     let shapes = [x.shape, dk.shape, dy.shape];
-    let space = Space::new("convolution_kernel_grad", op.window, op.groups, shapes)?;
+    let taken = Taken::all(group_stride(op.groups, x.shape, x.global));
+    let space = Space::new("convolution_kernel_grad", op.window, taken, shapes)?;
     let (x, dy, dk) = (x.as_slice::<T>()?, dy.as_slice::<T>()?, dk.as_mut_slice::<T>()?);
     let size = space.outputs * space.inputs * space.kernel();
     if size == 0 || space.places() == 0 {

@@ -39,10 +39,10 @@ fn forward<T: Number>(
     let (Op::Convolution(op), [x, k], [y]) = (op, operands, results) else {
         return Err(KernelError::call("convolution", "takes two operands and gives one result"));
     };
-    let mut space = Space::new("convolution", op.window, op.groups, [x.shape, k.shape, y.shape])?;
-    if op.groups > 1 {
-        space.of_groups(x, k, op.groups)?;
-    }
+    let stride = group_stride(op.groups, x.shape, x.global);
+    let first = if op.groups > 1 { k.origin[1] } else { 0 };
+    let taken = Taken { stride, first, count: if op.groups > 1 { k.shape[1] } else { stride } };
+    let space = Space::new("convolution", op.window, taken, [x.shape, k.shape, y.shape])?;
     let (x, k, y) = (x.as_slice::<T>()?, k.as_slice::<T>()?, y.as_mut_slice::<T>()?);
     let [rows, inner, count] = [space.outputs, space.inputs * space.kernel(), space.places()];
     let extents = [rows, inner, count];
@@ -85,7 +85,8 @@ fn of_input<T: Number>(
         return Err(KernelError::call("convolution_input_grad", reason));
     };
     let shapes = [dx.shape, k.shape, dy.shape];
-    let space = Space::new("convolution_input_grad", op.window, op.groups, shapes)?;
+    let taken = Taken::all(group_stride(op.groups, dx.shape, dx.global));
+    let space = Space::new("convolution_input_grad", op.window, taken, shapes)?;
     let (k, dy, dx) = (k.as_slice::<T>()?, dy.as_slice::<T>()?, dx.as_mut_slice::<T>()?);
     let [rows, inner, count] = [space.inputs * space.kernel(), space.outputs, space.places()];
     let (extents, size) = ([rows, inner, count], space.inputs * space.area());
@@ -109,6 +110,25 @@ fn of_input<T: Number>(
     })
 }
 
+/// Channels of one group of x. Shards have whole groups, or a part of the only one.
+fn group_stride(groups: usize, x: &[usize], whole: &[usize]) -> usize {
+    let channels = |shape: &[usize]| shape.get(1).copied().unwrap_or(0);
+    if groups > 1 { channels(whole) / groups } else { channels(x) }
+}
+
+/// The channels of each group of x that the kernels take: `count` of `stride` from `first` on.
+struct Taken {
+    stride: usize,
+    first: usize,
+    count: usize,
+}
+
+impl Taken {
+    fn all(stride: usize) -> Self {
+        Self { stride, first: 0, count: stride }
+    }
+}
+
 /// Extents of a convolution of shards; `outputs` and `inputs` count the channels of one group.
 struct Space {
     window: Window,
@@ -125,11 +145,11 @@ struct Space {
 }
 
 impl Space {
-    /// From the shapes of x, k and y; the groups of shards are those of the whole, or a part of them.
+    /// From the shapes of x, k and y.
     fn new(
         op: &'static str,
         window: Window,
-        groups: usize,
+        Taken { stride, first, count }: Taken,
         [x, k, y]: [&[usize]; 3],
     ) -> Result<Self, KernelError> {
         let (&[batch, channels, h, w], &[features, inputs, kh, kw], &[_, _, rows, columns]) =
@@ -137,46 +157,20 @@ impl Space {
         else {
             return Err(KernelError::call(op, "operands of other rank than 4"));
         };
-        // Where groups are split, the shard has fewer; where channels of one group are, k has fewer.
-        let own = if groups == 1 { 1 } else { channels / inputs.max(1) };
+        let groups = channels.checked_div(stride).unwrap_or(1);
         let shown = [window.places(0, h, kh), window.places(1, w, kw)];
         if y[..2] != [batch, features]
             || shown != [Some(rows), Some(columns)]
-            || channels != own * inputs && groups == 1
-            || own > 0 && !features.is_multiple_of(own)
+            || groups * stride != channels
+            || count != inputs
+            || first.checked_add(count).is_none_or(|end| end > stride)
+            || groups > 0 && !features.is_multiple_of(groups)
         {
             return Err(KernelError::call(op, format!("{x:?} and {k:?} do not meet in {y:?}")));
         }
-        let outputs = features.checked_div(own).unwrap_or(0);
-        let (stride, first) = (inputs, 0);
+        let outputs = features.checked_div(groups).unwrap_or(0);
         let (extents, picture, shown) = ([kh, kw], [h, w], [rows, columns]);
-        Ok(Self {
-            window,
-            batch,
-            groups: own,
-            outputs,
-            inputs,
-            stride,
-            first,
-            extents,
-            picture,
-            shown,
-        })
-    }
-
-    /// Where x has all channels of a group, and k perhaps a part of them.
-    fn of_groups(&mut self, x: &View<'_>, k: &View<'_>, groups: usize) -> Result<(), KernelError> {
-        self.stride = x.global[1] / groups;
-        self.groups = x.shape[1] / self.stride.max(1);
-        self.first = k.origin[1];
-        if self.groups * self.stride != x.shape[1]
-            || self.first + self.inputs > self.stride
-            || !k.shape[0].is_multiple_of(self.groups.max(1))
-        {
-            return Err(KernelError::call("convolution", "groups of another rank"));
-        }
-        self.outputs = k.shape[0] / self.groups.max(1);
-        Ok(())
+        Ok(Self { window, batch, groups, outputs, inputs, stride, first, extents, picture, shown })
     }
 
     fn kernel(&self) -> usize {

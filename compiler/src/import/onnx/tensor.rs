@@ -39,7 +39,7 @@ pub(super) fn stored(data_type: DataType) -> Option<Stored> {
 
 impl Stored {
     /// Whether elements are kept as they are stored.
-    fn is_exact(self) -> bool {
+    pub fn is_exact(self) -> bool {
         let exact = [DataType::FLOAT, DataType::FLOAT16, DataType::BFLOAT16, DataType::INT64]
             .into_iter()
             .chain([DataType::INT32, DataType::UINT8, DataType::BOOL]);
@@ -96,7 +96,7 @@ pub(super) fn read(tensor: &TensorProto, base_dir: &Path) -> Result<WeightTensor
     Ok(WeightTensor { dtype: ty.dtype, shape: ty.shape, data })
 }
 
-fn shape(dims: &[i64]) -> Result<Vec<usize>, String> {
+pub(super) fn shape(dims: &[i64]) -> Result<Vec<usize>, String> {
     let shape: Option<Vec<usize>> = dims.iter().map(|&dim| usize::try_from(dim).ok()).collect();
     let shape = shape.ok_or_else(|| format!("its shape {dims:?} has a negative extent"))?;
     let size =

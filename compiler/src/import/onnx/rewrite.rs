@@ -1,0 +1,294 @@
+//! A model's file with other weights: initializers are exchanged within its bytes, and all else stays as it was written.
+//!
+//! The decoder of rten-onnx leaves out what it does not need, such as names of graphs and metadata, so what it has read is not
+//! written again: the fields of the model and of its graph are copied, but for the initializers that are exchanged.
+
+use std::collections::BTreeSet;
+
+use graphc_ir::types::{DType, TensorType};
+use rten_onnx::onnx::{DataLocation, DataType};
+
+use super::{tensor, wire};
+use crate::import::ImportError;
+use crate::import::file::LONGEST_MODEL;
+use crate::import::weights::Weights;
+
+/// Fields of a model, its graph and its tensors, by their numbers in onnx.proto.
+const GRAPH: u64 = 7;
+const INITIALIZER: u64 = 5;
+const DIMS: u64 = 1;
+const DATA_TYPE: u64 = 2;
+const NAME: u64 = 8;
+const RAW_DATA: u64 = 9;
+const DATA_LOCATION: u64 = 14;
+/// All that holds elements, and says where they are.
+const CONTENT: [u64; 9] = [4, 5, 6, 7, RAW_DATA, 10, 11, 13, DATA_LOCATION];
+
+/// A model whose weights were exchanged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rewritten {
+    /// The file's content.
+    pub bytes: Vec<u8>,
+    /// Tensors whose elements still lie in other files, beside the model that was read.
+    pub external: Vec<String>,
+}
+
+/// The same model with these weights in the place of its initializers of their names. They are stored in the model's own element
+/// types, inside the file, whether they were in it or not. Initializers that have no weight here stay as they are.
+///
+/// # Errors
+/// Where the bytes are no ONNX model, a weight has no initializer or another type than that, its bytes are not to be had, or the
+/// model is larger than a file of protobuf may be, which is 2 GiB.
+pub fn onnx_with_weights(model: &[u8], weights: &Weights) -> Result<Rewritten, ImportError> {
+    wire::check(model)?;
+    let mut rewriter = Rewriter { weights, seen: BTreeSet::new(), external: Vec::new() };
+    let mut bytes = Vec::with_capacity(model.len());
+    for field in fields(model) {
+        match field.number {
+            GRAPH => put(&mut bytes, GRAPH, &rewriter.graph(field.content)?),
+            _ => bytes.extend_from_slice(field.whole),
+        }
+    }
+    let names = weights.tensors.keys();
+    let unknown: Vec<String> = names
+        .filter(|name| !rewriter.seen.contains(name.as_str()))
+        .map(|name| format!("`{name}`"))
+        .collect();
+    if !unknown.is_empty() {
+        let (count, first) = (unknown.len(), unknown[..unknown.len().min(5)].join(", "));
+        let reason = format!("it has no initializer for {count} of the weights: {first}");
+        return Err(ImportError::Structure { reason });
+    }
+    if bytes.len() as u64 >= LONGEST_MODEL {
+        let reason = "with all weights inside, it is larger than the 2 GiB that protobuf allows: \
+                      export a .safetensors file"
+            .into();
+        return Err(ImportError::Structure { reason });
+    }
+    Ok(Rewritten { bytes, external: rewriter.external })
+}
+
+struct Rewriter<'a> {
+    weights: &'a Weights,
+    seen: BTreeSet<String>,
+    external: Vec<String>,
+}
+
+impl Rewriter<'_> {
+    fn graph(&mut self, graph: &[u8]) -> Result<Vec<u8>, ImportError> {
+        let mut bytes = Vec::with_capacity(graph.len());
+        for field in fields(graph) {
+            match self.initializer(&field)? {
+                Some(tensor) => put(&mut bytes, INITIALIZER, &tensor),
+                None => bytes.extend_from_slice(field.whole),
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// What comes in the place of a graph's field, if anything does.
+    fn initializer(&mut self, field: &Field<'_>) -> Result<Option<Vec<u8>>, ImportError> {
+        if field.number != INITIALIZER {
+            return Ok(None);
+        }
+        let head = Head::of(field.content);
+        if !self.weights.tensors.contains_key(&head.name) {
+            if head.external {
+                self.external.push(head.name);
+            }
+            return Ok(None);
+        }
+        let content = self.content(&head)?;
+        let kept = fields(field.content).filter(|field| !CONTENT.contains(&field.number));
+        let mut bytes: Vec<u8> = kept.flat_map(|field| field.whole.to_vec()).collect();
+        put(&mut bytes, RAW_DATA, &content);
+        self.seen.insert(head.name);
+        Ok(Some(bytes))
+    }
+
+    /// The elements of the weight as the initializer stores them.
+    fn content(&self, head: &Head) -> Result<Vec<u8>, ImportError> {
+        let name = &head.name;
+        let error = |reason: String| ImportError::Tensor { name: name.clone(), reason };
+        let shape = tensor::shape(&head.dims).map_err(error)?;
+        let stored = tensor::stored(head.data_type);
+        let expected = stored.map(|stored| TensorType::new(stored.dtype, shape));
+        let found = self.weights.tensors[name].ty();
+        if expected.as_ref() != Some(&found) {
+            let expected =
+                expected.map_or("of a type that graphc has not".into(), |ty| ty.to_string());
+            return Err(error(format!("the weight is {found}, and the model's is {expected}")));
+        }
+        let bytes = self.weights.bytes(name).map_err(|failure| error(failure.to_string()))?;
+        match (head.data_type, found.dtype) {
+            (DataType::DOUBLE, DType::F32) => Ok(widened(&bytes)),
+            _ if stored.is_some_and(tensor::Stored::is_exact) => Ok(bytes.to_vec()),
+            (other, _) => Err(error(format!("a weight of {found} is not stored as {other}"))),
+        }
+    }
+}
+
+fn widened(bytes: &[u8]) -> Vec<u8> {
+    let wide = |chunk: &[u8; 4]| f64::from(f32::from_le_bytes(*chunk)).to_le_bytes();
+    bytes.as_chunks::<4>().0.iter().flat_map(wide).collect()
+}
+
+/// What a tensor says of itself before its elements.
+struct Head {
+    name: String,
+    dims: Vec<i64>,
+    data_type: DataType,
+    external: bool,
+}
+
+impl Head {
+    fn of(tensor: &[u8]) -> Self {
+        let mut head =
+            Self { name: String::new(), dims: Vec::new(), data_type: DataType(0), external: false };
+        for field in fields(tensor) {
+            match field.number {
+                NAME => head.name = String::from_utf8_lossy(field.content).into_owned(),
+                DIMS => head.dims.extend(numbers(field.content)),
+                DATA_TYPE => head.data_type = DataType(last(field.content) as i32),
+                DATA_LOCATION => {
+                    head.external =
+                        DataLocation(last(field.content) as i32) == DataLocation::EXTERNAL;
+                }
+                _ => {}
+            }
+        }
+        head
+    }
+}
+
+/// A field of a message. The content of a number is its encoding, that of anything else its bytes.
+struct Field<'a> {
+    number: u64,
+    content: &'a [u8],
+    /// With its tag and length.
+    whole: &'a [u8],
+}
+
+/// The fields of a message that has been checked; the first that is not whole ends them.
+fn fields(message: &[u8]) -> impl Iterator<Item = Field<'_>> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let start = at;
+        let tag = wire::varint(message, &mut at)?;
+        let mut from = at;
+        match tag & 7 {
+            0 => _ = wire::varint(message, &mut at)?,
+            1 => at += 8,
+            5 => at += 4,
+            _ => {
+                let length = usize::try_from(wire::varint(message, &mut at)?).ok()?;
+                from = at;
+                at = at.checked_add(length)?;
+            }
+        }
+        let (content, whole) = (message.get(from..at)?, message.get(start..at)?);
+        Some(Field { number: tag >> 3, content, whole })
+    })
+}
+
+/// Numbers one after the other: one, or a packed run of them.
+fn numbers(content: &[u8]) -> impl Iterator<Item = i64> {
+    let mut at = 0;
+    std::iter::from_fn(move || wire::varint(content, &mut at).map(|number| number as i64))
+}
+
+fn last(content: &[u8]) -> i64 {
+    numbers(content).last().unwrap_or(0)
+}
+
+/// Appends a field of bytes.
+fn put(to: &mut Vec<u8>, number: u64, content: &[u8]) {
+    put_varint(to, number << 3 | 2);
+    put_varint(to, content.len() as u64);
+    to.extend_from_slice(content);
+}
+
+fn put_varint(to: &mut Vec<u8>, mut value: u64) {
+    while value > 127 {
+        to.push(value as u8 & 127 | 128);
+        value >>= 7;
+    }
+    to.push(value as u8);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use rten_onnx::onnx::{GraphProto, ModelProto, TensorProto};
+
+    use super::*;
+    use crate::import::weights::{WeightData, WeightTensor};
+
+    fn initializer(name: &str, data_type: DataType, raw: &[u8]) -> TensorProto {
+        TensorProto {
+            name: Some(name.into()),
+            dims: vec![2, 150],
+            data_type: Some(data_type),
+            raw_data: Some(raw.to_vec().into()),
+            ..TensorProto::default()
+        }
+    }
+
+    fn model() -> Vec<u8> {
+        let mut external = initializer("external", DataType::FLOAT, &[]);
+        external.raw_data = None;
+        external.data_location = Some(DataLocation::EXTERNAL);
+        let float = |name| initializer(name, DataType::FLOAT, &[0; 1200]);
+        let double = initializer("double", DataType::DOUBLE, &[0; 2400]);
+        let initializer = vec![float("kept"), float("single"), double, external];
+        let graph = Some(GraphProto { initializer, ..GraphProto::default() });
+        let model = ModelProto { ir_version: Some(10), graph, ..ModelProto::default() };
+        model.write_buf().expect("fits")
+    }
+
+    fn weights(names: &[&str], shape: [usize; 2]) -> Weights {
+        let ones: Vec<u8> = (0..shape[0] * shape[1]).flat_map(|_| 1.5f32.to_le_bytes()).collect();
+        let tensor = |name: &&str| {
+            let data = WeightData::Bytes(ones.clone().into());
+            (name.to_string(), WeightTensor { dtype: DType::F32, shape: shape.to_vec(), data })
+        };
+        Weights { tensors: names.iter().map(tensor).collect::<BTreeMap<_, _>>() }
+    }
+
+    #[test]
+    fn weights_take_the_place_of_initializers_and_nothing_else_changes() {
+        let changed = onnx_with_weights(&model(), &weights(&["single", "double"], [2, 150]));
+        let changed = changed.expect("rewrites");
+        assert_eq!(changed.external, ["external"]);
+        let graph = ModelProto::parse_buf(&changed.bytes).expect("a model").graph.expect("a graph");
+        let raw = |at: usize| graph.initializer[at].raw_data.clone().expect("bytes").into_inner();
+        assert_eq!(raw(0), [0; 1200]);
+        assert_eq!(raw(1), [1.5f32.to_le_bytes(); 300].concat());
+        assert_eq!(raw(2), [1.5f64.to_le_bytes(); 300].concat());
+        assert_eq!(graph.initializer[1].dims, [2, 150]);
+        let nothing = onnx_with_weights(&model(), &Weights::default()).expect("rewrites");
+        assert_eq!(nothing.bytes, model());
+    }
+
+    #[test]
+    fn what_lay_in_another_file_is_inside_afterwards() {
+        let changed = onnx_with_weights(&model(), &weights(&["external"], [2, 150]));
+        let changed = changed.expect("rewrites");
+        assert!(changed.external.is_empty());
+        let graph = ModelProto::parse_buf(&changed.bytes).expect("a model").graph.expect("a graph");
+        assert_eq!(graph.initializer[3].data_location, None);
+    }
+
+    #[test]
+    fn weights_that_do_not_fit_are_refused() {
+        let reason = |weights: &Weights| onnx_with_weights(&model(), weights).expect_err("refused");
+        let unknown = reason(&weights(&["single", "other"], [2, 150])).to_string();
+        assert!(unknown.ends_with("no initializer for 1 of the weights: `other`"), "{unknown}");
+        let shape = reason(&weights(&["single"], [150, 2])).to_string();
+        assert!(
+            shape.contains("`single`: the weight is f32[150, 2], and the model's is f32[2, 150]"),
+            "{shape}"
+        );
+    }
+}
