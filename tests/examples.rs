@@ -42,6 +42,33 @@ fn messages_arrive() {
     on_threads_and_processes("messages", 2, "1000 numbers of rank");
 }
 
+/// Those above and below that have a number of ranks of their own run on others too.
+#[test]
+fn examples_run_on_any_number_of_ranks() {
+    for (name, part) in [
+        ("messages", "rank"),
+        ("group_all_reduce", "rank"),
+        ("ring_all_reduce", "has the sums"),
+        ("synchronous_sgd", "weights [2.0"),
+        ("ddp", "500 steps"),
+        ("multiprocessing_toy", "in the last"),
+    ] {
+        for ranks in [1, 5] {
+            let shown = launched(ranks, name, &[]);
+            let lines = shown.lines().filter(|line| line.contains(part)).count();
+            assert_eq!(lines, ranks, "{name}: a line of each rank with `{part}` in\n{shown}");
+        }
+    }
+    for ranks in [1, 3] {
+        assert!(launched(ranks, "data_parallel_toy", &[]).contains("500 steps"));
+    }
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let out = folder.path().display().to_string();
+    let gpt =
+        ["--steps", "1", "--sample", "2", "--batch", "3", "--microbatches", "1", "--out", &out];
+    assert!(launched(3, "gpt", &gpt).contains("3 ranks"));
+}
+
 #[test]
 fn a_group_reduces_among_itself() {
     on_threads_and_processes("group_all_reduce", 3, "rank");
@@ -157,6 +184,39 @@ fn mobilenet_v2_is_trained_by_sbp_alone() {
     assert_eq!(lines[0]["eval"]["samples"].as_f64(), Some(2.0));
 }
 
+#[test]
+fn gradients_averaged_by_hand_learn_mnist() {
+    let folder = synthetic("mnist", "600");
+    let data = folder.path().join("data").display().to_string();
+    let args = ["--data", &data, "--epochs", "3", "--batch", "12"];
+    for (ranks, shown) in [
+        (2, example("mnist_synchronous_sgd", &args)),
+        (3, launched(3, "mnist_synchronous_sgd", &args)),
+    ] {
+        let last = shown.lines().filter(|line| line.contains("epoch 2"));
+        let accuracy = |line: &str| -> f64 {
+            line.rsplit(' ').next().and_then(|word| word.parse().ok()).expect("a number")
+        };
+        let found: Vec<f64> = last.map(accuracy).collect();
+        assert!(found.len() == ranks && found.iter().all(|&found| found > 0.85), "{shown}");
+    }
+}
+
+#[test]
+fn stages_learn_as_one_rank_does() {
+    for shown in [example("stages", &[]), launched(2, "stages", &[])] {
+        assert!(shown.contains("4 microbatches: loss") && shown.contains("send_recv"), "{shown}");
+    }
+    let mut odd = Command::new(env!("CARGO_BIN_EXE_graphc"));
+    odd.args(["launch", "--standalone", "--nproc-per-node", "3", "--"]).arg(program("stages"));
+    assert!(fails(&mut odd).contains("start an even number of them, not 3"));
+}
+
+#[test]
+fn the_toy_of_the_tutorials_learns_on_every_rank() {
+    on_threads_and_processes("multiprocessing_toy", 2, "in the last");
+}
+
 /// Standard error of a run that must fail.
 fn fails(command: &mut Command) -> String {
     let output = command.output().expect("it starts");
@@ -172,6 +232,7 @@ fn a_data_set_that_is_not_there_is_an_error_that_says_where_it_comes_from() {
         ("resnet18_cifar10", &[][..], "cifar10"),
         ("resnet18_cifar10", &["--ddp"][..], "cifar10"),
         ("mobilenetv2_cifar10", &[][..], "cifar10"),
+        ("mnist_synchronous_sgd", &[][..], "mnist"),
     ] {
         let said = fails(Command::new(program(name)).args(data).args(extra));
         let synth = format!("graphc data synth {set} DIR");
