@@ -12,23 +12,23 @@ mod checkpoint;
 mod error;
 mod reducer;
 mod updater;
+mod variables;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use agreed::{agree_on_options, agree_on_variables, buckets, on_any, variables};
+use agreed::{agree_on_options, agree_on_variables, buckets, on_any, variables_of};
 use checkpoint::Record;
 use graphc_compiler::cluster::preset;
 use graphc_compiler::compile::compile;
 use graphc_compiler::passes::autocast::scales_loss;
 use graphc_compiler::passes::autodiff::GRADIENT;
-use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
-use graphc_ir::ops::{Init, Variable};
+use graphc_ir::ops::Variable;
 use graphc_ir::plan::CompileOptions;
 use graphc_ir::types::TensorType;
 use graphc_runtime::dist::Group;
-use graphc_runtime::{HostTensor, RuntimeError, Session, SessionOptions};
+use graphc_runtime::{HostTensor, Session, SessionOptions};
 
 pub use error::DataParallelError;
 use reducer::{Layout, Reducer};
@@ -72,6 +72,44 @@ pub struct Gradients {
 /// ranks as on rank 0, and rank 0's buffers (variables that are not trained) are those of all before each step. So a batch
 /// norm normalizes by the samples of its rank, and its running statistics are those of rank 0, as under torch's
 /// DistributedDataParallel with `broadcast_buffers`.
+///
+/// ```
+/// use graphc::dist::{self, DataParallelError};
+/// use graphc::ir::nn::{Linear, Module};
+/// use graphc::prelude::*;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let sgd = Optimizer::Sgd { lr: 0.1, momentum: 0.9, nesterov: false, weight_decay: 0.0 };
+/// let training = CompileOptions {
+///     loss: Some(Loss::Mse),
+///     optimizer: Some(sgd),
+///     lr_schedule: "cosine:100".parse()?,
+///     clip_norm: Some(1.0),
+///     ..CompileOptions::default()
+/// };
+/// let options = DataParallelOptions { training, ..DataParallelOptions::default() };
+/// // Two threads; `dist::run` takes the launcher's processes where there are any.
+/// let weights = dist::spawn(2, |group| {
+///     let g = GraphBuilder::new("linear");
+///     let x = g.input("x", DType::F32, [4, 3]);
+///     g.output("y", &Linear::new(&g, "fc", 3, 2).forward(&x));
+///     let graph = g.finish().expect("a graph");
+///     let mut ddp = DataParallel::new(&group, graph, &BTreeMap::new(), &options)?;
+///     let own = |elements: usize| vec![group.rank() as f32; elements];
+///     for _ in 0..3 {
+///         let feeds = BTreeMap::from([
+///             ("x".to_string(), HostTensor::from_f32([4, 3], &own(12))?),
+///             ("target".to_string(), HostTensor::from_f32([4, 2], &own(8))?),
+///         ]);
+///         let outputs = ddp.train_step(feeds)?;
+///         assert!(outputs["loss"].to_f32()?[0].is_finite());
+///     }
+///     Ok::<_, DataParallelError>(ddp.variable("fc.weight")?)
+/// })?;
+/// assert_eq!(weights[0], weights[1]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct DataParallel {
     group: Group,
@@ -118,7 +156,7 @@ impl DataParallel {
     ) -> Result<Self, DataParallelError> {
         check(&graph, &options.training)?;
         agree_on_options(group, options)?;
-        let variables = agree_on_variables(group, variables(&graph))?;
+        let variables = agree_on_variables(group, variables_of(&graph))?;
         let (model, own) = (graph.name.clone(), own_options(group, &options.session));
         let session = session(graph, &updater::gradients(&options.training), weights, &own)?;
         let (parameters, buffers): (Vec<_>, Vec<_>) =
@@ -149,28 +187,6 @@ impl DataParallel {
         Ok(this)
     }
 
-    /// Gives all variables the first content that they have on rank 0.
-    fn fill(
-        &mut self,
-        weights: &BTreeMap<String, HostTensor>,
-        options: &DataParallelOptions,
-    ) -> Result<(), DataParallelError> {
-        if let Some(updater) = &mut self.updater {
-            updater.take(&mut self.session)?;
-        }
-        let all = self.parameters.iter().chain(&self.buffers);
-        let unheld = all.filter(|variable| !self.held.contains(&variable.name));
-        for variable in unheld.cloned().collect::<Vec<_>>() {
-            let content = first_content(&variable, weights, options)?;
-            match self.updater.as_mut().filter(|updater| updater.holds(&variable.name)) {
-                Some(updater) => updater.session.set_variable(&variable.name, &content)?,
-                None => drop(self.aside.insert(variable.name, content)),
-            }
-        }
-        self.share(true)?;
-        self.share(false)
-    }
-
     /// Names of the parameters, in rank 0's order.
     pub fn parameters(&self) -> impl Iterator<Item = &str> {
         self.parameters.iter().map(|variable| variable.name.as_str())
@@ -179,67 +195,6 @@ impl DataParallel {
     /// What this rank must be fed, by name: its own samples.
     pub fn inputs(&self) -> &BTreeMap<String, TensorType> {
         self.session.inputs()
-    }
-
-    /// A parameter, a buffer or a state of the optimizer.
-    ///
-    /// # Errors
-    /// Where there is none of that name, or the session has failed.
-    pub fn variable(&mut self, name: &str) -> Result<HostTensor, DataParallelError> {
-        let updater = self.updater.as_mut().filter(|updater| updater.holds(name));
-        match (self.aside.get(name), updater) {
-            (Some(value), _) => Ok(value.clone()),
-            (None, Some(updater)) if !self.held.contains(name) => {
-                Ok(updater.session.variable(name)?)
-            }
-            _ => Ok(self.session.variable(name)?),
-        }
-    }
-
-    /// Overwrites a parameter, a buffer or a state of the optimizer on this rank. Parameters and states are to be set alike on
-    /// all ranks.
-    ///
-    /// # Errors
-    /// As [`DataParallel::variable`]; and where the type is another.
-    pub fn set_variable(
-        &mut self,
-        name: &str,
-        value: &HostTensor,
-    ) -> Result<(), DataParallelError> {
-        if let Some(held) = self.aside.get_mut(name) {
-            if held.ty() != value.ty() {
-                let (name, expected, found) = (name.to_owned(), held.ty(), value.ty());
-                return Err(RuntimeError::VariableType { name, expected, found }.into());
-            }
-            *held = value.clone();
-            return Ok(());
-        }
-        let updater = self.updater.as_mut().filter(|updater| updater.holds(name));
-        if self.held.contains(name) || updater.is_none() {
-            self.session.set_variable(name, value)?;
-        }
-        updater.map_or(Ok(()), |updater| updater.session.set_variable(name, value))?;
-        Ok(())
-    }
-
-    /// Sets the variables of a session of this rank to what those of their names are here, buffers to rank 0's: to evaluate.
-    /// All ranks call it.
-    ///
-    /// # Errors
-    /// Where a session has failed, a variable is of another type there, or a rank has failed.
-    pub fn copy_to(&mut self, session: &mut Session) -> Result<(), DataParallelError> {
-        self.share(false)?;
-        let theirs = session.variables();
-        let mine = self.held.iter().map(String::as_str).filter(|name| theirs.contains_key(*name));
-        session.copy_variables(&mut self.session, mine)?;
-        let elsewhere = theirs.keys().filter(|name| !self.held.contains(*name));
-        let known = |name: &&String| {
-            self.aside.contains_key(*name) || self.updater.as_ref().is_some_and(|u| u.holds(name))
-        };
-        for name in elsewhere.filter(known).cloned().collect::<Vec<_>>() {
-            session.set_variable(&name, &self.variable(&name)?)?;
-        }
-        Ok(())
     }
 
     /// One step of training: forward and backward on this rank's samples, gradients averaged over the ranks, and the optimizer's
@@ -321,20 +276,6 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Gives all ranks rank 0's parameters or buffers.
-    fn share(&mut self, parameters: bool) -> Result<(), DataParallelError> {
-        let which = if parameters { &self.parameters } else { &self.buffers };
-        let names: Vec<String> = which.iter().map(|variable| variable.name.clone()).collect();
-        for name in names {
-            let mut value = self.variable(&name)?;
-            self.group.broadcast(&mut value, 0)?;
-            if self.group.rank() != 0 {
-                self.set_variable(&name, &value)?;
-            }
-        }
-        Ok(())
-    }
-
     fn is_gradient(&self, output: &str) -> bool {
         let name = output.strip_prefix(GRADIENT);
         name.is_some_and(|name| self.parameters().any(|parameter| parameter == name))
@@ -399,23 +340,4 @@ fn session(
     let cpu = preset("cpu").expect("the preset `cpu` is one of graphc's own");
     let plan = compile(graph, options, &cpu, None)?.plan;
     Ok(Session::new(&plan, weights, session.clone())?)
-}
-
-/// What a variable begins with that no plan holds: computed as a plan would.
-fn first_content(
-    variable: &Variable,
-    weights: &BTreeMap<String, HostTensor>,
-    options: &DataParallelOptions,
-) -> Result<HostTensor, DataParallelError> {
-    let Variable { name, ty, init, trainable } = variable;
-    if *init == Init::Weights {
-        let missing = || DataParallelError::Weight { name: name.clone(), ty: ty.clone() };
-        return weights.get(name).filter(|value| value.ty() == *ty).cloned().ok_or_else(missing);
-    }
-    let builder = GraphBuilder::new(name);
-    let value = builder.variable_of(name, ty.clone(), init.clone(), *trainable);
-    builder.output("value", &value);
-    let graph = builder.finish().expect("a variable of a graph fits in another");
-    let mut session = session(graph, &CompileOptions::default(), weights, &options.session)?;
-    Ok(session.variable(name)?)
 }

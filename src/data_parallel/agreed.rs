@@ -26,7 +26,7 @@ pub(super) fn agree_on_options(
 }
 
 /// Variables of a graph, in its order.
-pub(super) fn variables(graph: &Graph) -> Vec<Variable> {
+pub(super) fn variables_of(graph: &Graph) -> Vec<Variable> {
     let of = |node: &Node| match &node.op {
         Op::Variable(variable) => Some(variable.clone()),
         _ => None,
