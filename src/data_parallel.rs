@@ -3,83 +3,58 @@
 //!
 //! Under SBP one plan covers all ranks and the compiler places the communication. Here ranks may have different graphs, as
 //! long as they have the same parameters. The session hands out each gradient when it is computed
-//! ([`Session::step_watched`]), so that gradients are reduced, in buckets, while the backward pass goes on.
+//! ([`Session::step_watched`]), so that gradients are reduced, in buckets, while the backward pass goes on (`reducer.rs`).
+//! A second plan, of updates alone, is fed with the averages (`updater.rs`): every rank makes the same step. Checkpoints
+//! are those of sessions (`checkpoint.rs`).
 
+mod agreed;
+mod checkpoint;
+mod error;
 mod reducer;
+mod updater;
+mod variables;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use agreed::{agree_on_options, agree_on_variables, buckets, on_any, variables_of};
+use checkpoint::Record;
 use graphc_compiler::cluster::preset;
-use graphc_compiler::compile::{CompileError, compile};
-use graphc_ir::builder::GraphBuilder;
+use graphc_compiler::compile::compile;
+use graphc_compiler::passes::autocast::scales_loss;
+use graphc_compiler::passes::autodiff::GRADIENT;
 use graphc_ir::graph::Graph;
-use graphc_ir::op::Op;
-use graphc_ir::ops::{Init, Variable};
-use graphc_ir::plan::{CompileOptions, Loss};
+use graphc_ir::ops::Variable;
+use graphc_ir::plan::CompileOptions;
 use graphc_ir::types::TensorType;
-use graphc_runtime::dist::{DistError, Group};
-use graphc_runtime::job::Agreement;
-use graphc_runtime::{HostTensor, RuntimeError, Session, SessionOptions, TensorError};
+use graphc_runtime::dist::Group;
+use graphc_runtime::{HostTensor, Session, SessionOptions};
+
+pub use error::DataParallelError;
 use reducer::{Layout, Reducer};
+use updater::Updater;
 
 /// Bytes of gradients that are reduced together unless told otherwise.
 pub const DEFAULT_BUCKET: usize = 25 << 20;
 
-/// What can go wrong in data parallelism.
-#[derive(Debug, thiserror::Error)]
-pub enum DataParallelError {
-    /// The graph cannot be compiled.
-    #[error(transparent)]
-    Compile(#[from] Box<CompileError>),
-    /// The session has failed.
-    #[error(transparent)]
-    Runtime(#[from] RuntimeError),
-    /// The communication has failed.
-    #[error(transparent)]
-    Dist(#[from] DistError),
-    /// A tensor is not what its type says.
-    #[error(transparent)]
-    Tensor(#[from] TensorError),
-    /// The ranks have different parameters or buffers.
-    #[error("rank {rank} does not have the parameters and buffers of rank 0: {difference}")]
-    Parameters {
-        /// This rank.
-        rank: usize,
-        /// What differs.
-        difference: String,
-    },
-    /// A variable that is in no plan has no first content.
-    #[error("the weights have no tensor `{name}` ({ty})")]
-    Weight {
-        /// The variable.
-        name: String,
-        /// Its type.
-        ty: TensorType,
-    },
-}
-
-impl From<CompileError> for DataParallelError {
-    fn from(error: CompileError) -> Self {
-        Self::Compile(Box::new(error))
-    }
-}
-
 /// How a [`DataParallel`] works.
 #[derive(Clone, Debug)]
 pub struct DataParallelOptions {
-    /// The loss on the first output; `None`: the first output is the loss itself.
-    pub loss: Option<Loss>,
+    /// What each rank compiles its graph with: the loss (`None`: the first output is the loss itself) and metrics; the
+    /// optimizer with schedule, clipping, groups and averages, alike on all ranks; microbatches, recomputation and so on. Its
+    /// mesh is the rank alone.
+    pub training: CompileOptions,
     /// Bytes of gradients that are reduced together, at least one gradient.
     pub bucket_bytes: usize,
-    /// Of the session.
+    /// Of the session. `threads_per_rank`, where it is not given, is the cores divided among the ranks of this host. Dropout
+    /// draws other numbers on each rank.
     pub session: SessionOptions,
 }
 
 impl Default for DataParallelOptions {
     fn default() -> Self {
-        let session = SessionOptions::default();
-        Self { loss: None, bucket_bytes: DEFAULT_BUCKET, session }
+        let (training, session) = (CompileOptions::default(), SessionOptions::default());
+        Self { training, bucket_bytes: DEFAULT_BUCKET, session }
     }
 }
 
@@ -94,7 +69,47 @@ pub struct Gradients {
 }
 
 /// A graph that each rank trains on its own samples, with gradients averaged over a group. The parameters begin on all
-/// ranks as on rank 0, and rank 0's buffers (variables that are not trained) are those of all before each step.
+/// ranks as on rank 0, and rank 0's buffers (variables that are not trained) are those of all before each step. So a batch
+/// norm normalizes by the samples of its rank, and its running statistics are those of rank 0, as under torch's
+/// DistributedDataParallel with `broadcast_buffers`.
+///
+/// ```
+/// use graphc::dist::{self, DataParallelError};
+/// use graphc::ir::nn::{Linear, Module};
+/// use graphc::prelude::*;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let sgd = Optimizer::Sgd { lr: 0.1, momentum: 0.9, nesterov: false, weight_decay: 0.0 };
+/// let training = CompileOptions {
+///     loss: Some(Loss::Mse),
+///     optimizer: Some(sgd),
+///     lr_schedule: "cosine:100".parse()?,
+///     clip_norm: Some(1.0),
+///     ..CompileOptions::default()
+/// };
+/// let options = DataParallelOptions { training, ..DataParallelOptions::default() };
+/// // Two threads; `dist::run` takes the launcher's processes where there are any.
+/// let weights = dist::spawn(2, |group| {
+///     let g = GraphBuilder::new("linear");
+///     let x = g.input("x", DType::F32, [4, 3]);
+///     g.output("y", &Linear::new(&g, "fc", 3, 2).forward(&x));
+///     let graph = g.finish().expect("a graph");
+///     let mut ddp = DataParallel::new(&group, graph, &BTreeMap::new(), &options)?;
+///     let own = |elements: usize| vec![group.rank() as f32; elements];
+///     for _ in 0..3 {
+///         let feeds = BTreeMap::from([
+///             ("x".to_string(), HostTensor::from_f32([4, 3], &own(12))?),
+///             ("target".to_string(), HostTensor::from_f32([4, 2], &own(8))?),
+///         ]);
+///         let outputs = ddp.train_step(feeds)?;
+///         assert!(outputs["loss"].to_f32()?[0].is_finite());
+///     }
+///     Ok::<_, DataParallelError>(ddp.variable("fc.weight")?)
+/// })?;
+/// assert_eq!(weights[0], weights[1]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct DataParallel {
     group: Group,
@@ -102,12 +117,19 @@ pub struct DataParallel {
     /// In rank 0's order.
     parameters: Vec<Variable>,
     buffers: Vec<Variable>,
-    /// What the session's plan does not need, and so does not hold.
+    /// Names of the variables that the session's plan needs, and so holds.
+    held: BTreeSet<String>,
+    /// Those that neither it nor the updater holds.
     aside: BTreeMap<String, HostTensor>,
+    /// Makes the optimizer's steps, where there is one. It holds the parameters as well, and what it makes of them is copied
+    /// into the session.
+    updater: Option<Updater>,
     /// Which gradients are reduced together.
     layout: Arc<Layout>,
     /// Memory of the buckets between steps.
     buckets: Vec<HostTensor>,
+    /// What checkpoints say.
+    record: Record,
 }
 
 impl DataParallel {
@@ -115,19 +137,15 @@ impl DataParallel {
     /// `weights` holds the first content of variables that are read by name.
     ///
     /// # Errors
-    /// Where the graph cannot be compiled or has nothing to train, or the ranks have different variables.
+    /// Where the graph cannot be compiled or has nothing to train, or the ranks have different variables or optimizers.
     pub fn new(
         group: &Group,
         graph: Graph,
         weights: &BTreeMap<String, HostTensor>,
         options: &DataParallelOptions,
     ) -> Result<Self, DataParallelError> {
-        let result = Self::begin(group, graph, weights, options);
-        if let Err(error) = &result {
-            // The others wait for this rank's part.
-            group.fail(error);
-        }
-        result
+        // The others wait for this rank's part.
+        Self::begin(group, graph, weights, options).inspect_err(|error| group.fail(error))
     }
 
     fn begin(
@@ -136,26 +154,36 @@ impl DataParallel {
         weights: &BTreeMap<String, HostTensor>,
         options: &DataParallelOptions,
     ) -> Result<Self, DataParallelError> {
-        let DataParallelOptions { bucket_bytes, session: own, .. } = options;
-        let alike = Agreement::new()
-            .and("the bytes of a bucket", bucket_bytes)
-            .and("the first step", own.first_step);
-        group.agree("data parallelism", &alike)?;
-        let variables = agree(group, variables(&graph))?;
+        check(&graph, &options.training)?;
+        agree_on_options(group, options)?;
+        let variables = agree_on_variables(group, variables_of(&graph))?;
+        let (model, own) = (graph.name.clone(), own_options(group, &options.session));
+        let session = session(graph, &updater::gradients(&options.training), weights, &own)?;
         let (parameters, buffers): (Vec<_>, Vec<_>) =
-            variables.into_iter().partition(|variable| variable.trainable);
-        let compiling =
-            CompileOptions { loss: options.loss, gradients: true, ..CompileOptions::default() };
-        let session = session(graph, &compiling, weights, &options.session)?;
-        let held = session.variables();
-        let unheld = parameters.iter().chain(&buffers).filter(|v| !held.contains_key(&v.name));
-        let aside = unheld.map(|v| Ok((v.name.clone(), first_content(v, weights, options)?)));
-        let aside = aside.collect::<Result<_, DataParallelError>>()?;
+            variables.iter().cloned().partition(|variable| variable.trainable);
+        let held: BTreeSet<String> = session.variables().into_keys().collect();
+        let kept = on_any(group, &variables, |variable| held.contains(&variable.name))?;
+        let outputs = session.outputs();
+        let trained = |v: &Variable| outputs.contains_key(&gradient_of(&v.name));
+        let trained = on_any(group, &parameters, trained)?;
+        let updater = Updater::new(&trained, &held, &options.training, &own)?;
         let layout = Layout::new(&parameters, &buckets(&parameters, options.bucket_bytes))?;
+        let record = Record::new(group, model, kept, session.inputs(), options)?;
         let (group, layout, buckets) = (group.clone(), Arc::new(layout), Vec::new());
-        let mut this = Self { group, session, parameters, buffers, aside, layout, buckets };
-        this.share(true)?;
-        this.share(false)?;
+        let aside = BTreeMap::new();
+        let mut this = Self {
+            group,
+            session,
+            parameters,
+            buffers,
+            held,
+            aside,
+            updater,
+            layout,
+            buckets,
+            record,
+        };
+        this.fill(weights, options)?;
         Ok(this)
     }
 
@@ -164,35 +192,24 @@ impl DataParallel {
         self.parameters.iter().map(|variable| variable.name.as_str())
     }
 
-    /// A parameter or buffer.
-    ///
-    /// # Errors
-    /// Where there is none of that name, or the session has failed.
-    pub fn variable(&mut self, name: &str) -> Result<HostTensor, DataParallelError> {
-        match self.aside.get(name) {
-            Some(value) => Ok(value.clone()),
-            None => Ok(self.session.variable(name)?),
-        }
+    /// What this rank must be fed, by name: its own samples.
+    pub fn inputs(&self) -> &BTreeMap<String, TensorType> {
+        self.session.inputs()
     }
 
-    /// Overwrites a parameter or buffer on this rank. Parameters are to be set alike on all ranks.
+    /// One step of training: forward and backward on this rank's samples, gradients averaged over the ranks, and the optimizer's
+    /// step on all of them alike. Gives this rank's outputs, and with clipping by the norm `grad_norm`, that of the averages. All
+    /// ranks call it, and no other collective of the group meanwhile.
     ///
     /// # Errors
-    /// As [`DataParallel::variable`]; and where the type is another.
-    pub fn set_variable(
+    /// As [`DataParallel::step`]; and where there is no optimizer.
+    pub fn train_step(
         &mut self,
-        name: &str,
-        value: &HostTensor,
-    ) -> Result<(), DataParallelError> {
-        let Some(held) = self.aside.get_mut(name) else {
-            return Ok(self.session.set_variable(name, value)?);
-        };
-        if held.ty() != value.ty() {
-            let (name, expected, found) = (name.to_owned(), held.ty(), value.ty());
-            return Err(RuntimeError::VariableType { name, expected, found }.into());
-        }
-        *held = value.clone();
-        Ok(())
+        feeds: BTreeMap<String, HostTensor>,
+    ) -> Result<BTreeMap<String, HostTensor>, DataParallelError> {
+        let Gradients { mut outputs, gradients } = self.step(feeds)?;
+        outputs.extend(self.apply(gradients)?);
+        Ok(outputs)
     }
 
     /// Runs forward and backward on this rank's samples and averages the gradients, those of the last layers while the first
@@ -219,11 +236,28 @@ impl DataParallel {
         self.buckets = reducer.finish()?;
         let gradients = self.averages()?;
         outputs.retain(|name, _| !self.is_gradient(name));
+        self.record.finished += u64::from(self.updater.is_none());
         Ok(Gradients { outputs, gradients })
     }
 
-    /// Replaces each parameter by what `update` makes of it and its gradient: every rank does the same, so that the
-    /// parameters stay the same.
+    /// Makes the optimizer's step with these gradients, which are the same on all ranks: those of [`DataParallel::step`], or what a
+    /// program makes of those of several. Schedule and checkpoints count these steps. Gives what the step says, `grad_norm` say.
+    ///
+    /// # Errors
+    /// Where there is no optimizer, the gradient of a trained parameter is missing or of another type, or the session has failed.
+    pub fn apply(
+        &mut self,
+        gradients: BTreeMap<String, HostTensor>,
+    ) -> Result<BTreeMap<String, HostTensor>, DataParallelError> {
+        let updater = self.updater.as_mut().ok_or(DataParallelError::NoOptimizer);
+        let result = updater.and_then(|updater| Ok(updater.step(gradients, &mut self.session)?));
+        let outputs = result.inspect_err(|error| self.group.fail(error))?;
+        self.record.finished += 1;
+        Ok(outputs)
+    }
+
+    /// Replaces each parameter by what `update` makes of it and its gradient, for rules that no optimizer has: every rank does
+    /// the same, so that the parameters stay the same.
     ///
     /// # Errors
     /// Where the session has failed.
@@ -238,20 +272,6 @@ impl DataParallel {
             let mut value = self.variable(&name)?;
             update(&name, &mut value, gradient);
             self.set_variable(&name, &value)?;
-        }
-        Ok(())
-    }
-
-    /// Gives all ranks rank 0's parameters or buffers.
-    fn share(&mut self, parameters: bool) -> Result<(), DataParallelError> {
-        let which = if parameters { &self.parameters } else { &self.buffers };
-        let names: Vec<String> = which.iter().map(|variable| variable.name.clone()).collect();
-        for name in names {
-            let mut value = self.variable(&name)?;
-            self.group.broadcast(&mut value, 0)?;
-            if self.group.rank() != 0 {
-                self.set_variable(&name, &value)?;
-            }
         }
         Ok(())
     }
@@ -283,45 +303,33 @@ impl DataParallel {
     }
 }
 
-/// What stands before the name of a parameter in that of the output that is its gradient.
-const GRADIENT: &str = "grad.";
-
 fn gradient_of(parameter: &str) -> String {
     format!("{GRADIENT}{parameter}")
 }
 
-/// Variables of a graph, in its order.
-fn variables(graph: &Graph) -> Vec<Variable> {
-    let of = |node: &graphc_ir::graph::Node| match &node.op {
-        Op::Variable(variable) => Some(variable.clone()),
-        _ => None,
-    };
-    graph.nodes.iter().filter_map(of).collect()
-}
-
-fn describe(variable: &Variable) -> String {
-    let kind = if variable.trainable { "parameter" } else { "buffer" };
-    format!("{kind} `{}` ({})", variable.name, variable.ty)
-}
-
-/// The variables in rank 0's order, if all ranks have the same.
-fn agree(group: &Group, mut own: Vec<Variable>) -> Result<Vec<Variable>, DataParallelError> {
-    let lines: Vec<String> = own.iter().map(describe).collect();
-    let all = group.all_gather(lines.join("\n").as_bytes())?;
-    let first = String::from_utf8_lossy(&all[0]).into_owned();
-    let order: Vec<&str> = first.lines().collect();
-    let lacks = |have: &[&str], wanted: &[&str]| {
-        wanted.iter().find(|line| !have.contains(line)).map(|line| (*line).to_owned())
-    };
-    let mine: Vec<&str> = lines.iter().map(String::as_str).collect();
-    let missing = lacks(&mine, &order).map(|line| format!("it lacks {line}"));
-    let further = lacks(&order, &mine).map(|line| format!("it also has {line}"));
-    if let Some(difference) = missing.or(further) {
-        return Err(DataParallelError::Parameters { rank: group.rank(), difference });
+/// Refuses what data parallelism cannot do.
+fn check(graph: &Graph, training: &CompileOptions) -> Result<(), DataParallelError> {
+    if training.mesh != [1] {
+        return Err(DataParallelError::Mesh { mesh: training.mesh.clone() });
     }
-    own.sort_by_key(|variable| order.iter().position(|&line| line == describe(variable)));
-    Ok(own)
+    if scales_loss(graph, training) {
+        return Err(DataParallelError::Scaling { model: graph.name.clone() });
+    }
+    Ok(())
 }
+
+/// The options of this rank's sessions.
+fn own_options(group: &Group, options: &SessionOptions) -> SessionOptions {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let neighbours = group.job().map_or(group.world_size(), |job| job.neighbours());
+    let threads = options.threads_per_rank.unwrap_or(cores / neighbours.max(1)).max(1);
+    // Rank 0's is the one that is given; others differ in dropout alone, as parameters are rank 0's.
+    let seed = options.seed.wrapping_add((group.rank() as u64).wrapping_mul(SEED_STEP));
+    SessionOptions { seed, threads_per_rank: Some(threads), ..options.clone() }
+}
+
+/// What the seeds of neighbouring ranks differ by: the golden ratio of 2^64, so that seeds nearby stay apart.
+const SEED_STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
 fn session(
     graph: Graph,
@@ -332,41 +340,4 @@ fn session(
     let cpu = preset("cpu").expect("the preset `cpu` is one of graphc's own");
     let plan = compile(graph, options, &cpu, None)?.plan;
     Ok(Session::new(&plan, weights, session.clone())?)
-}
-
-/// What a variable begins with that no plan holds: computed as a plan would.
-fn first_content(
-    variable: &Variable,
-    weights: &BTreeMap<String, HostTensor>,
-    options: &DataParallelOptions,
-) -> Result<HostTensor, DataParallelError> {
-    let Variable { name, ty, init, trainable } = variable;
-    if *init == Init::Weights {
-        let missing = || DataParallelError::Weight { name: name.clone(), ty: ty.clone() };
-        return weights.get(name).filter(|value| value.ty() == *ty).cloned().ok_or_else(missing);
-    }
-    let builder = GraphBuilder::new(name);
-    let value = builder.variable_of(name, ty.clone(), init.clone(), *trainable);
-    builder.output("value", &value);
-    let graph = builder.finish().expect("a variable of a graph fits in another");
-    let mut session = session(graph, &CompileOptions::default(), weights, &options.session)?;
-    Ok(session.variable(name)?)
-}
-
-/// Parameters from the last to the first, as the backward pass comes to them, in buckets of so many bytes and one type.
-fn buckets(parameters: &[Variable], bytes: usize) -> Vec<Vec<usize>> {
-    let mut buckets: Vec<Vec<usize>> = Vec::new();
-    let (mut filled, mut dtype) = (0, None);
-    for (index, Variable { ty, .. }) in parameters.iter().enumerate().rev() {
-        let fits = dtype == Some(ty.dtype) && filled + ty.bytes() <= bytes;
-        match buckets.last_mut().filter(|_| fits) {
-            Some(bucket) => bucket.push(index),
-            None => {
-                buckets.push(vec![index]);
-                filled = 0;
-            }
-        }
-        (filled, dtype) = (filled + ty.bytes(), Some(ty.dtype));
-    }
-    buckets
 }

@@ -120,6 +120,16 @@ pub enum CompileError {
         /// The loss.
         loss: String,
     },
+    /// A graph of updates alone that lacks a gradient.
+    #[error(
+        "the graph has no input `{name}` ({ty}), which is to be the gradient of a trained variable"
+    )]
+    GradientMissing {
+        /// The input.
+        name: String,
+        /// Its type, which is the variable's.
+        ty: TensorType,
+    },
     /// A mesh that is none.
     #[error("the mesh {mesh:?}: {error}")]
     Mesh {

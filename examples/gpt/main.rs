@@ -27,12 +27,12 @@ use model::{Config, Model};
 struct Args {
     /// The text; by default The Devil's Dictionary (Ambrose Bierce, 1911; public domain)
     text: Option<PathBuf>,
-    /// Ranks, row-major
-    #[arg(long, default_value = "4")]
-    mesh: String,
-    /// Pipeline stages
-    #[arg(long, default_value_t = 2)]
-    stages: usize,
+    /// Ranks, row-major; by default those that the launcher has started, or 4
+    #[arg(long)]
+    mesh: Option<String>,
+    /// Pipeline stages; by default 2, or 1 where the mesh has no halves
+    #[arg(long)]
+    stages: Option<usize>,
     /// Microbatches per step
     #[arg(long, default_value_t = 4)]
     microbatches: usize,
@@ -68,12 +68,12 @@ fn main() -> Result<()> {
     ensure!(args.batch > 0 && args.steps > 0, "--batch and --steps are at least 1");
     corpus.check_length(config.sequence)?;
 
-    let options = options(&args)?;
+    // Under the launcher the ranks are processes, and rank 0 prints and writes; otherwise they are threads.
+    let job = Job::from_environment()?;
+    let options = options(&args, job.as_ref().map_or(4, |job| job.world_size()))?;
     let compiled = compile(config.training_graph(args.batch)?, &options, &cpu()?, None)?;
     let plan = compiled.plan;
 
-    // Under the launcher the ranks are processes, and rank 0 prints and writes; otherwise they are threads.
-    let job = Job::from_environment()?;
     let session_options = SessionOptions { seed: args.seed, ..SessionOptions::default() };
     let none = BTreeMap::new();
     let mut session = Session::with_job(job.as_ref(), &plan, &none, session_options)?;
@@ -122,11 +122,14 @@ fn cpu() -> Result<graphc::ir::plan::Cluster> {
     preset("cpu").context("the preset `cpu` exists")
 }
 
-fn options(args: &Args) -> Result<CompileOptions> {
-    let mesh = args.mesh.split('x').map(str::parse).collect::<Result<Vec<usize>, _>>();
+fn options(args: &Args, ranks: u32) -> Result<CompileOptions> {
+    let mesh = args.mesh.clone().unwrap_or_else(|| ranks.to_string());
+    let mesh = mesh.split('x').map(str::parse).collect::<Result<Vec<usize>, _>>();
+    let mesh = mesh.ok().context("write --mesh as 4 or 2x2")?;
+    let halves = mesh.first().is_some_and(|first| first.is_multiple_of(2));
     Ok(CompileOptions {
-        mesh: mesh.ok().context("write --mesh as 4 or 2x2")?,
-        stages: args.stages,
+        stages: args.stages.unwrap_or(if halves { 2 } else { 1 }),
+        mesh,
         microbatches: args.microbatches,
         optimizer: Some(Optimizer::AdamW(AdamOptions {
             lr: args.lr,

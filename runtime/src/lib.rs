@@ -25,7 +25,7 @@ mod tensor;
 pub mod transport;
 mod worker;
 
-pub use checkpoint::{Checkpoint, CheckpointError, Checkpoints, VariableRecord};
+pub use checkpoint::{Checkpoint, CheckpointError, CheckpointHeader, Checkpoints, VariableRecord};
 pub use error::{Cause, Failure, RuntimeError};
 pub use global::GlobalTensor;
 pub use session::{

@@ -1,7 +1,8 @@
 //! The models of `graphc::models` and layers of `graphc::nn` compute what PyTorch's do, in training and in evaluation, on every
-//! mesh. What PyTorch makes of them is recorded by `record.py`.
+//! mesh. What PyTorch makes of them is recorded by `record.py` and `record_ddp.py`.
 
 mod curves;
+mod ddp;
 mod formula;
 mod layers;
 mod networks;

@@ -9,8 +9,12 @@ use super::{Feeds, begin, evaluated, formula, list, near, number, recorded, sgd,
 
 const STEPS: usize = 50;
 
-/// Batch norms of two momenta, one of which is applied twice.
 fn network() -> Graph {
+    network_of(8)
+}
+
+/// Batch norms of two momenta, one of which is applied twice.
+pub fn network_of(batch: usize) -> Graph {
     let g = GraphBuilder::new("statistics");
     let config = |kernel, stride, padding| ConvConfig {
         stride: [stride; 2],
@@ -24,7 +28,7 @@ fn network() -> Graph {
     let bn2 = BatchNorm2d { momentum: 0.3, ..BatchNorm2d::new(&g, "bn2", 8) };
     let conv3 = Conv2d::new(&g, "conv3", [8, 8], config(1, 1, 0));
     let fc = Linear::new(&g, "fc", 8, 4);
-    let x = g.input("x", DType::F32, [8, 3, 8, 8]);
+    let x = g.input("x", DType::F32, [batch, 3, 8, 8]);
     let x = bn1.forward(&conv1.forward(&x)).tanh();
     let x = bn2.forward(&conv2.forward(&x)).tanh();
     let x = bn2.forward(&conv3.forward(&x)).tanh();

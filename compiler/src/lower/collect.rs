@@ -233,8 +233,10 @@ impl<'a> Collector<'a> {
         for output in &self.graph().outputs {
             let home = self.home(output.value)?.clone();
             self.here = self.maker(home.buffer).unwrap_or(home.made);
-            if self.rate(output.value) == Rate::Step {
-                // What is known once a step is fetched with the updates: the loss travels with the gradients.
+            let optimizes = !self.decisions.training.gradients.is_empty();
+            if optimizes && self.rate(output.value) == Rate::Step {
+                // What is known once a step is fetched with the updates: the loss travels with the gradients. Where gradients
+                // are outputs they are fetched as they come.
                 self.here = self.first_update(self.here.stage).unwrap_or(self.here);
             }
             let buffer = self.require(output.value, &home.placement, &fetched(&home.sbp))?;

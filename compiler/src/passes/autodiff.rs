@@ -22,10 +22,11 @@ const PASS: &str = "autodiff";
 
 /// The graph with the gradient of its loss by every trained variable that the loss depends on, named
 /// `grad.<variable>`. A variable that the loss does not depend on has none and is not updated. In inference the graph
-/// as it is. With `scales` the gradients are those of the loss times its scale, which is a variable.
+/// as it is. With `scales` the gradients are those of the loss times its scale, which is a variable. Where the graph is to have
+/// updates alone its gradients are inputs.
 ///
 /// # Errors
-/// Where nothing can be trained, or an op has no gradient.
+/// Where nothing can be trained, an op has no gradient, or an input that is to be a gradient is not there.
 pub fn autodiff(
     graph: Graph,
     options: &CompileOptions,
@@ -39,6 +40,7 @@ pub fn autodiff(
         Some(loss) if options.optimizer.is_some() => differentiate(graph, loss, scales)?,
         // Nothing updates the variables: who compiles wants the gradients themselves.
         Some(loss) => (give(differentiate(graph, loss, false)?), Vec::new()),
+        None if options.updates_alone => given(graph)?,
         None => (graph, Vec::new()),
     };
     let phase = |(index, node): (usize, &Node)| match node.op.operation().updates() {
@@ -52,10 +54,33 @@ pub fn autodiff(
     Ok(TrainingGraph { graph, phases, kinds, loss, gradients })
 }
 
+/// What stands before the name of a variable in that of its gradient.
+pub const GRADIENT: &str = "grad.";
+
+/// The graph with its gradients, which are inputs.
+fn given(graph: Graph) -> Result<(Graph, Gradients), CompileError> {
+    let mut gradients = Vec::new();
+    for node in &graph.nodes {
+        let Op::Variable(variable) = &node.op else { continue };
+        if !variable.trainable {
+            continue;
+        }
+        let name = format!("{GRADIENT}{}", variable.name);
+        let input = graph.nodes.iter().find(|node| match &node.op {
+            Op::Input(input) => input.name == name && input.ty == variable.ty,
+            _ => false,
+        });
+        let missing =
+            || CompileError::GradientMissing { name: name.clone(), ty: variable.ty.clone() };
+        gradients.push((node.results[0], input.ok_or_else(missing)?.results[0]));
+    }
+    Ok((graph, gradients))
+}
+
 /// The graph with its gradients as outputs.
 fn give((mut graph, gradients): (Graph, Gradients)) -> Graph {
     for (variable, value) in gradients {
-        let name = format!("grad.{}", graph.display_name(variable));
+        let name = format!("{GRADIENT}{}", graph.display_name(variable));
         graph.outputs.push(Output { name, value });
     }
     graph
@@ -196,7 +221,7 @@ impl Reverse {
             // Two variables may have one gradient: those of a + b. Each names its own.
             let taken = gradient.id().is_some_and(|id| self.named.contains(&id));
             let gradient = if taken { gradient.reshape(&variable.shape()) } else { gradient };
-            Some(gradient.named(&format!("grad.{name}")))
+            Some(gradient.named(&format!("{GRADIENT}{name}")))
         })?;
         self.named.extend(gradient.id());
         Some((variable.id()?, gradient.id()?))

@@ -25,8 +25,10 @@ pub(super) fn clip_norm(
     max: f64,
     factor: Option<ValueId>,
 ) -> Result<Option<ValueId>, OpError> {
-    let Some(loss) = training.loss else { return Ok(None) };
-    let home = training.graph.value(loss).producer;
+    // Gradients that are made elsewhere have no loss here.
+    let first = training.gradients.first().map(|&(variable, _)| variable);
+    let Some(beside) = training.loss.or(first) else { return Ok(None) };
+    let home = training.graph.value(beside).producer;
     let sum = over_gradients(training, &Op::SquareSum(SquareSum {}), home)?;
     let clip = Op::ClipFactor(ClipFactor { max: max.into() });
     let operands = [sum].into_iter().chain(factor).collect();

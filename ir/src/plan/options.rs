@@ -63,6 +63,10 @@ pub struct CompileOptions {
     /// variable as the output `grad.<variable>`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub gradients: bool,
+    /// With an optimizer: nothing is differentiated, the gradient of each trained variable is fed as the input
+    /// `grad.<variable>`. A plan of updates alone, for gradients that are made elsewhere.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub updates_alone: bool,
     /// How signatures are chosen.
     pub strategy: Strategy,
     /// Which activations are computed again in the backward pass.
@@ -101,6 +105,7 @@ impl Default for CompileOptions {
             groups: Vec::new(),
             ema: None,
             gradients: false,
+            updates_alone: false,
             strategy: Strategy::Auto,
             recompute: Recompute::None,
             cross_entropy: CrossEntropyForm::Auto,
@@ -114,7 +119,7 @@ impl Default for CompileOptions {
 impl CompileOptions {
     /// Whether the loss is differentiated.
     pub fn differentiates(&self) -> bool {
-        self.optimizer.is_some() || self.gradients
+        (self.optimizer.is_some() && !self.updates_alone) || self.gradients
     }
 
     /// The learning rate at a step, from 0, of variables that are in no group. `None` without an optimizer.

@@ -11,6 +11,8 @@
 //! machines it lies on a file system that all of them see. The process of rank 0 alone begins, gathers, renames and
 //! removes; the others add their files ([`Session::save_checkpoint_with`](crate::Session::save_checkpoint_with)).
 //!
+//! What no session holds alone is saved whole (`whole`).
+//!
 //! No communication here: the barrier between processes is the caller's. Start reading with `manifest`, then `save`,
 //! then `load`.
 
@@ -20,13 +22,16 @@ mod load;
 mod manifest;
 mod save;
 mod settings;
+mod stored;
 #[cfg(test)]
 mod tests;
+mod whole;
 
 pub use error::CheckpointError;
 pub use load::Checkpoint;
 pub use manifest::VariableRecord;
 pub use save::Checkpoints;
+pub use whole::CheckpointHeader;
 
 pub(crate) use save::Header;
 pub(crate) use settings::Settings;

@@ -2,19 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use graphc_ir::sbp::{ReduceKind, Sbp};
 use rayon::prelude::*;
-use safetensors::tensor::{Metadata, TensorInfo};
-use sha2::{Digest, Sha256};
 
-use super::manifest::{
-    FileRecord, LONGEST_MANIFEST, Manifest, Part, Piece, VariableRecord, hexadecimal,
-};
+use super::manifest::{LONGEST_MANIFEST, Manifest, Part};
+use super::stored::{Bytes, Stored, write};
 use super::{CheckpointError, Held, folder};
-use crate::data::{file_dtype, read_file};
+use crate::data::read_file;
 
 pub(crate) use super::manifest::Header;
 
@@ -111,7 +108,7 @@ impl Checkpoints {
     ) -> Result<Parts, CheckpointError> {
         let partial = self.partial(step);
         let parts = ranks.par_iter().map(|(&rank, shards)| {
-            let part = write_shards(&partial, rank, shards)?;
+            let part = write(&partial, rank, shards.iter().map(stored).collect())?;
             if told {
                 let path = partial.join(folder::part_name(rank));
                 let json = serde_json::to_vec(&part);
@@ -156,7 +153,7 @@ impl Checkpoints {
         self.directory.join(folder::checkpoint_name(step))
     }
 
-    fn partial(&self, step: u64) -> PathBuf {
+    pub(super) fn partial(&self, step: u64) -> PathBuf {
         self.directory.join(folder::partial_name(step))
     }
 
@@ -168,7 +165,7 @@ impl Checkpoints {
 }
 
 /// What the ranks of one process have written.
-pub(crate) struct Parts(BTreeMap<u32, Part>);
+pub(crate) struct Parts(pub(super) BTreeMap<u32, Part>);
 
 /// The parts of all ranks: those of other processes are read and removed.
 fn gather(partial: &Path, world_size: usize, own: Parts) -> Result<Vec<Part>, CheckpointError> {
@@ -190,35 +187,17 @@ fn gather(partial: &Path, world_size: usize, own: Parts) -> Result<Vec<Part>, Ch
     (0..world_size as u32).map(part).collect()
 }
 
-/// Writes those shards of a rank of which it is the first replica.
-fn write_shards(partial: &Path, rank: u32, shards: &[Held<'_>]) -> Result<Part, CheckpointError> {
-    let name = folder::shards_name(rank);
-    let mut part = Part::default();
-    let mut kept = Vec::new();
-    for shard in shards {
-        let mut record = VariableRecord {
-            kind: shard.kind,
-            dtype: shard.layout.dtype,
-            shape: shard.layout.shape.clone(),
-            pieces: Vec::new(),
-        };
-        if let Some(reduce) = first_replica(shard)
-            && shard.place.bytes > 0
-        {
-            let (file, tensor, rect) = (name.clone(), shard.name.to_owned(), shard.rect.clone());
-            record.pieces.push(Piece { file, tensor, rect, reduce });
-            kept.push(*shard);
-        }
-        part.variables.insert(shard.name.to_owned(), record);
+/// What a shard adds to a checkpoint.
+fn stored<'a>(shard: &Held<'a>) -> Stored<'a> {
+    Stored {
+        name: shard.name,
+        kind: shard.kind,
+        dtype: shard.layout.dtype,
+        shape: &shard.layout.shape,
+        rect: shard.rect.clone(),
+        added: first_replica(shard),
+        bytes: Bytes::Of(shard.memory, shard.place),
     }
-    if !kept.is_empty() {
-        // The widest elements first: then all are aligned.
-        kept.sort_by_key(|shard| (std::cmp::Reverse(shard.layout.dtype.size()), shard.name));
-        let path = partial.join(&name);
-        let written = write_safetensors(&path, &kept);
-        part.files.insert(name, written.map_err(|error| CheckpointError::write(&path, error))?);
-    }
-    Ok(part)
 }
 
 /// `None` where a rank before this one holds the same; otherwise how the shard combines with those before it.
@@ -232,54 +211,6 @@ fn first_replica(shard: &Held<'_>) -> Option<Option<ReduceKind>> {
         Sbp::Partial(kind) if coordinate > 0 => Some(*kind),
         _ => None,
     }))
-}
-
-/// Writes a safetensors file straight from the memory of the rank, its hash taken on the way.
-fn write_safetensors(path: &Path, shards: &[Held<'_>]) -> std::io::Result<FileRecord> {
-    let mut end = 0;
-    let infos = shards.iter().map(|shard| {
-        let start = end;
-        end += shard.place.bytes;
-        let (dtype, shape) = (file_dtype(shard.layout.dtype), shard.rect.extent.clone());
-        (shard.name.to_owned(), TensorInfo { dtype, shape, data_offsets: (start, end) })
-    });
-    let metadata = Metadata::new(None, infos.collect()).map_err(std::io::Error::other)?;
-    let mut header = serde_json::to_vec(&metadata)?;
-    header.resize(header.len().next_multiple_of(8), b' ');
-    let mut file = HashedFile::create(path)?;
-    file.write(&(header.len() as u64).to_le_bytes())?;
-    file.write(&header)?;
-    for shard in shards {
-        shard.memory.read(shard.place, |bytes| file.write(bytes))?;
-    }
-    file.finish()
-}
-
-struct HashedFile {
-    file: BufWriter<File>,
-    hash: Sha256,
-    bytes: u64,
-}
-
-impl HashedFile {
-    fn create(path: &Path) -> std::io::Result<Self> {
-        let file = File::options().write(true).create_new(true).open(path)?;
-        Ok(Self { file: BufWriter::new(file), hash: Sha256::new(), bytes: 0 })
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
-        self.hash.update(bytes);
-        self.bytes += bytes.len() as u64;
-        self.file.write_all(bytes)
-    }
-
-    /// Makes it durable.
-    fn finish(self) -> std::io::Result<FileRecord> {
-        let file = self.file.into_inner().map_err(std::io::IntoInnerError::into_error)?;
-        file.sync_all()?;
-        let sha256 = hexadecimal(&self.hash.finalize());
-        Ok(FileRecord { bytes: self.bytes, sha256 })
-    }
 }
 
 fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), CheckpointError> {

@@ -255,6 +255,21 @@ impl Session {
         self.variables.write(name, value)
     }
 
+    /// Sets variables to what those of their names are in another session, after all steps that both have begun. Both are
+    /// of one job, or of none.
+    ///
+    /// # Errors
+    /// As [`Session::variable`] of the other and [`Session::set_variable`] of this one.
+    pub fn copy_variables<'a>(
+        &mut self,
+        from: &mut Session,
+        names: impl IntoIterator<Item = &'a str>,
+    ) -> Result<(), RuntimeError> {
+        self.idle()?;
+        from.idle()?;
+        names.into_iter().try_for_each(|name| self.variables.copy(&mut from.variables, name))
+    }
+
     /// What was measured in all steps begun so far.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
 use graphc_ir::ops::Init;
 use graphc_ir::plan::{Action, CompileOptions, Plan};
-use graphc_ir::types::DType;
+use graphc_ir::types::{DType, TensorType};
 use graphc_runtime::HostTensor;
 use graphc_runtime::dist::{self, Group};
 
@@ -18,7 +18,20 @@ const LAYERS: usize = 4;
 
 /// Layers `w0`, `w1`, ... one after the other.
 fn model() -> Graph {
+    layers(GraphBuilder::new("layers"))
+}
+
+/// The same with a state that steps update, as running statistics are.
+fn model_with_state() -> Graph {
     let g = GraphBuilder::new("layers");
+    let state =
+        g.variable_of("mean", TensorType::new(DType::F32, [8]), Init::Fill(0.0.into()), false);
+    let y = g.input("y", DType::F32, [4, 8]);
+    state.blend_after_step(0.9, 0.1, &y.mean(&[0], false));
+    layers(g)
+}
+
+fn layers(g: GraphBuilder) -> Graph {
     let mut y = g.input("x", DType::F32, [4, 8]);
     for layer in 0..LAYERS {
         let init = Init::Normal { mean: 0.0.into(), std: 0.5.into() };
@@ -98,7 +111,12 @@ fn place(plan: &Plan, is_it: impl Fn(&graphc_ir::plan::Actor) -> bool) -> usize 
 fn gradients_are_fetched_before_those_of_earlier_layers_are_computed() {
     let options = CompileOptions { gradients: true, ..CompileOptions::default() };
     let cpu = preset("cpu").expect("one of graphc's own");
-    let plan = compile(model(), &options, &cpu, None).expect("it compiles").plan;
+    for model in [model(), model_with_state()] {
+        fetched_in_order(&compile(model, &options, &cpu, None).expect("it compiles").plan);
+    }
+}
+
+fn fetched_in_order(plan: &Plan) {
     let fetch = |layer: usize| {
         let output = format!("grad.w{layer}");
         move |actor: &graphc_ir::plan::Actor| matches!(&actor.action, Action::Fetch { output: name } if *name == output)
@@ -107,8 +125,8 @@ fn gradients_are_fetched_before_those_of_earlier_layers_are_computed() {
         let earlier = fetch(layer - 1);
         let actors = &plan.programs[0].actors;
         let fetched = actors.iter().find(|actor| earlier(actor)).expect("there");
-        let computed = place(&plan, |actor| actor.outputs.contains(&fetched.inputs[0]));
-        assert!(place(&plan, fetch(layer)) < computed, "layer {layer}");
+        let computed = place(plan, |actor| actor.outputs.contains(&fetched.inputs[0]));
+        assert!(place(plan, fetch(layer)) < computed, "layer {layer}");
     }
 }
 

@@ -1,0 +1,99 @@
+//! Checkpoints of variables that no session holds alone: a program that keeps them alike on all of its ranks saves them whole.
+//! They are what those of sessions are, and either is loaded by the other.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use graphc_ir::plan::{CompileOptions, TensorKind};
+use graphc_ir::shard::Rect;
+use graphc_ir::types::TensorType;
+
+use super::save::{Header, Parts};
+use super::stored::{Bytes, Stored, write};
+use super::{Checkpoint, CheckpointError, Checkpoints, Settings};
+use crate::tensor::HostTensor;
+
+/// What a checkpoint says besides its variables.
+#[derive(Clone, Copy, Debug)]
+pub struct CheckpointHeader<'a> {
+    /// Number of finished steps.
+    pub step: u64,
+    /// The job's seed.
+    pub seed: u64,
+    /// The name of the graph that is trained.
+    pub model: &'a str,
+    /// The ranks that train it.
+    pub mesh: &'a [usize],
+    /// What it is trained with.
+    pub options: &'a CompileOptions,
+    /// What a step of all ranks together is fed.
+    pub inputs: &'a BTreeMap<String, TensorType>,
+}
+
+impl CheckpointHeader<'_> {
+    fn settings(&self) -> Settings {
+        Settings::of(self.options, self.inputs)
+    }
+}
+
+impl Checkpoints {
+    /// Saves whole variables. One process of a program that keeps them alike calls this. Returns the checkpoint's directory.
+    ///
+    /// # Errors
+    /// As [`Session::save_checkpoint`](crate::Session::save_checkpoint).
+    pub fn save_whole(
+        &mut self,
+        about: CheckpointHeader<'_>,
+        variables: &BTreeMap<String, (TensorKind, HostTensor)>,
+    ) -> Result<PathBuf, CheckpointError> {
+        self.begin(about.step)?;
+        self.write_whole(about, variables).inspect_err(|_| self.abandon(about.step))
+    }
+
+    fn write_whole(
+        &self,
+        about: CheckpointHeader<'_>,
+        variables: &BTreeMap<String, (TensorKind, HostTensor)>,
+    ) -> Result<PathBuf, CheckpointError> {
+        let part = write(&self.partial(about.step), 0, variables.iter().map(stored).collect())?;
+        let CheckpointHeader { step, seed, model, mesh, .. } = about;
+        let header = Header { step, seed, model, mesh, settings: &about.settings() };
+        self.publish(header, 1, Parts([(0, part)].into()))
+    }
+}
+
+fn stored<'a>((name, (kind, tensor)): (&'a String, &'a (TensorKind, HostTensor))) -> Stored<'a> {
+    Stored {
+        name,
+        kind: *kind,
+        dtype: tensor.dtype(),
+        shape: tensor.shape(),
+        rect: Rect::whole(tensor.shape()),
+        added: Some(None),
+        bytes: Bytes::Host(tensor.bytes()),
+    }
+}
+
+impl Checkpoint {
+    /// All variables, whole, by name; they must be these, no more and no fewer.
+    ///
+    /// # Errors
+    /// Where the checkpoint has others, or a file is damaged.
+    pub fn read_whole(
+        &self,
+        variables: &BTreeMap<&str, TensorType>,
+    ) -> Result<BTreeMap<String, HostTensor>, CheckpointError> {
+        self.check(variables)?;
+        self.read(&variables.keys().copied().collect::<Vec<_>>())
+    }
+
+    /// In which options that decide what a step does these differ from those that the checkpoint was trained with: see
+    /// [`Session::changes_since`](crate::Session::changes_since).
+    pub fn changes(
+        &self,
+        options: &CompileOptions,
+        inputs: &BTreeMap<String, TensorType>,
+    ) -> Vec<String> {
+        self.settings().map_or(Vec::new(), |before| Settings::of(options, inputs).changes(before))
+    }
+}
