@@ -277,6 +277,25 @@ fn launched_trainings_evaluate_save_and_go_on_after_a_rank_was_killed() {
 }
 
 #[test]
+fn processes_may_have_a_file_in_folders_of_their_own() {
+    let files = Files::new();
+    for rank in ["0", "1"] {
+        std::fs::create_dir(files.path(rank)).expect("a folder");
+        let copy = files.path(&format!("{rank}/data.safetensors"));
+        std::fs::copy(of_mlp("data.safetensors"), copy).expect("a copy");
+    }
+    let mut command = support::training("mlp", &SGD);
+    command[3] = format!("{}/$RANK/data.safetensors", files.0.path().display());
+    for length in [&["--steps", "5"][..], &["--epochs", "2", "--shuffle"]] {
+        let own: Vec<String> =
+            command.iter().cloned().chain(length.iter().map(ToString::to_string)).collect();
+        let script = format!("\"$1\" {}", own.join(" "));
+        let output = launched(2, &[], &script, &[]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[test]
 fn a_launched_training_whose_loss_is_no_number_says_where_it_came_from() {
     use graphc::prelude::DType;
     use graphc::runtime::data::save_safetensors;

@@ -55,7 +55,12 @@ impl<'a> Training<'a> {
             return Ok(Feeder::Whole(batches.with_context(|| format!("in {source}"))?));
         }
         let set = source.open(Split::Train, session.inputs())?;
-        ranks.agree_on_set(&describe(set.as_ref()))?;
+        let described = match source.kind {
+            // Hosts may have it in other folders.
+            Kind::Tensors => describe(set.as_ref()).replacen(set.name(), "the file", 1),
+            _ => describe(set.as_ref()),
+        };
+        ranks.agree_on_set(&described)?;
         let options = match in_order {
             true => LoaderOptions { last: LastBatch::Join, ..ordered(source, seed) },
             false => options(source, seed, self.args.shuffle),
