@@ -11,7 +11,11 @@ use clap::Parser;
 mod cli;
 
 fn main() -> ExitCode {
-    match cli::run(cli::args::Cli::parse().command) {
+    let command = match cli::args::Cli::try_parse() {
+        Ok(cli) => cli.command,
+        Err(error) => return cli::output::wrong_command_line(&error),
+    };
+    match cli::run(command) {
         Ok(status) => status,
         // The launch prints one account of the job, not one of each rank.
         Err(error) if cli::hand_over(&error) => ExitCode::FAILURE,

@@ -331,6 +331,22 @@ fn a_tensor_that_the_model_does_not_use_has_no_say() {
 }
 
 #[test]
+fn names_in_a_wrong_command_line_do_not_steer_the_terminal() {
+    let name = "x\u{202e}\u{7}\r\u{1b}[31mred";
+    let commands =
+        [vec![name], vec!["compile", "m.onnx", "--mesh", name], vec!["compile", "m.onnx", name]];
+    for args in commands {
+        let output = graphc(args);
+        let error = String::from_utf8(output.stderr).expect("UTF-8");
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains(r"x\u202e") && error.contains(r"\u000d"), "{error}");
+        assert!(error.chars().all(|c| !c.is_control() || c == '\n'), "{error:?}");
+    }
+    let help = graphc(["compile", "--help"]);
+    assert_eq!((help.status.code(), help.stderr.is_empty()), (Some(0), true));
+}
+
+#[test]
 fn a_wrong_command_line_exits_with_2() {
     let mesh = |mesh| vec!["compile", "m.onnx", "--mesh", mesh];
     let huge = "4294967296x4294967296";

@@ -405,3 +405,35 @@ fn a_training_that_goes_on_otherwise_says_how() {
         assert!(said.contains(part), "`{part}` is not in: {said}");
     }
 }
+
+#[test]
+fn other_weights_losses_and_parts_of_a_batch_are_said_too() {
+    let folder = Folder::new();
+    let save = folder.path("save");
+    let path = |file: &str| reference("mlp").join(file).display().to_string();
+    let (model, data) = (path("model.onnx"), path("data.safetensors"));
+    let weights = folder.path("weights");
+    let run = |steps: &str, extra: &[&str]| {
+        let own = ["train", &model, "--data", &data, "--steps", steps, "--batch", "16"];
+        let sgd = ["--lr", "0.1", "--save", &save, "--weights", &weights];
+        let output = graphc([&own[..], &sgd, extra].concat());
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (done, said) = run("1", &["--loss", "cross_entropy", "--optimizer", "sgd"]);
+    assert!(done, "{said}");
+    let first = load_safetensors(weights.as_ref()).expect("weights").into_keys().next();
+    let first = first.expect("a weight");
+    let other = ["--resume", &save, "--optimizer", "sgd", "--loss", "nll", "--microbatches", "2"];
+    let (done, said) = run("2", &[&other[..], &["--freeze", &first]].concat());
+    assert!(done, "{said}");
+    for part in [
+        "loss was cross_entropy, and is nll now",
+        "microbatches was 1, and is 2 now",
+        &format!("`{first}` was trained, and is not now"),
+    ] {
+        assert!(said.contains(part), "`{part}` is not in: {said}");
+    }
+    let (done, said) = run("3", &["--resume", &save, "--optimizer", "adam", "--loss", "nll"]);
+    assert!(!done && said.contains("optimizer was sgd, and is adam now"), "{said}");
+    assert!(said.contains("`state.exp_avg"), "{said}");
+}

@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::process::{Command, Output, Stdio};
+
 use graphc::runtime::data::load_safetensors;
 use serde_json::Value;
 use support::{fails, graphc, reference, succeeds};
@@ -89,21 +91,48 @@ fn an_evaluation_counts_every_sample_once_on_every_mesh() {
 }
 
 #[test]
-fn batches_that_cannot_be_filled_up_are_refused_with_one_that_divides() {
+fn an_evaluation_against_targets_counts_every_sample_once_too() {
     let model = reference("mlp_mse").join("model.onnx").display().to_string();
     let data = reference("mlp_mse").join("data.safetensors").display().to_string();
-    let eval = |batch: &str| -> Vec<String> {
-        let args =
-            ["eval", &model, "--data", &data, "--loss", "mse", "--format", "json", "--batch"];
-        args.iter().chain(&[batch]).map(ToString::to_string).collect()
+    let eval = |loss: &str, extra: &[&str]| -> Vec<String> {
+        let args = ["eval", &model, "--data", &data, "--loss", loss, "--format", "json"];
+        args.iter().chain(extra).map(ToString::to_string).collect()
     };
     let rows = load_safetensors(data.as_ref()).expect("data")["target"].shape()[0];
-    let whole = scores(&succeeds(eval(&rows.to_string())));
-    let half = scores(&succeeds(eval(&(rows / 2).to_string())));
-    let [a, b] = [&whole, &half].map(|scores| scores["loss"].as_f64().expect("a number"));
-    assert!((a - b).abs() < 1e-6 * a.abs());
-    let error = fails(eval(&(rows / 2 + 1).to_string()));
-    assert!(error.contains("divides them") && error.contains("mse"), "{error}");
+    let found = |loss: &str, extra: &[&str]| {
+        let found = scores(&succeeds(eval(loss, extra)));
+        assert_eq!(found["samples"], rows);
+        found["loss"].as_f64().expect("a number")
+    };
+    let [all, ragged, more] = [rows, rows / 2 + 1, rows + 5].map(|batch| batch.to_string());
+    for loss in ["mse", "bce", "huber", "l1"] {
+        let whole = found(loss, &["--batch", &all]);
+        for extra in [
+            &["--batch", &ragged][..],
+            &["--batch", &more],
+            &["--batch", "7", "--mesh", "2x2"],
+            &["--batch", "6", "--mesh", "3", "--microbatches", "2"],
+        ] {
+            let found = found(loss, extra);
+            assert!((whole - found).abs() < 1e-6 * whole.abs(), "{loss} {extra:?}: {found}");
+        }
+    }
+    // What it trains on, and what comes out of training, is the mean of the whole batch as ever.
+    let trained = ["train", &model, "--data", &data, "--loss", "mse", "--optimizer", "sgd"];
+    let lr = ["--lr", "0", "--steps", "1", "--batch", &all, "--eval-data", &data];
+    let line = scores(&succeeds([&trained[..], &lr].concat()));
+    let [loss, of_eval] = [&line["loss"], &line["eval"]["loss"]].map(|l| l.as_f64().expect("one"));
+    assert!((loss - of_eval).abs() < 1e-5 * loss, "{line}");
+}
+
+#[test]
+fn a_sum_that_cannot_be_filled_up_is_refused_with_a_batch_that_divides() {
+    let model = reference("mlp_mse").join("model.onnx").display().to_string();
+    let data = reference("mlp_mse").join("data.safetensors").display().to_string();
+    let rows = load_safetensors(data.as_ref()).expect("data")["target"].shape()[0];
+    let batch = (rows / 2 + 1).to_string();
+    let error = fails(["eval", &model, "--data", &data, "--loss", "sum", "--batch", &batch]);
+    assert!(error.contains("divides them") && error.contains("sum"), "{error}");
 }
 
 #[test]
@@ -160,7 +189,9 @@ fn a_loss_that_is_no_number_ends_the_training() {
     let wild = ["--steps", "8", "--metrics", &metrics, "--lr", "1e30"];
     let args = |extra: &[&str]| support::training("mlp", &[&SGD[..6], &wild, extra].concat());
     let error = fails(args(&[]));
-    assert!(error.contains("the loss of step") && error.contains("--on-nan ignore"), "{error}");
+    for part in ["the loss of step", "the first tensor that is not finite is", "--on-nan ignore"] {
+        assert!(error.contains(part), "{error}");
+    }
     assert!(files.lines("m").len() < 8);
     succeeds(args(&["--on-nan", "ignore"]));
     assert_eq!(files.lines("m").len(), 8);
@@ -179,6 +210,142 @@ fn a_set_of_pictures_is_trained_on_by_its_name() {
     assert_eq!((line["epoch"].as_u64(), line["eval"]["samples"].as_u64()), (Some(1), Some(40)));
     let missing = fails([&args[..3], &["mnist:nowhere"], &args[6..], &SGD[..4]].concat());
     assert!(missing.contains("train-images") && missing.contains("nowhere"), "{missing}");
+}
+
+/// `graphc launch` of so many processes of a command, which `sh` may keep from ending well.
+fn launched(processes: usize, options: &[&str], script: &str, command: &[String]) -> Output {
+    let graphc = env!("CARGO_BIN_EXE_graphc");
+    let processes = processes.to_string();
+    let launch = ["launch", "--standalone", "--nproc-per-node", &processes];
+    Command::new(graphc)
+        .args(launch)
+        .args(options)
+        .args(["--", "sh", "-c", script, "sh", graphc])
+        .args(command)
+        .stdin(Stdio::null())
+        .output()
+        .expect("graphc starts")
+}
+
+/// What a set of pictures and a file are trained on: both with evaluations, epochs and checkpoints.
+fn trainings(files: &Files) -> Vec<Vec<String>> {
+    let folder = files.path("mnist");
+    succeeds(["data", "synth", "mnist", &folder, "--samples", "100"]);
+    let model = files.path("model.gir");
+    std::fs::write(&model, LINEAR).expect("writable");
+    let source = format!("mnist:{folder}");
+    let data = of_mlp("data.safetensors");
+    let sgd = ["--loss", "cross_entropy", "--optimizer", "sgd", "--lr", "0.05"];
+    let pictures = ["train", &model, "--data", &source, "--eval-data", &source, "--epochs", "2"];
+    let rows = ["--eval-data", &data, "--eval-every", "4", "--steps", "10", "--batch", "16"];
+    let pictures = pictures.iter().chain(&sgd).map(ToString::to_string).collect();
+    vec![pictures, support::training("mlp", &[&sgd[..], &rows].concat())]
+}
+
+#[test]
+fn launched_trainings_evaluate_save_and_go_on_after_a_rank_was_killed() {
+    let files = Files::new();
+    for (number, command) in trainings(&files).into_iter().enumerate() {
+        for processes in [2, 4] {
+            let name = |what: &str| files.path(&format!("{what}-{number}-{processes}"));
+            let metrics = format!("m-{number}-{processes}");
+            let with = |metrics: &str, extra: &[&str]| -> Vec<String> {
+                let own = ["--metrics", metrics].into_iter().chain(extra.iter().copied());
+                command.iter().cloned().chain(own.map(String::from)).collect()
+            };
+            let mesh = processes.to_string();
+            succeeds(with(&files.path(&metrics), &["--mesh", &mesh]));
+            let expected = std::fs::read(files.path(&metrics)).expect("metrics");
+            // The last rank dies, the first time, once there is a checkpoint.
+            let (saved, found) = (name("saved"), name("found"));
+            let script = format!(
+                "if [ $RANK = {} ] && [ $GRAPHC_RESTART = 0 ]; then \
+                   \"$@\" & while [ ! -e '{saved}'/step-00000002 ] && [ ! -e '{saved}'/step-00000004 ]; do sleep 0.01; done; \
+                   kill -9 $!; exit 9; \
+                 fi; exec \"$@\"",
+                processes - 1
+            );
+            let own = ["--save", &saved, "--save-every", "2", "--keep", "20", "--resume", &saved];
+            let output =
+                launched(processes, &["--max-restarts", "1"], &script, &with(&found, &own));
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{stderr}");
+            let found = std::fs::read(found).expect("metrics");
+            assert!(found == expected, "{number} on {processes}: other metrics than uninterrupted");
+        }
+    }
+}
+
+#[test]
+fn processes_may_have_a_file_in_folders_of_their_own() {
+    let files = Files::new();
+    for rank in ["0", "1"] {
+        std::fs::create_dir(files.path(rank)).expect("a folder");
+        let copy = files.path(&format!("{rank}/data.safetensors"));
+        std::fs::copy(of_mlp("data.safetensors"), copy).expect("a copy");
+    }
+    let mut command = support::training("mlp", &SGD);
+    command[3] = format!("{}/$RANK/data.safetensors", files.0.path().display());
+    for length in [&["--steps", "5"][..], &["--epochs", "2", "--shuffle"]] {
+        let own: Vec<String> =
+            command.iter().cloned().chain(length.iter().map(ToString::to_string)).collect();
+        let script = format!("\"$1\" {}", own.join(" "));
+        let output = launched(2, &[], &script, &[]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[test]
+fn a_launched_training_whose_loss_is_no_number_says_where_it_came_from() {
+    use graphc::prelude::DType;
+    use graphc::runtime::data::save_safetensors;
+    let files = Files::new();
+    let mut tensors = load_safetensors(of_mlp("data.safetensors").as_ref()).expect("data");
+    let x = tensors.iter_mut().find(|(_, tensor)| tensor.dtype() == DType::F32).expect("inputs");
+    let (input, row) = (x.0.clone(), x.1.bytes().len() / x.1.shape()[0]);
+    // In the second batch: the first has been taken in.
+    x.1.bytes_mut()[30 * row..30 * row + 8].copy_from_slice(&[0xff; 8]);
+    let data = files.path("data.safetensors");
+    save_safetensors(data.as_ref(), &tensors).expect("writable");
+    let mut command = support::training("mlp", &SGD);
+    command[3].clone_from(&data);
+    command.extend(["--steps", "9"].map(String::from));
+    let with = |extra: &[&str]| -> Vec<String> {
+        command.iter().cloned().chain(extra.iter().map(ToString::to_string)).collect()
+    };
+    let names = |error: &str| {
+        let tensor =
+            format!("the first tensor that is not finite is `{input}` (input, f32[16, 20]");
+        for part in ["the loss of step 1 is NaN", &tensor, "2 are not finite, 2 of them no number"]
+        {
+            assert!(error.contains(part), "`{part}` is not in: {error}");
+        }
+    };
+    names(&fails(with(&[])));
+    names(&fails(with(&["--mesh", "2x2"])));
+    let staged = ["--mesh", "2", "--stages", "2", "--microbatches", "2"];
+    for extra in [&[][..], &staged] {
+        let output = launched(2, &[], "exec \"$@\"", &with(extra));
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        names(&stderr);
+    }
+}
+
+#[test]
+fn what_overflows_first_is_found_behind_a_checkpoint_too() {
+    let files = Files::new();
+    let save = files.path("save");
+    let wild = ["--lr", "1e18", "--steps", "20", "--save", &save, "--save-every", "1"];
+    let error = fails(support::training("mlp", &[&SGD[..6], &wild].concat()));
+    let (_, first) = error.split_once("the first tensor that is not finite is `").expect("found");
+    let ops = ["matmul", "variable", "binary", "unary", "cross_entropy", "normalize", "reduce"];
+    assert!(ops.iter().any(|op| first.contains(&format!("({op}, f32["))), "{error}");
+    // It is nothing that was fed, and the steps before it are not made again.
+    assert!(!first.contains("(input"), "{error}");
+    let step = error.split_once("the loss of step ").and_then(|(_, rest)| rest.split_once(' '));
+    let step: u64 = step.expect("a step").0.parse().expect("a number");
+    assert!(error.contains(&format!("steps {step} to {step} are made again")), "{error}");
 }
 
 const LINEAR: &str = r#"graph @linear {

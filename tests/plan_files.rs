@@ -65,12 +65,37 @@ fn a_plan_for_gpus_runs_on_the_processor_where_that_is_asked_for() {
 }
 
 #[test]
+fn a_plan_runs_as_it_is_and_is_not_planned_again() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let (plan, data) = (compiled(folder.path(), &[]), data());
+    let mut file: Value =
+        serde_json::from_str(&std::fs::read_to_string(&plan).expect("the plan")).expect("JSON");
+    // The rate of every update is another one than that of which the options speak: planning again would give the options'.
+    let actors = file["programs"].as_array_mut().expect("programs").iter_mut();
+    let actors = actors.flat_map(|program| program["actors"].as_array_mut().expect("actors"));
+    let rates = actors.filter_map(|actor| actor.pointer_mut("/action/compute/op/lr"));
+    assert!(rates.map(|lr| *lr = 0.into()).count() > 0, "there are updates");
+    std::fs::write(&plan, file.to_string()).expect("written");
+    let error = fails(["verify", &plan]);
+    assert!(error.contains("edited by hand"), "{error}");
+    let metrics = folder.path().join("m").display().to_string();
+    let longer = ["--steps", "5", "--metrics", &metrics];
+    succeeds([&["train", &plan, "--data", &data][..], &longer, &["--eval-data", &data]].concat());
+    let lines = std::fs::read_to_string(&metrics).expect("metrics");
+    let lines: Vec<Value> =
+        lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    // The data has four batches: the fifth step sees what the first has seen, with the weights as they were.
+    assert_eq!(lines[0]["loss"], lines[4]["loss"]);
+    assert!(lines[4]["eval"]["loss"].is_number(), "an evaluation may be planned");
+}
+
+#[test]
 fn an_edited_plan_is_refused_with_the_place_of_the_edit() {
     let folder = tempfile::tempdir().expect("a scratch folder");
     let (plan, data) = (compiled(folder.path(), &[]), data());
     let text = std::fs::read_to_string(&plan).expect("the plan");
     let edits: [(&str, Value, &str); 6] = [
-        ("/programs/0/registers/1/offset", 0.into(), "register"),
+        ("/programs/0/registers/1/offset", 0.into(), "programs[0]"),
         ("/programs/0/registers/1/offset", (1u64 << 40).into(), "registers[1]"),
         ("/programs/0/arena_bytes", (1u64 << 62).into(), "programs[0]"),
         ("/programs/0/registers/0/slots", u32::MAX.into(), "registers[0]"),

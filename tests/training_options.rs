@@ -112,3 +112,95 @@ fn a_schedule_that_is_none_is_a_wrong_command_line() {
         assert_eq!(output.status.code(), Some(2), "{extra:?}");
     }
 }
+
+/// What a training prints to standard error.
+fn said(extra: &[&str]) -> String {
+    let output = graphc(training("mlp", &[&TRAIN[..4], &["--steps", "1"], extra].concat()));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stderr).expect("UTF-8")
+}
+
+#[test]
+fn a_rate_that_is_not_given_is_said() {
+    assert!(said(&[]).starts_with("note: no --lr is given: sgd takes its default, 0.001\n"));
+    assert!(!said(&["--lr", "0.1"]).contains("default"));
+    let help = String::from_utf8(graphc(["train", "--help"]).stdout).expect("UTF-8");
+    assert!(help.contains("Learning rate; default 0.001, of rmsprop 0.01"), "{help}");
+}
+
+#[test]
+fn groups_have_their_rates_and_what_is_measured_is_said() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let names = graphc::runtime::data::load_safetensors;
+    let trained = |extra: &[&str]| {
+        let steps = ["--steps", "3", "--batch", "16"];
+        let (lines, _) = train(&folder, &[&steps[..], extra].concat());
+        let weights = names(&folder.path().join("weights.safetensors")).expect("weights");
+        (lines, weights)
+    };
+    let (_, plain) = trained(&["--lr-schedule", "constant"]);
+    let (first, _) = plain.iter().next().expect("a weight");
+    // A factor of 0 leaves this weight as it begins, whatever the others do.
+    let (_, still) = trained(&["--lr-schedule", "constant", "--group", &format!("{first}=0")]);
+    let (_, begin) = trained(&["--group", "*=0"]);
+    assert_eq!(still[first], begin[first]);
+    for (name, weight) in &plain {
+        assert_ne!(*weight, begin[name], "{name} is trained");
+        assert!(name == first || still[name] != begin[name], "{name} is trained beside {first}");
+    }
+    // The first that fits counts.
+    let (_, both) = trained(&["--group", &format!("{first}=1,0"), "--group", "*=0"]);
+    assert_ne!(both[first], begin[first]);
+    assert!(both.iter().all(|(name, weight)| name == first || *weight == begin[name]));
+
+    let measured = ["--measure", "top1,top5,perplexity"];
+    let (lines, weights) = trained(&measured);
+    assert_eq!(weights, plain, "what is measured changes nothing");
+    let (top1, top5) = (column(&lines, "top1"), column(&lines, "top5"));
+    assert!(top1.iter().zip(&top5).all(|(one, five)| one <= five && *five <= 1.0), "{lines:?}");
+    assert!(top1.iter().chain(&top5).all(|share| (share * 16.0).fract() == 0.0), "of 16 labels");
+    for (loss, perplexity) in column(&lines, "loss").iter().zip(column(&lines, "perplexity")) {
+        assert!((loss.exp() - perplexity).abs() < 1e-6 * perplexity);
+    }
+    // The first step's share is what an evaluation of the same weights counts.
+    let model = support::reference("mlp").join("model.onnx").display().to_string();
+    let data = support::reference("mlp").join("data.safetensors").display().to_string();
+    let args = ["train", &model, "--data", &data, "--eval-data", &data, "--batch", "64"];
+    let line =
+        succeeds([&args[..], &TRAIN[..4], &["--lr", "0", "--steps", "1"], &measured].concat());
+    let line: Value = serde_json::from_str(&line).expect("JSON");
+    for share in ["top1", "top5"] {
+        assert_eq!(line[share], line["eval"][share]);
+    }
+}
+
+#[test]
+fn groups_and_measures_that_make_no_sense_are_refused() {
+    for text in ["a", "a=", "a=x", "a=-1", "a=1,", "a=1,-2", "a=inf"] {
+        let output =
+            graphc(training("mlp", &[&TRAIN[..], &["--steps", "1", "--group", text]].concat()));
+        assert_eq!(output.status.code(), Some(2), "{text}");
+    }
+    let own = |extra: &[&str]| fails(training("mlp", &[&["--steps", "1"], extra].concat()));
+    let error = own(&[&TRAIN[..], &["--group", "*.bais=1"]].concat());
+    assert!(error.contains("no trained variable has a name like `*.bais`"), "{error}");
+    let mse = ["--loss", "mse", "--optimizer", "sgd", "--lr", "0.1", "--measure"];
+    for measure in ["top1", "perplexity"] {
+        let error = own(&[&mse[..], &[measure]].concat());
+        assert!(error.contains("needs --loss cross_entropy or nll"), "{error}");
+    }
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let plan = folder.path().join("plan.json").display().to_string();
+    let model = support::reference("mlp").join("model.onnx").display().to_string();
+    succeeds([&["compile", &model, "--batch", "16", "-o", &plan][..], &TRAIN].concat());
+    let data = support::reference("mlp").join("data.safetensors").display().to_string();
+    let own = ["train", &plan, "--data", &data, "--steps", "1"];
+    for (extra, said) in
+        [(["--group", "*=2"], "without this group"), (["--measure", "top5"], "without counting it")]
+    {
+        let error = fails([&own[..], &extra].concat());
+        assert!(error.contains(said), "{extra:?}: {error}");
+    }
+    // The exponential of a loss is nothing that a plan counts.
+    assert!(succeeds([&own[..], &["--measure", "perplexity"]].concat()).contains("perplexity"));
+}

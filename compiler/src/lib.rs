@@ -10,6 +10,7 @@ pub mod conflict;
 pub mod cost;
 pub mod decisions;
 pub mod error;
+pub mod finite;
 mod forms;
 pub mod import;
 pub mod lower;

@@ -106,7 +106,7 @@ impl Source {
             Kind::Images => self.images(split, inputs)?,
             Kind::Text => Arc::new(ByteText::open(&self.path, split, self.length(inputs)?)?),
             Kind::Bpe => self.bpe(split, inputs)?,
-            Kind::Tensors => Arc::new(TensorSet::open(&self.path)?),
+            Kind::Tensors => Arc::new(TensorSet::open_for(&self.path, inputs)?),
         })
     }
 

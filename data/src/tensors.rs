@@ -26,6 +26,35 @@ impl TensorSet {
     /// # Errors
     /// Where the file is no safetensors file, was cut off, or holds no samples.
     pub fn open(path: &Path) -> Result<Self, DatasetError> {
+        Self::with_samples(path, samples)
+    }
+
+    /// Opens a file for a graph of these inputs: tensors of their names say how many samples there are, where the file has any of
+    /// them, and others are left aside.
+    ///
+    /// # Errors
+    /// As [`TensorSet::open`].
+    pub fn open_for(
+        path: &Path,
+        inputs: &BTreeMap<String, TensorType>,
+    ) -> Result<Self, DatasetError> {
+        Self::with_samples(path, |tensors| {
+            let is_fed = |(name, ty): &(&String, &TensorType)| {
+                inputs.contains_key(*name) && !ty.shape.is_empty()
+            };
+            let fed: BTreeMap<String, TensorType> = tensors
+                .iter()
+                .filter(is_fed)
+                .map(|(name, ty)| (name.clone(), ty.clone()))
+                .collect();
+            if fed.is_empty() { samples(tensors) } else { agreed(&fed) }
+        })
+    }
+
+    fn with_samples(
+        path: &Path,
+        samples: impl Fn(&BTreeMap<String, TensorType>) -> Result<usize, String>,
+    ) -> Result<Self, DatasetError> {
         let file = TensorFile::open(path)?;
         let name = path.display().to_string();
         let samples =
@@ -57,17 +86,31 @@ impl Dataset for TensorSet {
 /// How many samples tensors hold.
 fn samples(tensors: &BTreeMap<String, TensorType>) -> Result<usize, String> {
     let count = |name: &str| tensors.get(name)?.shape.first().copied();
-    let mut counts: Vec<usize> = match ["labels", "target"].into_iter().find_map(count) {
-        Some(count) => vec![count],
-        None => tensors.values().filter_map(|ty| ty.shape.first().copied()).collect(),
-    };
+    match ["labels", "target"].into_iter().find_map(count) {
+        Some(0) => Err("it holds no samples".into()),
+        Some(count) => Ok(count),
+        None => agreed(tensors),
+    }
+}
+
+/// The number of samples on which tensors agree.
+fn agreed(tensors: &BTreeMap<String, TensorType>) -> Result<usize, String> {
+    let mut counts: Vec<usize> =
+        tensors.values().filter_map(|ty| ty.shape.first().copied()).collect();
     counts.sort_unstable();
     counts.dedup();
     match counts[..] {
         [] => Err("it holds no tensor whose first dim could count samples".into()),
         [0] => Err("it holds no samples".into()),
         [count] => Ok(count),
-        _ => Err(format!("its tensors have different numbers of samples: {counts:?}")),
+        _ => {
+            let all = tensors.iter().map(|(name, ty)| format!("{name} {ty}"));
+            let all: Vec<String> = all.collect();
+            Err(format!(
+                "its tensors have different numbers of samples, {counts:?}: {}",
+                all.join(", ")
+            ))
+        }
     }
 }
 
@@ -109,6 +152,26 @@ mod tests {
         let mut picture = [0; 4];
         set.read(1, 0, &mut picture).expect("it is there");
         assert_eq!((set.samples(), picture), (2, [5, 6, 7, 8]));
+    }
+
+    #[test]
+    fn tensors_that_no_input_has_the_name_of_have_no_say() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("set.safetensors");
+        let zeros = |rows: usize| HostTensor::zeros(DType::F32, [rows, 2]);
+        let tensors = [("x", 4), ("y", 4), ("other", 3)];
+        let tensors = tensors.map(|(name, rows)| (name.to_owned(), zeros(rows)));
+        save_safetensors(&path, &tensors.into()).expect("it is writable");
+        let inputs = |names: &[&str]| {
+            let ty = || TensorType::new(DType::F32, [2, 2]);
+            names.iter().map(|name| (name.to_string(), ty())).collect()
+        };
+        let samples =
+            |names: &[&str]| TensorSet::open_for(&path, &inputs(names)).map(|set| set.samples());
+        assert_eq!((samples(&["x", "y"]), samples(&["other"])), (Ok(4), Ok(3)));
+        let error = samples(&["x", "other"]).expect_err("they differ").to_string();
+        assert!(error.contains("[3, 4]: other f32[3, 2], x f32[4, 2]"), "{error}");
+        assert!(samples(&["z"]).is_err(), "nobody says which count");
     }
 
     #[test]

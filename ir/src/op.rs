@@ -134,6 +134,8 @@ pub enum Op {
     NonFinite(NonFinite),
     /// The scale of the loss after a step, and whether the step is made.
     LossScale(LossScale),
+    /// Whether a step is made, by what is not finite.
+    SkipStep(SkipStep),
     /// The same tensor on another placement or in another layout, as the user asked.
     ToGlobal(ToGlobal),
     /// The sum over a step's microbatches; of a whole batch, the same tensor.
@@ -203,6 +205,7 @@ impl Op {
             Op::Blend(op) => op,
             Op::NonFinite(op) => op,
             Op::LossScale(op) => op,
+            Op::SkipStep(op) => op,
             Op::ToGlobal(op) => op,
             Op::Accumulate(op) => op,
         }

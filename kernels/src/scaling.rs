@@ -1,4 +1,4 @@
-//! Loss scaling: what is not finite, and the scale that follows.
+//! Steps that are not made: what is not finite, and what follows for the scale of the loss and for updates.
 
 use graphc_ir::op::Op;
 
@@ -55,14 +55,47 @@ pub(crate) fn loss_scale(
     let Op::LossScale(scaling) = op else {
         return Err(KernelError::call("loss_scale", "another op"));
     };
-    if operands.len() != 4 || results.len() != 7 || operands.iter().any(View::is_empty) {
-        return Err(KernelError::call("loss_scale", "takes 4 numbers and gives 7"));
+    if !matches!(operands.len(), 4 | 5) || results.len() != 7 {
+        return Err(KernelError::call("loss_scale", "takes 4 or 5 numbers and gives 7"));
     }
-    let mut numbers = [0.0; 4];
-    for (number, operand) in numbers.iter_mut().zip(operands) {
-        *number = f64::from(operand.block::<f32>(0..1)?[0]);
+    let of_step = numbers(operands)?;
+    let factor = operands.get(4).map(number).transpose()?;
+    write(results, &scaling.guarded(of_step, factor))
+}
+
+/// The kernel of [`Op::SkipStep`]. Results may be the operands' memory.
+pub(crate) fn skip_step(
+    op: &Op,
+    operands: &[View<'_>],
+    results: &mut [ViewMut<'_>],
+    cx: &mut KernelContext<'_>,
+) -> Result<(), KernelError> {
+    let Op::SkipStep(skip) = op else {
+        return Err(KernelError::call("skip_step", "another op"));
+    };
+    if operands.len() != 2 || results.len() != 4 {
+        return Err(KernelError::call("skip_step", "takes 2 numbers and gives 4"));
     }
-    for (result, number) in results.iter_mut().zip(scaling.step(numbers)) {
+    write(results, &skip.step(numbers(operands)?, cx.step))
+}
+
+fn numbers<const N: usize>(operands: &[View<'_>]) -> Result<[f64; N], KernelError> {
+    let mut numbers = [0.0; N];
+    for (result, operand) in numbers.iter_mut().zip(operands) {
+        *result = number(operand)?;
+    }
+    Ok(numbers)
+}
+
+fn number(operand: &View<'_>) -> Result<f64, KernelError> {
+    match operand.is_empty() {
+        true => Err(KernelError::call("loss_scale", "takes numbers")),
+        false => Ok(f64::from(operand.block::<f32>(0..1)?[0])),
+    }
+}
+
+fn write(results: &mut [ViewMut<'_>], numbers: &[f64]) -> Result<(), KernelError> {
+    for (result, &number) in results.iter_mut().zip(numbers) {
         result.as_mut_slice::<f32>()?[0] = number as f32;
     }
     Ok(())

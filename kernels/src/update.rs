@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use graphc_ir::op::Op;
-use graphc_ir::ops::{AdamUpdate, LambDirection, RmspropUpdate, SgdUpdate};
+use graphc_ir::ops::{AdamUpdate, Blend, LambDirection, RmspropUpdate, SgdUpdate};
 use graphc_ir::scalar::Scalar;
 
 use crate::context::KernelContext;
@@ -102,9 +102,11 @@ pub(crate) fn blend<W: Float, G: Float>(
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     let Op::Blend(op) = op else { return Err(KernelError::call("blend", "another op")) };
-    let now = op.at(cx.step);
+    let (operands, scalars) = operands.split_at(2.min(operands.len()));
+    let now = blend_at(op, scalars, cx)?;
     let [decay, rate] = [now.decay, now.rate].map(|share| share.0 as f32);
-    update::<W, G, 2, 1>("blend", (operands, Clipping::NONE), results, cx, |[w, x], count| {
+    let kept = Clipping { factor: stays(scalars)?.then_some(0.0), clip: None };
+    update::<W, G, 2, 1>("blend", (operands, kept), results, cx, |[w, x], count| {
         // What is replaced may be no number.
         if decay == 0.0 {
             replace_block(rate, &mut w[..count], &x[..count]);
@@ -112,6 +114,23 @@ pub(crate) fn blend<W: Float, G: Float>(
             blend_block(decay, rate, &mut w[..count], &x[..count]);
         }
     })
+}
+
+/// What a blend does now: by the number of the update, where there is one, or by the step.
+fn blend_at(
+    op: &Blend,
+    scalars: &[View<'_>],
+    cx: &KernelContext<'_>,
+) -> Result<Blend, KernelError> {
+    match scalars.get(1) {
+        Some(step) => Ok(op.at_update(number(step)?.into())),
+        None => Ok(op.at(cx.step)),
+    }
+}
+
+/// Whether the step is one that is not made.
+fn stays(scalars: &[View<'_>]) -> Result<bool, KernelError> {
+    Ok(scalars.first().map(number).transpose()? == Some(0.0))
 }
 
 /// The kernel of [`Op::Blend`], of integers and truth values: the state is counted up, or replaced.
@@ -122,9 +141,10 @@ pub(crate) fn count<T: Element + Count>(
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     let Op::Blend(op) = op else { return Err(KernelError::call("blend", "another op")) };
-    let ([state, more], [result]) = (operands, results) else {
+    let ([state, more, scalars @ ..], [result]) = (operands, results) else {
         return Err(KernelError::call("blend", "takes two operands and gives one result"));
     };
+    let (stays, now) = (stays(scalars)?, blend_at(op, scalars, cx)?);
     let len = state.len();
     if more.len() != len || result.len() != len {
         return Err(KernelError::call("blend", "operands or results of other shape"));
@@ -134,8 +154,9 @@ pub(crate) fn count<T: Element + Count>(
     for start in (0..len).step_by(BLOCK) {
         let range = start..len.min(start + BLOCK);
         let buffer = &mut buffer[..range.len()];
-        buffer.copy_from_slice(more.block(range.clone())?);
-        if op.at(cx.step).decay.0 != 0.0 {
+        let taken = if stays { state } else { more };
+        buffer.copy_from_slice(taken.block(range.clone())?);
+        if !stays && now.decay.0 != 0.0 {
             for (sum, &before) in buffer.iter_mut().zip(state.block::<T>(range)?) {
                 *sum = before.plus(*sum);
             }

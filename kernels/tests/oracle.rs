@@ -573,7 +573,11 @@ fn the_scale_of_the_loss_follows() {
             0 => f64::from(1 << random.below(20)),
             _ => random.below(3) as f64,
         };
-        Case::random(Op::LossScale(scaling), &vec![f32s(&[]); 4], random, fill).check(0.0);
+        for numbers in [4, 5] {
+            let types = vec![f32s(&[]); numbers];
+            Case::random(Op::LossScale(scaling), &types, random, fill).check(0.0);
+        }
+        Case::random(Op::SkipStep(SkipStep {}), &vec![f32s(&[]); 2], random, fill).check(0.0);
     });
 }
 

@@ -12,7 +12,7 @@ use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 
 /// How many variants [`Op`] has.
-const OPS: usize = 60;
+const OPS: usize = 61;
 
 /// The number of an op's variant, from 0 to `OPS - 1`: who adds a variant adds its number, and examples below.
 fn number(op: &Op) -> usize {
@@ -77,6 +77,7 @@ fn number(op: &Op) -> usize {
         Op::ClipFactor(_) => 57,
         Op::LabelRank(_) => 58,
         Op::Blend(_) => 59,
+        Op::SkipStep(_) => 60,
     }
 }
 
@@ -387,6 +388,7 @@ fn updates(to: &mut Examples<'_>) {
     let scaling = LossScale { growth: Scalar(2.0), backoff: Scalar(0.5), interval: 2 };
     let counts = |random: &mut Random, _: usize, _: DType| random.below(3) as f64 + 1.0;
     to.filled(Op::LossScale(scaling), &vec![f32s(&[]); 4], 0.0, counts);
+    to.filled(Op::SkipStep(SkipStep {}), &vec![f32s(&[]); 2], 0.0, counts);
 }
 
 /// Ops of training that stand after the others, so that these are tried on the numbers on which they were before.

@@ -283,7 +283,7 @@ pub struct SharedArgs {
     /// Optimizer
     #[arg(long, value_enum)]
     pub optimizer: Option<OptimizerName>,
-    /// Learning rate
+    /// Learning rate; default 0.001, of rmsprop 0.01
     #[arg(long)]
     pub lr: Option<f64>,
     /// Momentum of SGD and RMSprop

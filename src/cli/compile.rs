@@ -14,7 +14,7 @@ use graphc_ir::check::VerifiedPlan;
 use graphc_ir::plan::{Plan, WeightsSource, read_plan, write_plan};
 use serde_json::json;
 
-use super::args::{CompileArgs, Format, SharedArgs};
+use super::args::{CompileArgs, Format, OnNan, SharedArgs};
 use super::data::read_text;
 use super::options;
 use super::output::{Named, check_distinct, print, say};
@@ -44,6 +44,9 @@ pub struct Planned {
 pub fn run(args: &CompileArgs) -> Result<()> {
     let output = args.output.as_deref();
     check_distinct(&inputs(&args.model, &args.shared), &[("--output", output)])?;
+    if let Some(OnNan::Stop | OnNan::Ignore) = args.shared.training.on_nan {
+        bail!("of --on-nan only skip makes another plan: stop and ignore are said to train");
+    }
     if let Some(pass) = &args.emit {
         return emit(args, pass);
     }
@@ -107,6 +110,9 @@ pub fn plan_model(
             "training needs --optimizer sgd, adam, adamw, lamb or rmsprop"
         );
     }
+    if let (Some(optimizer), None) = (args.optimizer, args.lr) {
+        say("note", &options::default_rate(optimizer));
+    }
     let start = Instant::now();
     let (imported, dims) = options::model(path, args, rows)?;
     let Imported { graph, weights, warnings, .. } = imported;
@@ -160,12 +166,12 @@ pub fn is_plan(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "json")
 }
 
-/// Reads a plan that is to be executed, and checks that its graph compiles to it.
+/// Reads a plan, and checks by planning again that its graph compiles to it.
 pub fn load_valid_plan(path: &Path) -> Result<VerifiedPlan> {
     verify(&load_plan(path)?).with_context(|| format!("{} is not valid", path.display()))
 }
 
-/// Reads a plan and checks all that can be checked without planning again: enough to show and to simulate it.
+/// Reads a plan and checks all that can be checked without planning again: enough to show, to simulate and to execute it.
 pub fn load_sound_plan(path: &Path) -> Result<VerifiedPlan> {
     VerifiedPlan::check(load_plan(path)?)
         .with_context(|| format!("{} is not valid", path.display()))

@@ -7,8 +7,9 @@ use anyhow::{Context, Result, bail};
 use graphc_compiler::import::weights::Weights;
 use graphc_ir::ops::Init;
 use graphc_ir::plan::{Plan, RegisterKind};
+use graphc_ir::types::TensorType;
 use graphc_runtime::HostTensor;
-use graphc_runtime::data::{load_safetensors, read_file};
+use graphc_runtime::data::{TensorFile, load_safetensors, read_file};
 
 /// The text of a file of at most so many bytes; `what` it is, for the error.
 pub fn read_text(path: &Path, most: u64, what: &str) -> Result<String> {
@@ -24,13 +25,28 @@ pub fn samples(path: &Path) -> Result<(BTreeMap<String, HostTensor>, Option<usiz
     if tensors.is_empty() {
         bail!("{} holds no tensors", path.display());
     }
-    let count = |tensor: &HostTensor| tensor.shape().first().copied();
+    let types = tensors.iter().map(|(name, tensor)| (name.clone(), tensor.ty())).collect();
+    let rows = rows(&types);
+    Ok((tensors, rows))
+}
+
+/// The types of the tensors of a data file, and how many samples they hold, as [`samples`] says it: its header alone is read.
+pub fn header(path: &Path) -> Result<(BTreeMap<String, TensorType>, Option<usize>)> {
+    let types = TensorFile::open(path)?.tensors().clone();
+    if types.is_empty() {
+        bail!("{} holds no tensors", path.display());
+    }
+    let rows = rows(&types);
+    Ok((types, rows))
+}
+
+fn rows(tensors: &BTreeMap<String, TensorType>) -> Option<usize> {
+    let count = |ty: &TensorType| ty.shape.first().copied();
     let named = ["labels", "target"].iter().find_map(|&name| count(tensors.get(name)?));
     let mut counts: Vec<usize> = tensors.values().filter_map(count).collect();
     counts.dedup();
     let common = if let [count] = counts[..] { Some(count) } else { None };
-    let rows = named.or(common);
-    Ok((tensors, rows))
+    named.or(common)
 }
 
 /// The weights that variables of the plan take from the model's file.

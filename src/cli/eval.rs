@@ -7,7 +7,7 @@ use graphc_ir::check::VerifiedPlan;
 use serde_json::Value;
 
 use super::args::{EvalArgs, Format};
-use super::compile::{is_plan, load_valid_plan, plan_weights, weights_source};
+use super::compile::{is_plan, load_sound_plan, plan_weights, weights_source};
 use super::contradictions::check_options;
 use super::data::session_weights;
 use super::evaluation::{self, Evaluation};
@@ -45,7 +45,7 @@ fn planned(args: &EvalArgs) -> Result<(VerifiedPlan, Weights)> {
         bail!("eval trains nothing: --optimizer belongs to train");
     }
     if is_plan(&args.model) {
-        let plan = load_valid_plan(&args.model)?;
+        let plan = load_sound_plan(&args.model)?;
         check_options(&args.model, &plan, &args.shared)?;
         return Ok((evaluation::plan_of(&plan)?, plan_weights(&plan)?));
     }

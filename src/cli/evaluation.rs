@@ -2,7 +2,8 @@
 //!
 //! The plan is one of inference with the loss: dropout passes everything on, batch norm takes running statistics. Of a last
 //! batch that is not full the rest is filled up with labels that are ignored, so every sample counts once and one plan does for
-//! all batches. Losses without labels have nothing to ignore: there the batch must divide the number of samples.
+//! all batches. A loss against a target has no such label: there the plan gives the loss of each row, and those of samples alone are
+//! added up. A sum of the first output has neither, so there the batch must divide the number of samples.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use graphc_ir::check::VerifiedPlan;
 use graphc_ir::graph::Graph;
 use graphc_ir::learning_rate::LrSchedule;
 use graphc_ir::plan::{
-    Cluster, CompileOptions, Loss, Metric, Plan, SAMPLES, TensorKind, WeightsSource,
+    Cluster, CompileOptions, Loss, Metric, Plan, ROW_LOSSES, SAMPLES, TensorKind, WeightsSource,
 };
 use graphc_runtime::{HostTensor, Session, StepHandle};
 use serde_json::{Value, json};
@@ -54,7 +55,9 @@ fn options_of(training: &CompileOptions) -> Result<CompileOptions> {
     let metrics = if loss.has_labels() { vec![Metric::Top1, Metric::Top5] } else { Vec::new() };
     Ok(CompileOptions {
         metrics,
+        row_losses: true,
         optimizer: None,
+        skip_non_finite: false,
         ema: None,
         gradients: false,
         lr_schedule: LrSchedule::default(),
@@ -101,7 +104,12 @@ impl Evaluation {
         let loader = Loader::for_session(Arc::clone(&set), &session, options)
             .with_context(|| format!("in {source}"))?;
         debug_assert_eq!(source.evaluation().last, LastBatch::Pad);
-        check_batch(loss, loader.batch(), set.as_ref())?;
+        let batch = loader.batch();
+        let rows = session.outputs().get(ROW_LOSSES).is_some_and(|ty| ty.shape == [batch]);
+        ensure!(
+            loss.has_labels() || rows || set.samples() % batch == 0,
+            cannot_fill(loss, batch, set.as_ref())
+        );
         let labels = session.inputs().get("labels").map_or(0, |ty| ty.shape.len());
         Ok(Self { session, loader, loss, is_sequence: labels == 2 })
     }
@@ -177,18 +185,16 @@ impl Watch {
     }
 }
 
-/// Only labels can be ignored.
-fn check_batch(loss: Loss, batch: usize, set: &dyn Dataset) -> Result<()> {
+/// Why the last batch cannot be filled up, and which one need not be.
+fn cannot_fill(loss: Loss, batch: usize, set: &dyn Dataset) -> String {
     let (samples, rest) = (set.samples(), set.samples() % batch);
     let fitting = (1..=batch.min(samples)).rev().find(|part| samples % part == 0).unwrap_or(1);
-    ensure!(
-        loss.has_labels() || rest == 0,
+    format!(
         "{} has {samples} samples, and batches of {batch} leave {rest}: the loss {} cannot leave out what fills up a batch, so \
          take a --batch that divides them, {fitting} say",
         set.name(),
         loss.name()
-    );
-    Ok(())
+    )
 }
 
 /// Sums over the batches so far.
@@ -206,15 +212,19 @@ impl Sums {
         rows: usize,
         outputs: &BTreeMap<String, HostTensor>,
     ) -> Result<()> {
-        let number = |name: &str| -> Result<f64> {
+        let numbers = |name: &str| -> Result<Vec<f64>> {
             let output =
                 outputs.get(name).with_context(|| format!("the plan has no output `{name}`"))?;
-            Ok(output.to_f64()[0])
+            Ok(output.to_f64())
         };
+        let number = |name: &str| Ok::<f64, anyhow::Error>(numbers(name)?[0]);
         let samples = if loss.has_labels() { number(SAMPLES)? } else { rows as f64 };
         self.samples += samples;
-        // A mean over no labels is none.
-        if samples > 0.0 {
+        if outputs.contains_key(ROW_LOSSES) {
+            // Behind the samples come rows that fill up the batch.
+            self.loss += numbers(ROW_LOSSES)?.iter().take(rows).sum::<f64>();
+        } else if samples > 0.0 {
+            // A mean over no labels is none.
             self.loss += number("loss")? * if loss == Loss::Sum { 1.0 } else { samples };
         }
         for metric in [Metric::Top1, Metric::Top5].into_iter().filter(|_| loss.has_labels()) {

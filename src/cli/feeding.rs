@@ -1,28 +1,29 @@
 //! What a training is fed: rows of a file in their order, or the batches of a loader, epoch after epoch.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use graphc_data::{Feeds, Kind, Loader, LoaderOptions, Source, Split, describe};
-use graphc_runtime::data::Batches;
+use graphc_data::{Feeds, Kind, LastBatch, Loader, LoaderOptions, Source, Split, describe};
+use graphc_ir::types::TensorType;
+use graphc_runtime::data::{Batches, load_safetensors};
 use graphc_runtime::{HostTensor, Session};
 
 use super::args::TrainArgs;
-use super::data::samples;
+use super::data::header;
 use super::ranks::Ranks;
 
 /// The data of a training, as far as it can be read before there is a plan.
 pub struct Training<'a> {
     args: &'a TrainArgs,
-    /// A file whose rows are taken in their order, wrapping: no epochs.
-    tensors: Option<BTreeMap<String, HostTensor>>,
+    /// What a file holds whose rows are taken in their order, wrapping: no epochs.
+    tensors: Option<BTreeMap<String, TensorType>>,
     /// Its samples: the batch, where none is given.
     pub rows: Option<usize>,
 }
 
 impl<'a> Training<'a> {
-    /// Opens what `--data` names.
+    /// Opens what `--data` names. Of a file only its header is read.
     pub fn open(args: &'a TrainArgs) -> Result<Self> {
         let is_file = args.data.kind == Kind::Tensors;
         ensure!(
@@ -33,51 +34,69 @@ impl<'a> Training<'a> {
         if !is_file || args.shuffle || args.epochs.is_some() {
             return Ok(Self { args, tensors: None, rows: None });
         }
-        let (tensors, rows) = samples(&args.data.path)?;
+        let (tensors, rows) = header(&args.data.path)?;
         ensure!(rows != Some(0), "{} holds no samples", args.data);
         Ok(Self { args, tensors: Some(tensors), rows })
     }
 
     /// What ranks must have alike before there is a plan.
-    pub fn tensors(&self) -> Option<&BTreeMap<String, HostTensor>> {
-        self.tensors.as_ref()
+    pub fn tensors(&self) -> Option<(&Path, &BTreeMap<String, TensorType>)> {
+        self.tensors.as_ref().map(|tensors| (self.args.data.path.as_path(), tensors))
     }
 
     /// The batches for a session; all ranks must have the same data set.
-    pub fn feeder(self, session: &Session, ranks: &Ranks, seed: u64) -> Result<Feeder> {
+    pub fn feeder(&self, session: &Session, ranks: &Ranks, seed: u64) -> Result<Feeder> {
         let source = &self.args.data;
-        if let Some(tensors) = self.tensors {
+        let in_order = self.tensors.is_some();
+        let scalar = |ty: &TensorType| ty.shape.is_empty();
+        if in_order && session.inputs().values().any(scalar) {
+            let tensors = load_safetensors(&source.path)?;
             let batches = Batches::new(tensors, session.inputs());
-            return Ok(Feeder::Rows(batches.with_context(|| format!("in {source}"))?));
+            return Ok(Feeder::Whole(batches.with_context(|| format!("in {source}"))?));
         }
         let set = source.open(Split::Train, session.inputs())?;
-        ranks.agree_on_set(&describe(set.as_ref()))?;
-        let options = options(source, seed, self.args.shuffle);
-        let loader = Loader::for_session(Arc::clone(&set), session, options)
-            .with_context(|| format!("in {source}"))?;
-        Ok(Feeder::Epochs { loader, feeds: None })
+        let described = match source.kind {
+            // Hosts may have it in other folders.
+            Kind::Tensors => describe(set.as_ref()).replacen(set.name(), "the file", 1),
+            _ => describe(set.as_ref()),
+        };
+        ranks.agree_on_set(&described)?;
+        let options = match in_order {
+            true => LoaderOptions { last: LastBatch::Join, ..ordered(source, seed) },
+            false => options(source, seed, self.args.shuffle),
+        };
+        let loader = Loader::for_session(set, session, options);
+        let loader = loader.with_context(|| format!("in {source}"))?;
+        Ok(Feeder::Loader { loader, feeds: None, has_epochs: !in_order })
     }
 }
 
 /// A file is in the order that it has, unless it is to be shuffled.
 fn options(source: &Source, seed: u64, shuffle: bool) -> LoaderOptions {
-    let usual = source.training(seed);
     match source.kind {
-        Kind::Tensors => LoaderOptions { shuffle, ..usual },
-        _ => usual,
+        Kind::Tensors if !shuffle => ordered(source, seed),
+        _ => source.training(seed),
     }
+}
+
+fn ordered(source: &Source, seed: u64) -> LoaderOptions {
+    LoaderOptions { shuffle: false, ..source.training(seed) }
 }
 
 /// Feeds step after step.
 pub enum Feeder {
-    /// Step `k` takes rows `[k * batch, (k + 1) * batch)`, wrapping.
-    Rows(Batches),
-    /// Epoch after epoch, in an order that is a function of the seed and the epoch.
-    Epochs {
+    /// Step `k` takes rows `[k * batch, (k + 1) * batch)`, wrapping, of tensors that are in memory: where an input is a scalar, which
+    /// has no rows.
+    Whole(Batches),
+    /// The rows that the ranks of this process read.
+    Loader {
         /// Makes the batches.
         loader: Loader,
         /// Those that are made ahead, once there is a first step.
         feeds: Option<Feeds>,
+        /// Whether batches belong to epochs, whose order is a function of the seed and the epoch. Otherwise step `k` takes rows
+        /// `[k * batch, (k + 1) * batch)`, wrapping.
+        has_epochs: bool,
     },
 }
 
@@ -85,8 +104,8 @@ impl Feeder {
     /// The feeds of a step, the one behind that asked for last.
     pub fn next(&mut self, step: u64) -> Result<BTreeMap<String, HostTensor>> {
         let (loader, feeds) = match self {
-            Self::Rows(batches) => return Ok(batches.feeds(step)),
-            Self::Epochs { loader, feeds } => (loader, feeds),
+            Self::Whole(batches) => return Ok(batches.feeds(step)),
+            Self::Loader { loader, feeds, .. } => (loader, feeds),
         };
         if feeds.is_none() {
             *feeds = Some(loader.from_step(step)?);
@@ -102,16 +121,16 @@ impl Feeder {
     /// Steps of an epoch, where there are epochs.
     pub fn epoch(&self) -> Option<u64> {
         match self {
-            Self::Rows(_) => None,
-            Self::Epochs { loader, .. } => Some(loader.batches()),
+            Self::Loader { loader, has_epochs: true, .. } => Some(loader.batches()),
+            Self::Loader { .. } | Self::Whole(_) => None,
         }
     }
 
     /// Samples of a step.
     pub fn batch(&self) -> usize {
         match self {
-            Self::Rows(batches) => batches.batch(),
-            Self::Epochs { loader, .. } => loader.batch(),
+            Self::Whole(batches) => batches.batch(),
+            Self::Loader { loader, .. } => loader.batch(),
         }
     }
 

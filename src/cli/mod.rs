@@ -11,6 +11,7 @@ mod compare;
 mod compile;
 mod contradictions;
 mod data;
+mod diagnosis;
 mod diff;
 mod eval;
 mod evaluation;

@@ -66,6 +66,19 @@ fn mesh(args: &SharedArgs) -> Result<Vec<usize>> {
     Ok(mesh)
 }
 
+/// The learning rate where none is given: torch.optim's.
+const USUAL_RATE: f64 = 1e-3;
+
+/// That of RMSprop.
+const RMSPROP_RATE: f64 = 1e-2;
+
+/// What is said where no learning rate is given.
+pub fn default_rate(optimizer: OptimizerName) -> String {
+    let rate = if optimizer == OptimizerName::Rmsprop { RMSPROP_RATE } else { USUAL_RATE };
+    let name = format!("{optimizer:?}").to_lowercase();
+    format!("no --lr is given: {name} takes its default, {rate}")
+}
+
 /// The optimizer with torch.optim's defaults for what is unset; of LAMB those of NVIDIA's Apex.
 fn optimizer(args: &SharedArgs) -> Result<Option<Optimizer>> {
     let Some(name) = args.optimizer else { return Ok(None) };
@@ -75,7 +88,7 @@ fn optimizer(args: &SharedArgs) -> Result<Option<Optimizer>> {
         bail!("--nesterov needs --momentum above 0");
     }
     let adam = |eps: f64, weight_decay: f64| AdamOptions {
-        lr: args.lr.unwrap_or(1e-3),
+        lr: args.lr.unwrap_or(USUAL_RATE),
         beta1: args.beta1.unwrap_or(0.9),
         beta2: args.beta2.unwrap_or(0.999),
         eps: args.eps.unwrap_or(eps),
@@ -83,7 +96,7 @@ fn optimizer(args: &SharedArgs) -> Result<Option<Optimizer>> {
     };
     Ok(Some(match name {
         OptimizerName::Sgd => Optimizer::Sgd {
-            lr: args.lr.unwrap_or(1e-3),
+            lr: args.lr.unwrap_or(USUAL_RATE),
             momentum: args.momentum.unwrap_or(0.0),
             nesterov: args.nesterov,
             weight_decay: args.weight_decay.unwrap_or(0.0),
@@ -92,7 +105,7 @@ fn optimizer(args: &SharedArgs) -> Result<Option<Optimizer>> {
         OptimizerName::Adamw => Optimizer::AdamW(adam(1e-8, 0.01)),
         OptimizerName::Lamb => Optimizer::Lamb(adam(1e-6, 0.01)),
         OptimizerName::Rmsprop => Optimizer::Rmsprop(RmspropOptions {
-            lr: args.lr.unwrap_or(1e-2),
+            lr: args.lr.unwrap_or(RMSPROP_RATE),
             alpha: args.alpha.unwrap_or(0.99),
             eps: args.eps.unwrap_or(1e-8),
             weight_decay: args.weight_decay.unwrap_or(0.0),

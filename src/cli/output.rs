@@ -3,6 +3,7 @@
 
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
@@ -29,6 +30,23 @@ pub fn expect_full_disks() -> Result<()> {
 pub fn say(kind: &str, text: &str) {
     // Where standard error cannot be written, there is nobody to be told.
     let _ = writeln!(std::io::stderr(), "{kind}: {}", escaped(text));
+}
+
+/// Says what is wrong with a command line, which may have any names in it, escaped; or prints the help that it asks for.
+pub fn wrong_command_line(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        // Nothing of the command line is in it, and it may have colours.
+        error.exit();
+    }
+    // Where standard error cannot be written, there is nobody to be told.
+    let _ = std::io::stderr().write_all(escaped(&error.render().to_string()).as_bytes());
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+}
+
+/// What a program prints, as a terminal may be shown it: escaped, but for carriage returns, with which progress bars end their lines.
+pub fn for_terminal(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    text.split('\r').map(escaped).collect::<Vec<_>>().join("\r")
 }
 
 /// The text with what steers a terminal (control characters but the ends of lines and tabs, and changes of the direction in
@@ -88,13 +106,19 @@ fn resolved(path: &Path) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use super::escaped;
+    use super::{escaped, for_terminal};
 
     #[test]
     fn what_steers_a_terminal_is_escaped_and_the_rest_is_not() {
         let name = "a\u{1b}[31mb\rc\u{9b}2Jd\u{7f}\u{202e}";
         assert_eq!(escaped(name), "a\\u001b[31mb\\u000dc\\u009b2Jd\\u007f\\u202e");
         assert_eq!(escaped("größe\t1\n`名`"), "größe\t1\n`名`");
+    }
+
+    #[test]
+    fn what_programs_print_keeps_its_lines_and_nothing_that_steers() {
+        let printed = b"10 %\r20 %\r\n\x1b[2J\xff done\x07\n";
+        assert_eq!(for_terminal(printed), "10 %\r20 %\r\n\\u001b[2J\u{fffd} done\\u0007\n");
     }
 
     #[test]

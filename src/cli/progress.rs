@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use graphc_compiler::passes::clipping::GRAD_NORM;
 use graphc_compiler::passes::loss_scale::{LOSS_SCALE, SKIPPED, scales};
-use graphc_ir::plan::{CompileOptions, Plan};
+use graphc_ir::plan::{CompileOptions, Plan, SAMPLES};
 use graphc_runtime::data::MetricsWriter;
 use graphc_runtime::{HostTensor, StepHandle};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -14,6 +14,8 @@ use serde_json::{Value, json};
 
 use super::args::{OnNan, TrainArgs};
 use super::feeding::Feeder;
+use super::output::say;
+use super::training::Measure;
 
 /// The last finished step.
 pub struct Finished {
@@ -25,13 +27,37 @@ pub struct Finished {
     scales: bool,
     /// What the plan was compiled with.
     options: CompileOptions,
-    on_nan: OnNan,
+    ignores: bool,
+    /// Whether the exponential of the loss is said.
+    perplexity: bool,
+    /// Steps whose update was not made.
+    skipped: u64,
     metrics: Option<MetricsWriter>,
     /// The last step's line.
     line: Value,
     pace: Pace,
     epoch: Option<u64>,
 }
+
+/// A training whose loss is not finite.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("the loss of step {step} is {loss}{}, and weights after it are of no use", of_norm(.norm))]
+pub struct Diverged {
+    /// The step.
+    pub step: u64,
+    /// Its loss.
+    pub loss: f32,
+    /// The norm of its gradients, where it is known.
+    pub norm: Option<f32>,
+}
+
+fn of_norm(norm: &Option<f32>) -> String {
+    norm.map_or(String::new(), |norm| format!(", the norm of its gradients {norm}"))
+}
+
+/// What can be done about it.
+pub const REMEDIES: &str = "lower --lr, add --warmup or --clip-norm, look for wrong numbers in the data, skip such steps with \
+                            --on-nan skip, or go on all the same with --on-nan ignore";
 
 /// The bar, and samples a second.
 struct Pace {
@@ -56,7 +82,9 @@ impl Finished {
             outputs: BTreeMap::new(),
             scales: scales(plan),
             options: plan.options.clone(),
-            on_nan: args.on_nan,
+            ignores: args.shared.training.on_nan == Some(OnNan::Ignore),
+            perplexity: args.shared.training.measure.contains(&Measure::Perplexity),
+            skipped: 0,
             metrics: if leads { metrics(args, resumes.then_some(first_step))? } else { None },
             line: Value::Null,
             pace: Pace { bar, batch: feeder.batch(), since: None },
@@ -67,10 +95,10 @@ impl Finished {
     /// Waits for the next step. Its line is written unless an evaluation is added to it.
     pub fn take(&mut self, handle: StepHandle, evaluates: bool) -> Result<()> {
         self.outputs = handle.wait()?;
-        // Outputs go to the process of rank 0 alone.
         if !self.outputs.is_empty() {
             self.line = self.metrics_of(self.step)?;
-            self.pace.step(self.loss()?);
+            self.skipped += u64::from(self.is_skipped());
+            self.pace.step(self.loss()?, self.skipped);
             if !evaluates {
                 self.write()?;
             }
@@ -94,9 +122,16 @@ impl Finished {
         self.line.to_string()
     }
 
-    /// Takes the bar away.
+    /// Takes the bar away, and says how many steps were left out, where that was asked for.
     pub fn clear(&self) {
         self.pace.bar.finish_and_clear();
+        if self.options.skip_non_finite && self.skipped > 0 {
+            say("note", &format!("{} steps changed nothing: they were skipped", self.skipped));
+        }
+    }
+
+    fn is_skipped(&self) -> bool {
+        self.line["skipped"].as_bool().unwrap_or(false)
     }
 
     fn write(&mut self) -> Result<()> {
@@ -109,18 +144,11 @@ impl Finished {
     /// A step whose update was not made, as in f16 some are, does no harm.
     fn check_loss(&self) -> Result<()> {
         let (loss, step) = (self.loss()?, self.step);
-        let skipped = self.line["skipped"].as_bool().unwrap_or(false);
-        if loss.is_finite() || skipped || self.on_nan == OnNan::Ignore {
+        if loss.is_finite() || self.is_skipped() || self.ignores {
             return Ok(());
         }
-        let norm = match self.line.get(GRAD_NORM) {
-            Some(norm) => format!(", the norm of its gradients {norm}"),
-            None => String::new(),
-        };
-        bail!(
-            "the loss of step {step} is {loss}{norm}, and weights after it are of no use: lower --lr, add --warmup or \
-             --clip-norm, look for wrong numbers in the data, or go on all the same with --on-nan ignore"
-        )
+        let norm = self.number(GRAD_NORM)?;
+        Err(Diverged { step, loss, norm }.into())
     }
 
     fn loss(&self) -> Result<f32> {
@@ -133,13 +161,22 @@ impl Finished {
         self.outputs.get(name).map(of).transpose()
     }
 
-    /// The line of metrics of a step: with its epoch where there are epochs, with the learning rate where that has a schedule,
-    /// with the norm of the gradients where that is clipped; where the loss is scaled (f16) with the scale, and whether the
-    /// update was skipped.
+    /// The line of metrics of a step: with its epoch where there are epochs, with what is measured, with the learning rate where that has a schedule,
+    /// with the norm of the gradients where that is clipped; where the loss is scaled (f16) with the scale, there and
+    /// where steps may be left out with whether this one was.
     fn metrics_of(&self, step: u64) -> Result<Value> {
         let mut line = json!({ "step": step, "loss": self.loss()? });
         if let Some(steps) = self.epoch {
             line["epoch"] = json!(step / steps);
+        }
+        let samples = self.number(SAMPLES)?.unwrap_or_default();
+        for metric in self.options.metrics.iter().map(|metric| metric.name()) {
+            // Of no labels there is no share.
+            let share = |hits: f32| f64::from(hits) / f64::from(samples);
+            line[metric] = json!(self.number(metric)?.map(share));
+        }
+        if self.perplexity {
+            line["perplexity"] = json!(f64::from(self.loss()?).exp());
         }
         if !self.options.lr_schedule.is_constant() {
             line["lr"] = json!(self.options.learning_rate(step));
@@ -147,18 +184,18 @@ impl Finished {
         if self.options.clip_norm.is_some() {
             line[GRAD_NORM] = json!(self.number(GRAD_NORM)?);
         }
-        if self.scales
-            && let (Some(scale), Some(skipped)) = (self.number(LOSS_SCALE)?, self.number(SKIPPED)?)
-        {
-            line["loss_scale"] = json!(scale);
-            line["skipped"] = json!(skipped != 0.0);
+        if self.scales {
+            line["loss_scale"] = json!(self.number(LOSS_SCALE)?);
+        }
+        if self.scales || self.options.skip_non_finite {
+            line["skipped"] = json!(self.number(SKIPPED)?.is_some_and(|skipped| skipped != 0.0));
         }
         Ok(line)
     }
 }
 
 impl Pace {
-    fn step(&mut self, loss: f32) {
+    fn step(&mut self, loss: f32, skipped: u64) {
         // The first step touches all memory for the first time: it says nothing of the pace.
         let now = Instant::now();
         let (since, steps) = self.since.get_or_insert((now, 0));
@@ -166,7 +203,8 @@ impl Pace {
         let pace = (*steps * self.batch as u64) as f64 / seconds;
         *steps += 1;
         let pace = if pace.is_finite() { format!(", {pace:.0} samples/s") } else { String::new() };
-        self.bar.set_message(format!("loss {loss:.4}{pace}"));
+        let skipped = if skipped > 0 { format!(", {skipped} skipped") } else { String::new() };
+        self.bar.set_message(format!("loss {loss:.4}{pace}{skipped}"));
         self.bar.inc(1);
     }
 }

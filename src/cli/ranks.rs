@@ -8,8 +8,11 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use clap::{ArgMatches, CommandFactory};
 use graphc_compiler::import::weights::Weights;
+use graphc_compiler::passes::LOSS;
+use graphc_compiler::passes::loss_scale::SKIPPED;
 use graphc_ir::check::VerifiedPlan;
 use graphc_ir::plan::{read_plan, write_plan};
+use graphc_ir::types::TensorType;
 use graphc_runtime::job::{Agreement, Job, JobOptions};
 use graphc_runtime::{Checkpoint, HostTensor, OutputsAt, RuntimeError, Session, SessionOptions};
 
@@ -51,13 +54,13 @@ impl Ranks {
     pub fn agree(
         &self,
         seed: Option<u64>,
-        data: Option<(&Path, &BTreeMap<String, HostTensor>)>,
+        data: Option<(&Path, &BTreeMap<String, TensorType>)>,
         weights: Option<&Path>,
     ) -> Result<()> {
         let Some(job) = &self.job else { return Ok(()) };
         let matches = Cli::command().get_matches();
         let Some((command, own)) = matches.subcommand() else { return Ok(()) };
-        let of_tensor = |(name, tensor): (&String, &HostTensor)| format!("{name} {}", tensor.ty());
+        let of_tensor = |(name, ty): (&String, &TensorType)| format!("{name} {ty}");
         let tensors: Vec<String> =
             data.iter().flat_map(|(_, tensors)| tensors.iter().map(of_tensor)).collect();
         let size = data.and_then(|(path, _)| std::fs::metadata(path).ok()).map(|file| file.len());
@@ -122,7 +125,9 @@ impl Ranks {
         weights: &BTreeMap<String, HostTensor>,
         options: SessionOptions,
     ) -> Result<Session> {
-        let options = SessionOptions { outputs_at: OutputsAt::Rank0, ..options };
+        // All see at which step the loss is not finite, and whether that was skipped.
+        let outputs_at = OutputsAt::Rank0But(&[LOSS, SKIPPED]);
+        let options = SessionOptions { outputs_at, ..options };
         Ok(match &self.job {
             None => Session::new(plan, weights, options)?,
             Some(job) => Session::on(job, plan, weights, options)?,

@@ -9,7 +9,7 @@ use graphc_runtime::data::{Batches, save_safetensors};
 use graphc_runtime::{HostTensor, Session, SessionOptions};
 
 use super::args::{RunArgs, RuntimeArgs};
-use super::compile::{Planned, inputs, is_plan, load_valid_plan, plan_model, plan_weights};
+use super::compile::{Planned, inputs, is_plan, load_sound_plan, plan_model, plan_weights};
 use super::contradictions::check_options;
 use super::data::{samples, session_weights};
 use super::output::check_distinct;
@@ -25,7 +25,8 @@ fn infer(args: &RunArgs, ranks: &Ranks) -> Result<()> {
     let options = session_options(&args.runtime)?;
     check_files(args)?;
     let (tensors, rows) = samples(&args.inputs)?;
-    let data = Some((args.inputs.as_path(), &tensors));
+    let types = tensors.iter().map(|(name, tensor)| (name.clone(), tensor.ty())).collect();
+    let data = Some((args.inputs.as_path(), &types));
     ranks.agree(Some(options.seed), data, args.weights_from.as_deref())?;
     let (plan, weights) = ranks.plan(|| planned(args, rows))?;
     let weights = session_weights(&plan, &weights)?;
@@ -88,7 +89,7 @@ fn all_batches(
 /// The plan and the weights of its model.
 fn planned(args: &RunArgs, rows: Option<usize>) -> Result<(VerifiedPlan, Weights)> {
     if is_plan(&args.model) {
-        let plan = load_valid_plan(&args.model)?;
+        let plan = load_sound_plan(&args.model)?;
         check_options(&args.model, &plan, &args.shared)?;
         let weights = plan_weights(&plan)?;
         return Ok((plan, weights));

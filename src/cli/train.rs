@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, anyhow, ensure};
 use graphc_compiler::import::weights::Weights;
 use graphc_ir::check::VerifiedPlan;
 use graphc_ir::plan::{Plan, RegisterKind, TensorKind};
@@ -12,13 +12,14 @@ use graphc_runtime::{HostTensor, Session, StepHandle};
 
 use super::args::TrainArgs;
 use super::checkpoints::{Saver, check_length, compare, resumed, resumed_options};
-use super::compile::{Planned, inputs, is_plan, load_valid_plan, plan_model, plan_weights};
+use super::compile::{Planned, inputs, is_plan, load_sound_plan, plan_model, plan_weights};
 use super::contradictions::check_options;
 use super::data::session_weights;
+use super::diagnosis::Diagnosis;
 use super::evaluation::{Watch, plan_of};
 use super::feeding::{Feeder, Training};
 use super::output::{check_distinct, print, say};
-use super::progress::Finished;
+use super::progress::{Diverged, Finished, REMEDIES};
 use super::ranks::Ranks;
 use super::run::session_options;
 use super::start;
@@ -39,8 +40,7 @@ fn train(args: &TrainArgs, ranks: &Ranks) -> Result<()> {
     let data = Training::open(args)?;
     // A checkpoint brings its own seed.
     let seed = args.runtime.seed.or(args.checkpoints.resume.is_none().then_some(options.seed));
-    let tensors = data.tensors().map(|tensors| (args.data.path.as_path(), tensors));
-    ranks.agree(seed, tensors, args.weights_from.as_deref())?;
+    ranks.agree(seed, data.tensors(), args.weights_from.as_deref())?;
     let checkpoint = match ranks.leads() {
         true => resumed(&args.checkpoints, &args.runtime)?,
         false => None,
@@ -72,7 +72,12 @@ fn train(args: &TrainArgs, ranks: &Ranks) -> Result<()> {
     let states = (ranks.leads(), checkpoint.is_some());
     let finished = Finished::new(args, &plan, &feeder, (first_step, steps), states)?;
     let mut way = Way { session, ranks, feeder, saver, watch, finished };
-    way.go(first_step..steps)?;
+    if let Err(error) = way.go(first_step..steps) {
+        let Some(diverged) = error.downcast_ref::<Diverged>() else { return Err(error) };
+        let diagnosis =
+            Diagnosis { args, ranks, plan: &plan, weights: &weights, options, resumed: checkpoint };
+        return Err(way.diverged(&diagnosis, diverged)?);
+    }
     way.finished.clear();
     write_results(args, &plan, (&mut way.session, ranks), &way.finished.outputs)?;
     // The others must not leave before rank 0 has what it writes.
@@ -103,7 +108,7 @@ fn planned(args: &TrainArgs, rows: Option<usize>) -> Result<(VerifiedPlan, Weigh
         let Planned { plan, weights, .. } = plan_model(&args.model, &args.shared, rows, true)?;
         return Ok((plan, weights));
     }
-    let plan = load_valid_plan(&args.model)?;
+    let plan = load_sound_plan(&args.model)?;
     check_options(&args.model, &plan, &args.shared)?;
     let path = args.model.display();
     ensure!(plan.training, "{path} is an inference plan: compile with --optimizer");
@@ -162,6 +167,25 @@ impl Way<'_> {
             Some(saver) => saver.save(&mut self.session, self.ranks),
             None => Ok(()),
         }
+    }
+
+    /// The error of a loss that is not finite, with what was not finite first.
+    fn diverged(self, diagnosis: &Diagnosis<'_>, diverged: &Diverged) -> Result<anyhow::Error> {
+        self.finished.clear();
+        // Steps behind it are under way.
+        self.session.shutdown()?;
+        drop(self.watch);
+        let told = diagnosis.tell(diverged);
+        if !self.ranks.leads() {
+            told?;
+            // The process of rank 0 tells it, and ends the job.
+            self.ranks.barrier()?;
+            return Ok(diverged.clone().into());
+        }
+        let told = told.unwrap_or_else(|error| {
+            format!("which tensor was not finite first could not be found: {error:#}")
+        });
+        Ok(anyhow!("{diverged}: {told}; {REMEDIES}"))
     }
 
     fn tell_end(&self, steps: u64) {

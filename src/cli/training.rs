@@ -1,10 +1,11 @@
 //! Options of training that all optimizers have: what may be said, what it means, and whether a plan says the same.
 
 use anyhow::{Result, bail, ensure};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use graphc_ir::learning_rate::{Curve, LrSchedule, LrScheduleError, Warmup};
-use graphc_ir::plan::{CompileOptions, ParameterGroup};
+use graphc_ir::plan::{CompileOptions, Loss, Metric, ParameterGroup};
 
+use super::args::OnNan;
 use super::contradictions::Given;
 
 /// Options of schedules, clipping and groups of parameters.
@@ -26,9 +27,60 @@ pub struct TrainingArgs {
     /// Weights without weight decay, by pattern
     #[arg(long, value_name = "PATTERN")]
     pub no_decay: Vec<String>,
+    /// Weights with a learning rate of their own, by pattern: FACTOR times the rate, and DECAY their weight decay, if it is given. Of
+    /// several that fit a name the first counts, and all of them before --no-decay
+    #[arg(long = "group", value_name = "PATTERN=FACTOR[,DECAY]", value_parser = group)]
+    pub groups: Vec<ParameterGroup>,
+    /// What metrics say of each step besides its loss against labels: shares of labels for which no class, or fewer than five, score
+    /// more; the exponential of the loss
+    #[arg(long, value_name = "METRICS", value_enum, value_delimiter = ',')]
+    pub measure: Vec<Measure>,
+    /// What to do where the loss is no finite number; default stop. skip is part of the plan
+    #[arg(long, value_enum)]
+    pub on_nan: Option<OnNan>,
     /// Share of the target that all classes have alike, for cross_entropy
     #[arg(long, value_name = "SHARE")]
     pub label_smoothing: Option<f64>,
+}
+
+/// What can be said of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "lowercase")]
+pub enum Measure {
+    /// For which share of labels no class scores more
+    Top1,
+    /// For which share of labels fewer than five classes score more
+    Top5,
+    /// The exponential of the loss
+    Perplexity,
+}
+
+impl Measure {
+    /// What the plan counts for it.
+    fn metric(self) -> Option<Metric> {
+        match self {
+            Self::Top1 => Some(Metric::Top1),
+            Self::Top5 => Some(Metric::Top5),
+            Self::Perplexity => None,
+        }
+    }
+}
+
+/// A group of weights: `PATTERN=FACTOR[,DECAY]`.
+fn group(text: &str) -> Result<ParameterGroup, String> {
+    let usage =
+        || format!("`{text}` is no group: write 'PATTERN=FACTOR' or 'PATTERN=FACTOR,DECAY'");
+    // Names may have an equals sign; numbers have none.
+    let (pattern, numbers) = text.rsplit_once('=').ok_or_else(usage)?;
+    let number = |text: &str| {
+        let number = text.trim().parse().ok();
+        number.filter(|number: &f64| number.is_finite() && *number >= 0.0).ok_or_else(usage)
+    };
+    let (lr, decay) = match numbers.split_once(',') {
+        Some((lr, decay)) => (number(lr)?, Some(number(decay)?)),
+        None => (number(numbers)?, None),
+    };
+    Ok(ParameterGroup { pattern: pattern.trim().into(), lr, weight_decay: decay })
 }
 
 fn curve(text: &str) -> Result<Curve, String> {
@@ -54,8 +106,24 @@ impl TrainingArgs {
             ensure!(holds, "{flag} is a number above 0, not {}", value.unwrap_or_default());
         }
         (options.clip_norm, options.clip_value) = (self.clip_norm, self.clip_value);
-        options.groups = self.no_decay.iter().map(ParameterGroup::no_decay).collect();
+        let no_decay = self.no_decay.iter().map(ParameterGroup::no_decay);
+        options.groups = self.groups.iter().cloned().chain(no_decay).collect();
+        self.check_measures(options.loss)?;
+        options.metrics = self.measure.iter().filter_map(|measure| measure.metric()).collect();
+        options.metrics.dedup();
+        options.skip_non_finite = self.on_nan == Some(OnNan::Skip);
         options.label_smoothing = self.label_smoothing.unwrap_or(0.0);
+        Ok(())
+    }
+
+    /// What is measured is measured against labels, whether the plan counts it or not.
+    fn check_measures(&self, loss: Option<Loss>) -> Result<()> {
+        let Some(first) = self.measure.first() else { return Ok(()) };
+        let name = format!("{first:?}").to_lowercase();
+        ensure!(
+            loss.is_some_and(Loss::has_labels),
+            "--measure {name} needs --loss cross_entropy or nll, and labels to measure against"
+        );
         Ok(())
     }
 
@@ -67,6 +135,8 @@ impl TrainingArgs {
             ("--clip-norm", self.clip_norm.is_some()),
             ("--clip-value", self.clip_value.is_some()),
             ("--no-decay", !self.no_decay.is_empty()),
+            ("--group", !self.groups.is_empty()),
+            ("--on-nan", self.on_nan.is_some()),
         ];
         all.into_iter().find(|(_, given)| *given).map(|(flag, _)| flag)
     }
@@ -89,11 +159,28 @@ impl TrainingArgs {
             let own = own.map_or("without it".into(), |own| format!("with {own}"));
             given.differs(flag, &value.to_string(), &own)?;
         }
+        // What else is done about it is not the plan's.
+        let skips = |on_nan: &OnNan| *on_nan == OnNan::Skip;
+        if let Some(on_nan) = self.on_nan.filter(|on_nan| skips(on_nan) != own.skip_non_finite) {
+            let own = if own.skip_non_finite { "with skip" } else { "without skip" };
+            given.differs("--on-nan", &format!("{on_nan:?}").to_lowercase(), own)?;
+        }
         for pattern in &self.no_decay {
             if !own.groups.contains(&ParameterGroup::no_decay(pattern)) {
                 given.differs("--no-decay", pattern, "without this pattern")?;
             }
         }
+        for group in &self.groups {
+            if !own.groups.contains(group) {
+                given.differs("--group", &group.pattern, "without this group")?;
+            }
+        }
+        for metric in self.measure.iter().filter_map(|measure| measure.metric()) {
+            if !own.metrics.contains(&metric) {
+                given.differs("--measure", metric.name(), "without counting it")?;
+            }
+        }
+        self.check_measures(own.loss)?;
         given.is("--label-smoothing", self.label_smoothing, own.label_smoothing)
     }
 }

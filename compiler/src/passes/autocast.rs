@@ -74,7 +74,8 @@ fn class(op: &Op) -> Class {
         | Op::ClipFactor(_)
         | Op::Blend(_)
         | Op::NonFinite(_)
-        | Op::LossScale(_) => Class::Written,
+        | Op::LossScale(_)
+        | Op::SkipStep(_) => Class::Written,
         Op::Input(_)
         | Op::Variable(_)
         | Op::Constant(_)

@@ -8,6 +8,7 @@ use graphc_ir::plan::TensorKind;
 use graphc_ir::types::{DType, TensorType};
 
 use super::optimizer::{push, push_state};
+use super::skipping::guard_of;
 use crate::decisions::TrainingGraph;
 use crate::error::CompileError;
 
@@ -43,7 +44,9 @@ fn append(training: &mut TrainingGraph, variable: ValueId, decay: f64) -> Result
     let name = format!("{AVERAGE}{}", graph.display_name(variable));
     let average = push_state(training, name, ty, home)?;
     let blend = Op::Blend(Blend { starts: true, ..Blend::of(decay, 1.0 - decay) });
-    push(training, blend, vec![average, new], home, &[TensorKind::State])?;
+    let guard = guard_of(training).map(|guard| [guard.factor, guard.step]);
+    let operands = [average, new].into_iter().chain(guard.into_iter().flatten()).collect();
+    push(training, blend, operands, home, &[TensorKind::State])?;
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 
 use graphc_ir::builder::{GraphBuilder, Tensor};
 use graphc_ir::graph::{Graph, Output};
-use graphc_ir::plan::{CompileOptions, Loss, Metric, SAMPLES};
+use graphc_ir::plan::{CompileOptions, Loss, Metric, ROW_LOSSES, SAMPLES};
 use graphc_ir::types::{DType, TensorType};
 
 use super::LOSS;
@@ -81,7 +81,8 @@ fn attach(graph: Graph, loss: Loss, options: &CompileOptions) -> Result<Graph, C
     }
     let metrics = options.metrics.iter().map(|metric| metric.name());
     let counts = metrics.chain((!options.metrics.is_empty()).then_some(SAMPLES));
-    for name in [LOSS].into_iter().chain(counts).chain(input_of(loss)) {
+    let each = has_rows(loss, options).then_some(ROW_LOSSES);
+    for name in [LOSS].into_iter().chain(counts).chain(input_of(loss)).chain(each) {
         name_is_free(PASS, &graph, name)?;
     }
     let builder = GraphBuilder::extend(graph);
@@ -97,7 +98,7 @@ fn attach(graph: Graph, loss: Loss, options: &CompileOptions) -> Result<Graph, C
             count(&builder, &scores, &labels, options);
         }
         false => {
-            let scalar = of_target(&builder, &output, loss, &ty);
+            let scalar = of_target(&builder, &output, loss, options, &ty);
             let named = if scalar.id() == Some(value) { scalar } else { scalar.named(LOSS) };
             builder.output(LOSS, &named);
         }
@@ -136,17 +137,34 @@ fn count(builder: &GraphBuilder, scores: &Tensor, labels: &Tensor, options: &Com
     }
 }
 
+/// Whether the losses of rows are asked for, and the loss has some.
+fn has_rows(loss: Loss, options: &CompileOptions) -> bool {
+    options.row_losses && input_of(loss) == Some("target")
+}
+
 /// The loss of an output and what it should be.
-fn of_target(builder: &GraphBuilder, output: &Tensor, loss: Loss, ty: &TensorType) -> Tensor {
+fn of_target(
+    builder: &GraphBuilder,
+    output: &Tensor,
+    loss: Loss,
+    options: &CompileOptions,
+    ty: &TensorType,
+) -> Tensor {
     let target = || builder.input("target", ty.dtype, ty.shape.clone());
-    match loss {
-        Loss::Mse => output.mse(&target()),
-        Loss::Bce => output.bce(&target()),
-        Loss::Huber => output.huber(&target()),
-        Loss::L1 => output.l1(&target()),
-        _ if ty.shape.is_empty() => output.clone(),
-        _ => output.sum(&(0..ty.shape.len()).collect::<Vec<_>>(), false),
+    let all: Vec<usize> = (0..ty.shape.len()).collect();
+    let errors = match loss {
+        Loss::Mse => output.squared_errors(&target()),
+        Loss::Bce => output.bce_errors(&target()),
+        Loss::Huber => output.huber_errors(&target()),
+        Loss::L1 => output.absolute_errors(&target()),
+        _ if ty.shape.is_empty() => return output.clone(),
+        _ => return output.sum(&all, false),
+    };
+    if has_rows(loss, options) && !all.is_empty() {
+        let rows = if all.len() > 1 { errors.mean(&all[1..], false) } else { errors.clone() };
+        builder.output(ROW_LOSSES, &rows.named(ROW_LOSSES));
     }
+    errors.mean(&all, false)
 }
 
 /// `[N, C, H, W]` as `[N, H, W, C]`; of rank 2 and 3 the last dim is that of classes already.

@@ -15,6 +15,7 @@ use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 
 use super::optimizer::{push, push_state};
+use super::skipping::Guard;
 use crate::decisions::{Phase, TrainingGraph};
 
 /// The output that says by what the loss of a step was scaled.
@@ -53,7 +54,11 @@ pub(super) fn scale(builder: &GraphBuilder) -> Tensor {
 }
 
 /// Appends the count of what is not finite in all gradients, and what follows from it. `None` where no loss is scaled.
-pub(super) fn check_gradients(training: &mut TrainingGraph) -> Result<Option<Scaled>, OpError> {
+/// With a guard a step that it leaves out leaves the scale too.
+pub(super) fn check_gradients(
+    training: &mut TrainingGraph,
+    guard: Option<Guard>,
+) -> Result<Option<Scaled>, OpError> {
     // A variable of that name in the user's graph belongs to the forward pass.
     let made = |&scale: &ValueId| {
         training.phases[training.graph.value(scale).producer.index()] == Phase::Backward
@@ -65,7 +70,8 @@ pub(super) fn check_gradients(training: &mut TrainingGraph) -> Result<Option<Sca
     let made = state(training, "state.loss_scale.updates", home)?;
     use TensorKind::{Gradient, Output as Given, State};
     let kinds = [State, State, State, Gradient, Gradient, Given, Given];
-    let operands = vec![scale, good, made, bad];
+    let guard = guard.map(|guard| guard.factor);
+    let operands = [scale, good, made, bad].into_iter().chain(guard).collect();
     let node = push(training, Op::LossScale(SCALING), operands, home, &kinds)?;
     let [_, _, _, factor, step, used, skipped] = training.graph.node(node).results[..] else {
         unreachable!("loss_scale has seven results");

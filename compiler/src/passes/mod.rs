@@ -21,6 +21,7 @@ pub mod rates;
 mod rebuild;
 pub mod recompute;
 pub mod simplify;
+pub mod skipping;
 pub mod staging;
 pub mod training_mode;
 

@@ -1,6 +1,6 @@
 //! Appends what the optimizer does once a step: for each gradient an update of its variable and of the states.
 
-use graphc_ir::graph::Source;
+use graphc_ir::graph::{Output, Source};
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::learning_rate::LearningRate;
 use graphc_ir::op::{Op, OpError};
@@ -14,7 +14,8 @@ use graphc_ir::types::{DType, TensorType};
 use super::clipping::{GRAD_NORM, clip_norm};
 use super::groups::group_of;
 use super::loss::name_is_free;
-use super::loss_scale::{check_gradients, one};
+use super::loss_scale::{SKIPPED, Scaled, check_gradients, one};
+use super::skipping::{Guard, guard};
 use crate::decisions::{Phase, TrainingGraph};
 use crate::error::CompileError;
 
@@ -31,13 +32,12 @@ pub fn optimizer(
     mut training: TrainingGraph,
     options: &CompileOptions,
 ) -> Result<TrainingGraph, CompileError> {
-    let Some(optimizer) = options.optimizer else { return Ok(training) };
     check_numbers(options)?;
-    if options.clip_norm.is_some() {
-        name_is_free(PASS, &training.graph, GRAD_NORM)?;
+    let names = [(GRAD_NORM, options.clip_norm.is_some()), (SKIPPED, options.skip_non_finite)];
+    for (name, _) in names.iter().filter(|(_, given)| *given && options.differentiates()) {
+        name_is_free(PASS, &training.graph, name)?;
     }
-    append_all(&mut training, optimizer, options)
-        .map_err(|error| CompileError::Op { pass: PASS, error })?;
+    append_all(&mut training, options).map_err(|error| CompileError::Op { pass: PASS, error })?;
     Ok(training)
 }
 
@@ -88,15 +88,22 @@ impl Scalars {
     }
 }
 
-fn append_all(
-    training: &mut TrainingGraph,
-    optimizer: Optimizer,
-    options: &CompileOptions,
-) -> Result<(), OpError> {
-    let scaled = check_gradients(training)?;
-    let mut scalars = Scalars {
-        factor: scaled.map(|scaled| scaled.factor),
-        step: scaled.map(|scaled| scaled.step),
+fn append_all(training: &mut TrainingGraph, options: &CompileOptions) -> Result<(), OpError> {
+    let guard = if options.differentiates() { guard(training, options)? } else { None };
+    let scaled = match options.optimizer {
+        Some(_) => check_gradients(training, guard)?,
+        None => None,
+    };
+    if let (None, Some(guard)) = (scaled, guard) {
+        training.graph.outputs.push(Output { name: SKIPPED.into(), value: guard.skipped });
+    }
+    // Where gradients alone are asked for, only the graph's own states are updated.
+    let Some(optimizer) = options.optimizer else { return Ok(()) };
+    let mut scalars = match (scaled, guard) {
+        (Some(Scaled { factor, step }), _) | (None, Some(Guard { factor, step, .. })) => {
+            Scalars { factor: Some(factor), step: Some(step) }
+        }
+        (None, None) => Scalars { factor: None, step: None },
     };
     if let Some(max) = options.clip_norm {
         scalars.factor = clip_norm(training, max, scalars.factor)?.or(scalars.factor);

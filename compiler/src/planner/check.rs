@@ -204,16 +204,13 @@ impl<'a> Walk<'a> {
             let placement = self.placement(id);
             let made = self.layout(value, placement, &self.sharding.nodes[id].results[index]);
             let bytes = shard_bytes(&made, self.microbatches());
-            let Some(&(_, operand)) = updates.iter().find(|pair| pair.0 == index) else {
-                let (start, end) = self.lifetime(value, id);
-                self.keep(placement, bytes, start, end);
-                let mut nodes = self.consumers[value.index()].clone();
-                nodes.push(id);
-                let kept = self.kept_for(value, &nodes);
-                self.ledger.keep(id, kept, bytes, (start, end));
-                self.stash(value, placement, bytes, &nodes);
-                continue;
-            };
+            let replaced = updates.iter().find(|pair| pair.0 == index);
+            // A variable is overwritten in its place, unless others read what it becomes.
+            let is_read = !self.consumers[value.index()].is_empty();
+            if replaced.is_none() || is_read {
+                self.made(id, value, bytes);
+            }
+            let Some(&(_, operand)) = replaced else { continue };
             let variable = self.decisions.graph().value(node.operands[operand]).producer.index();
             let home = &self.sharding.nodes[variable].results[0];
             let home = self.layout(value, self.placement(variable), home);
@@ -222,11 +219,24 @@ impl<'a> Walk<'a> {
             self.spend(id, self.route_seconds(&route, &made, at_home));
             if let Some(copy) = self.copy_bytes(&route) {
                 let at = self.position[id];
-                let all = bytes + copy + self.scratch_bytes(&route);
+                let made = if is_read { 0 } else { bytes };
+                let all = made + copy + self.scratch_bytes(&route);
                 self.keep(placement, all, at, at);
                 self.ledger.keep(id, Kept::Transient, all, (at, at));
             }
         }
+    }
+
+    /// A tensor takes memory from when it is made to when it was read last.
+    fn made(&mut self, id: usize, value: ValueId, bytes: u64) {
+        let placement = self.placement(id);
+        let (start, end) = self.lifetime(value, id);
+        self.keep(placement, bytes, start, end);
+        let mut nodes = self.consumers[value.index()].clone();
+        nodes.push(id);
+        let kept = self.kept_for(value, &nodes);
+        self.ledger.keep(id, kept, bytes, (start, end));
+        self.stash(value, placement, bytes, &nodes);
     }
 
     /// Seconds of a route, alone or fused with those of other variables of its mesh.

@@ -193,9 +193,7 @@ impl Model {
                 let both = self.variables.add(variable().min(0.0).max(1.0));
                 let price = problem.back_price(back, source, target);
                 self.objective.add_mul(micro(price.seconds), both);
-                let made = problem.layouts.bytes(back.from, source);
-                let made = if price.copy == 0 { 0 } else { made };
-                let bytes = price.copy + made + price.scratch;
+                let bytes = back.bytes(&mut problem.layouts, source, price);
                 self.keep(problem, back.placement, back.span, bytes, both);
                 w.push(both);
             }

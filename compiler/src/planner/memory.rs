@@ -41,10 +41,9 @@ pub fn items(problem: &mut Problem<'_>, assignment: &[usize]) -> Vec<Item> {
         let source = problem.candidates[back.update][assignment[back.update]].results[back.result];
         let target = problem.candidates[back.variable][assignment[back.variable]].results[0];
         let price = problem.layouts.price((back.from, source), (back.to, target));
-        let kept = if price.copy == 0 { 0 } else { problem.layouts.bytes(back.from, source) };
         let value = problem.decisions.graph().nodes[back.variable].results[0];
-        let (bytes, placement, span) =
-            (price.copy + kept + price.scratch, back.placement, back.span);
+        let bytes = back.bytes(&mut problem.layouts, source, price);
+        let (placement, span) = (back.placement, back.span);
         items.push(Item { value, bytes, placement, span });
     }
     let demands = std::mem::take(&mut problem.demands);

@@ -241,8 +241,7 @@ fn add_write_back(
         for column in 0..columns {
             let target = problem.candidates[back.variable][column].results[0];
             let price = problem.back_price(&back, source, target);
-            let kept = if price.copy == 0 { 0 } else { problem.layouts.bytes(back.from, source) };
-            let bytes = (price.copy + kept + price.scratch) as f64;
+            let bytes = back.bytes(&mut problem.layouts, source, price) as f64;
             table[row * columns + column] = multipliers.seconds * price.seconds + weight * bytes;
         }
     }

@@ -66,6 +66,17 @@ pub struct WriteBack {
     pub fusion: Option<Fusion>,
     /// When.
     pub span: Span,
+    /// Whether others read the result, so that it takes memory of its own, which [`Problem::made`] counts.
+    pub is_read: bool,
+}
+
+impl WriteBack {
+    /// Bytes that are kept for it where the result is made as `source`.
+    pub fn bytes(&self, layouts: &mut Layouts<'_>, source: SbpId, price: Price) -> u64 {
+        let in_place = price.copy == 0 || self.is_read;
+        let kept = if in_place { 0 } else { layouts.bytes(self.from, source) };
+        price.copy + kept + price.scratch
+    }
 }
 
 /// A tensor where it is made.
@@ -163,13 +174,15 @@ impl<'a> Problem<'a> {
         self.layouts.placement(&self.decisions.staging.placement[node])
     }
 
-    /// Results of updates lie in their variables' memory; where they do not, the write-back counts them.
+    /// Results of updates lie in their variables' memory, unless others read them; where they do not, the write-back counts them.
     fn find_made(&mut self) {
         let decisions = self.decisions;
+        let readers = decisions.graph().consumers();
         for (id, node) in decisions.graph().iter() {
             let in_place = node.op.operation().updates();
             for (index, &value) in node.results.iter().enumerate() {
-                if in_place.iter().any(|&(result, _)| result == index) {
+                let is_update = in_place.iter().any(|&(result, _)| result == index);
+                if is_update && readers[value.index()].is_empty() {
                     continue;
                 }
                 let placement = self.placement(id.index());
@@ -243,6 +256,7 @@ impl<'a> Problem<'a> {
     fn find_write_backs(&mut self) {
         let decisions = self.decisions;
         let graph = decisions.graph();
+        let readers = graph.consumers();
         for (id, node) in graph.iter() {
             for &(result, operand) in node.op.operation().updates() {
                 let placement = self.placement(id.index());
@@ -259,6 +273,7 @@ impl<'a> Problem<'a> {
                     placement,
                     fusion,
                     span: self.lifetimes.moment(id.index()),
+                    is_read: !readers[value.index()].is_empty(),
                 });
             }
         }

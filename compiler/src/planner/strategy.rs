@@ -28,6 +28,7 @@ use super::candidates::Candidate;
 use super::error::PlanError;
 use super::layouts::SbpId;
 use super::problem::Problem;
+use crate::decisions::Phase;
 
 /// The strategy's signature for each node, as an index into its candidates.
 ///
@@ -53,7 +54,13 @@ pub fn assign(problem: &mut Problem<'_>, strategy: Strategy) -> Result<Vec<usize
             assignment.push(assignment[original.index()]);
             continue;
         }
-        let wished = wished(strategy, node, decisions.training.kinds[node.results[0].index()]);
+        let training = &decisions.training;
+        let counts = matches!(node.op, Op::NonFinite(_) | Op::SquareSum(_));
+        let wished = match training.phases[id.index()] {
+            // What is counted in an activation is counted where that lies.
+            Phase::Forward | Phase::Backward if counts => None,
+            _ => wished(strategy, node, training.kinds[node.results[0].index()]),
+        };
         let scattered = matches!(strategy, Strategy::Zero2 | Strategy::Zero3)
             && gradients[node.results[0].index()]
             && matches!(node.op, Op::Accumulate(_));

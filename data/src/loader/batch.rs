@@ -42,18 +42,27 @@ impl Work {
 
     /// Makes the batch of a step; `stop` is asked before each sample whether nobody wants it any more.
     pub(super) fn make(&self, step: u64, stop: &dyn Fn() -> bool) -> Result<Batch, DatasetError> {
-        let (epoch, index) = (step / self.batches(), step % self.batches());
-        let order = self.order(epoch);
-        let first = index as usize * self.batch;
+        let (epoch, first) = self.first(step);
         let mut feeds = BTreeMap::new();
         for binding in &self.bindings {
-            feeds.insert(binding.input.clone(), self.feed(binding, epoch, &order, first, stop)?);
+            feeds.insert(binding.input.clone(), self.feed(binding, epoch, first, stop)?);
         }
         let samples = match self.options.last {
-            LastBatch::Pad => (order.len() - first).min(self.batch),
-            LastBatch::Drop | LastBatch::Wrap => self.batch,
+            LastBatch::Pad => (self.sampler.len() - first).min(self.batch),
+            LastBatch::Drop | LastBatch::Wrap | LastBatch::Join => self.batch,
         };
+        let index = (first / self.batch) as u64;
         Ok(Batch { step, epoch, index, samples, feeds })
+    }
+
+    /// The epoch in which the batch of a step begins, and at which of its samples.
+    fn first(&self, step: u64) -> (u64, usize) {
+        if self.options.last == LastBatch::Join {
+            let (row, all) = (u128::from(step) * self.batch as u128, self.sampler.len() as u128);
+            return ((row / all) as u64, (row % all) as usize);
+        }
+        let (epoch, index) = (step / self.batches(), step % self.batches());
+        (epoch, index as usize * self.batch)
     }
 
     /// The samples of an epoch, in order.
@@ -72,7 +81,6 @@ impl Work {
         &self,
         binding: &Binding,
         epoch: u64,
-        order: &[usize],
         first: usize,
         stop: &dyn Fn() -> bool,
     ) -> Result<HostTensor, DatasetError> {
@@ -81,21 +89,41 @@ impl Work {
         let mut tensor = HostTensor::zeros(binding.ty.dtype, shape);
         let row = binding.ty.bytes() / self.batch;
         let mut scratch = Scratch::default();
+        let mut order = (epoch, self.order(epoch));
         let rows = binding.rows.iter().cloned().flatten();
         for (place, target) in rows.zip(tensor.bytes_mut().chunks_exact_mut(row.max(1))) {
             if stop() {
                 break;
             }
-            match (order.get(first + place), &binding.nothing, self.options.last) {
-                (Some(&sample), ..) => self.row(binding, epoch, sample, &mut scratch, target)?,
-                (None, Some(nothing), LastBatch::Pad) => target.copy_from_slice(nothing),
-                (None, ..) => {
-                    let sample = order[(first + place) % order.len()];
-                    self.row(binding, epoch, sample, &mut scratch, target)?;
-                }
+            match (self.sample(&mut order, epoch, first + place), &binding.nothing) {
+                (Some(sample), _) => self.row(binding, order.0, sample, &mut scratch, target)?,
+                (None, Some(nothing)) => target.copy_from_slice(nothing),
+                (None, None) => unreachable!("a loader that pads knows what stands for no label"),
             }
         }
         Ok(tensor)
+    }
+
+    /// The sample at a place behind the first of an epoch; `None` where there is nothing but padding. `order` is that of the epoch to
+    /// which the sample before belongs, and becomes that of this one.
+    fn sample(
+        &self,
+        order: &mut (u64, Arc<Vec<usize>>),
+        epoch: u64,
+        place: usize,
+    ) -> Option<usize> {
+        let all = self.sampler.len();
+        if self.options.last == LastBatch::Join {
+            let of = epoch + (place / all) as u64;
+            if of != order.0 {
+                *order = (of, self.order(of));
+            }
+        }
+        let beyond = place >= order.1.len();
+        match self.options.last {
+            LastBatch::Pad if beyond => None,
+            _ => Some(order.1[place % order.1.len()]),
+        }
     }
 
     /// Reads one sample's field, and writes what becomes of it.

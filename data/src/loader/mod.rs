@@ -32,6 +32,9 @@ pub enum LastBatch {
     Drop,
     /// The first ones of the epoch come again behind them: every sample comes at least once.
     Wrap,
+    /// The next epoch begins behind them, in the same batch: samples follow each other without end, and batches belong to no epoch.
+    /// Such batches are taken by [`Loader::from_step`].
+    Join,
     /// Zeros come behind them, with labels that are ignored (-100): for evaluation, where every sample counts once.
     Pad,
 }

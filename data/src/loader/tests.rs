@@ -120,7 +120,7 @@ fn every_sample_comes_once_an_epoch_on_any_number_of_ranks() {
             let seen: BTreeSet<i64> = all[..once].iter().copied().collect();
             assert_eq!((all.len(), seen.len()), (batches as usize * 8, once), "{last:?}");
             match last {
-                LastBatch::Drop => {}
+                LastBatch::Drop | LastBatch::Join => {}
                 LastBatch::Wrap => assert_eq!(all[once..], all[..32 - once]),
                 LastBatch::Pad => assert_eq!(all[once..], [IGNORED; 6]),
             }
@@ -224,6 +224,38 @@ fn a_small_set_wraps_more_than_once() {
     let options = LoaderOptions { shuffle: false, ..options(LastBatch::Wrap) };
     let loader = Loader::new(Arc::new(Numbers::new(3)), &inputs(8), options).expect("it fits");
     assert_eq!(labels(&loader.make(5).expect("it can be read")), [0, 1, 2, 0, 1, 2, 0, 1]);
+}
+
+#[test]
+fn epochs_that_join_follow_each_other_without_a_gap() {
+    // Also where a batch is more than an epoch.
+    for (samples, batch) in [(26, 8), (3, 8)] {
+        let joined = loader(samples, batch, LastBatch::Join);
+        let steps = 3 * samples as u64;
+        let all: Vec<Batch> = joined
+            .from_step(0)
+            .expect("threads")
+            .take(steps as usize)
+            .map(|batch| batch.expect("it can be read"))
+            .collect();
+        // Each epoch has every sample once, in the order that it has without joining.
+        let alone = loader(samples, 1, LastBatch::Drop);
+        let epochs = (0..steps * batch as u64 / samples as u64)
+            .flat_map(|epoch| taken(alone.epoch(epoch).expect("threads")))
+            .flat_map(|batch| labels(&batch));
+        assert_eq!(all.iter().flat_map(labels).collect::<Vec<_>>(), epochs.collect::<Vec<_>>());
+        assert!(all.iter().all(|batch| batch.samples == batch.feeds["labels"].shape()[0]));
+        // Any step anew, and by ranks that read their rows alone.
+        for step in [1, 7, steps - 1] {
+            let expected = &all[step as usize];
+            assert_eq!(joined.make(step).as_ref(), Ok(expected));
+            let of_rank = |rank| {
+                let part = joined.clone().with_rows(&rows(batch, 2, rank));
+                labels(&part.make(step).expect("it can be read"))
+            };
+            assert_eq!([of_rank(0), of_rank(1)].concat(), labels(expected));
+        }
+    }
 }
 
 #[test]

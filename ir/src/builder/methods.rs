@@ -218,37 +218,60 @@ impl Tensor {
     /// The mean of the squared differences.
     #[track_caller]
     pub fn mse(&self, target: &Tensor) -> Tensor {
+        self.squared_errors(target).mean_of_all()
+    }
+
+    /// The squared differences, of f32.
+    #[track_caller]
+    pub fn squared_errors(&self, target: &Tensor) -> Tensor {
         let difference = self.sub(target).cast(DType::F32);
-        let all: Vec<usize> = (0..difference.shape().len()).collect();
-        difference.mul(&difference).mean(&all, false)
+        difference.mul(&difference)
     }
 
     /// The mean of the absolute differences: torch.nn.L1Loss.
     #[track_caller]
     pub fn l1(&self, target: &Tensor) -> Tensor {
-        self.cast(DType::F32).sub(&target.cast(DType::F32)).abs().mean_of_all()
+        self.absolute_errors(target).mean_of_all()
+    }
+
+    /// The absolute differences, of f32.
+    #[track_caller]
+    pub fn absolute_errors(&self, target: &Tensor) -> Tensor {
+        self.cast(DType::F32).sub(&target.cast(DType::F32)).abs()
     }
 
     /// The mean of half the squared differences where these are below 1, and of what lies above half of 1 elsewhere:
     /// torch.nn.HuberLoss with a delta of 1.
     #[track_caller]
     pub fn huber(&self, target: &Tensor) -> Tensor {
+        self.huber_errors(target).mean_of_all()
+    }
+
+    /// What [`Tensor::huber`] is the mean of, for each element.
+    #[track_caller]
+    pub fn huber_errors(&self, target: &Tensor) -> Tensor {
         let difference = self.cast(DType::F32).sub(&target.cast(DType::F32));
         // d^2 / 2 within the bounds, and sign(d) (d - sign(d) / 2) = |d| - 1/2 beyond.
         let near = difference.clip(-1.0, 1.0);
-        near.mul(&difference.sub(&near.scale(0.5))).mean_of_all()
+        near.mul(&difference.sub(&near.scale(0.5)))
     }
 
     /// Binary cross entropy of logits and targets between 0 and 1, the mean over all: torch.nn.BCEWithLogitsLoss.
     #[track_caller]
     pub fn bce(&self, target: &Tensor) -> Tensor {
+        self.bce_errors(target).mean_of_all()
+    }
+
+    /// What [`Tensor::bce`] is the mean of, for each element.
+    #[track_caller]
+    pub fn bce_errors(&self, target: &Tensor) -> Tensor {
         let (x, target) = (self.cast(DType::F32), target.cast(DType::F32));
         // log(1 + e^x) - t x, where log(1 + e^x) = (x + |x|) / 2 + log(1 + e^-|x|) neither overflows nor has a kink whose
         // gradient at 0 is not a half.
         let distance = x.abs();
         let positive = x.add(&distance).scale(0.5);
         let rest = distance.neg().exp().offset(1.0).log();
-        positive.add(&rest).sub(&target.mul(&x)).mean_of_all()
+        positive.add(&rest).sub(&target.mul(&x))
     }
 
     /// Of scores `[.., C]`: for how many labels fewer than `k` classes score more, of equal scores the first; a sum over

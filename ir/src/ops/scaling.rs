@@ -1,4 +1,4 @@
-//! Dynamic loss scaling, as `torch.amp.GradScaler` does it: the loss's gradient is multiplied by a scale, so that small
+//! Steps that are not made because something in them is not finite. Dynamic loss scaling, as `torch.amp.GradScaler` does it: the loss's gradient is multiplied by a scale, so that small
 //! gradients do not vanish in f16; a step whose gradients overflowed is not made, and halves the scale.
 
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,8 @@ use crate::types::{DType, TensorType};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NonFinite {}
 
-/// The end of a step: (scale, good, made, bad) -> (scale', good', made', factor, step, used, skipped), all f32[].
+/// The end of a step: (scale, good, made, bad) -> (scale', good', made', factor, step, used, skipped), all f32[]; with a factor
+/// as a fifth operand a step for which that is 0 is not made either, and then scale and counts stay as they are.
 ///
 /// `good` counts the steps since the scale was last changed, `made` all updates so far, `bad` is the number of elements of
 /// this step's gradients that are not finite. Where it is 0 the update is made: `factor` is 1 / scale, and after `interval` such
@@ -48,6 +49,31 @@ impl LossScale {
         };
         let (factor, one) = if skipped { (0.0, 0.0) } else { (1.0 / scale, 1.0) };
         [next, streak, made + one, factor, made + 1.0, scale, 1.0 - one]
+    }
+
+    /// The results for the numbers of a step and, if there is one, the factor that says whether it is made at all.
+    pub fn guarded(&self, numbers: [f64; 4], factor: Option<f64>) -> [f64; 7] {
+        let [scale, good, made, _] = numbers;
+        match factor {
+            Some(0.0) => [scale, good, made, 0.0, made + 1.0, scale, 1.0],
+            _ => self.step(numbers),
+        }
+    }
+}
+
+/// Whether a step is made: (before, bad) -> (before', factor, step, skipped), all f32[].
+///
+/// `before` counts the steps that were not made, `bad` is how much in this one is not finite. Where that is 0 `factor` is 1; otherwise it
+/// is 0, which tells updates and states to stay as they are. `step` is the number of this update, from 1, without those that were not
+/// made, and `skipped` is 1 where it is not made.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SkipStep {}
+
+impl SkipStep {
+    /// The results at a step, from 0.
+    pub fn step(&self, [before, bad]: [f64; 2], step: u64) -> [f64; 4] {
+        let skipped = if bad == 0.0 { 0.0 } else { 1.0 };
+        [before + skipped, 1.0 - skipped, step as f64 + 1.0 - before, skipped]
     }
 }
 
@@ -86,19 +112,14 @@ impl Operation for LossScale {
     }
 
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 4, "4")?;
-        if operands.iter().any(|operand| operand.dtype != DType::F32) {
-            return Err(dtypes(self.name(), operands, "all of them are f32"));
+        if operands.len() != 5 {
+            arity(self.name(), operands, 4, "4, or 5 with the factor of steps that are not made")?;
         }
-        Ok(vec![DType::F32; 7])
+        numbers(self.name(), operands, 7)
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
-        if operands.iter().any(|operand| !operand.shape.is_empty()) {
-            return Err(shapes(self.name(), operands, "all of them are scalars"));
-        }
-        let (operands, results) = (vec![Vec::new(); 4], vec![Vec::new(); 7]);
-        Ok(Rule { operands, results, ..Rule::default() })
+        of_numbers(self.name(), operands, 7)
     }
 
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
@@ -112,13 +133,69 @@ impl Operation for LossScale {
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
         let number = |operand: usize| operands[operand].array.data[0];
-        let results = self.step([0, 1, 2, 3].map(number));
+        let factor = (operands.len() > 4).then(|| number(4));
+        let results = self.guarded([0, 1, 2, 3].map(number), factor);
         Ok(results.map(|number| Array::new([], vec![number])).to_vec())
     }
 
     fn updates(&self) -> &[(usize, usize)] {
         &[(0, 0), (1, 1), (2, 2)]
     }
+}
+
+impl Operation for SkipStep {
+    fn name(&self) -> &'static str {
+        "skip_step"
+    }
+
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        arity(self.name(), operands, 2, "2")?;
+        numbers(self.name(), operands, 4)
+    }
+
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        of_numbers(self.name(), operands, 4)
+    }
+
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+        no_gradient(self.name(), node)
+    }
+
+    fn evaluate(
+        &self,
+        operands: &[Operand<'_>],
+        _results: &[Region],
+        cx: &EvalContext,
+    ) -> Result<Vec<Array>, OpError> {
+        let number = |operand: usize| operands[operand].array.data[0];
+        let results = self.step([0, 1].map(number), cx.step);
+        Ok(results.map(|number| Array::new([], vec![number])).to_vec())
+    }
+
+    fn updates(&self) -> &[(usize, usize)] {
+        &[(0, 0)]
+    }
+}
+
+/// Element types of so many results, where all operands are f32.
+fn numbers(
+    op: &'static str,
+    operands: &[&TensorType],
+    results: usize,
+) -> Result<Vec<DType>, OpError> {
+    match operands.iter().any(|operand| operand.dtype != DType::F32) {
+        true => Err(dtypes(op, operands, "all of them are f32")),
+        false => Ok(vec![DType::F32; results]),
+    }
+}
+
+/// The rule of scalars, of which nothing is split.
+fn of_numbers(op: &'static str, operands: &[&TensorType], results: usize) -> Result<Rule, OpError> {
+    if operands.iter().any(|operand| !operand.shape.is_empty()) {
+        return Err(shapes(op, operands, "all of them are scalars"));
+    }
+    let (operands, results) = (vec![Vec::new(); operands.len()], vec![Vec::new(); results]);
+    Ok(Rule { operands, results, ..Rule::default() })
 }
 
 #[cfg(test)]
@@ -154,6 +231,20 @@ mod tests {
         assert_eq!(found, [8.0, 2.0, 6.0, 0.125, 6.0, 8.0, 0.0]);
         let found = scaling(3).step([8.0, 2.0, 6.0, 0.0]);
         assert_eq!(found, [16.0, 0.0, 7.0, 0.125, 7.0, 8.0, 0.0]);
+    }
+
+    #[test]
+    fn a_step_that_is_not_made_for_another_reason_leaves_all_counts() {
+        let found = scaling(3).guarded([8.0, 2.0, 6.0, 5.0], Some(0.0));
+        assert_eq!(found, [8.0, 2.0, 6.0, 0.0, 7.0, 8.0, 1.0]);
+        let numbers = [8.0, 2.0, 6.0, 0.0];
+        assert_eq!(scaling(3).guarded(numbers, Some(1.0)), scaling(3).step(numbers));
+    }
+
+    #[test]
+    fn steps_that_are_not_made_do_not_count() {
+        assert_eq!(SkipStep {}.step([2.0, 0.0], 9), [2.0, 1.0, 8.0, 0.0]);
+        assert_eq!(SkipStep {}.step([2.0, 1.0], 9), [3.0, 0.0, 8.0, 1.0]);
     }
 
     #[test]

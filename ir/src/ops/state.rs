@@ -7,7 +7,9 @@ use super::broadcast::fit;
 use super::shards::{elementwise, no_gradient, same_shape};
 use crate::array::Array;
 use crate::builder::Tensor;
-use crate::op::{EvalContext, GradientNode, OpError, Operand, Operation, Region, arity, dtypes};
+use crate::op::{
+    EvalContext, GradientNode, OpError, Operand, Operation, Region, arity, dtypes, shapes,
+};
 use crate::rule::Rule;
 use crate::scalar::Scalar;
 use crate::types::{DType, TensorType};
@@ -17,13 +19,17 @@ use crate::types::{DType, TensorType};
 ///
 /// x is of the state's element type, or one of both is f32; what is computed between is f32. A state of integers is replaced
 /// (decay 0) or counted up (decay 1), one of truth values replaced, both at a rate of 1.
+///
+/// Where steps may be left out ([`super::SkipStep`]) the factor of updates is a third operand, and 0 says that the state stays; the
+/// number of the update, from 1, may be a fourth. Both are f32[].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Blend {
     /// The share of the state that stays.
     pub decay: Scalar,
     /// What x is multiplied by.
     pub rate: Scalar,
-    /// Whether x takes the state's place at the first step of a training: an average begins with what it is of.
+    /// Whether x takes the state's place at the first step of a training, or the first update of those that are numbered: an
+    /// average begins with what it is of.
     #[serde(default)]
     pub starts: bool,
 }
@@ -40,6 +46,11 @@ impl Blend {
     /// What it does at a step, from 0.
     pub fn at(&self, step: u64) -> Self {
         if self.starts && step == 0 { Self::REPLACE } else { *self }
+    }
+
+    /// What it does at an update of this number, from 1.
+    pub fn at_update(&self, number: f64) -> Self {
+        self.at(if number > 1.0 { 1 } else { 0 })
     }
 
     fn step(&self, state: f64, x: f64) -> f64 {
@@ -71,7 +82,12 @@ impl Operation for Blend {
     }
 
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 2, "2 operands")?;
+        if !(2..=4).contains(&operands.len()) {
+            arity(self.name(), operands, 2, "2 operands, and 2 scalars where steps are left out")?;
+        }
+        if operands[2..].iter().any(|scalar| scalar.dtype != DType::F32) {
+            return Err(dtypes(self.name(), operands, "scalars are f32"));
+        }
         match self.refuses(operands[0].dtype, operands[1].dtype) {
             Some(reason) => Err(dtypes(self.name(), operands, reason)),
             None => Ok(vec![operands[0].dtype]),
@@ -81,7 +97,12 @@ impl Operation for Blend {
     /// It names no linear group, although it is linear: a variable is never kept as partial sums.
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
         same_shape(self.name(), operands, &[0, 1])?;
-        Ok(elementwise(&operands[0].shape, 2, 1))
+        if operands[2..].iter().any(|scalar| !scalar.shape.is_empty()) {
+            return Err(shapes(self.name(), operands, "operands from 2 on are scalars"));
+        }
+        let mut rule = elementwise(&operands[0].shape, 2, 1);
+        rule.operands.resize(operands.len(), Vec::new());
+        Ok(rule)
     }
 
     fn flops_per_point(&self) -> f64 {
@@ -98,7 +119,11 @@ impl Operation for Blend {
         results: &[Region],
         cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        let now = self.at(cx.step);
+        let scalar = |place: usize| operands.get(place).map(|scalar| scalar.array.data[0]);
+        if scalar(2) == Some(0.0) {
+            return Ok(vec![operands[0].array.clone()]);
+        }
+        let now = scalar(3).map_or(self.at(cx.step), |number| self.at_update(number));
         let [state, x] = [0, 1].map(|operand| &operands[operand].array.data);
         let next = |(&state, &x): (&f64, &f64)| fit(results[0].dtype, now.step(state, x));
         let data = state.iter().zip(x).map(next).collect();
@@ -133,6 +158,20 @@ mod tests {
         let average = Blend { starts: true, ..Blend::of(0.75, 0.25) };
         assert_eq!([0, 1].map(|step| average.at(step).step(8.0, 4.0)), [4.0, 7.0]);
         assert_eq!(Blend::of(0.75, 0.25).at(0).step(8.0, 4.0), 7.0);
+    }
+
+    #[test]
+    fn a_factor_of_0_leaves_the_state() {
+        let found = |starts: bool, scalars: &[f64]| {
+            let tensor = |value: f64| (DType::F32, Array::new([1], vec![value]));
+            let scalar = |&value: &f64| (DType::F32, Array::new([], vec![value]));
+            let blend = Op::Blend(Blend { starts, ..Blend::of(0.5, 0.25) });
+            let operands = [tensor(8.0), tensor(4.0)].into_iter().chain(scalars.iter().map(scalar));
+            evaluate(blend, &operands.collect::<Vec<_>>()).expect("fits")[0].data[0]
+        };
+        assert_eq!((found(false, &[0.0]), found(false, &[1.0])), (8.0, 5.0));
+        // The first update that is made, whatever the step.
+        assert_eq!([[0.0, 1.0], [1.0, 1.0], [1.0, 2.0]].map(|s| found(true, &s)), [8.0, 4.0, 5.0]);
     }
 
     #[test]

@@ -39,6 +39,10 @@ pub struct CompileOptions {
     /// What is counted besides the loss, in training and evaluation alike.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub metrics: Vec<Metric>,
+    /// Of a loss against a target: the mean of each row of the first output is the output `loss.rows`. An evaluation adds up those of
+    /// the samples alone, and leaves out those of rows that fill up a batch.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub row_losses: bool,
     /// The optimizer; `None`: inference.
     pub optimizer: Option<Optimizer>,
     /// How the learning rate goes with the step.
@@ -55,6 +59,10 @@ pub struct CompileOptions {
     /// Trained variables with numbers of their own; of several groups that a variable fits the first counts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<ParameterGroup>,
+    /// Whether a step whose loss is not finite leaves all variables as they are: weights, states of the optimizer, running
+    /// statistics, averages. The output `skipped` is then 1.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub skip_non_finite: bool,
     /// The share of itself that the moving average of each trained variable keeps at a step; `None`: there are no averages. They
     /// are states named `state.ema.<variable>`, of f32, and begin as the variables after the first step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -98,11 +106,13 @@ impl Default for CompileOptions {
             loss: None,
             label_smoothing: 0.0,
             metrics: Vec::new(),
+            row_losses: false,
             optimizer: None,
             lr_schedule: LrSchedule::default(),
             clip_norm: None,
             clip_value: None,
             groups: Vec::new(),
+            skip_non_finite: false,
             ema: None,
             gradients: false,
             updates_alone: false,

@@ -57,6 +57,14 @@ pub enum Metric {
 /// The output that counts the labels which are not ignored, where there are metrics.
 pub const SAMPLES: &str = "samples";
 
+/// The output that has the loss of each row, where that is asked for
+/// ([`CompileOptions::row_losses`](super::CompileOptions::row_losses)).
+pub const ROW_LOSSES: &str = "loss.rows";
+
+/// The state that counts the steps that were not made, where they may be left out
+/// ([`CompileOptions::skip_non_finite`](super::CompileOptions::skip_non_finite)). It is 0 of a training that made all.
+pub const SKIPPED_STEPS: &str = "state.skipped_steps";
+
 impl Metric {
     /// The name of the output.
     pub fn name(self) -> &'static str {

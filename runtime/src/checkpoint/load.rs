@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use graphc_ir::plan::SKIPPED_STEPS;
 use graphc_ir::shard::Rect;
 use graphc_ir::types::TensorType;
 use memmap2::Mmap;
@@ -106,7 +107,8 @@ impl Checkpoint {
         Ok(tensors)
     }
 
-    /// Checks that these are the variables of the checkpoint, no more and no fewer.
+    /// Checks that these are the variables of the checkpoint, no more and no fewer; but for the count of steps that were left out, which
+    /// is 0 where nobody asked to leave any out.
     pub(crate) fn check(
         &self,
         variables: &BTreeMap<&str, TensorType>,
@@ -114,7 +116,9 @@ impl Checkpoint {
         let at = || format!("{} (of model `{}`)", self.path.display(), self.manifest.model);
         for (&name, ty) in variables {
             let (checkpoint, name, ty) = (at(), name.to_owned(), ty.clone());
+            let optional = name == SKIPPED_STEPS;
             match self.manifest.variables.get(&name).map(VariableRecord::ty) {
+                None if optional => {}
                 None => return Err(CheckpointError::VariableMissing { checkpoint, name, ty }),
                 Some(found) if found != ty => {
                     let expected = ty;
@@ -129,7 +133,7 @@ impl Checkpoint {
             }
         }
         for (name, record) in &self.manifest.variables {
-            if !variables.contains_key(name.as_str()) {
+            if name != SKIPPED_STEPS && !variables.contains_key(name.as_str()) {
                 let (checkpoint, name, ty) = (at(), name.clone(), record.ty());
                 return Err(CheckpointError::VariableUnknown { checkpoint, name, ty });
             }
@@ -139,6 +143,8 @@ impl Checkpoint {
 
     /// Fills shards whose variables were checked. No worker may be in a step.
     pub(crate) fn fill(&self, shards: &[Held<'_>]) -> Result<(), CheckpointError> {
+        let held = |shard: &&Held<'_>| self.manifest.variables.contains_key(shard.name);
+        let shards: Vec<&Held<'_>> = shards.iter().filter(held).collect();
         let record = |shard: &Held<'_>| &self.manifest.variables[shard.name];
         let needed = |piece: &&Piece, shard: &Held<'_>| piece.rect.intersect(shard.rect).is_some();
         let pieces = shards.iter().filter(|shard| masked(shard.layout, shard.rank).is_none());
@@ -146,7 +152,7 @@ impl Checkpoint {
             pieces.flat_map(|shard| record(shard).pieces.iter().filter(move |p| needed(p, shard)));
         let files = self.map(pieces)?;
         let files = self.parse(&files)?;
-        for shard in shards {
+        for shard in &shards {
             shard.memory.write(shard.place, |target| match masked(shard.layout, shard.rank) {
                 Some(kind) => {
                     fill_identity(shard.layout.dtype, kind, target);

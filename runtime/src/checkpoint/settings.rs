@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use graphc_ir::plan::CompileOptions;
+use graphc_ir::graph::{Graph, Node};
+use graphc_ir::op::Op;
+use graphc_ir::plan::{CompileOptions, Plan};
+use graphc_ir::text;
 use graphc_ir::types::TensorType;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -43,6 +46,20 @@ impl Settings {
         Self(settings)
     }
 
+    /// With what the plan says besides: the parts of a batch, of which each has statistics of its own, the precision, and which
+    /// weights are trained.
+    pub(crate) fn of_plan(plan: &Plan, inputs: &BTreeMap<String, TensorType>) -> Self {
+        let mut settings = Self::of(&plan.options, inputs);
+        let precision =
+            plan.options.precision.map_or("the model's".into(), |dtype| dtype.to_string());
+        settings.0.insert("microbatches".into(), plan.microbatches.into());
+        settings.0.insert("precision".into(), precision.into());
+        if let Ok(graph) = text::parse(&plan.graph.join("\n")) {
+            settings.0.insert(TRAINED.into(), trained(&graph).into());
+        }
+        settings
+    }
+
     /// What is not as it was in `before`, in words.
     pub(crate) fn changes(&self, before: &Self) -> Vec<String> {
         let text = |value: &Value| match value {
@@ -51,10 +68,49 @@ impl Settings {
         };
         let changed = self.0.iter().filter_map(|(name, now)| {
             let was = before.0.get(name).filter(|&was| was != now)?;
-            Some(format!("{name} was {}, and is {} now", text(was), text(now)))
+            Some(match (was, now) {
+                (Value::Array(was), Value::Array(now)) if name == TRAINED => {
+                    other_weights(was, now)
+                }
+                _ => format!("{name} was {}, and is {} now", text(was), text(now)),
+            })
         });
         changed.collect()
     }
+}
+
+/// The record that names the weights which are trained.
+const TRAINED: &str = "trained weights";
+
+/// How many names a sentence has.
+const NAMED: usize = 3;
+
+fn trained(graph: &Graph) -> Vec<String> {
+    let name = |node: &Node| match &node.op {
+        Op::Variable(variable) if variable.trainable => Some(variable.name.clone()),
+        _ => None,
+    };
+    graph.nodes.iter().filter_map(name).collect()
+}
+
+/// Which weights are trained in one of two records alone.
+fn other_weights(was: &[Value], now: &[Value]) -> String {
+    let alone = |one: &[Value], other: &[Value]| -> Vec<String> {
+        let names = one.iter().filter(|name| !other.contains(name)).filter_map(Value::as_str);
+        names.map(|name| format!("`{name}`")).collect()
+    };
+    let said = |names: Vec<String>, change: &str| match names.len() {
+        0 => None,
+        1 => {
+            Some(format!("{} {}", names[0], change.replacen("were", "was", 1).replace("are", "is")))
+        }
+        all if all <= NAMED => Some(format!("{} {change}", names.join(", "))),
+        all => Some(format!("{} and {} more {change}", names[..NAMED].join(", "), all - NAMED)),
+    };
+    let lost = said(alone(was, now), "were trained, and are not now");
+    let gained = said(alone(now, was), "were not trained, and are now");
+    let both: Vec<String> = lost.into_iter().chain(gained).collect();
+    if both.is_empty() { "the order of trained weights is another".into() } else { both.join("; ") }
 }
 
 #[cfg(test)]
@@ -103,6 +159,20 @@ mod tests {
                 r#"parameter groups was [], and is [{"pattern":"*.bias","lr":1.0,"weight_decay":0.0}] now"#,
             ]
         );
+    }
+
+    #[test]
+    fn weights_that_are_trained_in_one_of_both_are_named() {
+        let of =
+            |names: &[&str]| Settings(BTreeMap::from([(TRAINED.into(), names.to_vec().into())]));
+        let changes = |was: &[&str], now: &[&str]| of(now).changes(&of(was)).concat();
+        assert_eq!(changes(&["a", "b"], &["b"]), "`a` was trained, and is not now");
+        assert_eq!(changes(&["a"], &["a", "b", "c"]), "`b`, `c` were not trained, and are now");
+        assert_eq!(
+            changes(&["a", "b", "c", "d", "e"], &["f"]),
+            "`a`, `b`, `c` and 2 more were trained, and are not now; `f` was not trained, and is now"
+        );
+        assert_eq!(changes(&["a"], &["a"]), "");
     }
 
     #[test]

@@ -89,7 +89,7 @@ impl Session {
     }
 
     fn settings(&self) -> Settings {
-        Settings::of(&self.plan.options, self.inputs())
+        Settings::of_plan(&self.plan, self.inputs())
     }
 
     /// The variables of all ranks, whether this session holds them or not.

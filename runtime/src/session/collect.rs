@@ -69,7 +69,8 @@ pub(crate) fn readers(
     if first_holder(fetch.layout, rank) != Some(rank) {
         return (Vec::new(), 0);
     }
-    let wants = |&reader: &u32| outputs_at.wants(reader) && !same(fetch.layout, rank, reader);
+    let wants =
+        |&reader: &u32| outputs_at.wants(reader, output) && !same(fetch.layout, rank, reader);
     let readers = (0..plan.world_size as u32).filter(wants).collect();
     (readers, fetch.microbatches.len())
 }

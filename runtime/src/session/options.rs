@@ -49,10 +49,16 @@ pub enum OutputsAt {
     AllRanks,
     /// Rank 0 alone.
     Rank0,
+    /// Rank 0 alone; but the outputs of these names all.
+    Rank0But(&'static [&'static str]),
 }
 
 impl OutputsAt {
-    pub(crate) fn wants(self, rank: u32) -> bool {
-        self == Self::AllRanks || rank == 0
+    pub(crate) fn wants(self, rank: u32, output: &str) -> bool {
+        match self {
+            Self::AllRanks => true,
+            Self::Rank0 => rank == 0,
+            Self::Rank0But(of_all) => rank == 0 || of_all.contains(&output),
+        }
     }
 }

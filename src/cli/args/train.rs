@@ -8,11 +8,12 @@ use graphc_data::Source;
 use super::{RuntimeArgs, SharedArgs, positive, source};
 
 /// What to do where the loss is no finite number.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnNan {
-    /// End the training with an error
-    #[default]
+    /// End the training with an error that names the first tensor that was not finite
     Stop,
+    /// Leave all variables as they are in such a step, and go on
+    Skip,
     /// Go on
     Ignore,
 }
@@ -66,9 +67,6 @@ pub struct TrainArgs {
     /// End after so many evaluations in a row whose loss is no lower than the lowest before
     #[arg(long, value_name = "N", requires = "eval_data", value_parser = positive)]
     pub patience: Option<usize>,
-    /// What to do where the loss is no finite number
-    #[arg(long, value_enum, default_value_t)]
-    pub on_nan: OnNan,
     /// Where losses go: one JSON object a line and step
     #[arg(long, value_name = "FILE")]
     pub metrics: Option<PathBuf>,

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use crate::cli::args::LaunchArgs;
+use crate::cli::output::for_terminal;
 
 /// Lines of standard error that a report of a failure has.
 const TAIL: usize = 20;
@@ -173,8 +174,12 @@ impl Copier {
     }
 }
 
-fn write_to(mut to: impl Write, text: &[u8]) -> std::io::Result<()> {
-    to.write_all(text)?;
+/// Writes the bytes as they are; but to a terminal, which they must not steer, escaped.
+fn write_to(mut to: impl Write + IsTerminal, text: &[u8]) -> std::io::Result<()> {
+    match to.is_terminal() {
+        true => to.write_all(for_terminal(text).as_bytes())?,
+        false => to.write_all(text)?,
+    }
     to.flush()
 }
 

@@ -183,6 +183,7 @@ pub fn is_differentiable(op: &Op) -> bool {
         | Op::MaxPoolGrad(_)
         | Op::NonFinite(_)
         | Op::LossScale(_)
+        | Op::SkipStep(_)
         | Op::SquareSum(_)
         | Op::ClipFactor(_)
         | Op::LabelRank(_)

@@ -4,7 +4,7 @@ use graphc_ir::learning_rate::LearningRate;
 use graphc_ir::op::Op;
 use graphc_ir::ops::{
     AdamUpdate, Blend, ClipFactor, LambDirection, LambUpdate, LossScale, NonFinite, RmspropUpdate,
-    SgdUpdate, SquareSum,
+    SgdUpdate, SkipStep, SquareSum,
 };
 
 use super::{Case, Sample, each_shape, floats, integers, not_finite, positive};
@@ -73,6 +73,8 @@ fn updates() -> Vec<Case> {
             case(adam(false), &[floats, floats, floats, positive]),
             case(Op::Blend(Blend::of(0.9, 0.1)), &[floats, floats]),
             case(Op::Blend(Blend::of(1.0, 1.0)), &[integers, integers]),
+            scaled(case(Op::Blend(Blend::of(0.9, 0.1)), &[floats, floats]), 2),
+            scaled(case(Op::Blend(Blend::of(0.0, 1.0)), &[integers, integers]), 1),
             case(adam(true), &[floats, floats, floats, positive]),
             scaled(case(sgd(0.0, false), &[floats, floats]), 1),
             scaled(case(sgd(0.9, true), &[floats, floats, floats]), 1),
@@ -92,12 +94,14 @@ fn updates() -> Vec<Case> {
 
 fn scaling() -> Vec<Case> {
     let scaling = LossScale { growth: 2.0.into(), backoff: 0.5.into(), interval: 3 };
-    let numbers = (0..4).map(|_| positive(&[])).collect();
+    let numbers = |count: usize| (0..count).map(|_| positive(&[])).collect();
     let counts = each_shape(|shape, complete| {
         let op = Op::NonFinite(NonFinite {});
         vec![Case { op, operands: vec![not_finite(shape)], complete }]
     });
-    [vec![Case::complete(Op::LossScale(scaling), numbers)], counts].into_iter().flatten().collect()
+    let of_scale = [4, 5].map(|count| Case::complete(Op::LossScale(scaling), numbers(count)));
+    let skip = Case::complete(Op::SkipStep(SkipStep {}), numbers(2));
+    of_scale.into_iter().chain([skip]).chain(counts).collect()
 }
 
 fn clipping() -> Vec<Case> {

@@ -1,0 +1,198 @@
+//! Where numbers of a step first go wrong: a plan that computes what a training's forward pass computes, and counts in each of its
+//! tensors what is not finite.
+//!
+//! It is the graph of a plan with its loss, in the mode of training, and with two counts for each tensor of floating-point numbers as
+//! outputs: of what is not finite, and of what is no number. Counts are taken where a tensor lies and added up over ranks and
+//! microbatches, so nothing is gathered. Nothing is updated.
+
+use graphc_ir::builder::{GraphBuilder, Tensor};
+use graphc_ir::check::VerifiedPlan;
+use graphc_ir::graph::{Graph, Source};
+use graphc_ir::ids::ValueId;
+use graphc_ir::learning_rate::LrSchedule;
+use graphc_ir::op::Op;
+use graphc_ir::ops::NonFinite;
+use graphc_ir::plan::{CompileOptions, Plan, Strategy};
+use graphc_ir::text;
+use graphc_ir::types::TensorType;
+
+use crate::compile::{CompileError, compile};
+use crate::error::CompileError as GraphError;
+use crate::passes::LOSS;
+use crate::pipeline::with_loss;
+
+const PASS: &str = "counting what is not finite";
+
+/// A plan that looks for what is not finite.
+#[derive(Clone, Debug)]
+pub struct FiniteCheck {
+    /// Takes the feeds of the training, and has its variables.
+    pub plan: VerifiedPlan,
+    tensors: Vec<Counted>,
+}
+
+/// A tensor with the outputs that count in it.
+#[derive(Clone, Debug)]
+struct Counted {
+    name: String,
+    op: &'static str,
+    written: Source,
+    ty: TensorType,
+    outputs: [String; 2],
+}
+
+/// A tensor that is not finite.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("`{name}` ({op}, {ty}{}), of whose {} elements {} not finite, {nan} of them no number (NaN)", at(.written), .ty.elements(), are(*.count))]
+pub struct NotFinite {
+    /// Its name, or its number in the graph.
+    pub name: String,
+    /// What makes it.
+    pub op: &'static str,
+    /// Where that was written.
+    pub written: Source,
+    /// Its type.
+    pub ty: TensorType,
+    /// How many elements are infinite or no number.
+    pub count: u64,
+    /// How many of these are no number.
+    pub nan: u64,
+}
+
+fn at(source: &Source) -> String {
+    match source {
+        Source::Derived | Source::Text { .. } => String::new(),
+        written => format!(", {written}"),
+    }
+}
+
+fn are(count: u64) -> String {
+    if count == 1 { "1 is".into() } else { format!("{count} are") }
+}
+
+impl FiniteCheck {
+    /// The check of a plan that trains. It lies on the same ranks, sharded as ZeRO-3 does it, which needs the least memory and no
+    /// search; where that cannot be, as the planner chooses.
+    ///
+    /// # Errors
+    /// Where the plan's graph does not compile with it.
+    pub fn of(plan: &Plan) -> Result<Self, CompileError> {
+        let graph = text::parse(&plan.graph.join("\n"))
+            .map_err(|error| GraphError::PlanGraph { error: error.to_string() })?;
+        let (graph, tensors) = counting(with_loss(graph, &plan.options)?)?;
+        let options = options(plan, &graph);
+        let with = |strategy: Strategy| {
+            let options = CompileOptions { strategy, ..options.clone() };
+            compile(graph.clone(), &options, &plan.cluster, plan.weights.clone())
+        };
+        let compiled = with(Strategy::Zero3).or_else(|_| with(Strategy::Auto))?;
+        Ok(Self { plan: compiled.plan, tensors })
+    }
+
+    /// The first tensor, in the order of the graph, that is not finite, by the outputs of a step. `count` gives an output's number.
+    pub fn first(&self, count: impl Fn(&str) -> Option<f64>) -> Option<NotFinite> {
+        let number = |output: &str| count(output).unwrap_or_default() as u64;
+        self.tensors.iter().find_map(|tensor| {
+            let Counted { name, op, written, ty, outputs } = tensor.clone();
+            let [count, nan] = outputs.map(|output| number(&output));
+            (count > 0).then_some(NotFinite { name, op, written, ty, count, nan })
+        })
+    }
+}
+
+/// What the plan was compiled with, but for what trains: gradients are asked for, because training mode comes with them.
+fn options(plan: &Plan, graph: &Graph) -> CompileOptions {
+    let stages = if graph.stages.is_empty() { 1 } else { plan.options.stages };
+    CompileOptions {
+        stages,
+        microbatches: plan.microbatches,
+        auto_stages: false,
+        auto_microbatches: false,
+        schedule: if stages == 1 {
+            CompileOptions::default().schedule
+        } else {
+            plan.options.schedule
+        },
+        loss: None,
+        label_smoothing: 0.0,
+        metrics: Vec::new(),
+        optimizer: None,
+        gradients: true,
+        skip_non_finite: false,
+        ema: None,
+        lr_schedule: LrSchedule::default(),
+        clip_norm: None,
+        clip_value: None,
+        groups: Vec::new(),
+        pins: Vec::new(),
+        ..plan.options.clone()
+    }
+}
+
+/// The graph with the loss and the counts as its only outputs.
+fn counting(graph: Graph) -> Result<(Graph, Vec<Counted>), GraphError> {
+    let loss = graph.outputs.iter().find(|output| output.name == LOSS);
+    let loss = loss.map(|output| output.value).ok_or(GraphError::NoOutput)?;
+    let values = (0..graph.values.len()).map(ValueId::new);
+    let counted: Vec<ValueId> = values.filter(|&value| is_counted(&graph, value)).collect();
+    let stem = free_stem(&graph);
+    let like = Graph { outputs: Vec::new(), ..graph };
+    let builder = GraphBuilder::extend(like.clone());
+    builder.output(LOSS, &builder.tensor(loss));
+    let mut tensors = Vec::new();
+    for value in counted {
+        let tensor = described(&like, value, &stem);
+        let [all, nan] = beside(&builder, &like, value, || {
+            let x = builder.tensor(value);
+            // Clipping makes infinities finite, and leaves what is no number.
+            [count(&x), count(&x.clip(-1.0, 1.0))]
+        });
+        builder.output(&tensor.outputs[0], &all);
+        builder.output(&tensor.outputs[1], &nan);
+        tensors.push(tensor);
+    }
+    let graph = builder.finish().map_err(|errors| GraphError::Build { pass: PASS, errors })?;
+    Ok((graph, tensors))
+}
+
+/// What updates make is made after the loss.
+fn is_counted(graph: &Graph, value: ValueId) -> bool {
+    let updates = !graph.producer(value).op.operation().updates().is_empty();
+    graph.value(value).ty.dtype.is_float() && !updates
+}
+
+/// What outputs are called that the graph has no name like.
+fn free_stem(graph: &Graph) -> String {
+    let names = || graph.values.iter().filter_map(|value| value.name.as_deref());
+    let free = |stem: &String| !names().any(|name| name.starts_with(stem.as_str()));
+    let stems = (0..).map(|number| format!("not_finite{number}"));
+    stems.into_iter().find(free).expect("a graph has finitely many names")
+}
+
+fn described(graph: &Graph, value: ValueId, stem: &str) -> Counted {
+    let node = graph.producer(value);
+    Counted {
+        name: graph.display_name(value),
+        op: node.op.name(),
+        written: node.source.clone(),
+        ty: graph.value(value).ty.clone(),
+        outputs: ["all", "nan"].map(|what| format!("{stem}.{what}.{}", value.index())),
+    }
+}
+
+fn count(x: &Tensor) -> Tensor {
+    x.builder().apply(Op::NonFinite(NonFinite {}), &[x])
+}
+
+/// Runs `body` with what it makes in the stage and on the placement of what makes a value.
+fn beside<T>(builder: &GraphBuilder, graph: &Graph, value: ValueId, body: impl FnOnce() -> T) -> T {
+    let node = graph.producer(value);
+    let placed = || match &node.placement {
+        Some(placement) => builder.on(placement, body),
+        None => body(),
+    };
+    match node.stage {
+        Some(stage) => builder.in_stage(stage.index(), placed),
+        None => placed(),
+    }
+}

@@ -1,0 +1,80 @@
+//! Steps that are not made because their loss is not finite, in the graph, where that is asked for.
+//!
+//! What is not finite is counted in the loss of the whole step, which all ranks and microbatches have made together. One op makes of
+//! that a factor, 0 where the step is not made, which all updates take: so all ranks do the same, and it costs nothing but the factor's
+//! way to them. Updates of an optimizer are appended later; those of the states that the graph itself has stand before the loss,
+//! maybe, and are moved behind it here.
+
+use graphc_ir::ids::{NodeId, ValueId};
+use graphc_ir::op::{Op, OpError};
+use graphc_ir::ops::{NonFinite, SkipStep};
+use graphc_ir::plan::{CompileOptions, SKIPPED_STEPS, TensorKind};
+use graphc_ir::types::{DType, TensorType};
+
+use super::loss_scale::one;
+use super::optimizer::{push, push_state};
+use super::rebuild::Rebuild;
+use crate::decisions::{Phase, TrainingGraph};
+
+/// What updates take where steps may be left out.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Guard {
+    /// 0 where the step is not made, else 1.
+    pub factor: ValueId,
+    /// The number of the update, from 1, without those that were not made.
+    pub step: ValueId,
+    /// 1 where the step is not made.
+    pub skipped: ValueId,
+}
+
+/// The guard of a graph that has one.
+pub(super) fn guard_of(training: &TrainingGraph) -> Option<Guard> {
+    let mut nodes = training.graph.iter().rev();
+    let updates = |id: NodeId| training.phases[id.index()] == Phase::Update;
+    let (_, guard) = nodes.find(|&(id, node)| matches!(node.op, Op::SkipStep(_)) && updates(id))?;
+    let [_, factor, step, skipped] = guard.results[..] else { return None };
+    Some(Guard { factor, step, skipped })
+}
+
+/// Appends the guard, if the options ask for one, and lets the graph's own states take it.
+pub(super) fn guard(
+    training: &mut TrainingGraph,
+    options: &CompileOptions,
+) -> Result<Option<Guard>, OpError> {
+    let Some(loss) = training.loss.filter(|_| options.skip_non_finite) else { return Ok(None) };
+    let home = training.graph.value(loss).producer;
+    let bad = one(training, Op::NonFinite(NonFinite {}), vec![loss], home)?;
+    let before = push_state(training, SKIPPED_STEPS.into(), TensorType::new(DType::F32, []), home)?;
+    use TensorKind::{Gradient, Output, State};
+    let kinds = [State, Gradient, Gradient, Output];
+    push(training, Op::SkipStep(SkipStep {}), vec![before, bad], home, &kinds)?;
+    *training = guarded_states(training)?;
+    Ok(guard_of(training))
+}
+
+/// The graph with its own states behind the guard, whose factor they take. What reads what they become follows them.
+fn guarded_states(old: &TrainingGraph) -> Result<TrainingGraph, OpError> {
+    let mut late = vec![false; old.graph.nodes.len()];
+    for (id, node) in old.graph.iter() {
+        let reads = |value: &ValueId| late[old.graph.value(*value).producer.index()];
+        late[id.index()] = matches!(node.op, Op::Blend(_)) || node.operands.iter().any(reads);
+    }
+    let mut new = Rebuild::new(old);
+    for (id, _) in old.graph.iter().filter(|(id, _)| !late[id.index()]) {
+        new.copy(id)?;
+    }
+    let guard = guard_of(old);
+    for (id, node) in old.graph.iter().filter(|(id, _)| late[id.index()]) {
+        let (Op::Blend(blend), Some(guard)) = (&node.op, guard) else {
+            new.copy(id)?;
+            continue;
+        };
+        let step = blend.starts.then_some(guard.step);
+        let scalars = [guard.factor].into_iter().chain(step);
+        let operands = node.operands[..2].iter().copied().chain(scalars);
+        let operands = operands.map(|value| new.new_of(value)).collect();
+        let results = new.push(node.op.clone(), operands, id)?;
+        new.stand(node.results[0], results[0]);
+    }
+    Ok(new.finish())
+}

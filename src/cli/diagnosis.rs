@@ -1,0 +1,126 @@
+//! What was not finite first, in a step whose loss is not.
+//!
+//! When that is known the variables have taken the step in, and those under way behind it. So the training is gone through again, from the
+//! last checkpoint or from its beginning, up to the step: it gives the same bits. The step itself is then computed by a plan
+//! that counts in every tensor what is not finite. Nothing of that is paid by a training that goes well.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
+use graphc_compiler::finite::{FiniteCheck, NotFinite};
+use graphc_compiler::import::weights::Weights;
+use graphc_ir::check::VerifiedPlan;
+use graphc_runtime::{Checkpoint, HostTensor, Session, SessionOptions};
+
+use super::args::TrainArgs;
+use super::checkpoints::resumed_options;
+use super::feeding::Training;
+use super::output::say;
+use super::progress::Diverged;
+use super::ranks::Ranks;
+use super::start;
+
+/// The most steps that are made again.
+const MOST_STEPS: u64 = 1000;
+
+/// A training whose loss was not finite, as all its processes know it.
+pub struct Diagnosis<'a> {
+    /// The command line.
+    pub args: &'a TrainArgs,
+    /// The processes.
+    pub ranks: &'a Ranks,
+    /// The plan.
+    pub plan: &'a VerifiedPlan,
+    /// What variables begin with.
+    pub weights: &'a BTreeMap<String, HostTensor>,
+    /// Of the training from its beginning, with its seed.
+    pub options: SessionOptions,
+    /// What the training went on from.
+    pub resumed: Option<Checkpoint>,
+}
+
+impl Diagnosis<'_> {
+    /// What there is to say of the step besides its loss. The sessions of the training must be gone: this takes as much memory.
+    ///
+    /// # Errors
+    /// Where the steps cannot be made again.
+    pub fn tell(&self, diverged: &Diverged) -> Result<String> {
+        let from = self.ranks.checkpoint(self.nearest(diverged.step)?)?;
+        let begin = from.as_ref().map_or(0, Checkpoint::step);
+        let again = diverged.step - begin;
+        if again > MOST_STEPS {
+            return Ok(format!(
+                "which tensor was not finite first is not known: step {begin} is the nearest to go on from, and more than \
+                 {MOST_STEPS} steps are not made again for it (--save-every keeps it nearer)"
+            ));
+        }
+        if self.ranks.leads() {
+            let step = diverged.step;
+            say(
+                "note",
+                &format!(
+                    "the loss of step {step} is {}: steps {begin} to {step} are made again, to find what was not finite first",
+                    diverged.loss
+                ),
+            );
+        }
+        let mut trained = self.train_again(from.as_ref(), diverged.step)?;
+        let found = self.check(&mut trained, diverged.step)?;
+        Ok(match found {
+            Some(tensor) => format!("the first tensor that is not finite is {tensor}"),
+            None => "with every tensor kept all of them are finite: it overflows only where they are not".into(),
+        })
+    }
+
+    /// The last checkpoint up to a step, of those that this training has saved and that from which it went on.
+    fn nearest(&self, step: u64) -> Result<Option<Checkpoint>> {
+        if !self.ranks.leads() {
+            return Ok(None);
+        }
+        let saved = self.args.checkpoints.save.as_deref().map(Checkpoint::latest).transpose()?;
+        let resumed =
+            self.resumed.as_ref().map(|from| Checkpoint::open(from.path())).transpose()?;
+        let known = saved.flatten().into_iter().chain(resumed).filter(|from| from.step() <= step);
+        Ok(known.max_by_key(Checkpoint::step))
+    }
+
+    /// A session that stands before the step.
+    fn train_again(&self, from: Option<&Checkpoint>, step: u64) -> Result<Session> {
+        let options = SessionOptions { first_step: 0, ..self.options.clone() };
+        let options = resumed_options(options, from);
+        let (first, seed) = (options.first_step, options.seed);
+        let mut session = self.ranks.session(self.plan, self.weights, options)?;
+        match (from, &self.args.weights_from) {
+            (Some(from), _) => session.load_checkpoint(from)?,
+            (None, Some(path)) => start::load(path, &mut session)?,
+            (None, None) => {}
+        }
+        let mut feeder = Training::open(self.args)?.feeder(&session, self.ranks, seed)?;
+        for step in first..step {
+            session.step(feeder.next(step)?)?.wait()?;
+        }
+        Ok(session)
+    }
+
+    /// Makes the step with counts in all tensors, with the variables of a session that stands before it.
+    fn check(&self, trained: &mut Session, step: u64) -> Result<Option<NotFinite>> {
+        let mut check = None;
+        let (plan, _) = self.ranks.plan(|| {
+            let made = FiniteCheck::of(self.plan).context("cannot plan the look for it")?;
+            let plan = made.plan.clone();
+            check = Some(made);
+            Ok((plan, Weights::default()))
+        })?;
+        let options = SessionOptions { first_step: step, ..self.options.clone() };
+        let seed = options.seed;
+        let mut session = self.ranks.session(&plan, self.weights, options)?;
+        for name in session.variables().into_keys() {
+            let value = trained.variable(&name)?;
+            session.set_variable(&name, &value)?;
+        }
+        let mut feeder = Training::open(self.args)?.feeder(&session, self.ranks, seed)?;
+        let outputs = session.step(feeder.next(step)?)?.wait()?;
+        let number = |name: &str| outputs.get(name).map(|output| output.to_f64()[0]);
+        Ok(check.and_then(|check| check.first(number)))
+    }
+}
