@@ -315,6 +315,9 @@ fn check(graph: &Graph, training: &CompileOptions) -> Result<(), DataParallelErr
     if scales_loss(graph, training) {
         return Err(DataParallelError::Scaling { model: graph.name.clone() });
     }
+    if training.skip_non_finite {
+        return Err(DataParallelError::Skipping);
+    }
     Ok(())
 }
 

@@ -428,6 +428,8 @@ fn what_makes_no_sense_is_said() {
     assert!(error.contains("is [2], but each rank has a plan of its own"), "{error}");
     let error = refused(1, &|_| CompileOptions { precision: Some(DType::F16), ..training(sgd()) });
     assert!(error.contains("computes in f16") && error.contains("bf16"), "{error}");
+    let error = refused(1, &|_| CompileOptions { skip_non_finite: true, ..training(sgd()) });
+    assert!(error.contains("skip steps whose loss is not finite"), "{error}");
     let lr = |rank: usize| 0.1 * (rank + 1) as f64;
     let other =
         |rank| Optimizer::Sgd { lr: lr(rank), momentum: 0.0, nesterov: false, weight_decay: 0.0 };

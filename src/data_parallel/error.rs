@@ -57,6 +57,12 @@ pub enum DataParallelError {
         /// The graph.
         model: String,
     },
+    /// Options that ask for steps to be skipped.
+    #[error(
+        "DataParallelOptions::training asks to skip steps whose loss is not finite, which ranks with plans of their own cannot do \
+         alike: look at the outputs of `step` before `apply`, or train one plan of all ranks with the strategy `data`"
+    )]
+    Skipping,
     /// Updates without an optimizer.
     #[error(
         "there is no optimizer to make a step: give DataParallelOptions::training one, or apply the gradients with `update`"
