@@ -13,7 +13,7 @@ const CONFLICT: &str = "these cannot be had together";
 /// A compilation of the reference mlp for training on four ranks.
 fn mlp<'a>(model: &'a str, extra: &[&'a str]) -> Vec<&'a str> {
     let args = ["compile", model, "--batch", "32", "--loss", "cross_entropy"];
-    let training = ["--optimizer", "adam", "--mesh", "4"];
+    let training = ["--optimizer", "adam", "--lr", "0.001", "--mesh", "4"];
     [args.as_slice(), &training, extra].concat()
 }
 
