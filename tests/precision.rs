@@ -7,8 +7,7 @@ use std::path::PathBuf;
 use serde_json::Value;
 use support::{Reference, reference, succeeds};
 
-/// A model whose gradients overflow in step 1. Its rectifier is in a region of f16, so the loss is scaled; its products are
-/// outside, so it needs no kernels of half precision.
+/// A model whose gradients overflow in step 1.
 struct Overflow {
     folder: tempfile::TempDir,
 }
@@ -26,11 +25,21 @@ impl Overflow {
 }
 ";
 
-    /// Rows of one number each: of step 1 they are so large that the gradient of `w` is not finite.
+    /// The rectifier is in a region of f16, so the loss is scaled; the products are outside, so their gradients are of f32.
     fn new() -> Self {
+        Self::of(Self::MODEL, 1e35)
+    }
+
+    /// The products' gradients are of f16 (`--precision f16`): those of `v` are 2^15 where inputs are 1, at the first scale.
+    fn of_products() -> Self {
+        Self::of(&Self::MODEL.replace(" autocast f16", ""), 10.0)
+    }
+
+    /// Rows of one number each: of step 1 they are so large that the gradients are not finite.
+    fn of(model: &str, large: f32) -> Self {
         let folder = tempfile::tempdir().expect("a scratch folder");
-        std::fs::write(folder.path().join("model.gir"), Self::MODEL).expect("is writable");
-        let row = |row: usize| if row / 4 == 1 { 1e35f32 } else { 1.0 };
+        std::fs::write(folder.path().join("model.gir"), model).expect("is writable");
+        let row = |row: usize| if row / 4 == 1 { large } else { 1.0 };
         let numbers: Vec<u8> =
             (0..16usize).flat_map(|r| [row(r); 8]).flat_map(f32::to_le_bytes).collect();
         let header = format!(
@@ -77,7 +86,15 @@ impl Overflow {
 
 #[test]
 fn an_overflow_skips_the_update_halves_the_scale_and_training_goes_on() {
-    let overflow = Overflow::new();
+    skips_one_update(&Overflow::new(), &[]);
+}
+
+#[test]
+fn an_overflow_in_products_of_f16_skips_the_update() {
+    skips_one_update(&Overflow::of_products(), &["--precision", "f16"]);
+}
+
+fn skips_one_update(overflow: &Overflow, precision: &[&str]) {
     for extra in [
         &["--mesh", "1"][..],
         &["--mesh", "2", "--strategy", "data"],
@@ -85,6 +102,7 @@ fn an_overflow_skips_the_update_halves_the_scale_and_training_goes_on() {
         &["--mesh", "2x2"],
         &["--mesh", "2", "--stages", "2", "--microbatches", "2"],
     ] {
+        let extra = &[extra, precision].concat()[..];
         let (first, before) = overflow.train(&[extra, &["--steps", "1"]].concat());
         assert_eq!(
             (&first[0]["loss_scale"], &first[0]["skipped"]),
