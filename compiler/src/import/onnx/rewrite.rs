@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 use graphc_ir::types::{DType, TensorType};
 use rten_onnx::onnx::{DataLocation, DataType};
 
-use super::{tensor, wire};
+use super::tensor;
+use super::wire::{self, Field, fields};
 use crate::import::ImportError;
 use crate::import::file::LONGEST_MODEL;
 use crate::import::weights::Weights;
@@ -159,36 +160,6 @@ impl Head {
         }
         head
     }
-}
-
-/// A field of a message. The content of a number is its encoding, that of anything else its bytes.
-struct Field<'a> {
-    number: u64,
-    content: &'a [u8],
-    /// With its tag and length.
-    whole: &'a [u8],
-}
-
-/// The fields of a message that has been checked; the first that is not whole ends them.
-fn fields(message: &[u8]) -> impl Iterator<Item = Field<'_>> {
-    let mut at = 0;
-    std::iter::from_fn(move || {
-        let start = at;
-        let tag = wire::varint(message, &mut at)?;
-        let mut from = at;
-        match tag & 7 {
-            0 => _ = wire::varint(message, &mut at)?,
-            1 => at += 8,
-            5 => at += 4,
-            _ => {
-                let length = usize::try_from(wire::varint(message, &mut at)?).ok()?;
-                from = at;
-                at = at.checked_add(length)?;
-            }
-        }
-        let (content, whole) = (message.get(from..at)?, message.get(start..at)?);
-        Some(Field { number: tag >> 3, content, whole })
-    })
 }
 
 /// Numbers one after the other: one, or a packed run of them.

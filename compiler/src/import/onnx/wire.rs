@@ -205,28 +205,42 @@ pub(super) fn varint(bytes: &[u8], at: &mut usize) -> Option<u64> {
     None
 }
 
+/// A field of a message. The content of a number is its encoding, that of anything else its bytes.
+pub(super) struct Field<'a> {
+    pub number: u64,
+    pub content: &'a [u8],
+    /// With its tag and length.
+    pub whole: &'a [u8],
+}
+
+/// The fields of a message that has been checked; the first that is not whole ends them.
+pub(super) fn fields(message: &[u8]) -> impl Iterator<Item = Field<'_>> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let start = at;
+        let tag = varint(message, &mut at)?;
+        let mut from = at;
+        match tag & 7 {
+            0 => _ = varint(message, &mut at)?,
+            1 => at += 8,
+            5 => at += 4,
+            _ => {
+                let length = usize::try_from(varint(message, &mut at)?).ok()?;
+                from = at;
+                at = at.checked_add(length)?;
+            }
+        }
+        let (content, whole) = (message.get(from..at)?, message.get(start..at)?);
+        Some(Field { number: tag >> 3, content, whole })
+    })
+}
+
 /// The value of an entry, which has been walked over, if its key is the one that tells parameters from buffers.
 fn kind(entry: &[u8]) -> Option<String> {
-    let (mut key, mut value) = ("", "");
-    let mut at = 0;
-    while at < entry.len() {
-        let tag = varint(entry, &mut at)?;
-        let length = match tag & 7 {
-            0 => {
-                varint(entry, &mut at)?;
-                continue;
-            }
-            1 => 8,
-            5 => 4,
-            _ => usize::try_from(varint(entry, &mut at)?).ok()?,
-        };
-        let text = entry.get(at..at.checked_add(length)?)?;
-        at += length;
-        match tag {
-            0x0a => key = std::str::from_utf8(text).ok()?,
-            0x12 => value = std::str::from_utf8(text).ok()?,
-            _ => {}
-        }
-    }
+    let text = |number| {
+        let field = fields(entry).filter(|field| field.number == number).last();
+        field.map_or(Some(""), |field| std::str::from_utf8(field.content).ok())
+    };
+    let (key, value) = (text(1)?, text(2)?);
     key.ends_with("InputSpec.kind").then(|| value.to_string())
 }
