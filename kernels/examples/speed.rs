@@ -381,11 +381,13 @@ fn halves(bench: &mut Bench) {
     ] {
         let x = f32s(&[8, channels, extent, extent]);
         let k = f32s(&[channels, channels, 3, 3]);
-        let op = Op::Convolution(Convolution { window, groups: 1 });
+        let op = Op::Convolution(Convolution { window, groups: 1, channels_last: false });
         beside(bench, name, op, &[x.clone(), k.clone()]);
-        let of_x = ConvolutionInputGrad { window, groups: 1, extents: [extent; 2] };
+        let of_x =
+            ConvolutionInputGrad { window, groups: 1, extents: [extent; 2], channels_last: false };
         beside(bench, "  input gradient", Op::ConvolutionInputGrad(of_x), &[k, x.clone()]);
-        let of_k = ConvolutionKernelGrad { window, groups: 1, extents: [3; 2] };
+        let of_k =
+            ConvolutionKernelGrad { window, groups: 1, extents: [3; 2], channels_last: false };
         beside(bench, "  kernel gradient", Op::ConvolutionKernelGrad(of_k), &[x.clone(), x]);
     }
 }

@@ -97,12 +97,12 @@ fn large_cases() -> Vec<Case> {
     add(Op::Rotary(rotary), &[f32s(&[2, 300, 8, 16])], random);
     let window = Window { strides: [2, 1], pads: [1; 4], dilations: [1; 2] };
     let (x, k) = (f32s(&[3, 8, 20, 21]), f32s(&[10, 8, 3, 3]));
-    let convolution = Op::Convolution(Convolution { window, groups: 1 });
+    let convolution = Op::Convolution(Convolution { window, groups: 1, channels_last: false });
     let y = convolution.infer(&[&x, &k]).expect("it fits").swap_remove(0);
     add(convolution, &[x.clone(), k.clone()], random);
-    let of_x = ConvolutionInputGrad { window, groups: 1, extents: [20, 21] };
+    let of_x = ConvolutionInputGrad { window, groups: 1, extents: [20, 21], channels_last: false };
     add(Op::ConvolutionInputGrad(of_x), &[k, y.clone()], random);
-    let of_k = ConvolutionKernelGrad { window, groups: 1, extents: [3, 3] };
+    let of_k = ConvolutionKernelGrad { window, groups: 1, extents: [3, 3], channels_last: false };
     add(Op::ConvolutionKernelGrad(of_k), &[x, y], random);
     let tokens = [f32s(&[2, 300, 130]), TensorType::new(DType::I64, [2, 300, 2])];
     add(Op::Dispatch(Dispatch { experts: 100, capacity: 5 }), &tokens, random);

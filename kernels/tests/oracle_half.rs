@@ -314,12 +314,12 @@ fn products(to: &mut Examples<'_>) {
     });
     let window = Window { strides: [2, 1], pads: [1; 4], dilations: [1; 2] };
     let (x, k) = (to.ty(&[2, 4, 7, 8]), to.ty(&[6, 2, 3, 3]));
-    let op = Op::Convolution(Convolution { window, groups: 2 });
+    let op = Op::Convolution(Convolution { window, groups: 2, channels_last: false });
     let y = op.infer(&[&x, &k]).expect("it fits").swap_remove(0);
     to.add(op, &[x.clone(), k.clone()], 5e-5);
-    let of_x = ConvolutionInputGrad { window, groups: 2, extents: [7, 8] };
+    let of_x = ConvolutionInputGrad { window, groups: 2, extents: [7, 8], channels_last: false };
     to.add(Op::ConvolutionInputGrad(of_x), &[k, y.clone()], 5e-5);
-    let of_k = ConvolutionKernelGrad { window, groups: 2, extents: [3, 3] };
+    let of_k = ConvolutionKernelGrad { window, groups: 2, extents: [3, 3], channels_last: false };
     to.add(Op::ConvolutionKernelGrad(of_k), &[x, y], 1e-4);
 }
 
@@ -330,13 +330,17 @@ fn layers(to: &mut Examples<'_>) {
     }
     let window = Window { strides: [2, 1], pads: [1; 4], dilations: [1; 2] };
     let (kernel, extents, x) = ([3, 2], [7, 8], to.ty(&[2, 3, 7, 8]));
-    let op = Op::MaxPool(MaxPool { kernel, window });
+    let op = Op::MaxPool(MaxPool { kernel, window, channels_last: false });
     let y = op.infer(&[&x]).expect("it fits").swap_remove(0);
     to.add(op, std::slice::from_ref(&x), 0.0);
-    to.add(Op::MaxPoolGrad(MaxPoolGrad { kernel, window }), &[x.clone(), y.clone()], 2e-6);
-    let op = AveragePool { kernel, window, count_border: false };
+    to.add(
+        Op::MaxPoolGrad(MaxPoolGrad { kernel, window, channels_last: false }),
+        &[x.clone(), y.clone()],
+        2e-6,
+    );
+    let op = AveragePool { kernel, window, count_border: false, channels_last: false };
     to.add(Op::AveragePool(op), &[x], 4e-6);
-    let op = AveragePoolGrad { kernel, window, count_border: true, extents };
+    let op = AveragePoolGrad { kernel, window, count_border: true, extents, channels_last: false };
     to.add(Op::AveragePoolGrad(op), &[y], 4e-6);
     let (x, chosen) = (to.ty(&[2, 5, 3]), TensorType::new(DType::I64, [2, 5, 2]));
     let (y, weights) = (to.ty(&[4, 2, 3, 3]), to.ty(&[2, 5, 2]));

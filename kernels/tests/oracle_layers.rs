@@ -17,6 +17,11 @@ fn f32s(shape: &[usize]) -> TensorType {
     ty(DType::F32, shape)
 }
 
+/// The shape of a picture, `[n, c, h, w]`, in the order of a layout.
+fn ordered([n, c, h, w]: [usize; 4], channels_last: bool) -> [usize; 4] {
+    if channels_last { [n, h, w, c] } else { [n, c, h, w] }
+}
+
 fn repeat(times: u64, mut check: impl FnMut(&mut Random)) {
     for seed in 0..times {
         check(&mut Random::new(seed));
@@ -60,7 +65,7 @@ fn attention_to_scores_far_apart_stays_finite() {
 
 #[test]
 fn convolutions_and_their_gradients() {
-    repeat(40, |random| {
+    repeat(80, |random| {
         let below = |random: &mut Random, most: usize| 1 + random.below(most);
         let groups = random.of(&[1, 1, 2, 3]);
         let (batch, inputs, outputs) = (random.below(4), below(random, 4), below(random, 4));
@@ -68,27 +73,29 @@ fn convolutions_and_their_gradients() {
         let pads = [(); 4].map(|()| random.below(3));
         let window = Window { strides, pads, dilations };
         let picture = [(); 2].map(|()| 7 + random.below(9));
-        let x = f32s(&[batch, groups * inputs, picture[0], picture[1]]);
+        let channels_last = random.below(2) == 0;
+        let x = f32s(&ordered([batch, groups * inputs, picture[0], picture[1]], channels_last));
         let k = f32s(&[groups * outputs, inputs, kernel[0], kernel[1]]);
-        let op = Op::Convolution(Convolution { window, groups });
+        let op = Op::Convolution(Convolution { window, groups, channels_last });
         let y = op.infer(&[&x, &k]).expect("it fits").swap_remove(0);
         Case::random(op, &[x.clone(), k.clone()], random, &mut ordinary).check(2e-5);
-        let of_x = ConvolutionInputGrad { window, groups, extents: picture };
+        let of_x = ConvolutionInputGrad { window, groups, extents: picture, channels_last };
         let types = [k, y.clone()];
         Case::random(Op::ConvolutionInputGrad(of_x), &types, random, &mut ordinary).check(4e-5);
-        let of_k = ConvolutionKernelGrad { window, groups, extents: kernel };
+        let of_k = ConvolutionKernelGrad { window, groups, extents: kernel, channels_last };
         Case::random(Op::ConvolutionKernelGrad(of_k), &[x, y], random, &mut ordinary).check(1e-4);
     });
 }
 
 #[test]
 fn convolutions_of_groups_whose_channels_are_split() {
-    repeat(100, |random| {
+    repeat(200, |random| {
         let [groups, inputs, outputs] =
             [2 + random.below(2), 2 + random.below(3), 1 + random.below(4)];
-        let x = f32s(&[2, groups * inputs, 3, 2]);
+        let channels_last = random.below(2) == 0;
+        let x = f32s(&ordered([2, groups * inputs, 3, 2], channels_last));
         let k = f32s(&[groups * outputs, inputs, 1, 1]);
-        let op = Op::Convolution(Convolution { window: Window::PLAIN, groups });
+        let op = Op::Convolution(Convolution { window: Window::PLAIN, groups, channels_last });
         Case::random(op, &[x, k], random, &mut ordinary).check(2e-5);
     });
 }
@@ -102,17 +109,18 @@ fn pools_and_their_gradients() {
         let window = Window { strides, pads, dilations };
         let extents = [(); 2].map(|()| 7 + random.below(9));
         let x = f32s(&[random.below(4), 1 + random.below(5), extents[0], extents[1]]);
-        let op = Op::MaxPool(MaxPool { kernel, window });
+        let op = Op::MaxPool(MaxPool { kernel, window, channels_last: false });
         let y = op.infer(&[&x]).expect("it fits").swap_remove(0);
         // Many are equal: the first of them counts.
         let coarse = &mut |random: &mut Random, _: usize, _: DType| random.below(4) as f64;
         Case::random(op, std::slice::from_ref(&x), random, coarse).check(0.0);
-        let op = Op::MaxPoolGrad(MaxPoolGrad { kernel, window });
+        let op = Op::MaxPoolGrad(MaxPoolGrad { kernel, window, channels_last: false });
         Case::random(op, &[x.clone(), y.clone()], random, coarse).check(1e-6);
         let count_border = random.below(2) == 0;
-        let op = Op::AveragePool(AveragePool { kernel, window, count_border });
+        let op =
+            Op::AveragePool(AveragePool { kernel, window, count_border, channels_last: false });
         Case::random(op, &[x], random, &mut ordinary).check(2e-6);
-        let op = AveragePoolGrad { kernel, window, count_border, extents };
+        let op = AveragePoolGrad { kernel, window, count_border, extents, channels_last: false };
         Case::random(Op::AveragePoolGrad(op), &[y], random, &mut ordinary).check(2e-6);
     });
 }

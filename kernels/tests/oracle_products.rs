@@ -90,7 +90,7 @@ fn attention_of_groups_of_heads() {
 
 #[test]
 fn convolutions_and_their_gradients() {
-    repeat(30, |random, dtype, epsilon| {
+    repeat(60, |random, dtype, epsilon| {
         let groups = random.of(&[1, 1, 2, 3]);
         let (batch, inputs, outputs) = (random.below(4), 1 + random.below(40), 1 + random.below(4));
         let [kernel, strides, dilations] =
@@ -98,15 +98,21 @@ fn convolutions_and_their_gradients() {
         let pads = [(); 4].map(|()| random.below(3));
         let window = Window { strides, pads, dilations };
         let picture = [(); 2].map(|()| 7 + random.below(9));
-        let x = TensorType::new(dtype, [batch, groups * inputs, picture[0], picture[1]]);
+        let channels_last = random.below(2) == 0;
+        let [h, w] = picture;
+        let x = match channels_last {
+            true => [batch, h, w, groups * inputs],
+            false => [batch, groups * inputs, h, w],
+        };
+        let x = TensorType::new(dtype, x);
         let k = TensorType::new(dtype, [groups * outputs, inputs, kernel[0], kernel[1]]);
-        let op = Op::Convolution(Convolution { window, groups });
+        let op = Op::Convolution(Convolution { window, groups, channels_last });
         let y = op.infer(&[&x, &k]).expect("it fits").swap_remove(0);
         Case::random(op, &[x.clone(), k.clone()], random, &mut ordinary).check(epsilon);
-        let of_x = ConvolutionInputGrad { window, groups, extents: picture };
+        let of_x = ConvolutionInputGrad { window, groups, extents: picture, channels_last };
         let types = [k, y.clone()];
         Case::random(Op::ConvolutionInputGrad(of_x), &types, random, &mut ordinary).check(epsilon);
-        let of_k = ConvolutionKernelGrad { window, groups, extents: kernel };
+        let of_k = ConvolutionKernelGrad { window, groups, extents: kernel, channels_last };
         let op = Op::ConvolutionKernelGrad(of_k);
         Case::random(op, &[x, y], random, &mut ordinary).check(epsilon);
     });
@@ -157,8 +163,10 @@ fn bits_do_not_depend_on_threads() {
         };
         let query: &[usize] = &[2, 150, 6, 8];
         let key: &[usize] = &[2, 150, 3, 8];
-        let of_x = ConvolutionInputGrad { window, groups: 1, extents: [20, 21] };
-        let of_k = ConvolutionKernelGrad { window, groups: 1, extents: [3, 3] };
+        let of_x =
+            ConvolutionInputGrad { window, groups: 1, extents: [20, 21], channels_last: false };
+        let of_k =
+            ConvolutionKernelGrad { window, groups: 1, extents: [3, 3], channels_last: false };
         let (x, k, y): (&[usize], &[usize], &[usize]) =
             (&[3, 80, 20, 21], &[10, 80, 3, 3], &[3, 10, 10, 21]);
         let cases = [
@@ -174,7 +182,11 @@ fn bits_do_not_depend_on_threads() {
                 &[query, key, key, query, &[2, 150, 6], query],
                 dtype,
             ),
-            whole(Op::Convolution(Convolution { window, groups: 1 }), &[x, k], dtype),
+            whole(
+                Op::Convolution(Convolution { window, groups: 1, channels_last: false }),
+                &[x, k],
+                dtype,
+            ),
             whole(Op::ConvolutionInputGrad(of_x), &[k, y], dtype),
             whole(Op::ConvolutionKernelGrad(of_k), &[x, y], dtype),
         ];

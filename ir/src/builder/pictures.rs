@@ -21,19 +21,22 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn convolution(&self, kernels: &Tensor, window: Window, groups: usize) -> Tensor {
-        self.builder.apply(Op::Convolution(Convolution { window, groups }), &[self, kernels])
+        self.builder.apply(
+            Op::Convolution(Convolution { window, groups, channels_last: false }),
+            &[self, kernels],
+        )
     }
 
     /// The greatest of each window.
     #[track_caller]
     pub fn max_pool(&self, kernel: [usize; 2], window: Window) -> Tensor {
-        self.builder.apply(Op::MaxPool(MaxPool { kernel, window }), &[self])
+        self.builder.apply(Op::MaxPool(MaxPool { kernel, window, channels_last: false }), &[self])
     }
 
     /// The mean of each window; `count_border` counts zeros of the border, as torch does by default.
     #[track_caller]
     pub fn average_pool(&self, kernel: [usize; 2], window: Window, count_border: bool) -> Tensor {
-        let op = AveragePool { kernel, window, count_border };
+        let op = AveragePool { kernel, window, count_border, channels_last: false };
         self.builder.apply(Op::AveragePool(op), &[self])
     }
 

@@ -264,7 +264,8 @@ impl Module for ConvTranspose2d {
             return x.builder().fail(format!("{:?} leaves nothing of {}", self.config, x.ty()));
         };
         let (window, groups) = (self.config.window(), self.config.groups);
-        let op = ConvolutionInputGrad { window, groups, extents: [rows, columns] };
+        let op =
+            ConvolutionInputGrad { window, groups, extents: [rows, columns], channels_last: false };
         let y = x.builder().apply(Op::ConvolutionInputGrad(op), &[&self.weight, x]);
         with_bias(&y, self.bias.as_ref(), 2)
     }

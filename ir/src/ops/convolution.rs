@@ -1,10 +1,12 @@
-//! Two-dimensional convolution over pictures `[n, channels, h, w]`, in groups, and its gradients.
+//! Two-dimensional convolution over pictures `[n, channels, h, w]`, or `[n, h, w, channels]`, in groups, and its gradients.
+//! Kernels have one layout, whatever that of pictures is.
 //!
 //! Each of the three is linear in both operands, and a gradient of one is another of them. Pictures are never split
 //! along h and w: an extent is no product of factors of the iteration space.
 
 use serde::{Deserialize, Serialize};
 
+use super::picture::PictureDims;
 use super::shards::{at, fill, first_gradient, one_float};
 use crate::array::Array;
 use crate::builder::Tensor;
@@ -78,6 +80,9 @@ pub struct Convolution {
     pub window: Window,
     /// Groups of channels; they divide channels of both sides.
     pub groups: usize,
+    /// Whether pictures are `[n, h, w, channels]`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub channels_last: bool,
 }
 
 /// (k, dy) -> dx, of a picture of this height and width.
@@ -89,6 +94,9 @@ pub struct ConvolutionInputGrad {
     pub groups: usize,
     /// Height and width of x.
     pub extents: [usize; 2],
+    /// As in [`Convolution`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub channels_last: bool,
 }
 
 /// (x, dy) -> dk, of a kernel of this height and width.
@@ -100,6 +108,9 @@ pub struct ConvolutionKernelGrad {
     pub groups: usize,
     /// Height and width of k.
     pub extents: [usize; 2],
+    /// As in [`Convolution`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub channels_last: bool,
 }
 
 /// Factors in the order of [`space`].
@@ -111,18 +122,27 @@ const INPUTS: usize = 3;
 const FACTORS: usize = 6;
 
 /// The iteration space of all three, and the dims of x, k and y.
-fn space(extents: &Extents) -> (Rule, [Vec<DimRule>; 3]) {
+fn space(extents: &Extents, of: How) -> (Rule, [Vec<DimRule>; 3]) {
     let Extents { batch, groups, outputs, inputs, kernel, picture, places } = *extents;
     let mut rule = Rule { linear: vec![vec![0], vec![1]], ..Rule::default() };
     let [n, g, o, c] =
         [batch, groups, outputs, inputs].map(|size| rule.factor(size, FactorKind::Parallel));
     let [kh, kw] = kernel.map(|size| rule.factor(size, FactorKind::Whole));
     let dim = |factors: &[usize]| DimRule::Factors(factors.to_vec());
-    let whole = |extents: [usize; 2]| extents.map(DimRule::Whole).to_vec();
-    let x = [vec![dim(&[n]), dim(&[g, c])], whole(picture)].concat();
+    let picture_of = |channels: &[usize], extents: [usize; 2]| {
+        let [h, w] = extents.map(DimRule::Whole);
+        of.dims.order([dim(&[n]), dim(channels), h, w]).to_vec()
+    };
     let k = vec![dim(&[g, o]), dim(&[c]), dim(&[kh]), dim(&[kw])];
-    let y = [vec![dim(&[n]), dim(&[g, o])], whole(places)].concat();
-    (rule, [x, k, y])
+    (rule, [picture_of(&[g, c], picture), k, picture_of(&[g, o], places)])
+}
+
+/// What all three have besides extents.
+#[derive(Clone, Copy)]
+struct How {
+    window: Window,
+    groups: usize,
+    dims: PictureDims,
 }
 
 /// All extents of a convolution; `outputs` and `inputs` count the channels of one group.
@@ -141,10 +161,11 @@ impl Extents {
     fn new(
         op: &'static str,
         operands: &[&TensorType],
-        (window, groups): (Window, usize),
+        How { window, groups, dims }: How,
         [x, k, y]: [Option<[usize; 4]>; 3],
         [picture, kernel]: [Option<[usize; 2]>; 2],
     ) -> Result<Self, OpError> {
+        let [x, y] = [x, y].map(|shape| shape.map(|shape| dims.first(shape)));
         let fail = |reason: String| Err(shapes(op, operands, reason));
         window.check(op, operands)?;
         if groups == 0 || groups > 1 << 20 {
@@ -169,7 +190,8 @@ impl Extents {
         };
         let batch = x.or(y).map_or(0, |of_batch| of_batch[0]);
         if y.is_some_and(|y| y != [batch, features, h, w]) {
-            return fail(format!("the gradient must be {:?}", [batch, features, h, w]));
+            let expected = dims.order([batch, features, h, w]);
+            return fail(format!("the gradient must be {expected:?}"));
         }
         let outputs = features / groups;
         Ok(Self { batch, groups, outputs, inputs, kernel, picture, places: [h, w] })
@@ -184,59 +206,18 @@ fn four(op: &'static str, operands: &[&TensorType], index: usize) -> Result<[usi
 /// 2 for each element of the kernels, place of the window and element of the batch.
 fn flops(rule: &Rule, places: &[DimRule]) -> f64 {
     let factors: f64 = rule.factors[..FACTORS].iter().map(|factor| factor.size as f64).product();
-    2.0 * factors * places[2..].iter().map(|dim| rule.extent(dim) as f64).product::<f64>()
+    let places = places.iter().filter(|dim| matches!(dim, DimRule::Whole(_)));
+    2.0 * factors * places.map(|dim| rule.extent(dim) as f64).product::<f64>()
 }
 
-impl Operation for Convolution {
-    fn name(&self) -> &'static str {
-        "convolution"
+impl Convolution {
+    fn how(&self) -> How {
+        let dims = PictureDims { channels_last: self.channels_last };
+        How { window: self.window, groups: self.groups, dims }
     }
 
-    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
-        arity(self.name(), operands, 2, "2")?;
-        Ok(vec![one_float(self.name(), operands, &[0, 1])?])
-    }
-
-    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
-        let (x, k) = (four(self.name(), operands, 0)?, four(self.name(), operands, 1)?);
-        let given = (self.window, self.groups);
-        let extents =
-            Extents::new(self.name(), operands, given, [Some(x), Some(k), None], [None; 2])?;
-        let (mut rule, [x, k, y]) = space(&extents);
-        rule.factors[INPUTS].kind = FactorKind::Reduction(ReduceKind::Sum);
-        let mut x = x;
-        if self.groups > 1 {
-            // The channels of a group do not lead in x: ranks that split those of the kernels have all of x.
-            let whole = rule.factor(extents.inputs, FactorKind::Whole);
-            x[1] = DimRule::Factors(vec![GROUPS, whole]);
-        }
-        (rule.operands, rule.results) = (vec![x, k], vec![y]);
-        Ok(rule)
-    }
-
-    fn flops(&self, rule: &Rule) -> f64 {
-        flops(rule, &rule.results[0])
-    }
-
-    fn multiplies_matrices(&self) -> bool {
-        true
-    }
-
-    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        let [x, k] = node.operands else { return Vec::new() };
-        let Some(dy) = first_gradient(node) else { return vec![None, None] };
-        vec![
-            Some(input_grad(self.window, self.groups, x, k, dy)),
-            Some(kernel_grad(self.window, self.groups, x, k, dy)),
-        ]
-    }
-
-    fn evaluate(
-        &self,
-        operands: &[Operand<'_>],
-        results: &[Region],
-        _cx: &EvalContext,
-    ) -> Result<Vec<Array>, OpError> {
+    /// The oracle, of pictures `[n, channels, h, w]`.
+    fn sums(&self, operands: &[Operand<'_>], results: &[Region]) -> Result<Vec<Array>, OpError> {
         let [x, k] = [&operands[0], &operands[1]];
         let sums = Sums { window: self.window, x: &x.region.global, k: &k.region.global };
         let [outputs, inputs] = [k.region.global[0] / self.groups, k.region.global[1]];
@@ -257,9 +238,9 @@ impl Operation for Convolution {
     }
 }
 
-impl Operation for ConvolutionInputGrad {
+impl Operation for Convolution {
     fn name(&self) -> &'static str {
-        "convolution_input_grad"
+        "convolution"
     }
 
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
@@ -268,19 +249,24 @@ impl Operation for ConvolutionInputGrad {
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
-        let (k, y) = (four(self.name(), operands, 0)?, four(self.name(), operands, 1)?);
-        let given = (self.window, self.groups);
-        let known = [None, Some(k), Some(y)];
-        let extents =
-            Extents::new(self.name(), operands, given, known, [Some(self.extents), None])?;
-        let (mut rule, [x, k, y]) = space(&extents);
-        rule.factors[OUTPUTS].kind = FactorKind::Reduction(ReduceKind::Sum);
-        (rule.operands, rule.results) = (vec![k, y], vec![x]);
+        let (x, k) = (four(self.name(), operands, 0)?, four(self.name(), operands, 1)?);
+        let known = [Some(x), Some(k), None];
+        let extents = Extents::new(self.name(), operands, self.how(), known, [None; 2])?;
+        let (mut rule, [x, k, y]) = space(&extents, self.how());
+        rule.factors[INPUTS].kind = FactorKind::Reduction(ReduceKind::Sum);
+        let mut x = x;
+        if self.groups > 1 {
+            // The channels of a group do not lead in x: ranks that split those of the kernels have all of x.
+            let whole = rule.factor(extents.inputs, FactorKind::Whole);
+            let channels = if self.channels_last { 3 } else { 1 };
+            x[channels] = DimRule::Factors(vec![GROUPS, whole]);
+        }
+        (rule.operands, rule.results) = (vec![x, k], vec![y]);
         Ok(rule)
     }
 
     fn flops(&self, rule: &Rule) -> f64 {
-        flops(rule, &rule.operands[1])
+        flops(rule, &rule.results[0])
     }
 
     fn multiplies_matrices(&self) -> bool {
@@ -288,13 +274,9 @@ impl Operation for ConvolutionInputGrad {
     }
 
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        let [k, dy] = node.operands else { return Vec::new() };
-        let Some(g) = first_gradient(node) else { return vec![None, None] };
-        let op = Op::Convolution(Convolution { window: self.window, groups: self.groups });
-        vec![
-            Some(kernel_grad(self.window, self.groups, g, k, dy)),
-            Some(g.builder().apply(op, &[g, k])),
-        ]
+        let [x, k] = node.operands else { return Vec::new() };
+        let Some(dy) = first_gradient(node) else { return vec![None, None] };
+        vec![Some(input_grad(self.how(), x, k, dy)), Some(kernel_grad(self.how(), x, k, dy))]
     }
 
     fn evaluate(
@@ -303,6 +285,21 @@ impl Operation for ConvolutionInputGrad {
         results: &[Region],
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
+        let (operands, results) = ((operands, &[true, false][..]), (results, &[true][..]));
+        self.how()
+            .dims
+            .evaluate(operands, results, |operands, results| self.sums(operands, results))
+    }
+}
+
+impl ConvolutionInputGrad {
+    fn how(&self) -> How {
+        let dims = PictureDims { channels_last: self.channels_last };
+        How { window: self.window, groups: self.groups, dims }
+    }
+
+    /// The oracle, of pictures `[n, channels, h, w]`.
+    fn sums(&self, operands: &[Operand<'_>], results: &[Region]) -> Result<Vec<Array>, OpError> {
         let [k, dy] = [&operands[0], &operands[1]];
         let sums = Sums { window: self.window, x: &results[0].global, k: &k.region.global };
         let [outputs, inputs] = [k.region.global[0] / self.groups, k.region.global[1]];
@@ -333,9 +330,9 @@ impl Operation for ConvolutionInputGrad {
     }
 }
 
-impl Operation for ConvolutionKernelGrad {
+impl Operation for ConvolutionInputGrad {
     fn name(&self) -> &'static str {
-        "convolution_kernel_grad"
+        "convolution_input_grad"
     }
 
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
@@ -344,14 +341,13 @@ impl Operation for ConvolutionKernelGrad {
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
-        let (x, y) = (four(self.name(), operands, 0)?, four(self.name(), operands, 1)?);
-        let given = (self.window, self.groups);
-        let known = [Some(x), None, Some(y)];
-        let extents =
-            Extents::new(self.name(), operands, given, known, [None, Some(self.extents)])?;
-        let (mut rule, [x, k, y]) = space(&extents);
-        rule.factors[BATCH].kind = FactorKind::Reduction(ReduceKind::Sum);
-        (rule.operands, rule.results) = (vec![x, y], vec![k]);
+        let (k, y) = (four(self.name(), operands, 0)?, four(self.name(), operands, 1)?);
+        let known = [None, Some(k), Some(y)];
+        let extents = [Some(self.extents), None];
+        let extents = Extents::new(self.name(), operands, self.how(), known, extents)?;
+        let (mut rule, [x, k, y]) = space(&extents, self.how());
+        rule.factors[OUTPUTS].kind = FactorKind::Reduction(ReduceKind::Sum);
+        (rule.operands, rule.results) = (vec![k, y], vec![x]);
         Ok(rule)
     }
 
@@ -364,13 +360,10 @@ impl Operation for ConvolutionKernelGrad {
     }
 
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        let [x, dy] = node.operands else { return Vec::new() };
+        let [k, dy] = node.operands else { return Vec::new() };
         let Some(g) = first_gradient(node) else { return vec![None, None] };
-        let op = Op::Convolution(Convolution { window: self.window, groups: self.groups });
-        vec![
-            Some(input_grad(self.window, self.groups, x, g, dy)),
-            Some(g.builder().apply(op, &[x, g])),
-        ]
+        let op = self.how().convolution();
+        vec![Some(kernel_grad(self.how(), g, k, dy)), Some(g.builder().apply(op, &[g, k]))]
     }
 
     fn evaluate(
@@ -379,6 +372,21 @@ impl Operation for ConvolutionKernelGrad {
         results: &[Region],
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
+        let (operands, results) = ((operands, &[false, true][..]), (results, &[true][..]));
+        self.how()
+            .dims
+            .evaluate(operands, results, |operands, results| self.sums(operands, results))
+    }
+}
+
+impl ConvolutionKernelGrad {
+    fn how(&self) -> How {
+        let dims = PictureDims { channels_last: self.channels_last };
+        How { window: self.window, groups: self.groups, dims }
+    }
+
+    /// The oracle, of pictures `[n, channels, h, w]`.
+    fn sums(&self, operands: &[Operand<'_>], results: &[Region]) -> Result<Vec<Array>, OpError> {
         let [x, dy] = [&operands[0], &operands[1]];
         let sums = Sums { window: self.window, x: &x.region.global, k: &results[0].global };
         let [outputs, inputs] = [results[0].global[0] / self.groups, results[0].global[1]];
@@ -403,21 +411,82 @@ impl Operation for ConvolutionKernelGrad {
     }
 }
 
-fn input_grad(window: Window, groups: usize, x: &Tensor, k: &Tensor, dy: &Tensor) -> Tensor {
-    let op = ConvolutionInputGrad { window, groups, extents: last_two(x) };
+impl Operation for ConvolutionKernelGrad {
+    fn name(&self) -> &'static str {
+        "convolution_kernel_grad"
+    }
+
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        arity(self.name(), operands, 2, "2")?;
+        Ok(vec![one_float(self.name(), operands, &[0, 1])?])
+    }
+
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        let (x, y) = (four(self.name(), operands, 0)?, four(self.name(), operands, 1)?);
+        let known = [Some(x), None, Some(y)];
+        let extents = [None, Some(self.extents)];
+        let extents = Extents::new(self.name(), operands, self.how(), known, extents)?;
+        let (mut rule, [x, k, y]) = space(&extents, self.how());
+        rule.factors[BATCH].kind = FactorKind::Reduction(ReduceKind::Sum);
+        (rule.operands, rule.results) = (vec![x, y], vec![k]);
+        Ok(rule)
+    }
+
+    fn flops(&self, rule: &Rule) -> f64 {
+        flops(rule, &rule.operands[1])
+    }
+
+    fn multiplies_matrices(&self) -> bool {
+        true
+    }
+
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+        let [x, dy] = node.operands else { return Vec::new() };
+        let Some(g) = first_gradient(node) else { return vec![None, None] };
+        let op = self.how().convolution();
+        vec![Some(input_grad(self.how(), x, g, dy)), Some(g.builder().apply(op, &[x, g]))]
+    }
+
+    fn evaluate(
+        &self,
+        operands: &[Operand<'_>],
+        results: &[Region],
+        _cx: &EvalContext,
+    ) -> Result<Vec<Array>, OpError> {
+        let (operands, results) = ((operands, &[true, true][..]), (results, &[false][..]));
+        self.how()
+            .dims
+            .evaluate(operands, results, |operands, results| self.sums(operands, results))
+    }
+}
+
+impl How {
+    fn convolution(self) -> Op {
+        let Self { window, groups, dims } = self;
+        Op::Convolution(Convolution { window, groups, channels_last: dims.channels_last })
+    }
+}
+
+fn input_grad(how: How, x: &Tensor, k: &Tensor, dy: &Tensor) -> Tensor {
+    let How { window, groups, dims } = how;
+    let extents = last_two(&x.shape(), dims);
+    let op = ConvolutionInputGrad { window, groups, extents, channels_last: dims.channels_last };
     dy.builder().apply(Op::ConvolutionInputGrad(op), &[k, dy])
 }
 
-fn kernel_grad(window: Window, groups: usize, x: &Tensor, k: &Tensor, dy: &Tensor) -> Tensor {
-    let op = ConvolutionKernelGrad { window, groups, extents: last_two(k) };
+fn kernel_grad(how: How, x: &Tensor, k: &Tensor, dy: &Tensor) -> Tensor {
+    let How { window, groups, dims } = how;
+    let extents = last_two(&k.shape(), PictureDims { channels_last: false });
+    let op = ConvolutionKernelGrad { window, groups, extents, channels_last: dims.channels_last };
     dy.builder().apply(Op::ConvolutionKernelGrad(op), &[x, dy])
 }
 
-fn last_two(tensor: &Tensor) -> [usize; 2] {
-    match tensor.shape()[..] {
-        [.., h, w] => [h, w],
-        _ => [0; 2],
-    }
+/// Height and width.
+fn last_two(shape: &[usize], dims: PictureDims) -> [usize; 2] {
+    shape.try_into().map_or([0; 2], |shape| {
+        let [_, _, h, w] = dims.first::<usize>(shape);
+        [h, w]
+    })
 }
 
 /// The range of a dim that a shard covers.
@@ -461,7 +530,7 @@ mod tests {
     use crate::ops::shards::tests::evaluate;
 
     fn convolution(window: Window, groups: usize) -> Op {
-        Op::Convolution(Convolution { window, groups })
+        Op::Convolution(Convolution { window, groups, channels_last: false })
     }
 
     fn floats(shape: [usize; 4], data: &[f64]) -> (DType, Array) {

@@ -16,6 +16,7 @@ mod loss;
 mod matmul;
 mod movement;
 mod normalize;
+mod picture;
 mod pool;
 mod reduce;
 mod reshape;

@@ -1,8 +1,9 @@
-//! Two-dimensional pooling over pictures `[n, channels, h, w]`: the greatest or the mean of each window.
+//! Two-dimensional pooling over pictures `[n, channels, h, w]`, or `[n, h, w, channels]`: the greatest or the mean of each window.
 
 use serde::{Deserialize, Serialize};
 
 use super::convolution::Window;
+use super::picture::PictureDims;
 use super::shards::{at, fill, first_gradient, no_gradient, one_float};
 use crate::array::Array;
 use crate::builder::Tensor;
@@ -19,6 +20,9 @@ pub struct MaxPool {
     pub kernel: [usize; 2],
     /// How it goes.
     pub window: Window,
+    /// Whether pictures are `[n, h, w, channels]`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub channels_last: bool,
 }
 
 /// (x, dy) -> dx: each gradient at the first element, row-major, that is the greatest of its window, as torch has it.
@@ -28,6 +32,9 @@ pub struct MaxPoolGrad {
     pub kernel: [usize; 2],
     /// As in [`MaxPool`].
     pub window: Window,
+    /// As in [`MaxPool`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub channels_last: bool,
 }
 
 /// x [n, c, h, w] -> [n, c, h', w']: the mean of each window.
@@ -39,6 +46,9 @@ pub struct AveragePool {
     pub window: Window,
     /// Whether zeros of the border count, as they do in torch by default.
     pub count_border: bool,
+    /// Whether pictures are `[n, h, w, channels]`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub channels_last: bool,
 }
 
 /// dy -> dx, of a picture of this height and width.
@@ -52,6 +62,9 @@ pub struct AveragePoolGrad {
     pub count_border: bool,
     /// Height and width of x.
     pub extents: [usize; 2],
+    /// As in [`AveragePool`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub channels_last: bool,
 }
 
 /// The rule and the dims of the picture and of the places, given the shapes that are known.
@@ -59,12 +72,15 @@ fn space(
     op: &'static str,
     operands: &[&TensorType],
     (kernel, window): ([usize; 2], Window),
+    order: PictureDims,
     extents: Option<[usize; 2]>,
 ) -> Result<(Rule, Vec<DimRule>, Vec<DimRule>), OpError> {
     window.check(op, operands)?;
-    let [n, c, h, w] = operands[0].shape[..] else {
-        return Err(shapes(op, operands, "a picture has four dims: batch, channels, h, w"));
+    let Ok(shape) = <[usize; 4]>::try_from(&operands[0].shape[..]) else {
+        let reason = format!("a picture has four dims: {}", order.names());
+        return Err(shapes(op, operands, reason));
     };
+    let [n, c, h, w] = order.first(shape);
     let [h, w] = extents.unwrap_or([h, w]);
     let places = [window.places(0, h, kernel[0]), window.places(1, w, kernel[1])];
     let [Some(rows), Some(columns)] = places else {
@@ -75,19 +91,23 @@ fn space(
         return Err(shapes(op, operands, "a window must not lie in the border alone"));
     }
     let mut rule = Rule::default();
-    let outer = rule.parallel(&[n, c]);
+    let [n, c] = [n, c].map(|size| DimRule::Factors(vec![rule.factor(size, FactorKind::Parallel)]));
     // A factor that no tensor has: each place reads its whole window.
     for size in kernel {
         rule.factor(size, FactorKind::Whole);
     }
-    let dims = |extents: [usize; 2]| [outer.clone(), extents.map(DimRule::Whole).to_vec()].concat();
+    let dims = |extents: [usize; 2]| {
+        let [h, w] = extents.map(DimRule::Whole);
+        order.order([n.clone(), c.clone(), h, w]).to_vec()
+    };
     Ok((rule, dims([h, w]), dims([rows, columns])))
 }
 
 /// One for each element of each window.
 fn flops(rule: &Rule, places: &[DimRule]) -> f64 {
     let factors: f64 = rule.factors.iter().map(|factor| factor.size as f64).product();
-    factors * places[2..].iter().map(|dim| rule.extent(dim) as f64).product::<f64>()
+    let places = places.iter().filter(|dim| matches!(dim, DimRule::Whole(_)));
+    factors * places.map(|dim| rule.extent(dim) as f64).product::<f64>()
 }
 
 /// Calls `body` with each element of the picture in the window at a place, row-major.
@@ -129,6 +149,19 @@ pub fn mean_divisor(
     count as f64
 }
 
+impl MaxPool {
+    fn dims(&self) -> PictureDims {
+        PictureDims { channels_last: self.channels_last }
+    }
+
+    /// The oracle, of pictures `[n, channels, h, w]`.
+    fn windows(&self, operands: &[Operand<'_>], results: &[Region]) -> Result<Vec<Array>, OpError> {
+        let x = &operands[0];
+        let element = |index: &[usize]| greatest(x, (self.kernel, self.window), index).1;
+        Ok(vec![fill(&results[0], element)])
+    }
+}
+
 impl Operation for MaxPool {
     fn name(&self) -> &'static str {
         "max_pool"
@@ -140,7 +173,8 @@ impl Operation for MaxPool {
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
-        let (mut rule, x, y) = space(self.name(), operands, (self.kernel, self.window), None)?;
+        let (mut rule, x, y) =
+            space(self.name(), operands, (self.kernel, self.window), self.dims(), None)?;
         (rule.operands, rule.results) = (vec![x], vec![y]);
         Ok(rule)
     }
@@ -150,7 +184,8 @@ impl Operation for MaxPool {
     }
 
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        let op = Op::MaxPoolGrad(MaxPoolGrad { kernel: self.kernel, window: self.window });
+        let Self { kernel, window, channels_last } = *self;
+        let op = Op::MaxPoolGrad(MaxPoolGrad { kernel, window, channels_last });
         vec![first_gradient(node).map(|dy| dy.builder().apply(op, &[&node.operands[0], dy]))]
     }
 
@@ -160,9 +195,8 @@ impl Operation for MaxPool {
         results: &[Region],
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        let x = &operands[0];
-        let element = |index: &[usize]| greatest(x, (self.kernel, self.window), index).1;
-        Ok(vec![fill(&results[0], element)])
+        let (operands, results) = ((operands, &[true; 1][..]), (results, &[true][..]));
+        self.dims().evaluate(operands, results, |operands, results| self.windows(operands, results))
     }
 }
 
@@ -180,6 +214,28 @@ fn greatest(x: &Operand<'_>, how: ([usize; 2], Window), index: &[usize]) -> ([us
     found
 }
 
+impl MaxPoolGrad {
+    fn dims(&self) -> PictureDims {
+        PictureDims { channels_last: self.channels_last }
+    }
+
+    /// The oracle, of pictures `[n, channels, h, w]`.
+    fn windows(&self, operands: &[Operand<'_>], results: &[Region]) -> Result<Vec<Array>, OpError> {
+        let [x, dy] = [&operands[0], &operands[1]];
+        let how = (self.kernel, self.window);
+        let element = |index: &[usize]| {
+            each_place(dy.region)
+                .filter(|place| {
+                    let at = [index[0], index[1], place[0], place[1]];
+                    greatest(x, how, &at).0 == [index[2], index[3]]
+                })
+                .map(|place| at(dy, &[index[0], index[1], place[0], place[1]]))
+                .sum()
+        };
+        Ok(vec![fill(&results[0], element)])
+    }
+}
+
 impl Operation for MaxPoolGrad {
     fn name(&self) -> &'static str {
         "max_pool_grad"
@@ -191,7 +247,8 @@ impl Operation for MaxPoolGrad {
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
-        let (mut rule, x, y) = space(self.name(), operands, (self.kernel, self.window), None)?;
+        let (mut rule, x, y) =
+            space(self.name(), operands, (self.kernel, self.window), self.dims(), None)?;
         let expected: Vec<usize> = y.iter().map(|dim| rule.extent(dim)).collect();
         if operands[1].shape != expected {
             return Err(shapes(
@@ -219,24 +276,34 @@ impl Operation for MaxPoolGrad {
         results: &[Region],
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        let [x, dy] = [&operands[0], &operands[1]];
-        let how = (self.kernel, self.window);
-        let element = |index: &[usize]| {
-            each_place(dy.region)
-                .filter(|place| {
-                    let at = [index[0], index[1], place[0], place[1]];
-                    greatest(x, how, &at).0 == [index[2], index[3]]
-                })
-                .map(|place| at(dy, &[index[0], index[1], place[0], place[1]]))
-                .sum()
-        };
-        Ok(vec![fill(&results[0], element)])
+        let (operands, results) = ((operands, &[true; 2][..]), (results, &[true][..]));
+        self.dims().evaluate(operands, results, |operands, results| self.windows(operands, results))
     }
 }
 
 fn each_place(region: &Region) -> impl Iterator<Item = [usize; 2]> {
     let [rows, columns] = [region.global[2], region.global[3]];
     (0..rows).flat_map(move |row| (0..columns).map(move |column| [row, column]))
+}
+
+impl AveragePool {
+    fn dims(&self) -> PictureDims {
+        PictureDims { channels_last: self.channels_last }
+    }
+
+    /// The oracle, of pictures `[n, channels, h, w]`.
+    fn windows(&self, operands: &[Operand<'_>], results: &[Region]) -> Result<Vec<Array>, OpError> {
+        let x = &operands[0];
+        let (how, picture) = ((self.kernel, self.window), [x.region.global[2], x.region.global[3]]);
+        let element = |index: &[usize]| {
+            let (place, mut sum) = ([index[2], index[3]], 0.0);
+            over_window(how, place, picture, |[row, column]| {
+                sum += at(x, &[index[0], index[1], row, column]);
+            });
+            sum / mean_divisor(how, self.count_border, place, picture)
+        };
+        Ok(vec![fill(&results[0], element)])
+    }
 }
 
 impl Operation for AveragePool {
@@ -250,7 +317,8 @@ impl Operation for AveragePool {
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
-        let (mut rule, x, y) = space(self.name(), operands, (self.kernel, self.window), None)?;
+        let (mut rule, x, y) =
+            space(self.name(), operands, (self.kernel, self.window), self.dims(), None)?;
         rule.linear = vec![vec![0]];
         (rule.operands, rule.results) = (vec![x], vec![y]);
         Ok(rule)
@@ -261,9 +329,13 @@ impl Operation for AveragePool {
     }
 
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        let Self { kernel, window, count_border } = *self;
-        let [.., h, w] = node.operands[0].shape()[..] else { return vec![None] };
-        let op = AveragePoolGrad { kernel, window, count_border, extents: [h, w] };
+        let Self { kernel, window, count_border, channels_last } = *self;
+        let Ok(shape) = <[usize; 4]>::try_from(&node.operands[0].shape()[..]) else {
+            return vec![None];
+        };
+        let [_, _, h, w] = self.dims().first(shape);
+        let extents = [h, w];
+        let op = AveragePoolGrad { kernel, window, count_border, extents, channels_last };
         let of = |dy: &Tensor| dy.builder().apply(Op::AveragePoolGrad(op), &[dy]);
         vec![first_gradient(node).map(of)]
     }
@@ -274,14 +346,30 @@ impl Operation for AveragePool {
         results: &[Region],
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        let x = &operands[0];
-        let (how, picture) = ((self.kernel, self.window), [x.region.global[2], x.region.global[3]]);
+        let (operands, results) = ((operands, &[true; 1][..]), (results, &[true][..]));
+        self.dims().evaluate(operands, results, |operands, results| self.windows(operands, results))
+    }
+}
+
+impl AveragePoolGrad {
+    fn dims(&self) -> PictureDims {
+        PictureDims { channels_last: self.channels_last }
+    }
+
+    /// The oracle, of pictures `[n, channels, h, w]`.
+    fn windows(&self, operands: &[Operand<'_>], results: &[Region]) -> Result<Vec<Array>, OpError> {
+        let (dy, how) = (&operands[0], (self.kernel, self.window));
         let element = |index: &[usize]| {
-            let (place, mut sum) = ([index[2], index[3]], 0.0);
-            over_window(how, place, picture, |[row, column]| {
-                sum += at(x, &[index[0], index[1], row, column]);
-            });
-            sum / mean_divisor(how, self.count_border, place, picture)
+            let mut sum = 0.0;
+            for place in each_place(dy.region) {
+                let divisor = mean_divisor(how, self.count_border, place, self.extents);
+                over_window(how, place, self.extents, |element| {
+                    if element == [index[2], index[3]] {
+                        sum += at(dy, &[index[0], index[1], place[0], place[1]]) / divisor;
+                    }
+                });
+            }
+            sum
         };
         Ok(vec![fill(&results[0], element)])
     }
@@ -299,7 +387,7 @@ impl Operation for AveragePoolGrad {
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
         let how = (self.kernel, self.window);
-        let (mut rule, x, y) = space(self.name(), operands, how, Some(self.extents))?;
+        let (mut rule, x, y) = space(self.name(), operands, how, self.dims(), Some(self.extents))?;
         let expected: Vec<usize> = y.iter().map(|dim| rule.extent(dim)).collect();
         if operands[0].shape != expected {
             return Err(shapes(
@@ -318,8 +406,8 @@ impl Operation for AveragePoolGrad {
     }
 
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
-        let Self { kernel, window, count_border, .. } = *self;
-        let op = Op::AveragePool(AveragePool { kernel, window, count_border });
+        let Self { kernel, window, count_border, channels_last, .. } = *self;
+        let op = Op::AveragePool(AveragePool { kernel, window, count_border, channels_last });
         vec![first_gradient(node).map(|g| g.builder().apply(op, &[g]))]
     }
 
@@ -329,20 +417,8 @@ impl Operation for AveragePoolGrad {
         results: &[Region],
         _cx: &EvalContext,
     ) -> Result<Vec<Array>, OpError> {
-        let (dy, how) = (&operands[0], (self.kernel, self.window));
-        let element = |index: &[usize]| {
-            let mut sum = 0.0;
-            for place in each_place(dy.region) {
-                let divisor = mean_divisor(how, self.count_border, place, self.extents);
-                over_window(how, place, self.extents, |element| {
-                    if element == [index[2], index[3]] {
-                        sum += at(dy, &[index[0], index[1], place[0], place[1]]) / divisor;
-                    }
-                });
-            }
-            sum
-        };
-        Ok(vec![fill(&results[0], element)])
+        let (operands, results) = ((operands, &[true; 1][..]), (results, &[true][..]));
+        self.dims().evaluate(operands, results, |operands, results| self.windows(operands, results))
     }
 }
 
@@ -360,10 +436,10 @@ mod tests {
     #[test]
     fn the_greatest_of_windows_and_where_it_first_is() {
         let kernel = [2, 2];
-        let op = Op::MaxPool(MaxPool { kernel, window: WINDOW });
+        let op = Op::MaxPool(MaxPool { kernel, window: WINDOW, channels_last: false });
         let y = evaluate(op, &[picture()]).expect("fits");
         assert_eq!(y, [Array::new([1, 1, 2, 2], vec![1., 9., 7., 9.])]);
-        let op = Op::MaxPoolGrad(MaxPoolGrad { kernel, window: WINDOW });
+        let op = Op::MaxPoolGrad(MaxPoolGrad { kernel, window: WINDOW, channels_last: false });
         let dy = (DType::F32, Array::new([1, 1, 2, 2], vec![1., 2., 3., 4.]));
         let dx = evaluate(op, &[picture(), dy]).expect("fits");
         assert_eq!(dx[0].data, [1., 0., 2., 0., 4., 0., 3., 0., 0.]);
@@ -372,7 +448,8 @@ mod tests {
     #[test]
     fn the_mean_of_windows_with_their_border_and_without() {
         let of = |count_border| {
-            let op = AveragePool { kernel: [2, 2], window: WINDOW, count_border };
+            let channels_last = false;
+            let op = AveragePool { kernel: [2, 2], window: WINDOW, count_border, channels_last };
             evaluate(Op::AveragePool(op), &[picture()]).expect("fits")[0].data.clone()
         };
         assert_eq!(of(true), [0.25, 2.75, 2.75, 8.0]);

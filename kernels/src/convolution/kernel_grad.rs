@@ -6,7 +6,7 @@ use graphc_ir::op::Op;
 use graphc_ir::types::DType;
 use half::{bf16, f16};
 
-use super::{Space, Taken, group_stride};
+use super::{Space, Taken, group_stride, transposed};
 use crate::context::KernelContext;
 use crate::error::KernelError;
 use crate::parallel;
@@ -20,6 +20,9 @@ pub(crate) fn kernel_grad(
     results: &mut [ViewMut<'_>],
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
+    if let Some(op) = transposed::channels_first(op) {
+        return transposed::call((kernel_grad, &op), operands, results, cx);
+    }
     match operands.first().map(|x| x.dtype) {
         Some(DType::BF16) => gradient::<bf16>(op, operands, results, cx),
         Some(DType::F16) => gradient::<f16>(op, operands, results, cx),

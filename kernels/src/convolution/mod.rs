@@ -2,6 +2,7 @@
 //! kernels are multiplied with. Columns of one picture exist at a time for each thread.
 
 mod kernel_grad;
+mod transposed;
 
 use graphc_ir::op::Op;
 use graphc_ir::ops::Window;
@@ -23,6 +24,9 @@ pub(crate) fn convolution(
     results: &mut [ViewMut<'_>],
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
+    if let Some(op) = transposed::channels_first(op) {
+        return transposed::call((convolution, &op), operands, results, cx);
+    }
     match operands.first().map(|x| x.dtype) {
         Some(DType::BF16) => forward::<bf16>(op, operands, results, cx),
         Some(DType::F16) => forward::<f16>(op, operands, results, cx),
@@ -67,6 +71,9 @@ pub(crate) fn input_grad(
     results: &mut [ViewMut<'_>],
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
+    if let Some(op) = transposed::channels_first(op) {
+        return transposed::call((input_grad, &op), operands, results, cx);
+    }
     match operands.first().map(|k| k.dtype) {
         Some(DType::BF16) => of_input::<bf16>(op, operands, results, cx),
         Some(DType::F16) => of_input::<f16>(op, operands, results, cx),

@@ -15,7 +15,7 @@ pub(super) fn convolution(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     let (x, k) = (Picture::of(cx, call, 0)?, Picture::of(cx, call, 1)?);
     let window = window(call, &x, k.extents)?;
     let groups = positive(call.int("group", 1)?, "group")?;
-    let op = Op::Convolution(Convolution { window, groups });
+    let op = Op::Convolution(Convolution { window, groups, channels_last: false });
     let y = cx.apply(op, &[x.value.clone(), k.value])?;
     biased(cx, call, &x, y)
 }
@@ -42,7 +42,12 @@ pub(super) fn transposed_convolution(cx: &mut Lowering, call: Call<'_>) -> Res<V
             _ => return fail(format!("the border of {border} leaves nothing of {padded}")),
         }
     }
-    let op = Op::ConvolutionInputGrad(ConvolutionInputGrad { window, groups, extents });
+    let op = Op::ConvolutionInputGrad(ConvolutionInputGrad {
+        window,
+        groups,
+        extents,
+        channels_last: false,
+    });
     let y = cx.apply(op, &[k.value, x.value.clone()])?;
     biased(cx, call, &x, y)
 }
@@ -59,14 +64,17 @@ fn biased(cx: &mut Lowering, call: Call<'_>, x: &Picture, y: Val) -> Res<Vec<Val
 
 pub(super) fn max_pool(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     let (x, kernel, window) = pool(cx, call)?;
-    let y = cx.apply(Op::MaxPool(MaxPool { kernel, window }), std::slice::from_ref(&x.value))?;
+    let y = cx.apply(
+        Op::MaxPool(MaxPool { kernel, window, channels_last: false }),
+        std::slice::from_ref(&x.value),
+    )?;
     Ok(vec![x.flattened(cx, y)?])
 }
 
 pub(super) fn average_pool(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     let (x, kernel, window) = pool(cx, call)?;
     let count_border = call.int("count_include_pad", 0)? != 0;
-    let op = Op::AveragePool(AveragePool { kernel, window, count_border });
+    let op = Op::AveragePool(AveragePool { kernel, window, count_border, channels_last: false });
     let y = cx.apply(op, std::slice::from_ref(&x.value))?;
     Ok(vec![x.flattened(cx, y)?])
 }

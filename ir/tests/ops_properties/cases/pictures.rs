@@ -20,15 +20,22 @@ fn result(op: &Op, operands: &[Sample]) -> Vec<usize> {
     op.infer(&types).expect("the case fits the op").swap_remove(0).shape
 }
 
+/// The shape of a picture, in the order that the layout has.
+fn picture([n, c, h, w]: [usize; 4], channels_last: bool) -> [usize; 4] {
+    if channels_last { [n, h, w, c] } else { [n, c, h, w] }
+}
+
 fn convolutions() -> Vec<Case> {
-    let of = |(x, k, groups, window, complete): ([usize; 4], [usize; 4], usize, Window, bool)| {
+    type Of = ([usize; 4], [usize; 4], usize, Window, bool);
+    let of = |(x, k, groups, window, complete): Of, channels_last: bool| {
+        let [extents, kernel] = [x, k].map(|shape| [shape[2], shape[3]]);
+        let x = picture(x, channels_last);
         let operands = || vec![floats(&x), floats(&k)];
-        let op = Op::Convolution(Convolution { window, groups });
+        let op = Op::Convolution(Convolution { window, groups, channels_last });
         let y = result(&op, &operands());
         let case = |op, operands| Case { op, operands, complete };
-        let [picture, kernel] = [x, k].map(|shape| [shape[2], shape[3]]);
-        let of_x = ConvolutionInputGrad { window, groups, extents: picture };
-        let of_k = ConvolutionKernelGrad { window, groups, extents: kernel };
+        let of_x = ConvolutionInputGrad { window, groups, extents, channels_last };
+        let of_k = ConvolutionKernelGrad { window, groups, extents: kernel, channels_last };
         [
             case(op, operands()),
             case(Op::ConvolutionInputGrad(of_x), vec![floats(&k), floats(&y)]),
@@ -42,22 +49,24 @@ fn convolutions() -> Vec<Case> {
         ([1, 3, 4, 4], [5, 3, 1, 1], 1, Window { strides: [2, 2], ..Window::PLAIN }, false),
         ([0, 2, 3, 3], [2, 2, 2, 2], 1, Window::PLAIN, false),
     ];
-    cases.into_iter().flat_map(of).collect()
+    cases.into_iter().flat_map(|case| [of(case, false), of(case, true)]).flatten().collect()
 }
 
 fn pools() -> Vec<Case> {
-    let of = |(x, kernel, window, complete): ([usize; 4], [usize; 2], Window, bool)| {
-        let max = Op::MaxPool(MaxPool { kernel, window });
+    let of = |(x, kernel, window, complete): ([usize; 4], [usize; 2], Window, bool),
+              channels_last| {
+        let extents = [x[2], x[3]];
+        let x = picture(x, channels_last);
+        let max = Op::MaxPool(MaxPool { kernel, window, channels_last });
         let y = result(&max, &[floats(&x)]);
-        let gradient = Op::MaxPoolGrad(MaxPoolGrad { kernel, window });
+        let gradient = Op::MaxPoolGrad(MaxPoolGrad { kernel, window, channels_last });
         let mut cases = vec![
             Case { op: max, operands: vec![floats(&x)], complete },
             Case { op: gradient, operands: vec![floats(&x), floats(&y)], complete },
         ];
         for count_border in [false, true] {
-            let mean = AveragePool { kernel, window, count_border };
-            let extents = [x[2], x[3]];
-            let of_mean = AveragePoolGrad { kernel, window, count_border, extents };
+            let mean = AveragePool { kernel, window, count_border, channels_last };
+            let of_mean = AveragePoolGrad { kernel, window, count_border, extents, channels_last };
             let case = |op, shape: &[usize]| Case { op, operands: vec![floats(shape)], complete };
             cases.push(case(Op::AveragePool(mean), &x));
             cases.push(case(Op::AveragePoolGrad(of_mean), &y));
@@ -70,7 +79,7 @@ fn pools() -> Vec<Case> {
         ([1, 3, 5, 5], [3, 3], Window { pads: [1; 4], ..Window::PLAIN }, false),
         ([2, 0, 3, 3], [2, 2], Window::PLAIN, false),
     ];
-    cases.into_iter().flat_map(of).collect()
+    cases.into_iter().flat_map(|case| [of(case, false), of(case, true)]).flatten().collect()
 }
 
 fn batch_norms() -> Vec<Case> {

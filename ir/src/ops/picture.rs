@@ -1,0 +1,171 @@
+//! Where the dims of a picture are: `[n, c, h, w]`, or with channels last `[n, h, w, c]`. Ops of pictures are written once, for the
+//! first, and bring dims of the second to it and back.
+
+use crate::array::Array;
+use crate::op::{OpError, Operand, Region};
+use crate::shard::Rect;
+
+/// The order of a picture's dims.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PictureDims {
+    /// `[n, h, w, c]`.
+    pub channels_last: bool,
+}
+
+impl PictureDims {
+    /// What stands at each of a picture's dims, as `[n, c, h, w]`.
+    pub fn first<T: Clone>(self, [a, b, c, d]: [T; 4]) -> [T; 4] {
+        if self.channels_last { [a, d, b, c] } else { [a, b, c, d] }
+    }
+
+    /// What belongs to `[n, c, h, w]`, in the order of the picture's dims.
+    pub fn order<T: Clone>(self, [n, c, h, w]: [T; 4]) -> [T; 4] {
+        if self.channels_last { [n, h, w, c] } else { [n, c, h, w] }
+    }
+
+    /// The names of the dims, for messages.
+    pub fn names(self) -> &'static str {
+        if self.channels_last { "batch, h, w, channels" } else { "batch, channels, h, w" }
+    }
+
+    /// Evaluates an op that is written for `[n, c, h, w]`; `operands` and `results` say which of them are pictures.
+    pub fn evaluate(
+        self,
+        operands: (&[Operand<'_>], &[bool]),
+        results: (&[Region], &[bool]),
+        op: impl FnOnce(&[Operand<'_>], &[Region]) -> Result<Vec<Array>, OpError>,
+    ) -> Result<Vec<Array>, OpError> {
+        if !self.channels_last {
+            return op(operands.0, results.0);
+        }
+        let brought: Vec<(Array, Region)> = operands
+            .0
+            .iter()
+            .zip(operands.1)
+            .map(|(operand, &picture)| match picture {
+                true => (permuted(operand.array, TO_FIRST), region(operand.region)),
+                false => (operand.array.clone(), operand.region.clone()),
+            })
+            .collect();
+        let brought: Vec<Operand<'_>> =
+            brought.iter().map(|(array, region)| Operand { array, region }).collect();
+        let regions: Vec<Region> = results
+            .0
+            .iter()
+            .zip(results.1)
+            .map(|(of, &picture)| if picture { region(of) } else { of.clone() })
+            .collect();
+        let found = op(&brought, &regions)?.into_iter().zip(results.1);
+        let back = |(array, &picture)| if picture { permuted(&array, TO_LAST) } else { array };
+        Ok(found.map(back).collect())
+    }
+}
+
+/// Which dim of `[n, h, w, c]` each of `[n, c, h, w]` is, and the other way.
+const TO_FIRST: [usize; 4] = [0, 3, 1, 2];
+const TO_LAST: [usize; 4] = [0, 2, 3, 1];
+
+fn region(of: &Region) -> Region {
+    let first = |extents: &[usize]| TO_FIRST.map(|dim| extents[dim]).to_vec();
+    let rect = Rect { origin: first(&of.rect.origin), extent: first(&of.rect.extent) };
+    Region { dtype: of.dtype, global: first(&of.global), rect }
+}
+
+fn permuted(array: &Array, dims: [usize; 4]) -> Array {
+    Array::from_fn(dims.map(|dim| array.shape[dim]), |index| {
+        let mut from = [0; 4];
+        for (&dim, &at) in dims.iter().zip(index) {
+            from[dim] = at;
+        }
+        array.at(&from)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{TO_FIRST, TO_LAST, permuted};
+    use crate::array::Array;
+    use crate::op::Op;
+    use crate::ops::shards::tests::evaluate;
+    use crate::ops::{
+        AveragePool, Convolution, ConvolutionInputGrad, ConvolutionKernelGrad, MaxPool,
+        MaxPoolGrad, Window,
+    };
+    use crate::types::{DType, TensorType};
+
+    const WINDOW: Window = Window { strides: [2, 1], pads: [1, 0, 0, 1], dilations: [1, 2] };
+
+    fn numbers(shape: [usize; 4]) -> Array {
+        let mut next = 0.0;
+        Array::from_fn(shape, |_| {
+            next = (next * 7.0 + 3.0) % 31.0;
+            next
+        })
+    }
+
+    /// Holds that an op gives the same in both layouts; which operands, and whether the result, are pictures.
+    fn same(of: impl Fn(bool) -> Op, operands: &[(Array, bool)], picture: bool) {
+        let run = |last: bool| {
+            let brought = operands.iter().map(|(array, picture)| {
+                let array = if last && *picture { permuted(array, TO_LAST) } else { array.clone() };
+                (DType::F32, array)
+            });
+            evaluate(of(last), &brought.collect::<Vec<_>>()).expect("fits").swap_remove(0)
+        };
+        let last = run(true);
+        let last = if picture { permuted(&last, TO_FIRST) } else { last };
+        assert_eq!(run(false), last);
+    }
+
+    #[test]
+    fn channels_last_is_the_same_op_of_other_dims() {
+        let (x, k, y) = (numbers([2, 4, 5, 6]), numbers([6, 2, 2, 3]), numbers([2, 6, 3, 3]));
+        let (window, groups, extents) = (WINDOW, 2, [5, 6]);
+        let of_y = |channels_last| Op::Convolution(Convolution { window, groups, channels_last });
+        same(of_y, &[(x.clone(), true), (k.clone(), false)], true);
+        let of_x = |channels_last| {
+            let op = ConvolutionInputGrad { window, groups, extents, channels_last };
+            Op::ConvolutionInputGrad(op)
+        };
+        same(of_x, &[(k, false), (y.clone(), true)], true);
+        let of_k = |channels_last| {
+            let op = ConvolutionKernelGrad { window, groups, extents: [2, 3], channels_last };
+            Op::ConvolutionKernelGrad(op)
+        };
+        same(of_k, &[(x.clone(), true), (y, true)], false);
+        let kernel = [2, 2];
+        let max = |channels_last| Op::MaxPool(MaxPool { kernel, window, channels_last });
+        same(max, &[(x.clone(), true)], true);
+        let of_max = |channels_last| Op::MaxPoolGrad(MaxPoolGrad { kernel, window, channels_last });
+        same(of_max, &[(x.clone(), true), (numbers([2, 4, 3, 5]), true)], true);
+        let count_border = true;
+        let mean = |channels_last| {
+            Op::AveragePool(AveragePool { kernel, window, count_border, channels_last })
+        };
+        same(mean, &[(x, true)], true);
+    }
+
+    #[test]
+    fn the_text_form_of_channels_first_is_as_it_was() {
+        let op = |channels_last| {
+            let op = Convolution { window: Window::PLAIN, groups: 1, channels_last };
+            serde_json::to_value(Op::Convolution(op)).expect("an op is JSON")
+        };
+        assert!(op(false).get("channels_last").is_none());
+        let back: Op = serde_json::from_value(op(true)).expect("an op");
+        assert!(matches!(back, Op::Convolution(Convolution { channels_last: true, .. })));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_said_in_the_order_of_the_dims() {
+        let ty = |shape: &[usize]| TensorType::new(DType::F32, shape);
+        let (window, channels_last) = (Window::PLAIN, true);
+        let op = ConvolutionKernelGrad { window, groups: 1, extents: [2, 2], channels_last };
+        let error = Op::ConvolutionKernelGrad(op).infer(&[&ty(&[1, 5, 6, 3]), &ty(&[1, 4, 4, 2])]);
+        let error = error.expect_err("does not fit").to_string();
+        assert!(error.ends_with("the gradient must be [1, 4, 5, 2]"), "{error}");
+        let op = Op::MaxPool(MaxPool { kernel: [2, 2], window, channels_last });
+        let error = op.infer(&[&ty(&[5, 6, 3])]).expect_err("does not fit").to_string();
+        assert!(error.ends_with("four dims: batch, h, w, channels"), "{error}");
+    }
+}
