@@ -25,6 +25,8 @@ use rayon::ThreadPool;
 use crate::context::KernelContext;
 use crate::precision::Float;
 use method::Method;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use tiles::transposed_numbers as transposed;
 
 /// A matrix in memory: the strides between its rows and between its columns, in elements.
 #[derive(Clone, Copy, Debug)]
