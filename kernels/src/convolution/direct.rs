@@ -23,7 +23,7 @@ pub(super) fn forward(
         let gather = gather(&merged.space, 0, merged.side(), axis::forward);
         let slots = gather.slots();
         let [of_x, of_k] = [merged.padded(), k.len()];
-        let room = cx.scratch.take::<f32>(of_x + of_k + gather.room(&slots));
+        let room = cx.scratch.take::<f32>(of_x + of_k + gather.room(&slots, Pack::ByOutputs));
         let (padded, room) = room.split_at_mut(of_x);
         let (kernels, room) = room.split_at_mut(of_k);
         merged.pad(hands, x, padded)?;
@@ -34,7 +34,7 @@ pub(super) fn forward(
     for group in 0..space.groups {
         let gather = gather(space, group, x_side(space, group), axis::forward);
         let slots = gather.slots();
-        let room = cx.scratch.take::<f32>(gather.room(&slots));
+        let room = cx.scratch.take::<f32>(gather.room(&slots, Pack::ByOutputs));
         let kernels = of_group(space, group, k, &slots);
         gather.run(hands, (kernels, Pack::ByOutputs), room, x, y)?;
     }
@@ -55,7 +55,7 @@ pub(super) fn backward(
         let forward = gather(space, group, to, axis::backward);
         let gather = Gather { from: forward.to, to, ..forward };
         let slots = gather.slots();
-        let room = cx.scratch.take::<f32>(gather.room(&slots));
+        let room = cx.scratch.take::<f32>(gather.room(&slots, Pack::ByInputs));
         let kernels = of_group(space, group, k, &slots);
         gather.run(hands, (kernels, Pack::ByInputs), room, dy, dx)?;
     }

@@ -59,6 +59,13 @@ pub(super) enum Pack {
     ByInputs,
 }
 
+impl Pack {
+    /// Whether kernels lie as they are needed: those of one element do, by inputs.
+    fn is_needless(self, slots: &[Option<usize>]) -> bool {
+        matches!(self, Self::ByInputs) && slots.len() == 1
+    }
+}
+
 /// Rows of the result of one pair of classes, times the columns of one panel.
 struct Unit {
     class: [usize; 2],
@@ -87,7 +94,10 @@ impl Gather {
     }
 
     /// Numbers of packed kernels.
-    pub fn room(&self, slots: &[Option<usize>]) -> usize {
+    pub fn room(&self, slots: &[Option<usize>], pack: Pack) -> usize {
+        if pack.is_needless(slots) {
+            return 0;
+        }
         self.to.count.div_ceil(LANES) * LANES * self.depth(slots)
     }
 
@@ -107,17 +117,24 @@ impl Gather {
     ) -> Result<(), KernelError> {
         let panels = panels(self.to.count);
         let depth = self.depth(kernels.slots);
-        packed(pool, &panels, depth, (kernels, pack), room)?;
+        let as_they_are = pack.is_needless(kernels.slots);
+        if !as_they_are {
+            packed(pool, &panels, depth, (kernels, pack), room)?;
+        }
         let shared = self.shared(kernels.slots);
-        let units = self.units(&panels, room.len());
+        let units = self.units(&panels, self.to.count * depth);
         let costs: Vec<usize> =
             units.iter().map(|unit| self.cost(unit, &panels, &shared)).collect();
         let (room, target) = (&*room, Target::new(to));
         parallel::run(pool, cut(&costs, parts), |part| {
             for unit in &units[part] {
                 let panel = panels[unit.panel];
-                let width = panel.vectors * LANES * depth;
-                let packed = &room[panel.start * LANES * depth..][..width];
+                let width = panel.vectors * LANES;
+                let packed = if as_they_are {
+                    (&kernels.data[panel.start * LANES..], self.to.count)
+                } else {
+                    (&room[panel.start * LANES * depth..][..width * depth], width)
+                };
                 let [h, w] = unit.class;
                 self.unit(
                     unit,
@@ -180,7 +197,7 @@ impl Gather {
         &self,
         unit: &Unit,
         shared: &Shared,
-        (panel, packed): (Panel, &[f32]),
+        (panel, (packed, stride)): (Panel, (&[f32], usize)),
         from: &[f32],
         to: Target<'_>,
     ) {
@@ -218,6 +235,7 @@ impl Gather {
                 taps: &shared.taps,
                 channels: self.from.count,
                 panel: packed,
+                stride,
                 vectors: panel.vectors,
                 last: panel.last,
             };

@@ -55,10 +55,11 @@ pub(super) struct Tile<'a> {
     pub rows: &'a [(usize, usize)],
     pub taps: &'a [Tap],
     pub channels: usize,
-    /// Rows of `vectors` vectors, one for each channel of each tap.
+    /// Rows of `vectors` vectors, one for each channel of each tap, so far apart.
     pub panel: &'a [f32],
+    pub stride: usize,
     pub vectors: usize,
-    /// The lanes of the last vector that are written.
+    /// The lanes of the last vector that are read and written.
     pub last: u16,
 }
 
@@ -71,8 +72,8 @@ impl Tile<'_> {
         let (mut nearest, mut farthest) = (0, 0);
         for tap in self.taps {
             (nearest, farthest) = (tap.ahead.min(nearest), tap.ahead.max(farthest));
-            let end = (tap.slot + 1) * self.channels * width;
-            assert!(end <= self.panel.len(), "a tap's part of the panel");
+            let last = ((tap.slot + 1) * self.channels).saturating_sub(1) * self.stride;
+            assert!(last + written <= self.panel.len(), "a tap's part of the panel");
         }
         let reach = farthest as usize + if self.taps.is_empty() { 0 } else { self.channels };
         for &(from, to) in self.rows {
@@ -121,20 +122,20 @@ unsafe fn sums<const R: usize, const V: usize>(tile: &Tile<'_>) {
         for (a, row) in a.iter_mut().zip(tile.rows) {
             *a = tile.from.as_ptr().wrapping_add(row.0).wrapping_offset(tap.ahead);
         }
-        let mut panel = tile.panel.as_ptr().wrapping_add(tap.slot * tile.channels * V * LANES);
+        let mut panel = tile.panel.as_ptr().wrapping_add(tap.slot * tile.channels * tile.stride);
         let mut channel = 0;
         while channel + 4 <= tile.channels {
             for _ in 0..4 {
                 // SAFETY: the channel is one of the row's and of the panel's.
-                unsafe { step(&mut sums, &a, channel, panel) };
-                panel = panel.wrapping_add(V * LANES);
+                unsafe { step(&mut sums, &a, channel, (panel, tile.last)) };
+                panel = panel.wrapping_add(tile.stride);
                 channel += 1;
             }
         }
         while channel < tile.channels {
             // SAFETY: as above.
-            unsafe { step(&mut sums, &a, channel, panel) };
-            panel = panel.wrapping_add(V * LANES);
+            unsafe { step(&mut sums, &a, channel, (panel, tile.last)) };
+            panel = panel.wrapping_add(tile.stride);
             channel += 1;
         }
     }
@@ -151,19 +152,20 @@ unsafe fn sums<const R: usize, const V: usize>(tile: &Tile<'_>) {
 /// Adds the products of one channel.
 ///
 /// # Safety
-/// The channel may be read in all rows, and `V` vectors at `panel`.
+/// The channel may be read in all rows, and `V` vectors, of the last one some lanes, at `panel`.
 #[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn step<const R: usize, const V: usize>(
     sums: &mut [[__m512; V]; R],
     a: &[*const f32; R],
     channel: usize,
-    panel: *const f32,
+    (panel, last): (*const f32, u16),
 ) {
     let mut b = [_mm512_setzero_ps(); V];
     for (index, b) in b.iter_mut().enumerate() {
+        let mask = if index + 1 == V { last } else { u16::MAX };
         // SAFETY: as the caller says.
-        *b = unsafe { _mm512_loadu_ps(panel.add(index * LANES)) };
+        *b = unsafe { _mm512_maskz_loadu_ps(mask, panel.add(index * LANES)) };
     }
     for (sums, a) in sums.iter_mut().zip(a) {
         // SAFETY: as the caller says.
