@@ -8,13 +8,14 @@ use std::ops::Range;
 use rayon::ThreadPool;
 
 use super::axis::Class;
-use super::pack::{Kernels, Panel, panels};
-use super::vectors::{LANES, MOST_ROWS, Tap, Target, Tile, multiply, rows_beside};
+use super::pack::Kernels;
 use crate::error::KernelError;
+use crate::panels::{Panel, panels};
 use crate::parallel;
+use crate::vectors::{LANES, STRIP, Strip, Tap, Target, multiply};
 
-/// Rows of a unit of work: a multiple of all numbers of rows that are multiplied at a time.
-const ROWS: usize = 240;
+/// Rows of a unit of work.
+const ROWS: usize = STRIP;
 /// Numbers of packed kernels that stay in the cache while rows go by; of more, one panel at a time does.
 const NEAR: usize = 1 << 17;
 
@@ -204,44 +205,40 @@ impl Gather {
         let [down, right] = &shared.places;
         let [from_picture, to_picture] = [self.from.picture(), self.to.picture()];
         let column = self.to.first + panel.start * LANES;
-        let most = unit.rows.len().div_ceil(rows_beside(panel.vectors));
-        let count = unit.rows.len().div_ceil(most);
-        let mut index = [
-            unit.rows.start / right.len() / down.len(),
-            unit.rows.start / right.len() % down.len(),
-            unit.rows.start % right.len(),
-        ];
-        let mut left = unit.rows.len();
-        let mut rows = [(0, 0); MOST_ROWS];
-        while left > 0 {
-            let count = count.min(left);
-            for row in &mut rows[..count] {
-                let [picture, h, w] = index;
-                *row = (
-                    picture * from_picture + down[h].0 + right[w].0 + self.from.first,
-                    picture * to_picture + down[h].1 + right[w].1 + column,
-                );
-                index[2] += 1;
-                if index[2] == right.len() {
-                    index =
-                        if h + 1 == down.len() { [picture + 1, 0, 0] } else { [picture, h + 1, 0] };
-                }
+        let mut index = Self::place(unit.rows.start, [down.len(), right.len()]);
+        let mut rows = [(0, 0); ROWS];
+        let rows = &mut rows[..unit.rows.len()];
+        for row in &mut *rows {
+            let [picture, h, w] = index;
+            *row = (
+                picture * from_picture + down[h].0 + right[w].0 + self.from.first,
+                picture * to_picture + down[h].1 + right[w].1 + column,
+            );
+            index[2] += 1;
+            if index[2] == right.len() {
+                index = if h + 1 == down.len() { [picture + 1, 0, 0] } else { [picture, h + 1, 0] };
             }
-            left -= count;
-            let tile = Tile {
-                from,
-                to,
-                rows: &rows[..count],
-                taps: &shared.taps,
-                channels: self.from.count,
-                panel: packed,
-                stride,
-                vectors: panel.vectors,
-                last: panel.last,
-            };
-            // SAFETY: the processor has AVX-512, as the caller of `run` says; units have their own places.
-            unsafe { multiply(&tile) };
         }
+        let strip = Strip {
+            from,
+            to,
+            rows,
+            taps: &shared.taps,
+            channels: self.from.count,
+            panel: packed,
+            stride,
+            vectors: panel.vectors,
+            last: panel.last,
+            scale: 1.0,
+            add: false,
+        };
+        // SAFETY: the processor has AVX-512, as the caller of `run` says; units have their own places.
+        unsafe { multiply(&strip) };
+    }
+
+    /// Which picture, row of places and place in the row a row is.
+    fn place(row: usize, [down, right]: [usize; 2]) -> [usize; 3] {
+        [row / right / down, row / right % down, row % right]
     }
 }
 

@@ -20,8 +20,6 @@ mod outer;
 #[cfg(target_arch = "x86_64")]
 mod pack;
 mod space;
-#[cfg(target_arch = "x86_64")]
-mod vectors;
 
 use graphc_ir::op::Op;
 use graphc_ir::types::DType;

@@ -2,33 +2,9 @@
 
 use std::arch::x86_64::*;
 
-use super::vectors::{LANES, MOST_VECTORS, first};
+use crate::panels::{Panel, load, store, store_first};
 use crate::product::transposed;
-
-/// Columns of a result that are computed together.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Panel {
-    /// The first vector of them.
-    pub start: usize,
-    pub vectors: usize,
-    /// The lanes of the last vector that are columns.
-    pub last: u16,
-}
-
-/// The panels of so many columns.
-pub(super) fn panels(columns: usize) -> Vec<Panel> {
-    let all = columns.div_ceil(LANES);
-    let mut panels = Vec::new();
-    let mut start = 0;
-    while start < all {
-        let left = all - start;
-        let vectors = if left == 5 || left == 6 { 3 } else { left.min(MOST_VECTORS) };
-        let last = columns - (start + vectors - 1) * LANES;
-        panels.push(Panel { start, vectors, last: first(last) });
-        start += vectors;
-    }
-    panels
-}
+use crate::vectors::{LANES, first};
 
 /// The kernels of one group, and which of their taps are multiplied.
 #[derive(Clone, Copy)]
@@ -126,47 +102,8 @@ pub(super) unsafe fn interleave(
             }
             let columns = transposed(rows);
             for (index, &column) in columns[..count].iter().enumerate() {
-                let part = &mut to[(input + index) * taps + start..][..width];
-                // SAFETY: as above.
-                unsafe { _mm512_mask_storeu_ps(part.as_mut_ptr(), first(width), column) };
+                store_first(to, (input + index) * taps + start, width, column);
             }
         }
-    }
-}
-
-/// Up to 16 rows of up to 16 numbers, `stride` apart, and 0 where there are none.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn load(data: &[f32], start: usize, stride: usize, [rows, count]: [usize; 2]) -> [__m512; LANES] {
-    let mut loaded = [_mm512_setzero_ps(); LANES];
-    for (row, loaded) in loaded[..rows].iter_mut().enumerate() {
-        let part = &data[start + row * stride..][..count];
-        // SAFETY: the mask keeps to the part.
-        *loaded = unsafe { _mm512_maskz_loadu_ps(first(count), part.as_ptr()) };
-    }
-    loaded
-}
-
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn store(to: &mut [f32], at: usize, vector: __m512) {
-    let part = &mut to[at..at + LANES];
-    // SAFETY: the part has 16 numbers.
-    unsafe { _mm512_storeu_ps(part.as_mut_ptr(), vector) };
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn panels_are_wide_and_alike() {
-        let widths =
-            |columns| panels(columns).iter().map(|panel| panel.vectors).collect::<Vec<_>>();
-        assert_eq!(widths(64), [4]);
-        assert_eq!(widths(80), [3, 2]);
-        assert_eq!(widths(96), [3, 3]);
-        assert_eq!(widths(160), [4, 3, 3]);
-        assert_eq!(panels(24), [Panel { start: 0, vectors: 2, last: 0xFF }]);
     }
 }

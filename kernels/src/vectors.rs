@@ -1,35 +1,42 @@
-//! The vector instructions of convolution: all `unsafe` on registers of 16 numbers.
+//! Sums of products in registers of AVX-512: what products and convolutions of `f32` are made of.
 
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
 /// Numbers of a vector.
-pub(super) const LANES: usize = 16;
+pub(crate) const LANES: usize = 16;
 /// Vectors of a panel, at most.
-pub(super) const MOST_VECTORS: usize = 4;
-/// Rows of a tile, at most.
-pub(super) const MOST_ROWS: usize = 12;
+pub(crate) const MOST_VECTORS: usize = 4;
+/// Rows of a strip that are computed together: a multiple of all that [`rows_beside`] says.
+pub(crate) const STRIP: usize = 240;
 
 /// How many rows are multiplied at a time with so many vectors: their sums are 24 registers, or 12.
-pub(super) fn rows_beside(vectors: usize) -> usize {
+pub(crate) fn rows_beside(vectors: usize) -> usize {
     [12, 12, 8, 6][vectors - 1]
 }
 
 /// An element of the window: how far from the first one's source its own is, and which part of the panel is its.
 #[derive(Clone, Copy)]
-pub(super) struct Tap {
+pub(crate) struct Tap {
     pub ahead: isize,
     pub slot: usize,
 }
 
+/// Asks for the cache line of an address, which need not be one of any memory.
+#[inline]
+pub(crate) fn near(address: *const f32) {
+    // SAFETY: a hint, which reads nothing.
+    unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) };
+}
+
 /// A mask of as many ones.
-pub(super) fn first(count: usize) -> u16 {
+pub(crate) fn first(count: usize) -> u16 {
     ((1u32 << count.min(LANES)) - 1) as u16
 }
 
 /// A result that several threads write, each its own places.
 #[derive(Clone, Copy)]
-pub(super) struct Target<'a> {
+pub(crate) struct Target<'a> {
     pointer: *mut f32,
     len: usize,
     of: PhantomData<&'a mut [f32]>,
@@ -46,9 +53,9 @@ impl<'a> Target<'a> {
     }
 }
 
-/// What one call of [`multiply`] computes: `to[row + column] = sum over taps and channels of
+/// What one call of [`multiply`] computes: `to[row + column] = scale sum over taps and channels of
 /// from[row + tap + channel] panel[tap + channel][column]`.
-pub(super) struct Tile<'a> {
+pub(crate) struct Strip<'a> {
     pub from: &'a [f32],
     pub to: Target<'a>,
     /// Where the source of the first tap begins, and the result, by row.
@@ -61,9 +68,12 @@ pub(super) struct Tile<'a> {
     pub vectors: usize,
     /// The lanes of the last vector that are read and written.
     pub last: u16,
+    /// What sums are multiplied by, and whether they are added to what is there.
+    pub scale: f32,
+    pub add: bool,
 }
 
-impl Tile<'_> {
+impl Strip<'_> {
     /// # Panics
     /// Where a row or a tap lies outside its memory.
     fn check(&self) {
@@ -83,7 +93,7 @@ impl Tile<'_> {
     }
 }
 
-/// Computes a tile.
+/// Computes rows, as many at a time as there are registers for.
 ///
 /// # Safety
 /// The processor has AVX-512 F, and nobody else reaches the rows of the result meanwhile.
@@ -91,18 +101,34 @@ impl Tile<'_> {
 /// # Panics
 /// Where a row or a tap lies outside its memory.
 #[target_feature(enable = "avx512f")]
-pub(super) unsafe fn multiply(tile: &Tile<'_>) {
-    tile.check();
+pub(crate) unsafe fn multiply(strip: &Strip<'_>) {
+    strip.check();
+    let tiles = strip.rows.len().div_ceil(rows_beside(strip.vectors)).max(1);
+    let count = strip.rows.len().div_ceil(tiles).max(1);
+    let mut rest = strip.rows;
+    while !rest.is_empty() {
+        let (tile, others) = rest.split_at(count.min(rest.len()));
+        rest = others;
+        // SAFETY: as the caller says; bounds have been checked.
+        unsafe { multiply_tile(strip, tile, &rest[..count.min(rest.len())]) };
+    }
+}
+
+/// # Safety
+/// As [`multiply`]; the rows are the strip's.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn multiply_tile(strip: &Strip<'_>, tile: &[(usize, usize)], next: &[(usize, usize)]) {
     macro_rules! of_rows {
         ($vectors:literal: $($rows:literal)*) => {
-            match tile.rows.len() {
-                // SAFETY: as the caller says; bounds have just been checked.
-                $($rows => unsafe { sums::<$rows, $vectors>(tile) },)*
+            match tile.len() {
+                // SAFETY: as the caller says.
+                $($rows => unsafe { sums::<$rows, $vectors>(strip, tile, next) },)*
                 count => unreachable!("a tile of {count} rows"),
             }
         };
     }
-    match tile.vectors {
+    match strip.vectors {
         1 => of_rows!(1: 1 2 3 4 5 6 7 8 9 10 11 12),
         2 => of_rows!(2: 1 2 3 4 5 6 7 8 9 10 11 12),
         3 => of_rows!(3: 1 2 3 4 5 6 7 8),
@@ -111,40 +137,93 @@ pub(super) unsafe fn multiply(tile: &Tile<'_>) {
     }
 }
 
+/// Asks for the lines of the result that are written next, a few at a time: all at once they would hold up what is read.
+struct Ahead<'a> {
+    rows: std::slice::Iter<'a, (usize, usize)>,
+    to: *const f32,
+    vectors: usize,
+    /// The next line, and how many of its row are left.
+    line: *const f32,
+    left: usize,
+    /// Lines at a time.
+    each: usize,
+}
+
+impl<'a> Ahead<'a> {
+    fn new(strip: &Strip<'_>, next: &'a [(usize, usize)]) -> Self {
+        let steps = strip.taps.len() * strip.channels.div_ceil(UNROLLED);
+        let each = (next.len() * strip.vectors).div_ceil(steps.max(1));
+        let to = strip.to.pointer.cast_const();
+        Self { rows: next.iter(), to, vectors: strip.vectors, line: to, left: 0, each }
+    }
+
+    #[inline(always)]
+    fn ask(&mut self) {
+        for _ in 0..self.each {
+            if self.left == 0 {
+                let Some(row) = self.rows.next() else { return };
+                (self.line, self.left) = (self.to.wrapping_add(row.1), self.vectors);
+            }
+            // SAFETY: a hint, which writes nothing.
+            unsafe { _mm_prefetch::<_MM_HINT_ET0>(self.line.cast()) };
+            (self.line, self.left) = (self.line.wrapping_add(LANES), self.left - 1);
+        }
+    }
+}
+
+/// Channels between two looks at what comes next.
+const UNROLLED: usize = 4;
+
 /// # Safety
-/// As [`multiply`].
+/// As [`multiply_tile`].
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn sums<const R: usize, const V: usize>(tile: &Tile<'_>) {
+unsafe fn sums<const R: usize, const V: usize>(
+    strip: &Strip<'_>,
+    rows: &[(usize, usize)],
+    next: &[(usize, usize)],
+) {
     let mut sums = [[_mm512_setzero_ps(); V]; R];
-    for tap in tile.taps {
+    let mut ahead = Ahead::new(strip, next);
+    for tap in strip.taps {
         let mut a = [std::ptr::null(); R];
-        for (a, row) in a.iter_mut().zip(tile.rows) {
-            *a = tile.from.as_ptr().wrapping_add(row.0).wrapping_offset(tap.ahead);
+        for (a, row) in a.iter_mut().zip(rows) {
+            *a = strip.from.as_ptr().wrapping_add(row.0).wrapping_offset(tap.ahead);
         }
-        let mut panel = tile.panel.as_ptr().wrapping_add(tap.slot * tile.channels * tile.stride);
+        let start = tap.slot * strip.channels * strip.stride;
+        let mut panel = strip.panel.as_ptr().wrapping_add(start);
         let mut channel = 0;
-        while channel + 4 <= tile.channels {
-            for _ in 0..4 {
+        while channel + UNROLLED <= strip.channels {
+            ahead.ask();
+            for _ in 0..UNROLLED {
                 // SAFETY: the channel is one of the row's and of the panel's.
-                unsafe { step(&mut sums, &a, channel, (panel, tile.last)) };
-                panel = panel.wrapping_add(tile.stride);
+                unsafe { step(&mut sums, &a, channel, (panel, strip.last)) };
+                panel = panel.wrapping_add(strip.stride);
                 channel += 1;
             }
         }
-        while channel < tile.channels {
+        if channel < strip.channels {
+            ahead.ask();
+        }
+        while channel < strip.channels {
             // SAFETY: as above.
-            unsafe { step(&mut sums, &a, channel, (panel, tile.last)) };
-            panel = panel.wrapping_add(tile.stride);
+            unsafe { step(&mut sums, &a, channel, (panel, strip.last)) };
+            panel = panel.wrapping_add(strip.stride);
             channel += 1;
         }
     }
-    for (sums, row) in sums.iter().zip(tile.rows) {
-        let to = tile.to.pointer.wrapping_add(row.1);
+    let scale = _mm512_set1_ps(strip.scale);
+    for (sums, row) in sums.iter().zip(rows) {
+        let to = strip.to.pointer.wrapping_add(row.1);
         for (index, &sum) in sums.iter().enumerate() {
-            let mask = if index + 1 == V { tile.last } else { u16::MAX };
-            // SAFETY: the mask keeps to the row.
-            unsafe { _mm512_mask_storeu_ps(to.add(index * LANES), mask, sum) };
+            let mask = if index + 1 == V { strip.last } else { u16::MAX };
+            let before = if strip.add { mask } else { 0 };
+            // SAFETY: the masks keep to the row.
+            unsafe {
+                let to = to.add(index * LANES);
+                let before = _mm512_maskz_loadu_ps(before, to);
+                _mm512_mask_storeu_ps(to, mask, _mm512_fmadd_ps(sum, scale, before));
+            }
         }
     }
 }
@@ -178,14 +257,14 @@ unsafe fn step<const R: usize, const V: usize>(
 
 /// A run of places of which the sum is taken: where the first lies in both factors, and how many there are.
 #[derive(Clone, Copy)]
-pub(super) struct Run {
+pub(crate) struct Run {
     pub wide: usize,
     pub narrow: usize,
     pub count: usize,
 }
 
 /// What one call of [`accumulate`] adds: `to[row][column] += sum over places of narrow[place][row] wide[place][column]`.
-pub(super) struct Outer<'a> {
+pub(crate) struct Outer<'a> {
     /// Read as vectors.
     pub wide: &'a [f32],
     /// Read number by number.
@@ -226,7 +305,7 @@ impl Outer<'_> {
 /// # Panics
 /// Where a place lies outside its memory.
 #[target_feature(enable = "avx512f")]
-pub(super) unsafe fn accumulate(outer: &Outer<'_>) {
+pub(crate) unsafe fn accumulate(outer: &Outer<'_>) {
     outer.check();
     macro_rules! of_rows {
         ($vectors:literal: $($rows:literal)*) => {
