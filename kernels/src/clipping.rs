@@ -28,7 +28,7 @@ pub(crate) fn square_sum<T: Float>(
     let chunks = x.len().div_ceil(CHUNK);
     let parts = parallel::parts(cx, x.len()).min(chunks).max(1);
     let (pool, room) = (cx.pool, T::room(CHUNK));
-    let (sums, rooms) = cx.scratch.take_two::<f32, f32>(chunks, parts * room);
+    let (sums, rooms) = cx.scratch.take_both::<f32, f32>([chunks, parts * room]);
     let each = chunks.div_ceil(parts).max(1);
     let pieces = sums.chunks_mut(each).zip(x.chunks(each * CHUNK));
     let pieces = parallel::with_rooms(pieces, rooms, room);

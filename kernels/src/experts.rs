@@ -174,7 +174,7 @@ impl Space {
         let indices = Indices::new("expert", chosen, experts, None)?;
         (0..indices.len()).try_for_each(|position| indices.get(position).map(drop))?;
         let chosen = chosen.as_slice::<i64>()?;
-        let (slots, room) = cx.scratch.take_two::<i64, f32>(chosen.len() + experts, room);
+        let (slots, room) = cx.scratch.take_both::<i64, f32>([chosen.len() + experts, room]);
         let (slots, count) = slots.split_at_mut(chosen.len());
         let each = (self.all_tokens * self.choices).max(1);
         for (chosen, slots) in chosen.chunks(each).zip(slots.chunks_mut(each)) {

@@ -21,6 +21,8 @@ mod math;
 mod matmul;
 mod movement;
 mod normalize;
+#[cfg(target_arch = "x86_64")]
+mod panels;
 mod parallel;
 mod pool;
 mod precision;
@@ -35,6 +37,8 @@ mod softmax;
 mod source;
 mod strided;
 mod update;
+#[cfg(target_arch = "x86_64")]
+mod vectors;
 mod view;
 
 pub use accumulate::{accumulate, combine, sum_in_both, sum_of_two};

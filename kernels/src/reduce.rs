@@ -147,7 +147,7 @@ impl Fold {
         let pool = cx.pool;
         let parts = parallel::parts(cx, x.len()).min(chunks);
         let room = T::room(CHUNK);
-        let (partial, rooms) = cx.scratch.take_two::<f32, f32>(chunks, parts * room);
+        let (partial, rooms) = cx.scratch.take_both::<f32, f32>([chunks, parts * room]);
         let each = chunks.div_ceil(parts);
         let pieces =
             parallel::with_rooms(partial.chunks_mut(each).zip(x.chunks(each * CHUNK)), rooms, room);

@@ -37,7 +37,7 @@ pub(crate) fn rotary<T: Float>(
     // For each position the sines of all pairs, then the cosines.
     let parts = parallel::parts(cx, out.len());
     let room = T::room(2 * width);
-    let (angles, rooms) = cx.scratch.take_two::<f32, f32>(time * width, parts * room);
+    let (angles, rooms) = cx.scratch.take_both::<f32, f32>([time * width, parts * room]);
     for (index, row) in angles.chunks_exact_mut(width).enumerate() {
         let (sines, cosines) = row.split_at_mut(width / 2);
         for (pair, (sine, cosine)) in sines.iter_mut().zip(cosines).enumerate() {

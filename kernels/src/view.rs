@@ -429,8 +429,14 @@ struct Line(#[allow(dead_code, reason = "only its address is used")] [u8; 64]);
 /// Memory that kernels use while they run: kept from call to call, grown where a call needs more.
 #[derive(Default)]
 pub struct Scratch {
-    lines: Vec<Line>,
+    lines: Lines,
+    /// Of kernels that others call.
+    inner: Option<Box<Scratch>>,
 }
+
+/// Lines of a cache, as many as were ever needed.
+#[derive(Default)]
+pub(crate) struct Lines(Vec<Line>);
 
 impl Scratch {
     /// No memory yet.
@@ -440,42 +446,36 @@ impl Scratch {
 
     /// `count` elements of any content, aligned to 64 bytes.
     pub fn take<T: Element>(&mut self, count: usize) -> &mut [T] {
-        self.take_two::<T, u8>(count, 0).0
+        self.lines.take::<T, u8>([count, 0]).0
     }
 
     /// Elements of two types, as [`Scratch::take`] gives them of one.
-    pub(crate) fn take_two<A: Element, B: Element>(
-        &mut self,
-        first: usize,
-        second: usize,
-    ) -> (&mut [A], &mut [B]) {
-        let lines = [first * size_of::<A>(), second * size_of::<B>()].map(|b| b.div_ceil(64));
-        if self.lines.len() < lines[0] + lines[1] {
-            self.lines.resize(lines[0] + lines[1], Line([0; 64]));
-        }
-        let (a, b) = self.lines.split_at_mut(lines[0]);
-        // SAFETY: the lines are initialized bytes, at least `first` elements, aligned to 64; any bits are an `A`.
-        let a = unsafe { std::slice::from_raw_parts_mut(a.as_mut_ptr().cast(), first) };
-        // SAFETY: as above, for `second` elements and `B`.
-        let b = unsafe { std::slice::from_raw_parts_mut(b.as_mut_ptr().cast(), second) };
-        (a, b)
-    }
-
-    /// The same of two types at once.
-    pub(crate) fn take_both<T: Element, U: Element>(
+    pub(crate) fn take_both<A: Element, B: Element>(
         &mut self,
         counts: [usize; 2],
-    ) -> (&mut [T], &mut [U]) {
-        let lines = (counts[0] * size_of::<T>()).div_ceil(64);
-        let more = (counts[1] * size_of::<U>()).div_ceil(64);
-        let memory = self.take::<u8>((lines + more) * 64).as_mut_ptr();
-        // SAFETY: as in `take`; the second begins behind the lines of the first.
-        unsafe {
-            let second = memory.add(lines * 64).cast();
-            (
-                std::slice::from_raw_parts_mut(memory.cast(), counts[0]),
-                std::slice::from_raw_parts_mut(second, counts[1]),
-            )
+    ) -> (&mut [A], &mut [B]) {
+        self.lines.take(counts)
+    }
+
+    /// This memory, and other memory for a kernel that is called while this is in use.
+    pub(crate) fn nested(&mut self) -> (&mut Lines, &mut Scratch) {
+        (&mut self.lines, self.inner.get_or_insert_default())
+    }
+}
+
+impl Lines {
+    /// Elements of two types, of any content, each aligned to 64 bytes.
+    pub fn take<A: Element, B: Element>(&mut self, counts: [usize; 2]) -> (&mut [A], &mut [B]) {
+        let bytes = [counts[0] * size_of::<A>(), counts[1] * size_of::<B>()];
+        let lines = bytes.map(|bytes| bytes.div_ceil(64));
+        if self.0.len() < lines[0] + lines[1] {
+            self.0.resize(lines[0] + lines[1], Line([0; 64]));
         }
+        let (a, b) = self.0.split_at_mut(lines[0]);
+        // SAFETY: the lines are initialized bytes, as many as the elements need, aligned to 64; any bits are an `A`.
+        let a = unsafe { std::slice::from_raw_parts_mut(a.as_mut_ptr().cast(), counts[0]) };
+        // SAFETY: as above, for the other elements and `B`.
+        let b = unsafe { std::slice::from_raw_parts_mut(b.as_mut_ptr().cast(), counts[1]) };
+        (a, b)
     }
 }

@@ -120,6 +120,17 @@ fn large_cases() -> Vec<Case> {
             AveragePoolGrad { kernel, window: pool, count_border, extents, channels_last };
         add(Op::AveragePoolGrad(of_mean), &[y], random);
     }
+    for (groups, inputs, outputs) in [(1, 3, 70), (1, 70, 70), (96, 1, 1), (2, 40, 24)] {
+        let x = f32s(&[3, 6, 7, groups * inputs]);
+        let k = f32s(&[groups * outputs, inputs, 3, 3]);
+        let op = Op::Convolution(Convolution { window, groups, channels_last: true });
+        let y = op.infer(&[&x, &k]).expect("it fits").swap_remove(0);
+        add(op, &[x.clone(), k.clone()], random);
+        let of_x = ConvolutionInputGrad { window, groups, extents: [6, 7], channels_last: true };
+        add(Op::ConvolutionInputGrad(of_x), &[k, y.clone()], random);
+        let of_k = ConvolutionKernelGrad { window, groups, extents: [3, 3], channels_last: true };
+        add(Op::ConvolutionKernelGrad(of_k), &[x, y], random);
+    }
     let tokens = [f32s(&[2, 300, 130]), TensorType::new(DType::I64, [2, 300, 2])];
     add(Op::Dispatch(Dispatch { experts: 100, capacity: 5 }), &tokens, random);
     cases

@@ -101,6 +101,33 @@ fn convolutions_of_groups_whose_channels_are_split() {
 }
 
 #[test]
+fn convolutions_of_many_channels() {
+    repeat(24, |random| {
+        let depthwise = random.below(3) == 0;
+        let [inputs, outputs] =
+            [(); 2].map(|()| random.of(&[1, 3, 15, 16, 17, 40, 64, 70, 81, 100]));
+        let groups = if depthwise { inputs } else { random.of(&[1, 1, 1, 2]) };
+        let outputs = if depthwise { inputs } else { outputs };
+        let kernel = random.of(&[[1, 1], [3, 3], [3, 3], [5, 5], [1, 7]]);
+        let stride = random.of(&[1, 1, 2]);
+        let pads = [kernel[0] / 2, kernel[1] / 2, kernel[0] / 2, kernel[1] / 2];
+        let window = Window { strides: [stride; 2], pads, dilations: [1; 2] };
+        let picture = random.of(&[[1, 1], [2, 2], [4, 5], [6, 3]]);
+        let (batch, each) = (random.of(&[1, 2, 9]), if depthwise { 1 } else { groups });
+        let x = f32s(&[batch, picture[0], picture[1], each * inputs]);
+        let k = f32s(&[each * outputs, if depthwise { 1 } else { inputs }, kernel[0], kernel[1]]);
+        let op = Op::Convolution(Convolution { window, groups, channels_last: true });
+        let y = op.infer(&[&x, &k]).expect("it fits").swap_remove(0);
+        Case::random(op, &[x.clone(), k.clone()], random, &mut ordinary).check(1e-4);
+        let of_x = ConvolutionInputGrad { window, groups, extents: picture, channels_last: true };
+        let types = [k, y.clone()];
+        Case::random(Op::ConvolutionInputGrad(of_x), &types, random, &mut ordinary).check(1e-4);
+        let of_k = ConvolutionKernelGrad { window, groups, extents: kernel, channels_last: true };
+        Case::random(Op::ConvolutionKernelGrad(of_k), &[x, y], random, &mut ordinary).check(1e-4);
+    });
+}
+
+#[test]
 fn pools_and_their_gradients() {
     repeat(100, |random| {
         let kernel = [(); 2].map(|()| 1 + random.below(3));

@@ -86,7 +86,11 @@ fn their_plan_has_channels_last() {
         _ => None,
     };
     let last: Vec<bool> = graph.nodes.iter().filter_map(|node| first(&node.op)).collect();
-    assert_eq!(last, vec![true; 13], "four convolutions, of three also that of their input, and a pooling");
+    assert_eq!(
+        last,
+        vec![true; 13],
+        "four convolutions, of three also that of their input, and a pooling"
+    );
     let transposes = graph.nodes.iter().filter(|node| matches!(node.op, Op::Transpose(_)));
     assert_eq!(transposes.count(), 3, "of what is fed, flattened, and of the gradient of that");
     assert!(graph.find("stem.channels_last").is_some());

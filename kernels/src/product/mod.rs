@@ -4,6 +4,8 @@
 
 mod blocks;
 #[cfg(target_arch = "x86_64")]
+mod dense;
+#[cfg(target_arch = "x86_64")]
 mod matrices;
 mod method;
 #[cfg(target_arch = "x86_64")]
@@ -25,6 +27,8 @@ use rayon::ThreadPool;
 use crate::context::KernelContext;
 use crate::precision::Float;
 use method::Method;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use tiles::transposed_numbers as transposed;
 
 /// A matrix in memory: the strides between its rows and between its columns, in elements.
 #[derive(Clone, Copy, Debug)]
@@ -167,6 +171,9 @@ impl Number for f16 {
 pub(crate) fn room<A: Number, B: Number, R: Number>(extents: [usize; 3], threads: usize) -> usize {
     let types = (A::data(&[]), B::data(&[]), R::data(&[]));
     match types {
+        #[cfg(target_arch = "x86_64")]
+        (Data::Single(_), Data::Single(_), Data::Single(_)) => dense::room(extents),
+        #[cfg(not(target_arch = "x86_64"))]
         (Data::Single(_), Data::Single(_), Data::Single(_)) => 0,
         (a, b, out) => blocks::room(extents, Method::of([a, b, out]), threads),
     }
@@ -189,6 +196,13 @@ pub(crate) fn multiply<A: Number, B: Number, R: Number>(
     match (A::data(a), B::data(b), R::data_mut(out)) {
         (Data::Single(a), Data::Single(b), DataMut::Single(out)) => {
             let factors = [(a, a_layout), (b, b_layout)];
+            #[cfg(target_arch = "x86_64")]
+            if dense::is_fast(extents, [a_layout, b_layout, to])
+                && hands.threads == 1
+                && hands.room.len() >= dense::room(extents)
+            {
+                return dense::product(extents, scale, factors, (out, to), write, hands.room);
+            }
             let Some(pool) = hands.pool.filter(|_| hands.threads > 1) else {
                 return single(extents, scale, factors, (out, to), write, Parallelism::None);
             };

@@ -171,6 +171,21 @@ pub(super) fn bits(values: __m256bh) -> __m256i {
     unsafe { std::mem::transmute(values) }
 }
 
+/// The transpose of 16 x 16 numbers.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(crate) fn transposed_numbers(rows: [__m512; LANES]) -> [__m512; LANES] {
+    let mut words = [_mm512_setzero_si512(); LANES];
+    for (word, &row) in words.iter_mut().zip(&rows) {
+        *word = _mm512_castps_si512(row);
+    }
+    let mut columns = rows;
+    for (column, &word) in columns.iter_mut().zip(&transposed(words)) {
+        *column = _mm512_castsi512_ps(word);
+    }
+    columns
+}
+
 /// The transpose of 16 x 16 words: words of 4 x 4 blocks first, then the blocks.
 #[inline]
 #[target_feature(enable = "avx512f")]

@@ -1,0 +1,80 @@
+//! Which elements of a window meet which rows of a picture, along one dim.
+
+use graphc_ir::ops::Window;
+
+/// Places that the same elements of the window reach.
+#[derive(Debug, PartialEq)]
+pub(super) struct Class {
+    /// The elements, and how far behind the first one's source each has its own.
+    pub taps: Vec<(usize, isize)>,
+    /// The places, each with the source of the first element.
+    pub places: Vec<(usize, usize)>,
+}
+
+/// The places of a result by what they read: sources are rows of the picture.
+pub(super) fn forward(
+    window: &Window,
+    dim: usize,
+    [picture, kernel, places]: [usize; 3],
+) -> Vec<Class> {
+    classes(places, |place| {
+        let tap = |element| Some((element, window.source(dim, place, element, picture)?));
+        (0..kernel).filter_map(tap).collect()
+    })
+}
+
+/// The rows of a picture by the places that read them: sources are places.
+pub(super) fn backward(
+    window: &Window,
+    dim: usize,
+    [picture, kernel, places]: [usize; 3],
+) -> Vec<Class> {
+    let stride = window.strides[dim];
+    classes(picture, |row| {
+        let tap = |element| {
+            let reach = (row + window.pads[dim]).checked_sub(element * window.dilations[dim])?;
+            let place = reach / stride;
+            (reach % stride == 0 && place < places).then_some((element, place))
+        };
+        (0..kernel).filter_map(tap).collect()
+    })
+}
+
+fn classes(count: usize, taps_of: impl Fn(usize) -> Vec<(usize, usize)>) -> Vec<Class> {
+    let mut classes: Vec<Class> = Vec::new();
+    for place in 0..count {
+        let found = taps_of(place);
+        let first = found.first().map_or(0, |&(_, source)| source);
+        let behind =
+            |&(element, source): &(usize, usize)| (element, source as isize - first as isize);
+        let taps: Vec<(usize, isize)> = found.iter().map(behind).collect();
+        match classes.iter_mut().find(|class| class.taps == taps) {
+            Some(class) => class.places.push((place, first)),
+            None => classes.push(Class { taps, places: vec![(place, first)] }),
+        }
+    }
+    classes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_told_by_the_elements_that_meet_the_picture() {
+        let window = Window { strides: [1; 2], pads: [1; 4], dilations: [1; 2] };
+        let classes = forward(&window, 0, [5, 3, 5]);
+        let taps: Vec<&[(usize, isize)]> = classes.iter().map(|class| &class.taps[..]).collect();
+        assert_eq!(taps, [&[(1, 0), (2, 1)][..], &[(0, 0), (1, 1), (2, 2)], &[(0, 0), (1, 1)]]);
+        assert_eq!(classes[1].places, [(1, 0), (2, 1), (3, 2)]);
+    }
+
+    #[test]
+    fn rows_are_told_by_the_places_that_read_them() {
+        let window = Window { strides: [2; 2], pads: [0; 4], dilations: [1; 2] };
+        let classes = backward(&window, 0, [5, 2, 2]);
+        assert_eq!(classes[0], Class { taps: vec![(0, 0)], places: vec![(0, 0), (2, 1)] });
+        assert_eq!(classes[1], Class { taps: vec![(1, 0)], places: vec![(1, 0), (3, 1)] });
+        assert_eq!(classes[2], Class { taps: vec![], places: vec![(4, 0)] });
+    }
+}

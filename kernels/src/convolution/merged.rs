@@ -1,0 +1,103 @@
+//! Pictures of few channels: with borders of zeros in memory, the channels under one row of a kernel lie side by side, and
+//! are as good as channels of one place. So three channels under a kernel of 7 x 7 are 21 under one of 7 x 1.
+
+use graphc_ir::ops::Window;
+use rayon::ThreadPool;
+
+use super::gather::Side;
+use super::space::Space;
+use crate::error::KernelError;
+use crate::parallel;
+
+/// Fewer channels than this are merged.
+const FEW: usize = 16;
+
+/// A convolution whose kernels' columns are channels.
+pub(super) struct Merged {
+    pub space: Space,
+    original: Space,
+    /// Height and width with borders.
+    extents: [usize; 2],
+}
+
+impl Merged {
+    /// `None` where there is nothing to be gained.
+    pub fn of(space: &Space) -> Option<Self> {
+        let Window { strides, pads, dilations } = space.window;
+        let whole = space.groups == 1 && space.inputs == space.stride;
+        if !whole || space.inputs >= FEW || space.extents[1] == 1 || dilations[1] != 1 {
+            return None;
+        }
+        let extents = [0, 1].map(|dim| space.picture[dim] + pads[dim] + pads[dim + 2]);
+        let [rows, columns] = space.extents;
+        let merged = Space {
+            window: Window { strides, pads: [0; 4], dilations },
+            inputs: space.inputs * columns,
+            extents: [rows, 1],
+            picture: [extents[0], extents[1] + 1 - columns],
+            ..*space
+        };
+        Some(Self { space: merged, original: *space, extents })
+    }
+
+    /// The pictures with their borders.
+    pub fn side(&self) -> Side {
+        let Self { space, original, extents } = self;
+        Side { extents: *extents, width: original.inputs, first: 0, count: space.inputs }
+    }
+
+    /// Numbers of the pictures with their borders.
+    pub fn padded(&self) -> usize {
+        self.space.batch * self.side().picture()
+    }
+
+    /// Copies pictures between borders.
+    pub fn pad(
+        &self,
+        (pool, parts): (Option<&ThreadPool>, usize),
+        x: &[f32],
+        to: &mut [f32],
+    ) -> Result<(), KernelError> {
+        let Space { picture: [h, w], inputs, window, batch, .. } = self.original;
+        let size = self.side().picture();
+        let each = batch.div_ceil(parts.max(1)).max(1);
+        let pieces = to.chunks_mut(each * size).zip(x.chunks(each * h * w * inputs)).collect();
+        parallel::run(pool, pieces, |(to, x): (&mut [f32], &[f32])| {
+            for (to, x) in to.chunks_exact_mut(size).zip(x.chunks_exact(h * w * inputs)) {
+                to.fill(0.0);
+                for (row, x) in x.chunks_exact(w * inputs).enumerate() {
+                    let start = (row + window.pads[0]) * self.extents[1] + window.pads[1];
+                    to[start * inputs..][..w * inputs].copy_from_slice(x);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Kernels `[outputs, inputs, rows, columns]` as `[outputs, columns, inputs, rows]`.
+    pub fn kernels(&self, k: &[f32], to: &mut [f32]) {
+        self.each(|original, merged| to[merged] = k[original]);
+    }
+
+    /// The way back.
+    pub fn gradients(&self, from: &[f32], dk: &mut [f32]) {
+        self.each(|original, merged| dk[original] = from[merged]);
+    }
+
+    /// Calls `body` with the place of each element of the kernels, before and after.
+    fn each(&self, mut body: impl FnMut(usize, usize)) {
+        let Space { inputs, extents: [rows, columns], outputs, .. } = self.original;
+        let mut original = 0;
+        for output in 0..outputs {
+            for input in 0..inputs {
+                for row in 0..rows {
+                    for column in 0..columns {
+                        let place = (output * columns + column) * inputs + input;
+                        body(original, place * rows + row);
+                        original += 1;
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! The gradient of kernels without columns: for each element of the window the sum, over all places, of the products of
+//! channels of the picture and of the gradient, in registers.
+
+use graphc_ir::ops::Window;
+use rayon::ThreadPool;
+
+use super::gather::{Side, cut};
+use super::pack::interleave;
+use crate::error::KernelError;
+use crate::panels::panels;
+use crate::parallel;
+use crate::vectors::{LANES, Outer, Run, Target, accumulate, rows_beside};
+
+/// Places that are summed at a time: what is read of them stays in the cache while tiles of the result go by.
+const PLACES: usize = 128;
+/// Rows of the result, channels of the gradient, of a unit of work.
+const ROWS: usize = 48;
+
+/// Sums over places of pictures.
+pub(super) struct Sums {
+    pub batch: usize,
+    /// The picture, whose channels are columns of the result, and the gradient, whose channels are its rows.
+    pub x: Side,
+    pub y: Side,
+    /// Of h and w for each element of the window the places at which it meets the picture: the first one, its source, and
+    /// how many there are.
+    pub meetings: [Vec<Meeting>; 2],
+    pub strides: [usize; 2],
+}
+
+/// Where an element of the window meets the picture.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Meeting {
+    pub place: usize,
+    pub source: usize,
+    pub count: usize,
+}
+
+/// Where each element of the window meets the picture along a dim of these extents (picture, kernel, places).
+pub(super) fn meetings(
+    window: &Window,
+    dim: usize,
+    [picture, kernel, places]: [usize; 3],
+) -> Vec<Meeting> {
+    let meeting = |element| {
+        let source = |place| window.source(dim, place, element, picture);
+        let place = (0..places).find(|&place| source(place).is_some()).unwrap_or(places);
+        let count = (place..places).take_while(|&place| source(place).is_some()).count();
+        Meeting { place, source: source(place).unwrap_or_default(), count }
+    };
+    (0..kernel).map(meeting).collect()
+}
+
+/// Nested loops over places: how often, and how far it is from one to the next in the picture and in the gradient. The last
+/// is the innermost.
+type Nest = Vec<(usize, [usize; 2])>;
+
+impl Sums {
+    fn taps(&self) -> usize {
+        self.meetings[0].len() * self.meetings[1].len()
+    }
+
+    /// Of each tap its place among those that meet the picture anywhere.
+    pub fn slots(&self) -> Vec<Option<usize>> {
+        let mut next = 0..;
+        let [down, right] = &self.meetings;
+        let pairs = down.iter().flat_map(|h| right.iter().map(move |w| h.count * w.count));
+        pairs.map(|count| (count > 0 && self.batch > 0).then(|| next.next()).flatten()).collect()
+    }
+
+    /// Numbers to work in.
+    pub fn room(&self, slots: &[Option<usize>]) -> usize {
+        let sums = slots.iter().flatten().count() * self.x.count * self.y.count;
+        if self.taps() == 1 { 0 } else { sums }
+    }
+
+    /// Writes the gradient of the kernels `[channels of y, channels of x, taps]`. The processor has AVX-512.
+    pub fn run(
+        &self,
+        (pool, parts): (Option<&ThreadPool>, usize),
+        slots: &[Option<usize>],
+        room: &mut [f32],
+        [x, y]: [&[f32]; 2],
+        dk: &mut [f32],
+    ) -> Result<(), KernelError> {
+        if self.taps() == 1 {
+            if slots == [None] {
+                dk.fill(0.0);
+                return Ok(());
+            }
+            return self.sums((pool, parts), slots, [x, y], dk);
+        }
+        self.sums((pool, parts), slots, [x, y], room)?;
+        let row = self.x.count * self.taps();
+        let each = self.y.count.div_ceil(parts.max(1));
+        let pieces = dk.chunks_mut(each * row).enumerate().collect();
+        parallel::run(pool, pieces, |(piece, dk): (usize, &mut [f32])| {
+            for (index, to) in dk.chunks_mut(row).enumerate() {
+                let from = room.get((piece * each + index) * self.x.count..).unwrap_or_default();
+                // SAFETY: the processor has AVX-512, as the caller says.
+                unsafe { interleave(from, self.x.count * self.y.count, slots, to) };
+            }
+            Ok(())
+        })
+    }
+
+    /// Writes the sums of each tap that is used, `[slot, channel of y, channel of x]`.
+    fn sums(
+        &self,
+        (pool, parts): (Option<&ThreadPool>, usize),
+        slots: &[Option<usize>],
+        [x, y]: [&[f32]; 2],
+        to: &mut [f32],
+    ) -> Result<(), KernelError> {
+        let used = slots.iter().enumerate().filter_map(|(tap, slot)| Some((tap, (*slot)?)));
+        let starts = (0..self.y.count).step_by(ROWS);
+        let units: Vec<(usize, usize, usize)> = used
+            .flat_map(|(tap, slot)| starts.clone().map(move |start| (tap, slot, start)))
+            .collect();
+        let cost = |&(tap, _, start): &(usize, usize, usize)| {
+            let [h, w] = self.meeting(tap);
+            h.count * w.count * ROWS.min(self.y.count - start)
+        };
+        let costs: Vec<usize> = units.iter().map(cost).collect();
+        let target = Target::new(to);
+        parallel::run(pool, cut(&costs, parts), |part| {
+            for &(tap, slot, start) in &units[part] {
+                self.unit(tap, slot, start, [x, y], target);
+            }
+            Ok(())
+        })
+    }
+
+    fn meeting(&self, tap: usize) -> [Meeting; 2] {
+        let across = self.meetings[1].len();
+        [self.meetings[0][tap / across], self.meetings[1][tap % across]]
+    }
+
+    /// Adds up a range of rows for one tap.
+    fn unit(&self, tap: usize, slot: usize, start: usize, [x, y]: [&[f32]; 2], to: Target<'_>) {
+        let (base, nest) = self.nest(self.meeting(tap));
+        let Some(&(_, steps)) = nest.last() else { return };
+        let rows = ROWS.min(self.y.count - start);
+        let mut places = Places::new(base, &nest);
+        let mut add = false;
+        loop {
+            let runs = places.next_block();
+            if runs.is_empty() {
+                return;
+            }
+            for panel in panels(self.x.count) {
+                let at_once = rows_beside(panel.vectors);
+                for row in (0..rows).step_by(at_once) {
+                    let at = (slot * self.y.count + start + row) * self.x.count;
+                    let outer = Outer {
+                        wide: &x[panel.start * LANES..],
+                        narrow: &y[start + row..],
+                        steps,
+                        runs,
+                        to,
+                        at: [at + panel.start * LANES, self.x.count],
+                        rows: at_once.min(rows - row),
+                        vectors: panel.vectors,
+                        last: panel.last,
+                        add,
+                    };
+                    // SAFETY: the processor has AVX-512, as the caller of `run` says; units have their own rows.
+                    unsafe { accumulate(&outer) };
+                }
+            }
+            add = true;
+        }
+    }
+
+    /// All places at which a tap meets pictures: where the first lies, and loops as few as possible.
+    fn nest(&self, [h, w]: [Meeting; 2]) -> ([usize; 2], Nest) {
+        let [x, y] = [self.x.steps(), self.y.steps()];
+        let base = [
+            h.source * x[0] + w.source * x[1] + self.x.first,
+            h.place * y[0] + w.place * y[1] + self.y.first,
+        ];
+        let loops = [
+            (self.batch, [self.x.picture(), self.y.picture()]),
+            (h.count, [self.strides[0] * x[0], y[0]]),
+            (w.count, [self.strides[1] * x[1], y[1]]),
+        ];
+        let mut nest: Nest = Vec::new();
+        for (count, steps) in loops {
+            if count == 1 {
+                continue;
+            }
+            match nest.last_mut() {
+                Some((outer, before)) if *before == steps.map(|step| step * count) => {
+                    (*outer, *before) = (*outer * count, steps);
+                }
+                _ => nest.push((count, steps)),
+            }
+        }
+        if nest.is_empty() {
+            nest.push((1, [0; 2]));
+        }
+        (base, nest)
+    }
+}
+
+/// Goes over places run by run.
+struct Places<'a> {
+    base: [usize; 2],
+    outer: &'a [(usize, [usize; 2])],
+    inner: (usize, [usize; 2]),
+    /// The next run: its index among the outer loops' iterations, and the first of its places that is left.
+    next: [usize; 2],
+    iterations: usize,
+    runs: [Run; PLACES],
+}
+
+impl<'a> Places<'a> {
+    fn new(base: [usize; 2], nest: &'a Nest) -> Self {
+        let (inner, outer) = nest.split_last().expect("there is a loop");
+        let iterations = outer.iter().map(|(count, _)| count).product();
+        let none = Run { wide: 0, narrow: 0, count: 0 };
+        Self { base, outer, inner: *inner, next: [0; 2], iterations, runs: [none; PLACES] }
+    }
+
+    /// The next places; none when all have been.
+    fn next_block(&mut self) -> &[Run] {
+        let (mut count, mut left) = (0, PLACES);
+        while left > 0 && self.next[0] < self.iterations {
+            let [iteration, start] = self.next;
+            let (all, steps) = self.inner;
+            let taken = left.min(all - start);
+            let mut at = [0, 1].map(|side| self.base[side] + start * steps[side]);
+            let mut rest = iteration;
+            for (extent, steps) in self.outer.iter().rev() {
+                (0..2).for_each(|side| at[side] += rest % extent * steps[side]);
+                rest /= extent;
+            }
+            self.runs[count] = Run { wide: at[0], narrow: at[1], count: taken };
+            (count, left) = (count + 1, left - taken);
+            self.next =
+                if start + taken == all { [iteration + 1, 0] } else { [iteration, start + taken] };
+        }
+        &self.runs[..count]
+    }
+}

@@ -1,0 +1,131 @@
+//! What a convolution of shards is about.
+
+use graphc_ir::ops::Window;
+
+use crate::error::KernelError;
+use crate::simd::{Level, level};
+use crate::strided;
+use crate::view::Element;
+
+/// The channels of each group of x that the kernels take: `count` of `stride` from `first` on.
+pub(super) struct Taken {
+    pub stride: usize,
+    pub first: usize,
+    pub count: usize,
+}
+
+impl Taken {
+    pub fn all(stride: usize) -> Self {
+        Self { stride, first: 0, count: stride }
+    }
+}
+
+/// Extents of a convolution of shards; `outputs` and `inputs` count the channels of one group.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Space {
+    pub window: Window,
+    pub batch: usize,
+    pub groups: usize,
+    pub outputs: usize,
+    pub inputs: usize,
+    /// Channels of one group of x, and the first of them that the kernels take.
+    pub stride: usize,
+    pub first: usize,
+    /// Height and width of the kernels, of x and of y.
+    pub extents: [usize; 2],
+    pub picture: [usize; 2],
+    pub shown: [usize; 2],
+}
+
+impl Space {
+    /// From the shapes of x, k and y.
+    pub fn new(
+        op: &'static str,
+        window: Window,
+        channels_last: bool,
+        Taken { stride, first, count }: Taken,
+        [x, k, y]: [&[usize]; 3],
+    ) -> Result<Self, KernelError> {
+        let last = |shape: &[usize]| match (channels_last, shape) {
+            (true, &[n, h, w, c]) | (false, &[n, c, h, w]) => Some([n, h, w, c]),
+            _ => None,
+        };
+        let (Some([batch, h, w, channels]), &[features, inputs, kh, kw], Some(result)) =
+            (last(x), k, last(y))
+        else {
+            return Err(KernelError::call(op, "operands of other rank than 4"));
+        };
+        let [_, rows, columns, _] = result;
+        let groups = channels.checked_div(stride).unwrap_or(1);
+        let shown = [window.places(0, h, kh), window.places(1, w, kw)];
+        if [result[0], result[3]] != [batch, features]
+            || shown != [Some(rows), Some(columns)]
+            || groups * stride != channels
+            || count != inputs
+            || first.checked_add(count).is_none_or(|end| end > stride)
+            || groups > 0 && !features.is_multiple_of(groups)
+        {
+            return Err(KernelError::call(op, format!("{x:?} and {k:?} do not meet in {y:?}")));
+        }
+        let outputs = features.checked_div(groups).unwrap_or(0);
+        let (extents, picture, shown) = ([kh, kw], [h, w], [rows, columns]);
+        Ok(Self { window, batch, groups, outputs, inputs, stride, first, extents, picture, shown })
+    }
+
+    /// Elements of a kernel for one channel.
+    pub fn taps(&self) -> usize {
+        self.extents[0] * self.extents[1]
+    }
+
+    /// Places of x.
+    pub fn area(&self) -> usize {
+        self.picture[0] * self.picture[1]
+    }
+
+    /// Places of y.
+    pub fn places(&self) -> usize {
+        self.shown[0] * self.shown[1]
+    }
+
+    /// Channels of x and of y, of all groups.
+    pub fn channels(&self) -> usize {
+        self.groups * self.stride
+    }
+
+    pub fn features(&self) -> usize {
+        self.groups * self.outputs
+    }
+
+    /// What one tap multiplies.
+    pub fn multiplications(&self) -> usize {
+        self.batch * self.places() * self.taps() * self.inputs * self.features()
+    }
+
+    /// Extents of x, the kernels and y along a dim.
+    pub fn along(&self, dim: usize) -> [usize; 3] {
+        [self.picture[dim], self.extents[dim], self.shown[dim]]
+    }
+
+    /// Whether each channel is a group of its own.
+    pub fn is_depthwise(&self) -> bool {
+        [self.outputs, self.inputs, self.stride] == [1; 3] && self.groups > 1
+    }
+
+    /// Whether what is of `f32` needs no columns.
+    pub fn is_direct(&self) -> bool {
+        level() == Level::Avx512
+    }
+}
+
+/// Brings each picture's matrix of these rows and columns to the order of its columns.
+pub(super) fn transposed<T: Element>(
+    space: &Space,
+    from: &[T],
+    to: &mut [T],
+    [rows, columns]: [usize; 2],
+) {
+    let size = (rows * columns).max(1);
+    for (from, to) in from.chunks_exact(size).zip(to.chunks_exact_mut(size)).take(space.batch) {
+        strided::transpose_matrix(from, to, rows, columns);
+    }
+}

@@ -1,0 +1,96 @@
+//! Columns of a matrix in the order in which [`crate::vectors`] multiplies them.
+
+use std::arch::x86_64::*;
+
+use crate::vectors::{LANES, MOST_VECTORS, first};
+
+/// Columns of a result that are computed together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Panel {
+    /// The first vector of them.
+    pub start: usize,
+    pub vectors: usize,
+    /// The lanes of the last vector that are columns.
+    pub last: u16,
+}
+
+impl Panel {
+    /// How many lanes of one of its vectors are columns.
+    pub fn lanes(&self, vector: usize) -> usize {
+        if vector + 1 == self.vectors { self.last.count_ones() as usize } else { LANES }
+    }
+}
+
+/// The panels of so many columns.
+pub(crate) fn panels(columns: usize) -> Vec<Panel> {
+    let all = columns.div_ceil(LANES);
+    let mut panels = Vec::new();
+    let mut start = 0;
+    while start < all {
+        let left = all - start;
+        let vectors = if left == 5 || left == 6 { 3 } else { left.min(MOST_VECTORS) };
+        let last = columns - (start + vectors - 1) * LANES;
+        panels.push(Panel { start, vectors, last: first(last) });
+        start += vectors;
+    }
+    panels
+}
+
+/// Up to 16 rows of up to 16 numbers, `stride` apart, and 0 where there are none.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(crate) fn load(
+    data: &[f32],
+    start: usize,
+    stride: usize,
+    [rows, count]: [usize; 2],
+) -> [__m512; LANES] {
+    let mut loaded = [_mm512_setzero_ps(); LANES];
+    for (row, loaded) in loaded[..rows].iter_mut().enumerate() {
+        *loaded = load_first(data, start + row * stride, count);
+    }
+    loaded
+}
+
+/// Up to 16 numbers, and 0 behind them.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(crate) fn load_first(data: &[f32], start: usize, count: usize) -> __m512 {
+    let part = &data[start..start + count];
+    // SAFETY: the mask keeps to the part.
+    unsafe { _mm512_maskz_loadu_ps(first(count), part.as_ptr()) }
+}
+
+/// Writes 16 numbers.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(crate) fn store(to: &mut [f32], at: usize, vector: __m512) {
+    let part = &mut to[at..at + LANES];
+    // SAFETY: the part has 16 numbers.
+    unsafe { _mm512_storeu_ps(part.as_mut_ptr(), vector) };
+}
+
+/// Writes the first `count` lanes.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(crate) fn store_first(to: &mut [f32], at: usize, count: usize, vector: __m512) {
+    let part = &mut to[at..at + count];
+    // SAFETY: the mask keeps to the part.
+    unsafe { _mm512_mask_storeu_ps(part.as_mut_ptr(), first(count), vector) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn panels_are_wide_and_alike() {
+        let widths =
+            |columns| panels(columns).iter().map(|panel| panel.vectors).collect::<Vec<_>>();
+        assert_eq!(widths(64), [4]);
+        assert_eq!(widths(80), [3, 2]);
+        assert_eq!(widths(96), [3, 3]);
+        assert_eq!(widths(160), [4, 3, 3]);
+        assert_eq!(panels(24), [Panel { start: 0, vectors: 2, last: 0xFF }]);
+    }
+}

@@ -1,0 +1,262 @@
+//! Products of `f32` by AVX-512: blocks of the second factor are packed in panels of 64 columns, and the first one is read where
+//! it lies, or packed too where its rows are no rows in memory (after Goto and van de Geijn, "Anatomy of High-Performance
+//! Matrix Multiplication", 2008, section 4).
+
+use std::ops::Range;
+
+use graphc_ir::shard::split_range;
+
+use super::{Layout, Write};
+use crate::panels::{Panel, load, load_first, panels, store, store_first};
+use crate::product::transposed;
+use crate::simd::{Level, level};
+use crate::vectors::{LANES, STRIP, Strip, Tap, Target, multiply, near, rows_beside};
+
+/// Places along the inner extent that are summed at a time: a row of the first factor stays in the nearest cache.
+const DEPTH: usize = 512;
+/// Columns of the second factor that are packed at a time: 1 MiB, which stays in the second cache.
+const COLUMNS: usize = 512;
+/// Rows of the first factor that are packed at a time, where they are.
+const ROWS: usize = STRIP;
+/// Parts of these rows between which some of the next panel is asked for.
+const PARTS: usize = 8;
+/// Of fewer rows packing would take longer than the product.
+const FEW: usize = 16;
+
+/// Whether products of these extents and layouts, of both factors and the result, are computed here.
+pub(super) fn is_fast([rows, _, columns]: [usize; 3], layouts: [Layout; 3]) -> bool {
+    let [.., to] = layouts;
+    let rows = if to.column == 1 { rows } else { columns };
+    let by_rows_or_columns = layouts.iter().all(|layout| layout.column == 1 || layout.row == 1);
+    level() == Level::Avx512 && by_rows_or_columns && rows >= FEW
+}
+
+/// Numbers to work in.
+pub(super) fn room([rows, inner, columns]: [usize; 3]) -> usize {
+    let depth = inner.min(DEPTH);
+    // Either factor may be the second one: the product may be written by columns.
+    let width = rows.max(columns).min(COLUMNS).next_multiple_of(LANES);
+    depth * (width + rows.max(columns).min(ROWS))
+}
+
+/// A product whose result is written by rows.
+struct Product<'a> {
+    extents: [usize; 3],
+    scale: f32,
+    factors: [(&'a [f32], Layout); 2],
+    to: Target<'a>,
+    stride: usize,
+    add: bool,
+}
+
+/// Writes a product for which [`is_fast`].
+pub(super) fn product(
+    [rows, inner, columns]: [usize; 3],
+    scale: f32,
+    [(a, by_row), (b, layout)]: [(&[f32], Layout); 2],
+    (out, to): (&mut [f32], Layout),
+    write: Write,
+    room: &mut [f32],
+) {
+    let (to_target, add) = (Target::new(out), write == Write::Add);
+    let product = if to.column == 1 {
+        let (extents, factors) = ([rows, inner, columns], [(a, by_row), (b, layout)]);
+        Product { extents, scale, factors, to: to_target, stride: to.row, add }
+    } else {
+        let (extents, factors) = ([columns, inner, rows], [(b, layout.t()), (a, by_row.t())]);
+        Product { extents, scale, factors, to: to_target, stride: to.column, add }
+    };
+    product.blocks(room);
+}
+
+/// Columns of the second factor at places along the inner extent, where they lie.
+#[derive(Clone, Copy)]
+struct Source<'a> {
+    data: &'a [f32],
+    layout: Layout,
+    panel: Panel,
+    depth: usize,
+}
+
+impl Product<'_> {
+    fn blocks(&self, room: &mut [f32]) {
+        let [rows, inner, columns] = self.extents;
+        let width = columns.min(COLUMNS).next_multiple_of(LANES);
+        let (of_b, of_a) = room.split_at_mut(inner.min(DEPTH) * width);
+        for place in (0..inner).step_by(DEPTH) {
+            let depth = place..inner.min(place + DEPTH);
+            for column in (0..columns).step_by(COLUMNS) {
+                let panels = panels(columns.min(column + COLUMNS) - column);
+                for row in (0..rows).step_by(ROWS) {
+                    let down = row..rows.min(row + ROWS);
+                    let first = self.first(down.clone(), depth.clone(), of_a);
+                    for (index, &panel) in panels.iter().enumerate() {
+                        let next = panels.get(index + 1).filter(|_| row == 0);
+                        let next = next.map(|&panel| self.source(depth.clone(), column, panel));
+                        let at = panel.start * LANES * depth.len();
+                        let packed = &mut of_b[at..at + panel.vectors * LANES * depth.len()];
+                        if row == 0 {
+                            self.source(depth.clone(), column, panel).pack(packed);
+                        }
+                        let column = column + panel.start * LANES;
+                        self.block(
+                            (down.clone(), depth.clone()),
+                            (column, panel),
+                            first,
+                            packed,
+                            next,
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    fn source(&self, depth: Range<usize>, column: usize, panel: Panel) -> Source<'_> {
+        let (data, layout) = self.factors[1];
+        let start = depth.start * layout.row + (column + panel.start * LANES) * layout.column;
+        Source { data: &data[start..], layout, panel, depth: depth.len() }
+    }
+
+    /// A block of the first factor: where it lies, or packed.
+    fn first<'a>(
+        &'a self,
+        down: Range<usize>,
+        depth: Range<usize>,
+        to: &'a mut [f32],
+    ) -> (&'a [f32], usize) {
+        let (data, layout) = self.factors[0];
+        let start = down.start * layout.row + depth.start * layout.column;
+        if layout.column == 1 {
+            return (&data[start..], layout.row);
+        }
+        let count = down.len() * depth.len();
+        // SAFETY: the processor has AVX-512: `is_fast` was asked.
+        unsafe { pack_rows(&data[start..], layout, [down.len(), depth.len()], &mut to[..count]) };
+        (&to[..count], depth.len())
+    }
+
+    /// Multiplies a block of rows with a panel, while that of the next comes nearer.
+    fn block(
+        &self,
+        (down, depth): (Range<usize>, Range<usize>),
+        (column, panel): (usize, Panel),
+        (first, step): (&[f32], usize),
+        packed: &[f32],
+        next: Option<Source<'_>>,
+    ) {
+        let mut rows = [(0, 0); STRIP];
+        let rows = &mut rows[..down.len()];
+        for (index, row) in rows.iter_mut().enumerate() {
+            *row = (index * step, (down.start + index) * self.stride + column);
+        }
+        // A part of the rows at a time, and of the next panel.
+        let count = down.len().div_ceil(PARTS).next_multiple_of(rows_beside(panel.vectors));
+        for (index, rows) in rows.chunks(count).enumerate() {
+            if let Some(next) = next {
+                next.prefetch(split_range(next.lines(), down.len().div_ceil(count), index));
+            }
+            let strip = Strip {
+                from: first,
+                to: self.to,
+                rows,
+                taps: &[Tap { ahead: 0, slot: 0 }],
+                channels: depth.len(),
+                panel: packed,
+                stride: panel.vectors * LANES,
+                vectors: panel.vectors,
+                last: panel.last,
+                scale: self.scale,
+                add: self.add || depth.start > 0,
+            };
+            // SAFETY: the processor has AVX-512, and the result is this call's alone.
+            unsafe { multiply(&strip) };
+        }
+    }
+}
+
+impl Source<'_> {
+    /// Packs the panel as `[place][column]`.
+    fn pack(&self, to: &mut [f32]) {
+        // SAFETY: the processor has AVX-512: `is_fast` was asked.
+        unsafe {
+            match self.layout.column {
+                1 => self.pack_rows(to),
+                _ => self.pack_columns(to),
+            }
+        }
+    }
+
+    /// Cache lines, about.
+    fn lines(&self) -> usize {
+        match self.layout.column {
+            1 => self.depth * self.panel.vectors,
+            _ => self.panel.vectors * LANES * self.depth.div_ceil(LANES),
+        }
+    }
+
+    /// Asks for some of the lines.
+    fn prefetch(&self, lines: Range<usize>) {
+        let of =
+            if self.layout.column == 1 { self.panel.vectors } else { self.depth.div_ceil(LANES) };
+        let stride = self.layout.row.max(self.layout.column);
+        for line in lines {
+            near(self.data.as_ptr().wrapping_add(line / of * stride + line % of * LANES));
+        }
+    }
+
+    /// Of a matrix whose rows are contiguous.
+    ///
+    /// # Safety
+    /// The processor has AVX-512 F.
+    #[target_feature(enable = "avx512f")]
+    unsafe fn pack_rows(&self, to: &mut [f32]) {
+        let vectors = self.panel.vectors;
+        for place in 0..self.depth {
+            for vector in 0..vectors {
+                let start = place * self.layout.row + vector * LANES;
+                let row = load_first(self.data, start, self.panel.lanes(vector));
+                store(to, (place * vectors + vector) * LANES, row);
+            }
+        }
+    }
+
+    /// Of a matrix whose columns are contiguous.
+    ///
+    /// # Safety
+    /// The processor has AVX-512 F.
+    #[target_feature(enable = "avx512f")]
+    unsafe fn pack_columns(&self, to: &mut [f32]) {
+        let (stride, vectors) = (self.layout.column, self.panel.vectors);
+        for vector in 0..vectors {
+            let lanes = self.panel.lanes(vector);
+            for place in (0..self.depth).step_by(LANES) {
+                let count = LANES.min(self.depth - place);
+                let start = vector * LANES * stride + place;
+                let rows = transposed(load(self.data, start, stride, [lanes, count]));
+                for (index, &row) in rows[..count].iter().enumerate() {
+                    store(to, ((place + index) * vectors + vector) * LANES, row);
+                }
+            }
+        }
+    }
+}
+
+/// Packs a matrix whose columns are contiguous as rows.
+///
+/// # Safety
+/// The processor has AVX-512 F.
+#[target_feature(enable = "avx512f")]
+unsafe fn pack_rows(data: &[f32], layout: Layout, [rows, columns]: [usize; 2], to: &mut [f32]) {
+    for column in (0..columns).step_by(LANES) {
+        let across = LANES.min(columns - column);
+        for row in (0..rows).step_by(LANES) {
+            let down = LANES.min(rows - row);
+            let packed =
+                transposed(load(data, column * layout.column + row, layout.column, [across, down]));
+            for (index, &packed) in packed[..down].iter().enumerate() {
+                store_first(to, (row + index) * columns + column, across, packed);
+            }
+        }
+    }
+}

@@ -1,0 +1,367 @@
+//! Sums of products in registers of AVX-512: what products and convolutions of `f32` are made of.
+
+use std::arch::x86_64::*;
+use std::marker::PhantomData;
+
+/// Numbers of a vector.
+pub(crate) const LANES: usize = 16;
+/// Vectors of a panel, at most.
+pub(crate) const MOST_VECTORS: usize = 4;
+/// Rows of a strip that are computed together: a multiple of all that [`rows_beside`] says.
+pub(crate) const STRIP: usize = 240;
+
+/// How many rows are multiplied at a time with so many vectors: their sums are 24 registers, or 12.
+pub(crate) fn rows_beside(vectors: usize) -> usize {
+    [12, 12, 8, 6][vectors - 1]
+}
+
+/// An element of the window: how far from the first one's source its own is, and which part of the panel is its.
+#[derive(Clone, Copy)]
+pub(crate) struct Tap {
+    pub ahead: isize,
+    pub slot: usize,
+}
+
+/// Asks for the cache line of an address, which need not be one of any memory.
+#[inline]
+pub(crate) fn near(address: *const f32) {
+    // SAFETY: a hint, which reads nothing.
+    unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) };
+}
+
+/// A mask of as many ones.
+pub(crate) fn first(count: usize) -> u16 {
+    ((1u32 << count.min(LANES)) - 1) as u16
+}
+
+/// A result that several threads write, each its own places.
+#[derive(Clone, Copy)]
+pub(crate) struct Target<'a> {
+    pointer: *mut f32,
+    len: usize,
+    of: PhantomData<&'a mut [f32]>,
+}
+
+// SAFETY: who writes vouches that nobody else reaches the same places: `multiply` and `accumulate` ask for it.
+unsafe impl Send for Target<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Target<'_> {}
+
+impl<'a> Target<'a> {
+    pub fn new(result: &'a mut [f32]) -> Self {
+        Self { pointer: result.as_mut_ptr(), len: result.len(), of: PhantomData }
+    }
+}
+
+/// What one call of [`multiply`] computes: `to[row + column] = scale sum over taps and channels of
+/// from[row + tap + channel] panel[tap + channel][column]`.
+pub(crate) struct Strip<'a> {
+    pub from: &'a [f32],
+    pub to: Target<'a>,
+    /// Where the source of the first tap begins, and the result, by row.
+    pub rows: &'a [(usize, usize)],
+    pub taps: &'a [Tap],
+    pub channels: usize,
+    /// Rows of `vectors` vectors, one for each channel of each tap, so far apart.
+    pub panel: &'a [f32],
+    pub stride: usize,
+    pub vectors: usize,
+    /// The lanes of the last vector that are read and written.
+    pub last: u16,
+    /// What sums are multiplied by, and whether they are added to what is there.
+    pub scale: f32,
+    pub add: bool,
+}
+
+impl Strip<'_> {
+    /// # Panics
+    /// Where a row or a tap lies outside its memory.
+    fn check(&self) {
+        let width = self.vectors * LANES;
+        let written = width - self.last.leading_zeros() as usize;
+        let (mut nearest, mut farthest) = (0, 0);
+        for tap in self.taps {
+            (nearest, farthest) = (tap.ahead.min(nearest), tap.ahead.max(farthest));
+            let last = ((tap.slot + 1) * self.channels).saturating_sub(1) * self.stride;
+            assert!(last + written <= self.panel.len(), "a tap's part of the panel");
+        }
+        let reach = farthest as usize + if self.taps.is_empty() { 0 } else { self.channels };
+        for &(from, to) in self.rows {
+            assert!(from >= nearest.unsigned_abs() && from + reach <= self.from.len(), "a row");
+            assert!(to + written <= self.to.len, "a row of the result");
+        }
+    }
+}
+
+/// Computes rows, as many at a time as there are registers for.
+///
+/// # Safety
+/// The processor has AVX-512 F, and nobody else reaches the rows of the result meanwhile.
+///
+/// # Panics
+/// Where a row or a tap lies outside its memory.
+#[target_feature(enable = "avx512f")]
+pub(crate) unsafe fn multiply(strip: &Strip<'_>) {
+    strip.check();
+    let tiles = strip.rows.len().div_ceil(rows_beside(strip.vectors)).max(1);
+    let count = strip.rows.len().div_ceil(tiles).max(1);
+    let mut rest = strip.rows;
+    while !rest.is_empty() {
+        let (tile, others) = rest.split_at(count.min(rest.len()));
+        rest = others;
+        // SAFETY: as the caller says; bounds have been checked.
+        unsafe { multiply_tile(strip, tile, &rest[..count.min(rest.len())]) };
+    }
+}
+
+/// # Safety
+/// As [`multiply`]; the rows are the strip's.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn multiply_tile(strip: &Strip<'_>, tile: &[(usize, usize)], next: &[(usize, usize)]) {
+    macro_rules! of_rows {
+        ($vectors:literal: $($rows:literal)*) => {
+            match tile.len() {
+                // SAFETY: as the caller says.
+                $($rows => unsafe { sums::<$rows, $vectors>(strip, tile, next) },)*
+                count => unreachable!("a tile of {count} rows"),
+            }
+        };
+    }
+    match strip.vectors {
+        1 => of_rows!(1: 1 2 3 4 5 6 7 8 9 10 11 12),
+        2 => of_rows!(2: 1 2 3 4 5 6 7 8 9 10 11 12),
+        3 => of_rows!(3: 1 2 3 4 5 6 7 8),
+        4 => of_rows!(4: 1 2 3 4 5 6),
+        count => unreachable!("a panel of {count} vectors"),
+    }
+}
+
+/// Asks for the lines of the result that are written next, a few at a time: all at once they would hold up what is read.
+struct Ahead<'a> {
+    rows: std::slice::Iter<'a, (usize, usize)>,
+    to: *const f32,
+    vectors: usize,
+    /// The next line, and how many of its row are left.
+    line: *const f32,
+    left: usize,
+    /// Lines at a time.
+    each: usize,
+}
+
+impl<'a> Ahead<'a> {
+    fn new(strip: &Strip<'_>, next: &'a [(usize, usize)]) -> Self {
+        let steps = strip.taps.len() * strip.channels.div_ceil(UNROLLED);
+        let each = (next.len() * strip.vectors).div_ceil(steps.max(1));
+        let to = strip.to.pointer.cast_const();
+        Self { rows: next.iter(), to, vectors: strip.vectors, line: to, left: 0, each }
+    }
+
+    #[inline(always)]
+    fn ask(&mut self) {
+        for _ in 0..self.each {
+            if self.left == 0 {
+                let Some(row) = self.rows.next() else { return };
+                (self.line, self.left) = (self.to.wrapping_add(row.1), self.vectors);
+            }
+            // SAFETY: a hint, which writes nothing.
+            unsafe { _mm_prefetch::<_MM_HINT_ET0>(self.line.cast()) };
+            (self.line, self.left) = (self.line.wrapping_add(LANES), self.left - 1);
+        }
+    }
+}
+
+/// Channels between two looks at what comes next.
+const UNROLLED: usize = 4;
+
+/// # Safety
+/// As [`multiply_tile`].
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn sums<const R: usize, const V: usize>(
+    strip: &Strip<'_>,
+    rows: &[(usize, usize)],
+    next: &[(usize, usize)],
+) {
+    let mut sums = [[_mm512_setzero_ps(); V]; R];
+    let mut ahead = Ahead::new(strip, next);
+    for tap in strip.taps {
+        let mut a = [std::ptr::null(); R];
+        for (a, row) in a.iter_mut().zip(rows) {
+            *a = strip.from.as_ptr().wrapping_add(row.0).wrapping_offset(tap.ahead);
+        }
+        let start = tap.slot * strip.channels * strip.stride;
+        let mut panel = strip.panel.as_ptr().wrapping_add(start);
+        let mut channel = 0;
+        while channel + UNROLLED <= strip.channels {
+            ahead.ask();
+            for _ in 0..UNROLLED {
+                // SAFETY: the channel is one of the row's and of the panel's.
+                unsafe { step(&mut sums, &a, channel, (panel, strip.last)) };
+                panel = panel.wrapping_add(strip.stride);
+                channel += 1;
+            }
+        }
+        if channel < strip.channels {
+            ahead.ask();
+        }
+        while channel < strip.channels {
+            // SAFETY: as above.
+            unsafe { step(&mut sums, &a, channel, (panel, strip.last)) };
+            panel = panel.wrapping_add(strip.stride);
+            channel += 1;
+        }
+    }
+    let scale = _mm512_set1_ps(strip.scale);
+    for (sums, row) in sums.iter().zip(rows) {
+        let to = strip.to.pointer.wrapping_add(row.1);
+        for (index, &sum) in sums.iter().enumerate() {
+            let mask = if index + 1 == V { strip.last } else { u16::MAX };
+            let before = if strip.add { mask } else { 0 };
+            // SAFETY: the masks keep to the row.
+            unsafe {
+                let to = to.add(index * LANES);
+                let before = _mm512_maskz_loadu_ps(before, to);
+                _mm512_mask_storeu_ps(to, mask, _mm512_fmadd_ps(sum, scale, before));
+            }
+        }
+    }
+}
+
+/// Adds the products of one channel.
+///
+/// # Safety
+/// The channel may be read in all rows, and `V` vectors, of the last one some lanes, at `panel`.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn step<const R: usize, const V: usize>(
+    sums: &mut [[__m512; V]; R],
+    a: &[*const f32; R],
+    channel: usize,
+    (panel, last): (*const f32, u16),
+) {
+    let mut b = [_mm512_setzero_ps(); V];
+    for (index, b) in b.iter_mut().enumerate() {
+        let mask = if index + 1 == V { last } else { u16::MAX };
+        // SAFETY: as the caller says.
+        *b = unsafe { _mm512_maskz_loadu_ps(mask, panel.add(index * LANES)) };
+    }
+    for (sums, a) in sums.iter_mut().zip(a) {
+        // SAFETY: as the caller says.
+        let a = unsafe { _mm512_set1_ps(*a.add(channel)) };
+        for (sum, &b) in sums.iter_mut().zip(&b) {
+            *sum = _mm512_fmadd_ps(a, b, *sum);
+        }
+    }
+}
+
+/// A run of places of which the sum is taken: where the first lies in both factors, and how many there are.
+#[derive(Clone, Copy)]
+pub(crate) struct Run {
+    pub wide: usize,
+    pub narrow: usize,
+    pub count: usize,
+}
+
+/// What one call of [`accumulate`] adds: `to[row][column] += sum over places of narrow[place][row] wide[place][column]`.
+pub(crate) struct Outer<'a> {
+    /// Read as vectors.
+    pub wide: &'a [f32],
+    /// Read number by number.
+    pub narrow: &'a [f32],
+    /// From place to place within a run: of `wide`, of `narrow`.
+    pub steps: [usize; 2],
+    pub runs: &'a [Run],
+    pub to: Target<'a>,
+    /// Where the first row of the result begins, and how far the next one lies from it.
+    pub at: [usize; 2],
+    pub rows: usize,
+    pub vectors: usize,
+    /// The lanes of the last vector that are read and written.
+    pub last: u16,
+    /// Whether the sum is added to what is there.
+    pub add: bool,
+}
+
+impl Outer<'_> {
+    /// # Panics
+    /// Where a place lies outside its memory.
+    fn check(&self) {
+        let width = self.vectors * LANES - self.last.leading_zeros() as usize;
+        for run in self.runs.iter().filter(|run| run.count > 0) {
+            let last = [0, 1].map(|side| (run.count - 1) * self.steps[side]);
+            assert!(run.wide + last[0] + width <= self.wide.len(), "a place of vectors");
+            assert!(run.narrow + last[1] + self.rows <= self.narrow.len(), "a place of numbers");
+        }
+        assert!(self.at[0] + (self.rows - 1) * self.at[1] + width <= self.to.len, "the result");
+    }
+}
+
+/// Adds products of columns.
+///
+/// # Safety
+/// The processor has AVX-512 F, and nobody else reaches the result meanwhile.
+///
+/// # Panics
+/// Where a place lies outside its memory.
+#[target_feature(enable = "avx512f")]
+pub(crate) unsafe fn accumulate(outer: &Outer<'_>) {
+    outer.check();
+    macro_rules! of_rows {
+        ($vectors:literal: $($rows:literal)*) => {
+            match outer.rows {
+                // SAFETY: as the caller says; bounds have just been checked.
+                $($rows => unsafe { outer_sums::<$rows, $vectors>(outer) },)*
+                count => unreachable!("{count} rows"),
+            }
+        };
+    }
+    match outer.vectors {
+        1 => of_rows!(1: 1 2 3 4 5 6 7 8 9 10 11 12),
+        2 => of_rows!(2: 1 2 3 4 5 6 7 8 9 10 11 12),
+        3 => of_rows!(3: 1 2 3 4 5 6 7 8),
+        4 => of_rows!(4: 1 2 3 4 5 6),
+        count => unreachable!("{count} vectors"),
+    }
+}
+
+/// # Safety
+/// As [`accumulate`].
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn outer_sums<const R: usize, const V: usize>(outer: &Outer<'_>) {
+    let mut sums = [[_mm512_setzero_ps(); V]; R];
+    for run in outer.runs {
+        let mut wide = outer.wide.as_ptr().wrapping_add(run.wide);
+        let mut narrow = outer.narrow.as_ptr().wrapping_add(run.narrow);
+        for _ in 0..run.count {
+            let mut x = [_mm512_setzero_ps(); V];
+            for (index, x) in x.iter_mut().enumerate() {
+                let mask = if index + 1 == V { outer.last } else { u16::MAX };
+                // SAFETY: the mask keeps to the place.
+                *x = unsafe { _mm512_maskz_loadu_ps(mask, wide.add(index * LANES)) };
+            }
+            for (row, sums) in sums.iter_mut().enumerate() {
+                // SAFETY: as the caller says.
+                let factor = unsafe { _mm512_set1_ps(*narrow.add(row)) };
+                for (sum, &x) in sums.iter_mut().zip(&x) {
+                    *sum = _mm512_fmadd_ps(factor, x, *sum);
+                }
+            }
+            wide = wide.wrapping_add(outer.steps[0]);
+            narrow = narrow.wrapping_add(outer.steps[1]);
+        }
+    }
+    for (row, sums) in sums.iter().enumerate() {
+        for (index, &sum) in sums.iter().enumerate() {
+            let mask = if index + 1 == V { outer.last } else { u16::MAX };
+            // SAFETY: the mask keeps to the row of the result.
+            unsafe {
+                let to = outer.to.pointer.add(outer.at[0] + row * outer.at[1] + index * LANES);
+                let before =
+                    if outer.add { _mm512_maskz_loadu_ps(mask, to) } else { _mm512_setzero_ps() };
+                _mm512_mask_storeu_ps(to, mask, _mm512_add_ps(before, sum));
+            }
+        }
+    }
+}
