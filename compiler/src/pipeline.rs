@@ -12,6 +12,7 @@ use crate::passes::autocast::{autocast, scales_loss};
 use crate::passes::autodiff::autodiff;
 use crate::passes::averages::averages;
 use crate::passes::batch_first::batch_first;
+use crate::passes::channels_last::channels_last;
 use crate::passes::decompose::decompose_where_split;
 use crate::passes::groups::check_groups;
 use crate::passes::loss::attach_loss;
@@ -32,6 +33,8 @@ pub const PASSES: &[&str] = &[
     "training_mode",
     // Before autodiff, so that gradients are cut along the batch where values are.
     "batch_first",
+    // Before autodiff, so that gradients have their channels last as well; before stages, which are cut where one tensor crosses.
+    "channels_last",
     // Before autodiff, which puts each gradient in the stage of the op that it differentiates; after the loss,
     // which is a part of the last stage's work.
     "stages",
@@ -161,6 +164,7 @@ pub fn prepare_layers(
         (node.stage, node.placement) = (Some(StageId::new(layer)), None);
     }
     let graph = batch_first(set_mode(graph, options)?, options)?;
+    let graph = channels_last(graph, options)?;
     let Recomputing { training, rates, recomputed } = train(graph, options, &mut |_, _| Ok(()))?;
     let nodes = &training.graph.nodes;
     let layers = nodes.iter().map(|node| node.stage.map_or(0, StageId::index)).collect();
@@ -186,6 +190,8 @@ fn run(
     check("training_mode", &graph)?;
     let graph = batch_first(graph, options)?;
     check("batch_first", &graph)?;
+    let graph = channels_last(graph, options)?;
+    check("channels_last", &graph)?;
     let graph = assign_stages(graph, options)?;
     check("stages", &graph)?;
     train(graph, options, &mut check)

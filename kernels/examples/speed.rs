@@ -226,6 +226,26 @@ fn movement(bench: &mut Bench) {
     bench.op("split qkv", Op::Split(Split { axis: 2, sizes: vec![256; 3] }), &[qkv]);
 }
 
+/// The pooling behind the first convolution of ResNet, of pictures of half their size.
+fn pools(bench: &mut Bench) {
+    let window = Window { strides: [2; 2], pads: [1; 4], dilations: [1; 2] };
+    let (kernel, count_border, extents) = ([3; 2], true, [16; 2]);
+    for (order, channels_last, x, y) in [
+        ("[n,c,h,w]", false, [64, 64, 16, 16], [64, 64, 8, 8]),
+        ("[n,h,w,c]", true, [64, 16, 16, 64], [64, 8, 8, 64]),
+    ] {
+        let (x, y) = (f32s(&x), f32s(&y));
+        let max = Op::MaxPool(MaxPool { kernel, window, channels_last });
+        bench.op(&format!("max pool 3/2, 64, 16x16 {order}"), max, std::slice::from_ref(&x));
+        let of_max = Op::MaxPoolGrad(MaxPoolGrad { kernel, window, channels_last });
+        bench.op("  gradient", of_max, &[x.clone(), y.clone()]);
+        let mean = Op::AveragePool(AveragePool { kernel, window, count_border, channels_last });
+        bench.op(&format!("mean pool 3/2, 64, 16x16 {order}"), mean, &[x]);
+        let of_mean = AveragePoolGrad { kernel, window, count_border, extents, channels_last };
+        bench.op("  gradient", Op::AveragePoolGrad(of_mean), &[y]);
+    }
+}
+
 fn updates(bench: &mut Bench) {
     let w = f32s(&[7_500_000]);
     let adam = AdamUpdate {
@@ -402,6 +422,7 @@ fn main() {
     elementwise(&mut bench);
     rows(&mut bench);
     movement(&mut bench);
+    pools(&mut bench);
     updates(&mut bench);
     products(&mut bench);
     attention(&mut bench);

@@ -1,7 +1,6 @@
 //! Which kernel computes an op.
 
 use graphc_ir::op::Op;
-use graphc_ir::ops::{AveragePool, AveragePoolGrad, MaxPool, MaxPoolGrad};
 use graphc_ir::types::DType;
 use half::{bf16, f16};
 
@@ -78,10 +77,6 @@ pub(crate) fn cpu(op: &Op, operands: &[DType], results: &[DType]) -> Option<Kern
         Op::Convolution(_) => convolution::convolution,
         Op::ConvolutionInputGrad(_) => convolution::input_grad,
         Op::ConvolutionKernelGrad(_) => convolution::kernel_grad,
-        Op::MaxPool(MaxPool { channels_last: true, .. })
-        | Op::MaxPoolGrad(MaxPoolGrad { channels_last: true, .. })
-        | Op::AveragePool(AveragePool { channels_last: true, .. })
-        | Op::AveragePoolGrad(AveragePoolGrad { channels_last: true, .. }) => return None,
         Op::MaxPool(_) | Op::AveragePool(_) => float!(first, pool::pool),
         Op::MaxPoolGrad(_) | Op::AveragePoolGrad(_) => float!(first, pool::pool_grad),
         Op::Dispatch(_) => float!(first, experts::dispatch),

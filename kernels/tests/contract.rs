@@ -104,6 +104,22 @@ fn large_cases() -> Vec<Case> {
     add(Op::ConvolutionInputGrad(of_x), &[k, y.clone()], random);
     let of_k = ConvolutionKernelGrad { window, groups: 1, extents: [3, 3], channels_last: false };
     add(Op::ConvolutionKernelGrad(of_k), &[x, y], random);
+    let pool = Window { strides: [2, 1], pads: [1; 4], dilations: [1; 2] };
+    for (channels_last, x) in [(false, [3, 40, 20, 21]), (true, [3, 20, 21, 40])] {
+        let (x, kernel) = (f32s(&x), [3, 3]);
+        let max = Op::MaxPool(MaxPool { kernel, window: pool, channels_last });
+        let y = max.infer(&[&x]).expect("it fits").swap_remove(0);
+        add(max, std::slice::from_ref(&x), random);
+        let of_max = Op::MaxPoolGrad(MaxPoolGrad { kernel, window: pool, channels_last });
+        add(of_max, &[x.clone(), y.clone()], random);
+        let count_border = false;
+        let mean = AveragePool { kernel, window: pool, count_border, channels_last };
+        add(Op::AveragePool(mean), std::slice::from_ref(&x), random);
+        let extents = [20, 21];
+        let of_mean =
+            AveragePoolGrad { kernel, window: pool, count_border, extents, channels_last };
+        add(Op::AveragePoolGrad(of_mean), &[y], random);
+    }
     for (groups, inputs, outputs) in [(1, 3, 70), (1, 70, 70), (96, 1, 1), (2, 40, 24)] {
         let x = f32s(&[3, 6, 7, groups * inputs]);
         let k = f32s(&[groups * outputs, inputs, 3, 3]);

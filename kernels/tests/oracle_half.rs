@@ -329,19 +329,19 @@ fn layers(to: &mut Examples<'_>) {
         to.add(Op::Rotary(op), &[to.ty(&[2, 9, 3, 8])], 4e-6);
     }
     let window = Window { strides: [2, 1], pads: [1; 4], dilations: [1; 2] };
-    let (kernel, extents, x) = ([3, 2], [7, 8], to.ty(&[2, 3, 7, 8]));
-    let op = Op::MaxPool(MaxPool { kernel, window, channels_last: false });
-    let y = op.infer(&[&x]).expect("it fits").swap_remove(0);
-    to.add(op, std::slice::from_ref(&x), 0.0);
-    to.add(
-        Op::MaxPoolGrad(MaxPoolGrad { kernel, window, channels_last: false }),
-        &[x.clone(), y.clone()],
-        2e-6,
-    );
-    let op = AveragePool { kernel, window, count_border: false, channels_last: false };
-    to.add(Op::AveragePool(op), &[x], 4e-6);
-    let op = AveragePoolGrad { kernel, window, count_border: true, extents, channels_last: false };
-    to.add(Op::AveragePoolGrad(op), &[y], 4e-6);
+    let (kernel, extents) = ([3, 2], [7, 8]);
+    for (channels_last, x) in [(false, [2, 3, 7, 8]), (true, [2, 7, 8, 3])] {
+        let x = to.ty(&x);
+        let op = Op::MaxPool(MaxPool { kernel, window, channels_last });
+        let y = op.infer(&[&x]).expect("it fits").swap_remove(0);
+        to.add(op, std::slice::from_ref(&x), 0.0);
+        let op = Op::MaxPoolGrad(MaxPoolGrad { kernel, window, channels_last });
+        to.add(op, &[x.clone(), y.clone()], 2e-6);
+        let op = AveragePool { kernel, window, count_border: false, channels_last };
+        to.add(Op::AveragePool(op), &[x], 4e-6);
+        let op = AveragePoolGrad { kernel, window, count_border: true, extents, channels_last };
+        to.add(Op::AveragePoolGrad(op), &[y], 4e-6);
+    }
     let (x, chosen) = (to.ty(&[2, 5, 3]), TensorType::new(DType::I64, [2, 5, 2]));
     let (y, weights) = (to.ty(&[4, 2, 3, 3]), to.ty(&[2, 5, 2]));
     let types = [x.clone(), chosen.clone(), weights.clone()];

@@ -129,25 +129,27 @@ fn convolutions_of_many_channels() {
 
 #[test]
 fn pools_and_their_gradients() {
-    repeat(40, |random| {
+    repeat(100, |random| {
         let kernel = [(); 2].map(|()| 1 + random.below(3));
         let [strides, dilations] = [(); 2].map(|()| [(); 2].map(|()| 1 + random.below(3)));
         let pads = [0, 1, 2, 3].map(|side: usize| random.below(kernel[side % 2]));
         let window = Window { strides, pads, dilations };
         let extents = [(); 2].map(|()| 7 + random.below(9));
-        let x = f32s(&[random.below(4), 1 + random.below(5), extents[0], extents[1]]);
-        let op = Op::MaxPool(MaxPool { kernel, window, channels_last: false });
+        let channels_last = random.below(2) == 0;
+        let channels = random.of(&[1, 2, 3, 16, 21]);
+        let shape = [random.below(4), channels, extents[0], extents[1]];
+        let x = f32s(&ordered(shape, channels_last));
+        let op = Op::MaxPool(MaxPool { kernel, window, channels_last });
         let y = op.infer(&[&x]).expect("it fits").swap_remove(0);
         // Many are equal: the first of them counts.
         let coarse = &mut |random: &mut Random, _: usize, _: DType| random.below(4) as f64;
         Case::random(op, std::slice::from_ref(&x), random, coarse).check(0.0);
-        let op = Op::MaxPoolGrad(MaxPoolGrad { kernel, window, channels_last: false });
+        let op = Op::MaxPoolGrad(MaxPoolGrad { kernel, window, channels_last });
         Case::random(op, &[x.clone(), y.clone()], random, coarse).check(1e-6);
         let count_border = random.below(2) == 0;
-        let op =
-            Op::AveragePool(AveragePool { kernel, window, count_border, channels_last: false });
+        let op = Op::AveragePool(AveragePool { kernel, window, count_border, channels_last });
         Case::random(op, &[x], random, &mut ordinary).check(2e-6);
-        let op = AveragePoolGrad { kernel, window, count_border, extents, channels_last: false };
+        let op = AveragePoolGrad { kernel, window, count_border, extents, channels_last };
         Case::random(Op::AveragePoolGrad(op), &[y], random, &mut ordinary).check(2e-6);
     });
 }

@@ -6,6 +6,7 @@ mod ddp;
 mod formula;
 mod layers;
 mod networks;
+mod pictures;
 mod running;
 
 use std::path::Path;

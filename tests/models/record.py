@@ -365,6 +365,51 @@ def statistics(microbatches):
     }
 
 
+class Pictures(nn.Module):
+    """All that pictures pass through: convolution, batch norm, a maximum, a residual, a convolution of each channel, a product of
+    what is left."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 8, 3, padding=1)
+        self.bn1 = nn.BatchNorm2d(8)
+        self.pool = nn.MaxPool2d(3, 2, 1)
+        self.conv2 = nn.Conv2d(8, 8, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(8)
+        self.depthwise = nn.Conv2d(8, 8, 3, stride=2, padding=1, groups=8)
+        self.conv3 = nn.Conv2d(8, 12, 1)
+        self.fc = nn.Linear(12 * 2 * 2, 4)
+
+    def forward(self, x):
+        x = self.pool(F.relu(self.bn1(self.conv1(x))))
+        x = F.relu(x + self.bn2(self.conv2(x)))
+        x = F.relu(self.conv3(self.depthwise(x)))
+        return self.fc(x.flatten(1))
+
+
+def pictures_trained(microbatches):
+    """Losses of 12 steps of 8 pictures, and what becomes of the first of them."""
+    model = fill(Pictures()).train()
+    x, labels = floats("x", (40, 3, 8, 8), 0.5), classes("labels", (40,), 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    losses = []
+    for step in range(12):
+        rows = [(step * 8 + i) % 40 for i in range(8)]
+        optimizer.zero_grad()
+        total = 0.0
+        for part in range(microbatches):
+            own = rows[part * 8 // microbatches : (part + 1) * 8 // microbatches]
+            loss = F.cross_entropy(model(x[own]), labels[own]) / microbatches
+            loss.backward()
+            total += loss.item()
+        optimizer.step()
+        losses.append(total)
+    model.eval()
+    with torch.no_grad():
+        logits = model(x[:8])
+    return {"losses": rounded(losses), "logits": rounded(logits.flatten().tolist())}
+
+
 def scheduled(optimizer):
     """Ten steps of warm-up, then a cosine to nothing at step 100."""
     schedulers = torch.optim.lr_scheduler
@@ -449,6 +494,7 @@ CASES = {
     "gpt2": gpt2,
     "lstm_lm": lstm_lm,
     "layers": layers,
+    "pictures": lambda: {str(parts): pictures_trained(parts) for parts in (1, 2)},
     "statistics": lambda: {str(parts): statistics(parts) for parts in (1, 2)},
 }
 

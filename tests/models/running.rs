@@ -37,7 +37,7 @@ pub fn network_of(batch: usize) -> Graph {
 }
 
 /// Rows `8 step ..` of 40, wrapping.
-fn feeds(step: usize) -> Feeds {
+pub fn feeds(step: usize) -> Feeds {
     let part = |all: &HostTensor| {
         let shape = [&[8], &all.shape()[1..]].concat();
         let row = all.bytes().len() / 40;

@@ -9,6 +9,7 @@ pub mod autocast;
 pub mod autodiff;
 pub mod averages;
 pub mod batch_first;
+pub mod channels_last;
 pub mod clipping;
 pub mod decompose;
 pub mod groups;
@@ -24,6 +25,7 @@ pub mod simplify;
 pub mod skipping;
 pub mod staging;
 pub mod training_mode;
+mod views;
 
 /// The output that is the loss of a graph which [`loss::attach_loss`] has seen.
 pub const LOSS: &str = "loss";

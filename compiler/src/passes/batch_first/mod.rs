@@ -2,12 +2,9 @@
 //!
 //! PyTorch's attention puts time before samples and merges both (`[time, batch, ..] -> [time * batch, ..]`) for its
 //! products. Of a merged dim only the slowest factor can be split, so such a model could not be cut along its batch. Here
-//! transposes and merging reshapes are not computed where they stand: a value is a view of another (`view.rs`), products with weights,
+//! transposes and merging reshapes are not computed where they stand: a value is a view of another (`passes/views`), products with weights,
 //! normalizations and elementwise ops are computed on what is viewed, and views that cancel leave nothing. Whoever needs the
 //! value as it is makes it.
-
-mod rewrite;
-mod view;
 
 use graphc_ir::graph::Graph;
 use graphc_ir::op::Op;
@@ -16,6 +13,7 @@ use graphc_ir::plan::{CompileOptions, TensorKind};
 use crate::decisions::{Phase, TrainingGraph};
 use crate::error::CompileError;
 use crate::passes::rates::rates;
+use crate::passes::views::{Purpose, rewrite};
 
 const PASS: &str = "batch_first";
 
@@ -29,7 +27,7 @@ pub fn batch_first(graph: Graph, options: &CompileOptions) -> Result<Graph, Comp
     if is_cut(&graph, parts) {
         return Ok(graph);
     }
-    let rewritten = rewrite::rewrite(&graph, options);
+    let rewritten = rewrite(&graph, options, Purpose::Samples);
     let rewritten = rewritten.map_err(|error| CompileError::Op { pass: PASS, error })?;
     Ok(if is_cut(&rewritten, parts) { rewritten } else { graph })
 }

@@ -1,22 +1,14 @@
 //! Rewritten graphs compute the same, and models of time before samples can be cut.
 
-use std::collections::BTreeMap;
-
-use graphc_ir::array::Array;
 use graphc_ir::builder::{GraphBuilder, Tensor};
-use graphc_ir::evaluate::outputs;
 use graphc_ir::graph::Graph;
-use graphc_ir::op::{EvalContext, Op};
-use graphc_ir::ops::Init;
 use graphc_ir::plan::CompileOptions;
-use graphc_ir::types::{DType, TensorType};
+use graphc_ir::types::DType;
 use proptest::prelude::*;
 
-use super::{batch_first, is_cut, rewrite};
-
-fn weight(g: &GraphBuilder, name: &str, shape: &[usize]) -> Tensor {
-    g.variable(name, DType::F32, shape, Init::Fill(0.5.into()))
-}
+use super::{batch_first, is_cut};
+use crate::passes::views::same::{assert_same, transposes, weight};
+use crate::passes::views::{Purpose, rewrite};
 
 /// Attention as `nn.TransformerEncoderLayer` is exported: time before samples, samples merged with heads and with time.
 fn time_first() -> Graph {
@@ -45,36 +37,6 @@ fn time_first() -> Graph {
         ),
     );
     g.finish().expect("fits")
-}
-
-fn numbers(graph: &Graph) -> BTreeMap<String, Array> {
-    let number = |(name, ty): (&String, &TensorType)| {
-        let seed = name.bytes().map(f64::from).sum::<f64>();
-        let data = (0..ty.elements()).map(|i| (seed + 1.7 * i as f64).sin()).collect();
-        (name.clone(), Array::new(ty.shape.clone(), data))
-    };
-    let fed = graph.nodes.iter().filter_map(|node| match &node.op {
-        Op::Input(input) => Some((&input.name, &input.ty)),
-        Op::Variable(variable) => Some((&variable.name, &variable.ty)),
-        _ => None,
-    });
-    fed.map(number).collect()
-}
-
-fn computed(graph: &Graph) -> BTreeMap<String, Array> {
-    outputs(graph, &numbers(graph), &EvalContext::default()).expect("all is fed")
-}
-
-fn assert_same(a: &Graph, b: &Graph) {
-    for ((name, a), (other, b)) in computed(a).iter().zip(&computed(b)) {
-        let near = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-9 * (1.0 + a.abs());
-        assert_eq!((name, &a.shape), (other, &b.shape));
-        assert!(a.data.iter().zip(&b.data).all(near), "{name}: {a:?} is not {b:?}");
-    }
-}
-
-fn transposes(graph: &Graph) -> usize {
-    graph.nodes.iter().filter(|node| matches!(node.op, Op::Transpose(_))).count()
 }
 
 #[test]
@@ -108,7 +70,7 @@ fn a_pin_holds_a_value_in_its_shape() {
     let mut graph = time_first();
     let pinned = graph.find("projected").expect("named");
     graph.values[pinned.index()].pin = Some("S(1)".parse().expect("an SBP"));
-    let rewritten = rewrite::rewrite(&graph, &CompileOptions::default()).expect("fits");
+    let rewritten = rewrite(&graph, &CompileOptions::default(), Purpose::Samples).expect("fits");
     let found = rewritten.find("projected").expect("named");
     let value = rewritten.value(found);
     assert_eq!((&value.ty.shape[..], value.pin.is_some()), (&[12, 10][..], true));
@@ -178,6 +140,6 @@ proptest! {
         // Weights of one name in two shapes are no graph.
         prop_assume!(graph.is_ok());
         let graph = graph.expect("fits");
-        assert_same(&graph, &rewrite::rewrite(&graph, &CompileOptions::default()).expect("fits"));
+        assert_same(&graph, &rewrite(&graph, &CompileOptions::default(), Purpose::Samples).expect("fits"));
     }
 }

@@ -1,6 +1,7 @@
 //! A value as another one whose dims are in another order, some of them merged.
 
 use graphc_ir::ids::ValueId;
+use graphc_ir::sbp::{NdSbp, Sbp};
 
 /// Dim `i` of what is seen is made of the dims `dims[i]` of `base`, the first of them slowest. Every dim of the base is in
 /// one of them; a dim of extent 1 may be made of none.
@@ -16,6 +17,47 @@ impl View {
     /// A value of this rank as it is.
     pub fn whole(base: ValueId, rank: usize) -> Self {
         Self { base, dims: (0..rank).map(|dim| vec![dim]).collect() }
+    }
+
+    /// A value whose base has its dims in this order.
+    pub fn arranged(base: ValueId, order: &[usize]) -> Self {
+        let mut dims = vec![Vec::new(); order.len()];
+        order.iter().enumerate().for_each(|(at, &dim)| dims[dim] = vec![at]);
+        Self { base, dims }
+    }
+
+    /// The dims of the view in the order in which they stand in a base of these extents, which is then as it is, or reshaped,
+    /// arranged so; those of extent 1 stay behind those that they follow. `None` where another dim comes between parts of one.
+    pub fn arrangement(&self, extents: &[usize]) -> Option<Vec<usize>> {
+        let mut keys = Vec::new();
+        for (dim, group) in self.dims.iter().enumerate() {
+            let own = group.iter().copied().find(|&part| extents[part] != 1);
+            let before = keys.last().and_then(|&(part, _)| part);
+            keys.push((own.or(before), dim));
+        }
+        keys.sort_unstable();
+        let order: Vec<usize> = keys.into_iter().map(|(_, dim)| dim).collect();
+        let of_base: Vec<usize> = order.iter().flat_map(|&dim| self.dims[dim].clone()).collect();
+        ascending(&of_base, extents).then_some(order)
+    }
+
+    /// Whether the elements of a base of these extents stand in the order in which they are seen.
+    pub fn keeps_order(&self, extents: &[usize]) -> bool {
+        ascending(&self.order(), extents)
+    }
+
+    /// The layout of a base of these extents that gives the view this layout; `None` where a dim that is split is not one of the
+    /// base.
+    pub fn layout(&self, seen: &NdSbp, extents: &[usize]) -> Option<NdSbp> {
+        let of = |&sbp: &Sbp| match sbp {
+            Sbp::Split(dim) => {
+                let mut group = self.dims.get(dim)?.iter().filter(|&&dim| extents[dim] != 1);
+                let (only, None) = (*group.next()?, group.next()) else { return None };
+                Some(Sbp::Split(only))
+            }
+            other => Some(other),
+        };
+        seen.0.iter().map(of).collect::<Option<Vec<Sbp>>>().map(NdSbp)
     }
 
     /// The dims of the base in the order in which they are seen.
@@ -40,6 +82,11 @@ impl View {
     }
 }
 
+/// Whether dims in this order leave the elements of a tensor where they are: those of extent 1 may stand anywhere.
+pub(super) fn ascending(order: &[usize], extents: &[usize]) -> bool {
+    order.iter().filter(|&&dim| extents[dim] != 1).is_sorted()
+}
+
 /// A view that has another shape, of a base that may have been cut further.
 #[derive(Debug, PartialEq)]
 pub(super) struct Reshaped {
@@ -47,6 +94,31 @@ pub(super) struct Reshaped {
     pub shape: Vec<usize>,
     /// What is seen; its base is that of before.
     pub view: View,
+}
+
+impl Reshaped {
+    /// The same of a base in which dims are one that stand and are seen one behind the other.
+    pub fn merged(self) -> Self {
+        let Self { shape, view } = self;
+        let follows = |dim: usize| {
+            let pair = [dim.wrapping_sub(1), dim];
+            view.dims.iter().any(|group| group.windows(2).any(|two| two == pair))
+        };
+        let mut place = Vec::new();
+        let mut merged: Vec<usize> = Vec::new();
+        for (dim, &extent) in shape.iter().enumerate() {
+            match merged.last_mut().filter(|_| follows(dim)) {
+                Some(last) => *last *= extent,
+                None => merged.push(extent),
+            }
+            place.push(merged.len() - 1);
+        }
+        let of = |group: &Vec<usize>| {
+            group.iter().filter(|&&dim| !follows(dim)).map(|&dim| place[dim]).collect()
+        };
+        let view = View { base: view.base, dims: view.dims.iter().map(of).collect() };
+        Self { shape: merged, view }
+    }
 }
 
 /// What a view of a base of this shape looks like in another shape: `None` where its dims are not products of dims of
@@ -102,6 +174,30 @@ mod tests {
         let ones = of(&[1, 12, 8, 1, 32]).expect("extents of 1 are made of nothing");
         assert_eq!(ones.view.dims, [vec![], vec![1], vec![0], vec![], vec![2]]);
         assert_eq!(of(&[64, 48]), None, "64 takes 12 and a part of 8 that is none");
+    }
+
+    #[test]
+    fn dims_that_are_seen_as_they_stand_may_be_one() {
+        // [2, 4, 3, 5, 6] seen as [8, 6, 3, 5].
+        let shape = vec![2, 4, 3, 5, 6];
+        let parts = Reshaped { shape, view: view(&[&[0, 1], &[4], &[2], &[3]]) };
+        let expected = view(&[&[0], &[3], &[1], &[2]]);
+        assert_eq!(parts.merged(), Reshaped { shape: vec![8, 3, 5, 6], view: expected });
+        let apart = Reshaped { shape: vec![2, 3, 4], view: view(&[&[0, 2], &[], &[1]]) };
+        let same = Reshaped { shape: vec![2, 3, 4], view: view(&[&[0, 2], &[], &[1]]) };
+        assert_eq!(apart.merged(), same);
+    }
+
+    #[test]
+    fn a_base_that_is_arranged_says_how() {
+        let base = [8, 3, 5, 6];
+        let seen = view(&[&[0], &[3], &[1], &[], &[2]]);
+        assert_eq!(seen.arrangement(&base), Some(vec![0, 2, 3, 4, 1]));
+        assert_eq!(view(&[&[0], &[3, 1], &[2]]).arrangement(&base), None);
+        assert!(!seen.keeps_order(&base) && seen.keeps_order(&[8, 1, 1, 6]));
+        let layout = |text: &str| seen.layout(&text.parse().expect("an SBP"), &base);
+        assert_eq!(layout("S(1),B"), "S(3),B".parse().ok());
+        assert_eq!(layout("S(3)"), None, "it is made of nothing");
     }
 
     #[test]

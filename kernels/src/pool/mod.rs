@@ -1,4 +1,7 @@
-//! Pooling of pictures and its gradients: one picture of one channel after the other.
+//! Pooling of pictures and its gradients: of pictures `[n, c, h, w]` one channel after the other, of pictures `[n, h, w, c]` all
+//! channels at a time (`last.rs`).
+
+mod last;
 
 use graphc_ir::op::Op;
 use graphc_ir::ops::{Window, mean_divisor};
@@ -21,6 +24,9 @@ pub(crate) fn pool<T: Float>(
     };
     let space = Space::new(op, x.shape, y.shape)?;
     let (x, y) = (x.as_slice::<T>()?, y.as_mut_slice::<T>()?);
+    if space.channels_last {
+        return space.pool_last(x, y, cx);
+    }
     let room = T::room(space.area());
     space.each_picture(cx, y, space.places(), room, |picture, y, room| {
         let x = T::read(&x[picture * space.area()..][..space.area()], room);
@@ -54,6 +60,9 @@ pub(crate) fn pool_grad<T: Float>(
         _ => return Err(KernelError::call(op.name(), "operands of other number or shape")),
     };
     let (dy, dx) = (dy.as_slice::<T>()?, dx.as_mut_slice::<T>()?);
+    if space.channels_last {
+        return space.pool_grad_last(x, dy, dx, cx);
+    }
     let room = T::room(2 * space.area().max(space.places()));
     space.each_picture(cx, dx, space.area(), room, |picture, dx, room| {
         let [of_x, of_dy] = parts_of(room);
@@ -81,26 +90,33 @@ struct Space {
     window: Window,
     /// Of a mean: whether borders count.
     mean: Option<bool>,
+    channels_last: bool,
+    channels: usize,
     picture: [usize; 2],
     shown: [usize; 2],
 }
 
 impl Space {
     fn new(op: &Op, x: &[usize], y: &[usize]) -> Result<Self, KernelError> {
-        let (kernel, window, mean) = match op {
-            Op::MaxPool(op) => (op.kernel, op.window, None),
-            Op::MaxPoolGrad(op) => (op.kernel, op.window, None),
-            Op::AveragePool(op) => (op.kernel, op.window, Some(op.count_border)),
-            Op::AveragePoolGrad(op) => (op.kernel, op.window, Some(op.count_border)),
+        let (kernel, window, mean, channels_last) = match op {
+            Op::MaxPool(op) => (op.kernel, op.window, None, op.channels_last),
+            Op::MaxPoolGrad(op) => (op.kernel, op.window, None, op.channels_last),
+            Op::AveragePool(op) => (op.kernel, op.window, Some(op.count_border), op.channels_last),
+            Op::AveragePoolGrad(op) => {
+                (op.kernel, op.window, Some(op.count_border), op.channels_last)
+            }
             _ => return Err(KernelError::call(op.name(), "is no pooling")),
         };
         let misfit = || KernelError::call(op.name(), format!("{x:?} does not give {y:?}"));
-        let (&[_, _, h, w], &[_, _, rows, columns]) = (x, y) else { return Err(misfit()) };
+        let (&[batch, a, b, c], &[pictures, d, e, f]) = (x, y) else { return Err(misfit()) };
+        let order = |[a, b, c]: [usize; 3]| if channels_last { [c, a, b] } else { [a, b, c] };
+        let ([channels, h, w], [features, rows, columns]) = (order([a, b, c]), order([d, e, f]));
         let shown = [window.places(0, h, kernel[0]), window.places(1, w, kernel[1])];
-        if x[..2] != y[..2] || shown != [Some(rows), Some(columns)] {
+        if [batch, channels] != [pictures, features] || shown != [Some(rows), Some(columns)] {
             return Err(misfit());
         }
-        Ok(Self { kernel, window, mean, picture: [h, w], shown: [rows, columns] })
+        let (picture, shown) = ([h, w], [rows, columns]);
+        Ok(Self { kernel, window, mean, channels_last, channels, picture, shown })
     }
 
     fn area(&self) -> usize {

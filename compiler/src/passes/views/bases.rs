@@ -1,0 +1,131 @@
+//! Ops on what their operands are views of.
+
+use graphc_ir::graph::Node;
+use graphc_ir::op::{Op, OpError};
+use graphc_ir::ops::{LogSoftmax, MatMul, Reshape, Softmax, Transpose};
+
+use super::Purpose;
+use super::pictures::CHANNELS_FIRST;
+use super::rewrite::Rewriter;
+use super::view::{Reshaped, View, reshaped};
+
+impl Rewriter<'_> {
+    /// The node on what its operands are views of; `None` where it needs them as they were.
+    pub(super) fn on_bases(&mut self, node: &Node) -> Result<Option<Vec<View>>, OpError> {
+        if self.purpose == Purpose::Pictures
+            && let Some(views) = self.picture(node)?
+        {
+            return Ok(Some(views));
+        }
+        let Some(&operand) = node.operands.first() else { return Ok(None) };
+        let view = self.view(operand);
+        match &node.op {
+            Op::Transpose(Transpose { permutation }) => Ok(self.transposed(&view, permutation)),
+            Op::Reshape(Reshape { shape }) => self.reshaped(&view, shape, node),
+            Op::Binary(_) | Op::Where(_) => self.elementwise(node),
+            Op::Concat(concat) => self.concat(concat.axis, node),
+            _ if self.stays(&view) => Ok(None),
+            Op::Slice(slice) => self.slice(&view, slice, node),
+            Op::Pad(pad) => self.pad(&view, pad, node),
+            Op::Split(split) => self.split(&view, split, node),
+            Op::Expand(expand) => self.expand(view, &expand.shape, node),
+            Op::Reduce(reduce) => self.reduce(&view, reduce, node),
+            Op::ToGlobal(op) => self.to_global(&view, op, node),
+            // The numbers of a dropout follow from where an element stands.
+            Op::Dropout(_) if self.purpose == Purpose::Pictures => Ok(None),
+            Op::Unary(_) | Op::Cast(_) | Op::Dropout(_) => {
+                self.computed(node.op.clone(), vec![view.base], &view.dims, node).map(Some)
+            }
+            Op::MatMul(MatMul { transpose_a: false, .. }) => self.product(view, node),
+            Op::Normalize(_) => {
+                let Some(view) = self.with_last_dim(view, node)? else { return Ok(None) };
+                self.computed(node.op.clone(), vec![view.base], &view.dims, node).map(Some)
+            }
+            Op::Softmax(Softmax { axis }) => {
+                let [dim] = view.dims[*axis][..] else { return Ok(None) };
+                let op = Op::Softmax(Softmax { axis: dim });
+                self.computed(op, vec![view.base], &view.dims, node).map(Some)
+            }
+            Op::LogSoftmax(LogSoftmax { axis }) => {
+                let [dim] = view.dims[*axis][..] else { return Ok(None) };
+                let op = Op::LogSoftmax(LogSoftmax { axis: dim });
+                self.computed(op, vec![view.base], &view.dims, node).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether ops on a view are computed on the value itself: where it is its base, and of pictures also where no element must
+    /// move for it.
+    pub(super) fn stays(&self, view: &View) -> bool {
+        match self.purpose {
+            Purpose::Samples => *view == View::whole(view.base, self.extents(view.base).len()),
+            Purpose::Pictures => view.keeps_order(self.extents(view.base)),
+        }
+    }
+
+    /// Of pictures, what a model moves is moved there, but where it makes one of what has its channels last.
+    fn transposed(&self, view: &View, permutation: &[usize]) -> Option<Vec<View>> {
+        let pictures = self.purpose == Purpose::Pictures;
+        let moves = !pictures || !self.stays(view) || permutation == CHANNELS_FIRST;
+        moves.then(|| vec![view.transposed(permutation)])
+    }
+
+    fn reshaped(
+        &mut self,
+        view: &View,
+        shape: &[usize],
+        node: &Node,
+    ) -> Result<Option<Vec<View>>, OpError> {
+        let found = reshaped(view, self.extents(view.base), shape);
+        let pictures = self.purpose == Purpose::Pictures;
+        let stays = self.stays(view);
+        let found = found.map(|found| if pictures && !stays { found.merged() } else { found });
+        let Some(Reshaped { shape, view: seen }) = found else { return Ok(None) };
+        if pictures && stays && self.extents(view.base) != shape {
+            return Ok(None);
+        }
+        let base = self.reshape(view.base, shape, node)?;
+        Ok(Some(vec![View { base, ..seen }]))
+    }
+
+    /// A product with a matrix that all share.
+    fn product(&mut self, view: View, node: &Node) -> Result<Option<Vec<View>>, OpError> {
+        if self.old.value(node.operands[1]).ty.shape.len() != 2 {
+            return Ok(None);
+        }
+        let Some(view) = self.with_last_dim(view, node)? else { return Ok(None) };
+        if self.extents(view.base).len() < 2 {
+            return Ok(None);
+        }
+        let weight = self.made(node.operands[1])?;
+        self.computed(node.op.clone(), vec![view.base, weight], &view.dims, node).map(Some)
+    }
+
+    /// The view of a base whose last dim is what is seen last, and of nothing else: that may have to be made.
+    fn with_last_dim(&mut self, view: View, node: &Node) -> Result<Option<View>, OpError> {
+        let rank = self.extents(view.base).len();
+        let Some((last, others)) = view.dims.split_last().filter(|(last, _)| !last.is_empty())
+        else {
+            return Ok(None);
+        };
+        if *last == [rank - 1] {
+            return Ok(Some(view));
+        }
+        if self.purpose == Purpose::Pictures {
+            return Ok(None);
+        }
+        // The other dims stay in their order, the last ones come behind them as one.
+        let kept: Vec<usize> = (0..rank).filter(|dim| !last.contains(dim)).collect();
+        let mut shape: Vec<usize> = kept.iter().map(|&dim| self.extents(view.base)[dim]).collect();
+        shape.push(last.iter().map(|&dim| self.extents(view.base)[dim]).product());
+        let at = |dim: &usize| kept.iter().position(|kept| kept == dim);
+        let mut dims: Vec<Vec<usize>> =
+            others.iter().map(|group| group.iter().filter_map(at).collect()).collect();
+        dims.push(vec![kept.len()]);
+        let order = kept.iter().chain(last).copied().collect();
+        let transposed = self.transpose(view.base, order, node)?;
+        let base = self.reshape(transposed, shape, node)?;
+        Ok(Some(View { base, dims }))
+    }
+}

@@ -1,0 +1,242 @@
+//! The graph made anew with views.
+
+use graphc_ir::graph::{Graph, Node, Output};
+use graphc_ir::ids::ValueId;
+use graphc_ir::op::{Op, OpError};
+use graphc_ir::ops::{Reshape, Transpose};
+use graphc_ir::plan::CompileOptions;
+use graphc_ir::sbp::NdSbp;
+
+use super::Purpose;
+use super::view::{View, ascending};
+use crate::passes::pins::pin_of;
+
+/// The graph with transposes and reshapes moved to where their results are needed as they are.
+///
+/// # Errors
+/// Where an op does not take its operands.
+pub(in crate::passes) fn rewrite(
+    old: &Graph,
+    options: &CompileOptions,
+    purpose: Purpose,
+) -> Result<Graph, OpError> {
+    let graph = Graph { stages: old.stages.clone(), ..Graph::new(old.name.clone()) };
+    let (views, made) = (vec![None; old.values.len()], vec![None; old.values.len()]);
+    let mut rewriter = Rewriter { old, options, purpose, graph, views, made };
+    for node in &old.nodes {
+        rewriter.node(node)?;
+    }
+    let mut outputs = Vec::new();
+    for Output { name, value } in &old.outputs {
+        outputs.push(Output { name: name.clone(), value: rewriter.made(*value)? });
+    }
+    rewriter.graph.outputs = outputs;
+    Ok(rewriter.graph)
+}
+
+pub(super) struct Rewriter<'a> {
+    pub(super) old: &'a Graph,
+    options: &'a CompileOptions,
+    pub(super) purpose: Purpose,
+    graph: Graph,
+    /// What each value of the old graph is.
+    views: Vec<Option<View>>,
+    /// Each value of the old graph as it was, where it is needed so.
+    made: Vec<Option<ValueId>>,
+}
+
+impl Rewriter<'_> {
+    fn node(&mut self, node: &Node) -> Result<(), OpError> {
+        let first = self.graph.nodes.len();
+        let views = match self.on_bases(node)? {
+            Some(views) => views,
+            None => self.as_it_was(node)?,
+        };
+        for (&value, view) in node.results.iter().zip(views) {
+            self.views[value.index()] = Some(view);
+            if let Some(pin) = pin_of(self.old, value, self.options) {
+                self.pinned(value, &pin, first)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks of a value the layout that the user asks for: of its base, if that has come to be behind the first of its nodes and has
+    /// the dim that is split, else it is held as it was.
+    fn pinned(&mut self, value: ValueId, pin: &NdSbp, first: usize) -> Result<(), OpError> {
+        let view = self.view(value);
+        let own = self.graph.value(view.base).producer.index() >= first;
+        let of_base = view.layout(pin, self.extents(view.base));
+        let of_base = of_base.filter(|_| own && self.purpose == Purpose::Pictures);
+        let (base, whole) = (view.base, view == View::whole(view.base, view.dims.len()));
+        if let Some(of_base) = of_base.filter(|_| !whole) {
+            self.graph.values[base.index()].pin = Some(of_base);
+            if pin_of(&self.graph, base, self.options) != self.graph.value(base).pin {
+                // A pattern that fits both names means the dims of the model.
+                self.graph.values[base.index()].name = None;
+            }
+            return Ok(());
+        }
+        let made = self.made(value)?;
+        if base != made {
+            // As above.
+            self.graph.values[base.index()].name = None;
+        }
+        let rank = self.extents(made).len();
+        self.views[value.index()] = Some(View::whole(made, rank));
+        Ok(())
+    }
+
+    pub(super) fn view(&self, value: ValueId) -> View {
+        self.views[value.index()].clone().expect("operands stand before their readers")
+    }
+
+    pub(super) fn extents(&self, value: ValueId) -> &[usize] {
+        &self.graph.value(value).ty.shape
+    }
+
+    /// Appends a node where another one stood.
+    fn push(
+        &mut self,
+        op: Op,
+        operands: Vec<ValueId>,
+        like: &Node,
+    ) -> Result<Vec<ValueId>, OpError> {
+        let id = self.graph.push(op, operands, like.source.clone())?;
+        let node = &mut self.graph.nodes[id.index()];
+        node.annotate_like(like);
+        Ok(node.results.clone())
+    }
+
+    pub(super) fn one(
+        &mut self,
+        op: Op,
+        operand: ValueId,
+        like: &Node,
+    ) -> Result<ValueId, OpError> {
+        Ok(self.push(op, vec![operand], like)?[0])
+    }
+
+    pub(super) fn transpose(
+        &mut self,
+        value: ValueId,
+        order: Vec<usize>,
+        like: &Node,
+    ) -> Result<ValueId, OpError> {
+        let shape = order.iter().map(|&dim| self.extents(value)[dim]).collect();
+        self.brought(value, order, shape, like)
+    }
+
+    /// A value with its dims in another order, and then in another shape.
+    fn brought(
+        &mut self,
+        value: ValueId,
+        order: Vec<usize>,
+        shape: Vec<usize>,
+        like: &Node,
+    ) -> Result<ValueId, OpError> {
+        if ascending(&order, self.extents(value)) {
+            // No element moves.
+            return self.reshape(value, shape, like);
+        }
+        let transpose = Op::Transpose(Transpose { permutation: order });
+        let transposed = self.one(transpose, value, like)?;
+        self.reshape(transposed, shape, like)
+    }
+
+    pub(super) fn reshape(
+        &mut self,
+        value: ValueId,
+        shape: Vec<usize>,
+        like: &Node,
+    ) -> Result<ValueId, OpError> {
+        match self.extents(value) == shape {
+            true => Ok(value),
+            false => self.one(Op::Reshape(Reshape { shape }), value, like),
+        }
+    }
+
+    /// A value of the old graph as it was there, with its name and layout.
+    pub(super) fn made(&mut self, value: ValueId) -> Result<ValueId, OpError> {
+        if let Some(made) = self.made[value.index()] {
+            return Ok(made);
+        }
+        let view = self.view(value);
+        let old = self.old;
+        let (like, from) = (old.producer(value), old.value(value));
+        let made = self.brought(view.base, view.order(), from.ty.shape.clone(), like)?;
+        if from.name.is_some() {
+            self.graph.values[made.index()].name.clone_from(&from.name);
+        }
+        self.graph.values[made.index()].pin.clone_from(&from.pin);
+        self.made[value.index()] = Some(made);
+        Ok(made)
+    }
+
+    /// The node on its operands as they were.
+    fn as_it_was(&mut self, node: &Node) -> Result<Vec<View>, OpError> {
+        let mut operands = Vec::new();
+        for &operand in &node.operands {
+            operands.push(self.made(operand)?);
+        }
+        let results = self.push(node.op.clone(), operands, node)?;
+        let mut views = Vec::new();
+        for (&old, &new) in node.results.iter().zip(&results) {
+            let (from, to) = (self.old.value(old), &mut self.graph.values[new.index()]);
+            to.name.clone_from(&from.name);
+            to.pin.clone_from(&from.pin);
+            views.push(View::whole(new, to.ty.shape.len()));
+            self.made[old.index()] = Some(new);
+        }
+        Ok(views)
+    }
+
+    /// An op on bases, whose results are seen as its first operand is. What has other dims than in the model has another
+    /// name.
+    pub(super) fn computed(
+        &mut self,
+        op: Op,
+        operands: Vec<ValueId>,
+        dims: &[Vec<usize>],
+        node: &Node,
+    ) -> Result<Vec<View>, OpError> {
+        let (results, pass) = (self.push(op, operands, node)?, self.purpose.name());
+        let mut views = Vec::new();
+        for (&old, base) in node.results.iter().zip(results) {
+            let view = View { base, dims: dims.to_vec() };
+            let named = self.old.value(old).name.as_ref();
+            let rank = self.extents(base).len();
+            self.graph.values[base.index()].name = match view == View::whole(base, rank) {
+                true => named.cloned(),
+                false => named.map(|name| format!("{name}.{pass}")),
+            };
+            views.push(view);
+        }
+        Ok(views)
+    }
+
+    /// The base of a value whose dims are those of the value in this order; it is made if there is none.
+    pub(super) fn arranged(
+        &mut self,
+        value: ValueId,
+        order: &[usize],
+        node: &Node,
+    ) -> Result<ValueId, OpError> {
+        let view = self.view(value);
+        let shape: Vec<usize> =
+            order.iter().map(|&dim| self.old.value(value).ty.shape[dim]).collect();
+        let of_base = order.iter().flat_map(|&dim| view.dims[dim].clone()).collect();
+        let base = self.brought(view.base, of_base, shape, node)?;
+        if self.made[value.index()].is_some() && self.same_place(value, node) {
+            // The next who wants it so need not make it.
+            self.views[value.index()] = Some(View::arranged(base, order));
+        }
+        Ok(base)
+    }
+
+    /// Whether a value is computed where a node is.
+    fn same_place(&self, value: ValueId, node: &Node) -> bool {
+        let producer = self.old.producer(value);
+        producer.stage == node.stage && producer.placement == node.placement
+    }
+}
