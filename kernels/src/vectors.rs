@@ -2,6 +2,9 @@
 
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
+use std::ops::Range;
+
+use graphc_ir::shard::split_range;
 
 /// Numbers of a vector.
 pub(crate) const LANES: usize = 16;
@@ -20,13 +23,6 @@ pub(crate) fn rows_beside(vectors: usize) -> usize {
 pub(crate) struct Tap {
     pub ahead: isize,
     pub slot: usize,
-}
-
-/// Asks for the cache line of an address, which need not be one of any memory.
-#[inline]
-pub(crate) fn near(address: *const f32) {
-    // SAFETY: a hint, which reads nothing.
-    unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) };
 }
 
 /// A mask of as many ones.
@@ -71,6 +67,18 @@ pub(crate) struct Strip<'a> {
     /// What sums are multiplied by, and whether they are added to what is there.
     pub scale: f32,
     pub add: bool,
+    /// What is read after this strip.
+    pub next: Option<Lines<'a>>,
+}
+
+/// Cache lines of a matrix, about: rows or columns that are contiguous in memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Lines<'a> {
+    pub data: &'a [f32],
+    /// From one of them to the next, and how many lines each has.
+    pub stride: usize,
+    pub each: usize,
+    pub count: usize,
 }
 
 impl Strip<'_> {
@@ -105,12 +113,11 @@ pub(crate) unsafe fn multiply(strip: &Strip<'_>) {
     strip.check();
     let tiles = strip.rows.len().div_ceil(rows_beside(strip.vectors)).max(1);
     let count = strip.rows.len().div_ceil(tiles).max(1);
-    let mut rest = strip.rows;
-    while !rest.is_empty() {
-        let (tile, others) = rest.split_at(count.min(rest.len()));
-        rest = others;
+    for (index, tile) in strip.rows.chunks(count).enumerate() {
+        let rest = &strip.rows[index * count + tile.len()..];
+        let ahead = Ahead::new(strip, &rest[..count.min(rest.len())], [index, tiles]);
         // SAFETY: as the caller says; bounds have been checked.
-        unsafe { multiply_tile(strip, tile, &rest[..count.min(rest.len())]) };
+        unsafe { multiply_tile(strip, tile, ahead) };
     }
 }
 
@@ -118,12 +125,12 @@ pub(crate) unsafe fn multiply(strip: &Strip<'_>) {
 /// As [`multiply`]; the rows are the strip's.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn multiply_tile(strip: &Strip<'_>, tile: &[(usize, usize)], next: &[(usize, usize)]) {
+unsafe fn multiply_tile(strip: &Strip<'_>, tile: &[(usize, usize)], ahead: Ahead<'_>) {
     macro_rules! of_rows {
         ($vectors:literal: $($rows:literal)*) => {
             match tile.len() {
                 // SAFETY: as the caller says.
-                $($rows => unsafe { sums::<$rows, $vectors>(strip, tile, next) },)*
+                $($rows => unsafe { sums::<$rows, $vectors>(strip, tile, ahead) },)*
                 count => unreachable!("a tile of {count} rows"),
             }
         };
@@ -137,36 +144,59 @@ unsafe fn multiply_tile(strip: &Strip<'_>, tile: &[(usize, usize)], next: &[(usi
     }
 }
 
-/// Asks for the lines of the result that are written next, a few at a time: all at once they would hold up what is read.
+/// Asks for the lines of the result that are written next, and for those that are read after the strip, a few at a time: all at
+/// once they would hold up what is read.
 struct Ahead<'a> {
     rows: std::slice::Iter<'a, (usize, usize)>,
     to: *const f32,
     vectors: usize,
-    /// The next line, and how many of its row are left.
+    /// The next line, how many of its row are left, and how many are asked for at a time.
     line: *const f32,
     left: usize,
-    /// Lines at a time.
     each: usize,
+    /// Of what is read later: the lines of this tile.
+    later: Option<Lines<'a>>,
+    range: Range<usize>,
+    each_later: usize,
 }
 
 impl<'a> Ahead<'a> {
-    fn new(strip: &Strip<'_>, next: &'a [(usize, usize)]) -> Self {
-        let steps = strip.taps.len() * strip.channels.div_ceil(UNROLLED);
-        let each = (next.len() * strip.vectors).div_ceil(steps.max(1));
+    /// For one of so many tiles.
+    fn new(strip: &Strip<'a>, next: &'a [(usize, usize)], [tile, tiles]: [usize; 2]) -> Self {
+        let steps = (strip.taps.len() * strip.channels.div_ceil(UNROLLED)).max(1);
+        let each = (next.len() * strip.vectors).div_ceil(steps);
+        let range = split_range(strip.next.map_or(0, |lines| lines.count), tiles, tile);
         let to = strip.to.pointer.cast_const();
-        Self { rows: next.iter(), to, vectors: strip.vectors, line: to, left: 0, each }
+        Self {
+            rows: next.iter(),
+            to,
+            vectors: strip.vectors,
+            line: to,
+            left: 0,
+            each,
+            later: strip.next,
+            each_later: range.len().div_ceil(steps),
+            range,
+        }
     }
 
     #[inline(always)]
     fn ask(&mut self) {
         for _ in 0..self.each {
             if self.left == 0 {
-                let Some(row) = self.rows.next() else { return };
+                let Some(row) = self.rows.next() else { break };
                 (self.line, self.left) = (self.to.wrapping_add(row.1), self.vectors);
             }
             // SAFETY: a hint, which writes nothing.
             unsafe { _mm_prefetch::<_MM_HINT_ET0>(self.line.cast()) };
             (self.line, self.left) = (self.line.wrapping_add(LANES), self.left - 1);
+        }
+        let Some(later) = self.later else { return };
+        for _ in 0..self.each_later {
+            let Some(line) = self.range.next() else { return };
+            let at = line / later.each * later.stride + line % later.each * LANES;
+            // SAFETY: a hint, which reads nothing.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(later.data.as_ptr().wrapping_add(at).cast()) };
         }
     }
 }
@@ -181,10 +211,9 @@ const UNROLLED: usize = 4;
 unsafe fn sums<const R: usize, const V: usize>(
     strip: &Strip<'_>,
     rows: &[(usize, usize)],
-    next: &[(usize, usize)],
+    mut ahead: Ahead<'_>,
 ) {
     let mut sums = [[_mm512_setzero_ps(); V]; R];
-    let mut ahead = Ahead::new(strip, next);
     for tap in strip.taps {
         let mut a = [std::ptr::null(); R];
         for (a, row) in a.iter_mut().zip(rows) {

@@ -11,7 +11,7 @@ use crate::panels::{Panel, load, load_first, panels, store, store_first};
 use crate::parallel;
 use crate::product::transposed;
 use crate::simd::{Level, level};
-use crate::vectors::{LANES, STRIP, Strip, Tap, Target, multiply, near, rows_beside};
+use crate::vectors::{LANES, Lines, STRIP, Strip, Tap, Target, multiply};
 
 /// Places along the inner extent that are summed at a time: a row of the first factor stays in the nearest cache.
 const DEPTH: usize = 512;
@@ -19,8 +19,8 @@ const DEPTH: usize = 512;
 const COLUMNS: usize = 512;
 /// Rows of the first factor that are packed at a time, where they are.
 const ROWS: usize = STRIP;
-/// Parts of these rows between which some of the next panel is asked for.
-const PARTS: usize = 8;
+/// Rows that stay together when threads share them: a multiple of all that are multiplied at a time.
+const ROWS_TOGETHER: usize = 24;
 /// Columns of a panel.
 const PANEL: usize = 64;
 /// Of fewer rows packing would take longer than the product.
@@ -100,7 +100,7 @@ impl<'a> Product<'a> {
     /// Parts of rows or of columns, of whichever there are more.
     fn cut(&self, threads: usize) -> Vec<Product<'a>> {
         let [rows, inner, columns] = self.extents;
-        let (side, unit) = if columns > rows { (1, PANEL) } else { (0, STRIP / PARTS) };
+        let (side, unit) = if columns > rows { (1, PANEL) } else { (0, ROWS_TOGETHER) };
         let units = [rows, columns][side].div_ceil(unit);
         let parts = threads.clamp(1, units);
         let part = |index| {
@@ -138,13 +138,19 @@ impl<'a> Product<'a> {
                     let down = row..rows.min(row + ROWS);
                     let first = self.first(down.clone(), depth.clone(), of_a);
                     for (index, &panel) in panels.iter().enumerate() {
-                        let next = panels.get(index + 1).filter(|_| row == 0);
-                        let next = next.map(|&panel| self.source(depth.clone(), column, panel));
                         let at = panel.start * LANES * depth.len();
                         let packed = &mut of_b[at..at + panel.vectors * LANES * depth.len()];
                         if row == 0 {
                             self.source(depth.clone(), column, panel).pack(packed);
                         }
+                        let next = match panels.get(index + 1) {
+                            Some(&panel) if row == 0 => Some((depth.clone(), column, panel)),
+                            None if row + ROWS >= rows => self.following(&depth, column),
+                            _ => None,
+                        };
+                        let next = next.map(|(depth, column, panel)| {
+                            self.source(depth, column, panel).lines()
+                        });
                         let column = column + panel.start * LANES;
                         self.block(
                             (down.clone(), depth.clone()),
@@ -157,6 +163,22 @@ impl<'a> Product<'a> {
                 }
             }
         }
+    }
+
+    /// The first panel behind a block of columns.
+    fn following(
+        &self,
+        depth: &Range<usize>,
+        column: usize,
+    ) -> Option<(Range<usize>, usize, Panel)> {
+        let [_, inner, columns] = self.extents;
+        let (depth, column) = if column + COLUMNS < columns {
+            (depth.clone(), column + COLUMNS)
+        } else {
+            (depth.end..inner.min(depth.end + DEPTH), 0)
+        };
+        let panel = *panels(columns.min(column + COLUMNS) - column).first()?;
+        (!depth.is_empty()).then_some((depth, column, panel))
     }
 
     fn source(&self, depth: Range<usize>, column: usize, panel: Panel) -> Source<'_> {
@@ -190,39 +212,33 @@ impl<'a> Product<'a> {
         (column, panel): (usize, Panel),
         (first, step): (&[f32], usize),
         packed: &[f32],
-        next: Option<Source<'_>>,
+        next: Option<Lines<'_>>,
     ) {
         let mut rows = [(0, 0); STRIP];
         let rows = &mut rows[..down.len()];
         for (index, row) in rows.iter_mut().enumerate() {
             *row = (index * step, self.at + (down.start + index) * self.stride + column);
         }
-        // A part of the rows at a time, and of the next panel.
-        let count = down.len().div_ceil(PARTS).next_multiple_of(rows_beside(panel.vectors));
-        for (index, rows) in rows.chunks(count).enumerate() {
-            if let Some(next) = next {
-                next.prefetch(split_range(next.lines(), down.len().div_ceil(count), index));
-            }
-            let strip = Strip {
-                from: first,
-                to: self.to,
-                rows,
-                taps: &[Tap { ahead: 0, slot: 0 }],
-                channels: depth.len(),
-                panel: packed,
-                stride: panel.vectors * LANES,
-                vectors: panel.vectors,
-                last: panel.last,
-                scale: self.scale,
-                add: self.add || depth.start > 0,
-            };
-            // SAFETY: the processor has AVX-512, and the result is this call's alone.
-            unsafe { multiply(&strip) };
-        }
+        let strip = Strip {
+            from: first,
+            to: self.to,
+            rows,
+            taps: &[Tap { ahead: 0, slot: 0 }],
+            channels: depth.len(),
+            panel: packed,
+            stride: panel.vectors * LANES,
+            vectors: panel.vectors,
+            last: panel.last,
+            scale: self.scale,
+            add: self.add || depth.start > 0,
+            next,
+        };
+        // SAFETY: the processor has AVX-512, and the result is this call's alone.
+        unsafe { multiply(&strip) };
     }
 }
 
-impl Source<'_> {
+impl<'a> Source<'a> {
     /// Packs the panel as `[place][column]`.
     fn pack(&self, to: &mut [f32]) {
         // SAFETY: the processor has AVX-512: `is_fast` was asked.
@@ -234,22 +250,14 @@ impl Source<'_> {
         }
     }
 
-    /// Cache lines, about.
-    fn lines(&self) -> usize {
-        match self.layout.column {
-            1 => self.depth * self.panel.vectors,
-            _ => self.panel.vectors * LANES * self.depth.div_ceil(LANES),
-        }
-    }
-
-    /// Asks for some of the lines.
-    fn prefetch(&self, lines: Range<usize>) {
-        let of =
-            if self.layout.column == 1 { self.panel.vectors } else { self.depth.div_ceil(LANES) };
-        let stride = self.layout.row.max(self.layout.column);
-        for line in lines {
-            near(self.data.as_ptr().wrapping_add(line / of * stride + line % of * LANES));
-        }
+    /// What is read of it.
+    fn lines(&self) -> Lines<'a> {
+        let (of_lanes, of_places) = (self.panel.vectors, self.depth.div_ceil(LANES));
+        let (stride, each, rows) = match self.layout.column {
+            1 => (self.layout.row, of_lanes, self.depth),
+            _ => (self.layout.column, of_places, of_lanes * LANES),
+        };
+        Lines { data: self.data, stride, each, count: rows * each }
     }
 
     /// Of a matrix whose rows are contiguous.
