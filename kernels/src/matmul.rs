@@ -95,9 +95,10 @@ impl Product {
         let pool = cx.pool.filter(|_| threads > 1);
         let extents = [self.rows, self.inner, self.columns];
         if count == 1 && T::DTYPE == DType::F32 && self.is_faster_by_columns() {
-            let columns = cx.scratch.take::<T>(size);
+            let room = room::<T, T, T>(extents, threads);
+            let (columns, room) = cx.scratch.take_both::<T, f32>([size, room]);
             let to = Layout { row: 1, column: self.rows };
-            self.gemm(a, b, (columns, to), Hands { pool, threads, room: &mut [] });
+            self.gemm(a, b, (columns, to), Hands { pool, threads, room });
             strided::transpose_matrix(columns, out, self.columns, self.rows);
             return Ok(());
         }

@@ -29,6 +29,7 @@ pub use checkpoint::{Checkpoint, CheckpointError, CheckpointHeader, Checkpoints,
 pub use error::{Cause, Failure, RuntimeError};
 pub use global::GlobalTensor;
 pub use session::{
-    OutputsAt, RankStatistics, RegisterStatistics, Session, SessionOptions, Statistics, StepHandle,
+    ActorStatistics, OutputsAt, RankStatistics, RegisterStatistics, Session, SessionOptions,
+    Statistics, StepHandle,
 };
 pub use tensor::{HostTensor, TensorError};

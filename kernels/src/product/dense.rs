@@ -6,8 +6,9 @@ use std::ops::Range;
 
 use graphc_ir::shard::split_range;
 
-use super::{Layout, Write};
+use super::{Hands, Layout, Write};
 use crate::panels::{Panel, load, load_first, panels, store, store_first};
+use crate::parallel;
 use crate::product::transposed;
 use crate::simd::{Level, level};
 use crate::vectors::{LANES, STRIP, Strip, Tap, Target, multiply, near, rows_beside};
@@ -20,6 +21,8 @@ const COLUMNS: usize = 512;
 const ROWS: usize = STRIP;
 /// Parts of these rows between which some of the next panel is asked for.
 const PARTS: usize = 8;
+/// Columns of a panel.
+const PANEL: usize = 64;
 /// Of fewer rows packing would take longer than the product.
 const FEW: usize = 16;
 
@@ -31,42 +34,57 @@ pub(super) fn is_fast([rows, _, columns]: [usize; 3], layouts: [Layout; 3]) -> b
     level() == Level::Avx512 && by_rows_or_columns && rows >= FEW
 }
 
-/// Numbers to work in.
-pub(super) fn room([rows, inner, columns]: [usize; 3]) -> usize {
-    let depth = inner.min(DEPTH);
-    // Either factor may be the second one: the product may be written by columns.
-    let width = rows.max(columns).min(COLUMNS).next_multiple_of(LANES);
-    depth * (width + rows.max(columns).min(ROWS))
+/// Numbers that so many threads work in.
+pub(super) fn room([rows, inner, columns]: [usize; 3], threads: usize) -> usize {
+    threads.max(1) * room_of_one([rows, inner, columns])
 }
 
-/// A product whose result is written by rows.
+/// Either factor may be the second one, as the product may be written by columns.
+fn room_of_one([rows, inner, columns]: [usize; 3]) -> usize {
+    let longer = rows.max(columns);
+    inner.min(DEPTH) * (longer.min(COLUMNS).next_multiple_of(LANES) + longer.min(ROWS))
+}
+
+/// A product, or a part of one, whose result is written by rows.
+#[derive(Clone, Copy)]
 struct Product<'a> {
     extents: [usize; 3],
     scale: f32,
     factors: [(&'a [f32], Layout); 2],
     to: Target<'a>,
+    /// Where the result begins, and how far a row lies from the one before.
+    at: usize,
     stride: usize,
     add: bool,
 }
 
-/// Writes a product for which [`is_fast`].
+/// Writes a product for which [`is_fast`]. Each element is summed in an order that follows from the inner extent alone.
 pub(super) fn product(
     [rows, inner, columns]: [usize; 3],
     scale: f32,
     [(a, by_row), (b, layout)]: [(&[f32], Layout); 2],
     (out, to): (&mut [f32], Layout),
     write: Write,
-    room: &mut [f32],
+    hands: Hands<'_>,
 ) {
-    let (to_target, add) = (Target::new(out), write == Write::Add);
-    let product = if to.column == 1 {
-        let (extents, factors) = ([rows, inner, columns], [(a, by_row), (b, layout)]);
-        Product { extents, scale, factors, to: to_target, stride: to.row, add }
+    let by_rows = to.column == 1;
+    let (extents, factors, stride) = if by_rows {
+        ([rows, inner, columns], [(a, by_row), (b, layout)], to.row)
     } else {
-        let (extents, factors) = ([columns, inner, rows], [(b, layout.t()), (a, by_row.t())]);
-        Product { extents, scale, factors, to: to_target, stride: to.column, add }
+        ([columns, inner, rows], [(b, layout.t()), (a, by_row.t())], to.column)
     };
-    product.blocks(room);
+    let (to, add) = (Target::new(out), write == Write::Add);
+    let whole = Product { extents, scale, factors, to, at: 0, stride, add };
+    let own = room_of_one(extents);
+    let threads = if hands.pool.is_some() { hands.threads } else { 1 };
+    let parts = whole.cut(threads);
+    assert!(hands.room.len() >= parts.len() * own, "room to multiply");
+    let pieces = parts.into_iter().zip(hands.room.chunks_exact_mut(own)).collect();
+    let shared = parallel::run(hands.pool, pieces, |(part, room): (Product<'_>, &mut [f32])| {
+        part.blocks(room);
+        Ok(())
+    });
+    debug_assert!(shared.is_ok(), "parts give no errors");
 }
 
 /// Columns of the second factor at places along the inner extent, where they lie.
@@ -78,7 +96,36 @@ struct Source<'a> {
     depth: usize,
 }
 
-impl Product<'_> {
+impl<'a> Product<'a> {
+    /// Parts of rows or of columns, of whichever there are more.
+    fn cut(&self, threads: usize) -> Vec<Product<'a>> {
+        let [rows, inner, columns] = self.extents;
+        let (side, unit) = if columns > rows { (1, PANEL) } else { (0, STRIP / PARTS) };
+        let units = [rows, columns][side].div_ceil(unit);
+        let parts = threads.clamp(1, units);
+        let part = |index| {
+            let units = split_range(units, parts, index);
+            let start = units.start * unit;
+            let end = (units.end * unit).min([rows, columns][side]);
+            let [(a, by_row), (b, layout)] = self.factors;
+            match side {
+                0 => Product {
+                    extents: [end - start, inner, columns],
+                    factors: [(&a[start * by_row.row..], by_row), (b, layout)],
+                    at: start * self.stride,
+                    ..*self
+                },
+                _ => Product {
+                    extents: [rows, inner, end - start],
+                    factors: [(a, by_row), (&b[start * layout.column..], layout)],
+                    at: start,
+                    ..*self
+                },
+            }
+        };
+        (0..parts).map(part).collect()
+    }
+
     fn blocks(&self, room: &mut [f32]) {
         let [rows, inner, columns] = self.extents;
         let width = columns.min(COLUMNS).next_multiple_of(LANES);
@@ -119,12 +166,12 @@ impl Product<'_> {
     }
 
     /// A block of the first factor: where it lies, or packed.
-    fn first<'a>(
-        &'a self,
+    fn first<'b>(
+        &'b self,
         down: Range<usize>,
         depth: Range<usize>,
-        to: &'a mut [f32],
-    ) -> (&'a [f32], usize) {
+        to: &'b mut [f32],
+    ) -> (&'b [f32], usize) {
         let (data, layout) = self.factors[0];
         let start = down.start * layout.row + depth.start * layout.column;
         if layout.column == 1 {
@@ -148,7 +195,7 @@ impl Product<'_> {
         let mut rows = [(0, 0); STRIP];
         let rows = &mut rows[..down.len()];
         for (index, row) in rows.iter_mut().enumerate() {
-            *row = (index * step, (down.start + index) * self.stride + column);
+            *row = (index * step, self.at + (down.start + index) * self.stride + column);
         }
         // A part of the rows at a time, and of the next panel.
         let count = down.len().div_ceil(PARTS).next_multiple_of(rows_beside(panel.vectors));

@@ -172,7 +172,7 @@ pub(crate) fn room<A: Number, B: Number, R: Number>(extents: [usize; 3], threads
     let types = (A::data(&[]), B::data(&[]), R::data(&[]));
     match types {
         #[cfg(target_arch = "x86_64")]
-        (Data::Single(_), Data::Single(_), Data::Single(_)) => dense::room(extents),
+        (Data::Single(_), Data::Single(_), Data::Single(_)) => dense::room(extents, threads),
         #[cfg(not(target_arch = "x86_64"))]
         (Data::Single(_), Data::Single(_), Data::Single(_)) => 0,
         (a, b, out) => blocks::room(extents, Method::of([a, b, out]), threads),
@@ -197,11 +197,8 @@ pub(crate) fn multiply<A: Number, B: Number, R: Number>(
         (Data::Single(a), Data::Single(b), DataMut::Single(out)) => {
             let factors = [(a, a_layout), (b, b_layout)];
             #[cfg(target_arch = "x86_64")]
-            if dense::is_fast(extents, [a_layout, b_layout, to])
-                && hands.threads == 1
-                && hands.room.len() >= dense::room(extents)
-            {
-                return dense::product(extents, scale, factors, (out, to), write, hands.room);
+            if dense::is_fast(extents, [a_layout, b_layout, to]) {
+                return dense::product(extents, scale, factors, (out, to), write, hands);
             }
             let Some(pool) = hands.pool.filter(|_| hands.threads > 1) else {
                 return single(extents, scale, factors, (out, to), write, Parallelism::None);

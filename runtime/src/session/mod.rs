@@ -30,7 +30,7 @@ use variables::Variables;
 pub(crate) use collect::{output_tag, readers};
 pub(crate) use edges::Rows;
 pub use options::{OutputsAt, SessionOptions};
-pub use statistics::{RankStatistics, RegisterStatistics, Statistics};
+pub use statistics::{ActorStatistics, RankStatistics, RegisterStatistics, Statistics};
 
 /// A loaded plan: one arena per rank, filled with variables, and workers that wait for steps.
 ///

@@ -209,7 +209,7 @@ impl Rank {
                 tell: others.map(|(_, ear)| ear.0.clone()).collect(),
                 hear: ears[stream].1.clone(),
                 activity: self.transport.activity(format!("stream {stream}"), names(program)),
-                report: Report::default(),
+                report: Report::of(program.actors.len()),
             };
             workers.push((worker, sender));
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use graphc_ir::plan::{Plan, RankEntry};
+use graphc_ir::plan::{Actor, Plan, RankEntry, Register};
 
 use crate::worker::Report;
 
@@ -28,8 +28,19 @@ pub struct RankStatistics {
     pub waiting: Duration,
     /// Time from the first action of a step to its last, summed over steps.
     pub steps: Duration,
+    /// The rank's actors, in the program's order.
+    pub actors: Vec<ActorStatistics>,
     /// The rank's registers, in the plan's order.
     pub registers: Vec<RegisterStatistics>,
+}
+
+/// What was measured of one actor.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ActorStatistics {
+    /// The actor's name.
+    pub name: String,
+    /// Time in its actions, without waiting.
+    pub time: Duration,
 }
 
 /// What was measured of one register.
@@ -45,13 +56,19 @@ pub struct RegisterStatistics {
 
 /// Statistics of a plan before anything was measured.
 pub(super) fn empty(plan: &Plan, steps: u64) -> Statistics {
-    let rank = |entry: &RankEntry| RankStatistics {
-        registers: plan.programs[entry.program.index()]
-            .registers
-            .iter()
-            .map(|r| RegisterStatistics { name: r.name.clone(), slots: r.slots, high_water: 0 })
-            .collect(),
-        ..RankStatistics::default()
+    let rank = |entry: &RankEntry| {
+        let program = &plan.programs[entry.program.index()];
+        let actor = |a: &Actor| ActorStatistics { name: a.name.clone(), time: Duration::ZERO };
+        let register = |r: &Register| RegisterStatistics {
+            name: r.name.clone(),
+            slots: r.slots,
+            high_water: 0,
+        };
+        RankStatistics {
+            actors: program.actors.iter().map(actor).collect(),
+            registers: program.registers.iter().map(register).collect(),
+            ..RankStatistics::default()
+        }
     };
     Statistics { steps, ranks: plan.ranks.iter().map(rank).collect() }
 }
@@ -64,6 +81,9 @@ impl RankStatistics {
         self.communication += report.communication;
         self.waiting += report.waiting;
         self.steps = self.steps.max(report.steps);
+        for (actor, &time) in self.actors.iter_mut().zip(&report.actors) {
+            actor.time += time;
+        }
         for (register, &high_water) in self.registers.iter_mut().zip(&report.high_water) {
             register.high_water = register.high_water.max(high_water);
         }

@@ -150,6 +150,7 @@ impl Worker {
             let busy = (now - last).saturating_sub(waited);
             last = now;
             self.report.waiting += waited;
+            self.report.actors[actor as usize] += busy;
             match work.is_kernel() {
                 true => self.report.kernels += busy,
                 false => self.report.communication += busy,
