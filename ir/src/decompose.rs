@@ -37,14 +37,15 @@ pub fn decompose(graph: &Graph, which: impl Fn(&Node) -> bool) -> Result<Graph, 
     in_parts(graph, which, None)
 }
 
-/// The graph with batch normalization in parts. In training variables that it reads as its mean and variance take in what each
-/// part of the batch has, as torch's running statistics do: a [`crate::ops::Blend`] behind it.
+/// The graph with batch normalization as a job does it: by given statistics, in parts, where `batches` is 0, else by those of each of
+/// so many parts of the batch, see [`crate::ops::BatchNormTraining`]. Variables that it reads as its mean and variance then take in what
+/// each part of the batch has, as torch's running statistics do: a [`crate::ops::Blend`] behind it.
 ///
 /// # Errors
 /// Where the graph holds an op that does not take its operands.
-pub fn decompose_batch_norms(graph: &Graph) -> Result<Graph, OpError> {
+pub fn batch_norms_in_mode(graph: &Graph, batches: usize) -> Result<Graph, OpError> {
     let which = |node: &Node| matches!(node.op, Op::BatchNorm(_));
-    in_parts(graph, which, Some(Running::of(graph)))
+    in_parts(graph, which, Some(Running::of(graph, batches)))
 }
 
 fn in_parts(
@@ -60,7 +61,14 @@ fn in_parts(
     for (id, node) in graph.iter() {
         let operands: Vec<ValueId> = node.operands.iter().map(|&v| of(&values, v)).collect();
         let mut parts = Parts { graph: &mut result, node, statistics: None };
-        let decomposed = if which(node) { parts.decompose(&operands)? } else { None };
+        let batches = running.as_ref().map_or(0, Running::batches);
+        let decomposed = match &node.op {
+            Op::BatchNorm(op) if batches > 0 => {
+                Some(parts.batch_norm_in_training(op, batches, &operands)?)
+            }
+            _ if which(node) => parts.decompose(&operands)?,
+            _ => None,
+        };
         let results = match decomposed {
             Some(results) => results,
             None => parts.push(node.op.clone(), &operands)?,
@@ -93,6 +101,7 @@ pub fn decomposes(op: &Op) -> bool {
             | Op::NormalizeGrad(_)
             | Op::CrossEntropy(_)
             | Op::BatchNorm(_)
+            | Op::BatchNormTraining(_)
     )
 }
 
@@ -116,6 +125,7 @@ impl Parts<'_> {
             (Op::NormalizeGrad(op), &[y, r, dy]) => vec![self.normalize_grad(y, r, dy, op.center)?],
             (Op::CrossEntropy(op), &[x, labels]) => self.cross_entropy(x, labels, op.smoothing)?,
             (Op::BatchNorm(op), operands) => vec![self.batch_norm(op, operands)?],
+            (Op::BatchNormTraining(op), operands) => self.batch_norm_training(op, operands)?,
             _ => return Ok(None),
         };
         Ok(Some(results))
@@ -280,17 +290,7 @@ impl Parts<'_> {
         x: ValueId,
         axis: usize,
     ) -> Result<ValueId, OpError> {
-        self.reduce_over(function, x, vec![axis])
-    }
-
-    /// A reduction that keeps the dims.
-    fn reduce_over(
-        &mut self,
-        function: ReduceFunction,
-        x: ValueId,
-        axes: Vec<usize>,
-    ) -> Result<ValueId, OpError> {
-        self.one(Op::Reduce(Reduce { function, axes, keep_dims: true }), &[x])
+        self.one(Op::Reduce(Reduce { function, axes: vec![axis], keep_dims: true }), &[x])
     }
 
     /// The same elements in another shape; the same value where it has that.

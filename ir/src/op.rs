@@ -104,6 +104,8 @@ pub enum Op {
     AveragePoolGrad(AveragePoolGrad),
     /// Normalization of channels, scaled and shifted.
     BatchNorm(BatchNorm),
+    /// Normalization of channels by the statistics of the batch.
+    BatchNormTraining(BatchNormTraining),
     /// Tokens to the places of experts.
     Dispatch(Dispatch),
     /// From the places of experts back to tokens.
@@ -190,6 +192,7 @@ impl Op {
             Op::AveragePool(op) => op,
             Op::AveragePoolGrad(op) => op,
             Op::BatchNorm(op) => op,
+            Op::BatchNormTraining(op) => op,
             Op::Dispatch(op) => op,
             Op::Combine(op) => op,
             Op::CombineWeightsGrad(op) => op,

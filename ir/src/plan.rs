@@ -346,7 +346,7 @@ pub enum Action {
         /// Where each operand comes from.
         operands: Vec<i32>,
     },
-    /// A chain of elementwise ops.
+    /// A chain of elementwise ops, and sums of what they give.
     Fused(FusedOp),
     /// A collective over one mesh axis of the inputs' layouts; with several inputs, all in one message. Input i
     /// becomes output i.
@@ -394,7 +394,8 @@ pub enum Action {
     },
 }
 
-/// A chain of elementwise ops evaluated block by block; operands broadcast to the result's shape.
+/// A chain of elementwise ops evaluated block by block; operands broadcast to the result's shape. It may end in sums and means of
+/// what steps give, over all dims around those that stay: outputs that no step reads.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FusedOp {
     /// In order of evaluation.
@@ -403,7 +404,7 @@ pub struct FusedOp {
     pub outputs: Vec<usize>,
 }
 
-/// One op of a chain: unary, binary, where or cast.
+/// One op of a chain: unary, binary, where or cast, or a reduction at its end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FusedStep {
     /// The op.

@@ -102,7 +102,7 @@ pub(crate) fn cpu(op: &Op, operands: &[DType], results: &[DType]) -> Option<Kern
         Op::LossScale(_) => scaling::loss_scale,
         Op::SkipStep(_) => scaling::skip_step,
         // What the user feeds is computed by nobody, batch normalization by its parts, and elementwise ops by chains.
-        Op::Input(_) | Op::BatchNorm(_) => return None,
+        Op::Input(_) | Op::BatchNorm(_) | Op::BatchNormTraining(_) => return None,
         Op::Unary(_) | Op::Binary(_) | Op::Where(_) | Op::Cast(_) => return None,
     };
     Some(kernel)

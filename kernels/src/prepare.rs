@@ -21,7 +21,7 @@ enum Call {
     /// An op other than an elementwise one.
     Op { kernel: Kernel, op: Op },
     /// One elementwise op, or several.
-    Chain(Chain),
+    Chain(Box<Chain>),
 }
 
 impl Prepared {
@@ -58,7 +58,8 @@ pub fn prepare(
         return Err(missing());
     }
     if matches!(op, Op::Unary(_) | Op::Binary(_) | Op::Where(_) | Op::Cast(_)) {
-        return Ok(Prepared(Call::Chain(Chain::single(op, operands, results)?)));
+        let chain = Chain::single(op, operands, results)?;
+        return Ok(Prepared(Call::Chain(Box::new(chain))));
     }
     let kernel = lookup::cpu(op, &dtypes(operands), &dtypes(results)).ok_or_else(missing)?;
     Ok(Prepared(Call::Op { kernel, op: op.clone() }))
@@ -75,7 +76,10 @@ pub fn prepare_fused(
     device: DeviceKind,
 ) -> Result<Prepared, KernelError> {
     match device {
-        DeviceKind::Cpu => Ok(Prepared(Call::Chain(Chain::of(fused, operands, results)?))),
+        DeviceKind::Cpu => {
+            let chain = Chain::of(fused, operands, results)?;
+            Ok(Prepared(Call::Chain(Box::new(chain))))
+        }
         DeviceKind::Cuda => {
             let first = fused.steps.first().map_or("fused", |step| step.op.name());
             Err(no_kernel(first, operands, results, device))

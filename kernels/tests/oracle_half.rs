@@ -59,7 +59,7 @@ fn number(op: &Op) -> usize {
         Op::MaxPoolGrad(_) => 39,
         Op::AveragePool(_) => 40,
         Op::AveragePoolGrad(_) => 41,
-        Op::BatchNorm(_) => 42,
+        Op::BatchNorm(_) | Op::BatchNormTraining(_) => 42,
         Op::Dispatch(_) => 43,
         Op::Combine(_) => 44,
         Op::CombineWeightsGrad(_) => 45,

@@ -129,14 +129,14 @@ fn convolutions_of_many_channels() {
 
 #[test]
 fn pools_and_their_gradients() {
-    repeat(100, |random| {
+    repeat(60, |random| {
         let kernel = [(); 2].map(|()| 1 + random.below(3));
         let [strides, dilations] = [(); 2].map(|()| [(); 2].map(|()| 1 + random.below(3)));
         let pads = [0, 1, 2, 3].map(|side: usize| random.below(kernel[side % 2]));
         let window = Window { strides, pads, dilations };
-        let extents = [(); 2].map(|()| 7 + random.below(9));
+        let extents = [(); 2].map(|()| 7 + random.below(6));
         let channels_last = random.below(2) == 0;
-        let channels = random.of(&[1, 2, 3, 16, 21]);
+        let channels = random.of(&[1, 2, 3, 5, 17]);
         let shape = [random.below(4), channels, extents[0], extents[1]];
         let x = f32s(&ordered(shape, channels_last));
         let op = Op::MaxPool(MaxPool { kernel, window, channels_last });

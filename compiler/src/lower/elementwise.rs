@@ -1,41 +1,57 @@
-//! Fuses elementwise ops that run side by side on equal shards into one actor, which goes through memory once.
+//! Fuses elementwise ops that run side by side on equal shards into one actor, which goes through memory once. Sums and means of what
+//! such ops give, or read, are steps of the actor as well, where they reduce all dims around those that stay.
 //!
 //! An op joins the group of an operand's producer, and groups that meet in an op become one, where the graph of groups
-//! stays free of circles: no way may lead out of a group and back into it. Groups are kept in a topological order, so
+//! stays free of circles: no way may lead out of a group and back into it. A sum is no operand of its own group: it is known when
+//! all elements have been seen. A reduction also joins what reads the tensor that it reads. Groups are kept in a topological order, so
 //! that only those between two need to be looked at (after Pearce and Kelly, "A dynamic topological sort algorithm for
 //! directed acyclic graphs", 2007).
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use graphc_ir::op::Op;
 use graphc_ir::plan::{Action, Cluster, FusedArg, FusedOp, FusedStep, Layout, Rate};
 use graphc_ir::sbp::{NdSbp, Sbp};
-use graphc_ir::types::DType;
+use graphc_ir::types::{DType, TensorType};
 
 use super::LowerError;
+use super::cheap::make_again;
 use super::job::{BufferId, Job, Task, TaskId};
 use super::sort::{edges, sort};
 use crate::cost::{NodeWork, roofline};
 use crate::decisions::Phase;
 
 /// Ops in one actor, at most.
-const MOST_STEPS: usize = 16;
+const MOST_STEPS: usize = 24;
 /// Operands of one actor, at most.
 const MOST_OPERANDS: usize = 12;
+/// How many elements a sum of a chain has at least: of fewer its result is no small part of what is read.
+const LEAST_SUMMED: usize = 8;
 
 /// What ops of one group have in common.
 #[derive(PartialEq, Eq)]
-struct Key {
+pub(super) struct Key {
     segment: usize,
     phase: Phase,
     rate: Rate,
     stage: usize,
     chunk: usize,
     ranks: Vec<u32>,
-    shards: Layout,
+    /// How the values of the chain lie, which of a reduction is its operand.
+    pub(super) shards: Layout,
+}
+
+impl Key {
+    /// Whether it is another's but for the part of the step.
+    pub(super) fn is_alike(&self, other: &Self) -> bool {
+        let of = |key: &Self| (key.rate, key.stage, key.chunk);
+        of(self) == of(other) && self.ranks == other.ranks && self.shards == other.shards
+    }
 }
 
 struct Groups<'a> {
     job: &'a Job,
+    readers: Vec<Vec<TaskId>>,
     keys: Vec<Option<Key>>,
     before: Vec<Vec<usize>>,
     /// The group of each task, named by its first member.
@@ -52,9 +68,13 @@ struct Groups<'a> {
 /// # Errors
 /// Where tasks wait for each other in a circle.
 pub fn fuse(job: &mut Job, cluster: &Cluster) -> Result<(), LowerError> {
+    make_again(job);
     let mut groups = Groups::new(job);
     for task in 0..job.tasks.len() {
         groups.grow(task);
+    }
+    for task in 0..job.tasks.len() {
+        groups.share(task);
     }
     let readers = job.readers();
     let mut tasks = Vec::new();
@@ -81,6 +101,7 @@ impl<'a> Groups<'a> {
         let count = job.tasks.len();
         Self {
             job,
+            readers: job.readers(),
             keys: job.tasks.iter().map(|task| key(job, task)).collect(),
             before,
             of: (0..count).collect(),
@@ -97,21 +118,47 @@ impl<'a> Groups<'a> {
             return;
         }
         for input in &self.job.tasks[task].inputs {
-            let Some(TaskId(producer)) = self.job.buffers[input.0].producer else { continue };
-            let (a, b) = (self.of[producer], self.of[task]);
-            if a != b && self.keys[producer] == self.keys[task] && self.fits(a, b) {
-                let (first, last) =
-                    if self.position[a] < self.position[b] { (a, b) } else { (b, a) };
-                if let Some(between) = self.between(first, last) {
-                    self.merge(first, last, &between);
-                }
+            if let Some(TaskId(producer)) = self.job.buffers[input.0].producer {
+                self.join(producer, task);
             }
+        }
+    }
+
+    /// Joins a reduction to the groups that read the tensor that it reads.
+    fn share(&mut self, task: usize) {
+        if self.keys[task].is_none() || !reduces(&self.job.tasks[task]) {
+            return;
+        }
+        let input = self.job.tasks[task].inputs[0];
+        for reader in self.readers[input.0].clone() {
+            self.join(task, reader.0);
+        }
+    }
+
+    /// Makes the groups of two tasks one, if they may be.
+    fn join(&mut self, task: usize, other: usize) {
+        let (a, b) = (self.of[task], self.of[other]);
+        if a == b || self.keys[task] != self.keys[other] || !self.fits(a, b) {
+            return;
+        }
+        let (first, last) = if self.position[a] < self.position[b] { (a, b) } else { (b, a) };
+        if let Some(between) = self.between(first, last) {
+            self.merge(first, last, &between);
         }
     }
 
     fn fits(&self, a: usize, b: usize) -> bool {
         let members = [self.members[a].as_slice(), &self.members[b]].concat();
-        members.len() <= MOST_STEPS && operands(self.job, &members).len() <= MOST_OPERANDS
+        let sums: Vec<BufferId> = members
+            .iter()
+            .map(|&member| &self.job.tasks[member])
+            .filter(|task| reduces(task))
+            .map(|task| task.outputs[0])
+            .collect();
+        let mut inputs = members.iter().flat_map(|&member| &self.job.tasks[member].inputs);
+        members.len() <= MOST_STEPS
+            && operands(self.job, &members).len() <= MOST_OPERANDS
+            && !inputs.any(|input| sums.contains(input))
     }
 
     /// The groups after `first` that `last` waits for; `None` where a way leads over them from one to the other.
@@ -157,19 +204,22 @@ impl<'a> Groups<'a> {
     }
 }
 
-/// The key of an elementwise task; `None` of others.
-fn key(job: &Job, task: &Task) -> Option<Key> {
+/// The key of an elementwise task, and of a reduction that a chain may end in; `None` of others.
+pub(super) fn key(job: &Job, task: &Task) -> Option<Key> {
     let Action::Compute { op, .. } = &task.action else { return None };
-    if !op.operation().is_elementwise() {
-        return None;
-    }
-    let layout = &job.layouts[job.buffers[task.outputs[0].0].layout as usize];
-    // Shards lie alike whatever their elements are and whether they are summands.
-    let whole = |sbp: &Sbp| if sbp.is_partial() { Sbp::Broadcast } else { *sbp };
-    let shards = Layout {
-        sbp: NdSbp(layout.sbp.0.iter().map(whole).collect()),
-        dtype: DType::F32,
-        ..layout.clone()
+    let shards = match op {
+        Op::Reduce(reduce) => {
+            let types = [task.inputs[0], task.outputs[0]].map(|buffer| job.shard(buffer));
+            let [operand, result] = types.map(|ty| ty.unwrap_or(TensorType::new(DType::F32, [])));
+            let runs = reduce.runs(&operand)?;
+            if runs[0] == 1 && runs[1] > 1 || result.elements() * LEAST_SUMMED > operand.elements()
+            {
+                return None;
+            }
+            shards(job, task.inputs[0])
+        }
+        _ if op.operation().is_elementwise() => shards(job, task.outputs[0]),
+        _ => return None,
     };
     Some(Key {
         segment: task.segment,
@@ -180,6 +230,19 @@ fn key(job: &Job, task: &Task) -> Option<Key> {
         ranks: task.ranks.clone(),
         shards,
     })
+}
+
+/// How a buffer lies, whatever its elements are and whether they are summands.
+pub(super) fn shards(job: &Job, buffer: BufferId) -> Layout {
+    let layout = &job.layouts[job.buffers[buffer.0].layout as usize];
+    let whole = |sbp: &Sbp| if sbp.is_partial() { Sbp::Broadcast } else { *sbp };
+    let sbp = NdSbp(layout.sbp.0.iter().map(whole).collect());
+    Layout { sbp, dtype: DType::F32, ..layout.clone() }
+}
+
+/// Whether a task is a reduction.
+fn reduces(task: &Task) -> bool {
+    matches!(&task.action, Action::Compute { op: Op::Reduce(_), .. })
 }
 
 /// What these tasks read and none of them makes, each once, in order.
@@ -194,30 +257,48 @@ fn operands(job: &Job, members: &[usize]) -> Vec<BufferId> {
     operands
 }
 
+/// The steps of a chain, each once, and which of them each member is.
+fn steps(job: &Job, members: &[usize], inputs: &[BufferId]) -> (Vec<FusedStep>, Vec<usize>) {
+    let mut steps: Vec<FusedStep> = Vec::new();
+    let mut step_of: BTreeMap<BufferId, usize> = BTreeMap::new();
+    for &member in members {
+        let task = &job.tasks[member];
+        let Action::Compute { op, operands } = &task.action else { continue };
+        let argument = |&operand: &i32| {
+            let buffer = task.inputs[operand as usize];
+            match step_of.get(&buffer) {
+                Some(&step) => FusedArg::Step(step),
+                None => {
+                    FusedArg::Operand(inputs.iter().position(|&i| i == buffer).unwrap_or_default())
+                }
+            }
+        };
+        let step = FusedStep { op: op.clone(), args: operands.iter().map(argument).collect() };
+        // Every result is a step of its own, so only what is computed again for readers of one chain is one step.
+        let known = steps.iter().position(|known| *known == step && !reduces(task));
+        step_of.insert(task.outputs[0], known.unwrap_or(steps.len()));
+        if known.is_none() {
+            steps.push(step);
+        }
+    }
+    let of_members = members.iter().map(|&member| step_of[&job.tasks[member].outputs[0]]).collect();
+    (steps, of_members)
+}
+
 fn fused(job: &Job, cluster: &Cluster, members: &[usize], readers: &[Vec<TaskId>]) -> Task {
     let inputs = operands(job, members);
-    let step_of: BTreeMap<BufferId, usize> =
-        members.iter().enumerate().map(|(step, &m)| (job.tasks[m].outputs[0], step)).collect();
-    let argument = |buffer: BufferId| match step_of.get(&buffer) {
-        Some(&step) => FusedArg::Step(step),
-        None => FusedArg::Operand(inputs.iter().position(|&i| i == buffer).unwrap_or_default()),
-    };
-    let steps = members.iter().filter_map(|&member| {
-        let task = &job.tasks[member];
-        let Action::Compute { op, operands } = &task.action else { return None };
-        let args = operands.iter().map(|&operand| argument(task.inputs[operand as usize]));
-        Some(FusedStep { op: op.clone(), args: args.collect() })
-    });
-    let outside = |&step: &usize| {
-        let readers = &readers[job.tasks[members[step]].outputs[0].0];
+    let (steps, of_members) = steps(job, members, &inputs);
+    let outside = |&member: &usize| {
+        let readers = &readers[job.tasks[members[member]].outputs[0].0];
         readers.is_empty() || readers.iter().any(|reader| !members.contains(&reader.0))
     };
-    let outputs: Vec<usize> = (0..members.len()).filter(outside).collect();
+    let given: Vec<usize> = (0..members.len()).filter(outside).collect();
+    let outputs = given.iter().map(|&member| of_members[member]).collect();
     let last = &job.tasks[members[members.len() - 1]];
     let tensor = &job.buffers[last.outputs[0].0].name;
     let names: Vec<&str> = members.iter().map(|&member| op_name(&job.tasks[member])).collect();
     let filled: Vec<BufferId> =
-        outputs.iter().map(|&step| job.tasks[members[step]].outputs[0]).collect();
+        given.iter().map(|&member| job.tasks[members[member]].outputs[0]).collect();
     let bytes = inputs.iter().chain(&filled).map(|&buffer| job.bytes(buffer)).sum::<u64>() as f64;
     let flops = members.iter().map(|&member| job.tasks[member].flops).sum();
     Task {
@@ -226,7 +307,7 @@ fn fused(job: &Job, cluster: &Cluster, members: &[usize], readers: &[Vec<TaskId>
         flops,
         bytes,
         outputs: filled,
-        action: Action::Fused(FusedOp { steps: steps.collect(), outputs }),
+        action: Action::Fused(FusedOp { steps, outputs }),
         inputs,
         anchor: members.iter().map(|&member| job.tasks[member].anchor).max().unwrap_or_default(),
         ..last.clone()

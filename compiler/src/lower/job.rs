@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use graphc_ir::ops::Init;
 use graphc_ir::plan::{Action, BoxingEntry, Channel, Layout, Rate, TensorKind};
+use graphc_ir::types::TensorType;
 
 use crate::boxing::shard_bytes;
 use crate::decisions::Phase;
@@ -167,6 +168,13 @@ impl Job {
     /// Bytes of a buffer on the rank that holds most.
     pub fn bytes(&self, buffer: BufferId) -> u64 {
         shard_bytes(&self.layouts[self.buffers[buffer.0].layout as usize], self.microbatches)
+    }
+
+    /// The type of a buffer's shard on the first rank that holds it, which holds most.
+    pub fn shard(&self, buffer: BufferId) -> Option<TensorType> {
+        let layout = &self.layouts[self.buffers[buffer.0].layout as usize];
+        let rect = layout.rect(*layout.ranks.first()?, 0, self.microbatches)?;
+        Some(TensorType::new(layout.dtype, rect.extent))
     }
 
     /// The tasks that read each buffer, each once.

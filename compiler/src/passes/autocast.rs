@@ -49,6 +49,7 @@ fn class(op: &Op) -> Class {
         | Op::LogSoftmax(_)
         | Op::Normalize(_)
         | Op::BatchNorm(_)
+        | Op::BatchNormTraining(_)
         | Op::CrossEntropy(_)
         | Op::LabelRank(_)
         | Op::Pick(_) => Class::Single,

@@ -1,7 +1,8 @@
 //! Takes apart the ops that need a whole dim where that dim may have to be split.
 //!
-//! After autodiff: the gradient of cross entropy is an op that splits its classes as it is, and those of softmax and
-//! normalization have parts of their own, which are fewer than gradients of the parts.
+//! After autodiff: the gradient of cross entropy is an op that splits its classes as it is, those of softmax and
+//! normalization have parts of their own, which are fewer than gradients of the parts, and that of batch normalization in training has
+//! a closed form. The latter is always taken apart: it has no kernel.
 
 use graphc_ir::decompose::{decompose, decomposes};
 use graphc_ir::graph::{Graph, Node, Output};
@@ -31,9 +32,12 @@ pub fn decompose_where_split(
     in_parts(&training, options).map_err(|error| CompileError::Op { pass: PASS, error })
 }
 
-/// Whether a node is to be taken apart: on more than one rank, where a pin asks to split the dim that the op keeps
+/// Whether a node is to be taken apart: batch normalization in training always; others on more than one rank, where a pin asks to split the dim that the op keeps
 /// whole, and cross entropy also where the planner is free to split its classes and that may pay, or the strategy does.
 pub fn wanted(graph: &Graph, node: &Node, options: &CompileOptions) -> bool {
+    if matches!(node.op, Op::BatchNormTraining(_)) {
+        return true;
+    }
     let ranks = match &node.placement {
         Some(placement) => placement.size(),
         None => options.mesh.iter().product::<usize>() / options.stages.max(1),

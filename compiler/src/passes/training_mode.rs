@@ -1,6 +1,6 @@
 //! Puts the ops that behave otherwise in training in the mode of the job.
 
-use graphc_ir::decompose::decompose_batch_norms;
+use graphc_ir::decompose::batch_norms_in_mode;
 use graphc_ir::graph::{Graph, Output};
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::{Op, OpError};
@@ -10,9 +10,9 @@ use crate::error::CompileError;
 
 const PASS: &str = "training_mode";
 
-/// The graph with dropout that drops in training, and passes everything on in inference, and with batch normalization in
-/// parts: by the statistics of each microbatch, over all ranks, in training, which running statistics take in, by those that are
-/// given in inference. Inference leaves variables as they are: what updates them is left out.
+/// The graph with dropout that drops in training, and passes everything on in inference, and with batch normalization by the
+/// statistics of each microbatch, over all ranks, in training, which running statistics take in, and in parts, by those that are
+/// given, in inference. Inference leaves variables as they are: what updates them is left out.
 ///
 /// # Errors
 /// Where microbatches do not divide the batch that is normalized.
@@ -21,17 +21,16 @@ pub fn set_mode(graph: Graph, options: &CompileOptions) -> Result<Graph, Compile
     let failed = |error| CompileError::Op { pass: PASS, error };
     let mut graph = if training { graph } else { without_blends(graph).map_err(failed)? };
     for node in &mut graph.nodes {
-        match &mut node.op {
-            Op::Dropout(dropout) => dropout.training = training,
-            Op::BatchNorm(norm) if training => norm.batches = options.microbatches,
-            _ => {}
+        if let Op::Dropout(dropout) = &mut node.op {
+            dropout.training = training;
         }
     }
     if !graph.nodes.iter().any(|node| matches!(node.op, Op::BatchNorm(_))) {
         return Ok(graph);
     }
     divides(&graph, options.microbatches)?;
-    decompose_batch_norms(&graph).map_err(failed)
+    let batches = if training { options.microbatches } else { 0 };
+    batch_norms_in_mode(&graph, batches).map_err(failed)
 }
 
 /// The graph without updates of states; what reads a new state reads the state.

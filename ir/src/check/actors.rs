@@ -163,24 +163,21 @@ impl Context<'_> {
         (made != filled).then(|| format!("makes {made:?}, its outputs are {filled:?}"))
     }
 
-    /// The types of a chain's steps follow from its inputs, and its outputs are of the types of theirs.
+    /// The types of a chain's steps follow from its inputs, and its outputs are of the types of theirs. Only outputs are
+    /// reductions.
     fn fused(&self, fused: &FusedOp) -> Result<(), String> {
         let actor = self.actor;
         let no_chain = || "is no chain of elementwise ops on its inputs".to_owned();
-        let mut types: Vec<TensorType> = Vec::new();
-        for step in &fused.steps {
-            let operand = |arg: &FusedArg| match *arg {
-                FusedArg::Operand(operand) => Some(self.layout(*actor.inputs.get(operand)?).ty()),
-                FusedArg::Step(before) => types.get(before).cloned(),
-            };
-            let operands = step.args.iter().map(operand).collect::<Option<Vec<_>>>();
-            let operands = operands.ok_or_else(no_chain)?;
-            let found = step.op.infer(&operands.iter().collect::<Vec<_>>());
-            let found = found.map_err(|error| error.to_string())?;
-            match <[TensorType; 1]>::try_from(found) {
-                Ok([ty]) if step.op.operation().is_elementwise() => types.push(ty),
-                _ => return Err(no_chain()),
-            }
+        let whole = |register: RegisterId| self.layout(register).ty();
+        let types = step_types(fused, |operand| actor.inputs.get(operand).map(|&r| whole(r)))?;
+        let part = |register: RegisterId| {
+            let shape = self.program.registers[register.index()].shape.as_slice();
+            TensorType::new(self.layout(register).dtype, shape)
+        };
+        let operand = |operand: usize| actor.inputs.get(operand).map(|&r| part(r));
+        let parts = step_types(fused, operand)?;
+        if !one_shape(fused, operand, &parts) {
+            return Err("sums what it cannot, or gives values of different shapes".into());
         }
         let register = |&output: &RegisterId| self.layout(output).ty();
         for (&step, filled) in fused.outputs.iter().zip(actor.outputs.iter().map(register)) {
@@ -245,4 +242,58 @@ impl Context<'_> {
             self.layout(input).ty() == self.layout(update).ty() && shape(input) == shape(update);
         (!holds).then(|| format!("{input} does not lie as {update}"))
     }
+}
+
+/// The types of a chain's steps, of operands of these types: of whole tensors, or of the shards at hand.
+fn step_types(
+    fused: &FusedOp,
+    operand: impl Fn(usize) -> Option<TensorType>,
+) -> Result<Vec<TensorType>, String> {
+    let no_chain = || "is no chain of elementwise ops on its inputs".to_owned();
+    let mut types: Vec<TensorType> = Vec::new();
+    for step in &fused.steps {
+        let argument = |arg: &FusedArg| match *arg {
+            FusedArg::Operand(index) => operand(index),
+            FusedArg::Step(before) => types.get(before).cloned(),
+        };
+        let operands = step.args.iter().map(argument).collect::<Option<Vec<_>>>();
+        let operands = operands.ok_or_else(no_chain)?;
+        let found = step.op.infer(&operands.iter().collect::<Vec<_>>());
+        let found = found.map_err(|error| error.to_string())?;
+        match <[TensorType; 1]>::try_from(found) {
+            Ok([ty]) if step.op.operation().is_elementwise() || ends(fused, types.len()) => {
+                types.push(ty);
+            }
+            _ => return Err(no_chain()),
+        }
+    }
+    Ok(types)
+}
+
+/// Whether all that a chain gives is of one shape, and so is what it sums, each sum of a kind that chains may end in.
+fn one_shape(
+    fused: &FusedOp,
+    operand: impl Fn(usize) -> Option<TensorType>,
+    types: &[TensorType],
+) -> bool {
+    let summed = |arg: &FusedArg| match *arg {
+        FusedArg::Operand(index) => operand(index),
+        FusedArg::Step(before) => types.get(before).cloned(),
+    };
+    let mut given = fused.outputs.iter().map(|&step| match &fused.steps.get(step)?.op {
+        Op::Reduce(reduce) => {
+            let ty = summed(fused.steps[step].args.first()?)?;
+            reduce.runs(&ty).map(|_| ty.shape)
+        }
+        _ => types.get(step).map(|ty| ty.shape.clone()),
+    });
+    let first = given.next().flatten();
+    first.is_some() && given.all(|shape| shape == first)
+}
+
+/// Whether a step is a reduction, an output that no step reads.
+fn ends(fused: &FusedOp, step: usize) -> bool {
+    let read = fused.steps.iter().any(|other| other.args.contains(&FusedArg::Step(step)));
+    let output = fused.outputs.iter().filter(|&&output| output == step).count() == 1;
+    matches!(fused.steps[step].op, Op::Reduce(_)) && !read && output
 }

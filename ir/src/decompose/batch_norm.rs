@@ -13,15 +13,14 @@ use crate::graph::Graph;
 use crate::ids::{NodeId, ValueId};
 use crate::op::{Op, OpError};
 use crate::ops::{
-    BatchNorm, BinaryFunction, Blend, Constant, Reduce, ReduceFunction, UnaryFunction,
+    BatchNorm, BatchNormTraining, BinaryFunction, Blend, Constant, Parted, Reduce, ReduceFunction,
+    UnaryFunction,
 };
 use crate::scalar::Scalar;
 use crate::types::{DType, TensorType};
 
-/// What a batch normalization in training has found, each `[parts, 1, c, 1, ..]`.
+/// What a batch normalization in training has found: the statistics of [`BatchNormTraining`].
 pub(super) struct Statistics {
-    /// How many parts of the batch have their own.
-    parts: usize,
     /// Over how many elements they are taken.
     count: usize,
     mean: ValueId,
@@ -30,6 +29,8 @@ pub(super) struct Statistics {
 
 /// Running statistics of a graph.
 pub(super) struct Running {
+    /// How many parts of the batch have statistics of their own; 0 where they are given.
+    batches: usize,
     /// Of each variable what takes part in it, in the order of the graph.
     uses: BTreeMap<ValueId, Vec<Use>>,
 }
@@ -47,19 +48,24 @@ struct Use {
 const STATISTICS: [usize; 2] = [3, 4];
 
 impl Running {
-    /// Those of the normalizations in training that read variables.
-    pub(super) fn of(graph: &Graph) -> Self {
+    /// Those of the normalizations that read variables, of a batch in so many parts; 0 in inference, where nothing runs.
+    pub(super) fn of(graph: &Graph, batches: usize) -> Self {
         let mut uses: BTreeMap<ValueId, Vec<Use>> = BTreeMap::new();
         for (node, parts) in graph.iter() {
             let Op::BatchNorm(op) = &parts.op else { continue };
             let variables = STATISTICS.map(|operand| parts.operands[operand]);
             let runs = |value: &ValueId| matches!(graph.producer(*value).op, Op::Variable(_));
-            for variable in variables.into_iter().filter(|v| op.batches > 0 && runs(v)) {
+            for variable in variables.into_iter().filter(|v| batches > 0 && runs(v)) {
                 let of = Use { node, decay: op.momentum.0, found: None };
                 uses.entry(variable).or_default().push(of);
             }
         }
-        Self { uses }
+        Self { batches, uses }
+    }
+
+    /// How many parts of the batch have statistics of their own; 0 where they are given.
+    pub(super) fn batches(&self) -> usize {
+        self.batches
     }
 
     /// Takes in the statistics of a node that has just been taken apart; when a variable has all of its own it is updated.
@@ -71,7 +77,7 @@ impl Running {
         operands: &[ValueId],
     ) -> Result<(), OpError> {
         let Some(found) = parts.statistics.take() else { return Ok(()) };
-        let Statistics { parts: batches, count, mean, variance } = found;
+        let (Statistics { count, mean, variance }, batches) = (found, self.batches);
         // One element has no unbiased variance; the biased one, 0, is taken.
         let unbiased = if count > 1 { count as f64 / (count - 1) as f64 } else { 1.0 };
         for (operand, (statistic, factor)) in
@@ -92,8 +98,22 @@ impl Running {
 }
 
 impl Parts<'_> {
-    /// (x - m) r scale + bias, where r = 1 / sqrt(v + epsilon), of mean m and variance v that are given, or of each part of
-    /// the batch: x is then reshaped to [parts, n / parts, c, ..]. All of it is computed in f32.
+    /// The op in training, whose statistics running ones take in.
+    pub(super) fn batch_norm_in_training(
+        &mut self,
+        op: &BatchNorm,
+        batches: usize,
+        operands: &[ValueId],
+    ) -> Result<Vec<ValueId>, OpError> {
+        let op = BatchNormTraining { epsilon: op.epsilon, batches, channel: 1 };
+        let shape = self.graph.value(operands[0]).ty.shape.clone();
+        let results = self.push(Op::BatchNormTraining(op), &operands[..3])?;
+        let (count, mean, variance) = (op.parted(&shape).count(), results[1], results[2]);
+        self.statistics = Some(Statistics { count, mean, variance });
+        Ok(results[..1].to_vec())
+    }
+
+    /// (x - m) r scale + bias, where r = 1 / sqrt(v + epsilon), of mean m and variance v that are given, computed in f32.
     pub(super) fn batch_norm(
         &mut self,
         op: &BatchNorm,
@@ -101,52 +121,66 @@ impl Parts<'_> {
     ) -> Result<ValueId, OpError> {
         let &[x, scale, bias, mean, variance] = operands else { return Ok(operands[0]) };
         let TensorType { dtype, shape } = self.graph.value(x).ty.clone();
-        let ones = vec![1; shape.len() - 2];
         let x = self.cast(x, DType::F32)?;
-        let [scale, bias] = self.wide([scale, bias], &ones)?;
-        let (centered, variance) = match op.batches {
-            0 => {
-                let [mean, variance] = self.wide([mean, variance], &ones)?;
-                (self.binary(BinaryFunction::Sub, x, mean)?, variance)
-            }
-            parts => self.statistics_of(x, parts)?,
-        };
-        let offset = self.unary(UnaryFunction::Offset(op.epsilon), variance)?;
-        let r = self.unary(UnaryFunction::Rsqrt, offset)?;
+        let wide = [&shape[1..2], &vec![1; shape.len() - 2]].concat();
+        let mut each = [scale, bias, mean, variance];
+        for value in &mut each {
+            *value = self.wide(*value, &wide)?;
+        }
+        let [scale, bias, mean, variance] = each;
+        let centered = self.binary(BinaryFunction::Sub, x, mean)?;
+        let r = self.inverse_deviation(variance, op.epsilon)?;
         let normal = self.binary(BinaryFunction::Mul, centered, r)?;
-        let normal = self.reshape(normal, shape)?;
         let scaled = self.binary(BinaryFunction::Mul, normal, scale)?;
         let y = self.binary(BinaryFunction::Add, scaled, bias)?;
         self.cast(y, dtype)
     }
 
-    /// Values of channels as f32 that broadcast to a picture.
-    fn wide(&mut self, values: [ValueId; 2], ones: &[usize]) -> Result<[ValueId; 2], OpError> {
-        let mut wide = values;
-        for value in &mut wide {
-            let shape = [&self.graph.value(*value).ty.shape, ones].concat();
-            let own = self.cast(*value, DType::F32)?;
-            *value = self.reshape(own, shape)?;
-        }
-        Ok(wide)
-    }
-
-    /// The parts of the batch less their means, and their variances.
-    fn statistics_of(&mut self, x: ValueId, parts: usize) -> Result<(ValueId, ValueId), OpError> {
-        let shape = self.graph.value(x).ty.shape.clone();
-        let parted = [&[parts, shape[0] / parts], &shape[1..]].concat();
-        let axes: Vec<usize> = (0..parted.len()).filter(|dim| ![0, 2].contains(dim)).collect();
-        let count = axes.iter().map(|&axis| parted[axis]).product();
-        let x = self.reshape(x, parted)?;
-        let mean = self.reduce_over(ReduceFunction::Mean, x, axes.clone())?;
+    /// (x - m) (r scale) + bias with mean m and variance of the batch, of each part of it by itself; all of it is computed in f32.
+    pub(super) fn batch_norm_training(
+        &mut self,
+        op: &BatchNormTraining,
+        operands: &[ValueId],
+    ) -> Result<Vec<ValueId>, OpError> {
+        let &[x, scale, bias] = operands else { return Ok(operands.to_vec()) };
+        let TensorType { dtype, shape } = self.graph.value(x).ty.clone();
+        let Parted { shape: seen, axes, keep_dims, wide } = op.parted(&shape);
+        let mean_of = |of: &mut Self, x| {
+            let function = ReduceFunction::Mean;
+            of.one(Op::Reduce(Reduce { function, axes: axes.clone(), keep_dims }), &[x])
+        };
+        let x = self.cast(x, DType::F32)?;
+        let x = self.reshape(x, seen)?;
+        let mean = mean_of(self, x)?;
         let centered = self.binary(BinaryFunction::Sub, x, mean)?;
         let squares = self.binary(BinaryFunction::Mul, centered, centered)?;
-        let variance = self.reduce_over(ReduceFunction::Mean, squares, axes)?;
-        self.statistics = Some(Statistics { parts, count, mean, variance });
-        Ok((centered, variance))
+        let variance = mean_of(self, squares)?;
+        let r = self.inverse_deviation(variance, op.epsilon)?;
+        let (scale, bias) = (self.wide(scale, &wide)?, self.wide(bias, &wide)?);
+        let slope = self.binary(BinaryFunction::Mul, r, scale)?;
+        let scaled = self.binary(BinaryFunction::Mul, centered, slope)?;
+        let y = self.binary(BinaryFunction::Add, scaled, bias)?;
+        let y = self.reshape(y, shape)?;
+        Ok(vec![self.cast(y, dtype)?, mean, variance])
     }
 
-    /// Of statistics `[parts, 1, c, 1, ..]` the sum over parts, `[c]`, each times decay^(parts after it).
+    /// 1 / sqrt(variance + epsilon).
+    fn inverse_deviation(
+        &mut self,
+        variance: ValueId,
+        epsilon: Scalar,
+    ) -> Result<ValueId, OpError> {
+        let offset = self.unary(UnaryFunction::Offset(epsilon), variance)?;
+        self.unary(UnaryFunction::Rsqrt, offset)
+    }
+
+    /// Values of channels as f32, in a shape that broadcasts to a picture.
+    fn wide(&mut self, value: ValueId, shape: &[usize]) -> Result<ValueId, OpError> {
+        let own = self.cast(value, DType::F32)?;
+        self.reshape(own, shape.to_vec())
+    }
+
+    /// Of statistics `[parts, 1, c, 1, ..]` the sum over parts, `[c]`, each times decay^(parts after it); of one part its own.
     fn decayed_sum(
         &mut self,
         statistic: ValueId,
@@ -155,7 +189,7 @@ impl Parts<'_> {
     ) -> Result<ValueId, OpError> {
         let shape = self.graph.value(statistic).ty.shape.clone();
         if parts == 1 {
-            return self.reshape(statistic, vec![shape[2]]);
+            return self.reshape(statistic, vec![shape.iter().product()]);
         }
         let weight = |part| Scalar(decay.powi((parts - 1 - part) as i32));
         let data = (0..parts).map(weight).collect();

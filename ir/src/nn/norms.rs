@@ -67,7 +67,7 @@ impl Module for BatchNorm {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
         let (epsilon, momentum) = (Scalar(self.epsilon), Scalar(1.0 - self.momentum));
-        let op = Op::BatchNorm(BatchNormOp { epsilon, batches: 0, momentum });
+        let op = Op::BatchNorm(BatchNormOp { epsilon, momentum });
         let Self { weight, bias, running_mean, running_var, .. } = self;
         x.builder().apply(op, &[x, weight, bias, running_mean, running_var])
     }

@@ -2,6 +2,7 @@
 
 mod attention;
 mod batch_norm;
+mod batch_norm_training;
 mod binary;
 mod broadcast;
 mod clipping;
@@ -33,6 +34,7 @@ mod update;
 
 pub use attention::*;
 pub use batch_norm::*;
+pub use batch_norm_training::*;
 pub use binary::*;
 pub use clipping::*;
 pub use concat::*;

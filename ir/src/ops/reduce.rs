@@ -79,6 +79,25 @@ impl Reduce {
         self.axes.iter().map(|&axis| shape[axis]).product()
     }
 
+    /// `[before, kept, after]` where a sum or mean of floating-point numbers of this type reduces all dims before and after one run
+    /// of dims that stay: a chain of elementwise ops may end in such a reduction. `None` of others.
+    pub fn runs(&self, operand: &TensorType) -> Option<[usize; 3]> {
+        if self.function.kind() != ReduceKind::Sum || !operand.dtype.is_float() {
+            return None;
+        }
+        let shape = &operand.shape;
+        let kept = |&dim: &usize| !self.axes.contains(&dim) && shape[dim] != 1;
+        let Some(first) = (0..shape.len()).find(kept) else {
+            return Some([shape.iter().product(), 1, 1]);
+        };
+        let last = (0..shape.len()).rfind(kept)?;
+        if (first..=last).any(|dim| !kept(&dim) && shape[dim] != 1) {
+            return None;
+        }
+        let extents = [&shape[..first], &shape[first..=last], &shape[last + 1..]];
+        Some(extents.map(|extents| extents.iter().product()))
+    }
+
     /// The shape of the operand with every reduced dim of extent 1.
     fn kept(&self, shape: &[usize]) -> Vec<usize> {
         let extent = |(dim, &extent)| if self.axes.contains(&dim) { 1 } else { extent };

@@ -6,8 +6,12 @@
 //! memory or gathered by broadcasting into a buffer (`operand`), steps are evaluated one after the other into
 //! buffers (`step`), and the results are written. All of a block's operands are read before its results are written,
 //! so a result may be the same memory as an operand of its shape.
+//!
+//! A chain may end in sums and means of what its steps give (`fold`): each block joins their accumulators as it is computed, so
+//! they cost no pass over memory of their own, and a value that is only summed is never written.
 
 mod float;
+mod fold;
 mod integer;
 mod operand;
 mod program;
@@ -41,12 +45,18 @@ pub(crate) struct Chain {
     patterns: Vec<Pattern>,
     operands: Vec<TensorType>,
     results: Vec<TensorType>,
+    /// The shape of the steps' values.
+    shape: Vec<usize>,
     len: usize,
+    /// Elements in a block, at most; it ends where `row` elements do, if there are long rows.
     block: usize,
+    row: Option<usize>,
+    /// Elements in a piece, whose sums are joined with those of others.
+    piece: usize,
 }
 
 impl Chain {
-    /// A chain whose operands broadcast to the shape of the results.
+    /// A chain whose operands broadcast to the shape of the results that are no sums.
     ///
     /// # Errors
     /// Where the types do not fit the chain.
@@ -78,21 +88,29 @@ impl Chain {
         operands: &[TensorType],
         results: &[TensorType],
     ) -> Result<Self, KernelError> {
-        let shape = results.first().map_or(&[][..], |result| &result.shape);
-        if outputs.len() != results.len() || results.iter().any(|result| result.shape != shape) {
-            return Err(KernelError::call("fused", "results of other number or shape"));
-        }
+        let misfit = || KernelError::call("fused", "results of other number or shape");
+        let shape = program::shape(steps, outputs, operands, results).ok_or_else(misfit)?;
         let patterns = operands
             .iter()
-            .map(|operand| Pattern::of(&operand.shape, shape))
+            .map(|operand| Pattern::of(&operand.shape, &shape))
             .collect::<Result<Vec<_>, _>>()?;
+        let program = Program::new(steps, outputs, operands, results, (&patterns, &shape))?;
+        let row = operand::long_row(&patterns);
+        let block = match row {
+            Some(row) => row.div_ceil(row.div_ceil(BLOCK)),
+            None if program.folds.is_empty() => operand::block_of(&patterns),
+            None => fold::block_of(&program.folds),
+        };
         Ok(Self {
-            program: Program::new(steps, outputs, operands, results, &patterns)?,
+            piece: fold::piece_of(&program.folds, row.unwrap_or(block)),
             operands: operands.to_vec(),
             results: results.to_vec(),
             len: shape.iter().product(),
-            block: operand::block_of(&patterns),
+            program,
             patterns,
+            shape,
+            block,
+            row,
         })
     }
 
@@ -107,27 +125,53 @@ impl Chain {
         cx: &mut KernelContext<'_>,
     ) -> Result<(), KernelError> {
         self.check(operands, results)?;
-        let parts = parallel::parts(cx, self.len);
-        let words = self.program.buffers.len() * BLOCK;
-        let buffers = cx.scratch.take::<i64>(parts * words);
+        let pieces = self.len.div_ceil(self.piece);
+        let parts = parallel::parts(cx, self.len).min(pieces.max(1));
+        let (words, sums) = (self.program.buffers.len() * BLOCK, self.program.sums);
+        let (buffers, partial) = cx.scratch.take_both::<i64, f32>([parts * words, pieces * sums]);
         if parts == 1 {
             let frame = Frame { chain: self, operands, outputs: Outputs::Whole(results) };
-            return frame.evaluate(0..self.len, buffers);
+            frame.evaluate(0..self.len, buffers, partial)?;
+        } else {
+            let rooms = buffers.chunks_mut(words.max(1));
+            let work = self.cut(operands, results, parts, (rooms, &mut *partial));
+            parallel::run(cx.pool, work, |Part { frame, range, words, partial }| {
+                frame.evaluate(range, words, partial)
+            })?;
         }
+        for fold in &self.program.folds {
+            fold.join(partial, sums, self.shape.len(), operands, &mut results[fold.output])?;
+        }
+        Ok(())
+    }
+
+    /// The work of each thread: as many whole pieces as that of others, and their part of the results.
+    fn cut<'a, 'b: 'a>(
+        &'a self,
+        operands: &'a [View<'a>],
+        results: &'a mut [ViewMut<'b>],
+        parts: usize,
+        (rooms, mut partial): (impl Iterator<Item = &'a mut [i64]>, &'a mut [f32]),
+    ) -> Vec<Part<'a, 'b>> {
         let shared: Vec<bool> = results.iter().map(|result| is_operand(result, operands)).collect();
-        let mut flats: Vec<Flat<'_>> = results.iter_mut().map(ViewMut::flat).collect();
-        let mut pieces = Vec::with_capacity(parts);
-        let mut start = 0;
-        for (part, own) in (1..=parts).zip(buffers.chunks_mut(words.max(1))) {
-            let end = (self.len.div_ceil(self.block) * part / parts * self.block).min(self.len);
-            let (flats_of_part, tails) =
-                flats.into_iter().map(|flat| flat.split_at(end - start)).unzip();
-            flats = tails;
-            let outputs = Outputs::Part { flats: flats_of_part, start, shared: &shared };
-            pieces.push((Frame { chain: self, operands, outputs }, start..end, own));
-            start = end;
+        let mut flats: Vec<Flat<'a>> = results.iter_mut().map(ViewMut::flat).collect();
+        let is_sum = |output| self.program.folds.iter().any(|fold| fold.output == output);
+        let pieces = self.len.div_ceil(self.piece);
+        let (mut work, mut done) = (Vec::with_capacity(parts), 0);
+        for (part, words) in (1..=parts).zip(rooms) {
+            let range = done * self.piece..(pieces * part / parts * self.piece).min(self.len);
+            let count = |output| if is_sum(output) { 0 } else { range.len() };
+            let cut = flats.into_iter().enumerate();
+            let (own, rest) = cut.map(|(output, flat)| flat.split_at(count(output))).unzip();
+            flats = rest;
+            let sums = (pieces * part / parts - done) * self.program.sums;
+            let (own_partial, others) = std::mem::take(&mut partial).split_at_mut(sums);
+            (partial, done) = (others, pieces * part / parts);
+            let outputs = Outputs::Part { flats: own, start: range.start, shared: shared.clone() };
+            let frame = Frame { chain: self, operands, outputs };
+            work.push(Part { frame, range, words, partial: own_partial });
         }
-        parallel::run(cx.pool, pieces, |(frame, range, words)| frame.evaluate(range, words))
+        work
     }
 
     fn check(&self, operands: &[View<'_>], results: &[ViewMut<'_>]) -> Result<(), KernelError> {
@@ -164,12 +208,23 @@ impl<'a> StepRef<'a> {
     }
 }
 
+/// What one thread does.
+struct Part<'a, 'b> {
+    frame: Frame<'a, 'b>,
+    /// The elements.
+    range: Range<usize>,
+    /// Memory for buffers.
+    words: &'a mut [i64],
+    /// The accumulators of its pieces.
+    partial: &'a mut [f32],
+}
+
 /// The results that one thread writes.
 enum Outputs<'a, 'b> {
     /// All of them: nothing is allocated.
     Whole(&'a mut [ViewMut<'b>]),
     /// Their elements from `start` on.
-    Part { flats: Vec<Flat<'a>>, start: usize, shared: &'a [bool] },
+    Part { flats: Vec<Flat<'a>>, start: usize, shared: Vec<bool> },
 }
 
 impl Outputs<'_, '_> {
@@ -237,17 +292,42 @@ struct Frame<'a, 'b> {
 }
 
 impl Frame<'_, '_> {
-    /// Evaluates the elements `whole`, block by block, with the memory `words` for buffers.
-    fn evaluate(mut self, whole: Range<usize>, words: &mut [i64]) -> Result<(), KernelError> {
-        let block = self.chain.block;
-        let mut buffers = Buffers { words, dtypes: &self.chain.program.buffers };
+    /// Evaluates the elements `whole`, block by block, with the memory `words` for buffers, and leaves the sums of each piece in
+    /// `partial`.
+    fn evaluate(
+        mut self,
+        whole: Range<usize>,
+        words: &mut [i64],
+        partial: &mut [f32],
+    ) -> Result<(), KernelError> {
+        let Chain { block, piece, program, .. } = self.chain;
+        let mut buffers = Buffers { words, dtypes: &program.buffers };
         self.gather(&mut buffers, whole.start..whole.end.min(whole.start + block), |pattern| {
-            pattern.repeats(block)
+            pattern.repeats(*block)
         })?;
-        for start in whole.clone().step_by(block) {
-            let range = start..whole.end.min(start + block);
-            self.gather(&mut buffers, range.clone(), |pattern| !pattern.repeats(block))?;
-            self.block(&mut buffers, range)?;
+        let mut sums = partial.chunks_mut(program.sums.max(1));
+        for start in whole.clone().step_by(*piece) {
+            let sums = sums.next().unwrap_or_default();
+            sums.fill(0.0);
+            self.piece(&mut buffers, start..whole.end.min(start + piece), sums)?;
+        }
+        Ok(())
+    }
+
+    /// Evaluates a piece and adds up its sums.
+    fn piece(
+        &mut self,
+        buffers: &mut Buffers<'_>,
+        piece: Range<usize>,
+        sums: &mut [f32],
+    ) -> Result<(), KernelError> {
+        let mut start = piece.start;
+        while start < piece.end {
+            let row = self.chain.row.map_or(usize::MAX, |row| (start / row + 1) * row);
+            let end = piece.end.min(start + self.chain.block).min(row);
+            self.gather(buffers, start..end, |pattern| !pattern.repeats(self.chain.block))?;
+            self.block(buffers, start..end, sums)?;
+            start = end;
         }
         Ok(())
     }
@@ -271,10 +351,19 @@ impl Frame<'_, '_> {
     }
 
     /// Evaluates one block.
-    fn block(&mut self, buffers: &mut Buffers<'_>, range: Range<usize>) -> Result<(), KernelError> {
-        let Program { steps, copies, .. } = &self.chain.program;
+    fn block(
+        &mut self,
+        buffers: &mut Buffers<'_>,
+        range: Range<usize>,
+        sums: &mut [f32],
+    ) -> Result<(), KernelError> {
+        let Program { steps, copies, folds, .. } = &self.chain.program;
         for step in steps {
             match step.place {
+                Place::Sums(fold) => {
+                    let x = step::summed(step, self.operands, &range, &buffers.all())?;
+                    folds[fold].add(range.start, x, sums);
+                }
                 Place::Output { output, .. } if !self.outputs.shared(output, self.operands) => {
                     let to = self.outputs.block(output, &range);
                     step::apply(step, self.operands, &range, &buffers.all(), to)?;

@@ -168,6 +168,17 @@ pub(super) fn block_of(patterns: &[Pattern]) -> usize {
     row.map_or(BLOCK, |extent| BLOCK / extent * extent)
 }
 
+/// The length of the rows where those of all operands have one that is longer than a block: blocks end where rows do, so that
+/// such an operand is read where it lies.
+pub(super) fn long_row(patterns: &[Pattern]) -> Option<usize> {
+    let mut rows = patterns.iter().filter_map(|pattern| match pattern {
+        Pattern::Row(extent) => Some(*extent),
+        _ => None,
+    });
+    let first = rows.next().filter(|&extent| extent > BLOCK)?;
+    rows.all(|extent| extent == first).then_some(first)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

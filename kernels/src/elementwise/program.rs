@@ -4,11 +4,13 @@
 //! steps give one by one.
 
 use graphc_ir::op::Op;
+use graphc_ir::ops::Reduce;
 use graphc_ir::plan::FusedArg;
 use graphc_ir::types::{DType, TensorType};
 
 use super::StepRef;
-use super::operand::Pattern;
+use super::fold::Fold;
+use super::operand::{Pattern, long_row};
 use crate::error::KernelError;
 
 /// From where a step reads an argument.
@@ -16,6 +18,8 @@ use crate::error::KernelError;
 pub(super) enum Source {
     /// A block of the operand where it lies.
     Direct(usize),
+    /// A block of the long row that the operand is, where it lies.
+    Row(usize),
     /// A buffer.
     Buffer(usize),
 }
@@ -32,6 +36,8 @@ pub(super) enum Place {
         /// The buffer.
         buffer: usize,
     },
+    /// Nowhere: it is added to the accumulators of this reduction.
+    Sums(usize),
 }
 
 /// One step.
@@ -63,18 +69,22 @@ pub(super) struct Program {
     /// Element type of each buffer.
     pub(super) buffers: Vec<DType>,
     pub(super) copies: Vec<Copy>,
+    /// The reductions that it ends in.
+    pub(super) folds: Vec<Fold>,
+    /// The number of their accumulators.
+    pub(super) sums: usize,
 }
 
 impl Program {
-    /// Works out a chain; `patterns` say how the operands broadcast.
+    /// Works out a chain; `patterns` say how the operands broadcast to `shape`.
     pub(super) fn new(
         steps: &[StepRef<'_>],
         outputs: &[usize],
         operands: &[TensorType],
         results: &[TensorType],
-        patterns: &[Pattern],
+        (patterns, shape): (&[Pattern], &[usize]),
     ) -> Result<Self, KernelError> {
-        let mut builder = Builder::new(steps, outputs, operands, patterns)?;
+        let mut builder = Builder::new(steps, outputs, operands, (patterns, shape))?;
         for (index, step) in steps.iter().enumerate() {
             builder.step(index, step, outputs, operands)?;
         }
@@ -85,18 +95,74 @@ impl Program {
                 let reason = format!("a result of {dtype} for {}", results[output].dtype);
                 return Err(KernelError::call("fused", reason));
             }
-            copies.push(match builder.places[step] {
-                Place::Buffer(buffer) => Copy { output, buffer, if_shared: false },
-                Place::Output { buffer, .. } => Copy { output, buffer, if_shared: true },
+            copies.extend(match builder.places[step] {
+                Place::Buffer(buffer) => Some(Copy { output, buffer, if_shared: false }),
+                Place::Output { buffer, .. } => Some(Copy { output, buffer, if_shared: true }),
+                Place::Sums(_) => None,
             });
         }
-        let Builder { prepared, gathered, buffers, .. } = builder;
-        Ok(Self { steps: prepared, gathered, buffers, copies })
+        let Builder { prepared, gathered, buffers, folds, sums, .. } = builder;
+        Ok(Self { steps: prepared, gathered, buffers, copies, folds, sums })
     }
 }
 
-struct Builder {
+/// The shape of the values of all steps but reductions; `None` where results have others.
+pub(super) fn shape(
+    steps: &[StepRef<'_>],
+    outputs: &[usize],
+    operands: &[TensorType],
+    results: &[TensorType],
+) -> Option<Vec<usize>> {
+    let sums = |step: usize| matches!(steps.get(step).map(|step| step.op), Some(Op::Reduce(_)));
+    let mut whole = None;
+    for (&step, result) in outputs.iter().zip(results) {
+        let shape = match steps.get(step)?.op {
+            Op::Reduce(_) => value_shape(steps, operands, *steps[step].args.first()?)?,
+            _ => result.shape.clone(),
+        };
+        if whole.get_or_insert_with(|| shape.clone()) != &shape {
+            return None;
+        }
+    }
+    // Nothing reads what is a sum.
+    let reads = |arg: &FusedArg| matches!(*arg, FusedArg::Step(step) if sums(step));
+    let ends = !steps.iter().flat_map(|step| step.args).any(reads);
+    (ends && outputs.len() == results.len()).then(|| whole.unwrap_or_default())
+}
+
+/// The shape to which the operands of a step's value broadcast.
+fn value_shape(
+    steps: &[StepRef<'_>],
+    operands: &[TensorType],
+    arg: FusedArg,
+) -> Option<Vec<usize>> {
+    let step = match arg {
+        FusedArg::Operand(operand) => return Some(operands.get(operand)?.shape.clone()),
+        FusedArg::Step(step) => step,
+    };
+    let mut whole = Vec::new();
+    for &arg in steps.get(step)?.args {
+        // Steps read earlier ones alone.
+        if matches!(arg, FusedArg::Step(other) if other >= step) {
+            return None;
+        }
+        let shape = value_shape(steps, operands, arg)?;
+        let missing = shape.len().saturating_sub(whole.len());
+        whole.splice(0..0, std::iter::repeat_n(1, missing));
+        let skip = whole.len() - shape.len();
+        for (extent, &own) in whole[skip..].iter_mut().zip(&shape) {
+            *extent = if *extent == 1 { own } else { *extent };
+        }
+    }
+    Some(whole)
+}
+
+struct Builder<'a> {
+    patterns: &'a [Pattern],
+    shape: &'a [usize],
     prepared: Vec<Step>,
+    folds: Vec<Fold>,
+    sums: usize,
     gathered: Vec<Option<usize>>,
     buffers: Vec<DType>,
     free: Vec<usize>,
@@ -106,17 +172,18 @@ struct Builder {
     places: Vec<Place>,
 }
 
-impl Builder {
+impl<'a> Builder<'a> {
     fn new(
         steps: &[StepRef<'_>],
         outputs: &[usize],
         operands: &[TensorType],
-        patterns: &[Pattern],
+        (patterns, shape): (&'a [Pattern], &'a [usize]),
     ) -> Result<Self, KernelError> {
         let mut buffers = Vec::new();
         let mut gathered = Vec::with_capacity(operands.len());
         for (operand, pattern) in operands.iter().zip(patterns) {
-            let lies_ready = *pattern == Pattern::Same && kept_as(operand.dtype) == operand.dtype;
+            let in_place = *pattern == Pattern::Same || is_long_row(pattern, patterns);
+            let lies_ready = in_place && kept_as(operand.dtype) == operand.dtype;
             let place = (!lies_ready).then_some(buffers.len());
             buffers.extend(place.map(|_| kept_as(operand.dtype)));
             gathered.push(place);
@@ -138,7 +205,11 @@ impl Builder {
         }
         let count = steps.len();
         Ok(Self {
+            patterns,
+            shape,
             prepared: Vec::with_capacity(count),
+            folds: Vec::new(),
+            sums: 0,
             gathered,
             buffers,
             free: Vec::new(),
@@ -163,6 +234,11 @@ impl Builder {
             args.push(source);
             dtypes.push(dtype);
         }
+        if let Op::Reduce(op) = step.op {
+            self.sum(op, (index, outputs), args, &dtypes)?;
+            self.release(index, step.args);
+            return Ok(());
+        }
         let dtype = result_dtype(step.op, &dtypes)?;
         let (kept, read_later) = (kept_as(dtype), self.read_later[index]);
         let buffer = self.buffer(kept);
@@ -170,7 +246,17 @@ impl Builder {
             Some(output) => Place::Output { output, buffer },
             None => Place::Buffer(buffer),
         };
-        for arg in step.args {
+        self.release(index, step.args);
+        let round = (kept != dtype && read_later).then_some(dtype);
+        self.dtypes.push(dtype);
+        self.places.push(place);
+        self.prepared.push(Step { op: step.op.clone(), args, place, round });
+        Ok(())
+    }
+
+    /// Gives back the buffers of values that no later step reads.
+    fn release(&mut self, index: usize, args: &[FusedArg]) {
+        for arg in args {
             if let FusedArg::Step(earlier) = *arg
                 && self.last_use[earlier] == index
                 && let Place::Buffer(buffer) = self.places[earlier]
@@ -179,10 +265,30 @@ impl Builder {
                 self.free.push(buffer);
             }
         }
-        let round = (kept != dtype && read_later).then_some(dtype);
+    }
+
+    /// A step that is a reduction: one of the results, which no step reads.
+    fn sum(
+        &mut self,
+        op: &Reduce,
+        (index, outputs): (usize, &[usize]),
+        args: Vec<Source>,
+        dtypes: &[DType],
+    ) -> Result<(), KernelError> {
+        let unfit = || KernelError::call("fused", "a reduction that no chain ends in");
+        let dtype = *dtypes.first().ok_or_else(unfit)?;
+        let operand = TensorType::new(dtype, self.shape);
+        let output = direct_output(index, outputs).filter(|_| !self.read_later[index]);
+        let axes = op.axes.iter().all(|&axis| axis < self.shape.len());
+        let fold = output.filter(|_| axes).and_then(|output| Fold::of(op, &operand, output));
+        let mut fold = fold.ok_or_else(unfit)?;
+        fold.offset = self.sums;
+        self.sums += fold.width;
+        let place = Place::Sums(self.folds.len());
+        self.folds.push(fold);
         self.dtypes.push(dtype);
         self.places.push(place);
-        self.prepared.push(Step { op: step.op.clone(), args, place, round });
+        self.prepared.push(Step { op: Op::Reduce(op.clone()), args, place, round: None });
         Ok(())
     }
 
@@ -194,12 +300,16 @@ impl Builder {
         match arg {
             FusedArg::Operand(index) => {
                 let operand = operands.get(index).ok_or_else(dangling)?;
-                let source = self.gathered[index].map_or(Source::Direct(index), Source::Buffer);
+                let in_place = match self.patterns[index] {
+                    Pattern::Same => Source::Direct(index),
+                    _ => Source::Row(index),
+                };
+                let source = self.gathered[index].map_or(in_place, Source::Buffer);
                 Ok((source, operand.dtype))
             }
             FusedArg::Step(earlier) => match self.places[earlier] {
                 Place::Buffer(buffer) => Ok((Source::Buffer(buffer), self.dtypes[earlier])),
-                Place::Output { .. } => Err(dangling()),
+                Place::Output { .. } | Place::Sums(_) => Err(dangling()),
             },
         }
     }
@@ -211,6 +321,11 @@ impl Builder {
         self.buffers.push(dtype);
         self.buffers.len() - 1
     }
+}
+
+/// Whether an operand is a row that is read where it lies.
+fn is_long_row(pattern: &Pattern, patterns: &[Pattern]) -> bool {
+    matches!(pattern, Pattern::Row(_)) && long_row(patterns).is_some()
 }
 
 /// The only result that a step gives.

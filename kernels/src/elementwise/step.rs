@@ -30,10 +30,7 @@ pub(super) fn apply(
     buffers: &Others<'_>,
     mut to: Flat<'_>,
 ) -> Result<(), KernelError> {
-    let values = |index: usize| match step.args[index] {
-        Source::Direct(operand) => of_operand(&operands[operand], range.clone()),
-        Source::Buffer(buffer) => of_buffer(buffers, buffer, range.len()),
-    };
+    let values = |index: usize| argument(step.args[index], operands, range, buffers);
     let into = 0..range.len();
     match &step.op {
         Op::Unary(unary) => match values(0)? {
@@ -68,6 +65,38 @@ pub(super) fn apply(
         None => {}
     }
     Ok(())
+}
+
+/// The elements that a step sums, and gives to nobody else.
+pub(super) fn summed<'a>(
+    step: &Step,
+    operands: &[View<'a>],
+    range: &Range<usize>,
+    buffers: &Others<'a>,
+) -> Result<&'a [f32], KernelError> {
+    match argument(step.args[0], operands, range, buffers)? {
+        Values::F32(x) => Ok(x),
+        _ => Err(misfit(&step.op)),
+    }
+}
+
+/// The elements of an argument in a block.
+fn argument<'a>(
+    source: Source,
+    operands: &[View<'a>],
+    range: &Range<usize>,
+    buffers: &Others<'a>,
+) -> Result<Values<'a>, KernelError> {
+    match source {
+        Source::Direct(operand) => of_operand(&operands[operand], range.clone()),
+        // Blocks end where rows do.
+        Source::Row(operand) => {
+            let operand = &operands[operand];
+            let first = range.start % operand.len();
+            of_operand(operand, first..first + range.len())
+        }
+        Source::Buffer(buffer) => of_buffer(buffers, buffer, range.len()),
+    }
 }
 
 fn of_operand<'a>(operand: &View<'a>, range: Range<usize>) -> Result<Values<'a>, KernelError> {

@@ -121,7 +121,7 @@ pub(super) fn batch_normalization(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<
     let operands = cx.operands(call)?;
     let [epsilon, momentum] =
         [call.float("epsilon", 1e-5)?, call.float("momentum", 0.9)?].map(|x| Scalar(shortest(x)));
-    let op = Op::BatchNorm(BatchNorm { epsilon, batches: 0, momentum });
+    let op = Op::BatchNorm(BatchNorm { epsilon, momentum });
     Ok(vec![cx.apply(op, &operands)?])
 }
 

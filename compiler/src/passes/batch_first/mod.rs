@@ -6,7 +6,8 @@
 //! normalizations and elementwise ops are computed on what is viewed, and views that cancel leave nothing. Whoever needs the
 //! value as it is makes it.
 
-use graphc_ir::graph::Graph;
+use graphc_ir::decompose::decompose;
+use graphc_ir::graph::{Graph, Node};
 use graphc_ir::op::Op;
 use graphc_ir::plan::{CompileOptions, TensorKind};
 
@@ -43,14 +44,16 @@ fn parts(graph: &Graph) -> Option<usize> {
     (2..=least).find(|&parts| extents.iter().all(|extent| extent.is_multiple_of(parts)))
 }
 
-/// Whether every op of a forward graph can be computed from parts of the batch.
+/// Whether every op of a forward graph can be computed from parts of the batch: batch normalization, whose sums can, as it will be.
 fn is_cut(graph: &Graph, parts: usize) -> bool {
+    let norm = |node: &Node| matches!(node.op, Op::BatchNormTraining(_));
+    let Ok(graph) = decompose(graph, norm) else { return false };
     let forward = TrainingGraph {
-        graph: graph.clone(),
         phases: vec![Phase::Forward; graph.nodes.len()],
         kinds: vec![TensorKind::Activation; graph.values.len()],
         loss: None,
         gradients: Vec::new(),
+        graph,
     };
     rates(forward, parts).is_ok()
 }

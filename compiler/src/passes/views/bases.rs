@@ -25,6 +25,7 @@ impl Rewriter<'_> {
             Op::Binary(_) | Op::Where(_) => self.elementwise(node),
             Op::Concat(concat) => self.concat(concat.axis, node),
             _ if self.stays(&view) => Ok(None),
+            Op::BatchNormTraining(norm) => self.batch_norm(norm, node),
             Op::Slice(slice) => self.slice(&view, slice, node),
             Op::Pad(pad) => self.pad(&view, pad, node),
             Op::Split(split) => self.split(&view, split, node),

@@ -1,7 +1,8 @@
-//! Convolution and pooling of pictures that have their channels last.
+//! Convolution, pooling and batch normalization of pictures that have their channels last.
 
 use graphc_ir::graph::Node;
 use graphc_ir::op::{Op, OpError};
+use graphc_ir::ops::BatchNormTraining;
 
 use super::rewrite::Rewriter;
 use super::view::View;
@@ -51,5 +52,32 @@ impl Rewriter<'_> {
         let order = if result { CHANNELS_LAST } else { [0, 1, 2, 3] };
         let dims = View::arranged(operands[0], &order).dims;
         self.computed(op, operands, &dims, node).map(Some)
+    }
+
+    /// Batch normalization by the statistics of the batch, with channels as the last dim; `None` where channels are not moved.
+    pub(super) fn batch_norm(
+        &mut self,
+        norm: &BatchNormTraining,
+        node: &Node,
+    ) -> Result<Option<Vec<View>>, OpError> {
+        let (x, rank) = (node.operands[0], self.old.value(node.operands[0]).ty.shape.len());
+        if norm.channel != 1 || self.stays(&self.view(x)) {
+            return Ok(None);
+        }
+        let order: Vec<usize> = [0].into_iter().chain(2..rank).chain([1]).collect();
+        let mut operands = vec![self.arranged(x, &order, node)?];
+        for &operand in &node.operands[1..] {
+            operands.push(self.made(operand)?);
+        }
+        let seen = View::arranged(operands[0], &order).dims;
+        let statistic = match norm.batches {
+            // Of one part they have no dim but that of channels.
+            1 => (0..rank).map(|dim| if dim == 1 { vec![0] } else { Vec::new() }).collect(),
+            // Of several, one more, the first.
+            _ => [vec![0]].into_iter().chain(seen.iter().map(|dim| vec![dim[0] + 1])).collect(),
+        };
+        let op = Op::BatchNormTraining(BatchNormTraining { channel: rank - 1, ..*norm });
+        let dims: [Vec<Vec<usize>>; 3] = [seen, Vec::clone(&statistic), statistic];
+        self.computed_each(op, operands, &dims, node).map(Some)
     }
 }

@@ -191,8 +191,7 @@ impl Rewriter<'_> {
         Ok(views)
     }
 
-    /// An op on bases, whose results are seen as its first operand is. What has other dims than in the model has another
-    /// name.
+    /// An op on bases, whose results are all seen so.
     pub(super) fn computed(
         &mut self,
         op: Op,
@@ -200,10 +199,21 @@ impl Rewriter<'_> {
         dims: &[Vec<usize>],
         node: &Node,
     ) -> Result<Vec<View>, OpError> {
+        self.computed_each(op, operands, &vec![dims.to_vec(); node.results.len()], node)
+    }
+
+    /// An op on bases, and how each of its results is seen. What has other dims than in the model has another name.
+    pub(super) fn computed_each(
+        &mut self,
+        op: Op,
+        operands: Vec<ValueId>,
+        dims: &[Vec<Vec<usize>>],
+        node: &Node,
+    ) -> Result<Vec<View>, OpError> {
         let (results, pass) = (self.push(op, operands, node)?, self.purpose.name());
         let mut views = Vec::new();
-        for (&old, base) in node.results.iter().zip(results) {
-            let view = View { base, dims: dims.to_vec() };
+        for ((&old, base), dims) in node.results.iter().zip(results).zip(dims) {
+            let view = View { base, dims: dims.clone() };
             let named = self.old.value(old).name.as_ref();
             let rank = self.extents(base).len();
             self.graph.values[base.index()].name = match view == View::whole(base, rank) {

@@ -194,8 +194,6 @@ pub fn is_differentiable(op: &Op) -> bool {
         | Op::AdamUpdate(_)
         | Op::Blend(_) => false,
         Op::Binary(binary) => !binary.function.gives_bool(),
-        // In training it is taken apart before gradients are made.
-        Op::BatchNorm(norm) => norm.batches == 0,
         Op::Cast(cast) => cast.dtype.is_float(),
         Op::Unary(_)
         | Op::Where(_)
@@ -224,6 +222,8 @@ pub fn is_differentiable(op: &Op) -> bool {
         | Op::MaxPool(_)
         | Op::AveragePool(_)
         | Op::AveragePoolGrad(_)
+        | Op::BatchNorm(_)
+        | Op::BatchNormTraining(_)
         | Op::Dispatch(_)
         | Op::Combine(_)
         | Op::CombineWeightsGrad(_)

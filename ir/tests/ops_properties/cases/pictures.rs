@@ -2,9 +2,10 @@
 
 use graphc_ir::op::Op;
 use graphc_ir::ops::{
-    AveragePool, AveragePoolGrad, BatchNorm, Convolution, ConvolutionInputGrad,
+    AveragePool, AveragePoolGrad, BatchNorm, BatchNormTraining, Convolution, ConvolutionInputGrad,
     ConvolutionKernelGrad, MaxPool, MaxPoolGrad, Window,
 };
+use graphc_ir::scalar::Scalar;
 
 use super::{Case, Sample, floats, positive};
 
@@ -83,19 +84,27 @@ fn pools() -> Vec<Case> {
 }
 
 fn batch_norms() -> Vec<Case> {
-    let of = |(shape, batches, complete): (&[usize], usize, bool)| {
+    let given = |(shape, complete): (&[usize], bool)| {
         let channel = || [shape[1]];
-        let op = Op::BatchNorm(BatchNorm { batches, ..BatchNorm::new(1e-3) });
+        let op = Op::BatchNorm(BatchNorm::new(1e-3));
         let statistics = [floats(&channel()), positive(&channel())];
         let operands = [floats(shape), floats(&channel()), floats(&channel())];
         Case { op, operands: operands.into_iter().chain(statistics).collect(), complete }
     };
-    let cases: [(&[usize], usize, bool); 5] = [
-        (&[2, 2], 0, true),
-        (&[3, 4, 2, 2], 0, false),
-        (&[6, 4, 2, 3], 1, false),
-        (&[6, 2, 3], 3, false),
-        (&[0, 2, 1], 0, false),
+    let own = |(shape, batches, channel, complete): (&[usize], usize, usize, bool)| {
+        let op = BatchNormTraining { epsilon: Scalar(1e-3), batches, channel };
+        let operands = vec![floats(shape), floats(&[shape[channel]]), floats(&[shape[channel]])];
+        Case { op: Op::BatchNormTraining(op), operands, complete }
+    };
+    let of_given: [(&[usize], bool); 3] =
+        [(&[2, 2], true), (&[3, 4, 2, 2], false), (&[0, 2, 1], false)];
+    let of_own: [(&[usize], usize, usize, bool); 6] = [
+        (&[6, 4, 2, 3], 1, 1, false),
+        (&[4, 2, 4], 1, 2, true),
+        (&[5, 4], 1, 1, false),
+        (&[6, 2, 3], 3, 1, false),
+        (&[4, 2, 2, 2], 2, 3, false),
+        (&[4, 2], 2, 1, true),
     ];
-    cases.into_iter().map(of).collect()
+    of_given.into_iter().map(given).chain(of_own.into_iter().map(own)).collect()
 }

@@ -1,0 +1,137 @@
+//! Computes again what is cheaper to compute than to keep: a cast, or a sum or product with a few numbers, that several chains of
+//! elementwise ops read is a step of each of them instead of a tensor in memory.
+//!
+//! Such a task reads one tensor of the size of its result. Its readers read that tensor instead, which is then kept as long as the
+//! result would have been and takes no more bytes, so the plan needs no more memory. A chain computes a step once, however many of its
+//! steps read it.
+
+use std::collections::BTreeMap;
+
+use graphc_ir::op::Op;
+use graphc_ir::ops::{BinaryFunction, UnaryFunction};
+use graphc_ir::plan::Action;
+
+use super::elementwise::{Key, key, shards};
+use super::job::{BufferId, Job, Task};
+
+/// How many times smaller than the result what is read beside the tensor must be.
+const SMALL: u64 = 16;
+
+/// Gives each reader of what is cheap a task of its own. Tasks are sorted, and stay so.
+pub fn make_again(job: &mut Job) {
+    let keys: Vec<Option<Key>> = job.tasks.iter().map(|task| key(job, task)).collect();
+    let mut copies = Copies::new(job);
+    for task in (0..keys.len()).rev() {
+        if let Some(key) = &keys[task]
+            && copies.is_cheap(task, key)
+            && let Some(readers) = copies.readers(task, key, &keys)
+        {
+            // The first keeps what is there.
+            for &reader in &readers[1..] {
+                copies.copy(task, reader);
+            }
+        }
+    }
+    let tasks = copies.finish();
+    job.replace_tasks(tasks);
+}
+
+struct Copies<'a> {
+    job: &'a mut Job,
+    /// The tasks of the job, and behind them the copies.
+    tasks: Vec<Task>,
+    /// Before which task of the job each task stands.
+    host: Vec<usize>,
+    /// The tasks that read each buffer, each once.
+    readers: BTreeMap<BufferId, Vec<usize>>,
+}
+
+impl<'a> Copies<'a> {
+    fn new(job: &'a mut Job) -> Self {
+        let tasks = std::mem::take(&mut job.tasks);
+        let mut copies =
+            Self { host: (0..tasks.len()).collect(), job, readers: BTreeMap::new(), tasks };
+        for task in 0..copies.tasks.len() {
+            copies.note(task);
+        }
+        copies
+    }
+
+    /// Notes what a task reads.
+    fn note(&mut self, task: usize) {
+        for input in &self.tasks[task].inputs {
+            let readers = self.readers.entry(*input).or_default();
+            if readers.last() != Some(&task) {
+                readers.push(task);
+            }
+        }
+    }
+
+    /// Whether a task costs next to nothing beside reading the one tensor of its size that it reads.
+    fn is_cheap(&self, task: usize, key: &Key) -> bool {
+        let task = &self.tasks[task];
+        let (Action::Compute { op, .. }, [output]) = (&task.action, task.outputs.as_slice()) else {
+            return false;
+        };
+        let bytes = self.job.bytes(*output);
+        let (whole, small): (Vec<BufferId>, Vec<BufferId>) =
+            task.inputs.iter().partition(|&&input| shards(self.job, input) == key.shards);
+        let fits = |&input: &BufferId| self.job.bytes(input) <= bytes;
+        let few = |&input: &BufferId| self.job.bytes(input) * SMALL <= bytes;
+        takes_little(op) && whole.len() == 1 && whole.iter().all(fits) && small.iter().all(few)
+    }
+
+    /// All readers of a task's result, where there are several and all are ops that chains are made of, on as large shards.
+    fn readers(&self, task: usize, key: &Key, keys: &[Option<Key>]) -> Option<Vec<usize>> {
+        let readers = self.readers.get(&self.tasks[task].outputs[0])?;
+        let alike = |&reader: &usize| {
+            keys[self.host[reader]].as_ref().is_some_and(|other| other.is_alike(key))
+        };
+        (readers.len() > 1 && readers.iter().all(alike)).then(|| readers.clone())
+    }
+
+    /// Gives a reader its own copy of a task, right before it.
+    fn copy(&mut self, task: usize, reader: usize) {
+        let output = self.tasks[task].outputs[0];
+        let buffer = self.job.buffer(self.job.buffers[output.0].clone());
+        let of = &self.tasks[reader];
+        let (segment, phase, anchor) = (of.segment, of.phase, of.anchor);
+        let original = self.tasks[task].clone();
+        self.tasks.push(Task { segment, phase, anchor, outputs: vec![buffer], ..original });
+        self.host.push(self.host[reader]);
+        for input in self.tasks[reader].inputs.iter_mut().filter(|input| **input == output) {
+            *input = buffer;
+        }
+        self.note(self.tasks.len() - 1);
+    }
+
+    /// All tasks: copies before what they were made for, those that were made last first, as later ones are read by earlier.
+    fn finish(self) -> Vec<Task> {
+        let mut order: Vec<usize> = (0..self.tasks.len()).collect();
+        order.sort_by_key(|&task| {
+            let original = self.host[task] == task;
+            (self.host[task], original, std::cmp::Reverse(task))
+        });
+        let mut tasks: Vec<Option<Task>> = self.tasks.into_iter().map(Some).collect();
+        order.into_iter().filter_map(|task| tasks[task].take()).collect()
+    }
+}
+
+/// Whether an op takes an instruction or two for each element.
+fn takes_little(op: &Op) -> bool {
+    match op {
+        Op::Cast(_) => true,
+        Op::Unary(op) => matches!(
+            op.function,
+            UnaryFunction::Scale(_)
+                | UnaryFunction::Offset(_)
+                | UnaryFunction::Neg
+                | UnaryFunction::Relu
+                | UnaryFunction::Clip { .. }
+        ),
+        Op::Binary(op) => {
+            matches!(op.function, BinaryFunction::Add | BinaryFunction::Sub | BinaryFunction::Mul)
+        }
+        _ => false,
+    }
+}
