@@ -1,13 +1,13 @@
 //! How fast convolution is on this machine, at the sizes of ResNet-18 and MobileNetV2 on pictures of 32 x 32, batch 64, beside a
 //! product of large matrices: `cargo run --release -p graphc-kernels --example pictures -- [THREADS]`.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::op::Op;
 use graphc_ir::ops::*;
 use graphc_ir::types::{DType, TensorType};
-use graphc_kernels::{KernelContext, Scratch, View, ViewMut, prepare};
+use graphc_kernels::{KernelContext, Scratch, ThreadPool, View, ViewMut, prepare};
 
 /// Places of a side, channels, features, kernel, stride, groups, how often a step has it.
 type Shape = (usize, usize, usize, usize, usize, usize, usize);
@@ -61,7 +61,7 @@ const MOBILENET: &[Shape] = &[
 
 struct Bench {
     threads: usize,
-    pool: rayon::ThreadPool,
+    pool: ThreadPool,
     scratch: Scratch,
 }
 
@@ -117,7 +117,8 @@ fn useful(window: Window, extent: usize, kernel: usize, places: usize) -> usize 
 fn main() {
     let threads = std::env::args().nth(1).and_then(|t| t.parse().ok()).unwrap_or(1);
     let only = std::env::args().nth(2).unwrap_or_default();
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
+    let name = |index| format!("thread {index}");
+    let pool = ThreadPool::new(threads, Duration::from_millis(1), name).expect("threads start");
     let mut bench = Bench { threads, pool, scratch: Scratch::new() };
     let batch = 64;
     let square = f32s(&[1024, 1024]);

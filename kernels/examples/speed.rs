@@ -13,13 +13,14 @@ use graphc_ir::plan::{FusedArg, FusedOp, FusedStep};
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 use graphc_kernels::{
-    KernelContext, KernelError, Prepared, Scratch, View, ViewMut, prepare, prepare_fused,
+    KernelContext, KernelError, Prepared, Scratch, ThreadPool, View, ViewMut, prepare,
+    prepare_fused,
 };
 use half::{bf16, f16};
 
 struct Bench {
     threads: usize,
-    pool: rayon::ThreadPool,
+    pool: ThreadPool,
     scratch: Scratch,
 }
 
@@ -414,7 +415,9 @@ fn halves(bench: &mut Bench) {
 
 fn main() {
     let threads = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(1);
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads start");
+    let spin = std::time::Duration::from_micros(200);
+    let name = |index| format!("thread {index}");
+    let pool = ThreadPool::new(threads, spin, name).expect("threads start");
     let mut bench = Bench { threads, pool, scratch: Scratch::new() };
     if std::env::args().nth(2).is_some_and(|text| text == "half") {
         return halves(&mut bench);

@@ -3,6 +3,7 @@
 use graphc_ir::op::Op;
 
 use crate::error::KernelError;
+use crate::threads::ThreadPool;
 use crate::view::{Scratch, View, ViewMut};
 
 /// A kernel: computes all results of one op from its operands.
@@ -18,7 +19,7 @@ pub struct KernelContext<'a> {
     /// How many threads the kernel may use.
     pub threads: usize,
     /// Where it runs them; without, it uses the caller's thread alone.
-    pub pool: Option<&'a rayon::ThreadPool>,
+    pub pool: Option<&'a ThreadPool>,
     /// Memory to work in, kept from call to call.
     pub scratch: &'a mut Scratch,
 }

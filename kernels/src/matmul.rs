@@ -11,6 +11,7 @@ use crate::error::KernelError;
 use crate::parallel;
 use crate::product::{Hands, Layout, Number, Write, multiply, room, threads_for};
 use crate::strided;
+use crate::threads::ThreadPool;
 use crate::view::{View, ViewMut};
 
 /// Multiplications below which a plain loop is faster than packing.
@@ -99,8 +100,7 @@ impl Product {
             let (columns, room) = cx.scratch.take_both::<T, f32>([size, room]);
             let to = Layout { row: 1, column: self.rows };
             self.gemm(a, b, (columns, to), Hands { pool, threads, room });
-            strided::transpose_matrix(columns, out, self.columns, self.rows);
-            return Ok(());
+            return self.by_rows(columns, out, pool, threads);
         }
         if pool.is_none() || count < threads {
             let room = cx.scratch.take::<f32>(room::<T, T, T>(extents, threads));
@@ -116,6 +116,22 @@ impl Product {
             .collect();
         parallel::run(pool, pieces, |(starts, out, room)| {
             self.matrices(starts, a, b, out, Hands::own(room));
+            Ok(())
+        })
+    }
+
+    /// Copies a product that is laid out by columns to one that is by rows.
+    fn by_rows<T: Number>(
+        &self,
+        columns: &[T],
+        out: &mut [T],
+        pool: Option<&ThreadPool>,
+        threads: usize,
+    ) -> Result<(), KernelError> {
+        let each = self.rows.div_ceil(threads);
+        let pieces = out.chunks_mut(each * self.columns).enumerate().collect();
+        parallel::run(pool, pieces, |(piece, out)| {
+            strided::transpose_rows(columns, out, [self.columns, self.rows], piece * each);
             Ok(())
         })
     }

@@ -4,16 +4,14 @@
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-use rayon::ThreadPool;
-use rayon::prelude::*;
-
 use graphc_ir::shard::split_range;
 
 use crate::context::KernelContext;
 use crate::error::KernelError;
+use crate::threads::ThreadPool;
 
-/// Below this many elements one thread is faster than waking another.
-const WORTHWHILE: usize = 1 << 16;
+/// Below this many elements, some microseconds of work, one thread is faster than two and the hand-over.
+const WORTHWHILE: usize = 1 << 14;
 
 /// In how many parts work on this many elements is cut.
 pub(crate) fn parts(cx: &KernelContext<'_>, elements: usize) -> usize {
@@ -30,21 +28,32 @@ pub(crate) fn run<P: Send>(
         return parts.into_iter().try_for_each(work);
     };
     let parts: Vec<Mutex<Option<P>>> = parts.into_iter().map(|p| Mutex::new(Some(p))).collect();
-    share(pool, parts.len(), &|index| {
+    each(Some(pool), parts.len(), &|index| {
         let part = parts[index].lock().unwrap_or_else(PoisonError::into_inner).take();
         part.map_or(Ok(()), &work)
     })
 }
 
-/// Calls `work` once for each index. It does not depend on the type of the work, so that rayon's part of a parallel call is
-/// compiled once instead of once for each kernel, element type and number of outputs.
-fn share(
-    pool: &ThreadPool,
+/// Calls `work` once for each index; of several errors that of the least is returned.
+pub(crate) fn each(
+    pool: Option<&ThreadPool>,
     count: usize,
     work: &(dyn Fn(usize) -> Result<(), KernelError> + Sync),
 ) -> Result<(), KernelError> {
-    let run = || (0..count).into_par_iter().with_max_len(1).map(work).collect::<Vec<_>>();
-    pool.install(run).into_iter().collect()
+    let Some(pool) = pool.filter(|_| count > 1) else {
+        return (0..count).try_for_each(work);
+    };
+    let failed: Mutex<Option<(usize, KernelError)>> = Mutex::new(None);
+    pool.run(count, &|index| {
+        if let Err(error) = work(index) {
+            let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+            if failed.as_ref().is_none_or(|(least, _)| index < *least) {
+                *failed = Some((index, error));
+            }
+        }
+    });
+    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+    failed.map_or(Ok(()), |(_, error)| Err(error))
 }
 
 /// What is cut between rows: an output, or several.

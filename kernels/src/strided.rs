@@ -179,10 +179,15 @@ fn each(dims: &[Dim], walk: &Walk, mut work: impl FnMut(usize, usize)) {
     }
 }
 
-/// Copies a matrix of `rows` rows to its transpose.
-pub(crate) fn transpose_matrix<T: Copy>(from: &[T], to: &mut [T], rows: usize, columns: usize) {
-    let across = Dim { extent: columns, from: 1, to: rows };
-    transpose(across, Dim { extent: rows, from: columns, to: 1 }, from, to);
+/// Copies a matrix of `[rows, columns]` to its transpose, of which `to` is some rows from the `first` on.
+pub(crate) fn transpose_rows<T: Copy>(
+    from: &[T],
+    to: &mut [T],
+    [rows, columns]: [usize; 2],
+    first: usize,
+) {
+    let across = Dim { extent: to.len() / rows, from: 1, to: rows };
+    transpose(across, Dim { extent: rows, from: columns, to: 1 }, &from[first..], to);
 }
 
 /// Copies a matrix whose rows are contiguous in the target and whose columns are contiguous in the source.

@@ -211,7 +211,7 @@ fn results_are_the_same_on_any_number_of_threads() {
         let alone = case.kernel(&cx, None).unwrap();
         for pool in &pools {
             let shared = case.kernel(&cx, Some(pool)).unwrap();
-            let threads = pool.current_num_threads();
+            let threads = pool.threads();
             assert!(alone == shared, "{:?} on {threads} threads: {:?}", case.op, case.results);
         }
     }

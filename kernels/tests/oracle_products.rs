@@ -194,7 +194,7 @@ fn bits_do_not_depend_on_threads() {
             let alone = case.kernel(&cx, None).unwrap();
             for pool in &pools {
                 let shared = case.kernel(&cx, Some(pool)).unwrap();
-                let threads = pool.current_num_threads();
+                let threads = pool.threads();
                 assert!(alone == shared, "{:?} of {dtype} on {threads} threads", case.op);
             }
         }

@@ -10,7 +10,7 @@ use graphc_ir::ops::*;
 use graphc_ir::plan::{FusedArg, FusedOp, FusedStep};
 use graphc_ir::shard::Rect;
 use graphc_ir::types::{DType, TensorType};
-use graphc_kernels::{KernelContext, Scratch, View, ViewMut, prepare_fused};
+use graphc_kernels::{KernelContext, Scratch, ThreadPool, View, ViewMut, prepare_fused};
 
 type Value = (Region, Array);
 
@@ -86,7 +86,7 @@ fn run(
     op: &FusedOp,
     operands: &[(Region, Memory)],
     results: &[Region],
-    pool: Option<&rayon::ThreadPool>,
+    pool: Option<&ThreadPool>,
 ) -> Vec<Memory> {
     let types = |regions: &mut dyn Iterator<Item = &Region>| -> Vec<TensorType> {
         regions.map(|r| TensorType::new(r.dtype, r.rect.extent.clone())).collect()
@@ -99,7 +99,7 @@ fn run(
         operands.iter().map(|(region, memory)| memory.view(region)).collect();
     let mut out: Vec<ViewMut<'_>> =
         found.iter_mut().zip(results).map(|(memory, region)| memory.view_mut(region)).collect();
-    let threads = pool.map_or(1, rayon::ThreadPool::current_num_threads);
+    let threads = pool.map_or(1, ThreadPool::threads);
     let scratch = &mut Scratch::new();
     let mut cx = KernelContext { seed: 0, step: 0, threads, pool, scratch };
     call.expect("a kernel").launch(&views, &mut out, &mut cx).expect("the views fit");

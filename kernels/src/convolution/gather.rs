@@ -5,13 +5,12 @@
 
 use std::ops::Range;
 
-use rayon::ThreadPool;
-
 use super::axis::Class;
 use super::pack::Kernels;
 use crate::error::KernelError;
 use crate::panels::{Panel, panels};
 use crate::parallel;
+use crate::threads::ThreadPool;
 use crate::vectors::{LANES, STRIP, Strip, Tap, Target, multiply};
 
 /// Rows of a unit of work.

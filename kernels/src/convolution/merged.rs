@@ -2,12 +2,12 @@
 //! are as good as channels of one place. So three channels under a kernel of 7 x 7 are 21 under one of 7 x 1.
 
 use graphc_ir::ops::Window;
-use rayon::ThreadPool;
 
 use super::gather::Side;
 use super::space::Space;
 use crate::error::KernelError;
 use crate::parallel;
+use crate::threads::ThreadPool;
 
 /// Fewer channels than this are merged.
 const FEW: usize = 16;

@@ -2,13 +2,13 @@
 //! channels of the picture and of the gradient, in registers.
 
 use graphc_ir::ops::Window;
-use rayon::ThreadPool;
 
 use super::gather::{Side, cut};
 use super::pack::interleave;
 use crate::error::KernelError;
 use crate::panels::panels;
 use crate::parallel;
+use crate::threads::ThreadPool;
 use crate::vectors::{LANES, Outer, Run, Target, accumulate, rows_beside};
 
 /// Places that are summed at a time: what is read of them stays in the cache while tiles of the result go by.

@@ -126,6 +126,6 @@ pub(super) fn transposed<T: Element>(
 ) {
     let size = (rows * columns).max(1);
     for (from, to) in from.chunks_exact(size).zip(to.chunks_exact_mut(size)).take(space.batch) {
-        strided::transpose_matrix(from, to, rows, columns);
+        strided::transpose_rows(from, to, [rows, columns], 0);
     }
 }

@@ -12,6 +12,7 @@ mod method;
 mod packed;
 #[cfg(target_arch = "x86_64")]
 mod pairs;
+mod single;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
 mod widened;
@@ -19,13 +20,12 @@ mod widened;
 #[cfg(test)]
 mod tests;
 
-use gemm::Parallelism;
 use graphc_ir::types::DType;
 use half::{bf16, f16};
-use rayon::ThreadPool;
 
 use crate::context::KernelContext;
 use crate::precision::Float;
+use crate::threads::ThreadPool;
 use method::Method;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use tiles::transposed_numbers as transposed;
@@ -200,11 +200,7 @@ pub(crate) fn multiply<A: Number, B: Number, R: Number>(
             if dense::is_fast(extents, [a_layout, b_layout, to]) {
                 return dense::product(extents, scale, factors, (out, to), write, hands);
             }
-            let Some(pool) = hands.pool.filter(|_| hands.threads > 1) else {
-                return single(extents, scale, factors, (out, to), write, Parallelism::None);
-            };
-            let threads = Parallelism::Rayon(hands.threads);
-            pool.install(|| single(extents, scale, factors, (out, to), write, threads));
+            single::multiply(extents, scale, factors, (out, to), write, &hands);
         }
         (a, b, out) => {
             let method = Method::of([a, b, out.kind()]);
@@ -222,45 +218,5 @@ impl DataMut<'_> {
             Self::Brain(_) => Data::Brain(&[]),
             Self::Half(_) => Data::Half(&[]),
         }
-    }
-}
-
-/// A product of `f32` by `gemm`.
-fn single(
-    [rows, inner, columns]: [usize; 3],
-    scale: f32,
-    [(a, a_layout), (b, b_layout)]: [(&[f32], Layout); 2],
-    (out, to): (&mut [f32], Layout),
-    write: Write,
-    parallelism: Parallelism,
-) {
-    assert!(a_layout.last(rows, inner) < a.len(), "first matrix");
-    assert!(b_layout.last(inner, columns) < b.len(), "second matrix");
-    assert!(to.last(rows, columns) < out.len(), "product");
-    let add = write == Write::Add;
-    // SAFETY: extents are at least 1, or the sums above would have overflowed; the greatest index into each slice has
-    // just been checked; `out` is exclusive.
-    unsafe {
-        gemm::gemm(
-            rows,
-            columns,
-            inner,
-            out.as_mut_ptr(),
-            to.column as isize,
-            to.row as isize,
-            add,
-            a.as_ptr(),
-            a_layout.column as isize,
-            a_layout.row as isize,
-            b.as_ptr(),
-            b_layout.column as isize,
-            b_layout.row as isize,
-            if add { 1.0 } else { 0.0 },
-            scale,
-            false,
-            false,
-            false,
-            parallelism,
-        );
     }
 }

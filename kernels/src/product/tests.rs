@@ -1,10 +1,13 @@
 //! Products of all types and layouts by every method that the processor has, against sums of doubles.
 
+use std::time::Duration;
+
 use graphc_ir::random::Stream;
 use half::{bf16, f16};
 
 use super::method::Method;
-use super::{Hands, Layout, Number, Write, blocks};
+use super::{Hands, Layout, Number, Write, blocks, multiply};
+use crate::threads::ThreadPool;
 
 /// All methods for products of `bf16`.
 fn methods() -> Vec<Method> {
@@ -60,7 +63,7 @@ fn products<A: Number, B: Number, R: Number>(method: Method, case: &Case) -> (Ve
     let found: Vec<Vec<R>> = [1, 2, 3]
         .into_iter()
         .map(|threads| {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            let pool = ThreadPool::new(threads, Duration::ZERO, |_| String::new()).unwrap();
             let mut room = vec![f32::NAN; blocks::room(case.extents, method, threads)];
             let mut out = before.clone();
             blocks::multiply(
@@ -211,6 +214,65 @@ fn what_is_not_a_number_or_not_finite_stays_in_its_row_and_column() {
                     let same = found == expected || found.is_nan() && expected.is_nan();
                     assert!(same, "{method:?} at {row} {column}: {found}");
                 }
+            }
+        }
+    }
+}
+
+/// Around the extents at which `gemm` goes another way: of 64 and fewer rows and columns, one, dot products, two places along
+/// the inner extent, several steps along it.
+const SINGLES: [[usize; 3]; 20] = [
+    [128, 784, 300],
+    [128, 2048, 10],
+    [700, 128, 10],
+    [130, 700, 97],
+    [65, 513, 300],
+    [64, 1024, 130],
+    [300, 700, 5],
+    [3, 600, 1000],
+    [2, 100, 500],
+    [1, 500, 900],
+    [900, 500, 1],
+    [96, 1030, 96],
+    [33, 600, 64],
+    [64, 600, 64],
+    [4, 520, 66],
+    [128, 2, 128],
+    [500, 1, 70],
+    [2, 700, 130],
+    [8, 64, 8],
+    [777, 40, 60],
+];
+
+#[test]
+fn products_of_singles_are_the_same_on_any_number_of_threads() {
+    let pools = [2, 3, 5, 8].map(|threads| {
+        ThreadPool::new(threads, Duration::ZERO, |_| String::new()).expect("threads start")
+    });
+    for (index, extents) in SINGLES.into_iter().enumerate() {
+        let [rows, inner, columns] = extents;
+        for kinds in [[0, 0], [0, 1], [1, 0], [1, 1]] {
+            let of = |kind, extents: [usize; 2]| {
+                if kind == 0 { Layout::rows(extents[1]) } else { Layout::rows(extents[0]).t() }
+            };
+            let (by_row, by_column) = (of(kinds[0], [rows, inner]), of(kinds[1], [inner, columns]));
+            let (a, _) = numbers::<f32>(rows * inner, 1);
+            let (b, _) = numbers::<f32>(inner * columns, 2);
+            let by_rows = (index + kinds[0]) % 2 == 0;
+            let to = if by_rows { Layout::rows(columns + 3) } else { Layout::rows(rows).t() };
+            let write = if kinds[1] == 0 { Write::Replace } else { Write::Add };
+            let (before, _) = numbers::<f32>(to.last(rows, columns) + 1, 3);
+            let product = |pool: Option<&ThreadPool>| {
+                let mut out = before.clone();
+                let threads = pool.map_or(1, ThreadPool::threads);
+                let hands = Hands { pool, threads, room: &mut [] };
+                multiply(extents, 0.5, (&a, by_row), (&b, by_column), (&mut out, to), write, hands);
+                out.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+            };
+            let alone = product(None);
+            for pool in &pools {
+                let same = product(Some(pool)) == alone;
+                assert!(same, "{extents:?} {kinds:?} on {} threads", pool.threads());
             }
         }
     }

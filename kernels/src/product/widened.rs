@@ -1,9 +1,7 @@
 //! Blocks of half precision widened to `f32`, multiplied by `gemm`.
 
-use gemm::Parallelism;
-
 use super::blocks::{Block, Pointer, Task};
-use super::{Data, DataMut, Layout, Write, single};
+use super::{Data, DataMut, Hands, Layout, Write, single};
 use crate::precision::Float;
 
 /// Rows and columns of a block, at most: what a block works in is then a MiB and a quarter.
@@ -58,7 +56,8 @@ fn sum(
             widen((b, by_column.t()), [block.start[1], start], [columns, depth], b_room);
         let to = (&mut *out, Layout::rows(stride));
         let extents = [rows, depth, columns];
-        single(extents, task.scale, [a, (b, turned.t())], to, write, Parallelism::None);
+        let factors = [a, (b, turned.t())];
+        single::multiply(extents, task.scale, factors, to, write, &Hands::own(&mut []));
         write = Write::Add;
     }
 }

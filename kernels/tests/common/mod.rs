@@ -9,7 +9,9 @@ use graphc_ir::op::{EvalContext, Op, Operand, Region};
 use graphc_ir::random::Stream;
 use graphc_ir::shard::shard;
 use graphc_ir::types::{DType, TensorType};
-use graphc_kernels::{KernelContext, KernelError, Prepared, Scratch, View, ViewMut, prepare};
+use graphc_kernels::{
+    KernelContext, KernelError, Prepared, Scratch, ThreadPool, View, ViewMut, prepare,
+};
 use half::{bf16, f16};
 
 /// A deterministic source of choices.
@@ -189,7 +191,7 @@ impl Case {
     pub fn kernel(
         &self,
         cx: &EvalContext,
-        pool: Option<&rayon::ThreadPool>,
+        pool: Option<&ThreadPool>,
     ) -> Result<Vec<Memory>, KernelError> {
         let prepared = self.prepare()?;
         let mut results: Vec<Memory> = self
@@ -205,7 +207,7 @@ impl Case {
             .map(|(memory, region)| memory.view_mut(region))
             .collect();
         let mut scratch = Scratch::new();
-        let threads = pool.map_or(1, rayon::ThreadPool::current_num_threads);
+        let threads = pool.map_or(1, ThreadPool::threads);
         let mut context =
             KernelContext { seed: cx.seed, step: cx.step, threads, pool, scratch: &mut scratch };
         prepared.launch(&operands, &mut views, &mut context)?;
@@ -270,6 +272,7 @@ impl Case {
 }
 
 /// A pool of this many threads.
-pub fn pool(threads: usize) -> rayon::ThreadPool {
-    rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads start")
+pub fn pool(threads: usize) -> ThreadPool {
+    let spin = std::time::Duration::from_micros(20);
+    ThreadPool::new(threads, spin, |index| format!("helper {index}")).expect("threads start")
 }

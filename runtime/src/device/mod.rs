@@ -27,6 +27,19 @@ pub(crate) use memory::Memory;
 pub(crate) use port::{Port, Turn};
 pub(crate) use stream::{Event, Stream};
 
+/// Threads of the host that a rank may use.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Threads {
+    pub(crate) count: usize,
+    /// Whether there is a core for each of those of all ranks here, so that one without work may keep its own a while.
+    pub(crate) have_cores: bool,
+}
+
+#[cfg(test)]
+impl Threads {
+    pub(crate) const ONE: Self = Self { count: 1, have_cores: true };
+}
+
 /// The device of one rank.
 #[derive(Debug)]
 pub(crate) enum Device {
@@ -35,11 +48,15 @@ pub(crate) enum Device {
 }
 
 impl Device {
-    /// Opens the device of a rank, whose kernels may use so many threads of the host.
+    /// Opens the device of a rank, whose kernels may use these threads of the host.
     ///
     /// # Errors
     /// Where there is none of that kind.
-    pub(crate) fn open(kind: DeviceKind, rank: u32, threads: usize) -> Result<Self, RuntimeError> {
+    pub(crate) fn open(
+        kind: DeviceKind,
+        rank: u32,
+        threads: Threads,
+    ) -> Result<Self, RuntimeError> {
         match kind {
             DeviceKind::Cpu => Ok(Self::Cpu(cpu::Cpu::open(rank, threads)?)),
             DeviceKind::Cuda => Err(RuntimeError::NoDevice { kind }),

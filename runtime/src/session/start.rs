@@ -14,7 +14,7 @@ use super::collect::Collector;
 use super::edges::Sockets;
 use super::variables::Variables;
 use super::{Seat, Session, SessionOptions, room};
-use crate::device::{Device, Memory};
+use crate::device::{Device, Memory, Threads};
 use crate::error::RuntimeError;
 use crate::job::Job;
 use crate::tensor::HostTensor;
@@ -51,7 +51,8 @@ pub(super) fn session(
     };
     let own: Vec<u32> = transports.iter().map(|transport| transport.rank()).collect();
     room::check(plan, &own, neighbours)?;
-    let threads = options.threads_per_rank.unwrap_or(cores / neighbours.max(1)).max(1);
+    let count = options.threads_per_rank.unwrap_or(cores / neighbours.max(1)).max(1);
+    let threads = Threads { count, have_cores: count * neighbours <= cores };
     let settings = Settings {
         seed: options.seed,
         timeout: options.timeout,
@@ -59,8 +60,8 @@ pub(super) fn session(
         shuffle_delays: options.shuffle_delays,
     };
     let kind = options.device.unwrap_or(plan.cluster.device.kind);
-    let devices = transports.iter().map(|transport| Device::open(kind, transport.rank(), threads));
-    let devices: Vec<Device> = devices.collect::<Result<_, _>>()?;
+    let open = |transport: &Arc<dyn Transport>| Device::open(kind, transport.rank(), threads);
+    let devices = transports.iter().map(open).collect::<Result<Vec<Device>, _>>()?;
     let sockets = Sockets::of(plan, &own);
     let edges = sockets.edges(job.as_ref().map(|_| options.outputs_at));
     let mut variables = Variables::of(plan)?;

@@ -3,10 +3,11 @@
 mod launch;
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use graphc_kernels::{KernelContext, KernelError, Prepared, Scratch, View, ViewMut};
-use rayon::ThreadPool;
+use graphc_kernels::{KernelContext, KernelError, Prepared, Scratch, ThreadPool, View, ViewMut};
 
+use super::Threads;
 use super::port::{Port, Turn};
 use crate::error::RuntimeError;
 use crate::memory::{Arena, Offered};
@@ -24,8 +25,8 @@ pub(crate) struct Cpu {
 impl Cpu {
     /// # Errors
     /// Where the system gives no threads.
-    pub(super) fn open(rank: u32, threads: usize) -> Result<Self, RuntimeError> {
-        Ok(Self { rank, threads, pool: pool(rank, threads)? })
+    pub(super) fn open(rank: u32, threads: Threads) -> Result<Self, RuntimeError> {
+        Ok(Self { rank, threads: threads.count, pool: pool(rank, threads)? })
     }
 
     /// # Errors
@@ -55,12 +56,17 @@ impl Cpu {
     }
 }
 
-fn pool(rank: u32, threads: usize) -> Result<Option<Arc<ThreadPool>>, RuntimeError> {
-    if threads == 1 {
+/// How long a thread without work looks for some before it sleeps: longer than most kernels that have one part, so that it is
+/// awake for the next that has several.
+const SPIN: Duration = Duration::from_micros(200);
+
+fn pool(rank: u32, threads: Threads) -> Result<Option<Arc<ThreadPool>>, RuntimeError> {
+    if threads.count == 1 {
         return Ok(None);
     }
-    let name = move |index| format!("rank {rank} thread {index}");
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).thread_name(name).build();
+    let spin = if threads.have_cores { SPIN } else { Duration::ZERO };
+    let name = |index| format!("rank {rank} thread {index}");
+    let pool = ThreadPool::new(threads.count, spin, name);
     pool.map(|pool| Some(Arc::new(pool)))
         .map_err(|e| RuntimeError::Thread { rank, reason: e.to_string() })
 }

@@ -1,0 +1,161 @@
+//! Products of `f32` by `gemm`, cut into blocks that threads share.
+//!
+//! Bits do not depend on cuts: `gemm` sums an element along the inner extent in steps whose size follows from that extent,
+//! unless the product is so small, or so thin, that it goes another way. So blocks are never that small ([`Cut::of`]), and
+//! what is goes to one thread.
+
+use gemm::Parallelism;
+
+use super::{Hands, Layout, Write};
+use crate::parallel;
+use graphc_ir::shard::split_range;
+
+/// Elements of a block that `gemm` computes as dot products instead, where both factors lie that way: at most so many.
+const DOTS: usize = 16 * 16;
+/// Rows or columns of a product whose steps along the inner extent are other ones: at most so many of both.
+const FEW: usize = 64;
+/// Places along the inner extent in one step of such a small product; others have at most as many.
+const STEP: usize = 512;
+
+/// Multiplications of a block, where there is more than one for each thread: beside them what is packed again does not count,
+/// and a thread that is held up has the others take the block that it has not begun.
+const BLOCK: usize = 1 << 23;
+
+/// How a product is cut.
+#[derive(Clone, Copy)]
+struct Cut {
+    /// 0 between rows, 1 between columns.
+    side: usize,
+    parts: usize,
+    /// Rows or columns that stay together.
+    unit: usize,
+}
+
+/// The product in memory, which threads write at places that do not meet.
+#[derive(Clone, Copy)]
+struct Target(*mut f32);
+
+// SAFETY: exclusive access to plain elements, as `multiply` was given it; threads take blocks that do not meet.
+unsafe impl Send for Target {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Target {}
+
+impl Target {
+    /// # Safety
+    /// So many elements further is in the product's memory.
+    unsafe fn at(self, element: usize) -> *mut f32 {
+        // SAFETY: as the caller says.
+        unsafe { self.0.add(element) }
+    }
+}
+
+impl Cut {
+    /// The longer side is cut: each block then packs all of the smaller factor again.
+    fn of([rows, inner, columns]: [usize; 3], threads: usize) -> Self {
+        let side = usize::from(columns >= rows);
+        let (cut, whole) = if side == 1 { (columns, rows) } else { (rows, columns) };
+        // Tiles of `gemm` are at most 48 x 8, of which the former lie along contiguous elements of the product.
+        let unit = if cut >= 48 * 16 * threads { 48 } else { 16 };
+        let alike = inner <= STEP || inner.is_multiple_of(STEP);
+        let least = if alike { 32 } else { FEW + unit };
+        let thin = whole < 2 || inner <= 2;
+        let most =
+            if thin { 1 } else { cut / least.max((DOTS / whole + 1).next_multiple_of(unit)) };
+        let wanted =
+            if rows * inner * columns / BLOCK >= 2 * threads { 2 * threads } else { threads };
+        Self { side, parts: if threads > 1 { wanted.min(most).max(1) } else { 1 }, unit }
+    }
+
+    /// Where a part begins, and its extents.
+    fn part(self, [rows, inner, columns]: [usize; 3], part: usize) -> ([usize; 2], [usize; 3]) {
+        let whole = [rows, columns][self.side];
+        let units = split_range(whole.div_ceil(self.unit), self.parts, part);
+        let (start, end) = (units.start * self.unit, (units.end * self.unit).min(whole));
+        match self.side {
+            0 => ([start, 0], [end - start, inner, columns]),
+            _ => ([0, start], [rows, inner, end - start]),
+        }
+    }
+}
+
+/// See [`super::multiply`], of which this is the part for `f32`.
+pub(super) fn multiply(
+    extents: [usize; 3],
+    scale: f32,
+    factors: [(&[f32], Layout); 2],
+    (out, to): (&mut [f32], Layout),
+    write: Write,
+    hands: &Hands<'_>,
+) {
+    let [rows, _, columns] = extents;
+    check(extents, factors.map(|(factor, layout)| (factor.len(), layout)), (out.len(), to));
+    let apart = to.column == 1 && to.row >= columns || to.row == 1 && to.column >= rows;
+    let threads = if hands.pool.is_some() && apart { hands.threads } else { 1 };
+    let cut = Cut::of(extents, threads);
+    let target = Target(out.as_mut_ptr());
+    let shared = parallel::each(hands.pool, cut.parts, &|part| {
+        let ([row, column], extents) = cut.part(extents, part);
+        let [(a, a_layout), (b, b_layout)] = factors;
+        let factors =
+            [(&a[row * a_layout.row..], a_layout), (&b[column * b_layout.column..], b_layout)];
+        // SAFETY: the block lies in the product, of which `check` has seen that it lies in `out`, which is exclusive; rows
+        // and columns of the product are apart, and so are blocks of them.
+        unsafe {
+            let to = (target.at(row * to.row + column * to.column), to);
+            block(extents, scale, factors, to, write);
+        }
+        Ok(())
+    });
+    debug_assert!(shared.is_ok(), "blocks give no errors");
+}
+
+fn check(
+    [rows, inner, columns]: [usize; 3],
+    [(a, a_layout), (b, b_layout)]: [(usize, Layout); 2],
+    (out, to): (usize, Layout),
+) {
+    assert!(a_layout.last(rows, inner) < a, "first matrix");
+    assert!(b_layout.last(inner, columns) < b, "second matrix");
+    assert!(to.last(rows, columns) < out, "product");
+}
+
+/// Computes a product on this thread.
+///
+/// # Safety
+/// The product lies in memory that nothing else reaches meanwhile.
+unsafe fn block(
+    [rows, inner, columns]: [usize; 3],
+    scale: f32,
+    [(a, a_layout), (b, b_layout)]: [(&[f32], Layout); 2],
+    (out, to): (*mut f32, Layout),
+    write: Write,
+) {
+    assert!(a_layout.last(rows, inner) < a.len(), "first matrix");
+    assert!(b_layout.last(inner, columns) < b.len(), "second matrix");
+    let add = write == Write::Add;
+    // SAFETY: extents are at least 1, or the sums above would have overflowed; the greatest index into each factor has
+    // just been checked; the caller says the same of the product.
+    unsafe {
+        gemm::gemm(
+            rows,
+            columns,
+            inner,
+            out,
+            to.column as isize,
+            to.row as isize,
+            add,
+            a.as_ptr(),
+            a_layout.column as isize,
+            a_layout.row as isize,
+            b.as_ptr(),
+            b_layout.column as isize,
+            b_layout.row as isize,
+            if add { 1.0 } else { 0.0 },
+            scale,
+            false,
+            false,
+            false,
+            Parallelism::None,
+        );
+    }
+}
