@@ -128,6 +128,18 @@ fn convolutions_of_many_channels() {
 }
 
 #[test]
+fn kernels_of_pictures_that_fit_no_cache() {
+    let random = &mut Random::new(5);
+    let window = Window { strides: [1; 2], pads: [1; 4], dilations: [1; 2] };
+    for [batch, height, width] in [[1, 40, 41], [6, 16, 16]] {
+        let x = f32s(&[batch, height, width, 150]);
+        let y = f32s(&[batch, height, width, 3]);
+        let op = ConvolutionKernelGrad { window, groups: 1, extents: [3; 2], channels_last: true };
+        Case::random(Op::ConvolutionKernelGrad(op), &[x, y], random, &mut ordinary).check(1e-4);
+    }
+}
+
+#[test]
 fn pools_and_their_gradients() {
     repeat(60, |random| {
         let kernel = [(); 2].map(|()| 1 + random.below(3));

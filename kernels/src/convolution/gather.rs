@@ -15,8 +15,12 @@ use crate::vectors::{LANES, STRIP, Strip, Tap, Target, multiply};
 
 /// Rows of a unit of work.
 const ROWS: usize = STRIP;
-/// Numbers of packed kernels that stay in the cache while rows go by; of more, one panel at a time does.
-const NEAR: usize = 1 << 17;
+/// Numbers that stay in the cache while others go by.
+const NEAR: usize = 1 << 18;
+/// Shares of the work for each thread: who is done sooner takes another.
+pub(super) const SHARES: usize = 4;
+/// So few rows read kernels where they lie.
+const LITTLE: usize = 96;
 
 /// Pictures in memory, and which channels of them take part.
 #[derive(Clone, Copy, Debug)]
@@ -60,9 +64,10 @@ pub(super) enum Pack {
 }
 
 impl Pack {
-    /// Whether kernels lie as they are needed: those of one element do, by inputs.
-    fn is_needless(self, slots: &[Option<usize>]) -> bool {
-        matches!(self, Self::ByInputs) && slots.len() == 1
+    /// Whether kernels lie as they are needed: those of one element do, by inputs. For many rows that is worth less than what
+    /// is read from places far apart costs.
+    fn is_needless(self, slots: &[Option<usize>], rows: usize) -> bool {
+        matches!(self, Self::ByInputs) && slots.len() == 1 && rows <= LITTLE
     }
 }
 
@@ -95,10 +100,15 @@ impl Gather {
 
     /// Numbers of packed kernels.
     pub fn room(&self, slots: &[Option<usize>], pack: Pack) -> usize {
-        if pack.is_needless(slots) {
+        if pack.is_needless(slots, self.rows()) {
             return 0;
         }
         self.to.count.div_ceil(LANES) * LANES * self.depth(slots)
+    }
+
+    /// Places of all pictures of the result.
+    fn rows(&self) -> usize {
+        self.batch * self.to.extents[0] * self.to.extents[1]
     }
 
     /// Rows of a panel.
@@ -117,7 +127,7 @@ impl Gather {
     ) -> Result<(), KernelError> {
         let panels = panels(self.to.count);
         let depth = self.depth(kernels.slots);
-        let as_they_are = pack.is_needless(kernels.slots);
+        let as_they_are = pack.is_needless(kernels.slots, self.rows());
         if !as_they_are {
             packed(pool, &panels, depth, (kernels, pack), room)?;
         }
@@ -126,7 +136,7 @@ impl Gather {
         let costs: Vec<usize> =
             units.iter().map(|unit| self.cost(unit, &panels, &shared)).collect();
         let (room, target) = (&*room, Target::new(to));
-        parallel::run(pool, cut(&costs, parts), |part| {
+        parallel::run(pool, cut(&costs, parts * SHARES), |part| {
             for unit in &units[part] {
                 let panel = panels[unit.panel];
                 let width = panel.vectors * LANES;
@@ -182,7 +192,10 @@ impl Gather {
                 }
             }
         }
-        if packed > NEAR {
+        // Either all kernels are read for each unit's rows, or all rows for each panel.
+        let again = units.len() / panels.len().max(1) * packed;
+        let rows = self.rows() * self.from.count * (panels.len() - 1);
+        if packed > NEAR && rows < again {
             units.sort_by_key(|unit| unit.panel);
         }
         units

@@ -1,20 +1,25 @@
 //! The gradient of kernels without columns: for each element of the window the sum, over all places, of the products of
 //! channels of the picture and of the gradient, in registers.
 
-use graphc_ir::ops::Window;
+use std::ops::Range;
 
-use super::gather::{Side, cut};
+use graphc_ir::ops::Window;
+use graphc_ir::shard::split_range;
+
+use super::gather::{SHARES, Side, cut};
 use super::pack::interleave;
 use crate::error::KernelError;
-use crate::panels::panels;
+use crate::panels::{Panel, panels};
 use crate::parallel;
 use crate::threads::ThreadPool;
 use crate::vectors::{LANES, Outer, Run, Target, accumulate, rows_beside};
 
 /// Places that are summed at a time: what is read of them stays in the cache while tiles of the result go by.
 const PLACES: usize = 128;
-/// Rows of the result, channels of the gradient, of a unit of work.
+/// Rows of the result, channels of the gradient, of a unit of work, at most.
 const ROWS: usize = 48;
+/// Numbers of both factors that stay in the cache while all taps go by.
+const NEAR: usize = 3 << 16;
 
 /// Sums over places of pictures.
 pub(super) struct Sums {
@@ -49,6 +54,29 @@ pub(super) fn meetings(
         Meeting { place, source: source(place).unwrap_or_default(), count }
     };
     (0..kernel).map(meeting).collect()
+}
+
+impl Meeting {
+    /// What of it lies in a range of places, when sources are `stride` apart.
+    fn within(self, places: &Range<usize>, stride: usize) -> Option<Self> {
+        let start = self.place.max(places.start);
+        let end = (self.place + self.count).min(places.end);
+        let source = self.source + start.saturating_sub(self.place) * stride;
+        (start < end).then(|| Self { place: start, source, count: end - start })
+    }
+}
+
+/// Rows of the result for one tap.
+struct Unit {
+    tap: usize,
+    slot: usize,
+    rows: Range<usize>,
+}
+
+/// Pictures, and rows of places in each.
+struct Block {
+    pictures: Range<usize>,
+    rows: Range<usize>,
 }
 
 /// Nested loops over places: how often, and how far it is from one to the next in the picture and in the gradient. The last
@@ -112,23 +140,55 @@ impl Sums {
         [x, y]: [&[f32]; 2],
         to: &mut [f32],
     ) -> Result<(), KernelError> {
-        let used = slots.iter().enumerate().filter_map(|(tap, slot)| Some((tap, (*slot)?)));
-        let starts = (0..self.y.count).step_by(ROWS);
-        let units: Vec<(usize, usize, usize)> = used
-            .flat_map(|(tap, slot)| starts.clone().map(move |start| (tap, slot, start)))
-            .collect();
-        let cost = |&(tap, _, start): &(usize, usize, usize)| {
-            let [h, w] = self.meeting(tap);
-            h.count * w.count * ROWS.min(self.y.count - start)
+        let units = self.units(slots);
+        let cost = |unit: &Unit| {
+            let [h, w] = self.meeting(unit.tap);
+            h.count * w.count * unit.rows.len()
         };
         let costs: Vec<usize> = units.iter().map(cost).collect();
-        let target = Target::new(to);
-        parallel::run(pool, cut(&costs, parts), |part| {
-            for &(tap, slot, start) in &units[part] {
-                self.unit(tap, slot, start, [x, y], target);
+        let (blocks, panels, target) = (self.blocks(), panels(self.x.count), Target::new(to));
+        let shares = if parts > 1 { parts * SHARES } else { 1 };
+        parallel::run(pool, cut(&costs, shares), |part| {
+            let units = &units[part];
+            let mut begun = vec![false; units.len()];
+            for block in &blocks {
+                for (unit, begun) in units.iter().zip(&mut begun) {
+                    self.unit(unit, block, &panels, [x, y], (target, begun));
+                }
             }
             Ok(())
         })
+    }
+
+    fn units(&self, slots: &[Option<usize>]) -> Vec<Unit> {
+        let used = slots.iter().enumerate().filter_map(|(tap, slot)| Some((tap, (*slot)?)));
+        let chunks = self.y.count.div_ceil(ROWS);
+        let units = used.flat_map(|(tap, slot)| {
+            let rows = move |chunk| split_range(self.y.count, chunks, chunk);
+            (0..chunks).map(move |chunk| Unit { tap, slot, rows: rows(chunk) })
+        });
+        units.collect()
+    }
+
+    /// Parts of the pictures of which all taps and channels are summed before the next is read.
+    fn blocks(&self) -> Vec<Block> {
+        let row = self.y.steps()[0] + self.strides[0] * self.x.steps()[0];
+        let rows = self.y.extents[0];
+        if row * rows > NEAR {
+            let each = (NEAR / row).max(1);
+            let of_picture = |picture| {
+                let part = move |start| Block {
+                    pictures: picture..picture + 1,
+                    rows: start..rows.min(start + each),
+                };
+                (0..rows).step_by(each).map(part)
+            };
+            return (0..self.batch).flat_map(of_picture).collect();
+        }
+        let each = (NEAR / (row * rows).max(1)).max(1);
+        let pictures = |start| start..self.batch.min(start + each);
+        let block = |start| Block { pictures: pictures(start), rows: 0..rows };
+        (0..self.batch).step_by(each).map(block).collect()
     }
 
     fn meeting(&self, tap: usize) -> [Meeting; 2] {
@@ -136,51 +196,61 @@ impl Sums {
         [self.meetings[0][tap / across], self.meetings[1][tap % across]]
     }
 
-    /// Adds up a range of rows for one tap.
-    fn unit(&self, tap: usize, slot: usize, start: usize, [x, y]: [&[f32]; 2], to: Target<'_>) {
-        let (base, nest) = self.nest(self.meeting(tap));
+    /// Adds up a range of rows for one tap over a block.
+    fn unit(
+        &self,
+        unit: &Unit,
+        block: &Block,
+        panels: &[Panel],
+        [x, y]: [&[f32]; 2],
+        (to, begun): (Target<'_>, &mut bool),
+    ) {
+        let [h, w] = self.meeting(unit.tap);
+        let Some(h) = h.within(&block.rows, self.strides[0]) else { return };
+        let (base, nest) = self.nest(&block.pictures, [h, w]);
         let Some(&(_, steps)) = nest.last() else { return };
-        let rows = ROWS.min(self.y.count - start);
+        let count = unit.rows.len();
         let mut places = Places::new(base, &nest);
-        let mut add = false;
         loop {
             let runs = places.next_block();
             if runs.is_empty() {
                 return;
             }
-            for panel in panels(self.x.count) {
-                let at_once = rows_beside(panel.vectors);
-                for row in (0..rows).step_by(at_once) {
-                    let at = (slot * self.y.count + start + row) * self.x.count;
+            for panel in panels {
+                let tiles = count.div_ceil(rows_beside(panel.vectors));
+                for tile in 0..tiles {
+                    let rows = split_range(count, tiles, tile);
+                    let row = unit.rows.start + rows.start;
+                    let at = (unit.slot * self.y.count + row) * self.x.count;
                     let outer = Outer {
                         wide: &x[panel.start * LANES..],
-                        narrow: &y[start + row..],
+                        narrow: &y[row..],
                         steps,
                         runs,
                         to,
                         at: [at + panel.start * LANES, self.x.count],
-                        rows: at_once.min(rows - row),
+                        rows: rows.len(),
                         vectors: panel.vectors,
                         last: panel.last,
-                        add,
+                        add: *begun,
                     };
                     // SAFETY: the processor has AVX-512, as the caller of `run` says; units have their own rows.
                     unsafe { accumulate(&outer) };
                 }
             }
-            add = true;
+            *begun = true;
         }
     }
 
     /// All places at which a tap meets pictures: where the first lies, and loops as few as possible.
-    fn nest(&self, [h, w]: [Meeting; 2]) -> ([usize; 2], Nest) {
+    fn nest(&self, pictures: &Range<usize>, [h, w]: [Meeting; 2]) -> ([usize; 2], Nest) {
         let [x, y] = [self.x.steps(), self.y.steps()];
         let base = [
-            h.source * x[0] + w.source * x[1] + self.x.first,
-            h.place * y[0] + w.place * y[1] + self.y.first,
+            pictures.start * self.x.picture() + h.source * x[0] + w.source * x[1] + self.x.first,
+            pictures.start * self.y.picture() + h.place * y[0] + w.place * y[1] + self.y.first,
         ];
         let loops = [
-            (self.batch, [self.x.picture(), self.y.picture()]),
+            (pictures.len(), [self.x.picture(), self.y.picture()]),
             (h.count, [self.strides[0] * x[0], y[0]]),
             (w.count, [self.strides[1] * x[1], y[1]]),
         ];

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use crate::panels::{Panel, load, store, store_first};
+use crate::panels::{Panel, load, load_first, store, store_first};
 use crate::product::transposed;
 use crate::vectors::{LANES, first};
 
@@ -58,6 +58,11 @@ impl Kernels<'_> {
             for vector in 0..panel.vectors {
                 let input = (panel.start + vector) * LANES;
                 let inputs = LANES.min(self.inputs - input);
+                if let [Some(_)] = self.slots {
+                    let part = load_first(self.data, output * self.inputs + input, inputs);
+                    store(to, (output * panel.vectors + vector) * LANES, part);
+                    continue;
+                }
                 let from = (output * self.inputs + input) * taps;
                 for start in (0..taps).step_by(LANES) {
                     let count = LANES.min(taps - start);
