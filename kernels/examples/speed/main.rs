@@ -1,7 +1,9 @@
 //! How fast the main kernels are on this machine, at the sizes of a small GPT and an MLP:
-//! `cargo run --release -p graphc-kernels --example speed -- [THREADS] [half]`. Bytes count each operand and result once.
+//! `cargo run --release -p graphc-kernels --example speed -- [THREADS] [half | pictures]`. Bytes count each operand and result once.
 //! With `half` only products, attention and convolution are timed, of f32, bf16 and f16 in turn: medians, and how many
 //! times as fast as f32 each is.
+
+mod pictures;
 
 use std::slice::from_ref;
 use std::time::Instant;
@@ -419,8 +421,10 @@ fn main() {
     let name = |index| format!("thread {index}");
     let pool = ThreadPool::new(threads, spin, name).expect("threads start");
     let mut bench = Bench { threads, pool, scratch: Scratch::new() };
-    if std::env::args().nth(2).is_some_and(|text| text == "half") {
-        return halves(&mut bench);
+    match std::env::args().nth(2).as_deref() {
+        Some("half") => return halves(&mut bench),
+        Some("pictures") => return pictures::pictures(&mut bench),
+        _ => {}
     }
     elementwise(&mut bench);
     rows(&mut bench);
