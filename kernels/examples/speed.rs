@@ -1,6 +1,6 @@
 //! How fast the main kernels are on this machine, at the sizes of a small GPT and an MLP:
-//! `cargo run --release -p graphc-kernels --example speed -- [THREADS] [half]`. Bytes count each operand and result once.
-//! With `half` only products, attention and convolution are timed, of f32, bf16 and f16 in turn: medians, and how many
+//! `cargo run --release -p graphc-kernels --example speed -- [THREADS] [half|norm]`. Bytes count each operand and result once.
+//! With `norm` only the passes of batch normalization are timed. With `half` only products, attention and convolution are timed, of f32, bf16 and f16 in turn: medians, and how many
 //! times as fast as f32 each is.
 
 use std::slice::from_ref;
@@ -16,6 +16,9 @@ use graphc_kernels::{
     KernelContext, KernelError, Prepared, Scratch, View, ViewMut, prepare, prepare_fused,
 };
 use half::{bf16, f16};
+
+#[path = "speed/normalization.rs"]
+mod normalization;
 
 struct Bench {
     threads: usize,
@@ -397,10 +400,14 @@ fn main() {
     if std::env::args().nth(2).is_some_and(|text| text == "half") {
         return halves(&mut bench);
     }
+    if std::env::args().nth(2).is_some_and(|text| text == "norm") {
+        return normalization::all(&mut bench);
+    }
     elementwise(&mut bench);
     rows(&mut bench);
     movement(&mut bench);
     updates(&mut bench);
     products(&mut bench);
     attention(&mut bench);
+    normalization::all(&mut bench);
 }
