@@ -1,8 +1,10 @@
 //! How fast the main kernels are on this machine, at the sizes of a small GPT and an MLP:
-//! `cargo run --release -p graphc-kernels --example speed -- [THREADS] [half | pictures]`. Bytes count each operand and result once.
-//! With `half` only products, attention and convolution are timed, of f32, bf16 and f16 in turn: medians, and how many
+//! `cargo run --release -p graphc-kernels --example speed -- [THREADS] [half | norm | pictures]`. Bytes count each operand and
+//! result once. With `norm` only the passes of batch normalization are timed, with `pictures` only convolution, beside a product
+//! of large matrices. With `half` only products, attention and convolution are timed, of f32, bf16 and f16 in turn: medians, and how many
 //! times as fast as f32 each is.
 
+mod normalization;
 mod pictures;
 
 use std::slice::from_ref;
@@ -423,6 +425,7 @@ fn main() {
     let mut bench = Bench { threads, pool, scratch: Scratch::new() };
     match std::env::args().nth(2).as_deref() {
         Some("half") => return halves(&mut bench),
+        Some("norm") => return normalization::all(&mut bench),
         Some("pictures") => return pictures::pictures(&mut bench),
         _ => {}
     }
@@ -433,4 +436,5 @@ fn main() {
     updates(&mut bench);
     products(&mut bench);
     attention(&mut bench);
+    normalization::all(&mut bench);
 }

@@ -1,0 +1,91 @@
+//! How many passes over memory a plan takes between convolutions: chains of elementwise ops with the sums that they end in.
+
+use graphc_compiler::check::verify_invariants;
+use graphc_compiler::cluster::preset;
+use graphc_compiler::compile::compile;
+use graphc_ir::builder::{GraphBuilder, Tensor};
+use graphc_ir::check::VerifiedPlan;
+use graphc_ir::nn::{BatchNorm2d, Conv2d, ConvConfig, Module};
+use graphc_ir::op::Op;
+use graphc_ir::plan::{Action, Actor, CompileOptions, Loss, Optimizer, Plan, RegisterKind};
+use graphc_ir::types::DType;
+
+const PICTURE: [usize; 4] = [8, 16, 6, 6];
+
+/// A normalization between two convolutions, and what `activate` does behind it.
+fn plan(precision: Option<DType>, activate: impl Fn(&Tensor) -> Tensor) -> VerifiedPlan {
+    let g = GraphBuilder::new("pictures");
+    let x = g.input("x", DType::F32, [8, 3, 6, 6]);
+    let config = ConvConfig { padding: [1, 1], bias: false, ..ConvConfig::square(3) };
+    let x = Conv2d::new(&g, "first", [3, 16], config).forward(&x);
+    let y = activate(&BatchNorm2d::new(&g, "norm", 16).forward(&x));
+    g.output("y", &Conv2d::new(&g, "second", [16, 4], config).forward(&y));
+    let sgd = Optimizer::Sgd { lr: 0.1, momentum: 0.0, nesterov: false, weight_decay: 0.0 };
+    let options = CompileOptions {
+        loss: Some(Loss::Sum),
+        optimizer: Some(sgd),
+        precision,
+        ..CompileOptions::default()
+    };
+    let cluster = preset("cpu").expect("a preset");
+    let plan = compile(g.finish().expect("fits"), &options, &cluster, None).expect("compiles").plan;
+    assert_eq!(verify_invariants(&plan), Ok(()));
+    plan
+}
+
+/// Of each actor that is no convolution how many pictures it reads and writes, and how many sums it gives.
+fn passes(plan: &Plan) -> Vec<[usize; 3]> {
+    let program = &plan.programs[0];
+    let is_picture = |register: &graphc_ir::ids::RegisterId| {
+        program.registers[register.index()].shape == PICTURE
+    };
+    let of = |actor: &Actor| {
+        let sums = match &actor.action {
+            Action::Fused(fused) => {
+                fused.steps.iter().filter(|step| matches!(step.op, Op::Reduce(_))).count()
+            }
+            Action::Compute { op: Op::Reduce(_), .. } => 1,
+            Action::Compute { op, .. } if op.name().starts_with("convolution") => return None,
+            _ => 0,
+        };
+        let count = |registers: &[_]| registers.iter().filter(|r| is_picture(r)).count();
+        let moved = [count(&actor.inputs), count(&actor.outputs)];
+        (moved != [0, 0]).then_some([moved[0], moved[1], sums])
+    };
+    program.actors.iter().filter_map(of).collect()
+}
+
+#[test]
+fn normalization_takes_three_passes_forward_and_two_back() {
+    let expected = [[1, 0, 1], [1, 0, 1], [1, 1, 0], [3, 1, 2], [2, 1, 0]];
+    assert_eq!(passes(&plan(None, Tensor::relu)), expected);
+}
+
+#[test]
+fn what_a_bounded_activation_was_made_of_is_not_kept() {
+    let expected = [[1, 0, 1], [1, 0, 1], [1, 1, 0], [2, 1, 2], [2, 1, 0]];
+    assert_eq!(passes(&plan(None, |x| x.clip(0.0, 6.0))), expected);
+}
+
+#[test]
+fn sums_of_one_tensor_share_a_pass() {
+    let expected = [[1, 0, 1], [1, 0, 1], [1, 1, 0], [2, 0, 2], [2, 1, 0]];
+    assert_eq!(passes(&plan(None, Tensor::clone)), expected);
+}
+
+#[test]
+fn pictures_that_are_made_in_half_are_not_kept_in_f32() {
+    let plan = plan(Some(DType::BF16), Tensor::relu);
+    let program = &plan.programs[0];
+    let is_wide = |register: &&graphc_ir::ids::RegisterId| {
+        let register = &program.registers[register.index()];
+        let wide = plan.layouts[register.layout as usize].dtype == DType::F32;
+        wide && register.shape == PICTURE && register.kind == RegisterKind::Activation
+    };
+    let made =
+        program.actors.iter().flat_map(|actor| actor.outputs.iter().map(move |o| (actor, o)));
+    let wide: Vec<&Actor> = made.filter(|(_, output)| is_wide(output)).map(|made| made.0).collect();
+    // The gradient that ReLU passes on, with its sums.
+    let [gradient] = wide[..] else { panic!("{wide:?}") };
+    assert!(matches!(&gradient.action, Action::Fused(fused) if fused.outputs.len() == 3));
+}
