@@ -31,7 +31,7 @@ impl Rewriter<'_> {
             Op::Split(split) => self.split(&view, split, node),
             Op::Expand(expand) => self.expand(view, &expand.shape, node),
             Op::Reduce(reduce) => self.reduce(&view, reduce, node),
-            Op::ToGlobal(op) => self.to_global(&view, op, node),
+            Op::ToGlobal(op) => self.laid_globally(&view, op, node),
             // The numbers of a dropout follow from where an element stands.
             Op::Dropout(_) if self.purpose == Purpose::Pictures => Ok(None),
             Op::Unary(_) | Op::Cast(_) | Op::Dropout(_) => {

@@ -117,7 +117,7 @@ impl Rewriter<'_> {
     }
 
     /// A layout that is asked for, of the base.
-    pub(super) fn to_global(&mut self, view: &View, op: &ToGlobal, node: &Node) -> Found {
+    pub(super) fn laid_globally(&mut self, view: &View, op: &ToGlobal, node: &Node) -> Found {
         let Some(sbp) = view.layout(&op.sbp, self.extents(view.base)) else { return Ok(None) };
         let op = Op::ToGlobal(ToGlobal { placement: op.placement.clone(), sbp });
         self.computed(op, vec![view.base], &view.dims, node).map(Some)
