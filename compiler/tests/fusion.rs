@@ -10,7 +10,8 @@ use graphc_ir::op::Op;
 use graphc_ir::plan::{Action, Actor, CompileOptions, Loss, Optimizer, Plan, RegisterKind};
 use graphc_ir::types::DType;
 
-const PICTURE: [usize; 4] = [8, 16, 6, 6];
+/// Channels are last.
+const PICTURE: [usize; 4] = [8, 6, 6, 16];
 
 /// A normalization between two convolutions, and what `activate` does behind it.
 fn plan(precision: Option<DType>, activate: impl Fn(&Tensor) -> Tensor) -> VerifiedPlan {

@@ -42,8 +42,8 @@ struct Args {
     /// Sequences per step
     #[arg(long, default_value_t = 32)]
     batch: usize,
-    /// Learning rate
-    #[arg(long, default_value_t = 2e-3)]
+    /// Learning rate after a tenth of the steps, from where it falls to 0 along a cosine
+    #[arg(long, default_value_t = 4e-3)]
     lr: f64,
     /// Seed of initial weights and sampled batches
     #[arg(long, default_value_t = 1)]
@@ -138,8 +138,17 @@ fn options(args: &Args, ranks: u32) -> Result<CompileOptions> {
             eps: 1e-8,
             weight_decay: 0.01,
         })),
+        lr_schedule: schedule(args.steps),
         ..CompileOptions::default()
     })
+}
+
+/// Rises over a tenth of the steps, then falls to 0 along a cosine.
+fn schedule(steps: u64) -> LrSchedule {
+    match steps / 10 {
+        0 => LrSchedule::default(),
+        rise => LrSchedule::from(Curve::Cosine { steps, floor: 0.0 }).after_warmup(rise),
+    }
 }
 
 /// Trains with a few steps under way at once.

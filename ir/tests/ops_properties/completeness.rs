@@ -4,8 +4,9 @@
 //! Left out are assignments that say nothing about an op:
 //! - those that a derived signature gives by slicing locally what every rank holds: an operand that is B where the
 //!   derived one is S, a result that is S where the derived one is B;
-//! - those that split one result and not the other: a factor splits both results of cross entropy, of which one does
-//!   not read the labels, so that split labels would do for it whole;
+//! - those that split one result and not the other, or along another factor: a factor splits both results of cross entropy, of
+//!   which one does not read the labels, so that split labels would do for it whole, and ranks that hold all pictures can
+//!   normalize some of the channels and give the statistics of some of the pictures;
 //! - those that take partial sums and give them in one result and not in another: attention's output is linear in the
 //!   values, which its log-sum-exp does not read;
 //! - splits of dims of extent 1, and of dims that the rule calls whole: slice, pad, concat and split keep a dim whole
@@ -16,6 +17,7 @@
 //! - partial variables: plain SGD is linear, but an update's result has its variable's layout, which is not partial.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 
 use graphc_ir::op::Op;
@@ -63,7 +65,8 @@ fn check(case: &Case, key: u64, missing: &mut Vec<String>) -> usize {
         let (operands, results) = assignment.split_at(instance.types.len());
         let skipped = is_update && assignment.contains(&Sbp::PARTIAL)
             || counts && operands.contains(&Sbp::PARTIAL)
-            || differ(operands, results);
+            || differ(operands, results)
+            || factors(&rule, results).len() > 1;
         if skipped || derived.iter().any(|signature| gives(signature, operands, results)) {
             continue;
         }
@@ -122,6 +125,15 @@ fn differ(operands: &[Sbp], results: &[Sbp]) -> bool {
     let split = results.iter().any(|sbp| matches!(sbp, Sbp::Split(_)));
     results.contains(&Sbp::Broadcast) && split
         || operands.contains(&Sbp::PARTIAL) && some(Sbp::PARTIAL)
+}
+
+/// The factors along which results are split.
+fn factors(rule: &Rule, results: &[Sbp]) -> BTreeSet<usize> {
+    let of = |(&sbp, dims): (&Sbp, &Vec<DimRule>)| match sbp {
+        Sbp::Split(dim) => dims[dim].factors().first().copied(),
+        _ => None,
+    };
+    results.iter().zip(&rule.results).filter_map(of).collect()
 }
 
 /// The check finds what a rule forgets: without its linear groups a matmul lacks two signatures.

@@ -1,10 +1,11 @@
-//! Products of `f32` by `gemm`, cut into blocks that threads share.
+//! Products of `f32` by the crate `gemm-f32`, cut into blocks that threads share.
 //!
 //! Bits do not depend on cuts: `gemm` sums an element along the inner extent in steps whose size follows from that extent,
 //! unless the product is so small, or so thin, that it goes another way. So blocks are never that small ([`Cut::of`]), and
 //! what is goes to one thread.
 
-use gemm::Parallelism;
+use gemm_common::Parallelism;
+use gemm_f32::gemm::f32::get_gemm_fn;
 
 use super::{Hands, Layout, Write};
 use crate::parallel;
@@ -133,10 +134,19 @@ unsafe fn block(
     assert!(a_layout.last(rows, inner) < a.len(), "first matrix");
     assert!(b_layout.last(inner, columns) < b.len(), "second matrix");
     let add = write == Write::Add;
+    // Tiles of `gemm` are long along contiguous elements of what it takes for columns of the product: where those are rows,
+    // the product is computed turned.
+    let turned = to.column < to.row;
+    let (rows, columns, to) = if turned { (columns, rows, to.t()) } else { (rows, columns, to) };
+    let factors = [(a, a_layout), (b, b_layout)];
+    let [(a, a_layout), (b, b_layout)] = match turned {
+        true => [(b, b_layout.t()), (a, a_layout.t())],
+        false => factors,
+    };
     // SAFETY: extents are at least 1, or the sums above would have overflowed; the greatest index into each factor has
     // just been checked; the caller says the same of the product.
     unsafe {
-        gemm::gemm(
+        get_gemm_fn()(
             rows,
             columns,
             inner,

@@ -6,7 +6,7 @@ use graphc_ir::random::Stream;
 use half::{bf16, f16};
 
 use super::method::Method;
-use super::{Hands, Layout, Number, Write, blocks, multiply};
+use super::{Hands, Layout, Number, Write, blocks, multiply, room};
 use crate::threads::ThreadPool;
 
 /// All methods for products of `bf16`.
@@ -265,7 +265,8 @@ fn products_of_singles_are_the_same_on_any_number_of_threads() {
             let product = |pool: Option<&ThreadPool>| {
                 let mut out = before.clone();
                 let threads = pool.map_or(1, ThreadPool::threads);
-                let hands = Hands { pool, threads, room: &mut [] };
+                let mut room = vec![f32::NAN; room::<f32, f32, f32>(extents, threads)];
+                let hands = Hands { pool, threads, room: &mut room };
                 multiply(extents, 0.5, (&a, by_row), (&b, by_column), (&mut out, to), write, hands);
                 out.into_iter().map(f32::to_bits).collect::<Vec<_>>()
             };

@@ -1,6 +1,6 @@
 //! What graphc costs besides kernels: actors per action, compile time.
 //!
-//!     cargo bench --bench overhead
+//!     cargo run --release -p graphc-overhead
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use graphc::ir::nn::Module;
