@@ -10,7 +10,7 @@ use half::{bf16, f16};
 use crate::context::KernelContext;
 use crate::elementwise::Integer;
 use crate::error::KernelError;
-use crate::parallel::{self, Output, over_rows};
+use crate::parallel::{self, Output, over_rows, with_rooms};
 use crate::precision::{Float, parts_of};
 use crate::rows;
 use crate::simd::vectorized;
@@ -190,13 +190,16 @@ impl Fold {
         cx: &mut KernelContext<'_>,
     ) -> Result<(), KernelError> {
         let parts = parallel::parts(cx, x.len());
-        // Threads share matrices, or where there is one, its columns.
+        // Threads share matrices, or where there is one, its rows or its columns.
         let several = out.len() > columns;
+        if !several && parts > 1 && rows >= parts * BLOCK && columns <= TILE {
+            return self.blocks(x, columns, out, cx);
+        }
         let width = if several { columns } else { columns.div_ceil(parts).max(16) };
         let each = if several { (out.len() / columns).div_ceil(parts) * columns } else { width };
         let room = T::room((AT_ONCE + 1) * TILE);
         let rooms = cx.scratch.take::<f32>(out.len().div_ceil(each) * room);
-        let pieces = parallel::with_rooms(out.chunks_mut(each).enumerate(), rooms, room);
+        let pieces = with_rooms(out.chunks_mut(each).enumerate(), rooms, room);
         parallel::run(cx.pool, pieces, |((piece, out), room)| {
             let (of_out, room) = room.split_at_mut(T::room(TILE));
             let mut at = piece * each;
@@ -214,6 +217,39 @@ impl Fold {
             }
             Ok(())
         })
+    }
+
+    /// Each column of one matrix of many rows to one: threads share blocks of rows, which are joined in their order.
+    fn blocks<T: Float>(
+        self,
+        x: &[T],
+        columns: usize,
+        out: &mut [T],
+        cx: &mut KernelContext<'_>,
+    ) -> Result<(), KernelError> {
+        let count = (x.len() / columns).div_ceil(BLOCK);
+        let each = count.div_ceil(parallel::parts(cx, x.len()));
+        let (of_out, own) = (T::room(columns), T::room(AT_ONCE * TILE));
+        let room = cx.scratch.take(of_out + count * columns + count.div_ceil(each) * own);
+        let (of_out, room) = room.split_at_mut(of_out);
+        let (folded, rooms) = room.split_at_mut(count * columns);
+        let pieces = folded.chunks_mut(each * columns).zip(x.chunks(each * BLOCK * columns));
+        parallel::run(cx.pool, with_rooms(pieces, rooms, own), |((folded, x), room)| {
+            let blocks = folded.chunks_exact_mut(columns).zip(x.chunks(BLOCK * columns));
+            for (folded, x) in blocks {
+                fold_tile(self.kind, x, columns, x.len() / columns, folded, room);
+            }
+            Ok(())
+        })?;
+        T::write(out, of_out, |out| {
+            out.fill(self.kind.identity() as f32);
+            for folded in folded.chunks_exact(columns) {
+                let pairs = out.iter_mut().zip(folded);
+                pairs.for_each(|(out, &folded)| *out = join(self.kind, *out, folded));
+            }
+            self.divide(out);
+        });
+        Ok(())
     }
 }
 

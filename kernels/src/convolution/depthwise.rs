@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use graphc_ir::shard::split_range;
+
 use super::axis::{self, Class};
 use super::outer::{Meeting, meetings};
 use super::space::Space;
@@ -15,6 +17,9 @@ use crate::simd::vectorized;
 const WIDTH: usize = 64;
 /// Channels of one vector.
 const VECTOR: usize = 16;
+/// Into how many slabs pictures are cut whose sums are added up at last: threads share them, and what is added to what does not
+/// depend on how many threads there are.
+const SLABS: usize = 8;
 
 /// y from x and k.
 pub(super) fn forward<T: Number>(
@@ -161,7 +166,7 @@ fn lanes<const N: usize>(all: &[f32], start: usize) -> &[f32; N] {
     all[start..start + N].try_into().expect("N of them")
 }
 
-/// dk from x and dy: channels are shared among threads.
+/// dk from x and dy: threads share pictures, and channels where there are many threads.
 pub(super) fn sums<T: Number>(
     space: &Space,
     x: &[T],
@@ -173,28 +178,46 @@ pub(super) fn sums<T: Number>(
     let sizes = [space.area() * channels, space.places() * channels];
     let meetings = [0, 1].map(|dim| meetings(&space.window, dim, space.along(dim)));
     let (pool, parts) = (cx.pool, parallel::parts(cx, space.multiplications()));
-    let each = channels.div_ceil(parts).next_multiple_of(16).min(channels);
+    let slabs = SLABS.min(space.batch);
+    let each = channels.div_ceil(parts.div_ceil(slabs)).next_multiple_of(VECTOR).min(channels);
     let of_pictures = T::room(sizes[0]) + T::room(sizes[1]);
-    let own = taps * each + of_pictures;
-    let rooms = cx.scratch.take::<f32>(own * channels.div_ceil(each));
-    let pieces = dk.chunks_mut(each * taps).enumerate();
-    parallel::run(pool, with_rooms(pieces, rooms, own), |((piece, dk), room)| {
-        let count = dk.len() / taps;
-        let range = piece * each..piece * each + count;
-        let (sums, room) = room.split_at_mut(taps * each);
-        let (of_x, of_dy) = room.split_at_mut(T::room(sizes[0]));
-        sums.fill(0.0);
-        for (x, dy) in x.chunks_exact(sizes[0]).zip(dy.chunks_exact(sizes[1])) {
-            let (x, dy) = (T::read(x, of_x), T::read(dy, of_dy));
-            add_picture(space, &meetings, range.clone(), [x, dy], sums);
-        }
+    let chunks = channels.div_ceil(each);
+    let all = cx.scratch.take::<f32>(slabs * (taps * channels + chunks * of_pictures));
+    let (sums, rooms) = all.split_at_mut(slabs * taps * channels);
+    let starts = (0..slabs).flat_map(|slab| (0..channels).step_by(each).map(move |at| (slab, at)));
+    let mut rest = &mut *sums;
+    let pieces = starts.map(|(slab, start)| {
+        let range = start..channels.min(start + each);
+        let own = rest.split_off_mut(..taps * range.len()).unwrap_or_default();
+        (split_range(space.batch, slabs, slab), range, own)
+    });
+    parallel::run(
+        pool,
+        with_rooms(pieces, rooms, of_pictures),
+        |((pictures, range, own), room)| {
+            let (of_x, of_dy) = room.split_at_mut(T::room(sizes[0]));
+            own.fill(0.0);
+            for picture in pictures {
+                let x = T::read(&x[picture * sizes[0]..][..sizes[0]], of_x);
+                let dy = T::read(&dy[picture * sizes[1]..][..sizes[1]], of_dy);
+                add_picture(space, &meetings, range.clone(), [x, dy], own);
+            }
+            Ok(())
+        },
+    )?;
+    let (sums, others) = sums.split_at_mut(taps * channels);
+    for slab in others.chunks_exact(sums.len()) {
+        sums.iter_mut().zip(slab).for_each(|(sum, other)| *sum += other);
+    }
+    for (piece, dk) in dk.chunks_mut(each * taps).enumerate() {
+        let (count, sums) = (dk.len() / taps, &sums[piece * each * taps..]);
         for (channel, dk) in dk.chunks_exact_mut(taps).enumerate() {
             for (tap, dk) in dk.iter_mut().enumerate() {
                 *dk = T::nearest(sums[tap * count + channel]);
             }
         }
-        Ok(())
-    })
+    }
+    Ok(())
 }
 
 /// Adds the sums of one picture for a range of channels, `[tap, channel]`.

@@ -13,8 +13,10 @@ use crate::parallel;
 use crate::threads::ThreadPool;
 use crate::vectors::{LANES, STRIP, Strip, Tap, Target, multiply};
 
-/// Rows of a unit of work.
+/// Rows of a unit of work, at most.
 const ROWS: usize = STRIP;
+/// Rows that stay together when threads share them: a multiple of all that are multiplied at a time.
+const TOGETHER: usize = 24;
 /// Numbers that stay in the cache while others go by.
 const NEAR: usize = 1 << 18;
 /// Shares of the work for each thread: who is done sooner takes another.
@@ -132,7 +134,7 @@ impl Gather {
             packed(pool, &panels, depth, (kernels, pack), room)?;
         }
         let shared = self.shared(kernels.slots);
-        let units = self.units(&panels, self.to.count * depth);
+        let units = self.units(&panels, self.to.count * depth, parts);
         let costs: Vec<usize> =
             units.iter().map(|unit| self.cost(unit, &panels, &shared)).collect();
         let (room, target) = (&*room, Target::new(to));
@@ -179,14 +181,16 @@ impl Gather {
         pairs.map(shared).collect()
     }
 
-    /// All work, in an order in which what is read again is near.
-    fn units(&self, panels: &[Panel], packed: usize) -> Vec<Unit> {
+    /// All work, in an order in which what is read again is near; at least as many units as threads share, where rows allow.
+    fn units(&self, panels: &[Panel], packed: usize, parts: usize) -> Vec<Unit> {
         let mut units = Vec::new();
+        let shares = if parts > 1 { (parts * SHARES).div_ceil(panels.len().max(1)) } else { 1 };
+        let each = self.rows().div_ceil(shares).next_multiple_of(TOGETHER).min(ROWS);
         for (h, down) in self.classes[0].iter().enumerate() {
             for (w, right) in self.classes[1].iter().enumerate() {
                 let rows = self.batch * down.places.len() * right.places.len();
-                for start in (0..rows).step_by(ROWS) {
-                    let rows = start..rows.min(start + ROWS);
+                for start in (0..rows).step_by(each) {
+                    let rows = start..rows.min(start + each);
                     let unit = |panel| Unit { class: [h, w], panel, rows: rows.clone() };
                     units.extend((0..panels.len()).map(unit));
                 }

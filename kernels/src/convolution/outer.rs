@@ -20,6 +20,12 @@ const PLACES: usize = 128;
 const ROWS: usize = 48;
 /// Numbers of both factors that stay in the cache while all taps go by.
 const NEAR: usize = 3 << 16;
+/// So few units of work are too few for threads to share. Then pictures are shared, where the sums of each slab of them are at
+/// most so many numbers.
+const FEW_UNITS: usize = 8;
+const SMALL: usize = 1 << 16;
+/// Into how many slabs pictures are cut that threads share. What is added to what must not depend on how many threads there are.
+const SLABS: usize = 4;
 
 /// Sums over places of pictures.
 pub(super) struct Sums {
@@ -98,8 +104,22 @@ impl Sums {
 
     /// Numbers to work in.
     pub fn room(&self, slots: &[Option<usize>]) -> usize {
-        let sums = slots.iter().flatten().count() * self.x.count * self.y.count;
-        if self.taps() == 1 { 0 } else { sums }
+        match (self.taps(), self.slabs(slots)) {
+            (1, 1) => 0,
+            (_, slabs) => slabs * self.size(slots),
+        }
+    }
+
+    /// Sums of all taps that are used.
+    fn size(&self, slots: &[Option<usize>]) -> usize {
+        slots.iter().flatten().count() * self.x.count * self.y.count
+    }
+
+    /// How many slabs of pictures have sums of their own.
+    fn slabs(&self, slots: &[Option<usize>]) -> usize {
+        let units = slots.iter().flatten().count() * self.y.count.div_ceil(ROWS);
+        let shared = units < FEW_UNITS && self.size(slots) <= SMALL && self.batch >= SLABS;
+        if shared { SLABS } else { 1 }
     }
 
     /// Writes the gradient of the kernels `[channels of y, channels of x, taps]`. The processor has AVX-512.
@@ -111,20 +131,29 @@ impl Sums {
         [x, y]: [&[f32]; 2],
         dk: &mut [f32],
     ) -> Result<(), KernelError> {
-        if self.taps() == 1 {
-            if slots == [None] {
-                dk.fill(0.0);
-                return Ok(());
-            }
+        if slots.iter().all(Option::is_none) {
+            dk.fill(0.0);
+            return Ok(());
+        }
+        let slabs = self.slabs(slots);
+        if (self.taps(), slabs) == (1, 1) {
             return self.sums((pool, parts), slots, [x, y], dk);
         }
         self.sums((pool, parts), slots, [x, y], room)?;
+        let (sums, others) = room.split_at_mut(self.size(slots));
+        for slab in others.chunks_exact(sums.len()) {
+            sums.iter_mut().zip(slab).for_each(|(sum, other)| *sum += other);
+        }
+        if self.taps() == 1 {
+            dk.copy_from_slice(sums);
+            return Ok(());
+        }
         let row = self.x.count * self.taps();
         let each = self.y.count.div_ceil(parts.max(1));
         let pieces = dk.chunks_mut(each * row).enumerate().collect();
         parallel::run(pool, pieces, |(piece, dk): (usize, &mut [f32])| {
             for (index, to) in dk.chunks_mut(row).enumerate() {
-                let from = room.get((piece * each + index) * self.x.count..).unwrap_or_default();
+                let from = sums.get((piece * each + index) * self.x.count..).unwrap_or_default();
                 // SAFETY: the processor has AVX-512, as the caller says.
                 unsafe { interleave(from, self.x.count * self.y.count, slots, to) };
             }
@@ -132,7 +161,7 @@ impl Sums {
         })
     }
 
-    /// Writes the sums of each tap that is used, `[slot, channel of y, channel of x]`.
+    /// Writes the sums of each tap that is used, `[slab, slot, channel of y, channel of x]`.
     fn sums(
         &self,
         (pool, parts): (Option<&ThreadPool>, usize),
@@ -146,14 +175,20 @@ impl Sums {
             h.count * w.count * unit.rows.len()
         };
         let costs: Vec<usize> = units.iter().map(cost).collect();
-        let (blocks, panels, target) = (self.blocks(), panels(self.x.count), Target::new(to));
-        let shares = if parts > 1 { parts * SHARES } else { 1 };
-        parallel::run(pool, cut(&costs, shares), |part| {
+        let (panels, target) = (panels(self.x.count), Target::new(to));
+        let (slabs, size) = (self.slabs(slots), self.size(slots));
+        let shares = if parts > 1 { (parts * SHARES).div_ceil(slabs) } else { 1 };
+        let slab = |slab| {
+            let pictures = split_range(self.batch, slabs, slab);
+            cut(&costs, shares).into_iter().map(move |units| (slab, pictures.clone(), units))
+        };
+        let pieces = (0..slabs).flat_map(slab).collect();
+        parallel::run(pool, pieces, |(slab, pictures, part): (usize, _, Range<usize>)| {
             let units = &units[part];
             let mut begun = vec![false; units.len()];
-            for block in &blocks {
+            for block in &self.blocks(pictures) {
                 for (unit, begun) in units.iter().zip(&mut begun) {
-                    self.unit(unit, block, &panels, [x, y], (target, begun));
+                    self.unit(unit, block, &panels, [x, y], (target, slab * size, begun));
                 }
             }
             Ok(())
@@ -170,8 +205,8 @@ impl Sums {
         units.collect()
     }
 
-    /// Parts of the pictures of which all taps and channels are summed before the next is read.
-    fn blocks(&self) -> Vec<Block> {
+    /// Parts of pictures of which all taps and channels are summed before the next is read.
+    fn blocks(&self, pictures: Range<usize>) -> Vec<Block> {
         let row = self.y.steps()[0] + self.strides[0] * self.x.steps()[0];
         let rows = self.y.extents[0];
         if row * rows > NEAR {
@@ -183,12 +218,11 @@ impl Sums {
                 };
                 (0..rows).step_by(each).map(part)
             };
-            return (0..self.batch).flat_map(of_picture).collect();
+            return pictures.flat_map(of_picture).collect();
         }
-        let each = (NEAR / (row * rows).max(1)).max(1);
-        let pictures = |start| start..self.batch.min(start + each);
-        let block = |start| Block { pictures: pictures(start), rows: 0..rows };
-        (0..self.batch).step_by(each).map(block).collect()
+        let (each, end) = ((NEAR / (row * rows).max(1)).max(1), pictures.end);
+        let block = |start| Block { pictures: start..end.min(start + each), rows: 0..rows };
+        pictures.step_by(each).map(block).collect()
     }
 
     fn meeting(&self, tap: usize) -> [Meeting; 2] {
@@ -196,14 +230,14 @@ impl Sums {
         [self.meetings[0][tap / across], self.meetings[1][tap % across]]
     }
 
-    /// Adds up a range of rows for one tap over a block.
+    /// Adds up a range of rows for one tap over a block; the sums of the slab begin at `first`.
     fn unit(
         &self,
         unit: &Unit,
         block: &Block,
         panels: &[Panel],
         [x, y]: [&[f32]; 2],
-        (to, begun): (Target<'_>, &mut bool),
+        (to, first, begun): (Target<'_>, usize, &mut bool),
     ) {
         let [h, w] = self.meeting(unit.tap);
         let Some(h) = h.within(&block.rows, self.strides[0]) else { return };
@@ -221,7 +255,7 @@ impl Sums {
                 for tile in 0..tiles {
                     let rows = split_range(count, tiles, tile);
                     let row = unit.rows.start + rows.start;
-                    let at = (unit.slot * self.y.count + row) * self.x.count;
+                    let at = first + (unit.slot * self.y.count + row) * self.x.count;
                     let outer = Outer {
                         wide: &x[panel.start * LANES..],
                         narrow: &y[row..],
