@@ -5,9 +5,10 @@
 
 Needs PyTorch (`pip install torch numpy`), and onnxruntime and onnx for inference. PyTorch runs in the mode that a short trial
 finds fastest for the case: eager, fused (one kernel for the optimizer), fused_cl (channels last as well) or compile; `--modes`
-narrows the choice. Then both are measured in turn, so that load on the machine meets both. Each figure is the median of the
-rounds. A ratio above 1 says that graphc is faster; memory is the peak resident set of all processes, and below 1 graphc
-needs less. Rows of scaling divide a case of 2 cores by that of 1.
+narrows the choice. Then both are measured in turn, so that load on the machine meets both, and each round has all cases of a
+workload. Figures are medians of the rounds, and so are ratios, which are taken within a round. A ratio above 1 says that graphc
+is faster; memory is the peak resident set of all processes, and below 1 graphc needs less. Rows of scaling divide a case of 2
+cores by that of 1.
 """
 import argparse
 import json
@@ -64,15 +65,14 @@ class PyTorch:
         return max(speeds, key=speeds.get)
 
 
-def alternately(rounds, ours, theirs):
-    """Medians of both over the rounds, by key."""
-    rows = [(ours(), theirs()) for _ in range(rounds)]
+def medians(rows):
+    """The median of each number over the rounds."""
+    keys = [k for k, v in rows[0].items() if isinstance(v, (int, float))]
+    return {k: statistics.median(row[k] for row in rows) for k in keys}
 
-    def medians(side):
-        keys = [k for k, v in side[0].items() if isinstance(v, (int, float))]
-        return {k: statistics.median(row[k] for row in side) for k in keys}
 
-    return medians([x for x, _ in rows]), medians([y for _, y in rows])
+def speeds(rounds, side):
+    return [pair[side]["samples_per_s"] for pair in rounds]
 
 
 def header():
@@ -80,39 +80,44 @@ def header():
           f"{'MB':>7}{'peer MB':>9}{'ratio':>7}{'first s':>9}{'peer':>7}")
 
 
-def show(name, ours, theirs, mode):
+def show(name, rounds, mode):
+    ours, theirs = (medians([pair[side] for pair in rounds]) for side in (0, 1))
     memory = theirs.get("peak_rss_sum_mb", theirs["peak_rss_mb"])
-    x, y = ours["samples_per_s"], theirs["samples_per_s"]
-    print(f"{name:<34}{x:>10.1f}{y:>10.1f}{x / y:>7.2f}  {mode:<10}{ours['outside_kernels']:>8.3f}"
-          f"{ours['peak_rss_mb']:>7.0f}{memory:>9.0f}{ours['peak_rss_mb'] / memory:>7.2f}"
+    ratio = statistics.median(x / y for x, y in zip(speeds(rounds, 0), speeds(rounds, 1)))
+    print(f"{name:<34}{ours['samples_per_s']:>10.1f}{theirs['samples_per_s']:>10.1f}{ratio:>7.2f}  {mode:<10}"
+          f"{ours['outside_kernels']:>8.3f}{ours['peak_rss_mb']:>7.0f}{memory:>9.0f}{ours['peak_rss_mb'] / memory:>7.2f}"
           f"{ours['start_to_first_step_s']:>9.2f}{theirs['start_to_first_step_s']:>7.2f}", flush=True)
 
 
 def training(workload, torch, a):
-    speeds = {}
-    for threads, ranks in CASES:
-        mode = torch.best_mode(workload, threads, ranks, min(1.0, a.seconds))
-        ours, theirs = alternately(a.rounds, lambda: graphc(workload, threads, ranks, a.seconds),
-                                   lambda: torch.measure(workload, mode, threads, ranks, a.seconds))
-        show(f"{workload}, {ranks} rank x {threads} thread", ours, theirs, mode)
-        speeds[threads, ranks] = ours["samples_per_s"], theirs["samples_per_s"]
+    modes = {case: torch.best_mode(workload, *case, min(1.0, a.seconds)) for case in CASES}
+    rounds = {case: [] for case in CASES}
+    # All cases in each round: scaling compares what ran within a minute.
+    for _ in range(a.rounds):
+        for case, mode in modes.items():
+            pair = graphc(workload, *case, a.seconds), torch.measure(workload, mode, *case, a.seconds)
+            rounds[case].append(pair)
+    for (threads, ranks), mode in modes.items():
+        show(f"{workload}, {ranks} rank x {threads} thread", rounds[threads, ranks], mode)
     for case, name in [((2, 1), "2 threads over 1"), ((1, 2), "2 ranks over 1")]:
-        x, y = (speeds[case][side] / speeds[1, 1][side] for side in (0, 1))
+        x, y = (statistics.median(two / one for two, one in zip(speeds(rounds[case], side), speeds(rounds[1, 1], side)))
+                for side in (0, 1))
         print(f"{f'{workload}, {name}':<34}{x:>10.2f}{y:>10.2f}{x / y:>7.2f}", flush=True)
 
 
 def inference(workload, a):
     for threads in (1, 2):
-        ours, theirs = alternately(
-            a.rounds, lambda: graphc(workload, threads, 1, a.seconds, "--inference"),
-            lambda: peer("onnx_inference.py", "--workload", workload, "--threads", threads, "--seconds", a.seconds))
-        show(f"{workload} inference, {threads} thread", ours, theirs, "ort")
+        rounds = [(graphc(workload, threads, 1, a.seconds, "--inference"),
+                   peer("onnx_inference.py", "--workload", workload, "--threads", threads, "--seconds", a.seconds))
+                  for _ in range(a.rounds)]
+        show(f"{workload} inference, {threads} thread", rounds, "ort")
 
 
 def toy(a):
     for ranks in (1, 2):
-        ours, theirs = alternately(a.rounds, lambda: last_json([EXAMPLE, "--workload", "W5", "--ranks", str(ranks)]),
-                                   lambda: peer("toy_ddp.py", "--procs", ranks))
+        rounds = [(last_json([EXAMPLE, "--workload", "W5", "--ranks", str(ranks)]), peer("toy_ddp.py", "--procs", ranks))
+                  for _ in range(a.rounds)]
+        ours, theirs = (medians([pair[side] for pair in rounds]) for side in (0, 1))
         x, y = ours["wall_500_s"] * 1e3, theirs["wall_500_s"] * 1e3
         print(f"{f'W5, {ranks} rank, 500 steps, ms':<34}{x:>10.2f}{y:>10.2f}{y / x:>7.2f}", flush=True)
 

@@ -2,7 +2,7 @@
 //! the planner makes. Shows the plan, the loss on held-out text against a bigram model, text that the model writes
 //! before and after, and leaves plan.json and the weights.
 //!
-//!     cargo run --release --example gpt -- [TEXT] [--mesh 4 --stages 2 --microbatches 4 --steps 1500 ..]
+//!     cargo run --release --example gpt -- [TEXT] [--mesh 4 --stages 2 --microbatches 4 --steps 1100 ..]
 //!     graphc launch --standalone --nproc-per-node 4 -- target/release/examples/gpt
 
 use std::collections::VecDeque;
@@ -37,13 +37,13 @@ struct Args {
     #[arg(long, default_value_t = 4)]
     microbatches: usize,
     /// Training steps
-    #[arg(long, default_value_t = 1500)]
+    #[arg(long, default_value_t = 1100)]
     steps: u64,
     /// Sequences per step
     #[arg(long, default_value_t = 32)]
     batch: usize,
     /// Learning rate after a tenth of the steps, from where it falls to 0 along a cosine
-    #[arg(long, default_value_t = 4e-3)]
+    #[arg(long, default_value_t = 5e-3)]
     lr: f64,
     /// Seed of initial weights and sampled batches
     #[arg(long, default_value_t = 1)]

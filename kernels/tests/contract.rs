@@ -120,15 +120,17 @@ fn large_cases() -> Vec<Case> {
             AveragePoolGrad { kernel, window: pool, count_border, extents, channels_last };
         add(Op::AveragePoolGrad(of_mean), &[y], random);
     }
-    for (groups, inputs, outputs) in [(1, 3, 70), (1, 20, 70), (96, 1, 1), (2, 18, 24)] {
-        let x = f32s(&[3, 6, 7, groups * inputs]);
-        let k = f32s(&[groups * outputs, inputs, 3, 3]);
+    let kernels = [(1, 3, 70, 3), (1, 20, 70, 3), (1, 40, 70, 1), (96, 1, 1, 3), (2, 18, 24, 3)];
+    for (groups, inputs, outputs, extent) in kernels {
+        let x = f32s(&[5, 6, 7, groups * inputs]);
+        let k = f32s(&[groups * outputs, inputs, extent, extent]);
         let op = Op::Convolution(Convolution { window, groups, channels_last: true });
         let y = op.infer(&[&x, &k]).expect("it fits").swap_remove(0);
         add(op, &[x.clone(), k.clone()], random);
         let of_x = ConvolutionInputGrad { window, groups, extents: [6, 7], channels_last: true };
         add(Op::ConvolutionInputGrad(of_x), &[k, y.clone()], random);
-        let of_k = ConvolutionKernelGrad { window, groups, extents: [3, 3], channels_last: true };
+        let extents = [extent; 2];
+        let of_k = ConvolutionKernelGrad { window, groups, extents, channels_last: true };
         add(Op::ConvolutionKernelGrad(of_k), &[x, y], random);
     }
     let tokens = [f32s(&[2, 300, 130]), TensorType::new(DType::I64, [2, 300, 2])];

@@ -109,8 +109,12 @@ impl TrainingArgs {
         let no_decay = self.no_decay.iter().map(ParameterGroup::no_decay);
         options.groups = self.groups.iter().cloned().chain(no_decay).collect();
         self.check_measures(options.loss)?;
-        options.metrics = self.measure.iter().filter_map(|measure| measure.metric()).collect();
-        options.metrics.dedup();
+        options.metrics.clear();
+        for metric in self.measure.iter().filter_map(|measure| measure.metric()) {
+            if !options.metrics.contains(&metric) {
+                options.metrics.push(metric);
+            }
+        }
         options.skip_non_finite = self.on_nan == Some(OnNan::Skip);
         options.label_smoothing = self.label_smoothing.unwrap_or(0.0);
         Ok(())
