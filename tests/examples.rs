@@ -188,17 +188,18 @@ fn mobilenet_v2_is_trained_by_sbp_alone() {
 fn gradients_averaged_by_hand_learn_mnist() {
     let folder = synthetic("mnist", "600");
     let data = folder.path().join("data").display().to_string();
-    let args = ["--data", &data, "--epochs", "3", "--batch", "12"];
+    // Long and slow enough that how sums are rounded does not show: of 14 runs at about this rate the worst reached 0.98.
+    let args = ["--data", &data, "--epochs", "6", "--batch", "12", "--lr", "0.05"];
     for (ranks, shown) in [
         (2, example("mnist_synchronous_sgd", &args)),
         (3, launched(3, "mnist_synchronous_sgd", &args)),
     ] {
-        let last = shown.lines().filter(|line| line.contains("epoch 2"));
+        let last = shown.lines().filter(|line| line.contains("epoch 5"));
         let accuracy = |line: &str| -> f64 {
             line.rsplit(' ').next().and_then(|word| word.parse().ok()).expect("a number")
         };
         let found: Vec<f64> = last.map(accuracy).collect();
-        assert!(found.len() == ranks && found.iter().all(|&found| found > 0.85), "{shown}");
+        assert!(found.len() == ranks && found.iter().all(|&found| found > 0.9), "{shown}");
     }
 }
 
