@@ -65,10 +65,14 @@ class PyTorch:
         return max(speeds, key=speeds.get)
 
 
-def medians(rows):
-    """The median of each number over the rounds."""
-    keys = [k for k, v in rows[0].items() if isinstance(v, (int, float))]
-    return {k: statistics.median(row[k] for row in rows) for k in keys}
+def medians(rounds):
+    """The median of each number over the rounds, of graphc and of its peer."""
+
+    def of(side):
+        keys = [k for k, v in rounds[0][side].items() if isinstance(v, (int, float))]
+        return {k: statistics.median(pair[side][k] for pair in rounds) for k in keys}
+
+    return of(0), of(1)
 
 
 def speeds(rounds, side):
@@ -81,7 +85,7 @@ def header():
 
 
 def show(name, rounds, mode):
-    ours, theirs = (medians([pair[side] for pair in rounds]) for side in (0, 1))
+    ours, theirs = medians(rounds)
     memory = theirs.get("peak_rss_sum_mb", theirs["peak_rss_mb"])
     ratio = statistics.median(x / y for x, y in zip(speeds(rounds, 0), speeds(rounds, 1)))
     print(f"{name:<34}{ours['samples_per_s']:>10.1f}{theirs['samples_per_s']:>10.1f}{ratio:>7.2f}  {mode:<10}"
@@ -117,7 +121,7 @@ def toy(a):
     for ranks in (1, 2):
         rounds = [(last_json([EXAMPLE, "--workload", "W5", "--ranks", str(ranks)]), peer("toy_ddp.py", "--procs", ranks))
                   for _ in range(a.rounds)]
-        ours, theirs = (medians([pair[side] for pair in rounds]) for side in (0, 1))
+        ours, theirs = medians(rounds)
         x, y = ours["wall_500_s"] * 1e3, theirs["wall_500_s"] * 1e3
         print(f"{f'W5, {ranks} rank, 500 steps, ms':<34}{x:>10.2f}{y:>10.2f}{y / x:>7.2f}", flush=True)
 

@@ -120,7 +120,7 @@ fn large_cases() -> Vec<Case> {
             AveragePoolGrad { kernel, window: pool, count_border, extents, channels_last };
         add(Op::AveragePoolGrad(of_mean), &[y], random);
     }
-    let kernels = [(1, 3, 70, 3), (1, 20, 70, 3), (1, 40, 70, 1), (96, 1, 1, 3), (2, 18, 24, 3)];
+    let kernels = [(1, 3, 70, 3), (1, 70, 70, 3), (1, 40, 70, 1), (96, 1, 1, 3), (2, 40, 24, 3)];
     for (groups, inputs, outputs, extent) in kernels {
         let x = f32s(&[5, 6, 7, groups * inputs]);
         let k = f32s(&[groups * outputs, inputs, extent, extent]);

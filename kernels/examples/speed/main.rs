@@ -71,6 +71,37 @@ impl Memory {
 }
 
 impl Bench {
+    /// The least seconds of a call, which is repeated for so many seconds.
+    fn least(
+        &mut self,
+        operands: &[TensorType],
+        results: &[TensorType],
+        during: f64,
+        call: impl Fn(
+            &[View<'_>],
+            &mut [ViewMut<'_>],
+            &mut KernelContext<'_>,
+        ) -> Result<(), KernelError>,
+    ) -> f64 {
+        let inputs: Vec<Memory> =
+            operands.iter().enumerate().map(|(i, ty)| Memory::of(ty, i)).collect();
+        let mut outputs: Vec<Memory> = results.iter().map(|ty| Memory::of(ty, 9)).collect();
+        let views: Vec<View<'_>> = inputs.iter().zip(operands).map(|(m, ty)| m.view(ty)).collect();
+        let mut out: Vec<ViewMut<'_>> =
+            outputs.iter_mut().zip(results).map(|(m, ty)| m.view_mut(ty)).collect();
+        let pool = (self.threads > 1).then_some(&self.pool);
+        let (mut best, start, mut count) = (f64::INFINITY, Instant::now(), 0);
+        while count < 3 || start.elapsed().as_secs_f64() < during {
+            let begin = Instant::now();
+            let (threads, scratch) = (self.threads, &mut self.scratch);
+            let mut cx = KernelContext { seed: 0, step: 0, threads, pool, scratch };
+            call(&views, &mut out, &mut cx).expect("the views fit");
+            best = best.min(begin.elapsed().as_secs_f64());
+            count += 1;
+        }
+        best
+    }
+
     /// Times a call and prints it.
     fn time(
         &mut self,
@@ -84,29 +115,7 @@ impl Bench {
             &mut KernelContext<'_>,
         ) -> Result<(), KernelError>,
     ) {
-        let inputs: Vec<Memory> =
-            operands.iter().enumerate().map(|(i, ty)| Memory::of(ty, i)).collect();
-        let mut outputs: Vec<Memory> = results.iter().map(|ty| Memory::of(ty, 9)).collect();
-        let views: Vec<View<'_>> = inputs.iter().zip(operands).map(|(m, ty)| m.view(ty)).collect();
-        let mut out: Vec<ViewMut<'_>> =
-            outputs.iter_mut().zip(results).map(|(m, ty)| m.view_mut(ty)).collect();
-        let pool = (self.threads > 1).then_some(&self.pool);
-        let mut best = f64::INFINITY;
-        let start = Instant::now();
-        let mut count = 0;
-        while count < 3 || start.elapsed().as_secs_f64() < 0.15 {
-            let begin = Instant::now();
-            let mut cx = KernelContext {
-                seed: 0,
-                step: 0,
-                threads: self.threads,
-                pool,
-                scratch: &mut self.scratch,
-            };
-            call(&views, &mut out, &mut cx).expect("the views fit");
-            best = best.min(begin.elapsed().as_secs_f64());
-            count += 1;
-        }
+        let best = self.least(operands, results, 0.15, call);
         let bytes: usize = operands.iter().chain(results).map(TensorType::bytes).sum();
         print!("{name:34} {:9.1} us {:7.1} GB/s", best * 1e6, bytes as f64 / best * 1e-9);
         if flops > 0.0 { println!(" {:8.1} GFLOP/s", flops / best * 1e-9) } else { println!() }

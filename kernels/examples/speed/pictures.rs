@@ -1,15 +1,13 @@
 //! Convolution at the sizes of ResNet-18 and MobileNetV2 on pictures of 32 x 32 at batch 64: the forward pass and both gradients,
 //! beside a product of large matrices.
 
-use std::time::Instant;
-
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::op::Op;
 use graphc_ir::ops::*;
 use graphc_ir::types::TensorType;
-use graphc_kernels::{KernelContext, View, ViewMut, prepare};
+use graphc_kernels::prepare;
 
-use crate::{Bench, Memory, f32s};
+use crate::{Bench, f32s};
 
 /// Pictures of a batch.
 const BATCH: usize = 64;
@@ -68,23 +66,7 @@ const MOBILENET: &[Shape] = &[
 fn least(bench: &mut Bench, op: &Op, operands: &[TensorType]) -> f64 {
     let results = op.infer(&operands.iter().collect::<Vec<_>>()).expect("the types fit");
     let call = prepare(op, operands, &results, DeviceKind::Cpu).expect("a kernel");
-    let inputs: Vec<Memory> =
-        operands.iter().enumerate().map(|(i, ty)| Memory::of(ty, i)).collect();
-    let mut outputs: Vec<Memory> = results.iter().map(|ty| Memory::of(ty, 9)).collect();
-    let views: Vec<View<'_>> = inputs.iter().zip(operands).map(|(m, ty)| m.view(ty)).collect();
-    let mut out: Vec<ViewMut<'_>> =
-        outputs.iter_mut().zip(&results).map(|(m, ty)| m.view_mut(ty)).collect();
-    let pool = (bench.threads > 1).then_some(&bench.pool);
-    let (mut best, start, mut count) = (f64::INFINITY, Instant::now(), 0);
-    while count < 5 || start.elapsed().as_secs_f64() < 0.03 {
-        let begin = Instant::now();
-        let (threads, scratch) = (bench.threads, &mut bench.scratch);
-        let mut cx = KernelContext { seed: 0, step: 0, threads, pool, scratch };
-        call.launch(&views, &mut out, &mut cx).expect("the views fit");
-        best = best.min(begin.elapsed().as_secs_f64());
-        count += 1;
-    }
-    best
+    bench.least(operands, &results, 0.03, |x, y, cx| call.launch(x, y, cx))
 }
 
 /// How often an element of a window meets the picture along one dim.

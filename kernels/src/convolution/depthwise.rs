@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use graphc_ir::shard::split_range;
 
+use super::added_up;
 use super::axis::{self, Class};
 use super::outer::{Meeting, meetings};
 use super::space::Space;
@@ -205,10 +206,7 @@ pub(super) fn sums<T: Number>(
             Ok(())
         },
     )?;
-    let (sums, others) = sums.split_at_mut(taps * channels);
-    for slab in others.chunks_exact(sums.len()) {
-        sums.iter_mut().zip(slab).for_each(|(sum, other)| *sum += other);
-    }
+    let sums = added_up(sums, taps * channels);
     for (piece, dk) in dk.chunks_mut(each * taps).enumerate() {
         let (count, sums) = (dk.len() / taps, &sums[piece * each * taps..]);
         for (channel, dk) in dk.chunks_exact_mut(taps).enumerate() {

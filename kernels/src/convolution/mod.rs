@@ -151,6 +151,16 @@ fn of_kernels<T: Number>(
     sums(&space, of_x, of_dy, dk, &mut KernelContext { scratch: inner, ..*cx })
 }
 
+/// Adds the sums of slabs of pictures, `size` numbers of each, up in the place of the first: in an order that does not depend on how
+/// many threads made them.
+fn added_up(slabs: &mut [f32], size: usize) -> &mut [f32] {
+    let (sums, others) = slabs.split_at_mut(size);
+    for slab in others.chunks_exact(size) {
+        sums.iter_mut().zip(slab).for_each(|(sum, other)| *sum += other);
+    }
+    sums
+}
+
 /// Channels of one group of x. Shards have whole groups, or a part of the only one.
 fn group_stride(groups: usize, dim: usize, [shape, whole]: [&[usize]; 2]) -> usize {
     let channels = |shape: &[usize]| shape.get(dim).copied().unwrap_or(0);

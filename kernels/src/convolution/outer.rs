@@ -6,6 +6,7 @@ use std::ops::Range;
 use graphc_ir::ops::Window;
 use graphc_ir::shard::split_range;
 
+use super::added_up;
 use super::gather::{SHARES, Side, cut};
 use super::pack::interleave;
 use crate::error::KernelError;
@@ -140,10 +141,7 @@ impl Sums {
             return self.sums((pool, parts), slots, [x, y], dk);
         }
         self.sums((pool, parts), slots, [x, y], room)?;
-        let (sums, others) = room.split_at_mut(self.size(slots));
-        for slab in others.chunks_exact(sums.len()) {
-            sums.iter_mut().zip(slab).for_each(|(sum, other)| *sum += other);
-        }
+        let sums = added_up(room, self.size(slots));
         if self.taps() == 1 {
             dk.copy_from_slice(sums);
             return Ok(());
