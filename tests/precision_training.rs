@@ -24,14 +24,25 @@ fn distances(name: &str, found: &[f64]) -> Vec<f64> {
     pairs.map(|(found, expected)| (found - expected).abs() / expected).collect()
 }
 
-/// Trains twice, and holds the losses against the limit of each step.
-fn check(name: &str, precision: &str, extra: &[&str], limits: &[f64]) {
+/// Trains twice, and holds the losses against the limit of each step; gives how far the farthest is.
+fn check(name: &str, precision: &str, extra: &[&str], limits: &[f64]) -> f64 {
     let extra = [extra, &["--precision", precision]].concat();
     let first = train_reference(name, &extra);
     let far = distances(name, &losses(&first));
     let near = far.iter().zip(limits).all(|(far, limit)| far <= limit);
     assert!(near, "{name} {extra:?}: {far:.4?} from float32, which is more than {limits:.4?}");
     assert!(first == train_reference(name, &extra), "{name} {extra:?}: two runs differ");
+    greatest(&far)
+}
+
+fn greatest(far: &[f64]) -> f64 {
+    far.iter().copied().fold(0.0, f64::max)
+}
+
+/// What half of the values do not pass.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[(values.len() - 1) / 2]
 }
 
 #[test]
@@ -46,7 +57,8 @@ fn gpt_stays_near_the_losses_of_float32() {
 
 /// At each step no farther than one and a half times what PyTorch's autocast is at its farthest: rounding grows from step to
 /// step, so PyTorch has run often, with pictures that differ by less than bf16 rounds them (`autocast.py` beside the
-/// reference). Without microbatches, of which each has statistics of its own.
+/// reference). Half of the meshes stay as near as half of PyTorch's runs, with a margin of a half as well. Without microbatches, of
+/// which each has statistics of its own.
 #[test]
 fn resnet_stays_as_near_as_pytorchs_autocast() {
     let text =
@@ -55,13 +67,14 @@ fn resnet_stays_as_near_as_pytorchs_autocast() {
     for precision in PRECISIONS {
         let tries: Vec<Vec<f64>> =
             serde_json::from_value(measured[precision].clone()).expect("losses");
-        let mut limits = vec![0.0_f64; Reference::load("resnet").steps()];
-        for losses in &tries {
-            let far = distances("resnet", losses);
-            limits.iter_mut().zip(far).for_each(|(limit, far)| *limit = limit.max(1.5 * far));
-        }
-        for extra in CONFIGURATIONS.iter().filter(|extra| !extra.contains(&"--microbatches")) {
-            check("resnet", precision, extra, &limits);
-        }
+        let far: Vec<Vec<f64>> = tries.iter().map(|losses| distances("resnet", losses)).collect();
+        let steps = 0..Reference::load("resnet").steps();
+        let at = |step| far.iter().map(|far| far[step]).fold(0.0, f64::max);
+        let limits: Vec<f64> = steps.map(|step| 1.5 * at(step)).collect();
+        let meshes = CONFIGURATIONS.iter().filter(|extra| !extra.contains(&"--microbatches"));
+        let ours: Vec<f64> =
+            meshes.map(|extra| check("resnet", precision, extra, &limits)).collect();
+        let (ours, theirs) = (median(ours), median(far.iter().map(|far| greatest(far)).collect()));
+        assert!(ours <= 1.5 * theirs, "{precision}: {ours:.4}, PyTorch {theirs:.4}");
     }
 }

@@ -153,7 +153,8 @@ fn groups_have_their_rates_and_what_is_measured_is_said() {
     assert_ne!(both[first], begin[first]);
     assert!(both.iter().all(|(name, weight)| name == first || *weight == begin[name]));
 
-    let measured = ["--measure", "top1,top5,perplexity"];
+    // What is named twice is counted once.
+    let measured = ["--measure", "top1,top5,top1,perplexity"];
     let (lines, weights) = trained(&measured);
     assert_eq!(weights, plain, "what is measured changes nothing");
     let (top1, top5) = (column(&lines, "top1"), column(&lines, "top5"));
