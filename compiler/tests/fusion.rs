@@ -90,3 +90,37 @@ fn pictures_that_are_made_in_half_are_not_kept_in_f32() {
     let [gradient] = wide[..] else { panic!("{wide:?}") };
     assert!(matches!(&gradient.action, Action::Fused(fused) if fused.outputs.len() == 3));
 }
+
+/// What each convolution of an inference of two blocks, the second with a residual connection, has behind it.
+fn behind_convolutions(mesh: usize) -> Vec<Vec<&'static str>> {
+    let g = GraphBuilder::new("pictures");
+    let x = g.input("x", DType::F32, [8, 3, 6, 6]);
+    let config = ConvConfig { padding: [1, 1], bias: false, ..ConvConfig::square(3) };
+    let x = Conv2d::new(&g, "first", [3, 16], config).forward(&x);
+    let x = BatchNorm2d::new(&g, "norm", 16).forward(&x).clip(0.0, 6.0);
+    let y = Conv2d::new(&g, "second", [16, 16], config).forward(&x);
+    let y = BatchNorm2d::new(&g, "norm_2", 16).forward(&y);
+    g.output("y", &Conv2d::new(&g, "third", [16, 4], config).forward(&(y + x).relu()));
+    let options = CompileOptions { mesh: vec![mesh], ..CompileOptions::default() };
+    let cluster = preset("cpu").expect("a preset");
+    let plan = compile(g.finish().expect("fits"), &options, &cluster, None).expect("compiles").plan;
+    assert_eq!(verify_invariants(&plan), Ok(()));
+    let names = |actor: &Actor| match &actor.action {
+        Action::Fused(fused) if matches!(fused.steps[0].op, Op::Convolution(_)) => {
+            Some(fused.steps[1..].iter().map(|step| step.op.name()).collect())
+        }
+        Action::Compute { op: Op::Convolution(_), .. } => Some(Vec::new()),
+        _ => None,
+    };
+    plan.programs[0].actors.iter().filter_map(names).collect()
+}
+
+#[test]
+fn in_inference_a_convolution_has_its_normalization_and_activation_behind_it() {
+    let first = vec!["binary", "binary", "unary"];
+    let second = vec!["binary", "binary", "binary", "unary"];
+    for mesh in [1, 4] {
+        let expected = [first.clone(), second.clone(), vec![]];
+        assert_eq!(behind_convolutions(mesh), expected, "on {mesh} ranks");
+    }
+}

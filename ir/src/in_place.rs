@@ -51,8 +51,12 @@ fn compute_pairs(op: &Op, operands: &[i32]) -> Vec<Pair> {
     op.operation().in_place().into_iter().filter_map(pair).collect()
 }
 
-/// Blocks of a fused result are written as its step is evaluated: no later step may read the operand.
+/// Blocks of a fused result are written as its step is evaluated: no later step may read the operand. What a chain begins with is
+/// written before the other operands are read, so then no memory is shared.
 fn fused_pairs(fused: &FusedOp) -> Vec<Pair> {
+    if fused.steps.iter().any(|step| step.op.operation().begins_chain()) {
+        return Vec::new();
+    }
     let mut pairs = Vec::new();
     for (output, &step) in fused.outputs.iter().enumerate() {
         let Some(head) = fused.steps.get(..=step) else { continue };

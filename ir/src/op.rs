@@ -299,6 +299,12 @@ pub trait Operation {
     fn is_elementwise(&self) -> bool {
         false
     }
+
+    /// Whether elementwise ops of its only result may be steps of the actor that computes it: its kernels have an epilogue, which
+    /// reads parts of the result while the cache has them.
+    fn begins_chain(&self) -> bool {
+        false
+    }
 }
 
 /// A result in the memory of an operand.

@@ -395,7 +395,9 @@ pub enum Action {
 }
 
 /// A chain of elementwise ops evaluated block by block; operands broadcast to the result's shape. It may end in sums and means of
-/// what steps give, over all dims around those that stay: outputs that no step reads.
+/// what steps give, over all dims around those that stay: outputs that no step reads. One that does not may begin with an op whose
+/// kernels have an epilogue ([`crate::op::Operation::begins_chain`]), which reads operands alone and computes its value in the place
+/// of an output of that type.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FusedOp {
     /// In order of evaluation.
@@ -404,7 +406,7 @@ pub struct FusedOp {
     pub outputs: Vec<usize>,
 }
 
-/// One op of a chain: unary, binary, where or cast, or a reduction at its end.
+/// One op of a chain: unary, binary, where or cast, a reduction at its end, or a convolution at its beginning.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FusedStep {
     /// The op.

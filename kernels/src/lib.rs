@@ -12,6 +12,7 @@ mod context;
 mod convolution;
 mod elementwise;
 mod embedding;
+mod epilogue;
 mod error;
 mod experts;
 mod explore;

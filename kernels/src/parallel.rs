@@ -127,11 +127,11 @@ pub(crate) fn over_rows<R: Rows>(
 }
 
 /// Gives each piece of work `room` elements of `rooms` to work in.
-pub(crate) fn with_rooms<P>(
+pub(crate) fn with_rooms<P, T>(
     pieces: impl Iterator<Item = P>,
-    mut rooms: &mut [f32],
+    mut rooms: &mut [T],
     room: usize,
-) -> Vec<(P, &mut [f32])> {
+) -> Vec<(P, &mut [T])> {
     let with_room = |piece| {
         let (own, rest) = std::mem::take(&mut rooms).split_at_mut(room);
         rooms = rest;

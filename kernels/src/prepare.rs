@@ -8,6 +8,7 @@ use graphc_ir::types::{DType, TensorType};
 
 use crate::context::{Kernel, KernelContext};
 use crate::elementwise::Chain;
+use crate::epilogue::Headed;
 use crate::error::KernelError;
 use crate::lookup;
 use crate::view::{View, ViewMut};
@@ -22,6 +23,8 @@ enum Call {
     Op { kernel: Kernel, op: Op },
     /// One elementwise op, or several.
     Chain(Box<Chain>),
+    /// A convolution and elementwise ops behind it.
+    Headed(Box<Headed>),
 }
 
 impl Prepared {
@@ -38,6 +41,7 @@ impl Prepared {
         match &self.0 {
             Call::Op { kernel, op } => kernel(op, operands, results, cx),
             Call::Chain(chain) => chain.evaluate(operands, results, cx),
+            Call::Headed(headed) => headed.evaluate(operands, results, cx),
         }
     }
 }
@@ -65,7 +69,7 @@ pub fn prepare(
     Ok(Prepared(Call::Op { kernel, op: op.clone() }))
 }
 
-/// Prepares a chain of elementwise ops; operands broadcast to the shape of the results.
+/// Prepares a chain of elementwise ops, or of a convolution and elementwise ops; operands broadcast to the shape of the results.
 ///
 /// # Errors
 /// Where the types do not fit the chain, or there is no kernel on this device.
@@ -77,6 +81,9 @@ pub fn prepare_fused(
 ) -> Result<Prepared, KernelError> {
     match device {
         DeviceKind::Cpu => {
+            if let Some(headed) = Headed::of(fused, operands, results)? {
+                return Ok(Prepared(Call::Headed(Box::new(headed))));
+            }
             let chain = Chain::of(fused, operands, results)?;
             Ok(Prepared(Call::Chain(Box::new(chain))))
         }

@@ -47,6 +47,20 @@ impl<'a> Target<'a> {
     pub fn new(result: &'a mut [f32]) -> Self {
         Self { pointer: result.as_mut_ptr(), len: result.len(), of: PhantomData }
     }
+
+    /// As many numbers in memory.
+    ///
+    /// # Safety
+    /// They are valid for reads and writes for `'a`.
+    pub unsafe fn of(pointer: *mut f32, len: usize) -> Self {
+        Self { pointer, len, of: PhantomData }
+    }
+
+    /// The numbers from one on; panics where there are fewer.
+    pub fn starting_at(self, start: usize) -> Self {
+        assert!(start <= self.len, "the result");
+        Self { pointer: self.pointer.wrapping_add(start), len: self.len - start, ..self }
+    }
 }
 
 /// What one call of [`multiply`] computes: `to[row + column] = scale sum over taps and channels of

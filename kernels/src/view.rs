@@ -328,9 +328,83 @@ impl<'a> ViewMut<'a> {
         Flat { dtype: self.dtype, data: self.data, len: self.len, lifetime: PhantomData }
     }
 
+    /// The elements as parts that several threads write.
+    pub(crate) fn parts(&mut self) -> Parts<'_> {
+        Parts { dtype: self.dtype, data: self.data, len: self.len, lifetime: PhantomData }
+    }
+
+    /// The elements as parts, and to be read when a part is there.
+    ///
+    /// # Safety
+    /// What is read is not held while it is written.
+    pub(crate) unsafe fn shared(&mut self) -> (View<'_>, Parts<'_>) {
+        // SAFETY: the memory that `new` was given.
+        let view =
+            unsafe { View::new(self.dtype, self.shape, self.global, self.origin, self.data) };
+        (view, self.parts())
+    }
+
     /// Whether `operand` is the same memory.
     pub fn is_same(&self, operand: &View<'_>) -> bool {
         std::ptr::eq(self.data, operand.data)
+    }
+}
+
+/// The elements of an output that several threads write, each its own part, and read again when a part is there.
+#[derive(Clone, Copy)]
+pub(crate) struct Parts<'a> {
+    dtype: DType,
+    data: *mut u8,
+    len: usize,
+    lifetime: PhantomData<&'a mut ()>,
+}
+
+// SAFETY: who takes a part vouches that nobody else reaches its elements meanwhile.
+unsafe impl Send for Parts<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Parts<'_> {}
+
+impl<'a> Parts<'a> {
+    /// All elements of a slice; panics where the element type is another.
+    pub(crate) fn of<T: Element>(dtype: DType, slice: &'a mut [T]) -> Self {
+        assert!(T::holds(dtype), "a slice of another type than {dtype}");
+        Self { dtype, data: slice.as_mut_ptr().cast(), len: slice.len(), lifetime: PhantomData }
+    }
+
+    /// Number of elements.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The address of the first element.
+    ///
+    /// # Errors
+    /// Where the element type is another.
+    pub(crate) fn ptr<T: Element>(&self) -> Result<*mut T, KernelError> {
+        if T::holds(self.dtype) {
+            Ok(self.data.cast())
+        } else {
+            Err(KernelError::wrong_dtype::<T>(self.dtype))
+        }
+    }
+
+    /// Whether they are all elements of a result of this type.
+    pub(crate) fn is_of(&self, dtype: DType, elements: usize) -> bool {
+        (self.dtype, self.len) == (dtype, elements)
+    }
+
+    /// Whether `operand` is the same memory.
+    pub(crate) fn is_same(&self, operand: &View<'_>) -> bool {
+        std::ptr::eq(self.data, operand.data)
+    }
+
+    /// Some of the elements.
+    ///
+    /// # Safety
+    /// Nobody else reaches them while the part is there, unless between two of its writes.
+    pub(crate) unsafe fn part(&self, range: Range<usize>) -> Flat<'a> {
+        let Self { dtype, data, len, lifetime } = *self;
+        Flat { dtype, data, len, lifetime }.within(range)
     }
 }
 
@@ -394,6 +468,17 @@ impl<'a> Flat<'a> {
     /// Element type.
     pub(crate) fn dtype(&self) -> DType {
         self.dtype
+    }
+
+    /// The elements.
+    ///
+    /// # Errors
+    /// Where the element type is another.
+    pub(crate) fn all<T: Element>(mut self) -> Result<&'a mut [T], KernelError> {
+        let len = self.len;
+        let data = self.block::<T>(0..len)?.as_mut_ptr();
+        // SAFETY: the memory is borrowed for 'a, and `self` is gone.
+        Ok(unsafe { std::slice::from_raw_parts_mut(data, len) })
     }
 
     /// The elements `range`. Where an operand is the same memory, its blocks that overlap must not be held.

@@ -11,7 +11,7 @@ use graphc_ir::op::Op;
 use graphc_ir::ops::{BinaryFunction, UnaryFunction};
 use graphc_ir::plan::Action;
 
-use super::elementwise::{Key, key, shards};
+use super::elementwise::{Key, begins, key, shards};
 use super::job::{BufferId, Job, Task};
 
 /// How many times smaller than the result what is read beside the tensor must be.
@@ -19,7 +19,9 @@ const SMALL: u64 = 16;
 
 /// Gives each reader of what is cheap a task of its own. Tasks are sorted, and stay so.
 pub fn make_again(job: &mut Job) {
-    let keys: Vec<Option<Key>> = job.tasks.iter().map(|task| key(job, task)).collect();
+    // What a chain may begin with reads tensors from memory.
+    let step = |task: &Task| if begins(task) { None } else { key(job, task) };
+    let keys: Vec<Option<Key>> = job.tasks.iter().map(step).collect();
     let mut copies = Copies::new(job);
     for task in (0..keys.len()).rev() {
         if let Some(key) = &keys[task]

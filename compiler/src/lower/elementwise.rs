@@ -1,5 +1,6 @@
 //! Fuses elementwise ops that run side by side on equal shards into one actor, which goes through memory once. Sums and means of what
-//! such ops give, or read, are steps of the actor as well, where they reduce all dims around those that stay.
+//! such ops give, or read, are steps of the actor as well, where they reduce all dims around those that stay; and where nothing is
+//! summed a convolution whose result no others read, since its kernels have an epilogue.
 //!
 //! An op joins the group of an operand's producer, and groups that meet in an op become one, where the graph of groups
 //! stays free of circles: no way may lead out of a group and back into it. A sum is no operand of its own group: it is known when
@@ -76,12 +77,21 @@ pub fn fuse(job: &mut Job, cluster: &Cluster) -> Result<(), LowerError> {
     for task in 0..job.tasks.len() {
         groups.share(task);
     }
+    for task in 0..job.tasks.len() {
+        groups.lead(task);
+    }
     let readers = job.readers();
     let mut tasks = Vec::new();
     for members in groups.members.iter().filter(|members| !members.is_empty()) {
-        match members.as_slice() {
-            [single] => tasks.push(job.tasks[*single].clone()),
-            members => tasks.push(fused(job, cluster, members, &readers)),
+        let (heads, rest): (Vec<usize>, Vec<usize>) =
+            members.iter().partition(|&&member| begins(&job.tasks[member]));
+        let whole = heads.iter().all(|&head| has_place(job, head, members, &readers));
+        let parts = if whole { vec![members.clone()] } else { vec![heads, rest] };
+        for members in parts {
+            match members.as_slice() {
+                [single] => tasks.push(job.tasks[*single].clone()),
+                members => tasks.push(fused(job, cluster, members, &readers)),
+            }
         }
     }
     job.replace_tasks(tasks);
@@ -114,11 +124,13 @@ impl<'a> Groups<'a> {
 
     /// Joins a task to the groups of its operands' producers.
     fn grow(&mut self, task: usize) {
-        if self.keys[task].is_none() {
+        if self.keys[task].is_none() || begins(&self.job.tasks[task]) {
             return;
         }
         for input in &self.job.tasks[task].inputs {
-            if let Some(TaskId(producer)) = self.job.buffers[input.0].producer {
+            if let Some(TaskId(producer)) = self.job.buffers[input.0].producer
+                && !begins(&self.job.tasks[producer])
+            {
                 self.join(producer, task);
             }
         }
@@ -132,6 +144,18 @@ impl<'a> Groups<'a> {
         let input = self.job.tasks[task].inputs[0];
         for reader in self.readers[input.0].clone() {
             self.join(task, reader.0);
+        }
+    }
+
+    /// Joins what a chain may begin with to the group that reads it, where no other does.
+    fn lead(&mut self, task: usize) {
+        if self.keys[task].is_none() || !begins(&self.job.tasks[task]) {
+            return;
+        }
+        let readers = &self.readers[self.job.tasks[task].outputs[0].0];
+        let Some(&TaskId(first)) = readers.first() else { return };
+        if readers.iter().all(|reader| self.of[reader.0] == self.of[first]) {
+            self.join(task, first);
         }
     }
 
@@ -159,6 +183,17 @@ impl<'a> Groups<'a> {
         members.len() <= MOST_STEPS
             && operands(self.job, &members).len() <= MOST_OPERANDS
             && !inputs.any(|input| sums.contains(input))
+            && self.may_begin(&members, &sums)
+    }
+
+    /// Whether these tasks have no head, or one that reads nothing of what they make, and no sums.
+    fn may_begin(&self, members: &[usize], sums: &[BufferId]) -> bool {
+        let tasks = &self.job.tasks;
+        let mut heads = members.iter().filter(|&&member| begins(&tasks[member]));
+        let Some(&head) = heads.next() else { return true };
+        let made =
+            |input: &BufferId| members.iter().any(|&member| tasks[member].outputs.contains(input));
+        heads.next().is_none() && sums.is_empty() && !tasks[head].inputs.iter().any(made)
     }
 
     /// The groups after `first` that `last` waits for; `None` where a way leads over them from one to the other.
@@ -204,7 +239,7 @@ impl<'a> Groups<'a> {
     }
 }
 
-/// The key of an elementwise task, and of a reduction that a chain may end in; `None` of others.
+/// The key of an elementwise task, of what a chain may begin with and of a reduction that it may end in; `None` of others.
 pub(super) fn key(job: &Job, task: &Task) -> Option<Key> {
     let Action::Compute { op, .. } = &task.action else { return None };
     let shards = match op {
@@ -218,7 +253,9 @@ pub(super) fn key(job: &Job, task: &Task) -> Option<Key> {
             }
             shards(job, task.inputs[0])
         }
-        _ if op.operation().is_elementwise() => shards(job, task.outputs[0]),
+        _ if op.operation().is_elementwise() || op.operation().begins_chain() => {
+            shards(job, task.outputs[0])
+        }
         _ => return None,
     };
     Some(Key {
@@ -238,6 +275,26 @@ pub(super) fn shards(job: &Job, buffer: BufferId) -> Layout {
     let whole = |sbp: &Sbp| if sbp.is_partial() { Sbp::Broadcast } else { *sbp };
     let sbp = NdSbp(layout.sbp.0.iter().map(whole).collect());
     Layout { sbp, dtype: DType::F32, ..layout.clone() }
+}
+
+/// Whether a chain may begin with a task.
+pub(super) fn begins(task: &Task) -> bool {
+    matches!(&task.action, Action::Compute { op, .. } if op.operation().begins_chain())
+}
+
+/// Whether what a task gives can be computed in the place of what its group gives: of a result of the same type.
+fn has_place(job: &Job, head: usize, members: &[usize], readers: &[Vec<TaskId>]) -> bool {
+    let dtype = |member: usize| {
+        job.layouts[job.buffers[job.tasks[member].outputs[0].0].layout as usize].dtype
+    };
+    let given = |&&member: &&usize| is_read_outside(job, member, members, readers);
+    members.iter().filter(given).any(|&member| dtype(member) == dtype(head))
+}
+
+/// Whether anybody but these tasks reads what one of them gives.
+fn is_read_outside(job: &Job, member: usize, members: &[usize], readers: &[Vec<TaskId>]) -> bool {
+    let readers = &readers[job.tasks[member].outputs[0].0];
+    readers.is_empty() || readers.iter().any(|reader| !members.contains(&reader.0))
 }
 
 /// Whether a task is a reduction.
@@ -288,10 +345,7 @@ fn steps(job: &Job, members: &[usize], inputs: &[BufferId]) -> (Vec<FusedStep>, 
 fn fused(job: &Job, cluster: &Cluster, members: &[usize], readers: &[Vec<TaskId>]) -> Task {
     let inputs = operands(job, members);
     let (steps, of_members) = steps(job, members, &inputs);
-    let outside = |&member: &usize| {
-        let readers = &readers[job.tasks[members[member]].outputs[0].0];
-        readers.is_empty() || readers.iter().any(|reader| !members.contains(&reader.0))
-    };
+    let outside = |&member: &usize| is_read_outside(job, members[member], members, readers);
     let given: Vec<usize> = (0..members.len()).filter(outside).collect();
     let outputs = given.iter().map(|&member| of_members[member]).collect();
     let last = &job.tasks[members[members.len() - 1]];
@@ -301,9 +355,19 @@ fn fused(job: &Job, cluster: &Cluster, members: &[usize], readers: &[Vec<TaskId>
         given.iter().map(|&member| job.tasks[members[member]].outputs[0]).collect();
     let bytes = inputs.iter().chain(&filled).map(|&buffer| job.bytes(buffer)).sum::<u64>() as f64;
     let flops = members.iter().map(|&member| job.tasks[member].flops).sum();
+    let time = |flops, bytes| roofline(cluster, DType::F32, false, NodeWork { flops, bytes });
+    let head = members.iter().map(|&member| &job.tasks[member]).find(|task| begins(task));
+    // Behind a head only what else is read and written is moved.
+    let seconds = head.map_or_else(
+        || time(flops, bytes),
+        |head| {
+            let rest = time(flops - head.flops, (bytes - head.bytes).max(0.0));
+            head.seconds + rest - cluster.device.launch
+        },
+    );
     Task {
         name: format!("{} {tensor}", names.join("+")),
-        seconds: roofline(cluster, DType::F32, false, NodeWork { flops, bytes }),
+        seconds,
         flops,
         bytes,
         outputs: filled,

@@ -4,7 +4,8 @@ use super::Errors;
 use crate::ids::RegisterId;
 use crate::op::Op;
 use crate::plan::{
-    Action, Actor, BoxingKind, FusedArg, FusedOp, Layout, Plan, Program, Rate, RegisterKind,
+    Action, Actor, BoxingKind, FusedArg, FusedOp, FusedStep, Layout, Plan, Program, Rate,
+    RegisterKind,
 };
 use crate::types::TensorType;
 
@@ -169,13 +170,22 @@ impl Context<'_> {
         let actor = self.actor;
         let no_chain = || "is no chain of elementwise ops on its inputs".to_owned();
         let whole = |register: RegisterId| self.layout(register).ty();
-        let types = step_types(fused, |operand| actor.inputs.get(operand).map(|&r| whole(r)))?;
+        let input = |operand: usize| actor.inputs.get(operand).copied();
+        let types = step_types(fused, None, |operand| input(operand).map(whole))?;
         let part = |register: RegisterId| {
             let shape = self.program.registers[register.index()].shape.as_slice();
             TensorType::new(self.layout(register).dtype, shape)
         };
-        let operand = |operand: usize| actor.inputs.get(operand).map(|&r| part(r));
-        let parts = step_types(fused, operand)?;
+        let operand = |operand: usize| input(operand).map(part);
+        // It lies where an output of its type will be.
+        let made = fused.steps.iter().position(|step| begins(fused, step)).map(|step| &types[step]);
+        let dtype =
+            |output: &&RegisterId| Some(self.layout(**output).dtype) == made.map(|ty| ty.dtype);
+        let place = actor.outputs.iter().find(dtype).map(|&output| part(output));
+        if made.is_some() && place.is_none() {
+            return Err("begins with what has no output of its type".into());
+        }
+        let parts = step_types(fused, place.as_ref(), operand)?;
         if !one_shape(fused, operand, &parts) {
             return Err("sums what it cannot, or gives values of different shapes".into());
         }
@@ -244,9 +254,11 @@ impl Context<'_> {
     }
 }
 
-/// The types of a chain's steps, of operands of these types: of whole tensors, or of the shards at hand.
+/// The types of a chain's steps, of operands of these types: of whole tensors, or of the shards at hand. That of what the chain
+/// begins with may be given.
 fn step_types(
     fused: &FusedOp,
+    given: Option<&TensorType>,
     operand: impl Fn(usize) -> Option<TensorType>,
 ) -> Result<Vec<TensorType>, String> {
     let no_chain = || "is no chain of elementwise ops on its inputs".to_owned();
@@ -258,10 +270,20 @@ fn step_types(
         };
         let operands = step.args.iter().map(argument).collect::<Option<Vec<_>>>();
         let operands = operands.ok_or_else(no_chain)?;
+        if begins(fused, step)
+            && let Some(given) = given
+        {
+            types.push(given.clone());
+            continue;
+        }
         let found = step.op.infer(&operands.iter().collect::<Vec<_>>());
         let found = found.map_err(|error| error.to_string())?;
         match <[TensorType; 1]>::try_from(found) {
-            Ok([ty]) if step.op.operation().is_elementwise() || ends(fused, types.len()) => {
+            Ok([ty])
+                if step.op.operation().is_elementwise()
+                    || ends(fused, types.len())
+                    || begins(fused, step) =>
+            {
                 types.push(ty);
             }
             _ => return Err(no_chain()),
@@ -289,6 +311,16 @@ fn one_shape(
     });
     let first = given.next().flatten();
     first.is_some() && given.all(|shape| shape == first)
+}
+
+/// Whether a step is what the chain begins with: the only one of its kind, which reads operands of the chain, and nothing is
+/// summed.
+fn begins(fused: &FusedOp, step: &FusedStep) -> bool {
+    let begins = |step: &&FusedStep| step.op.operation().begins_chain();
+    begins(&step)
+        && fused.steps.iter().filter(begins).count() == 1
+        && step.args.iter().all(|arg| matches!(arg, FusedArg::Operand(_)))
+        && !fused.steps.iter().any(|step| matches!(step.op, Op::Reduce(_)))
 }
 
 /// Whether a step is a reduction, an output that no step reads.

@@ -113,7 +113,8 @@ impl Parts<'_> {
         Ok(results[..1].to_vec())
     }
 
-    /// (x - m) r scale + bias, where r = 1 / sqrt(v + epsilon), of mean m and variance v that are given, computed in f32.
+    /// x s + (bias - m s), where s = scale / sqrt(v + epsilon), of mean m and variance v that are given, computed in f32: an element
+    /// takes one product and one sum.
     pub(super) fn batch_norm(
         &mut self,
         op: &BatchNorm,
@@ -125,14 +126,16 @@ impl Parts<'_> {
         let wide = [&shape[1..2], &vec![1; shape.len() - 2]].concat();
         let mut each = [scale, bias, mean, variance];
         for value in &mut each {
-            *value = self.wide(*value, &wide)?;
+            *value = self.cast(*value, DType::F32)?;
         }
         let [scale, bias, mean, variance] = each;
-        let centered = self.binary(BinaryFunction::Sub, x, mean)?;
         let r = self.inverse_deviation(variance, op.epsilon)?;
-        let normal = self.binary(BinaryFunction::Mul, centered, r)?;
-        let scaled = self.binary(BinaryFunction::Mul, normal, scale)?;
-        let y = self.binary(BinaryFunction::Add, scaled, bias)?;
+        let slope = self.binary(BinaryFunction::Mul, r, scale)?;
+        let moved = self.binary(BinaryFunction::Mul, mean, slope)?;
+        let offset = self.binary(BinaryFunction::Sub, bias, moved)?;
+        let (slope, offset) = (self.reshape(slope, wide.clone())?, self.reshape(offset, wide)?);
+        let scaled = self.binary(BinaryFunction::Mul, x, slope)?;
+        let y = self.binary(BinaryFunction::Add, scaled, offset)?;
         self.cast(y, dtype)
     }
 

@@ -273,6 +273,10 @@ impl Operation for Convolution {
         true
     }
 
+    fn begins_chain(&self) -> bool {
+        self.channels_last
+    }
+
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
         let [x, k] = node.operands else { return Vec::new() };
         let Some(dy) = first_gradient(node) else { return vec![None, None] };

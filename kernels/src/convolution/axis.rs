@@ -3,7 +3,7 @@
 use graphc_ir::ops::Window;
 
 /// Places that the same elements of the window reach.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Class {
     /// The elements, and how far behind the first one's source each has its own.
     pub taps: Vec<(usize, isize)>,

@@ -9,6 +9,7 @@ use super::axis::{self, Class};
 use super::outer::{Meeting, meetings};
 use super::space::Space;
 use crate::context::KernelContext;
+use crate::epilogue::Sink;
 use crate::error::KernelError;
 use crate::parallel::{self, with_rooms};
 use crate::product::Number;
@@ -16,6 +17,8 @@ use crate::simd::vectorized;
 
 /// Channels whose sums are in registers at a time.
 const WIDTH: usize = 64;
+/// Numbers of a result that the cache keeps until what follows has read them.
+const NEAR: usize = 1 << 15;
 /// Channels of one vector.
 const VECTOR: usize = 16;
 /// Into how many slabs pictures are cut whose sums are added up at last: threads share them, and what is added to what does not
@@ -27,7 +30,7 @@ pub(super) fn forward<T: Number>(
     space: &Space,
     x: &[T],
     k: &[T],
-    y: &mut [T],
+    y: Sink<'_>,
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     let classes = [0, 1].map(|dim| axis::forward(&space.window, dim, space.along(dim)));
@@ -39,7 +42,7 @@ pub(super) fn backward<T: Number>(
     space: &Space,
     k: &[T],
     dy: &[T],
-    dx: &mut [T],
+    dx: Sink<'_>,
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     let classes = [0, 1].map(|dim| axis::backward(&space.window, dim, space.along(dim)));
@@ -71,28 +74,41 @@ fn gathered<T: Number>(
     [from_places, to_places]: [usize; 2],
     (from, across): (&[T], usize),
     k: &[T],
-    to: &mut [T],
+    to: Sink<'_>,
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     let (channels, taps) = (space.groups, space.taps());
     let sizes = [from_places * channels, to_places * channels];
     let readers = readers(classes);
     let (pool, parts) = (cx.pool, parallel::parts(cx, space.multiplications()));
-    let each = space.batch.div_ceil(parts);
     let of_picture = T::room(sizes[0]) + T::room(sizes[1]);
-    let room = cx.scratch.take::<f32>(taps * channels + parts * of_picture);
+    let (words, room) = (cx.scratch)
+        .take_both::<i64, f32>([parts * to.words(), taps * channels + parts * of_picture]);
     let (weights, rooms) = room.split_at_mut(taps * channels);
     by_taps(k, taps, weights);
     let weights = &*weights;
-    let pieces = to.chunks_mut(each * sizes[1]).zip(from.chunks(each * sizes[0]));
-    parallel::run(pool, with_rooms(pieces, rooms, of_picture), |((to, from), room)| {
-        let (of_from, of_to) = room.split_at_mut(T::room(sizes[0]));
-        for (to, from) in to.chunks_exact_mut(sizes[1]).zip(from.chunks_exact(sizes[0])) {
-            let from = T::read(from, of_from);
-            T::write(to, of_to, |to| picture(&readers, space, (from, across), weights, to));
-        }
-        Ok(())
-    })
+    let pieces =
+        with_rooms((0..parts).map(|part| split_range(space.batch, parts, part)), words, to.words());
+    let near = (NEAR / sizes[1].max(1)).max(1);
+    parallel::run(
+        pool,
+        with_rooms(pieces.into_iter(), rooms, of_picture),
+        |((pictures, words), room)| {
+            let (of_from, of_to) = room.split_at_mut(T::room(sizes[0]));
+            for first in pictures.clone().step_by(near) {
+                let pictures = first..pictures.end.min(first + near);
+                for index in pictures.clone() {
+                    let from = T::read(&from[index * sizes[0]..][..sizes[0]], of_from);
+                    // SAFETY: each picture is one thread's.
+                    let to = unsafe { to.part::<T>(index * sizes[1]..(index + 1) * sizes[1]) }?;
+                    T::write(to, of_to, |to| picture(&readers, space, (from, across), weights, to));
+                }
+                // SAFETY: as above.
+                unsafe { to.follow(pictures.start * sizes[1]..pictures.end * sizes[1], words) }?;
+            }
+            Ok(())
+        },
+    )
 }
 
 /// Kernels `[channel, tap]` as `[tap, channel]`.

@@ -7,6 +7,7 @@ use super::outer::{Sums, meetings};
 use super::pack::Kernels;
 use super::space::Space;
 use crate::context::KernelContext;
+use crate::epilogue::Sink;
 use crate::error::KernelError;
 use crate::parallel;
 
@@ -15,30 +16,35 @@ pub(super) fn forward(
     space: &Space,
     x: &[f32],
     k: &[f32],
-    y: &mut [f32],
+    y: Sink<'_>,
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     let hands = (cx.pool, parallel::parts(cx, space.multiplications()));
+    let words = Gather::words(hands.1, y);
     if let Some(merged) = Merged::of(space) {
         let gather = gather(&merged.space, 0, merged.side(), axis::forward);
         let slots = gather.slots();
         let [of_x, of_k] = [merged.padded(), k.len()];
-        let room = cx.scratch.take::<f32>(of_x + of_k + gather.room(&slots, Pack::ByOutputs));
+        let count = of_x + of_k + gather.room(&slots, Pack::ByOutputs);
+        let (words, room) = cx.scratch.take_both::<i64, f32>([words, count]);
         let (padded, room) = room.split_at_mut(of_x);
         let (kernels, room) = room.split_at_mut(of_k);
         merged.pad(hands, x, padded)?;
         merged.kernels(k, kernels);
         let kernels = of_group(&merged.space, 0, kernels, &slots);
-        return gather.run(hands, (kernels, Pack::ByOutputs), room, padded, y);
+        return gather.run(hands, (kernels, Pack::ByOutputs), (room, words), padded, y);
     }
+    // What follows needs the channels of all groups.
+    let of_one = if space.groups == 1 { y } else { y.alone() };
     for group in 0..space.groups {
         let gather = gather(space, group, x_side(space, group), axis::forward);
         let slots = gather.slots();
-        let room = cx.scratch.take::<f32>(gather.room(&slots, Pack::ByOutputs));
+        let count = gather.room(&slots, Pack::ByOutputs);
+        let (words, room) = cx.scratch.take_both::<i64, f32>([words, count]);
         let kernels = of_group(space, group, k, &slots);
-        gather.run(hands, (kernels, Pack::ByOutputs), room, x, y)?;
+        gather.run(hands, (kernels, Pack::ByOutputs), (room, words), x, of_one)?;
     }
-    Ok(())
+    if space.groups == 1 { Ok(()) } else { y.finish(cx) }
 }
 
 /// dx from k and dy.
@@ -46,7 +52,7 @@ pub(super) fn backward(
     space: &Space,
     k: &[f32],
     dy: &[f32],
-    dx: &mut [f32],
+    dx: Sink<'_>,
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     let hands = (cx.pool, parallel::parts(cx, space.multiplications()));
@@ -57,7 +63,7 @@ pub(super) fn backward(
         let slots = gather.slots();
         let room = cx.scratch.take::<f32>(gather.room(&slots, Pack::ByInputs));
         let kernels = of_group(space, group, k, &slots);
-        gather.run(hands, (kernels, Pack::ByInputs), room, dy, dx)?;
+        gather.run(hands, (kernels, Pack::ByInputs), (room, &mut []), dy, dx.alone())?;
     }
     Ok(())
 }

@@ -4,12 +4,16 @@
 //! nine is.
 
 use std::ops::Range;
+use std::sync::Arc;
+
+use graphc_ir::shard::split_range;
 
 use super::axis::Class;
 use super::pack::Kernels;
+use crate::epilogue::Sink;
 use crate::error::KernelError;
 use crate::panels::{Panel, panels};
-use crate::parallel;
+use crate::parallel::{self, with_rooms};
 use crate::threads::ThreadPool;
 use crate::vectors::{LANES, STRIP, Strip, Tap, Target, multiply};
 
@@ -19,6 +23,8 @@ const ROWS: usize = STRIP;
 const TOGETHER: usize = 24;
 /// Numbers that stay in the cache while others go by.
 const NEAR: usize = 1 << 18;
+/// Numbers of pictures that a core's second cache keeps until what follows has read them.
+const KEPT: usize = 1 << 16;
 /// Shares of the work for each thread: who is done sooner takes another.
 pub(super) const SHARES: usize = 4;
 /// So few rows read kernels where they lie.
@@ -56,6 +62,57 @@ pub(super) struct Gather {
     pub classes: [Vec<Class>; 2],
     /// Height and width of the kernels.
     pub kernel: [usize; 2],
+}
+
+/// What is computed before what follows reads it.
+#[derive(Clone, Copy)]
+enum Each {
+    Pictures(usize),
+    Bands(usize),
+}
+
+/// Rows of some pictures of the result: of several all.
+#[derive(PartialEq)]
+struct Part {
+    batch: usize,
+    rows: Range<usize>,
+}
+
+/// What parts alike have in common.
+struct Work {
+    part: Part,
+    gather: Gather,
+    shared: Vec<Shared>,
+    units: Vec<Unit>,
+}
+
+/// A part of the result from one picture on.
+struct Piece {
+    first: usize,
+    work: Arc<Work>,
+}
+
+/// Kernels as they are multiplied.
+struct Factors<'a> {
+    panels: &'a [Panel],
+    packed: &'a [f32],
+    /// Rows of a panel.
+    depth: usize,
+    /// From row to row, of kernels that are not packed.
+    stride: Option<usize>,
+}
+
+impl Factors<'_> {
+    /// A panel, its numbers and how far one row lies from the next.
+    fn panel(&self, index: usize) -> (Panel, (&[f32], usize)) {
+        let panel = self.panels[index];
+        let (start, width) = (panel.start * LANES, panel.vectors * LANES);
+        let numbers = match self.stride {
+            Some(stride) => (&self.packed[start..], stride),
+            None => (&self.packed[start * self.depth..][..width * self.depth], width),
+        };
+        (panel, numbers)
+    }
 }
 
 /// How kernels are packed.
@@ -110,7 +167,10 @@ impl Gather {
 
     /// Places of all pictures of the result.
     fn rows(&self) -> usize {
-        self.batch * self.to.extents[0] * self.to.extents[1]
+        let [down, right] = self.classes.each_ref();
+        let places =
+            |classes: &[Class]| classes.iter().map(|class| class.places.len()).sum::<usize>();
+        self.batch * places(down) * places(right)
     }
 
     /// Rows of a panel.
@@ -123,9 +183,9 @@ impl Gather {
         &self,
         (pool, parts): (Option<&ThreadPool>, usize),
         (kernels, pack): (Kernels<'_>, Pack),
-        room: &mut [f32],
+        (room, words): (&mut [f32], &mut [i64]),
         from: &[f32],
-        to: &mut [f32],
+        to: Sink<'_>,
     ) -> Result<(), KernelError> {
         let panels = panels(self.to.count);
         let depth = self.depth(kernels.slots);
@@ -133,31 +193,89 @@ impl Gather {
         if !as_they_are {
             packed(pool, &panels, depth, (kernels, pack), room)?;
         }
+        let factors = Factors {
+            panels: &panels,
+            packed: if as_they_are { kernels.data } else { room },
+            depth,
+            stride: as_they_are.then_some(self.to.count),
+        };
+        // SAFETY: units have their own places, and what follows reads them when they are there.
+        let target = unsafe { Target::of(to.ptr()?, to.len()) };
         let shared = self.shared(kernels.slots);
+        if let Some(each) = self.near(to, self.to.count * depth, parts) {
+            let pieces = self.pieces(each, &factors, kernels.slots);
+            return run_pieces((pool, parts), &pieces, &factors, from, (to, target, words));
+        }
         let units = self.units(&panels, self.to.count * depth, parts);
         let costs: Vec<usize> =
             units.iter().map(|unit| self.cost(unit, &panels, &shared)).collect();
-        let (room, target) = (&*room, Target::new(to));
         parallel::run(pool, cut(&costs, parts * SHARES), |part| {
             for unit in &units[part] {
-                let panel = panels[unit.panel];
-                let width = panel.vectors * LANES;
-                let packed = if as_they_are {
-                    (&kernels.data[panel.start * LANES..], self.to.count)
-                } else {
-                    (&room[panel.start * LANES * depth..][..width * depth], width)
-                };
-                let [h, w] = unit.class;
-                self.unit(
-                    unit,
-                    &shared[h * self.classes[1].len() + w],
-                    (panel, packed),
-                    from,
-                    target,
-                );
+                self.unit(unit, &shared, &factors, from, target);
             }
             Ok(())
-        })
+        })?;
+        to.finish_in((pool, parts), words)
+    }
+
+    /// How much memory [`Gather::run`] works in for what follows the result.
+    pub fn words(parts: usize, to: Sink<'_>) -> usize {
+        parts * SHARES * to.words()
+    }
+
+    /// How many pictures, or bands of rows of one picture, are computed before what follows reads them from the cache; `None`
+    /// where all at once stay in it, or nothing follows.
+    fn near(&self, to: Sink<'_>, packed: usize, parts: usize) -> Option<Each> {
+        let size = self.from.picture() + self.to.picture();
+        if !to.is_followed() || self.batch * size <= KEPT * parts {
+            return None;
+        }
+        if size > KEPT {
+            return Some(Each::Bands(size.div_ceil(KEPT).min(self.to.extents[0])));
+        }
+        // Kernels are read again for each part.
+        let worthwhile =
+            (KEPT / size).max(if packed > KEPT { packed / self.to.picture() } else { 1 });
+        Some(Each::Pictures(worthwhile.min(self.batch.div_ceil(2 * parts))))
+    }
+
+    /// The result in parts that stay in the cache.
+    fn pieces(&self, each: Each, factors: &Factors<'_>, slots: &[Option<usize>]) -> Vec<Piece> {
+        let rows = self.to.extents[0];
+        let [few, bands] = match each {
+            Each::Pictures(count) => [count, 1],
+            Each::Bands(count) => [1, count],
+        };
+        let starts = (0..self.batch).step_by(few);
+        let places = starts.flat_map(|first| (0..bands).map(move |band| (first, band)));
+        let mut pieces: Vec<Piece> = Vec::new();
+        for (first, band) in places {
+            let part =
+                Part { batch: few.min(self.batch - first), rows: split_range(rows, bands, band) };
+            let known = pieces.iter().find(|piece| piece.work.part == part);
+            let work = known.map(|piece| Arc::clone(&piece.work));
+            let work = work.unwrap_or_else(|| Arc::new(self.work(part, factors, slots)));
+            pieces.push(Piece { first, work });
+        }
+        pieces
+    }
+
+    /// The work on some rows of some pictures.
+    fn work(&self, part: Part, factors: &Factors<'_>, slots: &[Option<usize>]) -> Work {
+        let within = |class: &Class| Class {
+            taps: class.taps.clone(),
+            places: class
+                .places
+                .iter()
+                .filter(|place| part.rows.contains(&place.0))
+                .copied()
+                .collect(),
+        };
+        let classes = [self.classes[0].iter().map(within).collect(), self.classes[1].clone()];
+        let gather = Gather { batch: part.batch, classes, ..*self };
+        let shared = gather.shared(slots);
+        let units = gather.units(factors.panels, self.to.count * factors.depth, 1);
+        Work { part, gather, shared, units }
     }
 
     /// What each pair of classes has in common, those of h first.
@@ -213,11 +331,13 @@ impl Gather {
     fn unit(
         &self,
         unit: &Unit,
-        shared: &Shared,
-        (panel, (packed, stride)): (Panel, (&[f32], usize)),
+        shared: &[Shared],
+        factors: &Factors<'_>,
         from: &[f32],
         to: Target<'_>,
     ) {
+        let shared = &shared[unit.class[0] * self.classes[1].len() + unit.class[1]];
+        let (panel, (packed, stride)) = factors.panel(unit.panel);
         let [down, right] = &shared.places;
         let [from_picture, to_picture] = [self.from.picture(), self.to.picture()];
         let column = self.to.first + panel.start * LANES;
@@ -257,6 +377,33 @@ impl Gather {
     fn place(row: usize, [down, right]: [usize; 2]) -> [usize; 3] {
         [row / right / down, row / right % down, row % right]
     }
+}
+
+/// Computes pieces, and does with each what follows.
+fn run_pieces(
+    (pool, parts): (Option<&ThreadPool>, usize),
+    pieces: &[Piece],
+    factors: &Factors<'_>,
+    from: &[f32],
+    (to, target, words): (Sink<'_>, Target<'_>, &mut [i64]),
+) -> Result<(), KernelError> {
+    let shares = (parts * SHARES).min(pieces.len());
+    let ranges = (0..shares).map(|share| split_range(pieces.len(), shares, share));
+    parallel::run(pool, with_rooms(ranges, words, to.words()), |(range, words)| {
+        for Piece { first, work } in &pieces[range] {
+            let Work { part, gather, shared, units } = &**work;
+            let from = &from[first * gather.from.picture()..];
+            let start = first * gather.to.picture();
+            for unit in units {
+                gather.unit(unit, shared, factors, from, target.starting_at(start));
+            }
+            let row = gather.to.steps()[0];
+            let end = start + (part.batch - 1) * gather.to.picture() + part.rows.end * row;
+            // SAFETY: the piece is this thread's: whole rows of one picture, or whole pictures.
+            unsafe { to.follow(start + part.rows.start * row..end, words) }?;
+        }
+        Ok(())
+    })
 }
 
 /// Packs kernels panel by panel.

@@ -26,9 +26,10 @@ use graphc_ir::types::DType;
 use half::{bf16, f16};
 
 use crate::context::KernelContext;
+use crate::epilogue::Sink;
 use crate::error::KernelError;
 use crate::product::{Data, DataMut, Number};
-use crate::view::{View, ViewMut};
+use crate::view::{Parts, View, ViewMut};
 use space::{Space, Taken, transposed};
 
 /// The kernel of [`Op::Convolution`].
@@ -38,10 +39,21 @@ pub(crate) fn convolution(
     results: &mut [ViewMut<'_>],
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
+    let [y] = results else { return Err(operands_and_results("convolution")) };
+    to_sink(op, operands, (y.shape, Sink::plain(y.parts())), cx)
+}
+
+/// The same, to a result of some shape, of which other kernels read each part as soon as it is there.
+pub(crate) fn to_sink(
+    op: &Op,
+    operands: &[View<'_>],
+    y: (&[usize], Sink<'_>),
+    cx: &mut KernelContext<'_>,
+) -> Result<(), KernelError> {
     match operands.first().map(|x| x.dtype) {
-        Some(DType::BF16) => of_forward::<bf16>(op, operands, results, cx),
-        Some(DType::F16) => of_forward::<f16>(op, operands, results, cx),
-        _ => of_forward::<f32>(op, operands, results, cx),
+        Some(DType::BF16) => of_forward::<bf16>(op, operands, y, cx),
+        Some(DType::F16) => of_forward::<f16>(op, operands, y, cx),
+        _ => of_forward::<f32>(op, operands, y, cx),
     }
 }
 
@@ -76,28 +88,31 @@ pub(crate) fn kernel_grad(
 fn of_forward<T: Number>(
     op: &Op,
     operands: &[View<'_>],
-    results: &mut [ViewMut<'_>],
+    (shape, y): (&[usize], Sink<'_>),
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
-    let (Op::Convolution(op), [x, k], [y]) = (op, operands, results) else {
-        return Err(KernelError::call("convolution", "takes two operands and gives one result"));
+    let (Op::Convolution(op), [x, k]) = (op, operands) else {
+        return Err(operands_and_results("convolution"));
     };
     let channels = if op.channels_last { 3 } else { 1 };
     let stride = group_stride(op.groups, channels, [x.shape, x.global]);
     let first = if op.groups > 1 { k.origin[1] } else { 0 };
     let taken = Taken { stride, first, count: if op.groups > 1 { k.shape[1] } else { stride } };
-    let shapes = [x.shape, k.shape, y.shape];
+    let shapes = [x.shape, k.shape, shape];
     let space = Space::new("convolution", op.window, op.channels_last, taken, shapes)?;
-    let (x, k, y) = (x.as_slice::<T>()?, k.as_slice::<T>()?, y.as_mut_slice::<T>()?);
+    let (x, k) = (x.as_slice::<T>()?, k.as_slice::<T>()?);
     if op.channels_last {
         return forward(&space, x, k, y, cx);
     }
     let (outer, inner) = cx.scratch.nested();
     let (from, to) = outer.take::<T, T>([x.len(), y.len()]);
     transposed(&space, x, from, [space.channels(), space.area()]);
-    forward(&space, from, k, to, &mut KernelContext { scratch: inner, ..*cx })?;
-    transposed(&space, to, y, [space.places(), space.features()]);
-    Ok(())
+    let made = Sink::plain(Parts::of(T::DTYPE, to));
+    forward(&space, from, k, made, &mut KernelContext { scratch: inner, ..*cx })?;
+    // SAFETY: nobody else writes the result.
+    let whole = unsafe { y.part(0..y.len()) }?;
+    transposed(&space, to, whole, [space.places(), space.features()]);
+    y.finish(cx)
 }
 
 fn of_input<T: Number>(
@@ -107,8 +122,7 @@ fn of_input<T: Number>(
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     let (Op::ConvolutionInputGrad(op), [k, dy], [dx]) = (op, operands, results) else {
-        let reason = "takes two operands and gives one result";
-        return Err(KernelError::call("convolution_input_grad", reason));
+        return Err(operands_and_results("convolution_input_grad"));
     };
     let channels = if op.channels_last { 3 } else { 1 };
     let shapes = [dx.shape, k.shape, dy.shape];
@@ -133,8 +147,7 @@ fn of_kernels<T: Number>(
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     let (Op::ConvolutionKernelGrad(op), [x, dy], [dk]) = (op, operands, results) else {
-        let reason = "takes two operands and gives one result";
-        return Err(KernelError::call("convolution_kernel_grad", reason));
+        return Err(operands_and_results("convolution_kernel_grad"));
     };
     let channels = if op.channels_last { 3 } else { 1 };
     let shapes = [x.shape, dk.shape, dy.shape];
@@ -149,6 +162,10 @@ fn of_kernels<T: Number>(
     transposed(&space, x, of_x, [space.channels(), space.area()]);
     transposed(&space, dy, of_dy, [space.features(), space.places()]);
     sums(&space, of_x, of_dy, dk, &mut KernelContext { scratch: inner, ..*cx })
+}
+
+fn operands_and_results(op: &'static str) -> KernelError {
+    KernelError::call(op, "takes two operands and gives one result")
 }
 
 /// Adds the sums of slabs of pictures, `size` numbers of each, up in the place of the first: in an order that does not depend on how
@@ -172,23 +189,27 @@ fn forward<T: Number>(
     space: &Space,
     x: &[T],
     k: &[T],
-    y: &mut [T],
+    y: Sink<'_>,
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
-    if y.is_empty() || space.inputs * space.taps() == 0 {
-        y.fill(T::default());
-        return Ok(());
-    }
-    if space.is_depthwise() {
+    let nothing = y.len() == 0 || space.inputs * space.taps() == 0;
+    if !nothing && space.is_depthwise() {
         return depthwise::forward(space, x, k, y, cx);
     }
     #[cfg(target_arch = "x86_64")]
     if let (Data::Single(x), Data::Single(k), true) = (T::data(x), T::data(k), space.is_direct())
-        && let DataMut::Single(y) = T::data_mut(y)
+        && !nothing
     {
         return direct::forward(space, x, k, y, cx);
     }
-    columns::forward(space, x, k, y, cx)
+    // SAFETY: nobody else writes the result.
+    let whole = unsafe { y.part::<T>(0..y.len()) }?;
+    if nothing {
+        whole.fill(T::default());
+    } else {
+        columns::forward(space, x, k, whole, cx)?;
+    }
+    y.finish(cx)
 }
 
 fn backward<T: Number>(
@@ -203,13 +224,12 @@ fn backward<T: Number>(
         return Ok(());
     }
     if space.is_depthwise() {
-        return depthwise::backward(space, k, dy, dx, cx);
+        return depthwise::backward(space, k, dy, Sink::plain(Parts::of(T::DTYPE, dx)), cx);
     }
     #[cfg(target_arch = "x86_64")]
     if let (Data::Single(k), Data::Single(dy), true) = (T::data(k), T::data(dy), space.is_direct())
-        && let DataMut::Single(dx) = T::data_mut(dx)
     {
-        return direct::backward(space, k, dy, dx, cx);
+        return direct::backward(space, k, dy, Sink::plain(Parts::of(T::DTYPE, dx)), cx);
     }
     columns::backward(space, k, dy, dx, cx)
 }

@@ -2,6 +2,7 @@
 
 use graphc_ir::ops::{BinaryFunction, UnaryFunction};
 
+use super::merge::{Arithmetic, Operator};
 use super::step::zip;
 use crate::math;
 use crate::simd::vectorized;
@@ -44,11 +45,69 @@ vectorized! {
             UnaryFunction::PowScalar(value) => power(value.0, x, out),
             UnaryFunction::Clip { low, high } => {
                 let (low, high) = (low.0 as f32, high.0 as f32);
-                map(x, out, |x| {
-                    let lowered = if x > high { high } else { x };
-                    if x < low { low } else { lowered }
-                });
+                map(x, out, |x| between(x, low, high));
             }
+        }
+    }
+}
+
+/// A value between bounds: a NaN stays one.
+#[inline(always)]
+fn between(x: f32, low: f32, high: f32) -> f32 {
+    let lowered = if x > high { high } else { x };
+    if x < low { low } else { lowered }
+}
+
+#[inline(always)]
+fn bounded(of: &Arithmetic, a: &[f32], b: &[f32], out: &mut [f32], f: impl Fn(f32, f32) -> f32) {
+    let (low, high) = (of.low, of.high);
+    zip(a, b, out, |a, b| between(f(a, b), low, high));
+}
+
+vectorized! {
+    /// One operation of two operands.
+    pub(super) fn of_two(of: &Arithmetic, a: &[f32], b: &[f32], out: &mut [f32]) {
+        match of.first {
+            Operator::Add => bounded(of, a, b, out, |a, b| a + b),
+            Operator::Sub => bounded(of, a, b, out, |a, b| a - b),
+            Operator::From => bounded(of, a, b, out, |a, b| b - a),
+            Operator::Mul => bounded(of, a, b, out, |a, b| a * b),
+        }
+    }
+}
+
+/// Whatever is done with what `f` gives and the third operand.
+#[inline(always)]
+fn third(of: &Arithmetic, [a, b, c]: [&[f32]; 3], out: &mut [f32], f: impl Fn(f32, f32) -> f32) {
+    match of.second {
+        Some(Operator::Add) | None => bounded_three(of, [a, b, c], out, |a, b, c| f(a, b) + c),
+        Some(Operator::Sub) => bounded_three(of, [a, b, c], out, |a, b, c| f(a, b) - c),
+        Some(Operator::From) => bounded_three(of, [a, b, c], out, |a, b, c| c - f(a, b)),
+        Some(Operator::Mul) => bounded_three(of, [a, b, c], out, |a, b, c| f(a, b) * c),
+    }
+}
+
+#[inline(always)]
+fn bounded_three(
+    of: &Arithmetic,
+    [a, b, c]: [&[f32]; 3],
+    out: &mut [f32],
+    f: impl Fn(f32, f32, f32) -> f32,
+) {
+    let (low, high) = (of.low, of.high);
+    for (((out, &a), &b), &c) in out.iter_mut().zip(a).zip(b).zip(c) {
+        *out = between(f(a, b, c), low, high);
+    }
+}
+
+vectorized! {
+    /// Two operations of three operands.
+    pub(super) fn of_three(of: &Arithmetic, a: &[f32], b: &[f32], c: &[f32], out: &mut [f32]) {
+        match of.first {
+            Operator::Add => third(of, [a, b, c], out, |a, b| a + b),
+            Operator::Sub => third(of, [a, b, c], out, |a, b| a - b),
+            Operator::From => third(of, [a, b, c], out, |a, b| b - a),
+            Operator::Mul => third(of, [a, b, c], out, |a, b| a * b),
         }
     }
 }

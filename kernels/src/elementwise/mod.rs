@@ -13,6 +13,7 @@
 mod float;
 mod fold;
 mod integer;
+mod merge;
 mod operand;
 mod program;
 mod step;
@@ -30,7 +31,7 @@ use crate::context::KernelContext;
 use crate::error::KernelError;
 use crate::parallel;
 use crate::precision::Float;
-use crate::view::{Flat, View, ViewMut, elements};
+use crate::view::{Flat, Parts, View, ViewMut, elements};
 
 use operand::Pattern;
 use program::{Copy, Place, Program};
@@ -153,7 +154,10 @@ impl Chain {
         parts: usize,
         (rooms, mut partial): (impl Iterator<Item = &'a mut [i64]>, &'a mut [f32]),
     ) -> Vec<Part<'a, 'b>> {
-        let shared: Vec<bool> = results.iter().map(|result| is_operand(result, operands)).collect();
+        let is_shared = |(output, result): (usize, &ViewMut<'_>)| {
+            self.program.reads_late(output, |operand| result.is_same(&operands[operand]))
+        };
+        let shared: Vec<bool> = results.iter().enumerate().map(is_shared).collect();
         let mut flats: Vec<Flat<'a>> = results.iter_mut().map(ViewMut::flat).collect();
         let is_sum = |output| self.program.folds.iter().any(|fold| fold.output == output);
         let pieces = self.len.div_ceil(self.piece);
@@ -175,24 +179,81 @@ impl Chain {
     }
 
     fn check(&self, operands: &[View<'_>], results: &[ViewMut<'_>]) -> Result<(), KernelError> {
-        let fits = operands.len() == self.operands.len()
+        let fits = self.takes(operands)
             && results.len() == self.results.len()
-            && operands.iter().zip(&self.operands).all(|(a, b)| is_of(b, a.dtype, a.shape))
             && results.iter().zip(&self.results).all(|(a, b)| is_of(b, a.dtype, a.shape));
-        match fits {
-            true => Ok(()),
-            false => Err(KernelError::call("fused", "operands or results of other types")),
-        }
+        if fits { Ok(()) } else { Err(other_types()) }
     }
+
+    fn takes(&self, operands: &[View<'_>]) -> bool {
+        operands.len() == self.operands.len()
+            && operands.iter().zip(&self.operands).all(|(a, b)| is_of(b, a.dtype, a.shape))
+    }
+
+    /// Whether it ends in sums.
+    pub(crate) fn sums(&self) -> bool {
+        !self.program.folds.is_empty()
+    }
+
+    /// The chain for some operands, of which one is being made where a result will be.
+    ///
+    /// # Errors
+    /// Where the operands are not of the types that it was worked out for, or there are other results.
+    pub(crate) fn following<'a>(
+        &'a self,
+        operands: &'a [View<'a>],
+        results: Vec<Parts<'a>>,
+    ) -> Result<Following<'a>, KernelError> {
+        let whole = |(part, ty): (&Parts<'_>, &TensorType)| part.is_of(ty.dtype, ty.elements());
+        let fits = self.takes(operands)
+            && results.len() == self.results.len()
+            && results.iter().zip(&self.results).all(whole);
+        if fits { Ok(Following { chain: self, operands, results }) } else { Err(other_types()) }
+    }
+}
+
+/// A chain without sums behind a kernel that makes one of its operands: it is evaluated on each part as soon as that is there.
+pub(crate) struct Following<'a> {
+    chain: &'a Chain,
+    operands: &'a [View<'a>],
+    results: Vec<Parts<'a>>,
+}
+
+impl<'a> Following<'a> {
+    /// Words of memory that [`Following::evaluate`] works in.
+    pub(crate) fn words(&self) -> usize {
+        self.chain.program.buffers.len() * BLOCK
+    }
+
+    /// Evaluates the elements `range`.
+    ///
+    /// # Safety
+    /// Nobody else reaches these elements of the results meanwhile.
+    pub(crate) unsafe fn evaluate(
+        &self,
+        range: Range<usize>,
+        words: &mut [i64],
+    ) -> Result<(), KernelError> {
+        let program = &self.chain.program;
+        let shared = |(output, result): (usize, &Parts<'_>)| {
+            program.reads_late(output, |operand| result.is_same(&self.operands[operand]))
+        };
+        let shared = self.results.iter().enumerate().map(shared).collect();
+        // SAFETY: as the caller says.
+        let part = |result: &Parts<'a>| unsafe { result.part(range.clone()) };
+        let flats = self.results.iter().map(part).collect();
+        let outputs = Outputs::Part { flats, start: range.start, shared };
+        let frame = Frame { chain: self.chain, operands: self.operands, outputs };
+        frame.evaluate(range, words, &mut [])
+    }
+}
+
+fn other_types() -> KernelError {
+    KernelError::call("fused", "operands or results of other types")
 }
 
 fn is_of(ty: &TensorType, dtype: DType, shape: &[usize]) -> bool {
     ty.dtype == dtype && ty.shape == shape
-}
-
-/// Whether a result is an operand's memory.
-fn is_operand(result: &ViewMut<'_>, operands: &[View<'_>]) -> bool {
-    operands.iter().any(|operand| result.is_same(operand))
 }
 
 /// A step by reference.
@@ -238,10 +299,13 @@ impl Outputs<'_, '_> {
         }
     }
 
-    /// Whether a result is an operand's memory, so that it is written when all of a block is read.
-    fn shared(&self, output: usize, operands: &[View<'_>]) -> bool {
+    /// Whether a result is the memory of an operand that is read when it is written, or later: then it is written when all of a
+    /// block is read.
+    fn shared(&self, output: usize, program: &Program, operands: &[View<'_>]) -> bool {
         match self {
-            Self::Whole(results) => is_operand(&results[output], operands),
+            Self::Whole(results) => {
+                program.reads_late(output, |operand| results[output].is_same(&operands[operand]))
+            }
             Self::Part { shared, .. } => shared[output],
         }
     }
@@ -350,6 +414,10 @@ impl Frame<'_, '_> {
         Ok(())
     }
 
+    fn shared(&self, output: usize) -> bool {
+        self.outputs.shared(output, &self.chain.program, self.operands)
+    }
+
     /// Evaluates one block.
     fn block(
         &mut self,
@@ -364,7 +432,7 @@ impl Frame<'_, '_> {
                     let x = step::summed(step, self.operands, &range, &buffers.all())?;
                     folds[fold].add(range.start, x, sums);
                 }
-                Place::Output { output, .. } if !self.outputs.shared(output, self.operands) => {
+                Place::Output { output, .. } if !self.shared(output) => {
                     let to = self.outputs.block(output, &range);
                     step::apply(step, self.operands, &range, &buffers.all(), to)?;
                 }
@@ -376,7 +444,7 @@ impl Frame<'_, '_> {
             }
         }
         for copy in copies {
-            if !copy.if_shared || self.outputs.shared(copy.output, self.operands) {
+            if !copy.if_shared || self.shared(copy.output) {
                 self.copy(copy, &buffers.all(), &range)?;
             }
         }

@@ -10,6 +10,7 @@ use graphc_ir::types::{DType, TensorType};
 
 use super::StepRef;
 use super::fold::Fold;
+use super::merge::{Arithmetic, Merged, merged};
 use super::operand::{Pattern, long_row};
 use crate::error::KernelError;
 
@@ -29,7 +30,8 @@ pub(super) enum Source {
 pub(super) enum Place {
     /// A buffer.
     Buffer(usize),
-    /// The result itself, which no later step reads; a buffer where the result is an operand's memory.
+    /// The result itself, which no later step reads; a buffer where the result is the memory of an operand that this step or a later
+    /// one reads.
     Output {
         /// The result.
         output: usize,
@@ -44,6 +46,8 @@ pub(super) enum Place {
 #[derive(Debug)]
 pub(super) struct Step {
     pub(super) op: Op,
+    /// What it computes, where that is short arithmetic: of several steps.
+    pub(super) arithmetic: Option<Arithmetic>,
     pub(super) args: Vec<Source>,
     pub(super) place: Place,
     /// The type of 16 bits to whose values the buffer is rounded before others read it.
@@ -55,7 +59,7 @@ pub(super) struct Step {
 pub(super) struct Copy {
     pub(super) output: usize,
     pub(super) buffer: usize,
-    /// Only where the result is an operand's memory.
+    /// Only where the result is the memory of an operand that is read when it is written, or later.
     pub(super) if_shared: bool,
 }
 
@@ -69,6 +73,8 @@ pub(super) struct Program {
     /// Element type of each buffer.
     pub(super) buffers: Vec<DType>,
     pub(super) copies: Vec<Copy>,
+    /// Of each result the operands that are read, where they lie, when it is written or later.
+    pub(super) read_later: Vec<Vec<usize>>,
     /// The reductions that it ends in.
     pub(super) folds: Vec<Fold>,
     /// The number of their accumulators.
@@ -84,9 +90,10 @@ impl Program {
         results: &[TensorType],
         (patterns, shape): (&[Pattern], &[usize]),
     ) -> Result<Self, KernelError> {
-        let mut builder = Builder::new(steps, outputs, operands, (patterns, shape))?;
+        let (steps, outputs) = merged(steps, outputs, operands)?;
+        let mut builder = Builder::new(&steps, &outputs, operands, (patterns, shape))?;
         for (index, step) in steps.iter().enumerate() {
-            builder.step(index, step, outputs, operands)?;
+            builder.step(index, step, &outputs, operands)?;
         }
         let mut copies = Vec::new();
         for (output, &step) in outputs.iter().enumerate() {
@@ -101,8 +108,16 @@ impl Program {
                 Place::Sums(_) => None,
             });
         }
+        let read_later = outputs.iter().map(|&step| builder.read_from(step)).collect();
         let Builder { prepared, gathered, buffers, folds, sums, .. } = builder;
-        Ok(Self { steps: prepared, gathered, buffers, copies, folds, sums })
+        Ok(Self { steps: prepared, gathered, buffers, copies, read_later, folds, sums })
+    }
+}
+
+impl Program {
+    /// Whether an operand for which this holds is read, where it lies, when a result is written or later.
+    pub(super) fn reads_late(&self, output: usize, holds: impl FnMut(usize) -> bool) -> bool {
+        self.read_later[output].iter().copied().any(holds)
     }
 }
 
@@ -174,7 +189,7 @@ struct Builder<'a> {
 
 impl<'a> Builder<'a> {
     fn new(
-        steps: &[StepRef<'_>],
+        steps: &[Merged<'_>],
         outputs: &[usize],
         operands: &[TensorType],
         (patterns, shape): (&'a [Pattern], &'a [usize]),
@@ -190,7 +205,7 @@ impl<'a> Builder<'a> {
         }
         let mut last_use = vec![0; steps.len()];
         for (index, step) in steps.iter().enumerate() {
-            for arg in step.args {
+            for arg in &step.args {
                 if let FusedArg::Step(earlier) = *arg {
                     if earlier >= index {
                         return Err(dangling());
@@ -223,35 +238,52 @@ impl<'a> Builder<'a> {
     fn step(
         &mut self,
         index: usize,
-        step: &StepRef<'_>,
+        step: &Merged<'_>,
         outputs: &[usize],
         operands: &[TensorType],
     ) -> Result<(), KernelError> {
         let mut args = Vec::with_capacity(step.args.len());
         let mut dtypes = Vec::with_capacity(step.args.len());
-        for arg in step.args {
+        for arg in &step.args {
             let (source, dtype) = self.source(*arg, operands)?;
             args.push(source);
             dtypes.push(dtype);
         }
         if let Op::Reduce(op) = step.op {
             self.sum(op, (index, outputs), args, &dtypes)?;
-            self.release(index, step.args);
+            self.release(index, &step.args);
             return Ok(());
         }
-        let dtype = result_dtype(step.op, &dtypes)?;
+        let dtype = match step.arithmetic {
+            Some(_) => DType::F32,
+            None => result_dtype(step.op, &dtypes)?,
+        };
         let (kept, read_later) = (kept_as(dtype), self.read_later[index]);
         let buffer = self.buffer(kept);
         let place = match direct_output(index, outputs).filter(|_| !read_later && kept == dtype) {
             Some(output) => Place::Output { output, buffer },
             None => Place::Buffer(buffer),
         };
-        self.release(index, step.args);
+        self.release(index, &step.args);
         let round = (kept != dtype && read_later).then_some(dtype);
         self.dtypes.push(dtype);
         self.places.push(place);
-        self.prepared.push(Step { op: step.op.clone(), args, place, round });
+        let (op, arithmetic) = (step.op.clone(), step.arithmetic);
+        self.prepared.push(Step { op, arithmetic, args, place, round });
         Ok(())
+    }
+
+    /// The operands that a step and those after it read where they lie.
+    fn read_from(&self, step: usize) -> Vec<usize> {
+        let sources = self.prepared[step..].iter().flat_map(|step| &step.args);
+        let direct = |source: &Source| match *source {
+            Source::Direct(operand) | Source::Row(operand) => Some(operand),
+            Source::Buffer(_) => None,
+        };
+        let mut operands: Vec<usize> = sources.filter_map(direct).collect();
+        operands.sort_unstable();
+        operands.dedup();
+        operands
     }
 
     /// Gives back the buffers of values that no later step reads.
@@ -288,7 +320,8 @@ impl<'a> Builder<'a> {
         self.folds.push(fold);
         self.dtypes.push(dtype);
         self.places.push(place);
-        self.prepared.push(Step { op: Op::Reduce(op.clone()), args, place, round: None });
+        let (op, arithmetic, round) = (Op::Reduce(op.clone()), None, None);
+        self.prepared.push(Step { op, arithmetic, args, place, round });
         Ok(())
     }
 
@@ -340,12 +373,12 @@ fn kept_as(dtype: DType) -> DType {
     if dtype.is_float() { DType::F32 } else { dtype }
 }
 
-fn dangling() -> KernelError {
+pub(super) fn dangling() -> KernelError {
     KernelError::call("fused", "a step refers to an operand or a step that is not there")
 }
 
 /// The element type of a step's value.
-fn result_dtype(op: &Op, args: &[DType]) -> Result<DType, KernelError> {
+pub(super) fn result_dtype(op: &Op, args: &[DType]) -> Result<DType, KernelError> {
     let operation = op.operation();
     let fail = || KernelError::call(op.name(), format!("no elementwise step of {args:?}"));
     let types: Vec<TensorType> = args.iter().map(|&dtype| TensorType::new(dtype, [])).collect();

@@ -32,6 +32,18 @@ pub(super) fn apply(
 ) -> Result<(), KernelError> {
     let values = |index: usize| argument(step.args[index], operands, range, buffers);
     let into = 0..range.len();
+    if let Some(arithmetic) = &step.arithmetic {
+        let single = |index: usize| match values(index)? {
+            Values::F32(x) => Ok(x),
+            _ => Err(misfit(&step.op)),
+        };
+        let (a, b, to) = (single(0)?, single(1)?, to.block(into)?);
+        match arithmetic.second {
+            Some(_) => float::of_three(arithmetic, a, b, single(2)?, to),
+            None => float::of_two(arithmetic, a, b, to),
+        }
+        return Ok(());
+    }
     match &step.op {
         Op::Unary(unary) => match values(0)? {
             Values::F32(x) => float::unary(unary.function, x, to.block(into)?),

@@ -1,0 +1,182 @@
+//! Steps of a chain that one loop computes: short arithmetic, whose values in between stay in registers. What is computed is the same,
+//! rounded after each operation.
+
+use graphc_ir::op::Op;
+use graphc_ir::ops::{BinaryFunction, UnaryFunction};
+use graphc_ir::plan::FusedArg;
+use graphc_ir::types::{DType, TensorType};
+
+use super::StepRef;
+use super::program::result_dtype;
+use crate::error::KernelError;
+
+/// `a ∘ b`, or `(a ∘ b) ∘ c`, of `f32`, between two bounds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Arithmetic {
+    pub first: Operator,
+    pub second: Option<Operator>,
+    /// Values below become `low`, those above `high`.
+    pub low: f32,
+    pub high: f32,
+}
+
+impl Arithmetic {
+    fn is_bounded(&self) -> bool {
+        (self.low, self.high) != (f32::NEG_INFINITY, f32::INFINITY)
+    }
+
+    /// Whether more than one step is done.
+    fn is_of_several(&self) -> bool {
+        self.second.is_some() || self.is_bounded()
+    }
+}
+
+/// What is done with two numbers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Operator {
+    Add,
+    Sub,
+    /// The first from the second.
+    From,
+    Mul,
+}
+
+/// A step, or several that are one.
+#[derive(Debug)]
+pub(super) struct Merged<'a> {
+    /// The op, of several the last.
+    pub op: &'a Op,
+    pub arithmetic: Option<Arithmetic>,
+    pub args: Vec<FusedArg>,
+}
+
+/// The steps, as few as can be, and which of them give the results.
+///
+/// # Errors
+/// Where a step refers to what is not there, or does not take what it is given.
+pub(super) fn merged<'a>(
+    steps: &[StepRef<'a>],
+    outputs: &[usize],
+    operands: &[TensorType],
+) -> Result<(Vec<Merged<'a>>, Vec<usize>), KernelError> {
+    let single = is_single(steps, operands)?;
+    let mut uses = vec![0; steps.len()];
+    let args = steps.iter().flat_map(|step| step.args);
+    for step in args.filter_map(|&arg| step_of(arg)).chain(outputs.iter().copied()) {
+        *uses.get_mut(step).ok_or_else(super::program::dangling)? += 1;
+    }
+    let mut found: Vec<Option<Merged<'a>>> = Vec::with_capacity(steps.len());
+    for (index, step) in steps.iter().enumerate() {
+        let alone = || Merged {
+            op: step.op,
+            arithmetic: if single[index] { operator(step.op) } else { None },
+            args: step.args.to_vec(),
+        };
+        let before = step.args.iter().enumerate().find_map(|(place, &arg)| {
+            let producer = step_of(arg).filter(|&producer| single[index] && uses[producer] == 1)?;
+            let both = joined(found[producer].as_ref()?, step, place)?;
+            Some((producer, both))
+        });
+        let merged = match before {
+            Some((producer, both)) => {
+                found[producer] = None;
+                both
+            }
+            None => alone(),
+        };
+        found.push(Some(merged));
+    }
+    Ok(numbered_again(found, outputs))
+}
+
+/// Whether each step gives `f32` of nothing but `f32`.
+fn is_single(steps: &[StepRef<'_>], operands: &[TensorType]) -> Result<Vec<bool>, KernelError> {
+    let mut dtypes: Vec<DType> = Vec::with_capacity(steps.len());
+    let mut single = Vec::with_capacity(steps.len());
+    for step in steps {
+        let dtype = |arg: &FusedArg| match *arg {
+            FusedArg::Operand(operand) => operands.get(operand).map(|ty| ty.dtype),
+            FusedArg::Step(step) => dtypes.get(step).copied(),
+        };
+        let args: Option<Vec<DType>> = step.args.iter().map(dtype).collect();
+        let args = args.ok_or_else(super::program::dangling)?;
+        // What a reduction gives no step reads.
+        let sum = matches!(step.op, Op::Reduce(_));
+        let given = match args.first() {
+            Some(&summed) if sum => summed,
+            _ => result_dtype(step.op, &args)?,
+        };
+        single.push(!sum && args.iter().chain([&given]).all(|&dtype| dtype == DType::F32));
+        dtypes.push(given);
+    }
+    Ok(single)
+}
+
+fn step_of(arg: FusedArg) -> Option<usize> {
+    match arg {
+        FusedArg::Step(step) => Some(step),
+        FusedArg::Operand(_) => None,
+    }
+}
+
+/// One operation without bounds.
+fn operator(op: &Op) -> Option<Arithmetic> {
+    let Op::Binary(binary) = op else { return None };
+    let first = match binary.function {
+        BinaryFunction::Add => Operator::Add,
+        BinaryFunction::Sub => Operator::Sub,
+        BinaryFunction::Mul => Operator::Mul,
+        _ => return None,
+    };
+    Some(Arithmetic { first, second: None, low: f32::NEG_INFINITY, high: f32::INFINITY })
+}
+
+/// A step together with that which makes the argument at `place`, if one loop can compute both.
+fn joined<'a>(before: &Merged<'a>, step: &StepRef<'a>, place: usize) -> Option<Merged<'a>> {
+    let first = before.arithmetic.filter(|arithmetic| !arithmetic.is_bounded())?;
+    let mut args = before.args.clone();
+    let arithmetic = match step.op {
+        Op::Unary(unary) => {
+            let (low, high) = match unary.function {
+                UnaryFunction::Relu => (0.0, f32::INFINITY),
+                UnaryFunction::Clip { low, high } => (low.0 as f32, high.0 as f32),
+                _ => return None,
+            };
+            Arithmetic { low, high, ..first }
+        }
+        _ => {
+            let second = operator(step.op)?.first;
+            if first.second.is_some() {
+                return None;
+            }
+            args.push(step.args[1 - place]);
+            let second =
+                if (second, place) == (Operator::Sub, 1) { Operator::From } else { second };
+            Arithmetic { second: Some(second), ..first }
+        }
+    };
+    Some(Merged { op: step.op, arithmetic: Some(arithmetic), args })
+}
+
+/// The steps that are left, which refer to one another by their new places.
+fn numbered_again<'a>(
+    found: Vec<Option<Merged<'a>>>,
+    outputs: &[usize],
+) -> (Vec<Merged<'a>>, Vec<usize>) {
+    let mut count = 0;
+    let mut places = Vec::with_capacity(found.len());
+    for step in &found {
+        places.push(count);
+        count += usize::from(step.is_some());
+    }
+    let again = |arg: &FusedArg| match *arg {
+        FusedArg::Step(step) => FusedArg::Step(places[step]),
+        operand => operand,
+    };
+    let steps = found.into_iter().flatten().map(|step| Merged {
+        op: step.op,
+        arithmetic: step.arithmetic.filter(Arithmetic::is_of_several),
+        args: step.args.iter().map(again).collect(),
+    });
+    (steps.collect(), outputs.iter().map(|&output| places[output]).collect())
+}

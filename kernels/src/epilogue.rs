@@ -1,0 +1,221 @@
+//! Epilogues: a chain of elementwise ops behind a convolution, evaluated on each part of its result as soon as the part is there,
+//! while the cache still has it.
+//!
+//! The convolution writes where one of the chain's results will be; the chain reads it there and writes over it.
+
+use std::ops::Range;
+
+use graphc_ir::op::Op;
+use graphc_ir::plan::{FusedArg, FusedOp, FusedStep};
+use graphc_ir::shard::split_range;
+use graphc_ir::types::TensorType;
+
+use crate::context::KernelContext;
+use crate::convolution;
+use crate::elementwise::{Chain, Following};
+use crate::error::KernelError;
+use crate::parallel::{self, with_rooms};
+use crate::threads::ThreadPool;
+use crate::view::{Element, Parts, View, ViewMut};
+
+/// A convolution and the chain behind it, worked out for operands and results of some types.
+#[derive(Debug)]
+pub(crate) struct Headed {
+    head: Op,
+    /// The operands of the convolution, among those of the call.
+    head_operands: Vec<usize>,
+    /// The chain, whose first operand is what the convolution gives.
+    chain: Chain,
+    /// Its other operands, and its results, among those of the call.
+    operands: Vec<usize>,
+    results: Vec<usize>,
+    /// The result in whose place the convolution writes.
+    place: usize,
+}
+
+impl Headed {
+    /// `None` where no step is a convolution.
+    ///
+    /// # Errors
+    /// Where the types do not fit the chain.
+    pub(crate) fn of(
+        fused: &FusedOp,
+        operands: &[TensorType],
+        results: &[TensorType],
+    ) -> Result<Option<Self>, KernelError> {
+        let begins = |step: &FusedStep| step.op.operation().begins_chain();
+        let Some(at) = fused.steps.iter().position(begins) else { return Ok(None) };
+        let head = &fused.steps[at];
+        let unfit = |reason: &str| KernelError::call(head.op.name(), reason);
+        let indices = head.args.iter().map(|arg| match *arg {
+            FusedArg::Operand(operand) => Some(operand),
+            FusedArg::Step(_) => None,
+        });
+        let head_operands: Vec<usize> =
+            indices.collect::<Option<_>>().ok_or_else(|| unfit("reads another step"))?;
+        let types = chosen(operands, &head_operands).ok_or_else(|| unfit("has no operand"))?;
+        let given = head.op.operation().dtypes(&types.iter().collect::<Vec<_>>());
+        let Ok(&[dtype]) = given.as_deref() else { return Err(unfit("operands of other types")) };
+        let place =
+            place_of(fused, at, |output| results.get(output).is_some_and(|r| r.dtype == dtype))
+                .ok_or_else(|| unfit("no result in whose place it could be written"))?;
+        let (rest, own) = without(fused, at);
+        let written: Vec<usize> =
+            (0..fused.outputs.len()).filter(|&output| fused.outputs[output] != at).collect();
+        let mut types = vec![results[place].clone()];
+        types.extend(chosen(operands, &own).ok_or_else(|| unfit("has no operand"))?);
+        let made = chosen(results, &written).ok_or_else(|| unfit("has no result"))?;
+        let chain = Chain::of(&rest, &types, &made)?;
+        if chain.sums() {
+            return Err(unfit("cannot be summed while it is made"));
+        }
+        let head = head.op.clone();
+        Ok(Some(Self { head, head_operands, chain, operands: own, results: written, place }))
+    }
+
+    /// Evaluates the convolution and its chain.
+    ///
+    /// # Errors
+    /// Where the views are not of the types that it was worked out for.
+    pub(crate) fn evaluate(
+        &self,
+        operands: &[View<'_>],
+        results: &mut [ViewMut<'_>],
+        cx: &mut KernelContext<'_>,
+    ) -> Result<(), KernelError> {
+        let missing = || KernelError::call(self.head.name(), "operands or results of other number");
+        let head = chosen(operands, &self.head_operands).ok_or_else(missing)?;
+        let others = chosen(operands, &self.operands).ok_or_else(missing)?;
+        // SAFETY: who is given a part of a result reads it in that part alone, between writes.
+        let results: Vec<(View<'_>, Parts<'_>)> =
+            results.iter_mut().map(|result| unsafe { result.shared() }).collect();
+        let &(made, parts) = results.get(self.place).ok_or_else(missing)?;
+        let written = self.results.iter().map(|&index| results.get(index).map(|result| result.1));
+        let written = written.collect::<Option<Vec<Parts<'_>>>>().ok_or_else(missing)?;
+        let operands: Vec<View<'_>> = [made].into_iter().chain(others).collect();
+        let chain = self.chain.following(&operands, written)?;
+        let to = Sink { parts, chain: Some(&chain) };
+        convolution::to_sink(&self.head, &head, (made.shape, to), cx)
+    }
+}
+
+/// Those of all at some places.
+fn chosen<T: Clone>(all: &[T], places: &[usize]) -> Option<Vec<T>> {
+    places.iter().map(|&place| all.get(place).cloned()).collect()
+}
+
+/// The result in whose place a step's value is written: its own, or one that fits.
+fn place_of(fused: &FusedOp, step: usize, fits: impl Fn(usize) -> bool) -> Option<usize> {
+    let own = fused.outputs.iter().position(|&output| output == step);
+    own.or_else(|| (0..fused.outputs.len()).find(|&output| fits(output))).filter(|&own| fits(own))
+}
+
+/// The chain without its head, which is its first operand, and which operands of the whole the others are.
+fn without(fused: &FusedOp, head: usize) -> (FusedOp, Vec<usize>) {
+    let rest = || fused.steps.iter().enumerate().filter(|&(index, _)| index != head);
+    let mut operands: Vec<usize> = Vec::new();
+    for arg in rest().flat_map(|(_, step)| &step.args) {
+        if let FusedArg::Operand(operand) = *arg
+            && !operands.contains(&operand)
+        {
+            operands.push(operand);
+        }
+    }
+    let moved = |step: usize| if step > head { step - 1 } else { step };
+    let arg = |arg: &FusedArg| match *arg {
+        FusedArg::Step(step) if step == head => FusedArg::Operand(0),
+        FusedArg::Step(step) => FusedArg::Step(moved(step)),
+        FusedArg::Operand(operand) => {
+            let place = operands.iter().position(|&own| own == operand);
+            FusedArg::Operand(place.map_or(0, |place| place + 1))
+        }
+    };
+    let steps = rest().map(|(_, step)| FusedStep {
+        op: step.op.clone(),
+        args: step.args.iter().map(arg).collect(),
+    });
+    let outputs = fused.outputs.iter().filter(|&&output| output != head);
+    let steps = steps.collect();
+    (FusedOp { steps, outputs: outputs.map(|&output| moved(output)).collect() }, operands)
+}
+
+/// Where a kernel writes its result, part by part, and what is done with each part when it is there.
+#[derive(Clone, Copy)]
+pub(crate) struct Sink<'a> {
+    parts: Parts<'a>,
+    chain: Option<&'a Following<'a>>,
+}
+
+impl<'a> Sink<'a> {
+    /// A result that nothing follows.
+    pub fn plain(parts: Parts<'a>) -> Self {
+        Self { parts, chain: None }
+    }
+
+    /// The same result, with which nothing is done yet.
+    pub fn alone(self) -> Self {
+        Self { chain: None, ..self }
+    }
+
+    /// Whether something is done with its parts.
+    pub fn is_followed(&self) -> bool {
+        self.chain.is_some()
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// The address of the first element.
+    ///
+    /// # Errors
+    /// Where the element type is another.
+    pub fn ptr<T: Element>(&self) -> Result<*mut T, KernelError> {
+        self.parts.ptr()
+    }
+
+    /// Elements to be written.
+    ///
+    /// # Safety
+    /// Nobody else reaches them while they are borrowed.
+    pub unsafe fn part<T: Element>(&self, range: Range<usize>) -> Result<&'a mut [T], KernelError> {
+        // SAFETY: as the caller says.
+        unsafe { self.parts.part(range) }.all()
+    }
+
+    /// How much memory [`Sink::follow`] works in.
+    pub fn words(&self) -> usize {
+        self.chain.map_or(0, Following::words)
+    }
+
+    /// Does with a part, which is there, what is to be done.
+    ///
+    /// # Safety
+    /// Nobody else reaches these elements of the results meanwhile.
+    pub unsafe fn follow(&self, range: Range<usize>, words: &mut [i64]) -> Result<(), KernelError> {
+        // SAFETY: as the caller says.
+        self.chain.map_or(Ok(()), |chain| unsafe { chain.evaluate(range, words) })
+    }
+
+    /// The same for all elements, where they have all been written.
+    pub fn finish(self, cx: &mut KernelContext<'_>) -> Result<(), KernelError> {
+        let parts = parallel::parts(cx, self.len());
+        self.finish_in((cx.pool, parts), cx.scratch.take::<i64>(parts * self.words()))
+    }
+
+    /// The same on as many threads, in memory of as many times [`Sink::words`].
+    pub fn finish_in(
+        self,
+        (pool, parts): (Option<&ThreadPool>, usize),
+        words: &mut [i64],
+    ) -> Result<(), KernelError> {
+        if !self.is_followed() {
+            return Ok(());
+        }
+        let ranges = (0..parts).map(|part| split_range(self.len(), parts, part));
+        let pieces = with_rooms(ranges, words, self.words());
+        // SAFETY: the ranges do not overlap, and who wrote the elements is done.
+        parallel::run(pool, pieces, |(range, words)| unsafe { self.follow(range, words) })
+    }
+}
