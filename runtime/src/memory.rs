@@ -15,12 +15,15 @@ use std::sync::Arc;
 
 use graphc_ir::types::DType;
 use graphc_kernels::{View, ViewMut};
-use memmap2::Mmap;
+use memmap2::{Mmap, MmapOptions, MmapRaw};
 
 use crate::transport::process::{Outbox, Segment};
 
 /// Alignment of arenas and registers in bytes: a cache line, and the widest vector.
 pub(crate) const ALIGNMENT: usize = 64;
+
+/// From how many bytes on an arena has pages of its own: a large page of most systems.
+const LARGE: usize = 1 << 21;
 
 /// The memory of one rank: zeroed, aligned, of fixed size.
 #[derive(Debug)]
@@ -35,6 +38,11 @@ pub struct Arena {
 enum Owner {
     /// An allocation, which the arena is inside of.
     Heap { base: NonNull<u8>, layout: Layout },
+    /// Pages of its own.
+    Pages {
+        #[expect(dead_code, reason = "it is kept mapped")]
+        map: MmapRaw,
+    },
     /// Shared with other processes.
     Offered {
         #[expect(dead_code, reason = "it is kept mapped, and known to others")]
@@ -165,6 +173,9 @@ impl Arena {
     /// An arena of zeros; `None` where the system has not so much.
     pub(crate) fn new(bytes: u64) -> Option<Self> {
         let bytes = usize::try_from(bytes).ok()?.max(ALIGNMENT);
+        if bytes >= LARGE {
+            return Self::of_pages(bytes);
+        }
         // Memory of a greater alignment the allocator would zero by hand, all of it and at once. Of what it gets from the
         // system each rank's threads touch pages when they need them.
         let layout = Layout::from_size_align(bytes.checked_add(ALIGNMENT)?, 1).ok()?;
@@ -174,6 +185,15 @@ impl Arena {
         // SAFETY: at most `ALIGNMENT` bytes on, which the allocation has beyond `bytes`.
         let start = unsafe { base.add(base.align_offset(ALIGNMENT)) };
         Some(Self { start, bytes, owner: Owner::Heap { base, layout } })
+    }
+
+    /// An arena of large pages, where the system has such: kernels that go through matrices find each of its pages at once.
+    fn of_pages(bytes: usize) -> Option<Self> {
+        let map = MmapRaw::from(MmapOptions::new().len(bytes).map_anon().ok()?);
+        #[cfg(target_os = "linux")]
+        let _ = map.advise(memmap2::Advice::HugePage);
+        let start = NonNull::new(map.as_mut_ptr())?;
+        Some(Self { start, bytes, owner: Owner::Pages { map } })
     }
 
     /// An arena in memory that a transport offers.
@@ -246,7 +266,7 @@ impl Drop for Arena {
             // SAFETY: allocated in `new` with this layout.
             Owner::Heap { base, layout } => unsafe { dealloc(base.as_ptr(), *layout) },
             // Gives itself back.
-            Owner::Offered { .. } => {}
+            Owner::Pages { .. } | Owner::Offered { .. } => {}
             Owner::Outbox { outbox, offset } => outbox.release(*offset, self.bytes as u64),
         }
     }
