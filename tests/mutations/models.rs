@@ -1,7 +1,10 @@
 //! The plans that are edited.
 
 use graphc::ir::check::VerifiedPlan;
-use graphc::prelude::nn::{Gpt, GptConfig, Linear, Module, SwitchConfig, SwitchFeedForward};
+use graphc::prelude::nn::{
+    BatchNorm2d, Conv2d, ConvConfig, Gpt, GptConfig, Linear, Module, SwitchConfig,
+    SwitchFeedForward,
+};
 use graphc::prelude::*;
 
 const SGD: Optimizer =
@@ -10,7 +13,6 @@ const SGD: Optimizer =
 fn plan(graph: Graph, overlap: bool, options: CompileOptions) -> VerifiedPlan {
     let mut cluster = preset("cpu").expect("a preset");
     cluster.device.overlap = overlap;
-    let options = CompileOptions { optimizer: Some(SGD), ..options };
     compile(graph, &options, &cluster, None).expect("a plan").plan
 }
 
@@ -44,9 +46,26 @@ fn experts() -> Graph {
     g.finish().expect("a graph")
 }
 
+/// Inference by convolutions that have their normalization, a residual connection and an activation behind them.
+fn pictures() -> Graph {
+    let g = GraphBuilder::new("pictures");
+    let x = g.input("x", DType::F32, [4, 3, 6, 6]);
+    let config = ConvConfig { padding: [1, 1], bias: false, ..ConvConfig::square(3) };
+    let block = |name: &str, inputs: usize, x: &Tensor| {
+        let y = Conv2d::new(&g, name, [inputs, 8], config).forward(x);
+        BatchNorm2d::new(&g, &format!("{name}_norm"), 8).forward(&y)
+    };
+    let x = block("first", 3, &x).relu();
+    let y = block("second", 8, &x).add(&x).clip(0.0, 6.0);
+    g.output("y", &y.mean(&[2, 3], false));
+    g.finish().expect("a graph")
+}
+
 /// Small plans of all kinds, by name.
 pub fn all() -> Vec<(&'static str, VerifiedPlan)> {
-    let on = |mesh: &[usize]| CompileOptions { mesh: mesh.to_vec(), ..CompileOptions::default() };
+    let inference =
+        |mesh: &[usize]| CompileOptions { mesh: mesh.to_vec(), ..CompileOptions::default() };
+    let on = |mesh: &[usize]| CompileOptions { optimizer: Some(SGD), ..inference(mesh) };
     let stages = CompileOptions { stages: 2, microbatches: 3, ..on(&[2]) };
     let zero3 = CompileOptions { strategy: Strategy::Zero3, microbatches: 2, ..on(&[3]) };
     let split = Pin { pattern: "experts.*.weight".into(), sbp: "S(0)".parse().expect("an SBP") };
@@ -56,5 +75,6 @@ pub fn all() -> Vec<(&'static str, VerifiedPlan)> {
         ("zero3 with two streams", plan(mlp(), true, zero3.clone())),
         ("zero3 with one", plan(gpt(), false, zero3)),
         ("experts", plan(experts(), false, CompileOptions { pins: vec![split], ..on(&[2]) })),
+        ("inference of pictures", plan(pictures(), false, inference(&[2]))),
     ]
 }

@@ -3,6 +3,7 @@
 //! Matrix Multiplication", 2008, section 4).
 
 use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 
 use graphc_ir::shard::split_range;
 
@@ -21,6 +22,8 @@ const COLUMNS: usize = 512;
 const ROWS: usize = STRIP;
 /// Rows that stay together when threads share them: a multiple of all that are multiplied at a time.
 const ROWS_TOGETHER: usize = 24;
+/// Parts for each thread, at most: who is done sooner takes another.
+const SHARES: usize = 4;
 /// Columns of a panel.
 const PANEL: usize = 64;
 /// Of fewer rows packing would take longer than the product.
@@ -76,12 +79,21 @@ pub(super) fn product(
     let (to, add) = (Target::new(out), write == Write::Add);
     let whole = Product { extents, scale, factors, to, at: 0, stride, add };
     let own = room_of_one(extents);
-    let threads = if hands.pool.is_some() { hands.threads } else { 1 };
-    let parts = whole.cut(threads);
-    assert!(hands.room.len() >= parts.len() * own, "room to multiply");
-    let pieces = parts.into_iter().zip(hands.room.chunks_exact_mut(own)).collect();
-    let shared = parallel::run(hands.pool, pieces, |(part, room): (Product<'_>, &mut [f32])| {
+    let threads = if hands.pool.is_some() { hands.threads.max(1) } else { 1 };
+    assert!(hands.room.len() >= threads * own, "room to multiply");
+    let rooms: Mutex<Vec<&mut [f32]>> =
+        Mutex::new(hands.room.chunks_exact_mut(own).take(threads).collect());
+    let free = || rooms.lock().unwrap_or_else(PoisonError::into_inner);
+    let shared = parallel::run(hands.pool, whole.cut(threads), |part: Product<'_>| {
+        // There is one for each thread, unless the pool has more than may be used.
+        let room = loop {
+            match free().pop() {
+                Some(room) => break room,
+                None => std::thread::yield_now(),
+            }
+        };
         part.blocks(room);
+        free().push(room);
         Ok(())
     });
     debug_assert!(shared.is_ok(), "parts give no errors");
@@ -97,12 +109,19 @@ struct Source<'a> {
 }
 
 impl<'a> Product<'a> {
-    /// Parts of rows or of columns, of whichever there are more.
+    /// Parts of rows or of columns, of whichever there are more: several for each thread, so that none waits long for another, where
+    /// they are large enough that packing the other factor again for each does not count.
     fn cut(&self, threads: usize) -> Vec<Product<'a>> {
         let [rows, inner, columns] = self.extents;
-        let (side, unit) = if columns > rows { (1, PANEL) } else { (0, ROWS_TOGETHER) };
-        let units = [rows, columns][side].div_ceil(unit);
-        let parts = threads.clamp(1, units);
+        let packed_again = self.factors[0].1.column != 1;
+        let (side, unit, enough) = match columns > rows {
+            true => (1, PANEL, if packed_again { COLUMNS } else { COLUMNS / 2 }),
+            false => (0, ROWS_TOGETHER, 2 * ROWS),
+        };
+        let extent = [rows, columns][side];
+        let units = extent.div_ceil(unit);
+        let several = (extent / enough).min(threads * SHARES) / threads * threads;
+        let parts = if threads == 1 { 1 } else { several.max(threads).min(units) };
         let part = |index| {
             let units = split_range(units, parts, index);
             let start = units.start * unit;
