@@ -19,6 +19,8 @@ use crate::simd::vectorized;
 const WIDTH: usize = 64;
 /// Numbers of a result that the cache keeps until what follows has read them.
 const NEAR: usize = 1 << 15;
+/// Parts for each thread.
+const SHARES: usize = 4;
 /// Channels of one vector.
 const VECTOR: usize = 16;
 /// Into how many slabs pictures are cut whose sums are added up at last: threads share them, and what is added to what does not
@@ -80,7 +82,9 @@ fn gathered<T: Number>(
     let (channels, taps) = (space.groups, space.taps());
     let sizes = [from_places * channels, to_places * channels];
     let readers = readers(classes);
-    let (pool, parts) = (cx.pool, parallel::parts(cx, space.multiplications()));
+    let (pool, threads) = (cx.pool, parallel::parts(cx, space.multiplications()));
+    // Who is done sooner takes another part.
+    let parts = if threads == 1 { 1 } else { (threads * SHARES).min(space.batch) };
     let of_picture = T::room(sizes[0]) + T::room(sizes[1]);
     let (words, room) = (cx.scratch)
         .take_both::<i64, f32>([parts * to.words(), taps * channels + parts * of_picture]);
