@@ -81,19 +81,14 @@ pub(super) fn product(
     let own = room_of_one(extents);
     let threads = if hands.pool.is_some() { hands.threads.max(1) } else { 1 };
     assert!(hands.room.len() >= threads * own, "room to multiply");
-    let rooms: Mutex<Vec<&mut [f32]>> =
-        Mutex::new(hands.room.chunks_exact_mut(own).take(threads).collect());
-    let free = || rooms.lock().unwrap_or_else(PoisonError::into_inner);
+    // A thread works on one part at a time, so some room is always free.
+    let rooms: Vec<Mutex<&mut [f32]>> =
+        hands.room.chunks_exact_mut(own).take(threads).map(Mutex::new).collect();
+    let free = || rooms.iter().find_map(|room| room.try_lock().ok());
     let shared = parallel::run(hands.pool, whole.cut(threads), |part: Product<'_>| {
-        // There is one for each thread, unless the pool has more than may be used.
-        let room = loop {
-            match free().pop() {
-                Some(room) => break room,
-                None => std::thread::yield_now(),
-            }
-        };
-        part.blocks(room);
-        free().push(room);
+        // Unless a pool has more threads than may be used: those wait for the first room.
+        let wait = || rooms[0].lock().unwrap_or_else(PoisonError::into_inner);
+        part.blocks(&mut free().unwrap_or_else(wait));
         Ok(())
     });
     debug_assert!(shared.is_ok(), "parts give no errors");
