@@ -11,7 +11,7 @@ use graphc_ir::text;
 use crate::conflict::{Conflict, explained};
 use crate::decisions::{Decisions, Sharding};
 use crate::error::CompileError as Prepare;
-use crate::forms::{Form, best_form, forms};
+use crate::forms::{Form, FormError, InMemory, best_form, best_in_memory, forms};
 use crate::lower::{LowerError, Lowered, Lowering, lower};
 use crate::null_device::{
     NullDeviceError, Simulation, assign_channel_slots, simulate, step_seconds,
@@ -102,6 +102,15 @@ pub enum CompileError {
     },
 }
 
+impl From<FormError> for CompileError {
+    fn from(error: FormError) -> Self {
+        match error {
+            FormError::Prepare(error) => error.into(),
+            FormError::Plan(error) => error.into(),
+        }
+    }
+}
+
 impl CompileError {
     /// Whether more memory would help.
     pub fn is_memory(&self) -> bool {
@@ -190,6 +199,7 @@ fn unchecked(header: Header<'_>, decisions: &Decisions, lowered: Lowered) -> Pla
         stages: decisions.staging.stages,
         microbatches: decisions.rates.microbatches,
         recomputed_blocks: 0,
+        regathered: false,
         cross_entropy: CrossEntropyForm::Auto,
         training: !decisions.training.gradients.is_empty(),
         options: options.clone(),
@@ -420,8 +430,11 @@ impl Job<'_> {
         reached(Milestone::Prepared);
         let cluster = self.cluster;
         let attempt = |mut forms: Vec<Form<()>>, recomputed_blocks: usize| {
-            let (at, planned) = best_form(&decided(&forms), options, cluster)?;
+            let InMemory { at, planned, regathered } =
+                best_in_memory(&decided(&forms), options, cluster)?;
             let Form { decisions, cross_entropy, .. } = forms.swap_remove(at);
+            let is_regathered = regathered.is_some();
+            let decisions = regathered.unwrap_or(decisions);
             let Planned { sharding, report: planner, .. } = planned;
             if !planner.objective_seconds.is_finite() {
                 return Err(CompileError::NotFinite { seconds: planner.objective_seconds });
@@ -431,6 +444,7 @@ impl Job<'_> {
                 Header { graph: self.graph, options: self.options, cluster, weights, planner };
             let (mut plan, simulation) = assemble(header, &decisions, &sharding)?;
             plan.recomputed_blocks = recomputed_blocks;
+            plan.regathered = is_regathered;
             plan.cross_entropy = cross_entropy;
             Ok(Draft { plan, decisions, sharding, simulation })
         };
@@ -468,7 +482,7 @@ fn fewest_blocks(
         };
         attempt(prepared.iter().map(of).collect::<Result<_, Prepare>>()?, blocks)
     };
-    match attempt(prepared.clone(), 0) {
+    match with(0) {
         Err(error) if error.is_memory() && most > 0 => {}
         other => return other,
     }

@@ -18,7 +18,7 @@ use graphc_ir::sbp::NdSbp;
 use crate::compile::{CompileError, MOST_CHOICES, try_compile};
 use crate::error::CompileError as Prepare;
 use crate::passes::recompute::most_blocks;
-use crate::pipeline::{prepare, recompute_blocks};
+use crate::pipeline::{prepare, recompute_blocks, regathered};
 use crate::planner::{PlanError, UNLIMITED, bytes, feasible};
 use crate::stages::{choose, chosen};
 
@@ -336,5 +336,6 @@ fn staged_has_plan(
         let blocks = most_blocks(&decisions.training, &decisions.rates);
         decisions = recompute_blocks(&decisions, options, blocks)?;
     }
+    let decisions = regathered(&decisions, options)?.unwrap_or(decisions);
     Ok(feasible(&decisions, options, cluster)?)
 }

@@ -64,6 +64,9 @@ pub enum ValueRate {
         /// The dim.
         dim: usize,
     },
+    /// The same in all microbatches, and gathered for each of them anew: the result of a `regather` of what is computed once a
+    /// step.
+    Anew,
     /// Each microbatch has a summand of full shape. Read by one `accumulate` node, whose result is `Step`.
     Summand,
 }
@@ -121,7 +124,7 @@ impl Decisions {
         let ty = &self.graph().value(value).ty;
         let microbatch_dim = match self.rates.values[value.index()] {
             ValueRate::Microbatch { dim } => Some(dim),
-            ValueRate::Step | ValueRate::Summand => None,
+            ValueRate::Step | ValueRate::Anew | ValueRate::Summand => None,
         };
         Layout {
             shape: ty.shape.clone(),

@@ -10,7 +10,8 @@ use graphc_ir::plan::{Cluster, CompileOptions, CrossEntropyForm, Loss, PlannerSt
 
 use crate::decisions::Decisions;
 use crate::error::CompileError;
-use crate::planner::{PlanError, Planned, plan, plan_below, relaxed_bound};
+use crate::pipeline::regathered;
+use crate::planner::{PlanError, Planned, plan_below, plan_with_room, relaxed_bound};
 
 /// A prepared graph with what is known of it besides.
 #[derive(Clone, Debug)]
@@ -68,44 +69,113 @@ pub fn best_form(
     options: &CompileOptions,
     cluster: &Cluster,
 ) -> Result<(usize, Planned), PlanError> {
-    let mut best: Option<(usize, Planned)> = None;
-    let mut failed: Option<PlanError> = None;
-    let mut bound = f64::INFINITY;
+    let mut best = BestForm::new(forms, options, cluster);
     for (at, decisions) in forms.iter().enumerate() {
-        let found = match &best {
-            Some((_, known)) => {
-                plan_below(decisions, options, cluster, known.report.objective_seconds)
-            }
-            None => plan(decisions, options, cluster),
-        };
+        best.offer(at, plan_below(decisions, options, cluster, best.ceiling()))?;
+    }
+    best.found()
+}
+
+/// The best form with its plan. Where memory is short the decisions are those in which the planner may let each tensor lie
+/// otherwise for the backward pass ([`regathered`]).
+#[derive(Clone, Debug)]
+pub struct InMemory {
+    /// The place of the form.
+    pub at: usize,
+    /// Its plan.
+    pub planned: Planned,
+    /// What was decided, where that is not what the form has.
+    pub regathered: Option<Decisions>,
+}
+
+/// Why no form can be planned.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum FormError {
+    /// A pass failed.
+    #[error(transparent)]
+    Prepare(#[from] CompileError),
+    /// A pin cannot be fulfilled, or the memory does not suffice.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+}
+
+/// The best form, where what is kept for the backward pass is the planner's choice if memory is short.
+///
+/// # Errors
+/// Where none of them can be planned: what is said of the one that needs least.
+pub fn best_in_memory(
+    forms: &[&Decisions],
+    options: &CompileOptions,
+    cluster: &Cluster,
+) -> Result<InMemory, FormError> {
+    let mut best = BestForm::new(forms, options, cluster);
+    let mut again = vec![None; forms.len()];
+    for (at, decisions) in forms.iter().enumerate() {
+        let ceiling = best.ceiling();
+        let mut found = plan_with_room(decisions, options, cluster, ceiling).transpose();
+        if found.is_none() {
+            again[at] = regathered(decisions, options)?;
+            let decisions = again[at].as_ref().unwrap_or(decisions);
+            found = Some(plan_below(decisions, options, cluster, ceiling));
+        }
+        found.map_or(Ok(()), |found| best.offer(at, found))?;
+    }
+    let (at, planned) = best.found()?;
+    Ok(InMemory { at, planned, regathered: again.swap_remove(at) })
+}
+
+/// The best of the forms that were planned so far.
+struct BestForm<'a> {
+    forms: &'a [&'a Decisions],
+    options: &'a CompileOptions,
+    cluster: &'a Cluster,
+    best: Option<(usize, Planned)>,
+    failed: Option<PlanError>,
+    /// No plan of any form goes below.
+    bound: f64,
+}
+
+impl<'a> BestForm<'a> {
+    fn new(forms: &'a [&'a Decisions], options: &'a CompileOptions, cluster: &'a Cluster) -> Self {
+        Self { forms, options, cluster, best: None, failed: None, bound: f64::INFINITY }
+    }
+
+    /// What the best costs so far.
+    fn ceiling(&self) -> f64 {
+        self.best.as_ref().map_or(f64::INFINITY, |(_, known)| known.report.objective_seconds)
+    }
+
+    fn offer(&mut self, at: usize, found: Result<Planned, PlanError>) -> Result<(), PlanError> {
         match found {
             Ok(planned) => {
-                bound = bound.min(planned.report.bound_seconds);
-                let objective = planned.report.objective_seconds;
-                let better =
-                    |(_, known): &(usize, Planned)| objective < known.report.objective_seconds;
-                if best.as_ref().is_none_or(better) {
-                    best = Some((at, planned));
+                self.bound = self.bound.min(planned.report.bound_seconds);
+                if planned.report.objective_seconds < self.ceiling() || self.best.is_none() {
+                    self.best = Some((at, planned));
                 }
             }
             Err(error @ PlanError::Memory { .. }) => {
                 // What needs more than there is in any plan does not count.
                 let proven = matches!(error, PlanError::Memory { least: Some(_), .. });
-                if !proven && forms.len() > 1 {
-                    bound = bound.min(relaxed_bound(decisions, options, cluster)?);
+                if !proven && self.forms.len() > 1 {
+                    let bound = relaxed_bound(self.forms[at], self.options, self.cluster)?;
+                    self.bound = self.bound.min(bound);
                 }
-                failed = Some(leaner(failed.take(), error));
+                self.failed = Some(leaner(self.failed.take(), error));
             }
             Err(error) => return Err(error),
         }
+        Ok(())
     }
-    match (best, failed) {
-        (Some((at, mut planned)), _) => {
-            bounded(&mut planned, bound);
-            Ok((at, planned))
+
+    fn found(self) -> Result<(usize, Planned), PlanError> {
+        match (self.best, self.failed) {
+            (Some((at, mut planned)), _) => {
+                bounded(&mut planned, self.bound);
+                Ok((at, planned))
+            }
+            (None, Some(error)) => Err(error),
+            (None, None) => unreachable!("there is at least one form"),
         }
-        (None, Some(error)) => Err(error),
-        (None, None) => unreachable!("there is at least one form"),
     }
 }
 

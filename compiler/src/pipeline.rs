@@ -2,7 +2,7 @@
 
 use graphc_ir::graph::Graph;
 use graphc_ir::ids::StageId;
-use graphc_ir::plan::{CompileOptions, CrossEntropyForm, Plan, Recompute};
+use graphc_ir::plan::{CompileOptions, CrossEntropyForm, Plan, Recompute, Strategy};
 use graphc_ir::text;
 use graphc_ir::verify::verify;
 
@@ -20,6 +20,7 @@ use crate::passes::optimizer::optimizer;
 use crate::passes::pins::check_pins;
 use crate::passes::rates::rates;
 use crate::passes::recompute::{Recomputing, recompute};
+use crate::passes::regather::{Regathered, regather};
 use crate::passes::simplify::simplify;
 use crate::passes::staging::{assign_stages, follow, one_stage, staging};
 use crate::passes::training_mode::set_mode;
@@ -52,8 +53,10 @@ pub const PASSES: &[&str] = &[
     "simplify",
     // What is accumulated is no longer rewritten.
     "rates",
-    // Last: what is computed twice must not be found to be the same, and what has been summed over microbatches is kept.
+    // After what might find that what is computed twice is the same, and what has been summed over microbatches is kept.
     "recompute",
+    // Last: of what is computed again the backward pass reads what is gathered again.
+    "regather",
 ];
 
 /// Runs every pass: a graph with gradients and updates, stages, placements and rates. Where memory decides what is
@@ -85,9 +88,13 @@ pub fn prepare_again(plan: &Plan) -> Result<Decisions, CompileError> {
         cross_entropy => CompileOptions { cross_entropy, ..options },
     };
     let decisions = prepare(graph, &options)?;
-    match options.recompute {
-        Recompute::Auto => recompute_blocks(&decisions, &options, plan.recomputed_blocks),
-        Recompute::None | Recompute::Full => Ok(decisions),
+    let decisions = match options.recompute {
+        Recompute::Auto => recompute_blocks(&decisions, &options, plan.recomputed_blocks)?,
+        Recompute::None | Recompute::Full => decisions,
+    };
+    match plan.regathered {
+        true => Ok(regathered(&decisions, &options)?.unwrap_or(decisions)),
+        false => Ok(decisions),
     }
 }
 
@@ -105,7 +112,43 @@ pub fn recompute_blocks(
     let recomputing = recompute(training, rates, blocks)?;
     let graph = &recomputing.training.graph;
     verify(graph).map_err(|errors| CompileError::Verify { pass: "recompute", errors })?;
-    decided(recomputing, options)
+    decided(again(recomputing, options, Regathered::of(options.strategy))?, options)
+}
+
+/// The same decisions where each tensor that the backward pass reads again may lie otherwise for it; `None` where that
+/// changes nothing, or the strategy has decided it.
+///
+/// # Errors
+/// Where an op does not take its operands.
+pub fn regathered(
+    decisions: &Decisions,
+    options: &CompileOptions,
+) -> Result<Option<Decisions>, CompileError> {
+    if options.strategy != Strategy::Auto {
+        return Ok(None);
+    }
+    let Decisions { training, rates, recomputed, .. } = decisions.clone();
+    let recomputing = Recomputing { training, rates, recomputed };
+    let again = again(recomputing, options, Regathered::All)?;
+    if again.training.graph.nodes.len() == decisions.graph().nodes.len() {
+        return Ok(None);
+    }
+    decided(again, options).map(Some)
+}
+
+fn again(
+    recomputing: Recomputing,
+    options: &CompileOptions,
+    which: Regathered,
+) -> Result<Recomputing, CompileError> {
+    // Where nobody is trained or all ranks are one there is nothing to gather.
+    if options.mesh.iter().product::<usize>() < 2 {
+        return Ok(recomputing);
+    }
+    let again = regather(recomputing, which)?;
+    let graph = &again.training.graph;
+    verify(graph).map_err(|errors| CompileError::Verify { pass: "regather", errors })?;
+    Ok(again)
 }
 
 fn decided(recomputing: Recomputing, options: &CompileOptions) -> Result<Decisions, CompileError> {
@@ -221,5 +264,12 @@ fn train(
     let blocks = if options.recompute == Recompute::Full { usize::MAX } else { 0 };
     let recomputing = recompute(training, rates, blocks)?;
     check("recompute", &recomputing.training.graph)?;
+    // Where memory decides what is computed again, that has to be known first.
+    let which = match options.recompute {
+        Recompute::Auto => Regathered::Nothing,
+        Recompute::None | Recompute::Full => Regathered::of(options.strategy),
+    };
+    let recomputing = again(recomputing, options, which)?;
+    check("regather", &recomputing.training.graph)?;
     Ok(recomputing)
 }

@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use graphc_compiler::boxing::route;
 use graphc_compiler::cluster::preset;
 use graphc_compiler::decisions::Decisions;
-use graphc_compiler::pipeline::prepare;
+use graphc_compiler::pipeline::{prepare, regathered};
 use graphc_compiler::planner::candidates::Candidate;
 use graphc_compiler::planner::ilp::solve_ilp;
 use graphc_compiler::planner::problem::Problem;
-use graphc_compiler::planner::{PlanError, alternatives, plan, recompute};
+use graphc_compiler::planner::{PlanError, Planned, alternatives, plan, recompute};
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::{Graph, Value};
 use graphc_ir::mesh::Placement;
@@ -24,6 +24,17 @@ use planner_support::{Everything, Numbers, decisions, random_graph};
 
 fn close(a: f64, b: f64) -> bool {
     (a - b).abs() <= 1e-6 * a.abs().max(b.abs())
+}
+
+/// The integer programme finds a plan that costs as much, or none either.
+fn programme_agrees(problem: &mut Problem<'_>, planned: Option<&Planned>, name: &str) {
+    let ilp = solve_ilp(problem).expect("it is small").map(|(seconds, _)| seconds);
+    let found = planned.map(|planned| planned.report.objective_seconds);
+    let equal = match (ilp, found) {
+        (Some(a), Some(b)) => close(a, b),
+        (a, b) => a.is_none() && b.is_none(),
+    };
+    assert!(equal, "{name}: the integer programme finds {ilp:?}, the planner {found:?}");
 }
 
 /// Plans one random graph and compares. With `limited`, under a memory limit between what the free plan needs and
@@ -52,13 +63,7 @@ fn compare_decided(
     let planned = plan(decisions, &options, &cluster);
     let mut problem = Problem::new(decisions, &options, &cluster).expect("no pins");
     if reference {
-        let ilp = solve_ilp(&mut problem).expect("it is small").map(|(seconds, _)| seconds);
-        let found = planned.as_ref().ok().map(|planned| planned.report.objective_seconds);
-        let equal = match (ilp, found) {
-            (Some(a), Some(b)) => close(a, b),
-            (a, b) => a.is_none() && b.is_none(),
-        };
-        assert!(equal, "{name}: the integer programme finds {ilp:?}, the planner {found:?}");
+        programme_agrees(&mut problem, planned.as_ref().ok(), &name);
     }
     let ceiling =
         planned.as_ref().map_or(f64::INFINITY, |p| p.report.objective_seconds * (1.0 + 1e-9));
@@ -144,6 +149,45 @@ fn gradients_that_travel_while_others_compute() {
         compare_decided("dgx-a100", (&decisions, options), numbers, seed % 4 == 3, seed % 4 == 0);
     }
     assert!(hiding > 1, "{hiding} of 12 plans hide something");
+}
+
+/// Where memory is short each weight and activation is kept for the backward pass, or gathered again for it.
+#[test]
+fn what_the_backward_pass_gathers_again() {
+    let (mut planned, mut leaner) = (0, 0);
+    for seed in 0..24 {
+        let mut numbers = Numbers(600 + seed);
+        let mesh: &[usize] = [&[2][..], &[3], &[4]][seed as usize % 3];
+        let machines = ["cpu", "dgx-a100"][seed as usize / 3 % 2];
+        let (kept, options) = training(&mut numbers, 2, 1 + seed as usize % 2, mesh);
+        let again = regathered(&kept, &options).expect("fits").expect("weights are read again");
+        let cluster = preset(machines).expect("a preset");
+        let free = plan(&again, &options, &cluster).expect("memory is plenty");
+        let limit = free.memory[0] * (60 + numbers.below(40) as u64) / 100;
+        let little = CompileOptions { memory: Some(limit), ..options.clone() };
+        let [with, without] =
+            [&again, &kept].map(|decisions| plan(decisions, &little, &cluster).ok());
+        if let Some(with) = &with {
+            planned += 1;
+            let seconds = with.report.objective_seconds;
+            let least = without.map(|plan| plan.report.objective_seconds);
+            let better = least.is_none_or(|least| seconds < least * (1.0 - 1e-6));
+            leaner += usize::from(better);
+            assert!(least.is_none_or(|least| seconds <= least * (1.0 + 1e-6)), "{seed}");
+        } else {
+            assert!(without.is_none(), "{seed}: only without the choice there is a plan");
+        }
+        if seed % 3 == 0 {
+            let mut problem = Problem::new(&again, &little, &cluster).expect("no pins");
+            programme_agrees(&mut problem, with.as_ref(), &format!("{seed}"));
+        }
+        if let Some(with) = &with {
+            let check = recompute(&again, &with.sharding, &cluster, &little);
+            assert!(close(check.objective_seconds, with.report.objective_seconds), "{seed}");
+            assert_eq!(check.memory, with.memory, "{seed}");
+        }
+    }
+    assert!(planned > 8 && leaner > 2, "{planned} of 24 planned, {leaner} better than kept");
 }
 
 #[test]

@@ -146,9 +146,9 @@ fn a_memory_limit_is_kept_or_explained() {
     let mut options = options(&[2], 1, 1);
     let decisions = gpt(1, &options);
     let free = checked(&decisions, &options);
-    options.memory = Some(free.memory[0] * 93 / 100);
+    options.memory = Some(free.memory[0] * 95 / 100);
     let tight = checked(&decisions, &options);
-    assert!(tight.memory[0] <= free.memory[0] * 93 / 100);
+    assert!(tight.memory[0] <= free.memory[0] * 95 / 100);
     assert!(tight.report.objective_seconds >= free.report.objective_seconds);
     options.memory = Some(10_000);
     let error = plan(&decisions, &options, &cpu()).expect_err("10 kB").to_string();

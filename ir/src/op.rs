@@ -140,6 +140,8 @@ pub enum Op {
     SkipStep(SkipStep),
     /// The same tensor on another placement or in another layout, as the user asked.
     ToGlobal(ToGlobal),
+    /// The same tensor for later readers, in a layout of its own.
+    Regather(Regather),
     /// The sum over a step's microbatches; of a whole batch, the same tensor.
     Accumulate(Accumulate),
 }
@@ -210,6 +212,7 @@ impl Op {
             Op::LossScale(op) => op,
             Op::SkipStep(op) => op,
             Op::ToGlobal(op) => op,
+            Op::Regather(op) => op,
             Op::Accumulate(op) => op,
         }
     }
@@ -264,6 +267,12 @@ pub trait Operation {
     /// Whether its FLOPs are those of matrix products, which reach another share of a device's peak than the rest.
     fn multiplies_matrices(&self) -> bool {
         false
+    }
+
+    /// Whether ranks do something for it. A variable, and what only says in which layout a tensor is taken, cost nothing by
+    /// themselves.
+    fn acts(&self) -> bool {
+        true
     }
 
     /// Gradients of the operands from those of the results (`None`: zero), written with the builder. `None` where

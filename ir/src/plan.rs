@@ -47,6 +47,10 @@ pub struct Plan {
     /// Blocks of each stage, from its first on, whose activations are computed again in the backward pass.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub recomputed_blocks: usize,
+    /// Whether memory was short, so that each tensor which the backward pass reads again has a layout of its own for it: it is kept
+    /// from the forward pass, or gathered again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub regathered: bool,
     /// Whether cross entropy is one op in it, where that was the compiler's choice.
     #[serde(default, skip_serializing_if = "CrossEntropyForm::is_auto")]
     pub cross_entropy: CrossEntropyForm,

@@ -52,7 +52,7 @@ pub(crate) fn cpu(op: &Op, operands: &[DType], results: &[DType]) -> Option<Kern
         | Op::Split(_)
         | Op::Expand(_)
         | Op::Pad(_) => movement::movement,
-        Op::Reshape(_) | Op::ToGlobal(_) | Op::Accumulate(_) => movement::copy,
+        Op::Reshape(_) | Op::ToGlobal(_) | Op::Regather(_) | Op::Accumulate(_) => movement::copy,
         Op::Triangle(_) => source::triangle,
         Op::Embedding(_) => embedding::embedding,
         Op::Full(_) => source::full,

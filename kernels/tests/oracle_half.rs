@@ -67,7 +67,7 @@ fn number(op: &Op) -> usize {
         Op::Triangle(_) => 47,
         Op::SgdUpdate(_) => 48,
         Op::AdamUpdate(_) => 49,
-        Op::ToGlobal(_) | Op::Accumulate(_) => 50,
+        Op::ToGlobal(_) | Op::Regather(_) | Op::Accumulate(_) => 50,
         Op::NonFinite(_) => 51,
         Op::LossScale(_) => 52,
         Op::RmspropUpdate(_) => 53,

@@ -8,6 +8,10 @@ use graphc_ir::mesh::Placement;
 
 use crate::decisions::{Decisions, Phase};
 
+/// Bytes of a gradient from which it is scattered as soon as it is made, so that it is not kept whole until the updates. Smaller
+/// ones wait and share a message.
+pub const SCATTERED_BYTES: usize = 4 << 20;
+
 /// Bytes of a rank's inputs that go in one message, about.
 pub const BUCKET_BYTES: usize = 64 << 20;
 

@@ -6,7 +6,9 @@
 //!
 //! - of a gradient those of the backward pass: the products there that read the variable (those of recomputation
 //!   too), and the one that makes the gradient, of as many FLOPs as the variable's in the forward pass;
-//! - of the variable itself, or of it cast to half precision, those of the forward pass that read it.
+//! - of the variable itself, or of it cast to half precision, those of the forward pass that read it;
+//! - of what is gathered again for the backward pass those under which the variable's gradient hides. Both are of as many bytes, so
+//!   they are taken to last equally long, and what is left of both, less what is left of the gradient, is charged for gathering.
 //!
 //! Products are those of one microbatch, split evenly over the mesh, at the rate that the device reaches for their size. So
 //! `h` is a constant of graph, mesh and machines, whatever the plan, and the objective stays a sum. A gradient that is
@@ -45,13 +47,21 @@ impl Hidden {
         if !cluster.device.overlap {
             return Self { seconds };
         }
-        let products = products(decisions, cluster);
+        let Reading { products, variable_of } = reading(decisions, cluster);
         for (index, node) in graph.nodes.iter().enumerate() {
             if matches!(node.op, Op::Variable(_)) {
                 seconds[node.results[0].index()] = products[index].forward;
             }
             if let Some(variable) = cast_variable(graph, node) {
                 seconds[node.results[0].index()] = products[variable].forward;
+            }
+            let result = node.results[0];
+            if let (Op::Regather(_), Some(variable)) = (&node.op, variable_of[result.index()]) {
+                let of = products[variable];
+                seconds[result.index()] = match decisions.training.phases[index] {
+                    Phase::Forward => of.forward,
+                    Phase::Backward | Phase::Update => of.forward + of.backward,
+                };
             }
         }
         for &(variable, gradient) in &decisions.training.gradients {
@@ -71,7 +81,16 @@ impl Hidden {
     }
 
     /// The seconds under which boxing of a value hides that stays on its mesh, for these readers.
-    pub fn under(&self, decisions: &Decisions, value: ValueId, readers: &[usize]) -> f64 {
+    pub fn under(&self, decisions: &Decisions, value: ValueId, readers: &[usize]) -> Window {
+        let producer = decisions.graph().value(value).producer;
+        let is_again = matches!(decisions.graph().node(producer).op, Op::Regather(_));
+        Window {
+            seconds: self.seconds_under(decisions, value, readers),
+            shared: is_again && decisions.training.phases[producer.index()] == Phase::Backward,
+        }
+    }
+
+    fn seconds_under(&self, decisions: &Decisions, value: ValueId, readers: &[usize]) -> f64 {
         let graph = decisions.graph();
         let updates = |&node: &usize| decisions.training.phases[node] == Phase::Update;
         let leads = |&node: &usize| {
@@ -84,6 +103,7 @@ impl Hidden {
         let producer = graph.node(graph.value(value).producer);
         let hides = match producer.op {
             Op::Variable(_) => !readers.iter().all(updates),
+            Op::Regather(_) => true,
             _ if cast_variable(graph, producer).is_some() => true,
             _ => readers.iter().all(|node| updates(node) || leads(node)),
         };
@@ -98,22 +118,38 @@ fn cast_variable(graph: &Graph, node: &Node) -> Option<usize> {
     matches!(graph.node(producer).op, Op::Variable(_)).then(|| producer.index())
 }
 
-/// What is left of `seconds` of which so many hide.
-pub fn left(seconds: f64, hides: f64) -> f64 {
-    (seconds - hides).max(0.0)
+/// The products under which something hides.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Window {
+    /// Their seconds.
+    seconds: f64,
+    /// Whether something else that lasts as long, and is charged for itself, hides there first.
+    shared: bool,
 }
 
-/// By node: of variables, the products that read them, whatever types and shapes they are brought to before.
-fn products(decisions: &Decisions, cluster: &Cluster) -> Vec<Products> {
+/// What is left of `seconds` beside such products.
+pub fn left(seconds: f64, under: Window) -> f64 {
+    let of = |seconds: f64| (seconds - under.seconds).max(0.0);
+    if under.shared { of(2.0 * seconds) - of(seconds) } else { of(seconds) }
+}
+
+/// What is made of variables, whatever types and shapes they are brought to.
+struct Reading {
+    /// By node: of variables, the products that read them.
+    products: Vec<Products>,
+    /// By value: the node of the variable that it is.
+    variable_of: Vec<Option<usize>>,
+}
+
+fn reading(decisions: &Decisions, cluster: &Cluster) -> Reading {
     let graph = decisions.graph();
-    // By value: the node of the variable that it is.
     let mut variable_of: Vec<Option<usize>> = vec![None; graph.values.len()];
     let mut products = vec![Products::default(); graph.nodes.len()];
     for (id, node) in graph.iter() {
         if matches!(node.op, Op::Variable(_)) {
             variable_of[node.results[0].index()] = Some(id.index());
         }
-        if matches!(node.op, Op::Cast(_) | Op::Reshape(_) | Op::Transpose(_)) {
+        if matches!(node.op, Op::Cast(_) | Op::Reshape(_) | Op::Transpose(_) | Op::Regather(_)) {
             variable_of[node.results[0].index()] = variable_of[node.operands[0].index()];
         }
         if !node.op.operation().multiplies_matrices() {
@@ -132,7 +168,7 @@ fn products(decisions: &Decisions, cluster: &Cluster) -> Vec<Products> {
             }
         }
     }
-    products
+    Reading { products, variable_of }
 }
 
 /// Seconds of a product of one microbatch, split evenly over its mesh.
@@ -153,6 +189,12 @@ mod tests {
 
     #[test]
     fn no_more_than_all_hides() {
-        assert_eq!([left(3.0, 0.0), left(3.0, 2.0), left(3.0, 5.0)], [3.0, 1.0, 0.0]);
+        let window = |seconds| Window { seconds, shared: false };
+        assert_eq!([0.0, 2.0, 5.0].map(|under| left(3.0, window(under))), [3.0, 1.0, 0.0]);
+        let shared = |seconds| Window { seconds, shared: true };
+        assert_eq!(
+            [0.0, 2.0, 4.0, 8.0].map(|under| left(3.0, shared(under))),
+            [3.0, 3.0, 2.0, 0.0]
+        );
     }
 }

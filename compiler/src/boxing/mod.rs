@@ -18,8 +18,8 @@ use graphc_ir::plan::{BoxingKind, Cluster, Layout};
 use graphc_ir::sbp::{NdSbp, ReduceKind, Sbp};
 
 pub use exchange::{Senders, Traffic, exchange_traffic, source_ranks};
-pub use fusion::{BUCKET_BYTES, Fusion, is_fused};
-pub use hidden::{Hidden, left};
+pub use fusion::{BUCKET_BYTES, Fusion, SCATTERED_BYTES, is_fused};
+pub use hidden::{Hidden, Window, left};
 pub use search::{Router, SpaceId, route};
 pub use space::{Code, Cost};
 

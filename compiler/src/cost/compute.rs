@@ -16,7 +16,7 @@ pub struct NodeWork {
 
 /// Seconds of one action of a node on the busiest rank: the longer of computing and moving bytes, and the launch.
 /// `axes` holds one (choice, extent) for time, where the node acts once per microbatch, and for each mesh axis.
-/// Sources that only stand for memory (variables) and boxing that the user asks for (`to_global`) cost nothing here.
+/// What does nothing by itself (variables, `to_global`) costs nothing here.
 pub fn compute_seconds(
     cluster: &Cluster,
     op: &Op,
@@ -24,7 +24,7 @@ pub fn compute_seconds(
     results: &[&TensorType],
     axes: &[(Choice, usize)],
 ) -> f64 {
-    if matches!(op, Op::Variable(_) | Op::ToGlobal(_)) {
+    if !op.operation().acts() {
         return 0.0;
     }
     let Ok(rule) = op.operation().rule(operands) else { return 0.0 };

@@ -19,7 +19,49 @@ use graphc_ir::op::Op;
 use graphc_ir::plan::{Action, BoxingKind};
 
 use super::job::{Background, BufferId, Job, Task, TaskId};
+use crate::boxing::SCATTERED_BYTES;
 use crate::decisions::Phase;
+
+/// Where there is one stream: lets the collectives that scatter large gradients, and those before them, stand right behind what they
+/// reduce, so that what is whole is not kept until the update phase. Tasks are sorted.
+pub fn scatter_early(job: &mut Job) {
+    let (late, readers) = (late(job), job.readers());
+    let mut early = vec![false; job.tasks.len()];
+    for task in (0..job.tasks.len()).rev() {
+        let scatters = matches!(
+            job.tasks[task].action,
+            Action::Collective { kind: BoxingKind::ReduceScatter, .. }
+        );
+        let mut of_task = job.tasks[task].outputs.iter().flat_map(|output| &readers[output.0]);
+        let mut leads =
+            || is_boxing(&job.tasks[task]) && of_task.any(|&TaskId(reader)| early[reader]);
+        early[task] = late[task] && is_large(job, task) && (scatters || leads());
+    }
+    for task in 0..job.tasks.len() {
+        if early[task] && origin(job, task).is_some() {
+            job.tasks[task].background = Some(Background::Gradient);
+        }
+    }
+    move_to_origins(job, |job, task| job.tasks[task].background.is_some());
+}
+
+fn is_large(job: &Job, task: usize) -> bool {
+    let layouts = job.tasks[task].inputs.iter().map(|input| job.buffers[input.0].layout as usize);
+    let bytes = layouts.map(|at| {
+        let layout = &job.layouts[at];
+        layout.shape.iter().product::<usize>() * layout.dtype.size()
+    });
+    bytes.max().unwrap_or(0) >= SCATTERED_BYTES
+}
+
+/// Lets boxing of the update phase stand behind what it comes from.
+fn move_to_origins(job: &mut Job, moves: impl Fn(&Job, usize) -> bool) {
+    for task in 0..job.tasks.len() {
+        if let Some((phase, anchor)) = origin(job, task).filter(|_| moves(job, task)) {
+            (job.tasks[task].phase, job.tasks[task].anchor) = (phase, anchor);
+        }
+    }
+}
 
 /// Marks the tasks of the second stream, and lets gradients' collectives stand behind what they reduce. Tasks are sorted.
 pub fn mark(job: &mut Job) {
@@ -38,11 +80,7 @@ pub fn mark(job: &mut Job) {
         };
         job.tasks[task].background = kind;
     }
-    for task in 0..job.tasks.len() {
-        if let Some((phase, anchor)) = origin(job, task) {
-            (job.tasks[task].phase, job.tasks[task].anchor) = (phase, anchor);
-        }
-    }
+    move_to_origins(job, |_, _| true);
 }
 
 /// Whether a task accumulates, or cuts, what a gradient's collective gives.

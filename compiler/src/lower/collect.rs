@@ -126,6 +126,7 @@ impl<'a> Collector<'a> {
                 )
             }
             Op::ToGlobal(_) => self.rename(id, node),
+            Op::Regather(_) => self.regather(id, node),
             Op::Accumulate(_) if self.rate(node.operands[0]) == Rate::Microbatch => {
                 let input = self.operand(id, node, 0)?;
                 let output = self.result(id, node, 0);
@@ -156,6 +157,19 @@ impl<'a> Collector<'a> {
         let (placement, sbp) = (placement.clone(), sbp.clone());
         let home = Home { root, buffer, placement, sbp, made };
         self.homes[node.results[0].index()] = Some(home);
+        Ok(())
+    }
+
+    /// What comes later reads this copy, or the value where it lies, and boxes it anew from there.
+    fn regather(&mut self, id: NodeId, node: &Node) -> Result<(), LowerError> {
+        let buffer = self.operand(id, node, 0)?;
+        let root = node.results[0];
+        let placement = self.decisions.staging.placement[id.index()].clone();
+        let sbp = self.sharding.nodes[id.index()].results[0].clone();
+        let layout = self.job.layout(self.decisions.layout(root, &placement, &sbp));
+        self.copies.insert((root, layout), buffer);
+        let made = self.here;
+        self.homes[root.index()] = Some(Home { root, buffer, placement, sbp, made });
         Ok(())
     }
 
@@ -299,7 +313,7 @@ impl<'a> Collector<'a> {
     pub fn rate(&self, value: ValueId) -> Rate {
         match self.decisions.rates.values[value.index()] {
             ValueRate::Step => Rate::Step,
-            ValueRate::Microbatch { .. } | ValueRate::Summand => Rate::Microbatch,
+            ValueRate::Microbatch { .. } | ValueRate::Anew | ValueRate::Summand => Rate::Microbatch,
         }
     }
 

@@ -77,7 +77,7 @@ pub struct Task {
     pub bytes: f64,
     /// Seconds on the busiest rank; 0 for communication.
     pub seconds: f64,
-    /// What it is on the second stream, beside kernels; `None` on the first.
+    /// What it is on the second stream, beside kernels, where there is one; `None` on the first.
     pub background: Option<Background>,
     /// Seconds that a collective takes, about.
     pub expected: f64,

@@ -112,13 +112,19 @@ pub fn lower(
     segments::assign(&mut job)?;
     sort::sort(&mut job)?;
     elementwise::fuse(&mut job, cluster)?;
-    if how.overlap {
-        background::mark(&mut job);
+    match how.overlap {
+        true => background::mark(&mut job),
+        false => background::scatter_early(&mut job),
     }
     buckets::fuse(&mut job)?;
     sort::number(&mut job);
     let schedule = schedule::Schedule::new(&job, options.schedule, decisions.staging.stages);
-    let cx = program::Context { job: &job, schedule: &schedule, placed: how.placed };
+    let cx = program::Context {
+        job: &job,
+        schedule: &schedule,
+        placed: how.placed,
+        overlap: how.overlap,
+    };
     let (programs, ranks) = programs(&cx, world, decisions.staging.stages);
     let tensors = tables::tensors(decisions, sharding);
     let job::Job { boxing, layouts, channels, .. } = job;

@@ -36,6 +36,8 @@ pub struct Context<'a> {
     pub schedule: &'a Schedule,
     /// Whether registers get slots and offsets.
     pub placed: bool,
+    /// Whether there is a second stream.
+    pub overlap: bool,
 }
 
 /// The program of a part.
@@ -117,7 +119,8 @@ fn streams(
         let microbatch = *microbatch as usize;
         order.extend(actions.map(|&actor| lifetimes::Action { actor, microbatch }));
     }
-    let in_background = |actor: usize| cx.job.tasks[part.tasks[actor].0].background.is_some();
+    let in_background =
+        |actor: usize| cx.overlap && cx.job.tasks[part.tasks[actor].0].background.is_some();
     if !(0..actors.len()).any(in_background) {
         return (vec![stream(&blocks, &items, |_| true)], order);
     }

@@ -98,6 +98,7 @@ fn class(op: &Op) -> Class {
         | Op::Dropout(_)
         | Op::Triangle(_)
         | Op::ToGlobal(_)
+        | Op::Regather(_)
         | Op::Accumulate(_) => Class::Own,
     }
 }

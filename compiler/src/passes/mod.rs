@@ -21,6 +21,7 @@ pub mod pins;
 pub mod rates;
 mod rebuild;
 pub mod recompute;
+pub mod regather;
 pub mod simplify;
 pub mod skipping;
 pub mod staging;

@@ -81,6 +81,11 @@ impl<'a> Rebuild<'a> {
         Ok(self.graph.node(id).results.clone())
     }
 
+    /// Says what a new value is to the user.
+    pub fn set_kind(&mut self, new: ValueId, kind: TensorKind) {
+        self.kinds[new.index()] = kind;
+    }
+
     /// The node of the old graph like which a new node was made.
     pub fn origin(&self, new: NodeId) -> NodeId {
         self.origins[new.index()]

@@ -91,6 +91,10 @@ impl<'a> Candidates<'a> {
             _ => self.of_rule(id, node, placement, layouts)?,
         };
         candidates.retain(|candidate| self.movable(node, candidate, layouts, before));
+        if matches!(node.op, Op::Regather(_)) {
+            // A partial sum is as large as the whole: nobody keeps it for later.
+            candidates.retain(|candidate| !layouts.sbp(candidate.results[0]).is_partial());
+        }
         let mesh = &self.decisions.staging.placement[id.index()].hierarchy;
         for &value in &node.results {
             for pin in self.pins(value) {
@@ -166,9 +170,9 @@ impl<'a> Candidates<'a> {
             if operand_sbps.iter().chain(&result_sbps).any(mixes_reductions) {
                 continue;
             }
-            let seconds = match node.op {
-                Op::Variable(_) => 0.0,
-                _ => {
+            let seconds = match node.op.operation().acts() {
+                false => 0.0,
+                true => {
                     let work = node_work(&node.op, &kind.rule, &operands, &results, &axes);
                     let dtype = results.first().map_or(DType::F32, |ty| ty.dtype);
                     let matmul = node.op.operation().multiplies_matrices();

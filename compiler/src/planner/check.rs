@@ -12,7 +12,9 @@ use graphc_ir::rule::Choice;
 use graphc_ir::sbp::NdSbp;
 
 use super::account::{Account, Kept, Ledger};
-use crate::boxing::{Fusion, Hidden, Route, Router, fetched, is_fused, left, shard_bytes};
+use crate::boxing::{
+    Fusion, Hidden, Route, Router, SCATTERED_BYTES, fetched, is_fused, left, shard_bytes,
+};
 use crate::cost::compute_seconds;
 use crate::decisions::{Decisions, Phase, Sharding, ValueRate};
 use crate::schedule::under_way;
@@ -207,7 +209,9 @@ impl<'a> Walk<'a> {
             let replaced = updates.iter().find(|pair| pair.0 == index);
             // A variable is overwritten in its place, unless others read what it becomes.
             let is_read = !self.consumers[value.index()].is_empty();
-            if replaced.is_none() || is_read {
+            if matches!(node.op, Op::Regather(_)) {
+                self.regathered(id, node, bytes);
+            } else if replaced.is_none() || is_read {
                 self.made(id, value, bytes);
             }
             let Some(&(_, operand)) = replaced else { continue };
@@ -227,12 +231,66 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// Those of some nodes that are no `regather`.
+    fn direct(&self, nodes: &[usize]) -> Vec<usize> {
+        let regathers =
+            |node: usize| matches!(self.decisions.graph().nodes[node].op, Op::Regather(_));
+        nodes.iter().copied().filter(|&node| !regathers(node)).collect()
+    }
+
+    /// Those of some readers for which copies are kept: what a `regather` takes is its result, and updates take variables as they
+    /// are at rest.
+    fn takers(&self, nodes: &[usize]) -> Vec<usize> {
+        let mut direct = self.direct(nodes);
+        let updates = |&node: &usize| self.decisions.training.phases[node] == Phase::Update;
+        if !direct.iter().all(updates) {
+            direct.retain(|node| !updates(node));
+        }
+        direct
+    }
+
+    /// The result of a `regather` is its operand, or a copy of it: it takes memory from when others have read that for the
+    /// last time; through all microbatches where the operand is the same for them. What is kept anyway takes none again.
+    fn regathered(&mut self, id: usize, node: &Node, bytes: u64) {
+        let graph = self.decisions.graph();
+        let (operand, result) = (node.operands[0], node.results[0]);
+        let (producer, index) = {
+            let value = graph.value(operand);
+            (value.producer.index(), value.index)
+        };
+        let through = self.per_step(operand) && !self.per_step(result);
+        let anew = |value: ValueId| self.decisions.rates.values[value.index()] == ValueRate::Anew;
+        let is_kept =
+            through || matches!(graph.nodes[producer].op, Op::Variable(_)) || anew(operand);
+        let beside = &self.sharding.nodes[producer].results[index];
+        if is_kept && *beside == self.sharding.nodes[id].results[0] {
+            return;
+        }
+        let before = self.takers(&self.consumers[operand.index()]);
+        let nodes: Vec<usize> =
+            before.iter().chain(&self.consumers[result.index()]).copied().collect();
+        let at = |nodes: &[usize]| nodes.iter().map(|&node| self.position[node]).max();
+        let here = self.position[id];
+        let mut span = at(&before).map_or(here, |last| here.min(last + 1));
+        let mut end = at(&self.consumers[result.index()]).unwrap_or(here);
+        if through && let Some((first, last)) = self.whole_loop() {
+            (span, end) = (first, last);
+        }
+        let placement = self.placement(id);
+        let kept = if through { Kept::Resident } else { self.kept_for(result, &nodes) };
+        self.keep(placement, bytes, span, end);
+        self.ledger.keep(id, kept, bytes, (span, end));
+        if !through {
+            self.stash(result, placement, bytes, &nodes);
+        }
+    }
+
     /// A tensor takes memory from when it is made to when it was read last.
     fn made(&mut self, id: usize, value: ValueId, bytes: u64) {
         let placement = self.placement(id);
         let (start, end) = self.lifetime(value, id);
         self.keep(placement, bytes, start, end);
-        let mut nodes = self.consumers[value.index()].clone();
+        let mut nodes = self.direct(&self.consumers[value.index()]);
         nodes.push(id);
         let kept = self.kept_for(value, &nodes);
         self.ledger.keep(id, kept, bytes, (start, end));
@@ -284,9 +342,66 @@ impl<'a> Walk<'a> {
         if matches!(self.decisions.graph().nodes[producer].op, Op::Variable(_)) {
             return (0, self.position.len() - 1);
         }
-        let mut nodes = self.consumers[value.index()].clone();
+        let all = &self.consumers[value.index()];
+        let mut nodes = self.direct(all);
+        if self.is_scattered(value, producer) {
+            nodes.clear();
+        }
+        if self.per_step(value) && all.iter().any(|&node| self.repeats(node)) {
+            nodes.clone_from(all);
+        }
         nodes.push(producer);
         self.through(value, &nodes, self.repeats(producer))
+    }
+
+    /// Whether only updates read a large value of an earlier phase, where it is made: it is boxed for them at once if that makes it
+    /// smaller.
+    fn is_scattered(&self, value: ValueId, producer: usize) -> bool {
+        let graph = self.decisions.graph();
+        let phases = &self.decisions.training.phases;
+        let readers = &self.consumers[value.index()];
+        let updates = |&node: &usize| {
+            phases[node] == Phase::Update && self.placement(node) == self.placement(producer)
+        };
+        let is_source = matches!(graph.nodes[producer].op, Op::Variable(_) | Op::Input(_));
+        let is_output = graph.outputs.iter().any(|output| output.value == value);
+        phases[producer] != Phase::Update
+            && self.per_step(value)
+            && !(is_source || is_output || readers.is_empty())
+            && graph.value(value).ty.bytes() >= SCATTERED_BYTES
+            && readers.iter().all(updates)
+    }
+
+    /// What updates read in this layout of a value that is boxed for them at once if that makes it smaller.
+    fn keep_scattered(&mut self, value: ValueId, producer: usize, made: &Layout, route: &Route) {
+        let whole = shard_bytes(made, self.microbatches());
+        let (_, from) = self.lifetime(value, producer);
+        let nodes = self.consumers[value.index()].clone();
+        let positions = || nodes.iter().map(|&node| self.position[node]);
+        let (first, end) = (positions().min().unwrap_or(from), positions().max().unwrap_or(from));
+        let placement = self.placement(producer);
+        let kept = self.kept_for(value, &nodes);
+        let (copy, scratch) = (self.copy_bytes(route), self.scratch_bytes(route));
+        let mut keep = |kept: Kept, bytes: u64, start: usize, end: usize| {
+            self.keep(placement, bytes, start, end);
+            self.ledger.keep(producer, kept, bytes, (start, end));
+        };
+        match (copy, scratch) {
+            (Some(copy), scratch) if copy < whole => {
+                keep(Kept::Transient, scratch, from, from);
+                keep(kept, copy, from, end);
+            }
+            (copy, scratch) => {
+                keep(Kept::Transient, scratch, first, first);
+                keep(kept, copy.unwrap_or(0), first, end);
+                keep(kept, whole, from + 1, end);
+            }
+        }
+    }
+
+    fn first_update(&self) -> usize {
+        let phases = &self.decisions.training.phases;
+        phases.iter().filter(|&&phase| phase != Phase::Update).count()
     }
 
     /// From the first to the last of some nodes; of the whole loop where they repeat and the tensor does not.
@@ -361,7 +476,10 @@ impl<'a> Walk<'a> {
             let route = self.router.route(&made, &target);
             let seconds = self.copy_seconds(value, &route, &made, &target);
             self.spend(producer, times as f64 * seconds);
-            self.keep_copy(value, producer, &target, &route);
+            match self.is_scattered(value, producer) {
+                true => self.keep_scattered(value, producer, &made, &route),
+                false => self.keep_copy(value, producer, &target, &route),
+            }
         }
     }
 
@@ -374,16 +492,25 @@ impl<'a> Walk<'a> {
         };
         let mut nodes = self.consumers[value.index()].clone();
         nodes.retain(there);
-        let moved = |&node: &usize| !matches!(graph.nodes[node].op, Op::ToGlobal(_));
-        let counts = nodes.is_empty() || nodes.iter().any(moved);
-        let (start, end) = match nodes.is_empty() {
-            true => (self.position[producer], self.position[producer]),
-            false => self.through(value, &nodes, false),
-        };
         let placement = match nodes.first() {
             Some(&node) => self.placement(node),
             None => self.placement(producer),
         };
+        let moved =
+            |&node: &usize| !matches!(graph.nodes[node].op, Op::ToGlobal(_) | Op::Regather(_));
+        let counts = nodes.is_empty() || nodes.iter().any(moved);
+        let direct = self.takers(&nodes);
+        let first = nodes.iter().map(|&node| self.position[node]).min();
+        let (start, end) = match (direct.is_empty(), first) {
+            (false, _) => self.through(value, &direct, false),
+            (true, Some(first)) => (first, first),
+            (true, None) => (self.position[producer], self.position[producer]),
+        };
+        let nodes = direct;
+        // What is small travels in one message with others before the first update.
+        let small = graph.value(value).ty.bytes() < SCATTERED_BYTES;
+        let shares = small && is_fused(self.decisions, self.per_step(value), &nodes);
+        let start = if shares { start.min(self.first_update()) } else { start };
         self.keep(placement, self.scratch_bytes(route), start, start);
         let scratch = self.scratch_bytes(route);
         self.ledger.keep(producer, Kept::Transient, scratch, (start, start));

@@ -24,6 +24,10 @@ pub fn size(problem: &mut Problem<'_>) -> (usize, usize) {
         constraints += takers + targets * (1 + sources);
     }
     problem.demands = demands;
+    for made in problem.made.iter().filter(|made| made.beside.is_some()) {
+        variables += problem.candidates[made.producer].len();
+        constraints += problem.candidates[made.producer].len();
+    }
     for back in &problem.write_backs {
         let (rows, columns) = ends(problem, back);
         variables += rows.len() * columns.len();
@@ -168,10 +172,8 @@ impl Model {
                 all += z;
                 let price = problem.price(demand, source, target);
                 self.objective.add_mul(micro(demand.times * price.seconds), z);
-                let first = Span { end: demand.span.start, others: 0, ..demand.span };
-                self.keep(problem, demand.placement, first, price.scratch, z);
-                if demand.counts {
-                    self.keep(problem, demand.placement, demand.span, price.copy, z);
+                for (span, bytes) in problem.kept(demand, source, target, price) {
+                    self.keep(problem, demand.placement, span, bytes, z);
                 }
             }
             self.constraints.push(constraint!(all == boxed));
@@ -218,9 +220,29 @@ impl Model {
                 let sbp = problem.candidates[made.producer][label].results[made.index];
                 let bytes = problem.layouts.bytes(made.class, sbp);
                 let x = self.x[made.producer][label];
-                self.keep(problem, made.placement, made.span, bytes, x);
+                let taken = match made.beside {
+                    None => x,
+                    Some(beside) => self.unless_beside(problem, x, sbp, beside),
+                };
+                self.keep(problem, made.placement, made.span, bytes, taken);
             }
         }
+    }
+
+    /// At least 1 where `x` is chosen and another node's result does not lie as `sbp`.
+    fn unless_beside(
+        &mut self,
+        problem: &Problem<'_>,
+        x: Variable,
+        sbp: SbpId,
+        (node, result): (usize, usize),
+    ) -> Variable {
+        let taken = self.variables.add(variable().min(0.0).max(1.0));
+        let labels = problem.candidates[node].iter().zip(&self.x[node]);
+        let same = labels.filter(|(candidate, _)| candidate.results[result] == sbp);
+        let beside: Expression = same.map(|(_, &x)| x).sum();
+        self.constraints.push(constraint!(taken >= x - beside));
+        taken
     }
 
     fn keep(

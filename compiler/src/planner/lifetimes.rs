@@ -11,6 +11,7 @@ use graphc_ir::op::Op;
 use graphc_ir::plan::Schedule;
 
 use super::candidates::times;
+use crate::boxing::{SCATTERED_BYTES, is_fused};
 use crate::decisions::{Decisions, Phase, ValueRate};
 use crate::schedule::under_way;
 
@@ -34,6 +35,8 @@ pub struct Lifetimes {
     pub looped: Option<(usize, usize)>,
     /// Ranks that belong to the same placements, with a stage of theirs.
     pub domains: Vec<Domain>,
+    /// The position of the first update; one past the last where there is none.
+    first_update: usize,
     /// Microbatches under way at once, by stage and chunk.
     under_way: Vec<Vec<usize>>,
     /// By value: its readers.
@@ -70,7 +73,9 @@ impl Lifetimes {
             .zip(nodes().map(|(node, _)| position[node]).max());
         let (stages, microbatches) = (decisions.staging.stages, decisions.rates.microbatches);
         let under_way = under_way(schedule, stages, microbatches);
-        Self { position, looped, domains: domains(decisions), under_way, readers }
+        let phases = order.iter().map(|&node| decisions.training.phases[node]);
+        let first_update = phases.take_while(|&phase| phase != Phase::Update).count();
+        Self { position, looped, domains: domains(decisions), first_update, under_way, readers }
     }
 
     /// Number of positions.
@@ -95,18 +100,109 @@ impl Lifetimes {
         if matches!(node.op, Op::Variable(_)) {
             return Span { start: 0, end: self.len() - 1, others: 0 };
         }
-        let nodes: Vec<usize> =
-            self.readers[value.index()].iter().copied().chain([producer]).collect();
+        let readers = &self.readers[value.index()];
+        let mut nodes: Vec<usize> =
+            readers.iter().copied().filter(|&node| !is_regather(decisions, node)).collect();
+        if self.is_scattered(decisions, value) {
+            nodes.clear();
+        }
+        nodes.push(producer);
+        if self.is_kept_for(decisions, value, readers) {
+            nodes.extend(readers);
+        }
         let looped = times(decisions, node) > 1;
         self.span(decisions, value, &nodes, looped)
     }
 
-    /// While a boxed copy is kept: from the first to the last of all its readers on that placement.
+    /// Whether a large value of the forward or backward pass is read where it is made by updates alone: it is boxed for them at
+    /// once if that makes it smaller, so how long it is kept where it is made depends on the layout that they take.
+    pub fn is_scattered(&self, decisions: &Decisions, value: ValueId) -> bool {
+        let graph = decisions.graph();
+        let producer = graph.value(value).producer.index();
+        let placement = &decisions.staging.placement;
+        let phases = &decisions.training.phases;
+        let updates =
+            |&node: &usize| phases[node] == Phase::Update && placement[node] == placement[producer];
+        let readers = &self.readers[value.index()];
+        phases[producer] != Phase::Update
+            && !matches!(graph.nodes[producer].op, Op::Variable(_) | Op::Input(_))
+            && decisions.rates.values[value.index()] == ValueRate::Step
+            && !readers.is_empty()
+            && readers.iter().all(updates)
+            && graph.value(value).ty.bytes() >= SCATTERED_BYTES
+            && !graph.outputs.iter().any(|output| output.value == value)
+    }
+
+    /// Whether a value that is computed once a step is kept through all microbatches, as some of these read it in each.
+    fn is_kept_for(&self, decisions: &Decisions, value: ValueId, readers: &[usize]) -> bool {
+        let repeats = |&node: &usize| times(decisions, &decisions.graph().nodes[node]) > 1;
+        let per_step = decisions.rates.values[value.index()] == ValueRate::Step;
+        per_step && readers.iter().any(repeats)
+    }
+
+    /// While a boxed copy is kept: from the first to the last of all its readers on that placement. What a `regather` takes is
+    /// its result, see [`Lifetimes::regathered`]; updates do not count where others read it, as they take variables as these are at
+    /// rest, or they would have to go back.
     pub fn copy(&self, decisions: &Decisions, value: ValueId, readers: &[usize]) -> Span {
         if readers.is_empty() {
             return self.moment(decisions.graph().value(value).producer.index());
         }
-        self.span(decisions, value, readers, false)
+        let nodes = self.direct(decisions, readers);
+        if nodes.is_empty() {
+            let first = readers.iter().map(|&node| self.position[node]).min().unwrap_or(0);
+            return Span { start: first, end: first, others: 0 };
+        }
+        let span = self.span(decisions, value, &nodes, false);
+        match self.shares_message(decisions, value, &nodes) {
+            true => Span { start: span.start.min(self.first_update), ..span },
+            false => span,
+        }
+    }
+
+    /// Whether what is boxed for these readers waits for others, with which it travels in one message before the first update.
+    fn shares_message(&self, decisions: &Decisions, value: ValueId, readers: &[usize]) -> bool {
+        let per_step = decisions.rates.values[value.index()] == ValueRate::Step;
+        is_fused(decisions, per_step, readers)
+            && decisions.graph().value(value).ty.bytes() < SCATTERED_BYTES
+    }
+
+    /// Those of these readers of a value on whose layout it depends how long a copy is kept.
+    fn direct(&self, decisions: &Decisions, readers: &[usize]) -> Vec<usize> {
+        let updates = |&node: &usize| decisions.training.phases[node] == Phase::Update;
+        let mut nodes: Vec<usize> =
+            readers.iter().copied().filter(|&node| !is_regather(decisions, node)).collect();
+        if !nodes.iter().all(updates) {
+            nodes.retain(|node| !updates(node));
+        }
+        nodes
+    }
+
+    /// What a `regather` gives is kept from when others have read its operand for the last time, as it is the operand, or a copy
+    /// that they have read, to its own last reader. The second is whether the operand is kept meanwhile anyway, so that what lies as
+    /// it does takes no memory.
+    pub fn regathered(&self, decisions: &Decisions, node: usize) -> (Span, bool) {
+        let graph = decisions.graph();
+        let (operand, result) = (graph.nodes[node].operands[0], graph.nodes[node].results[0]);
+        let producer = graph.value(operand).producer.index();
+        let rate = |value: ValueId| decisions.rates.values[value.index()];
+        let through = rate(operand) == ValueRate::Step && rate(result) == ValueRate::Anew;
+        if let Some((first, last)) = self.looped.filter(|_| through) {
+            return (Span { start: first, end: last, others: 0 }, true);
+        }
+        let before = self.direct(decisions, &self.readers[operand.index()]);
+        let after = &self.readers[result.index()];
+        let from = before.iter().map(|&node| self.position[node]).max();
+        let from = from.map_or(self.position[node], |last| (last + 1).min(self.position[node]));
+        let end = after.iter().map(|&node| self.position[node]).max();
+        let all: Vec<usize> = before.into_iter().chain(after.iter().copied()).collect();
+        let others = match rate(result) {
+            ValueRate::Step => 0,
+            _ => self.stashed(decisions, &all),
+        };
+        let end = end.unwrap_or(from).max(from);
+        let is_kept =
+            matches!(graph.nodes[producer].op, Op::Variable(_)) || rate(operand) == ValueRate::Anew;
+        (Span { start: from, end, others }, is_kept)
     }
 
     fn span(
@@ -149,6 +245,11 @@ impl Lifetimes {
         let reaches = |domain: &Domain| placement.ranks.contains(&domain.ranks[0]);
         (0..self.domains.len()).filter(|&index| reaches(&self.domains[index])).collect()
     }
+}
+
+/// Whether a node is a `regather`.
+pub(super) fn is_regather(decisions: &Decisions, node: usize) -> bool {
+    matches!(decisions.graph().nodes[node].op, Op::Regather(_))
 }
 
 fn domains(decisions: &Decisions) -> Vec<Domain> {

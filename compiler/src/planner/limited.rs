@@ -41,13 +41,8 @@ const LARGE: usize = 100;
 /// # Errors
 /// Where nothing fits.
 pub fn solve(problem: &mut Problem<'_>, ceiling: f64) -> Result<Solution, PlanError> {
-    let data = strategy::assign(problem, Strategy::Data)?;
-    // A plan that is known to be sensible: what is found is at least as good.
-    let free = at(problem, 1.0, &Rows::new(), None, Some(&data), Effort { ceiling, ..FULL });
-    let nodes = problem.candidates.len();
-    let assignment = free.labels[..nodes].to_vec();
-    let is_dear = free.value >= ceiling && free.bound >= ceiling * (1.0 - TOLERANCE);
-    if is_dear || overload(problem, &assignment).is_none() {
+    let Unlimited { fits, assignment, data, free } = unlimited(problem, ceiling)?;
+    if fits {
         return Ok(Solution { assignment, seconds: free.value, bound: free.bound });
     }
     let mut search = Search::new(problem, &free);
@@ -55,6 +50,38 @@ pub fn solve(problem: &mut Problem<'_>, ceiling: f64) -> Result<Solution, PlanEr
     search.offer(&assignment);
     search.run();
     search.found()
+}
+
+/// The plan of fewest seconds, without regard to the memory.
+pub(super) struct Unlimited {
+    /// Whether it fits the memory, or costs no less than the ceiling.
+    fits: bool,
+    assignment: Vec<usize>,
+    /// Data parallelism.
+    data: Vec<usize>,
+    free: Minimum,
+}
+
+impl Unlimited {
+    /// The plan, if it fits.
+    pub fn fitting(self) -> Option<Solution> {
+        let Self { fits, assignment, free, .. } = self;
+        let Minimum { value: seconds, bound, .. } = free;
+        fits.then_some(Solution { assignment, seconds, bound })
+    }
+}
+
+/// # Errors
+/// Where the model does not fit data parallelism.
+pub(super) fn unlimited(problem: &mut Problem<'_>, ceiling: f64) -> Result<Unlimited, PlanError> {
+    let data = strategy::assign(problem, Strategy::Data)?;
+    // A plan that is known to be sensible: what is found is at least as good.
+    let free = at(problem, 1.0, &Rows::new(), None, Some(&data), Effort { ceiling, ..FULL });
+    let nodes = problem.candidates.len();
+    let assignment = free.labels[..nodes].to_vec();
+    let is_dear = free.value >= ceiling && free.bound >= ceiling * (1.0 - TOLERANCE);
+    let fits = is_dear || overload(problem, &assignment).is_none();
+    Ok(Unlimited { fits, assignment, data, free })
 }
 
 /// Whether anything fits the memory, as [`solve`] finds out, up to the first plan that does.

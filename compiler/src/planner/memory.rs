@@ -32,8 +32,11 @@ pub struct Peak {
 pub fn items(problem: &mut Problem<'_>, assignment: &[usize]) -> Vec<Item> {
     let mut items = Vec::new();
     for made in &problem.made {
-        let candidate = &problem.candidates[made.producer][assignment[made.producer]];
-        let bytes = problem.layouts.bytes(made.class, candidate.results[made.index]);
+        let lies = |(node, result): (usize, usize)| {
+            problem.candidates[node][assignment[node]].results[result]
+        };
+        let sbp = lies((made.producer, made.index));
+        let bytes = made.bytes(&mut problem.layouts, sbp, made.beside.map(lies));
         let (value, placement, span) = (made.value, made.placement, made.span);
         items.push(Item { value, bytes, placement, span });
     }
@@ -56,11 +59,9 @@ pub fn items(problem: &mut Problem<'_>, assignment: &[usize]) -> Vec<Item> {
         targets.dedup();
         for target in targets {
             let price = problem.price(demand, source, target);
-            let (value, placement, span) = (demand.value, demand.placement, demand.span);
-            let first = Span { end: span.start, others: 0, ..span };
-            items.push(Item { value, bytes: price.scratch, placement, span: first });
-            if demand.counts {
-                items.push(Item { value, bytes: price.copy, placement, span });
+            let (value, placement) = (demand.value, demand.placement);
+            for (span, bytes) in problem.kept(demand, source, target, price) {
+                items.push(Item { value, bytes, placement, span });
             }
         }
     }

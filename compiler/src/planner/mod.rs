@@ -104,7 +104,30 @@ pub fn plan_below(
         Strategy::Auto => limited::solve(&mut problem, ceiling)?,
         strategy => fixed(&mut problem, strategy)?,
     };
-    let (variables, constraints) = ilp::size(&mut problem);
+    Ok(planned(&mut problem, options, solution))
+}
+
+/// The same as [`plan_below`] where the best plan fits the memory without regard to it; `None` where memory is short.
+///
+/// # Errors
+/// Where a pin cannot be fulfilled, or the memory does not suffice for a fixed strategy.
+pub fn plan_with_room(
+    decisions: &Decisions,
+    options: &CompileOptions,
+    cluster: &Cluster,
+    ceiling: f64,
+) -> Result<Option<Planned>, PlanError> {
+    if options.strategy != Strategy::Auto {
+        return plan_below(decisions, options, cluster, ceiling).map(Some);
+    }
+    let mut problem = Problem::new(decisions, options, cluster)?;
+    let solution = limited::unlimited(&mut problem, ceiling)?.fitting();
+    Ok(solution.map(|solution| planned(&mut problem, options, solution)))
+}
+
+/// What the planner says of a solution.
+fn planned(problem: &mut Problem<'_>, options: &CompileOptions, solution: Solution) -> Planned {
+    let (variables, constraints) = ilp::size(problem);
     let solution = match &problem.tied {
         Some(tied) => Solution { bound: tied.bound.min(solution.bound), ..solution },
         None => solution,
@@ -122,9 +145,9 @@ pub fn plan_below(
         constraints,
         tied_axes: problem.tied.as_ref().map_or(Vec::new(), |tied| tied.axes.clone()),
     };
-    let memory = stage_memory(&mut problem, &solution.assignment);
-    let (sharding, work) = (sharding(&problem, &solution.assignment), problem.meter.entries());
-    Ok(Planned { sharding, report, memory, work })
+    let memory = stage_memory(problem, &solution.assignment);
+    let (sharding, work) = (sharding(problem, &solution.assignment), problem.meter.entries());
+    Planned { sharding, report, memory, work }
 }
 
 /// A limit of memory that no plan reaches.

@@ -68,6 +68,11 @@ impl Multipliers {
         self
     }
 
+    /// Whether memory costs nothing.
+    pub fn are_free(&self) -> bool {
+        self.sums.is_empty()
+    }
+
     /// Seconds per byte of what is kept of a value on a placement for a span.
     pub fn weight(&self, value: ValueId, placement: PlacementId, span: Span) -> f64 {
         if self.sums.is_empty() {

@@ -217,10 +217,23 @@ fn add_made(problem: &mut Problem<'_>, multipliers: &Multipliers, network: &mut 
         if weight == 0.0 {
             continue;
         }
-        for (label, candidate) in problem.candidates[made.producer].iter().enumerate() {
-            let bytes = problem.layouts.bytes(made.class, candidate.results[made.index]);
-            network.unary[made.producer][label] += weight * bytes as f64;
-        }
+        let costs: Vec<(SbpId, f64)> = problem.candidates[made.producer]
+            .iter()
+            .map(|candidate| {
+                let sbp = candidate.results[made.index];
+                (sbp, weight * problem.layouts.bytes(made.class, sbp) as f64)
+            })
+            .collect();
+        let Some((other, result)) = made.beside else {
+            let unary = network.unary[made.producer].iter_mut();
+            unary.zip(&costs).for_each(|(unary, (_, cost))| *unary += cost);
+            continue;
+        };
+        let others = &problem.candidates[other];
+        network.pair(made.producer, other, |label, beside| {
+            let (sbp, cost) = costs[label];
+            if others[beside].results[result] == sbp { 0.0 } else { cost }
+        });
     }
 }
 
@@ -265,9 +278,6 @@ impl Boxing {
         demand: &Demand,
         targets: &[SbpId],
     ) -> Self {
-        let weight = |span| multipliers.weight(demand.value, demand.placement, span);
-        let copy = if demand.counts { weight(demand.span) } else { 0.0 };
-        let scratch = weight(Span { end: demand.span.start, others: 0, ..demand.span });
         let candidates = problem.candidates[demand.producer].len();
         let made: Vec<SbpId> = (0..candidates).map(|label| problem.source(demand, label)).collect();
         let mut sources = made.clone();
@@ -278,13 +288,31 @@ impl Boxing {
         let source_of = made.iter().map(index).collect();
         let fetch: Vec<Option<SbpId>> =
             sources.iter().map(|&source| problem.fetch_target(demand, source)).collect();
+        // Spans are few, and each is looked up for every pair of layouts.
+        let mut weights: Vec<(Span, f64)> = Vec::new();
+        let mut weight = |span: Span| match weights.iter().find(|known| known.0 == span) {
+            Some(&(_, weight)) => weight,
+            None => {
+                let weight = multipliers.weight(demand.value, demand.placement, span);
+                weights.push((span, weight));
+                weight
+            }
+        };
         let mut prices = Vec::new();
         for &source in &sources {
             let all = targets.iter().copied().chain(fetch.iter().copied().flatten());
             let price = |target| {
                 let price = problem.price(demand, source, target);
                 let seconds = multipliers.seconds * demand.times * price.seconds;
-                (target, seconds + copy * price.copy as f64 + scratch * price.scratch as f64)
+                if multipliers.are_free() {
+                    return (target, seconds);
+                }
+                let kept = problem.kept(demand, source, target, price);
+                let cost = |(span, bytes): (Span, u64)| match bytes {
+                    0 => 0.0,
+                    _ => weight(span) * bytes as f64,
+                };
+                (target, seconds + kept.into_iter().map(cost).sum::<f64>())
             };
             prices.push(all.map(price).collect());
         }

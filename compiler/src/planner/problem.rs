@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use graphc_ir::graph::Node;
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::Op;
 use graphc_ir::plan::{Cluster, CompileOptions};
@@ -13,7 +14,7 @@ use super::layouts::{ClassId, Layouts, PlacementId, Price, SbpId};
 use super::lifetimes::{Lifetimes, Span};
 use super::meter::Meter;
 use super::tied::{self, Tied};
-use crate::boxing::{Fusion, Hidden, fetched, is_fused, left};
+use crate::boxing::{Fusion, Hidden, Window, fetched, is_fused, left};
 use crate::decisions::{Decisions, ValueRate};
 
 /// A tensor and its readers on one placement: boxed to each layout that some of them take, once.
@@ -39,10 +40,12 @@ pub struct Demand {
     pub times: f64,
     /// With what it is boxed together, in the update phase.
     pub fusion: Option<Fusion>,
-    /// Seconds under which it hides each time.
-    pub hides: f64,
+    /// What it hides under each time.
+    pub hides: Window,
     /// While boxed copies are kept.
     pub span: Span,
+    /// Of what is boxed at once if that makes it smaller: while it is made.
+    pub scattered: Option<Span>,
     /// Whether copies take memory of their own (those for a `to_global` are its result).
     pub counts: bool,
 }
@@ -94,6 +97,15 @@ pub struct Made {
     pub placement: PlacementId,
     /// While it is kept.
     pub span: Span,
+    /// The result of another node that is kept anyway, by node and index, if there is one: what lies as that takes no memory.
+    pub beside: Option<(usize, usize)>,
+}
+
+impl Made {
+    /// Bytes where it is made as `sbp`, and what it may lie beside is made as `other`.
+    pub fn bytes(&self, layouts: &mut Layouts<'_>, sbp: SbpId, other: Option<SbpId>) -> u64 {
+        if other == Some(sbp) { 0 } else { layouts.bytes(self.class, sbp) }
+    }
 }
 
 /// All that planning needs to know.
@@ -187,11 +199,20 @@ impl<'a> Problem<'a> {
                 }
                 let placement = self.placement(id.index());
                 let class = self.layouts.class(decisions, value, placement);
-                let span = self.lifetimes.made(decisions, value);
                 let producer = id.index();
-                self.made.push(Made { value, producer, index, class, placement, span });
+                let (span, beside) = match node.op {
+                    Op::Regather(_) => self.regathered(producer, node),
+                    _ => (self.lifetimes.made(decisions, value), None),
+                };
+                self.made.push(Made { value, producer, index, class, placement, span, beside });
             }
         }
+    }
+
+    fn regathered(&self, id: usize, node: &Node) -> (Span, Option<(usize, usize)>) {
+        let (span, is_kept) = self.lifetimes.regathered(self.decisions, id);
+        let operand = self.decisions.graph().value(node.operands[0]);
+        (span, is_kept.then_some((operand.producer.index(), operand.index)))
     }
 
     fn find_demands(&mut self) {
@@ -229,13 +250,17 @@ impl<'a> Problem<'a> {
         let home = self.placement(producer.index());
         let is_output = graph.outputs.iter().any(|output| output.value == value);
         let per_step = decisions.rates.values[value.index()] == ValueRate::Step;
-        let moved =
-            |&(node, _): &(usize, Vec<usize>)| !matches!(graph.nodes[node].op, Op::ToGlobal(_));
+        let moved = |&(node, _): &(usize, Vec<usize>)| {
+            !matches!(graph.nodes[node].op, Op::ToGlobal(_) | Op::Regather(_))
+        };
         let nodes: Vec<usize> = readers.iter().map(|reader| reader.0).collect();
         let fused = placement == home && is_fused(decisions, per_step, &nodes);
         let fusion = fused.then(|| self.fusion(placement));
         let stays = placement == home;
-        let hides = if stays { self.hidden.under(decisions, value, &nodes) } else { 0.0 };
+        let hides = match stays {
+            true => self.hidden.under(decisions, value, &nodes),
+            false => Window::default(),
+        };
         self.demands.push(Demand {
             value,
             producer: producer.index(),
@@ -248,6 +273,10 @@ impl<'a> Problem<'a> {
             hides,
             times: if per_step { 1.0 } else { decisions.rates.microbatches as f64 },
             span: self.lifetimes.copy(decisions, value, &nodes),
+            scattered: self
+                .lifetimes
+                .is_scattered(decisions, value)
+                .then(|| self.lifetimes.made(decisions, value)),
             counts: readers.is_empty() || readers.iter().any(moved),
             readers,
         });
@@ -308,6 +337,29 @@ impl<'a> Problem<'a> {
         let price = self.layouts.price((demand.from, source), (demand.to, target));
         let price = self.fused(demand.fusion, price, (demand.from, source));
         Price { seconds: left(price.seconds, demand.hides), ..price }
+    }
+
+    /// What is kept, and how long, for boxing a demanded tensor at this price.
+    pub fn kept(
+        &mut self,
+        demand: &Demand,
+        source: SbpId,
+        target: SbpId,
+        price: Price,
+    ) -> [(Span, u64); 3] {
+        let moment = |at: usize| Span { start: at, end: at, others: 0 };
+        let copy = if demand.counts { price.copy } else { 0 };
+        let plain = [(moment(demand.span.start), price.scratch), (demand.span, copy)];
+        let Some(made) = demand.scattered else {
+            return [plain[0], plain[1], (demand.span, 0)];
+        };
+        let whole = self.layouts.bytes(demand.from, source);
+        let later = Span { start: made.end + 1, ..demand.span };
+        if source == target || copy >= whole {
+            return [plain[0], plain[1], (later, whole)];
+        }
+        let from = Span { start: made.end, ..demand.span };
+        [(moment(made.end), price.scratch), (from, copy), (later, 0)]
     }
 
     /// What bringing an update's result back to its variable costs.

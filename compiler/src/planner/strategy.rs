@@ -8,7 +8,7 @@
 //! | data | whole | whole | all-reduced once a step |
 //! | zero1 | whole | S(0) | summed whole over microbatches, reduce-scattered once a step |
 //! | zero2 | whole | S(0) | S(0): those of each microbatch are reduce-scattered |
-//! | zero3 | S(0), gathered for use | S(0) | S(0) |
+//! | zero3 | S(0), gathered for the forward and again for the backward pass | S(0) | S(0) |
 //!
 //! In mixed precision a variable is cast as it lies, so that what is gathered is in half precision. Gradients are reduced as the
 //! frameworks' own strategies do it: zero2 and zero3 reduce-scatter them in half precision (FSDP's `MixedPrecision` with
@@ -83,19 +83,23 @@ pub fn assign(problem: &mut Problem<'_>, strategy: Strategy) -> Result<Vec<usize
     Ok(assignment)
 }
 
-/// The node of the variable as which a node lies: one that it casts, or a state that it blends with something new.
+/// The node of the variable as which a node lies: one that it casts or that is gathered again from it, or a state that it
+/// blends with something new.
 fn of_variable(graph: &Graph, node: &Node) -> Option<usize> {
     match node.op {
         Op::Blend(_) => Some(graph.value(node.operands[0]).producer.index()),
-        _ => cast_variable(graph, node),
+        _ => at_rest(graph, node),
     }
 }
 
-/// The node of the variable that a node casts, if it does.
-fn cast_variable(graph: &Graph, node: &Node) -> Option<usize> {
-    let Op::Cast(_) = node.op else { return None };
-    let producer = graph.value(node.operands[0]).producer;
-    matches!(graph.node(producer).op, Op::Variable(_)).then(|| producer.index())
+/// The node of the variable that a node gives as it is at rest, cast or not, if it does.
+fn at_rest(graph: &Graph, node: &Node) -> Option<usize> {
+    let producer = graph.value(*node.operands.first()?).producer;
+    match (&node.op, &graph.node(producer).op) {
+        (Op::Cast(_) | Op::Regather(_), Op::Variable(_)) => Some(producer.index()),
+        (Op::Regather(_), _) => at_rest(graph, graph.node(producer)),
+        _ => None,
+    }
 }
 
 /// Of a cast of a gradient from half precision, before microbatches are summed: the dim that is dim 0 of the gradient.
@@ -231,7 +235,7 @@ fn source(
     let value = decisions.graph().value(node.operands[position]);
     let producer = value.producer.index();
     let made = &decisions.graph().nodes[producer];
-    if matches!(made.op, Op::Variable(_)) || cast_variable(decisions.graph(), made).is_some() {
+    if matches!(made.op, Op::Variable(_)) || at_rest(decisions.graph(), made).is_some() {
         let axes = decisions.staging.placement[producer].hierarchy.len();
         return (producer, problem.layouts.intern(&NdSbp::broadcast(axes)));
     }

@@ -16,12 +16,13 @@ use graphc_ir::plan::{Cluster, CompileOptions, PipelineReport, Recompute};
 use rayon::prelude::*;
 
 use crate::error::CompileError;
+use crate::forms::FormError;
 use crate::passes::layers::{Layers, layers};
 use crate::pipeline::with_loss;
 use crate::schedule::{MOST_MICROBATCHES, under_way};
 
 use cuts::{Chain, cut};
-use price::{PriceError, Prices, price};
+use price::{Prices, price};
 use short::short;
 
 /// Numbers of microbatches that are priced with each number of stages.
@@ -52,7 +53,7 @@ pub fn choose(
     let annotated = graph.nodes.iter().any(|node| node.stage.is_some());
     let given = annotated.then_some(graph.stages.len());
     let counts = stage_counts(options, given, found.count);
-    let priced: Vec<Result<Vec<Priced>, PriceError>> =
+    let priced: Vec<Result<Vec<Priced>, FormError>> =
         counts.into_par_iter().map(|stages| chooser.of_stages(stages)).collect();
     let (mut all, mut error) = (Vec::new(), None);
     for priced in priced {
@@ -192,7 +193,7 @@ impl Chooser<'_> {
     }
 
     /// What is priced for a number of stages: fewer and fewer microbatches as long as that pays.
-    fn of_stages(&self, stages: usize) -> Result<Vec<Priced>, PriceError> {
+    fn of_stages(&self, stages: usize) -> Result<Vec<Priced>, FormError> {
         let mut all: Vec<Priced> = Vec::new();
         let ways: &[Recompute] = match self.options.recompute {
             Recompute::Auto => &[Recompute::None, Recompute::Full],
@@ -226,7 +227,7 @@ impl Chooser<'_> {
         }
     }
 
-    fn priced(&self, options: CompileOptions) -> Result<Option<Priced>, PriceError> {
+    fn priced(&self, options: CompileOptions) -> Result<Option<Priced>, FormError> {
         let prices = price(self.model, &options, self.cluster, None)?;
         let free = self.cut(&options, &prices, u64::MAX);
         let choice = self.cut(&options, &prices, self.limit());

@@ -11,10 +11,9 @@ use super::cuts::LayerCost;
 use super::short::Short;
 use crate::boxing::Router;
 use crate::decisions::{Decisions, Phase, Sharding, ValueRate};
-use crate::error::CompileError;
-use crate::forms::{Form, best_form, forms};
+use crate::forms::{Form, FormError, best_form, forms};
 use crate::pipeline::prepare_layers;
-use crate::planner::{PlanError, account};
+use crate::planner::account;
 
 /// Costs of the layers of a short model.
 pub struct Prices {
@@ -35,7 +34,7 @@ pub fn price(
     options: &CompileOptions,
     cluster: &Cluster,
     memory: Option<u64>,
-) -> Result<Prices, PriceError> {
+) -> Result<Prices, FormError> {
     let mut mesh = options.mesh.clone();
     if let Some(first) = mesh.first_mut() {
         *first /= options.stages;
@@ -66,17 +65,6 @@ pub fn price(
     let boundaries = boundaries(&decisions, &planned.sharding, &layer_of, options, cluster, count);
     let peak = planned.memory.iter().copied().max().unwrap_or(0);
     Ok(Prices { layers, boundaries, peak })
-}
-
-/// Why a short model cannot be priced.
-#[derive(Clone, Debug, thiserror::Error)]
-pub enum PriceError {
-    /// The graph and the options do not fit.
-    #[error(transparent)]
-    Prepare(#[from] CompileError),
-    /// A pin cannot be fulfilled, or the memory does not suffice.
-    #[error(transparent)]
-    Plan(#[from] PlanError),
 }
 
 /// Seconds of moving what each layer reads of earlier ones from one stage to the next, and its gradient back.

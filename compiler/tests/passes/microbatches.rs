@@ -77,7 +77,7 @@ fn by_microbatches(decisions: &Decisions, feeds: &Feeds) -> Vec<Array> {
 
 fn together(decisions: &Decisions, value: ValueId, parts: &[Array]) -> Array {
     match decisions.rates.values[value.index()] {
-        ValueRate::Step => parts[0].clone(),
+        ValueRate::Step | ValueRate::Anew => parts[0].clone(),
         ValueRate::Summand => {
             let mut sum = parts[0].clone();
             for part in &parts[1..] {

@@ -200,7 +200,7 @@ impl<'a> Everything<'a> {
             let updates = self.decisions.training.phases[node] == Phase::Update;
             (updates || accumulates) && reader.operands.contains(&value)
         };
-        matches!(graph.producer(value).op, Op::Variable(_))
+        matches!(graph.producer(value).op, Op::Variable(_) | Op::Regather(_))
             || graph.nodes.iter().enumerate().any(late)
     }
 

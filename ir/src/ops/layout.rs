@@ -26,6 +26,12 @@ pub struct ToGlobal {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Accumulate {}
 
+/// The same tensor for readers that come later, in a layout of its own. What earlier readers gathered need not be kept for them:
+/// it is gathered again from where this lies. Nothing is computed or moved for it, as its result is its operand's memory, or
+/// that of a copy of the operand.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Regather {}
+
 impl Operation for ToGlobal {
     fn name(&self) -> &'static str {
         "to_global"
@@ -55,6 +61,50 @@ impl Operation for ToGlobal {
 
     fn flops_per_point(&self) -> f64 {
         0.0
+    }
+
+    fn acts(&self) -> bool {
+        false
+    }
+
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+        vec![first_gradient(node).cloned()]
+    }
+
+    fn evaluate(
+        &self,
+        operands: &[Operand<'_>],
+        _results: &[Region],
+        _cx: &EvalContext,
+    ) -> Result<Vec<Array>, OpError> {
+        Ok(copied(operands))
+    }
+}
+
+impl Operation for Regather {
+    fn name(&self) -> &'static str {
+        "regather"
+    }
+
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        arity(self.name(), operands, 1, "1")?;
+        Ok(vec![operands[0].dtype])
+    }
+
+    fn in_place(&self) -> Vec<InPlace> {
+        InPlace::same_bytes()
+    }
+
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        Ok(identity(operands))
+    }
+
+    fn flops_per_point(&self) -> f64 {
+        0.0
+    }
+
+    fn acts(&self) -> bool {
+        false
     }
 
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {

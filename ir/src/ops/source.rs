@@ -257,6 +257,10 @@ impl Operation for Variable {
         0.0
     }
 
+    fn acts(&self) -> bool {
+        false
+    }
+
     fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
         Vec::new()
     }

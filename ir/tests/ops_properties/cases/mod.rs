@@ -230,6 +230,7 @@ pub fn is_differentiable(op: &Op) -> bool {
         | Op::Dropout(_)
         | Op::Triangle(_)
         | Op::ToGlobal(_)
+        | Op::Regather(_)
         | Op::Accumulate(_) => true,
     }
 }

@@ -3,7 +3,7 @@
 use graphc_ir::mesh::Placement;
 use graphc_ir::op::Op;
 use graphc_ir::ops::{
-    Accumulate, Concat, Expand, Pad, Reshape, Slice, Split, ToGlobal, Transpose, Triangle,
+    Accumulate, Concat, Expand, Pad, Regather, Reshape, Slice, Split, ToGlobal, Transpose, Triangle,
 };
 use graphc_ir::sbp::{NdSbp, Sbp};
 
@@ -117,7 +117,11 @@ fn triangles() -> Vec<Case> {
 fn layouts() -> Vec<Case> {
     let placement = Placement::mesh(&[2]).expect("a mesh");
     let sbp = NdSbp(vec![Sbp::Split(0)]);
-    let ops = [Op::ToGlobal(ToGlobal { placement, sbp }), Op::Accumulate(Accumulate {})];
+    let ops = [
+        Op::ToGlobal(ToGlobal { placement, sbp }),
+        Op::Regather(Regather {}),
+        Op::Accumulate(Accumulate {}),
+    ];
     let case = |op: &Op, (shape, complete): (&[usize], bool)| Case {
         op: op.clone(),
         operands: vec![floats(shape)],

@@ -1,0 +1,224 @@
+//! Lets memory decide what is kept from the forward to the backward pass in which layout.
+//!
+//! A tensor is boxed to a layout once, however many ops read it so, and is kept in that layout from the first of them to the last. A
+//! weight that is kept in shards and read whole would therefore be kept whole from the forward to the backward pass. This pass puts
+//! a `regather` before the first backward reader: the same tensor, whose layout is chosen anew. In the layout of the
+//! shards it is gathered again for the backward pass (FSDP's `reshard_after_forward`; ZeRO stage 3, Rajbhandari et al.,
+//! arXiv 1910.02054); in that of the copy it is kept. Either is one more choice of a signature, so the planner needs no variable of
+//! another kind. Activations have the same choice: kept whole, or kept in shards and gathered again (sequence parallelism,
+//! Korthikanti et al., arXiv 2205.05198, section 4.2.2).
+//!
+//! Where a step has several microbatches, what is computed once a step would be gathered once a step and kept through all of
+//! them. There the forward readers read a `regather` as well, and both are of each microbatch ([`ValueRate::Anew`]).
+
+use std::collections::BTreeMap;
+
+use graphc_ir::ids::{NodeId, ValueId};
+use graphc_ir::op::{Op, OpError};
+use graphc_ir::ops::Regather;
+use graphc_ir::plan::{Strategy, TensorKind};
+use graphc_ir::rule::Choice;
+use graphc_ir::sbp::Sbp;
+
+use super::rebuild::Rebuild;
+use super::recompute::Recomputing;
+use crate::decisions::{Phase, Rates, TrainingGraph, ValueRate};
+use crate::error::CompileError;
+
+/// Which tensors may lie otherwise for the backward pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Regathered {
+    /// None.
+    Nothing,
+    /// Parameters, cast or not.
+    Parameters,
+    /// Activations too.
+    All,
+}
+
+impl Regathered {
+    /// What a strategy gathers again whatever the memory.
+    pub fn of(strategy: Strategy) -> Self {
+        if strategy == Strategy::Zero3 { Self::Parameters } else { Self::Nothing }
+    }
+}
+
+/// The graph in which these tensors may lie otherwise for the backward pass than for the forward pass.
+///
+/// # Errors
+/// Where an op does not take its operands.
+pub fn regather(recomputing: Recomputing, which: Regathered) -> Result<Recomputing, CompileError> {
+    let Recomputing { training, rates, recomputed } = recomputing;
+    let wanted = wanted(&training, &rates, which);
+    if wanted.iter().all(Option::is_none) {
+        return Ok(Recomputing { training, rates, recomputed });
+    }
+    let mut inserter = Inserter {
+        rebuild: Rebuild::new(&training),
+        rates: &rates,
+        wanted,
+        again: BTreeMap::new(),
+        values: Vec::new(),
+        nodes: Vec::new(),
+        new_of: Vec::new(),
+        recomputed: Vec::new(),
+    };
+    for (id, _) in training.graph.iter() {
+        let original = recomputed[id.index()];
+        let copied = inserter.copy(id, original);
+        copied.map_err(|error| CompileError::Op { pass: "regather", error })?;
+    }
+    let Inserter { rebuild, values, nodes, recomputed, .. } = inserter;
+    let rates = Rates { microbatches: rates.microbatches, values, nodes };
+    Ok(Recomputing { training: rebuild.finish(), rates, recomputed })
+}
+
+/// Where a tensor is regathered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// Before its first backward reader.
+    Backward,
+    /// Before its first reader of each microbatch too.
+    Both,
+}
+
+/// By value.
+fn wanted(training: &TrainingGraph, rates: &Rates, which: Regathered) -> Vec<Option<Place>> {
+    let graph = &training.graph;
+    let parameters = parameters(training);
+    let mut wanted = vec![None; graph.values.len()];
+    for (index, readers) in graph.consumers().iter().enumerate() {
+        let value = ValueId::new(index);
+        let producer = graph.value(value).producer.index();
+        let is_scalar = graph.value(value).ty.shape.is_empty();
+        let is_source = matches!(graph.nodes[producer].op, Op::Input(_) | Op::ToGlobal(_));
+        let chosen = match which {
+            Regathered::Nothing => false,
+            Regathered::Parameters => parameters[index],
+            Regathered::All => parameters[index] || !is_scalar && !is_source,
+        };
+        let at_home = |reader: &&NodeId| {
+            graph.node(**reader).stage == graph.nodes[producer].stage
+                && graph.node(**reader).placement == graph.nodes[producer].placement
+        };
+        if !chosen || training.phases[producer] != Phase::Forward {
+            continue;
+        }
+        let here: Vec<NodeId> = readers.iter().filter(at_home).copied().collect();
+        let of = |phase: Phase| here.iter().any(|node| training.phases[node.index()] == phase);
+        let in_parts = rates.values[index] == ValueRate::Step
+            && here.iter().any(|node| rates.nodes[node.index()].is_some());
+        wanted[index] = match (in_parts, of(Phase::Forward) && of(Phase::Backward)) {
+            (true, _) => Some(Place::Both),
+            (false, true) => Some(Place::Backward),
+            (false, false) => None,
+        };
+    }
+    wanted
+}
+
+/// By value: whether it is a parameter, at most cast or moved.
+fn parameters(training: &TrainingGraph) -> Vec<bool> {
+    let graph = &training.graph;
+    let mut is = vec![false; graph.values.len()];
+    for node in &graph.nodes {
+        let result = node.results[0].index();
+        is[result] = match node.op {
+            Op::Variable(_) => training.kinds[result] == TensorKind::Parameter,
+            Op::Cast(_) | Op::Reshape(_) | Op::Transpose(_) => is[node.operands[0].index()],
+            _ => false,
+        };
+    }
+    is
+}
+
+struct Inserter<'a> {
+    rebuild: Rebuild<'a>,
+    rates: &'a Rates,
+    wanted: Vec<Option<Place>>,
+    /// By value of the old graph and phase: what stands for it.
+    again: BTreeMap<(ValueId, Phase), ValueId>,
+    /// Rates of the new graph's values.
+    values: Vec<ValueRate>,
+    /// What time does to the new graph's nodes.
+    nodes: Vec<Option<Choice>>,
+    /// By node of the old graph.
+    new_of: Vec<NodeId>,
+    recomputed: Vec<Option<NodeId>>,
+}
+
+impl Inserter<'_> {
+    fn copy(&mut self, id: NodeId, original: Option<NodeId>) -> Result<(), OpError> {
+        let old = self.rebuild.old;
+        let node = old.graph.node(id);
+        let mut operands = Vec::new();
+        for &operand in &node.operands {
+            operands.push(self.read(operand, id)?);
+        }
+        let results = self.rebuild.push(node.op.clone(), operands, id)?;
+        for (&old, new) in node.results.iter().zip(results) {
+            self.rebuild.stand(old, new);
+            self.values.push(self.rates.values[old.index()]);
+        }
+        self.nodes.push(self.rates.nodes[id.index()]);
+        self.recomputed.push(original.map(|node| self.new_of[node.index()]));
+        self.new_of.push(NodeId::new(self.nodes.len() - 1));
+        Ok(())
+    }
+
+    /// What a node reads for a value of the old graph.
+    fn read(&mut self, value: ValueId, reader: NodeId) -> Result<ValueId, OpError> {
+        let old = self.rebuild.old;
+        let made = self.rebuild.new_of(value);
+        let phase = old.phases[reader.index()];
+        let producer = old.graph.producer(value);
+        let node = old.graph.node(reader);
+        let at_home = node.stage == producer.stage && node.placement == producer.placement;
+        let in_parts = self.rates.nodes[reader.index()].is_some();
+        let again = at_home
+            && match self.wanted[value.index()] {
+                None => false,
+                Some(Place::Backward) => phase == Phase::Backward,
+                Some(Place::Both) => in_parts && phase != Phase::Update,
+            };
+        if !again {
+            return Ok(made);
+        }
+        if let Some(&known) = self.again.get(&(value, phase)) {
+            return Ok(known);
+        }
+        // What is gathered once a step may be kept from there.
+        let before = self.again.get(&(value, Phase::Forward)).copied().unwrap_or(made);
+        let new = self.push(value, before, reader)?;
+        self.again.insert((value, phase), new);
+        Ok(new)
+    }
+
+    fn push(
+        &mut self,
+        value: ValueId,
+        before: ValueId,
+        reader: NodeId,
+    ) -> Result<ValueId, OpError> {
+        let op = Op::Regather(Regather {});
+        let ty = &self.rebuild.old.graph.value(value).ty;
+        let (rate, choice) = match self.rates.values[value.index()] {
+            ValueRate::Step if self.wanted[value.index()] == Some(Place::Both) => {
+                (ValueRate::Anew, None)
+            }
+            ValueRate::Microbatch { dim } => {
+                let rule = op.operation().rule(&[ty])?;
+                let cut = rule.signatures(&[self.rates.microbatches]).into_iter();
+                let mut cut = cut.filter(|s| s.results[0].0[0] == Sbp::Split(dim));
+                (ValueRate::Microbatch { dim }, cut.next().map(|s| s.choices[0]))
+            }
+            rate => (rate, None),
+        };
+        let result = self.rebuild.push(op, vec![before], reader)?[0];
+        self.rebuild.set_kind(result, TensorKind::Activation);
+        self.values.push(rate);
+        self.nodes.push(choice);
+        self.recomputed.push(None);
+        Ok(result)
+    }
+}
