@@ -1,5 +1,5 @@
 //! `graphc simulate` judges a plan on its own and on other machines, `graphc calibrate` describes this one, and the
-//! example `megatron_table` holds predictions against measured training steps.
+//! example `training_table` holds predictions against measured training steps.
 
 mod support;
 
@@ -155,7 +155,7 @@ fn example(name: &str) -> PathBuf {
 
 /// Cells of a column of what the example prints.
 fn predicted(rows: &Path, cluster: &str) -> Vec<(f64, f64)> {
-    let output = Command::new(example("megatron_table"))
+    let output = Command::new(example("training_table"))
         .arg(rows)
         .args(["--cluster", cluster, "--csv"])
         .output()

@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 
 use graphc_ir::mesh::DeviceKind;
-use graphc_ir::plan::{Cluster, Device, Level};
+use graphc_ir::plan::{AttentionShares, Cluster, Device, Framework, Level};
 
 /// The names of all presets.
-pub const PRESETS: [&str; 6] =
-    ["cpu", "p3.16xlarge", "dgx-a100", "dgx-a100-4hdr", "dgx-h100", "h200"];
+pub const PRESETS: [&str; 7] =
+    ["cpu", "p3.16xlarge", "a100-40gb", "dgx-a100", "dgx-a100-4hdr", "dgx-h100", "h200"];
 
 const GIB: u64 = 1 << 30;
 
@@ -18,6 +18,10 @@ pub fn preset(name: &str) -> Option<Cluster> {
         "cpu" => (cpu(), vec![level(0, 2e-6, 4e9)]),
         // 8 V100: NVLink 2, 6 links of 25 GB/s; 25 Gbit/s of network shared by 8 ranks.
         "p3.16xlarge" => (v100(), vec![level(8, 4e-6, 120e9), level(0, 30e-6, 25e9 / 8.0 / 8.0)]),
+        "a100-40gb" => (
+            Device { memory: 40 * GIB, bandwidth: 1.555e12, ..a100() },
+            vec![level(8, 5e-6, 260e9), level(0, 12e-6, 14e9)],
+        ),
         // 8 A100: NVLink 3, 12 links of 25 GB/s, of which NCCL reaches some 260 GB/s; an HDR (200 Gbit/s) adapter per
         // GPU, of which collectives of many nodes reach 56 %.
         "dgx-a100" => (a100(), vec![level(8, 5e-6, 260e9), level(0, 12e-6, 14e9)]),
@@ -30,7 +34,8 @@ pub fn preset(name: &str) -> Option<Cluster> {
         }
         _ => return None,
     };
-    Some(Cluster { name: name.into(), device, levels, axes: Vec::new() })
+    let (axes, framework) = (Vec::new(), Framework::default());
+    Some(Cluster { name: name.into(), device, levels, axes, framework })
 }
 
 fn level(size: usize, latency: f64, bandwidth: f64) -> Level {
@@ -47,7 +52,9 @@ fn cpu() -> Device {
         memory: 4 * GIB,
         flops: flops(&[("f32", 100e9)]),
         matmul_efficiency: vec![(1e4, 0.1), (1e6, 0.4), (1e8, 0.8)],
+        attention: None,
         bandwidth: 10e9,
+        bandwidth_share: 1.0,
         launch: 1e-6,
         dispatch: 0.0,
         overlap: false,
@@ -60,7 +67,9 @@ fn cuda(memory: u64, peaks: &[(&str, f64)], bandwidth: f64) -> Device {
         memory,
         flops: flops(peaks),
         matmul_efficiency: vec![(1e6, 0.01), (1e8, 0.15), (1e10, 0.6), (1e12, 0.75)],
+        attention: None,
         bandwidth,
+        bandwidth_share: 1.0,
         launch: 4e-6,
         dispatch: 0.0,
         overlap: true,
@@ -84,12 +93,28 @@ fn a100() -> Device {
             (3e12, 0.765),
             (3e13, 0.86),
         ],
-        ..cuda(80 * GIB, &peaks, 1.5e12)
+        attention: Some(AttentionShares {
+            forward: 0.9,
+            backward: 0.77,
+            half_width: 30.0,
+            half_keys: 190.0,
+        }),
+        bandwidth_share: 0.7357,
+        ..cuda(80 * GIB, &peaks, 2.039e12)
     }
 }
 
 fn h100(memory: u64, bandwidth: f64) -> Device {
-    cuda(memory, &[("f32", 67e12), ("f16", 989e12), ("bf16", 989e12)], bandwidth)
+    Device {
+        attention: Some(AttentionShares {
+            forward: 0.44,
+            backward: 0.39,
+            half_width: 30.0,
+            half_keys: 190.0,
+        }),
+        bandwidth_share: 0.75,
+        ..cuda(memory, &[("f32", 67e12), ("f16", 989e12), ("bf16", 989e12)], bandwidth)
+    }
 }
 
 #[cfg(test)]
