@@ -54,6 +54,12 @@ fn constants() -> Vec<Constant> {
             scale: |cluster, factor| cluster.framework.elementwise_traffic *= factor,
         },
         Constant {
+            name: "dispatch in microseconds",
+            clusters: &[],
+            value: |cluster| 1e6 * cluster.framework.dispatch,
+            scale: |cluster, factor| cluster.framework.dispatch *= factor,
+        },
+        Constant {
             name: "interference",
             clusters: &[],
             value: |cluster| cluster.framework.interference,
@@ -108,6 +114,7 @@ pub fn run(rows: &[Row], machines: impl Fn(&Row) -> Result<Cluster>) -> Result<(
         cases.push(Case { index, plan, measured, cluster, known: None });
     }
     let constants = constants();
+    println!("at first: mean |ln| {:.4}", error(&mut cases)?);
     for step in [1.3, 1.1, 1.1, 1.03] {
         for constant in &constants {
             improve(&mut cases, constant, step)?;
