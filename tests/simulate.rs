@@ -222,5 +222,4 @@ fn a_plan_is_judged_as_a_framework_would_run_it() {
         read(&succeeds(["simulate", path, "--framework", "torch-eager", "--format", "json"]));
     assert_eq!(eager["framework"], "torch-eager");
     assert!(number(&eager, "step_seconds") > number(&own, "step_seconds"));
-    assert!(fails(["simulate", path, "--framework", "abacus"]).contains("torch-eager"));
 }

@@ -63,7 +63,10 @@ fn constants() -> Vec<Constant> {
             name: "interference",
             clusters: &[],
             value: |cluster| cluster.framework.interference,
-            scale: |cluster, factor| cluster.framework.interference *= factor,
+            scale: |cluster, factor| {
+                let share = &mut cluster.framework.interference;
+                *share = (*share * factor).min(1.0);
+            },
         },
         Constant {
             name: "largest products of H100",

@@ -222,13 +222,16 @@ fn framework(file: FileFramework) -> Result<Framework, ClusterError> {
     let dispatch = file.dispatch.unwrap_or(known.dispatch);
     let traffic = file.elementwise_traffic.unwrap_or(known.elementwise_traffic);
     let interference = file.interference.unwrap_or(known.interference);
+    if !(0.0..=1.0).contains(&interference) {
+        return Err(field("framework.interference", interference, "write a share from 0 to 1"));
+    }
     Ok(Framework {
         name: known.name,
         dispatch: not_negative(name("dispatch"), dispatch)?,
         elementwise_traffic: positive(name("elementwise_traffic"), traffic)?,
         attention: share(name("attention"), file.attention.unwrap_or(known.attention))?,
         overlap: file.overlap.unwrap_or(known.overlap),
-        interference: not_negative(name("interference"), interference)?,
+        interference,
         reduced_under_products: hidden,
     })
 }
@@ -365,6 +368,7 @@ mod tests {
             ("half_width = 30", "half_width = -1", "`device.attention.half_width` is -1"),
             ("launch = 4e-6", "launch = 4e-6\nbandwidth_share = 0.0", "`device.bandwidth_share`"),
             ("\"megatron\"", "\"abacus\"", "`framework.name` is \"abacus\""),
+            ("dispatch = 2e-5", "interference = 1.5", "is 1.5: write a share"),
             ("dispatch = 2e-5", "reduced_under_products = 1.0", "is 1: write a share"),
             ("launch = 4e-6", "", "missing field `launch`"),
         ];

@@ -49,6 +49,16 @@ pub struct Spent {
     pub doubled: f64,
 }
 
+impl Spent {
+    /// A share of communication beside kernels takes time all the same: these seconds, which are then not hidden.
+    fn pay(&mut self, share: f64) -> f64 {
+        let paid = share * self.overlapped;
+        self.overlapped -= paid;
+        self.busy += paid;
+        paid
+    }
+}
+
 /// A plan in execution.
 pub struct Engine<'a> {
     pub(super) plan: &'a Plan,
@@ -209,10 +219,11 @@ impl<'a> Engine<'a> {
             a.start.total_cmp(&b.start).then((a.rank, a.stream).cmp(&(b.rank, b.stream)))
         };
         self.trace.sort_by(order);
-        let spent: Vec<Spent> = self.ranks.iter().map(RankState::spent).collect();
-        let beside = spent.iter().map(|spent| spent.overlapped).fold(0.0, f64::max);
+        let mut spent: Vec<Spent> = self.ranks.iter().map(RankState::spent).collect();
+        let share = self.plan.cluster.framework.interference;
+        let paid = spent.iter_mut().map(|spent| spent.pay(share)).fold(0.0, f64::max);
         Outcome {
-            step_seconds: self.step_seconds + self.plan.cluster.framework.interference * beside,
+            step_seconds: self.step_seconds + paid,
             spent,
             high_water: self.ranks.iter().map(RankState::high_water).collect(),
             under_way: self.channels.iter().map(ChannelState::under_way).collect(),
