@@ -13,7 +13,8 @@ use crate::row::{Fsdp, Row};
 const EPSILON: f64 = 1e-5;
 
 /// The whole model over the whole batch. FSDP's mixed precision casts every shard to bf16 before it is gathered, so that
-/// blocks see nothing else: so do casts of the variables here, which are f32. Of pure bf16 variables and states are bf16.
+/// blocks see nothing else: so do casts of the variables here, which are f32. Of pure bf16 variables are bf16, and the optimizer's states f32, as graphc
+/// has them in any case: there the rows had bf16. Gradients are not clipped.
 pub fn graph(row: &Row, fsdp: &Fsdp) -> Result<Graph, BuildErrors> {
     let g = GraphBuilder::new("mpt");
     let model = Model { g: &g, row, weights: if fsdp.mixed { DType::F32 } else { DType::BF16 } };
