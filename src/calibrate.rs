@@ -13,7 +13,7 @@ use graphc_ir::builder::{BuildErrors, GraphBuilder, Tensor};
 use graphc_ir::graph::Graph;
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::ops::Init;
-use graphc_ir::plan::{Cluster, CompileOptions, Device, Level};
+use graphc_ir::plan::{Cluster, CompileOptions, Device, Framework, Level};
 use graphc_ir::sbp::{NdSbp, Sbp};
 use graphc_ir::types::DType;
 use graphc_runtime::{RuntimeError, Session, SessionOptions};
@@ -238,13 +238,16 @@ impl Measured {
                 memory: self.memory,
                 flops,
                 matmul_efficiency: singles.iter().map(share).collect(),
+                attention: None,
                 bandwidth: self.bandwidth,
+                bandwidth_share: 1.0,
                 launch: self.launch,
                 dispatch: 0.0,
                 overlap: false,
             },
             levels: vec![Level { size: 0, latency, bandwidth }],
             axes: Vec::new(),
+            framework: Framework::default(),
         }
     }
 

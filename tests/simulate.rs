@@ -1,5 +1,5 @@
 //! `graphc simulate` judges a plan on its own and on other machines, `graphc calibrate` describes this one, and the
-//! example `megatron_table` holds predictions against measured training steps.
+//! example `training_table` holds predictions against measured training steps.
 
 mod support;
 
@@ -153,11 +153,12 @@ fn example(name: &str) -> PathBuf {
     path.join("examples").join(name)
 }
 
-/// Cells of a column of what the example prints.
-fn predicted(rows: &Path, cluster: &str) -> Vec<(f64, f64)> {
-    let output = Command::new(example("megatron_table"))
+/// Seconds that were measured and seconds that the example predicts, row by row.
+fn predicted(rows: &Path, options: &[&str]) -> Vec<(f64, f64)> {
+    let output = Command::new(example("training_table"))
         .arg(rows)
-        .args(["--cluster", cluster, "--csv"])
+        .arg("--csv")
+        .args(options)
         .output()
         .expect("the example starts");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -165,27 +166,60 @@ fn predicted(rows: &Path, cluster: &str) -> Vec<(f64, f64)> {
     let mut lines = text.lines();
     let header: Vec<&str> = lines.next().expect("a header").split(',').collect();
     assert_eq!(header.last(), Some(&"predicted_s"));
-    let measured = header.iter().position(|&name| name == "iteration_ms").expect("a column");
+    let column = |wanted: &str| header.iter().position(|&name| name == wanted);
+    let milliseconds = column("iteration_ms").map(|at| (at, 1e-3));
+    let (measured, unit) =
+        milliseconds.or(column("iteration_s").map(|at| (at, 1.0))).expect("a column");
     let cells = |line: &str| {
         let cells: Vec<&str> = line.split(',').collect();
         assert_eq!(cells.len(), header.len());
         let value = |index: usize| cells[index].parse::<f64>().expect("a number");
-        (value(measured) / 1e3, value(header.len() - 1))
+        (value(measured) * unit, value(header.len() - 1))
     };
     lines.map(cells).collect()
 }
 
+fn mean_error(rows: &[(f64, f64)]) -> f64 {
+    let errors = rows.iter().map(|(measured, predicted)| (predicted / measured - 1.0).abs());
+    errors.sum::<f64>() / rows.len() as f64
+}
+
+fn measured() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/measured")
+}
+
 #[test]
 fn predictions_are_near_measured_steps() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/measured");
-    for (rows, cluster, bound) in
-        [("one_node.csv", "dgx-a100", 0.13), ("four_cards.csv", "dgx-a100-4hdr", 0.10)]
-    {
-        let rows = predicted(&folder.join(rows), cluster);
-        assert!(rows.len() >= 6);
-        let error: f64 =
-            rows.iter().map(|(measured, predicted)| (predicted / measured - 1.0).abs()).sum();
-        let mean = error / rows.len() as f64;
-        assert!(mean < bound, "{cluster}: mean error {mean}: {rows:?}");
+    for (rows, options, bound) in [
+        ("one_node.csv", &["--cluster", "dgx-a100"][..], 0.13),
+        ("four_cards.csv", &["--cluster", "dgx-a100-4hdr"], 0.10),
+        ("fsdp.csv", &[], 0.10),
+    ] {
+        let found = predicted(&measured().join(rows), options);
+        assert!(found.len() >= 6);
+        let mean = mean_error(&found);
+        assert!(mean < bound, "{rows}: mean error {mean}: {found:?}");
     }
+}
+
+#[test]
+fn graphc_loses_nothing_of_what_a_framework_loses() {
+    let rows = measured().join("fsdp.csv");
+    let by = |framework: &str| predicted(&rows, &["--framework", framework]);
+    for ((_, eager), (_, own)) in by("torch-eager").into_iter().zip(by("graphc")) {
+        assert!(own < eager, "{own} of graphc, {eager} of PyTorch");
+    }
+}
+
+#[test]
+fn a_plan_is_judged_as_a_framework_would_run_it() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let path = plan(folder.path(), &["--mesh", "2", "--cluster", "dgx-h100"]);
+    let path = path.to_str().expect("UTF-8");
+    let own = read(&succeeds(["simulate", path, "--format", "json"]));
+    assert_eq!(own["framework"], "graphc");
+    let eager =
+        read(&succeeds(["simulate", path, "--framework", "torch-eager", "--format", "json"]));
+    assert_eq!(eager["framework"], "torch-eager");
+    assert!(number(&eager, "step_seconds") > number(&own, "step_seconds"));
 }

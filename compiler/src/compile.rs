@@ -168,7 +168,7 @@ pub fn assemble(
         let how = Lowering { placed: true, overlap };
         lower(decisions, sharding, options, cluster, how)
     };
-    let mut plan = unchecked(header, decisions, lowered(cluster.device.overlap)?);
+    let mut plan = unchecked(header, decisions, lowered(cluster.overlaps())?);
     if fits_memory(&plan).is_err() && plan.programs.iter().any(|p| p.streams.len() > 1) {
         replace_lowered(&mut plan, lowered(false)?);
     }
@@ -254,7 +254,7 @@ pub fn sketch(
     let forms = all_forms(&graph, &options)?;
     let (at, planned) = best_form(&decided(&forms), &options, cluster)?;
     let (decisions, Planned { sharding, report: planner, .. }) = (&forms[at].decisions, planned);
-    let how = Lowering { placed: false, overlap: cluster.device.overlap };
+    let how = Lowering { placed: false, overlap: cluster.overlaps() };
     let lowered = lower(decisions, &sharding, &options, cluster, how)?;
     let header = Header { graph: &graph, options: &options, cluster, weights: None, planner };
     let mut plan = unchecked(header, decisions, lowered);

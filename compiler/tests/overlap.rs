@@ -3,7 +3,7 @@
 use graphc_compiler::check::{verify, verify_invariants};
 use graphc_compiler::cluster::{parse_cluster, preset};
 use graphc_compiler::compile::{Compiled, Header, assemble, compile, predict};
-use graphc_compiler::null_device::trace;
+use graphc_compiler::null_device::{simulate, trace};
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
 use graphc_ir::nn::{Gpt, GptConfig, Module};
@@ -56,6 +56,22 @@ fn gradients_travel_under_the_backward_pass() {
         assert!(with < without * 0.99, "{case}: {with} and {without}");
         assert!(apart.plan.programs.iter().all(|program| program.streams.len() == 1));
     }
+}
+
+#[test]
+fn what_interferes_with_kernels_is_paid_for() {
+    let options = options(Strategy::Data, &[8], 1);
+    let [beside, _] = both("dgx-a100").map(|cluster| compiled(&options, &cluster));
+    let mut plan = beside.plan.into_plan();
+    let seconds = |plan: &_| simulate(plan).expect("it runs");
+    let hidden = seconds(&plan);
+    plan.cluster.framework.interference = 1.0;
+    let paid = seconds(&plan);
+    assert!(paid.step_seconds > hidden.step_seconds);
+    assert!(paid.shares.overlap.abs() < 1e-9, "{:?}", paid.shares);
+    plan.cluster.framework.interference = 0.5;
+    let middle = 0.5 * (paid.step_seconds + hidden.step_seconds);
+    assert!((seconds(&plan).step_seconds / middle - 1.0).abs() < 1e-9);
 }
 
 #[test]

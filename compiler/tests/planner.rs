@@ -163,7 +163,7 @@ fn what_the_backward_pass_gathers_again() {
         let again = regathered(&kept, &options).expect("fits").expect("weights are read again");
         let cluster = preset(machines).expect("a preset");
         let free = plan(&again, &options, &cluster).expect("memory is plenty");
-        let limit = free.memory[0] * (60 + numbers.below(40) as u64) / 100;
+        let limit = free.memory[0] * (40 + numbers.below(60) as u64) / 100;
         let little = CompileOptions { memory: Some(limit), ..options.clone() };
         let [with, without] =
             [&again, &kept].map(|decisions| plan(decisions, &little, &cluster).ok());
@@ -187,7 +187,7 @@ fn what_the_backward_pass_gathers_again() {
             assert_eq!(check.memory, with.memory, "{seed}");
         }
     }
-    assert!(planned > 8 && leaner > 2, "{planned} of 24 planned, {leaner} better than kept");
+    assert!(planned > 6 && leaner > 2, "{planned} of 24 planned, {leaner} better than kept");
 }
 
 #[test]

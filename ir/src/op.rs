@@ -237,6 +237,28 @@ impl Op {
     }
 }
 
+/// What an op's FLOPs are, which decides the share of a device's peak that they reach.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Arithmetic {
+    /// Those of elements one by one: what takes time is the memory that they lie in.
+    Elementwise,
+    /// Those of matrix products.
+    Products,
+    /// Those of attention without a matrix of scores: products between which exponentials are computed.
+    Attention(AttentionShape),
+}
+
+/// What the speed of attention depends on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AttentionShape {
+    /// Elements of a head.
+    pub width: usize,
+    /// Keys that a query sees in the mean.
+    pub keys: f64,
+    /// Whether it is the backward pass.
+    pub backward: bool,
+}
+
 /// All that an op means. See design notes in docs/architecture.md, "One op, one place".
 pub trait Operation {
     /// The name in the text format; equal to the serde tag of its [`Op`] variant.
@@ -273,6 +295,11 @@ pub trait Operation {
     /// themselves.
     fn acts(&self) -> bool {
         true
+    }
+
+    /// What its FLOPs are, for operands of these types, which it has accepted.
+    fn arithmetic(&self, _operands: &[&TensorType]) -> Arithmetic {
+        if self.multiplies_matrices() { Arithmetic::Products } else { Arithmetic::Elementwise }
     }
 
     /// Gradients of the operands from those of the results (`None`: zero), written with the builder. `None` where

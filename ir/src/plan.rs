@@ -16,6 +16,7 @@ use crate::types::DType;
 
 mod file;
 mod layout;
+mod machines;
 mod options;
 mod ranks;
 mod runs;
@@ -23,6 +24,7 @@ mod training;
 
 pub use file::*;
 pub use layout::*;
+pub use machines::*;
 pub use options::*;
 pub use training::*;
 

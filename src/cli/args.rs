@@ -5,9 +5,10 @@ mod train;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use graphc_compiler::cluster::FRAMEWORKS;
 use graphc_data::{DatasetError, Source};
 use graphc_ir::mesh::{DeviceKind, MOST_RANKS};
-use graphc_ir::plan::{Loss, Recompute, Schedule, ScheduleError, Strategy};
+use graphc_ir::plan::{Framework, Loss, Recompute, Schedule, ScheduleError, Strategy};
 use graphc_ir::types::DType;
 
 use super::training::TrainingArgs;
@@ -132,6 +133,9 @@ pub struct SimulateArgs {
     /// Judge the plan on these machines: a preset or a TOML file; default those that it was compiled for
     #[arg(long, value_name = "NAME|FILE")]
     pub cluster: Option<String>,
+    /// Judge the plan as this framework would run it: graphc, torch-eager or megatron
+    #[arg(long, value_parser = framework)]
+    pub framework: Option<Framework>,
     /// Write a trace (Chrome's JSON, which Perfetto reads): a process for each kind of rank, a thread for each stream
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
@@ -256,9 +260,12 @@ pub struct RuntimeArgs {
 /// Options that compile, run and train share.
 #[derive(Args, Clone)]
 pub struct SharedArgs {
-    /// The machines: a preset (cpu, p3.16xlarge, dgx-a100, dgx-a100-4hdr, dgx-h100, h200) or a TOML file; default cpu
+    /// The machines: a preset (cpu, p3.16xlarge, a100-40gb, dgx-a100, dgx-a100-4hdr, dgx-h100, h200) or a TOML file; default cpu
     #[arg(long, value_name = "NAME|FILE.toml")]
     pub cluster: Option<String>,
+    /// What predicted times are of: graphc, torch-eager or megatron; default what the cluster file says, else graphc
+    #[arg(long, value_parser = framework)]
+    pub framework: Option<Framework>,
     /// All ranks of the job, row-major: 4 or 2x4; default 1, or WORLD_SIZE under launch
     #[arg(long, value_parser = mesh)]
     pub mesh: Option<Mesh>,
@@ -464,6 +471,11 @@ fn positive(text: &str) -> Result<usize, String> {
         Ok(0) | Err(_) => Err("write a number of at least 1".into()),
         Ok(value) => Ok(value),
     }
+}
+
+fn framework(text: &str) -> Result<Framework, String> {
+    let known = graphc_compiler::cluster::framework(text);
+    known.ok_or_else(|| format!("`{text}` is no framework: they are {}", FRAMEWORKS.join(", ")))
 }
 
 fn schedule(text: &str) -> Result<Schedule, String> {

@@ -66,10 +66,15 @@ impl Given<'_> {
 
 fn machines(given: &Given<'_>, plan: &Plan, args: &SharedArgs) -> Result<()> {
     if let Some(name) = &args.cluster {
-        let cluster = options::cluster(name)?;
+        // What framework it names is judged below.
+        let cluster = options::run_by(options::cluster(name)?, Some(&plan.cluster.framework));
         if cluster != plan.cluster {
             return given.differs("--cluster", name, &format!("for `{}`", plan.cluster.name));
         }
+    }
+    if let Some(framework) = args.framework.as_ref().filter(|&f| *f != plan.cluster.framework) {
+        let own = format!("as `{}` runs it", plan.cluster.framework.name);
+        return given.differs("--framework", &framework.name, &own);
     }
     let own = &plan.options;
     given.is("--mesh", args.mesh.as_ref().map(|mesh| &mesh.0), &plan.mesh)?;

@@ -8,8 +8,8 @@ use anyhow::{Context, Result, bail, ensure};
 use graphc_compiler::cluster::{parse_cluster, preset};
 use graphc_compiler::import::{ImportError, ImportOptions, Imported, load_model, model_symbols};
 use graphc_ir::plan::{
-    AdamOptions, Cluster, CompileOptions, CrossEntropyForm, Optimizer, Pin, RmspropOptions,
-    Schedule, Strategy,
+    AdamOptions, Cluster, CompileOptions, CrossEntropyForm, Framework, Optimizer, Pin,
+    RmspropOptions, Schedule, Strategy,
 };
 use graphc_runtime::data::open_file;
 use sha2::{Digest, Sha256};
@@ -168,7 +168,16 @@ pub fn pin(text: &str) -> Result<Pin> {
 
 /// The cluster that is planned for.
 pub fn shared_cluster(args: &SharedArgs) -> Result<Cluster> {
-    cluster(args.cluster.as_deref().unwrap_or("cpu"))
+    let cluster = cluster(args.cluster.as_deref().unwrap_or("cpu"))?;
+    Ok(run_by(cluster, args.framework.as_ref()))
+}
+
+/// The cluster with another framework on it, if one is given.
+pub fn run_by(cluster: Cluster, framework: Option<&Framework>) -> Cluster {
+    match framework {
+        Some(framework) => Cluster { framework: framework.clone(), ..cluster },
+        None => cluster,
+    }
 }
 
 /// Bytes of the longest cluster file.
@@ -182,7 +191,7 @@ pub fn cluster(name: &str) -> Result<Cluster> {
     if !Path::new(name).exists() {
         bail!(
             "`{name}` is neither a cluster file nor a preset; presets are cpu, p3.16xlarge, \
-             dgx-a100, dgx-a100-4hdr, dgx-h100 and h200"
+             a100-40gb, dgx-a100, dgx-a100-4hdr, dgx-h100 and h200"
         );
     }
     let text = read_text(Path::new(name), LONGEST_CLUSTER, "")?;

@@ -22,8 +22,10 @@ pub fn run(args: &SimulateArgs) -> Result<()> {
     let inputs = [("the plan", Some(args.plan.as_path())), ("the cluster file", cluster)];
     check_distinct(&inputs, &[("--trace", trace_to)])?;
     let mut plan = load_sound_plan(&args.plan)?.into_plan();
-    if let Some(name) = &args.cluster {
-        plan = on_cluster(&plan, &options::cluster(name)?);
+    if args.cluster.is_some() || args.framework.is_some() {
+        let named = args.cluster.as_deref().map(options::cluster).transpose()?;
+        let cluster = named.unwrap_or_else(|| plan.cluster.clone());
+        plan = on_cluster(&plan, &options::run_by(cluster, args.framework.as_ref()));
     }
     let simulation = simulate(&plan).context("the plan cannot run")?;
     if let Some(path) = &args.trace {
@@ -51,6 +53,7 @@ fn as_json(plan: &Plan, simulation: &Simulation) -> Value {
     });
     json!({
         "cluster": plan.cluster.name,
+        "framework": plan.cluster.framework.name,
         "step_seconds": simulation.step_seconds,
         "bubble_fraction": simulation.bubble_fraction,
         "compute_fraction": shares.compute,
@@ -68,6 +71,7 @@ fn as_text(plan: &Plan, simulation: &Simulation) -> String {
     let percent = |share: f64| format!("{:.2} %", share * 100.0);
     let shares = &simulation.shares;
     let mut text = format!("cluster        {}\n", plan.cluster.name);
+    let _ = writeln!(text, "framework      {}", plan.cluster.framework.name);
     let _ = writeln!(text, "step           {}", report::seconds(simulation.step_seconds));
     let _ = writeln!(text, "compute        {}", percent(shares.compute));
     let overlap = percent(shares.overlap);

@@ -44,7 +44,7 @@ impl Hidden {
     pub fn of(decisions: &Decisions, cluster: &Cluster) -> Self {
         let graph = decisions.graph();
         let mut seconds = vec![0.0; graph.values.len()];
-        if !cluster.device.overlap {
+        if !cluster.overlaps() {
             return Self { seconds };
         }
         let Reading { products, variable_of } = reading(decisions, cluster);

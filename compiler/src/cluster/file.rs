@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 
 use graphc_ir::mesh::DeviceKind;
-use graphc_ir::plan::{AxisLink, Cluster, Device, Level};
+use graphc_ir::plan::{AttentionShares, AxisLink, Cluster, Device, Framework, Level};
 use graphc_ir::types::DType;
 use serde::Deserialize;
+
+use super::frameworks::framework as profile;
 
 /// What is wrong with a cluster file.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -37,6 +39,7 @@ struct File {
     level: Vec<FileLevel>,
     #[serde(default)]
     axis: Vec<FileAxis>,
+    framework: Option<FileFramework>,
 }
 
 #[derive(Deserialize)]
@@ -47,11 +50,26 @@ struct FileDevice {
     flops: BTreeMap<String, f64>,
     #[serde(default)]
     matmul_efficiency: Vec<(f64, f64)>,
+    attention: Option<AttentionShares>,
     bandwidth: f64,
+    bandwidth_share: Option<f64>,
     launch: f64,
     #[serde(default)]
     dispatch: f64,
     overlap: Option<bool>,
+}
+
+/// A profile by name; what else is given takes the place of what the profile says.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileFramework {
+    name: String,
+    dispatch: Option<f64>,
+    elementwise_traffic: Option<f64>,
+    attention: Option<f64>,
+    overlap: Option<bool>,
+    interference: Option<f64>,
+    reduced_under_products: Option<f64>,
 }
 
 #[derive(Deserialize)]
@@ -103,7 +121,8 @@ pub fn parse_cluster(text: &str) -> Result<Cluster, ClusterError> {
     let overlaps = file.device.kind == DeviceKind::Cuda && axes.is_empty();
     let overlap = file.device.overlap.unwrap_or(overlaps);
     let device = Device { overlap, ..device(file.device)? };
-    Ok(Cluster { name: file.name, device, levels, axes })
+    let framework = file.framework.map_or_else(|| Ok(Framework::default()), framework)?;
+    Ok(Cluster { name: file.name, device, levels, axes, framework })
 }
 
 /// Bytes from a text such as `16GiB`, `80 GB`, `1.5MiB` or `4096`; `None` where it is none.
@@ -146,6 +165,8 @@ fn device(file: FileDevice) -> Result<Device, ClusterError> {
     }
     efficiency(&file.matmul_efficiency)?;
     Ok(Device {
+        attention: file.attention.map(attention).transpose()?,
+        bandwidth_share: share("device.bandwidth_share", file.bandwidth_share.unwrap_or(1.0))?,
         kind: file.kind,
         memory: memory(&file.memory)?,
         bandwidth: positive("device.bandwidth", file.bandwidth)?,
@@ -171,14 +192,48 @@ fn efficiency(points: &[(f64, f64)]) -> Result<(), ClusterError> {
     for (index, &(flops, share)) in points.iter().enumerate() {
         let name = format!("device.matmul_efficiency[{index}]");
         positive(&name, flops)?;
-        if !(share > 0.0 && share <= 1.0) {
-            return Err(field(name, share, "the share of the peak is above 0 and at most 1"));
-        }
+        self::share(&name, share)?;
         if index > 0 && points[index - 1].0 >= flops {
             return Err(field(name, flops, "order the points by ascending FLOPs"));
         }
     }
     Ok(())
+}
+
+fn attention(shares: AttentionShares) -> Result<AttentionShares, ClusterError> {
+    share("device.attention.forward", shares.forward)?;
+    share("device.attention.backward", shares.backward)?;
+    not_negative("device.attention.half_width", shares.half_width)?;
+    not_negative("device.attention.half_keys", shares.half_keys)?;
+    Ok(shares)
+}
+
+fn framework(file: FileFramework) -> Result<Framework, ClusterError> {
+    const NAMES: &str = "write the name of a profile: graphc, torch-eager or megatron";
+    let Some(known) = profile(&file.name) else {
+        return Err(field("framework.name", format!("\"{}\"", file.name), NAMES));
+    };
+    let hidden = file.reduced_under_products.unwrap_or(known.reduced_under_products);
+    if !(0.0..=0.99).contains(&hidden) {
+        let advice = "write a share from 0 to 0.99";
+        return Err(field("framework.reduced_under_products", hidden, advice));
+    }
+    let name = |part: &str| format!("framework.{part}");
+    let dispatch = file.dispatch.unwrap_or(known.dispatch);
+    let traffic = file.elementwise_traffic.unwrap_or(known.elementwise_traffic);
+    let interference = file.interference.unwrap_or(known.interference);
+    if !(0.0..=1.0).contains(&interference) {
+        return Err(field("framework.interference", interference, "write a share from 0 to 1"));
+    }
+    Ok(Framework {
+        name: known.name,
+        dispatch: not_negative(name("dispatch"), dispatch)?,
+        elementwise_traffic: positive(name("elementwise_traffic"), traffic)?,
+        attention: share(name("attention"), file.attention.unwrap_or(known.attention))?,
+        overlap: file.overlap.unwrap_or(known.overlap),
+        interference,
+        reduced_under_products: hidden,
+    })
 }
 
 fn levels(levels: &[FileLevel]) -> Result<Vec<Level>, ClusterError> {
@@ -213,6 +268,13 @@ fn axes(axes: &[FileAxis]) -> Result<Vec<AxisLink>, ClusterError> {
 
 fn positive(name: impl Into<String>, value: f64) -> Result<f64, ClusterError> {
     if (1.0 / MOST..=MOST).contains(&value) { Ok(value) } else { Err(field(name, value, POSITIVE)) }
+}
+
+fn share(name: impl Into<String>, value: f64) -> Result<f64, ClusterError> {
+    if value > 0.0 && value <= 1.0 {
+        return Ok(value);
+    }
+    Err(field(name, value, "the share of the peak is above 0 and at most 1"))
 }
 
 fn not_negative(name: impl Into<String>, value: f64) -> Result<f64, ClusterError> {
@@ -265,6 +327,14 @@ mod tests {
         size = 8
         latency = 3e-6
         bandwidth = 235e9
+        [device.attention]
+        forward = 0.8
+        backward = 0.7
+        half_width = 30
+        half_keys = 150
+        [framework]
+        name = "megatron"
+        dispatch = 2e-5
     "#;
 
     #[test]
@@ -273,6 +343,9 @@ mod tests {
         assert_eq!(cluster.device.memory, 80 << 30);
         assert_eq!(cluster.levels[0].size, 8);
         assert_eq!(cluster.device.matmul_efficiency[1], (1e9, 0.6));
+        assert_eq!(cluster.device.attention.map(|shares| shares.half_keys), Some(150.0));
+        assert_eq!(cluster.dispatch(), 2e-5);
+        assert!(!cluster.overlaps(), "as the profile says");
     }
 
     #[test]
@@ -291,6 +364,12 @@ mod tests {
             ("latency = 3e-6", "latency = 3e-6\nlatncy = 1", "unknown field `latncy`"),
             ("size = 8", "size = 0\nlatency = 1.0\nbandwidth = 1.0\n[[level]]", "`level[0].size`"),
             ("\"cuda\"", "\"tpu\"", "unknown variant `tpu`"),
+            ("forward = 0.8", "forward = 1.8", "`device.attention.forward` is 1.8"),
+            ("half_width = 30", "half_width = -1", "`device.attention.half_width` is -1"),
+            ("launch = 4e-6", "launch = 4e-6\nbandwidth_share = 0.0", "`device.bandwidth_share`"),
+            ("\"megatron\"", "\"abacus\"", "`framework.name` is \"abacus\""),
+            ("dispatch = 2e-5", "interference = 1.5", "is 1.5: write a share"),
+            ("dispatch = 2e-5", "reduced_under_products = 1.0", "is 1: write a share"),
             ("launch = 4e-6", "", "missing field `launch`"),
         ];
         for (from, to, message) in cases {

@@ -79,7 +79,7 @@ fn by_level(cluster: &Cluster, ranks: &[u32]) -> Option<Link> {
             return None;
         }
         if here > below {
-            hops.push(Hop { ranks: here / below, link: of_level(level) });
+            hops.push(Hop { ranks: here / below, link: of_level(cluster, index) });
         }
         below = here;
         if members.len() == 1 {
@@ -105,6 +105,6 @@ mod tests {
         assert_eq!(ranks(&[0, 4, 8, 12, 16, 20]), [2, 3]);
         assert_eq!(ranks(&[0, 1, 2, 8]), [4], "3 in one node and 1 in the other: one ring");
         assert_eq!(ranks(&[7]), Vec::<usize>::new());
-        assert_eq!(link(&cluster, &[0, 1, 2, 8], None).hops[0].link, of_level(&cluster.levels[1]));
+        assert_eq!(link(&cluster, &[0, 1, 2, 8], None).hops[0].link, of_level(&cluster, 1));
     }
 }

@@ -1,15 +1,17 @@
-//! Descriptions of machines: presets, TOML files, and the constants of the links that a group of ranks uses.
+//! Descriptions of machines: presets, profiles of frameworks, TOML files, and the constants of the links that a group of ranks uses.
 //!
 //! Nothing here reads a file: the text of a cluster file comes from the caller. Start reading with [`preset`],
 //! [`parse_cluster`], [`link`] and [`alpha_beta`].
 
 mod file;
+mod frameworks;
 mod link;
 mod presets;
 
-use graphc_ir::plan::{Cluster, Level};
+use graphc_ir::plan::Cluster;
 
 pub use file::{ClusterError, parse_bytes, parse_cluster};
+pub use frameworks::{FRAMEWORKS, framework};
 pub use link::{Hop, Link, link};
 pub use presets::{PRESETS, preset};
 
@@ -42,14 +44,17 @@ pub fn alpha_beta(cluster: &Cluster, ranks: &[u32], axis: Option<usize>) -> Alph
         return of_axis(cluster, axis);
     }
     let mut block = 1usize;
-    for level in &cluster.levels {
+    for (index, level) in cluster.levels.iter().enumerate() {
         block = block.saturating_mul(level.size);
         let joined = |rank: &u32| *rank as usize / block == ranks[0] as usize / block;
         if level.size == 0 || ranks.iter().all(joined) {
-            return of_level(level);
+            return of_level(cluster, index);
         }
     }
-    cluster.levels.last().map_or_else(|| memory_link(cluster), of_level)
+    match cluster.levels.len() {
+        0 => memory_link(cluster),
+        levels => of_level(cluster, levels - 1),
+    }
 }
 
 fn of_axis(cluster: &Cluster, axis: Option<usize>) -> AlphaBeta {
@@ -63,13 +68,14 @@ fn of_axis(cluster: &Cluster, axis: Option<usize>) -> AlphaBeta {
     }
 }
 
-fn of_level(level: &Level) -> AlphaBeta {
+fn of_level(cluster: &Cluster, index: usize) -> AlphaBeta {
+    let level = cluster.level(index);
     AlphaBeta { alpha: level.latency, beta: 1.0 / level.bandwidth }
 }
 
 /// A cluster without levels is one device: ranks meet in its memory.
 fn memory_link(cluster: &Cluster) -> AlphaBeta {
-    AlphaBeta { alpha: cluster.device.launch, beta: 1.0 / cluster.device.bandwidth }
+    AlphaBeta { alpha: cluster.device.launch, beta: 1.0 / cluster.device.reached_bandwidth() }
 }
 
 #[cfg(test)]
@@ -82,8 +88,8 @@ mod tests {
         let cluster = preset("dgx-a100").expect("a preset");
         let near = alpha_beta(&cluster, &[8, 15], Some(1));
         let far = alpha_beta(&cluster, &[7, 8], Some(0));
-        assert_eq!(near, of_level(&cluster.levels[0]));
-        assert_eq!(far, of_level(&cluster.levels[1]));
+        assert_eq!(near, of_level(&cluster, 0));
+        assert_eq!(far, of_level(&cluster, 1));
         assert_eq!(alpha_beta(&cluster, &[7], None), AlphaBeta::FREE);
     }
 

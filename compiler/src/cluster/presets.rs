@@ -1,14 +1,15 @@
-//! Machines known by name. Figures are those that the makers publish; latencies and reached shares of the peak are
-//! typical of NCCL and cuBLAS on them, and `graphc calibrate` replaces them by measured ones.
+//! Machines known by name: what the hardware and the best published kernels on it allow. Peaks, memory and links are from the
+//! makers' data sheets; shares of them that are reached are from papers, or fitted to measured trainings by the example
+//! `training_table`, as is said beside each. `graphc calibrate` replaces a preset by what it measures.
 
 use std::collections::BTreeMap;
 
 use graphc_ir::mesh::DeviceKind;
-use graphc_ir::plan::{Cluster, Device, Level};
+use graphc_ir::plan::{AttentionShares, Cluster, Device, Framework, Level};
 
 /// The names of all presets.
-pub const PRESETS: [&str; 6] =
-    ["cpu", "p3.16xlarge", "dgx-a100", "dgx-a100-4hdr", "dgx-h100", "h200"];
+pub const PRESETS: [&str; 7] =
+    ["cpu", "p3.16xlarge", "a100-40gb", "dgx-a100", "dgx-a100-4hdr", "dgx-h100", "h200"];
 
 const GIB: u64 = 1 << 30;
 
@@ -18,19 +19,25 @@ pub fn preset(name: &str) -> Option<Cluster> {
         "cpu" => (cpu(), vec![level(0, 2e-6, 4e9)]),
         // 8 V100: NVLink 2, 6 links of 25 GB/s; 25 Gbit/s of network shared by 8 ranks.
         "p3.16xlarge" => (v100(), vec![level(8, 4e-6, 120e9), level(0, 30e-6, 25e9 / 8.0 / 8.0)]),
-        // 8 A100: NVLink 3, 12 links of 25 GB/s, of which NCCL reaches some 260 GB/s; an HDR (200 Gbit/s) adapter per
-        // GPU, of which collectives of many nodes reach 56 %.
+        // 8 A100 of 40 GB (NVIDIA's data sheet: 40 GB at 1555 GB/s) as in `dgx-a100`. Between nodes 1600 Gbit/s of RoCE for 8 GPUs,
+        // 25 GB/s each, of which the fitted rows of MPT reach less than a fifth.
+        "a100-40gb" => (
+            Device { memory: 40 * GIB, bandwidth: 1.555e12, ..a100() },
+            vec![level(8, 5e-6, 260e9), level(0, 12e-6, 4.6e9)],
+        ),
+        // 8 A100: NVLink 3, 12 links of 25 GB/s (data sheet), of which NCCL reaches some 260 GB/s; an HDR (200 Gbit/s) adapter per
+        // GPU, of which collectives of many nodes reach 56 %. Both fitted to steps of Megatron-LM.
         "dgx-a100" => (a100(), vec![level(8, 5e-6, 260e9), level(0, 12e-6, 14e9)]),
         // The same with 4 HDR adapters for 8 GPUs.
         "dgx-a100-4hdr" => (a100(), vec![level(8, 5e-6, 260e9), level(0, 12e-6, 7e9)]),
-        // 8 H100: NVLink 4, 18 links of 25 GB/s; an NDR (400 Gbit/s) adapter per GPU.
-        "dgx-h100" => (h100(80 * GIB, 3.35e12), vec![level(8, 3e-6, 370e9), level(0, 7e-6, 50e9)]),
-        "h200" => {
-            (h100(141 * 1_000_000_000, 4.8e12), vec![level(8, 3e-6, 370e9), level(0, 7e-6, 50e9)])
-        }
+        // 8 H100 SXM (data sheet: 80 GB at 3.35 TB/s).
+        "dgx-h100" => (h100(80 * GIB, 3.35e12), hopper_levels()),
+        // 8 H200 SXM (data sheet: 141 GB at 4.8 TB/s): the same chip with other memory. No row was measured on it.
+        "h200" => (h100(141 * 1_000_000_000, 4.8e12), hopper_levels()),
         _ => return None,
     };
-    Some(Cluster { name: name.into(), device, levels, axes: Vec::new() })
+    let (axes, framework) = (Vec::new(), Framework::default());
+    Some(Cluster { name: name.into(), device, levels, axes, framework })
 }
 
 fn level(size: usize, latency: f64, bandwidth: f64) -> Level {
@@ -47,7 +54,9 @@ fn cpu() -> Device {
         memory: 4 * GIB,
         flops: flops(&[("f32", 100e9)]),
         matmul_efficiency: vec![(1e4, 0.1), (1e6, 0.4), (1e8, 0.8)],
+        attention: None,
         bandwidth: 10e9,
+        bandwidth_share: 1.0,
         launch: 1e-6,
         dispatch: 0.0,
         overlap: false,
@@ -60,7 +69,9 @@ fn cuda(memory: u64, peaks: &[(&str, f64)], bandwidth: f64) -> Device {
         memory,
         flops: flops(peaks),
         matmul_efficiency: vec![(1e6, 0.01), (1e8, 0.15), (1e10, 0.6), (1e12, 0.75)],
+        attention: None,
         bandwidth,
+        bandwidth_share: 1.0,
         launch: 4e-6,
         dispatch: 0.0,
         overlap: true,
@@ -71,8 +82,16 @@ fn v100() -> Device {
     cuda(16 * GIB, &[("f32", 15.7e12), ("f16", 125e12)], 900e9)
 }
 
-/// Shares of the peak and of the 2.039 TB/s of memory that kernels reach, as measured steps of GPT training have it:
-/// `benchmarks/README.md` says how they were found and how far off they are on rows that they were not found from.
+/// 8 GPUs with NVLink 4: 18 links of 25 GB/s (data sheet), of which NCCL reaches some 370 GB/s; an NDR (400 Gbit/s, 50 GB/s)
+/// adapter per GPU, of which the fitted rows of MPT reach 31 GB/s.
+fn hopper_levels() -> Vec<Level> {
+    vec![level(8, 3e-6, 370e9), level(0, 7e-6, 31e9)]
+}
+
+/// Peaks and 80 GB at 2.039 TB/s: NVIDIA's data sheet of A100 SXM. The shares that products and memory-bound kernels reach are
+/// fitted to steps of Megatron-LM (`benchmarks/README.md`). FlashAttention-2 reaches 73 % of the peak in the forward and 63 % in the
+/// backward pass at its best (Dao, arXiv 2307.08691, section 4.1), with heads of 128: `forward` and `backward` are these
+/// over the share of a head of 128; the halves follow its figures over widths and lengths.
 fn a100() -> Device {
     let peaks = [("f32", 19.5e12), ("f16", 312e12), ("bf16", 312e12)];
     Device {
@@ -84,12 +103,32 @@ fn a100() -> Device {
             (3e12, 0.765),
             (3e13, 0.86),
         ],
-        ..cuda(80 * GIB, &peaks, 1.5e12)
+        attention: Some(AttentionShares {
+            forward: 0.9,
+            backward: 0.77,
+            half_width: 30.0,
+            half_keys: 190.0,
+        }),
+        bandwidth_share: 0.7357,
+        ..cuda(80 * GIB, &peaks, 2.039e12)
     }
 }
 
+/// Peaks without sparsity: NVIDIA's data sheet of H100 SXM. Products reach less of them than on A100: fitted to rows of MPT. FlashAttention-2
+/// reaches 34 to 37 % of the peak in the forward and 32 % in the backward pass with heads of 128 (Shah et al., arXiv
+/// 2407.08608, figures 5 and 6). The share of the memory's bandwidth is that of A100.
 fn h100(memory: u64, bandwidth: f64) -> Device {
-    cuda(memory, &[("f32", 67e12), ("f16", 989e12), ("bf16", 989e12)], bandwidth)
+    Device {
+        attention: Some(AttentionShares {
+            forward: 0.44,
+            backward: 0.39,
+            half_width: 30.0,
+            half_keys: 190.0,
+        }),
+        bandwidth_share: 0.7357,
+        matmul_efficiency: vec![(1e6, 0.01), (1e8, 0.13), (1e10, 0.53), (1e12, 0.66)],
+        ..cuda(memory, &[("f32", 67e12), ("f16", 989e12), ("bf16", 989e12)], bandwidth)
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Roofline of one node's local part.
 
-use graphc_ir::op::Op;
+use graphc_ir::op::{Arithmetic, Op};
 use graphc_ir::plan::Cluster;
 use graphc_ir::rule::{Choice, DimRule, Rule};
 use graphc_ir::types::{DType, TensorType};
@@ -30,7 +30,7 @@ pub fn compute_seconds(
     let Ok(rule) = op.operation().rule(operands) else { return 0.0 };
     let work = node_work(op, &rule, operands, results, axes);
     let dtype = results.first().map_or(DType::F32, |ty| ty.dtype);
-    roofline(cluster, dtype, op.operation().multiplies_matrices(), work)
+    roofline(cluster, dtype, op.operation().arithmetic(operands), work)
 }
 
 /// What one application does on the rank that holds the largest part.
@@ -71,10 +71,26 @@ fn local_rule(rule: &Rule, axes: &[(Choice, usize)]) -> Rule {
 }
 
 /// Seconds of a kernel: the longer of computing and moving bytes, and the launch.
-pub fn roofline(cluster: &Cluster, dtype: DType, matmul: bool, work: NodeWork) -> f64 {
-    let share = if matmul { matmul_efficiency(cluster, work.flops) } else { 1.0 };
+pub fn roofline(cluster: &Cluster, dtype: DType, arithmetic: Arithmetic, work: NodeWork) -> f64 {
+    let share = reached_share(cluster, arithmetic, work.flops);
     let compute = work.flops / (peak_flops(cluster, dtype) * share);
-    cluster.device.launch + compute.max(work.bytes / cluster.device.bandwidth)
+    let traffic = match arithmetic {
+        Arithmetic::Elementwise => cluster.framework.elementwise_traffic,
+        Arithmetic::Products | Arithmetic::Attention(_) => 1.0,
+    };
+    let moving = traffic * work.bytes / cluster.device.reached_bandwidth();
+    cluster.device.launch + compute.max(moving)
+}
+
+/// The share of the peak that a kernel of so many FLOPs reaches.
+fn reached_share(cluster: &Cluster, arithmetic: Arithmetic, flops: f64) -> f64 {
+    match (arithmetic, &cluster.device.attention) {
+        (Arithmetic::Elementwise, _) => 1.0,
+        (Arithmetic::Attention(shape), Some(shares)) => {
+            shares.of(&shape) * cluster.framework.attention
+        }
+        (Arithmetic::Products | Arithmetic::Attention(_), _) => matmul_efficiency(cluster, flops),
+    }
 }
 
 /// Peak FLOPs per second of an element type; of f16 where the cluster does not name it that of bf16; of others that it does
@@ -107,7 +123,8 @@ pub fn matmul_efficiency(cluster: &Cluster, flops: f64) -> f64 {
 mod tests {
     use super::*;
     use crate::cluster::preset;
-    use graphc_ir::ops::MatMul;
+    use graphc_ir::ops::{Attention, AttentionGrad, MatMul};
+    use graphc_ir::scalar::Scalar;
 
     #[test]
     fn a_split_matmul_computes_its_part() {
@@ -138,6 +155,60 @@ mod tests {
             compute_seconds(&cluster, &op, &[&square, &square], &[&square], &[])
         };
         assert!(seconds(DType::F32) > 5.0 * seconds(DType::BF16));
+    }
+
+    /// Seconds of forward and backward attention of these many tokens in sequences of a length, on heads of a width.
+    fn attention(cluster: &Cluster, length: usize, width: usize) -> [f64; 2] {
+        let (causal, scale) = (true, Scalar(1.0));
+        let q = TensorType::new(DType::BF16, [65536 / length, length, 2048 / width, width]);
+        let l = TensorType::new(DType::F32, [65536 / length, length, 2048 / width]);
+        let forward = Op::Attention(Attention { causal, scale });
+        let backward = Op::AttentionGrad(AttentionGrad { causal, scale });
+        let of = |op: &Op, operands: &[&TensorType], results: &[&TensorType]| {
+            compute_seconds(cluster, op, operands, results, &[])
+        };
+        [
+            of(&forward, &[&q, &q, &q], &[&q, &l]),
+            of(&backward, &[&q, &q, &q, &q, &l, &q], &[&q, &q, &q]),
+        ]
+    }
+
+    #[test]
+    fn attention_takes_more_than_products_of_its_flops() {
+        let cluster = preset("dgx-h100").expect("a preset");
+        let mut plain = cluster.clone();
+        plain.device.attention = None;
+        let ([forward, backward], products) =
+            (attention(&cluster, 16384, 128), attention(&plain, 16384, 128));
+        assert!(forward > 1.5 * products[0] && backward > 1.5 * products[1]);
+        // 5 products instead of 2, each at a smaller share.
+        assert!(backward > 2.5 * forward);
+        assert!(attention(&cluster, 16384, 64)[0] > 1.1 * forward, "narrow heads are slower");
+        // An eighth of the keys is an eighth of the FLOPs, at a smaller share.
+        let [short, _] = attention(&cluster, 2048, 128);
+        assert!(short < forward / 4.0 && short > forward / 8.0, "{short} of {forward}");
+        let mut slow = cluster.clone();
+        slow.framework.attention = 0.5;
+        let ratio = attention(&slow, 16384, 128)[0] / forward;
+        assert!((1.9..=2.0).contains(&ratio), "{ratio}");
+    }
+
+    #[test]
+    fn what_moves_memory_takes_the_traffic_of_its_framework() {
+        let mut cluster = preset("dgx-a100").expect("a preset");
+        cluster.device.launch = 0.0;
+        let work = NodeWork { flops: 1.0, bytes: 1e9 };
+        let seconds =
+            |cluster: &Cluster, arithmetic| roofline(cluster, DType::F32, arithmetic, work);
+        let once = 1e9 / (2.039e12 * cluster.device.bandwidth_share);
+        assert_eq!(seconds(&cluster, Arithmetic::Elementwise), once);
+        cluster.framework.elementwise_traffic = 2.0;
+        assert_eq!(seconds(&cluster, Arithmetic::Elementwise), 2.0 * once);
+        assert_eq!(
+            seconds(&cluster, Arithmetic::Products),
+            once,
+            "a product reads its operands once"
+        );
     }
 
     #[test]

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 
 use graphc_ir::graph::Graph;
+use graphc_ir::ids::RegisterId;
+use graphc_ir::op::Arithmetic;
 use graphc_ir::plan::{Action, Actor, Cluster, Layout, Plan, Program};
 use graphc_ir::text;
 use graphc_ir::types::{DType, TensorType};
@@ -26,19 +28,25 @@ pub fn on_cluster(plan: &Plan, cluster: &Cluster) -> Plan {
 }
 
 fn actor_seconds(cluster: &Cluster, layouts: &[Layout], program: &Program, actor: &Actor) -> f64 {
-    let (dtype, matmul) = match &actor.action {
+    let (dtype, arithmetic) = match &actor.action {
         Action::Collective { .. } | Action::Send { .. } | Action::Receive { .. } => return 0.0,
-        Action::Compute { op, .. } => {
+        Action::Compute { op, operands } => {
+            let whole = |register: RegisterId| {
+                let layout = &layouts[program.registers[register.index()].layout as usize];
+                TensorType::new(layout.dtype, layout.shape.clone())
+            };
             let result = actor.outputs.first().or(actor.updates.first());
-            let layout = result.map(|r| program.registers[r.index()].layout as usize);
-            (
-                layout.map_or(DType::F32, |layout| layouts[layout].dtype),
-                op.operation().multiplies_matrices(),
-            )
+            let dtype = result.map_or(DType::F32, |&register| whole(register).dtype);
+            let of =
+                |&operand: &i32| usize::try_from(operand).ok().and_then(|i| actor.inputs.get(i));
+            // Of updates operands are among `updates` too; none of them multiplies.
+            let types: Vec<TensorType> =
+                operands.iter().filter_map(of).map(|&register| whole(register)).collect();
+            (dtype, op.operation().arithmetic(&types.iter().collect::<Vec<_>>()))
         }
-        _ => (DType::F32, false),
+        _ => (DType::F32, Arithmetic::Elementwise),
     };
-    roofline(cluster, dtype, matmul, NodeWork { flops: actor.flops, bytes: actor.bytes })
+    roofline(cluster, dtype, arithmetic, NodeWork { flops: actor.flops, bytes: actor.bytes })
 }
 
 /// FLOPs of the matrix products of one step by element type of the result: of the forward pass, and of training twice as

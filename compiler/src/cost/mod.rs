@@ -98,7 +98,7 @@ pub fn exchange_seconds(cluster: &Cluster, link: AlphaBeta, messages: usize, byt
 
 /// Seconds of a local kernel that reads and writes `bytes` bytes: a slice, a mask, a feed.
 pub fn local_seconds(cluster: &Cluster, bytes: f64) -> f64 {
-    cluster.device.launch + 2.0 * bytes / cluster.device.bandwidth
+    cluster.device.launch + 2.0 * bytes / cluster.device.reached_bandwidth()
 }
 
 #[cfg(test)]

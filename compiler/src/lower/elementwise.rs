@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use graphc_ir::op::Op;
+use graphc_ir::op::{Arithmetic, Op};
 use graphc_ir::plan::{Action, Cluster, FusedArg, FusedOp, FusedStep, Layout, Rate};
 use graphc_ir::sbp::{NdSbp, Sbp};
 use graphc_ir::types::{DType, TensorType};
@@ -355,7 +355,9 @@ fn fused(job: &Job, cluster: &Cluster, members: &[usize], readers: &[Vec<TaskId>
         given.iter().map(|&member| job.tasks[members[member]].outputs[0]).collect();
     let bytes = inputs.iter().chain(&filled).map(|&buffer| job.bytes(buffer)).sum::<u64>() as f64;
     let flops = members.iter().map(|&member| job.tasks[member].flops).sum();
-    let time = |flops, bytes| roofline(cluster, DType::F32, false, NodeWork { flops, bytes });
+    let time = |flops, bytes| {
+        roofline(cluster, DType::F32, Arithmetic::Elementwise, NodeWork { flops, bytes })
+    };
     let head = members.iter().map(|&member| &job.tasks[member]).find(|task| begins(task));
     // Behind a head only what else is read and written is moved.
     let seconds = head.map_or_else(

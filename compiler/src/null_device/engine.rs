@@ -22,7 +22,7 @@ use graphc_ir::streams::Known;
 
 /// What came of it.
 pub struct Outcome {
-    /// Seconds until every rank has finished the first step.
+    /// Seconds until every rank has finished the first step, and what communication beside kernels costs them.
     pub step_seconds: f64,
     /// What ranks of each class spend the first step with.
     pub spent: Vec<Spent>,
@@ -47,6 +47,16 @@ pub struct Spent {
     pub overlapped: f64,
     /// Of communication, while stream 0 communicates.
     pub doubled: f64,
+}
+
+impl Spent {
+    /// A share of communication beside kernels takes time all the same: these seconds, which are then not hidden.
+    fn pay(&mut self, share: f64) -> f64 {
+        let paid = share * self.overlapped;
+        self.overlapped -= paid;
+        self.busy += paid;
+        paid
+    }
 }
 
 /// A plan in execution.
@@ -152,7 +162,7 @@ impl<'a> Engine<'a> {
             let known = Known::of(program).filter(|_| quick);
             let cuts = known.as_ref().map(|known| pace::cuts(program, known));
             // A host that takes its time leaves gaps between kernels.
-            let dense = quick && (known.is_none() || plan.cluster.device.dispatch == 0.0);
+            let dense = quick && (known.is_none() || plan.cluster.dispatch() == 0.0);
             let stream = |(index, stream): (usize, &graphc_ir::plan::Stream)| {
                 let cuts = match &cuts {
                     _ if !dense => Cuts::Actions,
@@ -209,9 +219,12 @@ impl<'a> Engine<'a> {
             a.start.total_cmp(&b.start).then((a.rank, a.stream).cmp(&(b.rank, b.stream)))
         };
         self.trace.sort_by(order);
+        let mut spent: Vec<Spent> = self.ranks.iter().map(RankState::spent).collect();
+        let share = self.plan.cluster.framework.interference;
+        let paid = spent.iter_mut().map(|spent| spent.pay(share)).fold(0.0, f64::max);
         Outcome {
-            step_seconds: self.step_seconds,
-            spent: self.ranks.iter().map(RankState::spent).collect(),
+            step_seconds: self.step_seconds + paid,
+            spent,
             high_water: self.ranks.iter().map(RankState::high_water).collect(),
             under_way: self.channels.iter().map(ChannelState::under_way).collect(),
             trace: self.trace,
@@ -310,7 +323,7 @@ impl<'a> Engine<'a> {
         stream: usize,
         action: ActionId,
     ) -> Result<(f64, f64), Option<Wait>> {
-        let dispatch = self.plan.cluster.device.dispatch;
+        let dispatch = self.plan.cluster.dispatch();
         let program = self.ranks[rank].program;
         let ready = self.ranks[rank].streams[stream].clock.device;
         let (meets, took) = self.work(rank, stream, action);
@@ -354,7 +367,7 @@ impl<'a> Engine<'a> {
         let stream = &mut state.streams[stream];
         let leg = &stream.legs[item.block as usize][stream.leg];
         if !std::mem::replace(&mut stream.worked, true) {
-            stream.clock = leg.work.after(stream.clock, self.plan.cluster.device.dispatch);
+            stream.clock = leg.work.after(stream.clock, self.plan.cluster.dispatch());
             if action.step == 0 {
                 state.spent.compute += leg.work.compute;
                 state.spent.communication += leg.work.communication;
@@ -450,7 +463,7 @@ impl<'a> Engine<'a> {
                 end,
             });
         }
-        self.ranks[rank].advance(stream, end, self.plan.cluster.device.dispatch);
+        self.ranks[rank].advance(stream, end, self.plan.cluster.dispatch());
     }
 
     /// The step and microbatch that a stream is at.

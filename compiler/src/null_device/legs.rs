@@ -122,7 +122,7 @@ impl Cutter<'_> {
         program: &Program,
         (index, block): (usize, &Vec<ActorId>),
     ) -> Vec<Leg> {
-        let dispatch = self.plan.cluster.device.dispatch;
+        let dispatch = self.plan.cluster.dispatch();
         let (mut legs, mut leg) = (Vec::new(), Leg::default());
         for (place, &id) in block.iter().enumerate() {
             let actor = &program.actors[id.index()];

@@ -175,8 +175,8 @@ impl<'a> Candidates<'a> {
                 true => {
                     let work = node_work(&node.op, &kind.rule, &operands, &results, &axes);
                     let dtype = results.first().map_or(DType::F32, |ty| ty.dtype);
-                    let matmul = node.op.operation().multiplies_matrices();
-                    kind.times as f64 * roofline(cluster, dtype, matmul, work)
+                    let arithmetic = node.op.operation().arithmetic(&operands);
+                    kind.times as f64 * roofline(cluster, dtype, arithmetic, work)
                 }
             };
             let candidate = Candidate {

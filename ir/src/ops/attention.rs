@@ -13,7 +13,8 @@ use super::shards::{at, fill, no_gradient, one_float};
 use crate::array::Array;
 use crate::builder::Tensor;
 use crate::op::{
-    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, arity, dtypes, shapes,
+    Arithmetic, AttentionShape, EvalContext, GradientNode, Op, OpError, Operand, Operation, Region,
+    arity, dtypes, shapes,
 };
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::sbp::ReduceKind;
@@ -50,6 +51,15 @@ fn flops_of_product(causal: bool) -> f64 {
     if causal { 1.0 } else { 2.0 }
 }
 
+/// What attention's speed depends on: operands begin with queries and keys `[batch, time, heads, width of a head]`.
+fn arithmetic(operands: &[&TensorType], causal: bool, backward: bool) -> Arithmetic {
+    let extent = |operand: usize, dim: usize| {
+        operands.get(operand).and_then(|ty| ty.shape.get(dim)).copied().unwrap_or(1)
+    };
+    let keys = extent(1, 1) as f64 * if causal { 0.5 } else { 1.0 };
+    Arithmetic::Attention(AttentionShape { width: extent(0, 3), keys, backward })
+}
+
 impl Operation for Attention {
     fn name(&self) -> &'static str {
         "attention"
@@ -77,6 +87,10 @@ impl Operation for Attention {
 
     fn multiplies_matrices(&self) -> bool {
         true
+    }
+
+    fn arithmetic(&self, operands: &[&TensorType]) -> Arithmetic {
+        arithmetic(operands, self.causal, false)
     }
 
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
@@ -162,6 +176,10 @@ impl Operation for AttentionGrad {
 
     fn multiplies_matrices(&self) -> bool {
         true
+    }
+
+    fn arithmetic(&self, operands: &[&TensorType]) -> Arithmetic {
+        arithmetic(operands, self.causal, true)
     }
 
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {

@@ -7,7 +7,6 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::learning_rate::LrSchedule;
-use crate::mesh::DeviceKind;
 use crate::plan::{Loss, Metric, Optimizer, ParameterGroup};
 use crate::sbp::NdSbp;
 use crate::types::DType;
@@ -279,69 +278,8 @@ pub struct Pin {
     pub sbp: NdSbp,
 }
 
-/// The machines.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Cluster {
-    /// The name.
-    pub name: String,
-    /// Every rank's device.
-    pub device: Device,
-    /// Links, innermost level first: inside a node, between nodes.
-    #[serde(default, rename = "level")]
-    pub levels: Vec<Level>,
-    /// Constants of each mesh axis, instead of levels.
-    #[serde(default, rename = "axis", skip_serializing_if = "Vec::is_empty")]
-    pub axes: Vec<AxisLink>,
-}
-
-/// A device.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Device {
-    /// Its kind.
-    pub kind: DeviceKind,
-    /// Bytes of memory. In a file a number or a string such as `"80GiB"`.
-    pub memory: u64,
-    /// Peak FLOPs per second of each element type.
-    pub flops: BTreeMap<String, f64>,
-    /// (FLOPs of one matmul, share of peak reached), ascending; interpolated in the logarithm of FLOPs.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub matmul_efficiency: Vec<(f64, f64)>,
-    /// Bytes per second of device memory.
-    pub bandwidth: f64,
-    /// Seconds per kernel.
-    pub launch: f64,
-    /// Seconds that the host needs to issue a kernel or a collective; it runs ahead of the device, which so takes at least
-    /// this for each of many. 0 where the host only follows a plan; some 30 us of frameworks that run op by op.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub dispatch: f64,
-    /// Whether communication that nothing waits for at once runs beside kernels, on a stream of its own.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub overlap: bool,
-}
-
-fn is_zero(value: &f64) -> bool {
+pub(super) fn is_zero(value: &f64) -> bool {
     *value == 0.0
-}
-
-/// One level of links.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Level {
-    /// Ranks (of the innermost level) or groups of the level below that it joins; the outermost may be unbounded: 0.
-    #[serde(default)]
-    pub size: usize,
-    /// Seconds per communication step.
-    pub latency: f64,
-    /// Bytes per second, rank and direction.
-    pub bandwidth: f64,
-}
-
-/// Constants of one mesh axis.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct AxisLink {
-    /// Seconds per communication step.
-    pub latency: f64,
-    /// Seconds per byte.
-    pub seconds_per_byte: f64,
 }
 
 #[cfg(test)]

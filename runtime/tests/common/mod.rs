@@ -87,12 +87,16 @@ impl Builder {
             memory: 1 << 30,
             flops: Default::default(),
             matmul_efficiency: Vec::new(),
+            attention: None,
             bandwidth: 1e9,
+            bandwidth_share: 1.0,
             launch: 0.0,
             dispatch: 0.0,
             overlap: false,
         };
-        let cluster = Cluster { name: "test".into(), device, levels: Vec::new(), axes: Vec::new() };
+        let (levels, axes) = Default::default();
+        let framework = Default::default();
+        let cluster = Cluster { name: "test".into(), device, levels, axes, framework };
         let planner = PlannerReport {
             status: PlannerStatus::Gap,
             gap: 0.0,

@@ -6,26 +6,26 @@ use graphc_ir::builder::BuildErrors;
 use graphc_ir::plan::Recompute;
 use nn::{Embedding, LayerNorm, Linear, Module};
 
-use crate::row::Row;
+use crate::row::{Megatron, Row};
 
 /// Megatron-LM's default probability of dropout.
 const DROPOUT: f64 = 0.1;
 
 /// The whole model over the whole batch, in half precision, each block in its stage.
-pub fn graph(row: &Row) -> Result<Graph, BuildErrors> {
+pub fn graph(row: &Row, layout: &Megatron) -> Result<Graph, BuildErrors> {
     let g = GraphBuilder::new("gpt");
     g.with_dtype(DType::F16, || {
         let &Row { hidden, vocabulary, sequence, .. } = row;
-        let mut x = staged(&g, row, 0, || {
+        let mut x = staged(&g, layout, 0, || {
             let tokens = g.input("tokens", DType::I64, [row.global_batch, sequence]);
             let words = Embedding::new(&g, "wte", vocabulary, hidden);
             let places = Embedding::new(&g, "wpe", sequence, hidden);
             words.forward(&tokens).add(&places.weight).dropout(DROPOUT)
         });
         for layer in 0..row.layers {
-            x = staged(&g, row, chunk(row, layer), || block(&g, row, layer, &x));
+            x = staged(&g, layout, chunk(row, layout, layer), || block(&g, row, layer, &x));
         }
-        staged(&g, row, chunk(row, row.layers - 1), || {
+        staged(&g, layout, chunk(row, layout, row.layers - 1), || {
             let x = LayerNorm::new(&g, "ln_f", hidden).forward(&x);
             let head = Linear::without_bias(&g, "head", hidden, vocabulary);
             g.output("logits", &head.forward(&x));
@@ -36,13 +36,13 @@ pub fn graph(row: &Row) -> Result<Graph, BuildErrors> {
 
 /// The part of the model that a layer is in: layers are cut into equal parts, or nearly, as many as stages and virtual
 /// stages.
-fn chunk(row: &Row, layer: usize) -> usize {
-    layer * row.pipeline_parallel * row.virtual_stages / row.layers
+fn chunk(row: &Row, layout: &Megatron, layer: usize) -> usize {
+    layer * layout.pipeline_parallel * layout.virtual_stages / row.layers
 }
 
 /// Runs `body` in a stage; with virtual stages in one of their chunks, which go round the stages.
-fn staged<T>(g: &GraphBuilder, row: &Row, stage: usize, body: impl FnOnce() -> T) -> T {
-    if row.pipeline_parallel == 1 { body() } else { g.in_stage(stage, body) }
+fn staged<T>(g: &GraphBuilder, layout: &Megatron, stage: usize, body: impl FnOnce() -> T) -> T {
+    if layout.pipeline_parallel == 1 { body() } else { g.in_stage(stage, body) }
 }
 
 /// One block. Megatron's kernel that scales, masks and normalizes scores goes over them once: so does softmax alone here.
@@ -68,13 +68,13 @@ fn block(g: &GraphBuilder, row: &Row, layer: usize, x: &Tensor) -> Tensor {
 }
 
 /// How a row lays the model out: stages over the slowest links, the ranks that share blocks over the fastest.
-pub fn options(row: &Row) -> CompileOptions {
+pub fn options(row: &Row, layout: &Megatron) -> CompileOptions {
     let adam = AdamOptions { lr: 1e-4, beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 };
     CompileOptions {
-        mesh: vec![row.pipeline_parallel, row.data_parallel, row.tensor_parallel],
-        stages: row.pipeline_parallel,
-        microbatches: row.microbatches(),
-        schedule: match row.virtual_stages {
+        mesh: vec![layout.pipeline_parallel, layout.data_parallel, layout.tensor_parallel],
+        stages: layout.pipeline_parallel,
+        microbatches: row.global_batch / (row.micro_batch * layout.data_parallel),
+        schedule: match layout.virtual_stages {
             1 => Schedule::OneForwardOneBackward,
             chunks => Schedule::Interleaved { chunks },
         },

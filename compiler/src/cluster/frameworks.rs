@@ -1,0 +1,52 @@
+//! What frameworks take beyond what the machines need, by name.
+
+use graphc_ir::plan::Framework;
+
+/// The names of all profiles.
+pub const FRAMEWORKS: [&str; 3] = ["graphc", "torch-eager", "megatron"];
+
+/// The profile of this name; `None` where there is none.
+pub fn framework(name: &str) -> Option<Framework> {
+    let graphc = Framework::default();
+    match name {
+        "graphc" => Some(graphc),
+        // PyTorch without a compiler, its parameters sharded by FSDP. Fitted by `training_table --fit` to every second row of MPT, but for
+        // dispatch: no row is bound by the host, so the fit says nothing of it, and 5 us are what a launch takes at least. The
+        // attention of the rows is as slow as FlashAttention before its second version (Dao, arXiv 2307.08691).
+        "torch-eager" => Some(Framework {
+            name: name.into(),
+            dispatch: 5e-6,
+            elementwise_traffic: 1.56,
+            attention: 0.52,
+            interference: 0.77,
+            ..graphc
+        }),
+        // Kernels are issued from Python, one by one, and most chains are fused by hand: the host's time and what is not fused
+        // are fitted by `training_table --fit` to every second row of Megatron-LM's tables. Gradients are reduced behind the
+        // last backward pass. The gradient of a layer's input is reduced while that of its weight is computed, so of the
+        // six all-reduces of a block (two forward, two again in recomputation, two backward) four are waited for.
+        "megatron" => Some(Framework {
+            name: name.into(),
+            dispatch: 32.4e-6,
+            elementwise_traffic: 1.1,
+            overlap: false,
+            reduced_under_products: 1.0 / 3.0,
+            ..graphc
+        }),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_profile_is_there_under_its_name() {
+        for name in FRAMEWORKS {
+            assert_eq!(framework(name).expect("listed").name, name);
+        }
+        assert!(framework("graphc").expect("listed").is_graphc());
+        assert_eq!(framework("abacus"), None);
+    }
+}

@@ -1,0 +1,170 @@
+//! Predicts what training steps take, row by row of a table, and compares with what was measured:
+//!
+//!     cargo run --release --example training_table -- ROWS.csv --cluster dgx-a100
+//!
+//! Rows of two kinds are known. Those of GPT as Megatron-LM trains it have columns hidden, layers, heads, gpus, tensor_parallel,
+//! pipeline_parallel, global_batch, micro_batch; where given also sequence (else 2048), vocabulary (51200), virtual_stages
+//! (1), data_parallel (the ranks that are left); activations are recomputed in full. Those of MPT with PyTorch FSDP have
+//! accumulation, precision (bf16 or amp_bf16) and recompute (none or full) instead of what says how the model is shared.
+//! A column `cluster` names the machines of a row. With `--csv` the rows are printed as they are with one column more,
+//! `predicted_s`; without it a table, and how far the predictions are from `iteration_ms`, `iteration_s` or `full_recompute_s`.
+//! With `--fit` constants of the machines and of the framework are fitted to the rows of even index first: see `fit.rs`.
+
+mod fit;
+mod fsdp;
+mod judge;
+mod megatron;
+mod row;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use graphc::prelude::*;
+use graphc_compiler::cluster::{framework, parse_cluster};
+use graphc_compiler::compile::{predict as predict_step, sketch};
+use graphc_ir::plan::{Cluster, Plan};
+
+use row::{Layout, Row, Table};
+
+/// Predicts what training steps take.
+#[derive(Parser)]
+struct Args {
+    /// The table
+    rows: PathBuf,
+    /// The machines: a preset or a TOML file; default what the rows say
+    #[arg(long)]
+    cluster: Option<String>,
+    /// What runs the steps: graphc, torch-eager or megatron; default megatron for its rows, torch-eager for those of FSDP
+    #[arg(long)]
+    framework: Option<String>,
+    /// Print the rows with a column `predicted_s`
+    #[arg(long)]
+    csv: bool,
+    /// Place the plans in memory too, and print the peak beside what the device has
+    #[arg(long)]
+    memory: bool,
+    /// Fit constants to the rows of even index, and print them
+    #[arg(long)]
+    fit: bool,
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    let text = std::fs::read_to_string(&args.rows)
+        .with_context(|| format!("cannot read {}", args.rows.display()))?;
+    let table = row::read(&text).with_context(|| format!("in {}", args.rows.display()))?;
+    let in_row = |index: usize| format!("row {}", index + 1);
+    if args.fit {
+        return fit::run(&table.rows, |row| machines(row, &args));
+    }
+    let mut predicted = Vec::new();
+    for (index, row) in table.rows.iter().enumerate() {
+        let cluster = machines(row, &args).with_context(|| in_row(index))?;
+        let seconds = predict(row, &cluster).with_context(|| in_row(index))?;
+        predicted.push(seconds);
+        if !args.csv {
+            let memory = if args.memory { memory(row, &cluster)? } else { String::new() };
+            println!("{}{memory}", line(row, seconds));
+        }
+    }
+    show(&table, &predicted, args.csv);
+    Ok(())
+}
+
+fn show(table: &Table, predicted: &[f64], csv: bool) {
+    if !csv {
+        print!("{}", judge::summary(&table.rows, predicted));
+        return;
+    }
+    println!("{},predicted_s", table.columns.join(","));
+    for (cells, seconds) in table.cells.iter().zip(predicted) {
+        println!("{},{seconds:.4}", cells.join(","));
+    }
+}
+
+/// The machines of a row, and what runs it there.
+fn machines(row: &Row, args: &Args) -> Result<Cluster> {
+    let name = args.cluster.as_ref().or(row.cluster.as_ref());
+    let mut cluster = cluster(name.context("say --cluster: the table names no machines")?)?;
+    let usual = match row.layout {
+        Layout::Megatron(_) => "megatron",
+        Layout::Fsdp(_) => "torch-eager",
+    };
+    if args.framework.is_some() || cluster.framework.is_graphc() {
+        let name = args.framework.as_deref().unwrap_or(usual);
+        cluster.framework = framework(name).with_context(|| format!("no framework `{name}`"))?;
+    }
+    Ok(cluster)
+}
+
+/// Seconds of a step.
+fn predict(row: &Row, cluster: &Cluster) -> Result<f64> {
+    let (graph, options) = training(row)?;
+    Ok(predict_step(graph, &options, cluster)?)
+}
+
+/// The plan of a row, as far as its time goes.
+fn plan(row: &Row, cluster: &Cluster) -> Result<Plan> {
+    let (graph, options) = training(row)?;
+    Ok(sketch(graph, &options, cluster)?)
+}
+
+/// What a row trains, and how.
+fn training(row: &Row) -> Result<(Graph, CompileOptions)> {
+    Ok(match &row.layout {
+        Layout::Megatron(layout) => (megatron::graph(row, layout)?, megatron::options(row, layout)),
+        Layout::Fsdp(layout) => (fsdp::graph(row, layout)?, fsdp::options(row, layout)),
+    })
+}
+
+/// The peak of a plan that keeps no limit, beside what the device has.
+fn memory(row: &Row, cluster: &Cluster) -> Result<String> {
+    const ENDLESS: u64 = u64::MAX >> 1;
+    let (graph, options) = training(row)?;
+    let options = CompileOptions { memory: Some(ENDLESS), ..options };
+    let plan = compile(graph, &options, cluster, None)?.plan;
+    let peak = plan.predicted.peak_memory_bytes.iter().max().copied().unwrap_or(0);
+    let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+    Ok(format!(", {:5.1} of {:.1} GiB", gib(peak), gib(cluster.device.memory)))
+}
+
+fn line(row: &Row, seconds: f64) -> String {
+    let name = format!("{}x{} on {}: {}", row.hidden, row.layers, row.gpus, how(row));
+    match row.measured {
+        Some(measured) => {
+            let error = 100.0 * (seconds / measured - 1.0);
+            format!("{name:<52} {seconds:8.3} s, measured {measured:8.3} s, {error:+6.1} %")
+        }
+        None => format!("{name:<52} {seconds:8.3} s"),
+    }
+}
+
+/// How a row is laid out, in a few words.
+fn how(row: &Row) -> String {
+    let of_batch = format!("{}/{}", row.micro_batch, row.global_batch);
+    match &row.layout {
+        Layout::Megatron(layout) => format!(
+            "t{} d{} p{}x{} batch {of_batch}",
+            layout.tensor_parallel,
+            layout.data_parallel,
+            layout.pipeline_parallel,
+            layout.virtual_stages
+        ),
+        Layout::Fsdp(fsdp) => {
+            let cluster = row.cluster.as_deref().unwrap_or("");
+            let again = if fsdp.recompute { " again" } else { "" };
+            format!("{cluster} batch {of_batch} of {}{again}", row.sequence)
+        }
+    }
+}
+
+/// The machines of a preset's name or a file.
+fn cluster(name: &str) -> Result<Cluster> {
+    if let Some(cluster) = preset(name) {
+        return Ok(cluster);
+    }
+    let text = std::fs::read_to_string(name)
+        .with_context(|| format!("`{name}` is no preset and cannot be read"))?;
+    Ok(parse_cluster(&text)?)
+}

@@ -1,0 +1,231 @@
+//! The machines that a plan is made for: devices, links, and what runs plans on them.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::options::is_zero;
+use crate::mesh::DeviceKind;
+use crate::op::AttentionShape;
+
+/// The machines.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Cluster {
+    /// The name.
+    pub name: String,
+    /// Every rank's device.
+    pub device: Device,
+    /// Links, innermost level first: inside a node, between nodes.
+    #[serde(default, rename = "level")]
+    pub levels: Vec<Level>,
+    /// Constants of each mesh axis, instead of levels.
+    #[serde(default, rename = "axis", skip_serializing_if = "Vec::is_empty")]
+    pub axes: Vec<AxisLink>,
+    /// What runs the plan on them.
+    #[serde(default, skip_serializing_if = "Framework::is_graphc")]
+    pub framework: Framework,
+}
+
+impl Cluster {
+    /// Seconds that the host needs to issue a kernel or a collective: what the machines' file says or what the framework
+    /// takes, whichever is more.
+    pub fn dispatch(&self) -> f64 {
+        self.device.dispatch.max(self.framework.dispatch)
+    }
+
+    /// Whether communication that nothing waits for at once runs beside kernels.
+    pub fn overlaps(&self) -> bool {
+        self.device.overlap && self.framework.overlap
+    }
+
+    /// A level as the framework's collectives find it.
+    pub fn level(&self, index: usize) -> Level {
+        let mut level = self.levels[index].clone();
+        if index == 0 {
+            level.bandwidth /= 1.0 - self.framework.reduced_under_products;
+        }
+        level
+    }
+}
+
+/// A device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Device {
+    /// Its kind.
+    pub kind: DeviceKind,
+    /// Bytes of memory. In a file a number or a string such as `"80GiB"`.
+    pub memory: u64,
+    /// Peak FLOPs per second of each element type.
+    pub flops: BTreeMap<String, f64>,
+    /// (FLOPs of one matmul, share of peak reached), ascending; interpolated in the logarithm of FLOPs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub matmul_efficiency: Vec<(f64, f64)>,
+    /// The shares of the peak that attention reaches; `None`: that of a matrix product of its FLOPs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attention: Option<AttentionShares>,
+    /// Bytes per second of device memory.
+    pub bandwidth: f64,
+    /// The share of it that kernels reach which only move memory, above 0 and at most 1.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub bandwidth_share: f64,
+    /// Seconds per kernel.
+    pub launch: f64,
+    /// Seconds that the host needs to issue a kernel or a collective; it runs ahead of the device, which so takes at least
+    /// this for each of many. 0 where the host only follows a plan; some 30 us of frameworks that run op by op.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub dispatch: f64,
+    /// Whether communication that nothing waits for at once runs beside kernels, on a stream of its own.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub overlap: bool,
+}
+
+impl Device {
+    /// Bytes per second of device memory that kernels reach.
+    pub fn reached_bandwidth(&self) -> f64 {
+        self.bandwidth * self.bandwidth_share
+    }
+}
+
+/// The shares of a device's peak that attention without a matrix of scores reaches. Of heads of width `w` whose queries see `n` keys
+/// in the mean it reaches, of the share of its direction,
+///
+/// `w / (w + half_width)` times `n / (n + half_keys)`:
+///
+/// narrow heads leave the units for products idle while exponentials are computed, and few keys are few blocks to share.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AttentionShares {
+    /// Of the forward pass, of endlessly wide heads and many keys.
+    pub forward: f64,
+    /// Of the backward pass.
+    pub backward: f64,
+    /// Elements of a head at which half of that is reached.
+    pub half_width: f64,
+    /// Keys at which half of it is reached.
+    pub half_keys: f64,
+}
+
+impl AttentionShares {
+    /// The share that attention of this shape reaches.
+    pub fn of(&self, shape: &AttentionShape) -> f64 {
+        let best = if shape.backward { self.backward } else { self.forward };
+        let (width, keys) = (shape.width.max(1) as f64, shape.keys.max(1.0));
+        best * width / (width + self.half_width) * keys / (keys + self.half_keys)
+    }
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+fn is_one(value: &f64) -> bool {
+    *value == 1.0
+}
+
+/// One level of links.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Level {
+    /// Ranks (of the innermost level) or groups of the level below that it joins; the outermost may be unbounded: 0.
+    #[serde(default)]
+    pub size: usize,
+    /// Seconds per communication step.
+    pub latency: f64,
+    /// Bytes per second, rank and direction.
+    pub bandwidth: f64,
+}
+
+/// Constants of one mesh axis.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AxisLink {
+    /// Seconds per communication step.
+    pub latency: f64,
+    /// Seconds per byte.
+    pub seconds_per_byte: f64,
+}
+
+/// What runs a plan, as far as it takes longer than the machines need. The default is graphc: nothing is lost.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Framework {
+    /// The name.
+    pub name: String,
+    /// Seconds that its host needs to issue a kernel or a collective.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub dispatch: f64,
+    /// How many times the bytes of graphc's fused chains its kernels move that multiply no matrices: 1 where chains of elementwise
+    /// ops are fused, more where each op reads and writes memory.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub elementwise_traffic: f64,
+    /// The share of what the device reaches in attention that its kernel reaches.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub attention: f64,
+    /// Whether communication that nothing waits for at once runs beside kernels, if the device can.
+    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    pub overlap: bool,
+    /// The share of communication beside kernels that the step pays for all the same: kernels and collectives share a device's
+    /// units and memory.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub interference: f64,
+    /// The share of what tensor parallelism reduces inside nodes that it reduces while products run: below 1.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub reduced_under_products: f64,
+}
+
+impl Default for Framework {
+    fn default() -> Self {
+        Self {
+            name: "graphc".into(),
+            dispatch: 0.0,
+            elementwise_traffic: 1.0,
+            attention: 1.0,
+            overlap: true,
+            interference: 0.0,
+            reduced_under_products: 0.0,
+        }
+    }
+}
+
+impl Framework {
+    /// Whether it is graphc, which loses nothing.
+    pub fn is_graphc(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn is_yes(value: &bool) -> bool {
+    *value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attention_reaches_less_of_narrow_heads_and_few_keys() {
+        let shares =
+            AttentionShares { forward: 0.8, backward: 0.6, half_width: 32.0, half_keys: 128.0 };
+        let of = |width, keys, backward| shares.of(&AttentionShape { width, keys, backward });
+        assert!((of(32, 128.0, false) - 0.8 / 4.0).abs() < 1e-12);
+        assert!((of(32, 128.0, true) - 0.6 / 4.0).abs() < 1e-12);
+        assert!(of(64, 128.0, false) > of(32, 128.0, false));
+        assert!(of(64, 1024.0, false) > of(64, 128.0, false));
+        assert!(of(1 << 20, 1e12, false) <= 0.8);
+    }
+
+    #[test]
+    fn a_file_without_framework_is_graphcs_and_no_file_names_it() {
+        let device =
+            r#"{"kind":"cuda","memory":1,"flops":{},"bandwidth":2.0,"launch":0.0,"overlap":true}"#;
+        let text = format!(r#"{{"name":"old","device":{device}}}"#);
+        let cluster: Cluster = serde_json::from_str(&text).expect("an old cluster");
+        assert!(cluster.framework.is_graphc() && cluster.overlaps());
+        assert_eq!((cluster.dispatch(), cluster.device.reached_bandwidth()), (0.0, 2.0));
+        let written = serde_json::to_string(&cluster).expect("it is plain");
+        for word in ["framework", "attention", "bandwidth_share"] {
+            assert!(!written.contains(word), "{word} in {written}");
+        }
+    }
+}
