@@ -1,4 +1,5 @@
-//! Writes models of real size as texts without weights: `cargo run --example large_models -- DIR` (`examples/models`).
+//! Writes models of real size as texts without weights: `cargo run --example large_models -- DIR` (`examples/models` has two of
+//! them: Llama 3 8B and GPT-3 175B; Llama 3 70B and Llama 3.1 405B are written besides).
 //! With a number after DIR: models of that many layers, for measurements, named with it.
 //!
 //! Weights are bfloat16 and begin by distributions that the text names; the batch is a symbol. Then, for example:
@@ -38,8 +39,14 @@ fn main() -> Result<()> {
     let (mut llama, mut gpt) = (LlamaConfig::llama3_8b(), GptConfig::gpt3_175b());
     llama.layers = layers.unwrap_or(llama.layers);
     gpt.layers = layers.unwrap_or(gpt.layers);
+    let larger =
+        |config: LlamaConfig| LlamaConfig { layers: layers.unwrap_or(config.layers), ..config };
+    let llama_70b = larger(LlamaConfig::llama3_70b());
+    let llama_405b = larger(LlamaConfig::llama3_405b());
     let models = [
         ("llama3_8b", model("llama3_8b", 8192, |g| Llama::new(g, &llama))?),
+        ("llama3_70b", model("llama3_70b", 8192, |g| Llama::new(g, &llama_70b))?),
+        ("llama3_405b", model("llama3_405b", 8192, |g| Llama::new(g, &llama_405b))?),
         ("gpt3_175b", model("gpt3_175b", 2048, |g| Gpt::new(g, &gpt))?),
     ];
     for (name, text) in models {

@@ -57,7 +57,12 @@ fn constants() -> Vec<Constant> {
             name: "dispatch in microseconds",
             clusters: &[],
             value: |cluster| 1e6 * cluster.framework.dispatch,
-            scale: |cluster, factor| cluster.framework.dispatch *= factor,
+            // No row of MPT is bound by the host.
+            scale: |cluster, factor| {
+                if cluster.framework.name == "megatron" {
+                    cluster.framework.dispatch *= factor;
+                }
+            },
         },
         Constant {
             name: "interference",

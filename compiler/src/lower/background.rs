@@ -37,8 +37,8 @@ pub fn scatter_early(job: &mut Job) {
             || is_boxing(&job.tasks[task]) && of_task.any(|&TaskId(reader)| early[reader]);
         early[task] = late[task] && is_large(job, task) && (scatters || leads());
     }
-    for task in 0..job.tasks.len() {
-        if early[task] && origin(job, task).is_some() {
+    for (task, early) in early.into_iter().enumerate() {
+        if early && origin(job, task).is_some() {
             job.tasks[task].background = Some(Background::Gradient);
         }
     }

@@ -39,6 +39,16 @@ impl LlamaConfig {
             base: 500_000.0,
         }
     }
+
+    /// Llama 3 70B, of 70.55 billion parameters (Dubey et al., arXiv 2407.21783, table 3).
+    pub fn llama3_70b() -> Self {
+        Self { layers: 80, width: 8192, heads: 64, hidden: 28672, ..Self::llama3_8b() }
+    }
+
+    /// Llama 3.1 405B, of 405.9 billion parameters (the same).
+    pub fn llama3_405b() -> Self {
+        Self { layers: 126, width: 16384, heads: 128, hidden: 53248, ..Self::llama3_8b() }
+    }
 }
 
 /// Causal self-attention over `[batch, time, width]` in which groups of heads share keys and values (Ainslie et al.,
@@ -296,11 +306,15 @@ mod tests {
     use crate::types::DType;
 
     #[test]
-    fn llama3_8b_has_its_parameters() {
-        let g = GraphBuilder::new("llama3");
-        let parameters = Llama::new(&g, &LlamaConfig::llama3_8b()).parameters();
-        let count: usize = parameters.iter().map(|parameter| parameter.ty().elements()).sum();
-        assert_eq!(count, 8_030_261_248);
+    fn llama3_has_its_parameters() {
+        let count = |config: LlamaConfig| -> usize {
+            let g = GraphBuilder::new("llama3");
+            let parameters = Llama::new(&g, &config).parameters();
+            parameters.iter().map(|parameter| parameter.ty().elements()).sum()
+        };
+        assert_eq!(count(LlamaConfig::llama3_8b()), 8_030_261_248);
+        assert_eq!(count(LlamaConfig::llama3_70b()), 70_553_706_496);
+        assert_eq!(count(LlamaConfig::llama3_405b()), 405_853_388_800);
     }
 
     #[test]
