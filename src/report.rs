@@ -48,6 +48,11 @@ pub fn summary(plan: &Plan) -> String {
         );
     }
     text.push_str(&precision_lines(plan));
+    if plan.regathered {
+        text.push_str(
+            "memory: short, so what the backward pass reads is kept for it, or gathered again, as is best\n",
+        );
+    }
     if plan.recomputed_blocks > 0 {
         let _ =
             writeln!(text, "recomputed: the first {} blocks of each stage", plan.recomputed_blocks);

@@ -16,9 +16,9 @@ pub fn framework(name: &str) -> Option<Framework> {
         "torch-eager" => Some(Framework {
             name: name.into(),
             dispatch: 32.4e-6,
-            elementwise_traffic: 1.32,
+            elementwise_traffic: 1.36,
             attention: 0.52,
-            interference: 0.37,
+            interference: 0.34,
             ..graphc
         }),
         // Kernels are issued from Python, one by one, and most chains are fused by hand: the host's time and what is not fused
