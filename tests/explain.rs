@@ -42,6 +42,31 @@ fn the_chosen_layout_is_the_cheapest_alternative() {
 }
 
 #[test]
+fn what_waits_for_the_backward_pass_is_explained() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    for (name, extra) in [
+        ("zero3.json", ["--mesh", "2", "--strategy", "zero3"].as_slice()),
+        ("short.json", &["--mesh", "2", "--memory", "585KiB"]),
+    ] {
+        let plan = plan(folder.path(), name, extra);
+        let plan = plan.to_str().expect("UTF-8");
+        let tensor = "blocks.0.attn.qkv.weight";
+        let text = succeeds(["explain", plan, tensor]);
+        let backward = text.split_once("for the backward pass it is ").expect("a choice").1;
+        for word in ["\n* ", "again from ", "kept as "] {
+            assert!(backward.contains(word), "{word}: {text}");
+        }
+        let value = read(&succeeds(["explain", plan, tensor, "--format", "json"]));
+        let all = value["backward"]["alternatives"].as_array().expect("a list");
+        let known = |one: &&Value| one["sbp"] == value["backward"]["sbp"];
+        assert!(all.len() > 1 && all.iter().any(|one| known(&one)), "{value}");
+    }
+    let free = plan(folder.path(), "free.json", &["--mesh", "2"]);
+    let text = succeeds(["explain", free.to_str().expect("UTF-8"), "tok.weight"]);
+    assert!(!text.contains("backward pass"), "{text}");
+}
+
+#[test]
 fn a_pin_to_an_alternative_costs_what_explain_says() {
     let folder = tempfile::tempdir().expect("a scratch folder");
     let free = plan(folder.path(), "free.json", &["--mesh", "4"]);

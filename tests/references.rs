@@ -90,6 +90,20 @@ fn other_strategies_and_schedules_reach_them_too() {
     }
 }
 
+/// Where memory is short weights and activations are gathered again for the backward pass, with microbatches for each of them.
+#[test]
+fn what_is_gathered_again_reaches_them_too() {
+    for extra in [
+        ["--mesh", "2", "--memory", "585KiB"].as_slice(),
+        &["--mesh", "2", "--memory", "500KiB", "--microbatches", "2"],
+        &["--mesh", "4", "--strategy", "zero3", "--microbatches", "2"],
+        &["--mesh", "2", "--strategy", "zero3", "--microbatches", "2", "--recompute", "full"],
+    ] {
+        let first = check("gpt", extra);
+        assert!(first == train_reference("gpt", extra), "gpt {extra:?}: two runs differ");
+    }
+}
+
 #[test]
 fn interleaved_chunks_reach_them_too() {
     let stages = ["--stages", "2", "--microbatches", "2", "--schedule", "interleaved:2"];
