@@ -6,7 +6,9 @@ use graphc_compiler::pipeline::prepare;
 use graphc_compiler::planner::{plan, recompute};
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::nn::{Gpt, GptConfig, Module};
+use graphc_ir::ops::Init;
 use graphc_ir::plan::{AdamOptions, CompileOptions, Loss, Optimizer, Strategy};
+use graphc_ir::scalar::Scalar;
 use graphc_ir::types::DType;
 
 fn options(mesh: &[usize], stages: usize, microbatches: usize) -> CompileOptions {
@@ -78,4 +80,24 @@ fn fixed_strategies_on_a_large_mesh_hold() {
         options.strategy = strategy;
         holds("dgx-a100", &decisions, &options);
     }
+}
+
+/// One weight in a row of products, as of a recurrent network: all its readers are tied to each other by what it is boxed
+/// to, and dividing the problem by that first leaves a chain.
+#[test]
+fn a_weight_with_many_readers_takes_little_work() {
+    let options = CompileOptions { loss: Some(Loss::Mse), ..options(&[4], 1, 1) };
+    let g = GraphBuilder::new("tied");
+    let mut x = g.input("x", DType::F32, [64, 256]);
+    let w = g.variable("w", DType::F32, [256, 256], Init::Fill(Scalar(0.02)));
+    for _ in 0..200 {
+        x = x.matmul(&w).relu();
+    }
+    g.output("y", &x);
+    let graph = g.finish().expect("the graph is right");
+    let decisions = prepare(graph, &options).expect("it can be trained");
+    let cluster = preset("cpu").expect("a preset");
+    let planned = plan(&decisions, &options, &cluster).expect("memory is plenty");
+    assert_eq!(planned.report.gap, 0.0);
+    assert!(planned.work < 200_000_000, "{} entries", planned.work);
 }

@@ -158,6 +158,11 @@ impl Dual {
         messages.known.extend(all.map(|(key, term)| (key, term.owed.clone())));
     }
 
+    /// Terms that a variable is part of.
+    pub fn terms(&self, variable: usize) -> usize {
+        self.of_variable[variable].len()
+    }
+
     /// Entries that one sweep reads, about.
     pub fn size(&self) -> usize {
         let size = |term: &Term| match &term.costs {

@@ -1,6 +1,8 @@
 //! Branch and bound where shifting costs alone leaves a gap: what is left is divided in two by the labels of one variable,
 //! and each part is a problem of its own, with a higher bound and fewer labels.
 
+use std::cmp::Reverse;
+
 use super::minimise::{Effort, STEP, Search};
 
 /// How often a part is divided again.
@@ -8,6 +10,9 @@ const DEPTH: usize = 40;
 /// Variables that are tried before one is divided, and the sweeps of each trial.
 const TRIED: usize = 6;
 const TRIAL: usize = 2;
+/// Terms from which a variable is divided before all others: a tensor that so many read ties them together, and what is left
+/// without it is narrow. Layers alone have a quarter of that.
+const HUB: usize = 48;
 /// What is done for a part.
 const PART: Effort = Effort { rounds: 3, look: usize::MAX, ..STEP };
 /// The share of the gap that a part closes at least, for comparing trials.
@@ -58,6 +63,9 @@ impl Search<'_> {
                 (variable, best, second)
             })
             .collect();
+        if let Some((hub, label)) = self.hub(&tried) {
+            return Some(self.halves(hub, label, &bounds));
+        }
         // Where the other labels are furthest off, one part is small; of the first of these, what trials find counts.
         tried.sort_by(|a, b| {
             let labels = |variable: usize| bounds[variable].len();
@@ -86,6 +94,14 @@ impl Search<'_> {
             }
         }
         best.map(|(_, parts)| parts)
+    }
+
+    /// The variable that most terms read, with its best label, if these are many.
+    fn hub(&self, tried: &[(usize, usize, f64)]) -> Option<(usize, usize)> {
+        let terms = |variable: usize| self.dual.terms(variable);
+        let hubs = tried.iter().filter(|(variable, ..)| terms(*variable) >= HUB);
+        let hub = hubs.max_by_key(|(variable, ..)| (terms(*variable), Reverse(*variable)))?;
+        Some((hub.0, hub.1))
     }
 
     fn halves(&self, variable: usize, label: usize, bounds: &[Vec<f64>]) -> [Vec<Vec<usize>>; 2] {
