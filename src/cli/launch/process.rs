@@ -9,6 +9,7 @@ use rustix::process::{
 };
 
 use super::accounts;
+use super::guard::Guard;
 use super::output::Output;
 use super::supervise::Attempt;
 use super::world::Seat;
@@ -29,8 +30,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a rank.
-    pub fn start(attempt: &Attempt<'_>, seat: Seat) -> Result<Self> {
+    /// Starts a rank, whose group the guard watches.
+    pub fn start(attempt: &Attempt<'_>, seat: Seat, guard: &Guard) -> Result<Self> {
         let Attempt { world, command, logs, restart, .. } = *attempt;
         let (program, arguments) = command.split_first().context("there is no command")?;
         let mut command = Command::new(program);
@@ -44,6 +45,7 @@ impl Process {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
         }
         die_with_parent(&mut command);
+        guard.watch(&mut command)?;
         let mut child = command.spawn().with_context(|| {
             format!("cannot start rank {}: `{}`", seat.rank, program.to_string_lossy())
         })?;

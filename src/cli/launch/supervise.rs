@@ -112,12 +112,8 @@ impl Attempt<'_> {
             interrupted: None,
         };
         for &seat in &self.world.seats {
-            let process = Process::start(self, seat);
-            match process {
-                Ok(process) => {
-                    guard.watch(process.group);
-                    supervisor.processes.push(process);
-                }
+            match Process::start(self, seat, guard) {
+                Ok(process) => supervisor.processes.push(process),
                 Err(error) => {
                     supervisor.kill();
                     supervisor.wait(signals, guard);
