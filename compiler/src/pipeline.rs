@@ -141,8 +141,8 @@ fn again(
     options: &CompileOptions,
     which: Regathered,
 ) -> Result<Recomputing, CompileError> {
-    // Where nobody is trained or all ranks are one there is nothing to gather.
-    if options.mesh.iter().product::<usize>() < 2 {
+    // One rank has nothing to gather.
+    if which == Regathered::Nothing || options.mesh.iter().product::<usize>() < 2 {
         return Ok(recomputing);
     }
     let again = regather(recomputing, which)?;

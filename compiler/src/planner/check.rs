@@ -76,6 +76,8 @@ struct Walk<'a> {
     consumers: Vec<Vec<usize>>,
     /// Position of each node in the order of phases.
     position: Vec<usize>,
+    /// That of the first update; one past the last where there is none.
+    first_update: usize,
     seconds: f64,
     ledger: Ledger,
     /// The gradients of variables.
@@ -126,6 +128,12 @@ impl<'a> Walk<'a> {
             router: Router::new(cluster, decisions.rates.microbatches),
             consumers: graph.consumers().iter().map(ids).collect(),
             position,
+            first_update: decisions
+                .training
+                .phases
+                .iter()
+                .filter(|&&phase| phase != Phase::Update)
+                .count(),
             seconds: 0.0,
             ledger: Ledger::new(graph.nodes.len()),
             gradients: decisions.training.gradients.iter().map(|pair| pair.1).collect(),
@@ -399,11 +407,6 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn first_update(&self) -> usize {
-        let phases = &self.decisions.training.phases;
-        phases.iter().filter(|&&phase| phase != Phase::Update).count()
-    }
-
     /// From the first to the last of some nodes; of the whole loop where they repeat and the tensor does not.
     fn through(&self, value: ValueId, nodes: &[usize], made_in_loop: bool) -> (usize, usize) {
         let positions = || nodes.iter().map(|&node| self.position[node]);
@@ -510,7 +513,7 @@ impl<'a> Walk<'a> {
         // What is small travels in one message with others before the first update.
         let small = graph.value(value).ty.bytes() < SCATTERED_BYTES;
         let shares = small && is_fused(self.decisions, self.per_step(value), &nodes);
-        let start = if shares { start.min(self.first_update()) } else { start };
+        let start = if shares { start.min(self.first_update) } else { start };
         self.keep(placement, self.scratch_bytes(route), start, start);
         let scratch = self.scratch_bytes(route);
         self.ledger.keep(producer, Kept::Transient, scratch, (start, start));
