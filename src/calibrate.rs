@@ -8,7 +8,8 @@ use std::fmt::Write;
 use std::time::Instant;
 
 use graphc_compiler::cluster::preset;
-use graphc_compiler::compile::{CompileError, compile};
+use graphc_compiler::compile::compile;
+use graphc_compiler::error::CompileError;
 use graphc_ir::builder::{BuildErrors, GraphBuilder, Tensor};
 use graphc_ir::graph::Graph;
 use graphc_ir::mesh::DeviceKind;

@@ -1,7 +1,7 @@
 //! What passes decide, as data beside the graph: phases, stages and placements, rates, signatures. Each is made by
 //! one function and applied by another.
 
-use graphc_ir::graph::Graph;
+use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::mesh::Placement;
 use graphc_ir::plan::{Layout, TensorKind};
@@ -82,6 +82,17 @@ pub struct Rates {
     pub nodes: Vec<Option<Choice>>,
 }
 
+/// A training graph with its rates.
+#[derive(Clone, Debug)]
+pub struct Rated {
+    /// The graph.
+    pub training: TrainingGraph,
+    /// Its rates.
+    pub rates: Rates,
+    /// Of each node that computes again what another one has computed in the forward pass, that one.
+    pub recomputed: Vec<Option<NodeId>>,
+}
+
 /// The signature of one node: one SBP per axis of its placement for each operand and result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeSharding {
@@ -119,6 +130,12 @@ impl Decisions {
         &self.training.graph
     }
 
+    /// The graph with its rates, without stages.
+    pub fn rated(&self) -> Rated {
+        let Self { training, rates, recomputed, .. } = self.clone();
+        Rated { training, rates, recomputed }
+    }
+
     /// The layout of a value on a placement with an SBP, at the value's rate.
     pub fn layout(&self, value: ValueId, placement: &Placement, sbp: &NdSbp) -> Layout {
         let ty = &self.graph().value(value).ty;
@@ -134,6 +151,13 @@ impl Decisions {
             hierarchy: placement.hierarchy.clone(),
             sbp: sbp.clone(),
         }
+    }
+
+    /// How often a node acts in a step.
+    pub fn times(&self, node: &Node) -> usize {
+        let values = node.operands.iter().chain(&node.results);
+        let per_microbatch = |value: &ValueId| self.rates.values[value.index()] != ValueRate::Step;
+        if values.into_iter().any(per_microbatch) { self.rates.microbatches } else { 1 }
     }
 
     /// The placement of the node that makes a value.

@@ -16,10 +16,11 @@ use graphc_ir::plan::{CompileOptions, Plan, Strategy};
 use graphc_ir::text;
 use graphc_ir::types::TensorType;
 
-use crate::compile::{CompileError, compile};
-use crate::error::CompileError as GraphError;
+use crate::compile::compile;
+use crate::error::CompileError;
 use crate::passes::LOSS;
-use crate::pipeline::with_loss;
+use crate::passes::error::PassError;
+use crate::passes::loss::attach_loss;
 
 const PASS: &str = "counting what is not finite";
 
@@ -78,8 +79,8 @@ impl FiniteCheck {
     /// Where the plan's graph does not compile with it.
     pub fn of(plan: &Plan) -> Result<Self, CompileError> {
         let graph = text::parse(&plan.graph.join("\n"))
-            .map_err(|error| GraphError::PlanGraph { error: error.to_string() })?;
-        let (graph, tensors) = counting(with_loss(graph, &plan.options)?)?;
+            .map_err(|error| PassError::PlanGraph { error: error.to_string() })?;
+        let (graph, tensors) = counting(attach_loss(graph, &plan.options)?)?;
         let options = options(plan, &graph);
         let with = |strategy: Strategy| {
             let options = CompileOptions { strategy, ..options.clone() };
@@ -130,9 +131,9 @@ fn options(plan: &Plan, graph: &Graph) -> CompileOptions {
 }
 
 /// The graph with the loss and the counts as its only outputs.
-fn counting(graph: Graph) -> Result<(Graph, Vec<Counted>), GraphError> {
+fn counting(graph: Graph) -> Result<(Graph, Vec<Counted>), PassError> {
     let loss = graph.outputs.iter().find(|output| output.name == LOSS);
-    let loss = loss.map(|output| output.value).ok_or(GraphError::NoOutput)?;
+    let loss = loss.map(|output| output.value).ok_or(PassError::NoOutput)?;
     let values = (0..graph.values.len()).map(ValueId::new);
     let counted: Vec<ValueId> = values.filter(|&value| is_counted(&graph, value)).collect();
     let stem = free_stem(&graph);
@@ -151,7 +152,7 @@ fn counting(graph: Graph) -> Result<(Graph, Vec<Counted>), GraphError> {
         builder.output(&tensor.outputs[1], &nan);
         tensors.push(tensor);
     }
-    let graph = builder.finish().map_err(|errors| GraphError::Build { pass: PASS, errors })?;
+    let graph = builder.finish().map_err(|errors| PassError::Build { pass: PASS, errors })?;
     Ok((graph, tensors))
 }
 

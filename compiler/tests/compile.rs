@@ -2,7 +2,8 @@
 
 use graphc_compiler::check::{read_plan, verify, verify_invariants, write_plan};
 use graphc_compiler::cluster::preset;
-use graphc_compiler::compile::{CompileError, Compiled, compile};
+use graphc_compiler::compile::{Compiled, compile};
+use graphc_compiler::error::CompileError;
 use graphc_compiler::lower::collective_counts;
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
@@ -231,5 +232,5 @@ fn errors_of_all_kinds_are_told() {
     let cluster = preset("cpu").expect("a preset");
     let error = compile(mlp(), &options(&[3], 2, 1), &cluster, None);
     let error = error.map(|compiled| compiled.plan.name.clone()).expect_err("3 by 2");
-    assert!(matches!(error, CompileError::Prepare(_)), "{error}");
+    assert!(matches!(error, CompileError::Pass(_)), "{error}");
 }

@@ -2,8 +2,8 @@
 
 use graphc_compiler::check::verify;
 use graphc_compiler::cluster::preset;
+use graphc_compiler::compile::prepare_again;
 use graphc_compiler::compile::{Compiled, compile, emit_after};
-use graphc_compiler::pipeline::prepare_again;
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
 use graphc_ir::ops::Init;

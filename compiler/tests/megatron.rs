@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use graphc_compiler::check::verify_invariants;
 use graphc_compiler::cluster::preset;
-use graphc_compiler::compile::{CompileError, Compiled, compile};
+use graphc_compiler::compile::{Compiled, compile};
+use graphc_compiler::error::CompileError;
 use graphc_compiler::lower::collective_counts;
 use graphc_compiler::planner::recompute;
 use graphc_ir::builder::{GraphBuilder, Tensor};

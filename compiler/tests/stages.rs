@@ -2,9 +2,9 @@
 
 use graphc_compiler::check::verify;
 use graphc_compiler::cluster::preset;
+use graphc_compiler::compile::prepare_again;
+use graphc_compiler::compile::stages::{choose, chosen};
 use graphc_compiler::compile::{Compiled, compile};
-use graphc_compiler::pipeline::prepare_again;
-use graphc_compiler::stages::{choose, chosen};
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
 use graphc_ir::nn::{Gpt, GptConfig, Module};

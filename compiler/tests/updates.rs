@@ -1,7 +1,8 @@
 //! Plans of updates alone: gradients are inputs, nothing is differentiated.
 
 use graphc_compiler::cluster::preset;
-use graphc_compiler::compile::{CompileError, Compiled, compile};
+use graphc_compiler::compile::{Compiled, compile};
+use graphc_compiler::error::CompileError;
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::ops::Init;
 use graphc_ir::plan::{CompileOptions, Optimizer, TensorKind};

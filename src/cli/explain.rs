@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use anyhow::{Result, bail};
 use graphc::report::{self, Peak};
+use graphc_compiler::compile::prepare_again;
 use graphc_compiler::decisions::{Decisions, Phase, Sharding};
-use graphc_compiler::pipeline::prepare_again;
 use graphc_compiler::planner::alternatives;
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;

@@ -1,6 +1,6 @@
 //! What can go wrong in data parallelism.
 
-use graphc_compiler::compile::CompileError;
+use graphc_compiler::error::CompileError;
 use graphc_ir::types::TensorType;
 use graphc_runtime::dist::DistError;
 use graphc_runtime::{CheckpointError, RuntimeError, TensorError};

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use graphc_compiler::error::CompileError;
+use graphc_compiler::passes::error::PassError;
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
 use graphc_ir::learning_rate::LrSchedule;
@@ -63,7 +64,7 @@ impl Updater {
         if training.optimizer.is_none() {
             return Ok(None);
         }
-        let graph = graph(trained).map_err(graphc_compiler::compile::CompileError::from)?;
+        let graph = graph(trained).map_err(CompileError::from)?;
         let session = session(graph, &updates(training), &BTreeMap::new(), options)?;
         let held_here = session.variables();
         let trained: Vec<String> = trained.iter().map(|variable| variable.name.clone()).collect();
@@ -102,12 +103,12 @@ impl Updater {
 }
 
 /// The parameters, and an input for the gradient of each.
-fn graph(trained: &[Variable]) -> Result<Graph, CompileError> {
+fn graph(trained: &[Variable]) -> Result<Graph, PassError> {
     let g = GraphBuilder::new("updates");
     for Variable { name, ty, .. } in trained {
         // What they begin with they are given.
         g.variable_of(name, ty.clone(), Init::Fill(0.0.into()), true);
         g.input(&gradient_of(name), ty.dtype, ty.shape.clone());
     }
-    g.finish().map_err(|errors| CompileError::Build { pass: "updates", errors })
+    g.finish().map_err(|errors| PassError::Build { pass: "updates", errors })
 }

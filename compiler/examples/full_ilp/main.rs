@@ -16,9 +16,10 @@ use std::time::Instant;
 use graphc_compiler::cluster::preset;
 use graphc_compiler::decisions::{Decisions, NodeSharding, Sharding};
 use graphc_compiler::pipeline::prepare;
-use graphc_compiler::planner::candidates::Candidate;
-use graphc_compiler::planner::ilp::{SOLVER, size, solve_ilp};
 use graphc_compiler::planner::problem::Problem;
+use graphc_compiler::planner::problem::candidates::Candidate;
+use graphc_compiler::planner::problem::size::size;
+use graphc_compiler::planner::reference::ilp::{SOLVER, solve_ilp};
 use graphc_compiler::planner::{Planned, plan, recompute};
 use graphc_ir::graph::Graph;
 use graphc_ir::plan::{

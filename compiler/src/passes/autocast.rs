@@ -13,7 +13,7 @@ use graphc_ir::ops::{BinaryFunction, Cast, Constant, Full, ReduceFunction, Unary
 use graphc_ir::plan::CompileOptions;
 use graphc_ir::types::{DType, TensorType};
 
-use crate::error::CompileError;
+use crate::passes::error::PassError;
 
 const PASS: &str = "autocast";
 
@@ -136,14 +136,14 @@ pub fn scales_loss(graph: &Graph, options: &CompileOptions) -> bool {
 ///
 /// # Errors
 /// Where the precision is no floating-point type.
-pub fn autocast(graph: Graph, options: &CompileOptions) -> Result<Graph, CompileError> {
+pub fn autocast(graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
     if let Some(dtype) = options.precision.filter(|dtype| !dtype.is_float()) {
-        return Err(CompileError::Precision { dtype });
+        return Err(PassError::Precision { dtype });
     }
     if options.precision.is_none() && graph.nodes.iter().all(|node| node.autocast.is_none()) {
         return Ok(graph);
     }
-    rewrite(&graph, options.precision).map_err(|error| CompileError::Op { pass: PASS, error })
+    rewrite(&graph, options.precision).map_err(|error| PassError::Op { pass: PASS, error })
 }
 
 fn rewrite(old: &Graph, precision: Option<DType>) -> Result<Graph, OpError> {

@@ -16,7 +16,7 @@ use super::loss::name_is_free;
 use super::loss_scale::{LOSS_SCALE, SKIPPED, scale};
 use super::{LOSS, output};
 use crate::decisions::{Phase, TrainingGraph};
-use crate::error::CompileError;
+use crate::passes::error::PassError;
 
 const PASS: &str = "autodiff";
 
@@ -31,7 +31,7 @@ pub fn autodiff(
     graph: Graph,
     options: &CompileOptions,
     scales: bool,
-) -> Result<TrainingGraph, CompileError> {
+) -> Result<TrainingGraph, PassError> {
     let training = options.differentiates();
     let has_loss = training || options.loss.is_some();
     let loss = output(&graph, LOSS).filter(|_| has_loss);
@@ -58,7 +58,7 @@ pub fn autodiff(
 pub const GRADIENT: &str = "grad.";
 
 /// The graph with its gradients, which are inputs.
-fn given(graph: Graph) -> Result<(Graph, Gradients), CompileError> {
+fn given(graph: Graph) -> Result<(Graph, Gradients), PassError> {
     let mut gradients = Vec::new();
     for node in &graph.nodes {
         let Op::Variable(variable) = &node.op else { continue };
@@ -70,8 +70,7 @@ fn given(graph: Graph) -> Result<(Graph, Gradients), CompileError> {
             Op::Input(input) => input.name == name && input.ty == variable.ty,
             _ => false,
         });
-        let missing =
-            || CompileError::GradientMissing { name: name.clone(), ty: variable.ty.clone() };
+        let missing = || PassError::GradientMissing { name: name.clone(), ty: variable.ty.clone() };
         gradients.push((node.results[0], input.ok_or_else(missing)?.results[0]));
     }
     Ok((graph, gradients))
@@ -124,13 +123,13 @@ fn differentiate(
     graph: Graph,
     loss: ValueId,
     scales: bool,
-) -> Result<(Graph, Gradients), CompileError> {
+) -> Result<(Graph, Gradients), PassError> {
     let depends = depends(&graph);
     for name in [LOSS_SCALE, SKIPPED].iter().filter(|_| scales) {
         name_is_free(PASS, &graph, name)?;
     }
     if !depends[loss.index()] {
-        return Err(CompileError::NothingToTrain { loss: graph.display_name(loss) });
+        return Err(PassError::NothingToTrain { loss: graph.display_name(loss) });
     }
     let nodes = graph.nodes.clone();
     let mut reverse = Reverse {
@@ -157,7 +156,7 @@ fn differentiate(
     }
     gradients.reverse();
     let graph =
-        reverse.builder.finish().map_err(|errors| CompileError::Build { pass: PASS, errors })?;
+        reverse.builder.finish().map_err(|errors| PassError::Build { pass: PASS, errors })?;
     Ok((graph, gradients))
 }
 

@@ -10,7 +10,7 @@ use graphc_ir::types::{DType, TensorType};
 use super::optimizer::{push, push_state};
 use super::skipping::guard_of;
 use crate::decisions::TrainingGraph;
-use crate::error::CompileError;
+use crate::passes::error::PassError;
 
 const PASS: &str = "averages";
 
@@ -24,13 +24,13 @@ pub const AVERAGE: &str = "state.ema.";
 pub fn averages(
     mut training: TrainingGraph,
     decay: Option<f64>,
-) -> Result<TrainingGraph, CompileError> {
+) -> Result<TrainingGraph, PassError> {
     let Some(decay) = decay else { return Ok(training) };
     if !(0.0..1.0).contains(&decay) {
-        return Err(CompileError::Average { decay });
+        return Err(PassError::Average { decay });
     }
     for (variable, _) in training.gradients.clone() {
-        let failed = |error| CompileError::Op { pass: PASS, error };
+        let failed = |error| PassError::Op { pass: PASS, error };
         append(&mut training, variable, decay).map_err(failed)?;
     }
     Ok(training)

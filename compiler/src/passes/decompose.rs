@@ -13,7 +13,7 @@ use graphc_ir::sbp::Sbp;
 
 use super::pins::pin_of;
 use crate::decisions::TrainingGraph;
-use crate::error::CompileError;
+use crate::passes::error::PassError;
 
 const PASS: &str = "decompose";
 
@@ -24,12 +24,12 @@ const PASS: &str = "decompose";
 pub fn decompose_where_split(
     training: TrainingGraph,
     options: &CompileOptions,
-) -> Result<TrainingGraph, CompileError> {
+) -> Result<TrainingGraph, PassError> {
     let graph = &training.graph;
     if !graph.nodes.iter().any(|node| wanted(graph, node, options)) {
         return Ok(training);
     }
-    in_parts(&training, options).map_err(|error| CompileError::Op { pass: PASS, error })
+    in_parts(&training, options).map_err(|error| PassError::Op { pass: PASS, error })
 }
 
 /// Whether a node is to be taken apart: batch normalization in training always; others on more than one rank, where a pin asks to split the dim that the op keeps

@@ -8,7 +8,7 @@ use graphc_ir::text::nearest;
 
 use super::pins::fits;
 use crate::decisions::TrainingGraph;
-use crate::error::CompileError;
+use crate::passes::error::PassError;
 
 /// The group of a variable: the first whose pattern fits its name.
 pub(super) fn group_of<'a>(
@@ -31,10 +31,7 @@ fn name_of(graph: &Graph, variable: ValueId) -> Option<&str> {
 ///
 /// # Errors
 /// The first pattern that fits none.
-pub fn check_groups(
-    training: &TrainingGraph,
-    options: &CompileOptions,
-) -> Result<(), CompileError> {
+pub fn check_groups(training: &TrainingGraph, options: &CompileOptions) -> Result<(), PassError> {
     if options.optimizer.is_none() {
         return Ok(());
     }
@@ -44,7 +41,7 @@ pub fn check_groups(
     let unknown = |group: &&ParameterGroup| !names.iter().any(|name| fits(&group.pattern, name));
     match options.groups.iter().find(unknown) {
         None => Ok(()),
-        Some(ParameterGroup { pattern, .. }) => Err(CompileError::GroupUnknown {
+        Some(ParameterGroup { pattern, .. }) => Err(PassError::GroupUnknown {
             pattern: pattern.clone(),
             nearest: nearest(pattern, names).map(str::to_string),
         }),

@@ -6,7 +6,7 @@ use graphc_ir::plan::{CompileOptions, Loss, Metric, ROW_LOSSES, SAMPLES};
 use graphc_ir::types::{DType, TensorType};
 
 use super::LOSS;
-use crate::error::CompileError;
+use crate::passes::error::PassError;
 
 const PASS: &str = "loss";
 
@@ -17,7 +17,7 @@ const PASS: &str = "loss";
 ///
 /// # Errors
 /// Where the first output does not fit the loss, the loss does not fit the options, or a name is taken.
-pub fn attach_loss(graph: Graph, options: &CompileOptions) -> Result<Graph, CompileError> {
+pub fn attach_loss(graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
     check_options(options)?;
     match options.loss {
         Some(loss) => attach(graph, loss, options),
@@ -27,37 +27,37 @@ pub fn attach_loss(graph: Graph, options: &CompileOptions) -> Result<Graph, Comp
 }
 
 /// Checks that the loss has what the options ask of it.
-fn check_options(options: &CompileOptions) -> Result<(), CompileError> {
+fn check_options(options: &CompileOptions) -> Result<(), PassError> {
     let (value, loss) = (options.label_smoothing, options.loss.map(Loss::name));
     if !(0.0..=1.0).contains(&value) {
         let (what, expected) = ("label_smoothing", "from 0 to 1");
-        return Err(CompileError::Number { what, value, expected });
+        return Err(PassError::Number { what, value, expected });
     }
     if value != 0.0 && options.loss != Some(Loss::CrossEntropy) {
         let (what, expected) = ("label smoothing", "cross_entropy");
-        return Err(CompileError::NeedsLabels { what, expected, loss });
+        return Err(PassError::NeedsLabels { what, expected, loss });
     }
     match options.metrics.first() {
         Some(metric) if !options.loss.is_some_and(Loss::has_labels) => {
             let (what, expected) = (metric.name(), "cross_entropy or nll");
-            Err(CompileError::NeedsLabels { what, expected, loss })
+            Err(PassError::NeedsLabels { what, expected, loss })
         }
         _ => Ok(()),
     }
 }
 
 /// Calls the first output the loss.
-fn declare(mut graph: Graph) -> Result<Graph, CompileError> {
-    let first = graph.outputs.first().ok_or(CompileError::NoOutput)?;
+fn declare(mut graph: Graph) -> Result<Graph, PassError> {
+    let first = graph.outputs.first().ok_or(PassError::NoOutput)?;
     let (output, value) = (first.name.clone(), first.value);
     let ty = &graph.value(value).ty;
     if !ty.shape.is_empty() || !ty.dtype.is_float() {
-        return Err(CompileError::NotScalar { output, ty: ty.clone() });
+        return Err(PassError::NotScalar { output, ty: ty.clone() });
     }
     if output != LOSS {
         if let Some(other) = super::output(&graph, LOSS).filter(|&other| other != value) {
             let source_of = graph.producer(other).source.clone();
-            return Err(CompileError::NameTaken { pass: PASS, name: LOSS.into(), source_of });
+            return Err(PassError::NameTaken { pass: PASS, name: LOSS.into(), source_of });
         }
         graph.outputs.retain(|output| output.name != LOSS);
         graph.outputs.push(Output { name: LOSS.into(), value });
@@ -65,13 +65,13 @@ fn declare(mut graph: Graph) -> Result<Graph, CompileError> {
     Ok(graph)
 }
 
-fn attach(graph: Graph, loss: Loss, options: &CompileOptions) -> Result<Graph, CompileError> {
-    let first = graph.outputs.first().ok_or(CompileError::NoOutput)?;
+fn attach(graph: Graph, loss: Loss, options: &CompileOptions) -> Result<Graph, PassError> {
+    let first = graph.outputs.first().ok_or(PassError::NoOutput)?;
     let (output, value) = (first.name.clone(), first.value);
     let ty = graph.value(value).ty.clone();
     let shape_error = |reason: &str| {
         let (loss, output, ty, reason) = (loss.name(), output.clone(), ty.clone(), reason.into());
-        Err(CompileError::LossShape { loss, output, ty, reason })
+        Err(PassError::LossShape { loss, output, ty, reason })
     };
     if !ty.dtype.is_float() {
         return shape_error("it needs floating-point numbers");
@@ -103,7 +103,7 @@ fn attach(graph: Graph, loss: Loss, options: &CompileOptions) -> Result<Graph, C
             builder.output(LOSS, &named);
         }
     }
-    builder.finish().map_err(|errors| CompileError::Build { pass: PASS, errors })
+    builder.finish().map_err(|errors| PassError::Build { pass: PASS, errors })
 }
 
 /// The input that a loss adds to the graph.
@@ -177,15 +177,11 @@ fn classes_last(scores: &Tensor, rank: usize) -> Tensor {
 }
 
 /// Checks that no value and no output has a name.
-pub(super) fn name_is_free(
-    pass: &'static str,
-    graph: &Graph,
-    name: &str,
-) -> Result<(), CompileError> {
+pub(super) fn name_is_free(pass: &'static str, graph: &Graph, name: &str) -> Result<(), PassError> {
     let output = graph.outputs.iter().find(|output| output.name == name);
     let Some(value) = graph.find(name).or(output.map(|output| output.value)) else {
         return Ok(());
     };
     let source_of = graph.producer(value).source.clone();
-    Err(CompileError::NameTaken { pass, name: name.into(), source_of })
+    Err(PassError::NameTaken { pass, name: name.into(), source_of })
 }

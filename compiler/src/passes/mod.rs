@@ -12,6 +12,7 @@ pub mod batch_first;
 pub mod channels_last;
 pub mod clipping;
 pub mod decompose;
+pub mod error;
 pub mod groups;
 pub mod layers;
 pub mod loss;

@@ -17,7 +17,7 @@ use super::loss::name_is_free;
 use super::loss_scale::{SKIPPED, Scaled, check_gradients, one};
 use super::skipping::{Guard, guard};
 use crate::decisions::{Phase, TrainingGraph};
-use crate::error::CompileError;
+use crate::passes::error::PassError;
 
 const PASS: &str = "optimizer";
 
@@ -31,19 +31,19 @@ const PASS: &str = "optimizer";
 pub fn optimizer(
     mut training: TrainingGraph,
     options: &CompileOptions,
-) -> Result<TrainingGraph, CompileError> {
+) -> Result<TrainingGraph, PassError> {
     check_numbers(options)?;
     let names = [(GRAD_NORM, options.clip_norm.is_some()), (SKIPPED, options.skip_non_finite)];
     for (name, _) in names.iter().filter(|(_, given)| *given && options.differentiates()) {
         name_is_free(PASS, &training.graph, name)?;
     }
-    append_all(&mut training, options).map_err(|error| CompileError::Op { pass: PASS, error })?;
+    append_all(&mut training, options).map_err(|error| PassError::Op { pass: PASS, error })?;
     Ok(training)
 }
 
 /// Checks what is the same for all optimizers.
-fn check_numbers(options: &CompileOptions) -> Result<(), CompileError> {
-    options.lr_schedule.check().map_err(|error| CompileError::LrSchedule { error })?;
+fn check_numbers(options: &CompileOptions) -> Result<(), PassError> {
+    options.lr_schedule.check().map_err(|error| PassError::LrSchedule { error })?;
     for (what, value) in [("clip_norm", options.clip_norm), ("clip_value", options.clip_value)] {
         check_number(what, value, "above 0", |value| value > 0.0)?;
     }
@@ -64,10 +64,10 @@ fn check_number(
     value: Option<f64>,
     expected: &'static str,
     holds: impl Fn(f64) -> bool,
-) -> Result<(), CompileError> {
+) -> Result<(), PassError> {
     match value.filter(|value| !value.is_finite() || !holds(*value)) {
         None => Ok(()),
-        Some(value) => Err(CompileError::Number { what, value, expected }),
+        Some(value) => Err(PassError::Number { what, value, expected }),
     }
 }
 

@@ -6,7 +6,7 @@ use graphc_ir::plan::{CompileOptions, Pin};
 use graphc_ir::sbp::NdSbp;
 use graphc_ir::text::nearest;
 
-use crate::error::CompileError;
+use crate::passes::error::PassError;
 
 /// The layout that is asked for of a value: that of the last option whose pattern fits its name, else the graph's own.
 pub fn pin_of(graph: &Graph, value: ValueId, options: &CompileOptions) -> Option<NdSbp> {
@@ -41,12 +41,12 @@ pub fn fits(pattern: &str, name: &str) -> bool {
 ///
 /// # Errors
 /// The first pattern that fits none.
-pub fn check_pins(graphs: &[&Graph], options: &CompileOptions) -> Result<(), CompileError> {
+pub fn check_pins(graphs: &[&Graph], options: &CompileOptions) -> Result<(), PassError> {
     let values = || graphs.iter().flat_map(|graph| &graph.values);
     let names: Vec<&str> = values().filter_map(|value| value.name.as_deref()).collect();
     match options.pins.iter().find(|pin| !names.iter().any(|name| fits(&pin.pattern, name))) {
         None => Ok(()),
-        Some(Pin { pattern, .. }) => Err(CompileError::PinUnknown {
+        Some(Pin { pattern, .. }) => Err(PassError::PinUnknown {
             pattern: pattern.clone(),
             nearest: nearest(pattern, names).map(str::to_string),
         }),

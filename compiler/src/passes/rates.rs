@@ -17,8 +17,8 @@ use graphc_ir::types::DType;
 
 use super::is_generator;
 use super::rebuild::{Rebuild, live_nodes};
-use crate::decisions::{Rates, TrainingGraph, ValueRate};
-use crate::error::CompileError;
+use crate::decisions::{Rated, Rates, TrainingGraph, ValueRate};
+use crate::passes::error::PassError;
 use crate::schedule::MOST_MICROBATCHES;
 
 const PASS: &str = "rates";
@@ -28,20 +28,17 @@ const PASS: &str = "rates";
 ///
 /// # Errors
 /// Where the microbatches do not divide an input, or an op cannot be computed from microbatches.
-pub fn rates(
-    training: TrainingGraph,
-    microbatches: usize,
-) -> Result<(TrainingGraph, Rates), CompileError> {
+pub fn rates(training: TrainingGraph, microbatches: usize) -> Result<Rated, PassError> {
     if microbatches == 0 {
-        return Err(CompileError::NoMicrobatches);
+        return Err(PassError::NoMicrobatches);
     }
     if microbatches > MOST_MICROBATCHES {
-        return Err(CompileError::ManyMicrobatches { microbatches });
+        return Err(PassError::ManyMicrobatches { microbatches });
     }
     if microbatches == 1 {
         let values = vec![ValueRate::Step; training.graph.values.len()];
         let nodes = vec![None; training.graph.nodes.len()];
-        return Ok((training, Rates { microbatches, values, nodes }));
+        return Ok(rated(training, Rates { microbatches, values, nodes }));
     }
     let mut cutter = Cutter {
         rebuild: Rebuild::new(&training),
@@ -55,8 +52,14 @@ pub fn rates(
         cutter.visit(id)?;
     }
     let rates = Rates { microbatches, values: cutter.values, nodes: cutter.nodes };
-    without_dead(&cutter.rebuild.finish(), rates)
-        .map_err(|error| CompileError::Op { pass: PASS, error })
+    let (training, rates) = without_dead(&cutter.rebuild.finish(), rates)
+        .map_err(|error| PassError::Op { pass: PASS, error })?;
+    Ok(rated(training, rates))
+}
+
+fn rated(training: TrainingGraph, rates: Rates) -> Rated {
+    let recomputed = vec![None; training.graph.nodes.len()];
+    Rated { training, rates, recomputed }
 }
 
 /// The readers of values that nobody observes.
@@ -104,7 +107,7 @@ struct Fit {
 }
 
 impl Cutter<'_> {
-    fn visit(&mut self, id: NodeId) -> Result<(), CompileError> {
+    fn visit(&mut self, id: NodeId) -> Result<(), PassError> {
         let node = self.rebuild.old.graph.node(id);
         let operands: Vec<ValueId> =
             node.operands.iter().map(|&v| self.rebuild.new_of(v)).collect();
@@ -113,7 +116,7 @@ impl Cutter<'_> {
             let Some(extent) = extent else { return self.once(id, operands) };
             if !extent.is_multiple_of(self.microbatches) {
                 let (input, microbatches) = (input.name.clone(), self.microbatches);
-                return Err(CompileError::Microbatches { input, extent, microbatches });
+                return Err(PassError::Microbatches { input, extent, microbatches });
             }
             let signatures = self.signatures(id)?;
             let first = signatures.into_iter().find(|s| s.results[0].0[0] == Sbp::Split(0));
@@ -134,7 +137,7 @@ impl Cutter<'_> {
     }
 
     /// A node that acts for every microbatch, by the signature that takes its operands.
-    fn act(&mut self, id: NodeId, operands: Vec<ValueId>) -> Result<(), CompileError> {
+    fn act(&mut self, id: NodeId, operands: Vec<ValueId>) -> Result<(), PassError> {
         let fit = self.fit(id, &operands)?;
         let mut operands = operands;
         for (operand, dim) in fit.parts {
@@ -161,7 +164,7 @@ impl Cutter<'_> {
     }
 
     /// A node that acts once a step.
-    fn once(&mut self, id: NodeId, operands: Vec<ValueId>) -> Result<(), CompileError> {
+    fn once(&mut self, id: NodeId, operands: Vec<ValueId>) -> Result<(), PassError> {
         let node = self.rebuild.old.graph.node(id);
         let results = self.push(node.op.clone(), operands, id, None)?;
         for (&old, &new) in node.results.iter().zip(&results) {
@@ -176,7 +179,7 @@ impl Cutter<'_> {
         id: NodeId,
         operands: Vec<ValueId>,
         signature: &Signature,
-    ) -> Result<(), CompileError> {
+    ) -> Result<(), PassError> {
         let node = self.rebuild.old.graph.node(id);
         let results = self.push(node.op.clone(), operands, id, Some(signature.choices[0]))?;
         for (index, (&old, &new)) in node.results.iter().zip(&results).enumerate() {
@@ -204,15 +207,15 @@ impl Cutter<'_> {
         operands: Vec<ValueId>,
         like: NodeId,
         choice: Option<Choice>,
-    ) -> Result<Vec<ValueId>, CompileError> {
+    ) -> Result<Vec<ValueId>, PassError> {
         let results = self.rebuild.push(op, operands, like);
-        let results = results.map_err(|error| CompileError::Op { pass: PASS, error })?;
+        let results = results.map_err(|error| PassError::Op { pass: PASS, error })?;
         self.nodes.push(choice);
         self.values.resize(self.rebuild.graph.values.len(), ValueRate::Step);
         Ok(results)
     }
 
-    fn cannot_cut(&self, id: NodeId, operands: &[ValueId]) -> CompileError {
+    fn cannot_cut(&self, id: NodeId, operands: &[ValueId]) -> PassError {
         let node = self.rebuild.old.graph.node(id);
         let layout = |(&old, new): (&ValueId, &ValueId)| {
             let name = self.rebuild.old.graph.display_name(old);
@@ -223,7 +226,7 @@ impl Cutter<'_> {
             }
         };
         let reason: Vec<String> = node.operands.iter().zip(operands).map(layout).collect();
-        CompileError::CannotCut {
+        PassError::CannotCut {
             op: node.op.name(),
             place: node.source.clone(),
             microbatches: self.microbatches,
@@ -232,17 +235,17 @@ impl Cutter<'_> {
     }
 
     /// The signatures of a node of the old graph on the axis of time.
-    fn signatures(&self, id: NodeId) -> Result<Vec<Signature>, CompileError> {
+    fn signatures(&self, id: NodeId) -> Result<Vec<Signature>, PassError> {
         let graph = &self.rebuild.old.graph;
         let node = graph.node(id);
         let rule = node.op.operation().rule(&graph.operand_types(node));
-        let rule = rule.map_err(|error| CompileError::Op { pass: PASS, error })?;
+        let rule = rule.map_err(|error| PassError::Op { pass: PASS, error })?;
         Ok(rule.signatures(&[self.microbatches]))
     }
 
     /// The signature that takes the operands as they are, with as few as possible of those that are computed once a
     /// step made again in parts.
-    fn fit(&self, id: NodeId, operands: &[ValueId]) -> Result<Fit, CompileError> {
+    fn fit(&self, id: NodeId, operands: &[ValueId]) -> Result<Fit, PassError> {
         let fits = self.signatures(id)?.into_iter().filter_map(|signature| {
             let parts = self.missing_parts(operands, &signature)?;
             let sums = |sbp: Sbp| !sbp.is_partial() || sbp == Sbp::PARTIAL;
@@ -300,7 +303,7 @@ impl Cutter<'_> {
     }
 
     /// Such a value in parts along a dim.
-    fn in_parts(&mut self, value: ValueId, dim: usize) -> Result<ValueId, CompileError> {
+    fn in_parts(&mut self, value: ValueId, dim: usize) -> Result<ValueId, PassError> {
         if let Some(&part) = self.parts.get(&(value, dim)) {
             return Ok(part);
         }

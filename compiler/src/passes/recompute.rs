@@ -16,37 +16,23 @@ use graphc_ir::op::{Op, OpError};
 
 use super::layers::layers;
 use super::rebuild::{Rebuild, live_nodes};
-use crate::decisions::{Phase, Rates, TrainingGraph, ValueRate};
-use crate::error::CompileError;
-
-/// A training graph that computes activations again.
-#[derive(Clone, Debug)]
-pub struct Recomputing {
-    /// The graph.
-    pub training: TrainingGraph,
-    /// Its rates.
-    pub rates: Rates,
-    /// Of each node that computes again what another one has computed, that one.
-    pub recomputed: Vec<Option<NodeId>>,
-}
+use crate::decisions::{Phase, Rated, Rates, TrainingGraph, ValueRate};
+use crate::passes::error::PassError;
 
 /// Computes again what the first `blocks` blocks of every stage leave for the backward pass (the *block* method of
 /// Narayanan et al.'s Megatron-LM).
 ///
 /// # Errors
 /// Where an op does not take its operands.
-pub fn recompute(
-    training: TrainingGraph,
-    rates: Rates,
-    blocks: usize,
-) -> Result<Recomputing, CompileError> {
+pub fn recompute(rated: Rated, blocks: usize) -> Result<Rated, PassError> {
+    let Rated { training, rates, .. } = rated;
     let block_of = Blocks::new(&training, &rates, blocks);
     if block_of.of.iter().all(Option::is_none) {
         let recomputed = vec![None; training.graph.nodes.len()];
-        return Ok(Recomputing { training, rates, recomputed });
+        return Ok(Rated { training, rates, recomputed });
     }
     let recomputing = Copier::new(&training, &rates, &block_of).copied();
-    recomputing.map_err(|error| CompileError::Op { pass: "recompute", error })
+    recomputing.map_err(|error| PassError::Op { pass: "recompute", error })
 }
 
 /// The most blocks that a stage has.
@@ -126,7 +112,7 @@ impl<'a> Copier<'a> {
         }
     }
 
-    fn copied(mut self) -> Result<Recomputing, OpError> {
+    fn copied(mut self) -> Result<Rated, OpError> {
         let old = self.rebuild.old;
         for (id, node) in old.graph.iter() {
             if old.phases[id.index()] == Phase::Forward {
@@ -209,7 +195,7 @@ fn without_dead(
     (old_graph, rates): (&Graph, &Rates),
     old_of: &[NodeId],
     is_copy: &[bool],
-) -> Result<Recomputing, OpError> {
+) -> Result<Rated, OpError> {
     let live = live_nodes(training);
     let mut rebuild = Rebuild::new(training);
     let (mut values, mut nodes) = (Vec::new(), Vec::new());
@@ -228,5 +214,5 @@ fn without_dead(
         values.extend(old_graph.node(old).results.iter().map(|v| rates.values[v.index()]));
     }
     let rates = Rates { microbatches: rates.microbatches, values, nodes };
-    Ok(Recomputing { training: rebuild.finish(), rates, recomputed })
+    Ok(Rated { training: rebuild.finish(), rates, recomputed })
 }

@@ -21,9 +21,8 @@ use graphc_ir::rule::Choice;
 use graphc_ir::sbp::Sbp;
 
 use super::rebuild::Rebuild;
-use super::recompute::Recomputing;
-use crate::decisions::{Phase, Rates, TrainingGraph, ValueRate};
-use crate::error::CompileError;
+use crate::decisions::{Phase, Rated, Rates, TrainingGraph, ValueRate};
+use crate::passes::error::PassError;
 
 /// Which tensors may lie otherwise for the backward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,11 +46,11 @@ impl Regathered {
 ///
 /// # Errors
 /// Where an op does not take its operands.
-pub fn regather(recomputing: Recomputing, which: Regathered) -> Result<Recomputing, CompileError> {
-    let Recomputing { training, rates, recomputed } = recomputing;
+pub fn regather(recomputing: Rated, which: Regathered) -> Result<Rated, PassError> {
+    let Rated { training, rates, recomputed } = recomputing;
     let wanted = wanted(&training, &rates, which);
     if wanted.iter().all(Option::is_none) {
-        return Ok(Recomputing { training, rates, recomputed });
+        return Ok(Rated { training, rates, recomputed });
     }
     let mut inserter = Inserter {
         rebuild: Rebuild::new(&training),
@@ -66,11 +65,11 @@ pub fn regather(recomputing: Recomputing, which: Regathered) -> Result<Recomputi
     for (id, _) in training.graph.iter() {
         let original = recomputed[id.index()];
         let copied = inserter.copy(id, original);
-        copied.map_err(|error| CompileError::Op { pass: "regather", error })?;
+        copied.map_err(|error| PassError::Op { pass: "regather", error })?;
     }
     let Inserter { rebuild, values, nodes, recomputed, .. } = inserter;
     let rates = Rates { microbatches: rates.microbatches, values, nodes };
-    Ok(Recomputing { training: rebuild.finish(), rates, recomputed })
+    Ok(Rated { training: rebuild.finish(), rates, recomputed })
 }
 
 /// Where a tensor is regathered.

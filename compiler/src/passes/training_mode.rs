@@ -6,7 +6,7 @@ use graphc_ir::ids::ValueId;
 use graphc_ir::op::{Op, OpError};
 use graphc_ir::plan::CompileOptions;
 
-use crate::error::CompileError;
+use crate::passes::error::PassError;
 
 const PASS: &str = "training_mode";
 
@@ -16,9 +16,9 @@ const PASS: &str = "training_mode";
 ///
 /// # Errors
 /// Where microbatches do not divide the batch that is normalized.
-pub fn set_mode(graph: Graph, options: &CompileOptions) -> Result<Graph, CompileError> {
+pub fn set_mode(graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
     let training = options.differentiates();
-    let failed = |error| CompileError::Op { pass: PASS, error };
+    let failed = |error| PassError::Op { pass: PASS, error };
     let mut graph = if training { graph } else { without_blends(graph).map_err(failed)? };
     for node in &mut graph.nodes {
         if let Op::Dropout(dropout) = &mut node.op {
@@ -61,13 +61,13 @@ fn without_blends(graph: Graph) -> Result<Graph, OpError> {
 }
 
 /// Checks that the microbatches divide every input.
-fn divides(graph: &Graph, microbatches: usize) -> Result<(), CompileError> {
+fn divides(graph: &Graph, microbatches: usize) -> Result<(), PassError> {
     for node in &graph.nodes {
         let Op::Input(input) = &node.op else { continue };
         let Some(&extent) = input.ty.shape.first() else { continue };
         if microbatches > 0 && !extent.is_multiple_of(microbatches) {
             let input = input.name.clone();
-            return Err(CompileError::Microbatches { input, extent, microbatches });
+            return Err(PassError::Microbatches { input, extent, microbatches });
         }
     }
     Ok(())

@@ -13,41 +13,26 @@
 //! - (g) minimise `sum seconds[n,c] x[n,c] + sum seconds[v,S,L] z[v,S,L] + sum seconds[u,S,L] w[u,S,L]`, where what
 //!   happens once per microbatch counts as often.
 //!
-//! [`ilp`] hands exactly this to a solver: the reference. The way that plans are made is message passing and exact
-//! elimination on the same problem as a cost-function network ([`network`], [`share`], [`minimise`]), with prices on (f)
-//! and branch and bound where memory is short ([`limited`], [`planes`], [`branch`]). [`recompute`] prices a finished
-//! sharding from the graph alone.
+//! The rooms, each of which uses those before it:
+//!
+//! - [`problem`]: signatures, prices of boxing, lifetimes and sizes, and the memory that an assignment takes.
+//! - [`solver`]: minimises cost-function networks by message passing and exact elimination; knows nothing of graphs.
+//! - [`encoding`]: the problem as such a network, where memory has a price.
+//! - [`strategies`]: fixed plans, such as data parallelism.
+//! - [`memory`]: prices on (f), cutting planes, and branch and bound where memory is short.
+//! - [`reference`]: the integer programme for a solver, and what a finished sharding costs from the graph alone. Plans are held
+//!   against them.
 //!
 //! Nothing here inserts boxing or orders actors. Start reading with [`plan`].
 
-mod account;
-mod bound;
-mod branch;
-pub mod candidates;
-mod check;
-mod dual;
-mod eliminate;
+mod encoding;
 mod error;
-pub mod ilp;
-mod layouts;
-mod lifetimes;
-pub mod limited;
-mod megatron;
 mod memory;
 mod meter;
-mod minimise;
-mod multipliers;
-mod narrow;
-mod network;
-mod planes;
-mod prices;
 pub mod problem;
-mod room;
-mod share;
-mod strategy;
-mod subdivide;
-mod tables;
-mod tied;
+pub mod reference;
+mod solver;
+mod strategies;
 
 use graphc_ir::ids::ValueId;
 use graphc_ir::mesh::Placement;
@@ -56,12 +41,13 @@ use graphc_ir::sbp::NdSbp;
 
 use crate::decisions::{Decisions, NodeSharding, Sharding};
 
-pub use account::Account;
-pub use check::{Recomputed, account, recompute};
 pub use error::{PlanError, bytes};
+pub use reference::{Account, Recomputed, account, recompute};
 
-use limited::Solution;
-use problem::Problem;
+use memory::Solution;
+use problem::size::size;
+use problem::usage::{self, check_memory};
+use problem::{Problem, candidates, compute_bound};
 
 /// A plan of signatures.
 #[derive(Clone, Debug)]
@@ -101,7 +87,7 @@ pub fn plan_below(
 ) -> Result<Planned, PlanError> {
     let mut problem = Problem::new(decisions, options, cluster)?;
     let solution = match options.strategy {
-        Strategy::Auto => limited::solve(&mut problem, ceiling)?,
+        Strategy::Auto => memory::solve(&mut problem, ceiling)?,
         strategy => fixed(&mut problem, strategy)?,
     };
     Ok(planned(&mut problem, options, solution))
@@ -121,13 +107,13 @@ pub fn plan_with_room(
         return plan_below(decisions, options, cluster, ceiling).map(Some);
     }
     let mut problem = Problem::new(decisions, options, cluster)?;
-    let solution = limited::unlimited(&mut problem, ceiling)?.fitting();
+    let solution = memory::unlimited(&mut problem, ceiling)?.fitting();
     Ok(solution.map(|solution| planned(&mut problem, options, solution)))
 }
 
 /// What the planner says of a solution.
 fn planned(problem: &mut Problem<'_>, options: &CompileOptions, solution: Solution) -> Planned {
-    let (variables, constraints) = ilp::size(problem);
+    let (variables, constraints) = size(problem);
     let solution = match &problem.tied {
         Some(tied) => Solution { bound: tied.bound.min(solution.bound), ..solution },
         None => solution,
@@ -165,10 +151,10 @@ pub fn feasible(
     let mut problem = Problem::new(decisions, options, cluster)?;
     match options.strategy {
         Strategy::Auto if problem.limit >= UNLIMITED => Ok(()),
-        Strategy::Auto => limited::room(&mut problem),
+        Strategy::Auto => memory::room(&mut problem),
         strategy => {
-            let chosen = strategy::assign(&mut problem, strategy)?;
-            limited::check_memory(&mut problem, &chosen)
+            let chosen = strategies::assign(&mut problem, strategy)?;
+            check_memory(&mut problem, &chosen)
         }
     }
 }
@@ -185,7 +171,7 @@ pub fn relaxed_bound(
     let mut problem = Problem::new(decisions, options, cluster)?;
     match &problem.tied {
         Some(tied) => Ok(tied.bound),
-        None => Ok(limited::relaxed_bound(&mut problem)),
+        None => Ok(encoding::relaxed_bound(&mut problem)),
     }
 }
 
@@ -198,17 +184,17 @@ fn fixed(problem: &mut Problem<'_>, strategy: Strategy) -> Result<Solution, Plan
     let small =
         |place: &Placement| place.hierarchy.len() == 1 && place.ranks.len() <= BOUNDED_RANKS;
     let bound = if problem.layouts.placements().iter().all(small) {
-        limited::relaxed_bound(problem)
+        encoding::relaxed_bound(problem)
     } else {
-        limited::compute_bound(problem)
+        compute_bound(problem)
     };
-    let chosen = strategy::assign(problem, strategy)?;
+    let chosen = strategies::assign(problem, strategy)?;
     for (candidates, chosen) in problem.candidates.iter_mut().zip(chosen) {
         *candidates = vec![candidates.swap_remove(chosen)];
     }
     let assignment = vec![0; problem.candidates.len()];
-    let seconds = limited::seconds(problem, &assignment);
-    limited::check_memory(problem, &assignment)?;
+    let seconds = encoding::seconds(problem, &assignment);
+    check_memory(problem, &assignment)?;
     Ok(Solution { assignment, seconds, bound: bound.min(seconds) })
 }
 
@@ -222,8 +208,8 @@ fn sharding(problem: &Problem<'_>, assignment: &[usize]) -> Sharding {
 }
 
 fn stage_memory(problem: &mut Problem<'_>, assignment: &[usize]) -> Vec<u64> {
-    let items = memory::items(problem, assignment);
-    let peaks = memory::peaks(problem, &items);
+    let items = usage::items(problem, assignment);
+    let peaks = usage::peaks(problem, &items);
     let mut stages = vec![0; problem.decisions.staging.stages];
     for (domain, peak) in problem.lifetimes.domains.iter().zip(peaks) {
         stages[domain.stage] = stages[domain.stage].max(peak.bytes);

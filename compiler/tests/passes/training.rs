@@ -208,7 +208,8 @@ fn names_that_fit_nothing_are_said() {
     let error = prepare(mlp(), &options).expect_err("no such variable").to_string();
     assert!(error.starts_with("no trained variable has a name like `w11`"), "{error}");
     let error = prepare_until(mlp(), &training(Some(Loss::Mse)), "planing").expect_err("no pass");
-    let expected = format!("there is no pass `planing`; the passes are {}", PASSES.join(", "));
+    let names: Vec<&str> = PASSES.iter().map(|pass| pass.name).collect();
+    let expected = format!("there is no pass `planing`; the passes are {}", names.join(", "));
     assert_eq!(error.to_string(), expected);
 }
 

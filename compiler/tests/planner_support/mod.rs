@@ -6,8 +6,8 @@ use graphc_compiler::boxing::{Router, fetched};
 use graphc_compiler::decisions::{
     Decisions, NodeSharding, Phase, Rates, Sharding, Staging, TrainingGraph, ValueRate,
 };
-use graphc_compiler::planner::candidates::Candidate;
 use graphc_compiler::planner::problem::Problem;
+use graphc_compiler::planner::problem::candidates::Candidate;
 use graphc_compiler::planner::recompute;
 use graphc_ir::builder::{GraphBuilder, Tensor};
 use graphc_ir::graph::{Graph, Node};

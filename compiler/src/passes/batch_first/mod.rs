@@ -12,7 +12,7 @@ use graphc_ir::op::Op;
 use graphc_ir::plan::{CompileOptions, TensorKind};
 
 use crate::decisions::{Phase, TrainingGraph};
-use crate::error::CompileError;
+use crate::passes::error::PassError;
 use crate::passes::rates::rates;
 use crate::passes::views::{Purpose, rewrite};
 
@@ -22,14 +22,14 @@ const PASS: &str = "batch_first";
 ///
 /// # Errors
 /// Where an op does not take its operands.
-pub fn batch_first(graph: Graph, options: &CompileOptions) -> Result<Graph, CompileError> {
+pub fn batch_first(graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
     let moves = graph.nodes.iter().any(|node| matches!(node.op, Op::Transpose(_)));
     let Some(parts) = moves.then(|| parts(&graph)).flatten() else { return Ok(graph) };
     if is_cut(&graph, parts) {
         return Ok(graph);
     }
     let rewritten = rewrite(&graph, options, Purpose::Samples);
-    let rewritten = rewritten.map_err(|error| CompileError::Op { pass: PASS, error })?;
+    let rewritten = rewritten.map_err(|error| PassError::Op { pass: PASS, error })?;
     Ok(if is_cut(&rewritten, parts) { rewritten } else { graph })
 }
 

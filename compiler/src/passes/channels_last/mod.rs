@@ -14,7 +14,7 @@ use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
 use graphc_ir::plan::CompileOptions;
 
-use crate::error::CompileError;
+use crate::passes::error::PassError;
 use crate::passes::views::{Purpose, picture_op, rewrite};
 
 const PASS: &str = "channels_last";
@@ -23,13 +23,13 @@ const PASS: &str = "channels_last";
 ///
 /// # Errors
 /// Where an op does not take its operands.
-pub fn channels_last(graph: Graph, options: &CompileOptions) -> Result<Graph, CompileError> {
+pub fn channels_last(graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
     let traffic: usize = graph.nodes.iter().map(|node| pictures(&graph, node)).sum();
     if traffic == 0 {
         return Ok(graph);
     }
     let rewritten = rewrite(&graph, options, Purpose::Pictures);
-    let rewritten = rewritten.map_err(|error| CompileError::Op { pass: PASS, error })?;
+    let rewritten = rewritten.map_err(|error| PassError::Op { pass: PASS, error })?;
     let added = moved(&rewritten).saturating_sub(moved(&graph));
     Ok(if added < traffic { rewritten } else { graph })
 }

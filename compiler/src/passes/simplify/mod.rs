@@ -14,7 +14,7 @@ use graphc_ir::op::{Op, OpError};
 
 use super::rebuild::{Rebuild, live_nodes};
 use crate::decisions::{Phase, TrainingGraph};
-use crate::error::CompileError;
+use crate::passes::error::PassError;
 
 mod egraph;
 mod extract;
@@ -30,8 +30,8 @@ const REGION_NODES: usize = 192;
 ///
 /// # Errors
 /// Where an op does not take its operands.
-pub fn simplify(training: TrainingGraph) -> Result<TrainingGraph, CompileError> {
-    rewrite(&training).map_err(|error| CompileError::Op { pass: "simplify", error })
+pub fn simplify(training: TrainingGraph) -> Result<TrainingGraph, PassError> {
+    rewrite(&training).map_err(|error| PassError::Op { pass: "simplify", error })
 }
 
 fn rewrite(training: &TrainingGraph) -> Result<TrainingGraph, OpError> {

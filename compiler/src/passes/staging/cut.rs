@@ -6,7 +6,7 @@
 use graphc_ir::graph::Graph;
 
 use super::is_source;
-use crate::error::CompileError;
+use crate::passes::error::PassError;
 
 /// How much more than the least the most expensive stage may cost where that saves bytes.
 const SLACK: f64 = 1.1;
@@ -15,11 +15,11 @@ const SLACK: f64 = 1.1;
 ///
 /// # Errors
 /// Where there are fewer ops than stages.
-pub(super) fn cut(graph: &Graph, stages: usize) -> Result<Vec<Option<usize>>, CompileError> {
+pub(super) fn cut(graph: &Graph, stages: usize) -> Result<Vec<Option<usize>>, PassError> {
     let ops: Vec<usize> =
         (0..graph.nodes.len()).filter(|&node| !is_source(&graph.nodes[node].op)).collect();
     if ops.len() < stages {
-        return Err(CompileError::TooManyStages { ops: ops.len(), stages });
+        return Err(PassError::TooManyStages { ops: ops.len(), stages });
     }
     let total = running_costs(graph, &ops);
     let limit = least_maximum(&total, stages) * SLACK;

@@ -11,7 +11,7 @@ use graphc_ir::plan::CompileOptions;
 
 use super::{is_generator, is_source};
 use crate::decisions::Staging;
-use crate::error::CompileError;
+use crate::passes::error::PassError;
 
 mod cut;
 mod spread;
@@ -25,7 +25,7 @@ use spread::spread;
 ///
 /// # Errors
 /// Where stages do not divide the mesh, or the user's own stages or placements do not fit it.
-pub fn assign_stages(graph: Graph, options: &CompileOptions) -> Result<Graph, CompileError> {
+pub fn assign_stages(graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
     let mesh = mesh(options)?;
     check_divides(&mesh, options)?;
     check_interleaved(options)?;
@@ -39,14 +39,14 @@ pub fn assign_stages(graph: Graph, options: &CompileOptions) -> Result<Graph, Co
         node.stage = staged.then(|| StageId::new(stages[index]));
         node.placement.clone_from(&placements[index]);
     }
-    spread(&graph).map_err(|error| CompileError::Op { pass: "stages", error })
+    spread(&graph).map_err(|error| PassError::Op { pass: "stages", error })
 }
 
 /// Stages and placements of all nodes of a graph that [`assign_stages`] has seen.
 ///
 /// # Errors
 /// Where the mesh is none.
-pub fn staging(graph: &Graph, options: &CompileOptions) -> Result<Staging, CompileError> {
+pub fn staging(graph: &Graph, options: &CompileOptions) -> Result<Staging, PassError> {
     let mesh = mesh(options)?;
     let slices = check_divides(&mesh, options)?;
     let chunk_of = |node: &Node| node.stage.map_or(0, StageId::index);
@@ -67,24 +67,21 @@ pub fn staging(graph: &Graph, options: &CompileOptions) -> Result<Staging, Compi
 ///
 /// # Errors
 /// Where the mesh is none.
-pub fn one_stage(nodes: usize, options: &CompileOptions) -> Result<Staging, CompileError> {
+pub fn one_stage(nodes: usize, options: &CompileOptions) -> Result<Staging, PassError> {
     let (stage, chunk) = (vec![0; nodes], vec![0; nodes]);
     Ok(Staging { stages: 1, stage, chunk, placement: vec![mesh(options)?; nodes] })
 }
 
-fn mesh(options: &CompileOptions) -> Result<Placement, CompileError> {
+fn mesh(options: &CompileOptions) -> Result<Placement, PassError> {
     let mesh = options.mesh.clone();
-    Placement::mesh(&mesh).map_err(|error| CompileError::Mesh { mesh, error })
+    Placement::mesh(&mesh).map_err(|error| PassError::Mesh { mesh, error })
 }
 
 /// The slice of the mesh of each stage.
-fn check_divides(
-    mesh: &Placement,
-    options: &CompileOptions,
-) -> Result<Vec<Placement>, CompileError> {
+fn check_divides(mesh: &Placement, options: &CompileOptions) -> Result<Vec<Placement>, PassError> {
     let stages = options.stages;
     let slices: Option<Vec<Placement>> = (0..stages).map(|s| mesh.stage(s, stages)).collect();
-    slices.filter(|slices| !slices.is_empty()).ok_or_else(|| CompileError::StagesDivide {
+    slices.filter(|slices| !slices.is_empty()).ok_or_else(|| PassError::StagesDivide {
         mesh: options.mesh.clone(),
         stages,
         fitting: (1..=options.mesh[0]).filter(|&n| options.mesh[0].is_multiple_of(n)).collect(),
@@ -97,26 +94,22 @@ fn chunks(options: &CompileOptions) -> usize {
 }
 
 /// Checks that a schedule with chunks fits stages and microbatches.
-fn check_interleaved(options: &CompileOptions) -> Result<(), CompileError> {
+fn check_interleaved(options: &CompileOptions) -> Result<(), PassError> {
     let (stages, microbatches) = (options.stages, options.microbatches);
     let fits = stages > 1 && microbatches.is_multiple_of(stages);
     if options.schedule.chunks() == 1 || fits {
         return Ok(());
     }
-    Err(CompileError::Interleaved { schedule: options.schedule, stages, microbatches })
+    Err(PassError::Interleaved { schedule: options.schedule, stages, microbatches })
 }
 
 /// Checks the stages and placements that the user gave.
-fn check_user(
-    graph: &Graph,
-    mesh: &Placement,
-    options: &CompileOptions,
-) -> Result<(), CompileError> {
+fn check_user(graph: &Graph, mesh: &Placement, options: &CompileOptions) -> Result<(), PassError> {
     let stages = chunks(options);
     for node in &graph.nodes {
         if let Some(stage) = node.stage.map(StageId::index).filter(|&stage| stage >= stages) {
             let (op, place) = (node.op.name(), node.source.clone());
-            return Err(CompileError::StageRange { op, place, stage, stages });
+            return Err(PassError::StageRange { op, place, stage, stages });
         }
         if let Some(placement) = own_placement(node) {
             let what = || format!("{} ({})", node.op.name(), node.source);
@@ -129,7 +122,7 @@ fn check_user(
         }
     }
     if !graph.stages.is_empty() && graph.stages.len() != stages {
-        return Err(CompileError::StageCount { declared: graph.stages.len(), stages });
+        return Err(PassError::StageCount { declared: graph.stages.len(), stages });
     }
     Ok(())
 }
@@ -138,13 +131,13 @@ fn check_ranks(
     placement: &Placement,
     mesh: &Placement,
     what: impl Fn() -> String,
-) -> Result<(), CompileError> {
+) -> Result<(), PassError> {
     let ranks = mesh.size();
     if placement.ranks.iter().all(|&rank| (rank as usize) < ranks) {
         return Ok(());
     }
     let (placement, mesh) = (placement.clone(), mesh.hierarchy.clone());
-    Err(CompileError::RankRange { what: what(), placement, mesh, ranks })
+    Err(PassError::RankRange { what: what(), placement, mesh, ranks })
 }
 
 /// The placement that the user gave a node.
@@ -155,7 +148,7 @@ fn own_placement(node: &Node) -> Option<&Placement> {
     }
 }
 
-fn stages(graph: &Graph, options: &CompileOptions) -> Result<Vec<usize>, CompileError> {
+fn stages(graph: &Graph, options: &CompileOptions) -> Result<Vec<usize>, PassError> {
     if options.stages == 1 {
         return Ok(vec![0; graph.nodes.len()]);
     }

@@ -1,0 +1,35 @@
+//! The decisions of a plan that was made before.
+
+use graphc_ir::plan::{CompileOptions, CrossEntropyForm, Plan, Recompute};
+use graphc_ir::text;
+
+use super::stages::chosen;
+use crate::decisions::Decisions;
+use crate::passes::error::PassError;
+use crate::pipeline::{prepare, recompute_blocks, regathered};
+
+/// The decisions that a plan was made from.
+///
+/// # Errors
+/// Where the plan's graph is none, or its options do not fit it.
+pub fn prepare_again(plan: &Plan) -> Result<Decisions, PassError> {
+    let graph = text::parse(&plan.graph.join("\n"))
+        .map_err(|error| PassError::PlanGraph { error: error.to_string() })?;
+    let (graph, options) = match &plan.pipeline {
+        Some(choice) => chosen(&graph, &plan.options, choice)?,
+        None => (graph, plan.options.clone()),
+    };
+    let options = match plan.cross_entropy {
+        CrossEntropyForm::Auto => options,
+        cross_entropy => CompileOptions { cross_entropy, ..options },
+    };
+    let decisions = prepare(graph, &options)?;
+    let decisions = match options.recompute {
+        Recompute::Auto => recompute_blocks(&decisions, &options, plan.recomputed_blocks)?,
+        Recompute::None | Recompute::Full => decisions,
+    };
+    match plan.regathered {
+        true => Ok(regathered(&decisions, &options)?.unwrap_or(decisions)),
+        false => Ok(decisions),
+    }
+}

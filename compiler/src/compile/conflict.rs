@@ -1,0 +1,266 @@
+//! Why there is no plan: a smallest set of what the user asks for that cannot be had together.
+//!
+//! What is asked for are pins (of options and of the graph), the strategy and the limit of memory. Whether a set of them
+//! can be had is what the planner finds out with the rest left free, up to the first plan that fits. Halves are left out in
+//! turn (Junker, "QuickXplain", AAAI 2004), so that none of the set found can be left out; then all smaller sets are looked
+//! at, unless they are many.
+//!
+//! Nothing here plans: start reading with [`explained`].
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use graphc_ir::graph::Graph;
+use graphc_ir::ids::ValueId;
+use graphc_ir::plan::{Cluster, CompileOptions, Recompute, Strategy};
+
+use super::best::{Job, MOST_CHOICES};
+use super::stages::{choose, chosen};
+use crate::error::{Asked, CompileError, Conflict};
+use crate::passes::error::PassError;
+use crate::passes::recompute::most_blocks;
+use crate::pipeline::{prepare, recompute_blocks, regathered};
+use crate::planner::{PlanError, UNLIMITED, feasible};
+
+/// Smaller sets than the one found that are looked at.
+const MOST_SETS: usize = 32;
+
+/// Times that the span is halved between memory that is too little and memory that does.
+const HALVINGS: usize = 3;
+
+/// Times that a plan is made with memory that should do.
+const ATTEMPTS: usize = 3;
+
+/// The error of a compilation with what conflicts, where that is more than one thing; otherwise the error of the one
+/// thing that cannot be had, whatever else is asked for.
+pub fn explained(
+    graph: &Graph,
+    options: &CompileOptions,
+    cluster: &Cluster,
+    error: CompileError,
+) -> CompileError {
+    let may_conflict = match &error {
+        CompileError::Plan(_) | CompileError::Pass(PassError::NoPipeline { .. }) => true,
+        other => other.is_memory(),
+    };
+    let asked = asked(graph, options, cluster);
+    if !may_conflict || asked.len() < 2 {
+        return error;
+    }
+    Inquiry { graph, options, cluster, asked, known: BTreeMap::new() }.answer(error)
+}
+
+/// All that the user asks for, the limit of memory last.
+fn asked(graph: &Graph, options: &CompileOptions, cluster: &Cluster) -> Vec<Asked> {
+    let pinned = graph.values.iter().enumerate();
+    let pinned = pinned.filter_map(|(at, value)| Some((ValueId::new(at), value.pin.clone()?)));
+    let of_graph = pinned.map(|(value, sbp)| {
+        let tensor = graph.display_name(value);
+        Asked::GraphPin { value, tensor, sbp }
+    });
+    let strategy = Some(options.strategy).filter(|&strategy| strategy != Strategy::Auto);
+    let memory = Asked::Memory {
+        limit: options.memory.unwrap_or(cluster.device.memory),
+        device: options.memory.is_none(),
+        enough: None,
+        least: None,
+    };
+    let pins = options.pins.iter().cloned().map(Asked::Pin);
+    pins.chain(of_graph).chain(strategy.map(Asked::Strategy)).chain([memory]).collect()
+}
+
+/// Members of `Inquiry::asked`, in order.
+type Set = BTreeSet<usize>;
+
+struct Inquiry<'a> {
+    graph: &'a Graph,
+    options: &'a CompileOptions,
+    cluster: &'a Cluster,
+    asked: Vec<Asked>,
+    /// Sets that were looked at: why they cannot be had, if they cannot.
+    known: BTreeMap<Set, Result<(), CompileError>>,
+}
+
+impl Inquiry<'_> {
+    fn answer(mut self, error: CompileError) -> CompileError {
+        let memory = self.asked.len() - 1;
+        let others: Vec<usize> = (0..memory).collect();
+        let without_limit: Set = others.iter().copied().collect();
+        let base = match self.conflicts(&without_limit) {
+            true => Set::new(),
+            false => Set::from([memory]),
+        };
+        let all: Set = without_limit.union(&base).copied().collect();
+        // What fits by the planner's count may still not fit as lowered: then there is nothing to be found here.
+        if !self.conflicts(&all) {
+            return error;
+        }
+        let (found, smallest) = self.smallest(&base, &others);
+        let Some(Err(cause)) = self.known.remove(&found) else { return error };
+        if found.len() < 2 {
+            return cause;
+        }
+        if found.contains(&memory) {
+            self.tell_memory(&error, &cause);
+        }
+        let members = found.iter().map(|&at| self.asked[at].clone()).collect();
+        CompileError::Conflict { conflict: Conflict { members, smallest }, cause: Box::new(cause) }
+    }
+
+    /// `base` with members of `others` of which none can be left out, and whether no fewer conflict with `base`.
+    fn smallest(&mut self, base: &Set, others: &[usize]) -> (Set, bool) {
+        if self.conflicts(base) {
+            return (base.clone(), true);
+        }
+        let found = self.quick_xplain(base, false, others);
+        let with = |some: &Set| base.union(some).copied().collect::<Set>();
+        // Where memory need not be short for a conflict it may be short all the same.
+        let all: Vec<usize> = (0..self.asked.len()).filter(|at| !base.contains(at)).collect();
+        let smaller = (1..found.len()).flat_map(|size| subsets(&all, size));
+        let smaller: Vec<Set> = smaller.take(MOST_SETS + 1).map(|some| with(&some)).collect();
+        if smaller.len() > MOST_SETS {
+            return (with(&found), false);
+        }
+        let first = smaller.into_iter().find(|set| self.conflicts(set));
+        (first.unwrap_or_else(|| with(&found)), true)
+    }
+
+    /// What of `others`, which conflict with `base`, none can be left out of. `grown`: `base` has just got more members.
+    fn quick_xplain(&mut self, base: &Set, grown: bool, others: &[usize]) -> Set {
+        if grown && self.conflicts(base) {
+            return Set::new();
+        }
+        if others.len() <= 1 {
+            return others.iter().copied().collect();
+        }
+        let (first, second) = others.split_at(others.len() / 2);
+        let with_first: Set = base.iter().chain(first).copied().collect();
+        let of_second = self.quick_xplain(&with_first, true, second);
+        let with_found: Set = base.union(&of_second).copied().collect();
+        let of_first = self.quick_xplain(&with_found, !of_second.is_empty(), first);
+        of_first.union(&of_second).copied().collect()
+    }
+
+    /// Whether there is no plan for these, whatever the others say.
+    fn conflicts(&mut self, kept: &Set) -> bool {
+        if let Some(known) = self.known.get(kept) {
+            return known.is_err();
+        }
+        let (graph, options) = self.only(kept);
+        let found = has_plan(&graph, &options, self.cluster);
+        let conflicts = found.is_err();
+        self.known.insert(kept.clone(), found);
+        conflicts
+    }
+
+    /// The graph and the options with these alone.
+    fn only(&self, kept: &Set) -> (Graph, CompileOptions) {
+        let mut graph = self.graph.clone();
+        graph.values.iter_mut().for_each(|value| value.pin = None);
+        let mut options = CompileOptions {
+            pins: Vec::new(),
+            strategy: Strategy::Auto,
+            memory: Some(UNLIMITED),
+            ..self.options.clone()
+        };
+        for &at in kept {
+            match &self.asked[at] {
+                Asked::Pin(pin) => options.pins.push(pin.clone()),
+                Asked::GraphPin { value, sbp, .. } => {
+                    graph.values[value.index()].pin = Some(sbp.clone());
+                }
+                Asked::Strategy(strategy) => options.strategy = *strategy,
+                Asked::Memory { limit, .. } => options.memory = Some(*limit),
+            }
+        }
+        (graph, options)
+    }
+
+    /// What is known of the memory that would do: for all that is asked for, and what the set alone needs at least.
+    fn tell_memory(&mut self, error: &CompileError, cause: &CompileError) {
+        let proven = match cause {
+            CompileError::Plan(PlanError::Memory { least, .. }) => *least,
+            _ => None,
+        };
+        let Some(Asked::Memory { limit, .. }) = self.asked.last() else { return };
+        let low = proven.unwrap_or(*limit);
+        let known = error.memory_needed().and_then(|needed| self.enough(low, needed));
+        if let Some(Asked::Memory { enough, least, .. }) = self.asked.last_mut() {
+            (*enough, *least) = (known, proven);
+        }
+    }
+
+    /// Memory with which there is a plan for all that is asked for, where `high` bytes do by the planner's count and less
+    /// than `low` is too little.
+    fn enough(&self, low: u64, high: u64) -> Option<u64> {
+        let with = |memory: u64| CompileOptions { memory: Some(memory), ..self.options.clone() };
+        let fits = |memory: u64| has_plan(self.graph, &with(memory), self.cluster).is_ok();
+        let (mut low, mut high) = (low, Some(high).filter(|&high| fits(high))?);
+        // A fixed strategy needs what it needs.
+        let halvings = if self.options.strategy == Strategy::Auto { HALVINGS } else { 0 };
+        for _ in 0..halvings {
+            let middle = low.midpoint(high);
+            *(if fits(middle) { &mut high } else { &mut low }) = middle;
+        }
+        // Buffers are aligned, and leave gaps between them.
+        for _ in 0..ATTEMPTS {
+            match compiles(self.graph, &with(high), self.cluster) {
+                Ok(()) => return Some(high),
+                Err(error) => high = error.memory_needed().filter(|&needed| needed > high)?,
+            }
+        }
+        None
+    }
+}
+
+/// All subsets of a size, in order.
+fn subsets(of: &[usize], size: usize) -> Box<dyn Iterator<Item = Set> + '_> {
+    let Some(rest) = size.checked_sub(1) else { return Box::new([Set::new()].into_iter()) };
+    let begun = move |(at, &first): (usize, &usize)| {
+        subsets(&of[at + 1..], rest).map(move |set| set.into_iter().chain([first]).collect::<Set>())
+    };
+    Box::new(of.iter().enumerate().flat_map(begun))
+}
+
+/// Whether there is a plan, by the planner's count of memory.
+fn has_plan(
+    graph: &Graph,
+    options: &CompileOptions,
+    cluster: &Cluster,
+) -> Result<(), CompileError> {
+    if !options.auto_stages && !options.auto_microbatches {
+        return staged_has_plan(graph.clone(), options, cluster);
+    }
+    let mut failed = None;
+    for choice in choose(graph, options, cluster)?.into_iter().take(MOST_CHOICES) {
+        let (staged, resolved) = chosen(graph, options, &choice)?;
+        match staged_has_plan(staged, &resolved, cluster) {
+            Err(error) if error.is_memory() => failed = failed.or(Some(error)),
+            other => return other,
+        }
+    }
+    failed.map_or(Ok(()), Err)
+}
+
+/// The same where stages and microbatches are decided. Where memory decides what is computed again, all of it is.
+fn staged_has_plan(
+    graph: Graph,
+    options: &CompileOptions,
+    cluster: &Cluster,
+) -> Result<(), CompileError> {
+    let mut decisions = prepare(graph, options)?;
+    if options.recompute == Recompute::Auto {
+        let blocks = most_blocks(&decisions.training, &decisions.rates);
+        decisions = recompute_blocks(&decisions, options, blocks)?;
+    }
+    let decisions = regathered(&decisions, options)?.unwrap_or(decisions);
+    Ok(feasible(&decisions, options, cluster)?)
+}
+
+/// Whether there is a whole plan; its error is not explained.
+fn compiles(
+    graph: &Graph,
+    options: &CompileOptions,
+    cluster: &Cluster,
+) -> Result<(), CompileError> {
+    Job { graph, options, cluster, weights: None }.compile_best(&mut |_| ()).map(drop)
+}

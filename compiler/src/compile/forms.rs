@@ -1,0 +1,205 @@
+//! The forms in which a graph can be planned: cross entropy as one op, which keeps classes whole, or in parts, between
+//! which classes may be split. The planner prices both, and the cheaper one is taken.
+//!
+//! A second form is planned only as far as it may be cheaper: what its bound proves to be no better than the plan of the
+//! first is given up. Where the planner is not free, on one rank, and where pins decide, there is one form.
+
+use graphc_ir::graph::Graph;
+use graphc_ir::op::Op;
+use graphc_ir::plan::{Cluster, CompileOptions, CrossEntropyForm, Loss, PlannerStatus, Strategy};
+
+use crate::decisions::Decisions;
+use crate::error::CompileError;
+use crate::passes::error::PassError;
+use crate::pipeline::{prepare, regathered};
+use crate::planner::{PlanError, Planned, plan_below, plan_with_room, relaxed_bound};
+
+/// A prepared graph with what is known of it besides.
+#[derive(Clone, Debug)]
+pub struct Form<T> {
+    /// [`CrossEntropyForm::Auto`] where there is but one.
+    pub cross_entropy: CrossEntropyForm,
+    /// What was decided.
+    pub decisions: Decisions,
+    /// Besides.
+    pub with: T,
+}
+
+/// The forms of a graph, the one first that its shapes speak for. `prepare` takes the options of each.
+///
+/// # Errors
+/// What the graph or the options do not allow.
+pub fn forms<T>(
+    graph: &Graph,
+    options: &CompileOptions,
+    prepare: impl Fn(&CompileOptions) -> Result<(Decisions, T), PassError>,
+) -> Result<Vec<Form<T>>, PassError> {
+    let (decisions, with) = prepare(options)?;
+    let whole = decisions.graph().nodes.iter().any(|node| matches!(node.op, Op::CrossEntropy(_)));
+    let mut forms = vec![Form { cross_entropy: CrossEntropyForm::Auto, decisions, with }];
+    if !may_differ(graph, options) {
+        return Ok(forms);
+    }
+    let (first, other) = match whole {
+        true => (CrossEntropyForm::Whole, CrossEntropyForm::Parts),
+        false => (CrossEntropyForm::Parts, CrossEntropyForm::Whole),
+    };
+    let (decisions, with) = prepare(&CompileOptions { cross_entropy: other, ..options.clone() })?;
+    if decisions.graph() != forms[0].decisions.graph() {
+        forms[0].cross_entropy = first;
+        forms.push(Form { cross_entropy: other, decisions, with });
+    }
+    Ok(forms)
+}
+
+/// Whether there may be two forms: the planner is free to split what a cross entropy reads over several ranks.
+fn may_differ(graph: &Graph, options: &CompileOptions) -> bool {
+    let is_open = options.cross_entropy == CrossEntropyForm::Auto;
+    let has_one = options.loss == Some(Loss::CrossEntropy)
+        || graph.nodes.iter().any(|node| matches!(node.op, Op::CrossEntropy(_)));
+    let ranks: usize = options.mesh.iter().product();
+    is_open && has_one && options.strategy == Strategy::Auto && ranks > 1
+}
+
+/// The place of the best form, and its plan, whose bound is that of all forms.
+///
+/// # Errors
+/// Where none of them can be planned: what is said of the one that needs least.
+pub fn best_form(
+    forms: &[&Decisions],
+    options: &CompileOptions,
+    cluster: &Cluster,
+) -> Result<(usize, Planned), PlanError> {
+    let mut best = BestForm::new(forms, options, cluster);
+    for (at, decisions) in forms.iter().enumerate() {
+        best.offer(at, plan_below(decisions, options, cluster, best.ceiling()))?;
+    }
+    best.found()
+}
+
+/// The best form with its plan. Where memory is short the decisions are those in which the planner may let each tensor lie
+/// otherwise for the backward pass ([`regathered`]).
+#[derive(Clone, Debug)]
+pub struct InMemory {
+    /// The place of the form.
+    pub at: usize,
+    /// Its plan.
+    pub planned: Planned,
+    /// What was decided, where that is not what the form has.
+    pub regathered: Option<Decisions>,
+}
+
+/// The best form, where what is kept for the backward pass is the planner's choice if memory is short.
+///
+/// # Errors
+/// Where none of them can be planned: what is said of the one that needs least.
+pub fn best_in_memory(
+    forms: &[&Decisions],
+    options: &CompileOptions,
+    cluster: &Cluster,
+) -> Result<InMemory, CompileError> {
+    let mut best = BestForm::new(forms, options, cluster);
+    let mut again = vec![None; forms.len()];
+    for (at, decisions) in forms.iter().enumerate() {
+        let ceiling = best.ceiling();
+        let mut found = plan_with_room(decisions, options, cluster, ceiling).transpose();
+        if found.is_none() {
+            again[at] = regathered(decisions, options)?;
+            let decisions = again[at].as_ref().unwrap_or(decisions);
+            found = Some(plan_below(decisions, options, cluster, ceiling));
+        }
+        found.map_or(Ok(()), |found| best.offer(at, found))?;
+    }
+    let (at, planned) = best.found()?;
+    Ok(InMemory { at, planned, regathered: again.swap_remove(at) })
+}
+
+/// The best of the forms that were planned so far.
+struct BestForm<'a> {
+    forms: &'a [&'a Decisions],
+    options: &'a CompileOptions,
+    cluster: &'a Cluster,
+    best: Option<(usize, Planned)>,
+    failed: Option<PlanError>,
+    /// No plan of any form goes below.
+    bound: f64,
+}
+
+impl<'a> BestForm<'a> {
+    fn new(forms: &'a [&'a Decisions], options: &'a CompileOptions, cluster: &'a Cluster) -> Self {
+        Self { forms, options, cluster, best: None, failed: None, bound: f64::INFINITY }
+    }
+
+    /// What the best costs so far.
+    fn ceiling(&self) -> f64 {
+        self.best.as_ref().map_or(f64::INFINITY, |(_, known)| known.report.objective_seconds)
+    }
+
+    fn offer(&mut self, at: usize, found: Result<Planned, PlanError>) -> Result<(), PlanError> {
+        match found {
+            Ok(planned) => {
+                self.bound = self.bound.min(planned.report.bound_seconds);
+                if planned.report.objective_seconds < self.ceiling() || self.best.is_none() {
+                    self.best = Some((at, planned));
+                }
+            }
+            Err(error @ PlanError::Memory { .. }) => {
+                // What needs more than there is in any plan does not count.
+                let proven = matches!(error, PlanError::Memory { least: Some(_), .. });
+                if !proven && self.forms.len() > 1 {
+                    let bound = relaxed_bound(self.forms[at], self.options, self.cluster)?;
+                    self.bound = self.bound.min(bound);
+                }
+                self.failed = Some(leaner(self.failed.take(), error));
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn found(self) -> Result<(usize, Planned), PlanError> {
+        match (self.best, self.failed) {
+            (Some((at, mut planned)), _) => {
+                bounded(&mut planned, self.bound);
+                Ok((at, planned))
+            }
+            (None, Some(error)) => Err(error),
+            (None, None) => unreachable!("there is at least one form"),
+        }
+    }
+}
+
+/// The error of the form that needs less memory.
+fn leaner(known: Option<PlanError>, error: PlanError) -> PlanError {
+    let needed = |error: &PlanError| match error {
+        PlanError::Memory { needed, .. } => *needed,
+        _ => u64::MAX,
+    };
+    known.into_iter().chain([error]).min_by_key(needed).expect("there is one")
+}
+
+/// The report where nothing of any form is known to be below `bound`.
+fn bounded(planned: &mut Planned, bound: f64) {
+    let report = &mut planned.report;
+    if bound >= report.bound_seconds {
+        return;
+    }
+    report.bound_seconds = bound;
+    let gap = (report.objective_seconds - bound) / report.objective_seconds.max(f64::MIN_POSITIVE);
+    let optimal = report.status == PlannerStatus::Optimal && gap <= 1e-6;
+    report.status = if optimal { PlannerStatus::Optimal } else { PlannerStatus::Gap };
+    report.gap = if optimal { 0.0 } else { gap.max(0.0) };
+}
+
+/// The forms of a graph with nothing besides.
+///
+/// # Errors
+/// What the graph or the options do not allow.
+pub fn all_forms(graph: &Graph, options: &CompileOptions) -> Result<Vec<Form<()>>, PassError> {
+    forms(graph, options, |options| Ok((prepare(graph.clone(), options)?, ())))
+}
+
+/// What is decided in each.
+pub fn decided<T>(forms: &[Form<T>]) -> Vec<&Decisions> {
+    forms.iter().map(|form| &form.decisions).collect()
+}

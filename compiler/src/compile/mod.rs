@@ -1,0 +1,147 @@
+//! The whole way from a user's graph to a plan: [`compile`].
+//!
+//! [`once`] makes one plan of what is decided. What is left open is searched above it: numbers of stages and microbatches
+//! ([`stages`]), forms of cross entropy ([`forms`]), what is computed and gathered again ([`best`]); and where there is no plan, what
+//! of the user's wishes conflicts ([`conflict`]).
+
+use graphc_ir::check::VerifiedPlan;
+use graphc_ir::graph::Graph;
+use graphc_ir::plan::{Cluster, CompileOptions, Plan, Recompute, WeightsSource};
+
+use crate::decisions::{Decisions, Sharding};
+use crate::error::CompileError;
+use crate::lower::{Lowering, lower};
+use crate::null_device::{Simulation, assign_channel_slots, step_seconds};
+use crate::pipeline::{depends_on_form, prepare_until};
+use crate::planner::{Planned, UNLIMITED};
+use best::Job;
+use conflict::explained;
+use forms::{all_forms, best_form, decided};
+use once::unchecked;
+
+mod again;
+mod best;
+mod conflict;
+mod forms;
+mod once;
+pub mod stages;
+
+pub use again::prepare_again;
+pub use once::{Header, assemble};
+
+/// A plan and what was decided on the way to it.
+#[derive(Clone, Debug)]
+pub struct Compiled {
+    /// The plan, proven sound: a session takes it as it is.
+    pub plan: VerifiedPlan,
+    /// The training graph with stages and rates.
+    pub decisions: Decisions,
+    /// The signature of every node.
+    pub sharding: Sharding,
+    /// What the null device measured.
+    pub simulation: Simulation,
+}
+
+/// Seconds of a step of what a graph compiles to, by its [`sketch`].
+///
+/// # Errors
+/// What the graph, the options or the machines do not allow.
+pub fn predict(
+    graph: Graph,
+    options: &CompileOptions,
+    cluster: &Cluster,
+) -> Result<f64, CompileError> {
+    Ok(step_seconds(&sketch(graph, options, cluster)?)?)
+}
+
+/// The plan as far as the time of its steps needs it: ranks do the same in the same order, but nothing is
+/// placed in memory, and no limit of memory is kept. It takes a fraction of the time of [`compile`], and cannot run.
+/// Options that leave open what memory decides take the whole way.
+///
+/// # Errors
+/// What the graph, the options or the machines do not allow.
+pub fn sketch(
+    graph: Graph,
+    options: &CompileOptions,
+    cluster: &Cluster,
+) -> Result<Plan, CompileError> {
+    // Memory may decide what is left open.
+    let open = options.auto_stages || options.auto_microbatches;
+    if open || options.recompute == Recompute::Auto {
+        return Ok(compile(graph, options, cluster, None)?.plan.into_plan());
+    }
+    let options = CompileOptions { memory: Some(UNLIMITED), ..options.clone() };
+    let forms = all_forms(&graph, &options)?;
+    let (at, planned) = best_form(&decided(&forms), &options, cluster)?;
+    let (decisions, Planned { sharding, report: planner, .. }) = (&forms[at].decisions, planned);
+    let how = Lowering { placed: false, overlap: cluster.overlaps() };
+    let lowered = lower(decisions, &sharding, &options, cluster, how)?;
+    let header = Header { graph: &graph, options: &options, cluster, weights: None, planner };
+    let mut plan = unchecked(header, decisions, lowered);
+    plan.cross_entropy = forms[at].cross_entropy;
+    assign_channel_slots(&mut plan)?;
+    Ok(plan)
+}
+
+/// The graph as it is after a pass, in the form that is planned: see [`prepare_until`].
+///
+/// # Errors
+/// What the graph or the options do not allow, and a name that no pass has.
+pub fn emit_after(
+    graph: Graph,
+    options: &CompileOptions,
+    cluster: &Cluster,
+    pass: &str,
+) -> Result<Graph, CompileError> {
+    let open = options.auto_stages || options.auto_microbatches;
+    let forms = match depends_on_form(pass) && !open {
+        // Where this fails the pass may not.
+        true => all_forms(&graph, options).unwrap_or_default(),
+        false => Vec::new(),
+    };
+    let chosen = match forms.len() > 1 {
+        true => best_form(&decided(&forms), options, cluster).ok().map(|(at, _)| at),
+        false => None,
+    };
+    let cross_entropy = chosen.map_or(options.cross_entropy, |at| forms[at].cross_entropy);
+    let options = CompileOptions { cross_entropy, ..options.clone() };
+    Ok(prepare_until(graph, &options, pass)?)
+}
+
+/// Compiles a graph for a mesh of machines. The same input gives the same plan, byte for byte.
+///
+/// # Errors
+/// What the graph, the options or the machines do not allow.
+pub fn compile(
+    graph: Graph,
+    options: &CompileOptions,
+    cluster: &Cluster,
+    weights: Option<WeightsSource>,
+) -> Result<Compiled, CompileError> {
+    compile_observed(graph, options, cluster, weights, &mut |_| ())
+}
+
+/// How far a compilation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Milestone {
+    /// All passes before the planner are done.
+    Prepared,
+    /// The planner has chosen every signature.
+    Planned,
+}
+
+/// [`compile`], telling `reached` how far it is: the caller has the clock.
+///
+/// # Errors
+/// What the graph, the options or the machines do not allow; where pins, the strategy and memory do not go together, a
+/// smallest set of them that does not.
+pub fn compile_observed(
+    graph: Graph,
+    options: &CompileOptions,
+    cluster: &Cluster,
+    weights: Option<WeightsSource>,
+    reached: &mut dyn FnMut(Milestone),
+) -> Result<Compiled, CompileError> {
+    let job = Job { graph: &graph, options, cluster, weights };
+    job.compile_best(reached).map_err(|error| explained(&graph, options, cluster, error))
+}

@@ -1,0 +1,145 @@
+//! One plan of what is decided: lowering, placement in memory, and the null device.
+
+use graphc_ir::check::VerifiedPlan;
+use graphc_ir::graph::Graph;
+use graphc_ir::plan::{
+    Cluster, CompileOptions, CrossEntropyForm, PLAN_VERSION, Plan, PlannerReport, Predicted,
+    Program, WeightsSource,
+};
+use graphc_ir::text;
+
+use super::Compiled;
+use crate::decisions::{Decisions, Sharding};
+use crate::error::CompileError;
+use crate::lower::{Lowered, Lowering, lower};
+use crate::null_device::{Simulation, assign_channel_slots, simulate};
+
+/// A plan that is not checked yet, and what was decided on the way to it.
+pub(super) struct Draft {
+    /// Not checked.
+    pub plan: Plan,
+    /// The training graph with stages and rates.
+    pub decisions: Decisions,
+    /// The signature of every node.
+    pub sharding: Sharding,
+    /// What the null device measured.
+    pub simulation: Simulation,
+}
+
+impl Draft {
+    /// No plan is emitted that does not pass the checks for plans from files: among them is the proof that no content is
+    /// overwritten before it is read.
+    pub fn checked(self) -> Result<Compiled, CompileError> {
+        let Self { plan, decisions, sharding, simulation } = self;
+        Ok(Compiled { plan: VerifiedPlan::check(plan)?, decisions, sharding, simulation })
+    }
+}
+
+/// What a plan says about itself besides what ranks do.
+pub struct Header<'a> {
+    /// The graph as the user wrote it.
+    pub graph: &'a Graph,
+    /// What it is compiled with.
+    pub options: &'a CompileOptions,
+    /// The machines.
+    pub cluster: &'a Cluster,
+    /// Where weights come from.
+    pub weights: Option<WeightsSource>,
+    /// What the planner reached.
+    pub planner: PlannerReport,
+}
+
+/// The plan of what was decided, and what the null device measured when it executed the plan. Two streams need more
+/// memory than one, as what runs beside kernels lives longer: where it does not suffice for them the plan has one. It is not
+/// checked yet ([`VerifiedPlan::check`]).
+///
+/// # Errors
+/// Where decisions contradict each other, the plan would hang, or a rank's memory is too small.
+pub fn assemble(
+    header: Header<'_>,
+    decisions: &Decisions,
+    sharding: &Sharding,
+) -> Result<(Plan, Simulation), CompileError> {
+    let Header { options, cluster, .. } = header;
+    let lowered = |overlap: bool| {
+        let how = Lowering { placed: true, overlap };
+        lower(decisions, sharding, options, cluster, how)
+    };
+    let mut plan = unchecked(header, decisions, lowered(cluster.overlaps())?);
+    if fits_memory(&plan).is_err() && plan.programs.iter().any(|p| p.streams.len() > 1) {
+        replace_lowered(&mut plan, lowered(false)?);
+    }
+    fits_memory(&plan)?;
+    assign_channel_slots(&mut plan)?;
+    let simulation = simulate(&plan)?;
+    plan.predicted.step_seconds = simulation.step_seconds;
+    plan.predicted.bubble_fraction = simulation.bubble_fraction;
+    Ok((plan, simulation))
+}
+
+/// Puts other programs into a plan.
+fn replace_lowered(plan: &mut Plan, lowered: Lowered) {
+    plan.predicted.peak_memory_bytes = lowered.programs.iter().map(|p| p.arena_bytes).collect();
+    (plan.tensors, plan.boxing) = (lowered.tensors, lowered.boxing);
+    (plan.layouts, plan.channels) = (lowered.layouts, lowered.channels);
+    (plan.programs, plan.ranks) = (lowered.programs, lowered.ranks);
+}
+
+/// The plan without anything measured.
+pub(super) fn unchecked(header: Header<'_>, decisions: &Decisions, lowered: Lowered) -> Plan {
+    let Header { graph, options, cluster, weights, planner } = header;
+    Plan {
+        version: PLAN_VERSION,
+        name: graph.name.clone(),
+        world_size: options.mesh.iter().product(),
+        mesh: options.mesh.clone(),
+        stages: decisions.staging.stages,
+        microbatches: decisions.rates.microbatches,
+        recomputed_blocks: 0,
+        regathered: false,
+        cross_entropy: CrossEntropyForm::Auto,
+        training: !decisions.training.gradients.is_empty(),
+        options: options.clone(),
+        cluster: cluster.clone(),
+        graph: text::print(graph).lines().map(str::to_owned).collect(),
+        weights,
+        tensors: lowered.tensors,
+        boxing: lowered.boxing,
+        planner,
+        pipeline: None,
+        predicted: Predicted {
+            step_seconds: 0.0,
+            bubble_fraction: 0.0,
+            peak_memory_bytes: lowered.programs.iter().map(|p| p.arena_bytes).collect(),
+        },
+        layouts: lowered.layouts,
+        channels: lowered.channels,
+        programs: lowered.programs,
+        ranks: lowered.ranks,
+    }
+}
+
+fn fits_memory(plan: &Plan) -> Result<(), CompileError> {
+    let limit = plan.options.memory.unwrap_or(plan.cluster.device.memory);
+    let arena = |rank: &usize| plan.programs[plan.ranks[*rank].program.index()].arena_bytes;
+    let Some(rank) =
+        (0..plan.ranks.len()).max_by_key(|rank| (arena(rank), plan.ranks.len() - rank))
+    else {
+        return Ok(());
+    };
+    if arena(&rank) <= limit {
+        return Ok(());
+    }
+    let largest = largest(&plan.programs[plan.ranks[rank].program.index()]);
+    Err(CompileError::Memory { rank, needed: arena(&rank), limit, largest })
+}
+
+/// The five largest registers.
+fn largest(program: &Program) -> Vec<(String, u64)> {
+    let own = program.registers.iter().filter(|register| register.shares.is_none());
+    let mut registers: Vec<(String, u64)> =
+        own.map(|r| (r.name.clone(), r.slot_bytes * u64::from(r.slots))).collect();
+    registers.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    registers.truncate(5);
+    registers
+}

@@ -1,0 +1,289 @@
+//! How many stages and microbatches, and where to cut: what `--stages auto` and `--microbatches auto` leave to graphc.
+//!
+//! For each number of stages that divides the first mesh axis and each sensible number of microbatches the layers of the
+//! model are priced on the submesh of one stage: `short` leaves two of each run of equal layers, `price` plans what is
+//! left on the submesh and sums what each layer costs and keeps, and `cuts` finds the best cut of the whole chain.
+//! Start reading with [`choose`]. Nothing here plans the whole model: that is done for the choice, afterwards.
+
+mod cuts;
+mod price;
+mod short;
+
+use graphc_ir::graph::Graph;
+use graphc_ir::ids::StageId;
+use graphc_ir::op::Op;
+use graphc_ir::plan::{Cluster, CompileOptions, PipelineReport, Recompute};
+use rayon::prelude::*;
+
+use crate::error::CompileError;
+use crate::passes::error::PassError;
+use crate::passes::layers::{Layers, layers};
+use crate::passes::loss::attach_loss;
+use crate::schedule::{MOST_MICROBATCHES, under_way};
+
+use cuts::{Chain, cut};
+use price::{Prices, price};
+use short::short;
+
+/// Numbers of microbatches that are priced with each number of stages.
+const MOST_COUNTS: usize = 4;
+
+/// Shares of the memory of the fastest plan that layers are priced at where that does not fit.
+const MEMORY_SHARES: [f64; 3] = [0.6, 0.35, 0.2];
+
+/// By how much a choice must be better, by its layers, whose layers fit the memory at a price alone: whole plans of such
+/// are found slowly and with a gap, and cost more than their layers say.
+const MARGIN: f64 = 0.1;
+
+/// The choices, best first: what is tried where a better one turns out not to fit the memory. `seconds` of each is what
+/// its layers cost, `bound_seconds` what none of those looked at goes below whatever the memory, by the same costs.
+///
+/// # Errors
+/// Where the options do not fit the graph, or nothing fits the memory.
+pub fn choose(
+    graph: &Graph,
+    options: &CompileOptions,
+    cluster: &Cluster,
+) -> Result<Vec<PipelineReport>, PassError> {
+    let graph = attach_loss(graph.clone(), options)?;
+    let found = layers(&graph, |_| true);
+    let model = short(&graph, &found).map_err(|error| PassError::Op { pass: "stages", error })?;
+    let chooser = Chooser { graph: &graph, options, cluster, model: &model };
+    let annotated = graph.nodes.iter().any(|node| node.stage.is_some());
+    let given = annotated.then_some(graph.stages.len());
+    let counts = stage_counts(options, given, found.count);
+    let priced: Vec<Result<Vec<Priced>, CompileError>> =
+        counts.into_par_iter().map(|stages| chooser.of_stages(stages)).collect();
+    let (mut all, mut error) = (Vec::new(), None);
+    for priced in priced {
+        match priced {
+            Ok(priced) => all.extend(priced),
+            Err(found) => error = error.or(Some(found.to_string())),
+        }
+    }
+    chooser.with_less_memory(&mut all);
+    let bound = all.iter().map(|priced| priced.free_seconds).fold(f64::INFINITY, f64::min);
+    all.sort_by(|a, b| {
+        let size = |priced: &Priced| (priced.options.stages, priced.options.microbatches);
+        a.counted().total_cmp(&b.counted()).then_with(|| size(a).cmp(&size(b)))
+    });
+    let mut choices: Vec<PipelineReport> =
+        all.into_iter().filter_map(|priced| priced.choice).collect();
+    for choice in &mut choices {
+        choice.bound_seconds = bound.min(choice.seconds);
+    }
+    match choices.is_empty() {
+        true => Err(PassError::NoPipeline { layers: found.count, error }),
+        false => Ok(choices),
+    }
+}
+
+/// The options with nothing left open.
+fn fixed(options: &CompileOptions) -> CompileOptions {
+    CompileOptions { auto_stages: false, auto_microbatches: false, ..options.clone() }
+}
+
+/// The graph and the options of a choice. Where the user's nodes have stages they keep them.
+///
+/// # Errors
+/// Where the loss does not fit the graph.
+pub fn chosen(
+    graph: &Graph,
+    options: &CompileOptions,
+    choice: &PipelineReport,
+) -> Result<(Graph, CompileOptions), PassError> {
+    let (stages, microbatches) = (choice.stages, choice.microbatches);
+    let resolved = CompileOptions { stages, microbatches, ..fixed(options) };
+    let mut graph = graph.clone();
+    if choice.stages > 1 && graph.nodes.iter().all(|node| node.stage.is_none()) {
+        let Layers { of, .. } = layers(&attach_loss(graph.clone(), options)?, |_| true);
+        let range_of: Vec<usize> = choice
+            .layers
+            .iter()
+            .enumerate()
+            .flat_map(|(range, &count)| std::iter::repeat_n(range, count))
+            .collect();
+        for (node, layer) in graph.nodes.iter_mut().zip(of) {
+            let range = layer.and_then(|layer| range_of.get(layer).copied());
+            node.stage = range.map(StageId::new);
+        }
+        graph.stages = vec![None; choice.layers.len()];
+    }
+    Ok((graph, resolved))
+}
+
+/// Numbers of stages: those that divide the first axis, with a layer at least for each of their chunks.
+fn stage_counts(options: &CompileOptions, given: Option<usize>, layers: usize) -> Vec<usize> {
+    let chunks = options.schedule.chunks();
+    if let Some(ranges) = given {
+        return vec![ranges / chunks];
+    }
+    if !options.auto_stages {
+        return vec![options.stages];
+    }
+    let first = options.mesh.first().copied().unwrap_or(1);
+    let fits = |&stages: &usize| {
+        let chunked = chunks == 1 || stages > 1;
+        first.is_multiple_of(stages) && chunked && stages * chunks <= layers.max(1)
+    };
+    (1..=first).filter(fits).collect()
+}
+
+/// Numbers of microbatches: divisors of the batch, from one sample for each rank of the first axis of a stage on, each
+/// about half the one before, down to 1.
+fn microbatch_counts(graph: &Graph, options: &CompileOptions, stages: usize) -> Vec<usize> {
+    if !options.auto_microbatches {
+        return vec![options.microbatches];
+    }
+    let batch = batch(graph);
+    let ranks = options.mesh.first().map_or(1, |first| (first / stages).max(1));
+    let grouped = options.schedule.chunks() > 1;
+    let fits = |m: &usize| batch.is_multiple_of(*m) && (!grouped || m.is_multiple_of(stages));
+    let of = |most: usize| (1..=most).rev().find(fits);
+    std::iter::successors(of((batch / ranks).clamp(1, MOST_MICROBATCHES)), |count| of(count / 2))
+        .collect()
+}
+
+/// What divides the first dim of every input.
+fn batch(graph: &Graph) -> usize {
+    let extents = graph.nodes.iter().filter_map(|node| match &node.op {
+        Op::Input(input) => input.ty.shape.first().copied(),
+        _ => None,
+    });
+    extents.fold(0, greatest_common_divisor).max(1)
+}
+
+fn greatest_common_divisor(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
+}
+
+/// Numbers of stages and microbatches whose layers have been priced.
+struct Priced {
+    /// With these numbers, and what is recomputed.
+    options: CompileOptions,
+    /// Seconds of a step with the best cut, whatever the memory.
+    free_seconds: f64,
+    /// Bytes at the peak of the short model.
+    peak: u64,
+    /// The best cut that fits the memory.
+    choice: Option<PipelineReport>,
+    /// Whether layers had to be priced with less memory for that.
+    short: bool,
+}
+
+impl Priced {
+    /// What the choice is compared by.
+    fn counted(&self) -> f64 {
+        let margin = if self.short { 1.0 + MARGIN } else { 1.0 };
+        self.choice.as_ref().map_or(f64::INFINITY, |choice| choice.seconds * margin)
+    }
+}
+
+struct Chooser<'a> {
+    graph: &'a Graph,
+    options: &'a CompileOptions,
+    cluster: &'a Cluster,
+    model: &'a short::Short,
+}
+
+impl Chooser<'_> {
+    fn limit(&self) -> u64 {
+        self.options.memory.unwrap_or(self.cluster.device.memory)
+    }
+
+    /// What is priced for a number of stages: fewer and fewer microbatches as long as that pays.
+    fn of_stages(&self, stages: usize) -> Result<Vec<Priced>, CompileError> {
+        let mut all: Vec<Priced> = Vec::new();
+        let ways: &[Recompute] = match self.options.recompute {
+            Recompute::Auto => &[Recompute::None, Recompute::Full],
+            Recompute::Full => &[Recompute::Full],
+            Recompute::None => &[Recompute::None],
+        };
+        let (mut last, mut priced, mut error) = (f64::INFINITY, 0, None);
+        for microbatches in microbatch_counts(self.graph, self.options, stages) {
+            let mut least = f64::INFINITY;
+            for &recompute in ways {
+                let options =
+                    CompileOptions { stages, microbatches, recompute, ..fixed(self.options) };
+                match self.priced(options) {
+                    Ok(found) => {
+                        least = found.iter().map(|found| found.free_seconds).fold(least, f64::min);
+                        all.extend(found);
+                    }
+                    // A model that cannot be cut in so many parts may be in fewer.
+                    Err(found) => error = error.or(Some(found)),
+                }
+            }
+            priced += usize::from(least.is_finite());
+            if least > last || priced == MOST_COUNTS {
+                break;
+            }
+            last = least;
+        }
+        match error {
+            Some(error) if all.is_empty() => Err(error),
+            _ => Ok(all),
+        }
+    }
+
+    fn priced(&self, options: CompileOptions) -> Result<Option<Priced>, CompileError> {
+        let prices = price(self.model, &options, self.cluster, None)?;
+        let free = self.cut(&options, &prices, u64::MAX);
+        let choice = self.cut(&options, &prices, self.limit());
+        let priced = |free: PipelineReport| {
+            let (free_seconds, peak) = (free.seconds, prices.peak);
+            Priced { options, free_seconds, peak, choice, short: false }
+        };
+        Ok(free.map(priced))
+    }
+
+    /// Prices again, with less memory for the layers, what does not fit but would be better than what does. With less
+    /// memory layers cost no less, so the others need not be looked at.
+    fn with_less_memory(&self, all: &mut [Priced]) {
+        let mut best = all.iter().map(Priced::counted).fold(f64::INFINITY, f64::min);
+        let mut order: Vec<usize> = (0..all.len()).filter(|&i| all[i].choice.is_none()).collect();
+        order.sort_by(|&a, &b| all[a].free_seconds.total_cmp(&all[b].free_seconds));
+        for index in order {
+            let priced = &mut all[index];
+            if priced.free_seconds * (1.0 + MARGIN) >= best {
+                break;
+            }
+            for share in MEMORY_SHARES {
+                let less = (priced.peak as f64 * share) as u64;
+                let prices = price(self.model, &priced.options, self.cluster, Some(less));
+                let Ok(prices) = prices else { break };
+                priced.choice = self.cut(&priced.options, &prices, self.limit());
+                if priced.choice.is_some() {
+                    priced.short = true;
+                    best = best.min(priced.counted());
+                    break;
+                }
+            }
+        }
+    }
+
+    fn cut(&self, options: &CompileOptions, prices: &Prices, limit: u64) -> Option<PipelineReport> {
+        let CompileOptions { stages, microbatches, schedule, .. } = *options;
+        let stands = &self.model.stands;
+        let layers: Vec<cuts::LayerCost> = stands.iter().map(|&l| prices.layers[l]).collect();
+        let boundaries: Vec<f64> = stands.iter().map(|&l| prices.boundaries[l]).collect();
+        let under_way = under_way(schedule, stages, microbatches);
+        let chain = Chain {
+            layers: &layers,
+            boundaries: &boundaries,
+            stages,
+            chunks: schedule.chunks(),
+            microbatches,
+            under_way: &under_way,
+            limit,
+        };
+        let cut = cut(&chain)?;
+        Some(PipelineReport {
+            stages,
+            microbatches,
+            layers: cut.layers,
+            seconds: cut.seconds,
+            bound_seconds: 0.0,
+        })
+    }
+}

@@ -1,0 +1,107 @@
+//! What the layers of a short model cost on the submesh of one stage: planned there all at once, then summed layer by
+//! layer.
+
+use std::collections::BTreeSet;
+
+use graphc_ir::mesh::Placement;
+use graphc_ir::op::Op;
+use graphc_ir::plan::{Cluster, CompileOptions, Schedule};
+
+use super::cuts::LayerCost;
+use super::short::Short;
+use crate::boxing::Router;
+use crate::compile::forms::{Form, best_form, forms};
+use crate::decisions::{Decisions, Phase, Sharding, ValueRate};
+use crate::error::CompileError;
+use crate::pipeline::prepare_layers;
+use crate::planner::account;
+
+/// Costs of the layers of a short model.
+pub struct Prices {
+    /// By layer.
+    pub layers: Vec<LayerCost>,
+    /// By layer: seconds of sending one microbatch over the boundary before it, forward and backward.
+    pub boundaries: Vec<f64>,
+    /// Bytes at the peak of the plan of the short model.
+    pub peak: u64,
+}
+
+/// Plans a short model on the submesh of a stage, with `memory` bytes or as many as it likes.
+///
+/// # Errors
+/// Where a pin cannot be fulfilled, or the memory does not suffice.
+pub fn price(
+    model: &Short,
+    options: &CompileOptions,
+    cluster: &Cluster,
+    memory: Option<u64>,
+) -> Result<Prices, CompileError> {
+    let mut mesh = options.mesh.clone();
+    if let Some(first) = mesh.first_mut() {
+        *first /= options.stages;
+    }
+    let alone = CompileOptions {
+        mesh,
+        stages: 1,
+        schedule: Schedule::OneForwardOneBackward,
+        memory: Some(memory.unwrap_or(u64::MAX >> 1)),
+        ..options.clone()
+    };
+    let mut forms = forms(&model.graph, &alone, |options| {
+        prepare_layers(model.graph.clone(), &model.layer_of, options)
+    })?;
+    let decided: Vec<&Decisions> = forms.iter().map(|form| &form.decisions).collect();
+    let (at, planned) = best_form(&decided, &alone, cluster)?;
+    let Form { decisions, with: layer_of, .. } = forms.swap_remove(at);
+    let account = account(&decisions, &planned.sharding, cluster, &alone);
+    let count = model.stands.iter().max().map_or(0, |last| last + 1);
+    let mut layers = vec![LayerCost::default(); count];
+    for (node, &layer) in layer_of.iter().enumerate() {
+        let cost = &mut layers[layer];
+        cost.seconds += account.seconds[node] / options.microbatches as f64;
+        cost.resident += account.resident[node];
+        cost.stashed += account.stashed[node];
+        cost.transient = cost.transient.max(account.transient[node]);
+    }
+    let boundaries = boundaries(&decisions, &planned.sharding, &layer_of, options, cluster, count);
+    let peak = planned.memory.iter().copied().max().unwrap_or(0);
+    Ok(Prices { layers, boundaries, peak })
+}
+
+/// Seconds of moving what each layer reads of earlier ones from one stage to the next, and its gradient back.
+fn boundaries(
+    decisions: &Decisions,
+    sharding: &Sharding,
+    layer_of: &[usize],
+    options: &CompileOptions,
+    cluster: &Cluster,
+    count: usize,
+) -> Vec<f64> {
+    let mut seconds = vec![0.0; count];
+    let mesh = Placement::mesh(&options.mesh).ok().filter(|_| options.stages > 1);
+    let stage = |index: usize| mesh.as_ref()?.stage(index, options.stages);
+    let (Some(here), Some(there)) = (stage(0), stage(1)) else { return seconds };
+    let mut router = Router::new(cluster, options.microbatches);
+    let mut seen = BTreeSet::new();
+    let graph = decisions.graph();
+    for (reader, node) in graph.nodes.iter().enumerate() {
+        for (&value, to) in node.operands.iter().zip(&sharding.nodes[reader].operands) {
+            let made = graph.value(value);
+            let producer = made.producer.index();
+            let layer = layer_of[reader];
+            let forward = decisions.training.phases[reader] == Phase::Forward;
+            let stays = matches!(graph.nodes[producer].op, Op::Variable(_) | Op::Input(_))
+                || options.microbatches > 1
+                    && decisions.rates.values[value.index()] == ValueRate::Step;
+            if !forward || stays || layer_of[producer] >= layer || !seen.insert((value, layer)) {
+                continue;
+            }
+            let from = &sharding.nodes[producer].results[made.index];
+            let from = decisions.layout(value, &here, from);
+            let to = decisions.layout(value, &there, to);
+            let ways = if made.ty.dtype.is_float() { 2.0 } else { 1.0 };
+            seconds[layer] += ways * router.route(&from, &to).seconds;
+        }
+    }
+    seconds
+}

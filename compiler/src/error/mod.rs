@@ -1,0 +1,90 @@
+//! Why a graph cannot be compiled: the errors of every step on the way, as one type.
+
+use graphc_ir::check::PlanErrors;
+
+use crate::lower::LowerError;
+use crate::null_device::NullDeviceError;
+use crate::passes::error::PassError;
+use crate::planner::PlanError;
+
+mod conflict;
+
+pub use conflict::{Asked, Conflict};
+
+/// Why a graph cannot be compiled.
+#[derive(Debug, thiserror::Error)]
+pub enum CompileError {
+    /// The graph and the options do not fit.
+    #[error(transparent)]
+    Pass(#[from] PassError),
+    /// A pin cannot be fulfilled, or the memory does not suffice.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// What a step costs on these machines is no number.
+    #[error(
+        "the plan found takes {seconds} seconds a step: a fault of the compiler's, or of the cluster's figures"
+    )]
+    NotFinite {
+        /// What the planner reports.
+        seconds: f64,
+    },
+    /// Passes contradict each other.
+    #[error(transparent)]
+    Lower(#[from] LowerError),
+    /// The plan would hang.
+    #[error(transparent)]
+    NullDevice(#[from] NullDeviceError),
+    /// The plan does not hold together: a fault of the compiler's.
+    #[error("the compiler made a plan that does not hold together:\n{0}")]
+    Invariants(#[from] PlanErrors),
+    /// The arena of a rank does not fit in its memory.
+    #[error(
+        "rank {rank} needs {needed} bytes, but has {limit}, {} too few; its largest tensors are {}",
+        needed - limit, tensors(.largest)
+    )]
+    Memory {
+        /// The rank.
+        rank: usize,
+        /// Bytes of its arena.
+        needed: u64,
+        /// Bytes that it may use.
+        limit: u64,
+        /// The largest registers, with all their slots.
+        largest: Vec<(String, u64)>,
+    },
+    /// Pins, the strategy and the limit of memory cannot all be kept.
+    #[error("{cause}\n{conflict}")]
+    Conflict {
+        /// What conflicts.
+        conflict: Conflict,
+        /// What is wrong where these alone are asked for.
+        cause: Box<CompileError>,
+    },
+}
+
+impl CompileError {
+    /// Whether more memory would help.
+    pub fn is_memory(&self) -> bool {
+        match self {
+            Self::Memory { .. } | Self::Plan(PlanError::Memory { .. }) => true,
+            Self::Conflict { cause, .. } => cause.is_memory(),
+            _ => false,
+        }
+    }
+
+    /// Bytes that the leanest plan found needs on its busiest rank, where that is too much.
+    pub fn memory_needed(&self) -> Option<u64> {
+        match self {
+            Self::Memory { needed, .. } | Self::Plan(PlanError::Memory { needed, .. }) => {
+                Some(*needed)
+            }
+            Self::Conflict { cause, .. } => cause.memory_needed(),
+            _ => None,
+        }
+    }
+}
+
+fn tensors(largest: &[(String, u64)]) -> String {
+    let name = |(name, bytes): &(String, u64)| format!("`{name}` of {bytes} bytes");
+    largest.iter().map(name).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,295 @@
+//! Why a graph cannot be prepared for planning: each error names the op, where the user wrote it, and what meets there.
+
+use graphc_ir::builder::BuildErrors;
+use graphc_ir::graph::Source;
+use graphc_ir::learning_rate::LrScheduleError;
+use graphc_ir::mesh::{Placement, PlacementError};
+use graphc_ir::op::OpError;
+use graphc_ir::plan::Schedule;
+use graphc_ir::types::{DType, TensorType};
+use graphc_ir::verify::VerifyErrors;
+
+use crate::schedule::MOST_MICROBATCHES;
+
+/// What a pass cannot do.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum PassError {
+    /// A graph that breaks an invariant: the user's, or what a pass made of it.
+    #[error("after {pass} the graph does not hold together:\n{errors}")]
+    Verify {
+        /// The pass, or `input`.
+        pass: &'static str,
+        /// All that is wrong.
+        errors: VerifyErrors,
+    },
+    /// An op that does not take what a pass gives it.
+    #[error("{pass}: {error}")]
+    Op {
+        /// The pass.
+        pass: &'static str,
+        /// What does not fit.
+        error: OpError,
+    },
+    /// A precision that products cannot be computed in.
+    #[error("the precision is f32, bf16 or f16, not {dtype}")]
+    Precision {
+        /// What was asked for.
+        dtype: DType,
+    },
+    /// A decay of moving averages that is no share.
+    #[error("the decay of moving averages is at least 0 and below 1, not {decay}")]
+    Average {
+        /// What was asked for.
+        decay: f64,
+    },
+    /// Ops that do not take what a pass gives them.
+    #[error("{pass}: {errors}")]
+    Build {
+        /// The pass.
+        pass: &'static str,
+        /// What does not fit.
+        errors: BuildErrors,
+    },
+    /// A schedule with chunks of layers for each stage that does not fit stages or microbatches.
+    #[error(
+        "the schedule {schedule} needs at least 2 stages, and microbatches in groups of as many as there are stages, but there are {stages} stages and {microbatches} microbatches"
+    )]
+    Interleaved {
+        /// The schedule.
+        schedule: Schedule,
+        /// Number of stages.
+        stages: usize,
+        /// Number of microbatches.
+        microbatches: usize,
+    },
+    /// No cut into stages fits.
+    #[error(
+        "no number of stages that divides the first mesh axis and no number of microbatches that divides the batch has a cut of the {layers} layers that fits the memory of its ranks{}",
+        .error.as_ref().map_or(String::new(), |error| format!(": {error}"))
+    )]
+    NoPipeline {
+        /// Layers that the graph has.
+        layers: usize,
+        /// What the layers cannot be priced for.
+        error: Option<String>,
+    },
+    /// A plan whose graph cannot be read.
+    #[error("the plan's graph: {error}")]
+    PlanGraph {
+        /// Where and why.
+        error: String,
+    },
+    /// A training request for a graph without outputs.
+    #[error("the graph has no output, so there is nothing to train: declare one")]
+    NoOutput,
+    /// A training request without a loss for a graph whose first output is no scalar.
+    #[error(
+        "the first output `{output}` is {ty}, not a scalar loss: choose a loss (cross_entropy, nll, mse, bce, huber, l1 or sum)"
+    )]
+    NotScalar {
+        /// The output.
+        output: String,
+        /// Its type.
+        ty: TensorType,
+    },
+    /// A loss that the first output has no shape for.
+    #[error("{loss} cannot take the first output `{output}` of {ty}: {reason}")]
+    LossShape {
+        /// The loss.
+        loss: &'static str,
+        /// The output.
+        output: String,
+        /// Its type.
+        ty: TensorType,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A name that a pass needs and the graph uses for something else.
+    #[error("the name `{name}` is taken ({source_of}), but {pass} needs it")]
+    NameTaken {
+        /// The pass.
+        pass: &'static str,
+        /// The name.
+        name: String,
+        /// Where the user wrote what has it.
+        source_of: Source,
+    },
+    /// A graph that an optimizer cannot change.
+    #[error("no trainable variable reaches the loss `{loss}`: there is nothing to train")]
+    NothingToTrain {
+        /// The loss.
+        loss: String,
+    },
+    /// A graph of updates alone that lacks a gradient.
+    #[error(
+        "the graph has no input `{name}` ({ty}), which is to be the gradient of a trained variable"
+    )]
+    GradientMissing {
+        /// The input.
+        name: String,
+        /// Its type, which is the variable's.
+        ty: TensorType,
+    },
+    /// A mesh that is none.
+    #[error("the mesh {mesh:?}: {error}")]
+    Mesh {
+        /// The extents asked for.
+        mesh: Vec<usize>,
+        /// What is wrong.
+        error: PlacementError,
+    },
+    /// Stages that do not divide the mesh.
+    #[error(
+        "{stages} stages do not divide the first axis of the mesh {}: {} fit",
+        axes(.mesh), choices(.fitting)
+    )]
+    StagesDivide {
+        /// The mesh.
+        mesh: Vec<usize>,
+        /// The stages asked for.
+        stages: usize,
+        /// The numbers of stages that would fit.
+        fitting: Vec<usize>,
+    },
+    /// A graph whose own stages are not as many as asked for.
+    #[error("the graph has {declared} stages of its own, but {stages} are asked for")]
+    StageCount {
+        /// The graph's.
+        declared: usize,
+        /// Those asked for.
+        stages: usize,
+    },
+    /// A node in a stage that does not exist.
+    #[error("{op} ({place}) is in stage {stage}, but there are stages 0..{stages}")]
+    StageRange {
+        /// The op.
+        op: &'static str,
+        /// Where the user wrote it.
+        place: Source,
+        /// Its stage.
+        stage: usize,
+        /// How many there are.
+        stages: usize,
+    },
+    /// A graph with fewer ops than stages.
+    #[error("{ops} ops cannot be cut into {stages} stages")]
+    TooManyStages {
+        /// Ops that compute.
+        ops: usize,
+        /// The stages asked for.
+        stages: usize,
+    },
+    /// A placement that names a rank which the job does not have.
+    #[error("{what} is placed on {placement}, but the mesh {} has ranks 0..{ranks}", axes(.mesh))]
+    RankRange {
+        /// The op with its place, or the stage.
+        what: String,
+        /// Its placement.
+        placement: Placement,
+        /// The mesh.
+        mesh: Vec<usize>,
+        /// How many ranks that has.
+        ranks: usize,
+    },
+    /// A pin of a tensor that the graph does not have.
+    #[error("no tensor has a name like `{pattern}`, which is to be pinned{}", hint(.nearest))]
+    PinUnknown {
+        /// The pattern.
+        pattern: String,
+        /// The name most like it.
+        nearest: Option<String>,
+    },
+    /// A group of parameters without any.
+    #[error("no trained variable has a name like `{pattern}`, which is to be a group of its own{}", hint(.nearest))]
+    GroupUnknown {
+        /// The pattern.
+        pattern: String,
+        /// The name most like it.
+        nearest: Option<String>,
+    },
+    /// A number of the options that makes no sense.
+    #[error("{what} is a number {expected}, not {value}")]
+    Number {
+        /// What it is.
+        what: &'static str,
+        /// The number.
+        value: f64,
+        /// What it may be.
+        expected: &'static str,
+    },
+    /// A schedule of the learning rate that makes no sense.
+    #[error("{error}")]
+    LrSchedule {
+        /// What is wrong.
+        error: LrScheduleError,
+    },
+    /// An option that only losses with labels have.
+    #[error("{what} needs a loss that compares scores with labels: {expected}, not {}", .loss.unwrap_or("the graph's own"))]
+    NeedsLabels {
+        /// The option.
+        what: &'static str,
+        /// The losses that have it.
+        expected: &'static str,
+        /// The loss that was asked for.
+        loss: Option<&'static str>,
+    },
+    /// A number of microbatches that is none.
+    #[error("a step's batch cannot be cut into 0 microbatches")]
+    NoMicrobatches,
+    /// More microbatches than any step has.
+    #[error(
+        "a step's batch cannot be cut into {microbatches} microbatches: at most {MOST_MICROBATCHES} make sense"
+    )]
+    ManyMicrobatches {
+        /// Parts of a step's batch.
+        microbatches: usize,
+    },
+    /// An input that the microbatches do not divide.
+    #[error(
+        "dim 0 of the input `{input}` has extent {extent}, which {microbatches} microbatches do not divide"
+    )]
+    Microbatches {
+        /// The input.
+        input: String,
+        /// The extent of its first dim.
+        extent: usize,
+        /// Parts of a step's batch.
+        microbatches: usize,
+    },
+    /// An op that cannot be computed microbatch by microbatch.
+    #[error("{op} ({place}) cannot be cut into {microbatches} microbatches: {reason}")]
+    CannotCut {
+        /// The op.
+        op: &'static str,
+        /// Where the user wrote it.
+        place: Source,
+        /// Parts of a step's batch.
+        microbatches: usize,
+        /// Which operands, cut how.
+        reason: String,
+    },
+    /// A name that no pass has.
+    #[error("there is no pass `{pass}`; the passes are {}", .passes.join(", "))]
+    UnknownPass {
+        /// What was asked for.
+        pass: String,
+        /// The passes.
+        passes: Vec<&'static str>,
+    },
+}
+
+fn axes(mesh: &[usize]) -> String {
+    mesh.iter().map(usize::to_string).collect::<Vec<_>>().join("x")
+}
+
+fn choices(numbers: &[usize]) -> String {
+    let (last, rest) = match numbers.split_last() {
+        Some((last, rest)) if !rest.is_empty() => (last, rest),
+        _ => return numbers.first().map_or_else(String::new, usize::to_string),
+    };
+    format!("{} or {last}", rest.iter().map(usize::to_string).collect::<Vec<_>>().join(", "))
+}
+
+fn hint(nearest: &Option<String>) -> String {
+    nearest.as_ref().map_or_else(String::new, |name| format!(" (did you mean `{name}`?)"))
+}

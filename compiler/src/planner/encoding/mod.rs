@@ -1,0 +1,83 @@
+//! The problem as a cost-function network at given prices of memory: what assignments cost there, and the cheapest ones.
+//!
+//! Memory enters as a cost alone ([`multipliers`]); whether a plan fits is not asked here. Start reading with
+//! [`network`](network::network).
+
+pub(super) mod multipliers;
+pub(super) mod network;
+
+use self::multipliers::{MemoryPrices, Multipliers};
+use self::network::network;
+use super::problem::Problem;
+use super::solver::bound::bound;
+use super::solver::dual::Messages;
+use super::solver::minimise::{Effort, Minimum, minimise, minimise_on};
+use super::solver::network::Network;
+
+/// What an assignment costs without regard to memory.
+pub fn seconds(problem: &mut Problem<'_>, assignment: &[usize]) -> f64 {
+    let free = Multipliers::new(problem, 1.0, &MemoryPrices::new());
+    let network = network(problem, &free);
+    network.cost(&extended(&network, assignment))
+}
+
+/// A bound of the problem without its memory limit.
+pub fn relaxed_bound(problem: &mut Problem<'_>) -> f64 {
+    let free = Multipliers::new(problem, 1.0, &MemoryPrices::new());
+    bound(&network(problem, &free))
+}
+
+/// The minimum at given prices of memory, among `allowed` candidates.
+pub fn at(
+    problem: &mut Problem<'_>,
+    seconds: f64,
+    rows: &MemoryPrices,
+    allowed: Option<&[Vec<usize>]>,
+    start: Option<&[usize]>,
+    effort: Effort,
+) -> Minimum {
+    let multipliers = Multipliers::new(problem, seconds, rows);
+    let Some(allowed) = allowed else {
+        return priced(problem, &multipliers, start, effort, None);
+    };
+    let whole = network(problem, &multipliers);
+    let start = start.map(|assignment| extended(&whole, assignment));
+    let others = (allowed.len()..whole.unary.len()).map(|v| (0..whole.labels(v)).collect());
+    let kept: Vec<Vec<usize>> = allowed.iter().cloned().chain(others).collect();
+    let within = |start: Vec<usize>| -> Option<Vec<usize>> {
+        let labels = start.iter().zip(&kept);
+        labels.map(|(label, kept)| kept.iter().position(|known| known == label)).collect()
+    };
+    let start = start.and_then(within);
+    let mut found = minimise(&whole.restricted(&kept), start.as_deref(), effort);
+    for (label, kept) in found.labels.iter_mut().zip(&kept) {
+        *label = kept[*label];
+    }
+    found
+}
+
+/// The minimum at given prices of memory, where costs are shifted on from `messages`.
+pub fn priced(
+    problem: &mut Problem<'_>,
+    multipliers: &Multipliers,
+    start: Option<&[usize]>,
+    effort: Effort,
+    messages: Option<&mut Messages>,
+) -> Minimum {
+    let whole = network(problem, multipliers);
+    let start = start.map(|assignment| extended(&whole, assignment));
+    minimise_on(&whole, start.as_deref(), effort, messages)
+}
+
+/// The labels of all variables that follow from those of the nodes: boxed where a reader asks for it.
+pub fn extended(network: &Network, assignment: &[usize]) -> Vec<usize> {
+    let nodes = assignment.len();
+    let mut kept: Vec<Vec<usize>> = assignment.iter().map(|&label| vec![label]).collect();
+    kept.extend((nodes..network.unary.len()).map(|v| (0..network.labels(v)).collect()));
+    let folded = network.restricted(&kept);
+    let best = |costs: &Vec<f64>| {
+        let better = |best, label| if costs[label] < costs[best] { label } else { best };
+        (0..costs.len()).fold(0, better)
+    };
+    assignment.iter().copied().chain(folded.unary[nodes..].iter().map(best)).collect()
+}

@@ -1,0 +1,110 @@
+//! Looking for any plan that fits the memory.
+
+use super::search::Search;
+use crate::planner::encoding::at;
+use crate::planner::encoding::multipliers::MemoryPrices;
+use crate::planner::problem::usage::{items, profiles};
+use crate::planner::solver::minimise::STEP;
+
+/// How fast positions gain weight.
+const WEIGHING: f64 = 8.0;
+/// Weight of seconds where memory counts: the free plan's as this share of the limit.
+const SECONDS: f64 = 1e-3;
+
+/// Times that the whole problem is looked at for room, and how often each time its known labels are.
+const ROUNDS: usize = 2;
+const INNER: usize = 6;
+/// Weights in a row that are tried for the proof that nothing fits.
+const WEIGHTS: usize = 8;
+/// Prices of the memory of a plan that just fits, all together, as multiples of what the free plan costs.
+const SCALES: [f64; 6] = [0.05, 0.2, 0.8, 3.2, 12.8, 51.2];
+
+impl Search<'_, '_> {
+    /// Raises prices until something fits: false where nothing does.
+    pub fn escalate(&mut self) -> bool {
+        let unit = self.bound / self.problem.limit as f64;
+        for scale in SCALES {
+            let Some(weights) = self.planes.weights() else { return self.best.is_some() };
+            let rows = weights.into_iter().map(|(row, weight)| (row, weight * scale * unit));
+            let rows: MemoryPrices = rows.collect();
+            let bound = self.raise(&rows, STEP).bound;
+            if bound > self.bound {
+                (self.bound, self.rows) = (bound, rows);
+            }
+            if self.best.is_some() {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Looks for a plan that fits among the labels of known plans; where there is none, for more labels. False where
+    /// nothing fits.
+    pub fn make_room(&mut self) -> bool {
+        for _ in 0..ROUNDS {
+            if self.among_known(|search| search.find_room(INNER) && search.best.is_some()) {
+                return true;
+            }
+            if !(0..WEIGHTS).all(|_| self.least_average() != Some(false)) || !self.find_room(1) {
+                return false;
+            }
+        }
+        self.best.is_some()
+    }
+
+    /// Looks for any plan that fits: little memory on a weighted average of positions. Of two sets of weights in turn
+    /// one is of few positions, and raises the bound; the other is of all, of which those that need most gain weight
+    /// each time (Arora, Hazan and Kale, "The multiplicative weights update method", 2012), and finds plans. False
+    /// where even an average is above the limit, so that nothing fits.
+    pub fn find_room(&mut self, steps: usize) -> bool {
+        let limit = self.problem.limit as f64;
+        let seconds = SECONDS * limit / self.bound.max(f64::MIN_POSITIVE);
+        let mut latest = self.leanest.as_ref().map(|(_, plan)| plan.clone()).unwrap_or_default();
+        let mut spread = MemoryPrices::new();
+        for _ in 0..steps {
+            match self.least_average() {
+                None => return true,
+                Some(false) => return false,
+                Some(true) => {}
+            }
+            for _ in 0..2 {
+                spread = self.weighed(&latest, &spread);
+                let found = at(self.problem, seconds, &spread, None, None, STEP);
+                latest = found.labels[..self.nodes()].to_vec();
+                self.offer(&latest);
+            }
+            if self.best.is_some() {
+                return true;
+            }
+        }
+        true
+    }
+
+    /// The least memory on the average of positions that known plans need most. Whether that leaves room below the limit;
+    /// `None` where no plan is above it.
+    fn least_average(&mut self) -> Option<bool> {
+        let weights = self.planes.weights()?;
+        let found = at(self.problem, 0.0, &weights, None, None, STEP);
+        self.least = self.least.max(found.bound);
+        self.offer(&found.labels[..self.nodes()]);
+        Some(self.least <= self.problem.limit as f64 * (1.0 + 1e-9))
+    }
+
+    /// Weights of all positions after one more plan.
+    fn weighed(&mut self, assignment: &[usize], weights: &MemoryPrices) -> MemoryPrices {
+        let items = items(self.problem, assignment);
+        let profiles = profiles(self.problem, &items);
+        let most = profiles.iter().flatten().copied().max().unwrap_or(1).max(1) as f64;
+        let mut next = MemoryPrices::new();
+        for (domain, profile) in profiles.iter().enumerate() {
+            for (position, &bytes) in profile.iter().enumerate() {
+                let before = weights.get(&(domain, position)).copied().unwrap_or(1.0);
+                let gain = (WEIGHING * (bytes as f64 / most - 1.0)).exp();
+                next.insert((domain, position), before * gain);
+            }
+        }
+        let sum: f64 = next.values().sum();
+        next.values_mut().for_each(|weight| *weight /= sum);
+        next
+    }
+}

@@ -1,0 +1,95 @@
+//! Planning within a memory limit: prices of memory turn it into costs (Geoffrion, "Lagrangean relaxation for integer
+//! programming", 1974). Prices are found by cutting planes ([`planes`](self::cutting_planes)); branch and bound closes what
+//! they leave open on small graphs, or the gap is reported.
+
+use graphc_ir::plan::Strategy;
+
+use super::encoding::at;
+use super::encoding::multipliers::MemoryPrices;
+use super::error::PlanError;
+use super::problem::Problem;
+use super::problem::usage::overload;
+use super::solver::minimise::{Effort, FULL, Minimum, STEP, TOLERANCE};
+use super::strategies;
+use search::Search;
+
+mod branch;
+mod cutting_planes;
+mod feasibility;
+mod pricing;
+mod restricted_master;
+mod search;
+
+/// A plan as indices into the candidates, what it costs and what no plan goes below.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Solution {
+    /// By node.
+    pub assignment: Vec<usize>,
+    /// What it costs.
+    pub seconds: f64,
+    /// A proven bound.
+    pub bound: f64,
+}
+
+/// The plan of fewest seconds that fits the memory, or the best that is found with a bound. Where nothing costs less than
+/// `ceiling` it is any plan that costs as much, and the bound is no higher.
+///
+/// # Errors
+/// Where nothing fits.
+pub fn solve(problem: &mut Problem<'_>, ceiling: f64) -> Result<Solution, PlanError> {
+    let Unlimited { fits, assignment, data, free } = unlimited(problem, ceiling)?;
+    if fits {
+        return Ok(Solution { assignment, seconds: free.value, bound: free.bound });
+    }
+    let mut search = Search::new(problem, &free);
+    search.learn(&data);
+    search.offer(&assignment);
+    search.run();
+    search.found()
+}
+
+/// The plan of fewest seconds, without regard to the memory.
+pub(super) struct Unlimited {
+    /// Whether it fits the memory, or costs no less than the ceiling.
+    fits: bool,
+    assignment: Vec<usize>,
+    /// Data parallelism.
+    data: Vec<usize>,
+    free: Minimum,
+}
+
+impl Unlimited {
+    /// The plan, if it fits.
+    pub fn fitting(self) -> Option<Solution> {
+        let Self { fits, assignment, free, .. } = self;
+        let Minimum { value: seconds, bound, .. } = free;
+        fits.then_some(Solution { assignment, seconds, bound })
+    }
+}
+
+/// # Errors
+/// Where the model does not fit data parallelism.
+pub(super) fn unlimited(problem: &mut Problem<'_>, ceiling: f64) -> Result<Unlimited, PlanError> {
+    let data = strategies::assign(problem, Strategy::Data)?;
+    // A plan that is known to be sensible: what is found is at least as good.
+    let free =
+        at(problem, 1.0, &MemoryPrices::new(), None, Some(&data), Effort { ceiling, ..FULL });
+    let nodes = problem.candidates.len();
+    let assignment = free.labels[..nodes].to_vec();
+    let is_dear = free.value >= ceiling && free.bound >= ceiling * (1.0 - TOLERANCE);
+    let fits = is_dear || overload(problem, &assignment).is_none();
+    Ok(Unlimited { fits, assignment, data, free })
+}
+
+/// Whether anything fits the memory, as [`solve`] finds out, up to the first plan that does.
+///
+/// # Errors
+/// Where nothing is found that fits.
+pub fn room(problem: &mut Problem<'_>) -> Result<(), PlanError> {
+    let free = at(problem, 1.0, &MemoryPrices::new(), None, None, STEP);
+    let nodes = problem.candidates.len();
+    let mut search = Search::new(problem, &free);
+    search.offer(&free.labels[..nodes]);
+    search.any();
+    search.found().map(drop)
+}

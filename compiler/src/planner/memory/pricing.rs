@@ -1,0 +1,112 @@
+//! Prices of memory: those that prove most, and others that lead to plans which fit.
+
+use super::cutting_planes::between;
+use super::search::{STEPS, Search};
+use crate::planner::encoding::multipliers::{MemoryPrices, Multipliers};
+use crate::planner::encoding::priced;
+use crate::planner::problem::Problem;
+use crate::planner::solver::minimise::{Effort, STEP, TOLERANCE};
+
+/// How far to go from the best prices to those that the planes propose.
+const TRUST: f64 = 0.6;
+/// Prices are not refined where the bound is this close to the most that they may reach, as a share of it.
+const CLOSE: f64 = 1e-4;
+/// Prices in a row that do not raise the bound after which it is left: on the whole problem, and among known labels.
+const IDLE: [usize; 2] = [3, 6];
+/// How much more the first layers pay than the last where plans are looked for, or the other way round.
+const TILTS: [f64; 6] = [0.1, -0.1, 0.3, -0.3, 0.03, -0.03];
+/// By how much prices differ by chance.
+const SHAKE: f64 = 0.4;
+/// How often they do: up to the second number, times the number of nodes up to the first.
+const DRAWS: [usize; 2] = [8000, 16];
+/// Times that the interval of prices is halved with each of them.
+const HALVINGS: usize = 5;
+
+/// The least of seconds and of what memory costs beyond the limit, at some prices.
+#[derive(Clone, Copy, Debug)]
+pub struct Priced {
+    /// No plan that fits takes fewer seconds.
+    pub bound: f64,
+    /// What the cheapest plan that was found costs.
+    pub value: f64,
+}
+
+impl Search<'_, '_> {
+    /// Raises the bound by prices of memory; what fits on the way is kept.
+    pub fn price_memory(&mut self) {
+        let mut trust = TRUST;
+        let mut idle = 0;
+        let most = IDLE[usize::from(self.is_narrow)];
+        for _ in 0..STEPS {
+            let Some((ceiling, proposed)) = self.planes.prices() else { return };
+            if self.closed() || ceiling - self.bound <= CLOSE * ceiling.abs() || idle == most {
+                break;
+            }
+            let rows = between(&self.rows, &proposed, trust);
+            let value = self.raise(&rows, STEP).bound;
+            idle = if value > self.bound + CLOSE * ceiling.abs() { 0 } else { idle + 1 };
+            // Prices that are no better are too high, unless the planes do not know it yet.
+            if value > self.bound {
+                (self.bound, self.rows, trust) = (value, rows, TRUST);
+            } else {
+                trust = if trust < 1.0 { 1.0 } else { TRUST / 2.0 };
+            }
+        }
+    }
+
+    /// The bound at these prices; the plan found on the way is kept if it fits.
+    pub fn raise(&mut self, rows: &MemoryPrices, effort: Effort) -> Priced {
+        let best = self.best.as_ref().map(|(_, assignment)| assignment);
+        let start = self.guide.as_ref().or(best).cloned();
+        let multipliers = Multipliers::new(self.problem, 1.0, rows);
+        let messages = (!self.is_narrow).then_some(&mut self.messages);
+        let found = priced(self.problem, &multipliers, start.as_deref(), effort, messages);
+        self.offer(&found.labels[..self.nodes()]);
+        let paid = rows.values().sum::<f64>() * self.problem.limit as f64;
+        Priced { bound: found.bound - paid, value: found.value - paid }
+    }
+
+    /// At the best prices plans that fit and plans that do not cost the same. Layers that are alike go from one to
+    /// the other together, unless their prices differ a little; they go one by one as prices rise. Left where no more
+    /// than the share `near` of the best plan is not proven.
+    pub fn vary_prices(&mut self, near: f64) {
+        for tilt in TILTS {
+            let vary = |problem: &Problem<'_>, prices: Multipliers| prices.tilted(problem, tilt);
+            self.halve(tilt.abs(), near, vary);
+        }
+        for draw in 0..(DRAWS[0] / self.nodes()).min(DRAWS[1]) {
+            let vary = |problem: &Problem<'_>, prices: Multipliers| {
+                prices.shaken(problem, SHAKE, draw as u64)
+            };
+            self.halve(SHAKE, near, vary);
+        }
+    }
+
+    /// The lowest scale of the best prices, up to `width` above or below 1, at which a plan fits, where they differ as `vary`
+    /// says.
+    fn halve(
+        &mut self,
+        width: f64,
+        near: f64,
+        vary: impl Fn(&Problem<'_>, Multipliers) -> Multipliers,
+    ) {
+        let (mut low, mut high) = (1.0 - width, 1.0 + width);
+        for _ in 0..HALVINGS {
+            if self.within(near.max(TOLERANCE)) {
+                return;
+            }
+            let scale = f64::midpoint(low, high);
+            let rows = self.rows.iter().map(|(&row, &price)| (row, price * scale)).collect();
+            let multipliers = vary(self.problem, Multipliers::new(self.problem, 1.0, &rows));
+            let found = priced(self.problem, &multipliers, None, STEP, None);
+            let assignment = &found.labels[..self.nodes()];
+            let seconds = self.seconds(assignment);
+            let better = self.best.as_ref().is_none_or(|(best, _)| seconds < *best);
+            match self.offer(assignment) {
+                None => high = scale,
+                Some(_) if better => low = scale,
+                Some(_) => return,
+            }
+        }
+    }
+}

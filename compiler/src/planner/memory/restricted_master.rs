@@ -1,0 +1,126 @@
+//! Large graphs within a memory limit. Plans and prices are looked for among the labels of plans that are known, where
+//! what takes seconds on the whole problem takes a fraction; at the prices found there the whole problem gives a bound and
+//! more labels (column generation: Dantzig and Wolfe, "Decomposition principle for linear programs", 1960).
+
+use super::search::Search;
+use crate::planner::encoding::multipliers::{MemoryPrices, Multipliers};
+use crate::planner::encoding::network::network;
+use crate::planner::encoding::priced;
+use crate::planner::solver::minimise::{Effort, STEP};
+
+/// Times that the whole problem is asked for more labels.
+const ROUNDS: usize = 4;
+/// No more labels are looked for where the whole problem knows nothing that is cheaper by this share.
+const CLOSE: f64 = 2e-4;
+/// The gap below which the graph of a large model is left at that.
+const NEAR: f64 = 2e-3;
+/// The gap above which plans for less memory are looked for, and how much less.
+const FAR: f64 = 3e-2;
+const LESS: [f64; 2] = [0.95, 0.88];
+/// What is done for a bound at the prices that are best in the end.
+const LAST: Effort = Effort { work: 1_500_000_000, proof: 0.5, ..STEP };
+
+impl Search<'_, '_> {
+    /// Finds prices, plans and a bound.
+    pub fn alternate(&mut self) {
+        self.exchange();
+        if !self.within(NEAR) && !self.rows.is_empty() {
+            let rows = self.rows.clone();
+            self.bound = self.raise(&rows, LAST).bound.max(self.bound);
+        }
+        for share in LESS {
+            if !self.within(FAR) {
+                self.with_less(share);
+            }
+        }
+    }
+
+    /// Finds prices and plans among the known labels, and more labels as long as these make a difference.
+    fn exchange(&mut self) {
+        for _ in 0..ROUNDS {
+            let (inner, rows) = self.among_known(|search| {
+                search.price_memory();
+                search.follow_prices();
+                (search.bound, search.rows.clone())
+            });
+            if rows.is_empty() || self.closed() {
+                break;
+            }
+            let found = self.raise(&rows, STEP);
+            self.rows = rows;
+            self.bound = self.bound.max(found.bound);
+            if found.value >= inner * (1.0 - CLOSE) {
+                break;
+            }
+        }
+        self.among_known(|search| {
+            search.price_memory();
+            search.vary_prices(NEAR);
+            search.follow_prices();
+        });
+    }
+
+    /// Looks for plans as if there were less memory: what prices lead to may leave much of it unused, or not fit, and what
+    /// is in between is the cheapest of a lower limit.
+    fn with_less(&mut self, share: f64) {
+        let (limit, bound, rows) = (self.problem.limit, self.bound, self.rows.clone());
+        self.problem.limit = (limit as f64 * share) as u64;
+        self.planes.limit_to(self.problem.limit);
+        self.exchange();
+        self.problem.limit = limit;
+        self.planes.limit_to(limit);
+        (self.bound, self.rows, self.guide) = (bound, rows, None);
+    }
+
+    /// What is cheapest at the best prices is what the whole problem is compared with.
+    fn follow_prices(&mut self) {
+        let rows = self.rows.clone();
+        let multipliers = Multipliers::new(self.problem, 1.0, &rows);
+        let found = priced(self.problem, &multipliers, None, STEP, None);
+        self.guide = Some(found.labels[..self.nodes()].to_vec());
+    }
+
+    /// The labels of this plan belong to those that are searched.
+    pub fn learn(&mut self, assignment: &[usize]) {
+        if !self.is_narrow {
+            for (known, &label) in self.known.iter_mut().zip(assignment) {
+                known.insert(label);
+            }
+        }
+    }
+
+    /// Does something where each node has the labels of known plans alone. What it finds is kept, but for bounds.
+    pub fn among_known<T>(&mut self, body: impl FnOnce(&mut Self) -> T) -> T {
+        let kept: Vec<Vec<usize>> =
+            self.known.iter().map(|labels| labels.iter().copied().collect()).collect();
+        let narrow = self.problem.candidates.iter().zip(&kept);
+        let narrow = narrow
+            .map(|(all, kept)| kept.iter().map(|&label| all[label].clone()).collect())
+            .collect();
+        let whole = std::mem::replace(&mut self.problem.candidates, narrow);
+        let unpriced = Multipliers::new(self.problem, 1.0, &MemoryPrices::new());
+        let narrow = network(self.problem, &unpriced);
+        let free = std::mem::replace(&mut self.free, narrow);
+        let (bound, least) = (self.bound, self.least);
+        self.rename(|node, label| {
+            kept[node].binary_search(&label).expect("all labels of plans are known")
+        });
+        self.is_narrow = true;
+        let result = body(self);
+        self.is_narrow = false;
+        self.rename(|node, label| kept[node][label]);
+        (self.bound, self.least) = (bound, least);
+        self.free = free;
+        self.problem.candidates = whole;
+        result
+    }
+
+    /// Other numbers for the labels of the plans that are kept.
+    fn rename(&mut self, name: impl Fn(usize, usize) -> usize) {
+        let best = self.best.iter_mut().map(|(_, plan)| plan);
+        let leanest = self.leanest.iter_mut().map(|(_, plan)| plan);
+        for plan in best.chain(leanest).chain(&mut self.guide) {
+            plan.iter_mut().enumerate().for_each(|(node, label)| *label = name(node, *label));
+        }
+    }
+}

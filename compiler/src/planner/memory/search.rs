@@ -1,0 +1,162 @@
+//! A search for a plan that fits the memory: what is known so far, and the order in which the rooms beside this file add to
+//! it.
+
+use std::collections::BTreeSet;
+
+use super::Solution;
+use super::cutting_planes::Planes;
+use crate::planner::encoding::extended;
+use crate::planner::encoding::multipliers::{MemoryPrices, Multipliers};
+use crate::planner::encoding::network::network;
+use crate::planner::error::PlanError;
+use crate::planner::problem::Problem;
+use crate::planner::problem::usage::{items, overload, profiles, too_large};
+use crate::planner::solver::dual::Messages;
+use crate::planner::solver::minimise::{Minimum, TOLERANCE};
+use crate::planner::solver::network::Network;
+
+/// Prices tried.
+pub(super) const STEPS: usize = 40;
+/// The number of nodes from which a graph is large: it is searched among the labels of known plans.
+const LARGE: usize = 100;
+
+/// A search for a plan that fits.
+pub(super) struct Search<'a, 'b> {
+    /// What is planned.
+    pub problem: &'a mut Problem<'b>,
+    /// The same where memory costs nothing.
+    pub free: Network,
+    /// Seconds that no plan which fits goes below.
+    pub bound: f64,
+    /// The best plan that fits.
+    pub best: Option<(f64, Vec<usize>)>,
+    /// The plan that needs the least memory, with its bytes.
+    pub leanest: Option<(u64, Vec<usize>)>,
+    /// Bytes that no plan goes below.
+    pub least: f64,
+    /// The best prices.
+    pub rows: MemoryPrices,
+    /// What is cheapest at these prices, as far as it is known.
+    pub guide: Option<Vec<usize>>,
+    /// What plans that were found cost and keep.
+    pub planes: Planes,
+    /// By node: the labels that these plans have.
+    pub known: Vec<BTreeSet<usize>>,
+    /// Whether each node has these labels alone for now.
+    pub is_narrow: bool,
+    /// From one bound of the whole problem to the next.
+    pub messages: Messages,
+}
+
+impl<'a, 'b> Search<'a, 'b> {
+    /// Of the free plan nothing but its bound is known.
+    pub fn new(problem: &'a mut Problem<'b>, free: &Minimum) -> Self {
+        let unpriced = Multipliers::new(problem, 1.0, &MemoryPrices::new());
+        Self {
+            free: network(problem, &unpriced),
+            bound: free.bound,
+            best: None,
+            leanest: None,
+            least: 0.0,
+            rows: MemoryPrices::new(),
+            guide: None,
+            planes: Planes::new(problem.limit, free.value),
+            known: vec![BTreeSet::new(); problem.candidates.len()],
+            is_narrow: false,
+            messages: Messages::default(),
+            problem,
+        }
+    }
+
+    pub fn run(&mut self) {
+        if self.nodes() >= LARGE {
+            if self.escalate() || self.make_room() {
+                self.alternate();
+            }
+        } else if self.find_room(STEPS) {
+            self.price_memory();
+            self.vary_prices(0.0);
+            self.branch();
+        }
+    }
+
+    /// Looks for any plan that fits, where none is known.
+    pub fn any(&mut self) {
+        if self.best.is_some() {
+            return;
+        }
+        if self.nodes() >= LARGE {
+            let _ = self.escalate() || self.make_room();
+            return;
+        }
+        if !self.find_room(STEPS) || self.best.is_some() {
+            return;
+        }
+        self.price_memory();
+        if self.best.is_none() {
+            self.vary_prices(0.0);
+        }
+        if self.best.is_none() {
+            self.branch();
+        }
+    }
+
+    /// What the search has ended with.
+    pub fn found(self) -> Result<Solution, PlanError> {
+        let (problem, bound, least) = (self.problem, self.bound, self.least as u64);
+        match (self.best, self.leanest) {
+            (Some((seconds, assignment)), _) => {
+                Ok(Solution { assignment, seconds, bound: bound.min(seconds) })
+            }
+            (None, leanest) => {
+                let leanest = leanest.map(|(_, leanest)| leanest).unwrap_or_default();
+                // Where axes are tied the leanest plan may be another.
+                let least = Some(least).filter(|&least| least > problem.limit);
+                let least = least.filter(|_| problem.tied.is_none());
+                Err(too_large(problem, &leanest, least))
+            }
+        }
+    }
+
+    /// Keeps an assignment if it fits and is better, or if it is leaner; says where its memory is short.
+    pub fn offer(&mut self, assignment: &[usize]) -> Option<(usize, usize, u64)> {
+        self.learn(assignment);
+        let over = overload(self.problem, assignment);
+        let seconds = self.seconds(assignment);
+        let items = items(self.problem, assignment);
+        self.planes.add(seconds, profiles(self.problem, &items));
+        match over {
+            Some((_, _, bytes)) => {
+                if self.leanest.as_ref().is_none_or(|(known, _)| bytes < *known) {
+                    self.leanest = Some((bytes, assignment.to_vec()));
+                }
+            }
+            None => {
+                if self.best.as_ref().is_none_or(|(known, _)| seconds < *known) {
+                    self.best = Some((seconds, assignment.to_vec()));
+                }
+            }
+        }
+        over
+    }
+
+    /// What an assignment costs.
+    pub fn seconds(&self, assignment: &[usize]) -> f64 {
+        self.free.cost(&extended(&self.free, assignment))
+    }
+
+    /// Nodes of the graph.
+    pub fn nodes(&self) -> usize {
+        self.problem.candidates.len()
+    }
+
+    /// Whether the bound meets the best plan.
+    pub fn closed(&self) -> bool {
+        self.within(TOLERANCE)
+    }
+
+    /// Whether at most this share of the best plan is not proven.
+    pub fn within(&self, share: f64) -> bool {
+        self.best.as_ref().is_some_and(|(best, _)| self.bound >= best * (1.0 - share))
+    }
+}

@@ -1,0 +1,381 @@
+//! The signatures that each node may have: those of its rule, less what pins and the strategy forbid.
+
+use graphc_ir::graph::Node;
+use graphc_ir::ids::{NodeId, ValueId};
+use graphc_ir::op::Op;
+use graphc_ir::ops::ToGlobal;
+use graphc_ir::plan::{Cluster, CompileOptions, Strategy};
+use graphc_ir::rule::{Choice, Rule};
+use graphc_ir::sbp::{NdSbp, ReduceKind, Sbp};
+use graphc_ir::types::{DType, TensorType};
+
+use super::layouts::{Layouts, PlacementId, SbpId};
+use super::tied::partner;
+use crate::cost::{node_work, roofline};
+use crate::decisions::{Decisions, ValueRate};
+use crate::passes::pins::fits;
+use crate::planner::error::PlanError;
+
+/// A signature of a node with what computing it costs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Candidate {
+    /// One choice per mesh axis.
+    pub choices: Vec<Choice>,
+    /// The layout of each operand.
+    pub operands: Vec<SbpId>,
+    /// The layout of each result.
+    pub results: Vec<SbpId>,
+    /// Seconds of computing, over the whole step.
+    pub seconds: f64,
+}
+
+/// What nodes with the same candidates have in common.
+#[derive(PartialEq)]
+struct Kind {
+    op: &'static str,
+    flops_per_point: f64,
+    rule: Rule,
+    time: Option<Choice>,
+    times: usize,
+    placement: PlacementId,
+    dtypes: Vec<DType>,
+    every_name: bool,
+    /// Whether each axis is chosen for by itself, whatever is tied.
+    is_free: bool,
+}
+
+/// Makes candidates node by node, in topological order.
+pub struct Candidates<'a> {
+    decisions: &'a Decisions,
+    options: &'a CompileOptions,
+    cluster: &'a Cluster,
+    /// Axes for which nodes choose as for the axis before.
+    tied: &'a [usize],
+    kinds: Vec<(Kind, Vec<Candidate>)>,
+}
+
+impl<'a> Candidates<'a> {
+    /// A maker of candidates, where nodes choose for these axes as for the axis before.
+    pub fn new(
+        decisions: &'a Decisions,
+        options: &'a CompileOptions,
+        cluster: &'a Cluster,
+        tied: &'a [usize],
+    ) -> Self {
+        Self { decisions, options, cluster, tied, kinds: Vec::new() }
+    }
+
+    /// The candidates of every node.
+    ///
+    /// # Errors
+    /// Where a pin cannot be fulfilled, or no signature is left.
+    pub fn all(&mut self, layouts: &mut Layouts<'_>) -> Result<Vec<Vec<Candidate>>, PlanError> {
+        let mut all: Vec<Vec<Candidate>> = Vec::new();
+        for (id, node) in self.decisions.graph().iter() {
+            let candidates = self.of_node(id, node, layouts, &all)?;
+            all.push(candidates);
+        }
+        Ok(all)
+    }
+
+    fn of_node(
+        &mut self,
+        id: NodeId,
+        node: &Node,
+        layouts: &mut Layouts<'_>,
+        before: &[Vec<Candidate>],
+    ) -> Result<Vec<Candidate>, PlanError> {
+        let placement = layouts.placement(&self.decisions.staging.placement[id.index()]);
+        let mut candidates = match &node.op {
+            Op::ToGlobal(op) => vec![to_global(op, layouts)],
+            _ => self.of_rule(id, node, placement, layouts)?,
+        };
+        candidates.retain(|candidate| self.movable(node, candidate, layouts, before));
+        if matches!(node.op, Op::Regather(_)) {
+            // A partial sum is as large as the whole: nobody keeps it for later.
+            candidates.retain(|candidate| !layouts.sbp(candidate.results[0]).is_partial());
+        }
+        let mesh = &self.decisions.staging.placement[id.index()].hierarchy;
+        for &value in &node.results {
+            for pin in self.pins(value) {
+                candidates = self.pinned(value, &pin, mesh, candidates, layouts)?;
+            }
+        }
+        if !self.is_pinned(node)
+            && !matches!(node.op, Op::ToGlobal(_))
+            && !self.every_name(id, node)
+        {
+            self.drop_empty(id, node, &mut candidates, layouts);
+        }
+        if candidates.is_empty() {
+            let (op, place) = (node.op.name(), node.source.clone());
+            return Err(PlanError::NoSignature { op, place, mesh: mesh.clone() });
+        }
+        Ok(candidates)
+    }
+
+    /// The signatures of the rule. What microbatches do is decided already; it is like a mesh axis before all
+    /// others, whose choice is fixed.
+    fn of_rule(
+        &mut self,
+        id: NodeId,
+        node: &Node,
+        placement: PlacementId,
+        layouts: &mut Layouts<'_>,
+    ) -> Result<Vec<Candidate>, PlanError> {
+        let graph = self.decisions.graph();
+        let hierarchy = &self.decisions.staging.placement[id.index()].hierarchy;
+        let no_signature = || PlanError::NoSignature {
+            op: node.op.name(),
+            place: node.source.clone(),
+            mesh: hierarchy.clone(),
+        };
+        let operands = graph.operand_types(node);
+        let results: Vec<&TensorType> =
+            node.results.iter().map(|&value| &graph.value(value).ty).collect();
+        let kind = Kind {
+            op: node.op.name(),
+            flops_per_point: node.op.operation().flops_per_point(),
+            rule: node.op.operation().rule(&operands).map_err(|_| no_signature())?,
+            time: self.decisions.rates.nodes[id.index()],
+            times: self.decisions.times(node),
+            placement,
+            dtypes: operands.iter().chain(&results).map(|ty| ty.dtype).collect(),
+            every_name: self.every_name(id, node),
+            is_free: self.tied.is_empty() || self.is_pinned(node),
+        };
+        if let Some((_, known)) = self.kinds.iter().find(|(known, _)| *known == kind) {
+            return Ok(known.clone());
+        }
+        let microbatches = self.decisions.rates.microbatches;
+        let cluster = self.cluster;
+        let mut candidates: Vec<Candidate> = Vec::new();
+        let time: Vec<(Choice, usize)> = kind.time.iter().map(|&t| (t, microbatches)).collect();
+        let tied = if kind.is_free { &[] } else { self.tied };
+        let tuples = choice_tuples(&kind.rule, hierarchy, &time, (kind.every_name, tied));
+        for choices in tuples.ok_or_else(|| PlanError::Signatures {
+            op: node.op.name(),
+            place: node.source.clone(),
+            mesh: hierarchy.clone(),
+            most: MOST_SIGNATURES,
+        })? {
+            let axes: Vec<(Choice, usize)> =
+                choices.iter().copied().zip(extents(&time, hierarchy)).collect();
+            let Some(signature) = kind.rule.signature(&choices, &extents(&time, hierarchy)) else {
+                continue;
+            };
+            let strip = |sbp: &NdSbp| NdSbp(sbp.0[time.len()..].to_vec());
+            let operand_sbps: Vec<NdSbp> = signature.operands.iter().map(strip).collect();
+            let result_sbps: Vec<NdSbp> = signature.results.iter().map(strip).collect();
+            if operand_sbps.iter().chain(&result_sbps).any(mixes_reductions) {
+                continue;
+            }
+            let seconds = match node.op.operation().acts() {
+                false => 0.0,
+                true => {
+                    let work = node_work(&node.op, &kind.rule, &operands, &results, &axes);
+                    let dtype = results.first().map_or(DType::F32, |ty| ty.dtype);
+                    let arithmetic = node.op.operation().arithmetic(&operands);
+                    kind.times as f64 * roofline(cluster, dtype, arithmetic, work)
+                }
+            };
+            let candidate = Candidate {
+                choices: choices[time.len()..].to_vec(),
+                operands: operand_sbps.iter().map(|sbp| layouts.intern(sbp)).collect(),
+                results: result_sbps.iter().map(|sbp| layouts.intern(sbp)).collect(),
+                seconds,
+            };
+            let same =
+                |c: &Candidate| c.operands == candidate.operands && c.results == candidate.results;
+            if !candidates.iter().any(same) {
+                candidates.push(candidate);
+            }
+        }
+        self.kinds.push((kind, candidates.clone()));
+        Ok(candidates)
+    }
+
+    /// Whether splits on mesh axes of extent 1 keep their names: where the user or the strategy asks for a split.
+    fn every_name(&self, id: NodeId, node: &Node) -> bool {
+        let hierarchy = &self.decisions.staging.placement[id.index()].hierarchy;
+        let source = matches!(node.op, Op::Variable(_) | Op::Input(_));
+        let updates = !node.op.operation().updates().is_empty();
+        let named = |pin: &NdSbp| {
+            let axes = pin.0.iter().zip(hierarchy);
+            axes.into_iter().any(|(&sbp, &extent)| extent == 1 && sbp != Sbp::Broadcast)
+        };
+        self.options.strategy != Strategy::Auto && (source || updates)
+            || node.results.iter().any(|&value| self.pins(value).iter().any(named))
+    }
+
+    /// Maxima and minima in parts come from reductions alone: an op may pass them on only where its operand's
+    /// producer can make them.
+    fn movable(
+        &self,
+        node: &Node,
+        candidate: &Candidate,
+        layouts: &Layouts<'_>,
+        before: &[Vec<Candidate>],
+    ) -> bool {
+        let graph = self.decisions.graph();
+        let makes = |axis: usize, kind: ReduceKind| {
+            let value = graph.value(node.operands[0]);
+            before[value.producer.index()].iter().any(|producer| {
+                let sbp = layouts.sbp(producer.results[value.index]);
+                sbp.0.get(axis) == Some(&Sbp::Partial(kind))
+            })
+        };
+        candidate.choices.iter().enumerate().all(|(axis, &choice)| match choice {
+            Choice::Move(kind) => matches!(node.op, Op::ToGlobal(_)) || makes(axis, kind),
+            _ => true,
+        })
+    }
+
+    fn is_pinned(&self, node: &Node) -> bool {
+        node.results.iter().any(|&value| !self.pins(value).is_empty())
+    }
+
+    /// The layouts that the user asks for.
+    fn pins(&self, value: ValueId) -> Vec<NdSbp> {
+        let value = self.decisions.graph().value(value);
+        let name = value.name.as_deref();
+        let by_name = self
+            .options
+            .pins
+            .iter()
+            .filter(|pin| name.is_some_and(|name| fits(&pin.pattern, name)));
+        value.pin.iter().cloned().chain(by_name.map(|pin| pin.sbp.clone())).collect()
+    }
+
+    fn pinned(
+        &self,
+        value: ValueId,
+        pin: &NdSbp,
+        mesh: &[usize],
+        candidates: Vec<Candidate>,
+        layouts: &Layouts<'_>,
+    ) -> Result<Vec<Candidate>, PlanError> {
+        let index = self.decisions.graph().value(value).index;
+        let (kept, dropped): (Vec<_>, Vec<_>) =
+            candidates.into_iter().partition(|c| layouts.sbp(c.results[index]) == pin);
+        if !kept.is_empty() {
+            return Ok(kept);
+        }
+        let mut possible: Vec<NdSbp> =
+            dropped.iter().map(|c| layouts.sbp(c.results[index]).clone()).collect();
+        possible.sort();
+        possible.dedup();
+        Err(PlanError::Pin {
+            tensor: self.decisions.graph().display_name(value),
+            pin: pin.clone(),
+            shape: self.decisions.graph().value(value).ty.shape.clone(),
+            mesh: mesh.to_vec(),
+            candidates: possible,
+        })
+    }
+
+    /// Drops signatures in which a rank would hold nothing, unless nothing else is left.
+    fn drop_empty(
+        &self,
+        id: NodeId,
+        node: &Node,
+        candidates: &mut Vec<Candidate>,
+        layouts: &mut Layouts<'_>,
+    ) {
+        let hierarchy = &self.decisions.staging.placement[id.index()].hierarchy;
+        let microbatches = self.decisions.rates.microbatches;
+        let full = |value: ValueId, sbp: &NdSbp| {
+            let value_rate = self.decisions.rates.values[value.index()];
+            let mut extents = self.decisions.graph().value(value).ty.shape.clone();
+            if let ValueRate::Microbatch { dim } = value_rate {
+                extents[dim] /= microbatches;
+            }
+            for (&sbp, &parts) in sbp.0.iter().zip(hierarchy) {
+                if let Sbp::Split(dim) = sbp {
+                    if extents[dim] < parts {
+                        return false;
+                    }
+                    extents[dim] /= parts;
+                }
+            }
+            true
+        };
+        let fits = |candidate: &Candidate, layouts: &Layouts<'_>| {
+            let operands = node.operands.iter().zip(&candidate.operands);
+            let results = node.results.iter().zip(&candidate.results);
+            operands.chain(results).all(|(&value, &sbp)| full(value, layouts.sbp(sbp)))
+        };
+        if candidates.iter().any(|candidate| fits(candidate, layouts)) {
+            candidates.retain(|candidate| fits(candidate, layouts));
+        }
+    }
+}
+
+fn extents(time: &[(Choice, usize)], hierarchy: &[usize]) -> Vec<usize> {
+    time.iter().map(|&(_, parts)| parts).chain(hierarchy.iter().copied()).collect()
+}
+
+/// Signatures of a node at most. They grow with every axis by the same factor, and tables of costs with their square: what
+/// has more would take gigabytes.
+const MOST_SIGNATURES: usize = 4096;
+
+/// Choices of time and every mesh axis that are valid so far; on axes of extent 1 all mean the same, and a tied axis has the
+/// choice of that before it. `None` where they are too many.
+fn choice_tuples(
+    rule: &Rule,
+    hierarchy: &[usize],
+    time: &[(Choice, usize)],
+    (every_name, tied): (bool, &[usize]),
+) -> Option<Vec<Vec<Choice>>> {
+    let all = rule.choices();
+    let mut tuples = vec![time.iter().map(|&(choice, _)| choice).collect::<Vec<_>>()];
+    let extents = extents(time, hierarchy);
+    for (axis, &extent) in hierarchy.iter().enumerate() {
+        let choices = if extent == 1 && !every_name { &all[..1] } else { &all[..] };
+        let like = if tied.contains(&axis) { partner(hierarchy, axis) } else { None };
+        let longer = |tuple: &Vec<Choice>| -> Vec<Vec<Choice>> {
+            let own = like.map(|before| [tuple[time.len() + before]]);
+            let choices = own.as_ref().map_or(choices, |own| &own[..]);
+            choices.iter().map(|&choice| [tuple.as_slice(), &[choice]].concat()).collect()
+        };
+        tuples = tuples.iter().flat_map(longer).collect();
+        tuples.retain(|tuple| rule.signature(tuple, &extents).is_some());
+        if tuples.len() > MOST_SIGNATURES {
+            return None;
+        }
+    }
+    Some(tuples)
+}
+
+/// A sum of maxima would depend on the order in which axes are reduced.
+fn mixes_reductions(sbp: &NdSbp) -> bool {
+    let kind = |sbp: &Sbp| if let Sbp::Partial(kind) = sbp { Some(*kind) } else { None };
+    let mut kinds = sbp.0.iter().filter_map(kind);
+    let first = kinds.next();
+    kinds.any(|kind| Some(kind) != first)
+}
+
+/// The only signature of a `to_global`: as the user asked.
+fn to_global(op: &ToGlobal, layouts: &mut Layouts<'_>) -> Candidate {
+    let sbp = layouts.intern(&op.sbp);
+    let choice = |sbp: &Sbp| match *sbp {
+        Sbp::Broadcast => Choice::Replicate,
+        Sbp::Split(dim) => Choice::Factor(dim),
+        Sbp::Partial(ReduceKind::Sum) => Choice::Linear(0),
+        Sbp::Partial(kind) => Choice::Move(kind),
+    };
+    let choices = op.sbp.0.iter().map(choice).collect();
+    Candidate { choices, operands: vec![sbp], results: vec![sbp], seconds: 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_and_maxima_do_not_mix() {
+        let mixes = |sbp: &str| mixes_reductions(&sbp.parse().expect("an SBP"));
+        assert!(mixes("P(sum), P(max)"));
+        assert!(!mixes("P(max), B, P(max)"));
+    }
+}

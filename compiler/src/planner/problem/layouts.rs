@@ -1,0 +1,218 @@
+//! Interned layouts, and what boxing between them costs: each pair is priced once.
+
+use std::collections::BTreeMap;
+
+use graphc_ir::ids::ValueId;
+use graphc_ir::mesh::Placement;
+use graphc_ir::plan::{Cluster, Layout};
+use graphc_ir::sbp::NdSbp;
+
+use crate::boxing::{Code, Router, SpaceId, shard_bytes};
+use crate::decisions::Decisions;
+use crate::planner::meter::Meter;
+
+/// An interned N-D SBP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SbpId(pub u32);
+
+/// An interned placement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PlacementId(pub u32);
+
+/// All that a layout tells but the SBP: type, rate and placement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClassId(pub u32);
+
+/// What boxing costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Price {
+    /// Seconds, each time.
+    pub seconds: f64,
+    /// Of these what does not depend on the bytes, of collectives.
+    pub latency: f64,
+    /// Bytes of the boxed copy on the busiest rank; 0 where nothing is to be done.
+    pub copy: u64,
+    /// Bytes of the largest layout on the way.
+    pub scratch: u64,
+}
+
+/// A type and its place.
+struct Class {
+    /// Its SBP is empty.
+    template: Layout,
+    space: SpaceId,
+    /// By SBP: its number in the space.
+    codes: Vec<Option<Code>>,
+    /// By SBP.
+    bytes: Vec<Option<u64>>,
+    /// By SBP: its place in tables of prices, in the order in which prices were asked for. A tensor has few of all SBPs that
+    /// there are, and a table has a place for each pair.
+    places: Vec<Option<u32>>,
+    /// How many have a place.
+    placed: u32,
+    /// By the class to which a tensor of this class goes, the place of the SBP from which and of that to which.
+    prices: BTreeMap<ClassId, Vec<Vec<Option<Price>>>>,
+}
+
+/// The interner.
+pub struct Layouts<'a> {
+    router: Router<'a>,
+    microbatches: usize,
+    sbps: Vec<NdSbp>,
+    sbp_ids: BTreeMap<NdSbp, SbpId>,
+    placements: Vec<Placement>,
+    classes: Vec<Class>,
+    class_ids: BTreeMap<Layout, ClassId>,
+    meter: Meter,
+}
+
+impl<'a> Layouts<'a> {
+    /// An empty interner, which counts the prices that it finds.
+    pub fn new(cluster: &'a Cluster, microbatches: usize, meter: Meter) -> Self {
+        Self {
+            router: Router::new(cluster, microbatches),
+            microbatches,
+            sbps: Vec::new(),
+            sbp_ids: BTreeMap::new(),
+            placements: Vec::new(),
+            classes: Vec::new(),
+            class_ids: BTreeMap::new(),
+            meter,
+        }
+    }
+
+    /// The id of an SBP.
+    pub fn intern(&mut self, sbp: &NdSbp) -> SbpId {
+        if let Some(&id) = self.sbp_ids.get(sbp) {
+            return id;
+        }
+        let id = SbpId(self.sbps.len() as u32);
+        self.sbps.push(sbp.clone());
+        self.sbp_ids.insert(sbp.clone(), id);
+        id
+    }
+
+    /// The SBP of an id.
+    pub fn sbp(&self, id: SbpId) -> &NdSbp {
+        &self.sbps[id.0 as usize]
+    }
+
+    /// The id of a placement.
+    pub fn placement(&mut self, placement: &Placement) -> PlacementId {
+        let known = self.placements.iter().position(|known| known == placement);
+        let index = known.unwrap_or_else(|| {
+            self.placements.push(placement.clone());
+            self.placements.len() - 1
+        });
+        PlacementId(index as u32)
+    }
+
+    /// All placements, by id.
+    pub fn placements(&self) -> &[Placement] {
+        &self.placements
+    }
+
+    /// The class of a value on a placement.
+    pub fn class(
+        &mut self,
+        decisions: &Decisions,
+        value: ValueId,
+        placement: PlacementId,
+    ) -> ClassId {
+        let placement = &self.placements[placement.0 as usize];
+        let template = decisions.layout(value, placement, &NdSbp(Vec::new()));
+        if let Some(&id) = self.class_ids.get(&template) {
+            return id;
+        }
+        let id = ClassId(self.classes.len() as u32);
+        let space = self.router.space(&template);
+        self.classes.push(Class {
+            template: template.clone(),
+            space,
+            codes: Vec::new(),
+            bytes: Vec::new(),
+            places: Vec::new(),
+            placed: 0,
+            prices: BTreeMap::new(),
+        });
+        self.class_ids.insert(template, id);
+        id
+    }
+
+    fn layout(&self, class: ClassId, sbp: SbpId) -> Layout {
+        let sbp = self.sbps[sbp.0 as usize].clone();
+        Layout { sbp, ..self.classes[class.0 as usize].template.clone() }
+    }
+
+    /// Bytes of a shard on the rank that holds most.
+    pub fn bytes(&mut self, class: ClassId, sbp: SbpId) -> u64 {
+        let known = &self.classes[class.0 as usize].bytes;
+        if let Some(&Some(bytes)) = known.get(sbp.0 as usize) {
+            return bytes;
+        }
+        let bytes = shard_bytes(&self.layout(class, sbp), self.microbatches);
+        *entry(&mut self.classes[class.0 as usize].bytes, sbp.0 as usize) = Some(bytes);
+        bytes
+    }
+
+    /// What boxing from one layout to another costs, once.
+    pub fn price(&mut self, from: (ClassId, SbpId), to: (ClassId, SbpId)) -> Price {
+        if from == to {
+            return Price::default();
+        }
+        let [start, end] = [from, to].map(|(class, sbp)| self.classes[class.0 as usize].place(sbp));
+        let known = self.classes[from.0.0 as usize].prices.get(&to.0);
+        let row = known.and_then(|rows| rows.get(start));
+        if let Some(&Some(price)) = row.and_then(|row| row.get(end)) {
+            return price;
+        }
+        let price = self.find_price(from, to);
+        let rows = self.classes[from.0.0 as usize].prices.entry(to.0).or_default();
+        *entry(entry(rows, start), end) = Some(price);
+        price
+    }
+
+    fn find_price(&mut self, from: (ClassId, SbpId), to: (ClassId, SbpId)) -> Price {
+        self.meter.add(1);
+        let space = self.classes[from.0.0 as usize].space;
+        let (seconds, latency, scratch, nothing) = if space == self.classes[to.0.0 as usize].space {
+            let (start, end) = (self.code(from.0, from.1), self.code(to.0, to.1));
+            let cost = self.router.cost(space, start, end);
+            (cost.seconds, cost.latency, cost.scratch, cost.nothing)
+        } else {
+            let route = self.router.route(&self.layout(from.0, from.1), &self.layout(to.0, to.1));
+            let on_the_way = route.steps[..route.steps.len().saturating_sub(1)].iter();
+            let bytes = on_the_way.map(|step| shard_bytes(&step.layout_after, self.microbatches));
+            (route.seconds, route.latency(), bytes.max().unwrap_or(0), route.steps.is_empty())
+        };
+        let copy = if nothing { 0 } else { self.bytes(to.0, to.1) };
+        Price { seconds, latency, copy, scratch }
+    }
+
+    fn code(&mut self, class: ClassId, sbp: SbpId) -> Code {
+        let Class { space, codes, .. } = &mut self.classes[class.0 as usize];
+        let (router, sbps) = (&self.router, &self.sbps);
+        *entry(codes, sbp.0 as usize)
+            .get_or_insert_with(|| router.code(*space, &sbps[sbp.0 as usize]))
+    }
+}
+
+impl Class {
+    /// The place of an SBP in tables of prices.
+    fn place(&mut self, sbp: SbpId) -> usize {
+        let Self { places, placed, .. } = self;
+        let place = *entry(places, sbp.0 as usize).get_or_insert_with(|| {
+            *placed += 1;
+            *placed - 1
+        });
+        place as usize
+    }
+}
+
+/// An entry of a list that is as long as it must be.
+fn entry<T: Default + Clone>(list: &mut Vec<T>, at: usize) -> &mut T {
+    if list.len() <= at {
+        list.resize(at + 1, T::default());
+    }
+    &mut list[at]
+}

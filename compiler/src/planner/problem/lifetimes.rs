@@ -1,0 +1,278 @@
+//! While tensors are kept: positions in the order in which a rank executes nodes.
+//!
+//! The order is that of phases, then of the graph. With several microbatches the nodes of microbatch rate are a loop:
+//! what lives through it is kept for the whole loop, and activations that the backward pass reads are kept for as
+//! many microbatches as are under way.
+
+use graphc_ir::graph::Node;
+use graphc_ir::ids::ValueId;
+use graphc_ir::mesh::Placement;
+use graphc_ir::op::Op;
+use graphc_ir::plan::Schedule;
+
+use crate::boxing::{SCATTERED_BYTES, is_fused};
+use crate::decisions::{Decisions, Phase, ValueRate};
+use crate::schedule::under_way;
+
+/// While something is kept: positions from `start` to `end`, both included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Span {
+    /// The first position.
+    pub start: usize,
+    /// The last position.
+    pub end: usize,
+    /// Contents of other microbatches that are kept meanwhile, through the whole loop.
+    pub others: usize,
+}
+
+/// The order of nodes.
+#[derive(Clone, Debug)]
+pub struct Lifetimes {
+    /// Of each node.
+    pub position: Vec<usize>,
+    /// The nodes of microbatch rate: first and last position; `None` with one microbatch.
+    pub looped: Option<(usize, usize)>,
+    /// Ranks that belong to the same placements, with a stage of theirs.
+    pub domains: Vec<Domain>,
+    /// The position of the first update; one past the last where there is none.
+    first_update: usize,
+    /// Microbatches under way at once, by stage and chunk.
+    under_way: Vec<Vec<usize>>,
+    /// By value: its readers.
+    readers: Vec<Vec<usize>>,
+}
+
+/// Ranks that belong to the same placements: their memory is alike.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Domain {
+    /// The ranks.
+    pub ranks: Vec<u32>,
+    /// The first stage that a node on them has.
+    pub stage: usize,
+}
+
+impl Lifetimes {
+    /// The order of these decisions.
+    pub fn new(decisions: &Decisions, schedule: Schedule) -> Self {
+        let graph = decisions.graph();
+        let mut order: Vec<usize> = (0..graph.nodes.len()).collect();
+        order.sort_by_key(|&node| decisions.training.phases[node]);
+        let mut position = vec![0; order.len()];
+        for (at, &node) in order.iter().enumerate() {
+            position[node] = at;
+        }
+        let consumers = graph.consumers();
+        let readers =
+            consumers.iter().map(|nodes| nodes.iter().map(|id| id.index()).collect()).collect();
+        let repeated = |(_, node): &(usize, &Node)| decisions.times(node) > 1;
+        let nodes = || graph.nodes.iter().enumerate().filter(repeated);
+        let looped = nodes()
+            .map(|(node, _)| position[node])
+            .min()
+            .zip(nodes().map(|(node, _)| position[node]).max());
+        let (stages, microbatches) = (decisions.staging.stages, decisions.rates.microbatches);
+        let under_way = under_way(schedule, stages, microbatches);
+        let phases = order.iter().map(|&node| decisions.training.phases[node]);
+        let first_update = phases.take_while(|&phase| phase != Phase::Update).count();
+        Self { position, looped, domains: domains(decisions), first_update, under_way, readers }
+    }
+
+    /// Number of positions.
+    pub fn len(&self) -> usize {
+        self.position.len()
+    }
+
+    /// Whether there is no node.
+    pub fn is_empty(&self) -> bool {
+        self.position.is_empty()
+    }
+
+    /// While a node acts.
+    pub fn moment(&self, node: usize) -> Span {
+        Span { start: self.position[node], end: self.position[node], others: 0 }
+    }
+
+    /// While a tensor is kept where it is made. A variable is kept always.
+    pub fn made(&self, decisions: &Decisions, value: ValueId) -> Span {
+        let producer = decisions.graph().value(value).producer.index();
+        let node = &decisions.graph().nodes[producer];
+        if matches!(node.op, Op::Variable(_)) {
+            return Span { start: 0, end: self.len() - 1, others: 0 };
+        }
+        let readers = &self.readers[value.index()];
+        let mut nodes: Vec<usize> =
+            readers.iter().copied().filter(|&node| !is_regather(decisions, node)).collect();
+        if self.is_scattered(decisions, value) {
+            nodes.clear();
+        }
+        nodes.push(producer);
+        if self.is_kept_for(decisions, value, readers) {
+            nodes.extend(readers);
+        }
+        let looped = decisions.times(node) > 1;
+        self.span(decisions, value, &nodes, looped)
+    }
+
+    /// Whether a large value of the forward or backward pass is read where it is made by updates alone: it is boxed for them at
+    /// once if that makes it smaller, so how long it is kept where it is made depends on the layout that they take.
+    pub fn is_scattered(&self, decisions: &Decisions, value: ValueId) -> bool {
+        let graph = decisions.graph();
+        let producer = graph.value(value).producer.index();
+        let placement = &decisions.staging.placement;
+        let phases = &decisions.training.phases;
+        let updates =
+            |&node: &usize| phases[node] == Phase::Update && placement[node] == placement[producer];
+        let readers = &self.readers[value.index()];
+        phases[producer] != Phase::Update
+            && !matches!(graph.nodes[producer].op, Op::Variable(_) | Op::Input(_))
+            && decisions.rates.values[value.index()] == ValueRate::Step
+            && !readers.is_empty()
+            && readers.iter().all(updates)
+            && graph.value(value).ty.bytes() >= SCATTERED_BYTES
+            && !graph.outputs.iter().any(|output| output.value == value)
+    }
+
+    /// Whether a value that is computed once a step is kept through all microbatches, as some of these read it in each.
+    fn is_kept_for(&self, decisions: &Decisions, value: ValueId, readers: &[usize]) -> bool {
+        let repeats = |&node: &usize| decisions.times(&decisions.graph().nodes[node]) > 1;
+        let per_step = decisions.rates.values[value.index()] == ValueRate::Step;
+        per_step && readers.iter().any(repeats)
+    }
+
+    /// While a boxed copy is kept: from the first to the last of all its readers on that placement. What a `regather` takes is
+    /// its result, see [`Lifetimes::regathered`]; updates do not count where others read it, as they take variables as these are at
+    /// rest, or they would have to go back.
+    pub fn copy(&self, decisions: &Decisions, value: ValueId, readers: &[usize]) -> Span {
+        if readers.is_empty() {
+            return self.moment(decisions.graph().value(value).producer.index());
+        }
+        let nodes = self.direct(decisions, readers);
+        if nodes.is_empty() {
+            let first = readers.iter().map(|&node| self.position[node]).min().unwrap_or(0);
+            return Span { start: first, end: first, others: 0 };
+        }
+        let span = self.span(decisions, value, &nodes, false);
+        match self.shares_message(decisions, value, &nodes) {
+            true => Span { start: span.start.min(self.first_update), ..span },
+            false => span,
+        }
+    }
+
+    /// Whether what is boxed for these readers waits for others, with which it travels in one message before the first update.
+    fn shares_message(&self, decisions: &Decisions, value: ValueId, readers: &[usize]) -> bool {
+        let per_step = decisions.rates.values[value.index()] == ValueRate::Step;
+        is_fused(decisions, per_step, readers)
+            && decisions.graph().value(value).ty.bytes() < SCATTERED_BYTES
+    }
+
+    /// Those of these readers of a value on whose layout it depends how long a copy is kept.
+    fn direct(&self, decisions: &Decisions, readers: &[usize]) -> Vec<usize> {
+        let updates = |&node: &usize| decisions.training.phases[node] == Phase::Update;
+        let mut nodes: Vec<usize> =
+            readers.iter().copied().filter(|&node| !is_regather(decisions, node)).collect();
+        if !nodes.iter().all(updates) {
+            nodes.retain(|node| !updates(node));
+        }
+        nodes
+    }
+
+    /// What a `regather` gives is kept from when others have read its operand for the last time, as it is the operand, or a copy
+    /// that they have read, to its own last reader. The second is whether the operand is kept meanwhile anyway, so that what lies as
+    /// it does takes no memory.
+    pub fn regathered(&self, decisions: &Decisions, node: usize) -> (Span, bool) {
+        let graph = decisions.graph();
+        let (operand, result) = (graph.nodes[node].operands[0], graph.nodes[node].results[0]);
+        let producer = graph.value(operand).producer.index();
+        let rate = |value: ValueId| decisions.rates.values[value.index()];
+        let through = rate(operand) == ValueRate::Step && rate(result) == ValueRate::Anew;
+        if let Some((first, last)) = self.looped.filter(|_| through) {
+            return (Span { start: first, end: last, others: 0 }, true);
+        }
+        let before = self.direct(decisions, &self.readers[operand.index()]);
+        let after = &self.readers[result.index()];
+        let from = before.iter().map(|&node| self.position[node]).max();
+        let from = from.map_or(self.position[node], |last| (last + 1).min(self.position[node]));
+        let end = after.iter().map(|&node| self.position[node]).max();
+        let all: Vec<usize> = before.into_iter().chain(after.iter().copied()).collect();
+        let others = match rate(result) {
+            ValueRate::Step => 0,
+            _ => self.stashed(decisions, &all),
+        };
+        let end = end.unwrap_or(from).max(from);
+        let is_kept =
+            matches!(graph.nodes[producer].op, Op::Variable(_)) || rate(operand) == ValueRate::Anew;
+        (Span { start: from, end, others }, is_kept)
+    }
+
+    fn span(
+        &self,
+        decisions: &Decisions,
+        value: ValueId,
+        nodes: &[usize],
+        made_in_loop: bool,
+    ) -> Span {
+        let positions = nodes.iter().map(|&node| self.position[node]);
+        let (mut start, mut end) =
+            positions.fold((usize::MAX, 0), |(low, high), at| (low.min(at), high.max(at)));
+        let per_step = decisions.rates.values[value.index()] == ValueRate::Step;
+        let in_loop = |&node: &usize| decisions.times(&decisions.graph().nodes[node]) > 1;
+        if let Some((first, last)) = self.looped
+            && per_step
+            && (made_in_loop || nodes.iter().any(in_loop))
+        {
+            (start, end) = (start.min(first), end.max(last));
+        }
+        let others = if per_step { 0 } else { self.stashed(decisions, nodes) };
+        Span { start, end, others }
+    }
+
+    /// Microbatches beyond the first whose contents are kept: of what the forward pass leaves for the backward pass.
+    fn stashed(&self, decisions: &Decisions, nodes: &[usize]) -> usize {
+        let phase = |node: usize| decisions.training.phases[node];
+        let crosses = nodes.iter().any(|&node| phase(node) == Phase::Forward)
+            && nodes.iter().any(|&node| phase(node) != Phase::Forward);
+        if !crosses {
+            return 0;
+        }
+        let staging = &decisions.staging;
+        let first = nodes.iter().map(|&node| staging.chunk_of_all(node)).min().unwrap_or(0);
+        self.under_way[first % staging.stages][first / staging.stages] - 1
+    }
+
+    /// The domains that a placement reaches.
+    pub fn domains_of(&self, placement: &Placement) -> Vec<usize> {
+        let reaches = |domain: &Domain| placement.ranks.contains(&domain.ranks[0]);
+        (0..self.domains.len()).filter(|&index| reaches(&self.domains[index])).collect()
+    }
+}
+
+/// Whether a node is a `regather`.
+pub(super) fn is_regather(decisions: &Decisions, node: usize) -> bool {
+    matches!(decisions.graph().nodes[node].op, Op::Regather(_))
+}
+
+fn domains(decisions: &Decisions) -> Vec<Domain> {
+    let placements = &decisions.staging.placement;
+    let mut distinct: Vec<(&Placement, usize)> = Vec::new();
+    for (placement, &stage) in placements.iter().zip(&decisions.staging.stage) {
+        if !distinct.iter().any(|(known, _)| *known == placement) {
+            distinct.push((placement, stage));
+        }
+    }
+    let mut ranks: Vec<u32> = distinct.iter().flat_map(|(p, _)| p.ranks.iter().copied()).collect();
+    ranks.sort_unstable();
+    ranks.dedup();
+    let mut domains: Vec<(Vec<bool>, Domain)> = Vec::new();
+    for rank in ranks {
+        let belongs: Vec<bool> =
+            distinct.iter().map(|(placement, _)| placement.ranks.contains(&rank)).collect();
+        match domains.iter_mut().find(|(known, _)| *known == belongs) {
+            Some((_, domain)) => domain.ranks.push(rank),
+            None => {
+                let first = belongs.iter().position(|&is| is).unwrap_or(0);
+                domains.push((belongs, Domain { ranks: vec![rank], stage: distinct[first].1 }));
+            }
+        }
+    }
+    domains.into_iter().map(|(_, domain)| domain).collect()
+}

@@ -1,0 +1,97 @@
+//! How large the integer programme of a problem is, and what its variables are of: the layouts in which tensors are made and
+//! taken.
+
+use super::layouts::SbpId;
+use super::{Demand, Problem, WriteBack};
+
+/// Numbers of variables and constraints of the integer programme.
+pub fn size(problem: &mut Problem<'_>) -> (usize, usize) {
+    let nodes = problem.candidates.len();
+    let mut variables: usize = problem.candidates.iter().map(Vec::len).sum();
+    let mut constraints = nodes + problem.lifetimes.domains.len() * problem.lifetimes.len();
+    let demands = std::mem::take(&mut problem.demands);
+    for demand in &demands {
+        let shape = Shape::new(problem, demand);
+        let (sources, targets) = (shape.sources.len(), shape.targets.len());
+        variables += targets * (1 + sources);
+        let takers: usize = shape.takers.iter().map(Vec::len).sum();
+        constraints += takers + targets * (1 + sources);
+    }
+    problem.demands = demands;
+    for made in problem.made.iter().filter(|made| made.beside.is_some()) {
+        variables += problem.candidates[made.producer].len();
+        constraints += problem.candidates[made.producer].len();
+    }
+    for back in &problem.write_backs {
+        let (rows, columns) = ends(problem, back);
+        variables += rows.len() * columns.len();
+        constraints += rows.len() + columns.len();
+    }
+    (variables, constraints)
+}
+
+/// The layouts in which a demanded tensor is made and taken.
+pub(in crate::planner) struct Shape {
+    /// As it is made.
+    pub sources: Vec<SbpId>,
+    /// As it is taken.
+    pub targets: Vec<SbpId>,
+    /// By target: for each taker the labels that take it, as (node, labels).
+    pub takers: Vec<Vec<(usize, Vec<usize>)>>,
+}
+
+impl Shape {
+    /// Of all candidates of producer and readers.
+    pub fn new(problem: &mut Problem<'_>, demand: &Demand) -> Self {
+        let labels = problem.candidates[demand.producer].len();
+        let made: Vec<SbpId> = (0..labels).map(|label| problem.source(demand, label)).collect();
+        let fetch: Vec<Option<SbpId>> =
+            made.iter().map(|&source| problem.fetch_target(demand, source)).collect();
+        let mut taken: Vec<(SbpId, usize, usize)> = Vec::new();
+        for reader in &demand.readers {
+            for label in 0..problem.candidates[reader.0].len() {
+                let targets = problem.targets(reader, label);
+                taken.extend(targets.into_iter().map(|target| (target, reader.0, label)));
+            }
+        }
+        for (label, target) in fetch.iter().enumerate() {
+            taken.extend(target.map(|target| (target, demand.producer, label)));
+        }
+        let mut targets: Vec<SbpId> = taken.iter().map(|&(target, ..)| target).collect();
+        let mut sources = made;
+        for list in [&mut targets, &mut sources] {
+            list.sort_unstable();
+            list.dedup();
+        }
+        let takers = targets.iter().map(|&target| takers(&taken, target)).collect();
+        Self { sources, targets, takers }
+    }
+}
+
+fn takers(taken: &[(SbpId, usize, usize)], target: SbpId) -> Vec<(usize, Vec<usize>)> {
+    let mut takers: Vec<(usize, Vec<usize>)> = Vec::new();
+    for &(of, node, label) in taken {
+        if of == target {
+            match takers.iter_mut().find(|taker| taker.0 == node) {
+                Some((_, labels)) => labels.push(label),
+                None => takers.push((node, vec![label])),
+            }
+        }
+    }
+    takers
+}
+
+/// The layouts in which an update makes its result and in which the variable is kept.
+pub(in crate::planner) fn ends(
+    problem: &Problem<'_>,
+    back: &WriteBack,
+) -> (Vec<SbpId>, Vec<SbpId>) {
+    let of = |node: usize, result: usize| {
+        let mut all: Vec<SbpId> =
+            problem.candidates[node].iter().map(|candidate| candidate.results[result]).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    };
+    (of(back.update, back.result), of(back.variable, 0))
+}

@@ -1,0 +1,169 @@
+//! Memory of an assignment: what is kept when, and the peak of each domain.
+
+use graphc_ir::ids::ValueId;
+
+use super::Problem;
+use super::layouts::{PlacementId, SbpId};
+use super::lifetimes::Span;
+use crate::planner::error::PlanError;
+
+/// Something that takes memory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Item {
+    /// The tensor.
+    pub value: ValueId,
+    /// Bytes of one content on the busiest rank.
+    pub bytes: u64,
+    /// Where.
+    pub placement: PlacementId,
+    /// When.
+    pub span: Span,
+}
+
+/// The most that a domain needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peak {
+    /// The position where it first needs that much.
+    pub position: usize,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// Everything that takes memory.
+pub fn items(problem: &mut Problem<'_>, assignment: &[usize]) -> Vec<Item> {
+    let mut items = Vec::new();
+    for made in &problem.made {
+        let lies = |(node, result): (usize, usize)| {
+            problem.candidates[node][assignment[node]].results[result]
+        };
+        let sbp = lies((made.producer, made.index));
+        let bytes = made.bytes(&mut problem.layouts, sbp, made.beside.map(lies));
+        let (value, placement, span) = (made.value, made.placement, made.span);
+        items.push(Item { value, bytes, placement, span });
+    }
+    for back in &problem.write_backs {
+        let source = problem.candidates[back.update][assignment[back.update]].results[back.result];
+        let target = problem.candidates[back.variable][assignment[back.variable]].results[0];
+        let price = problem.layouts.price((back.from, source), (back.to, target));
+        let value = problem.decisions.graph().nodes[back.variable].results[0];
+        let bytes = back.bytes(&mut problem.layouts, source, price);
+        let (placement, span) = (back.placement, back.span);
+        items.push(Item { value, bytes, placement, span });
+    }
+    let demands = std::mem::take(&mut problem.demands);
+    for demand in &demands {
+        let source = problem.source(demand, assignment[demand.producer]);
+        let taken = demand.readers.iter().flat_map(|r| problem.targets(r, assignment[r.0]));
+        let mut targets: Vec<SbpId> = taken.collect();
+        targets.extend(problem.fetch_target(demand, source));
+        targets.sort_unstable();
+        targets.dedup();
+        for target in targets {
+            let price = problem.price(demand, source, target);
+            let (value, placement) = (demand.value, demand.placement);
+            for (span, bytes) in problem.kept(demand, source, target, price) {
+                items.push(Item { value, bytes, placement, span });
+            }
+        }
+    }
+    problem.demands = demands;
+    items.retain(|item| item.bytes > 0);
+    items
+}
+
+/// Bytes by domain and position.
+pub fn profiles(problem: &Problem<'_>, items: &[Item]) -> Vec<Vec<u64>> {
+    let length = problem.lifetimes.len();
+    let mut changes = vec![vec![0i128; length + 1]; problem.lifetimes.domains.len()];
+    for item in items {
+        let placement = &problem.layouts.placements()[item.placement.0 as usize];
+        for domain in problem.lifetimes.domains_of(placement) {
+            let mut keep = |start: usize, end: usize, bytes: u64| {
+                changes[domain][start] += i128::from(bytes);
+                changes[domain][end + 1] -= i128::from(bytes);
+            };
+            keep(item.span.start, item.span.end, item.bytes);
+            if let Some((first, last)) = problem.lifetimes.looped {
+                keep(first, last, item.bytes * item.span.others as u64);
+            }
+        }
+    }
+    let sum = |changes: &Vec<i128>| -> Vec<u64> {
+        let sums = changes[..length].iter().scan(0, |bytes, change| {
+            *bytes += change;
+            Some(*bytes as u64)
+        });
+        sums.collect()
+    };
+    changes.iter().map(sum).collect()
+}
+
+/// The peak of each domain.
+pub fn peaks(problem: &Problem<'_>, items: &[Item]) -> Vec<Peak> {
+    let peak = |profile: &Vec<u64>| {
+        let positions = 0..profile.len();
+        let position = positions.max_by_key(|&p| (profile[p], std::cmp::Reverse(p))).unwrap_or(0);
+        Peak { position, bytes: profile.get(position).copied().unwrap_or(0) }
+    };
+    profiles(problem, items).iter().map(peak).collect()
+}
+
+/// The tensors that take most at a position of a domain, at most five, with their bytes.
+pub fn largest(
+    problem: &Problem<'_>,
+    items: &[Item],
+    domain: usize,
+    position: usize,
+) -> Vec<(String, u64)> {
+    let mut by_value = std::collections::BTreeMap::new();
+    for item in items {
+        let placement = &problem.layouts.placements()[item.placement.0 as usize];
+        let here = problem.lifetimes.domains_of(placement).contains(&domain);
+        let alive = (item.span.start..=item.span.end).contains(&position);
+        let looped = problem.lifetimes.looped;
+        let in_loop = looped.is_some_and(|(first, last)| (first..=last).contains(&position));
+        let contents = u64::from(alive) + if in_loop { item.span.others as u64 } else { 0 };
+        if here && contents > 0 {
+            *by_value.entry(item.value).or_insert(0) += contents * item.bytes;
+        }
+    }
+    let mut largest: Vec<(u64, ValueId)> =
+        by_value.into_iter().map(|(value, bytes)| (bytes, value)).collect();
+    largest.sort_by_key(|&(bytes, value)| (std::cmp::Reverse(bytes), value));
+    let name = |value| problem.decisions.graph().display_name(value);
+    largest.into_iter().take(5).map(|(bytes, value)| (name(value), bytes)).collect()
+}
+
+/// The domain whose peak exceeds the limit most, with the peak's position and bytes.
+pub fn overload(problem: &mut Problem<'_>, assignment: &[usize]) -> Option<(usize, usize, u64)> {
+    let items = items(problem, assignment);
+    let peaks = peaks(problem, &items);
+    let over = peaks.iter().enumerate().filter(|(_, peak)| peak.bytes > problem.limit);
+    over.map(|(domain, peak)| (domain, peak.position, peak.bytes))
+        .max_by_key(|&(domain, _, bytes)| (bytes, std::cmp::Reverse(domain)))
+}
+
+pub fn too_large(problem: &mut Problem<'_>, assignment: &[usize], least: Option<u64>) -> PlanError {
+    let items = items(problem, assignment);
+    let peaks = peaks(problem, &items);
+    let worst = (0..peaks.len()).max_by_key(|&d| (peaks[d].bytes, std::cmp::Reverse(d)));
+    let domain = worst.unwrap_or(0);
+    let place = &problem.lifetimes.domains[domain];
+    PlanError::Memory {
+        rank: place.ranks[0],
+        stage: place.stage,
+        needed: peaks[domain].bytes,
+        limit: problem.limit,
+        least,
+        largest: largest(problem, &items, domain, peaks[domain].position),
+    }
+}
+
+/// # Errors
+/// Where an assignment does not fit the memory.
+pub fn check_memory(problem: &mut Problem<'_>, assignment: &[usize]) -> Result<(), PlanError> {
+    match overload(problem, assignment) {
+        None => Ok(()),
+        Some(_) => Err(too_large(problem, assignment, None)),
+    }
+}

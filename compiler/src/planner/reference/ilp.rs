@@ -1,0 +1,228 @@
+//! The reference: the integer programme of [`super`], letter by letter, with nothing reduced, handed to a solver: microlp,
+//! or HiGHS with the feature `highs`, which closes models of some hundred nodes.
+
+use good_lp::{
+    Constraint, Expression, ProblemVariables, ResolutionError, Solution, SolverModel, Variable,
+    constraint, variable,
+};
+
+use crate::planner::problem::layouts::{PlacementId, SbpId};
+use crate::planner::problem::lifetimes::Span;
+use crate::planner::problem::size::{Shape, ends};
+use crate::planner::problem::{Demand, Problem, WriteBack};
+
+/// The name of the solver.
+pub const SOLVER: &str = if cfg!(feature = "highs") { "HiGHS" } else { "microlp" };
+
+/// The optimum by the solver: seconds and the candidate of each node. `None` where nothing fits the memory.
+///
+/// # Errors
+/// Where the solver gives up.
+pub fn solve_ilp(problem: &mut Problem<'_>) -> Result<Option<(f64, Vec<usize>)>, ResolutionError> {
+    let mut model = Model::new(problem);
+    let demands = std::mem::take(&mut problem.demands);
+    for demand in &demands {
+        model.demand(problem, demand);
+    }
+    problem.demands = demands;
+    for back in problem.write_backs.clone() {
+        model.write_back(problem, &back);
+    }
+    model.made(problem);
+    model.solve()
+}
+
+struct Model {
+    variables: ProblemVariables,
+    /// x, by node and candidate.
+    x: Vec<Vec<Variable>>,
+    objective: Expression,
+    constraints: Vec<Constraint>,
+    /// By domain and position.
+    memory: Vec<Vec<Expression>>,
+}
+
+impl Model {
+    /// (a), (b), and the compute part of (g).
+    fn new(problem: &Problem<'_>) -> Self {
+        let mut variables = ProblemVariables::new();
+        let x: Vec<Vec<Variable>> = problem
+            .candidates
+            .iter()
+            .map(|all| all.iter().map(|_| variables.add(variable().binary())).collect())
+            .collect();
+        let mut objective = Expression::from(0.0);
+        let mut constraints = Vec::new();
+        for (candidates, x) in problem.candidates.iter().zip(&x) {
+            let chosen: Expression = x.iter().sum();
+            constraints.push(constraint!(chosen == 1.0));
+            for (candidate, &x) in candidates.iter().zip(x) {
+                objective.add_mul(micro(candidate.seconds), x);
+            }
+        }
+        let empty = vec![Expression::from(0.0); problem.lifetimes.len()];
+        let memory = vec![empty; problem.lifetimes.domains.len()];
+        Self { variables, x, objective, constraints, memory }
+    }
+
+    /// (c), (d), and their part of (f) and (g).
+    fn demand(&mut self, problem: &mut Problem<'_>, demand: &Demand) {
+        let shape = Shape::new(problem, demand);
+        let made: Vec<SbpId> = (0..problem.candidates[demand.producer].len())
+            .map(|label| problem.source(demand, label))
+            .collect();
+        for (&target, takers) in shape.targets.iter().zip(&shape.takers) {
+            let boxed = self.variables.add(variable().min(0.0).max(1.0));
+            for (node, labels) in takers {
+                let taken: Expression = labels.iter().map(|&label| self.x[*node][label]).sum();
+                self.constraints.push(constraint!(boxed >= taken));
+            }
+            let mut all = Expression::from(0.0);
+            for &source in &shape.sources {
+                let z = self.variables.add(variable().min(0.0).max(1.0));
+                let x = &self.x[demand.producer];
+                let labels = (0..made.len()).filter(|&label| made[label] == source);
+                let of_source: Expression = labels.map(|label| x[label]).sum();
+                self.constraints.push(constraint!(z <= of_source));
+                all += z;
+                let price = problem.price(demand, source, target);
+                self.objective.add_mul(micro(demand.times * price.seconds), z);
+                for (span, bytes) in problem.kept(demand, source, target, price) {
+                    self.keep(problem, demand.placement, span, bytes, z);
+                }
+            }
+            self.constraints.push(constraint!(all == boxed));
+        }
+    }
+
+    /// (e), and its part of (f) and (g).
+    fn write_back(&mut self, problem: &mut Problem<'_>, back: &WriteBack) {
+        let (sources, targets) = ends(problem, back);
+        let made = |node: usize, result: usize, of: SbpId| -> Vec<usize> {
+            let candidates = &problem.candidates[node];
+            (0..candidates.len()).filter(|&label| candidates[label].results[result] == of).collect()
+        };
+        let rows: Vec<_> = sources.iter().map(|&s| made(back.update, back.result, s)).collect();
+        let columns: Vec<_> = targets.iter().map(|&t| made(back.variable, 0, t)).collect();
+        let mut w = Vec::new();
+        for &source in &sources {
+            for &target in &targets {
+                let both = self.variables.add(variable().min(0.0).max(1.0));
+                let price = problem.back_price(back, source, target);
+                self.objective.add_mul(micro(price.seconds), both);
+                let bytes = back.bytes(&mut problem.layouts, source, price);
+                self.keep(problem, back.placement, back.span, bytes, both);
+                w.push(both);
+            }
+        }
+        let width = targets.len();
+        for (row, labels) in rows.iter().enumerate() {
+            let all: Expression = (0..width).map(|column| w[row * width + column]).sum();
+            let x: Expression = labels.iter().map(|&label| self.x[back.update][label]).sum();
+            self.constraints.push(constraint!(all == x));
+        }
+        for (column, labels) in columns.iter().enumerate() {
+            let all: Expression = (0..rows.len()).map(|row| w[row * width + column]).sum();
+            let x: Expression = labels.iter().map(|&label| self.x[back.variable][label]).sum();
+            self.constraints.push(constraint!(all == x));
+        }
+    }
+
+    /// What nodes make takes memory: a part of (f).
+    fn made(&mut self, problem: &mut Problem<'_>) {
+        for made in problem.made.clone() {
+            for label in 0..problem.candidates[made.producer].len() {
+                let sbp = problem.candidates[made.producer][label].results[made.index];
+                let bytes = problem.layouts.bytes(made.class, sbp);
+                let x = self.x[made.producer][label];
+                let taken = match made.beside {
+                    None => x,
+                    Some(beside) => self.unless_beside(problem, x, sbp, beside),
+                };
+                self.keep(problem, made.placement, made.span, bytes, taken);
+            }
+        }
+    }
+
+    /// At least 1 where `x` is chosen and another node's result does not lie as `sbp`.
+    fn unless_beside(
+        &mut self,
+        problem: &Problem<'_>,
+        x: Variable,
+        sbp: SbpId,
+        (node, result): (usize, usize),
+    ) -> Variable {
+        let taken = self.variables.add(variable().min(0.0).max(1.0));
+        let labels = problem.candidates[node].iter().zip(&self.x[node]);
+        let same = labels.filter(|(candidate, _)| candidate.results[result] == sbp);
+        let beside: Expression = same.map(|(_, &x)| x).sum();
+        self.constraints.push(constraint!(taken >= x - beside));
+        taken
+    }
+
+    fn keep(
+        &mut self,
+        problem: &Problem<'_>,
+        on: PlacementId,
+        span: Span,
+        bytes: u64,
+        of: Variable,
+    ) {
+        if bytes == 0 {
+            return;
+        }
+        let share = bytes as f64 / problem.limit as f64;
+        for domain in problem.lifetimes.domains_of(&problem.layouts.placements()[on.0 as usize]) {
+            let rows = &mut self.memory[domain];
+            rows[span.start..=span.end].iter_mut().for_each(|row| row.add_mul(share, of));
+            if let Some((first, last)) = problem.lifetimes.looped {
+                let others = share * span.others as f64;
+                rows[first..=last].iter_mut().for_each(|row| row.add_mul(others, of));
+            }
+        }
+    }
+
+    fn solve(self) -> Result<Option<(f64, Vec<usize>)>, ResolutionError> {
+        let memory = self.memory.into_iter().flatten();
+        let memory = memory.map(|row| constraint!(row <= 1.0 + 1e-9));
+        let constraints: Vec<Constraint> = self.constraints.into_iter().chain(memory).collect();
+        let solution = match optimum(self.variables, &self.objective, constraints) {
+            Ok(solution) => solution,
+            Err(ResolutionError::Infeasible) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let chosen = |x: &Vec<Variable>| x.iter().position(|&x| solution.value(x) > 0.5);
+        let assignment: Option<Vec<usize>> = self.x.iter().map(chosen).collect();
+        let assignment = assignment.ok_or(ResolutionError::Other("a node without a signature"))?;
+        Ok(Some((solution.eval(&self.objective) * 1e-6, assignment)))
+    }
+}
+
+/// Where the solver is called: the least objective under the constraints, to 1e-7 of it.
+fn optimum(
+    variables: ProblemVariables,
+    objective: &Expression,
+    constraints: Vec<Constraint>,
+) -> Result<impl Solution + use<>, ResolutionError> {
+    let unsolved = variables.minimise(objective);
+    #[cfg(not(feature = "highs"))]
+    let mut model = unsolved.using(good_lp::microlp);
+    // One thread: the same optimum every time. Limits are gaps, and signatures are numbers to 1e-9.
+    #[cfg(feature = "highs")]
+    let mut model = unsolved
+        .using(good_lp::highs)
+        .set_threads(1)
+        .set_option("mip_rel_gap", 1e-7)
+        .set_option("mip_abs_gap", 1e-9)
+        .set_option("mip_feasibility_tolerance", 1e-9)
+        .set_option("primal_feasibility_tolerance", 1e-9);
+    for constraint in constraints {
+        model.add_constraint(constraint);
+    }
+    model.solve()
+}
+
+/// Seconds in millionths, so that coefficients are near 1.
+fn micro(seconds: f64) -> f64 {
+    seconds * 1e6
+}

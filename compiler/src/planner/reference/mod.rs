@@ -1,0 +1,11 @@
+//! What the planner is held against: the integer programme for a solver ([`ilp`]), and the cost and memory of a finished sharding
+//! from the graph alone ([`recompute`](recompute::recompute)).
+//!
+//! Plans are made without either. The second is read by the layers' prices too ([`account`](recompute::account)).
+
+mod account;
+pub mod ilp;
+mod recompute;
+
+pub use account::Account;
+pub use recompute::{Recomputed, account, recompute};

@@ -1,0 +1,68 @@
+//! A bound of the free problem for the report of a fixed strategy: nobody waits for the plan that would reach it, so
+//! nothing is spent on finding one.
+
+use super::dual::Dual;
+use super::eliminate::{Elimination, Limits};
+use super::network::Network;
+
+/// Up to this size the bound is the minimum itself.
+const NARROW: Limits = Limits { table: 65_536.0, work: 1e6 };
+/// Entries that shifting costs reads in all sweeps, about.
+const WORK: usize = 3_000_000;
+/// A sweep that raises the bound by a smaller share is the last.
+const STALE: f64 = 1e-4;
+
+/// A proven bound: the minimum where the network is narrow; otherwise what shifted costs prove.
+pub fn bound(network: &Network) -> f64 {
+    let mut elimination = Elimination::new(network);
+    elimination.eliminate_narrow();
+    if let Some(order) = elimination.order(NARROW) {
+        return elimination.finish(order).0;
+    }
+    let (core, _) = elimination.residual(network);
+    let mut dual = Dual::new(&core);
+    let mut best = dual.bound();
+    for _ in 0..(WORK / dual.size().max(1)).max(2) {
+        dual.sweep();
+        let now = dual.bound();
+        let stale = now < best + best.abs() * STALE;
+        best = best.max(now);
+        if stale {
+            break;
+        }
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::planner::solver::eliminate::{LIMITS, minimum};
+
+    /// Every pair of variables costs.
+    fn complete(variables: usize, labels: usize) -> Network {
+        let mut network = Network::default();
+        for variable in 0..variables {
+            network.variable(labels, variable);
+        }
+        let cost = |a: usize, b: usize, i: usize, j: usize| {
+            ((a * 7 + b * 3 + i * 5 + j * 11 + i * j) % 13) as f64
+        };
+        for (a, b) in (0..variables).flat_map(|b| (0..b).map(move |a| (a, b))) {
+            network.pair(a, b, |i, j| cost(a, b, i, j));
+        }
+        network
+    }
+
+    #[test]
+    fn the_bound_is_the_minimum_of_narrow_networks_and_below_that_of_wide_ones() {
+        let narrow = complete(4, 5);
+        let (value, _) = minimum(&narrow, LIMITS).expect("it is small");
+        assert_eq!(bound(&narrow), value);
+        let wide = complete(9, 5);
+        assert_eq!(Elimination::new(&wide).order(NARROW), None);
+        let (value, _) = minimum(&wide, LIMITS).expect("it is small enough");
+        let found = bound(&wide);
+        assert!(found <= value && found >= Dual::new(&wide).bound(), "{found} of {value}");
+    }
+}

@@ -1,0 +1,350 @@
+//! A lower bound of a network by shifting costs: sequential reweighted message passing (Kolmogorov, "A new look at
+//! reweighted message passing", 2015), from terms over several variables to their variables and back.
+//!
+//! A message is taken from a term and given to a variable, so any messages leave the cost of every assignment as it is:
+//! the sum of all least entries is a bound at any time.
+
+use std::collections::BTreeMap;
+
+use super::network::Network;
+use super::share::Share;
+use super::tables::{Table, Tables};
+use crate::planner::meter::Meter;
+
+/// A network whose costs are shifted.
+#[derive(Clone)]
+pub struct Dual {
+    order: Vec<usize>,
+    rank: Vec<usize>,
+    /// Costs of labels, with all messages.
+    unary: Vec<Vec<f64>>,
+    terms: Vec<Term>,
+    /// By variable: its terms, and its place in each.
+    of_variable: Vec<Vec<(usize, usize)>>,
+    constant: f64,
+    tables: Tables,
+    meter: Meter,
+}
+
+#[derive(Clone)]
+struct Term {
+    members: Vec<usize>,
+    costs: Costs,
+    /// By member: what was given to its labels, negated.
+    owed: Vec<Vec<f64>>,
+}
+
+/// A term by its variables, as they are called elsewhere, and which of the terms over these it is.
+pub type Key = (Vec<usize>, usize);
+
+/// What was given to whom, to be given again where costs are a little different: any messages are right, and these are
+/// good ones.
+#[derive(Clone, Debug, Default)]
+pub struct Messages {
+    known: BTreeMap<Key, Vec<Vec<f64>>>,
+}
+
+#[derive(Clone)]
+enum Costs {
+    /// Row-major by the label of the first member.
+    Pair(Table),
+    Share(Share),
+}
+
+impl Term {
+    fn new(network: &Network, members: Vec<usize>, costs: Costs) -> Self {
+        let owed = members.iter().map(|&v| vec![0.0; network.labels(v)]).collect();
+        Self { members, costs, owed }
+    }
+
+    /// For each label of a member the least of the costs with what was given to the other members.
+    fn least(&self, of: usize) -> Vec<f64> {
+        match &self.costs {
+            Costs::Share(share) => share.least(of, &self.owed),
+            Costs::Pair(table) => pair_least(table, of, &self.owed[1 - of], self.owed[of].len()),
+        }
+    }
+
+    /// The costs of one member's labels where another has a certain label.
+    fn given(&self, of: usize, other: usize, label: usize) -> Option<Vec<f64>> {
+        let Costs::Pair(table) = &self.costs else { return None };
+        let columns = self.owed[1].len();
+        let at = |own: usize| if of == 0 { own * columns + label } else { label * columns + own };
+        debug_assert_eq!(of + other, 1);
+        Some((0..self.owed[of].len()).map(|own| table[at(own)]).collect())
+    }
+}
+
+fn pair_least(table: &[f64], of: usize, others: &[f64], labels: usize) -> Vec<f64> {
+    if of == 0 {
+        let row = |row: &[f64]| {
+            let costs = row.iter().zip(others).map(|(cost, other)| cost + other);
+            costs.fold(f64::INFINITY, |least, cost| if cost < least { cost } else { least })
+        };
+        return table.chunks_exact(others.len()).map(row).collect();
+    }
+    let mut least = vec![f64::INFINITY; labels];
+    for (row, other) in table.chunks_exact(labels).zip(others) {
+        for (least, cost) in least.iter_mut().zip(row) {
+            let cost = cost + other;
+            *least = if cost < *least { cost } else { *least };
+        }
+    }
+    least
+}
+
+fn least(costs: &[f64]) -> f64 {
+    costs.iter().copied().fold(f64::INFINITY, f64::min)
+}
+
+impl Dual {
+    /// Nothing is shifted yet.
+    pub fn new(network: &Network) -> Self {
+        let mut order: Vec<usize> = (0..network.unary.len()).collect();
+        order.sort_by_key(|&variable| (network.origin[variable], variable));
+        let mut rank = vec![0; order.len()];
+        for (at, &variable) in order.iter().enumerate() {
+            rank[variable] = at;
+        }
+        let pairs = network.pairs.iter();
+        let pairs =
+            pairs.map(|(&(a, b), t)| Term::new(network, vec![a, b], Costs::Pair(t.clone())));
+        let shares = network.shares.iter();
+        let shares =
+            shares.map(|share| Term::new(network, share.members(), Costs::Share(share.clone())));
+        let terms: Vec<Term> = pairs.chain(shares).collect();
+        let mut of_variable = vec![Vec::new(); order.len()];
+        for (id, term) in terms.iter().enumerate() {
+            for (place, &variable) in term.members.iter().enumerate() {
+                of_variable[variable].push((id, place));
+            }
+        }
+        let (unary, constant) = (network.unary.clone(), network.constant);
+        let tables = network.tables.clone();
+        let meter = network.meter.clone();
+        Self { order, rank, unary, terms, of_variable, constant, tables, meter }
+    }
+
+    /// The terms, where variables are called as `names` says.
+    pub fn keys(&self, names: &[usize]) -> Vec<Key> {
+        let mut seen: BTreeMap<Vec<usize>, usize> = BTreeMap::new();
+        let mut key = |term: &Term| {
+            let members: Vec<usize> = term.members.iter().map(|&member| names[member]).collect();
+            let count = seen.entry(members.clone()).or_default();
+            *count += 1;
+            (members, *count)
+        };
+        self.terms.iter().map(&mut key).collect()
+    }
+
+    /// Begins with these messages; nothing may have been shifted yet.
+    pub fn resume(&mut self, keys: &[Key], messages: &Messages) {
+        for (term, key) in self.terms.iter_mut().zip(keys) {
+            let same = |known: &&Vec<Vec<f64>>| {
+                known.iter().zip(&term.owed).all(|(a, b)| a.len() == b.len())
+            };
+            let Some(owed) = messages.known.get(key).filter(same) else { continue };
+            for (&member, owed) in term.members.iter().zip(owed) {
+                let costs = self.unary[member].iter_mut();
+                costs.zip(owed).for_each(|(cost, owed)| *cost -= owed);
+            }
+            term.owed.clone_from(owed);
+        }
+    }
+
+    /// Keeps all messages.
+    pub fn save(&self, keys: Vec<Key>, messages: &mut Messages) {
+        let all = keys.into_iter().zip(&self.terms);
+        messages.known.extend(all.map(|(key, term)| (key, term.owed.clone())));
+    }
+
+    /// Terms that a variable is part of.
+    pub fn terms(&self, variable: usize) -> usize {
+        self.of_variable[variable].len()
+    }
+
+    /// Entries that one sweep reads, about.
+    pub fn size(&self) -> usize {
+        let size = |term: &Term| match &term.costs {
+            Costs::Pair(table) => 4 * table.len(),
+            Costs::Share(share) => {
+                2 * term.members.len() * (share.prices.len() << share.readers.len())
+            }
+        };
+        self.terms.iter().map(size).sum()
+    }
+
+    /// One pass forward and one back.
+    pub fn sweep(&mut self) {
+        self.meter.add(self.size());
+        for at in 0..self.order.len() {
+            self.visit(self.order[at], true);
+        }
+        for at in (0..self.order.len()).rev() {
+            self.visit(self.order[at], false);
+        }
+    }
+
+    /// Draws everything into a variable and deals it out to the terms that reach ahead.
+    fn visit(&mut self, variable: usize, forward: bool) {
+        let (mut ahead, mut behind) = (Vec::new(), 0);
+        for at in 0..self.of_variable[variable].len() {
+            let (id, place) = self.of_variable[variable][at];
+            self.pull(id, place);
+            let later = |&v: &usize| self.rank[v] > self.rank[variable];
+            let earlier = |&v: &usize| self.rank[v] < self.rank[variable];
+            let members = &self.terms[id].members;
+            let (later, earlier) = (members.iter().any(later), members.iter().any(earlier));
+            if if forward { later } else { earlier } {
+                ahead.push((id, place));
+            }
+            behind += usize::from(if forward { earlier } else { later });
+        }
+        let chains = ahead.len().max(behind).max(1) as f64;
+        let finite = |cost: f64| if cost.is_finite() { cost / chains } else { 0.0 };
+        let share: Vec<f64> = self.unary[variable].iter().map(|&cost| finite(cost)).collect();
+        for &(id, place) in &ahead {
+            let owed = self.terms[id].owed[place].iter_mut();
+            owed.zip(&share).for_each(|(owed, share)| *owed += share);
+        }
+        for (cost, share) in self.unary[variable].iter_mut().zip(share) {
+            *cost -= share * ahead.len() as f64;
+        }
+    }
+
+    /// Gives to a member of a term all that it can: what is left of the term's least costs is 0 for each label.
+    fn pull(&mut self, id: usize, place: usize) {
+        let term = &mut self.terms[id];
+        let least = term.least(place);
+        let unary = self.unary[term.members[place]].iter_mut();
+        for ((cost, owed), least) in unary.zip(&mut term.owed[place]).zip(least) {
+            *cost += least + *owed;
+            *owed = if least.is_finite() { -least } else { 0.0 };
+        }
+    }
+
+    /// What is left of a term's least costs by label of a member.
+    fn left(&self, id: usize, place: usize) -> Vec<f64> {
+        let term = &self.terms[id];
+        let left = term.least(place).into_iter().zip(&term.owed[place]);
+        left.map(|(least, owed)| least + owed).collect()
+    }
+
+    /// What no assignment goes below.
+    pub fn bound(&self) -> f64 {
+        let unary: f64 = self.unary.iter().map(|costs| least(costs)).sum();
+        let terms: f64 = (0..self.terms.len()).map(|id| least(&self.left(id, 0))).sum();
+        self.constant + unary + terms
+    }
+
+    /// By variable and label: what no assignment with that label goes below.
+    pub fn bounds(&self) -> Vec<Vec<f64>> {
+        let bound = self.bound();
+        let of = |variable: usize| -> Vec<f64> {
+            let mut costs = self.unary[variable].clone();
+            let mut own = least(&costs);
+            for &(id, place) in &self.of_variable[variable] {
+                let left = self.left(id, place);
+                own += least(&left);
+                costs.iter_mut().zip(left).for_each(|(cost, left)| *cost += left);
+            }
+            costs.into_iter().map(|cost| bound - own + cost).collect()
+        };
+        (0..self.unary.len()).map(of).collect()
+    }
+
+    /// Labels chosen one by one, each the best with those before it.
+    pub fn decode(&self) -> Vec<usize> {
+        let mut labels = vec![0; self.unary.len()];
+        for &variable in &self.order {
+            let mut costs = self.unary[variable].clone();
+            for &(id, place) in &self.of_variable[variable] {
+                let added = self.with_those_before(id, place, &labels);
+                costs.iter_mut().zip(added).for_each(|(cost, added)| *cost += added);
+            }
+            let best = (0..costs.len()).min_by(|&a, &b| costs[a].total_cmp(&costs[b]));
+            labels[variable] = best.unwrap_or(0);
+        }
+        labels
+    }
+
+    /// What a term costs by label of a member, where those before it have their labels.
+    fn with_those_before(&self, id: usize, place: usize, labels: &[usize]) -> Vec<f64> {
+        let term = &self.terms[id];
+        let own = self.rank[term.members[place]];
+        let before: Vec<usize> =
+            (0..term.members.len()).filter(|&m| self.rank[term.members[m]] < own).collect();
+        match &term.costs {
+            _ if before.is_empty() => self.left(id, place),
+            Costs::Pair(_) => {
+                let other = before[0];
+                let costs = term.given(place, other, labels[term.members[other]]);
+                let costs = costs.into_iter().flatten().zip(&term.owed[place]);
+                costs.map(|(cost, owed)| cost + owed).collect()
+            }
+            Costs::Share(share) => {
+                let mut owed = term.owed.clone();
+                for member in before {
+                    let label = labels[term.members[member]];
+                    let costs = owed[member].iter_mut().enumerate();
+                    costs.filter(|(l, _)| *l != label).for_each(|(_, cost)| *cost = f64::INFINITY);
+                }
+                let least = share.least(place, &owed).into_iter().zip(&term.owed[place]);
+                least.map(|(least, owed)| least + owed).collect()
+            }
+        }
+    }
+
+    /// Keeps these labels of each variable alone.
+    pub fn restrict(&mut self, kept: &[Vec<usize>]) {
+        self.tables = Tables::default();
+        for term in &mut self.terms {
+            match &mut term.costs {
+                Costs::Share(share) => *share = share.with_labels(kept),
+                Costs::Pair(table) => {
+                    let columns = self.unary[term.members[1]].len();
+                    let rows = kept[term.members[0]].iter();
+                    let others = &kept[term.members[1]];
+                    let at = rows.flat_map(|&i| others.iter().map(move |&j| i * columns + j));
+                    *table = self.tables.intern(at.map(|at| table[at]).collect());
+                }
+            }
+            for (owed, &member) in term.owed.iter_mut().zip(&term.members) {
+                *owed = kept[member].iter().map(|&label| owed[label]).collect();
+            }
+        }
+        for (costs, kept) in self.unary.iter_mut().zip(kept) {
+            *costs = kept.iter().map(|&label| costs[label]).collect();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::planner::solver::eliminate::{LIMITS, minimum};
+
+    #[test]
+    fn the_bound_is_below_the_minimum_and_tight_on_trees() {
+        let mut network = Network::default();
+        for variable in 0..6 {
+            network.variable(3, variable);
+        }
+        let cost = |a: usize, i: usize, j: usize| ((a * 7 + i * 5 + j * 11) % 13) as f64;
+        for a in 0..5 {
+            network.pair(a, a + 1, |i, j| cost(a, i, j));
+        }
+        let bound_of = |network: &Network| {
+            let mut dual = Dual::new(network);
+            (0..20).for_each(|_| dual.sweep());
+            dual.bound()
+        };
+        let (value, _) = minimum(&network, LIMITS).expect("it is small");
+        assert!((bound_of(&network) - value).abs() < 1e-9, "a chain is a tree");
+        for a in 0..4 {
+            network.pair(a, a + 2, |i, j| cost(a + 9, j, i));
+        }
+        let (value, _) = minimum(&network, LIMITS).expect("it is small");
+        assert!(bound_of(&network) <= value + 1e-9);
+    }
+}

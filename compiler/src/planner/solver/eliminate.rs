@@ -1,0 +1,504 @@
+//! Variable elimination (Dechter, "Bucket elimination", 1999): a variable is minimised away, which leaves one table
+//! over its neighbours; in reverse order the labels follow. Exact, and as costly as the largest table.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::rc::Rc;
+
+use super::network::Network;
+use super::share::Share;
+use super::tables::{Table, Tables};
+use crate::planner::meter::Meter;
+
+/// What elimination may cost.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Entries of one table.
+    pub table: f64,
+    /// Entries of all tables, times labels minimised over.
+    pub work: f64,
+}
+
+/// The limits that plans are made with.
+pub const LIMITS: Limits = Limits { table: 4_194_304.0, work: 6e7 };
+
+/// Labels that may be looked at for one variable with two neighbours.
+const NARROW: usize = 4_000_000;
+
+/// Costs over several variables.
+#[derive(Clone, Debug)]
+struct Factor {
+    scope: Vec<usize>,
+    costs: Costs,
+}
+
+#[derive(Clone, Debug)]
+enum Costs {
+    /// Row-major in the order of the scope.
+    Table(Table),
+    /// Of a tensor that several variables read.
+    Share(Share),
+}
+
+/// The best label of an eliminated variable, by the labels of those it met.
+#[derive(Clone, Debug)]
+struct Best {
+    variable: usize,
+    scope: Vec<usize>,
+    labels: Rc<[u16]>,
+}
+
+/// What was eliminated before: the labels of each variable, the variable itself first; for each factor its table and
+/// where its variables are among them. With what was left.
+type Known = HashMap<(Vec<usize>, Vec<(*const f64, Vec<usize>)>), (Table, Rc<[u16]>, Vec<Table>)>;
+
+/// A network of which some variables are eliminated.
+#[derive(Clone, Debug)]
+pub struct Elimination {
+    domains: Vec<usize>,
+    factors: BTreeMap<usize, Factor>,
+    of_variable: Vec<BTreeSet<usize>>,
+    remaining: BTreeSet<usize>,
+    trail: Vec<Best>,
+    next: usize,
+    constant: f64,
+    tables: Tables,
+    known: Known,
+    meter: Meter,
+}
+
+/// A minimum with labels that reach it.
+pub fn minimum(network: &Network, limits: Limits) -> Option<(f64, Vec<usize>)> {
+    let mut elimination = Elimination::new(network);
+    elimination.eliminate_narrow();
+    let order = elimination.order(limits)?;
+    Some(elimination.finish(order))
+}
+
+impl Elimination {
+    /// Nothing is eliminated yet but variables with one label.
+    pub fn new(network: &Network) -> Self {
+        let mut network = network.folded();
+        let variables = network.unary.len();
+        let mut tables = std::mem::take(&mut network.tables);
+        let unary: Vec<Table> =
+            network.unary.iter().map(|costs| tables.intern(costs.clone())).collect();
+        let mut elimination = Self {
+            domains: network.unary.iter().map(Vec::len).collect(),
+            factors: BTreeMap::new(),
+            of_variable: vec![BTreeSet::new(); variables],
+            remaining: (0..variables).collect(),
+            trail: Vec::new(),
+            next: 0,
+            constant: network.constant,
+            tables,
+            known: Known::new(),
+            meter: network.meter.clone(),
+        };
+        for (variable, table) in unary.into_iter().enumerate() {
+            elimination.add(Factor { scope: vec![variable], costs: Costs::Table(table) });
+        }
+        for ((a, b), table) in network.pairs {
+            elimination.add(Factor { scope: vec![a, b], costs: Costs::Table(table) });
+        }
+        for share in network.shares {
+            elimination.add(Factor { scope: share.members(), costs: Costs::Share(share) });
+        }
+        elimination
+    }
+
+    fn add(&mut self, factor: Factor) {
+        if let (true, Costs::Table(table)) = (factor.scope.is_empty(), &factor.costs) {
+            self.constant += table[0];
+            return;
+        }
+        for &variable in &factor.scope {
+            self.of_variable[variable].insert(self.next);
+        }
+        self.factors.insert(self.next, factor);
+        self.next += 1;
+    }
+
+    fn neighbours(&self, variable: usize) -> BTreeSet<usize> {
+        let scopes = self.of_variable[variable].iter().flat_map(|id| &self.factors[id].scope);
+        scopes.copied().filter(|&other| other != variable).collect()
+    }
+
+    /// Eliminates every variable with at most two neighbours: chains, trees, and what they leave.
+    pub fn eliminate_narrow(&mut self) {
+        let mut queue = self.remaining.clone();
+        while let Some(variable) = queue.pop_first() {
+            let neighbours = self.neighbours(variable);
+            if neighbours.len() > 2 {
+                continue;
+            }
+            let size: usize = neighbours.iter().map(|&v| self.domains[v]).product();
+            if size * self.domains[variable] <= NARROW {
+                self.eliminate(variable);
+                queue.extend(neighbours);
+            }
+        }
+    }
+
+    /// Eliminates the remaining variables in this order: the minimum and its labels.
+    pub fn finish(mut self, order: Vec<usize>) -> (f64, Vec<usize>) {
+        order.into_iter().for_each(|variable| self.eliminate(variable));
+        let mut labels = vec![0; self.domains.len()];
+        self.complete(&mut labels);
+        (self.constant, labels)
+    }
+
+    /// Minimises a variable away.
+    fn eliminate(&mut self, variable: usize) {
+        let ids = std::mem::take(&mut self.of_variable[variable]);
+        let mut factors = Vec::new();
+        for id in ids {
+            let factor = self.factors.remove(&id).expect("a variable's factors are there");
+            for other in factor.scope.iter().filter(|&&other| other != variable) {
+                self.of_variable[*other].remove(&id);
+            }
+            factors.push(factor);
+        }
+        let scope: BTreeSet<usize> = factors.iter().flat_map(|f| f.scope.iter().copied()).collect();
+        let scope: Vec<usize> = scope.into_iter().filter(|&other| other != variable).collect();
+        let (table, labels) = self.minimise(variable, &scope, &factors);
+        self.trail.push(Best { variable, scope: scope.clone(), labels });
+        self.remaining.remove(&variable);
+        self.add(Factor { scope, costs: Costs::Table(table) });
+    }
+
+    /// The table that is left when a variable is minimised away, and its best labels: what was done once for variables
+    /// that are alike.
+    fn minimise(
+        &mut self,
+        variable: usize,
+        scope: &[usize],
+        factors: &[Factor],
+    ) -> (Table, Rc<[u16]>) {
+        let all: Vec<usize> = std::iter::once(variable).chain(scope.iter().copied()).collect();
+        let place = |of: &usize| all.iter().position(|v| v == of).unwrap_or(usize::MAX);
+        let alike = |factor: &Factor| match &factor.costs {
+            Costs::Table(table) => Some((table.as_ptr(), factor.scope.iter().map(place).collect())),
+            Costs::Share(_) => None,
+        };
+        let key: Option<Vec<_>> = factors.iter().map(alike).collect();
+        let key = key.map(|key| (all.iter().map(|&v| self.domains[v]).collect(), key));
+        if let Some((table, labels, _)) = key.as_ref().and_then(|key| self.known.get(key)) {
+            return (table.clone(), labels.clone());
+        }
+        let size: usize = all.iter().map(|&v| self.domains[v]).product();
+        self.meter.add(size * factors.len());
+        let (table, labels) = minimise(&self.domains, variable, scope, factors);
+        let (table, labels): (Table, Rc<[u16]>) = (self.tables.intern(table), labels.into());
+        if let Some(key) = key {
+            // The tables are kept, so that their addresses stay their own.
+            let tables = factors.iter().filter_map(|factor| match &factor.costs {
+                Costs::Table(table) => Some(table.clone()),
+                Costs::Share(_) => None,
+            });
+            self.known.insert(key, (table.clone(), labels.clone(), tables.collect()));
+        }
+        (table, labels)
+    }
+
+    /// An order in which the remaining variables can be eliminated within the limits, if one is found: always the
+    /// variable next that leaves the smallest table.
+    pub fn order(&self, limits: Limits) -> Option<Vec<usize>> {
+        let mut graph = Neighbours::new(self);
+        let (mut order, mut work) = (Vec::new(), 0.0);
+        while let Some((size, variable)) = graph.pop() {
+            work += size * self.domains[variable] as f64;
+            if size > limits.table || work > limits.work {
+                return None;
+            }
+            order.push(variable);
+        }
+        Some(order)
+    }
+
+    /// Variables to hold so that the rest can be eliminated within the limits; those in `spared` are held last.
+    pub fn cutset(&self, limits: Limits, spared: &BTreeSet<usize>) -> Vec<usize> {
+        let mut graph = Neighbours::new(self);
+        let (mut cut, mut work) = (Vec::new(), 0.0);
+        while let Some(&(size, variable)) = graph.queue.first() {
+            let cost = f64::from_bits(size) * self.domains[variable] as f64;
+            if f64::from_bits(size) <= limits.table && work + cost <= limits.work {
+                work += cost;
+                graph.pop();
+                continue;
+            }
+            let weight = |v: &usize| (!spared.contains(v), graph.of[*v].len() * self.domains[*v]);
+            let held = graph.remaining().max_by_key(|v| (weight(v), std::cmp::Reverse(*v)));
+            let Some(held) = held else { break };
+            graph.drop(held);
+            cut.push(held);
+        }
+        cut
+    }
+
+    /// What is left after [`Elimination::eliminate_narrow`] as a network of pairs, with the original variables.
+    pub fn residual(&self, of: &Network) -> (Network, Vec<usize>) {
+        let variables: Vec<usize> = self.remaining.iter().copied().collect();
+        let mut network = Network { constant: self.constant, ..Network::default() };
+        (network.tables, network.meter) = (self.tables.clone(), self.meter.clone());
+        for &variable in &variables {
+            let index = network.variable(self.domains[variable], of.origin[variable]);
+            network.switch[index] = of.switch[variable];
+        }
+        let index = |variable: &usize| variables.binary_search(variable).expect("it remains");
+        for factor in self.factors.values() {
+            match (factor.scope.as_slice(), &factor.costs) {
+                (_, Costs::Share(share)) => network.shares.push(share.renamed(|v| index(&v))),
+                ([a], Costs::Table(table)) => {
+                    for (sum, cost) in network.unary[index(a)].iter_mut().zip(table.iter()) {
+                        *sum += cost;
+                    }
+                }
+                ([a, b], Costs::Table(table)) => {
+                    let columns = self.domains[*b];
+                    network.pair(index(a), index(b), |i, j| table[i * columns + j]);
+                }
+                _ => unreachable!("narrow elimination leaves pairs"),
+            }
+        }
+        (network, variables)
+    }
+
+    /// Fills in the labels of all eliminated variables from those of the remaining.
+    pub fn complete(&self, labels: &mut [usize]) {
+        for best in self.trail.iter().rev() {
+            let at = best.scope.iter().fold(0, |at, &v| at * self.domains[v] + labels[v]);
+            labels[best.variable] = usize::from(best.labels[at]);
+        }
+    }
+}
+
+/// The table that is left when a variable is minimised away, and its best labels. Of equals the first.
+fn minimise(
+    domains: &[usize],
+    variable: usize,
+    scope: &[usize],
+    factors: &[Factor],
+) -> (Vec<f64>, Vec<u16>) {
+    let size: usize = scope.iter().map(|&v| domains[v]).product();
+    let (mut table, mut labels) = (Vec::with_capacity(size), Vec::with_capacity(size));
+    let mut terms: Vec<Term<'_>> =
+        factors.iter().map(|factor| Term::new(domains, variable, scope, factor)).collect();
+    let mut index = vec![0usize; scope.len()];
+    let mut sums = vec![0.0; domains[variable]];
+    for _ in 0..size {
+        sums.fill(0.0);
+        terms.iter_mut().for_each(|term| term.add(&index, &mut sums));
+        let first = (f64::INFINITY, 0);
+        let best = sums
+            .iter()
+            .enumerate()
+            .fold(first, |best, (label, &sum)| if sum < best.0 { (sum, label) } else { best });
+        table.push(best.0);
+        labels.push(best.1 as u16);
+        for at in (0..scope.len()).rev() {
+            index[at] += 1;
+            terms.iter_mut().for_each(|term| term.advance(at));
+            if index[at] < domains[scope[at]] {
+                break;
+            }
+            index[at] = 0;
+            terms.iter_mut().for_each(|term| term.back(at, domains[scope[at]]));
+        }
+    }
+    (table, labels)
+}
+
+/// A factor, seen from the variable that is minimised away, at the labels of the others.
+enum Term<'a> {
+    Table { table: &'a [f64], base: usize, strides: Vec<usize>, own: usize },
+    Made { share: &'a Share, rows: &'a [usize], readers: Vec<usize>, taken: Vec<usize> },
+    Read { share: &'a Share, own: usize, places: Vec<usize>, taken: Vec<usize> },
+}
+
+impl<'a> Term<'a> {
+    fn new(domains: &[usize], variable: usize, scope: &[usize], factor: &'a Factor) -> Self {
+        let place = |of: usize| scope.iter().position(|&v| v == of).unwrap_or(usize::MAX);
+        let share = match &factor.costs {
+            Costs::Share(share) => share,
+            Costs::Table(table) => {
+                let strides = scope.iter().map(|&v| strides_of(domains, factor, v)).collect();
+                let own = strides_of(domains, factor, variable);
+                return Term::Table { table, base: 0, strides, own };
+            }
+        };
+        let readers = share.readers.iter().map(|reader| place(reader.0)).collect();
+        match &share.producer {
+            Some((producer, rows)) if *producer == variable => {
+                Term::Made { share, rows, readers, taken: Vec::new() }
+            }
+            producer => {
+                let producer = producer.iter().map(|(producer, _)| place(*producer));
+                let own = share.readers.iter().position(|reader| reader.0 == variable);
+                let own = own.expect("a member makes it or reads it");
+                let places = producer.chain(readers).collect();
+                Term::Read { share, own, places, taken: Vec::new() }
+            }
+        }
+    }
+
+    fn advance(&mut self, at: usize) {
+        if let Term::Table { base, strides, .. } = self {
+            *base += strides[at];
+        }
+    }
+
+    fn back(&mut self, at: usize, extent: usize) {
+        if let Term::Table { base, strides, .. } = self {
+            *base -= extent * strides[at];
+        }
+    }
+
+    /// Adds the costs of all labels where the others have the labels of `index`.
+    fn add(&mut self, index: &[usize], sums: &mut [f64]) {
+        match self {
+            Term::Table { table, base, own, .. } => {
+                for (label, sum) in sums.iter_mut().enumerate() {
+                    *sum += table[*base + label * *own];
+                }
+            }
+            Term::Made { share, rows, readers, taken } => {
+                taken.clear();
+                for ((_, columns), &place) in share.readers.iter().zip(readers.iter()) {
+                    take(taken, columns[index[place]]);
+                }
+                for (sum, &row) in sums.iter_mut().zip(rows.iter()) {
+                    *sum += taken.iter().map(|&column| share.price(row, column)).sum::<f64>();
+                }
+            }
+            Term::Read { share, own, places, taken } => {
+                let first = usize::from(share.producer.is_some());
+                let row = share.producer.as_ref().map_or(0, |(_, rows)| rows[index[places[0]]]);
+                taken.clear();
+                for (at, (_, columns)) in share.readers.iter().enumerate() {
+                    if at != *own {
+                        take(taken, columns[index[places[at + first]]]);
+                    }
+                }
+                let paid: f64 = taken.iter().map(|&column| share.price(row, column)).sum();
+                for (sum, column) in sums.iter_mut().zip(&share.readers[*own].1) {
+                    let more = column.filter(|column| !taken.contains(column));
+                    *sum += paid + more.map_or(0.0, |column| share.price(row, column));
+                }
+            }
+        }
+    }
+}
+
+fn take(taken: &mut Vec<usize>, column: Option<usize>) {
+    if let Some(column) = column
+        && !taken.contains(&column)
+    {
+        taken.push(column);
+    }
+}
+
+/// How far apart in a factor's table the labels of a variable are; 0 where it does not appear.
+fn strides_of(domains: &[usize], factor: &Factor, variable: usize) -> usize {
+    let Some(at) = factor.scope.iter().position(|&v| v == variable) else { return 0 };
+    factor.scope[at + 1..].iter().map(|&v| domains[v]).product()
+}
+
+/// Who meets whom, and the size of the table that each variable would leave.
+struct Neighbours<'a> {
+    domains: &'a [usize],
+    of: Vec<BTreeSet<usize>>,
+    /// Bits of positive sizes order as the sizes do.
+    queue: BTreeSet<(u64, usize)>,
+    size: Vec<u64>,
+}
+
+impl<'a> Neighbours<'a> {
+    fn new(elimination: &'a Elimination) -> Self {
+        let variables = elimination.domains.len();
+        let mut graph = Self {
+            domains: &elimination.domains,
+            of: vec![BTreeSet::new(); variables],
+            queue: BTreeSet::new(),
+            size: vec![0; variables],
+        };
+        for &variable in &elimination.remaining {
+            graph.of[variable] = elimination.neighbours(variable);
+        }
+        for &variable in &elimination.remaining {
+            graph.insert(variable);
+        }
+        graph
+    }
+
+    fn insert(&mut self, variable: usize) {
+        let size: f64 = self.of[variable].iter().map(|&v| self.domains[v] as f64).product();
+        self.size[variable] = size.to_bits();
+        self.queue.insert((size.to_bits(), variable));
+    }
+
+    fn remaining(&self) -> impl Iterator<Item = usize> {
+        self.queue.iter().map(|&(_, variable)| variable)
+    }
+
+    /// Takes out the variable that leaves the smallest table; its neighbours meet each other.
+    fn pop(&mut self) -> Option<(f64, usize)> {
+        let (size, variable) = self.queue.pop_first()?;
+        let neighbours = std::mem::take(&mut self.of[variable]);
+        for &a in &neighbours {
+            self.queue.remove(&(self.size[a], a));
+            self.of[a].remove(&variable);
+            self.of[a].extend(neighbours.iter().copied().filter(|&b| b != a));
+        }
+        for &a in &neighbours {
+            self.insert(a);
+        }
+        Some((f64::from_bits(size), variable))
+    }
+
+    /// Takes out a variable whose label is known: its neighbours do not meet.
+    fn drop(&mut self, variable: usize) {
+        self.queue.remove(&(self.size[variable], variable));
+        for a in std::mem::take(&mut self.of[variable]) {
+            self.queue.remove(&(self.size[a], a));
+            self.of[a].remove(&variable);
+            self.insert(a);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A ring of four variables with costs from a fixed sequence.
+    fn ring() -> Network {
+        let mut network = Network::default();
+        for variable in 0..4 {
+            network.variable(2 + variable % 2, variable);
+        }
+        let cost =
+            |a: usize, b: usize, i: usize, j: usize| ((a * 7 + b * 5 + i * 3 + j * 11) % 13) as f64;
+        for (a, b) in [(0, 1), (1, 2), (2, 3), (3, 0), (0, 2)] {
+            network.pair(a, b, |i, j| cost(a, b, i, j));
+        }
+        network
+    }
+
+    #[test]
+    fn elimination_finds_the_least_of_all() {
+        let network = ring();
+        let (value, labels) = minimum(&network, LIMITS).expect("it is small");
+        let all = (0..36).map(|at| network.cost(&[at % 2, at / 2 % 3, at / 6 % 2, at / 12 % 3]));
+        assert_eq!(value, all.fold(f64::INFINITY, f64::min));
+        assert_eq!(value, network.cost(&labels));
+    }
+
+    #[test]
+    fn a_cutset_leaves_little() {
+        let elimination = Elimination::new(&ring());
+        let tiny = Limits { table: 3.0, work: 1e3 };
+        assert!(elimination.order(tiny).is_none());
+        assert!(!elimination.cutset(tiny, &BTreeSet::new()).is_empty());
+        assert!(elimination.cutset(LIMITS, &BTreeSet::new()).is_empty());
+    }
+}

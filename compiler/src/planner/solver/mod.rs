@@ -1,0 +1,15 @@
+//! Minimising a cost-function network: variables with few labels, costs of labels, of pairs of them, and of tensors that several
+//! variables read.
+//!
+//! Nothing here knows graphs, meshes or memory: what a label stands for is known outside. Elimination is exact where the
+//! network is narrow ([`eliminate`]); elsewhere messages prove a bound ([`dual`]), labels that no better plan can have are
+//! dropped ([`minimise`]), and what is left is divided ([`subdivide`]). Start reading with [`minimise::minimise`].
+
+pub(super) mod bound;
+pub(super) mod dual;
+mod eliminate;
+pub(super) mod minimise;
+pub(super) mod network;
+pub(super) mod share;
+mod subdivide;
+mod tables;

@@ -1,0 +1,204 @@
+//! Cost-function networks: variables with few labels, costs of labels, of pairs of labels, and of tensors with several
+//! readers.
+
+use std::collections::BTreeMap;
+
+use super::share::Share;
+use super::tables::{Table, Tables};
+use crate::planner::meter::Meter;
+
+/// A network: the sum of `constant`, of one cost for each variable, of one for each pair in `pairs`, and of the shares.
+/// An infinite cost forbids a pair of labels.
+#[derive(Clone, Debug, Default)]
+pub struct Network {
+    /// Costs by variable and label.
+    pub unary: Vec<Vec<f64>>,
+    /// Costs of pairs `(a, b)`, `a < b`, row-major by the label of `a`.
+    pub pairs: BTreeMap<(usize, usize), Table>,
+    /// Tensors that several variables read.
+    pub shares: Vec<Share>,
+    /// What is paid anyway.
+    pub constant: f64,
+    /// Where a variable stands among others: that of its node.
+    pub origin: Vec<usize>,
+    /// Whether a variable is a switch: label 1 is allowed whatever the others are.
+    pub switch: Vec<bool>,
+    /// All tables.
+    pub tables: Tables,
+    /// What is done with them.
+    pub meter: Meter,
+}
+
+impl Network {
+    /// Adds a variable.
+    pub fn variable(&mut self, labels: usize, origin: usize) -> usize {
+        self.unary.push(vec![0.0; labels]);
+        self.origin.push(origin);
+        self.switch.push(false);
+        self.unary.len() - 1
+    }
+
+    /// Number of labels of a variable.
+    pub fn labels(&self, variable: usize) -> usize {
+        self.unary[variable].len()
+    }
+
+    /// Adds the cost of pairs of labels.
+    pub fn pair(&mut self, a: usize, b: usize, cost: impl Fn(usize, usize) -> f64) {
+        let (low, high) = (a.min(b), a.max(b));
+        let (rows, columns) = (self.labels(low), self.labels(high));
+        let of =
+            |row: usize, column: usize| if a < b { cost(row, column) } else { cost(column, row) };
+        self.meter.add(rows * columns);
+        let mut table = Vec::with_capacity(rows * columns);
+        for row in 0..rows {
+            table.extend((0..columns).map(|column| of(row, column)));
+        }
+        if table.iter().all(|&cost| cost == 0.0) {
+            return;
+        }
+        if let Some(known) = self.pairs.get(&(low, high)) {
+            table.iter_mut().zip(known.iter()).for_each(|(sum, cost)| *sum += cost);
+        }
+        let table = self.tables.intern(table);
+        self.pairs.insert((low, high), table);
+    }
+
+    /// The cost of an assignment of labels.
+    pub fn cost(&self, assignment: &[usize]) -> f64 {
+        let unary: f64 =
+            self.unary.iter().zip(assignment).map(|(costs, &label)| costs[label]).sum();
+        let pairs: f64 = self
+            .pairs
+            .iter()
+            .map(|(&(a, b), table)| table[assignment[a] * self.labels(b) + assignment[b]])
+            .sum();
+        let shares: f64 = self.shares.iter().map(|share| share.cost(|v| assignment[v])).sum();
+        self.constant + unary + pairs + shares
+    }
+
+    /// Adds the cost of a share that needs no more than a pair as such.
+    fn share(&mut self, share: Share) {
+        match (&share.producer, share.readers.as_slice()) {
+            (_, []) => {}
+            (Some((producer, rows)), [(reader, columns)]) => {
+                self.pair(*producer, *reader, |a, b| {
+                    columns[b].map_or(0.0, |column| share.price(rows[a], column))
+                });
+            }
+            (None, [(reader, columns)]) => {
+                for (cost, column) in self.unary[*reader].iter_mut().zip(columns) {
+                    *cost += column.map_or(0.0, |column| share.price(0, column));
+                }
+            }
+            _ => self.shares.push(share),
+        }
+    }
+
+    /// Turns on every switch that others ask for, so that no pair of labels is forbidden.
+    pub fn turn_on(&self, assignment: &mut [usize]) {
+        // Where all labels of an eliminated reader ask for the switch, the switch alone knows.
+        for (variable, label) in assignment.iter_mut().enumerate() {
+            if self.switch[variable] && self.unary[variable][*label].is_infinite() {
+                *label = 1;
+            }
+        }
+        for (&(a, b), table) in &self.pairs {
+            if table[assignment[a] * self.labels(b) + assignment[b]].is_infinite() {
+                for end in [a, b].into_iter().filter(|&end| self.switch[end]) {
+                    assignment[end] = 1;
+                }
+            }
+        }
+    }
+
+    /// Turns off every switch that costs something and that nobody asks for.
+    pub fn turn_off(&self, assignment: &mut [usize]) {
+        let mut extra: Vec<f64> =
+            self.unary.iter().map(|costs| costs[costs.len() - 1] - costs[0]).collect();
+        for (&(a, b), table) in &self.pairs {
+            let columns = self.labels(b);
+            if self.switch[a] {
+                extra[a] += table[columns + assignment[b]] - table[assignment[b]];
+            }
+            if self.switch[b] {
+                extra[b] += table[assignment[a] * columns + 1] - table[assignment[a] * columns];
+            }
+        }
+        for (variable, label) in assignment.iter_mut().enumerate() {
+            if self.switch[variable] && self.labels(variable) == 2 && extra[variable] > 0.0 {
+                *label = 0;
+            }
+        }
+    }
+
+    /// The network in which each variable has the labels of `kept` alone.
+    pub fn restricted(&self, kept: &[Vec<usize>]) -> Network {
+        let pick =
+            |costs: &Vec<f64>, labels: &Vec<usize>| labels.iter().map(|&l| costs[l]).collect();
+        let unary =
+            self.unary.iter().zip(kept).map(|(costs, labels)| pick(costs, labels)).collect();
+        let mut network = Network {
+            unary,
+            pairs: BTreeMap::new(),
+            shares: Vec::new(),
+            constant: self.constant,
+            origin: self.origin.clone(),
+            switch: self.switch.clone(),
+            tables: Tables::default(),
+            meter: self.meter.clone(),
+        };
+        let whole = |v: usize| kept[v].len() == self.labels(v);
+        for (&(a, b), table) in &self.pairs {
+            if whole(a) && whole(b) && kept[a].len() > 1 && kept[b].len() > 1 {
+                network.pairs.insert((a, b), table.clone());
+                continue;
+            }
+            let columns = self.labels(b);
+            let cost = |i: usize, j: usize| table[kept[a][i] * columns + kept[b][j]];
+            match (kept[a].len(), kept[b].len()) {
+                (1, _) => (0..kept[b].len()).for_each(|j| network.unary[b][j] += cost(0, j)),
+                (_, 1) => (0..kept[a].len()).for_each(|i| network.unary[a][i] += cost(i, 0)),
+                _ => network.pair(a, b, cost),
+            }
+        }
+        for share in &self.shares {
+            let settled = share.restricted(kept);
+            match &share.producer {
+                Some((producer, _)) => {
+                    let costs = network.unary[*producer].iter_mut();
+                    costs.zip(&settled.paid).for_each(|(cost, paid)| *cost += paid);
+                }
+                None => network.constant += settled.paid[0],
+            }
+            settled.rest.into_iter().for_each(|rest| network.share(rest));
+        }
+        network
+    }
+
+    /// The same network where variables with one label have no pairs.
+    pub fn folded(&self) -> Network {
+        let all: Vec<Vec<usize>> =
+            self.unary.iter().map(|costs| (0..costs.len()).collect()).collect();
+        self.restricted(&all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_switch_that_must_be_on_is_turned_on() {
+        let mut network = Network::default();
+        for variable in 0..2 {
+            network.variable(2, variable);
+            network.switch[variable] = true;
+        }
+        network.unary[0] = vec![f64::INFINITY, 3.0];
+        network.pair(0, 1, |a, b| if a == 1 && b == 0 { f64::INFINITY } else { 1.0 });
+        let mut labels = vec![0, 0];
+        network.turn_on(&mut labels);
+        assert_eq!((labels.as_slice(), network.cost(&labels)), (&[1, 1][..], 4.0));
+    }
+}

@@ -1,0 +1,387 @@
+//! The fixed plan of Megatron-LM (Shoeybi et al., arXiv 1909.08053, section 3), found in any graph.
+//!
+//! The innermost mesh axis splits the model, the others split the batch. Node by node in the order of the graph:
+//!
+//! - A product with a weight splits the weight by columns where what it is applied to is whole, and by rows where that
+//!   is split along the contracted dim. So the products of a block alternate, and a block's two halves need one
+//!   all-reduce each.
+//! - A table that inputs look up is split along its rows (the vocabulary). The head is a product split by columns, whose
+//!   classes cross entropy, taken apart, reduces in parallel.
+//! - Attention, a product of activations with two batch dims, is split along heads; heads that the axis does not divide
+//!   are an error.
+//! - Partial sums are reduced as soon as something other than their own sum reads them, and to the whole: never in parts.
+//! - Everything else takes its operands as they are, as [`super`] has it.
+//!
+//! A weight lies as the first op takes it that depends on an input; what is made of weights alone (a transposed weight,
+//! say) waits for its reader too. Optimizer states lie as their weights.
+
+use graphc_ir::graph::Node;
+use graphc_ir::ids::{NodeId, ValueId};
+use graphc_ir::op::Op;
+use graphc_ir::rule::{Choice, FactorKind, Rule};
+use graphc_ir::sbp::{NdSbp, Sbp};
+
+use super::{exact, is_local};
+use crate::decisions::Phase;
+use crate::planner::error::PlanError;
+use crate::planner::problem::Problem;
+use crate::planner::problem::candidates::Candidate;
+use crate::planner::problem::layouts::SbpId;
+
+/// The signature of each node, as an index into its candidates.
+///
+/// # Errors
+/// Where the ranks of the innermost axis do not divide the heads of attention.
+pub(super) fn assign(problem: &mut Problem<'_>) -> Result<Vec<usize>, PlanError> {
+    let graph = problem.decisions.graph();
+    let nodes = graph.nodes.len();
+    let mut splitter = Splitter {
+        problem,
+        chosen: vec![None; nodes],
+        fed: vec![false; nodes],
+        of_weights: vec![false; nodes],
+    };
+    for (id, node) in graph.iter() {
+        splitter.visit(id, node)?;
+    }
+    for id in 0..nodes {
+        let whole = splitter.layout(id, |_| Sbp::Broadcast);
+        splitter.settle(id, whole);
+    }
+    Ok(splitter.chosen.into_iter().map(Option::unwrap_or_default).collect())
+}
+
+struct Splitter<'p, 'a> {
+    problem: &'p mut Problem<'a>,
+    chosen: Vec<Option<usize>>,
+    /// Whether a node depends on an input.
+    fed: Vec<bool>,
+    /// Whether a node is a variable, or one variable moved, cast or mapped.
+    of_weights: Vec<bool>,
+}
+
+/// The factors by which an op is to be split.
+struct Wish {
+    factors: Vec<usize>,
+    /// Of attention the number of heads: nothing else will do than to split them.
+    heads: Option<usize>,
+}
+
+impl Wish {
+    fn fits(&self, candidate: &Candidate, axis: usize) -> bool {
+        let choice = candidate.choices.get(axis);
+        matches!(choice, Some(Choice::Factor(factor)) if self.factors.contains(factor))
+    }
+}
+
+/// How well a candidate fits: rules broken, whether another one is wanted, seconds of communication, of local boxing and
+/// of computing. Less is better.
+type Score = (usize, bool, [f64; 3]);
+
+impl Splitter<'_, '_> {
+    fn visit(&mut self, id: NodeId, node: &Node) -> Result<(), PlanError> {
+        let graph = self.problem.decisions.graph();
+        let index = id.index();
+        let producers = || node.operands.iter().map(|&v| graph.value(v).producer.index());
+        self.fed[index] = matches!(node.op, Op::Input(_)) || producers().any(|p| self.fed[p]);
+        let moves = matches!(
+            node.op,
+            Op::Reshape(_) | Op::Transpose(_) | Op::Cast(_) | Op::Unary(_) | Op::Slice(_)
+        );
+        self.of_weights[index] = matches!(node.op, Op::Variable(_))
+            || moves && producers().all(|producer| self.of_weights[producer]);
+        if let Some(original) = self.problem.decisions.recomputed[index] {
+            self.chosen[index] = self.chosen[original.index()];
+        }
+        match &node.op {
+            _ if self.chosen[index].is_some() => {}
+            Op::Input(_) => {
+                let batch = !graph.value(node.results[0]).ty.shape.is_empty();
+                let split = if batch { Sbp::Split(0) } else { Sbp::Broadcast };
+                let last = self.axis(index);
+                let wished =
+                    self.layout(index, |axis| if axis == last { Sbp::Broadcast } else { split });
+                self.settle(index, wished);
+            }
+            Op::Variable(_) => {}
+            op if !op.operation().updates().is_empty() => self.update(index, node),
+            _ if node.operands.is_empty() => {
+                let whole = self.layout(index, |_| Sbp::Broadcast);
+                self.settle(index, whole);
+            }
+            _ if self.of_weights[index] && producers().any(|p| self.chosen[p].is_none()) => {}
+            _ => self.choose(index, node)?,
+        }
+        Ok(())
+    }
+
+    /// The axis that splits the model.
+    fn axis(&self, node: usize) -> usize {
+        self.problem.decisions.staging.placement[node].hierarchy.len() - 1
+    }
+
+    fn ranks(&self, node: usize) -> usize {
+        self.problem.decisions.staging.placement[node].hierarchy[self.axis(node)]
+    }
+
+    fn layout(&mut self, node: usize, sbp: impl Fn(usize) -> Sbp) -> SbpId {
+        let axes = self.problem.decisions.staging.placement[node].hierarchy.len();
+        self.problem.layouts.intern(&NdSbp((0..axes).map(sbp).collect()))
+    }
+
+    /// Lets a node make a layout, and what it is made of follow, where that is open.
+    fn settle(&mut self, node: usize, wished: SbpId) {
+        if self.chosen[node].is_some() {
+            return;
+        }
+        let label = exact(self.problem, node, wished);
+        self.chosen[node] = Some(label);
+        let graph = self.problem.decisions.graph();
+        for (position, &operand) in graph.nodes[node].operands.iter().enumerate() {
+            let taken = self.problem.candidates[node][label].operands[position];
+            self.settle(graph.value(operand).producer.index(), taken);
+        }
+    }
+
+    /// An update works where its variable lies; states follow. A state that takes something in lies as that does.
+    fn update(&mut self, id: usize, node: &Node) {
+        let graph = self.problem.decisions.graph();
+        let variable = graph.value(node.operands[0]).producer.index();
+        let taken = match node.op {
+            Op::Blend(_) => self.made(node, 1),
+            _ => None,
+        };
+        let first = taken.unwrap_or_else(|| self.layout(variable, |_| Sbp::Broadcast));
+        self.settle(variable, first);
+        let label = self.chosen[variable].unwrap_or_default();
+        let home = self.problem.candidates[variable][label].results[0];
+        self.settle(id, home);
+    }
+
+    /// The layout in which an operand has been made on the node's own mesh, if it is no partial sum.
+    fn made(&self, node: &Node, position: usize) -> Option<SbpId> {
+        let decisions = self.problem.decisions;
+        let value = decisions.graph().value(node.operands[position]);
+        let producer = value.producer.index();
+        let variable = decisions.graph().value(node.operands[0]).producer.index();
+        let placement = &decisions.staging.placement;
+        let label = self.chosen[producer].filter(|_| placement[producer] == placement[variable])?;
+        let made = self.problem.candidates[producer][label].results[value.index];
+        let partial = self.problem.layouts.sbp(made).0.iter().any(|sbp| sbp.is_partial());
+        (!partial).then_some(made)
+    }
+
+    /// The layout in which an operand is made; `None` where that is open.
+    fn source(&mut self, node: &Node, position: usize) -> Result<Option<SbpId>, PlanError> {
+        let graph = self.problem.decisions.graph();
+        let value = graph.value(node.operands[position]);
+        let producer = value.producer.index();
+        if self.chosen[producer].is_none() && !graph.nodes[producer].operands.is_empty() {
+            // Made of a weight that has been settled meanwhile, by another reader.
+            let of = &graph.nodes[producer];
+            if self.source(of, 0)?.is_some() {
+                self.choose(producer, of)?;
+            }
+        }
+        let label = self.chosen[producer];
+        Ok(label.map(|label| self.problem.candidates[producer][label].results[value.index]))
+    }
+
+    fn choose(&mut self, id: usize, node: &Node) -> Result<(), PlanError> {
+        let sources: Vec<Option<SbpId>> = (0..node.operands.len())
+            .map(|position| self.source(node, position))
+            .collect::<Result<_, _>>()?;
+        let wish = self.wish(id, node, &sources);
+        let axis = self.axis(id);
+        let fits: Vec<(usize, bool)> = self.problem.candidates[id]
+            .iter()
+            .map(|candidate| {
+                let broken = self.broken(id, candidate, &sources);
+                (broken, wish.as_ref().is_some_and(|wish| !wish.fits(candidate, axis)))
+            })
+            .collect();
+        let least = fits.iter().min().copied();
+        let all = (0..fits.len()).filter(|&label| Some(fits[label]) == least);
+        let mut best: Option<(Score, usize)> = None;
+        for label in self.worth_pricing(id, node, &sources, all.collect()) {
+            let score = (fits[label].0, fits[label].1, self.price(id, node, &sources, label));
+            let less = |known: &Score| {
+                let pairs = score.2.iter().zip(&known.2).map(|(a, b)| a.total_cmp(b));
+                pairs.fold(std::cmp::Ordering::Equal, std::cmp::Ordering::then).is_lt()
+            };
+            if best.as_ref().is_none_or(|(known, _)| less(known)) {
+                best = Some((score, label));
+            }
+        }
+        let (score, label) = best.unwrap_or(((0, false, [0.0; 3]), 0));
+        if let Some(heads) = wish.and_then(|wish| wish.heads).filter(|_| score.1) {
+            return Err(self.indivisible(id, node, heads));
+        }
+        self.chosen[id] = Some(label);
+        let taken = self.problem.candidates[id][label].operands.clone();
+        for (&operand, taken) in node.operands.iter().zip(taken) {
+            let producer = self.problem.decisions.graph().value(operand).producer.index();
+            self.settle(producer, taken);
+        }
+        Ok(())
+    }
+
+    fn indivisible(&self, id: usize, node: &Node, heads: usize) -> PlanError {
+        PlanError::Heads {
+            op: node.op.name(),
+            place: node.source.clone(),
+            heads,
+            ranks: self.ranks(id),
+            mesh: self.problem.decisions.staging.placement[id].hierarchy.clone(),
+        }
+    }
+
+    /// What is wanted of the axis that splits the model; `None` where anything is as good.
+    fn wish(&self, id: usize, node: &Node, sources: &[Option<SbpId>]) -> Option<Wish> {
+        let graph = self.problem.decisions.graph();
+        if self.ranks(id) == 1 || !self.fed[id] {
+            return None;
+        }
+        let rule = node.op.operation().rule(&graph.operand_types(node)).ok()?;
+        let is_weight = |&value| self.of_weights[graph.value(value).producer.index()];
+        let weight = node.operands.iter().position(is_weight);
+        let factors = match (&node.op, weight) {
+            (Op::Embedding(_), Some(0)) if sources[0].is_none() => {
+                rule.factors_where(|factor| factor.kind == FactorKind::Indexed)
+            }
+            (Op::MatMul(_), Some(weight)) if sources[weight].is_none() => {
+                self.product(id, &rule, weight, sources[1 - weight])
+            }
+            (_, None) => return self.attention(id, &rule),
+            (_, Some(_)) => return None,
+        };
+        Some(Wish { factors, heads: None })
+    }
+
+    /// The factors by which a product with a weight may be split: rows of the weight where the other operand is split
+    /// along them already, columns elsewhere.
+    fn product(&self, id: usize, rule: &Rule, weight: usize, other: Option<SbpId>) -> Vec<usize> {
+        let of = |operand: usize, factor: usize| {
+            rule.operands[operand].iter().any(|dim| dim.factors().contains(&factor))
+        };
+        let made =
+            other.and_then(|sbp| self.problem.layouts.sbp(sbp).0.get(self.axis(id)).copied());
+        let contracted = |factor: &usize| rule.factors[*factor].kind != FactorKind::Parallel;
+        if let Some(Sbp::Split(dim)) = made {
+            let rows: Vec<usize> = rule.operands[1 - weight][dim]
+                .factors()
+                .iter()
+                .copied()
+                .filter(contracted)
+                .collect();
+            if !rows.is_empty() {
+                return rows;
+            }
+        }
+        let columns = |factor: &usize| of(weight, *factor) && !of(1 - weight, *factor);
+        (0..rule.factors.len()).filter(columns).collect()
+    }
+
+    /// A contraction of activations in the forward pass over more than one batch dim: all but the first are heads.
+    fn attention(&self, id: usize, rule: &Rule) -> Option<Wish> {
+        let forward = self.problem.decisions.training.phases[id] == Phase::Forward;
+        if !forward || !rule.contracts() || rule.operands.len() < 2 {
+            return None;
+        }
+        let batch = rule.shared_factors();
+        let (_, heads) = batch.split_first().filter(|(_, heads)| !heads.is_empty())?;
+        let size = |factor: &usize| rule.factors[*factor].size;
+        let factors = heads.iter().copied().filter(|f| size(f).is_multiple_of(self.ranks(id)));
+        Some(Wish { factors: factors.collect(), heads: Some(heads.iter().map(size).product()) })
+    }
+
+    /// How many rules a candidate breaks.
+    fn broken(&self, id: usize, candidate: &Candidate, sources: &[Option<SbpId>]) -> usize {
+        let axis = self.axis(id);
+        let sbp = |id: SbpId| self.problem.layouts.sbp(id);
+        let graph = self.problem.decisions.graph();
+        let node = &graph.nodes[id];
+        let elements =
+            |values: &[ValueId]| values.iter().map(|&value| graph.value(value).ty.elements()).max();
+        // A sum of fewer elements would be reduced besides what the others read.
+        let sums = candidate.operands.iter().all(|&taken| sbp(taken).0[axis].is_partial())
+            && elements(&node.operands) <= elements(&node.results);
+        let split = |layout: &SbpId| matches!(sbp(*layout).0[axis], Sbp::Split(_));
+        let from_nowhere =
+            candidate.results.iter().any(split) && !candidate.operands.iter().any(split);
+        let placement = &self.problem.decisions.staging.placement;
+        let breaks = |(position, (source, &taken)): (usize, (&Option<SbpId>, &SbpId))| {
+            let taken = sbp(taken);
+            let Some(source) = source else {
+                let batch = taken.0[..axis].iter().all(|&sbp| sbp == Sbp::Broadcast);
+                let here = taken.0[axis];
+                return !batch || here.is_partial() || !self.fed[id] && here != Sbp::Broadcast;
+            };
+            // On another mesh, with other axes, any way is as good.
+            let Some(&made) = sbp(*source).0.get(axis) else { return false };
+            let producer = graph.value(node.operands[position]).producer.index();
+            if placement[producer] != placement[id] && !made.is_partial() {
+                // What is whole in one stage is whole in the next, though a part would be sent in less time.
+                return taken.0[axis] != made;
+            }
+            match (made, taken.0[axis]) {
+                (Sbp::Partial(_), Sbp::Split(_)) => true,
+                (Sbp::Split(from), Sbp::Split(to)) => from != to,
+                (made, Sbp::Partial(kind)) => made != Sbp::Partial(kind) || !sums,
+                (_, Sbp::Broadcast | Sbp::Split(_)) => false,
+            }
+        };
+        let pairs = sources.iter().zip(&candidate.operands).enumerate();
+        let broken = pairs.filter(|pair| breaks(*pair)).count();
+        broken + usize::from(from_nowhere)
+    }
+
+    /// The candidates that take all operands without communication, if there are any; otherwise all.
+    fn worth_pricing(
+        &self,
+        id: usize,
+        node: &Node,
+        sources: &[Option<SbpId>],
+        labels: Vec<usize>,
+    ) -> Vec<usize> {
+        let graph = self.problem.decisions.graph();
+        let local = |&label: &usize| {
+            let taken = &self.problem.candidates[id][label].operands;
+            let operands = node.operands.iter().zip(sources).zip(taken);
+            operands.into_iter().all(|((&operand, source), &taken)| {
+                let producer = graph.value(operand).producer.index();
+                source.is_none_or(|source| is_local(self.problem, (producer, id), source, taken))
+            })
+        };
+        let moves_nothing: Vec<usize> = labels.iter().copied().filter(local).collect();
+        if moves_nothing.is_empty() { labels } else { moves_nothing }
+    }
+
+    /// Seconds of communication, of local boxing and of computing.
+    fn price(
+        &mut self,
+        id: usize,
+        node: &Node,
+        sources: &[Option<SbpId>],
+        label: usize,
+    ) -> [f64; 3] {
+        let decisions = self.problem.decisions;
+        let candidate = self.problem.candidates[id][label].clone();
+        let (mut moved, mut local) = (0.0, 0.0);
+        for ((&value, source), &taken) in node.operands.iter().zip(sources).zip(&candidate.operands)
+        {
+            let Some(source) = *source else { continue };
+            let producer = decisions.graph().value(value).producer.index();
+            let places = [producer, id].map(|node| {
+                let placement = &decisions.staging.placement[node];
+                let placement = self.problem.layouts.placement(placement);
+                self.problem.layouts.class(decisions, value, placement)
+            });
+            let seconds =
+                self.problem.layouts.price((places[0], source), (places[1], taken)).seconds;
+            let here = is_local(self.problem, (producer, id), source, taken);
+            *if here { &mut local } else { &mut moved } += seconds;
+        }
+        [moved, local, candidate.seconds]
+    }
+}

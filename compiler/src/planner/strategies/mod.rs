@@ -1,0 +1,273 @@
+//! Fixed plans to compare with: data parallelism and the stages of ZeRO (Rajbhandari et al., arXiv 1910.02054).
+//!
+//! Inputs are split along the batch over all mesh axes, and what is computed from them follows: node by node the
+//! signature whose operands take the least communication. What differs is how variables are kept and updated:
+//!
+//! | strategy | parameters | states | gradients |
+//! |---|---|---|---|
+//! | data | whole | whole | all-reduced once a step |
+//! | zero1 | whole | S(0) | summed whole over microbatches, reduce-scattered once a step |
+//! | zero2 | whole | S(0) | S(0): those of each microbatch are reduce-scattered |
+//! | zero3 | S(0), gathered for the forward and again for the backward pass | S(0) | S(0) |
+//!
+//! In mixed precision a variable is cast as it lies, so that what is gathered is in half precision. Gradients are reduced as the
+//! frameworks' own strategies do it: zero2 and zero3 reduce-scatter them in half precision (FSDP's `MixedPrecision` with
+//! `param_dtype` alone), the others cast them to f32 first (DDP under autocast). Sums over microbatches are f32.
+//!
+//! [`megatron`] splits the model over one axis besides. What is computed again in the backward pass lies as it did
+//! in the forward pass.
+
+use graphc_ir::graph::{Graph, Node};
+use graphc_ir::ids::NodeId;
+use graphc_ir::op::Op;
+use graphc_ir::plan::{Strategy, TensorKind};
+use graphc_ir::sbp::{NdSbp, Sbp};
+use graphc_ir::types::DType;
+
+use super::error::PlanError;
+use super::problem::Problem;
+use super::problem::candidates::Candidate;
+use super::problem::layouts::SbpId;
+use crate::decisions::Phase;
+
+mod megatron;
+
+/// The strategy's signature for each node, as an index into its candidates.
+///
+/// # Errors
+/// Where the model does not fit the strategy.
+pub fn assign(problem: &mut Problem<'_>, strategy: Strategy) -> Result<Vec<usize>, PlanError> {
+    if strategy == Strategy::Megatron {
+        return megatron::assign(problem);
+    }
+    let decisions = problem.decisions;
+    let graph = decisions.graph();
+    let gradients: Vec<bool> = {
+        let mut is = vec![false; graph.values.len()];
+        for (_, gradient) in &decisions.training.gradients {
+            is[gradient.index()] = true;
+        }
+        is
+    };
+    let readers = graph.consumers();
+    let mut assignment: Vec<usize> = Vec::new();
+    for (id, node) in graph.iter() {
+        if let Some(original) = decisions.recomputed[id.index()] {
+            assignment.push(assignment[original.index()]);
+            continue;
+        }
+        let training = &decisions.training;
+        let counts = matches!(node.op, Op::NonFinite(_) | Op::SquareSum(_));
+        let wished = match training.phases[id.index()] {
+            // What is counted in an activation is counted where that lies.
+            Phase::Forward | Phase::Backward if counts => None,
+            _ => wished(strategy, node, training.kinds[node.results[0].index()]),
+        };
+        let scattered = matches!(strategy, Strategy::Zero2 | Strategy::Zero3)
+            && gradients[node.results[0].index()]
+            && matches!(node.op, Op::Accumulate(_));
+        let half = match strategy {
+            Strategy::Zero2 | Strategy::Zero3 => half_gradient(graph, node, &readers, &gradients),
+            _ => None,
+        };
+        let chosen = match (wished, of_variable(graph, node), half) {
+            (Some(sbp), ..) => wish(problem, id.index(), sbp),
+            (None, Some(variable), _) => {
+                let at_rest = problem.candidates[variable][assignment[variable]].results[0];
+                exact(problem, id.index(), at_rest)
+            }
+            (None, None, Some(dim)) => wish(problem, id.index(), Sbp::Split(dim)),
+            (None, None, None) if scattered => wish(problem, id.index(), Sbp::Split(0)),
+            (None, None, None) => follow(problem, id.index(), node, &assignment),
+        };
+        assignment.push(chosen);
+    }
+    Ok(assignment)
+}
+
+/// The node of the variable as which a node lies: one that it casts or that is gathered again from it, or a state that it
+/// blends with something new.
+fn of_variable(graph: &Graph, node: &Node) -> Option<usize> {
+    match node.op {
+        Op::Blend(_) => Some(graph.value(node.operands[0]).producer.index()),
+        _ => at_rest(graph, node),
+    }
+}
+
+/// The node of the variable that a node gives as it is at rest, cast or not, if it does.
+fn at_rest(graph: &Graph, node: &Node) -> Option<usize> {
+    let producer = graph.value(*node.operands.first()?).producer;
+    match (&node.op, &graph.node(producer).op) {
+        (Op::Cast(_) | Op::Regather(_), Op::Variable(_)) => Some(producer.index()),
+        (Op::Regather(_), _) => at_rest(graph, graph.node(producer)),
+        _ => None,
+    }
+}
+
+/// Of a cast of a gradient from half precision, before microbatches are summed: the dim that is dim 0 of the gradient.
+fn half_gradient(
+    graph: &Graph,
+    node: &Node,
+    readers: &[Vec<NodeId>],
+    gradients: &[bool],
+) -> Option<usize> {
+    let Op::Cast(_) = node.op else { return None };
+    let half = matches!(graph.value(node.operands[0]).ty.dtype, DType::BF16 | DType::F16);
+    let mut value = node.results[0];
+    let mut moved = Vec::new();
+    while half && !gradients[value.index()] {
+        let &[reader] = readers[value.index()].as_slice() else { return None };
+        let reader = graph.node(reader);
+        match &reader.op {
+            Op::Transpose(transpose) => moved.push(&transpose.permutation),
+            Op::Accumulate(_) => {}
+            _ => return None,
+        }
+        value = reader.results[0];
+    }
+    let scattered = half && !graph.value(value).ty.shape.is_empty();
+    scattered.then(|| moved.iter().rev().fold(0, |dim, permutation| permutation[dim]))
+}
+
+/// The layout over every axis that the strategy gives to the first result of a node; `None` where it follows from
+/// the operands.
+fn wished(strategy: Strategy, node: &Node, kind: TensorKind) -> Option<Sbp> {
+    let shards_states = strategy != Strategy::Data;
+    match &node.op {
+        Op::Input(_) => Some(Sbp::Split(0)),
+        Op::Variable(_) if kind == TensorKind::State && shards_states => Some(Sbp::Split(0)),
+        Op::Variable(_) if kind == TensorKind::Parameter && strategy == Strategy::Zero3 => {
+            Some(Sbp::Split(0))
+        }
+        Op::Variable(_) => Some(Sbp::Broadcast),
+        Op::Blend(_) => None,
+        op if !op.operation().updates().is_empty() => {
+            Some(if shards_states { Sbp::Split(0) } else { Sbp::Broadcast })
+        }
+        // Of the gradient as the update takes it: what is counted or summed in shards is a partial sum.
+        Op::NonFinite(_) | Op::SquareSum(_) => {
+            Some(if shards_states { Sbp::PARTIAL } else { Sbp::Broadcast })
+        }
+        _ => None,
+    }
+}
+
+/// The candidate whose first result has this layout over the most axes; of those the one with most axes whole.
+fn wish(problem: &Problem<'_>, node: usize, wished: Sbp) -> usize {
+    let score = |candidate: &Candidate| {
+        let sbp = problem.layouts.sbp(candidate.results[0]);
+        let count = |of: Sbp| sbp.0.iter().filter(|&&sbp| sbp == of).count();
+        (count(wished), count(Sbp::Broadcast))
+    };
+    let candidates = &problem.candidates[node];
+    (0..candidates.len())
+        .max_by_key(|&label| (score(&candidates[label]), std::cmp::Reverse(label)))
+        .unwrap_or(0)
+}
+
+/// The candidate whose first result has this layout on the most axes; of those the one with most axes whole.
+fn exact(problem: &Problem<'_>, node: usize, wished: SbpId) -> usize {
+    let wished = problem.layouts.sbp(wished);
+    let score = |candidate: &Candidate| {
+        let sbp = problem.layouts.sbp(candidate.results[0]);
+        let equal = sbp.0.iter().zip(&wished.0).filter(|(a, b)| a == b).count();
+        (equal, sbp.0.iter().filter(|&&sbp| sbp == Sbp::Broadcast).count())
+    };
+    let candidates = &problem.candidates[node];
+    (0..candidates.len())
+        .max_by_key(|&label| (score(&candidates[label]), std::cmp::Reverse(label)))
+        .unwrap_or(0)
+}
+
+/// The candidate whose operands take the least communication, then the least local boxing, then the least computing.
+/// A parameter, cast or not, counts as whole: where it is kept in shards it is gathered.
+fn follow(problem: &mut Problem<'_>, id: usize, node: &Node, assignment: &[usize]) -> usize {
+    if node.operands.is_empty() {
+        return wish(problem, id, Sbp::Broadcast);
+    }
+    let mut best: Option<([f64; 3], usize)> = None;
+    for label in worth_pricing(problem, id, node, assignment) {
+        let candidate = problem.candidates[id][label].clone();
+        let (mut moved, mut local) = (0.0, 0.0);
+        for (position, &target) in candidate.operands.iter().enumerate() {
+            let (seconds, communicates) = operand(problem, id, node, position, target, assignment);
+            *if communicates { &mut moved } else { &mut local } += seconds;
+        }
+        let score = [moved, local, candidate.seconds];
+        let better = best.is_none_or(|(known, _)| {
+            let order = score.iter().zip(&known).map(|(a, b)| a.total_cmp(b));
+            order.fold(std::cmp::Ordering::Equal, std::cmp::Ordering::then).is_lt()
+        });
+        if better {
+            best = Some((score, label));
+        }
+    }
+    best.map_or(0, |(_, label)| label)
+}
+
+/// The candidates that take all operands without communication, if there are any; otherwise all. Routes on large
+/// meshes are not searched for what is not taken.
+fn worth_pricing(
+    problem: &mut Problem<'_>,
+    id: usize,
+    node: &Node,
+    assignment: &[usize],
+) -> Vec<usize> {
+    let all: Vec<usize> = (0..problem.candidates[id].len()).collect();
+    let sources: Vec<_> = (0..node.operands.len())
+        .map(|position| source(problem, node, position, assignment))
+        .collect();
+    let moves_nothing = |label: &usize| {
+        let operands = &problem.candidates[id][*label].operands;
+        let mut pairs = sources.iter().zip(operands);
+        pairs.all(|(&(producer, source), &to)| is_local(problem, (producer, id), source, to))
+    };
+    let local: Vec<usize> = all.iter().copied().filter(moves_nothing).collect();
+    if local.is_empty() { all } else { local }
+}
+
+/// The node that makes an operand, and the layout in which it counts as made.
+fn source(
+    problem: &mut Problem<'_>,
+    node: &Node,
+    position: usize,
+    assignment: &[usize],
+) -> (usize, SbpId) {
+    let decisions = problem.decisions;
+    let value = decisions.graph().value(node.operands[position]);
+    let producer = value.producer.index();
+    let made = &decisions.graph().nodes[producer];
+    if matches!(made.op, Op::Variable(_)) || at_rest(decisions.graph(), made).is_some() {
+        let axes = decisions.staging.placement[producer].hierarchy.len();
+        return (producer, problem.layouts.intern(&NdSbp::broadcast(axes)));
+    }
+    (producer, problem.candidates[producer][assignment[producer]].results[value.index])
+}
+
+/// Whether boxing from one node to another takes no communication.
+fn is_local(problem: &Problem<'_>, nodes: (usize, usize), source: SbpId, target: SbpId) -> bool {
+    let placement = &problem.decisions.staging.placement;
+    let (source, target) = (problem.layouts.sbp(source), problem.layouts.sbp(target));
+    let kept = |(source, target): (&Sbp, &Sbp)| source == target || *source == Sbp::Broadcast;
+    placement[nodes.0] == placement[nodes.1] && source.0.iter().zip(&target.0).all(kept)
+}
+
+/// Seconds of boxing an operand to `target`, and whether ranks communicate for it.
+fn operand(
+    problem: &mut Problem<'_>,
+    id: usize,
+    node: &Node,
+    position: usize,
+    target: SbpId,
+    assignment: &[usize],
+) -> (f64, bool) {
+    let decisions = problem.decisions;
+    let value = node.operands[position];
+    let (producer, source) = source(problem, node, position, assignment);
+    let placement = &decisions.staging.placement;
+    let from = problem.layouts.placement(&placement[producer]);
+    let to = problem.layouts.placement(&placement[id]);
+    let classes = [from, to].map(|place| problem.layouts.class(decisions, value, place));
+    let seconds = problem.layouts.price((classes[0], source), (classes[1], target)).seconds;
+    (seconds, !is_local(problem, (producer, id), source, target))
+}
