@@ -1,6 +1,6 @@
 //! The general step: every rank receives the rectangles that it needs from ranks that hold them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use graphc_ir::mesh::unravel;
 use graphc_ir::plan::Layout;
@@ -8,8 +8,6 @@ use graphc_ir::sbp::Sbp;
 use graphc_ir::shard::{overlapping_parts, split_range};
 
 use super::Prices;
-use super::even::Even;
-use super::space::Code;
 use crate::cluster::{AlphaBeta, alpha_beta};
 use crate::cost::exchange_seconds;
 
@@ -214,50 +212,6 @@ pub(super) fn seconds(prices: Prices<'_>, link: AlphaBeta, traffic: Traffic) -> 
     (exchange_seconds(prices.cluster, link, traffic.messages, bytes), traffic.bytes)
 }
 
-/// Traffic of exchanges on one mesh. Where all splits are even it depends on the two SBPs and the mesh alone, in units of
-/// a block: of each dim the part that no split of either layout cuts.
-#[derive(Default)]
-pub(super) struct Patterns {
-    meshes: Vec<Vec<usize>>,
-    /// By mesh, number of dims and the numbers of the two SBPs.
-    known: HashMap<(usize, usize, Code, Code), Blocks>,
-}
-
-/// In how many blocks each dim is cut, and the traffic of blocks.
-type Blocks = (Vec<usize>, Traffic);
-
-impl Patterns {
-    /// The traffic of an exchange between layouts of one mesh, each with its number; `None` where a split is uneven.
-    pub fn even(
-        &mut self,
-        from: (&Layout, Code),
-        to: (&Layout, Code),
-        microbatches: usize,
-    ) -> Option<Traffic> {
-        let (layout, mesh) = (from.0, &from.0.hierarchy);
-        let known = self.meshes.iter().position(|known| known == mesh);
-        let mesh = known.unwrap_or_else(|| {
-            self.meshes.push(mesh.clone());
-            self.meshes.len() - 1
-        });
-        let rank = layout.shape.len();
-        let (blocks, units) = self.known.entry((mesh, rank, from.1, to.1)).or_insert_with(|| {
-            let even = Even::new(&layout.hierarchy, &layout.sbp, &to.0.sbp, rank);
-            (even.blocks(), even.traffic())
-        });
-        let mut size = layout.dtype.size();
-        for (dim, (&extent, &blocks)) in layout.shape.iter().zip(&*blocks).enumerate() {
-            let parts =
-                if layout.microbatch_dim == Some(dim) { microbatches * blocks } else { blocks };
-            if extent == 0 || !extent.is_multiple_of(parts) {
-                return None;
-            }
-            size *= extent / parts;
-        }
-        Some(Traffic { messages: units.messages, bytes: units.bytes * size as u64 })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use graphc_ir::sbp::NdSbp;
@@ -306,45 +260,6 @@ mod tests {
             // Ranks that hold copies may not share the load as evenly.
             let copies = from.sbp.0.contains(&Sbp::Broadcast);
             assert!(if copies { all.bytes >= first.bytes } else { all == first }, "{}", to.sbp);
-        }
-    }
-
-    #[test]
-    fn even_traffic_is_what_all_pairs_say() {
-        for (mesh, shape) in
-            [(vec![4], vec![8]), (vec![2, 3], vec![36, 12]), (vec![2, 2, 3], vec![24, 48])]
-        {
-            let ranks = (0..mesh.iter().product::<usize>() as u32).collect();
-            let place = Layout {
-                microbatch_dim: (shape.len() > 1).then_some(1),
-                shape,
-                dtype: DType::F16,
-                ranks,
-                hierarchy: mesh.clone(),
-                sbp: NdSbp(Vec::new()),
-            };
-            let digits: Vec<Sbp> = [Sbp::Broadcast, Sbp::Split(0), Sbp::Split(1), Sbp::PARTIAL]
-                .into_iter()
-                .filter(|sbp| place.shape.len() > 1 || *sbp != Sbp::Split(1))
-                .collect();
-            let extents = vec![digits.len(); mesh.len()];
-            let all: Vec<Layout> = (0..extents.iter().product())
-                .map(|at| unravel(at, &extents).into_iter().map(|digit| digits[digit]).collect())
-                .map(|sbp| Layout { sbp: NdSbp(sbp), ..place.clone() })
-                .collect();
-            let mut patterns = Patterns::default();
-            for (a, from) in all.iter().enumerate().filter(|(_, from)| !from.sbp.is_partial()) {
-                for (b, to) in all.iter().enumerate() {
-                    let even = patterns.even((from, a as Code), (to, b as Code), 2);
-                    assert_eq!(
-                        even,
-                        Some(exchange_traffic(from, to, 2)),
-                        "{} {}",
-                        from.sbp,
-                        to.sbp
-                    );
-                }
-            }
         }
     }
 

@@ -8,6 +8,7 @@ mod even;
 mod exchange;
 mod fusion;
 mod hidden;
+mod patterns;
 mod search;
 mod space;
 mod steps;
@@ -21,7 +22,10 @@ pub use exchange::{Senders, Traffic, exchange_traffic, source_ranks};
 pub use fusion::{BUCKET_BYTES, Fusion, SCATTERED_BYTES, is_fused};
 pub use hidden::{Hidden, Window, left};
 pub use search::{Router, SpaceId, route};
-pub use space::{Code, Cost};
+pub use space::Cost;
+
+/// The number of an N-D SBP in a space of layouts.
+pub type Code = u32;
 
 /// One step of boxing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

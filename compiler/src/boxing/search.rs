@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use graphc_ir::plan::{Cluster, Layout};
 use graphc_ir::sbp::{NdSbp, Sbp};
 
-use super::exchange::{self, Patterns};
-use super::space::{Code, Cost, Space, exchanged};
-use super::{Prices, Route};
+use super::exchange;
+use super::patterns::Patterns;
+use super::space::{Cost, Space, exchanged};
+use super::{Code, Prices, Route};
 
 /// The cheapest route between two layouts of one tensor. `microbatches` is the number of parts in which layouts with
 /// a microbatch dim are cut; seconds and bytes are of one part.

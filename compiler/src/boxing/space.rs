@@ -9,12 +9,10 @@ use graphc_ir::plan::Layout;
 use graphc_ir::sbp::{NdSbp, ReduceKind, Sbp};
 use graphc_ir::shard::split_range;
 
-use super::exchange::{self, Patterns, exchange_traffic, received_first};
+use super::exchange::{self, exchange_traffic, received_first};
+use super::patterns::Patterns;
 use super::steps::{Links, legal_steps};
-use super::{BoxingStep, Prices, Route, RouteStep};
-
-/// The number of an N-D SBP.
-pub type Code = u32;
+use super::{BoxingStep, Code, Prices, Route, RouteStep};
 
 /// What boxing costs, without the way.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

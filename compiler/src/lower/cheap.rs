@@ -11,7 +11,7 @@ use graphc_ir::op::Op;
 use graphc_ir::ops::{BinaryFunction, UnaryFunction};
 use graphc_ir::plan::Action;
 
-use super::elementwise::{Key, begins, key, shards};
+use super::chains::{Key, begins, key, shards};
 use super::job::{BufferId, Job, Task};
 
 /// How many times smaller than the result what is read beside the tensor must be.

@@ -11,44 +11,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use graphc_ir::op::{Arithmetic, Op};
-use graphc_ir::plan::{Action, Cluster, FusedArg, FusedOp, FusedStep, Layout, Rate};
-use graphc_ir::sbp::{NdSbp, Sbp};
-use graphc_ir::types::{DType, TensorType};
+use graphc_ir::plan::{Action, Cluster, FusedArg, FusedOp, FusedStep};
+use graphc_ir::types::DType;
 
 use super::LowerError;
+use super::chains::{Key, begins, key};
 use super::cheap::make_again;
 use super::job::{BufferId, Job, Task, TaskId};
 use super::sort::{edges, sort};
 use crate::cost::{NodeWork, roofline};
-use crate::decisions::Phase;
 
 /// Ops in one actor, at most.
 const MOST_STEPS: usize = 24;
 /// Operands of one actor, at most.
 const MOST_OPERANDS: usize = 12;
-/// How many elements a sum of a chain has at least: of fewer its result is no small part of what is read.
-const LEAST_SUMMED: usize = 8;
-
-/// What ops of one group have in common.
-#[derive(PartialEq, Eq)]
-pub(super) struct Key {
-    segment: usize,
-    phase: Phase,
-    rate: Rate,
-    stage: usize,
-    chunk: usize,
-    ranks: Vec<u32>,
-    /// How the values of the chain lie, which of a reduction is its operand.
-    pub(super) shards: Layout,
-}
-
-impl Key {
-    /// Whether it is another's but for the part of the step.
-    pub(super) fn is_alike(&self, other: &Self) -> bool {
-        let of = |key: &Self| (key.rate, key.stage, key.chunk);
-        of(self) == of(other) && self.ranks == other.ranks && self.shards == other.shards
-    }
-}
 
 struct Groups<'a> {
     job: &'a Job,
@@ -237,49 +213,6 @@ impl<'a> Groups<'a> {
             }
         }
     }
-}
-
-/// The key of an elementwise task, of what a chain may begin with and of a reduction that it may end in; `None` of others.
-pub(super) fn key(job: &Job, task: &Task) -> Option<Key> {
-    let Action::Compute { op, .. } = &task.action else { return None };
-    let shards = match op {
-        Op::Reduce(reduce) => {
-            let types = [task.inputs[0], task.outputs[0]].map(|buffer| job.shard(buffer));
-            let [operand, result] = types.map(|ty| ty.unwrap_or(TensorType::new(DType::F32, [])));
-            let runs = reduce.runs(&operand)?;
-            if runs[0] == 1 && runs[1] > 1 || result.elements() * LEAST_SUMMED > operand.elements()
-            {
-                return None;
-            }
-            shards(job, task.inputs[0])
-        }
-        _ if op.operation().is_elementwise() || op.operation().begins_chain() => {
-            shards(job, task.outputs[0])
-        }
-        _ => return None,
-    };
-    Some(Key {
-        segment: task.segment,
-        phase: task.phase,
-        rate: task.rate,
-        stage: task.stage,
-        chunk: task.chunk,
-        ranks: task.ranks.clone(),
-        shards,
-    })
-}
-
-/// How a buffer lies, whatever its elements are and whether they are summands.
-pub(super) fn shards(job: &Job, buffer: BufferId) -> Layout {
-    let layout = &job.layouts[job.buffers[buffer.0].layout as usize];
-    let whole = |sbp: &Sbp| if sbp.is_partial() { Sbp::Broadcast } else { *sbp };
-    let sbp = NdSbp(layout.sbp.0.iter().map(whole).collect());
-    Layout { sbp, dtype: DType::F32, ..layout.clone() }
-}
-
-/// Whether a chain may begin with a task.
-pub(super) fn begins(task: &Task) -> bool {
-    matches!(&task.action, Action::Compute { op, .. } if op.operation().begins_chain())
 }
 
 /// Whether what a task gives can be computed in the place of what its group gives: of a result of the same type.

@@ -16,6 +16,7 @@ use crate::decisions::{Decisions, Sharding};
 
 mod background;
 mod buckets;
+mod chains;
 mod cheap;
 mod collect;
 mod copies;

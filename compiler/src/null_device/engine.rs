@@ -17,7 +17,9 @@ use super::exchanges::Exchanges;
 use super::legs::{Clock, Cuts, Cutter, Leg};
 use super::pace::{self, Pace};
 use super::rendezvous::{Arrival, Meeting, Rendezvous, bytes};
-use super::{Detail, NullDeviceError, Run, TraceEvent, waits};
+use super::{Detail, NullDeviceError, Run, TraceEvent};
+
+mod waits;
 use graphc_ir::streams::Known;
 
 /// What came of it.

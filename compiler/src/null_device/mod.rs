@@ -18,7 +18,6 @@ mod rendezvous;
 mod report;
 #[cfg(test)]
 mod tests;
-mod waits;
 
 use classes::Classes;
 use engine::{Engine, Outcome};

@@ -7,7 +7,7 @@ use graphc_ir::ops::Blend;
 use graphc_ir::plan::TensorKind;
 use graphc_ir::types::{DType, TensorType};
 
-use super::optimizer::{push, push_state};
+use super::append::{push, push_state};
 use super::skipping::guard_of;
 use crate::decisions::TrainingGraph;
 use crate::passes::error::PassError;

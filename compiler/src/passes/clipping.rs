@@ -11,8 +11,8 @@ use graphc_ir::op::{Op, OpError};
 use graphc_ir::ops::{ClipFactor, SquareSum};
 use graphc_ir::plan::TensorKind;
 
+use super::append::push;
 use super::loss_scale::over_gradients;
-use super::optimizer::push;
 use crate::decisions::TrainingGraph;
 
 /// The output that says how long all gradients of a step together were, before they were clipped.

@@ -14,7 +14,7 @@ use graphc_ir::plan::{Action, Plan, TensorKind};
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 
-use super::optimizer::{push, push_state};
+use super::append::{one, push, push_state};
 use super::skipping::Guard;
 use crate::decisions::{Phase, TrainingGraph};
 
@@ -117,14 +117,4 @@ fn add(
 /// A count that starts at 0.
 fn state(training: &mut TrainingGraph, name: &str, beside: NodeId) -> Result<ValueId, OpError> {
     push_state(training, name.into(), TensorType::new(DType::F32, []), beside)
-}
-
-pub(super) fn one(
-    training: &mut TrainingGraph,
-    op: Op,
-    operands: Vec<ValueId>,
-    beside: NodeId,
-) -> Result<ValueId, OpError> {
-    let node = push(training, op, operands, beside, &[TensorKind::Gradient])?;
-    Ok(training.graph.node(node).results[0])
 }

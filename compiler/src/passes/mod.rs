@@ -5,6 +5,7 @@ use graphc_ir::graph::Graph;
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
 
+mod append;
 pub mod autocast;
 pub mod autodiff;
 pub mod averages;

@@ -1,22 +1,21 @@
 //! Appends what the optimizer does once a step: for each gradient an update of its variable and of the states.
 
-use graphc_ir::graph::{Output, Source};
+use graphc_ir::graph::Output;
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::learning_rate::LearningRate;
 use graphc_ir::op::{Op, OpError};
-use graphc_ir::ops::{
-    AdamUpdate, Init, LambDirection, LambUpdate, RmspropUpdate, SgdUpdate, SquareSum, Variable,
-};
+use graphc_ir::ops::{AdamUpdate, LambDirection, LambUpdate, RmspropUpdate, SgdUpdate, SquareSum};
 use graphc_ir::plan::{AdamOptions, CompileOptions, Optimizer, RmspropOptions, TensorKind};
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 
+use super::append::{one, push, push_state};
 use super::clipping::{GRAD_NORM, clip_norm};
 use super::groups::group_of;
 use super::loss::name_is_free;
-use super::loss_scale::{SKIPPED, Scaled, check_gradients, one};
+use super::loss_scale::{SKIPPED, Scaled, check_gradients};
 use super::skipping::{Guard, guard};
-use crate::decisions::{Phase, TrainingGraph};
+use crate::decisions::TrainingGraph;
 use crate::passes::error::PassError;
 
 const PASS: &str = "optimizer";
@@ -221,37 +220,4 @@ fn along(
     let update = Op::LambUpdate(LambUpdate { lr });
     push(training, update, operands, home, &[TensorKind::Parameter])?;
     Ok(())
-}
-
-/// Appends a state that is 0 at first, beside a node.
-pub(super) fn push_state(
-    training: &mut TrainingGraph,
-    name: String,
-    ty: TensorType,
-    beside: NodeId,
-) -> Result<ValueId, OpError> {
-    let init = Init::Fill(Scalar(0.0));
-    let variable = Variable { name: name.clone(), ty, init, trainable: false };
-    let node = push(training, Op::Variable(variable), Vec::new(), beside, &[TensorKind::State])?;
-    let value = training.graph.node(node).results[0];
-    training.graph.values[value.index()].name = Some(name);
-    Ok(value)
-}
-
-/// Appends a node of the update phase beside another.
-pub(super) fn push(
-    training: &mut TrainingGraph,
-    op: Op,
-    operands: Vec<ValueId>,
-    beside: NodeId,
-    kinds: &[TensorKind],
-) -> Result<NodeId, OpError> {
-    let graph = &mut training.graph;
-    let id = graph.push(op, operands, Source::Derived)?;
-    let (stage, placement) = (graph.node(beside).stage, graph.node(beside).placement.clone());
-    let node = &mut graph.nodes[id.index()];
-    (node.stage, node.placement) = (stage, placement);
-    training.phases.push(Phase::Update);
-    training.kinds.extend(kinds);
-    Ok(id)
 }

@@ -11,8 +11,7 @@ use graphc_ir::ops::{NonFinite, SkipStep};
 use graphc_ir::plan::{CompileOptions, SKIPPED_STEPS, TensorKind};
 use graphc_ir::types::{DType, TensorType};
 
-use super::loss_scale::one;
-use super::optimizer::{push, push_state};
+use super::append::{one, push, push_state};
 use super::rebuild::Rebuild;
 use crate::decisions::{Phase, TrainingGraph};
 

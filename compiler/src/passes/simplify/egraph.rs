@@ -8,8 +8,6 @@ use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
 use graphc_ir::types::TensorType;
 
-use super::rules::Rule;
-
 /// Rounds of rules: each sees the terms that the one before has made.
 const ROUNDS: usize = 8;
 
@@ -84,6 +82,16 @@ pub(super) enum Built {
     Class(Id),
     /// An op on what is built.
     Node(Op, Vec<Built>),
+}
+
+/// A rewrite of one term: what it equals. The op, its operands and its type are given; the region shows what else the
+/// operands are. What comes out with another type, or does not fit, has no effect.
+pub(super) struct Rule {
+    /// The name.
+    #[cfg_attr(not(test), allow(dead_code))]
+    pub name: &'static str,
+    /// The terms that it equals.
+    pub apply: fn(&Region, &Op, &[Id], &TensorType) -> Vec<Built>,
 }
 
 /// An op as text: equal for equal ops, with the sign of zeros, which their comparison ignores.

@@ -10,18 +10,8 @@ use graphc_ir::ops::{Binary, BinaryFunction, Cast, Full, Unary, UnaryFunction};
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::TensorType;
 
-use super::egraph::{Built, Region};
+use super::egraph::{Built, Region, Rule};
 use super::movement::*;
-
-/// A rewrite of one term: what it equals. The op, its operands and its type are given; the region shows what else the
-/// operands are. What comes out with another type, or does not fit, has no effect.
-pub(super) struct Rule {
-    /// The name.
-    #[cfg_attr(not(test), allow(dead_code))]
-    pub name: &'static str,
-    /// The terms that it equals.
-    pub apply: fn(&Region, &Op, &[Id], &TensorType) -> Vec<Built>,
-}
 
 /// All rules.
 pub(super) const RULES: &[Rule] = &[

@@ -1,6 +1,6 @@
 //! Says who waits for whom in a plan that hangs.
 
-use super::engine::{Engine, Wait};
+use super::{Engine, Wait};
 
 /// One line for each stream that has not done all its steps.
 pub fn describe(engine: &Engine<'_>) -> Vec<String> {

@@ -1,0 +1,55 @@
+//! Nodes of the update phase that passes append to a training graph.
+
+use graphc_ir::graph::Source;
+use graphc_ir::ids::{NodeId, ValueId};
+use graphc_ir::op::{Op, OpError};
+use graphc_ir::ops::{Init, Variable};
+use graphc_ir::plan::TensorKind;
+use graphc_ir::scalar::Scalar;
+use graphc_ir::types::TensorType;
+
+use crate::decisions::{Phase, TrainingGraph};
+
+/// Appends a state that is 0 at first, beside a node.
+pub(super) fn push_state(
+    training: &mut TrainingGraph,
+    name: String,
+    ty: TensorType,
+    beside: NodeId,
+) -> Result<ValueId, OpError> {
+    let init = Init::Fill(Scalar(0.0));
+    let variable = Variable { name: name.clone(), ty, init, trainable: false };
+    let node = push(training, Op::Variable(variable), Vec::new(), beside, &[TensorKind::State])?;
+    let value = training.graph.node(node).results[0];
+    training.graph.values[value.index()].name = Some(name);
+    Ok(value)
+}
+
+/// Appends a node of the update phase beside another.
+pub(super) fn push(
+    training: &mut TrainingGraph,
+    op: Op,
+    operands: Vec<ValueId>,
+    beside: NodeId,
+    kinds: &[TensorKind],
+) -> Result<NodeId, OpError> {
+    let graph = &mut training.graph;
+    let id = graph.push(op, operands, Source::Derived)?;
+    let (stage, placement) = (graph.node(beside).stage, graph.node(beside).placement.clone());
+    let node = &mut graph.nodes[id.index()];
+    (node.stage, node.placement) = (stage, placement);
+    training.phases.push(Phase::Update);
+    training.kinds.extend(kinds);
+    Ok(id)
+}
+
+/// Appends a node of one result, which is of the kind of gradients, beside another.
+pub(super) fn one(
+    training: &mut TrainingGraph,
+    op: Op,
+    operands: Vec<ValueId>,
+    beside: NodeId,
+) -> Result<ValueId, OpError> {
+    let node = push(training, op, operands, beside, &[TensorKind::Gradient])?;
+    Ok(training.graph.node(node).results[0])
+}
