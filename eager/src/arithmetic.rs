@@ -1,0 +1,108 @@
+//! The operators `+ - * /` between tensors and with numbers, and `-`. They give results, because layouts may not fit and ranks
+//! may fail: `((&x + &y)? * 2.0)?`.
+
+use std::ops;
+
+use graphc_ir::plan::Layout;
+use graphc_ir::sbp::NdSbp;
+use graphc_runtime::HostTensor;
+
+use crate::calls::call;
+use crate::error::EagerError;
+use crate::operation::Operation;
+use crate::tensor::GlobalTensor;
+
+impl GlobalTensor {
+    /// A number as a tensor that lies whole where this one does.
+    fn number(&self, value: f64) -> Result<Self, EagerError> {
+        let Layout { dtype, ranks, hierarchy, .. } = &self.spot().layout;
+        let layout = Layout {
+            shape: Vec::new(),
+            dtype: *dtype,
+            microbatch_dim: None,
+            ranks: ranks.clone(),
+            hierarchy: hierarchy.clone(),
+            sbp: NdSbp::broadcast(hierarchy.len()),
+        };
+        let local =
+            self.to_local().map(|_| HostTensor::from_f64(*dtype, [], &[value])).transpose()?;
+        Ok(Self::new(self.eager(), self.eager().spot(&layout), local))
+    }
+}
+
+fn with_number(
+    operation: Operation,
+    tensor: &GlobalTensor,
+    value: f64,
+) -> Result<GlobalTensor, EagerError> {
+    call(operation, &[tensor, &tensor.number(value)?], value.to_bits())
+}
+
+fn of_number(
+    operation: Operation,
+    value: f64,
+    tensor: &GlobalTensor,
+) -> Result<GlobalTensor, EagerError> {
+    call(operation, &[&tensor.number(value)?, tensor], value.to_bits())
+}
+
+/// An operator between tensors, owned or borrowed, and with numbers on either side.
+macro_rules! operator {
+    ($trait:ident, $method:ident) => {
+        operator!($trait, $method, &GlobalTensor, &GlobalTensor, |a, b| call(
+            Operation::$trait,
+            &[a, b],
+            0
+        ));
+        operator!($trait, $method, GlobalTensor, &GlobalTensor, |a, b| call(
+            Operation::$trait,
+            &[&a, b],
+            0
+        ));
+        operator!($trait, $method, &GlobalTensor, GlobalTensor, |a, b| call(
+            Operation::$trait,
+            &[a, &b],
+            0
+        ));
+        operator!($trait, $method, GlobalTensor, GlobalTensor, |a, b| call(
+            Operation::$trait,
+            &[&a, &b],
+            0
+        ));
+        operator!($trait, $method, &GlobalTensor, f64, |a, b| with_number(Operation::$trait, a, b));
+        operator!($trait, $method, GlobalTensor, f64, |a, b| with_number(Operation::$trait, &a, b));
+        operator!($trait, $method, f64, &GlobalTensor, |a, b| of_number(Operation::$trait, a, b));
+        operator!($trait, $method, f64, GlobalTensor, |a, b| of_number(Operation::$trait, a, &b));
+    };
+    ($trait:ident, $method:ident, $left:ty, $right:ty, |$a:ident, $b:ident| $result:expr) => {
+        impl ops::$trait<$right> for $left {
+            type Output = Result<GlobalTensor, EagerError>;
+
+            fn $method(self, other: $right) -> Self::Output {
+                let ($a, $b) = (self, other);
+                $result
+            }
+        }
+    };
+}
+
+operator!(Add, add);
+operator!(Sub, sub);
+operator!(Mul, mul);
+operator!(Div, div);
+
+impl ops::Neg for &GlobalTensor {
+    type Output = Result<GlobalTensor, EagerError>;
+
+    fn neg(self) -> Self::Output {
+        GlobalTensor::neg(self)
+    }
+}
+
+impl ops::Neg for GlobalTensor {
+    type Output = Result<GlobalTensor, EagerError>;
+
+    fn neg(self) -> Self::Output {
+        GlobalTensor::neg(&self)
+    }
+}
