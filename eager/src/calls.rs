@@ -129,7 +129,7 @@ fn alike(operation: &Operation, operands: &[&GlobalTensor]) -> Result<(), EagerE
     if first == other {
         return Ok(());
     }
-    let (first, other) = (first.clone(), other.clone());
+    let (first, other) = (Box::new(first.clone()), Box::new(other.clone()));
     Err(EagerError::Placements { call: text(operation, operands), first, other })
 }
 

@@ -8,7 +8,7 @@ use graphc_ir::plan::Layout;
 use graphc_ir::sbp::NdSbp;
 use graphc_ir::types::{DType, TensorType};
 use graphc_runtime::dist::Group;
-use graphc_runtime::{Routines, laid_out};
+use graphc_runtime::{Routines, TensorError, laid_out};
 
 use crate::calls::Plans;
 use crate::error::EagerError;
@@ -108,6 +108,11 @@ impl Eager {
         sbp: &NdSbp,
     ) -> Result<Layout, EagerError> {
         self.check(placement)?;
+        let bytes = ty.shape.iter().try_fold(ty.dtype.size(), |n, &extent| n.checked_mul(extent));
+        if bytes.is_none_or(|bytes| bytes > isize::MAX as usize) {
+            let reason = format!("{ty} is larger than any memory");
+            return Err(TensorError::Layout(reason).into());
+        }
         Ok(laid_out(ty, placement, sbp)?)
     }
 

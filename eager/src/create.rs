@@ -156,9 +156,8 @@ impl Eager {
             let extent = layout.rect(rank, 0, 1).map_or_else(Vec::new, |rect| rect.extent);
             let expected = TensorType { dtype: shape.dtype, shape: extent };
             if *of(rank) != expected {
-                let (found, sbp, placement) =
-                    (of(rank).clone(), sbp.to_string(), placement.clone());
-                return Err(EagerError::Local { rank, found, expected, shape, sbp, placement });
+                let (found, layout) = (of(rank).clone(), Box::new(layout));
+                return Err(EagerError::Local { rank, found, expected, layout });
             }
         }
         Ok(layout)

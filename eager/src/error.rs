@@ -3,6 +3,7 @@
 use graphc_compiler::compile::CompileError;
 use graphc_ir::check::PlanErrors;
 use graphc_ir::mesh::Placement;
+use graphc_ir::plan::Layout;
 use graphc_ir::types::TensorType;
 use graphc_runtime::{RuntimeError, TensorError};
 
@@ -26,9 +27,9 @@ pub enum EagerError {
         /// What was called.
         call: String,
         /// Of the first operand.
-        first: Placement,
+        first: Box<Placement>,
         /// Of one that is elsewhere.
-        other: Placement,
+        other: Box<Placement>,
     },
     /// A placement on ranks that there are not.
     #[error("{placement} names rank {rank}, but the group has ranks 0 to {}", ranks - 1)]
@@ -48,7 +49,8 @@ pub enum EagerError {
     },
     /// Local tensors that are no shards of one tensor.
     #[error(
-        "from_local: rank {rank} brings {found}, but {shape} in ({sbp}) on {placement} needs {expected} there"
+        "from_local: rank {rank} brings {found}, but {} in ({}) on ranks {:?} needs {expected} there",
+        layout.ty(), layout.sbp, layout.ranks
     )]
     Local {
         /// The first rank whose tensor does not fit.
@@ -57,12 +59,8 @@ pub enum EagerError {
         found: TensorType,
         /// What it would have to bring.
         expected: TensorType,
-        /// The whole tensor, as the other ranks' tensors make it.
-        shape: TensorType,
-        /// The layout asked for.
-        sbp: String,
-        /// The placement asked for.
-        placement: Placement,
+        /// The whole tensor, as all local tensors together make it, and how it was to lie.
+        layout: Box<Layout>,
     },
     /// Tensors of two contexts.
     #[error("{call}: the operands belong to different `Eager` contexts")]

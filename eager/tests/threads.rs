@@ -1,32 +1,181 @@
-//! Eager tensors on ranks that are threads.
+//! Eager tensors on ranks that are threads, held against the same numbers on one.
 
-use graphc_eager::Eager;
+mod common;
+
+use common::{Failure, numbers, on, sbp, wholes};
+use graphc_eager::{Eager, GlobalTensor};
 use graphc_ir::mesh::Placement;
-use graphc_ir::sbp::NdSbp;
+use graphc_ir::types::DType;
 use graphc_runtime::HostTensor;
-use graphc_runtime::dist;
 
-type Failure = Box<dyn std::error::Error>;
-
-fn sbp(text: &str) -> NdSbp {
-    text.parse().expect("an SBP")
-}
+/// Every layout of a matrix over one axis, and two over two axes.
+const LINES: [&str; 4] = ["S(0)", "S(1)", "B", "P"];
+const GRIDS: [&str; 5] = ["S(0), S(1)", "S(0), S(0)", "B, S(1)", "P, S(0)", "P, B"];
 
 #[test]
 fn tensors_of_different_layouts_add_up() {
-    let sums = dist::spawn(2, |group| -> Result<_, Failure> {
-        let (eager, pair) = (Eager::new(&group)?, Placement::mesh(&[2])?);
+    let sums = on(2, |eager| {
+        let pair = Placement::mesh(&[2])?;
         let x = eager.randn([4, 5], &pair, &sbp("S(0)"))?;
         let y = eager.randn([4, 5], &pair, &sbp("S(1)"))?;
         let z = (&x + &y)?;
-        println!("{z}");
-        assert_eq!(z.shape(), [4, 5]);
-        Ok([x, y, z].iter().map(|t| t.to_host()).collect::<Result<Vec<HostTensor>, _>>()?)
+        assert_eq!((z.shape(), z.dtype(), z.placement()), (&[4, 5][..], DType::F32, &pair));
+        wholes(&[x, y, z])
     });
-    let sums = sums.expect("the ranks agree");
     assert_eq!(sums[0], sums[1]);
-    let [x, y, z] = [0, 1, 2].map(|i| sums[0][i].to_f32().expect("f32"));
-    let expected: Vec<f32> = x.iter().zip(&y).map(|(x, y)| x + y).collect();
-    assert_eq!(z, expected);
-    assert_ne!(x, y);
+    let [x, y, z] = [0, 1, 2].map(|i| numbers(&sums[0][i]));
+    let expected: Vec<f64> = x.iter().zip(&y).map(|(x, y)| x + y).collect();
+    assert!(z.iter().zip(expected).all(|(z, expected)| (z - expected).abs() < 1e-6));
+    assert_ne!(x, y, "each draws its own numbers");
+}
+
+/// Sum, difference, quotient and product of matrices in layouts, whose numbers are small integers: every order of
+/// summation gives the same bits.
+fn arithmetic(
+    eager: &Eager,
+    mesh: &Placement,
+    left: &str,
+    right: &str,
+) -> Result<Vec<HostTensor>, Failure> {
+    let of = |shape: [usize; 2], text: &str| -> Result<GlobalTensor, Failure> {
+        let count = shape[0] * shape[1];
+        let data: Vec<f64> = (0..count).map(|i| (i % 7) as f64 - 2.0).collect();
+        let whole = HostTensor::from_f64(DType::F32, shape, &data)?;
+        Ok(eager.from_host(&whole, mesh, &sbp(text))?)
+    };
+    let (x, y) = (of([6, 5], left)?, of([6, 5], right)?);
+    let w = of([5, 6], right)?;
+    let results = [
+        (&x + &y)?,
+        (&x - &y)?,
+        (&x * &y)?,
+        (&x / ((&y * &y)? + 1.0)?)?,
+        x.matmul(&w)?,
+        x.sum(&[0], false)?,
+        x.mean(&[0, 1], true)?,
+        x.transpose(&[1, 0])?,
+        x.reshape(&[3, 10])?,
+        x.relu()?,
+        (-&x)?,
+        x.exp()?,
+        (2.0 - &x)?,
+        x.cast(DType::I64)?,
+    ];
+    wholes(&results)
+}
+
+#[test]
+fn all_layouts_give_the_numbers_of_one_rank() {
+    let one = |left: &str, right: &str| {
+        let mut all = on(1, |eager| arithmetic(&eager, &Placement::mesh(&[1])?, left, right));
+        all.remove(0)
+    };
+    let expected = one("B", "B");
+    let on_mesh = |mesh: &[usize], layouts: &[&str]| {
+        let ranks = mesh.iter().product::<usize>() as u32;
+        let all = on(ranks, |eager| {
+            let mesh = Placement::mesh(mesh)?;
+            let mut all = Vec::new();
+            for left in layouts {
+                for right in layouts {
+                    let results = arithmetic(&eager, &mesh, left, right)?;
+                    all.push((format!("{left} and {right}"), results));
+                }
+            }
+            Ok(all)
+        });
+        for (rank, pairs) in all.into_iter().enumerate() {
+            for (layouts, results) in pairs {
+                assert_eq!(results, expected, "{layouts} on {mesh:?}, rank {rank}");
+            }
+        }
+    };
+    on_mesh(&[2], &LINES);
+    on_mesh(&[2, 2], &GRIDS);
+}
+
+#[test]
+fn tensors_go_to_other_ranks_and_back() {
+    let all = on(4, |eager| {
+        let places = [
+            (Placement::new(vec![0, 1], vec![2])?, LINES),
+            (Placement::new(vec![3, 2], vec![2])?, LINES),
+            (Placement::new(vec![1, 2, 3], vec![3])?, LINES),
+            (Placement::new(vec![2], vec![1])?, LINES),
+        ];
+        let begin = eager.arange(20, &places[0].0, &sbp("S(0)"))?.reshape(&[4, 5])?;
+        let expected = begin.to_host()?;
+        let mut at = begin.clone();
+        for round in 0..2 {
+            for (placement, layouts) in &places {
+                for layout in layouts {
+                    at = at.to_global(placement, &sbp(layout))?;
+                    let holds = placement.ranks.contains(&eager.rank());
+                    assert_eq!(at.to_local().is_some(), holds);
+                    assert_eq!((at.placement(), at.sbp()), (placement, &sbp(layout)));
+                    assert_eq!(at.to_host()?, expected, "round {round}, {layout} on {placement}");
+                }
+            }
+        }
+        Ok(expected.to_f64())
+    });
+    assert_eq!(all, vec![(0..20).map(f64::from).collect::<Vec<f64>>(); 4]);
+}
+
+#[test]
+fn random_numbers_are_those_of_every_mesh() {
+    let draw = |mesh: &'static [usize], layout: &'static str| {
+        let ranks = mesh.iter().product::<usize>() as u32;
+        let all = on(ranks, |eager| {
+            let mesh = Placement::mesh(mesh)?;
+            eager.seed(7);
+            let x = eager.randn([5, 3], &mesh, &sbp(layout))?;
+            let y = eager.rand([4], &mesh, &sbp(&layout.replace('1', "0")))?;
+            wholes(&[x, y])
+        });
+        all.into_iter().next().expect("a rank")
+    };
+    let expected = draw(&[1], "B");
+    for (mesh, layout) in [
+        (&[2][..], "S(0)"),
+        (&[3], "S(1)"),
+        (&[2], "P"),
+        (&[2, 2], "S(1), S(0)"),
+        (&[2, 2], "P, B"),
+    ] {
+        assert_eq!(draw(mesh, layout), expected, "{layout} on {mesh:?}");
+    }
+}
+
+#[test]
+fn local_tensors_become_global_ones() {
+    let shapes = on(2, |eager| {
+        let pair = Placement::mesh(&[2])?;
+        let row = eager.rank() as f32;
+        let local = HostTensor::from_f32([2, 5], &[row; 10])?;
+        let rows = eager.from_local(&local, &pair, &sbp("S(0)"))?;
+        let sums = eager.from_local(&local, &pair, &sbp("P"))?;
+        assert_eq!((rows.shape(), sums.shape()), (&[4, 5][..], &[2, 5][..]));
+        assert_eq!(rows.to_local(), Some(&local));
+        assert_eq!(sums.to_host()?.to_f32()?, [1.0; 10]);
+        // Three rows split unevenly: the first rank has one more.
+        let rows = if eager.rank() == 0 { 2 } else { 1 };
+        let uneven =
+            eager.from_local(&HostTensor::zeros(DType::I64, [rows]), &pair, &sbp("S(0)"))?;
+        Ok(uneven.shape().to_vec())
+    });
+    assert_eq!(shapes, [[3], [3]]);
+}
+
+#[test]
+fn tensors_are_printed_as_numbers() {
+    let shown = on(2, |eager| {
+        let x = eager.arange(4, &Placement::mesh(&[2])?, &sbp("S(0)"))?;
+        let elsewhere = x.to_global(&Placement::new(vec![0], vec![1])?, &sbp("B"))?;
+        Ok([format!("{x}"), format!("{:?}", (&x * 0.5)?), format!("{elsewhere:?}")])
+    });
+    assert_eq!(shown[1][0], "f32[4] S(0) on cpu [0, 1] as 2, rank 1 has [2..4]:\n[2, 3]");
+    assert_eq!(shown[1][1], "f32[4] S(0) on cpu [0, 1] as 2, rank 1 has [2..4]: [1, 1.5]");
+    assert_eq!(shown[1][2], "f32[4] B on cpu [0] as 1, rank 1 has nothing");
+    assert!(shown[0][2].ends_with("rank 0 has [0..4]: [0, 1, 2, 3]"), "{}", shown[0][2]);
 }

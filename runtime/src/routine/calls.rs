@@ -2,6 +2,8 @@
 //! calls of which kind came before, and hears that from the one before it. Where two ranks differ there are neighbours that
 //! differ, one of which notices; so a call takes one message whatever the number of ranks.
 
+use std::time::{Duration, Instant};
+
 use crate::dist::{Lane, Members};
 use crate::error::RuntimeError;
 use crate::transport::{Receiver, Sender, TransportError};
@@ -19,6 +21,9 @@ pub struct Call<'a> {
 const HEAD: usize = 16;
 /// The number of a rank that makes no more calls.
 const LEFT: u64 = u64::MAX;
+
+/// How long a rank that has left may take to say that it has failed.
+const GRACE: Duration = Duration::from_millis(500);
 
 /// The calls of one rank so far.
 pub(super) struct Calls {
@@ -76,8 +81,21 @@ impl Calls {
         })?;
         match differs {
             None => Ok(()),
+            Some((LEFT, _)) if self.ends_soon() => Err(TransportError::Ended.into()),
             Some(theirs) => Err(self.differ(text, peer, &theirs)),
         }
+    }
+
+    /// Whether the job ends, as it does where a rank has left because of an error: that error is the one to tell of.
+    fn ends_soon(&self) -> bool {
+        let begun = Instant::now();
+        while self.members.transport.ended().is_none() {
+            if begun.elapsed() > GRACE {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        true
     }
 
     fn differ(&self, mine: &str, peer: usize, (number, theirs): &(u64, String)) -> RuntimeError {
@@ -141,7 +159,7 @@ impl Calls {
 /// Who waits for a rank that makes no more calls is told.
 impl Drop for Calls {
     fn drop(&mut self) {
-        if self.members.transport.ended().is_some() {
+        if self.members.transport.ended().is_some() || std::thread::panicking() {
             return;
         }
         let text = format!("has let go of its global tensors after {} calls", self.count);

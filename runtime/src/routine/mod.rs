@@ -17,7 +17,7 @@ use graphc_ir::plan::Layout;
 
 use crate::device::{Device, Stream, Threads};
 use crate::dist::{DistError, Group};
-use crate::error::RuntimeError;
+use crate::error::{Cause, RuntimeError};
 use crate::tensor::HostTensor;
 use crate::transport::{Transport, TransportError};
 pub use calls::Call;
@@ -118,7 +118,10 @@ impl Routines {
         operands: &[Option<&HostTensor>],
     ) -> Result<Option<HostTensor>, RuntimeError> {
         let result = routine.run(&mut self.stream, operands);
-        result.map_err(|cause| self.over(RuntimeError::Program { reason: cause.to_string() }))
+        result.map_err(|cause| match cause {
+            Cause::Transport(error) => self.over(error.into()),
+            cause => self.over(RuntimeError::Program { reason: cause.to_string() }),
+        })
     }
 
     /// Ends the job, unless it has ended already; why it has.

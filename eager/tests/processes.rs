@@ -1,0 +1,111 @@
+//! Eager tensors on ranks that are joined as processes are, by shared memory and by TCP: threads here, each with a membership of
+//! its own, so that everything but the launch is as between processes.
+
+mod common;
+
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use common::{Failure, on, sbp, wholes};
+use graphc_eager::Eager;
+use graphc_ir::mesh::Placement;
+use graphc_runtime::HostTensor;
+use graphc_runtime::dist::Group;
+use graphc_runtime::job::{Job, JobOptions, Links};
+
+/// Runs a program on ranks of a job; a group waits so long for a peer.
+fn on_job<T: Send>(
+    (ranks, links): (u32, Links),
+    timeout: Duration,
+    program: impl Fn(Eager) -> Result<T, Failure> + Sync,
+) -> Vec<Result<T, String>> {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("tcp://{}", listener.local_addr().expect("an address"));
+    drop(listener);
+    let one = |rank| -> Result<T, Failure> {
+        let mut options = JobOptions::at(&url, rank, ranks)?;
+        (options.token, options.links) = ("a token".into(), links);
+        options.join_timeout = Duration::from_secs(300);
+        let job = Job::join(options)?;
+        let group = Group::on(&job, timeout);
+        let result = program(Eager::new(&group)?);
+        if let Err(error) = &result {
+            group.fail(error);
+        }
+        result
+    };
+    std::thread::scope(|scope| {
+        let one = &one;
+        let ranks =
+            (0..ranks).map(|rank| scope.spawn(move || one(rank).map_err(|e| e.to_string())));
+        let ranks: Vec<_> = ranks.collect();
+        ranks.into_iter().map(|rank| rank.join().expect("no panic")).collect()
+    })
+}
+
+const LONG: Duration = Duration::from_secs(600);
+
+/// Numbers whose bits depend on the order of summation, through every kind of boxing and from mesh to mesh.
+fn tour(eager: &Eager) -> Result<Vec<HostTensor>, Failure> {
+    let (all, n) = (eager.all(), eager.world_size() as u32);
+    let halves = [
+        Placement::new((0..n / 2).collect(), vec![n as usize / 2])?,
+        Placement::new((n / 2..n).rev().collect(), vec![n as usize / 2])?,
+    ];
+    let x = eager.randn([37, 19], &all, &sbp("S(0)"))?;
+    let w = eager.randn([19, 37], &all, &sbp("S(0)"))?;
+    let y = x.matmul(&w)?;
+    let softmax = (y.exp()? / y.exp()?.sum(&[1], true)?)?;
+    let large = eager.randn([300, 200], &all, &sbp("S(1)"))?;
+    let sums = large.sum(&[1], false)?.to_global(&all, &sbp("P"))?;
+    let there = y.to_global(&halves[0], &sbp("S(1)"))?.to_global(&halves[1], &sbp("S(0)"))?;
+    let back = there.transpose(&[1, 0])?.to_global(&all, &sbp("S(0)"))?;
+    let sum = (&back + &y)?;
+    wholes(&[x, y, softmax, large, sums, there, sum])
+}
+
+#[test]
+fn results_are_the_same_bits_on_threads_shared_memory_and_tcp() {
+    for ranks in [2, 4] {
+        let expected = on(ranks, |eager| tour(&eager)).remove(0);
+        for links in [Links::Auto, Links::Tcp] {
+            for result in on_job((ranks, links), LONG, |eager| tour(&eager)) {
+                assert_eq!(result.as_ref(), Ok(&expected), "{ranks} ranks over {links:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn ranks_that_differ_are_named_on_all() {
+    for links in [Links::Auto, Links::Tcp] {
+        let all = on_job((3, links), LONG, |eager| {
+            let x = eager.ones([3, 3], &eager.all(), &sbp("S(0)"))?;
+            let y = if eager.rank() == 1 { x.exp()? } else { x.sum(&[0], true)? };
+            Ok(y.to_host()?)
+        });
+        for result in all {
+            let text = result.expect_err("rank 1 differs");
+            assert!(text.contains("rank 1 calls exp of f32[3, 3] S(0)"), "{text}");
+            assert!(text.contains("calls sum [0], keeping dims of f32[3, 3] S(0)"), "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_does_not_come_is_an_error_after_the_timeout() {
+    let begun = Instant::now();
+    let all = on_job((2, Links::Auto), Duration::from_millis(300), |eager| {
+        let x = eager.ones([4], &eager.all(), &sbp("S(0)"))?;
+        if eager.rank() == 1 {
+            // Longer than the timeout, and as long as the job lives.
+            while x.to_local().is_some() && begun.elapsed() < Duration::from_secs(2) {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+        Ok((&x + &x)?)
+    });
+    let text = all[0].as_ref().expect_err("rank 1 is late");
+    assert!(text.contains("rank 0 has waited 0.3 s for rank 1"), "{text}");
+    assert!(all[1].as_ref().is_err_and(|text| text.contains("rank 0 has waited")), "{all:?}");
+}
