@@ -15,7 +15,7 @@ use crate::spots::{Spot, Spots};
 use crate::tensor::GlobalTensor;
 
 /// Plans that are kept: beyond, the one that was not called for longest goes. All ranks keep the same.
-const MOST_PLANS: usize = 1024;
+const MOST_PLANS: usize = 256;
 
 /// Plans by operation and layouts of operands.
 #[derive(Default)]

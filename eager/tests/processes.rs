@@ -3,45 +3,13 @@
 
 mod common;
 
-use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use common::{Failure, on, sbp, wholes};
+use common::{Failure, on, on_job, sbp, wholes};
 use graphc_eager::Eager;
 use graphc_ir::mesh::Placement;
 use graphc_runtime::HostTensor;
-use graphc_runtime::dist::Group;
-use graphc_runtime::job::{Job, JobOptions, Links};
-
-/// Runs a program on ranks of a job; a group waits so long for a peer.
-fn on_job<T: Send>(
-    (ranks, links): (u32, Links),
-    timeout: Duration,
-    program: impl Fn(Eager) -> Result<T, Failure> + Sync,
-) -> Vec<Result<T, String>> {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let url = format!("tcp://{}", listener.local_addr().expect("an address"));
-    drop(listener);
-    let one = |rank| -> Result<T, Failure> {
-        let mut options = JobOptions::at(&url, rank, ranks)?;
-        (options.token, options.links) = ("a token".into(), links);
-        options.join_timeout = Duration::from_secs(300);
-        let job = Job::join(options)?;
-        let group = Group::on(&job, timeout);
-        let result = program(Eager::new(&group)?);
-        if let Err(error) = &result {
-            group.fail(error);
-        }
-        result
-    };
-    std::thread::scope(|scope| {
-        let one = &one;
-        let ranks =
-            (0..ranks).map(|rank| scope.spawn(move || one(rank).map_err(|e| e.to_string())));
-        let ranks: Vec<_> = ranks.collect();
-        ranks.into_iter().map(|rank| rank.join().expect("no panic")).collect()
-    })
-}
+use graphc_runtime::job::Links;
 
 const LONG: Duration = Duration::from_secs(600);
 

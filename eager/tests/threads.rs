@@ -122,6 +122,43 @@ fn tensors_go_to_other_ranks_and_back() {
     assert_eq!(all, vec![(0..20).map(f64::from).collect::<Vec<f64>>(); 4]);
 }
 
+/// Every layout of a matrix over two axes to every other, on the same mesh and on one that has other ranks and axes.
+#[test]
+fn every_layout_becomes_every_other() {
+    let axis = ["B", "S(0)", "S(1)", "P"];
+    let pairs: Vec<_> =
+        axis.iter().flat_map(|a| axis.iter().map(move |b| sbp(&format!("{a}, {b}")))).collect();
+    let all = on(4, |eager| {
+        let (grid, line) = (Placement::mesh(&[2, 2])?, Placement::new(vec![3, 1, 0], vec![3])?);
+        let begin = eager.randn([5, 3], &line, &sbp("S(0)"))?;
+        let expected = begin.to_host()?;
+        for from in &pairs {
+            let there = begin.to_global(&grid, from)?;
+            for to in &pairs {
+                let back = there.to_global(&grid, to)?.to_global(&line, &sbp("S(1)"))?;
+                assert_eq!(back.to_host()?, expected, "{from} to {to}");
+            }
+        }
+        Ok(expected)
+    });
+    assert!(all.iter().all(|whole| *whole == all[0]));
+}
+
+#[test]
+fn integers_and_halves_are_computed_too() {
+    let all = on(2, |eager| {
+        let mut all = Vec::new();
+        for dtype in [DType::I64, DType::I32, DType::BF16, DType::F16] {
+            let x = eager.of(dtype).arange(6, &eager.all(), &sbp("S(0)"))?.reshape(&[2, 3])?;
+            let y = ((&x + &x)? - (&x * 2.0)?)?;
+            assert_eq!((y.dtype(), y.to_host()?.to_f64()), (dtype, vec![0.0; 6]));
+            all.push(x.transpose(&[1, 0])?.sum(&[0], false)?);
+        }
+        wholes(&all)
+    });
+    assert!(all[0].iter().all(|sums| sums.to_f64() == [3.0, 12.0]));
+}
+
 #[test]
 fn random_numbers_are_those_of_every_mesh() {
     let draw = |mesh: &'static [usize], layout: &'static str| {

@@ -99,12 +99,16 @@ impl Routines {
     /// output's layout, partial perhaps where the plan's is whole.
     ///
     /// # Errors
-    /// Where this machine cannot execute the plan. Then the job ends on all ranks.
+    /// Where there is no kernel for it; and where this machine has not the memory, or a peer cannot be reached: then the job
+    /// ends on all ranks.
     pub fn load(&mut self, plan: &VerifiedPlan, result: &Layout) -> Result<Routine, RuntimeError> {
         self.ends.know(plan);
         let transport: Arc<dyn Transport> = self.ends.clone();
         let routine = Routine::load(plan, &self.device, &transport, result);
-        routine.map_err(|error| self.over(error))
+        routine.map_err(|error| match error {
+            RuntimeError::NoKernel { .. } => error,
+            error => self.over(error),
+        })
     }
 
     /// Executes a routine on this rank's shards of its operands. This rank's shard of the result; `None` where it has none.

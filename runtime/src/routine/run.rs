@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use graphc_ir::check::VerifiedPlan;
-use graphc_ir::plan::Layout;
+use graphc_ir::plan::{Action, Actor, Layout};
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::types::TensorType;
 
@@ -61,7 +61,12 @@ impl Routine {
         let program = &plan.programs[plan.ranks[rank as usize].program.index()];
         let edges = Sockets::of(plan, &[rank]).edges(None);
         let part = Resolver::new(plan, program, &edges, device, transport)?.resolve()?;
-        let offered = transport.offer(program.arena_bytes)?;
+        // Peers reach into it in collectives alone, and what they can reach is scarce: a descriptor each.
+        let joins = |actor: &Actor| matches!(actor.action, Action::Collective { .. });
+        let offered = match program.actors.iter().any(joins) {
+            true => transport.offer(program.arena_bytes)?,
+            false => None,
+        };
         let memory = device.allocate(program.arena_bytes, offered)?;
         let mut steps = Vec::new();
         for (mut actors, order) in part.actors.into_iter().zip(part.orders) {
