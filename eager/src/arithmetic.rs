@@ -5,9 +5,9 @@ use std::ops;
 
 use graphc_ir::plan::Layout;
 use graphc_ir::sbp::NdSbp;
-use graphc_runtime::HostTensor;
 
 use crate::calls::call;
+use crate::create::element;
 use crate::error::EagerError;
 use crate::operation::Operation;
 use crate::tensor::GlobalTensor;
@@ -24,8 +24,8 @@ impl GlobalTensor {
             hierarchy: hierarchy.clone(),
             sbp: NdSbp::broadcast(hierarchy.len()),
         };
-        let local =
-            self.to_local().map(|_| HostTensor::from_f64(*dtype, [], &[value])).transpose()?;
+        let scalar = element(*dtype, value)?;
+        let local = self.to_local().map(|_| scalar);
         Ok(Self::new(self.eager(), self.eager().spot(&layout), local))
     }
 }

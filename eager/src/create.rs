@@ -54,6 +54,7 @@ impl Eager {
         placement: &Placement,
         sbp: &NdSbp,
     ) -> Result<GlobalTensor, EagerError> {
+        element(self.dtype(), value)?;
         self.made((shape.into(), placement, sbp), &format!("full {value}"), &mut |_| value)
     }
 
@@ -68,7 +69,7 @@ impl Eager {
         placement: &Placement,
         sbp: &NdSbp,
     ) -> Result<GlobalTensor, EagerError> {
-        let (stream, what) = self.draw("randn");
+        let (stream, what) = self.draw("randn")?;
         let mut normal = |place| f64::from(stream.normal(place));
         self.made((shape.into(), placement, sbp), &what, &mut normal)
     }
@@ -83,7 +84,7 @@ impl Eager {
         placement: &Placement,
         sbp: &NdSbp,
     ) -> Result<GlobalTensor, EagerError> {
-        let (stream, what) = self.draw("rand");
+        let (stream, what) = self.draw("rand")?;
         let mut uniform = |place| f64::from(stream.uniform(place));
         self.made((shape.into(), placement, sbp), &what, &mut uniform)
     }
@@ -164,11 +165,15 @@ impl Eager {
     }
 
     /// A random stream of its own for each tensor.
-    fn draw(&self, what: &str) -> (Stream, String) {
+    fn draw(&self, what: &'static str) -> Result<(Stream, String), EagerError> {
+        let dtype = self.dtype();
+        if !dtype.is_float() {
+            return Err(EagerError::Random { what, dtype });
+        }
         let mut state = self.state();
         let stream = Stream { seed: state.seed, key: key_of(what), step: state.draws };
         state.draws += 1;
-        (stream, format!("{what} {} of seed {}", stream.step, stream.seed))
+        Ok((stream, format!("{what} {} of seed {}", stream.step, stream.seed)))
     }
 
     fn made(
@@ -187,6 +192,18 @@ impl Eager {
     /// Compares a call that has no plan.
     fn called(&self, text: &str, ranks: &[u32]) -> Result<(), RuntimeError> {
         self.state().routines.called(Call { text, digest: key_of(text) }, ranks)
+    }
+}
+
+/// A number as the only element of a tensor. Floating-point types round it.
+///
+/// # Errors
+/// Where it is none of an integer type.
+pub(crate) fn element(dtype: DType, value: f64) -> Result<HostTensor, EagerError> {
+    let scalar = HostTensor::from_f64(dtype, [], &[value])?;
+    match dtype.is_float() || scalar.to_f64() == [value] {
+        true => Ok(scalar),
+        false => Err(EagerError::Number { value, dtype }),
     }
 }
 

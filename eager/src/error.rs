@@ -4,7 +4,7 @@ use graphc_compiler::compile::CompileError;
 use graphc_ir::check::PlanErrors;
 use graphc_ir::mesh::Placement;
 use graphc_ir::plan::Layout;
-use graphc_ir::types::TensorType;
+use graphc_ir::types::{DType, TensorType};
 use graphc_runtime::{RuntimeError, TensorError};
 
 /// Why an operation cannot be done. What does not fit is found on all ranks, from what all of them know, and nothing is
@@ -18,6 +18,22 @@ pub enum EagerError {
         call: String,
         /// What is wrong.
         reason: String,
+    },
+    /// A number that the element type does not have.
+    #[error("{value} is no element of {dtype}: make or cast the tensor to one that has it")]
+    Number {
+        /// The number.
+        value: f64,
+        /// The element type.
+        dtype: DType,
+    },
+    /// Random numbers of an element type that has none between 0 and 1.
+    #[error("{what} of {dtype}: random numbers are f32, bf16 or f16; cast them afterwards")]
+    Random {
+        /// What was called.
+        what: &'static str,
+        /// The element type.
+        dtype: DType,
     },
     /// Operands on different placements.
     #[error(

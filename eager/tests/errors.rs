@@ -32,6 +32,9 @@ fn what_does_not_fit_is_said_on_all_ranks_and_the_next_call_succeeds() {
             said(eager.zeros([2], &Placement::mesh(&[4])?, &sbp("B")))?,
             said(eager.zeros([2], &pair, &sbp("S(1)")))?,
             said(eager.zeros([2], &pair, &sbp("B, B")))?,
+            said(eager.of(DType::I64).ones([2], &pair, &sbp("B"))? * 0.5)?,
+            said(eager.of(DType::U8).full([2], 256.0, &pair, &sbp("B")))?,
+            said(eager.of(DType::I32).randn([2], &pair, &sbp("B")))?,
             said(eager.zeros([1 << 40, 1 << 40], &pair, &sbp("S(0)")))?,
             said(x.to_global(&Placement::new(vec![7], vec![1])?, &sbp("B")))?,
         ];
@@ -48,6 +51,9 @@ fn what_does_not_fit_is_said_on_all_ranks_and_the_next_call_succeeds() {
         "names rank 2, but the group has ranks 0 to 2",
         "f32[2] cannot be S(1)",
         "(B, B) names 2 axes",
+        "0.5 is no element of i64",
+        "256 is no element of u8",
+        "randn of i32",
         "is larger than any memory",
         "names rank 7",
     ];

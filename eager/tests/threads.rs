@@ -94,6 +94,28 @@ fn all_layouts_give_the_numbers_of_one_rank() {
     on_mesh(&[2, 2], &GRIDS);
 }
 
+/// What needs no boxing stays where it lies; partial sums are made whole.
+#[test]
+fn results_lie_as_costs_least() {
+    on(2, |eager| {
+        let pair = eager.all();
+        let of = |layout: &str| eager.ones([8, 8], &pair, &sbp(layout));
+        let (rows, columns, whole) = (of("S(0)")?, of("S(1)")?, of("B")?);
+        for (result, layout) in [
+            ((&rows + &rows)?, "S(0)"),
+            ((&columns * 2.0)?, "S(1)"),
+            (rows.matmul(&whole)?, "S(0)"),
+            (whole.matmul(&columns)?, "S(1)"),
+            (rows.transpose(&[1, 0])?, "S(1)"),
+            (rows.sum(&[1], false)?, "S(0)"),
+            (rows.sum(&[0, 1], false)?, "B"),
+        ] {
+            assert_eq!(result.sbp(), &sbp(layout));
+        }
+        Ok(())
+    });
+}
+
 #[test]
 fn tensors_go_to_other_ranks_and_back() {
     let all = on(4, |eager| {
@@ -157,6 +179,19 @@ fn integers_and_halves_are_computed_too() {
         wholes(&all)
     });
     assert!(all[0].iter().all(|sums| sums.to_f64() == [3.0, 12.0]));
+}
+
+#[test]
+fn numbers_without_a_quotient_and_without_elements_are_no_fault() {
+    let all = on(2, |eager| {
+        let ints = eager.of(DType::I64).arange(3, &eager.all(), &sbp("S(0)"))?;
+        let empty = eager.zeros([0, 4], &eager.all(), &sbp("S(1)"))?;
+        let scalar = eager.full([], 2.0, &eager.all(), &sbp("P"))?;
+        let product = empty.transpose(&[1, 0])?.matmul(&empty)?;
+        wholes(&[(&ints / 0.0)?, product, (&scalar * &scalar)?, empty.sum(&[0], false)?])
+    });
+    assert_eq!(all[0][1].to_f64(), [0.0; 16]);
+    assert_eq!((all[0][2].to_f64(), all[0][3].to_f64()), (vec![4.0], vec![0.0; 4]));
 }
 
 #[test]

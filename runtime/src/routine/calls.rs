@@ -19,6 +19,8 @@ pub struct Call<'a> {
 
 /// Bytes before the text of a message: how many calls there were, and what stands for all of them.
 const HEAD: usize = 16;
+/// Bytes of a text that are sent: that of a mesh of many ranks is long.
+const MOST_TEXT: usize = 512;
 /// The number of a rank that makes no more calls.
 const LEFT: u64 = u64::MAX;
 
@@ -61,7 +63,8 @@ impl Calls {
         let mut head = [0; HEAD];
         head[..8].copy_from_slice(&count.to_le_bytes());
         head[8..].copy_from_slice(&self.history.to_le_bytes());
-        self.sender(peer)?.send_headed(&head, text.as_bytes()).map(drop)
+        let text = &text.as_bytes()[..text.len().min(MOST_TEXT)];
+        self.sender(peer)?.send_headed(&head, text).map(drop)
     }
 
     /// Hears what the peer calls, which is to be the same.
