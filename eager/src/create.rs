@@ -185,8 +185,18 @@ impl Eager {
         let layout = self.layout(&TensorType { dtype: self.dtype(), shape }, placement, sbp)?;
         let spot = self.spot(&layout);
         self.called(&format!("{what}: {spot}"), &layout.ranks)?;
+        self.room(&layout)?;
         let local = HostTensor::shard(&layout, self.rank(), element);
         Ok(GlobalTensor::new(self, spot, local))
+    }
+
+    /// Whether the system gives the memory of this rank's shard.
+    fn room(&self, layout: &Layout) -> Result<(), RuntimeError> {
+        let elements = layout.rect(self.rank(), 0, 1).map_or(0, |rect| rect.elements());
+        let bytes = elements * layout.dtype.size();
+        let given = Vec::<u8>::new().try_reserve_exact(bytes);
+        let error = RuntimeError::NoMemory { rank: self.rank(), bytes: bytes as u64 };
+        given.map_err(|_| self.state().routines.fail(error))
     }
 
     /// Compares a call that has no plan.

@@ -1,7 +1,6 @@
 //! What can go wrong.
 
 use graphc_compiler::compile::CompileError;
-use graphc_ir::check::PlanErrors;
 use graphc_ir::mesh::Placement;
 use graphc_ir::plan::Layout;
 use graphc_ir::types::{DType, TensorType};
@@ -95,13 +94,11 @@ pub enum EagerError {
         /// Why.
         error: Box<CompileError>,
     },
-    /// A plan that does not hold together: a fault of the compiler's.
-    #[error("{call}: the plan does not hold together:\n{errors}")]
-    Plan {
+    /// A plan that does not read its operands as they lie.
+    #[error("{call}: the plan does not read its operands as they lie: a fault of graphc's")]
+    Fault {
         /// What was called.
         call: String,
-        /// What is wrong with it.
-        errors: PlanErrors,
     },
     /// The ranks do not call the same, one has died or does not come, or there is not the memory.
     #[error(transparent)]

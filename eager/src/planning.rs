@@ -5,7 +5,7 @@ use graphc_compiler::cluster::preset;
 use graphc_compiler::compile::{CompileError, Header, assemble};
 use graphc_compiler::decisions::{Decisions, Sharding};
 use graphc_compiler::pipeline::prepare;
-use graphc_compiler::planner::plan;
+use graphc_compiler::planner::{self, plan};
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::check::VerifiedPlan;
 use graphc_ir::graph::Graph;
@@ -34,32 +34,29 @@ pub(crate) fn planned(
     world: usize,
     call: &str,
 ) -> Result<Planned, EagerError> {
-    let failed =
-        |error: CompileError| EagerError::Compile { call: call.to_owned(), error: Box::new(error) };
     let graph = graph(operation, operands)
         .map_err(|reason| EagerError::Operands { call: call.to_owned(), reason })?;
-    let cluster = preset("cpu").expect("a preset");
-    let options = CompileOptions { mesh: vec![world], ..CompileOptions::default() };
-    let mut decisions = prepare(graph.clone(), &options).map_err(|error| failed(error.into()))?;
-    let planned = plan(&decisions, &options, &cluster).map_err(|error| failed(error.into()))?;
-    let mut sharding = planned.sharding;
-    feed_as_it_lies(&mut decisions, &mut sharding);
-    let header = Header {
-        graph: &graph,
-        options: &options,
-        cluster: &cluster,
-        weights: None,
-        planner: planned.report,
-    };
-    let (plan, _) = assemble(header, &decisions, &sharding).map_err(failed)?;
-    let plan = VerifiedPlan::check(plan)
-        .map_err(|errors| EagerError::Plan { call: call.to_owned(), errors })?;
-    let given = given(&plan).expect("the graph has an output");
+    let plan = compiled(&graph, world)
+        .map_err(|error| EagerError::Compile { call: call.to_owned(), error: Box::new(error) })?;
+    let given = given(&plan).filter(|_| feeds_lie_as(&plan, operands)).cloned();
+    let given = given.ok_or_else(|| EagerError::Fault { call: call.to_owned() })?;
     let result = match operation {
-        Operation::ToGlobal(_, sbp) => Layout { sbp: sbp.clone(), ..given.clone() },
-        _ => given.clone(),
+        Operation::ToGlobal(_, sbp) => Layout { sbp: sbp.clone(), ..given },
+        _ => given,
     };
     Ok(Planned { plan, result })
+}
+
+fn compiled(graph: &Graph, world: usize) -> Result<VerifiedPlan, CompileError> {
+    let cluster = preset("cpu").expect("a preset");
+    let options = CompileOptions { mesh: vec![world], ..CompileOptions::default() };
+    let mut decisions = prepare(graph.clone(), &options)?;
+    let planner::Planned { mut sharding, report: planner, .. } =
+        plan(&decisions, &options, &cluster)?;
+    feed_as_it_lies(&mut decisions, &mut sharding);
+    let header = Header { graph, options: &options, cluster: &cluster, weights: None, planner };
+    let (plan, _) = assemble(header, &decisions, &sharding)?;
+    Ok(VerifiedPlan::check(plan)?)
 }
 
 /// The operation behind inputs, each of which is brought to where its operand lies.
@@ -107,6 +104,19 @@ fn feed_as_it_lies(decisions: &mut Decisions, sharding: &mut Sharding) {
         let placement = decisions.staging.placement[reader.index()].clone();
         decisions.staging.placement[input.index()] = placement;
     }
+}
+
+/// Whether every operand comes in as it lies.
+fn feeds_lie_as(plan: &Plan, operands: &[&Spot]) -> bool {
+    plan.programs.iter().all(|program| {
+        program.actors.iter().all(|actor| {
+            let Action::Feed { input } = &actor.action else { return true };
+            let register = actor.outputs.first().and_then(|id| program.registers.get(id.index()));
+            let layout = register.and_then(|register| plan.layouts.get(register.layout as usize));
+            let operand = input.parse().ok().and_then(|index: usize| operands.get(index));
+            layout == operand.map(|spot| &spot.layout)
+        })
+    })
 }
 
 /// The layout of what is fetched.

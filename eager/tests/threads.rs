@@ -7,6 +7,7 @@ use graphc_eager::{Eager, GlobalTensor};
 use graphc_ir::mesh::Placement;
 use graphc_ir::types::DType;
 use graphc_runtime::HostTensor;
+use graphc_runtime::dist;
 
 /// Every layout of a matrix over one axis, and two over two axes.
 const LINES: [&str; 4] = ["S(0)", "S(1)", "B", "P"];
@@ -179,6 +180,22 @@ fn integers_and_halves_are_computed_too() {
         wholes(&all)
     });
     assert!(all[0].iter().all(|sums| sums.to_f64() == [3.0, 12.0]));
+}
+
+#[test]
+fn a_group_of_some_ranks_has_tensors_of_its_own() {
+    let run = |group: dist::Group| -> Result<Option<Vec<f32>>, Failure> {
+        let Some(some) = group.new_group(&[3, 1, 0])? else { return Ok(None) };
+        let eager = Eager::new(&some)?;
+        let x = eager.arange(6, &eager.all(), &sbp("S(0)"))?;
+        let y = (&x + &x.to_global(&eager.all(), &sbp("B"))?)?;
+        let back = y.to_global(&Placement::new(vec![2], vec![1])?, &sbp("B"))?;
+        assert_eq!(back.to_local().is_some(), group.rank() == 0);
+        Ok(Some(y.to_host()?.to_f32()?))
+    };
+    let all = dist::spawn(4, run).expect("every rank succeeds");
+    let expected = Some(vec![0.0, 2.0, 4.0, 6.0, 8.0, 10.0]);
+    assert_eq!(all, [expected.clone(), expected.clone(), None, expected]);
 }
 
 #[test]

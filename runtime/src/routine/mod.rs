@@ -82,7 +82,7 @@ impl Routines {
             return Err(ended);
         }
         let compared = self.calls.compare(call, ranks);
-        compared.map_err(|error| self.over(error))
+        compared.map_err(|error| self.fail(error))
     }
 
     /// What each rank brings, in the order of the ranks, behind a call in which all take part.
@@ -91,7 +91,7 @@ impl Routines {
     /// Where the job ends.
     pub fn gather(&mut self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, RuntimeError> {
         let gathered = self.calls.gather(bytes);
-        gathered.map_err(|error| self.over(error.into()))
+        gathered.map_err(|error| self.fail(error.into()))
     }
 
     /// Loads this rank's part of a plan whose ranks are those of the group, and whose inputs are the operands by name, with
@@ -107,7 +107,7 @@ impl Routines {
         let routine = Routine::load(plan, &self.device, &transport, result);
         routine.map_err(|error| match error {
             RuntimeError::NoKernel { .. } => error,
-            error => self.over(error),
+            error => self.fail(error),
         })
     }
 
@@ -123,13 +123,13 @@ impl Routines {
     ) -> Result<Option<HostTensor>, RuntimeError> {
         let result = routine.run(&mut self.stream, operands);
         result.map_err(|cause| match cause {
-            Cause::Transport(error) => self.over(error.into()),
-            cause => self.over(RuntimeError::Program { reason: cause.to_string() }),
+            Cause::Transport(error) => self.fail(error.into()),
+            cause => self.fail(RuntimeError::Program { reason: cause.to_string() }),
         })
     }
 
     /// Ends the job, unless it has ended already; why it has.
-    fn over(&self, error: RuntimeError) -> RuntimeError {
+    pub fn fail(&self, error: RuntimeError) -> RuntimeError {
         if error != RuntimeError::Transport(TransportError::Ended) {
             if self.ends.ended().is_none() {
                 self.ends.end(RuntimeError::Program { reason: error.to_string() });
