@@ -12,6 +12,7 @@ use graphc_runtime::dist::{self, Group};
 type Failure = Box<dyn std::error::Error>;
 type Operation = fn(&GlobalTensor, &GlobalTensor) -> Result<GlobalTensor, EagerError>;
 
+/// Unless the command line says another number.
 const ROUNDS: usize = 15;
 const CALLS: usize = 1000;
 
@@ -34,22 +35,26 @@ fn main() -> Result<(), Failure> {
 }
 
 fn measure(group: Group) -> Result<Vec<String>, Failure> {
+    let rounds = std::env::args().nth(1).map_or(Ok(ROUNDS), |rounds| rounds.parse())?.max(1);
     let eager = Eager::new(&group)?;
+    if eager.rank() == 0 {
+        eprintln!("{rounds} rounds on {} ranks", eager.world_size());
+    }
     let (all, n) = (eager.all(), eager.world_size());
     let x = eager.ones([2, 2], &all, &"S(0)".parse()?)?;
     let y = eager.ones([2, 2], &all, &"B".parse()?)?;
     let mut lines = Vec::new();
     for (name, operation) in OPERATIONS {
-        let mut rounds = Vec::new();
-        for _ in 0..ROUNDS {
+        let mut times = Vec::new();
+        for _ in 0..rounds {
             let begun = Instant::now();
             for _ in 0..CALLS {
                 operation(&x, &y)?;
             }
-            rounds.push(begun.elapsed().as_secs_f64() * 1e6 / CALLS as f64);
+            times.push(begun.elapsed().as_secs_f64() * 1e6 / CALLS as f64);
         }
-        rounds.sort_by(f64::total_cmp);
-        let (median, best) = (rounds[ROUNDS / 2], rounds[0]);
+        times.sort_by(f64::total_cmp);
+        let (median, best) = (times[rounds / 2], times[0]);
         if eager.rank() == 0 {
             lines.push(format!("{n} ranks, {name}: {median:.2} us, best {best:.2} us"));
         }

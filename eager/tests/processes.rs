@@ -1,8 +1,11 @@
 //! Eager tensors on ranks that are joined as processes are, by shared memory and by TCP: threads here, each with a membership of
-//! its own, so that everything but the launch is as between processes.
+//! its own, so that everything but the launch is as between processes. One test has processes, because it kills one.
 
 mod common;
 
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Failure, on, on_job, sbp, wholes};
@@ -76,4 +79,34 @@ fn a_rank_that_does_not_come_is_an_error_after_the_timeout() {
     let text = all[0].as_ref().expect_err("rank 1 is late");
     assert!(text.contains("rank 0 has waited 0.3 s for rank 1"), "{text}");
     assert!(all[1].as_ref().is_err_and(|text| text.contains("rank 0 has waited")), "{all:?}");
+}
+
+/// The program of the example `overhead`, which runs for as long as it is told, as one of two processes.
+fn process(rank: u32, port: u16) -> Child {
+    let mut program = std::env::current_exe().expect("a path");
+    program.pop();
+    program.pop();
+    let mut command = Command::new(program.join("examples/overhead"));
+    command.arg("1000000").stderr(Stdio::piped()).stdout(Stdio::null());
+    command.envs([("WORLD_SIZE", "2"), ("LOCAL_WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1")]);
+    command.envs([("RANK", rank.to_string()), ("LOCAL_RANK", rank.to_string())]);
+    command.env("MASTER_PORT", port.to_string()).env("GRAPHC_JOB_TOKEN", "a token");
+    command.spawn().expect("`cargo test` builds examples")
+}
+
+#[test]
+fn a_process_that_is_killed_ends_the_calls_of_the_others() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    drop(listener);
+    let (mut first, mut second) = (process(0, port), process(1, port));
+    let mut said = BufReader::new(first.stderr.take().expect("piped"));
+    let mut text = String::new();
+    said.read_line(&mut text).expect("it begins");
+    assert_eq!(text, "1000000 rounds on 2 ranks\n");
+    second.kill().expect("it runs");
+    second.wait().expect("it has ended");
+    said.read_to_string(&mut text).expect("it ends");
+    assert!(!first.wait().expect("it has ended").success());
+    assert!(text.contains("rank 1") && text.contains("has died"), "{text}");
 }
