@@ -1,6 +1,7 @@
 //! The operators `+ - * /` between tensors and with numbers, and `-`. They give results, because layouts may not fit and ranks
 //! may fail: `((&x + &y)? * 2.0)?`.
 
+use std::borrow::Borrow;
 use std::ops;
 
 use graphc_ir::plan::Layout;
@@ -30,57 +31,50 @@ impl GlobalTensor {
     }
 }
 
+fn of_two(
+    operation: Operation,
+    left: impl Borrow<GlobalTensor>,
+    right: impl Borrow<GlobalTensor>,
+) -> Result<GlobalTensor, EagerError> {
+    call(operation, &[left.borrow(), right.borrow()], 0)
+}
+
 fn with_number(
     operation: Operation,
-    tensor: &GlobalTensor,
+    tensor: impl Borrow<GlobalTensor>,
     value: f64,
 ) -> Result<GlobalTensor, EagerError> {
+    let tensor = tensor.borrow();
     call(operation, &[tensor, &tensor.number(value)?], value.to_bits())
 }
 
 fn of_number(
     operation: Operation,
     value: f64,
-    tensor: &GlobalTensor,
+    tensor: impl Borrow<GlobalTensor>,
 ) -> Result<GlobalTensor, EagerError> {
+    let tensor = tensor.borrow();
     call(operation, &[&tensor.number(value)?, tensor], value.to_bits())
 }
 
 /// An operator between tensors, owned or borrowed, and with numbers on either side.
 macro_rules! operator {
     ($trait:ident, $method:ident) => {
-        operator!($trait, $method, &GlobalTensor, &GlobalTensor, |a, b| call(
-            Operation::$trait,
-            &[a, b],
-            0
-        ));
-        operator!($trait, $method, GlobalTensor, &GlobalTensor, |a, b| call(
-            Operation::$trait,
-            &[&a, b],
-            0
-        ));
-        operator!($trait, $method, &GlobalTensor, GlobalTensor, |a, b| call(
-            Operation::$trait,
-            &[a, &b],
-            0
-        ));
-        operator!($trait, $method, GlobalTensor, GlobalTensor, |a, b| call(
-            Operation::$trait,
-            &[&a, &b],
-            0
-        ));
-        operator!($trait, $method, &GlobalTensor, f64, |a, b| with_number(Operation::$trait, a, b));
-        operator!($trait, $method, GlobalTensor, f64, |a, b| with_number(Operation::$trait, &a, b));
-        operator!($trait, $method, f64, &GlobalTensor, |a, b| of_number(Operation::$trait, a, b));
-        operator!($trait, $method, f64, GlobalTensor, |a, b| of_number(Operation::$trait, a, &b));
+        operator!($trait, $method, &GlobalTensor, &GlobalTensor, of_two);
+        operator!($trait, $method, GlobalTensor, &GlobalTensor, of_two);
+        operator!($trait, $method, &GlobalTensor, GlobalTensor, of_two);
+        operator!($trait, $method, GlobalTensor, GlobalTensor, of_two);
+        operator!($trait, $method, &GlobalTensor, f64, with_number);
+        operator!($trait, $method, GlobalTensor, f64, with_number);
+        operator!($trait, $method, f64, &GlobalTensor, of_number);
+        operator!($trait, $method, f64, GlobalTensor, of_number);
     };
-    ($trait:ident, $method:ident, $left:ty, $right:ty, |$a:ident, $b:ident| $result:expr) => {
+    ($trait:ident, $method:ident, $left:ty, $right:ty, $function:ident) => {
         impl ops::$trait<$right> for $left {
             type Output = Result<GlobalTensor, EagerError>;
 
             fn $method(self, other: $right) -> Self::Output {
-                let ($a, $b) = (self, other);
-                $result
+                $function(Operation::$trait, self, other)
             }
         }
     };
