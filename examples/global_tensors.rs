@@ -1,5 +1,6 @@
-//! Global tensors at the session's edge: local shards become a global tensor, which is laid out anew on the same and
-//! on another placement and given back as local shards.
+//! Global tensors at the session's edge, whose shards one process holds: local shards become a global tensor, which is laid
+//! out anew on the same and on another placement and given back as local shards. Tensors whose ranks each hold their own are
+//! those of `eager_tensors`.
 //!
 //!     cargo run --release --example global_tensors
 
@@ -11,7 +12,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let top = HostTensor::from_f32([2, 4], &[0., 1., 2., 3., 4., 5., 6., 7.])?;
     let bottom = HostTensor::from_f32([2, 4], &[8., 9., 10., 11., 12., 13., 14., 15.])?;
-    let rows = GlobalTensor::from_local(vec![top, bottom], [4, 4], &pair, &"S(0)".parse()?)?;
+    let rows = ShardedTensor::from_local(vec![top, bottom], [4, 4], &pair, &"S(0)".parse()?)?;
     println!("two shards of [2, 4] by S(0) are a global tensor of {:?}", rows.layout().shape);
 
     let columns = rows.to_global(&pair, &"S(1)".parse()?)?;
@@ -27,7 +28,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-fn show(title: &str, tensor: &GlobalTensor) -> Result<(), Box<dyn std::error::Error>> {
+fn show(title: &str, tensor: &ShardedTensor) -> Result<(), Box<dyn std::error::Error>> {
     println!("{title}");
     for &rank in &tensor.layout().ranks {
         let local = tensor.local(rank).ok_or("a shard")?;

@@ -38,6 +38,7 @@ pub mod dist {
 pub use graphc_compiler as compiler;
 pub use graphc_compiler::compile::compile;
 pub use graphc_data as data;
+pub use graphc_eager as eager;
 pub use graphc_ir as ir;
 pub use graphc_ir::{models, nn};
 pub use graphc_kernels as kernels;
@@ -51,6 +52,7 @@ pub mod prelude {
     pub use graphc_compiler::cluster::preset;
     pub use graphc_compiler::compile::{Compiled, compile};
     pub use graphc_data::{Augment, Dataset, Loader, LoaderOptions, Normalize, Source, Split};
+    pub use graphc_eager::{Eager, EagerError, GlobalTensor};
     pub use graphc_ir::builder::{GraphBuilder, Tensor};
     pub use graphc_ir::check::VerifiedPlan;
     pub use graphc_ir::graph::Graph;
@@ -68,6 +70,6 @@ pub mod prelude {
     pub use graphc_runtime::dist::{Group, ReduceOp};
     pub use graphc_runtime::job::Job;
     pub use graphc_runtime::{
-        Checkpoint, Checkpoints, GlobalTensor, HostTensor, Session, SessionOptions,
+        Checkpoint, Checkpoints, HostTensor, Session, SessionOptions, ShardedTensor,
     };
 }

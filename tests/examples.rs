@@ -113,6 +113,20 @@ fn global_tensors_are_laid_out_anew() {
     assert!(example("global_tensors", &[]).contains("S(0), S(1) on 2x2"));
 }
 
+/// On threads it runs on two and on four ranks; processes print the same bits.
+#[test]
+fn eager_tensors_are_the_same_on_threads_and_processes() {
+    let sorted = |shown: &str| {
+        let mut lines: Vec<String> = shown.lines().map(String::from).collect();
+        lines.sort();
+        lines
+    };
+    let threads = example("eager_tensors", &[]);
+    let processes = [2, 4].map(|ranks| launched(ranks, "eager_tensors", &[]));
+    assert_eq!(sorted(&threads), sorted(&processes.concat()));
+    assert_eq!(threads.matches("mean").count(), 6, "{threads}");
+}
+
 /// A folder with a synthetic set.
 fn synthetic(set: &str, samples: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a scratch folder");

@@ -14,22 +14,25 @@ mod device;
 pub mod dist;
 mod error;
 mod explore;
-mod global;
 pub mod job;
 mod memory;
 #[cfg(feature = "mpi")]
 mod mpi;
 mod rectangles;
+mod routine;
 mod session;
+mod sharded;
+mod show;
 mod tensor;
 pub mod transport;
 mod worker;
 
 pub use checkpoint::{Checkpoint, CheckpointError, CheckpointHeader, Checkpoints, VariableRecord};
 pub use error::{Cause, Failure, RuntimeError};
-pub use global::GlobalTensor;
+pub use routine::{Call, Routine, Routines};
 pub use session::{
     ActorStatistics, OutputsAt, RankStatistics, RegisterStatistics, Session, SessionOptions,
     Statistics, StepHandle,
 };
+pub use sharded::{ShardedTensor, laid_out};
 pub use tensor::{HostTensor, TensorError};

@@ -6,7 +6,7 @@ use graphc_ir::types::{DType, TensorType};
 use half::{bf16, f16};
 
 /// A whole tensor: row-major elements in the machine's byte order. Clones share the elements until one is written.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct HostTensor {
     dtype: DType,
     shape: Vec<usize>,

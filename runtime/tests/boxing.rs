@@ -3,7 +3,7 @@
 use graphc_ir::mesh::Placement;
 use graphc_ir::sbp::{NdSbp, Sbp};
 use graphc_ir::types::DType;
-use graphc_runtime::{GlobalTensor, HostTensor};
+use graphc_runtime::{HostTensor, ShardedTensor};
 
 const CHOICES: [Sbp; 4] = [Sbp::Split(0), Sbp::Split(1), Sbp::Broadcast, Sbp::PARTIAL];
 
@@ -36,8 +36,8 @@ fn numbers(dtype: DType, shape: &[usize]) -> HostTensor {
 }
 
 /// Shards that are not those that this crate would make: partial values are spread over all ranks.
-fn spread(tensor: &HostTensor, mesh: &Placement, sbp: &NdSbp) -> GlobalTensor {
-    let global = GlobalTensor::from_host(tensor, mesh, sbp).expect("it fits");
+fn spread(tensor: &HostTensor, mesh: &Placement, sbp: &NdSbp) -> ShardedTensor {
+    let global = ShardedTensor::from_host(tensor, mesh, sbp).expect("it fits");
     if !sbp.is_partial() {
         return global;
     }
@@ -54,7 +54,7 @@ fn spread(tensor: &HostTensor, mesh: &Placement, sbp: &NdSbp) -> GlobalTensor {
         let shape = global.local(rank).expect("a rank of the mesh").shape();
         HostTensor::from_f64(tensor.dtype(), shape, &data).expect("the same shape")
     });
-    GlobalTensor::from_local(shards.collect(), tensor.shape(), mesh, sbp).expect("it fits")
+    ShardedTensor::from_local(shards.collect(), tensor.shape(), mesh, sbp).expect("it fits")
 }
 
 fn all_pairs(dtype: DType, shape: &[usize]) {
@@ -114,12 +114,12 @@ fn what_does_not_fit_is_said() {
     let tensor = numbers(DType::F32, &[5, 7]);
     let say = |sbp: &str| {
         let sbp = sbp.parse().expect("an SBP");
-        GlobalTensor::from_host(&tensor, mesh, &sbp).expect_err("it does not fit").to_string()
+        ShardedTensor::from_host(&tensor, mesh, &sbp).expect_err("it does not fit").to_string()
     };
     assert!(say("S(2)").contains("f32[5, 7] cannot be S(2): it has 2 dims"), "{}", say("S(2)"));
     assert!(say("B,B").contains("names 2 axes"), "{}", say("B,B"));
     let shards = vec![tensor.clone(); 4];
     let sbp = "S(0)".parse().expect("an SBP");
-    let error = GlobalTensor::from_local(shards, [5, 7], mesh, &sbp).expect_err("whole shards");
+    let error = ShardedTensor::from_local(shards, [5, 7], mesh, &sbp).expect_err("whole shards");
     assert!(error.to_string().contains("rank 0 holds f32[2, 7], not f32[5, 7]"), "{error}");
 }

@@ -12,7 +12,7 @@ use super::{Buffers, Change, Lists, Scope, group_of, plan};
 use crate::memory::{Arena, Place};
 use crate::tensor::HostTensor;
 use crate::transport::in_process::{Hub, Patience};
-use crate::{GlobalTensor, rectangles};
+use crate::{ShardedTensor, rectangles};
 
 const KINDS: [ReduceKind; 3] = [ReduceKind::Sum, ReduceKind::Max, ReduceKind::Min];
 
@@ -287,7 +287,7 @@ fn all_ranks_get_the_same_bits_in_every_run() {
         assert!(run(&case, true) == first);
     }
     let shards = case.changes[0].0.ranks.iter().map(|&rank| shard(&case.changes[0].0, rank));
-    let global = GlobalTensor::of_layout(case.changes[0].0.clone(), shards.collect());
+    let global = ShardedTensor::of_layout(case.changes[0].0.clone(), shards.collect());
     let whole = global.expect("shards of the layout").to_host().expect("one kind");
     assert!(whole == first[0][0], "a channel reduces in the same order");
 }

@@ -22,14 +22,14 @@ pub(super) const SLOTS: usize = 4;
 
 /// Who is in a group, and its place among the job's tags.
 #[derive(Clone)]
-pub(super) struct Members {
-    pub(super) transport: Arc<dyn Transport>,
+pub(crate) struct Members {
+    pub(crate) transport: Arc<dyn Transport>,
     /// Ranks in the world, by rank in the group.
-    pub(super) ranks: Vec<u32>,
+    pub(crate) ranks: Vec<u32>,
     /// This rank's index.
-    pub(super) me: usize,
+    pub(crate) me: usize,
     /// The first of the group's tags.
-    pub(super) tag: u32,
+    pub(crate) tag: u32,
 }
 
 /// How many tags a group has: point to point, and two lanes for collectives.
@@ -37,7 +37,7 @@ pub(super) const TAGS: u32 = 3;
 
 /// A group's queues between a pair of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lane {
+pub(crate) enum Lane {
     /// Point to point.
     Pair,
     /// Collectives.
@@ -47,15 +47,15 @@ pub(super) enum Lane {
 }
 
 impl Members {
-    pub(super) fn rank(&self) -> u32 {
+    pub(crate) fn rank(&self) -> u32 {
         self.ranks[self.me]
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.ranks.len()
     }
 
-    pub(super) fn sender(
+    pub(crate) fn sender(
         &self,
         lane: Lane,
         peer: usize,
@@ -63,7 +63,7 @@ impl Members {
         self.transport.sender(self.tag + lane as u32, self.ranks[peer], SLOTS)
     }
 
-    pub(super) fn receiver(
+    pub(crate) fn receiver(
         &self,
         lane: Lane,
         peer: usize,

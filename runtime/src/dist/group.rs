@@ -184,6 +184,11 @@ impl Group {
         }
     }
 
+    /// Who is in it, and its place among the job's tags.
+    pub(crate) fn members(&self) -> &Members {
+        &self.inner.members
+    }
+
     pub(super) fn usage(&self, op: Op, reason: String) -> DistError {
         DistError::Usage { rank: self.inner.members.rank(), op: op.name().to_owned(), reason }
     }

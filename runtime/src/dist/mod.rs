@@ -46,6 +46,7 @@ use crate::job::{Job, JobOptions};
 use crate::transport::in_process::{Hub, Patience};
 
 pub use element::{Bf16, Buffer, Element, F16};
+pub(crate) use ends::{Lane, Members};
 pub use error::DistError;
 pub use group::Group;
 pub use reduce::ReduceOp;

@@ -14,7 +14,7 @@ use crate::worker::Edges;
 
 /// The inputs and outputs of a plan.
 #[derive(Debug)]
-pub(super) struct Sockets {
+pub(crate) struct Sockets {
     pub(super) inputs: BTreeMap<String, TensorType>,
     pub(super) outputs: BTreeMap<String, TensorType>,
     /// Of each input with a first dim: the rows that the ranks of this process read.
@@ -25,7 +25,7 @@ pub(super) struct Sockets {
 
 impl Sockets {
     /// What the actors of a plan feed and fetch, and which rows of it `ranks` feed, those of this process.
-    pub(super) fn of(plan: &Plan, ranks: &[u32]) -> Self {
+    pub(crate) fn of(plan: &Plan, ranks: &[u32]) -> Self {
         let (mut inputs, mut outputs) = (BTreeMap::new(), BTreeMap::new());
         for program in &plan.programs {
             let ty = |register: Option<&graphc_ir::ids::RegisterId>| {
@@ -54,7 +54,7 @@ impl Sockets {
 
     /// The place of each name among a step's feeds and outputs.
     /// `remote`: where ranks are processes, which of them want outputs.
-    pub(super) fn edges(&self, remote: Option<OutputsAt>) -> Edges {
+    pub(crate) fn edges(&self, remote: Option<OutputsAt>) -> Edges {
         let places = |map: &BTreeMap<String, TensorType>| {
             map.keys().enumerate().map(|(place, name)| (name.clone(), place)).collect()
         };

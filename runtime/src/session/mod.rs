@@ -24,11 +24,11 @@ use crate::error::RuntimeError;
 use crate::tensor::HostTensor;
 use crate::transport::Transport;
 use crate::worker::{Job, StepState, Watch};
-use edges::{Sockets, feeds};
+use edges::feeds;
 use variables::Variables;
 
 pub(crate) use collect::{output_tag, readers};
-pub(crate) use edges::Rows;
+pub(crate) use edges::{Rows, Sockets};
 pub use options::{OutputsAt, SessionOptions};
 pub use statistics::{ActorStatistics, RankStatistics, RegisterStatistics, Statistics};
 

@@ -13,9 +13,9 @@ use super::collect::{first_holder, same};
 use crate::checkpoint::Held;
 use crate::device::{Memory, Port};
 use crate::error::RuntimeError;
-use crate::global::GlobalTensor;
 use crate::memory::Place;
 use crate::rectangles::{Move, fill_identity, masked};
+use crate::sharded::ShardedTensor;
 use crate::tensor::{HostTensor, TensorError, write_element};
 use crate::transport::{Group, Offer, Transport};
 
@@ -181,7 +181,7 @@ impl Variables {
         };
         let shards = shards.into_iter().zip(&layout.ranks).map(tensor);
         let shards = shards.collect::<Result<_, TensorError>>()?;
-        Ok(GlobalTensor::of_layout(layout.clone(), shards)?.to_host()?)
+        Ok(ShardedTensor::of_layout(layout.clone(), shards)?.to_host()?)
     }
 
     /// Overwrites a variable. No worker may be in a step.

@@ -39,6 +39,11 @@ impl FeedWork {
         Self { input, output, copies, from_rows }
     }
 
+    /// The index among the plan's inputs, and where this rank's part goes.
+    pub(crate) fn into_port(self) -> (usize, Port) {
+        (self.input, self.output)
+    }
+
     pub(crate) fn run(&self, stream: &mut Stream, memory: &Memory, turn: Turn, step: &StepState) {
         let place = self.output.place(turn);
         if place.bytes > 0 {
@@ -95,6 +100,11 @@ impl FetchWork {
         let variants = if replica && !replicas { 0 } else { input.variants() };
         let copies = (0..variants).map(copy).collect();
         Ok(Self { output, input, copies, senders })
+    }
+
+    /// Where this rank's part lies.
+    pub(crate) fn into_port(self) -> Port {
+        self.input
     }
 
     /// The output of which it writes a part; `None` where it writes nothing.

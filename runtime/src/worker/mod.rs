@@ -11,6 +11,7 @@ mod resolve;
 mod run;
 mod step;
 
+pub(crate) use actor::Work;
 pub(crate) use report::Report;
 pub(crate) use resolve::{Edges, RankPart, Resolver};
 pub(crate) use run::{Job, Settings, Worker};

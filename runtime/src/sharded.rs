@@ -1,35 +1,35 @@
-//! Global tensors: shards on ranks that are one tensor, and their way from layout to layout.
+//! Sharded tensors: the shards of all ranks of one tensor, held by one process, and their way from layout to layout.
 
 use graphc_ir::mesh::Placement;
 use graphc_ir::plan::Layout;
 use graphc_ir::sbp::NdSbp;
 use graphc_ir::shard::Rect;
-use graphc_ir::types::{DType, TensorType};
+use graphc_ir::types::{DType, TensorType, strides};
 use graphc_kernels::narrow;
 
 use crate::rectangles::{Move, contributions, fill_identity, masked, partial_kind, sums_wide};
-use crate::tensor::{HostTensor, TensorError};
+use crate::tensor::{HostTensor, TensorError, write_element};
 
-/// A tensor that lies on the ranks of a mesh in some layout.
+/// A tensor that lies on the ranks of a mesh in some layout, with the shards of all of them.
 ///
 /// ```
 /// use graphc_ir::mesh::Placement;
-/// use graphc_runtime::{GlobalTensor, HostTensor};
+/// use graphc_runtime::{ShardedTensor, HostTensor};
 ///
 /// let ranks = Placement::mesh(&[2]).unwrap();
 /// let shards = [[1.0, 2.0], [3.0, 4.0]].map(|row| HostTensor::from_f32([1, 2], &row).unwrap());
-/// let rows = GlobalTensor::from_local(shards.into(), vec![2, 2], &ranks, &"S(0)".parse().unwrap()).unwrap();
+/// let rows = ShardedTensor::from_local(shards.into(), vec![2, 2], &ranks, &"S(0)".parse().unwrap()).unwrap();
 /// let columns = rows.to_global(&ranks, &"S(1)".parse().unwrap()).unwrap();
 /// assert_eq!(columns.local(1).unwrap().to_f32().unwrap(), [2.0, 4.0]);
 /// ```
 #[derive(Clone, Debug, PartialEq)]
-pub struct GlobalTensor {
+pub struct ShardedTensor {
     layout: Layout,
     /// In the order of the layout's ranks.
     shards: Vec<HostTensor>,
 }
 
-impl GlobalTensor {
+impl ShardedTensor {
     /// The tensor of this shape whose shards these are, in the order of the placement's ranks.
     ///
     /// # Errors
@@ -42,7 +42,7 @@ impl GlobalTensor {
     ) -> Result<Self, TensorError> {
         let dtype = shards.first().map_or(DType::F32, HostTensor::dtype);
         let ty = TensorType { dtype, shape: shape.into() };
-        Self::of_layout(layout_of(&ty, placement, sbp)?, shards)
+        Self::of_layout(laid_out(&ty, placement, sbp)?, shards)
     }
 
     /// The tensor with this layout whose shards these are.
@@ -70,7 +70,7 @@ impl GlobalTensor {
         placement: &Placement,
         sbp: &NdSbp,
     ) -> Result<Self, TensorError> {
-        let to = layout_of(&tensor.ty(), placement, sbp)?;
+        let to = laid_out(&tensor.ty(), placement, sbp)?;
         let whole = Self { layout: host_layout(&tensor.ty()), shards: vec![tensor.clone()] };
         whole.redistribute(to)
     }
@@ -80,7 +80,7 @@ impl GlobalTensor {
     /// # Errors
     /// Where the layout does not fit the tensor.
     pub fn to_global(&self, placement: &Placement, sbp: &NdSbp) -> Result<Self, TensorError> {
-        self.redistribute(layout_of(&self.layout.ty(), placement, sbp)?)
+        self.redistribute(laid_out(&self.layout.ty(), placement, sbp)?)
     }
 
     /// The whole tensor.
@@ -135,6 +135,46 @@ impl GlobalTensor {
     }
 }
 
+impl HostTensor {
+    /// What `rank` holds in a layout of the tensor whose elements are this function of their row-major place in the whole;
+    /// `None` where it is not of the layout. In a partial layout the first rank holds the elements and the others what
+    /// changes nothing.
+    pub fn shard(layout: &Layout, rank: u32, element: &mut dyn FnMut(u64) -> f64) -> Option<Self> {
+        let rect = layout.rect(rank, 0, 1)?;
+        let (size, own, whole) =
+            (layout.dtype.size(), strides(&rect.extent), strides(&layout.shape));
+        let mut shard = Self::zeros(layout.dtype, rect.extent.clone());
+        if let Some(kind) = masked(layout, rank) {
+            fill_identity(layout.dtype, kind, shard.bytes_mut());
+            return Some(shard);
+        }
+        let place = |at: usize| -> usize {
+            let dims = 0..rect.extent.len();
+            let index = |dim: usize| at / own[dim] % rect.extent[dim] + rect.origin[dim];
+            dims.map(|dim| index(dim) * whole[dim]).sum()
+        };
+        for (at, bytes) in shard.bytes_mut().chunks_exact_mut(size).enumerate() {
+            write_element(layout.dtype, element(place(at) as u64), bytes);
+        }
+        Some(shard)
+    }
+
+    /// What `rank` holds of a whole tensor in a layout of it; as [`HostTensor::shard`].
+    pub fn shard_of(whole: &Self, layout: &Layout, rank: u32) -> Option<Self> {
+        let rect = layout.rect(rank, 0, 1)?;
+        let mut shard = Self::zeros(layout.dtype, rect.extent.clone());
+        match masked(layout, rank) {
+            Some(kind) => fill_identity(layout.dtype, kind, shard.bytes_mut()),
+            None if rect.elements() == 0 => {}
+            None => {
+                let copy = Move::new(layout.dtype, &rect, &Rect::whole(&layout.shape), &rect);
+                copy.copy(whole.bytes(), shard.bytes_mut());
+            }
+        }
+        Some(shard)
+    }
+}
+
 /// The rectangle of a rank of the layout.
 fn rect_of(layout: &Layout, rank: u32) -> Rect {
     layout.rect(rank, 0, 1).unwrap_or_else(|| Rect::whole(&layout.shape))
@@ -151,7 +191,15 @@ fn host_layout(ty: &TensorType) -> Layout {
     }
 }
 
-fn layout_of(ty: &TensorType, placement: &Placement, sbp: &NdSbp) -> Result<Layout, TensorError> {
+/// The layout of a tensor of this type on a placement.
+///
+/// # Errors
+/// Where the mesh has another number of axes, a dim is split that the tensor lacks, or partial values are of several kinds.
+pub fn laid_out(
+    ty: &TensorType,
+    placement: &Placement,
+    sbp: &NdSbp,
+) -> Result<Layout, TensorError> {
     let fail = |reason: String| Err(TensorError::Layout(reason));
     if sbp.0.len() != placement.hierarchy.len() {
         return fail(format!("({sbp}) names {} axes, the mesh is {placement}", sbp.0.len()));

@@ -1,0 +1,140 @@
+//! Doing an operation: its plan is looked up or made, compared with what the other ranks do, and executed.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+
+use graphc_ir::random::key_of;
+use graphc_runtime::{Call, Routine, Routines};
+
+use crate::context::State;
+use crate::error::EagerError;
+use crate::operation::Operation;
+use crate::planning::{Planned, planned};
+use crate::spots::{Spot, Spots};
+use crate::tensor::GlobalTensor;
+
+/// Plans that are kept: beyond, the one that was not called for longest goes. All ranks keep the same.
+const MOST_PLANS: usize = 256;
+
+/// Plans by operation and layouts of operands.
+#[derive(Default)]
+pub(crate) struct Plans {
+    by_call: HashMap<Key, Prepared>,
+    calls: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    operation: Operation,
+    /// The numbers of the operands' spots.
+    operands: [Option<u32>; 2],
+}
+
+/// An operation that can be executed.
+struct Prepared {
+    routine: Routine,
+    result: Arc<Spot>,
+    ranks: Vec<u32>,
+    text: String,
+    digest: u64,
+    /// The number of the last call.
+    called: u64,
+}
+
+impl Plans {
+    /// Makes room where there are more than are kept.
+    fn evict(&mut self) {
+        if self.by_call.len() <= MOST_PLANS {
+            return;
+        }
+        let oldest = self.by_call.iter().min_by_key(|(_, plan)| plan.called);
+        if let Some(key) = oldest.map(|(key, _)| key.clone()) {
+            self.by_call.remove(&key);
+        }
+    }
+}
+
+/// Does an operation on one or two operands. `number` stands for numbers among them.
+///
+/// # Errors
+/// Where the operands do not fit each other or the operation; where the ranks differ, or the job ends.
+pub(crate) fn call(
+    operation: Operation,
+    operands: &[&GlobalTensor],
+    number: u64,
+) -> Result<GlobalTensor, EagerError> {
+    let eager = operands[0].eager();
+    alike(&operation, operands)?;
+    let number_of = |index: usize| operands.get(index).map(|operand| operand.spot().number);
+    let key = Key { operation, operands: [number_of(0), number_of(1)] };
+    let mut state = eager.state();
+    let State { routines, plans, spots, .. } = &mut *state;
+    plans.evict();
+    let prepared = match plans.by_call.entry(key) {
+        Entry::Occupied(known) => {
+            let known = known.into_mut();
+            let call = Call { text: &known.text, digest: known.digest ^ number };
+            routines.called(call, &known.ranks)?;
+            known
+        }
+        Entry::Vacant(place) => {
+            let operation = &place.key().operation;
+            let prepared = prepare((routines, spots), operation, operands, number)?;
+            place.insert(prepared)
+        }
+    };
+    plans.calls += 1;
+    prepared.called = plans.calls;
+    let result = Arc::clone(&prepared.result);
+    let shards = [0, 1].map(|index| operands.get(index).and_then(|operand| operand.to_local()));
+    let local = routines.run(&mut prepared.routine, &shards)?;
+    Ok(GlobalTensor::new(eager, result, local))
+}
+
+/// Plans an operation and loads the plan, once the ranks agree that they call it.
+fn prepare(
+    (routines, spots): (&mut Routines, &mut Spots),
+    operation: &Operation,
+    operands: &[&GlobalTensor],
+    number: u64,
+) -> Result<Prepared, EagerError> {
+    let text = text(operation, operands);
+    let (digest, ranks) = (key_of(&text), ranks(operation, operands));
+    routines.called(Call { text: &text, digest: digest ^ number }, &ranks)?;
+    let operands: Vec<&Spot> = operands.iter().map(|operand| operand.spot()).collect();
+    let Planned { plan, result } = planned(operation, &operands, routines.world_size(), &text)?;
+    let routine = routines.load(&plan, &result)?;
+    Ok(Prepared { routine, result: spots.of(&result), ranks, text, digest, called: 0 })
+}
+
+/// The ranks that take part.
+fn ranks(operation: &Operation, operands: &[&GlobalTensor]) -> Vec<u32> {
+    let mut ranks = operands[0].placement().ranks.clone();
+    if let Operation::ToGlobal(placement, _) = operation {
+        ranks.extend(&placement.ranks);
+    }
+    ranks.sort_unstable();
+    ranks.dedup();
+    ranks
+}
+
+/// Whether operands can meet: they are of one context and on one placement.
+fn alike(operation: &Operation, operands: &[&GlobalTensor]) -> Result<(), EagerError> {
+    let [first, other] = operands else { return Ok(()) };
+    if !first.eager().is(other.eager()) {
+        return Err(EagerError::Contexts { call: text(operation, operands) });
+    }
+    let (first, other) = (first.placement(), other.placement());
+    if first == other {
+        return Ok(());
+    }
+    let (first, other) = (Box::new(first.clone()), Box::new(other.clone()));
+    Err(EagerError::Placements { call: text(operation, operands), first, other })
+}
+
+/// What people read of a call.
+fn text(operation: &Operation, operands: &[&GlobalTensor]) -> String {
+    let operands: Vec<String> = operands.iter().map(|operand| operand.spot().to_string()).collect();
+    format!("{operation} of {}", operands.join(" and "))
+}

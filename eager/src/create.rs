@@ -1,0 +1,262 @@
+//! Where global tensors come from.
+
+use graphc_ir::mesh::Placement;
+use graphc_ir::plan::Layout;
+use graphc_ir::random::{Stream, key_of};
+use graphc_ir::sbp::{NdSbp, Sbp};
+use graphc_ir::types::{DType, TensorType};
+use graphc_runtime::{Call, HostTensor, RuntimeError};
+
+use crate::context::Eager;
+use crate::error::EagerError;
+use crate::tensor::GlobalTensor;
+
+/// # New tensors
+///
+/// Of the element type of [`Eager::of`], f32 otherwise. Every rank makes its own shard; in a partial layout the first rank of an
+/// axis holds the numbers, and the others what changes nothing.
+impl Eager {
+    /// Zeros.
+    ///
+    /// # Errors
+    /// Where the placement names ranks that there are not or the layout does not fit; where the ranks differ, or the job
+    /// ends. So do all that make tensors.
+    pub fn zeros(
+        &self,
+        shape: impl Into<Vec<usize>>,
+        placement: &Placement,
+        sbp: &NdSbp,
+    ) -> Result<GlobalTensor, EagerError> {
+        self.full(shape, 0.0, placement, sbp)
+    }
+
+    /// Ones.
+    ///
+    /// # Errors
+    /// As [`Eager::zeros`].
+    pub fn ones(
+        &self,
+        shape: impl Into<Vec<usize>>,
+        placement: &Placement,
+        sbp: &NdSbp,
+    ) -> Result<GlobalTensor, EagerError> {
+        self.full(shape, 1.0, placement, sbp)
+    }
+
+    /// One number everywhere.
+    ///
+    /// # Errors
+    /// As [`Eager::zeros`].
+    pub fn full(
+        &self,
+        shape: impl Into<Vec<usize>>,
+        value: f64,
+        placement: &Placement,
+        sbp: &NdSbp,
+    ) -> Result<GlobalTensor, EagerError> {
+        element(self.dtype(), value)?;
+        self.made((shape.into(), placement, sbp), &format!("full {value}"), &mut |_| value)
+    }
+
+    /// Numbers of the standard normal distribution: a function of the seed, of how many random tensors were drawn before, and of
+    /// each element's place in the whole. So they are the same on every placement and in every layout.
+    ///
+    /// # Errors
+    /// As [`Eager::zeros`].
+    pub fn randn(
+        &self,
+        shape: impl Into<Vec<usize>>,
+        placement: &Placement,
+        sbp: &NdSbp,
+    ) -> Result<GlobalTensor, EagerError> {
+        let (stream, what) = self.draw("randn")?;
+        let mut normal = |place| f64::from(stream.normal(place));
+        self.made((shape.into(), placement, sbp), &what, &mut normal)
+    }
+
+    /// Numbers in [0, 1), drawn as those of [`Eager::randn`].
+    ///
+    /// # Errors
+    /// As [`Eager::zeros`].
+    pub fn rand(
+        &self,
+        shape: impl Into<Vec<usize>>,
+        placement: &Placement,
+        sbp: &NdSbp,
+    ) -> Result<GlobalTensor, EagerError> {
+        let (stream, what) = self.draw("rand")?;
+        let mut uniform = |place| f64::from(stream.uniform(place));
+        self.made((shape.into(), placement, sbp), &what, &mut uniform)
+    }
+
+    /// 0, 1, 2 and so on up to `end`, which is left out: in one dim.
+    ///
+    /// # Errors
+    /// As [`Eager::zeros`].
+    pub fn arange(
+        &self,
+        end: usize,
+        placement: &Placement,
+        sbp: &NdSbp,
+    ) -> Result<GlobalTensor, EagerError> {
+        self.made((vec![end], placement, sbp), "arange", &mut |place| place as f64)
+    }
+
+    /// A whole tensor that all ranks have alike, laid out.
+    ///
+    /// # Errors
+    /// As [`Eager::zeros`].
+    pub fn from_host(
+        &self,
+        whole: &HostTensor,
+        placement: &Placement,
+        sbp: &NdSbp,
+    ) -> Result<GlobalTensor, EagerError> {
+        let layout = self.layout(&whole.ty(), placement, sbp)?;
+        let spot = self.spot(&layout);
+        self.called(&format!("from_host {:016x}: {spot}", digest(whole.bytes())), &layout.ranks)?;
+        let local = HostTensor::shard_of(whole, &layout, self.rank());
+        Ok(GlobalTensor::new(self, spot, local))
+    }
+
+    /// The tensor whose shards are the ranks' local tensors. Its shape follows from theirs: along a dim that is split the
+    /// extents of the ranks add up. All ranks of the group call it; what ranks outside the placement bring is not looked at.
+    ///
+    /// # Errors
+    /// On all ranks, where local tensors are not of one type or their shapes no shards of one tensor (of a dim that does not
+    /// split evenly the first ranks hold one more); otherwise as [`Eager::zeros`].
+    pub fn from_local(
+        &self,
+        local: &HostTensor,
+        placement: &Placement,
+        sbp: &NdSbp,
+    ) -> Result<GlobalTensor, EagerError> {
+        self.check(placement)?;
+        self.called(&format!("from_local in ({sbp}) on {placement}"), &self.all().ranks)?;
+        let brought = self.state().routines.gather(&bytes_of(&local.ty()))?;
+        let brought: Vec<TensorType> = brought.iter().map(|bytes| type_of(bytes)).collect();
+        let layout = self.whole(&brought, placement, sbp)?;
+        let mine = placement.position(self.rank()).map(|_| local.clone());
+        Ok(GlobalTensor::new(self, self.spot(&layout), mine))
+    }
+
+    /// The layout of the tensor whose shards are of these types, by rank of the group.
+    fn whole(
+        &self,
+        brought: &[TensorType],
+        placement: &Placement,
+        sbp: &NdSbp,
+    ) -> Result<Layout, EagerError> {
+        let of = |rank: u32| &brought[rank as usize];
+        let first = of(placement.ranks[0]);
+        let extent = |dim| extent(dim, placement, sbp, &|rank| of(rank).shape.get(dim).copied());
+        let shape = (0..first.shape.len()).map(extent).collect();
+        let shape = TensorType { dtype: first.dtype, shape };
+        let layout = self.layout(&shape, placement, sbp)?;
+        for &rank in &placement.ranks {
+            let extent = layout.rect(rank, 0, 1).map_or_else(Vec::new, |rect| rect.extent);
+            let expected = TensorType { dtype: shape.dtype, shape: extent };
+            if *of(rank) != expected {
+                let (found, layout) = (of(rank).clone(), Box::new(layout));
+                return Err(EagerError::Local { rank, found, expected, layout });
+            }
+        }
+        Ok(layout)
+    }
+
+    /// A random stream of its own for each tensor.
+    fn draw(&self, what: &'static str) -> Result<(Stream, String), EagerError> {
+        let dtype = self.dtype();
+        if !dtype.is_float() {
+            return Err(EagerError::Random { what, dtype });
+        }
+        let mut state = self.state();
+        let stream = Stream { seed: state.seed, key: key_of(what), step: state.draws };
+        state.draws += 1;
+        Ok((stream, format!("{what} {} of seed {}", stream.step, stream.seed)))
+    }
+
+    fn made(
+        &self,
+        (shape, placement, sbp): (Vec<usize>, &Placement, &NdSbp),
+        what: &str,
+        element: &mut dyn FnMut(u64) -> f64,
+    ) -> Result<GlobalTensor, EagerError> {
+        let layout = self.layout(&TensorType { dtype: self.dtype(), shape }, placement, sbp)?;
+        let spot = self.spot(&layout);
+        self.called(&format!("{what}: {spot}"), &layout.ranks)?;
+        self.room(&layout)?;
+        let local = HostTensor::shard(&layout, self.rank(), element);
+        Ok(GlobalTensor::new(self, spot, local))
+    }
+
+    /// Whether the system gives the memory of this rank's shard.
+    fn room(&self, layout: &Layout) -> Result<(), RuntimeError> {
+        let elements = layout.rect(self.rank(), 0, 1).map_or(0, |rect| rect.elements());
+        let bytes = elements * layout.dtype.size();
+        let given = Vec::<u8>::new().try_reserve_exact(bytes);
+        let error = RuntimeError::NoMemory { rank: self.rank(), bytes: bytes as u64 };
+        given.map_err(|_| self.state().routines.fail(error))
+    }
+
+    /// Compares a call that has no plan.
+    fn called(&self, text: &str, ranks: &[u32]) -> Result<(), RuntimeError> {
+        self.state().routines.called(Call { text, digest: key_of(text) }, ranks)
+    }
+}
+
+/// A number as the only element of a tensor. Floating-point types round it.
+///
+/// # Errors
+/// Where it is none of an integer type.
+pub(crate) fn element(dtype: DType, value: f64) -> Result<HostTensor, EagerError> {
+    let scalar = HostTensor::from_f64(dtype, [], &[value])?;
+    match dtype.is_float() || scalar.to_f64() == [value] {
+        true => Ok(scalar),
+        false => Err(EagerError::Number { value, dtype }),
+    }
+}
+
+/// The extent of a dim of the whole: the sum over the ranks that differ in the axes alone that split it.
+fn extent(
+    dim: usize,
+    placement: &Placement,
+    sbp: &NdSbp,
+    of: &dyn Fn(u32) -> Option<usize>,
+) -> usize {
+    let splits = |axis: usize| sbp.0.get(axis) == Some(&Sbp::Split(dim));
+    let counts = |position: &usize| {
+        let coordinates = placement.coordinates(*position).into_iter().enumerate();
+        coordinates.into_iter().all(|(axis, coordinate)| coordinate == 0 || splits(axis))
+    };
+    let positions = (0..placement.size()).filter(counts);
+    positions.filter_map(|position| of(placement.ranks[position])).sum()
+}
+
+/// A type, to be sent.
+fn bytes_of(ty: &TensorType) -> Vec<u8> {
+    let dtype = DType::ALL.iter().position(|&dtype| dtype == ty.dtype).unwrap_or(0);
+    let words = [dtype].into_iter().chain(ty.shape.iter().copied());
+    words.flat_map(|word| (word as u64).to_le_bytes()).collect()
+}
+
+/// A type that was sent.
+fn type_of(bytes: &[u8]) -> TensorType {
+    let words = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word) as usize);
+    let words: Vec<usize> = words.collect();
+    let (dtype, shape) = words.split_first().unwrap_or((&0, &[]));
+    TensorType {
+        dtype: DType::ALL.get(*dtype).copied().unwrap_or(DType::F32),
+        shape: shape.to_vec(),
+    }
+}
+
+/// What stands for bytes.
+fn digest(bytes: &[u8]) -> u64 {
+    let (words, rest) = bytes.as_chunks::<8>();
+    let words = words.iter().map(|word| u64::from_le_bytes(*word));
+    let rest = rest.iter().map(|&byte| u64::from(byte));
+    words.chain(rest).fold(bytes.len() as u64, |digest, word| {
+        (digest.rotate_left(5) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+    })
+}

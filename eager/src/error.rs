@@ -1,0 +1,106 @@
+//! What can go wrong.
+
+use graphc_compiler::compile::CompileError;
+use graphc_ir::mesh::Placement;
+use graphc_ir::plan::Layout;
+use graphc_ir::types::{DType, TensorType};
+use graphc_runtime::{RuntimeError, TensorError};
+
+/// Why an operation cannot be done. What does not fit is found on all ranks, from what all of them know, and nothing is
+/// communicated; operations that do fit may follow. [`EagerError::Runtime`] ends the job on all ranks.
+#[derive(Debug, thiserror::Error)]
+pub enum EagerError {
+    /// Operands that an operation does not take.
+    #[error("{call}: {reason}")]
+    Operands {
+        /// What was called, with the operands' types and layouts.
+        call: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A number that the element type does not have.
+    #[error("{value} is no element of {dtype}: make or cast the tensor to one that has it")]
+    Number {
+        /// The number.
+        value: f64,
+        /// The element type.
+        dtype: DType,
+    },
+    /// Random numbers of an element type that has none between 0 and 1.
+    #[error("{what} of {dtype}: random numbers are f32, bf16 or f16; cast them afterwards")]
+    Random {
+        /// What was called.
+        what: &'static str,
+        /// The element type.
+        dtype: DType,
+    },
+    /// Operands on different placements.
+    #[error(
+        "{call}: one operand is on {first}, another on {other}; bring one to the placement of the other with to_global"
+    )]
+    Placements {
+        /// What was called.
+        call: String,
+        /// Of the first operand.
+        first: Box<Placement>,
+        /// Of one that is elsewhere.
+        other: Box<Placement>,
+    },
+    /// A placement on ranks that there are not.
+    #[error("{placement} names rank {rank}, but the group has ranks 0 to {}", ranks - 1)]
+    Rank {
+        /// The placement.
+        placement: Placement,
+        /// A rank that it names.
+        rank: u32,
+        /// Number of ranks of the group.
+        ranks: usize,
+    },
+    /// A placement on devices that ranks do not have.
+    #[error("{placement} is on devices of another kind than the ranks', which compute on cpu")]
+    Device {
+        /// The placement.
+        placement: Placement,
+    },
+    /// Local tensors that are no shards of one tensor.
+    #[error(
+        "from_local: rank {rank} brings {found}, but {} in ({}) on ranks {:?} needs {expected} there",
+        layout.ty(), layout.sbp, layout.ranks
+    )]
+    Local {
+        /// The first rank whose tensor does not fit.
+        rank: u32,
+        /// What it brings.
+        found: TensorType,
+        /// What it would have to bring.
+        expected: TensorType,
+        /// The whole tensor, as all local tensors together make it, and how it was to lie.
+        layout: Box<Layout>,
+    },
+    /// Tensors of two contexts.
+    #[error("{call}: the operands belong to different `Eager` contexts")]
+    Contexts {
+        /// What was called.
+        call: String,
+    },
+    /// A layout that does not fit its tensor, or an element type that is another.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+    /// An operation that the compiler has no plan for.
+    #[error("{call}: {error}")]
+    Compile {
+        /// What was called.
+        call: String,
+        /// Why.
+        error: Box<CompileError>,
+    },
+    /// A plan that does not read its operands as they lie.
+    #[error("{call}: the plan does not read its operands as they lie: a fault of graphc's")]
+    Fault {
+        /// What was called.
+        call: String,
+    },
+    /// The ranks do not call the same, one has died or does not come, or there is not the memory.
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+}

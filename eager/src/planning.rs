@@ -1,0 +1,130 @@
+//! Plans of one operation, by the compiler's own planner.
+
+use graphc_compiler::boxing::fetched;
+use graphc_compiler::cluster::preset;
+use graphc_compiler::compile::{CompileError, Header, assemble};
+use graphc_compiler::decisions::{Decisions, Sharding};
+use graphc_compiler::pipeline::prepare;
+use graphc_compiler::planner::{self, plan};
+use graphc_ir::builder::GraphBuilder;
+use graphc_ir::check::VerifiedPlan;
+use graphc_ir::graph::Graph;
+use graphc_ir::ids::NodeId;
+use graphc_ir::op::Op;
+use graphc_ir::plan::{Action, CompileOptions, Layout, Plan};
+
+use crate::error::EagerError;
+use crate::operation::Operation;
+use crate::spots::Spot;
+
+/// The plan of an operation, and how its result lies.
+pub(crate) struct Planned {
+    pub(crate) plan: VerifiedPlan,
+    pub(crate) result: Layout,
+}
+
+/// Plans an operation for a group of `world` ranks: the signature is chosen that costs least with the boxing from where the
+/// operands lie. Partial sums are made whole, unless a partial layout is asked for. The same on all ranks.
+///
+/// # Errors
+/// Where the operation does not take the operands, or the machine has not the memory for it.
+pub(crate) fn planned(
+    operation: &Operation,
+    operands: &[&Spot],
+    world: usize,
+    call: &str,
+) -> Result<Planned, EagerError> {
+    let graph = graph(operation, operands)
+        .map_err(|reason| EagerError::Operands { call: call.to_owned(), reason })?;
+    let plan = compiled(&graph, world)
+        .map_err(|error| EagerError::Compile { call: call.to_owned(), error: Box::new(error) })?;
+    let given = given(&plan).filter(|_| feeds_lie_as(&plan, operands)).cloned();
+    let given = given.ok_or_else(|| EagerError::Fault { call: call.to_owned() })?;
+    let result = match operation {
+        Operation::ToGlobal(_, sbp) => Layout { sbp: sbp.clone(), ..given },
+        _ => given,
+    };
+    Ok(Planned { plan, result })
+}
+
+fn compiled(graph: &Graph, world: usize) -> Result<VerifiedPlan, CompileError> {
+    let cluster = preset("cpu").expect("a preset");
+    let options = CompileOptions { mesh: vec![world], ..CompileOptions::default() };
+    let mut decisions = prepare(graph.clone(), &options)?;
+    let planner::Planned { mut sharding, report: planner, .. } =
+        plan(&decisions, &options, &cluster)?;
+    feed_as_it_lies(&mut decisions, &mut sharding);
+    let header = Header { graph, options: &options, cluster: &cluster, weights: None, planner };
+    let (plan, _) = assemble(header, &decisions, &sharding)?;
+    Ok(VerifiedPlan::check(plan)?)
+}
+
+/// The operation behind inputs, each of which is brought to where its operand lies.
+fn graph(operation: &Operation, operands: &[&Spot]) -> Result<Graph, String> {
+    let g = GraphBuilder::new("eager");
+    let input = |(index, spot): (usize, &&Spot)| {
+        let Layout { shape, dtype, sbp, .. } = &spot.layout;
+        g.on(&spot.placement, || {
+            let fed = g.input(&index.to_string(), *dtype, shape.clone());
+            fed.to_global(&spot.placement, sbp.clone())
+        })
+    };
+    let inputs: Vec<_> = operands.iter().enumerate().map(input).collect();
+    // What a partial layout is made of is whole: the runtime masks it.
+    let whole = match operation {
+        Operation::ToGlobal(placement, sbp) => {
+            Some(Operation::ToGlobal(placement.clone(), fetched(sbp)))
+        }
+        _ => None,
+    };
+    let operation = whole.as_ref().unwrap_or(operation);
+    let result = g.on(&operands[0].placement, || operation.node(&inputs));
+    g.output("result", &result);
+    g.finish().map_err(|errors| {
+        let messages: Vec<String> = errors.0.into_iter().map(|error| error.message).collect();
+        messages.join("; ")
+    })
+}
+
+/// Inputs come in the layout to which they are brought, partial ones too, which no planner would choose for an input.
+fn feed_as_it_lies(decisions: &mut Decisions, sharding: &mut Sharding) {
+    let graph = decisions.graph();
+    let mut fed: Vec<(NodeId, NodeId)> = Vec::new();
+    for (id, node) in graph.iter() {
+        let Op::ToGlobal(_) = &node.op else { continue };
+        let producer = graph.value(node.operands[0]).producer;
+        if matches!(graph.node(producer).op, Op::Input(_)) {
+            fed.push((producer, id));
+        }
+    }
+    for (input, reader) in fed {
+        let brought = sharding.nodes[reader.index()].clone();
+        sharding.nodes[input.index()].choices = brought.choices;
+        sharding.nodes[input.index()].results = brought.results;
+        let placement = decisions.staging.placement[reader.index()].clone();
+        decisions.staging.placement[input.index()] = placement;
+    }
+}
+
+/// Whether every operand comes in as it lies.
+fn feeds_lie_as(plan: &Plan, operands: &[&Spot]) -> bool {
+    plan.programs.iter().all(|program| {
+        program.actors.iter().all(|actor| {
+            let Action::Feed { input } = &actor.action else { return true };
+            let register = actor.outputs.first().and_then(|id| program.registers.get(id.index()));
+            let layout = register.and_then(|register| plan.layouts.get(register.layout as usize));
+            let operand = input.parse().ok().and_then(|index: usize| operands.get(index));
+            layout == operand.map(|spot| &spot.layout)
+        })
+    })
+}
+
+/// The layout of what is fetched.
+fn given(plan: &Plan) -> Option<&Layout> {
+    plan.programs.iter().find_map(|program| {
+        let is_fetch = |action: &Action| matches!(action, Action::Fetch { .. });
+        let fetch = program.actors.iter().find(|actor| is_fetch(&actor.action))?;
+        let register = program.registers.get(fetch.inputs.first()?.index())?;
+        plan.layouts.get(register.layout as usize)
+    })
+}

@@ -1,0 +1,149 @@
+//! Routines: plans of a few actions that a program calls again and again, executed by the thread that calls them.
+//!
+//! A session hands each step to workers, which pays where steps are long. A routine is done before a worker would be awake:
+//! it has no thread, no machine of credits and one stream, whose order is all that there is to its execution. Its operands are
+//! this rank's shards, and so is its result. All routines of a rank share one device and its endpoints (`ends`), and every
+//! call is compared with that of the other ranks (`calls`). Start reading with [`Routines`], then `run`.
+
+mod calls;
+mod ends;
+mod run;
+
+use std::sync::Arc;
+
+use graphc_ir::check::VerifiedPlan;
+use graphc_ir::mesh::DeviceKind;
+use graphc_ir::plan::Layout;
+
+use crate::device::{Device, Stream, Threads};
+use crate::dist::{DistError, Group};
+use crate::error::{Cause, RuntimeError};
+use crate::tensor::HostTensor;
+use crate::transport::{Transport, TransportError};
+pub use calls::Call;
+use calls::Calls;
+use ends::SharedEnds;
+pub use run::Routine;
+
+/// What all routines of a rank have in common. All ranks of its group make the same calls in the same order.
+pub struct Routines {
+    calls: Calls,
+    ends: Arc<SharedEnds>,
+    device: Device,
+    stream: Stream,
+    /// Keeps its tags.
+    group: Group,
+}
+
+impl std::fmt::Debug for Routines {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Routines({:?})", self.group)
+    }
+}
+
+impl Routines {
+    /// For the ranks of a group, all of which call it.
+    ///
+    /// # Errors
+    /// Where a rank does something else, the job ends, or the system gives no thread.
+    pub fn new(group: &Group) -> Result<Self, RuntimeError> {
+        let all: Vec<usize> = (0..group.world_size()).collect();
+        let own = group.new_group(&all).map_err(of_group)?;
+        let group = own.expect("this rank is among all");
+        let members = group.members().clone();
+        let neighbours = group.job().map_or(group.world_size(), |job| job.neighbours());
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let count = (cores / neighbours.max(1)).max(1);
+        let threads = Threads { count, have_cores: count * neighbours <= cores };
+        let device = Device::open(DeviceKind::Cpu, members.rank(), threads)?;
+        let stream = device.stream(0);
+        let calls = Calls::new(members.clone());
+        let ends = Arc::new(SharedEnds::new(members));
+        Ok(Self { calls, ends, device, stream, group })
+    }
+
+    /// This rank's index in the group.
+    pub fn rank(&self) -> u32 {
+        self.group.rank() as u32
+    }
+
+    /// Number of ranks of the group.
+    pub fn world_size(&self) -> usize {
+        self.group.world_size()
+    }
+
+    /// Compares what this rank is about to do with what the others do. `ranks` take part in it, in this order; the others
+    /// note it. Every difference is seen by one of the ranks that take part, and ends the job on all.
+    ///
+    /// # Errors
+    /// Where this rank differs from the one before it, or the job has ended.
+    pub fn called(&mut self, call: Call<'_>, ranks: &[u32]) -> Result<(), RuntimeError> {
+        if let Some(ended) = self.ends.ended() {
+            return Err(ended);
+        }
+        let compared = self.calls.compare(call, ranks);
+        compared.map_err(|error| self.fail(error))
+    }
+
+    /// What each rank brings, in the order of the ranks, behind a call in which all take part.
+    ///
+    /// # Errors
+    /// Where the job ends.
+    pub fn gather(&mut self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, RuntimeError> {
+        let gathered = self.calls.gather(bytes);
+        gathered.map_err(|error| self.fail(error.into()))
+    }
+
+    /// Loads this rank's part of a plan whose ranks are those of the group, and whose inputs are the operands by name, with
+    /// one output. All ranks load the same plans in the same order, also those that have no part in them. `result` is the
+    /// output's layout, partial perhaps where the plan's is whole.
+    ///
+    /// # Errors
+    /// Where there is no kernel for it; and where this machine has not the memory, or a peer cannot be reached: then the job
+    /// ends on all ranks.
+    pub fn load(&mut self, plan: &VerifiedPlan, result: &Layout) -> Result<Routine, RuntimeError> {
+        self.ends.know(plan);
+        let transport: Arc<dyn Transport> = self.ends.clone();
+        let routine = Routine::load(plan, &self.device, &transport, result);
+        routine.map_err(|error| match error {
+            RuntimeError::NoKernel { .. } => error,
+            error => self.fail(error),
+        })
+    }
+
+    /// Executes a routine on this rank's shards of its operands. This rank's shard of the result; `None` where it has none.
+    ///
+    /// # Errors
+    /// Where an operand has another size, a kernel refuses its operands, a peer does not come or the job ends. Then the job
+    /// ends on all ranks.
+    pub fn run(
+        &mut self,
+        routine: &mut Routine,
+        operands: &[Option<&HostTensor>],
+    ) -> Result<Option<HostTensor>, RuntimeError> {
+        let result = routine.run(&mut self.stream, operands);
+        result.map_err(|cause| match cause {
+            Cause::Transport(error) => self.fail(error.into()),
+            cause => self.fail(RuntimeError::Program { reason: cause.to_string() }),
+        })
+    }
+
+    /// Ends the job, unless it has ended already; why it has.
+    pub fn fail(&self, error: RuntimeError) -> RuntimeError {
+        if error != RuntimeError::Transport(TransportError::Ended) {
+            if self.ends.ended().is_none() {
+                self.ends.end(RuntimeError::Program { reason: error.to_string() });
+            }
+            return error;
+        }
+        self.ends.ended().unwrap_or(error)
+    }
+}
+
+/// A failure of the group in the runtime's words.
+fn of_group(error: DistError) -> RuntimeError {
+    match error {
+        DistError::Ended { reason, .. } => reason,
+        error => RuntimeError::Program { reason: error.to_string() },
+    }
+}

@@ -1,0 +1,146 @@
+//! One routine: its memory, and what it does in order.
+
+use std::sync::Arc;
+
+use graphc_ir::check::VerifiedPlan;
+use graphc_ir::plan::{Action, Actor, Layout};
+use graphc_ir::sbp::ReduceKind;
+use graphc_ir::types::TensorType;
+
+use crate::communicator::{Collective, Receive, Send};
+use crate::device::{Device, Launch, Memory, Port, Stream, Turn};
+use crate::error::{Cause, RuntimeError};
+use crate::rectangles::{fill_identity, masked};
+use crate::session::Sockets;
+use crate::tensor::HostTensor;
+use crate::transport::Transport;
+use crate::worker::{Resolver, Work};
+
+/// This rank's part of a plan, to be called again and again: [`Routines::run`](super::Routines::run).
+pub struct Routine {
+    memory: Memory,
+    steps: Vec<Step>,
+    /// How often it was run.
+    turns: u64,
+    result: Shard,
+}
+
+/// A rank's part of the result.
+struct Shard {
+    ty: TensorType,
+    /// Where another rank holds the value, and this one what changes nothing.
+    identity: Option<ReduceKind>,
+}
+
+/// One action.
+enum Step {
+    /// The operand of this index comes in.
+    Take(usize, Port),
+    Launch(Launch),
+    Collective(Collective),
+    Send(Send),
+    Receive(Receive),
+    /// The result goes out.
+    Give(Port),
+}
+
+impl std::fmt::Debug for Routine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Routine({} actions, run {} times)", self.steps.len(), self.turns)
+    }
+}
+
+impl Routine {
+    pub(super) fn load(
+        plan: &VerifiedPlan,
+        device: &Device,
+        transport: &Arc<dyn Transport>,
+        result: &Layout,
+    ) -> Result<Self, RuntimeError> {
+        let rank = transport.rank();
+        let program = &plan.programs[plan.ranks[rank as usize].program.index()];
+        let edges = Sockets::of(plan, &[rank]).edges(None);
+        let part = Resolver::new(plan, program, &edges, device, transport)?.resolve()?;
+        // Peers reach into it in collectives alone, and what they can reach is scarce: a descriptor each.
+        let joins = |actor: &Actor| matches!(actor.action, Action::Collective { .. });
+        let offered = match program.actors.iter().any(joins) {
+            true => transport.offer(program.arena_bytes)?,
+            false => None,
+        };
+        let memory = device.allocate(program.arena_bytes, offered)?;
+        let mut steps = Vec::new();
+        for (mut actors, order) in part.actors.into_iter().zip(part.orders) {
+            if !steps.is_empty() {
+                return Err(RuntimeError::plan("a routine has one stream"));
+            }
+            let works = order.into_iter().filter_map(|(actor, _)| actors[actor as usize].take());
+            steps.extend(works.map(step));
+        }
+        let extent = result.rect(rank, 0, 1).map_or_else(|| vec![0], |rect| rect.extent);
+        let ty = TensorType::new(result.dtype, extent);
+        let result = Shard { ty, identity: masked(result, rank) };
+        Ok(Self { memory, steps, turns: 0, result })
+    }
+
+    /// # Errors
+    /// Where an operand is missing or of another size, a kernel refuses, or a peer does not come.
+    pub(super) fn run(
+        &mut self,
+        stream: &mut Stream,
+        operands: &[Option<&HostTensor>],
+    ) -> Result<Option<HostTensor>, Cause> {
+        let Self { memory, steps, turns, result } = self;
+        let turn = Turn { step: *turns, microbatch: 0, microbatches: 1 };
+        let mut given = None;
+        for step in steps {
+            match step {
+                Step::Take(index, port) => {
+                    let operand = operands.get(*index).copied().flatten();
+                    let bytes = operand.map_or(&[][..], HostTensor::bytes);
+                    let place = port.place(turn);
+                    if bytes.len() != place.bytes {
+                        let (found, needed) = (bytes.len(), place.bytes);
+                        let what = format!("operand {index} has {found} bytes, not {needed}");
+                        return Err(Cause::Blocked(what));
+                    }
+                    stream.fill(memory, place, |into| into.copy_from_slice(bytes));
+                }
+                Step::Launch(launch) => stream.launch(launch, memory, turn)?,
+                Step::Collective(collective) => drop(collective.run(stream, memory, turn)?),
+                Step::Send(send) => drop(send.run(stream, memory, turn)?),
+                Step::Receive(receive) => drop(receive.run(stream, memory, turn)?),
+                Step::Give(port) => {
+                    given = Some(stream.read(memory, port.place(turn), |bytes| result.of(bytes)));
+                }
+            }
+        }
+        stream.synchronize()?;
+        *turns += 1;
+        Ok(given)
+    }
+}
+
+impl Shard {
+    fn of(&self, bytes: &[u8]) -> HostTensor {
+        let mut bytes = bytes.to_vec();
+        if let Some(kind) = self.identity {
+            fill_identity(self.ty.dtype, kind, &mut bytes);
+        }
+        let shard = HostTensor::new(self.ty.dtype, self.ty.shape.clone(), bytes);
+        shard.expect("the register has the shard's size")
+    }
+}
+
+fn step(work: Work) -> Step {
+    match work {
+        Work::Kernel(launch) | Work::Local(launch) => Step::Launch(launch),
+        Work::Collective(collective) => Step::Collective(collective),
+        Work::Send(send) => Step::Send(send),
+        Work::Receive(receive) => Step::Receive(receive),
+        Work::Feed(feed) => {
+            let (index, port) = feed.into_port();
+            Step::Take(index, port)
+        }
+        Work::Fetch(fetch) => Step::Give(fetch.into_port()),
+    }
+}
