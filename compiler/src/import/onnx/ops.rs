@@ -3,8 +3,8 @@
 use super::lower::{Lowering, Val};
 use super::node::{Call, Res};
 use super::{
-    einsum, elementwise as e, gather, linear, movement as m, normalize as n, picture as p,
-    reduce as r, sequence as s,
+    control, einsum, elementwise as e, gather, linear, movement as m, normalize as n, picture as p,
+    recurrent, reduce as r, resize, sequence as s,
 };
 use graphc_ir::ops::{BinaryFunction as B, ReduceFunction as R, UnaryFunction as U};
 
@@ -59,6 +59,7 @@ const STANDARD: &[(&str, Lower)] = &[
     ("Expand", m::expand),
     ("Flatten", m::flatten),
     ("Floor", |cx, call| e::rounded(cx, call, f64::floor)),
+    ("GRU", recurrent::gru),
     ("Gather", gather::gather),
     ("Gelu", e::gelu),
     ("Gemm", linear::gemm),
@@ -70,13 +71,16 @@ const STANDARD: &[(&str, Lower)] = &[
     ("HardSigmoid", e::hard_sigmoid),
     ("HardSwish", e::hard_swish),
     ("Identity", |cx, call| Ok(vec![cx.operand(call, 0)?])),
+    ("If", control::branch),
     ("InstanceNormalization", n::instance_normalization),
+    ("LSTM", recurrent::lstm),
     ("LayerNormalization", n::layer_normalization),
     ("LeakyRelu", e::leaky_relu),
     ("Less", |cx, call| e::binary(cx, call, B::Less)),
     ("LessOrEqual", |cx, call| e::binary(cx, call, B::LessEqual)),
     ("Log", |cx, call| e::unary(cx, call, U::Log)),
     ("LogSoftmax", |cx, call| n::softmax(cx, call, true)),
+    ("Loop", control::repeat),
     ("MatMul", linear::matmul),
     ("Max", |cx, call| e::variadic(cx, call, B::Max)),
     ("MaxPool", p::max_pool),
@@ -93,6 +97,7 @@ const STANDARD: &[(&str, Lower)] = &[
     ("Pad", m::pad),
     ("Pow", e::pow),
     ("RMSNormalization", n::rms_normalization),
+    ("RNN", recurrent::rnn),
     ("Range", m::range),
     ("Reciprocal", |cx, call| e::unary(cx, call, U::Reciprocal)),
     ("ReduceL1", |cx, call| r::norm(cx, call, r::Norm::L1)),
@@ -104,6 +109,7 @@ const STANDARD: &[(&str, Lower)] = &[
     ("ReduceSumSquare", |cx, call| r::norm(cx, call, r::Norm::SumSquare)),
     ("Relu", |cx, call| e::unary(cx, call, U::Relu)),
     ("Reshape", m::reshape),
+    ("Resize", resize::resize),
     ("Round", |cx, call| e::rounded(cx, call, f64::round_ties_even)),
     ("Selu", |cx, call| e::elu(cx, call, e::Exponential::Selu)),
     ("SequenceAt", s::at),
@@ -130,6 +136,7 @@ const STANDARD: &[(&str, Lower)] = &[
     ("Transpose", m::transpose),
     ("Trilu", m::trilu),
     ("Unsqueeze", m::unsqueeze),
+    ("Upsample", resize::upsample),
     ("Where", e::select),
     ("Xor", |cx, call| e::binary(cx, call, B::NotEqual)),
 ];
