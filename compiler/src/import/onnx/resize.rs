@@ -122,7 +122,10 @@ fn changes(
         _ => return fail("it needs scales or sizes, and not both"),
     };
     let Some(mut changes) = changes else {
-        return fail(format!("it has {} scales or sizes that fit {shape:?}", dims.len()));
+        return fail(format!(
+            "it has {} scales or sizes that do not all fit {shape:?}",
+            dims.len()
+        ));
     };
     changes.retain(|change| change.extent != shape[change.axis] || change.scale != 1.0);
     changes.sort_by(|a, b| a.scale.total_cmp(&b.scale));
