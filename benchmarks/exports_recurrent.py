@@ -134,6 +134,26 @@ class Unet(nn.Module):
         return self.f(self.e(torch.cat([self.up(d), a], 1)))
 
 
+class Turns(nn.Module):
+    """A loop and a branch whose conditions are known when the model is exported."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.head = nn.Linear(6, 6), nn.Linear(6, 5)
+
+    def forward(self, x):
+        from torch._higher_order_ops.while_loop import while_loop
+
+        state = (torch.tensor(0), x)
+        _, x = while_loop(lambda turn, y: turn < 3, lambda turn, y: (turn + 1, torch.tanh(self.linear(y))), state)
+        x = torch.cond(torch.tensor(True), lambda y: y * 2, lambda y: -y, (x,))
+        return self.head(x)
+
+
+def padded(mode):
+    return nn.Sequential(nn.Conv2d(3, 6, 3, padding=1, padding_mode=mode), nn.ReLU(), nn.Conv2d(6, 4, 3))
+
+
 def pooled(pool, places, channels=8):
     return nn.Sequential(
         nn.Conv2d(3, channels, 3, padding=1), nn.ReLU(), pool, nn.Flatten(), nn.Linear(channels * places, 5)
@@ -204,6 +224,12 @@ MODELS = {
         lambda: pooled(nn.AvgPool2d(3, 2, padding=1, ceil_mode=True, count_include_pad=False), 36), pictures(3, 10, 10)),
     "adaptive_pool": (lambda: pooled(nn.AdaptiveAvgPool2d((4, 3)), 12), pictures(3, 10, 11)),
     "adaptive_pool_up": (lambda: pooled(nn.AdaptiveAvgPool2d(7), 49), pictures(3, 3, 2)),
+    "pixel_shuffle": (
+        lambda: nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.PixelShuffle(2), nn.Conv2d(2, 4, 3)), pictures(3, 6, 5)),
+    "pad_reflect": (lambda: padded("reflect"), pictures(3, 8, 9)),
+    "pad_edge": (lambda: padded("replicate"), pictures(3, 8, 9)),
+    "pad_wrap": (lambda: padded("circular"), pictures(3, 8, 9)),
+    "turns": (Turns, lambda n: torch.randn(n, 6)),
     "googlenet": (googlenet, pictures(3, 64, 64)),
     "vgg": (vgg, pictures(3, 32, 32)),
 }

@@ -16,6 +16,7 @@ use super::trained::Patterns;
 use super::weights::{WeightTensor, Weights};
 use super::{ImportError, ImportOptions, Imported, Symbols};
 
+mod border;
 mod control;
 mod einsum;
 mod elementwise;

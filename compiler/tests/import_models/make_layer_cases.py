@@ -125,6 +125,13 @@ case("Slice_back_all", [node("Slice", ["x", "s", "e", "a", "p"])], {"x": f(3, 4)
      {"s": i(-1, 2), "e": i(-(2**62), 0), "a": i(0, 1), "p": i(-1, -1)})
 
 
+for mode in ["reflect", "edge", "wrap"]:
+    case(f"Pad_{mode}", [node("Pad", ["x", "p"], mode=mode)], {"x": f(1, 2, 4, 3)}, {"p": i(0, 0, 2, 1, 0, 0, 1, 2)})
+for mode in ["DCR", "CRD"]:
+    case(f"DepthToSpace_{mode}", [node("DepthToSpace", ["x"], blocksize=2, mode=mode)], {"x": f(2, 8, 2, 3)})
+case("SpaceToDepth", [node("SpaceToDepth", ["x"], blocksize=2)], {"x": f(2, 2, 4, 6)})
+
+
 def info(name, dtype=TensorProto.FLOAT, shape=None):
     return helper.make_tensor_value_info(name, dtype, shape)
 

@@ -7,6 +7,7 @@ use graphc_ir::ops::{
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 
+use super::border::Border;
 use super::known::{Known, MOST_KNOWN};
 use super::lower::{Lowering, Val};
 use super::node::{Call, Problem, Res, axes, axis, fail};
@@ -345,12 +346,12 @@ pub(super) fn slice(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     Ok(vec![x])
 }
 
-/// Only borders of one value. A negative border cuts.
+/// A negative border cuts.
 pub(super) fn pad(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
-    let mode = call.text("mode", "constant")?;
-    if mode != "constant" {
-        return fail(format!("the mode `{mode}` is not supported: only constant is"));
-    }
+    let border = match call.text("mode", "constant")? {
+        "constant" => None,
+        other => Some(Border::named(other)?),
+    };
     let mut x = cx.operand(call, 0)?;
     let shape = cx.shape(&x)?;
     let pads = match cx.optional(call, 1)? {
@@ -384,7 +385,11 @@ pub(super) fn pad(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
             return fail(format!("borders of {low} and {high} do not fit dim {dim} of {shape:?}"));
         }
         x = cx.slice(&x, dim, start as usize, end as usize, 1)?;
-        (pad.low[dim], pad.high[dim]) = (low.max(0) as usize, high.max(0) as usize);
+        let widths = [low, high].map(|width| width.max(0) as usize);
+        match border {
+            Some(border) => x = cx.bordered(&x, dim, widths, border)?,
+            None => [pad.low[dim], pad.high[dim]] = widths,
+        }
     }
     if pad.low == pad.high && pad.low == pad.interior {
         return Ok(vec![x]);

@@ -3,8 +3,8 @@
 use super::lower::{Lowering, Val};
 use super::node::{Call, Res};
 use super::{
-    control, einsum, elementwise as e, gather, linear, movement as m, normalize as n, picture as p,
-    recurrent, reduce as r, resize, sequence as s,
+    border, control, einsum, elementwise as e, gather, linear, movement as m, normalize as n,
+    picture as p, recurrent, reduce as r, resize, sequence as s,
 };
 use graphc_ir::ops::{BinaryFunction as B, ReduceFunction as R, UnaryFunction as U};
 
@@ -49,6 +49,7 @@ const STANDARD: &[(&str, Lower)] = &[
     ("ConstantOfShape", m::constant_of_shape),
     ("Conv", p::convolution),
     ("ConvTranspose", p::transposed_convolution),
+    ("DepthToSpace", border::depth_to_space),
     ("Div", |cx, call| e::binary(cx, call, B::Div)),
     ("Dropout", n::dropout),
     ("Einsum", einsum::einsum),
@@ -123,6 +124,7 @@ const STANDARD: &[(&str, Lower)] = &[
     ("Softmax", |cx, call| n::softmax(cx, call, false)),
     ("Softplus", e::softplus),
     ("Softsign", e::softsign),
+    ("SpaceToDepth", border::space_to_depth),
     ("Split", m::split),
     ("SplitToSequence", s::split),
     ("Sqrt", |cx, call| e::unary(cx, call, U::Sqrt)),

@@ -60,8 +60,8 @@ pub(super) fn merged(
     let same = shape.iter().zip(to).take_while(|(a, b)| a == b).count();
     let kept = (0..permutation.len()).rev().find(|&dim| permutation[dim] != dim)? + 1;
     let fits = kept <= same && kept < to.len() && to.len() < shape.len();
-    let order = permutation[..kept].iter().copied().chain(kept..to.len()).collect();
-    fits.then_some((to.len() - kept, order))
+    let order = || permutation[..kept].iter().copied().chain(kept..to.len()).collect();
+    fits.then(|| (to.len() - kept, order()))
 }
 
 /// The bounds, as of a step forward, of the elements that a step back visits. The end is not among them.
