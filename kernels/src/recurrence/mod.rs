@@ -12,6 +12,7 @@ use crate::error::KernelError;
 use crate::parallel;
 use crate::precision::Float;
 use crate::product::{Hands, Layout, Write, multiply, room, threads_for};
+use crate::strided;
 use crate::threads::ThreadPool;
 use crate::view::{View, ViewMut};
 
@@ -69,6 +70,8 @@ struct Work<'a> {
     kept: &'a mut [f32],
     /// The gates of all samples at one step.
     gates: &'a mut [f32],
+    /// The weights as the product of a step reads them fastest: by rows of the state. The gradient has no use for it.
+    weights: &'a mut [f32],
     /// Of a product.
     room: &'a mut [f32],
 }
@@ -99,6 +102,8 @@ impl Extents {
         [y, all_kept]: [&mut [f32]; 2],
         mut work: Work<'_>,
     ) {
+        // Once, as otherwise each step would lay them out anew.
+        strided::transpose_rows(r, work.weights, [self.gates(), self.width], 0);
         work.state.copy_from_slice(first);
         if self.cell.keeps() {
             work.kept.copy_from_slice(kept);
@@ -107,7 +112,7 @@ impl Extents {
             work.gates.chunks_exact_mut(self.gates()).for_each(|gates| gates.copy_from_slice(b));
             let extents = [self.batch, self.width, self.gates()];
             let state = (&*work.state, Layout::rows(self.width));
-            let weights = (r, Layout::rows(self.width).t());
+            let weights = (&*work.weights, Layout::rows(self.gates()));
             let gates = (&mut *work.gates, Layout::rows(self.gates()));
             let hands = Hands { pool: work.pool, threads: work.threads, room: &mut *work.room };
             multiply(extents, 1.0, state, weights, gates, Write::Add, hands);
@@ -182,7 +187,14 @@ fn with_floats<T: Float, const N: usize>(
     let of_product =
         products.map(|extents| room::<f32, f32, f32>(extents, threads)).into_iter().max();
     let counts = given.map(|given| T::room(given.len()));
-    let own = [batch * width, batch * width, batch * extents.gates(), of_product.unwrap_or(0)];
+    let of_weights = width * extents.gates();
+    let own = [
+        batch * width,
+        batch * width,
+        batch * extents.gates(),
+        of_weights,
+        of_product.unwrap_or(0),
+    ];
     let of_results = [&a, &b, &c].map(|result| T::room(result.len()));
     let all = counts.iter().chain(&own).chain(&of_results);
     let mut rest = cx.scratch.take::<f32>(all.map(|count| count.next_multiple_of(16)).sum());
@@ -192,9 +204,9 @@ fn with_floats<T: Float, const N: usize>(
         &mut own[..count]
     };
     let given = std::array::from_fn(|at| T::read(given[at], take(counts[at])));
-    let [state, kept, gates, room] = own.map(&mut take);
+    let [state, kept, gates, weights, room] = own.map(&mut take);
     let [of_a, of_b, of_c] = of_results.map(take);
-    let place = Work { pool: cx.pool, threads, state, kept, gates, room };
+    let place = Work { pool: cx.pool, threads, state, kept, gates, weights, room };
     T::write(a, of_a, |a| {
         T::write(b, of_b, |b| T::write(c, of_c, |c| work(given, [a, b, c], place)))
     });
