@@ -58,6 +58,25 @@ fn gpt_reaches_the_losses_of_pytorch_on_every_mesh() {
     check_all("gpt");
 }
 
+#[test]
+fn lstm_reaches_the_losses_of_pytorch_on_every_mesh() {
+    check_all("lstm");
+}
+
+#[test]
+fn gru_reaches_the_losses_of_pytorch_on_every_mesh() {
+    check_all("gru");
+}
+
+/// As of the resnet: without microbatches.
+#[test]
+fn unet_reaches_the_losses_of_pytorch_on_every_mesh() {
+    let own = Reference::load("unet").tolerance;
+    for extra in CONFIGURATIONS.iter().filter(|extra| !extra.contains(&"--microbatches")) {
+        check_within(2.0 * own, "unet", extra);
+    }
+}
+
 /// Without microbatches: batch norm takes the statistics of each, which no reference covers. On one rank within the
 /// reference's own tolerance; on several sums are taken in another order, and where an element is within rounding of a
 /// kink (a rectifier, a maximum) it may take the other side, which moves later losses by more.

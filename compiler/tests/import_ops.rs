@@ -1,5 +1,5 @@
-//! Every ONNX op that is imported computes what ONNX's own reference evaluator computes. The cases, with models and
-//! expected outputs, are written by `import_models/make_cases.py`.
+//! Every ONNX op that is imported computes what ONNX's own reference evaluator computes, and layers and loops what onnxruntime
+//! does. The cases, with models and expected outputs, are written by `import_models/make_cases.py` and `make_layer_cases.py`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -12,7 +12,11 @@ use graphc_ir::text::{parse, print};
 use serde_json::Value as Json;
 
 fn cases() -> Vec<Json> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/import_models/cases.json");
+    ["cases.json", "layer_cases.json"].into_iter().flat_map(cases_of).collect()
+}
+
+fn cases_of(file: &str) -> Vec<Json> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/import_models").join(file);
     serde_json::from_str(&std::fs::read_to_string(path).expect("is there")).expect("JSON")
 }
 

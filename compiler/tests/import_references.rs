@@ -105,6 +105,23 @@ fn gpt_has_the_first_loss_of_pytorch() {
 }
 
 #[test]
+fn recurrent_layers_have_the_first_loss_of_pytorch() {
+    first_loss_is_that_of_pytorch("lstm", 4);
+    first_loss_is_that_of_pytorch("gru", 4);
+}
+
+/// The exporter goes to time first and back about each layer.
+#[test]
+fn a_recurrent_layer_is_a_product_and_one_op_for_each_direction() {
+    let graph = import("lstm", 4).graph;
+    let count = |name: &str| graph.nodes.iter().filter(|node| node.op.name() == name).count();
+    assert_eq!((count("recurrence"), count("matmul"), count("transpose")), (4, 4 + 1, 0));
+    let graph = import("gru", 4).graph;
+    let count = |name: &str| graph.nodes.iter().filter(|node| node.op.name() == name).count();
+    assert_eq!((count("recurrence"), count("matmul"), count("transpose")), (2, 2 + 1, 0));
+}
+
+#[test]
 fn only_real_compute_remains_of_the_gpt() {
     let graph = import("gpt", 8).graph;
     let count = |name: &str| graph.nodes.iter().filter(|node| node.op.name() == name).count();
@@ -120,7 +137,7 @@ fn only_real_compute_remains_of_the_gpt() {
 
 #[test]
 fn parameters_are_trained_and_weights_keep_their_names_and_shapes() {
-    for name in ["mlp", "mlp_mse", "gpt"] {
+    for name in ["mlp", "mlp_mse", "gpt", "lstm", "gru"] {
         let imported = import(name, 4);
         assert!(imported.warnings.is_empty(), "{:?}", imported.warnings);
         assert_eq!(imported.symbols, ["batch"]);
@@ -136,7 +153,7 @@ fn parameters_are_trained_and_weights_keep_their_names_and_shapes() {
 
 #[test]
 fn a_reference_is_the_same_after_printing_and_parsing() {
-    for name in ["mlp", "mlp_mse", "gpt"] {
+    for name in ["mlp", "mlp_mse", "gpt", "lstm", "gru", "unet"] {
         let graph = import(name, 4).graph;
         assert_eq!(parse(&print(&graph)).expect("parses"), graph, "{name}");
     }

@@ -88,6 +88,10 @@ pub enum Op {
     AttentionGrad(AttentionGrad),
     /// Pairs of elements turned by angles that grow with the position.
     Rotary(Rotary),
+    /// Recurrent cells over a sequence.
+    Recurrence(Recurrence),
+    /// Gradient of [`Op::Recurrence`].
+    RecurrenceGrad(RecurrenceGrad),
     /// Correlation of pictures with kernels, in two dims.
     Convolution(Convolution),
     /// Gradient of a convolution's pictures.
@@ -102,6 +106,10 @@ pub enum Op {
     AveragePool(AveragePool),
     /// Gradient of [`Op::AveragePool`].
     AveragePoolGrad(AveragePoolGrad),
+    /// Another extent of a dim, by interpolation.
+    Resize(Resize),
+    /// Gradient of [`Op::Resize`].
+    ResizeGrad(ResizeGrad),
     /// Normalization of channels, scaled and shifted.
     BatchNorm(BatchNorm),
     /// Normalization of channels by the statistics of the batch.
@@ -186,6 +194,8 @@ impl Op {
             Op::Attention(op) => op,
             Op::AttentionGrad(op) => op,
             Op::Rotary(op) => op,
+            Op::Recurrence(op) => op,
+            Op::RecurrenceGrad(op) => op,
             Op::Convolution(op) => op,
             Op::ConvolutionInputGrad(op) => op,
             Op::ConvolutionKernelGrad(op) => op,
@@ -193,6 +203,8 @@ impl Op {
             Op::MaxPoolGrad(op) => op,
             Op::AveragePool(op) => op,
             Op::AveragePoolGrad(op) => op,
+            Op::Resize(op) => op,
+            Op::ResizeGrad(op) => op,
             Op::BatchNorm(op) => op,
             Op::BatchNormTraining(op) => op,
             Op::Dispatch(op) => op,

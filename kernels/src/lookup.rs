@@ -7,7 +7,7 @@ use half::{bf16, f16};
 use crate::context::Kernel;
 use crate::{
     attention, clipping, convolution, embedding, experts, loss, matmul, movement, normalize, pool,
-    reduce, rotary, scaling, softmax, source, update,
+    recurrence, reduce, resize, rotary, scaling, softmax, source, update,
 };
 
 /// A kernel that is generic over a floating-point element type, for this one.
@@ -74,11 +74,14 @@ pub(crate) fn cpu(op: &Op, operands: &[DType], results: &[DType]) -> Option<Kern
         Op::Attention(_) => attention::attention,
         Op::AttentionGrad(_) => attention::attention_grad,
         Op::Rotary(_) => float!(first, rotary::rotary),
+        Op::Recurrence(_) => float!(first, recurrence::recurrence),
+        Op::RecurrenceGrad(_) => float!(first, recurrence::recurrence_grad),
         Op::Convolution(_) => convolution::convolution,
         Op::ConvolutionInputGrad(_) => convolution::input_grad,
         Op::ConvolutionKernelGrad(_) => convolution::kernel_grad,
         Op::MaxPool(_) | Op::AveragePool(_) => float!(first, pool::pool),
         Op::MaxPoolGrad(_) | Op::AveragePoolGrad(_) => float!(first, pool::pool_grad),
+        Op::Resize(_) | Op::ResizeGrad(_) => float!(first, resize::resize),
         Op::Dispatch(_) => float!(first, experts::dispatch),
         Op::Combine(_) => float!(first, experts::combine),
         Op::CombineWeightsGrad(_) => float!(first, experts::weights_grad),

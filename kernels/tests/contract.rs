@@ -95,6 +95,16 @@ fn large_cases() -> Vec<Case> {
     add(Op::AttentionGrad(AttentionGrad { causal, scale }), &types, random);
     let rotary = Rotary { base: Scalar(1e4), interleaved: false, inverse: false };
     add(Op::Rotary(rotary), &[f32s(&[2, 300, 8, 16])], random);
+    for (cell, gates) in [(Cell::Lstm, 80), (Cell::Gru, 60)] {
+        let [of_gates, states] = [gates, 20].map(|width| f32s(&[200, 3, width]));
+        let (weight, bias, state) = (f32s(&[gates, 20]), f32s(&[gates]), f32s(&[200, 20]));
+        let mut types = vec![of_gates.clone(), weight.clone(), bias, state.clone()];
+        types.extend(cell.keeps().then(|| state.clone()));
+        add(Op::Recurrence(Recurrence { cell, reverse: false }), &types, random);
+        let third = if cell.keeps() { state } else { of_gates.clone() };
+        let types = [weight, of_gates, third, states.clone(), states];
+        add(Op::RecurrenceGrad(RecurrenceGrad { cell, reverse: true }), &types, random);
+    }
     let window = Window { strides: [2, 1], pads: [1; 4], dilations: [1; 2] };
     let (x, k) = (f32s(&[3, 8, 20, 21]), f32s(&[10, 8, 3, 3]));
     let convolution = Op::Convolution(Convolution { window, groups: 1, channels_last: false });

@@ -12,7 +12,7 @@ use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 
 /// How many variants [`Op`] has.
-const OPS: usize = 61;
+const OPS: usize = 65;
 
 /// The number of an op's variant, from 0 to `OPS - 1`: who adds a variant adds its number, and examples below.
 fn number(op: &Op) -> usize {
@@ -78,6 +78,10 @@ fn number(op: &Op) -> usize {
         Op::LabelRank(_) => 58,
         Op::Blend(_) => 59,
         Op::SkipStep(_) => 60,
+        Op::Recurrence(_) => 61,
+        Op::RecurrenceGrad(_) => 62,
+        Op::Resize(_) => 63,
+        Op::ResizeGrad(_) => 64,
     }
 }
 
@@ -328,6 +332,7 @@ fn layers(to: &mut Examples<'_>) {
         let op = Rotary { base: Scalar(1e4), interleaved, inverse: false };
         to.add(Op::Rotary(op), &[to.ty(&[2, 9, 3, 8])], 4e-6);
     }
+    recurrences(to);
     let window = Window { strides: [2, 1], pads: [1; 4], dilations: [1; 2] };
     let (kernel, extents) = ([3, 2], [7, 8]);
     for (channels_last, x) in [(false, [2, 3, 7, 8]), (true, [2, 7, 8, 3])] {
@@ -342,6 +347,14 @@ fn layers(to: &mut Examples<'_>) {
         let op = AveragePoolGrad { kernel, window, count_border: true, extents, channels_last };
         to.add(Op::AveragePoolGrad(op), &[y], 4e-6);
     }
+    let (filter, coordinates) = (Filter::Linear, Coordinates::HalfPixel);
+    let sampling =
+        Sampling { filter, coordinates, scale: Scalar(1.5), smooth: false, inside: false };
+    for (axis, from, extent) in [(1, [2, 4, 3], 6), (2, [2, 3, 4], 6)] {
+        let x = to.ty(&from);
+        to.add(Op::Resize(Resize { axis, extent, sampling }), std::slice::from_ref(&x), 4e-6);
+        to.add(Op::ResizeGrad(ResizeGrad { axis, extent: 3, sampling }), &[x], 4e-6);
+    }
     let (x, chosen) = (to.ty(&[2, 5, 3]), TensorType::new(DType::I64, [2, 5, 2]));
     let (y, weights) = (to.ty(&[4, 2, 3, 3]), to.ty(&[2, 5, 2]));
     let types = [x.clone(), chosen.clone(), weights.clone()];
@@ -352,6 +365,15 @@ fn layers(to: &mut Examples<'_>) {
     to.filled(Op::Combine(Combine {}), &types, 4e-6, indices(1, 4));
     let op = Op::CombineWeightsGrad(CombineWeightsGrad {});
     to.filled(op, &[y, chosen, x], 1e-5, indices(1, 4));
+}
+
+fn recurrences(to: &mut Examples<'_>) {
+    let [gates, states, state] = [&[3, 2, 20][..], &[3, 2, 5], &[3, 5]].map(|shape| to.ty(shape));
+    let (weight, bias, reverse) = (to.ty(&[20, 5]), to.ty(&[20]), false);
+    let types = [&gates, &weight, &bias, &state, &state].map(TensorType::clone);
+    to.add(Op::Recurrence(Recurrence { cell: Cell::Lstm, reverse }), &types, 2e-5);
+    let types = [&weight, &gates, &state, &states, &states].map(TensorType::clone);
+    to.add(Op::RecurrenceGrad(RecurrenceGrad { cell: Cell::Lstm, reverse }), &types, 5e-5);
 }
 
 fn updates(to: &mut Examples<'_>) {

@@ -167,6 +167,68 @@ fn pools_and_their_gradients() {
 }
 
 #[test]
+fn resizes_and_their_gradients() {
+    repeat(120, |random| {
+        let filters = [Filter::Floor, Filter::Ceil, Filter::NearestBefore, Filter::NearestBehind];
+        let others = [Filter::Linear, Filter::Cubic(Scalar(-0.75)), Filter::Linear];
+        let filter = random.of(&[&filters[..], &others].concat());
+        let coordinates = random.of(&[
+            Coordinates::Asymmetric,
+            Coordinates::HalfPixel,
+            Coordinates::HalfPixelOrFirst,
+            Coordinates::HalfPixelSymmetric,
+            Coordinates::AlignCorners,
+        ]);
+        let mut shape = random.shape(3);
+        let axis = random.below(3);
+        let (from, to) = (1 + random.below(20), 1 + random.below(30));
+        let scale = Scalar(f64::from(to as f32 / from as f32));
+        let (smooth, inside) = (random.below(2) == 0, random.below(2) == 0);
+        let sampling = Sampling { filter, coordinates, scale, smooth, inside };
+        shape[axis] = from;
+        let op = Op::Resize(Resize { axis, extent: to, sampling });
+        Case::random(op, &[f32s(&shape)], random, &mut ordinary).check(2e-5);
+        shape[axis] = to;
+        let op = Op::ResizeGrad(ResizeGrad { axis, extent: from, sampling });
+        Case::random(op, &[f32s(&shape)], random, &mut ordinary).check(2e-5);
+    });
+}
+
+#[test]
+fn recurrent_cells_and_their_gradients() {
+    repeat(80, |random| {
+        let cell = random.of(&[Cell::Lstm, Cell::Gru, Cell::Tanh, Cell::Relu]);
+        let [n, t] = [random.of(&[0, 1, 2, 5, 19]), 1 + random.below(5)];
+        let (h, reverse) = (random.of(&[1, 3, 16, 33, 70]), random.below(2) == 0);
+        let [gates, states] = [cell.gates() * h, h].map(|width| f32s(&[n, t, width]));
+        let weight = f32s(&[cell.gates() * h, h]);
+        let state = f32s(&[n, h]);
+        let mut types =
+            vec![gates.clone(), weight.clone(), f32s(&weight.shape[..1]), state.clone()];
+        types.extend(cell.keeps().then(|| state.clone()));
+        // Weights as small as they are in nets, so that states stay small.
+        let fill = &mut move |random: &mut Random, operand: usize, dtype: DType| {
+            ordinary(random, operand, dtype)
+                * if operand < 2 { 1.0 / (h as f64).sqrt() } else { 1.0 }
+        };
+        let op = Op::Recurrence(Recurrence { cell, reverse });
+        Case::random(op, &types, random, fill).check(2e-5);
+        let types = match cell {
+            Cell::Lstm => {
+                let kept = states.clone();
+                let mut types = vec![weight, gates, state, kept, states.clone()];
+                types.extend((random.below(2) == 0).then_some(states));
+                types
+            }
+            Cell::Gru => vec![weight, gates.clone(), gates, states.clone(), states],
+            Cell::Tanh | Cell::Relu => vec![weight, states.clone(), states],
+        };
+        let op = Op::RecurrenceGrad(RecurrenceGrad { cell, reverse });
+        Case::random(op, &types, random, fill).check(5e-5);
+    });
+}
+
+#[test]
 fn experts_and_back() {
     repeat(60, |random| {
         let [groups, tokens, width] = [random.below(4), 1 + random.below(20), random.extent()];

@@ -16,6 +16,8 @@ use super::trained::Patterns;
 use super::weights::{WeightTensor, Weights};
 use super::{ImportError, ImportOptions, Imported, Symbols};
 
+mod border;
+mod control;
 mod einsum;
 mod elementwise;
 mod gather;
@@ -28,11 +30,14 @@ mod node;
 mod normalize;
 mod ops;
 mod picture;
+mod recurrent;
 mod reduce;
+mod resize;
 mod rewrite;
 mod roles;
 mod sequence;
 mod tensor;
+mod turned;
 mod wire;
 
 use lower::Lowering;

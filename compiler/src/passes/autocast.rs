@@ -52,7 +52,8 @@ fn class(op: &Op) -> Class {
         | Op::BatchNormTraining(_)
         | Op::CrossEntropy(_)
         | Op::LabelRank(_)
-        | Op::Pick(_) => Class::Single,
+        | Op::Pick(_)
+        | Op::Recurrence(_) => Class::Single,
         // Gradients that somebody wrote: those of what is cast here are made later, by autodiff, of the types that it has.
         Op::SoftmaxGrad(_)
         | Op::LogSoftmaxGrad(_)
@@ -61,10 +62,12 @@ fn class(op: &Op) -> Class {
         | Op::PickGrad(_)
         | Op::EmbeddingGrad(_)
         | Op::AttentionGrad(_)
+        | Op::RecurrenceGrad(_)
         | Op::ConvolutionInputGrad(_)
         | Op::ConvolutionKernelGrad(_)
         | Op::MaxPoolGrad(_)
         | Op::AveragePoolGrad(_)
+        | Op::ResizeGrad(_)
         | Op::CombineWeightsGrad(_) => Class::Single,
         Op::SgdUpdate(_)
         | Op::AdamUpdate(_)
@@ -95,6 +98,7 @@ fn class(op: &Op) -> Class {
         | Op::Rotary(_)
         | Op::MaxPool(_)
         | Op::AveragePool(_)
+        | Op::Resize(_)
         | Op::Dropout(_)
         | Op::Triangle(_)
         | Op::ToGlobal(_)

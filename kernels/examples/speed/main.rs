@@ -1,11 +1,12 @@
 //! How fast the main kernels are on this machine, at the sizes of a small GPT and an MLP:
-//! `cargo run --release -p graphc-kernels --example speed -- [THREADS] [half | norm | pictures]`. Bytes count each operand and
+//! `cargo run --release -p graphc-kernels --example speed -- [THREADS] [half | norm | pictures | recurrence]`. Bytes count each operand and
 //! result once. With `norm` only the passes of batch normalization are timed, with `pictures` only convolution, beside a product
-//! of large matrices. With `half` only products, attention and convolution are timed, of f32, bf16 and f16 in turn: medians, and how many
+//! of large matrices, and with `recurrence` recurrent layers. With `half` only products, attention and convolution are timed, of f32, bf16 and f16 in turn: medians, and how many
 //! times as fast as f32 each is.
 
 mod normalization;
 mod pictures;
+mod recurrence;
 
 use std::slice::from_ref;
 use std::time::Instant;
@@ -130,7 +131,7 @@ impl Bench {
                 let inner = operands[0].shape[rank - if matmul.transpose_a { 2 } else { 1 }];
                 2.0 * results[0].elements() as f64 * inner as f64
             }
-            Op::Attention(_) | Op::AttentionGrad(_) => {
+            Op::Attention(_) | Op::AttentionGrad(_) | Op::Recurrence(_) | Op::RecurrenceGrad(_) => {
                 let rule = op.operation().rule(&operands.iter().collect::<Vec<_>>());
                 op.operation().flops(&rule.expect("the types fit"))
             }
@@ -435,6 +436,7 @@ fn main() {
     match std::env::args().nth(2).as_deref() {
         Some("half") => return halves(&mut bench),
         Some("norm") => return normalization::all(&mut bench),
+        Some("recurrence") => return recurrence::recurrence(&mut bench),
         Some("pictures") => return pictures::pictures(&mut bench),
         _ => {}
     }

@@ -51,6 +51,16 @@ impl Known {
         Self::new(TensorType::new(DType::I64, [values.len()]), elements)
     }
 
+    /// One integer, of shape `[]`.
+    pub fn integer(value: i64) -> Self {
+        Self::splat(TensorType::new(DType::I64, []), value as f64)
+    }
+
+    /// One truth value, of shape `[]`.
+    pub fn truth(value: bool) -> Self {
+        Self::splat(TensorType::new(DType::Bool, []), f64::from(u8::from(value)))
+    }
+
     /// All elements, row-major.
     pub fn elements(&self) -> Vec<f64> {
         match &self.elements {

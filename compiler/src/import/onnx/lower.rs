@@ -41,9 +41,9 @@ pub(super) struct Lowering {
     pub graph: Graph,
     pub warnings: Vec<String>,
     pub base_dir: PathBuf,
+    pub source: Source,
+    pub values: BTreeMap<String, Val>,
     opset: i64,
-    source: Source,
-    values: BTreeMap<String, Val>,
     tensors: BTreeMap<String, WeightTensor>,
     trained: BTreeSet<String>,
     variables: BTreeMap<String, ValueId>,
@@ -149,10 +149,15 @@ impl Lowering {
     pub fn optional(&self, call: Call<'_>, position: usize) -> Res<Option<Val>> {
         match call.proto.input.get(position).filter(|name| !name.is_empty()) {
             None => Ok(None),
-            Some(name) => match self.values.get(name) {
-                Some(value) => Ok(Some(value.clone())),
-                None => fail(format!("`{name}` is not known")),
-            },
+            Some(name) => self.value(name).map(Some),
+        }
+    }
+
+    /// What a name of the model stands for.
+    pub fn value(&self, name: &str) -> Res<Val> {
+        match self.values.get(name) {
+            Some(value) => Ok(value.clone()),
+            None => fail(format!("`{name}` is not known")),
         }
     }
 

@@ -13,22 +13,53 @@ use crate::import::ImportError;
 pub(super) fn order(graph: &GraphProto) -> Result<Vec<usize>, ImportError> {
     let given = given(graph)?;
     let producers = producers(graph, &given)?;
+    for node in &graph.node {
+        for input in reads(node) {
+            if !given.contains(input) && !producers.contains_key(input) {
+                let (node, op) = (title(node), op_type(node));
+                return structure(format!(
+                    "node `{node}` of type {op} reads `{input}`, which is no input, initializer or result"
+                ));
+            }
+        }
+    }
+    outputs(graph, &given, &producers)?;
+    sorted(graph, &producers)
+}
+
+/// As [`order`], of a graph within a node, which may read what stands around it.
+pub(super) fn inner_order(graph: &GraphProto) -> Result<Vec<usize>, ImportError> {
+    let given = given(graph)?;
+    sorted(graph, &producers(graph, &given)?)
+}
+
+/// What a node reads: its operands, and what the graphs within it read of what stands around them.
+fn reads(node: &NodeProto) -> Vec<&str> {
+    let mut found: Vec<&str> =
+        node.input.iter().map(String::as_str).filter(|input| !input.is_empty()).collect();
+    for graph in node.attribute.iter().filter_map(|attribute| attribute.g.as_ref()) {
+        let initializers = graph.initializer.iter().map(|tensor| tensor.name.as_deref());
+        let inputs = graph.input.iter().map(|input| input.name.as_deref());
+        let own: BTreeSet<&str> = (initializers.chain(inputs).flatten())
+            .chain(graph.node.iter().flat_map(|node| node.output.iter().map(String::as_str)))
+            .collect();
+        let outputs = graph.output.iter().filter_map(|output| output.name.as_deref());
+        let within = graph.node.iter().flat_map(reads).chain(outputs);
+        found.extend(within.filter(|name| !own.contains(name)));
+    }
+    found
+}
+
+/// The nodes in an order in which each comes behind those whose results it reads.
+fn sorted(
+    graph: &GraphProto,
+    producers: &BTreeMap<&str, usize>,
+) -> Result<Vec<usize>, ImportError> {
     let mut waits: Vec<usize> = Vec::new();
     let mut readers = vec![BTreeSet::new(); graph.node.len()];
     for (index, node) in graph.node.iter().enumerate() {
-        let mut sources = BTreeSet::new();
-        for input in node.input.iter().filter(|input| !input.is_empty()) {
-            match producers.get(input.as_str()) {
-                Some(&producer) => _ = sources.insert(producer),
-                None if given.contains(input.as_str()) => {}
-                None => {
-                    let (node, op) = (title(node), op_type(node));
-                    return structure(format!(
-                        "node `{node}` of type {op} reads `{input}`, which is no input, initializer or result"
-                    ));
-                }
-            }
-        }
+        let sources: BTreeSet<usize> =
+            reads(node).iter().filter_map(|&input| producers.get(input).copied()).collect();
         waits.push(sources.len());
         sources.into_iter().for_each(|source| _ = readers[source].insert(index));
     }
@@ -49,7 +80,6 @@ pub(super) fn order(graph: &GraphProto) -> Result<Vec<usize>, ImportError> {
             waiting.take(5).map(|(node, _)| format!("`{}`", title(node))).collect();
         return structure(format!("nodes wait for each other in a cycle: {}", names.join(", ")));
     }
-    outputs(graph, &given, &producers)?;
     Ok(order)
 }
 

@@ -7,17 +7,33 @@ use graphc_ir::ops::{
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 
+use super::border::Border;
 use super::known::{Known, MOST_KNOWN};
 use super::lower::{Lowering, Val};
 use super::node::{Call, Problem, Res, axes, axis, fail};
 use super::sequence::{chunks, sizes};
 use super::tensor;
+use super::turned::{backward, merged};
 
 impl Lowering {
-    /// The same elements in another shape.
+    /// The same elements in another shape. What was reshaped before is reshaped once, and of a transposition dims that stay in
+    /// their place are merged before it, so that transpositions there and back meet.
     pub fn reshape(&mut self, x: &Val, shape: &[usize]) -> Res<Val> {
         if self.shape(x)? == shape {
             return Ok(x.clone());
+        }
+        if let Some((Op::Reshape(_), source)) = self.producer(x) {
+            return self.reshape(&source, shape);
+        }
+        if let Some((Op::Transpose(transpose), source)) = self.producer(x)
+            && let Some((merged, permutation)) =
+                merged(&transpose.permutation, &self.shape(x)?, shape)
+        {
+            let from = self.shape(&source)?;
+            let kept = permutation.len() - merged;
+            let inner = [&from[..kept], &shape[kept..]].concat();
+            let inner = self.reshape(&source, &inner)?;
+            return self.transpose(&inner, permutation);
         }
         self.apply(Op::Reshape(Reshape { shape: shape.into() }), std::slice::from_ref(x))
     }
@@ -53,9 +69,18 @@ impl Lowering {
         self.apply(Op::Slice(slice), std::slice::from_ref(x))
     }
 
+    /// Dims in another order. What was transposed before is transposed once, and dims of extent 1 are reshaped instead.
     pub fn transpose(&mut self, x: &Val, permutation: Vec<usize>) -> Res<Val> {
         if permutation.iter().enumerate().all(|(dim, &from)| dim == from) {
             return Ok(x.clone());
+        }
+        if let Some((Op::Transpose(before), source)) = self.producer(x) {
+            let both = permutation.iter().map(|&dim| before.permutation[dim]).collect();
+            return self.transpose(&source, both);
+        }
+        let shape = self.shape(x)?;
+        if shape.len() > 2 && shape.contains(&1) {
+            return self.transpose_without_ones(x, &shape, &permutation);
         }
         self.apply(Op::Transpose(Transpose { permutation }), std::slice::from_ref(x))
     }
@@ -295,28 +320,38 @@ pub(super) fn slice(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     }
     let mut slice =
         Slice { starts: vec![0; shape.len()], ends: shape.clone(), steps: vec![1; shape.len()] };
+    let mut reversed = Vec::new();
     for (index, &dim) in dims.iter().enumerate() {
         let dim = axis(dim, shape.len())?;
         let extent = shape[dim] as i64;
         let bound =
             |at: i64| (if at < 0 { at.saturating_add(extent) } else { at }).clamp(0, extent);
         let (start, end) = (bound(starts[index]), bound(ends[index]));
-        let Some(step) = usize::try_from(steps[index]).ok().filter(|&step| step > 0) else {
-            return fail(format!("a step of {} is not supported: steps go forward", steps[index]));
+        let step = steps[index];
+        slice.steps[dim] = match usize::try_from(step.unsigned_abs()) {
+            Ok(step @ 1..) => step,
+            _ => return fail(format!("a step of {step} is none")),
         };
-        slice.starts[dim] = start as usize;
-        slice.ends[dim] = end.max(start) as usize;
-        slice.steps[dim] = step;
+        (slice.starts[dim], slice.ends[dim]) = if step > 0 {
+            (start as usize, end.max(start) as usize)
+        } else {
+            reversed.push(dim);
+            backward([starts[index], ends[index], step], extent)
+        };
     }
-    Ok(vec![cx.slice_all(&x, slice)?])
+    let mut x = cx.slice_all(&x, slice)?;
+    for dim in reversed {
+        x = cx.reversed(&x, dim)?;
+    }
+    Ok(vec![x])
 }
 
-/// Only borders of one value. A negative border cuts.
+/// A negative border cuts.
 pub(super) fn pad(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
-    let mode = call.text("mode", "constant")?;
-    if mode != "constant" {
-        return fail(format!("the mode `{mode}` is not supported: only constant is"));
-    }
+    let border = match call.text("mode", "constant")? {
+        "constant" => None,
+        other => Some(Border::named(other)?),
+    };
     let mut x = cx.operand(call, 0)?;
     let shape = cx.shape(&x)?;
     let pads = match cx.optional(call, 1)? {
@@ -350,7 +385,11 @@ pub(super) fn pad(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
             return fail(format!("borders of {low} and {high} do not fit dim {dim} of {shape:?}"));
         }
         x = cx.slice(&x, dim, start as usize, end as usize, 1)?;
-        (pad.low[dim], pad.high[dim]) = (low.max(0) as usize, high.max(0) as usize);
+        let widths = [low, high].map(|width| width.max(0) as usize);
+        match border {
+            Some(border) => x = cx.bordered(&x, dim, widths, border)?,
+            None => [pad.low[dim], pad.high[dim]] = widths,
+        }
     }
     if pad.low == pad.high && pad.low == pad.interior {
         return Ok(vec![x]);

@@ -1,7 +1,7 @@
 //! A node of the model as its lowering sees it: attributes by name, with defaults, of the right kind.
 
 use graphc_ir::op::OpError;
-use rten_onnx::onnx::{AttributeProto, AttributeType, NodeProto, TensorProto};
+use rten_onnx::onnx::{AttributeProto, AttributeType, GraphProto, NodeProto, TensorProto};
 
 /// A node.
 #[derive(Clone, Copy)]
@@ -86,6 +86,21 @@ impl<'a> Call<'a> {
     pub fn text(&self, name: &str, default: &'static str) -> Res<&'a str> {
         let attribute = self.kind(name, AttributeType::STRING, "a text")?;
         Ok(attribute.and_then(|attribute| attribute.s.as_deref()).unwrap_or(default))
+    }
+
+    /// A list of texts; empty where it is not given.
+    pub fn texts(&self, name: &str) -> Res<&'a [String]> {
+        let attribute = self.kind(name, AttributeType::STRINGS, "a list of texts")?;
+        Ok(attribute.map_or(&[], |attribute| attribute.strings.as_slice()))
+    }
+
+    /// A graph.
+    pub fn graph(&self, name: &str) -> Res<&'a GraphProto> {
+        let attribute = self.kind(name, AttributeType::GRAPH, "a graph")?;
+        match attribute.and_then(|attribute| attribute.g.as_ref()) {
+            Some(graph) => Ok(graph),
+            None => fail(format!("the attribute `{name}` is missing")),
+        }
     }
 
     /// A tensor.

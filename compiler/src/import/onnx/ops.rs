@@ -3,8 +3,8 @@
 use super::lower::{Lowering, Val};
 use super::node::{Call, Res};
 use super::{
-    einsum, elementwise as e, gather, linear, movement as m, normalize as n, picture as p,
-    reduce as r, sequence as s,
+    border, control, einsum, elementwise as e, gather, linear, movement as m, normalize as n,
+    picture as p, recurrent, reduce as r, resize, sequence as s,
 };
 use graphc_ir::ops::{BinaryFunction as B, ReduceFunction as R, UnaryFunction as U};
 
@@ -49,6 +49,7 @@ const STANDARD: &[(&str, Lower)] = &[
     ("ConstantOfShape", m::constant_of_shape),
     ("Conv", p::convolution),
     ("ConvTranspose", p::transposed_convolution),
+    ("DepthToSpace", border::depth_to_space),
     ("Div", |cx, call| e::binary(cx, call, B::Div)),
     ("Dropout", n::dropout),
     ("Einsum", einsum::einsum),
@@ -59,6 +60,7 @@ const STANDARD: &[(&str, Lower)] = &[
     ("Expand", m::expand),
     ("Flatten", m::flatten),
     ("Floor", |cx, call| e::rounded(cx, call, f64::floor)),
+    ("GRU", recurrent::gru),
     ("Gather", gather::gather),
     ("Gelu", e::gelu),
     ("Gemm", linear::gemm),
@@ -70,13 +72,16 @@ const STANDARD: &[(&str, Lower)] = &[
     ("HardSigmoid", e::hard_sigmoid),
     ("HardSwish", e::hard_swish),
     ("Identity", |cx, call| Ok(vec![cx.operand(call, 0)?])),
+    ("If", control::branch),
     ("InstanceNormalization", n::instance_normalization),
+    ("LSTM", recurrent::lstm),
     ("LayerNormalization", n::layer_normalization),
     ("LeakyRelu", e::leaky_relu),
     ("Less", |cx, call| e::binary(cx, call, B::Less)),
     ("LessOrEqual", |cx, call| e::binary(cx, call, B::LessEqual)),
     ("Log", |cx, call| e::unary(cx, call, U::Log)),
     ("LogSoftmax", |cx, call| n::softmax(cx, call, true)),
+    ("Loop", control::repeat),
     ("MatMul", linear::matmul),
     ("Max", |cx, call| e::variadic(cx, call, B::Max)),
     ("MaxPool", p::max_pool),
@@ -93,6 +98,7 @@ const STANDARD: &[(&str, Lower)] = &[
     ("Pad", m::pad),
     ("Pow", e::pow),
     ("RMSNormalization", n::rms_normalization),
+    ("RNN", recurrent::rnn),
     ("Range", m::range),
     ("Reciprocal", |cx, call| e::unary(cx, call, U::Reciprocal)),
     ("ReduceL1", |cx, call| r::norm(cx, call, r::Norm::L1)),
@@ -104,6 +110,7 @@ const STANDARD: &[(&str, Lower)] = &[
     ("ReduceSumSquare", |cx, call| r::norm(cx, call, r::Norm::SumSquare)),
     ("Relu", |cx, call| e::unary(cx, call, U::Relu)),
     ("Reshape", m::reshape),
+    ("Resize", resize::resize),
     ("Round", |cx, call| e::rounded(cx, call, f64::round_ties_even)),
     ("Selu", |cx, call| e::elu(cx, call, e::Exponential::Selu)),
     ("SequenceAt", s::at),
@@ -117,6 +124,7 @@ const STANDARD: &[(&str, Lower)] = &[
     ("Softmax", |cx, call| n::softmax(cx, call, false)),
     ("Softplus", e::softplus),
     ("Softsign", e::softsign),
+    ("SpaceToDepth", border::space_to_depth),
     ("Split", m::split),
     ("SplitToSequence", s::split),
     ("Sqrt", |cx, call| e::unary(cx, call, U::Sqrt)),
@@ -130,6 +138,7 @@ const STANDARD: &[(&str, Lower)] = &[
     ("Transpose", m::transpose),
     ("Trilu", m::trilu),
     ("Unsqueeze", m::unsqueeze),
+    ("Upsample", resize::upsample),
     ("Where", e::select),
     ("Xor", |cx, call| e::binary(cx, call, B::NotEqual)),
 ];

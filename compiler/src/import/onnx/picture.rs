@@ -3,7 +3,7 @@
 
 use graphc_ir::op::Op;
 use graphc_ir::ops::{
-    AveragePool, BatchNorm, BinaryFunction, Convolution, ConvolutionInputGrad, MaxPool, Window,
+    AveragePool, BatchNorm, BinaryFunction, Convolution, ConvolutionInputGrad, MaxPool, Pad, Window,
 };
 use graphc_ir::scalar::Scalar;
 
@@ -13,7 +13,7 @@ use super::normalize::shortest;
 
 pub(super) fn convolution(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     let (x, k) = (Picture::of(cx, call, 0)?, Picture::of(cx, call, 1)?);
-    let window = window(call, &x, k.extents)?;
+    let window = given_window(call, &x, k.extents)?;
     let groups = positive(call.int("group", 1)?, "group")?;
     let op = Op::Convolution(Convolution { window, groups, channels_last: false });
     let y = cx.apply(op, &[x.value.clone(), k.value])?;
@@ -26,7 +26,7 @@ pub(super) fn transposed_convolution(cx: &mut Lowering, call: Call<'_>) -> Res<V
     if call.text("auto_pad", "NOTSET")? != "NOTSET" || call.has("output_shape") {
         return fail("auto_pad and output_shape are not supported: give `pads`");
     }
-    let window = window(call, &x, k.extents)?;
+    let window = given_window(call, &x, k.extents)?;
     let groups = positive(call.int("group", 1)?, "group")?;
     let more = numbers(call, "output_padding", x.rank)?.unwrap_or([0; 2]);
     let mut extents = [0; 2];
@@ -72,8 +72,13 @@ pub(super) fn max_pool(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
 }
 
 pub(super) fn average_pool(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
-    let (x, kernel, window) = pool(cx, call)?;
-    let count_border = call.int("count_include_pad", 0)? != 0;
+    let (mut x, kernel, mut window) = pool(cx, call)?;
+    let mut count_border = call.int("count_include_pad", 0)? != 0;
+    if count_border && window != given_window(call, &x, kernel)? {
+        // Zeros of the border count, and what windows reach beyond it does not.
+        window = x.bordered(cx, call, kernel)?;
+        count_border = false;
+    }
     let op = Op::AveragePool(AveragePool { kernel, window, count_border, channels_last: false });
     let y = cx.apply(op, std::slice::from_ref(&x.value))?;
     Ok(vec![x.flattened(cx, y)?])
@@ -107,6 +112,21 @@ impl Picture {
         }
     }
 
+    /// Makes the border part of the picture, and gives the window that then goes beyond it alone.
+    fn bordered(&mut self, cx: &mut Lowering, call: Call<'_>, kernel: [usize; 2]) -> Res<Window> {
+        let given = given_window(call, self, kernel)?;
+        let ceiled = given.ceiled(self.extents, kernel);
+        let [top, left, bottom, right] = given.pads;
+        if given.pads != [0; 4] {
+            let (low, high) = (vec![0, 0, top, left], vec![0, 0, bottom, right]);
+            let pad = Pad { low, high, interior: vec![0; 4], value: Scalar(0.0) };
+            self.value = cx.apply(Op::Pad(pad), std::slice::from_ref(&self.value))?;
+        }
+        self.extents = [self.extents[0] + top + bottom, self.extents[1] + left + right];
+        let beyond = [0, 1, 2, 3].map(|side| ceiled.pads[side] - given.pads[side]);
+        Ok(Window { pads: beyond, ..given })
+    }
+
     /// A result in the model's rank.
     fn flattened(&self, cx: &mut Lowering, y: Val) -> Res<Val> {
         match (self.rank, &cx.shape(&y)?[..]) {
@@ -130,23 +150,15 @@ fn pool(cx: &mut Lowering, call: Call<'_>) -> Res<(Picture, [usize; 2], Window)>
     let Some(kernel) = steps(call, "kernel_shape", x.rank)? else {
         return fail("the attribute `kernel_shape` is missing");
     };
-    let window = window(call, &x, kernel)?;
+    let mut window = given_window(call, &x, kernel)?;
     if call.int("ceil_mode", 0)? != 0 {
-        // Where the last window ends with the picture, rounding up is rounding down.
-        let rest = |dim: usize| {
-            let padded = x.extents[dim] + window.pads[dim] + window.pads[dim + 2];
-            let reach = window.dilations[dim] * (kernel[dim] - 1) + 1;
-            padded.checked_sub(reach).is_none_or(|rest| rest % window.strides[dim] != 0)
-        };
-        if rest(0) || rest(1) {
-            return fail("ceil_mode is not supported where windows reach beyond the border");
-        }
+        window = window.ceiled(x.extents, kernel);
     }
     Ok((x, kernel, window))
 }
 
-/// How the window goes.
-fn window(call: Call<'_>, x: &Picture, kernel: [usize; 2]) -> Res<Window> {
+/// How the window goes, in places that lie within the border.
+fn given_window(call: Call<'_>, x: &Picture, kernel: [usize; 2]) -> Res<Window> {
     let strides = steps(call, "strides", x.rank)?.unwrap_or([1; 2]);
     let dilations = steps(call, "dilations", x.rank)?.unwrap_or([1; 2]);
     if kernel.contains(&0) {

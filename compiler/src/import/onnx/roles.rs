@@ -78,6 +78,7 @@ fn weight_operands(node: &NodeProto) -> impl Iterator<Item = &str> {
         Some("MatMul" | "Einsum") => &[0, 1],
         Some("Gemm" | "Conv" | "ConvTranspose") => &[1],
         Some("Gather") => &[0],
+        Some("LSTM" | "GRU" | "RNN") => &[1, 2, 3],
         _ => &[],
     };
     positions.iter().filter_map(|&position| node.input.get(position)).map(String::as_str)

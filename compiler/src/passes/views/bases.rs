@@ -2,7 +2,7 @@
 
 use graphc_ir::graph::Node;
 use graphc_ir::op::{Op, OpError};
-use graphc_ir::ops::{LogSoftmax, MatMul, Reshape, Softmax, Transpose};
+use graphc_ir::ops::{LogSoftmax, MatMul, Reshape, Resize, Softmax, Transpose};
 
 use super::Purpose;
 use super::pictures::CHANNELS_FIRST;
@@ -28,6 +28,11 @@ impl Rewriter<'_> {
             Op::BatchNormTraining(norm) => self.batch_norm(norm, node),
             Op::Slice(slice) => self.slice(&view, slice, node),
             Op::Pad(pad) => self.pad(&view, pad, node),
+            Op::Resize(resize) => {
+                let [axis] = view.dims[resize.axis][..] else { return Ok(None) };
+                let op = Op::Resize(Resize { axis, ..*resize });
+                self.computed(op, vec![view.base], &view.dims, node).map(Some)
+            }
             Op::Split(split) => self.split(&view, split, node),
             Op::Expand(expand) => self.expand(view, &expand.shape, node),
             Op::Reduce(reduce) => self.reduce(&view, reduce, node),

@@ -15,6 +15,7 @@ mod experts;
 mod movement;
 mod network;
 mod pictures;
+mod recurrence;
 mod sources;
 mod training;
 
@@ -156,6 +157,7 @@ pub fn all() -> Vec<Case> {
         training::cases(),
         attention::cases(),
         pictures::cases(),
+        recurrence::cases(),
         experts::cases(),
     ]
     .into_iter()
@@ -180,6 +182,7 @@ pub fn is_differentiable(op: &Op) -> bool {
         | Op::NormalizeGrad(_)
         | Op::CrossEntropyGrad(_)
         | Op::AttentionGrad(_)
+        | Op::RecurrenceGrad(_)
         | Op::MaxPoolGrad(_)
         | Op::NonFinite(_)
         | Op::LossScale(_)
@@ -216,12 +219,15 @@ pub fn is_differentiable(op: &Op) -> bool {
         | Op::CrossEntropy(_)
         | Op::Attention(_)
         | Op::Rotary(_)
+        | Op::Recurrence(_)
         | Op::Convolution(_)
         | Op::ConvolutionInputGrad(_)
         | Op::ConvolutionKernelGrad(_)
         | Op::MaxPool(_)
         | Op::AveragePool(_)
         | Op::AveragePoolGrad(_)
+        | Op::Resize(_)
+        | Op::ResizeGrad(_)
         | Op::BatchNorm(_)
         | Op::BatchNormTraining(_)
         | Op::Dispatch(_)

@@ -3,14 +3,15 @@
 use graphc_ir::op::Op;
 use graphc_ir::ops::{
     AveragePool, AveragePoolGrad, BatchNorm, BatchNormTraining, Convolution, ConvolutionInputGrad,
-    ConvolutionKernelGrad, MaxPool, MaxPoolGrad, Window,
+    ConvolutionKernelGrad, Coordinates, Filter, MaxPool, MaxPoolGrad, Resize, ResizeGrad, Sampling,
+    Window,
 };
 use graphc_ir::scalar::Scalar;
 
 use super::{Case, Sample, floats, positive};
 
 pub fn cases() -> Vec<Case> {
-    [convolutions(), pools(), batch_norms()].into_iter().flatten().collect()
+    [convolutions(), pools(), resizes(), batch_norms()].into_iter().flatten().collect()
 }
 
 const STEPS: Window = Window { strides: [2, 1], pads: [1, 0, 0, 1], dilations: [1, 2] };
@@ -107,4 +108,31 @@ fn batch_norms() -> Vec<Case> {
         (&[4, 2], 2, 1, true),
     ];
     of_given.into_iter().map(given).chain(of_own.into_iter().map(own)).collect()
+}
+
+/// Of each filter and kind of places, larger and smaller.
+fn resizes() -> Vec<Case> {
+    let filters = [
+        (Filter::Floor, Coordinates::Asymmetric),
+        (Filter::NearestBefore, Coordinates::HalfPixelSymmetric),
+        (Filter::Linear, Coordinates::HalfPixel),
+        (Filter::Linear, Coordinates::AlignCorners),
+        (Filter::Cubic(Scalar(-0.75)), Coordinates::HalfPixelOrFirst),
+    ];
+    let extents = [([2, 4, 2], 6, true), ([3, 5, 1], 2, false), ([0, 3, 2], 4, false)];
+    let of = |(filter, coordinates)| {
+        extents.into_iter().flat_map(move |(shape, to, complete)| {
+            let (from, mut result) = (shape[1], shape);
+            result[1] = to;
+            let scale = Scalar(to as f64 / from as f64);
+            let sampling =
+                Sampling { filter, coordinates, scale, smooth: to < from, inside: false };
+            let forward = Op::Resize(Resize { axis: 1, extent: to, sampling });
+            let backward = Op::ResizeGrad(ResizeGrad { axis: 1, extent: from, sampling });
+            let case =
+                |op, shape: [usize; 3]| Case { op, operands: vec![floats(&shape)], complete };
+            [case(forward, shape), case(backward, result)]
+        })
+    };
+    filters.into_iter().flat_map(of).collect()
 }

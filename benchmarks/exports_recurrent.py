@@ -1,0 +1,349 @@
+"""Recurrent nets, resizing, pooling and control flow as PyTorch exports them: graphc runs and trains each as PyTorch does.
+
+    cargo build --release --bin graphc
+    python3 benchmarks/exports_recurrent.py [--only lstm gru ...] [--target target/release] [--keep FOLDER]
+
+Exports each model with `torch.onnx.export(dynamo=True, optimize=False)` and a symbolic batch. A line a model and mesh: how far outputs
+are from onnxruntime's (wanted: 1e-4 of the greatest), how far the first loss is from PyTorch's (1e-5), and the farthest later loss
+from PyTorch's in float64, as a multiple of what PyTorch's own float32 is from it (20). Exits with 1 where one is farther.
+"""
+
+import argparse
+import copy
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+
+import numpy as np
+import torch
+from safetensors.numpy import load_file, save_file
+from torch import nn
+from torch.nn import functional as F
+
+ROOT = pathlib.Path(__file__).parent.parent
+BATCH, STEPS = 4, 6
+OPTIMIZER = {"lr": 0.05, "momentum": 0.9}
+
+
+class Last(nn.Module):
+    """A recurrent layer over a batch of sequences, and classes of its last state."""
+
+    def __init__(self, kind, inputs=6, hidden=16, **options):
+        super().__init__()
+        self.rnn = getattr(nn, kind)(inputs, hidden, batch_first=True, **options)
+        self.head = nn.Linear(hidden * (2 if options.get("bidirectional") else 1), 5)
+
+    def forward(self, x):
+        return self.head(self.rnn(x)[0][:, -1])
+
+
+class Tagger(nn.Module):
+    """Classes of each step, from an embedding through layers in both directions."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.table = nn.Embedding(30, 12)
+        self.rnn = getattr(nn, kind)(12, 10, num_layers=2, bidirectional=True, batch_first=True)
+        self.head = nn.Linear(20, 7)
+
+    def forward(self, x):
+        return self.head(self.rnn(self.table(x))[0])
+
+
+class Seq2Seq(nn.Module):
+    """A decoder that begins with the encoder's last states."""
+
+    def __init__(self, kind="LSTM"):
+        super().__init__()
+        self.encoder = getattr(nn, kind)(6, 12, batch_first=True)
+        self.decoder = getattr(nn, kind)(6, 12, batch_first=True)
+        self.head = nn.Linear(12, 5)
+
+    def forward(self, x):
+        _, state = self.encoder(x)
+        y, last = self.decoder(x * 0.5, state)
+        last = last[0] if isinstance(last, tuple) else last
+        return self.head(y[:, 0] + last[-1])
+
+
+class Cells(nn.Module):
+    """A cell that the model's own loop applies."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.cell = getattr(nn, kind)(6, 12)
+        self.head = nn.Linear(12, 5)
+
+    def forward(self, x):
+        state = None
+        for step in range(x.shape[1]):
+            state = self.cell(x[:, step], state)
+        return self.head(state[0] if isinstance(state, tuple) else state)
+
+
+class Ocr(nn.Module):
+    """Convolutions whose columns are read by an LSTM, as in text recognition."""
+
+    def __init__(self):
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(8, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d((4, 1)),
+        )
+        self.rnn = nn.LSTM(32, 12, bidirectional=True, batch_first=True)
+        self.head = nn.Linear(24, 6)
+
+    def forward(self, x):
+        y = self.features(x)
+        return self.head(self.rnn(y.flatten(1, 2).transpose(1, 2))[0])
+
+
+class Up(nn.Module):
+    """Two convolutions about one resize."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.options = options
+        self.first, self.second = nn.Conv2d(3, 6, 3, padding=1), nn.Conv2d(6, 4, 3, padding=1)
+
+    def forward(self, x):
+        return self.second(F.interpolate(torch.relu(self.first(x)), **self.options))
+
+
+class Unet(nn.Module):
+    """Two levels, up by a bilinear resize."""
+
+    def __init__(self, align_corners=False, mode="bilinear"):
+        super().__init__()
+        block = lambda i, o: nn.Sequential(nn.Conv2d(i, o, 3, padding=1), nn.BatchNorm2d(o), nn.ReLU())
+        self.a, self.b, self.c = block(3, 8), block(8, 16), block(16, 16)
+        self.d, self.e, self.f = block(32, 8), block(16, 8), nn.Conv2d(8, 4, 1)
+        options = {} if mode == "nearest" else {"align_corners": align_corners}
+        self.up = nn.Upsample(scale_factor=2, mode=mode, **options)
+        self.pool = nn.MaxPool2d(2)
+
+    def forward(self, x):
+        a = self.a(x)
+        b = self.b(self.pool(a))
+        c = self.c(self.pool(b))
+        d = self.d(torch.cat([self.up(c), b], 1))
+        return self.f(self.e(torch.cat([self.up(d), a], 1)))
+
+
+class Turns(nn.Module):
+    """A loop and a branch whose conditions are known when the model is exported."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.head = nn.Linear(6, 6), nn.Linear(6, 5)
+
+    def forward(self, x):
+        if not torch.compiler.is_exporting():
+            # PyTorch has no gradient of its own loop.
+            for _ in range(3):
+                x = torch.tanh(self.linear(x))
+            return self.head(x * 2)
+        from torch._higher_order_ops.while_loop import while_loop
+
+        state = (torch.tensor(0), x)
+        _, x = while_loop(lambda turn, y: turn < 3, lambda turn, y: (turn + 1, torch.tanh(self.linear(y))), state)
+        x = torch.cond(torch.tensor(True), lambda y: y * 2, lambda y: -y, (x,))
+        return self.head(x)
+
+
+def padded(mode):
+    return nn.Sequential(nn.Conv2d(3, 6, 3, padding=1, padding_mode=mode), nn.ReLU(), nn.Conv2d(6, 4, 3))
+
+
+def pooled(pool, places, channels=8):
+    return nn.Sequential(
+        nn.Conv2d(3, channels, 3, padding=1), nn.ReLU(), pool, nn.Flatten(), nn.Linear(channels * places, 5)
+    )
+
+
+def googlenet():
+    from torchvision.models import GoogLeNet
+
+    return GoogLeNet(num_classes=10, aux_logits=False, init_weights=False, dropout=0.0)
+
+
+def vgg(size=None):
+    from torchvision.models import vgg as module
+
+    cfg = [8, "M", 16, "M", 16, "M"]
+    model = module.VGG(module.make_layers(cfg, batch_norm=True), num_classes=10, init_weights=True, dropout=0.0)
+    model.classifier = nn.Sequential(nn.Linear(16 * 49, 32), nn.ReLU(), nn.Linear(32, 10))
+    return model
+
+
+def sequences(time=9, inputs=6):
+    return lambda n: torch.randn(n, time, inputs)
+
+
+def pictures(*shape):
+    return lambda n: torch.randn(n, *shape)
+
+
+def tokens(time=7, vocabulary=30):
+    return lambda n: torch.randint(vocabulary, (n, time))
+
+
+MODELS = {
+    "lstm": (lambda: Last("LSTM"), sequences()),
+    "lstm_100": (lambda: Last("LSTM", 8, 24), sequences(100, 8)),
+    "lstm_two_layers": (lambda: Last("LSTM", num_layers=2), sequences()),
+    "lstm_bidirectional": (lambda: Last("LSTM", bidirectional=True), sequences()),
+    "lstm_no_bias": (lambda: Last("LSTM", bias=False), sequences()),
+    "lstm_tagger": (lambda: Tagger("LSTM"), tokens()),
+    "lstm_seq2seq": (lambda: Seq2Seq(), sequences()),
+    "lstm_cells": (lambda: Cells("LSTMCell"), sequences(5)),
+    "lstm_ocr": (Ocr, pictures(1, 16, 12)),
+    "gru": (lambda: Last("GRU"), sequences()),
+    "gru_bidirectional": (lambda: Last("GRU", num_layers=2, bidirectional=True), sequences()),
+    "gru_tagger": (lambda: Tagger("GRU"), tokens()),
+    "gru_seq2seq": (lambda: Seq2Seq("GRU"), sequences()),
+    "gru_cells": (lambda: Cells("GRUCell"), sequences(5)),
+    "rnn": (lambda: Last("RNN"), sequences()),
+    "rnn_relu": (lambda: Last("RNN", nonlinearity="relu"), sequences()),
+    "rnn_bidirectional": (lambda: Last("RNN", num_layers=2, bidirectional=True), sequences()),
+    "resize_nearest": (lambda: Up(scale_factor=2, mode="nearest"), pictures(3, 9, 10)),
+    "resize_nearest_size": (lambda: Up(size=(13, 7), mode="nearest"), pictures(3, 9, 10)),
+    "resize_bilinear": (lambda: Up(scale_factor=2, mode="bilinear"), pictures(3, 9, 10)),
+    "resize_bilinear_down": (lambda: Up(scale_factor=0.5, mode="bilinear"), pictures(3, 9, 10)),
+    "resize_bilinear_corners": (lambda: Up(size=(13, 7), mode="bilinear", align_corners=True), pictures(3, 9, 10)),
+    "resize_bilinear_smooth": (lambda: Up(size=(5, 6), mode="bilinear", antialias=True), pictures(3, 9, 10)),
+    "resize_bicubic": (lambda: Up(scale_factor=1.5, mode="bicubic"), pictures(3, 9, 10)),
+    "resize_bicubic_corners": (lambda: Up(size=(17, 8), mode="bicubic", align_corners=True), pictures(3, 9, 10)),
+    "resize_bicubic_smooth": (lambda: Up(size=(5, 6), mode="bicubic", antialias=True), pictures(3, 9, 10)),
+    "unet": (Unet, pictures(3, 16, 16)),
+    "unet_corners": (lambda: Unet(True), pictures(3, 16, 16)),
+    "unet_nearest": (lambda: Unet(mode="nearest"), pictures(3, 16, 16)),
+    "max_pool_ceil": (lambda: pooled(nn.MaxPool2d(3, 2, ceil_mode=True), 25), pictures(3, 10, 10)),
+    "average_pool_ceil": (lambda: pooled(nn.AvgPool2d(3, 2, ceil_mode=True), 25), pictures(3, 10, 10)),
+    "average_pool_ceil_border": (lambda: pooled(nn.AvgPool2d(3, 2, padding=1, ceil_mode=True), 36), pictures(3, 10, 10)),
+    "average_pool_ceil_inside": (
+        lambda: pooled(nn.AvgPool2d(3, 2, padding=1, ceil_mode=True, count_include_pad=False), 36), pictures(3, 10, 10)),
+    "adaptive_pool": (lambda: pooled(nn.AdaptiveAvgPool2d((4, 3)), 12), pictures(3, 10, 11)),
+    "adaptive_pool_up": (lambda: pooled(nn.AdaptiveAvgPool2d(7), 49), pictures(3, 3, 2)),
+    "pixel_shuffle": (
+        lambda: nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.PixelShuffle(2), nn.Conv2d(2, 4, 3)), pictures(3, 6, 5)),
+    "pad_reflect": (lambda: padded("reflect"), pictures(3, 8, 9)),
+    "pad_edge": (lambda: padded("replicate"), pictures(3, 8, 9)),
+    "pad_wrap": (lambda: padded("circular"), pictures(3, 8, 9)),
+    "turns": (Turns, lambda n: torch.randn(n, 6)),
+    "googlenet": (googlenet, pictures(3, 64, 64)),
+    "vgg": (vgg, pictures(3, 32, 32)),
+}
+
+
+def rows(make):
+    """What a model is trained on: steps of one batch each, inputs and classes."""
+    torch.manual_seed(1)
+    model, inputs = make
+    model, x = model(), inputs(BATCH * STEPS)
+    with torch.no_grad():
+        y = copy.deepcopy(model).eval()(x[:2])
+    shape = [BATCH * STEPS, *(y.shape[1:-1] if y.dim() == 3 else y.shape[2:])]
+    return model, x, torch.randint(y.shape[-1] if y.dim() == 3 else y.shape[1], shape)
+
+
+def losses(model, x, labels):
+    """PyTorch's, in the precision of the model."""
+    optimizer = torch.optim.SGD(model.train().parameters(), **OPTIMIZER)
+    found = []
+    for step in range(STEPS):
+        part = slice(step * BATCH, (step + 1) * BATCH)
+        y = model(x[part])
+        y = y.transpose(1, 2) if y.dim() == 3 else y
+        loss = F.cross_entropy(y, labels[part])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    return np.array(found)
+
+
+def export(model, x, path):
+    warnings.filterwarnings("ignore")
+    shapes = ({0: torch.export.Dim("batch", min=2, max=4096)},)
+    program = torch.onnx.export(
+        model.eval(), (x[:BATCH],), dynamo=True, optimize=False, verbose=False, input_names=["x"], output_names=["y"],
+        dynamic_shapes=shapes)
+    program.save(str(path))
+
+
+def graphc(target, *args):
+    run = subprocess.run([target / "graphc", *map(str, args)], capture_output=True, text=True)
+    if run.returncode:
+        raise RuntimeError(run.stderr.strip().splitlines()[-1] if run.stderr.strip() else f"status {run.returncode}")
+
+
+def inference(target, folder, mesh, expected):
+    files = ["--inputs", folder / "in.safetensors", "--outputs", folder / "out.safetensors", "--batch", BATCH]
+    graphc(target, "run", folder / "model.onnx", *files, "--mesh", mesh)
+    found = load_file(folder / "out.safetensors")["y"]
+    return float(np.abs(found - expected).max() / max(1.0, np.abs(expected).max()))
+
+
+def training(target, folder, mesh, single, double):
+    options = [part for name, value in OPTIMIZER.items() for part in (f"--{name}", value)]
+    graphc(
+        target, "train", folder / "model.onnx", "--data", folder / "data.safetensors", "--batch", BATCH, "--steps", STEPS, "--loss",
+        "cross_entropy", "--optimizer", "sgd", *options, "--mesh", mesh, "--metrics", folder / "losses.jsonl")
+    lines = (folder / "losses.jsonl").read_text().splitlines()
+    found = np.array([json.loads(line)["loss"] for line in lines])
+    own = max(np.abs(single - double).max(), 1e-7)
+    return abs(found[0] - single[0]), float(np.abs(found - double)[1:].max() / own)
+
+
+def check(target, folder, name):
+    import onnxruntime
+
+    model, x, labels = rows(MODELS[name])
+    if not (folder / "model.onnx").exists():
+        export(model, x, folder / "model.onnx")
+    save_file({"x": x[:BATCH].numpy()}, folder / "in.safetensors")
+    save_file({"x": x.numpy(), "labels": labels.numpy()}, folder / "data.safetensors")
+    expected = onnxruntime.InferenceSession(folder / "model.onnx").run(None, {"x": x[:BATCH].numpy()})[0]
+    single = losses(copy.deepcopy(model), x, labels)
+    double = losses(copy.deepcopy(model).double(), x.double() if x.is_floating_point() else x, labels)
+    ok = True
+    for mesh in ["1", "2", "2x2"]:
+        begun = time.monotonic()
+        try:
+            far = inference(target, folder, mesh, expected)
+            first, later = training(target, folder, mesh, single, double)
+        except RuntimeError as error:
+            print(f"{name:26} {mesh:4} {error}", flush=True)
+            return False
+        good = far <= 1e-4 and first <= 1e-5 and later <= 20
+        seconds = time.monotonic() - begun
+        verdict = "" if good else "  MISSED"
+        print(f"{name:26} {mesh:4} outputs {far:.1e}  first loss {first:.1e}  later {later:4.1f}  {seconds:.1f} s{verdict}", flush=True)
+        ok &= good
+    return ok
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", default=list(MODELS), choices=list(MODELS), metavar="MODEL")
+    parser.add_argument("--target", type=pathlib.Path, default=ROOT / "target/release")
+    parser.add_argument("--keep", type=pathlib.Path, help="where models and data stay; what was exported there is taken as it is")
+    args = parser.parse_args()
+    missed = []
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in args.only:
+            folder = (args.keep or pathlib.Path(scratch)) / name
+            folder.mkdir(parents=True, exist_ok=True)
+            if not check(args.target, folder, name):
+                missed.append(name)
+    print(f"{len(args.only) - len(missed)} of {len(args.only)}" + (f"; missed: {' '.join(missed)}" if missed else ""))
+    sys.exit(1 if missed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,335 @@
+//! Recurrent cells over a whole sequence. One op goes through all steps, because unrolled a sequence of some hundred steps is
+//! a graph of thousands of nodes, each of which is planned and launched by itself.
+//!
+//! The product of the inputs with their weights is not part of it: it needs no order of steps, so it is a matrix product of
+//! all of them before. Gates stand in the order of ONNX.
+
+use serde::{Deserialize, Serialize};
+
+use super::shards::one_float;
+use crate::array::Array;
+use crate::builder::Tensor;
+use crate::math::sigmoid;
+use crate::op::{
+    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, arity, shapes,
+};
+use crate::ops::RecurrenceGrad;
+use crate::rule::{DimRule, FactorKind, Rule};
+use crate::types::{DType, TensorType};
+
+/// (x [n, t, g h], r [g h, h], b [g h], s0 [n, h]) -> y [n, t, h] for a cell of g gates, of [`Cell::Lstm`] also a c0 [n, h]
+/// and a c [n, t, h]: from step to step the state becomes what the cell makes of it, of x and of p = r s + b.
+///
+/// y holds the state after each step, c what the cell keeps. Samples may be split; a step needs the whole state.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Recurrence {
+    /// What a step computes.
+    pub cell: Cell,
+    /// Whether it goes from the last step to the first.
+    pub reverse: bool,
+}
+
+/// What a step makes of its share of x, of p and of the state s, and how many gates that takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cell {
+    /// Of gates i, o, f and g: c' = sigmoid(f) c + sigmoid(i) tanh(g), s' = sigmoid(o) tanh(c'), where the gates are x + p.
+    Lstm,
+    /// Of gates z, r and m: s' = (1 - z) m + z s, where z and r are the sigmoid of x + p, and m = tanh(x + r p).
+    Gru,
+    /// s' = tanh(x + p).
+    Tanh,
+    /// s' = max(x + p, 0).
+    Relu,
+}
+
+impl Cell {
+    /// How many gates it has.
+    pub fn gates(self) -> usize {
+        match self {
+            Self::Lstm => 4,
+            Self::Gru => 3,
+            Self::Tanh | Self::Relu => 1,
+        }
+    }
+
+    /// Whether it keeps something beside its state.
+    pub fn keeps(self) -> bool {
+        self == Self::Lstm
+    }
+
+    /// The state, and what is kept, after a step, from those before it. `x` and `p` are those of all gates.
+    fn step(self, x: &[f64], p: &[f64], state: &mut [f64], kept: &mut [f64]) {
+        let width = state.len();
+        for j in 0..width {
+            let gate = |gate: usize| x[gate * width + j] + p[gate * width + j];
+            state[j] = match self {
+                Self::Lstm => {
+                    let [i, o, f] = [gate(0), gate(1), gate(2)].map(sigmoid);
+                    kept[j] = f * kept[j] + i * gate(3).tanh();
+                    o * kept[j].tanh()
+                }
+                Self::Gru => {
+                    let [z, r] = [gate(0), gate(1)].map(sigmoid);
+                    let new = (x[2 * width + j] + r * p[2 * width + j]).tanh();
+                    (1.0 - z) * new + z * state[j]
+                }
+                Self::Tanh => gate(0).tanh(),
+                Self::Relu => gate(0).max(0.0),
+            };
+        }
+    }
+}
+
+impl Recurrence {
+    /// The steps in the order in which they are made.
+    pub fn order(&self, time: usize) -> impl Iterator<Item = usize> + use<> {
+        let reverse = self.reverse;
+        (0..time).map(move |at| if reverse { time - 1 - at } else { at })
+    }
+
+    /// The state before each step, [n, t, h]: the first one, and all of y but the last.
+    fn previous(&self, y: &Tensor, first: &Tensor) -> Tensor {
+        let &[batch, time, width] = &y.shape()[..] else { return y.clone() };
+        let first = first.reshape(&[batch, 1, width]);
+        match (time, self.reverse) {
+            (1, _) => first,
+            (_, false) => y.builder().concat(&[first, y.slice(1, 0..time - 1)], 1),
+            (_, true) => y.builder().concat(&[y.slice(1, 1..time), first], 1),
+        }
+    }
+
+    /// The operands of the gradient, beside those of results.
+    fn kept_for_gradient(&self, node: &GradientNode<'_>, previous: &Tensor) -> Vec<Tensor> {
+        let operand = |at: usize| node.operands[at].clone();
+        // Computed again, in one product: keeping the gates would cost more memory than all else of the layer.
+        let shares = || previous.matmul_transposed(&operand(1), false, true).add(&operand(2));
+        match self.cell {
+            Cell::Lstm => {
+                let gates = operand(0).add(&shares());
+                vec![operand(1), gates, operand(4), node.results[1].clone()]
+            }
+            Cell::Gru => vec![operand(1), operand(0), shares(), previous.clone()],
+            Cell::Tanh | Cell::Relu => vec![operand(1), node.results[0].clone()],
+        }
+    }
+}
+
+impl Operation for Recurrence {
+    fn name(&self) -> &'static str {
+        "recurrence"
+    }
+
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        let count = if self.cell.keeps() { 5 } else { 4 };
+        arity(self.name(), operands, count, "4 operands, or 5 where the cell keeps something")?;
+        let all: Vec<usize> = (0..count).collect();
+        Ok(vec![one_float(self.name(), operands, &all)?; count - 3])
+    }
+
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        let &[batch, time, _] = &operands[0].shape[..] else {
+            let reason = "the inputs need three dims: batch, time and the gates' width";
+            return Err(shapes(self.name(), operands, reason));
+        };
+        let width = operands[3].shape.get(1).copied().unwrap_or(0);
+        let Space { mut rule, gates, weight, bias, state, states } =
+            Space::new(self.cell, [batch, time, width]);
+        let expected = [gates, weight, bias, state.clone(), state];
+        rule.operands = expected.into_iter().take(operands.len()).collect();
+        rule.results = vec![states; operands.len() - 3];
+        check(self.name(), operands, &rule)?;
+        Ok(rule)
+    }
+
+    /// A product and a sum for each weight.
+    fn flops_per_point(&self) -> f64 {
+        2.0
+    }
+
+    fn multiplies_matrices(&self) -> bool {
+        true
+    }
+
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+        let ([_, _, _, first, ..], [y, ..]) = (node.operands, node.results) else {
+            return Vec::new();
+        };
+        let previous = self.previous(y, first);
+        let mut operands = self.kept_for_gradient(node, &previous);
+        operands.push(node.gradients[0].clone().unwrap_or_else(|| y.full_like(0.0)));
+        operands.extend(node.gradients.get(1).cloned().flatten());
+        let op = Op::RecurrenceGrad(RecurrenceGrad { cell: self.cell, reverse: self.reverse });
+        let found = y.builder().apply_all(op, &operands.iter().collect::<Vec<_>>());
+        let [x, rest @ ..] = &found[..] else { return vec![None; node.operands.len()] };
+        // What reaches p is what reaches x, except in a cell that multiplies p by a gate.
+        let (shares, states) = match (self.cell, rest) {
+            (Cell::Gru, [shares, states @ ..]) => (shares, states),
+            (_, states) => (x, states),
+        };
+        let flat = |tensor: &Tensor| match tensor.shape()[..] {
+            [batch, time, width] => tensor.reshape(&[batch * time, width]),
+            _ => tensor.clone(),
+        };
+        let of_r = flat(shares).matmul_transposed(&flat(&previous), true, false);
+        let of_b = shares.sum(&[0, 1], false);
+        [x.clone(), of_r, of_b].into_iter().chain(states.iter().cloned()).map(Some).collect()
+    }
+
+    fn evaluate(
+        &self,
+        operands: &[Operand<'_>],
+        results: &[Region],
+        _cx: &EvalContext,
+    ) -> Result<Vec<Array>, OpError> {
+        let [x, r, b] = [0, 1, 2].map(|operand| operands[operand].array);
+        let mut made: Vec<Array> =
+            results.iter().map(|result| Array::full(result.rect.extent.clone(), 0.0)).collect();
+        for (sample, first) in rows(operands[3].array).into_iter().enumerate() {
+            let mut state = first.to_vec();
+            let mut kept =
+                operands.get(4).map_or(Vec::new(), |kept| rows(kept.array)[sample].to_vec());
+            for step in self.order(x.shape[1]) {
+                let product = |(row, b): (&[f64], &f64)| b + dot(row, &state);
+                let p: Vec<f64> = rows(r).into_iter().zip(&b.data).map(product).collect();
+                let at = sample * x.shape[1] + step;
+                self.cell.step(rows(x)[at], &p, &mut state, &mut kept);
+                for (array, values) in made.iter_mut().zip([&state, &kept]) {
+                    array.data[at * values.len()..][..values.len()].copy_from_slice(values);
+                }
+            }
+        }
+        Ok(made)
+    }
+}
+
+/// The rows along the last dim, in order.
+pub(super) fn rows(array: &Array) -> Vec<&[f64]> {
+    let width = array.shape.last().copied().unwrap_or(1).max(1);
+    array.data.chunks_exact(width).collect()
+}
+
+pub(super) fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+/// The iteration space, and the dims of what has this or that shape.
+pub(super) struct Space {
+    pub rule: Rule,
+    /// [n, t, g h]
+    pub gates: Vec<DimRule>,
+    /// [g h, h]
+    pub weight: Vec<DimRule>,
+    /// [g h]
+    pub bias: Vec<DimRule>,
+    /// [n, h]
+    pub state: Vec<DimRule>,
+    /// [n, t, h]
+    pub states: Vec<DimRule>,
+}
+
+impl Space {
+    pub fn new(cell: Cell, [batch, time, width]: [usize; 3]) -> Self {
+        let mut rule = Rule::default();
+        let n = rule.factor(batch, FactorKind::Parallel);
+        let [t, g, h, k] =
+            [time, cell.gates(), width, width].map(|size| rule.factor(size, FactorKind::Whole));
+        let dims = |dims: &[&[usize]]| dims.iter().map(|f| DimRule::Factors(f.to_vec())).collect();
+        Self {
+            gates: dims(&[&[n], &[t], &[g, h]]),
+            weight: dims(&[&[g, h], &[k]]),
+            bias: dims(&[&[g, h]]),
+            state: dims(&[&[n], &[h]]),
+            states: dims(&[&[n], &[t], &[h]]),
+            rule,
+        }
+    }
+}
+
+/// Checks operands against their dims, and that there is a step and a state.
+pub(super) fn check(
+    op: &'static str,
+    operands: &[&TensorType],
+    rule: &Rule,
+) -> Result<(), OpError> {
+    for (index, (operand, dims)) in operands.iter().zip(&rule.operands).enumerate() {
+        let shape: Vec<usize> = dims.iter().map(|dim| rule.extent(dim)).collect();
+        if operand.shape != shape {
+            let reason = format!("operand {index} must be {shape:?}");
+            return Err(shapes(op, operands, reason));
+        }
+    }
+    if rule.factors.iter().skip(1).any(|factor| factor.size == 0) {
+        return Err(shapes(op, operands, "there must be a step, and the state must have a width"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::shards::tests::evaluate;
+
+    fn array(shape: &[usize], data: &[f64]) -> (DType, Array) {
+        (DType::F32, Array::new(shape, data.to_vec()))
+    }
+
+    #[test]
+    fn a_state_goes_from_step_to_step_in_either_direction() {
+        let operands = [
+            array(&[1, 3, 1], &[1.0, 10.0, 100.0]),
+            array(&[1, 1], &[2.0]),
+            array(&[1], &[-1.0]),
+            array(&[1, 1], &[5.0]),
+        ];
+        let run = |reverse| {
+            let op = Op::Recurrence(Recurrence { cell: Cell::Relu, reverse });
+            evaluate(op, &operands).expect("fits").swap_remove(0).data
+        };
+        assert_eq!(run(false), [10.0, 29.0, 157.0]);
+        assert_eq!(run(true), [454.0, 227.0, 109.0]);
+    }
+
+    #[test]
+    fn a_gate_that_is_shut_keeps_what_there_was() {
+        // Of i, o, f and g: nothing comes in, all goes out, nothing is forgotten.
+        let shut = [-1e3, 1e3, 1e3, 7.0];
+        let zeros = |shape: &[usize]| (DType::F32, Array::full(shape, 0.0));
+        let op = Op::Recurrence(Recurrence { cell: Cell::Lstm, reverse: false });
+        let operands = [
+            array(&[1, 2, 4], &[shut, shut].concat()),
+            zeros(&[4, 1]),
+            zeros(&[4]),
+            zeros(&[1, 1]),
+            array(&[1, 1], &[0.5]),
+        ];
+        let found = evaluate(op, &operands).expect("fits");
+        assert_eq!(found[1].data, [0.5; 2]);
+        assert_eq!(found[0].data, [0.5f64.tanh(); 2]);
+        // Of z, r and m: the new content alone, with half of the state's share.
+        let op = Op::Recurrence(Recurrence { cell: Cell::Gru, reverse: false });
+        let operands = [
+            array(&[1, 1, 3], &[-1e3, 0.0, 0.25]),
+            array(&[3, 1], &[0.0, 0.0, 1.0]),
+            zeros(&[3]),
+            array(&[1, 1], &[0.5]),
+        ];
+        assert_eq!(evaluate(op, &operands).expect("fits")[0].data, [0.5f64.tanh()]);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_said() {
+        let ty = |shape: &[usize]| TensorType::new(DType::F32, shape);
+        let op = Op::Recurrence(Recurrence { cell: Cell::Gru, reverse: false });
+        let reason = |x: &[usize], r: &[usize]| {
+            let operands = [ty(x), ty(r), ty(&[12]), ty(&[2, 4])];
+            op.infer(&operands.iter().collect::<Vec<_>>()).expect_err("does not fit").to_string()
+        };
+        let error = reason(&[2, 5, 16], &[12, 4]);
+        assert!(error.ends_with("operand 0 must be [2, 5, 12]"), "{error}");
+        let error = reason(&[2, 5, 12], &[16, 4]);
+        assert!(error.ends_with("operand 1 must be [12, 4]"), "{error}");
+        let error = reason(&[2, 0, 12], &[12, 4]);
+        assert!(error.contains("there must be a step"), "{error}");
+    }
+}

@@ -1,0 +1,376 @@
+//! Another extent of a dim, by interpolation: of pictures, along one dim after the other.
+//!
+//! An element of the result is a weighted sum of a few elements of the operand, with weights that follow from places alone. So
+//! the op is linear, and its gradient is the same thing with elements and sums exchanged.
+
+use serde::{Deserialize, Serialize};
+
+use super::shards::{at, fill, first_gradient, has_dim, one_float};
+use crate::array::Array;
+use crate::builder::Tensor;
+use crate::op::{
+    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, arity, shapes,
+};
+use crate::rule::{DimRule, Rule};
+use crate::scalar::Scalar;
+use crate::types::{DType, TensorType};
+
+/// x -> x with another extent of one dim.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Resize {
+    /// The dim.
+    pub axis: usize,
+    /// Its extent in the result.
+    pub extent: usize,
+    /// What an element is made of.
+    pub sampling: Sampling,
+}
+
+/// dy -> dx, of a dim of x that has this extent.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ResizeGrad {
+    /// The dim.
+    pub axis: usize,
+    /// Its extent in x.
+    pub extent: usize,
+    /// As in [`Resize`].
+    pub sampling: Sampling,
+}
+
+/// Which elements of the operand an element of the result is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sampling {
+    /// The weights of elements about a place.
+    pub filter: Filter,
+    /// Which place that is.
+    pub coordinates: Coordinates,
+    /// Elements of the result for each of the operand.
+    pub scale: Scalar,
+    /// Whether the filter is as much wider as the result is smaller, so that all elements count.
+    pub smooth: bool,
+    /// Whether only elements that there are count; otherwise the first and the last one stand for those beyond them.
+    pub inside: bool,
+}
+
+/// The weights of elements by their distance from a place.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Filter {
+    /// The element before the place.
+    Floor,
+    /// The element behind it.
+    Ceil,
+    /// The nearest; of two the one before.
+    NearestBefore,
+    /// The nearest; of two the one behind.
+    NearestBehind,
+    /// 1 less the distance, up to 1.
+    Linear,
+    /// Cubic convolution with this coefficient, up to 2 (Keys, 1981).
+    Cubic(Scalar),
+}
+
+/// The place in the operand for index i of the result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Coordinates {
+    /// i / scale
+    Asymmetric,
+    /// (i + 0.5) / scale - 0.5
+    HalfPixel,
+    /// The same, and 0 for a result of extent 1.
+    HalfPixelOrFirst,
+    /// As [`Coordinates::HalfPixel`], with what a scale that gives no whole extent cuts off shared between both ends.
+    HalfPixelSymmetric,
+    /// First and last elements meet.
+    AlignCorners,
+}
+
+/// Of each element of a result, the elements that it is the weighted sum of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Taps {
+    /// Where those of each element begin, and where the last ones end.
+    pub starts: Vec<usize>,
+    /// Index in the operand, and weight.
+    pub taps: Vec<(usize, f64)>,
+}
+
+impl Filter {
+    /// Beyond this distance weights are 0.
+    fn reach(self) -> f64 {
+        match self {
+            Self::Cubic(_) => 2.0,
+            _ => 1.0,
+        }
+    }
+
+    fn weight(self, distance: f64) -> f64 {
+        let x = distance.abs();
+        match self {
+            Self::Cubic(Scalar(a)) if x <= 1.0 => ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0,
+            Self::Cubic(Scalar(a)) if x < 2.0 => ((a * x - 5.0 * a) * x + 8.0 * a) * x - 4.0 * a,
+            Self::Cubic(_) => 0.0,
+            _ => (1.0 - x).max(0.0),
+        }
+    }
+
+    /// The one element at a place, of filters that take one.
+    fn nearest(self, place: f64) -> Option<f64> {
+        match self {
+            Self::Floor => Some(place.floor()),
+            Self::Ceil => Some(place.ceil()),
+            Self::NearestBefore => Some((place - 0.5).ceil()),
+            Self::NearestBehind => Some((place + 0.5).floor()),
+            Self::Linear | Self::Cubic(_) => None,
+        }
+    }
+}
+
+impl Sampling {
+    /// What each of `to` elements is made of `from`, both at least 1.
+    pub fn taps(&self, from: usize, to: usize) -> Taps {
+        let mut found = Taps { starts: vec![0], taps: Vec::new() };
+        for index in 0..to {
+            let mut weights: Vec<(usize, f64)> = Vec::new();
+            for (element, weight) in self.weights(self.place(index, from, to), from) {
+                let last = (from - 1) as f64;
+                let clamped = element.clamp(0.0, last);
+                if weight == 0.0 || self.inside && clamped != element {
+                    continue;
+                }
+                match weights.last_mut() {
+                    Some((at, sum)) if *at == clamped as usize => *sum += weight,
+                    _ => weights.push((clamped as usize, weight)),
+                }
+            }
+            // A share of what there is, where some elements are left out or the filter is wider than it is.
+            let sum: f64 = weights.iter().map(|(_, weight)| weight).sum();
+            let whole = if sum == 0.0 { 1.0 } else { sum };
+            found.taps.extend(weights.into_iter().map(|(at, weight)| (at, weight / whole)));
+            found.starts.push(found.taps.len());
+        }
+        found
+    }
+
+    /// Elements about a place, which need not exist, with weights that need not add up to 1.
+    fn weights(&self, place: f64, from: usize) -> Vec<(f64, f64)> {
+        if let Some(nearest) = self.filter.nearest(place) {
+            return vec![(nearest, 1.0)];
+        }
+        let narrow = if self.smooth { self.scale.0.min(1.0) } else { 1.0 };
+        let reach = (self.filter.reach() / narrow).ceil();
+        let first = (place.floor() - reach + 1.0).max(-2.0 * from as f64);
+        let last = (place.floor() + reach).min(3.0 * from as f64);
+        let count = (last - first) as usize + 1;
+        let weight = |element: f64| (element, self.filter.weight((element - place) * narrow));
+        (0..count).map(|step| weight(first + step as f64)).collect()
+    }
+
+    fn place(&self, index: usize, from: usize, to: usize) -> f64 {
+        let (index, extent) = (index as f64, to as f64);
+        let scale = self.scale.0;
+        let half_pixel = (index + 0.5) / scale - 0.5;
+        match self.coordinates {
+            // Rounded as PyTorch and onnxruntime do, so that the same element is before it.
+            Coordinates::Asymmetric => f64::from(index as f32 / scale as f32),
+            Coordinates::HalfPixel => half_pixel,
+            Coordinates::HalfPixelOrFirst if to == 1 => 0.0,
+            Coordinates::HalfPixelOrFirst => half_pixel,
+            Coordinates::HalfPixelSymmetric => {
+                let center = from as f64 / 2.0;
+                center * (1.0 - extent / (scale * from as f64)) + half_pixel
+            }
+            Coordinates::AlignCorners if to == 1 => 0.0,
+            Coordinates::AlignCorners => index * (from as f64 - 1.0) / (extent - 1.0),
+        }
+    }
+}
+
+impl Taps {
+    /// The taps of an element.
+    pub fn of(&self, element: usize) -> &[(usize, f64)] {
+        &self.taps[self.starts[element]..self.starts[element + 1]]
+    }
+
+    /// Of each of `from` elements of the operand, the elements of the result that it is part of.
+    pub fn transposed(&self, from: usize) -> Self {
+        let mut readers = vec![Vec::new(); from];
+        for element in 0..self.starts.len() - 1 {
+            self.of(element).iter().for_each(|&(at, weight)| readers[at].push((element, weight)));
+        }
+        let mut found = Self { starts: vec![0], taps: Vec::new() };
+        for mut taps in readers {
+            found.taps.append(&mut taps);
+            found.starts.push(found.taps.len());
+        }
+        found
+    }
+}
+
+/// The rule of an op that changes one dim to another extent.
+fn rule(
+    op: &'static str,
+    operands: &[&TensorType],
+    (axis, extent, sampling): (usize, usize, &Sampling),
+) -> Result<Rule, OpError> {
+    has_dim(op, operands, axis)?;
+    let shape = &operands[0].shape;
+    if shape[axis] == 0 || extent == 0 {
+        return Err(shapes(op, operands, "the dim must have an element before and after"));
+    }
+    let usable = |scale: f64| scale.is_finite() && (1e-6..=1e6).contains(&scale);
+    if !usable(sampling.scale.0) || extent > 1 << 24 || shape[axis] > 1 << 24 {
+        return Err(shapes(op, operands, "the scale must be positive, and no number huge"));
+    }
+    let mut rule = Rule { linear: vec![vec![0]], ..Rule::default() };
+    let others: Vec<usize> =
+        shape.iter().enumerate().map(|(dim, &size)| if dim == axis { 1 } else { size }).collect();
+    let mut dims = rule.parallel(&others);
+    dims[axis] = DimRule::Whole(shape[axis]);
+    let mut result = dims.clone();
+    result[axis] = DimRule::Whole(extent);
+    (rule.operands, rule.results) = (vec![dims], vec![result]);
+    Ok(rule)
+}
+
+/// The weighted sums of a shard, which has the dim whole.
+fn sums(x: &Operand<'_>, result: &Region, axis: usize, taps: &Taps) -> Array {
+    fill(result, |index| {
+        let mut place = index.to_vec();
+        let term = |&(at_axis, weight): &(usize, f64)| {
+            place[axis] = at_axis;
+            weight * at(x, &place)
+        };
+        taps.of(index[axis]).iter().map(term).sum()
+    })
+}
+
+impl Operation for Resize {
+    fn name(&self) -> &'static str {
+        "resize"
+    }
+
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        arity(self.name(), operands, 1, "1")?;
+        Ok(vec![one_float(self.name(), operands, &[0])?])
+    }
+
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        rule(self.name(), operands, (self.axis, self.extent, &self.sampling))
+    }
+
+    /// A product and a sum for each of the two elements of a linear filter.
+    fn flops_per_point(&self) -> f64 {
+        4.0
+    }
+
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+        let extent = node.operands[0].shape().get(self.axis).copied().unwrap_or(1);
+        let op = ResizeGrad { axis: self.axis, extent, sampling: self.sampling };
+        let of = |dy: &Tensor| dy.builder().apply(Op::ResizeGrad(op), &[dy]);
+        vec![first_gradient(node).map(of)]
+    }
+
+    fn evaluate(
+        &self,
+        operands: &[Operand<'_>],
+        results: &[Region],
+        _cx: &EvalContext,
+    ) -> Result<Vec<Array>, OpError> {
+        let taps = self.sampling.taps(operands[0].region.global[self.axis], self.extent);
+        Ok(vec![sums(&operands[0], &results[0], self.axis, &taps)])
+    }
+}
+
+impl Operation for ResizeGrad {
+    fn name(&self) -> &'static str {
+        "resize_grad"
+    }
+
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        arity(self.name(), operands, 1, "1")?;
+        Ok(vec![one_float(self.name(), operands, &[0])?])
+    }
+
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        rule(self.name(), operands, (self.axis, self.extent, &self.sampling))
+    }
+
+    /// As of [`Resize`].
+    fn flops_per_point(&self) -> f64 {
+        4.0
+    }
+
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+        let extent = node.operands[0].shape().get(self.axis).copied().unwrap_or(1);
+        let op = Resize { axis: self.axis, extent, sampling: self.sampling };
+        let of = |dx: &Tensor| dx.builder().apply(Op::Resize(op), &[dx]);
+        vec![first_gradient(node).map(of)]
+    }
+
+    fn evaluate(
+        &self,
+        operands: &[Operand<'_>],
+        results: &[Region],
+        _cx: &EvalContext,
+    ) -> Result<Vec<Array>, OpError> {
+        let places = operands[0].region.global[self.axis];
+        let taps = self.sampling.taps(self.extent, places).transposed(self.extent);
+        Ok(vec![sums(&operands[0], &results[0], self.axis, &taps)])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::shards::tests::evaluate;
+
+    fn sampling(filter: Filter, coordinates: Coordinates, scale: f64) -> Sampling {
+        Sampling { filter, coordinates, scale: Scalar(scale), smooth: false, inside: false }
+    }
+
+    fn resized(x: &[f64], extent: usize, sampling: Sampling) -> Vec<f64> {
+        let op = Op::Resize(Resize { axis: 0, extent, sampling });
+        let x = (DType::F32, Array::new([x.len()], x.to_vec()));
+        evaluate(op, &[x]).expect("fits").swap_remove(0).data
+    }
+
+    #[test]
+    fn places_are_those_of_onnx() {
+        let x = [0.0, 8.0, 16.0];
+        let linear = |coordinates| resized(&x, 6, sampling(Filter::Linear, coordinates, 2.0));
+        assert_eq!(linear(Coordinates::Asymmetric), [0.0, 4.0, 8.0, 12.0, 16.0, 16.0]);
+        assert_eq!(linear(Coordinates::HalfPixel), [0.0, 2.0, 6.0, 10.0, 14.0, 16.0]);
+        let corners =
+            resized(&x, 5, sampling(Filter::Linear, Coordinates::AlignCorners, 5.0 / 3.0));
+        assert_eq!(corners, [0.0, 4.0, 8.0, 12.0, 16.0]);
+        let one = |coordinates| resized(&x, 1, sampling(Filter::Linear, coordinates, 1.0 / 3.0));
+        assert_eq!(one(Coordinates::HalfPixel), [8.0]);
+        assert_eq!(one(Coordinates::HalfPixelOrFirst), [0.0]);
+    }
+
+    #[test]
+    fn the_nearest_of_two_is_chosen_as_it_is_said() {
+        let x = [1.0, 2.0, 3.0, 4.0];
+        let of = |filter| resized(&x, 2, sampling(filter, Coordinates::HalfPixel, 0.5));
+        assert_eq!(of(Filter::Floor), [1.0, 3.0]);
+        assert_eq!(of(Filter::Ceil), [2.0, 4.0]);
+        assert_eq!(of(Filter::NearestBefore), [1.0, 3.0]);
+        assert_eq!(of(Filter::NearestBehind), [2.0, 4.0]);
+    }
+
+    #[test]
+    fn a_smooth_filter_reads_all_elements_and_weights_add_up_to_one() {
+        let mut smooth = sampling(Filter::Linear, Coordinates::HalfPixel, 0.25);
+        (smooth.smooth, smooth.inside) = (true, true);
+        let taps = smooth.taps(8, 2);
+        assert_eq!((taps.of(0).len(), taps.of(1).len()), (6, 6));
+        let cubic = sampling(Filter::Cubic(Scalar(-0.75)), Coordinates::HalfPixel, 1.5);
+        for taps in [taps, cubic.taps(8, 12)] {
+            for element in 0..taps.starts.len() - 1 {
+                let sum: f64 = taps.of(element).iter().map(|(_, weight)| weight).sum();
+                assert!((sum - 1.0).abs() < 1e-12, "{sum}");
+            }
+        }
+    }
+}
