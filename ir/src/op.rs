@@ -475,6 +475,12 @@ pub enum OpError {
         /// The name of the input or variable.
         name: String,
     },
+    /// An integer divided by 0.
+    #[error("{op}: an integer is divided by 0")]
+    DivisionByZero {
+        /// The op.
+        op: &'static str,
+    },
     /// An index out of range.
     #[error("{what} {index} at position {position:?} is out of range: {op} has 0..{range}")]
     Index {

@@ -7,9 +7,10 @@ use graphc_ir::ops::{
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 
-use super::known::{Known, MOST_KNOWN};
+use super::known::{Known, MOST_FOLDED};
 use super::lower::{Lowering, Val};
 use super::node::{Call, Problem, Res, axes, axis, fail};
+use super::places::wrapped;
 use super::sequence::{chunks, sizes};
 use super::tensor;
 
@@ -22,7 +23,7 @@ impl Lowering {
         self.apply(Op::Reshape(Reshape { shape: shape.into() }), std::slice::from_ref(x))
     }
 
-    fn expand(&mut self, x: &Val, shape: &[usize]) -> Res<Val> {
+    pub fn expand(&mut self, x: &Val, shape: &[usize]) -> Res<Val> {
         if self.shape(x)? == shape {
             return Ok(x.clone());
         }
@@ -223,7 +224,11 @@ pub(super) fn concat(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     if operands.len() == 1 {
         return Ok(operands);
     }
-    Ok(vec![cx.apply(Op::Concat(Concat { axis }), &operands)?])
+    let joined = cx.apply(Op::Concat(Concat { axis }), &operands)?;
+    if axis + 1 == cx.shape(&joined)?.len() {
+        cx.remember_pieces(&joined, operands);
+    }
+    Ok(vec![joined])
 }
 
 /// Extents as an operand or an attribute, or as many equal parts as there are results.
@@ -295,20 +300,31 @@ pub(super) fn slice(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     }
     let mut slice =
         Slice { starts: vec![0; shape.len()], ends: shape.clone(), steps: vec![1; shape.len()] };
+    let mut backward = Vec::new();
     for (index, &dim) in dims.iter().enumerate() {
         let dim = axis(dim, shape.len())?;
         let extent = shape[dim] as i64;
-        let bound =
-            |at: i64| (if at < 0 { at.saturating_add(extent) } else { at }).clamp(0, extent);
-        let (start, end) = (bound(starts[index]), bound(ends[index]));
-        let Some(step) = usize::try_from(steps[index]).ok().filter(|&step| step > 0) else {
-            return fail(format!("a step of {} is not supported: steps go forward", steps[index]));
+        let bound = |at: i64, least: i64, most: i64| {
+            (if at < 0 { at.saturating_add(extent) } else { at }).clamp(least, most)
         };
+        let (start, end) = (bound(starts[index], 0, extent), bound(ends[index], 0, extent));
+        let Ok(step) = usize::try_from(steps[index]) else {
+            let from = bound(starts[index], 0, extent - 1);
+            backward.push((dim, [from, bound(ends[index], -1, extent - 1), steps[index]]));
+            continue;
+        };
+        if step == 0 {
+            return fail("a step of 0 leads nowhere");
+        }
         slice.starts[dim] = start as usize;
         slice.ends[dim] = end.max(start) as usize;
         slice.steps[dim] = step;
     }
-    Ok(vec![cx.slice_all(&x, slice)?])
+    let mut part = cx.slice_all(&x, slice)?;
+    for (dim, places) in backward {
+        part = cx.backward(&part, dim, places)?;
+    }
+    Ok(vec![part])
 }
 
 /// Only borders of one value. A negative border cuts.
@@ -383,7 +399,7 @@ pub(super) fn range(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
         return fail(format!("from {start} to {limit} by {step} is no range"));
     }
     let ty = TensorType::new(dtype, [count as usize]);
-    if count as usize <= MOST_KNOWN {
+    if count as usize <= MOST_FOLDED {
         let elements = (0..count as usize).map(|index| start + index as f64 * step).collect();
         return Ok(vec![Val::Known(Known::new(ty, elements))]);
     }
@@ -405,6 +421,7 @@ pub(super) fn one_hot(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     let depth = cx.integer(&cx.operand(call, 1)?, "the depth")?;
     let values = cx.known(&cx.operand(call, 2)?, "the values")?;
     let [off, on] = values.elements()[..] else { return fail("it needs the values off and on") };
+    let indices = if depth > 0 { wrapped(cx, &indices, depth as usize)? } else { indices };
     let mut shape = cx.shape(&indices)?;
     let at = axis(call.int("axis", -1)?, shape.len() + 1)?;
     shape.insert(at, 1);

@@ -21,8 +21,13 @@ const SHAPES: [Shape; 6] = [
     (&[0], 3, 2, &[], false),
 ];
 
-const FUNCTIONS: [ScatterFunction; 4] =
-    [ScatterFunction::Set, ScatterFunction::Mul, ScatterFunction::Max, ScatterFunction::Min];
+const FUNCTIONS: [ScatterFunction; 5] = [
+    ScatterFunction::Set,
+    ScatterFunction::Add,
+    ScatterFunction::Mul,
+    ScatterFunction::Max,
+    ScatterFunction::Min,
+];
 
 fn places() -> Vec<Case> {
     SHAPES.iter().flat_map(|&shape| of_shape(shape)).collect()
