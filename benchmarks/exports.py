@@ -139,16 +139,36 @@ def qwen2():
 def t5():
     from transformers import T5Config, T5EncoderModel
 
+    config = T5Config(vocab_size=96, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, dropout_rate=0.0)
+    config._attn_implementation = "eager"
+
     class Encoder(nn.Module):
         def __init__(self):
             super().__init__()
-            self.model = T5EncoderModel(T5Config(vocab_size=96, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, dropout_rate=0.0))
-            self.head = nn.Linear(32, 5)
+            self.model, self.head = T5EncoderModel(config), nn.Linear(32, 5)
 
-        def forward(self, ids):
-            return self.head(self.model(input_ids=ids).last_hidden_state.mean(1))
+        def forward(self, ids, mask):
+            return self.head(self.model(input_ids=ids, attention_mask=mask).last_hidden_state.mean(1))
 
-    return Encoder(), {"ids": ids(96)}
+    return Encoder(), {"ids": ids(96), "mask": mask()}
+
+
+def gemma2():
+    from transformers import Gemma2Config, Gemma2ForCausalLM
+
+    # The rows of padding are not trained in PyTorch, which an ONNX file does not say.
+    config = Gemma2Config(vocab_size=96, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, head_dim=8,
+                          num_key_value_heads=2, max_position_embeddings=32, sliding_window=6, use_cache=False, pad_token_id=None)
+    return Logits(Gemma2ForCausalLM(config)), {"ids": ids(96)}
+
+
+def deberta():
+    from transformers import DebertaV2Config, DebertaV2ForSequenceClassification
+
+    config = DebertaV2Config(vocab_size=96, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
+                             max_position_embeddings=32, num_labels=5, relative_attention=True, pos_att_type=["c2p", "p2c"],
+                             position_buckets=8, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    return Logits(DebertaV2ForSequenceClassification(config)), {"ids": ids(96), "mask": mask()}
 
 
 def vit():
@@ -237,6 +257,26 @@ def swin_v2():
     return model, {"x": pictures()}
 
 
+class Encoder(nn.Module):
+    """PyTorch's own encoder, whose layers begin alike, with sines for positions and pictures of tokens that are prepared by buffers."""
+
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(32, 4, 48, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.embed, self.head = nn.Linear(12, 32), nn.Linear(32, 5)
+        angles = torch.arange(16)[:, None] * torch.exp(torch.arange(0, 32, 2) * -0.25)
+        self.register_buffer("positions", torch.stack([angles.sin(), angles.cos()], -1).flatten(1))
+        self.register_buffer("mean", torch.randn(12))
+
+    def forward(self, x):
+        return self.head(self.encoder(self.embed(x - self.mean) + self.positions).mean(1))
+
+
+def encoder():
+    return Encoder(), {"x": torch.randn(4, 16, 12)}
+
+
 class Indexing(nn.Module):
     """Run-time indices of all kinds."""
 
@@ -258,8 +298,8 @@ def indexing():
     return Indexing(), {"ids": ids(20, 4, 8), "lengths": torch.tensor([8, 3, 1, 5])}
 
 
-MODELS = [gpt2, llama, bert, moe, moe_gathered, moe_tokens, vgg, swin, gpt2_masked, llama_masked, bert_masked, bert_lm, distilbert, roberta,
-          mistral, qwen2, t5, vit, swin_v2, indexing]
+MODELS = [gpt2, llama, bert, moe, moe_gathered, moe_tokens, vgg, swin, gpt2_masked, llama_masked, bert_masked, bert_lm, distilbert,
+          roberta, mistral, qwen2, gemma2, deberta, t5, vit, encoder, swin_v2, indexing]
 
 
 def export(model, inputs, path, how, dynamic):

@@ -29,8 +29,9 @@ pub(super) fn roles(
     by_use(&Uses::new(graph, order, tensors, copies), statistics(graph), tensors, copies)
 }
 
-/// Initializers that have the same numbers in a file without marks, and were written once for that: the copies and what
-/// each is one of. Exporters write weights that begin as one number everywhere only once, however many there are.
+/// Initializers of a file without marks that were written once because they begin with the same numbers: the copies, and
+/// what each is one of. A weight that is used twice has one name. Names that the exporter makes up say nothing: what they
+/// name begins as one number everywhere, or there is a copy that does not, as where layers begin as copies of each other.
 pub(super) fn copies(
     graph: &GraphProto,
     kinds: &Kinds,
@@ -40,10 +41,15 @@ pub(super) fn copies(
         return BTreeMap::new();
     }
     let copies = graph.node.iter().filter(|node| op_type(node) == "Identity").filter_map(copy);
+    let float = |tensor: &WeightTensor| tensor.dtype.is_float() && !tensor.shape.is_empty();
+    let copies: Vec<(&str, &str)> =
+        copies.filter(|(_, source)| tensors.get(*source).is_some_and(float)).collect();
+    let named = |name: &str| !name.starts_with("onnx::");
+    let is_one = |source: &str| is_one_number(source, &tensors[source]);
+    let layers = copies.iter().any(|(name, source)| named(name) && !is_one(source));
     copies
-        .filter(|(_, source)| {
-            tensors.get(*source).is_some_and(|tensor| is_one_number(source, tensor))
-        })
+        .into_iter()
+        .filter(|(name, source)| layers || named(name) || is_one(source))
         .map(|(name, source)| (name.to_string(), source.to_string()))
         .collect()
 }
@@ -53,9 +59,7 @@ fn copy(node: &NodeProto) -> Option<(&str, &str)> {
 }
 
 fn is_one_number(name: &str, tensor: &WeightTensor) -> bool {
-    tensor.dtype.is_float()
-        && !tensor.shape.is_empty()
-        && tensor.elements(name).is_ok_and(|elements| elements.windows(2).all(|w| w[0] == w[1]))
+    tensor.elements(name).is_ok_and(|elements| elements.windows(2).all(|w| w[0] == w[1]))
 }
 
 fn marked(kinds: &Kinds, tensors: &BTreeMap<String, WeightTensor>) -> bool {
