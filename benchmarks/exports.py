@@ -267,10 +267,10 @@ class Encoder(nn.Module):
         self.embed, self.head = nn.Linear(12, 32), nn.Linear(32, 5)
         angles = torch.arange(16)[:, None] * torch.exp(torch.arange(0, 32, 2) * -0.25)
         self.register_buffer("positions", torch.stack([angles.sin(), angles.cos()], -1).flatten(1))
-        self.register_buffer("mean", torch.randn(12))
+        self.register_buffer("middle", torch.randn(12))
 
     def forward(self, x):
-        return self.head(self.encoder(self.embed(x - self.mean) + self.positions).mean(1))
+        return self.head(self.encoder(self.embed(x - self.middle) + self.positions).mean(1))
 
 
 def encoder():

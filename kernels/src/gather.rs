@@ -4,6 +4,7 @@
 use graphc_ir::op::Op;
 
 use crate::context::KernelContext;
+use crate::elementwise::Integer;
 use crate::error::KernelError;
 use crate::indices::Indices;
 use crate::parallel::{Output, over_rows};
@@ -87,6 +88,34 @@ pub(crate) fn gather(
         }
         Ok(())
     })
+}
+
+/// The kernel of [`Op::ScatterSum`] for integers.
+pub(crate) fn scatter_sum_of_integers<T: Integer>(
+    op: &Op,
+    operands: &[View<'_>],
+    results: &mut [ViewMut<'_>],
+    _cx: &mut KernelContext<'_>,
+) -> Result<(), KernelError> {
+    let (Op::ScatterSum(op), [places, g], [out]) = (op, operands, results) else {
+        return Err(KernelError::call("scatter_sum", "takes two operands and gives one result"));
+    };
+    let places = Places::new("scatter_sum", places, [out.shape, out.origin], op.places)?;
+    let (width, slab) = (places.width, places.extent * places.width);
+    if g.len() != places.len() * width {
+        return Err(KernelError::call("scatter_sum", format!("values of {:?}", g.shape)));
+    }
+    let (g, out) = (g.as_slice::<T>()?, out.as_mut_slice::<T>()?);
+    out.fill(T::wrap(0));
+    for position in 0..places.len() {
+        let Some(place) = places.get(position)? else { continue };
+        let first = position / places.count * slab + place * width;
+        for (sum, &g) in out[first..first + width].iter_mut().zip(&g[position * width..]) {
+            let (a, b): (i64, i64) = ((*sum).into(), g.into());
+            *sum = T::wrap(a.wrapping_add(b));
+        }
+    }
+    Ok(())
 }
 
 /// The kernel of [`Op::ScatterSum`]. Threads share the batches; each place adds in the order of the values.

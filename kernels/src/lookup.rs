@@ -75,7 +75,11 @@ pub(crate) fn cpu(op: &Op, operands: &[DType], results: &[DType]) -> Option<Kern
         Op::CrossEntropyGrad(_) => float!(first, loss::cross_entropy_grad),
         Op::LabelRank(_) => float!(first, loss::label_rank),
         Op::EmbeddingGrad(_) => float!(second, embedding::embedding_grad),
-        Op::ScatterSum(_) => float!(second, gather::scatter_sum),
+        Op::ScatterSum(_) => match second {
+            DType::I64 => gather::scatter_sum_of_integers::<i64>,
+            DType::I32 => gather::scatter_sum_of_integers::<i32>,
+            _ => float!(second, gather::scatter_sum),
+        },
         Op::Attention(_) => attention::attention,
         Op::AttentionGrad(_) => attention::attention_grad,
         Op::Rotary(_) => float!(first, rotary::rotary),

@@ -57,7 +57,6 @@ impl Call<'_, '_, '_> {
         };
         match self.function {
             ScatterFunction::Set => self.each::<T>(|_, value| value),
-            ScatterFunction::Add => self.each(join(|there, value| there + value)),
             ScatterFunction::Mul => self.each(join(|there, value| there * value)),
             ScatterFunction::Max => {
                 self.each(join(
@@ -79,10 +78,6 @@ impl Call<'_, '_, '_> {
     fn integers<T: Integer>(self) -> Result<(), KernelError> {
         match self.function {
             ScatterFunction::Set => self.each::<T>(|_, value| value),
-            ScatterFunction::Add => self.each(|there: T, value: T| {
-                let (there, value): (i64, i64) = (there.into(), value.into());
-                T::wrap(there.wrapping_add(value))
-            }),
             ScatterFunction::Mul => self.each(|there: T, value: T| {
                 let (there, value): (i64, i64) = (there.into(), value.into());
                 T::wrap(there.wrapping_mul(value))

@@ -29,7 +29,7 @@ pub enum BinaryFunction {
     Sub,
     /// a * b
     Mul,
-    /// a / b; of integers truncated, and 0 where b is 0
+    /// a / b; of integers truncated, and an error where b is 0
     Div,
     /// a ^ b
     Pow,

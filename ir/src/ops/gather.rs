@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::shards::{at, check_indices, fill, first_gradient, indices, one_float};
+use super::shards::{at, check_indices, fill, first_gradient, indices};
 use crate::array::Array;
 use crate::builder::Tensor;
 use crate::mesh::unravel;
 use crate::op::{
-    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, arity, shapes,
+    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, arity, dtypes, shapes,
 };
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::sbp::ReduceKind;
@@ -136,7 +136,13 @@ impl Operation for ScatterSum {
     fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
         arity(self.name(), operands, 2, "2 operands")?;
         indices(self.name(), operands, 0)?;
-        Ok(vec![one_float(self.name(), operands, &[1])?])
+        match operands[1].dtype {
+            DType::U8 | DType::Bool => {
+                let reason = "its elements are cast to a wider type first";
+                Err(dtypes(self.name(), operands, reason))
+            }
+            dtype => Ok(vec![dtype]),
+        }
     }
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
@@ -162,7 +168,7 @@ impl Operation for ScatterSum {
 
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
         let places = &node.operands[0];
-        let gradient = first_gradient(node);
+        let gradient = first_gradient(node).filter(|g| g.ty().dtype.is_float());
         vec![None, gradient.map(|g| g.builder().apply(Op::Gather(Gather {}), &[g, places]))]
     }
 

@@ -22,14 +22,12 @@ pub struct Scatter {
     pub function: ScatterFunction,
 }
 
-/// What a value makes of the element at its place.
+/// What a value makes of the element at its place. A sum is that of x and a [`ScatterSum`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ScatterFunction {
     /// The value; of several for one place the last.
     Set,
-    /// Their sum. Of floating-point numbers [`ScatterSum`] and a sum have more signatures.
-    Add,
     /// Their product.
     Mul,
     /// The greater.
@@ -43,7 +41,6 @@ impl ScatterFunction {
     pub fn join(self, there: f64, value: f64) -> f64 {
         match self {
             Self::Set => value,
-            Self::Add => there + value,
             Self::Mul => there * value,
             Self::Max if there > value || there.is_nan() => there,
             Self::Min if there < value || there.is_nan() => there,
@@ -136,7 +133,7 @@ impl Operation for Scatter {
 
     fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
         let linear = match self.function {
-            ScatterFunction::Set | ScatterFunction::Add => vec![vec![0, 2]],
+            ScatterFunction::Set => vec![vec![0, 2]],
             ScatterFunction::Mul => vec![vec![0]],
             ScatterFunction::Max | ScatterFunction::Min => Vec::new(),
         };
@@ -168,7 +165,6 @@ impl Operation for Scatter {
         let operands = [x, places, values];
         let [of_x, of_values] = match self.function {
             ScatterFunction::Set => self.gradient_of_set(operands, g),
-            ScatterFunction::Add => [g.clone(), taken(g, places)],
             ScatterFunction::Mul => self.gradient_of_product(operands, g),
             ScatterFunction::Max | ScatterFunction::Min => {
                 self.gradient_of_extreme(operands, [&node.results[0], g])
@@ -218,7 +214,6 @@ mod tests {
     #[test]
     fn values_are_joined_in_their_order() {
         assert_eq!(joined(ScatterFunction::Set), [1., -1., 3., 2.]);
-        assert_eq!(joined(ScatterFunction::Add), [1., 1., 3., 11.]);
         assert_eq!(joined(ScatterFunction::Mul), [1., -2., 3., 40.]);
         assert_eq!(joined(ScatterFunction::Max), [1., 2., 3., 5.]);
         assert_eq!(joined(ScatterFunction::Min), [1., -1., 3., 2.]);

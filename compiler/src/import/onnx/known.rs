@@ -319,7 +319,7 @@ mod tests {
         let batch = folded(Op::Expand(Expand { shape: vec![4, 3] }), &[line(3, &[1, 3])]);
         let joined = folded(Op::Concat(Concat { axis: 1 }), &[batch.clone(), batch]);
         assert_eq!(joined.kept().shape, [1, 6]);
-        let places = Known::new(TensorType::new(DType::I64, [4, 2]), vec![5., 1.].repeat(4));
+        let places = Known::new(TensorType::new(DType::I64, [4, 2]), [5., 1.].repeat(4));
         let found = folded(Op::Gather(Gather {}), &[joined, places]);
         assert_eq!(
             (found.kept().shape.as_slice(), found.kept().data.as_slice()),

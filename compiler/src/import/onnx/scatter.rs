@@ -116,15 +116,11 @@ fn lanes(
 /// Values `[b.., m, w..]` at places `[b.., m]` of a tensor `[b.., n, w..]`.
 fn joined(cx: &mut Lowering, [x, places, values]: [&Val; 3], reduction: Reduction) -> Res<Val> {
     let operands = [x.clone(), places.clone(), values.clone()];
-    let function = match reduction {
-        Reduction::Function(function) => function,
-        Reduction::Sum if cx.ty(x)?.dtype.is_float() => {
-            let (shape, rank) = (cx.shape(x)?, cx.shape(places)?.len());
-            let op = Op::ScatterSum(ScatterSum { places: shape[rank - 1] });
-            let sums = cx.apply(op, &operands[1..])?;
-            return cx.binary(BinaryFunction::Add, x, &sums);
-        }
-        Reduction::Sum => ScatterFunction::Add,
-    };
-    cx.apply(Op::Scatter(Scatter { function }), &operands)
+    if let Reduction::Function(function) = reduction {
+        return cx.apply(Op::Scatter(Scatter { function }), &operands);
+    }
+    let (shape, rank) = (cx.shape(x)?, cx.shape(places)?.len());
+    let op = Op::ScatterSum(ScatterSum { places: shape[rank - 1] });
+    let sums = cx.apply(op, &operands[1..])?;
+    cx.binary(BinaryFunction::Add, x, &sums)
 }

@@ -21,13 +21,8 @@ const SHAPES: [Shape; 6] = [
     (&[0], 3, 2, &[], false),
 ];
 
-const FUNCTIONS: [ScatterFunction; 5] = [
-    ScatterFunction::Set,
-    ScatterFunction::Add,
-    ScatterFunction::Mul,
-    ScatterFunction::Max,
-    ScatterFunction::Min,
-];
+const FUNCTIONS: [ScatterFunction; 4] =
+    [ScatterFunction::Set, ScatterFunction::Mul, ScatterFunction::Max, ScatterFunction::Min];
 
 fn places() -> Vec<Case> {
     SHAPES.iter().flat_map(|&shape| of_shape(shape)).collect()
@@ -56,7 +51,9 @@ fn others() -> Vec<Case> {
     let gather = |x| Case::new(Op::Gather(Gather {}), vec![x, indices(&[2, 3], 4)]);
     let set = Op::Scatter(Scatter { function: ScatterFunction::Set });
     let operands = vec![integers(&[2, 4]), indices(&[2, 3], 4), integers(&[2, 3])];
-    vec![gather(integers(&[2, 4, 2])), gather(truths(&[2, 4])), Case::new(set, operands)]
+    let sum = Op::ScatterSum(ScatterSum { places: 4 });
+    let sum = Case::new(sum, vec![indices(&[2, 3], 4), integers(&[2, 3])]);
+    vec![gather(integers(&[2, 4, 2])), gather(truths(&[2, 4])), Case::new(set, operands), sum]
 }
 
 fn top_k() -> Vec<Case> {
