@@ -77,6 +77,16 @@ fn unet_reaches_the_losses_of_pytorch_on_every_mesh() {
     }
 }
 
+#[test]
+fn llama_with_masks_reaches_the_losses_of_pytorch_on_every_mesh() {
+    check_all("llama");
+}
+
+#[test]
+fn experts_that_are_chosen_reach_the_losses_of_pytorch_on_every_mesh() {
+    check_all("experts");
+}
+
 /// Without microbatches: batch norm takes the statistics of each, which no reference covers. On one rank within the
 /// reference's own tolerance; on several sums are taken in another order, and where an element is within rounding of a
 /// kink (a rectifier, a maximum) it may take the other side, which moves later losses by more.

@@ -84,19 +84,69 @@ fn graph(nodes: Vec<NodeProto>) -> GraphProto {
 }
 
 #[test]
-fn an_unknown_op_is_named_with_its_node_and_what_is_near() {
+fn all_unknown_ops_are_named_with_a_node_each_and_what_is_near() {
     assert_eq!(
         error(graph(vec![node("MatMull", &["x", "w"], "y")])),
-        "node `node_y`: the op MatMull of domain `ai.onnx` is not supported: did the exporter mean MatMul?"
+        "1 node has an op that is not supported: 1 MatMull (node `node_y`; did the exporter mean MatMul?)"
     );
-    let mut foreign = node("Fused", &["x", "w"], "y");
+    let mut foreign = node("Fused", &["x", "w"], "f");
     foreign.domain = Some("my.company".into());
+    let nodes = vec![
+        foreign,
+        node("NonMaxSuppression", &["x", "w"], "a"),
+        node("NonMaxSuppression", &["a", "f"], "y"),
+    ];
     assert_eq!(
-        error(graph(vec![foreign])),
-        "node `node_y`: the op Fused of domain `my.company` is not supported: nothing of this domain is"
+        error(graph(nodes)),
+        "3 nodes have ops that are not supported: 1 Fused of domain `my.company` (node `node_f`; no op of this domain \
+         is supported), 2 NonMaxSuppression (the first is node `node_a`)"
     );
-    let found = error(graph(vec![node("NonMaxSuppression", &["x", "w"], "y")]));
-    assert!(found.contains("is not supported; of this domain are Abs, Add, And"), "{found}");
+}
+
+#[test]
+fn attributes_that_an_op_has_not_are_errors() {
+    let attribute = AttributeProto {
+        name: Some("axes".into()),
+        ints: vec![0],
+        r#type: Some(AttributeType::INTS),
+        ..AttributeProto::default()
+    };
+    let mut relu = node("Relu", &["x"], "y");
+    relu.attribute = vec![attribute.clone()];
+    assert_eq!(
+        error(graph(vec![relu])),
+        "node `node_y` of type Relu: the attribute `axes` is unknown: the op has none"
+    );
+    let mut concat = node("Concat", &["x", "x"], "y");
+    concat.attribute = vec![attribute];
+    assert_eq!(
+        error(graph(vec![concat])),
+        "node `node_y` of type Concat: the attribute `axes` is unknown: the op has `axis`"
+    );
+}
+
+#[test]
+fn indices_are_integers_within_their_dim() {
+    let mut model = graph(vec![node("Gather", &["x", "places"], "y")]);
+    model.initializer.push(tensor("places", &[2], vec![0.0, 1.0]));
+    assert_eq!(error(model), "node `node_y` of type Gather: indices are integers, not f32");
+    let mut model = graph(vec![node("GatherND", &["x", "places"], "y")]);
+    model.initializer.push(integers("places", &[1, 2], vec![1, 3]));
+    assert_eq!(error(model), "node `node_y` of type GatherND: the index 3 is not in 0..3");
+    let mut model = graph(vec![node("Div", &["places", "zero"], "y")]);
+    model.initializer.push(integers("places", &[2], vec![1, 3]));
+    model.initializer.push(integers("zero", &[], vec![0]));
+    assert_eq!(error(model), "node `node_y` of type Div: an integer is divided by 0");
+}
+
+fn integers(name: &str, dims: &[i64], data: Vec<i64>) -> TensorProto {
+    TensorProto {
+        name: Some(name.into()),
+        dims: dims.into(),
+        data_type: Some(DataType::INT64),
+        int64_data: data,
+        ..TensorProto::default()
+    }
 }
 
 #[test]
@@ -431,16 +481,14 @@ fn what_is_trained_follows_the_metadata_and_the_use() {
         |name| load_model(&model_file(name), &dims, ImportOptions::default()).expect("imports");
     let marked = load("marked.onnx");
     assert_eq!(trained(&marked), ["renamed", "scale"]);
-    assert_eq!(
-        marked.warnings,
-        [
-            "`renamed` is trained because a MatMul takes it as its weight: the model does not mark it"
-        ]
-    );
+    let [warning] = marked.warnings.as_slice() else { panic!("{:?}", marked.warnings) };
+    let guessed = "1 of the weights are not marked, and are trained because an op takes them as its weight: `renamed` (MatMul). ";
+    assert!(warning.starts_with(guessed), "{warning}");
     assert_eq!(marked.symbols, ["n"], "and `batch` gives its value");
     let unmarked = load("unmarked.onnx");
     assert_eq!(trained(&unmarked), ["folded", "renamed", "running", "scale"]);
-    assert!(unmarked.warnings.is_empty());
+    let guessed = "the model does not mark its parameters: by their use, 4 weights are trained; --train and --freeze decide otherwise";
+    assert_eq!(unmarked.warnings, [guessed]);
 }
 
 /// An empty folder for one test.

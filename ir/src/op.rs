@@ -72,6 +72,16 @@ pub enum Op {
     Embedding(Embedding),
     /// Rows added into a table.
     EmbeddingGrad(EmbeddingGrad),
+    /// Elements at computed places.
+    Gather(Gather),
+    /// Sums of elements over computed places.
+    ScatterSum(ScatterSum),
+    /// Values put at computed places.
+    Scatter(Scatter),
+    /// The greatest or least elements of each row, and their places.
+    TopK(TopK),
+    /// Sums of all elements of a dim up to each.
+    CumulativeSum(CumulativeSum),
     /// One element of the last dim, chosen by a label.
     Pick(Pick),
     /// Gradient of [`Op::Pick`].
@@ -186,6 +196,11 @@ impl Op {
             Op::NormalizeGrad(op) => op,
             Op::Embedding(op) => op,
             Op::EmbeddingGrad(op) => op,
+            Op::Gather(op) => op,
+            Op::ScatterSum(op) => op,
+            Op::Scatter(op) => op,
+            Op::TopK(op) => op,
+            Op::CumulativeSum(op) => op,
             Op::Pick(op) => op,
             Op::PickGrad(op) => op,
             Op::CrossEntropy(op) => op,
@@ -471,6 +486,12 @@ pub enum OpError {
         op: &'static str,
         /// The name of the input or variable.
         name: String,
+    },
+    /// An integer divided by 0.
+    #[error("{op}: an integer is divided by 0")]
+    DivisionByZero {
+        /// The op.
+        op: &'static str,
     },
     /// An index out of range.
     #[error("{what} {index} at position {position:?} is out of range: {op} has 0..{range}")]

@@ -34,6 +34,9 @@ pub enum KernelError {
         /// The view's type.
         found: DType,
     },
+    /// An integer divided by 0.
+    #[error("an integer is divided by 0")]
+    DivisionByZero,
     /// An index out of range.
     #[error("{what} {index} at position {position:?} is out of range: there are 0..{range}")]
     Index {

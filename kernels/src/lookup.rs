@@ -6,8 +6,9 @@ use half::{bf16, f16};
 
 use crate::context::Kernel;
 use crate::{
-    attention, clipping, convolution, embedding, experts, loss, matmul, movement, normalize, pool,
-    recurrence, reduce, resize, rotary, scaling, softmax, source, update,
+    attention, clipping, convolution, cumulative, embedding, experts, gather, loss, matmul,
+    movement, normalize, pool, recurrence, reduce, resize, rotary, scaling, scatter, softmax,
+    source, top_k, update,
 };
 
 /// A kernel that is generic over a floating-point element type, for this one.
@@ -55,10 +56,14 @@ pub(crate) fn cpu(op: &Op, operands: &[DType], results: &[DType]) -> Option<Kern
         Op::Reshape(_) | Op::ToGlobal(_) | Op::Regather(_) | Op::Accumulate(_) => movement::copy,
         Op::Triangle(_) => source::triangle,
         Op::Embedding(_) => embedding::embedding,
+        Op::Gather(_) => gather::gather,
         Op::Full(_) => source::full,
         Op::Constant(_) | Op::Iota(_) | Op::Random(_) | Op::Variable(_) => source::source,
         Op::Reduce(_) => reduce::reduce,
         Op::ArgMax(_) => reduce::argmax,
+        Op::TopK(_) => top_k::top_k,
+        Op::Scatter(_) => scatter::scatter,
+        Op::CumulativeSum(_) => cumulative::cumulative_sum,
         Op::MatMul(_) => matmul::matmul,
         // What is defined for floating-point numbers alone.
         Op::Softmax(_) | Op::LogSoftmax(_) => float!(first, softmax::softmax),
@@ -71,6 +76,11 @@ pub(crate) fn cpu(op: &Op, operands: &[DType], results: &[DType]) -> Option<Kern
         Op::CrossEntropyGrad(_) => float!(first, loss::cross_entropy_grad),
         Op::LabelRank(_) => float!(first, loss::label_rank),
         Op::EmbeddingGrad(_) => float!(second, embedding::embedding_grad),
+        Op::ScatterSum(_) => match second {
+            DType::I64 => gather::scatter_sum_of_integers::<i64>,
+            DType::I32 => gather::scatter_sum_of_integers::<i32>,
+            _ => float!(second, gather::scatter_sum),
+        },
         Op::Attention(_) => attention::attention,
         Op::AttentionGrad(_) => attention::attention_grad,
         Op::Rotary(_) => float!(first, rotary::rotary),

@@ -26,7 +26,7 @@ fn unary_functions() -> Vec<UnaryFunction> {
     use UnaryFunction::*;
     let mut functions = vec![
         Relu, Gelu, GeluTanh, Sigmoid, Tanh, Silu, Exp, Log, Sqrt, Rsqrt, Abs, Neg, Sign, Erf,
-        Reciprocal,
+        Reciprocal, Sin, Cos, Floor, Ceil, Round,
     ];
     functions.extend([2.0, -1.5, 0.1].map(|value| Scale(Scalar(value))));
     functions.extend([2.0, -1.5].map(|value| Offset(Scalar(value))));
@@ -135,7 +135,11 @@ fn binary_functions_broadcast() {
                 let op = Op::Binary(Binary { function });
                 let fill = &mut |random: &mut Random, i: usize, dtype: DType| {
                     let x = ordinary(random, i, dtype);
-                    if function == BinaryFunction::Pow { x.abs() } else { x }
+                    match function {
+                        BinaryFunction::Pow => x.abs(),
+                        BinaryFunction::Div if i == 1 && x == 0.0 => 1.0,
+                        _ => x,
+                    }
                 };
                 Case::random(op, &types, random, fill).check(1e-5);
             }
@@ -445,6 +449,55 @@ fn embeddings_and_their_gradients() {
             .check(0.0);
         let op = Op::EmbeddingGrad(EmbeddingGrad { rows });
         Case::random(op, &[ids, g], random, &mut indices(0, rows, false)).check(2e-5);
+    });
+}
+
+#[test]
+fn places_are_taken_from_summed_over_and_put_to() {
+    repeat(80, |random| {
+        let rank = random.below(3);
+        let batch = random.shape(rank);
+        let rank = random.below(2);
+        let inner = random.shape(rank);
+        let (n, m) = (random.extent().max(1), random.extent());
+        let whole = [&batch[..], &[n], &inner].concat();
+        let part = [&batch[..], &[m], &inner].concat();
+        let places = ty(DType::I64, &[&batch[..], &[m]].concat());
+        let dtype = random.of(&MOVED);
+        let types = [ty(dtype, &whole), places.clone()];
+        Case::random(Op::Gather(Gather {}), &types, random, &mut indices(1, n, false)).check(0.0);
+        let summed = random.of(&[DType::F32, DType::I64, DType::I32]);
+        let types = [places.clone(), ty(summed, &part)];
+        let op = Op::ScatterSum(ScatterSum { places: n });
+        Case::random(op, &types, random, &mut indices(0, n, false)).check(2e-5);
+        let set = Scatter { function: ScatterFunction::Set };
+        let types = [ty(dtype, &whole), places.clone(), ty(dtype, &part)];
+        Case::random(Op::Scatter(set), &types, random, &mut indices(1, n, false)).check(0.0);
+        let dtype = random.of(&[DType::F32, DType::I64, DType::I32, DType::U8]);
+        let types = [ty(dtype, &whole), places, ty(dtype, &part)];
+        for function in [ScatterFunction::Mul, ScatterFunction::Max, ScatterFunction::Min] {
+            let op = Op::Scatter(Scatter { function });
+            Case::random(op, &types, random, &mut indices(1, n, false)).check(2e-5);
+        }
+    });
+}
+
+#[test]
+fn the_best_of_rows_and_running_sums() {
+    repeat(80, |random| {
+        let rank = 1 + random.below(3);
+        let shape = random.shape(rank);
+        let dtype = random.of(&[DType::F32, DType::I64, DType::I32]);
+        let x = std::slice::from_ref(&ty(dtype, &shape)).to_vec();
+        let (exclusive, reverse) = (random.below(2) == 0, random.below(2) == 0);
+        let op = CumulativeSum { axis: random.below(rank), exclusive, reverse };
+        Case::random(Op::CumulativeSum(op), &x, random, &mut ordinary).check(1e-6);
+        let count = random.below(shape[rank - 1] + 1);
+        let op = TopK { count, greatest: random.below(2) == 0 };
+        // Small integers, of which many are equal.
+        let mut few = |random: &mut Random, _: usize, _: DType| random.below(5) as f64;
+        Case::random(Op::TopK(op), &x, random, &mut few).check(0.0);
+        Case::random(Op::TopK(op), &x, random, &mut ordinary).check(0.0);
     });
 }
 

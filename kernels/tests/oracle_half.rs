@@ -12,7 +12,7 @@ use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 
 /// How many variants [`Op`] has.
-const OPS: usize = 65;
+const OPS: usize = 70;
 
 /// The number of an op's variant, from 0 to `OPS - 1`: who adds a variant adds its number, and examples below.
 fn number(op: &Op) -> usize {
@@ -82,6 +82,11 @@ fn number(op: &Op) -> usize {
         Op::RecurrenceGrad(_) => 62,
         Op::Resize(_) => 63,
         Op::ResizeGrad(_) => 64,
+        Op::Gather(_) => 65,
+        Op::ScatterSum(_) => 66,
+        Op::Scatter(_) => 67,
+        Op::TopK(_) => 68,
+        Op::CumulativeSum(_) => 69,
     }
 }
 
@@ -178,6 +183,11 @@ fn elementwise(to: &mut Examples<'_>) {
         U::Neg,
         U::Sign,
         U::Erf,
+        U::Sin,
+        U::Cos,
+        U::Floor,
+        U::Ceil,
+        U::Round,
         U::Reciprocal,
         U::Scale(two),
         U::Offset(two),
@@ -297,6 +307,24 @@ fn rows(to: &mut Examples<'_>) {
         _ => 0.125,
     };
     to.filled(Op::EmbeddingGrad(EmbeddingGrad { rows: 5000 }), &types, 1e-6, same);
+}
+
+fn places(to: &mut Examples<'_>) {
+    let places = TensorType::new(DType::I64, [3, 9]);
+    let (whole, part) = (to.ty(&[3, 5, 2]), to.ty(&[3, 9, 2]));
+    let types = [whole.clone(), places.clone()];
+    to.filled(Op::Gather(Gather {}), &types, 0.0, indices(1, 5));
+    let types = [places.clone(), part.clone()];
+    to.filled(Op::ScatterSum(ScatterSum { places: 5 }), &types, 2e-5, indices(0, 5));
+    for function in [ScatterFunction::Set, ScatterFunction::Max, ScatterFunction::Min] {
+        let types = [whole.clone(), places.clone(), part.clone()];
+        to.filled(Op::Scatter(Scatter { function }), &types, 0.0, indices(1, 5));
+    }
+    let x = to.ty(&[4, 11]);
+    let one = std::slice::from_ref(&x);
+    to.add(Op::TopK(TopK { count: 3, greatest: true }), one, 0.0);
+    let sum = CumulativeSum { axis: 1, exclusive: false, reverse: true };
+    to.add(Op::CumulativeSum(sum), one, 1e-6);
 }
 
 fn products(to: &mut Examples<'_>) {
@@ -461,9 +489,18 @@ fn practice(to: &mut Examples<'_>) {
 
 fn examples(random: &mut Random, half: DType) -> Vec<Example> {
     let mut to = Examples { random, half, all: Vec::new() };
-    for add in
-        [sources, elementwise, reductions, movements, rows, products, layers, updates, practice]
-    {
+    for add in [
+        sources,
+        elementwise,
+        reductions,
+        movements,
+        rows,
+        places,
+        products,
+        layers,
+        updates,
+        practice,
+    ] {
         add(&mut to);
     }
     to.all

@@ -58,7 +58,7 @@ fn all_batches(
     batches: &Batches,
 ) -> Result<BTreeMap<String, HostTensor>> {
     let samples = batches.samples();
-    let batch = session.inputs().values().find_map(|ty| ty.shape.first().copied());
+    let batch = Some(batches.batch()).filter(|_| samples > 0);
     let Some(batch) = batch.filter(|&batch| batch > 0 && batch != samples) else {
         return Ok(session.step(batches.feeds(0))?.wait()?);
     };

@@ -15,8 +15,10 @@ mod gir;
 pub mod onnx;
 mod safetensors;
 mod trained;
+mod unsupported;
 pub mod weights;
 
+pub use unsupported::{UnsupportedOp, UnsupportedOps};
 use weights::{Weights, WeightsError};
 
 /// A model as it was imported.
@@ -89,17 +91,11 @@ pub enum ImportError {
         /// What is wrong.
         reason: String,
     },
-    /// An op that graphc has not.
-    #[error("node `{node}`: the op {op_type} of domain `{domain}` is not supported{hint}")]
+    /// Ops that graphc has not.
+    #[error("{ops}")]
     Unsupported {
-        /// The node's name.
-        node: String,
-        /// The type of the op.
-        op_type: String,
-        /// Its domain.
-        domain: String,
-        /// What is supported nearby.
-        hint: String,
+        /// All of the model's.
+        ops: UnsupportedOps,
     },
     /// A node that does not fit its operands, or a form of an op that graphc has not.
     #[error("node `{node}` of type {op_type}: {reason}")]

@@ -13,9 +13,12 @@ use graphc_ir::verify::verify;
 use rten_onnx::onnx::{GraphProto, ModelProto, ValueInfoProto};
 
 use super::trained::Patterns;
+use super::unsupported::{UnsupportedOp, UnsupportedOps};
 use super::weights::{WeightTensor, Weights};
 use super::{ImportError, ImportOptions, Imported, Symbols};
 
+mod attention;
+mod attributes;
 mod border;
 mod control;
 mod einsum;
@@ -23,6 +26,7 @@ mod elementwise;
 mod gather;
 mod known;
 mod linear;
+mod literal;
 mod lower;
 mod model;
 mod movement;
@@ -30,14 +34,17 @@ mod node;
 mod normalize;
 mod ops;
 mod picture;
+mod places;
 mod recurrent;
 mod reduce;
 mod resize;
 mod rewrite;
 mod roles;
+mod scatter;
 mod sequence;
 mod tensor;
 mod turned;
+mod uses;
 mod wire;
 
 use lower::Lowering;
@@ -61,13 +68,19 @@ pub fn import_onnx(
     let (model, kinds) = decode(bytes)?;
     let graph = graph(&model)?;
     let order = model::order(graph)?;
+    all_supported(graph)?;
     let mut tensors = BTreeMap::new();
     for proto in &graph.initializer {
         let name = proto.name.clone().unwrap_or_default();
         tensors.insert(name, tensor::read(proto, base_dir)?);
     }
     let symbols = symbols(graph, &tensors);
-    let (roles, mut warnings) = roles::roles(graph, &kinds, &tensors);
+    let copies = roles::copies(graph, &kinds, &tensors);
+    for (name, source) in &copies {
+        let tensor = tensors[source].clone();
+        tensors.insert(name.clone(), tensor);
+    }
+    let (roles, mut warnings) = roles::roles(graph, &order, &kinds, &tensors, &copies);
     let mut patterns = Patterns::new(&options);
     let mut trained = BTreeSet::new();
     for (name, tensor) in &tensors {
@@ -78,7 +91,10 @@ pub fn import_onnx(
     let mut lowering = Lowering::new(opset(&model)?, base_dir, tensors, trained);
     inputs(&mut lowering, graph, dims, &symbols)?;
     for index in order {
-        lowering.node(&graph.node[index])?;
+        let copied = graph.node[index].output.first().is_some_and(|name| copies.contains_key(name));
+        if !copied {
+            lowering.node(&graph.node[index])?;
+        }
     }
     for output in &graph.output {
         let name = output.name.clone().unwrap_or_default();
@@ -120,6 +136,23 @@ fn decode(bytes: &[u8]) -> Result<(ModelProto, wire::Kinds), ImportError> {
 fn graph(model: &ModelProto) -> Result<&GraphProto, ImportError> {
     let (place, reason) = ("the model".into(), "it holds no graph".into());
     model.graph.as_ref().ok_or(ImportError::Corrupt { place, reason })
+}
+
+/// Checks that there is no op that is not in the table.
+fn all_supported(graph: &GraphProto) -> Result<(), ImportError> {
+    let mut missing = UnsupportedOps(Vec::new());
+    for node in &graph.node {
+        let (domain, op_type) = (node.domain.as_deref().unwrap_or(""), model::op_type(node));
+        if ops::find(domain, op_type).is_none() {
+            missing.add(UnsupportedOp::new(model::title(node), domain, op_type));
+        }
+    }
+    if missing.0.is_empty() { Ok(()) } else { Err(ImportError::Unsupported { ops: missing }) }
+}
+
+/// The ops of a domain that are imported.
+pub(super) fn supported(domain: &str) -> impl Iterator<Item = &'static str> {
+    ops::names(domain)
 }
 
 /// The version of the standard operators.

@@ -167,6 +167,18 @@ fn decode(dtype: DType, bytes: &[u8]) -> Vec<f64> {
     }
 }
 
+/// The bytes of elements of a type that has 32 bits, or is an integer or a truth value.
+pub(crate) fn encode(dtype: DType, elements: &[f64]) -> Vec<u8> {
+    let each = |bytes: &dyn Fn(f64) -> Vec<u8>| elements.iter().flat_map(|&x| bytes(x)).collect();
+    match dtype {
+        DType::F32 | DType::F16 | DType::BF16 => each(&|x| (x as f32).to_le_bytes().to_vec()),
+        DType::I64 => each(&|x| (x as i64).to_le_bytes().to_vec()),
+        DType::I32 => each(&|x| (x as i32).to_le_bytes().to_vec()),
+        DType::U8 => each(&|x| vec![x as u8]),
+        DType::Bool => each(&|x| vec![u8::from(x != 0.0)]),
+    }
+}
+
 /// The value of an IEEE 754 binary16.
 fn half(bits: u16) -> f64 {
     let sign = if bits >> 15 == 1 { -1.0 } else { 1.0 };

@@ -38,9 +38,12 @@ fn class(op: &Op) -> Class {
         Op::MatMul(_) | Op::Convolution(_) | Op::Attention(_) => Class::Region,
         Op::Unary(op) => of_unary(op.function),
         Op::Binary(op) if op.function == BinaryFunction::Pow => Class::Single,
-        Op::Binary(_) | Op::Where(_) | Op::Concat(_) | Op::Dispatch(_) | Op::Combine(_) => {
-            Class::Widest
-        }
+        Op::Binary(_)
+        | Op::Where(_)
+        | Op::Concat(_)
+        | Op::Scatter(_)
+        | Op::Dispatch(_)
+        | Op::Combine(_) => Class::Widest,
         Op::Reduce(op) => match op.function {
             ReduceFunction::Sum | ReduceFunction::Mean => Class::Single,
             ReduceFunction::Max | ReduceFunction::Min => Class::Own,
@@ -61,6 +64,8 @@ fn class(op: &Op) -> Class {
         | Op::CrossEntropyGrad(_)
         | Op::PickGrad(_)
         | Op::EmbeddingGrad(_)
+        | Op::ScatterSum(_)
+        | Op::CumulativeSum(_)
         | Op::AttentionGrad(_)
         | Op::RecurrenceGrad(_)
         | Op::ConvolutionInputGrad(_)
@@ -95,6 +100,8 @@ fn class(op: &Op) -> Class {
         | Op::Expand(_)
         | Op::Pad(_)
         | Op::Embedding(_)
+        | Op::Gather(_)
+        | Op::TopK(_)
         | Op::Rotary(_)
         | Op::MaxPool(_)
         | Op::AveragePool(_)
@@ -110,7 +117,7 @@ fn class(op: &Op) -> Class {
 fn of_unary(function: UnaryFunction) -> Class {
     use UnaryFunction::*;
     match function {
-        Exp | Log | Rsqrt | Reciprocal | PowScalar(_) => Class::Single,
+        Exp | Log | Sin | Cos | Rsqrt | Reciprocal | PowScalar(_) => Class::Single,
         Relu
         | Gelu
         | GeluTanh
@@ -122,6 +129,9 @@ fn of_unary(function: UnaryFunction) -> Class {
         | Neg
         | Sign
         | Erf
+        | Floor
+        | Ceil
+        | Round
         | Not
         | Scale(_)
         | Offset(_)

@@ -249,6 +249,77 @@ one("Einsum", {"a": f(3), "b": f(4)}, name="Einsum_outer", equation="i,j->ji")
 one("Einsum", {"a": f(3, 2), "b": f(2, 3)}, name="Einsum_implied", equation="ba,ac")
 one("Einsum", {"a": f(2, 3), "b": f(3, 4), "c": f(4, 5)}, name="Einsum_three", equation="ij,jk,kl->li")
 
+# Places: known ones, and ones that come with the data.
+places = np.array([[[0, 2], [1, -1]]], dtype=np.int64)
+one("Gather", {"x": f(3, 4), "i": i(-1, 0, 2)}, name="Gather_computed")
+one("Gather", {"x": f(2, 4, 3), "i": np.array([[1, -2], [0, 3]])}, name="Gather_computed_inner", axis=1)
+one("Gather", {"x": i(5, 6, 7), "i": np.array([[1, -1]])}, name="Gather_integers")
+one("Gather", {"x": f(40, 2)}, {"i": np.arange(80)[::-1].copy() // 2}, name="Gather_many_places")
+one("GatherElements", {"x": f(2, 4)}, {"i": np.array([[1, -1, 0], [0, 3, 2]])}, axis=1)
+one("GatherElements", {"x": f(3, 1, 2), "i": np.array([[[2, 0]], [[-1, 1]]])}, name="GatherElements_computed", axis=0)
+one("GatherND", {"x": f(2, 3, 4)}, {"i": places})
+one("GatherND", {"x": f(2, 3, 4), "i": places}, name="GatherND_computed")
+one("GatherND", {"x": f(2, 3, 4), "i": np.array([[2], [-3]])}, name="GatherND_batch", batch_dims=1)
+one("GatherND", {"x": np.array([[True, False], [False, True]]), "i": np.array([[1, 1], [0, 1]])}, name="GatherND_truth")
+rows = [
+    ("Range", ["zero", "n", "step"], ["r"], {}), ("Unsqueeze", ["r", "last"], ["a"], {}), ("Unsqueeze", ["p", "last"], ["b"], {}),
+    ("Concat", ["a", "b"], ["places"], {"axis": -1}),
+]
+numbers = {"zero": np.int64(0), "n": np.int64(3), "step": np.int64(1), "last": i(-1)}
+case("GatherND_of_rows", [*rows, ("GatherND", ["x", "places"], ["y"], {})], {"x": f(3, 4, 2), "p": i(3, 0, -2)}, numbers)
+case("ScatterND_of_rows", [*rows, ("ScatterND", ["x", "places", "u"], ["y"], {})],
+     {"x": f(3, 4, 2), "p": i(3, 0, 1), "u": f(3, 2)}, numbers)
+for reduction in ["none", "add", "mul", "max", "min"]:
+    case(f"ScatterND_{reduction}", [("ScatterND", ["x", "i", "u"], ["y"], {"reduction": reduction})],
+         {"x": f(4, 3), "i": np.array([[2], [0], [3]]), "u": f(3, 3)})
+    case(f"ScatterElements_{reduction}", [("ScatterElements", ["x", "i", "u"], ["y"], {"reduction": reduction, "axis": 1})],
+         {"x": f(3, 4), "i": np.array([[1, -1], [0, 3]]), "u": f(2, 2)})
+case("ScatterND_integers", [("ScatterND", ["x", "i", "u"], ["y"], {"reduction": "add"})],
+     {"x": i(1, 2, 3), "i": np.array([[2], [2]]), "u": i(10, 20)})
+case("ScatterND_slab", [("ScatterND", ["x", "i", "u"], ["y"], {})], {"x": f(5, 2), "u": f(2, 2)}, {"i": np.array([[1], [2]])})
+for name, greatest in [("TopK", 1), ("TopK_least", 0)]:
+    one("TopK", {"x": f(3, 5)}, {"k": i(2)}, name=name, count=2, largest=greatest)
+one("TopK", {"x": f(4, 3)}, {"k": i(4)}, name="TopK_sorts", count=2, axis=0)
+for exclusive, reverse in [(0, 0), (1, 0), (0, 1), (1, 1)]:
+    one("CumSum", {"x": f(2, 4)}, {"axis": np.int64(-1)}, name=f"CumSum_{exclusive}{reverse}", exclusive=exclusive, reverse=reverse)
+one("CumSum", {"x": i(3, -1, 4)}, {"axis": np.int64(0)}, name="CumSum_integers")
+
+# What masks and positions are made of.
+x = f(3, 4)
+for op in ["Sin", "Cos", "Floor", "Ceil", "Round"]:
+    one(op, {"x": x})
+one("IsNaN", {"x": np.array([1, np.nan, np.inf], dtype=np.float32)})
+one("Mod", {"a": i(7, -7, 7, -7), "b": i(3, 3, -3, -3)})
+one("Mod", {"a": i(7, -7, 7, -7), "b": i(3, 3, -3, -3)}, name="Mod_c", fmod=1)
+one("Slice", {"x": f(5, 6)}, {"starts": i(-1, 4), "ends": i(-(2**62), 0), "axes": i(0, 1), "steps": i(-1, -2)}, name="Slice_backward")
+one("Clip", {"x": x}, {"low": np.float32(1), "high": np.float32(-1)}, name="Clip_crossed")
+one("Clip", {"x": x, "low": np.float32(1), "high": np.float32(-1)}, name="Clip_crossed_computed")
+one("OneHot", {"i": i(-1, 0, -4, 4)}, {"depth": np.int64(4), "values": np.array([0, 1], dtype=np.float32)}, name="OneHot_negative")
+case("padding_mask", [
+    ("Range", ["zero", "n", "step"], ["t"], {}), ("Range", ["zero", "b", "step"], ["r"], {}),
+    ("Unsqueeze", ["r", "a123"], ["row"], {}), ("Unsqueeze", ["t", "a012"], ["key"], {}), ("Unsqueeze", ["t", "a013"], ["query"], {}),
+    ("Max", ["row", "key"], ["both"], {}), ("Shape", ["both"], ["s"], {}), ("Expand", ["row", "s"], ["rows"], {}),
+    ("Expand", ["key", "s"], ["keys"], {}), ("Unsqueeze", ["rows", "last"], ["r5"], {}), ("Unsqueeze", ["keys", "last"], ["k5"], {}),
+    ("Concat", ["r5", "k5"], ["places"], {"axis": -1}), ("GatherND", ["mask", "places"], ["kept"], {}),
+    ("LessOrEqual", ["key", "query"], ["causal"], {}), ("And", ["causal", "kept"], ["seen"], {}),
+    ("Where", ["seen", "x", "low"], ["y"], {}),
+], {"mask": np.random.default_rng(1).random((2, 9)) < 0.7, "x": f(2, 1, 9, 9)}, {
+    **numbers, "n": np.int64(9), "b": np.int64(2), "a123": i(1, 2, 3), "a012": i(0, 1, 2), "a013": i(0, 1, 3), "low": np.float32(-1e4),
+})
+
+# Attention and positions of version 23.
+q, k = f(2, 4, 5, 6), f(2, 2, 7, 6)
+one("Attention", {"q": q, "k": k, "v": f(2, 2, 7, 3)}, opset=23, is_causal=1)
+one("Attention", {"q": f(2, 5, 12), "k": f(2, 5, 6), "v": f(2, 5, 6)}, opset=23, name="Attention_flat", q_num_heads=4, kv_num_heads=2,
+    scale=0.3)
+one("Attention", {"q": q, "k": q, "v": q, "m": np.random.default_rng(2).random((5, 5)) < 0.6}, opset=23, name="Attention_masked")
+one("Attention", {"q": q, "k": q, "v": q, "m": f(2, 1, 5, 5)}, opset=23, name="Attention_bias", softcap=2.0)
+case("Attention_past", [("Attention", ["q", "k", "v", "", "pk", "pv"], ["y", "keys", "values"], {"is_causal": 1})],
+     {"q": q, "k": q, "v": q, "pk": f(2, 4, 3, 6), "pv": f(2, 4, 3, 6)}, outputs=("y", "keys", "values"), opset=23)
+one("RotaryEmbedding", {"x": f(2, 3, 4, 6)}, {"c": f(2, 4, 3), "s": f(2, 4, 3)}, opset=23)
+one("RotaryEmbedding", {"x": f(2, 4, 18), "c": f(10, 2), "s": f(10, 2), "p": np.array([[0, 1, 2, 9], [3, 3, 4, 5]])}, opset=23,
+    name="RotaryEmbedding_positions", num_heads=3, rotary_embedding_dim=4, interleaved=1)
+
 lines = ",\n".join(json.dumps(case) for case in cases)
 (folder / "cases.json").write_text(f"[\n{lines}\n]\n")
 print(len(cases), "cases")

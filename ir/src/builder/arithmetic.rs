@@ -137,6 +137,18 @@ impl Tensor {
         self.unary(UnaryFunction::Erf)
     }
 
+    /// Sine, of radians.
+    #[track_caller]
+    pub fn sin(&self) -> Tensor {
+        self.unary(UnaryFunction::Sin)
+    }
+
+    /// Cosine, of radians.
+    #[track_caller]
+    pub fn cos(&self) -> Tensor {
+        self.unary(UnaryFunction::Cos)
+    }
+
     /// 1 / x
     #[track_caller]
     pub fn reciprocal(&self) -> Tensor {

@@ -29,7 +29,7 @@ pub enum BinaryFunction {
     Sub,
     /// a * b
     Mul,
-    /// a / b; of integers truncated, and 0 where b is 0
+    /// a / b; of integers truncated, and an error where b is 0
     Div,
     /// a ^ b
     Pow,
@@ -188,6 +188,10 @@ impl Operation for Binary {
     ) -> Result<Vec<Array>, OpError> {
         let dtype = operands[0].region.dtype;
         let arrays = [operands[0].array, operands[1].array];
+        let whole = self.function == BinaryFunction::Div && !dtype.is_float();
+        if whole && arrays[1].data.contains(&0.0) {
+            return Err(OpError::DivisionByZero { op: self.name() });
+        }
         Ok(vec![map(&results[0], arrays, |[a, b]| self.function.of(dtype, a, b))])
     }
 }

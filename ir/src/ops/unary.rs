@@ -54,6 +54,16 @@ pub enum UnaryFunction {
     Sign,
     /// The error function
     Erf,
+    /// Sine, of radians
+    Sin,
+    /// Cosine, of radians
+    Cos,
+    /// The greatest integer that is not greater
+    Floor,
+    /// The least integer that is not less
+    Ceil,
+    /// The nearest integer, of two the even one
+    Round,
     /// 1 / x
     Reciprocal,
     /// Logical negation, of bool
@@ -102,6 +112,11 @@ impl UnaryFunction {
             Self::Neg => -x,
             Self::Sign => f64::from(i8::from(x > 0.0) - i8::from(x < 0.0)),
             Self::Erf => erf(x),
+            Self::Sin => x.sin(),
+            Self::Cos => x.cos(),
+            Self::Floor => x.floor(),
+            Self::Ceil => x.ceil(),
+            Self::Round => x.round_ties_even(),
             Self::Reciprocal => 1.0 / x,
             Self::Not => f64::from(u8::from(x == 0.0)),
             Self::Scale(value) => x * value.0,
@@ -162,6 +177,8 @@ impl UnaryFunction {
             Self::Abs => g * x.sign(),
             Self::Neg => g.neg(),
             Self::Erf => g * (x * x).neg().exp().scale(FRAC_2_SQRT_PI),
+            Self::Sin => g * x.cos(),
+            Self::Cos => g.neg() * x.sin(),
             Self::Reciprocal => g.neg() * y * y,
             Self::Scale(value) => g.scale(value.0),
             Self::Offset(_) => g.clone(),
@@ -174,7 +191,14 @@ impl UnaryFunction {
                 let below = x.less_equal(&x.scalar_like(high.0));
                 above.and(&below).select(g, &g.scalar_like(0.0))
             }
-            Self::PowScalar(_) | Self::Sign | Self::Not => return None,
+            Self::PowScalar(_)
+            | Self::Sign
+            | Self::Not
+            | Self::Floor
+            | Self::Ceil
+            | Self::Round => {
+                return None;
+            }
         })
     }
 }
@@ -215,9 +239,20 @@ impl Operation for Unary {
     fn flops_per_point(&self) -> f64 {
         use UnaryFunction::*;
         match self.function {
-            Relu | Abs | Neg | Sign | Not | Scale(_) | Offset(_) | Clip { .. } => 1.0,
+            Relu
+            | Abs
+            | Neg
+            | Sign
+            | Not
+            | Floor
+            | Ceil
+            | Round
+            | Scale(_)
+            | Offset(_)
+            | Clip { .. } => 1.0,
             Sqrt | Rsqrt | Reciprocal => 4.0,
-            Gelu | GeluTanh | Sigmoid | Tanh | Silu | Exp | Log | Erf | PowScalar(_) => 10.0,
+            Gelu | GeluTanh | Sigmoid | Tanh | Silu | Exp | Log | Erf | Sin | Cos
+            | PowScalar(_) => 10.0,
         }
     }
 

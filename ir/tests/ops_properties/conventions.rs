@@ -103,14 +103,24 @@ fn nan_is_kept() {
 fn integers_truncate_and_wrap() {
     let ints = |g: &GraphBuilder, data: &[f64]| g.constant(DType::I32, [data.len()], data);
     assert_eq!(
-        value(|g| ints(g, &[7.0, -7.0, 7.0]).div(&ints(g, &[2.0, 2.0, 0.0]))).data,
-        [3.0, -3.0, 0.0]
+        value(|g| ints(g, &[7.0, -7.0, 7.0]).div(&ints(g, &[2.0, 2.0, 4.0]))).data,
+        [3.0, -3.0, 1.0]
     );
     let wrapped = value(|g| ints(g, &[f64::from(i32::MAX)]).offset(1.0)).data;
     assert_eq!(wrapped, [f64::from(i32::MIN)]);
     let floats = |g: &GraphBuilder| g.constant(DType::F32, [3], &[-1.5, 0.0, 1.5]);
     assert_eq!(value(|g| floats(g).cast(DType::I64)).data, [-1.0, 0.0, 1.0]);
     assert_eq!(value(|g| floats(g).cast(DType::Bool)).data, [1.0, 0.0, 1.0]);
+}
+
+#[test]
+fn an_integer_divided_by_0_is_an_error() {
+    let g = GraphBuilder::new("value");
+    let ints = |data: &[f64]| g.constant(DType::I64, [2], data);
+    g.output("value", &ints(&[7.0, 1.0]).div(&ints(&[2.0, 0.0])));
+    let graph = g.finish().expect("fits");
+    let error = outputs(&graph, &BTreeMap::new(), &EvalContext::default()).expect_err("0");
+    assert!(error.to_string().contains("an integer is divided by 0"), "{error}");
 }
 
 #[test]

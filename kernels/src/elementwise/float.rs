@@ -32,6 +32,11 @@ vectorized! {
             UnaryFunction::Neg => map(x, out, |x| -x),
             UnaryFunction::Sign => map(x, out, sign),
             UnaryFunction::Erf => map(x, out, math::erf),
+            UnaryFunction::Sin => map(x, out, f32::sin),
+            UnaryFunction::Cos => map(x, out, f32::cos),
+            UnaryFunction::Floor => map(x, out, f32::floor),
+            UnaryFunction::Ceil => map(x, out, f32::ceil),
+            UnaryFunction::Round => map(x, out, f32::round_ties_even),
             UnaryFunction::Reciprocal => map(x, out, |x| 1.0 / x),
             UnaryFunction::Not => map(x, out, |x| if x == 0.0 { 1.0 } else { 0.0 }),
             UnaryFunction::Scale(value) => {

@@ -92,16 +92,14 @@ pub(super) fn unary<T: Integer>(
     Ok(())
 }
 
-/// Arithmetic of two operands. A quotient is truncated, and 0 where the divisor is 0.
+/// Arithmetic of two operands. A quotient is truncated; no divisor is 0.
 pub(super) fn binary<T: Integer>(function: BinaryFunction, a: &[T], b: &[T], out: &mut [T]) {
     let wide = |f: fn(i64, i64) -> i64| move |a: T, b: T| T::wrap(f(a.into(), b.into()));
     match function {
         BinaryFunction::Add => zip(a, b, out, wide(i64::wrapping_add)),
         BinaryFunction::Sub => zip(a, b, out, wide(i64::wrapping_sub)),
         BinaryFunction::Mul => zip(a, b, out, wide(i64::wrapping_mul)),
-        BinaryFunction::Div => {
-            zip(a, b, out, wide(|a, b| if b == 0 { 0 } else { a.wrapping_div(b) }));
-        }
+        BinaryFunction::Div => zip(a, b, out, wide(i64::wrapping_div)),
         BinaryFunction::Pow => zip(a, b, out, wide(|a, b| (a as f64).powf(b as f64) as i64)),
         BinaryFunction::Max => zip(a, b, out, T::max),
         _ => zip(a, b, out, T::min),

@@ -145,6 +145,9 @@ fn of_integers<T: integer::Integer>(
     to: &mut Flat<'_>,
     into: Range<usize>,
 ) -> Result<(), KernelError> {
+    if function == BinaryFunction::Div && b.contains(&T::wrap(0)) {
+        return Err(KernelError::DivisionByZero);
+    }
     if function.gives_bool() {
         compare(function, a, b, to.block(into)?);
     } else {

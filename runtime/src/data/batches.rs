@@ -7,11 +7,13 @@ use graphc_ir::types::TensorType;
 use super::DataError;
 use crate::tensor::HostTensor;
 
-/// A data set: one tensor per input, whose first dim counts samples.
+/// A data set: one tensor per input, whose first dim counts samples. Where first dims differ, a tensor that is as large as its
+/// input is no set of samples but the same in every step.
 #[derive(Clone, Debug)]
 pub struct Batches {
     inputs: Vec<(HostTensor, TensorType, String)>,
     samples: usize,
+    batch: usize,
 }
 
 impl Batches {
@@ -38,11 +40,22 @@ impl Batches {
             tensor.shape().first().map(|&samples| (name.clone(), samples))
         };
         let counts: Vec<(String, usize)> = kept.iter().filter_map(count).collect();
+        let alike = counts.windows(2).all(|pair| pair[0].1 == pair[1].1);
+        // Where the first dims differ, what is as large as its input is no set of samples.
+        let sampled = |&(tensor, ty, _): &&(HostTensor, TensorType, String)| {
+            !ty.shape.is_empty() && (alike || tensor.shape() != ty.shape)
+        };
+        let counts: Vec<(String, usize)> = match kept.iter().find(sampled) {
+            Some(_) => kept.iter().filter(sampled).filter_map(count).collect(),
+            None => counts.into_iter().take(1).collect(),
+        };
         let samples = counts.first().map_or(0, |first| first.1);
         if counts.iter().any(|count| count.1 != samples) {
             return Err(DataError::Samples(counts));
         }
-        Ok(Self { inputs: kept, samples })
+        let of_input = |(name, _): &(String, usize)| inputs[name].shape.first().copied();
+        let batch = counts.first().and_then(of_input).unwrap_or(1);
+        Ok(Self { inputs: kept, samples, batch })
     }
 
     /// Number of samples of the data set.
@@ -52,7 +65,7 @@ impl Batches {
 
     /// Samples of a step.
     pub fn batch(&self) -> usize {
-        self.inputs.iter().find_map(|(_, ty, _)| ty.shape.first().copied()).unwrap_or(1)
+        self.batch
     }
 
     /// The feeds of a step: rows `[step * batch, (step + 1) * batch)` of each tensor, wrapping.

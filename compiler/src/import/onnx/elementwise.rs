@@ -5,7 +5,6 @@ use graphc_ir::ops::{Binary, BinaryFunction, Unary, UnaryFunction, Where};
 use graphc_ir::scalar::Scalar;
 use rten_onnx::onnx::DataType;
 
-use super::known::Known;
 use super::lower::{Lowering, Val};
 use super::node::{Call, Res, fail};
 use super::tensor::stored;
@@ -79,6 +78,16 @@ pub(super) fn binary(cx: &mut Lowering, call: Call<'_>, function: BinaryFunction
     Ok(vec![cx.binary(function, &a, &b)?])
 }
 
+/// Of integers the quotient is cut off, and known divisors are not 0.
+pub(super) fn divide(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let divisor = cx.operand(call, 1)?;
+    let known = cx.foldable(&divisor).filter(|known| !known.ty.dtype.is_float());
+    if known.is_some_and(|known| known.ty.elements() > 0 && known.kept().data.contains(&0.0)) {
+        return fail("an integer is divided by 0");
+    }
+    binary(cx, call, BinaryFunction::Div)
+}
+
 /// The function between the first two operands, then that and the third, and so on.
 pub(super) fn variadic(
     cx: &mut Lowering,
@@ -105,28 +114,50 @@ pub(super) fn pow(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     Ok(vec![cx.binary(BinaryFunction::Pow, &base, &exponent)?])
 }
 
-/// A function that graphc computes of known values alone.
-pub(super) fn rounded(
-    cx: &mut Lowering,
-    call: Call<'_>,
-    function: fn(f64) -> f64,
-) -> Res<Vec<Val>> {
-    let x = cx.known(&cx.operand(call, 0)?, "what is rounded")?;
-    let elements = x.elements().into_iter().map(function).collect();
-    Ok(vec![Val::Known(Known::new(x.ty, elements))])
+/// To integers; what is one stays as it is.
+pub(super) fn rounded(cx: &mut Lowering, call: Call<'_>, function: UnaryFunction) -> Res<Vec<Val>> {
+    let x = cx.operand(call, 0)?;
+    if !cx.ty(&x)?.dtype.is_float() {
+        return Ok(vec![x]);
+    }
+    Ok(vec![cx.unary(function, &x)?])
+}
+
+/// Whether an element is no number: it is not equal to itself.
+pub(super) fn is_nan(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let x = cx.operand(call, 0)?;
+    Ok(vec![cx.binary(BinaryFunction::NotEqual, &x, &x)?])
 }
 
 pub(super) fn modulo(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     let (a, b) = (cx.operand(call, 0)?, cx.operand(call, 1)?);
-    let (a, b) = (cx.known(&a, "the dividend")?, cx.known(&b, "the divisor")?);
-    let Some(divisor) = b.as_splat().filter(|&divisor| divisor != 0.0 && b.ty.elements() == 1)
-    else {
-        return fail("the divisor must be one number other than 0");
-    };
     let c_like = call.int("fmod", 0)? != 0;
-    let rest = |x: f64| if c_like { x % divisor } else { x - divisor * (x / divisor).floor() };
-    let elements = a.elements().into_iter().map(rest).collect();
-    Ok(vec![Val::Known(Known::new(a.ty, elements))])
+    if let (Some(a), Some(divisor)) = (cx.foldable(&a), cx.splat(&b)) {
+        if divisor == 0.0 && !a.ty.dtype.is_float() {
+            return fail("an integer is divided by 0");
+        }
+        let rest = |x: f64| if c_like { x % divisor } else { x - divisor * (x / divisor).floor() };
+        return Ok(vec![Val::Known(a.map(rest))]);
+    }
+    if cx.ty(&a)?.dtype.is_float() {
+        return fail("the rest of computed floating-point numbers is not supported");
+    }
+    Ok(vec![integer_rest(cx, &a, &b, c_like)?])
+}
+
+/// The rest has the sign of the divisor, in C that of the dividend.
+fn integer_rest(cx: &mut Lowering, a: &Val, b: &Val, c_like: bool) -> Res<Val> {
+    let quotient = cx.binary(BinaryFunction::Div, a, b)?;
+    let whole = cx.mul(&quotient, b)?;
+    let rest = cx.binary(BinaryFunction::Sub, a, &whole)?;
+    if c_like {
+        return Ok(rest);
+    }
+    let zero = cx.number(b, 0.0)?;
+    let product = cx.mul(&rest, b)?;
+    let apart = cx.binary(BinaryFunction::Less, &product, &zero)?;
+    let shifted = cx.add(&rest, b)?;
+    cx.apply(Op::Where(Where {}), &[apart, shifted, rest])
 }
 
 pub(super) fn select(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
@@ -160,7 +191,8 @@ pub(super) fn clip(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     };
     let float = cx.ty(&x)?.dtype.is_float();
     if let (true, Some(low), Some(high)) = (float, known(&low, least), known(&high, most)) {
-        let function = UnaryFunction::Clip { low: Scalar(low), high: Scalar(high) };
+        // Of bounds that are the wrong way round the greatest counts.
+        let function = UnaryFunction::Clip { low: Scalar(low.min(high)), high: Scalar(high) };
         return Ok(vec![cx.unary(function, &x)?]);
     }
     let mut result = x;

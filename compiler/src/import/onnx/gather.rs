@@ -1,88 +1,169 @@
-//! Look-ups: at known places, and by computed rows.
+//! Look-ups: at known places, and at computed ones.
 
-use graphc_ir::array::Array;
 use graphc_ir::op::Op;
-use graphc_ir::ops::{Concat, Embedding};
-use graphc_ir::types::{DType, TensorType};
+use graphc_ir::ops::{Concat, Embedding, Gather};
+use graphc_ir::types::DType;
 
 use super::known::Known;
 use super::lower::{Lowering, Val};
 use super::node::{Call, Res, axis, fail};
+use super::places::{Coordinates, from_start};
 
-/// What is looked up at known places is sliced; a table, by computed rows, is an embedding.
+/// As many runs of known places are a slice each.
+const MOST_RUNS: usize = 32;
+
+/// Elements at places along a dim.
 pub(super) fn gather(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
-    let (x, indices) = (cx.operand(call, 0)?, cx.operand(call, 1)?);
+    let (x, places) = (cx.operand(call, 0)?, cx.operand(call, 1)?);
     let shape = cx.shape(&x)?;
     let dim = axis(call.int("axis", 0)?, shape.len())?;
-    let readable = |known: &Known| known.ty.elements() <= MOST_PLACES;
-    if let Some(places) = cx.foldable(&indices).filter(readable) {
-        let places = Places::new(places, shape[dim])?;
-        if let Some(known) = cx.foldable(&x).filter(readable) {
-            return Ok(vec![gather_known(&known, &places, dim)]);
-        }
-        return Ok(vec![gather_places(cx, &x, &places, dim)?]);
+    let places = from_start(cx, &places, shape[dim])?;
+    Ok(vec![along(cx, &x, &places, dim)?])
+}
+
+/// Elements of lanes along a dim, at places of each lane's own.
+pub(super) fn gather_elements(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let (mut x, places) = (cx.operand(call, 0)?, cx.operand(call, 1)?);
+    let (shape, taken) = (cx.shape(&x)?, cx.shape(&places)?);
+    let dim = axis(call.int("axis", 0)?, shape.len())?;
+    check_lanes(&shape, &taken, dim)?;
+    let places = from_start(cx, &places, shape[dim])?;
+    for (other, &extent) in taken.iter().enumerate().filter(|(other, _)| *other != dim) {
+        x = cx.slice(&x, other, 0, extent, 1)?;
     }
-    if dim != 0 {
-        return fail(format!(
-            "computed indices along dim {dim} are not supported: only along dim 0"
-        ));
+    let (x, places) = (cx.moved_last(&x, dim)?, cx.moved_last(&places, dim)?);
+    let found = cx.apply(Op::Gather(Gather {}), &[x, places])?;
+    Ok(vec![cx.moved_from_last(&found, dim)?])
+}
+
+/// Slices at places of which each has a coordinate for several dims.
+pub(super) fn gather_nd(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let (x, places) = (cx.operand(call, 0)?, cx.operand(call, 1)?);
+    let shape = cx.shape(&x)?;
+    let batch = usize::try_from(call.int("batch_dims", 0)?).unwrap_or(usize::MAX);
+    let at = Coordinates::new(cx, &places, &shape, batch)?;
+    let behind = at.batch + at.extents.len();
+    let result = [&at.shape[..], &shape[behind..]].concat();
+    if let Some(known) = at.known(cx)? {
+        return Ok(vec![along(cx, &x, &Val::Known(known), at.batch)?]);
     }
-    let width = shape[1..].iter().product();
-    let table = cx.reshape(&x, &[shape[0], width])?;
-    let rows = cx.cast(&indices, DType::I64)?;
-    let found = cx.apply(Op::Embedding(Embedding {}), &[table, rows])?;
-    let result = [&cx.shape(&indices)?[..], &shape[1..]].concat();
+    if at.extents.is_empty() {
+        let ones = vec![1; at.inner().len()];
+        let apart = cx.reshape(&x, &[&shape[..at.batch], &ones, &shape[behind..]].concat())?;
+        return Ok(vec![cx.expand(&apart, &result)?]);
+    }
+    let (x, places) = cx.places_as_one(&x, &at)?;
+    let found = look_up(cx, &x, &places)?;
     Ok(vec![cx.reshape(&found, &result)?])
 }
 
-/// As many known indices are looked up one by one.
-const MOST_PLACES: usize = 1 << 10;
-
-/// Known indices, counted from the start.
-struct Places {
-    shape: Vec<usize>,
-    indices: Vec<usize>,
+/// Checks that places of lanes along a dim fit a tensor.
+pub(super) fn check_lanes(shape: &[usize], places: &[usize], dim: usize) -> Res<()> {
+    let fits =
+        |(other, (&places, &extent)): (usize, (&usize, &usize))| other == dim || places <= extent;
+    if shape.len() == places.len() && places.iter().zip(shape).enumerate().all(fits) {
+        return Ok(());
+    }
+    fail(format!("indices of shape {places:?} do not fit a tensor of {shape:?} along dim {dim}"))
 }
 
-impl Places {
-    fn new(known: Known, extent: usize) -> Res<Self> {
-        let index = |x: f64| axis(x as i64, extent);
-        let indices = known.elements().into_iter().map(index).collect::<Res<_>>();
-        match indices {
-            Ok(indices) => Ok(Self { shape: known.ty.shape, indices }),
-            Err(_) => fail(format!("the indices {:?} are not in 0..{extent}", known.elements())),
+impl Lowering {
+    /// Every so many-th element of a dim, from one place down to before another.
+    pub fn backward(&mut self, x: &Val, dim: usize, [from, to, step]: [i64; 3]) -> Res<Val> {
+        let below = step.unsigned_abs().try_into().unwrap_or(usize::MAX);
+        let places: Vec<i64> = (to + 1..=from).rev().step_by(below).collect();
+        along(self, x, &Val::Known(Known::integers(&places)), dim)
+    }
+
+    /// The tensor with a dim after all others.
+    pub fn moved_last(&mut self, x: &Val, dim: usize) -> Res<Val> {
+        let rank = self.shape(x)?.len();
+        self.transpose(x, (0..rank).filter(|&other| other != dim).chain([dim]).collect())
+    }
+
+    /// The tensor with the last dim where it was.
+    pub fn moved_from_last(&mut self, x: &Val, dim: usize) -> Res<Val> {
+        let rank = self.shape(x)?.len();
+        let from = |at: usize| if at < dim { at } else { at - 1 };
+        self.transpose(x, (0..rank).map(|at| if at == dim { rank - 1 } else { from(at) }).collect())
+    }
+
+    /// A tensor whose dims that have coordinates are one, and the places in it, `[b.., m]`.
+    pub fn places_as_one(&mut self, x: &Val, at: &Coordinates) -> Res<(Val, Val)> {
+        let shape = self.shape(x)?;
+        let (batch, behind) = (&shape[..at.batch], &shape[at.batch + at.extents.len()..]);
+        let extent: usize = at.extents.iter().product();
+        let x = self.reshape(x, &[batch, &[extent], behind].concat())?;
+        let count: usize = at.inner().iter().product();
+        let places = at.joined(self)?;
+        let places = self.reshape(&places, &[batch, &[count]].concat())?;
+        Ok((x, places))
+    }
+}
+
+/// The elements at places along a dim, `[.., n, ..]` to `[.., i.., ..]`.
+pub(super) fn along(cx: &mut Lowering, x: &Val, places: &Val, dim: usize) -> Res<Val> {
+    if let (None, Some(known)) = (cx.foldable(x), cx.foldable(places))
+        && let Some(runs) = runs(&known)
+    {
+        return slices(cx, x, (&known, &runs), dim);
+    }
+    let (shape, of_places) = (cx.shape(x)?, cx.shape(places)?);
+    let rank = shape.len();
+    let front = [dim].into_iter().chain((0..rank).filter(|&other| other != dim)).collect();
+    let x = cx.transpose(x, front)?;
+    let flat = cx.reshape(places, &[of_places.iter().product()])?;
+    let found = look_up(cx, &x, &flat)?;
+    let others = [&shape[..dim], &shape[dim + 1..]].concat();
+    let found = cx.reshape(&found, &[&of_places[..], &others].concat())?;
+    let count = of_places.len();
+    let before = count..count + dim;
+    let behind = count + dim..count + rank - 1;
+    cx.transpose(&found, before.chain(0..count).chain(behind).collect())
+}
+
+/// The elements at places `[b.., m]` of a tensor `[b.., n, w..]`. Of one table of numbers they are an embedding.
+fn look_up(cx: &mut Lowering, x: &Val, places: &Val) -> Res<Val> {
+    let (ty, count) = (cx.ty(x)?, cx.shape(places)?);
+    let known = cx.foldable(x).is_some() && cx.foldable(places).is_some();
+    if known || count.len() > 1 || !ty.dtype.is_float() {
+        return cx.apply(Op::Gather(Gather {}), &[x.clone(), places.clone()]);
+    }
+    let width = ty.shape[1..].iter().product();
+    let table = cx.reshape(x, &[ty.shape[0], width])?;
+    let found = cx.apply(Op::Embedding(Embedding {}), &[table, places.clone()])?;
+    cx.reshape(&found, &[&count[..], &ty.shape[1..]].concat())
+}
+
+/// Known places that follow each other, as where each run begins and ends; `None` where there are too many.
+pub(super) fn runs(known: &Known) -> Option<Vec<(usize, usize)>> {
+    debug_assert!(known.ty.dtype == DType::I64, "places are integers");
+    let mut runs: Vec<(usize, usize)> = Vec::new();
+    for place in known.elements().into_iter().map(|place| place as usize) {
+        let full = runs.len() == MOST_RUNS;
+        match runs.last_mut() {
+            Some((_, end)) if *end == place => *end += 1,
+            _ if full => return None,
+            _ => runs.push((place, place + 1)),
         }
     }
+    Some(runs)
 }
 
-fn gather_known(known: &Known, places: &Places, dim: usize) -> Val {
-    let from = Array::new(known.ty.shape.clone(), known.elements());
-    let rank = places.shape.len();
-    let shape = [&from.shape[..dim], &places.shape, &from.shape[dim + 1..]].concat();
-    let positions =
-        Array::new(places.shape.clone(), places.indices.iter().map(|&i| i as f64).collect());
-    let to = Array::from_fn(shape.clone(), |at| {
-        let place = positions.at(&at[dim..dim + rank]) as usize;
-        from.at(&[&at[..dim], &[place], &at[dim + rank..]].concat())
-    });
-    Val::Known(Known::new(TensorType::new(known.ty.dtype, shape), to.data))
-}
-
-/// Runs of places that follow each other are one slice each.
-fn gather_places(cx: &mut Lowering, x: &Val, places: &Places, dim: usize) -> Res<Val> {
+/// A slice for each run of places.
+fn slices(
+    cx: &mut Lowering,
+    x: &Val,
+    (places, runs): (&Known, &[(usize, usize)]),
+    dim: usize,
+) -> Res<Val> {
     let shape = cx.shape(x)?;
-    let mut parts = Vec::new();
-    let mut rest = places.indices.as_slice();
-    while let Some(&start) = rest.first() {
-        let run = rest.iter().zip(start..).take_while(|(at, expected)| **at == *expected).count();
-        parts.push(cx.slice(x, dim, start, start + run, 1)?);
-        rest = &rest[run..];
-    }
+    let parts = runs.iter().map(|&(start, end)| cx.slice(x, dim, start, end, 1));
+    let parts = parts.collect::<Res<Vec<_>>>()?;
     let joined = match parts.as_slice() {
         [] => cx.slice(x, dim, 0, 0, 1)?,
         [one] => one.clone(),
         _ => cx.apply(Op::Concat(Concat { axis: dim }), &parts)?,
     };
-    let result = [&shape[..dim], &places.shape, &shape[dim + 1..]].concat();
-    cx.reshape(&joined, &result)
+    cx.reshape(&joined, &[&shape[..dim], &places.ty.shape, &shape[dim + 1..]].concat())
 }

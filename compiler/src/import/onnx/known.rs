@@ -1,48 +1,51 @@
-//! Values that are known when a model is imported: literals, shapes, and what is computed from them.
+//! Values that are known when a model is imported: literals, shapes, and what is computed from them, such as masks. A dim
+//! along which elements repeat is kept once, so a mask of a whole batch takes no more than that of one sample.
+
+use std::rc::Rc;
 
 use graphc_ir::array::Array;
 use graphc_ir::op::{EvalContext, Op, OpError, Operand, Region};
-use graphc_ir::scalar::Scalar;
+use graphc_ir::ops::{Reshape, Slice};
 use graphc_ir::types::{DType, TensorType};
 
-/// As many elements a known value may have that is not one number everywhere: what is larger is computed by the graph.
+/// As many different elements a literal of the graph may have.
 pub(super) const MOST_KNOWN: usize = 64;
 
+/// As many different elements a known value may have: what is larger is computed by the graph.
+pub(super) const MOST_FOLDED: usize = 1 << 20;
+
+/// As many operations are worth computing during import.
+const MOST_WORK: f64 = (1 << 24) as f64;
+
 /// A known value.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub(super) struct Known {
     /// Element type and shape.
     pub ty: TensorType,
-    pub elements: Elements,
+    /// The elements; a dim along which they repeat has the extent 1.
+    kept: Array,
+    /// The op that makes the kept elements of those of other known values, where it is an easy one.
+    made: Option<Rc<Made>>,
 }
 
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Elements {
-    /// One number everywhere.
-    Splat(f64),
-    /// Row-major.
-    Dense(Vec<f64>),
+/// An op on the kept elements of known values, repeated to these shapes.
+#[derive(Debug)]
+pub(super) struct Made {
+    pub op: Op,
+    pub operands: Vec<(Known, Vec<usize>)>,
 }
 
 impl Known {
     /// A value of these elements, rounded to the element type. There must be as many as the shape says.
     pub fn new(ty: TensorType, elements: Vec<f64>) -> Self {
-        let elements: Vec<f64> = elements.into_iter().map(|x| round(ty.dtype, x)).collect();
-        let bits = |x: &f64| x.to_bits();
-        let elements = match elements.as_slice() {
-            [] => Elements::Splat(0.0),
-            [first, rest @ ..] if rest.iter().all(|x| bits(x) == bits(first)) => {
-                Elements::Splat(*first)
-            }
-            _ => Elements::Dense(elements),
-        };
-        Self { ty, elements }
+        let kept = Array::new(ty.shape.clone(), elements);
+        Self::of_kept(ty, kept)
     }
 
     /// One number everywhere.
     pub fn splat(ty: TensorType, value: f64) -> Self {
-        let value = round(ty.dtype, value);
-        Self { ty, elements: Elements::Splat(value) }
+        let kept = Array::full(vec![1; ty.shape.len()], round(ty.dtype, value));
+        Self { ty, kept, made: None }
     }
 
     /// A list of integers.
@@ -61,30 +64,103 @@ impl Known {
         Self::splat(TensorType::new(DType::Bool, []), f64::from(u8::from(value)))
     }
 
+    fn of_kept(ty: TensorType, mut kept: Array) -> Self {
+        if ty.elements() == 0 {
+            return Self::splat(ty, 0.0);
+        }
+        kept.data.iter_mut().for_each(|x| *x = round(ty.dtype, *x));
+        for dim in 0..kept.shape.len() {
+            kept = without_repetition(kept, dim);
+        }
+        Self { ty, kept, made: None }
+    }
+
     /// All elements, row-major.
     pub fn elements(&self) -> Vec<f64> {
-        match &self.elements {
-            Elements::Splat(value) => vec![*value; self.ty.elements()],
-            Elements::Dense(elements) => elements.clone(),
-        }
+        repeated(&self.kept, &self.ty.shape).data
     }
 
     /// The number that it is everywhere, if it is.
     pub fn as_splat(&self) -> Option<f64> {
-        match self.elements {
-            Elements::Splat(value) => Some(value),
-            Elements::Dense(_) => None,
+        if self.kept.data.len() == 1 { Some(self.kept.data[0]) } else { None }
+    }
+
+    /// The elements, each dim along which they repeat with the extent 1.
+    pub fn kept(&self) -> &Array {
+        &self.kept
+    }
+
+    /// Element type and shape of the kept elements.
+    pub fn kept_ty(&self) -> TensorType {
+        TensorType::new(self.ty.dtype, self.kept.shape.clone())
+    }
+
+    /// What made the kept elements.
+    pub fn made(&self) -> Option<&Made> {
+        self.made.as_deref()
+    }
+
+    /// The dim along which it goes from one number in equal steps, that number and the step, where it is the same along
+    /// all other dims.
+    pub fn line(&self) -> Option<(usize, f64, f64)> {
+        let dim = self.kept.shape.iter().position(|&extent| extent > 1)?;
+        let data = &self.kept.data;
+        let (start, step) = (data[0], data[1] - data[0]);
+        let on = |(i, &x): (usize, &f64)| x == start + i as f64 * step;
+        let alone = self.kept.shape[dim] == data.len() && self.ty.dtype != DType::Bool;
+        (alone && data.iter().enumerate().all(on)).then_some((dim, start, step))
+    }
+
+    /// Whether it counts from 0 along a dim and is the same along all others.
+    pub fn counts(&self, dim: usize) -> bool {
+        match self.as_splat() {
+            Some(value) => value == 0.0 && self.ty.shape[dim] == 1,
+            None => self.line() == Some((dim, 0.0, 1.0)),
         }
     }
 
-    /// The elements as they stand in a constant.
-    pub fn scalars(&self) -> Vec<Scalar> {
-        self.elements().into_iter().map(Scalar).collect()
+    /// The elements of the first index along the first dims, where it is the same for all of these.
+    pub fn without_dims(&self, count: usize) -> Option<Self> {
+        let same = self.kept.shape[..count].iter().all(|&extent| extent == 1);
+        let shape = self.kept.shape[count..].to_vec();
+        let ty = TensorType::new(self.ty.dtype, &self.ty.shape[count..]);
+        same.then(|| Self::of_kept(ty, Array::new(shape, self.kept.data.clone())))
     }
 
-    fn array(&self) -> Array {
-        Array::new(self.ty.shape.clone(), self.elements())
+    /// The value with another number for each.
+    pub fn map(&self, function: impl Fn(f64) -> f64) -> Self {
+        let data = self.kept.data.iter().map(|&x| function(x)).collect();
+        Self::of_kept(self.ty.clone(), Array::new(self.kept.shape.clone(), data))
     }
+}
+
+/// The array with a dim once, if its elements repeat along it.
+fn without_repetition(array: Array, dim: usize) -> Array {
+    let extent = array.shape[dim];
+    let inner: usize = array.shape[dim + 1..].iter().product();
+    let bits = |x: &f64| x.to_bits();
+    let repeats = |slab: &[f64]| {
+        let (first, rest) = slab.split_at(inner);
+        rest.chunks(inner).all(|other| first.iter().map(bits).eq(other.iter().map(bits)))
+    };
+    if extent == 1 || !array.data.chunks(extent * inner).all(repeats) {
+        return array;
+    }
+    let mut shape = array.shape;
+    shape[dim] = 1;
+    let first = array.data.chunks(extent * inner).flat_map(|slab| &slab[..inner]);
+    Array::new(shape, first.copied().collect())
+}
+
+/// The array with dims of extent 1 repeated to a shape.
+fn repeated(array: &Array, shape: &[usize]) -> Array {
+    if array.shape == shape {
+        return array.clone();
+    }
+    if let [value] = array.data[..] {
+        return Array::full(shape, value);
+    }
+    Array::from_fn(shape, |index| array.at_broadcast(index))
 }
 
 /// The value that an element type holds of a number.
@@ -98,51 +174,174 @@ fn round(dtype: DType, x: f64) -> f64 {
     }
 }
 
-/// The results of an op on known values; `None` where they are too large to be known.
+/// The results of an op on known values; `None` where they are too large to be known, or take too long.
 ///
 /// # Errors
 /// Where the op does not take such operands.
 pub(super) fn fold(op: &Op, operands: &[Known]) -> Result<Option<Vec<Known>>, OpError> {
     let types: Vec<&TensorType> = operands.iter().map(|known| &known.ty).collect();
     let results = op.infer(&types)?;
-    if operands.iter().all(|known| known.as_splat().is_some()) && keeps_splats(op) {
-        let scalar = |known: &Known| Known {
-            ty: TensorType::new(known.ty.dtype, []),
-            elements: known.elements.clone(),
-        };
-        let value = match op {
-            Op::Unary(_) | Op::Binary(_) | Op::Where(_) | Op::Cast(_) => {
-                let operands: Vec<Known> = operands.iter().map(scalar).collect();
-                let ty = TensorType::new(results[0].dtype, []);
-                evaluate(op, &operands, &[ty])?[0].data[0]
-            }
-            _ => operands.first().and_then(Known::as_splat).unwrap_or(0.0),
-        };
-        return Ok(Some(results.into_iter().map(|ty| Known::splat(ty, value)).collect()));
+    if results.iter().all(|ty| ty.elements() == 0) {
+        return Ok(Some(results.into_iter().map(|ty| Known::splat(ty, 0.0)).collect()));
     }
-    let small = |ty: &TensorType| ty.elements() <= MOST_KNOWN;
-    if !results.iter().all(small) || operands.iter().any(|known| known.ty.elements() > 1 << 16) {
+    let (reduced, shapes) = on_kept(op, operands, &results[0]);
+    let dtypes = operands.iter().map(|known| known.ty.dtype);
+    let types: Vec<TensorType> =
+        dtypes.zip(&shapes).map(|(dtype, shape)| TensorType::new(dtype, &shape[..])).collect();
+    let of_kept = reduced.infer(&types.iter().collect::<Vec<_>>())?;
+    let rule = reduced.operation().rule(&types.iter().collect::<Vec<_>>())?;
+    let large = |ty: &TensorType| ty.elements() > MOST_FOLDED;
+    let slow = reduced.operation().flops(&rule) > MOST_WORK;
+    if slow || types.iter().chain(&of_kept).any(large) {
         return Ok(None);
     }
-    let arrays = evaluate(op, operands, &results)?;
-    Ok(Some(results.into_iter().zip(arrays).map(|(ty, a)| Known::new(ty, a.data)).collect()))
+    let arrays: Vec<Array> =
+        operands.iter().zip(&shapes).map(|(known, shape)| repeated(&known.kept, shape)).collect();
+    let found = evaluate(&reduced, &types, &arrays, &of_kept)?;
+    let mut known: Vec<Known> =
+        results.into_iter().zip(found).map(|(ty, array)| Known::of_kept(ty, array)).collect();
+    if is_easy(&reduced) && known[0].kept.shape == of_kept[0].shape {
+        let operands = operands.iter().cloned().zip(shapes).collect();
+        known[0].made = Some(Rc::new(Made { op: reduced, operands }));
+    }
+    Ok(Some(known))
 }
 
-/// Whether the op makes one number everywhere of one number everywhere.
-fn keeps_splats(op: &Op) -> bool {
-    let elementwise = matches!(op, Op::Unary(_) | Op::Binary(_) | Op::Where(_) | Op::Cast(_));
-    let moves = matches!(
-        op,
-        Op::Reshape(_) | Op::Expand(_) | Op::Transpose(_) | Op::Slice(_) | Op::Split(_)
-    );
-    elementwise || moves
+/// Whether a graph may compute the op each step rather than keep what it makes.
+fn is_easy(op: &Op) -> bool {
+    let moves = matches!(op, Op::Reshape(_) | Op::Transpose(_) | Op::Slice(_) | Op::Triangle(_));
+    op.operation().is_elementwise() || moves
 }
 
-fn evaluate(op: &Op, operands: &[Known], results: &[TensorType]) -> Result<Vec<Array>, OpError> {
-    let arrays: Vec<(Array, Region)> =
-        operands.iter().map(|known| (known.array(), Region::whole(&known.ty))).collect();
+/// The op that does to kept elements what an op does to values, and how far each operand must be repeated for it.
+fn on_kept(op: &Op, operands: &[Known], result: &TensorType) -> (Op, Vec<Vec<usize>>) {
+    let kept = || operands.iter().map(|known| known.kept.shape.clone()).collect();
+    let whole = || operands.iter().map(|known| known.ty.shape.clone()).collect();
+    match op {
+        Op::Transpose(_) => (op.clone(), kept()),
+        op if op.operation().is_elementwise() => (op.clone(), kept()),
+        Op::Expand(_) => {
+            let known = &operands[0];
+            let mut shape = vec![1; result.shape.len() - known.ty.shape.len()];
+            shape.extend(&known.kept.shape);
+            (Op::Reshape(Reshape { shape }), kept())
+        }
+        Op::Reshape(_) => match reshaped(&operands[0], &result.shape) {
+            Some(shape) => (Op::Reshape(Reshape { shape }), kept()),
+            None => (op.clone(), whole()),
+        },
+        Op::Slice(slice) => (Op::Slice(of_slice(slice, &operands[0])), kept()),
+        Op::Concat(concat) => (op.clone(), alike(operands, |dim| dim == concat.axis, usize::MAX)),
+        Op::Triangle(_) => {
+            let rank = result.shape.len();
+            (op.clone(), alike(operands, |dim| dim + 2 >= rank, usize::MAX))
+        }
+        Op::CumulativeSum(sum) => (op.clone(), alike(operands, |dim| dim == sum.axis, usize::MAX)),
+        Op::Gather(_) => {
+            let batch = operands[1].ty.shape.len() - 1;
+            let mut shapes = alike(operands, |_| false, batch);
+            shapes[0][batch] = operands[0].ty.shape[batch];
+            (op.clone(), shapes)
+        }
+        _ => (op.clone(), whole()),
+    }
+}
+
+/// Operands repeated to the same extent in the first `shared` dims: as little as can be, but whole in those that say so.
+/// In later dims they stay as they are.
+fn alike(operands: &[Known], whole: impl Fn(usize) -> bool, shared: usize) -> Vec<Vec<usize>> {
+    let extent = |known: &Known, dim: usize| {
+        let needed = |other: &Known| other.kept.shape[dim] != 1;
+        let all = dim < shared && (whole(dim) || operands.iter().any(needed));
+        if all { known.ty.shape[dim] } else { known.kept.shape[dim] }
+    };
+    let shape = |known: &Known| (0..known.ty.shape.len()).map(|dim| extent(known, dim)).collect();
+    operands.iter().map(shape).collect()
+}
+
+/// The shape of kept elements after a change of shape; `None` where dims that repeat are joined with others or cut.
+fn reshaped(known: &Known, shape: &[usize]) -> Option<Vec<usize>> {
+    if known.as_splat().is_some() {
+        return Some(vec![1; shape.len()]);
+    }
+    let extents = |shape: &[usize]| -> Vec<usize> {
+        shape.iter().copied().filter(|&extent| extent != 1).collect()
+    };
+    if extents(&known.ty.shape) != extents(shape) {
+        return None;
+    }
+    let dims = known.ty.shape.iter().zip(&known.kept.shape);
+    let mut kept = dims.filter(|(extent, _)| **extent != 1).map(|(_, &kept)| kept);
+    Some(shape.iter().map(|&e| if e == 1 { 1 } else { kept.next().unwrap_or(1) }).collect())
+}
+
+/// The slice of kept elements.
+fn of_slice(slice: &Slice, known: &Known) -> Slice {
+    let mut slice = slice.clone();
+    for (dim, &extent) in known.kept.shape.iter().enumerate() {
+        if extent == 1 {
+            (slice.starts[dim], slice.ends[dim], slice.steps[dim]) = (0, 1, 1);
+        }
+    }
+    slice
+}
+
+fn evaluate(
+    op: &Op,
+    types: &[TensorType],
+    arrays: &[Array],
+    results: &[TensorType],
+) -> Result<Vec<Array>, OpError> {
+    let regions: Vec<Region> = types.iter().map(Region::whole).collect();
     let operands: Vec<Operand<'_>> =
-        arrays.iter().map(|(array, region)| Operand { array, region }).collect();
-    let regions: Vec<Region> = results.iter().map(Region::whole).collect();
-    op.operation().evaluate(&operands, &regions, &EvalContext::default())
+        arrays.iter().zip(&regions).map(|(array, region)| Operand { array, region }).collect();
+    let results: Vec<Region> = results.iter().map(Region::whole).collect();
+    op.operation().evaluate(&operands, &results, &EvalContext::default())
+}
+
+#[cfg(test)]
+mod tests {
+    use graphc_ir::ops::{Binary, BinaryFunction, Concat, Expand, Gather};
+
+    use super::*;
+
+    fn line(extent: usize, shape: &[usize]) -> Known {
+        let elements = (0..extent).map(|i| i as f64).collect();
+        Known::new(TensorType::new(DType::I64, shape), elements)
+    }
+
+    fn folded(op: Op, operands: &[Known]) -> Known {
+        fold(&op, operands).expect("fits").expect("is known").swap_remove(0)
+    }
+
+    #[test]
+    fn a_mask_of_a_batch_is_kept_once() {
+        let (rows, columns) = (line(3, &[3, 1]), line(3, &[1, 3]));
+        let op = Op::Binary(Binary { function: BinaryFunction::LessEqual });
+        let mask = folded(op, &[columns, rows]);
+        let batch = folded(Op::Expand(Expand { shape: vec![5, 3, 3] }), &[mask]);
+        assert_eq!(batch.kept().shape, [1, 3, 3]);
+        assert_eq!(batch.elements()[9..18], [1., 0., 0., 1., 1., 0., 1., 1., 1.]);
+    }
+
+    #[test]
+    fn what_repeats_is_joined_and_looked_up_as_little_as_can_be() {
+        let batch = folded(Op::Expand(Expand { shape: vec![4, 3] }), &[line(3, &[1, 3])]);
+        let joined = folded(Op::Concat(Concat { axis: 1 }), &[batch.clone(), batch]);
+        assert_eq!(joined.kept().shape, [1, 6]);
+        let places = Known::new(TensorType::new(DType::I64, [4, 2]), [5., 1.].repeat(4));
+        let found = folded(Op::Gather(Gather {}), &[joined, places]);
+        assert_eq!(
+            (found.kept().shape.as_slice(), found.kept().data.as_slice()),
+            (&[1, 2][..], &[2., 1.][..])
+        );
+    }
+
+    #[test]
+    fn lines_are_found() {
+        assert_eq!(line(4, &[1, 4, 1]).line(), Some((1, 0.0, 1.0)));
+        assert!(line(4, &[4, 1]).counts(0));
+        assert!(!line(4, &[2, 2]).counts(0));
+        assert_eq!(line(4, &[2, 2]).line(), None);
+    }
 }

@@ -7,17 +7,16 @@ use std::path::{Path, PathBuf};
 use graphc_ir::graph::{Graph, Source};
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
-use graphc_ir::ops::{Cast, Constant, Full, Init, Input, Variable};
-use graphc_ir::scalar::Scalar;
-use graphc_ir::text::nearest;
+use graphc_ir::ops::{Cast, Input};
 use graphc_ir::types::{DType, TensorType};
 use rten_onnx::onnx::NodeProto;
 
-use super::known::{Elements, Known, MOST_KNOWN, fold};
+use super::known::{Known, MOST_FOLDED, MOST_KNOWN, fold};
 use super::model::{op_type, title};
 use super::node::{Call, Problem, Res, fail};
 use super::{derived, ops};
 use crate::import::ImportError;
+use crate::import::unsupported::{UnsupportedOp, UnsupportedOps};
 use crate::import::weights::WeightTensor;
 
 /// As many elements a value may have that is read during import, a shape say.
@@ -44,10 +43,12 @@ pub(super) struct Lowering {
     pub source: Source,
     pub values: BTreeMap<String, Val>,
     opset: i64,
-    tensors: BTreeMap<String, WeightTensor>,
-    trained: BTreeSet<String>,
-    variables: BTreeMap<String, ValueId>,
-    literals: BTreeMap<String, ValueId>,
+    pub(super) tensors: BTreeMap<String, WeightTensor>,
+    pub(super) trained: BTreeSet<String>,
+    pub(super) variables: BTreeMap<String, ValueId>,
+    pub(super) literals: BTreeMap<String, ValueId>,
+    /// What results of Concat along the last dim are made of.
+    pieces: BTreeMap<ValueId, Vec<Val>>,
     names: BTreeSet<String>,
     keys: u64,
 }
@@ -72,6 +73,7 @@ impl Lowering {
             trained,
             variables: BTreeMap::new(),
             literals: BTreeMap::new(),
+            pieces: BTreeMap::new(),
             names: BTreeSet::new(),
             keys: 0,
         }
@@ -103,7 +105,8 @@ impl Lowering {
         let domain = proto.domain.as_deref().unwrap_or("");
         self.source = derived(&node, op_type);
         let Some(lower) = ops::find(domain, op_type) else {
-            return Err(unsupported(node, domain, op_type));
+            let kind = UnsupportedOp::new(node, domain, op_type);
+            return Err(ImportError::Unsupported { ops: UnsupportedOps(vec![kind]) });
         };
         let call = Call { proto, opset: self.opset };
         let problem = |Problem(reason)| ImportError::Node {
@@ -111,6 +114,7 @@ impl Lowering {
             op_type: op_type.into(),
             reason,
         };
+        call.check_attributes().map_err(problem)?;
         let results = lower(self, call).map_err(problem)?;
         let wanted = proto.output.iter().enumerate().filter(|(_, name)| !name.is_empty());
         for (index, name) in wanted {
@@ -136,7 +140,7 @@ impl Lowering {
     }
 
     /// Gives a value the model's name for it, unless it has one.
-    fn name(&mut self, value: &Val, name: &str) {
+    pub(super) fn name(&mut self, value: &Val, name: &str) {
         if let Val::Tensor(id) = value
             && self.graph.value(*id).name.is_none()
             && self.names.insert(name.into())
@@ -228,7 +232,9 @@ impl Lowering {
             Val::Known(known) => Some(known.clone()),
             Val::Weight(name) if !self.trained.contains(name) => {
                 let tensor = self.tensors.get(name)?;
-                let small = tensor.ty().elements() <= MOST_KNOWN;
+                // Large ones that are computed with keep their names; indices and masks have none that anybody knows.
+                let most = if tensor.dtype.is_float() { MOST_KNOWN } else { MOST_FOLDED };
+                let small = tensor.ty().elements() <= most;
                 let elements = if small { tensor.elements(name).ok() } else { None };
                 Some(Known::new(tensor.ty(), elements?))
             }
@@ -256,7 +262,7 @@ impl Lowering {
             results.iter().try_for_each(|known| bounded(&known.ty))?;
             return Ok(results.into_iter().map(Val::Known).collect());
         }
-        let ids = operands.iter().map(|value| self.id(value)).collect::<Res<Vec<_>>>()?;
+        let ids = self.ids(&op, operands)?;
         Ok(self.push(op, ids)?.into_iter().map(Val::Tensor).collect())
     }
 
@@ -265,70 +271,36 @@ impl Lowering {
         Ok(Val::Tensor(self.push(op, Vec::new())?[0]))
     }
 
-    fn push(&mut self, op: Op, operands: Vec<ValueId>) -> Res<Vec<ValueId>> {
+    pub(super) fn push(&mut self, op: Op, operands: Vec<ValueId>) -> Res<Vec<ValueId>> {
         let id = self.graph.push(op, operands, self.source.clone())?;
         let results = self.graph.node(id).results.clone();
         results.iter().try_for_each(|&result| bounded(&self.graph.value(result).ty))?;
         Ok(results)
     }
 
-    /// The value of the graph for a value of the model; literals and weights become nodes here, once each.
-    pub fn id(&mut self, value: &Val) -> Res<ValueId> {
-        match value {
-            Val::Tensor(id) => Ok(*id),
-            Val::Known(known) => self.literal(known),
-            Val::Weight(name) => self.variable(name),
-            Val::Sequence(_) => fail("a sequence stands where a tensor is needed"),
-        }
-    }
-
-    fn literal(&mut self, known: &Known) -> Res<ValueId> {
-        let key = format!("{} {:?}", known.ty, known.elements);
-        if let Some(&id) = self.literals.get(&key) {
-            return Ok(id);
-        }
-        let ty = known.ty.clone();
-        let op = match &known.elements {
-            Elements::Splat(value) => Op::Full(Full { ty, value: Scalar(*value) }),
-            Elements::Dense(_) => Op::Constant(Constant { ty, data: known.scalars() }),
-        };
-        let id = self.push(op, Vec::new())?[0];
-        self.literals.insert(key, id);
-        Ok(id)
-    }
-
-    fn variable(&mut self, name: &str) -> Res<ValueId> {
-        if let Some(&id) = self.variables.get(name) {
-            return Ok(id);
-        }
-        let Some(tensor) = self.tensors.get(name) else {
-            return fail(format!("there is no tensor `{name}`"));
-        };
-        let ty = tensor.ty();
-        // Numbers that are no weights, such as indices and masks, are literals.
-        if !ty.dtype.is_float()
-            && let Some(known) = self.foldable(&Val::Weight(name.into()))
-        {
-            return self.literal(&known);
-        }
-        let trainable = self.trained.contains(name);
-        let variable = Variable { name: name.into(), ty, init: Init::Weights, trainable };
-        let id = self.push(Op::Variable(variable), Vec::new())?[0];
-        self.name(&Val::Tensor(id), name);
-        self.variables.insert(name.into(), id);
-        Ok(id)
-    }
-
-    /// A literal of the model: known where it is small or one number everywhere, else a weight that is not trained.
+    /// A literal of the model: known where it has few different elements, else a weight that is not trained.
     pub fn constant(&mut self, name: &str, tensor: WeightTensor) -> Res<Val> {
-        if tensor.ty().elements() > MOST_KNOWN {
-            let known = Known::new(tensor.ty(), tensor.elements(name)?);
-            if known.as_splat().is_none() {
-                self.tensors.insert(name.into(), tensor);
-                return Ok(Val::Weight(name.into()));
-            }
+        let known = Known::new(tensor.ty(), tensor.elements(name)?);
+        if known.kept().data.len() > MOST_KNOWN {
+            self.tensors.insert(name.into(), tensor);
+            return Ok(Val::Weight(name.into()));
         }
-        Ok(Val::Known(Known::new(tensor.ty(), tensor.elements(name)?)))
+        Ok(Val::Known(known))
+    }
+
+    /// Remembers what a tensor is made of, side by side along its last dim.
+    pub fn remember_pieces(&mut self, whole: &Val, pieces: Vec<Val>) {
+        if let Val::Tensor(id) = whole {
+            self.pieces.insert(*id, pieces);
+        }
+    }
+
+    /// What a tensor is made of, side by side along its last dim.
+    pub fn pieces(&self, whole: &Val) -> Option<Vec<Val>> {
+        match whole {
+            Val::Tensor(id) => self.pieces.get(id).cloned(),
+            _ => None,
+        }
     }
 
     /// A number of the element type of another value, of shape `[]`.
@@ -385,15 +357,4 @@ fn bounded(ty: &TensorType) -> Res<()> {
         Some(_) => Ok(()),
         None => fail(format!("its result {ty} has too many elements")),
     }
-}
-
-fn unsupported(node: String, domain: &str, op_type: &str) -> ImportError {
-    let names: Vec<&str> = ops::names(domain).collect();
-    let hint = match nearest(op_type, names.iter().copied()) {
-        Some(near) => format!(": did the exporter mean {near}?"),
-        None if names.is_empty() => ": nothing of this domain is".into(),
-        None => format!("; of this domain are {}", names.join(", ")),
-    };
-    let (domain, op_type) = (if domain.is_empty() { "ai.onnx" } else { domain }, op_type.into());
-    ImportError::Unsupported { node, op_type, domain: domain.into(), hint }
 }

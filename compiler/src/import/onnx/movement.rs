@@ -8,12 +8,13 @@ use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 
 use super::border::Border;
-use super::known::{Known, MOST_KNOWN};
+use super::known::{Known, MOST_FOLDED};
 use super::lower::{Lowering, Val};
 use super::node::{Call, Problem, Res, axes, axis, fail};
+use super::places::wrapped;
 use super::sequence::{chunks, sizes};
 use super::tensor;
-use super::turned::{backward, merged};
+use super::turned::merged;
 
 impl Lowering {
     /// The same elements in another shape. What was reshaped before is reshaped once, and of a transposition dims that stay in
@@ -38,7 +39,7 @@ impl Lowering {
         self.apply(Op::Reshape(Reshape { shape: shape.into() }), std::slice::from_ref(x))
     }
 
-    fn expand(&mut self, x: &Val, shape: &[usize]) -> Res<Val> {
+    pub fn expand(&mut self, x: &Val, shape: &[usize]) -> Res<Val> {
         if self.shape(x)? == shape {
             return Ok(x.clone());
         }
@@ -248,7 +249,11 @@ pub(super) fn concat(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     if operands.len() == 1 {
         return Ok(operands);
     }
-    Ok(vec![cx.apply(Op::Concat(Concat { axis }), &operands)?])
+    let joined = cx.apply(Op::Concat(Concat { axis }), &operands)?;
+    if axis + 1 == cx.shape(&joined)?.len() {
+        cx.remember_pieces(&joined, operands);
+    }
+    Ok(vec![joined])
 }
 
 /// Extents as an operand or an attribute, or as many equal parts as there are results.
@@ -320,30 +325,31 @@ pub(super) fn slice(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     }
     let mut slice =
         Slice { starts: vec![0; shape.len()], ends: shape.clone(), steps: vec![1; shape.len()] };
-    let mut reversed = Vec::new();
+    let mut backward = Vec::new();
     for (index, &dim) in dims.iter().enumerate() {
         let dim = axis(dim, shape.len())?;
         let extent = shape[dim] as i64;
-        let bound =
-            |at: i64| (if at < 0 { at.saturating_add(extent) } else { at }).clamp(0, extent);
-        let (start, end) = (bound(starts[index]), bound(ends[index]));
-        let step = steps[index];
-        slice.steps[dim] = match usize::try_from(step.unsigned_abs()) {
-            Ok(step @ 1..) => step,
-            _ => return fail(format!("a step of {step} is none")),
+        let bound = |at: i64, least: i64, most: i64| {
+            (if at < 0 { at.saturating_add(extent) } else { at }).clamp(least, most)
         };
-        (slice.starts[dim], slice.ends[dim]) = if step > 0 {
-            (start as usize, end.max(start) as usize)
-        } else {
-            reversed.push(dim);
-            backward([starts[index], ends[index], step], extent)
+        let (start, end) = (bound(starts[index], 0, extent), bound(ends[index], 0, extent));
+        let Ok(step) = usize::try_from(steps[index]) else {
+            let from = bound(starts[index], 0, extent - 1);
+            backward.push((dim, [from, bound(ends[index], -1, extent - 1), steps[index]]));
+            continue;
         };
+        if step == 0 {
+            return fail("a step of 0 leads nowhere");
+        }
+        slice.starts[dim] = start as usize;
+        slice.ends[dim] = end.max(start) as usize;
+        slice.steps[dim] = step;
     }
-    let mut x = cx.slice_all(&x, slice)?;
-    for dim in reversed {
-        x = cx.reversed(&x, dim)?;
+    let mut part = cx.slice_all(&x, slice)?;
+    for (dim, places) in backward {
+        part = cx.backward(&part, dim, places)?;
     }
-    Ok(vec![x])
+    Ok(vec![part])
 }
 
 /// A negative border cuts.
@@ -422,7 +428,7 @@ pub(super) fn range(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
         return fail(format!("from {start} to {limit} by {step} is no range"));
     }
     let ty = TensorType::new(dtype, [count as usize]);
-    if count as usize <= MOST_KNOWN {
+    if count as usize <= MOST_FOLDED {
         let elements = (0..count as usize).map(|index| start + index as f64 * step).collect();
         return Ok(vec![Val::Known(Known::new(ty, elements))]);
     }
@@ -444,6 +450,7 @@ pub(super) fn one_hot(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     let depth = cx.integer(&cx.operand(call, 1)?, "the depth")?;
     let values = cx.known(&cx.operand(call, 2)?, "the values")?;
     let [off, on] = values.elements()[..] else { return fail("it needs the values off and on") };
+    let indices = if depth > 0 { wrapped(cx, &indices, depth as usize)? } else { indices };
     let mut shape = cx.shape(&indices)?;
     let at = axis(call.int("axis", -1)?, shape.len() + 1)?;
     shape.insert(at, 1);

@@ -3,6 +3,8 @@
 use graphc_ir::op::OpError;
 use rten_onnx::onnx::{AttributeProto, AttributeType, GraphProto, NodeProto, TensorProto};
 
+use super::attributes;
+
 /// A node.
 #[derive(Clone, Copy)]
 pub(super) struct Call<'a> {
@@ -37,6 +39,24 @@ pub(super) fn fail<T>(reason: impl Into<String>) -> Res<T> {
 impl<'a> Call<'a> {
     fn attribute(&self, name: &str) -> Option<&'a AttributeProto> {
         self.proto.attribute.iter().find(|attribute| attribute.name.as_deref() == Some(name))
+    }
+
+    /// Checks that the op has all attributes that are given.
+    pub fn check_attributes(&self) -> Res<()> {
+        let domain = self.proto.domain.as_deref().unwrap_or("");
+        let op_type = self.proto.op_type.as_deref().unwrap_or("");
+        let Some(known) = attributes::of(domain, op_type) else { return Ok(()) };
+        let mut given = self.proto.attribute.iter().filter_map(|given| given.name.as_deref());
+        match given.find(|name| !known.contains(name)) {
+            None => Ok(()),
+            Some(name) if known.is_empty() => {
+                fail(format!("the attribute `{name}` is unknown: the op has none"))
+            }
+            Some(name) => {
+                let known = known.join("`, `");
+                fail(format!("the attribute `{name}` is unknown: the op has `{known}`"))
+            }
+        }
     }
 
     /// Whether it is given.

@@ -1,7 +1,9 @@
 //! Reductions.
 
 use graphc_ir::op::Op;
-use graphc_ir::ops::{ArgMax, BinaryFunction, Reduce, ReduceFunction, UnaryFunction};
+use graphc_ir::ops::{
+    ArgMax, BinaryFunction, CumulativeSum, Reduce, ReduceFunction, TopK, UnaryFunction,
+};
 use graphc_ir::types::DType;
 
 use super::lower::{Lowering, Val};
@@ -74,6 +76,36 @@ pub(super) fn arg(cx: &mut Lowering, call: Call<'_>, least: bool) -> Res<Vec<Val
     let keep_dims = call.int("keepdims", 1)? != 0;
     let index = cx.apply(Op::ArgMax(ArgMax { axis, keep_dims }), &[x])?;
     Ok(vec![cx.cast(&index, DType::I64)?])
+}
+
+/// The best elements along a dim and their places, the best first.
+pub(super) fn top_k(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let x = cx.operand(call, 0)?;
+    let dim = axis(call.int("axis", -1)?, cx.shape(&x)?.len())?;
+    let count = match cx.optional(call, 1)? {
+        Some(count) => cx.integer(&count, "the number of elements")?,
+        None => call.int("k", 0)?,
+    };
+    let Ok(count) = usize::try_from(count) else { return fail(format!("there are no {count}")) };
+    let op = Op::TopK(TopK { count, greatest: call.int("largest", 1)? != 0 });
+    let x = cx.moved_last(&x, dim)?;
+    let results = cx.apply_all(op, &[x])?;
+    results.iter().map(|result| cx.moved_from_last(result, dim)).collect()
+}
+
+/// The sum of all elements along a dim up to each. Of truth values and bytes it counts in `i64`.
+pub(super) fn cumulative_sum(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let mut x = cx.operand(call, 0)?;
+    let dim = cx.integer(&cx.operand(call, 1)?, "the axis")?;
+    let axis = axis(dim, cx.shape(&x)?.len())?;
+    let (exclusive, reverse) = (call.int("exclusive", 0)? != 0, call.int("reverse", 0)? != 0);
+    let dtype = cx.ty(&x)?.dtype;
+    if matches!(dtype, DType::U8 | DType::Bool) {
+        x = cx.cast(&x, DType::I64)?;
+    }
+    let op = Op::CumulativeSum(CumulativeSum { axis, exclusive, reverse });
+    let sums = cx.apply(op, &[x])?;
+    Ok(vec![cx.cast(&sums, dtype)?])
 }
 
 /// The mean over all dims but the first two.

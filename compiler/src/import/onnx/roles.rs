@@ -4,49 +4,139 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rten_onnx::onnx::{GraphProto, NodeProto};
 
+use super::model::op_type;
+use super::uses::{Uses, statistics};
 use super::wire::Kinds;
 use crate::import::weights::WeightTensor;
+
+/// As many names a sentence lists.
+const MOST_NAMES: usize = 6;
 
 /// The names of the initializers that are trained, and what the user should know of them.
 ///
 /// With metadata: those that it marks PARAMETER, and unmarked floats that a matmul, convolution or gather takes as its
-/// weight, because the exporter's optimizer folds and renames weights. Without: every float of rank 1 or more but the
-/// running statistics of batch norm.
+/// weight, because the exporter's optimizer folds and renames weights. Without: what is used as a parameter is.
 pub(super) fn roles(
+    graph: &GraphProto,
+    order: &[usize],
+    kinds: &Kinds,
+    tensors: &BTreeMap<String, WeightTensor>,
+    copies: &BTreeMap<String, String>,
+) -> (BTreeSet<String>, Vec<String>) {
+    if marked(kinds, tensors) {
+        return by_marks(graph, kinds, tensors);
+    }
+    by_use(&Uses::new(graph, order, tensors, copies), statistics(graph), tensors, copies)
+}
+
+/// Initializers of a file without marks that were written once because they begin with the same numbers: the copies, and
+/// what each is one of. A weight that is used twice has one name. Names that the exporter makes up say nothing: what they
+/// name begins as one number everywhere, or there is a copy that does not, as where layers begin as copies of each other.
+pub(super) fn copies(
+    graph: &GraphProto,
+    kinds: &Kinds,
+    tensors: &BTreeMap<String, WeightTensor>,
+) -> BTreeMap<String, String> {
+    if marked(kinds, tensors) {
+        return BTreeMap::new();
+    }
+    let copies = graph.node.iter().filter(|node| op_type(node) == "Identity").filter_map(copy);
+    let float = |tensor: &WeightTensor| tensor.dtype.is_float() && !tensor.shape.is_empty();
+    let copies: Vec<(&str, &str)> =
+        copies.filter(|(_, source)| tensors.get(*source).is_some_and(float)).collect();
+    let named = |name: &str| !name.starts_with("onnx::");
+    let is_one = |source: &str| is_one_number(source, &tensors[source]);
+    let layers = copies.iter().any(|(name, source)| named(name) && !is_one(source));
+    copies
+        .into_iter()
+        .filter(|(name, source)| layers || named(name) || is_one(source))
+        .map(|(name, source)| (name.to_string(), source.to_string()))
+        .collect()
+}
+
+fn copy(node: &NodeProto) -> Option<(&str, &str)> {
+    Some((node.output.first()?.as_str(), node.input.first()?.as_str()))
+}
+
+fn is_one_number(name: &str, tensor: &WeightTensor) -> bool {
+    tensor.elements(name).is_ok_and(|elements| elements.windows(2).all(|w| w[0] == w[1]))
+}
+
+fn marked(kinds: &Kinds, tensors: &BTreeMap<String, WeightTensor>) -> bool {
+    tensors.keys().any(|name| kinds.contains_key(name))
+}
+
+fn by_marks(
     graph: &GraphProto,
     kinds: &Kinds,
     tensors: &BTreeMap<String, WeightTensor>,
 ) -> (BTreeSet<String>, Vec<String>) {
-    let floats = tensors.iter().filter(|(_, tensor)| tensor.dtype.is_float());
-    if !tensors.keys().any(|name| kinds.contains_key(name)) {
-        let statistics = statistics(graph);
-        let trained =
-            floats.filter(|(name, t)| !t.shape.is_empty() && !statistics.contains(name.as_str()));
-        return (trained.map(|(name, _)| name.clone()).collect(), Vec::new());
-    }
     let used = weights(graph);
-    let mut trained = BTreeSet::new();
-    let mut warnings = Vec::new();
-    for (name, tensor) in floats {
+    let (mut trained, mut guessed) = (BTreeSet::new(), Vec::new());
+    for (name, tensor) in tensors.iter().filter(|(_, tensor)| tensor.dtype.is_float()) {
         let kind = kinds.get(name).map(String::as_str);
         let op = used.get(name.as_str()).filter(|_| kind.is_none() && !tensor.shape.is_empty());
-        if let Some(op) = op {
-            warnings.push(format!(
-                "`{name}` is trained because a {op} takes it as its weight: the model does not mark it"
-            ));
-        }
+        guessed.extend(op.map(|op| format!("`{name}` ({op})")));
         if kind == Some("PARAMETER") || op.is_some() {
             trained.insert(name.clone());
         }
     }
+    let warnings = Vec::from_iter((!guessed.is_empty()).then(|| {
+        format!(
+            "{} of the weights are not marked, and are trained because an op takes them as its weight: {}. \
+             Where this model is to be trained, export it with optimize=False: the exporter's optimizer joins, \
+             folds and renames weights, so that fewer are trained than PyTorch would",
+            guessed.len(),
+            listed(&guessed)
+        )
+    }));
     (trained, warnings)
 }
 
-/// Running means and variances of batch norm.
-fn statistics(graph: &GraphProto) -> BTreeSet<&str> {
-    let norms =
-        graph.node.iter().filter(|node| node.op_type.as_deref() == Some("BatchNormalization"));
-    norms.flat_map(|node| node.input.iter().skip(3).take(2)).map(String::as_str).collect()
+fn by_use(
+    uses: &Uses<'_>,
+    statistics: BTreeSet<&str>,
+    tensors: &BTreeMap<String, WeightTensor>,
+    copies: &BTreeMap<String, String>,
+) -> (BTreeSet<String>, Vec<String>) {
+    let (mut trained, mut left) = (BTreeSet::new(), Vec::new());
+    for (name, tensor) in tensors {
+        let weighs = tensor.dtype.is_float() && !tensor.shape.is_empty();
+        if !weighs || statistics.contains(name.as_str()) {
+            continue;
+        }
+        match uses.role(name, tensor) {
+            Ok(()) => _ = trained.insert(name.clone()),
+            Err(Some(reason)) => left.push(format!("`{name}` ({reason})")),
+            Err(None) => {}
+        }
+    }
+    if trained.is_empty() && left.is_empty() {
+        return (trained, Vec::new());
+    }
+    let mut text = format!(
+        "the model does not mark its parameters: by their use, {} weights are trained",
+        trained.len()
+    );
+    if !left.is_empty() {
+        text += &format!(" and {} are not: {}", left.len(), listed(&left));
+    }
+    if !copies.is_empty() {
+        text += &format!(
+            "; {} that begin with the same numbers as another are trained apart from it",
+            copies.len()
+        );
+    }
+    text += "; --train and --freeze decide otherwise";
+    (trained, vec![text])
+}
+
+fn listed(names: &[String]) -> String {
+    let shown = names[..names.len().min(MOST_NAMES)].join(", ");
+    match names.len().checked_sub(MOST_NAMES) {
+        Some(more) if more > 0 => format!("{shown} and {more} more"),
+        _ => shown,
+    }
 }
 
 /// What an op takes as its weight, directly or through a change of form, with the type of the op.
@@ -54,7 +144,7 @@ fn weights(graph: &GraphProto) -> BTreeMap<&str, &str> {
     let mut sources: BTreeMap<&str, &str> = BTreeMap::new();
     for node in &graph.node {
         let forms = ["Transpose", "Identity", "Reshape", "Cast", "Squeeze", "Unsqueeze"];
-        if forms.iter().any(|&form| node.op_type.as_deref() == Some(form))
+        if forms.contains(&op_type(node))
             && let (Some(input), Some(output)) = (node.input.first(), node.output.first())
         {
             sources.insert(output, input);
@@ -67,18 +157,18 @@ fn weights(graph: &GraphProto) -> BTreeMap<&str, &str> {
             for _ in 0..16 {
                 name = sources.get(name).copied().unwrap_or(name);
             }
-            weights.entry(name).or_insert(node.op_type.as_deref().unwrap_or(""));
+            weights.entry(name).or_insert(op_type(node));
         }
     }
     weights
 }
 
 fn weight_operands(node: &NodeProto) -> impl Iterator<Item = &str> {
-    let positions: &[usize] = match node.op_type.as_deref() {
-        Some("MatMul" | "Einsum") => &[0, 1],
-        Some("Gemm" | "Conv" | "ConvTranspose") => &[1],
-        Some("Gather") => &[0],
-        Some("LSTM" | "GRU" | "RNN") => &[1, 2, 3],
+    let positions: &[usize] = match op_type(node) {
+        "MatMul" | "Einsum" => &[0, 1],
+        "Gemm" | "Conv" | "ConvTranspose" => &[1],
+        "Gather" => &[0],
+        "LSTM" | "GRU" | "RNN" => &[1, 2, 3],
         _ => &[],
     };
     positions.iter().filter_map(|&position| node.input.get(position)).map(String::as_str)

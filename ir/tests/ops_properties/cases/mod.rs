@@ -12,6 +12,7 @@ use crate::shards::Random;
 mod arithmetic;
 mod attention;
 mod experts;
+mod indexing;
 mod movement;
 mod network;
 mod pictures;
@@ -159,6 +160,7 @@ pub fn all() -> Vec<Case> {
         pictures::cases(),
         recurrence::cases(),
         experts::cases(),
+        indexing::cases(),
     ]
     .into_iter()
     .flatten()
@@ -214,6 +216,11 @@ pub fn is_differentiable(op: &Op) -> bool {
         | Op::Normalize(_)
         | Op::Embedding(_)
         | Op::EmbeddingGrad(_)
+        | Op::Gather(_)
+        | Op::ScatterSum(_)
+        | Op::Scatter(_)
+        | Op::TopK(_)
+        | Op::CumulativeSum(_)
         | Op::Pick(_)
         | Op::PickGrad(_)
         | Op::CrossEntropy(_)

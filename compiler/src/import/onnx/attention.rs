@@ -1,0 +1,240 @@
+//! Attention and rotary embedding as the standard has them since version 23, in terms of products and softmax.
+
+use graphc_ir::op::Op;
+use graphc_ir::ops::{BinaryFunction, Concat, Softmax, UnaryFunction, Where};
+use graphc_ir::scalar::Scalar;
+use graphc_ir::types::{DType, TensorType};
+
+use super::gather::along;
+use super::known::Known;
+use super::lower::{Lowering, Val};
+use super::node::{Call, Res, fail};
+use super::places::from_start;
+
+/// Results: the means of values, all keys and all values, and on demand the scores, raw or as weights.
+pub(super) fn attention(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    if cx.optional(call, 6)?.is_some() {
+        return fail("the operand `nonpad_kv_seqlen` is not supported: give a mask");
+    }
+    let flat = cx.shape(&cx.operand(call, 0)?)?.len() == 3;
+    let query = heads(cx, call, 0, "q_num_heads")?;
+    let (key, value) = (heads(cx, call, 1, "kv_num_heads")?, heads(cx, call, 2, "kv_num_heads")?);
+    let past = cx
+        .optional(call, 4)?
+        .map_or(Ok(0), |past| cx.shape(&past).map(|shape| shape.get(2).copied().unwrap_or(0)))?;
+    let (key, value) = (with_past(cx, call, 4, key)?, with_past(cx, call, 5, value)?);
+    let raw = scores(cx, call, &query, &key)?;
+    let weights = weights(cx, call, &raw, past)?;
+    let width = cx.shape(&query)?[1];
+    let values = cx.shared_heads(&value, width)?;
+    let mut means = cx.matmul(&weights, &values, false, false)?;
+    if flat {
+        means = cx.transpose(&means, vec![0, 2, 1, 3])?;
+        let shape = cx.shape(&means)?;
+        means = cx.reshape(&means, &[shape[0], shape[1], shape[2] * shape[3]])?;
+    }
+    let mut results = vec![means, key, value];
+    match call.int("qk_matmul_output_mode", 0)? {
+        0 => results.push(raw),
+        3 => results.push(weights),
+        _ => {}
+    }
+    Ok(results)
+}
+
+/// An operand as `[batch, heads, time, width]`.
+fn heads(cx: &mut Lowering, call: Call<'_>, position: usize, count: &str) -> Res<Val> {
+    let x = cx.operand(call, position)?;
+    match cx.shape(&x)?[..] {
+        [_, _, _, _] => Ok(x),
+        [batch, time, width] => {
+            let heads = usize::try_from(call.int(count, 0)?).unwrap_or(0);
+            if heads == 0 || !width.is_multiple_of(heads) {
+                return fail(format!("the attribute `{count}` must divide {width}"));
+            }
+            let x = cx.reshape(&x, &[batch, time, heads, width / heads])?;
+            cx.transpose(&x, vec![0, 2, 1, 3])
+        }
+        _ => fail(format!("operand {position} must have 3 or 4 dims, not {}", cx.ty(&x)?)),
+    }
+}
+
+/// Keys or values behind those of earlier calls.
+fn with_past(cx: &mut Lowering, call: Call<'_>, position: usize, x: Val) -> Res<Val> {
+    match cx.optional(call, position)? {
+        Some(past) => cx.apply(Op::Concat(Concat { axis: 2 }), &[past, x]),
+        None => Ok(x),
+    }
+}
+
+/// Products of queries and keys, scaled, and bounded where a bound is given.
+fn scores(cx: &mut Lowering, call: Call<'_>, query: &Val, key: &Val) -> Res<Val> {
+    let shape = cx.shape(query)?;
+    let default = 1.0 / (shape[3] as f64).sqrt();
+    let scale = if call.has("scale") { call.float("scale", 0.0)? } else { default };
+    let query = cx.unary(UnaryFunction::Scale(Scalar(scale)), query)?;
+    let key = cx.shared_heads(key, shape[1])?;
+    let mut scores = cx.matmul(&query, &key, false, true)?;
+    let bound = call.float("softcap", 0.0)?;
+    if bound > 0.0 {
+        for function in [
+            UnaryFunction::Scale(Scalar(1.0 / bound)),
+            UnaryFunction::Tanh,
+            UnaryFunction::Scale(Scalar(bound)),
+        ] {
+            scores = cx.unary(function, &scores)?;
+        }
+    }
+    Ok(scores)
+}
+
+/// Softmax of what the masks leave; 0 for a query that sees no key.
+fn weights(cx: &mut Lowering, call: Call<'_>, scores: &Val, past: usize) -> Res<Val> {
+    let shape = cx.shape(scores)?;
+    let [.., queries, keys] = shape[..] else { return fail("scores have no dims") };
+    let mut scores = scores.clone();
+    if let Some(seen) = positions(cx, call, [queries, keys], past)? {
+        scores = hidden(cx, &seen, &scores)?;
+    }
+    let given = cx.optional(call, 3)?;
+    if let Some(mask) = &given {
+        scores = match cx.ty(mask)?.dtype {
+            DType::Bool => hidden(cx, mask, &scores)?,
+            _ => cx.binary(BinaryFunction::Add, &scores, mask)?,
+        };
+    }
+    let weights = cx.apply(Op::Softmax(Softmax { axis: shape.len() - 1 }), &[scores])?;
+    if given.is_none() {
+        return Ok(weights);
+    }
+    let none = cx.binary(BinaryFunction::NotEqual, &weights, &weights)?;
+    let zero = cx.number(&weights, 0.0)?;
+    cx.apply(Op::Where(Where {}), &[none, zero, weights])
+}
+
+fn hidden(cx: &mut Lowering, seen: &Val, scores: &Val) -> Res<Val> {
+    let least = cx.number(scores, f64::NEG_INFINITY)?;
+    cx.apply(Op::Where(Where {}), &[seen.clone(), scores.clone(), least])
+}
+
+/// Which keys a query sees by its position, behind `past` keys of earlier calls: none behind itself where it is causal,
+/// and those of a window.
+fn positions(
+    cx: &mut Lowering,
+    call: Call<'_>,
+    [queries, keys]: [usize; 2],
+    past: usize,
+) -> Res<Option<Val>> {
+    let line = |shape: [usize; 2], first: usize| {
+        let numbers = (0..shape[0] * shape[1]).map(|i| (first + i) as f64).collect();
+        Val::Known(Known::new(TensorType::new(DType::I64, shape), numbers))
+    };
+    let (query, key) = (line([queries, 1], past), line([1, keys], 0));
+    let ahead = cx.binary(BinaryFunction::Sub, &key, &query)?;
+    let (left, right) = (call.int("left_window_size", -1)?, call.int("right_window_size", -1)?);
+    let causal = call.int("is_causal", 0)? != 0;
+    let bounds = [
+        causal.then_some((BinaryFunction::LessEqual, 0)),
+        (right >= 0).then_some((BinaryFunction::LessEqual, right)),
+        (left >= 0).then_some((BinaryFunction::GreaterEqual, -left)),
+    ];
+    let mut seen = None;
+    for (function, bound) in bounds.into_iter().flatten() {
+        let bound = cx.number(&ahead, bound as f64)?;
+        let own = cx.binary(function, &ahead, &bound)?;
+        seen = Some(match seen {
+            Some(seen) => cx.binary(BinaryFunction::And, &seen, &own)?,
+            None => own,
+        });
+    }
+    Ok(seen)
+}
+
+impl Lowering {
+    /// Heads `[batch, kv, time, width]` of which each stands for as many of `count`.
+    fn shared_heads(&mut self, x: &Val, count: usize) -> Res<Val> {
+        let shape = self.shape(x)?;
+        let [batch, own, time, width] = shape[..] else { return fail("heads have four dims") };
+        if own == count {
+            return Ok(x.clone());
+        }
+        if own == 0 || !count.is_multiple_of(own) {
+            return fail(format!("{own} heads of keys do not divide {count} of queries"));
+        }
+        let x = self.reshape(x, &[batch, own, 1, time, width])?;
+        let x = self.expand(&x, &[batch, own, count / own, time, width])?;
+        self.reshape(&x, &[batch, count, time, width])
+    }
+}
+
+/// Pairs of elements turned by angles that are given by their cosines and sines.
+pub(super) fn rotary(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let x = heads(cx, call, 0, "num_heads")?;
+    let (given, shape) = (cx.shape(&cx.operand(call, 0)?)?, cx.shape(&x)?);
+    let turned = match usize::try_from(call.int("rotary_embedding_dim", 0)?) {
+        Ok(0) => shape[3],
+        Ok(turned) if turned <= shape[3] && turned.is_multiple_of(2) => turned,
+        _ => return fail(format!("the attribute `rotary_embedding_dim` does not fit {shape:?}")),
+    };
+    let (cos, sin) = (angles(cx, call, 1)?, angles(cx, call, 2)?);
+    let interleaved = call.int("interleaved", 0)? != 0;
+    let part = cx.slice(&x, 3, 0, turned, 1)?;
+    let [first, second] = pairs(cx, &part, interleaved)?;
+    let mut product = |a: &Val, b: &Val| cx.binary(BinaryFunction::Mul, a, b);
+    let (a, b) = (product(&first, &cos)?, product(&second, &sin)?);
+    let (c, d) = (product(&first, &sin)?, product(&second, &cos)?);
+    let real = cx.binary(BinaryFunction::Sub, &a, &b)?;
+    let imaginary = cx.binary(BinaryFunction::Add, &c, &d)?;
+    let mut parts = vec![joined(cx, [&real, &imaginary], interleaved)?];
+    if turned < shape[3] {
+        parts.push(cx.slice(&x, 3, turned, shape[3], 1)?);
+    }
+    let y = match parts.as_slice() {
+        [one] => one.clone(),
+        _ => cx.apply(Op::Concat(Concat { axis: 3 }), &parts)?,
+    };
+    if given.len() == 4 {
+        return Ok(vec![y]);
+    }
+    let y = cx.transpose(&y, vec![0, 2, 1, 3])?;
+    Ok(vec![cx.reshape(&y, &given)?])
+}
+
+/// Cosines or sines as `[batch, 1, time, pairs]`: those of positions where these are given.
+fn angles(cx: &mut Lowering, call: Call<'_>, position: usize) -> Res<Val> {
+    let mut angles = cx.operand(call, position)?;
+    if let Some(positions) = cx.optional(call, 3)? {
+        let extent = cx.shape(&angles)?.first().copied().unwrap_or(0);
+        let positions = from_start(cx, &positions, extent)?;
+        angles = along(cx, &angles, &positions, 0)?;
+    }
+    match cx.shape(&angles)?[..] {
+        [batch, time, pairs] => cx.reshape(&angles, &[batch, 1, time, pairs]),
+        _ => {
+            fail(format!("operand {position} gives angles of three dims, not {}", cx.ty(&angles)?))
+        }
+    }
+}
+
+/// The first and the second elements of all pairs.
+fn pairs(cx: &mut Lowering, x: &Val, interleaved: bool) -> Res<[Val; 2]> {
+    let width = cx.shape(x)?[3];
+    let parts = match interleaved {
+        true => [cx.slice(x, 3, 0, width, 2)?, cx.slice(x, 3, 1, width, 2)?],
+        false => [cx.slice(x, 3, 0, width / 2, 1)?, cx.slice(x, 3, width / 2, width, 1)?],
+    };
+    Ok(parts)
+}
+
+fn joined(cx: &mut Lowering, [first, second]: [&Val; 2], interleaved: bool) -> Res<Val> {
+    let operands = [first.clone(), second.clone()];
+    if !interleaved {
+        return cx.apply(Op::Concat(Concat { axis: 3 }), &operands);
+    }
+    let mut shape = cx.shape(first)?;
+    let apart = [&shape[..], &[1]].concat();
+    let operands = [cx.reshape(first, &apart)?, cx.reshape(second, &apart)?];
+    let pairs = cx.apply(Op::Concat(Concat { axis: 4 }), &operands)?;
+    shape[3] *= 2;
+    cx.reshape(&pairs, &shape)
+}

@@ -1,0 +1,78 @@
+//! Ops of a model that graphc has not: all of them, with how many nodes have each.
+
+use std::fmt;
+
+use graphc_ir::text::nearest;
+
+/// What is not supported, a type of op at a time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnsupportedOps(pub Vec<UnsupportedOp>);
+
+/// A type of op that is not supported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnsupportedOp {
+    /// The type.
+    pub op_type: String,
+    /// Its domain, `ai.onnx` for the standard one.
+    pub domain: String,
+    /// How many nodes have it.
+    pub count: usize,
+    /// The name of the first of them.
+    pub node: String,
+}
+
+impl UnsupportedOp {
+    /// The op of a node.
+    pub(super) fn new(node: String, domain: &str, op_type: &str) -> Self {
+        let domain = if domain.is_empty() { "ai.onnx" } else { domain };
+        Self { op_type: op_type.into(), domain: domain.into(), count: 1, node }
+    }
+}
+
+impl UnsupportedOps {
+    /// Counts one more node.
+    pub(super) fn add(&mut self, op: UnsupportedOp) {
+        let alike =
+            |other: &&mut UnsupportedOp| other.op_type == op.op_type && other.domain == op.domain;
+        match self.0.iter_mut().find(alike) {
+            Some(known) => known.count += 1,
+            None => self.0.push(op),
+        }
+    }
+}
+
+impl fmt::Display for UnsupportedOps {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nodes: usize = self.0.iter().map(|op| op.count).sum();
+        let (have, are) =
+            if nodes == 1 { ("node has an op", "is") } else { ("nodes have ops", "are") };
+        write!(f, "{nodes} {have} that {are} not supported: ")?;
+        let ops: Vec<String> = self.0.iter().map(UnsupportedOp::to_string).collect();
+        f.write_str(&ops.join(", "))
+    }
+}
+
+impl fmt::Display for UnsupportedOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { op_type, domain, count, node } = self;
+        write!(f, "{count} {op_type}")?;
+        if domain != "ai.onnx" {
+            write!(f, " of domain `{domain}`")?;
+        }
+        let which = if *count == 1 { "node" } else { "the first is node" };
+        write!(f, " ({which} `{node}`{})", self.hint())
+    }
+}
+
+impl UnsupportedOp {
+    /// What a name that is nearly that of an op was to be. Short names are near to each other by chance.
+    fn hint(&self) -> String {
+        let names: Vec<&str> = super::onnx::supported(&self.domain).collect();
+        if names.is_empty() {
+            return "; no op of this domain is supported".into();
+        }
+        let typo = |near: &&str| near.len() > 4 && near.len().abs_diff(self.op_type.len()) < 2;
+        let near = nearest(&self.op_type, names).filter(typo);
+        near.map_or(String::new(), |near| format!("; did the exporter mean {near}?"))
+    }
+}

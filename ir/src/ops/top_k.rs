@@ -1,0 +1,123 @@
+//! The greatest elements of each row.
+
+use std::cmp::Ordering;
+
+use serde::{Deserialize, Serialize};
+
+use super::gather::ScatterSum;
+use super::shards::first_gradient;
+use crate::array::Array;
+use crate::builder::Tensor;
+use crate::op::{
+    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, arity, dtypes, shapes,
+};
+use crate::rule::{DimRule, FactorKind, Rule};
+use crate::types::{DType, TensorType};
+
+/// x [.., n] -> the greatest or least elements of each row and their places, both [.., count], the best first; of equal
+/// ones that of the lower place. A NaN is greater than any number.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TopK {
+    /// How many of a row.
+    pub count: usize,
+    /// Whether the greatest are taken, or else the least.
+    pub greatest: bool,
+}
+
+impl TopK {
+    /// How two elements of a row come one after the other, whatever their places.
+    fn order(&self, a: f64, b: f64) -> Ordering {
+        let ascending = a.partial_cmp(&b).unwrap_or(a.is_nan().cmp(&b.is_nan()));
+        if self.greatest { ascending.reverse() } else { ascending }
+    }
+
+    /// The places of a row's elements, the best first.
+    fn places(&self, row: &[f64]) -> Vec<usize> {
+        let mut places: Vec<usize> = (0..row.len()).collect();
+        places.sort_by(|&a, &b| self.order(row[a], row[b]));
+        places
+    }
+}
+
+impl Operation for TopK {
+    fn name(&self) -> &'static str {
+        "top_k"
+    }
+
+    fn dtypes(&self, operands: &[&TensorType]) -> Result<Vec<DType>, OpError> {
+        arity(self.name(), operands, 1, "1 operand")?;
+        match operands[0].dtype {
+            DType::Bool => Err(dtypes(self.name(), operands, "truth values are cast first")),
+            dtype => Ok(vec![dtype, DType::I64]),
+        }
+    }
+
+    fn rule(&self, operands: &[&TensorType]) -> Result<Rule, OpError> {
+        let Some((&extent, outer)) = operands[0].shape.split_last() else {
+            return Err(shapes(self.name(), operands, "it needs a dim to choose from"));
+        };
+        if self.count > extent {
+            let reason = format!("there are no {} of {extent} elements", self.count);
+            return Err(shapes(self.name(), operands, reason));
+        }
+        let mut rule = Rule::default();
+        let outer = rule.parallel(outer);
+        let from = rule.factor(extent, FactorKind::Whole);
+        let row = |last: DimRule| [outer.as_slice(), &[last]].concat();
+        rule.operands = vec![row(DimRule::Factors(vec![from]))];
+        rule.results = vec![row(DimRule::Whole(self.count)); 2];
+        Ok(rule)
+    }
+
+    fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
+        let shape = node.operands[0].shape();
+        let op = ScatterSum { places: shape[shape.len() - 1] };
+        let gradient = first_gradient(node).filter(|g| g.ty().dtype.is_float());
+        let of_x = |g: &Tensor| g.builder().apply(Op::ScatterSum(op), &[&node.results[1], g]);
+        vec![gradient.map(of_x)]
+    }
+
+    fn evaluate(
+        &self,
+        operands: &[Operand<'_>],
+        results: &[Region],
+        _cx: &EvalContext,
+    ) -> Result<Vec<Array>, OpError> {
+        let x = operands[0].array;
+        let extent = x.shape[x.shape.len() - 1];
+        let mut places = Vec::new();
+        let mut values = Vec::new();
+        for row in x.data.chunks(extent.max(1)) {
+            for place in self.places(row).into_iter().take(self.count) {
+                places.push(place as f64);
+                values.push(row[place]);
+            }
+        }
+        let shape = results[0].rect.extent.clone();
+        Ok(vec![Array::new(shape.clone(), values), Array::new(shape, places)])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::shards::tests::evaluate;
+
+    #[test]
+    fn the_best_come_first_and_equal_ones_in_their_order() {
+        let best = |greatest| {
+            let x = Array::new([5], vec![2., 5., f64::NAN, 5., 1.]);
+            let op = Op::TopK(TopK { count: 3, greatest });
+            evaluate(op, &[(DType::F32, x)]).expect("fits")[1].data.clone()
+        };
+        assert_eq!(best(true), [2., 1., 3.]);
+        assert_eq!(best(false), [4., 0., 1.]);
+    }
+
+    #[test]
+    fn more_than_there_are_is_an_error() {
+        let op = Op::TopK(TopK { count: 4, greatest: true });
+        let error = op.infer(&[&TensorType::new(DType::F32, [2, 3])]).expect_err("4 of 3");
+        assert!(error.to_string().ends_with("there are no 4 of 3 elements"), "{error}");
+    }
+}
