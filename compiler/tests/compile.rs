@@ -2,9 +2,11 @@
 
 use graphc_compiler::check::{read_plan, verify, verify_invariants, write_plan};
 use graphc_compiler::cluster::preset;
-use graphc_compiler::compile::{Compiled, compile};
+use graphc_compiler::compile::{Compiled, Header, assemble, compile};
 use graphc_compiler::error::CompileError;
 use graphc_compiler::lower::collective_counts;
+use graphc_compiler::pipeline::{prepare, regathered};
+use graphc_compiler::planner::{Planned, plan};
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
 use graphc_ir::mesh::Placement;
@@ -189,6 +191,43 @@ fn too_little_memory_names_rank_and_tensors() {
 }
 
 /// A tensor that the user lays out again and again: on one mesh, on another, on ranks in both, unevenly.
+#[test]
+fn what_does_not_fit_as_it_is_lowered_is_planned_with_less_memory() {
+    let g = GraphBuilder::new("mlp");
+    let widths = ["first", "second", "third"];
+    let x = g.input("x", DType::F32, [32, 32]);
+    let y = widths.iter().fold(x, |x, name| Linear::new(&g, name, 32, 32).forward(&x).relu());
+    g.output("y", &y);
+    let graph = g.finish().expect("fits");
+    let cluster = preset("cpu").expect("a preset");
+    let mut made_again = 0;
+    for kib in [25, 26] {
+        let options = CompileOptions {
+            loss: Some(Loss::Mse),
+            memory: Some(kib * 1024),
+            ..options(&[4], 1, 1)
+        };
+        let decisions = prepare(graph.clone(), &options).expect("fits");
+        let decisions = regathered(&decisions, &options).expect("fits").unwrap_or(decisions);
+        let Planned { sharding, report, .. } =
+            plan(&decisions, &options, &cluster).expect("by the planner's count it fits");
+        let header = Header {
+            graph: &graph,
+            options: &options,
+            cluster: &cluster,
+            weights: None,
+            planner: report.clone(),
+        };
+        let Err(first) = assemble(header, &decisions, &sharding) else { continue };
+        assert!(first.is_memory(), "{first}");
+        let again = compiled(graph.clone(), &options);
+        assert!(again.plan.predicted.peak_memory_bytes.iter().all(|&bytes| bytes <= kib * 1024));
+        assert!(again.plan.planner.bound_seconds <= report.bound_seconds, "{kib}");
+        made_again += 1;
+    }
+    assert!(made_again > 0, "no plan had to be made again");
+}
+
 #[test]
 fn to_global_moves_tensors_between_meshes() {
     let g = GraphBuilder::new("moves");

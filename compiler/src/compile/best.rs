@@ -4,8 +4,8 @@
 use graphc_ir::graph::Graph;
 use graphc_ir::plan::{Cluster, CompileOptions, Recompute, WeightsSource};
 
-use super::forms::{Form, InMemory, all_forms, best_in_memory, decided};
-use super::once::{Draft, Header, assemble};
+use super::forms::{Form, InMemory, all_forms, best_in_memory, bounded, decided};
+use super::once::{Assembled, Draft, Header, assembled};
 use super::stages::{choose, chosen};
 use super::{Compiled, Milestone};
 use crate::error::CompileError;
@@ -21,6 +21,12 @@ pub(super) const MOST_CHOICES: usize = 3;
 /// Nodes of the user's graph times ranks up to which all of these are compiled, and the fastest is taken; beyond, the first
 /// that fits.
 const MOST_RANKED: usize = 50_000;
+
+/// Times that a plan is made again, each time with less memory for the planner.
+const ROOMS: usize = 2;
+
+/// How much longer than the planner says a step takes where one stream is not enough, as a share.
+const LOST: f64 = 0.05;
 
 /// What is compiled: the graph and the options as the user gave them.
 pub(super) struct Job<'a> {
@@ -50,10 +56,10 @@ impl Job<'_> {
             match self.compile(staged, &resolved, reached) {
                 Ok(mut draft) => {
                     draft.plan.pipeline = Some(choice);
-                    let seconds = |known: &Draft| known.simulation.step_seconds;
-                    if best.as_ref().is_none_or(|known| seconds(&draft) < seconds(known)) {
-                        best = Some(draft);
-                    }
+                    best = Some(match best {
+                        Some(known) => Draft::faster(known, draft),
+                        None => draft,
+                    });
                     if !is_small {
                         break;
                     }
@@ -77,25 +83,10 @@ impl Job<'_> {
     ) -> Result<Draft, CompileError> {
         let prepared = all_forms(&staged, options)?;
         reached(Milestone::Prepared);
-        let cluster = self.cluster;
-        let attempt = |mut forms: Vec<Form<()>>, recomputed_blocks: usize| {
-            let InMemory { at, planned, regathered } =
-                best_in_memory(&decided(&forms), options, cluster)?;
-            let Form { decisions, cross_entropy, .. } = forms.swap_remove(at);
-            let is_regathered = regathered.is_some();
-            let decisions = regathered.unwrap_or(decisions);
-            let Planned { sharding, report: planner, .. } = planned;
-            if !planner.objective_seconds.is_finite() {
-                return Err(CompileError::NotFinite { seconds: planner.objective_seconds });
-            }
-            let weights = self.weights.clone();
-            let header =
-                Header { graph: self.graph, options: self.options, cluster, weights, planner };
-            let (mut plan, simulation) = assemble(header, &decisions, &sharding)?;
-            plan.recomputed_blocks = recomputed_blocks;
-            plan.regathered = is_regathered;
-            plan.cross_entropy = cross_entropy;
-            Ok(Draft { plan, decisions, sharding, simulation })
+        let attempt = |forms: Vec<Form<()>>, recomputed_blocks: usize| {
+            let mut draft = self.with_room(&forms, options)?;
+            draft.plan.recomputed_blocks = recomputed_blocks;
+            Ok(draft)
         };
         let draft = match options.recompute {
             Recompute::Auto => fewest_blocks(prepared, options, attempt),
@@ -107,6 +98,75 @@ impl Job<'_> {
         };
         reached(Milestone::Planned);
         draft
+    }
+
+    /// The plan of the best form, made again with less memory for the planner where what it has chosen does not fit as it is lowered,
+    /// or fits with one stream alone and loses by that: the planner counts neither gaps between registers nor what lives longer
+    /// on two streams.
+    fn with_room(
+        &self,
+        forms: &[Form<()>],
+        options: &CompileOptions,
+    ) -> Result<Draft, CompileError> {
+        let mut chosen = best_in_memory(&decided(forms), options, self.cluster)?;
+        let bound = chosen.planned.report.bound_seconds;
+        let mut memory = options.memory.unwrap_or(self.cluster.device.memory);
+        let (mut best, mut left) = (None, ROOMS);
+        loop {
+            // What is proven with less memory is not proven with all of it.
+            bounded(&mut chosen.planned, bound);
+            let found = self.assembled(forms, chosen);
+            let short = too_short(&found).filter(|_| left > 0);
+            let known = better(best, found.map(|found| found.draft));
+            memory = memory.saturating_sub(short.unwrap_or(0));
+            let less = CompileOptions { memory: Some(memory), ..options.clone() };
+            match short.map(|_| best_in_memory(&decided(forms), &less, self.cluster)) {
+                Some(Ok(again)) => (chosen, best, left) = (again, Some(known), left - 1),
+                Some(Err(_)) | None => return known,
+            }
+        }
+    }
+
+    /// The plan of what is chosen.
+    fn assembled(&self, forms: &[Form<()>], chosen: InMemory) -> Result<Assembled, CompileError> {
+        let InMemory { at, planned, regathered } = chosen;
+        let Form { decisions, cross_entropy, .. } = &forms[at];
+        let Planned { sharding, report: planner, .. } = planned;
+        if !planner.objective_seconds.is_finite() {
+            return Err(CompileError::NotFinite { seconds: planner.objective_seconds });
+        }
+        let (graph, options, cluster) = (self.graph, self.options, self.cluster);
+        let header = Header { graph, options, cluster, weights: self.weights.clone(), planner };
+        let is_regathered = regathered.is_some();
+        let decisions = regathered.unwrap_or_else(|| decisions.clone());
+        let mut assembled = assembled(header, decisions, sharding)?;
+        assembled.draft.plan.regathered = is_regathered;
+        assembled.draft.plan.cross_entropy = *cross_entropy;
+        Ok(assembled)
+    }
+}
+
+/// The faster of two plans; without one the error that came first.
+fn better(
+    known: Option<Result<Draft, CompileError>>,
+    found: Result<Draft, CompileError>,
+) -> Result<Draft, CompileError> {
+    match (known, found) {
+        (Some(Ok(known)), Ok(found)) => Ok(known.faster(found)),
+        (Some(known), Err(_)) => known,
+        (_, found) => found,
+    }
+}
+
+/// By how many bytes a plan is too large for the memory, or for two streams without which a step takes longer by [`LOST`].
+fn too_short(found: &Result<Assembled, CompileError>) -> Option<u64> {
+    match found {
+        Ok(Assembled { draft, short }) => {
+            let objective = draft.plan.planner.objective_seconds;
+            short.filter(|_| draft.simulation.step_seconds > objective * (1.0 + LOST))
+        }
+        Err(CompileError::Memory { needed, limit, .. }) => Some(needed - limit),
+        Err(_) => None,
     }
 }
 

@@ -179,7 +179,7 @@ fn leaner(known: Option<PlanError>, error: PlanError) -> PlanError {
 }
 
 /// The report where nothing of any form is known to be below `bound`.
-fn bounded(planned: &mut Planned, bound: f64) {
+pub fn bounded(planned: &mut Planned, bound: f64) {
     let report = &mut planned.report;
     if bound >= report.bound_seconds {
         return;

@@ -27,6 +27,12 @@ pub(super) struct Draft {
 }
 
 impl Draft {
+    /// That of two whose step takes less time, this one of equals.
+    pub fn faster(self, other: Self) -> Self {
+        let seconds = |draft: &Self| draft.simulation.step_seconds;
+        if seconds(&other) < seconds(&self) { other } else { self }
+    }
+
     /// No plan is emitted that does not pass the checks for plans from files: among them is the proof that no content is
     /// overwritten before it is read.
     pub fn checked(self) -> Result<Compiled, CompileError> {
@@ -49,9 +55,8 @@ pub struct Header<'a> {
     pub planner: PlannerReport,
 }
 
-/// The plan of what was decided, and what the null device measured when it executed the plan. Two streams need more
-/// memory than one, as what runs beside kernels lives longer: where it does not suffice for them the plan has one. It is not
-/// checked yet ([`VerifiedPlan::check`]).
+/// The plan of what was decided, and what the null device measured when it executed the plan. It is not checked yet
+/// ([`VerifiedPlan::check`]).
 ///
 /// # Errors
 /// Where decisions contradict each other, the plan would hang, or a rank's memory is too small.
@@ -60,21 +65,49 @@ pub fn assemble(
     decisions: &Decisions,
     sharding: &Sharding,
 ) -> Result<(Plan, Simulation), CompileError> {
+    let Assembled { draft, .. } = assembled(header, decisions.clone(), sharding.clone())?;
+    Ok((draft.plan, draft.simulation))
+}
+
+/// A plan, and by how many bytes the memory was too short for two streams, where it has one for that reason.
+pub(super) struct Assembled {
+    /// The plan.
+    pub draft: Draft,
+    /// Bytes of the busiest rank.
+    pub short: Option<u64>,
+}
+
+/// The same as [`assemble`]. Two streams need more memory than one, as what runs beside kernels lives longer: where it does not
+/// suffice for them the plan has one.
+///
+/// # Errors
+/// As [`assemble`].
+pub(super) fn assembled(
+    header: Header<'_>,
+    decisions: Decisions,
+    sharding: Sharding,
+) -> Result<Assembled, CompileError> {
     let Header { options, cluster, .. } = header;
     let lowered = |overlap: bool| {
         let how = Lowering { placed: true, overlap };
-        lower(decisions, sharding, options, cluster, how)
+        lower(&decisions, &sharding, options, cluster, how)
     };
-    let mut plan = unchecked(header, decisions, lowered(cluster.overlaps())?);
-    if fits_memory(&plan).is_err() && plan.programs.iter().any(|p| p.streams.len() > 1) {
-        replace_lowered(&mut plan, lowered(false)?);
-    }
+    let mut plan = unchecked(header, &decisions, lowered(cluster.overlaps())?);
+    let short = match fits_memory(&plan) {
+        Err(CompileError::Memory { needed, limit, .. })
+            if plan.programs.iter().any(|p| p.streams.len() > 1) =>
+        {
+            replace_lowered(&mut plan, lowered(false)?);
+            Some(needed - limit)
+        }
+        _ => None,
+    };
     fits_memory(&plan)?;
     assign_channel_slots(&mut plan)?;
     let simulation = simulate(&plan)?;
     plan.predicted.step_seconds = simulation.step_seconds;
     plan.predicted.bubble_fraction = simulation.bubble_fraction;
-    Ok((plan, simulation))
+    Ok(Assembled { draft: Draft { plan, decisions, sharding, simulation }, short })
 }
 
 /// Puts other programs into a plan.

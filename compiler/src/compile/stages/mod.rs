@@ -19,6 +19,7 @@ use crate::error::CompileError;
 use crate::passes::error::PassError;
 use crate::passes::layers::{Layers, layers};
 use crate::passes::loss::attach_loss;
+use crate::planner::UNLIMITED;
 use crate::schedule::{MOST_MICROBATCHES, under_way};
 
 use cuts::{Chain, cut};
@@ -228,7 +229,7 @@ impl Chooser<'_> {
 
     fn priced(&self, options: CompileOptions) -> Result<Option<Priced>, CompileError> {
         let prices = price(self.model, &options, self.cluster, None)?;
-        let free = self.cut(&options, &prices, u64::MAX);
+        let free = self.cut(&options, &prices, UNLIMITED);
         let choice = self.cut(&options, &prices, self.limit());
         let priced = |free: PipelineReport| {
             let (free_seconds, peak) = (free.seconds, prices.peak);

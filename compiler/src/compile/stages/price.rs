@@ -14,7 +14,7 @@ use crate::compile::forms::{Form, best_form, forms};
 use crate::decisions::{Decisions, Phase, Sharding, ValueRate};
 use crate::error::CompileError;
 use crate::pipeline::prepare_layers;
-use crate::planner::account;
+use crate::planner::{UNLIMITED, account};
 
 /// Costs of the layers of a short model.
 pub struct Prices {
@@ -44,7 +44,7 @@ pub fn price(
         mesh,
         stages: 1,
         schedule: Schedule::OneForwardOneBackward,
-        memory: Some(memory.unwrap_or(u64::MAX >> 1)),
+        memory: Some(memory.unwrap_or(UNLIMITED)),
         ..options.clone()
     };
     let mut forms = forms(&model.graph, &alone, |options| {

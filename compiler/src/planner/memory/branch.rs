@@ -5,27 +5,22 @@ use crate::planner::encoding::at;
 use crate::planner::encoding::multipliers::MemoryPrices;
 use crate::planner::solver::minimise::{STEP, TOLERANCE};
 
-/// Subproblems, times the square of the number of nodes.
-const SUBPROBLEMS: usize = 200_000;
-
 impl Search<'_, '_> {
     /// Branch and bound over the candidates of one node after another, with the bounds of no prices and of the best
-    /// prices. Ends with a proof, or when its share of subproblems is used up.
+    /// prices. Ends with a proof, or when its share of the work is done.
     pub fn branch(&mut self) {
         if self.closed() {
             return;
         }
         let all: Vec<Vec<usize>> =
             self.problem.candidates.iter().map(|all| (0..all.len()).collect()).collect();
-        let mut left = SUBPROBLEMS / self.nodes().max(1).pow(2);
         let mut open = vec![(self.bound, all)];
         let mut proven = f64::INFINITY;
         while let Some((bound, allowed)) = open.pop() {
-            if left == 0 || self.worse(bound) {
+            if self.worse(bound) || !self.has_work() {
                 proven = proven.min(bound);
                 continue;
             }
-            left -= 1;
             let Some((bound, guide)) = self.evaluate(&allowed) else { continue };
             if self.worse(bound) {
                 continue;

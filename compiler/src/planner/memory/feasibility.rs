@@ -19,6 +19,12 @@ const WEIGHTS: usize = 8;
 /// Prices of the memory of a plan that just fits, all together, as multiples of what the free plan costs.
 const SCALES: [f64; 6] = [0.05, 0.2, 0.8, 3.2, 12.8, 51.2];
 
+/// Weights of all positions, and the plan that they were last changed for.
+struct Weighing {
+    latest: Vec<usize>,
+    spread: MemoryPrices,
+}
+
 impl Search<'_, '_> {
     /// Raises prices until something fits: false where nothing does.
     pub fn escalate(&mut self) -> bool {
@@ -57,27 +63,52 @@ impl Search<'_, '_> {
     /// each time (Arora, Hazan and Kale, "The multiplicative weights update method", 2012), and finds plans. False
     /// where even an average is above the limit, so that nothing fits.
     pub fn find_room(&mut self, steps: usize) -> bool {
-        let limit = self.problem.limit as f64;
-        let seconds = SECONDS * limit / self.bound.max(f64::MIN_POSITIVE);
-        let mut latest = self.leanest.as_ref().map(|(_, plan)| plan.clone()).unwrap_or_default();
-        let mut spread = MemoryPrices::new();
+        let mut weighing = self.weighing();
         for _ in 0..steps {
             match self.least_average() {
                 None => return true,
                 Some(false) => return false,
                 Some(true) => {}
             }
-            for _ in 0..2 {
-                spread = self.weighed(&latest, &spread);
-                let found = at(self.problem, seconds, &spread, None, None, STEP);
-                latest = found.labels[..self.nodes()].to_vec();
-                self.offer(&latest);
-            }
+            self.weigh(&mut weighing);
             if self.best.is_some() {
                 return true;
             }
         }
         true
+    }
+
+    /// Plans that keep little on weighted averages of positions, whether or not one that fits is known.
+    pub fn look_around(&mut self, steps: usize) {
+        let mut weighing = self.weighing();
+        for _ in 0..steps {
+            if !self.has_work() {
+                return;
+            }
+            self.weigh(&mut weighing);
+        }
+    }
+
+    fn weighing(&self) -> Weighing {
+        let latest = self.leanest.as_ref().map(|(_, plan)| plan.clone());
+        Weighing { latest: latest.unwrap_or_default(), spread: MemoryPrices::new() }
+    }
+
+    /// Weights anew, and plans with them, twice.
+    fn weigh(&mut self, weighing: &mut Weighing) {
+        let limit = self.problem.limit as f64;
+        let seconds = SECONDS * limit / self.bound.max(f64::MIN_POSITIVE);
+        for _ in 0..2 {
+            weighing.spread = self.weighed(&weighing.latest, &weighing.spread);
+            let found = at(self.problem, seconds, &weighing.spread, None, None, STEP);
+            weighing.latest = found.labels[..self.nodes()].to_vec();
+            self.offer(&weighing.latest);
+        }
+    }
+
+    /// Whether something may fit, as far as one average of memory says.
+    pub fn has_average(&mut self) -> bool {
+        self.least_average() != Some(false)
     }
 
     /// The least memory on the average of positions that known plans need most. Whether that leaves room below the limit;

@@ -17,8 +17,9 @@ const IDLE: [usize; 2] = [3, 6];
 const TILTS: [f64; 6] = [0.1, -0.1, 0.3, -0.3, 0.03, -0.03];
 /// By how much prices differ by chance.
 const SHAKE: f64 = 0.4;
-/// How often they do: up to the second number, times the number of nodes up to the first.
-const DRAWS: [usize; 2] = [8000, 16];
+/// How often they do, times the number of nodes, and how often at most among known labels.
+const DRAWS: usize = 8000;
+const MOST_DRAWS: usize = 16;
 /// Times that the interval of prices is halved with each of them.
 const HALVINGS: usize = 5;
 
@@ -39,7 +40,8 @@ impl Search<'_, '_> {
         let most = IDLE[usize::from(self.is_narrow)];
         for _ in 0..STEPS {
             let Some((ceiling, proposed)) = self.planes.prices() else { return };
-            if self.closed() || ceiling - self.bound <= CLOSE * ceiling.abs() || idle == most {
+            let is_close = self.closed() || ceiling - self.bound <= CLOSE * ceiling.abs();
+            if is_close || idle == most || !self.has_work() {
                 break;
             }
             let rows = between(&self.rows, &proposed, trust);
@@ -74,7 +76,8 @@ impl Search<'_, '_> {
             let vary = |problem: &Problem<'_>, prices: Multipliers| prices.tilted(problem, tilt);
             self.halve(tilt.abs(), near, vary);
         }
-        for draw in 0..(DRAWS[0] / self.nodes()).min(DRAWS[1]) {
+        let most = if self.is_narrow { MOST_DRAWS } else { usize::MAX };
+        for draw in 0..(DRAWS / self.nodes()).min(most) {
             let vary = |problem: &Problem<'_>, prices: Multipliers| {
                 prices.shaken(problem, SHAKE, draw as u64)
             };
@@ -92,7 +95,7 @@ impl Search<'_, '_> {
     ) {
         let (mut low, mut high) = (1.0 - width, 1.0 + width);
         for _ in 0..HALVINGS {
-            if self.within(near.max(TOLERANCE)) {
+            if self.within(near.max(TOLERANCE)) || !self.has_work() {
                 return;
             }
             let scale = f64::midpoint(low, high);

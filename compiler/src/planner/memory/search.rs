@@ -17,8 +17,13 @@ use crate::planner::solver::network::Network;
 
 /// Prices tried.
 pub(super) const STEPS: usize = 40;
-/// The number of nodes from which a graph is large: it is searched among the labels of known plans.
-const LARGE: usize = 100;
+
+/// Entries of tables that may be looked at in the whole problem for plans, and as many again for subproblems, times the number of
+/// nodes.
+const WORK: u64 = 6_000_000_000;
+
+/// What making a network takes besides, in entries for each node.
+const MADE: usize = 300;
 
 /// A search for a plan that fits.
 pub(super) struct Search<'a, 'b> {
@@ -44,6 +49,8 @@ pub(super) struct Search<'a, 'b> {
     pub known: Vec<BTreeSet<usize>>,
     /// Whether each node has these labels alone for now.
     pub is_narrow: bool,
+    /// Work that may be done, by the problem's meter.
+    pub until: u64,
     /// From one bound of the whole problem to the next.
     pub messages: Messages,
 }
@@ -63,42 +70,48 @@ impl<'a, 'b> Search<'a, 'b> {
             planes: Planes::new(problem.limit, free.value),
             known: vec![BTreeSet::new(); problem.candidates.len()],
             is_narrow: false,
+            until: u64::MAX,
             messages: Messages::default(),
             problem,
         }
     }
 
     pub fn run(&mut self) {
-        if self.nodes() >= LARGE {
-            if self.escalate() || self.make_room() {
-                self.alternate();
-            }
-        } else if self.find_room(STEPS) {
-            self.price_memory();
-            self.vary_prices(0.0);
-            self.branch();
+        if self.has_average() && (self.escalate() || self.make_room()) {
+            self.alternate();
+            self.within_work(Self::search_whole);
+            self.within_work(Self::branch);
         }
     }
 
     /// Looks for any plan that fits, where none is known.
     pub fn any(&mut self) {
-        if self.best.is_some() {
-            return;
+        if self.best.is_none() && self.has_average() && !self.escalate() && !self.make_room() {
+            self.within_work(Self::branch);
         }
-        if self.nodes() >= LARGE {
-            let _ = self.escalate() || self.make_room();
-            return;
-        }
-        if !self.find_room(STEPS) || self.best.is_some() {
-            return;
-        }
-        self.price_memory();
-        if self.best.is_none() {
+    }
+
+    /// Looks for plans and prices among all labels, beyond those of plans that are known.
+    fn search_whole(&mut self) {
+        if !self.closed() {
+            self.look_around(STEPS);
+            self.price_memory();
             self.vary_prices(0.0);
         }
-        if self.best.is_none() {
-            self.branch();
-        }
+    }
+
+    /// Does something as long as its share of the work is not spent, which is much for a graph of some dozen nodes and little
+    /// for a large model.
+    fn within_work(&mut self, body: impl FnOnce(&mut Self)) {
+        self.until = self.problem.meter.entries() + WORK / self.nodes().max(1) as u64;
+        body(self);
+        self.until = u64::MAX;
+    }
+
+    /// Whether there is work left for one more minimum, which is counted.
+    pub fn has_work(&mut self) -> bool {
+        self.problem.meter.add(MADE * self.nodes());
+        self.problem.meter.entries() < self.until
     }
 
     /// What the search has ended with.
