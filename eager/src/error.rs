@@ -1,6 +1,6 @@
 //! What can go wrong.
 
-use graphc_compiler::compile::CompileError;
+use graphc_compiler::error::CompileError;
 use graphc_ir::mesh::Placement;
 use graphc_ir::plan::Layout;
 use graphc_ir::types::{DType, TensorType};

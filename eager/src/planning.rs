@@ -2,8 +2,9 @@
 
 use graphc_compiler::boxing::fetched;
 use graphc_compiler::cluster::preset;
-use graphc_compiler::compile::{CompileError, Header, assemble};
+use graphc_compiler::compile::{Header, assemble};
 use graphc_compiler::decisions::{Decisions, Sharding};
+use graphc_compiler::error::CompileError;
 use graphc_compiler::pipeline::prepare;
 use graphc_compiler::planner::{self, plan};
 use graphc_ir::builder::GraphBuilder;

@@ -88,7 +88,7 @@ pub fn import_onnx(
             trained.insert(name.clone());
         }
     }
-    let mut lowering = Lowering::new(opset(&model)?, base_dir, tensors, trained);
+    let mut lowering = Lowering::new(ops::table, opset(&model)?, base_dir, tensors, trained);
     inputs(&mut lowering, graph, dims, &symbols)?;
     for index in order {
         let copied = graph.node[index].output.first().is_some_and(|name| copies.contains_key(name));
@@ -143,16 +143,12 @@ fn all_supported(graph: &GraphProto) -> Result<(), ImportError> {
     let mut missing = UnsupportedOps(Vec::new());
     for node in &graph.node {
         let (domain, op_type) = (node.domain.as_deref().unwrap_or(""), model::op_type(node));
-        if ops::find(domain, op_type).is_none() {
-            missing.add(UnsupportedOp::new(model::title(node), domain, op_type));
+        let supported: Vec<&str> = ops::table(domain).iter().map(|(name, _)| *name).collect();
+        if !supported.contains(&op_type) {
+            missing.add(UnsupportedOp::new(model::title(node), domain, op_type, &supported));
         }
     }
     if missing.0.is_empty() { Ok(()) } else { Err(ImportError::Unsupported { ops: missing }) }
-}
-
-/// The ops of a domain that are imported.
-pub(super) fn supported(domain: &str) -> impl Iterator<Item = &'static str> {
-    ops::names(domain)
 }
 
 /// The version of the standard operators.

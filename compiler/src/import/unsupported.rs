@@ -19,13 +19,16 @@ pub struct UnsupportedOp {
     pub count: usize,
     /// The name of the first of them.
     pub node: String,
+    /// What the name may have been meant to be, where it is nearly that of another op.
+    hint: String,
 }
 
 impl UnsupportedOp {
-    /// The op of a node.
-    pub(super) fn new(node: String, domain: &str, op_type: &str) -> Self {
+    /// The op of a node, where these are the ops of its domain that are supported.
+    pub(super) fn new(node: String, domain: &str, op_type: &str, supported: &[&str]) -> Self {
         let domain = if domain.is_empty() { "ai.onnx" } else { domain };
-        Self { op_type: op_type.into(), domain: domain.into(), count: 1, node }
+        let hint = hint(op_type, supported);
+        Self { op_type: op_type.into(), domain: domain.into(), count: 1, node, hint }
     }
 }
 
@@ -54,25 +57,22 @@ impl fmt::Display for UnsupportedOps {
 
 impl fmt::Display for UnsupportedOp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { op_type, domain, count, node } = self;
+        let Self { op_type, domain, count, node, hint } = self;
         write!(f, "{count} {op_type}")?;
         if domain != "ai.onnx" {
             write!(f, " of domain `{domain}`")?;
         }
         let which = if *count == 1 { "node" } else { "the first is node" };
-        write!(f, " ({which} `{node}`{})", self.hint())
+        write!(f, " ({which} `{node}`{hint})")
     }
 }
 
-impl UnsupportedOp {
-    /// What a name that is nearly that of an op was to be. Short names are near to each other by chance.
-    fn hint(&self) -> String {
-        let names: Vec<&str> = super::onnx::supported(&self.domain).collect();
-        if names.is_empty() {
-            return "; no op of this domain is supported".into();
-        }
-        let typo = |near: &&str| near.len() > 4 && near.len().abs_diff(self.op_type.len()) < 2;
-        let near = nearest(&self.op_type, names).filter(typo);
-        near.map_or(String::new(), |near| format!("; did the exporter mean {near}?"))
+/// What a name that is nearly that of an op was to be. Short names are near to each other by chance.
+fn hint(op_type: &str, supported: &[&str]) -> String {
+    if supported.is_empty() {
+        return "; no op of this domain is supported".into();
     }
+    let typo = |near: &&str| near.len() > 4 && near.len().abs_diff(op_type.len()) < 2;
+    let near = nearest(op_type, supported.iter().copied()).filter(typo);
+    near.map_or(String::new(), |near| format!("; did the exporter mean {near}?"))
 }

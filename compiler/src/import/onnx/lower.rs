@@ -11,10 +11,10 @@ use graphc_ir::ops::{Cast, Input};
 use graphc_ir::types::{DType, TensorType};
 use rten_onnx::onnx::NodeProto;
 
+use super::derived;
 use super::known::{Known, MOST_FOLDED, MOST_KNOWN, fold};
 use super::model::{op_type, title};
 use super::node::{Call, Problem, Res, fail};
-use super::{derived, ops};
 use crate::import::ImportError;
 use crate::import::unsupported::{UnsupportedOp, UnsupportedOps};
 use crate::import::weights::WeightTensor;
@@ -35,6 +35,12 @@ pub(super) enum Val {
     Sequence(Vec<Val>),
 }
 
+/// Lowers one node: its results, in order; trailing ones that it has not are an error where the model names them.
+pub(super) type Lower = fn(&mut Lowering, Call<'_>) -> Res<Vec<Val>>;
+
+/// The ops of a domain, each with what lowers it.
+type Table = fn(&str) -> &'static [(&'static str, Lower)];
+
 /// An import under way.
 pub(super) struct Lowering {
     pub graph: Graph,
@@ -42,6 +48,7 @@ pub(super) struct Lowering {
     pub base_dir: PathBuf,
     pub source: Source,
     pub values: BTreeMap<String, Val>,
+    table: Table,
     opset: i64,
     pub(super) tensors: BTreeMap<String, WeightTensor>,
     pub(super) trained: BTreeSet<String>,
@@ -54,7 +61,9 @@ pub(super) struct Lowering {
 }
 
 impl Lowering {
+    /// An import of a model of this opset, whose ops are looked up in a table.
     pub fn new(
+        table: Table,
         opset: i64,
         base_dir: &Path,
         tensors: BTreeMap<String, WeightTensor>,
@@ -62,6 +71,7 @@ impl Lowering {
     ) -> Self {
         let weights = tensors.keys().map(|name| (name.clone(), Val::Weight(name.clone())));
         Self {
+            table,
             // rten-onnx does not decode the graph's name.
             graph: Graph::new("model"),
             warnings: Vec::new(),
@@ -104,8 +114,11 @@ impl Lowering {
         let (node, op_type) = (title(proto), op_type(proto));
         let domain = proto.domain.as_deref().unwrap_or("");
         self.source = derived(&node, op_type);
-        let Some(lower) = ops::find(domain, op_type) else {
-            let kind = UnsupportedOp::new(node, domain, op_type);
+        let table = (self.table)(domain);
+        let entry = table.iter().find(|(name, _)| *name == op_type);
+        let Some(lower) = entry.map(|(_, lower)| lower) else {
+            let supported: Vec<&str> = table.iter().map(|(name, _)| *name).collect();
+            let kind = UnsupportedOp::new(node, domain, op_type, &supported);
             return Err(ImportError::Unsupported { ops: UnsupportedOps(vec![kind]) });
         };
         let call = Call { proto, opset: self.opset };

@@ -1,28 +1,14 @@
 //! The table of ONNX ops and what lowers each. What is not in it is not supported.
 
-use super::lower::{Lowering, Val};
-use super::node::{Call, Res};
+use super::lower::Lower;
 use super::{
     attention, border, control, einsum, elementwise as e, gather, linear, movement as m,
     normalize as n, picture as p, recurrent, reduce as r, resize, scatter, sequence as s,
 };
 use graphc_ir::ops::{BinaryFunction as B, ReduceFunction as R, UnaryFunction as U};
 
-/// Lowers one node: its results, in order; trailing ones that it has not are an error where the model names them.
-pub(super) type Lower = fn(&mut Lowering, Call<'_>) -> Res<Vec<Val>>;
-
-/// What lowers an op.
-pub(super) fn find(domain: &str, op_type: &str) -> Option<Lower> {
-    let entry = table(domain).iter().find(|(name, _)| *name == op_type);
-    entry.map(|(_, lower)| *lower)
-}
-
-/// The ops of a domain that are supported.
-pub(super) fn names(domain: &str) -> impl Iterator<Item = &'static str> {
-    table(domain).iter().map(|(name, _)| *name)
-}
-
-fn table(domain: &str) -> &'static [(&'static str, Lower)] {
+/// The ops of a domain that are supported, each with what lowers it.
+pub(super) fn table(domain: &str) -> &'static [(&'static str, Lower)] {
     match domain {
         "" | "ai.onnx" => STANDARD,
         "com.microsoft" => MICROSOFT,
