@@ -194,6 +194,17 @@ fn the_error_of_a_rank_is_what_the_others_hear() {
 }
 
 #[test]
+fn an_integer_without_a_quotient_ends_the_program() {
+    let run = |group: dist::Group| -> Result<(), Failure> {
+        let eager = Eager::new(&group)?;
+        let ints = eager.of(DType::I64).arange(3, &eager.all(), &sbp("S(0)"))?;
+        Ok((&ints / 0.0).map(drop)?)
+    };
+    let text = dist::spawn(2, run).expect_err("nothing is divided by 0").to_string();
+    assert!(text.contains("an integer is divided by 0"), "{text}");
+}
+
+#[test]
 fn operands_of_two_contexts_do_not_meet() {
     let texts = on(1, |eager| {
         let text = dist::spawn(1, |group| -> Result<String, Failure> {
