@@ -20,7 +20,7 @@
 //! - [`encoding`]: the problem as such a network, where memory has a price.
 //! - [`strategies`]: fixed plans, such as data parallelism.
 //! - [`memory`]: prices on (f), cutting planes, and branch and bound where memory is short.
-//! - [`reference`]: the integer programme for a solver, and what a finished sharding costs from the graph alone. Plans are held
+//! - [`mod@reference`]: the integer programme for a solver, and what a finished sharding costs from the graph alone. Plans are held
 //!   against them.
 //!
 //! Nothing here inserts boxing or orders actors. Start reading with [`plan`].
