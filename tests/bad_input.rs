@@ -331,6 +331,16 @@ fn a_tensor_that_the_model_does_not_use_has_no_say() {
 }
 
 #[test]
+fn no_memory_at_all_is_no_limit() {
+    for size in ["0", "0KiB", "0.2"] {
+        let output = graphc(["compile", "m.onnx", "--memory", size]);
+        let error = String::from_utf8(output.stderr).expect("UTF-8");
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        names(&error, &[size, "is no size"]);
+    }
+}
+
+#[test]
 fn names_in_a_wrong_command_line_do_not_steer_the_terminal() {
     let name = "x\u{202e}\u{7}\r\u{1b}[31mred";
     let commands =

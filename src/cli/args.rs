@@ -534,9 +534,9 @@ fn bytes(text: &str) -> Result<u64, String> {
         _ => return Err(format!("`{unit}` is no unit of bytes: write 16GiB, 512MiB or a number")),
     };
     let number: f64 = number.trim().parse().map_err(|_| format!("`{text}` is no size"))?;
-    if number.is_finite() && number >= 0.0 {
-        Ok((number * scale) as u64)
-    } else {
-        Err(format!("`{text}` is no size"))
+    match (number * scale) as u64 {
+        0 => Err(format!("`{text}` is no size: write 16GiB, 512MiB or a number of bytes")),
+        bytes if number.is_finite() => Ok(bytes),
+        _ => Err(format!("`{text}` is no size")),
     }
 }

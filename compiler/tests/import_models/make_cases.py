@@ -320,6 +320,11 @@ one("RotaryEmbedding", {"x": f(2, 3, 4, 6)}, {"c": f(2, 4, 3), "s": f(2, 4, 3)},
 one("RotaryEmbedding", {"x": f(2, 4, 18), "c": f(10, 2), "s": f(10, 2), "p": np.array([[0, 1, 2, 9], [3, 3, 4, 5]])}, opset=23,
     name="RotaryEmbedding_positions", num_heads=3, rotary_embedding_dim=4, interleaved=1)
 
+one("ReduceLogSumExp", {"x": f(2, 3, 4) * 40}, {"axes": i(-1, 0)}, keepdims=0)
+one("ReduceLogSumExp", {"x": f(2, 3)}, name="ReduceLogSumExp_all")
+case("ReduceProd_sizes", [("Shape", ["x"], ["s"], {}), ("ReduceProd", ["s"], ["n"], {"keepdims": 0}),
+     ("Cast", ["n"], ["c"], {"to": TensorProto.FLOAT}), ("Div", ["x", "c"], ["y"], {})], {"x": f(2, 3)})
+
 lines = ",\n".join(json.dumps(case) for case in cases)
 (folder / "cases.json").write_text(f"[\n{lines}\n]\n")
 print(len(cases), "cases")

@@ -7,8 +7,8 @@ use graphc_ir::types::TensorType;
 use super::DataError;
 use crate::tensor::HostTensor;
 
-/// A data set: one tensor per input, whose first dim counts samples. Where first dims differ, a tensor that is as large as its
-/// input is no set of samples but the same in every step.
+/// A data set: one tensor per input, whose first dim counts samples. Where the first dims of inputs differ, a tensor that is
+/// as large as its input is no set of samples but the same in every step.
 #[derive(Clone, Debug)]
 pub struct Batches {
     inputs: Vec<(HostTensor, TensorType, String)>,
@@ -40,8 +40,10 @@ impl Batches {
             tensor.shape().first().map(|&samples| (name.clone(), samples))
         };
         let counts: Vec<(String, usize)> = kept.iter().filter_map(count).collect();
-        let alike = counts.windows(2).all(|pair| pair[0].1 == pair[1].1);
-        // Where the first dims differ, what is as large as its input is no set of samples.
+        let firsts = || inputs.values().filter_map(|ty| ty.shape.first());
+        let one_batch = firsts().zip(firsts().skip(1)).all(|(a, b)| a == b);
+        let alike = one_batch || counts.windows(2).all(|pair| pair[0].1 == pair[1].1);
+        // Where the first dims of inputs differ, what is as large as its input is no set of samples.
         let sampled = |&(tensor, ty, _): &&(HostTensor, TensorType, String)| {
             !ty.shape.is_empty() && (alike || tensor.shape() != ty.shape)
         };
@@ -137,6 +139,22 @@ mod tests {
         assert_eq!(first(3), first(0));
         let large = Batches::new(data(1), &inputs(&[3, 2])).expect("fits");
         assert_eq!(large.feeds(7)["x"].to_f32().expect("f32"), [0.0, 1.0, 0.0, 1.0, 0.0, 1.0]);
+    }
+
+    #[test]
+    fn inputs_of_one_batch_have_as_many_rows() {
+        let two = |x: usize, y: usize| {
+            let named = |name: &str, rows| (name.to_owned(), data(rows).remove("x").expect("x"));
+            [named("x", x), named("y", y)].into()
+        };
+        let types = |y: usize| {
+            [inputs(&[2, 2]), BTreeMap::from([("y".into(), TensorType::new(DType::F32, [y, 2]))])]
+        };
+        let of = |y| types(y).into_iter().flatten().collect();
+        let error = Batches::new(two(4, 2), &of(2)).expect_err("a mask of 2 rows for 4 samples");
+        assert!(error.to_string().contains("different numbers of samples"), "{error}");
+        // A state of another size than the batch is the same in every step.
+        assert_eq!(Batches::new(two(4, 3), &of(3)).expect("fits").samples(), 4);
     }
 
     #[test]

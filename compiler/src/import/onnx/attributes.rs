@@ -121,8 +121,10 @@ fn standard(op_type: &str) -> Option<&'static [&'static str]> {
             "layout",
         ],
         "Range" => &["stash_type"],
-        "ReduceL1" | "ReduceL2" | "ReduceMax" | "ReduceMean" | "ReduceMin" | "ReduceSum"
-        | "ReduceSumSquare" => &["axes", "keepdims", "noop_with_empty_axes"],
+        "ReduceL1" | "ReduceL2" | "ReduceLogSumExp" | "ReduceMax" | "ReduceMean" | "ReduceMin"
+        | "ReduceProd" | "ReduceSum" | "ReduceSumSquare" => {
+            &["axes", "keepdims", "noop_with_empty_axes"]
+        }
         "Reshape" => &["allowzero"],
         "Resize" => &[
             "antialias",

@@ -4,8 +4,9 @@ use graphc_ir::op::Op;
 use graphc_ir::ops::{
     ArgMax, BinaryFunction, CumulativeSum, Reduce, ReduceFunction, TopK, UnaryFunction,
 };
-use graphc_ir::types::DType;
+use graphc_ir::types::{DType, TensorType};
 
+use super::known::Known;
 use super::lower::{Lowering, Val};
 use super::node::{Call, Res, axes, axis, fail};
 
@@ -33,6 +34,12 @@ pub(super) fn reduce(cx: &mut Lowering, call: Call<'_>, function: ReduceFunction
 
 /// A reduction as the node says: axes as an operand or an attribute; without any, over all dims or none.
 fn over(cx: &mut Lowering, call: Call<'_>, function: ReduceFunction, x: &Val) -> Res<Val> {
+    let (dims, keep_dims) = dims(cx, call, x)?;
+    cx.reduce(function, x, &dims, keep_dims)
+}
+
+/// The dims that a reduction is over, and whether they stay, with extent 1.
+fn dims(cx: &mut Lowering, call: Call<'_>, x: &Val) -> Res<(Vec<usize>, bool)> {
     let rank = cx.shape(x)?.len();
     let given = match cx.optional(call, 1)? {
         Some(list) => cx.integers(&list, "the axes")?,
@@ -40,7 +47,7 @@ fn over(cx: &mut Lowering, call: Call<'_>, function: ReduceFunction, x: &Val) ->
     };
     let none = given.is_empty() && call.int("noop_with_empty_axes", 0)? != 0;
     let dims = if given.is_empty() && !none { (0..rank).collect() } else { axes(&given, rank)? };
-    cx.reduce(function, x, &dims, call.int("keepdims", 1)? != 0)
+    Ok((dims, call.int("keepdims", 1)? != 0))
 }
 
 /// Sums of sizes, of squares, and the root of the latter.
@@ -61,6 +68,38 @@ pub(super) fn norm(cx: &mut Lowering, call: Call<'_>, norm: Norm) -> Res<Vec<Val
         Norm::L2 => cx.unary(UnaryFunction::Sqrt, &sum)?,
         Norm::L1 | Norm::SumSquare => sum,
     }])
+}
+
+/// log(sum(exp(x))), about the greatest, so that no power is too large.
+pub(super) fn log_sum_exp(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let x = cx.operand(call, 0)?;
+    let (dims, keep_dims) = dims(cx, call, &x)?;
+    let greatest = cx.reduce(ReduceFunction::Max, &x, &dims, true)?;
+    let below = cx.binary(BinaryFunction::Sub, &x, &greatest)?;
+    let powers = cx.unary(UnaryFunction::Exp, &below)?;
+    let sum = cx.reduce(ReduceFunction::Sum, &powers, &dims, true)?;
+    let log = cx.unary(UnaryFunction::Log, &sum)?;
+    let whole = cx.binary(BinaryFunction::Add, &log, &greatest)?;
+    let shape = cx.shape(&x)?;
+    let kept = (0..shape.len()).filter(|dim| keep_dims || !dims.contains(dim));
+    let result: Vec<usize> =
+        kept.map(|dim| if dims.contains(&dim) { 1 } else { shape[dim] }).collect();
+    Ok(vec![cx.reshape(&whole, &result)?])
+}
+
+/// The product of numbers that are known when the model is read, as sizes are.
+pub(super) fn product(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let x = cx.operand(call, 0)?;
+    let (dims, keep_dims) = dims(cx, call, &x)?;
+    let Some(known) = cx.foldable(&x) else {
+        return fail("products over dims are computed of sizes and constants alone");
+    };
+    if dims.len() < known.ty.shape.len() {
+        return fail("products are over all dims of what is known");
+    }
+    let shape = if keep_dims { vec![1; dims.len()] } else { Vec::new() };
+    let product = known.elements().iter().product();
+    Ok(vec![Val::Known(Known::splat(TensorType::new(known.ty.dtype, shape), product))])
 }
 
 /// The index of the greatest, or of the least.

@@ -168,7 +168,8 @@ impl<'a> Problem<'a> {
         let mut layouts = Layouts::new(cluster, decisions.rates.microbatches, meter.clone());
         let candidates = Candidates::new(decisions, options, cluster, tied).all(&mut layouts)?;
         let lifetimes = Lifetimes::new(decisions, options.schedule);
-        let limit = options.memory.unwrap_or(cluster.device.memory);
+        // Shares of the limit are numbers, of none at all too.
+        let limit = options.memory.unwrap_or(cluster.device.memory).max(1);
         let mut problem = Self {
             decisions,
             layouts,
