@@ -115,10 +115,12 @@ impl Job<'_> {
         loop {
             // What is proven with less memory is not proven with all of it.
             bounded(&mut chosen.planned, bound);
+            let counted = chosen.planned.memory.iter().copied().max().unwrap_or(memory);
             let found = self.assembled(forms, chosen);
             let short = too_short(&found).filter(|_| left > 0);
             let known = better(best, found.map(|found| found.draft));
-            memory = memory.saturating_sub(short.unwrap_or(0));
+            // Below what was counted for this plan, by what it lacked: so the next is another.
+            memory = memory.min(counted).saturating_sub(short.unwrap_or(0));
             let less = CompileOptions { memory: Some(memory), ..options.clone() };
             match short.map(|_| best_in_memory(&decided(forms), &less, self.cluster)) {
                 Some(Ok(again)) => (chosen, best, left) = (again, Some(known), left - 1),
