@@ -132,8 +132,8 @@ impl Decisions {
 
     /// The graph with its rates, without stages.
     pub fn rated(&self) -> Rated {
-        let Self { training, rates, recomputed, .. } = self.clone();
-        Rated { training, rates, recomputed }
+        let Self { training, rates, recomputed, .. } = self;
+        Rated { training: training.clone(), rates: rates.clone(), recomputed: recomputed.clone() }
     }
 
     /// The layout of a value on a placement with an SBP, at the value's rate.

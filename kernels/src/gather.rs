@@ -2,6 +2,7 @@
 //! holds; the rest is 0.
 
 use graphc_ir::op::Op;
+use graphc_ir::ops::ScatterSum;
 
 use crate::context::KernelContext;
 use crate::elementwise::Integer;
@@ -90,6 +91,20 @@ pub(crate) fn gather(
     })
 }
 
+/// The places of a sum, of which each has a row of values.
+fn summed_over<'a>(
+    op: &ScatterSum,
+    places: &View<'a>,
+    g: &View<'_>,
+    out: &ViewMut<'_>,
+) -> Result<Places<'a>, KernelError> {
+    let places = Places::new("scatter_sum", places, [out.shape, out.origin], op.places)?;
+    match g.len() == places.len() * places.width {
+        true => Ok(places),
+        false => Err(KernelError::call("scatter_sum", format!("values of {:?}", g.shape))),
+    }
+}
+
 /// The kernel of [`Op::ScatterSum`] for integers.
 pub(crate) fn scatter_sum_of_integers<T: Integer>(
     op: &Op,
@@ -100,11 +115,8 @@ pub(crate) fn scatter_sum_of_integers<T: Integer>(
     let (Op::ScatterSum(op), [places, g], [out]) = (op, operands, results) else {
         return Err(KernelError::call("scatter_sum", "takes two operands and gives one result"));
     };
-    let places = Places::new("scatter_sum", places, [out.shape, out.origin], op.places)?;
+    let places = summed_over(op, places, g, out)?;
     let (width, slab) = (places.width, places.extent * places.width);
-    if g.len() != places.len() * width {
-        return Err(KernelError::call("scatter_sum", format!("values of {:?}", g.shape)));
-    }
     let (g, out) = (g.as_slice::<T>()?, out.as_mut_slice::<T>()?);
     out.fill(T::wrap(0));
     for position in 0..places.len() {
@@ -128,11 +140,8 @@ pub(crate) fn scatter_sum<T: Float>(
     let (Op::ScatterSum(op), [places, g], [out]) = (op, operands, results) else {
         return Err(KernelError::call("scatter_sum", "takes two operands and gives one result"));
     };
-    let places = Places::new("scatter_sum", places, [out.shape, out.origin], op.places)?;
+    let places = summed_over(op, places, g, out)?;
     let (width, slab) = (places.width, places.extent * places.width);
-    if g.len() != places.len() * width {
-        return Err(KernelError::call("scatter_sum", format!("values of {:?}", g.shape)));
-    }
     if slab == 0 || places.count == 0 {
         out.bytes_mut().fill(0);
         return places.check();
