@@ -10,6 +10,7 @@ mod attention;
 mod clipping;
 mod context;
 mod convolution;
+pub mod cuda;
 mod cumulative;
 mod elementwise;
 mod embedding;

@@ -1,0 +1,216 @@
+//! What a device is to launch for an actor.
+
+use graphc_ir::op::Op;
+
+use super::Shard;
+use super::source::Source;
+
+/// What is launched for one action, in order; each launch sees what those before it have written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Call {
+    /// The launches; none where there is nothing to compute.
+    pub launches: Vec<Launch>,
+    /// Bytes of memory to work in, which has nothing in it before and keeps nothing after.
+    pub scratch: usize,
+    /// What changes from step to step and is worked out by the host.
+    pub numbers: Numbers,
+    /// What indices among the operands' elements are, where kernels check some.
+    pub checked: Option<Checked>,
+}
+
+/// One launch.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Launch {
+    /// A kernel in CUDA C++.
+    Kernel(Kernel),
+    /// Products of matrices.
+    Product(Product),
+    /// Fills memory with bytes of 0.
+    Clear {
+        /// Where.
+        place: Place,
+        /// How many.
+        bytes: usize,
+    },
+    /// Copies the first operand to the first result, unless they are the same memory.
+    Copy {
+        /// How many.
+        bytes: usize,
+    },
+}
+
+/// A kernel and how it is launched.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kernel {
+    /// CUDA C++, complete.
+    pub source: String,
+    /// The function's name, which is not mangled.
+    pub entry: &'static str,
+    /// Blocks.
+    pub grid: [u32; 3],
+    /// Threads of a block.
+    pub block: [u32; 3],
+    /// Bytes of shared memory besides what the source declares.
+    pub shared: u32,
+    /// In the order of the function's parameters.
+    pub arguments: Vec<Argument>,
+}
+
+/// An argument of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Argument {
+    /// An address, 64 bits.
+    Address(Place),
+    /// Where the shard begins along a dim of the whole tensor, `long long`. It differs between microbatches.
+    Origin(Slot, usize),
+    /// `const Now*`: the step and the job's seed.
+    Now,
+    /// `const float*`: the call's [`Numbers`] of this step.
+    Numbers,
+    /// `Fault*`: where a kernel says that it found something wrong; what it was told to be is the next argument.
+    Fault,
+    /// `unsigned`: which of the device's calls this is, to be handed to `fault`.
+    Call,
+}
+
+/// Memory that a launch reads or writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A register's content.
+    Slot(Slot),
+    /// The memory to work in, from this byte on, a multiple of 256.
+    Scratch(usize),
+}
+
+/// A register of the call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Slot {
+    /// An operand, by its place among them.
+    Operand(usize),
+    /// A result.
+    Result(usize),
+}
+
+/// Products `[rows, inner] x [inner, columns]` of matrices of one element type, as many as are listed. Sums are `f32`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Product {
+    /// Rows of the result.
+    pub rows: usize,
+    /// The extent that is summed over.
+    pub inner: usize,
+    /// Columns of the result.
+    pub columns: usize,
+    /// The first factor.
+    pub a: Matrix,
+    /// The second.
+    pub b: Matrix,
+    /// The result, row-major and dense.
+    pub out: Matrix,
+    /// How many products in a row, each factor's matrix a stride after the one before.
+    pub batch: usize,
+    /// Of each such row where the first matrices of both factors and of the result begin, in elements.
+    pub starts: Vec<[usize; 3]>,
+    /// Where a factor is what.
+    pub operands: Operands,
+}
+
+/// How a factor's matrices are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Matrix {
+    /// Whether it is stored column by column, e.g. because it is the transpose of what is stored.
+    pub by_columns: bool,
+    /// Elements between rows (or columns, where it is stored by columns).
+    pub leading: usize,
+    /// Elements between the matrices of a batch; 0 where all are the same.
+    pub stride: usize,
+}
+
+/// The memory of a product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Operands {
+    /// The type of the factors' and the result's elements.
+    pub dtype: graphc_ir::types::DType,
+    /// The first factor.
+    pub a: Place,
+    /// The second.
+    pub b: Place,
+    /// The result.
+    pub out: Place,
+}
+
+/// What a call needs from the host in each step: numbers that follow from the step, e.g. a learning rate. Kernels read them from the
+/// device's memory, so a launch is the same in every step.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Numbers {
+    /// Nothing.
+    #[default]
+    None,
+    /// Those of an update.
+    Update(Box<Op>),
+}
+
+/// What the indices are that a kernel checks, for the error that says so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checked {
+    /// `label`, `row`.
+    pub what: &'static str,
+    /// The operand that holds them.
+    pub operand: usize,
+    /// One past the greatest.
+    pub range: usize,
+}
+
+impl Call {
+    pub(super) fn of(launches: Vec<Launch>) -> Self {
+        Self { launches, scratch: 0, numbers: Numbers::None, checked: None }
+    }
+
+    pub(super) fn nothing() -> Self {
+        Self::of(Vec::new())
+    }
+}
+
+impl Launch {
+    /// Copies an operand to a result of as many bytes.
+    pub(super) fn copy(result: &Shard) -> Self {
+        Self::Copy { bytes: result.elements() * result.dtype().size() }
+    }
+
+    /// A kernel of blocks of `threads` threads along one dim.
+    pub(super) fn kernel(
+        source: Source,
+        entry: &'static str,
+        blocks: usize,
+        threads: usize,
+        arguments: Vec<Argument>,
+    ) -> Self {
+        let grid = [blocks as u32, 1, 1];
+        let block = [threads as u32, 1, 1];
+        let source = source.text();
+        Self::Kernel(Kernel { source, entry, grid, block, shared: 0, arguments })
+    }
+}
+
+impl Argument {
+    pub(super) fn operand(index: usize) -> Self {
+        Self::Address(Place::Slot(Slot::Operand(index)))
+    }
+
+    pub(super) fn result(index: usize) -> Self {
+        Self::Address(Place::Slot(Slot::Result(index)))
+    }
+
+    pub(super) fn scratch(byte: usize) -> Self {
+        Self::Address(Place::Scratch(byte))
+    }
+}
+
+impl Numbers {
+    /// The numbers of a step, which is counted from 0; always as many.
+    pub fn at(&self, step: u64) -> Vec<f32> {
+        match self {
+            Self::None => Vec::new(),
+            Self::Update(op) => super::update::numbers(op, step),
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! Chains of elementwise ops, generated: one kernel reads each operand once, computes all steps in registers and writes each result
+//! once. Reductions at the end of a chain are kernels of their own, which compute the chain's values again from the operands: they
+//! go first, because results may take the operands' memory.
+//!
+//! A value of 16 bits is rounded after each step, so what is fused, or computed again, has the bits of what is not.
+
+mod value;
+
+use graphc_ir::op::Op;
+use graphc_ir::plan::{FusedArg, FusedOp};
+use graphc_ir::types::DType;
+
+use super::call::{Argument, Call, Launch};
+use super::source::{Source, broadcast_strides, element, index_type, position, runs};
+use super::{Shard, reduce};
+use crate::error::KernelError;
+
+/// Threads of a block.
+const THREADS: usize = 256;
+/// Bytes that a thread reads of an operand at once.
+const ACCESS: usize = 16;
+
+/// A step of a chain: its op and its operands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StepRef<'a> {
+    pub(super) op: &'a Op,
+    pub(super) args: &'a [FusedArg],
+}
+
+/// One op alone.
+pub(super) fn single(op: &Op, operands: &[Shard], results: &[Shard]) -> Result<Call, KernelError> {
+    let args: Vec<FusedArg> = (0..operands.len()).map(FusedArg::Operand).collect();
+    Chain::new(vec![StepRef { op, args: &args }], &[0], operands, results)?.call()
+}
+
+/// A chain of ops.
+pub(super) fn chain(
+    fused: &FusedOp,
+    operands: &[Shard],
+    results: &[Shard],
+) -> Result<Call, KernelError> {
+    let steps = fused.steps.iter().map(|step| StepRef { op: &step.op, args: &step.args });
+    Chain::new(steps.collect(), &fused.outputs, operands, results)?.call()
+}
+
+/// A chain whose values all have one shape, to which the operands broadcast.
+pub(super) struct Chain<'a> {
+    steps: Vec<StepRef<'a>>,
+    /// The element type of each step's value.
+    dtypes: Vec<DType>,
+    outputs: &'a [usize],
+    operands: &'a [Shard],
+    results: &'a [Shard],
+    /// The shape of the values.
+    pub(super) shape: Vec<usize>,
+    /// The extents of the whole values.
+    pub(super) global: Vec<usize>,
+    /// Of each operand its stride along each dim of the shape.
+    strides: Vec<Vec<usize>>,
+}
+
+impl<'a> Chain<'a> {
+    fn new(
+        steps: Vec<StepRef<'a>>,
+        outputs: &'a [usize],
+        operands: &'a [Shard],
+        results: &'a [Shard],
+    ) -> Result<Self, KernelError> {
+        let shape = joined(operands.iter().map(Shard::shape))?;
+        let global = joined(operands.iter().map(|operand| operand.global.as_slice()))?;
+        let strides = operands.iter().map(|operand| {
+            broadcast_strides(operand.shape(), &shape)
+                .ok_or_else(|| misfit("an operand does not broadcast"))
+        });
+        let strides = strides.collect::<Result<_, _>>()?;
+        let dtypes = value::dtypes(&steps, operands)?;
+        if outputs.len() != results.len() || outputs.iter().any(|&step| step >= steps.len()) {
+            return Err(misfit("results that no step gives"));
+        }
+        Ok(Self { steps, dtypes, outputs, operands, results, shape, global, strides })
+    }
+
+    fn call(&self) -> Result<Call, KernelError> {
+        let mut call = Call::nothing();
+        for (output, &step) in self.outputs.iter().enumerate() {
+            if let Op::Reduce(op) = self.steps[step].op {
+                reduce::fold(self, op, step, output, &self.results[output], &mut call)?;
+            }
+        }
+        let elementwise = |&output: &usize| !self.is_reduction(self.outputs[output]);
+        let outputs: Vec<usize> = (0..self.outputs.len()).filter(elementwise).collect();
+        if !outputs.is_empty() && self.elements() > 0 {
+            for &output in &outputs {
+                if self.results[output].elements() != self.elements() {
+                    return Err(misfit("a result of another shape than the values"));
+                }
+            }
+            call.launches.push(self.kernel(&outputs)?);
+        }
+        Ok(call)
+    }
+
+    fn is_reduction(&self, step: usize) -> bool {
+        matches!(self.steps[step].op, Op::Reduce(_))
+    }
+
+    pub(super) fn elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// The type of a step's value.
+    pub(super) fn dtype(&self, step: usize) -> DType {
+        self.dtypes[step]
+    }
+
+    /// What a step reads.
+    pub(super) fn argument(&self, step: usize) -> Option<FusedArg> {
+        self.steps[step].args.first().copied()
+    }
+
+    /// The type of positions.
+    pub(super) fn index_type(&self) -> &'static str {
+        index_type(self.elements() + THREADS * ACCESS)
+    }
+
+    /// Parameters of a kernel that reads all operands.
+    pub(super) fn parameters(&self) -> Vec<String> {
+        let operand = |(index, operand): (usize, &Shard)| {
+            format!("const {}* operand{index}", element(operand.dtype()))
+        };
+        let mut parameters: Vec<String> = self.operands.iter().enumerate().map(operand).collect();
+        parameters.extend(["Fault* account", "u32 call"].map(str::to_owned));
+        parameters
+    }
+
+    /// The arguments for these parameters.
+    pub(super) fn arguments(&self) -> Vec<Argument> {
+        let mut arguments: Vec<Argument> =
+            (0..self.operands.len()).map(Argument::operand).collect();
+        arguments.extend([Argument::Fault, Argument::Call]);
+        arguments
+    }
+
+    /// A function `value` that computes the value that a step reads at a position `i` of the shape.
+    pub(super) fn value_function(&self, arg: FusedArg) -> Result<String, KernelError> {
+        let needed = self.needed([arg]);
+        let mut body = String::new();
+        for (index, strides) in self.strides.iter().enumerate() {
+            if needed.operands[index] {
+                let position = position(&self.shape, strides, "i");
+                body.push_str(&format!("  auto x{index} = load(operand{index}[{position}]);\n"));
+            }
+        }
+        self.write_steps(&needed, &mut body)?;
+        let parameters = self.parameters().join(", ");
+        let (index, name) = (self.index_type(), name_of(arg));
+        Ok(format!(
+            "__device__ __forceinline__ float value({index} i, {parameters}) {{\n{body}  return (float){name};\n}}\n"
+        ))
+    }
+
+    /// One kernel that writes these results.
+    fn kernel(&self, outputs: &[usize]) -> Result<Launch, KernelError> {
+        let args = outputs.iter().map(|&output| FusedArg::Step(self.outputs[output]));
+        let needed = self.needed(args);
+        let width = self.width(&needed, outputs);
+        let mut text = String::from("extern \"C\" __global__ void __launch_bounds__(256) chain(");
+        let mut parameters = self.parameters();
+        let result =
+            |&output: &usize| format!("{}* result{output}", element(self.results[output].dtype()));
+        parameters.extend(outputs.iter().map(result));
+        text.push_str(&parameters.join(", "));
+        text.push_str(") {\n");
+        let index = self.index_type();
+        let each = THREADS * width;
+        text.push_str(&format!(
+            "  {index} i = ({index})blockIdx.x * {each} + threadIdx.x * {width};\n  if (i >= {}) return;\n",
+            self.elements()
+        ));
+        self.write_loads(&needed, width, &mut text);
+        for &output in outputs {
+            let ty = element(self.results[output].dtype());
+            text.push_str(&format!("  Vec<{ty}, {width}> r{output};\n"));
+        }
+        text.push_str(&format!("#pragma unroll\n  for (int k = 0; k < {width}; ++k) {{\n"));
+        for (operand, _) in needed.operands.iter().enumerate().filter(|(_, needed)| **needed) {
+            text.push_str(&format!("  auto x{operand} = load(X{operand}(k));\n"));
+        }
+        self.write_steps(&needed, &mut text)?;
+        for &output in outputs {
+            let (ty, step) = (element(self.results[output].dtype()), self.outputs[output]);
+            text.push_str(&format!("  r{output}.at[k] = to<{ty}>(v{step});\n"));
+        }
+        text.push_str("  }\n");
+        for &output in outputs {
+            let ty = element(self.results[output].dtype());
+            text.push_str(&format!("  *(Vec<{ty}, {width}>*)(result{output} + i) = r{output};\n"));
+        }
+        text.push_str("}\n");
+        let blocks = self.elements().div_ceil(THREADS * width);
+        let mut arguments = self.arguments();
+        arguments.extend(outputs.iter().map(|&output| Argument::result(output)));
+        Ok(Launch::kernel(Source::new(text), "chain", blocks, THREADS, arguments))
+    }
+
+    /// How many elements a thread takes at once: 16 bytes of the widest type, where each operand's elements lie side by side then, or
+    /// are all the same.
+    fn width(&self, needed: &Needed, outputs: &[usize]) -> usize {
+        let of_operands = self.operands.iter().zip(&needed.operands).filter(|(_, needed)| **needed);
+        let of_operands = of_operands.map(|(operand, _)| operand.dtype().size());
+        let of_results = outputs.iter().map(|&output| self.results[output].dtype().size());
+        let mut width = ACCESS / of_operands.chain(of_results).max().unwrap_or(ACCESS);
+        let fits = |width: usize| {
+            let regular = |strides: &Vec<usize>| {
+                let runs = runs(&self.shape, strides);
+                runs.last().is_none_or(|&(extent, stride)| stride <= 1 && extent % width == 0)
+            };
+            let mut needed =
+                self.strides.iter().zip(&needed.operands).filter(|(_, needed)| **needed);
+            self.elements().is_multiple_of(width) && needed.all(|(strides, _)| regular(strides))
+        };
+        while width > 1 && !fits(width) {
+            width /= 2;
+        }
+        width
+    }
+
+    /// Reads what a thread needs of each operand; `X<n>(k)` is then its element `k`.
+    fn write_loads(&self, needed: &Needed, width: usize, text: &mut String) {
+        for (index, strides) in self.strides.iter().enumerate() {
+            if !needed.operands[index] {
+                continue;
+            }
+            let ty = element(self.operands[index].dtype());
+            let at = position(&self.shape, strides, "i");
+            let side_by_side = runs(&self.shape, strides).last().is_some_and(|run| run.1 == 1);
+            let line = match side_by_side && width > 1 {
+                true => format!(
+                    "  Vec<{ty}, {width}> a{index} = *(const Vec<{ty}, {width}>*)(operand{index} + {at});\n#define X{index}(k) a{index}.at[k]\n"
+                ),
+                false => format!(
+                    "  {ty} a{index} = operand{index}[{at}];\n#define X{index}(k) a{index}\n"
+                ),
+            };
+            text.push_str(&line);
+        }
+    }
+
+    fn write_steps(&self, needed: &Needed, text: &mut String) -> Result<(), KernelError> {
+        for (index, step) in self.steps.iter().enumerate() {
+            if needed.steps[index] && !self.is_reduction(index) {
+                let operands: Vec<value::Value> =
+                    step.args.iter().map(|arg| self.value(*arg)).collect();
+                let ty = self.dtypes[index];
+                let expression = value::expression(step.op, &operands, ty)?;
+                text.push_str(&format!("  auto v{index} = {expression};\n"));
+            }
+        }
+        Ok(())
+    }
+
+    fn value(&self, arg: FusedArg) -> value::Value {
+        let dtype = match arg {
+            FusedArg::Operand(operand) => self.operands[operand].dtype(),
+            FusedArg::Step(step) => self.dtypes[step],
+        };
+        value::Value { name: name_of(arg), dtype }
+    }
+
+    /// The operands and steps on which values depend.
+    fn needed(&self, of: impl IntoIterator<Item = FusedArg>) -> Needed {
+        let mut needed = Needed {
+            operands: vec![false; self.operands.len()],
+            steps: vec![false; self.steps.len()],
+        };
+        let mut open: Vec<FusedArg> = of.into_iter().collect();
+        while let Some(arg) = open.pop() {
+            match arg {
+                FusedArg::Operand(operand) => needed.operands[operand] = true,
+                FusedArg::Step(step) => {
+                    needed.steps[step] = true;
+                    open.extend(self.steps[step].args);
+                }
+            }
+        }
+        needed
+    }
+}
+
+/// What is read and computed.
+struct Needed {
+    operands: Vec<bool>,
+    steps: Vec<bool>,
+}
+
+fn name_of(arg: FusedArg) -> String {
+    match arg {
+        FusedArg::Operand(operand) => format!("x{operand}"),
+        FusedArg::Step(step) => format!("v{step}"),
+    }
+}
+
+/// The shape to which shapes broadcast.
+fn joined<'a>(shapes: impl Iterator<Item = &'a [usize]>) -> Result<Vec<usize>, KernelError> {
+    let mut joined: Vec<usize> = Vec::new();
+    for shape in shapes {
+        if shape.len() > joined.len() {
+            joined.splice(0..0, vec![1; shape.len() - joined.len()]);
+        }
+        let skip = joined.len() - shape.len();
+        for (extent, &own) in joined[skip..].iter_mut().zip(shape) {
+            match (*extent, own) {
+                (1, own) => *extent = own,
+                (_, 1) => {}
+                (extent, own) if extent == own => {}
+                _ => return Err(misfit("operands whose shapes do not broadcast")),
+            }
+        }
+    }
+    Ok(joined)
+}
+
+pub(super) fn misfit(reason: &str) -> KernelError {
+    KernelError::call("fused", reason)
+}

@@ -1,0 +1,102 @@
+//! Kernels of CUDA devices: what an op is on such a device, worked out from static shapes when a plan is loaded. [`prepare`] is the
+//! exhaustive match on ops.
+//!
+//! This room knows no driver. A [`Call`] is a list of launches: kernels as CUDA C++ with the extents of the shards in them as
+//! numbers, products of matrices, and memory to clear. Who executes it compiles the source for the card at hand and fills in
+//! addresses. Sources stand in `cu/`, as files of CUDA C++ that take their extents and types as macros ([`source::Source`]); chains
+//! of elementwise ops are generated (`elementwise`). A kernel needs no header but `cu/common.cuh`.
+//!
+//! As on the processor, elements of 16 bits are widened, all is computed in `f32` and rounded once, and sums have an order that
+//! follows from the shape alone: no sum is made by atomic additions. Start reading with `call`, then `elementwise`.
+
+mod call;
+mod elementwise;
+mod product;
+mod reduce;
+mod source;
+mod update;
+
+use graphc_ir::mesh::DeviceKind;
+use graphc_ir::op::Op;
+use graphc_ir::plan::FusedOp;
+use graphc_ir::types::{DType, TensorType};
+
+use crate::error::KernelError;
+
+pub use call::{
+    Argument, Call, Checked, Kernel, Launch, Matrix, Numbers, Operands, Place, Product, Slot,
+};
+
+/// What is known of a register when a plan is loaded.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shard {
+    /// The element type and the extents of the part that a rank has; all microbatches' parts have the same.
+    pub ty: TensorType,
+    /// The extents of the whole tensor.
+    pub global: Vec<usize>,
+}
+
+impl Shard {
+    /// A tensor that one rank has as a whole.
+    pub fn whole(ty: TensorType) -> Self {
+        Self { global: ty.shape.clone(), ty }
+    }
+
+    fn elements(&self) -> usize {
+        self.ty.elements()
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.ty.shape
+    }
+
+    fn dtype(&self) -> DType {
+        self.ty.dtype
+    }
+}
+
+/// What an op is on a CUDA device, for shards of these types.
+///
+/// # Errors
+/// Where the op does not take such elements, or has no kernel for them.
+pub fn prepare(op: &Op, operands: &[Shard], results: &[Shard]) -> Result<Call, KernelError> {
+    let types: Vec<&TensorType> = operands.iter().map(|operand| &operand.ty).collect();
+    let given = op.operation().dtypes(&types);
+    if !given.is_ok_and(|given| given == dtypes(results)) {
+        return Err(no_kernel(op.name(), operands, results));
+    }
+    let call = match op {
+        Op::Unary(_) | Op::Binary(_) | Op::Where(_) | Op::Cast(_) => {
+            Some(elementwise::single(op, operands, results)?)
+        }
+        Op::Reshape(_) | Op::ToGlobal(_) | Op::Regather(_) | Op::Accumulate(_) => {
+            Some(Call::of(vec![Launch::copy(&results[0])]))
+        }
+        Op::MatMul(op) => Some(product::matmul(op, operands, results)?),
+        Op::Reduce(op) => Some(reduce::reduce(op, operands, results)?),
+        Op::SgdUpdate(op) => Some(update::sgd(op, operands)),
+        _ => None,
+    };
+    call.ok_or_else(|| no_kernel(op.name(), operands, results))
+}
+
+/// What a chain of elementwise ops is, or of a convolution and elementwise ops.
+///
+/// # Errors
+/// Where the types do not fit the chain, or a step has no kernel.
+pub fn prepare_fused(
+    fused: &FusedOp,
+    operands: &[Shard],
+    results: &[Shard],
+) -> Result<Call, KernelError> {
+    elementwise::chain(fused, operands, results)
+}
+
+fn dtypes(shards: &[Shard]) -> Vec<DType> {
+    shards.iter().map(Shard::dtype).collect()
+}
+
+fn no_kernel(op: &'static str, operands: &[Shard], results: &[Shard]) -> KernelError {
+    let dtypes = Box::new([dtypes(operands), dtypes(results)]);
+    KernelError::NoKernel { op, dtypes, device: DeviceKind::Cuda }
+}

@@ -1,0 +1,229 @@
+//! Reductions over dims, of an operand or of what a chain of elementwise ops gives.
+
+use graphc_ir::ops::{Reduce, ReduceFunction};
+use graphc_ir::types::{DType, strides};
+
+use super::Shard;
+use super::call::{Argument, Call, Launch};
+use super::elementwise::{Chain, misfit};
+use super::source::{Source, element, index_type, position, runs};
+use crate::error::KernelError;
+
+/// Threads of a block.
+const THREADS: usize = 256;
+/// Blocks that keep the multiprocessors of a large card busy.
+const BLOCKS: usize = 528;
+/// Elements that a thread adds up at least before another block is worth its launch.
+const EACH: usize = 8;
+
+/// One op.
+pub(super) fn reduce(
+    op: &Reduce,
+    operands: &[Shard],
+    results: &[Shard],
+) -> Result<Call, KernelError> {
+    let ([x], [result]) = (operands, results) else {
+        return Err(KernelError::call("reduce", "takes one operand and gives one result"));
+    };
+    let reduction = Reduction::new(op, x.shape(), &x.global, result)?;
+    let (element, wide) = (element(x.dtype()), wide(x.dtype()));
+    let value = format!(
+        "__device__ __forceinline__ {wide} value(INDEX i, const {element}* operand0) {{ return load(operand0[i]); }}\n"
+    );
+    let mut call = Call::nothing();
+    let parameters = vec![format!("const {element}* operand0")];
+    let operand = Value { text: value, parameters, arguments: vec![Argument::operand(0)] };
+    reduction.launch(operand, x.dtype(), 0, &mut call);
+    Ok(call)
+}
+
+/// A reduction at the end of a chain, whose step `step` is the op; adds its launches to the call.
+pub(super) fn fold(
+    chain: &Chain<'_>,
+    op: &Reduce,
+    step: usize,
+    output: usize,
+    result: &Shard,
+    call: &mut Call,
+) -> Result<(), KernelError> {
+    let arg = chain.argument(step).ok_or_else(|| misfit("a reduction of nothing"))?;
+    if !chain.dtype(step).is_float() {
+        return Err(misfit("a reduction of integers at the end of a chain"));
+    }
+    let reduction = Reduction::new(op, &chain.shape, &chain.global, result)?;
+    let (parameters, arguments) = (chain.parameters(), chain.arguments());
+    let value = Value { text: chain.value_function(arg)?, parameters, arguments };
+    reduction.launch(value, result.dtype(), output, call);
+    Ok(())
+}
+
+/// A function of C++ that gives the elements, and what it is called with.
+struct Value {
+    text: String,
+    parameters: Vec<String>,
+    arguments: Vec<Argument>,
+}
+
+/// Which elements make which result.
+struct Reduction {
+    function: ReduceFunction,
+    /// Extents and strides of the dims that stay, and of those that go.
+    kept: (Vec<usize>, Vec<usize>),
+    reduced: (Vec<usize>, Vec<usize>),
+    /// The elements of a whole result, by which a mean divides.
+    whole: usize,
+    dtype: DType,
+}
+
+/// How the work is shared.
+struct Shares {
+    lanes: usize,
+    chunks: usize,
+    /// Elements of a result in a chunk.
+    chunk: usize,
+}
+
+impl Reduction {
+    fn new(
+        op: &Reduce,
+        shape: &[usize],
+        global: &[usize],
+        result: &Shard,
+    ) -> Result<Self, KernelError> {
+        if op.axes.iter().any(|&axis| axis >= shape.len()) {
+            return Err(KernelError::call("reduce", "there is no such dim"));
+        }
+        let strides = strides(shape);
+        let (mut kept, mut reduced) = ((Vec::new(), Vec::new()), (Vec::new(), Vec::new()));
+        for (dim, (&extent, stride)) in shape.iter().zip(strides).enumerate() {
+            let part = if op.axes.contains(&dim) { &mut reduced } else { &mut kept };
+            part.0.push(extent);
+            part.1.push(stride);
+        }
+        if kept.0.iter().product::<usize>() != result.elements() {
+            return Err(KernelError::call("reduce", "a result of another shape"));
+        }
+        let (function, whole) = (op.function, op.count(global));
+        Ok(Self { function, kept, reduced, whole, dtype: result.dtype() })
+    }
+
+    fn results(&self) -> usize {
+        self.kept.0.iter().product()
+    }
+
+    /// Elements of one result.
+    fn count(&self) -> usize {
+        self.reduced.0.iter().product()
+    }
+
+    /// Whether elements of one result lie side by side, rather than those of several.
+    fn lanes_are_inner(&self) -> bool {
+        let stride = |(extents, strides): &(Vec<usize>, Vec<usize>)| {
+            runs(extents, strides).last().map_or(usize::MAX, |run| run.1)
+        };
+        stride(&self.reduced) <= stride(&self.kept)
+    }
+
+    fn shares(&self) -> Shares {
+        let (results, count) = (self.results(), self.count().max(1));
+        let lanes = match self.lanes_are_inner() {
+            true => count.next_power_of_two().min(THREADS),
+            false => {
+                (THREADS / results.next_power_of_two().clamp(1, 32)).min(count.next_power_of_two())
+            }
+        };
+        let blocks = results.div_ceil(THREADS / lanes);
+        let chunks = (BLOCKS / blocks).clamp(1, count.div_ceil(lanes * EACH));
+        let chunk = count.div_ceil(chunks).next_multiple_of(lanes);
+        Shares { lanes, chunks: count.div_ceil(chunk), chunk }
+    }
+
+    /// Adds the launches to a call.
+    fn launch(&self, value: Value, elements: DType, output: usize, call: &mut Call) {
+        if self.results() == 0 {
+            return;
+        }
+        let Shares { lanes, chunks, chunk } = self.shares();
+        let source = self.source(&value, elements, Shares { lanes, chunks, chunk });
+        let partial = scratch(call, chunks, self.results() * size_of_wide(elements));
+        let (partial, result) = (Argument::scratch(partial), Argument::result(output));
+        let blocks = self.results().div_ceil(THREADS / lanes);
+        let mut arguments = value.arguments;
+        arguments.extend([partial, result]);
+        let mut first = Launch::kernel(source.clone(), "reduce", blocks, THREADS, arguments);
+        if let Launch::Kernel(kernel) = &mut first {
+            kernel.grid[1] = chunks as u32;
+        }
+        call.launches.push(first);
+        if chunks > 1 {
+            let blocks = self.results().div_ceil(THREADS);
+            let arguments = vec![partial, result];
+            call.launches.push(Launch::kernel(source, "join", blocks, THREADS, arguments));
+        }
+    }
+
+    fn source(&self, value: &Value, elements: DType, shares: Shares) -> Source {
+        let index = index_type(self.results().max(1) * self.count().max(1) + THREADS * THREADS);
+        let names = value
+            .parameters
+            .iter()
+            .filter_map(|parameter| parameter.rsplit([' ', '*']).next().map(str::to_owned));
+        let names: Vec<String> = names.collect();
+        let sums = matches!(self.function, ReduceFunction::Sum | ReduceFunction::Mean);
+        let mean = self.function == ReduceFunction::Mean;
+        let combine = match self.function {
+            ReduceFunction::Sum | ReduceFunction::Mean => "((a) + (b))",
+            ReduceFunction::Max => "((a) > (b) || (a) != (a) ? (a) : (b))",
+            ReduceFunction::Min => "((a) < (b) || (a) != (a) ? (a) : (b))",
+        };
+        Source::new(format!("{}\n{}", value.text, include_str!("cu/reduce.cu")))
+            .define("INDEX", index)
+            .define("V", wide(elements))
+            .element("T", self.dtype)
+            .define("PARAMETERS", value.parameters.join(", "))
+            .define("ARGUMENTS", names.join(", "))
+            .define("KEPT(r)", position(&self.kept.0, &self.kept.1, "r"))
+            .define("REDUCED(e)", position(&self.reduced.0, &self.reduced.1, "e"))
+            .define("RESULTS", self.results())
+            .define("COUNT", self.count())
+            .define("CHUNKS", shares.chunks)
+            .define("CHUNK", shares.chunk)
+            .define("LANES", shares.lanes)
+            .define("LANES_ARE_INNER", u8::from(self.lanes_are_inner()))
+            .define("COMBINE(a, b)", combine)
+            .define("IDENTITY", self.identity(elements))
+            .define("SUMS", u8::from(sums && elements.is_float()))
+            .define("DIVISOR", if mean { self.whole } else { 1 })
+    }
+
+    fn identity(&self, elements: DType) -> String {
+        match (self.function, elements) {
+            (ReduceFunction::Sum | ReduceFunction::Mean, _) => "(V)0".to_owned(),
+            (ReduceFunction::Max, dtype) if dtype.is_float() => "(-INFINITE)".to_owned(),
+            (ReduceFunction::Min, dtype) if dtype.is_float() => "INFINITE".to_owned(),
+            (function, DType::I64) => match function {
+                ReduceFunction::Max => format!("(-{}ll - 1)", i64::MAX),
+                _ => format!("{}ll", i64::MAX),
+            },
+            (function, dtype) => format!("{}ll", function.identity(dtype) as i64),
+        }
+    }
+}
+
+/// The type that elements are combined in.
+fn wide(dtype: DType) -> &'static str {
+    if dtype.is_float() { "float" } else { "i64" }
+}
+
+fn size_of_wide(dtype: DType) -> usize {
+    if dtype.is_float() { 4 } else { 8 }
+}
+
+/// Room for partial results, where there are any; where it begins. Launches of one call go one after the other, so all reductions
+/// of a chain share it.
+fn scratch(call: &mut Call, chunks: usize, bytes: usize) -> usize {
+    if chunks > 1 {
+        call.scratch = call.scratch.max(chunks * bytes);
+    }
+    0
+}

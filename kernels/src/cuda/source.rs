@@ -1,0 +1,164 @@
+//! The text of kernels: macros in front of a file of CUDA C++, and expressions of positions.
+
+use std::fmt::Write;
+
+use graphc_ir::types::DType;
+
+/// What all kernels begin with.
+const COMMON: &str = include_str!("cu/common.cuh");
+
+/// The source of one kernel: macros, then the file that uses them.
+#[derive(Clone, Debug)]
+pub(super) struct Source {
+    macros: String,
+    body: String,
+}
+
+impl Source {
+    pub(super) fn new(body: impl Into<String>) -> Self {
+        Self { macros: String::new(), body: body.into() }
+    }
+
+    /// `#define NAME value`.
+    pub(super) fn define(mut self, name: &str, value: impl std::fmt::Display) -> Self {
+        // Writing to a string cannot fail.
+        let _ = writeln!(self.macros, "#define {name} {value}");
+        self
+    }
+
+    /// A macro for an element type.
+    pub(super) fn element(self, name: &str, dtype: DType) -> Self {
+        self.define(name, element(dtype))
+    }
+
+    /// A macro for a number with the bits that it has.
+    pub(super) fn number(self, name: &str, value: f32) -> Self {
+        self.define(name, number(value))
+    }
+
+    pub(super) fn text(self) -> String {
+        format!("{COMMON}\n{}\n{}", self.macros, self.body)
+    }
+}
+
+/// The C++ type of an element in memory.
+pub(super) fn element(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F32 => "float",
+        DType::F16 => "half_t",
+        DType::BF16 => "bfloat_t",
+        DType::I64 => "i64",
+        DType::I32 => "int",
+        DType::U8 => "u8",
+        DType::Bool => "bool_t",
+    }
+}
+
+/// An `f32` with all its bits, whatever it is.
+pub(super) fn number(value: f32) -> String {
+    format!("__uint_as_float({:#010x}u)", value.to_bits())
+}
+
+/// The type that positions among so many elements are computed in.
+pub(super) fn index_type(elements: usize) -> &'static str {
+    if elements < 1 << 31 { "u32" } else { "u64" }
+}
+
+/// Where the element of a row-major `index` over `extents` lies, if each dim has the given stride (0 where it repeats): a sum of
+/// quotients and remainders by constants.
+pub(super) fn position(extents: &[usize], strides: &[usize], index: &str) -> String {
+    let mut terms = Vec::new();
+    let runs = runs(extents, strides);
+    let whole: usize = runs.iter().map(|run| run.0).product();
+    let mut inner = 1;
+    for &(extent, stride) in runs.iter().rev() {
+        let mut term = match inner {
+            1 => index.to_owned(),
+            _ => format!("({index}) / {inner}"),
+        };
+        if inner * extent < whole {
+            term = format!("({term}) % {extent}");
+        }
+        match stride {
+            0 => {}
+            1 => terms.push(format!("({term})")),
+            _ => terms.push(format!("({term}) * {stride}")),
+        }
+        inner *= extent;
+    }
+    if terms.is_empty() { "0".to_owned() } else { terms.join(" + ") }
+}
+
+/// Dims joined where one position after the other has one stride: (extent, stride) of each run.
+pub(super) fn runs(extents: &[usize], strides: &[usize]) -> Vec<(usize, usize)> {
+    let mut runs: Vec<(usize, usize)> = Vec::new();
+    for (&extent, &stride) in extents.iter().zip(strides).filter(|&(&extent, _)| extent != 1) {
+        match runs.last_mut() {
+            Some(last) if last.1 == stride * extent => *last = (last.0 * extent, stride),
+            _ => runs.push((extent, stride)),
+        }
+    }
+    runs
+}
+
+/// The stride of each dim of `to` in an operand that broadcasts to it; 0 where it repeats.
+pub(super) fn broadcast_strides(operand: &[usize], to: &[usize]) -> Option<Vec<usize>> {
+    let skip = to.len().checked_sub(operand.len())?;
+    let mut strides = vec![0; to.len()];
+    let mut stride = 1;
+    for dim in (0..operand.len()).rev() {
+        match operand[dim] {
+            extent if extent == to[skip + dim] => strides[skip + dim] = stride,
+            1 => {}
+            _ => return None,
+        }
+        stride *= operand[dim];
+    }
+    Some(strides)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The value of an expression of positions, by trying it in Rust.
+    fn brute(extents: &[usize], strides: &[usize], index: usize) -> usize {
+        let mut rest = index;
+        let mut position = 0;
+        for (&extent, &stride) in extents.iter().zip(strides).rev() {
+            position += rest % extent * stride;
+            rest /= extent;
+        }
+        position
+    }
+
+    #[test]
+    fn dims_that_follow_each_other_are_one_run() {
+        assert_eq!(runs(&[2, 3, 4], &[12, 4, 1]), [(24, 1)]);
+        assert_eq!(runs(&[2, 3, 4], &[0, 0, 1]), [(6, 0), (4, 1)]);
+        assert_eq!(runs(&[2, 1, 4], &[4, 0, 1]), [(8, 1)]);
+        assert_eq!(position(&[2, 3, 4], &[0, 0, 1], "i"), "((i) % 4)");
+        assert_eq!(position(&[2, 3, 4], &[1, 0, 0], "i"), "((i) / 12)");
+        assert_eq!(position(&[5], &[0], "i"), "0");
+    }
+
+    #[test]
+    fn runs_have_the_positions_of_their_dims() {
+        let cases: [(&[usize], &[usize]); 4] = [
+            (&[2, 3, 4], &[12, 4, 1]),
+            (&[2, 3, 4], &[4, 0, 1]),
+            (&[3, 1, 5], &[5, 7, 1]),
+            (&[4, 3], &[1, 4]),
+        ];
+        for (extents, strides) in cases {
+            let joined: (Vec<usize>, Vec<usize>) = runs(extents, strides).into_iter().unzip();
+            for index in 0..extents.iter().product() {
+                assert_eq!(
+                    brute(&joined.0, &joined.1, index),
+                    brute(extents, strides, index),
+                    "{extents:?} {strides:?}"
+                );
+            }
+        }
+    }
+}
