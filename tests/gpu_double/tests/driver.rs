@@ -55,7 +55,10 @@ fn the_other_process() {
     case(&cuda);
 }
 
-const CASES: [(&str, fn(&Cuda)); 13] = [
+/// A case by its name.
+type Case = (&'static str, fn(&Cuda));
+
+const CASES: [Case; 13] = [
     ("launch", launch),
     ("events", |cuda| events(cuda, true)),
     ("no_event", |cuda| events(cuda, false)),

@@ -174,7 +174,7 @@ pub extern "C" fn cuMemcpyPeerAsync(
 
 fn fill(to: u64, pattern: Vec<u8>, times: usize, stream: Handle, wait: bool) -> i32 {
     machine::call(|machine| {
-        if to % pattern.len() as u64 != 0 {
+        if !to.is_multiple_of(pattern.len() as u64) {
             return Err(Code::InvalidValue);
         }
         if wait {

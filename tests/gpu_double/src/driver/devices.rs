@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_void};
 
-use super::{Handle, code, put};
+use super::{code, put};
 use crate::code::Code;
 use crate::machine;
 use crate::settings::Settings;
@@ -166,7 +166,7 @@ fn attribute_of(attribute: i32, number: i32, (major, minor): (i32, i32)) -> i32 
         40 => 3,          // engines for copies
         75 => major,
         76 => minor,
-        78 | 79 | 80 => 1, // priorities, caches
+        78..=80 => 1, // priorities, caches
         81 => {
             if hopper {
                 228 << 10
@@ -174,7 +174,7 @@ fn attribute_of(attribute: i32, number: i32, (major, minor): (i32, i32)) -> i32 
                 164 << 10
             }
         } // shared memory of a multiprocessor
-        83 => 0,           // managed memory
+        83 => 0,      // managed memory
         97 => {
             if hopper {
                 227 << 10
@@ -182,9 +182,9 @@ fn attribute_of(attribute: i32, number: i32, (major, minor): (i32, i32)) -> i32 
                 163 << 10
             }
         } // shared memory of a block that asks for it
-        106 => 32,         // blocks of a multiprocessor
-        111 => 1024,       // shared memory that the system keeps
-        115 => 1,          // memory pools
+        106 => 32,    // blocks of a multiprocessor
+        111 => 1024,  // shared memory that the system keeps
+        115 => 1,     // memory pools
         _ => 0,
     }
 }
