@@ -39,6 +39,8 @@ pub enum Command {
     Verify(VerifyArgs),
     /// Run a plan on the null device: step time, shares of computing, communication and waiting, MFU, peak memory
     Simulate(SimulateArgs),
+    /// What there is to compute on: processors, cards, and the libraries that cards need
+    Devices(DevicesArgs),
     /// Measure this machine into a cluster file
     Calibrate(CalibrateArgs),
     /// Run inference
@@ -139,6 +141,14 @@ pub struct SimulateArgs {
     /// Write a trace (Chrome's JSON, which Perfetto reads): a process for each kind of rank, a thread for each stream
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
+    /// Form of what is printed
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
+/// `graphc devices`
+#[derive(Args)]
+pub struct DevicesArgs {
     /// Form of what is printed
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,

@@ -11,6 +11,7 @@ mod compare;
 mod compile;
 mod contradictions;
 mod data;
+mod devices;
 mod diagnosis;
 mod diff;
 mod eval;
@@ -45,6 +46,7 @@ pub fn run(command: Command) -> Result<ExitCode> {
         Command::Diff(args) => diff::run(&args)?,
         Command::Verify(args) => verify::run(&args)?,
         Command::Simulate(args) => simulate::run(&args)?,
+        Command::Devices(args) => devices::run(&args)?,
         Command::Calibrate(args) => calibrate::run(&args)?,
         Command::Run(args) => run::run(&args)?,
         Command::Train(args) => train::run(&args)?,

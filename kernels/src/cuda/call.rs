@@ -165,6 +165,11 @@ impl Call {
         Self { launches, scratch: 0, numbers: Numbers::None, checked: None }
     }
 
+    /// Copies so many bytes from the operand to the result.
+    pub fn copy(bytes: usize) -> Self {
+        Self::of(vec![Launch::Copy { bytes }])
+    }
+
     pub(super) fn nothing() -> Self {
         Self::of(Vec::new())
     }

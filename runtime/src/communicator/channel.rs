@@ -7,9 +7,8 @@ use graphc_ir::sbp::ReduceKind;
 use graphc_ir::shard::Rect;
 use graphc_kernels::narrow;
 
-use crate::device::{Port, Turn};
+use crate::device::{Memory, Port, Stream, Turn};
 use crate::error::RuntimeError;
-use crate::memory::Arena;
 use crate::rectangles::{Contribution, Move, contributions, fill_identity, masked, sums_wide};
 use crate::transport::{Receiver, Sender, Transport, TransportError};
 
@@ -109,8 +108,14 @@ impl HostSend {
         Ok(Self { input, peers })
     }
 
-    pub(super) fn run(&mut self, arena: &Arena, turn: Turn) -> Result<Duration, TransportError> {
-        let content = arena.read(self.input.place(turn));
+    pub(super) fn run(
+        &mut self,
+        stream: &mut Stream,
+        memory: &Memory,
+        turn: Turn,
+    ) -> Result<Duration, TransportError> {
+        let place = self.input.place(turn);
+        let content = stream.host(memory, &[place]).read(place);
         let mut waited = Duration::ZERO;
         for peer in &mut self.peers {
             let (bytes, pack) = &peer.messages[turn.microbatch % peer.messages.len()];
@@ -148,8 +153,14 @@ impl HostReceive {
         Ok(Self { output, identity, peers, wide })
     }
 
-    pub(super) fn run(&mut self, arena: &Arena, turn: Turn) -> Result<Duration, TransportError> {
-        let (content, dtype) = (arena.write(self.output.place(turn)), self.output.dtype);
+    pub(super) fn run(
+        &mut self,
+        stream: &mut Stream,
+        memory: &Memory,
+        turn: Turn,
+    ) -> Result<Duration, TransportError> {
+        let (place, dtype) = (self.output.place(turn), self.output.dtype);
+        let content = stream.host(memory, &[]).write(place);
         if let Some(kind) = self.identity {
             fill_identity(self.output.dtype, kind, content);
         }
@@ -166,6 +177,7 @@ impl HostReceive {
         if !self.wide.is_empty() {
             narrow(dtype, &self.wide, content);
         }
+        stream.written(memory, &[place]);
         Ok(waited)
     }
 }

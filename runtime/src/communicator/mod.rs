@@ -42,7 +42,7 @@ impl Communicator {
     /// The communicator for memory of a device.
     pub(crate) fn new(device: &Device, transport: &Arc<dyn Transport>) -> Self {
         match device {
-            Device::Cpu(_) => Self::Host(Arc::clone(transport)),
+            Device::Cpu(_) | Device::Cuda(_) => Self::Host(Arc::clone(transport)),
         }
     }
 
@@ -116,7 +116,7 @@ impl Collective {
         turn: Turn,
     ) -> Result<Duration, TransportError> {
         match self {
-            Self::Host(collective) => collective.run(stream.host(memory), turn),
+            Self::Host(collective) => collective.run(stream, memory, turn),
         }
     }
 }
@@ -139,7 +139,7 @@ impl Send {
         turn: Turn,
     ) -> Result<Duration, TransportError> {
         match self {
-            Self::Host(send) => send.run(stream.host(memory), turn),
+            Self::Host(send) => send.run(stream, memory, turn),
         }
     }
 }
@@ -162,7 +162,7 @@ impl Receive {
         turn: Turn,
     ) -> Result<Duration, TransportError> {
         match self {
-            Self::Host(receive) => receive.run(stream.host(memory), turn),
+            Self::Host(receive) => receive.run(stream, memory, turn),
         }
     }
 }

@@ -4,7 +4,7 @@ use graphc_ir::op::Op;
 use graphc_ir::plan::{FusedOp, Layout};
 use graphc_kernels::KernelError;
 
-use super::cpu;
+use super::{cpu, cuda};
 
 /// What is to be prepared.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +32,8 @@ pub(crate) enum Call<'a> {
 pub(crate) enum Launch {
     /// For the processor.
     Cpu(cpu::Launch),
+    /// For a card.
+    Cuda(cuda::Launch),
 }
 
 /// Why something cannot be prepared.
@@ -43,4 +45,7 @@ pub(crate) enum Unprepared {
     /// Its registers do not fit what it does.
     #[error("{0}")]
     Registers(String),
+    /// The device or one of its libraries does not take it.
+    #[error("{0}")]
+    Device(String),
 }

@@ -12,6 +12,7 @@
 //! promises. No communication here: what crosses ranks is `communicator`'s.
 
 mod cpu;
+pub mod cuda;
 mod launch;
 mod memory;
 mod port;
@@ -22,6 +23,7 @@ use graphc_ir::mesh::DeviceKind;
 use crate::error::RuntimeError;
 use crate::memory::Offered;
 
+pub(crate) use cuda::Ended;
 pub(crate) use launch::{Call, Launch, Unprepared};
 pub(crate) use memory::Memory;
 pub(crate) use port::{Port, Turn};
@@ -45,21 +47,24 @@ impl Threads {
 pub(crate) enum Device {
     /// Cores of this machine's processors.
     Cpu(cpu::Cpu),
+    /// A card.
+    Cuda(cuda::Cuda),
 }
 
 impl Device {
-    /// Opens the device of a rank, whose kernels may use these threads of the host.
+    /// Opens the device of a rank, which is number `local` among the ranks of this machine, and whose kernels may use these
+    /// threads of the host.
     ///
     /// # Errors
     /// Where there is none of that kind.
     pub(crate) fn open(
         kind: DeviceKind,
-        rank: u32,
+        (rank, local): (u32, usize),
         threads: Threads,
     ) -> Result<Self, RuntimeError> {
         match kind {
             DeviceKind::Cpu => Ok(Self::Cpu(cpu::Cpu::open(rank, threads)?)),
-            DeviceKind::Cuda => Err(RuntimeError::NoDevice { kind }),
+            DeviceKind::Cuda => Ok(Self::Cuda(cuda::Cuda::open(rank, local)?)),
         }
     }
 
@@ -74,28 +79,38 @@ impl Device {
     ) -> Result<Memory, RuntimeError> {
         match self {
             Self::Cpu(cpu) => cpu.allocate(bytes, offered).map(Memory::Cpu),
+            Self::Cuda(cuda) => cuda.allocate(bytes, offered).map(Memory::Cuda),
         }
     }
 
-    /// Prepares what an actor does, for any number of launches.
+    /// Prepares what an actor of this name does, for any number of launches.
     ///
     /// # Errors
     /// Where the device has no kernel for it, or its registers do not fit each other.
     pub(crate) fn prepare(
         &self,
+        actor: &str,
         call: Call<'_>,
         operands: Vec<Port>,
         results: Vec<Port>,
     ) -> Result<Launch, Unprepared> {
         match self {
             Self::Cpu(_) => cpu::Launch::prepare(call, operands, results).map(Launch::Cpu),
+            Self::Cuda(cuda) => {
+                cuda::Launch::prepare(cuda, actor, call, operands, results).map(Launch::Cuda)
+            }
         }
     }
 
-    /// A stream, on which launches begin in the order in which they are made. Random numbers are drawn by `seed`.
-    pub(crate) fn stream(&self, seed: u64) -> Stream {
+    /// A stream, on which launches begin in the order in which they are made. Random numbers are drawn by `seed`; a wait ends where
+    /// `ended` says that the job has.
+    ///
+    /// # Errors
+    /// Where the device makes none.
+    pub(crate) fn stream(&self, seed: u64, ended: cuda::Ended) -> Result<Stream, RuntimeError> {
         match self {
-            Self::Cpu(cpu) => Stream::Cpu(cpu.stream(seed)),
+            Self::Cpu(cpu) => Ok(Stream::Cpu(cpu.stream(seed))),
+            Self::Cuda(cuda) => Ok(Stream::Cuda(Box::new(cuda.stream(seed, ended)?))),
         }
     }
 }

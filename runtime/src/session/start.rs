@@ -7,6 +7,7 @@ use std::time::Duration;
 use crossbeam_channel::{Sender, bounded, unbounded};
 use graphc_ir::check::VerifiedPlan;
 use graphc_ir::machine::Machine;
+use graphc_ir::mesh::DeviceKind;
 use graphc_ir::plan::{Plan, Program};
 
 use super::agreement::agree;
@@ -14,7 +15,7 @@ use super::collect::Collector;
 use super::edges::Sockets;
 use super::variables::Variables;
 use super::{Seat, Session, SessionOptions, room};
-use crate::device::{Device, Memory, Threads};
+use crate::device::{Device, Ended, Memory, Threads};
 use crate::error::RuntimeError;
 use crate::job::Job;
 use crate::tensor::HostTensor;
@@ -50,7 +51,6 @@ pub(super) fn session(
         }
     };
     let own: Vec<u32> = transports.iter().map(|transport| transport.rank()).collect();
-    room::check(plan, &own, neighbours)?;
     let count = options.threads_per_rank.unwrap_or(cores / neighbours.max(1)).max(1);
     let threads = Threads { count, have_cores: count * neighbours <= cores };
     let settings = Settings {
@@ -60,7 +60,14 @@ pub(super) fn session(
         shuffle_delays: options.shuffle_delays,
     };
     let kind = options.device.unwrap_or(plan.cluster.device.kind);
-    let open = |transport: &Arc<dyn Transport>| Device::open(kind, transport.rank(), threads);
+    if kind == DeviceKind::Cpu {
+        room::check(plan, &own, neighbours)?;
+    }
+    let local = |rank: u32| job.as_ref().map_or(rank, |job| job.local_rank()) as usize;
+    let open = |transport: &Arc<dyn Transport>| {
+        let rank = transport.rank();
+        Device::open(kind, (rank, local(rank)), threads)
+    };
     let devices = transports.iter().map(open).collect::<Result<Vec<Device>, _>>()?;
     let sockets = Sockets::of(plan, &own);
     let edges = sockets.edges(job.as_ref().map(|_| options.outputs_at));
@@ -198,7 +205,7 @@ impl Rank {
             let worker = Worker {
                 transport: Arc::clone(&self.transport),
                 memory: Arc::clone(&self.memory),
-                stream: self.device.stream(settings.seed),
+                stream: self.device.stream(settings.seed, ended(&self.transport))?,
                 settings,
                 machine: Machine::new(program, plan.microbatches),
                 microbatches: plan.microbatches as u64,
@@ -226,6 +233,12 @@ mod common;
 mod explored;
 #[cfg(test)]
 mod unanswered;
+
+/// Asks whether the job has ended.
+fn ended(transport: &Arc<dyn Transport>) -> Ended {
+    let transport = Arc::clone(transport);
+    Arc::new(move || transport.ended().is_some())
+}
 
 fn names(program: &Program) -> Vec<String> {
     program.actors.iter().map(|actor| actor.name.clone()).collect()

@@ -196,12 +196,16 @@ impl<'a> Resolver<'a> {
         results: &[RegisterId],
     ) -> Result<Launch, RuntimeError> {
         let (operands, results) = (self.ports_of(actor, operands)?, self.ports_of(actor, results)?);
-        let launch = self.device.prepare(call, operands, results);
+        let launch = self.device.prepare(&actor.name, call, operands, results);
         launch.map_err(|reason| match reason {
             Unprepared::Kernel(error) => {
                 RuntimeError::NoKernel { actor: actor.name.clone(), error: Box::new(error) }
             }
             Unprepared::Registers(reason) => self.fail(actor, reason),
+            Unprepared::Device(reason) => {
+                let (rank, actor) = (self.transport.rank(), &actor.name);
+                RuntimeError::Device { rank, reason: format!("actor `{actor}`: {reason}") }
+            }
         })
     }
 

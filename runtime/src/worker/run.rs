@@ -266,11 +266,15 @@ impl Worker {
                 _ => format!("{name} (microbatch {})", action.microbatch),
             }
         };
-        Failure {
-            rank: self.transport.rank(),
-            step: self.settings.first_step + step.index,
-            actor: action.map_or("no actor".to_owned(), name),
-            cause,
+        let (rank, step) = (self.transport.rank(), self.settings.first_step + step.index);
+        match cause {
+            // What is found later is not the fault of what is being done now.
+            Cause::Found { actor, error } => {
+                Failure { rank, step, actor, cause: Cause::Kernel(*error) }
+            }
+            cause => {
+                Failure { rank, step, actor: action.map_or("no actor".to_owned(), name), cause }
+            }
         }
     }
 
