@@ -12,6 +12,7 @@
 mod call;
 mod elementwise;
 mod product;
+mod rectangle;
 mod reduce;
 mod source;
 mod update;
@@ -26,6 +27,7 @@ use crate::error::KernelError;
 pub use call::{
     Argument, Call, Checked, Kernel, Launch, Matrix, Numbers, Operands, Place, Product, Slot,
 };
+pub use rectangle::{accumulate, copy_rectangle, fill};
 
 /// What is known of a register when a plan is loaded.
 #[derive(Clone, Debug, PartialEq)]
