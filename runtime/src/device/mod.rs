@@ -14,6 +14,7 @@
 mod cpu;
 pub mod cuda;
 mod launch;
+mod local;
 mod memory;
 mod port;
 mod stream;

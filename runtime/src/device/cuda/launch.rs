@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
-use graphc_ir::types::TensorType;
+use graphc_ir::sbp::ReduceKind;
+use graphc_ir::shard::Rect;
+use graphc_ir::types::{DType, TensorType};
 use graphc_kernels::KernelError;
 use graphc_kernels::cuda::{
     self, Argument, Call as KernelCall, Checked, Place as Where, Shard, Slot,
 };
 
 use super::super::launch::{Call, Unprepared};
+use super::super::local::Local;
 use super::super::port::{Port, Turn};
 use super::driver::Function;
 use super::product::Described;
@@ -19,10 +22,19 @@ use crate::error::Cause;
 
 /// What an actor does, and the registers of its operands and results.
 pub(crate) struct Launch {
-    /// One for all actions, or one for each microbatch.
     routines: Vec<Routine>,
+    choice: Choice,
     operands: Vec<Port>,
     results: Vec<Port>,
+}
+
+/// Which of the routines an action is.
+#[derive(Clone, Copy)]
+enum Choice {
+    /// One for all, or one for each microbatch.
+    ByMicrobatch,
+    /// One for the first microbatch and one for the others; nothing where operand and result are the same memory.
+    Accumulation,
 }
 
 /// What one action launches.
@@ -53,16 +65,25 @@ impl Launch {
         results: Vec<Port>,
     ) -> Result<Self, Unprepared> {
         let (from, to) = (shards(&operands), shards(&results));
+        let choice = match call {
+            Call::Accumulate => Choice::Accumulation,
+            _ => Choice::ByMicrobatch,
+        };
         let calls = match call {
             Call::Op(op) => vec![cuda::prepare(op, &from, &to)?],
             Call::Fused(op) => vec![cuda::prepare_fused(op, &from, &to)?],
             Call::Copy => vec![copy(&operands, &results)?],
-            Call::Accumulate | Call::Local { .. } => {
-                return Err(Unprepared::Registers("is not there yet".into()));
+            Call::Accumulate => {
+                copy(&operands, &results)?;
+                cuda::accumulate(&to[0]).into()
+            }
+            Call::Local { rank, from, to } => {
+                Local::new((&operands, &results), (from, to), rank)?.calls(&results[0])
             }
         };
         let routines = calls.into_iter().map(|call| Routine::new(device, actor, call));
-        Ok(Self { routines: routines.collect::<Result<_, _>>()?, operands, results })
+        let routines = routines.collect::<Result<_, _>>()?;
+        Ok(Self { routines, choice, operands, results })
     }
 
     #[inline]
@@ -72,7 +93,14 @@ impl Launch {
         memory: &DeviceMemory,
         turn: Turn,
     ) -> Result<(), Cause> {
-        let routine = &self.routines[turn.microbatch % self.routines.len()];
+        let index = match self.choice {
+            Choice::ByMicrobatch => turn.microbatch % self.routines.len(),
+            Choice::Accumulation if self.operands[0].place(turn) == self.results[0].place(turn) => {
+                return Ok(()); // it is there already
+            }
+            Choice::Accumulation => turn.microbatch.min(1),
+        };
+        let routine = &self.routines[index];
         let site = Site { launch: self, memory, turn, routine };
         routine.steps.iter().try_for_each(|step| step.run(stream, &site))
     }
@@ -197,6 +225,39 @@ fn shards(ports: &[Port]) -> Vec<Shard> {
         global: port.global().to_vec(),
     };
     ports.iter().map(shard).collect()
+}
+
+impl Local {
+    /// One call for all actions, or one for each microbatch.
+    fn calls(&self, result: &Port) -> Vec<KernelCall> {
+        let fill = |kind: ReduceKind| {
+            cuda::fill(result.dtype, result.rect(0).elements(), identity(result.dtype, kind))
+        };
+        match self.identity {
+            Some(kind) => vec![fill(kind)],
+            None => self.rects.iter().map(|(held, kept)| slice(result.dtype, held, kept)).collect(),
+        }
+    }
+}
+
+/// What changes nothing, as near to it as elements of the type come.
+fn identity(dtype: DType, kind: ReduceKind) -> f64 {
+    let identity = kind.identity();
+    match dtype {
+        DType::F32 | DType::F16 | DType::BF16 | DType::I64 => identity,
+        DType::I32 => identity.clamp(f64::from(i32::MIN), f64::from(i32::MAX)),
+        DType::U8 => identity.clamp(0.0, 255.0),
+        DType::Bool => f64::from(u8::from(kind == ReduceKind::Min)),
+    }
+}
+
+/// Copies what is kept of what is held.
+fn slice(dtype: DType, held: &Rect, kept: &Rect) -> KernelCall {
+    let start: Vec<usize> =
+        kept.origin.iter().zip(&held.origin).map(|(kept, held)| kept - held).collect();
+    let beginning = vec![0; start.len()];
+    let extent = &kept.extent;
+    cuda::copy_rectangle(dtype, &held.extent, &start, extent, &beginning, extent, None)
 }
 
 /// Copies one register to another of as many elements of one type.
