@@ -7,6 +7,7 @@
 
 mod channel;
 mod collective;
+mod nccl;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use std::time::Duration;
 use graphc_ir::plan::{BoxingKind, Channel, Layout, Plan};
 
 use crate::device::{Device, Memory, Port, Stream, Turn};
-use crate::error::RuntimeError;
+use crate::error::{Cause, RuntimeError};
 use crate::transport::{Transport, TransportError};
 use channel::Ends;
 
@@ -22,6 +23,8 @@ use channel::Ends;
 pub(crate) enum Communicator {
     /// By exchanges of host memory.
     Host(Arc<dyn Transport>),
+    /// From card to card; names of communicators go by the transport.
+    Cards(Arc<dyn Transport>),
 }
 
 /// A collective of an actor, as it stands in the plan.
@@ -42,6 +45,7 @@ impl Communicator {
     /// The communicator for memory of a device.
     pub(crate) fn new(device: &Device, transport: &Arc<dyn Transport>) -> Self {
         match device {
+            Device::Cuda(cuda) if cuda.direct => Self::Cards(Arc::clone(transport)),
             Device::Cpu(_) | Device::Cuda(_) => Self::Host(Arc::clone(transport)),
         }
     }
@@ -50,9 +54,17 @@ impl Communicator {
     ///
     /// # Errors
     /// Where the layouts do not fit what it does, or the group cannot be joined.
-    pub(crate) fn collective(&self, call: CollectiveCall<'_>) -> Result<Collective, String> {
-        match self {
-            Self::Host(transport) => {
+    pub(crate) fn collective(
+        &self,
+        device: &Device,
+        call: CollectiveCall<'_>,
+    ) -> Result<Collective, String> {
+        match (self, device) {
+            (Self::Cards(transport), Device::Cuda(cuda)) => {
+                let collective = nccl::NcclCollective::new(cuda, transport, call)?;
+                Ok(Collective::Cards(Box::new(collective)))
+            }
+            (Self::Host(transport) | Self::Cards(transport), _) => {
                 let collective = collective::HostCollective::new(&**transport, call)?;
                 Ok(Collective::Host(Box::new(collective)))
             }
@@ -70,7 +82,7 @@ impl Communicator {
         input: Port,
     ) -> Result<Send, RuntimeError> {
         match self {
-            Self::Host(transport) => {
+            Self::Host(transport) | Self::Cards(transport) => {
                 let ends = Ends { plan, channel, tag, transport: &**transport };
                 channel::HostSend::new(&ends, input).map(Send::Host)
             }
@@ -88,7 +100,7 @@ impl Communicator {
         output: Port,
     ) -> Result<Receive, RuntimeError> {
         match self {
-            Self::Host(transport) => {
+            Self::Host(transport) | Self::Cards(transport) => {
                 let ends = Ends { plan, channel, tag, transport: &**transport };
                 channel::HostReceive::new(&ends, output).map(Receive::Host)
             }
@@ -100,6 +112,8 @@ impl Communicator {
 pub(crate) enum Collective {
     /// By exchanges of host memory.
     Host(Box<collective::HostCollective>),
+    /// From card to card.
+    Cards(Box<nccl::NcclCollective>),
 }
 
 impl Collective {
@@ -114,9 +128,15 @@ impl Collective {
         stream: &mut Stream,
         memory: &Memory,
         turn: Turn,
-    ) -> Result<Duration, TransportError> {
+    ) -> Result<Duration, Cause> {
         match self {
-            Self::Host(collective) => collective.run(stream, memory, turn),
+            Self::Host(collective) => Ok(collective.run(stream, memory, turn)?),
+            Self::Cards(collective) => match (stream, memory) {
+                (Stream::Cuda(stream), Memory::Cuda(memory)) => {
+                    collective.run(stream, memory, turn)
+                }
+                _ => Err(Cause::Device("a collective of another device".into())),
+            },
         }
     }
 }

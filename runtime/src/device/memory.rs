@@ -1,6 +1,6 @@
 //! Memory of a device, as the host reaches it between steps.
 
-use super::cuda::DeviceMemory;
+use super::cuda::CardMemory;
 use crate::memory::{Arena, Place};
 
 /// The memory of one rank: what the registers of its program lie in.
@@ -9,7 +9,7 @@ pub(crate) enum Memory {
     /// Memory of the host.
     Cpu(Arena),
     /// Memory of a card.
-    Cuda(DeviceMemory),
+    Cuda(CardMemory),
 }
 
 impl Memory {

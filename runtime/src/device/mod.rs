@@ -24,7 +24,7 @@ use graphc_ir::mesh::DeviceKind;
 use crate::error::RuntimeError;
 use crate::memory::Offered;
 
-pub(crate) use cuda::Ended;
+pub(crate) use cuda::{Ended, communicates_directly};
 pub(crate) use launch::{Call, Launch, Unprepared};
 pub(crate) use memory::Memory;
 pub(crate) use port::{Port, Turn};
@@ -43,6 +43,23 @@ impl Threads {
     pub(crate) const ONE: Self = Self { count: 1, have_cores: true };
 }
 
+/// Whose device is opened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Site {
+    pub(crate) rank: u32,
+    /// Its number among the ranks of this machine.
+    pub(crate) local: usize,
+    /// Whether cards communicate with each other directly.
+    pub(crate) direct: bool,
+}
+
+impl Site {
+    /// A rank whose device is the processor.
+    pub(crate) fn host(rank: u32) -> Self {
+        Self { rank, local: 0, direct: false }
+    }
+}
+
 /// The device of one rank.
 #[derive(Debug)]
 pub(crate) enum Device {
@@ -53,19 +70,18 @@ pub(crate) enum Device {
 }
 
 impl Device {
-    /// Opens the device of a rank, which is number `local` among the ranks of this machine, and whose kernels may use these
-    /// threads of the host.
+    /// Opens the device of a rank, whose kernels may use these threads of the host.
     ///
     /// # Errors
     /// Where there is none of that kind.
     pub(crate) fn open(
         kind: DeviceKind,
-        (rank, local): (u32, usize),
+        Site { rank, local, direct }: Site,
         threads: Threads,
     ) -> Result<Self, RuntimeError> {
         match kind {
             DeviceKind::Cpu => Ok(Self::Cpu(cpu::Cpu::open(rank, threads)?)),
-            DeviceKind::Cuda => Ok(Self::Cuda(cuda::Cuda::open(rank, local)?)),
+            DeviceKind::Cuda => Ok(Self::Cuda(cuda::Cuda::open(rank, local, direct)?)),
         }
     }
 

@@ -15,7 +15,7 @@ use super::collect::Collector;
 use super::edges::Sockets;
 use super::variables::Variables;
 use super::{Seat, Session, SessionOptions, room};
-use crate::device::{Device, Ended, Memory, Threads};
+use crate::device::{Device, Ended, Memory, Site, Threads, communicates_directly};
 use crate::error::RuntimeError;
 use crate::job::Job;
 use crate::tensor::HostTensor;
@@ -64,9 +64,10 @@ pub(super) fn session(
         room::check(plan, &own, neighbours)?;
     }
     let local = |rank: u32| job.as_ref().map_or(rank, |job| job.local_rank()) as usize;
+    let direct = kind == DeviceKind::Cuda && communicates_directly(neighbours);
     let open = |transport: &Arc<dyn Transport>| {
         let rank = transport.rank();
-        Device::open(kind, (rank, local(rank)), threads)
+        Device::open(kind, Site { rank, local: local(rank), direct }, threads)
     };
     let devices = transports.iter().map(open).collect::<Result<Vec<Device>, _>>()?;
     let sockets = Sockets::of(plan, &own);

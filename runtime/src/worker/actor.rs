@@ -37,7 +37,7 @@ impl Work {
     ) -> Result<Duration, Cause> {
         match self {
             Self::Kernel(launch) | Self::Local(launch) => stream.launch(launch, memory, turn)?,
-            Self::Collective(collective) => return Ok(collective.run(stream, memory, turn)?),
+            Self::Collective(collective) => return collective.run(stream, memory, turn),
             Self::Send(send) => return Ok(send.run(stream, memory, turn)?),
             Self::Receive(receive) => return Ok(receive.run(stream, memory, turn)?),
             Self::Feed(work) => work.run(stream, memory, turn, step),

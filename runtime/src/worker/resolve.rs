@@ -296,7 +296,7 @@ impl<'a> Resolver<'a> {
         let layouts = layouts.collect::<Result<_, RuntimeError>>()?;
         let microbatches = self.plan.microbatches.max(1);
         let call = CollectiveCall { kind, axis, sequence, microbatches, layouts, inputs, outputs };
-        let collective = self.communicator.collective(call);
+        let collective = self.communicator.collective(self.device, call);
         collective.map_err(|reason| self.fail(actor, format_args!("cannot run: {reason}")))
     }
 }

@@ -425,7 +425,7 @@ impl Drop for Mark {
 
 /// A kernel that is loaded. Its module is kept as long as the process: kernels are few, and plans come and go.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Function(sys::CUfunction);
+pub(crate) struct Function(sys::CUfunction);
 
 // SAFETY: a function may be launched from any thread.
 unsafe impl Send for Function {}

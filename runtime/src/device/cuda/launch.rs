@@ -17,7 +17,7 @@ use super::driver::Function;
 use super::product::Described;
 use super::stream::Stream;
 use super::{Cuda, Shared};
-use crate::device::cuda::memory::DeviceMemory;
+use crate::device::cuda::memory::CardMemory;
 use crate::error::Cause;
 
 /// What an actor does, and the registers of its operands and results.
@@ -90,7 +90,7 @@ impl Launch {
     pub(super) fn run(
         &self,
         stream: &mut Stream,
-        memory: &DeviceMemory,
+        memory: &CardMemory,
         turn: Turn,
     ) -> Result<(), Cause> {
         let index = match self.choice {
@@ -161,7 +161,7 @@ impl Step {
 /// Where a launch finds what it needs.
 pub(super) struct Site<'a> {
     launch: &'a Launch,
-    memory: &'a DeviceMemory,
+    memory: &'a CardMemory,
     turn: Turn,
     routine: &'a Routine,
 }

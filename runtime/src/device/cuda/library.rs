@@ -31,8 +31,7 @@ pub struct Found {
     /// The name or the path by which it was opened.
     pub path: PathBuf,
     /// Kept open as long as the process.
-    #[expect(dead_code, reason = "it is kept open")]
-    opened: Opened,
+    pub(super) opened: Opened,
 }
 
 /// A library that is nowhere.

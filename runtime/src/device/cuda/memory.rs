@@ -11,16 +11,16 @@ use crate::memory::{Arena, Place};
 
 /// Memory of a card.
 #[derive(Debug)]
-pub(crate) struct DeviceMemory {
+pub(crate) struct CardMemory {
     pub(super) buffer: Buffer,
     pub(super) image: Arena,
     pub(super) shared: Arc<Shared>,
 }
 
-impl DeviceMemory {
+impl CardMemory {
     /// The address of a register's content.
     #[inline]
-    pub(super) fn address(&self, place: Place) -> u64 {
+    pub(crate) fn address(&self, place: Place) -> u64 {
         self.buffer.address(place.offset, place.bytes)
     }
 

@@ -11,6 +11,8 @@ mod driver;
 mod launch;
 mod library;
 mod memory;
+mod moves;
+mod nccl;
 mod product;
 mod stream;
 
@@ -22,15 +24,19 @@ use graphc_kernels::cuda::{Numbers, Product};
 use self::compile::compile;
 use self::driver::{Buffer, Context, DriverMissing, Function, Trouble};
 use self::launch::Known;
+use self::nccl::NcclError;
 use self::product::{Described, Multiplier, ProductError};
 use super::launch::Unprepared;
 use crate::error::{Cause, RuntimeError};
 use crate::memory::{Arena, Offered};
+use crate::transport::TransportError;
 
 pub use driver::Card;
 pub(crate) use launch::Launch;
 pub use library::{Found, Library, NotFound};
-pub(crate) use memory::DeviceMemory;
+pub(crate) use memory::CardMemory;
+pub(crate) use moves::CardMove;
+pub(crate) use nccl::{Id, Operation, new_id};
 pub(crate) use stream::{Ended, Event, Stream};
 
 /// The cards of this machine, by their numbers.
@@ -47,6 +53,8 @@ pub(crate) struct Cuda {
     rank: u32,
     /// E.g. `sm_90`.
     arch: String,
+    /// Whether it communicates with other cards directly.
+    pub(crate) direct: bool,
     shared: Arc<Shared>,
     functions: Mutex<HashMap<(String, &'static str), Function>>,
 }
@@ -70,11 +78,12 @@ struct Tables {
 }
 
 impl Cuda {
-    /// The card of a rank, of which `local` is the number among those of this machine; ranks beyond the cards share them.
+    /// The card of a rank, of which `local` is the number among those of this machine; ranks beyond the cards share them. `direct`:
+    /// whether it communicates with other cards directly.
     ///
     /// # Errors
     /// Where there is no card.
-    pub(super) fn open(rank: u32, local: usize) -> Result<Self, RuntimeError> {
+    pub(super) fn open(rank: u32, local: usize, direct: bool) -> Result<Self, RuntimeError> {
         let missing = |missing: DriverMissing| RuntimeError::NoCard { reason: missing.to_string() };
         let cards = driver::cards().map_err(missing)?;
         let none = || RuntimeError::NoCard { reason: "the driver finds no card".into() };
@@ -89,7 +98,8 @@ impl Cuda {
         };
         let (major, minor) = card.capability;
         let arch = format!("sm_{major}{minor}");
-        Ok(Self { rank, arch, shared: Arc::new(shared), functions: Mutex::default() })
+        let shared = Arc::new(shared);
+        Ok(Self { rank, arch, direct, shared, functions: Mutex::default() })
     }
 
     /// # Errors
@@ -98,7 +108,7 @@ impl Cuda {
         &self,
         bytes: u64,
         offered: Option<Offered>,
-    ) -> Result<DeviceMemory, RuntimeError> {
+    ) -> Result<CardMemory, RuntimeError> {
         let rank = self.rank;
         let image = match offered {
             Some(offered) => Arena::of(offered),
@@ -108,7 +118,7 @@ impl Cuda {
         let buffer = Buffer::new(&self.shared.context, bytes as usize);
         let free = || self.shared.context.free_memory().unwrap_or(0);
         let buffer = buffer.map_err(|_| RuntimeError::CardMemory { rank, bytes, free: free() })?;
-        Ok(DeviceMemory { buffer, image, shared: Arc::clone(&self.shared) })
+        Ok(CardMemory { buffer, image, shared: Arc::clone(&self.shared) })
     }
 
     /// # Errors
@@ -117,6 +127,12 @@ impl Cuda {
         let rank = self.rank;
         Stream::new(self, seed, ended)
             .map_err(|trouble| RuntimeError::Device { rank, reason: trouble.to_string() })
+    }
+
+    /// Has streams keep so much memory to work in.
+    pub(crate) fn reserve(&self, bytes: usize) {
+        let mut tables = self.shared.tables();
+        tables.scratch = tables.scratch.max(bytes);
     }
 
     /// A kernel, compiled and loaded once.
@@ -179,6 +195,21 @@ impl Shared {
 
     fn failed(&self) -> Option<Trouble> {
         self.failed.get().cloned()
+    }
+}
+
+/// Whether so many ranks of this machine communicate from card to card: each has a card of its own, and there is NCCL. Otherwise they
+/// communicate through the memory of the host.
+pub(crate) fn communicates_directly(ranks: usize) -> bool {
+    driver::cards().is_ok_and(|cards| ranks <= cards.len()) && nccl::is_there()
+}
+
+impl From<NcclError> for Cause {
+    fn from(error: NcclError) -> Self {
+        match error {
+            NcclError::Ended => Self::Transport(TransportError::Ended),
+            error => Self::Device(error.to_string()),
+        }
     }
 }
 

@@ -1,15 +1,19 @@
 //! Streams of a card: launches are queued and the host goes on. It waits by asking again and again, so that a job that ends
 //! elsewhere ends here too.
 
+use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::time::Duration;
 
+use graphc_ir::types::DType;
 use graphc_kernels::cuda::Argument;
 
 use super::driver::{Buffer, Function, Mark, Pinned, Queue, Trouble};
 use super::launch::{Launch, Site, found};
-use super::memory::DeviceMemory;
+use super::memory::CardMemory;
+use super::moves::CardMove;
+use super::nccl::{Comm, Id, Operation};
 use super::product::{Described, Multiplier};
 use super::{Cuda, Shared};
 use crate::device::Turn;
@@ -51,6 +55,8 @@ pub(crate) struct Stream {
     recorded: usize,
     /// A worker's calls have no way to fail but the next that has one.
     failed: Option<Trouble>,
+    /// By the ranks that they join.
+    communicators: BTreeMap<Vec<u32>, Comm>,
     values: Vec<u64>,
     pointers: Vec<*mut c_void>,
 }
@@ -85,6 +91,7 @@ impl Stream {
             marks: [Vec::new(), Vec::new()],
             recorded: 0,
             failed: None,
+            communicators: BTreeMap::new(),
             values: Vec::new(),
             pointers: Vec::new(),
         })
@@ -123,7 +130,7 @@ impl Stream {
     pub(crate) fn launch(
         &mut self,
         launch: &Launch,
-        memory: &DeviceMemory,
+        memory: &CardMemory,
         turn: Turn,
     ) -> Result<(), Cause> {
         self.check()?;
@@ -165,7 +172,7 @@ impl Stream {
         Ok(())
     }
 
-    pub(super) fn scratch_address(&self, byte: usize) -> u64 {
+    pub(crate) fn scratch_address(&self, byte: usize) -> u64 {
         self.scratch.address(byte, 0)
     }
 
@@ -179,6 +186,54 @@ impl Stream {
 
     pub(super) fn numbers_address(&self, first: usize) -> u64 {
         self.numbers.address(first * 4, 0)
+    }
+
+    /// Copies or combines a rectangle between two places whose memory begins at these addresses.
+    pub(crate) fn copy_rectangle(
+        &mut self,
+        copy: &CardMove,
+        from: u64,
+        to: u64,
+    ) -> Result<(), Cause> {
+        self.check()?;
+        self.queue.enter()?;
+        match copy {
+            CardMove::Run { from: start, to: target, bytes } => {
+                Ok(self.queue.copy(from + *start as u64, to + *target as u64, *bytes)?)
+            }
+            CardMove::Kernel { function, shape } => {
+                let (mut from, mut to) = (from, to);
+                let pointers = [&mut from, &mut to].map(|value| std::ptr::from_mut(value).cast());
+                Ok(self.queue.launch(*function, *shape, &mut { pointers })?)
+            }
+        }
+    }
+
+    /// Whether this stream has a communicator of these ranks.
+    pub(crate) fn has_communicator(&self, ranks: &[u32]) -> bool {
+        self.communicators.contains_key(ranks)
+    }
+
+    /// Joins the other ranks of a group, which all come, under a name.
+    pub(crate) fn join(&mut self, ranks: &[u32], own: usize, id: Id) -> Result<(), Cause> {
+        let ended = Arc::clone(&self.ended);
+        let comm = Comm::join(&self.queue, id, (ranks.len(), own), ended)?;
+        self.communicators.insert(ranks.to_vec(), comm);
+        Ok(())
+    }
+
+    /// Begins operations together, by the communicator of these ranks.
+    pub(crate) fn communicate(
+        &mut self,
+        ranks: &[u32],
+        operations: &[(Operation, DType)],
+    ) -> Result<(), Cause> {
+        self.check()?;
+        self.queue.enter()?;
+        match self.communicators.get(ranks) {
+            Some(comm) => Ok(comm.run(&self.queue, operations)?),
+            None => Err(Cause::Device(format!("there is no communicator of ranks {ranks:?}"))),
+        }
     }
 
     /// The event of all launches so far.
@@ -275,7 +330,7 @@ impl Stream {
     /// Lets `read` see bytes when all launches so far have ended.
     pub(crate) fn read<R>(
         &mut self,
-        memory: &DeviceMemory,
+        memory: &CardMemory,
         place: Place,
         read: impl FnOnce(&[u8]) -> R,
     ) -> R {
@@ -286,7 +341,7 @@ impl Stream {
     /// Lets `write` fill bytes, which launches from now on see.
     pub(crate) fn fill<R>(
         &mut self,
-        memory: &DeviceMemory,
+        memory: &CardMemory,
         place: Place,
         write: impl FnOnce(&mut [u8]) -> R,
     ) -> R {
@@ -299,14 +354,14 @@ impl Stream {
     }
 
     /// The image on the host, in which these places have what all launches so far have written.
-    pub(crate) fn host<'m>(&mut self, memory: &'m DeviceMemory, places: &[Place]) -> &'m Arena {
+    pub(crate) fn host<'m>(&mut self, memory: &'m CardMemory, places: &[Place]) -> &'m Arena {
         if let Err(cause) = self.bring(memory, places) {
             self.fail(cause);
         }
         &memory.image
     }
 
-    fn bring(&mut self, memory: &DeviceMemory, places: &[Place]) -> Result<(), Cause> {
+    fn bring(&mut self, memory: &CardMemory, places: &[Place]) -> Result<(), Cause> {
         for place in places.iter().filter(|place| place.bytes > 0) {
             let address = memory.address(*place);
             self.staging.begin_download(&self.queue, address, *place)?;
@@ -317,7 +372,7 @@ impl Stream {
     }
 
     /// Brings what the host has written at these places of the image to the card.
-    pub(crate) fn written(&mut self, memory: &DeviceMemory, places: &[Place]) {
+    pub(crate) fn written(&mut self, memory: &CardMemory, places: &[Place]) {
         for place in places.iter().filter(|place| place.bytes > 0) {
             let address = memory.address(*place);
             let content = memory.image.read(*place);
