@@ -50,7 +50,11 @@ pub(super) struct Ends<'a> {
 
 impl Ends<'_> {
     /// What `to` gets, in the order in which it is combined.
-    fn contributions(&self, to: u32, microbatch: usize) -> Result<Vec<Contribution>, RuntimeError> {
+    pub(super) fn contributions(
+        &self,
+        to: u32,
+        microbatch: usize,
+    ) -> Result<Vec<Contribution>, RuntimeError> {
         let layout = |index: u32| {
             self.plan.layouts.get(index as usize).ok_or(RuntimeError::plan("a missing layout"))
         };
@@ -59,15 +63,15 @@ impl Ends<'_> {
             .map_err(|reason| self.fail(&reason))
     }
 
-    fn fail(&self, reason: &str) -> RuntimeError {
+    pub(super) fn fail(&self, reason: &str) -> RuntimeError {
         RuntimeError::plan(format!("channel of `{}`: {reason}", self.channel.tensor))
     }
 
-    fn receivers(&self) -> &[u32] {
+    pub(super) fn receivers(&self) -> &[u32] {
         self.plan.layouts.get(self.channel.to as usize).map_or(&[], |layout| &layout.ranks)
     }
 
-    fn variants(&self) -> usize {
+    pub(super) fn variants(&self) -> usize {
         let layouts = [self.channel.from, self.channel.to];
         let cut = |&index: &u32| {
             let layout = self.plan.layouts.get(index as usize);
@@ -76,7 +80,16 @@ impl Ends<'_> {
         if layouts.iter().any(cut) { self.plan.microbatches.max(1) } else { 1 }
     }
 
-    fn slots(&self) -> usize {
+    /// Whether a rank is of both ends, and may send to itself.
+    pub(super) fn meet(&self) -> bool {
+        let ranks = |index: u32| {
+            self.plan.layouts.get(index as usize).map_or(&[][..], |layout| &layout.ranks)
+        };
+        let to = ranks(self.channel.to);
+        ranks(self.channel.from).iter().any(|rank| to.contains(rank))
+    }
+
+    pub(super) fn slots(&self) -> usize {
         self.channel.slots.max(1) as usize
     }
 }

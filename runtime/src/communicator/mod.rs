@@ -16,7 +16,7 @@ use graphc_ir::plan::{BoxingKind, Channel, Layout, Plan};
 
 use crate::device::{Device, Memory, Port, Stream, Turn};
 use crate::error::{Cause, RuntimeError};
-use crate::transport::{Transport, TransportError};
+use crate::transport::Transport;
 use channel::Ends;
 
 /// The way of one rank to the others.
@@ -77,15 +77,19 @@ impl Communicator {
     /// Where the two layouts of the channel do not fit, or a peer cannot be reached.
     pub(crate) fn send(
         &self,
+        device: &Device,
         plan: &Plan,
         (tag, channel): (u32, &Channel),
         input: Port,
     ) -> Result<Send, RuntimeError> {
-        match self {
-            Self::Host(transport) | Self::Cards(transport) => {
-                let ends = Ends { plan, channel, tag, transport: &**transport };
-                channel::HostSend::new(&ends, input).map(Send::Host)
+        let (Self::Host(transport) | Self::Cards(transport)) = self;
+        let ends = Ends { plan, channel, tag, transport: &**transport };
+        match (self, device) {
+            (Self::Cards(_), Device::Cuda(cuda)) if !ends.meet() => {
+                let send = nccl::NcclSend::new(cuda, &ends, input)?;
+                Ok(Send::Cards(Box::new(send)))
             }
+            _ => channel::HostSend::new(&ends, input).map(Send::Host),
         }
     }
 
@@ -95,15 +99,19 @@ impl Communicator {
     /// As of [`Communicator::send`].
     pub(crate) fn receive(
         &self,
+        device: &Device,
         plan: &Plan,
         (tag, channel): (u32, &Channel),
         output: Port,
     ) -> Result<Receive, RuntimeError> {
-        match self {
-            Self::Host(transport) | Self::Cards(transport) => {
-                let ends = Ends { plan, channel, tag, transport: &**transport };
-                channel::HostReceive::new(&ends, output).map(Receive::Host)
+        let (Self::Host(transport) | Self::Cards(transport)) = self;
+        let ends = Ends { plan, channel, tag, transport: &**transport };
+        match (self, device) {
+            (Self::Cards(_), Device::Cuda(cuda)) if !ends.meet() => {
+                let receive = nccl::NcclReceive::new(cuda, &ends, output)?;
+                Ok(Receive::Cards(Box::new(receive)))
             }
+            _ => channel::HostReceive::new(&ends, output).map(Receive::Host),
         }
     }
 }
@@ -145,9 +153,22 @@ impl Collective {
 pub(crate) enum Send {
     /// From host memory.
     Host(channel::HostSend),
+    /// From a card.
+    Cards(Box<nccl::NcclSend>),
 }
 
 impl Send {
+    /// Joins the peers, before the first step. All ranks join theirs in the order of the channels' numbers.
+    ///
+    /// # Errors
+    /// Where the job has ended or a peer does not come.
+    pub(crate) fn join(&mut self, stream: &Stream) -> Result<(), Cause> {
+        match (self, stream) {
+            (Self::Cards(send), Stream::Cuda(stream)) => send.join(stream),
+            _ => Ok(()),
+        }
+    }
+
     /// Sends one content, behind all that was launched on the stream. Returns how long the host has waited.
     ///
     /// # Errors
@@ -157,9 +178,13 @@ impl Send {
         stream: &mut Stream,
         memory: &Memory,
         turn: Turn,
-    ) -> Result<Duration, TransportError> {
+    ) -> Result<Duration, Cause> {
         match self {
-            Self::Host(send) => send.run(stream, memory, turn),
+            Self::Host(send) => Ok(send.run(stream, memory, turn)?),
+            Self::Cards(send) => match (stream, memory) {
+                (Stream::Cuda(stream), Memory::Cuda(memory)) => send.run(stream, memory, turn),
+                _ => Err(Cause::Device("a channel of another device".into())),
+            },
         }
     }
 }
@@ -168,9 +193,22 @@ impl Send {
 pub(crate) enum Receive {
     /// To host memory.
     Host(channel::HostReceive),
+    /// To a card.
+    Cards(Box<nccl::NcclReceive>),
 }
 
 impl Receive {
+    /// Joins the peers, before the first step. All ranks join theirs in the order of the channels' numbers.
+    ///
+    /// # Errors
+    /// Where the job has ended or a peer does not come.
+    pub(crate) fn join(&mut self, stream: &Stream) -> Result<(), Cause> {
+        match (self, stream) {
+            (Self::Cards(receive), Stream::Cuda(stream)) => receive.join(stream),
+            _ => Ok(()),
+        }
+    }
+
     /// Receives one content; what is launched next sees it. Returns how long the host has waited.
     ///
     /// # Errors
@@ -180,9 +218,13 @@ impl Receive {
         stream: &mut Stream,
         memory: &Memory,
         turn: Turn,
-    ) -> Result<Duration, TransportError> {
+    ) -> Result<Duration, Cause> {
         match self {
-            Self::Host(receive) => receive.run(stream, memory, turn),
+            Self::Host(receive) => Ok(receive.run(stream, memory, turn)?),
+            Self::Cards(receive) => match (stream, memory) {
+                (Stream::Cuda(stream), Memory::Cuda(memory)) => receive.run(stream, memory, turn),
+                _ => Err(Cause::Device("a channel of another device".into())),
+            },
         }
     }
 }

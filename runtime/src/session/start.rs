@@ -8,7 +8,7 @@ use crossbeam_channel::{Sender, bounded, unbounded};
 use graphc_ir::check::VerifiedPlan;
 use graphc_ir::machine::Machine;
 use graphc_ir::mesh::DeviceKind;
-use graphc_ir::plan::{Plan, Program};
+use graphc_ir::plan::{Action, Actor, Plan, Program};
 
 use super::agreement::agree;
 use super::collect::Collector;
@@ -211,6 +211,7 @@ impl Rank {
                 machine: Machine::new(program, plan.microbatches),
                 microbatches: plan.microbatches as u64,
                 actors,
+                joins: joins(program),
                 names: names(program),
                 registers: program.registers.iter().map(|r| r.name.clone()).collect(),
                 order,
@@ -239,6 +240,19 @@ mod unanswered;
 fn ended(transport: &Arc<dyn Transport>) -> Ended {
     let transport = Arc::clone(transport);
     Arc::new(move || transport.ended().is_some())
+}
+
+/// The actors of channels, by the channels' numbers.
+fn joins(program: &Program) -> Vec<usize> {
+    let channel = |actor: &Actor| match actor.action {
+        Action::Send { channel } | Action::Receive { channel } => Some(channel),
+        _ => None,
+    };
+    let actors = program.actors.iter().enumerate();
+    let channels = actors.filter_map(|(index, actor)| Some((channel(actor)?, index)));
+    let mut channels: Vec<_> = channels.collect();
+    channels.sort();
+    channels.into_iter().map(|(_, index)| index).collect()
 }
 
 fn names(program: &Program) -> Vec<String> {

@@ -27,6 +27,15 @@ impl Work {
         matches!(self, Self::Kernel(_))
     }
 
+    /// What comes before a session's first step. Actors are called in the order of their channels' numbers.
+    pub(crate) fn join(&mut self, stream: &Stream) -> Result<(), Cause> {
+        match self {
+            Self::Send(send) => send.join(stream),
+            Self::Receive(receive) => receive.join(stream),
+            _ => Ok(()),
+        }
+    }
+
     /// Begins one action. Returns how long the host has waited.
     pub(crate) fn run(
         &mut self,
@@ -38,8 +47,8 @@ impl Work {
         match self {
             Self::Kernel(launch) | Self::Local(launch) => stream.launch(launch, memory, turn)?,
             Self::Collective(collective) => return collective.run(stream, memory, turn),
-            Self::Send(send) => return Ok(send.run(stream, memory, turn)?),
-            Self::Receive(receive) => return Ok(receive.run(stream, memory, turn)?),
+            Self::Send(send) => return send.run(stream, memory, turn),
+            Self::Receive(receive) => return receive.run(stream, memory, turn),
             Self::Feed(work) => work.run(stream, memory, turn, step),
             Self::Fetch(work) => return Ok(work.run(stream, memory, turn, step)?),
         }

@@ -157,12 +157,12 @@ impl<'a> Resolver<'a> {
             Action::Send { channel } => {
                 let input = self.only(actor, &actor.inputs)?;
                 let channel = self.channel(actor, channel.0)?;
-                Work::Send(self.communicator.send(self.plan, channel, input)?)
+                Work::Send(self.communicator.send(self.device, self.plan, channel, input)?)
             }
             Action::Receive { channel } => {
                 let output = self.only(actor, &actor.outputs)?;
                 let channel = self.channel(actor, channel.0)?;
-                Work::Receive(self.communicator.receive(self.plan, channel, output)?)
+                Work::Receive(self.communicator.receive(self.device, self.plan, channel, output)?)
             }
             Action::Accumulate => {
                 Work::Kernel(self.launch(actor, Call::Accumulate, &actor.outputs)?)

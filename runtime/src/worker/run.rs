@@ -44,6 +44,8 @@ pub(crate) struct Worker {
     pub(crate) microbatches: u64,
     /// Actors of this stream; none at the ids of others.
     pub(crate) actors: Vec<Option<Work>>,
+    /// Those that have peers to join before the first step, in order.
+    pub(crate) joins: Vec<usize>,
     pub(crate) names: Vec<String>,
     pub(crate) registers: Vec<String>,
     /// (actor, microbatch) of a step, in order.
@@ -121,6 +123,7 @@ impl Worker {
 
     fn step(&mut self, step: &StepState, here: &mut Here) -> Result<(), Cause> {
         self.listen();
+        self.join()?;
         self.stream.begin_step(self.settings.first_step + step.index);
         let begun = Instant::now();
         let mut last = begun;
@@ -163,6 +166,16 @@ impl Worker {
         }
         self.report.actions += self.order.len() as u64;
         self.report.steps += last - begun;
+        Ok(())
+    }
+
+    /// Has channels join their peers, once.
+    fn join(&mut self) -> Result<(), Cause> {
+        for actor in std::mem::take(&mut self.joins) {
+            if let Some(work) = &mut self.actors[actor] {
+                work.join(&self.stream)?;
+            }
+        }
         Ok(())
     }
 

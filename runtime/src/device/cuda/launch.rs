@@ -14,6 +14,7 @@ use super::super::launch::{Call, Unprepared};
 use super::super::local::Local;
 use super::super::port::{Port, Turn};
 use super::driver::Function;
+use super::moves::identity;
 use super::product::Described;
 use super::stream::Stream;
 use super::{Cuda, Shared};
@@ -237,17 +238,6 @@ impl Local {
             Some(kind) => vec![fill(kind)],
             None => self.rects.iter().map(|(held, kept)| slice(result.dtype, held, kept)).collect(),
         }
-    }
-}
-
-/// What changes nothing, as near to it as elements of the type come.
-fn identity(dtype: DType, kind: ReduceKind) -> f64 {
-    let identity = kind.identity();
-    match dtype {
-        DType::F32 | DType::F16 | DType::BF16 | DType::I64 => identity,
-        DType::I32 => identity.clamp(f64::from(i32::MIN), f64::from(i32::MAX)),
-        DType::U8 => identity.clamp(0.0, 255.0),
-        DType::Bool => f64::from(u8::from(kind == ReduceKind::Min)),
     }
 }
 

@@ -10,6 +10,7 @@ mod compile;
 mod driver;
 mod launch;
 mod library;
+mod line;
 mod memory;
 mod moves;
 mod nccl;
@@ -34,8 +35,9 @@ use crate::transport::TransportError;
 pub use driver::Card;
 pub(crate) use launch::Launch;
 pub use library::{Found, Library, NotFound};
+pub(crate) use line::Line;
 pub(crate) use memory::CardMemory;
-pub(crate) use moves::CardMove;
+pub(crate) use moves::{CardFill, CardMove};
 pub(crate) use nccl::{Id, Operation, new_id};
 pub(crate) use stream::{Ended, Event, Stream};
 

@@ -3,7 +3,7 @@
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::shard::Rect;
 use graphc_ir::types::DType;
-use graphc_kernels::cuda::{Launch, copy_rectangle};
+use graphc_kernels::cuda::{Launch, copy_rectangle, fill};
 
 use super::Cuda;
 use super::driver::Function;
@@ -15,6 +15,35 @@ pub(crate) enum CardMove {
     Run { from: usize, to: usize, bytes: usize },
     /// By a kernel.
     Kernel { function: Function, shape: ([u32; 3], [u32; 3], u32) },
+}
+
+/// Fills a register with what changes nothing in a reduction.
+pub(crate) enum CardFill {
+    /// Bytes of 0.
+    Clear { bytes: usize },
+    /// By a kernel.
+    Kernel { function: Function, shape: ([u32; 3], [u32; 3], u32) },
+}
+
+impl CardFill {
+    /// # Errors
+    /// Where there is no kernel.
+    pub(crate) fn new(
+        device: &Cuda,
+        dtype: DType,
+        elements: usize,
+        kind: ReduceKind,
+    ) -> Result<Self, String> {
+        let call = fill(dtype, elements, identity(dtype, kind));
+        match call.launches.as_slice() {
+            [Launch::Kernel(kernel)] => {
+                let function = device.function(&kernel.source, kernel.entry, kernel.shared);
+                let function = function.map_err(|error| error.to_string())?;
+                Ok(Self::Kernel { function, shape: (kernel.grid, kernel.block, kernel.shared) })
+            }
+            _ => Ok(Self::Clear { bytes: elements * dtype.size() }),
+        }
+    }
 }
 
 impl CardMove {
@@ -55,5 +84,16 @@ impl CardMove {
         to: &Rect,
     ) -> Option<(usize, usize, usize)> {
         Move::new(dtype, part, from, to).as_run()
+    }
+}
+
+/// What changes nothing, as near to it as elements of the type come.
+pub(super) fn identity(dtype: DType, kind: ReduceKind) -> f64 {
+    let identity = kind.identity();
+    match dtype {
+        DType::F32 | DType::F16 | DType::BF16 | DType::I64 => identity,
+        DType::I32 => identity.clamp(f64::from(i32::MIN), f64::from(i32::MAX)),
+        DType::U8 => identity.clamp(0.0, 255.0),
+        DType::Bool => f64::from(u8::from(kind == ReduceKind::Min)),
     }
 }

@@ -12,7 +12,7 @@ use graphc_kernels::cuda::Argument;
 use super::driver::{Buffer, Function, Mark, Pinned, Queue, Trouble};
 use super::launch::{Launch, Site, found};
 use super::memory::CardMemory;
-use super::moves::CardMove;
+use super::moves::{CardFill, CardMove};
 use super::nccl::{Comm, Id, Operation};
 use super::product::{Described, Multiplier};
 use super::{Cuda, Shared};
@@ -209,6 +209,21 @@ impl Stream {
         }
     }
 
+    /// Fills memory that begins at an address.
+    pub(crate) fn fill_with(&mut self, fill: &CardFill, address: u64) -> Result<(), Cause> {
+        self.check()?;
+        self.queue.enter()?;
+        match fill {
+            CardFill::Clear { bytes: 0 } => Ok(()),
+            CardFill::Clear { bytes } => Ok(self.queue.clear(address, *bytes)?),
+            CardFill::Kernel { function, shape } => {
+                let mut address = address;
+                let pointer = std::ptr::from_mut(&mut address).cast();
+                Ok(self.queue.launch(*function, *shape, &mut [pointer])?)
+            }
+        }
+    }
+
     /// Whether this stream has a communicator of these ranks.
     pub(crate) fn has_communicator(&self, ranks: &[u32]) -> bool {
         self.communicators.contains_key(ranks)
@@ -234,6 +249,11 @@ impl Stream {
             Some(comm) => Ok(comm.run(&self.queue, operations)?),
             None => Err(Cause::Device(format!("there is no communicator of ranks {ranks:?}"))),
         }
+    }
+
+    /// What asks whether the job has ended.
+    pub(super) fn ended(&self) -> Ended {
+        Arc::clone(&self.ended)
     }
 
     /// The event of all launches so far.

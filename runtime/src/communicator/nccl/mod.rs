@@ -5,6 +5,8 @@
 //! Ranks have a communicator for each group on each stream. It is made when the first collective of the group runs, at which all
 //! its ranks are, in the plan's order; its name goes by the transport.
 
+mod channel;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +23,8 @@ use crate::error::Cause;
 use crate::memory::Place;
 use crate::rectangles::{Contribution, along_axis};
 use crate::transport::{Offer, Transport};
+
+pub(crate) use channel::{NcclReceive, NcclSend};
 
 /// A collective of one rank.
 pub(crate) struct NcclCollective {
