@@ -125,6 +125,19 @@ pub(crate) enum Collective {
 }
 
 impl Collective {
+    /// Whether all that it does is launched on the device.
+    pub(crate) fn is_launched(&self) -> bool {
+        matches!(self, Self::Cards(_))
+    }
+
+    /// Steps after which its registers' slots come again.
+    pub(crate) fn period(&self, microbatches: u64) -> u64 {
+        match self {
+            Self::Host(_) => 1,
+            Self::Cards(collective) => collective.period(microbatches),
+        }
+    }
+
     /// Takes part once, behind all that was launched on the stream; what is launched next sees the results. Returns how
     /// long the host has waited.
     ///

@@ -36,6 +36,16 @@ pub(crate) enum Launch {
     Cuda(cuda::Launch),
 }
 
+impl Launch {
+    /// Steps after which its registers' slots come again.
+    pub(crate) fn period(&self, microbatches: u64) -> u64 {
+        match self {
+            Self::Cpu(_) => 1,
+            Self::Cuda(launch) => launch.period(microbatches),
+        }
+    }
+}
+
 /// Why something cannot be prepared.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Unprepared {

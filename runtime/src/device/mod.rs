@@ -27,8 +27,8 @@ use crate::memory::Offered;
 pub(crate) use cuda::{Ended, communicates_directly};
 pub(crate) use launch::{Call, Launch, Unprepared};
 pub(crate) use memory::Memory;
-pub(crate) use port::{Port, Turn};
-pub(crate) use stream::{Event, Stream};
+pub(crate) use port::{Port, Turn, lcm};
+pub(crate) use stream::{Event, Recording, Stream};
 
 /// Threads of the host that a rank may use.
 #[derive(Clone, Copy, Debug)]

@@ -21,6 +21,13 @@ pub(crate) enum Event {
     Cuda(cuda::Event),
 }
 
+/// Launches that were recorded, to be begun all at once.
+#[derive(Debug)]
+pub(crate) enum Recording {
+    /// Of a card.
+    Cuda(cuda::Recording),
+}
+
 /// What no caller does: streams, launches and memory of one rank are of one device.
 const MIXED: &str = "a launch of another device";
 
@@ -52,6 +59,44 @@ impl Stream {
                 stream.launch(launch, memory, turn)
             }
             _ => Err(Cause::Device(MIXED.to_owned())),
+        }
+    }
+
+    /// Whether it records launches.
+    pub(crate) fn records(&self) -> bool {
+        matches!(self, Self::Cuda(_))
+    }
+
+    /// Launches from now on are recorded instead of begun, until [`Stream::end_recording`].
+    ///
+    /// # Errors
+    /// Where the device does not record.
+    pub(crate) fn begin_recording(&mut self) -> Result<(), Cause> {
+        match self {
+            Self::Cpu(_) => Err(Cause::Device(MIXED.to_owned())),
+            Self::Cuda(stream) => stream.begin_recording(),
+        }
+    }
+
+    /// What was recorded.
+    ///
+    /// # Errors
+    /// Where something was launched that cannot be recorded.
+    pub(crate) fn end_recording(&mut self) -> Result<Recording, Cause> {
+        match self {
+            Self::Cpu(_) => Err(Cause::Device(MIXED.to_owned())),
+            Self::Cuda(stream) => stream.end_recording().map(Recording::Cuda),
+        }
+    }
+
+    /// Begins all that was recorded.
+    ///
+    /// # Errors
+    /// Where the device does not take it.
+    pub(crate) fn replay(&mut self, recording: &Recording) -> Result<(), Cause> {
+        match (self, recording) {
+            (Self::Cuda(stream), Recording::Cuda(recording)) => stream.replay(recording),
+            (Self::Cpu(_), Recording::Cuda(_)) => Err(Cause::Device(MIXED.to_owned())),
         }
     }
 

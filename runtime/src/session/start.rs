@@ -21,7 +21,9 @@ use crate::job::Job;
 use crate::tensor::HostTensor;
 use crate::transport::Transport;
 use crate::transport::in_process::{Hub, Patience};
-use crate::worker::{Edges, Job as WorkerJob, RankPart, Report, Resolver, Settings, Worker};
+use crate::worker::{
+    Edges, Job as WorkerJob, RankPart, Replay, Report, Resolver, Settings, Worker,
+};
 
 /// Ranks that may be threads of one process: each has a mailbox for each.
 const MOST_THREADS: usize = 1024;
@@ -203,10 +205,14 @@ impl Rank {
         for (stream, (actors, order)) in streams {
             let (sender, jobs) = bounded(queue);
             let others = ears.iter().enumerate().filter(|&(other, _)| other != stream);
+            let launches = self.device.stream(settings.seed, ended(&self.transport))?;
+            let (alone, microbatches) = (ears.len() == 1, plan.microbatches as u64);
+            let replay = Replay::new(&launches, alone, &actors, &order, microbatches);
             let worker = Worker {
                 transport: Arc::clone(&self.transport),
                 memory: Arc::clone(&self.memory),
-                stream: self.device.stream(settings.seed, ended(&self.transport))?,
+                stream: launches,
+                replay,
                 settings,
                 machine: Machine::new(program, plan.microbatches),
                 microbatches: plan.microbatches as u64,

@@ -27,6 +27,24 @@ impl Work {
         matches!(self, Self::Kernel(_))
     }
 
+    /// Whether all that it does is launched on the device, the same in each step but for what lies in the device's memory.
+    pub(crate) fn is_launched(&self) -> bool {
+        match self {
+            Self::Kernel(_) | Self::Local(_) => true,
+            Self::Collective(collective) => collective.is_launched(),
+            Self::Send(_) | Self::Receive(_) | Self::Feed(_) | Self::Fetch(_) => false,
+        }
+    }
+
+    /// Steps after which its registers' slots come again.
+    pub(crate) fn period(&self, microbatches: u64) -> u64 {
+        match self {
+            Self::Kernel(launch) | Self::Local(launch) => launch.period(microbatches),
+            Self::Collective(collective) => collective.period(microbatches),
+            Self::Send(_) | Self::Receive(_) | Self::Feed(_) | Self::Fetch(_) => 1,
+        }
+    }
+
     /// What comes before a session's first step. Actors are called in the order of their channels' numbers.
     pub(crate) fn join(&mut self, stream: &Stream) -> Result<(), Cause> {
         match self {

@@ -104,6 +104,10 @@ impl NcclCollective {
         Ok(Self { transport, sequence, group, own, inputs, outputs, variants })
     }
 
+    pub(super) fn period(&self, microbatches: u64) -> u64 {
+        Port::period_of(self.inputs.iter().chain(&self.outputs), microbatches)
+    }
+
     pub(super) fn run(
         &mut self,
         stream: &mut Stream,

@@ -380,6 +380,55 @@ impl Queue {
     }
 }
 
+impl Queue {
+    /// Launches of this thread on the stream are recorded from now on.
+    pub(super) fn begin_recording(&self) -> Result<(), Trouble> {
+        self.enter()?;
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // SAFETY: the stream is one that the driver gave.
+        unsafe { result::stream::begin_capture(self.raw, mode) }.map_err(told("cannot record"))
+    }
+
+    pub(super) fn end_recording(&self) -> Result<Recording, Trouble> {
+        const WHAT: &str = "cannot replay what was recorded";
+        self.enter()?;
+        // SAFETY: the stream is one that the driver gave.
+        let graph = unsafe { result::stream::end_capture(self.raw) }.map_err(told(WHAT))?;
+        // SAFETY: the graph was made just now, is used once, and given back.
+        unsafe {
+            let made = result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0));
+            let _ = result::graph::destroy(graph);
+            let raw = made.map_err(told(WHAT))?;
+            Ok(Recording { context: Arc::clone(&self.context), raw })
+        }
+    }
+
+    pub(super) fn replay(&self, recording: &Recording) -> Result<(), Trouble> {
+        self.enter()?;
+        // SAFETY: both are the driver's and kept.
+        unsafe { result::graph::launch(recording.raw, self.raw) }.map_err(told("cannot replay"))
+    }
+}
+
+/// Launches that were recorded.
+#[derive(Debug)]
+pub(crate) struct Recording {
+    context: Arc<Context>,
+    raw: sys::CUgraphExec,
+}
+
+// SAFETY: it has one owner, and may be begun from any thread.
+unsafe impl Send for Recording {}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        if self.context.enter().is_ok() {
+            // SAFETY: it was made once.
+            let _ = unsafe { result::graph::exec_destroy(self.raw) };
+        }
+    }
+}
+
 impl Drop for Queue {
     fn drop(&mut self) {
         if self.context.enter().is_ok() {

@@ -87,6 +87,10 @@ impl Launch {
         Ok(Self { routines, choice, operands, results })
     }
 
+    pub(crate) fn period(&self, microbatches: u64) -> u64 {
+        Port::period_of(self.operands.iter().chain(&self.results), microbatches)
+    }
+
     #[inline]
     pub(super) fn run(
         &self,

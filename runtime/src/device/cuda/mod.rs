@@ -33,6 +33,7 @@ use crate::memory::{Arena, Offered};
 use crate::transport::TransportError;
 
 pub use driver::Card;
+pub(crate) use driver::Recording;
 pub(crate) use launch::Launch;
 pub use library::{Found, Library, NotFound};
 pub(crate) use line::Line;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use graphc_ir::types::DType;
 use graphc_kernels::cuda::Argument;
 
-use super::driver::{Buffer, Function, Mark, Pinned, Queue, Trouble};
+use super::driver::{Buffer, Function, Mark, Pinned, Queue, Recording, Trouble};
 use super::launch::{Launch, Site, found};
 use super::memory::CardMemory;
 use super::moves::{CardFill, CardMove};
@@ -207,6 +207,23 @@ impl Stream {
                 Ok(self.queue.launch(*function, *shape, &mut { pointers })?)
             }
         }
+    }
+
+    /// Launches from now on are recorded.
+    pub(crate) fn begin_recording(&mut self) -> Result<(), Cause> {
+        self.check()?;
+        Ok(self.queue.begin_recording()?)
+    }
+
+    /// What was recorded.
+    pub(crate) fn end_recording(&mut self) -> Result<Recording, Cause> {
+        Ok(self.queue.end_recording()?)
+    }
+
+    /// Begins all that was recorded.
+    pub(crate) fn replay(&mut self, recording: &Recording) -> Result<(), Cause> {
+        self.check()?;
+        Ok(self.queue.replay(recording)?)
     }
 
     /// Fills memory that begins at an address.
