@@ -10,7 +10,9 @@
 //! follows from the shape alone: no sum is made by atomic additions. Start reading with `call`, then `elementwise`.
 
 mod call;
+mod convolution;
 mod elementwise;
+mod headed;
 mod product;
 mod rectangle;
 mod reduce;
@@ -74,6 +76,9 @@ pub fn prepare(op: &Op, operands: &[Shard], results: &[Shard]) -> Result<Call, K
         Op::Reshape(_) | Op::ToGlobal(_) | Op::Regather(_) | Op::Accumulate(_) => {
             Some(Call::of(vec![Launch::copy(&results[0])]))
         }
+        Op::Convolution(_) | Op::ConvolutionInputGrad(_) | Op::ConvolutionKernelGrad(_) => {
+            Some(convolution::convolution(op, operands, results)?)
+        }
         Op::MatMul(op) => Some(product::matmul(op, operands, results)?),
         Op::Reduce(op) => Some(reduce::reduce(op, operands, results)?),
         Op::SgdUpdate(op) => Some(update::sgd(op, operands)),
@@ -91,7 +96,10 @@ pub fn prepare_fused(
     operands: &[Shard],
     results: &[Shard],
 ) -> Result<Call, KernelError> {
-    elementwise::chain(fused, operands, results)
+    match headed::headed(fused, operands, results)? {
+        Some(call) => Ok(call),
+        None => elementwise::chain(fused, operands, results),
+    }
 }
 
 fn dtypes(shards: &[Shard]) -> Vec<DType> {
