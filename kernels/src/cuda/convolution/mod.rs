@@ -113,7 +113,7 @@ impl Work {
         self.space.features() * self.space.inputs * self.space.taps()
     }
 
-    /// Macros that all kernels of a convolution have, see `cu/convolution.cuh`.
+    /// Macros that all kernels of a convolution have, see `cu/window.cuh`.
     fn source(&self, body: &str) -> Source {
         let Space {
             window, batch, groups, outputs, inputs, stride, extents, picture, shown, ..
@@ -123,7 +123,7 @@ impl Work {
             Kind::InputGrad => "INPUT_GRAD",
             Kind::KernelGrad => "KERNEL_GRAD",
         };
-        Source::new(format!("{}\n{body}", include_str!("../cu/convolution.cuh")))
+        Source::new(format!("{}\n{body}", include_str!("../cu/window.cuh")))
             .define("FORWARD", 0)
             .define("INPUT_GRAD", 1)
             .define("KERNEL_GRAD", 2)
@@ -162,13 +162,6 @@ impl Work {
         let blocks = self.kernel_elements().div_ceil(THREADS);
         let arguments = vec![Argument::scratch(byte), Argument::result(0)];
         Launch::kernel(source, "convolution_join", blocks, THREADS, arguments)
-    }
-}
-
-impl Source {
-    /// Macros for both dims of a picture, `NAME_H` and `NAME_W`.
-    fn pair(self, name: &str, [height, width]: [usize; 2]) -> Self {
-        self.define(&format!("{name}_H"), height).define(&format!("{name}_W"), width)
     }
 }
 

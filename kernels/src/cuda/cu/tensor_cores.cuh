@@ -26,3 +26,15 @@ __device__ __forceinline__ void multiply_add(float (&sums)[4], const u32 (&a)[4]
                : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+
+// Two numbers, each rounded, as the lower and the higher half of a word.
+__device__ __forceinline__ u32 two(float low, float high, bfloat_t) {
+  u32 word;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  return word;
+}
+__device__ __forceinline__ u32 two(float low, float high, half_t) {
+  u32 word;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  return word;
+}

@@ -1,4 +1,4 @@
-// What all kernels of convolutions begin with: extents and positions. The result of a kernel is one of
+// What all kernels of convolutions and pools begin with: extents and positions. The result of a convolution is one of
 //
 //   y(n, p, q, o) = sum x(n, p STEP + i REACH - PAD, .., c) k(o, c, i, j)    FORWARD
 //   dx, of which each element adds to these places                          INPUT_GRAD
@@ -6,7 +6,7 @@
 //
 // Macros: KIND; INDEX, the type of positions; T, the element type; BATCH; GROUPS; OUTPUTS and INPUTS, the channels of one group that
 // kernels give and take; GROUP, the channels of one group of x; of height and width (_H, _W) KERNEL, PICTURE (x), SHOWN (y), STEP,
-// REACH, PAD; CHANNELS_LAST, whether pictures are [n, h, w, c] rather than [n, c, h, w].
+// REACH, PAD; CHANNELS_LAST, whether pictures are [n, h, w, c] rather than [n, c, h, w]. Of a pool each channel is a group of its own.
 
 #define TAPS (KERNEL_H * KERNEL_W)
 #define CHANNELS (GROUPS * GROUP)
