@@ -19,7 +19,7 @@ mod merged;
 mod outer;
 #[cfg(target_arch = "x86_64")]
 mod pack;
-mod space;
+pub(crate) mod space;
 
 use graphc_ir::op::Op;
 use graphc_ir::types::DType;
@@ -179,7 +179,7 @@ fn added_up(slabs: &mut [f32], size: usize) -> &mut [f32] {
 }
 
 /// Channels of one group of x. Shards have whole groups, or a part of the only one.
-fn group_stride(groups: usize, dim: usize, [shape, whole]: [&[usize]; 2]) -> usize {
+pub(crate) fn group_stride(groups: usize, dim: usize, [shape, whole]: [&[usize]; 2]) -> usize {
     let channels = |shape: &[usize]| shape.get(dim).copied().unwrap_or(0);
     if groups > 1 { channels(whole) / groups } else { channels(shape) }
 }

@@ -9,8 +9,12 @@
 //! As on the processor, elements of 16 bits are widened, all is computed in `f32` and rounded once, and sums have an order that
 //! follows from the shape alone: no sum is made by atomic additions. Start reading with `call`, then `elementwise`.
 
+mod attention;
 mod call;
+mod convolution;
 mod elementwise;
+mod headed;
+mod pool;
 mod product;
 mod rectangle;
 mod reduce;
@@ -74,7 +78,15 @@ pub fn prepare(op: &Op, operands: &[Shard], results: &[Shard]) -> Result<Call, K
         Op::Reshape(_) | Op::ToGlobal(_) | Op::Regather(_) | Op::Accumulate(_) => {
             Some(Call::of(vec![Launch::copy(&results[0])]))
         }
+        Op::Attention(op) => Some(attention::attention(op, operands, results)?),
+        Op::AttentionGrad(op) => Some(attention::gradient(op, operands, results)?),
+        Op::Convolution(_) | Op::ConvolutionInputGrad(_) | Op::ConvolutionKernelGrad(_) => {
+            Some(convolution::convolution(op, operands, results)?)
+        }
         Op::MatMul(op) => Some(product::matmul(op, operands, results)?),
+        Op::MaxPool(_) | Op::MaxPoolGrad(_) | Op::AveragePool(_) | Op::AveragePoolGrad(_) => {
+            Some(pool::pool(op, operands, results)?)
+        }
         Op::Reduce(op) => Some(reduce::reduce(op, operands, results)?),
         Op::SgdUpdate(op) => Some(update::sgd(op, operands)),
         _ => None,
@@ -91,7 +103,10 @@ pub fn prepare_fused(
     operands: &[Shard],
     results: &[Shard],
 ) -> Result<Call, KernelError> {
-    elementwise::chain(fused, operands, results)
+    match headed::headed(fused, operands, results)? {
+        Some(call) => Ok(call),
+        None => elementwise::chain(fused, operands, results),
+    }
 }
 
 fn dtypes(shards: &[Shard]) -> Vec<DType> {
