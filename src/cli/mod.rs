@@ -14,6 +14,7 @@ mod data;
 mod devices;
 mod diagnosis;
 mod diff;
+mod doctor;
 mod eval;
 mod evaluation;
 mod explain;
@@ -47,6 +48,7 @@ pub fn run(command: Command) -> Result<ExitCode> {
         Command::Verify(args) => verify::run(&args)?,
         Command::Simulate(args) => simulate::run(&args)?,
         Command::Devices(args) => devices::run(&args)?,
+        Command::Doctor(args) => doctor::run(&args)?,
         Command::Calibrate(args) => calibrate::run(&args)?,
         Command::Run(args) => run::run(&args)?,
         Command::Train(args) => train::run(&args)?,
