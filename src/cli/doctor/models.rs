@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, ensure};
 use graphc::prelude::*;
 use graphc_ir::mesh::DeviceKind;
-use graphc_ir::models::{LstmLm, LstmLmConfig, MobileNetConfig, MobileNetV2, ResNet, ResNetConfig};
+use graphc_ir::models::{InvertedResidual, LstmLm, LstmLmConfig, ResNet, ResNetConfig};
 use graphc_ir::nn::{
-    Gpt, GptConfig, Linear, Llama, LlamaConfig, Module, SwitchConfig, SwitchFeedForward,
+    Dropout, Gpt, GptConfig, Linear, Llama, LlamaConfig, Module, SwitchConfig, SwitchFeedForward,
 };
 use graphc_ir::random::Stream;
 use graphc_ir::types::TensorType;
@@ -83,7 +83,7 @@ impl Model {
             Self::Resnet => {
                 let config = ResNetConfig {
                     bottleneck: false,
-                    blocks: [1, 1, 0, 0],
+                    blocks: [1, 1, 1, 1],
                     width: 4,
                     classes: CLASSES,
                     cifar_stem: false,
@@ -91,13 +91,11 @@ impl Model {
                 ResNet::new(&g, &config).forward(&input(&[BATCH, 3, 16, 16], DType::F32))
             }
             Self::Mobilenet => {
-                let config = MobileNetConfig {
-                    width: 0.1,
-                    classes: CLASSES,
-                    dropout: 0.2,
-                    cifar_stem: true,
-                };
-                MobileNetV2::new(&g, &config).forward(&input(&[BATCH, 3, 8, 8], DType::F32))
+                let x = input(&[BATCH, 4, 8, 8], DType::F32);
+                let first = InvertedResidual::new(&g, "first", [4, 4], 2, 1).forward(&x);
+                let second = InvertedResidual::new(&g, "second", [4, 8], 2, 2).forward(&first);
+                let flat = Dropout(0.2).forward(&second.mean(&[2, 3], false));
+                Linear::new(&g, "head", 8, CLASSES).forward(&flat)
             }
             Self::Lstm => {
                 let config = LstmLmConfig {
