@@ -17,7 +17,9 @@ mod headed;
 mod pool;
 mod product;
 mod rectangle;
+mod recurrence;
 mod reduce;
+mod resize;
 mod source;
 mod update;
 
@@ -87,6 +89,9 @@ pub fn prepare(op: &Op, operands: &[Shard], results: &[Shard]) -> Result<Call, K
         Op::MaxPool(_) | Op::MaxPoolGrad(_) | Op::AveragePool(_) | Op::AveragePoolGrad(_) => {
             Some(pool::pool(op, operands, results)?)
         }
+        Op::Recurrence(op) => Some(recurrence::recurrence(op, operands, results)?),
+        Op::RecurrenceGrad(op) => Some(recurrence::gradient(op, operands, results)?),
+        Op::Resize(_) | Op::ResizeGrad(_) => Some(resize::resize(op, operands, results)?),
         Op::Reduce(op) => Some(reduce::reduce(op, operands, results)?),
         Op::SgdUpdate(op) => Some(update::sgd(op, operands)),
         _ => None,
