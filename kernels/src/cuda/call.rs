@@ -195,6 +195,16 @@ impl Launch {
     }
 }
 
+impl Launch {
+    /// The same with so many rows of blocks.
+    pub(super) fn rows(mut self, rows: usize) -> Self {
+        if let Self::Kernel(kernel) = &mut self {
+            kernel.grid[1] = rows as u32;
+        }
+        self
+    }
+}
+
 impl Argument {
     pub(super) fn operand(index: usize) -> Self {
         Self::Address(Place::Slot(Slot::Operand(index)))
