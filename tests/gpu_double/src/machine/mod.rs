@@ -1,0 +1,175 @@
+//! The cards with their streams: operations are appended by the driver's calls and executed by one thread, in an order
+//! that a seed chooses among all that streams and events allow.
+//!
+//! What comes before what is known when an operation is appended, so whether two operations are in order does not depend
+//! on which of them happened to be executed first. Everything is behind one lock ([`with`]); only callbacks of the host
+//! run outside of it. Start reading with [`Machine`], then `execute`.
+
+mod capture;
+mod events;
+mod execute;
+mod graphs;
+mod host;
+mod streams;
+mod task;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, Once};
+
+use crate::code::Code;
+use crate::memory::{Clock, Space};
+use crate::settings::Settings;
+
+pub use capture::CaptureMode;
+pub use task::{Copy, End, Task};
+
+use capture::Capture;
+use events::Event;
+use graphs::{Executable, Graph};
+use host::Pledge;
+use streams::Stream;
+
+/// See the module.
+pub struct Machine {
+    /// Memory of all cards and pinned memory.
+    pub space: Space,
+    /// What the environment says of the cards.
+    pub settings: Settings,
+    streams: Vec<Stream>,
+    defaults: BTreeMap<i32, u32>,
+    events: BTreeMap<u64, Event>,
+    captures: BTreeMap<u64, Capture>,
+    graphs: BTreeMap<u64, Graph>,
+    executables: BTreeMap<u64, Executable>,
+    pledges: Vec<Pledge>,
+    handles: u64,
+    /// What the host program knows to be done.
+    host: Clock,
+    fault: Option<Code>,
+    random: u64,
+    /// Modelled time in nanoseconds, of which events tell the differences.
+    now: u64,
+}
+
+struct Shared {
+    machine: Mutex<Machine>,
+    /// Something was appended, or done.
+    news: Condvar,
+    /// Calls that wait for the lock: they go before the next operation.
+    calls: AtomicUsize,
+}
+
+static SHARED: LazyLock<Shared> = LazyLock::new(|| Shared {
+    machine: Mutex::new(Machine::new(Settings::of_environment())),
+    news: Condvar::new(),
+    calls: AtomicUsize::new(0),
+});
+
+/// Does something with the machine, whose executor is told of it.
+pub fn with<R>(action: impl FnOnce(&mut Machine) -> R) -> R {
+    start_executor();
+    let mut machine = lock();
+    let result = action(&mut machine);
+    SHARED.news.notify_all();
+    result
+}
+
+/// A driver call: refused with the sticky error after a fault.
+pub fn call(action: impl FnOnce(&mut Machine) -> Result<(), Code>) -> i32 {
+    let result = with(|machine| match machine.fault {
+        Some(code) => Err(code),
+        None => action(machine),
+    });
+    result.map_or_else(|code| code as i32, |()| Code::Success as i32)
+}
+
+/// A place in a stream: an operation, and all that comes before it.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// Number of the stream.
+    pub stream: u32,
+    /// Number of the operation there.
+    pub tick: u32,
+    /// What comes before it.
+    pub clock: Clock,
+}
+
+/// A driver call that waits until the streams have come to the places that `action` names.
+pub fn wait(action: impl FnOnce(&mut Machine) -> Result<Vec<Place>, Code>) -> i32 {
+    start_executor();
+    let mut machine = lock();
+    let awaited = match machine.fault.map_or_else(|| action(&mut machine), Err) {
+        Ok(awaited) => awaited,
+        Err(code) => return code as i32,
+    };
+    SHARED.news.notify_all();
+    while machine.fault.is_none() && !machine.all_done(&awaited) {
+        machine = SHARED.news.wait(machine).unwrap_or_else(|poison| poison.into_inner());
+    }
+    machine.learn(&awaited);
+    machine.fault.map_or(Code::Success as i32, |code| code as i32)
+}
+
+fn lock() -> MutexGuard<'static, Machine> {
+    SHARED.calls.fetch_add(1, Ordering::SeqCst);
+    let machine = SHARED.machine.lock().unwrap_or_else(|poison| poison.into_inner());
+    SHARED.calls.fetch_sub(1, Ordering::SeqCst);
+    machine
+}
+
+fn start_executor() {
+    static START: Once = Once::new();
+    START.call_once(|| {
+        let executor = std::thread::Builder::new().name(String::from("gpu double"));
+        executor.spawn(execute::run).expect("a process can have one more thread");
+    });
+}
+
+impl Machine {
+    fn new(settings: Settings) -> Machine {
+        Machine {
+            space: Space::default(),
+            random: settings.seed,
+            settings,
+            streams: Vec::new(),
+            defaults: BTreeMap::new(),
+            events: BTreeMap::new(),
+            captures: BTreeMap::new(),
+            graphs: BTreeMap::new(),
+            executables: BTreeMap::new(),
+            pledges: Vec::new(),
+            handles: 0,
+            host: Clock::default(),
+            fault: None,
+            now: 0,
+        }
+    }
+
+    /// Ends all that the cards do: an error that stays. Printed once.
+    pub fn fail(&mut self, code: Code, text: &str) {
+        if self.fault.is_none() {
+            eprintln!("gpu double: {text}");
+            self.fault = Some(code);
+        }
+        self.streams.iter_mut().for_each(Stream::abandon);
+    }
+
+    /// What the host program knows to be done.
+    pub fn known(&self) -> &Clock {
+        &self.host
+    }
+
+    /// A handle that was never given before, and that is no address.
+    fn handle(&mut self, kind: u64) -> u64 {
+        self.handles += 1;
+        kind << 48 | self.handles << 4
+    }
+
+    /// The next of the seed's numbers below `limit` (PCG's multiplier).
+    fn choose(&mut self, limit: usize) -> usize {
+        self.random =
+            self.random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (self.random >> 33) as usize % limit.max(1)
+    }
+}

@@ -1,0 +1,59 @@
+//! What the environment says of the double.
+
+/// Cards, their memory and the seed of the order in which streams go on.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// `GPU_DOUBLE_DEVICES`: number of cards, 8 if unset.
+    pub devices: i32,
+    /// `GPU_DOUBLE_MEMORY`: bytes of a card, with KiB, MiB or GiB; 2 GiB if unset.
+    pub memory: u64,
+    /// `GPU_DOUBLE_SEED`: 0 if unset.
+    pub seed: u64,
+    /// `GPU_DOUBLE_CAPABILITY`: compute capability, `9.0` if unset.
+    pub capability: (i32, i32),
+}
+
+impl Settings {
+    /// From the environment. What cannot be read is as if unset, and said on standard error.
+    pub fn of_environment() -> Settings {
+        Settings {
+            devices: setting("GPU_DOUBLE_DEVICES", 8, |text| text.parse().ok()),
+            memory: setting("GPU_DOUBLE_MEMORY", 2 << 30, bytes),
+            seed: setting("GPU_DOUBLE_SEED", 0, |text| text.parse().ok()),
+            capability: setting("GPU_DOUBLE_CAPABILITY", (9, 0), capability),
+        }
+    }
+}
+
+fn setting<T>(name: &str, unset: T, read: fn(&str) -> Option<T>) -> T {
+    let Ok(text) = std::env::var(name) else { return unset };
+    read(text.trim()).unwrap_or_else(|| {
+        eprintln!("gpu double: {name}={text} cannot be read and is ignored");
+        unset
+    })
+}
+
+fn bytes(text: &str) -> Option<u64> {
+    let units = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
+    let unit = units.iter().find(|(unit, _)| text.ends_with(unit));
+    let (unit, factor) = unit.copied().unwrap_or(("", 1));
+    text.strip_suffix(unit)?.trim().parse::<u64>().ok()?.checked_mul(factor)
+}
+
+fn capability(text: &str) -> Option<(i32, i32)> {
+    let (major, minor) = text.split_once('.')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_capabilities_are_read() {
+        assert_eq!(bytes("512"), Some(512));
+        assert_eq!(bytes("3 MiB"), Some(3 << 20));
+        assert_eq!(bytes("2GB"), None);
+        assert_eq!(capability("8.0"), Some((8, 0)));
+    }
+}

@@ -1,0 +1,51 @@
+//! Work of libraries on streams: what the doubles of cuBLASLt and NCCL put there.
+
+use std::ffi::c_void;
+
+use crate::driver::context;
+use crate::machine::{self, Task};
+
+pub use crate::memory::Access;
+
+/// Something that a stream does when all before it there is done.
+pub trait Work: Send {
+    /// What it is called in messages.
+    fn name(&self) -> &str;
+    /// Does it, or a part of it, if it can. Called until it is not [`Poll::NotYet`]; other streams go on meanwhile.
+    fn poll(&mut self, memory: &mut Access<'_>) -> Poll;
+    /// The same from its beginning: one for each replay of a captured graph.
+    fn again(&self) -> Box<dyn Work>;
+}
+
+/// What became of a poll.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Poll {
+    /// It is done.
+    Done,
+    /// It waits for somebody else.
+    NotYet,
+    /// It cannot be done: why. The error is sticky, as a card's are.
+    Failed(String),
+}
+
+/// Appends work to a stream, or to the graph that the stream's operations are captured into. Returns a `CUresult`.
+pub fn submit(stream: *mut c_void, work: Box<dyn Work>) -> i32 {
+    let name = String::from(work.name());
+    machine::call(|machine| {
+        let stream = machine.stream(stream as u64, context::device())?;
+        machine.append(stream, Task::Work(work), name)
+    })
+}
+
+/// The card of the calling thread's context.
+pub fn current_device() -> Option<i32> {
+    context::device()
+}
+
+/// The card of a stream; that of the calling thread for the default stream, and -1 for what is no stream.
+pub fn device_of(stream: *mut c_void) -> i32 {
+    machine::with(|machine| {
+        let stream = machine.stream(stream as u64, context::device());
+        stream.map_or(-1, |stream| machine.device_of(stream))
+    })
+}
