@@ -71,6 +71,8 @@ pub enum Argument {
     Fault,
     /// `unsigned`: which of the device's calls this is, to be handed to `fault`.
     Call,
+    /// `unsigned`: this number, e.g. which of several launches of one kernel it is.
+    Constant(u32),
 }
 
 /// Memory that a launch reads or writes.
@@ -147,6 +149,8 @@ pub enum Numbers {
     None,
     /// Those of an update.
     Update(Box<Op>),
+    /// The same in each step, e.g. weights of an interpolation.
+    Table(Vec<f32>),
 }
 
 /// What the indices are that a kernel checks, for the error that says so.
@@ -196,6 +200,16 @@ impl Launch {
     }
 }
 
+impl Launch {
+    /// The same with so many rows of blocks.
+    pub(super) fn rows(mut self, rows: usize) -> Self {
+        if let Self::Kernel(kernel) = &mut self {
+            kernel.grid[1] = rows as u32;
+        }
+        self
+    }
+}
+
 impl Argument {
     pub(super) fn operand(index: usize) -> Self {
         Self::Address(Place::Slot(Slot::Operand(index)))
@@ -216,6 +230,7 @@ impl Numbers {
         match self {
             Self::None => Vec::new(),
             Self::Update(op) => super::update::numbers(op, step),
+            Self::Table(numbers) => numbers.clone(),
         }
     }
 }

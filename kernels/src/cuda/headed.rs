@@ -110,7 +110,11 @@ impl Renaming<'_> {
                 }
                 Place::Scratch(_) => None,
             },
-            Argument::Now | Argument::Numbers | Argument::Fault | Argument::Call => Some(()),
+            Argument::Now
+            | Argument::Numbers
+            | Argument::Fault
+            | Argument::Call
+            | Argument::Constant(_) => Some(()),
         }
     }
 

@@ -9,16 +9,32 @@
 //! As on the processor, elements of 16 bits are widened, all is computed in `f32` and rounded once, and sums have an order that
 //! follows from the shape alone: no sum is made by atomic additions. Start reading with `call`, then `elementwise`.
 
+mod argmax;
 mod attention;
 mod call;
 mod convolution;
+mod cumulative;
 mod elementwise;
+mod experts;
+mod fill;
+mod gather;
 mod headed;
+mod indices;
+mod loss;
+mod movement;
+mod normalize;
 mod pool;
 mod product;
 mod rectangle;
+mod recurrence;
 mod reduce;
+mod resize;
+mod rotary;
+mod rows;
+mod scaling;
+mod softmax;
 mod source;
+mod top_k;
 mod update;
 
 use graphc_ir::mesh::DeviceKind;
@@ -87,9 +103,55 @@ pub fn prepare(op: &Op, operands: &[Shard], results: &[Shard]) -> Result<Call, K
         Op::MaxPool(_) | Op::MaxPoolGrad(_) | Op::AveragePool(_) | Op::AveragePoolGrad(_) => {
             Some(pool::pool(op, operands, results)?)
         }
+        Op::Recurrence(op) => Some(recurrence::recurrence(op, operands, results)?),
+        Op::RecurrenceGrad(op) => Some(recurrence::gradient(op, operands, results)?),
+        Op::Resize(_) | Op::ResizeGrad(_) => Some(resize::resize(op, operands, results)?),
         Op::Reduce(op) => Some(reduce::reduce(op, operands, results)?),
+        Op::Full(_) | Op::Constant(_) | Op::Iota(_) | Op::Random(_) | Op::Variable(_) => {
+            Some(fill::source(op, results)?)
+        }
+        Op::Dropout(op) => Some(fill::dropout(op, operands, results)),
+        Op::Triangle(op) => Some(fill::triangle(op, operands)?),
+        Op::Transpose(op) => Some(movement::transpose(op, operands, results)),
+        Op::Slice(op) => Some(movement::slice(op, operands, results)),
+        Op::Expand(_) => Some(movement::expand(operands, results)?),
+        Op::Pad(op) => Some(movement::pad(op, operands, results)?),
+        Op::Concat(op) => Some(movement::concat(op, operands, results)),
+        Op::Split(op) => Some(movement::split(op, operands, results)),
+        Op::Softmax(_) | Op::LogSoftmax(_) => Some(softmax::softmax(op, operands)?),
+        Op::SoftmaxGrad(_) | Op::LogSoftmaxGrad(_) => Some(softmax::softmax_grad(op, operands)?),
+        Op::Normalize(op) => Some(normalize::normalize(op, operands)?),
+        Op::NormalizeGrad(op) => Some(normalize::normalize_grad(op, operands)?),
+        Op::Pick(_) => Some(loss::pick(operands)?),
+        Op::PickGrad(_) => Some(loss::pick_grad(operands, results)?),
+        Op::CrossEntropy(op) => Some(loss::cross_entropy(op, operands)?),
+        Op::CrossEntropyGrad(op) => Some(loss::cross_entropy_grad(op, operands)?),
+        Op::LabelRank(_) => Some(loss::label_rank(operands)?),
+        Op::ArgMax(op) => Some(argmax::argmax(op, operands)?),
+        Op::TopK(op) => Some(top_k::top_k(op, operands)?),
+        Op::CumulativeSum(op) => Some(cumulative::cumulative_sum(op, operands)?),
+        Op::Embedding(_) => Some(gather::embedding(operands, results)?),
+        Op::EmbeddingGrad(_) => Some(gather::embedding_grad(operands, results)?),
+        Op::Gather(_) => Some(gather::gather(operands, results)?),
+        Op::ScatterSum(_) => Some(gather::scatter_sum(operands, results)?),
+        Op::Scatter(op) => Some(gather::scatter(op, operands, results)?),
+        Op::Rotary(op) => Some(rotary::rotary(op, operands)?),
+        Op::Dispatch(op) => Some(experts::dispatch(op, operands, results)?),
+        Op::Combine(_) => Some(experts::combine(operands, results)?),
+        Op::CombineWeightsGrad(_) => Some(experts::weights_grad(operands, results)?),
         Op::SgdUpdate(op) => Some(update::sgd(op, operands)),
-        _ => None,
+        Op::AdamUpdate(op) => Some(update::adam(op, operands)),
+        Op::RmspropUpdate(op) => Some(update::rmsprop(op, operands)),
+        Op::LambDirection(op) => Some(update::lamb_direction(op, operands)),
+        Op::LambUpdate(op) => Some(update::lamb(op, operands)),
+        Op::Blend(op) => Some(update::blend(op, operands)),
+        Op::SquareSum(_) => Some(scaling::square_sum(operands, results)),
+        Op::ClipFactor(op) => Some(scaling::clip_factor(op, operands)),
+        Op::NonFinite(_) => Some(scaling::non_finite(operands, results)),
+        Op::LossScale(op) => Some(scaling::loss_scale(op, operands)),
+        Op::SkipStep(_) => Some(scaling::skip_step()),
+        // What the user feeds is computed by nobody, and batch normalization by its parts.
+        Op::Input(_) | Op::BatchNorm(_) | Op::BatchNormTraining(_) => None,
     };
     call.ok_or_else(|| no_kernel(op.name(), operands, results))
 }

@@ -4,6 +4,9 @@ use std::fmt::Write;
 
 use graphc_ir::types::DType;
 
+use super::Shard;
+use super::call::{Argument, Slot};
+
 /// What all kernels begin with.
 const COMMON: &str = include_str!("cu/common.cuh");
 
@@ -36,6 +39,22 @@ impl Source {
         self.define(name, element(dtype))
     }
 
+    /// A macro that is 1 or 0.
+    pub(super) fn flag(self, name: &str, value: bool) -> Self {
+        self.define(name, u8::from(value))
+    }
+
+    /// The macro `INDEX`, the type of positions among so many elements.
+    pub(super) fn index(self, elements: usize) -> Self {
+        // A block's threads beyond the end have positions too.
+        self.define("INDEX", index_type(elements + (1 << 14)))
+    }
+
+    /// A macro for a number of 64 bits with the bits that it has.
+    pub(super) fn double(self, name: &str, value: f64) -> Self {
+        self.define(name, double(value))
+    }
+
     /// A macro for a number with the bits that it has.
     pub(super) fn number(self, name: &str, value: f32) -> Self {
         self.define(name, number(value))
@@ -62,6 +81,35 @@ pub(super) fn element(dtype: DType) -> &'static str {
 /// An `f32` with all its bits, whatever it is.
 pub(super) fn number(value: f32) -> String {
     format!("__uint_as_float({:#010x}u)", value.to_bits())
+}
+
+/// An `f64` with all its bits, whatever it is.
+pub(super) fn double(value: f64) -> String {
+    format!("__longlong_as_double((long long){:#018x}ull)", value.to_bits())
+}
+
+/// The unsigned type of so many bytes, in which elements are moved whatever they are: a power of two up to 16.
+pub(super) fn word(bytes: usize) -> &'static str {
+    match bytes {
+        1 => "u8",
+        2 => "u16",
+        4 => "u32",
+        8 => "u64",
+        _ => "Vec<u32, 4>",
+    }
+}
+
+/// An element as memory has it: its bits, in the low ones of 64.
+pub(super) fn bits(dtype: DType, value: f64) -> u64 {
+    match dtype {
+        DType::F32 => (value as f32).to_bits().into(),
+        DType::F16 => half::f16::from_f64(value).to_bits().into(),
+        DType::BF16 => half::bf16::from_f64(value).to_bits().into(),
+        DType::I64 => value as i64 as u64,
+        DType::I32 => (value as i64 as u32).into(),
+        DType::U8 => (value as i64 as u8).into(),
+        DType::Bool => u64::from(value != 0.0),
+    }
 }
 
 /// The type that positions among so many elements are computed in.
@@ -92,6 +140,42 @@ pub(super) fn position(extents: &[usize], strides: &[usize], index: &str) -> Str
         inner *= extent;
     }
     if terms.is_empty() { "0".to_owned() } else { terms.join(" + ") }
+}
+
+/// The widest access, in elements of `size` bytes, up to 16 bytes, that divides all of these numbers of elements.
+pub(super) fn width(size: usize, divides: impl IntoIterator<Item = usize> + Clone) -> usize {
+    let mut width = 16 / size;
+    while width > 1 && !divides.clone().into_iter().all(|number| number.is_multiple_of(width)) {
+        width /= 2;
+    }
+    width
+}
+
+/// Where the elements of a shard are in the whole tensor.
+pub(super) struct Whole {
+    /// Of dims of which a shard has a part: what they are called as parameters, each behind a comma.
+    pub(super) parameters: String,
+    /// The arguments for them.
+    pub(super) arguments: Vec<Argument>,
+    /// The row-major position in the whole of element `i`, `u64`.
+    pub(super) position: String,
+}
+
+impl Whole {
+    pub(super) fn of(slot: Slot, shard: &Shard) -> Self {
+        let strides = graphc_ir::types::strides(&shard.global);
+        let mut position = format!("(u64)({})", position(shard.shape(), &strides, "i"));
+        let (mut parameters, mut arguments) = (String::new(), Vec::new());
+        for (dim, stride) in strides.iter().enumerate() {
+            if shard.shape()[dim] != shard.global[dim] {
+                // Writing to a string cannot fail.
+                let _ = write!(parameters, ", i64 origin{dim}");
+                let _ = write!(position, " + (u64)origin{dim} * {stride}ull");
+                arguments.push(Argument::Origin(slot, dim));
+            }
+        }
+        Self { parameters, arguments, position }
+    }
 }
 
 /// Dims joined where one position after the other has one stride: (extent, stride) of each run.

@@ -134,17 +134,28 @@ pub fn ordinary(random: &mut Random, _operand: usize, dtype: DType) -> f64 {
 impl Case {
     /// The op on one rank of a random mesh under a random signature of its rule.
     pub fn random(op: Op, types: &[TensorType], random: &mut Random, fill: Fill<'_>) -> Case {
+        let hierarchy = random.of(&[vec![1], vec![2], vec![3], vec![2, 2]]);
+        Self::on(&hierarchy, op, types, random, fill)
+    }
+
+    /// The op on one rank of a mesh under a random signature of its rule.
+    pub fn on(
+        hierarchy: &[usize],
+        op: Op,
+        types: &[TensorType],
+        random: &mut Random,
+        fill: Fill<'_>,
+    ) -> Case {
         let references: Vec<&TensorType> = types.iter().collect();
         let results = op.infer(&references).unwrap_or_else(|error| panic!("{op:?}: {error}"));
         let rule = op.operation().rule(&references).expect("the types fit");
-        let hierarchy = random.of(&[vec![1], vec![2], vec![3], vec![2, 2]]);
-        let signature = random.of(&rule.signatures(&hierarchy));
+        let signature = random.of(&rule.signatures(hierarchy));
         let position = random.below(hierarchy.iter().product());
-        let coordinates = unravel(position, &hierarchy);
+        let coordinates = unravel(position, hierarchy);
         let region = |ty: &TensorType, sbp| Region {
             dtype: ty.dtype,
             global: ty.shape.clone(),
-            rect: shard(&ty.shape, &hierarchy, sbp, &coordinates),
+            rect: shard(&ty.shape, hierarchy, sbp, &coordinates),
         };
         let operands = types
             .iter()
@@ -244,9 +255,14 @@ impl Case {
     /// Checks a kernel of 16-bit elements: what it computes in `f32` is within `tolerance`, and rounded once.
     pub fn check_rounded(&self, tolerance: f64) {
         let cx = EvalContext { seed: 5, step: 3 };
-        let expected = self.oracle(&cx).unwrap_or_else(|error| panic!("{:?}: {error}", self.op));
         let found = self.kernel(&cx, None).unwrap_or_else(|error| panic!("{self:?}: {error}"));
-        for (index, (expected, found)) in expected.iter().zip(&found).enumerate() {
+        self.compare(&found, &cx, tolerance);
+    }
+
+    /// Checks results of any element types against the oracle: what was computed in `f32` is within `tolerance`, and rounded once.
+    pub fn compare(&self, found: &[Memory], cx: &EvalContext, tolerance: f64) {
+        let expected = self.oracle(cx).unwrap_or_else(|error| panic!("{:?}: {error}", self.op));
+        for (index, (expected, found)) in expected.iter().zip(found).enumerate() {
             let dtype = self.results[index].dtype;
             for (place, (&found, &exact)) in found.values().iter().zip(&expected.data).enumerate() {
                 let rounded = Memory::of(dtype, &[exact]).values()[0];

@@ -48,10 +48,7 @@ fn sums(work: &Work) -> Call {
         .define("CHUNK", chunk);
     let arguments = vec![Argument::operand(0), Argument::operand(1), Argument::scratch(0)];
     let blocks = elements.div_ceil(THREADS);
-    let mut first = Launch::kernel(source, "convolution_sums", blocks, THREADS, arguments);
-    if let Launch::Kernel(kernel) = &mut first {
-        kernel.grid[1] = chunks as u32;
-    }
+    let first = Launch::kernel(source, "convolution_sums", blocks, THREADS, arguments).rows(chunks);
     let partial = "(((INDEX)(tap) * INPUTS + (c)) * (GROUPS * OUTPUTS) + (o))";
     let mut call = Call::of(vec![first, work.join(partial, chunks, 0)]);
     call.scratch = chunks * elements * size_of::<f32>();

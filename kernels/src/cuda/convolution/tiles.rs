@@ -109,9 +109,10 @@ impl Product {
         };
         let source = self.source(work, body);
         let blocks = self.rows.div_ceil(m);
-        let mut launch = Launch::kernel(source, "convolution_tiles", blocks, THREADS, arguments);
+        let columns = self.columns.div_ceil(n);
+        let launch = Launch::kernel(source, "convolution_tiles", blocks, THREADS, arguments);
+        let mut launch = launch.rows(columns);
         if let Launch::Kernel(kernel) = &mut launch {
-            kernel.grid[1] = self.columns.div_ceil(n) as u32;
             kernel.grid[2] = (work.space.groups * self.chunks) as u32;
         }
         launch

@@ -1,0 +1,183 @@
+//! Ops whose elements are functions of their place in the whole tensor: sources, dropout, triangles.
+
+use graphc_ir::op::Op;
+use graphc_ir::ops::{Constant, Distribution, Dropout, Init, Triangle, Variable};
+use graphc_ir::random::key_of;
+use graphc_ir::types::strides;
+
+use super::Shard;
+use super::call::{Argument, Call, Launch, Place, Slot};
+use super::source::{Source, Whole, bits, double, number, width, word};
+use crate::error::KernelError;
+
+/// Threads of a block.
+const THREADS: usize = 256;
+
+/// A source: an op without operands.
+pub(super) fn source(op: &Op, results: &[Shard]) -> Result<Call, KernelError> {
+    let [out] = results else { return Err(KernelError::call(op.name(), "gives one result")) };
+    let whole = out.global.iter().product::<usize>();
+    match op {
+        Op::Full(op) => Ok(full(out, op.value.0)),
+        Op::Constant(op) if op.data.len() == whole => Ok(constant(op, out)),
+        Op::Iota(op) if op.dim < out.global.len() => {
+            let (stride, extent) = (strides(&out.global)[op.dim], out.global[op.dim]);
+            let element = format!("counted<T>((i64)(p / {stride}ull % {extent}ull))");
+            Ok(Call::of(elements(Elements::of(out, element), out)))
+        }
+        Op::Random(op) => Ok(random(op.distribution, op.key, "now->step", out)),
+        Op::Variable(op) => variable(op, out),
+        _ => {
+            let reason = format!("cannot fill {:?} of {:?}", out.shape(), out.global);
+            Err(KernelError::call(op.name(), reason))
+        }
+    }
+}
+
+fn variable(op: &Variable, out: &Shard) -> Result<Call, KernelError> {
+    let (distribution, key) = match op.init {
+        Init::Weights => return Err(KernelError::call("variable", "its content is in a file")),
+        Init::Fill(value) => return Ok(full(out, value.0)),
+        Init::Normal { mean, std } => (Distribution::Normal { mean, std }, key_of(&op.name)),
+        Init::Uniform { low, high } => (Distribution::Uniform { low, high }, key_of(&op.name)),
+    };
+    Ok(random(distribution, key, "0ull", out))
+}
+
+/// One value everywhere.
+fn full(out: &Shard, value: f64) -> Call {
+    let (elements, size) = (out.elements(), out.dtype().size());
+    let bits = bits(out.dtype(), value);
+    if elements == 0 {
+        return Call::nothing();
+    }
+    if bits == 0 {
+        return Call::of(vec![cleared(0, out)]);
+    }
+    let source = Source::new(include_str!("cu/full.cu"))
+        .define("WORD", word(size))
+        .define("BITS", format!("{bits:#x}ull"))
+        .define("ELEMENTS", elements)
+        .index(elements);
+    let blocks = elements.div_ceil(THREADS * 16 / size);
+    Call::of(vec![Launch::kernel(source, "full", blocks, THREADS, vec![Argument::result(0)])])
+}
+
+/// Fills a result with bytes of 0.
+pub(super) fn cleared(result: usize, out: &Shard) -> Launch {
+    let place = Place::Slot(Slot::Result(result));
+    Launch::Clear { place, bytes: out.elements() * out.dtype().size() }
+}
+
+/// A literal: a table in the source, or one value where all are the same.
+fn constant(op: &Constant, out: &Shard) -> Call {
+    let ty = word(out.dtype().size());
+    let table: Vec<u64> = op.data.iter().map(|value| bits(out.dtype(), value.0)).collect();
+    if table.windows(2).all(|pair| pair[0] == pair[1]) {
+        return op.data.first().map_or_else(Call::nothing, |value| full(out, value.0));
+    }
+    let list: Vec<String> = table.iter().map(|bits| format!("{bits:#x}")).collect();
+    let table = format!("__device__ const {ty} table[] = {{{}}};\n", list.join(", "));
+    Call::of(elements(Elements { table, ty, element: "table[p]".to_owned() }, out))
+}
+
+/// Random numbers of a stream; `step` is an expression.
+fn random(distribution: Distribution, key: u64, step: &str, out: &Shard) -> Call {
+    let words = format!("random_words(now->seed, {key:#x}ull, {step}, p)");
+    let value = match distribution {
+        Distribution::Normal { mean, std } => {
+            format!("{} + {} * normal_of({words})", double(mean.0), double(std.0))
+        }
+        Distribution::Uniform { low, high } => {
+            let range = double(high.0 - low.0);
+            format!("{} + {range} * (double)uniform_of({words})", double(low.0))
+        }
+    };
+    let element = format!("to<T>((float)({value}))");
+    Call::of(elements(Elements::of(out, element), out))
+}
+
+/// What an element is, as text: a table in front of the kernel, the type of elements, and an expression of a position `p`.
+struct Elements {
+    table: String,
+    ty: &'static str,
+    element: String,
+}
+
+impl Elements {
+    fn of(out: &Shard, element: String) -> Self {
+        Self { table: String::new(), ty: super::source::element(out.dtype()), element }
+    }
+}
+
+fn elements(of: Elements, out: &Shard) -> Vec<Launch> {
+    let elements = out.elements();
+    if elements == 0 {
+        return Vec::new();
+    }
+    let whole = Whole::of(Slot::Result(0), out);
+    let source = Source::new(format!("{}{}", of.table, include_str!("cu/elements.cu")))
+        .define("T", of.ty)
+        .define("ELEMENTS", elements)
+        .index(elements.max(out.global.iter().product()))
+        .define("WHOLE(i)", whole.position)
+        .define("ORIGINS", whole.parameters)
+        .define("ELEMENT(p)", of.element);
+    let mut arguments = vec![Argument::result(0), Argument::Now];
+    arguments.extend(whole.arguments);
+    vec![Launch::kernel(source, "elements", elements.div_ceil(THREADS), THREADS, arguments)]
+}
+
+/// One op.
+pub(super) fn dropout(op: &Dropout, operands: &[Shard], results: &[Shard]) -> Call {
+    let (x, elements) = (&operands[0], operands[0].elements());
+    if !op.drops() {
+        return Call::of(vec![Launch::copy(&results[0])]);
+    }
+    if elements == 0 {
+        return Call::nothing();
+    }
+    let whole = Whole::of(Slot::Operand(0), x);
+    let width = width(x.dtype().size(), [elements]);
+    let source = Source::new(include_str!("cu/dropout.cu"))
+        .element("T", x.dtype())
+        .define("ELEMENTS", elements)
+        .define("WIDTH", width)
+        .index(elements.max(x.global.iter().product()))
+        .define("WHOLE(i)", whole.position)
+        .define("ORIGINS", whole.parameters)
+        .define("KEY", format!("{:#x}ull", op.key))
+        .define("THRESHOLD", format!("{}u", (op.probability.0 * 16_777_216.0).ceil() as u32))
+        .define("KEPT", number((1.0 - op.probability.0) as f32));
+    let mut arguments = vec![Argument::operand(0), Argument::result(0), Argument::Now];
+    arguments.extend(whole.arguments);
+    let blocks = elements.div_ceil(THREADS * width);
+    Call::of(vec![Launch::kernel(source, "dropout", blocks, THREADS, arguments)])
+}
+
+/// One op; of any element type.
+pub(super) fn triangle(op: &Triangle, operands: &[Shard]) -> Result<Call, KernelError> {
+    let (x, elements) = (&operands[0], operands[0].elements());
+    let &[.., rows, columns] = x.shape() else {
+        return Err(KernelError::call("triangle", format!("a matrix of {:?}", x.shape())));
+    };
+    if elements == 0 {
+        return Ok(Call::nothing());
+    }
+    // Beyond these all diagonals are alike, and sums of positions do not overflow.
+    let diagonal = op.diagonal.clamp(-(1 << 60), 1 << 60);
+    let source = Source::new(include_str!("cu/triangle.cu"))
+        .define("WORD", word(x.dtype().size()))
+        .define("ELEMENTS", elements)
+        .define("ROWS", rows)
+        .define("COLUMNS", columns)
+        .index(elements)
+        .define("DIAGONAL", format!("{diagonal}ll"))
+        .flag("LOWER", op.lower);
+    let rank = x.shape().len();
+    let origin = |dim| Argument::Origin(Slot::Operand(0), dim);
+    let arguments =
+        vec![Argument::operand(0), Argument::result(0), origin(rank - 2), origin(rank - 1)];
+    let blocks = elements.div_ceil(THREADS);
+    Ok(Call::of(vec![Launch::kernel(source, "triangle", blocks, THREADS, arguments)]))
+}

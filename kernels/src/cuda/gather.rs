@@ -1,0 +1,287 @@
+//! Rows taken by places and put to places: gather and embedding, their gradients, scatter.
+
+use graphc_ir::ops::{Scatter, ScatterFunction};
+
+use super::Shard;
+use super::call::{Argument, Call, Launch, Place, Slot};
+use super::fill::cleared;
+use super::indices::Indices;
+use super::source::{Source, width, word};
+use crate::error::KernelError;
+
+/// Threads of a block.
+const THREADS: usize = 256;
+/// Threads of a block that arranges the lists of a batch.
+const ARRANGING: usize = 1024;
+/// Places of a batch up to which each row looks at all of them.
+const FEW: usize = 32;
+/// Pieces of scratch begin at multiples of this.
+const ALIGNED: usize = 256;
+
+/// Places in the middle dim of shards `[batch, extent, width]`.
+struct Places {
+    /// Places of a batch.
+    count: usize,
+    batches: usize,
+    /// Rows of a batch in the shard.
+    extent: usize,
+    /// Elements of a row.
+    width: usize,
+    /// Which operand has them.
+    operand: usize,
+    indices: Indices,
+    /// Where the shard's rows begin.
+    first: Argument,
+}
+
+impl Places {
+    /// Places that `what` names, an operand, in the rows of another operand or the result.
+    fn new(
+        op: &'static str,
+        what: &'static str,
+        operands: &[Shard],
+        operand: usize,
+        (slot, rows): (Slot, &Shard),
+    ) -> Result<Self, KernelError> {
+        let places = operands[operand].shape();
+        let Some((&count, batch)) = places.split_last() else {
+            return Err(KernelError::call(op, "places without a dim"));
+        };
+        let dim = batch.len();
+        match rows.shape().get(dim) {
+            Some(&extent) if rows.shape()[..dim] == *batch => Ok(Self {
+                count,
+                batches: batch.iter().product(),
+                extent,
+                width: rows.shape()[dim + 1..].iter().product(),
+                operand,
+                indices: Indices::new(what, operands, operand, rows.global[dim], None),
+                first: Argument::Origin(slot, dim),
+            }),
+            _ => Err(KernelError::call(op, format!("{places:?} places in {:?}", rows.shape()))),
+        }
+    }
+
+    /// Indices of any shape into the rows of a table.
+    fn of_table(
+        operands: &[Shard],
+        operand: usize,
+        (slot, table): (Slot, &Shard),
+    ) -> Result<Self, KernelError> {
+        let &[extent, width] = table.shape() else {
+            let reason = format!("a table of {:?}", table.shape());
+            return Err(KernelError::call("embedding", reason));
+        };
+        Ok(Self {
+            count: operands[operand].elements(),
+            batches: 1,
+            extent,
+            width,
+            operand,
+            indices: Indices::new("row", operands, operand, table.global[0], None),
+            first: Argument::Origin(slot, 0),
+        })
+    }
+
+    fn all(&self) -> usize {
+        self.batches * self.count
+    }
+
+    fn take(self, out: &Shard) -> Call {
+        let (elements, size) = (out.elements(), out.dtype().size());
+        if elements == 0 {
+            return self.indices.check();
+        }
+        let width = width(size, [self.width]);
+        let source = self
+            .indices
+            .source(include_str!("cu/gather.cu"))
+            .define("WORD", word(size * width))
+            .define("ELEMENTS", elements / width)
+            .define("WIDTH", self.width / width)
+            .define("PLACES", self.count)
+            .define("EXTENT", self.extent)
+            .index(elements);
+        let mut arguments = vec![Argument::operand(0), Argument::operand(1), Argument::result(0)];
+        arguments.push(self.first);
+        arguments.extend(Indices::arguments());
+        let blocks = (elements / width).div_ceil(THREADS);
+        let launch = Launch::kernel(source, "gather", blocks, THREADS, arguments);
+        self.indices.call(vec![launch])
+    }
+}
+
+/// One op; of any element type.
+pub(super) fn gather(operands: &[Shard], results: &[Shard]) -> Result<Call, KernelError> {
+    let rows = (Slot::Operand(0), &operands[0]);
+    Ok(Places::new("gather", "index", operands, 1, rows)?.take(&results[0]))
+}
+
+/// One op; of any element type.
+pub(super) fn embedding(operands: &[Shard], results: &[Shard]) -> Result<Call, KernelError> {
+    let table = (Slot::Operand(0), &operands[0]);
+    Ok(Places::of_table(operands, 1, table)?.take(&results[0]))
+}
+
+/// One op.
+pub(super) fn embedding_grad(operands: &[Shard], results: &[Shard]) -> Result<Call, KernelError> {
+    let places = Places::of_table(operands, 0, (Slot::Result(0), &results[0]))?;
+    Ok(Put::sum(places, &results[0]).call())
+}
+
+/// One op.
+pub(super) fn scatter_sum(operands: &[Shard], results: &[Shard]) -> Result<Call, KernelError> {
+    let rows = (Slot::Result(0), &results[0]);
+    let places = Places::new("scatter_sum", "index", operands, 0, rows)?;
+    Ok(Put::sum(places, &results[0]).call())
+}
+
+/// One op; of any element type.
+pub(super) fn scatter(
+    op: &Scatter,
+    operands: &[Shard],
+    results: &[Shard],
+) -> Result<Call, KernelError> {
+    let rows = (Slot::Operand(0), &operands[0]);
+    let places = Places::new("scatter", "index", operands, 1, rows)?;
+    let (out, from_x, values) = (&results[0], true, 2);
+    let join = match op.function {
+        ScatterFunction::Set => "(b)",
+        ScatterFunction::Mul if out.dtype().is_float() => "((a) * (b))",
+        ScatterFunction::Mul => "(i64)((u64)(a) * (u64)(b))",
+        ScatterFunction::Max => "((a) > (b) || (a) != (a) ? (a) : (b))",
+        ScatterFunction::Min => "((a) < (b) || (a) != (a) ? (a) : (b))",
+    };
+    Ok(Put { places, out, values, from_x, join }.call())
+}
+
+/// Values that are put to places.
+struct Put<'a> {
+    places: Places,
+    out: &'a Shard,
+    /// Which operand has the values.
+    values: usize,
+    /// Whether rows begin with those of the first operand, and what is joined to them is rounded each time.
+    from_x: bool,
+    /// An expression of `a`, what there is, and `b`, the next value.
+    join: &'static str,
+}
+
+/// Where lists begin in the scratch.
+struct Lists {
+    rows: usize,
+    counts: usize,
+    starts: usize,
+    lists: usize,
+    sorted: usize,
+    /// Bytes of all.
+    bytes: usize,
+}
+
+impl<'a> Put<'a> {
+    fn sum(places: Places, out: &'a Shard) -> Self {
+        let join = match out.dtype().is_float() {
+            true => "((a) + (b))",
+            false => "(i64)((u64)(a) + (u64)(b))",
+        };
+        Self { places, out, values: 1, from_x: false, join }
+    }
+
+    fn call(self) -> Call {
+        if self.out.elements() == 0 {
+            return self.places.indices.check();
+        }
+        if self.places.all() == 0 {
+            let same = if self.from_x { Launch::copy(self.out) } else { cleared(0, self.out) };
+            return Call::of(vec![same]);
+        }
+        if self.places.count <= FEW {
+            let launch = self.joined(None);
+            return self.places.indices.call(vec![launch]);
+        }
+        let lists = Lists::new(self.places.all(), self.places.batches * self.places.extent);
+        let mut launches = self.listed(&lists);
+        launches.push(self.joined(Some(&lists)));
+        let mut call = self.places.indices.call(launches);
+        call.scratch = lists.bytes;
+        call
+    }
+
+    fn source(&self, text: &str) -> Source {
+        let text = format!("{}\n{text}", include_str!("cu/places.cuh"));
+        self.places
+            .indices
+            .source(&text)
+            .define("COUNT", self.places.all())
+            .define("PLACES", self.places.count)
+            .define("EXTENT", self.places.extent)
+    }
+
+    /// Launches that make the lists.
+    fn listed(&self, lists: &Lists) -> Vec<Launch> {
+        let Lists { rows, counts, starts, lists, sorted, .. } = *lists;
+        let place = Place::Scratch(counts);
+        let cleared = Launch::Clear { place, bytes: self.places.batches * self.places.extent * 4 };
+        let [rows, counts, starts, lists, sorted] =
+            [rows, counts, starts, lists, sorted].map(Argument::scratch);
+        let (source, blocks) =
+            (self.source(include_str!("cu/lists.cu")), self.places.all().div_ceil(THREADS));
+        let launch = |entry, arguments: Vec<Argument>| {
+            Launch::kernel(source.clone(), entry, blocks, THREADS, arguments)
+        };
+        let arrange = vec![counts, starts];
+        let batches = self.places.batches;
+        let mut first =
+            vec![Argument::operand(self.places.operand), rows, counts, self.places.first];
+        first.extend(Indices::arguments());
+        vec![
+            cleared,
+            launch("count", first),
+            Launch::kernel(source.clone(), "arrange", batches, ARRANGING, arrange),
+            launch("enlist", vec![rows, starts, counts, lists]),
+            launch("order", vec![rows, starts, counts, lists, sorted]),
+        ]
+    }
+
+    /// The launch that makes the rows.
+    fn joined(&self, lists: Option<&Lists>) -> Launch {
+        let (out, elements) = (self.out, self.out.elements());
+        let source = self
+            .source(include_str!("cu/scatter.cu"))
+            .element("T", out.dtype())
+            .define("V", if out.dtype().is_float() { "float" } else { "i64" })
+            .define("ELEMENTS", elements)
+            .define("WIDTH", self.places.width)
+            .index(elements)
+            .define("JOIN(a, b)", self.join)
+            .flag("ROUNDED", self.from_x)
+            .flag("FROM_X", self.from_x)
+            .flag("LISTED", lists.is_some());
+        let mut arguments = Vec::from_iter(self.from_x.then(|| Argument::operand(0)));
+        match lists {
+            Some(lists) => {
+                let lists = [lists.starts, lists.counts, lists.sorted];
+                arguments.extend(lists.map(Argument::scratch));
+            }
+            None => arguments.push(Argument::operand(self.places.operand)),
+        }
+        arguments.extend([Argument::operand(self.values), Argument::result(0), self.places.first]);
+        arguments.extend(Indices::arguments());
+        Launch::kernel(source, "scatter", elements.div_ceil(THREADS), THREADS, arguments)
+    }
+}
+
+impl Lists {
+    fn new(positions: usize, rows: usize) -> Self {
+        let mut bytes = 0;
+        let mut piece = |size: usize| {
+            let start = bytes;
+            bytes += size.next_multiple_of(ALIGNED);
+            start
+        };
+        let of_rows = piece(8 * positions);
+        let [counts, starts] = [(); 2].map(|()| piece(4 * rows));
+        let [lists, sorted] = [(); 2].map(|()| piece(4 * positions));
+        Self { rows: of_rows, counts, starts, lists, sorted, bytes }
+    }
+}

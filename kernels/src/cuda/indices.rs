@@ -1,0 +1,72 @@
+//! Labels, rows, experts and other indices that come with the data and are checked by the kernels that read them.
+
+use super::Shard;
+use super::call::{Argument, Call, Checked, Launch};
+use super::source::Source;
+
+/// Threads of a block.
+const THREADS: usize = 256;
+
+/// An operand of indices.
+#[derive(Clone, Debug)]
+pub(super) struct Indices {
+    what: &'static str,
+    operand: usize,
+    count: usize,
+    range: usize,
+    ignored: Option<i64>,
+}
+
+impl Indices {
+    /// Indices into `0..range`, of which each is called `what`.
+    pub(super) fn new(
+        what: &'static str,
+        operands: &[Shard],
+        operand: usize,
+        range: usize,
+        ignored: Option<i64>,
+    ) -> Self {
+        Self { what, operand, count: operands[operand].elements(), range, ignored }
+    }
+
+    /// Kernels in `text` that read them, which stands behind `cu/indices.cuh`; their last two arguments are [`Indices::arguments`].
+    pub(super) fn source(&self, text: &str) -> Source {
+        let source = Source::new(format!("{}\n{text}", include_str!("cu/indices.cuh")));
+        self.define(source)
+    }
+
+    /// The macros alone.
+    pub(super) fn define(&self, source: Source) -> Source {
+        let source = source.define("RANGE", format!("{}ll", self.range));
+        match self.ignored {
+            Some(ignored) => source.define("IGNORED", format!("{ignored}ll")),
+            None => source,
+        }
+    }
+
+    /// What a kernel needs to say that an index is out of range.
+    pub(super) fn arguments() -> [Argument; 2] {
+        [Argument::Fault, Argument::Call]
+    }
+
+    /// A call whose kernels check the indices.
+    pub(super) fn call(self, launches: Vec<Launch>) -> Call {
+        let mut call = Call::of(launches);
+        let Self { what, operand, range, .. } = self;
+        call.checked = Some(Checked { what, operand, range });
+        call
+    }
+
+    /// A call that checks the indices and does nothing else.
+    pub(super) fn check(self) -> Call {
+        if self.count == 0 {
+            return Call::nothing();
+        }
+        let source = self.source(include_str!("cu/check.cu")).define("COUNT", self.count);
+        let mut arguments = vec![Argument::operand(self.operand)];
+        arguments.extend(Self::arguments());
+        let blocks = self.count.div_ceil(THREADS);
+        let launch = Launch::kernel(source, "check", blocks, THREADS, arguments);
+        self.call(vec![launch])
+    }
+}

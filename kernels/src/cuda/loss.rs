@@ -1,0 +1,180 @@
+//! Cross entropy, picking by label, and their gradients. Classes are the last dim; where it is split each rank takes the labels that
+//! it holds.
+
+use graphc_ir::ops::{CrossEntropy, CrossEntropyGrad, IGNORED_LABEL};
+
+use super::Shard;
+use super::call::{Argument, Call, Launch, Slot};
+use super::indices::Indices;
+use super::rows::Rows;
+use super::source::{number, width, word};
+use crate::error::KernelError;
+
+/// Threads of a block.
+const THREADS: usize = 256;
+
+/// One op.
+pub(super) fn cross_entropy(op: &CrossEntropy, operands: &[Shard]) -> Result<Call, KernelError> {
+    let x = &operands[0];
+    let (rows, labels) = rows("cross_entropy", x, operands, 1)?;
+    if rows.extent != labels_range(x) {
+        let reason = format!("{:?} of {:?}", x.shape(), x.global);
+        return Err(KernelError::call("cross_entropy", reason));
+    }
+    if rows.count == 0 {
+        return Ok(Call::nothing());
+    }
+    let mut arguments = vec![Argument::operand(0), Argument::operand(1)];
+    arguments.extend([Argument::result(0), Argument::result(1)]);
+    arguments.extend(Indices::arguments());
+    let smoothing = op.smoothing.0 as f32;
+    let launch = read_once(
+        &rows,
+        &labels,
+        x,
+        (include_str!("cu/cross_entropy.cu"), "cross_entropy"),
+        Some(smoothing),
+        arguments,
+    );
+    Ok(labels.call(vec![launch]))
+}
+
+/// One op.
+pub(super) fn cross_entropy_grad(
+    op: &CrossEntropyGrad,
+    operands: &[Shard],
+) -> Result<Call, KernelError> {
+    let x = &operands[0];
+    let (rows, labels) = rows("cross_entropy_grad", x, operands, 2)?;
+    let elements = x.elements();
+    if elements == 0 {
+        return Ok(labels.check());
+    }
+    let width = width(x.dtype().size(), [rows.extent]);
+    let source = labels
+        .source(include_str!("cu/cross_entropy_grad.cu"))
+        .element("T", x.dtype())
+        .define("ELEMENTS", elements)
+        .define("EXTENT", rows.extent)
+        .define("WIDTH", width)
+        .index(elements)
+        .define("SHARE", number((1.0 - op.smoothing.0) as f32))
+        .define("EACH_CLASS", number((op.smoothing.0 / labels_range(x) as f64) as f32));
+    let mut arguments: Vec<Argument> = (0..4).map(Argument::operand).collect();
+    arguments.extend([Argument::result(0), first_class(Slot::Operand(0), x)]);
+    arguments.extend(Indices::arguments());
+    let blocks = elements.div_ceil(THREADS * width);
+    let launch = Launch::kernel(source, "cross_entropy_grad", blocks, THREADS, arguments);
+    Ok(labels.call(vec![launch]))
+}
+
+/// One op.
+pub(super) fn pick(operands: &[Shard]) -> Result<Call, KernelError> {
+    let x = &operands[0];
+    let (rows, labels) = rows("pick", x, operands, 1)?;
+    if rows.count == 0 {
+        return Ok(Call::nothing());
+    }
+    let source = labels
+        .source(include_str!("cu/pick.cu"))
+        .define("WORD", word(x.dtype().size()))
+        .define("COUNT", rows.count)
+        .define("EXTENT", rows.extent);
+    let mut arguments = vec![Argument::operand(0), Argument::operand(1), Argument::result(0)];
+    arguments.push(first_class(Slot::Operand(0), x));
+    arguments.extend(Indices::arguments());
+    let blocks = rows.count.div_ceil(THREADS);
+    let launch = Launch::kernel(source, "pick", blocks, THREADS, arguments);
+    Ok(labels.call(vec![launch]))
+}
+
+/// One op.
+pub(super) fn pick_grad(operands: &[Shard], results: &[Shard]) -> Result<Call, KernelError> {
+    let dx = &results[0];
+    let (rows, labels) = rows("pick_grad", dx, operands, 0)?;
+    let (elements, size) = (dx.elements(), dx.dtype().size());
+    if elements == 0 {
+        return Ok(labels.check());
+    }
+    let width = width(size, [rows.extent]);
+    let source = labels
+        .source(include_str!("cu/pick_grad.cu"))
+        .define("WORD", word(size))
+        .define("ELEMENTS", elements)
+        .define("EXTENT", rows.extent)
+        .define("WIDTH", width)
+        .index(elements);
+    let mut arguments = vec![Argument::operand(0), Argument::operand(1), Argument::result(0)];
+    arguments.push(first_class(Slot::Result(0), dx));
+    arguments.extend(Indices::arguments());
+    let blocks = elements.div_ceil(THREADS * width);
+    let launch = Launch::kernel(source, "pick_grad", blocks, THREADS, arguments);
+    Ok(labels.call(vec![launch]))
+}
+
+/// One op.
+pub(super) fn label_rank(operands: &[Shard]) -> Result<Call, KernelError> {
+    let x = &operands[0];
+    let (rows, labels) = rows("label_rank", x, operands, 1)?;
+    if rows.count == 0 {
+        return Ok(Call::nothing());
+    }
+    let mut arguments: Vec<Argument> = (0..3).map(Argument::operand).collect();
+    arguments.extend([Argument::result(0), first_class(Slot::Operand(0), x)]);
+    arguments.extend(Indices::arguments());
+    let kernel = (include_str!("cu/label_rank.cu"), "label_rank");
+    let launch = read_once(&rows, &labels, x, kernel, None, arguments);
+    Ok(labels.call(vec![launch]))
+}
+
+/// A kernel that reads rows of scores once, and so keeps none.
+fn read_once(
+    rows: &Rows,
+    labels: &Indices,
+    x: &Shard,
+    (text, entry): (&str, &'static str),
+    smoothing: Option<f32>,
+    arguments: Vec<Argument>,
+) -> Launch {
+    let text = format!("{}\n{text}", include_str!("cu/indices.cuh"));
+    rows.launch(
+        |source| {
+            let source = labels.define(source).element("T", x.dtype());
+            match smoothing {
+                Some(smoothing) => source.number("SMOOTHING", smoothing),
+                None => source,
+            }
+        },
+        (&text, entry),
+        (1, x.dtype().size()),
+        arguments,
+    )
+}
+
+/// The rows of a shard of scores, and the labels, one for each.
+fn rows(
+    op: &'static str,
+    scores: &Shard,
+    operands: &[Shard],
+    labels: usize,
+) -> Result<(Rows, Indices), KernelError> {
+    let shape = scores.shape();
+    let outer = shape.split_last().map(|(_, outer)| outer.iter().product::<usize>());
+    let count = operands[labels].elements();
+    if outer != Some(count) {
+        return Err(KernelError::call(op, format!("{shape:?} with {count} labels")));
+    }
+    let range = labels_range(scores);
+    let labels = Indices::new("label", operands, labels, range, Some(IGNORED_LABEL));
+    Ok((Rows::last(scores), labels))
+}
+
+/// How many classes the whole has.
+fn labels_range(scores: &Shard) -> usize {
+    scores.global.last().copied().unwrap_or(0)
+}
+
+/// The first class of a shard.
+fn first_class(slot: Slot, scores: &Shard) -> Argument {
+    Argument::Origin(slot, scores.shape().len() - 1)
+}

@@ -1,0 +1,244 @@
+//! Ops that move elements, whatever their type. Each is one or several walks over dims with strides on both sides; elements that lie
+//! side by side on both are moved in words of up to 16 bytes.
+
+mod pad;
+
+pub(super) use pad::pad;
+
+use graphc_ir::ops::{Concat, Slice, Split, Transpose};
+use graphc_ir::types::strides;
+
+use super::Shard;
+use super::call::{Argument, Call, Launch};
+use super::source::{Source, broadcast_strides, index_type, position, width, word};
+use crate::error::KernelError;
+
+/// Threads of a block.
+const THREADS: usize = 256;
+/// Walks of one launch at most: as many pairs of addresses as a kernel's parameters surely hold.
+const WALKS: usize = 128;
+/// Extents from which tiles of a transpose are worth it.
+const TILE: usize = 8;
+
+/// A dim of a walk.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Dim {
+    extent: usize,
+    /// Elements between neighbours of the operand, and of the result.
+    from: usize,
+    to: usize,
+}
+
+/// Elements of one operand that go to one result.
+struct Walk {
+    dims: Vec<Dim>,
+    /// Where the first element is on both sides.
+    from: usize,
+    to: usize,
+    /// Which operand and which result.
+    operand: usize,
+    result: usize,
+}
+
+/// One op.
+pub(super) fn transpose(op: &Transpose, operands: &[Shard], results: &[Shard]) -> Call {
+    let (from, to) = (strides(operands[0].shape()), strides(results[0].shape()));
+    let dim =
+        |(to, &dim): (usize, &usize)| Dim { extent: operands[0].shape()[dim], from: from[dim], to };
+    let dims = to.into_iter().zip(&op.permutation).map(dim).collect();
+    let walk = Walk::new(dims, [0, 0], [0, 0]);
+    let size = results[0].dtype().size();
+    match tiles(&walk, size) {
+        Some(launch) => Call::of(vec![launch]),
+        None => Call::of(walked(vec![walk], size)),
+    }
+}
+
+/// One op.
+pub(super) fn slice(op: &Slice, operands: &[Shard], results: &[Shard]) -> Call {
+    let (from, to) = (strides(operands[0].shape()), strides(results[0].shape()));
+    let dim = |dim: usize| Dim {
+        extent: results[0].shape()[dim],
+        from: from[dim] * op.steps[dim],
+        to: to[dim],
+    };
+    // A dim taken whole may be split, and then both shards hold the same part.
+    let first = op.starts.iter().zip(&from).map(|(start, stride)| start * stride).sum();
+    let walk = Walk::new((0..from.len()).map(dim).collect(), [first, 0], [0, 0]);
+    Call::of(walked(vec![walk], results[0].dtype().size()))
+}
+
+/// One op.
+pub(super) fn expand(operands: &[Shard], results: &[Shard]) -> Result<Call, KernelError> {
+    let (x, out) = (operands[0].shape(), results[0].shape());
+    let misfit = || KernelError::call("expand", format!("{x:?} into {out:?}"));
+    let from = broadcast_strides(x, out).ok_or_else(misfit)?;
+    let walk = Walk::new(dims(out, &from, &strides(out)), [0, 0], [0, 0]);
+    Ok(Call::of(walked(vec![walk], results[0].dtype().size())))
+}
+
+/// One op.
+pub(super) fn concat(op: &Concat, operands: &[Shard], results: &[Shard]) -> Call {
+    let to = strides(results[0].shape());
+    let mut place = 0;
+    let walk = |(index, operand): (usize, &Shard)| {
+        let shape = operand.shape();
+        let first = place * to[op.axis];
+        place += shape[op.axis];
+        Walk::new(dims(shape, &strides(shape), &to), [0, first], [index, 0])
+    };
+    let walks = operands.iter().enumerate().map(walk).collect();
+    Call::of(walked(walks, results[0].dtype().size()))
+}
+
+/// One op.
+pub(super) fn split(op: &Split, operands: &[Shard], results: &[Shard]) -> Call {
+    let from = strides(operands[0].shape());
+    let mut place = 0;
+    let walk = |(index, result): (usize, &Shard)| {
+        let shape = result.shape();
+        let first = place * from[op.axis];
+        place += shape[op.axis];
+        Walk::new(dims(shape, &from, &strides(shape)), [first, 0], [0, index])
+    };
+    let walks = results.iter().enumerate().map(walk).collect();
+    Call::of(walked(walks, operands[0].dtype().size()))
+}
+
+fn dims(extents: &[usize], from: &[usize], to: &[usize]) -> Vec<Dim> {
+    let dim = |((&extent, &from), &to): ((&usize, &usize), &usize)| Dim { extent, from, to };
+    extents.iter().zip(from).zip(to).map(dim).collect()
+}
+
+impl Walk {
+    /// Dims that follow each other on both sides are joined.
+    fn new(dims: Vec<Dim>, [from, to]: [usize; 2], [operand, result]: [usize; 2]) -> Self {
+        let mut joined: Vec<Dim> = Vec::new();
+        for dim in dims.into_iter().filter(|dim| dim.extent != 1) {
+            match joined.last_mut() {
+                Some(last)
+                    if last.from == dim.from * dim.extent && last.to == dim.to * dim.extent =>
+                {
+                    *last = Dim { extent: last.extent * dim.extent, ..dim };
+                }
+                _ => joined.push(dim),
+            }
+        }
+        Self { dims: joined, from, to, operand, result }
+    }
+
+    fn elements(&self) -> usize {
+        self.dims.iter().map(|dim| dim.extent).product()
+    }
+
+    /// Elements of `size` bytes that may be moved at once.
+    fn width(&self, size: usize) -> usize {
+        match self.dims.split_last() {
+            Some((last, outer)) if last.from == 1 && last.to == 1 => {
+                let strides = outer.iter().flat_map(|dim| [dim.from, dim.to]);
+                let all: Vec<usize> = strides.chain([last.extent, self.from, self.to]).collect();
+                width(size, all)
+            }
+            _ => 1,
+        }
+    }
+
+    /// The same walk over words of `width` elements.
+    fn in_words(mut self, width: usize) -> Self {
+        if width > 1 {
+            (self.from, self.to) = (self.from / width, self.to / width);
+            if let Some((last, outer)) = self.dims.split_last_mut() {
+                last.extent /= width;
+                outer.iter_mut().for_each(|dim| {
+                    (dim.from, dim.to) = (dim.from / width, dim.to / width);
+                });
+            }
+        }
+        self
+    }
+
+    fn extents(&self) -> Vec<usize> {
+        self.dims.iter().map(|dim| dim.extent).collect()
+    }
+
+    /// Where element `i` is on each side, as expressions.
+    fn positions(&self) -> [String; 2] {
+        let side = |start: usize, stride: fn(&Dim) -> usize| {
+            let strides: Vec<usize> = self.dims.iter().map(stride).collect();
+            format!("{start} + {}", position(&self.extents(), &strides, "i"))
+        };
+        [side(self.from, |dim| dim.from), side(self.to, |dim| dim.to)]
+    }
+
+    /// One past the greatest position on either side.
+    fn end(&self) -> usize {
+        let side = |start: usize, stride: fn(&Dim) -> usize| {
+            start + self.dims.iter().map(|dim| dim.extent * stride(dim)).sum::<usize>()
+        };
+        side(self.from, |dim| dim.from).max(side(self.to, |dim| dim.to))
+    }
+}
+
+/// Launches of walks over elements of `size` bytes.
+fn walked(mut walks: Vec<Walk>, size: usize) -> Vec<Launch> {
+    walks.retain(|walk| walk.elements() > 0);
+    let width = walks.iter().map(|walk| walk.width(size)).min().unwrap_or(1);
+    let walks: Vec<Walk> = walks.into_iter().map(|walk| walk.in_words(width)).collect();
+    walks.chunks(WALKS).map(|walks| launch(walks, size * width)).collect()
+}
+
+/// One kernel, of which row `w` of blocks does walk `w`.
+fn launch(walks: &[Walk], bytes: usize) -> Launch {
+    let word = word(bytes);
+    let most = walks.iter().map(Walk::elements).max().unwrap_or(0);
+    let end = walks.iter().map(Walk::end).max().unwrap_or(0);
+    let index = index_type(most.max(end) + THREADS);
+    let (mut parameters, mut cases, mut arguments) = (Vec::new(), String::new(), Vec::new());
+    for (number, walk) in walks.iter().enumerate() {
+        let [from, to] = walk.positions();
+        parameters.push(format!("const {word}* from{number}, {word}* to{number}"));
+        let elements = walk.elements();
+        cases.push_str(&format!(
+            "    case {number}: if (i < {elements}) to{number}[{to}] = from{number}[{from}]; break;\n"
+        ));
+        arguments.extend([Argument::operand(walk.operand), Argument::result(walk.result)]);
+    }
+    let text = format!(
+        "extern \"C\" __global__ void __launch_bounds__({THREADS}) walk({}) {{\n  {index} i = ({index})blockIdx.x * {THREADS} + threadIdx.x;\n  switch (blockIdx.y) {{\n{cases}  }}\n}}\n",
+        parameters.join(", "),
+    );
+    let blocks = most.div_ceil(THREADS);
+    Launch::kernel(Source::new(text), "walk", blocks, THREADS, arguments).rows(walks.len())
+}
+
+/// A transpose in tiles, where one side's neighbours are far apart on the other and both dims are long enough.
+fn tiles(walk: &Walk, size: usize) -> Option<Launch> {
+    let (column, outer) = walk.dims.split_last()?;
+    let at = outer.iter().position(|dim| dim.from == 1)?;
+    let row = outer[at];
+    if column.to != 1 || column.from == 1 || row.extent.min(column.extent) < TILE {
+        return None;
+    }
+    let others: Vec<Dim> =
+        outer.iter().enumerate().filter(|(dim, _)| *dim != at).map(|(_, dim)| *dim).collect();
+    let extents: Vec<usize> = others.iter().map(|dim| dim.extent).collect();
+    let side = |stride: fn(&Dim) -> usize| {
+        position(&extents, &others.iter().map(stride).collect::<Vec<_>>(), "m")
+    };
+    let source = Source::new(include_str!("cu/transpose.cu"))
+        .define("WORD", word(size))
+        .define("ROWS", row.extent)
+        .define("COLUMNS", column.extent)
+        .define("FROM_COLUMN", column.from)
+        .define("TO_ROW", row.to)
+        .define("FROM(m)", side(|dim| dim.from))
+        .define("TO(m)", side(|dim| dim.to))
+        .index(walk.end());
+    let matrices: usize = extents.iter().product();
+    let blocks = matrices * row.extent.div_ceil(32) * column.extent.div_ceil(32);
+    if walk.elements() == 0 {
+        return None;
+    }
+    let arguments = vec![Argument::operand(walk.operand), Argument::result(walk.result)];
+    Some(Launch::kernel(source, "transpose", blocks, THREADS, arguments))
+}

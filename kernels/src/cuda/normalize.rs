@@ -1,0 +1,47 @@
+//! Normalization over the last dim, and its gradient.
+
+use graphc_ir::ops::{Normalize, NormalizeGrad};
+
+use super::Shard;
+use super::call::{Argument, Call};
+use super::rows::Rows;
+use crate::error::KernelError;
+
+/// One op.
+pub(super) fn normalize(op: &Normalize, operands: &[Shard]) -> Result<Call, KernelError> {
+    let Some(rows) = rows(&operands[0])? else { return Ok(Call::nothing()) };
+    let x = operands[0].dtype();
+    let launch = rows.launch(
+        |source| {
+            source.element("T", x).flag("CENTER", op.center).number("EPSILON", op.epsilon.0 as f32)
+        },
+        (include_str!("cu/normalize.cu"), "normalize"),
+        (1, x.size()),
+        vec![Argument::operand(0), Argument::result(0), Argument::result(1)],
+    );
+    Ok(Call::of(vec![launch]))
+}
+
+/// One op.
+pub(super) fn normalize_grad(op: &NormalizeGrad, operands: &[Shard]) -> Result<Call, KernelError> {
+    let Some(rows) = rows(&operands[0])? else { return Ok(Call::nothing()) };
+    let y = operands[0].dtype();
+    let mut arguments: Vec<Argument> = (0..3).map(Argument::operand).collect();
+    arguments.push(Argument::result(0));
+    let launch = rows.launch(
+        |source| source.element("T", y).flag("CENTER", op.center),
+        (include_str!("cu/normalize_grad.cu"), "normalize_grad"),
+        (2, y.size()),
+        arguments,
+    );
+    Ok(Call::of(vec![launch]))
+}
+
+/// The rows of a shard, if there are any.
+fn rows(x: &Shard) -> Result<Option<Rows>, KernelError> {
+    if x.shape().is_empty() {
+        return Err(KernelError::call("normalize", "needs a last dim"));
+    }
+    let rows = Rows::last(x);
+    Ok((rows.count > 0).then_some(rows))
+}

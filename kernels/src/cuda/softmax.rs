@@ -1,0 +1,53 @@
+//! Softmax, its logarithm, and their gradients.
+
+use graphc_ir::op::Op;
+
+use super::Shard;
+use super::call::{Argument, Call};
+use super::rows::Rows;
+use crate::error::KernelError;
+
+/// One op.
+pub(super) fn softmax(op: &Op, operands: &[Shard]) -> Result<Call, KernelError> {
+    let kernel = (include_str!("cu/softmax.cu"), "softmax");
+    match op {
+        Op::Softmax(op) => rows(op.axis, false, kernel, operands),
+        Op::LogSoftmax(op) => rows(op.axis, true, kernel, operands),
+        op => Err(KernelError::call(op.name(), "is no softmax")),
+    }
+}
+
+/// One op.
+pub(super) fn softmax_grad(op: &Op, operands: &[Shard]) -> Result<Call, KernelError> {
+    let kernel = (include_str!("cu/softmax_grad.cu"), "softmax_grad");
+    match op {
+        Op::SoftmaxGrad(op) => rows(op.axis, false, kernel, operands),
+        Op::LogSoftmaxGrad(op) => rows(op.axis, true, kernel, operands),
+        op => Err(KernelError::call(op.name(), "is no gradient of softmax")),
+    }
+}
+
+fn rows(
+    axis: usize,
+    logarithm: bool,
+    kernel: (&str, &'static str),
+    operands: &[Shard],
+) -> Result<Call, KernelError> {
+    let first = &operands[0];
+    if axis >= first.shape().len() {
+        return Err(KernelError::call("softmax", format!("dim {axis} of {:?}", first.shape())));
+    }
+    if first.elements() == 0 {
+        return Ok(Call::nothing());
+    }
+    let mut arguments: Vec<Argument> = (0..operands.len()).map(Argument::operand).collect();
+    arguments.push(Argument::result(0));
+    let of = (operands.len(), first.dtype().size());
+    let launch = Rows::along(first, axis).launch(
+        |source| source.element("T", first.dtype()).flag("LOGARITHM", logarithm),
+        kernel,
+        of,
+        arguments,
+    );
+    Ok(Call::of(vec![launch]))
+}

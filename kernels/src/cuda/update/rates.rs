@@ -1,0 +1,98 @@
+//! Numbers of updates: those of the host, from the step alone, and those that a thread of the device works out.
+
+use graphc_ir::op::Op;
+use graphc_ir::ops::{AdamUpdate, LambDirection};
+
+use super::super::call::{Argument, Launch};
+use super::super::source::{Source, double};
+
+/// Bytes of the numbers that the device works out.
+pub(super) const BYTES: usize = 16;
+
+/// How the device works out numbers of an update from two scalars.
+pub(super) struct Rates {
+    /// Which of the host's numbers is the learning rate.
+    lr: usize,
+    /// Statements of C++.
+    find: String,
+    /// Where the scalars are, from the last operand: 1 is that.
+    scalars: [usize; 2],
+}
+
+/// What an update needs of a step, counted from 0. The learning rate, where the device goes on with it, is two numbers: the second is what
+/// the first has lost.
+pub(in super::super) fn numbers(op: &Op, step: u64) -> Vec<f32> {
+    let count = step as f64 + 1.0;
+    match op {
+        Op::SgdUpdate(op) => vec![op.lr.at(step) as f32],
+        Op::RmspropUpdate(op) => vec![op.lr.at(step) as f32],
+        Op::AdamUpdate(op) => {
+            let lr = op.lr.at(step);
+            let (beta1, beta2) = (op.beta1.0.powf(count), op.beta2.0.powf(count));
+            let shrink = if op.decoupled { 1.0 - lr * op.weight_decay.0 } else { 1.0 };
+            let own = [shrink, lr / (1.0 - beta1), 1.0 / (1.0 - beta2).sqrt()];
+            own.map(|number| number as f32).into_iter().chain(in_two(lr)).collect()
+        }
+        Op::LambDirection(op) => {
+            let [beta1, beta2] = [op.beta1, op.beta2].map(|beta| 1.0 - beta.0.powf(count));
+            [1.0 / beta1, 1.0 / beta2.sqrt()].map(|number| number as f32).to_vec()
+        }
+        Op::LambUpdate(op) => in_two(op.lr.at(step)).to_vec(),
+        Op::Blend(op) => {
+            let now = op.at(step);
+            [now.decay, now.rate].map(|share| share.0 as f32).to_vec()
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn in_two(number: f64) -> [f32; 2] {
+    let first = number as f32;
+    [first, (number - f64::from(first)) as f32]
+}
+
+/// Of the number of the update.
+pub(super) fn of_adam(op: &AdamUpdate) -> Rates {
+    let shrink = match op.decoupled {
+        true => format!("1.0 - lr * {}", double(op.weight_decay.0)),
+        false => "1.0".to_owned(),
+    };
+    let find = format!(
+        "rates[0] = (float)({shrink}); rates[1] = (float)(lr / {}); rates[2] = (float)(1.0 / sqrt({}));",
+        left(op.beta1.0),
+        left(op.beta2.0),
+    );
+    Rates { lr: 3, find, scalars: [1, 1] }
+}
+
+/// Of the number of the update; no learning rate is among them.
+pub(super) fn of_direction(op: &LambDirection) -> Rates {
+    let find = format!(
+        "rates[0] = (float)(1.0 / {}); rates[1] = (float)(1.0 / sqrt({}));",
+        left(op.beta1.0),
+        left(op.beta2.0),
+    );
+    Rates { lr: 0, find, scalars: [1, 1] }
+}
+
+/// Of the sums of squares of a variable and its direction.
+pub(super) fn of_step() -> Rates {
+    let find = "rates[0] = (float)(a > 0.0 && b > 0.0 ? lr * sqrt(a / b) : lr);".to_owned();
+    Rates { lr: 0, find, scalars: [2, 1] }
+}
+
+/// What a moment has taken in by update `a`.
+fn left(beta: f64) -> String {
+    format!("(1.0 - pow({}, a))", double(beta))
+}
+
+impl Rates {
+    /// The launch, for so many operands.
+    pub(super) fn launch(self, operands: usize) -> Launch {
+        let source = Source::new(include_str!("../cu/rates.cu"))
+            .define("LR", self.lr)
+            .define("FIND", self.find);
+        let [a, b] = self.scalars.map(|scalar| Argument::operand(operands - scalar));
+        Launch::kernel(source, "rates", 1, 1, vec![Argument::Numbers, a, b, Argument::scratch(0)])
+    }
+}
