@@ -7,9 +7,11 @@
 //! orders. See docs/gpu.md. Start reading with `machine`, then `kernel`.
 
 mod code;
+pub mod cublaslt;
 pub mod driver;
 mod kernel;
 mod machine;
 mod memory;
+pub mod nccl;
 mod settings;
 pub mod work;

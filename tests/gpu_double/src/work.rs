@@ -37,6 +37,14 @@ pub fn submit(stream: *mut c_void, work: Box<dyn Work>) -> i32 {
     })
 }
 
+/// Whether what a stream is given is captured now.
+pub fn is_capturing(stream: *mut c_void) -> bool {
+    machine::with(|machine| {
+        let stream = machine.stream(stream as u64, context::device());
+        stream.is_ok_and(|stream| machine.capture_of(stream).is_some())
+    })
+}
+
 /// The card of the calling thread's context.
 pub fn current_device() -> Option<i32> {
     context::device()
