@@ -9,6 +9,7 @@
 mod code;
 pub mod cublaslt;
 pub mod driver;
+pub mod host;
 mod kernel;
 mod machine;
 mod memory;

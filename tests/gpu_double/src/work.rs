@@ -13,6 +13,8 @@ pub trait Work: Send {
     fn name(&self) -> &str;
     /// Does it, or a part of it, if it can. Called until it is not [`Poll::NotYet`]; other streams go on meanwhile.
     fn poll(&mut self, memory: &mut Access<'_>) -> Poll;
+    /// It was appended to a stream that will do it, not to a graph: now is its place among the calls of the program.
+    fn appended(&mut self) {}
     /// The same from its beginning: one for each replay of a captured graph.
     fn again(&self) -> Box<dyn Work>;
 }
@@ -34,14 +36,6 @@ pub fn submit(stream: *mut c_void, work: Box<dyn Work>) -> i32 {
     machine::call(|machine| {
         let stream = machine.stream(stream as u64, context::device())?;
         machine.append(stream, Task::Work(work), name)
-    })
-}
-
-/// Whether what a stream is given is captured now.
-pub fn is_capturing(stream: *mut c_void) -> bool {
-    machine::with(|machine| {
-        let stream = machine.stream(stream as u64, context::device());
-        stream.is_ok_and(|stream| machine.capture_of(stream).is_some())
     })
 }
 

@@ -26,6 +26,6 @@ pub(super) fn device_of(context: u64) -> Option<i32> {
 }
 
 /// The calling thread uses the context of a card, or none.
-pub(super) fn set(device: Option<i32>) {
+pub(crate) fn set(device: Option<i32>) {
     CURRENT.set(device);
 }

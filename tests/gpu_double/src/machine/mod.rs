@@ -22,7 +22,7 @@ use crate::memory::{Clock, Space};
 use crate::settings::Settings;
 
 pub use capture::CaptureMode;
-pub use task::{Copy, End, Task};
+pub use task::{Copy, End, Pointer, Task};
 
 use capture::Capture;
 use events::Event;

@@ -114,9 +114,7 @@ fn submit_all(mut calls: Vec<(Arc<Member>, *mut c_void, Bound)>) -> Result<(), R
 }
 
 fn submit(member: &Arc<Member>, stream: *mut c_void, calls: Vec<Bound>) -> Result<(), Refusal> {
-    let operation = Operation::new(member, calls);
-    let operation = if work::is_capturing(stream) { operation.captured() } else { operation };
-    match work::submit(stream, Box::new(operation)) {
+    match work::submit(stream, Box::new(Operation::new(member, calls))) {
         0 => Ok(()),
         error => refuse(Code::UnhandledCudaError, format!("the stream refuses work: {error}")),
     }

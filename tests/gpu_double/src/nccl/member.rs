@@ -43,6 +43,8 @@ struct State {
     link: Option<UnixStream>,
     /// Whether rank 0, in whose process the hub is, has left as it should.
     hub_may_go: bool,
+    /// Whether all ranks know that this one has left, or nobody can tell.
+    left: bool,
     /// Operations that were called and are not done, by the order of their calls.
     open: BTreeSet<u64>,
     tickets: u64,
@@ -70,6 +72,7 @@ impl Member {
             phase: Phase::Joining,
             link: None,
             hub_may_go: false,
+            left: false,
             open: BTreeSet::new(),
             tickets: 0,
             done: BTreeMap::new(),
@@ -129,14 +132,18 @@ impl Member {
                     state.broken = Some(reason);
                 }
                 ToMember::Dead { rank } => state.lose(&format!("rank {rank} is gone")),
-                ToMember::Left { rank } => state.hub_may_go |= rank == 0,
+                ToMember::Left { rank } => {
+                    state.hub_may_go |= rank == 0;
+                    state.left |= rank == self.rank;
+                }
                 ToMember::Placed { place } => state.placed = Some(place),
                 ToMember::Welcome | ToMember::Refused { .. } => {}
             }
             self.news.notify_all();
         }
         let mut state = self.lock();
-        if state.phase == Phase::Ready && !(state.hub_may_go && state.open.is_empty()) {
+        state.left = true;
+        if state.phase == Phase::Ready && !(state.hub_may_go && state.waits_for_none()) {
             state.lose("rank 0 is gone");
         }
         self.news.notify_all();
@@ -226,7 +233,7 @@ impl Member {
         self.news.notify_all();
     }
 
-    /// Waits until all operations are over, then leaves.
+    /// Waits until all operations are over, then leaves, and waits until that is known.
     pub fn finalize(&self) -> Result<(), Refusal> {
         let begun = Instant::now();
         let mut state = self.lock();
@@ -238,8 +245,13 @@ impl Member {
             state = waited.unwrap_or_else(|poison| poison.into_inner()).0;
         }
         if state.phase == Phase::Ready {
-            self.tell(&ToHub::Goodbye, &[]);
             state.phase = Phase::Finalized;
+            drop(state);
+            self.tell(&ToHub::Goodbye, &[]);
+            state = self.lock();
+            while !state.left {
+                state = self.news.wait(state).unwrap_or_else(|poison| poison.into_inner());
+            }
             state.hang_up();
         }
         Ok(())
@@ -269,6 +281,11 @@ impl State {
     fn lose(&mut self, reason: &str) {
         self.asynchronous = Code::RemoteError;
         self.last_error = std::ffi::CString::new(reason).unwrap_or_default();
+    }
+
+    /// Whether the hub has answered all that is open.
+    fn waits_for_none(&self) -> bool {
+        self.open.iter().all(|ticket| self.done.contains_key(ticket))
     }
 
     fn check_alive(&self) -> Result<(), String> {

@@ -30,18 +30,11 @@ pub struct Operation {
 }
 
 impl Operation {
-    /// Calls at the end of the rank's order.
+    /// Calls that get their place in the rank's order when a stream is given them.
     pub fn new(member: &Arc<Member>, calls: Vec<Bound>) -> Operation {
         let texts: Vec<String> = calls.iter().map(|bound| bound.call.to_string()).collect();
-        let ticket = Some(member.enter());
         let (member, name) = (member.clone(), format!("nccl {}", texts.join(" and ")));
-        Operation { member, calls, name, ticket, posted: false, waits_since: None }
-    }
-
-    /// A captured one has no place in the order: its replays do.
-    pub fn captured(mut self) -> Operation {
-        self.leave();
-        self
+        Operation { member, calls, name, ticket: None, posted: false, waits_since: None }
     }
 
     fn leave(&mut self) {
@@ -51,7 +44,7 @@ impl Operation {
     }
 
     fn go_on(&mut self, memory: &mut Access<'_>) -> Result<bool, String> {
-        let ticket = self.ticket.ok_or("a captured operation is not executed itself")?;
+        let ticket = self.ticket.ok_or("an operation that no stream was given")?;
         if !self.posted {
             let calls = self.calls.iter().map(|bound| bound.call).collect();
             self.posted =
@@ -124,6 +117,10 @@ impl Work for Operation {
                 Poll::Failed(reason)
             }
         }
+    }
+
+    fn appended(&mut self) {
+        self.ticket.get_or_insert_with(|| self.member.enter());
     }
 
     fn again(&self) -> Box<dyn Work> {

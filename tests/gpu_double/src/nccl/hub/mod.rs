@@ -64,11 +64,12 @@ fn serve(listener: &UnixListener, name: String, ranks: usize) {
             Ok((stream, _)) => admit(stream, &state),
             Err(_) => std::thread::sleep(LOOK),
         }
-        let refusal = lock(&state).broken.clone();
-        let late = (begun.elapsed() > patience()).then(|| lock(&state).absent());
-        if let Some(reason) = refusal.as_ref().or(late.as_ref()) {
-            return lock(&state).refuse(refusal.is_some(), reason);
+        if begun.elapsed() > patience() {
+            return lock(&state).refuse();
         }
+    }
+    if lock(&state).broken.is_some() {
+        return lock(&state).refuse();
     }
     for (rank, stream) in lock(&state).begin() {
         let state = state.clone();
@@ -124,14 +125,19 @@ impl State {
 
     fn admit(&mut self, rank: usize, ranks: usize, card: String, stream: UnixStream) {
         let same = self.cards.iter().find(|(_, other)| **other == card);
-        let problem = if ranks != self.ranks || rank >= ranks {
-            Some(format!("rank {rank} of {ranks} comes where there are {}", self.ranks))
-        } else if self.links.contains_key(&rank) {
-            Some(format!("two processes or threads are rank {rank}"))
-        } else {
+        let problem = || {
+            if ranks != self.ranks || rank >= ranks {
+                return Some(format!(
+                    "rank {rank} of {ranks} comes where there are {}",
+                    self.ranks
+                ));
+            }
+            if self.links.contains_key(&rank) {
+                return Some(format!("two processes or threads are rank {rank}"));
+            }
             same.map(|(other, _)| format!("ranks {other} and {rank} use one device, {card}"))
         };
-        self.broken = problem;
+        self.broken = self.broken.take().or_else(problem);
         // A rank that is none keeps its link, to hear why.
         let place = if self.links.contains_key(&rank) { ranks + rank } else { rank };
         self.links.insert(place, stream);
@@ -144,9 +150,11 @@ impl State {
         format!("ranks {} of {} have not come", absent.join(", "), self.ranks)
     }
 
-    fn refuse(&mut self, usage: bool, reason: &str) {
-        let message = ToMember::Refused { usage, reason: reason.to_string() };
-        self.tell_all(&message);
+    /// There is no communicator: because ranks contradict each other, or else because some have not come.
+    fn refuse(&mut self) {
+        let usage = self.broken.is_some();
+        let reason = self.broken.take().unwrap_or_else(|| self.absent());
+        self.tell_all(&ToMember::Refused { usage, reason });
         self.links.clear();
     }
 
