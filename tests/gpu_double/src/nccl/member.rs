@@ -100,16 +100,18 @@ impl Member {
         }
     }
 
-    /// The hub has answered the hello: the rank is there, and a thread hears what else it is told.
+    /// The hub has answered the hello: the rank is there, and a thread hears what else it is told. A rank that was
+    /// aborted meanwhile hangs up.
     pub fn welcome(self: &Arc<Self>, link: UnixStream) -> std::io::Result<()> {
-        let mut heard = link.try_clone()?;
-        *self.end() = Some(link.try_clone()?);
+        let (mut heard, written) = (link.try_clone()?, link.try_clone()?);
         let mut state = self.lock();
-        if state.phase == Phase::Joining {
-            state.phase = Phase::Ready;
-            state.asynchronous = Code::Success;
-            state.link = Some(link);
+        if state.phase != Phase::Joining {
+            return link.shutdown(std::net::Shutdown::Both);
         }
+        *self.end() = Some(written);
+        state.phase = Phase::Ready;
+        state.asynchronous = Code::Success;
+        state.link = Some(link);
         drop(state);
         let member = self.clone();
         let thread = std::thread::Builder::new().name("nccl double's rank".into());

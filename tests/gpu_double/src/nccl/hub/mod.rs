@@ -53,8 +53,10 @@ fn lock(state: &Shared) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(|poison| poison.into_inner())
 }
 
-/// How often the hub looks whether somebody came or is waited for too long.
-const LOOK: Duration = Duration::from_millis(2);
+/// How often the hub looks whether somebody came.
+const DOOR: Duration = Duration::from_millis(2);
+/// How often it looks whether somebody is waited for too long.
+const LOOK: Duration = Duration::from_millis(50);
 
 fn serve(listener: &UnixListener, name: String, ranks: usize) {
     let state = Arc::new(Mutex::new(State::new(name, ranks)));
@@ -62,7 +64,7 @@ fn serve(listener: &UnixListener, name: String, ranks: usize) {
     while lock(&state).links.len() < ranks {
         match listener.accept() {
             Ok((stream, _)) => admit(stream, &state),
-            Err(_) => std::thread::sleep(LOOK),
+            Err(_) => std::thread::sleep(DOOR),
         }
         if begun.elapsed() > patience() {
             return lock(&state).refuse();
