@@ -84,6 +84,21 @@ fn a_rank_may_leave_before_the_others_know_their_sum() {
     destroy(&me);
 }
 
+#[test]
+fn the_others_get_their_sums_before_rank_0_goes_on() {
+    let name = "the_others_get_their_sums_before_rank_0_goes_on";
+    let Some(rank) = me() else { return drop(finish(start(name, 2))) };
+    let me = init(id(), rank, 2);
+    let count = 1 << 20;
+    let buffer = upload(&vec![1f32; count]);
+    done(&me, reduce(buffer, buffer, count, 1, &me));
+    if rank == 0 {
+        // Without a goodbye, and the hub with it.
+        std::process::exit(0);
+    }
+    assert_eq!(download::<f32>(buffer, count), vec![2.0; count]);
+}
+
 /// Rank `dying` is killed while the other waits for it.
 fn a_rank_dies(name: &str, dying: usize) {
     let Some(rank) = me() else {

@@ -200,12 +200,16 @@ fn captured_collectives_are_replayed() {
 fn two_streams_of_a_rank_keep_the_order_of_calls() {
     on_ranks(2, |me| {
         let second = Rank { stream: stream(), ..me.clone() };
-        let buffers = [upload(&[1f32]), upload(&[1f32])];
-        assert_eq!(all_reduce(buffers[0], buffers[0], 1, F32, SUM, me), 0);
-        assert_eq!(all_reduce(buffers[1], buffers[1], 1, F32, PRODUCT, &second), 0);
+        let buffers: Vec<u64> = (0..24).map(|_| upload(&[1f32; 24])).collect();
+        for (count, buffer) in buffers.iter().enumerate() {
+            let rank = if count % 3 == 0 { me } else { &second };
+            assert_eq!(all_reduce(*buffer, *buffer, count, F32, SUM, rank), 0);
+        }
         assert_eq!((synchronize(second.stream), synchronize(me.stream)), (0, 0));
-        assert_eq!(download::<f32>(buffers[0], 1), [2.0]);
-        assert_eq!(download::<f32>(buffers[1], 1), [1.0]);
+        for (count, buffer) in buffers.into_iter().enumerate() {
+            let sums = download::<f32>(buffer, 24);
+            assert!(sums[..count] == [2.0; 24][..count] && sums[count..] == [1.0; 24][count..]);
+        }
     });
 }
 
