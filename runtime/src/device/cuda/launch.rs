@@ -200,6 +200,7 @@ impl Site<'_> {
             Argument::Numbers => stream.numbers_address(self.routine.numbers),
             Argument::Fault => stream.fault_address(),
             Argument::Call => u64::from(self.routine.call),
+            Argument::Constant(number) => u64::from(number),
         }
     }
 }
