@@ -12,6 +12,7 @@
 mod card;
 mod code;
 pub mod driver;
+mod install;
 mod kernel;
 mod machine;
 mod memory;
@@ -21,6 +22,7 @@ mod settings;
 pub mod work;
 
 pub use card::{Argument, Card, Module, Refusal};
+pub use install::{Env, install, library};
 pub use kernel::{Report, Stats, Wrong};
 pub use memory::Trouble;
 pub use nvrtc::{Ptx, compile};
