@@ -1,7 +1,7 @@
 // Pairs of a head's elements that are turned by an angle that follows from their position. Angles are computed as double, once for each
 // position and pair: at position 100,000 a float has lost the digits that matter.
 //
-// Macros: T; TIME, HEADS and HEAD (elements of one) of the shard; PAIRS, half of HEAD; ELEMENTS / 2, HALVES; WIDTH, pairs that a thread
+// Macros: T; TIME, HEADS and HEAD (elements of one) of the shard; PAIRS, half of HEAD; HALVES, pairs of the shard; WIDTH, pairs that a thread
 // takes at once, which divides PAIRS; INTERLEAVED, whether neighbours make a pair, or else elements half a head apart; INVERSE; INDEX, the
 // type of positions. `frequencies`, of all pairs of a whole head, stand in front.
 
@@ -14,8 +14,12 @@ extern "C" __global__ void __launch_bounds__(256) angles(Turn* turns, i64 first,
   u64 i = (u64)blockIdx.x * 256 + threadIdx.x;
   if (i >= (u64)TIME * PAIRS) return;
   double angle = (double)(first + (i64)(i / PAIRS)) * frequencies[first_element / 2 + (i64)(i % PAIRS)];
-  double sine, cosine;
-  sincos(INVERSE ? -angle : angle, &sine, &cosine);
+  if (INVERSE) angle = -angle;
+  // In turns, of which only the fraction counts: what a quotient by 2 pi loses is added to that.
+  const double turn = 0.15915494309189535, rest = -9.839338337591243e-18;
+  double whole = angle * turn, sine, cosine;
+  double part = whole - rint(whole) + (fma(angle, turn, -whole) + angle * rest);
+  sincospi(2.0 * part, &sine, &cosine);
   turns[i] = Turn{(float)sine, (float)cosine};
 }
 

@@ -3,11 +3,10 @@
 // Macros: T; GREATEST, whether the greatest are wanted.
 
 struct Ranked {
-  u64 key;
-  u32 place;
+  u64 key, place;
 };
 // Behind all others.
-#define LAST (Ranked{~0ull, ~0u})
+#define LAST (Ranked{~0ull, ~0ull})
 
 __device__ __forceinline__ bool before(Ranked a, Ranked b) { return a.key < b.key || (a.key == b.key && a.place < b.place); }
 

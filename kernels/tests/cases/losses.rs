@@ -1,0 +1,56 @@
+//! Losses of labels, and what goes with them.
+
+use graphc_ir::op::Op;
+use graphc_ir::ops::*;
+use graphc_ir::scalar::Scalar;
+use graphc_ir::types::DType;
+
+use super::super::common::{Random, ordinary};
+use super::{Example, Examples, FLOATS, f32s, indices, ty};
+
+pub fn examples() -> Vec<Example> {
+    let to = &mut Examples::new(2);
+    for (dtype, rows, classes) in [
+        (DType::F32, 5, 37),
+        (DType::BF16, 3, 64),
+        (DType::F16, 4, 13),
+        (DType::F32, 2, 5000),
+        (DType::F32, 130, 1),
+        (DType::F32, 0, 4),
+    ] {
+        losses(to, dtype, rows, classes);
+    }
+    for dtype in FLOATS {
+        ranks(to, dtype, [9, 33]);
+    }
+    std::mem::take(&mut to.all)
+}
+
+fn losses(to: &mut Examples, dtype: DType, rows: usize, classes: usize) {
+    let (x, labels, row) = (ty(dtype, &[rows, classes]), ty(DType::I64, &[rows]), f32s(&[rows]));
+    let of = |place| indices(place, classes, Some(IGNORED_LABEL));
+    let scored = [x.clone(), labels.clone()];
+    to.both_filled(Op::Pick(Pick {}), &scored, 0.0, &mut of(1));
+    let types = [labels.clone(), ty(dtype, &[rows])];
+    to.both_filled(Op::PickGrad(PickGrad { classes }), &types, 0.0, &mut of(0));
+    for smoothing in [0.0, 0.1].map(Scalar) {
+        to.both_filled(Op::CrossEntropy(CrossEntropy { smoothing }), &scored, 4e-6, &mut of(1));
+        let types = [x.clone(), row.clone(), labels.clone(), row.clone()];
+        let op = Op::CrossEntropyGrad(CrossEntropyGrad { smoothing });
+        to.both_filled(op, &types, 1e-5, &mut of(2));
+    }
+}
+
+fn ranks(to: &mut Examples, dtype: DType, shape: [usize; 2]) {
+    let row = [shape[0]];
+    let types = [ty(dtype, &shape), ty(DType::I64, &row), ty(dtype, &row)];
+    // Few values, so that many are equal.
+    let fill = &mut |random: &mut Random, i: usize, dtype: DType| match (i, random.below(9)) {
+        (1, 0) => IGNORED_LABEL as f64,
+        (1, _) => random.below(shape[1]) as f64,
+        (0, 0) => f64::NAN,
+        (2, 0) => ordinary(random, i, dtype),
+        _ => random.below(4) as f64,
+    };
+    to.both_filled(Op::LabelRank(LabelRank {}), &types, 0.0, fill);
+}

@@ -1,0 +1,335 @@
+//! Runs the kernels of CUDA devices on a card that this process pretends to have, and compares them with the ops' oracles.
+
+use std::collections::HashMap;
+
+use gpu_double::{Argument, Card, Module, Refusal};
+use graphc_ir::op::{EvalContext, InPlace, Region};
+use graphc_ir::types::{DType, TensorType};
+use graphc_kernels::KernelError;
+use graphc_kernels::cuda::{self, Call, Kernel, Launch, Matrix, Place, Product, Shard, Slot};
+
+use crate::common::{Case, Memory};
+
+/// How kernels are compiled: as devices compile them.
+const OPTIONS: [&str; 3] = ["--fmad=false", "--std=c++17", "-default-device"];
+/// The architecture of the card.
+const ARCHITECTURE: &str = "sm_90";
+/// Which call of the device this is.
+const CALL: u32 = 7;
+/// Bytes of an account of faults.
+const ACCOUNT: usize = 32;
+
+/// A card, and the kernels that were compiled for it.
+pub struct Bench {
+    card: Card,
+    modules: HashMap<String, Module>,
+}
+
+/// What a kernel said that it found: the kind, the index and its position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    pub call: u32,
+    pub kind: u32,
+    pub index: i64,
+    pub position: u64,
+}
+
+/// A call's memory on the card.
+struct Addresses {
+    operands: Vec<u64>,
+    results: Vec<u64>,
+    scratch: u64,
+    numbers: u64,
+    now: u64,
+    account: u64,
+}
+
+/// A card; `None`, and a line that says so, where there is no compiler.
+pub fn bench() -> Option<Bench> {
+    if !gpu_double::nvrtc::is_installed() {
+        println!("skipped: NVRTC is not installed");
+        return None;
+    }
+    Some(Bench { card: Card::new(1), modules: HashMap::new() })
+}
+
+/// What a call is for a case.
+pub fn prepare(case: &Case) -> Result<Call, KernelError> {
+    let operands: Vec<Shard> = case.operands.iter().map(|(region, _)| shard(region)).collect();
+    let results: Vec<Shard> = case.results.iter().map(shard).collect();
+    cuda::prepare(&case.op, &operands, &results)
+}
+
+pub fn shard(region: &Region) -> Shard {
+    let ty = TensorType::new(region.dtype, region.rect.extent.clone());
+    Shard { ty, global: region.global.clone() }
+}
+
+impl Bench {
+    /// Checks a kernel against the oracle, and with results in the memory of operands against itself.
+    pub fn check(&mut self, case: &Case, tolerance: f64) {
+        let cx = EvalContext { seed: 5, step: 3 };
+        let found = self.run(case, &[], &cx).unwrap_or_else(|fault| panic!("{case:?}: {fault:?}"));
+        case.compare(&found, &cx, tolerance);
+        for pair in pairs(case) {
+            let shared = self.run(case, &[pair], &cx).expect("no fault");
+            assert!(bits(&shared) == bits(&found), "{:?} {pair:?}", case.op);
+        }
+    }
+
+    /// The results of a case, some of which lie in the memory of operands.
+    pub fn run(
+        &mut self,
+        case: &Case,
+        pairs: &[InPlace],
+        cx: &EvalContext,
+    ) -> Result<Vec<Memory>, Fault> {
+        let call = prepare(case).unwrap_or_else(|error| panic!("{:?}: {error}", case.op));
+        let addresses = self.addresses(case, &call, pairs, cx);
+        let origins = Origins(case);
+        for launch in &call.launches {
+            self.launch(launch, &addresses, &origins, case.op.name());
+        }
+        if let Some(fault) = self.fault(&addresses) {
+            return Err(fault);
+        }
+        let read = |(region, &address): (&Region, &u64)| {
+            let bytes = region.rect.elements() * region.dtype.size();
+            memory(region.dtype, &self.read(address, bytes))
+        };
+        Ok(case.results.iter().zip(&addresses.results).map(read).collect())
+    }
+
+    fn read(&mut self, address: u64, bytes: usize) -> Vec<u8> {
+        match bytes {
+            0 => Vec::new(),
+            _ => self.card.read(address, bytes).unwrap_or_else(|wrong| panic!("{wrong}")),
+        }
+    }
+
+    /// What was put into an account of faults.
+    fn fault(&mut self, addresses: &Addresses) -> Option<Fault> {
+        let account = self.read(addresses.account, ACCOUNT);
+        let word = |at: usize| u32::from_le_bytes(account[at..at + 4].try_into().expect("4 bytes"));
+        let long = |at: usize| u64::from_le_bytes(account[at..at + 8].try_into().expect("8 bytes"));
+        assert_eq!(word(0), word(12), "an account is finished");
+        (word(0) != 0).then(|| Fault {
+            call: word(4),
+            kind: word(8),
+            index: long(16) as i64,
+            position: long(24),
+        })
+    }
+
+    fn addresses(
+        &mut self,
+        case: &Case,
+        call: &Call,
+        pairs: &[InPlace],
+        cx: &EvalContext,
+    ) -> Addresses {
+        let card = &mut self.card;
+        let operands: Vec<u64> =
+            case.operands.iter().map(|(_, memory)| card.upload(&padded(bytes(memory)))).collect();
+        let result = |(index, region): (usize, &Region)| {
+            let shared = pairs.iter().find(|pair| pair.result == index);
+            match shared {
+                Some(pair) => operands[pair.operand],
+                None => card.allocate((region.rect.elements() * region.dtype.size()).max(1)),
+            }
+        };
+        let results = case.results.iter().enumerate().map(result).collect();
+        let numbers: Vec<u8> =
+            call.numbers.at(cx.step).iter().flat_map(|number| number.to_le_bytes()).collect();
+        Addresses {
+            results,
+            scratch: card.allocate(call.scratch.max(1)),
+            numbers: card.upload(&padded(numbers)),
+            now: card.upload(&[cx.step.to_le_bytes(), cx.seed.to_le_bytes()].concat()),
+            account: card.upload(&[0; ACCOUNT]),
+            operands,
+        }
+    }
+
+    fn launch(
+        &mut self,
+        launch: &Launch,
+        addresses: &Addresses,
+        origins: &Origins<'_>,
+        name: &str,
+    ) {
+        match launch {
+            Launch::Kernel(kernel) => self
+                .kernel(kernel, addresses, origins)
+                .unwrap_or_else(|refusal| panic!("{name}: {refusal}\n{}", kernel.source)),
+            Launch::Product(product) => self.product(product, addresses),
+            Launch::Clear { place, bytes } => {
+                self.write(addresses.of(*place), &vec![0; *bytes]);
+            }
+            Launch::Copy { bytes } => {
+                let (from, to) = (addresses.operands[0], addresses.results[0]);
+                if from != to {
+                    let bytes = self.read(from, *bytes);
+                    self.write(to, &bytes);
+                }
+            }
+        }
+    }
+
+    fn write(&mut self, address: u64, bytes: &[u8]) {
+        if !bytes.is_empty() {
+            self.card.write(address, bytes).unwrap_or_else(|wrong| panic!("{wrong}"));
+        }
+    }
+
+    fn kernel(
+        &mut self,
+        kernel: &Kernel,
+        addresses: &Addresses,
+        origins: &Origins<'_>,
+    ) -> Result<(), Refusal> {
+        if !self.modules.contains_key(&kernel.source) {
+            let ptx = gpu_double::compile(&kernel.source, ARCHITECTURE, &OPTIONS)
+                .unwrap_or_else(|log| panic!("{log}\n{}", kernel.source));
+            let module = self.card.load(&ptx).unwrap_or_else(|error| panic!("{error}"));
+            self.modules.insert(kernel.source.clone(), module);
+        }
+        let argument = |argument: &cuda::Argument| match *argument {
+            cuda::Argument::Address(place) => Argument::Pointer(addresses.of(place)),
+            cuda::Argument::Origin(slot, dim) => Argument::I64(origins.of(slot, dim)),
+            cuda::Argument::Now => Argument::Pointer(addresses.now),
+            cuda::Argument::Numbers => Argument::Pointer(addresses.numbers),
+            cuda::Argument::Fault => Argument::Pointer(addresses.account),
+            cuda::Argument::Call => Argument::U32(CALL),
+        };
+        let arguments: Vec<Argument> = kernel.arguments.iter().map(argument).collect();
+        let (module, size) = (&self.modules[&kernel.source], (kernel.grid, kernel.block));
+        let shared = kernel.shared as usize;
+        self.card.launch(module, kernel.entry, size, shared, &arguments).map(drop)
+    }
+
+    /// Products of matrices, by plain loops.
+    fn product(&mut self, product: &Product, addresses: &Addresses) {
+        let dtype = product.operands.dtype;
+        for start in &product.starts {
+            for batch in 0..product.batch {
+                let [a, b] =
+                    [(0, product.a, product.operands.a), (1, product.b, product.operands.b)].map(
+                        |(factor, matrix, place)| {
+                            let extents = match factor {
+                                0 => [product.rows, product.inner],
+                                _ => [product.inner, product.columns],
+                            };
+                            let first = start[factor] + batch * matrix.stride;
+                            self.matrix(dtype, matrix, extents, addresses.of(place), first)
+                        },
+                    );
+                let mut out = Vec::new();
+                for row in 0..product.rows {
+                    for column in 0..product.columns {
+                        let inner = 0..product.inner;
+                        let terms = inner
+                            .map(|k| a[row * product.inner + k] * b[k * product.columns + column]);
+                        out.push(f64::from(terms.sum::<f64>() as f32));
+                    }
+                }
+                let first = start[2] + batch * product.out.stride;
+                let address = addresses.of(product.operands.out) + (first * dtype.size()) as u64;
+                self.write(address, &bytes(&Memory::of(dtype, &out)));
+            }
+        }
+    }
+
+    /// A factor's elements, row-major.
+    fn matrix(
+        &mut self,
+        dtype: DType,
+        matrix: Matrix,
+        [rows, columns]: [usize; 2],
+        address: u64,
+        first: usize,
+    ) -> Vec<f64> {
+        let mut all = Vec::new();
+        for row in 0..rows {
+            for column in 0..columns {
+                let at = match matrix.by_columns {
+                    true => column * matrix.leading + row,
+                    false => row * matrix.leading + column,
+                };
+                let element =
+                    self.read(address + ((first + at) * dtype.size()) as u64, dtype.size());
+                all.extend(memory(dtype, &element).values());
+            }
+        }
+        all
+    }
+}
+
+impl Addresses {
+    fn of(&self, place: Place) -> u64 {
+        match place {
+            Place::Slot(Slot::Operand(index)) => self.operands[index],
+            Place::Slot(Slot::Result(index)) => self.results[index],
+            Place::Scratch(byte) => self.scratch + byte as u64,
+        }
+    }
+}
+
+/// Where the shards of a case begin.
+struct Origins<'a>(&'a Case);
+
+impl Origins<'_> {
+    fn of(&self, slot: Slot, dim: usize) -> i64 {
+        let region = match slot {
+            Slot::Operand(index) => &self.0.operands[index].0,
+            Slot::Result(index) => &self.0.results[index],
+        };
+        region.rect.origin[dim] as i64
+    }
+}
+
+/// The pairs of results and operands of a case that may share memory.
+fn pairs(case: &Case) -> Vec<InPlace> {
+    let fits = |pair: &InPlace| {
+        let (result, operand) = (&case.results[pair.result], &case.operands[pair.operand].0);
+        result.dtype == operand.dtype && result.rect == operand.rect
+    };
+    case.op.operation().in_place().into_iter().filter(fits).collect()
+}
+
+fn bits(results: &[Memory]) -> Vec<Vec<u8>> {
+    results.iter().map(bytes).collect()
+}
+
+/// No allocation is empty.
+fn padded(bytes: Vec<u8>) -> Vec<u8> {
+    if bytes.is_empty() { vec![0] } else { bytes }
+}
+
+/// The bytes of memory.
+pub fn bytes(memory: &Memory) -> Vec<u8> {
+    match memory {
+        Memory::F32(data) => data.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        Memory::F16(data) => data.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        Memory::BF16(data) => data.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        Memory::I64(data) => data.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        Memory::I32(data) => data.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        Memory::U8(data) => data.clone(),
+    }
+}
+
+/// Memory with these bytes.
+pub fn memory(dtype: DType, bytes: &[u8]) -> Memory {
+    match dtype {
+        DType::F32 => Memory::F32(words(bytes).map(f32::from_le_bytes).collect()),
+        DType::F16 => Memory::F16(words(bytes).map(half::f16::from_le_bytes).collect()),
+        DType::BF16 => Memory::BF16(words(bytes).map(half::bf16::from_le_bytes).collect()),
+        DType::I64 => Memory::I64(words(bytes).map(i64::from_le_bytes).collect()),
+        DType::I32 => Memory::I32(words(bytes).map(i32::from_le_bytes).collect()),
+        DType::U8 | DType::Bool => Memory::U8(bytes.to_vec()),
+    }
+}
+
+fn words<const N: usize>(bytes: &[u8]) -> impl Iterator<Item = [u8; N]> {
+    bytes.as_chunks::<N>().0.iter().copied()
+}
