@@ -211,7 +211,7 @@ impl Reduction {
 
     pub(super) fn identity(&self, elements: DType) -> String {
         match (self.function, elements) {
-            (ReduceFunction::Sum | ReduceFunction::Mean, _) => "(V)0".to_owned(),
+            (ReduceFunction::Sum | ReduceFunction::Mean, _) => "0".to_owned(),
             (ReduceFunction::Max, dtype) if dtype.is_float() => "(-INFINITE)".to_owned(),
             (ReduceFunction::Min, dtype) if dtype.is_float() => "INFINITE".to_owned(),
             (function, DType::I64) => match function {
