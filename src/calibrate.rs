@@ -22,7 +22,9 @@ use graphc_runtime::{RuntimeError, Session, SessionOptions};
 /// How much is measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Effort {
-    /// Ranks that work at the same time: threads of this process, each with its part of the cores.
+    /// What is measured: the processor, or cards.
+    pub device: DeviceKind,
+    /// Ranks that work at the same time: threads of this process, each with its part of the cores, or a card.
     pub ranks: usize,
     /// Seconds for each figure, about.
     pub seconds: f64,
@@ -34,19 +36,25 @@ pub struct Effort {
 
 impl Effort {
     /// What takes some seconds.
-    pub fn full(ranks: usize) -> Self {
-        Self { ranks, seconds: 0.3, largest_matmul: 1024, largest_bytes: 32 << 20 }
+    pub fn full(device: DeviceKind, ranks: usize) -> Self {
+        let (largest_matmul, largest_bytes) = match device {
+            DeviceKind::Cpu => (1024, 32 << 20),
+            DeviceKind::Cuda => (8192, 256 << 20),
+        };
+        Self { device, ranks, seconds: 0.3, largest_matmul, largest_bytes }
     }
 
     /// What takes less than a second, and is as rough.
-    pub fn quick(ranks: usize) -> Self {
-        Self { ranks, seconds: 0.01, largest_matmul: 128, largest_bytes: 1 << 20 }
+    pub fn quick(device: DeviceKind, ranks: usize) -> Self {
+        Self { device, ranks, seconds: 0.01, largest_matmul: 128, largest_bytes: 1 << 20 }
     }
 }
 
 /// What was measured, on each rank while all work.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
+    /// What was measured.
+    pub device: DeviceKind,
     /// Ranks that worked.
     pub ranks: usize,
     /// Bytes of memory of a rank.
@@ -98,8 +106,12 @@ pub fn calibrate(effort: Effort) -> Result<Measured, CalibrateError> {
     }
     let bandwidth = bandwidth(effort, launch)?;
     let all_reduce = if effort.ranks > 1 { all_reduces(effort)? } else { Vec::new() };
-    let memory = memory() / effort.ranks as u64;
-    Ok(Measured { ranks: effort.ranks, memory, launch, matmul, bandwidth, all_reduce })
+    let (device, ranks) = (effort.device, effort.ranks);
+    let memory = match device {
+        DeviceKind::Cpu => memory() / ranks as u64,
+        DeviceKind::Cuda => memory_of_cards(ranks),
+    };
+    Ok(Measured { device, ranks, memory, launch, matmul, bandwidth, all_reduce })
 }
 
 /// A tensor of which each rank has its rows.
@@ -133,8 +145,13 @@ fn step_seconds(effort: Effort, graph: Graph) -> Result<f64, CalibrateError> {
     let options = CompileOptions { mesh: vec![effort.ranks], ..CompileOptions::default() };
     let cluster = preset("cpu").expect("it is a preset");
     let plan = compile(graph, &options, &cluster, None)?.plan;
-    let mut session = Session::new(&plan, &BTreeMap::new(), SessionOptions::default())?;
-    session.step(BTreeMap::new())?.wait()?;
+    let device = Some(effort.device);
+    let options = SessionOptions { device, ..SessionOptions::default() };
+    let mut session = Session::new(&plan, &BTreeMap::new(), options)?;
+    // In the first two steps kernels are loaded, and launches recorded.
+    for _ in 0..2 {
+        session.step(BTreeMap::new())?.wait()?;
+    }
     let (mut least, mut steps) = (f64::INFINITY, 0);
     let begun = Instant::now();
     while steps < 5 || begun.elapsed().as_secs_f64() < effort.seconds / 2.0 {
@@ -167,7 +184,7 @@ fn matmul_rates(
     dtype: DType,
     launch: f64,
 ) -> Result<Vec<(f64, f64)>, CalibrateError> {
-    let sizes = [16, 32, 64, 128, 256, 512, 1024];
+    let sizes = [16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192];
     let mut rates = Vec::new();
     for size in sizes.into_iter().filter(|&size| size <= effort.largest_matmul) {
         let begin = |g: &GraphBuilder| {
@@ -197,7 +214,7 @@ fn bandwidth(effort: Effort, launch: f64) -> Result<f64, CalibrateError> {
 /// All-reduces of several sizes: what a chain with them takes beyond one that adds up within ranks.
 fn all_reduces(effort: Effort) -> Result<Vec<(usize, f64)>, CalibrateError> {
     let ranks = effort.ranks;
-    let sizes = [4 << 10, 64 << 10, 1 << 20, 8 << 20, 32 << 20];
+    let sizes = [4 << 10, 64 << 10, 1 << 20, 8 << 20, 32 << 20, 256 << 20];
     let mut measured = Vec::new();
     for bytes in sizes.into_iter().filter(|&bytes| bytes <= effort.largest_bytes) {
         let elements = bytes / 4;
@@ -223,32 +240,48 @@ fn memory() -> u64 {
     kib.map_or(4 << 30, |kib| kib << 10)
 }
 
+/// Bytes of the memory of the smallest card that a rank has; where ranks share cards, its part.
+fn memory_of_cards(ranks: usize) -> u64 {
+    let cards = graphc_runtime::cards::cards().unwrap_or_default();
+    let least = cards.iter().take(ranks).map(|card| card.memory).min().unwrap_or(0);
+    least / ranks.div_ceil(cards.len().max(1)) as u64
+}
+
 impl Measured {
     /// The machine as the planner and the null device know it: one level that joins any number of ranks.
     pub fn cluster(&self) -> Cluster {
         let peak = |rates: &Vec<(f64, f64)>| rates.iter().map(|rate| rate.1).fold(0.0, f64::max);
         let flops: BTreeMap<String, f64> =
             self.matmul.iter().map(|(&dtype, rates)| (dtype.to_string(), peak(rates))).collect();
-        let singles = &self.matmul[DType::F32.name()];
-        let share = |&(flops, rate): &(f64, f64)| (flops, (rate / peak(singles)).clamp(1e-3, 1.0));
+        let rates = self.shares_of();
+        let share = |&(flops, rate): &(f64, f64)| (flops, (rate / peak(rates)).clamp(1e-3, 1.0));
         let (latency, bandwidth) = self.link();
         Cluster {
             name: "calibrated".into(),
             device: Device {
-                kind: DeviceKind::Cpu,
+                kind: self.device,
                 memory: self.memory,
                 flops,
-                matmul_efficiency: singles.iter().map(share).collect(),
+                matmul_efficiency: rates.iter().map(share).collect(),
                 attention: None,
                 bandwidth: self.bandwidth,
                 bandwidth_share: 1.0,
                 launch: self.launch,
                 dispatch: 0.0,
-                overlap: false,
+                overlap: self.device == DeviceKind::Cuda,
             },
             levels: vec![Level { size: 0, latency, bandwidth }],
             axes: Vec::new(),
             framework: Framework::default(),
+        }
+    }
+
+    /// The products whose shares of the peak are told: on cards those of bf16, where most time goes.
+    fn shares_of(&self) -> &Vec<(f64, f64)> {
+        let singles = &self.matmul[DType::F32.name()];
+        match self.device {
+            DeviceKind::Cpu => singles,
+            DeviceKind::Cuda => self.matmul.get(DType::BF16.name()).unwrap_or(singles),
         }
     }
 
@@ -298,7 +331,7 @@ impl Measured {
         let points = device.matmul_efficiency.iter();
         let points = points.map(|(flops, share)| format!("[{flops:e}, {share:.4}]"));
         let (flops, points): (Vec<_>, Vec<_>) = (flops.collect(), points.collect());
-        let _ = writeln!(text, "name = \"{name}\"\n\n[device]\nkind = \"cpu\"");
+        let _ = writeln!(text, "name = \"{name}\"\n\n[device]\nkind = \"{}\"", device.kind);
         let _ = writeln!(text, "memory = {}", device.memory);
         let _ = writeln!(text, "flops = {{ {} }}", flops.join(", "));
         let _ = writeln!(text, "matmul_efficiency = [{}]", points.join(", "));
@@ -319,7 +352,8 @@ mod tests {
 
     #[test]
     fn a_quick_look_at_this_machine_is_a_cluster() {
-        let measured = calibrate(Effort::quick(2)).expect("this machine runs plans");
+        let measured =
+            calibrate(Effort::quick(DeviceKind::Cpu, 2)).expect("this machine runs plans");
         assert!(measured.launch > 0.0 && measured.launch < 1e-2, "{measured:?}");
         assert!(measured.bandwidth > 1e7, "{measured:?}");
         assert_eq!(measured.all_reduce.len(), 3, "4 KiB, 64 KiB and 1 MiB");
@@ -343,6 +377,7 @@ mod tests {
         let (alpha, beta, launch) = (2e-6, 1e-9, 1e-6);
         let seconds = |bytes: usize| launch + 2.0 * (alpha + bytes as f64 / 2.0 * beta);
         let measured = Measured {
+            device: DeviceKind::Cpu,
             ranks: 2,
             memory: 1 << 30,
             launch,

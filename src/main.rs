@@ -1,4 +1,4 @@
-//! The command line: `graphc compile | inspect | explain | diff | verify | simulate | calibrate | run | train | export | data |
+//! The command line: `graphc compile | inspect | explain | diff | verify | simulate | devices | doctor | calibrate | run | train | export | data |
 //! launch`.
 //!
 //! Exit status 0; 1 with a diagnostic on standard error; 2 for a wrong command line. Standard output is the result

@@ -111,7 +111,7 @@ fn place_of(fused: &FusedOp, step: usize, fits: impl Fn(usize) -> bool) -> Optio
 }
 
 /// The chain without its head, which is its first operand, and which operands of the whole the others are.
-fn without(fused: &FusedOp, head: usize) -> (FusedOp, Vec<usize>) {
+pub(crate) fn without(fused: &FusedOp, head: usize) -> (FusedOp, Vec<usize>) {
     let rest = || fused.steps.iter().enumerate().filter(|&(index, _)| index != head);
     let mut operands: Vec<usize> = Vec::new();
     for arg in rest().flat_map(|(_, step)| &step.args) {

@@ -95,8 +95,15 @@ fn convolutions_of_groups_whose_channels_are_split() {
         let channels_last = random.below(2) == 0;
         let x = f32s(&ordered([2, groups * inputs, 3, 2], channels_last));
         let k = f32s(&[groups * outputs, inputs, 1, 1]);
-        let op = Op::Convolution(Convolution { window: Window::PLAIN, groups, channels_last });
-        Case::random(op, &[x, k], random, &mut ordinary).check(2e-5);
+        let window = Window::PLAIN;
+        let op = Op::Convolution(Convolution { window, groups, channels_last });
+        let y = op.infer(&[&x, &k]).expect("it fits").swap_remove(0);
+        Case::random(op, &[x.clone(), k.clone()], random, &mut ordinary).check(2e-5);
+        let of_x = ConvolutionInputGrad { window, groups, extents: [3, 2], channels_last };
+        let types = [k, y.clone()];
+        Case::random(Op::ConvolutionInputGrad(of_x), &types, random, &mut ordinary).check(4e-5);
+        let of_k = ConvolutionKernelGrad { window, groups, extents: [1; 2], channels_last };
+        Case::random(Op::ConvolutionKernelGrad(of_k), &[x, y], random, &mut ordinary).check(1e-4);
     });
 }
 

@@ -32,6 +32,36 @@ pub enum RuntimeError {
         /// What the plan was made for, or what was asked for.
         kind: graphc_ir::mesh::DeviceKind,
     },
+    /// No card, where one was asked for.
+    #[error(
+        "the plan is to run on CUDA devices, and there is none here: {reason}; `graphc devices` says what is there, and \
+         --device cpu (in Rust: SessionOptions::device) runs the same plan on the processor"
+    )]
+    NoCard {
+        /// What is missing.
+        reason: String,
+    },
+    /// A device does not do what it is asked for.
+    #[error("the device of rank {rank}: {reason}")]
+    Device {
+        /// The rank.
+        rank: u32,
+        /// What the driver says.
+        reason: String,
+    },
+    /// A card has not the memory.
+    #[error(
+        "rank {rank} needs {bytes} bytes of its card's memory for the plan's tensors, and {free} are free: compile for less memory \
+         (--memory), for a smaller batch, with more microbatches, or with activations computed again"
+    )]
+    CardMemory {
+        /// The rank.
+        rank: u32,
+        /// Bytes of its arena.
+        bytes: u64,
+        /// Bytes that are free.
+        free: u64,
+    },
     /// An input of the graph was not fed.
     #[error("input `{name}` ({ty}) is not fed")]
     InputMissing {
@@ -194,6 +224,17 @@ pub enum Cause {
     /// The plan's order cannot go on.
     #[error("the plan's order cannot go on: {0}")]
     Blocked(String),
+    /// The device failed.
+    #[error("{0}")]
+    Device(String),
+    /// A kernel that was launched before found something wrong.
+    #[error("{actor}: {error}")]
+    Found {
+        /// Whose kernel.
+        actor: String,
+        /// What it found.
+        error: Box<KernelError>,
+    },
     /// A worker panicked: a fault of graphc, not of the user.
     #[error("internal error: {0}")]
     Panic(String),

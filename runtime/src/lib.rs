@@ -5,6 +5,7 @@
 //! It knows nothing of the compiler: a plan is all that it reads. Start reading with [`Session`], then `worker`, then
 //! [`transport::Transport`]; what lies where is in `rectangles`.
 
+pub mod cards;
 mod checkpoint;
 mod collectives;
 mod communicator;

@@ -39,6 +39,10 @@ pub enum Command {
     Verify(VerifyArgs),
     /// Run a plan on the null device: step time, shares of computing, communication and waiting, MFU, peak memory
     Simulate(SimulateArgs),
+    /// What there is to compute on: processors, cards, and the libraries that cards need
+    Devices(DevicesArgs),
+    /// Whether all of it works: small models of every kind trained on the device and on the processor, and speeds
+    Doctor(DoctorArgs),
     /// Measure this machine into a cluster file
     Calibrate(CalibrateArgs),
     /// Run inference
@@ -144,13 +148,38 @@ pub struct SimulateArgs {
     pub format: Format,
 }
 
+/// `graphc devices`
+#[derive(Args)]
+pub struct DevicesArgs {
+    /// Form of what is printed
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
+/// `graphc doctor`
+#[derive(Args)]
+pub struct DoctorArgs {
+    /// The device; default cuda
+    #[arg(long, value_enum)]
+    pub device: Option<DeviceName>,
+    /// Leave out the speeds
+    #[arg(long)]
+    pub quick: bool,
+    /// Form of what is printed
+    #[arg(long, value_enum, default_value_t)]
+    pub format: Format,
+}
+
 /// `graphc calibrate`
 #[derive(Args)]
 pub struct CalibrateArgs {
     /// Where the cluster file goes; without it, to standard output
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Ranks that work at the same time, each with its part of the cores
+    /// What is measured; default cpu
+    #[arg(long, value_enum)]
+    pub device: Option<DeviceName>,
+    /// Ranks that work at the same time, each with its part of the cores, or a card
     #[arg(long, default_value_t = 2)]
     pub ranks: usize,
     /// Measure less, and less well

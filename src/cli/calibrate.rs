@@ -2,8 +2,9 @@
 
 use anyhow::{Context, Result, ensure};
 use graphc::calibrate::{Effort, calibrate};
+use graphc_ir::mesh::DeviceKind;
 
-use super::args::CalibrateArgs;
+use super::args::{CalibrateArgs, DeviceName};
 use super::output::print;
 
 /// Ranks that may take turns on fewer cores.
@@ -11,10 +12,14 @@ const MOST_IN_TURN: usize = 16;
 
 /// Runs the command.
 pub fn run(args: &CalibrateArgs) -> Result<()> {
+    let device: DeviceKind = args.device.unwrap_or(DeviceName::Cpu).into();
     // Beyond the cores ranks take turns, and what is measured is the system's way of sharing them.
     let most = std::thread::available_parallelism().map_or(1, usize::from).max(MOST_IN_TURN);
     ensure!((1..=most).contains(&args.ranks), "--ranks is 1 to {most} here, not {}", args.ranks);
-    let effort = if args.quick { Effort::quick(args.ranks) } else { Effort::full(args.ranks) };
+    let effort = match args.quick {
+        true => Effort::quick(device, args.ranks),
+        false => Effort::full(device, args.ranks),
+    };
     let measured = calibrate(effort).context("this machine cannot be measured")?;
     match &args.output {
         Some(path) => {

@@ -11,8 +11,10 @@ mod compare;
 mod compile;
 mod contradictions;
 mod data;
+mod devices;
 mod diagnosis;
 mod diff;
+mod doctor;
 mod eval;
 mod evaluation;
 mod explain;
@@ -45,6 +47,8 @@ pub fn run(command: Command) -> Result<ExitCode> {
         Command::Diff(args) => diff::run(&args)?,
         Command::Verify(args) => verify::run(&args)?,
         Command::Simulate(args) => simulate::run(&args)?,
+        Command::Devices(args) => devices::run(&args)?,
+        Command::Doctor(args) => doctor::run(&args)?,
         Command::Calibrate(args) => calibrate::run(&args)?,
         Command::Run(args) => run::run(&args)?,
         Command::Train(args) => train::run(&args)?,

@@ -19,7 +19,7 @@ mod merged;
 mod outer;
 #[cfg(target_arch = "x86_64")]
 mod pack;
-mod space;
+pub(crate) mod space;
 
 use graphc_ir::op::Op;
 use graphc_ir::types::DType;
@@ -178,10 +178,11 @@ fn added_up(slabs: &mut [f32], size: usize) -> &mut [f32] {
     sums
 }
 
-/// Channels of one group of x. Shards have whole groups, or a part of the only one.
-fn group_stride(groups: usize, dim: usize, [shape, whole]: [&[usize]; 2]) -> usize {
+/// Channels of one group of x. Shards have whole groups, or a part of one.
+pub(crate) fn group_stride(groups: usize, dim: usize, [shape, whole]: [&[usize]; 2]) -> usize {
     let channels = |shape: &[usize]| shape.get(dim).copied().unwrap_or(0);
-    if groups > 1 { channels(whole) / groups } else { channels(shape) }
+    let (own, one) = (channels(shape), channels(whole) / groups.max(1));
+    if groups > 1 && (own == 0 || own > one) { one } else { own }
 }
 
 /// Of pictures with their channels last.

@@ -8,7 +8,7 @@ use crate::strided;
 use crate::view::Element;
 
 /// The channels of each group of x that the kernels take: `count` of `stride` from `first` on.
-pub(super) struct Taken {
+pub(crate) struct Taken {
     pub stride: usize,
     pub first: usize,
     pub count: usize,
@@ -22,7 +22,7 @@ impl Taken {
 
 /// Extents of a convolution of shards; `outputs` and `inputs` count the channels of one group.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Space {
+pub(crate) struct Space {
     pub window: Window,
     pub batch: usize,
     pub groups: usize,
@@ -118,7 +118,7 @@ impl Space {
 }
 
 /// Brings each picture's matrix of these rows and columns to the order of its columns.
-pub(super) fn transposed<T: Element>(
+pub(crate) fn transposed<T: Element>(
     space: &Space,
     from: &[T],
     to: &mut [T],

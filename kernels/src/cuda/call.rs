@@ -71,6 +71,8 @@ pub enum Argument {
     Fault,
     /// `unsigned`: which of the device's calls this is, to be handed to `fault`.
     Call,
+    /// `unsigned`: this number, e.g. which of several launches of one kernel it is.
+    Constant(u32),
 }
 
 /// Memory that a launch reads or writes.
@@ -147,6 +149,8 @@ pub enum Numbers {
     None,
     /// Those of an update.
     Update(Box<Op>),
+    /// The same in each step, e.g. weights of an interpolation.
+    Table(Vec<f32>),
 }
 
 /// What the indices are that a kernel checks, for the error that says so.
@@ -163,6 +167,11 @@ pub struct Checked {
 impl Call {
     pub(super) fn of(launches: Vec<Launch>) -> Self {
         Self { launches, scratch: 0, numbers: Numbers::None, checked: None }
+    }
+
+    /// Copies so many bytes from the operand to the result.
+    pub fn copy(bytes: usize) -> Self {
+        Self::of(vec![Launch::Copy { bytes }])
     }
 
     pub(super) fn nothing() -> Self {
@@ -221,6 +230,7 @@ impl Numbers {
         match self {
             Self::None => Vec::new(),
             Self::Update(op) => super::update::numbers(op, step),
+            Self::Table(numbers) => numbers.clone(),
         }
     }
 }

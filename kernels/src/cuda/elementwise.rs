@@ -1,18 +1,19 @@
 //! Chains of elementwise ops, generated: one kernel reads each operand once, computes all steps in registers and writes each result
-//! once. Reductions at the end of a chain are kernels of their own, which compute the chain's values again from the operands: they
-//! go first, because results may take the operands' memory.
+//! once. Reductions at the end of a chain are made in the same pass (`passes`): their results are written by launches of their own behind
+//! it, because they may take the memory of operands.
 //!
 //! A value of 16 bits is rounded after each step, so what is fused, or computed again, has the bits of what is not.
 
+mod passes;
 mod value;
 
 use graphc_ir::op::Op;
 use graphc_ir::plan::{FusedArg, FusedOp};
 use graphc_ir::types::DType;
 
+use super::Shard;
 use super::call::{Argument, Call, Launch};
 use super::source::{Source, broadcast_strides, element, index_type, position, runs};
-use super::{Shard, reduce};
 use crate::error::KernelError;
 
 /// Threads of a block.
@@ -22,9 +23,9 @@ const ACCESS: usize = 16;
 
 /// A step of a chain: its op and its operands.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct StepRef<'a> {
-    pub(super) op: &'a Op,
-    pub(super) args: &'a [FusedArg],
+struct StepRef<'a> {
+    op: &'a Op,
+    args: &'a [FusedArg],
 }
 
 /// One op alone.
@@ -44,7 +45,7 @@ pub(super) fn chain(
 }
 
 /// A chain whose values all have one shape, to which the operands broadcast.
-pub(super) struct Chain<'a> {
+struct Chain<'a> {
     steps: Vec<StepRef<'a>>,
     /// The element type of each step's value.
     dtypes: Vec<DType>,
@@ -52,9 +53,9 @@ pub(super) struct Chain<'a> {
     operands: &'a [Shard],
     results: &'a [Shard],
     /// The shape of the values.
-    pub(super) shape: Vec<usize>,
+    shape: Vec<usize>,
     /// The extents of the whole values.
-    pub(super) global: Vec<usize>,
+    global: Vec<usize>,
     /// Of each operand its stride along each dim of the shape.
     strides: Vec<Vec<usize>>,
 }
@@ -81,50 +82,36 @@ impl<'a> Chain<'a> {
     }
 
     fn call(&self) -> Result<Call, KernelError> {
-        let mut call = Call::nothing();
-        for (output, &step) in self.outputs.iter().enumerate() {
-            if let Op::Reduce(op) = self.steps[step].op {
-                reduce::fold(self, op, step, output, &self.results[output], &mut call)?;
-            }
-        }
         let elementwise = |&output: &usize| !self.is_reduction(self.outputs[output]);
         let outputs: Vec<usize> = (0..self.outputs.len()).filter(elementwise).collect();
-        if !outputs.is_empty() && self.elements() > 0 {
-            for &output in &outputs {
-                if self.results[output].elements() != self.elements() {
-                    return Err(misfit("a result of another shape than the values"));
-                }
-            }
-            call.launches.push(self.kernel(&outputs)?);
+        let fits = |&output: &usize| self.results[output].elements() == self.elements();
+        if !outputs.iter().all(fits) {
+            return Err(misfit("a result of another shape than the values"));
         }
-        Ok(call)
+        if outputs.len() < self.outputs.len() {
+            return passes::call(self, &outputs);
+        }
+        match self.elements() {
+            0 => Ok(Call::nothing()),
+            _ => Ok(Call::of(vec![self.kernel(&outputs)?])),
+        }
     }
 
     fn is_reduction(&self, step: usize) -> bool {
         matches!(self.steps[step].op, Op::Reduce(_))
     }
 
-    pub(super) fn elements(&self) -> usize {
+    fn elements(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// The type of a step's value.
-    pub(super) fn dtype(&self, step: usize) -> DType {
-        self.dtypes[step]
-    }
-
-    /// What a step reads.
-    pub(super) fn argument(&self, step: usize) -> Option<FusedArg> {
-        self.steps[step].args.first().copied()
-    }
-
     /// The type of positions.
-    pub(super) fn index_type(&self) -> &'static str {
+    fn index_type(&self) -> &'static str {
         index_type(self.elements() + THREADS * ACCESS)
     }
 
     /// Parameters of a kernel that reads all operands.
-    pub(super) fn parameters(&self) -> Vec<String> {
+    fn parameters(&self) -> Vec<String> {
         let operand = |(index, operand): (usize, &Shard)| {
             format!("const {}* operand{index}", element(operand.dtype()))
         };
@@ -134,29 +121,11 @@ impl<'a> Chain<'a> {
     }
 
     /// The arguments for these parameters.
-    pub(super) fn arguments(&self) -> Vec<Argument> {
+    fn arguments(&self) -> Vec<Argument> {
         let mut arguments: Vec<Argument> =
             (0..self.operands.len()).map(Argument::operand).collect();
         arguments.extend([Argument::Fault, Argument::Call]);
         arguments
-    }
-
-    /// A function `value` that computes the value that a step reads at a position `i` of the shape.
-    pub(super) fn value_function(&self, arg: FusedArg) -> Result<String, KernelError> {
-        let needed = self.needed([arg]);
-        let mut body = String::new();
-        for (index, strides) in self.strides.iter().enumerate() {
-            if needed.operands[index] {
-                let position = position(&self.shape, strides, "i");
-                body.push_str(&format!("  auto x{index} = load(operand{index}[{position}]);\n"));
-            }
-        }
-        self.write_steps(&needed, &mut body)?;
-        let parameters = self.parameters().join(", ");
-        let (index, name) = (self.index_type(), name_of(arg));
-        Ok(format!(
-            "__device__ __forceinline__ float value({index} i, {parameters}) {{\n{body}  return (float){name};\n}}\n"
-        ))
     }
 
     /// One kernel that writes these results.
@@ -164,20 +133,40 @@ impl<'a> Chain<'a> {
         let args = outputs.iter().map(|&output| FusedArg::Step(self.outputs[output]));
         let needed = self.needed(args);
         let width = self.width(&needed, outputs);
-        let mut text = String::from("extern \"C\" __global__ void __launch_bounds__(256) chain(");
-        let mut parameters = self.parameters();
-        let result =
-            |&output: &usize| format!("{}* result{output}", element(self.results[output].dtype()));
-        parameters.extend(outputs.iter().map(result));
-        text.push_str(&parameters.join(", "));
-        text.push_str(") {\n");
-        let index = self.index_type();
-        let each = THREADS * width;
+        let parameters = [self.parameters(), self.result_parameters(outputs)].concat();
+        let mut text = format!(
+            "extern \"C\" __global__ void __launch_bounds__(256) chain({}) {{\n",
+            parameters.join(", ")
+        );
+        let (index, each) = (self.index_type(), THREADS * width);
         text.push_str(&format!(
             "  {index} i = ({index})blockIdx.x * {each} + threadIdx.x * {width};\n  if (i >= {}) return;\n",
             self.elements()
         ));
-        self.write_loads(&needed, width, &mut text);
+        self.write_values(&needed, width, (outputs, ""), &mut text)?;
+        text.push_str("}\n");
+        let blocks = self.elements().div_ceil(each);
+        let mut arguments = self.arguments();
+        arguments.extend(outputs.iter().map(|&output| Argument::result(output)));
+        Ok(Launch::kernel(Source::new(text), "chain", blocks, THREADS, arguments))
+    }
+
+    /// Parameters for these results.
+    fn result_parameters(&self, outputs: &[usize]) -> Vec<String> {
+        let result =
+            |&output: &usize| format!("{}* result{output}", element(self.results[output].dtype()));
+        outputs.iter().map(result).collect()
+    }
+
+    /// Computes `width` elements from `i` on and writes these results; `also` is what is done besides with the values of element `k`.
+    fn write_values(
+        &self,
+        needed: &Needed,
+        width: usize,
+        (outputs, also): (&[usize], &str),
+        text: &mut String,
+    ) -> Result<(), KernelError> {
+        self.write_loads(needed, width, text);
         for &output in outputs {
             let ty = element(self.results[output].dtype());
             text.push_str(&format!("  Vec<{ty}, {width}> r{output};\n"));
@@ -186,21 +175,18 @@ impl<'a> Chain<'a> {
         for (operand, _) in needed.operands.iter().enumerate().filter(|(_, needed)| **needed) {
             text.push_str(&format!("  auto x{operand} = load(X{operand}(k));\n"));
         }
-        self.write_steps(&needed, &mut text)?;
+        self.write_steps(needed, text)?;
         for &output in outputs {
             let (ty, step) = (element(self.results[output].dtype()), self.outputs[output]);
             text.push_str(&format!("  r{output}.at[k] = to<{ty}>(v{step});\n"));
         }
+        text.push_str(also);
         text.push_str("  }\n");
         for &output in outputs {
             let ty = element(self.results[output].dtype());
             text.push_str(&format!("  *(Vec<{ty}, {width}>*)(result{output} + i) = r{output};\n"));
         }
-        text.push_str("}\n");
-        let blocks = self.elements().div_ceil(THREADS * width);
-        let mut arguments = self.arguments();
-        arguments.extend(outputs.iter().map(|&output| Argument::result(output)));
-        Ok(Launch::kernel(Source::new(text), "chain", blocks, THREADS, arguments))
+        Ok(())
     }
 
     /// How many elements a thread takes at once: 16 bytes of the widest type, where each operand's elements lie side by side then, or

@@ -10,18 +10,25 @@
 //! follows from the shape alone: no sum is made by atomic additions. Start reading with `call`, then `elementwise`.
 
 mod argmax;
+mod attention;
 mod call;
+mod convolution;
 mod cumulative;
 mod elementwise;
 mod experts;
 mod fill;
 mod gather;
+mod headed;
 mod indices;
 mod loss;
 mod movement;
 mod normalize;
+mod pool;
 mod product;
+mod rectangle;
+mod recurrence;
 mod reduce;
+mod resize;
 mod rotary;
 mod rows;
 mod scaling;
@@ -40,6 +47,7 @@ use crate::error::KernelError;
 pub use call::{
     Argument, Call, Checked, Kernel, Launch, Matrix, Numbers, Operands, Place, Product, Slot,
 };
+pub use rectangle::{accumulate, copy_rectangle, fill};
 
 /// What is known of a register when a plan is loaded.
 #[derive(Clone, Debug, PartialEq)]
@@ -86,7 +94,18 @@ pub fn prepare(op: &Op, operands: &[Shard], results: &[Shard]) -> Result<Call, K
         Op::Reshape(_) | Op::ToGlobal(_) | Op::Regather(_) | Op::Accumulate(_) => {
             Some(Call::of(vec![Launch::copy(&results[0])]))
         }
+        Op::Attention(op) => Some(attention::attention(op, operands, results)?),
+        Op::AttentionGrad(op) => Some(attention::gradient(op, operands, results)?),
+        Op::Convolution(_) | Op::ConvolutionInputGrad(_) | Op::ConvolutionKernelGrad(_) => {
+            Some(convolution::convolution(op, operands, results)?)
+        }
         Op::MatMul(op) => Some(product::matmul(op, operands, results)?),
+        Op::MaxPool(_) | Op::MaxPoolGrad(_) | Op::AveragePool(_) | Op::AveragePoolGrad(_) => {
+            Some(pool::pool(op, operands, results)?)
+        }
+        Op::Recurrence(op) => Some(recurrence::recurrence(op, operands, results)?),
+        Op::RecurrenceGrad(op) => Some(recurrence::gradient(op, operands, results)?),
+        Op::Resize(_) | Op::ResizeGrad(_) => Some(resize::resize(op, operands, results)?),
         Op::Reduce(op) => Some(reduce::reduce(op, operands, results)?),
         Op::Full(_) | Op::Constant(_) | Op::Iota(_) | Op::Random(_) | Op::Variable(_) => {
             Some(fill::source(op, results)?)
@@ -131,7 +150,8 @@ pub fn prepare(op: &Op, operands: &[Shard], results: &[Shard]) -> Result<Call, K
         Op::NonFinite(_) => Some(scaling::non_finite(operands, results)),
         Op::LossScale(op) => Some(scaling::loss_scale(op, operands)),
         Op::SkipStep(_) => Some(scaling::skip_step()),
-        _ => None,
+        // What the user feeds is computed by nobody, and batch normalization by its parts.
+        Op::Input(_) | Op::BatchNorm(_) | Op::BatchNormTraining(_) => None,
     };
     call.ok_or_else(|| no_kernel(op.name(), operands, results))
 }
@@ -145,7 +165,10 @@ pub fn prepare_fused(
     operands: &[Shard],
     results: &[Shard],
 ) -> Result<Call, KernelError> {
-    elementwise::chain(fused, operands, results)
+    match headed::headed(fused, operands, results)? {
+        Some(call) => Ok(call),
+        None => elementwise::chain(fused, operands, results),
+    }
 }
 
 fn dtypes(shards: &[Shard]) -> Vec<DType> {

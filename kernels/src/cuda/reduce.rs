@@ -5,7 +5,6 @@ use graphc_ir::types::{DType, strides};
 
 use super::Shard;
 use super::call::{Argument, Call, Launch};
-use super::elementwise::{Chain, misfit};
 use super::source::{Source, element, index_type, position, runs};
 use crate::error::KernelError;
 
@@ -37,26 +36,6 @@ pub(super) fn reduce(
     Ok(call)
 }
 
-/// A reduction at the end of a chain, whose step `step` is the op; adds its launches to the call.
-pub(super) fn fold(
-    chain: &Chain<'_>,
-    op: &Reduce,
-    step: usize,
-    output: usize,
-    result: &Shard,
-    call: &mut Call,
-) -> Result<(), KernelError> {
-    let arg = chain.argument(step).ok_or_else(|| misfit("a reduction of nothing"))?;
-    if !chain.dtype(step).is_float() {
-        return Err(misfit("a reduction of integers at the end of a chain"));
-    }
-    let reduction = Reduction::new(op, &chain.shape, &chain.global, result)?;
-    let (parameters, arguments) = (chain.parameters(), chain.arguments());
-    let value = Value { text: chain.value_function(arg)?, parameters, arguments };
-    reduction.launch(value, result.dtype(), output, call);
-    Ok(())
-}
-
 /// A function of C++ that gives the elements, and what it is called with.
 struct Value {
     text: String,
@@ -65,7 +44,7 @@ struct Value {
 }
 
 /// Which elements make which result.
-struct Reduction {
+pub(super) struct Reduction {
     function: ReduceFunction,
     /// Extents and strides of the dims that stay, and of those that go.
     kept: (Vec<usize>, Vec<usize>),
@@ -76,15 +55,16 @@ struct Reduction {
 }
 
 /// How the work is shared.
-struct Shares {
-    lanes: usize,
-    chunks: usize,
+pub(super) struct Shares {
+    /// Threads that make one result, or as many as are made at once.
+    pub(super) lanes: usize,
+    pub(super) chunks: usize,
     /// Elements of a result in a chunk.
-    chunk: usize,
+    pub(super) chunk: usize,
 }
 
 impl Reduction {
-    fn new(
+    pub(super) fn new(
         op: &Reduce,
         shape: &[usize],
         global: &[usize],
@@ -107,7 +87,7 @@ impl Reduction {
         Ok(Self { function, kept, reduced, whole, dtype: result.dtype() })
     }
 
-    fn results(&self) -> usize {
+    pub(super) fn results(&self) -> usize {
         self.kept.0.iter().product()
     }
 
@@ -117,25 +97,71 @@ impl Reduction {
     }
 
     /// Whether elements of one result lie side by side, rather than those of several.
-    fn lanes_are_inner(&self) -> bool {
+    pub(super) fn lanes_are_inner(&self) -> bool {
         let stride = |(extents, strides): &(Vec<usize>, Vec<usize>)| {
             runs(extents, strides).last().map_or(usize::MAX, |run| run.1)
         };
         stride(&self.reduced) <= stride(&self.kept)
     }
 
-    fn shares(&self) -> Shares {
-        let (results, count) = (self.results(), self.count().max(1));
-        let lanes = match self.lanes_are_inner() {
+    /// How many elements of one result, or of neighbouring results, lie side by side: at most `most`, a power of two.
+    pub(super) fn side_by_side(&self, most: usize) -> usize {
+        let (extents, strides) = if self.lanes_are_inner() { &self.reduced } else { &self.kept };
+        let inner = runs(extents, strides).last().filter(|run| run.1 == 1).map_or(1, |run| run.0);
+        let mut width = most;
+        while !inner.is_multiple_of(width) {
+            width /= 2;
+        }
+        width
+    }
+
+    /// The shares where a thread takes `width` elements that lie side by side.
+    pub(super) fn shares(&self, width: usize) -> Shares {
+        let inner = self.lanes_are_inner();
+        let (kept, reduced) = if inner { (1, width) } else { (width, 1) };
+        let (results, count) = (self.results() / kept, (self.count() / reduced).max(1));
+        let lanes = match inner {
             true => count.next_power_of_two().min(THREADS),
             false => {
                 (THREADS / results.next_power_of_two().clamp(1, 32)).min(count.next_power_of_two())
             }
         };
-        let blocks = results.div_ceil(THREADS / lanes);
+        let blocks = results.div_ceil(THREADS / lanes).max(1);
         let chunks = (BLOCKS / blocks).clamp(1, count.div_ceil(lanes * EACH));
         let chunk = count.div_ceil(chunks).next_multiple_of(lanes);
-        Shares { lanes, chunks: count.div_ceil(chunk), chunk }
+        Shares { lanes, chunks: count.div_ceil(chunk), chunk: chunk * reduced }
+    }
+
+    /// Macros of which elements make which result, and how the work is shared.
+    pub(super) fn describe(&self, source: Source, shares: &Shares) -> Source {
+        source
+            .define("KEPT(r)", position(&self.kept.0, &self.kept.1, "r"))
+            .define("REDUCED(e)", position(&self.reduced.0, &self.reduced.1, "e"))
+            .define("RESULTS", self.results())
+            .define("COUNT", self.count())
+            .define("CHUNKS", shares.chunks)
+            .define("CHUNK", shares.chunk)
+            .define("LANES", shares.lanes)
+            .define("LANES_ARE_INNER", u8::from(self.lanes_are_inner()))
+    }
+
+    /// Whether elements are added up.
+    pub(super) fn sums(&self) -> bool {
+        matches!(self.function, ReduceFunction::Sum | ReduceFunction::Mean)
+    }
+
+    /// What a sum is divided by.
+    pub(super) fn divisor(&self) -> usize {
+        if self.function == ReduceFunction::Mean { self.whole } else { 1 }
+    }
+
+    /// How `a` and `b` are combined.
+    pub(super) fn combination(&self) -> &'static str {
+        match self.function {
+            ReduceFunction::Sum | ReduceFunction::Mean => "((a) + (b))",
+            ReduceFunction::Max => "((a) > (b) || (a) != (a) ? (a) : (b))",
+            ReduceFunction::Min => "((a) < (b) || (a) != (a) ? (a) : (b))",
+        }
     }
 
     /// Adds the launches to a call.
@@ -143,8 +169,9 @@ impl Reduction {
         if self.results() == 0 {
             return;
         }
-        let Shares { lanes, chunks, chunk } = self.shares();
-        let source = self.source(&value, elements, Shares { lanes, chunks, chunk });
+        let shares = self.shares(1);
+        let source = self.source(&value, elements, &shares);
+        let Shares { lanes, chunks, .. } = shares;
         let partial = scratch(call, chunks, self.results() * size_of_wide(elements));
         let (partial, result) = (Argument::scratch(partial), Argument::result(output));
         let blocks = self.results().div_ceil(THREADS / lanes);
@@ -162,43 +189,29 @@ impl Reduction {
         }
     }
 
-    fn source(&self, value: &Value, elements: DType, shares: Shares) -> Source {
+    fn source(&self, value: &Value, elements: DType, shares: &Shares) -> Source {
         let index = index_type(self.results().max(1) * self.count().max(1) + THREADS * THREADS);
         let names = value
             .parameters
             .iter()
             .filter_map(|parameter| parameter.rsplit([' ', '*']).next().map(str::to_owned));
         let names: Vec<String> = names.collect();
-        let sums = matches!(self.function, ReduceFunction::Sum | ReduceFunction::Mean);
-        let mean = self.function == ReduceFunction::Mean;
-        let combine = match self.function {
-            ReduceFunction::Sum | ReduceFunction::Mean => "((a) + (b))",
-            ReduceFunction::Max => "((a) > (b) || (a) != (a) ? (a) : (b))",
-            ReduceFunction::Min => "((a) < (b) || (a) != (a) ? (a) : (b))",
-        };
-        Source::new(format!("{}\n{}", value.text, include_str!("cu/reduce.cu")))
+        let source = Source::new(format!("{}\n{}", value.text, include_str!("cu/reduce.cu")))
             .define("INDEX", index)
             .define("V", wide(elements))
             .element("T", self.dtype)
             .define("PARAMETERS", value.parameters.join(", "))
             .define("ARGUMENTS", names.join(", "))
-            .define("KEPT(r)", position(&self.kept.0, &self.kept.1, "r"))
-            .define("REDUCED(e)", position(&self.reduced.0, &self.reduced.1, "e"))
-            .define("RESULTS", self.results())
-            .define("COUNT", self.count())
-            .define("CHUNKS", shares.chunks)
-            .define("CHUNK", shares.chunk)
-            .define("LANES", shares.lanes)
-            .define("LANES_ARE_INNER", u8::from(self.lanes_are_inner()))
-            .define("COMBINE(a, b)", combine)
+            .define("COMBINE(a, b)", self.combination())
             .define("IDENTITY", self.identity(elements))
-            .define("SUMS", u8::from(sums && elements.is_float()))
-            .define("DIVISOR", if mean { self.whole } else { 1 })
+            .define("SUMS", u8::from(self.sums() && elements.is_float()))
+            .define("DIVISOR", self.divisor());
+        self.describe(source, shares)
     }
 
-    fn identity(&self, elements: DType) -> String {
+    pub(super) fn identity(&self, elements: DType) -> String {
         match (self.function, elements) {
-            (ReduceFunction::Sum | ReduceFunction::Mean, _) => "(V)0".to_owned(),
+            (ReduceFunction::Sum | ReduceFunction::Mean, _) => "0".to_owned(),
             (ReduceFunction::Max, dtype) if dtype.is_float() => "(-INFINITE)".to_owned(),
             (ReduceFunction::Min, dtype) if dtype.is_float() => "INFINITE".to_owned(),
             (function, DType::I64) => match function {

@@ -29,6 +29,11 @@ impl Source {
         self
     }
 
+    /// Macros for both dims of a picture, `NAME_H` and `NAME_W`.
+    pub(super) fn pair(self, name: &str, [height, width]: [usize; 2]) -> Self {
+        self.define(&format!("{name}_H"), height).define(&format!("{name}_W"), width)
+    }
+
     /// A macro for an element type.
     pub(super) fn element(self, name: &str, dtype: DType) -> Self {
         self.define(name, element(dtype))

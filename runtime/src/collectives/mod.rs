@@ -13,7 +13,7 @@ mod plan;
 mod stage;
 mod through;
 
-pub(crate) use plan::{Change, Scope, group_of, plan};
+pub(crate) use plan::{Change, Scope, check, group_of, plan};
 pub(crate) use stage::{Buffers, Lists, Stage};
 
 #[cfg(test)]

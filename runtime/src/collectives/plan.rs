@@ -62,14 +62,7 @@ pub(crate) fn plan(
     scope: Scope,
 ) -> Result<Vec<Stage>, String> {
     let group = group_of(changes, scope)?;
-    if !changes.iter().all(|change| alike_elsewhere(change, scope.axis)) {
-        return Err("a collective between layouts that differ beyond its axis".into());
-    }
-    if changes.iter().any(|change| masked_along(change, scope)) {
-        return Err("a collective towards a partial layout".into());
-    }
-    if kind == BoxingKind::AllReduce {
-        let reduce = all_reduce_kind(changes, scope.axis)?;
+    if let Some(reduce) = check(kind, changes, scope)? {
         let flats: Vec<Flat> = changes.iter().map(|c| Flat::of(c, scope)).collect();
         let bytes: usize = flats.iter().map(|flat| flat.elements * flat.dtype.size()).sum();
         if bytes * (group.len() - 1) > SMALL {
@@ -83,6 +76,25 @@ pub(crate) fn plan(
         }
     }
     Ok(vec![Stage::Exchange(exchange(changes, scope, &group)?)])
+}
+
+/// Whether the layouts fit the kind. Of an all-reduce how values are combined.
+///
+/// # Errors
+/// Where they do not.
+pub(crate) fn check(
+    kind: BoxingKind,
+    changes: &[Change<'_>],
+    scope: Scope,
+) -> Result<Option<ReduceKind>, String> {
+    if !changes.iter().all(|change| alike_elsewhere(change, scope.axis)) {
+        return Err("a collective between layouts that differ beyond its axis".into());
+    }
+    if changes.iter().any(|change| masked_along(change, scope)) {
+        return Err("a collective towards a partial layout".into());
+    }
+    let all_reduce = kind == BoxingKind::AllReduce;
+    all_reduce.then(|| all_reduce_kind(changes, scope.axis)).transpose()
 }
 
 /// Whether both layouts are of one tensor on one mesh and differ along `axis` at most. On an axis of one rank all layouts

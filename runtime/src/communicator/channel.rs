@@ -7,9 +7,8 @@ use graphc_ir::sbp::ReduceKind;
 use graphc_ir::shard::Rect;
 use graphc_kernels::narrow;
 
-use crate::device::{Port, Turn};
+use crate::device::{Memory, Port, Stream, Turn};
 use crate::error::RuntimeError;
-use crate::memory::Arena;
 use crate::rectangles::{Contribution, Move, contributions, fill_identity, masked, sums_wide};
 use crate::transport::{Receiver, Sender, Transport, TransportError};
 
@@ -51,7 +50,11 @@ pub(super) struct Ends<'a> {
 
 impl Ends<'_> {
     /// What `to` gets, in the order in which it is combined.
-    fn contributions(&self, to: u32, microbatch: usize) -> Result<Vec<Contribution>, RuntimeError> {
+    pub(super) fn contributions(
+        &self,
+        to: u32,
+        microbatch: usize,
+    ) -> Result<Vec<Contribution>, RuntimeError> {
         let layout = |index: u32| {
             self.plan.layouts.get(index as usize).ok_or(RuntimeError::plan("a missing layout"))
         };
@@ -60,15 +63,15 @@ impl Ends<'_> {
             .map_err(|reason| self.fail(&reason))
     }
 
-    fn fail(&self, reason: &str) -> RuntimeError {
+    pub(super) fn fail(&self, reason: &str) -> RuntimeError {
         RuntimeError::plan(format!("channel of `{}`: {reason}", self.channel.tensor))
     }
 
-    fn receivers(&self) -> &[u32] {
+    pub(super) fn receivers(&self) -> &[u32] {
         self.plan.layouts.get(self.channel.to as usize).map_or(&[], |layout| &layout.ranks)
     }
 
-    fn variants(&self) -> usize {
+    pub(super) fn variants(&self) -> usize {
         let layouts = [self.channel.from, self.channel.to];
         let cut = |&index: &u32| {
             let layout = self.plan.layouts.get(index as usize);
@@ -77,7 +80,16 @@ impl Ends<'_> {
         if layouts.iter().any(cut) { self.plan.microbatches.max(1) } else { 1 }
     }
 
-    fn slots(&self) -> usize {
+    /// Whether a rank is of both ends, and may send to itself.
+    pub(super) fn meet(&self) -> bool {
+        let ranks = |index: u32| {
+            self.plan.layouts.get(index as usize).map_or(&[][..], |layout| &layout.ranks)
+        };
+        let to = ranks(self.channel.to);
+        ranks(self.channel.from).iter().any(|rank| to.contains(rank))
+    }
+
+    pub(super) fn slots(&self) -> usize {
         self.channel.slots.max(1) as usize
     }
 }
@@ -109,8 +121,14 @@ impl HostSend {
         Ok(Self { input, peers })
     }
 
-    pub(super) fn run(&mut self, arena: &Arena, turn: Turn) -> Result<Duration, TransportError> {
-        let content = arena.read(self.input.place(turn));
+    pub(super) fn run(
+        &mut self,
+        stream: &mut Stream,
+        memory: &Memory,
+        turn: Turn,
+    ) -> Result<Duration, TransportError> {
+        let place = self.input.place(turn);
+        let content = stream.host(memory, &[place]).read(place);
         let mut waited = Duration::ZERO;
         for peer in &mut self.peers {
             let (bytes, pack) = &peer.messages[turn.microbatch % peer.messages.len()];
@@ -148,8 +166,14 @@ impl HostReceive {
         Ok(Self { output, identity, peers, wide })
     }
 
-    pub(super) fn run(&mut self, arena: &Arena, turn: Turn) -> Result<Duration, TransportError> {
-        let (content, dtype) = (arena.write(self.output.place(turn)), self.output.dtype);
+    pub(super) fn run(
+        &mut self,
+        stream: &mut Stream,
+        memory: &Memory,
+        turn: Turn,
+    ) -> Result<Duration, TransportError> {
+        let (place, dtype) = (self.output.place(turn), self.output.dtype);
+        let content = stream.host(memory, &[]).write(place);
         if let Some(kind) = self.identity {
             fill_identity(self.output.dtype, kind, content);
         }
@@ -166,6 +190,7 @@ impl HostReceive {
         if !self.wide.is_empty() {
             narrow(dtype, &self.wide, content);
         }
+        stream.written(memory, &[place]);
         Ok(waited)
     }
 }

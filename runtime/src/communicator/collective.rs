@@ -6,8 +6,8 @@ use graphc_ir::plan::BoxingKind;
 
 use super::CollectiveCall;
 use crate::collectives::{Buffers, Change, Lists, Scope, Stage, group_of, plan};
-use crate::device::{Port, Turn};
-use crate::memory::{Arena, Place};
+use crate::device::{Memory, Port, Stream, Turn};
+use crate::memory::Place;
 use crate::transport::{Group, Transport, TransportError};
 
 /// A collective of one rank.
@@ -61,7 +61,12 @@ impl HostCollective {
         })
     }
 
-    pub(super) fn run(&mut self, arena: &Arena, turn: Turn) -> Result<Duration, TransportError> {
+    pub(super) fn run(
+        &mut self,
+        stream: &mut Stream,
+        memory: &Memory,
+        turn: Turn,
+    ) -> Result<Duration, TransportError> {
         let places = |ports: &[Port], places: &mut Vec<Place>| {
             places.clear();
             places.extend(ports.iter().map(|port| port.place(turn)));
@@ -69,7 +74,7 @@ impl HostCollective {
         places(&self.inputs, &mut self.input_places);
         places(&self.outputs, &mut self.output_places);
         let mut buffers = Buffers {
-            arena,
+            arena: stream.host(memory, &self.input_places),
             inputs: &self.input_places,
             outputs: &self.output_places,
             staging: &mut self.staging,
@@ -81,6 +86,7 @@ impl HostCollective {
         for stage in stages {
             waited += stage.run(&mut *self.group, &mut buffers, &mut self.lists)?;
         }
+        stream.written(memory, &self.output_places);
         Ok(waited)
     }
 }

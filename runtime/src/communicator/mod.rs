@@ -7,6 +7,7 @@
 
 mod channel;
 mod collective;
+mod nccl;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,14 +15,16 @@ use std::time::Duration;
 use graphc_ir::plan::{BoxingKind, Channel, Layout, Plan};
 
 use crate::device::{Device, Memory, Port, Stream, Turn};
-use crate::error::RuntimeError;
-use crate::transport::{Transport, TransportError};
+use crate::error::{Cause, RuntimeError};
+use crate::transport::Transport;
 use channel::Ends;
 
 /// The way of one rank to the others.
 pub(crate) enum Communicator {
     /// By exchanges of host memory.
     Host(Arc<dyn Transport>),
+    /// From card to card; names of communicators go by the transport.
+    Cards(Arc<dyn Transport>),
 }
 
 /// A collective of an actor, as it stands in the plan.
@@ -42,7 +45,8 @@ impl Communicator {
     /// The communicator for memory of a device.
     pub(crate) fn new(device: &Device, transport: &Arc<dyn Transport>) -> Self {
         match device {
-            Device::Cpu(_) => Self::Host(Arc::clone(transport)),
+            Device::Cuda(cuda) if cuda.direct => Self::Cards(Arc::clone(transport)),
+            Device::Cpu(_) | Device::Cuda(_) => Self::Host(Arc::clone(transport)),
         }
     }
 
@@ -50,9 +54,17 @@ impl Communicator {
     ///
     /// # Errors
     /// Where the layouts do not fit what it does, or the group cannot be joined.
-    pub(crate) fn collective(&self, call: CollectiveCall<'_>) -> Result<Collective, String> {
-        match self {
-            Self::Host(transport) => {
+    pub(crate) fn collective(
+        &self,
+        device: &Device,
+        call: CollectiveCall<'_>,
+    ) -> Result<Collective, String> {
+        match (self, device) {
+            (Self::Cards(transport), Device::Cuda(cuda)) => {
+                let collective = nccl::NcclCollective::new(cuda, transport, call)?;
+                Ok(Collective::Cards(Box::new(collective)))
+            }
+            (Self::Host(transport) | Self::Cards(transport), _) => {
                 let collective = collective::HostCollective::new(&**transport, call)?;
                 Ok(Collective::Host(Box::new(collective)))
             }
@@ -65,15 +77,19 @@ impl Communicator {
     /// Where the two layouts of the channel do not fit, or a peer cannot be reached.
     pub(crate) fn send(
         &self,
+        device: &Device,
         plan: &Plan,
         (tag, channel): (u32, &Channel),
         input: Port,
     ) -> Result<Send, RuntimeError> {
-        match self {
-            Self::Host(transport) => {
-                let ends = Ends { plan, channel, tag, transport: &**transport };
-                channel::HostSend::new(&ends, input).map(Send::Host)
+        let (Self::Host(transport) | Self::Cards(transport)) = self;
+        let ends = Ends { plan, channel, tag, transport: &**transport };
+        match (self, device) {
+            (Self::Cards(_), Device::Cuda(cuda)) if !ends.meet() => {
+                let send = nccl::NcclSend::new(cuda, &ends, input)?;
+                Ok(Send::Cards(Box::new(send)))
             }
+            _ => channel::HostSend::new(&ends, input).map(Send::Host),
         }
     }
 
@@ -83,15 +99,19 @@ impl Communicator {
     /// As of [`Communicator::send`].
     pub(crate) fn receive(
         &self,
+        device: &Device,
         plan: &Plan,
         (tag, channel): (u32, &Channel),
         output: Port,
     ) -> Result<Receive, RuntimeError> {
-        match self {
-            Self::Host(transport) => {
-                let ends = Ends { plan, channel, tag, transport: &**transport };
-                channel::HostReceive::new(&ends, output).map(Receive::Host)
+        let (Self::Host(transport) | Self::Cards(transport)) = self;
+        let ends = Ends { plan, channel, tag, transport: &**transport };
+        match (self, device) {
+            (Self::Cards(_), Device::Cuda(cuda)) if !ends.meet() => {
+                let receive = nccl::NcclReceive::new(cuda, &ends, output)?;
+                Ok(Receive::Cards(Box::new(receive)))
             }
+            _ => channel::HostReceive::new(&ends, output).map(Receive::Host),
         }
     }
 }
@@ -100,9 +120,24 @@ impl Communicator {
 pub(crate) enum Collective {
     /// By exchanges of host memory.
     Host(Box<collective::HostCollective>),
+    /// From card to card.
+    Cards(Box<nccl::NcclCollective>),
 }
 
 impl Collective {
+    /// Whether all that it does is launched on the device.
+    pub(crate) fn is_launched(&self) -> bool {
+        matches!(self, Self::Cards(_))
+    }
+
+    /// Steps after which its registers' slots come again.
+    pub(crate) fn period(&self, microbatches: u64) -> u64 {
+        match self {
+            Self::Host(_) => 1,
+            Self::Cards(collective) => collective.period(microbatches),
+        }
+    }
+
     /// Takes part once, behind all that was launched on the stream; what is launched next sees the results. Returns how
     /// long the host has waited.
     ///
@@ -114,9 +149,15 @@ impl Collective {
         stream: &mut Stream,
         memory: &Memory,
         turn: Turn,
-    ) -> Result<Duration, TransportError> {
+    ) -> Result<Duration, Cause> {
         match self {
-            Self::Host(collective) => collective.run(stream.host(memory), turn),
+            Self::Host(collective) => Ok(collective.run(stream, memory, turn)?),
+            Self::Cards(collective) => match (stream, memory) {
+                (Stream::Cuda(stream), Memory::Cuda(memory)) => {
+                    collective.run(stream, memory, turn)
+                }
+                _ => Err(Cause::Device("a collective of another device".into())),
+            },
         }
     }
 }
@@ -125,9 +166,22 @@ impl Collective {
 pub(crate) enum Send {
     /// From host memory.
     Host(channel::HostSend),
+    /// From a card.
+    Cards(Box<nccl::NcclSend>),
 }
 
 impl Send {
+    /// Joins the peers, before the first step. All ranks join theirs in the order of the channels' numbers.
+    ///
+    /// # Errors
+    /// Where the job has ended or a peer does not come.
+    pub(crate) fn join(&mut self, stream: &Stream) -> Result<(), Cause> {
+        match (self, stream) {
+            (Self::Cards(send), Stream::Cuda(stream)) => send.join(stream),
+            _ => Ok(()),
+        }
+    }
+
     /// Sends one content, behind all that was launched on the stream. Returns how long the host has waited.
     ///
     /// # Errors
@@ -137,9 +191,13 @@ impl Send {
         stream: &mut Stream,
         memory: &Memory,
         turn: Turn,
-    ) -> Result<Duration, TransportError> {
+    ) -> Result<Duration, Cause> {
         match self {
-            Self::Host(send) => send.run(stream.host(memory), turn),
+            Self::Host(send) => Ok(send.run(stream, memory, turn)?),
+            Self::Cards(send) => match (stream, memory) {
+                (Stream::Cuda(stream), Memory::Cuda(memory)) => send.run(stream, memory, turn),
+                _ => Err(Cause::Device("a channel of another device".into())),
+            },
         }
     }
 }
@@ -148,9 +206,22 @@ impl Send {
 pub(crate) enum Receive {
     /// To host memory.
     Host(channel::HostReceive),
+    /// To a card.
+    Cards(Box<nccl::NcclReceive>),
 }
 
 impl Receive {
+    /// Joins the peers, before the first step. All ranks join theirs in the order of the channels' numbers.
+    ///
+    /// # Errors
+    /// Where the job has ended or a peer does not come.
+    pub(crate) fn join(&mut self, stream: &Stream) -> Result<(), Cause> {
+        match (self, stream) {
+            (Self::Cards(receive), Stream::Cuda(stream)) => receive.join(stream),
+            _ => Ok(()),
+        }
+    }
+
     /// Receives one content; what is launched next sees it. Returns how long the host has waited.
     ///
     /// # Errors
@@ -160,9 +231,13 @@ impl Receive {
         stream: &mut Stream,
         memory: &Memory,
         turn: Turn,
-    ) -> Result<Duration, TransportError> {
+    ) -> Result<Duration, Cause> {
         match self {
-            Self::Host(receive) => receive.run(stream.host(memory), turn),
+            Self::Host(receive) => Ok(receive.run(stream, memory, turn)?),
+            Self::Cards(receive) => match (stream, memory) {
+                (Stream::Cuda(stream), Memory::Cuda(memory)) => receive.run(stream, memory, turn),
+                _ => Err(Cause::Device("a channel of another device".into())),
+            },
         }
     }
 }

@@ -4,7 +4,7 @@ use graphc_ir::op::Op;
 use graphc_ir::plan::{FusedOp, Layout};
 use graphc_kernels::KernelError;
 
-use super::cpu;
+use super::{cpu, cuda};
 
 /// What is to be prepared.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +32,18 @@ pub(crate) enum Call<'a> {
 pub(crate) enum Launch {
     /// For the processor.
     Cpu(cpu::Launch),
+    /// For a card.
+    Cuda(cuda::Launch),
+}
+
+impl Launch {
+    /// Steps after which its registers' slots come again.
+    pub(crate) fn period(&self, microbatches: u64) -> u64 {
+        match self {
+            Self::Cpu(_) => 1,
+            Self::Cuda(launch) => launch.period(microbatches),
+        }
+    }
 }
 
 /// Why something cannot be prepared.
@@ -43,4 +55,7 @@ pub(crate) enum Unprepared {
     /// Its registers do not fit what it does.
     #[error("{0}")]
     Registers(String),
+    /// The device or one of its libraries does not take it.
+    #[error("{0}")]
+    Device(String),
 }

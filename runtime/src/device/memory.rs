@@ -1,5 +1,6 @@
 //! Memory of a device, as the host reaches it between steps.
 
+use super::cuda::CardMemory;
 use crate::memory::{Arena, Place};
 
 /// The memory of one rank: what the registers of its program lie in.
@@ -7,6 +8,8 @@ use crate::memory::{Arena, Place};
 pub(crate) enum Memory {
     /// Memory of the host.
     Cpu(Arena),
+    /// Memory of a card.
+    Cuda(CardMemory),
 }
 
 impl Memory {
@@ -14,6 +17,7 @@ impl Memory {
     pub(crate) fn read<R>(&self, place: Place, read: impl FnOnce(&[u8]) -> R) -> R {
         match self {
             Self::Cpu(arena) => read(arena.read(place)),
+            Self::Cuda(memory) => memory.read(place, read),
         }
     }
 
@@ -21,6 +25,15 @@ impl Memory {
     pub(crate) fn write<R>(&self, place: Place, write: impl FnOnce(&mut [u8]) -> R) -> R {
         match self {
             Self::Cpu(arena) => write(arena.write(place)),
+            Self::Cuda(memory) => memory.write(place, write),
+        }
+    }
+
+    /// Whether all of it holds zeros before anything is written.
+    pub(crate) fn begins_with_zeros(&self) -> bool {
+        match self {
+            Self::Cpu(_) => true,
+            Self::Cuda(_) => false,
         }
     }
 }

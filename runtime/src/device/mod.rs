@@ -12,7 +12,9 @@
 //! promises. No communication here: what crosses ranks is `communicator`'s.
 
 mod cpu;
+pub mod cuda;
 mod launch;
+mod local;
 mod memory;
 mod port;
 mod stream;
@@ -22,10 +24,11 @@ use graphc_ir::mesh::DeviceKind;
 use crate::error::RuntimeError;
 use crate::memory::Offered;
 
+pub(crate) use cuda::{Ended, communicates_directly};
 pub(crate) use launch::{Call, Launch, Unprepared};
 pub(crate) use memory::Memory;
-pub(crate) use port::{Port, Turn};
-pub(crate) use stream::{Event, Stream};
+pub(crate) use port::{Port, Turn, lcm};
+pub(crate) use stream::{Event, Recording, Stream};
 
 /// Threads of the host that a rank may use.
 #[derive(Clone, Copy, Debug)]
@@ -40,11 +43,30 @@ impl Threads {
     pub(crate) const ONE: Self = Self { count: 1, have_cores: true };
 }
 
+/// Whose device is opened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Site {
+    pub(crate) rank: u32,
+    /// Its number among the ranks of this machine.
+    pub(crate) local: usize,
+    /// Whether cards communicate with each other directly.
+    pub(crate) direct: bool,
+}
+
+impl Site {
+    /// A rank whose device is the processor.
+    pub(crate) fn host(rank: u32) -> Self {
+        Self { rank, local: 0, direct: false }
+    }
+}
+
 /// The device of one rank.
 #[derive(Debug)]
 pub(crate) enum Device {
     /// Cores of this machine's processors.
     Cpu(cpu::Cpu),
+    /// A card.
+    Cuda(cuda::Cuda),
 }
 
 impl Device {
@@ -54,12 +76,12 @@ impl Device {
     /// Where there is none of that kind.
     pub(crate) fn open(
         kind: DeviceKind,
-        rank: u32,
+        Site { rank, local, direct }: Site,
         threads: Threads,
     ) -> Result<Self, RuntimeError> {
         match kind {
             DeviceKind::Cpu => Ok(Self::Cpu(cpu::Cpu::open(rank, threads)?)),
-            DeviceKind::Cuda => Err(RuntimeError::NoDevice { kind }),
+            DeviceKind::Cuda => Ok(Self::Cuda(cuda::Cuda::open(rank, local, direct)?)),
         }
     }
 
@@ -74,28 +96,38 @@ impl Device {
     ) -> Result<Memory, RuntimeError> {
         match self {
             Self::Cpu(cpu) => cpu.allocate(bytes, offered).map(Memory::Cpu),
+            Self::Cuda(cuda) => cuda.allocate(bytes, offered).map(Memory::Cuda),
         }
     }
 
-    /// Prepares what an actor does, for any number of launches.
+    /// Prepares what an actor of this name does, for any number of launches.
     ///
     /// # Errors
     /// Where the device has no kernel for it, or its registers do not fit each other.
     pub(crate) fn prepare(
         &self,
+        actor: &str,
         call: Call<'_>,
         operands: Vec<Port>,
         results: Vec<Port>,
     ) -> Result<Launch, Unprepared> {
         match self {
             Self::Cpu(_) => cpu::Launch::prepare(call, operands, results).map(Launch::Cpu),
+            Self::Cuda(cuda) => {
+                cuda::Launch::prepare(cuda, actor, call, operands, results).map(Launch::Cuda)
+            }
         }
     }
 
-    /// A stream, on which launches begin in the order in which they are made. Random numbers are drawn by `seed`.
-    pub(crate) fn stream(&self, seed: u64) -> Stream {
+    /// A stream, on which launches begin in the order in which they are made. Random numbers are drawn by `seed`; a wait ends where
+    /// `ended` says that the job has.
+    ///
+    /// # Errors
+    /// Where the device makes none.
+    pub(crate) fn stream(&self, seed: u64, ended: cuda::Ended) -> Result<Stream, RuntimeError> {
         match self {
-            Self::Cpu(cpu) => Stream::Cpu(cpu.stream(seed)),
+            Self::Cpu(cpu) => Ok(Stream::Cpu(cpu.stream(seed))),
+            Self::Cuda(cuda) => Ok(Stream::Cuda(Box::new(cuda.stream(seed, ended)?))),
         }
     }
 }

@@ -89,6 +89,16 @@ impl Port {
         Place { offset: self.offset + slot * self.slot_bytes, bytes: self.bytes }
     }
 
+    /// Steps after which the slots of all of these come again.
+    pub(crate) fn period_of<'p>(ports: impl Iterator<Item = &'p Port>, microbatches: u64) -> u64 {
+        let period = |port: &Port| match port.rate {
+            Rate::Step => port.slots,
+            // Every step moves on by as many slots as there are microbatches.
+            Rate::Microbatch => lcm(port.slots, microbatches.max(1)) / microbatches.max(1),
+        };
+        ports.map(period).fold(1, lcm)
+    }
+
     /// All bytes of the register, from its first slot to its last.
     pub(crate) fn span(&self) -> Place {
         let bytes = (self.slots as usize - 1) * self.slot_bytes + self.bytes;
@@ -122,6 +132,15 @@ impl Port {
     pub(crate) fn global(&self) -> &[usize] {
         &self.global
     }
+}
+
+/// The least common multiple; as large as it gets where it is larger.
+pub(crate) fn lcm(a: u64, b: u64) -> u64 {
+    let (mut x, mut y) = (a, b);
+    while y > 0 {
+        (x, y) = (y, x % y);
+    }
+    (a / x.max(1)).saturating_mul(b)
 }
 
 /// The rectangle of each microbatch, or one where all have the same.

@@ -1,6 +1,6 @@
 //! Streams and events.
 
-use super::{Launch, Memory, Turn, cpu};
+use super::{Launch, Memory, Turn, cpu, cuda};
 use crate::error::Cause;
 use crate::memory::{Arena, Place};
 
@@ -8,6 +8,8 @@ use crate::memory::{Arena, Place};
 pub(crate) enum Stream {
     /// The worker's own thread, and those that share its kernels' work.
     Cpu(cpu::Stream),
+    /// A stream of a card.
+    Cuda(Box<cuda::Stream>),
 }
 
 /// Something that has come when all launches before it on its stream have ended.
@@ -15,13 +17,26 @@ pub(crate) enum Stream {
 pub(crate) enum Event {
     /// It has come: on a processor launches end before they return.
     Past,
+    /// An event of a card.
+    Cuda(cuda::Event),
 }
+
+/// Launches that were recorded, to be begun all at once.
+#[derive(Debug)]
+pub(crate) enum Recording {
+    /// Of a card.
+    Cuda(cuda::Recording),
+}
+
+/// What no caller does: streams, launches and memory of one rank are of one device.
+const MIXED: &str = "a launch of another device";
 
 impl Stream {
     /// What is launched from now on belongs to this step, counted from 0 of the whole training.
     pub(crate) fn begin_step(&mut self, step: u64) {
         match self {
             Self::Cpu(stream) => stream.step = step,
+            Self::Cuda(stream) => stream.begin_step(step),
         }
     }
 
@@ -40,6 +55,48 @@ impl Stream {
             (Self::Cpu(stream), Launch::Cpu(launch), Memory::Cpu(arena)) => {
                 Ok(stream.launch(launch, arena, turn)?)
             }
+            (Self::Cuda(stream), Launch::Cuda(launch), Memory::Cuda(memory)) => {
+                stream.launch(launch, memory, turn)
+            }
+            _ => Err(Cause::Device(MIXED.to_owned())),
+        }
+    }
+
+    /// Whether it records launches.
+    pub(crate) fn records(&self) -> bool {
+        matches!(self, Self::Cuda(_))
+    }
+
+    /// Launches from now on are recorded instead of begun, until [`Stream::end_recording`].
+    ///
+    /// # Errors
+    /// Where the device does not record.
+    pub(crate) fn begin_recording(&mut self) -> Result<(), Cause> {
+        match self {
+            Self::Cpu(_) => Err(Cause::Device(MIXED.to_owned())),
+            Self::Cuda(stream) => stream.begin_recording(),
+        }
+    }
+
+    /// What was recorded.
+    ///
+    /// # Errors
+    /// Where something was launched that cannot be recorded.
+    pub(crate) fn end_recording(&mut self) -> Result<Recording, Cause> {
+        match self {
+            Self::Cpu(_) => Err(Cause::Device(MIXED.to_owned())),
+            Self::Cuda(stream) => stream.end_recording().map(Recording::Cuda),
+        }
+    }
+
+    /// Begins all that was recorded.
+    ///
+    /// # Errors
+    /// Where the device does not take it.
+    pub(crate) fn replay(&mut self, recording: &Recording) -> Result<(), Cause> {
+        match (self, recording) {
+            (Self::Cuda(stream), Recording::Cuda(recording)) => stream.replay(recording),
+            (Self::Cpu(_), Recording::Cuda(_)) => Err(Cause::Device(MIXED.to_owned())),
         }
     }
 
@@ -48,13 +105,15 @@ impl Stream {
     pub(crate) fn record(&mut self) -> Event {
         match self {
             Self::Cpu(_) => Event::Past,
+            Self::Cuda(stream) => stream.record().map_or(Event::Past, Event::Cuda),
         }
     }
 
     /// Launches from now on begin when an event of another stream of the device has come; the host does not wait.
     pub(crate) fn wait(&mut self, event: Event) {
         match (self, event) {
-            (Self::Cpu(_), Event::Past) => {}
+            (Self::Cuda(stream), Event::Cuda(event)) => stream.wait(event),
+            (Self::Cpu(_) | Self::Cuda(_), Event::Past) | (Self::Cpu(_), Event::Cuda(_)) => {}
         }
     }
 
@@ -65,6 +124,7 @@ impl Stream {
     pub(crate) fn synchronize(&mut self) -> Result<(), Cause> {
         match self {
             Self::Cpu(_) => Ok(()),
+            Self::Cuda(stream) => stream.synchronize(),
         }
     }
 
@@ -75,8 +135,9 @@ impl Stream {
         place: Place,
         read: impl FnOnce(&[u8]) -> R,
     ) -> R {
-        match self {
-            Self::Cpu(_) => memory.read(place, read),
+        match (self, memory) {
+            (Self::Cuda(stream), Memory::Cuda(memory)) => stream.read(memory, place, read),
+            _ => memory.read(place, read),
         }
     }
 
@@ -87,16 +148,27 @@ impl Stream {
         place: Place,
         write: impl FnOnce(&mut [u8]) -> R,
     ) -> R {
-        match self {
-            Self::Cpu(_) => memory.write(place, write),
+        match (self, memory) {
+            (Self::Cuda(stream), Memory::Cuda(memory)) => stream.fill(memory, place, write),
+            _ => memory.write(place, write),
         }
     }
 
-    /// Memory that the host and its peers reach in place, when all launches so far have ended.
+    /// Memory that the host and its peers reach in place, in which these places have what all launches so far have written.
     #[inline]
-    pub(crate) fn host<'m>(&mut self, memory: &'m Memory) -> &'m Arena {
+    pub(crate) fn host<'m>(&mut self, memory: &'m Memory, places: &[Place]) -> &'m Arena {
         match (self, memory) {
-            (Self::Cpu(_), Memory::Cpu(arena)) => arena,
+            (_, Memory::Cpu(arena)) => arena,
+            (Self::Cuda(stream), Memory::Cuda(memory)) => stream.host(memory, places),
+            (Self::Cpu(_), Memory::Cuda(memory)) => memory.image(),
+        }
+    }
+
+    /// Launches from now on see what the host has written at these places of [`Stream::host`].
+    #[inline]
+    pub(crate) fn written(&mut self, memory: &Memory, places: &[Place]) {
+        if let (Self::Cuda(stream), Memory::Cuda(memory)) = (self, memory) {
+            stream.written(memory, places);
         }
     }
 }

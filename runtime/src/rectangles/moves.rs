@@ -51,6 +51,11 @@ impl Move {
         result
     }
 
+    /// Where it begins on both sides, and how many bytes it copies, where they stand side by side on both.
+    pub(crate) fn as_run(&self) -> Option<(usize, usize, usize)> {
+        self.loops.is_empty().then_some((self.from, self.to, self.run))
+    }
+
     /// The copy of this many bytes from beginning to beginning.
     pub(crate) fn contiguous(dtype: DType, bytes: usize) -> Self {
         Self { dtype, run: bytes, loops: Vec::new(), from: 0, to: 0 }

@@ -15,7 +15,7 @@ use graphc_ir::check::VerifiedPlan;
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::plan::Layout;
 
-use crate::device::{Device, Stream, Threads};
+use crate::device::{Device, Site, Stream, Threads};
 use crate::dist::{DistError, Group};
 use crate::error::{Cause, RuntimeError};
 use crate::tensor::HostTensor;
@@ -55,8 +55,8 @@ impl Routines {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let count = (cores / neighbours.max(1)).max(1);
         let threads = Threads { count, have_cores: count * neighbours <= cores };
-        let device = Device::open(DeviceKind::Cpu, members.rank(), threads)?;
-        let stream = device.stream(0);
+        let device = Device::open(DeviceKind::Cpu, Site::host(members.rank()), threads)?;
+        let stream = device.stream(0, Arc::new(|| false))?;
         let calls = Calls::new(members.clone());
         let ends = Arc::new(SharedEnds::new(members));
         Ok(Self { calls, ends, device, stream, group })

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use graphc_ir::mesh::DeviceKind;
 use graphc_ir::plan::Plan;
 
 use super::SessionOptions;
+use crate::device::communicates_directly;
 use crate::error::RuntimeError;
 use crate::job::{Agreement, Job};
 use crate::tensor::HostTensor;
@@ -18,6 +20,7 @@ pub(super) fn agree(
 ) -> Result<(), RuntimeError> {
     let weights: Vec<String> =
         weights.iter().map(|(name, tensor)| format!("{name} {}", tensor.ty())).collect();
+    let kind = options.device.unwrap_or(plan.cluster.device.kind);
     // Where the weights' file lies, and what was predicted, may differ.
     let agreement = Agreement::new()
         .and("the plan's name", &plan.name)
@@ -31,9 +34,18 @@ pub(super) fn agree(
         .and_digest("the plan's channels", &plan.channels)
         .and_digest("the plan's programs", &(&plan.programs, &plan.ranks))
         .and("the names and types of the weights", weights.join(", "))
-        .and("the device", options.device.unwrap_or(plan.cluster.device.kind))
+        .and("the device", kind)
+        .and("how cards communicate", directly(kind, job))
         .and("the seed", options.seed)
         .and("the first step", options.first_step)
         .and("who gets the outputs", format!("{:?}", options.outputs_at));
     job.agree(&format!("session {}", job.next_session()), &agreement)
+}
+
+/// Machines of which one has no NCCL, or fewer cards than ranks, would wait for each other.
+fn directly(kind: DeviceKind, job: &Job) -> &'static str {
+    match kind == DeviceKind::Cuda && communicates_directly(job.neighbours()) {
+        true => "from card to card (NCCL)",
+        false => "through the host",
+    }
 }

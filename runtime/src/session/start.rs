@@ -7,20 +7,23 @@ use std::time::Duration;
 use crossbeam_channel::{Sender, bounded, unbounded};
 use graphc_ir::check::VerifiedPlan;
 use graphc_ir::machine::Machine;
-use graphc_ir::plan::{Plan, Program};
+use graphc_ir::mesh::DeviceKind;
+use graphc_ir::plan::{Action, Actor, Plan, Program};
 
 use super::agreement::agree;
 use super::collect::Collector;
 use super::edges::Sockets;
 use super::variables::Variables;
 use super::{Seat, Session, SessionOptions, room};
-use crate::device::{Device, Memory, Threads};
+use crate::device::{Device, Ended, Memory, Site, Threads, communicates_directly};
 use crate::error::RuntimeError;
 use crate::job::Job;
 use crate::tensor::HostTensor;
 use crate::transport::Transport;
 use crate::transport::in_process::{Hub, Patience};
-use crate::worker::{Edges, Job as WorkerJob, RankPart, Report, Resolver, Settings, Worker};
+use crate::worker::{
+    Edges, Job as WorkerJob, RankPart, Replay, Report, Resolver, Settings, Worker,
+};
 
 /// Ranks that may be threads of one process: each has a mailbox for each.
 const MOST_THREADS: usize = 1024;
@@ -50,7 +53,6 @@ pub(super) fn session(
         }
     };
     let own: Vec<u32> = transports.iter().map(|transport| transport.rank()).collect();
-    room::check(plan, &own, neighbours)?;
     let count = options.threads_per_rank.unwrap_or(cores / neighbours.max(1)).max(1);
     let threads = Threads { count, have_cores: count * neighbours <= cores };
     let settings = Settings {
@@ -60,7 +62,15 @@ pub(super) fn session(
         shuffle_delays: options.shuffle_delays,
     };
     let kind = options.device.unwrap_or(plan.cluster.device.kind);
-    let open = |transport: &Arc<dyn Transport>| Device::open(kind, transport.rank(), threads);
+    if kind == DeviceKind::Cpu {
+        room::check(plan, &own, neighbours)?;
+    }
+    let local = |rank: u32| job.as_ref().map_or(rank, |job| job.local_rank()) as usize;
+    let direct = kind == DeviceKind::Cuda && communicates_directly(neighbours);
+    let open = |transport: &Arc<dyn Transport>| {
+        let rank = transport.rank();
+        Device::open(kind, Site { rank, local: local(rank), direct }, threads)
+    };
     let devices = transports.iter().map(open).collect::<Result<Vec<Device>, _>>()?;
     let sockets = Sockets::of(plan, &own);
     let edges = sockets.edges(job.as_ref().map(|_| options.outputs_at));
@@ -195,14 +205,19 @@ impl Rank {
         for (stream, (actors, order)) in streams {
             let (sender, jobs) = bounded(queue);
             let others = ears.iter().enumerate().filter(|&(other, _)| other != stream);
+            let launches = self.device.stream(settings.seed, ended(&self.transport))?;
+            let (alone, microbatches) = (ears.len() == 1, plan.microbatches as u64);
+            let replay = Replay::new(&launches, alone, &actors, &order, microbatches);
             let worker = Worker {
                 transport: Arc::clone(&self.transport),
                 memory: Arc::clone(&self.memory),
-                stream: self.device.stream(settings.seed),
+                stream: launches,
+                replay,
                 settings,
                 machine: Machine::new(program, plan.microbatches),
                 microbatches: plan.microbatches as u64,
                 actors,
+                joins: joins(program),
                 names: names(program),
                 registers: program.registers.iter().map(|r| r.name.clone()).collect(),
                 order,
@@ -226,6 +241,25 @@ mod common;
 mod explored;
 #[cfg(test)]
 mod unanswered;
+
+/// Asks whether the job has ended.
+fn ended(transport: &Arc<dyn Transport>) -> Ended {
+    let transport = Arc::clone(transport);
+    Arc::new(move || transport.ended().is_some())
+}
+
+/// The actors of channels, by the channels' numbers.
+fn joins(program: &Program) -> Vec<usize> {
+    let channel = |actor: &Actor| match actor.action {
+        Action::Send { channel } | Action::Receive { channel } => Some(channel),
+        _ => None,
+    };
+    let actors = program.actors.iter().enumerate();
+    let channels = actors.filter_map(|(index, actor)| Some((channel(actor)?, index)));
+    let mut channels: Vec<_> = channels.collect();
+    channels.sort();
+    channels.into_iter().map(|(_, index)| index).collect()
+}
 
 fn names(program: &Program) -> Vec<String> {
     program.actors.iter().map(|actor| actor.name.clone()).collect()

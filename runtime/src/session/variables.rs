@@ -352,7 +352,7 @@ impl Shard {
 
     /// Fills memory that holds zeros.
     fn fill(&self, element: &[u8]) {
-        if element.iter().all(|&byte| byte == 0) {
+        if self.memory.begins_with_zeros() && element.iter().all(|&byte| byte == 0) {
             return; // there already; whoever first needs the pages touches them
         }
         self.memory.write(self.place, |target| {

@@ -27,6 +27,33 @@ impl Work {
         matches!(self, Self::Kernel(_))
     }
 
+    /// Whether all that it does is launched on the device, the same in each step but for what lies in the device's memory.
+    pub(crate) fn is_launched(&self) -> bool {
+        match self {
+            Self::Kernel(_) | Self::Local(_) => true,
+            Self::Collective(collective) => collective.is_launched(),
+            Self::Send(_) | Self::Receive(_) | Self::Feed(_) | Self::Fetch(_) => false,
+        }
+    }
+
+    /// Steps after which its registers' slots come again.
+    pub(crate) fn period(&self, microbatches: u64) -> u64 {
+        match self {
+            Self::Kernel(launch) | Self::Local(launch) => launch.period(microbatches),
+            Self::Collective(collective) => collective.period(microbatches),
+            Self::Send(_) | Self::Receive(_) | Self::Feed(_) | Self::Fetch(_) => 1,
+        }
+    }
+
+    /// What comes before a session's first step. Actors are called in the order of their channels' numbers.
+    pub(crate) fn join(&mut self, stream: &Stream) -> Result<(), Cause> {
+        match self {
+            Self::Send(send) => send.join(stream),
+            Self::Receive(receive) => receive.join(stream),
+            _ => Ok(()),
+        }
+    }
+
     /// Begins one action. Returns how long the host has waited.
     pub(crate) fn run(
         &mut self,
@@ -37,9 +64,9 @@ impl Work {
     ) -> Result<Duration, Cause> {
         match self {
             Self::Kernel(launch) | Self::Local(launch) => stream.launch(launch, memory, turn)?,
-            Self::Collective(collective) => return Ok(collective.run(stream, memory, turn)?),
-            Self::Send(send) => return Ok(send.run(stream, memory, turn)?),
-            Self::Receive(receive) => return Ok(receive.run(stream, memory, turn)?),
+            Self::Collective(collective) => return collective.run(stream, memory, turn),
+            Self::Send(send) => return send.run(stream, memory, turn),
+            Self::Receive(receive) => return receive.run(stream, memory, turn),
             Self::Feed(work) => work.run(stream, memory, turn, step),
             Self::Fetch(work) => return Ok(work.run(stream, memory, turn, step)?),
         }

@@ -6,12 +6,14 @@
 
 mod actor;
 mod edge;
+mod replay;
 mod report;
 mod resolve;
 mod run;
 mod step;
 
 pub(crate) use actor::Work;
+pub(crate) use replay::Replay;
 pub(crate) use report::Report;
 pub(crate) use resolve::{Edges, RankPart, Resolver};
 pub(crate) use run::{Job, Settings, Worker};

@@ -157,12 +157,12 @@ impl<'a> Resolver<'a> {
             Action::Send { channel } => {
                 let input = self.only(actor, &actor.inputs)?;
                 let channel = self.channel(actor, channel.0)?;
-                Work::Send(self.communicator.send(self.plan, channel, input)?)
+                Work::Send(self.communicator.send(self.device, self.plan, channel, input)?)
             }
             Action::Receive { channel } => {
                 let output = self.only(actor, &actor.outputs)?;
                 let channel = self.channel(actor, channel.0)?;
-                Work::Receive(self.communicator.receive(self.plan, channel, output)?)
+                Work::Receive(self.communicator.receive(self.device, self.plan, channel, output)?)
             }
             Action::Accumulate => {
                 Work::Kernel(self.launch(actor, Call::Accumulate, &actor.outputs)?)
@@ -196,12 +196,16 @@ impl<'a> Resolver<'a> {
         results: &[RegisterId],
     ) -> Result<Launch, RuntimeError> {
         let (operands, results) = (self.ports_of(actor, operands)?, self.ports_of(actor, results)?);
-        let launch = self.device.prepare(call, operands, results);
+        let launch = self.device.prepare(&actor.name, call, operands, results);
         launch.map_err(|reason| match reason {
             Unprepared::Kernel(error) => {
                 RuntimeError::NoKernel { actor: actor.name.clone(), error: Box::new(error) }
             }
             Unprepared::Registers(reason) => self.fail(actor, reason),
+            Unprepared::Device(reason) => {
+                let (rank, actor) = (self.transport.rank(), &actor.name);
+                RuntimeError::Device { rank, reason: format!("actor `{actor}`: {reason}") }
+            }
         })
     }
 
@@ -292,7 +296,7 @@ impl<'a> Resolver<'a> {
         let layouts = layouts.collect::<Result<_, RuntimeError>>()?;
         let microbatches = self.plan.microbatches.max(1);
         let call = CollectiveCall { kind, axis, sequence, microbatches, layouts, inputs, outputs };
-        let collective = self.communicator.collective(call);
+        let collective = self.communicator.collective(self.device, call);
         collective.map_err(|reason| self.fail(actor, format_args!("cannot run: {reason}")))
     }
 }

@@ -1,5 +1,6 @@
 //! The loop of one worker.
 
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,9 +10,10 @@ use graphc_ir::ids::ActorId;
 use graphc_ir::machine::{ActionId, Blocked, Machine};
 
 use super::actor::Work;
+use super::replay::Replay;
 use super::report::Report;
 use super::step::StepState;
-use crate::device::{Event, Memory, Stream, Turn};
+use crate::device::{Event, Memory, Recording, Stream, Turn};
 use crate::error::{Cause, Failure, RuntimeError};
 use crate::explore::{exploring, point};
 use crate::job::{Activity, enter};
@@ -44,8 +46,12 @@ pub(crate) struct Worker {
     pub(crate) microbatches: u64,
     /// Actors of this stream; none at the ids of others.
     pub(crate) actors: Vec<Option<Work>>,
+    /// Those that have peers to join before the first step, in order.
+    pub(crate) joins: Vec<usize>,
     pub(crate) names: Vec<String>,
     pub(crate) registers: Vec<String>,
+    /// What is begun at once in later steps.
+    pub(crate) replay: Replay,
     /// (actor, microbatch) of a step, in order.
     pub(crate) order: Vec<(u32, u32)>,
     pub(crate) jobs: Receiver<Job>,
@@ -121,10 +127,20 @@ impl Worker {
 
     fn step(&mut self, step: &StepState, here: &mut Here) -> Result<(), Cause> {
         self.listen();
+        self.join()?;
         self.stream.begin_step(self.settings.first_step + step.index);
         let begun = Instant::now();
         let mut last = begun;
+        let mut replayed = 0;
         for index in 0..self.order.len() {
+            if index < replayed {
+                continue;
+            }
+            if let Some(end) = self.replay(index, step)? {
+                replayed = end;
+                last = Instant::now();
+                continue;
+            }
             let (actor, microbatch) = self.order[index];
             let action = ActionId { actor: ActorId(actor), step: step.index, microbatch };
             here.action = Some(action);
@@ -163,6 +179,55 @@ impl Worker {
         }
         self.report.actions += self.order.len() as u64;
         self.report.steps += last - begun;
+        Ok(())
+    }
+
+    /// Begins the run of actions that begins here, recorded in an earlier step or now; where it ends. `None` where none begins.
+    #[inline]
+    fn replay(&mut self, index: usize, step: &StepState) -> Result<Option<usize>, Cause> {
+        let Some((run, actions)) = self.replay.run_from(index).filter(|_| step.index > 0) else {
+            return Ok(None);
+        };
+        if self.replay.recording(run, step.index).is_none() {
+            let recording = self.record(actions.clone(), step)?;
+            self.replay.keep(run, step.index, recording);
+        }
+        let begun = Instant::now();
+        if let Some(recording) = self.replay.recording(run, step.index) {
+            self.stream.replay(recording)?;
+        }
+        let (end, first) = (actions.end, self.order[actions.start].0);
+        for &(actor, microbatch) in &self.order[actions] {
+            self.machine.finish(ActionId { actor: ActorId(actor), step: step.index, microbatch });
+        }
+        let busy = begun.elapsed();
+        self.report.actors[first as usize] += busy;
+        self.report.kernels += busy;
+        Ok(Some(end))
+    }
+
+    fn record(&mut self, actions: Range<usize>, step: &StepState) -> Result<Recording, Cause> {
+        self.stream.begin_recording()?;
+        let mut launched = Ok(());
+        for &(actor, microbatch) in &self.order[actions] {
+            let (step_index, microbatches) = (step.index, self.microbatches);
+            let turn = Turn { step: step_index, microbatch: microbatch as usize, microbatches };
+            if let (Some(work), Ok(())) = (&mut self.actors[actor as usize], &launched) {
+                launched = work.run(&mut self.stream, &self.memory, turn, step).map(drop);
+            }
+        }
+        // A recording that was begun is ended, whatever happened.
+        let recording = self.stream.end_recording();
+        launched.and(recording)
+    }
+
+    /// Has channels join their peers, once.
+    fn join(&mut self) -> Result<(), Cause> {
+        for actor in std::mem::take(&mut self.joins) {
+            if let Some(work) = &mut self.actors[actor] {
+                work.join(&self.stream)?;
+            }
+        }
         Ok(())
     }
 
@@ -266,11 +331,15 @@ impl Worker {
                 _ => format!("{name} (microbatch {})", action.microbatch),
             }
         };
-        Failure {
-            rank: self.transport.rank(),
-            step: self.settings.first_step + step.index,
-            actor: action.map_or("no actor".to_owned(), name),
-            cause,
+        let (rank, step) = (self.transport.rank(), self.settings.first_step + step.index);
+        match cause {
+            // What is found later is not the fault of what is being done now.
+            Cause::Found { actor, error } => {
+                Failure { rank, step, actor, cause: Cause::Kernel(*error) }
+            }
+            cause => {
+                Failure { rank, step, actor: action.map_or("no actor".to_owned(), name), cause }
+            }
         }
     }
 

@@ -11,11 +11,14 @@
 
 mod card;
 mod code;
+pub mod cublaslt;
 pub mod driver;
+pub mod host;
 mod install;
 mod kernel;
 mod machine;
 mod memory;
+pub mod nccl;
 pub mod nvrtc;
 mod ptx;
 mod settings;

@@ -13,6 +13,8 @@ pub trait Work: Send {
     fn name(&self) -> &str;
     /// Does it, or a part of it, if it can. Called until it is not [`Poll::NotYet`]; other streams go on meanwhile.
     fn poll(&mut self, memory: &mut Access<'_>) -> Poll;
+    /// It was appended to a stream that will do it, not to a graph: now is its place among the calls of the program.
+    fn appended(&mut self) {}
     /// The same from its beginning: one for each replay of a captured graph.
     fn again(&self) -> Box<dyn Work>;
 }

@@ -1,17 +1,17 @@
 //! Actors as the processor executes them.
 
 use graphc_ir::mesh::DeviceKind;
-use graphc_ir::plan::Layout;
-use graphc_ir::sbp::{ReduceKind, Sbp};
+use graphc_ir::sbp::ReduceKind;
 use graphc_ir::shard::Rect;
 use graphc_ir::types::TensorType;
 use graphc_kernels::{KernelError, Prepared, prepare, prepare_fused};
 
 use super::super::launch::{Call, Unprepared};
+use super::super::local;
 use super::super::port::{Port, Turn};
 use super::Stream;
 use crate::memory::Arena;
-use crate::rectangles::{Move, combine, fill_identity, masked};
+use crate::rectangles::{Move, combine, fill_identity};
 
 /// What an actor does, and the registers of its operands and results.
 pub(crate) struct Launch {
@@ -57,7 +57,8 @@ impl Launch {
             }
             Call::Copy => one_of_one_size(&operands, &results).map(|()| Routine::Copy)?,
             Call::Local { rank, from, to } => {
-                Routine::Local(Local::prepare((&operands, &results), (from, to), rank)?)
+                let local = local::Local::new((&operands, &results), (from, to), rank)?;
+                Routine::Local(Local::of(&local, &results[0]))
             }
         };
         Ok(Self { routine, operands, results })
@@ -109,32 +110,9 @@ fn copy(arena: &Arena, (operands, results): (&[Port], &[Port]), turn: Turn, add:
 }
 
 impl Local {
-    fn prepare(
-        (operands, results): (&[Port], &[Port]),
-        (from, to): (&Layout, &Layout),
-        rank: u32,
-    ) -> Result<Self, Unprepared> {
-        let unfit = |reason| Err(Unprepared::Registers(format!("cannot be local: {reason}")));
-        let ([operand], [result]) = (operands, results) else {
-            return unfit("it has several operands or results".to_owned());
-        };
-        let mut copies = Vec::new();
-        for microbatch in 0..operand.variants().max(result.variants()) {
-            let (held, kept) = (operand.rect(microbatch), result.rect(microbatch));
-            let inside = kept.elements() == 0 || held.intersect(kept).as_ref() == Some(kept);
-            if !inside {
-                return unfit(format!("rank {rank} keeps {kept:?} of {held:?}"));
-            }
-            copies.push(Move::new(result.dtype, kept, held_around(held, kept), kept));
-        }
-        // Axes that are partial before as well keep each rank's value.
-        let fresh = from.sbp.0.iter().zip(&to.sbp.0).map(|(before, after)| match before {
-            Sbp::Partial(_) => Sbp::Broadcast,
-            _ => *after,
-        });
-        let mut made = to.clone();
-        made.sbp.0 = fresh.collect();
-        Ok(Self { identity: masked(&made, rank), copies })
+    fn of(local: &local::Local, result: &Port) -> Self {
+        let copy = |(held, kept): &(Rect, Rect)| Move::new(result.dtype, kept, held, kept);
+        Self { identity: local.identity, copies: local.rects.iter().map(copy).collect() }
     }
 
     fn run(&self, arena: &Arena, (operands, results): (&[Port], &[Port]), turn: Turn) {
@@ -149,9 +127,4 @@ impl Local {
             }
         }
     }
-}
-
-/// The rectangle that offsets are counted from: an empty part may lie outside of what is held.
-fn held_around<'a>(held: &'a Rect, kept: &'a Rect) -> &'a Rect {
-    if kept.elements() == 0 { kept } else { held }
 }

@@ -49,7 +49,8 @@ fn run(plan: &Plan) {
     let mut variables = Variables::of(plan).expect("there are none");
     let mut workers = Vec::new();
     for rank in 0..2 {
-        let device = Device::open(DeviceKind::Cpu, rank, Threads::ONE).expect("a processor");
+        let device = Device::open(DeviceKind::Cpu, crate::device::Site::host(rank), Threads::ONE)
+            .expect("a processor");
         let rank = Rank::load(plan, device, hub.transport(rank), &edges, &mut variables);
         let rank = rank.expect("the plan fits");
         workers.extend(rank.workers(plan, settings, 8).expect("a machine each"));

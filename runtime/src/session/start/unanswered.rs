@@ -36,7 +36,8 @@ fn a_peer_that_never_answers_is_named() {
     let step = Arc::new(StepState::new(0, vec![x.clone()], vec![x], 2));
     let mut threads = Vec::new();
     for rank in 0..2 {
-        let device = Device::open(DeviceKind::Cpu, rank, Threads::ONE).expect("a processor");
+        let device = Device::open(DeviceKind::Cpu, crate::device::Site::host(rank), Threads::ONE)
+            .expect("a processor");
         let rank = Rank::load(&plan, device, hub.transport(rank), &edges, &mut variables);
         let workers = rank.expect("the plan fits").workers(&plan, settings, 1);
         for (worker, jobs) in workers.expect("a machine each") {

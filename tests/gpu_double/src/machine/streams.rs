@@ -111,7 +111,10 @@ impl Machine {
     }
 
     /// Appends an operation that will be executed.
-    pub(super) fn push(&mut self, stream: u32, task: Task, name: String) {
+    pub(super) fn push(&mut self, stream: u32, mut task: Task, name: String) {
+        if let Task::Work(work) = &mut task {
+            work.appended();
+        }
         let host = self.host.clone();
         let chosen = &mut self.streams[stream as usize];
         chosen.clock.join(&host);

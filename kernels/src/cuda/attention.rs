@@ -1,0 +1,207 @@
+//! Attention and its gradient by tiles of queries and keys (Dao et al., arXiv 2205.14135): halves by the tensor cores as long as heads
+//! are narrow enough for their registers, all else by multiplications and sums of `f32`.
+
+use graphc_ir::ops::{Attention, AttentionGrad};
+use graphc_ir::types::DType;
+
+use super::Shard;
+use super::call::{Argument, Call, Launch, Place, Slot};
+use super::source::{Source, index_type};
+use crate::error::KernelError;
+
+/// Queries, or keys, of a block.
+const TILE: usize = 64;
+/// Threads of a block of `f32`, and of halves.
+const THREADS: usize = 256;
+const OF_HALVES: usize = 128;
+/// The widest heads of halves whose results, and whose gradients, fit in a warp's registers.
+const WIDEST: usize = 256;
+const WIDEST_GRADIENT: usize = 128;
+/// The most elements of a row whose sums a block of `f32` has, in the result and in the gradients.
+const COLUMNS: usize = 256;
+const COLUMNS_OF_GRADIENT: usize = 128;
+
+/// One op.
+pub(super) fn attention(
+    op: &Attention,
+    operands: &[Shard],
+    results: &[Shard],
+) -> Result<Call, KernelError> {
+    let ([q, k, v], [o, l]) = (operands, results) else {
+        return Err(misfit("attention", "takes three operands and gives two results"));
+    };
+    let space = Space::new("attention", [q, k], op.causal, op.scale.0)?;
+    if v.shape() != k.shape() || o.shape() != q.shape() || l.shape() != &q.shape()[..3] {
+        return Err(misfit("attention", "operands or results of other shapes"));
+    }
+    if l.elements() == 0 {
+        return Ok(Call::nothing());
+    }
+    let mut arguments: Vec<Argument> = (0..3).map(Argument::operand).collect();
+    arguments.extend([Argument::result(0), Argument::result(1)]);
+    space.origins(&mut arguments);
+    let halves = space.dtype != DType::F32 && space.width <= WIDEST;
+    let blocks = space.batch * space.heads * space.queries.div_ceil(TILE);
+    if halves {
+        let source = space
+            .halves(include_str!("cu/attention_halves.cu"))
+            .define("TILE_KEYS", if space.depth() > 128 { 32 } else { 64 });
+        let launch = Launch::kernel(source, "attention", blocks, OF_HALVES, arguments);
+        return Ok(Call::of(vec![launch]));
+    }
+    let (source, parts) = space.floats(include_str!("cu/attention_floats.cu"), COLUMNS);
+    let launch = Launch::kernel(source, "attention", blocks * parts, THREADS, arguments);
+    Ok(Call::of(vec![launch]))
+}
+
+/// The gradient.
+pub(super) fn gradient(
+    op: &AttentionGrad,
+    operands: &[Shard],
+    results: &[Shard],
+) -> Result<Call, KernelError> {
+    let name = "attention_grad";
+    let ([q, k, v, o, l, of_o, rest @ ..], [dq, dk, dv]) = (operands, results) else {
+        return Err(misfit(name, "takes six operands and gives three results"));
+    };
+    let space = Space::new(name, [q, k], op.causal, op.scale.0)?;
+    let as_query = [o, of_o, dq].iter().all(|shard| shard.shape() == q.shape());
+    let as_key = [v, dk, dv].iter().all(|shard| shard.shape() == k.shape());
+    let as_row = std::iter::once(l).chain(rest).all(|shard| shard.shape() == &q.shape()[..3]);
+    if !(as_query && as_key && as_row && rest.len() < 2) {
+        return Err(misfit(name, "operands or results of other shapes"));
+    }
+    if [q, k].iter().any(|shard| shard.elements() == 0) {
+        let none = |(index, of): (usize, &Shard)| Launch::Clear {
+            place: Place::Slot(Slot::Result(index)),
+            bytes: of.elements() * of.dtype().size(),
+        };
+        let written = results.iter().enumerate().filter(|(_, of)| of.elements() > 0);
+        return Ok(Call::of(written.map(none).collect()));
+    }
+    let mut call = Call::of(vec![space.shift(!rest.is_empty())]);
+    call.launches.extend(space.gradients());
+    call.scratch = l.elements() * size_of::<f32>();
+    Ok(call)
+}
+
+fn misfit(op: &'static str, reason: &str) -> KernelError {
+    KernelError::call(op, reason)
+}
+
+/// Extents of the shards.
+struct Space {
+    batch: usize,
+    queries: usize,
+    keys: usize,
+    heads: usize,
+    /// Heads of keys and values.
+    shared: usize,
+    width: usize,
+    causal: bool,
+    scale: f64,
+    dtype: DType,
+}
+
+impl Space {
+    fn new(
+        op: &'static str,
+        [q, k]: [&Shard; 2],
+        causal: bool,
+        scale: f64,
+    ) -> Result<Self, KernelError> {
+        let (&[batch, queries, heads, width], &[key_batch, keys, shared, key_width]) =
+            (q.shape(), k.shape())
+        else {
+            return Err(misfit(op, "operands of other rank than 4"));
+        };
+        if (batch, width) != (key_batch, key_width) {
+            return Err(misfit(op, "queries and keys of other batch or width"));
+        }
+        if shared == 0 && heads > 0 || shared > 0 && !heads.is_multiple_of(shared) {
+            return Err(misfit(op, "heads that read keys of another rank"));
+        }
+        let dtype = q.dtype();
+        Ok(Self { batch, queries, keys, heads, shared, width, causal, scale, dtype })
+    }
+
+    /// Where queries and keys begin, which a causal mask depends on.
+    fn origins(&self, arguments: &mut Vec<Argument>) {
+        if self.causal {
+            arguments.push(Argument::Origin(Slot::Operand(0), 1));
+            arguments.push(Argument::Origin(Slot::Operand(1), 1));
+        }
+    }
+
+    fn source(&self, body: &str) -> Source {
+        let elements = self.batch * self.queries.max(self.keys) * self.heads * self.width.max(1);
+        Source::new(format!("{}\n{body}", include_str!("cu/attention.cuh")))
+            .define("INDEX", index_type(elements + (1 << 20)))
+            .element("T", self.dtype)
+            .define("BATCH", self.batch)
+            .define("QUERIES", self.queries)
+            .define("KEYS", self.keys)
+            .define("HEADS", self.heads)
+            .define("SHARED", self.shared)
+            .define("SHARING", self.heads / self.shared.max(1))
+            .define("WIDTH", self.width)
+            .define("CAUSAL", u8::from(self.causal))
+            .number("SCALE", self.scale as f32)
+    }
+
+    /// Kernels of `f32`, and in how many parts rows go.
+    fn floats(&self, body: &str, most: usize) -> (Source, usize) {
+        let columns = self.width.next_multiple_of(TILE).clamp(TILE, most);
+        let parts = self.width.div_ceil(columns).max(1);
+        let body = format!("{}\n{body}", include_str!("cu/attention_tiles.cuh"));
+        (self.source(&body).define("COLUMNS", columns).define("PARTS", parts), parts)
+    }
+
+    /// Kernels of halves.
+    fn halves(&self, body: &str) -> Source {
+        let tiles = include_str!("cu/attention_halves.cuh");
+        let body = format!("{}\n{tiles}\n{body}", include_str!("cu/tensor_cores.cuh"));
+        self.source(&body).define("DEPTH", self.depth())
+    }
+
+    /// The width of rows in tiles of halves.
+    fn depth(&self) -> usize {
+        self.width.next_multiple_of(16).max(16)
+    }
+
+    /// What is subtracted from do v of each query, in the memory to work in.
+    fn shift(&self, has_gradient: bool) -> Launch {
+        let source = self
+            .source(include_str!("cu/attention_shift.cu"))
+            .define("HAS_GRADIENT", u8::from(has_gradient));
+        let mut arguments = vec![Argument::operand(3), Argument::operand(5)];
+        arguments.extend(has_gradient.then(|| Argument::operand(6)));
+        arguments.push(Argument::scratch(0));
+        let rows = self.batch * self.queries * self.heads;
+        Launch::kernel(source, "shift", rows.div_ceil(THREADS / 32), THREADS, arguments)
+    }
+
+    /// The gradients of keys and values, and of queries.
+    fn gradients(&self) -> [Launch; 2] {
+        let halves = self.dtype != DType::F32 && self.width <= WIDEST_GRADIENT;
+        let (source, parts) = match halves {
+            true => (self.halves(include_str!("cu/attention_halves_grad.cu")), 1),
+            false => self.floats(include_str!("cu/attention_floats_grad.cu"), COLUMNS_OF_GRADIENT),
+        };
+        let (queries, keys) = if self.depth() > 64 { (16, 32) } else { (32, 64) };
+        let source = source.define("TILE_QUERIES", queries).define("TILE_KEYS", keys);
+        let threads = if halves { OF_HALVES } else { THREADS };
+        let blocks = |rows: usize| self.batch * rows.div_ceil(TILE) * parts;
+        let launch = |entry, blocks, results: &[usize]| {
+            let mut arguments: Vec<Argument> = [0, 1, 2, 4, 5].map(Argument::operand).to_vec();
+            arguments.push(Argument::scratch(0));
+            arguments.extend(results.iter().map(|&result| Argument::result(result)));
+            self.origins(&mut arguments);
+            Launch::kernel(source.clone(), entry, blocks, threads, arguments)
+        };
+        [
+            launch("of_keys", blocks(self.keys) * self.shared, &[1, 2]),
+            launch("of_queries", blocks(self.queries) * self.heads, &[0]),
+        ]
+    }
+}

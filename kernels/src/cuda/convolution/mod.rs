@@ -1,0 +1,180 @@
+//! Convolution and its gradients. Two ways:
+//!
+//! - [`tiles`]: products of matrices whose elements are read where they lie (implicit products; Chetlur et al., arXiv 1410.0759): of
+//!   `f32` by multiplications and sums, of halves by the tensor cores;
+//! - [`direct`]: a thread for each element of the result, of groups with few channels.
+//!
+//! Kernels are brought to the order in which they are read first, and sums over pictures and places, which make the gradient of
+//! kernels, are made in chunks that follow from the shapes and then joined.
+
+mod direct;
+mod tiles;
+
+use graphc_ir::op::Op;
+use graphc_ir::ops::Window;
+use graphc_ir::types::DType;
+
+use super::Shard;
+use super::call::{Argument, Call, Launch, Place, Slot};
+use super::source::{Source, index_type};
+use crate::convolution::group_stride;
+use crate::convolution::space::{Space, Taken};
+use crate::error::KernelError;
+
+/// Threads of a block.
+const THREADS: usize = 256;
+/// Threads that keep a large card busy.
+const BUSY: usize = 1 << 18;
+/// Channels of a group below which tiles would be empty for the most part.
+const FEW: usize = 8;
+
+/// One op.
+pub(super) fn convolution(
+    op: &Op,
+    operands: &[Shard],
+    results: &[Shard],
+) -> Result<Call, KernelError> {
+    let ([a, b], [result]) = (operands, results) else {
+        return Err(KernelError::call(op.name(), "takes two operands and gives one result"));
+    };
+    let work = Work::new(op, [a, b], result)?;
+    if result.elements() == 0 {
+        return Ok(Call::nothing());
+    }
+    if work.sums_nothing() {
+        let (place, bytes) = (Place::Slot(Slot::Result(0)), work.result * work.dtype.size());
+        return Ok(Call::of(vec![Launch::Clear { place, bytes }]));
+    }
+    let space = &work.space;
+    let few = space.groups > 1 && space.inputs.min(space.outputs) < FEW;
+    Ok(if few || space.groups > 1 << 10 { direct::call(&work) } else { tiles::call(&work) })
+}
+
+/// Which of the three.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Forward,
+    InputGrad,
+    KernelGrad,
+}
+
+/// What is to be computed.
+struct Work {
+    kind: Kind,
+    space: Space,
+    channels_last: bool,
+    dtype: DType,
+    /// Elements of the result.
+    result: usize,
+}
+
+impl Work {
+    fn new(op: &Op, [a, b]: [&Shard; 2], result: &Shard) -> Result<Self, KernelError> {
+        let (kind, window, groups, channels_last) = described(op)?;
+        let (x, k, y) = match kind {
+            Kind::Forward => (a, b, result),
+            Kind::InputGrad => (result, a, b),
+            Kind::KernelGrad => (a, result, b),
+        };
+        let channels = if channels_last { 3 } else { 1 };
+        let stride = group_stride(groups, channels, [x.shape(), &x.global]);
+        let in_part = kind == Kind::Forward && groups > 1;
+        let count = if in_part { k.shape().get(1).copied().unwrap_or(0) } else { stride };
+        let taken = Taken { stride, first: 0, count };
+        let shapes = [x.shape(), k.shape(), y.shape()];
+        let space = Space::new(op.name(), window, channels_last, taken, shapes)?;
+        let (dtype, result) = (result.dtype(), result.elements());
+        Ok(Self { kind, space, channels_last, dtype, result })
+    }
+
+    /// Whether each element of the result is a sum of nothing.
+    fn sums_nothing(&self) -> bool {
+        let Space { batch, inputs, outputs, .. } = self.space;
+        match self.kind {
+            Kind::Forward => inputs * self.space.taps() == 0,
+            Kind::InputGrad => outputs * self.space.taps() * self.space.places() == 0,
+            Kind::KernelGrad => batch * self.space.places() == 0,
+        }
+    }
+
+    /// Whether kernels take a part of the channels of each group, which begins where the shard does.
+    fn takes_part(&self) -> bool {
+        self.space.inputs != self.space.stride
+    }
+
+    /// The type of positions in the largest tensor.
+    fn index_type(&self) -> &'static str {
+        let pictures = self.space.batch * self.space.area() * self.space.channels();
+        let places = self.space.batch * self.space.places() * self.space.features();
+        index_type(pictures.max(places).max(self.kernel_elements()) + (1 << 20))
+    }
+
+    fn kernel_elements(&self) -> usize {
+        self.space.features() * self.space.inputs * self.space.taps()
+    }
+
+    /// Macros that all kernels of a convolution have, see `cu/window.cuh`.
+    fn source(&self, body: &str) -> Source {
+        let Space {
+            window, batch, groups, outputs, inputs, stride, extents, picture, shown, ..
+        } = self.space;
+        let kind = match self.kind {
+            Kind::Forward => "FORWARD",
+            Kind::InputGrad => "INPUT_GRAD",
+            Kind::KernelGrad => "KERNEL_GRAD",
+        };
+        Source::new(format!("{}\n{body}", include_str!("../cu/window.cuh")))
+            .define("FORWARD", 0)
+            .define("INPUT_GRAD", 1)
+            .define("KERNEL_GRAD", 2)
+            .define("KIND", kind)
+            .define("INDEX", self.index_type())
+            .element("T", self.dtype)
+            .define("BATCH", batch)
+            .define("GROUPS", groups)
+            .define("OUTPUTS", outputs)
+            .define("INPUTS", inputs)
+            .define("GROUP", stride)
+            .pair("KERNEL", extents)
+            .pair("PICTURE", picture)
+            .pair("SHOWN", shown)
+            .pair("STEP", window.strides)
+            .pair("REACH", window.dilations)
+            .pair("PAD", [window.pads[0], window.pads[1]])
+            .define("CHANNELS_LAST", u8::from(self.channels_last))
+    }
+
+    /// Where the channels begin that kernels take of a group, after the operands and results of a kernel.
+    fn first_channel(&self, arguments: &mut Vec<Argument>) {
+        if self.takes_part() {
+            arguments.push(Argument::Origin(Slot::Operand(1), 1));
+        }
+    }
+
+    /// Joins the chunks of sums of the gradient of kernels, which lie in the memory to work in from `byte` on; `partial` says where in a
+    /// chunk the sum of `o`, `c` and `tap` stands.
+    fn join(&self, partial: &str, chunks: usize, byte: usize) -> Launch {
+        let source = self
+            .source(include_str!("../cu/convolution_join.cu"))
+            .define("ELEMENTS", self.kernel_elements())
+            .define("CHUNKS", chunks)
+            .define("PARTIAL(o, c, tap)", partial);
+        let blocks = self.kernel_elements().div_ceil(THREADS);
+        let arguments = vec![Argument::scratch(byte), Argument::result(0)];
+        Launch::kernel(source, "convolution_join", blocks, THREADS, arguments)
+    }
+}
+
+fn described(op: &Op) -> Result<(Kind, Window, usize, bool), KernelError> {
+    Ok(match op {
+        Op::Convolution(op) => (Kind::Forward, op.window, op.groups, op.channels_last),
+        Op::ConvolutionInputGrad(op) => (Kind::InputGrad, op.window, op.groups, op.channels_last),
+        Op::ConvolutionKernelGrad(op) => (Kind::KernelGrad, op.window, op.groups, op.channels_last),
+        op => return Err(KernelError::call(op.name(), "is no convolution")),
+    })
+}
+
+/// The next multiple of 256 bytes, at which memory to work in begins.
+pub(super) fn aligned(bytes: usize) -> usize {
+    bytes.next_multiple_of(256)
+}

@@ -1,0 +1,178 @@
+//! Implicit products of matrices. A block sums a tile of the result over tiles of both factors in shared memory, which are read from
+//! the pictures where they lie. Of the gradient of pictures, places that one element of the window meets come first, then those of the
+//! next: where the window steps by more than one, a tile so leaves out the elements that it never meets.
+
+use super::{Argument, Call, Kind, Launch, THREADS, Work, aligned};
+use crate::cuda::source::Source;
+use graphc_ir::types::DType;
+
+/// Blocks that keep the multiprocessors of a large card busy.
+const BLOCKS: usize = 264;
+/// Tiles of the inner extent in a chunk at least.
+const EACH: usize = 8;
+/// The most blocks along the second and third dim of a grid.
+const MOST: usize = u16::MAX as usize;
+
+pub(super) fn call(work: &Work) -> Call {
+    let product = Product::new(work);
+    let mut call = Call::nothing();
+    let (a, b) = match work.kind {
+        Kind::Forward => (0, 1),
+        Kind::InputGrad | Kind::KernelGrad => (1, 0),
+    };
+    let mut b = Argument::operand(b);
+    if product.packs(work) {
+        b = Argument::scratch(0);
+        call.launches.push(pack(work));
+        call.scratch = aligned(work.kernel_elements() * work.dtype.size());
+    }
+    let out = match work.kind {
+        Kind::KernelGrad => Argument::scratch(0),
+        Kind::Forward | Kind::InputGrad => Argument::result(0),
+    };
+    let mut arguments = vec![Argument::operand(a), b, out];
+    work.first_channel(&mut arguments);
+    call.launches.push(product.launch(work, arguments));
+    if work.kind == Kind::KernelGrad {
+        call.scratch = product.chunks * work.kernel_elements() * size_of::<f32>();
+        let partial = "((INDEX)(o) * (TAPS * INPUTS) + (tap) * INPUTS + (c))";
+        call.launches.push(work.join(partial, product.chunks, 0));
+    }
+    call
+}
+
+/// Extents of the product of one group, and of a block's tiles.
+struct Product {
+    rows: usize,
+    columns: usize,
+    depth: usize,
+    /// Rows of one phase of the gradient of pictures, a multiple of a tile's; of the others all rows.
+    phase: usize,
+    tile: [usize; 2],
+    /// The part of the inner extent that is in shared memory at a time.
+    step: usize,
+    /// How many sums make an element, and how many steps are in each.
+    chunks: usize,
+    chunk: usize,
+}
+
+impl Product {
+    fn new(work: &Work) -> Self {
+        let space = &work.space;
+        let [height, width] =
+            [0, 1].map(|dim| space.picture[dim].div_ceil(space.window.strides[dim]));
+        let (rows, columns, depth) = match work.kind {
+            Kind::Forward => {
+                (space.batch * space.places(), space.outputs, space.taps() * space.inputs)
+            }
+            Kind::InputGrad => {
+                (space.batch * height * width, space.inputs, space.taps() * space.outputs)
+            }
+            Kind::KernelGrad => {
+                (space.outputs, space.taps() * space.inputs, space.batch * space.places())
+            }
+        };
+        let phases = match work.kind {
+            Kind::InputGrad => space.window.strides.iter().product(),
+            Kind::Forward | Kind::KernelGrad => 1,
+        };
+        let blocks =
+            |[m, n]: [usize; 2]| rows.div_ceil(m) * columns.div_ceil(n) * phases * space.groups;
+        let large = if columns > 64 { [128, 128] } else { [128, 64] };
+        let sums = work.kind == Kind::KernelGrad;
+        let fits = rows > 64 && (sums || blocks(large) >= BLOCKS / 2);
+        let tile = if fits { large } else { [64, 64] };
+        let step = if work.dtype == DType::F32 { 16 } else { 32 };
+        let steps = depth.div_ceil(step);
+        let most = steps.div_ceil(EACH).min(MOST / space.groups);
+        let chunks = if sums { (2 * BLOCKS / blocks(tile)).clamp(1, most) } else { 1 };
+        let chunk = steps.div_ceil(chunks);
+        let phase = if phases > 1 { rows.next_multiple_of(tile[0]) } else { rows };
+        let (rows, chunks) = (phase * phases, steps.div_ceil(chunk));
+        Self { rows, columns, depth, phase, tile, step, chunks, chunk }
+    }
+
+    /// Whether kernels are brought to another order first: of the gradient of pictures those of one element lie right.
+    fn packs(&self, work: &Work) -> bool {
+        match work.kind {
+            Kind::Forward => true,
+            Kind::InputGrad => work.space.taps() > 1,
+            Kind::KernelGrad => false,
+        }
+    }
+
+    fn launch(&self, work: &Work, arguments: Vec<Argument>) -> Launch {
+        let [m, n] = self.tile;
+        let body = match work.dtype {
+            DType::F32 => include_str!("../cu/convolution_floats.cu"),
+            _ => include_str!("../cu/convolution_halves.cu"),
+        };
+        let source = self.source(work, body);
+        let blocks = self.rows.div_ceil(m);
+        let columns = self.columns.div_ceil(n);
+        let launch = Launch::kernel(source, "convolution_tiles", blocks, THREADS, arguments);
+        let mut launch = launch.rows(columns);
+        if let Launch::Kernel(kernel) = &mut launch {
+            kernel.grid[2] = (work.space.groups * self.chunks) as u32;
+        }
+        launch
+    }
+
+    fn source(&self, work: &Work, body: &str) -> Source {
+        let head =
+            [include_str!("../cu/tensor_cores.cuh"), include_str!("../cu/convolution_tiles.cuh")];
+        let head = if work.dtype == DType::F32 { &head[1..] } else { &head };
+        let last = work.channels_last;
+        let sums = work.kind == Kind::KernelGrad;
+        work.source(&format!("{}\n{body}", head.concat()))
+            .define("ROWS", self.rows)
+            .define("PHASE_ROWS", self.phase)
+            .define("COLUMNS", self.columns)
+            .define("DEPTH", self.depth)
+            .define("TILE_M", self.tile[0])
+            .define("TILE_N", self.tile[1])
+            .define("TILE_K", self.step)
+            .define("CHUNKS", self.chunks)
+            .define("CHUNK", self.chunk)
+            .define("ALIGNED_A", self.aligned_a(work))
+            .define("ALIGNED_B", self.aligned_b(work))
+            .define("A_ALONG_K", u8::from(last != sums))
+            .define("B_ALONG_N", u8::from(last || !sums))
+            .define("SIDE_BY_SIDE", u8::from(sums || last && self.columns.is_multiple_of(4)))
+            .define("TAKES_PART", u8::from(work.takes_part()))
+            .define("OUT", if sums { "float" } else { "T" })
+    }
+
+    /// How many elements of the first factor are read at once.
+    fn aligned_a(&self, work: &Work) -> usize {
+        let space = &work.space;
+        let channels = match work.kind {
+            Kind::Forward => space.inputs,
+            Kind::InputGrad | Kind::KernelGrad => space.outputs,
+        };
+        together(work, work.channels_last && !work.takes_part(), channels)
+    }
+
+    fn aligned_b(&self, work: &Work) -> usize {
+        match work.kind {
+            Kind::Forward | Kind::InputGrad => together(work, true, self.columns),
+            Kind::KernelGrad => together(work, work.channels_last, work.space.inputs),
+        }
+    }
+}
+
+/// The most elements of 16 bytes or fewer that a number of channels is a multiple of, where they lie side by side.
+fn together(work: &Work, side_by_side: bool, channels: usize) -> usize {
+    let most = 16 / work.dtype.size();
+    let fits = |width: &usize| side_by_side && channels.is_multiple_of(*width);
+    (0..=3).map(|at| most >> at).find(fits).unwrap_or(1)
+}
+
+fn pack(work: &Work) -> Launch {
+    let elements = work.kernel_elements();
+    let source =
+        work.source(include_str!("../cu/convolution_pack.cu")).define("ELEMENTS", elements);
+    let k = if work.kind == Kind::Forward { 1 } else { 0 };
+    let arguments = vec![Argument::operand(k), Argument::scratch(0)];
+    Launch::kernel(source, "convolution_pack", elements.div_ceil(THREADS), THREADS, arguments)
+}

@@ -1,0 +1,76 @@
+// Attention of halves by the tensor cores: a block of four warps has 64 queries of a head, 16 a warp, and goes over keys TILE_KEYS at a
+// time, with a running maximum and sum of each query. Values are on their way while scores are computed, and the next keys while
+// values are added up.
+//
+// Macros besides those of attention and of tiles of halves: TILE_KEYS, 64 or 32; rows of both tiles together are at least 64.
+
+extern "C" __global__ void __launch_bounds__(128) attention(const T* q, const T* k, const T* v, T* o, float* l ORIGINS) {
+  __shared__ alignas(16) Row room[2 * TILE_KEYS];
+  Row *keys = room, *values = room + TILE_KEYS;
+  const u32 tiles = (QUERIES + 63) / 64;
+  u32 tile = blockIdx.x % tiles, head = blockIdx.x / tiles % HEADS, batch = blockIdx.x / tiles / HEADS;
+  u32 start = tile * 64, count = QUERIES - start < 64 ? QUERIES - start : 64;
+  u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  u32 own[DEPTH / 16][4];
+  bring<64>(room, q + query_row(batch, start, head) * WIDTH, HEADS * WIDTH, count);
+  wait();
+#pragma unroll
+  for (u32 at = 0; at < DEPTH / 16; ++at) first_factor(own[at], room + warp * 16, at * 16);
+  __syncthreads();
+  u32 row = start + warp * 16 + lane / 4, sees[2] = {seen(row, AHEAD), seen(row + 8, AHEAD)};
+  u32 end = seen(start + count - 1, AHEAD);
+  Sums<DEPTH> sums;
+  sums.clear();
+  float greatest[2] = {-INFINITE, -INFINITE}, total[2] = {};
+  const T *all_keys = k + key_row(batch, 0, head / SHARING) * WIDTH, *all_values = v + key_row(batch, 0, head / SHARING) * WIDTH;
+  const INDEX pitch = SHARED * WIDTH;
+  if (end > 0) bring<TILE_KEYS>(keys, all_keys, pitch, KEYS);
+  for (u32 first = 0; first < end; first += TILE_KEYS) {
+    wait();
+    bring<TILE_KEYS>(values, all_values + first * pitch, pitch, KEYS - first);
+    Sums<TILE_KEYS> scores;
+    scores.clear();
+    scores.add_turned(own, keys);
+#pragma unroll
+    for (u32 half = 0; half < 2; ++half) {
+      float most = -INFINITE;
+#pragma unroll
+      for (u32 j = 0; j < TILE_KEYS / 4; ++j) {
+        float& score = scores.at[j / 2][half * 2 + j % 2];
+        score = first + j / 2 * 8 + lane % 4 * 2 + j % 2 < sees[half] ? score * SCALE : -INFINITE;
+        most = fmaxf(most, score);
+      }
+      most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 1));
+      most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 2));
+      most = fmaxf(most, greatest[half]);
+      float base = most == -INFINITE ? 0.0f : most, shrink = expf(greatest[half] - base), sum = 0.0f;
+#pragma unroll
+      for (u32 j = 0; j < TILE_KEYS / 4; ++j) {
+        float& weight = scores.at[j / 2][half * 2 + j % 2];
+        weight = expf(weight - base);
+        sum += weight;
+      }
+      sum += __shfl_xor_sync(ALL_LANES, sum, 1);
+      sum += __shfl_xor_sync(ALL_LANES, sum, 2);
+      total[half] = total[half] * shrink + sum;
+      greatest[half] = most;
+#pragma unroll
+      for (u32 j = 0; j < DEPTH / 8; ++j) {
+        sums.at[j][half * 2] *= shrink;
+        sums.at[j][half * 2 + 1] *= shrink;
+      }
+    }
+    wait();
+    if (first + TILE_KEYS < end) bring<TILE_KEYS>(keys, all_keys + (first + TILE_KEYS) * pitch, pitch, KEYS - first - TILE_KEYS);
+    sums.add_weighted(scores, values);
+  }
+  float factors[2];
+#pragma unroll
+  for (u32 half = 0; half < 2; ++half) {
+    factors[half] = total[half] == 0.0f ? 0.0f : 1.0f / total[half];
+    u32 query = row + half * 8;
+    if (lane % 4 == 0 && query < QUERIES) l[query_row(batch, query, head)] = greatest[half] + logf(total[half]);
+  }
+  if (warp * 16 >= count) return;
+  sums.write(o + query_row(batch, start + warp * 16, head) * WIDTH, HEADS * WIDTH, count - warp * 16, factors);
+}

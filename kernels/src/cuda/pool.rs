@@ -1,0 +1,116 @@
+//! Pooling of pictures and its gradients.
+
+use graphc_ir::op::Op;
+use graphc_ir::ops::Window;
+
+use super::Shard;
+use super::call::{Argument, Call, Launch};
+use super::source::{Source, index_type};
+use crate::error::KernelError;
+
+/// Threads of a block.
+const THREADS: usize = 256;
+/// Bytes that a thread reads at once.
+const ACCESS: usize = 16;
+
+/// One op.
+pub(super) fn pool(op: &Op, operands: &[Shard], results: &[Shard]) -> Result<Call, KernelError> {
+    let how = How::of(op)?;
+    let (Some(last), [result]) = (operands.last(), results) else {
+        return Err(KernelError::call(op.name(), "takes a picture and gives one result"));
+    };
+    if operands.len() != if how.mean.is_none() && how.backward { 2 } else { 1 } {
+        return Err(KernelError::call(op.name(), "takes another number of operands"));
+    }
+    let (x, y) = if how.backward { (result, last) } else { (last, result) };
+    if result.elements() == 0 {
+        return Ok(Call::nothing());
+    }
+    let (source, width) = how.source(op, x, y)?;
+    let entry = if how.backward { "pool_grad" } else { "pool" };
+    let source = source.define("ELEMENTS", result.elements());
+    let mut arguments: Vec<Argument> = (0..operands.len()).map(Argument::operand).collect();
+    arguments.push(Argument::result(0));
+    let blocks = result.elements().div_ceil(THREADS * width);
+    Ok(Call::of(vec![Launch::kernel(source, entry, blocks, THREADS, arguments)]))
+}
+
+/// What a pool does.
+struct How {
+    kernel: [usize; 2],
+    window: Window,
+    /// Of a mean: whether borders count.
+    mean: Option<bool>,
+    channels_last: bool,
+    backward: bool,
+}
+
+impl How {
+    fn of(op: &Op) -> Result<Self, KernelError> {
+        let (kernel, window, mean, channels_last, backward) = match op {
+            Op::MaxPool(op) => (op.kernel, op.window, None, op.channels_last, false),
+            Op::MaxPoolGrad(op) => (op.kernel, op.window, None, op.channels_last, true),
+            Op::AveragePool(op) => {
+                (op.kernel, op.window, Some(op.count_border), op.channels_last, false)
+            }
+            Op::AveragePoolGrad(op) => {
+                (op.kernel, op.window, Some(op.count_border), op.channels_last, true)
+            }
+            op => return Err(KernelError::call(op.name(), "is no pooling")),
+        };
+        Ok(Self { kernel, window, mean, channels_last, backward })
+    }
+
+    /// The kernels, but for how many elements there are, and how many of them a thread computes.
+    fn source(&self, op: &Op, x: &Shard, y: &Shard) -> Result<(Source, usize), KernelError> {
+        let misfit = || {
+            let reason = format!("{:?} does not give {:?}", x.shape(), y.shape());
+            KernelError::call(op.name(), reason)
+        };
+        let [batch, channels, height, width] = self.extents(x).ok_or_else(misfit)?;
+        let [pictures, features, rows, columns] = self.extents(y).ok_or_else(misfit)?;
+        let places = [(0, height), (1, width)]
+            .map(|(dim, extent)| self.window.places(dim, extent, self.kernel[dim]));
+        if [batch, channels] != [pictures, features] || places != [Some(rows), Some(columns)] {
+            return Err(misfit());
+        }
+        let together = self.together(channels, x.dtype().size());
+        let pads = self.window.pads;
+        let end = [height + pads[0] + pads[2], width + pads[1] + pads[3]];
+        let body = format!("{}\n{}", include_str!("cu/window.cuh"), include_str!("cu/pool.cu"));
+        let source = Source::new(body)
+            .define("INDEX", index_type(x.elements().max(y.elements()) + (1 << 20)))
+            .element("T", x.dtype())
+            .define("BATCH", batch)
+            .define("GROUPS", channels)
+            .define("OUTPUTS", 1)
+            .define("INPUTS", 1)
+            .define("GROUP", 1)
+            .pair("KERNEL", self.kernel)
+            .pair("PICTURE", [height, width])
+            .pair("SHOWN", [rows, columns])
+            .pair("STEP", self.window.strides)
+            .pair("REACH", self.window.dilations)
+            .pair("PAD", [pads[0], pads[1]])
+            .pair("END", end)
+            .define("CHANNELS_LAST", u8::from(self.channels_last))
+            .define("MEAN", u8::from(self.mean.is_some()))
+            .define("COUNT_BORDER", u8::from(self.mean == Some(true)))
+            .define("WIDTH", together);
+        Ok((source, together))
+    }
+
+    /// Batch, channels, height and width.
+    fn extents(&self, picture: &Shard) -> Option<[usize; 4]> {
+        match (self.channels_last, picture.shape()) {
+            (true, &[n, h, w, c]) | (false, &[n, c, h, w]) => Some([n, c, h, w]),
+            _ => None,
+        }
+    }
+
+    /// How many channels a thread computes at once.
+    fn together(&self, channels: usize, size: usize) -> usize {
+        let fits = |width: &usize| self.channels_last && channels.is_multiple_of(*width);
+        (0..=3).map(|at| (ACCESS / size) >> at).find(fits).unwrap_or(1)
+    }
+}

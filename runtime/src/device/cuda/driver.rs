@@ -1,0 +1,507 @@
+//! The driver, made safe as far as it can be: what is made is given back, and every call is made in its device's context.
+//!
+//! What the driver cannot check is whose memory an operation touches when. That is said by the plan, as for the arena of a
+//! processor (`crate::memory`): registers that are alive at one time do not overlap, and who stands behind whom is known, as streams
+//! and events. Asynchronous copies hold the memory of the host until they are done, see [`Pinned`].
+
+use std::cell::Cell;
+use std::ffi::{CString, c_void};
+use std::fmt;
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+
+use cudarc::driver::{result, sys};
+
+use super::library::{Library, NotFound};
+
+/// Why the driver did not do something.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Trouble {
+    /// What was asked of it.
+    what: &'static str,
+    /// What it says.
+    error: String,
+}
+
+impl Trouble {
+    /// What was already said.
+    pub(super) fn told(error: String) -> Self {
+        Self { what: "the device", error }
+    }
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.what, self.error)
+    }
+}
+
+impl From<Trouble> for String {
+    fn from(trouble: Trouble) -> Self {
+        trouble.to_string()
+    }
+}
+
+/// The driver's word for an error, e.g. `CUDA_ERROR_OUT_OF_MEMORY (out of memory)`.
+fn told(what: &'static str) -> impl Fn(result::DriverError) -> Trouble {
+    move |error| {
+        let name = error.error_name().map_or("", |name| name.to_str().unwrap_or_default());
+        let text = error.error_string().map_or("", |text| text.to_str().unwrap_or_default());
+        Trouble { what, error: format!("{name} ({text})") }
+    }
+}
+
+/// What is known of a card.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Card {
+    /// Its number, from 0.
+    pub ordinal: i32,
+    /// E.g. `NVIDIA H100 80GB HBM3`.
+    pub name: String,
+    /// Bytes of its memory.
+    pub memory: u64,
+    /// Major and minor number of its architecture.
+    pub capability: (i32, i32),
+    /// Multiprocessors.
+    pub multiprocessors: i32,
+}
+
+/// Begins with the driver.
+///
+/// # Errors
+/// Where there is none, or it cannot be used.
+pub(super) fn begin() -> Result<(), DriverMissing> {
+    Library::Driver.find()?;
+    result::init().map_err(told("cannot begin with the driver")).map_err(DriverMissing::Unusable)
+}
+
+/// Why there are no devices.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub(crate) enum DriverMissing {
+    #[error(transparent)]
+    NotFound(#[from] NotFound),
+    #[error("{0}")]
+    Unusable(Trouble),
+}
+
+/// All cards.
+///
+/// # Errors
+/// Where there is no driver.
+pub(super) fn cards() -> Result<Vec<Card>, DriverMissing> {
+    begin()?;
+    let unusable = |what| move |e| DriverMissing::Unusable(told(what)(e));
+    let count = result::device::get_count().map_err(unusable("cannot count the devices"))?;
+    (0..count).map(|ordinal| card(ordinal).map_err(DriverMissing::Unusable)).collect()
+}
+
+fn card(ordinal: i32) -> Result<Card, Trouble> {
+    use sys::CUdevice_attribute as Attribute;
+    let device = result::device::get(ordinal).map_err(told("cannot get a device"))?;
+    let attribute = |attribute| {
+        // SAFETY: the device is one that the driver gave.
+        unsafe { result::device::get_attribute(device, attribute) }
+            .map_err(told("cannot ask a device what it is"))
+    };
+    let name = result::device::get_name(device).map_err(told("cannot ask a device its name"))?;
+    // SAFETY: as above.
+    let memory = unsafe { result::device::total_mem(device) };
+    let memory = memory.map_err(told("cannot ask a device its memory"))? as u64;
+    let major = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+    let minor = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+    let multiprocessors = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+    Ok(Card { ordinal, name, memory, capability: (major, minor), multiprocessors })
+}
+
+/// The context of a device, which all of this process share.
+#[derive(Debug)]
+pub(super) struct Context {
+    device: sys::CUdevice,
+    raw: sys::CUcontext,
+}
+
+// SAFETY: a context may be used from any thread.
+unsafe impl Send for Context {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Context {}
+
+impl Context {
+    pub(super) fn new(ordinal: i32) -> Result<Self, Trouble> {
+        let device = result::device::get(ordinal).map_err(told("cannot get the device"))?;
+        // SAFETY: the device is one that the driver gave.
+        let raw = unsafe { result::primary_ctx::retain(device) };
+        let raw = raw.map_err(told("cannot use the device"))?;
+        Ok(Self { device, raw })
+    }
+
+    /// Makes it the one in which this thread's calls are.
+    #[inline]
+    pub(super) fn enter(&self) -> Result<(), Trouble> {
+        thread_local! {
+            static CURRENT: Cell<sys::CUcontext> = const { Cell::new(null_mut()) };
+        }
+        if CURRENT.get() == self.raw {
+            return Ok(());
+        }
+        // SAFETY: the context is kept as long as this.
+        unsafe { result::ctx::set_current(self.raw) }.map_err(told("cannot use the device"))?;
+        CURRENT.set(self.raw);
+        Ok(())
+    }
+
+    /// Bytes of the device's memory that are free.
+    pub(super) fn free_memory(&self) -> Result<u64, Trouble> {
+        self.enter()?;
+        let (free, _) = result::mem_get_info().map_err(told("cannot ask for free memory"))?;
+        Ok(free as u64)
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: it was retained once. What the driver says matters to nobody any more.
+        let _ = unsafe { result::primary_ctx::release(self.device) };
+    }
+}
+
+/// Memory of a device.
+#[derive(Debug)]
+pub(super) struct Buffer {
+    context: Arc<Context>,
+    address: u64,
+    bytes: usize,
+}
+
+impl Buffer {
+    /// So many bytes, in which is nothing yet.
+    pub(super) fn new(context: &Arc<Context>, bytes: usize) -> Result<Self, Trouble> {
+        context.enter()?;
+        let bytes = bytes.max(256);
+        // SAFETY: whoever reads a part has written it before, as the plan says.
+        let address = unsafe { result::malloc_sync(bytes) };
+        let address = address.map_err(told("cannot take memory of the device"))?;
+        Ok(Self { context: Arc::clone(context), address, bytes })
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The address of a part.
+    #[inline]
+    pub(super) fn address(&self, offset: usize, bytes: usize) -> u64 {
+        assert!(
+            offset <= self.bytes && bytes <= self.bytes - offset,
+            "a part of a device's memory"
+        );
+        self.address + offset as u64
+    }
+
+    /// Copies a part to the host and waits for it.
+    pub(super) fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), Trouble> {
+        self.context.enter()?;
+        let address = self.address(offset, into.len());
+        // SAFETY: both ends are memory of that size, and the call waits.
+        unsafe { result::memcpy_dtoh_sync(into, address) }.map_err(told("cannot read memory"))
+    }
+
+    /// Copies from the host and waits for it.
+    pub(super) fn write(&self, offset: usize, from: &[u8]) -> Result<(), Trouble> {
+        self.context.enter()?;
+        let address = self.address(offset, from.len());
+        // SAFETY: as of `read`.
+        unsafe { result::memcpy_htod_sync(address, from) }.map_err(told("cannot write memory"))
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if self.context.enter().is_ok() {
+            // SAFETY: it was taken once; who used it has waited, or the job is at its end.
+            let _ = unsafe { result::free_sync(self.address) };
+        }
+    }
+}
+
+/// Memory of the host that a device reaches, so copies go on while the host does something else. Who begins a copy keeps it, and
+/// touches it again when the copy is done.
+#[derive(Debug)]
+pub(super) struct Pinned {
+    context: Arc<Context>,
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: it owns plain bytes.
+unsafe impl Send for Pinned {}
+
+impl Pinned {
+    pub(super) fn new(context: &Arc<Context>, bytes: usize) -> Result<Self, Trouble> {
+        context.enter()?;
+        let bytes = bytes.max(64);
+        // SAFETY: it is written below before anything reads it.
+        let start = unsafe { result::malloc_host(bytes, 0) };
+        let start = start.map_err(told("cannot take memory that the device reaches"))?;
+        let none = Trouble { what: "cannot take memory", error: "the driver gave none".into() };
+        let start = NonNull::new(start.cast::<u8>()).ok_or(none)?;
+        // SAFETY: these are the bytes that were taken.
+        unsafe { start.as_ptr().write_bytes(0, bytes) };
+        Ok(Self { context: Arc::clone(context), start, bytes })
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn slice(&self, bytes: usize) -> &[u8] {
+        assert!(bytes <= self.bytes);
+        // SAFETY: they are inside, initialized, and no copy is under way, as who began one knows.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), bytes) }
+    }
+
+    pub(super) fn slice_mut(&mut self, bytes: usize) -> &mut [u8] {
+        assert!(bytes <= self.bytes);
+        // SAFETY: as of `slice`.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), bytes) }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        if self.context.enter().is_ok() {
+            // SAFETY: it was taken once; the stream that used it has been waited for.
+            let _ = unsafe { result::free_host(self.start.as_ptr().cast()) };
+        }
+    }
+}
+
+/// A stream of the device.
+#[derive(Debug)]
+pub(super) struct Queue {
+    context: Arc<Context>,
+    raw: sys::CUstream,
+}
+
+// SAFETY: a stream may be used from any thread, and has one owner.
+unsafe impl Send for Queue {}
+
+impl Queue {
+    pub(super) fn new(context: &Arc<Context>) -> Result<Self, Trouble> {
+        context.enter()?;
+        let raw = result::stream::create(result::stream::StreamKind::NonBlocking);
+        let raw = raw.map_err(told("cannot make a stream"))?;
+        Ok(Self { context: Arc::clone(context), raw })
+    }
+
+    pub(super) fn raw(&self) -> sys::CUstream {
+        self.raw
+    }
+
+    pub(super) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// Makes the device the one of this thread's calls; every call below stands behind it.
+    #[inline]
+    pub(super) fn enter(&self) -> Result<(), Trouble> {
+        self.context.enter()
+    }
+
+    /// Whether all that was launched has ended.
+    pub(super) fn is_idle(&self) -> Result<bool, Trouble> {
+        self.enter()?;
+        // SAFETY: the stream is one that the driver gave.
+        match unsafe { sys::cuStreamQuery(self.raw) } {
+            sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            other => other.result().map(|()| true).map_err(told("a launch has failed")),
+        }
+    }
+
+    pub(super) fn launch(
+        &self,
+        function: Function,
+        (grid, block, shared): ([u32; 3], [u32; 3], u32),
+        arguments: &mut [*mut c_void],
+    ) -> Result<(), Trouble> {
+        let dims = |[x, y, z]: [u32; 3]| (x, y, z);
+        // SAFETY: the function belongs to a module that is kept, and takes these arguments: both come from one prepared kernel,
+        // whose addresses are inside the rank's memory.
+        let launched = unsafe {
+            result::launch_kernel(function.0, dims(grid), dims(block), shared, self.raw, arguments)
+        };
+        launched.map_err(told("cannot launch a kernel"))
+    }
+
+    pub(super) fn copy(&self, from: u64, to: u64, bytes: usize) -> Result<(), Trouble> {
+        // SAFETY: both are addresses of parts of buffers of that size.
+        unsafe { result::memcpy_dtod_async(to, from, bytes, self.raw) }
+            .map_err(told("cannot copy memory of the device"))
+    }
+
+    pub(super) fn clear(&self, address: u64, bytes: usize) -> Result<(), Trouble> {
+        // SAFETY: as of `copy`.
+        unsafe { result::memset_d8_async(address, 0, bytes, self.raw) }
+            .map_err(told("cannot clear memory"))
+    }
+
+    /// Begins to copy from the host; `from` is left alone until it is done.
+    pub(super) fn upload(&self, from: &Pinned, bytes: usize, to: u64) -> Result<(), Trouble> {
+        self.enter()?;
+        // SAFETY: `to` is the address of such a part; `from` is kept and not touched, as its owner promises.
+        unsafe { result::memcpy_htod_async(to, from.slice(bytes), self.raw) }
+            .map_err(told("cannot copy to the device"))
+    }
+
+    /// Begins to copy to the host.
+    pub(super) fn download(
+        &self,
+        from: u64,
+        into: &mut Pinned,
+        bytes: usize,
+    ) -> Result<(), Trouble> {
+        self.enter()?;
+        // SAFETY: as of `upload`.
+        unsafe { result::memcpy_dtoh_async(into.slice_mut(bytes), from, self.raw) }
+            .map_err(told("cannot copy from the device"))
+    }
+
+    pub(super) fn record(&self, mark: &Mark) -> Result<(), Trouble> {
+        self.enter()?;
+        // SAFETY: both are the driver's and kept.
+        unsafe { result::event::record(mark.raw, self.raw) }.map_err(told("cannot record an event"))
+    }
+
+    pub(super) fn wait(&self, event: sys::CUevent) -> Result<(), Trouble> {
+        self.enter()?;
+        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+        // SAFETY: streams of one rank share their events, which live as long as the device.
+        unsafe { result::stream::wait_event(self.raw, event, flags) }
+            .map_err(told("cannot wait for an event"))
+    }
+}
+
+impl Queue {
+    /// Launches of this thread on the stream are recorded from now on.
+    pub(super) fn begin_recording(&self) -> Result<(), Trouble> {
+        self.enter()?;
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // SAFETY: the stream is one that the driver gave.
+        unsafe { result::stream::begin_capture(self.raw, mode) }.map_err(told("cannot record"))
+    }
+
+    pub(super) fn end_recording(&self) -> Result<Recording, Trouble> {
+        const WHAT: &str = "cannot replay what was recorded";
+        self.enter()?;
+        // SAFETY: the stream is one that the driver gave.
+        let graph = unsafe { result::stream::end_capture(self.raw) }.map_err(told(WHAT))?;
+        // SAFETY: the graph was made just now, is used once, and given back.
+        unsafe {
+            let made = result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0));
+            let _ = result::graph::destroy(graph);
+            let raw = made.map_err(told(WHAT))?;
+            Ok(Recording { context: Arc::clone(&self.context), raw })
+        }
+    }
+
+    pub(super) fn replay(&self, recording: &Recording) -> Result<(), Trouble> {
+        self.enter()?;
+        // SAFETY: both are the driver's and kept.
+        unsafe { result::graph::launch(recording.raw, self.raw) }.map_err(told("cannot replay"))
+    }
+}
+
+/// Launches that were recorded.
+#[derive(Debug)]
+pub(crate) struct Recording {
+    context: Arc<Context>,
+    raw: sys::CUgraphExec,
+}
+
+// SAFETY: it has one owner, and may be begun from any thread.
+unsafe impl Send for Recording {}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        if self.context.enter().is_ok() {
+            // SAFETY: it was made once.
+            let _ = unsafe { result::graph::exec_destroy(self.raw) };
+        }
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        if self.context.enter().is_ok() {
+            // SAFETY: it was made once. What is under way ends by itself.
+            let _ = unsafe { result::stream::destroy(self.raw) };
+        }
+    }
+}
+
+/// An event.
+#[derive(Debug)]
+pub(super) struct Mark {
+    context: Arc<Context>,
+    raw: sys::CUevent,
+}
+
+// SAFETY: an event may be used from any thread.
+unsafe impl Send for Mark {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Mark {}
+
+impl Mark {
+    pub(super) fn new(context: &Arc<Context>) -> Result<Self, Trouble> {
+        context.enter()?;
+        let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING;
+        let raw = result::event::create(flags).map_err(told("cannot make an event"))?;
+        Ok(Self { context: Arc::clone(context), raw })
+    }
+
+    pub(super) fn raw(&self) -> sys::CUevent {
+        self.raw
+    }
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        if self.context.enter().is_ok() {
+            // SAFETY: it was made once.
+            let _ = unsafe { result::event::destroy(self.raw) };
+        }
+    }
+}
+
+/// A kernel that is loaded. Its module is kept as long as the process: kernels are few, and plans come and go.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Function(sys::CUfunction);
+
+// SAFETY: a function may be launched from any thread.
+unsafe impl Send for Function {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Function {}
+
+impl Function {
+    /// Loads a kernel that was compiled for the device.
+    pub(super) fn load(context: &Context, binary: &[u8], entry: &str) -> Result<Self, Trouble> {
+        context.enter()?;
+        // A text must end in 0, which a binary does not mind.
+        let mut image = binary.to_vec();
+        image.push(0);
+        // SAFETY: the image is what the compiler made.
+        let module = unsafe { result::module::load_data(image.as_ptr().cast()) };
+        let module = module.map_err(told("cannot load a kernel"))?;
+        let name = CString::new(entry).unwrap_or_default();
+        // SAFETY: the module was loaded just now.
+        let function = unsafe { result::module::get_function(module, name) };
+        Ok(Self(function.map_err(told("cannot find a kernel in what was compiled"))?))
+    }
+
+    /// Allows more shared memory than every device has.
+    pub(super) fn allow_shared(self, bytes: u32) -> Result<(), Trouble> {
+        let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // SAFETY: the function belongs to a module that is kept.
+        unsafe { result::function::set_function_attribute(self.0, attribute, bytes as i32) }
+            .map_err(told("cannot have so much shared memory"))
+    }
+}

@@ -1,0 +1,191 @@
+//! NVIDIA's libraries: where they are looked for, and what to install where one is missing.
+//!
+//! graphc is built without them and asks for them as it runs. A library is looked for by its name, as the system does
+//! (LD_LIBRARY_PATH among others), then in the usual folders of a toolkit, then in those of Python's packages, where PyTorch
+//! brings them along. One that is found by its path is opened by it and stays open, after which it is found by its name as well.
+
+use std::env;
+use std::ffi::OsStr;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use libloading::Library as Opened;
+
+/// One of the libraries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Library {
+    /// The driver.
+    Driver,
+    /// The compiler of kernels.
+    Nvrtc,
+    /// Matrix products.
+    CublasLt,
+    /// Collectives.
+    Nccl,
+}
+
+/// A library that is open.
+#[derive(Debug)]
+pub struct Found {
+    /// The name or the path by which it was opened.
+    pub path: PathBuf,
+    /// Kept open as long as the process.
+    pub(super) opened: Opened,
+}
+
+/// A library that is nowhere.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{library} is not there ({tried}): {advice}")]
+pub struct NotFound {
+    /// Which.
+    pub library: Library,
+    /// Where it was looked for.
+    pub tried: String,
+    /// What to install.
+    pub advice: &'static str,
+}
+
+impl Library {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Driver, Self::Nvrtc, Self::CublasLt, Self::Nccl];
+
+    /// The library, which is looked for once.
+    ///
+    /// # Errors
+    /// Where it is nowhere.
+    pub fn find(self) -> Result<&'static Found, NotFound> {
+        static FOUND: [OnceLock<Result<Found, NotFound>>; 4] = [const { OnceLock::new() }; 4];
+        let found = FOUND[self as usize].get_or_init(|| self.search());
+        found.as_ref().map_err(Clone::clone)
+    }
+
+    /// File names, newest first.
+    fn names(self) -> &'static [&'static str] {
+        match self {
+            Self::Driver => &["libcuda.so.1", "libcuda.so"],
+            Self::Nvrtc => &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"],
+            Self::CublasLt => &["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"],
+            Self::Nccl => &["libnccl.so.2", "libnccl.so"],
+        }
+    }
+
+    fn advice(self) -> &'static str {
+        match self {
+            Self::Driver => "install NVIDIA's driver for the card",
+            Self::Nvrtc => "install the CUDA toolkit, or `pip install nvidia-cuda-nvrtc`",
+            Self::CublasLt => "install the CUDA toolkit, or `pip install nvidia-cublas`",
+            Self::Nccl => "install NCCL 2, or `pip install nvidia-nccl-cu13`",
+        }
+    }
+
+    fn search(self) -> Result<Found, NotFound> {
+        for name in self.names() {
+            if let Some(opened) = open(OsStr::new(name)) {
+                return Ok(Found { path: name.into(), opened });
+            }
+        }
+        let folders = folders();
+        for path in folders.iter().flat_map(|folder| self.names().map_in(folder)) {
+            if let Some(opened) = path.exists().then(|| self.open_at(&path)).flatten() {
+                return Ok(Found { path, opened });
+            }
+        }
+        let tried = format!(
+            "looked for {} by name and in {} folders, such as {}",
+            self.names().join(", "),
+            folders.len(),
+            folders.first().map_or("none".to_owned(), |folder| folder.display().to_string())
+        );
+        Err(NotFound { library: self, tried, advice: self.advice() })
+    }
+
+    /// Opens a file. The compiler needs a second library of its folder, which it does not find by itself.
+    fn open_at(self, path: &Path) -> Option<Opened> {
+        if self == Self::Nvrtc {
+            for file in path.parent().and_then(|folder| folder.read_dir().ok())?.flatten() {
+                if file.file_name().to_string_lossy().starts_with("libnvrtc-builtins.so") {
+                    // It stays open as long as the process.
+                    std::mem::forget(open(file.path().as_os_str()));
+                }
+            }
+        }
+        open(path.as_os_str())
+    }
+}
+
+impl fmt::Display for Library {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Driver => "NVIDIA's driver (libcuda)",
+            Self::Nvrtc => "NVIDIA's compiler library (NVRTC)",
+            Self::CublasLt => "NVIDIA's library of matrix products (cuBLASLt)",
+            Self::Nccl => "NVIDIA's library of collectives (NCCL)",
+        })
+    }
+}
+
+/// The paths of these names in a folder.
+trait Names {
+    fn map_in(self, folder: &Path) -> impl Iterator<Item = PathBuf>;
+}
+
+impl Names for &'static [&'static str] {
+    fn map_in(self, folder: &Path) -> impl Iterator<Item = PathBuf> {
+        self.iter().map(move |name| folder.join(name))
+    }
+}
+
+fn open(name: &OsStr) -> Option<Opened> {
+    // SAFETY: opening one of NVIDIA's libraries runs what it does when it is loaded, as for every program that links it.
+    unsafe { Opened::new(name) }.ok()
+}
+
+/// Folders in which toolkits and Python's packages put libraries.
+fn folders() -> Vec<PathBuf> {
+    let mut folders = Vec::new();
+    for toolkit in ["CUDA_HOME", "CUDA_PATH"].iter().filter_map(env::var_os).map(PathBuf::from) {
+        folders.extend(["lib64", "lib"].map(|lib| toolkit.join(lib)));
+    }
+    folders.push("/usr/local/cuda/lib64".into());
+    let homes = env::var_os("VIRTUAL_ENV").into_iter().chain(env::var_os("CONDA_PREFIX"));
+    let mut prefixes: Vec<PathBuf> = homes.map(PathBuf::from).collect();
+    prefixes.extend(env::var_os("HOME").map(|home| Path::new(&home).join(".local")));
+    prefixes.extend(["/usr/local", "/usr"].map(PathBuf::from));
+    for lib in prefixes.iter().map(|prefix| prefix.join("lib")) {
+        for python in children(&lib).filter(|path| name_begins(path, "python3")) {
+            for packages in ["site-packages", "dist-packages"] {
+                let packages = children(&python.join(packages).join("nvidia"));
+                folders.extend(packages.map(|package| package.join("lib")));
+            }
+        }
+    }
+    folders
+}
+
+/// What is in a folder, by name; nothing where there is none.
+fn children(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let read = folder.read_dir().into_iter().flatten().flatten();
+    let mut paths: Vec<PathBuf> = read.map(|entry| entry.path()).collect();
+    paths.sort();
+    paths.into_iter()
+}
+
+fn name_begins(path: &Path, with: &str) -> bool {
+    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(with))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_said_with_what_to_install() {
+        for library in Library::ALL {
+            if let Err(missing) = library.find() {
+                let text = missing.to_string();
+                assert!(text.contains("install") && text.contains(library.names()[0]), "{text}");
+            }
+        }
+    }
+}

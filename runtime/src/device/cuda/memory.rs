@@ -1,0 +1,55 @@
+//! The memory of a rank on a card, and its image on the host.
+//!
+//! The image is an arena as large as the rank's memory, of which pages are taken that are touched. What the host does with the
+//! contents of registers, exchanges with other ranks among them, is done there, between a copy from the card and one back.
+
+use std::sync::Arc;
+
+use super::Shared;
+use super::driver::{Buffer, Trouble};
+use crate::memory::{Arena, Place};
+
+/// Memory of a card.
+#[derive(Debug)]
+pub(crate) struct CardMemory {
+    pub(super) buffer: Buffer,
+    pub(super) image: Arena,
+    pub(super) shared: Arc<Shared>,
+}
+
+impl CardMemory {
+    /// The address of a register's content.
+    #[inline]
+    pub(crate) fn address(&self, place: Place) -> u64 {
+        self.buffer.address(place.offset, place.bytes)
+    }
+
+    /// The image on the host.
+    pub(crate) fn image(&self) -> &Arena {
+        &self.image
+    }
+
+    /// Lets `read` see bytes. No stream may be in a step.
+    pub(crate) fn read<R>(&self, place: Place, read: impl FnOnce(&[u8]) -> R) -> R {
+        if place.bytes > 0 {
+            self.settle(self.buffer.read(place.offset, self.image.write(place)));
+        }
+        read(self.image.read(place))
+    }
+
+    /// Lets `write` change bytes, which it finds as the host last saw them. No stream may be in a step.
+    pub(crate) fn write<R>(&self, place: Place, write: impl FnOnce(&mut [u8]) -> R) -> R {
+        let result = write(self.image.write(place));
+        if place.bytes > 0 {
+            self.settle(self.buffer.write(place.offset, self.image.read(place)));
+        }
+        result
+    }
+
+    /// Keeps what went wrong for the next step, which fails with it.
+    fn settle(&self, result: Result<(), Trouble>) {
+        if let Err(trouble) = result {
+            self.shared.fail(trouble);
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Copies of rectangles within a card's memory.
+
+use graphc_ir::sbp::ReduceKind;
+use graphc_ir::shard::Rect;
+use graphc_ir::types::DType;
+use graphc_kernels::cuda::{Launch, copy_rectangle, fill};
+
+use super::Cuda;
+use super::driver::Function;
+use crate::rectangles::Move;
+
+/// A copy of one rectangle from one tensor's memory to another's, or its combination with what is there.
+pub(crate) enum CardMove {
+    /// Bytes that stand side by side on both sides.
+    Run { from: usize, to: usize, bytes: usize },
+    /// By a kernel.
+    Kernel { function: Function, shape: ([u32; 3], [u32; 3], u32) },
+}
+
+/// Fills a register with what changes nothing in a reduction.
+pub(crate) enum CardFill {
+    /// Bytes of 0.
+    Clear { bytes: usize },
+    /// By a kernel.
+    Kernel { function: Function, shape: ([u32; 3], [u32; 3], u32) },
+}
+
+impl CardFill {
+    /// # Errors
+    /// Where there is no kernel.
+    pub(crate) fn new(
+        device: &Cuda,
+        dtype: DType,
+        elements: usize,
+        kind: ReduceKind,
+    ) -> Result<Self, String> {
+        let call = fill(dtype, elements, identity(dtype, kind));
+        match call.launches.as_slice() {
+            [Launch::Kernel(kernel)] => {
+                let function = device.function(&kernel.source, kernel.entry, kernel.shared);
+                let function = function.map_err(|error| error.to_string())?;
+                Ok(Self::Kernel { function, shape: (kernel.grid, kernel.block, kernel.shared) })
+            }
+            _ => Ok(Self::Clear { bytes: elements * dtype.size() }),
+        }
+    }
+}
+
+impl CardMove {
+    /// The copy of `part`, which lies in both `from` and `to`, all three in the whole tensor's coordinates and not empty.
+    ///
+    /// # Errors
+    /// Where there is no kernel.
+    pub(crate) fn new(
+        device: &Cuda,
+        dtype: DType,
+        (part, from, to): (&Rect, &Rect, &Rect),
+        combine: Option<ReduceKind>,
+    ) -> Result<Self, String> {
+        if let (None, Some((from, to, bytes))) = (combine, Self::run(dtype, part, from, to)) {
+            return Ok(Self::Run { from, to, bytes });
+        }
+        let start = |around: &Rect| -> Vec<usize> {
+            part.origin.iter().zip(&around.origin).map(|(part, around)| part - around).collect()
+        };
+        let (from_start, to_start) = (start(from), start(to));
+        let (of, into) = (&from.extent, &to.extent);
+        let call = copy_rectangle(dtype, of, &from_start, into, &to_start, &part.extent, combine);
+        match call.launches.as_slice() {
+            [Launch::Kernel(kernel)] => {
+                let function = device.function(&kernel.source, kernel.entry, kernel.shared);
+                let function = function.map_err(|error| error.to_string())?;
+                Ok(Self::Kernel { function, shape: (kernel.grid, kernel.block, kernel.shared) })
+            }
+            _ => Err("a rectangle that no kernel copies".into()),
+        }
+    }
+
+    /// Where the bytes begin on both sides, and how many they are, where they stand side by side.
+    pub(crate) fn run(
+        dtype: DType,
+        part: &Rect,
+        from: &Rect,
+        to: &Rect,
+    ) -> Option<(usize, usize, usize)> {
+        Move::new(dtype, part, from, to).as_run()
+    }
+}
+
+/// What changes nothing, as near to it as elements of the type come.
+pub(super) fn identity(dtype: DType, kind: ReduceKind) -> f64 {
+    let identity = kind.identity();
+    match dtype {
+        DType::F32 | DType::F16 | DType::BF16 | DType::I64 => identity,
+        DType::I32 => identity.clamp(f64::from(i32::MIN), f64::from(i32::MAX)),
+        DType::U8 => identity.clamp(0.0, 255.0),
+        DType::Bool => f64::from(u8::from(kind == ReduceKind::Min)),
+    }
+}

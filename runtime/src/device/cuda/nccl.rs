@@ -1,0 +1,352 @@
+//! NVIDIA's collectives: the functions of NCCL that are called, and communicators made of them.
+//!
+//! The library is called through its own handle, because it is found under `libnccl.so.2` alone. Communicators do not block: each
+//! call says that it is under way, and the host asks until it is done, so that a job that ends elsewhere ends here too. They are
+//! aborted, not destroyed, at their end: that waits for nobody.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::mem::size_of;
+use std::ptr::null_mut;
+use std::sync::OnceLock;
+
+use graphc_ir::sbp::ReduceKind;
+use graphc_ir::types::DType;
+
+use super::driver::Queue;
+use super::library::{Library, NotFound};
+use super::stream::Ended;
+
+/// The name by which ranks find each other.
+pub(crate) type Id = [u8; ID];
+
+const ID: usize = 128;
+
+/// `ncclInProgress`.
+const IN_PROGRESS: c_int = 7;
+/// `NCCL_VERSION(2, 14, 0)`, from which on there are communicators that do not block.
+const VERSION: u32 = 21_400;
+
+type RawComm = *mut c_void;
+type CudaStream = *mut c_void;
+
+/// Why a collective failed.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub(crate) enum NcclError {
+    #[error(transparent)]
+    NotFound(#[from] NotFound),
+    #[error("NCCL lacks {0}: it is older than 2.14")]
+    Old(&'static str),
+    #[error("NCCL: {what}: {error}")]
+    Failed { what: &'static str, error: String },
+    /// The job has ended on another rank.
+    #[error("the job has ended")]
+    Ended,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct UniqueId([c_char; ID]);
+
+/// The first fields of `ncclConfig_t`, as version 2.14 has them; the library takes the others as unset by the size.
+#[repr(C)]
+struct Config {
+    size: usize,
+    magic: u32,
+    version: u32,
+    blocking: c_int,
+}
+
+/// The library's functions.
+struct Functions {
+    unique_id: unsafe extern "C" fn(*mut UniqueId) -> c_int,
+    init: unsafe extern "C" fn(*mut RawComm, c_int, UniqueId, c_int, *mut Config) -> c_int,
+    abort: unsafe extern "C" fn(RawComm) -> c_int,
+    state: unsafe extern "C" fn(RawComm, *mut c_int) -> c_int,
+    error_text: unsafe extern "C" fn(c_int) -> *const c_char,
+    group_start: unsafe extern "C" fn() -> c_int,
+    group_end: unsafe extern "C" fn() -> c_int,
+    all_reduce: unsafe extern "C" fn(
+        *const c_void,
+        *mut c_void,
+        usize,
+        c_int,
+        c_int,
+        RawComm,
+        CudaStream,
+    ) -> c_int,
+    reduce_scatter: unsafe extern "C" fn(
+        *const c_void,
+        *mut c_void,
+        usize,
+        c_int,
+        c_int,
+        RawComm,
+        CudaStream,
+    ) -> c_int,
+    all_gather: unsafe extern "C" fn(
+        *const c_void,
+        *mut c_void,
+        usize,
+        c_int,
+        RawComm,
+        CudaStream,
+    ) -> c_int,
+    send: unsafe extern "C" fn(*const c_void, usize, c_int, c_int, RawComm, CudaStream) -> c_int,
+    receive: unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, RawComm, CudaStream) -> c_int,
+}
+
+impl Functions {
+    /// The functions, looked for once.
+    fn get() -> Result<&'static Self, NcclError> {
+        static FUNCTIONS: OnceLock<Result<Functions, NcclError>> = OnceLock::new();
+        let functions = FUNCTIONS.get_or_init(Self::load);
+        functions.as_ref().map_err(Clone::clone)
+    }
+
+    fn load() -> Result<Self, NcclError> {
+        let found = Library::Nccl.find()?;
+        macro_rules! function {
+            ($name:literal) => {
+                // SAFETY: the type is that of the function in NCCL's header; the library stays open.
+                *unsafe { found.opened.get($name.as_bytes()) }.map_err(|_| NcclError::Old($name))?
+            };
+        }
+        Ok(Self {
+            unique_id: function!("ncclGetUniqueId"),
+            init: function!("ncclCommInitRankConfig"),
+            abort: function!("ncclCommAbort"),
+            state: function!("ncclCommGetAsyncError"),
+            error_text: function!("ncclGetErrorString"),
+            group_start: function!("ncclGroupStart"),
+            group_end: function!("ncclGroupEnd"),
+            all_reduce: function!("ncclAllReduce"),
+            reduce_scatter: function!("ncclReduceScatter"),
+            all_gather: function!("ncclAllGather"),
+            send: function!("ncclSend"),
+            receive: function!("ncclRecv"),
+        })
+    }
+
+    /// What a call says: all is well, or it is under way.
+    fn begun(&self, what: &'static str, status: c_int) -> Result<(), NcclError> {
+        match status {
+            0 | IN_PROGRESS => Ok(()),
+            status => {
+                // SAFETY: the library gives a text for every number, which lives as long as it.
+                let text = unsafe { CStr::from_ptr((self.error_text)(status)) };
+                Err(NcclError::Failed { what, error: text.to_string_lossy().into_owned() })
+            }
+        }
+    }
+}
+
+/// Whether there is NCCL.
+pub(crate) fn is_there() -> bool {
+    Functions::get().is_ok()
+}
+
+/// A name for a new communicator, which its first rank makes and tells the others.
+pub(crate) fn new_id() -> Result<Id, NcclError> {
+    let functions = Functions::get()?;
+    let mut id = UniqueId([0; ID]);
+    // SAFETY: it is a place for a name.
+    functions.begun("cannot name a communicator", unsafe { (functions.unique_id)(&mut id) })?;
+    Ok(id.0.map(|byte| byte as u8))
+}
+
+/// Some ranks that communicate, each with its device.
+#[derive(Debug)]
+pub(crate) struct Comm {
+    raw: RawComm,
+    ended: EndedBox,
+}
+
+/// [`Ended`], which has nothing to show.
+struct EndedBox(Ended);
+
+impl std::fmt::Debug for EndedBox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Ended")
+    }
+}
+
+// SAFETY: a communicator has one owner, which calls it from one thread at a time.
+unsafe impl Send for Comm {}
+
+/// One operation of a group, on addresses of the device and counts of elements.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Operation {
+    AllReduce {
+        from: u64,
+        to: u64,
+        count: usize,
+        kind: ReduceKind,
+    },
+    /// `count`: of the elements that a rank keeps.
+    ReduceScatter {
+        from: u64,
+        to: u64,
+        count: usize,
+        kind: ReduceKind,
+    },
+    /// `count`: of the elements that a rank gives.
+    AllGather {
+        from: u64,
+        to: u64,
+        count: usize,
+    },
+    Send {
+        from: u64,
+        count: usize,
+        peer: usize,
+    },
+    Receive {
+        to: u64,
+        count: usize,
+        peer: usize,
+    },
+}
+
+impl Comm {
+    /// Joins the ranks of a name, which all come. This thread's device is the one that the rank has.
+    pub(crate) fn join(
+        queue: &Queue,
+        id: Id,
+        (ranks, own): (usize, usize),
+        ended: Ended,
+    ) -> Result<Self, NcclError> {
+        let functions = Functions::get()?;
+        let failed = |error: super::driver::Trouble| NcclError::Failed {
+            what: "cannot use the device",
+            error: error.to_string(),
+        };
+        queue.enter().map_err(failed)?;
+        let id = UniqueId(id.map(|byte| byte as c_char));
+        let mut config =
+            Config { size: size_of::<Config>(), magic: 0xcafe_beef, version: VERSION, blocking: 0 };
+        let mut raw = null_mut();
+        // SAFETY: all are values, or places that live until the call returns.
+        let status =
+            unsafe { (functions.init)(&mut raw, ranks as c_int, id, own as c_int, &mut config) };
+        functions.begun("cannot join a communicator", status)?;
+        let comm = Self { raw, ended: EndedBox(ended) };
+        comm.settle("cannot join a communicator")?;
+        Ok(comm)
+    }
+
+    /// Begins operations together, on a stream.
+    pub(crate) fn run(
+        &self,
+        queue: &Queue,
+        operations: &[(Operation, DType)],
+    ) -> Result<(), NcclError> {
+        const WHAT: &str = "cannot begin a collective";
+        let functions = Functions::get()?;
+        // SAFETY: it has no arguments.
+        functions.begun(WHAT, unsafe { (functions.group_start)() })?;
+        let begun = operations.iter().try_for_each(|(operation, dtype)| {
+            functions.begun(WHAT, self.one(functions, queue, *operation, *dtype))
+        });
+        // SAFETY: as above; a group that was begun ends, whatever happened.
+        let closed = functions.begun(WHAT, unsafe { (functions.group_end)() });
+        begun.and(closed)?;
+        self.settle(WHAT)
+    }
+
+    fn one(
+        &self,
+        functions: &Functions,
+        queue: &Queue,
+        operation: Operation,
+        dtype: DType,
+    ) -> c_int {
+        let (comm, stream, element) = (self.raw, queue.raw().cast::<c_void>(), element(dtype));
+        // SAFETY: addresses are of registers and staging memory of so many elements, which are not touched until the stream has
+        // come by; the communicator is there.
+        unsafe {
+            match operation {
+                Operation::AllReduce { from, to, count, kind } => (functions.all_reduce)(
+                    from as *const c_void,
+                    to as *mut c_void,
+                    count,
+                    element,
+                    reduction(kind),
+                    comm,
+                    stream,
+                ),
+                Operation::ReduceScatter { from, to, count, kind } => (functions.reduce_scatter)(
+                    from as *const c_void,
+                    to as *mut c_void,
+                    count,
+                    element,
+                    reduction(kind),
+                    comm,
+                    stream,
+                ),
+                Operation::AllGather { from, to, count } => (functions.all_gather)(
+                    from as *const c_void,
+                    to as *mut c_void,
+                    count,
+                    element,
+                    comm,
+                    stream,
+                ),
+                Operation::Send { from, count, peer } => {
+                    let peer = peer as c_int;
+                    (functions.send)(from as *const c_void, count, element, peer, comm, stream)
+                }
+                Operation::Receive { to, count, peer } => {
+                    let peer = peer as c_int;
+                    (functions.receive)(to as *mut c_void, count, element, peer, comm, stream)
+                }
+            }
+        }
+    }
+
+    /// Waits until what was begun is under way on the device.
+    fn settle(&self, what: &'static str) -> Result<(), NcclError> {
+        let functions = Functions::get()?;
+        loop {
+            let mut state = 0;
+            // SAFETY: it is a place for a number.
+            functions.begun(what, unsafe { (functions.state)(self.raw, &mut state) })?;
+            if state != IN_PROGRESS {
+                return functions.begun(what, state);
+            }
+            if (self.ended.0)() {
+                return Err(NcclError::Ended);
+            }
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Comm {
+    fn drop(&mut self) {
+        if let Ok(functions) = Functions::get() {
+            // SAFETY: it was made once.
+            unsafe { (functions.abort)(self.raw) };
+        }
+    }
+}
+
+/// The library's number of an element type; truth values are bytes.
+fn element(dtype: DType) -> c_int {
+    match dtype {
+        DType::U8 | DType::Bool => 1,
+        DType::I32 => 2,
+        DType::I64 => 4,
+        DType::F16 => 6,
+        DType::F32 => 7,
+        DType::BF16 => 9,
+    }
+}
+
+/// The library's number of a reduction.
+fn reduction(kind: ReduceKind) -> c_int {
+    match kind {
+        ReduceKind::Sum => 0,
+        ReduceKind::Max => 2,
+        ReduceKind::Min => 3,
+    }
+}

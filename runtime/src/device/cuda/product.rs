@@ -1,0 +1,274 @@
+//! Matrix products by cuBLASLt: descriptions are made when a plan is loaded, an action only multiplies.
+//!
+//! The library stores matrices column by column. A row-major result is the transpose of a column-major one, so both factors
+//! change places: out^T = b^T a^T.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use cudarc::cublaslt::{result, sys};
+use graphc_ir::types::DType;
+use graphc_kernels::cuda::{Matrix, Product};
+
+use super::driver::{Buffer, Context, Queue};
+use super::library::{Library, NotFound};
+
+/// Bytes of memory that the library may work in, as many as its kernels for Hopper want.
+const WORKSPACE: usize = 32 << 20;
+
+/// Why a product cannot be described or computed.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub(crate) enum ProductError {
+    #[error(transparent)]
+    NotFound(#[from] NotFound),
+    #[error("cuBLASLt refuses a product of {rows} x {inner} by {inner} x {columns}: {status}")]
+    Refused { rows: usize, inner: usize, columns: usize, status: String },
+    #[error("cuBLASLt: {0}")]
+    Library(String),
+}
+
+/// The library, opened for a device.
+#[derive(Debug)]
+pub(super) struct Multiplier(sys::cublasLtHandle_t);
+
+// SAFETY: a handle of this library may be used from any thread.
+unsafe impl Send for Multiplier {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Multiplier {}
+
+impl Multiplier {
+    pub(super) fn new(context: &Context) -> Result<Self, ProductError> {
+        Library::CublasLt.find()?;
+        context.enter().map_err(|trouble| ProductError::Library(trouble.to_string()))?;
+        let handle = result::create_handle();
+        handle.map(Self).map_err(|error| ProductError::Library(format!("{:?}", error.0)))
+    }
+
+    /// Memory to work in, for one stream.
+    pub(super) fn workspace(context: &Arc<Context>) -> Result<Buffer, ProductError> {
+        Buffer::new(context, WORKSPACE)
+            .map_err(|trouble| ProductError::Library(trouble.to_string()))
+    }
+
+    /// Describes a product, and chooses how it is computed.
+    pub(super) fn describe(&self, product: &Product) -> Result<Described, ProductError> {
+        Described::new(self, product).map_err(|error| ProductError::Refused {
+            rows: product.rows,
+            inner: product.inner,
+            columns: product.columns,
+            status: format!("{:?}", error.0),
+        })
+    }
+
+    /// Begins a product on a stream.
+    pub(super) fn multiply(
+        &self,
+        described: &Described,
+        [a, b, out]: [u64; 3],
+        queue: &Queue,
+        workspace: &Buffer,
+    ) -> Result<(), ProductError> {
+        let (alpha, beta) = (1.0f32, 0.0f32);
+        let number = |number: &f32| std::ptr::from_ref(number).cast::<c_void>();
+        // SAFETY: the descriptions are kept; the addresses are of registers of the extents that they say; both numbers are read
+        // before the call returns.
+        let done = unsafe {
+            result::matmul(
+                self.0,
+                described.product.0,
+                number(&alpha),
+                number(&beta),
+                b as *const c_void,
+                described.b.0,
+                a as *const c_void,
+                described.a.0,
+                out as *const c_void,
+                described.out.0,
+                out as *mut c_void,
+                described.out.0,
+                &described.algorithm,
+                workspace.address(0, WORKSPACE) as *mut c_void,
+                WORKSPACE,
+                queue.raw().cast(),
+            )
+        };
+        done.map_err(|error| ProductError::Library(format!("{:?}", error.0)))
+    }
+}
+
+impl Drop for Multiplier {
+    fn drop(&mut self) {
+        // SAFETY: it was created once.
+        let _ = unsafe { result::destroy_handle(self.0) };
+    }
+}
+
+/// A product, described.
+pub(super) struct Described {
+    product: Description,
+    a: Layout,
+    b: Layout,
+    out: Layout,
+    algorithm: sys::cublasLtMatmulAlgo_t,
+    /// Where each row of products begins in both factors and the result, in bytes.
+    pub(super) starts: Vec<[usize; 3]>,
+}
+
+// SAFETY: descriptions are plain data that nothing changes after they were made.
+unsafe impl Send for Described {}
+
+impl Described {
+    fn new(multiplier: &Multiplier, product: &Product) -> Result<Self, result::CublasError> {
+        let dtype = product.operands.dtype;
+        let description = Description::new([product.b.by_columns, product.a.by_columns])?;
+        let batch = product.batch;
+        let (rows, inner, columns) = (product.rows, product.inner, product.columns);
+        let a = Layout::of(dtype, &product.a, [rows, inner], batch)?;
+        let b = Layout::of(dtype, &product.b, [inner, columns], batch)?;
+        let out = Layout::of(dtype, &product.out, [rows, columns], batch)?;
+        let preference = Preference::new(alignments(product))?;
+        // SAFETY: all descriptions were made above.
+        let algorithm = unsafe {
+            result::get_matmul_algo_heuristic(
+                multiplier.0,
+                description.0,
+                b.0,
+                a.0,
+                out.0,
+                out.0,
+                preference.0,
+            )
+        };
+        let bytes = |start: &[usize; 3]| start.map(|element| element * dtype.size());
+        let starts = product.starts.iter().map(bytes).collect();
+        Ok(Self { product: description, a, b, out, algorithm: algorithm?.algo, starts })
+    }
+}
+
+/// The description of what is computed.
+struct Description(sys::cublasLtMatmulDesc_t);
+
+impl Description {
+    /// `transposed`: whether each of the two factors, as the library sees them, is transposed.
+    fn new(transposed: [bool; 2]) -> Result<Self, result::CublasError> {
+        use sys::cublasLtMatmulDescAttributes_t as Attribute;
+        // Products of f32 are products of f32: what is faster and less exact must be asked for.
+        let compute = sys::cublasComputeType_t::CUBLAS_COMPUTE_32F;
+        let description = Self(result::create_matmul_desc(compute, sys::cudaDataType::CUDA_R_32F)?);
+        let attributes =
+            [Attribute::CUBLASLT_MATMUL_DESC_TRANSA, Attribute::CUBLASLT_MATMUL_DESC_TRANSB];
+        for (attribute, transposed) in attributes.into_iter().zip(transposed) {
+            let operation = i32::from(transposed);
+            let place = std::ptr::from_ref(&operation).cast();
+            // SAFETY: the value is read before the call returns; its size is the attribute's.
+            unsafe { result::set_matmul_desc_attribute(description.0, attribute, place, 4) }?;
+        }
+        Ok(description)
+    }
+}
+
+impl Drop for Description {
+    fn drop(&mut self) {
+        // SAFETY: it was created once.
+        let _ = unsafe { result::destroy_matmul_desc(self.0) };
+    }
+}
+
+/// The description of a matrix, and of a batch of them.
+struct Layout(sys::cublasLtMatrixLayout_t);
+
+impl Layout {
+    /// A matrix `[rows, columns]` that is stored by rows, or by columns. To the library one that is stored by rows is the transpose,
+    /// stored by columns.
+    fn of(
+        dtype: DType,
+        matrix: &Matrix,
+        [rows, columns]: [usize; 2],
+        batch: usize,
+    ) -> Result<Self, result::CublasError> {
+        use sys::cublasLtMatrixLayoutAttribute_t as Attribute;
+        let [short, long] = if matrix.by_columns { [rows, columns] } else { [columns, rows] };
+        let leading = matrix.leading.max(1) as i64;
+        let ty = element(dtype);
+        let layout = Self(result::create_matrix_layout(ty, short as u64, long as u64, leading)?);
+        if batch > 1 {
+            let (count, stride) = (batch as i32, matrix.stride as i64);
+            let count = std::ptr::from_ref(&count).cast();
+            let stride = std::ptr::from_ref(&stride).cast();
+            let [batches, strides] = [
+                Attribute::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
+                Attribute::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+            ];
+            // SAFETY: both values are read before the calls return; their sizes are the attributes'.
+            unsafe {
+                result::set_matrix_layout_attribute(layout.0, batches, count, 4)?;
+                result::set_matrix_layout_attribute(layout.0, strides, stride, 8)?;
+            }
+        }
+        Ok(layout)
+    }
+}
+
+impl Drop for Layout {
+    fn drop(&mut self) {
+        // SAFETY: it was created once.
+        let _ = unsafe { result::destroy_matrix_layout(self.0) };
+    }
+}
+
+/// What the choice of an algorithm goes by.
+struct Preference(sys::cublasLtMatmulPreference_t);
+
+impl Preference {
+    /// `aligned`: multiples of how many bytes the factors and the result begin at.
+    fn new([a, b, out]: [u32; 3]) -> Result<Self, result::CublasError> {
+        use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
+        let preference = Self(result::create_matmul_pref()?);
+        let workspace = WORKSPACE;
+        let most = Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
+        let place = std::ptr::from_ref(&workspace).cast();
+        // SAFETY: the value is read before the call returns; its size is the attribute's.
+        unsafe { result::set_matmul_pref_attribute(preference.0, most, place, 8) }?;
+        // To the library the second factor is the first.
+        for (attribute, aligned) in [
+            (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, b),
+            (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, a),
+            (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, out),
+            (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, out),
+        ] {
+            let place = std::ptr::from_ref(&aligned).cast();
+            // SAFETY: as above.
+            unsafe { result::set_matmul_pref_attribute(preference.0, attribute, place, 4) }?;
+        }
+        Ok(preference)
+    }
+}
+
+impl Drop for Preference {
+    fn drop(&mut self) {
+        // SAFETY: it was created once.
+        let _ = unsafe { result::destroy_matmul_pref(self.0) };
+    }
+}
+
+/// The multiples of a power of two, in bytes, at which all matrices of both factors and of the result begin. Registers begin at
+/// multiples of 64.
+fn alignments(product: &Product) -> [u32; 3] {
+    let strides = [product.a.stride, product.b.stride, product.out.stride];
+    let size = product.operands.dtype.size();
+    std::array::from_fn(|part| {
+        let places = product.starts.iter().map(|start| start[part]).chain([strides[part]]);
+        let bits = places.fold(64, |bits, element| bits | (element * size));
+        1 << bits.trailing_zeros()
+    })
+}
+
+fn element(dtype: DType) -> sys::cudaDataType {
+    match dtype {
+        DType::F16 => sys::cudaDataType::CUDA_R_16F,
+        DType::BF16 => sys::cudaDataType::CUDA_R_16BF,
+        DType::F32 | DType::I64 | DType::I32 | DType::U8 | DType::Bool => {
+            sys::cudaDataType::CUDA_R_32F
+        }
+    }
+}

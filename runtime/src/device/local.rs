@@ -1,0 +1,51 @@
+//! What a rank keeps of its operand where a layout changes without communication: a slice, or a mask.
+
+use graphc_ir::plan::Layout;
+use graphc_ir::sbp::{ReduceKind, Sbp};
+use graphc_ir::shard::Rect;
+
+use super::launch::Unprepared;
+use super::port::Port;
+use crate::rectangles::masked;
+
+/// A slice or a mask, worked out for one rank.
+pub(super) struct Local {
+    /// What the result holds where this rank's part of a partial layout is the identity.
+    pub(super) identity: Option<ReduceKind>,
+    /// Per microbatch, or one for all: what is held and what is kept of it.
+    pub(super) rects: Vec<(Rect, Rect)>,
+}
+
+impl Local {
+    /// # Errors
+    /// Where a rank is to keep what it does not hold.
+    pub(super) fn new(
+        (operands, results): (&[Port], &[Port]),
+        (from, to): (&Layout, &Layout),
+        rank: u32,
+    ) -> Result<Self, Unprepared> {
+        let unfit = |reason| Err(Unprepared::Registers(format!("cannot be local: {reason}")));
+        let ([operand], [result]) = (operands, results) else {
+            return unfit("it has several operands or results".to_owned());
+        };
+        let mut rects = Vec::new();
+        for microbatch in 0..operand.variants().max(result.variants()) {
+            let (held, kept) = (operand.rect(microbatch), result.rect(microbatch));
+            let inside = kept.elements() == 0 || held.intersect(kept).as_ref() == Some(kept);
+            if !inside {
+                return unfit(format!("rank {rank} keeps {kept:?} of {held:?}"));
+            }
+            // An empty part may lie outside of what is held.
+            let held = if kept.elements() == 0 { kept } else { held };
+            rects.push((held.clone(), kept.clone()));
+        }
+        // Axes that are partial before as well keep each rank's value.
+        let fresh = from.sbp.0.iter().zip(&to.sbp.0).map(|(before, after)| match before {
+            Sbp::Partial(_) => Sbp::Broadcast,
+            _ => *after,
+        });
+        let mut made = to.clone();
+        made.sbp.0 = fresh.collect();
+        Ok(Self { identity: masked(&made, rank), rects })
+    }
+}

@@ -1,0 +1,67 @@
+//! `graphc devices`: what there is to compute on.
+
+use std::fmt::Write;
+
+use anyhow::Result;
+use graphc_runtime::cards::{Card, Library, cards};
+use serde_json::{Value, json};
+
+use super::args::{DevicesArgs, Format};
+use super::output::print;
+
+/// Runs the command.
+pub fn run(args: &DevicesArgs) -> Result<()> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let cards = cards();
+    print(&match args.format {
+        Format::Text => text(cores, &cards),
+        Format::Json => format!("{:#}\n", value(cores, &cards)),
+    })
+}
+
+fn text(cores: usize, cards: &Result<Vec<Card>, String>) -> String {
+    let mut text = format!("cpu: {cores} cores\n");
+    // Writing to a string cannot fail.
+    let _ = match cards {
+        Ok(cards) if cards.is_empty() => writeln!(text, "cuda: the driver finds no card"),
+        Ok(cards) => cards.iter().try_for_each(|card| {
+            let (gib, (major, minor)) = (card.memory as f64 / (1u64 << 30) as f64, card.capability);
+            writeln!(
+                text,
+                "cuda:{}: {}, {gib:.1} GiB, {} multiprocessors, architecture {major}.{minor}",
+                card.ordinal, card.name, card.multiprocessors
+            )
+        }),
+        Err(reason) => writeln!(text, "cuda: none: {reason}"),
+    };
+    for library in Library::ALL {
+        let _ = match library.find() {
+            Ok(found) => writeln!(text, "{library}: {}", found.path.display()),
+            Err(missing) => writeln!(text, "{missing}"),
+        };
+    }
+    text
+}
+
+fn value(cores: usize, cards: &Result<Vec<Card>, String>) -> Value {
+    let card = |card: &Card| {
+        let (major, minor) = card.capability;
+        json!({
+            "ordinal": card.ordinal,
+            "name": card.name,
+            "memory_bytes": card.memory,
+            "multiprocessors": card.multiprocessors,
+            "architecture": format!("{major}.{minor}"),
+        })
+    };
+    let library = |library: Library| match library.find() {
+        Ok(found) => json!({ "library": library.to_string(), "path": found.path }),
+        Err(missing) => json!({ "library": library.to_string(), "missing": missing.to_string() }),
+    };
+    let (found, reason) = match cards {
+        Ok(cards) => (cards.iter().map(card).collect(), Value::Null),
+        Err(reason) => (Vec::new(), json!(reason)),
+    };
+    let libraries: Vec<Value> = Library::ALL.map(library).into();
+    json!({ "cores": cores, "cards": found, "no_cards": reason, "libraries": libraries })
+}

@@ -1,0 +1,127 @@
+//! `graphc doctor`: whether all of what is there works. One command for a machine, which prints a table to attach to a report.
+//!
+//! Small models of every kind are trained on the device and on the processor, and their losses compared: so every family of kernels
+//! is executed, with the compiler of kernels, the libraries and, where there are several devices, communication between them.
+//! Speeds are measured last.
+
+mod models;
+mod speeds;
+
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+use graphc_ir::mesh::DeviceKind;
+use graphc_ir::plan::{Strategy, Strategy::Auto};
+use graphc_ir::types::DType;
+use graphc_runtime::cards::{Library, cards};
+
+use super::args::{DeviceName, DoctorArgs, Format};
+use super::output::print;
+use models::{Case, Model};
+
+/// What was looked at, and what came out.
+struct Line {
+    what: String,
+    result: Result<String>,
+    seconds: f64,
+}
+
+/// Runs the command.
+pub fn run(args: &DoctorArgs) -> Result<()> {
+    let device: DeviceKind = args.device.unwrap_or(DeviceName::Cuda).into();
+    let mut lines = Vec::new();
+    if device == DeviceKind::Cuda {
+        lines.extend(libraries());
+    }
+    let devices = match device {
+        DeviceKind::Cpu => std::thread::available_parallelism().map_or(1, usize::from),
+        DeviceKind::Cuda => cards().map_or(0, |cards| cards.len()),
+    };
+    if devices > 0 {
+        lines.extend(cases(devices).iter().map(|case| looked(&case.name(), || case.check(device))));
+        if !args.quick {
+            lines.extend(speeds::measure(device));
+        }
+    }
+    print(&match args.format {
+        Format::Text => text(&lines),
+        Format::Json => format!("{:#}\n", value(&lines)),
+    })?;
+    match lines.iter().filter(|line| line.result.is_err()).count() {
+        0 if devices == 0 => {
+            bail!("there is no device of kind {device}: see above what is missing")
+        }
+        0 => Ok(()),
+        wrong => bail!("{wrong} of {} checks failed", lines.len()),
+    }
+}
+
+/// Every model in f32 and in mixed precision on one device; with two, divided between them.
+fn cases(devices: usize) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for model in Model::ALL {
+        for precision in [None, Some(DType::BF16), Some(DType::F16)] {
+            cases.push(Case { model, precision, ranks: 1, stages: 1, strategy: Auto });
+        }
+    }
+    if devices > 1 {
+        for strategy in [Strategy::Data, Strategy::Zero3, Strategy::Megatron] {
+            let model = Model::Gpt;
+            cases.push(Case { model, precision: None, ranks: 2, stages: 1, strategy });
+        }
+        let (model, strategy) = (Model::Gpt, Auto);
+        cases.push(Case { model, precision: None, ranks: 2, stages: 2, strategy });
+    }
+    cases
+}
+
+fn libraries() -> Vec<Line> {
+    let mut lines = vec![looked("cards", || {
+        let cards = cards().map_err(anyhow::Error::msg)?;
+        let names: Vec<String> = cards.iter().map(|card| card.name.clone()).collect();
+        if names.is_empty() {
+            bail!("the driver finds none");
+        }
+        Ok(names.join(", "))
+    })];
+    lines.extend(Library::ALL.map(|library| {
+        looked(&library.to_string(), || Ok(library.find()?.path.display().to_string()))
+    }));
+    lines
+}
+
+/// Looks at something.
+fn looked(what: &str, look: impl FnOnce() -> Result<String>) -> Line {
+    let begun = Instant::now();
+    let result = look();
+    Line { what: what.to_owned(), result, seconds: begun.elapsed().as_secs_f64() }
+}
+
+fn text(lines: &[Line]) -> String {
+    let mut table = comfy_table::Table::new();
+    table.load_style(comfy_table::presets::NOTHING);
+    for line in lines {
+        let (verdict, said) = match &line.result {
+            Ok(said) => ("ok", said.clone()),
+            Err(error) => ("WRONG", format!("{error:#}")),
+        };
+        table.add_row([
+            verdict.to_owned(),
+            line.what.clone(),
+            said,
+            format!("{:.1} s", line.seconds),
+        ]);
+    }
+    format!("{table}\n")
+}
+
+fn value(lines: &[Line]) -> serde_json::Value {
+    let line = |line: &Line| {
+        let (ok, said) = match &line.result {
+            Ok(said) => (true, said.clone()),
+            Err(error) => (false, format!("{error:#}")),
+        };
+        serde_json::json!({ "what": line.what, "ok": ok, "result": said, "seconds": line.seconds })
+    };
+    lines.iter().map(line).collect()
+}

@@ -1,0 +1,273 @@
+//! The functions of C by which products are computed: handles, the heuristic, the product itself.
+
+use std::ffi::c_void;
+
+use super::descriptors::{Layout, MatmulDescriptor, Preference, find};
+use super::heuristic::{Algorithm, Choice, Pointers, choose, choose_for};
+use super::problem::Problem;
+use super::product::{Product, Scalars, Workspace};
+use super::types::{Refusal, Status, Vector, invalid, unsupported};
+use crate::work;
+
+/// What `cublasLtHandle_t` points to; it outlives its destruction, so that a use after it is told.
+#[derive(Debug)]
+pub struct Handle {
+    alive: bool,
+    device: i32,
+}
+
+/// A handle for the device that is current.
+///
+/// # Safety
+/// `handle` is null or a place.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cublasLtCreate(handle: *mut *mut Handle) -> i32 {
+    if handle.is_null() {
+        return Status::InvalidValue as i32;
+    }
+    let Some(device) = work::current_device() else {
+        return refused("cublasLtCreate", no_device());
+    };
+    // SAFETY: not null, so a place.
+    unsafe { *handle = Box::leak(Box::new(Handle { alive: true, device })) };
+    Status::Success as i32
+}
+
+/// Ends a handle.
+///
+/// # Safety
+/// `handle` is null or came from `cublasLtCreate`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cublasLtDestroy(handle: *mut Handle) -> i32 {
+    // SAFETY: the caller's promise; handles are never freed.
+    match unsafe { handle.as_mut() } {
+        Some(handle) if handle.alive => {
+            handle.alive = false;
+            Status::Success as i32
+        }
+        _ => Status::InvalidValue as i32,
+    }
+}
+
+/// Algorithms for a product, the best first.
+///
+/// # Safety
+/// Pointers are null or point to what their types say; `results` has room for `requested`.
+#[unsafe(no_mangle)]
+#[allow(clippy::too_many_arguments)]
+pub unsafe extern "C" fn cublasLtMatmulAlgoGetHeuristic(
+    handle: *mut Handle,
+    descriptor: *mut c_void,
+    a: *mut c_void,
+    b: *mut c_void,
+    c: *mut c_void,
+    d: *mut c_void,
+    preference: *mut c_void,
+    requested: i32,
+    results: *mut Choice,
+    returned: *mut i32,
+) -> i32 {
+    if returned.is_null() || results.is_null() || requested < 1 {
+        return refused(HEURISTIC, invalid("no room for a result"));
+    }
+    // SAFETY: not null, so a place.
+    unsafe { *returned = 0 };
+    // SAFETY: the caller's promise.
+    let choices = unsafe {
+        described(handle, descriptor, [a, b, c, d])
+            .and_then(|(descriptor, problem)| choose(&problem, descriptor, preferred(preference)?))
+    };
+    let choices = match choices {
+        Ok(choices) => choices,
+        Err(refusal) => return refused(HEURISTIC, refusal),
+    };
+    let count = choices.len().min(requested as usize);
+    for (place, choice) in choices.into_iter().take(count).enumerate() {
+        // SAFETY: the array has room for what was requested.
+        unsafe { results.add(place).write(choice) };
+    }
+    // SAFETY: not null, so a place.
+    unsafe { *returned = count as i32 };
+    Status::Success as i32
+}
+
+const HEURISTIC: &str = "cublasLtMatmulAlgoGetHeuristic";
+
+/// Puts D = epilogue(alpha op(A) op(B) + beta C) on a stream.
+///
+/// # Safety
+/// Pointers to the host's memory are null or point to what their types say.
+#[unsafe(no_mangle)]
+#[allow(clippy::too_many_arguments)]
+pub unsafe extern "C" fn cublasLtMatmul(
+    handle: *mut Handle,
+    descriptor: *mut c_void,
+    alpha: *const f32,
+    a: *const c_void,
+    a_layout: *mut c_void,
+    b: *const c_void,
+    b_layout: *mut c_void,
+    beta: *const f32,
+    c: *const c_void,
+    c_layout: *mut c_void,
+    d: *mut c_void,
+    d_layout: *mut c_void,
+    algorithm: *const Algorithm,
+    workspace: *mut c_void,
+    workspace_bytes: usize,
+    stream: *mut c_void,
+) -> i32 {
+    // SAFETY: the caller's promise.
+    let product = unsafe {
+        described(handle, descriptor, [a_layout, b_layout, c_layout, d_layout]).and_then(
+            |(descriptor, problem)| {
+                if alpha.is_null() || beta.is_null() {
+                    return Err(invalid("alpha or beta is null"));
+                }
+                let scalars = Scalars::of(problem.pointer_mode, alpha, beta);
+                let (bias, aux) = (descriptor.bias_pointer, descriptor.aux_pointer);
+                let operands = [a as u64, b as u64, c as u64, d as u64, bias, aux];
+                let pointers = Pointers { operands, workspace: workspace as u64, workspace_bytes };
+                product(problem, &pointers, scalars, algorithm.as_ref())
+            },
+        )
+    };
+    // SAFETY: the caller's promise; a handle was checked where there is a product.
+    match product.and_then(|product| unsafe { launch(&*handle, product, stream) }) {
+        Ok(()) => Status::Success as i32,
+        Err(refusal) => refused("cublasLtMatmul", refusal),
+    }
+}
+
+/// The product at its pointers by an algorithm, or by one that fits them.
+fn product(
+    problem: Problem,
+    pointers: &Pointers,
+    scalars: Scalars,
+    algorithm: Option<&Algorithm>,
+) -> Result<Product, Refusal> {
+    check_pointers(&problem, pointers, scalars)?;
+    check_overlaps(&problem, pointers)?;
+    let algorithm = algorithm.copied().unwrap_or_else(|| choose_for(&problem, pointers));
+    let used = algorithm.check(&problem, pointers)?;
+    let workspace =
+        Workspace { address: pointers.workspace, used, given: pointers.workspace_bytes };
+    Ok(Product { problem, operands: pointers.operands, scalars, workspace })
+}
+
+fn check_pointers(problem: &Problem, pointers: &Pointers, scalars: Scalars) -> Result<(), Refusal> {
+    let [a, b, c, d, vector, aux] = pointers.operands;
+    let reads_c = !matches!(scalars, Scalars::Values(_, 0.0));
+    let missing = [
+        (a == 0, "A"),
+        (b == 0, "B"),
+        (c == 0 && reads_c, "C"),
+        (d == 0, "D"),
+        (vector == 0 && problem.epilogue.vector != Vector::None, "the bias"),
+        (aux == 0 && problem.epilogue.aux, "the aux buffer"),
+    ];
+    match missing.iter().find(|(missing, _)| *missing) {
+        Some((_, name)) => Err(invalid(format!("{name} is null"))),
+        None => check_elements(problem, pointers),
+    }
+}
+
+/// Pointers lie at multiples of their elements.
+fn check_elements(problem: &Problem, pointers: &Pointers) -> Result<(), Refusal> {
+    let matrices = [problem.a, problem.b, problem.c, problem.d, problem.d];
+    for (address, matrix) in pointers.operands.iter().zip(matrices) {
+        if !address.is_multiple_of(matrix.element.bytes() as u64) {
+            return Err(unsupported(format!("{:?} at {address:#x}", matrix.element)));
+        }
+    }
+    Ok(())
+}
+
+/// D may be C, laid out alike; apart from that it shares no byte with an operand.
+fn check_overlaps(problem: &Problem, pointers: &Pointers) -> Result<(), Refusal> {
+    let [a, b, c, d, ..] = pointers.operands;
+    let result = d..d + problem.d.bytes() as u64;
+    let meets = |address: u64, bytes: usize| {
+        address != 0 && address < result.end && result.start < address + bytes as u64
+    };
+    if c == d && problem.c != problem.d {
+        return Err(invalid("D is C, but their layouts differ"));
+    }
+    if meets(a, problem.a.bytes()) || meets(b, problem.b.bytes()) {
+        return Err(invalid("D overlaps a factor"));
+    }
+    if c != d && meets(c, problem.c.bytes()) {
+        return Err(invalid("D overlaps C without being C"));
+    }
+    Ok(())
+}
+
+fn launch(handle: &Handle, product: Product, stream: *mut c_void) -> Result<(), Refusal> {
+    let failed = |reason: String| Refusal { status: Status::ExecutionFailed, reason };
+    let device = work::device_of(stream);
+    if device != handle.device {
+        let owner = handle.device;
+        return Err(failed(format!("the stream is of device {device}, the handle of {owner}")));
+    }
+    match work::submit(stream, Box::new(product)) {
+        0 => Ok(()),
+        error => Err(failed(format!("the stream refuses work: CUresult {error}"))),
+    }
+}
+
+/// The descriptor and its problem, after a look at the handle.
+///
+/// # Safety
+/// Pointers are null or point to what their names say.
+unsafe fn described<'a>(
+    handle: *mut Handle,
+    descriptor: *mut c_void,
+    layouts: [*mut c_void; 4],
+) -> Result<(&'a MatmulDescriptor, Problem), Refusal> {
+    // SAFETY: the caller's promise.
+    let handle = unsafe { handle.as_ref() }.filter(|handle| handle.alive);
+    let handle = handle.ok_or_else(|| Refusal {
+        status: Status::NotInitialized,
+        reason: "no handle, or one that was destroyed".into(),
+    })?;
+    match work::current_device() {
+        None => return Err(no_device()),
+        Some(device) if device != handle.device => {
+            let reason = format!("device {device} is current, the handle is of {}", handle.device);
+            return Err(Refusal { status: Status::ArchMismatch, reason });
+        }
+        Some(_) => {}
+    }
+    // SAFETY: the caller's promise.
+    let descriptor = unsafe { find::<MatmulDescriptor>(descriptor) };
+    let descriptor = descriptor.ok_or_else(|| invalid("no descriptor of a product"))?;
+    // SAFETY: the caller's promise.
+    let [a, b, c, d] = layouts.map(|layout| unsafe { find::<Layout>(layout) });
+    let missing = || invalid("no layout, or one that was destroyed");
+    let layouts: [&Layout; 4] = [
+        a.ok_or_else(missing)?,
+        b.ok_or_else(missing)?,
+        c.ok_or_else(missing)?,
+        d.ok_or_else(missing)?,
+    ];
+    Ok((descriptor, Problem::of(descriptor, layouts)?))
+}
+
+/// # Safety
+/// `preference` is null or points to a preference.
+unsafe fn preferred<'a>(preference: *mut c_void) -> Result<&'a Preference, Refusal> {
+    // SAFETY: the caller's promise.
+    unsafe { find::<Preference>(preference) }
+        .map(|preference| &*preference)
+        .ok_or_else(|| invalid("no preference, or one that was destroyed"))
+}
+
+fn no_device() -> Refusal {
+    Refusal { status: Status::NotInitialized, reason: "no device is current".into() }
+}
+
+/// Says on standard error why a call is refused, and gives its status.
+fn refused(call: &str, refusal: Refusal) -> i32 {
+    eprintln!("gpu double: {call}: {:?}: {}", refusal.status, refusal.reason);
+    refusal.status as i32
+}

@@ -1,0 +1,307 @@
+//! A rank's end of a communicator: what it said, what it heard, and whose turn it is.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Instant;
+
+use super::call::Call;
+use super::hub::patience;
+use super::types::{Code, Refusal, refuse};
+use super::wire::{Place, ToHub, ToMember, receive, send};
+
+/// One rank of one communicator.
+pub struct Member {
+    /// The communicator's name, for messages.
+    pub name: String,
+    /// Which rank.
+    pub rank: usize,
+    /// Of how many.
+    pub ranks: usize,
+    /// The device that it uses.
+    pub device: i32,
+    /// Whether calls wait until they are done.
+    pub blocking: bool,
+    state: Mutex<State>,
+    news: Condvar,
+    /// The end that is written to. It has a lock of its own: what is heard is taken in while a long message goes out.
+    link: Mutex<Option<UnixStream>>,
+}
+
+/// Where a rank is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Joining,
+    Ready,
+    Finalized,
+    Aborted,
+}
+
+struct State {
+    phase: Phase,
+    /// The same end, to be shut.
+    link: Option<UnixStream>,
+    /// Whether rank 0, in whose process the hub is, has left as it should.
+    hub_may_go: bool,
+    /// Whether all ranks know that this one has left, or nobody can tell.
+    left: bool,
+    /// Operations that were called and are not done, by the order of their calls.
+    open: BTreeSet<u64>,
+    tickets: u64,
+    done: BTreeMap<u64, Vec<u8>>,
+    broken: Option<String>,
+    asynchronous: Code,
+    placed: Option<Option<Place>>,
+    last_error: std::ffi::CString,
+}
+
+/// What became of an operation that was posted.
+pub enum Answer {
+    /// Others are waited for.
+    NotYet,
+    /// What its calls get, one after another.
+    Done(Vec<u8>),
+    /// It never will be done.
+    Failed(String),
+}
+
+impl Member {
+    /// A rank that is about to join.
+    pub fn new(name: String, rank: usize, ranks: usize, device: i32, blocking: bool) -> Member {
+        let state = State {
+            phase: Phase::Joining,
+            link: None,
+            hub_may_go: false,
+            left: false,
+            open: BTreeSet::new(),
+            tickets: 0,
+            done: BTreeMap::new(),
+            broken: None,
+            asynchronous: Code::InProgress,
+            placed: None,
+            last_error: c"".into(),
+        };
+        let (state, news, link) = (Mutex::new(state), Condvar::new(), Mutex::new(None));
+        Member { name, rank, ranks, device, blocking, state, news, link }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    fn end(&self) -> MutexGuard<'_, Option<UnixStream>> {
+        self.link.lock().unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    /// Tells the hub something. That a hub is gone is noticed by who hears it.
+    fn tell(&self, message: &ToHub, bytes: &[u8]) {
+        if let Some(link) = &mut *self.end() {
+            let _ = send(link, message, bytes);
+        }
+    }
+
+    /// The hub has answered the hello: the rank is there, and a thread hears what else it is told. A rank that was
+    /// aborted meanwhile hangs up.
+    pub fn welcome(self: &Arc<Self>, link: UnixStream) -> std::io::Result<()> {
+        let (mut heard, written) = (link.try_clone()?, link.try_clone()?);
+        let mut state = self.lock();
+        if state.phase != Phase::Joining {
+            return link.shutdown(std::net::Shutdown::Both);
+        }
+        *self.end() = Some(written);
+        state.phase = Phase::Ready;
+        state.asynchronous = Code::Success;
+        state.link = Some(link);
+        drop(state);
+        let member = self.clone();
+        let thread = std::thread::Builder::new().name("nccl double's rank".into());
+        thread.spawn(move || member.hear(&mut heard)).map(drop)
+    }
+
+    /// The rank did not come to be.
+    pub fn fail_to_join(&self, refusal: &Refusal) {
+        self.lock().asynchronous = refusal.code;
+        self.note(&refusal.reason);
+    }
+
+    fn hear(&self, link: &mut UnixStream) {
+        while let Ok((message, bytes)) = receive::<ToMember>(link) {
+            let mut state = self.lock();
+            match message {
+                ToMember::Done { operation } => drop(state.done.insert(operation, bytes)),
+                ToMember::Broken { reason } => {
+                    state.asynchronous = Code::InvalidUsage;
+                    state.broken = Some(reason);
+                }
+                ToMember::Dead { rank } => state.lose(&format!("rank {rank} is gone")),
+                ToMember::Left { rank } => {
+                    state.hub_may_go |= rank == 0;
+                    state.left |= rank == self.rank;
+                }
+                ToMember::Placed { place } => state.placed = Some(place),
+                ToMember::Welcome | ToMember::Refused { .. } => {}
+            }
+            self.news.notify_all();
+        }
+        let mut state = self.lock();
+        state.left = true;
+        if state.phase == Phase::Ready && !(state.hub_may_go && state.waits_for_none()) {
+            state.lose("rank 0 is gone");
+        }
+        self.news.notify_all();
+    }
+
+    /// What `ncclCommGetAsyncError` says.
+    pub fn asynchronous(&self) -> Code {
+        self.lock().asynchronous
+    }
+
+    /// Keeps a sentence for `ncclGetLastError`.
+    pub fn note(&self, reason: &str) {
+        self.lock().last_error = std::ffi::CString::new(reason).unwrap_or_default();
+    }
+
+    /// The last sentence; it is valid until the next one.
+    pub fn last_error(&self) -> *const std::ffi::c_char {
+        self.lock().last_error.as_ptr()
+    }
+
+    /// Whether calls may be made.
+    pub fn usable(&self) -> Result<(), Refusal> {
+        let state = self.lock();
+        match (state.phase, state.asynchronous) {
+            (Phase::Joining, _) => {
+                refuse(Code::InvalidArgument, "the communicator is not there yet")
+            }
+            (Phase::Finalized, _) => refuse(Code::InvalidUsage, "the communicator was finalized"),
+            (Phase::Aborted, _) => refuse(Code::InvalidUsage, "the communicator was aborted"),
+            (Phase::Ready, Code::Success | Code::InProgress) => Ok(()),
+            (Phase::Ready, code) => refuse(code, "an earlier error of the communicator"),
+        }
+    }
+
+    /// A place in the order of this rank's operations; it must be left in the end.
+    pub fn enter(&self) -> u64 {
+        let mut state = self.lock();
+        let ticket = state.tickets;
+        state.tickets += 1;
+        state.open.insert(ticket);
+        ticket
+    }
+
+    /// An operation is over, in whatever way.
+    pub fn leave(&self, ticket: u64) {
+        let mut state = self.lock();
+        state.open.remove(&ticket);
+        state.done.remove(&ticket);
+        self.news.notify_all();
+    }
+
+    /// Posts an operation, with what its calls give, if all that were called before it are done. Gives whether it was.
+    pub fn post(
+        &self,
+        ticket: u64,
+        calls: Vec<Call>,
+        give: impl FnOnce() -> Result<Vec<u8>, String>,
+    ) -> Result<bool, String> {
+        let state = self.lock();
+        state.check_alive()?;
+        let turn = state.open.first() == Some(&ticket);
+        drop(state);
+        if turn {
+            self.tell(&ToHub::Post { operation: ticket, calls }, &give()?);
+        }
+        Ok(turn)
+    }
+
+    /// What became of an operation that was posted.
+    pub fn answer(&self, ticket: u64) -> Answer {
+        let mut state = self.lock();
+        match state.done.remove(&ticket) {
+            Some(bytes) => Answer::Done(bytes),
+            None => match state.check_alive() {
+                Ok(()) => Answer::NotYet,
+                Err(reason) => Answer::Failed(reason),
+            },
+        }
+    }
+
+    /// Ends waiting operations with an error, and leaves without a goodbye.
+    pub fn abort(&self) {
+        let mut state = self.lock();
+        state.phase = Phase::Aborted;
+        state.asynchronous = Code::InvalidUsage;
+        state.hang_up();
+        self.news.notify_all();
+    }
+
+    /// Waits until all operations are over, then leaves, and waits until that is known.
+    pub fn finalize(&self) -> Result<(), Refusal> {
+        let begun = Instant::now();
+        let mut state = self.lock();
+        while !state.open.is_empty() && state.asynchronous == Code::Success {
+            if begun.elapsed() > patience() * 2 {
+                return refuse(Code::SystemError, "operations of the communicator do not end");
+            }
+            let waited = self.news.wait_timeout(state, patience() / 20);
+            state = waited.unwrap_or_else(|poison| poison.into_inner()).0;
+        }
+        if state.phase == Phase::Ready {
+            state.phase = Phase::Finalized;
+            drop(state);
+            self.tell(&ToHub::Goodbye, &[]);
+            state = self.lock();
+            while !state.left {
+                state = self.news.wait(state).unwrap_or_else(|poison| poison.into_inner());
+            }
+            state.hang_up();
+        }
+        Ok(())
+    }
+
+    /// Waits for the place of this rank after a split.
+    pub fn split(&self, color: i32, key: i32) -> Result<Option<Place>, Refusal> {
+        self.tell(&ToHub::Split { color, key }, &[]);
+        let mut state = self.lock();
+        loop {
+            if let Some(place) = state.placed.take() {
+                return Ok(place);
+            }
+            if let Err(reason) = state.check_alive() {
+                return refuse(Code::InvalidUsage, reason);
+            }
+            if state.asynchronous != Code::Success {
+                return refuse(state.asynchronous, "a rank of the communicator is gone");
+            }
+            state = self.news.wait(state).unwrap_or_else(|poison| poison.into_inner());
+        }
+    }
+}
+
+impl State {
+    /// Somebody is gone.
+    fn lose(&mut self, reason: &str) {
+        self.asynchronous = Code::RemoteError;
+        self.last_error = std::ffi::CString::new(reason).unwrap_or_default();
+    }
+
+    /// Whether the hub has answered all that is open.
+    fn waits_for_none(&self) -> bool {
+        self.open.iter().all(|ticket| self.done.contains_key(ticket))
+    }
+
+    fn check_alive(&self) -> Result<(), String> {
+        match (&self.broken, self.phase) {
+            (Some(reason), _) => Err(reason.clone()),
+            (None, Phase::Aborted) => Err("the communicator was aborted".into()),
+            _ => Ok(()),
+        }
+    }
+
+    fn hang_up(&mut self) {
+        if let Some(link) = self.link.take() {
+            // It may be closed already.
+            let _ = link.shutdown(std::net::Shutdown::Both);
+        }
+    }
+}
