@@ -1,12 +1,14 @@
 //! Applications of ops that kernels of devices are tried on: few shapes, as each is compiled, but odd ones.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+pub mod elementwise;
 pub mod experts;
 pub mod losses;
 pub mod movements;
 pub mod places;
 pub mod rows;
 pub mod sources;
+pub mod sums;
 pub mod updates;
 
 use graphc_ir::op::Op;
@@ -85,12 +87,14 @@ impl Examples {
 /// All examples.
 pub fn all() -> Vec<Example> {
     let rooms = [
+        elementwise::examples,
         experts::examples,
         losses::examples,
         movements::examples,
         places::examples,
         rows::examples,
         sources::examples,
+        sums::examples,
         updates::examples,
     ];
     rooms.into_iter().flat_map(|examples| examples()).collect()
