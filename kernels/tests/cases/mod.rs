@@ -30,11 +30,13 @@ pub const FLOATS: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
 pub struct Examples {
     pub random: Random,
     pub all: Vec<Example>,
+    /// Whether kernels are told where shards begin: of others a shard is as good as a whole tensor.
+    pub placed: bool,
 }
 
 impl Examples {
     pub fn new(seed: u64) -> Self {
-        Self { random: Random::new(seed), all: Vec::new() }
+        Self { random: Random::new(seed), all: Vec::new(), placed: true }
     }
 
     /// An op on a rank that has all.
@@ -47,7 +49,8 @@ impl Examples {
         self.both_filled(op, types, tolerance, &mut ordinary);
     }
 
-    /// The same with operands that `fill` fills. Of types other than f32 it is one or the other.
+    /// The same with operands that `fill` fills. Of types other than f32, and where
+    /// kernels are not told where shards begin, it is one or the other.
     pub fn both_filled(
         &mut self,
         op: Op,
@@ -55,7 +58,8 @@ impl Examples {
         tolerance: f64,
         fill: &mut dyn FnMut(&mut Random, usize, DType) -> f64,
     ) {
-        let one = types.iter().any(|ty| ty.dtype.is_float() && ty.dtype != DType::F32)
+        let one = !self.placed
+            || types.iter().any(|ty| ty.dtype.is_float() && ty.dtype != DType::F32)
             || types.first().is_some_and(|ty| !ty.dtype.is_float());
         let hierarchies = match (one, self.random.below(2)) {
             (false, _) => vec![vec![1], vec![2, 2]],
