@@ -136,7 +136,7 @@ fn accumulators_are_overwritten_first_and_added_to_then() {
     let Some(mut bench) = bench() else { return };
     for dtype in [DType::F32, DType::F16, DType::I32] {
         let of = ty(dtype, &[3, 37]);
-        let case = case(&[of.clone(), of.clone()], &[of.clone()], &mut Random::new(2));
+        let case = case(&[of.clone(), of.clone()], std::slice::from_ref(&of), &mut Random::new(2));
         let [first, later] = cuda::accumulate(&shard(&Region::whole(&of)));
         let [from, to] = [0, 1].map(|operand: usize| case.operands[operand].1.values());
         assert_eq!(executed(&mut bench, &first, &case, &[in_place(0, 1)])[0], from);
