@@ -31,6 +31,7 @@ pub fn examples() -> Vec<Example> {
     for setting in [empty([0, 5, 5, 3]), empty([2, 5, 5, 0])] {
         convolutions(to, DType::F32, &setting);
     }
+    parts_of_groups(to);
     large(to, DType::F32);
     large(to, DType::BF16);
     std::mem::take(&mut to.all)
@@ -56,6 +57,19 @@ fn settings() -> Vec<Setting> {
         Setting { groups: 3, ..setting([2, 6, 5, 6], 12, 3, 2) },
         Setting { groups: 6, channels_last: false, ..setting([2, 6, 5, 6], 6, 3, 2) },
     ]
+}
+
+/// Groups of which ranks have some, or a part of their channels.
+fn parts_of_groups(to: &mut Examples) {
+    for (inputs, outputs) in [(4, 2), (4, 6), (16, 10), (16, 8)] {
+        let x = ty(DType::F32, &[2, 3, 4, 2 * inputs]);
+        let k = ty(DType::F32, &[2 * outputs, inputs, 1, 1]);
+        let op = Convolution { window: Window::PLAIN, groups: 2, channels_last: true };
+        for hierarchy in [vec![2], vec![2, 2], vec![2, 2]] {
+            let types = [x.clone(), k.clone()];
+            to.filled(&hierarchy, Op::Convolution(op), &types, 2e-5, &mut ordinary);
+        }
+    }
 }
 
 /// So many places that tiles are the largest.
