@@ -1,11 +1,14 @@
 //! Applications of ops that kernels of devices are tried on: few shapes, as each is compiled, but odd ones.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+pub mod attention;
 pub mod elementwise;
 pub mod experts;
 pub mod losses;
 pub mod movements;
+pub mod pictures;
 pub mod places;
+pub mod recurrences;
 pub mod rows;
 pub mod sources;
 pub mod sums;
@@ -87,11 +90,14 @@ impl Examples {
 /// All examples.
 pub fn all() -> Vec<Example> {
     let rooms = [
+        attention::examples,
         elementwise::examples,
         experts::examples,
         losses::examples,
         movements::examples,
+        pictures::examples,
         places::examples,
+        recurrences::examples,
         rows::examples,
         sources::examples,
         sums::examples,
