@@ -156,7 +156,8 @@ fn binary(function: BinaryFunction, a: &Value, b: &Value) -> Result<String, Kern
         BinaryFunction::Div if float => format!("({a} / {b})"),
         BinaryFunction::Div => format!("quotient({a}, {b}, account, call)"),
         BinaryFunction::Pow if float => format!("powf({a}, {b})"),
-        BinaryFunction::Pow => format!("(i64)pow((double){a}, (double){b})"),
+        // A whole number, or at most a half: what the function is beside it is rounded away.
+        BinaryFunction::Pow => format!("(i64)rint(pow((double){a}, (double){b}))"),
         // What is no number stays so.
         BinaryFunction::Max => format!("({a} > {b} || {a} != {a} ? {a} : {b})"),
         BinaryFunction::Min => format!("({a} < {b} || {a} != {a} ? {a} : {b})"),
