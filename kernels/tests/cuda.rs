@@ -84,6 +84,12 @@ fn beyond() -> Vec<(Case, &'static str)> {
             0,
             "row",
         ),
+        (
+            Op::EmbeddingGrad(EmbeddingGrad { rows: 4 }),
+            vec![ty(DType::I64, &[90]), f32s(&[90, 3])],
+            0,
+            "row",
+        ),
         (Op::Gather(Gather {}), vec![f32s(&[4, 2]), labels.clone()], 1, "index"),
         (
             Op::Scatter(Scatter { function: ScatterFunction::Set }),
@@ -118,6 +124,19 @@ fn an_index_out_of_range_is_told() {
         let fault = bench.run(&case, &[], &EvalContext::default()).expect_err("9 of 0..4");
         assert_eq!(fault, Fault { call: 7, kind: 1, index: 9, position: 3 }, "{:?}", case.op);
         assert_eq!(case.operands[checked.operand].0.dtype, DType::I64);
+    }
+}
+
+#[test]
+fn a_division_by_zero_is_told() {
+    let Some(mut bench) = bench() else { return };
+    let op = Op::Binary(Binary { function: BinaryFunction::Div });
+    let types = [ty(DType::I64, &[70]), ty(DType::I64, &[70])];
+    for divisor in [0.0, 2.0] {
+        let fill = &mut |_: &mut Random, i: usize, _: DType| if i == 0 { 9.0 } else { divisor };
+        let case = Case::on(&[1], op.clone(), &types, &mut Random::new(1), fill);
+        let found = bench.run(&case, &[], &EvalContext::default());
+        assert_eq!(found.err().map(|fault| fault.kind), (divisor == 0.0).then_some(2));
     }
 }
 

@@ -3,7 +3,7 @@
 use graphc_ir::op::Op;
 use graphc_ir::ops::{Constant, Distribution, Dropout, Init, Triangle, Variable};
 use graphc_ir::random::key_of;
-use graphc_ir::types::strides;
+use graphc_ir::types::{DType, strides};
 
 use super::Shard;
 use super::call::{Argument, Call, Launch, Place, Slot};
@@ -44,23 +44,27 @@ fn variable(op: &Variable, out: &Shard) -> Result<Call, KernelError> {
     Ok(random(distribution, key, "0ull", out))
 }
 
-/// One value everywhere.
 fn full(out: &Shard, value: f64) -> Call {
-    let (elements, size) = (out.elements(), out.dtype().size());
-    let bits = bits(out.dtype(), value);
+    same(out.dtype(), out.elements(), value)
+}
+
+/// One value everywhere in the first result.
+pub(super) fn same(dtype: DType, elements: usize, value: f64) -> Call {
+    let (size, bits) = (dtype.size(), bits(dtype, value));
     if elements == 0 {
         return Call::nothing();
     }
     if bits == 0 {
-        return Call::of(vec![cleared(0, out)]);
+        let place = Place::Slot(Slot::Result(0));
+        return Call::of(vec![Launch::Clear { place, bytes: elements * size }]);
     }
-    let source = Source::new(include_str!("cu/full.cu"))
+    let source = Source::new(include_str!("cu/fill.cu"))
         .define("WORD", word(size))
         .define("BITS", format!("{bits:#x}ull"))
         .define("ELEMENTS", elements)
         .index(elements);
     let blocks = elements.div_ceil(THREADS * 16 / size);
-    Call::of(vec![Launch::kernel(source, "full", blocks, THREADS, vec![Argument::result(0)])])
+    Call::of(vec![Launch::kernel(source, "fill", blocks, THREADS, vec![Argument::result(0)])])
 }
 
 /// Fills a result with bytes of 0.

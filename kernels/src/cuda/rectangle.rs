@@ -5,8 +5,8 @@ use graphc_ir::sbp::ReduceKind;
 use graphc_ir::types::{DType, strides};
 
 use super::Shard;
-use super::call::{Argument, Call, Launch, Place, Slot};
-use super::source::{Source, index_type, number, position, runs};
+use super::call::{Argument, Call, Launch};
+use super::source::{Source, index_type, position, runs};
 
 /// Threads of a block.
 const THREADS: usize = 256;
@@ -63,25 +63,7 @@ pub fn copy_rectangle(
 
 /// Fills result 0 with a number, which integers hold as well as they can.
 pub fn fill(dtype: DType, elements: usize, value: f64) -> Call {
-    if elements == 0 {
-        return Call::nothing();
-    }
-    if value.to_bits() == 0 {
-        let (place, bytes) = (Place::Slot(Slot::Result(0)), elements * dtype.size());
-        return Call::of(vec![Launch::Clear { place, bytes }]);
-    }
-    let value = match dtype.is_float() {
-        true => number(value as f32),
-        false => format!("(i64){:#x}ull", value as i64),
-    };
-    let source = Source::new(include_str!("cu/fill.cu"))
-        .define("INDEX", index_type(elements + THREADS * ACCESS))
-        .element("T", dtype)
-        .define("WIDTH", ACCESS / dtype.size())
-        .define("ELEMENTS", elements)
-        .define("VALUE", value);
-    let blocks = elements.div_ceil(THREADS * (ACCESS / dtype.size()));
-    Call::of(vec![Launch::kernel(source, "fill", blocks, THREADS, vec![Argument::result(0)])])
+    super::fill::same(dtype, elements, value)
 }
 
 /// Where a rectangle lies in a tensor.

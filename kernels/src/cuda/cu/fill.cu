@@ -1,15 +1,17 @@
-// Fills memory with one number.
+// One element everywhere, 16 bytes at a time.
 //
-// Macros: INDEX, the type of positions; T, the element type; ELEMENTS, of which a thread writes WIDTH; VALUE, float or i64.
+// Macros: WORD, an unsigned type of an element's size; BITS, the element; ELEMENTS, their number; INDEX, the type of positions.
 
-extern "C" __global__ void __launch_bounds__(256) fill(T* out) {
-  INDEX first = ((INDEX)blockIdx.x * 256 + threadIdx.x) * WIDTH;
-  Vec<T, WIDTH> values;
+#define WIDTH (16 / sizeof(WORD))
+
+extern "C" __global__ void __launch_bounds__(256) fill(WORD* out) {
+  INDEX i = ((INDEX)blockIdx.x * 256 + threadIdx.x) * WIDTH;
+  Vec<WORD, WIDTH> all;
 #pragma unroll
-  for (int k = 0; k < WIDTH; ++k) values.at[k] = to<T>(VALUE);
-  if (first + WIDTH <= ELEMENTS) {
-    *(Vec<T, WIDTH>*)(out + first) = values;
-    return;
+  for (int k = 0; k < WIDTH; ++k) all.at[k] = (WORD)BITS;
+  if (i + WIDTH <= ELEMENTS) {
+    *(Vec<WORD, WIDTH>*)(out + i) = all;
+  } else {
+    for (; i < ELEMENTS; ++i) out[i] = (WORD)BITS;
   }
-  for (INDEX i = first; i < ELEMENTS; ++i) out[i] = values.at[0];
 }
