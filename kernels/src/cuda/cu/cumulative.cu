@@ -36,6 +36,7 @@ extern "C" __global__ void __launch_bounds__(256) cumulative(const T* x, T* out)
     if (lane == 0) others = (V)0;
     __syncthreads();
     V skipped = before;
+#pragma unroll
     for (u32 other = 0; other < 8; ++other) {
       if (other < warp) skipped += sums[other];
       before += sums[other];

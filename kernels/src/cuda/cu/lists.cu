@@ -32,6 +32,7 @@ extern "C" __global__ void __launch_bounds__(1024) arrange(u32* counts, u32* sta
     if (lane == 31) sums[warp] = sum;
     __syncthreads();
     u32 all = 0;
+#pragma unroll
     for (u32 other = 0; other < 32; ++other) {
       if (other < warp) sum += sums[other];
       all += sums[other];

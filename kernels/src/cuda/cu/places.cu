@@ -26,6 +26,7 @@ extern "C" __global__ void __launch_bounds__(256) places(
     if (lane == 0) counts[warp] = __popc(same);
     __syncthreads();
     u64 place = taken + __popc(same & ((1u << lane) - 1));
+#pragma unroll
     for (u32 other = 0; other < 8; ++other) {
       if (other < warp) place += counts[other];
       taken += counts[other];
