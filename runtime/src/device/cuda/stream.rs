@@ -27,7 +27,7 @@ pub(crate) type Ended = Arc<dyn Fn() -> bool + Send + Sync>;
 /// How often a wait asks at once before it pauses between questions.
 const SPINS: usize = 2000;
 /// The pause.
-const PAUSE: Duration = Duration::from_micros(20);
+pub(super) const PAUSE: Duration = Duration::from_micros(20);
 /// Bytes of the account of faults: `Fault` in the kernels' sources.
 const FAULT: usize = 32;
 /// Bytes of the step and the seed: `Now` in the kernels' sources.
