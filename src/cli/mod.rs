@@ -24,6 +24,7 @@ mod options;
 pub mod output;
 mod progress;
 mod ranks;
+mod report;
 mod run;
 mod simulate;
 mod start;
@@ -45,6 +46,7 @@ pub fn run(command: Command) -> Result<ExitCode> {
         Command::Diff(args) => diff::run(&args)?,
         Command::Verify(args) => verify::run(&args)?,
         Command::Simulate(args) => simulate::run(&args)?,
+        Command::Report(args) => report::run(&args)?,
         Command::Calibrate(args) => calibrate::run(&args)?,
         Command::Run(args) => run::run(&args)?,
         Command::Train(args) => train::run(&args)?,
