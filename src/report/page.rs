@@ -5,7 +5,7 @@
 //! that the page's own script draws. Nothing here reads files. Start reading with [`Page`], then `assets/main.js`.
 
 use graphc_compiler::compile::prepare_again;
-use graphc_compiler::null_device::{NullDeviceError, trace};
+use graphc_compiler::null_device::{NullDeviceError, simulate, trace};
 use graphc_compiler::passes::error::PassError;
 use graphc_ir::check::VerifiedPlan;
 use serde::Serialize;
@@ -155,13 +155,13 @@ fn plan_page(
     explain: Option<usize>,
 ) -> Result<PlanPage, PageError> {
     let decisions = prepare_again(plan)?;
-    let traced = trace(plan, 1)?;
+    let (simulation, traced) = (simulate(plan)?, trace(plan, 1)?);
     let ran = events::ran(plan, &traced);
     let makers = Makers::new(&decisions);
     Ok(PlanPage {
         name: plan.name.clone(),
         file: file.into(),
-        summary: summary::summary(plan, &traced),
+        summary: summary::summary(plan, &simulation),
         places: places::places(plan, &decisions),
         costs: costs::costs(plan, &timeline::shown(&ran), traced.step_seconds),
         timeline: timeline::timeline(plan, &ran, &makers, traced.step_seconds),

@@ -70,8 +70,8 @@ impl Makers {
     /// `updated` says of each register whether an update reads it.
     fn of_actor(&self, program: &Program, actor: &Actor, updated: &[bool]) -> Doing {
         let by_name = || {
-            let last = actor.outputs.iter().chain(&actor.inputs).next_back();
-            let name = last.map(|register| program.registers[register.index()].name.as_str());
+            let made = actor.outputs.last().or(actor.inputs.first());
+            let name = made.map(|register| program.registers[register.index()].name.as_str());
             name.and_then(|name| self.0.get(name)).copied().unwrap_or(Doing::Forward)
         };
         match &actor.action {

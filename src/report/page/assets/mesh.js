@@ -85,9 +85,9 @@ function block(plan, stage, number, cell) {
     }
   };
   const layers = places.layers.filter((layer) => layer.stage === number && layer.name !== "the rest").length;
-  const caption = [el("b", null, `stage ${number}`), `ranks ${runs(stage.ranks)}`, times(stage.hierarchy), some(layers, "layer")];
+  const caption = [el("b", null, `stage ${number}`), `ranks ${runs(stage.ranks)}`, `${times(stage.hierarchy)}, ${some(layers, "layer")}`];
   return { show, figure: el("div", { class: "stage", style: { "max-width": `${Math.max(104, columns * cell)}px` } },
-    el("div", { class: "caption" }, caption.flatMap((text, at) => (at ? [" · ", text] : [text]))), picture) };
+    el("div", { class: "caption" }, caption.map((text) => el("div", null, text))), picture) };
 }
 
 /** Different parts in different shades, equal parts in the same one. */

@@ -115,7 +115,7 @@ class Timeline {
       pen.fillStyle = this.theme.line;
       pen.fillRect(Math.round(x), AXIS - 4, 1, this.height);
       pen.fillStyle = this.theme.soft;
-      pen.fillText(instant(at, step), Math.min(this.width - 28, Math.max(LABELS + 12, x)), AXIS / 2 - 1);
+      pen.fillText(instant(at, step), Math.min(this.width - 28, Math.max(LABELS + 24, x)), AXIS / 2 - 1);
     }
   }
 
