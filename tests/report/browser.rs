@@ -114,9 +114,11 @@ impl Browser {
         }
     }
 
-    /// The tab as PNG in base 64.
+    /// What is seen of the tab, somewhat smaller, as PNG in base 64.
     pub fn screenshot(&mut self) -> String {
-        let found = self.call("Page.captureScreenshot", json!({ "format": "png" }));
+        let top = self.number("scrollY");
+        let clip = json!({ "x": 0, "y": top, "width": 1400, "height": 860, "scale": 0.8 });
+        let found = self.call("Page.captureScreenshot", json!({ "format": "png", "clip": clip }));
         found["data"].as_str().expect("a picture").into()
     }
 

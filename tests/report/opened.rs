@@ -74,7 +74,8 @@ fn shows(browser: &mut Browser, file: &Path, page: &Path) {
     );
     let mut arenas: Vec<u64> = serde_json::from_value(arenas).expect("numbers");
     let mut wanted: Vec<u64> = plan.programs.iter().map(|program| program.arena_bytes).collect();
-    (arenas.sort_unstable(), wanted.sort_unstable());
+    arenas.sort_unstable();
+    wanted.sort_unstable();
     assert_eq!(arenas, wanted, "{name}");
 }
 
@@ -93,19 +94,20 @@ fn pages_of_small_and_large_plans_are_drawn_in_time() {
         large_plan(folder, "llama3_8b", &h100),
         large_plan(folder, "gpt3_175b", &[&stages[..], &megatron].concat()),
     ];
-    for plan in plans {
-        let page = page(folder, &[&plan], &["--explain", "0"]);
-        shows(&mut browser, &plan, &page);
+    for (plan, section) in plans.iter().zip(["summary", "costs", "when", "summary"]) {
+        let page = page(folder, &[plan], &["--explain", "0"]);
+        shows(&mut browser, plan, &page);
         let name = plan.file_stem().expect("a name").to_string_lossy().into_owned();
-        picture(&mut browser, &name);
+        picture(&mut browser, &name, section);
     }
 }
 
-/// With `GRAPHC_BLESS=1`: the pictures of the guide.
-fn picture(browser: &mut Browser, name: &str) {
+/// With `GRAPHC_BLESS=1`: the pictures of the guide, each from a section on.
+fn picture(browser: &mut Browser, name: &str, section: &str) {
     if std::env::var_os("GRAPHC_BLESS").is_none() {
         return;
     }
+    browser.evaluate(&format!("document.getElementById('{section}').scrollIntoView()"));
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let file = root.join("docs/report").join(format!("{name}.png"));
     let bytes = decoded(&browser.screenshot());

@@ -8,6 +8,9 @@ function figureRow([name, before, after]) {
 
 const worded = (value) => (value === null ? "none" : typeof value === "string" ? value : JSON.stringify(value));
 
+/** Tensors that have a name before those that have a number. */
+const byName = (tensors) => tensors.slice().sort(([a], [b]) => a.startsWith("%") - b.startsWith("%"));
+
 function difference(page) {
   const d = page.difference;
   const columns = (what) => [[what], ["A"], ["B"]];
@@ -24,5 +27,5 @@ function difference(page) {
       el("div", null,
         same(d.inputs, table("Options and other inputs", columns("option"), d.inputs.map(([name, a, b]) => [named(name), code(a), code(b)]))),
         same(d.tensors, table("Tensors that lie in other ways", columns("tensor"),
-          d.tensors.slice(0, 2000).map(([name, a, b]) => [named(name), worded(a), worded(b)]))))));
+          byName(d.tensors).slice(0, 2000).map(([name, a, b]) => [named(name), worded(a), worded(b)]))))));
 }

@@ -7,6 +7,25 @@ const marksOf = (marks) => MARKS.filter(([bit]) => marks & bit).map(([, text]) =
 const HUES = [["var(--b)", "B: whole on every rank"], ["var(--s0)", "S(0): split along dim 0"], ["var(--s1)", "S(1)"],
   ["var(--s2)", "S(2)"], ["var(--s3)", "S(3) and more"], ["var(--p)", "P: summands"]];
 
+/** What becomes of a tensor until the backward pass, as a line under its bar: whole if kept, short if gathered again, dots if recomputed. */
+function underline(marks, x) {
+  if (marks & 8) return `M${x + 0.5} 22.5h2v2h-2zM${x + 5.5} 22.5h2v2h-2z`;
+  if (marks & 4) return `M${x + 2.5} 22.5h3v2h-3z`;
+  return marks & 2 ? `M${x} 22.5h8v2h-8z` : "";
+}
+
+const sign = (marks, text) => el("li", null, svg("svg", { width: 10, height: 12, viewBox: "0 15 9 10", class: "sign" },
+  marks & 1 ? svg("path", { d: "M.75 16h7v7h-7z", fill: "none", "stroke-width": 1.5, style: { stroke: "var(--ink)" } })
+    : svg("path", { d: underline(marks, 0), style: { fill: "var(--soft)" } })), text);
+
+/** The legend of layouts and marks, of the marks that some tensor has. */
+function layoutLegend(plan) {
+  const some = plan.places.tensors.reduce((all, tensor) => all | tensor[5], 0);
+  const made = legend(HUES);
+  made.append(...MARKS.filter(([bit]) => some & bit).map(([bit, text]) => sign(bit, text)));
+  return made;
+}
+
 /** Runs of layers of one stage and form. */
 function folded(layers) {
   const groups = [];
@@ -43,6 +62,8 @@ function barcode(plan, layer, select) {
       paths.set(hue(sbp), (paths.get(hue(sbp)) || "") + d);
     });
   });
+  const under = tensors.map((index, at) => underline(plan.places.tensors[index][5], gaps[at])).join("");
+  const frames = tensors.map((index, at) => (plan.places.tensors[index][5] & 1 ? `M${gaps[at]} .75h${step - 2}v18.5h-${step - 2}z` : "")).join("");
   const at = (event) => {
     const box = picture.getBoundingClientRect();
     const place = ((event.clientX - box.left) / box.width) * x;
@@ -50,13 +71,15 @@ function barcode(plan, layer, select) {
     return plan.places.tensors[tensors[Math.max(0, found)]];
   };
   const picture = svg("svg", {
-    class: "barcode", viewBox: `0 0 ${x} 20`, preserveAspectRatio: "none", role: "img",
+    class: "barcode", viewBox: `0 0 ${x} 25`, preserveAspectRatio: "none", role: "img",
     "aria-label": `${some(tensors.length, "tensor")} of ${visible(layer.name)} by layout`,
     on: {
       click: (event) => { event.preventDefault(); select(at(event)); },
       mousemove: (event) => tip.show(event, tensorText(plan, at(event))), mouseleave: tip.hide,
     },
-  }, [...paths].map(([name, d]) => svg("path", { d, style: { fill: `var(--${name})` } })));
+  }, [...paths].map(([name, d]) => svg("path", { d, style: { fill: `var(--${name})` } })),
+  under && svg("path", { d: under, style: { fill: "var(--soft)" } }),
+  frames && svg("path", { d: frames, fill: "none", "stroke-width": 1.5, style: { stroke: "var(--ink)" } }));
   picture.style.maxWidth = `${x}px`;
   return picture;
 }

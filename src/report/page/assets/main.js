@@ -22,7 +22,7 @@ function where(plan) {
   const axes = plan.places.mesh.map((extent, axis) => `axis ${axis}`).join(" above ");
   return el("div", { class: "where" },
     el("div", null, ranks.figure, panel),
-    el("div", null, el("div", { class: "search" }, search), legend(HUES),
+    el("div", null, el("div", { class: "search" }, search), layoutLegend(plan),
       el("p", { class: "note" }, `A bar is a tensor, cut into ${plan.places.mesh.length === 1 ? "its layout" : axes}; gaps part inputs, parameters, activations, gradients and states.`),
       model.found, model.list));
 }

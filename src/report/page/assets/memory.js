@@ -1,7 +1,7 @@
 // Bytes that are alive over the step, stacked by what they are for.
 
 /** The frame of a chart that has the page's width for itself, or shares it. */
-const frameOf = (alone) => ({ left: 62, right: 12, top: 18, bottom: 26, width: alone ? 1340 : 640, height: 260 });
+const frameOf = (alone) => ({ left: 62, right: 12, top: 18, bottom: 26, width: alone ? 1340 : 470, height: alone ? 260 : 220 });
 
 function memoryFigure(plan, filled, scale, frame) {
   const { memory } = plan;
@@ -19,8 +19,8 @@ function memoryFigure(plan, filled, scale, frame) {
     picture.append(svg("line", { class: "grid", x1: frame.left, x2: frame.width - frame.right, y1: y(at), y2: y(at) }),
       svg("text", { x: frame.left - 5, y: y(at) + 4, "text-anchor": "end" }, bytes(at)));
   }
-  for (const at of ticks(whole, 5)) {
-    if (at <= whole) picture.append(svg("text", { x: x(at), y: frame.height - 8, "text-anchor": at === 0 ? "start" : "middle" }, instant(at, whole / 5)));
+  for (const at of ticks(whole, 4)) {
+    if (at < whole * 0.97) picture.append(svg("text", { x: x(at), y: frame.height - 8, "text-anchor": at === 0 ? "start" : "middle" }, instant(at, ticks(whole, 4)[1])));
   }
   areas(picture, memory, moments, whole, x, y);
   limits(picture, memory, frame, scale, y);

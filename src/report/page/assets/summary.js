@@ -13,6 +13,12 @@ function bar(parts, title) {
     parts.map(([share, background]) => el("i", { style: { width: `${share * 100}%`, background } })));
 }
 
+/** Samples of a step: what the first dim of the first input counts; 0 without inputs. */
+function batchOf(plan) {
+  const input = plan.places.tensors.find((tensor) => tensor[1] === "input");
+  return (input && plan.places.types[input[2]][2][0]) || 0;
+}
+
 function strip(plan) {
   const s = plan.summary;
   const [compute, communication, waiting] = s.shares;
@@ -20,8 +26,10 @@ function strip(plan) {
   const full = s.peak_memory_bytes / s.memory_bytes;
   const gap = s.planner.status === "optimal" ? "proven best" : `gap ${percent(s.planner.gap, 2)}`;
   const tied = s.planner.tied_axes ? `, axes ${s.planner.tied_axes.join(", ")} planned as one with those before` : "";
+  const batch = batchOf(plan);
+  const pace = batch ? `${count(batch / s.step_seconds)} samples/s; ` : "";
   return el("dl", { class: "strip", "aria-label": `Figures of ${visible(plan.name)}` },
-    card("Predicted step", seconds(s.step_seconds), shares, s.step_seconds, bar([
+    card("Predicted step", seconds(s.step_seconds), pace + shares, s.step_seconds, bar([
       [compute, "var(--forward)"], [communication, "var(--communication)"], [waiting, "var(--b)"]], shares), true),
     card("Peak memory of a rank", bytes(s.peak_memory_bytes), `${percent(full)} of ${bytes(s.memory_bytes)}`, s.peak_memory_bytes,
       bar([[Math.min(1, full), full > 1 ? "var(--limit)" : "var(--parameter)"]], percent(full))),

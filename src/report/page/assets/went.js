@@ -2,7 +2,7 @@
 
 function curve(name, steps, values) {
   const points = steps.map((step, at) => [step, values[at]]).filter(([, value]) => value !== null);
-  const frame = { left: 62, right: 12, top: 12, bottom: 28, width: 520, height: 220 };
+  const frame = { left: 62, right: 12, top: 12, bottom: 28, width: 440, height: 200 };
   const [low, high] = [Math.min(...points.map((one) => one[1])), Math.max(...points.map((one) => one[1]))];
   const span = high - low || Math.abs(high) || 1;
   const [first, last] = [points[0][0], points[points.length - 1][0]];
@@ -30,7 +30,7 @@ function curve(name, steps, values) {
     el("figcaption", null, el("bdi", null, visible(name)), `: ${Number(points[0][1].toPrecision(5))} to ${Number(end.toPrecision(5))}`), picture);
 }
 
-function measured(data) {
+function measured(data, batch) {
   const { step, rows, actors } = data;
   const most = Math.max(1e-30, ...rows.flatMap(([, a, b]) => [a, b]));
   const [text, kind] = change(step[0], step[1]);
@@ -39,7 +39,8 @@ function measured(data) {
   const ratio = (a, b) => (a > 0 ? (b / a).toFixed(2) : "–");
   const off = actors.filter(([, a]) => a > 0).sort((a, b) => b[2] - b[1] - (a[2] - a[1])).slice(0, 100);
   return el("div", null,
-    el("p", { class: "lead" }, `A step was measured at ${seconds(step[1])} and predicted at ${seconds(step[0])} (`, el("span", { class: kind }, text), ")."),
+    el("p", { class: "lead" }, `A step was measured at ${seconds(step[1])} and predicted at ${seconds(step[0])} (`, el("span", { class: kind }, text), ")",
+      batch > 0 && step[1] > 0 && `: ${count(batch / step[1])} samples/s instead of ${count(batch / step[0])}`, "."),
     legend([["var(--accent)", "predicted"], ["var(--s1)", "measured"]]),
     el("div", { class: "pair" },
       table("Seconds of a rank's step, by op and kind", [["op"], ["predicted", true], ["measured", true], ["ratio", true], [""]],
@@ -54,5 +55,5 @@ function went(page) {
   return el("section", { id: "went" }, el("h2", null, "How it went"),
     data.count > 0 && el("p", { class: "lead" }, `${some(data.count, "step")} of a run.`),
     names.length > 0 && el("div", { class: "curves" }, names.map((name) => curve(name, data.steps, data.curves[name]))),
-    data.measured && measured(data.measured));
+    data.measured && measured(data.measured, batchOf(page.plans[0])));
 }

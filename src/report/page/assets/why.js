@@ -2,13 +2,13 @@
 
 function reasonRow(plan, reason, most) {
   const objective = plan.summary.planner.objective_seconds;
-  const more = reason.seconds === null ? null : Math.max(0, reason.seconds / objective - 1);
+  const more = reason.seconds === null ? null : reason.seconds / objective - 1;
   const changed = reason.changes ? `${reason.changes} more: ${reason.changed.map(visible).join(", ")}${reason.changes > reason.changed.length ? ", …" : ""}` : "";
   return {
     chosen: reason.chosen,
     cells: [reason.layout + (reason.chosen ? " (chosen)" : ""),
-      more === null ? "no plan" : seconds(reason.seconds), more === null ? "" : `+${percent(more, 3)}`,
-      more === null ? visible(reason.error) : [el("i", { class: "inline", style: { width: `${most > 0 ? (more / most) * 90 : 0}px` } }), " ", el("bdi", null, changed)]],
+      more === null ? "no plan" : seconds(reason.seconds), more === null ? "" : `${more < 0 ? "" : "+"}${percent(more, 3)}`,
+      more === null ? visible(reason.error) : [el("i", { class: "inline", style: { width: `${most > 0 ? Math.max(0, more / most) * 90 : 0}px` } }), " ", el("bdi", null, changed)]],
   };
 }
 
@@ -37,7 +37,9 @@ function planner(plan) {
 
 function why(plan) {
   const none = "None were computed for this page: `graphc report --explain N` plans those of the N heaviest tensors, `graphc explain PLAN TENSOR` those of one.";
+  const fixed = plan.summary.strategy !== "auto" && plan.why.length > 0;
   return el("div", null, planner(plan),
+    fixed && el("p", { class: "note" }, `This plan is of the strategy ${plan.summary.strategy}; the alternatives are the planner's own, so they may cost less.`),
     plan.why.length ? plan.why.map((one, at) => opened(["Why ", named(one.tensor)], () => [whyTables(plan, one)].flat().filter(Boolean), at === 0))
       : el("p", { class: "note" }, none));
 }
