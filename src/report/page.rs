@@ -32,12 +32,12 @@ pub use places::{Layer, Places, Stage};
 pub use summary::Summary;
 pub use timeline::{Lane, Row, Timeline};
 pub use went::{Measured, Went};
-pub use why::{Reason, Why};
+pub use why::{Asked, Reason, Why};
 
 /// The version of the data block.
 pub const PAGE_VERSION: u32 = 1;
 
-/// All that a page shows: the schema of its data block, which `docs/guide.md` describes.
+/// All that a page shows: the schema of its data block, which `docs/report.md` describes.
 #[derive(Clone, Debug, Serialize)]
 pub struct Page {
     /// [`PAGE_VERSION`].
@@ -69,6 +69,8 @@ pub struct PlanPage {
     pub memory: Memory,
     /// Alternatives of the heaviest tensors.
     pub why: Vec<Why>,
+    /// What the user asked for, and what there is without it.
+    pub asked: Vec<Asked>,
 }
 
 /// What differs between two plans, each entry with its name, before and after.
@@ -167,5 +169,6 @@ fn plan_page(
         timeline: timeline::timeline(plan, &ran, &makers, traced.step_seconds),
         memory: memory::memory(plan, &ran),
         why: why::why(plan, &decisions, explain),
+        asked: why::asked(plan, &decisions, explain),
     })
 }

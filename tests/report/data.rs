@@ -200,6 +200,22 @@ fn reasons_are_those_of_explain() {
 }
 
 #[test]
+fn what_was_asked_for_has_a_price() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let free = reference_plan(folder.path(), "gpt", "free.json", &["--mesh", "4"]);
+    let pin = ["--mesh", "4", "--pin", "tok.weight=S(0)"];
+    let pinned = reference_plan(folder.path(), "gpt", "pinned.json", &pin);
+    let shown = &block(&page(folder.path(), &[&pinned], &["--explain", "1"]))["plans"][0];
+    let [asked] = list(&shown["asked"]).as_slice() else { panic!("{}", shown["asked"]) };
+    assert_eq!(asked["what"], "the pin tok.weight=S(0)");
+    let (without, cheapest) =
+        (number(&asked["seconds"]), number(&read(&free)["planner"]["objective_seconds"]));
+    assert!((without / cheapest - 1.0).abs() < 1e-6, "{without} and {cheapest}");
+    let objective = number(&read(&pinned)["planner"]["objective_seconds"]);
+    assert!(objective >= without, "{objective} and {without}");
+}
+
+#[test]
 fn two_plans_differ_as_diff_says() {
     let folder = tempfile::tempdir().expect("a scratch folder");
     let one = reference_plan(folder.path(), "gpt", "one.json", &["--mesh", "4"]);

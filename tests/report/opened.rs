@@ -39,6 +39,12 @@ fn shows(browser: &mut Browser, file: &Path, page: &Path) {
     let size = std::fs::metadata(page).expect("a page").len();
     assert!(size < LARGEST, "{name} has {size} bytes");
     eprintln!("{name}: drawn in {milliseconds} ms, {size} bytes");
+    equals(browser, file);
+}
+
+/// Holds the figures of the page that is open against those of its plan.
+fn equals(browser: &mut Browser, file: &Path) {
+    let name = file.display();
     let text = std::fs::read_to_string(file).expect("a plan");
     let plan = read_plan(&text).expect("a plan");
     let simulation = simulate(&plan).expect("it runs");

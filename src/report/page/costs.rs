@@ -79,27 +79,8 @@ fn axes(plan: &Plan) -> Vec<(usize, bool)> {
 }
 
 fn class(plan: &Plan, ran: &Ran<'_>, step_seconds: f64) -> Class {
-    let mut communication: BTreeMap<(Option<usize>, &'static str), (usize, f64, f64)> =
-        BTreeMap::new();
-    let mut kernels: BTreeMap<String, (usize, f64, f64, f64)> = BTreeMap::new();
-    for event in ran.streams.iter().flatten() {
-        let actor = &ran.program.actors[event.actor];
-        let seconds = event.end - event.start;
-        match sends(plan, ran.program, actor) {
-            Some((axis, kind, bytes)) => {
-                let sum = communication.entry((axis, kind)).or_default();
-                *sum = (sum.0 + 1, sum.1 + bytes, sum.2 + seconds);
-            }
-            None => {
-                let sum = kernels.entry(op(actor)).or_default();
-                *sum = (sum.0 + 1, sum.1 + actor.flops, sum.2 + actor.bytes, sum.3 + seconds);
-            }
-        }
-    }
+    let (communication, kernels) = sums(plan, ran);
     let [compute, exposed, hidden] = split(ran);
-    let mut kernels: Vec<Kernels> =
-        kernels.into_iter().map(|(op, (n, flops, bytes, s))| (op, n, flops, bytes, s)).collect();
-    kernels.sort_by(|a, b| b.4.total_cmp(&a.4));
     Class {
         rank: ran.class.rank,
         ranks: ran.class.ranks,
@@ -108,11 +89,33 @@ fn class(plan: &Plan, ran: &Ran<'_>, step_seconds: f64) -> Class {
         exposed,
         hidden,
         waiting: (step_seconds - compute - exposed).max(0.0),
-        communication: (communication.into_iter())
-            .map(|((axis, kind), (n, bytes, seconds))| (axis, kind, n, bytes, seconds))
-            .collect(),
+        communication,
         kernels,
     }
+}
+
+/// Events by axis and kind, and by op; kernels that take longest first.
+fn sums(plan: &Plan, ran: &Ran<'_>) -> (Vec<Communication>, Vec<Kernels>) {
+    let mut communication: BTreeMap<(Option<usize>, &'static str), (usize, f64, f64)> =
+        BTreeMap::new();
+    let mut kernels: BTreeMap<String, (usize, f64, f64, f64)> = BTreeMap::new();
+    for event in ran.streams.iter().flatten() {
+        let actor = &ran.program.actors[event.actor];
+        let seconds = event.end - event.start;
+        if let Some((axis, kind, bytes)) = sends(plan, ran.program, actor) {
+            let sum = communication.entry((axis, kind)).or_default();
+            *sum = (sum.0 + 1, sum.1 + bytes, sum.2 + seconds);
+        } else {
+            let sum = kernels.entry(op(actor)).or_default();
+            *sum = (sum.0 + 1, sum.1 + actor.flops, sum.2 + actor.bytes, sum.3 + seconds);
+        }
+    }
+    let row = |((axis, kind), (n, bytes, seconds))| (axis, kind, n, bytes, seconds);
+    let communication = communication.into_iter().map(row).collect();
+    let row = |(op, (n, flops, bytes, seconds))| (op, n, flops, bytes, seconds);
+    let mut kernels: Vec<Kernels> = kernels.into_iter().map(row).collect();
+    kernels.sort_by(|a, b| b.4.total_cmp(&a.4));
+    (communication, kernels)
 }
 
 /// Axis, kind and bytes of an actor that communicates.

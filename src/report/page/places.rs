@@ -270,7 +270,7 @@ fn layer_name(tensors: &[Tensor], members: &[usize]) -> String {
 }
 
 /// The layer of each value: that of its forward node; of what is read there alone, of variables say, that of the first reader;
-/// of gradients, states and what updates make that of their variable.
+/// of gradients and states that of their variable; of what is gathered again that of its origin.
 fn layer_of_values(decisions: &Decisions) -> Vec<Option<usize>> {
     let graph = decisions.graph();
     let forward = |node: usize| {
@@ -289,6 +289,10 @@ fn layer_of_values(decisions: &Decisions) -> Vec<Option<usize>> {
         graph.values.iter().map(|value| nodes[value.producer.index()]).collect();
     for &(variable, gradient) in &decisions.training.gradients {
         values[gradient.index()] = values[variable.index()];
+    }
+    for node in graph.nodes.iter().filter(|node| matches!(node.op, Op::Regather(_))) {
+        let result = node.results[0].index();
+        values[result] = values[result].or(values[node.operands[0].index()]);
     }
     let updates = graph.nodes.iter().filter(|node| !node.op.operation().updates().is_empty());
     for node in updates {

@@ -19,6 +19,9 @@ const SAME: i64 = 3;
 /// Classes of ranks that a page shows; of more those with the lowest ranks of each program come first.
 const MOST_ROWS: usize = 64;
 
+/// Actors that the programs of those classes have together, unless one alone has more.
+const MOST_ACTORS: usize = 40_000;
+
 /// The step.
 #[derive(Clone, Debug, Serialize)]
 pub struct Timeline {
@@ -26,7 +29,7 @@ pub struct Timeline {
     pub tick_seconds: f64,
     /// Names of what actors do.
     pub doings: [&'static str; 6],
-    /// By program: its actors, (name, what it does).
+    /// By program: its actors, (name, what it does); empty of programs that are not shown.
     pub actors: Vec<Vec<(String, usize)>>,
     /// Ranks that behave alike.
     pub rows: Vec<Row>,
@@ -67,16 +70,19 @@ pub type Item = (u32, u32, i64, Vec<(usize, i64, i64)>);
 /// Packs what was simulated.
 pub fn timeline(plan: &Plan, ran: &[Ran<'_>], makers: &Makers, step_seconds: f64) -> Timeline {
     let tick = if step_seconds > 0.0 { step_seconds / TICKS } else { 1.0 };
-    let actors = plan.programs.iter().map(|program| {
+    let shown: Vec<&Ran<'_>> = shown(ran);
+    let actors = plan.programs.iter().enumerate().map(|(index, program)| {
+        if shown.iter().all(|ran| ran.index != index) {
+            return Vec::new();
+        }
         let doings = makers.of(program).into_iter().map(Doing::number);
         program.actors.iter().map(|actor| actor.name.clone()).zip(doings).collect()
     });
-    let shown: Vec<&Ran<'_>> = shown(ran);
     Timeline {
         tick_seconds: tick,
         doings: Doing::NAMES,
         actors: actors.collect(),
-        left_out: ran.len() - shown.len(),
+        left_out: ran.iter().filter(|ran| !ran.program.actors.is_empty()).count() - shown.len(),
         rows: shown.into_iter().map(|ran| row(ran, tick)).collect(),
     }
 }
@@ -89,7 +95,12 @@ pub fn shown<'a, 'b>(ran: &'a [Ran<'b>]) -> Vec<&'a Ran<'b>> {
         .filter(|(_, ran)| !ran.program.actors.is_empty())
         .collect();
     order.sort_by_key(|&(again, _)| again);
-    order.truncate(MOST_ROWS);
+    let (mut rows, mut actors) = (0, 0);
+    order.retain(|(again, ran)| {
+        actors += if *again { 0 } else { ran.program.actors.len() };
+        rows += 1;
+        rows == 1 || rows <= MOST_ROWS && actors <= MOST_ACTORS
+    });
     order.sort_by_key(|(_, ran)| (ran.class.stage, ran.class.rank));
     order.into_iter().map(|(_, ran)| ran).collect()
 }

@@ -1,8 +1,8 @@
 //! How a run went: losses and pace of a metrics file, and what a profile has measured beside what was predicted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use graphc_ir::plan::Plan;
+use graphc_ir::plan::{Actor, Plan, Program};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -106,8 +106,7 @@ fn numbers(value: &Value) -> Vec<(String, f64)> {
     all
 }
 
-/// Puts a file of measured seconds beside what the plan predicts of its first class of ranks, or of those of the rank
-/// whose actors have the most names in common.
+/// Puts a file of measured seconds beside what the plan predicts of the program whose actors have the most names in common.
 ///
 /// # Errors
 /// [`PageError::Measured`] where the file is none.
@@ -117,18 +116,34 @@ pub fn measured(
     step_seconds: f64,
     text: &str,
 ) -> Result<Measured, PageError> {
-    let file: File = serde_json::from_str(text)
-        .map_err(|error| PageError::Measured { reason: error.to_string() })?;
+    let file = read(text)?;
+    let program = closest(plan, &file);
+    let actors = plan.programs[program].actors.iter();
+    let known: BTreeMap<&str, &Actor> = actors.map(|actor| (actor.name.as_str(), actor)).collect();
+    let class = classes.iter().find(|class| program_of(plan, class) == program);
+    let step = (step_seconds, file.step_seconds);
+    Ok(Measured { step, rows: rows(&file, &known, class), actors: one_by_one(&file, &known) })
+}
+
+fn read(text: &str) -> Result<File, PageError> {
+    let wrong = |reason: String| PageError::Measured { reason };
+    let file: File = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
     let numbers = file.actors.iter().map(|actor| actor.seconds);
     let all = numbers.chain(file.collectives.iter().map(|one| one.seconds));
-    if let Some(wrong) = all.chain([file.step_seconds]).find(|s| !s.is_finite() || *s < 0.0) {
-        return Err(PageError::Measured { reason: format!("{wrong} is no number of seconds") });
+    match all.chain([file.step_seconds]).find(|s| !s.is_finite() || *s < 0.0) {
+        Some(number) => Err(wrong(format!("{number} is no number of seconds"))),
+        None => Ok(file),
     }
-    let program = closest(plan, &file);
-    let known: BTreeMap<&str, &graphc_ir::plan::Actor> =
-        plan.programs[program].actors.iter().map(|actor| (actor.name.as_str(), actor)).collect();
+}
+
+/// Seconds of kernels by op and of collectives by kind, predicted and measured, those that take longest first.
+fn rows(
+    file: &File,
+    known: &BTreeMap<&str, &Actor>,
+    class: Option<&Class>,
+) -> Vec<(String, f64, f64)> {
     let mut rows: BTreeMap<String, (f64, f64)> = BTreeMap::new();
-    if let Some(class) = classes.iter().find(|class| program_of(plan, class) == program) {
+    if let Some(class) = class {
         for (name, _, _, _, seconds) in &class.kernels {
             rows.entry(name.clone()).or_default().0 += seconds;
         }
@@ -136,23 +151,30 @@ pub fn measured(
             rows.entry((*kind).into()).or_default().0 += seconds;
         }
     }
-    let mut actors: BTreeMap<&str, (f64, f64, usize)> = BTreeMap::new();
     for one in &file.actors {
         let actor = known.get(one.name.as_str());
         let word = actor.map_or_else(|| one.op.clone(), |actor| op(actor));
         rows.entry(word).or_default().1 += one.seconds;
-        if let Some(actor) = actor {
-            let sum = actors.entry(&one.name).or_insert((actor.seconds, 0.0, 0));
-            (sum.1, sum.2) = (sum.1 + one.seconds, sum.2 + 1);
-        }
     }
     for one in &file.collectives {
         rows.entry(one.kind.clone()).or_default().1 += one.seconds;
     }
     let mut rows: Vec<_> = rows.into_iter().map(|(name, (a, b))| (name, a, b)).collect();
     rows.sort_by(|a, b| (b.1 + b.2).total_cmp(&(a.1 + a.2)));
-    let actors = actors.into_iter().map(|(name, (a, b, n))| (name.into(), a, b / n as f64));
-    Ok(Measured { step: (step_seconds, file.step_seconds), rows, actors: actors.collect() })
+    rows
+}
+
+/// Seconds of one action of each measured actor of the plan: predicted, and the mean of what was measured.
+fn one_by_one(file: &File, known: &BTreeMap<&str, &Actor>) -> Vec<(String, f64, f64)> {
+    let mut actors: BTreeMap<&str, (f64, f64, usize)> = BTreeMap::new();
+    for one in &file.actors {
+        if let Some(actor) = known.get(one.name.as_str()) {
+            let sum = actors.entry(&one.name).or_insert((actor.seconds, 0.0, 0));
+            (sum.1, sum.2) = (sum.1 + one.seconds, sum.2 + 1);
+        }
+    }
+    let mean = |(name, (a, b, n)): (&str, (f64, f64, usize))| (name.into(), a, b / n as f64);
+    actors.into_iter().map(mean).collect()
 }
 
 fn program_of(plan: &Plan, class: &Class) -> usize {
@@ -161,9 +183,8 @@ fn program_of(plan: &Plan, class: &Class) -> usize {
 
 /// The program that has the most of the measured names.
 fn closest(plan: &Plan, file: &File) -> usize {
-    let names: std::collections::BTreeSet<&str> =
-        file.actors.iter().map(|actor| actor.name.as_str()).collect();
-    let common = |program: &graphc_ir::plan::Program| {
+    let names: BTreeSet<&str> = file.actors.iter().map(|actor| actor.name.as_str()).collect();
+    let common = |program: &Program| {
         program.actors.iter().filter(|actor| names.contains(actor.name.as_str())).count()
     };
     let counts: Vec<usize> = plan.programs.iter().map(common).collect();

@@ -1,7 +1,8 @@
 //! Why: alternatives of the heaviest tensors, planned anew as the page is written.
 
 use graphc_compiler::decisions::Decisions;
-use graphc_ir::plan::{Plan, TensorEntry, TensorKind};
+use graphc_compiler::planner;
+use graphc_ir::plan::{CompileOptions, Plan, Strategy, TensorEntry, TensorKind};
 use serde::Serialize;
 
 use crate::report::alternatives::{Alternative, Choice, explain};
@@ -15,6 +16,9 @@ const SMALL: usize = 30_000;
 
 /// Other tensors that are named where a layout changes them.
 const NAMED: usize = 6;
+
+/// Wishes that are priced.
+const MOST_ASKED: usize = 8;
 
 /// Why one tensor lies as it does.
 #[derive(Clone, Debug, Serialize)]
@@ -46,11 +50,64 @@ pub struct Reason {
     pub error: Option<String>,
 }
 
+/// Something that the user asked for, and what is to be had without it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Asked {
+    /// The pin, the strategy or the limit.
+    pub what: String,
+    /// Seconds of the best plan without it, all else as it was asked for.
+    pub seconds: Option<f64>,
+    /// Why there is no plan without it.
+    pub error: Option<String>,
+}
+
+/// Prices what the user asked for, where alternatives are planned at all.
+pub fn asked(plan: &Plan, decisions: &Decisions, explained: Option<usize>) -> Vec<Asked> {
+    if explained.unwrap_or_else(|| usual(plan)) == 0 {
+        return Vec::new();
+    }
+    let price = |(what, options): (String, CompileOptions)| {
+        let planned = planner::plan(decisions, &options, &plan.cluster);
+        let seconds = planned.as_ref().ok().map(|planned| planned.report.objective_seconds);
+        Asked { what, seconds, error: planned.err().map(|error| error.to_string()) }
+    };
+    without(&plan.options).into_iter().take(MOST_ASKED).map(price).collect()
+}
+
+/// Each wish by name, with the options that leave it out.
+fn without(options: &CompileOptions) -> Vec<(String, CompileOptions)> {
+    let mut all = Vec::new();
+    for (index, pin) in options.pins.iter().enumerate() {
+        let mut fewer = options.clone();
+        fewer.pins.remove(index);
+        all.push((format!("the pin {}={}", pin.pattern, pin.sbp), fewer));
+    }
+    if options.strategy != Strategy::Auto {
+        let name = serde_json::to_value(options.strategy).unwrap_or_default();
+        let name = name.as_str().unwrap_or_default();
+        let fewer = CompileOptions { strategy: Strategy::Auto, ..options.clone() };
+        all.push((format!("the strategy {name}"), fewer));
+    }
+    if let Some(limit) = options.memory {
+        let fewer = CompileOptions { memory: None, ..options.clone() };
+        all.push((format!("the limit of memory of {}", crate::report::bytes(limit)), fewer));
+    }
+    all
+}
+
 /// Explains the heaviest tensors: `asked` of them; where nobody asked a few, and none of large plans.
 pub fn why(plan: &Plan, decisions: &Decisions, asked: Option<usize>) -> Vec<Why> {
-    let small = if plan.planner.variables <= SMALL { USUAL } else { 0 };
-    let heaviest = heaviest(plan, asked.unwrap_or(small));
+    let heaviest = heaviest(plan, asked.unwrap_or_else(|| usual(plan)));
     heaviest.into_iter().map(|tensor| of(plan, decisions, tensor)).collect()
+}
+
+/// Where memory is short a plan takes many times as long.
+fn usual(plan: &Plan) -> usize {
+    match plan.planner.variables {
+        SMALL.. => 0,
+        _ if plan.regathered => USUAL / 3,
+        _ => USUAL,
+    }
 }
 
 /// The largest parameters and the largest activations, half of each, of as many names as shapes.

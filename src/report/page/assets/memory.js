@@ -1,11 +1,11 @@
 // Bytes that are alive over the step, stacked by what they are for.
 
-/** The frame of a chart that has the page's width for itself, or shares it. */
-const frameOf = (alone) => ({ left: 62, right: 12, top: 18, bottom: 26, width: alone ? 1340 : 470, height: alone ? 260 : 220 });
+/** The frame of one of so many charts in a row. */
+const frameOf = (columns) => ({ left: 62, right: 12, top: 18, bottom: 26, width: [1340, 660, 470][columns - 1], height: columns < 3 ? 260 : 220 });
 
 function memoryFigure(plan, filled, scale, frame) {
   const { memory } = plan;
-  const whole = plan.summary.step_seconds;
+  const whole = plan.summary.step_seconds || 1e-9;
   const wide = frame.width - frame.left - frame.right;
   const high = frame.height - frame.top - frame.bottom;
   const x = (seconds) => frame.left + (seconds / whole) * wide;
@@ -19,8 +19,8 @@ function memoryFigure(plan, filled, scale, frame) {
     picture.append(svg("line", { class: "grid", x1: frame.left, x2: frame.width - frame.right, y1: y(at), y2: y(at) }),
       svg("text", { x: frame.left - 5, y: y(at) + 4, "text-anchor": "end" }, bytes(at)));
   }
-  for (const at of ticks(whole, 4)) {
-    if (at < whole * 0.97) picture.append(svg("text", { x: x(at), y: frame.height - 8, "text-anchor": at === 0 ? "start" : "middle" }, instant(at, ticks(whole, 4)[1])));
+  for (const at of ticks(whole, frame.width / 120)) {
+    if (at < whole * 0.97) picture.append(svg("text", { x: x(at), y: frame.height - 8, "text-anchor": at === 0 ? "start" : "middle" }, instant(at, ticks(whole, frame.width / 120)[1])));
   }
   areas(picture, memory, moments, whole, x, y);
   limits(picture, memory, frame, scale, y);
@@ -79,7 +79,7 @@ function hover(picture, plan, filled, frame, x, total, whole) {
 }
 
 function momentText(plan, filled, [at, kinds, actor, largest], total) {
-  const lines = [`${bytes(total)} at ${instant(at, plan.summary.step_seconds / 1000)}, in ${visible(plan.timeline.actors[filled.program][actor][0])}`];
+  const lines = [`${bytes(total)} at ${instant(at, plan.summary.step_seconds / 1000)}, in ${visible((plan.timeline.actors[filled.program][actor] || ["an actor"])[0])}`];
   plan.memory.kinds.forEach((kind, n) => kinds[n] > 0 && lines.push(`${kind} ${bytes(kinds[n])}`));
   lines.push("largest:");
   largest.forEach(([name, size, n]) => lines.push(`  ${bytes(size)}  ${visible(filled.names[name])}${n > 1 ? ` (${n} of them)` : ""}`));
@@ -103,12 +103,12 @@ function memoryScale(plans) {
 
 function memory(plan, scale, single) {
   const { programs } = plan.memory;
-  const alone = single && programs.length === 1;
+  const columns = single ? Math.min(3, programs.length || 1) : 2;
   const beyond = plan.memory.device_bytes > scale;
   const used = plan.memory.kinds.filter((_, at) => programs.some((one) => one.moments.some((moment) => moment[1][at] > 0)));
   return el("div", null,
     legend(used.map((kind) => [`var(--${kind})`, kind === "copy" ? "copy of a parameter" : kind])),
     beyond && el("p", { class: "note" }, `The device has ${bytes(plan.memory.device_bytes)}, far above what is drawn.`),
-    el("div", { class: alone ? "memories one" : "memories" }, programs.map((one) => memoryFigure(plan, one, scale, frameOf(alone)))),
+    el("div", { class: `memories in${single ? columns : 1}` }, programs.map((one) => memoryFigure(plan, one, scale, frameOf(columns)))),
     plan.memory.left_out > 0 && el("p", { class: "note" }, `${plan.memory.left_out} more programs, with less memory, are not shown.`));
 }

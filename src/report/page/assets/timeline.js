@@ -10,7 +10,8 @@ const MOST_EVENTS = 60000;
 /** What of the step is seen, in seconds; all timelines of a page share it. */
 class View {
   constructor(seconds) {
-    Object.assign(this, { whole: seconds, from: 0, to: seconds, listeners: [] });
+    // A step that takes no time is drawn as one that takes a little.
+    Object.assign(this, { whole: seconds || 1e-9, from: 0, to: seconds || 1e-9, listeners: [] });
   }
 
   set(from, to) {

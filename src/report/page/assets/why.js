@@ -35,10 +35,20 @@ function planner(plan) {
   ];
 }
 
+/** What pins, a strategy and a limit cost: the best plan without each. */
+function askedTable(plan) {
+  const objective = plan.summary.planner.objective_seconds;
+  const row = ({ what, seconds: without, error }) => [visible(what), without === null ? "no plan" : seconds(without),
+    without === null ? visible(error) : `${without > objective ? "+" : ""}${percent(without / objective - 1, 3)}`];
+  return table("What was asked for, and the best plan without it", [["asked for"], ["objective without", true], ["change", true]],
+    plan.asked.map(row), { scroll: false });
+}
+
 function why(plan) {
   const none = "None were computed for this page: `graphc report --explain N` plans those of the N heaviest tensors, `graphc explain PLAN TENSOR` those of one.";
   const fixed = plan.summary.strategy !== "auto" && plan.why.length > 0;
   return el("div", null, planner(plan),
+    plan.asked.length > 0 && askedTable(plan),
     fixed && el("p", { class: "note" }, `This plan is of the strategy ${plan.summary.strategy}; the alternatives are the planner's own, so they may cost less.`),
     plan.why.length ? plan.why.map((one, at) => opened(["Why ", named(one.tensor)], () => [whyTables(plan, one)].flat().filter(Boolean), at === 0))
       : el("p", { class: "note" }, none));
