@@ -170,6 +170,10 @@ fn layers_open_tensors_are_found_and_the_timeline_zooms() {
         browser.number("document.querySelectorAll('rect.part').length"),
         entry.ranks.len() as f64
     );
+    browser.evaluate("document.querySelector('.panel details > summary').click()");
+    browser.evaluate("new Promise((done) => setTimeout(done, 50))");
+    let parts = "document.querySelectorAll('.panel details tbody tr').length";
+    assert_eq!(browser.number(parts), entry.ranks.len() as f64);
     // Keys zoom and move the timeline; the whole step comes back.
     let one = "document.querySelector('#when canvas')";
     let drawn = "Number(document.querySelector('#when canvas').dataset.drawn)";

@@ -49,9 +49,19 @@ function mesh(plan) {
   const nodes = places.node ? `; shades alternate from node to node, ${places.node} ranks each` : "";
   const figure = el("figure", { class: "mesh" },
     el("figcaption", null, `${some(all, "rank")} as ${times(places.mesh)} (${axes})${nodes}`),
-    el("div", { class: "stages" }, blocks.map((one) => one.figure)));
+    el("div", { class: "stages" }, blocks.map((one) => one.figure)),
+    opened("as a table", () => stageTable(plan)));
   const show = (tensor) => blocks.forEach((one, stage) => one.show(tensor && tensor[4] === stage ? tensor : null));
   return { figure, show };
+}
+
+const layersOf = (places, number) => places.layers.filter((layer) => layer.stage === number && layer.name !== "the rest").length;
+
+function stageTable(plan) {
+  const { places, memory } = plan;
+  const arena = (number) => Math.max(0, ...memory.programs.filter((one) => one.stage === number).map((one) => one.arena_bytes));
+  return table("Ranks by stage", [["stage", true], ["ranks"], ["mesh"], ["layers", true], ["memory of a rank", true]],
+    places.stages.map((stage, number) => [String(number), runs(stage.ranks), times(stage.hierarchy), String(layersOf(places, number)), bytes(arena(number))]));
 }
 
 function block(plan, stage, number, cell) {
@@ -84,8 +94,7 @@ function block(plan, stage, number, cell) {
       if (text) text.setAttribute("class", parts ? "on" : "");
     }
   };
-  const layers = places.layers.filter((layer) => layer.stage === number && layer.name !== "the rest").length;
-  const caption = [el("b", null, `stage ${number}`), `ranks ${runs(stage.ranks)}`, `${times(stage.hierarchy)}, ${some(layers, "layer")}`];
+  const caption = [el("b", null, `stage ${number}`), `ranks ${runs(stage.ranks)}`, `mesh ${times(stage.hierarchy)}`, some(layersOf(places, number), "layer")];
   return { show, figure: el("div", { class: "stage", style: { "max-width": `${Math.max(104, columns * cell)}px` } },
     el("div", { class: "caption" }, caption.map((text) => el("div", null, text))), picture) };
 }

@@ -9,6 +9,18 @@ function boxingTable(plan, index) {
       axis === null ? "–" : String(axis), bytes(moved), `${often} x`]));
 }
 
+/** Ranks up to which parts are listed. */
+const MOST_PARTS = 256;
+
+/** Which part of a tensor each rank of its stage holds. */
+function partTable(plan, tensor) {
+  const stage = plan.places.stages[tensor[4]];
+  const [shape, layout] = [plan.places.types[tensor[2]][2], plan.places.layouts[tensor[3]]];
+  const rows = ranksOf(stage).slice(0, MOST_PARTS).map((rank, place) =>
+    [String(rank), el("span", { class: "mono" }, `[${part(shape, stage.hierarchy, layout, place).map(([from, to]) => `${from}:${to}`).join(", ")}]`)]);
+  return table(layout.includes("P") ? "The part of each rank, a summand" : "The part of each rank", [["rank", true], ["part"]], rows);
+}
+
 function tensorPanel(plan, tensor, close) {
   const { places } = plan;
   const index = places.tensors.indexOf(tensor);
@@ -26,5 +38,6 @@ function tensorPanel(plan, tensor, close) {
       el("dt", null, "bytes"), el("dd", null, `${bytes(shardBytes(plan, tensor))} on a rank of ${bytes(whole)} in all`),
       el("dt", null, "layer"), el("dd", null, layer ? named(layer.name) : "none")),
     why && whyTables(plan, why),
+    opened("parts by rank, as a table", () => partTable(plan, tensor)),
     boxingTable(plan, index));
 }
