@@ -13,7 +13,8 @@ pub struct Browser {
     to: ChildStdin,
     from: BufReader<ChildStdout>,
     next: u64,
-    session: Option<String>,
+    /// What the browser calls the tab.
+    tab: Option<String>,
     /// What pages have complained of: messages on the console, exceptions.
     pub complaints: Vec<String>,
     loads: usize,
@@ -33,22 +34,7 @@ impl Browser {
             return None;
         };
         let profile = tempfile::tempdir().expect("a scratch folder");
-        // The shell gives the browser its descriptors; nothing is quoted, so nothing needs to be.
-        let mut child = Command::new("sh")
-            .args([
-                "-c",
-                "exec timeout \"$0\" \"$@\" 3<&0 4>&1 </dev/null >/dev/null 2>&1",
-                PATIENCE,
-            ])
-            .arg(program)
-            .args(["--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu"])
-            .args(["--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars"])
-            .args(["--window-size=1400,900", "--force-device-scale-factor=1"])
-            .arg(format!("--user-data-dir={}", profile.path().display()))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("a shell");
+        let mut child = spawned(&program, profile.path());
         let to = child.stdin.take().expect("a pipe");
         let from = BufReader::new(child.stdout.take().expect("a pipe"));
         let mut browser = Self {
@@ -56,7 +42,7 @@ impl Browser {
             to,
             from,
             next: 0,
-            session: None,
+            tab: None,
             complaints: Vec::new(),
             loads: 0,
             _profile: profile,
@@ -68,8 +54,8 @@ impl Browser {
     fn attach(&mut self) {
         let target = self.call("Target.createTarget", json!({ "url": "about:blank" }));
         let attach = json!({ "targetId": target["targetId"], "flatten": true });
-        let session = self.call("Target.attachToTarget", attach);
-        self.session = session["sessionId"].as_str().map(String::from);
+        let tab = self.call("Target.attachToTarget", attach);
+        self.tab = tab["sessionId"].as_str().map(String::from);
         for domain in ["Page.enable", "Runtime.enable", "Log.enable"] {
             self.call(domain, json!({}));
         }
@@ -129,8 +115,8 @@ impl Browser {
         self.next += 1;
         let id = self.next;
         let mut message = json!({ "id": id, "method": method, "params": params });
-        if let Some(session) = &self.session {
-            message["sessionId"] = json!(session);
+        if let Some(tab) = &self.tab {
+            message["sessionId"] = json!(tab);
         }
         self.to.write_all(message.to_string().as_bytes()).expect("chromium reads");
         self.to.write_all(&[0]).expect("chromium reads");
@@ -168,12 +154,29 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        self.session = None;
+        self.tab = None;
         let close = json!({ "id": self.next + 1, "method": "Browser.close" }).to_string();
         // It may have ended by itself.
         let _ = self.to.write_all(&[close.as_bytes(), &[0]].concat());
         let _ = self.child.wait();
     }
+}
+
+/// A browser whose pipes are the standard input and output of what is started. The shell gives it its descriptors; nothing in the
+/// command is of a name, so nothing needs to be quoted.
+fn spawned(program: &Path, profile: &Path) -> Child {
+    let command = "exec timeout \"$0\" \"$@\" 3<&0 4>&1 </dev/null >/dev/null 2>&1";
+    Command::new("sh")
+        .args(["-c", command, PATIENCE])
+        .arg(program)
+        .args(["--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu"])
+        .args(["--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars"])
+        .args(["--window-size=1400,900", "--force-device-scale-factor=1"])
+        .arg(format!("--user-data-dir={}", profile.display()))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a shell")
 }
 
 /// The browser of the path, if any.

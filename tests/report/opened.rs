@@ -1,14 +1,14 @@
 //! Pages opened in a browser: they are drawn, in time, without complaints, and what they show are the plan's numbers.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use graphc::compiler::null_device::simulate;
-use graphc::ir::plan::read_plan;
+use graphc::compiler::null_device::{Simulation, simulate};
+use graphc::ir::plan::{TensorEntry, read_plan};
 use graphc::prelude::*;
 use graphc::report::page::{PageOptions, html, page as page_of};
 
 use super::browser::Browser;
-use super::support::training;
+use super::support::{Reference, losses, succeeds, training};
 use super::{large_plan, page, reference_plan};
 
 /// Milliseconds in which a page is drawn.
@@ -48,10 +48,7 @@ fn equals(browser: &mut Browser, file: &Path) {
     let text = std::fs::read_to_string(file).expect("a plan");
     let plan = read_plan(&text).expect("a plan");
     let simulation = simulate(&plan).expect("it runs");
-    let cards = browser.evaluate(
-        "[...document.querySelectorAll('.card .big')].map((c) => Number(c.dataset.value))",
-    );
-    let cards: Vec<f64> = serde_json::from_value(cards).expect("numbers");
+    let cards = numbers(browser, ".card .big", "value");
     let peak = plan.predicted.peak_memory_bytes.iter().max().copied().unwrap_or(0);
     let figures = [
         simulation.step_seconds,
@@ -61,28 +58,33 @@ fn equals(browser: &mut Browser, file: &Path) {
         plan.stages as f64,
     ];
     assert_eq!(cards[..5], figures, "{name}");
-    assert_eq!(
-        browser.number("document.querySelectorAll('.stage rect').length"),
-        plan.world_size as f64
-    );
-    let actions: usize = (simulation.classes.iter())
+    let ranks = browser.number("document.querySelectorAll('.stage rect').length");
+    assert_eq!(ranks, plan.world_size as f64, "{name}");
+    let events = browser.number("Number(document.querySelector('#when figure').dataset.events)");
+    assert_eq!(events, actions(&plan, &simulation) as f64, "{name}");
+    assert!(browser.number("Number(document.querySelector('#when canvas').dataset.drawn)") > 0.0);
+    let mut arenas = numbers(browser, "#memory figure", "arena");
+    let mut wanted: Vec<f64> = plan.programs.iter().map(|one| one.arena_bytes as f64).collect();
+    arenas.sort_by(f64::total_cmp);
+    wanted.sort_by(f64::total_cmp);
+    assert_eq!(arenas, wanted, "{name}");
+}
+
+/// The actions of a step of one rank of each class.
+fn actions(plan: &Plan, simulation: &Simulation) -> usize {
+    (simulation.classes.iter())
         .map(|class| &plan.programs[plan.ranks[class.rank as usize].program.index()])
         .flat_map(|program| &program.streams)
         .flat_map(|stream| stream.order.iter().map(|item| stream.blocks[item.block as usize].len()))
-        .sum();
-    assert_eq!(
-        browser.number("Number(document.querySelector('#when figure').dataset.events)"),
-        actions as f64
-    );
-    assert!(browser.number("Number(document.querySelector('#when canvas').dataset.drawn)") > 0.0);
-    let arenas = browser.evaluate(
-        "[...document.querySelectorAll('#memory figure')].map((f) => Number(f.dataset.arena))",
-    );
-    let mut arenas: Vec<u64> = serde_json::from_value(arenas).expect("numbers");
-    let mut wanted: Vec<u64> = plan.programs.iter().map(|program| program.arena_bytes).collect();
-    arenas.sort_unstable();
-    wanted.sort_unstable();
-    assert_eq!(arenas, wanted, "{name}");
+        .sum()
+}
+
+/// The numbers that elements bear.
+fn numbers(browser: &mut Browser, elements: &str, name: &str) -> Vec<f64> {
+    let all = browser.evaluate(&format!(
+        "[...document.querySelectorAll('{elements}')].map((one) => Number(one.dataset.{name}))"
+    ));
+    serde_json::from_value(all).expect("numbers")
 }
 
 #[test]
@@ -100,7 +102,7 @@ fn pages_of_small_and_large_plans_are_drawn_in_time() {
         large_plan(folder, "llama3_8b", &h100),
         large_plan(folder, "gpt3_175b", &[&stages[..], &megatron].concat()),
     ];
-    for (plan, section) in plans.iter().zip(["summary", "costs", "when", "summary"]) {
+    for (plan, section) in plans.iter().zip(["summary", "costs", "when", "when"]) {
         let page = page(folder, &[plan], &["--explain", "0"]);
         shows(&mut browser, plan, &page);
         let name = plan.file_stem().expect("a name").to_string_lossy().into_owned();
@@ -133,6 +135,17 @@ fn decoded(text: &str) -> Vec<u8> {
     digits.chunks(4).flat_map(three).collect()
 }
 
+/// Two frames, in which what was asked for is drawn.
+const FRAMES: &str =
+    "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))";
+
+/// Time in which what was opened is filled.
+const FILLED: &str = "new Promise((done) => setTimeout(done, 50))";
+
+/// Opens all that is folded.
+const OPEN_ALL: &str =
+    "document.querySelectorAll('details > summary').forEach((s) => s.parentNode.open || s.click())";
+
 #[test]
 fn layers_open_tensors_are_found_and_the_timeline_zooms() {
     let Some(mut browser) = Browser::start() else { return };
@@ -142,59 +155,73 @@ fn layers_open_tensors_are_found_and_the_timeline_zooms() {
     let page = page(folder.path(), &[&file], &["--explain", "1"]);
     let plan = read_plan(&std::fs::read_to_string(&file).expect("a plan")).expect("a plan");
     browser.open(&page);
-    // A layer is folded until it is clicked.
-    let rows = "document.querySelectorAll('.layers tbody tr').length";
-    assert_eq!(browser.number(rows), 0.0);
-    browser.evaluate("document.querySelectorAll('.layers summary')[1].click()");
-    browser.evaluate("new Promise((done) => setTimeout(done, 50))");
-    assert!(browser.number(rows) > 50.0, "a block has many tensors");
-    // Search finds the plan's names, and nothing where there is none.
-    let search = |text: &str| {
-        format!(
-            "(() => {{ const box = document.querySelector('input[type=search]'); box.value = {text:?}; \
-                 box.dispatchEvent(new Event('input')); return document.querySelectorAll('.found tbody tr').length; }})()"
-        )
-    };
-    let wanted = plan.tensors.iter().filter(|entry| entry.name.contains("qkv.weight")).count();
-    assert_eq!(browser.number(&search("QKV.weight")), wanted as f64);
-    assert_eq!(browser.number(&search("no such tensor")), 0.0);
-    // A tensor that is chosen shows its layout, and its parts on the ranks of its stage alone.
-    let entry = plan.tensors.iter().find(|entry| entry.name == "state.exp_avg.blocks.1.up.weight");
-    let entry = entry.expect("a state");
-    browser.number(&search(&entry.name));
-    browser.evaluate("document.querySelector('.found .hit').click()");
-    assert_eq!(browser.text("document.querySelector('.panel h4 bdi').textContent"), entry.name);
-    let chips = browser.text("[...document.querySelectorAll('.panel .facts .chip')].map((c) => c.textContent).join(', ')");
-    assert_eq!(chips, entry.sbp.to_string());
-    assert_eq!(
-        browser.number("document.querySelectorAll('rect.part').length"),
-        entry.ranks.len() as f64
-    );
-    browser.evaluate("document.querySelector('.panel details > summary').click()");
-    browser.evaluate("new Promise((done) => setTimeout(done, 50))");
-    let parts = "document.querySelectorAll('.panel details tbody tr').length";
-    assert_eq!(browser.number(parts), entry.ranks.len() as f64);
-    // Keys zoom and move the timeline; the whole step comes back.
-    let one = "document.querySelector('#when canvas')";
-    let drawn = "Number(document.querySelector('#when canvas').dataset.drawn)";
-    let all = browser.number(drawn);
-    browser.evaluate(&format!("{one}.focus()"));
-    let wait = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))";
-    for _ in 0..6 {
-        browser.press("+");
-    }
-    browser.evaluate(wait);
-    assert!(browser.number(drawn) < all / 2.0, "fewer events are seen");
-    browser.press("0");
-    browser.evaluate(wait);
-    assert_eq!(browser.number(drawn), all);
+    layers_unfold(&mut browser);
+    names_are_found(&mut browser, &plan);
+    chosen_tensors_show_their_parts(&mut browser, &plan);
+    keys_zoom(&mut browser);
     // Tables say it too, and the dark theme draws as well.
-    browser.evaluate("document.querySelectorAll('details > summary').forEach((s) => s.parentNode.open || s.click())");
+    browser.evaluate(OPEN_ALL);
     browser.evaluate("document.getElementById('theme').click()");
-    browser.evaluate(wait);
+    browser.evaluate(FRAMES);
     assert!(browser.number("document.querySelectorAll('#when table tbody tr').length") >= 2.0);
     assert_eq!(browser.text("document.documentElement.dataset.theme"), "dark");
     assert_eq!(browser.complaints, Vec::<String>::new());
+}
+
+/// A layer is folded until it is clicked.
+fn layers_unfold(browser: &mut Browser) {
+    let rows = "document.querySelectorAll('.layers tbody tr').length";
+    assert_eq!(browser.number(rows), 0.0);
+    browser.evaluate("document.querySelectorAll('.layers summary')[1].click()");
+    browser.evaluate(FILLED);
+    assert!(browser.number(rows) > 50.0, "a block has many tensors");
+}
+
+/// Types into the search: how many tensors are listed.
+fn search(browser: &mut Browser, text: &str) -> f64 {
+    browser.number(&format!(
+        "(() => {{ const box = document.querySelector('input[type=search]'); box.value = {text:?}; \
+         box.dispatchEvent(new Event('input')); return document.querySelectorAll('.found tbody tr').length; }})()"
+    ))
+}
+
+/// Search finds the plan's names, and nothing where there is none.
+fn names_are_found(browser: &mut Browser, plan: &Plan) {
+    let wanted = plan.tensors.iter().filter(|entry| entry.name.contains("qkv.weight")).count();
+    assert_eq!(search(browser, "QKV.weight"), wanted as f64);
+    assert_eq!(search(browser, "no such tensor"), 0.0);
+}
+
+/// A tensor that is chosen shows its layout, and its parts on the ranks of its stage alone.
+fn chosen_tensors_show_their_parts(browser: &mut Browser, plan: &Plan) {
+    let named = |entry: &&TensorEntry| entry.name == "state.exp_avg.blocks.1.up.weight";
+    let entry = plan.tensors.iter().find(named).expect("a state");
+    assert_eq!(search(browser, &entry.name), 1.0);
+    browser.evaluate("document.querySelector('.found .hit').click()");
+    assert_eq!(browser.text("document.querySelector('.panel h4 bdi').textContent"), entry.name);
+    let chips = "[...document.querySelectorAll('.panel .facts .chip')].map((c) => c.textContent).join(', ')";
+    assert_eq!(browser.text(chips), entry.sbp.to_string());
+    let ranks = entry.ranks.len() as f64;
+    assert_eq!(browser.number("document.querySelectorAll('rect.part').length"), ranks);
+    browser.evaluate("document.querySelector('.panel details > summary').click()");
+    browser.evaluate(FILLED);
+    let parts = "document.querySelectorAll('.panel details tbody tr').length";
+    assert_eq!(browser.number(parts), ranks);
+}
+
+/// Keys zoom into the timeline; the whole step comes back.
+fn keys_zoom(browser: &mut Browser) {
+    let drawn = "Number(document.querySelector('#when canvas').dataset.drawn)";
+    let all = browser.number(drawn);
+    browser.evaluate("document.querySelector('#when canvas').focus()");
+    for _ in 0..6 {
+        browser.press("+");
+    }
+    browser.evaluate(FRAMES);
+    assert!(browser.number(drawn) < all / 2.0, "fewer events are seen");
+    browser.press("0");
+    browser.evaluate(FRAMES);
+    assert_eq!(browser.number(drawn), all);
 }
 
 /// Names that would end a script, begin a comment or a line, or turn text around.
@@ -228,7 +255,7 @@ fn names_stay_text() {
     assert!(browser.evaluate("document.hacked === undefined").as_bool().expect("a truth"));
     assert_eq!(browser.number("document.querySelectorAll('script, img, b.json').length"), 2.0);
     assert!(browser.text("document.title").starts_with("<script>"));
-    browser.evaluate("document.querySelectorAll('details > summary').forEach((s) => s.parentNode.open || s.click())");
+    browser.evaluate(OPEN_ALL);
     browser.evaluate("(() => { const box = document.querySelector('input'); box.value = 'e'; box.dispatchEvent(new Event('input')); })()");
     browser.evaluate("document.querySelectorAll('.found .hit').forEach((one) => one.click())");
     assert!(browser.text("document.body.innerText").contains(HOSTILE[0]));
@@ -238,6 +265,16 @@ fn names_stay_text() {
 
 fn nn_init() -> graphc::ir::ops::Init {
     graphc::ir::ops::Init::Fill(1.0.into())
+}
+
+/// The metrics of a few steps of the reference gpt.
+fn trained(folder: &Path) -> PathBuf {
+    let metrics = folder.join("losses.jsonl");
+    let file = metrics.to_str().expect("UTF-8");
+    let mut args = training("gpt", &["--metrics", file]);
+    args.extend(Reference::load("gpt").args);
+    succeeds(&args);
+    metrics
 }
 
 #[test]
@@ -251,13 +288,7 @@ fn two_plans_and_a_run_are_drawn_beside_each_other() {
         "other.json",
         &["--mesh", "2x2", "--stages", "2", "--microbatches", "2"],
     );
-    let metrics = folder.path().join("losses.jsonl");
-    let mut args =
-        training("gpt", &["--metrics", metrics.to_str().expect("UTF-8"), "--steps", "4"]);
-    args.extend(
-        ["--batch", "8", "--loss", "cross_entropy", "--optimizer", "adamw"].map(String::from),
-    );
-    super::succeeds(&args);
+    let metrics = trained(folder.path());
     let extra = ["--explain", "0", "--metrics", metrics.to_str().expect("UTF-8")];
     let page = page(folder.path(), &[&one, &other], &extra);
     browser.open(&page);
@@ -273,9 +304,9 @@ fn two_plans_and_a_run_are_drawn_beside_each_other() {
             "{what}"
         );
     }
-    let losses = super::support::losses(&std::fs::read(&metrics).expect("metrics"));
+    let found = losses(&std::fs::read(&metrics).expect("metrics"));
     let last =
         browser.number("Number(document.querySelector('figure[data-curve=loss]').dataset.last)");
-    assert_eq!(Some(&last), losses.last());
+    assert_eq!(Some(&last), found.last());
     assert_eq!(browser.complaints, Vec::<String>::new());
 }

@@ -6,6 +6,7 @@ use graphc_ir::plan::{Plan, Program};
 use serde::Serialize;
 
 use super::events::{Event, Ran};
+use super::table::Table;
 use crate::report::contents::{Action, Use, contents, kinds};
 
 /// Moments of all programs together, and of one at most.
@@ -78,7 +79,7 @@ fn filled(plan: &Plan, ran: &Ran<'_>, most: usize) -> Filled {
     let events = ran.by_start();
     let mut sweep = Sweep::new(plan, ran.program, &events);
     let totals = sweep.totals();
-    let mut names = Names::default();
+    let mut names = Table::default();
     let mut moments: Vec<Moment> = Vec::new();
     for position in chosen(&events, &totals, most) {
         sweep.go_to(position);
@@ -206,29 +207,11 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    fn largest(&self, names: &mut Names) -> Vec<(usize, u64, u32)> {
+    fn largest(&self, names: &mut Table<String>) -> Vec<(usize, u64, u32)> {
         let mut of = |&(bytes, register): &(u64, usize)| {
-            let name = names.number(&self.program.registers[register].name);
+            let name = names.number(self.program.registers[register].name.clone());
             (name, bytes, self.alive[register])
         };
         self.by_size.iter().rev().take(NAMED).map(&mut of).collect()
-    }
-}
-
-/// Names, each once.
-#[derive(Default)]
-struct Names {
-    all: Vec<String>,
-    known: BTreeMap<String, usize>,
-}
-
-impl Names {
-    fn number(&mut self, name: &str) -> usize {
-        if let Some(&known) = self.known.get(name) {
-            return known;
-        }
-        self.all.push(name.into());
-        self.known.insert(name.into(), self.all.len() - 1);
-        self.all.len() - 1
     }
 }

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use graphc_compiler::decisions::{Decisions, Phase};
-use graphc_compiler::passes::layers::layers;
 use graphc_compiler::passes::pins::fits;
 use graphc_ir::graph::Node;
 use graphc_ir::ids::ValueId;
@@ -11,6 +10,8 @@ use graphc_ir::op::Op;
 use graphc_ir::plan::{Plan, Rate, TensorEntry};
 use serde::Serialize;
 
+use super::layers::{Layer, Tensor, by_layer};
+use super::table::Table;
 use crate::report::alternatives::name_of;
 use crate::report::contents::kind_word;
 use crate::report::kind_name;
@@ -47,9 +48,6 @@ pub struct Stage {
     pub ranks: Vec<(u32, u32, u32)>,
 }
 
-/// A tensor: name, kind, type, layout, stage, marks.
-pub type Tensor = (String, &'static str, usize, usize, usize, u8);
-
 /// An inserted step: tensor, kind, layout before and after, axis, bytes of the busiest rank, times a step.
 pub type Boxing = (usize, &'static str, usize, usize, Option<usize>, u64, usize);
 
@@ -63,21 +61,6 @@ pub mod mark {
     pub const GATHERED: u8 = 4;
     /// It is computed again for the backward pass.
     pub const RECOMPUTED: u8 = 8;
-}
-
-/// A layer.
-#[derive(Clone, Debug, Serialize)]
-pub struct Layer {
-    /// What its weights have in common in their names, or its first tensor.
-    pub name: String,
-    /// Its stage.
-    pub stage: usize,
-    /// Its tensors.
-    pub tensors: Vec<usize>,
-    /// The number of its form: layers of one form have tensors of the same kinds and types.
-    pub form: usize,
-    /// The number of its variant: layers of one variant have them in the same layouts, with the same marks, too.
-    pub variant: usize,
 }
 
 /// Reads the places of a plan off it.
@@ -218,95 +201,6 @@ fn acts(op: &Op) -> bool {
     !matches!(op, Op::Variable(_) | Op::Input(_))
 }
 
-/// The tensors of each layer.
-fn by_layer(
-    decisions: &Decisions,
-    values: &BTreeMap<String, ValueId>,
-    tensors: &[Tensor],
-) -> Vec<Layer> {
-    let of = layer_of_values(decisions);
-    let mut found: BTreeMap<Option<usize>, Vec<usize>> = BTreeMap::new();
-    for (index, tensor) in tensors.iter().enumerate() {
-        let layer = values.get(&tensor.0).and_then(|value| of[value.index()]);
-        found.entry(layer).or_default().push(index);
-    }
-    let (mut forms, mut variants) = (Table::default(), Table::default());
-    let layer = |(number, members): (Option<usize>, Vec<usize>)| {
-        let rest = number.is_none();
-        let stage = tensors[members[0]].4;
-        let name = if rest { "the rest".into() } else { layer_name(tensors, &members) };
-        // Gradients are made in the opposite order.
-        let sorted = |variant: bool| {
-            let part = |&index: &usize| {
-                let (_, kind, ty, layout, _, marks) = tensors[index];
-                (kind, ty, if variant { (layout, marks) } else { (0, 0) })
-            };
-            let mut parts: Vec<_> = members.iter().map(part).collect();
-            parts.sort_unstable();
-            (rest, parts)
-        };
-        let (form, variant) = (forms.number(sorted(false)), variants.number(sorted(true)));
-        Layer { name, stage, tensors: members, form, variant }
-    };
-    let (some, none): (Vec<_>, Vec<_>) = found.into_iter().partition(|(layer, _)| layer.is_some());
-    some.into_iter().chain(none).map(layer).collect()
-}
-
-/// What all names of its parameters begin with, up to a dot; else its first parameter, else its first tensor.
-fn layer_name(tensors: &[Tensor], members: &[usize]) -> String {
-    let names: Vec<&str> = (members.iter().map(|&index| &tensors[index]))
-        .filter(|tensor| tensor.1 == "parameter")
-        .map(|tensor| tensor.0.as_str())
-        .collect();
-    let Some(first) = names.first() else { return tensors[members[0]].0.clone() };
-    let common = names.iter().fold(*first, |common, name| {
-        let same = common.char_indices().zip(name.chars()).find(|((_, a), b)| a != b);
-        &common[..same.map_or(common.len().min(name.len()), |((at, _), _)| at)]
-    });
-    match (common == *first, common.rfind('.')) {
-        (false, Some(dot)) if dot > 0 => common[..dot].into(),
-        _ => (*first).into(),
-    }
-}
-
-/// The layer of each value: that of its forward node; of what is read there alone, of variables say, that of the first reader;
-/// of gradients and states that of their variable; of what is gathered again that of its origin.
-fn layer_of_values(decisions: &Decisions) -> Vec<Option<usize>> {
-    let graph = decisions.graph();
-    let forward = |node: usize| {
-        decisions.training.phases[node] == Phase::Forward && decisions.recomputed[node].is_none()
-    };
-    let mut nodes = layers(graph, forward).of;
-    let consumers = graph.consumers();
-    for node in (0..graph.nodes.len()).rev().filter(|&node| forward(node)) {
-        if nodes[node].is_none() {
-            let results = graph.nodes[node].results.iter();
-            let readers = results.flat_map(|value| &consumers[value.index()]);
-            nodes[node] = readers.filter_map(|reader| nodes[reader.index()]).min();
-        }
-    }
-    let mut values: Vec<Option<usize>> =
-        graph.values.iter().map(|value| nodes[value.producer.index()]).collect();
-    for &(variable, gradient) in &decisions.training.gradients {
-        values[gradient.index()] = values[variable.index()];
-    }
-    for node in graph.nodes.iter().filter(|node| matches!(node.op, Op::Regather(_))) {
-        let result = node.results[0].index();
-        values[result] = values[result].or(values[node.operands[0].index()]);
-    }
-    let updates = graph.nodes.iter().filter(|node| !node.op.operation().updates().is_empty());
-    for node in updates {
-        let known = node.operands.iter().find_map(|value| values[value.index()]);
-        for value in node.operands.iter().chain(&node.results) {
-            let variable = matches!(graph.producer(*value).op, Op::Variable(_));
-            if variable && values[value.index()].is_none() {
-                values[value.index()] = known;
-            }
-        }
-    }
-    values
-}
-
 fn boxing(plan: &Plan, layouts: &mut Table<String>) -> Vec<Boxing> {
     let numbers: BTreeMap<&str, usize> = (plan.tensors.iter().enumerate().rev())
         .map(|(index, entry)| (entry.name.as_str(), index))
@@ -320,26 +214,4 @@ fn boxing(plan: &Plan, layouts: &mut Table<String>) -> Vec<Boxing> {
         all.push((tensor, kind_name(entry.kind), from, to, entry.axis, entry.bytes, times));
     }
     all
-}
-
-/// Things, each once.
-struct Table<T> {
-    all: Vec<T>,
-    known: BTreeMap<T, usize>,
-}
-
-impl<T> Default for Table<T> {
-    fn default() -> Self {
-        Self { all: Vec::new(), known: BTreeMap::new() }
-    }
-}
-
-impl<T: Ord + Clone> Table<T> {
-    fn number(&mut self, thing: T) -> usize {
-        let next = self.all.len();
-        *self.known.entry(thing.clone()).or_insert_with(|| {
-            self.all.push(thing);
-            next
-        })
-    }
 }

@@ -12,7 +12,9 @@ function lane(timeline, row, stream, number) {
     const computed = sums.map((sum, doing) => (timeline.doings[doing] === "communication" && number === 0 ? sum / 4 : sum));
     return computed.indexOf(Math.max(...computed));
   });
-  const made = { row, stream, number, doings, colors, starts: [], ends: [], events: 0 };
+  // What runs once a step is of no microbatch.
+  const often = stream.blocks.map((_, block) => stream.items.filter((item) => item[0] === block).length);
+  const made = { row, stream, number, doings, colors, often, starts: [], ends: [], events: 0 };
   stream.items.forEach((item) => {
     const base = stream.base[item[0]];
     const later = item[3].reduce((all, [, waited, longer]) => all + waited + longer, 0);
@@ -57,7 +59,7 @@ function eventAt(lane, time) {
   const run = firstRun(lane, time);
   if (run < lane.starts.length && lane.starts[run] <= time) {
     eachEvent(lane, run, (actor, start, end, microbatch) => {
-      if (start <= time && time < end) found = { actor, start, end, microbatch };
+      if (start <= time && time < end) found = { actor, start, end, microbatch: lane.often[lane.stream.items[run][0]] > 1 ? microbatch : null };
     });
   }
   return found;

@@ -149,7 +149,7 @@ class Timeline {
   /** The microbatch of a run, in the middle of it. */
   name(pen, one, run, x, to, top, each) {
     const [block, microbatch] = one.stream.items[run];
-    if (to - x < 15 || this.plan.summary.microbatches === 1) return;
+    if (to - x < 15 || one.often[block] === 1) return;
     const text = String(microbatch);
     const middle = (Math.max(x, LABELS) + Math.min(to, this.width)) / 2;
     pen.textAlign = "center";
@@ -262,7 +262,7 @@ class Timeline {
     const found = one && eventAt(one, this.time(event.clientX - box.left) / this.tick);
     if (!found) return tip.hide();
     const [name, doing] = one.doings[found.actor];
-    tip.show(event, `${visible(name)}\n${this.timeline.doings[doing]} · microbatch ${found.microbatch} · rank ${one.row.rank}, stream ${one.number}\n` +
+    tip.show(event, `${visible(name)}\n${this.timeline.doings[doing]} · ${found.microbatch === null ? "once a step" : `microbatch ${found.microbatch}`} · rank ${one.row.rank}, stream ${one.number}\n` +
       `${seconds((found.end - found.start) * this.tick)}, from ${instant(found.start * this.tick, this.view.whole / 1000)}`);
   }
 
