@@ -110,9 +110,9 @@ fn pages_of_small_and_large_plans_are_drawn_in_time() {
     }
 }
 
-/// With `GRAPHC_BLESS=1`: the pictures of the guide, each from a section on.
+/// With `GRAPHC_PICTURES=1`: the pictures of the guide, each from a section on.
 fn picture(browser: &mut Browser, name: &str, section: &str) {
-    if std::env::var_os("GRAPHC_BLESS").is_none() {
+    if std::env::var_os("GRAPHC_PICTURES").is_none() {
         return;
     }
     browser.evaluate(&format!("document.getElementById('{section}').scrollIntoView()"));
