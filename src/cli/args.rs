@@ -43,6 +43,9 @@ pub enum Command {
     Devices(DevicesArgs),
     /// Whether all of it works: small models of every kind trained on the device and on the processor, and speeds
     Doctor(DoctorArgs),
+    /// Write a plan, or two beside each other, as one page to look at: what goes where, what it costs, when, how much
+    /// memory, why, and how a run went
+    Report(ReportArgs),
     /// Measure this machine into a cluster file
     Calibrate(CalibrateArgs),
     /// Run inference
@@ -168,6 +171,27 @@ pub struct DoctorArgs {
     /// Form of what is printed
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
+}
+
+/// `graphc report`
+#[derive(Args)]
+pub struct ReportArgs {
+    /// The plan; two stand beside each other
+    #[arg(required = true, num_args = 1..=2, value_name = "PLAN")]
+    pub plans: Vec<PathBuf>,
+    /// Where the page goes: one HTML file, which needs no other and no network
+    #[arg(short, long, value_name = "PAGE.html")]
+    pub output: PathBuf,
+    /// Show how a run of the first plan went: what `train --metrics` wrote
+    #[arg(long, value_name = "FILE")]
+    pub metrics: Option<PathBuf>,
+    /// Show measured seconds of the first plan beside predicted ones: a JSON file of actors and collectives
+    #[arg(long, value_name = "FILE")]
+    pub measured: Option<PathBuf>,
+    /// Tensors whose alternatives are planned, heaviest first, each as often as it has layouts; default 6 of small plans, 0
+    /// of large ones
+    #[arg(long, value_name = "N")]
+    pub explain: Option<usize>,
 }
 
 /// `graphc calibrate`

@@ -5,7 +5,7 @@ use graphc_ir::types::DType;
 
 use super::driver::{Buffer, Mark, Queue, Trouble};
 use super::nccl::{Comm, Id, Operation};
-use super::stream::{Ended, PAUSE, Stream};
+use super::stream::{Ended, Stream};
 use crate::error::Cause;
 
 /// One end of a line.
@@ -106,8 +106,6 @@ impl Line {
 impl Drop for Line {
     /// Waits for what is under way, which reads and writes the staging memory.
     fn drop(&mut self) {
-        while !(self.ended)() && self.queue.is_idle() == Ok(false) {
-            std::thread::sleep(PAUSE);
-        }
+        self.queue.come_to_rest(&self.ended, || self.comm.abort());
     }
 }

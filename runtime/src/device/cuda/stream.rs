@@ -27,7 +27,7 @@ pub(crate) type Ended = Arc<dyn Fn() -> bool + Send + Sync>;
 /// How often a wait asks at once before it pauses between questions.
 const SPINS: usize = 2000;
 /// The pause.
-pub(super) const PAUSE: Duration = Duration::from_micros(20);
+const PAUSE: Duration = Duration::from_micros(20);
 /// Bytes of the account of faults: `Fault` in the kernels' sources.
 const FAULT: usize = 32;
 /// Bytes of the step and the seed: `Now` in the kernels' sources.
@@ -429,9 +429,8 @@ impl Stream {
 impl Drop for Stream {
     /// Waits for what is under way, which may read and write what goes with the stream.
     fn drop(&mut self) {
-        while !(self.ended)() && self.queue.is_idle() == Ok(false) {
-            std::thread::sleep(PAUSE);
-        }
+        let communicators = &mut self.communicators;
+        self.queue.come_to_rest(&self.ended, || communicators.values_mut().for_each(Comm::abort));
     }
 }
 
