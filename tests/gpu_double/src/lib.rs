@@ -6,6 +6,10 @@
 //! what nothing wrote, accesses outside of allocations, races between threads, and operations of streams that no event
 //! orders. See docs/gpu.md. Start reading with `machine`, then `kernel`.
 
+// C's names.
+#![allow(non_snake_case)]
+
+mod card;
 mod code;
 pub mod cublaslt;
 pub mod driver;
@@ -14,5 +18,13 @@ mod kernel;
 mod machine;
 mod memory;
 pub mod nccl;
+pub mod nvrtc;
+mod ptx;
 mod settings;
 pub mod work;
+
+pub use card::{Argument, Card, Module, Refusal};
+pub use kernel::{Report, Stats, Wrong};
+pub use memory::Trouble;
+pub use nvrtc::{Ptx, compile};
+pub use ptx::Malformed;

@@ -1,14 +1,14 @@
 //! What ranks must not do: each is told, and nothing hangs. Each test is a process of its own, as an error stays.
 
 mod communicators;
-mod support;
+mod programs;
 
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use communicators::*;
 use gpu_double::nccl::exports::*;
-use support::{alone, room, stream, synchronize, upload, use_device};
+use programs::{alone, room, stream, synchronize, upload, use_device};
 
 /// Runs two ranks as threads of a process of their own, which have little patience; gives what they said. Each gets
 /// eight values, with room for as many behind them, when both are there: after an error there is no memory any more.
@@ -21,7 +21,7 @@ fn ranks(name: &str, body: impl Fn(&Rank, u64) + Sync) -> Option<String> {
                 scope.spawn(move || {
                     let me = init(id, rank, 2);
                     let buffer = room(64);
-                    support::write(buffer, &[1f32; 8]);
+                    programs::write(buffer, &[1f32; 8]);
                     both.wait();
                     body(&me, buffer);
                 });
@@ -271,8 +271,8 @@ fn the_default_stream_of_a_capture_is_refused() {
         let me = init(unique_id(), 0, 1);
         let buffer = upload(&[1f32; 4]);
         let default = Rank { stream: std::ptr::null_mut(), ..me.clone() };
-        let blocking = support::blocking_stream();
-        support::begin_capture(blocking);
+        let blocking = programs::blocking_stream();
+        programs::begin_capture(blocking);
         let code = all_reduce(buffer, buffer, 4, F32, SUM, &default);
         assert_eq!(code, UNHANDLED_CUDA_ERROR);
     });

@@ -50,6 +50,11 @@ impl Operations {
         (self.0.len() - 1) as u32
     }
 
+    /// The number that was given last.
+    pub fn latest(&self) -> u32 {
+        (self.0.len() - 1) as u32
+    }
+
     /// Whether an operation comes before what has this clock.
     pub fn before(&self, operation: u32, clock: &Clock) -> bool {
         let (stream, tick, _) = &self.0[operation as usize];

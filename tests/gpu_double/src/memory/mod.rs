@@ -10,7 +10,7 @@ mod trouble;
 
 pub use clock::{Clock, Operations};
 pub use space::{Home, Space};
-pub use touch::{Access, Who};
+pub use touch::{Access, Heard, Who};
 pub use trouble::Trouble;
 
 pub(crate) use page::{Kind, Meeting};

@@ -23,19 +23,21 @@ pub(crate) enum Kind {
     Atomic,
     /// The same, without a write.
     AtomicRead,
+    /// The same, without a read.
+    AtomicWrite,
 }
 
 impl Kind {
     pub fn reads(self) -> bool {
-        self != Kind::Write
+        !matches!(self, Kind::Write | Kind::AtomicWrite)
     }
 
     pub fn writes(self) -> bool {
-        matches!(self, Kind::Write | Kind::Atomic)
+        !matches!(self, Kind::Read | Kind::AtomicRead)
     }
 
     pub fn atomic(self) -> bool {
-        matches!(self, Kind::Atomic | Kind::AtomicRead)
+        !matches!(self, Kind::Read | Kind::Write)
     }
 
     pub fn name(self) -> &'static str {
@@ -44,6 +46,7 @@ impl Kind {
             Kind::Write => "write",
             Kind::Atomic => "atomic access",
             Kind::AtomicRead => "atomic read",
+            Kind::AtomicWrite => "atomic write",
         }
     }
 }

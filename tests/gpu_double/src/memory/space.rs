@@ -155,6 +155,19 @@ impl Space {
         Some(storage.slice((address - allocation.base) as usize, bytes))
     }
 
+    /// Sets bytes of one live allocation, as if they had been there from the beginning.
+    pub fn poke(&mut self, address: u64, bytes: &[u8]) {
+        let Ok(number) = self.locate(address, bytes.len()) else { return };
+        let allocation = &mut self.allocations[number];
+        let from = (address - allocation.base) as usize;
+        for at in from..from + bytes.len() {
+            allocation.page(at / PAGE).write(at % PAGE, at % PAGE + 1);
+        }
+        if let Some(storage) = &mut allocation.storage {
+            storage.slice_mut(from, bytes.len()).copy_from_slice(bytes);
+        }
+    }
+
     /// All operations so far.
     pub fn operations(&mut self) -> &mut Operations {
         &mut self.operations

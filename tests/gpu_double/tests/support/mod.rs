@@ -1,100 +1,53 @@
-//! A card as a test needs it, and processes of their own for what ends badly.
-#![allow(dead_code, clippy::undocumented_unsafe_blocks)]
+//! What tests of kernels share.
 
-use std::ffi::c_void;
-use std::process::{Command, Output};
+use gpu_double::{Card, Module, compile, nvrtc};
 
-use gpu_double::host;
-pub use gpu_double::host::{synchronize, use_device};
-
-/// A stream of the current device.
-pub fn stream() -> *mut c_void {
-    host::stream(false).expect("a stream")
-}
-
-/// A stream of the current device that the default stream waits for.
-pub fn blocking_stream() -> *mut c_void {
-    host::stream(true).expect("a stream")
-}
-
-/// Memory of the current device that nothing has written.
-pub fn room(bytes: usize) -> u64 {
-    host::allocate(bytes).expect("memory")
-}
-
-/// Memory of the current device with values.
-pub fn upload<T: Copy>(values: &[T]) -> u64 {
-    let address = room(size_of_val(values));
-    write(address, values);
-    address
-}
-
-/// Writes values to the device.
-pub fn write<T: Copy>(address: u64, values: &[T]) {
-    // Numbers, which have no padding.
-    let bytes = unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) };
-    assert_eq!(host::write(address, bytes), 0);
-}
-
-/// Values of the device.
-pub fn download<T: Copy + Default>(address: u64, count: usize) -> Vec<T> {
-    let mut values = vec![T::default(); count];
-    let bytes = size_of_val(&values[..]);
-    // Numbers, which any bytes are.
-    let bytes = unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), bytes) };
-    assert_eq!(host::read(address, bytes), 0);
-    values
-}
-
-/// What a stream is given from now on is captured.
-pub fn begin_capture(stream: *mut c_void) {
-    assert_eq!(host::begin_capture(stream), 0);
-}
-
-/// What a stream is given by `record`, as a graph that can be launched.
-pub fn capture(stream: *mut c_void, record: impl FnOnce()) -> u64 {
-    begin_capture(stream);
-    record();
-    host::end_capture(stream).expect("a graph")
-}
-
-/// Launches a graph on a stream.
-pub fn launch(executable: u64, stream: *mut c_void) {
-    assert_eq!(host::launch(executable, stream), 0);
-}
-
-/// The variable that tells a test that it is the process of its own, and which.
-const PART: &str = "GPU_DOUBLE_TEST_PART";
-
-/// This process's part of the test, if it is one.
-pub fn part() -> Option<String> {
-    std::env::var(PART).ok()
-}
-
-/// The test `name` of this executable in a process of its own, as `part`.
-pub fn process(name: &str, part: &str) -> Command {
-    let mut command = Command::new(std::env::current_exe().expect("a test has a path"));
-    command
-        .args([name, "--exact", "--nocapture", "--test-threads=1"])
-        .env(PART, part)
-        .env("GPU_DOUBLE_PATIENCE", "1");
-    command
-}
-
-/// Runs `body` in a process of its own, and gives what that said on standard error; it must end well.
-pub fn alone(name: &str, body: impl FnOnce()) -> Option<String> {
-    if part().is_some() {
-        body();
-        return None;
+/// A card with the kernels of a source, for each architecture; none where the compiler is not installed.
+pub fn card(source: &str) -> Vec<(Card, Module)> {
+    if !nvrtc::is_installed() {
+        println!("skipped: NVRTC is not installed");
+        return Vec::new();
     }
-    let output = process(name, "alone").output().expect("a process");
-    Some(said(&output))
+    let architectures = ["sm_80", "sm_90"];
+    let cards = architectures.iter().enumerate().map(|(seed, architecture)| {
+        let ptx = compile(source, architecture, &[]).unwrap_or_else(|log| panic!("{log}"));
+        let mut card = Card::new(seed as u64);
+        let module = card.load(&ptx).unwrap_or_else(|malformed| panic!("{malformed}"));
+        (card, module)
+    });
+    cards.collect()
 }
 
-/// What a process said on standard error, which ended well.
-pub fn said(output: &Output) -> String {
-    let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{}\n{text}\n{error}", output.status);
-    error
+/// Numbers between -1 and 1.
+pub fn numbers(count: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 40) as f32 / 8_388_608.0 - 1.0
+    };
+    next();
+    (0..count).map(|_| next()).collect()
+}
+
+pub fn bytes(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+pub fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+}
+
+#[allow(dead_code)]
+pub fn halves(bytes: &[u8]) -> Vec<u16> {
+    bytes.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]])).collect()
+}
+
+/// All numbers agree but for a share of what they are.
+#[allow(dead_code)]
+pub fn close(got: &[f32], wanted: &[f32], share: f32) {
+    assert_eq!(got.len(), wanted.len());
+    for (at, (got, wanted)) in got.iter().zip(wanted).enumerate() {
+        let error = (got - wanted).abs() / (1.0 + wanted.abs());
+        assert!(error <= share, "element {at} is {got} instead of {wanted}");
+    }
 }
