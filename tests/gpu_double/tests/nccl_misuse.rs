@@ -149,6 +149,19 @@ fn a_rank_that_never_calls_is_named() {
 }
 
 #[test]
+fn a_rank_that_is_at_work_is_waited_for() {
+    let error = ranks("a_rank_that_is_at_work_is_waited_for", |me, buffer| {
+        let begun = Instant::now();
+        // Three times as long as the patience of this process.
+        while me.rank == 1 && begun.elapsed() < Duration::from_secs(3) {
+            programs::write(buffer, &[1f32; 8]);
+        }
+        done(me, all_reduce(buffer, buffer, 8, F32, SUM, me));
+    });
+    tells(error, &[]);
+}
+
+#[test]
 fn communicators_in_opposite_order_on_one_stream_are_told() {
     let error = ranks("communicators_in_opposite_order_on_one_stream_are_told", |me, buffer| {
         let second = split(me, 0, me.rank as i32).expect("a part");
