@@ -41,6 +41,7 @@ pub enum Argument {
 
 /// Why a launch was not done.
 #[derive(Clone, Debug, Error, PartialEq)]
+#[allow(missing_docs)]
 pub enum Refusal {
     /// The module has no entry of that name.
     #[error("the module has no kernel `{0}`")]

@@ -13,7 +13,7 @@ mod card;
 mod code;
 pub mod cublaslt;
 pub mod driver;
-pub mod host;
+mod install;
 mod kernel;
 mod machine;
 mod memory;
@@ -24,6 +24,7 @@ mod settings;
 pub mod work;
 
 pub use card::{Argument, Card, Module, Refusal};
+pub use install::{Env, install, library};
 pub use kernel::{Report, Stats, Wrong};
 pub use memory::Trouble;
 pub use nvrtc::{Ptx, compile};

@@ -107,7 +107,7 @@ impl Block<'_, '_> {
         let base = warp.get(address.base, &self.here);
         let at: [u64; 32] =
             std::array::from_fn(|lane| base[lane].wrapping_add(address.offset as u64));
-        if let Some(lane) = lanes_of(lanes).find(|lane| at[*lane] % size as u64 != 0) {
+        if let Some(lane) = lanes_of(lanes).find(|lane| !at[*lane].is_multiple_of(size as u64)) {
             let wrong = Trouble::Misaligned { address: at[lane], bytes: size };
             return Err((wrong.into(), lane as u32));
         }

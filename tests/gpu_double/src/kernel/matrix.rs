@@ -74,7 +74,7 @@ impl Block<'_, '_> {
     fn row(&mut self, address: &Address, lane: usize, kind: Kind, warp: &Warp) -> Acted<&mut [u8]> {
         let base = warp.get_lane(address.base, lane, &self.here);
         let at = base.wrapping_add(address.offset as u64) & 0xFFFF_FFFF;
-        if at % ROW as u64 != 0 {
+        if !at.is_multiple_of(ROW as u64) {
             let wrong = Trouble::Misaligned { address: at, bytes: ROW };
             return Err((wrong.into(), lane as u32));
         }
@@ -161,8 +161,8 @@ pub fn multiply(product: &Product, warp: &mut Warp, lanes: u32, here: &Here) -> 
     let mut b = [[0f32; 8]; 32];
     for (number, source) in product.a.iter().enumerate() {
         let values = warp.get(*source, here);
-        for lane in 0..32 {
-            for (part, value) in parts(values[lane], product.factors) {
+        for (lane, value) in values.into_iter().enumerate() {
+            for (part, value) in parts(value, product.factors) {
                 let (row, column) = place(lane, number, part, product.factors);
                 a[row][column] = value;
             }
@@ -170,8 +170,8 @@ pub fn multiply(product: &Product, warp: &mut Warp, lanes: u32, here: &Here) -> 
     }
     for (number, source) in product.b.iter().enumerate() {
         let values = warp.get(*source, here);
-        for lane in 0..32 {
-            for (part, value) in parts(values[lane], product.factors) {
+        for (lane, value) in values.into_iter().enumerate() {
+            for (part, value) in parts(value, product.factors) {
                 // The same as of the first factor, without its second rows.
                 let (column, row) = place(lane, 2 * number, part, product.factors);
                 b[row][column] = value;

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use crate::memory::{Access, Heard, Space};
 use crate::ptx::{self, Malformed, Place};
 
-pub use program::{Entry, Program};
+pub use program::{Entry, MOST_SHARED, Program};
 pub use report::{Report, Wrong};
 
 use block::Block;

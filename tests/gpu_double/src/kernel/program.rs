@@ -200,8 +200,6 @@ pub struct Barrier {
     pub number: Source,
     /// How many threads it waits for; all of the block if it does not say.
     pub threads: Option<Source>,
-    /// Whether the thread goes on at once.
-    pub arrive: bool,
     /// What is told about a truth value of all threads.
     pub tell: Option<(Tell, Truth)>,
 }

@@ -58,7 +58,7 @@ impl Shared {
         if at >= size as u64 || bytes > size - start {
             return Err(Wrong::SharedOutside { at, bytes, size });
         }
-        if start % 4 == 0 && bytes % 4 == 0 {
+        if start.is_multiple_of(4) && bytes.is_multiple_of(4) {
             for word in start / 4..(start + bytes) / 4 {
                 self.touch_word(word, kind, me)?;
             }

@@ -77,7 +77,7 @@ impl Warp {
         self.meet();
         self.patience += 1;
         let free = (0..self.groups.len()).filter(|&n| self.groups[n].wait == Wait::No);
-        if self.patience % PATIENCE == 0 {
+        if self.patience.is_multiple_of(PATIENCE) {
             return free.max_by_key(|&n| self.groups[n].at);
         }
         free.min_by_key(|&n| self.groups[n].at)

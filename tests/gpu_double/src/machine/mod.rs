@@ -10,6 +10,7 @@ mod events;
 mod execute;
 mod graphs;
 mod host;
+mod modules;
 mod streams;
 mod task;
 
@@ -18,6 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, Once};
 
 use crate::code::Code;
+use crate::kernel::Loaded;
 use crate::memory::{Clock, Space};
 use crate::settings::Settings;
 
@@ -28,6 +30,7 @@ use capture::Capture;
 use events::Event;
 use graphs::{Executable, Graph};
 use host::Pledge;
+use modules::Function;
 use streams::Stream;
 
 /// See the module.
@@ -42,6 +45,8 @@ pub struct Machine {
     captures: BTreeMap<u64, Capture>,
     graphs: BTreeMap<u64, Graph>,
     executables: BTreeMap<u64, Executable>,
+    modules: BTreeMap<u64, Loaded>,
+    functions: BTreeMap<u64, Function>,
     pledges: Vec<Pledge>,
     handles: u64,
     /// What the host program knows to be done.
@@ -138,6 +143,8 @@ impl Machine {
             captures: BTreeMap::new(),
             graphs: BTreeMap::new(),
             executables: BTreeMap::new(),
+            modules: BTreeMap::new(),
+            functions: BTreeMap::new(),
             pledges: Vec::new(),
             handles: 0,
             host: Clock::default(),
@@ -155,9 +162,22 @@ impl Machine {
         self.streams.iter_mut().for_each(Stream::abandon);
     }
 
-    /// What the host program knows to be done.
-    pub fn known(&self) -> &Clock {
-        &self.host
+    /// Frees an allocation, which nothing may use any more.
+    pub fn free(&mut self, address: u64) -> Result<(), Code> {
+        let known = self.host.clone();
+        self.space.free(address, &known).map_err(|text| {
+            self.fail(Code::IllegalAddress, &text);
+            Code::IllegalAddress
+        })
+    }
+
+    /// Whether the streams have come to some places, of which the host program then knows.
+    pub fn query(&mut self, places: &[Place]) -> Result<(), Code> {
+        if !self.all_done(places) {
+            return Err(Code::NotReady);
+        }
+        self.learn(places);
+        self.fault.map_or(Ok(()), Err)
     }
 
     /// A handle that was never given before, and that is no address.

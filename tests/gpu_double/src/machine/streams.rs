@@ -95,11 +95,6 @@ impl Machine {
         self.streams[stream as usize].device
     }
 
-    /// Whether a stream waits for the default stream of its card, and that for it.
-    pub fn is_blocking(&self, stream: u32) -> bool {
-        self.streams[stream as usize].blocking
-    }
-
     /// A stream ends; what it was given is still done.
     pub fn destroy_stream(&mut self, stream: u32) {
         self.streams[stream as usize].alive = false;

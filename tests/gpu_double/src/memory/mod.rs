@@ -13,4 +13,4 @@ pub use space::{Home, Space};
 pub use touch::{Access, Heard, Who};
 pub use trouble::Trouble;
 
-pub(crate) use page::{Kind, Meeting};
+pub(crate) use page::Kind;

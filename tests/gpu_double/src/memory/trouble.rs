@@ -4,6 +4,7 @@ use thiserror::Error;
 
 /// An access that a program must not make. Texts name addresses, allocations and the other operation.
 #[derive(Clone, Debug, Error, PartialEq)]
+#[allow(missing_docs)]
 pub enum Trouble {
     /// No allocation has all of the bytes.
     #[error("access of {bytes} bytes at {address:#x} is outside of all allocations{near}")]

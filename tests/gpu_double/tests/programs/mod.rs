@@ -1,25 +1,63 @@
-//! A card as a test needs it, and processes of their own for what ends badly.
+//! A card by the driver's functions of C, and processes of their own for what ends badly.
 #![allow(dead_code, clippy::undocumented_unsafe_blocks)]
 
 use std::ffi::c_void;
 use std::process::{Command, Output};
 
-use gpu_double::host;
-pub use gpu_double::host::{synchronize, use_device};
+// The functions of C are the double's.
+use gpu_double as _;
+
+unsafe extern "C" {
+    fn cuInit(flags: u32) -> i32;
+    fn cuDevicePrimaryCtxRetain(context: *mut u64, device: i32) -> i32;
+    fn cuCtxSetCurrent(context: u64) -> i32;
+    fn cuMemAlloc_v2(address: *mut u64, bytes: usize) -> i32;
+    fn cuMemcpyHtoD_v2(to: u64, from: *const c_void, bytes: usize) -> i32;
+    fn cuMemcpyDtoH_v2(to: *mut c_void, from: u64, bytes: usize) -> i32;
+    fn cuStreamCreate(stream: *mut *mut c_void, flags: u32) -> i32;
+    fn cuStreamSynchronize(stream: *mut c_void) -> i32;
+    fn cuStreamBeginCapture_v2(stream: *mut c_void, mode: i32) -> i32;
+    fn cuStreamEndCapture(stream: *mut c_void, graph: *mut *mut c_void) -> i32;
+    fn cuGraphInstantiateWithFlags(exec: *mut *mut c_void, graph: *mut c_void, flags: u64) -> i32;
+    fn cuGraphLaunch(exec: *mut c_void, stream: *mut c_void) -> i32;
+}
+
+/// The calling thread uses a device.
+pub fn use_device(device: i32) {
+    let mut context = 0;
+    unsafe {
+        assert_eq!(cuInit(0), 0);
+        assert_eq!(cuDevicePrimaryCtxRetain(&mut context, device), 0);
+        assert_eq!(cuCtxSetCurrent(context), 0);
+    }
+}
 
 /// A stream of the current device.
 pub fn stream() -> *mut c_void {
-    host::stream(false).expect("a stream")
+    stream_of(1)
 }
 
 /// A stream of the current device that the default stream waits for.
 pub fn blocking_stream() -> *mut c_void {
-    host::stream(true).expect("a stream")
+    stream_of(0)
+}
+
+fn stream_of(flags: u32) -> *mut c_void {
+    let mut stream = std::ptr::null_mut();
+    assert_eq!(unsafe { cuStreamCreate(&mut stream, flags) }, 0);
+    stream
+}
+
+/// Waits for a stream; a `CUresult`.
+pub fn synchronize(stream: *mut c_void) -> i32 {
+    unsafe { cuStreamSynchronize(stream) }
 }
 
 /// Memory of the current device that nothing has written.
 pub fn room(bytes: usize) -> u64 {
-    host::allocate(bytes).expect("memory")
+    let mut address = 0;
+    assert_eq!(unsafe { cuMemAlloc_v2(&mut address, bytes) }, 0);
+    address
 }
 
 /// Memory of the current device with values.
@@ -31,36 +69,38 @@ pub fn upload<T: Copy>(values: &[T]) -> u64 {
 
 /// Writes values to the device.
 pub fn write<T: Copy>(address: u64, values: &[T]) {
-    // Numbers, which have no padding.
-    let bytes = unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) };
-    assert_eq!(host::write(address, bytes), 0);
+    let bytes = size_of_val(values);
+    assert_eq!(unsafe { cuMemcpyHtoD_v2(address, values.as_ptr().cast(), bytes) }, 0);
 }
 
 /// Values of the device.
 pub fn download<T: Copy + Default>(address: u64, count: usize) -> Vec<T> {
     let mut values = vec![T::default(); count];
     let bytes = size_of_val(&values[..]);
-    // Numbers, which any bytes are.
-    let bytes = unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), bytes) };
-    assert_eq!(host::read(address, bytes), 0);
+    assert_eq!(unsafe { cuMemcpyDtoH_v2(values.as_mut_ptr().cast(), address, bytes) }, 0);
     values
 }
 
 /// What a stream is given from now on is captured.
 pub fn begin_capture(stream: *mut c_void) {
-    assert_eq!(host::begin_capture(stream), 0);
+    assert_eq!(unsafe { cuStreamBeginCapture_v2(stream, 1) }, 0);
 }
 
 /// What a stream is given by `record`, as a graph that can be launched.
-pub fn capture(stream: *mut c_void, record: impl FnOnce()) -> u64 {
+pub fn capture(stream: *mut c_void, record: impl FnOnce()) -> *mut c_void {
+    let (mut graph, mut executable) = (std::ptr::null_mut(), std::ptr::null_mut());
     begin_capture(stream);
     record();
-    host::end_capture(stream).expect("a graph")
+    unsafe {
+        assert_eq!(cuStreamEndCapture(stream, &mut graph), 0);
+        assert_eq!(cuGraphInstantiateWithFlags(&mut executable, graph, 0), 0);
+    }
+    executable
 }
 
 /// Launches a graph on a stream.
-pub fn launch(executable: u64, stream: *mut c_void) {
-    assert_eq!(host::launch(executable, stream), 0);
+pub fn launch(executable: *mut c_void, stream: *mut c_void) {
+    assert_eq!(unsafe { cuGraphLaunch(executable, stream) }, 0);
 }
 
 /// The variable that tells a test that it is the process of its own, and which.

@@ -75,6 +75,9 @@ fn copies(
 }
 
 fn barrier(opcode: &Opcode<'_>, operands: &Operands<'_, '_, '_>) -> Decoded<Barrier> {
+    if opcode.has("arrive") {
+        return Err(String::from("barriers without a wait are not known to the GPU double"));
+    }
     let reduces = opcode.has("red");
     // A reduction has its result before, and its truth value behind.
     let first = usize::from(reduces);
@@ -85,7 +88,7 @@ fn barrier(opcode: &Opcode<'_>, operands: &Operands<'_, '_, '_>) -> Decoded<Barr
         true => Some((tell(opcode, operands)?, operands.truth(operands.len() - 1)?)),
         false => None,
     };
-    Ok(Barrier { number, threads, arrive: opcode.has("arrive"), tell })
+    Ok(Barrier { number, threads, tell })
 }
 
 fn tell(opcode: &Opcode<'_>, operands: &Operands<'_, '_, '_>) -> Decoded<Tell> {
