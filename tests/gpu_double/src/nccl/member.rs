@@ -243,7 +243,7 @@ impl Member {
 
     /// Waits until all operations are over, then leaves, and waits until that is known.
     pub fn finalize(&self) -> Result<(), Refusal> {
-        let mut wait = Wait::new();
+        let mut wait = Wait::begin();
         let mut state = self.lock();
         while !state.open.is_empty() && state.asynchronous == Code::Success {
             if wait.is_too_long() {

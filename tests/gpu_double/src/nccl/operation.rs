@@ -59,7 +59,7 @@ impl Operation {
 
     /// Fails where operations that were called before do not end, as they would not on a device.
     fn wait_for_turn(&mut self) -> Result<bool, String> {
-        let too_long = self.wait.get_or_insert_with(Wait::new).is_too_long();
+        let too_long = self.wait.get_or_insert_with(Wait::begin).is_too_long();
         if !self.posted && too_long {
             let Member { rank, name, .. } = &*self.member;
             return Err(format!(

@@ -15,7 +15,7 @@ pub struct Wait {
 
 impl Wait {
     /// It begins.
-    pub fn new() -> Wait {
+    pub fn begin() -> Wait {
         Wait { since: Instant::now(), progress: work::progress() }
     }
 
