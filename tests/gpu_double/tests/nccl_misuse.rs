@@ -152,8 +152,8 @@ fn a_rank_that_never_calls_is_named() {
 fn a_rank_that_is_at_work_is_waited_for() {
     let error = ranks("a_rank_that_is_at_work_is_waited_for", |me, buffer| {
         let begun = Instant::now();
-        // Three times as long as the patience of this process.
-        while me.rank == 1 && begun.elapsed() < Duration::from_secs(3) {
+        // Twice as long as the patience of this process.
+        while me.rank == 1 && begun.elapsed() < Duration::from_secs(4) {
             programs::write(buffer, &[1f32; 8]);
         }
         done(me, all_reduce(buffer, buffer, 8, F32, SUM, me));
@@ -196,7 +196,7 @@ fn abort_ends_what_waits_at_once() {
         let begun = Instant::now();
         assert_eq!(ncclCommAbort(me.communicator) as i32, 0);
         assert_ne!(synchronize(me.stream), 0);
-        assert!(begun.elapsed() < Duration::from_millis(900));
+        assert!(begun.elapsed() < Duration::from_millis(1900));
         other.join().expect("rank 1");
     });
     tells(error, &["the communicator was aborted"]);

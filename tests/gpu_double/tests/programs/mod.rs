@@ -114,20 +114,22 @@ pub fn part() -> Option<String> {
 /// The test `name` of this executable in a process of its own, as `part`.
 pub fn process(name: &str, part: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("a test has a path"));
-    command
-        .args([name, "--exact", "--nocapture", "--test-threads=1"])
-        .env(PART, part)
-        .env("GPU_DOUBLE_PATIENCE", "1");
+    command.args([name, "--exact", "--nocapture", "--test-threads=1"]).env(PART, part);
     command
 }
 
-/// Runs `body` in a process of its own, and gives what that said on standard error; it must end well.
+/// Seconds that a process alone has for who does not come.
+const PATIENCE: &str = "2";
+
+/// Runs `body` in a process of its own, which has little patience, and gives what that said on standard error; it must
+/// end well.
 pub fn alone(name: &str, body: impl FnOnce()) -> Option<String> {
     if part().is_some() {
         body();
         return None;
     }
-    let output = process(name, "alone").output().expect("a process");
+    let output =
+        process(name, "alone").env("GPU_DOUBLE_PATIENCE", PATIENCE).output().expect("a process");
     Some(said(&output))
 }
 
