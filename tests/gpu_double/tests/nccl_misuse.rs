@@ -330,6 +330,26 @@ fn nothing_is_called_after_the_end() {
     tells(error, &["the communicator was finalized", "the communicator was destroyed"]);
 }
 
+/// As NCCL 2.30 answers without a card.
+#[test]
+fn null_is_no_communicator() {
+    let error = alone("null_is_no_communicator", || {
+        use_device(0);
+        let me = Rank { communicator: std::ptr::null_mut(), ..init(unique_id(), 0, 1) };
+        assert_eq!(ncclCommFinalize(me.communicator) as i32, 0);
+        assert_eq!(ncclCommDestroy(me.communicator) as i32, 0);
+        assert_eq!(ncclCommAbort(me.communicator) as i32, 0);
+        assert_eq!(ncclCommCount(me.communicator, &mut 0) as i32, INVALID_ARGUMENT);
+        assert_eq!(ncclCommGetAsyncError(me.communicator, &mut 0) as i32, INVALID_ARGUMENT);
+        assert_eq!(ncclGetVersion(std::ptr::null_mut()) as i32, INVALID_ARGUMENT);
+        assert_eq!(group_start(), 0);
+        assert_eq!(all_reduce(0, 0, 4, F32, SUM, &me), INVALID_ARGUMENT);
+        assert_eq!(group_end(), INVALID_ARGUMENT);
+        assert_eq!(last_error(&me), "a call of the group was refused, so none is made");
+    });
+    tells(error, &["no communicator"]);
+}
+
 #[test]
 fn configurations_are_initialized() {
     let error = alone("configurations_are_initialized", || {
