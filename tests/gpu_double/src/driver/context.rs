@@ -161,8 +161,3 @@ pub extern "C" fn cuCtxSynchronize() -> i32 {
         machine.ends_of_device(current()?)
     })
 }
-
-/// The calling thread uses the context of a card, or none.
-pub(crate) fn set(device: Option<i32>) {
-    CURRENT.set(device);
-}

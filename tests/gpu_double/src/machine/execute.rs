@@ -131,6 +131,7 @@ impl Machine {
     }
 
     fn finish(&mut self, stream: u32, tick: u32) {
+        crate::work::advance();
         let chosen = &mut self.streams[stream as usize];
         chosen.done = chosen.done.max(tick);
     }

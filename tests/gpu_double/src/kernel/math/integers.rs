@@ -110,8 +110,8 @@ fn binary_of<T: Integer>(name: &str) -> Option<Two> {
         "mul.lo" => two(T::times),
         "add.sat" => two(|a: T, b: T| T::nearest(a.wide() + b.wide())),
         "sub.sat" => two(|a: T, b: T| T::nearest(a.wide() - b.wide())),
-        "mul.hi" => two(|a: T, b: T| T::narrow(a.wide().wrapping_mul(b.wide()) >> T::BITS)),
-        "mul.wide" => two(|a: T, b: T| a.wide().wrapping_mul(b.wide()) as u64),
+        "mul.hi" => two(|a: T, b: T| T::narrow((a.wide() * b.wide()) >> T::BITS)),
+        "mul.wide" => two(|a: T, b: T| (a.wide() * b.wide()) as u64),
         "mul24.lo" => two(|a: T, b: T| T::narrow(low24(a) * low24(b))),
         "div" => two(divide::<T>),
         "rem" => two(remainder::<T>),
@@ -154,9 +154,7 @@ fn ternary_of<T: Integer>(name: &str) -> Option<Three> {
         "mad.hi.sat" => {
             three(|a: T, b: T, c: T| T::nearest(((a.wide() * b.wide()) >> T::BITS) + c.wide()))
         }
-        "mad.wide" => {
-            three(|a: T, b: T, c: u64| (a.wide().wrapping_mul(b.wide()) as u64).wrapping_add(c))
-        }
+        "mad.wide" => three(|a: T, b: T, c: u64| ((a.wide() * b.wide()) as u64).wrapping_add(c)),
         "mad24.lo" => three(|a: T, b: T, c: T| T::narrow(low24(a) * low24(b) + c.wide())),
         "sad" => three(|a: T, b: T, c: T| T::narrow((a.wide() - b.wide()).abs() + c.wide())),
         "bfe" => three(extract::<T>),
