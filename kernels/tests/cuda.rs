@@ -20,6 +20,16 @@ fn check(examples: &[Example]) {
 }
 
 #[test]
+fn elementwise_ops() {
+    check(&cases::elementwise::examples());
+}
+
+#[test]
+fn sums_and_products() {
+    check(&cases::sums::examples());
+}
+
+#[test]
 fn tokens_go_to_experts_and_back() {
     check(&cases::experts::examples());
 }

@@ -118,7 +118,13 @@ impl Space {
         if (batch, width) != (key_batch, key_width) {
             return Err(misfit(op, "queries and keys of other batch or width"));
         }
-        if shared == 0 && heads > 0 || shared > 0 && !heads.is_multiple_of(shared) {
+        // Ranks have whole groups of heads, or a part of one.
+        let whole = q.global.get(2).zip(k.global.get(2)).and_then(|(q, k)| q.checked_div(*k));
+        let fits = match heads.checked_div(shared) {
+            Some(group) => heads == group * shared && (shared == 1 || whole == Some(group)),
+            None => heads == 0,
+        };
+        if !fits {
             return Err(misfit(op, "heads that read keys of another rank"));
         }
         let dtype = q.dtype();

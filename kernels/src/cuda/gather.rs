@@ -126,14 +126,14 @@ pub(super) fn embedding(operands: &[Shard], results: &[Shard]) -> Result<Call, K
 /// One op.
 pub(super) fn embedding_grad(operands: &[Shard], results: &[Shard]) -> Result<Call, KernelError> {
     let places = Places::of_table(operands, 0, (Slot::Result(0), &results[0]))?;
-    Ok(Put::sum(places, &results[0]).call())
+    Put::sum(places, &results[0]).call()
 }
 
 /// One op.
 pub(super) fn scatter_sum(operands: &[Shard], results: &[Shard]) -> Result<Call, KernelError> {
     let rows = (Slot::Result(0), &results[0]);
     let places = Places::new("scatter_sum", "index", operands, 0, rows)?;
-    Ok(Put::sum(places, &results[0]).call())
+    Put::sum(places, &results[0]).call()
 }
 
 /// One op; of any element type.
@@ -152,7 +152,7 @@ pub(super) fn scatter(
         ScatterFunction::Max => "((a) > (b) || (a) != (a) ? (a) : (b))",
         ScatterFunction::Min => "((a) < (b) || (a) != (a) ? (a) : (b))",
     };
-    Ok(Put { places, out, values, from_x, join }.call())
+    Put { places, out, values, from_x, join }.call()
 }
 
 /// Values that are put to places.
@@ -187,24 +187,30 @@ impl<'a> Put<'a> {
         Self { places, out, values: 1, from_x: false, join }
     }
 
-    fn call(self) -> Call {
+    /// # Errors
+    /// Where there are more positions than lists of them hold.
+    fn call(self) -> Result<Call, KernelError> {
         if self.out.elements() == 0 {
-            return self.places.indices.check();
+            return Ok(self.places.indices.check());
         }
         if self.places.all() == 0 {
             let same = if self.from_x { Launch::copy(self.out) } else { cleared(0, self.out) };
-            return Call::of(vec![same]);
+            return Ok(Call::of(vec![same]));
         }
         if self.places.count <= FEW {
             let launch = self.joined(None);
-            return self.places.indices.call(vec![launch]);
+            return Ok(self.places.indices.call(vec![launch]));
+        }
+        if u32::try_from(self.places.all()).is_err() {
+            let reason = format!("{} places, and at most 2^32 are taken", self.places.all());
+            return Err(KernelError::call("scatter", reason));
         }
         let lists = Lists::new(self.places.all(), self.places.batches * self.places.extent);
         let mut launches = self.listed(&lists);
         launches.push(self.joined(Some(&lists)));
         let mut call = self.places.indices.call(launches);
         call.scratch = lists.bytes;
-        call
+        Ok(call)
     }
 
     fn source(&self, text: &str) -> Source {
@@ -246,12 +252,14 @@ impl<'a> Put<'a> {
     /// The launch that makes the rows.
     fn joined(&self, lists: Option<&Lists>) -> Launch {
         let (out, elements) = (self.out, self.out.elements());
+        let at_once = width(out.dtype().size(), [self.places.width]);
         let source = self
             .source(include_str!("cu/scatter.cu"))
             .element("T", out.dtype())
             .define("V", if out.dtype().is_float() { "float" } else { "i64" })
             .define("ELEMENTS", elements)
             .define("WIDTH", self.places.width)
+            .define("AT_ONCE", at_once)
             .index(elements)
             .define("JOIN(a, b)", self.join)
             .flag("ROUNDED", self.from_x)
@@ -267,7 +275,13 @@ impl<'a> Put<'a> {
         }
         arguments.extend([Argument::operand(self.values), Argument::result(0), self.places.first]);
         arguments.extend(Indices::arguments());
-        Launch::kernel(source, "scatter", elements.div_ceil(THREADS), THREADS, arguments)
+        Launch::kernel(
+            source,
+            "scatter",
+            (elements / at_once).div_ceil(THREADS),
+            THREADS,
+            arguments,
+        )
     }
 }
 

@@ -10,8 +10,9 @@ const SHARED: usize = 128;
 const APART: usize = 256;
 /// Threads of a block at most.
 const MOST: usize = 1024;
-/// Elements that a thread keeps in registers at most, of all operands.
+/// Elements that a thread keeps in registers at most, of all operands, and where so many share a block that it has 64 registers in all.
 const REGISTERS: usize = 64;
+const FEW_REGISTERS: usize = 40;
 /// Rows from which blocks are many enough that a thread takes more than one step.
 const MANY: usize = 1024;
 /// Steps that it takes then.
@@ -61,7 +62,8 @@ impl Rows {
         arguments: Vec<Argument>,
     ) -> Launch {
         let share = self.share(size);
-        let kept = share.steps * share.width * operands <= REGISTERS;
+        let registers = if share.threads > MOST / 2 { FEW_REGISTERS } else { REGISTERS };
+        let kept = share.steps * share.width * operands <= registers;
         let source = Source::new(format!("{}\n{text}", include_str!("cu/rows.cuh")))
             .define("EXTENT", self.extent)
             .define("COUNT", format!("{}ull", self.count))

@@ -1,12 +1,17 @@
 //! Applications of ops that kernels of devices are tried on: few shapes, as each is compiled, but odd ones.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+pub mod attention;
+pub mod elementwise;
 pub mod experts;
 pub mod losses;
 pub mod movements;
+pub mod pictures;
 pub mod places;
+pub mod recurrences;
 pub mod rows;
 pub mod sources;
+pub mod sums;
 pub mod updates;
 
 use graphc_ir::op::Op;
@@ -27,11 +32,13 @@ pub const FLOATS: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
 pub struct Examples {
     pub random: Random,
     pub all: Vec<Example>,
+    /// Whether kernels are told where shards begin: of others a shard is as good as a whole tensor.
+    pub placed: bool,
 }
 
 impl Examples {
     pub fn new(seed: u64) -> Self {
-        Self { random: Random::new(seed), all: Vec::new() }
+        Self { random: Random::new(seed), all: Vec::new(), placed: true }
     }
 
     /// An op on a rank that has all.
@@ -44,7 +51,8 @@ impl Examples {
         self.both_filled(op, types, tolerance, &mut ordinary);
     }
 
-    /// The same with operands that `fill` fills. Of types other than f32 it is one or the other.
+    /// The same with operands that `fill` fills. Of types other than f32, and where
+    /// kernels are not told where shards begin, it is one or the other.
     pub fn both_filled(
         &mut self,
         op: Op,
@@ -52,7 +60,8 @@ impl Examples {
         tolerance: f64,
         fill: &mut dyn FnMut(&mut Random, usize, DType) -> f64,
     ) {
-        let one = types.iter().any(|ty| ty.dtype.is_float() && ty.dtype != DType::F32)
+        let one = !self.placed
+            || types.iter().any(|ty| ty.dtype.is_float() && ty.dtype != DType::F32)
             || types.first().is_some_and(|ty| !ty.dtype.is_float());
         let hierarchies = match (one, self.random.below(2)) {
             (false, _) => vec![vec![1], vec![2, 2]],
@@ -81,12 +90,17 @@ impl Examples {
 /// All examples.
 pub fn all() -> Vec<Example> {
     let rooms = [
+        attention::examples,
+        elementwise::examples,
         experts::examples,
         losses::examples,
         movements::examples,
+        pictures::examples,
         places::examples,
+        recurrences::examples,
         rows::examples,
         sources::examples,
+        sums::examples,
         updates::examples,
     ];
     rooms.into_iter().flat_map(|examples| examples()).collect()

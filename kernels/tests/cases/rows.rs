@@ -11,12 +11,15 @@ use super::{Example, Examples, FLOATS, f32s, ty};
 pub fn examples() -> Vec<Example> {
     let to = &mut Examples::new(5);
     for dtype in FLOATS {
+        rotations(to, dtype);
+    }
+    to.placed = false;
+    for dtype in FLOATS {
         for (shape, axis) in [([5, 37], 1), ([3, 64], 1), ([6, 20], 0)] {
             softmaxes(to, dtype, &shape, axis);
         }
         normalizations(to, dtype, &[5, 37]);
         normalizations(to, dtype, &[2, 2, 64]);
-        rotations(to, dtype);
     }
     // In several steps of a block, more than registers hold, many rows of a block, and none.
     for (shape, axis) in [

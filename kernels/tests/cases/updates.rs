@@ -20,6 +20,7 @@ const PAIRS: [[DType; 2]; 5] = [
 
 pub fn examples() -> Vec<Example> {
     let to = &mut Examples::new(7);
+    to.placed = false;
     optimizers(to, PAIRS[0], &[3, 97]);
     plain(to, PAIRS[0], &[2, 1100]);
     plain(to, PAIRS[0], &[0]);

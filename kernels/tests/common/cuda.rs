@@ -85,7 +85,18 @@ impl Bench {
         cx: &EvalContext,
     ) -> Result<Vec<Memory>, Fault> {
         let call = prepare(case).unwrap_or_else(|error| panic!("{:?}: {error}", case.op));
-        let addresses = self.addresses(case, &call, pairs, cx);
+        self.execute(&call, case, pairs, cx)
+    }
+
+    /// What a call makes of the operands of a case, as its results.
+    pub fn execute(
+        &mut self,
+        call: &Call,
+        case: &Case,
+        pairs: &[InPlace],
+        cx: &EvalContext,
+    ) -> Result<Vec<Memory>, Fault> {
+        let addresses = self.addresses(case, call, pairs, cx);
         let origins = Origins(case);
         for launch in &call.launches {
             self.launch(launch, &addresses, &origins, case.op.name());
@@ -201,6 +212,7 @@ impl Bench {
             cuda::Argument::Numbers => Argument::Pointer(addresses.numbers),
             cuda::Argument::Fault => Argument::Pointer(addresses.account),
             cuda::Argument::Call => Argument::U32(CALL),
+            cuda::Argument::Constant(number) => Argument::U32(number),
         };
         let arguments: Vec<Argument> = kernel.arguments.iter().map(argument).collect();
         let (module, size) = (&self.modules[&kernel.source], (kernel.grid, kernel.block));

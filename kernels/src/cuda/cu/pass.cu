@@ -1,7 +1,7 @@
 // One pass over the values of a chain: writes what is elementwise, and combines what is reduced. A block has RESULTS_AT_ONCE times
 // KEPT_WIDTH results with LANES threads each, and chunk blockIdx.y of their elements; `join` combines the chunks in their order.
 //
-// Macros: INDEX, the type of positions; FOLDS reductions; elements(i, found, ...) computes WIDTH elements from i on, of which those of
+// Macros: INDEX, the type of positions; V, float; FOLDS reductions; elements(i, found, ...) computes WIDTH elements from i on, of which those of
 // KEPT_WIDTH results or REDUCED_WIDTH elements of one lie side by side; PARAMETERS and ARGUMENTS of that function; finish(f, r, x, ...)
 // writes a result, with RESULT_PARAMETERS and RESULT_ARGUMENTS; KEPT(r) and REDUCED(e), which add up to a position; RESULTS, COUNT,
 // CHUNKS, CHUNK, LANES, LANES_ARE_INNER; of reduction f COMBINE(f, a, b), IDENTITY(f), and SUMS(f), whether it is a sum.

@@ -14,8 +14,8 @@ extern "C" __global__ void __launch_bounds__(256) recurrence(const T* x, const T
   __shared__ float state[SAMPLES][33];
   __shared__ float weights[GATES][32][33];
   u32 unit = UNIT, sample = SAMPLE, step = REVERSE ? TIME - 1 - turn : turn;
-  const float* before = states + (turn + 1) % 2 * (u64)(BATCH * UNITS);
-  float* after = states + turn % 2 * (u64)(BATCH * UNITS);
+  const float* before = states + (turn + 1) % 2 * (u64)BATCH * UNITS;
+  float* after = states + turn % 2 * (u64)BATCH * UNITS;
   float p[EACH][GATES] = {};
   for (u32 start = 0; start < UNITS; start += 32) {
     u32 from = start + threadIdx.x % 32;

@@ -134,6 +134,7 @@ impl Pass<'_> {
         let parameters = [chain.parameters(), chain.result_parameters(&self.outputs)].concat();
         let source = Source::new(body)
             .define("INDEX", chain.index_type())
+            .define("V", "float")
             .define("FOLDS", self.folds.len())
             .define("WIDTH", width)
             .define("KEPT_WIDTH", kept)

@@ -154,7 +154,9 @@ fn ternary_of<T: Integer>(name: &str) -> Option<Three> {
         "mad.hi.sat" => {
             three(|a: T, b: T, c: T| T::nearest(((a.wide() * b.wide()) >> T::BITS) + c.wide()))
         }
-        "mad.wide" => three(|a: T, b: T, c: u64| ((a.wide() * b.wide()) as u64).wrapping_add(c)),
+        "mad.wide" => {
+            three(|a: T, b: T, c: u64| (a.wide().wrapping_mul(b.wide()) as u64).wrapping_add(c))
+        }
         "mad24.lo" => three(|a: T, b: T, c: T| T::narrow(low24(a) * low24(b) + c.wide())),
         "sad" => three(|a: T, b: T, c: T| T::narrow((a.wide() - b.wide()).abs() + c.wide())),
         "bfe" => three(extract::<T>),

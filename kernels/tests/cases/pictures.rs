@@ -1,0 +1,146 @@
+//! Convolutions, pools and interpolation.
+
+use graphc_ir::op::Op;
+use graphc_ir::ops::*;
+use graphc_ir::scalar::Scalar;
+use graphc_ir::types::DType;
+
+use super::super::common::{Random, ordinary};
+use super::{Example, Examples, FLOATS, ty};
+
+/// A convolution: pictures `[n, h, w, channels]` whatever their layout, kernels of `outputs` channels.
+struct Setting {
+    picture: [usize; 4],
+    outputs: usize,
+    kernel: [usize; 2],
+    window: Window,
+    groups: usize,
+    channels_last: bool,
+}
+
+pub fn examples() -> Vec<Example> {
+    let to = &mut Examples::new(12);
+    for dtype in FLOATS {
+        for setting in settings() {
+            convolutions(to, dtype, &setting);
+        }
+        pools(to, dtype, true);
+        pools(to, dtype, false);
+        resizes(to, dtype);
+    }
+    for setting in [empty([0, 5, 5, 3]), empty([2, 5, 5, 0])] {
+        convolutions(to, DType::F32, &setting);
+    }
+    parts_of_groups(to);
+    large(to, DType::F32);
+    large(to, DType::BF16);
+    std::mem::take(&mut to.all)
+}
+
+fn setting(picture: [usize; 4], outputs: usize, kernel: usize, stride: usize) -> Setting {
+    let pad = kernel / 2;
+    let window = Window { strides: [stride; 2], pads: [pad; 4], dilations: [1; 2] };
+    let kernel = [kernel; 2];
+    Setting { picture, outputs, kernel, window, groups: 1, channels_last: true }
+}
+
+/// What tiles hold only in part, steps and holes of the window, both layouts, groups of many, few and single channels.
+fn settings() -> Vec<Setting> {
+    let uneven = Window { strides: [2, 1], pads: [2, 0, 1, 1], dilations: [1, 2] };
+    vec![
+        setting([2, 7, 6, 24], 40, 3, 2),
+        setting([3, 5, 4, 7], 70, 3, 1),
+        Setting { window: uneven, kernel: [3, 2], ..setting([2, 9, 8, 16], 8, 3, 1) },
+        Setting { channels_last: false, ..setting([2, 6, 7, 5], 9, 3, 2) },
+        Setting { groups: 2, ..setting([2, 4, 5, 32], 48, 3, 1) },
+        Setting { groups: 24, ..setting([2, 6, 5, 24], 24, 3, 1) },
+        Setting { groups: 3, ..setting([2, 6, 5, 6], 12, 3, 2) },
+        Setting { groups: 6, channels_last: false, ..setting([2, 6, 5, 6], 6, 3, 2) },
+    ]
+}
+
+/// Groups of which ranks have some, or a part of their channels.
+fn parts_of_groups(to: &mut Examples) {
+    for (inputs, outputs) in [(4, 2), (4, 6), (16, 10), (16, 8)] {
+        let x = ty(DType::F32, &[2, 3, 4, 2 * inputs]);
+        let k = ty(DType::F32, &[2 * outputs, inputs, 1, 1]);
+        let op = Convolution { window: Window::PLAIN, groups: 2, channels_last: true };
+        for hierarchy in [vec![2], vec![2, 2], vec![2, 2]] {
+            let types = [x.clone(), k.clone()];
+            to.filled(&hierarchy, Op::Convolution(op), &types, 2e-5, &mut ordinary);
+        }
+    }
+}
+
+/// So many places that tiles are the largest.
+fn large(to: &mut Examples, dtype: DType) {
+    let (x, k) = (ty(dtype, &[2, 92, 92, 8]), ty(dtype, &[68, 8, 1, 1]));
+    let op = Convolution { window: Window::PLAIN, groups: 1, channels_last: true };
+    to.whole(Op::Convolution(op), &[x, k], 2e-5);
+}
+
+fn empty(picture: [usize; 4]) -> Setting {
+    setting(picture, 4, 3, 1)
+}
+
+fn convolutions(to: &mut Examples, dtype: DType, setting: &Setting) {
+    let &Setting { picture: [n, h, w, c], outputs, kernel, window, groups, channels_last } =
+        setting;
+    let x = ty(dtype, &if channels_last { [n, h, w, c] } else { [n, c, h, w] });
+    let k = ty(dtype, &[outputs, c / groups, kernel[0], kernel[1]]);
+    let op = Op::Convolution(Convolution { window, groups, channels_last });
+    let y = op.infer(&[&x, &k]).expect("it fits").swap_remove(0);
+    to.both(op, &[x.clone(), k.clone()], 2e-5);
+    let of_x = ConvolutionInputGrad { window, groups, extents: [h, w], channels_last };
+    to.both(Op::ConvolutionInputGrad(of_x), &[k, y.clone()], 4e-5);
+    let of_k = ConvolutionKernelGrad { window, groups, extents: kernel, channels_last };
+    to.both(Op::ConvolutionKernelGrad(of_k), &[x, y], 1e-4);
+}
+
+fn pools(to: &mut Examples, dtype: DType, channels_last: bool) {
+    let windows = [
+        Window { strides: [2; 2], pads: [1; 4], dilations: [1; 2] },
+        Window { strides: [1, 2], pads: [0, 2, 1, 1], dilations: [2, 1] },
+    ];
+    for (window, channels) in windows.into_iter().zip([8, 3]) {
+        let (kernel, [h, w]) = ([2, 3], [7, 8]);
+        let shape = if channels_last { [2, h, w, channels] } else { [2, channels, h, w] };
+        let x = ty(dtype, &shape);
+        let op = Op::MaxPool(MaxPool { kernel, window, channels_last });
+        let y = op.infer(&[&x]).expect("it fits").swap_remove(0);
+        // Many are equal: the first of them counts; and some are no numbers.
+        let coarse = &mut |random: &mut Random, operand: usize, _: DType| match random.below(30) {
+            0 if operand == 0 => f64::NAN,
+            _ => random.below(4) as f64,
+        };
+        to.both_filled(op, std::slice::from_ref(&x), 0.0, coarse);
+        let op = Op::MaxPoolGrad(MaxPoolGrad { kernel, window, channels_last });
+        to.both_filled(op, &[x.clone(), y.clone()], 1e-6, coarse);
+        let count_border = channels == 8;
+        let op = Op::AveragePool(AveragePool { kernel, window, count_border, channels_last });
+        to.both(op, &[x], 2e-6);
+        let extents = [h, w];
+        let op = AveragePoolGrad { kernel, window, count_border, extents, channels_last };
+        to.both(Op::AveragePoolGrad(op), &[y], 2e-6);
+    }
+}
+
+fn resizes(to: &mut Examples, dtype: DType) {
+    let sampling = |filter, coordinates, scale, smooth| {
+        let scale = Scalar(f64::from(scale));
+        Sampling { filter, coordinates, scale, smooth, inside: smooth }
+    };
+    let linear = sampling(Filter::Linear, Coordinates::HalfPixel, 13.0f32 / 5.0, false);
+    let cubic =
+        sampling(Filter::Cubic(Scalar(-0.75)), Coordinates::AlignCorners, 4.0f32 / 9.0, true);
+    for (shape, axis, extent, sampling) in
+        [([3, 5, 8], 1, 13, linear), ([2, 7, 9], 2, 4, cubic), ([0, 5, 2], 1, 13, linear)]
+    {
+        let op = Op::Resize(Resize { axis, extent, sampling });
+        let x = ty(dtype, &shape);
+        let y = op.infer(&[&x]).expect("it fits").swap_remove(0);
+        to.filled(&[1], op, std::slice::from_ref(&x), 2e-5, &mut ordinary);
+        let op = Op::ResizeGrad(ResizeGrad { axis, extent: shape[axis], sampling });
+        to.filled(&[2], op, &[y], 2e-5, &mut ordinary);
+    }
+}

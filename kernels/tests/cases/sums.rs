@@ -1,0 +1,63 @@
+//! Reductions, and products of matrices.
+
+use graphc_ir::op::Op;
+use graphc_ir::ops::*;
+use graphc_ir::types::DType;
+
+use super::super::common::{Random, ordinary};
+use super::{Example, Examples, f32s, ty};
+
+pub fn examples() -> Vec<Example> {
+    let to = &mut Examples::new(9);
+    reductions(to);
+    products(to);
+    std::mem::take(&mut to.all)
+}
+
+fn reductions(to: &mut Examples) {
+    use ReduceFunction::*;
+    let of = |function, axes: &[usize]| {
+        Op::Reduce(Reduce { function, axes: axes.to_vec(), keep_dims: false })
+    };
+    let fill = &mut |random: &mut Random, i: usize, dtype: DType| match random.below(90) {
+        0 if dtype.is_float() => f64::NAN,
+        _ => ordinary(random, i, dtype),
+    };
+    for (shape, axes) in [
+        (&[6, 5, 37][..], &[2][..]),
+        (&[6, 5, 37], &[0]),
+        (&[6, 5, 37], &[1]),
+        (&[6, 5, 37], &[0, 2]),
+        (&[3, 40, 5], &[0, 1, 2]),
+        (&[0, 5], &[0]),
+    ] {
+        for function in [Sum, Mean] {
+            to.both(of(function, axes), &[f32s(shape)], 5e-5);
+        }
+        to.both_filled(of(Max, axes), &[f32s(shape)], 0.0, fill);
+        to.both(of(Sum, axes), &[ty(DType::BF16, shape)], 5e-5);
+        to.both(of(Min, axes), &[ty(DType::I64, shape)], 0.0);
+        to.both(of(Sum, axes), &[ty(DType::I32, shape)], 0.0);
+    }
+    // In chunks.
+    for (shape, axes) in [(&[2, 40_000][..], &[1][..]), (&[9000, 3], &[0])] {
+        to.both(of(Sum, axes), &[f32s(shape)], 5e-5);
+        to.both(of(Max, axes), &[ty(DType::F16, shape)], 0.0);
+    }
+}
+
+fn products(to: &mut Examples) {
+    for (a, b, transpose_a, transpose_b) in [
+        (&[5, 7][..], &[7, 9][..], false, false),
+        (&[7, 5], &[9, 7], true, true),
+        (&[2, 3, 5, 7], &[2, 3, 7, 4], false, false),
+        (&[2, 3, 5, 7], &[7, 4], false, false),
+        (&[3, 7, 5], &[2, 1, 7, 4], true, false),
+        (&[5, 0], &[0, 4], false, false),
+    ] {
+        for dtype in [DType::F32, DType::BF16, DType::I64] {
+            let op = Op::MatMul(MatMul { transpose_a, transpose_b });
+            to.both(op, &[ty(dtype, a), ty(dtype, b)], 5e-5);
+        }
+    }
+}

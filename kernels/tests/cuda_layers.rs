@@ -1,0 +1,329 @@
+//! Kernels of CUDA devices of attention, pictures and recurrent cells, chains that begin with a convolution or end in sums, and
+//! rectangles, executed as PTX by a double of a card.
+
+mod cases;
+mod common;
+#[path = "common/cuda.rs"]
+mod on_card;
+
+use cases::Example;
+use common::{Case, Memory, Random, ordinary};
+use graphc_ir::mesh::DeviceKind;
+use graphc_ir::op::{EvalContext, InPlace, Op, Region};
+use graphc_ir::ops::*;
+use graphc_ir::plan::{FusedArg, FusedOp, FusedStep};
+use graphc_ir::sbp::ReduceKind;
+use graphc_ir::scalar::Scalar;
+use graphc_ir::types::{DType, TensorType};
+use graphc_kernels::cuda::{self, Call};
+use graphc_kernels::{KernelContext, Scratch, View, ViewMut, prepare_fused};
+use on_card::{Bench, bench, shard};
+
+use FusedArg::{Operand as X, Step as S};
+
+fn check(examples: &[Example]) {
+    let Some(mut bench) = bench() else { return };
+    for Example { case, tolerance } in examples {
+        bench.check(case, *tolerance);
+    }
+}
+
+#[test]
+fn queries_attend_to_keys() {
+    check(&cases::attention::examples());
+}
+
+#[test]
+fn pictures_are_convolved_pooled_and_resized() {
+    check(&cases::pictures::examples());
+}
+
+#[test]
+fn cells_go_from_step_to_step() {
+    check(&cases::recurrences::examples());
+}
+
+/// Memory of whole tensors, which a call is tried on; the op only names it.
+fn case(operands: &[TensorType], results: &[TensorType], random: &mut Random) -> Case {
+    let memory = |(index, ty): (usize, &TensorType)| {
+        let data: Vec<f64> =
+            (0..ty.elements()).map(|_| ordinary(random, index, ty.dtype)).collect();
+        (Region::whole(ty), Memory::of(ty.dtype, &data))
+    };
+    Case {
+        op: Op::Unary(Unary { function: UnaryFunction::Abs }),
+        operands: operands.iter().enumerate().map(memory).collect(),
+        results: results.iter().map(Region::whole).collect(),
+    }
+}
+
+fn in_place(result: usize, operand: usize) -> InPlace {
+    InPlace { result, operand, same_bytes: false }
+}
+
+fn executed(bench: &mut Bench, call: &Call, case: &Case, pairs: &[InPlace]) -> Vec<Vec<f64>> {
+    let found = bench.execute(call, case, pairs, &EvalContext::default()).expect("no fault");
+    found.iter().map(Memory::values).collect()
+}
+
+fn ty(dtype: DType, shape: &[usize]) -> TensorType {
+    TensorType::new(dtype, shape)
+}
+
+/// A rectangle of a tensor: the extents of the tensor, and where it begins.
+type Part = ([usize; 3], [usize; 3]);
+
+/// What is there, joined with a rectangle of other memory.
+fn joined(
+    [from, to]: [&[f64]; 2],
+    [(of_from, from_start), (of_to, to_start)]: [Part; 2],
+    extent: [usize; 3],
+    join: impl Fn(f64, f64) -> f64,
+) -> Vec<f64> {
+    let mut found = to.to_vec();
+    for at in 0..extent.iter().product() {
+        let index = [at / extent[2] / extent[1], at / extent[2] % extent[1], at % extent[2]];
+        let place = |of: [usize; 3], start: [usize; 3]| {
+            (0..3).fold(0, |place, dim| place * of[dim] + start[dim] + index[dim])
+        };
+        let to = place(of_to, to_start);
+        found[to] = join(found[to], from[place(of_from, from_start)]);
+    }
+    found
+}
+
+#[test]
+fn rectangles_are_copied_and_joined() {
+    let Some(mut bench) = bench() else { return };
+    let random = &mut Random::new(1);
+    let kinds = [None, Some(ReduceKind::Sum), Some(ReduceKind::Max), Some(ReduceKind::Min)];
+    let wide: ([Part; 2], [usize; 3]) =
+        ([([3, 5, 16], [1, 0, 8]), ([2, 6, 8], [0, 2, 0])], [2, 4, 8]);
+    let odd: ([Part; 2], [usize; 3]) =
+        ([([2, 3, 7], [0, 1, 2]), ([4, 2, 5], [2, 0, 1])], [2, 2, 3]);
+    for dtype in [DType::F32, DType::BF16, DType::I64, DType::U8, DType::Bool] {
+        for ((parts, extent), kind) in [wide, odd].into_iter().flat_map(|p| kinds.map(|k| (p, k))) {
+            let [from, to] = parts.map(|(of, _)| ty(dtype, &of));
+            let case = case(&[from, to.clone()], &[to], random);
+            let [(of_from, from_start), (of_to, to_start)] = parts;
+            let call = cuda::copy_rectangle(
+                dtype,
+                &of_from,
+                &from_start,
+                &of_to,
+                &to_start,
+                &extent,
+                kind,
+            );
+            let found = executed(&mut bench, &call, &case, &[in_place(0, 1)]).remove(0);
+            let given: Vec<Vec<f64>> = case.operands.iter().map(|o| o.1.values()).collect();
+            let join = |there: f64, comes: f64| match kind {
+                None => comes,
+                Some(ReduceKind::Sum) if dtype == DType::Bool => there.max(comes),
+                Some(ReduceKind::Sum) => there + comes,
+                Some(ReduceKind::Max) => there.max(comes),
+                Some(ReduceKind::Min) => there.min(comes),
+            };
+            let expected = joined([&given[0], &given[1]], parts, extent, join);
+            let expected = Memory::of(dtype, &expected).values();
+            assert_eq!(found, expected, "{dtype} {parts:?} {kind:?}");
+        }
+    }
+}
+
+#[test]
+fn accumulators_are_overwritten_first_and_added_to_then() {
+    let Some(mut bench) = bench() else { return };
+    for dtype in [DType::F32, DType::F16, DType::I32] {
+        let of = ty(dtype, &[3, 37]);
+        let case = case(&[of.clone(), of.clone()], std::slice::from_ref(&of), &mut Random::new(2));
+        let [first, later] = cuda::accumulate(&shard(&Region::whole(&of)));
+        let [from, to] = [0, 1].map(|operand: usize| case.operands[operand].1.values());
+        assert_eq!(executed(&mut bench, &first, &case, &[in_place(0, 1)])[0], from);
+        let sums: Vec<f64> = from.iter().zip(&to).map(|(a, b)| a + b).collect();
+        let found = executed(&mut bench, &later, &case, &[in_place(0, 1)]).remove(0);
+        assert_eq!(found, Memory::of(dtype, &sums).values());
+    }
+}
+
+#[test]
+fn memory_is_filled_with_identities() {
+    let Some(mut bench) = bench() else { return };
+    let values = [0.0, -0.0, f64::NEG_INFINITY, i64::MIN as f64, i64::MAX as f64, 1.0];
+    for dtype in [DType::F32, DType::F16, DType::I64, DType::U8] {
+        for value in values {
+            let of = ty(dtype, &[1003]);
+            let case = case(&[], &[of], &mut Random::new(3));
+            let found = executed(&mut bench, &cuda::fill(dtype, 1003, value), &case, &[]).remove(0);
+            let expected = match dtype {
+                // Bytes keep the low bits.
+                DType::U8 => f64::from(value as i64 as u8),
+                _ => Memory::of(dtype, &[value]).values()[0],
+            };
+            let same = |found: &f64| found.to_bits() == expected.to_bits();
+            assert!(found.iter().all(same), "{dtype} {value}: {} {expected}", found[0]);
+        }
+    }
+}
+
+/// The results of a chain on the processor.
+fn on_processor(fused: &FusedOp, case: &Case) -> Vec<Vec<f64>> {
+    let types = |regions: Vec<&Region>| -> Vec<TensorType> {
+        regions.iter().map(|r| ty(r.dtype, &r.rect.extent)).collect()
+    };
+    let (operands, results) =
+        (types(case.operands.iter().map(|o| &o.0).collect()), types(case.results.iter().collect()));
+    let prepared = prepare_fused(fused, &operands, &results, DeviceKind::Cpu).expect("a chain");
+    let mut made: Vec<Memory> =
+        results.iter().map(|of| Memory::of(of.dtype, &vec![0.0; of.elements()])).collect();
+    let views: Vec<View<'_>> = case.operands.iter().map(|(r, memory)| memory.view(r)).collect();
+    let mut out: Vec<ViewMut<'_>> = made
+        .iter_mut()
+        .zip(&case.results)
+        .map(|(memory, region)| memory.view_mut(region))
+        .collect();
+    let mut scratch = Scratch::new();
+    let mut cx = KernelContext { seed: 0, step: 0, threads: 1, pool: None, scratch: &mut scratch };
+    prepared.launch(&views, &mut out, &mut cx).expect("no fault");
+    made.iter().map(Memory::values).collect()
+}
+
+fn step(op: Op, args: &[FusedArg]) -> FusedStep {
+    FusedStep { op, args: args.to_vec() }
+}
+
+fn binary(function: BinaryFunction) -> Op {
+    Op::Binary(Binary { function })
+}
+
+/// Compares the results of a chain.
+fn check_chain(
+    bench: &mut Bench,
+    fused: &FusedOp,
+    (case, pairs): (&Case, &[InPlace]),
+    (expected, near): (&[Vec<f64>], f64),
+) {
+    let shards = |regions: Vec<&Region>| regions.into_iter().map(shard).collect::<Vec<_>>();
+    let operands = shards(case.operands.iter().map(|operand| &operand.0).collect());
+    let call = cuda::prepare_fused(fused, &operands, &shards(case.results.iter().collect()));
+    let found = executed(bench, &call.expect("a chain"), case, pairs);
+    for (found, expected) in found.iter().zip(expected) {
+        assert_eq!(found.len(), expected.len());
+        for (place, (a, b)) in found.iter().zip(expected).enumerate() {
+            let same = a == b || (a - b).abs() <= near * (1.0 + b.abs());
+            assert!(same, "{place}: {a} and {b} of {fused:?}");
+        }
+    }
+}
+
+#[test]
+fn chains_begin_with_convolutions() {
+    let Some(mut bench) = bench() else { return };
+    let window = Window { strides: [2; 2], pads: [1; 4], dilations: [1; 2] };
+    let head = Op::Convolution(Convolution { window, groups: 1, channels_last: true });
+    let clip = UnaryFunction::Clip { low: Scalar(0.0), high: Scalar(6.0) };
+    for (dtype, kept, near) in
+        [(DType::F32, false, 2e-5), (DType::F32, true, 2e-5), (DType::BF16, false, 2e-2)]
+    {
+        let (x, k) = (ty(dtype, &[2, 7, 6, 5]), ty(dtype, &[12, 5, 3, 3]));
+        let y = head.infer(&[&x, &k]).expect("it fits").remove(0);
+        let row = ty(dtype, &[12]);
+        let fused = FusedOp {
+            steps: vec![
+                step(head.clone(), &[X(0), X(1)]),
+                step(binary(BinaryFunction::Mul), &[S(0), X(2)]),
+                step(binary(BinaryFunction::Add), &[S(1), X(3)]),
+                step(Op::Unary(Unary { function: clip }), &[S(2)]),
+            ],
+            outputs: if kept { vec![3, 0] } else { vec![3] },
+        };
+        let results = vec![y; fused.outputs.len()];
+        let case = case(&[x, k, row.clone(), row], &results, &mut Random::new(4));
+        let expected = on_processor(&fused, &case);
+        check_chain(&mut bench, &fused, (&case, &[]), (&expected, near));
+    }
+}
+
+/// y = (x - m) g, with the sums of y and of x y and the greatest x over the rows, or along them.
+fn reducing(axes: &[usize], other: &[usize]) -> FusedOp {
+    let reduce = |function, axes: &[usize]| {
+        Op::Reduce(Reduce { function, axes: axes.to_vec(), keep_dims: true })
+    };
+    FusedOp {
+        steps: vec![
+            step(binary(BinaryFunction::Sub), &[X(0), X(1)]),
+            step(binary(BinaryFunction::Mul), &[S(0), X(2)]),
+            step(binary(BinaryFunction::Mul), &[S(1), X(0)]),
+            step(reduce(ReduceFunction::Sum, axes), &[S(1)]),
+            step(reduce(ReduceFunction::Mean, axes), &[S(2)]),
+            step(reduce(ReduceFunction::Max, other), &[X(0)]),
+        ],
+        outputs: vec![1, 3, 4, 5],
+    }
+}
+
+/// The same, computed in the order in which it stands there.
+fn reduced(case: &Case, axes: &[usize], other: &[usize]) -> Vec<Vec<f64>> {
+    let shape = &case.operands[0].0.global;
+    let (rows, columns, dtype) = (shape[0], shape[1], case.operands[0].0.dtype);
+    let round = |x: f64| Memory::of(dtype, &[x]).values()[0];
+    let values: Vec<Vec<f64>> = case.operands.iter().map(|o| o.1.values()).collect();
+    let spread = |operand: usize, at: usize| match case.operands[operand].0.global[0] {
+        1 => values[operand][at % columns],
+        _ => values[operand][at / columns],
+    };
+    let all = 0..rows * columns;
+    let differences = all.clone().map(|at| round(values[0][at] - spread(1, at)));
+    let y: Vec<f64> = differences.zip(all).map(|(d, at)| round(d * spread(2, at))).collect();
+    let products: Vec<f64> = y.iter().zip(&values[0]).map(|(y, x)| round(y * x)).collect();
+    let fold = |of: &[f64], axes: &[usize], first: f64, join: fn(f64, f64) -> f64| {
+        let by_rows = axes == [0];
+        let mut found = vec![first; if by_rows { columns } else { rows }];
+        for (at, &x) in of.iter().enumerate() {
+            let place = if by_rows { at % columns } else { at / columns };
+            found[place] = join(found[place], x);
+        }
+        found
+    };
+    let count = if axes == [0] { rows } else { columns } as f64;
+    let sums = fold(&y, axes, 0.0, |a, b| a + b);
+    let means = fold(&products, axes, 0.0, |a, b| a + b).iter().map(|sum| sum / count).collect();
+    let greatest = fold(&values[0], other, f64::NEG_INFINITY, f64::max);
+    vec![y, sums, means, greatest]
+}
+
+#[test]
+fn chains_end_in_sums() {
+    let Some(mut bench) = bench() else { return };
+    for dtype in [DType::F32, DType::BF16] {
+        for (rows, columns) in [(70, 24), (5, 1030), (33, 7)] {
+            let (x, row) = (ty(dtype, &[rows, columns]), ty(dtype, &[1, columns]));
+            let column = ty(dtype, &[rows, 1]);
+            let near = if dtype == DType::F32 { 2e-5 } else { 5e-3 };
+            // The sums lie where an operand did that is spread over all rows.
+            let over = [in_place(0, 0), in_place(1, 1), in_place(2, 2)];
+            for (axis, kept) in [(0, row.clone()), (1, column)] {
+                let results = [x.clone(), kept.clone(), kept.clone(), row.clone()];
+                let case = case(&[x.clone(), kept.clone(), kept], &results, &mut Random::new(5));
+                let (fused, expected) = (reducing(&[axis], &[0]), reduced(&case, &[axis], &[0]));
+                check_chain(&mut bench, &fused, (&case, &[]), (&expected, near));
+                check_chain(&mut bench, &fused, (&case, &over), (&expected, near));
+            }
+        }
+    }
+}
+
+#[test]
+fn chains_of_nothing_give_identities() {
+    let Some(mut bench) = bench() else { return };
+    let (x, row) = (ty(DType::F32, &[0, 8]), ty(DType::F32, &[1, 8]));
+    let results = [x.clone(), row.clone(), row.clone(), row.clone()];
+    let case = case(&[x, row.clone(), row], &results, &mut Random::new(5));
+    let expected = [vec![], vec![0.0; 8], vec![f64::NAN; 8], vec![f64::NEG_INFINITY; 8]];
+    let fused = reducing(&[0], &[0]);
+    let shards = |regions: Vec<&Region>| regions.into_iter().map(shard).collect::<Vec<_>>();
+    let operands = shards(case.operands.iter().map(|operand| &operand.0).collect());
+    let call = cuda::prepare_fused(&fused, &operands, &shards(case.results.iter().collect()));
+    let found = executed(&mut bench, &call.expect("a chain"), &case, &[]);
+    assert_eq!(format!("{found:?}"), format!("{expected:?}"));
+}
