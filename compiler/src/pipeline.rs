@@ -135,7 +135,7 @@ pub const PASSES: &[Pass] = &[
         name: "simplify",
         why: "when all that computes is there, and before rates, so that fewer sums are accumulated",
         scope: Scope::Forms,
-        run: Run::Training(simplify_where_cut),
+        run: Run::Training(|training, _| simplify(training)),
     },
     Pass {
         name: "rates",
@@ -318,21 +318,6 @@ impl Work {
             _ => unreachable!("`{}` stands in the table where its input is made", pass.name),
         })
     }
-}
-
-/// The simplified graph, unless it cannot be cut into microbatches and the graph as it was can: what is cheaper as a whole may merge
-/// samples with what stands before them.
-fn simplify_where_cut(
-    training: TrainingGraph,
-    options: &CompileOptions,
-) -> Result<TrainingGraph, PassError> {
-    let simplified = simplify(training.clone())?;
-    let cut = |graph: &TrainingGraph| rates(graph.clone(), options.microbatches).is_ok();
-    Ok(if options.microbatches > 1 && !cut(&simplified) && cut(&training) {
-        training
-    } else {
-        simplified
-    })
 }
 
 /// Runs the passes whose scope `acts` takes, in order; `seen` is shown the graph after each, when it has been verified.
