@@ -3,7 +3,8 @@
     cargo build --release --bin graphc
     python3 benchmarks/exports_recurrent.py [--only lstm gru ...] [--target target/release] [--keep FOLDER]
 
-Exports each model with `torch.onnx.export(dynamo=True, optimize=False)` and a symbolic batch. A line a model and mesh: how far outputs
+Exports each model with `torch.onnx.export(dynamo=True, optimize=False)` and a symbolic batch, which is not the first dim of every input:
+states lie along the second, and so does a batch of sequences that have time first. A line a model and mesh (mesh 1 in 2 microbatches as well): how far outputs
 are from onnxruntime's (wanted: 1e-4 of the greatest), how far the first loss is from PyTorch's (1e-5), and the farthest later loss
 from PyTorch's in float64, as a multiple of what PyTorch's own float32 is from it (20). Exits with 1 where one is farther.
 """
@@ -155,6 +156,48 @@ class Turns(nn.Module):
         return self.head(x)
 
 
+class Given(nn.Module):
+    """Layers that begin with a state which is an input, `[layers, batch, hidden]`; gives the last states too."""
+
+    def __init__(self, kind, layers=2, batch_first=True, **options):
+        super().__init__()
+        self.rnn = getattr(nn, kind)(6, 12, num_layers=layers, batch_first=batch_first, **options)
+        self.head = nn.Linear(12 * (2 if options.get("bidirectional") else 1), 5)
+
+    def forward(self, x, h0, c0=None):
+        y, last = self.rnn(x, h0 if c0 is None else (h0, c0))
+        return self.head(y), *(last if isinstance(last, tuple) else [last])
+
+
+class StateFirst(Given):
+    """The same with the state as the first input."""
+
+    def forward(self, h0, x):
+        return super().forward(x, h0)
+
+
+class Table(nn.Module):
+    """An LSTM over what a table, an input without samples, makes of its steps."""
+
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.head = nn.LSTM(7, 12, batch_first=True), nn.Linear(12, 5)
+
+    def forward(self, x, table):
+        return self.head(self.rnn(x @ table)[0][:, -1])
+
+
+class Scores(nn.Module):
+    """Time before samples, as PyTorch's layers have it by default, and classes of the last step."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.rnn, self.head = getattr(nn, kind)(6, 12), nn.Linear(12, 5)
+
+    def forward(self, x):
+        return self.head(self.rnn(x)[0][-1])
+
+
 def padded(mode):
     return nn.Sequential(nn.Conv2d(3, 6, 3, padding=1, padding_mode=mode), nn.ReLU(), nn.Conv2d(6, 4, 3))
 
@@ -188,6 +231,16 @@ def pictures(*shape):
     return lambda n: torch.randn(n, *shape)
 
 
+def with_states(*shapes, time=9, inputs=6, time_first=False):
+    """Sequences, and states of these shapes with samples in the middle."""
+
+    def make(n):
+        x = torch.randn(time, n, inputs) if time_first else torch.randn(n, time, inputs)
+        return [x, *(torch.randn(layers, n, width) for layers, width in shapes)]
+
+    return make
+
+
 def tokens(time=7, vocabulary=30):
     return lambda n: torch.randint(vocabulary, (n, time))
 
@@ -210,6 +263,16 @@ MODELS = {
     "rnn": (lambda: Last("RNN"), sequences()),
     "rnn_relu": (lambda: Last("RNN", nonlinearity="relu"), sequences()),
     "rnn_bidirectional": (lambda: Last("RNN", num_layers=2, bidirectional=True), sequences()),
+    "lstm_states": (lambda: Given("LSTM"), with_states((2, 12), (2, 12)), [0, 1, 1], [0, 1, 1]),
+    "lstm_states_bidirectional": (
+        lambda: Given("LSTM", 1, bidirectional=True), with_states((2, 12), (2, 12)), [0, 1, 1], [0, 1, 1]),
+    "gru_state": (lambda: Given("GRU"), with_states((2, 12)), [0, 1], [0, 1]),
+    "gru_state_first": (lambda: StateFirst("GRU"), lambda n: with_states((2, 12))(n)[::-1], [1, 0], [0, 1]),
+    "rnn_state": (lambda: Given("RNN", 1), with_states((1, 12)), [0, 1], [0, 1]),
+    "lstm_time_first": (
+        lambda: Given("LSTM", batch_first=False), with_states((2, 12), (2, 12), time_first=True), [1, 1, 1], [1, 1, 1]),
+    "gru_time_first": (lambda: Scores("GRU"), with_states(time_first=True), [1], [0]),
+    "lstm_table": (Table, lambda n: [torch.randn(n, 9, 6), torch.randn(6, 7)], [0, None], [0]),
     "resize_nearest": (lambda: Up(scale_factor=2, mode="nearest"), pictures(3, 9, 10)),
     "resize_nearest_size": (lambda: Up(size=(13, 7), mode="nearest"), pictures(3, 9, 10)),
     "resize_bilinear": (lambda: Up(scale_factor=2, mode="bilinear"), pictures(3, 9, 10)),
@@ -240,26 +303,37 @@ MODELS = {
 }
 
 
+def part(tensors, dims, first, count):
+    """Samples of tensors along these dims; what has none is whole."""
+    return [x if dim is None else x.narrow(dim, first, count) for x, dim in zip(tensors, dims)]
+
+
+def first_of(y):
+    return y[0] if isinstance(y, tuple) else y
+
+
 def rows(make):
-    """What a model is trained on: steps of one batch each, inputs and classes."""
+    """What a model is trained on: steps of one batch each, inputs and classes, and along which dims inputs and outputs have samples."""
     torch.manual_seed(1)
-    model, inputs = make
+    model, inputs, dims, of_outputs = make if len(make) == 4 else (*make, [0], [0])
     model, x = model(), inputs(BATCH * STEPS)
+    x = x if isinstance(x, list) else [x]
     with torch.no_grad():
-        y = copy.deepcopy(model).eval()(x[:2])
-    shape = [BATCH * STEPS, *(y.shape[1:-1] if y.dim() == 3 else y.shape[2:])]
-    return model, x, torch.randint(y.shape[-1] if y.dim() == 3 else y.shape[1], shape)
+        y = first_of(copy.deepcopy(model).eval()(*part(x, dims, 0, 2)))
+    shape = list(y.shape[:-1] if y.dim() == 3 else [y.shape[0], *y.shape[2:]])
+    shape[of_outputs[0]] = BATCH * STEPS
+    classes = y.shape[-1] if y.dim() == 3 else y.shape[1]
+    return model, x, torch.randint(classes, shape), dims, of_outputs
 
 
-def losses(model, x, labels):
+def losses(model, x, labels, dims, of_outputs):
     """PyTorch's, in the precision of the model."""
     optimizer = torch.optim.SGD(model.train().parameters(), **OPTIMIZER)
     found = []
     for step in range(STEPS):
-        part = slice(step * BATCH, (step + 1) * BATCH)
-        y = model(x[part])
+        y = first_of(model(*part(x, dims, step * BATCH, BATCH)))
         y = y.transpose(1, 2) if y.dim() == 3 else y
-        loss = F.cross_entropy(y, labels[part])
+        loss = F.cross_entropy(y, labels.narrow(of_outputs[0], step * BATCH, BATCH))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -267,13 +341,24 @@ def losses(model, x, labels):
     return np.array(found)
 
 
-def export(model, x, path):
+def export(model, x, dims, path):
     warnings.filterwarnings("ignore")
-    shapes = ({0: torch.export.Dim("batch", min=2, max=4096)},)
+    batch = torch.export.Dim("batch", min=2, max=4096)
+    shapes = tuple({} if dim is None else {dim: batch} for dim in dims)
     program = torch.onnx.export(
-        model.eval(), (x[:BATCH],), dynamo=True, optimize=False, verbose=False, input_names=["x"], output_names=["y"],
-        dynamic_shapes=shapes)
+        model.eval(), tuple(part(x, dims, 0, BATCH)), dynamo=True, optimize=False, verbose=False, dynamic_shapes=shapes,
+        input_names=named("x", x), output_names=["y", "hn", "cn"][:outputs_of(model, part(x, dims, 0, 2))])
     program.save(str(path))
+
+
+def outputs_of(model, x):
+    with torch.no_grad():
+        y = model(*x)
+    return len(y) if isinstance(y, tuple) else 1
+
+
+def named(name, tensors):
+    return [name] + [f"{name}{at}" for at in range(1, len(tensors))]
 
 
 def graphc(target, *args):
@@ -285,15 +370,16 @@ def graphc(target, *args):
 def inference(target, folder, mesh, expected):
     files = ["--inputs", folder / "in.safetensors", "--outputs", folder / "out.safetensors", "--batch", BATCH]
     graphc(target, "run", folder / "model.onnx", *files, "--mesh", mesh)
-    found = load_file(folder / "out.safetensors")["y"]
-    return float(np.abs(found - expected).max() / max(1.0, np.abs(expected).max()))
+    found = load_file(folder / "out.safetensors")
+    far = [np.abs(found[name] - y).max() / max(1.0, np.abs(y).max()) for name, y in expected.items()]
+    return float(max(far))
 
 
 def training(target, folder, mesh, single, double):
     options = [part for name, value in OPTIMIZER.items() for part in (f"--{name}", value)]
     graphc(
         target, "train", folder / "model.onnx", "--data", folder / "data.safetensors", "--batch", BATCH, "--steps", STEPS, "--loss",
-        "cross_entropy", "--optimizer", "sgd", *options, "--mesh", mesh, "--metrics", folder / "losses.jsonl")
+        "cross_entropy", "--optimizer", "sgd", *options, "--metrics", folder / "losses.jsonl", *mesh)
     lines = (folder / "losses.jsonl").read_text().splitlines()
     found = np.array([json.loads(line)["loss"] for line in lines])
     own = max(np.abs(single - double).max(), 1e-7)
@@ -303,20 +389,30 @@ def training(target, folder, mesh, single, double):
 def check(target, folder, name):
     import onnxruntime
 
-    model, x, labels = rows(MODELS[name])
+    model, x, labels, dims, of_outputs = rows(MODELS[name])
     if not (folder / "model.onnx").exists():
-        export(model, x, folder / "model.onnx")
-    save_file({"x": x[:BATCH].numpy()}, folder / "in.safetensors")
-    save_file({"x": x.numpy(), "labels": labels.numpy()}, folder / "data.safetensors")
-    expected = onnxruntime.InferenceSession(folder / "model.onnx").run(None, {"x": x[:BATCH].numpy()})[0]
-    single = losses(copy.deepcopy(model), x, labels)
-    double = losses(copy.deepcopy(model).double(), x.double() if x.is_floating_point() else x, labels)
+        export(copy.deepcopy(model), x, dims, folder / "model.onnx")
+    data = {key: value.contiguous().numpy() for key, value in zip(named("x", x), x)}
+    # More samples than a batch, so that outputs are put together.
+    some = part(x, dims, 0, BATCH + BATCH // 2)
+    some = {key: value.contiguous().numpy() for key, value in zip(named("x", x), some)}
+    save_file(some, folder / "in.safetensors")
+    save_file(data | {"labels": labels.numpy()}, folder / "data.safetensors")
+    session = onnxruntime.InferenceSession(folder / "model.onnx")
+    expected = dict(zip((output.name for output in session.get_outputs()), session.run(None, some)))
+    single = losses(copy.deepcopy(model), x, labels, dims, of_outputs)
+    wide = [value.double() if value.is_floating_point() else value for value in x]
+    double = losses(copy.deepcopy(model).double(), wide, labels, dims, of_outputs)
     ok = True
     for mesh in ["1", "2", "2x2"]:
         begun = time.monotonic()
         try:
             far = inference(target, folder, mesh, expected)
-            first, later = training(target, folder, mesh, single, double)
+            first, later = training(target, folder, ["--mesh", mesh], single, double)
+            if mesh == "1":
+                # Two microbatches of the same batch: the same losses.
+                halves = training(target, folder, ["--microbatches", 2], single, double)
+                first, later = max(first, halves[0]), max(later, halves[1])
         except RuntimeError as error:
             print(f"{name:26} {mesh:4} {error}", flush=True)
             return False

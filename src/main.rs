@@ -1,5 +1,5 @@
-//! The command line: `graphc compile | inspect | explain | diff | verify | simulate | devices | doctor | calibrate | run | train | export | data |
-//! launch`.
+//! The command line: `graphc compile | inspect | explain | diff | verify | simulate | report | devices | doctor | calibrate | run |
+//! train | export | data | launch`.
 //!
 //! Exit status 0; 1 with a diagnostic on standard error; 2 for a wrong command line. Standard output is the result
 //! alone; progress goes to standard error, and only to a terminal.

@@ -9,8 +9,14 @@ use graphc_compiler::passes::loss_scale::scales;
 use graphc_ir::plan::{BoxingKind, Plan, PlannerStatus, Rate, TensorEntry, TensorKind};
 use graphc_ir::types::DType;
 
+mod alternatives;
+mod contents;
+mod difference;
+pub mod page;
 mod peak;
 
+pub use alternatives::{Alternative, Backward, Choice, ExplainError, Explained, explain};
+pub use difference::Difference;
 pub use peak::{Peak, peak};
 
 /// Bytes with a binary unit: `1.5 MiB`.

@@ -291,21 +291,32 @@ fn standard_output_that_is_full_or_closed_is_no_panic() {
 }
 
 #[test]
-fn numbers_that_make_no_sense_are_refused() {
-    for (extra, part) in [
-        (["--lr", "nan"], "--lr"),
-        (["--weight-decay", "-1"], "--weight-decay"),
-        (["--threads", "100000"], "--threads"),
-        (["--threads", "0"], "--threads"),
-        (["--timeout", "0"], "--timeout"),
-        (["--dim", "depth=4"], "depth"),
+fn values_that_make_no_sense_are_a_wrong_command_line() {
+    for (option, value) in [
+        ("--lr", "nan"),
+        ("--weight-decay", "-1"),
+        ("--beta1", "1"),
+        ("--threads", "100000"),
+        ("--threads", "0"),
+        ("--timeout", "0"),
+        ("--timeout", "inf"),
+        ("--pin", "x=Q(0)"),
+        ("--pin", "x"),
     ] {
-        let [option, value] = extra;
         let extra = format!("{option}={value}");
-        names(&fails(train(&model("mlp"), &data("mlp"), &[&extra])), &[part]);
+        wrong(train(&model("mlp"), &data("mlp"), &[&extra]), &[option, value]);
     }
     let steps = ["train", &model("mlp"), "--data", &data("mlp"), "--steps", "0"];
-    names(&fails(steps), &["--steps"]);
+    wrong(steps.map(str::to_owned).into(), &["--steps", "'0'"]);
+    names(&fails(train(&model("mlp"), &data("mlp"), &["--dim=depth=4"])), &["depth"]);
+}
+
+/// The command line is refused with status 2, and these are named.
+fn wrong(args: Vec<String>, parts: &[&str]) {
+    let output = graphc(args);
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    names(&stderr, parts);
 }
 
 #[test]

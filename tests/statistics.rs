@@ -98,6 +98,8 @@ fn checkpoints_hold_statistics_and_averages() {
 #[test]
 fn an_average_of_no_share_is_refused() {
     let args = [training("resnet", &["--ema", "1"]), Reference::load("resnet").args].concat();
-    let error = fails(&args);
-    assert!(error.contains("--ema is at least 0 and below 1, not 1"), "{error}");
+    let output = support::graphc(&args);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(error.contains("--ema") && error.contains("at least 0 and below 1"), "{error}");
 }

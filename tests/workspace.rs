@@ -4,26 +4,30 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-/// Workspace crates and the workspace crates that each depends on, dev-dependencies left out.
-fn arrows() -> BTreeMap<String, Vec<String>> {
+/// All packages of the workspace.
+fn packages() -> Vec<serde_json::Value> {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .output()
         .expect("cargo metadata");
     let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    let packages = metadata["packages"].as_array().expect("packages");
+    metadata["packages"].as_array().expect("packages").clone()
+}
+
+/// Workspace crates and the workspace crates that each depends on, dev-dependencies left out.
+fn arrows() -> BTreeMap<String, Vec<String>> {
     let names = |package: &serde_json::Value| -> Vec<String> {
         let dependencies = package["dependencies"].as_array().expect("dependencies").iter();
         dependencies
             .filter(|dependency| dependency["kind"].is_null())
             .filter_map(|dependency| dependency["name"].as_str())
-            .filter(|name| name.starts_with("graphc"))
+            .filter(|name| name.starts_with("graphc") || *name == "gpu-double")
             .map(String::from)
             .collect()
     };
     let name = |package: &serde_json::Value| package["name"].as_str().expect("a name").to_string();
-    packages.iter().map(|package| (name(package), names(package))).collect()
+    packages().iter().map(|package| (name(package), names(package))).collect()
 }
 
 #[test]
@@ -35,6 +39,15 @@ fn arrows_point_one_way() {
     assert_eq!(arrows["graphc-runtime"], ["graphc-ir", "graphc-kernels"]);
     assert_eq!(arrows["graphc-data"], ["graphc-ir", "graphc-runtime"]);
     assert_eq!(arrows["graphc-eager"], ["graphc-compiler", "graphc-ir", "graphc-runtime"]);
+}
+
+#[test]
+fn the_double_of_cards_is_for_tests_alone() {
+    let arrows = arrows();
+    assert_eq!(arrows["gpu-double"], Vec::<String>::new());
+    for (name, dependencies) in arrows {
+        assert!(!dependencies.contains(&String::from("gpu-double")), "{name} depends on it");
+    }
 }
 
 #[test]
@@ -54,7 +67,8 @@ fn ir_and_compiler_have_no_clock_network_environment_or_threads() {
 
 #[test]
 fn no_file_is_too_long_for_one_room() {
-    for room in ["ir", "compiler", "kernels", "runtime", "data", "eager", "src", "examples"] {
+    let rooms = ["ir", "compiler", "kernels", "runtime", "data", "eager", "src", "examples"];
+    for room in rooms.into_iter().chain(["tests/gpu_double"]) {
         visit(&Path::new(env!("CARGO_MANIFEST_DIR")).join(room), &mut |path, text| {
             let lines = text.lines().count();
             assert!(lines <= 600, "{} has {lines} lines: split it", path.display());

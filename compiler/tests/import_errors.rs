@@ -230,8 +230,67 @@ fn the_structure_is_checked() {
     let old = bytes(graph(vec![node("MatMul", &["x", "w"], "y")]), 5);
     assert_eq!(
         import(&old).expect_err("is too old"),
-        "the ONNX graph is not valid: its operators are of version 5; graphc reads versions from 7 on"
+        "the ONNX graph is not valid: its operators are of version 5; graphc reads versions 7 to 28"
     );
+}
+
+#[test]
+fn operators_must_be_of_a_version_that_is_known() {
+    let of = |versions: Vec<OperatorSetIdProto>| {
+        let model = ModelProto {
+            ir_version: Some(9),
+            graph: Some(graph(vec![node("MatMul", &["x", "w"], "y")])),
+            opset_import: versions,
+            ..ModelProto::default()
+        };
+        import(&model.write_buf().expect("is writable")).expect_err("is not known")
+    };
+    let new = of(vec![OperatorSetIdProto { domain: None, version: Some(99) }]);
+    assert!(
+        new.ends_with("its operators are of version 99; graphc reads versions 7 to 28"),
+        "{new}"
+    );
+    let missing = of(Vec::new());
+    assert!(missing.contains("it does not say of which version its operators are"), "{missing}");
+}
+
+#[test]
+fn operands_and_attributes_that_contradict_are_errors() {
+    let ints = |name: &str, ints: &[i64]| AttributeProto {
+        name: Some(name.into()),
+        ints: ints.into(),
+        r#type: Some(AttributeType::INTS),
+        ..AttributeProto::default()
+    };
+    assert_eq!(
+        error(graph(vec![node("Relu", &["x", "w"], "y")])),
+        "node `node_y` of type Relu: it has 2 operands, and takes 1"
+    );
+    let mut split = node("Split", &["x"], "a");
+    split.output.push("b".into());
+    let count = |i| AttributeProto {
+        name: Some("num_outputs".into()),
+        i: Some(i),
+        r#type: Some(AttributeType::INT),
+        ..AttributeProto::default()
+    };
+    split.attribute = vec![count(3)];
+    let said = error(graph(vec![split.clone(), node("Relu", &["a"], "y")]));
+    assert!(said.ends_with("the attribute `num_outputs` is 3, and it has 2 outputs"), "{said}");
+    split.attribute = vec![ints("split", &[1, 1, 2])];
+    let said = error(graph(vec![split, node("Relu", &["a"], "y")]));
+    assert!(said.ends_with("it splits into 3 parts, and has 2 outputs"), "{said}");
+    let mut conv = node("Conv", &["x", "k"], "y");
+    conv.attribute = vec![ints("kernel_shape", &[5, 5])];
+    let pictures = GraphProto {
+        node: vec![conv],
+        initializer: vec![tensor("k", &[2, 1, 3, 3], vec![0.5; 18])],
+        input: vec![info("x", &[4, 1, 8, 8])],
+        output: vec![info("y", &[4, 2, 6, 6])],
+        value_info: Vec::new(),
+    };
+    let said = error(pictures);
+    assert!(said.ends_with("`kernel_shape` is [5, 5], and its kernels are [3, 3]"), "{said}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What a data set is.
 
 use graphc_ir::types::TensorType;
+use graphc_runtime::HostTensor;
 
 use crate::error::DatasetError;
 
@@ -21,6 +22,15 @@ pub trait Dataset: Send + Sync {
     /// # Errors
     /// Where what lies there cannot be read, or is no such sample.
     fn read(&self, sample: usize, field: usize, into: &mut [u8]) -> Result<(), DatasetError>;
+
+    /// The tensor of a name that belongs to no sample, but to the set, where it holds one: what an input is fed with that is the
+    /// same in every step.
+    ///
+    /// # Errors
+    /// Where it cannot be read.
+    fn whole(&self, _name: &str) -> Result<Option<HostTensor>, DatasetError> {
+        Ok(None)
+    }
 }
 
 /// A part of each sample.

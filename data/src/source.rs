@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use graphc_ir::types::TensorType;
+use graphc_ir::types::{Samples, TensorType};
+use graphc_runtime::Session;
 
 use crate::augment::{Augment, Normalize};
 use crate::dataset::{Dataset, Split};
@@ -99,6 +100,27 @@ impl Source {
         split: Split,
         inputs: &BTreeMap<String, TensorType>,
     ) -> Result<Arc<dyn Dataset>, DatasetError> {
+        self.opened(split, inputs, &BTreeMap::new())
+    }
+
+    /// As [`Source::open`], for the inputs of a session, which says along which dims their samples lie.
+    ///
+    /// # Errors
+    /// As [`Source::open`].
+    pub fn open_for(
+        &self,
+        split: Split,
+        session: &Session,
+    ) -> Result<Arc<dyn Dataset>, DatasetError> {
+        self.opened(split, session.inputs(), session.samples())
+    }
+
+    fn opened(
+        &self,
+        split: Split,
+        inputs: &BTreeMap<String, TensorType>,
+        dims: &BTreeMap<String, Samples>,
+    ) -> Result<Arc<dyn Dataset>, DatasetError> {
         Ok(match self.kind {
             Kind::Cifar10 => Arc::new(cifar::cifar10(&self.path, split)?),
             Kind::Cifar100 => Arc::new(cifar::cifar100(&self.path, split)?),
@@ -106,7 +128,7 @@ impl Source {
             Kind::Images => self.images(split, inputs)?,
             Kind::Text => Arc::new(ByteText::open(&self.path, split, self.length(inputs)?)?),
             Kind::Bpe => self.bpe(split, inputs)?,
-            Kind::Tensors => Arc::new(TensorSet::open_for(&self.path, inputs)?),
+            Kind::Tensors => Arc::new(TensorSet::open_for(&self.path, inputs, dims)?),
         })
     }
 

@@ -1,21 +1,24 @@
-//! Safetensors files as data sets: the first dim of each tensor counts samples.
+//! Safetensors files as data sets: a dim of each tensor counts samples, the first unless a graph says otherwise.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use graphc_ir::types::{DType, TensorType};
+use graphc_ir::types::{DType, Samples, TensorType};
+use graphc_runtime::HostTensor;
 use graphc_runtime::data::TensorFile;
 
 use crate::dataset::{Dataset, Field, FieldKind};
 use crate::error::DatasetError;
 
-/// A safetensors file: a field for each tensor whose first dim counts samples. `u8` of `[n, channels, height, width]` are
+/// A safetensors file: a field for each tensor that has as many samples as the set. `u8` of `[n, channels, height, width]` are
 /// pictures; `labels` are classes.
 #[derive(Debug)]
 pub struct TensorSet {
     name: String,
     file: TensorFile,
     fields: Vec<Field>,
+    /// The dim that counts the samples of each field's tensor.
+    dims: Vec<usize>,
     samples: usize,
 }
 
@@ -26,43 +29,52 @@ impl TensorSet {
     /// # Errors
     /// Where the file is no safetensors file, was cut off, or holds no samples.
     pub fn open(path: &Path) -> Result<Self, DatasetError> {
-        Self::with_samples(path, samples)
+        Self::with_samples(path, samples, &BTreeMap::new())
     }
 
-    /// Opens a file for a graph of these inputs: tensors of their names say how many samples there are, where the file has any of
-    /// them, and others are left aside.
+    /// Opens a file for a graph of these inputs, whose samples lie along these dims, the first where nothing is said: tensors of
+    /// their names say how many samples there are, where the file has any of them, and others are left aside.
     ///
     /// # Errors
     /// As [`TensorSet::open`].
     pub fn open_for(
         path: &Path,
         inputs: &BTreeMap<String, TensorType>,
+        dims: &BTreeMap<String, Samples>,
     ) -> Result<Self, DatasetError> {
-        Self::with_samples(path, |tensors| {
-            let is_fed = |(name, ty): &(&String, &TensorType)| {
-                inputs.contains_key(*name) && !ty.shape.is_empty()
-            };
-            let fed: BTreeMap<String, TensorType> = tensors
-                .iter()
-                .filter(is_fed)
-                .map(|(name, ty)| (name.clone(), ty.clone()))
-                .collect();
-            if fed.is_empty() { samples(tensors) } else { agreed(&fed) }
-        })
+        let count = |tensors: &Tensors, dims: &BTreeMap<String, Samples>| {
+            let fed = tensors.iter().filter(|(name, ty)| {
+                inputs.contains_key(*name) && dim_of(name, ty, dims).is_some()
+            });
+            let fed: Tensors = fed.map(|(name, ty)| (name.clone(), ty.clone())).collect();
+            if fed.is_empty() { samples(tensors, dims) } else { agreed(&fed, dims) }
+        };
+        Self::with_samples(path, count, dims)
     }
 
     fn with_samples(
         path: &Path,
-        samples: impl Fn(&BTreeMap<String, TensorType>) -> Result<usize, String>,
+        samples: impl Fn(&Tensors, &BTreeMap<String, Samples>) -> Result<usize, String>,
+        dims: &BTreeMap<String, Samples>,
     ) -> Result<Self, DatasetError> {
         let file = TensorFile::open(path)?;
         let name = path.display().to_string();
         let samples =
-            samples(file.tensors()).map_err(|reason| DatasetError::read(&name, reason))?;
-        let counted = file.tensors().iter().filter(|(_, ty)| ty.shape.first() == Some(&samples));
-        let fields = counted.map(|(name, ty)| field(name, ty)).collect();
-        Ok(Self { name, file, fields, samples })
+            samples(file.tensors(), dims).map_err(|reason| DatasetError::read(&name, reason))?;
+        let counted = file.tensors().iter().filter_map(|(name, ty)| {
+            let dim = dim_of(name, ty, dims).filter(|&dim| ty.shape[dim] == samples)?;
+            Some((field(name, ty, dim), dim))
+        });
+        let (fields, dims) = counted.unzip();
+        Ok(Self { name, file, fields, dims, samples })
     }
+}
+
+type Tensors = BTreeMap<String, TensorType>;
+
+/// The dim that counts the samples of a tensor, if any does.
+fn dim_of(name: &str, ty: &TensorType, dims: &BTreeMap<String, Samples>) -> Option<usize> {
+    dims.get(name).copied().unwrap_or_default().dim(ty.shape.len())
 }
 
 impl Dataset for TensorSet {
@@ -79,32 +91,45 @@ impl Dataset for TensorSet {
     }
 
     fn read(&self, sample: usize, field: usize, into: &mut [u8]) -> Result<(), DatasetError> {
-        Ok(self.file.read_row(&self.fields[field].name, sample, into)?)
+        Ok(self.file.read_row(&self.fields[field].name, (self.dims[field], sample), into)?)
+    }
+
+    fn whole(&self, name: &str) -> Result<Option<HostTensor>, DatasetError> {
+        let held = self.file.tensors().contains_key(name);
+        Ok(if held { Some(self.file.read(name)?) } else { None })
     }
 }
 
 /// How many samples tensors hold.
-fn samples(tensors: &BTreeMap<String, TensorType>) -> Result<usize, String> {
-    let count = |name: &str| tensors.get(name)?.shape.first().copied();
+fn samples(tensors: &Tensors, dims: &BTreeMap<String, Samples>) -> Result<usize, String> {
+    let count = |name: &str| {
+        let ty = tensors.get(name)?;
+        dim_of(name, ty, dims).map(|dim| ty.shape[dim])
+    };
     match ["labels", "target"].into_iter().find_map(count) {
         Some(0) => Err("it holds no samples".into()),
         Some(count) => Ok(count),
-        None => agreed(tensors),
+        None => agreed(tensors, dims),
     }
 }
 
 /// The number of samples on which tensors agree.
-fn agreed(tensors: &BTreeMap<String, TensorType>) -> Result<usize, String> {
-    let mut counts: Vec<usize> =
-        tensors.values().filter_map(|ty| ty.shape.first().copied()).collect();
+fn agreed(tensors: &Tensors, dims: &BTreeMap<String, Samples>) -> Result<usize, String> {
+    let count =
+        |(name, ty): (&String, &TensorType)| dim_of(name, ty, dims).map(|dim| ty.shape[dim]);
+    let mut counts: Vec<usize> = tensors.iter().filter_map(count).collect();
     counts.sort_unstable();
     counts.dedup();
     match counts[..] {
-        [] => Err("it holds no tensor whose first dim could count samples".into()),
+        [] => Err("it holds no tensor of which a dim could count samples".into()),
         [0] => Err("it holds no samples".into()),
         [count] => Ok(count),
         _ => {
-            let all = tensors.iter().map(|(name, ty)| format!("{name} {ty}"));
+            let said = |(name, ty): (&String, &TensorType)| match dim_of(name, ty, dims) {
+                Some(dim @ 1..) => format!("{name} {ty} along dim {dim}"),
+                _ => format!("{name} {ty}"),
+            };
+            let all = tensors.iter().map(said);
             let all: Vec<String> = all.collect();
             Err(format!(
                 "its tensors have different numbers of samples, {counts:?}: {}",
@@ -114,8 +139,8 @@ fn agreed(tensors: &BTreeMap<String, TensorType>) -> Result<usize, String> {
     }
 }
 
-fn field(name: &str, ty: &TensorType) -> Field {
-    let sample = TensorType { dtype: ty.dtype, shape: ty.shape[1..].to_vec() };
+fn field(name: &str, ty: &TensorType, dim: usize) -> Field {
+    let sample = TensorType { dtype: ty.dtype, shape: without(&ty.shape, dim) };
     let kind = match (name, ty.dtype, sample.shape.len()) {
         ("labels", ..) => FieldKind::Labels,
         (_, DType::U8, 3) => FieldKind::Picture,
@@ -124,9 +149,13 @@ fn field(name: &str, ty: &TensorType) -> Field {
     Field::new(name, sample, kind)
 }
 
+/// The extents of all other dims.
+pub(crate) fn without(shape: &[usize], dim: usize) -> Vec<usize> {
+    shape.iter().enumerate().filter(|&(at, _)| at != dim).map(|(_, &extent)| extent).collect()
+}
+
 #[cfg(test)]
 mod tests {
-    use graphc_runtime::HostTensor;
     use graphc_runtime::data::save_safetensors;
 
     use super::*;
@@ -166,12 +195,32 @@ mod tests {
             let ty = || TensorType::new(DType::F32, [2, 2]);
             names.iter().map(|name| (name.to_string(), ty())).collect()
         };
-        let samples =
-            |names: &[&str]| TensorSet::open_for(&path, &inputs(names)).map(|set| set.samples());
+        let samples = |names: &[&str]| {
+            TensorSet::open_for(&path, &inputs(names), &BTreeMap::new()).map(|set| set.samples())
+        };
         assert_eq!((samples(&["x", "y"]), samples(&["other"])), (Ok(4), Ok(3)));
         let error = samples(&["x", "other"]).expect_err("they differ").to_string();
         assert!(error.contains("[3, 4]: other f32[3, 2], x f32[4, 2]"), "{error}");
         assert!(samples(&["z"]).is_err(), "nobody says which count");
+    }
+
+    #[test]
+    fn samples_lie_along_the_dim_that_the_graph_says() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("set.safetensors");
+        let state = HostTensor::from_f32([2, 3, 1], &[0., 1., 2., 3., 4., 5.]).expect("6");
+        let table = HostTensor::from_f32([2], &[7., 8.]).expect("2");
+        let tensors = [("h".to_owned(), state), ("table".to_owned(), table.clone())];
+        save_safetensors(&path, &tensors.into()).expect("it is writable");
+        let ty = |shape: &[usize]| TensorType::new(DType::F32, shape);
+        let inputs = [("h".to_owned(), ty(&[2, 1, 1])), ("table".to_owned(), ty(&[2]))].into();
+        let dims = [("h".to_owned(), Samples::Dim(1)), ("table".to_owned(), Samples::Whole)];
+        let set = TensorSet::open_for(&path, &inputs, &dims.into()).expect("it is whole");
+        assert_eq!((set.samples(), &set.fields()[0].ty.shape[..]), (3, &[2, 1][..]));
+        let mut sample = [0; 8];
+        set.read(1, 0, &mut sample).expect("there are 3");
+        assert_eq!(HostTensor::new(DType::F32, [2], sample.into()).expect("2").to_f64(), [1., 4.]);
+        assert_eq!(set.whole("table").expect("readable"), Some(table));
     }
 
     #[test]

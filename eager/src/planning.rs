@@ -111,7 +111,7 @@ fn feed_as_it_lies(decisions: &mut Decisions, sharding: &mut Sharding) {
 fn feeds_lie_as(plan: &Plan, operands: &[&Spot]) -> bool {
     plan.programs.iter().all(|program| {
         program.actors.iter().all(|actor| {
-            let Action::Feed { input } = &actor.action else { return true };
+            let Action::Feed { input, .. } = &actor.action else { return true };
             let register = actor.outputs.first().and_then(|id| program.registers.get(id.index()));
             let layout = register.and_then(|register| plan.layouts.get(register.layout as usize));
             let operand = input.parse().ok().and_then(|index: usize| operands.get(index));

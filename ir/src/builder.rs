@@ -120,8 +120,14 @@ impl GraphBuilder {
     /// What is fed each step.
     #[track_caller]
     pub fn input(&self, name: &str, dtype: DType, shape: impl Into<Vec<usize>>) -> Tensor {
-        let input = Input { name: name.into(), ty: TensorType::new(dtype, shape) };
-        self.apply(Op::Input(input), &[]).named(name)
+        self.input_of(Input::new(name, TensorType::new(dtype, shape)))
+    }
+
+    /// What is fed each step, whose samples another dim than the first counts, or none: [`Input::samples`].
+    #[track_caller]
+    pub fn input_of(&self, input: Input) -> Tensor {
+        let name = input.name.clone();
+        self.apply(Op::Input(input), &[]).named(&name)
     }
 
     /// A trainable weight. Its name is prefixed by the scope.

@@ -12,7 +12,7 @@ use crate::ids::{ActorId, ChannelId, ProgramId, RegisterId};
 use crate::op::Op;
 use crate::ops::Init;
 use crate::sbp::{NdSbp, ReduceKind};
-use crate::types::DType;
+use crate::types::{DType, Samples};
 
 mod file;
 mod layout;
@@ -392,11 +392,17 @@ pub enum Action {
     Feed {
         /// Name of the graph's input.
         input: String,
+        /// The dim of it that counts samples: the first, where nothing is said.
+        #[serde(default, skip_serializing_if = "Samples::is_first")]
+        samples: Samples,
     },
     /// Gives this rank's shard of an output to the user.
     Fetch {
         /// Name of the graph's output.
         output: String,
+        /// The dim of it that counts samples, in a plan of inference: the first, where nothing is said.
+        #[serde(default, skip_serializing_if = "Samples::is_first")]
+        samples: Samples,
     },
 }
 

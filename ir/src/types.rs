@@ -109,6 +109,45 @@ impl fmt::Display for TensorType {
     }
 }
 
+/// Which dim of what is fed, or given back, counts samples.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Samples {
+    /// The first; a scalar has none.
+    #[default]
+    First,
+    /// This one, e.g. 1 of states `[layers, samples, width]`.
+    Dim(usize),
+    /// None: the whole tensor belongs to every step, e.g. a table.
+    Whole,
+}
+
+impl Samples {
+    /// This dim counts samples.
+    pub fn along(dim: usize) -> Self {
+        if dim == 0 { Self::First } else { Self::Dim(dim) }
+    }
+
+    /// The dim of a tensor of this rank; `None` where it has none that counts samples.
+    pub fn dim(self, rank: usize) -> Option<usize> {
+        match self {
+            Self::First => (rank > 0).then_some(0),
+            Self::Dim(dim) => (dim < rank).then_some(dim),
+            Self::Whole => None,
+        }
+    }
+
+    /// Samples of a tensor of this shape.
+    pub fn count(self, shape: &[usize]) -> Option<usize> {
+        self.dim(shape.len()).map(|dim| shape[dim])
+    }
+
+    /// Whether it is the first dim: what a file need not say.
+    pub fn is_first(&self) -> bool {
+        *self == Self::First
+    }
+}
+
 /// Row-major strides of a shape, in elements.
 pub fn strides(shape: &[usize]) -> Vec<usize> {
     let mut strides = vec![1; shape.len()];

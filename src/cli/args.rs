@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use graphc_compiler::cluster::FRAMEWORKS;
 use graphc_data::{DatasetError, Source};
 use graphc_ir::mesh::{DeviceKind, MOST_RANKS};
-use graphc_ir::plan::{Framework, Loss, Recompute, Schedule, ScheduleError, Strategy};
+use graphc_ir::plan::{Framework, Loss, Pin, Recompute, Schedule, ScheduleError, Strategy};
 use graphc_ir::types::DType;
 
 use super::training::TrainingArgs;
@@ -43,6 +43,9 @@ pub enum Command {
     Devices(DevicesArgs),
     /// Whether all of it works: small models of every kind trained on the device and on the processor, and speeds
     Doctor(DoctorArgs),
+    /// Write a plan, or two beside each other, as one page to look at: what goes where, what it costs, when, how much
+    /// memory, why, and how a run went
+    Report(ReportArgs),
     /// Measure this machine into a cluster file
     Calibrate(CalibrateArgs),
     /// Run inference
@@ -170,6 +173,27 @@ pub struct DoctorArgs {
     pub format: Format,
 }
 
+/// `graphc report`
+#[derive(Args)]
+pub struct ReportArgs {
+    /// The plan; two stand beside each other
+    #[arg(required = true, num_args = 1..=2, value_name = "PLAN")]
+    pub plans: Vec<PathBuf>,
+    /// Where the page goes: one HTML file, which needs no other and no network
+    #[arg(short, long, value_name = "PAGE.html")]
+    pub output: PathBuf,
+    /// Show how a run of the first plan went: what `train --metrics` wrote
+    #[arg(long, value_name = "FILE")]
+    pub metrics: Option<PathBuf>,
+    /// Show measured seconds of the first plan beside predicted ones: a JSON file of actors and collectives
+    #[arg(long, value_name = "FILE")]
+    pub measured: Option<PathBuf>,
+    /// Tensors whose alternatives are planned, heaviest first, each as often as it has layouts; default 6 of small plans, 0
+    /// of large ones
+    #[arg(long, value_name = "N")]
+    pub explain: Option<usize>,
+}
+
 /// `graphc calibrate`
 #[derive(Args)]
 pub struct CalibrateArgs {
@@ -279,10 +303,10 @@ pub struct RuntimeArgs {
     #[arg(long, value_enum)]
     pub device: Option<DeviceName>,
     /// Threads of each rank; default: the cores shared by the ranks
-    #[arg(long)]
+    #[arg(long, value_parser = threads)]
     pub threads: Option<usize>,
     /// Seconds after which a rank that waits gives up
-    #[arg(long, default_value_t = 300.0)]
+    #[arg(long, default_value_t = 300.0, value_parser = seconds)]
     pub timeout: f64,
 }
 
@@ -320,28 +344,28 @@ pub struct SharedArgs {
     #[arg(long, value_enum)]
     pub optimizer: Option<OptimizerName>,
     /// Learning rate; default 0.001, of rmsprop 0.01
-    #[arg(long)]
+    #[arg(long, value_parser = not_negative)]
     pub lr: Option<f64>,
     /// Momentum of SGD and RMSprop
-    #[arg(long)]
+    #[arg(long, value_parser = not_negative)]
     pub momentum: Option<f64>,
     /// Nesterov's momentum
     #[arg(long)]
     pub nesterov: bool,
     /// Weight decay
-    #[arg(long)]
+    #[arg(long, value_parser = not_negative)]
     pub weight_decay: Option<f64>,
     /// Adam's and LAMB's decay of the first moment
-    #[arg(long)]
+    #[arg(long, value_parser = share)]
     pub beta1: Option<f64>,
     /// Adam's and LAMB's decay of the second moment
-    #[arg(long)]
+    #[arg(long, value_parser = share)]
     pub beta2: Option<f64>,
     /// The addend to the root of the second moment of Adam, LAMB and RMSprop
-    #[arg(long)]
+    #[arg(long, value_parser = not_negative)]
     pub eps: Option<f64>,
     /// RMSprop's decay of the mean of squares
-    #[arg(long)]
+    #[arg(long, value_parser = share)]
     pub alpha: Option<f64>,
     /// RMSprop divides by the deviation of gradients, not by their mean square
     #[arg(long)]
@@ -350,7 +374,7 @@ pub struct SharedArgs {
     #[allow(missing_docs)]
     pub training: TrainingArgs,
     /// Keep a moving average of each trained weight too, which keeps this share of itself at a step: e.g. 0.999
-    #[arg(long, value_name = "DECAY", requires = "optimizer")]
+    #[arg(long, value_name = "DECAY", requires = "optimizer", value_parser = share)]
     pub ema: Option<f64>,
     /// How layouts are chosen: auto (default) is the planner, the others are fixed plans to compare with
     #[arg(long, value_parser = strategy)]
@@ -364,8 +388,8 @@ pub struct SharedArgs {
     #[arg(long, value_name = "f32|bf16|f16", value_parser = precision)]
     pub precision: Option<DType>,
     /// Ask for a layout: NAME=S(0),B with one SBP per mesh axis; * matches any characters
-    #[arg(long = "pin", value_name = "NAME=SBP")]
-    pub pins: Vec<String>,
+    #[arg(long = "pin", value_name = "NAME=SBP", value_parser = pin)]
+    pub pins: Vec<Pin>,
     /// Weights that are not trained, by pattern
     #[arg(long, value_name = "PATTERN")]
     pub freeze: Vec<String>,
@@ -500,6 +524,34 @@ fn positive(text: &str) -> Result<usize, String> {
         Ok(0) | Err(_) => Err("write a number of at least 1".into()),
         Ok(value) => Ok(value),
     }
+}
+
+/// More threads than any machine has cores; their number is that of each rank.
+const MOST_THREADS: usize = 1024;
+
+fn threads(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| (1..=MOST_THREADS).contains(number));
+    number.ok_or_else(|| format!("write a number from 1 to {MOST_THREADS}"))
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|&number: &f64| number > 0.0 && number < 1e9);
+    number.ok_or_else(|| "write a number of seconds above 0".into())
+}
+
+fn not_negative(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|&number: &f64| number.is_finite() && number >= 0.0);
+    number.ok_or_else(|| "write a number of at least 0".into())
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number| (0.0..1.0).contains(number));
+    number.ok_or_else(|| "write a number of at least 0 and below 1".into())
+}
+
+fn pin(text: &str) -> Result<Pin, String> {
+    let (pattern, sbp) = text.split_once('=').ok_or("write NAME=S(0),B")?;
+    Ok(Pin { pattern: pattern.trim().into(), sbp: sbp.parse()? })
 }
 
 fn framework(text: &str) -> Result<Framework, String> {

@@ -15,7 +15,7 @@ use graphc_ir::plan::{Plan, WeightsSource, read_plan, write_plan};
 use serde_json::json;
 
 use super::args::{CompileArgs, Format, OnNan, SharedArgs};
-use super::data::read_text;
+use super::data::{Types, read_text};
 use super::options;
 use super::output::{Named, check_distinct, print, say};
 
@@ -96,12 +96,12 @@ fn emit(args: &CompileArgs, pass: &str) -> Result<()> {
     print(&graphc_ir::text::print(&graph))
 }
 
-/// Reads and plans a model. `rows` is the batch where the command line gives none; `training` asks for a loss and an
+/// Reads and plans a model. The samples of `data` are the batch where the command line gives none; `training` asks for a loss and an
 /// optimizer.
 pub fn plan_model(
     path: &Path,
     args: &SharedArgs,
-    rows: Option<usize>,
+    data: Option<&Types>,
     training: bool,
 ) -> Result<Planned> {
     if training {
@@ -114,7 +114,7 @@ pub fn plan_model(
         say("note", &options::default_rate(optimizer));
     }
     let start = Instant::now();
-    let (imported, dims) = options::model(path, args, rows)?;
+    let (imported, dims) = options::model(path, args, data)?;
     let Imported { graph, weights, warnings, .. } = imported;
     for warning in warnings {
         say("warning", &warning);
@@ -138,16 +138,16 @@ pub fn plan_model(
     Ok(Planned { plan, weights, timing: Timing { parse, plan: plan_seconds, solve } })
 }
 
-/// A static first dim must equal `--batch`.
+/// Samples that the model counts itself must be as many as `--batch` says.
 fn check_static_batch(graph: &graphc_ir::graph::Graph, batch: Option<usize>) -> Result<()> {
     let Some(batch) = batch else { return Ok(()) };
     for node in &graph.nodes {
         if let graphc_ir::op::Op::Input(input) = &node.op
-            && let Some(&first) = input.ty.shape.first()
-            && first != batch
+            && let Some(dim) = input.samples_dim()
+            && input.ty.shape[dim] != batch
         {
             bail!(
-                "--batch {batch} does not fit input `{}` of {}: its first dim is static",
+                "--batch {batch} does not fit input `{}` of {}: its dim {dim}, which counts samples, is static",
                 input.name,
                 input.ty
             );

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::path::Path;
 
 use anyhow::{Result, bail};
-use graphc_ir::plan::{AdamOptions, Loss, Optimizer, Plan, RmspropOptions, TensorKind};
+use graphc_ir::plan::{Action, AdamOptions, Loss, Optimizer, Plan, RmspropOptions};
 
 use super::args::{Count, OptimizerName, SharedArgs};
 use super::options;
@@ -34,10 +34,9 @@ pub fn check_options(path: &Path, plan: &Plan, args: &SharedArgs) -> Result<()> 
         given.differs("--precision", &precision.to_string(), &own)?;
     }
     given.is("--memory", args.memory, own.memory.unwrap_or(plan.cluster.device.memory))?;
-    for text in &args.pins {
-        if !own.pins.contains(&options::pin(text)?) {
-            return given.differs("--pin", text, "without this pin");
-        }
+    if let Some(pin) = args.pins.iter().find(|pin| !own.pins.contains(pin)) {
+        let text = format!("{}={}", pin.pattern, pin.sbp);
+        return given.differs("--pin", &text, "without this pin");
     }
     Ok(())
 }
@@ -94,12 +93,23 @@ fn machines(given: &Given<'_>, plan: &Plan, args: &SharedArgs) -> Result<()> {
     Ok(())
 }
 
+/// The samples of each input that is fed along a dim of them.
+fn batches(plan: &Plan) -> Vec<usize> {
+    let fed = plan.programs.iter().flat_map(|program| {
+        program.actors.iter().filter_map(move |actor| match actor.action {
+            Action::Feed { samples, .. } => {
+                let register = &program.registers[actor.outputs.first()?.index()];
+                samples.count(&plan.layouts[register.layout as usize].shape)
+            }
+            _ => None,
+        })
+    });
+    fed.collect()
+}
+
 fn graph(given: &Given<'_>, plan: &Plan, args: &SharedArgs) -> Result<()> {
-    let inputs = plan.tensors.iter().filter(|tensor| tensor.kind == TensorKind::Input);
-    for input in inputs {
-        if let Some(&rows) = input.shape.first() {
-            given.is("--batch", args.batch, rows)?;
-        }
+    for rows in batches(plan) {
+        given.is("--batch", args.batch, rows)?;
     }
     for (name, value) in &args.dims {
         if let Some(&own) = plan.options.dims.get(name) {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use graphc_compiler::import::Symbols;
 use graphc_compiler::import::weights::Weights;
 use graphc_ir::ops::Init;
 use graphc_ir::plan::{Plan, RegisterKind};
@@ -18,29 +19,37 @@ pub fn read_text(path: &Path, most: u64, what: &str) -> Result<String> {
     text.with_context(|| format!("cannot read {what}{}", path.display()))
 }
 
-/// The tensors of a data file, and how many samples they hold: what labels or targets say, or all tensors alike. A file
-/// may hold tensors that the model does not use; where it is not clear which count, the batch must be given.
-pub fn samples(path: &Path) -> Result<(BTreeMap<String, HostTensor>, Option<usize>)> {
+/// The types of the tensors of a data file, by name.
+pub type Types = BTreeMap<String, TensorType>;
+
+/// The tensors of a data file, and their types.
+pub fn tensors(path: &Path) -> Result<(BTreeMap<String, HostTensor>, Types)> {
     let tensors = load_safetensors(path)?;
     if tensors.is_empty() {
         bail!("{} holds no tensors", path.display());
     }
     let types = tensors.iter().map(|(name, tensor)| (name.clone(), tensor.ty())).collect();
-    let rows = rows(&types);
-    Ok((tensors, rows))
+    Ok((tensors, types))
 }
 
-/// The types of the tensors of a data file, and how many samples they hold, as [`samples`] says it: its header alone is read.
-pub fn header(path: &Path) -> Result<(BTreeMap<String, TensorType>, Option<usize>)> {
+/// The types of the tensors of a data file: its header alone is read.
+pub fn header(path: &Path) -> Result<Types> {
     let types = TensorFile::open(path)?.tensors().clone();
     if types.is_empty() {
         bail!("{} holds no tensors", path.display());
     }
-    let rows = rows(&types);
-    Ok((types, rows))
+    Ok(types)
 }
 
-fn rows(tensors: &BTreeMap<String, TensorType>) -> Option<usize> {
+/// How many samples tensors hold: what those say of which the model counts samples along its batch's symbol, else labels or
+/// targets, else all tensors alike. A file may hold tensors that the model does not use; where it is not clear which count, the
+/// batch must be given.
+pub fn rows(tensors: &Types, symbols: &Symbols) -> Option<usize> {
+    let of_model = |(name, dim): (&str, usize)| tensors.get(name)?.shape.get(dim).copied();
+    let along: Vec<usize> = symbols.sampled().filter_map(of_model).collect();
+    if let Some(&first) = along.first() {
+        return along.iter().all(|&count| count == first).then_some(first);
+    }
     let count = |ty: &TensorType| ty.shape.first().copied();
     let named = ["labels", "target"].iter().find_map(|&name| count(tensors.get(name)?));
     let mut counts: Vec<usize> = tensors.values().filter_map(count).collect();

@@ -23,7 +23,7 @@ pub fn run(args: &EvalArgs) -> Result<()> {
 }
 
 fn evaluate(args: &EvalArgs, ranks: &Ranks) -> Result<()> {
-    let options = session_options(&args.runtime)?;
+    let options = session_options(&args.runtime);
     ranks.agree(Some(options.seed), None, args.weights_from.as_deref())?;
     let (plan, weights) = ranks.plan(|| planned(args))?;
     let weights = session_weights(&plan, &weights)?;

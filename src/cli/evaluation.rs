@@ -99,7 +99,7 @@ impl Evaluation {
     /// Evaluates on what is held out of a source.
     pub fn new(session: Session, plan: &Plan, source: &Source) -> Result<Self> {
         let loss = plan.options.loss.context("the plan has no loss")?;
-        let set = source.open(Split::Test, session.inputs())?;
+        let set = source.open_for(Split::Test, &session)?;
         let options = source.evaluation();
         let loader = Loader::for_session(Arc::clone(&set), &session, options)
             .with_context(|| format!("in {source}"))?;

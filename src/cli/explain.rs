@@ -2,13 +2,9 @@
 
 use std::fmt::Write;
 
-use anyhow::{Result, bail};
-use graphc::report::{self, Peak};
+use anyhow::Result;
+use graphc::report::{self, Alternative, Backward, Choice, Explained, Peak};
 use graphc_compiler::compile::prepare_again;
-use graphc_compiler::decisions::{Decisions, Phase, Sharding};
-use graphc_compiler::planner::alternatives;
-use graphc_ir::ids::ValueId;
-use graphc_ir::op::Op;
 use graphc_ir::plan::Plan;
 use graphc_ir::sbp::NdSbp;
 use serde_json::json;
@@ -29,39 +25,8 @@ pub fn run(args: &ExplainArgs) -> Result<()> {
     }
 }
 
-/// A layout that the tensor may have.
-struct Alternative {
-    sbp: NdSbp,
-    /// Seconds of the best plan with it, and the names of other tensors that then lie in other ways; or why there is
-    /// none.
-    outcome: Result<(f64, Vec<String>), String>,
-}
-
-/// The layouts that a tensor may have, and that of the plan.
-struct Choice {
-    chosen: Option<NdSbp>,
-    all: Vec<Alternative>,
-}
-
-/// What the backward pass reads where the tensor may lie otherwise for it.
-struct Backward {
-    /// The layout from which it is gathered again: all others are kept.
-    rests: Option<NdSbp>,
-    choice: Choice,
-}
-
 fn explain(plan: &Plan, tensor: &str, format: Format) -> Result<()> {
-    let decisions = prepare_again(plan)?;
-    let value = find(&decisions, tensor)?;
-    let choice = choice(plan, &decisions, value, tensor)?;
-    let mut backward = None;
-    if let Some(again) = again(&decisions, value) {
-        let graph = decisions.graph();
-        let operand = graph.producer(again).operands[0];
-        let rests = laid(plan, &name_of(&decisions, operand));
-        let choice = self::choice(plan, &decisions, again, &name_of(&decisions, again))?;
-        backward = Some(Backward { rests, choice });
-    }
+    let Explained { choice, backward } = report::explain(plan, &prepare_again(plan)?, tensor)?;
     match format {
         Format::Text => print(&shown(plan, tensor, &choice, backward.as_ref())),
         Format::Json => {
@@ -69,81 +34,6 @@ fn explain(plan: &Plan, tensor: &str, format: Format) -> Result<()> {
             print(&(serde_json::to_string_pretty(&values)? + "\n"))
         }
     }
-}
-
-/// How the plan lays a tensor.
-fn laid(plan: &Plan, tensor: &str) -> Option<NdSbp> {
-    plan.tensors.iter().find(|entry| entry.name == tensor).map(|entry| entry.sbp.clone())
-}
-
-/// What the backward pass reads for a value, cast or not, where that may lie otherwise.
-fn again(decisions: &Decisions, value: ValueId) -> Option<ValueId> {
-    let graph = decisions.graph();
-    let is_of = |mut of: ValueId| {
-        while of != value && matches!(graph.producer(of).op, Op::Regather(_) | Op::Cast(_)) {
-            of = graph.producer(of).operands[0];
-        }
-        of == value
-    };
-    let found = graph.nodes.iter().zip(&decisions.training.phases).find(|(node, phase)| {
-        matches!(node.op, Op::Regather(_)) && **phase == Phase::Backward && is_of(node.operands[0])
-    });
-    found.map(|(node, _)| node.results[0])
-}
-
-fn choice(plan: &Plan, decisions: &Decisions, value: ValueId, tensor: &str) -> Result<Choice> {
-    let chosen = laid(plan, tensor);
-    let found = alternatives(decisions, &plan.options, &plan.cluster, value)?;
-    let base = found.iter().find(|(sbp, _)| Some(sbp) == chosen.as_ref());
-    let base = base.and_then(|(_, planned)| Some(planned.as_ref().ok()?.sharding.clone()));
-    let alternative = |(sbp, planned): (NdSbp, Result<graphc_compiler::planner::Planned, _>)| {
-        let outcome = match planned {
-            Ok(planned) => {
-                let base = base.as_ref().unwrap_or(&planned.sharding);
-                let changed = changed(decisions, base, &planned.sharding, value);
-                Ok((planned.report.objective_seconds, changed))
-            }
-            Err(error) => Err(format!("{error}")),
-        };
-        Alternative { sbp, outcome }
-    };
-    let all = found.into_iter().map(alternative).collect();
-    Ok(Choice { chosen, all })
-}
-
-fn name_of(decisions: &Decisions, value: ValueId) -> String {
-    let graph = decisions.graph();
-    match &graph.producer(value).op {
-        Op::Variable(variable) => variable.name.clone(),
-        _ => graph.display_name(value),
-    }
-}
-
-fn find(decisions: &Decisions, tensor: &str) -> Result<ValueId> {
-    let all = || (0..decisions.graph().values.len()).map(ValueId::new);
-    if let Some(value) = all().find(|&value| name_of(decisions, value) == tensor) {
-        return Ok(value);
-    }
-    let part: Vec<String> =
-        all().map(|value| name_of(decisions, value)).filter(|name| name.contains(tensor)).collect();
-    match part.as_slice() {
-        [] => bail!("the plan has no tensor `{tensor}`: `graphc inspect` lists them"),
-        some => {
-            let some = some.iter().take(5).map(String::as_str).collect::<Vec<_>>().join(", ");
-            bail!("the plan has no tensor `{tensor}`; there are {some}, ..")
-        }
-    }
-}
-
-/// Names of tensors of which two plans make different layouts, this one left out.
-fn changed(decisions: &Decisions, a: &Sharding, b: &Sharding, this: ValueId) -> Vec<String> {
-    let graph = decisions.graph();
-    let differs = |value: &ValueId| {
-        let (node, index) = (graph.value(*value).producer.index(), graph.value(*value).index);
-        *value != this && a.nodes[node].results[index] != b.nodes[node].results[index]
-    };
-    let values = (0..graph.values.len()).map(ValueId::new).filter(differs);
-    values.map(|value| name_of(decisions, value)).collect()
 }
 
 fn shown(plan: &Plan, tensor: &str, choice: &Choice, backward: Option<&Backward>) -> String {

@@ -5,21 +5,18 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use graphc_data::{Feeds, Kind, LastBatch, Loader, LoaderOptions, Source, Split, describe};
-use graphc_ir::types::TensorType;
 use graphc_runtime::data::{Batches, load_safetensors};
 use graphc_runtime::{HostTensor, Session};
 
 use super::args::TrainArgs;
-use super::data::header;
+use super::data::{Types, header};
 use super::ranks::Ranks;
 
 /// The data of a training, as far as it can be read before there is a plan.
 pub struct Training<'a> {
     args: &'a TrainArgs,
     /// What a file holds whose rows are taken in their order, wrapping: no epochs.
-    tensors: Option<BTreeMap<String, TensorType>>,
-    /// Its samples: the batch, where none is given.
-    pub rows: Option<usize>,
+    tensors: Option<Types>,
 }
 
 impl<'a> Training<'a> {
@@ -32,15 +29,18 @@ impl<'a> Training<'a> {
             args.data
         );
         if !is_file || args.shuffle || args.epochs.is_some() {
-            return Ok(Self { args, tensors: None, rows: None });
+            return Ok(Self { args, tensors: None });
         }
-        let (tensors, rows) = header(&args.data.path)?;
-        ensure!(rows != Some(0), "{} holds no samples", args.data);
-        Ok(Self { args, tensors: Some(tensors), rows })
+        Ok(Self { args, tensors: Some(header(&args.data.path)?) })
+    }
+
+    /// The tensors whose samples are the batch, where none is given.
+    pub fn types(&self) -> Option<&Types> {
+        self.tensors.as_ref()
     }
 
     /// What ranks must have alike before there is a plan.
-    pub fn tensors(&self) -> Option<(&Path, &BTreeMap<String, TensorType>)> {
+    pub fn tensors(&self) -> Option<(&Path, &Types)> {
         self.tensors.as_ref().map(|tensors| (self.args.data.path.as_path(), tensors))
     }
 
@@ -48,13 +48,12 @@ impl<'a> Training<'a> {
     pub fn feeder(&self, session: &Session, ranks: &Ranks, seed: u64) -> Result<Feeder> {
         let source = &self.args.data;
         let in_order = self.tensors.is_some();
-        let scalar = |ty: &TensorType| ty.shape.is_empty();
-        if in_order && session.inputs().values().any(scalar) {
+        if in_order && session.feed_rows().is_empty() {
             let tensors = load_safetensors(&source.path)?;
-            let batches = Batches::new(tensors, session.inputs());
+            let batches = Batches::new(tensors, session.inputs(), session.samples());
             return Ok(Feeder::Whole(batches.with_context(|| format!("in {source}"))?));
         }
-        let set = source.open(Split::Train, session.inputs())?;
+        let set = source.open_for(Split::Train, session)?;
         let described = match source.kind {
             // Hosts may have it in other folders.
             Kind::Tensors => describe(set.as_ref()).replacen(set.name(), "the file", 1),
@@ -85,8 +84,7 @@ fn ordered(source: &Source, seed: u64) -> LoaderOptions {
 
 /// Feeds step after step.
 pub enum Feeder {
-    /// Step `k` takes rows `[k * batch, (k + 1) * batch)`, wrapping, of tensors that are in memory: where an input is a scalar, which
-    /// has no rows.
+    /// Tensors that are the same in every step: where no input has samples.
     Whole(Batches),
     /// The rows that the ranks of this process read.
     Loader {

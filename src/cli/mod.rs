@@ -26,6 +26,7 @@ mod options;
 pub mod output;
 mod progress;
 mod ranks;
+mod report;
 mod run;
 mod simulate;
 mod start;
@@ -49,6 +50,7 @@ pub fn run(command: Command) -> Result<ExitCode> {
         Command::Simulate(args) => simulate::run(&args)?,
         Command::Devices(args) => devices::run(&args)?,
         Command::Doctor(args) => doctor::run(&args)?,
+        Command::Report(args) => report::run(&args)?,
         Command::Calibrate(args) => calibrate::run(&args)?,
         Command::Run(args) => run::run(&args)?,
         Command::Train(args) => train::run(&args)?,

@@ -8,14 +8,14 @@ use anyhow::{Context, Result, bail, ensure};
 use graphc_compiler::cluster::{parse_cluster, preset};
 use graphc_compiler::import::{ImportError, ImportOptions, Imported, load_model, model_symbols};
 use graphc_ir::plan::{
-    AdamOptions, Cluster, CompileOptions, CrossEntropyForm, Framework, Optimizer, Pin,
-    RmspropOptions, Schedule, Strategy,
+    AdamOptions, Cluster, CompileOptions, CrossEntropyForm, Framework, Optimizer, RmspropOptions,
+    Schedule, Strategy,
 };
 use graphc_runtime::data::open_file;
 use sha2::{Digest, Sha256};
 
 use super::args::{Count, OptimizerName, SharedArgs};
-use super::data::read_text;
+use super::data::{Types, read_text, rows};
 use super::ranks::world_size;
 
 /// The compiler's options; `dims` are the values of the model's symbolic dims.
@@ -36,7 +36,7 @@ pub fn compile_options(args: &SharedArgs, dims: BTreeMap<String, usize>) -> Resu
         recompute: args.recompute.unwrap_or_default(),
         cross_entropy: CrossEntropyForm::Auto,
         precision: args.precision,
-        pins: args.pins.iter().map(|text| pin(text)).collect::<Result<_>>()?,
+        pins: args.pins.clone(),
         memory: args.memory,
         ..CompileOptions::default()
     };
@@ -83,7 +83,6 @@ pub fn default_rate(optimizer: OptimizerName) -> String {
 fn optimizer(args: &SharedArgs) -> Result<Option<Optimizer>> {
     let Some(name) = args.optimizer else { return Ok(None) };
     check_owners(args, name)?;
-    check_numbers(args)?;
     if args.nesterov && args.momentum.unwrap_or(0.0) <= 0.0 {
         bail!("--nesterov needs --momentum above 0");
     }
@@ -134,38 +133,6 @@ fn check_owners(args: &SharedArgs, name: OptimizerName) -> Result<()> {
     Ok(())
 }
 
-/// The ranges that torch.optim asks for.
-fn check_numbers(args: &SharedArgs) -> Result<()> {
-    let not_negative = [
-        ("--lr", args.lr),
-        ("--momentum", args.momentum),
-        ("--weight-decay", args.weight_decay),
-        ("--eps", args.eps),
-    ];
-    for (flag, value) in not_negative {
-        let holds = value.is_none_or(|value| value.is_finite() && value >= 0.0);
-        ensure!(holds, "{flag} is a number of at least 0, not {}", value.unwrap_or_default());
-    }
-    let shares = [
-        ("--beta1", args.beta1),
-        ("--beta2", args.beta2),
-        ("--alpha", args.alpha),
-        ("--ema", args.ema),
-    ];
-    for (flag, value) in shares {
-        let holds = value.is_none_or(|value| (0.0..1.0).contains(&value));
-        ensure!(holds, "{flag} is at least 0 and below 1, not {}", value.unwrap_or_default());
-    }
-    Ok(())
-}
-
-/// A pin as it is written on the command line.
-pub fn pin(text: &str) -> Result<Pin> {
-    let (pattern, sbp) = text.split_once('=').context("write --pin 'NAME=S(0),B'")?;
-    let sbp = sbp.parse().map_err(|error| anyhow::anyhow!("--pin {text}: {error}"))?;
-    Ok(Pin { pattern: pattern.trim().into(), sbp })
-}
-
 /// The cluster that is planned for.
 pub fn shared_cluster(args: &SharedArgs) -> Result<Cluster> {
     let cluster = cluster(args.cluster.as_deref().unwrap_or("cpu"))?;
@@ -198,16 +165,16 @@ pub fn cluster(name: &str) -> Result<Cluster> {
     parse_cluster(&text).with_context(|| format!("in cluster file {name}"))
 }
 
-/// Reads a model. `rows` is the batch where the command line gives none.
+/// Reads a model. The samples of `data` are the batch where the command line gives none.
 pub fn model(
     path: &Path,
     args: &SharedArgs,
-    rows: Option<usize>,
+    data: Option<&Types>,
 ) -> Result<(Imported, BTreeMap<String, usize>)> {
     let mut dims: BTreeMap<String, usize> = args.dims.iter().cloned().collect();
     let symbols = model_symbols(path).map_err(|error| at(path, error))?;
     for (name, _) in &args.dims {
-        // `batch` stands for the first dim whatever the model calls it.
+        // `batch` stands for the number of samples whatever the model calls it.
         ensure!(
             name == "batch" || symbols.all.contains(name),
             "--dim {name}: {} has no such symbolic dim, it has [{}]",
@@ -215,8 +182,9 @@ pub fn model(
             symbols.all.join(", ")
         );
     }
-    if let (Some(symbol), Some(batch)) = (symbols.batch, args.batch.or(rows)) {
-        dims.entry(symbol).or_insert(batch);
+    let rows = || data.and_then(|types| rows(types, &symbols));
+    if let (Some(symbol), Some(batch)) = (&symbols.batch, args.batch.or_else(rows)) {
+        dims.entry(symbol.clone()).or_insert(batch);
     }
     let imported =
         load_model(path, &dims, import_options(args)).map_err(|error| at(path, error))?;

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, bail, ensure};
 use graphc_compiler::import::weights::Weights;
 use graphc_ir::check::VerifiedPlan;
-use graphc_runtime::data::{Batches, save_safetensors};
+use graphc_runtime::data::{Batches, Pieces, save_safetensors};
 use graphc_runtime::{HostTensor, Session, SessionOptions};
 
 use super::args::{RunArgs, RuntimeArgs};
 use super::compile::{Planned, inputs, is_plan, load_sound_plan, plan_model, plan_weights};
 use super::contradictions::check_options;
-use super::data::{samples, session_weights};
+use super::data::{Types, session_weights, tensors};
 use super::output::check_distinct;
 use super::ranks::Ranks;
 use super::start;
@@ -22,19 +22,18 @@ pub fn run(args: &RunArgs) -> Result<()> {
 }
 
 fn infer(args: &RunArgs, ranks: &Ranks) -> Result<()> {
-    let options = session_options(&args.runtime)?;
+    let options = session_options(&args.runtime);
     check_files(args)?;
-    let (tensors, rows) = samples(&args.inputs)?;
-    let types = tensors.iter().map(|(name, tensor)| (name.clone(), tensor.ty())).collect();
+    let (tensors, types) = tensors(&args.inputs)?;
     let data = Some((args.inputs.as_path(), &types));
     ranks.agree(Some(options.seed), data, args.weights_from.as_deref())?;
-    let (plan, weights) = ranks.plan(|| planned(args, rows))?;
+    let (plan, weights) = ranks.plan(|| planned(args, &types))?;
     let weights = session_weights(&plan, &weights)?;
     let mut session = ranks.session(&plan, &weights, options)?;
     if let Some(path) = &args.weights_from {
         start::load(path, &mut session)?;
     }
-    let batches = Batches::new(tensors, session.inputs())
+    let batches = Batches::new(tensors, session.inputs(), session.samples())
         .with_context(|| format!("in {}", args.inputs.display()))?;
     let outputs = all_batches(args, &mut session, &batches)?;
     if ranks.leads() {
@@ -62,32 +61,34 @@ fn all_batches(
     let Some(batch) = batch.filter(|&batch| batch > 0 && batch != samples) else {
         return Ok(session.step(batches.feeds(0))?.wait()?);
     };
-    for (name, ty) in session.outputs() {
+    let outputs = session.outputs().clone();
+    let mut whole: BTreeMap<String, (usize, HostTensor)> = BTreeMap::new();
+    for (name, ty) in &outputs {
+        let dim = session.output_samples()[name].dim(ty.shape.len());
+        let dim = dim.filter(|&dim| ty.shape[dim] == batch);
         ensure!(
-            ty.shape.first() == Some(&batch),
+            dim.is_some(),
             "{} has {samples} samples and the batch is {batch}, but output `{name}` is {ty}: it has no row for each \
              sample, so batches cannot be put together; compile with --batch {samples}",
             args.inputs.display(),
         );
+        let (dim, mut shape) = (dim.unwrap_or(0), ty.shape.clone());
+        shape[dim] = samples;
+        whole.insert(name.clone(), (dim, HostTensor::zeros(ty.dtype, shape)));
     }
-    let mut rows: BTreeMap<String, (HostTensor, Vec<u8>)> = BTreeMap::new();
     for step in 0..samples.div_ceil(batch) {
+        let (first, kept) = (step * batch, batch.min(samples - step * batch));
         for (name, output) in session.step(batches.feeds(step as u64))?.wait()? {
-            let kept = batch.min(samples - step * batch);
-            let bytes = output.bytes().len() / batch * kept;
-            let of_output = rows.entry(name).or_insert_with(|| (output.clone(), Vec::new()));
-            of_output.1.extend_from_slice(&output.bytes()[..bytes]);
+            let Some((dim, into)) = whole.get_mut(&name) else { continue };
+            let into = (into.bytes_mut(), samples, first);
+            Pieces::of(&outputs[&name], *dim).copy((output.bytes(), batch, 0), into, kept);
         }
     }
-    let whole = |(name, (like, bytes)): (String, (HostTensor, Vec<u8>))| {
-        let shape = [&[samples], &like.shape()[1..]].concat();
-        Ok((name, HostTensor::new(like.dtype(), shape, bytes)?))
-    };
-    rows.into_iter().map(whole).collect()
+    Ok(whole.into_iter().map(|(name, (_, tensor))| (name, tensor)).collect())
 }
 
 /// The plan and the weights of its model.
-fn planned(args: &RunArgs, rows: Option<usize>) -> Result<(VerifiedPlan, Weights)> {
+fn planned(args: &RunArgs, data: &Types) -> Result<(VerifiedPlan, Weights)> {
     if is_plan(&args.model) {
         let plan = load_sound_plan(&args.model)?;
         check_options(&args.model, &plan, &args.shared)?;
@@ -97,30 +98,17 @@ fn planned(args: &RunArgs, rows: Option<usize>) -> Result<(VerifiedPlan, Weights
     if args.shared.loss.is_some() || args.shared.optimizer.is_some() {
         bail!("run does inference: --loss and --optimizer belong to train");
     }
-    let Planned { plan, weights, .. } = plan_model(&args.model, &args.shared, rows, false)?;
+    let Planned { plan, weights, .. } = plan_model(&args.model, &args.shared, Some(data), false)?;
     Ok((plan, weights))
 }
 
-/// More threads than any machine has cores; their number is that of each rank.
-const MOST_THREADS: usize = 1024;
-
 /// The options of a session.
-pub fn session_options(args: &RuntimeArgs) -> Result<SessionOptions> {
-    ensure!(
-        args.timeout > 0.0 && args.timeout < 1e9,
-        "--timeout is a number of seconds above 0, not {}",
-        args.timeout
-    );
-    let threads = args.threads.unwrap_or(1);
-    ensure!(
-        (1..=MOST_THREADS).contains(&threads),
-        "--threads is 1 to {MOST_THREADS}, not {threads}"
-    );
-    Ok(SessionOptions {
+pub fn session_options(args: &RuntimeArgs) -> SessionOptions {
+    SessionOptions {
         seed: args.seed.unwrap_or(0),
         device: args.device.map(Into::into),
         threads_per_rank: args.threads,
         timeout: std::time::Duration::from_secs_f64(args.timeout),
         ..SessionOptions::default()
-    })
+    }
 }

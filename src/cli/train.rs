@@ -14,7 +14,7 @@ use super::args::TrainArgs;
 use super::checkpoints::{Saver, check_length, compare, resumed, resumed_options};
 use super::compile::{Planned, inputs, is_plan, load_sound_plan, plan_model, plan_weights};
 use super::contradictions::check_options;
-use super::data::session_weights;
+use super::data::{Types, session_weights};
 use super::diagnosis::Diagnosis;
 use super::evaluation::{Watch, plan_of};
 use super::feeding::{Feeder, Training};
@@ -33,9 +33,7 @@ pub fn run(args: &TrainArgs) -> Result<()> {
 }
 
 fn train(args: &TrainArgs, ranks: &Ranks) -> Result<()> {
-    let given = args.steps.or(args.epochs);
-    ensure!(given != Some(0), "--steps and --epochs are at least 1");
-    let options = session_options(&args.runtime)?;
+    let options = session_options(&args.runtime);
     check_files(args)?;
     let data = Training::open(args)?;
     // A checkpoint brings its own seed.
@@ -52,7 +50,7 @@ fn train(args: &TrainArgs, ranks: &Ranks) -> Result<()> {
     let options = resumed_options(options, checkpoint.as_ref());
     let (first_step, seed) = (options.first_step, options.seed);
     let mut saver = Saver::new(&args.checkpoints, first_step)?;
-    let (plan, weights) = ranks.plan(|| planned(args, data.rows))?;
+    let (plan, weights) = ranks.plan(|| planned(args, data.types()))?;
     let weights = session_weights(&plan, &weights)?;
     let mut session = ranks.session(&plan, &weights, options.clone())?;
     let feeder = data.feeder(&session, ranks, seed)?;
@@ -98,14 +96,14 @@ fn watch(
     let Some(source) = &args.eval_data else { return Ok(None) };
     let every = args.eval_every.or(feeder.epoch());
     let (evaluation, _) = ranks.plan(|| Ok((plan_of(plan)?, Weights::default())))?;
-    let session = ranks.session(&evaluation, weights, session_options(&args.runtime)?)?;
+    let session = ranks.session(&evaluation, weights, session_options(&args.runtime))?;
     Ok(Some(Watch::new(session, &evaluation, source, every, args.patience)?))
 }
 
 /// The plan and the weights of its model.
-fn planned(args: &TrainArgs, rows: Option<usize>) -> Result<(VerifiedPlan, Weights)> {
+fn planned(args: &TrainArgs, data: Option<&Types>) -> Result<(VerifiedPlan, Weights)> {
     if !is_plan(&args.model) {
-        let Planned { plan, weights, .. } = plan_model(&args.model, &args.shared, rows, true)?;
+        let Planned { plan, weights, .. } = plan_model(&args.model, &args.shared, data, true)?;
         return Ok((plan, weights));
     }
     let plan = load_sound_plan(&args.model)?;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use graphc_ir::graph::Graph;
 use graphc_ir::op::Op;
-use graphc_ir::ops::{Init, Variable};
+use graphc_ir::ops::{Init, Input, Variable};
 use graphc_ir::text;
 use graphc_ir::verify::verify;
 
@@ -13,11 +13,11 @@ use super::trained::Patterns;
 use super::weights::{WeightData, WeightTensor, Weights, WeightsError};
 use super::{ImportError, ImportOptions, Imported, Symbols, safetensors};
 
-/// The name that stands for the first input's first extent, whatever the model calls it.
+/// The name that stands for the number of samples, whatever the model calls it.
 const BATCH: &str = "batch";
 
 pub(super) fn gir_symbols(model: &str) -> Symbols {
-    Symbols::new(text::batch_symbol(model), text::symbols(model))
+    Symbols::new(text::input_symbols(model), text::symbols(model))
 }
 
 pub(super) fn import_gir(
@@ -34,6 +34,7 @@ pub(super) fn import_gir(
     let mut graph = text::parse_with(model, &dims)
         .map_err(|errors| ImportError::Text { path: path.into(), errors })?;
     check_batch(&graph, &symbols, &dims)?;
+    count_samples(&mut graph, &symbols);
     let mut patterns = Patterns::new(options);
     for variable in variables(&mut graph) {
         let (name, ty) = (variable.name.clone(), variable.ty.clone());
@@ -44,22 +45,41 @@ pub(super) fn import_gir(
     Ok(Imported { graph, weights, warnings: patterns.warnings(), symbols: symbols.all })
 }
 
-/// A static first extent is what `batch` says, where it says anything.
+/// Inputs whose line does not say which dim counts samples do as the symbols say.
+fn count_samples(graph: &mut Graph, symbols: &Symbols) {
+    let mut inputs: Vec<&mut Input> = graph
+        .nodes
+        .iter_mut()
+        .filter_map(|node| match &mut node.op {
+            Op::Input(input) => Some(input),
+            _ => None,
+        })
+        .collect();
+    let shapes: Vec<Vec<usize>> = inputs.iter().map(|input| input.ty.shape.clone()).collect();
+    for (input, samples) in inputs.iter_mut().zip(symbols.samples(&shapes)) {
+        if input.samples.is_first() {
+            input.samples = samples;
+        }
+    }
+}
+
+/// A static first extent, or the value of the symbol, is what `batch` says, where it says anything.
 fn check_batch(
     graph: &Graph,
     symbols: &Symbols,
     dims: &BTreeMap<String, usize>,
 ) -> Result<(), ImportError> {
     let Some(&batch) = dims.get(BATCH) else { return Ok(()) };
+    let (name, dim) = symbols.sampled().next().map_or((None, 0), |(name, dim)| (Some(name), dim));
     let input = graph.nodes.iter().find_map(|node| match &node.op {
-        Op::Input(input) => Some(input),
+        Op::Input(input) if name.is_none_or(|name| name == input.name) => Some(input),
         _ => None,
     });
-    let extent = input.and_then(|input| input.ty.shape.first().map(|&extent| (input, extent)));
+    let extent = input.and_then(|input| input.ty.shape.get(dim).map(|&extent| (input, extent)));
     match extent {
         Some((input, extent)) if extent != batch && !symbols.all.iter().any(|s| s == BATCH) => {
             let reason = format!("the model has {extent}, and the batch is {batch}");
-            Err(ImportError::Dim { input: input.name.clone(), dim: 0, reason })
+            Err(ImportError::Dim { input: input.name.clone(), dim, reason })
         }
         _ => Ok(()),
     }

@@ -14,10 +14,12 @@ mod file;
 mod gir;
 pub mod onnx;
 mod safetensors;
+mod symbols;
 mod trained;
 mod unsupported;
 pub mod weights;
 
+pub use symbols::Symbols;
 pub use unsupported::{UnsupportedOp, UnsupportedOps};
 use weights::{Weights, WeightsError};
 
@@ -30,7 +32,7 @@ pub struct Imported {
     pub weights: Weights,
     /// What the user should know, a sentence each.
     pub warnings: Vec<String>,
-    /// The symbolic extents, that of the first input's first dim first.
+    /// The symbolic extents, that of the batch first.
     pub symbols: Vec<String>,
 }
 
@@ -41,15 +43,6 @@ pub struct ImportOptions {
     pub freeze: Vec<String>,
     /// Weights that are trained, whatever else is said about them: names, or patterns with `*`.
     pub train: Vec<String>,
-}
-
-/// The symbolic extents of a model.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Symbols {
-    /// That of the first input's first dim, where it is symbolic.
-    pub batch: Option<String>,
-    /// All of them, the batch first.
-    pub all: Vec<String>,
 }
 
 /// Why a model cannot be imported.
@@ -141,8 +134,8 @@ pub enum ImportError {
     },
 }
 
-/// Imports the model in a file. `dims` gives the values of symbolic extents; the value of `batch` counts for the first
-/// input's first dim whatever that dim is called.
+/// Imports the model in a file. `dims` gives the values of symbolic extents; the value of `batch` counts for the symbol that
+/// counts samples whatever that is called.
 ///
 /// # Errors
 /// Where the file cannot be read or is no model, and where the model does not fit.
@@ -179,15 +172,6 @@ pub fn model_with_weights(path: &Path, weights: &Weights) -> Result<onnx::Rewrit
     match kind(path)? {
         Kind::Onnx => onnx::onnx_with_weights(&read(path)?, weights),
         Kind::Gir => Err(ImportError::Extension { path: path.into() }),
-    }
-}
-
-impl Symbols {
-    /// The batch first, then the others in order.
-    fn new(batch: Option<String>, others: Vec<String>) -> Self {
-        let mut all: Vec<String> = batch.iter().cloned().collect();
-        all.extend(others.into_iter().filter(|name| batch.as_ref() != Some(name)));
-        Self { batch, all }
     }
 }
 

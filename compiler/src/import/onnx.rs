@@ -50,12 +50,12 @@ mod wire;
 use lower::Lowering;
 pub use rewrite::{Rewritten, onnx_with_weights};
 
-/// The name that stands for the first input's first extent, whatever the model calls it.
+/// The name that stands for the number of samples, whatever the model calls it.
 const BATCH: &str = "batch";
 
 /// Imports an ONNX model. Files of weights are looked for in `base_dir`, and read only when their bytes are needed.
-/// `dims` gives the values of symbolic extents; that of `batch` counts for the first input's first dim whatever that
-/// is called.
+/// `dims` gives the values of symbolic extents; that of `batch` counts for the symbol that counts samples whatever that is
+/// called.
 ///
 /// # Errors
 /// Where the bytes are no ONNX model, it has an op or a form of an op that graphc has not, or it does not fit.
@@ -151,18 +151,22 @@ fn all_supported(graph: &GraphProto) -> Result<(), ImportError> {
     if missing.0.is_empty() { Ok(()) } else { Err(ImportError::Unsupported { ops: missing }) }
 }
 
+/// The versions of the standard operators that are read: the first in which ops broadcast as they do today, and the last there is.
+const OPSETS: std::ops::RangeInclusive<i64> = 7..=28;
+
 /// The version of the standard operators.
 fn opset(model: &ModelProto) -> Result<i64, ImportError> {
     let standard =
         |domain: &Option<String>| matches!(domain.as_deref(), None | Some("" | "ai.onnx"));
     let versions = model.opset_import.iter().filter(|set| standard(&set.domain));
-    let version = versions.filter_map(|set| set.version).max().unwrap_or(1);
-    if version < 7 {
-        let reason =
-            format!("its operators are of version {version}; graphc reads versions from 7 on");
-        return Err(ImportError::Structure { reason });
-    }
-    Ok(version)
+    let found = match versions.filter_map(|set| set.version).max() {
+        Some(version) if OPSETS.contains(&version) => return Ok(version),
+        Some(version) => format!("its operators are of version {version}"),
+        None => "it does not say of which version its operators are (opset_import)".into(),
+    };
+    let (first, last) = (OPSETS.start(), OPSETS.end());
+    let reason = format!("{found}; graphc reads versions {first} to {last}");
+    Err(ImportError::Structure { reason })
 }
 
 /// Inputs without those that an old file lists although they are initializers.
@@ -190,16 +194,11 @@ fn extents(name: &str, info: &ValueInfoProto) -> Vec<Result<i64, String>> {
 }
 
 fn symbols<T>(graph: &GraphProto, tensors: &BTreeMap<String, T>) -> Symbols {
-    let all: Vec<_> = fed(graph, tensors).map(|(name, info)| extents(name, info)).collect();
-    let first = all.first().and_then(|extents| extents.first());
-    let batch = first.and_then(|extent| extent.as_ref().err().cloned());
-    let mut names = Vec::new();
-    for name in all.into_iter().flatten().filter_map(Result::err) {
-        if !names.contains(&name) {
-            names.push(name);
-        }
-    }
-    Symbols::new(batch, names)
+    let named = |(name, info): (&str, &ValueInfoProto)| {
+        let dims = extents(name, info).into_iter().map(Result::err).collect();
+        (name.to_owned(), dims)
+    };
+    Symbols::new(fed(graph, tensors).map(named).collect(), Vec::new())
 }
 
 fn inputs(
@@ -209,6 +208,7 @@ fn inputs(
     symbols: &Symbols,
 ) -> Result<(), ImportError> {
     let fed: Vec<_> = fed(graph, lowering.tensors()).collect();
+    let mut types = Vec::new();
     for (position, (name, info)) in fed.into_iter().enumerate() {
         let tensor = info.r#type.as_ref().and_then(|ty| ty.tensor_type.as_ref());
         let stored = tensor.and_then(|tensor| tensor.elem_type).map(|ty| (ty, tensor::stored(ty)));
@@ -231,19 +231,28 @@ fn inputs(
                 .map_err(|reason| ImportError::Dim { input: name.into(), dim, reason })?;
             shape.push(extent);
         }
-        lowering.input(Input { name: name.into(), ty: TensorType::new(stored.dtype, shape) })?;
+        types.push((name.to_owned(), stored.dtype, shape));
+    }
+    let shapes: Vec<Vec<usize>> = types.iter().map(|(_, _, shape)| shape.clone()).collect();
+    for ((name, dtype, shape), samples) in types.into_iter().zip(symbols.samples(&shapes)) {
+        lowering.input(Input { name, ty: TensorType::new(dtype, shape), samples })?;
     }
     Ok(())
 }
 
-/// The value of an extent.
+/// The value of an extent. What `batch` says counts for the symbol of the batch, and where there is none for the first extent.
 fn bind(
     extent: &Result<i64, String>,
     first: bool,
     dims: &BTreeMap<String, usize>,
     symbols: &Symbols,
 ) -> Result<usize, String> {
-    let batch = dims.get(BATCH).filter(|_| first);
+    let is_batch = match (extent, &symbols.batch) {
+        (Err(name), Some(batch)) => name == batch,
+        (_, None) => first,
+        (Ok(_), Some(_)) => false,
+    };
+    let batch = dims.get(BATCH).filter(|_| is_batch);
     let extent = match extent {
         Err(name) => *dims.get(name).or(batch).ok_or_else(|| {
             let option = if symbols.batch.as_ref() == Some(name) { "--batch or " } else { "" };

@@ -10,13 +10,14 @@ use graphc_ir::ops::Variable;
 use graphc_ir::plan::{Action, Cluster, Rate};
 use graphc_ir::rule::Choice;
 use graphc_ir::sbp::NdSbp;
-use graphc_ir::types::TensorType;
+use graphc_ir::types::{Samples, TensorType};
 
 use super::LowerError;
 use super::job::{Buffer, BufferId, Job, Task, VariableOf};
 use crate::boxing::{Router, fetched};
 use crate::cost::{NodeWork, compute_seconds, local_seconds, node_work};
 use crate::decisions::{Decisions, Phase, Sharding, ValueRate};
+use crate::passes::samples::samples_of;
 
 /// Turns the graph into tasks.
 pub struct Collector<'a> {
@@ -115,7 +116,7 @@ impl<'a> Collector<'a> {
             }
             Op::Input(input) => {
                 let output = self.result(id, node, 0);
-                let action = Action::Feed { input: input.name.clone() };
+                let action = Action::Feed { input: input.name.clone(), samples: input.samples };
                 self.push(
                     id,
                     format!("feed {}", input.name),
@@ -244,7 +245,7 @@ impl<'a> Collector<'a> {
 
     /// What the user takes. A partial value is made whole first.
     fn fetches(&mut self) -> Result<(), LowerError> {
-        for output in &self.graph().outputs {
+        for (output, samples) in self.graph().outputs.iter().zip(self.samples_of_outputs()) {
             let home = self.home(output.value)?.clone();
             self.here = self.maker(home.buffer).unwrap_or(home.made);
             let optimizes = !self.decisions.training.gradients.is_empty();
@@ -255,12 +256,22 @@ impl<'a> Collector<'a> {
             }
             let buffer = self.require(output.value, &home.placement, &fetched(&home.sbp))?;
             self.here = self.maker(buffer).unwrap_or(self.here);
-            let action = Action::Fetch { output: output.name.clone() };
+            let action = Action::Fetch { output: output.name.clone(), samples };
             let name = format!("fetch {}", output.name);
             let task = self.task(name, action, vec![buffer], Vec::new(), home.placement.ranks);
             self.job.task(task);
         }
         Ok(())
+    }
+
+    /// Which dims of outputs count samples. A training's are read one step at a time, so nobody asks.
+    fn samples_of_outputs(&self) -> Vec<Samples> {
+        let outputs: Vec<ValueId> =
+            self.graph().outputs.iter().map(|output| output.value).collect();
+        match self.decisions.training.loss {
+            None => samples_of(self.graph(), &outputs),
+            Some(_) => vec![Samples::First; outputs.len()],
+        }
     }
 
     /// Where the updates of a stage begin, if it has any.

@@ -246,12 +246,14 @@ pub enum PassError {
     },
     /// An input that the microbatches do not divide.
     #[error(
-        "dim 0 of the input `{input}` has extent {extent}, which {microbatches} microbatches do not divide"
+        "dim {dim} of the input `{input}` has extent {extent}, which {microbatches} microbatches do not divide"
     )]
     Microbatches {
         /// The input.
         input: String,
-        /// The extent of its first dim.
+        /// The dim that counts its samples.
+        dim: usize,
+        /// The extent of that dim.
         extent: usize,
         /// Parts of a step's batch.
         microbatches: usize,

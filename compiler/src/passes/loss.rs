@@ -2,10 +2,12 @@
 
 use graphc_ir::builder::{GraphBuilder, Tensor};
 use graphc_ir::graph::{Graph, Output};
+use graphc_ir::ops::Input;
 use graphc_ir::plan::{CompileOptions, Loss, Metric, ROW_LOSSES, SAMPLES};
-use graphc_ir::types::{DType, TensorType};
+use graphc_ir::types::{DType, Samples, TensorType};
 
 use super::LOSS;
+use super::samples::samples_of;
 use crate::passes::error::PassError;
 
 const PASS: &str = "loss";
@@ -85,11 +87,16 @@ fn attach(graph: Graph, loss: Loss, options: &CompileOptions) -> Result<Graph, P
     for name in [LOSS].into_iter().chain(counts).chain(input_of(loss)).chain(each) {
         name_is_free(PASS, &graph, name)?;
     }
+    // Labels and targets are samples, whatever is known of the output.
+    let samples = match samples_of(&graph, &[value])[0] {
+        Samples::Dim(dim) => Samples::Dim(dim),
+        Samples::First | Samples::Whole => Samples::First,
+    };
     let builder = GraphBuilder::extend(graph);
     let output = builder.tensor(value);
     match loss.has_labels() {
         true => {
-            let (scores, labels) = labelled(&builder, &output);
+            let (scores, labels) = labelled(&builder, &output, samples);
             let scalar = match loss {
                 Loss::Nll => scores.nll(&labels),
                 _ => scores.smoothed_cross_entropy(&labels, options.label_smoothing),
@@ -98,7 +105,7 @@ fn attach(graph: Graph, loss: Loss, options: &CompileOptions) -> Result<Graph, P
             count(&builder, &scores, &labels, options);
         }
         false => {
-            let scalar = of_target(&builder, &output, loss, options, &ty);
+            let scalar = of_target(&builder, &output, loss, options, (&ty, samples));
             let named = if scalar.id() == Some(value) { scalar } else { scalar.named(LOSS) };
             builder.output(LOSS, &named);
         }
@@ -115,12 +122,21 @@ fn input_of(loss: Loss) -> Option<&'static str> {
     }
 }
 
-/// Scores with classes last, and the input of their labels.
-fn labelled(builder: &GraphBuilder, output: &Tensor) -> (Tensor, Tensor) {
-    let scores = classes_last(output, output.shape().len());
+/// Scores with classes last, and the input of their labels, whose samples lie along the dim of the output's.
+fn labelled(builder: &GraphBuilder, output: &Tensor, samples: Samples) -> (Tensor, Tensor) {
+    let rank = output.shape().len();
+    let scores = classes_last(output, rank);
     let mut shape = scores.shape();
     shape.pop();
-    (scores, builder.input("labels", DType::I64, shape))
+    let moved = |dim: usize| order_with_classes_last(rank).iter().position(|&from| from == dim);
+    let samples = match samples {
+        Samples::Dim(dim) => {
+            moved(dim).filter(|&dim| dim < shape.len()).map_or(Samples::First, Samples::along)
+        }
+        first => first,
+    };
+    let labels = Input { samples, ..Input::new("labels", TensorType::new(DType::I64, shape)) };
+    (scores, builder.input_of(labels))
 }
 
 /// Metrics as outputs.
@@ -148,9 +164,9 @@ fn of_target(
     output: &Tensor,
     loss: Loss,
     options: &CompileOptions,
-    ty: &TensorType,
+    (ty, samples): (&TensorType, Samples),
 ) -> Tensor {
-    let target = || builder.input("target", ty.dtype, ty.shape.clone());
+    let target = || builder.input_of(Input { samples, ..Input::new("target", ty.clone()) });
     let all: Vec<usize> = (0..ty.shape.len()).collect();
     let errors = match loss {
         Loss::Mse => output.squared_errors(&target()),
@@ -160,8 +176,9 @@ fn of_target(
         _ if ty.shape.is_empty() => return output.clone(),
         _ => return output.sum(&all, false),
     };
-    if has_rows(loss, options) && !all.is_empty() {
-        let rows = if all.len() > 1 { errors.mean(&all[1..], false) } else { errors.clone() };
+    if let (true, Some(row)) = (has_rows(loss, options), samples.dim(all.len())) {
+        let others: Vec<usize> = all.iter().copied().filter(|&dim| dim != row).collect();
+        let rows = if others.is_empty() { errors.clone() } else { errors.mean(&others, false) };
         builder.output(ROW_LOSSES, &rows.named(ROW_LOSSES));
     }
     errors.mean(&all, false)
@@ -172,8 +189,15 @@ fn classes_last(scores: &Tensor, rank: usize) -> Tensor {
     if rank < 4 {
         return scores.clone();
     }
-    let permutation: Vec<usize> = [0].into_iter().chain(2..rank).chain([1]).collect();
-    scores.transpose(&permutation)
+    scores.transpose(&order_with_classes_last(rank))
+}
+
+/// Of each dim of scores with classes last the dim that it was.
+fn order_with_classes_last(rank: usize) -> Vec<usize> {
+    match rank {
+        0..4 => (0..rank).collect(),
+        _ => [0].into_iter().chain(2..rank).chain([1]).collect(),
+    }
 }
 
 /// Checks that no value and no output has a name.

@@ -24,6 +24,7 @@ pub mod rates;
 mod rebuild;
 pub mod recompute;
 pub mod regather;
+pub mod samples;
 pub mod simplify;
 pub mod skipping;
 pub mod staging;

@@ -6,14 +6,23 @@ use graphc_ir::plan::{CompileOptions, Pin};
 use graphc_ir::sbp::NdSbp;
 use graphc_ir::text::nearest;
 
+use crate::passes::autodiff::GRADIENT;
 use crate::passes::error::PassError;
 
 /// The layout that is asked for of a value: that of the last option whose pattern fits its name, else the graph's own.
 pub fn pin_of(graph: &Graph, value: ValueId, options: &CompileOptions) -> Option<NdSbp> {
     let value = graph.value(value);
-    let named = |pin: &&Pin| value.name.as_deref().is_some_and(|name| fits(&pin.pattern, name));
+    let named = |pin: &&Pin| value.name.as_deref().is_some_and(|name| means(&pin.pattern, name));
     let option = options.pins.iter().rev().find(named).map(|pin| pin.sbp.clone());
     option.or_else(|| value.pin.clone())
+}
+
+/// Whether a pin means the tensor of a name: a pattern fits what the user wrote, and gradients, updates and whatever else the compiler
+/// makes of them only where it says so itself.
+fn means(pattern: &str, name: &str) -> bool {
+    let made = [GRADIENT];
+    fits(pattern, name)
+        && made.iter().all(|made| !name.starts_with(made) || pattern.starts_with(made))
 }
 
 /// Whether a name fits a pattern, in which `*` stands for any characters.
@@ -44,18 +53,41 @@ pub fn fits(pattern: &str, name: &str) -> bool {
 pub fn check_pins(graphs: &[&Graph], options: &CompileOptions) -> Result<(), PassError> {
     let values = || graphs.iter().flat_map(|graph| &graph.values);
     let names: Vec<&str> = values().filter_map(|value| value.name.as_deref()).collect();
-    match options.pins.iter().find(|pin| !names.iter().any(|name| fits(&pin.pattern, name))) {
+    match options.pins.iter().find(|pin| !names.iter().any(|name| means(&pin.pattern, name))) {
         None => Ok(()),
         Some(Pin { pattern, .. }) => Err(PassError::PinUnknown {
             pattern: pattern.clone(),
-            nearest: nearest(pattern, names).map(str::to_string),
+            nearest: close(pattern, &names).map(str::to_string),
         }),
     }
+}
+
+/// A name that is close to a pattern: one that has one of its parts, or is written alike.
+fn close<'a>(pattern: &str, names: &[&'a str]) -> Option<&'a str> {
+    let longest = pattern.split('*').max_by_key(|part| part.len()).unwrap_or("");
+    let written = || names.iter().copied().filter(|name| !name.starts_with(GRADIENT));
+    let near = nearest(pattern, written()).or_else(|| nearest(longest, written()));
+    near.or_else(|| written().find(|name| longest.len() > 2 && name.contains(longest)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pattern_means_gradients_only_where_it_says_so() {
+        assert!(means("*weight", "fc.weight") && !means("*weight", "grad.fc.weight"));
+        assert!(means("grad.*", "grad.fc.weight") && means("grad.fc.weight", "grad.fc.weight"));
+    }
+
+    #[test]
+    fn names_close_to_a_pattern_are_found() {
+        let names = ["grad.fc1.weight", "fc1.weight", "fc1.bias"];
+        assert_eq!(close("fc1.wieght", &names), Some("fc1.weight"));
+        assert_eq!(close("*c1.biass", &names), Some("fc1.bias"));
+        assert_eq!(close("layer*.bias", &names), Some("fc1.bias"));
+        assert_eq!(close("q*z", &names), None);
+    }
 
     #[test]
     fn a_star_stands_for_any_characters() {

@@ -1,7 +1,7 @@
 //! What microbatches do to each value, and where what they contribute is summed.
 //!
 //! Time is treated as one more mesh axis, of as many parts as there are microbatches, on which every layout but that
-//! of what starts out is forced: an input is cut along dim 0, a variable is whole. For each op the one signature of
+//! of what starts out is forced: an input is cut along the dim of its samples, a variable is whole. For each op the one signature of
 //! its rule that takes its operands so says how its results lie: cut along a dim, or partial sums, which an
 //! `accumulate` node makes one; its readers read the sum. What depends on no input is computed once a step, unless a
 //! reader needs its part of it: then what it is made of, as far as it comes from nothing, is made again, part by part.
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::{Op, OpError};
-use graphc_ir::ops::{Accumulate, Cast};
+use graphc_ir::ops::{Accumulate, Cast, Input};
 use graphc_ir::rule::{Choice, Signature};
 use graphc_ir::sbp::Sbp;
 use graphc_ir::types::DType;
@@ -60,6 +60,20 @@ pub fn rates(training: TrainingGraph, microbatches: usize) -> Result<Rated, Pass
 fn rated(training: TrainingGraph, rates: Rates) -> Rated {
     let recomputed = vec![None; training.graph.nodes.len()];
     Rated { training, rates, recomputed }
+}
+
+/// Checks that an input can be cut evenly along the dim that counts samples, if it has one.
+///
+/// # Errors
+/// Where the microbatches do not divide its samples.
+pub fn divides(input: &Input, microbatches: usize) -> Result<(), PassError> {
+    match input.samples_dim().map(|dim| (dim, input.ty.shape[dim])) {
+        Some((dim, extent)) if microbatches > 0 && !extent.is_multiple_of(microbatches) => {
+            let input = input.name.clone();
+            Err(PassError::Microbatches { input, dim, extent, microbatches })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The readers of values that nobody observes.
@@ -112,15 +126,11 @@ impl Cutter<'_> {
         let operands: Vec<ValueId> =
             node.operands.iter().map(|&v| self.rebuild.new_of(v)).collect();
         if let Op::Input(input) = &node.op {
-            let extent = input.ty.shape.first().copied();
-            let Some(extent) = extent else { return self.once(id, operands) };
-            if !extent.is_multiple_of(self.microbatches) {
-                let (input, microbatches) = (input.name.clone(), self.microbatches);
-                return Err(PassError::Microbatches { input, extent, microbatches });
-            }
+            let Some(dim) = input.samples_dim() else { return self.once(id, operands) };
+            divides(input, self.microbatches)?;
             let signatures = self.signatures(id)?;
-            let first = signatures.into_iter().find(|s| s.results[0].0[0] == Sbp::Split(0));
-            let signature = first.ok_or_else(|| self.cannot_cut(id, &operands))?;
+            let along = signatures.into_iter().find(|s| s.results[0].0[0] == Sbp::Split(dim));
+            let signature = along.ok_or_else(|| self.cannot_cut(id, &operands))?;
             return self.cut(id, operands, &signature);
         }
         // A cast that has been made before its operand was summed.

@@ -7,6 +7,7 @@ use graphc_ir::op::{Op, OpError};
 use graphc_ir::plan::CompileOptions;
 
 use crate::passes::error::PassError;
+use crate::passes::rates;
 
 const PASS: &str = "training_mode";
 
@@ -64,11 +65,7 @@ fn without_blends(graph: Graph) -> Result<Graph, OpError> {
 fn divides(graph: &Graph, microbatches: usize) -> Result<(), PassError> {
     for node in &graph.nodes {
         let Op::Input(input) = &node.op else { continue };
-        let Some(&extent) = input.ty.shape.first() else { continue };
-        if microbatches > 0 && !extent.is_multiple_of(microbatches) {
-            let input = input.name.clone();
-            return Err(PassError::Microbatches { input, extent, microbatches });
-        }
+        rates::divides(input, microbatches)?;
     }
     Ok(())
 }

@@ -325,6 +325,19 @@ one("ReduceLogSumExp", {"x": f(2, 3)}, name="ReduceLogSumExp_all")
 case("ReduceProd_sizes", [("Shape", ["x"], ["s"], {}), ("ReduceProd", ["s"], ["n"], {"keepdims": 0}),
      ("Cast", ["n"], ["c"], {"to": TensorProto.FLOAT}), ("Div", ["x", "c"], ["y"], {})], {"x": f(2, 3)})
 
+for op in ["Tan", "Sinh", "Cosh"]:
+    one(op, {"x": f(2, 3)})
+one("Atanh", {"x": np.array([-0.9, -1e-3, 0.0, 0.5], np.float32)})
+one("Acosh", {"x": np.array([1.0, 1.5, 40.0], np.float32)})
+infinite = np.array([-np.inf, 0.0, np.inf, np.nan], np.float32)
+one("IsInf", {"x": infinite}, opset=20)
+one("IsInf", {"x": infinite}, opset=20, name="IsInf_positive", detect_negative=0)
+one("IsInf", {"x": infinite}, opset=20, name="IsInf_negative", detect_positive=0)
+for op in ["BitwiseAnd", "BitwiseOr", "BitwiseXor"]:
+    case(f"{op}_booleans", [("Greater", ["x", "n"], ["a"], {}), ("Less", ["x", "m"], ["b"], {}), (op, ["a", "b"], ["y"], {})], {"x": f(2, 5)},
+         {"n": np.float32(-0.5), "m": np.float32(0.5)})
+case("BitwiseNot_booleans", [("Greater", ["x", "n"], ["a"], {}), ("BitwiseNot", ["a"], ["y"], {})], {"x": f(2, 3)}, {"n": np.float32(0)})
+
 lines = ",\n".join(json.dumps(case) for case in cases)
 (folder / "cases.json").write_text(f"[\n{lines}\n]\n")
 print(len(cases), "cases")

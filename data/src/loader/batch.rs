@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 
 use graphc_runtime::HostTensor;
+use graphc_runtime::data::Pieces;
 
 use super::bind::Binding;
 use super::{LastBatch, Work};
@@ -43,7 +44,7 @@ impl Work {
     /// Makes the batch of a step; `stop` is asked before each sample whether nobody wants it any more.
     pub(super) fn make(&self, step: u64, stop: &dyn Fn() -> bool) -> Result<Batch, DatasetError> {
         let (epoch, first) = self.first(step);
-        let mut feeds = BTreeMap::new();
+        let mut feeds = self.fixed.clone();
         for binding in &self.bindings {
             feeds.insert(binding.input.clone(), self.feed(binding, epoch, first, stop)?);
         }
@@ -84,21 +85,29 @@ impl Work {
         first: usize,
         stop: &dyn Fn() -> bool,
     ) -> Result<HostTensor, DatasetError> {
-        let mut shape = binding.ty.shape.clone();
-        shape[0] = binding.held();
+        let (mut shape, held) = (binding.ty.shape.clone(), binding.held());
+        shape[binding.dim] = held;
         let mut tensor = HostTensor::zeros(binding.ty.dtype, shape);
-        let row = binding.ty.bytes() / self.batch;
+        let pieces = Pieces::of(&binding.ty, binding.dim);
         let mut scratch = Scratch::default();
         let mut order = (epoch, self.order(epoch));
-        let rows = binding.rows.iter().cloned().flatten();
-        for (place, target) in rows.zip(tensor.bytes_mut().chunks_exact_mut(row.max(1))) {
+        let mut sample = vec![0; pieces.sample()];
+        for (at, place) in binding.rows.iter().cloned().flatten().enumerate() {
             if stop() {
                 break;
             }
+            // A sample that lies in one piece is made where it belongs.
+            let target = match pieces.blocks {
+                1 => &mut tensor.bytes_mut()[at * pieces.bytes..][..pieces.bytes],
+                _ => &mut sample[..],
+            };
             match (self.sample(&mut order, epoch, first + place), &binding.nothing) {
                 (Some(sample), _) => self.row(binding, order.0, sample, &mut scratch, target)?,
                 (None, Some(nothing)) => target.copy_from_slice(nothing),
                 (None, None) => unreachable!("a loader that pads knows what stands for no label"),
+            }
+            if pieces.blocks != 1 {
+                pieces.copy((&sample, 1, 0), (tensor.bytes_mut(), held, at), 1);
             }
         }
         Ok(tensor)

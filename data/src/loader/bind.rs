@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use graphc_ir::types::TensorType;
+use graphc_ir::types::{Samples, TensorType};
+use graphc_runtime::HostTensor;
+use graphc_runtime::data::DataError;
 
 use crate::augment::Normalize;
 use crate::convert::{Conversion, write_integer};
 use crate::dataset::{Dataset, Field, FieldKind, describe};
 use crate::error::DatasetError;
+use crate::tensors::without;
 
 /// What labels are where there is no sample: losses and metrics leave it out.
 pub const IGNORED: i64 = -100;
@@ -21,6 +24,8 @@ pub(super) struct Binding {
     pub(super) ty: TensorType,
     /// Index among the data set's fields.
     pub(super) field: usize,
+    /// The dim that counts samples.
+    pub(super) dim: usize,
     pub(super) conversion: Conversion,
     /// Bytes of one sample where there is none.
     pub(super) nothing: Option<Vec<u8>>,
@@ -33,38 +38,81 @@ impl Binding {
     pub(super) fn held(&self) -> usize {
         self.rows.iter().map(Range::len).sum()
     }
+
+    /// How many samples a batch has.
+    pub(super) fn batch(&self) -> usize {
+        self.ty.shape[self.dim]
+    }
 }
 
-/// Binds each input to the field of its name, or else to the only field left that fits its shape and type.
+/// Which dims of inputs count samples: the first, where nothing is said.
+pub(super) type Dims = BTreeMap<String, Samples>;
+
+/// The dim that counts the samples of an input, if any does.
+fn dim_of(input: &str, ty: &TensorType, dims: &Dims) -> Option<usize> {
+    dims.get(input).copied().unwrap_or_default().dim(ty.shape.len())
+}
+
+/// What inputs are fed with that no dim of samples has: the tensor of the set of their name, whole.
+///
+/// # Errors
+/// Where the set has no such tensor.
+pub(super) fn fixed(
+    set: &dyn Dataset,
+    inputs: &BTreeMap<String, TensorType>,
+    dims: &Dims,
+) -> Result<BTreeMap<String, HostTensor>, DatasetError> {
+    let mut found = BTreeMap::new();
+    for (input, ty) in inputs.iter().filter(|(input, ty)| dim_of(input, ty, dims).is_none()) {
+        let reason = match set.whole(input)? {
+            Some(tensor) if tensor.ty() == *ty => {
+                found.insert(input.clone(), tensor);
+                continue;
+            }
+            Some(tensor) => {
+                let (expected, found) = (ty.clone(), tensor.ty());
+                return Err(DataError::Whole { name: input.clone(), expected, found }.into());
+            }
+            None => "no dim of it counts samples, and there is no whole tensor of its name",
+        };
+        let (input, ty, set) = (input.clone(), ty.clone(), describe(set));
+        return Err(DatasetError::Input { input, ty, set, reason: reason.into() });
+    }
+    Ok(found)
+}
+
+/// Binds each input that has samples to the field of its name, or else to the only field left that fits its shape and type.
 ///
 /// # Errors
 /// Where an input has no such field.
 pub(super) fn bind(
     set: &dyn Dataset,
     inputs: &BTreeMap<String, TensorType>,
+    dims: &Dims,
     normalize: Option<&Normalize>,
 ) -> Result<Vec<Binding>, DatasetError> {
     let named = |input: &str| set.fields().iter().position(|field| field.name == input);
     let taken: Vec<usize> = inputs.keys().filter_map(|input| named(input)).collect();
     let mut bound: Vec<Binding> = Vec::new();
     for (input, ty) in inputs {
+        let Some(dim) = dim_of(input, ty, dims) else { continue };
         let fail = |reason: String| {
             let (input, ty, set) = (input.clone(), ty.clone(), describe(set));
             DatasetError::Input { input, ty, set, reason }
         };
         let field = match named(input) {
             Some(field) => field,
-            None => only_fit(set.fields(), &taken, ty, normalize).map_err(fail)?,
+            None => only_fit(set.fields(), &taken, (ty, dim), normalize).map_err(fail)?,
         };
         if let Some(other) = bound.iter().find(|other| other.field == field) {
             let name = &set.fields()[field].name;
             return Err(fail(format!("`{name}` would feed `{}` too: name one so", other.input)));
         }
-        let conversion = fit(&set.fields()[field], ty, normalize).map_err(fail)?;
+        let conversion = fit(&set.fields()[field], (ty, dim), normalize).map_err(fail)?;
         let nothing = nothing(&set.fields()[field], ty);
-        let rows = std::iter::once(0..ty.shape[0]).collect();
+        let rows = std::iter::once(0..ty.shape[dim]).collect();
         let (input, ty) = (input.clone(), ty.clone());
-        bound.push(Binding { input, ty, field, conversion, nothing, rows });
+        bound.push(Binding { input, ty, field, dim, conversion, nothing, rows });
     }
     Ok(bound)
 }
@@ -73,7 +121,7 @@ pub(super) fn bind(
 fn only_fit(
     fields: &[Field],
     taken: &[usize],
-    ty: &TensorType,
+    ty: (&TensorType, usize),
     normalize: Option<&Normalize>,
 ) -> Result<usize, String> {
     let free = || fields.iter().enumerate().filter(|(index, _)| !taken.contains(index));
@@ -91,12 +139,10 @@ fn only_fit(
 /// Whether a field fits an input, and how its elements become the input's.
 fn fit(
     field: &Field,
-    ty: &TensorType,
+    (ty, dim): (&TensorType, usize),
     normalize: Option<&Normalize>,
 ) -> Result<Conversion, String> {
-    let (name, Some(wanted)) = (&field.name, ty.shape.get(1..)) else {
-        return Err("it has no dim of samples".into());
-    };
+    let (name, wanted) = (&field.name, &without(&ty.shape, dim)[..]);
     let wide = |shape: &[usize]| -> Vec<usize> {
         shape.iter().copied().filter(|&extent| extent != 1).collect()
     };
@@ -158,7 +204,10 @@ mod tests {
         let inputs = inputs
             .iter()
             .map(|&(name, dtype, shape)| (name.to_owned(), TensorType::new(dtype, shape)));
-        let bound = bind(set, &inputs.collect(), None).map_err(|error| error.to_string())?;
+        let inputs = inputs.collect();
+        let text = |error: DatasetError| error.to_string();
+        fixed(set, &inputs, &Dims::new()).map_err(text)?;
+        let bound = bind(set, &inputs, &Dims::new(), None).map_err(text)?;
         Ok(bound.iter().map(|binding| set.0[binding.field].name.clone()).collect())
     }
 
@@ -196,7 +245,7 @@ mod tests {
         assert!(fails(&[("labels", DType::F32, &[4])]).contains("do not become f32"));
         let twice = fails(&[("x", DType::U8, &[4, 192]), ("y", DType::F32, &[4, 192])]);
         assert!(twice.contains("would feed `x` too"), "{twice}");
-        assert!(fails(&[("x", DType::F32, &[])]).contains("no dim of samples"));
+        assert!(fails(&[("x", DType::F32, &[])]).contains("no dim of it counts samples"));
         let taken = fails(&[
             ("images", DType::U8, &[4, 192]),
             ("labels", DType::I64, &[4]),

@@ -13,16 +13,16 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-use graphc_ir::types::TensorType;
-use graphc_runtime::Session;
+use graphc_ir::types::{Samples, TensorType};
 use graphc_runtime::dist::{DistributedSampler, Remainder};
+use graphc_runtime::{HostTensor, Session};
 
 use crate::augment::{Augment, Normalize};
 use crate::dataset::{Dataset, describe};
 use crate::error::DatasetError;
 pub use batch::Batch;
 pub use bind::IGNORED;
-use bind::{Binding, bind};
+use bind::{Binding, bind, fixed};
 pub use feeds::Feeds;
 
 /// What becomes of the samples that are left where a batch is more than they are.
@@ -54,6 +54,8 @@ pub struct LoaderOptions {
     pub normalize: Option<Normalize>,
     /// How many threads make batches. Each is one batch ahead, so this is also how many batches are held.
     pub ahead: usize,
+    /// Which dims of inputs count samples: the first, where nothing is said. [`Loader::for_session`] knows them.
+    pub samples: BTreeMap<String, Samples>,
     /// For data parallelism by hand: the samples of this rank, whose batches they make alone. It has an order of its own.
     pub sampler: Option<DistributedSampler>,
 }
@@ -73,6 +75,7 @@ impl LoaderOptions {
             augment: Augment::NONE,
             normalize: None,
             ahead: 2,
+            samples: BTreeMap::new(),
             sampler: None,
         }
     }
@@ -92,6 +95,8 @@ pub struct Loader {
 struct Work {
     set: Arc<dyn Dataset>,
     bindings: Vec<Binding>,
+    /// What is the same in every step.
+    fixed: BTreeMap<String, HostTensor>,
     options: LoaderOptions,
     batch: usize,
     sampler: DistributedSampler,
@@ -107,8 +112,8 @@ impl std::fmt::Debug for Loader {
 }
 
 impl Loader {
-    /// Whole batches for inputs of these types, whose first dim is the batch. Each input is fed with the field of its name, or
-    /// with the only one that fits its shape and type.
+    /// Whole batches for inputs of these types. Each input is fed with the field of its name, or with the only one that fits its
+    /// shape and type; one without a dim of samples with the set's own tensor of its name, the same in every step.
     ///
     /// # Errors
     /// Where the data set does not fit the inputs, or has no samples or fewer than a batch that must be full.
@@ -117,12 +122,13 @@ impl Loader {
         inputs: &BTreeMap<String, TensorType>,
         options: LoaderOptions,
     ) -> Result<Self, DatasetError> {
-        let bindings = bind(set.as_ref(), inputs, options.normalize.as_ref())?;
+        let bindings = bind(set.as_ref(), inputs, &options.samples, options.normalize.as_ref())?;
+        let fixed = fixed(set.as_ref(), inputs, &options.samples)?;
         let batch = batch_of(&bindings)?;
         let sampler = sampler(set.as_ref(), &options)?;
         check(set.as_ref(), &sampler, batch, &options)?;
         check_padding(&bindings, options.last)?;
-        let work = Work { set, bindings, options, batch, sampler, orders: Mutex::default() };
+        let work = Work { set, bindings, fixed, options, batch, sampler, orders: Mutex::default() };
         Ok(Self { work: Arc::new(work) })
     }
 
@@ -135,7 +141,8 @@ impl Loader {
         session: &Session,
         options: LoaderOptions,
     ) -> Result<Self, DatasetError> {
-        Ok(Self::new(set, session.inputs(), options)?.with_rows(session.feed_rows()))
+        let options = LoaderOptions { samples: session.samples().clone(), ..options };
+        Ok(Self::new(set, session.inputs(), options)?.with_rows(&session.feed_rows()))
     }
 
     /// Makes these rows of inputs alone, one after the other; ascending ranges of the batch.
@@ -150,8 +157,8 @@ impl Loader {
             }
         }
         let (set, options) = (Arc::clone(&work.set), work.options.clone());
-        let (batch, sampler) = (work.batch, work.sampler.clone());
-        let work = Work { set, bindings, options, batch, sampler, orders: Mutex::default() };
+        let (batch, sampler, fixed) = (work.batch, work.sampler.clone(), work.fixed.clone());
+        let work = Work { set, bindings, fixed, options, batch, sampler, orders: Mutex::default() };
         Self { work: Arc::new(work) }
     }
 
@@ -212,10 +219,10 @@ impl Loader {
     }
 }
 
-/// The first dim of all inputs.
+/// The samples of all inputs that have any.
 fn batch_of(bindings: &[Binding]) -> Result<usize, DatasetError> {
     let batches: BTreeMap<usize, &str> =
-        bindings.iter().map(|binding| (binding.ty.shape[0], binding.input.as_str())).collect();
+        bindings.iter().map(|binding| (binding.batch(), binding.input.as_str())).collect();
     let mut all = batches.iter();
     match (all.next(), all.next()) {
         (Some((&batch, _)), None) if batch > 0 => Ok(batch),
@@ -226,7 +233,9 @@ fn batch_of(bindings: &[Binding]) -> Result<usize, DatasetError> {
         (Some((_, input)), None) => {
             Err(DatasetError::Loader(format!("input `{input}` has a batch of no samples")))
         }
-        (None, _) => Err(DatasetError::Loader("the graph has no inputs to feed".into())),
+        (None, _) => {
+            Err(DatasetError::Loader("the graph has no inputs to feed with samples".into()))
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use super::Errors;
 use crate::ids::RegisterId;
 use crate::plan::{Action, Plan, Program, RegisterKind};
+use crate::types::Samples;
 
 /// A part of something with a name.
 struct Part<'a> {
@@ -34,22 +35,27 @@ fn inputs(plan: &Plan, errors: &mut Errors) {
     let mut known = BTreeMap::new();
     for (index, program) in plan.programs.iter().enumerate() {
         for actor in &program.actors {
-            let Action::Feed { input } = &actor.action else { continue };
+            let Action::Feed { input, samples } = &actor.action else { continue };
             let layout = program.registers[actor.outputs[0].index()].layout;
             let ty = plan.layouts[layout as usize].ty();
-            let first = known.entry(input.as_str()).or_insert_with(|| ty.clone());
-            errors.require(
-                *first == ty,
-                format_args!("programs[{index}] `{}`", actor.name),
-                || format!("input `{input}` is {ty} here, and {first} elsewhere"),
-            );
+            let (first, of_first) =
+                known.entry(input.as_str()).or_insert_with(|| (ty.clone(), *samples));
+            let place = format_args!("programs[{index}] `{}`", actor.name);
+            errors.require(*first == ty, place, || {
+                format!("input `{input}` is {ty} here, and {first} elsewhere")
+            });
+            let place = format_args!("programs[{index}] `{}`", actor.name);
+            let fits = !matches!(samples, Samples::Dim(dim) if *dim >= ty.shape.len());
+            errors.require(fits && samples == of_first, place, || {
+                format!("samples of input `{input}`, {ty}, are {samples:?} here, and {of_first:?} elsewhere")
+            });
         }
     }
 }
 
 fn outputs(program: &Program) -> Vec<Part<'_>> {
     let named = program.actors.iter().filter_map(|actor| match &actor.action {
-        Action::Fetch { output } => Some(Part { name: output, register: actor.inputs[0] }),
+        Action::Fetch { output, .. } => Some(Part { name: output, register: actor.inputs[0] }),
         _ => None,
     });
     named.collect()

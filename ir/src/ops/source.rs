@@ -12,15 +12,35 @@ use crate::ops::broadcast::fit;
 use crate::random::{Stream, key_of};
 use crate::rule::Rule;
 use crate::scalar::Scalar;
-use crate::types::{DType, TensorType, strides};
+use crate::types::{DType, Samples, TensorType, strides};
 
-/// What the user feeds each step. The first dim counts samples; under microbatches it is cut along it.
+/// What the user feeds each step. Under microbatches it is cut along the dim that counts samples.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Input {
     /// The name of the tensor in a data file or a feed.
     pub name: String,
     /// Element type and shape of a whole batch.
     pub ty: TensorType,
+    /// The dim that counts samples: the first, where nothing is said.
+    #[serde(default, skip_serializing_if = "Samples::is_first")]
+    pub samples: Samples,
+}
+
+impl Input {
+    /// An input whose first dim counts samples.
+    pub fn new(name: impl Into<String>, ty: TensorType) -> Self {
+        Self { name: name.into(), ty, samples: Samples::First }
+    }
+
+    /// The dim that counts samples, if any does.
+    pub fn samples_dim(&self) -> Option<usize> {
+        self.samples.dim(self.ty.shape.len())
+    }
+
+    /// Samples of a batch, where there is a dim of them.
+    pub fn batch(&self) -> Option<usize> {
+        self.samples.count(&self.ty.shape)
+    }
 }
 
 /// A weight or a state of the optimizer: kept from step to step.
@@ -216,6 +236,12 @@ impl Operation for Input {
     }
 
     fn rule(&self, _operands: &[&TensorType]) -> Result<Rule, OpError> {
+        if let Samples::Dim(dim) = self.samples
+            && dim >= self.ty.shape.len()
+        {
+            let reason = format!("`{}` is {}: it has no dim {dim} for samples", self.name, self.ty);
+            return Err(OpError::Shapes { op: "input", operands: Vec::new(), reason });
+        }
         Ok(source(&self.ty))
     }
 

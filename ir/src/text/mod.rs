@@ -26,6 +26,6 @@ mod syntax;
 
 pub use error::{ParseError, ParseErrors};
 pub use print::print;
-pub use resolve::{batch_symbol, parse, parse_with, symbols};
+pub use resolve::{input_symbols, parse, parse_with, symbols};
 pub use suggest::nearest;
 pub use symbolic::print_for_any_batch;

@@ -63,17 +63,22 @@ pub fn symbols(text: &str) -> Vec<String> {
     found
 }
 
-/// The name of the first input's first extent, where that is one name: the batch.
-pub fn batch_symbol(text: &str) -> Option<String> {
-    let statements = statements(text).0;
-    let input = statements.iter().find_map(|(_, statement)| match statement {
-        Statement::Node(node) if node.op.0 == "input" => Some(node),
-        _ => None,
-    })?;
-    match input.types.as_ref()?.first()?.shape.first()?.factors.as_slice() {
+/// The inputs of a text in order of appearance, and of each dim the symbol that it is, where it is one alone.
+pub fn input_symbols(text: &str) -> Vec<(String, Vec<Option<String>>)> {
+    let symbol = |dim: &Dim| match dim.factors.as_slice() {
         [Factor::Symbol(name, _)] => Some(name.clone()),
         _ => None,
+    };
+    let mut inputs = Vec::new();
+    for (_, statement) in statements(text).0 {
+        let Statement::Node(node) = statement else { continue };
+        if node.op.0 == "input" {
+            let name = node.name.map(|(name, _)| name).unwrap_or_default();
+            let dims = node.types.iter().flatten().take(1).flat_map(|ty| &ty.shape).map(symbol);
+            inputs.push((name, dims.collect()));
+        }
     }
+    inputs
 }
 
 fn literal_symbols(literal: &Literal, found: &mut Vec<String>) {

@@ -21,11 +21,14 @@ struct Setting {
 pub fn examples() -> Vec<Example> {
     let to = &mut Examples::new(12);
     for dtype in FLOATS {
-        for setting in settings() {
-            convolutions(to, dtype, &setting);
+        // Kernels of both halves differ in a few instructions alone.
+        let few = if dtype == DType::F16 { 1 } else { usize::MAX };
+        for setting in settings().iter().take(few) {
+            convolutions(to, dtype, setting);
         }
-        pools(to, dtype, true);
-        pools(to, dtype, false);
+        for channels_last in [true, false].into_iter().take(few) {
+            pools(to, dtype, channels_last);
+        }
         resizes(to, dtype);
     }
     for setting in [empty([0, 5, 5, 3]), empty([2, 5, 5, 0])] {

@@ -2,28 +2,40 @@
 
 use std::collections::BTreeMap;
 
-use graphc_ir::types::TensorType;
+use graphc_ir::types::{Samples, TensorType};
 
-use super::DataError;
+use super::{DataError, Pieces};
 use crate::tensor::HostTensor;
 
-/// A data set: one tensor per input, whose first dim counts samples. Where the first dims of inputs differ, a tensor that is
-/// as large as its input is no set of samples but the same in every step.
+/// A data set in memory: a tensor for each input. What counts its samples an input says; one that has no such dim is the same in
+/// every step.
 #[derive(Clone, Debug)]
 pub struct Batches {
-    inputs: Vec<(HostTensor, TensorType, String)>,
+    inputs: Vec<Held>,
     samples: usize,
     batch: usize,
 }
 
+/// An input, and all that it is fed with.
+#[derive(Clone, Debug)]
+struct Held {
+    name: String,
+    ty: TensorType,
+    /// The dim that counts samples.
+    dim: Option<usize>,
+    tensor: HostTensor,
+}
+
 impl Batches {
-    /// Batches of these types (those of the graph's inputs) from these tensors; others are left aside.
+    /// Batches of these types (those of the graph's inputs) from these tensors; others are left aside. `samples` says which dims
+    /// count samples: the first, where it says nothing.
     ///
     /// # Errors
     /// Where a tensor is missing, is of another type, or has another number of samples than the others.
     pub fn new(
         mut tensors: BTreeMap<String, HostTensor>,
         inputs: &BTreeMap<String, TensorType>,
+        samples: &BTreeMap<String, Samples>,
     ) -> Result<Self, DataError> {
         let found: Vec<String> = tensors.keys().cloned().collect();
         let mut kept = Vec::new();
@@ -33,31 +45,18 @@ impl Batches {
                 ty: ty.clone(),
                 found: found.clone(),
             })?;
-            check(name, &tensor, ty)?;
-            kept.push((tensor, ty.clone(), name.clone()));
+            let dim = samples.get(name).copied().unwrap_or_default().dim(ty.shape.len());
+            check(name, &tensor, ty, dim)?;
+            kept.push(Held { name: name.clone(), ty: ty.clone(), dim, tensor });
         }
-        let count = |(tensor, _, name): &(HostTensor, TensorType, String)| {
-            tensor.shape().first().map(|&samples| (name.clone(), samples))
-        };
+        let count = |held: &Held| held.dim.map(|dim| (held.name.clone(), held.tensor.shape()[dim]));
         let counts: Vec<(String, usize)> = kept.iter().filter_map(count).collect();
-        let firsts = || inputs.values().filter_map(|ty| ty.shape.first());
-        let one_batch = firsts().zip(firsts().skip(1)).all(|(a, b)| a == b);
-        let alike = one_batch || counts.windows(2).all(|pair| pair[0].1 == pair[1].1);
-        // Where the first dims of inputs differ, what is as large as its input is no set of samples.
-        let sampled = |&(tensor, ty, _): &&(HostTensor, TensorType, String)| {
-            !ty.shape.is_empty() && (alike || tensor.shape() != ty.shape)
-        };
-        let counts: Vec<(String, usize)> = match kept.iter().find(sampled) {
-            Some(_) => kept.iter().filter(sampled).filter_map(count).collect(),
-            None => counts.into_iter().take(1).collect(),
-        };
         let samples = counts.first().map_or(0, |first| first.1);
         if counts.iter().any(|count| count.1 != samples) {
             return Err(DataError::Samples(counts));
         }
-        let of_input = |(name, _): &(String, usize)| inputs[name].shape.first().copied();
-        let batch = counts.first().and_then(of_input).unwrap_or(1);
-        Ok(Self { inputs: kept, samples, batch })
+        let batch = kept.iter().find_map(|held| held.dim.map(|dim| held.ty.shape[dim]));
+        Ok(Self { inputs: kept, samples, batch: batch.unwrap_or(1) })
     }
 
     /// Number of samples of the data set.
@@ -70,49 +69,60 @@ impl Batches {
         self.batch
     }
 
-    /// The feeds of a step: rows `[step * batch, (step + 1) * batch)` of each tensor, wrapping.
+    /// The feeds of a step: samples `[step * batch, (step + 1) * batch)` of each tensor, wrapping.
     pub fn feeds(&self, step: u64) -> BTreeMap<String, HostTensor> {
-        let feed = |(tensor, ty, name): &(HostTensor, TensorType, String)| {
-            (name.clone(), rows(tensor, ty, step))
-        };
-        self.inputs.iter().map(feed).collect()
+        self.inputs.iter().map(|held| (held.name.clone(), held.feed(step))).collect()
     }
 }
 
-fn check(name: &str, tensor: &HostTensor, ty: &TensorType) -> Result<(), DataError> {
+fn check(
+    name: &str,
+    tensor: &HostTensor,
+    ty: &TensorType,
+    dim: Option<usize>,
+) -> Result<(), DataError> {
     let found = tensor.ty();
-    let (samples, batch) = (found.shape.first(), ty.shape.first());
+    let name = name.to_owned();
+    let Some(dim) = dim else {
+        let fits = found == *ty;
+        let whole = || DataError::Whole { name, expected: ty.clone(), found };
+        return if fits { Ok(()) } else { Err(whole()) };
+    };
+    let others = |shape: &[usize]| -> Vec<usize> {
+        shape.iter().enumerate().filter(|&(at, _)| at != dim).map(|(_, &extent)| extent).collect()
+    };
     let reason = if found.dtype != ty.dtype {
-        "another element type"
-    } else if found.shape.get(1..) != ty.shape.get(1..) {
-        "the dims after the first differ"
-    } else if samples == Some(&0) && batch != Some(&0) {
-        "there is no sample"
+        "another element type".to_owned()
+    } else if found.shape.len() != ty.shape.len() || others(&found.shape) != others(&ty.shape) {
+        format!("dims other than {dim}, which counts samples, differ")
+    } else if found.shape[dim] == 0 && ty.shape[dim] != 0 {
+        "there is no sample".to_owned()
     } else {
         return Ok(());
     };
-    Err(DataError::InputType { name: name.to_owned(), expected: ty.clone(), found, reason })
+    Err(DataError::InputType { name, expected: ty.clone(), found, reason })
 }
 
-fn rows(tensor: &HostTensor, ty: &TensorType, step: u64) -> HostTensor {
-    let mut result = HostTensor::zeros(ty.dtype, ty.shape.clone());
-    let (Some(&batch), Some(&samples)) = (ty.shape.first(), tensor.shape().first()) else {
-        return tensor.clone(); // a scalar is the same in every step
-    };
-    if result.bytes().is_empty() {
-        return result;
+impl Held {
+    fn feed(&self, step: u64) -> HostTensor {
+        // What has no samples is the same in every step.
+        let Some(dim) = self.dim else { return self.tensor.clone() };
+        let mut result = HostTensor::zeros(self.ty.dtype, self.ty.shape.clone());
+        let (batch, samples) = (self.ty.shape[dim], self.tensor.shape()[dim]);
+        if result.bytes().is_empty() {
+            return result;
+        }
+        let pieces = Pieces::of(&self.ty, dim);
+        let mut next = (u128::from(step) * batch as u128 % samples as u128) as usize;
+        let mut made = 0;
+        while made < batch {
+            let count = (samples - next).min(batch - made);
+            let from = (self.tensor.bytes(), samples, next);
+            pieces.copy(from, (result.bytes_mut(), batch, made), count);
+            (made, next) = (made + count, (next + count) % samples);
+        }
+        result
     }
-    let row = result.bytes().len() / batch;
-    let mut next = (u128::from(step) * batch as u128 % samples as u128) as usize;
-    let mut rest = result.bytes_mut();
-    while !rest.is_empty() {
-        let count = (samples - next).min(rest.len() / row);
-        let (now, later) = rest.split_at_mut(count * row);
-        now.copy_from_slice(&tensor.bytes()[next * row..(next + count) * row]);
-        rest = later;
-        next = (next + count) % samples;
-    }
-    result
 }
 
 #[cfg(test)]
@@ -120,6 +130,13 @@ mod tests {
     use graphc_ir::types::DType;
 
     use super::*;
+
+    fn batches(
+        tensors: BTreeMap<String, HostTensor>,
+        inputs: &BTreeMap<String, TensorType>,
+    ) -> Result<Batches, DataError> {
+        Batches::new(tensors, inputs, &BTreeMap::new())
+    }
 
     fn inputs(shape: &[usize]) -> BTreeMap<String, TensorType> {
         [("x".to_owned(), TensorType::new(DType::F32, shape))].into()
@@ -132,12 +149,12 @@ mod tests {
 
     #[test]
     fn batches_wrap_around_more_than_once() {
-        let batches = Batches::new(data(3), &inputs(&[2, 2])).expect("fits");
-        let first = |step| batches.feeds(step)["x"].to_f32().expect("f32");
+        let all = batches(data(3), &inputs(&[2, 2])).expect("fits");
+        let first = |step| all.feeds(step)["x"].to_f32().expect("f32");
         assert_eq!(first(0), [0.0, 1.0, 2.0, 3.0]);
         assert_eq!(first(1), [4.0, 5.0, 0.0, 1.0]);
         assert_eq!(first(3), first(0));
-        let large = Batches::new(data(1), &inputs(&[3, 2])).expect("fits");
+        let large = batches(data(1), &inputs(&[3, 2])).expect("fits");
         assert_eq!(large.feeds(7)["x"].to_f32().expect("f32"), [0.0, 1.0, 0.0, 1.0, 0.0, 1.0]);
     }
 
@@ -147,22 +164,39 @@ mod tests {
             let named = |name: &str, rows| (name.to_owned(), data(rows).remove("x").expect("x"));
             [named("x", x), named("y", y)].into()
         };
-        let types = |y: usize| {
-            [inputs(&[2, 2]), BTreeMap::from([("y".into(), TensorType::new(DType::F32, [y, 2]))])]
-        };
-        let of = |y| types(y).into_iter().flatten().collect();
-        let error = Batches::new(two(4, 2), &of(2)).expect_err("a mask of 2 rows for 4 samples");
+        let types: BTreeMap<String, TensorType> =
+            ["x", "y"].map(|name| (name.into(), TensorType::new(DType::F32, [2, 2]))).into();
+        let error = batches(two(4, 2), &types).expect_err("a mask of 2 rows for 4 samples");
         assert!(error.to_string().contains("different numbers of samples"), "{error}");
-        // A state of another size than the batch is the same in every step.
-        assert_eq!(Batches::new(two(4, 3), &of(3)).expect("fits").samples(), 4);
+        // What has no dim of samples is the same in every step.
+        let whole = BTreeMap::from([("y".to_owned(), Samples::Whole)]);
+        let all = Batches::new(two(4, 2), &types, &whole).expect("fits");
+        assert_eq!((all.samples(), &all.feeds(0)["y"]), (4, &all.feeds(1)["y"]));
+        let error = Batches::new(two(4, 3), &types, &whole).expect_err("3 rows").to_string();
+        assert!(error.contains("the same in every step"), "{error}");
+    }
+
+    #[test]
+    fn samples_lie_along_any_dim() {
+        let numbers: Vec<f32> = (0..12).map(|i| i as f32).collect();
+        let state = HostTensor::from_f32([2, 3, 2], &numbers).expect("fits");
+        let types = BTreeMap::from([("h".to_owned(), TensorType::new(DType::F32, [2, 2, 2]))]);
+        let along = BTreeMap::from([("h".to_owned(), Samples::Dim(1))]);
+        let all = Batches::new([("h".to_owned(), state)].into(), &types, &along).expect("fits");
+        assert_eq!((all.samples(), all.batch()), (3, 2));
+        let second = all.feeds(1)["h"].to_f32().expect("f32");
+        assert_eq!(second, [4.0, 5.0, 0.0, 1.0, 10.0, 11.0, 6.0, 7.0]);
     }
 
     #[test]
     fn what_does_not_fit_is_said() {
-        let missing = Batches::new(BTreeMap::new(), &inputs(&[2, 2])).expect_err("no x");
+        let missing = batches(BTreeMap::new(), &inputs(&[2, 2])).expect_err("no x");
         assert_eq!(missing.to_string(), "the data has no tensor `x` (f32[2, 2]); it has []");
-        let wide = Batches::new(data(3), &inputs(&[2, 5])).expect_err("2 is not 5");
-        assert!(wide.to_string().contains("the dims after the first differ"), "{wide}");
-        assert!(Batches::new(data(0), &inputs(&[2, 2])).is_err());
+        let wide = batches(data(3), &inputs(&[2, 5])).expect_err("2 is not 5");
+        assert!(
+            wide.to_string().contains("dims other than 0, which counts samples, differ"),
+            "{wide}"
+        );
+        assert!(batches(data(0), &inputs(&[2, 2])).is_err());
     }
 }

@@ -3,12 +3,14 @@
 mod batches;
 mod files;
 mod metrics;
+mod pieces;
 mod rows;
 mod tensors;
 
 pub use batches::Batches;
 pub use files::{open_file, read_file, write_file};
 pub use metrics::MetricsWriter;
+pub use pieces::Pieces;
 pub use rows::TensorFile;
 pub(crate) use tensors::file_dtype;
 pub use tensors::{load_safetensors, save_safetensors};
@@ -64,9 +66,22 @@ pub enum DataError {
         /// What the data has.
         found: TensorType,
         /// What does not fit.
-        reason: &'static str,
+        reason: String,
     },
     /// Tensors of a data set with different numbers of samples.
     #[error("the data's tensors have different numbers of samples: {0:?}")]
     Samples(Vec<(String, usize)>),
+    /// An input that is the same in every step, of which the data has another tensor.
+    #[error(
+        "`{name}` is {found}, and the model takes {expected}, the same in every step, because no dim of it counts samples: \
+         export it with the batch's symbol where its samples lie, or give it whole"
+    )]
+    Whole {
+        /// The input.
+        name: String,
+        /// What the graph needs.
+        expected: TensorType,
+        /// What the data has.
+        found: TensorType,
+    },
 }

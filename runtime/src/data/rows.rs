@@ -1,4 +1,4 @@
-//! Safetensors files of which rows are read, not the whole.
+//! Safetensors files of which rows are read, and the whole where it is asked for.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -9,7 +9,8 @@ use graphc_ir::types::TensorType;
 use safetensors::tensor::Metadata;
 
 use super::tensors::dtype_of;
-use super::{DataError, open_file};
+use super::{DataError, Pieces, open_file};
+use crate::tensor::HostTensor;
 
 /// As long as the format lets a header be.
 const MOST_HEADER: u64 = 100_000_000;
@@ -49,21 +50,50 @@ impl TensorFile {
         &self.tensors
     }
 
-    /// Reads one row, element `row` of the first dim, of a tensor.
+    /// Reads one row, element `row` of the dim `dim`, of a tensor.
     ///
     /// # Errors
     /// Where there is no such row, it has not as many bytes as `into`, or the file cannot be read.
-    pub fn read_row(&self, name: &str, row: usize, into: &mut [u8]) -> Result<(), DataError> {
-        let fail = |reason: String| DataError::Read { path: self.path.clone(), reason };
-        let known = self.tensors.get(name).zip(self.begins.get(name));
-        let (ty, begin) = known.ok_or_else(|| fail(format!("it has no tensor `{name}`")))?;
-        let rows = ty.shape.first().copied().unwrap_or(0);
+    pub fn read_row(
+        &self,
+        name: &str,
+        (dim, row): (usize, usize),
+        into: &mut [u8],
+    ) -> Result<(), DataError> {
+        let (ty, begin) = self.find(name)?;
+        let rows = ty.shape.get(dim).copied().unwrap_or(0);
         if row >= rows || ty.bytes() / rows != into.len() {
             let text = format!("`{name}` is {ty}: no row {row} of {} bytes", into.len());
-            return Err(fail(text));
+            return Err(self.fail(text));
         }
-        let at = begin + row as u64 * into.len() as u64;
-        self.file.read_exact_at(into, at).map_err(|e| fail(e.to_string()))
+        let bytes = Pieces::of(ty, dim).bytes;
+        for (block, piece) in into.chunks_exact_mut(bytes.max(1)).enumerate() {
+            let at = begin + ((block * rows + row) * bytes) as u64;
+            self.file.read_exact_at(piece, at).map_err(|e| self.fail(e.to_string()))?;
+        }
+        Ok(())
+    }
+
+    /// Reads a tensor.
+    ///
+    /// # Errors
+    /// Where there is none of that name, or the file cannot be read.
+    pub fn read(&self, name: &str) -> Result<HostTensor, DataError> {
+        let (ty, begin) = self.find(name)?;
+        let mut tensor = HostTensor::zeros(ty.dtype, ty.shape.clone());
+        let read = self.file.read_exact_at(tensor.bytes_mut(), begin);
+        read.map_err(|e| self.fail(e.to_string()))?;
+        Ok(tensor)
+    }
+
+    /// A tensor's type, and where it begins.
+    fn find(&self, name: &str) -> Result<(&TensorType, u64), DataError> {
+        let known = self.tensors.get(name).zip(self.begins.get(name).copied());
+        known.ok_or_else(|| self.fail(format!("it has no tensor `{name}`")))
+    }
+
+    fn fail(&self, reason: String) -> DataError {
+        DataError::Read { path: self.path.clone(), reason }
     }
 }
 
@@ -94,7 +124,6 @@ mod tests {
 
     use super::*;
     use crate::data::save_safetensors;
-    use crate::tensor::HostTensor;
 
     fn saved(path: &Path) -> TensorFile {
         let x = HostTensor::from_f32([3, 2], &[0., 1., 2., 3., 4., 5.]).expect("6 elements");
@@ -110,12 +139,17 @@ mod tests {
         let file = saved(&folder.path().join("t.safetensors"));
         assert_eq!(file.tensors()["x"].to_string(), "f32[3, 2]");
         let mut row = [0; 8];
-        file.read_row("x", 1, &mut row).expect("there are 3");
+        file.read_row("x", (0, 1), &mut row).expect("there are 3");
         assert_eq!(HostTensor::new(DType::F32, [2], row.into()).expect("2").to_f64(), [2.0, 3.0]);
-        file.read_row("x", 3, &mut row).expect_err("there are 3");
-        file.read_row("x", 0, &mut row[1..]).expect_err("a row has 8 bytes");
-        file.read_row("flag", 0, &mut row[..1]).expect_err("it has no rows");
-        file.read_row("z", 0, &mut row).expect_err("there is none");
+        file.read_row("x", (0, 3), &mut row).expect_err("there are 3");
+        file.read_row("x", (0, 0), &mut row[1..]).expect_err("a row has 8 bytes");
+        file.read_row("flag", (0, 0), &mut row[..1]).expect_err("it has no rows");
+        file.read_row("z", (0, 0), &mut row).expect_err("there is none");
+        let mut column = [0; 12];
+        file.read_row("x", (1, 1), &mut column).expect("there are 2");
+        let column = HostTensor::new(DType::F32, [3], column.into()).expect("3");
+        assert_eq!(column.to_f64(), [1.0, 3.0, 5.0]);
+        assert_eq!(file.read("x").expect("it is there").to_f64(), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
     }
 
     #[test]

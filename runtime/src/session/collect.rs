@@ -32,7 +32,7 @@ struct Fetch<'a> {
 /// Where and when `rank` fetches an output; `None` where it does not.
 fn fetch<'a>(plan: &'a Plan, rank: u32, name: &str) -> Option<Fetch<'a>> {
     let program = plan.programs.get(plan.ranks.get(rank as usize)?.program.index())?;
-    let is_it = |action: &Action| matches!(action, Action::Fetch { output } if output == name);
+    let is_it = |action: &Action| matches!(action, Action::Fetch { output, .. } if output == name);
     let actor = program.actors.iter().position(|actor| is_it(&actor.action))?;
     let register = program.registers.get(program.actors[actor].inputs.first()?.index())?;
     let layout = plan.layouts.get(register.layout as usize)?;

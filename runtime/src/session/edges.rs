@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use graphc_ir::plan::{Action, Layout, Plan, TensorKind};
-use graphc_ir::types::TensorType;
+use graphc_ir::types::{Samples, TensorType};
 
 use super::options::OutputsAt;
 use crate::error::RuntimeError;
@@ -17,8 +17,12 @@ use crate::worker::Edges;
 pub(crate) struct Sockets {
     pub(super) inputs: BTreeMap<String, TensorType>,
     pub(super) outputs: BTreeMap<String, TensorType>,
-    /// Of each input with a first dim: the rows that the ranks of this process read.
-    pub(super) rows: BTreeMap<String, Rows>,
+    /// Which dims of inputs count samples.
+    pub(super) samples: BTreeMap<String, Samples>,
+    /// Which dims of outputs do.
+    pub(super) output_samples: BTreeMap<String, Samples>,
+    /// Of each input with a dim of samples: the rows that the ranks of this process read.
+    pub(super) rows: BTreeMap<String, Fed>,
     /// The names of `outputs`, in order.
     pub(super) output_names: Arc<[String]>,
 }
@@ -27,29 +31,35 @@ impl Sockets {
     /// What the actors of a plan feed and fetch, and which rows of it `ranks` feed, those of this process.
     pub(crate) fn of(plan: &Plan, ranks: &[u32]) -> Self {
         let (mut inputs, mut outputs) = (BTreeMap::new(), BTreeMap::new());
+        let (mut samples, mut output_samples) = (BTreeMap::new(), BTreeMap::new());
         for program in &plan.programs {
             let ty = |register: Option<&graphc_ir::ids::RegisterId>| {
                 let register = program.registers.get(register?.index())?;
                 plan.layouts.get(register.layout as usize).map(|layout| layout.ty())
             };
             for actor in &program.actors {
-                let (map, name, ty) = match &actor.action {
-                    Action::Feed { input } => (&mut inputs, input, ty(actor.outputs.first())),
-                    Action::Fetch { output } => (&mut outputs, output, ty(actor.inputs.first())),
+                let (types, dims, name, along, ty) = match &actor.action {
+                    Action::Feed { input, samples: along } => {
+                        (&mut inputs, &mut samples, input, along, ty(actor.outputs.first()))
+                    }
+                    Action::Fetch { output, samples: along } => {
+                        (&mut outputs, &mut output_samples, output, along, ty(actor.inputs.first()))
+                    }
                     _ => continue,
                 };
                 if let Some(ty) = ty {
-                    map.insert(name.clone(), ty);
+                    types.insert(name.clone(), ty);
+                    dims.insert(name.clone(), *along);
                 }
             }
         }
         let output_names = outputs.keys().cloned().collect();
-        let rows = inputs
-            .iter()
-            .filter(|(_, ty)| !ty.shape.is_empty())
-            .map(|(name, _)| (name.clone(), rows_of(plan, ranks, name)))
-            .collect();
-        Self { inputs, outputs, rows, output_names }
+        let fed = |(name, ty): (&String, &TensorType)| {
+            let dim = samples[name].dim(ty.shape.len())?;
+            Some((name.clone(), Fed { dim, rows: rows_of(plan, ranks, name, dim) }))
+        };
+        let rows = inputs.iter().filter_map(fed).collect();
+        Self { inputs, outputs, samples, output_samples, rows, output_names }
     }
 
     /// The place of each name among a step's feeds and outputs.
@@ -63,18 +73,26 @@ impl Sockets {
     }
 }
 
-/// Ranges of the first dim, ascending, none touching another.
+/// Ranges of samples, ascending, none touching another.
 pub(crate) type Rows = Vec<Range<usize>>;
 
+/// The rows of an input that ranks feed.
+#[derive(Clone, Debug)]
+pub(crate) struct Fed {
+    /// The dim that counts samples.
+    pub(crate) dim: usize,
+    pub(crate) rows: Rows,
+}
+
 /// The rows of an input that these ranks feed, in all microbatches.
-fn rows_of(plan: &Plan, ranks: &[u32], input: &str) -> Rows {
+fn rows_of(plan: &Plan, ranks: &[u32], input: &str, dim: usize) -> Rows {
     let mut all = Vec::new();
     for &rank in ranks {
         for layout in fed(plan, rank, input) {
             let variants = if layout.microbatch_dim.is_some() { plan.microbatches } else { 1 };
             for microbatch in 0..variants {
                 let Some(rect) = layout.rect(rank, microbatch, plan.microbatches) else { continue };
-                all.push(rect.origin[0]..rect.origin[0] + rect.extent[0]);
+                all.push(rect.origin[dim]..rect.origin[dim] + rect.extent[dim]);
             }
         }
     }
@@ -85,7 +103,7 @@ fn rows_of(plan: &Plan, ranks: &[u32], input: &str) -> Rows {
 fn fed<'a>(plan: &'a Plan, rank: u32, input: &str) -> impl Iterator<Item = &'a Layout> {
     let program = &plan.programs[plan.ranks[rank as usize].program.index()];
     let is_it =
-        move |action: &Action| matches!(action, Action::Feed { input: fed } if fed == input);
+        move |action: &Action| matches!(action, Action::Feed { input: fed, .. } if fed == input);
     let actors = program.actors.iter().filter(move |actor| is_it(&actor.action));
     let registers =
         actors.filter_map(|actor| program.registers.get(actor.outputs.first()?.index()));
@@ -136,13 +154,13 @@ pub(super) fn feeds(
 }
 
 /// Whether a tensor is an input, or the rows of it that this process reads.
-fn fits(tensor: &HostTensor, ty: &TensorType, rows: Option<&Rows>) -> bool {
-    let count = |rows: &Rows| rows.iter().map(Range::len).sum::<usize>();
-    let part = || match (tensor.shape().split_first(), rows) {
-        (Some((&first, rest)), Some(rows)) => first == count(rows) && rest == &ty.shape[1..],
-        _ => false,
+fn fits(tensor: &HostTensor, ty: &TensorType, fed: Option<&Fed>) -> bool {
+    let part = |fed: &Fed| {
+        let mut shape = ty.shape.clone();
+        shape[fed.dim] = fed.rows.iter().map(Range::len).sum();
+        tensor.shape() == shape
     };
-    tensor.shape() == ty.shape || part()
+    tensor.shape() == ty.shape || fed.is_some_and(part)
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 use crossbeam_channel::Sender;
 use graphc_ir::check::VerifiedPlan;
 use graphc_ir::plan::TensorKind;
-use graphc_ir::types::TensorType;
+use graphc_ir::types::{Samples, TensorType};
 
 use crate::error::RuntimeError;
 use crate::tensor::HostTensor;
@@ -28,7 +28,7 @@ use edges::feeds;
 use variables::Variables;
 
 pub(crate) use collect::{output_tag, readers};
-pub(crate) use edges::{Rows, Sockets};
+pub(crate) use edges::{Fed, Sockets};
 pub use options::{OutputsAt, SessionOptions};
 pub use statistics::{ActorStatistics, RankStatistics, RegisterStatistics, Statistics};
 
@@ -166,15 +166,26 @@ impl Session {
         &self.sockets.inputs
     }
 
-    /// Of each input with a first dim: the rows that the ranks of this session read, as ascending ranges. Where the ranks are
-    /// processes, each may be fed these rows alone, one after the other, instead of the whole tensor.
-    pub fn feed_rows(&self) -> &BTreeMap<String, Vec<Range<usize>>> {
-        &self.sockets.rows
+    /// Which dim of each input counts samples.
+    pub fn samples(&self) -> &BTreeMap<String, Samples> {
+        &self.sockets.samples
+    }
+
+    /// Of each input with a dim of samples: the rows of it that the ranks of this session read, as ascending ranges. Where the
+    /// ranks are processes, each may be fed these rows alone, one after the other, instead of the whole tensor.
+    pub fn feed_rows(&self) -> BTreeMap<String, Vec<Range<usize>>> {
+        let rows = self.sockets.rows.iter();
+        rows.map(|(name, fed)| (name.clone(), fed.rows.clone())).collect()
     }
 
     /// What a step gives back, by name.
     pub fn outputs(&self) -> &BTreeMap<String, TensorType> {
         &self.sockets.outputs
+    }
+
+    /// Which dim of each output counts samples, in a plan of inference.
+    pub fn output_samples(&self) -> &BTreeMap<String, Samples> {
+        &self.sockets.output_samples
     }
 
     /// All variables, by name: parameters and states of the optimizer.

@@ -10,7 +10,7 @@ use graphc_ir::shard::Rect;
 use super::step::StepState;
 use crate::device::{Memory, Port, Stream, Turn};
 use crate::rectangles::Move;
-use crate::session::Rows;
+use crate::session::Fed;
 use crate::transport::{Sender, TransportError};
 
 /// Copies a rank's part of what the user feeds: the whole tensor, or the rows alone that the ranks of this process read.
@@ -25,8 +25,8 @@ pub(crate) struct FeedWork {
 }
 
 impl FeedWork {
-    /// `rows`: those that this process reads, this rank's among them; none for a scalar.
-    pub(crate) fn new(input: usize, output: Port, rows: Option<&Rows>) -> Self {
+    /// `rows`: those that this process reads, this rank's among them; none where no dim counts samples.
+    pub(crate) fn new(input: usize, output: Port, rows: Option<&Fed>) -> Self {
         let whole = Rect::whole(output.global());
         let copy =
             |m: usize, held: &Rect| Move::new(output.dtype, output.rect(m), held, output.rect(m));
@@ -58,12 +58,13 @@ impl FeedWork {
 
 /// Where a tensor that consists of `rows` alone would lie in the whole one if `part` were at its place: as the rows of the
 /// part follow each other in it too, that is all that a copy has to know.
-fn packed(rows: &Rows, part: &Rect, whole: &Rect) -> Rect {
-    let first = part.origin[0];
+fn packed(fed: &Fed, part: &Rect, whole: &Rect) -> Rect {
+    let (dim, rows) = (fed.dim, &fed.rows);
+    let first = part.origin[dim];
     let before = rows.iter().map(|range| range.end.min(first).saturating_sub(range.start)).sum();
     let mut held = whole.clone();
-    held.origin[0] = first.saturating_sub(before);
-    held.extent[0] = rows.iter().map(|range| range.len()).sum();
+    held.origin[dim] = first.saturating_sub(before);
+    held.extent[dim] = rows.iter().map(|range| range.len()).sum();
     held
 }
 

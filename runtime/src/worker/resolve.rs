@@ -12,7 +12,7 @@ use super::edge::{FeedWork, FetchWork};
 use crate::communicator::{Collective, CollectiveCall, Communicator};
 use crate::device::{Call, Device, Launch, Port, Unprepared};
 use crate::error::RuntimeError;
-use crate::session::{OutputsAt, Rows, output_tag, readers};
+use crate::session::{Fed, OutputsAt, output_tag, readers};
 use crate::transport::Transport;
 
 /// The names under which tensors go in and out, in the order of a step's feeds and outputs.
@@ -21,7 +21,7 @@ pub(crate) struct Edges {
     pub(crate) inputs: BTreeMap<String, usize>,
     pub(crate) outputs: BTreeMap<String, usize>,
     /// Of each input with a first dim: the rows that the ranks of this process read.
-    pub(crate) rows: BTreeMap<String, Rows>,
+    pub(crate) rows: BTreeMap<String, Fed>,
     /// Where ranks are processes: which of them want outputs.
     pub(crate) remote: Option<OutputsAt>,
 }
@@ -168,13 +168,13 @@ impl<'a> Resolver<'a> {
                 Work::Kernel(self.launch(actor, Call::Accumulate, &actor.outputs)?)
             }
             Action::Assign => Work::Kernel(self.launch(actor, Call::Copy, &actor.updates)?),
-            Action::Feed { input } => {
+            Action::Feed { input, .. } => {
                 let index = self.edges.inputs.get(input).copied();
                 let index = index.ok_or_else(|| self.fail(actor, "feeds nothing"))?;
                 let rows = self.edges.rows.get(input);
                 Work::Feed(FeedWork::new(index, self.only(actor, &actor.outputs)?, rows))
             }
-            Action::Fetch { output } => Work::Fetch(self.fetch(actor, output)?),
+            Action::Fetch { output, .. } => Work::Fetch(self.fetch(actor, output)?),
         })
     }
 

@@ -6,7 +6,7 @@ use graphc_ir::mesh::DeviceKind;
 use graphc_ir::op::Op;
 use graphc_ir::ops::Init;
 use graphc_ir::plan::*;
-use graphc_ir::types::DType;
+use graphc_ir::types::{DType, Samples};
 
 /// A tensor of the plan under construction: one register on each rank of its layout.
 #[derive(Clone, Copy, Debug)]
@@ -249,12 +249,12 @@ impl Builder {
     }
 
     pub fn feed(&mut self, name: &str, to: Tensor, rate: Rate) {
-        let action = Action::Feed { input: name.into() };
+        let action = Action::Feed { input: name.into(), samples: Samples::First };
         self.actor(&format!("feed {name}"), action, rate, [&[], &[to], &[]]);
     }
 
     pub fn fetch(&mut self, name: &str, from: Tensor, rate: Rate) {
-        let action = Action::Fetch { output: name.into() };
+        let action = Action::Fetch { output: name.into(), samples: Samples::First };
         self.actor(&format!("fetch {name}"), action, rate, [&[from], &[], &[]]);
     }
 

@@ -49,11 +49,11 @@ pub struct TrainArgs {
     #[arg(long, value_name = "FILE|NAME:DIR", value_parser = source)]
     pub data: Source,
     /// Number of steps of the whole training: a run resumed at 120 of 200 makes 80 more
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     pub steps: Option<u64>,
     /// Number of epochs of the whole training, instead: each takes every sample once, but for those that are left where batches
     /// do not divide them
-    #[arg(long, value_name = "E")]
+    #[arg(long, value_name = "E", value_parser = clap::value_parser!(u64).range(1..))]
     pub epochs: Option<u64>,
     /// Shuffle a safetensors file too: by the seed and the epoch
     #[arg(long)]

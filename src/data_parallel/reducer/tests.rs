@@ -119,7 +119,7 @@ fn gradients_are_fetched_before_those_of_earlier_layers_are_computed() {
 fn fetched_in_order(plan: &Plan) {
     let fetch = |layer: usize| {
         let output = format!("grad.w{layer}");
-        move |actor: &graphc_ir::plan::Actor| matches!(&actor.action, Action::Fetch { output: name } if *name == output)
+        move |actor: &graphc_ir::plan::Actor| matches!(&actor.action, Action::Fetch { output: name, .. } if *name == output)
     };
     for layer in 1..LAYERS {
         let earlier = fetch(layer - 1);

@@ -7,8 +7,16 @@ use std::path::{Path, PathBuf};
 use crate::nvrtc;
 
 /// The names of NVIDIA's libraries, all of which are the one library.
-const NAMES: [&str; 5] =
-    ["libcuda.so.1", "libnvrtc.so.13", "libcublasLt.so.13", "libnccl.so.2", "libnccl.so"];
+const NAMES: [&str; 8] = [
+    "libcuda.so.1",
+    "libcuda.so",
+    "libnvrtc.so.13",
+    "libnvrtc.so",
+    "libcublasLt.so.13",
+    "libcublasLt.so",
+    "libnccl.so.2",
+    "libnccl.so",
+];
 /// The library as cargo builds it.
 const FILE: &str = "libgpu_double.so";
 

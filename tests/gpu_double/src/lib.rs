@@ -13,7 +13,6 @@ mod card;
 mod code;
 pub mod cublaslt;
 pub mod driver;
-pub mod host;
 mod install;
 mod kernel;
 mod machine;

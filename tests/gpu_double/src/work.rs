@@ -1,11 +1,25 @@
 //! Work of libraries on streams: what the doubles of cuBLASLt and NCCL put there.
 
 use std::ffi::c_void;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::driver::context;
 use crate::machine::{self, Task};
 
 pub use crate::memory::Access;
+
+/// Operations that streams were given and that they have done.
+static PROGRESS: AtomicU64 = AtomicU64::new(0);
+
+/// A number that grows with each operation that a stream is given or has done.
+pub fn progress() -> u64 {
+    PROGRESS.load(Ordering::Relaxed)
+}
+
+/// A stream was given an operation, or has done one.
+pub(crate) fn advance() {
+    PROGRESS.fetch_add(1, Ordering::Relaxed);
+}
 
 /// Something that a stream does when all before it there is done.
 pub trait Work: Send {

@@ -1,12 +1,11 @@
 //! Products by the functions of C, beside plain loops in f64.
 
 mod matmul;
-#[path = "libraries/mod.rs"]
-mod support;
+mod programs;
 
 use half::{bf16, f16};
 use matmul::Described;
-use support::{alone, download, room, stream, synchronize, upload, use_device};
+use programs::{alone, download, room, stream, synchronize, upload, use_device};
 
 #[test]
 fn all_transposes_orders_and_types_are_the_sum_of_products() {
@@ -104,12 +103,12 @@ fn a_captured_product_is_replayed_on_what_is_there_then() {
     let product = Described::new(4, 4, 4, 0);
     let prepared = product.prepare(1.0, 0.0);
     let stream = stream();
-    let graph = support::capture(stream, || assert_eq!(prepared.launch(stream), 0));
-    support::launch(graph, stream);
+    let graph = programs::capture(stream, || assert_eq!(prepared.launch(stream), 0));
+    programs::launch(graph, stream);
     assert_eq!(synchronize(stream), 0);
     let before: Vec<f32> = download(prepared.operands[3], 16);
-    support::write(prepared.operands[0], &[0f32; 16]);
-    support::launch(graph, stream);
+    programs::write(prepared.operands[0], &[0f32; 16]);
+    programs::launch(graph, stream);
     assert_eq!(synchronize(stream), 0);
     assert_ne!(before, [0.0; 16]);
     assert_eq!(download::<f32>(prepared.operands[3], 16), [0.0; 16]);

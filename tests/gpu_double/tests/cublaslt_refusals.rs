@@ -3,8 +3,7 @@
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 mod matmul;
-#[path = "libraries/mod.rs"]
-mod support;
+mod programs;
 
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
@@ -12,7 +11,7 @@ use std::ptr::{null, null_mut};
 use gpu_double::cublaslt::exports::*;
 use gpu_double::cublaslt::settings::*;
 use matmul::{Described, set_layout, set_matmul, set_preference};
-use support::{room, stream, use_device};
+use programs::{room, stream, use_device};
 
 const SUCCESS: i32 = 0;
 const NOT_INITIALIZED: i32 = 1;

@@ -220,10 +220,7 @@ fn freed(cuda: &Cuda) {
 
 #[test]
 fn accesses_outside_of_allocations_are_named() {
-    wrong(
-        "outside",
-        &["kernel add", "block [0, 0, 0], thread [", "ld.global", "beyond the end"],
-    );
+    wrong("outside", &["kernel add", "block [0, 0, 0], thread [", "ld.global", "beyond the end"]);
 }
 
 fn outside(cuda: &Cuda) {

@@ -30,7 +30,8 @@ fn launch(name: &str, options: &[&str], seed: u64) -> Result<(), Refusal> {
     let values: Vec<f32> = (0..64).map(|i| i as f32).collect();
     let (x, y) = (card.upload(&bytes(&values)), card.upload(&bytes(&[0.0; 64])));
     let shape = ([4, 1, 1], [64, 1, 1]);
-    let shape = if name.contains("block") || name == "missing_fence" { shape } else { ([1; 3], shape.1) };
+    let shape =
+        if name.contains("block") || name == "missing_fence" { shape } else { ([1; 3], shape.1) };
     card.launch(&module, name, shape, 0, &[Pointer(x), Pointer(y)]).map(|_| ())
 }
 

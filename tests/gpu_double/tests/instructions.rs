@@ -10,8 +10,15 @@ const SOURCE: &str = include_str!("instructions.cu");
 /// Numbers with all kinds of bits.
 fn words(count: usize, seed: u64) -> Vec<u32> {
     let some = [0, 1, u32::MAX, 1 << 31, 0x7FFF_FFFF, 0x0000_FF80];
-    let rest = (0..).map(|i: u64| ((i + 1) * (seed * 2 + 1)).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32);
-    some.into_iter().cycle().skip(seed as usize).take(6).chain(rest.map(|x| x as u32)).take(count).collect()
+    let rest =
+        (0..).map(|i: u64| ((i + 1) * (seed * 2 + 1)).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32);
+    some.into_iter()
+        .cycle()
+        .skip(seed as usize)
+        .take(6)
+        .chain(rest.map(|x| x as u32))
+        .take(count)
+        .collect()
 }
 
 fn word_bytes(values: &[u32]) -> Vec<u8> {
@@ -88,7 +95,8 @@ fn integers_of_64_bits() {
         let arguments = [Pointer(at[0]), Pointer(at[1]), Pointer(out), I32(60)];
         card.launch(&module, "wide", ONE, 0, &arguments).unwrap();
         let got = card.read(out, 8 * 10 * 60).unwrap();
-        let got: Vec<u64> = got.chunks_exact(8).map(|b| u64::from_le_bytes(b.try_into().unwrap())).collect();
+        let got: Vec<u64> =
+            got.chunks_exact(8).map(|b| u64::from_le_bytes(b.try_into().unwrap())).collect();
         for (i, got) in got.chunks(10).enumerate() {
             assert_eq!(got, wide(x[i], y[i] | 1), "of {:#x} and {:#x}", x[i], y[i] | 1);
         }

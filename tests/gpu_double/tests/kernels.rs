@@ -3,6 +3,7 @@
 mod support;
 
 use gpu_double::Argument::{F32, I32, I64, Pointer, U64};
+use gpu_double::{Card, compile, nvrtc};
 use support::{bytes, card, close, floats, halves, numbers};
 
 const SOURCE: &str = include_str!("kernels.cu");
@@ -39,6 +40,27 @@ fn softmax_of_rows() {
             .collect();
         close(&floats(&card.read(y, 4 * rows * width).unwrap()), &wanted, 1e-6);
     }
+}
+
+#[test]
+fn fast_arithmetic_takes_subnormal_numbers_for_zero() {
+    if !nvrtc::is_installed() {
+        return println!("skipped: NVRTC is not installed");
+    }
+    let mut card = Card::new(0);
+    let ptx = compile(SOURCE, "sm_90", &["--use_fast_math"]).unwrap();
+    let module = card.load(&ptx).unwrap();
+    let x = [1e-39, 1.0, -1e-40, 2.0];
+    let (a, b) = (card.upload(&bytes(&x)), card.upload(&bytes(&[0.0; 4])));
+    let (c, y) = (card.allocate(16), card.allocate(16));
+    let arguments = [Pointer(a), Pointer(b), Pointer(c), I32(4)];
+    card.launch(&module, "axpy", ([1, 1, 1], [32, 1, 1]), 0, &arguments).unwrap();
+    assert_eq!(floats(&card.read(c, 16).unwrap()), [0.0, 2.0, 0.0, 4.0]);
+    let arguments = [Pointer(a), Pointer(y), I32(4)];
+    card.launch(&module, "softmax", ([1, 1, 1], [128, 1, 1]), 0, &arguments).unwrap();
+    let sum = 2.0 + 1f32.exp() + 2f32.exp();
+    let wanted = x.map(|x| x.exp() / sum);
+    close(&floats(&card.read(y, 16).unwrap()), &wanted, 1e-6);
 }
 
 #[test]

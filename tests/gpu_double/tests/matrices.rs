@@ -60,7 +60,8 @@ fn copies_that_nobody_waits_for_are_found() {
 
 #[test]
 fn one_product_of_each_kind() {
-    let kinds = [("product_f16_16", 16, true), ("product_bf16_16", 16, false), ("product_f16_8", 8, true)];
+    let kinds =
+        [("product_f16_16", 16, true), ("product_bf16_16", 16, false), ("product_f16_8", 8, true)];
     for (mut card, module) in card(SOURCE) {
         for (name, k, is_f16) in kinds {
             let narrow = if is_f16 { f16 } else { bf16 };

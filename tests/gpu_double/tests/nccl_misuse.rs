@@ -1,15 +1,14 @@
 //! What ranks must not do: each is told, and nothing hangs. Each test is a process of its own, as an error stays.
 
 mod communicators;
-#[path = "libraries/mod.rs"]
-mod support;
+mod programs;
 
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use communicators::*;
 use gpu_double::nccl::exports::*;
-use support::{alone, room, stream, synchronize, upload, use_device};
+use programs::{alone, room, stream, synchronize, upload, use_device};
 
 /// Runs two ranks as threads of a process of their own, which have little patience; gives what they said. Each gets
 /// eight values, with room for as many behind them, when both are there: after an error there is no memory any more.
@@ -22,7 +21,7 @@ fn ranks(name: &str, body: impl Fn(&Rank, u64) + Sync) -> Option<String> {
                 scope.spawn(move || {
                     let me = init(id, rank, 2);
                     let buffer = room(64);
-                    support::write(buffer, &[1f32; 8]);
+                    programs::write(buffer, &[1f32; 8]);
                     both.wait();
                     body(&me, buffer);
                 });
@@ -150,6 +149,19 @@ fn a_rank_that_never_calls_is_named() {
 }
 
 #[test]
+fn a_rank_that_is_at_work_is_waited_for() {
+    let error = ranks("a_rank_that_is_at_work_is_waited_for", |me, buffer| {
+        let begun = Instant::now();
+        // Twice as long as the patience of this process.
+        while me.rank == 1 && begun.elapsed() < Duration::from_secs(4) {
+            programs::write(buffer, &[1f32; 8]);
+        }
+        done(me, all_reduce(buffer, buffer, 8, F32, SUM, me));
+    });
+    tells(error, &[]);
+}
+
+#[test]
 fn communicators_in_opposite_order_on_one_stream_are_told() {
     let error = ranks("communicators_in_opposite_order_on_one_stream_are_told", |me, buffer| {
         let second = split(me, 0, me.rank as i32).expect("a part");
@@ -184,7 +196,7 @@ fn abort_ends_what_waits_at_once() {
         let begun = Instant::now();
         assert_eq!(ncclCommAbort(me.communicator) as i32, 0);
         assert_ne!(synchronize(me.stream), 0);
-        assert!(begun.elapsed() < Duration::from_millis(900));
+        assert!(begun.elapsed() < Duration::from_millis(1900));
         other.join().expect("rank 1");
     });
     tells(error, &["the communicator was aborted"]);
@@ -272,8 +284,8 @@ fn the_default_stream_of_a_capture_is_refused() {
         let me = init(unique_id(), 0, 1);
         let buffer = upload(&[1f32; 4]);
         let default = Rank { stream: std::ptr::null_mut(), ..me.clone() };
-        let blocking = support::blocking_stream();
-        support::begin_capture(blocking);
+        let blocking = programs::blocking_stream();
+        programs::begin_capture(blocking);
         let code = all_reduce(buffer, buffer, 4, F32, SUM, &default);
         assert_eq!(code, UNHANDLED_CUDA_ERROR);
     });
@@ -316,6 +328,26 @@ fn nothing_is_called_after_the_end() {
         assert_eq!(all_reduce(buffer, buffer, 4, F32, SUM, &nobody), INVALID_ARGUMENT);
     });
     tells(error, &["the communicator was finalized", "the communicator was destroyed"]);
+}
+
+/// As NCCL 2.30 answers without a card.
+#[test]
+fn null_is_no_communicator() {
+    let error = alone("null_is_no_communicator", || {
+        use_device(0);
+        let me = Rank { communicator: std::ptr::null_mut(), ..init(unique_id(), 0, 1) };
+        assert_eq!(ncclCommFinalize(me.communicator) as i32, 0);
+        assert_eq!(ncclCommDestroy(me.communicator) as i32, 0);
+        assert_eq!(ncclCommAbort(me.communicator) as i32, 0);
+        assert_eq!(ncclCommCount(me.communicator, &mut 0) as i32, INVALID_ARGUMENT);
+        assert_eq!(ncclCommGetAsyncError(me.communicator, &mut 0) as i32, INVALID_ARGUMENT);
+        assert_eq!(ncclGetVersion(std::ptr::null_mut()) as i32, INVALID_ARGUMENT);
+        assert_eq!(group_start(), 0);
+        assert_eq!(all_reduce(0, 0, 4, F32, SUM, &me), INVALID_ARGUMENT);
+        assert_eq!(group_end(), INVALID_ARGUMENT);
+        assert_eq!(last_error(&me), "a call of the group was refused, so none is made");
+    });
+    tells(error, &["no communicator"]);
 }
 
 #[test]

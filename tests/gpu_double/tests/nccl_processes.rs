@@ -1,8 +1,7 @@
 //! Ranks that are processes: this executable, started again for each rank.
 
 mod communicators;
-#[path = "libraries/mod.rs"]
-mod support;
+mod programs;
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Stdio};
@@ -11,7 +10,7 @@ use std::time::Duration;
 use communicators::*;
 use gpu_double::nccl::exports::ncclCommAbort;
 use gpu_double::nccl::init::UniqueId;
-use support::{download, part, process, said, synchronize, upload};
+use programs::{download, part, process, said, synchronize, upload};
 
 /// The id of a test's communicator, handed to its processes.
 const ID: &str = "GPU_DOUBLE_TEST_ID";
@@ -56,7 +55,7 @@ fn processes_add_and_exchange() {
     done(&me, all_reduce(buffer, buffer, count, F32, SUM, &me));
     assert_eq!(download::<f32>(buffer, count), vec![6.0; count]);
     let (next, before) = ((rank + 1) % 3, (rank + 2) % 3);
-    let (from, to) = (upload(&vec![rank as f32; count]), support::room(4 * count));
+    let (from, to) = (upload(&vec![rank as f32; count]), programs::room(4 * count));
     assert_eq!(group_start(), 0);
     assert_eq!(send(from, count, F32, next as i32, &me), 0);
     assert_eq!(receive(to, count, F32, before as i32, &me), 0);

@@ -1,12 +1,11 @@
 //! Collectives of ranks that are threads of one process, beside plain loops.
 
 mod communicators;
-#[path = "libraries/mod.rs"]
-mod support;
+mod programs;
 
 use communicators::*;
 use half::{bf16, f16};
-use support::{capture, download, launch, room, stream, synchronize, upload};
+use programs::{capture, download, launch, room, stream, synchronize, upload};
 
 /// Values of a rank: small whole numbers, so that sums are exact in every type.
 fn values(rank: usize, count: usize) -> Vec<f32> {
@@ -233,7 +232,7 @@ fn a_split_orders_ranks_by_key() {
 fn one_thread_may_have_several_ranks() {
     let ranks: [Rank; 2] = init_all();
     let buffers = ranks.each_ref().map(|rank| {
-        support::use_device(rank.device);
+        programs::use_device(rank.device);
         upload(&[3f32])
     });
     assert_eq!(group_start(), 0);
@@ -242,7 +241,7 @@ fn one_thread_may_have_several_ranks() {
     }
     assert_eq!(group_end(), 0);
     for (rank, buffer) in ranks.iter().zip(buffers) {
-        support::use_device(rank.device);
+        programs::use_device(rank.device);
         assert_eq!(synchronize(rank.stream), 0);
         assert_eq!(download::<f32>(buffer, 1), [6.0]);
         destroy(rank);

@@ -11,7 +11,6 @@ mod short;
 
 use graphc_ir::graph::Graph;
 use graphc_ir::ids::StageId;
-use graphc_ir::op::Op;
 use graphc_ir::plan::{Cluster, CompileOptions, PipelineReport, Recompute};
 use rayon::prelude::*;
 
@@ -19,6 +18,7 @@ use crate::error::CompileError;
 use crate::passes::error::PassError;
 use crate::passes::layers::{Layers, layers};
 use crate::passes::loss::attach_loss;
+use crate::passes::samples::common_batch;
 use crate::planner::UNLIMITED;
 use crate::schedule::{MOST_MICROBATCHES, under_way};
 
@@ -136,26 +136,13 @@ fn microbatch_counts(graph: &Graph, options: &CompileOptions, stages: usize) -> 
     if !options.auto_microbatches {
         return vec![options.microbatches];
     }
-    let batch = batch(graph);
+    let batch = common_batch(graph);
     let ranks = options.mesh.first().map_or(1, |first| (first / stages).max(1));
     let grouped = options.schedule.chunks() > 1;
     let fits = |m: &usize| batch.is_multiple_of(*m) && (!grouped || m.is_multiple_of(stages));
     let of = |most: usize| (1..=most).rev().find(fits);
     std::iter::successors(of((batch / ranks).clamp(1, MOST_MICROBATCHES)), |count| of(count / 2))
         .collect()
-}
-
-/// What divides the first dim of every input.
-fn batch(graph: &Graph) -> usize {
-    let extents = graph.nodes.iter().filter_map(|node| match &node.op {
-        Op::Input(input) => input.ty.shape.first().copied(),
-        _ => None,
-    });
-    extents.fold(0, greatest_common_divisor).max(1)
-}
-
-fn greatest_common_divisor(a: usize, b: usize) -> usize {
-    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }
 
 /// Numbers of stages and microbatches whose layers have been priced.

@@ -10,13 +10,14 @@ pub(super) fn of(domain: &str, op_type: &str) -> Option<&'static [&'static str]>
 
 fn standard(op_type: &str) -> Option<&'static [&'static str]> {
     Some(match op_type {
-        "Abs" | "Add" | "And" | "Ceil" | "Cos" | "Div" | "Equal" | "Erf" | "Exp" | "Expand"
+        "Abs" | "Acosh" | "Add" | "And" | "Atanh" | "BitwiseAnd" | "BitwiseNot" | "BitwiseOr"
+        | "BitwiseXor" | "Ceil" | "Cos" | "Cosh" | "Div" | "Equal" | "Erf" | "Exp" | "Expand"
         | "Floor" | "GlobalAveragePool" | "GlobalMaxPool" | "Greater" | "GreaterOrEqual"
         | "HardSwish" | "Identity" | "IsNaN" | "Less" | "LessOrEqual" | "Log" | "MatMul"
         | "Max" | "Mean" | "Min" | "Mish" | "Mul" | "Neg" | "Not" | "Or" | "PRelu" | "Pow"
         | "Reciprocal" | "Relu" | "Round" | "SequenceAt" | "SequenceConstruct" | "Sigmoid"
-        | "Sign" | "Sin" | "Size" | "Softplus" | "Softsign" | "Sqrt" | "Sub" | "Sum" | "Tanh"
-        | "Tile" | "Where" | "Xor" => &[],
+        | "Sign" | "Sin" | "Sinh" | "Size" | "Softplus" | "Softsign" | "Sqrt" | "Sub" | "Sum"
+        | "Tan" | "Tanh" | "Tile" | "Where" | "Xor" => &[],
         "ArgMax" | "ArgMin" => &["axis", "keepdims", "select_last_index"],
         "Attention" => &[
             "is_causal",
@@ -88,6 +89,7 @@ fn standard(op_type: &str) -> Option<&'static [&'static str]> {
         "HardSigmoid" => &["alpha", "beta"],
         "If" => &["else_branch", "then_branch"],
         "InstanceNormalization" => &["epsilon"],
+        "IsInf" => &["detect_negative", "detect_positive"],
         "LSTM" => &[
             "activation_alpha",
             "activation_beta",

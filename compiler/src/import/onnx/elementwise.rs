@@ -3,6 +3,7 @@
 use graphc_ir::op::Op;
 use graphc_ir::ops::{Binary, BinaryFunction, Unary, UnaryFunction, Where};
 use graphc_ir::scalar::Scalar;
+use graphc_ir::types::DType;
 use rten_onnx::onnx::DataType;
 
 use super::lower::{Lowering, Val};
@@ -46,6 +47,26 @@ impl Lowering {
 
     fn scale(&mut self, x: &Val, factor: f64) -> Res<Val> {
         self.unary(UnaryFunction::Scale(Scalar(factor)), x)
+    }
+
+    /// Half of exp(x) + exp(-x).
+    fn cosh(&mut self, x: &Val) -> Res<Val> {
+        let negative = self.unary(UnaryFunction::Neg, x)?;
+        let (rising, falling) =
+            (self.unary(UnaryFunction::Exp, x)?, self.unary(UnaryFunction::Exp, &negative)?);
+        let sum = self.add(&rising, &falling)?;
+        self.scale(&sum, 0.5)
+    }
+
+    /// Checks that all of these are booleans.
+    fn booleans(&self, values: &[&Val]) -> Res<()> {
+        for value in values {
+            let dtype = self.ty(value)?.dtype;
+            if dtype != DType::Bool {
+                return fail(format!("it is supported of booleans alone, not of {dtype}"));
+            }
+        }
+        Ok(())
     }
 
     fn mul(&mut self, a: &Val, b: &Val) -> Res<Val> {
@@ -121,6 +142,80 @@ pub(super) fn rounded(cx: &mut Lowering, call: Call<'_>, function: UnaryFunction
         return Ok(vec![x]);
     }
     Ok(vec![cx.unary(function, &x)?])
+}
+
+/// Sine by cosine.
+pub(super) fn tangent(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let x = cx.operand(call, 0)?;
+    let (sine, cosine) = (cx.unary(UnaryFunction::Sin, &x)?, cx.unary(UnaryFunction::Cos, &x)?);
+    Ok(vec![cx.binary(BinaryFunction::Div, &sine, &cosine)?])
+}
+
+pub(super) fn hyperbolic_cosine(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let x = cx.operand(call, 0)?;
+    Ok(vec![cx.cosh(&x)?])
+}
+
+/// Tangent times cosine: a difference of exponentials would lose what is near 0.
+pub(super) fn hyperbolic_sine(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let x = cx.operand(call, 0)?;
+    let (tangent, cosine) = (cx.unary(UnaryFunction::Tanh, &x)?, cx.cosh(&x)?);
+    Ok(vec![cx.mul(&tangent, &cosine)?])
+}
+
+/// log(x + sqrt(x x - 1)).
+pub(super) fn inverse_hyperbolic_cosine(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let x = cx.operand(call, 0)?;
+    let square = cx.mul(&x, &x)?;
+    let below = cx.unary(UnaryFunction::Offset(Scalar(-1.0)), &square)?;
+    let root = cx.unary(UnaryFunction::Sqrt, &below)?;
+    let sum = cx.add(&x, &root)?;
+    Ok(vec![cx.unary(UnaryFunction::Log, &sum)?])
+}
+
+/// Half of log(1 + x) - log(1 - x).
+pub(super) fn inverse_hyperbolic_tangent(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let x = cx.operand(call, 0)?;
+    let mut logarithm = |sign: f64| {
+        let signed = cx.scale(&x, sign)?;
+        let sum = cx.unary(UnaryFunction::Offset(Scalar(1.0)), &signed)?;
+        cx.unary(UnaryFunction::Log, &sum)
+    };
+    let (above, below) = (logarithm(1.0)?, logarithm(-1.0)?);
+    let difference = cx.binary(BinaryFunction::Sub, &above, &below)?;
+    Ok(vec![cx.scale(&difference, 0.5)?])
+}
+
+/// Of booleans, where bits are truths.
+pub(super) fn bitwise(
+    cx: &mut Lowering,
+    call: Call<'_>,
+    function: BinaryFunction,
+) -> Res<Vec<Val>> {
+    let (a, b) = (cx.operand(call, 0)?, cx.operand(call, 1)?);
+    cx.booleans(&[&a, &b])?;
+    Ok(vec![cx.binary(function, &a, &b)?])
+}
+
+pub(super) fn bitwise_not(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let x = cx.operand(call, 0)?;
+    cx.booleans(&[&x])?;
+    Ok(vec![cx.unary(UnaryFunction::Not, &x)?])
+}
+
+/// Whether an element is infinite, of a sign that is looked for.
+pub(super) fn is_infinite(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
+    let x = cx.operand(call, 0)?;
+    let looked_for = |name| Ok::<bool, super::node::Problem>(call.int(name, 1)? != 0);
+    let (negative, positive) = (looked_for("detect_negative")?, looked_for("detect_positive")?);
+    let infinity = cx.number(&x, f64::INFINITY)?;
+    let compared = match (negative, positive) {
+        (true, true) => cx.unary(UnaryFunction::Abs, &x)?,
+        (true, false) => cx.unary(UnaryFunction::Neg, &x)?,
+        (false, true) => x,
+        (false, false) => return fail("it looks for infinity of neither sign"),
+    };
+    Ok(vec![cx.binary(BinaryFunction::Equal, &compared, &infinity)?])
 }
 
 /// Whether an element is no number: it is not equal to itself.

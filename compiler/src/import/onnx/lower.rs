@@ -1,6 +1,7 @@
 //! The state of an import, and the few operations that all lowerings are written with. An op on known values is computed
 //! at once; anything else becomes a node of the graph.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -57,6 +58,8 @@ pub(super) struct Lowering {
     /// What results of Concat along the last dim are made of.
     pieces: BTreeMap<ValueId, Vec<Val>>,
     names: BTreeSet<String>,
+    /// The greatest number of operands that the node under way has been asked for.
+    asked: Cell<usize>,
     keys: u64,
 }
 
@@ -85,6 +88,7 @@ impl Lowering {
             literals: BTreeMap::new(),
             pieces: BTreeMap::new(),
             names: BTreeSet::new(),
+            asked: Cell::new(0),
             keys: 0,
         }
     }
@@ -128,7 +132,9 @@ impl Lowering {
             reason,
         };
         call.check_attributes().map_err(problem)?;
+        self.asked.set(0);
         let results = lower(self, call).map_err(problem)?;
+        self.all_asked(call).map_err(problem)?;
         let wanted = proto.output.iter().enumerate().filter(|(_, name)| !name.is_empty());
         for (index, name) in wanted {
             let Some(value) = results.get(index) else {
@@ -139,6 +145,19 @@ impl Lowering {
             self.values.insert(name.clone(), value.clone());
         }
         Ok(())
+    }
+
+    /// Checks that an op has no operands behind those that it takes.
+    fn all_asked(&self, call: Call<'_>) -> Res<()> {
+        // A loop's and a branch's own nodes have been lowered meanwhile.
+        let nests = call.has("body") || call.has("then_branch");
+        let given = call.proto.input.iter().rposition(|name| !name.is_empty());
+        match (given.map_or(0, |last| last + 1), self.asked.get()) {
+            (given, taken) if given > taken && !nests => {
+                fail(format!("it has {given} operands, and takes {taken}"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The value of an output of the graph.
@@ -164,6 +183,7 @@ impl Lowering {
 
     /// The operand at a position, `None` where it is left out.
     pub fn optional(&self, call: Call<'_>, position: usize) -> Res<Option<Val>> {
+        self.asked.set(self.asked.get().max(position + 1));
         match call.proto.input.get(position).filter(|name| !name.is_empty()) {
             None => Ok(None),
             Some(name) => self.value(name).map(Some),

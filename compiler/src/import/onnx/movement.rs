@@ -268,11 +268,21 @@ pub(super) fn split(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     let parts = match given {
         Some(given) => sizes(&given)?,
         None => {
-            let count = call.int("num_outputs", call.proto.output.len() as i64)?.max(1);
+            let named = call.proto.output.len() as i64;
+            let count = call.int("num_outputs", named)?.max(1);
+            if count != named {
+                return fail(format!(
+                    "the attribute `num_outputs` is {count}, and it has {named} outputs"
+                ));
+            }
             let size = (shape[axis] as i64 + count - 1) / count;
             chunks(shape[axis], size.max(1))?
         }
     };
+    if parts.len() != call.proto.output.len() {
+        let (parts, outputs) = (parts.len(), call.proto.output.len());
+        return fail(format!("it splits into {parts} parts, and has {outputs} outputs"));
+    }
     cx.split(&x, axis, parts)
 }
 

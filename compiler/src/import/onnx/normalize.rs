@@ -144,6 +144,8 @@ fn scale_and_shift(cx: &mut Lowering, call: Call<'_>, y: Val) -> Res<Val> {
 /// Dropout as in inference; training turns it on.
 pub(super) fn dropout(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
+    // Whether it drops something is the command's to say, not the model's (`training_mode`).
+    cx.optional(call, 2)?;
     let ratio = match cx.optional(call, 1)? {
         Some(ratio) => cx.known(&ratio, "the ratio")?.as_splat(),
         None => Some(shortest(call.float("ratio", 0.5)?)),

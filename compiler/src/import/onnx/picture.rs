@@ -13,11 +13,26 @@ use super::normalize::shortest;
 
 pub(super) fn convolution(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     let (x, k) = (Picture::of(cx, call, 0)?, Picture::of(cx, call, 1)?);
+    check_kernel(call, &k)?;
     let window = given_window(call, &x, k.extents)?;
     let groups = positive(call.int("group", 1)?, "group")?;
     let op = Op::Convolution(Convolution { window, groups, channels_last: false });
     let y = cx.apply(op, &[x.value.clone(), k.value])?;
     biased(cx, call, &x, y)
+}
+
+/// Checks that `kernel_shape`, where it is given, is that of the kernels.
+fn check_kernel(call: Call<'_>, kernels: &Picture) -> Res<()> {
+    match steps(call, "kernel_shape", kernels.rank)? {
+        Some(given) if given != kernels.extents => {
+            let (given, found) = (call.ints("kernel_shape")?.unwrap_or(&[]), kernels.extents);
+            let found = &found[4 - kernels.rank..];
+            fail(format!(
+                "the attribute `kernel_shape` is {given:?}, and its kernels are {found:?}"
+            ))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The gradient of a convolution's pictures, from the channels of the kernels' first dim to those of their second.
@@ -26,6 +41,7 @@ pub(super) fn transposed_convolution(cx: &mut Lowering, call: Call<'_>) -> Res<V
     if call.text("auto_pad", "NOTSET")? != "NOTSET" || call.has("output_shape") {
         return fail("auto_pad and output_shape are not supported: give `pads`");
     }
+    check_kernel(call, &k)?;
     let window = given_window(call, &x, k.extents)?;
     let groups = positive(call.int("group", 1)?, "group")?;
     let more = numbers(call, "output_padding", x.rank)?.unwrap_or([0; 2]);

@@ -11,32 +11,46 @@ use graphc_ir::graph::{Graph, Node};
 use graphc_ir::op::Op;
 use graphc_ir::plan::{CompileOptions, TensorKind};
 
-use crate::decisions::{Phase, TrainingGraph};
+use crate::decisions::{Phase, Rated, TrainingGraph, ValueRate};
 use crate::passes::error::PassError;
 use crate::passes::rates::rates;
 use crate::passes::views::{Purpose, rewrite};
 
 const PASS: &str = "batch_first";
 
+/// What can be computed from parts of the batch, from little to much.
+#[derive(Clone, Copy, PartialEq, PartialOrd)]
+enum Cut {
+    Nothing,
+    /// The forward pass; gradients of matrices merge samples with what stands before them.
+    Forward,
+    All,
+}
+
 /// The graph, or what computes the same with samples along a dim of their own where only that can be cut along the batch.
 ///
 /// # Errors
 /// Where an op does not take its operands.
 pub fn batch_first(graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
-    let moves = graph.nodes.iter().any(|node| matches!(node.op, Op::Transpose(_)));
+    let moves = graph.nodes.iter().any(|node| match &node.op {
+        Op::Input(input) => input.samples_dim().is_some_and(|dim| dim > 0),
+        op => matches!(op, Op::Transpose(_)),
+    });
     let Some(parts) = moves.then(|| parts(&graph)).flatten() else { return Ok(graph) };
-    if is_cut(&graph, parts) {
+    let wanted = if options.differentiates() { Cut::All } else { Cut::Forward };
+    let as_written = cut(&graph, parts);
+    if as_written >= wanted {
         return Ok(graph);
     }
     let rewritten = rewrite(&graph, options, Purpose::Samples);
     let rewritten = rewritten.map_err(|error| PassError::Op { pass: PASS, error })?;
-    Ok(if is_cut(&rewritten, parts) { rewritten } else { graph })
+    Ok(if cut(&rewritten, parts) > as_written { rewritten } else { graph })
 }
 
-/// The least number of parts that the batch can be cut in: a divisor of the first dim of every input.
+/// The least number of parts that the batch can be cut in: a divisor of the samples of every input.
 fn parts(graph: &Graph) -> Option<usize> {
     let extents = graph.nodes.iter().filter_map(|node| match &node.op {
-        Op::Input(input) => input.ty.shape.first().copied(),
+        Op::Input(input) => input.batch(),
         _ => None,
     });
     let extents: Vec<usize> = extents.collect();
@@ -44,10 +58,10 @@ fn parts(graph: &Graph) -> Option<usize> {
     (2..=least).find(|&parts| extents.iter().all(|extent| extent.is_multiple_of(parts)))
 }
 
-/// Whether every op of a forward graph can be computed from parts of the batch: batch normalization, whose sums can, as it will be.
-fn is_cut(graph: &Graph, parts: usize) -> bool {
+/// What of a forward graph can be computed from parts of the batch: batch normalization, whose sums can, as it will be.
+fn cut(graph: &Graph, parts: usize) -> Cut {
     let norm = |node: &Node| matches!(node.op, Op::BatchNormTraining(_));
-    let Ok(graph) = decompose(graph, norm) else { return false };
+    let Ok(graph) = decompose(graph, norm) else { return Cut::Nothing };
     let forward = TrainingGraph {
         phases: vec![Phase::Forward; graph.nodes.len()],
         kinds: vec![TensorKind::Activation; graph.values.len()],
@@ -55,7 +69,23 @@ fn is_cut(graph: &Graph, parts: usize) -> bool {
         gradients: Vec::new(),
         graph,
     };
-    rates(forward, parts).is_ok()
+    match rates(forward, parts) {
+        Err(_) => Cut::Nothing,
+        Ok(rated) if merges_samples(&rated) => Cut::Forward,
+        Ok(_) => Cut::All,
+    }
+}
+
+/// Whether a matrix is multiplied with samples behind another dim: its gradient takes all dims but the last as one.
+fn merges_samples(rated: &Rated) -> bool {
+    let graph = &rated.training.graph;
+    graph.nodes.iter().any(|node| {
+        let rank = |operand: usize| graph.value(node.operands[operand]).ty.shape.len();
+        matches!(node.op, Op::MatMul(_))
+            && rank(1) == 2
+            && matches!(rated.rates.values[node.operands[0].index()],
+                ValueRate::Microbatch { dim } if dim > 0 && dim + 1 < rank(0))
+    })
 }
 
 #[cfg(test)]

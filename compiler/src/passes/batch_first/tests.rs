@@ -2,11 +2,12 @@
 
 use graphc_ir::builder::{GraphBuilder, Tensor};
 use graphc_ir::graph::Graph;
+use graphc_ir::ops::Input;
 use graphc_ir::plan::CompileOptions;
-use graphc_ir::types::DType;
+use graphc_ir::types::{DType, Samples, TensorType};
 use proptest::prelude::*;
 
-use super::{batch_first, is_cut};
+use super::{Cut, batch_first, cut};
 use crate::passes::views::same::{assert_same, transposes, weight};
 use crate::passes::views::{Purpose, rewrite};
 
@@ -42,9 +43,9 @@ fn time_first() -> Graph {
 #[test]
 fn attention_of_time_before_samples_is_cut_along_the_samples() {
     let graph = time_first();
-    assert!(!is_cut(&graph, 2));
+    assert!(cut(&graph, 2) == Cut::Nothing);
     let rewritten = batch_first(graph.clone(), &CompileOptions::default()).expect("fits");
-    assert!(is_cut(&rewritten, 2) && is_cut(&rewritten, 4));
+    assert!(cut(&rewritten, 2) == Cut::All && cut(&rewritten, 4) == Cut::All);
     assert_same(&graph, &rewritten);
     assert_eq!(
         transposes(&rewritten),
@@ -54,6 +55,22 @@ fn attention_of_time_before_samples_is_cut_along_the_samples() {
     assert_eq!(rewritten.find("projected"), None, "its dims are not those of the model");
     let projected = rewritten.find("projected.batch_first").expect("it is there");
     assert_eq!(rewritten.value(projected).ty.shape, [4, 3, 10]);
+}
+
+#[test]
+fn gradients_of_what_is_fed_time_first_are_cut_along_the_samples() {
+    let g = GraphBuilder::new("time_first");
+    let ty = TensorType::new(DType::F32, [3, 4, 6]);
+    let x = g.input_of(Input { samples: Samples::Dim(1), ..Input::new("x", ty) });
+    g.output("y", &x.matmul(&weight(&g, "w", &[6, 5])));
+    let graph = g.finish().expect("fits");
+    assert!(cut(&graph, 2) == Cut::Forward, "the gradient of `w` merges samples with time");
+    let inference = batch_first(graph.clone(), &CompileOptions::default()).expect("fits");
+    assert_eq!(inference, graph);
+    let options = CompileOptions { gradients: true, ..CompileOptions::default() };
+    let rewritten = batch_first(graph.clone(), &options).expect("fits");
+    assert!(cut(&rewritten, 4) == Cut::All);
+    assert_same(&graph, &rewritten);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use graphc_ir::graph::Node;
 use graphc_ir::op::{Op, OpError};
-use graphc_ir::ops::{LogSoftmax, MatMul, Reshape, Resize, Softmax, Transpose};
+use graphc_ir::ops::{Input, LogSoftmax, MatMul, Reshape, Resize, Softmax, Transpose};
 
 use super::Purpose;
 use super::pictures::CHANNELS_FIRST;
@@ -16,6 +16,9 @@ impl Rewriter<'_> {
             && let Some(views) = self.picture(node)?
         {
             return Ok(Some(views));
+        }
+        if let (Op::Input(input), Purpose::Samples) = (&node.op, self.purpose) {
+            return self.samples_first(input, node);
         }
         let Some(&operand) = node.operands.first() else { return Ok(None) };
         let view = self.view(operand);
@@ -59,6 +62,16 @@ impl Rewriter<'_> {
             }
             _ => Ok(None),
         }
+    }
+
+    /// An input whose samples lie along another dim than the first as a view of what has them there.
+    fn samples_first(&mut self, input: &Input, node: &Node) -> Result<Option<Vec<View>>, OpError> {
+        let Some(dim @ 1..) = input.samples_dim() else { return Ok(None) };
+        let views = self.as_it_was(node)?;
+        let others = (0..input.ty.shape.len()).filter(|&other| other != dim);
+        let order: Vec<usize> = std::iter::once(dim).chain(others).collect();
+        let base = self.transpose(views[0].base, order.clone(), node)?;
+        Ok(Some(vec![View::arranged(base, &order)]))
     }
 
     /// Whether ops on a view are computed on the value itself: where it is its base, and of pictures also where no element must

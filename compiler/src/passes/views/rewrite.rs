@@ -174,7 +174,7 @@ impl Rewriter<'_> {
     }
 
     /// The node on its operands as they were.
-    fn as_it_was(&mut self, node: &Node) -> Result<Vec<View>, OpError> {
+    pub(super) fn as_it_was(&mut self, node: &Node) -> Result<Vec<View>, OpError> {
         let mut operands = Vec::new();
         for &operand in &node.operands {
             operands.push(self.made(operand)?);

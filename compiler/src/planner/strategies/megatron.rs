@@ -95,9 +95,8 @@ impl Splitter<'_, '_> {
         }
         match &node.op {
             _ if self.chosen[index].is_some() => {}
-            Op::Input(_) => {
-                let batch = !graph.value(node.results[0]).ty.shape.is_empty();
-                let split = if batch { Sbp::Split(0) } else { Sbp::Broadcast };
+            Op::Input(input) => {
+                let split = input.samples_dim().map_or(Sbp::Broadcast, Sbp::Split);
                 let last = self.axis(index);
                 let wished =
                     self.layout(index, |axis| if axis == last { Sbp::Broadcast } else { split });

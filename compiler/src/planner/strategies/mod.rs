@@ -134,7 +134,7 @@ fn half_gradient(
 fn wished(strategy: Strategy, node: &Node, kind: TensorKind) -> Option<Sbp> {
     let shards_states = strategy != Strategy::Data;
     match &node.op {
-        Op::Input(_) => Some(Sbp::Split(0)),
+        Op::Input(input) => Some(input.samples_dim().map_or(Sbp::Broadcast, Sbp::Split)),
         Op::Variable(_) if kind == TensorKind::State && shards_states => Some(Sbp::Split(0)),
         Op::Variable(_) if kind == TensorKind::Parameter && strategy == Strategy::Zero3 => {
             Some(Sbp::Split(0))

@@ -32,6 +32,6 @@ fn of_shape(shape: &[usize], complete: bool) -> Vec<Case> {
     let mut cases: Vec<Case> =
         ops.into_iter().map(|op| Case { op, operands: Vec::new(), complete }).collect();
     cases.push(Case::new(Op::Variable(variable(Init::Weights)), Vec::new()));
-    cases.push(Case::new(Op::Input(Input { name: "x".into(), ty }), Vec::new()));
+    cases.push(Case::new(Op::Input(Input::new("x", ty)), Vec::new()));
     cases
 }

@@ -9,10 +9,12 @@ use std::ffi::{CString, c_void};
 use std::fmt;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use cudarc::driver::{result, sys};
 
 use super::library::{Library, NotFound};
+use super::stream::Ended;
 
 /// Why the driver did not do something.
 #[derive(Clone, Debug, PartialEq)]
@@ -380,7 +382,28 @@ impl Queue {
     }
 }
 
+/// How long a stream is waited for whose job has ended.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The pause between two questions.
+const PAUSE: Duration = Duration::from_micros(50);
+
 impl Queue {
+    /// Waits for what is under way, before what it uses is given back. Where the job has ended it may wait for ranks that do not come,
+    /// which `abort` ends.
+    pub(super) fn come_to_rest(&self, ended: &Ended, abort: impl FnOnce()) {
+        let rests = || self.is_idle() != Ok(false);
+        while !rests() && !ended() {
+            std::thread::sleep(PAUSE);
+        }
+        if !rests() {
+            abort();
+        }
+        let begun = Instant::now();
+        while !rests() && begun.elapsed() < PATIENCE {
+            std::thread::sleep(PAUSE);
+        }
+    }
+
     /// Launches of this thread on the stream are recorded from now on.
     pub(super) fn begin_recording(&self) -> Result<(), Trouble> {
         self.enter()?;

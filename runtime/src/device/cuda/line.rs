@@ -5,7 +5,7 @@ use graphc_ir::types::DType;
 
 use super::driver::{Buffer, Mark, Queue, Trouble};
 use super::nccl::{Comm, Id, Operation};
-use super::stream::Stream;
+use super::stream::{Ended, Stream};
 use crate::error::Cause;
 
 /// One end of a line.
@@ -20,6 +20,7 @@ pub(crate) struct Line {
     slots: Vec<[Mark; 2]>,
     /// Contents that went through.
     count: u64,
+    ended: Ended,
 }
 
 impl Line {
@@ -37,7 +38,7 @@ impl Line {
         let staging = Buffer::new(context, bytes * slots)?;
         let marks = (0..slots).map(|_| Ok([Mark::new(context)?, Mark::new(context)?]));
         let slots = marks.collect::<Result<_, Trouble>>()?;
-        Ok(Self { queue, comm, own, staging, bytes, slots, count: 0 })
+        Ok(Self { queue, comm, own, staging, bytes, slots, count: 0, ended: stream.ended() })
     }
 
     /// Sends what `pack` has the stream write to the address that it is given.
@@ -99,5 +100,12 @@ impl Line {
     /// The events of the slot: the rank's stream's and the line's.
     fn marks(&self) -> [&Mark; 2] {
         self.slots[self.slot()].each_ref()
+    }
+}
+
+impl Drop for Line {
+    /// Waits for what is under way, which reads and writes the staging memory.
+    fn drop(&mut self) {
+        self.queue.come_to_rest(&self.ended, || self.comm.abort());
     }
 }

@@ -321,12 +321,20 @@ impl Comm {
     }
 }
 
+impl Comm {
+    /// Ends it, with what is under way. It waits for nobody.
+    pub(super) fn abort(&mut self) {
+        let raw = std::mem::replace(&mut self.raw, null_mut());
+        if let (false, Ok(functions)) = (raw.is_null(), Functions::get()) {
+            // SAFETY: it was made once, and is ended once.
+            unsafe { (functions.abort)(raw) };
+        }
+    }
+}
+
 impl Drop for Comm {
     fn drop(&mut self) {
-        if let Ok(functions) = Functions::get() {
-            // SAFETY: it was made once.
-            unsafe { (functions.abort)(self.raw) };
-        }
+        self.abort();
     }
 }
 

@@ -429,9 +429,8 @@ impl Stream {
 impl Drop for Stream {
     /// Waits for what is under way, which may read and write what goes with the stream.
     fn drop(&mut self) {
-        while !(self.ended)() && self.queue.is_idle() == Ok(false) {
-            std::thread::sleep(PAUSE);
-        }
+        let communicators = &mut self.communicators;
+        self.queue.come_to_rest(&self.ended, || communicators.values_mut().for_each(Comm::abort));
     }
 }
 

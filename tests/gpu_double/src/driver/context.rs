@@ -74,6 +74,29 @@ pub unsafe extern "C" fn cuCtxCreate_v2(context: *mut Handle, _: u32, device: i3
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuCtxCreate_v3(
+    context: *mut Handle,
+    _: *mut Handle,
+    _: i32,
+    flags: u32,
+    device: i32,
+) -> i32 {
+    // SAFETY: handed on.
+    unsafe { cuCtxCreate_v2(context, flags, device) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuCtxCreate_v4(
+    context: *mut Handle,
+    _: *mut Handle,
+    flags: u32,
+    device: i32,
+) -> i32 {
+    // SAFETY: handed on.
+    unsafe { cuCtxCreate_v2(context, flags, device) }
+}
+
+#[unsafe(no_mangle)]
 pub extern "C" fn cuCtxDestroy_v2(context: Handle) -> i32 {
     if device_of(context).is_some() && device_of(context) == device() {
         CURRENT.set(None);
@@ -137,9 +160,4 @@ pub extern "C" fn cuCtxSynchronize() -> i32 {
         machine.unsafe_call()?;
         machine.ends_of_device(current()?)
     })
-}
-
-/// The calling thread uses the context of a card, or none.
-pub(crate) fn set(device: Option<i32>) {
-    CURRENT.set(device);
 }

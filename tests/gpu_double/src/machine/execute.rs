@@ -34,8 +34,19 @@ enum Outcome {
     Failed(Code, String),
 }
 
+/// Ends the process if the executor ends, because streams would wait for it for ever.
+struct Last;
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        eprintln!("gpu double: the executor has ended, which is an error of the double");
+        std::process::abort();
+    }
+}
+
 /// Executes until the process ends.
 pub(super) fn run() {
+    let _last = Last;
     loop {
         while SHARED.calls.load(Ordering::SeqCst) > 0 {
             std::thread::yield_now();
@@ -120,6 +131,7 @@ impl Machine {
     }
 
     fn finish(&mut self, stream: u32, tick: u32) {
+        crate::work::advance();
         let chosen = &mut self.streams[stream as usize];
         chosen.done = chosen.done.max(tick);
     }

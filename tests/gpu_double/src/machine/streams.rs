@@ -112,6 +112,7 @@ impl Machine {
 
     /// Appends an operation that will be executed.
     pub(super) fn push(&mut self, stream: u32, mut task: Task, name: String) {
+        crate::work::advance();
         if let Task::Work(work) = &mut task {
             work.appended();
         }

@@ -2,8 +2,8 @@
 //! answers for the pointers.
 #![allow(clippy::not_unsafe_ptr_arg_deref)]
 
-use std::ffi::c_char;
-use std::sync::{Arc, Mutex};
+use std::ffi::{CString, c_char};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::group;
 use super::init::{Config, UniqueId, blocking};
@@ -43,6 +43,9 @@ pub fn find(pointer: *mut Communicator) -> Result<Arc<Member>, Refusal> {
     member.map_or_else(|| refuse(Code::InvalidArgument, "the communicator was destroyed"), Ok)
 }
 
+/// The last refusal of the process, for who asks without a communicator.
+static LAST: Mutex<Option<CString>> = Mutex::new(None);
+
 /// What a function of C returns. A refusal is said on standard error, kept, and spoils an open group.
 pub fn answer(
     name: &str,
@@ -55,8 +58,14 @@ pub fn answer(
             member.note(&refusal.reason);
         }
         group::spoil(refusal.code);
-        refusal.code
+        let code = refusal.code;
+        *last() = CString::new(refusal.reason).ok();
+        code
     })
+}
+
+fn last() -> MutexGuard<'static, Option<CString>> {
+    LAST.lock().unwrap_or_else(|poison| poison.into_inner())
 }
 
 /// A place that a function of C writes to.
@@ -195,6 +204,9 @@ pub extern "C" fn ncclCommSplit(
 /// Waits for all operations of a rank, and ends its part.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclCommFinalize(communicator: *mut Communicator) -> Code {
+    if communicator.is_null() {
+        return Code::Success;
+    }
     answer("ncclCommFinalize", communicator, || {
         not_in_a_group()?;
         let member = find(communicator)?;
@@ -282,10 +294,13 @@ pub extern "C" fn ncclGetErrorString(code: i32) -> *const c_char {
     Code::text_of(code).as_ptr()
 }
 
-/// The last sentence about a communicator.
+/// The last sentence about a communicator, or of the process where there is none. It is valid until the next one.
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclGetLastError(communicator: *mut Communicator) -> *const c_char {
-    find(communicator).map_or(c"".as_ptr(), |member| member.last_error())
+    match find(communicator) {
+        Ok(member) => member.last_error(),
+        Err(_) => last().as_ref().map_or(c"".as_ptr(), |last| last.as_ptr()),
+    }
 }
 
 /// Calls are collected from now on.

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::time::Instant;
 
 use super::call::Call;
 use super::hub::patience;
+use super::pulse::{self, Wait};
 use super::types::{Code, Refusal, refuse};
 use super::wire::{Place, ToHub, ToMember, receive, send};
 
@@ -100,6 +100,11 @@ impl Member {
         }
     }
 
+    /// Tells the hub that this process is at work.
+    pub fn pulse(&self) {
+        self.tell(&ToHub::Pulse, &[]);
+    }
+
     /// The hub has answered the hello: the rank is there, and a thread hears what else it is told. A rank that was
     /// aborted meanwhile hangs up.
     pub fn welcome(self: &Arc<Self>, link: UnixStream) -> std::io::Result<()> {
@@ -113,6 +118,7 @@ impl Member {
         state.asynchronous = Code::Success;
         state.link = Some(link);
         drop(state);
+        pulse::add(self);
         let member = self.clone();
         let thread = std::thread::Builder::new().name("nccl double's rank".into());
         thread.spawn(move || member.hear(&mut heard)).map(drop)
@@ -237,10 +243,10 @@ impl Member {
 
     /// Waits until all operations are over, then leaves, and waits until that is known.
     pub fn finalize(&self) -> Result<(), Refusal> {
-        let begun = Instant::now();
+        let mut wait = Wait::begin();
         let mut state = self.lock();
         while !state.open.is_empty() && state.asynchronous == Code::Success {
-            if begun.elapsed() > patience() * 2 {
+            if wait.is_too_long() {
                 return refuse(Code::SystemError, "operations of the communicator do not end");
             }
             let waited = self.news.wait_timeout(state, patience() / 20);

@@ -17,5 +17,6 @@ pub mod hub;
 pub mod init;
 pub mod member;
 pub mod operation;
+pub mod pulse;
 pub mod types;
 pub mod wire;

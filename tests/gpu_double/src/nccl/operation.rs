@@ -1,11 +1,10 @@
 //! A rank's part in a call, or in all calls of a group on one communicator, as work on a stream.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use super::call::Call;
-use super::hub::patience;
 use super::member::{Answer, Member};
+use super::pulse::Wait;
 use crate::work::{Access, Poll, Work};
 
 /// A call with its buffers.
@@ -26,7 +25,7 @@ pub struct Operation {
     name: String,
     ticket: Option<u64>,
     posted: bool,
-    waits_since: Option<Instant>,
+    wait: Option<Wait>,
 }
 
 impl Operation {
@@ -34,7 +33,7 @@ impl Operation {
     pub fn new(member: &Arc<Member>, calls: Vec<Bound>) -> Operation {
         let texts: Vec<String> = calls.iter().map(|bound| bound.call.to_string()).collect();
         let (member, name) = (member.clone(), format!("nccl {}", texts.join(" and ")));
-        Operation { member, calls, name, ticket: None, posted: false, waits_since: None }
+        Operation { member, calls, name, ticket: None, posted: false, wait: None }
     }
 
     fn leave(&mut self) {
@@ -60,8 +59,8 @@ impl Operation {
 
     /// Fails where operations that were called before do not end, as they would not on a device.
     fn wait_for_turn(&mut self) -> Result<bool, String> {
-        let since = *self.waits_since.get_or_insert_with(Instant::now);
-        if !self.posted && since.elapsed() > patience() * 2 {
+        let too_long = self.wait.get_or_insert_with(Wait::begin).is_too_long();
+        if !self.posted && too_long {
             let Member { rank, name, .. } = &*self.member;
             return Err(format!(
                 "rank {rank} of communicator {name} waits for a call that it made before this one"

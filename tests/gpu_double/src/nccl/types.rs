@@ -37,7 +37,7 @@ impl Code {
             Code::InvalidArgument => c"invalid argument",
             Code::InvalidUsage => c"invalid usage",
             Code::RemoteError => c"remote process exited or there was a network error",
-            Code::InProgress => c"operation in progress",
+            Code::InProgress => c"NCCL operation in progress",
         }
     }
 

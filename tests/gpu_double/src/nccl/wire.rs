@@ -35,6 +35,8 @@ pub enum ToHub {
         /// Its place among them.
         key: i32,
     },
+    /// Streams of the rank's process have done something.
+    Pulse,
     /// The rank leaves as it should.
     Goodbye,
 }

@@ -9,7 +9,7 @@ use gpu_double::nccl::collectives::*;
 use gpu_double::nccl::exports::*;
 use gpu_double::nccl::init::UniqueId;
 
-use super::support::{room, stream, synchronize, use_device};
+use super::programs::{room, stream, synchronize, use_device};
 
 pub const F32: i32 = 7;
 pub const BF16: i32 = 9;

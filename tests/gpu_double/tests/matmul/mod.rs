@@ -11,7 +11,7 @@ use gpu_double::cublaslt::heuristic::{Algorithm, Choice};
 use gpu_double::cublaslt::settings::*;
 use gpu_double::cublaslt::types::Element;
 
-use super::support::{download, room, stream, synchronize, upload};
+use super::programs::{download, room, stream, synchronize, upload};
 
 /// A product as a test describes it: numbers as C has them.
 #[derive(Clone, Debug)]

@@ -1,7 +1,7 @@
 //! The hub of a communicator: a thread that listens for the ranks, one that reads what each says, and one state.
 //!
 //! It ends when all ranks have left. Until all are there it waits as long as [`patience`] says, and as long again for a
-//! rank that others wait for after the last thing that anybody said: then it breaks the communicator, with a
+//! rank that others wait for after the last thing that any rank said or did: then it breaks the communicator, with a
 //! sentence that names who waits for whom. Real NCCL would hang.
 
 mod combine;
@@ -99,6 +99,7 @@ fn listen(rank: usize, mut stream: UnixStream, state: &Shared) {
         match message {
             ToHub::Post { operation, calls } => state.post(rank, operation, calls, &bytes),
             ToHub::Split { color, key } => state.split(rank, color, key),
+            ToHub::Pulse => {}
             ToHub::Goodbye => {
                 state.left.push(rank);
                 state.tell_all(&ToMember::Left { rank });
@@ -249,7 +250,7 @@ impl State {
             return;
         }
         let waited =
-            format!("nothing was said for {:.1} s", self.last_word.elapsed().as_secs_f64());
+            format!("nothing was done for {:.1} s", self.last_word.elapsed().as_secs_f64());
         let others: Vec<String> = (0..self.ranks).filter_map(|rank| self.absence(rank)).collect();
         self.break_down(format!("{waited}: {}", [waits, others].concat().join("; ")));
     }

@@ -1,0 +1,155 @@
+//! Which dim of a value counts samples: where those of the inputs go, op after op.
+//!
+//! An input says it itself. Of an op it is the signature that takes its operands cut along their samples which says along what its
+//! results are cut then: the same rule by which microbatches are cut (`rates`). What cannot be told so goes by its extents.
+
+use graphc_ir::graph::{Graph, Node};
+use graphc_ir::ids::ValueId;
+use graphc_ir::op::Op;
+use graphc_ir::sbp::Sbp;
+use graphc_ir::types::Samples;
+
+/// What is known of a value.
+#[derive(Clone, Copy, PartialEq)]
+enum Known {
+    /// It holds no samples, or sums over them.
+    Whole,
+    /// This dim counts samples.
+    Along(usize),
+    /// It holds samples in another order than along a dim.
+    Mixed,
+}
+
+/// Which dims of these values count samples.
+pub fn samples_of(graph: &Graph, values: &[ValueId]) -> Vec<Samples> {
+    let Some(batch) = graph.nodes.iter().find_map(batch_of) else {
+        return vec![Samples::Whole; values.len()];
+    };
+    let parts = common_batch(graph);
+    let mut known = vec![Known::Whole; graph.values.len()];
+    for (_, node) in graph.iter() {
+        let results = results(graph, node, parts, &known);
+        for (value, result) in node.results.iter().zip(results) {
+            known[value.index()] = result;
+        }
+    }
+    values
+        .iter()
+        .map(|&value| said(known[value.index()], &graph.value(value).ty.shape, batch))
+        .collect()
+}
+
+/// What divides the samples of every input.
+pub fn common_batch(graph: &Graph) -> usize {
+    graph.nodes.iter().filter_map(batch_of).fold(0, greatest_common_divisor).max(1)
+}
+
+fn greatest_common_divisor(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
+}
+
+fn batch_of(node: &Node) -> Option<usize> {
+    match &node.op {
+        Op::Input(input) => input.batch(),
+        _ => None,
+    }
+}
+
+/// What is known of the results of a node, where samples are cut into so many parts.
+fn results(graph: &Graph, node: &Node, parts: usize, known: &[Known]) -> Vec<Known> {
+    if let Op::Input(input) = &node.op {
+        return vec![input.samples_dim().map_or(Known::Whole, Known::Along)];
+    }
+    let operands: Vec<Known> = node.operands.iter().map(|operand| known[operand.index()]).collect();
+    let all = |known: Known| vec![known; node.results.len()];
+    if operands.iter().all(|&operand| operand == Known::Whole) {
+        return all(Known::Whole);
+    }
+    let rule = node.op.operation().rule(&graph.operand_types(node));
+    let signatures = rule.map(|rule| rule.signatures(&[parts])).unwrap_or_default();
+    let fits = signatures.iter().filter_map(|signature| {
+        let pairs = operands.iter().zip(&signature.operands);
+        let cut: Option<Vec<bool>> =
+            pairs.map(|(&operand, layout)| takes(operand, layout.0[0])).collect();
+        Some((signature, cut?.into_iter().filter(|&cut| cut).count()))
+    });
+    match fits.min_by_key(|&(_, cut)| cut) {
+        Some((signature, _)) => signature.results.iter().map(|layout| of(layout.0[0])).collect(),
+        None => all(Known::Mixed),
+    }
+}
+
+/// Whether an operand may lie so, and whether it is cut for it although it holds no samples.
+fn takes(operand: Known, layout: Sbp) -> Option<bool> {
+    match (operand, layout) {
+        (Known::Along(dim), Sbp::Split(split)) if dim == split => Some(false),
+        (Known::Whole, Sbp::Broadcast) => Some(false),
+        (Known::Whole, Sbp::Split(_)) => Some(true),
+        _ => None,
+    }
+}
+
+fn of(layout: Sbp) -> Known {
+    match layout {
+        Sbp::Split(dim) => Known::Along(dim),
+        Sbp::Broadcast | Sbp::Partial(_) => Known::Whole,
+    }
+}
+
+/// Where samples are mixed, the first dim has as many as there are samples, or the only one that has.
+fn said(known: Known, shape: &[usize], batch: usize) -> Samples {
+    let mut alike = (0..shape.len()).filter(|&dim| shape[dim] == batch);
+    match known {
+        Known::Along(dim) => Samples::along(dim),
+        Known::Whole => Samples::Whole,
+        Known::Mixed => match (alike.next(), alike.next()) {
+            (Some(0), _) => Samples::First,
+            (Some(dim), None) => Samples::along(dim),
+            _ => Samples::Whole,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use graphc_ir::builder::{GraphBuilder, Tensor};
+    use graphc_ir::ops::Input;
+    use graphc_ir::types::{DType, TensorType};
+
+    use super::*;
+
+    fn samples(build: impl Fn(&GraphBuilder) -> Vec<Tensor>) -> Vec<Samples> {
+        let g = GraphBuilder::new("test");
+        let values: Vec<ValueId> =
+            build(&g).iter().map(|tensor| tensor.id().expect("it is a value")).collect();
+        samples_of(&g.finish().expect("it fits"), &values)
+    }
+
+    fn input(g: &GraphBuilder, name: &str, shape: &[usize], samples: Samples) -> Tensor {
+        g.input_of(Input { samples, ..Input::new(name, TensorType::new(DType::F32, shape)) })
+    }
+
+    #[test]
+    fn samples_go_where_ops_take_them() {
+        let found = samples(|g| {
+            let x = input(g, "x", &[5, 4, 6], Samples::Dim(1));
+            let table = input(g, "table", &[6, 3], Samples::Whole);
+            let y = x.matmul(&table);
+            let last = y.slice(0, 4..5).reshape(&[4, 3]);
+            vec![y.clone(), y.transpose(&[1, 0, 2]), last, y.sum(&[0, 1, 2], false), table]
+        });
+        let expected =
+            [Samples::Dim(1), Samples::First, Samples::First, Samples::Whole, Samples::Whole];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn where_samples_are_mixed_extents_tell() {
+        let found = samples(|g| {
+            let x = input(g, "x", &[5, 4, 6], Samples::Dim(1));
+            let mixed = x.reshape(&[20, 6]);
+            vec![mixed.clone(), mixed.reshape(&[5, 4, 6]), mixed.reshape(&[6, 20])]
+        });
+        assert_eq!(found, [Samples::Whole, Samples::Dim(1), Samples::Whole]);
+    }
+}

@@ -1,0 +1,44 @@
+//! `graphc report`: plans as a page.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use graphc::report::page::{PageOptions, html, page};
+use graphc_ir::check::VerifiedPlan;
+
+use super::args::ReportArgs;
+use super::compile::load_sound_plan;
+use super::data::read_text;
+use super::output::check_distinct;
+
+/// Bytes of the longest file of metrics or measured seconds: a million steps have a tenth.
+const LONGEST: u64 = 1 << 30;
+
+/// Runs the command.
+pub fn run(args: &ReportArgs) -> Result<()> {
+    let mut inputs: Vec<_> =
+        args.plans.iter().map(|path| ("the plan", Some(path.as_path()))).collect();
+    inputs.extend([("--metrics", args.metrics.as_deref())]);
+    inputs.extend([("--measured", args.measured.as_deref())]);
+    check_distinct(&inputs, &[("--output", Some(&args.output))])?;
+    let plans = args.plans.iter().map(|path| Ok((name(path), load_sound_plan(path)?)));
+    let plans: Vec<(String, VerifiedPlan)> = plans.collect::<Result<_>>()?;
+    let options = PageOptions {
+        explain: args.explain,
+        metrics: text(args.metrics.as_deref())?,
+        measured: text(args.measured.as_deref())?,
+    };
+    let named: Vec<_> = plans.iter().map(|(name, plan)| (name.as_str(), plan)).collect();
+    let page = page(&named, &options).with_context(|| format!("no page of {}", named[0].0))?;
+    graphc_runtime::data::write_file(&args.output, html(&page).as_bytes())?;
+    Ok(())
+}
+
+/// What a page calls the file of a plan.
+fn name(path: &Path) -> String {
+    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+}
+
+fn text(path: Option<&Path>) -> Result<Option<String>> {
+    path.map(|path| read_text(path, LONGEST, "")).transpose()
+}

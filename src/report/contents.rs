@@ -1,0 +1,122 @@
+//! What lies in registers, and from when to when.
+
+use std::collections::BTreeMap;
+
+use graphc_ir::plan::{Plan, Program, Rate, RegisterKind, TensorKind};
+
+/// A content of a register: alive from the first to the last position of the order that touches it.
+pub struct Content {
+    /// The register; of those that share memory the first.
+    pub register: usize,
+    /// The first position.
+    pub first: usize,
+    /// The last position.
+    pub last: usize,
+}
+
+/// An action in an order of actions.
+pub struct Action {
+    /// The actor.
+    pub actor: usize,
+    /// The microbatch.
+    pub microbatch: u32,
+    /// The last position of the order at which it is still at work: its own, of streams that take turns.
+    pub until: usize,
+}
+
+/// All contents of a step. A register that shares another's memory lives in that one.
+pub fn contents(program: &Program, order: &[Action]) -> Vec<Content> {
+    let owner = |mut register: usize| {
+        while let Some(shares) = program.registers[register].shares {
+            register = shares.index();
+        }
+        register
+    };
+    let end = order.len().saturating_sub(1);
+    let mut all: BTreeMap<(usize, u32), Content> = BTreeMap::new();
+    for (position, action) in order.iter().enumerate() {
+        let actor = &program.actors[action.actor];
+        for register in actor.inputs.iter().chain(&actor.outputs).chain(&actor.updates) {
+            let register = owner(register.index());
+            let number = match program.registers[register].rate {
+                Rate::Step => 0,
+                Rate::Microbatch => action.microbatch,
+            };
+            let content = Content { register, first: position, last: position };
+            let last = &mut all.entry((register, number)).or_insert(content).last;
+            *last = action.until.max(*last);
+        }
+    }
+    for (register, definition) in program.registers.iter().enumerate() {
+        if matches!(definition.kind, RegisterKind::Variable { .. }) && owner(register) == register {
+            all.insert((register, 0), Content { register, first: 0, last: end });
+        }
+    }
+    all.into_values().collect()
+}
+
+/// What the bytes of a register are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Use {
+    /// A tensor that the plan lists.
+    Tensor(TensorKind),
+    /// A parameter that was brought to another layout: gathered, say.
+    Copy,
+    /// What has no name in the plan: gradients on the way, what is computed again.
+    Intermediate,
+}
+
+impl Use {
+    /// All of them, those that stay from step to step first.
+    pub const ALL: [Self; 8] = [
+        Self::Tensor(TensorKind::Parameter),
+        Self::Tensor(TensorKind::State),
+        Self::Copy,
+        Self::Tensor(TensorKind::Gradient),
+        Self::Tensor(TensorKind::Activation),
+        Self::Tensor(TensorKind::Input),
+        Self::Tensor(TensorKind::Output),
+        Self::Intermediate,
+    ];
+
+    /// One word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tensor(kind) => kind_word(kind),
+            Self::Copy => "copy",
+            Self::Intermediate => "intermediate",
+        }
+    }
+
+    /// Its place in [`Self::ALL`].
+    pub fn place(self) -> usize {
+        Self::ALL.iter().position(|&one| one == self).unwrap_or(Self::ALL.len() - 1)
+    }
+}
+
+/// A kind of tensor in one word.
+pub fn kind_word(kind: TensorKind) -> &'static str {
+    match kind {
+        TensorKind::Parameter => "parameter",
+        TensorKind::Input => "input",
+        TensorKind::Output => "output",
+        TensorKind::State => "state",
+        TensorKind::Activation => "activation",
+        TensorKind::Gradient => "gradient",
+    }
+}
+
+/// What each register of a program is for.
+pub fn kinds(plan: &Plan, program: &Program) -> Vec<Use> {
+    let listed: BTreeMap<&str, TensorKind> =
+        plan.tensors.iter().rev().map(|entry| (entry.name.as_str(), entry.kind)).collect();
+    let of = |register: &graphc_ir::plan::Register| match &register.kind {
+        RegisterKind::Variable { role, .. } => Use::Tensor(*role),
+        RegisterKind::Activation => match listed.get(register.name.as_str()) {
+            Some(TensorKind::Parameter) => Use::Copy,
+            Some(&kind) => Use::Tensor(kind),
+            None => Use::Intermediate,
+        },
+    };
+    program.registers.iter().map(of).collect()
+}

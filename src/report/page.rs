@@ -1,0 +1,177 @@
+//! A plan as one page that a browser shows without anything else: what goes where, what it costs, when, how much memory, why,
+//! and how it went.
+//!
+//! [`page`] reads everything off plans, the null device and the planner; [`html`] writes it, with the data as one JSON block
+//! that the page's own script draws. Nothing here reads files. Start reading with [`Page`], then `assets/main.js`.
+
+use graphc_compiler::compile::prepare_again;
+use graphc_compiler::null_device::{NullDeviceError, simulate, trace};
+use graphc_compiler::passes::error::PassError;
+use graphc_ir::check::VerifiedPlan;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::Difference;
+use doing::Makers;
+
+mod costs;
+mod doing;
+mod events;
+mod html;
+mod layers;
+mod memory;
+mod places;
+mod summary;
+mod table;
+mod timeline;
+mod went;
+mod why;
+
+pub use costs::{Class, Costs};
+pub use html::html;
+pub use layers::{Layer, Tensor};
+pub use memory::{Filled, Memory};
+pub use places::{Places, Stage};
+pub use summary::Summary;
+pub use timeline::{Lane, Row, Timeline};
+pub use went::{Measured, Went};
+pub use why::{Asked, Reason, Why};
+
+/// The version of the data block.
+pub const PAGE_VERSION: u32 = 1;
+
+/// All that a page shows: the schema of its data block, which `docs/report.md` describes.
+#[derive(Clone, Debug, Serialize)]
+pub struct Page {
+    /// [`PAGE_VERSION`].
+    pub version: u32,
+    /// One plan, or two beside each other.
+    pub plans: Vec<PlanPage>,
+    /// Of two plans what differs.
+    pub difference: Option<Differs>,
+    /// How a run of the first plan went.
+    pub went: Option<Went>,
+}
+
+/// What a page shows of one plan.
+#[derive(Clone, Debug, Serialize)]
+pub struct PlanPage {
+    /// What it is called: the graph's name.
+    pub name: String,
+    /// The file that it is in.
+    pub file: String,
+    /// The figures at the top.
+    pub summary: Summary,
+    /// What goes where.
+    pub places: Places,
+    /// What a step costs.
+    pub costs: Costs,
+    /// The simulated step.
+    pub timeline: Timeline,
+    /// Bytes over the step.
+    pub memory: Memory,
+    /// Alternatives of the heaviest tensors.
+    pub why: Vec<Why>,
+    /// What the user asked for, and what there is without it.
+    pub asked: Vec<Asked>,
+}
+
+/// What differs between two plans, each entry with its name, before and after.
+#[derive(Clone, Debug, Serialize)]
+pub struct Differs {
+    /// Options and other inputs.
+    pub inputs: Vec<(String, Value, Value)>,
+    /// Figures.
+    pub figures: Vec<(&'static str, f64, f64)>,
+    /// Collectives per step.
+    pub collectives: Vec<(&'static str, usize, usize)>,
+    /// Where tensors lie.
+    pub tensors: Vec<(String, Option<String>, Option<String>)>,
+}
+
+/// What a page is made of besides plans.
+#[derive(Clone, Debug, Default)]
+pub struct PageOptions {
+    /// Heaviest tensors whose alternatives are planned; `None`: a few where that is quick.
+    pub explain: Option<usize>,
+    /// The text of a metrics file of a run of the first plan.
+    pub metrics: Option<String>,
+    /// The text of a file of measured seconds of the first plan.
+    pub measured: Option<String>,
+}
+
+/// Why there is no page.
+#[derive(Debug, thiserror::Error)]
+pub enum PageError {
+    /// The plan's graph or options are none.
+    #[error(transparent)]
+    Pass(#[from] PassError),
+    /// The plan hangs.
+    #[error(transparent)]
+    NullDevice(#[from] NullDeviceError),
+    /// A line of the metrics is none.
+    #[error(
+        "line {line} of the metrics: {reason}; write one JSON object a step, as `graphc train --metrics` does"
+    )]
+    Metrics {
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The measured seconds are none.
+    #[error(
+        "{reason}; measured seconds are an object {{\"step_seconds\": .., \"actors\": [{{\"name\", \"op\", \"seconds\"}}], \"collectives\": [{{\"name\", \"kind\", \"bytes\", \"seconds\"}}]}}"
+    )]
+    Measured {
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+/// Reads a page off a plan, or off two that stand beside each other, each with the name of its file.
+///
+/// # Errors
+/// Where a plan hangs or its graph cannot be read, and where metrics or measured seconds are none.
+pub fn page(plans: &[(&str, &VerifiedPlan)], options: &PageOptions) -> Result<Page, PageError> {
+    let shown = plans.iter().map(|(file, plan)| plan_page(file, plan, options.explain));
+    let shown: Vec<PlanPage> = shown.collect::<Result<_, _>>()?;
+    let difference = match plans {
+        [(_, before), (_, after)] => Some(differs(Difference::new(before, after))),
+        _ => None,
+    };
+    let mut went = options.metrics.as_deref().map(went::metrics).transpose()?;
+    if let (Some(text), [(_, plan), ..], [first, ..]) = (&options.measured, plans, &shown[..]) {
+        let step = first.summary.step_seconds;
+        let measured = went::measured(plan, &first.costs.classes, step, text)?;
+        went.get_or_insert_default().measured = Some(measured);
+    }
+    Ok(Page { version: PAGE_VERSION, plans: shown, difference, went })
+}
+
+fn differs(difference: Difference) -> Differs {
+    let Difference { inputs, figures, collectives, tensors } = difference;
+    Differs { inputs, figures, collectives, tensors }
+}
+
+fn plan_page(
+    file: &str,
+    plan: &VerifiedPlan,
+    explain: Option<usize>,
+) -> Result<PlanPage, PageError> {
+    let decisions = prepare_again(plan)?;
+    let (simulation, traced) = (simulate(plan)?, trace(plan, 1)?);
+    let ran = events::ran(plan, &traced);
+    let makers = Makers::new(&decisions);
+    Ok(PlanPage {
+        name: plan.name.clone(),
+        file: file.into(),
+        summary: summary::summary(plan, &simulation),
+        places: places::places(plan, &decisions),
+        costs: costs::costs(plan, &timeline::shown(&ran), traced.step_seconds),
+        timeline: timeline::timeline(plan, &ran, &makers, traced.step_seconds),
+        memory: memory::memory(plan, &ran),
+        why: why::why(plan, &decisions, explain),
+        asked: why::asked(plan, &decisions, explain),
+    })
+}

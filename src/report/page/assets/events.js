@@ -1,0 +1,75 @@
+// Events of the simulated step, unpacked from blocks and their runs.
+
+/** A lane of the timeline with what drawing needs: starts and ends of its runs, and the colour of each block. */
+function lane(timeline, row, stream, number) {
+  const doings = timeline.actors[row.program];
+  const colors = stream.blocks.map((actors, block) => {
+    const sums = timeline.doings.map(() => 0);
+    actors.forEach((actor, at) => {
+      const [from, to] = stream.base[block][at] || [0, 0];
+      sums[doings[actor][1]] += to - from;
+    });
+    const computed = sums.map((sum, doing) => (timeline.doings[doing] === "communication" && number === 0 ? sum / 4 : sum));
+    return computed.indexOf(Math.max(...computed));
+  });
+  // What runs once a step is of no microbatch.
+  const often = stream.blocks.map((_, block) => stream.items.filter((item) => item[0] === block).length);
+  const made = { row, stream, number, doings, colors, often, starts: [], ends: [], events: 0 };
+  stream.items.forEach((item) => {
+    const base = stream.base[item[0]];
+    const later = item[3].reduce((all, [, waited, longer]) => all + waited + longer, 0);
+    made.starts.push(item[2]);
+    made.ends.push(item[2] + (base.length ? base[base.length - 1][1] : 0) + later);
+    made.events += base.length;
+  });
+  return made;
+}
+
+/** Calls with each event of a run: actor, start and end in ticks, microbatch. */
+function eachEvent(lane, run, call) {
+  const [block, microbatch, start, departures] = lane.stream.items[run];
+  const [base, actors] = [lane.stream.base[block], lane.stream.blocks[block]];
+  let [shift, next] = [0, 0];
+  for (let at = 0; at < base.length; at++) {
+    let longer = 0;
+    if (next < departures.length && departures[next][0] === at) {
+      shift += departures[next][1];
+      longer = departures[next][2];
+      next += 1;
+    }
+    call(actors[at], start + base[at][0] + shift, start + base[at][1] + shift + longer, microbatch);
+    shift += longer;
+  }
+}
+
+/** The first run that ends after a time. */
+function firstRun(lane, time) {
+  let [low, high] = [0, lane.ends.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (lane.ends[middle] > time) high = middle;
+    else low = middle + 1;
+  }
+  return low;
+}
+
+/** Events under a place in time: the one that runs, or none. */
+function eventAt(lane, time) {
+  let found = null;
+  const run = firstRun(lane, time);
+  if (run < lane.starts.length && lane.starts[run] <= time) {
+    eachEvent(lane, run, (actor, start, end, microbatch) => {
+      if (start <= time && time < end) found = { actor, start, end, microbatch: lane.often[lane.stream.items[run][0]] > 1 ? microbatch : null };
+    });
+  }
+  return found;
+}
+
+/** Ticks of each doing of a lane's step. */
+function byDoing(timeline, lane) {
+  const sums = timeline.doings.map(() => 0);
+  for (let run = 0; run < lane.starts.length; run++) {
+    eachEvent(lane, run, (actor, start, end) => { sums[lane.doings[actor][1]] += end - start; });
+  }
+  return sums;
+}

@@ -1,0 +1,43 @@
+// Numbers for people, as the command line writes them.
+
+const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+
+function bytes(value) {
+  let unit = 0;
+  while (value >= 1024 && unit + 1 < UNITS.length) {
+    value /= 1024;
+    unit += 1;
+  }
+  return unit === 0 ? `${Math.round(value)} B` : `${value.toFixed(1)} ${UNITS[unit]}`;
+}
+
+function seconds(value) {
+  if (value >= 1) return `${value.toFixed(2)} s`;
+  if (value >= 1e-3) return `${(value * 1e3).toFixed(2)} ms`;
+  return value === 0 ? "0 s" : `${(value * 1e6).toFixed(1)} us`;
+}
+
+const percent = (share, digits = 1) => `${(share * 100).toFixed(digits)} %`;
+
+const count = (value) => Math.round(value).toLocaleString("en-US");
+
+function metric(value, unit) {
+  const steps = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
+  const [by, prefix] = steps.find(([by]) => value >= by) || [1, ""];
+  const scaled = value / by;
+  return `${scaled >= 100 || scaled === Math.round(scaled) ? Math.round(scaled) : scaled.toPrecision(3)} ${prefix}${unit}`;
+}
+
+const times = (extents) => extents.join("x");
+
+const some = (number, one, many = one + "s") => `${count(number)} ${number === 1 ? one : many}`;
+
+/** Ranks as runs [first, how many, distance]: 0-127, 256. */
+const runs = (all) => all.map(([first, n]) => (n === 1 ? `${first}` : `${first}-${first + n - 1}`)).join(", ");
+
+/** "3.2 % slower" and its class, of what is better where it is less. */
+function change(before, after) {
+  if (!(before > 0) || before === after) return ["same", ""];
+  const share = after / before - 1;
+  return [`${share > 0 ? "+" : ""}${(share * 100).toFixed(2)} %`, share > 0 ? "worse" : "better"];
+}

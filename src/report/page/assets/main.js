@@ -1,0 +1,79 @@
+// The page: sections in order, and what they share: the theme, the chosen tensor, the search.
+
+const page = JSON.parse(document.getElementById("data").textContent);
+const two = page.plans.length > 1;
+
+function section(id, title, lead, make) {
+  return el("section", { id }, el("h2", null, title), el("p", { class: "lead" }, lead),
+    el("div", { class: two ? "columns two" : "columns" }, page.plans.map((plan, at) =>
+      el("div", { class: "plan" }, two && el("h3", null, el("span", { class: "tag" }, "AB"[at]), named(plan.name)), make(plan, at)))));
+}
+
+/** What goes where: ranks, layers, the chosen tensor. */
+function where(plan) {
+  const ranks = mesh(plan);
+  const panel = el("div", { class: "chosen" });
+  const select = (tensor) => {
+    ranks.show(tensor);
+    panel.replaceChildren(...(tensor ? [tensorPanel(plan, tensor, () => select(null))] : []));
+  };
+  const model = layers(plan, select);
+  const search = el("input", { type: "search", placeholder: "Search tensors by name ( / )", "aria-label": "Search tensors by name", on: { input: (event) => model.look(event.target.value) } });
+  const axes = plan.places.mesh.map((extent, axis) => `axis ${axis}`).join(" above ");
+  return el("div", { class: "where" },
+    el("div", null, ranks.figure, panel),
+    el("div", null, el("div", { class: "search" }, search), layoutLegend(plan),
+      el("p", { class: "note" }, `A bar is a tensor, cut into ${plan.places.mesh.length === 1 ? "its layout" : axes}; gaps part inputs, parameters, activations, gradients and states.`),
+      model.found, model.list));
+}
+
+const step = timelines(page);
+const scale = memoryScale(page.plans);
+
+const sections = [
+  summary(page),
+  two && difference(page),
+  section("where", "What goes where", "Ranks by stage, and the model's tensors by layer in the colour of their layout. Click a bar or a name to see which rank holds which part.", where),
+  section("costs", "What it costs", "Seconds of a step as the cost model has them: what computes, what is communicated, and what of that is not hidden under kernels.", costs),
+  el("section", { id: "when" }, el("h2", null, "When"), el("p", { class: "lead" }, "One step on the null device: the same events that `graphc simulate --trace` writes. Ranks that behave alike are drawn once."), step.body),
+  section("memory", "How much memory", "Bytes that are alive while the simulated step goes on; hover to see what fills a moment. The arena, which a rank takes, is what these bytes are packed into for every order that its streams may take.", (plan) => memory(plan, scale, !two)),
+  section("why", "Why", "What the planner proves, and what the heaviest tensors would cost in other layouts, all else planned anew.", why),
+  page.went && went(page),
+].filter(Boolean);
+
+const TITLES = { differs: "Differs", where: "Where", costs: "Costs", when: "When", memory: "Memory", why: "Why", went: "Run" };
+
+function start() {
+  document.getElementById("title").replaceChildren(...page.plans.flatMap((plan, at) => [at ? " and " : "", named(plan.name)]));
+  const [first] = page.plans;
+  document.getElementById("subtitle").textContent = two ? "two plans side by side"
+    : `${visible(first.file)} · ${first.summary.training ? "training" : "inference"} · strategy ${first.summary.strategy} · ${visible(first.summary.cluster)}, ${visible(first.summary.framework)}`;
+  document.getElementById("content").replaceChildren(...sections);
+  document.getElementById("sections").append(...sections.filter((one) => TITLES[one.id]).map((one) => el("a", { href: `#${one.id}` }, TITLES[one.id])));
+  step.draw();
+}
+
+function theme(dark) {
+  document.documentElement.dataset.theme = dark ? "dark" : "light";
+  const button = document.getElementById("theme");
+  button.textContent = dark ? "Light" : "Dark";
+  button.setAttribute("aria-pressed", String(dark));
+}
+
+const prefers = matchMedia("(prefers-color-scheme: dark)");
+theme(prefers.matches);
+start();
+prefers.addEventListener("change", (event) => { theme(event.matches); step.draw(); });
+document.getElementById("theme").addEventListener("click", () => { theme(document.documentElement.dataset.theme !== "dark"); step.draw(); });
+window.addEventListener("resize", () => step.all.forEach((one) => one.later()));
+let before = "light";
+window.addEventListener("beforeprint", () => { before = document.documentElement.dataset.theme; theme(false); step.draw(); });
+window.addEventListener("afterprint", () => { theme(before === "dark"); step.draw(); });
+document.addEventListener("keydown", (event) => {
+  if (event.key === "/" && !/^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) {
+    document.querySelector('input[type="search"]').focus();
+    event.preventDefault();
+  }
+});
+// When all of it stands, in milliseconds from the page's start.
+document.documentElement.dataset.drawn = performance.now().toFixed(0);

@@ -1,0 +1,114 @@
+// Bytes that are alive over the step, stacked by what they are for.
+
+/** The frame of one of so many charts in a row. */
+const frameOf = (columns) => ({ left: 62, right: 12, top: 18, bottom: 26, width: [1340, 660, 470][columns - 1], height: columns < 3 ? 260 : 220 });
+
+function memoryFigure(plan, filled, scale, frame) {
+  const { memory } = plan;
+  const whole = plan.summary.step_seconds || 1e-9;
+  const wide = frame.width - frame.left - frame.right;
+  const high = frame.height - frame.top - frame.bottom;
+  const x = (seconds) => frame.left + (seconds / whole) * wide;
+  const y = (bytes) => frame.top + high - (bytes / scale) * high;
+  const { moments } = filled;
+  const total = (moment) => moment[1].reduce((all, one) => all + one, 0);
+  const picture = svg("svg", { viewBox: `0 0 ${frame.width} ${frame.height}`, role: "img",
+    "aria-label": `Memory of stage ${filled.stage} over the step; a table follows` });
+  for (const at of ticks(scale, 4, 2)) {
+    if (at > scale) continue;
+    picture.append(svg("line", { class: "grid", x1: frame.left, x2: frame.width - frame.right, y1: y(at), y2: y(at) }),
+      svg("text", { x: frame.left - 5, y: y(at) + 4, "text-anchor": "end" }, bytes(at)));
+  }
+  for (const at of ticks(whole, frame.width / 120)) {
+    if (at < whole * 0.97) picture.append(svg("text", { x: x(at), y: frame.height - 8, "text-anchor": at === 0 ? "start" : "middle" }, instant(at, ticks(whole, frame.width / 120)[1])));
+  }
+  areas(picture, memory, moments, whole, x, y);
+  limits(picture, memory, frame, scale, y);
+  const peak = moments[filled.peak];
+  const [px, py] = [x(peak[0]), y(total(peak))];
+  picture.append(svg("circle", { cx: px, cy: py, r: 3.5, style: { fill: "var(--ink)" } }),
+    svg("text", { class: "strong", x: Math.min(frame.width - 90, Math.max(frame.left + 40, px)), y: Math.max(11, py - 7), "text-anchor": "middle" }, `peak ${bytes(total(peak))}`));
+  hover(picture, plan, filled, frame, x, total, whole);
+  return el("figure", { data: { peak: String(total(peak)), arena: String(filled.arena_bytes) } },
+    el("figcaption", null, `Stage ${filled.stage} (program ${filled.program}): peak ${bytes(total(peak))}, arena ${bytes(filled.arena_bytes)}`),
+    picture,
+    opened("what fills the peak, as a table", () => peakTable(plan, filled)));
+}
+
+/** One area for each kind, each on those before it, as steps. */
+function areas(picture, memory, moments, whole, x, y) {
+  const floor = moments.map(() => 0);
+  memory.kinds.forEach((kind, at) => {
+    if (moments.every((moment) => moment[1][at] === 0)) return;
+    let [over, under] = ["", ""];
+    moments.forEach((moment, n) => {
+      const to = n + 1 < moments.length ? moments[n + 1][0] : whole;
+      const [low, top] = [floor[n], floor[n] + moment[1][at]];
+      over += `${n ? "L" : "M"}${x(moment[0]).toFixed(1)} ${y(top).toFixed(1)}H${x(to).toFixed(1)}`;
+      under = `L${x(to).toFixed(1)} ${y(low).toFixed(1)}H${x(moment[0]).toFixed(1)}` + under;
+      floor[n] = top;
+    });
+    picture.append(svg("path", { d: over + under + "Z", style: { fill: `var(--${kind})` } }));
+  });
+}
+
+function limits(picture, memory, frame, scale, y) {
+  const line = (at, text, dash) => at <= scale && picture.append(
+    svg("line", { x1: frame.left, x2: frame.width - frame.right, y1: y(at), y2: y(at), "stroke-width": 1.4, "stroke-dasharray": dash, style: { stroke: "var(--limit)" } }),
+    svg("text", { x: frame.width - frame.right, y: y(at) + 12, "text-anchor": "end" }, text));
+  line(memory.device_bytes, `the device has ${bytes(memory.device_bytes)}`, "none");
+  if (memory.limit_bytes) line(memory.limit_bytes, `limit ${bytes(memory.limit_bytes)}`, "5 3");
+}
+
+function hover(picture, plan, filled, frame, x, total, whole) {
+  const cross = svg("line", { class: "cross", y1: frame.top, y2: frame.height - frame.bottom, visibility: "hidden" });
+  picture.append(cross);
+  picture.addEventListener("mousemove", (event) => {
+    const box = picture.getBoundingClientRect();
+    const at = ((((event.clientX - box.left) / box.width) * frame.width - frame.left) / (frame.width - frame.left - frame.right)) * whole;
+    const moment = filled.moments[Math.max(0, filled.moments.findLastIndex((one) => one[0] <= at))];
+    cross.setAttribute("x1", x(moment[0]));
+    cross.setAttribute("x2", x(moment[0]));
+    cross.setAttribute("visibility", "visible");
+    tip.show(event, momentText(plan, filled, moment, total(moment)));
+  });
+  picture.addEventListener("mouseleave", () => {
+    tip.hide();
+    cross.setAttribute("visibility", "hidden");
+  });
+}
+
+function momentText(plan, filled, [at, kinds, actor, largest], total) {
+  const lines = [`${bytes(total)} at ${instant(at, plan.summary.step_seconds / 1000)}, in ${visible((plan.timeline.actors[filled.program][actor] || ["an actor"])[0])}`];
+  plan.memory.kinds.forEach((kind, n) => kinds[n] > 0 && lines.push(`${kind} ${bytes(kinds[n])}`));
+  lines.push("largest:");
+  largest.forEach(([name, size, n]) => lines.push(`  ${bytes(size)}  ${visible(filled.names[name])}${n > 1 ? ` (${n} of them)` : ""}`));
+  return lines.join("\n");
+}
+
+function peakTable(plan, filled) {
+  const [, kinds, , largest] = filled.moments[filled.peak];
+  const rows = plan.memory.kinds.map((kind, at) => [kind, kinds[at]]).filter(([, size]) => size > 0).sort((a, b) => b[1] - a[1]);
+  return el("div", { class: "pair" },
+    table("By kind", [["kind"], ["bytes", true]], rows.map(([kind, size]) => [kind, bytes(size)]), { scroll: false }),
+    table("Largest", [["tensor"], ["bytes", true], ["contents", true]], largest.map(([name, size, n]) => [named(filled.names[name]), bytes(size), String(n)]), { scroll: false }));
+}
+
+/** The top of all charts: the device's memory where that is near, else what is used and some air. */
+function memoryScale(plans) {
+  const used = Math.max(...plans.flatMap((plan) => plan.memory.programs.map((one) => one.arena_bytes)), 1);
+  const limit = Math.max(...plans.map((plan) => plan.memory.device_bytes));
+  return limit <= used * 2.5 ? Math.max(limit, used) * 1.06 : used * 1.12;
+}
+
+function memory(plan, scale, single) {
+  const { programs } = plan.memory;
+  const columns = single ? Math.min(3, programs.length || 1) : 2;
+  const beyond = plan.memory.device_bytes > scale;
+  const used = plan.memory.kinds.filter((_, at) => programs.some((one) => one.moments.some((moment) => moment[1][at] > 0)));
+  return el("div", null,
+    legend(used.map((kind) => [`var(--${kind})`, kind === "copy" ? "copy of a parameter" : kind])),
+    beyond && el("p", { class: "note" }, `The device has ${bytes(plan.memory.device_bytes)}, far above what is drawn.`),
+    el("div", { class: `memories in${single ? columns : 1}` }, programs.map((one) => memoryFigure(plan, one, scale, frameOf(columns)))),
+    plan.memory.left_out > 0 && el("p", { class: "note" }, `${plan.memory.left_out} more programs, with less memory, are not shown.`));
+}

@@ -1,0 +1,43 @@
+// One tensor: where it lies, what it takes, how it is communicated.
+
+function boxingTable(plan, index) {
+  const { places } = plan;
+  const steps = places.boxing.filter(([tensor]) => tensor === index);
+  if (!steps.length) return el("p", { class: "note" }, "It is never brought to another layout.");
+  return table("Brought to other layouts", [["by"], ["from"], ["to"], ["axis", true], ["bytes of a rank", true], ["a step", true]],
+    steps.map(([, kind, from, to, axis, moved, often]) => [kind, el("span", null, chips(places.layouts[from])), el("span", null, chips(places.layouts[to])),
+      axis === null ? "–" : String(axis), bytes(moved), `${often} x`]));
+}
+
+/** Ranks up to which parts are listed. */
+const MOST_PARTS = 256;
+
+/** Which part of a tensor each rank of its stage holds. */
+function partTable(plan, tensor) {
+  const stage = plan.places.stages[tensor[4]];
+  const [shape, layout] = [plan.places.types[tensor[2]][2], plan.places.layouts[tensor[3]]];
+  const rows = ranksOf(stage).slice(0, MOST_PARTS).map((rank, place) =>
+    [String(rank), el("span", { class: "mono" }, `[${part(shape, stage.hierarchy, layout, place).map(([from, to]) => `${from}:${to}`).join(", ")}]`)]);
+  return table(layout.includes("P") ? "The part of each rank, a summand" : "The part of each rank", [["rank", true], ["part"]], rows);
+}
+
+function tensorPanel(plan, tensor, close) {
+  const { places } = plan;
+  const index = places.tensors.indexOf(tensor);
+  const [dtype, size, shape] = places.types[tensor[2]];
+  const whole = shape.reduce((all, extent) => all * extent, size);
+  const stage = places.stages[tensor[4]];
+  const layer = places.layers.find((one) => one.tensors.includes(index));
+  const why = plan.why.find((one) => one.tensor === tensor[0]);
+  const marks = marksOf(tensor[5]);
+  return el("div", { class: "panel", role: "region", "aria-label": "The chosen tensor" },
+    el("h4", null, named(tensor[0]), " ", el("button", { type: "button", on: { click: close } }, "close")),
+    el("dl", { class: "facts" },
+      el("dt", null, "kind"), el("dd", null, `${tensor[1]} of ${dtype}[${shape.join(", ")}]`, marks.map((text) => [" ", el("span", { class: "badge" }, text)])),
+      el("dt", null, "layout"), el("dd", null, chips(places.layouts[tensor[3]]), ` on ${times(stage.hierarchy)}, ranks ${runs(stage.ranks)} (stage ${tensor[4]})`),
+      el("dt", null, "bytes"), el("dd", null, `${bytes(shardBytes(plan, tensor))} on a rank of ${bytes(whole)} in all`),
+      el("dt", null, "layer"), el("dd", null, layer ? named(layer.name) : "none")),
+    why && whyTables(plan, why),
+    opened("parts by rank, as a table", () => partTable(plan, tensor)),
+    boxingTable(plan, index));
+}

@@ -1,0 +1,59 @@
+// How a run went: curves of its metrics, and measured beside predicted seconds.
+
+function curve(name, steps, values) {
+  const points = steps.map((step, at) => [step, values[at]]).filter(([, value]) => value !== null);
+  const frame = { left: 62, right: 12, top: 12, bottom: 28, width: 440, height: 200 };
+  const [low, high] = [Math.min(...points.map((one) => one[1])), Math.max(...points.map((one) => one[1]))];
+  const span = high - low || Math.abs(high) || 1;
+  const [first, last] = [points[0][0], points[points.length - 1][0]];
+  const x = (step) => frame.left + ((step - first) / (last - first || 1)) * (frame.width - frame.left - frame.right);
+  const y = (value) => frame.height - frame.bottom - ((value - low) / span) * (frame.height - frame.top - frame.bottom);
+  const picture = svg("svg", { viewBox: `0 0 ${frame.width} ${frame.height}`, role: "img", "aria-label": `${visible(name)} by step, from ${points[0][1]} to ${points[points.length - 1][1]}` });
+  for (const at of ticksBetween(low, low + span, 4)) {
+    picture.append(svg("line", { class: "grid", x1: frame.left, x2: frame.width - frame.right, y1: y(at), y2: y(at) }),
+      svg("text", { x: frame.left - 6, y: y(at) + 4, "text-anchor": "end" }, Number(at.toPrecision(4)).toString()));
+  }
+  for (const at of ticksBetween(first, last, 6)) {
+    if (Number.isInteger(at)) picture.append(svg("text", { x: x(at), y: frame.height - 8, "text-anchor": "middle" }, String(at)));
+  }
+  picture.append(svg("path", { class: "curve", d: points.map(([step, value], at) => `${at ? "L" : "M"}${x(step).toFixed(1)} ${y(value).toFixed(1)}`).join("") }));
+  if (points.length <= 40) picture.append(...points.map(([step, value]) => svg("circle", { cx: x(step), cy: y(value), r: 2.2, style: { fill: "var(--accent)" } })));
+  picture.addEventListener("mousemove", (event) => {
+    const box = picture.getBoundingClientRect();
+    const place = ((event.clientX - box.left) / box.width) * frame.width;
+    const near = points.reduce((best, one) => (Math.abs(x(one[0]) - place) < Math.abs(x(best[0]) - place) ? one : best));
+    tip.show(event, `step ${near[0]}: ${visible(name)} ${near[1]}`);
+  });
+  picture.addEventListener("mouseleave", tip.hide);
+  const end = points[points.length - 1][1];
+  return el("figure", { data: { curve: name, last: String(end) } },
+    el("figcaption", null, el("bdi", null, visible(name)), `: ${Number(points[0][1].toPrecision(5))} to ${Number(end.toPrecision(5))}`), picture);
+}
+
+function measured(data, batch) {
+  const { step, rows, actors } = data;
+  const most = Math.max(1e-30, ...rows.flatMap(([, a, b]) => [a, b]));
+  const [text, kind] = change(step[0], step[1]);
+  const both = (a, b) => [el("i", { class: "inline", style: { width: `${(a / most) * 110}px` } }), el("br"),
+    el("i", { class: "inline", style: { width: `${(b / most) * 110}px`, background: "var(--s1)" } })];
+  const ratio = (a, b) => (a > 0 ? (b / a).toFixed(2) : "–");
+  const off = actors.filter(([, a]) => a > 0).sort((a, b) => b[2] - b[1] - (a[2] - a[1])).slice(0, 100);
+  return el("div", null,
+    el("p", { class: "lead" }, `A step was measured at ${seconds(step[1])} and predicted at ${seconds(step[0])} (`, el("span", { class: kind }, text), ")",
+      batch > 0 && step[1] > 0 && `: ${count(batch / step[1])} samples/s instead of ${count(batch / step[0])}`, "."),
+    legend([["var(--accent)", "predicted"], ["var(--s1)", "measured"]]),
+    el("div", { class: "pair" },
+      table("Seconds of a rank's step, by op and kind", [["op"], ["predicted", true], ["measured", true], ["ratio", true], [""]],
+        rows.map(([name, a, b]) => [visible(name), seconds(a), seconds(b), ratio(a, b), both(a, b)])),
+      off.length > 0 && table("Actors that take most above their prediction", [["actor"], ["predicted", true], ["measured", true], ["ratio", true]],
+        off.map(([name, a, b]) => [named(name), seconds(a), seconds(b), ratio(a, b)]))));
+}
+
+function went(page) {
+  const data = page.went;
+  const names = Object.keys(data.curves).sort((a, b) => (b === "loss") - (a === "loss") || a.localeCompare(b));
+  return el("section", { id: "went" }, el("h2", null, "How it went"),
+    data.count > 0 && el("p", { class: "lead" }, `${some(data.count, "step")} of a run.`),
+    names.length > 0 && el("div", { class: "curves" }, names.map((name) => curve(name, data.steps, data.curves[name]))),
+    data.measured && measured(data.measured, batchOf(page.plans[0])));
+}

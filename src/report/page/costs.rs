@@ -1,0 +1,194 @@
+//! What a step costs: by class of ranks its communication by axis and kind, its kernels by op, and the time of neither.
+
+use std::collections::BTreeMap;
+
+use graphc_compiler::cost::collective_bytes;
+use graphc_ir::ids::RegisterId;
+use graphc_ir::plan::{Action, Actor, Plan, Program};
+use serde::Serialize;
+
+use super::events::{Event, Ran};
+use crate::report::kind_name;
+
+/// What a step costs.
+#[derive(Clone, Debug, Serialize)]
+pub struct Costs {
+    /// Axes of the mesh: extent, and whether their groups reach from node to node.
+    pub axes: Vec<(usize, bool)>,
+    /// Peak FLOPs per second by element type.
+    pub peaks: BTreeMap<String, f64>,
+    /// Bytes per second of device memory.
+    pub bandwidth: f64,
+    /// By class of ranks.
+    pub classes: Vec<Class>,
+}
+
+/// What ranks that behave alike spend the step with. Seconds are those of one rank.
+#[derive(Clone, Debug, Serialize)]
+pub struct Class {
+    /// The first rank.
+    pub rank: u32,
+    /// How many they are.
+    pub ranks: usize,
+    /// Their stage.
+    pub stage: usize,
+    /// Seconds with a kernel.
+    pub compute: f64,
+    /// Seconds with communication and no kernel.
+    pub exposed: f64,
+    /// Seconds with communication under kernels.
+    pub hidden: f64,
+    /// Seconds with neither.
+    pub waiting: f64,
+    /// Communication.
+    pub communication: Vec<Communication>,
+    /// Kernels.
+    pub kernels: Vec<Kernels>,
+}
+
+/// Communication of one kind over one axis: axis (none: point to point), kind, messages, bytes that a rank sends, seconds.
+pub type Communication = (Option<usize>, &'static str, usize, f64, f64);
+
+/// Kernels of one op: op, how many, FLOPs, bytes of device memory, seconds.
+pub type Kernels = (String, usize, f64, f64, f64);
+
+/// Adds up what was simulated.
+pub fn costs(plan: &Plan, ran: &[&Ran<'_>], step_seconds: f64) -> Costs {
+    let device = &plan.cluster.device;
+    Costs {
+        axes: axes(plan),
+        peaks: device.flops.clone(),
+        bandwidth: device.bandwidth,
+        classes: ran.iter().map(|ran| class(plan, ran, step_seconds)).collect(),
+    }
+}
+
+/// Each axis: its extent in a stage, and whether the group of the first rank lies in several nodes.
+fn axes(plan: &Plan) -> Vec<(usize, bool)> {
+    let mut hierarchy = plan.mesh.clone();
+    if let Some(first) = hierarchy.first_mut() {
+        *first /= plan.stages.max(1);
+    }
+    let node = plan.cluster.levels.first().map_or(0, |level| level.size);
+    let of = |axis: usize| {
+        let stride: usize = hierarchy[axis + 1..].iter().product();
+        let last = (hierarchy[axis] - 1) * stride;
+        (hierarchy[axis], node > 0 && last >= node)
+    };
+    (0..hierarchy.len()).map(of).collect()
+}
+
+fn class(plan: &Plan, ran: &Ran<'_>, step_seconds: f64) -> Class {
+    let (communication, kernels) = sums(plan, ran);
+    let [compute, exposed, hidden] = split(ran);
+    Class {
+        rank: ran.class.rank,
+        ranks: ran.class.ranks,
+        stage: ran.class.stage,
+        compute,
+        exposed,
+        hidden,
+        waiting: (step_seconds - compute - exposed).max(0.0),
+        communication,
+        kernels,
+    }
+}
+
+/// Events by axis and kind, and by op; kernels that take longest first.
+fn sums(plan: &Plan, ran: &Ran<'_>) -> (Vec<Communication>, Vec<Kernels>) {
+    let mut communication: BTreeMap<(Option<usize>, &'static str), (usize, f64, f64)> =
+        BTreeMap::new();
+    let mut kernels: BTreeMap<String, (usize, f64, f64, f64)> = BTreeMap::new();
+    for event in ran.streams.iter().flatten() {
+        let actor = &ran.program.actors[event.actor];
+        let seconds = event.end - event.start;
+        if let Some((axis, kind, bytes)) = sends(plan, ran.program, actor) {
+            let sum = communication.entry((axis, kind)).or_default();
+            *sum = (sum.0 + 1, sum.1 + bytes, sum.2 + seconds);
+        } else {
+            let sum = kernels.entry(op(actor)).or_default();
+            *sum = (sum.0 + 1, sum.1 + actor.flops, sum.2 + actor.bytes, sum.3 + seconds);
+        }
+    }
+    let row = |((axis, kind), (n, bytes, seconds))| (axis, kind, n, bytes, seconds);
+    let communication = communication.into_iter().map(row).collect();
+    let row = |(op, (n, flops, bytes, seconds))| (op, n, flops, bytes, seconds);
+    let mut kernels: Vec<Kernels> = kernels.into_iter().map(row).collect();
+    kernels.sort_by(|a, b| b.4.total_cmp(&a.4));
+    (communication, kernels)
+}
+
+/// Axis, kind and bytes of an actor that communicates.
+fn sends(
+    plan: &Plan,
+    program: &Program,
+    actor: &Actor,
+) -> Option<(Option<usize>, &'static str, f64)> {
+    let size = |id: &RegisterId| {
+        let register = &program.registers[id.index()];
+        let elements: usize = register.shape.iter().product();
+        (elements * plan.layouts[register.layout as usize].dtype.size()) as f64
+    };
+    match &actor.action {
+        Action::Collective { kind, axis, .. } => {
+            let layout = actor.inputs.first().map(|i| program.registers[i.index()].layout);
+            let layout = layout.map(|layout| &plan.layouts[layout as usize]);
+            let ranks = layout.and_then(|layout| layout.hierarchy.get(*axis)).copied().unwrap_or(1);
+            let both = actor.inputs.iter().zip(&actor.outputs);
+            let bytes = both.map(|(i, o)| size(i).max(size(o))).sum();
+            Some((Some(*axis), kind_name(*kind), collective_bytes(*kind, ranks, bytes)))
+        }
+        Action::Send { .. } => Some((None, "send", actor.inputs.iter().map(size).sum())),
+        Action::Receive { .. } => Some((None, "receive", 0.0)),
+        _ => None,
+    }
+}
+
+/// The op of an actor that computes, in one word.
+pub fn op(actor: &Actor) -> String {
+    match &actor.action {
+        Action::Compute { op, .. } => op.name().into(),
+        Action::Fused(fused) => match fused.steps.first() {
+            Some(first) if first.op.operation().begins_chain() => {
+                format!("{} + elementwise", first.op.name())
+            }
+            _ => "elementwise".into(),
+        },
+        Action::Local { kind } | Action::Collective { kind, .. } => kind_name(*kind).into(),
+        Action::Accumulate => "accumulate".into(),
+        Action::Assign => "assign".into(),
+        Action::Feed { .. } => "feed".into(),
+        Action::Fetch { .. } => "fetch".into(),
+        Action::Send { .. } => "send".into(),
+        Action::Receive { .. } => "receive".into(),
+    }
+}
+
+/// Seconds with a kernel, with communication alone, and with communication under kernels.
+fn split(ran: &Ran<'_>) -> [f64; 3] {
+    let communicates = |event: &&Event| {
+        let action = &ran.program.actors[event.actor].action;
+        matches!(action, Action::Collective { .. } | Action::Send { .. } | Action::Receive { .. })
+    };
+    let events = || ran.streams.iter().flatten();
+    let compute = union(events().filter(|event| !communicates(event)));
+    let communication = union(events().filter(communicates));
+    let both = union(events());
+    let length = |spans: &[(f64, f64)]| spans.iter().map(|(from, to)| to - from).sum::<f64>();
+    let (compute, communication, both) = (length(&compute), length(&communication), length(&both));
+    [compute, both - compute, compute + communication - both]
+}
+
+/// Spans of time that events cover, in order, none touching another.
+fn union<'a>(events: impl Iterator<Item = &'a Event>) -> Vec<(f64, f64)> {
+    let mut spans: Vec<(f64, f64)> = events.map(|event| (event.start, event.end)).collect();
+    spans.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let mut union: Vec<(f64, f64)> = Vec::new();
+    for (from, to) in spans {
+        match union.last_mut() {
+            Some(last) if from <= last.1 => last.1 = last.1.max(to),
+            _ => union.push((from, to)),
+        }
+    }
+    union
+}

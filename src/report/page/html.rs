@@ -1,0 +1,110 @@
+//! The page as one file: its style, its data, its script.
+
+use sha2::{Digest, Sha256};
+
+use super::Page;
+
+const TEMPLATE: &str = include_str!("assets/page.html");
+const STYLE: &str = concat!(include_str!("assets/page.css"), include_str!("assets/charts.css"));
+
+/// In the order in which they use each other.
+const SCRIPT: &str = concat!(
+    "\"use strict\";\n(() => {\n",
+    include_str!("assets/dom.js"),
+    include_str!("assets/format.js"),
+    include_str!("assets/axis.js"),
+    include_str!("assets/summary.js"),
+    include_str!("assets/difference.js"),
+    include_str!("assets/mesh.js"),
+    include_str!("assets/layers.js"),
+    include_str!("assets/tensor.js"),
+    include_str!("assets/costs.js"),
+    include_str!("assets/roofline.js"),
+    include_str!("assets/events.js"),
+    include_str!("assets/timeline.js"),
+    include_str!("assets/memory.js"),
+    include_str!("assets/why.js"),
+    include_str!("assets/went.js"),
+    include_str!("assets/main.js"),
+    "})();\n",
+);
+
+/// Writes a page: one file that needs no network and no other file, and whose policy allows neither, nor any script but its own.
+pub fn html(page: &Page) -> String {
+    let data = serde_json::to_string(page).expect("a page has string keys only");
+    let names: Vec<&str> = page.plans.iter().map(|plan| plan.name.as_str()).collect();
+    let filled = [
+        ("{{title}}", text(&names.join(" and "))),
+        ("{{style_hash}}", sha256(STYLE)),
+        ("{{script_hash}}", sha256(SCRIPT)),
+        ("{{style}}", STYLE.into()),
+        ("{{script}}", SCRIPT.into()),
+        ("{{data}}", inert(&data)),
+    ];
+    let mut parts = TEMPLATE;
+    let mut result =
+        String::with_capacity(data.len() + SCRIPT.len() + STYLE.len() + TEMPLATE.len());
+    // From front to back, so that nothing is looked for in what was filled in.
+    while let Some((at, (mark, value))) =
+        filled.iter().filter_map(|pair| Some((parts.find(pair.0)?, pair))).min_by_key(|&(at, _)| at)
+    {
+        result.push_str(&parts[..at]);
+        result.push_str(value);
+        parts = &parts[at + mark.len()..];
+    }
+    result + parts
+}
+
+/// JSON that ends no script and begins no comment, whatever names are in it: the same values in other letters.
+fn inert(json: &str) -> String {
+    let mut result = String::with_capacity(json.len());
+    for c in json.chars() {
+        match c {
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
+                result.push_str(&format!("\\u{:04x}", u32::from(c)));
+            }
+            c => result.push(c),
+        }
+    }
+    result
+}
+
+/// Text between tags.
+fn text(plain: &str) -> String {
+    plain.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// SHA-256 as a policy has it: base 64.
+fn sha256(source: &str) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let digest = Sha256::digest(source.as_bytes());
+    let mut result = String::from("sha256-");
+    for three in digest.chunks(3) {
+        let bytes = [0, 1, 2].map(|at| three.get(at).copied().unwrap_or(0));
+        let number = u32::from_be_bytes([0, bytes[0], bytes[1], bytes[2]]);
+        for place in 0..4 {
+            let letter = LETTERS[(number >> (18 - 6 * place)) as usize & 63] as char;
+            result.push(if place > three.len() { '=' } else { letter });
+        }
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_ends_no_script() {
+        let name = "</script><script>alert(1)</script><!-- --> & \u{2028}";
+        let json = inert(&serde_json::to_string(name).expect("JSON"));
+        assert!(!json.contains(['<', '>', '&', '\u{2028}']), "{json}");
+        assert_eq!(serde_json::from_str::<String>(&json).expect("JSON"), name);
+    }
+
+    #[test]
+    fn digests_are_those_of_policies() {
+        // The empty text's, as every description of such policies has it.
+        assert_eq!(sha256(""), "sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=");
+    }
+}

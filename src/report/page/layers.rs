@@ -1,0 +1,118 @@
+//! The model's layers: which tensors belong to which, and which layers are alike.
+
+use std::collections::BTreeMap;
+
+use graphc_compiler::decisions::{Decisions, Phase};
+use graphc_compiler::passes::layers::layers;
+use graphc_ir::ids::ValueId;
+use graphc_ir::op::Op;
+use serde::Serialize;
+
+use super::table::Table;
+
+/// A tensor: name, kind, type, layout, stage, marks.
+pub type Tensor = (String, &'static str, usize, usize, usize, u8);
+
+/// A layer.
+#[derive(Clone, Debug, Serialize)]
+pub struct Layer {
+    /// What its weights have in common in their names, or its first tensor.
+    pub name: String,
+    /// Its stage.
+    pub stage: usize,
+    /// Its tensors.
+    pub tensors: Vec<usize>,
+    /// The number of its form: layers of one form have tensors of the same kinds and types.
+    pub form: usize,
+    /// The number of its variant: layers of one variant have them in the same layouts, with the same marks, too.
+    pub variant: usize,
+}
+
+/// The tensors of each layer.
+pub fn by_layer(
+    decisions: &Decisions,
+    values: &BTreeMap<String, ValueId>,
+    tensors: &[Tensor],
+) -> Vec<Layer> {
+    let of = layer_of_values(decisions);
+    let mut found: BTreeMap<Option<usize>, Vec<usize>> = BTreeMap::new();
+    for (index, tensor) in tensors.iter().enumerate() {
+        let layer = values.get(&tensor.0).and_then(|value| of[value.index()]);
+        found.entry(layer).or_default().push(index);
+    }
+    let (mut forms, mut variants) = (Table::default(), Table::default());
+    let layer = |(number, members): (Option<usize>, Vec<usize>)| {
+        let rest = number.is_none();
+        let stage = tensors[members[0]].4;
+        let name = if rest { "the rest".into() } else { layer_name(tensors, &members) };
+        // Gradients are made in the opposite order.
+        let sorted = |variant: bool| {
+            let part = |&index: &usize| {
+                let (_, kind, ty, layout, _, marks) = tensors[index];
+                (kind, ty, if variant { (layout, marks) } else { (0, 0) })
+            };
+            let mut parts: Vec<_> = members.iter().map(part).collect();
+            parts.sort_unstable();
+            (rest, parts)
+        };
+        let (form, variant) = (forms.number(sorted(false)), variants.number(sorted(true)));
+        Layer { name, stage, tensors: members, form, variant }
+    };
+    let (some, none): (Vec<_>, Vec<_>) = found.into_iter().partition(|(layer, _)| layer.is_some());
+    some.into_iter().chain(none).map(layer).collect()
+}
+
+/// What all names of its parameters begin with, up to a dot; else its first parameter, else its first tensor.
+fn layer_name(tensors: &[Tensor], members: &[usize]) -> String {
+    let names: Vec<&str> = (members.iter().map(|&index| &tensors[index]))
+        .filter(|tensor| tensor.1 == "parameter")
+        .map(|tensor| tensor.0.as_str())
+        .collect();
+    let Some(first) = names.first() else { return tensors[members[0]].0.clone() };
+    let common = names.iter().fold(*first, |common, name| {
+        let same = common.char_indices().zip(name.chars()).find(|((_, a), b)| a != b);
+        &common[..same.map_or(common.len().min(name.len()), |((at, _), _)| at)]
+    });
+    match (common == *first, common.rfind('.')) {
+        (false, Some(dot)) if dot > 0 => common[..dot].into(),
+        _ => (*first).into(),
+    }
+}
+
+/// The layer of each value: that of its forward node; of what is read there alone, of variables say, that of the first reader;
+/// of gradients and states that of their variable; of what is gathered again that of its origin.
+fn layer_of_values(decisions: &Decisions) -> Vec<Option<usize>> {
+    let graph = decisions.graph();
+    let forward = |node: usize| {
+        decisions.training.phases[node] == Phase::Forward && decisions.recomputed[node].is_none()
+    };
+    let mut nodes = layers(graph, forward).of;
+    let consumers = graph.consumers();
+    for node in (0..graph.nodes.len()).rev().filter(|&node| forward(node)) {
+        if nodes[node].is_none() {
+            let results = graph.nodes[node].results.iter();
+            let readers = results.flat_map(|value| &consumers[value.index()]);
+            nodes[node] = readers.filter_map(|reader| nodes[reader.index()]).min();
+        }
+    }
+    let mut values: Vec<Option<usize>> =
+        graph.values.iter().map(|value| nodes[value.producer.index()]).collect();
+    for &(variable, gradient) in &decisions.training.gradients {
+        values[gradient.index()] = values[variable.index()];
+    }
+    for node in graph.nodes.iter().filter(|node| matches!(node.op, Op::Regather(_))) {
+        let result = node.results[0].index();
+        values[result] = values[result].or(values[node.operands[0].index()]);
+    }
+    let updates = graph.nodes.iter().filter(|node| !node.op.operation().updates().is_empty());
+    for node in updates {
+        let known = node.operands.iter().find_map(|value| values[value.index()]);
+        for value in node.operands.iter().chain(&node.results) {
+            let variable = matches!(graph.producer(*value).op, Op::Variable(_));
+            if variable && values[value.index()].is_none() {
+                values[value.index()] = known;
+            }
+        }
+    }
+    values
+}

@@ -1,0 +1,217 @@
+//! What goes where: ranks and stages, and the model's tensors by layer.
+
+use std::collections::BTreeMap;
+
+use graphc_compiler::decisions::{Decisions, Phase};
+use graphc_compiler::passes::pins::fits;
+use graphc_ir::graph::Node;
+use graphc_ir::ids::ValueId;
+use graphc_ir::op::Op;
+use graphc_ir::plan::{Plan, Rate, TensorEntry};
+use serde::Serialize;
+
+use super::layers::{Layer, Tensor, by_layer};
+use super::table::Table;
+use crate::report::alternatives::name_of;
+use crate::report::contents::kind_word;
+use crate::report::kind_name;
+
+/// What goes where.
+#[derive(Clone, Debug, Serialize)]
+pub struct Places {
+    /// Extents of the mesh of all ranks.
+    pub mesh: Vec<usize>,
+    /// Ranks of a node; 0 where the cluster does not say.
+    pub node: usize,
+    /// The program of each rank, as runs (program, ranks).
+    pub programs: Vec<(usize, usize)>,
+    /// Stages, in order.
+    pub stages: Vec<Stage>,
+    /// Layouts that `tensors` and `boxing` refer to: one SBP for each axis.
+    pub layouts: Vec<String>,
+    /// Types that `tensors` refer to: element type, bytes of an element, shape.
+    pub types: Vec<(String, usize, Vec<usize>)>,
+    /// All tensors that the plan lists.
+    pub tensors: Vec<Tensor>,
+    /// Layers, in order, with the tensors that belong to none as the last.
+    pub layers: Vec<Layer>,
+    /// Inserted steps of communication.
+    pub boxing: Vec<Boxing>,
+}
+
+/// Ranks of a stage.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Stage {
+    /// Extents of its mesh.
+    pub hierarchy: Vec<usize>,
+    /// Its ranks, row-major, as runs (first, how many, distance).
+    pub ranks: Vec<(u32, u32, u32)>,
+}
+
+/// An inserted step: tensor, kind, layout before and after, axis, bytes of the busiest rank, times a step.
+pub type Boxing = (usize, &'static str, usize, usize, Option<usize>, u64, usize);
+
+/// Marks of a tensor: asked for by a pin; kept for the backward pass; gathered again there; computed again there.
+pub mod mark {
+    /// The user asked for its layout.
+    pub const PINNED: u8 = 1;
+    /// It is kept from the forward to the backward pass.
+    pub const KEPT: u8 = 2;
+    /// It is gathered again for the backward pass.
+    pub const GATHERED: u8 = 4;
+    /// It is computed again for the backward pass.
+    pub const RECOMPUTED: u8 = 8;
+}
+
+/// Reads the places of a plan off it.
+pub fn places(plan: &Plan, decisions: &Decisions) -> Places {
+    let values = values(decisions);
+    let marks = marks(plan, decisions);
+    let (mut layouts, mut types) = (Table::default(), Table::default());
+    let tensor = |entry: &TensorEntry| -> Tensor {
+        let value = values.get(&entry.name);
+        let ty = (entry.dtype.to_string(), entry.dtype.size(), entry.shape.clone());
+        (
+            entry.name.clone(),
+            kind_word(entry.kind),
+            types.number(ty),
+            layouts.number(entry.sbp.to_string()),
+            entry.stage,
+            value.map_or(0, |value| marks[value.index()]),
+        )
+    };
+    let tensors: Vec<Tensor> = plan.tensors.iter().map(tensor).collect();
+    let layers = by_layer(decisions, &values, &tensors);
+    let boxing = boxing(plan, &mut layouts);
+    let (layouts, types) = (layouts.all, types.all);
+    let (mesh, node) = (plan.mesh.clone(), node(plan));
+    Places {
+        mesh,
+        node,
+        programs: programs(plan),
+        stages: stages(plan),
+        layouts,
+        types,
+        tensors,
+        layers,
+        boxing,
+    }
+}
+
+fn node(plan: &Plan) -> usize {
+    plan.cluster.levels.first().map_or(0, |level| level.size)
+}
+
+fn programs(plan: &Plan) -> Vec<(usize, usize)> {
+    let runs = plan.ranks.chunk_by(|a, b| a.program == b.program);
+    runs.map(|run| (run[0].program.index(), run.len())).collect()
+}
+
+/// The ranks of each stage: of its tensors the largest mesh.
+fn stages(plan: &Plan) -> Vec<Stage> {
+    let of = |stage: usize| {
+        let tensors = plan.tensors.iter().filter(|tensor| tensor.stage == stage);
+        let largest = tensors.max_by_key(|tensor| tensor.ranks.len());
+        largest.map_or(Stage { hierarchy: Vec::new(), ranks: Vec::new() }, |tensor| Stage {
+            hierarchy: tensor.hierarchy.clone(),
+            ranks: runs(&tensor.ranks),
+        })
+    };
+    (0..plan.stages).map(of).collect()
+}
+
+fn runs(ranks: &[u32]) -> Vec<(u32, u32, u32)> {
+    let mut runs: Vec<(u32, u32, u32)> = Vec::new();
+    for &rank in ranks {
+        match runs.last_mut() {
+            Some((first, count, _)) if *first + *count == rank => *count += 1,
+            _ => runs.push((rank, 1, 1)),
+        }
+    }
+    runs
+}
+
+/// Values by the names under which plans list them; of several of one name the first.
+fn values(decisions: &Decisions) -> BTreeMap<String, ValueId> {
+    let all = (0..decisions.graph().values.len()).rev().map(ValueId::new);
+    all.map(|value| (name_of(decisions, value), value)).collect()
+}
+
+/// The marks of each value.
+fn marks(plan: &Plan, decisions: &Decisions) -> Vec<u8> {
+    let graph = decisions.graph();
+    let mut marks = vec![0; graph.values.len()];
+    for (node, original) in graph.nodes.iter().zip(&decisions.recomputed) {
+        let Some(original) = original else { continue };
+        let originals = &graph.nodes[original.index()].results;
+        originals.iter().for_each(|value| marks[value.index()] |= mark::RECOMPUTED);
+        debug_assert_eq!(originals.len(), node.results.len());
+    }
+    let layouts: BTreeMap<&str, String> =
+        plan.tensors.iter().map(|entry| (entry.name.as_str(), entry.sbp.to_string())).collect();
+    let laid = |value: ValueId| layouts.get(name_of(decisions, value).as_str());
+    for (index, of) in marks.iter_mut().enumerate() {
+        let value = ValueId::new(index);
+        let name = name_of(decisions, value);
+        if plan.options.pins.iter().any(|pin| fits(&pin.pattern, &name)) {
+            *of |= mark::PINNED;
+        }
+    }
+    for node in regathers(decisions) {
+        let (operand, again) = (node.operands[0], node.results[0]);
+        let how = if laid(operand) == laid(again) { mark::GATHERED } else { mark::KEPT };
+        let mut value = operand;
+        loop {
+            marks[value.index()] |= how;
+            let producer = graph.producer(value);
+            if !matches!(producer.op, Op::Regather(_) | Op::Cast(_)) {
+                break;
+            }
+            value = producer.operands[0];
+        }
+    }
+    crossing(decisions, &mut marks);
+    marks
+}
+
+/// What stands for tensors that the backward pass reads as they were kept, or gathers again.
+fn regathers(decisions: &Decisions) -> impl Iterator<Item = &Node> {
+    let nodes = decisions.graph().nodes.iter().zip(&decisions.training.phases);
+    let backward = |(node, phase): &(&Node, &Phase)| {
+        matches!(node.op, Op::Regather(_)) && **phase == Phase::Backward
+    };
+    nodes.filter(backward).map(|(node, _)| node)
+}
+
+/// What the forward pass makes and the backward pass reads is kept, unless it comes again in another way.
+fn crossing(decisions: &Decisions, marks: &mut [u8]) {
+    let graph = decisions.graph();
+    let phase = |node: usize| decisions.training.phases[node];
+    for (index, readers) in graph.consumers().iter().enumerate() {
+        let producer = graph.value(ValueId::new(index)).producer.index();
+        let made = phase(producer) == Phase::Forward && acts(&graph.nodes[producer].op);
+        let read = readers.iter().any(|reader| phase(reader.index()) == Phase::Backward);
+        if made && read && marks[index] & (mark::GATHERED | mark::KEPT) == 0 {
+            marks[index] |= mark::KEPT;
+        }
+    }
+}
+
+fn acts(op: &Op) -> bool {
+    !matches!(op, Op::Variable(_) | Op::Input(_))
+}
+
+fn boxing(plan: &Plan, layouts: &mut Table<String>) -> Vec<Boxing> {
+    let numbers: BTreeMap<&str, usize> = (plan.tensors.iter().enumerate().rev())
+        .map(|(index, entry)| (entry.name.as_str(), index))
+        .collect();
+    let mut all = Vec::new();
+    for entry in &plan.boxing {
+        let Some(&tensor) = numbers.get(entry.tensor.as_str()) else { continue };
+        let times = if entry.rate == Rate::Step { 1 } else { plan.microbatches };
+        let (from, to) =
+            (layouts.number(entry.from.to_string()), layouts.number(entry.to.to_string()));
+        all.push((tensor, kind_name(entry.kind), from, to, entry.axis, entry.bytes, times));
+    }
+    all
+}

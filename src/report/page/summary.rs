@@ -1,0 +1,86 @@
+//! The figures at the top of a page.
+
+use graphc_compiler::cost::utilization;
+use graphc_compiler::null_device::Simulation;
+use graphc_ir::plan::{PipelineReport, Plan, PlannerReport, WeightsSource};
+use serde::Serialize;
+use serde_json::Value;
+
+/// The figures.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    /// Ranks of the job.
+    pub ranks: usize,
+    /// Extents of the mesh.
+    pub mesh: Vec<usize>,
+    /// Number of stages.
+    pub stages: usize,
+    /// Parts of a batch.
+    pub microbatches: usize,
+    /// The order of microbatches.
+    pub schedule: String,
+    /// How layouts were chosen.
+    pub strategy: Value,
+    /// Whether it trains.
+    pub training: bool,
+    /// The machines.
+    pub cluster: String,
+    /// What the prediction is of.
+    pub framework: String,
+    /// Seconds of a step.
+    pub step_seconds: f64,
+    /// Share of rank time that ranks wait for stages.
+    pub bubble_fraction: f64,
+    /// Shares of rank time: kernels, communication beside none, waiting.
+    pub shares: [f64; 3],
+    /// Of communication the share under kernels.
+    pub overlap: f64,
+    /// The share of the machines' peak that the model's own FLOPs take.
+    pub mfu: Option<f64>,
+    /// Bytes of the largest arena.
+    pub peak_memory_bytes: u64,
+    /// Bytes that a device has, or the limit that was asked for.
+    pub memory_bytes: u64,
+    /// What the planner reached.
+    pub planner: PlannerReport,
+    /// What stages were chosen by.
+    pub pipeline: Option<PipelineReport>,
+    /// Whether what the backward pass reads was kept or gathered again as was best.
+    pub regathered: bool,
+    /// Blocks of each stage that are computed again.
+    pub recomputed_blocks: usize,
+    /// Where weights come from.
+    pub weights: Option<WeightsSource>,
+    /// The options of the compilation.
+    pub options: Value,
+}
+
+/// The figures of a plan.
+pub fn summary(plan: &Plan, simulation: &Simulation) -> Summary {
+    let shares = &simulation.shares;
+    let plain = "options have string keys only";
+    Summary {
+        ranks: plan.world_size,
+        mesh: plan.mesh.clone(),
+        stages: plan.stages,
+        microbatches: plan.microbatches,
+        schedule: plan.options.schedule.to_string(),
+        strategy: serde_json::to_value(plan.options.strategy).expect(plain),
+        training: plan.training,
+        cluster: plan.cluster.name.clone(),
+        framework: plan.cluster.framework.name.clone(),
+        step_seconds: simulation.step_seconds,
+        bubble_fraction: simulation.bubble_fraction,
+        shares: [shares.compute, shares.communication, shares.waiting],
+        overlap: shares.overlap,
+        mfu: utilization(plan, simulation.step_seconds),
+        peak_memory_bytes: plan.predicted.peak_memory_bytes.iter().copied().max().unwrap_or(0),
+        memory_bytes: plan.options.memory.unwrap_or(plan.cluster.device.memory),
+        planner: plan.planner.clone(),
+        pipeline: plan.pipeline.clone(),
+        regathered: plan.regathered,
+        recomputed_blocks: plan.recomputed_blocks,
+        weights: plan.weights.clone(),
+        options: serde_json::to_value(&plan.options).expect(plain),
+    }
+}

@@ -1,0 +1,148 @@
+//! The simulated step as a page keeps it. A step of many microbatches is a million events, of which nearly all are those of
+//! another microbatch, later: so each block of a stream is written once, with the times of its first run, and of every
+//! run its start and where it departs from the first (it waited, or took longer).
+
+use std::collections::BTreeMap;
+
+use graphc_ir::plan::Plan;
+use serde::Serialize;
+
+use super::doing::{Doing, Makers};
+use super::events::{Event, Ran};
+
+/// Ticks of a step: what times are counted in.
+const TICKS: f64 = (1u64 << 28) as f64;
+
+/// Departures of at most so many ticks are none: a hundred millionth of the step.
+const SAME: i64 = 3;
+
+/// Classes of ranks that a page shows; of more those with the lowest ranks of each program come first.
+const MOST_ROWS: usize = 64;
+
+/// Actors that the programs of those classes have together, unless one alone has more.
+const MOST_ACTORS: usize = 40_000;
+
+/// The step.
+#[derive(Clone, Debug, Serialize)]
+pub struct Timeline {
+    /// Seconds of a tick.
+    pub tick_seconds: f64,
+    /// Names of what actors do.
+    pub doings: [&'static str; 6],
+    /// By program: its actors, (name, what it does); empty of programs that are not shown.
+    pub actors: Vec<Vec<(String, usize)>>,
+    /// Ranks that behave alike.
+    pub rows: Vec<Row>,
+    /// Rows that are left out.
+    pub left_out: usize,
+}
+
+/// What ranks that behave alike do.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// The first of them.
+    pub rank: u32,
+    /// How many they are.
+    pub ranks: usize,
+    /// Their stage.
+    pub stage: usize,
+    /// Their program.
+    pub program: usize,
+    /// By stream.
+    pub streams: Vec<Lane>,
+}
+
+/// What a stream does.
+#[derive(Clone, Debug, Serialize)]
+pub struct Lane {
+    /// Blocks: their actors.
+    pub blocks: Vec<Vec<usize>>,
+    /// Of each block and actor: start from the block's start, and end, in ticks, at the first run.
+    pub base: Vec<Vec<(i64, i64)>>,
+    /// Runs of blocks.
+    pub items: Vec<Item>,
+}
+
+/// One run of a block: block, microbatch, start in ticks, and departures from the first run as (place, ticks that this and
+/// all that follows comes later, ticks that it takes longer).
+pub type Item = (u32, u32, i64, Vec<(usize, i64, i64)>);
+
+/// Packs what was simulated.
+pub fn timeline(plan: &Plan, ran: &[Ran<'_>], makers: &Makers, step_seconds: f64) -> Timeline {
+    let tick = if step_seconds > 0.0 { step_seconds / TICKS } else { 1.0 };
+    let shown: Vec<&Ran<'_>> = shown(ran);
+    let actors = plan.programs.iter().enumerate().map(|(index, program)| {
+        if shown.iter().all(|ran| ran.index != index) {
+            return Vec::new();
+        }
+        let doings = makers.of(program).into_iter().map(Doing::number);
+        program.actors.iter().map(|actor| actor.name.clone()).zip(doings).collect()
+    });
+    Timeline {
+        tick_seconds: tick,
+        doings: Doing::NAMES,
+        actors: actors.collect(),
+        left_out: ran.iter().filter(|ran| !ran.program.actors.is_empty()).count() - shown.len(),
+        rows: shown.into_iter().map(|ran| row(ran, tick)).collect(),
+    }
+}
+
+/// The classes that are shown, by stage.
+pub fn shown<'a, 'b>(ran: &'a [Ran<'b>]) -> Vec<&'a Ran<'b>> {
+    let mut firsts = BTreeMap::new();
+    let mut order: Vec<(bool, &Ran<'_>)> = (ran.iter())
+        .map(|ran| (firsts.insert(ran.index, ()).is_some(), ran))
+        .filter(|(_, ran)| !ran.program.actors.is_empty())
+        .collect();
+    order.sort_by_key(|&(again, _)| again);
+    let (mut rows, mut actors) = (0, 0);
+    order.retain(|(again, ran)| {
+        actors += if *again { 0 } else { ran.program.actors.len() };
+        rows += 1;
+        rows == 1 || rows <= MOST_ROWS && actors <= MOST_ACTORS
+    });
+    order.sort_by_key(|(_, ran)| (ran.class.stage, ran.class.rank));
+    order.into_iter().map(|(_, ran)| ran).collect()
+}
+
+fn row(ran: &Ran<'_>, tick: f64) -> Row {
+    let lanes = ran.program.streams.iter().zip(&ran.streams).map(|(stream, events)| {
+        let blocks = stream.blocks.iter().map(|block| block.iter().map(|a| a.index()).collect());
+        let mut lane = Lane {
+            blocks: blocks.collect(),
+            base: vec![Vec::new(); stream.blocks.len()],
+            items: Vec::new(),
+        };
+        for run in events.chunk_by(|a, b| a.item == b.item) {
+            let block = stream.order[run[0].item].block;
+            let item = lane.item(block, run, tick);
+            lane.items.push(item);
+        }
+        lane
+    });
+    let streams = lanes.collect();
+    let class = ran.class;
+    Row { rank: class.rank, ranks: class.ranks, stage: class.stage, program: ran.index, streams }
+}
+
+impl Lane {
+    /// Packs a run of a block, and keeps its times if it is the first.
+    fn item(&mut self, block: u32, run: &[Event], tick: f64) -> Item {
+        let ticks = |seconds: f64| (seconds / tick).round() as i64;
+        let start = ticks(run[0].start);
+        let base = &mut self.base[block as usize];
+        if base.is_empty() {
+            *base = run.iter().map(|e| (ticks(e.start) - start, ticks(e.end) - start)).collect();
+        }
+        let (mut later, mut departures) = (0, Vec::new());
+        for (place, (event, &(from, to))) in run.iter().zip(base.iter()).enumerate() {
+            let waited = ticks(event.start) - start - from - later;
+            let longer = ticks(event.end) - ticks(event.start) - (to - from);
+            if waited.abs() > SAME || longer.abs() > SAME {
+                departures.push((place, waited, longer));
+                later += waited + longer;
+            }
+        }
+        (block, run[0].microbatch, start, departures)
+    }
+}

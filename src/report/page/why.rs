@@ -1,0 +1,173 @@
+//! Why: alternatives of the heaviest tensors, planned anew as the page is written.
+
+use graphc_compiler::decisions::Decisions;
+use graphc_compiler::planner;
+use graphc_ir::plan::{CompileOptions, Plan, Strategy, TensorEntry, TensorKind};
+use serde::Serialize;
+
+use crate::report::alternatives::{Alternative, Choice, explain};
+
+/// Tensors that are explained where nobody says how many.
+const USUAL: usize = 6;
+
+/// Variables of the integer programme up to which that many are explained without being asked for: each takes as many plans as
+/// it has layouts.
+const SMALL: usize = 30_000;
+
+/// Other tensors that are named where a layout changes them.
+const NAMED: usize = 6;
+
+/// Wishes that are priced.
+const MOST_ASKED: usize = 8;
+
+/// Why one tensor lies as it does.
+#[derive(Clone, Debug, Serialize)]
+pub struct Why {
+    /// The tensor.
+    pub tensor: String,
+    /// The layouts in which it may be made.
+    pub choices: Vec<Reason>,
+    /// Those that the backward pass may read it in; empty where that is no choice.
+    pub backward: Vec<Reason>,
+    /// Why there are no alternatives, if so.
+    pub error: Option<String>,
+}
+
+/// A layout that a tensor may have.
+#[derive(Clone, Debug, Serialize)]
+pub struct Reason {
+    /// The layout, and for the backward pass whether it is kept or gathered again so.
+    pub layout: String,
+    /// Whether it is the plan's.
+    pub chosen: bool,
+    /// Seconds of the best plan with it.
+    pub seconds: Option<f64>,
+    /// How many other tensors then lie in other ways.
+    pub changes: usize,
+    /// The first of them.
+    pub changed: Vec<String>,
+    /// Why there is no plan with it.
+    pub error: Option<String>,
+}
+
+/// Something that the user asked for, and what is to be had without it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Asked {
+    /// The pin, the strategy or the limit.
+    pub what: String,
+    /// Seconds of the best plan without it, all else as it was asked for.
+    pub seconds: Option<f64>,
+    /// Why there is no plan without it.
+    pub error: Option<String>,
+}
+
+/// Prices what the user asked for, where alternatives are planned at all.
+pub fn asked(plan: &Plan, decisions: &Decisions, explained: Option<usize>) -> Vec<Asked> {
+    if explained.unwrap_or_else(|| usual(plan)) == 0 {
+        return Vec::new();
+    }
+    let price = |(what, options): (String, CompileOptions)| {
+        let planned = planner::plan(decisions, &options, &plan.cluster);
+        let seconds = planned.as_ref().ok().map(|planned| planned.report.objective_seconds);
+        Asked { what, seconds, error: planned.err().map(|error| error.to_string()) }
+    };
+    without(&plan.options).into_iter().take(MOST_ASKED).map(price).collect()
+}
+
+/// Each wish by name, with the options that leave it out.
+fn without(options: &CompileOptions) -> Vec<(String, CompileOptions)> {
+    let mut all = Vec::new();
+    for (index, pin) in options.pins.iter().enumerate() {
+        let mut fewer = options.clone();
+        fewer.pins.remove(index);
+        all.push((format!("the pin {}={}", pin.pattern, pin.sbp), fewer));
+    }
+    if options.strategy != Strategy::Auto {
+        let name = serde_json::to_value(options.strategy).unwrap_or_default();
+        let name = name.as_str().unwrap_or_default();
+        let fewer = CompileOptions { strategy: Strategy::Auto, ..options.clone() };
+        all.push((format!("the strategy {name}"), fewer));
+    }
+    if let Some(limit) = options.memory {
+        let fewer = CompileOptions { memory: None, ..options.clone() };
+        all.push((format!("the limit of memory of {}", crate::report::bytes(limit)), fewer));
+    }
+    all
+}
+
+/// Explains the heaviest tensors: `asked` of them; where nobody asked a few, and none of large plans.
+pub fn why(plan: &Plan, decisions: &Decisions, asked: Option<usize>) -> Vec<Why> {
+    let heaviest = heaviest(plan, asked.unwrap_or_else(|| usual(plan)));
+    heaviest.into_iter().map(|tensor| of(plan, decisions, tensor)).collect()
+}
+
+/// Where memory is short a plan takes many times as long.
+fn usual(plan: &Plan) -> usize {
+    match plan.planner.variables {
+        SMALL.. => 0,
+        _ if plan.regathered => USUAL / 3,
+        _ => USUAL,
+    }
+}
+
+/// The largest parameters and the largest activations, half of each, of as many names as shapes.
+fn heaviest(plan: &Plan, count: usize) -> Vec<&str> {
+    let of = |kind: TensorKind, count: usize| {
+        let mut all: Vec<&TensorEntry> =
+            plan.tensors.iter().filter(|entry| entry.kind == kind).collect();
+        let bytes =
+            |entry: &TensorEntry| entry.shape.iter().product::<usize>() * entry.dtype.size();
+        all.sort_by_key(|entry| std::cmp::Reverse(bytes(entry)));
+        let mut different: Vec<&TensorEntry> = Vec::new();
+        for entry in all {
+            let known = |other: &&TensorEntry| other.shape == entry.shape && other.sbp == entry.sbp;
+            if different.len() < count && !different.iter().any(known) {
+                different.push(entry);
+            }
+        }
+        different.into_iter().map(|entry| entry.name.as_str())
+    };
+    let weights = count.div_ceil(2);
+    let chosen = of(TensorKind::Parameter, weights);
+    chosen.chain(of(TensorKind::Activation, count - weights)).collect()
+}
+
+fn of(plan: &Plan, decisions: &Decisions, tensor: &str) -> Why {
+    let mut why =
+        Why { tensor: tensor.into(), choices: Vec::new(), backward: Vec::new(), error: None };
+    match explain(plan, decisions, tensor) {
+        Err(error) => why.error = Some(error.to_string()),
+        Ok(explained) => {
+            why.choices = reasons(&explained.choice, |layout| layout.to_string());
+            if let Some(backward) = &explained.backward {
+                let again = |layout: &_| match Some(layout) == backward.rests.as_ref() {
+                    true => format!("again from {layout}"),
+                    false => format!("kept as {layout}"),
+                };
+                why.backward = reasons(&backward.choice, again);
+            }
+        }
+    }
+    why
+}
+
+fn reasons(choice: &Choice, name: impl Fn(&graphc_ir::sbp::NdSbp) -> String) -> Vec<Reason> {
+    let reason = |alternative: &Alternative| {
+        let (seconds, changed) = match &alternative.outcome {
+            Ok((seconds, changed)) => (Some(*seconds), changed.as_slice()),
+            Err(_) => (None, &[][..]),
+        };
+        Reason {
+            layout: name(&alternative.sbp),
+            chosen: choice.chosen.as_ref() == Some(&alternative.sbp),
+            seconds,
+            changes: changed.len(),
+            changed: changed.iter().take(NAMED).cloned().collect(),
+            error: alternative.outcome.as_ref().err().cloned(),
+        }
+    };
+    let mut reasons: Vec<Reason> = choice.all.iter().map(reason).collect();
+    let cost = |reason: &Reason| reason.seconds.unwrap_or(f64::INFINITY);
+    reasons.sort_by(|a, b| cost(a).total_cmp(&cost(b)));
+    reasons
+}

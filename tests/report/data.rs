@@ -1,0 +1,313 @@
+//! What the data block of a page holds is what the plan, the null device and the other commands say.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::support::{fails, graphc, succeeds};
+use super::{block, page, read, reference_plan};
+
+fn list(value: &Value) -> &Vec<Value> {
+    value.as_array().unwrap_or_else(|| panic!("{value} is no list"))
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+fn index(value: &Value) -> usize {
+    value.as_u64().unwrap_or_else(|| panic!("{value} is no index")) as usize
+}
+
+fn path(of: &Path) -> &str {
+    of.to_str().expect("UTF-8")
+}
+
+/// An event: rank, stream, actor, microbatch, start and end in seconds.
+type Event = (u64, u64, String, u64, f64, f64);
+
+/// The events of a page's timeline, unpacked as `events.js` does it.
+fn events(timeline: &Value) -> Vec<Event> {
+    let tick = number(&timeline["tick_seconds"]);
+    let mut all = Vec::new();
+    for row in list(&timeline["rows"]) {
+        let names = list(&timeline["actors"][index(&row["program"])]);
+        for (stream, lane) in list(&row["streams"]).iter().enumerate() {
+            for item in list(&lane["items"]) {
+                let block = index(&item[0]);
+                let departures: BTreeMap<usize, (f64, f64)> = (list(&item[3]).iter())
+                    .map(|one| (index(&one[0]), (number(&one[1]), number(&one[2]))))
+                    .collect();
+                let mut shift = number(&item[2]);
+                let actors = list(&lane["blocks"][block]);
+                for (place, (actor, base)) in
+                    actors.iter().zip(list(&lane["base"][block])).enumerate()
+                {
+                    let (waited, longer) = departures.get(&place).copied().unwrap_or_default();
+                    shift += waited;
+                    let start = (number(&base[0]) + shift) * tick;
+                    let end = (number(&base[1]) + shift + longer) * tick;
+                    shift += longer;
+                    let name = names[index(actor)][0].as_str().expect("a name").to_owned();
+                    let microbatch = item[1].as_u64().expect("a microbatch");
+                    let rank = row["rank"].as_u64().expect("a rank");
+                    all.push((rank, stream as u64, name, microbatch, start, end));
+                }
+            }
+        }
+    }
+    all
+}
+
+/// The events of a trace that `simulate` wrote.
+fn traced(trace: &Value) -> Vec<Event> {
+    let spans = list(&trace["traceEvents"]).iter().filter(|event| event["ph"] == "X");
+    let event = |event: &Value| {
+        let start = number(&event["ts"]) * 1e-6;
+        let whole = |value: &Value| value.as_u64().expect("a number");
+        let name = event["name"].as_str().expect("a name").to_owned();
+        let end = start + number(&event["dur"]) * 1e-6;
+        (
+            whole(&event["pid"]),
+            whole(&event["tid"]),
+            name,
+            whole(&event["args"]["microbatch"]),
+            start,
+            end,
+        )
+    };
+    spans.map(event).collect()
+}
+
+fn same_events(folder: &Path, plan: &Path) {
+    let trace = folder.join("trace.json");
+    succeeds(["simulate", path(plan), "--trace", path(&trace)]);
+    let block = block(&page(folder, &[plan], &["--explain", "0"]));
+    let timeline = &block["plans"][0]["timeline"];
+    let (mut ours, mut theirs) = (events(timeline), traced(&read(&trace)));
+    assert!(ours.len() == theirs.len() && ours.len() > 100, "{} and {}", ours.len(), theirs.len());
+    let key = |event: &Event| (event.0, event.1, event.3, event.2.clone());
+    let by_key = |a: &Event, b: &Event| key(a).cmp(&key(b)).then(a.4.total_cmp(&b.4));
+    ours.sort_by(by_key);
+    theirs.sort_by(by_key);
+    let most = 1e-7 * number(&block["plans"][0]["summary"]["step_seconds"]);
+    for (our, their) in ours.iter().zip(&theirs) {
+        assert_eq!(key(our), key(their));
+        assert!(
+            (our.4 - their.4).abs() < most && (our.5 - their.5).abs() < most,
+            "{our:?} {their:?}"
+        );
+    }
+}
+
+#[test]
+fn the_timeline_has_the_events_of_the_trace() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let pipeline = ["--mesh", "2x2", "--stages", "2", "--microbatches", "4"];
+    same_events(folder.path(), &reference_plan(folder.path(), "gpt", "gpt.json", &pipeline));
+    // Two streams.
+    let overlap = ["--mesh", "4", "--cluster", "dgx-h100", "--strategy", "zero3"];
+    same_events(folder.path(), &reference_plan(folder.path(), "gpt", "zero3.json", &overlap));
+}
+
+#[test]
+fn figures_are_those_of_the_plan_and_of_simulate() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let pipeline = ["--mesh", "2x2", "--stages", "2", "--microbatches", "4"];
+    let file = reference_plan(folder.path(), "gpt", "gpt.json", &pipeline);
+    let (plan, block) = (read(&file), block(&page(folder.path(), &[&file], &["--explain", "0"])));
+    let shown = &block["plans"][0];
+    let simulated: Value =
+        serde_json::from_str(&succeeds(["simulate", path(&file), "--format", "json"]))
+            .expect("JSON");
+    let summary = &shown["summary"];
+    assert_eq!(summary["step_seconds"], simulated["step_seconds"]);
+    assert_eq!(summary["planner"], plan["planner"]);
+    assert_eq!(list(&shown["places"]["tensors"]).len(), list(&plan["tensors"]).len());
+    // Shares of all ranks are the means of those of classes.
+    let step = number(&summary["step_seconds"]);
+    for (share, name) in [(0, "compute"), (1, "exposed"), (2, "waiting")] {
+        let classes = list(&shown["costs"]["classes"]).iter();
+        let sum: f64 = classes.map(|one| number(&one[name]) * number(&one["ranks"])).sum();
+        let (ours, theirs) = (sum / step / 4.0, number(&summary["shares"][share]));
+        assert!((ours - theirs).abs() < 1e-9, "{name}: {ours} and {theirs}");
+    }
+    // With one stream the peak is that of `explain`.
+    let explained: Value =
+        serde_json::from_str(&succeeds(["explain", path(&file), "--memory", "--format", "json"]))
+            .expect("JSON");
+    for (program, peak) in
+        list(&shown["memory"]["programs"]).iter().zip(list(&explained["programs"]))
+    {
+        let moment = &program["moments"][index(&program["peak"])];
+        let bytes: u64 = list(&moment[1]).iter().map(|bytes| bytes.as_u64().expect("bytes")).sum();
+        assert_eq!(Some(bytes), peak["bytes"].as_u64());
+    }
+}
+
+#[test]
+fn tensors_are_in_layers_with_what_becomes_of_them() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let asked = ["--mesh", "4", "--recompute", "full", "--pin", "tok.weight=S(0)"];
+    let file = reference_plan(folder.path(), "gpt", "gpt.json", &asked);
+    let shown = &block(&page(folder.path(), &[&file], &["--explain", "0"]))["plans"][0];
+    let tensors = list(&shown["places"]["tensors"]);
+    let find = |name: &str| tensors.iter().position(|tensor| tensor[0] == name).expect("a tensor");
+    let pinned = &tensors[find("tok.weight")];
+    assert_eq!(shown["places"]["layouts"][index(&pinned[3])], "S(0)");
+    assert_eq!(index(&pinned[5]) & 1, 1, "{pinned}");
+    assert!(tensors.iter().any(|tensor| index(&tensor[5]) & 8 != 0), "something is recomputed");
+    let layers = list(&shown["places"]["layers"]);
+    let of = |name: &str| {
+        let tensor = find(name);
+        let has = |layer: &&Value| list(&layer["tensors"]).iter().any(|one| index(one) == tensor);
+        layers.iter().find(has).expect("a layer")["name"].clone()
+    };
+    for name in
+        ["blocks.1.up.weight", "grad.blocks.1.up.weight", "state.exp_avg.blocks.1.up.weight"]
+    {
+        assert_eq!(of(name), "blocks.1", "{name}");
+    }
+    let members: usize = layers.iter().map(|layer| list(&layer["tensors"]).len()).sum();
+    assert_eq!(members, tensors.len(), "each tensor is in one layer");
+}
+
+#[test]
+fn reasons_are_those_of_explain() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let file = reference_plan(folder.path(), "gpt", "gpt.json", &["--mesh", "4"]);
+    let shown = &block(&page(folder.path(), &[&file], &["--explain", "2"]))["plans"][0];
+    let why = list(&shown["why"]);
+    assert_eq!(why.len(), 2);
+    for one in why {
+        let tensor = one["tensor"].as_str().expect("a name");
+        let text = succeeds(["explain", path(&file), tensor, "--format", "json"]);
+        let explained: Value = serde_json::from_str(&text).expect("JSON");
+        let mut costs: Vec<f64> = list(&explained["alternatives"])
+            .iter()
+            .filter_map(|a| a["objective_seconds"].as_f64())
+            .collect();
+        costs.sort_by(f64::total_cmp);
+        let ours: Vec<f64> =
+            list(&one["choices"]).iter().filter_map(|c| c["seconds"].as_f64()).collect();
+        assert_eq!(ours, costs, "{tensor}");
+        assert_eq!(
+            list(&one["choices"]).iter().filter(|choice| choice["chosen"] == true).count(),
+            1
+        );
+    }
+}
+
+#[test]
+fn what_was_asked_for_has_a_price() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let free = reference_plan(folder.path(), "gpt", "free.json", &["--mesh", "4"]);
+    let pin = ["--mesh", "4", "--pin", "tok.weight=S(0)"];
+    let pinned = reference_plan(folder.path(), "gpt", "pinned.json", &pin);
+    let shown = &block(&page(folder.path(), &[&pinned], &["--explain", "1"]))["plans"][0];
+    let [asked] = list(&shown["asked"]).as_slice() else { panic!("{}", shown["asked"]) };
+    assert_eq!(asked["what"], "the pin tok.weight=S(0)");
+    let (without, cheapest) =
+        (number(&asked["seconds"]), number(&read(&free)["planner"]["objective_seconds"]));
+    assert!((without / cheapest - 1.0).abs() < 1e-6, "{without} and {cheapest}");
+    let objective = number(&read(&pinned)["planner"]["objective_seconds"]);
+    assert!(objective >= without, "{objective} and {without}");
+}
+
+#[test]
+fn two_plans_differ_as_diff_says() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let one = reference_plan(folder.path(), "gpt", "one.json", &["--mesh", "4"]);
+    let other =
+        reference_plan(folder.path(), "gpt", "other.json", &["--mesh", "4", "--strategy", "data"]);
+    let block = block(&page(folder.path(), &[&one, &other], &["--explain", "0"]));
+    assert_eq!(list(&block["plans"]).len(), 2);
+    let text = succeeds(["diff", path(&one), path(&other), "--format", "json"]);
+    let diff: Value = serde_json::from_str(&text).expect("JSON");
+    let pairs = |of: &str| -> serde_json::Map<String, Value> {
+        let pair = |one: &Value| {
+            (
+                one[0].as_str().expect("a name").to_owned(),
+                json!({ "before": one[1], "after": one[2] }),
+            )
+        };
+        list(&block["difference"][of]).iter().map(pair).collect()
+    };
+    for part in ["inputs", "figures", "collectives", "tensors"] {
+        assert_eq!(Value::Object(pairs(part)), diff[part], "{part}");
+    }
+}
+
+#[test]
+fn runs_and_measured_seconds_stand_beside_what_was_predicted() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let plan = reference_plan(folder.path(), "gpt", "plan.json", &["--mesh", "2"]);
+    let (metrics, measured) =
+        (folder.path().join("losses.jsonl"), folder.path().join("measured.json"));
+    std::fs::write(
+        &metrics,
+        "{\"step\": 0, \"loss\": 4.5, \"eval\": {\"top1\": 0.25}}\n{\"step\": 1, \"loss\": 3.5}\n",
+    )
+    .expect("written");
+    let actor = read(&plan)["programs"][0]["actors"]
+        .as_array()
+        .and_then(|actors| actors.iter().find(|actor| number(&actor["seconds"]) > 0.0))
+        .expect("an actor")
+        .clone();
+    let file = json!({
+        "step_seconds": 0.5,
+        "actors": [{ "name": actor["name"], "op": "x", "seconds": 0.25 }, { "name": "?", "op": "odd", "seconds": 0.125 }],
+        "collectives": [{ "name": "c", "kind": "all_reduce", "bytes": 8, "seconds": 0.0625 }],
+    });
+    std::fs::write(&measured, file.to_string()).expect("written");
+    let extra = ["--explain", "0", "--metrics", path(&metrics), "--measured", path(&measured)];
+    let went = &block(&page(folder.path(), &[&plan], &extra))["went"];
+    assert_eq!(went["steps"], json!([0, 1]));
+    assert_eq!(went["curves"], json!({ "eval top1": [0.25, null], "loss": [4.5, 3.5] }));
+    let measured = &went["measured"];
+    assert_eq!(measured["step"][1], 0.5);
+    assert_eq!(measured["actors"], json!([[actor["name"], actor["seconds"], 0.25]]));
+    let row = |name: &str| {
+        list(&measured["rows"]).iter().find(|row| row[0] == name).expect("a row").clone()
+    };
+    assert_eq!(row("odd"), json!(["odd", 0.0, 0.125]));
+    let reduced = row("all_reduce");
+    assert!(number(&reduced[1]) > 0.0 && reduced[2] == 0.0625, "{reduced}");
+}
+
+#[test]
+fn what_is_wrong_with_files_is_said() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let plan = reference_plan(folder.path(), "mlp", "plan.json", &[]);
+    let file = |name: &str, text: &str| {
+        let file = folder.path().join(name);
+        std::fs::write(&file, text).expect("written");
+        file
+    };
+    let out = folder.path().join("page.html");
+    let with = |option: &str, file: &Path| {
+        fails(["report", path(&plan), "-o", path(&out), option, path(file)])
+    };
+    let error = with("--metrics", &file("m", "{\"step\": 0, \"loss\": 1}\nloss 2\n"));
+    assert!(
+        error.contains("line 2 of the metrics") && error.contains("one JSON object a step"),
+        "{error}"
+    );
+    let error = with("--metrics", &file("m", "{\"loss\": 1}\n"));
+    assert!(error.contains("line 1") && error.contains("no `step`"), "{error}");
+    let error = with("--measured", &file("s", "{\"step_seconds\": 1}"));
+    assert!(
+        error.contains("missing field `actors`") && error.contains("measured seconds are"),
+        "{error}"
+    );
+    let error = with("--measured", &file("s", "{\"step_seconds\": -1, \"actors\": []}"));
+    assert!(error.contains("-1 is no number of seconds"), "{error}");
+    assert!(!out.exists(), "no page of what is wrong");
+    let error = fails(["report", path(&plan), "-o", path(&plan)]);
+    assert!(error.contains("would overwrite"), "{error}");
+    let many = graphc(["report", path(&plan), path(&plan), path(&plan), "-o", path(&out)]);
+    assert_eq!(many.status.code(), Some(2), "three plans");
+    let missing = folder.path().join("missing.json");
+    assert!(fails(["report", path(&missing), "-o", path(&out)]).contains("missing.json"));
+}
