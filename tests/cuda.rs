@@ -1,0 +1,296 @@
+//! Plans on cards: the program as it is, against the double of NVIDIA's libraries (`tests/gpu_double`), which executes the kernels that
+//! NVIDIA's compiler makes and holds host code to what it may do. Where that compiler is not installed the tests say that they are
+//! skipped.
+
+mod support;
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use gpu_double::{Env, install};
+use support::{Reference, losses, training};
+use tempfile::TempDir;
+
+/// A machine with cards: the double's libraries, and a folder for compiled kernels.
+struct Machine {
+    folder: TempDir,
+    env: Env,
+}
+
+impl Machine {
+    /// `None` where the compiler of kernels is not installed.
+    fn new() -> Option<Self> {
+        let folder = tempfile::tempdir().expect("a scratch folder");
+        let env = install(folder.path())?;
+        Some(Self { folder, env })
+    }
+
+    /// A file of this test.
+    fn file(&self, name: &str) -> String {
+        self.folder.path().join(name).display().to_string()
+    }
+
+    fn command<S: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_graphc"));
+        command.args(args).envs(self.env.variables.iter().cloned());
+        command.env("GRAPHC_CACHE", Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels"));
+        command
+    }
+
+    /// Runs the program, which must succeed and which the double must have nothing to say against.
+    fn succeeds<S: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Output {
+        checked(self.command(args))
+    }
+
+    /// The losses of a reference's training on cards.
+    fn losses(&self, name: &str, extra: &[&str]) -> Vec<f64> {
+        losses(&self.train(name, extra))
+    }
+
+    fn train(&self, name: &str, extra: &[&str]) -> Vec<u8> {
+        let metrics = self.file("losses.jsonl");
+        self.succeeds(arguments(name, extra, &metrics));
+        std::fs::read(metrics).expect("metrics")
+    }
+}
+
+fn checked(mut command: Command) -> Output {
+    let output = command.output().expect("graphc starts");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && !stderr.contains("gpu double"), "{command:?}: {stderr}");
+    output
+}
+
+fn arguments(name: &str, extra: &[&str], metrics: &str) -> Vec<String> {
+    let mut args = training(name, &["--device", "cuda", "--metrics", metrics]);
+    args.extend(Reference::load(name).args);
+    args.extend(extra.iter().map(ToString::to_string));
+    args
+}
+
+/// Whether the losses are those that PyTorch reached.
+fn near(name: &str, extra: &[&str], reached: &[f64], tolerance: f64) {
+    let expected = Reference::load(name).losses;
+    assert_eq!(reached.len(), expected.len(), "{name} {extra:?}: steps");
+    for (step, (reached, expected)) in reached.iter().zip(&expected).enumerate() {
+        let error = (reached - expected).abs() / expected.abs();
+        assert!(error <= tolerance, "{name} {extra:?}, step {step}: {reached}, not {expected}");
+    }
+}
+
+/// What the test with everything tries in place of what fits the gate.
+fn everything() -> bool {
+    std::env::var_os("GRAPHC_DOUBLE_ALL").is_some()
+}
+
+const MESHES: [&[&str]; 5] = [
+    &["--mesh", "1"],
+    &["--mesh", "2"],
+    &["--mesh", "2x2"],
+    &["--mesh", "2", "--stages", "2", "--microbatches", "2"],
+    &["--mesh", "2", "--strategy", "zero3"],
+];
+
+/// Trains a reference in f32, twice in one configuration: the same bits.
+fn check(name: &str, meshes: &[&[&str]]) {
+    let Some(machine) = Machine::new() else { return };
+    let tolerance = Reference::load(name).tolerance;
+    for extra in meshes {
+        near(name, extra, &machine.losses(name, extra), tolerance);
+    }
+    let last = meshes.last().expect("a mesh");
+    assert!(
+        machine.train(name, last) == machine.train(name, last),
+        "{name} {last:?}: two runs differ"
+    );
+}
+
+#[test]
+fn mlp_reaches_the_losses_of_pytorch_on_cards() {
+    check("mlp", &MESHES);
+}
+
+#[test]
+fn mlp_mse_reaches_the_losses_of_pytorch_on_cards() {
+    check("mlp_mse", &MESHES);
+}
+
+#[test]
+fn gpt_reaches_the_losses_of_pytorch_on_cards() {
+    check("gpt", if everything() { &MESHES } else { &MESHES[2..4] });
+}
+
+/// Convolutions take the double long: all of the references by `GRAPHC_DOUBLE_ALL=1 cargo test --test cuda`.
+#[test]
+fn other_references_reach_the_losses_of_pytorch_on_cards() {
+    let Some(machine) = Machine::new() else { return };
+    let tolerance = |name: &str| 2.0 * Reference::load(name).tolerance;
+    if !everything() {
+        let reached = machine.losses("resnet", &["--steps", "2"]);
+        let expected = Reference::load("resnet").losses;
+        for (reached, expected) in reached.iter().zip(&expected) {
+            assert!((reached - expected).abs() <= tolerance("resnet") * expected.abs(), "resnet");
+        }
+        return;
+    }
+    for name in ["resnet", "llama", "lstm", "gru", "unet", "experts"] {
+        for extra in &MESHES[..3] {
+            near(name, extra, &machine.losses(name, extra), tolerance(name));
+        }
+    }
+}
+
+/// Of mixed precision the losses are near those of f32, as on the processor.
+#[test]
+fn halves_train_on_cards() {
+    let Some(machine) = Machine::new() else { return };
+    for (precision, tolerance) in [("bf16", 5e-3), ("f16", 1e-3)] {
+        let extra = ["--precision", precision];
+        near("gpt", &extra, &machine.losses("gpt", &extra), tolerance);
+    }
+}
+
+/// Plans for machines whose communication runs beside kernels have two streams.
+#[test]
+fn two_streams_wait_for_each_other_by_events() {
+    let Some(machine) = Machine::new() else { return };
+    for seed in ["1", "2"] {
+        let metrics = machine.file("streams.jsonl");
+        let extra = ["--mesh", "2", "--cluster", "dgx-h100", "--strategy", "zero2"];
+        let mut command = machine.command(arguments("mlp", &extra, &metrics));
+        command.env("GPU_DOUBLE_SEED", seed);
+        checked(command);
+        let reached = losses(&std::fs::read(metrics).expect("metrics"));
+        near("mlp", &extra, &reached, Reference::load("mlp").tolerance);
+    }
+}
+
+/// Where there are fewer cards than ranks these communicate through the host.
+#[test]
+fn several_ranks_share_a_card() {
+    let Some(machine) = Machine::new() else { return };
+    for extra in [MESHES[2], MESHES[3]] {
+        let metrics = machine.file("shared.jsonl");
+        let mut command = machine.command(arguments("mlp", extra, &metrics));
+        command.env("GPU_DOUBLE_DEVICES", "1");
+        checked(command);
+        let reached = losses(&std::fs::read(metrics).expect("metrics"));
+        near("mlp", extra, &reached, Reference::load("mlp").tolerance);
+    }
+}
+
+/// A process for each card.
+#[test]
+fn processes_have_a_card_each() {
+    let Some(machine) = Machine::new() else { return };
+    let metrics = machine.file("processes.jsonl");
+    let launch = ["launch", "--standalone", "--nproc-per-node", "2", "--"];
+    let mut args: Vec<String> = launch.map(str::to_owned).into();
+    args.push(env!("CARGO_BIN_EXE_graphc").to_owned());
+    args.extend(arguments("mlp", &[], &metrics));
+    machine.succeeds(args);
+    let reached = losses(&std::fs::read(&metrics).expect("metrics"));
+    near("mlp", &["launched"], &reached, Reference::load("mlp").tolerance);
+    let threads = machine.train("mlp", &["--mesh", "2"]);
+    assert!(threads == std::fs::read(metrics).expect("metrics"), "threads and processes differ");
+}
+
+/// A rank that is killed ends the job on the others, which say who.
+#[test]
+fn a_rank_that_dies_ends_the_job() {
+    let Some(machine) = Machine::new() else { return };
+    let metrics = machine.file("killed.jsonl");
+    let program = env!("CARGO_BIN_EXE_graphc");
+    let steps = arguments("mlp", &["--steps", "100000"], &metrics);
+    let quoted: Vec<String> = steps.iter().map(|arg| format!("'{arg}'")).collect();
+    let dies = "(while ! test -s \"$0\"; do sleep 0.05; done; kill -9 $$) &";
+    let script =
+        format!("if test $RANK = 1; then {dies} fi; exec '{program}' {}", quoted.join(" "));
+    let launch = ["launch", "--standalone", "--nproc-per-node", "2", "--", "sh", "-c"];
+    let output = machine.command(launch).args([&script, &metrics]).output().expect("it starts");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("rank 1") && stderr.contains("SIGKILL"), "{stderr}");
+}
+
+/// What was saved on cards goes on on the processor, and the other way round.
+#[test]
+fn checkpoints_go_from_cards_to_the_processor_and_back() {
+    let Some(machine) = Machine::new() else { return };
+    let expected = Reference::load("mlp").losses;
+    let (save, metrics) = (machine.file("checkpoints"), machine.file("parts.jsonl"));
+    let mut reached = Vec::new();
+    for (part, device) in ["cuda", "cpu", "cuda"].into_iter().enumerate() {
+        let mut args = arguments("mlp", &[], &metrics);
+        let at = args.iter().position(|arg| arg == "--device").expect("a device");
+        args[at + 1] = device.to_owned();
+        let at = args.iter().position(|arg| arg == "--steps").expect("steps");
+        args[at + 1] = (4 * (part + 1)).to_string();
+        args.extend(["--save", &save, "--save-every", "4"].map(str::to_owned));
+        if part > 0 {
+            args.extend(["--resume", &save].map(str::to_owned));
+        }
+        machine.succeeds(args);
+        let text = std::fs::read_to_string(&metrics).expect("metrics");
+        reached.extend(text.lines().map(|line| {
+            let value: serde_json::Value = serde_json::from_str(line).expect("JSON");
+            value["loss"].as_f64().expect("a loss")
+        }));
+    }
+    let last: Vec<f64> = reached[reached.len() - expected.len()..].to_vec();
+    near("mlp", &["resumed"], &last, Reference::load("mlp").tolerance);
+}
+
+/// A label that is out of range is found by a kernel, and said as on the processor.
+#[test]
+fn what_a_kernel_finds_is_said() {
+    let Some(machine) = Machine::new() else { return };
+    let data = machine.file("data.safetensors");
+    let folder = support::reference("mlp");
+    let mut bytes = std::fs::read(folder.join("data.safetensors")).expect("data");
+    let head = u64::from_le_bytes(bytes[..8].try_into().expect("a length")) as usize;
+    let header: serde_json::Value = serde_json::from_slice(&bytes[8..8 + head]).expect("JSON");
+    let begin = header["labels"]["data_offsets"][0].as_u64().expect("an offset") as usize;
+    bytes[8 + head + begin..][..8].copy_from_slice(&77i64.to_le_bytes());
+    std::fs::write(&data, bytes).expect("a file");
+    let mut args = arguments("mlp", &[], &machine.file("none.jsonl"));
+    let at = args.iter().position(|arg| arg == "--data").expect("data");
+    args[at + 1] = data;
+    let output = machine.command(&args).output().expect("graphc starts");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("label 77") && stderr.contains("0..10"), "{stderr}");
+}
+
+/// Without NVIDIA's libraries it is said what is missing, and what to do.
+#[test]
+fn a_machine_without_cards_says_what_is_missing() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let metrics = folder.path().join("none.jsonl").display().to_string();
+    let run = |args: &[String]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_graphc"));
+        command.args(args).env_remove("LD_LIBRARY_PATH").output().expect("graphc starts")
+    };
+    let devices = run(&["devices".to_owned()]);
+    let devices = String::from_utf8_lossy(&devices.stdout).into_owned();
+    assert!(devices.starts_with("cpu: "), "{devices}");
+    if devices.contains("cuda:0") {
+        return; // it has cards
+    }
+    let output = run(&arguments("mlp", &[], &metrics));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("--device cpu") && stderr.contains("graphc devices"), "{stderr}");
+}
+
+/// The doctor finds the double well.
+#[test]
+fn the_doctor_looks_at_everything() {
+    let Some(machine) = Machine::new() else { return };
+    if !everything() {
+        return println!("skipped: GRAPHC_DOUBLE_ALL=1 has the doctor look");
+    }
+    let output = machine.succeeds(["doctor", "--quick"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("NCCL") && !text.contains("WRONG"), "{text}");
+}
