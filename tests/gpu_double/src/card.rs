@@ -133,7 +133,8 @@ impl Card {
         let name = String::from(name);
         let launch = Launch { program, name, grid, block, shared, arguments };
         self.operation(&format!("kernel {}", launch.name));
-        let seed = self.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(u64::from(self.tick));
+        let number = self.seed.wrapping_add(u64::from(self.tick));
+        let seed = number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         kernel::run(&launch, &mut self.access(), seed).map_err(Refusal::Wrong)
     }
 

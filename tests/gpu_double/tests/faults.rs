@@ -3,7 +3,7 @@
 mod support;
 
 use gpu_double::Argument::Pointer;
-use gpu_double::{Card, Refusal, compile, nvrtc};
+use gpu_double::{Card, Ptx, Refusal, compile, nvrtc};
 use support::bytes;
 
 const SOURCE: &str = include_str!("faults.cu");
@@ -23,10 +23,13 @@ const FAULTS: [(&str, &str); 11] = [
     ("a_trap", "trap"),
 ];
 
-fn launch(name: &str, options: &[&str], seed: u64) -> Result<(), Refusal> {
-    let ptx = compile(SOURCE, "sm_90", options).unwrap_or_else(|log| panic!("{log}"));
+fn ptx(options: &[&str]) -> Ptx {
+    compile(SOURCE, "sm_90", options).unwrap_or_else(|log| panic!("{log}"))
+}
+
+fn launch(name: &str, ptx: &Ptx, seed: u64) -> Result<(), Refusal> {
     let mut card = Card::new(seed);
-    let module = card.load(&ptx).unwrap_or_else(|malformed| panic!("{malformed}"));
+    let module = card.load(ptx).unwrap_or_else(|malformed| panic!("{malformed}"));
     let values: Vec<f32> = (0..64).map(|i| i as f32).collect();
     let (x, y) = (card.upload(&bytes(&values)), card.upload(&bytes(&[0.0; 64])));
     let shape = ([4, 1, 1], [64, 1, 1]);
@@ -40,10 +43,12 @@ fn every_planted_fault_is_found_and_nothing_else() {
     if !nvrtc::is_installed() {
         return println!("skipped: NVRTC is not installed");
     }
+    let (right, wrong) = (ptx(&[]), ptx(&["--define-macro=WITHOUT"]));
     for (name, words) in FAULTS {
         for seed in 0..3 {
-            launch(name, &[], seed).unwrap_or_else(|refusal| panic!("{name}, {seed}: {refusal}"));
-            let fault = launch(name, &["--define-macro=WITHOUT"], seed);
+            launch(name, &right, seed)
+                .unwrap_or_else(|refusal| panic!("{name}, {seed}: {refusal}"));
+            let fault = launch(name, &wrong, seed);
             let Err(fault) = fault else { panic!("{name}, {seed}: is not found") };
             let text = fault.to_string();
             assert!(text.contains(words), "{name}, {seed}: {text}");

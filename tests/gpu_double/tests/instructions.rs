@@ -66,7 +66,7 @@ fn bits(a: u32, b: u32) -> [u32; 24] {
         (sa >> (b & 31)) as u32,
         a << (b & 31),
         (a & b) ^ !(a | b),
-        (u64::from(a) * u64::from(b) >> 32) as u32,
+        ((u64::from(a) * u64::from(b)) >> 32) as u32,
         ((i64::from(sa) * i64::from(sb)) >> 32) as u32,
         a.checked_div(b).unwrap_or(7),
         a.checked_rem(b).unwrap_or(7),
@@ -77,7 +77,7 @@ fn bits(a: u32, b: u32) -> [u32; 24] {
         sa.wrapping_abs() as u32,
         a as i8 as u32,
         b as i16 as u32,
-        (u64::from(a) * u64::from(b) >> 20) as u32,
+        ((u64::from(a) * u64::from(b)) >> 20) as u32,
         ((i64::from(sa) - i64::from(sb)).unsigned_abs() as u32).wrapping_add(5),
     ]
 }
@@ -110,7 +110,7 @@ fn wide(a: u64, b: u64) -> [u64; 10] {
         a % b,
         sa.wrapping_div(sb) as u64,
         sa.wrapping_rem(sb) as u64,
-        (u128::from(a) * u128::from(b) >> 64) as u64,
+        ((u128::from(a) * u128::from(b)) >> 64) as u64,
         ((i128::from(sa) * i128::from(sb)) >> 64) as u64,
         u64::from(a.count_ones()),
         u64::from(a.leading_zeros()),

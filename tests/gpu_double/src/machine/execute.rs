@@ -166,7 +166,7 @@ impl Machine {
                 }
             }
             Task::Launch(launch) => {
-                let seed = self.choose(usize::MAX) as u64;
+                let seed = (self.choose(1 << 31) as u64) << 32 | self.choose(1 << 31) as u64;
                 let mut memory = self.access(number, &operation.clock, Some(device));
                 match kernel::run(launch, &mut memory, seed) {
                     Ok(stats) => {

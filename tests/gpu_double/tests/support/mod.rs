@@ -1,4 +1,6 @@
-//! What tests of kernels share.
+//! What tests of kernels share, each a part of it.
+
+#![allow(dead_code)]
 
 use gpu_double::{Card, Module, compile, nvrtc};
 
@@ -37,13 +39,11 @@ pub fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
 }
 
-#[allow(dead_code)]
 pub fn halves(bytes: &[u8]) -> Vec<u16> {
     bytes.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]])).collect()
 }
 
 /// All numbers agree but for a share of what they are.
-#[allow(dead_code)]
 pub fn close(got: &[f32], wanted: &[f32], share: f32) {
     assert_eq!(got.len(), wanted.len());
     for (at, (got, wanted)) in got.iter().zip(wanted).enumerate() {
