@@ -43,6 +43,24 @@ fn cells_go_from_step_to_step() {
     check(&cases::recurrences::examples());
 }
 
+#[test]
+fn sums_have_the_same_bits_in_every_order_of_threads() {
+    let Some(mut bench) = bench() else { return };
+    let cx = EvalContext::default();
+    let sums = |example: &Example| {
+        matches!(example.case.op, Op::AttentionGrad(_) | Op::ConvolutionKernelGrad(_))
+    };
+    let all = [cases::attention::examples(), cases::pictures::examples()].map(|examples| {
+        let all = examples.into_iter().filter(sums).take(3);
+        all.map(|example| example.case).collect::<Vec<Case>>()
+    });
+    for case in all.iter().flatten() {
+        // Each launch goes through blocks and warps in another order.
+        let runs = [(); 3].map(|()| bench.run(case, &[], &cx).expect("no fault"));
+        assert!(runs[0] == runs[1] && runs[1] == runs[2], "{:?}", case.op);
+    }
+}
+
 /// Memory of whole tensors, which a call is tried on; the op only names it.
 fn case(operands: &[TensorType], results: &[TensorType], random: &mut Random) -> Case {
     let memory = |(index, ty): (usize, &TensorType)| {

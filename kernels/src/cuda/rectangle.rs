@@ -29,7 +29,8 @@ pub fn accumulate(shard: &Shard) -> [Call; 2] {
 /// of `to_extent`, of which the rest stays as it is. With `combine` it is joined to what is there, element by element: added (a sum of
 /// truth values is whether any holds), or the greater or the lesser of both, where a NaN stays a NaN.
 ///
-/// All extents and starts have as many dims; the rectangle lies inside both tensors, which do not overlap.
+/// All extents and starts have as many dims; the rectangle lies inside both tensors, which do not overlap and begin at multiples of
+/// 16 bytes.
 pub fn copy_rectangle(
     dtype: DType,
     from_extent: &[usize],
