@@ -63,7 +63,11 @@ fn checked(mut command: Command) -> Output {
 
 fn arguments(name: &str, extra: &[&str], metrics: &str) -> Vec<String> {
     let mut args = training(name, &["--device", "cuda", "--metrics", metrics]);
-    args.extend(Reference::load(name).args);
+    let mut own = Reference::load(name).args;
+    if let Some(at) = own.iter().position(|arg| arg == "--steps" && extra.contains(&"--steps")) {
+        own.drain(at..at + 2);
+    }
+    args.extend(own);
     args.extend(extra.iter().map(ToString::to_string));
     args
 }
