@@ -66,7 +66,12 @@ def prepare_chain(chain: FusedOp, operands: list[Port], results: list[Port], clo
 class _Chain:
     def __init__(self, chain: FusedOp, operands: list[Port], results: list[Port], clock: Clock) -> None:
         self.chain, self.ports, self.clock = chain, operands, clock
-        self.results = {step: port for step, port in zip(chain.outputs, results, strict=True)}
+        # One value may be several results: it is made in the first and copied to the others.
+        self.results: dict[int, Port] = {}
+        self.copies: list[tuple[int, Port]] = []
+        for step, port in zip(chain.outputs, results, strict=True):
+            if self.results.setdefault(step, port) is not port:
+                self.copies.append((step, port))
         self.source = Source()
         self.values: list[Value] = []
         self.later: list[str] = []
@@ -77,6 +82,8 @@ class _Chain:
         for index, step in enumerate(self.chain.steps):
             self._step(index, step)
         self.source.lines.extend(self.later)
+        for number, (step, port) in enumerate(self.copies):
+            self.source.lines.append(f"{self.source.bind(f'c{number}', port.tensor)}.copy_({self.values[step].name})")
         return self.source.function()
 
     def _operand(self, index: int, port: Port) -> Value:
@@ -151,7 +158,7 @@ class _Chain:
         reduces = self.chain.steps[index].op.name == "reduce"
         later = [arg for step in self.chain.steps[index + (not reduces) :] for arg in step.args]
         late = [self.operands[arg.operand].operand for arg in later if arg.operand is not None]
-        if any(tensor is not None and _overlaps(tensor, result) for tensor in late if index or tensor is not None):
+        if any(tensor is not None and _overlaps(tensor, result) for tensor in late):
             return False
-        pending = [port.tensor for step, port in self.results.items() if step != index]
+        pending = [port.tensor for step, port in [*self.results.items(), *self.copies] if step != index]
         return not any(_overlaps(tensor, result) for tensor in pending)
