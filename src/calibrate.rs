@@ -47,6 +47,8 @@ impl Effort {
 /// What was measured, on each rank while all work.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
+    /// What ranks compute on.
+    pub device: DeviceKind,
     /// Ranks that worked.
     pub ranks: usize,
     /// Bytes of memory of a rank.
@@ -99,7 +101,15 @@ pub fn calibrate(effort: Effort) -> Result<Measured, CalibrateError> {
     let bandwidth = bandwidth(effort, launch)?;
     let all_reduce = if effort.ranks > 1 { all_reduces(effort)? } else { Vec::new() };
     let memory = memory() / effort.ranks as u64;
-    Ok(Measured { ranks: effort.ranks, memory, launch, matmul, bandwidth, all_reduce })
+    Ok(Measured {
+        device: DeviceKind::Cpu,
+        ranks: effort.ranks,
+        memory,
+        launch,
+        matmul,
+        bandwidth,
+        all_reduce,
+    })
 }
 
 /// A tensor of which each rank has its rows.
@@ -235,7 +245,7 @@ impl Measured {
         Cluster {
             name: "calibrated".into(),
             device: Device {
-                kind: DeviceKind::Cpu,
+                kind: self.device,
                 memory: self.memory,
                 flops,
                 matmul_efficiency: singles.iter().map(share).collect(),
@@ -244,7 +254,7 @@ impl Measured {
                 bandwidth_share: 1.0,
                 launch: self.launch,
                 dispatch: 0.0,
-                overlap: false,
+                overlap: self.device == DeviceKind::Cuda,
             },
             levels: vec![Level { size: 0, latency, bandwidth }],
             axes: Vec::new(),
@@ -298,7 +308,10 @@ impl Measured {
         let points = device.matmul_efficiency.iter();
         let points = points.map(|(flops, share)| format!("[{flops:e}, {share:.4}]"));
         let (flops, points): (Vec<_>, Vec<_>) = (flops.collect(), points.collect());
-        let _ = writeln!(text, "name = \"{name}\"\n\n[device]\nkind = \"cpu\"");
+        let _ = writeln!(text, "name = \"{name}\"\n\n[device]\nkind = \"{}\"", device.kind);
+        if device.overlap {
+            let _ = writeln!(text, "overlap = true");
+        }
         let _ = writeln!(text, "memory = {}", device.memory);
         let _ = writeln!(text, "flops = {{ {} }}", flops.join(", "));
         let _ = writeln!(text, "matmul_efficiency = [{}]", points.join(", "));
@@ -343,6 +356,7 @@ mod tests {
         let (alpha, beta, launch) = (2e-6, 1e-9, 1e-6);
         let seconds = |bytes: usize| launch + 2.0 * (alpha + bytes as f64 / 2.0 * beta);
         let measured = Measured {
+            device: DeviceKind::Cpu,
             ranks: 2,
             memory: 1 << 30,
             launch,

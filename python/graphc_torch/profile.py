@@ -7,6 +7,7 @@ overlap. Of a collective this includes waiting for those who come later; the lea
 from __future__ import annotations
 
 import json
+import math
 import os
 import statistics
 from collections import defaultdict
@@ -91,14 +92,40 @@ def _document(session: Session, found: list[Any], step: float) -> dict[str, Any]
         for number, actor in enumerate(program.actors):
             seconds = [found[rank][number] for rank in ranks if number in found[rank]]
             if seconds:
-                communicates = isinstance(actor.action.does, plans.Collective | plans.Send | plans.Receive)
-                measured = min(seconds) if communicates else statistics.median(seconds)
-                actors.append({"actor": number, "name": actor.name, "kind": kind_of(actor), "seconds": measured})
+                measured = min(seconds) if _communicates(actor) else statistics.median(seconds)
+                head = {"actor": number, "name": actor.name, "kind": kind_of(actor), "seconds": measured}
+                actors.append({**head, **_work(session, program, actor)})
         programs.append({"program": index, "actors": actors})
-    device = torch.cuda.get_device_name() if session.device.type == "cuda" else "cpu"
-    head = {"format": "graphc measured", "version": VERSION, "plan": plan.name, "device": device}
-    engine = {"engine": f"torch {torch.__version__}", "threads": torch.get_num_threads()}
+    head = {"format": "graphc measured", "version": VERSION, "plan": plan.name, "ranks": plan.world_size}
+    engine = {"engine": f"torch {torch.__version__}", "threads": torch.get_num_threads(), **_device(session)}
     return {**head, **engine, "step_seconds": step, "programs": programs}
+
+
+def _device(session: Session) -> dict[str, Any]:
+    """The device, and the bytes of memory that a rank has."""
+    if session.device.type == "cuda":
+        properties = torch.cuda.get_device_properties(session.device)
+        return {"device": properties.name, "memory": properties.total_memory}
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", session.plan.world_size))
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {"device": "cpu", "memory": whole // max(local, 1)}
+
+
+def _communicates(actor: Actor) -> bool:
+    return isinstance(actor.action.does, plans.Collective | plans.Send | plans.Receive)
+
+
+def _work(session: Session, program: plans.Program, actor: Actor) -> dict[str, Any]:
+    """How much an action does: FLOPs, bytes (of a collective those of its message) and ranks."""
+    does, bytes_of, ranks = actor.action.does, actor.bytes, 1
+    registers = [program.registers[index] for index in actor.outputs or actor.updates or actor.inputs]
+    layouts = [session.plan.layouts[register.layout] for register in registers]
+    if isinstance(does, plans.Collective):
+        ranks = layouts[0].hierarchy[does.axis]
+        shards = zip(registers, layouts, strict=True)
+        bytes_of = float(sum(math.prod(shard.shape) * TORCH[layout.dtype].itemsize for shard, layout in shards))
+    dtype = layouts[0].dtype if layouts else None
+    return {"flops": actor.flops, "bytes": bytes_of, "dtype": dtype, "ranks": ranks}
 
 
 def kind_of(actor: Actor) -> str:

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-
 from world import root
 
 torch.set_num_threads(1)
@@ -61,9 +60,7 @@ def random_plans(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of random plans."""
     folder = tmp_path_factory.mktemp("random")
     count = os.environ.get("GRAPHC_RANDOM_PLANS", "300")
-    done = subprocess.run(
-        [str(built("examples/random_plans")), str(folder), count], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([str(built("examples/random_plans")), str(folder), count], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     (folder / "said.txt").write_text(done.stdout)
     return folder

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from world import root, run
 
 import graphc_torch
 from graphc_torch.cli import main
-from world import root, run
 
 DATA = ("--data", "tests/refs/mlp/data.safetensors")
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+from world import root, run
 
 import graphc_torch
 from graphc_torch.cli import main
-from world import root, run
 
 DATA = "tests/refs/mlp/data.safetensors"
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from world import root, run
 
 import graphc_torch
 from graphc_torch import plan as plans
 from graphc_torch.ops import TABLE
 from graphc_torch.random import Stream, key_of
-from world import root, run
 
 
 def numbered(folder: Path) -> list[Path]:

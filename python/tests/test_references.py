@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from conftest import reference
+from world import root, run
 
 import graphc_torch
-from conftest import reference
 from graphc_torch.data import Batches
-from world import root, run
 
 MESHES = [
     ("--mesh", "1"),
@@ -27,14 +29,16 @@ INTERLEAVED = ("--mesh", "2", "--stages", "2", "--microbatches", "4", "--schedul
 RECOMPUTED = ("--mesh", "2", "--recompute", "full", "--microbatches", "2")
 
 
-def cases() -> list[tuple[str, tuple[str, ...]]]:
-    found = [(name, mesh) for name in ("mlp", "mlp_mse", "gpt", "resnet") for mesh in MESHES]
+def cases() -> list[Any]:
+    found: list[tuple[str, tuple[str, ...]]] = [(name, mesh) for name in ("mlp", "mlp_mse", "gpt", "resnet") for mesh in MESHES]
     found += [("gpt", STREAMS), ("gpt", INTERLEAVED), ("gpt", RECOMPUTED)]
     # Batch norm has statistics of each microbatch, of which there is no record.
-    return [(name, mesh) for name, mesh in found if name != "resnet" or "--microbatches" not in mesh]
+    found = [(name, mesh) for name, mesh in found if name != "resnet" or "--microbatches" not in mesh]
+    slow = pytest.mark.slow
+    return [pytest.param(name, mesh, marks=slow if name == "resnet" and mesh != MESHES[4] else ()) for name, mesh in found]
 
 
-def trained(path: Path, name: str, weights: Path | None = None) -> Callable[[int], list[float]]:
+def trained(path: Path, name: str, weights: tuple[Path, ...] = ()) -> Callable[[int], list[float]]:
     """The losses of a training of as many steps as the reference has."""
 
     def work(rank: int) -> list[float]:
@@ -45,11 +49,13 @@ def trained(path: Path, name: str, weights: Path | None = None) -> Callable[[int
         batches = Batches(data, session.inputs)
         steps = len(reference(name)["losses"])
         losses = [float(session.step(batches.feeds(step))["loss"]) for step in range(steps)]
-        if weights is not None:
-            kept = graphc_torch.load_tensors(weights)
-            found = {variable: session.variable(variable) for variable in kept}
-            differ = {key: float((found[key] - value).abs().max()) for key, value in kept.items()}
-            assert rank or max(differ.values()) < 1e-5, differ
+        if weights:
+            one, other = (graphc_torch.load_tensors(file) for file in weights)
+            found = {variable: session.variable(variable) for variable in one}
+            # Gradients that are 0 but for rounding, of keys' biases, are as large as others to Adam: graphc's own meshes differ in them.
+            allowed = {key: 1e-5 + 4.0 * difference(one[key], other[key]) for key in one}
+            differ = {key: difference(found[key], value) for key, value in one.items()}
+            assert rank or all(differ[key] < allowed[key] for key in differ), differ
         return losses
 
     return work
@@ -64,22 +70,23 @@ def test_losses_are_those_of_pytorch(compiled: Callable[..., Path], name: str, m
         assert losses == pytest.approx(expected, rel=tolerance)
 
 
-@pytest.mark.parametrize("name", ["mlp", "gpt", "resnet"])
+def difference(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float((a - b).abs().max())
+
+
+@pytest.mark.parametrize(
+    ("name", "mesh"),
+    [(name, ("--mesh", "2")) for name in ("mlp", "gpt", "resnet")]
+    # Statistics of microbatches, of which PyTorch has no record.
+    + [("resnet", ("--mesh", "2x2", "--stages", "2", "--microbatches", "2"))],
+)
 def test_weights_are_those_of_graphc(
-    compiled: Callable[..., Path], graphc: Callable[..., None], tmp_path: Path, name: str
+    compiled: Callable[..., Path], graphc: Callable[..., None], tmp_path: Path, name: str, mesh: tuple[str, ...]
 ) -> None:
-    path, weights = compiled(name, "--mesh", "2"), tmp_path / "weights.safetensors"
+    path, weights = compiled(name, *mesh), (tmp_path / "one.safetensors", tmp_path / "other.safetensors")
     data, steps = f"tests/refs/{name}/data.safetensors", len(reference(name)["losses"])
-    graphc("train", path, "--data", data, "--steps", steps, "--weights", weights)
-    for losses in run(2, trained(path, name, weights)):
-        assert isinstance(losses, list), losses
-
-
-def test_statistics_of_microbatches_are_those_of_graphc(
-    compiled: Callable[..., Path], graphc: Callable[..., None], tmp_path: Path
-) -> None:
-    path = compiled("resnet", "--mesh", "2x2", "--stages", "2", "--microbatches", "2")
-    weights, steps = tmp_path / "weights.safetensors", len(reference("resnet")["losses"])
-    graphc("train", path, "--data", "tests/refs/resnet/data.safetensors", "--steps", steps, "--weights", weights)
-    for losses in run(4, trained(path, "resnet", weights)):
-        assert isinstance(losses, list), losses
+    single = compiled(name, "--mesh", "1", *mesh[4:])
+    for plan, file in zip((path, single), weights, strict=True):
+        graphc("train", plan, "--data", data, "--steps", steps, "--weights", file)
+    for losses in run(graphc_torch.load(path).world_size, trained(path, name, weights)):
+        assert isinstance(losses, list) and losses, losses

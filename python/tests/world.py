@@ -38,9 +38,7 @@ def _fork(rank: int, world: int, port: int, work: Callable[[int], Any]) -> tuple
     if pid:
         os.close(write)
         return pid, read
-    os.environ.update(
-        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
-    )
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     try:
         answer: Any = work(rank)
     except GraphcError as error:
