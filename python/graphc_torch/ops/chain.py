@@ -96,7 +96,8 @@ class _Chain:
         return {arg.step: index for index, step in steps for arg in step.args if arg.step is not None}
 
     def _value(self, arg: FusedArg) -> Value:
-        of, index = (self.operands, arg.operand) if arg.operand is not None else (self.values, arg.step)
+        of = self.values if arg.operand is None else self.operands
+        index = arg.step if arg.operand is None else arg.operand
         if index is None or not 0 <= index < len(of):
             raise PlanError("a step of a chain reads what there is not")
         return of[index]
