@@ -83,7 +83,7 @@ def test_the_api_reads_and_writes_variables(compiled: Callable[..., Path]) -> No
     session = graphc_torch.Session(plan, graphc_torch.model_weights(plan))
     session.set_variable("layers.2.bias", torch.ones(10))
     assert torch.equal(session.variable("layers.2.bias"), torch.ones(10))
-    with pytest.raises(graphc_torch.FeedError, match="`layers.2.bias` is f32"):
+    with pytest.raises(graphc_torch.FeedError, match=r"`layers\.2\.bias` is f32"):
         session.set_variable("layers.2.bias", torch.ones(3))
-    with pytest.raises(graphc_torch.FeedError, match="the input `input` "):
+    with pytest.raises(graphc_torch.FeedError, match=r"the input `input` .* is not fed"):
         session.step({})

@@ -82,8 +82,8 @@ class _Chain:
         for index, step in enumerate(self.chain.steps):
             self._step(index, step)
         self.source.lines.extend(self.later)
-        for number, (step, port) in enumerate(self.copies):
-            self.source.lines.append(f"{self.source.bind(f'c{number}', port.tensor)}.copy_({self.values[step].name})")
+        for number, (of, port) in enumerate(self.copies):
+            self.source.lines.append(f"{self.source.bind(f'c{number}', port.tensor)}.copy_({self.values[of].name})")
         return self.source.function()
 
     def _operand(self, index: int, port: Port) -> Value:
