@@ -34,8 +34,8 @@ def cases() -> list[Any]:
     found += [("gpt", STREAMS), ("gpt", INTERLEAVED), ("gpt", RECOMPUTED)]
     # Batch norm has statistics of each microbatch, of which there is no record.
     found = [(name, mesh) for name, mesh in found if name != "resnet" or "--microbatches" not in mesh]
-    slow = pytest.mark.slow
-    return [pytest.param(name, mesh, marks=slow if name == "resnet" and mesh != MESHES[4] else ()) for name, mesh in found]
+    often = {"resnet": (MESHES[4],), "mlp_mse": (MESHES[2], MESHES[5])}
+    return [pytest.param(name, mesh, marks=() if mesh in often.get(name, (mesh,)) else pytest.mark.slow) for name, mesh in found]
 
 
 def trained(path: Path, name: str, weights: tuple[Path, ...] = ()) -> Callable[[int], list[float]]:
