@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -246,8 +247,24 @@ def joined(plan: Plan, device: str | torch.device, timeout: float) -> int:
         backend = "nccl" if torch.device(device).type == "cuda" else "gloo"
         if backend == "nccl":
             torch.cuda.set_device(own_device(device))
-        dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+        _begin(backend, world, timedelta(seconds=timeout))
     return dist.get_rank()
+
+
+def _begin(backend: str, world: int, timeout: timedelta) -> None:
+    """Makes the group of all processes.
+
+    On one machine torchrun gives restarted processes the store of those before them, where the addresses of the dead still stand: so
+    each attempt has names of its own there. Of several machines each counts restarts by itself, but there the store is new.
+    """
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if restarts == "0" or os.environ.get("LOCAL_WORLD_SIZE") != str(world):
+        dist.init_process_group(backend, timeout=timeout)
+        return
+    of: Any = dist
+    store, rank, world = next(of.rendezvous("env://", timeout=timeout))
+    prefixed = of.PrefixStore(f"graphc-{restarts}", store)
+    dist.init_process_group(backend, store=prefixed, rank=rank, world_size=world, timeout=timeout)
 
 
 def own_device(device: str | torch.device) -> torch.device:

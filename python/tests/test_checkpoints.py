@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -58,6 +62,29 @@ def test_a_restart_goes_on_where_the_last_checkpoint_is(compiled: Callable[..., 
     steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines()]
     assert steps == list(range(6))
     assert sorted(entry.name for entry in folder.iterdir()) == ["step-00000004", "step-00000006"]
+
+
+@pytest.mark.slow
+def test_torchrun_starts_again_what_is_killed(compiled: Callable[..., Path], tmp_path: Path) -> None:
+    path, folder, metrics = compiled("mlp", "--mesh", "2"), tmp_path / "saved", tmp_path / "metrics.jsonl"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
+    loop = ["--save", str(folder), "--save-every", "100", "--resume", str(folder), "--metrics", str(metrics)]
+    command = [*torchrun, "-m", "graphc_torch", "train", str(path), *DATA, "--steps", "1500", *loop]
+    environment = {**os.environ, "PYTHONPATH": str(root() / "python"), "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, cwd=root(), env=environment, stderr=subprocess.DEVNULL) as job:
+        until(lambda: (folder / "step-00000200").is_dir())
+        children = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
+        os.kill(int(children[-1]), signal.SIGKILL)
+        assert job.wait(120) == 0
+    steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines()]
+    assert steps == list(range(1500))
+
+
+def until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end, "it takes too long"
+        time.sleep(0.01)
 
 
 def test_damage_is_found(compiled: Callable[..., Path], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

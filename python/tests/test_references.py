@@ -32,9 +32,11 @@ RECOMPUTED = ("--mesh", "2", "--recompute", "full", "--microbatches", "2")
 def cases() -> list[Any]:
     found: list[tuple[str, tuple[str, ...]]] = [(name, mesh) for name in ("mlp", "mlp_mse", "gpt", "resnet") for mesh in MESHES]
     found += [("gpt", STREAMS), ("gpt", INTERLEAVED), ("gpt", RECOMPUTED)]
+    found += [(name, mesh) for name in ("llama", "experts", "lstm", "gru", "unet") for mesh in (MESHES[0], MESHES[4])]
     # Batch norm has statistics of each microbatch, of which there is no record.
     found = [(name, mesh) for name, mesh in found if name != "resnet" or "--microbatches" not in mesh]
-    often = {"resnet": (MESHES[4],), "mlp_mse": (MESHES[2], MESHES[5])}
+    often = {"resnet": (MESHES[4],), "mlp_mse": (MESHES[2], MESHES[5]), "lstm": (), "unet": (), "gru": (MESHES[4],)}
+    often |= {"llama": (MESHES[4],), "experts": (MESHES[4],)}
     return [pytest.param(name, mesh, marks=() if mesh in often.get(name, (mesh,)) else pytest.mark.slow) for name, mesh in found]
 
 
