@@ -9,7 +9,8 @@ Start reading with :mod:`graphc_torch.plan`, then :mod:`graphc_torch.session`, t
 
 from .data import load_tensors, model_weights, save_tensors
 from .errors import CheckpointError, FeedError, GraphcError, PlanError, RunError
-from .plan import Plan, load, parse
+from .plan import Plan
+from .reading import load, parse
 from .session import Session
 
 __all__ = [

@@ -17,8 +17,9 @@ from torch import Tensor
 from .checkpoint import Checkpoint, Saver, changes, complete
 from .data import Batches, Metrics, load_tensors, model_weights, save_tensors
 from .errors import FeedError, GraphcError, PlanError
-from .plan import Plan, TensorKind, load
+from .plan import Plan, TensorKind
 from .profile import profile
+from .reading import load
 from .session import Session
 
 METRICS = ("loss", "samples", "top1", "top5", "grad_norm", "loss_scale", "skipped")
