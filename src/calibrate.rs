@@ -332,6 +332,9 @@ impl Measured {
         let points = points.map(|(flops, share)| format!("[{flops:e}, {share:.4}]"));
         let (flops, points): (Vec<_>, Vec<_>) = (flops.collect(), points.collect());
         let _ = writeln!(text, "name = \"{name}\"\n\n[device]\nkind = \"{}\"", device.kind);
+        if device.overlap {
+            let _ = writeln!(text, "overlap = true");
+        }
         let _ = writeln!(text, "memory = {}", device.memory);
         let _ = writeln!(text, "flops = {{ {} }}", flops.join(", "));
         let _ = writeln!(text, "matmul_efficiency = [{}]", points.join(", "));

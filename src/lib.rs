@@ -25,6 +25,7 @@
 
 pub mod calibrate;
 mod data_parallel;
+pub mod profile;
 pub mod report;
 
 /// Communication of the user's own, and training with it.

@@ -223,3 +223,69 @@ fn a_plan_is_judged_as_a_framework_would_run_it() {
     assert_eq!(eager["framework"], "torch-eager");
     assert!(number(&eager, "step_seconds") > number(&own, "step_seconds"));
 }
+
+/// Measurements of a plan as another engine would write them: every kernel takes twice what the plan says.
+fn measured_of(plan: &Value) -> Value {
+    let actor = |(number, actor): (usize, &Value)| {
+        let (action, does) =
+            actor["action"].as_object().map_or(("accumulate", &Value::Null), |action| {
+                let (name, does) = action.iter().next().expect("an action has a name");
+                (name.as_str(), does)
+            });
+        let kind = match action {
+            "compute" => does["op"]["op"].as_str().expect("an op"),
+            "collective" => does["kind"].as_str().expect("a kind"),
+            other => other,
+        };
+        let collective = action == "collective";
+        let seconds = if collective { 1e-4 } else { 2.0 * number_of(actor, "seconds") };
+        serde_json::json!({
+            "actor": number, "name": actor["name"], "kind": kind, "seconds": seconds,
+            "flops": number_of(actor, "flops"), "dtype": "f32",
+            "bytes": if collective { 4096.0 } else { number_of(actor, "bytes") },
+            "ranks": if collective { 2 } else { 1 },
+        })
+    };
+    let actors = plan["programs"][0]["actors"].as_array().expect("actors");
+    let actors: Vec<Value> = actors.iter().enumerate().map(actor).collect();
+    serde_json::json!({
+        "format": "graphc measured", "version": 1, "plan": plan["name"], "device": "cpu", "memory": 1 << 30,
+        "engine": "torch", "ranks": 2, "step_seconds": 0.25,
+        "programs": [{ "program": 0, "actors": actors }],
+    })
+}
+
+fn number_of(value: &Value, name: &str) -> f64 {
+    value[name].as_f64().unwrap_or_default()
+}
+
+#[test]
+fn measurements_stand_beside_the_prediction_and_become_a_cluster() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let path = plan(folder.path(), &["--mesh", "2", "--strategy", "data"]);
+    let path = path.to_str().expect("UTF-8");
+    let written = read(&std::fs::read_to_string(path).expect("the plan"));
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let (measured, cluster) = (file("measured.json"), file("cluster.toml"));
+    let store = |value: &Value| std::fs::write(&measured, value.to_string()).expect("writable");
+    store(&measured_of(&written));
+    let found = read(&succeeds(["simulate", path, "--measured", &measured, "--format", "json"]));
+    assert_eq!(found["measured"]["step_seconds"], 0.25);
+    let kinds = found["measured"]["kinds"].as_array().expect("kinds");
+    let products = kinds.iter().find(|kind| kind["kind"] == "matmul").expect("products");
+    let [predicted, twice] = ["predicted_seconds", "measured_seconds"].map(|n| number(products, n));
+    assert!(predicted > 0.0 && (twice / predicted - 2.0).abs() < 0.01, "{products}");
+    let text = succeeds(["simulate", path, "--measured", &measured]);
+    assert!(text.contains("by torch on cpu") && text.contains("all_reduce"), "{text}");
+    succeeds(["calibrate", "--from", &measured, "-o", &cluster]);
+    let there = read(&succeeds(["simulate", path, "--cluster", &cluster, "--format", "json"]));
+    assert!(number(&there, "step_seconds") > number(&found, "step_seconds"), "twice as slow");
+    let mut other = measured_of(&written);
+    other["programs"][0]["actors"][3]["name"] = "teleport".into();
+    store(&other);
+    let error = fails(["simulate", path, "--measured", &measured]);
+    assert!(error.contains("actor 3 of program 0 is not `teleport`"), "{error}");
+    store(&serde_json::json!({ "format": "graphc measured" }));
+    let error = fails(["calibrate", "--from", &measured]);
+    assert!(error.contains("holds no measurements that can be read"), "{error}");
+}

@@ -54,6 +54,9 @@ struct Args {
     /// The machine that a step's time is predicted for: a file that `graphc calibrate` wrote
     #[arg(long)]
     cluster: Option<std::path::PathBuf>,
+    /// Write the plan to this file and measure nothing
+    #[arg(long)]
+    plan: Option<std::path::PathBuf>,
 }
 
 /// What was measured of the steps.
@@ -78,6 +81,9 @@ fn main() -> Result<()> {
     let compile_start = Instant::now();
     let plan = compile(graph, &options(&args, optimizer)?, &cluster(&args)?, None)?.plan;
     let compile_seconds = compile_start.elapsed().as_secs_f64();
+    if let Some(path) = &args.plan {
+        return Ok(std::fs::write(path, graphc::ir::plan::write_plan(&plan))?);
+    }
     let session_start = Instant::now();
     let mut session = session(&plan, args.threads, job.as_ref())?;
     let session_seconds = session_start.elapsed().as_secs_f64();

@@ -146,6 +146,9 @@ pub struct SimulateArgs {
     /// Write a trace (Chrome's JSON, which Perfetto reads): a process for each kind of rank, a thread for each stream
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
+    /// Put what `graphc_torch profile` measured beside what is predicted, by kinds of ops
+    #[arg(long, value_name = "FILE")]
+    pub measured: Option<PathBuf>,
     /// Form of what is printed
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
@@ -209,6 +212,9 @@ pub struct CalibrateArgs {
     /// Measure less, and less well
     #[arg(long)]
     pub quick: bool,
+    /// Measure nothing: take what `graphc_torch profile` has measured
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["device", "ranks", "quick"])]
+    pub from: Option<PathBuf>,
 }
 
 /// `graphc run`

@@ -1,7 +1,8 @@
-//! `graphc calibrate`: this machine becomes a cluster file.
+//! `graphc calibrate`: this machine, or what was measured on another one, becomes a cluster file.
 
 use anyhow::{Context, Result, ensure};
-use graphc::calibrate::{Effort, calibrate};
+use graphc::calibrate::{Effort, Measured, calibrate};
+use graphc::profile::Profile;
 use graphc_ir::mesh::DeviceKind;
 
 use super::args::{CalibrateArgs, DeviceName};
@@ -12,15 +13,10 @@ const MOST_IN_TURN: usize = 16;
 
 /// Runs the command.
 pub fn run(args: &CalibrateArgs) -> Result<()> {
-    let device: DeviceKind = args.device.unwrap_or(DeviceName::Cpu).into();
-    // Beyond the cores ranks take turns, and what is measured is the system's way of sharing them.
-    let most = std::thread::available_parallelism().map_or(1, usize::from).max(MOST_IN_TURN);
-    ensure!((1..=most).contains(&args.ranks), "--ranks is 1 to {most} here, not {}", args.ranks);
-    let effort = match args.quick {
-        true => Effort::quick(device, args.ranks),
-        false => Effort::full(device, args.ranks),
+    let measured = match &args.from {
+        Some(path) => Profile::read(path)?.machine()?,
+        None => measured(args)?,
     };
-    let measured = calibrate(effort).context("this machine cannot be measured")?;
     match &args.output {
         Some(path) => {
             graphc_runtime::data::write_file(path, measured.toml().as_bytes())?;
@@ -28,4 +24,17 @@ pub fn run(args: &CalibrateArgs) -> Result<()> {
         }
         None => print(&measured.toml()),
     }
+}
+
+/// This machine.
+fn measured(args: &CalibrateArgs) -> Result<Measured> {
+    // Beyond the cores ranks take turns, and what is measured is the system's way of sharing them.
+    let most = std::thread::available_parallelism().map_or(1, usize::from).max(MOST_IN_TURN);
+    ensure!((1..=most).contains(&args.ranks), "--ranks is 1 to {most} here, not {}", args.ranks);
+    let device: DeviceKind = args.device.unwrap_or(DeviceName::Cpu).into();
+    let effort = match args.quick {
+        true => Effort::quick(device, args.ranks),
+        false => Effort::full(device, args.ranks),
+    };
+    calibrate(effort).context("this machine cannot be measured")
 }

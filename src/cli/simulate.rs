@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use graphc::profile::{KindSeconds, Profile, ProfileError};
 use graphc::report;
 use graphc_compiler::cost::{on_cluster, utilization};
 use graphc_compiler::null_device::{Simulation, simulate, trace};
@@ -19,7 +20,11 @@ use super::output::{check_distinct, print};
 pub fn run(args: &SimulateArgs) -> Result<()> {
     let trace_to = args.trace.as_deref();
     let cluster = args.cluster.as_deref().map(Path::new).filter(|path| path.is_file());
-    let inputs = [("the plan", Some(args.plan.as_path())), ("the cluster file", cluster)];
+    let inputs = [
+        ("the plan", Some(args.plan.as_path())),
+        ("the cluster file", cluster),
+        ("--measured", args.measured.as_deref()),
+    ];
     check_distinct(&inputs, &[("--trace", trace_to)])?;
     let mut plan = load_sound_plan(&args.plan)?.into_plan();
     if args.cluster.is_some() || args.framework.is_some() {
@@ -33,12 +38,66 @@ pub fn run(args: &SimulateArgs) -> Result<()> {
         let text = serde_json::to_string(&chrome_trace(&plan, &traced))?;
         graphc_runtime::data::write_file(path, text.as_bytes())?;
     }
+    let profile = args.measured.as_deref().map(Profile::read).transpose()?;
+    let beside = profile.map(|profile| Ok::<_, ProfileError>((profile.by_kind(&plan)?, profile)));
+    let beside = beside.transpose()?;
     match args.format {
         Format::Json => {
-            print(&(serde_json::to_string_pretty(&as_json(&plan, &simulation))? + "\n"))
+            let mut value = as_json(&plan, &simulation);
+            if let Some((kinds, profile)) = &beside {
+                value["measured"] = measured_json(kinds, profile);
+            }
+            print(&(serde_json::to_string_pretty(&value)? + "\n"))
         }
-        Format::Text => print(&as_text(&plan, &simulation)),
+        Format::Text => {
+            let more =
+                beside.map_or(String::new(), |(kinds, profile)| measured_text(&kinds, &profile));
+            print(&(as_text(&plan, &simulation) + &more))
+        }
     }
+}
+
+/// What was measured, by kinds of ops: seconds of a step, the mean of all ranks.
+fn measured_json(kinds: &[(String, KindSeconds)], profile: &Profile) -> Value {
+    let kind = |(kind, sum): &(String, KindSeconds)| {
+        json!({
+            "kind": kind,
+            "actions": sum.actions,
+            "predicted_seconds": sum.predicted,
+            "measured_seconds": sum.measured,
+        })
+    };
+    json!({
+        "engine": profile.engine,
+        "device": profile.device,
+        "step_seconds": profile.step_seconds,
+        "kinds": kinds.iter().map(kind).collect::<Vec<_>>(),
+    })
+}
+
+fn measured_text(kinds: &[(String, KindSeconds)], profile: &Profile) -> String {
+    let step = report::seconds(profile.step_seconds);
+    let mut text =
+        format!("measured       {step} a step, by {} on {}\n", profile.engine, profile.device);
+    let _ = writeln!(
+        text,
+        "\n{:<24} {:>8} {:>12} {:>12} {:>7}",
+        "kind", "actions", "predicted", "measured", "ratio"
+    );
+    for (kind, sum) in kinds {
+        let ratio = if sum.predicted > 0.0 {
+            format!("{:.2}", sum.measured / sum.predicted)
+        } else {
+            "-".into()
+        };
+        let [predicted, measured] = [sum.predicted, sum.measured].map(report::seconds);
+        let _ = writeln!(
+            text,
+            "{kind:<24} {:>8} {predicted:>12} {measured:>12} {ratio:>7}",
+            sum.actions
+        );
+    }
+    text
 }
 
 fn as_json(plan: &Plan, simulation: &Simulation) -> Value {

@@ -63,7 +63,8 @@ fn cost(region: &Region, class: Id, term: &Term) -> u64 {
     let operation = op.operation();
     let flops = operation.rule(&types).map_or(0.0, |rule| operation.flops(&rule));
     let bytes: usize = types.iter().map(|ty| ty.bytes()).sum::<usize>() + region.ty(class).bytes();
-    let rows = !matches!(op, Op::Transpose(op) if op.permutation.last() != Some(&(types[0].shape.len() - 1)));
+    let moves = |last: &usize| last + 1 != types[0].shape.len();
+    let rows = !matches!(op, Op::Transpose(op) if op.permutation.last().is_some_and(moves));
     let bytes = if rows { bytes } else { 2 * bytes };
     (flops + bytes as f64 * FLOPS_PER_BYTE + OVERHEAD) as u64
 }

@@ -1,0 +1,7 @@
+"""``python -m graphc_torch``."""
+
+import sys
+
+from .cli import main
+
+sys.exit(main())

@@ -1,0 +1,197 @@
+"""The command line: ``graphc_torch train`` and ``graphc_torch profile``, alone or under torchrun."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .checkpoint import Checkpoint, Saver, changes, complete
+from .data import Batches, Metrics, load_tensors, model_weights, save_tensors
+from .errors import FeedError, GraphcError, PlanError
+from .plan import Plan, TensorKind
+from .profile import profile
+from .reading import load
+from .session import Session
+
+METRICS = ("loss", "samples", "top1", "top5", "grad_norm", "loss_scale", "skipped")
+"""Outputs that a line of metrics is made of."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command; the exit status: 1 where it failed."""
+    given = parser().parse_args(arguments)
+    try:
+        if given.threads:
+            torch.set_num_threads(given.threads)
+        given.run(given)
+    except GraphcError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    finally:
+        leave()
+    return 0
+
+
+def leave() -> None:
+    """Leaves the job, where there is one."""
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def parser() -> argparse.ArgumentParser:
+    """The commands and their options."""
+    root = argparse.ArgumentParser(prog="graphc_torch", description="Plans of graphc, executed by PyTorch")
+    commands = root.add_subparsers(required=True, metavar="COMMAND")
+    train = commands.add_parser("train", help="step through a data set")
+    _common(train)
+    train.set_defaults(run=run_train)
+    train.add_argument("--data", type=Path, required=True, help="samples: a safetensors file, a tensor for each input")
+    train.add_argument("--steps", type=int, required=True, help="steps of the whole training")
+    train.add_argument("--metrics", type=Path, help="a line of JSON for each step")
+    train.add_argument("--weights", type=Path, help="where the trained weights go: a safetensors file")
+    train.add_argument("--save", type=Path, help="a directory of checkpoints")
+    train.add_argument("--save-every", type=int, help="save after every so many steps, and after the last")
+    train.add_argument("--keep", type=int, default=2, help="checkpoints that are kept; default 2")
+    train.add_argument("--resume", type=Path, help="a checkpoint, or a directory of which the latest is taken")
+    train.add_argument("--on-nan", choices=["stop", "ignore"], default="stop", help="where the loss is no finite number")
+    measure = commands.add_parser("profile", help="measure the seconds of each actor and collective")
+    _common(measure)
+    measure.set_defaults(run=run_profile)
+    measure.add_argument("-o", "--output", type=Path, required=True, help="where the measurements go")
+    measure.add_argument("--steps", type=int, default=5, help="steps that are measured; default 5")
+    return root
+
+
+def _common(command: argparse.ArgumentParser) -> None:
+    command.add_argument("plan", type=Path, help="a plan that graphc compile has written")
+    command.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where ranks compute; default cpu")
+    command.add_argument("--weights-from", type=Path, help="weights in the place of the model's: a safetensors file or a checkpoint")
+    command.add_argument("--seed", type=int, help="of initial parameters and dropout; default 0, or a resumed checkpoint's")
+    command.add_argument("--threads", type=int, help="threads of this rank")
+    command.add_argument("--timeout", type=float, default=300.0, help="seconds after which a rank that waits gives up")
+
+
+def run_train(given: argparse.Namespace) -> None:
+    """Trains."""
+    if given.steps < 1:
+        raise FeedError("--steps is at least 1")
+    plan = load(given.plan)
+    if not plan.training:
+        raise PlanError(f"{given.plan} is an inference plan: compile with --optimizer")
+    checkpoint = resumed(given)
+    session = begun(given, plan, checkpoint, METRICS)
+    if checkpoint is not None:
+        for change in changes(session, checkpoint.settings) if session.leads else ():
+            print(f"warning: since {checkpoint.path} was saved, {change}", file=sys.stderr)
+    batches = Batches(load_tensors(given.data), session.inputs)
+    saver = Saver(given.save, given.keep) if given.save else None
+    if saver is not None:
+        saver.check_next(session.steps + 1)
+    metrics = Metrics(given.metrics, session.steps if checkpoint else None) if given.metrics and session.leads else None
+    line = steps(given, session, batches, metrics, saver)
+    if given.weights is not None:
+        names = [name for name, (kind, _, _) in session.variables().items() if kind is TensorKind.PARAMETER]
+        weights = {name: session.variable(name) for name in names}
+        if session.leads:
+            save_tensors(given.weights, weights)
+    session.barrier()
+    if session.leads and metrics is None and line:
+        print(json.dumps(line))
+
+
+def steps(given: argparse.Namespace, session: Session, batches: Batches, metrics: Metrics | None, saver: Saver | None) -> dict[str, Any]:
+    """Takes the steps; the line of metrics of the last."""
+    line: dict[str, Any] = {}
+    for step in range(session.steps, given.steps):
+        outputs = session.step(batches.feeds(step))
+        line = line_of(session.plan, step, outputs)
+        if metrics is not None:
+            metrics.write(line)
+        if not math.isfinite(line["loss"]) and not line.get("skipped") and given.on_nan == "stop":
+            advice = "lower the learning rate, look for wrong numbers in the data, or go on with --on-nan ignore"
+            raise FeedError(f"the loss of step {step} is {line['loss']}, and weights after it are of no use: {advice}")
+        last = step + 1 == given.steps
+        if saver is not None and (last or (given.save_every and (step + 1) % given.save_every == 0)):
+            saver.save(session)
+    return line
+
+
+def line_of(plan: Plan, step: int, outputs: dict[str, Tensor]) -> dict[str, Any]:
+    """What metrics say of a step."""
+    numbers = {name: float(tensor) for name, tensor in outputs.items() if tensor.numel() == 1}
+    if "loss" not in numbers:
+        raise PlanError("the plan has no output `loss`")
+    line: dict[str, Any] = {"step": step, "loss": numbers["loss"]}
+    for metric in plan.options.get("metrics", []):
+        line[metric] = numbers[metric] / numbers["samples"] if numbers.get("samples") else None
+    if plan.options.get("lr_schedule", "constant") != "constant":
+        line["lr"] = plan.learning_rate(step)
+    line.update({name: numbers[name] for name in ("grad_norm", "loss_scale") if name in numbers})
+    if "skipped" in numbers:
+        line["skipped"] = numbers["skipped"] != 0.0
+    return line
+
+
+def resumed(given: argparse.Namespace) -> Checkpoint | None:
+    """The checkpoint that a training goes on from. A run that saves to the empty directory that it resumes from begins anew."""
+    if given.resume is None:
+        return None
+    alike = given.save is not None and given.save.resolve() == given.resume.resolve()
+    if alike and not complete(given.resume) and not (given.resume / "manifest.json").exists():
+        return None
+    checkpoint = Checkpoint.open(given.resume)
+    if given.seed not in (None, checkpoint.seed):
+        raise FeedError(f"{checkpoint.path} was trained with seed {checkpoint.seed}: leave --seed out or give that one")
+    if checkpoint.step > given.steps:
+        raise FeedError(f"{checkpoint.path} was saved after {checkpoint.step} steps, and --steps {given.steps} is less")
+    return checkpoint
+
+
+def begun(given: argparse.Namespace, plan: Plan, checkpoint: Checkpoint | None, outputs: Sequence[str] | None) -> Session:
+    """A session with the weights and the checkpoint that were given."""
+    given_weights = weights_from(given.weights_from, plan) if given.weights_from else {}
+    needed = [name for name, (variable, _) in plan.variables.items() if variable.init.kind == "weights"]
+    weights = {} if set(needed) <= set(given_weights) else model_weights(plan)
+    if checkpoint is not None:
+        weights.update(checkpoint.read(name for name in needed if name not in weights))
+    session = Session(
+        plan,
+        {**weights, **given_weights},
+        given.device,
+        seed=checkpoint.seed if checkpoint else given.seed or 0,
+        first_step=checkpoint.step if checkpoint else 0,
+        outputs=outputs,
+        timeout=given.timeout,
+    )
+    if checkpoint is not None:
+        checkpoint.fill(session)
+        return session
+    for name, value in given_weights.items():
+        session.set_variable(name, value)
+    return session
+
+
+def weights_from(path: Path, plan: Plan) -> dict[str, Tensor]:
+    """The model's variables that a file, or a checkpoint, has."""
+    wanted = [name for name, (variable, _) in plan.variables.items() if variable.role is TensorKind.PARAMETER]
+    found = Checkpoint.open(path).read(wanted) if path.is_dir() else load_tensors(path)
+    missing = [name for name in wanted if name not in found]
+    if missing:
+        raise FeedError(f"{path} has no `{missing[0]}`: it holds the weights of another model")
+    return {name: found[name] for name in wanted}
+
+
+def run_profile(given: argparse.Namespace) -> None:
+    """Measures."""
+    plan = load(given.plan)
+    session = begun(given, plan, None, None)
+    profile(session, given.steps, given.output)

@@ -1,0 +1,145 @@
+"""The weights of an ONNX file: as much of its format as that takes.
+
+An ONNX file is a message of Protocol Buffers: fields, each a number with a kind, one after the other. Of the model only the graph's
+initializers are read; data of large models in files beside it are read from there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from .errors import FeedError
+
+GRAPH, INITIALIZER = 7, 5
+"""Fields of a model and of a graph."""
+DIMS, TYPE, FLOATS, INTS_32, INTS_64, NAME, RAW, EXTERNAL, LOCATION = 1, 2, 4, 5, 7, 8, 9, 13, 14
+"""Fields of a tensor."""
+
+TYPES = {
+    1: torch.float32,
+    2: torch.uint8,
+    6: torch.int32,
+    7: torch.int64,
+    9: torch.bool,
+    10: torch.float16,
+    11: torch.float64,
+    16: torch.bfloat16,
+}
+"""Element types by their numbers."""
+
+Fields = list[tuple[int, int | memoryview]]
+
+
+def weights(path: str | Path) -> dict[str, Tensor]:
+    """The initializers of a model, by name.
+
+    Raises:
+        FeedError: where the file cannot be read or is no ONNX file.
+    """
+    path = Path(path)
+    try:
+        model = memoryview(path.read_bytes())
+        found = {}
+        for graph in _messages(model, GRAPH):
+            for entry in _messages(graph, INITIALIZER):
+                name, tensor = _tensor(list(_fields(entry)), path)
+                found[name] = tensor
+    except OSError as error:
+        raise FeedError(f"cannot read the model {path}: {error}") from error
+    except (IndexError, ValueError, KeyError, RuntimeError) as error:
+        raise FeedError(f"{path} is no ONNX file that can be read: {error}") from error
+    return found
+
+
+def _messages(message: memoryview, number: int) -> Iterator[memoryview]:
+    for field, value in _fields(message):
+        if field == number and isinstance(value, memoryview):
+            yield value
+
+
+def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
+    at = 0
+    while at < len(message):
+        tag, at = _varint(message, at)
+        field, kind = tag >> 3, tag & 7
+        if kind == 0:
+            number, at = _varint(message, at)
+            yield field, number
+            continue
+        size = {1: 8, 5: 4}.get(kind)
+        if kind == 2:
+            size, at = _varint(message, at)
+        if size is None or at + size > len(message):
+            raise ValueError("a field is cut off")
+        yield field, message[at : at + size]
+        at += size
+
+
+def _varint(message: memoryview, at: int) -> tuple[int, int]:
+    number = shift = 0
+    while True:
+        byte = message[at]
+        number |= (byte & 127) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 128:
+            return number, at
+
+
+def _tensor(fields: Fields, path: Path) -> tuple[str, Tensor]:
+    """A tensor's name and content."""
+    shape = _integers(fields, DIMS)
+    kind = next(value for field, value in fields if field == TYPE)
+    name = next((bytes(value).decode() for field, value in fields if field == NAME and not isinstance(value, int)), "")
+    dtype = TYPES[int(kind) if isinstance(kind, int) else 0]
+    data = _data(fields, path, dtype, math.prod(shape))
+    return name, data.view(shape)
+
+
+def _integers(fields: Fields, number: int) -> list[int]:
+    """Numbers that are written one a field, or packed in one."""
+    found: list[int] = []
+    for field, value in fields:
+        if field == number and isinstance(value, int):
+            found.append(value)
+        elif field == number and isinstance(value, memoryview):
+            at = 0
+            while at < len(value):
+                item, at = _varint(value, at)
+                found.append(item)
+    return [value - (1 << 64) if value >> 63 else value for value in found]
+
+
+def _data(fields: Fields, path: Path, dtype: torch.dtype, count: int) -> Tensor:
+    raw = next((value for field, value in fields if field == RAW and not isinstance(value, int)), None)
+    if any(field == LOCATION and value == 1 for field, value in fields):
+        raw = _external(fields, path, count * dtype.itemsize)
+    if raw is None and any(field == FLOATS for field, _ in fields):
+        raw = memoryview(b"".join(bytes(value) for field, value in fields if field == FLOATS and not isinstance(value, int)))
+    if raw is not None:
+        if len(raw) != count * dtype.itemsize:
+            raise ValueError(f"a weight of {count} elements has {len(raw)} bytes")
+        return torch.frombuffer(bytearray(raw), dtype=dtype) if count else torch.empty(0, dtype=dtype)
+    numbers = _integers(fields, INTS_64 if dtype is torch.int64 else INTS_32)
+    if dtype in (torch.float16, torch.bfloat16):
+        return torch.tensor(numbers, dtype=torch.int32).to(torch.int16).view(dtype)
+    return torch.tensor(numbers, dtype=torch.int64).to(dtype)
+
+
+def _external(fields: Fields, path: Path, size: int) -> memoryview:
+    """Data in a file beside the model: its name, and where in it they begin."""
+    entries = {}
+    for field, value in fields:
+        if field == EXTERNAL and isinstance(value, memoryview):
+            pair = {number: bytes(text).decode() for number, text in _fields(value) if not isinstance(text, int)}
+            entries[pair.get(1, "")] = pair.get(2, "")
+    file = (path.parent / entries["location"]).resolve()
+    if path.parent.resolve() not in file.parents:
+        raise ValueError(f"weights in {file}, which is outside of the model's folder")
+    with file.open("rb") as data:
+        data.seek(int(entries.get("offset", "0")))
+        return memoryview(data.read(size))

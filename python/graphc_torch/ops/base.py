@@ -1,0 +1,129 @@
+"""What all ops share: ports, the clock, the table of ops by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ..errors import PlanError
+from ..plan import Op
+
+Run = Callable[[], None]
+"""One action, with all that it needs bound."""
+
+TORCH = {
+    "f32": torch.float32,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "i64": torch.int64,
+    "i32": torch.int32,
+    "u8": torch.uint8,
+    "bool": torch.bool,
+}
+"""Element types as PyTorch names them."""
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+@dataclass(slots=True)
+class Clock:
+    """What changes from step to step."""
+
+    seed: int = 0
+    step: int = 0
+    feeds: dict[str, Tensor] = field(default_factory=dict)
+    outputs: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A register as an action uses it: its memory, and where that lies in the whole tensor."""
+
+    tensor: Tensor
+    """The shard: a view of the rank's arena."""
+    shape: tuple[int, ...]
+    """Extents of the whole tensor."""
+    origin: tuple[int, ...]
+    """First element of the shard in each dim."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether the shard is the whole tensor."""
+        return tuple(self.tensor.shape) == self.shape
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An op on its ports."""
+
+    op: Op
+    operands: list[Port]
+    results: list[Port]
+    clock: Clock
+
+    def operand(self, index: int) -> Tensor:
+        """The memory of an operand."""
+        return self.operands[index].tensor
+
+    def result(self, index: int = 0) -> Tensor:
+        """The memory of a result."""
+        return self.results[index].tensor
+
+
+Prepare = Callable[[Call], Run]
+"""What does once all that can be done before the first step."""
+
+TABLE: dict[str, Prepare] = {}
+"""The ops by their names in plans."""
+
+
+def op(name: str) -> Callable[[Prepare], Prepare]:
+    """Enters a function in :data:`TABLE`."""
+
+    def enter(prepare: Prepare) -> Prepare:
+        TABLE[name] = prepare
+        return prepare
+
+    return enter
+
+
+def prepare(call: Call) -> Run:
+    """An action that computes an op.
+
+    Raises:
+        PlanError: where there is no such op, or its payload is not what it needs.
+    """
+    found = TABLE.get(call.op.name)
+    if found is None:
+        raise PlanError(f"the op `{call.op.name}` is none that this version has: {len(TABLE)} are known")
+    if all(port.tensor.numel() == 0 for port in call.results):
+        return lambda: None
+    return found(call)
+
+
+def into(result: Tensor, compute: Callable[[], Tensor]) -> Run:
+    """Computes anew and copies, rounding once."""
+
+    def run() -> None:
+        result.copy_(compute())
+
+    return run
+
+
+def wide(tensor: Tensor) -> Tensor:
+    """The same numbers, halves as f32."""
+    return tensor.float() if tensor.dtype in HALVES else tensor
+
+
+def dim_of(port: Port, axis: int) -> int:
+    """A dim of a port.
+
+    Raises:
+        PlanError: where it has none such.
+    """
+    if not 0 <= axis < len(port.shape):
+        raise PlanError(f"there is no dim {axis} in {list(port.shape)}")
+    return axis

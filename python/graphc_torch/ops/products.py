@@ -1,0 +1,148 @@
+"""Matrix products and attention."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .base import HALVES, Call, Run, into, op, wide
+
+_ATEN: Any = torch.ops.aten
+
+
+@op("matmul")
+def matmul(call: Call) -> Run:
+    """``[.., i, k] x [.., k, j]``; leading dims broadcast."""
+    a, b, y = call.operand(0), call.operand(1), call.result()
+    if not a.dtype.is_floating_point and a.device.type != "cpu":
+        a, b = _turned(call, a, b)
+        return into(y, lambda: torch.matmul(a.double(), b.double()))
+    if b.dim() == 2 and a.dim() > 2 and not call.op["transpose_a"]:
+        # All rows of a batch meet one matrix.
+        a, y = a.view(-1, a.shape[-1]), y.view(-1, y.shape[-1])
+    left, right = _turned(call, a, b)
+    if left.dim() == 2 and right.dim() == 2:
+        return lambda: _done(torch.mm(left, right, out=y))
+    if left.shape[:-2] == right.shape[:-2] and left.dim() == right.dim():
+        return _batched(left, right, y)
+    return into(y, lambda: torch.matmul(left, right))
+
+
+def _turned(call: Call, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    left = a.transpose(-1, -2) if call.op["transpose_a"] else a
+    return left, b.transpose(-1, -2) if call.op["transpose_b"] else b
+
+
+def _batched(a: Tensor, b: Tensor, y: Tensor) -> Run:
+    a, b = (x.flatten(0, -3) for x in (a, b))
+    y = y.view(-1, *y.shape[-2:])
+    return lambda: _done(torch.bmm(a, b, out=y))
+
+
+def _done(_value: Any) -> None:
+    """Nothing: the value is where it belongs."""
+
+
+@op("attention")
+def attention(call: Call) -> Run:
+    """(q [b, t, heads, d], k, v [b, s, kv, d]) -> (o, log-sum-exp [b, t, heads])."""
+    q, k, v = (call.operand(index) for index in range(3))
+    o, of_rows, scale = call.result(0), call.result(1), call.op.number("scale")
+    if _flash(call, q, k):
+        causal = call.op["causal"]
+        turned = [x.transpose(1, 2) for x in (q, k, v)]
+
+        def run() -> None:
+            found, sums = _ATEN._scaled_dot_product_flash_attention_for_cpu(*turned, 0.0, causal, scale=scale)
+            o.copy_(found.transpose(1, 2))
+            of_rows.copy_(sums.transpose(1, 2))
+
+        return run
+    hidden = _hidden(call)
+
+    def plain() -> None:
+        scores = _scores(q, k, scale, hidden)
+        sums = torch.logsumexp(scores, -1)
+        weights = torch.exp(scores - _finite(sums).unsqueeze(-1))
+        o.copy_(_merged(weights @ _heads(v, q)))
+        of_rows.copy_(sums.transpose(1, 2))
+
+    return plain
+
+
+@op("attention_grad")
+def attention_grad(call: Call) -> Run:
+    """(q, k, v, o, l, do [, dl]) -> (dq, dk, dv); ranks that hold parts of keys, or of queries, give parts of sums."""
+    q, k, v, o, sums, do = (call.operand(index) for index in range(6))
+    dl = call.operand(6) if len(call.operands) > 6 else None
+    results, scale = [call.result(index) for index in range(3)], call.op.number("scale")
+    if dl is None and _flash(call, q, k):
+        causal = call.op["causal"]
+        turned = [x.transpose(1, 2) for x in (do, q, k, v, o, sums)]
+
+        def run() -> None:
+            found = _ATEN._scaled_dot_product_flash_attention_for_cpu_backward(*turned, 0.0, causal, scale=scale)
+            for result, gradient in zip(results, found, strict=True):
+                result.copy_(gradient.transpose(1, 2))
+
+        return run
+    hidden = _hidden(call)
+
+    def plain() -> None:
+        weights = torch.exp(_scores(q, k, scale, hidden) - _finite(sums.transpose(1, 2)).unsqueeze(-1))
+        given = wide(do).transpose(1, 2)
+        of_weights = given @ _heads(v, q).transpose(-1, -2)
+        rows = (given * wide(o).transpose(1, 2)).sum(-1)
+        rows = rows if dl is None else rows - wide(dl).transpose(1, 2)
+        of_scores = weights * (of_weights - rows.unsqueeze(-1)) * scale
+        results[0].copy_(_merged(of_scores @ _heads(k, q)))
+        results[1].copy_(_shared(of_scores.transpose(-1, -2) @ wide(q).transpose(1, 2), k))
+        results[2].copy_(_shared(weights.transpose(-1, -2) @ given, v))
+
+    return plain
+
+
+def _flash(call: Call, q: Tensor, k: Tensor) -> bool:
+    """Whether PyTorch's kernel for processors computes the same."""
+    whole = all(call.operands[index].shape[1] == call.operand(index).shape[1] for index in (0, 1))
+    plain = q.shape[2] == k.shape[2] and q.numel() > 0 and k.numel() > 0 and q.dtype not in HALVES
+    return q.device.type == "cpu" and whole and plain
+
+
+def _hidden(call: Call) -> Tensor | None:
+    """Which keys a query does not see: those behind it in the whole sequence."""
+    if not call.op["causal"]:
+        return None
+    (q, k), device = call.operands[:2], call.operand(0).device
+    queries = torch.arange(q.origin[1], q.origin[1] + q.tensor.shape[1], device=device)
+    keys = torch.arange(k.origin[1], k.origin[1] + k.tensor.shape[1], device=device)
+    return keys.unsqueeze(0) > queries.unsqueeze(1)
+
+
+def _heads(keys: Tensor, q: Tensor) -> Tensor:
+    """Keys or values as [b, heads, s, d]: each head reads those of its group."""
+    return wide(keys).transpose(1, 2).repeat_interleave(q.shape[2] // keys.shape[2], 1)
+
+
+def _shared(gradient: Tensor, keys: Tensor) -> Tensor:
+    """What all heads of a group give to its keys, as [b, s, kv, d]."""
+    b, heads, s, d = gradient.shape
+    return gradient.view(b, keys.shape[2], heads // keys.shape[2], s, d).sum(2).transpose(1, 2)
+
+
+def _merged(heads: Tensor) -> Tensor:
+    return heads.transpose(1, 2)
+
+
+def _scores(q: Tensor, k: Tensor, scale: float, hidden: Tensor | None) -> Tensor:
+    """[b, heads, t, s]; -inf where a query does not see a key."""
+    scores = wide(q).transpose(1, 2) @ _heads(k, q).transpose(-1, -2) * scale
+    return scores if hidden is None else scores.masked_fill_(hidden, -math.inf)
+
+
+def _finite(sums: Tensor) -> Tensor:
+    """Where there is no key at all weights are 0."""
+    return torch.where(sums == -math.inf, 0.0, sums)

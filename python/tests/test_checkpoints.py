@@ -1,0 +1,116 @@
+"""Checkpoints go from graphc to PyTorch and back, whatever mesh wrote them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from world import root, run
+
+import graphc_torch
+from graphc_torch.cli import main
+
+DATA = ("--data", "tests/refs/mlp/data.safetensors")
+
+
+def train(path: Path, *arguments: object) -> None:
+    """graphc_torch train, on as many ranks as the plan has."""
+
+    def work(_rank: int) -> int:
+        os.chdir(root())
+        return main(["train", str(path), *DATA, *(str(argument) for argument in arguments)])
+
+    world = graphc_torch.load(path).world_size
+    assert run(world, work) == [0] * world
+
+
+def difference(one: Path, other: Path) -> float:
+    a, b = graphc_torch.load_tensors(one), graphc_torch.load_tensors(other)
+    assert a.keys() == b.keys()
+    return max(float((a[name] - b[name]).abs().max()) for name in a)
+
+
+@pytest.mark.parametrize("mesh", [("--mesh", "1"), ("--mesh", "2", "--strategy", "zero3"), ("--mesh", "3")])
+def test_both_engines_go_on_from_each_other(
+    compiled: Callable[..., Path], graphc: Callable[..., None], tmp_path: Path, mesh: tuple[str, ...]
+) -> None:
+    one, path = compiled("mlp", "--mesh", "1"), compiled("mlp", *mesh)
+    whole, there, back = (tmp_path / f"{name}.safetensors" for name in ("whole", "there", "back"))
+    graphc("train", one, *DATA, "--steps", 9, "--weights", whole)
+    train(path, "--steps", 4, "--save", tmp_path / "torch")
+    graphc("train", one, *DATA, "--steps", 9, "--resume", tmp_path / "torch", "--weights", there)
+    graphc("train", one, *DATA, "--steps", 4, "--save", tmp_path / "graphc")
+    train(path, "--steps", 9, "--resume", tmp_path / "graphc", "--weights", back)
+    assert difference(whole, there) < 1e-6 and difference(whole, back) < 1e-6
+    manifests = [json.loads((tmp_path / name / "step-00000004/manifest.json").read_text()) for name in ("torch", "graphc")]
+    assert manifests[0]["settings"] == manifests[1]["settings"]
+
+
+def test_a_restart_goes_on_where_the_last_checkpoint_is(compiled: Callable[..., Path], tmp_path: Path) -> None:
+    path, folder, metrics = compiled("mlp", "--mesh", "2"), tmp_path / "saved", tmp_path / "metrics.jsonl"
+    loop = ("--save", folder, "--save-every", 2, "--resume", folder, "--metrics", metrics)
+    train(path, "--steps", 3, *loop)
+    train(path, "--steps", 6, *loop)
+    steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines()]
+    assert steps == list(range(6))
+    assert sorted(entry.name for entry in folder.iterdir()) == ["step-00000004", "step-00000006"]
+
+
+@pytest.mark.slow
+def test_torchrun_starts_again_what_is_killed(compiled: Callable[..., Path], tmp_path: Path) -> None:
+    path, folder, metrics = compiled("mlp", "--mesh", "2"), tmp_path / "saved", tmp_path / "metrics.jsonl"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
+    loop = ["--save", str(folder), "--save-every", "100", "--resume", str(folder), "--metrics", str(metrics)]
+    command = [*torchrun, "-m", "graphc_torch", "train", str(path), *DATA, "--steps", "1500", *loop]
+    environment = {**os.environ, "PYTHONPATH": str(root() / "python"), "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, cwd=root(), env=environment, stderr=subprocess.DEVNULL) as job:
+        until(lambda: (folder / "step-00000200").is_dir())
+        children = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
+        os.kill(int(children[-1]), signal.SIGKILL)
+        assert job.wait(120) == 0
+    steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines()]
+    assert steps == list(range(1500))
+
+
+def until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end, "it takes too long"
+        time.sleep(0.01)
+
+
+def test_damage_is_found(compiled: Callable[..., Path], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path, folder = compiled("mlp", "--mesh", "1"), tmp_path / "saved"
+    train(path, "--steps", 2, "--save", folder)
+    manifest, shards = (folder / "step-00000002" / name for name in ("manifest.json", "rank-00000.safetensors"))
+    content, text = bytearray(shards.read_bytes()), manifest.read_text()
+    content[-1] ^= 1
+    shards.write_bytes(content)
+    os.chdir(root())
+    resume = ["train", str(path), *DATA, "--steps", "3", "--resume", str(folder)]
+    assert main(resume) == 1
+    assert "rank-00000.safetensors is damaged: its content does not match its SHA-256" in capsys.readouterr().err
+    manifest.write_text(text.replace('"step":2', '"step":1'))
+    assert main(resume) == 1
+    assert "manifest.json is damaged" in capsys.readouterr().err
+
+
+def test_the_api_reads_and_writes_variables(compiled: Callable[..., Path]) -> None:
+    os.chdir(root())
+    plan = graphc_torch.load(compiled("mlp", "--mesh", "1"))
+    assert str(plan.tensors["layers.0.weight"].sbp[0]) == "B" and plan.predicted.step_seconds > 0.0
+    session = graphc_torch.Session(plan, graphc_torch.model_weights(plan))
+    session.set_variable("layers.2.bias", torch.ones(10))
+    assert torch.equal(session.variable("layers.2.bias"), torch.ones(10))
+    with pytest.raises(graphc_torch.FeedError, match=r"`layers\.2\.bias` is f32"):
+        session.set_variable("layers.2.bias", torch.ones(3))
+    with pytest.raises(graphc_torch.FeedError, match=r"the input `input` .* is not fed"):
+        session.step({})

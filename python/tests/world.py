@@ -1,0 +1,57 @@
+"""Worlds of processes for tests: forked from one that has loaded PyTorch already."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from graphc_torch.errors import GraphcError
+
+
+def run(world: int, work: Callable[[int], Any]) -> list[Any]:
+    """What each rank of a world makes of its number: JSON, or the text of its error as ``{"error": ..}``."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    sys.stdout.flush()
+    ranks = [_fork(rank, world, port, work) for rank in range(world)]
+    found = []
+    for pid, pipe in ranks:
+        with os.fdopen(pipe) as answer:
+            text = answer.read()
+        os.waitpid(pid, 0)
+        found.append(json.loads(text) if text else {"error": "the process died"})
+    return found
+
+
+def _fork(rank: int, world: int, port: int, work: Callable[[int], Any]) -> tuple[int, int]:
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(write)
+        return pid, read
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    try:
+        answer: Any = work(rank)
+    except GraphcError as error:
+        answer = {"error": str(error)}
+    except BaseException:
+        answer = {"error": traceback.format_exc()}
+    with os.fdopen(write, "w") as pipe:
+        pipe.write(json.dumps(answer))
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    os._exit(0)
+
+
+def root() -> Path:
+    """The folder of the project."""
+    return Path(__file__).parents[2]

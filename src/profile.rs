@@ -1,0 +1,261 @@
+//! What another engine measured of a plan: seconds of each actor (`graphc_torch profile`), beside what the cost model says, op kind by op
+//! kind, and as figures of the machine that they were measured on.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use graphc_compiler::null_device::{NullDeviceError, trace};
+use graphc_ir::mesh::DeviceKind;
+use graphc_ir::plan::{Actor, Plan, Rate};
+use graphc_ir::types::DType;
+use serde::Deserialize;
+
+use crate::calibrate::Measured;
+
+/// The version of files that this build reads.
+const VERSION: u32 = 1;
+
+/// Bytes that no such file has.
+const LONGEST: u64 = 1 << 30;
+
+/// The content of a file of measurements.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Profile {
+    /// `graphc measured`.
+    pub format: String,
+    /// The file's version.
+    pub version: u32,
+    /// The plan's name.
+    pub plan: String,
+    /// The device's name, or `cpu`.
+    pub device: String,
+    /// Bytes of its memory.
+    pub memory: u64,
+    /// What ran the plan.
+    pub engine: String,
+    /// Ranks of the plan.
+    pub ranks: usize,
+    /// Seconds of a step that is not taken apart.
+    pub step_seconds: f64,
+    /// Programs of the plan.
+    pub programs: Vec<ProgramProfile>,
+}
+
+/// A program's actors.
+#[derive(Clone, Debug, Deserialize)]
+pub struct ProgramProfile {
+    /// Index into the plan's programs.
+    pub program: usize,
+    /// Those that act.
+    pub actors: Vec<ActorProfile>,
+}
+
+/// An actor.
+#[derive(Clone, Debug, Deserialize)]
+pub struct ActorProfile {
+    /// Index into the program's actors.
+    pub actor: usize,
+    /// Its name in the plan.
+    pub name: String,
+    /// Its op, or what it does.
+    pub kind: String,
+    /// Median seconds of one action; of communication those of the rank that came last.
+    pub seconds: f64,
+    /// Floating-point operations of one action.
+    pub flops: f64,
+    /// Bytes that one action moves in memory, of communication those of its message.
+    pub bytes: f64,
+    /// Element type of what it computes.
+    pub dtype: Option<DType>,
+    /// Ranks of a collective.
+    pub ranks: usize,
+}
+
+/// Why measurements cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ProfileError {
+    /// No file of measurements.
+    #[error("{path} holds no measurements that can be read: {reason}")]
+    Read {
+        /// The file.
+        path: String,
+        /// Why.
+        reason: String,
+    },
+    /// Those of another plan.
+    #[error(
+        "the measurements are of another plan: {reason}; measure this one with `graphc_torch profile`"
+    )]
+    OtherPlan {
+        /// What differs.
+        reason: String,
+    },
+    /// Too little was measured.
+    #[error("the measurements say nothing of {what}: profile a plan that has some")]
+    Missing {
+        /// What there is none of.
+        what: &'static str,
+    },
+    /// The plan cannot run.
+    #[error(transparent)]
+    NullDevice(#[from] NullDeviceError),
+}
+
+/// Actors of one kind.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct KindSeconds {
+    /// Actions of a step, of all ranks.
+    pub actions: u64,
+    /// Seconds of a step by the cost model, the mean of all ranks.
+    pub predicted: f64,
+    /// Seconds of a step as they were measured.
+    pub measured: f64,
+}
+
+impl Profile {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// Where it cannot be read or is none of this version.
+    pub fn read(path: &Path) -> Result<Self, ProfileError> {
+        let fail = |reason: String| ProfileError::Read { path: path.display().to_string(), reason };
+        let text =
+            graphc_runtime::data::read_file(path, LONGEST).map_err(|e| fail(e.to_string()))?;
+        let profile: Self = serde_json::from_slice(&text).map_err(|e| fail(e.to_string()))?;
+        if (profile.format.as_str(), profile.version) != ("graphc measured", VERSION) {
+            let found = format!("it is `{}`, version {}", profile.format, profile.version);
+            return Err(fail(format!("{found}, not `graphc measured`, version {VERSION}")));
+        }
+        Ok(profile)
+    }
+
+    /// What the plan predicts beside what was measured, by kind, the longest first.
+    ///
+    /// # Errors
+    /// Where the measurements are of another plan.
+    pub fn by_kind(&self, plan: &Plan) -> Result<Vec<(String, KindSeconds)>, ProfileError> {
+        self.check(plan)?;
+        let predicted = predicted(plan)?;
+        let mut kinds: BTreeMap<&str, KindSeconds> = BTreeMap::new();
+        for part in &self.programs {
+            let ranks =
+                plan.ranks.iter().filter(|rank| rank.program.index() == part.program).count();
+            let share = ranks as f64 / plan.world_size as f64;
+            for profile in &part.actors {
+                let actor = &plan.programs[part.program].actors[profile.actor];
+                let times = actions(plan, actor);
+                let kind = kinds.entry(&profile.kind).or_default();
+                kind.actions += times * ranks as u64;
+                kind.measured += profile.seconds * times as f64 * share;
+                // An actor's name may be that of several: each has the mean.
+                let seconds = predicted.get(&(part.program, actor.name.as_str()));
+                kind.predicted += seconds.copied().unwrap_or(0.0) * times as f64 * share;
+            }
+        }
+        let mut kinds: Vec<_> =
+            kinds.into_iter().map(|(kind, sum)| (kind.to_owned(), sum)).collect();
+        kinds.sort_by(|one, other| other.1.measured.total_cmp(&one.1.measured));
+        Ok(kinds)
+    }
+
+    fn check(&self, plan: &Plan) -> Result<(), ProfileError> {
+        let fail = |reason: String| Err(ProfileError::OtherPlan { reason });
+        if self.plan != plan.name || self.ranks != plan.world_size {
+            let (name, ranks) = (&self.plan, self.ranks);
+            return fail(format!("they are of `{name}` on {ranks} ranks"));
+        }
+        for part in &self.programs {
+            let actors = plan.programs.get(part.program).map_or(&[][..], |program| &program.actors);
+            let same = |profile: &ActorProfile| {
+                actors.get(profile.actor).is_some_and(|actor| actor.name == profile.name)
+            };
+            if let Some(other) = part.actors.iter().find(|profile| !same(profile)) {
+                let (program, actor) = (part.program, other.actor);
+                return fail(format!("actor {actor} of program {program} is not `{}`", other.name));
+            }
+        }
+        Ok(())
+    }
+
+    /// The machine as these measurements have it.
+    ///
+    /// # Errors
+    /// Where there is no matrix product of f32, or nothing that moves memory.
+    pub fn machine(&self) -> Result<Measured, ProfileError> {
+        let actors: Vec<&ActorProfile> = self.programs.iter().flat_map(|p| &p.actors).collect();
+        let kernels: Vec<&ActorProfile> =
+            actors.iter().copied().filter(|a| a.bytes > 0.0 && a.ranks < 2).collect();
+        let launch = kernels.iter().map(|actor| actor.seconds).fold(f64::INFINITY, f64::min);
+        let matmul = products(&kernels, launch);
+        if !matmul.contains_key(DType::F32.name()) {
+            return Err(ProfileError::Missing { what: "matrix products of f32" });
+        }
+        let bandwidth = bandwidth(&kernels, launch);
+        let bandwidth = bandwidth.ok_or(ProfileError::Missing { what: "passes over memory" })?;
+        let device = if self.device == "cpu" { DeviceKind::Cpu } else { DeviceKind::Cuda };
+        let all_reduce = reductions(&actors);
+        let ranks = actors.iter().map(|actor| actor.ranks).max().unwrap_or(1).max(1);
+        Ok(Measured { device, ranks, memory: self.memory, launch, matmul, bandwidth, all_reduce })
+    }
+}
+
+/// How often an actor acts in a step.
+fn actions(plan: &Plan, actor: &Actor) -> u64 {
+    match actor.rate {
+        Rate::Step => 1,
+        Rate::Microbatch => plan.microbatches.max(1) as u64,
+    }
+}
+
+/// Mean seconds of an action by program and actor's name, as the null device has them.
+fn predicted(plan: &Plan) -> Result<BTreeMap<(usize, &str), f64>, ProfileError> {
+    let simulation = trace(plan, 1)?;
+    let mut sums: BTreeMap<(usize, &str), (f64, f64)> = BTreeMap::new();
+    for event in &simulation.trace {
+        let program = plan.ranks[event.rank as usize].program.index();
+        let actors = &plan.programs[program].actors;
+        let Some(actor) = actors.iter().find(|actor| actor.name == event.actor) else { continue };
+        let sum = sums.entry((program, actor.name.as_str())).or_default();
+        *sum = (sum.0 + event.end - event.start, sum.1 + 1.0);
+    }
+    Ok(sums.into_iter().map(|(actor, (sum, count))| (actor, sum / count)).collect())
+}
+
+/// By element type, of each size of product the best rate: (FLOPs, FLOPs per second), ascending.
+fn products(kernels: &[&ActorProfile], launch: f64) -> BTreeMap<&'static str, Vec<(f64, f64)>> {
+    let mut rates: BTreeMap<&'static str, BTreeMap<u64, f64>> = BTreeMap::new();
+    for actor in kernels.iter().filter(|actor| actor.kind == "matmul" && actor.flops > 0.0) {
+        let Some(dtype) = actor.dtype else { continue };
+        let seconds = (actor.seconds - launch).max(actor.seconds / 2.0).max(1e-9);
+        let best = rates.entry(dtype.name()).or_default().entry(actor.flops as u64).or_insert(0.0);
+        *best = best.max(actor.flops / seconds);
+    }
+    let listed =
+        |rates: BTreeMap<u64, f64>| rates.into_iter().map(|(flops, r)| (flops as f64, r)).collect();
+    rates.into_iter().map(|(dtype, rates)| (dtype, listed(rates))).collect()
+}
+
+/// The bytes per second of the kernels that multiply nothing and move most, the median of a quarter of them.
+fn bandwidth(kernels: &[&ActorProfile], launch: f64) -> Option<f64> {
+    let products = ["matmul", "attention", "attention_grad"];
+    let mut passes: Vec<&&ActorProfile> = kernels
+        .iter()
+        .filter(|a| !products.contains(&a.kind.as_str()) && !a.kind.starts_with("convolution"))
+        .collect();
+    passes.sort_by(|one, other| other.bytes.total_cmp(&one.bytes));
+    passes.truncate(passes.len().div_ceil(4));
+    let rate = |a: &&&ActorProfile| a.bytes / (a.seconds - launch).max(a.seconds / 2.0).max(1e-9);
+    let mut rates: Vec<f64> = passes.iter().map(rate).collect();
+    rates.sort_by(f64::total_cmp);
+    rates.get(rates.len() / 2).copied()
+}
+
+/// Bytes and least seconds of all-reduces, ascending.
+fn reductions(actors: &[&ActorProfile]) -> Vec<(usize, f64)> {
+    let mut least: BTreeMap<usize, f64> = BTreeMap::new();
+    for actor in actors.iter().filter(|actor| actor.kind == "all_reduce" && actor.ranks > 1) {
+        let seconds = least.entry(actor.bytes as usize).or_insert(f64::INFINITY);
+        *seconds = seconds.min(actor.seconds);
+    }
+    least.into_iter().collect()
+}

@@ -1,0 +1,92 @@
+//! docs/plan.md and docs/plan.schema.json say what plans are made of. Both are written from the doc comments of the types themselves, and
+//! this test holds them to the source: `GRAPHC_BLESS=1 cargo test --test plan_schema` writes them anew.
+
+mod markdown;
+mod schema;
+mod source;
+
+use std::path::Path;
+
+use graphc::ir::plan::{PLAN_VERSION, Plan, write_plan};
+use graphc::prelude::*;
+use serde_json::Value;
+
+/// The files whose types plans consist of.
+const SOURCES: [&str; 7] = [
+    "ir/src/plan.rs",
+    "ir/src/plan",
+    "ir/src/op.rs",
+    "ir/src/ops",
+    "ir/src/ops/update",
+    "ir/src/types.rs",
+    "ir/src/mesh.rs",
+];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A file of docs is what it would be if it were written now.
+fn holds(name: &str, expected: &str) {
+    let path = root().join("docs").join(name);
+    if std::env::var_os("GRAPHC_BLESS").is_some() {
+        std::fs::write(&path, expected).expect("docs can be written");
+    }
+    let found = std::fs::read_to_string(&path).unwrap_or_default();
+    let line = found.lines().zip(expected.lines()).position(|(one, other)| one != other);
+    let line = line.map_or(found.lines().count().min(expected.lines().count()), |line| line) + 1;
+    assert!(
+        found == expected,
+        "docs/{name} is not what the source says, from line {line} on: GRAPHC_BLESS=1 cargo test --test plan_schema"
+    );
+}
+
+#[test]
+fn docs_say_what_the_source_says() {
+    let items = source::read(root(), &SOURCES);
+    holds("plan.md", &markdown::write(&items, PLAN_VERSION));
+    let schema = schema::write(&items, PLAN_VERSION);
+    holds("plan.schema.json", &(serde_json::to_string_pretty(&schema).expect("JSON") + "\n"));
+}
+
+fn plan() -> Plan {
+    let g = GraphBuilder::new("small");
+    let x = g.input("x", DType::F32, [8, 4]);
+    let w = g.variable("w", DType::F32, [4, 4], Init::Fill(0.5.into()));
+    g.output("scores", &x.matmul(&w).gelu().dropout(0.5));
+    let options = CompileOptions {
+        mesh: vec![2, 2],
+        stages: 2,
+        microbatches: 2,
+        loss: Some(graphc::ir::plan::Loss::CrossEntropy),
+        optimizer: Some(graphc::ir::plan::Optimizer::Sgd {
+            lr: 0.1,
+            momentum: 0.9,
+            nesterov: false,
+            weight_decay: 0.0,
+        }),
+        ..CompileOptions::default()
+    };
+    let graph = g.finish().expect("a graph");
+    let compiled =
+        compile(graph, &options, &preset("cpu").expect("a preset"), None).expect("a plan");
+    (*compiled.plan).clone()
+}
+
+#[test]
+fn a_plan_has_no_field_that_the_schema_lacks() {
+    let items = source::read(root(), &SOURCES);
+    let schema = schema::write(&items, PLAN_VERSION);
+    let written: Value = serde_json::from_str(&write_plan(&plan())).expect("JSON");
+    schema::check(&schema, &schema, &written, "plan").expect("it is as the schema says");
+    for (from, to) in [
+        ("\"stages\"", "\"phases\""),
+        ("\"f32\"", "\"f31\""),
+        ("\"mesh\": [2, 2]", "\"mesh\": [2, \"2\"]"),
+    ] {
+        let wrong = write_plan(&plan()).replace(from, to);
+        let wrong: Value = serde_json::from_str(&wrong).expect("JSON");
+        let error = schema::check(&schema, &schema, &wrong, "plan");
+        assert!(error.is_err(), "{to} in the place of {from} is not found");
+    }
+}
