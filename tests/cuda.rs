@@ -8,6 +8,9 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use gpu_double::{Env, install};
+use graphc::prelude::*;
+use graphc_ir::text::print;
+use graphc_runtime::data::{load_safetensors, save_safetensors};
 use support::{Reference, losses, training};
 use tempfile::TempDir;
 
@@ -297,4 +300,48 @@ fn the_doctor_looks_at_everything() {
     let output = machine.succeeds(["doctor", "--quick"]);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.contains("NCCL") && !text.contains("WRONG"), "{text}");
+}
+
+/// Every layout becomes every other along one mesh axis, evenly and unevenly: whole registers by the library's collectives,
+/// others as rectangles.
+#[test]
+fn every_layout_becomes_every_other_on_cards() {
+    let Some(machine) = Machine::new() else { return };
+    let sbps = ["S(0)", "S(1)", "B", "P"];
+    for shape in [[6, 9], [5, 7], [2, 4]] {
+        let g = GraphBuilder::new("boxing");
+        let ranks = Placement::new(vec![0, 1, 2], vec![3]).expect("a placement");
+        let x = g.on(&ranks, || g.input("x", DType::F32, shape));
+        for (a, from) in sbps.iter().enumerate() {
+            let there = x.to_global(&ranks, from.parse().expect("an SBP"));
+            for (b, to) in sbps.iter().enumerate() {
+                let to = to.parse().expect("an SBP");
+                g.output(&format!("y{a}{b}"), &there.to_global(&ranks, to));
+            }
+        }
+        let [model, inputs, outputs] =
+            ["boxing.gir", "x.safetensors", "y.safetensors"].map(|name| machine.file(name));
+        std::fs::write(&model, print(&g.finish().expect("a graph"))).expect("a file");
+        let data: Vec<f32> = (0..shape[0] * shape[1]).map(|i| i as f32 - 3.0).collect();
+        let tensor = HostTensor::from_f32(shape, &data).expect("a tensor");
+        let x = BTreeMap::from([("x".to_owned(), tensor)]);
+        save_safetensors(Path::new(&inputs), &x).expect("a file");
+        machine.succeeds([
+            "run",
+            &model,
+            "--inputs",
+            &inputs,
+            "--outputs",
+            &outputs,
+            "--mesh",
+            "3",
+            "--device",
+            "cuda",
+        ]);
+        let found = load_safetensors(Path::new(&outputs)).expect("outputs");
+        assert_eq!(found.len(), 16);
+        for (name, found) in found {
+            assert_eq!(found.to_f32().expect("f32"), data, "{name} of {shape:?}");
+        }
+    }
 }

@@ -19,7 +19,6 @@ const KNOTS: &[(&str, &[&str])] = &[
     ("runtime", &["error", "job", "memory", "transport"]),
     ("runtime", &["session", "worker"]),
     ("runtime::collectives", &["stage", "through"]),
-    ("runtime::device", &["cpu", "launch"]),
     ("runtime::dist", &["api", "group"]),
     ("runtime::session", &["room", "start"]),
     ("runtime::transport", &["in_process", "process"]),

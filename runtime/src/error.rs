@@ -23,15 +23,6 @@ pub enum RuntimeError {
         /// The op and its element types.
         error: Box<KernelError>,
     },
-    /// A plan for devices that are not there.
-    #[error(
-        "the plan is for devices of kind {kind}, of which there is none here: --device cpu (in Rust: SessionOptions::device) \
-         runs the same plan on the processor"
-    )]
-    NoDevice {
-        /// What the plan was made for, or what was asked for.
-        kind: graphc_ir::mesh::DeviceKind,
-    },
     /// No card, where one was asked for.
     #[error(
         "the plan is to run on CUDA devices, and there is none here: {reason}; `graphc devices` says what is there, and \

@@ -421,10 +421,12 @@ fn a_plan_for_devices_that_are_not_there_is_refused_and_runs_on_the_processor_if
         builder.plan.cluster.device.kind = DeviceKind::Cuda;
         builder.verified()
     };
-    let refused = Session::new(&plan(), &BTreeMap::new(), SessionOptions::default());
-    let error = refused.expect_err("there is no such device");
-    assert_eq!(error, RuntimeError::NoDevice { kind: DeviceKind::Cuda });
-    assert!(error.to_string().contains("--device cpu"), "{error}");
+    if !graphc_runtime::cards::cards().is_ok_and(|cards| !cards.is_empty()) {
+        let refused = Session::new(&plan(), &BTreeMap::new(), SessionOptions::default());
+        let error = refused.expect_err("there is no such device");
+        assert!(matches!(error, RuntimeError::NoCard { .. }), "{error:?}");
+        assert!(error.to_string().contains("--device cpu"), "{error}");
+    }
     let options = SessionOptions { device: Some(DeviceKind::Cpu), ..seconds(20) };
     let mut session = Session::new(&plan(), &BTreeMap::new(), options).expect("a processor");
     let x = tensor(&[5, 7], 1.0);

@@ -1,5 +1,6 @@
 //! The command line: what is said, not what is done.
 
+mod machine;
 mod train;
 
 use std::path::PathBuf;
@@ -12,6 +13,7 @@ use graphc_ir::plan::{Framework, Loss, Pin, Recompute, Schedule, ScheduleError, 
 use graphc_ir::types::DType;
 
 use super::training::TrainingArgs;
+pub use machine::{CalibrateArgs, DevicesArgs, DoctorArgs};
 pub use train::{CheckpointArgs, EvalArgs, OnNan, TrainArgs};
 
 /// A static-graph compiler for distributed deep learning.
@@ -154,28 +156,6 @@ pub struct SimulateArgs {
     pub format: Format,
 }
 
-/// `graphc devices`
-#[derive(Args)]
-pub struct DevicesArgs {
-    /// Form of what is printed
-    #[arg(long, value_enum, default_value_t)]
-    pub format: Format,
-}
-
-/// `graphc doctor`
-#[derive(Args)]
-pub struct DoctorArgs {
-    /// The device; default cuda
-    #[arg(long, value_enum)]
-    pub device: Option<DeviceName>,
-    /// Leave out the speeds
-    #[arg(long)]
-    pub quick: bool,
-    /// Form of what is printed
-    #[arg(long, value_enum, default_value_t)]
-    pub format: Format,
-}
-
 /// `graphc report`
 #[derive(Args)]
 pub struct ReportArgs {
@@ -195,26 +175,6 @@ pub struct ReportArgs {
     /// of large ones
     #[arg(long, value_name = "N")]
     pub explain: Option<usize>,
-}
-
-/// `graphc calibrate`
-#[derive(Args)]
-pub struct CalibrateArgs {
-    /// Where the cluster file goes; without it, to standard output
-    #[arg(short, long, value_name = "FILE")]
-    pub output: Option<PathBuf>,
-    /// What is measured; default cpu
-    #[arg(long, value_enum)]
-    pub device: Option<DeviceName>,
-    /// Ranks that work at the same time, each with its part of the cores, or a card
-    #[arg(long, default_value_t = 2)]
-    pub ranks: usize,
-    /// Measure less, and less well
-    #[arg(long)]
-    pub quick: bool,
-    /// Measure nothing: take what `graphc_torch profile` has measured
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["device", "ranks", "quick"])]
-    pub from: Option<PathBuf>,
 }
 
 /// `graphc run`

@@ -65,7 +65,10 @@ pub fn check_pins(graphs: &[&Graph], options: &CompileOptions) -> Result<(), Pas
 /// A name that is close to a pattern: one that has one of its parts, or is written alike.
 fn close<'a>(pattern: &str, names: &[&'a str]) -> Option<&'a str> {
     let longest = pattern.split('*').max_by_key(|part| part.len()).unwrap_or("");
-    let written = || names.iter().copied().filter(|name| !name.starts_with(GRADIENT));
+    // Gradients where the pattern is of one, and what the user wrote where it is not.
+    let gradients = pattern.starts_with(GRADIENT);
+    let written =
+        || names.iter().copied().filter(move |name| name.starts_with(GRADIENT) == gradients);
     let near = nearest(pattern, written()).or_else(|| nearest(longest, written()));
     near.or_else(|| written().find(|name| longest.len() > 2 && name.contains(longest)))
 }
@@ -86,6 +89,7 @@ mod tests {
         assert_eq!(close("fc1.wieght", &names), Some("fc1.weight"));
         assert_eq!(close("*c1.biass", &names), Some("fc1.bias"));
         assert_eq!(close("layer*.bias", &names), Some("fc1.bias"));
+        assert_eq!(close("grad.fc1.wieght", &names), Some("grad.fc1.weight"));
         assert_eq!(close("q*z", &names), None);
     }
 

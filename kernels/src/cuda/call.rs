@@ -3,7 +3,6 @@
 use graphc_ir::op::Op;
 
 use super::Shard;
-use super::source::Source;
 
 /// What is launched for one action, in order; each launch sees what those before it have written.
 #[derive(Clone, Debug, PartialEq)]
@@ -185,22 +184,6 @@ impl Launch {
         Self::Copy { bytes: result.elements() * result.dtype().size() }
     }
 
-    /// A kernel of blocks of `threads` threads along one dim.
-    pub(super) fn kernel(
-        source: Source,
-        entry: &'static str,
-        blocks: usize,
-        threads: usize,
-        arguments: Vec<Argument>,
-    ) -> Self {
-        let grid = [blocks as u32, 1, 1];
-        let block = [threads as u32, 1, 1];
-        let source = source.text();
-        Self::Kernel(Kernel { source, entry, grid, block, shared: 0, arguments })
-    }
-}
-
-impl Launch {
     /// The same with so many rows of blocks.
     pub(super) fn rows(mut self, rows: usize) -> Self {
         if let Self::Kernel(kernel) = &mut self {
@@ -221,16 +204,5 @@ impl Argument {
 
     pub(super) fn scratch(byte: usize) -> Self {
         Self::Address(Place::Scratch(byte))
-    }
-}
-
-impl Numbers {
-    /// The numbers of a step, which is counted from 0; always as many.
-    pub fn at(&self, step: u64) -> Vec<f32> {
-        match self {
-            Self::None => Vec::new(),
-            Self::Update(op) => super::update::numbers(op, step),
-            Self::Table(numbers) => numbers.clone(),
-        }
     }
 }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use graphc_ir::types::DType;
 
 use super::Shard;
-use super::call::{Argument, Slot};
+use super::call::{Argument, Kernel, Launch, Slot};
 
 /// What all kernels begin with.
 const COMMON: &str = include_str!("cu/common.cuh");
@@ -62,6 +62,22 @@ impl Source {
 
     pub(super) fn text(self) -> String {
         format!("{COMMON}\n{}\n{}", self.macros, self.body)
+    }
+}
+
+impl Launch {
+    /// A kernel of blocks of `threads` threads along one dim.
+    pub(super) fn kernel(
+        source: Source,
+        entry: &'static str,
+        blocks: usize,
+        threads: usize,
+        arguments: Vec<Argument>,
+    ) -> Self {
+        let grid = [blocks as u32, 1, 1];
+        let block = [threads as u32, 1, 1];
+        let source = source.text();
+        Self::Kernel(Kernel { source, entry, grid, block, shared: 0, arguments })
     }
 }
 

@@ -1,13 +1,12 @@
 //! Steps of optimizers, each in one pass over its tensors.
 //!
-//! What follows from the step alone is worked out by the host ([`numbers`]). What follows from numbers on the device as well, e.g. the
+//! What follows from the step alone is worked out by the host ([`Numbers`]). What follows from numbers on the device as well, e.g. the
 //! number of the update under loss scaling, is worked out by a thread before, into scratch.
 
 mod blend;
 mod rates;
 
 pub(super) use blend::blend;
-pub(super) use rates::numbers;
 
 use graphc_ir::op::Op;
 use graphc_ir::ops::{AdamUpdate, LambDirection, LambUpdate, RmspropUpdate, SgdUpdate};

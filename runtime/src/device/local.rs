@@ -4,7 +4,7 @@ use graphc_ir::plan::Layout;
 use graphc_ir::sbp::{ReduceKind, Sbp};
 use graphc_ir::shard::Rect;
 
-use super::launch::Unprepared;
+use super::call::Unprepared;
 use super::port::Port;
 use crate::rectangles::masked;
 

@@ -11,6 +11,7 @@
 //! of these enums: the compiler then names every function that it has to bring. docs/architecture.md lists them with their
 //! promises. No communication here: what crosses ranks is `communicator`'s.
 
+mod call;
 mod cpu;
 pub mod cuda;
 mod launch;
@@ -24,8 +25,9 @@ use graphc_ir::mesh::DeviceKind;
 use crate::error::RuntimeError;
 use crate::memory::Offered;
 
+pub(crate) use call::{Call, Unprepared};
 pub(crate) use cuda::{Ended, communicates_directly};
-pub(crate) use launch::{Call, Launch, Unprepared};
+pub(crate) use launch::Launch;
 pub(crate) use memory::Memory;
 pub(crate) use port::{Port, Turn, lcm};
 pub(crate) use stream::{Event, Recording, Stream};

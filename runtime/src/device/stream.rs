@@ -56,7 +56,7 @@ impl Stream {
                 Ok(stream.launch(launch, arena, turn)?)
             }
             (Self::Cuda(stream), Launch::Cuda(launch), Memory::Cuda(memory)) => {
-                stream.launch(launch, memory, turn)
+                launch.run(stream, memory, turn)
             }
             _ => Err(Cause::Device(MIXED.to_owned())),
         }

@@ -18,8 +18,8 @@ pub(super) fn table(domain: &str) -> &'static [(&'static str, Lower)] {
 
 const STANDARD: &[(&str, Lower)] = &[
     ("Abs", |cx, call| e::unary(cx, call, U::Abs)),
-    ("Add", |cx, call| e::binary(cx, call, B::Add)),
     ("Acosh", e::inverse_hyperbolic_cosine),
+    ("Add", |cx, call| e::binary(cx, call, B::Add)),
     ("And", |cx, call| e::binary(cx, call, B::And)),
     ("ArgMax", |cx, call| r::arg(cx, call, false)),
     ("ArgMin", |cx, call| r::arg(cx, call, true)),

@@ -3,7 +3,7 @@
 use graphc_ir::op::Op;
 use graphc_ir::ops::{AdamUpdate, LambDirection};
 
-use super::super::call::{Argument, Launch};
+use super::super::call::{Argument, Launch, Numbers};
 use super::super::source::{Source, double};
 
 /// Bytes of the numbers that the device works out.
@@ -19,9 +19,20 @@ pub(super) struct Rates {
     scalars: [usize; 2],
 }
 
+impl Numbers {
+    /// The numbers of a step, which is counted from 0; always as many.
+    pub fn at(&self, step: u64) -> Vec<f32> {
+        match self {
+            Self::None => Vec::new(),
+            Self::Update(op) => numbers(op, step),
+            Self::Table(numbers) => numbers.clone(),
+        }
+    }
+}
+
 /// What an update needs of a step, counted from 0. The learning rate, where the device goes on with it, is two numbers: the second is what
 /// the first has lost.
-pub(in super::super) fn numbers(op: &Op, step: u64) -> Vec<f32> {
+fn numbers(op: &Op, step: u64) -> Vec<f32> {
     let count = step as f64 + 1.0;
     match op {
         Op::SgdUpdate(op) => vec![op.lr.at(step) as f32],

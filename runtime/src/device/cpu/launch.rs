@@ -6,7 +6,7 @@ use graphc_ir::shard::Rect;
 use graphc_ir::types::TensorType;
 use graphc_kernels::{KernelError, Prepared, prepare, prepare_fused};
 
-use super::super::launch::{Call, Unprepared};
+use super::super::call::{Call, Unprepared};
 use super::super::local;
 use super::super::port::{Port, Turn};
 use super::Stream;

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::{result, sys};
 
+use super::ended::Ended;
 use super::library::{Library, NotFound};
-use super::stream::Ended;
 
 /// Why the driver did not do something.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,19 +1,15 @@
 //! Actors as a card executes them.
 
-use std::sync::Arc;
-
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::shard::Rect;
 use graphc_ir::types::{DType, TensorType};
-use graphc_kernels::KernelError;
-use graphc_kernels::cuda::{
-    self, Argument, Call as KernelCall, Checked, Place as Where, Shard, Slot,
-};
+use graphc_kernels::cuda::{self, Argument, Call as KernelCall, Place as Where, Shard, Slot};
 
-use super::super::launch::{Call, Unprepared};
+use super::super::call::{Call, Unprepared};
 use super::super::local::Local;
 use super::super::port::{Port, Turn};
 use super::driver::Function;
+use super::known::Known;
 use super::moves::identity;
 use super::product::Described;
 use super::stream::Stream;
@@ -92,12 +88,13 @@ impl Launch {
     }
 
     #[inline]
-    pub(super) fn run(
+    pub(crate) fn run(
         &self,
         stream: &mut Stream,
         memory: &CardMemory,
         turn: Turn,
     ) -> Result<(), Cause> {
+        stream.begin_launches()?;
         let index = match self.choice {
             Choice::ByMicrobatch => turn.microbatch % self.routines.len(),
             Choice::Accumulation if self.operands[0].place(turn) == self.results[0].place(turn) => {
@@ -141,7 +138,9 @@ impl Step {
     fn run(&self, stream: &mut Stream, site: &Site<'_>) -> Result<(), Cause> {
         match self {
             Self::Kernel { function, shape, arguments } => {
-                stream.launch_kernel(*function, *shape, arguments, site)
+                stream.launch_kernel(*function, *shape, |stream, values| {
+                    values.extend(arguments.iter().map(|&one| site.argument(one, stream)));
+                })
             }
             Self::Product { described, places } => {
                 let bases = places.map(|place| site.address(place, stream));
@@ -205,13 +204,6 @@ impl Site<'_> {
     }
 }
 
-/// What a device remembers of a call: whose it is, and what its indices are.
-#[derive(Clone, Debug)]
-pub(super) struct Known {
-    pub(super) actor: Arc<str>,
-    pub(super) checked: Option<Checked>,
-}
-
 impl Shared {
     /// Takes a call into the account; its number, and where its numbers begin.
     fn register(&self, actor: &str, call: &KernelCall) -> (u32, usize) {
@@ -265,19 +257,5 @@ fn copy(operands: &[Port], results: &[Port]) -> Result<KernelCall, Unprepared> {
             Ok(KernelCall::copy(bytes))
         }
         _ => Err(Unprepared::Registers("copies between registers of different sizes".into())),
-    }
-}
-
-/// The error of what a kernel has found.
-pub(super) fn found(known: &Known, kind: u32, index: i64, position: u64) -> KernelError {
-    const DIVISION: u32 = 2;
-    match &known.checked {
-        Some(checked) if kind != DIVISION => KernelError::Index {
-            what: checked.what,
-            index,
-            range: checked.range,
-            position: vec![position as usize],
-        },
-        _ => KernelError::DivisionByZero,
     }
 }

@@ -4,8 +4,9 @@
 use graphc_ir::types::DType;
 
 use super::driver::{Buffer, Mark, Queue, Trouble};
+use super::ended::Ended;
 use super::nccl::{Comm, Id, Operation};
-use super::stream::{Ended, Stream};
+use super::stream::Stream;
 use crate::error::Cause;
 
 /// One end of a line.

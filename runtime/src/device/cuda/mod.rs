@@ -8,6 +8,8 @@
 
 mod compile;
 mod driver;
+mod ended;
+mod known;
 mod launch;
 mod library;
 mod line;
@@ -24,23 +26,24 @@ use graphc_kernels::cuda::{Numbers, Product};
 
 use self::compile::compile;
 use self::driver::{Buffer, Context, DriverMissing, Function, Trouble};
-use self::launch::Known;
+use self::known::Known;
 use self::nccl::NcclError;
 use self::product::{Described, Multiplier, ProductError};
-use super::launch::Unprepared;
+use super::call::Unprepared;
 use crate::error::{Cause, RuntimeError};
 use crate::memory::{Arena, Offered};
 use crate::transport::TransportError;
 
 pub use driver::Card;
 pub(crate) use driver::Recording;
+pub(crate) use ended::Ended;
 pub(crate) use launch::Launch;
 pub use library::{Found, Library, NotFound};
 pub(crate) use line::Line;
 pub(crate) use memory::CardMemory;
 pub(crate) use moves::{CardFill, CardMove};
 pub(crate) use nccl::{Id, Operation, new_id};
-pub(crate) use stream::{Ended, Event, Stream};
+pub(crate) use stream::{Event, Stream};
 
 /// The cards of this machine, by their numbers.
 ///

@@ -13,8 +13,8 @@ use graphc_ir::sbp::ReduceKind;
 use graphc_ir::types::DType;
 
 use super::driver::Queue;
+use super::ended::Ended;
 use super::library::{Library, NotFound};
-use super::stream::Ended;
 
 /// The name by which ranks find each other.
 pub(crate) type Id = [u8; ID];

@@ -7,22 +7,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use graphc_ir::types::DType;
-use graphc_kernels::cuda::Argument;
 
 use super::driver::{Buffer, Function, Mark, Pinned, Queue, Recording, Trouble};
-use super::launch::{Launch, Site, found};
+use super::ended::Ended;
+use super::known::found;
 use super::memory::CardMemory;
 use super::moves::{CardFill, CardMove};
 use super::nccl::{Comm, Id, Operation};
 use super::product::{Described, Multiplier};
 use super::{Cuda, Shared};
-use crate::device::Turn;
 use crate::error::Cause;
 use crate::memory::{Arena, Place};
 use crate::transport::TransportError;
-
-/// Asks whether the job has ended on another rank.
-pub(crate) type Ended = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// How often a wait asks at once before it pauses between questions.
 const SPINS: usize = 2000;
@@ -126,29 +122,24 @@ impl Stream {
         Ok(())
     }
 
+    /// Before launches: what has failed since, and the thread's device.
     #[inline]
-    pub(crate) fn launch(
-        &mut self,
-        launch: &Launch,
-        memory: &CardMemory,
-        turn: Turn,
-    ) -> Result<(), Cause> {
+    pub(super) fn begin_launches(&mut self) -> Result<(), Cause> {
         self.check()?;
-        self.queue.enter()?;
-        launch.run(self, memory, turn)
+        Ok(self.queue.enter()?)
     }
 
+    /// Launches a kernel with arguments of 64 bits, of which shorter ones are the lower, that `fill` puts into an empty list.
     #[inline]
     pub(super) fn launch_kernel(
         &mut self,
         function: Function,
         shape: ([u32; 3], [u32; 3], u32),
-        arguments: &[Argument],
-        site: &Site<'_>,
+        fill: impl FnOnce(&Self, &mut Vec<u64>),
     ) -> Result<(), Cause> {
         let mut values = std::mem::take(&mut self.values);
         values.clear();
-        values.extend(arguments.iter().map(|&argument| site.argument(argument, self)));
+        fill(self, &mut values);
         self.values = values;
         self.pointers.clear();
         let pointers = self.values.iter_mut().map(|value| std::ptr::from_mut(value).cast());

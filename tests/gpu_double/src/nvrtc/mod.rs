@@ -4,12 +4,14 @@
 pub mod exports;
 mod find;
 mod library;
+mod resources;
 
 use std::ffi::{CString, c_char, c_int};
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use library::{Library, Program};
+pub use resources::{Resources, resources};
 
 /// The environment variable with the compiler's file.
 pub const VARIABLE: &str = "GPU_DOUBLE_NVRTC";
@@ -36,9 +38,19 @@ pub fn is_installed() -> bool {
 /// # Errors
 /// The compiler's log, or that there is no compiler.
 pub fn compile(source: &str, architecture: &str, options: &[&str]) -> Result<Ptx, String> {
-    let library = LIBRARY.as_ref().ok_or("NVRTC is not installed")?;
     let virtual_one = architecture.replace("sm_", "compute_");
-    let mut all = vec![format!("--gpu-architecture={virtual_one}")];
+    compile_as(source, &virtual_one, options, |program| Ptx(program.ptx()))
+}
+
+/// Compiles for an architecture, `compute_90` for PTX or `sm_90` for machine code, and takes something of the result.
+fn compile_as<R>(
+    source: &str,
+    architecture: &str,
+    options: &[&str],
+    take: impl FnOnce(&Program<'_>) -> R,
+) -> Result<R, String> {
+    let library = LIBRARY.as_ref().ok_or("NVRTC is not installed")?;
+    let mut all = vec![format!("--gpu-architecture={architecture}")];
     all.extend(options.iter().map(|option| String::from(*option)));
     let text = |text: &str| CString::new(text).map_err(|_| String::from("a zero byte in the text"));
     let all: Result<Vec<CString>, String> = all.iter().map(|option| text(option)).collect();
@@ -46,7 +58,7 @@ pub fn compile(source: &str, architecture: &str, options: &[&str]) -> Result<Ptx
     let options: Vec<*const c_char> = all.iter().map(|option| option.as_ptr()).collect();
     let program = Program::new(library, &source).ok_or("NVRTC cannot begin")?;
     match program.compile(&options) {
-        0 => Ok(Ptx(program.ptx())),
+        0 => Ok(take(&program)),
         code => Err(format!("NVRTC error {code}: {}", program.log())),
     }
 }

@@ -1,0 +1,6 @@
+//! Whether the job goes on.
+
+use std::sync::Arc;
+
+/// Asks whether the job has ended on another rank.
+pub(crate) type Ended = Arc<dyn Fn() -> bool + Send + Sync>;

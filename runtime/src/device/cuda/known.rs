@@ -1,0 +1,27 @@
+//! What is remembered of calls, for errors that kernels find later.
+
+use std::sync::Arc;
+
+use graphc_kernels::KernelError;
+use graphc_kernels::cuda::Checked;
+
+/// What a device remembers of a call: whose it is, and what its indices are.
+#[derive(Clone, Debug)]
+pub(super) struct Known {
+    pub(super) actor: Arc<str>,
+    pub(super) checked: Option<Checked>,
+}
+
+/// The error of what a kernel has found.
+pub(super) fn found(known: &Known, kind: u32, index: i64, position: u64) -> KernelError {
+    const DIVISION: u32 = 2;
+    match &known.checked {
+        Some(checked) if kind != DIVISION => KernelError::Index {
+            what: checked.what,
+            index,
+            range: checked.range,
+            position: vec![position as usize],
+        },
+        _ => KernelError::DivisionByZero,
+    }
+}

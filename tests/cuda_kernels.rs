@@ -1,0 +1,207 @@
+//! The kernels of two real trainings, GPT-2 124M and ResNet-50, as NVIDIA's compiler makes them for four generations of cards: what they
+//! need of a multiprocessor, and what they would take if nothing but memory and arithmetic bounded them. No register may be kept in memory.
+//!
+//! `GRAPHC_BLESS=1 cargo test --test cuda_kernels` writes the table into docs/gpu.md. What it says of time is computed, not measured.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::Path;
+
+use gpu_double::nvrtc::{self, Resources, resources};
+use graphc::models::{Gpt2Config, gpt2, resnet50};
+use graphc::nn::Module;
+use graphc::prelude::*;
+use graphc_ir::plan::{Action, Actor, Program};
+use graphc_ir::types::TensorType;
+use graphc_kernels::cuda::{Kernel, Launch, Shard, prepare, prepare_fused};
+
+const ARCHITECTURES: [&str; 4] = ["sm_80", "sm_90", "sm_100", "sm_120"];
+const OPTIONS: [&str; 3] = ["--fmad=false", "--std=c++17", "-default-device"];
+/// Where the table stands.
+const MARKS: [&str; 2] = ["<!-- kernels -->\n", "<!-- /kernels -->"];
+
+/// A kernel of a training, and what its actor does.
+struct Found {
+    what: String,
+    kernel: Kernel,
+    flops: f64,
+    bytes: f64,
+}
+
+/// A training's plan on one card.
+fn plan(graph: Graph, precision: Option<DType>) -> Plan {
+    let adam = AdamOptions { lr: 1e-3, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 };
+    let options = CompileOptions {
+        loss: Some(Loss::CrossEntropy),
+        optimizer: Some(Optimizer::AdamW(adam)),
+        precision,
+        ..CompileOptions::default()
+    };
+    let cluster = preset("dgx-h100").expect("a preset");
+    compile(graph, &options, &cluster, None).expect("a plan").plan.into_plan()
+}
+
+fn transformer() -> Graph {
+    let g = GraphBuilder::new("gpt2");
+    let config = Gpt2Config { layers: 1, ..Gpt2Config::small() };
+    let model = gpt2(&g, &config);
+    g.output("logits", &model.forward(&g.input("tokens", DType::I64, [8, 1024])));
+    g.finish().expect("a graph")
+}
+
+fn pictures() -> Graph {
+    let g = GraphBuilder::new("resnet50");
+    let model = resnet50(&g, 1000);
+    g.output("logits", &model.forward(&g.input("x", DType::F32, [32, 3, 224, 224])));
+    g.finish().expect("a graph")
+}
+
+/// Of each op and element type the actor that moves most.
+fn kernels(plan: &Plan) -> Vec<Found> {
+    let program = &plan.programs[0];
+    let mut greatest: BTreeMap<String, &Actor> = BTreeMap::new();
+    for actor in &program.actors {
+        let Some(name) = name(plan, program, actor) else { continue };
+        let before = greatest.entry(name).or_insert(actor);
+        if actor.bytes > before.bytes {
+            *before = actor;
+        }
+    }
+    greatest.into_iter().flat_map(|(name, actor)| found(plan, program, actor, &name)).collect()
+}
+
+/// What an actor computes, of which type: `softmax of bf16`.
+fn name(plan: &Plan, program: &Program, actor: &Actor) -> Option<String> {
+    let what = match &actor.action {
+        Action::Compute { op, .. } => op.name(),
+        Action::Fused(fused) if fused.steps.iter().any(|s| s.op.name().contains("reduce")) => {
+            "chain with sums"
+        }
+        Action::Fused(_) => "chain",
+        _ => return None,
+    };
+    let first = actor.inputs.first().or(actor.outputs.first())?;
+    let layout = program.registers[first.index()].layout;
+    Some(format!("{what} of {}", plan.layouts[layout as usize].dtype))
+}
+
+fn found(plan: &Plan, program: &Program, actor: &Actor, what: &str) -> Vec<Found> {
+    let shard = |register: &graphc_ir::ids::RegisterId| {
+        let register = &program.registers[register.index()];
+        let layout = &plan.layouts[register.layout as usize];
+        Shard {
+            ty: TensorType::new(layout.dtype, register.shape.clone()),
+            global: layout.shape.clone(),
+        }
+    };
+    let outputs: Vec<Shard> = actor.outputs.iter().map(shard).collect();
+    let call = match &actor.action {
+        Action::Compute { op, operands } => {
+            let register = |&operand: &i32| match usize::try_from(operand) {
+                Ok(input) => shard(&actor.inputs[input]),
+                Err(_) => shard(&actor.updates[(-1 - operand) as usize]),
+            };
+            let operands: Vec<Shard> = operands.iter().map(register).collect();
+            let replaced = op.operation().updates().iter().map(|pair| operands[pair.1].clone());
+            let results = if actor.updates.is_empty() { outputs } else { replaced.collect() };
+            prepare(op, &operands, &results)
+        }
+        Action::Fused(fused) => {
+            let operands: Vec<Shard> = actor.inputs.iter().map(shard).collect();
+            prepare_fused(fused, &operands, &outputs)
+        }
+        _ => return Vec::new(),
+    };
+    let launches = call.unwrap_or_else(|error| panic!("{what}: {error}")).launches;
+    let kernel = |launch: Launch| match launch {
+        Launch::Kernel(kernel) => {
+            let (what, flops, bytes) = (what.to_owned(), actor.flops, actor.bytes);
+            Some(Found { what, kernel, flops, bytes })
+        }
+        _ => None,
+    };
+    launches.into_iter().filter_map(kernel).collect()
+}
+
+/// Threads of a multiprocessor that are at work at once, of the 2048 that it takes.
+fn occupancy(kernel: &Kernel, needs: &Resources) -> usize {
+    let threads: usize = kernel.block.iter().map(|&n| n as usize).product();
+    let warps = threads.div_ceil(32);
+    // Registers are given to warps in pieces of 256, shared memory to blocks in pieces of 128 bytes and 1 KiB for the system.
+    let by_registers = 65_536 / (needs.registers * 32).next_multiple_of(256) / warps;
+    let shared = (needs.shared + kernel.shared as usize).next_multiple_of(128) + 1024;
+    let blocks = by_registers.min(233_472 / shared).min(2048 / (warps * 32)).min(32);
+    blocks * warps * 32
+}
+
+/// The least seconds on a card, and what bounds them.
+fn bound(found: &Found, cluster: &str) -> (f64, &'static str) {
+    let device = preset(cluster).expect("a preset").device;
+    let peak = match found.what.contains("f16") && found.flops > 0.0 {
+        true => device.flops["bf16"],
+        false => device.flops["f32"],
+    };
+    let (arithmetic, memory) = (found.flops / peak, found.bytes / device.bandwidth);
+    if arithmetic > memory { (arithmetic, "arithmetic") } else { (memory, "memory") }
+}
+
+fn row(found: &Found, on: &[(String, Resources)]) -> String {
+    let registers: Vec<String> = on.iter().map(|(_, needs)| needs.registers.to_string()).collect();
+    let hopper = &on[1].1;
+    let blocks: u64 = found.kernel.grid.iter().map(|&n| u64::from(n)).product();
+    let threads: u32 = found.kernel.block.iter().product();
+    let [(a100, _), (h100, by)] = ["dgx-a100", "dgx-h100"].map(|cluster| bound(found, cluster));
+    format!(
+        "| {} | `{}` | {blocks} x {threads} | {} | {} | {:.0} % | {:.1} MB | {:.0} / {:.0} us, {by} |\n",
+        found.what,
+        found.kernel.entry,
+        registers.join(" / "),
+        hopper.shared + found.kernel.shared as usize,
+        occupancy(&found.kernel, hopper) as f64 / 20.48,
+        found.bytes / 1e6,
+        a100 * 1e6,
+        h100 * 1e6,
+    )
+}
+
+#[test]
+fn no_kernel_of_real_trainings_spills() {
+    if !nvrtc::is_installed() {
+        return println!("skipped: NVRTC is not installed");
+    }
+    let (mut table, mut spills) = (String::new(), Vec::new());
+    let trainings = [
+        ("GPT-2 124M, 8 x 1024 tokens, bf16", plan(transformer(), Some(DType::BF16))),
+        ("GPT-2 124M, 8 x 1024 tokens, f32", plan(transformer(), None)),
+        ("ResNet-50, 32 pictures, bf16", plan(pictures(), Some(DType::BF16))),
+    ];
+    for (training, plan) in &trainings {
+        let _ = write!(
+            table,
+            "\n{training}:\n\n| actor | kernel | blocks x threads | registers | shared bytes | occupancy | moved | at least |\n|---|---|---|---|---|---|---|---|\n"
+        );
+        for found in kernels(plan) {
+            let needs = ARCHITECTURES.map(|architecture| {
+                let all = resources(&found.kernel.source, architecture, &OPTIONS);
+                let all =
+                    all.unwrap_or_else(|log| panic!("{} for {architecture}: {log}", found.what));
+                let own = all.into_iter().find(|needs| needs.entry == found.kernel.entry);
+                (architecture.to_owned(), own.expect("the kernel is in its source"))
+            });
+            let spilling = needs.iter().filter(|(_, needs)| needs.spills > 0);
+            spills.extend(spilling.map(|(architecture, needs)| {
+                format!("{training}: {} for {architecture}: {} bytes", found.what, needs.spills)
+            }));
+            table += &row(&found, &needs);
+        }
+    }
+    assert!(spills.is_empty(), "{spills:#?}");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/gpu.md");
+    let text = std::fs::read_to_string(&path).expect("docs/gpu.md");
+    let (before, rest) = text.split_once(MARKS[0]).expect("a mark before the table");
+    let (_, after) = rest.split_once(MARKS[1]).expect("a mark after it");
+    if std::env::var_os("GRAPHC_BLESS").is_some() {
+        let text = format!("{before}{}{table}\n{}{after}", MARKS[0], MARKS[1]);
+        std::fs::write(path, text).expect("docs/gpu.md is written");
+    }
+}
