@@ -174,16 +174,21 @@ class Assign:
 
 @dataclass(frozen=True)
 class Feed:
-    """Copies this rank's shard of what the user feeds into the output."""
+    """Copies this rank's shard of what the user feeds into the output.
+
+    `samples` is the dim of the input that counts samples: `{"dim": 1}`, `"whole"`, or the first where nothing is said.
+    """
 
     input: str
+    samples: Any = None
 
 
 @dataclass(frozen=True)
 class Fetch:
-    """Gives this rank's shard of an output to the user."""
+    """Gives this rank's shard of an output to the user; `samples` is as of `Feed`."""
 
     output: str
+    samples: Any = None
 
 
 ACTIONS: dict[str, Any] = {
