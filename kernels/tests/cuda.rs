@@ -5,19 +5,12 @@ mod common;
 #[path = "common/cuda.rs"]
 mod on_card;
 
-use cases::{Example, f32s, ty};
+use cases::{f32s, ty};
 use common::{Case, Random};
 use graphc_ir::op::{EvalContext, Op};
 use graphc_ir::ops::*;
 use graphc_ir::types::DType;
-use on_card::{Fault, bench, prepare};
-
-fn check(examples: &[Example]) {
-    let Some(mut bench) = bench() else { return };
-    for Example { case, tolerance } in examples {
-        bench.check(case, *tolerance);
-    }
-}
+use on_card::{Fault, bench, check, prepare};
 
 #[test]
 fn elementwise_ops() {

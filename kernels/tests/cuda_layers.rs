@@ -17,16 +17,9 @@ use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 use graphc_kernels::cuda::{self, Call};
 use graphc_kernels::{KernelContext, Scratch, View, ViewMut, prepare_fused};
-use on_card::{Bench, bench, shard};
+use on_card::{Bench, bench, check, shard};
 
 use FusedArg::{Operand as X, Step as S};
-
-fn check(examples: &[Example]) {
-    let Some(mut bench) = bench() else { return };
-    for Example { case, tolerance } in examples {
-        bench.check(case, *tolerance);
-    }
-}
 
 #[test]
 fn queries_attend_to_keys() {

@@ -8,6 +8,7 @@ use graphc_ir::types::{DType, TensorType};
 use graphc_kernels::KernelError;
 use graphc_kernels::cuda::{self, Call, Kernel, Launch, Matrix, Place, Product, Shard, Slot};
 
+use crate::cases::Example;
 use crate::common::{Case, Memory};
 
 /// How kernels are compiled: as devices compile them.
@@ -18,6 +19,14 @@ const ARCHITECTURE: &str = "sm_90";
 const CALL: u32 = 7;
 /// Bytes of an account of faults.
 const ACCOUNT: usize = 32;
+
+/// Tries examples, where the compiler is installed.
+pub fn check(examples: &[Example]) {
+    let Some(mut bench) = bench() else { return };
+    for Example { case, tolerance } in examples {
+        bench.check(case, *tolerance);
+    }
+}
 
 /// A card, and the kernels that were compiled for it.
 pub struct Bench {

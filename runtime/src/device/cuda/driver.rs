@@ -321,8 +321,7 @@ impl Queue {
 
     pub(super) fn launch(
         &self,
-        function: Function,
-        (grid, block, shared): ([u32; 3], [u32; 3], u32),
+        Loaded { function, grid, block, shared }: Loaded,
         arguments: &mut [*mut c_void],
     ) -> Result<(), Trouble> {
         let dims = |[x, y, z]: [u32; 3]| (x, y, z);
@@ -503,6 +502,18 @@ pub(crate) struct Function(sys::CUfunction);
 unsafe impl Send for Function {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Function {}
+
+/// A kernel and how it is launched.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Loaded {
+    pub(super) function: Function,
+    /// Blocks.
+    pub(super) grid: [u32; 3],
+    /// Threads of a block.
+    pub(super) block: [u32; 3],
+    /// Bytes of shared memory besides what the source declares.
+    pub(super) shared: u32,
+}
 
 impl Function {
     /// Loads a kernel that was compiled for the device.

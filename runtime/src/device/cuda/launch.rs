@@ -8,7 +8,7 @@ use graphc_kernels::cuda::{self, Argument, Call as KernelCall, Place as Where, S
 use super::super::call::{Call, Unprepared};
 use super::super::local::Local;
 use super::super::port::{Port, Turn};
-use super::driver::Function;
+use super::driver::Loaded;
 use super::known::Known;
 use super::moves::identity;
 use super::product::Described;
@@ -45,7 +45,7 @@ struct Routine {
 
 /// One launch.
 enum Step {
-    Kernel { function: Function, shape: ([u32; 3], [u32; 3], u32), arguments: Vec<Argument> },
+    Kernel { loaded: Loaded, arguments: Vec<Argument> },
     Product { described: Box<Described>, places: [Where; 3] },
     Clear { place: Where, bytes: usize },
     Copy { bytes: usize },
@@ -120,9 +120,7 @@ impl Step {
     fn new(device: &Cuda, launch: cuda::Launch) -> Result<Self, Unprepared> {
         Ok(match launch {
             cuda::Launch::Kernel(kernel) => {
-                let function = device.function(&kernel.source, kernel.entry, kernel.shared)?;
-                let shape = (kernel.grid, kernel.block, kernel.shared);
-                Self::Kernel { function, shape, arguments: kernel.arguments }
+                Self::Kernel { loaded: device.load(&kernel)?, arguments: kernel.arguments }
             }
             cuda::Launch::Product(product) => {
                 let operands = product.operands;
@@ -137,8 +135,8 @@ impl Step {
     #[inline]
     fn run(&self, stream: &mut Stream, site: &Site<'_>) -> Result<(), Cause> {
         match self {
-            Self::Kernel { function, shape, arguments } => {
-                stream.launch_kernel(*function, *shape, |stream, values| {
+            Self::Kernel { loaded, arguments } => {
+                stream.launch_kernel(*loaded, |stream, values| {
                     values.extend(arguments.iter().map(|&one| site.argument(one, stream)));
                 })
             }

@@ -22,10 +22,10 @@ mod stream;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use graphc_kernels::cuda::{Numbers, Product};
+use graphc_kernels::cuda::{Kernel, Numbers, Product};
 
 use self::compile::compile;
-use self::driver::{Buffer, Context, DriverMissing, Function, Trouble};
+use self::driver::{Buffer, Context, DriverMissing, Function, Loaded, Trouble};
 use self::known::Known;
 use self::nccl::NcclError;
 use self::product::{Described, Multiplier, ProductError};
@@ -139,6 +139,13 @@ impl Cuda {
     pub(crate) fn reserve(&self, bytes: usize) {
         let mut tables = self.shared.tables();
         tables.scratch = tables.scratch.max(bytes);
+    }
+
+    /// A kernel, to be launched as it says.
+    fn load(&self, kernel: &Kernel) -> Result<Loaded, Unprepared> {
+        let Kernel { grid, block, shared, .. } = *kernel;
+        let function = self.function(&kernel.source, kernel.entry, shared)?;
+        Ok(Loaded { function, grid, block, shared })
     }
 
     /// A kernel, compiled and loaded once.

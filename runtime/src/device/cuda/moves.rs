@@ -6,7 +6,7 @@ use graphc_ir::types::DType;
 use graphc_kernels::cuda::{Launch, copy_rectangle, fill};
 
 use super::Cuda;
-use super::driver::Function;
+use super::driver::Loaded;
 use crate::rectangles::Move;
 
 /// A copy of one rectangle from one tensor's memory to another's, or its combination with what is there.
@@ -14,7 +14,7 @@ pub(crate) enum CardMove {
     /// Bytes that stand side by side on both sides.
     Run { from: usize, to: usize, bytes: usize },
     /// By a kernel.
-    Kernel { function: Function, shape: ([u32; 3], [u32; 3], u32) },
+    Kernel(Loaded),
 }
 
 /// Fills a register with what changes nothing in a reduction.
@@ -22,7 +22,7 @@ pub(crate) enum CardFill {
     /// Bytes of 0.
     Clear { bytes: usize },
     /// By a kernel.
-    Kernel { function: Function, shape: ([u32; 3], [u32; 3], u32) },
+    Kernel(Loaded),
 }
 
 impl CardFill {
@@ -37,9 +37,7 @@ impl CardFill {
         let call = fill(dtype, elements, identity(dtype, kind));
         match call.launches.as_slice() {
             [Launch::Kernel(kernel)] => {
-                let function = device.function(&kernel.source, kernel.entry, kernel.shared);
-                let function = function.map_err(|error| error.to_string())?;
-                Ok(Self::Kernel { function, shape: (kernel.grid, kernel.block, kernel.shared) })
+                Ok(Self::Kernel(device.load(kernel).map_err(|error| error.to_string())?))
             }
             _ => Ok(Self::Clear { bytes: elements * dtype.size() }),
         }
@@ -68,9 +66,7 @@ impl CardMove {
         let call = copy_rectangle(dtype, of, &from_start, into, &to_start, &part.extent, combine);
         match call.launches.as_slice() {
             [Launch::Kernel(kernel)] => {
-                let function = device.function(&kernel.source, kernel.entry, kernel.shared);
-                let function = function.map_err(|error| error.to_string())?;
-                Ok(Self::Kernel { function, shape: (kernel.grid, kernel.block, kernel.shared) })
+                Ok(Self::Kernel(device.load(kernel).map_err(|error| error.to_string())?))
             }
             _ => Err("a rectangle that no kernel copies".into()),
         }

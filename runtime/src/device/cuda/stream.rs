@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use graphc_ir::types::DType;
 
-use super::driver::{Buffer, Function, Mark, Pinned, Queue, Recording, Trouble};
+use super::driver::{Buffer, Loaded, Mark, Pinned, Queue, Recording, Trouble};
 use super::ended::Ended;
 use super::known::found;
 use super::memory::CardMemory;
@@ -133,8 +133,7 @@ impl Stream {
     #[inline]
     pub(super) fn launch_kernel(
         &mut self,
-        function: Function,
-        shape: ([u32; 3], [u32; 3], u32),
+        kernel: Loaded,
         fill: impl FnOnce(&Self, &mut Vec<u64>),
     ) -> Result<(), Cause> {
         let mut values = std::mem::take(&mut self.values);
@@ -144,7 +143,7 @@ impl Stream {
         self.pointers.clear();
         let pointers = self.values.iter_mut().map(|value| std::ptr::from_mut(value).cast());
         self.pointers.extend(pointers);
-        Ok(self.queue.launch(function, shape, &mut self.pointers)?)
+        Ok(self.queue.launch(kernel, &mut self.pointers)?)
     }
 
     /// Begins the products of a row after the other, whose first matrices stand at these addresses.
@@ -192,10 +191,10 @@ impl Stream {
             CardMove::Run { from: start, to: target, bytes } => {
                 Ok(self.queue.copy(from + *start as u64, to + *target as u64, *bytes)?)
             }
-            CardMove::Kernel { function, shape } => {
+            CardMove::Kernel(kernel) => {
                 let (mut from, mut to) = (from, to);
                 let pointers = [&mut from, &mut to].map(|value| std::ptr::from_mut(value).cast());
-                Ok(self.queue.launch(*function, *shape, &mut { pointers })?)
+                Ok(self.queue.launch(*kernel, &mut { pointers })?)
             }
         }
     }
@@ -224,10 +223,10 @@ impl Stream {
         match fill {
             CardFill::Clear { bytes: 0 } => Ok(()),
             CardFill::Clear { bytes } => Ok(self.queue.clear(address, *bytes)?),
-            CardFill::Kernel { function, shape } => {
+            CardFill::Kernel(kernel) => {
                 let mut address = address;
                 let pointer = std::ptr::from_mut(&mut address).cast();
-                Ok(self.queue.launch(*function, *shape, &mut [pointer])?)
+                Ok(self.queue.launch(*kernel, &mut [pointer])?)
             }
         }
     }

@@ -1,5 +1,9 @@
 //! Ranks of communicators, and short names for the functions of C.
-#![allow(dead_code, clippy::undocumented_unsafe_blocks)]
+#![allow(dead_code, reason = "each test binary uses a part")]
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "every call of C is as NVIDIA's headers declare it"
+)]
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_void};

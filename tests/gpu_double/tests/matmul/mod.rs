@@ -1,5 +1,9 @@
 //! Products as tests describe them, put together with the functions of C, and what they are in f64.
-#![allow(dead_code, clippy::undocumented_unsafe_blocks)]
+#![allow(dead_code, reason = "each test binary uses a part")]
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "every call of C is as NVIDIA's headers declare it"
+)]
 
 use std::ffi::c_void;
 use std::ptr::{from_ref, null_mut};

@@ -1,5 +1,9 @@
 //! A card by the driver's functions of C, and processes of their own for what ends badly.
-#![allow(dead_code, clippy::undocumented_unsafe_blocks)]
+#![allow(dead_code, reason = "each test binary uses a part")]
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "every call of C is as NVIDIA's headers declare it"
+)]
 
 use std::ffi::c_void;
 use std::process::{Command, Output};

@@ -1,6 +1,6 @@
 //! What tests of kernels share, each a part of it.
 
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test binary uses a part")]
 
 use gpu_double::{Card, Module, compile, nvrtc};
 
