@@ -76,15 +76,16 @@ fn cut(graph: &Graph, parts: usize) -> Cut {
     }
 }
 
-/// Whether a matrix is multiplied with samples behind another dim: its gradient takes all dims but the last as one.
+/// Whether a matrix is multiplied with samples behind another dim: its gradient takes all dims but the last as one. Dims of extent
+/// 1, as a state of one layer has before its samples, merge with nothing.
 fn merges_samples(rated: &Rated) -> bool {
     let graph = &rated.training.graph;
     graph.nodes.iter().any(|node| {
-        let rank = |operand: usize| graph.value(node.operands[operand]).ty.shape.len();
+        let shape = |operand: usize| &graph.value(node.operands[operand]).ty.shape;
         matches!(node.op, Op::MatMul(_))
-            && rank(1) == 2
+            && shape(1).len() == 2
             && matches!(rated.rates.values[node.operands[0].index()],
-                ValueRate::Microbatch { dim } if dim > 0 && dim + 1 < rank(0))
+                ValueRate::Microbatch { dim } if dim + 1 < shape(0).len() && shape(0)[..dim].iter().any(|&extent| extent > 1))
     })
 }
 

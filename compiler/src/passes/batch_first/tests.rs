@@ -160,3 +160,40 @@ proptest! {
         assert_same(&graph, &rewrite(&graph, &CompileOptions::default(), Purpose::Samples).expect("fits"));
     }
 }
+
+/// Two layers in both directions, unrolled as `nn.RNN` is exported: steps `[n, w]` beside states `[1, n, w]`.
+fn unrolled() -> Graph {
+    let [samples, time, width] = [4, 3, 5];
+    let g = GraphBuilder::new("unrolled");
+    let mut all = g.input("x", DType::F32, [samples, time, width]).transpose(&[1, 0, 2]);
+    for layer in 0..2 {
+        let mut directions = Vec::new();
+        for direction in 0..2 {
+            let named = |kind: &str| format!("{kind}{layer}{direction}");
+            let inputs = if layer == 0 { width } else { 2 * width };
+            let steps = all.matmul(&weight(&g, &named("inputs"), &[inputs, width]));
+            let recurrent = weight(&g, &named("recurrent"), &[width, width]);
+            let mut state = g.full(DType::F32, [1, samples, width], 0.0);
+            let mut states = Vec::new();
+            for step in 0..time {
+                let x = steps.slice(0, step..step + 1).reshape(&[samples, width]);
+                state = state.matmul(&recurrent).add(&x).tanh();
+                states.push(state.clone());
+            }
+            directions.push(g.concat(&states, 0));
+        }
+        all = g.concat(&directions, 2);
+    }
+    g.output("y", &all.transpose(&[1, 0, 2]));
+    g.finish().expect("fits")
+}
+
+#[test]
+fn layers_that_are_unrolled_are_cut_along_the_samples() {
+    let graph = unrolled();
+    assert!(cut(&graph, 2) == Cut::Forward, "gradients of weights merge steps and samples");
+    let options = CompileOptions { gradients: true, ..CompileOptions::default() };
+    let rewritten = batch_first(graph.clone(), &options).expect("fits");
+    assert!(cut(&rewritten, 2) == Cut::All && cut(&rewritten, 4) == Cut::All);
+    assert_same(&graph, &rewritten);
+}

@@ -2,7 +2,7 @@
 
 use graphc_ir::graph::Node;
 use graphc_ir::ids::ValueId;
-use graphc_ir::op::OpError;
+use graphc_ir::op::{Op, OpError};
 
 use super::rewrite::Rewriter;
 use super::view::View;
@@ -17,12 +17,42 @@ impl Rewriter<'_> {
             let moved = !self.stays(&view);
             (moved && self.old.value(operand).ty.shape == *shape).then_some(view)
         });
+        let lead = match lead {
+            Some(lead) => Some(lead),
+            None => self.behind_ones(node)?,
+        };
         let Some(lead) = lead else { return Ok(None) };
         let mut operands = Vec::new();
         for &operand in &node.operands {
             operands.push(self.like(&lead, operand, node)?);
         }
         self.computed(node.op.clone(), operands, &lead.dims, node).map(Some)
+    }
+
+    /// The operand that is all of a result but its leading dims of extent 1, where it lost them in a reshape of what is moved: a step
+    /// `[n, w]` of a sequence beside a state `[1, n, w]`. It gets them back behind its first dim, where what is moved had them.
+    fn behind_ones(&mut self, node: &Node) -> Result<Option<View>, OpError> {
+        let old = self.old;
+        let whole = &old.value(node.results[0]).ty.shape;
+        for &operand in &node.operands {
+            let (shape, producer) = (&old.value(operand).ty.shape, old.producer(operand));
+            let ones = whole.len() - shape.len();
+            let fits = ones > 0 && shape.len() > 1 && whole[ones..] == **shape;
+            let lost = fits && whole[..ones].iter().all(|&extent| extent == 1);
+            if !lost
+                || !matches!(producer.op, Op::Reshape(_))
+                || self.stays(&self.view(producer.operands[0]))
+            {
+                continue;
+            }
+            let order: Vec<usize> =
+                [ones].into_iter().chain(0..ones).chain(ones + 1..whole.len()).collect();
+            let apart = order.iter().map(|&dim| whole[dim]).collect();
+            let made = self.made(operand)?;
+            let base = self.reshape(made, apart, node)?;
+            return Ok(Some(View::arranged(base, &order)));
+        }
+        Ok(None)
     }
 
     /// An operand with its dims where a view's base has them, for broadcasting.

@@ -51,11 +51,14 @@ impl Rewriter<'_> {
         self.computed(op, vec![view.base], &view.dims, node).map(Some)
     }
 
-    /// Operands one after the other, all arranged as the first is that is moved.
+    /// Operands one after the other, all arranged as the first is that is moved. The dim that they follow each other along stands
+    /// where the base has it, also where an operand has one element there.
     pub(super) fn concat(&mut self, axis: usize, node: &Node) -> Found {
         let moved = |&operand: &_| {
             let view = self.view(operand);
-            if self.stays(&view) { None } else { view.arrangement(self.extents(view.base)) }
+            let mut extents = self.extents(view.base).to_vec();
+            view.dims[axis].iter().for_each(|&part| extents[part] = extents[part].max(2));
+            if self.stays(&view) { None } else { view.arrangement(&extents) }
         };
         let Some(order) = node.operands.iter().find_map(moved) else { return Ok(None) };
         let mut operands = Vec::new();
