@@ -24,6 +24,7 @@ mod control;
 mod einsum;
 mod elementwise;
 mod gather;
+mod inverse;
 mod known;
 mod linear;
 mod literal;

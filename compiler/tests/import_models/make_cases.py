@@ -338,6 +338,15 @@ for op in ["BitwiseAnd", "BitwiseOr", "BitwiseXor"]:
          {"n": np.float32(-0.5), "m": np.float32(0.5)})
 case("BitwiseNot_booleans", [("Greater", ["x", "n"], ["a"], {}), ("BitwiseNot", ["a"], ["y"], {})], {"x": f(2, 3)}, {"n": np.float32(0)})
 
+sizes = np.array([1e-20, 1e-6, 1e-3, 0.1, 0.4, 0.7, 0.76, 0.999, 1.0], np.float32)
+inside = np.concatenate([-sizes, np.zeros(1, np.float32), sizes])
+outside = np.concatenate([inside, np.array([-3e38, -7.5, 1.001, 2.5, 1e4, 3e38], np.float32)])
+for op, at in [("Asin", inside), ("Acos", inside), ("Atan", outside), ("Asinh", outside)]:
+    one(op, {"x": at})
+one("ReduceProd", {"x": f(2, 3, 5)}, {"axes": i(-1, 0)}, keepdims=0)
+one("ReduceProd", {"x": f(2, 3)}, name="ReduceProd_all")
+one("ReduceProd", {"x": f(4, 7)}, {"axes": i(1)}, name="ReduceProd_kept")
+
 lines = ",\n".join(json.dumps(case) for case in cases)
 (folder / "cases.json").write_text(f"[\n{lines}\n]\n")
 print(len(cases), "cases")

@@ -1,7 +1,7 @@
 //! Attention and rotary embedding as the standard has them since version 23, in terms of products and softmax.
 
 use graphc_ir::op::Op;
-use graphc_ir::ops::{BinaryFunction, Concat, Softmax, UnaryFunction, Where};
+use graphc_ir::ops::{BinaryFunction, Concat, ReduceFunction, Softmax, UnaryFunction, Where};
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 
@@ -103,12 +103,17 @@ fn weights(cx: &mut Lowering, call: Call<'_>, scores: &Val, past: usize) -> Res<
             _ => cx.binary(BinaryFunction::Add, &scores, mask)?,
         };
     }
-    let weights = cx.apply(Op::Softmax(Softmax { axis: shape.len() - 1 }), &[scores])?;
+    let axis = shape.len() - 1;
     if given.is_none() {
-        return Ok(weights);
+        return cx.apply(Op::Softmax(Softmax { axis }), &[scores]);
     }
-    let none = cx.binary(BinaryFunction::NotEqual, &weights, &weights)?;
-    let zero = cx.number(&weights, 0.0)?;
+    // A softmax of nothing has no gradient, not even one of 0: such a query has scores of 0 instead, which it does not use.
+    let greatest = cx.reduce(ReduceFunction::Max, &scores, &[axis], true)?;
+    let least = cx.number(&greatest, f64::NEG_INFINITY)?;
+    let none = cx.binary(BinaryFunction::Equal, &greatest, &least)?;
+    let zero = cx.number(&scores, 0.0)?;
+    let scores = cx.apply(Op::Where(Where {}), &[none.clone(), zero.clone(), scores])?;
+    let weights = cx.apply(Op::Softmax(Softmax { axis }), &[scores])?;
     cx.apply(Op::Where(Where {}), &[none, zero, weights])
 }
 

@@ -39,7 +39,10 @@ pub(super) fn repeat(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     let mut turn = 0;
     while goes_on && turns.is_none_or(|turns| (turn as i64) < turns) {
         if turn >= MOST_TURNS {
-            return fail(format!("the loop goes on for more than {MOST_TURNS} turns"));
+            return fail(format!(
+                "the loop goes on for more than {MOST_TURNS} turns, and each of them becomes ops of its own: export the model with \
+                 fewer steps, or with an op that takes all of them (LSTM, GRU, RNN, CumSum)"
+            ));
         }
         let mut given =
             vec![Val::Known(Known::integer(turn as i64)), Val::Known(Known::truth(true))];
@@ -64,7 +67,10 @@ pub(super) fn repeat(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
 
 /// A truth value that is known.
 fn truth(cx: &Lowering, value: &Val) -> Res<bool> {
-    match cx.known(value, "the condition of a branch or loop")?.elements()[..] {
+    let known = cx.known(value, "the condition of a branch or loop").map_err(|Problem(reason)| {
+        Problem(format!("{reason}: let the model compute both branches and choose with Where, or give a loop its number of turns"))
+    })?;
+    match known.elements()[..] {
         [one] => Ok(one != 0.0),
         _ => fail("the condition of a branch or loop must be one truth value"),
     }

@@ -135,7 +135,9 @@ fn shape_operand(cx: &Lowering, call: Call<'_>, position: usize) -> Res<Vec<usiz
         |shape: &Vec<usize>| shape.iter().try_fold(1usize, |n, &e| n.checked_mul(e.max(1)));
     match shape.filter(|shape| elements(shape).is_some_and(|n| n < 1 << 48)) {
         Some(shape) => Ok(shape),
-        None => fail(format!("{list:?} is no shape")),
+        None => fail(format!(
+            "{list:?} is no shape: extents are not negative, and their product is below 2^48"
+        )),
     }
 }
 
@@ -169,7 +171,11 @@ pub(super) fn reshape(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
             },
             extent => match usize::try_from(extent) {
                 Ok(extent) => extent,
-                Err(_) => return fail(format!("{list:?} is no shape")),
+                Err(_) => {
+                    return fail(format!(
+                        "{list:?} is no shape: one extent may be -1, and none is less"
+                    ));
+                }
             },
         });
     }
@@ -398,7 +404,10 @@ pub(super) fn pad(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
         let most = 1 << 40;
         let (start, end) = ((-low).clamp(0, most), extent - (-high).clamp(0, most));
         if low.abs() > most || high.abs() > most || start > end {
-            return fail(format!("borders of {low} and {high} do not fit dim {dim} of {shape:?}"));
+            return fail(format!(
+                "borders of {low} and {high} do not fit dim {dim} of {shape:?}: a border has at most 2^40 elements, and one that takes \
+                 away leaves what is there; correct its pads"
+            ));
         }
         x = cx.slice(&x, dim, start as usize, end as usize, 1)?;
         let widths = [low, high].map(|width| width.max(0) as usize);
@@ -434,8 +443,10 @@ pub(super) fn range(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     }
     let (start, limit, step, dtype) = (bounds[0].0, bounds[1].0, bounds[2].0, bounds[0].1);
     let count = ((limit - start) / step).ceil().max(0.0);
-    if step == 0.0 || count >= 1e12 {
-        return fail(format!("from {start} to {limit} by {step} is no range"));
+    if step == 0.0 || !(count < 1e12) {
+        return fail(format!(
+            "from {start} to {limit} by {step} is no range: a step is not 0, and a range has fewer than 10^12 numbers"
+        ));
     }
     let ty = TensorType::new(dtype, [count as usize]);
     if count as usize <= MOST_FOLDED {
@@ -466,7 +477,7 @@ pub(super) fn one_hot(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     shape.insert(at, 1);
     let indices = cx.reshape(&indices, &shape)?;
     let Some(depth) = usize::try_from(depth).ok().filter(|&depth| depth < 1 << 40) else {
-        return fail(format!("a depth of {depth} is none"));
+        return fail(format!("a depth of {depth} is none: it is a number of classes below 2^40"));
     };
     let mut line = vec![1; shape.len()];
     line[at] = depth;

@@ -2,7 +2,7 @@
 
 use super::lower::Lower;
 use super::{
-    attention, border, control, einsum, elementwise as e, gather, linear, movement as m,
+    attention, border, control, einsum, elementwise as e, gather, inverse, linear, movement as m,
     normalize as n, picture as p, recurrent, reduce as r, resize, scatter, sequence as s,
 };
 use graphc_ir::ops::{BinaryFunction as B, ReduceFunction as R, UnaryFunction as U};
@@ -18,11 +18,15 @@ pub(super) fn table(domain: &str) -> &'static [(&'static str, Lower)] {
 
 const STANDARD: &[(&str, Lower)] = &[
     ("Abs", |cx, call| e::unary(cx, call, U::Abs)),
+    ("Acos", inverse::cosine),
     ("Acosh", e::inverse_hyperbolic_cosine),
     ("Add", |cx, call| e::binary(cx, call, B::Add)),
     ("And", |cx, call| e::binary(cx, call, B::And)),
     ("ArgMax", |cx, call| r::arg(cx, call, false)),
     ("ArgMin", |cx, call| r::arg(cx, call, true)),
+    ("Asin", inverse::sine),
+    ("Asinh", inverse::hyperbolic_sine),
+    ("Atan", inverse::tangent),
     ("Atanh", e::inverse_hyperbolic_tangent),
     ("Attention", attention::attention),
     ("AveragePool", p::average_pool),

@@ -2,7 +2,7 @@
 
 use graphc_ir::op::Op;
 use graphc_ir::ops::{
-    ArgMax, BinaryFunction, CumulativeSum, Reduce, ReduceFunction, TopK, UnaryFunction,
+    ArgMax, BinaryFunction, Concat, CumulativeSum, Reduce, ReduceFunction, TopK, UnaryFunction,
 };
 use graphc_ir::types::{DType, TensorType};
 
@@ -87,19 +87,48 @@ pub(super) fn log_sum_exp(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     Ok(vec![cx.reshape(&whole, &result)?])
 }
 
-/// The product of numbers that are known when the model is read, as sizes are.
+/// The product over dims; of numbers that are known when the model is read, as sizes are, it is one that is known.
 pub(super) fn product(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     let x = cx.operand(call, 0)?;
     let (dims, keep_dims) = dims(cx, call, &x)?;
-    let Some(known) = cx.foldable(&x) else {
-        return fail("products over dims are computed of sizes and constants alone");
+    let known = cx.foldable(&x).filter(|known| dims.len() == known.ty.shape.len());
+    let Some(known) = known else {
+        return Ok(vec![multiplied(cx, &x, &dims, keep_dims)?]);
     };
-    if dims.len() < known.ty.shape.len() {
-        return fail("products are over all dims of what is known");
-    }
     let shape = if keep_dims { vec![1; dims.len()] } else { Vec::new() };
     let product = known.elements().iter().product();
     Ok(vec![Val::Known(Known::splat(TensorType::new(known.ty.dtype, shape), product))])
+}
+
+/// A product over dims, of each the first half by the second until one element is left, so gradients are right beside zeros too.
+fn multiplied(cx: &mut Lowering, x: &Val, dims: &[usize], keep_dims: bool) -> Res<Val> {
+    let mut product = x.clone();
+    for &dim in dims {
+        loop {
+            let extent = cx.shape(&product)?[dim];
+            match extent {
+                0 => return fail(format!("dim {dim}, over which it multiplies, has no elements")),
+                1 => break,
+                _ => product = halved(cx, &product, dim, extent)?,
+            }
+        }
+    }
+    let shape = cx.shape(&product)?;
+    let kept = (0..shape.len()).filter(|dim| keep_dims || !dims.contains(dim));
+    let shape: Vec<usize> = kept.map(|dim| shape[dim]).collect();
+    cx.reshape(&product, &shape)
+}
+
+/// The first half of a dim by the second, and the last element of an odd number behind.
+fn halved(cx: &mut Lowering, x: &Val, dim: usize, extent: usize) -> Res<Val> {
+    let half = extent / 2;
+    let (first, second) = (cx.slice(x, dim, 0, half, 1)?, cx.slice(x, dim, half, 2 * half, 1)?);
+    let product = cx.binary(BinaryFunction::Mul, &first, &second)?;
+    if extent == 2 * half {
+        return Ok(product);
+    }
+    let last = cx.slice(x, dim, extent - 1, extent, 1)?;
+    cx.apply(Op::Concat(Concat { axis: dim }), &[product, last])
 }
 
 /// The index of the greatest, or of the least.
