@@ -56,8 +56,8 @@ fn of_norm(norm: &Option<f32>) -> String {
 }
 
 /// What can be done about it.
-pub const REMEDIES: &str = "lower --lr, add --warmup or --clip-norm, look for wrong numbers in the data, skip such steps with \
-                            --on-nan skip, or go on all the same with --on-nan ignore";
+pub const REMEDIES: &str = "lower --lr, add --warmup or --clip-norm, look for wrong numbers in the data and for batches whose \
+                            labels are all ignored, skip such steps with --on-nan skip, or go on all the same with --on-nan ignore";
 
 /// The bar, and samples a second.
 struct Pace {
