@@ -111,7 +111,7 @@ fn pages_of_small_and_large_plans_are_drawn_in_time() {
 }
 
 /// With `GRAPHC_PICTURES=1`: the pictures of the guide, each from a section on.
-fn picture(browser: &mut Browser, name: &str, section: &str) {
+pub fn picture(browser: &mut Browser, name: &str, section: &str) {
     if std::env::var_os("GRAPHC_PICTURES").is_none() {
         return;
     }
