@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -112,8 +113,13 @@ def steps(given: argparse.Namespace, session: Session, batches: Batches, metrics
     """Takes the steps; the line of metrics of the last."""
     line: dict[str, Any] = {}
     for step in range(session.steps, given.steps):
+        begun = time.perf_counter()
         outputs = session.step(batches.feeds(step))
         line = line_of(session.plan, step, outputs)
+        if batches.batch:
+            line["samples"] = batches.batch
+        # What the step has computed is known by now, on whatever device.
+        line["seconds"] = time.perf_counter() - begun
         if metrics is not None:
             metrics.write(line)
         if not math.isfinite(line["loss"]) and not line.get("skipped") and given.on_nan == "stop":

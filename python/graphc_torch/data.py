@@ -77,6 +77,8 @@ class Batches:
         if len(set(sizes.values())) > 1:
             raise FeedError("the tensors have different numbers of samples: " + ", ".join(f"{n} {s}" for n, s in sizes.items()))
         self.samples = next(iter(sizes.values()), 0)
+        self.batch = max((self.shapes[name][0] for name in self.sampled), default=0)
+        """Samples of a step; 0 where no input has any."""
 
     def feeds(self, step: int) -> dict[str, Tensor]:
         """What a step is fed."""

@@ -75,6 +75,9 @@ pub struct CompileArgs {
     /// Where the plan goes; without it nothing is written
     #[arg(short, long, value_name = "PLAN")]
     pub output: Option<PathBuf>,
+    /// Write the page of the plan too, as `graphc report` does, or, where there is no plan, a page that shows why
+    #[arg(long, value_name = "PAGE.html", conflicts_with_all = ["compare", "emit"])]
+    pub report: Option<PathBuf>,
     /// Plan with each of these strategies and print a table, e.g. data,zero3,auto; writes no plan
     #[arg(long, value_name = "STRATEGIES", value_delimiter = ',', value_parser = strategy,
           conflicts_with_all = ["output", "emit", "strategy"])]

@@ -5,8 +5,10 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use graphc::report;
+use graphc::report::page::{PageOptions, html, page_without_plan};
 use graphc_compiler::check::verify;
 use graphc_compiler::compile::{Milestone, compile_observed, emit_after};
+use graphc_compiler::error::CompileError;
 use graphc_compiler::import::weights::Weights;
 use graphc_compiler::import::{ImportOptions, Imported, load_model};
 use graphc_compiler::lower::collective_counts;
@@ -43,7 +45,11 @@ pub struct Planned {
 /// Runs the command.
 pub fn run(args: &CompileArgs) -> Result<()> {
     let output = args.output.as_deref();
-    check_distinct(&inputs(&args.model, &args.shared), &[("--output", output)])?;
+    let page = args.report.as_deref();
+    check_distinct(
+        &inputs(&args.model, &args.shared),
+        &[("--output", output), ("--report", page)],
+    )?;
     if let Some(OnNan::Stop | OnNan::Ignore) = args.shared.training.on_nan {
         bail!("of --on-nan only skip makes another plan: stop and ignore are said to train");
     }
@@ -53,14 +59,39 @@ pub fn run(args: &CompileArgs) -> Result<()> {
     if !args.compare.is_empty() {
         return super::compare::run(args);
     }
-    let planned = plan_model(&args.model, &args.shared, None, args.shared.optimizer.is_some())?;
+    let planned = plan_model(&args.model, &args.shared, None, args.shared.optimizer.is_some());
+    let planned = planned.inspect_err(|error| show_why(args, error))?;
     if let Some(path) = &args.output {
         graphc_runtime::data::write_file(path, write_plan(&planned.plan).as_bytes())?;
+    }
+    if let Some(path) = page {
+        let name = super::report::name(output.unwrap_or(&args.model));
+        super::report::write(path, &[(name, &planned.plan)], &PageOptions::default())?;
     }
     match args.shared.format {
         Format::Text => print(&report::summary(&planned.plan)),
         Format::Json => print(&(serde_json::to_string_pretty(&report_json(&planned))? + "\n")),
     }
+}
+
+/// Where a page was asked for and there is no plan: the page that shows why. That it cannot be written is said beside the error.
+fn show_why(args: &CompileArgs, error: &anyhow::Error) {
+    let (Some(path), Some(error)) = (&args.report, error.downcast_ref::<CompileError>()) else {
+        return;
+    };
+    match write_why(args, path, error) {
+        Ok(()) => say("note", &format!("{} shows why there is no plan", path.display())),
+        Err(error) => say("warning", &format!("no page of why there is no plan: {error:#}")),
+    }
+}
+
+fn write_why(args: &CompileArgs, path: &Path, error: &CompileError) -> Result<()> {
+    let (imported, dims) = options::model(&args.model, &args.shared, None)?;
+    let options = options::compile_options(&args.shared, dims)?;
+    let cluster = options::shared_cluster(&args.shared)?;
+    let name = super::report::name(&args.model);
+    let page = page_without_plan((&name, &imported.graph), &options, &cluster, error);
+    Ok(graphc_runtime::data::write_file(path, html(&page).as_bytes())?)
 }
 
 /// What a compilation reads.

@@ -55,14 +55,24 @@ fn of_norm(norm: &Option<f32>) -> String {
     norm.map_or(String::new(), |norm| format!(", the norm of its gradients {norm}"))
 }
 
+/// A step that has begun.
+pub struct UnderWay {
+    /// When: before its batch was asked for.
+    pub begun: Instant,
+    /// What is waited for.
+    pub handle: StepHandle,
+}
+
 /// What can be done about it.
 pub const REMEDIES: &str = "lower --lr, add --warmup or --clip-norm, look for wrong numbers in the data and for batches whose \
                             labels are all ignored, skip such steps with --on-nan skip, or go on all the same with --on-nan ignore";
 
-/// The bar, and samples a second.
+/// The bar, samples a second, seconds of a step.
 struct Pace {
     bar: ProgressBar,
     batch: usize,
+    /// When the last step had finished.
+    last: Option<Instant>,
     /// When the first step had finished, and how many since.
     since: Option<(Instant, u64)>,
 }
@@ -87,16 +97,18 @@ impl Finished {
             skipped: 0,
             metrics: if leads { metrics(args, resumes.then_some(first_step))? } else { None },
             line: Value::Null,
-            pace: Pace { bar, batch: feeder.batch(), since: None },
+            pace: Pace { bar, batch: feeder.batch(), last: None, since: None },
             epoch: feeder.epoch(),
         })
     }
 
     /// Waits for the next step. Its line is written unless an evaluation is added to it.
-    pub fn take(&mut self, handle: StepHandle, evaluates: bool) -> Result<()> {
-        self.outputs = handle.wait()?;
+    pub fn take(&mut self, step: UnderWay, evaluates: bool) -> Result<()> {
+        self.outputs = step.handle.wait()?;
+        let seconds = self.pace.seconds_since(step.begun);
         if !self.outputs.is_empty() {
             self.line = self.metrics_of(self.step)?;
+            self.line["seconds"] = json!(seconds);
             self.skipped += u64::from(self.is_skipped());
             self.pace.step(self.loss()?, self.skipped);
             if !evaluates {
@@ -161,11 +173,14 @@ impl Finished {
         self.outputs.get(name).map(of).transpose()
     }
 
-    /// The line of metrics of a step: with its epoch where there are epochs, with what is measured, with the learning rate where that has a schedule,
+    /// The line of metrics of a step but for its seconds: with its samples where inputs have some, with its epoch where there are epochs, with what is measured, with the learning rate where that has a schedule,
     /// with the norm of the gradients where that is clipped; where the loss is scaled (f16) with the scale, there and
     /// where steps may be left out with whether this one was.
     fn metrics_of(&self, step: u64) -> Result<Value> {
         let mut line = json!({ "step": step, "loss": self.loss()? });
+        if self.pace.batch > 0 {
+            line["samples"] = json!(self.pace.batch);
+        }
         if let Some(steps) = self.epoch {
             line["epoch"] = json!(step / steps);
         }
@@ -195,6 +210,13 @@ impl Finished {
 }
 
 impl Pace {
+    /// Seconds of a step that has just finished: since it began, but not before the end of the step before it.
+    fn seconds_since(&mut self, begun: Instant) -> f64 {
+        let now = Instant::now();
+        let since = self.last.replace(now).map_or(begun, |last| last.max(begun));
+        now.duration_since(since).as_secs_f64()
+    }
+
     fn step(&mut self, loss: f32, skipped: u64) {
         // The first step touches all memory for the first time: it says nothing of the pace.
         let now = Instant::now();

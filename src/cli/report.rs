@@ -28,14 +28,20 @@ pub fn run(args: &ReportArgs) -> Result<()> {
         metrics: text(args.metrics.as_deref())?,
         measured: text(args.measured.as_deref())?,
     };
-    let named: Vec<_> = plans.iter().map(|(name, plan)| (name.as_str(), plan)).collect();
-    let page = page(&named, &options).with_context(|| format!("no page of {}", named[0].0))?;
-    graphc_runtime::data::write_file(&args.output, html(&page).as_bytes())?;
-    Ok(())
+    let named: Vec<_> = plans.iter().map(|(name, plan)| (name.clone(), plan)).collect();
+    write(&args.output, &named, &options)
 }
 
-/// What a page calls the file of a plan.
-fn name(path: &Path) -> String {
+/// Writes the page of plans with the names of their files.
+pub fn write(path: &Path, plans: &[(String, &VerifiedPlan)], options: &PageOptions) -> Result<()> {
+    let named: Vec<_> = plans.iter().map(|(name, plan)| (name.as_str(), *plan)).collect();
+    let names = || named.iter().map(|one| one.0).collect::<Vec<_>>().join(" and ");
+    let page = page(&named, options).with_context(|| format!("no page of {}", names()))?;
+    Ok(graphc_runtime::data::write_file(path, html(&page).as_bytes())?)
+}
+
+/// What a page calls a file.
+pub fn name(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }
 

@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
+use std::time::Instant;
 
 use anyhow::{Result, anyhow, ensure};
 use graphc_compiler::import::weights::Weights;
 use graphc_ir::check::VerifiedPlan;
 use graphc_ir::plan::{Plan, RegisterKind, TensorKind};
 use graphc_runtime::data::save_safetensors;
-use graphc_runtime::{HostTensor, Session, StepHandle};
+use graphc_runtime::{HostTensor, Session};
 
 use super::args::TrainArgs;
 use super::checkpoints::{Saver, check_length, compare, resumed, resumed_options};
@@ -19,7 +20,7 @@ use super::diagnosis::Diagnosis;
 use super::evaluation::{Watch, plan_of};
 use super::feeding::{Feeder, Training};
 use super::output::{check_distinct, print, say};
-use super::progress::{Diverged, Finished, REMEDIES};
+use super::progress::{Diverged, Finished, REMEDIES, UnderWay};
 use super::ranks::Ranks;
 use super::run::session_options;
 use super::start;
@@ -127,18 +128,20 @@ struct Way<'a> {
 impl Way<'_> {
     /// Takes the steps, some of them at once; evaluates and saves where it is due.
     fn go(&mut self, steps: Range<u64>) -> Result<()> {
-        let mut under_way: VecDeque<StepHandle> = VecDeque::new();
+        let mut under_way: VecDeque<UnderWay> = VecDeque::new();
         for step in steps.clone() {
-            under_way.push_back(self.session.step(self.feeder.next(step)?)?);
+            let begun = Instant::now();
+            let handle = self.session.step(self.feeder.next(step)?)?;
+            under_way.push_back(UnderWay { begun, handle });
             let (done, is_last) = (step + 1, step + 1 == steps.end);
             let saves = self.saver.as_ref().is_some_and(|saver| is_last || saver.due(done));
             let evaluates = self.watch.as_ref().is_some_and(|watch| is_last || watch.due(done));
             // What a checkpoint holds the metrics must hold too: a resumed run does not write them again.
             let depth = if saves || evaluates { 0 } else { DEPTH - 1 };
             while under_way.len() > depth
-                && let Some(handle) = under_way.pop_front()
+                && let Some(step) = under_way.pop_front()
             {
-                self.finished.take(handle, evaluates && under_way.is_empty())?;
+                self.finished.take(step, evaluates && under_way.is_empty())?;
             }
             let ends = evaluates && self.evaluate()?;
             if saves || ends {
@@ -149,7 +152,7 @@ impl Way<'_> {
                 return Ok(());
             }
         }
-        under_way.into_iter().try_for_each(|handle| self.finished.take(handle, false))
+        under_way.into_iter().try_for_each(|step| self.finished.take(step, false))
     }
 
     /// Evaluates the weights as they are: whether patience is at its end.

@@ -5,9 +5,12 @@
 //! that the page's own script draws. Nothing here reads files. Start reading with [`Page`], then `assets/main.js`.
 
 use graphc_compiler::compile::prepare_again;
+use graphc_compiler::error::CompileError;
 use graphc_compiler::null_device::{NullDeviceError, simulate, trace};
 use graphc_compiler::passes::error::PassError;
 use graphc_ir::check::VerifiedPlan;
+use graphc_ir::graph::Graph;
+use graphc_ir::plan::{Cluster, CompileOptions};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -17,6 +20,7 @@ use doing::Makers;
 mod costs;
 mod doing;
 mod events;
+mod failed;
 mod html;
 mod layers;
 mod memory;
@@ -28,13 +32,14 @@ mod went;
 mod why;
 
 pub use costs::{Class, Costs};
+pub use failed::{Demand, Failed, Shortage};
 pub use html::html;
 pub use layers::{Layer, Tensor};
 pub use memory::{Filled, Memory};
 pub use places::{Places, Stage};
 pub use summary::Summary;
 pub use timeline::{Lane, Row, Timeline};
-pub use went::{Measured, Went};
+pub use went::{Measured, Pace, Went};
 pub use why::{Asked, Reason, Why};
 
 /// The version of the data block.
@@ -45,8 +50,10 @@ pub const PAGE_VERSION: u32 = 1;
 pub struct Page {
     /// [`PAGE_VERSION`].
     pub version: u32,
-    /// One plan, or two beside each other.
+    /// One plan, or two beside each other; none where there is no plan.
     pub plans: Vec<PlanPage>,
+    /// Why there is no plan.
+    pub failed: Option<Failed>,
     /// Of two plans what differs.
     pub difference: Option<Differs>,
     /// How a run of the first plan went.
@@ -140,13 +147,24 @@ pub fn page(plans: &[(&str, &VerifiedPlan)], options: &PageOptions) -> Result<Pa
         [(_, before), (_, after)] => Some(differs(Difference::new(before, after))),
         _ => None,
     };
-    let mut went = options.metrics.as_deref().map(went::metrics).transpose()?;
+    let step = shown.first().map_or(0.0, |first| first.summary.step_seconds);
+    let mut went = options.metrics.as_deref().map(|text| went::metrics(text, step)).transpose()?;
     if let (Some(text), [(_, plan), ..], [first, ..]) = (&options.measured, plans, &shown[..]) {
-        let step = first.summary.step_seconds;
         let measured = went::measured(plan, &first.costs.classes, step, text)?;
         went.get_or_insert_default().measured = Some(measured);
     }
-    Ok(Page { version: PAGE_VERSION, plans: shown, difference, went })
+    Ok(Page { version: PAGE_VERSION, plans: shown, failed: None, difference, went })
+}
+
+/// The page of a graph, with the name of its file, that has no plan.
+pub fn page_without_plan(
+    model: (&str, &Graph),
+    options: &CompileOptions,
+    cluster: &Cluster,
+    error: &CompileError,
+) -> Page {
+    let failed = Some(failed::failed(model, options, cluster, error));
+    Page { version: PAGE_VERSION, plans: Vec::new(), failed, difference: None, went: None }
 }
 
 fn differs(difference: Difference) -> Differs {
@@ -166,7 +184,7 @@ fn plan_page(
     Ok(PlanPage {
         name: plan.name.clone(),
         file: file.into(),
-        summary: summary::summary(plan, &simulation),
+        summary: summary::summary(plan, &decisions, &simulation),
         places: places::places(plan, &decisions),
         costs: costs::costs(plan, &timeline::shown(&ran), traced.step_seconds),
         timeline: timeline::timeline(plan, &ran, &makers, traced.step_seconds),

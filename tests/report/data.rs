@@ -247,7 +247,8 @@ fn runs_and_measured_seconds_stand_beside_what_was_predicted() {
         (folder.path().join("losses.jsonl"), folder.path().join("measured.json"));
     std::fs::write(
         &metrics,
-        "{\"step\": 0, \"loss\": 4.5, \"eval\": {\"top1\": 0.25}}\n{\"step\": 1, \"loss\": 3.5}\n",
+        "{\"step\": 0, \"loss\": 4.5, \"samples\": 8, \"seconds\": 2, \"eval\": {\"top1\": 0.25}}\n\
+         {\"step\": 1, \"loss\": 3.5, \"samples\": 8, \"seconds\": 0.5}\n",
     )
     .expect("written");
     let actor = read(&plan)["programs"][0]["actors"]
@@ -264,7 +265,12 @@ fn runs_and_measured_seconds_stand_beside_what_was_predicted() {
     let extra = ["--explain", "0", "--metrics", path(&metrics), "--measured", path(&measured)];
     let went = &block(&page(folder.path(), &[&plan], &extra))["went"];
     assert_eq!(went["steps"], json!([0, 1]));
-    assert_eq!(went["curves"], json!({ "eval top1": [0.25, null], "loss": [4.5, 3.5] }));
+    let curves = json!({ "eval top1": [0.25, null], "loss": [4.5, 3.5], "samples/s": [4.0, 16.0] });
+    assert_eq!(went["curves"], curves);
+    assert_eq!(went["pace"]["measured"], 16.0, "the first step does not count");
+    let (predicted, step) =
+        (number(&went["pace"]["predicted"]), number(&went["measured"]["step"][0]));
+    assert!((predicted * step - 8.0).abs() < 1e-9, "{predicted} samples/s, {step} s a step");
     let measured = &went["measured"];
     assert_eq!(measured["step"][1], 0.5);
     assert_eq!(measured["actors"], json!([[actor["name"], actor["seconds"], 0.25]]));

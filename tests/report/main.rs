@@ -2,6 +2,7 @@
 
 mod browser;
 mod data;
+mod failed;
 mod opened;
 #[path = "../support/mod.rs"]
 mod support;

@@ -9,7 +9,7 @@ use graphc::report::page::{PageOptions, html, page as page_of};
 
 use super::browser::Browser;
 use super::support::{Reference, losses, succeeds, training};
-use super::{large_plan, page, reference_plan};
+use super::{large_plan, page, read, reference_plan};
 
 /// Milliseconds in which a page is drawn.
 const IN_TIME: f64 = 2000.0;
@@ -111,7 +111,7 @@ fn pages_of_small_and_large_plans_are_drawn_in_time() {
 }
 
 /// With `GRAPHC_PICTURES=1`: the pictures of the guide, each from a section on.
-fn picture(browser: &mut Browser, name: &str, section: &str) {
+pub fn picture(browser: &mut Browser, name: &str, section: &str) {
     if std::env::var_os("GRAPHC_PICTURES").is_none() {
         return;
     }
@@ -308,5 +308,16 @@ fn two_plans_and_a_run_are_drawn_beside_each_other() {
     let last =
         browser.number("Number(document.querySelector('figure[data-curve=loss]').dataset.last)");
     assert_eq!(Some(&last), found.last());
+    // Beside the losses how fast the run was, and what was predicted.
+    assert_eq!(
+        browser
+            .number("document.querySelectorAll('figure[data-curve=\"samples/s\"] .curve').length"),
+        1.0
+    );
+    let pace = numbers(&mut browser, "#went .pace", "measured");
+    assert!(pace.len() == 1 && pace[0] > 0.0, "{pace:?}");
+    let first = read(&one)["predicted"]["step_seconds"].as_f64().expect("a number");
+    let predicted = numbers(&mut browser, "#went .pace", "predicted");
+    assert!((predicted[0] * first - 8.0).abs() < 1e-6, "{predicted:?}");
     assert_eq!(browser.complaints, Vec::<String>::new());
 }

@@ -60,33 +60,49 @@ impl fmt::Display for Conflict {
 
 impl fmt::Display for Asked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.what(), self.advice())
+    }
+}
+
+impl Asked {
+    /// What is asked for, e.g. the pin `w=S(0)`.
+    pub fn what(&self) -> String {
         match self {
-            Self::Pin(Pin { pattern, sbp }) => {
-                write!(f, "the pin `{pattern}={sbp}`: leave it out, or ask for another layout")
-            }
+            Self::Pin(Pin { pattern, sbp }) => format!("the pin `{pattern}={sbp}`"),
             Self::GraphPin { tensor, sbp, .. } => {
-                write!(
-                    f,
-                    "the graph's pin of `{tensor}` to ({sbp}): leave it out, or ask for another layout"
-                )
+                format!("the graph's pin of `{tensor}` to ({sbp})")
             }
             Self::Strategy(strategy) => {
-                let name = format!("{strategy:?}").to_lowercase();
-                write!(
-                    f,
-                    "the strategy {name}: take `auto`, or another that keeps less on each rank"
-                )
+                format!("the strategy {}", format!("{strategy:?}").to_lowercase())
             }
-            Self::Memory { limit, device, enough, least } => {
-                let whose = if *device { "the device's memory" } else { "the limit of memory" };
-                write!(f, "{whose} of {}: ", bytes(*limit))?;
-                match (enough, least) {
-                    (Some(enough), _) => write!(f, "{enough} bytes ({}) would do", bytes(*enough))?,
-                    (None, Some(_)) => write!(f, "raise it")?,
-                    (None, None) => write!(f, "raise it, or take more ranks or microbatches")?,
-                }
-                least.map_or(Ok(()), |least| write!(f, ", less than {} cannot", bytes(least)))
+            Self::Memory { limit, device: true, .. } => {
+                format!("the device's memory of {}", bytes(*limit))
+            }
+            Self::Memory { limit, device: false, .. } => {
+                format!("the limit of memory of {}", bytes(*limit))
             }
         }
     }
+
+    /// What to ask for instead.
+    pub fn advice(&self) -> String {
+        match self {
+            Self::Pin(_) | Self::GraphPin { .. } => {
+                "leave it out, or ask for another layout".into()
+            }
+            Self::Strategy(_) => "take `auto`, or another that keeps less on each rank".into(),
+            Self::Memory { enough, least, .. } => more_memory(*enough, *least),
+        }
+    }
+}
+
+/// Bytes that would do, and bytes that no plan goes below, as far as they are known.
+fn more_memory(enough: Option<u64>, least: Option<u64>) -> String {
+    let wanted = match (enough, least) {
+        (Some(enough), _) => format!("{enough} bytes ({}) would do", bytes(enough)),
+        (None, Some(_)) => "raise it".into(),
+        (None, None) => "raise it, or take more ranks or microbatches".into(),
+    };
+    let proof = least.map(|least| format!(", less than {} cannot", bytes(least)));
+    wanted + &proof.unwrap_or_default()
 }

@@ -19,7 +19,7 @@ pub fn pin_of(graph: &Graph, value: ValueId, options: &CompileOptions) -> Option
 
 /// Whether a pin means the tensor of a name: a pattern fits what the user wrote, and gradients, updates and whatever else the compiler
 /// makes of them only where it says so itself.
-fn means(pattern: &str, name: &str) -> bool {
+pub fn means(pattern: &str, name: &str) -> bool {
     let made = [GRADIENT];
     fits(pattern, name)
         && made.iter().all(|made| !name.starts_with(made) || pattern.starts_with(made))

@@ -25,6 +25,7 @@ const SCRIPT: &str = concat!(
     include_str!("assets/memory.js"),
     include_str!("assets/why.js"),
     include_str!("assets/went.js"),
+    include_str!("assets/failed.js"),
     include_str!("assets/main.js"),
     "})();\n",
 );
@@ -32,7 +33,8 @@ const SCRIPT: &str = concat!(
 /// Writes a page: one file that needs no network and no other file, and whose policy allows neither, nor any script but its own.
 pub fn html(page: &Page) -> String {
     let data = serde_json::to_string(page).expect("a page has string keys only");
-    let names: Vec<&str> = page.plans.iter().map(|plan| plan.name.as_str()).collect();
+    let plans = page.plans.iter().map(|plan| plan.name.as_str());
+    let names: Vec<&str> = plans.chain(page.failed.iter().map(|one| one.name.as_str())).collect();
     let filled = [
         ("{{title}}", text(&names.join(" and "))),
         ("{{style_hash}}", sha256(STYLE)),

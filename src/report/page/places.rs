@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use graphc_compiler::decisions::{Decisions, Phase};
-use graphc_compiler::passes::pins::fits;
+use graphc_compiler::passes::pins::means;
 use graphc_ir::graph::Node;
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
@@ -153,7 +153,7 @@ fn marks(plan: &Plan, decisions: &Decisions) -> Vec<u8> {
     for (index, of) in marks.iter_mut().enumerate() {
         let value = ValueId::new(index);
         let name = name_of(decisions, value);
-        if plan.options.pins.iter().any(|pin| fits(&pin.pattern, &name)) {
+        if plan.options.pins.iter().any(|pin| means(&pin.pattern, &name)) {
             *of |= mark::PINNED;
         }
     }

@@ -1,7 +1,9 @@
 //! The figures at the top of a page.
 
 use graphc_compiler::cost::utilization;
+use graphc_compiler::decisions::Decisions;
 use graphc_compiler::null_device::Simulation;
+use graphc_ir::op::Op;
 use graphc_ir::plan::{PipelineReport, Plan, PlannerReport, WeightsSource};
 use serde::Serialize;
 use serde_json::Value;
@@ -17,6 +19,8 @@ pub struct Summary {
     pub stages: usize,
     /// Parts of a batch.
     pub microbatches: usize,
+    /// Samples of a step; `None` where no input counts them.
+    pub samples: Option<usize>,
     /// The order of microbatches.
     pub schedule: String,
     /// How layouts were chosen.
@@ -56,7 +60,7 @@ pub struct Summary {
 }
 
 /// The figures of a plan.
-pub fn summary(plan: &Plan, simulation: &Simulation) -> Summary {
+pub fn summary(plan: &Plan, decisions: &Decisions, simulation: &Simulation) -> Summary {
     let shares = &simulation.shares;
     let plain = "options have string keys only";
     Summary {
@@ -64,6 +68,7 @@ pub fn summary(plan: &Plan, simulation: &Simulation) -> Summary {
         mesh: plan.mesh.clone(),
         stages: plan.stages,
         microbatches: plan.microbatches,
+        samples: samples(decisions),
         schedule: plan.options.schedule.to_string(),
         strategy: serde_json::to_value(plan.options.strategy).expect(plain),
         training: plan.training,
@@ -83,4 +88,11 @@ pub fn summary(plan: &Plan, simulation: &Simulation) -> Summary {
         weights: plan.weights.clone(),
         options: serde_json::to_value(&plan.options).expect(plain),
     }
+}
+
+fn samples(decisions: &Decisions) -> Option<usize> {
+    decisions.graph().nodes.iter().find_map(|node| match &node.op {
+        Op::Input(input) => input.batch(),
+        _ => None,
+    })
 }

@@ -13,7 +13,10 @@ use super::costs::{Class, op};
 const MOST_STEPS: usize = 4000;
 
 /// Fields of metrics that say nothing as a curve.
-const NO_CURVES: [&str; 2] = ["step", "epoch"];
+const NO_CURVES: [&str; 4] = ["step", "epoch", "samples", "seconds"];
+
+/// The curve that `samples` and `seconds` of a step make.
+const PACE: &str = "samples/s";
 
 /// How a run went.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -24,8 +27,19 @@ pub struct Went {
     pub curves: BTreeMap<String, Vec<Option<f64>>>,
     /// Steps of the file.
     pub count: usize,
+    /// How fast it was, where the file has samples and seconds of steps.
+    pub pace: Option<Pace>,
     /// What was measured.
     pub measured: Option<Measured>,
+}
+
+/// Samples per second of a run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Pace {
+    /// What the plan predicts.
+    pub predicted: f64,
+    /// All samples by all seconds, without the first step, which touches all memory for the first time.
+    pub measured: f64,
 }
 
 /// Measured beside predicted.
@@ -62,16 +76,18 @@ struct OneCollective {
     seconds: f64,
 }
 
-/// Reads the lines of a metrics file: JSON objects with a `step`, whose other numbers are curves.
+/// Reads the lines of a metrics file: JSON objects with a `step`, whose other numbers are curves. A step is predicted to take
+/// `step_seconds`.
 ///
 /// # Errors
 /// [`PageError::Metrics`] with the line that is none.
-pub fn metrics(text: &str) -> Result<Went, PageError> {
-    let mut lines = Vec::new();
+pub fn metrics(text: &str, step_seconds: f64) -> Result<Went, PageError> {
+    let (mut lines, mut timed) = (Vec::new(), Vec::new());
     for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let wrong = |reason: String| PageError::Metrics { line: index + 1, reason };
         let value: Value = serde_json::from_str(line).map_err(|error| wrong(error.to_string()))?;
         let step = value["step"].as_u64().ok_or_else(|| wrong("it has no `step`".into()))?;
+        timed.extend(samples_and_seconds(&value));
         lines.push((step, numbers(&value)));
     }
     let count = lines.len();
@@ -86,12 +102,26 @@ pub fn metrics(text: &str) -> Result<Went, PageError> {
         }
     }
     let steps = kept.into_iter().map(|(_, (step, _))| step).collect();
-    Ok(Went { steps, curves, count, measured: None })
+    Ok(Went { steps, curves, count, pace: pace(&timed, step_seconds), measured: None })
 }
 
-/// The finite numbers of a line, those of an evaluation under its name.
+/// Samples and seconds of a step, where its line has both and neither is 0.
+fn samples_and_seconds(line: &Value) -> Option<(f64, f64)> {
+    let number = |name: &str| line[name].as_f64().filter(|number| *number > 0.0);
+    Some((number("samples")?, number("seconds")?))
+}
+
+fn pace(timed: &[(f64, f64)], step_seconds: f64) -> Option<Pace> {
+    let steady = timed.get(1..).filter(|rest| !rest.is_empty()).unwrap_or(timed);
+    let (samples, _) = timed.last().filter(|_| step_seconds > 0.0)?;
+    let sums = steady.iter().fold((0.0, 0.0), |sums, one| (sums.0 + one.0, sums.1 + one.1));
+    Some(Pace { predicted: samples / step_seconds, measured: sums.0 / sums.1 })
+}
+
+/// The finite numbers of a line, those of an evaluation under its name, and its pace.
 fn numbers(value: &Value) -> Vec<(String, f64)> {
-    let mut all = Vec::new();
+    let pace = samples_and_seconds(value).map(|(samples, seconds)| samples / seconds);
+    let mut all: Vec<(String, f64)> = pace.map(|pace| (PACE.into(), pace)).into_iter().collect();
     for (name, value) in value.as_object().into_iter().flatten() {
         if let Some(number) = value.as_f64().filter(|_| !NO_CURVES.contains(&name.as_str())) {
             all.push((name.clone(), number));

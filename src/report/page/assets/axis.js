@@ -1,5 +1,8 @@
 // Axes of charts.
 
+/** The width of a chart that is to be so wide: less where the window is narrower, so that text keeps its size. */
+const room = (wanted) => Math.min(wanted, Math.max(300, innerWidth - 34));
+
 /** Round numbers from 0 to `most`, about `wanted` of them. */
 function ticks(most, wanted, base = 10) {
   if (!(most > 0)) return [0];

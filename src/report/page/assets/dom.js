@@ -33,7 +33,7 @@ function table(caption, columns, rows, options = {}) {
   const body = rows.map((row) => el("tr", { class: row.chosen ? "chosen" : null },
     (row.cells || row).map((cell, at) => el("td", { class: columns[at][1] ? "n" : null }, cell))));
   const made = el("table", null, el("caption", null, caption), el("thead", null, el("tr", null, head)), el("tbody", null, body));
-  return options.scroll === false ? made : el("div", { class: "scroll" }, made);
+  return el("div", { class: options.scroll === false ? "across" : "scroll" }, made);
 }
 
 /** What is made when it is opened first. */

@@ -21,6 +21,9 @@ const percent = (share, digits = 1) => `${(share * 100).toFixed(digits)} %`;
 
 const count = (value) => Math.round(value).toLocaleString("en-US");
 
+/** Three digits, or all of a large number. */
+const rate = (value) => (value >= 100 ? count(value) : value.toPrecision(3));
+
 function metric(value, unit) {
   const steps = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
   const [by, prefix] = steps.find(([by]) => value >= by) || [1, ""];

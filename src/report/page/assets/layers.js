@@ -129,7 +129,7 @@ function group(plan, layers, select) {
     () => el("div", { class: "inner" }, layers.length === 1 ? inner(layers[0]) : layers.map((layer) => opened(named(layer.name), () => inner(layer)))));
   made.classList.add("layer");
   const rows = [...variants.values()].map((same) =>
-    el("div", { class: "variant" }, el("bdi", null, variants.size > 1 ? called(same) : ""), barcode(plan, same[0], select)));
+    el("div", { class: variants.size > 1 ? "variant" : "variant alone" }, variants.size > 1 && el("bdi", null, called(same)), barcode(plan, same[0], select)));
   made.querySelector("summary").append(...rows);
   return made;
 }

@@ -27,10 +27,10 @@ function where(plan) {
       model.found, model.list));
 }
 
-const step = timelines(page);
+const step = page.failed ? { draw() {}, all: [] } : timelines(page);
 const scale = memoryScale(page.plans);
 
-const sections = [
+const sections = page.failed ? failure(page.failed) : [
   summary(page),
   two && difference(page),
   section("where", "What goes where", "Ranks by stage, and the model's tensors by layer in the colour of their layout. Click a bar or a name to see which rank holds which part.", where),
@@ -41,13 +41,19 @@ const sections = [
   page.went && went(page),
 ].filter(Boolean);
 
-const TITLES = { differs: "Differs", where: "Where", costs: "Costs", when: "When", memory: "Memory", why: "Why", went: "Run" };
+const TITLES = { differs: "Differs", where: "Where", costs: "Costs", when: "When", memory: "Memory", why: "Why", went: "Run", failed: "Why", conflict: "Conflict", short: "Memory", asked: "Asked" };
+
+function subtitle() {
+  if (page.failed) return `${visible(page.failed.file)} · not compiled · ${visible(page.failed.cluster)}`;
+  const [{ file, summary }] = page.plans;
+  return two ? "two plans side by side"
+    : `${visible(file)} · ${summary.training ? "training" : "inference"} · strategy ${summary.strategy} · ${visible(summary.cluster)}, ${visible(summary.framework)}`;
+}
 
 function start() {
-  document.getElementById("title").replaceChildren(...page.plans.flatMap((plan, at) => [at ? " and " : "", named(plan.name)]));
-  const [first] = page.plans;
-  document.getElementById("subtitle").textContent = two ? "two plans side by side"
-    : `${visible(first.file)} · ${first.summary.training ? "training" : "inference"} · strategy ${first.summary.strategy} · ${visible(first.summary.cluster)}, ${visible(first.summary.framework)}`;
+  const shown = page.failed ? [page.failed] : page.plans;
+  document.getElementById("title").replaceChildren(...shown.flatMap((one, at) => [at ? " and " : "", named(one.name)]));
+  document.getElementById("subtitle").textContent = subtitle();
   document.getElementById("content").replaceChildren(...sections);
   document.getElementById("sections").append(...sections.filter((one) => TITLES[one.id]).map((one) => el("a", { href: `#${one.id}` }, TITLES[one.id])));
   step.draw();
@@ -71,8 +77,11 @@ window.addEventListener("beforeprint", () => { before = document.documentElement
 window.addEventListener("afterprint", () => { theme(before === "dark"); step.draw(); });
 document.addEventListener("keydown", (event) => {
   if (event.key === "/" && !/^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) {
-    document.querySelector('input[type="search"]').focus();
-    event.preventDefault();
+    const box = document.querySelector('input[type="search"]');
+    if (box) {
+      box.focus();
+      event.preventDefault();
+    }
   }
 });
 // When all of it stands, in milliseconds from the page's start.

@@ -1,7 +1,7 @@
 // Bytes that are alive over the step, stacked by what they are for.
 
 /** The frame of one of so many charts in a row. */
-const frameOf = (columns) => ({ left: 62, right: 12, top: 18, bottom: 26, width: [1340, 660, 470][columns - 1], height: columns < 3 ? 260 : 220 });
+const frameOf = (columns) => ({ left: 62, right: 12, top: 18, bottom: 26, width: room([1340, 660, 470][columns - 1]), height: columns < 3 ? 260 : 220 });
 
 function memoryFigure(plan, filled, scale, frame) {
   const { memory } = plan;

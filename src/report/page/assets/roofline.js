@@ -6,7 +6,7 @@ function roofline(plan, sums) {
   if (!points.length) return el("p", { class: "note" }, "No kernel computes.");
   const { peaks, bandwidth } = plan.costs;
   const top = Math.max(...Object.values(peaks));
-  const frame = { left: 62, right: 12, top: 14, bottom: 40, width: 560, height: 330 };
+  const frame = { left: 62, right: 12, top: 14, bottom: 40, width: room(560), height: 330 };
   const logs = (values) => [Math.floor(Math.log10(Math.min(...values))), Math.ceil(Math.log10(Math.max(...values)))];
   const [x0, x1] = logs([...points.map((one) => one.flops / one.moved), top / bandwidth]);
   const [y0, y1] = logs([...points.map((one) => one.flops / one.s), top * 1.2]);

@@ -13,12 +13,6 @@ function bar(parts, title) {
     parts.map(([share, background]) => el("i", { style: { width: `${share * 100}%`, background } })));
 }
 
-/** Samples of a step: what the first dim of the first input counts; 0 without inputs. */
-function batchOf(plan) {
-  const input = plan.places.tensors.find((tensor) => tensor[1] === "input");
-  return (input && plan.places.types[input[2]][2][0]) || 0;
-}
-
 function strip(plan) {
   const s = plan.summary;
   const [compute, communication, waiting] = s.shares;
@@ -26,8 +20,7 @@ function strip(plan) {
   const full = s.peak_memory_bytes / s.memory_bytes;
   const gap = s.planner.status === "optimal" ? "proven best" : `gap ${percent(s.planner.gap, 2)}`;
   const tied = s.planner.tied_axes ? `, axes ${s.planner.tied_axes.join(", ")} planned as one with those before` : "";
-  const batch = batchOf(plan);
-  const pace = batch ? `${count(batch / s.step_seconds)} samples/s; ` : "";
+  const pace = s.samples && s.step_seconds > 0 ? `${rate(s.samples / s.step_seconds)} samples/s; ` : "";
   return el("dl", { class: "strip", "aria-label": `Figures of ${visible(plan.name)}` },
     card("Predicted step", seconds(s.step_seconds), pace + shares, s.step_seconds, bar([
       [compute, "var(--forward)"], [communication, "var(--communication)"], [waiting, "var(--b)"]], shares), true),

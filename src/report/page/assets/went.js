@@ -1,9 +1,14 @@
 // How a run went: curves of its metrics, and measured beside predicted seconds.
 
-function curve(name, steps, values) {
+/** A prediction further from all that was measured than this is told, but not drawn. */
+const FAR = 4;
+
+function curve(name, steps, values, predicted = null) {
   const points = steps.map((step, at) => [step, values[at]]).filter(([, value]) => value !== null);
-  const frame = { left: 62, right: 12, top: 12, bottom: 28, width: 440, height: 200 };
-  const [low, high] = [Math.min(...points.map((one) => one[1])), Math.max(...points.map((one) => one[1]))];
+  const frame = { left: 62, right: 12, top: 12, bottom: 28, width: room(440), height: 200 };
+  const measured = [Math.min(...points.map((one) => one[1])), Math.max(...points.map((one) => one[1]))];
+  const near = predicted !== null && predicted < measured[1] * FAR && predicted > measured[0] / FAR;
+  const [low, high] = near ? [Math.min(measured[0], predicted), Math.max(measured[1], predicted)] : measured;
   const span = high - low || Math.abs(high) || 1;
   const [first, last] = [points[0][0], points[points.length - 1][0]];
   const x = (step) => frame.left + ((step - first) / (last - first || 1)) * (frame.width - frame.left - frame.right);
@@ -16,13 +21,17 @@ function curve(name, steps, values) {
   for (const at of ticksBetween(first, last, 6)) {
     if (Number.isInteger(at)) picture.append(svg("text", { x: x(at), y: frame.height - 8, "text-anchor": "middle" }, String(at)));
   }
+  if (near) {
+    picture.append(svg("line", { class: "predicted", x1: frame.left, x2: frame.width - frame.right, y1: y(predicted), y2: y(predicted) }),
+      svg("text", { class: "strong", x: frame.width - frame.right, y: y(predicted) + (y(predicted) < frame.top + 20 ? 14 : -6), "text-anchor": "end" }, "predicted"));
+  }
   picture.append(svg("path", { class: "curve", d: points.map(([step, value], at) => `${at ? "L" : "M"}${x(step).toFixed(1)} ${y(value).toFixed(1)}`).join("") }));
   if (points.length <= 40) picture.append(...points.map(([step, value]) => svg("circle", { cx: x(step), cy: y(value), r: 2.2, style: { fill: "var(--accent)" } })));
   picture.addEventListener("mousemove", (event) => {
     const box = picture.getBoundingClientRect();
     const place = ((event.clientX - box.left) / box.width) * frame.width;
-    const near = points.reduce((best, one) => (Math.abs(x(one[0]) - place) < Math.abs(x(best[0]) - place) ? one : best));
-    tip.show(event, `step ${near[0]}: ${visible(name)} ${near[1]}`);
+    const nearest = points.reduce((best, one) => (Math.abs(x(one[0]) - place) < Math.abs(x(best[0]) - place) ? one : best));
+    tip.show(event, `step ${nearest[0]}: ${visible(name)} ${Number(nearest[1].toPrecision(6))}`);
   });
   picture.addEventListener("mouseleave", tip.hide);
   const end = points[points.length - 1][1];
@@ -40,7 +49,7 @@ function measured(data, batch) {
   const off = actors.filter(([, a]) => a > 0).sort((a, b) => b[2] - b[1] - (a[2] - a[1])).slice(0, 100);
   return el("div", null,
     el("p", { class: "lead" }, `A step was measured at ${seconds(step[1])} and predicted at ${seconds(step[0])} (`, el("span", { class: kind }, text), ")",
-      batch > 0 && step[1] > 0 && `: ${count(batch / step[1])} samples/s instead of ${count(batch / step[0])}`, "."),
+      batch > 0 && step[1] > 0 && `: ${rate(batch / step[1])} samples/s instead of ${rate(batch / step[0])}`, "."),
     legend([["var(--accent)", "predicted"], ["var(--s1)", "measured"]]),
     el("div", { class: "pair" },
       table("Seconds of a rank's step, by op and kind", [["op"], ["predicted", true], ["measured", true], ["ratio", true], [""]],
@@ -49,11 +58,19 @@ function measured(data, batch) {
         off.map(([name, a, b]) => [named(name), seconds(a), seconds(b), ratio(a, b)]))));
 }
 
+function paceText({ predicted, measured }) {
+  const times = measured / predicted;
+  return el("span", { class: "pace", data: { measured: String(measured), predicted: String(predicted) } },
+    `${rate(measured)} samples/s, ${times >= 10 || times < 0.1 ? `${times.toPrecision(2)} times` : percent(times, 0) + " of"} the ${rate(predicted)} that the plan predicts.`);
+}
+
 function went(page) {
   const data = page.went;
-  const names = Object.keys(data.curves).sort((a, b) => (b === "loss") - (a === "loss") || a.localeCompare(b));
+  const first = (name) => ["loss", "samples/s"].indexOf(name) + 1 || 3;
+  const names = Object.keys(data.curves).sort((a, b) => first(a) - first(b) || a.localeCompare(b));
+  const predicted = (name) => (name === "samples/s" && data.pace ? data.pace.predicted : null);
   return el("section", { id: "went" }, el("h2", null, "How it went"),
-    data.count > 0 && el("p", { class: "lead" }, `${some(data.count, "step")} of a run.`),
-    names.length > 0 && el("div", { class: "curves" }, names.map((name) => curve(name, data.steps, data.curves[name]))),
-    data.measured && measured(data.measured, batchOf(page.plans[0])));
+    data.count > 0 && el("p", { class: "lead" }, `${some(data.count, "step")} of a run${data.pace ? ", " : "."}`, data.pace && paceText(data.pace)),
+    names.length > 0 && el("div", { class: "curves" }, names.map((name) => curve(name, data.steps, data.curves[name], predicted(name)))),
+    data.measured && measured(data.measured, page.plans[0].summary.samples));
 }
