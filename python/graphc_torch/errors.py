@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class GraphcError(Exception):
     """Any error of this package that is no bug of it."""
@@ -21,3 +24,17 @@ class CheckpointError(GraphcError):
 
 class RunError(GraphcError):
     """A step that failed on this rank."""
+
+
+@contextmanager
+def failing(rank: int, doing: str) -> Iterator[None]:
+    """Says which rank failed, and at what, where PyTorch does not: a peer that has died, memory that is short.
+
+    Raises:
+        RunError: with the first line of PyTorch's reason.
+    """
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise RunError(f"rank {rank}, {doing}: {reason}") from error
