@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -31,10 +32,15 @@ def failing(rank: int, doing: str) -> Iterator[None]:
     """Says which rank failed, and at what, where PyTorch does not: a peer that has died, memory that is short.
 
     Raises:
-        RunError: with the first line of PyTorch's reason.
+        RunError: with PyTorch's reason.
     """
     try:
         yield
     except (RuntimeError, ValueError) as error:
-        reason = str(error).strip().split("\n")[0]
-        raise RunError(f"rank {rank}, {doing}: {reason}") from error
+        raise RunError(f"rank {rank}, {doing}: {reason(error)}") from error
+
+
+def reason(error: Exception) -> str:
+    """What an error says in one line, without the place in PyTorch's source."""
+    line = re.sub(r"^\[[^\]]*\.\w+:\d+\] ", "", str(error).strip().split("\n")[0]).split(" This is typically")[0]
+    return f"{line.rstrip('.')}: that rank has ended, and says why" if "by peer" in line else line

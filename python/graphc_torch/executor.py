@@ -15,7 +15,7 @@ from torch import Tensor
 
 from . import plan as plans
 from .boxing import Buffered, Change, Communicator, Scope, collective, local
-from .errors import GraphcError, PlanError, RunError, failing
+from .errors import GraphcError, PlanError, RunError, failing, reason
 from .layout import Layout
 from .ops import TORCH, Call, Clock, Port, Run, prepare, prepare_chain
 from .order import Action, one_order
@@ -118,8 +118,7 @@ class Executor:
     def _failure(self, action: Timed, error: Exception) -> RunError:
         name = self.program.actors[action.actor].name if action.actor >= 0 else "streams"
         at = f" (microbatch {action.microbatch})" if self.microbatches > 1 else ""
-        reason = str(error).strip().split("\n")[0]
-        return RunError(f"rank {self.rank}, step {self.clock.step}, `{name}`{at}: {reason}")
+        return RunError(f"rank {self.rank}, step {self.clock.step}, `{name}`{at}: {reason(error)}")
 
     def _listed(self, phase: int) -> list[Timed]:
         if self.streams is not None:
