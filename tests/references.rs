@@ -68,6 +68,12 @@ fn gru_reaches_the_losses_of_pytorch_on_every_mesh() {
     check_all("gru");
 }
 
+/// Samples are the second dim of sequences, first states and labels.
+#[test]
+fn states_reach_the_losses_of_pytorch_on_every_mesh() {
+    check_all("states");
+}
+
 /// As of the resnet: without microbatches.
 #[test]
 fn unet_reaches_the_losses_of_pytorch_on_every_mesh() {

@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -247,8 +247,8 @@ class Saver:
 
     def __init__(self, directory: str | Path, keep: int = 2) -> None:
         """A directory, which is made where there is none."""
-        self.directory, self.keep, self.lock = Path(directory), max(keep, 1), None
-        self._lock: IO[bytes] | int | None = None
+        self.directory, self.keep = Path(directory), max(keep, 1)
+        self._lock: int | None = None
 
     def save(self, session: Session) -> Path:
         """Saves a session after the steps that it has made, together with the other processes.

@@ -93,7 +93,7 @@ def run_train(given: argparse.Namespace) -> None:
     if checkpoint is not None:
         for change in changes(session, checkpoint.settings) if session.leads else ():
             print(f"warning: since {checkpoint.path} was saved, {change}", file=sys.stderr)
-    batches = Batches(load_tensors(given.data), session.inputs)
+    batches = Batches(load_tensors(given.data), session.inputs, session.samples)
     saver = Saver(given.save, given.keep) if given.save else None
     if saver is not None:
         saver.check_next(session.steps + 1)

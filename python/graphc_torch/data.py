@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,7 +19,7 @@ from . import onnx
 from .errors import FeedError
 from .layout import Layout
 from .ops import TORCH
-from .plan import Plan
+from .plan import Plan, Samples
 
 
 def load_tensors(path: str | Path) -> dict[str, Tensor]:
@@ -53,56 +54,83 @@ def save_tensors(path: str | Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 class Batches:
-    """A data set in memory: one tensor an input, whose first dim counts samples.
+    """A data set in memory: one tensor an input.
 
-    The feeds of step s are the rows [s batch, (s + 1) batch) of each tensor, wrapping. Where the first dims of inputs differ, a
-    tensor that is as large as its input is no set of samples but the same in every step.
+    The feeds of step s are the samples [s batch, (s + 1) batch) of each tensor, wrapping, along the dim that counts them. What has no
+    such dim is the same in every step.
     """
 
-    def __init__(self, tensors: Mapping[str, Tensor], inputs: Mapping[str, Layout]) -> None:
-        """Batches of these inputs; tensors that are none of them are left aside.
+    def __init__(self, tensors: Mapping[str, Tensor], inputs: Mapping[str, Layout], samples: Mapping[str, Samples]) -> None:
+        """Batches of these inputs, whose samples lie along these dims; tensors that are none of them are left aside.
 
         Raises:
             FeedError: where a tensor is missing, or of another type or number of samples.
         """
-        for name, layout in inputs.items():
-            _check(name, tensors, layout)
-        self.tensors = {name: tensors[name] for name in inputs}
-        self.shapes = {name: layout.shape for name, layout in inputs.items()}
-        firsts = {shape[0] for shape in self.shapes.values() if shape}
-        counts = {tensor.shape[0] for tensor in self.tensors.values() if tensor.dim()}
-        alike = len(firsts) <= 1 or len(counts) <= 1
-        self.sampled = {name for name, shape in self.shapes.items() if shape and (alike or tuple(self.tensors[name].shape) != shape)}
-        sizes = {name: self.tensors[name].shape[0] for name in sorted(self.sampled)}
-        if len(set(sizes.values())) > 1:
-            raise FeedError("the tensors have different numbers of samples: " + ", ".join(f"{n} {s}" for n, s in sizes.items()))
-        self.samples = next(iter(sizes.values()), 0)
-        self.batch = max((self.shapes[name][0] for name in self.sampled), default=0)
-        """Samples of a step; 0 where no input has any."""
+        self.held = [_Held.of(name, tensors, layout, samples[name]) for name, layout in inputs.items()]
+        counts = {held.name: held.samples for held in self.held if held.dim is not None}
+        if len(set(counts.values())) > 1:
+            raise FeedError("the tensors have different numbers of samples: " + ", ".join(f"{n} {s}" for n, s in counts.items()))
+        self.samples = next(iter(counts.values()), 0)
 
     def feeds(self, step: int) -> dict[str, Tensor]:
         """What a step is fed."""
-        return {name: self._rows(name, tensor, step) for name, tensor in self.tensors.items()}
-
-    def _rows(self, name: str, tensor: Tensor, step: int) -> Tensor:
-        if not self.shapes[name]:
-            return tensor
-        batch, samples = self.shapes[name][0], tensor.shape[0]
-        begin = step * batch % samples if samples else 0
-        if begin + batch <= samples:
-            return tensor[begin : begin + batch]
-        return tensor[torch.arange(begin, begin + batch) % samples]
+        return {held.name: held.feed(step) for held in self.held}
 
 
-def _check(name: str, tensors: Mapping[str, Tensor], layout: Layout) -> None:
+@dataclass(frozen=True)
+class _Held:
+    """An input, and all that it is fed with."""
+
+    name: str
+    tensor: Tensor
+    dim: int | None
+    """The dim that counts samples."""
+    batch: int
+    """Samples of a step."""
+
+    @classmethod
+    def of(cls, name: str, tensors: Mapping[str, Tensor], layout: Layout, samples: Samples) -> _Held:
+        """The tensor of this input's name.
+
+        Raises:
+            FeedError: where there is none, or it is of another type.
+        """
+        dim = samples.dim(len(layout.shape))
+        _check(name, tensors, layout, dim)
+        return cls(name, tensors[name], dim, 0 if dim is None else layout.shape[dim])
+
+    @property
+    def samples(self) -> int:
+        return 0 if self.dim is None else self.tensor.shape[self.dim]
+
+    def feed(self, step: int) -> Tensor:
+        """The samples of a step: a view of all where they follow each other."""
+        if self.dim is None:
+            return self.tensor
+        begin = step * self.batch % self.samples if self.samples else 0
+        if begin + self.batch <= self.samples:
+            return self.tensor.narrow(self.dim, begin, self.batch)
+        return self.tensor.index_select(self.dim, torch.arange(begin, begin + self.batch) % self.samples)
+
+
+def _check(name: str, tensors: Mapping[str, Tensor], layout: Layout, dim: int | None) -> None:
     expected = f"{layout.dtype}{list(layout.shape)}"
     if name not in tensors:
         raise FeedError(f"the data has no tensor `{name}` ({expected}); it has {', '.join(sorted(tensors))}")
-    found = tensors[name]
-    if found.dtype != TORCH[layout.dtype] or tuple(found.shape[1:]) != layout.shape[1:] or found.dim() != len(layout.shape):
-        raise FeedError(f"the data's `{name}` is {found.dtype}{list(found.shape)}, and the input is {expected}")
-    if found.dim() and found.shape[0] == 0 and layout.shape[0] != 0:
+    found, shape = tensors[name], list(layout.shape)
+    if dim is not None and found.dim() == len(shape):
+        shape[dim] = found.shape[dim]
+    if found.dtype != TORCH[layout.dtype] or list(found.shape) != shape:
+        how = "it has no samples, so it is fed whole" if dim is None else f"dim {dim} counts samples"
+        raise FeedError(f"the data's `{name}` is {type_of(found)}, and the input is {expected}: {how}")
+    if dim is not None and found.shape[dim] == 0 and layout.shape[dim] != 0:
         raise FeedError(f"the data's `{name}` has no sample")
+
+
+def type_of(tensor: Tensor) -> str:
+    """Element type and shape as plans write them: ``f32[2, 3]``."""
+    names = {dtype: name for name, dtype in TORCH.items()}
+    return f"{names.get(tensor.dtype, tensor.dtype)}{list(tensor.shape)}"
 
 
 def model_weights(plan: Plan) -> dict[str, Tensor]:
@@ -136,6 +164,7 @@ class Metrics:
         Raises:
             FeedError: where it cannot be written.
         """
+        self.path = path
         try:
             kept = _earlier(path, resumed) if resumed is not None and path.is_file() else []
             self.file: IO[str] = path.open("w", encoding="utf-8")
@@ -145,9 +174,16 @@ class Metrics:
             raise FeedError(f"cannot write {path}: {error}") from error
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Writes a line."""
-        self.file.write(json.dumps(line, separators=(",", ":")) + "\n")
-        self.file.flush()
+        """Writes a line.
+
+        Raises:
+            FeedError: where it cannot be written.
+        """
+        try:
+            self.file.write(json.dumps(line, separators=(",", ":")) + "\n")
+            self.file.flush()
+        except OSError as error:
+            raise FeedError(f"cannot write {self.path}: {error}") from error
 
 
 def _earlier(path: Path, step: int) -> list[str]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class GraphcError(Exception):
     """Any error of this package that is no bug of it."""
@@ -21,3 +25,22 @@ class CheckpointError(GraphcError):
 
 class RunError(GraphcError):
     """A step that failed on this rank."""
+
+
+@contextmanager
+def failing(rank: int, doing: str) -> Iterator[None]:
+    """Says which rank failed, and at what, where PyTorch does not: a peer that has died, memory that is short.
+
+    Raises:
+        RunError: with PyTorch's reason.
+    """
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        raise RunError(f"rank {rank}, {doing}: {reason(error)}") from error
+
+
+def reason(error: Exception) -> str:
+    """What an error says in one line, without the place in PyTorch's source."""
+    line = re.sub(r"^\[[^\]]*\.\w+:\d+\] ", "", str(error).strip().split("\n")[0]).split(" This is typically")[0]
+    return f"{line.rstrip('.')}: that rank has ended, and says why" if "by peer" in line else line

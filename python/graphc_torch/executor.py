@@ -15,7 +15,7 @@ from torch import Tensor
 
 from . import plan as plans
 from .boxing import Buffered, Change, Communicator, Scope, collective, local
-from .errors import GraphcError, PlanError, RunError
+from .errors import GraphcError, PlanError, RunError, failing, reason
 from .layout import Layout
 from .ops import TORCH, Call, Clock, Port, Run, prepare, prepare_chain
 from .order import Action, one_order
@@ -32,6 +32,9 @@ UPDATES: dict[str, tuple[tuple[int, int], ...]] = {
     "skip_step": ((0, 0),),
 }
 """Results that take the place of an operand, as (result, operand)."""
+
+FAILURES = (GraphcError, RuntimeError, ValueError, IndexError, ZeroDivisionError)
+"""What an action may end with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,8 @@ class Executor:
         self.plan, self.rank, self.device, self.communicator = plan, rank, device, communicator
         self.program, self.microbatches = plan.program_of(rank), max(plan.microbatches, 1)
         self.clock, self.fetched = Clock(), fetched
-        self.arena = torch.zeros(self.program.arena_bytes, dtype=torch.uint8, device=device)
+        with failing(rank, f"taking {self.program.arena_bytes} bytes of memory for the plan"):
+            self.arena = torch.zeros(self.program.arena_bytes, dtype=torch.uint8, device=device)
         self.order = one_order(self.program)
         self.streams = self._streams()
         self.channels: dict[int, Buffered] = {}
@@ -92,22 +96,29 @@ class Executor:
         Raises:
             RunError: where an action fails.
         """
-        actions = self.step_of(self.begun)
-        done = -1
+        actions, at = self.step_of(self.begun), 0
         try:
-            for done, action in enumerate(actions):  # noqa: B007
+            for at, action in enumerate(actions):  # noqa: B007
                 action.run()
-        except GraphcError as error:
-            raise self._failure(actions[done], error) from error
-        except (RuntimeError, ValueError, IndexError, ZeroDivisionError) as error:
-            raise self._failure(actions[done], error) from error
+        except FAILURES as error:
+            raise self._failure(actions[at], error) from error
         self.begun += 1
+
+    def act(self, action: Timed) -> None:
+        """Executes one action.
+
+        Raises:
+            RunError: where it fails.
+        """
+        try:
+            action.run()
+        except FAILURES as error:
+            raise self._failure(action, error) from error
 
     def _failure(self, action: Timed, error: Exception) -> RunError:
         name = self.program.actors[action.actor].name if action.actor >= 0 else "streams"
         at = f" (microbatch {action.microbatch})" if self.microbatches > 1 else ""
-        reason = str(error).strip().split("\n")[0]
-        return RunError(f"rank {self.rank}, step {self.clock.step}, `{name}`{at}: {reason}")
+        return RunError(f"rank {self.rank}, step {self.clock.step}, `{name}`{at}: {reason(error)}")
 
     def _listed(self, phase: int) -> list[Timed]:
         if self.streams is not None:

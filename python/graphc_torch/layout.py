@@ -23,7 +23,7 @@ class ReduceKind(enum.Enum):
     MIN = "min"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Sbp:
     """How a tensor lies over one mesh axis: ``B``, ``S(dim)`` or ``P(sum|max|min)``."""
 
@@ -58,6 +58,8 @@ class Sbp:
         if self.split is not None:
             return f"S({self.split})"
         return "B" if self.partial is None else f"P({self.partial.value})"
+
+    __repr__ = __str__
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,22 +173,42 @@ class Assign:
 
 
 @dataclass(frozen=True)
-class Feed:
-    """Copies this rank's shard of what the user feeds into the output.
+class Samples:
+    """Which dim of what is fed, or given back, counts samples."""
 
-    `samples` is the dim of the input that counts samples: `{"dim": 1}`, `"whole"`, or the first where nothing is said.
-    """
+    at: int | None = 0
+    """The dim; ``None`` where the whole tensor belongs to every step."""
+
+    @classmethod
+    def from_json(cls, value: Any) -> Samples:
+        """Reads ``"first"``, ``"whole"`` or ``{"dim": 1}``."""
+        if value in ("first", "whole"):
+            return cls(0 if value == "first" else None)
+        if isinstance(value, dict) and list(value) == ["dim"] and type(value["dim"]) is int and value["dim"] >= 0:
+            return cls(value["dim"])
+        raise ValueError(f'the dim of samples is "first", "whole" or {{"dim": 1}}, not {value!r}')
+
+    def dim(self, rank: int) -> int | None:
+        """The dim of a tensor of so many dims; ``None`` where it has none that counts samples."""
+        return self.at if self.at is not None and self.at < rank else None
+
+
+@dataclass(frozen=True)
+class Feed:
+    """Copies this rank's shard of what the user feeds into the output."""
 
     input: str
-    samples: Any = None
+    samples: Samples = Samples()
+    """The dim of the input that counts samples."""
 
 
 @dataclass(frozen=True)
 class Fetch:
-    """Gives this rank's shard of an output to the user; `samples` is as of `Feed`."""
+    """Gives this rank's shard of an output to the user."""
 
     output: str
-    samples: Any = None
+    samples: Samples = Samples()
+    """The dim of the output that counts samples, in a plan of inference."""
 
 
 ACTIONS: dict[str, Any] = {

@@ -75,7 +75,7 @@ def _actions(session: Session, steps: int, feeds: dict[str, Tensor]) -> dict[int
         with torch.no_grad():
             for action in executor.step_of(executor.begun):
                 begun = perf_counter()
-                action.run()
+                executor.act(action)
                 _wait(session)
                 if action.actor >= 0:
                     times[action.actor].append(perf_counter() - begun)

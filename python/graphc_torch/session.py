@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -15,11 +16,12 @@ from torch import Tensor
 from . import plan as plans
 from .boxing import Communicator, identity, sources
 from .boxing import combine as join
-from .errors import FeedError, GraphcError, PlanError
+from .data import type_of
+from .errors import FeedError, GraphcError, PlanError, failing
 from .executor import Executor
 from .layout import Layout, Rect, ReduceKind
 from .ops import TORCH
-from .plan import Plan, Register, TensorKind, Variable
+from .plan import Plan, Register, Samples, TensorKind, Variable
 from .random import Stream, blocks, draw, key_of, positions
 
 Part = tuple[Rect, Rect, ReduceKind | None]
@@ -66,11 +68,14 @@ class Session:
         self.rank = joined(plan, device, timeout)
         self.device = own_device(device)
         agree(plan, seed, first_step)
-        self.inputs, all_outputs = _sockets(plan)
+        sockets, all_outputs = _sockets(plan)
+        self.inputs = {name: socket.layout for name, socket in sockets.items()}
+        self.samples = {name: socket.samples for name, socket in sockets.items()}
         chosen = all_outputs if outputs is None else {name: all_outputs[name] for name in outputs if name in all_outputs}
         self.outputs = dict(sorted(chosen.items()))
         with torch.no_grad():
-            communicator = Communicator(plan, self.rank)
+            with failing(self.rank, "joining groups of ranks"):
+                communicator = Communicator(plan, self.rank)
             self.executor = Executor(plan, self.rank, self.device, communicator, frozenset(self.outputs))
             self.executor.clock.seed = seed
             self._ways = {name: self._way(layout) for name, layout in self.outputs.items()}
@@ -100,7 +105,8 @@ class Session:
             self.executor.run()
             for name, way in self._ways.items():
                 if way is not None:
-                    self._gather(clock.outputs[name], way)
+                    with failing(self.rank, f"step {clock.step}, output `{name}`"):
+                        self._gather(clock.outputs[name], way)
         return clock.outputs
 
     def variables(self) -> dict[str, tuple[TensorKind, str, tuple[int, ...]]]:
@@ -123,7 +129,8 @@ class Session:
                 whole[place] = self.executor.view(register, 0)
             way = self._way(layout)
             if way is not None:
-                self._gather(whole, way)
+                with failing(self.rank, f"reading the variable `{name}`"):
+                    self._gather(whole, way)
         return whole.cpu()
 
     def set_variable(self, name: str, value: Tensor) -> None:
@@ -134,7 +141,7 @@ class Session:
         """
         _, layout = self._known(name)
         if tuple(value.shape) != layout.shape or value.dtype != TORCH[layout.dtype]:
-            raise FeedError(f"variable `{name}` is {_type(layout)}, not {_type_of(value)}")
+            raise FeedError(f"variable `{name}` is {_type(layout)}, not {type_of(value)}")
         register = self.registers().get(name)
         if register is not None:
             with torch.no_grad():
@@ -148,7 +155,8 @@ class Session:
     def barrier(self) -> None:
         """Returns when all processes have called it."""
         if self.plan.world_size > 1:
-            dist.barrier()
+            with failing(self.rank, "waiting for the others"):
+                dist.barrier()
 
     def _known(self, name: str) -> tuple[Variable, Layout]:
         if name not in self.plan.variables:
@@ -163,7 +171,7 @@ class Session:
             if name not in feeds:
                 raise FeedError(f"the input `{name}` ({_type(layout)}) is not fed")
             if tuple(feeds[name].shape) != layout.shape or feeds[name].dtype != TORCH[layout.dtype]:
-                raise FeedError(f"the input `{name}` is {_type(layout)}, and {_type_of(feeds[name])} is fed")
+                raise FeedError(f"the input `{name}` is {_type(layout)}, and {type_of(feeds[name])} is fed")
         known = {*self.inputs, *(name for name, entry in self.plan.tensors.items() if entry.kind is TensorKind.INPUT)}
         for name in feeds:
             if name not in known:
@@ -247,7 +255,8 @@ def joined(plan: Plan, device: str | torch.device, timeout: float) -> int:
         backend = "nccl" if torch.device(device).type == "cuda" else "gloo"
         if backend == "nccl":
             torch.cuda.set_device(own_device(device))
-        _begin(backend, world, timedelta(seconds=timeout))
+        with failing(int(os.environ.get("RANK", "0")), "joining the job"):
+            _begin(backend, world, timedelta(seconds=timeout))
     return dist.get_rank()
 
 
@@ -292,21 +301,31 @@ def agree(plan: Plan, seed: int, first_step: int) -> None:
         return
     words = hashlib.sha256(repr(plan).encode()).hexdigest(), seed, first_step
     all_of: list[tuple[str, int, int] | None] = [None] * plan.world_size
-    dist.all_gather_object(all_of, words)
+    with failing(dist.get_rank(), "comparing its plan with the others'"):
+        dist.all_gather_object(all_of, words)
     for name, index in (("plan", 0), ("seed", 1), ("first step", 2)):
         differs = [rank for rank, other in enumerate(all_of) if other is not None and other[index] != all_of[0][index]]  # type: ignore[index]
         if differs:
             raise PlanError(f"rank {differs[0]} has another {name} than rank 0")
 
 
-def _sockets(plan: Plan) -> tuple[dict[str, Layout], dict[str, Layout]]:
+@dataclass(frozen=True)
+class Socket:
+    """Where a tensor enters or leaves a plan."""
+
+    layout: Layout
+    samples: Samples
+    """The dim of it that counts samples."""
+
+
+def _sockets(plan: Plan) -> tuple[dict[str, Socket], dict[str, Layout]]:
     """What the plan's actors feed and fetch, by name."""
     inputs, outputs = {}, {}
     for program in plan.programs:
         for actor in program.actors:
             does = actor.action.does
             if isinstance(does, plans.Feed):
-                inputs[does.input] = plan.layouts[program.registers[actor.outputs[0]].layout]
+                inputs[does.input] = Socket(plan.layouts[program.registers[actor.outputs[0]].layout], does.samples)
             elif isinstance(does, plans.Fetch):
                 outputs[does.output] = plan.layouts[program.registers[actor.inputs[0]].layout]
     return dict(sorted(inputs.items())), outputs
@@ -314,8 +333,3 @@ def _sockets(plan: Plan) -> tuple[dict[str, Layout], dict[str, Layout]]:
 
 def _type(layout: Layout) -> str:
     return f"{layout.dtype}{list(layout.shape)}"
-
-
-def _type_of(tensor: Tensor) -> str:
-    names = {dtype: name for name, dtype in TORCH.items()}
-    return f"{names.get(tensor.dtype, tensor.dtype)}{list(tensor.shape)}"

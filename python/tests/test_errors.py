@@ -105,3 +105,34 @@ def test_a_rank_that_dies_ends_the_others(compiled: Callable[..., Path]) -> None
     left, dead = run(2, work)
     assert dead == {"error": "the process died"}
     assert left["error"].startswith("rank 0, step 1, `"), left
+    assert left["error"].endswith("that rank has ended, and says why") and "GLHF" not in left["error"], left
+
+
+def test_a_disk_that_is_full_is_named(compiled: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    """What ``/dev/full`` says of metrics."""
+    error = refused(compiled("mlp", "--mesh", "1"), capsys, "--metrics", "/dev/full")
+    assert error == "error: cannot write /dev/full: [Errno 28] No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda data: data["input"].fill_(float("nan")), "the loss of step 0 is nan, and weights after it are of no use"),
+        (lambda data: data["labels"].fill_(77), "`: label 77 is out of range: there are 0..10"),
+    ],
+)
+def test_numbers_that_are_wrong_are_said(
+    compiled: Callable[..., Path], capsys: pytest.CaptureFixture[str], tmp_path: Path, change: Callable[[Any], None], said: str
+) -> None:
+    data = graphc_torch.load_tensors(root() / DATA)
+    change(data)
+    graphc_torch.save_tensors(tmp_path / "wrong.safetensors", data)
+    path = compiled("mlp", "--mesh", "1")
+    os.chdir(root())
+    assert main(["train", str(path), "--data", str(tmp_path / "wrong.safetensors"), "--steps", "1"]) == 1
+    assert said in capsys.readouterr().err
+
+
+def test_memory_that_is_not_there_is_said(edited: Callable[[Callable[[Any], None]], Path], capsys: pytest.CaptureFixture[str]) -> None:
+    error = refused(edited(lambda plan: plan["programs"][0].update(arena_bytes=1 << 60)), capsys)
+    assert f"rank 0, taking {1 << 60} bytes of memory for the plan" in error

@@ -1,6 +1,6 @@
-"""Writes lstm, gru and unet: models of benchmarks/exports_recurrent.py, small, with what PyTorch reached.
+"""Writes lstm, gru, unet and states: models of benchmarks/exports_recurrent.py, small, with what PyTorch reached.
 
-    python3 tests/refs/record_layers.py
+    python3 tests/refs/record_layers.py [NAME ...]
 
 What the exporter says of nodes, such as lines of Python, is left out: it is ten times the rest. Its marks of parameters stay.
 """
@@ -23,6 +23,8 @@ MODELS = {
     "lstm": (lambda: exports.Tagger("LSTM"), exports.tokens()),
     "gru": (lambda: exports.Seq2Seq("GRU"), exports.sequences()),
     "unet": (exports.Unet, exports.pictures(3, 8, 8)),
+    # Samples along the second dim of all: sequences that have time first, states of layers, and classes of each step.
+    "states": exports.MODELS["lstm_time_first"],
 }
 
 
@@ -39,19 +41,24 @@ def without_remarks(path):
     onnx.save(model, path)
 
 
+def record(name, make):
+    folder = FOLDER / name
+    folder.mkdir(exist_ok=True)
+    model, x, labels, dims, of_outputs = exports.rows(make)
+    exports.export(model, x, dims, folder / "model.onnx")
+    without_remarks(folder / "model.onnx")
+    data = {key: value.contiguous().numpy() for key, value in zip(exports.named("x", x), x)}
+    save_file(data | {"labels": labels.numpy()}, folder / "data.safetensors")
+    losses = exports.losses(copy.deepcopy(model), x, labels, dims, of_outputs)
+    options = [part for key, value in exports.OPTIMIZER.items() for part in (f"--{key}", str(value))]
+    args = ["--loss", "cross_entropy", "--optimizer", "sgd", "--steps", str(exports.STEPS), "--batch", str(exports.BATCH)]
+    reference = {"args": args + options, "losses": [float(loss) for loss in losses], "relative_tolerance": 1e-5}
+    (folder / "ref.json").write_text(json.dumps(reference, indent=1) + "\n")
+
+
 def main():
-    for name, make in MODELS.items():
-        folder = FOLDER / name
-        folder.mkdir(exist_ok=True)
-        model, x, labels = exports.rows(make)
-        exports.export(model, x, folder / "model.onnx")
-        without_remarks(folder / "model.onnx")
-        save_file({"x": x.numpy(), "labels": labels.numpy()}, folder / "data.safetensors")
-        losses = exports.losses(copy.deepcopy(model), x, labels)
-        options = [part for key, value in exports.OPTIMIZER.items() for part in (f"--{key}", str(value))]
-        args = ["--loss", "cross_entropy", "--optimizer", "sgd", "--steps", str(exports.STEPS), "--batch", str(exports.BATCH)]
-        reference = {"args": args + options, "losses": [float(loss) for loss in losses], "relative_tolerance": 1e-5}
-        (folder / "ref.json").write_text(json.dumps(reference, indent=1) + "\n")
+    for name in sys.argv[1:] or MODELS:
+        record(name, MODELS[name])
 
 
 if __name__ == "__main__":

@@ -128,7 +128,7 @@ def adam_update(call: Call) -> Run:
 def _corrections(beta1: float, beta2: float, count: Tensor | float) -> tuple[Any, Any]:
     if isinstance(count, Tensor):
         number = count.double()
-        return tuple((1.0 - beta**number).float() for beta in (beta1, beta2))  # type: ignore[return-value]
+        return (1.0 - beta1**number).float(), (1.0 - beta2**number).float()
     return 1.0 - beta1**count, 1.0 - beta2**count
 
 

@@ -1,0 +1,60 @@
+"""Batches follow the dim that counts samples."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from graphc_torch.data import Batches
+from graphc_torch.errors import FeedError
+from graphc_torch.layout import Layout, Ranks, Sbp
+from graphc_torch.plan import Samples
+
+FIRST, SECOND, WHOLE = Samples(), Samples(1), Samples(None)
+
+
+def of(shape: tuple[int, ...]) -> Layout:
+    return Layout(shape, "f32", None, Ranks((0,)), (1,), (Sbp(),))
+
+
+def numbers(*shape: int) -> torch.Tensor:
+    return torch.arange(torch.Size(shape).numel(), dtype=torch.float32).view(shape)
+
+
+def test_batches_wrap_around_more_than_once() -> None:
+    batches = Batches({"x": numbers(3, 2)}, {"x": of((2, 2))}, {"x": FIRST})
+    assert [batches.feeds(step)["x"][:, 0].tolist() for step in range(4)] == [[0, 2], [4, 0], [2, 4], [0, 2]]
+    large = Batches({"x": numbers(1, 2)}, {"x": of((3, 2))}, {"x": FIRST})
+    assert large.feeds(7)["x"].flatten().tolist() == [0, 1, 0, 1, 0, 1]
+
+
+def test_samples_lie_along_any_dim() -> None:
+    inputs = {"state": of((2, 2, 2)), "table": of((5,)), "x": of((2, 1))}
+    data = {"state": numbers(2, 3, 2), "table": numbers(5), "x": numbers(3, 1)}
+    batches = Batches(data, inputs, {"state": SECOND, "table": WHOLE, "x": FIRST})
+    feeds = batches.feeds(1)
+    assert batches.samples == 3 and feeds["state"].flatten().tolist() == [4, 5, 0, 1, 10, 11, 6, 7]
+    assert torch.equal(feeds["table"], data["table"]) and feeds["x"].flatten().tolist() == [2, 0]
+
+
+@pytest.mark.parametrize(
+    ("tensors", "samples", "said"),
+    [
+        ({"x": numbers(4, 2), "y": numbers(2, 2)}, (FIRST, FIRST), "different numbers of samples: x 4, y 2"),
+        ({"x": numbers(4, 2), "y": numbers(3, 2)}, (FIRST, WHOLE), r"`y` is f32\[3, 2\], and the input is f32\[2, 2\]: it has no samples"),
+        ({"x": numbers(4, 2), "y": numbers(4, 2)}, (FIRST, SECOND), r"`y` is f32\[4, 2\].*: dim 1 counts samples"),
+        ({"x": numbers(4, 2)}, (FIRST, FIRST), r"the data has no tensor `y` \(f32\[2, 2\]\); it has x"),
+        ({"x": numbers(0, 2), "y": numbers(0, 2)}, (FIRST, FIRST), "`x` has no sample"),
+    ],
+)
+def test_what_does_not_fit_is_said(tensors: dict[str, torch.Tensor], samples: tuple[Samples, Samples], said: str) -> None:
+    with pytest.raises(FeedError, match=said):
+        Batches(tensors, {"x": of((2, 2)), "y": of((2, 2))}, dict(zip("xy", samples, strict=True)))
+
+
+def test_the_dim_of_samples_is_read_as_plans_write_it() -> None:
+    read = [Samples.from_json(value) for value in ("first", "whole", {"dim": 1})]
+    assert read == [FIRST, WHOLE, SECOND] and [samples.dim(1) for samples in read] == [0, None, None]
+    for wrong in ("last", {"dim": -1}, {"dim": True}, {}, 1):
+        with pytest.raises(ValueError, match="the dim of samples is"):
+            Samples.from_json(wrong)
