@@ -3,12 +3,12 @@
 mod support;
 
 use serde_json::Value;
-use support::{fails, graphc, succeeds, training, untimed};
+use support::{fails, graphc, succeeds, training};
 
 const TRAIN: [&str; 8] =
     ["--loss", "cross_entropy", "--optimizer", "sgd", "--lr", "0.1", "--momentum", "0.9"];
 
-/// Trains the small network; the lines of metrics without the seconds of steps, and the bytes of the weights.
+/// Trains the small network; the lines of metrics and the bytes of the weights.
 fn train(folder: &tempfile::TempDir, extra: &[&str]) -> (Vec<Value>, Vec<u8>) {
     let path = |name: &str| folder.path().join(name).display().to_string();
     let (metrics, weights) = (path("metrics.jsonl"), path("weights.safetensors"));
@@ -16,7 +16,7 @@ fn train(folder: &tempfile::TempDir, extra: &[&str]) -> (Vec<Value>, Vec<u8>) {
     succeeds(
         [own, ["--metrics", &metrics, "--weights", &weights].map(String::from).to_vec()].concat(),
     );
-    let lines = String::from_utf8(untimed(&metrics)).expect("UTF-8");
+    let lines = std::fs::read_to_string(&metrics).expect("metrics");
     let lines = lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     (lines, std::fs::read(&weights).expect("weights"))
 }
@@ -37,7 +37,15 @@ fn metrics_say_the_rate_and_the_norm() {
     assert!(column(&lines, "grad_norm").iter().all(|&norm| norm > 0.05), "{lines:?}");
     let (lines, _) = train(&folder, &["--steps", "1"]);
     let keys: Vec<&String> = lines[0].as_object().expect("an object").keys().collect();
-    assert_eq!(keys, ["step", "loss", "samples"], "who asks for nothing gets nothing more");
+    assert_eq!(keys, ["step", "loss"], "who asks for nothing gets nothing more");
+}
+
+#[test]
+fn metrics_say_the_speed_where_it_is_asked_for() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let (lines, _) = train(&folder, &["--steps", "2", "--measure", "speed"]);
+    assert_eq!(column(&lines, "samples"), [64.0, 64.0]);
+    assert!(column(&lines, "seconds").iter().all(|&seconds| seconds > 0.0), "{lines:?}");
 }
 
 #[test]

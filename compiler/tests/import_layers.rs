@@ -129,7 +129,8 @@ fn what_a_branch_or_loop_depends_on_must_be_known() {
         ..AttributeProto::default()
     };
     let branch = error(node("If", &["x"], vec![body("then_branch")]), 1, &[]);
-    let reason = "the condition of a branch or loop must be known when the model is imported, but it is computed";
+    let reason = "the condition of a branch or loop must be known when the model is imported, but it is computed: \
+                  let the model compute both branches and choose with Where, or give a loop its number of turns";
     assert_eq!(branch, format!("node `layer` of type If: {reason}"));
     let repeat = error(node("Loop", &["x"], vec![body("body")]), 1, &[]);
     assert!(repeat.contains("the number of turns of a loop must be known"), "{repeat}");

@@ -58,6 +58,7 @@ def parser() -> argparse.ArgumentParser:
     train.add_argument("--data", type=Path, required=True, help="samples: a safetensors file, a tensor for each input")
     train.add_argument("--steps", type=int, required=True, help="steps of the whole training")
     train.add_argument("--metrics", type=Path, help="a line of JSON for each step")
+    train.add_argument("--measure", choices=["speed"], help="what metrics say besides: samples and seconds of each step")
     train.add_argument("--weights", type=Path, help="where the trained weights go: a safetensors file")
     train.add_argument("--save", type=Path, help="a directory of checkpoints")
     train.add_argument("--save-every", type=int, help="save after every so many steps, and after the last")
@@ -116,10 +117,9 @@ def steps(given: argparse.Namespace, session: Session, batches: Batches, metrics
         begun = time.perf_counter()
         outputs = session.step(batches.feeds(step))
         line = line_of(session.plan, step, outputs)
-        if batches.batch:
-            line["samples"] = batches.batch
-        # What the step has computed is known by now, on whatever device.
-        line["seconds"] = time.perf_counter() - begun
+        if given.measure == "speed":
+            # What the step has computed is known by now, on whatever device.
+            line |= {"samples": batches.batch, "seconds": time.perf_counter() - begun}
         if metrics is not None:
             metrics.write(line)
         if not math.isfinite(line["loss"]) and not line.get("skipped") and given.on_nan == "stop":

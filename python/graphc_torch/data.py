@@ -71,6 +71,8 @@ class Batches:
         if len(set(counts.values())) > 1:
             raise FeedError("the tensors have different numbers of samples: " + ", ".join(f"{n} {s}" for n, s in counts.items()))
         self.samples = next(iter(counts.values()), 0)
+        self.batch = max((held.batch for held in self.held), default=0)
+        """Samples of a step; 0 where no input has any."""
 
     def feeds(self, step: int) -> dict[str, Tensor]:
         """What a step is fed."""

@@ -30,6 +30,8 @@ pub struct Finished {
     ignores: bool,
     /// Whether the exponential of the loss is said.
     perplexity: bool,
+    /// Whether samples and seconds are said.
+    speed: bool,
     /// Steps whose update was not made.
     skipped: u64,
     metrics: Option<MetricsWriter>,
@@ -94,6 +96,7 @@ impl Finished {
             options: plan.options.clone(),
             ignores: args.shared.training.on_nan == Some(OnNan::Ignore),
             perplexity: args.shared.training.measure.contains(&Measure::Perplexity),
+            speed: args.shared.training.measure.contains(&Measure::Speed),
             skipped: 0,
             metrics: if leads { metrics(args, resumes.then_some(first_step))? } else { None },
             line: Value::Null,
@@ -108,7 +111,10 @@ impl Finished {
         let seconds = self.pace.seconds_since(step.begun);
         if !self.outputs.is_empty() {
             self.line = self.metrics_of(self.step)?;
-            self.line["seconds"] = json!(seconds);
+            if self.speed {
+                self.line["samples"] = json!(self.pace.batch);
+                self.line["seconds"] = json!(seconds);
+            }
             self.skipped += u64::from(self.is_skipped());
             self.pace.step(self.loss()?, self.skipped);
             if !evaluates {
@@ -173,14 +179,11 @@ impl Finished {
         self.outputs.get(name).map(of).transpose()
     }
 
-    /// The line of metrics of a step but for its seconds: with its samples where inputs have some, with its epoch where there are epochs, with what is measured, with the learning rate where that has a schedule,
+    /// The line of metrics of a step but for its speed: with its epoch where there are epochs, with what is measured, with the learning rate where that has a schedule,
     /// with the norm of the gradients where that is clipped; where the loss is scaled (f16) with the scale, there and
     /// where steps may be left out with whether this one was.
     fn metrics_of(&self, step: u64) -> Result<Value> {
         let mut line = json!({ "step": step, "loss": self.loss()? });
-        if self.pace.batch > 0 {
-            line["samples"] = json!(self.pace.batch);
-        }
         if let Some(steps) = self.epoch {
             line["epoch"] = json!(step / steps);
         }

@@ -31,8 +31,8 @@ pub struct TrainingArgs {
     /// several that fit a name the first counts, and all of them before --no-decay
     #[arg(long = "group", value_name = "PATTERN=FACTOR[,DECAY]", value_parser = group)]
     pub groups: Vec<ParameterGroup>,
-    /// What metrics say of each step besides its loss against labels: shares of labels for which no class, or fewer than five, score
-    /// more; the exponential of the loss
+    /// What metrics say of each step besides its loss: shares of labels for which no class, or fewer than five, score more; the
+    /// exponential of the loss; its samples and seconds
     #[arg(long, value_name = "METRICS", value_enum, value_delimiter = ',')]
     pub measure: Vec<Measure>,
     /// What to do where the loss is no finite number; default stop. skip is part of the plan
@@ -53,6 +53,8 @@ pub enum Measure {
     Top5,
     /// The exponential of the loss
     Perplexity,
+    /// Its samples, and the seconds that it took, which differ from run to run
+    Speed,
 }
 
 impl Measure {
@@ -61,7 +63,7 @@ impl Measure {
         match self {
             Self::Top1 => Some(Metric::Top1),
             Self::Top5 => Some(Metric::Top5),
-            Self::Perplexity => None,
+            Self::Perplexity | Self::Speed => None,
         }
     }
 }
@@ -120,9 +122,11 @@ impl TrainingArgs {
         Ok(())
     }
 
-    /// What is measured is measured against labels, whether the plan counts it or not.
+    /// All but the speed is measured against labels, whether the plan counts it or not.
     fn check_measures(&self, loss: Option<Loss>) -> Result<()> {
-        let Some(first) = self.measure.first() else { return Ok(()) };
+        let Some(first) = self.measure.iter().find(|&&measure| measure != Measure::Speed) else {
+            return Ok(());
+        };
         let name = format!("{first:?}").to_lowercase();
         ensure!(
             loss.is_some_and(Loss::has_labels),

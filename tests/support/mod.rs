@@ -58,7 +58,7 @@ pub fn succeeds<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) ->
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-/// The metrics file, without what a clock has measured, that training a reference with `extra` arguments writes.
+/// The bytes of the metrics file that training a reference with `extra` arguments writes.
 pub fn train_reference(name: &str, extra: &[&str]) -> Vec<u8> {
     let folder = tempfile::tempdir().expect("a scratch folder");
     let metrics = folder.path().join("losses.jsonl");
@@ -66,19 +66,7 @@ pub fn train_reference(name: &str, extra: &[&str]) -> Vec<u8> {
     args.extend(["--metrics".to_owned(), metrics.display().to_string()]);
     args.extend(Reference::load(name).args);
     succeeds(&args);
-    untimed(metrics)
-}
-
-/// The lines of a metrics file without the seconds of steps: the same bytes for the same numbers.
-pub fn untimed(metrics: impl AsRef<Path>) -> Vec<u8> {
-    let text = std::fs::read_to_string(metrics).expect("metrics");
-    let line = |line: &str| {
-        let mut line: serde_json::Value = serde_json::from_str(line).expect("JSON");
-        let seconds = line.as_object_mut().and_then(|line| line.remove("seconds"));
-        assert!(seconds.is_some_and(|seconds| seconds.as_f64() > Some(0.0)), "{line}");
-        format!("{line}\n")
-    };
-    text.lines().map(line).collect::<String>().into_bytes()
+    std::fs::read(metrics).expect("metrics")
 }
 
 /// The losses of a metrics file, whose steps must count up from 0.

@@ -70,7 +70,8 @@ function went(page) {
   const names = Object.keys(data.curves).sort((a, b) => first(a) - first(b) || a.localeCompare(b));
   const predicted = (name) => (name === "samples/s" && data.pace ? data.pace.predicted : null);
   return el("section", { id: "went" }, el("h2", null, "How it went"),
-    data.count > 0 && el("p", { class: "lead" }, `${some(data.count, "step")} of a run${data.pace ? ", " : "."}`, data.pace && paceText(data.pace)),
+    data.count > 0 && el("p", { class: "lead" }, `${some(data.count, "step")} of a run`,
+      ...(data.pace ? [", ", paceText(data.pace)] : [": train with --measure speed for samples per second."])),
     names.length > 0 && el("div", { class: "curves" }, names.map((name) => curve(name, data.steps, data.curves[name], predicted(name)))),
     data.measured && measured(data.measured, page.plans[0].summary.samples));
 }
