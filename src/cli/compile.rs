@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use graphc::report;
-use graphc::report::page::{PageOptions, html, page_without_plan};
+use graphc::report::page::{PageOptions, page_without_plan};
 use graphc_compiler::check::verify;
 use graphc_compiler::compile::{Milestone, compile_observed, emit_after};
 use graphc_compiler::error::CompileError;
@@ -20,6 +20,7 @@ use super::args::{CompileArgs, Format, OnNan, SharedArgs};
 use super::data::{Types, read_text};
 use super::options;
 use super::output::{Named, check_distinct, print, say};
+use super::pages;
 
 /// Seconds of the parts of a compilation.
 #[derive(Default)]
@@ -65,8 +66,8 @@ pub fn run(args: &CompileArgs) -> Result<()> {
         graphc_runtime::data::write_file(path, write_plan(&planned.plan).as_bytes())?;
     }
     if let Some(path) = page {
-        let name = super::report::name(output.unwrap_or(&args.model));
-        super::report::write(path, &[(name, &planned.plan)], &PageOptions::default())?;
+        let name = pages::name(output.unwrap_or(&args.model));
+        pages::write(path, &[(name, &planned.plan)], &PageOptions::default())?;
     }
     match args.shared.format {
         Format::Text => print(&report::summary(&planned.plan)),
@@ -89,9 +90,9 @@ fn write_why(args: &CompileArgs, path: &Path, error: &CompileError) -> Result<()
     let (imported, dims) = options::model(&args.model, &args.shared, None)?;
     let options = options::compile_options(&args.shared, dims)?;
     let cluster = options::shared_cluster(&args.shared)?;
-    let name = super::report::name(&args.model);
+    let name = pages::name(&args.model);
     let page = page_without_plan((&name, &imported.graph), &options, &cluster, error);
-    Ok(graphc_runtime::data::write_file(path, html(&page).as_bytes())?)
+    pages::write_page(path, &page)
 }
 
 /// What a compilation reads.

@@ -24,6 +24,7 @@ mod inspect;
 mod launch;
 mod options;
 pub mod output;
+mod pages;
 mod progress;
 mod ranks;
 mod report;

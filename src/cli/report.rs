@@ -2,14 +2,15 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
-use graphc::report::page::{PageOptions, html, page};
+use anyhow::Result;
+use graphc::report::page::PageOptions;
 use graphc_ir::check::VerifiedPlan;
 
 use super::args::ReportArgs;
 use super::compile::load_sound_plan;
 use super::data::read_text;
 use super::output::check_distinct;
+use super::pages::{name, write};
 
 /// Bytes of the longest file of metrics or measured seconds: a million steps have a tenth.
 const LONGEST: u64 = 1 << 30;
@@ -30,19 +31,6 @@ pub fn run(args: &ReportArgs) -> Result<()> {
     };
     let named: Vec<_> = plans.iter().map(|(name, plan)| (name.clone(), plan)).collect();
     write(&args.output, &named, &options)
-}
-
-/// Writes the page of plans with the names of their files.
-pub fn write(path: &Path, plans: &[(String, &VerifiedPlan)], options: &PageOptions) -> Result<()> {
-    let named: Vec<_> = plans.iter().map(|(name, plan)| (name.as_str(), *plan)).collect();
-    let names = || named.iter().map(|one| one.0).collect::<Vec<_>>().join(" and ");
-    let page = page(&named, options).with_context(|| format!("no page of {}", names()))?;
-    Ok(graphc_runtime::data::write_file(path, html(&page).as_bytes())?)
-}
-
-/// What a page calls a file.
-pub fn name(path: &Path) -> String {
-    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }
 
 fn text(path: Option<&Path>) -> Result<Option<String>> {

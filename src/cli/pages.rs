@@ -1,0 +1,25 @@
+//! Pages as files: what `report` and `compile` write.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use graphc::report::page::{Page, PageOptions, html, page};
+use graphc_ir::check::VerifiedPlan;
+
+/// Writes the page of plans with the names of their files.
+pub fn write(path: &Path, plans: &[(String, &VerifiedPlan)], options: &PageOptions) -> Result<()> {
+    let named: Vec<_> = plans.iter().map(|(name, plan)| (name.as_str(), *plan)).collect();
+    let names = || named.iter().map(|one| one.0).collect::<Vec<_>>().join(" and ");
+    let page = page(&named, options).with_context(|| format!("no page of {}", names()))?;
+    write_page(path, &page)
+}
+
+/// What a page calls a file.
+pub fn name(path: &Path) -> String {
+    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+}
+
+/// Writes a page.
+pub fn write_page(path: &Path, page: &Page) -> Result<()> {
+    Ok(graphc_runtime::data::write_file(path, html(page).as_bytes())?)
+}
