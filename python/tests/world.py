@@ -11,8 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
-
 from graphc_torch.errors import GraphcError
 
 
@@ -22,22 +20,29 @@ def run(world: int, work: Callable[[int], Any]) -> list[Any]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     sys.stdout.flush()
-    ranks = [_fork(rank, world, port, work) for rank in range(world)]
+    gate = os.pipe()
+    ranks = [_fork(rank, world, port, work, gate) for rank in range(world)]
+    os.close(gate[0])
     found = []
-    for pid, pipe in ranks:
+    for _, pipe in ranks:
         with os.fdopen(pipe) as answer:
             text = answer.read()
-        os.waitpid(pid, 0)
         found.append(json.loads(text) if text else {"error": "the process died"})
+    os.close(gate[1])
+    for pid, _ in ranks:
+        os.waitpid(pid, 0)
     return found
 
 
-def _fork(rank: int, world: int, port: int, work: Callable[[int], Any]) -> tuple[int, int]:
+def _fork(rank: int, world: int, port: int, work: Callable[[int], Any], gate: tuple[int, int]) -> tuple[int, int]:
+    """A process and the end of a pipe that has its answer. It stays until all have answered: then nobody waits for it any more, and it
+    ends at once, as groups of older versions of gloo sometimes never end."""
     read, write = os.pipe()
     pid = os.fork()
     if pid:
         os.close(write)
         return pid, read
+    os.close(gate[1])
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     try:
         answer: Any = work(rank)
@@ -47,8 +52,7 @@ def _fork(rank: int, world: int, port: int, work: Callable[[int], Any]) -> tuple
         answer = {"error": traceback.format_exc()}
     with os.fdopen(write, "w") as pipe:
         pipe.write(json.dumps(answer))
-    if dist.is_initialized():
-        dist.destroy_process_group()
+    os.read(gate[0], 1)
     os._exit(0)
 
 
