@@ -74,7 +74,9 @@ fn trouble(kernel: &Kernel, architecture: &str) -> Option<String> {
     };
     let spills: usize = all.iter().map(|needs| needs.spills).sum();
     if all.is_empty() || spills > 0 {
-        return Some(format!("{spills} bytes of registers in memory, of {} kernels", all.len()));
+        let defined = |line: &&str| line.starts_with("#define ");
+        let macros: Vec<&str> = kernel.source.lines().filter(defined).collect();
+        return Some(format!("{spills} bytes of registers in memory: {}", macros.join("; ")));
     }
     // What cannot be remembered is tried again.
     let _ = mark.parent().map(std::fs::create_dir_all);
