@@ -55,6 +55,22 @@ impl Machine {
         self.succeeds(arguments(name, extra, &metrics));
         std::fs::read(metrics).expect("metrics")
     }
+
+    /// The same, and how often each kernel was executed.
+    fn counted(&self, name: &str, extra: &[&str]) -> (Vec<f64>, BTreeMap<String, usize>) {
+        let (metrics, account) = (self.file("counted.jsonl"), self.file("account"));
+        // Of another training.
+        let _ = std::fs::remove_file(&account);
+        let mut command = self.command(arguments(name, extra, &metrics));
+        command.env("GPU_DOUBLE_ACCOUNT", &account);
+        checked(command);
+        let mut counts = BTreeMap::new();
+        for line in std::fs::read_to_string(account).expect("an account").lines() {
+            let kernel = line.split(' ').next().unwrap_or_default();
+            *counts.entry(kernel.to_owned()).or_default() += 1;
+        }
+        (losses(&std::fs::read(metrics).expect("metrics")), counts)
+    }
 }
 
 fn checked(mut command: Command) -> Output {
@@ -98,12 +114,19 @@ const MESHES: [&[&str]; 5] = [
     &["--mesh", "2", "--strategy", "zero3"],
 ];
 
-/// Trains a reference in f32, twice in one configuration: the same bits.
+/// Trains a reference in f32, twice in one configuration: the same bits. All parameters of a rank are updated by one launch.
 fn check(name: &str, meshes: &[&[&str]]) {
     let Some(machine) = Machine::new() else { return };
     let tolerance = Reference::load(name).tolerance;
     for extra in meshes {
-        near(name, extra, &machine.losses(name, extra), tolerance);
+        let (reached, counts) = machine.counted(name, extra);
+        near(name, extra, &reached, tolerance);
+        let ranks: usize = extra[1].split('x').map(|n| n.parse().unwrap_or(0)).product();
+        let count = |kernel: &str| counts.get(kernel).copied().unwrap_or(0);
+        let launches = (count("updates") + count("update")) / (ranks * reached.len());
+        // Where a mesh shares out updates, slices of variables stand between them.
+        let most = if (name, extra[1]) == ("gpt", "2x2") { 11 } else { 1 };
+        assert!((1..=most).contains(&launches), "{name} {extra:?}: {launches} launches");
     }
     let last = meshes.last().expect("a mesh");
     assert!(

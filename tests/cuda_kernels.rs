@@ -1,31 +1,47 @@
 //! The kernels of two real trainings, GPT-2 124M and ResNet-50, as NVIDIA's compiler makes them for four generations of cards: what they
 //! need of a multiprocessor, and what they would take if nothing but memory and arithmetic bounded them. No register may be kept in memory.
 //!
-//! `GRAPHC_BLESS=1 cargo test --test cuda_kernels` writes the table into docs/gpu.md. What it says of time is computed, not measured.
+//! `GRAPHC_BLESS=1 cargo test --test cuda_kernels` writes the table into docs/gpu.md. What it says of time is computed, not measured;
+//! sectors are counted by the double, which executes the actors of the same models on a smaller batch.
+
+mod traffic;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
+use gpu_double::Traffic;
 use gpu_double::nvrtc::{self, Resources, resources};
 use graphc::models::{Gpt2Config, gpt2, resnet50};
 use graphc::nn::Module;
 use graphc::prelude::*;
 use graphc_ir::plan::{Action, Actor, Program};
 use graphc_ir::types::TensorType;
-use graphc_kernels::cuda::{Kernel, Launch, Shard, prepare, prepare_fused};
+use graphc_kernels::cuda::{Call, Kernel, Launch, Shard, prepare, prepare_fused};
+use traffic::{Sectors, sectors};
 
 const ARCHITECTURES: [&str; 4] = ["sm_80", "sm_90", "sm_100", "sm_120"];
 const OPTIONS: [&str; 3] = ["--fmad=false", "--std=c++17", "-default-device"];
 /// Where the table stands.
 const MARKS: [&str; 2] = ["<!-- kernels -->\n", "<!-- /kernels -->"];
 
-/// A kernel of a training, and what its actor does.
+/// An actor of a training as a card executes it.
 struct Found {
     what: String,
-    kernel: Kernel,
+    call: Call,
+    operands: Vec<Shard>,
+    results: Vec<Shard>,
     flops: f64,
     bytes: f64,
+}
+
+impl Found {
+    fn kernels(&self) -> impl Iterator<Item = &Kernel> {
+        self.call.launches.iter().filter_map(|launch| match launch {
+            Launch::Kernel(kernel) => Some(kernel),
+            _ => None,
+        })
+    }
 }
 
 /// A training's plan on one card.
@@ -41,23 +57,25 @@ fn plan(graph: Graph, precision: Option<DType>) -> Plan {
     compile(graph, &options, &cluster, None).expect("a plan").plan.into_plan()
 }
 
-fn transformer() -> Graph {
+/// One layer of GPT-2, for so many tokens.
+fn transformer(tokens: [usize; 2], vocabulary: usize) -> Graph {
     let g = GraphBuilder::new("gpt2");
-    let config = Gpt2Config { layers: 1, ..Gpt2Config::small() };
+    let config = Gpt2Config { layers: 1, vocabulary, ..Gpt2Config::small() };
     let model = gpt2(&g, &config);
-    g.output("logits", &model.forward(&g.input("tokens", DType::I64, [8, 1024])));
+    g.output("logits", &model.forward(&g.input("tokens", DType::I64, tokens)));
     g.finish().expect("a graph")
 }
 
-fn pictures() -> Graph {
+/// ResNet-50, for square pictures.
+fn pictures(count: usize, side: usize) -> Graph {
     let g = GraphBuilder::new("resnet50");
     let model = resnet50(&g, 1000);
-    g.output("logits", &model.forward(&g.input("x", DType::F32, [32, 3, 224, 224])));
+    g.output("logits", &model.forward(&g.input("x", DType::F32, [count, 3, side, side])));
     g.finish().expect("a graph")
 }
 
 /// Of each op and element type the actor that moves most.
-fn kernels(plan: &Plan) -> Vec<Found> {
+fn actors(plan: &Plan) -> Vec<Found> {
     let program = &plan.programs[0];
     let mut greatest: BTreeMap<String, &Actor> = BTreeMap::new();
     for actor in &program.actors {
@@ -67,7 +85,7 @@ fn kernels(plan: &Plan) -> Vec<Found> {
             *before = actor;
         }
     }
-    greatest.into_iter().flat_map(|(name, actor)| found(plan, program, actor, &name)).collect()
+    greatest.into_iter().filter_map(|(name, actor)| found(plan, program, actor, name)).collect()
 }
 
 /// What an actor computes, of which type: `softmax of bf16`.
@@ -85,7 +103,7 @@ fn name(plan: &Plan, program: &Program, actor: &Actor) -> Option<String> {
     Some(format!("{what} of {}", plan.layouts[layout as usize].dtype))
 }
 
-fn found(plan: &Plan, program: &Program, actor: &Actor, what: &str) -> Vec<Found> {
+fn found(plan: &Plan, program: &Program, actor: &Actor, what: String) -> Option<Found> {
     let shard = |register: &graphc_ir::ids::RegisterId| {
         let register = &program.registers[register.index()];
         let layout = &plan.layouts[register.layout as usize];
@@ -95,7 +113,7 @@ fn found(plan: &Plan, program: &Program, actor: &Actor, what: &str) -> Vec<Found
         }
     };
     let outputs: Vec<Shard> = actor.outputs.iter().map(shard).collect();
-    let call = match &actor.action {
+    let (call, operands, results) = match &actor.action {
         Action::Compute { op, operands } => {
             let register = |&operand: &i32| match usize::try_from(operand) {
                 Ok(input) => shard(&actor.inputs[input]),
@@ -104,23 +122,16 @@ fn found(plan: &Plan, program: &Program, actor: &Actor, what: &str) -> Vec<Found
             let operands: Vec<Shard> = operands.iter().map(register).collect();
             let replaced = op.operation().updates().iter().map(|pair| operands[pair.1].clone());
             let results = if actor.updates.is_empty() { outputs } else { replaced.collect() };
-            prepare(op, &operands, &results)
+            (prepare(op, &operands, &results), operands, results)
         }
         Action::Fused(fused) => {
             let operands: Vec<Shard> = actor.inputs.iter().map(shard).collect();
-            prepare_fused(fused, &operands, &outputs)
+            (prepare_fused(fused, &operands, &outputs), operands, outputs)
         }
-        _ => return Vec::new(),
+        _ => return None,
     };
-    let launches = call.unwrap_or_else(|error| panic!("{what}: {error}")).launches;
-    let kernel = |launch: Launch| match launch {
-        Launch::Kernel(kernel) => {
-            let (what, flops, bytes) = (what.to_owned(), actor.flops, actor.bytes);
-            Some(Found { what, kernel, flops, bytes })
-        }
-        _ => None,
-    };
-    launches.into_iter().filter_map(kernel).collect()
+    let call = call.unwrap_or_else(|error| panic!("{what}: {error}"));
+    Some(Found { what, call, operands, results, flops: actor.flops, bytes: actor.bytes })
 }
 
 /// Threads of a multiprocessor that are at work at once, of the 2048 that it takes.
@@ -145,23 +156,89 @@ fn bound(found: &Found, cluster: &str) -> (f64, &'static str) {
     if arithmetic > memory { (arithmetic, "arithmetic") } else { (memory, "memory") }
 }
 
-fn row(found: &Found, on: &[(String, Resources)]) -> String {
+/// Sectors of loads and of stores, for each that is needed.
+fn ratios(sectors: Option<&Sectors>) -> String {
+    let ratio = |traffic: &Traffic| match traffic.least {
+        0 => "-".to_owned(),
+        _ => format!("{:.2}", traffic.ratio()),
+    };
+    match sectors {
+        Some([loads, stores]) => format!("{} / {}", ratio(loads), ratio(stores)),
+        None => "not counted".to_owned(),
+    }
+}
+
+fn row(
+    found: &Found,
+    kernel: &Kernel,
+    on: &[(String, Resources)],
+    sectors: Option<&Sectors>,
+) -> String {
     let registers: Vec<String> = on.iter().map(|(_, needs)| needs.registers.to_string()).collect();
     let hopper = &on[1].1;
-    let blocks: u64 = found.kernel.grid.iter().map(|&n| u64::from(n)).product();
-    let threads: u32 = found.kernel.block.iter().product();
+    let blocks: u64 = kernel.grid.iter().map(|&n| u64::from(n)).product();
+    let threads: u32 = kernel.block.iter().product();
     let [(a100, _), (h100, by)] = ["dgx-a100", "dgx-h100"].map(|cluster| bound(found, cluster));
     format!(
-        "| {} | `{}` | {blocks} x {threads} | {} | {} | {:.0} % | {:.1} MB | {:.0} / {:.0} us, {by} |\n",
+        "| {} | `{}` | {blocks} x {threads} | {} | {} | {:.0} % | {} | {:.1} MB | {:.0} / {:.0} us, {by} |\n",
         found.what,
-        found.kernel.entry,
+        kernel.entry,
         registers.join(" / "),
-        hopper.shared + found.kernel.shared as usize,
-        occupancy(&found.kernel, hopper) as f64 / 20.48,
+        hopper.shared + kernel.shared as usize,
+        occupancy(kernel, hopper) as f64 / 20.48,
+        ratios(sectors),
         found.bytes / 1e6,
         a100 * 1e6,
         h100 * 1e6,
     )
+}
+
+/// A training whose kernels are looked at, and the same on a smaller batch.
+struct Training {
+    name: &'static str,
+    plan: Plan,
+    small: fn() -> Plan,
+}
+
+fn trainings() -> [Training; 3] {
+    const HALVES: Option<DType> = Some(DType::BF16);
+    [
+        Training {
+            name: "GPT-2 124M, 8 x 1024 tokens, bf16",
+            plan: plan(transformer([8, 1024], 50257), HALVES),
+            small: || plan(transformer([1, 96], 1001), HALVES),
+        },
+        Training {
+            name: "GPT-2 124M, 8 x 1024 tokens, f32",
+            plan: plan(transformer([8, 1024], 50257), None),
+            small: || plan(transformer([1, 96], 1001), None),
+        },
+        Training {
+            name: "ResNet-50, 32 pictures, bf16",
+            plan: plan(pictures(32, 224), HALVES),
+            small: || plan(pictures(1, 64), HALVES),
+        },
+    ]
+}
+
+/// By actor and kernel what the kernels of a plan touch.
+fn touched(plan: &Plan) -> BTreeMap<(String, &'static str), Sectors> {
+    let mut all = BTreeMap::new();
+    for found in actors(plan) {
+        let of_call = sectors(&found.call, &found.operands, &found.results, &OPTIONS);
+        all.extend(of_call.into_iter().map(|(entry, of)| ((found.what.clone(), entry), of)));
+    }
+    all
+}
+
+/// What a kernel needs on each architecture.
+fn needs(found: &Found, kernel: &Kernel) -> [(String, Resources); 4] {
+    ARCHITECTURES.map(|architecture| {
+        let all = resources(&kernel.source, architecture, &OPTIONS);
+        let all = all.unwrap_or_else(|log| panic!("{} for {architecture}: {log}", found.what));
+        let own = all.into_iter().find(|needs| needs.entry == kernel.entry);
+        (architecture.to_owned(), own.expect("the kernel is in its source"))
+    })
 }
 
 #[test]
@@ -169,39 +246,37 @@ fn no_kernel_of_real_trainings_spills() {
     if !nvrtc::is_installed() {
         return println!("skipped: NVRTC is not installed");
     }
+    let blessed = std::env::var_os("GRAPHC_BLESS").is_some();
     let (mut table, mut spills) = (String::new(), Vec::new());
-    let trainings = [
-        ("GPT-2 124M, 8 x 1024 tokens, bf16", plan(transformer(), Some(DType::BF16))),
-        ("GPT-2 124M, 8 x 1024 tokens, f32", plan(transformer(), None)),
-        ("ResNet-50, 32 pictures, bf16", plan(pictures(), Some(DType::BF16))),
-    ];
-    for (training, plan) in &trainings {
+    for Training { name, plan, small } in trainings() {
         let _ = write!(
             table,
-            "\n{training}:\n\n| actor | kernel | blocks x threads | registers | shared bytes | occupancy | moved | at least |\n|---|---|---|---|---|---|---|---|\n"
+            "\n{name}:\n\n| actor | kernel | blocks x threads | registers | shared bytes | occupancy | sectors, loads / stores | moved | at least |\n|---|---|---|---|---|---|---|---|---|\n"
         );
-        for found in kernels(plan) {
-            let needs = ARCHITECTURES.map(|architecture| {
-                let all = resources(&found.kernel.source, architecture, &OPTIONS);
-                let all =
-                    all.unwrap_or_else(|log| panic!("{} for {architecture}: {log}", found.what));
-                let own = all.into_iter().find(|needs| needs.entry == found.kernel.entry);
-                (architecture.to_owned(), own.expect("the kernel is in its source"))
-            });
-            let spilling = needs.iter().filter(|(_, needs)| needs.spills > 0);
-            spills.extend(spilling.map(|(architecture, needs)| {
-                format!("{training}: {} for {architecture}: {} bytes", found.what, needs.spills)
-            }));
-            table += &row(&found, &needs);
+        let touched = if blessed { touched(&small()) } else { BTreeMap::new() };
+        for found in actors(&plan) {
+            for kernel in found.kernels() {
+                let needs = needs(&found, kernel);
+                let spilling = needs.iter().filter(|(_, needs)| needs.spills > 0);
+                spills.extend(spilling.map(|(architecture, needs)| {
+                    format!("{name}: {} for {architecture}: {} bytes", found.what, needs.spills)
+                }));
+                let sectors = touched.get(&(found.what.clone(), kernel.entry));
+                table += &row(&found, kernel, &needs, sectors);
+            }
         }
     }
     assert!(spills.is_empty(), "{spills:#?}");
+    if blessed {
+        write_table(&table);
+    }
+}
+
+fn write_table(table: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/gpu.md");
     let text = std::fs::read_to_string(&path).expect("docs/gpu.md");
     let (before, rest) = text.split_once(MARKS[0]).expect("a mark before the table");
     let (_, after) = rest.split_once(MARKS[1]).expect("a mark after it");
-    if std::env::var_os("GRAPHC_BLESS").is_some() {
-        let text = format!("{before}{}{table}\n{}{after}", MARKS[0], MARKS[1]);
-        std::fs::write(path, text).expect("docs/gpu.md is written");
-    }
+    let text = format!("{before}{}{table}\n{}{after}", MARKS[0], MARKS[1]);
+    std::fs::write(path, text).expect("docs/gpu.md is written");
 }

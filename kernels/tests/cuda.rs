@@ -6,11 +6,12 @@ mod common;
 mod on_card;
 
 use cases::{f32s, ty};
-use common::{Case, Random};
-use graphc_ir::op::{EvalContext, Op};
+use common::{Case, Memory, Random};
+use graphc_ir::op::{EvalContext, InPlace, Op, Region};
 use graphc_ir::ops::*;
 use graphc_ir::types::DType;
-use on_card::{Fault, bench, check, prepare};
+use graphc_kernels::cuda::{join_updates, joins};
+use on_card::{Fault, bench, check, prepare, shard};
 
 #[test]
 fn elementwise_ops() {
@@ -55,6 +56,66 @@ fn sources_are_functions_of_places() {
 #[test]
 fn updates_and_the_numbers_of_steps() {
     check(&cases::updates::examples());
+}
+
+/// An update of a variable of another extent, with the same numbers again and again.
+fn resized(case: &Case, tensors: usize, elements: usize) -> Case {
+    let region = |dtype| Region::whole(&ty(dtype, &[elements]));
+    let resized = |(index, (of, memory)): (usize, &(Region, Memory))| match index < tensors {
+        true => {
+            let values: Vec<f64> = memory.values().into_iter().cycle().take(elements).collect();
+            (region(of.dtype), Memory::of(of.dtype, &values))
+        }
+        false => (of.clone(), memory.clone()),
+    };
+    let operands = case.operands.iter().enumerate().map(resized).collect();
+    let results = case.results.iter().map(|of| region(of.dtype)).collect();
+    Case { op: case.op.clone(), operands, results }
+}
+
+/// Several updates as one: the operands and results of all, and which results lie where operands did.
+fn joint(members: &[Case]) -> (Case, Vec<InPlace>) {
+    let (mut all, mut pairs) =
+        (Case { operands: vec![], results: vec![], ..members[0].clone() }, vec![]);
+    for Case { op, operands, results } in members {
+        let at = (all.results.len(), all.operands.len());
+        let own = op.operation().updates();
+        pairs.extend(own.iter().map(|pair| InPlace::new(at.0 + pair.0, at.1 + pair.1)));
+        all.operands.extend(operands.iter().cloned());
+        all.results.extend(results.iter().cloned());
+    }
+    (all, pairs)
+}
+
+#[test]
+fn updates_of_one_launch_have_the_bits_of_their_own() {
+    let Some(mut bench) = bench() else { return };
+    let cx = EvalContext { seed: 5, step: 3 };
+    let mut tried = 0;
+    for cases::Example { case, .. } in cases::updates::examples() {
+        let Some(tensors) = joins(&case.op) else { continue };
+        let of = &case.operands[0].0;
+        if !(of.dtype == DType::F32 || matches!(case.op, Op::AdamUpdate(_)))
+            || of.rect.elements() > 300
+            || of.rect.elements() == 0
+        {
+            continue;
+        }
+        tried += 1;
+        let members = [9000, 1, 0, 291, 8192].map(|elements| resized(&case, tensors, elements));
+        let mut run = |member: &Case| bench.run(member, &[], &cx).expect("no fault");
+        let apart: Vec<Memory> = members.iter().flat_map(&mut run).collect();
+        let shards = members.each_ref().map(|member| {
+            member.operands.iter().map(|operand| shard(&operand.0)).collect::<Vec<_>>()
+        });
+        let call = join_updates(&case.op, &shards).expect("they join");
+        let (all, pairs) = joint(&members);
+        for pairs in [&[][..], &pairs] {
+            let together = bench.execute(&call, &all, pairs, &cx).expect("no fault");
+            assert!(together == apart, "{:?}, of which {} in place", case.op, pairs.len());
+        }
+    }
+    assert!(tried > 10, "{tried} updates");
 }
 
 /// Ops with an index that is out of range, the operand that has it, and what it is called.

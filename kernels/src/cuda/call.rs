@@ -15,6 +15,17 @@ pub struct Call {
     pub numbers: Numbers,
     /// What indices among the operands' elements are, where kernels check some.
     pub checked: Option<Checked>,
+    /// What lies in the device's memory for a launch that takes any number of registers; empty where none does.
+    pub table: Vec<Entry>,
+}
+
+/// A word of 64 bits of a call's table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// How many bytes behind [`Argument::Registers`] the content of a register lies, which is at one place in every step.
+    Place(Slot),
+    /// A number.
+    Number(u64),
 }
 
 /// One launch.
@@ -72,6 +83,10 @@ pub enum Argument {
     Call,
     /// `unsigned`: this number, e.g. which of several launches of one kernel it is.
     Constant(u32),
+    /// `char*`: what places in the call's table are counted from.
+    Registers,
+    /// `const u64*`: the call's table.
+    Table,
 }
 
 /// Memory that a launch reads or writes.
@@ -113,6 +128,31 @@ pub struct Product {
     pub starts: Vec<[usize; 3]>,
     /// Where a factor is what.
     pub operands: Operands,
+    /// What becomes of sums before they are rounded and written.
+    pub epilogue: Epilogue,
+}
+
+/// What becomes of a product's sums: a summand of the result's shape, then one for each column, then a function.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Epilogue {
+    /// A matrix like the result, row-major and dense; it may be the result's memory.
+    pub added: Option<Place>,
+    /// As many elements as the result has columns.
+    pub bias: Option<Place>,
+    /// The function.
+    pub activation: Activation,
+}
+
+/// A function at the end of a product.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Activation {
+    /// x
+    #[default]
+    None,
+    /// max(x, 0)
+    Relu,
+    /// The tanh form of GELU.
+    GeluTanh,
 }
 
 /// How a factor's matrices are stored.
@@ -165,7 +205,7 @@ pub struct Checked {
 
 impl Call {
     pub(super) fn of(launches: Vec<Launch>) -> Self {
-        Self { launches, scratch: 0, numbers: Numbers::None, checked: None }
+        Self { launches, scratch: 0, numbers: Numbers::None, checked: None, table: Vec::new() }
     }
 
     /// Copies so many bytes from the operand to the result.

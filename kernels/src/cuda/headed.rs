@@ -115,6 +115,8 @@ impl Renaming<'_> {
             | Argument::Fault
             | Argument::Call
             | Argument::Constant(_) => Some(()),
+            // Nor have they tables.
+            Argument::Registers | Argument::Table => None,
         }
     }
 

@@ -15,6 +15,7 @@ mod call;
 mod convolution;
 mod cumulative;
 mod elementwise;
+mod epilogue;
 mod experts;
 mod fill;
 mod gather;
@@ -45,9 +46,12 @@ use graphc_ir::types::{DType, TensorType};
 use crate::error::KernelError;
 
 pub use call::{
-    Argument, Call, Checked, Kernel, Launch, Matrix, Numbers, Operands, Place, Product, Slot,
+    Activation, Argument, Call, Checked, Entry, Epilogue, Kernel, Launch, Matrix, Numbers,
+    Operands, Place, Product, Slot,
 };
+pub use epilogue::{Behind, join_chain};
 pub use rectangle::{accumulate, copy_rectangle, fill};
+pub use update::{join_updates, joins};
 
 /// What is known of a register when a plan is loaded.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,7 +3,7 @@
 use graphc_ir::ops::MatMul;
 
 use super::Shard;
-use super::call::{Call, Launch, Matrix, Operands, Place, Product, Slot};
+use super::call::{Call, Epilogue, Launch, Matrix, Operands, Place, Product, Slot};
 use super::source::{Source, broadcast_strides};
 use crate::error::KernelError;
 
@@ -31,7 +31,12 @@ pub(super) fn matmul(
     Ok(Call::of(vec![Launch::Product(product)]))
 }
 
-fn product(op: &MatMul, a: &Shard, b: &Shard, out: &Shard) -> Result<Product, KernelError> {
+pub(super) fn product(
+    op: &MatMul,
+    a: &Shard,
+    b: &Shard,
+    out: &Shard,
+) -> Result<Product, KernelError> {
     let misfit = || {
         let reason = format!("{:?} and {:?} do not give {:?}", a.shape(), b.shape(), out.shape());
         KernelError::call("matmul", reason)
@@ -82,7 +87,19 @@ fn product(op: &MatMul, a: &Shard, b: &Shard, out: &Shard) -> Result<Product, Ke
         b: place(Slot::Operand(1)),
         out: place(Slot::Result(0)),
     };
-    Ok(Product { rows, inner, columns, a: one, b: two, out: three, batch, starts, operands })
+    let epilogue = Epilogue::default();
+    Ok(Product {
+        rows,
+        inner,
+        columns,
+        a: one,
+        b: two,
+        out: three,
+        batch,
+        starts,
+        operands,
+        epilogue,
+    })
 }
 
 /// Products of integers, which wrap around: a thread per element.

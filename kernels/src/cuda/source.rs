@@ -29,6 +29,12 @@ impl Source {
         self
     }
 
+    /// More of the file.
+    pub(super) fn followed_by(mut self, body: &str) -> Self {
+        self.body = format!("{}\n{body}", self.body);
+        self
+    }
+
     /// Macros for both dims of a picture, `NAME_H` and `NAME_W`.
     pub(super) fn pair(self, name: &str, [height, width]: [usize; 2]) -> Self {
         self.define(&format!("{name}_H"), height).define(&format!("{name}_W"), width)

@@ -1,12 +1,15 @@
 //! Steps of optimizers, each in one pass over its tensors.
 //!
 //! What follows from the step alone is worked out by the host ([`Numbers`]). What follows from numbers on the device as well, e.g. the
-//! number of the update under loss scaling, is worked out by a thread before, into scratch.
+//! number of the update under loss scaling, is worked out by a thread before, into scratch. Updates by one rule can be one launch
+//! ([`join_updates`]), whose blocks find in a table what they update.
 
 mod blend;
+mod joint;
 mod rates;
 
 pub(super) use blend::blend;
+pub use joint::{join_updates, joins};
 
 use graphc_ir::op::Op;
 use graphc_ir::ops::{AdamUpdate, LambDirection, LambUpdate, RmspropUpdate, SgdUpdate};
@@ -36,34 +39,54 @@ struct Update<'a> {
     skipped: &'static str,
 }
 
+/// What a step is and what it needs, whatever it is done to.
+struct Rule {
+    /// The step, with macros for its numbers.
+    step: Source,
+    /// The op, from which the host works out numbers.
+    op: Op,
+    /// Operands that are not scalars: the variable, the gradient, and states.
+    tensors: usize,
+    clip: Option<Scalar>,
+    /// Where numbers follow from others on the device.
+    rates: Option<rates::Rates>,
+}
+
 /// One op.
 pub(super) fn sgd(op: &SgdUpdate, operands: &[Shard]) -> Call {
-    let tensors = if op.momentum.0 == 0.0 { 2 } else { 3 };
-    let update = Update::new(operands, tensors, op.clip);
-    let source = update
-        .source(include_str!("cu/sgd.cu"))
+    sgd_rule(op).of_one(operands)
+}
+
+fn sgd_rule(op: &SgdUpdate) -> Rule {
+    let step = Source::new(include_str!("cu/sgd.cu"))
         .number("MOMENTUM", op.momentum.0 as f32)
         .flag("NESTEROV", op.nesterov)
         .number("DECAY", op.weight_decay.0 as f32);
-    update.call(source, Op::SgdUpdate(op.clone()), None)
+    let tensors = if op.momentum.0 == 0.0 { 2 } else { 3 };
+    Rule { step, op: Op::SgdUpdate(op.clone()), tensors, clip: op.clip, rates: None }
 }
 
 /// One op.
 pub(super) fn adam(op: &AdamUpdate, operands: &[Shard]) -> Call {
-    let update = Update::new(operands, 4, op.clip);
+    adam_rule(op, operands.len()).of_one(operands)
+}
+
+fn adam_rule(op: &AdamUpdate, operands: usize) -> Rule {
     let decay = if op.decoupled { 0.0 } else { op.weight_decay.0 };
-    let source = moments(update.source(include_str!("cu/adam.cu")), [op.beta1, op.beta2])
+    let step = moments(Source::new(include_str!("cu/adam.cu")), [op.beta1, op.beta2])
         .number("EPSILON", op.epsilon.0 as f32)
         .number("DECAY", decay as f32);
-    let rates = (operands.len() > 5).then(|| rates::of_adam(op));
-    update.call(source, Op::AdamUpdate(op.clone()), rates)
+    let rates = (operands > 5).then(|| rates::of_adam(op));
+    Rule { step, op: Op::AdamUpdate(op.clone()), tensors: 4, clip: op.clip, rates }
 }
 
 /// One op.
 pub(super) fn rmsprop(op: &RmspropUpdate, operands: &[Shard]) -> Call {
-    let update = Update::new(operands, op.tensors(), op.clip);
-    let source = update
-        .source(include_str!("cu/rmsprop.cu"))
+    rmsprop_rule(op).of_one(operands)
+}
+
+fn rmsprop_rule(op: &RmspropUpdate) -> Rule {
+    let step = Source::new(include_str!("cu/rmsprop.cu"))
         .number("ALPHA", op.alpha.0 as f32)
         .number("REST", (1.0 - op.alpha.0) as f32)
         .number("EPSILON", op.epsilon.0 as f32)
@@ -71,25 +94,28 @@ pub(super) fn rmsprop(op: &RmspropUpdate, operands: &[Shard]) -> Call {
         .number("MOMENTUM", op.momentum.0 as f32)
         .flag("CENTERED", op.centered)
         .flag("HAS_MOMENTUM", op.has_momentum());
-    update.call(source, Op::RmspropUpdate(op.clone()), None)
+    let tensors = op.tensors();
+    Rule { step, op: Op::RmspropUpdate(op.clone()), tensors, clip: op.clip, rates: None }
 }
 
 /// One op.
 pub(super) fn lamb_direction(op: &LambDirection, operands: &[Shard]) -> Call {
-    let update = Update::new(operands, 4, op.clip);
-    let update = Update { first: DType::F32, skipped: "0.0f", ..update };
-    let source = moments(update.source(include_str!("cu/lamb_direction.cu")), [op.beta1, op.beta2])
+    let step = moments(Source::new(include_str!("cu/lamb_direction.cu")), [op.beta1, op.beta2])
         .number("EPSILON", op.epsilon.0 as f32)
         .number("DECAY", op.weight_decay.0 as f32);
     let rates = (operands.len() > 5).then(|| rates::of_direction(op));
-    update.call(source, Op::LambDirection(op.clone()), rates)
+    let clip = op.clip;
+    let rule = Rule { step, op: Op::LambDirection(op.clone()), tensors: 4, clip, rates };
+    let update = Update { first: DType::F32, skipped: "0.0f", ..Update::new(operands, &rule) };
+    update.call(rule)
 }
 
 /// One op; its two scalars are sums of squares.
 pub(super) fn lamb(op: &LambUpdate, operands: &[Shard]) -> Call {
-    let update = Update { has_factor: false, ..Update::new(operands, 2, None) };
-    let source = update.source(include_str!("cu/along.cu"));
-    update.call(source, Op::LambUpdate(op.clone()), Some(rates::of_step()))
+    let step = Source::new(include_str!("cu/along.cu"));
+    let rates = Some(rates::of_step());
+    let rule = Rule { step, op: Op::LambUpdate(op.clone()), tensors: 2, clip: None, rates };
+    Update { has_factor: false, ..Update::new(operands, &rule) }.call(rule)
 }
 
 /// Shares of moments, and what they take in.
@@ -102,7 +128,7 @@ fn moments(source: Source, [beta1, beta2]: [Scalar; 2]) -> Source {
 }
 
 impl<'a> Update<'a> {
-    fn new(operands: &'a [Shard], tensors: usize, clip: Option<Scalar>) -> Self {
+    fn new(operands: &'a [Shard], &Rule { tensors, clip, .. }: &Rule) -> Self {
         let (first, has_factor) = (operands[0].dtype(), operands.len() > tensors);
         Self { operands, tensors, first, has_factor, clip, skipped: "w" }
     }
@@ -115,29 +141,35 @@ impl<'a> Update<'a> {
         self.tensors - 2
     }
 
-    /// The kernel whose step is `text`.
-    fn source(&self, text: &str) -> Source {
-        let states = |name: &str| match self.states() {
-            0 => "nullptr".to_owned(),
-            states => (0..states).map(|s| format!("{name}{s}")).collect::<Vec<_>>().join(", "),
-        };
-        let source = Source::new(format!("{text}\n{}", include_str!("cu/update.cu")))
-            .define("ELEMENTS", self.elements())
+    /// The kernel of a step, but for where it finds its tensors.
+    fn source(&self, step: Source) -> Source {
+        let source = step
+            .followed_by(include_str!("cu/update.cu"))
             .define("WIDTH", WIDTH)
-            .index(self.elements())
             .element("W", self.operands[0].dtype())
             .element("G", self.operands[1].dtype())
             .element("O", self.first)
             .define("STATES", self.states())
-            .define("PARAMETERS", self.parameters())
-            .define("STATES_FROM", states("from"))
-            .define("STATES_TO", states("to"))
             .flag("HAS_FACTOR", self.has_factor)
             .define("SKIPPED", self.skipped);
         match self.clip {
             Some(clip) => source.number("CLIP", clip.0 as f32),
             None => source,
         }
+    }
+
+    /// Macros for a kernel whose tensors are its parameters.
+    fn own(&self, source: Source) -> Source {
+        let states = |name: &str| match self.states() {
+            0 => "nullptr".to_owned(),
+            states => (0..states).map(|s| format!("{name}{s}")).collect::<Vec<_>>().join(", "),
+        };
+        source
+            .define("ELEMENTS", self.elements())
+            .index(self.elements())
+            .define("PARAMETERS", self.parameters())
+            .define("STATES_FROM", states("from"))
+            .define("STATES_TO", states("to"))
     }
 
     fn parameters(&self) -> String {
@@ -153,26 +185,41 @@ impl<'a> Update<'a> {
         parameters.join(", ")
     }
 
-    /// The launch, behind that of rates where they follow from numbers on the device.
-    fn call(&self, source: Source, op: Op, rates: Option<rates::Rates>) -> Call {
+    fn call(&self, rule: Rule) -> Call {
         if self.elements() == 0 {
             return Call::nothing();
         }
-        let numbers = match rates {
-            Some(_) => Argument::scratch(0),
-            None => Argument::Numbers,
-        };
         let given = self.tensors + usize::from(self.has_factor);
-        let mut arguments = vec![numbers];
+        let mut arguments = vec![rule.numbers()];
         arguments.extend((0..given).map(Argument::operand));
         arguments.extend((0..self.tensors - 1).map(Argument::result));
         let blocks = self.elements().div_ceil(THREADS * WIDTH);
+        let source = self.own(self.source(rule.step.clone()));
         let launch = Launch::kernel(source, "update", blocks, THREADS, arguments);
-        let before = rates.map(|rates| rates.launch(self.operands.len()));
-        let mut call = Call::of(before.into_iter().chain([launch]).collect());
-        call.scratch = if matches!(numbers, Argument::Numbers) { 0 } else { rates::BYTES };
-        call.numbers = Numbers::Update(Box::new(op));
-        call
+        rule.call(launch, self.operands.len())
+    }
+}
+
+impl Rule {
+    /// One update in a launch of its own.
+    fn of_one(self, operands: &[Shard]) -> Call {
+        Update::new(operands, &self).call(self)
+    }
+
+    /// Where a kernel finds the numbers of its step.
+    fn numbers(&self) -> Argument {
+        match self.rates {
+            Some(_) => Argument::scratch(0),
+            None => Argument::Numbers,
+        }
+    }
+
+    /// The launch, behind that of rates where they follow from the last of so many operands.
+    fn call(self, launch: Launch, operands: usize) -> Call {
+        let scratch = if self.rates.is_some() { rates::BYTES } else { 0 };
+        let before = self.rates.map(|rates| rates.launch(operands));
+        let call = Call::of(before.into_iter().chain([launch]).collect());
+        Call { scratch, numbers: Numbers::Update(Box::new(self.op)), ..call }
     }
 }
 

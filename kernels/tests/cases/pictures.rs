@@ -53,6 +53,7 @@ fn settings() -> Vec<Setting> {
     vec![
         setting([2, 7, 6, 24], 40, 3, 2),
         setting([3, 5, 4, 7], 70, 3, 1),
+        setting([1, 3, 2, 70], 5, 3, 1),
         Setting { window: uneven, kernel: [3, 2], ..setting([2, 9, 8, 16], 8, 3, 1) },
         Setting { channels_last: false, ..setting([2, 6, 7, 5], 9, 3, 2) },
         Setting { groups: 2, ..setting([2, 4, 5, 32], 48, 3, 1) },

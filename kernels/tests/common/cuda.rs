@@ -1,12 +1,16 @@
 //! Runs the kernels of CUDA devices on a card that this process pretends to have, and compares them with the ops' oracles.
+#![allow(dead_code, reason = "each test binary uses a part")]
 
 use std::collections::HashMap;
 
 use gpu_double::{Argument, Card, Module, Refusal};
 use graphc_ir::op::{EvalContext, InPlace, Region};
+use graphc_ir::ops::UnaryFunction;
 use graphc_ir::types::{DType, TensorType};
 use graphc_kernels::KernelError;
-use graphc_kernels::cuda::{self, Call, Kernel, Launch, Matrix, Place, Product, Shard, Slot};
+use graphc_kernels::cuda::{
+    self, Activation, Call, Entry, Kernel, Launch, Matrix, Place, Product, Shard, Slot,
+};
 
 use crate::cases::Example;
 use crate::common::{Case, Memory};
@@ -51,6 +55,7 @@ struct Addresses {
     numbers: u64,
     now: u64,
     account: u64,
+    table: u64,
 }
 
 /// A card; `None`, and a line that says so, where there is no compiler.
@@ -158,7 +163,14 @@ impl Bench {
                 None => card.allocate((region.rect.elements() * region.dtype.size()).max(1)),
             }
         };
-        let results = case.results.iter().enumerate().map(result).collect();
+        let results: Vec<u64> = case.results.iter().enumerate().map(result).collect();
+        let word = |entry: &Entry| match *entry {
+            Entry::Place(Slot::Operand(index)) => operands[index],
+            Entry::Place(Slot::Result(index)) => results[index],
+            Entry::Number(number) => number,
+        };
+        let table: Vec<u8> =
+            call.table.iter().flat_map(|entry| word(entry).to_le_bytes()).collect();
         let numbers: Vec<u8> =
             call.numbers.at(cx.step).iter().flat_map(|number| number.to_le_bytes()).collect();
         Addresses {
@@ -167,6 +179,7 @@ impl Bench {
             numbers: card.upload(&padded(numbers)),
             now: card.upload(&[cx.step.to_le_bytes(), cx.seed.to_le_bytes()].concat()),
             account: card.upload(&[0; ACCOUNT]),
+            table: card.upload(&padded(table)),
             operands,
         }
     }
@@ -222,6 +235,9 @@ impl Bench {
             cuda::Argument::Fault => Argument::Pointer(addresses.account),
             cuda::Argument::Call => Argument::U32(CALL),
             cuda::Argument::Constant(number) => Argument::U32(number),
+            // Places in the table are addresses.
+            cuda::Argument::Registers => Argument::Pointer(0),
+            cuda::Argument::Table => Argument::Pointer(addresses.table),
         };
         let arguments: Vec<Argument> = kernel.arguments.iter().map(argument).collect();
         let (module, size) = (&self.modules[&kernel.source], (kernel.grid, kernel.block));
@@ -254,10 +270,32 @@ impl Bench {
                         out.push(f64::from(terms.sum::<f64>() as f32));
                     }
                 }
+                self.end(product, addresses, &mut out);
                 let first = start[2] + batch * product.out.stride;
                 let address = addresses.of(product.operands.out) + (first * dtype.size()) as u64;
                 self.write(address, &bytes(&Memory::of(dtype, &out)));
             }
+        }
+    }
+
+    /// What becomes of the sums of a product.
+    fn end(&mut self, product: &Product, addresses: &Addresses, sums: &mut [f64]) {
+        let (dtype, columns) = (product.operands.dtype, product.columns);
+        let mut summand = |place: Option<Place>, count: usize| {
+            let place = place?;
+            Some(memory(dtype, &self.read(addresses.of(place), count * dtype.size())).values())
+        };
+        let added = summand(product.epilogue.added, sums.len());
+        let bias = summand(product.epilogue.bias, columns);
+        let function = match product.epilogue.activation {
+            Activation::None => None,
+            Activation::Relu => Some(UnaryFunction::Relu),
+            Activation::GeluTanh => Some(UnaryFunction::GeluTanh),
+        };
+        for (at, sum) in sums.iter_mut().enumerate() {
+            *sum += added.as_ref().map_or(0.0, |added| added[at]);
+            *sum += bias.as_ref().map_or(0.0, |bias| bias[at % columns]);
+            *sum = function.map_or(*sum, |function| function.of(*sum));
         }
     }
 

@@ -21,12 +21,13 @@ mod port;
 mod stream;
 
 use graphc_ir::mesh::DeviceKind;
+use graphc_ir::op::Op;
 
 use crate::error::RuntimeError;
 use crate::memory::Offered;
 
 pub(crate) use call::{Call, Unprepared};
-pub(crate) use cuda::{Ended, communicates_directly};
+pub(crate) use cuda::{Ended, Pair, Registers, communicates_directly};
 pub(crate) use launch::Launch;
 pub(crate) use memory::Memory;
 pub(crate) use port::{Port, Turn, lcm};
@@ -118,6 +119,47 @@ impl Device {
             Self::Cuda(cuda) => {
                 cuda::Launch::prepare(cuda, actor, call, operands, results).map(Launch::Cuda)
             }
+        }
+    }
+
+    /// Whether it has launches for several actors at once.
+    pub(crate) fn joins_actors(&self) -> bool {
+        matches!(self, Self::Cuda(_))
+    }
+
+    /// How many operands of an update are its own, where updates of several variables by its rule can be one launch; operands
+    /// behind these they have in common.
+    pub(crate) fn joins(&self, op: &Op) -> Option<usize> {
+        match self {
+            // There a launch is a call, and each of them is shared by all threads.
+            Self::Cpu(_) => None,
+            Self::Cuda(_) => graphc_kernels::cuda::joins(op),
+        }
+    }
+
+    /// Prepares updates of several variables, of which the first has this name, as one launch.
+    ///
+    /// # Errors
+    /// Where the device does not join them.
+    pub(crate) fn prepare_joint(
+        &self,
+        actor: &str,
+        op: &Op,
+        members: Vec<Registers>,
+    ) -> Result<Launch, Unprepared> {
+        match self {
+            Self::Cpu(_) => Err(Unprepared::Registers("is joined with others".into())),
+            Self::Cuda(cuda) => {
+                cuda::Launch::prepare_joint(cuda, actor, op, members).map(Launch::Cuda)
+            }
+        }
+    }
+
+    /// Prepares a matrix product of this name and the chain behind it as one launch; `None` where the device does not join them.
+    pub(crate) fn prepare_pair(&self, actor: &str, pair: Pair<'_>) -> Option<Launch> {
+        match self {
+            Self::Cpu(_) => None,
+            Self::Cuda(cuda) => cuda::Launch::prepare_pair(cuda, actor, pair).map(Launch::Cuda),
         }
     }
 

@@ -74,7 +74,7 @@ impl Routine {
                 return Err(RuntimeError::plan("a routine has one stream"));
             }
             let works = order.into_iter().filter_map(|(actor, _)| actors[actor as usize].take());
-            steps.extend(works.map(step));
+            steps.extend(works.filter_map(step));
         }
         let extent = result.rect(rank, 0, 1).map_or_else(|| vec![0], |rect| rect.extent);
         let ty = TensorType::new(result.dtype, extent);
@@ -131,9 +131,11 @@ impl Shard {
     }
 }
 
-fn step(work: Work) -> Step {
-    match work {
+/// What is left to do of an actor, if anything.
+fn step(work: Work) -> Option<Step> {
+    Some(match work {
         Work::Kernel(launch) | Work::Local(launch) => Step::Launch(launch),
+        Work::Joined => return None,
         Work::Collective(collective) => Step::Collective(collective),
         Work::Send(send) => Step::Send(send),
         Work::Receive(receive) => Step::Receive(receive),
@@ -142,5 +144,5 @@ fn step(work: Work) -> Step {
             Step::Take(index, port)
         }
         Work::Fetch(fetch) => Step::Give(fetch.into_port()),
-    }
+    })
 }

@@ -12,6 +12,8 @@ use crate::error::Cause;
 pub(crate) enum Work {
     /// Something that the device computes.
     Kernel(Launch),
+    /// Nothing any more: the launch of an actor that stands before it did it too.
+    Joined,
     /// A local change of layout, by the device too.
     Local(Launch),
     Collective(Collective),
@@ -24,13 +26,13 @@ pub(crate) enum Work {
 impl Work {
     /// Whether it computes, for the account of time.
     pub(crate) fn is_kernel(&self) -> bool {
-        matches!(self, Self::Kernel(_))
+        matches!(self, Self::Kernel(_) | Self::Joined)
     }
 
     /// Whether all that it does is launched on the device, the same in each step but for what lies in the device's memory.
     pub(crate) fn is_launched(&self) -> bool {
         match self {
-            Self::Kernel(_) | Self::Local(_) => true,
+            Self::Kernel(_) | Self::Joined | Self::Local(_) => true,
             Self::Collective(collective) => collective.is_launched(),
             Self::Send(_) | Self::Receive(_) | Self::Feed(_) | Self::Fetch(_) => false,
         }
@@ -41,7 +43,7 @@ impl Work {
         match self {
             Self::Kernel(launch) | Self::Local(launch) => launch.period(microbatches),
             Self::Collective(collective) => collective.period(microbatches),
-            Self::Send(_) | Self::Receive(_) | Self::Feed(_) | Self::Fetch(_) => 1,
+            Self::Joined | Self::Send(_) | Self::Receive(_) | Self::Feed(_) | Self::Fetch(_) => 1,
         }
     }
 
@@ -64,6 +66,7 @@ impl Work {
     ) -> Result<Duration, Cause> {
         match self {
             Self::Kernel(launch) | Self::Local(launch) => stream.launch(launch, memory, turn)?,
+            Self::Joined => {}
             Self::Collective(collective) => return collective.run(stream, memory, turn),
             Self::Send(send) => return send.run(stream, memory, turn),
             Self::Receive(receive) => return receive.run(stream, memory, turn),

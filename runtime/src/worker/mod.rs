@@ -6,6 +6,7 @@
 
 mod actor;
 mod edge;
+mod neighbours;
 mod replay;
 mod report;
 mod resolve;

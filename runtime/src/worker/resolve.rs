@@ -1,5 +1,7 @@
 //! From a rank's part of a plan to actors that are ready to run.
 
+mod joint;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -74,8 +76,10 @@ impl<'a> Resolver<'a> {
     pub(crate) fn resolve(&self) -> Result<RankPart, RuntimeError> {
         let mut part = RankPart { actors: Vec::new(), orders: Vec::new() };
         let mut owned = vec![false; self.program.actors.len()];
-        for stream in &self.program.streams {
-            let order = self.order(stream)?;
+        let streams = self.program.streams.iter();
+        let orders = streams.map(|stream| self.order(stream)).collect::<Result<Vec<_>, _>>()?;
+        let mut joint = self.joint(&orders)?;
+        for order in orders {
             let mut actors: Vec<Option<Work>> = self.program.actors.iter().map(|_| None).collect();
             for &(actor, _) in &order {
                 let place = &mut actors[actor as usize];
@@ -92,7 +96,10 @@ impl<'a> Resolver<'a> {
                 if std::mem::replace(&mut owned[actor as usize], true) {
                     return Err(self.fail(definition, "stands in two streams"));
                 }
-                *place = Some(self.actor(definition)?);
+                *place = Some(match joint.remove(&actor) {
+                    Some(work) => work,
+                    None => self.actor(definition)?,
+                });
             }
             part.orders.push(order);
             part.actors.push(actors);
@@ -197,7 +204,11 @@ impl<'a> Resolver<'a> {
     ) -> Result<Launch, RuntimeError> {
         let (operands, results) = (self.ports_of(actor, operands)?, self.ports_of(actor, results)?);
         let launch = self.device.prepare(&actor.name, call, operands, results);
-        launch.map_err(|reason| match reason {
+        launch.map_err(|reason| self.unprepared(actor, reason))
+    }
+
+    fn unprepared(&self, actor: &Actor, reason: Unprepared) -> RuntimeError {
+        match reason {
             Unprepared::Kernel(error) => {
                 RuntimeError::NoKernel { actor: actor.name.clone(), error: Box::new(error) }
             }
@@ -206,10 +217,21 @@ impl<'a> Resolver<'a> {
                 let (rank, actor) = (self.transport.rank(), &actor.name);
                 RuntimeError::Device { rank, reason: format!("actor `{actor}`: {reason}") }
             }
-        })
+        }
     }
 
     fn kernel(&self, actor: &Actor, op: &Op, operands: &[i32]) -> Result<Launch, RuntimeError> {
+        let [registers, results] = self.registers(actor, op, operands)?;
+        self.prepare(actor, Call::Op(op), &registers, &results)
+    }
+
+    /// The registers of an op's operands and results.
+    fn registers(
+        &self,
+        actor: &Actor,
+        op: &Op,
+        operands: &[i32],
+    ) -> Result<[Vec<RegisterId>; 2], RuntimeError> {
         let register = |&operand: &i32| {
             let found = match usize::try_from(operand) {
                 Ok(input) => actor.inputs.get(input),
@@ -219,7 +241,7 @@ impl<'a> Resolver<'a> {
         };
         let registers = operands.iter().map(register).collect::<Result<Vec<_>, _>>()?;
         let results = self.results(actor, op, operands, &registers)?;
-        self.prepare(actor, Call::Op(op), &registers, &results)
+        Ok([registers, results])
     }
 
     /// The register of each result: a result that takes the place of a variable at rest is written there, the others

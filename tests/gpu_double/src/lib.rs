@@ -25,7 +25,7 @@ pub mod work;
 
 pub use card::{Argument, Card, Module, Refusal};
 pub use install::{Env, install, library};
-pub use kernel::{Report, Stats, Wrong};
+pub use kernel::{Report, Stats, Traffic, Wrong};
 pub use memory::Trouble;
 pub use nvrtc::{Ptx, compile};
 pub use ptx::Malformed;

@@ -1,5 +1,7 @@
 //! What the environment says of the double.
 
+use std::path::PathBuf;
+
 /// Cards, their memory and the seed of the order in which streams go on.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -11,6 +13,8 @@ pub struct Settings {
     pub seed: u64,
     /// `GPU_DOUBLE_CAPABILITY`: compute capability, `9.0` if unset.
     pub capability: (i32, i32),
+    /// `GPU_DOUBLE_ACCOUNT`: a file that gets a line for each kernel which was executed; none if unset.
+    pub account: Option<PathBuf>,
 }
 
 impl Settings {
@@ -21,6 +25,7 @@ impl Settings {
             memory: setting("GPU_DOUBLE_MEMORY", 2 << 30, bytes),
             seed: setting("GPU_DOUBLE_SEED", 0, |text| text.parse().ok()),
             capability: setting("GPU_DOUBLE_CAPABILITY", (9, 0), capability),
+            account: std::env::var_os("GPU_DOUBLE_ACCOUNT").map(PathBuf::from),
         }
     }
 }

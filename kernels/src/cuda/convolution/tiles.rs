@@ -168,11 +168,29 @@ fn together(work: &Work, side_by_side: bool, channels: usize) -> usize {
     (0..=3).map(|at| most >> at).find(fits).unwrap_or(1)
 }
 
+/// Elements of a block's shared memory, at most.
+const SHARED: usize = 12_288;
+
 fn pack(work: &Work) -> Launch {
-    let elements = work.kernel_elements();
-    let source =
-        work.source(include_str!("../cu/convolution_pack.cu")).define("ELEMENTS", elements);
+    let (elements, taps) = (work.kernel_elements(), work.space.taps());
+    let (inputs, outputs) = (work.space.inputs, work.space.outputs);
+    let channels = (SHARED / taps.max(1)).min(64);
+    let [x, y, z] = match (work.kind, channels) {
+        (Kind::Forward, _) => {
+            [outputs.div_ceil(32), (inputs * taps).div_ceil(32), work.space.groups]
+        }
+        (_, 0) => [elements.div_ceil(THREADS), 1, 1],
+        (_, channels) => [outputs * work.space.groups, inputs.div_ceil(channels), 1],
+    };
+    let source = work
+        .source(include_str!("../cu/convolution_pack.cu"))
+        .define("ELEMENTS", elements)
+        .define("BROUGHT", channels);
     let k = if work.kind == Kind::Forward { 1 } else { 0 };
     let arguments = vec![Argument::operand(k), Argument::scratch(0)];
-    Launch::kernel(source, "convolution_pack", elements.div_ceil(THREADS), THREADS, arguments)
+    let mut launch = Launch::kernel(source, "convolution_pack", x, THREADS, arguments).rows(y);
+    if let Launch::Kernel(kernel) = &mut launch {
+        kernel.grid[2] = z as u32;
+    }
+    launch
 }

@@ -3,7 +3,8 @@
 //
 // Macros besides those of attention: COLUMNS, a multiple of 64; PARTS of a row that have so many columns.
 
-extern "C" __global__ void __launch_bounds__(256) attention(const T* q, const T* k, const T* v, T* o, float* l ORIGINS) {
+// One block of a multiprocessor at least: left to itself the compiler keeps registers in memory to have more of them.
+extern "C" __global__ void __launch_bounds__(256, 1) attention(const T* q, const T* k, const T* v, T* o, float* l ORIGINS) {
   __shared__ alignas(16) union { struct { Slab left, right; }; Rows values; } room;
   __shared__ alignas(16) float weights[64][PITCH];
   u32 part = blockIdx.x % PARTS, tile = blockIdx.x / PARTS % ((QUERIES + 63) / 64);

@@ -106,16 +106,22 @@ template <u32 N> struct Sums {
 #pragma unroll
     for (u32 half = 0; half < 2; ++half) {
       u32 row = lane / 4 + half * 8;
-      if (row >= count) continue;
 #pragma unroll
-      for (u32 j = 0; j < N / 8; ++j) {
-        u32 column = j * 8 + lane % 4 * 2;
-        float low = at[j][half * 2] * factors[half], high = at[j][half * 2 + 1] * factors[half];
-        if constexpr (WIDTH % 2 == 0) {
-          if (column < WIDTH) *(u32*)(rows + row * pitch + column) = two(low, high, T{});
+      for (u32 j = 0; j < N / 8; j += 2) {
+        float found[2][2];
+#pragma unroll
+        for (u32 k = 0; k < 4; ++k) found[k / 2][k % 2] = at[j + k / 2][half * 2 + k % 2] * factors[half];
+        if constexpr (WIDTH % 4 == 0) {
+          u32 pair[2] = {two(found[0][0], found[0][1], T{}), two(found[1][0], found[1][1], T{})};
+          side_by_side(pair);
+          u32 column = j * 8 + lane % 4 * 4;
+          if (row < count && column < WIDTH) *(Vec<u32, 2>*)(rows + row * pitch + column) = Vec<u32, 2>{{pair[0], pair[1]}};
         } else {
-          if (column < WIDTH) rows[row * pitch + column] = to<T>(low);
-          if (column + 1 < WIDTH) rows[row * pitch + column + 1] = to<T>(high);
+#pragma unroll
+          for (u32 k = 0; k < 4; ++k) {
+            u32 column = (j + k / 2) * 8 + lane % 4 * 2 + k % 2;
+            if (row < count && column < WIDTH) rows[row * pitch + column] = to<T>(found[k / 2][k % 2]);
+          }
         }
       }
     }

@@ -97,9 +97,20 @@ __device__ __forceinline__ void write_rows(T* rows, INDEX pitch, u32 count, u32 
   for (u32 i = 0; i < 4; ++i) {
     if (row + i >= count) continue;
 #pragma unroll
-    for (u32 j = 0; j < COLUMNS / 16; ++j) {
-      u32 at = first + j / 4 * 64 + column + j % 4;
-      if (at < WIDTH) rows[(row + i) * pitch + at] = to<T>(sums[i][j] * factors[i]);
+    for (u32 j = 0; j < COLUMNS / 64; ++j) {
+      u32 at = first + j * 64 + column;
+      T* place = rows + (row + i) * pitch + at;
+      Vec<T, 4> found;
+#pragma unroll
+      for (u32 l = 0; l < 4; ++l) found.at[l] = to<T>(sums[i][j * 4 + l] * factors[i]);
+      if constexpr (WIDTH % 4 == 0) {
+        if (at < WIDTH) *(Vec<T, 4>*)place = found;
+      } else {
+#pragma unroll
+        for (u32 l = 0; l < 4; ++l) {
+          if (at + l < WIDTH) place[l] = found.at[l];
+        }
+      }
     }
   }
 }

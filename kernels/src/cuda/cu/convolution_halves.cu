@@ -71,7 +71,22 @@ __device__ __forceinline__ void multiply(const Tiles& tiles, float (&sums)[OWN_M
   }
 }
 
-extern "C" __global__ void __launch_bounds__(256) convolution_tiles(const T* a, const T* b, OUT* out
+// Writes what a warp has of eight rows and 16 columns: a lane two columns of each half.
+__device__ __forceinline__ void write_rows(OUT* out, const float* left, const float* right, INDEX m, INDEX column, u32 group, u32 chunk) {
+  u32 lane = threadIdx.x % 32;
+  if constexpr (SIDE_BY_SIDE && COLUMNS % 4 == 0 && sizeof(OUT) == 2) {
+    u32 pair[2] = {two(left[0], left[1], T{}), two(right[0], right[1], T{})};
+    side_by_side(pair);
+    INDEX at;
+    if (out_at(m, column + lane % 4 * 4, group, chunk, at)) *(Vec<u32, 2>*)(out + at) = Vec<u32, 2>{{pair[0], pair[1]}};
+  } else {
+    write<2>(out, left, m, column + lane % 4 * 2, group, chunk);
+    write<2>(out, right, m, column + 8 + lane % 4 * 2, group, chunk);
+  }
+}
+
+// Two blocks of a multiprocessor: for more of them the compiler would keep registers in memory.
+extern "C" __global__ void __launch_bounds__(256, 2) convolution_tiles(const T* a, const T* b, OUT* out
 #if TAKES_PART
     , i64 first
 #endif
@@ -101,13 +116,13 @@ extern "C" __global__ void __launch_bounds__(256) convolution_tiles(const T* a, 
   }
   u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   INDEX row = (INDEX)blockIdx.x * TILE_M + warp / WARPS_N * OWN_M + lane / 4;
-  INDEX column = (INDEX)blockIdx.y * TILE_N + warp % WARPS_N * OWN_N + lane % 4 * 2;
+  INDEX column = (INDEX)blockIdx.y * TILE_N + warp % WARPS_N * OWN_N;
 #pragma unroll
   for (u32 i = 0; i < OWN_M / 16; ++i) {
 #pragma unroll
-    for (u32 j = 0; j < OWN_N / 8; ++j) {
-      write<2>(out, sums[i][j], row + i * 16, column + j * 8, group, chunk);
-      write<2>(out, sums[i][j] + 2, row + i * 16 + 8, column + j * 8, group, chunk);
+    for (u32 j = 0; j < OWN_N / 8; j += 2) {
+      write_rows(out, sums[i][j], sums[i][j + 1], row + i * 16, column + j * 8, group, chunk);
+      write_rows(out, sums[i][j] + 2, sums[i][j + 1] + 2, row + i * 16 + 8, column + j * 8, group, chunk);
     }
   }
 }

@@ -16,7 +16,8 @@ __device__ __forceinline__ u64 place(u64 row, u64 i) {
 }
 
 #if SCANNED
-extern "C" __global__ void __launch_bounds__(256) cumulative(const T* x, T* out) {
+// Two blocks of a multiprocessor at least: where it is not told the compiler keeps registers in memory to have eight.
+extern "C" __global__ void __launch_bounds__(256, 2) cumulative(const T* x, T* out) {
   __shared__ V sums[8];
   u64 row = blockIdx.x;
   u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -46,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(256) cumulative(const T* x, T* out)
   }
 }
 #else
-extern "C" __global__ void __launch_bounds__(256) cumulative(const T* x, T* out) {
+extern "C" __global__ void __launch_bounds__(256, 2) cumulative(const T* x, T* out) {
   u64 row = (u64)blockIdx.x * 256 + threadIdx.x;
   if (row >= COUNT) return;
   V sum = (V)0;

@@ -38,3 +38,13 @@ __device__ __forceinline__ u32 two(float low, float high, half_t) {
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
   return word;
 }
+
+// Of two results of 8 columns beside each other a lane has two columns each. Afterwards it has four that follow each other, from four times
+// its place among four lanes on, so that four lanes write a whole sector of a row. All lanes of the warp take part.
+__device__ __forceinline__ void side_by_side(u32 (&pair)[2]) {
+  u32 lane = threadIdx.x % 32, from = (lane & 28) | (lane * 2 & 2);
+  u32 a0 = __shfl_sync(ALL_LANES, pair[0], from), a1 = __shfl_sync(ALL_LANES, pair[1], from);
+  u32 b0 = __shfl_sync(ALL_LANES, pair[0], from + 1), b1 = __shfl_sync(ALL_LANES, pair[1], from + 1);
+  pair[0] = lane & 2 ? a1 : a0;
+  pair[1] = lane & 2 ? b1 : b0;
+}

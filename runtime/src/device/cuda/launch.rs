@@ -3,15 +3,17 @@
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::shard::Rect;
 use graphc_ir::types::{DType, TensorType};
-use graphc_kernels::cuda::{self, Argument, Call as KernelCall, Place as Where, Shard, Slot};
+use graphc_kernels::cuda::{
+    self, Argument, Call as KernelCall, Epilogue, Operands, Place as Where, Shard, Slot,
+};
 
 use super::super::call::{Call, Unprepared};
 use super::super::local::Local;
 use super::super::port::{Port, Turn};
-use super::driver::Loaded;
+use super::driver::{Buffer, Loaded};
 use super::known::Known;
 use super::moves::identity;
-use super::product::Described;
+use super::product::{Described, Factors};
 use super::stream::Stream;
 use super::{Cuda, Shared};
 use crate::device::cuda::memory::CardMemory;
@@ -41,12 +43,14 @@ struct Routine {
     call: u32,
     /// Where its numbers begin among those of the device.
     numbers: usize,
+    /// What kernels of several actors read, where it has some.
+    table: Option<Buffer>,
 }
 
 /// One launch.
 enum Step {
     Kernel { loaded: Loaded, arguments: Vec<Argument> },
-    Product { described: Box<Described>, places: [Where; 3] },
+    Product { described: Box<Described>, operands: Operands, epilogue: Epilogue },
     Clear { place: Where, bytes: usize },
     Copy { bytes: usize },
 }
@@ -83,6 +87,18 @@ impl Launch {
         Ok(Self { routines, choice, operands, results })
     }
 
+    /// One call for all actions.
+    pub(super) fn of_one(
+        device: &Cuda,
+        actor: &str,
+        call: KernelCall,
+        table: Option<Buffer>,
+        [operands, results]: [Vec<Port>; 2],
+    ) -> Result<Self, Unprepared> {
+        let routine = Routine { table, ..Routine::new(device, actor, call)? };
+        Ok(Self { routines: vec![routine], choice: Choice::ByMicrobatch, operands, results })
+    }
+
     pub(crate) fn period(&self, microbatches: u64) -> u64 {
         Port::period_of(self.operands.iter().chain(&self.results), microbatches)
     }
@@ -112,7 +128,8 @@ impl Routine {
     fn new(device: &Cuda, actor: &str, call: KernelCall) -> Result<Self, Unprepared> {
         let (number, numbers) = device.shared.register(actor, &call);
         let steps = call.launches.into_iter().map(|launch| Step::new(device, launch));
-        Ok(Self { steps: steps.collect::<Result<_, _>>()?, call: number, numbers })
+        let steps = steps.collect::<Result<_, _>>()?;
+        Ok(Self { steps, call: number, numbers, table: None })
     }
 }
 
@@ -123,9 +140,12 @@ impl Step {
                 Self::Kernel { loaded: device.load(&kernel)?, arguments: kernel.arguments }
             }
             cuda::Launch::Product(product) => {
-                let operands = product.operands;
-                let places = [operands.a, operands.b, operands.out];
-                Self::Product { described: Box::new(device.describe(&product)?), places }
+                let (operands, epilogue) = (product.operands, product.epilogue);
+                Self::Product {
+                    described: Box::new(device.describe(&product)?),
+                    operands,
+                    epilogue,
+                }
             }
             cuda::Launch::Clear { place, bytes } => Self::Clear { place, bytes },
             cuda::Launch::Copy { bytes } => Self::Copy { bytes },
@@ -140,9 +160,11 @@ impl Step {
                     values.extend(arguments.iter().map(|&one| site.argument(one, stream)));
                 })
             }
-            Self::Product { described, places } => {
-                let bases = places.map(|place| site.address(place, stream));
-                stream.multiply(described, bases)
+            Self::Product { described, operands, epilogue } => {
+                let address = |place| site.address(place, stream);
+                let [a, b, out] = [operands.a, operands.b, operands.out].map(address);
+                let [added, bias] = [epilogue.added, epilogue.bias].map(|place| place.map(address));
+                stream.multiply(described, Factors { a, b, out, added, bias })
             }
             Self::Clear { place, bytes } => {
                 let address = site.address(*place, stream);
@@ -198,6 +220,8 @@ impl Site<'_> {
             Argument::Fault => stream.fault_address(),
             Argument::Call => u64::from(self.routine.call),
             Argument::Constant(number) => u64::from(number),
+            Argument::Registers => self.memory.buffer.address(0, 0),
+            Argument::Table => self.routine.table.as_ref().map_or(0, |table| table.address(0, 0)),
         }
     }
 }
@@ -215,7 +239,8 @@ impl Shared {
     }
 }
 
-fn shards(ports: &[Port]) -> Vec<Shard> {
+/// The registers as kernels know them.
+pub(super) fn shards(ports: &[Port]) -> Vec<Shard> {
     let shard = |port: &Port| Shard {
         ty: TensorType::new(port.dtype, port.rect(0).extent.clone()),
         global: port.global().to_vec(),

@@ -9,6 +9,7 @@
 mod compile;
 mod driver;
 mod ended;
+mod joint;
 mod known;
 mod launch;
 mod library;
@@ -37,6 +38,7 @@ use crate::transport::TransportError;
 pub use driver::Card;
 pub(crate) use driver::Recording;
 pub(crate) use ended::Ended;
+pub(crate) use joint::{Pair, Registers};
 pub(crate) use launch::Launch;
 pub use library::{Found, Library, NotFound};
 pub(crate) use line::Line;

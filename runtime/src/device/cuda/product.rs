@@ -8,10 +8,11 @@ use std::sync::Arc;
 
 use cudarc::cublaslt::{result, sys};
 use graphc_ir::types::DType;
-use graphc_kernels::cuda::{Matrix, Product};
+use graphc_kernels::cuda::{Activation, Epilogue, Matrix, Product};
 
 use super::driver::{Buffer, Context, Queue};
 use super::library::{Library, NotFound};
+use crate::memory::ALIGNMENT;
 
 /// Bytes of memory that the library may work in, as many as its kernels for Hopper want.
 const WORKSPACE: usize = 32 << 20;
@@ -64,11 +65,15 @@ impl Multiplier {
     pub(super) fn multiply(
         &self,
         described: &Described,
-        [a, b, out]: [u64; 3],
+        Factors { a, b, out, added, bias }: Factors,
         queue: &Queue,
         workspace: &Buffer,
     ) -> Result<(), ProductError> {
-        let (alpha, beta) = (1.0f32, 0.0f32);
+        let failed = |error: result::CublasError| ProductError::Library(format!("{:?}", error.0));
+        if let Some(bias) = bias {
+            described.product.set_bias(bias).map_err(failed)?;
+        }
+        let (alpha, beta) = (1.0f32, if added.is_some() { 1.0f32 } else { 0.0 });
         let number = |number: &f32| std::ptr::from_ref(number).cast::<c_void>();
         // SAFETY: the descriptions are kept; the addresses are of registers of the extents that they say; both numbers are read
         // before the call returns.
@@ -82,7 +87,7 @@ impl Multiplier {
                 described.b.0,
                 a as *const c_void,
                 described.a.0,
-                out as *const c_void,
+                added.unwrap_or(out) as *const c_void,
                 described.out.0,
                 out as *mut c_void,
                 described.out.0,
@@ -92,8 +97,20 @@ impl Multiplier {
                 queue.raw().cast(),
             )
         };
-        done.map_err(|error| ProductError::Library(format!("{:?}", error.0)))
+        done.map_err(failed)
     }
+}
+
+/// Where a product's matrices are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Factors {
+    pub(super) a: u64,
+    pub(super) b: u64,
+    pub(super) out: u64,
+    /// A summand like the result.
+    pub(super) added: Option<u64>,
+    /// A summand for each column.
+    pub(super) bias: Option<u64>,
 }
 
 impl Drop for Multiplier {
@@ -121,6 +138,7 @@ impl Described {
     fn new(multiplier: &Multiplier, product: &Product) -> Result<Self, result::CublasError> {
         let dtype = product.operands.dtype;
         let description = Description::new([product.b.by_columns, product.a.by_columns])?;
+        description.end_with(&product.epilogue)?;
         let batch = product.batch;
         let (rows, inner, columns) = (product.rows, product.inner, product.columns);
         let a = Layout::of(dtype, &product.a, [rows, inner], batch)?;
@@ -164,6 +182,32 @@ impl Description {
             unsafe { result::set_matmul_desc_attribute(description.0, attribute, place, 4) }?;
         }
         Ok(description)
+    }
+
+    /// What becomes of sums. An algorithm is chosen for it, and for a bias that begins where registers do.
+    fn end_with(&self, epilogue: &Epilogue) -> Result<(), result::CublasError> {
+        use sys::cublasLtEpilogue_t as End;
+        let end = match (epilogue.activation, epilogue.bias) {
+            (Activation::None, None) => return Ok(()),
+            (Activation::None, Some(_)) => End::CUBLASLT_EPILOGUE_BIAS,
+            (Activation::Relu, None) => End::CUBLASLT_EPILOGUE_RELU,
+            (Activation::Relu, Some(_)) => End::CUBLASLT_EPILOGUE_RELU_BIAS,
+            (Activation::GeluTanh, None) => End::CUBLASLT_EPILOGUE_GELU,
+            (Activation::GeluTanh, Some(_)) => End::CUBLASLT_EPILOGUE_GELU_BIAS,
+        };
+        let attribute = sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_EPILOGUE;
+        let place = std::ptr::from_ref(&end).cast();
+        // SAFETY: the value is read before the call returns; its size is the attribute's.
+        unsafe { result::set_matmul_desc_attribute(self.0, attribute, place, 4) }?;
+        epilogue.bias.map_or(Ok(()), |_| self.set_bias(ALIGNMENT as u64))
+    }
+
+    /// Where the summand for each column is.
+    fn set_bias(&self, address: u64) -> Result<(), result::CublasError> {
+        let attribute = sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_BIAS_POINTER;
+        let place = std::ptr::from_ref(&address).cast();
+        // SAFETY: as above.
+        unsafe { result::set_matmul_desc_attribute(self.0, attribute, place, 8) }
     }
 }
 
@@ -252,13 +296,13 @@ impl Drop for Preference {
 }
 
 /// The multiples of a power of two, in bytes, at which all matrices of both factors and of the result begin. Registers begin at
-/// multiples of 64.
+/// multiples of [`ALIGNMENT`].
 fn alignments(product: &Product) -> [u32; 3] {
     let strides = [product.a.stride, product.b.stride, product.out.stride];
     let size = product.operands.dtype.size();
     std::array::from_fn(|part| {
         let places = product.starts.iter().map(|start| start[part]).chain([strides[part]]);
-        let bits = places.fold(64, |bits, element| bits | (element * size));
+        let bits = places.fold(ALIGNMENT, |bits, element| bits | (element * size));
         1 << bits.trailing_zeros()
     })
 }

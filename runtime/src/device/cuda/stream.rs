@@ -14,7 +14,7 @@ use super::known::found;
 use super::memory::CardMemory;
 use super::moves::{CardFill, CardMove};
 use super::nccl::{Comm, Id, Operation};
-use super::product::{Described, Multiplier};
+use super::product::{Described, Factors, Multiplier};
 use super::{Cuda, Shared};
 use crate::error::Cause;
 use crate::memory::{Arena, Place};
@@ -147,7 +147,7 @@ impl Stream {
     }
 
     /// Begins the products of a row after the other, whose first matrices stand at these addresses.
-    pub(super) fn multiply(&mut self, described: &Described, bases: [u64; 3]) -> Result<(), Cause> {
+    pub(super) fn multiply(&mut self, described: &Described, bases: Factors) -> Result<(), Cause> {
         let failed = |error: super::product::ProductError| Cause::Device(error.to_string());
         let multiplier = self.shared.multiplier().map_err(failed)?;
         let workspace = match self.workspace.take() {
@@ -155,8 +155,9 @@ impl Stream {
             None => Multiplier::workspace(self.queue.context()).map_err(failed)?,
         };
         let workspace = self.workspace.insert(workspace);
-        for start in &described.starts {
-            let places = std::array::from_fn(|part| bases[part] + start[part] as u64);
+        for &[a, b, out] in &described.starts {
+            let [a, b, out] = [bases.a + a as u64, bases.b + b as u64, bases.out + out as u64];
+            let places = Factors { a, b, out, ..bases };
             multiplier.multiply(described, places, &self.queue, workspace).map_err(failed)?;
         }
         Ok(())

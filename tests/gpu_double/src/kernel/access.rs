@@ -17,6 +17,12 @@ struct Places {
     at: [u64; 32],
 }
 
+impl Places {
+    fn touched(&self) -> impl Iterator<Item = u64> {
+        lanes_of(self.lanes).map(|lane| self.at[lane])
+    }
+}
+
 impl Block<'_, '_> {
     /// Loads one value or several that follow each other.
     pub fn load(&mut self, load: &Load, warp: &mut Warp, lanes: u32) -> Acted<()> {
@@ -27,6 +33,8 @@ impl Block<'_, '_> {
         for places in self.places(&load.address, size, warp, lanes)? {
             if load.atomic {
                 self.tell(&places);
+            } else if places.room == Room::Global {
+                self.here.loads.count(places.touched(), size);
             }
             self.each(&places, size, kind, warp, |lane, bytes| {
                 for (number, part) in bytes.chunks_exact(element).enumerate().take(4) {
@@ -53,6 +61,9 @@ impl Block<'_, '_> {
                 self.tell(&places);
             } else if matches!(places.room, Room::Global | Room::Shared) {
                 collide(&places, |lane| values.iter().map(|v| v[lane]).collect(), element)?;
+            }
+            if places.room == Room::Global && !store.atomic {
+                self.here.stores.count(places.touched(), size);
             }
             self.each(&places, size, kind, warp, |lane, bytes| {
                 for (part, values) in bytes.chunks_exact_mut(element).zip(&values) {

@@ -92,6 +92,7 @@ impl Block<'_, '_> {
         warp: &mut Warp,
         lanes: u32,
     ) -> Acted<()> {
+        let mut touched = Vec::with_capacity(32);
         for lane in lanes_of(lanes) {
             let wrong = |wrong| (wrong, lane as u32);
             if ![4, 8, 16].contains(&bytes) {
@@ -107,7 +108,9 @@ impl Block<'_, '_> {
             });
             let flight = self.begin_copy(to, from, bytes, given, warp.number).map_err(wrong)?;
             warp.open.push(flight);
+            touched.extend((given > 0).then_some(from));
         }
+        self.here.loads.count(touched.into_iter(), bytes);
         Ok(())
     }
 

@@ -15,6 +15,7 @@ mod report;
 mod shared;
 mod step;
 mod told;
+mod traffic;
 mod warp;
 
 use std::collections::BTreeMap;
@@ -25,6 +26,7 @@ use crate::ptx::{self, Malformed, Place};
 
 pub use program::{Entry, MOST_SHARED, Program};
 pub use report::{Report, Wrong};
+pub use traffic::Traffic;
 
 use block::Block;
 use told::Told;
@@ -61,6 +63,10 @@ pub struct Launch {
 pub struct Stats {
     /// Instructions of all threads.
     pub instructions: u64,
+    /// Loads of card memory, but for atomic ones.
+    pub loads: Traffic,
+    /// Stores.
+    pub stores: Traffic,
 }
 
 /// Reads PTX and puts its variables into a card's memory.
@@ -128,7 +134,8 @@ pub fn run(launch: &Launch, memory: &mut Access<'_>, seed: u64) -> Result<Stats,
         block.begin(number, entry, &mut warps);
         block.run(&mut warps).map_err(|fault| Box::new(block.report(&launch.name, fault)))?;
     }
-    Ok(Stats { instructions: block.here.instructions })
+    let Here { instructions, loads, stores, .. } = block.here;
+    Ok(Stats { instructions, loads, stores })
 }
 
 /// All numbers below a limit, in steps that the seed chooses.

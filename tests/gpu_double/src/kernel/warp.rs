@@ -3,6 +3,7 @@
 
 use super::math::Lanes;
 use super::program::{Source, Special, Truth};
+use super::traffic::Traffic;
 
 /// Why a group does not go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -204,4 +205,7 @@ pub struct Here {
     pub instructions: u64,
     /// Shared memory that the kernel declares, and that of the launch.
     pub shared: [usize; 2],
+    /// Loads and stores of the launch so far.
+    pub loads: Traffic,
+    pub stores: Traffic,
 }

@@ -1,6 +1,7 @@
 //! The thread that executes what streams are given: one operation at a time, of a stream that the seed chooses.
 
 use std::ffi::c_void;
+use std::io::Write;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -8,8 +9,9 @@ use super::streams::Operation;
 use super::task::Pointer;
 use super::{Copy, End, Machine, SHARED, Task};
 use crate::code::Code;
-use crate::kernel;
+use crate::kernel::{self, Launch, Stats};
 use crate::memory::Access;
+use crate::settings::Settings;
 use crate::work::Poll;
 
 /// How long streams rest that wait for other processes.
@@ -171,6 +173,7 @@ impl Machine {
                 match kernel::run(launch, &mut memory, seed) {
                     Ok(stats) => {
                         self.now += stats.instructions / 100;
+                        account(&self.settings, launch, &stats);
                         Outcome::Done
                     }
                     Err(report) => Outcome::Failed(report.code(), report.to_string()),
@@ -186,6 +189,22 @@ impl Machine {
         device: Option<i32>,
     ) -> Access<'a> {
         Access { space: &mut self.space, operation, clock, device }
+    }
+}
+
+/// A line for a kernel that was executed, where somebody wants it: its name, blocks, instructions, and the sectors of loads and
+/// stores beside the least that they could be.
+fn account(settings: &Settings, launch: &Launch, stats: &Stats) {
+    let Some(path) = &settings.account else { return };
+    let Stats { instructions, loads, stores } = stats;
+    let blocks: u32 = launch.grid.iter().product();
+    let line = format!(
+        "{} {blocks} {instructions} {} {} {} {}\n",
+        launch.name, loads.sectors, loads.least, stores.sectors, stores.least
+    );
+    let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+    if let Err(error) = file.and_then(|mut file| file.write_all(line.as_bytes())) {
+        eprintln!("gpu double: {} is not written: {error}", path.display());
     }
 }
 

@@ -1,0 +1,326 @@
+//! Actors that stand next to each other in a stream's order, and that a device may therefore do by one launch where the first of them
+//! stands: updates of several variables, and a product with what alone reads it.
+//!
+//! That is allowed where nothing tells the difference: a later one waits for no more of the rank's other streams than the first or what
+//! stands before it has waited for, and none touches memory that another writes, or one that stands between them.
+
+use std::ops::Range;
+
+use graphc_ir::ids::{ActorId, RegisterId};
+use graphc_ir::plan::{Actor, Program, Rate};
+
+/// (actor, microbatch) of each stream, in order.
+pub(super) type Orders = [Vec<(u32, u32)>];
+
+/// The runs of two or more actors that `joins` names, of those that a stream executes, which may be launched where their first
+/// stands.
+pub(super) fn runs(
+    program: &Program,
+    orders: &Orders,
+    stream: usize,
+    joins: impl Fn(&Actor) -> bool,
+) -> Vec<Vec<u32>> {
+    let (places, users) = (places(program, orders), Users::of(program));
+    let mut walk = Walk::new(program, orders.len());
+    for &(index, _) in &orders[stream] {
+        let Some(actor) = program.actors.get(index as usize) else { continue };
+        if actor.rate != Rate::Step {
+            walk.close();
+            continue;
+        }
+        let waits = users.before(actor).filter_map(|other| places.get(other.index()).copied()?);
+        let waits: Vec<_> = waits.filter(|&(other, _)| other != stream).collect();
+        walk.wait(&waits);
+        match joins(actor) && keeps_its_places(program, actor) {
+            true => walk.take(index, &waits),
+            false => walk.pass(index),
+        }
+    }
+    walk.runs.retain(|run| run.len() > 1);
+    walk.runs
+}
+
+/// Pairs of actors of which the second acts right behind the first and is all that reads what that gives, and which may both be
+/// launched where the first stands.
+pub(super) fn pairs(program: &Program) -> Vec<[u32; 2]> {
+    let (users, streams) = (Users::of(program), streams(program));
+    let mut pairs = Vec::new();
+    for block in program.streams.iter().flat_map(|stream| &stream.blocks) {
+        for pair in block.windows(2) {
+            let (one, two) = (pair[0], pair[1]);
+            let [first, second] = [one, two].map(|id| &program.actors[id.index()]);
+            let own = streams[two.index()];
+            let here = |id: &ActorId| streams[id.index()] == own;
+            if is_pair(program, &users, (first, second), two) && users.around(second).all(here) {
+                pairs.push([one.0, two.0]);
+            }
+        }
+    }
+    pairs
+}
+
+fn is_pair(
+    program: &Program,
+    users: &Users,
+    (first, second): (&Actor, &Actor),
+    id: ActorId,
+) -> bool {
+    let ([made], [_]) = (&first.outputs[..], &second.outputs[..]) else { return false };
+    let alone = users.readers[made.index()] == [id] && second.inputs.contains(made);
+    let plain = first.updates.is_empty() && second.updates.is_empty() && second.after.is_none();
+    let [written, read] = [&second.outputs, &first.inputs]
+        .map(|registers| registers.iter().map(|register| span(program, *register)));
+    let apart = written.flat_map(|w| read.clone().map(move |r| (w.clone(), r)));
+    alone && plain && first.rate == second.rate && { apart }.all(|(w, r)| disjoint(&w, &r))
+}
+
+/// The stream of each actor.
+fn streams(program: &Program) -> Vec<Option<usize>> {
+    let mut streams = vec![None; program.actors.len()];
+    for (index, stream) in program.streams.iter().enumerate() {
+        stream.blocks.iter().flatten().for_each(|actor| streams[actor.index()] = Some(index));
+    }
+    streams
+}
+
+/// A way through a stream's order.
+struct Walk<'a> {
+    program: &'a Program,
+    /// Of each stream the place up to which all that it does in a step has been waited for.
+    waited: Vec<Option<usize>>,
+    /// The same as it was when the last run began.
+    known: Vec<Option<usize>>,
+    /// The last may go on; an empty one has just ended.
+    runs: Vec<Vec<u32>>,
+    /// Others that stand between the actors of the last.
+    passed: Vec<u32>,
+}
+
+/// Others that a run goes past at most.
+const PASSED: usize = 16;
+
+impl<'a> Walk<'a> {
+    fn new(program: &'a Program, streams: usize) -> Self {
+        let waited = vec![None; streams];
+        let known = waited.clone();
+        Self { program, waited, known, runs: Vec::new(), passed: Vec::new() }
+    }
+
+    fn wait(&mut self, waits: &[(usize, usize)]) {
+        for &(stream, place) in waits {
+            self.waited[stream] = self.waited[stream].max(Some(place));
+        }
+    }
+
+    fn close(&mut self) {
+        self.passed.clear();
+        if self.runs.last().is_some_and(|run| !run.is_empty()) {
+            self.runs.push(Vec::new());
+        }
+    }
+
+    /// Goes past an actor of another kind.
+    fn pass(&mut self, index: u32) {
+        self.passed.push(index);
+        if self.passed.len() > PASSED {
+            self.close();
+        }
+    }
+
+    fn take(&mut self, index: u32, waits: &[(usize, usize)]) {
+        let known = waits.iter().all(|&(stream, place)| self.known[stream] >= Some(place));
+        let actor = |index: u32| &self.program.actors[index as usize];
+        let apart = |&other: &u32| are_apart(self.program, actor(other), actor(index));
+        match self.runs.last_mut() {
+            Some(run) if known && run.iter().chain(&self.passed).all(apart) => run.push(index),
+            _ => {
+                self.passed.clear();
+                self.known.clone_from(&self.waited);
+                self.runs.push(vec![index]);
+            }
+        }
+    }
+}
+
+/// Of each register who fills or overwrites it, and who reads it.
+struct Users {
+    writers: Vec<Vec<ActorId>>,
+    readers: Vec<Vec<ActorId>>,
+}
+
+impl Users {
+    fn of(program: &Program) -> Self {
+        let none = vec![Vec::new(); program.registers.len()];
+        let mut users = Self { writers: none.clone(), readers: none };
+        for (index, actor) in program.actors.iter().enumerate() {
+            for register in actor.outputs.iter().chain(&actor.updates) {
+                users.writers[register.index()].push(ActorId::new(index));
+            }
+            for register in &actor.inputs {
+                users.readers[register.index()].push(ActorId::new(index));
+            }
+        }
+        users
+    }
+
+    /// The actors that fill what an actor reads, and those that read what it fills.
+    fn around<'a>(&'a self, actor: &'a Actor) -> impl Iterator<Item = &'a ActorId> + 'a {
+        let makers = actor.inputs.iter().flat_map(|register| &self.writers[register.index()]);
+        let readers = actor.outputs.iter().flat_map(|register| &self.readers[register.index()]);
+        makers.chain(readers)
+    }
+
+    /// The actors that an actor waits for within a step: those that fill what it reads, and those that read what it overwrites.
+    fn before<'a>(&'a self, actor: &'a Actor) -> impl Iterator<Item = ActorId> + 'a {
+        let makers = actor.inputs.iter().flat_map(|register| &self.writers[register.index()]);
+        let readers = actor.updates.iter().flat_map(|register| &self.readers[register.index()]);
+        makers.chain(readers).copied().chain(actor.after)
+    }
+}
+
+/// Of each actor its stream and where in that it acts last in a step.
+fn places(program: &Program, orders: &Orders) -> Vec<Option<(usize, usize)>> {
+    let mut places = vec![None; program.actors.len()];
+    for (stream, order) in orders.iter().enumerate() {
+        for (place, &(actor, _)) in order.iter().enumerate() {
+            if let Some(last) = places.get_mut(actor as usize) {
+                *last = Some((stream, place));
+            }
+        }
+    }
+    places
+}
+
+/// Whether all of its registers lie at one place in every step.
+fn keeps_its_places(program: &Program, actor: &Actor) -> bool {
+    registers(actor).all(|r| program.registers.get(r.index()).is_some_and(|r| r.slots <= 1))
+}
+
+fn registers(actor: &Actor) -> impl Iterator<Item = RegisterId> + '_ {
+    actor.inputs.iter().chain(&actor.outputs).chain(&actor.updates).copied()
+}
+
+/// Whether neither of two actors touches memory that the other writes.
+fn are_apart(program: &Program, one: &Actor, other: &Actor) -> bool {
+    let apart = |writer: &Actor, other: &Actor| {
+        writer.outputs.iter().chain(&writer.updates).all(|&written| {
+            let written = span(program, written);
+            registers(other).all(|register| disjoint(&written, &span(program, register)))
+        })
+    };
+    apart(one, other) && apart(other, one)
+}
+
+/// The bytes of the arena that a register takes.
+fn span(program: &Program, register: RegisterId) -> Range<u64> {
+    let register = &program.registers[register.index()];
+    let bytes = register.slot_bytes * u64::from(register.slots.max(1));
+    register.offset..register.offset + bytes
+}
+
+fn disjoint(one: &Range<u64>, other: &Range<u64>) -> bool {
+    one.end <= other.start || other.end <= one.start
+}
+
+#[cfg(test)]
+mod tests {
+    use graphc_ir::plan::{Action, Register, RegisterKind};
+
+    use super::*;
+
+    fn register(offset: u64) -> Register {
+        Register {
+            name: String::new(),
+            layout: 0,
+            shape: vec![16],
+            offset,
+            slot_bytes: 64,
+            slots: 1,
+            rate: Rate::Step,
+            kind: RegisterKind::Activation,
+            shares: None,
+        }
+    }
+
+    fn actor(inputs: &[u32], outputs: &[u32], updates: &[u32]) -> Actor {
+        let registers = |all: &[u32]| all.iter().map(|&register| RegisterId(register)).collect();
+        Actor {
+            name: String::new(),
+            action: Action::Assign,
+            inputs: registers(inputs),
+            outputs: registers(outputs),
+            updates: registers(updates),
+            after: None,
+            rate: Rate::Step,
+            seconds: 0.0,
+            flops: 0.0,
+            bytes: 0.0,
+        }
+    }
+
+    /// Registers of 64 bytes, and two streams: that which is looked at, and another.
+    fn program(offsets: &[u64], actors: Vec<Actor>) -> Program {
+        Program {
+            stage: 0,
+            arena_bytes: 0,
+            live_bytes: 0,
+            registers: offsets.iter().map(|&offset| register(offset)).collect(),
+            actors,
+            streams: Vec::new(),
+        }
+    }
+
+    fn order(actors: &[u32]) -> Vec<(u32, u32)> {
+        actors.iter().map(|&actor| (actor, 0)).collect()
+    }
+
+    /// What of the first stream is one launch, where all that overwrite something may be.
+    fn found(program: &Program, orders: [&[u32]; 2]) -> Vec<Vec<u32>> {
+        let orders = orders.map(order);
+        runs(program, &orders, 0, |actor| !actor.updates.is_empty())
+    }
+
+    #[test]
+    fn updates_side_by_side_are_one_launch_and_go_past_what_is_apart() {
+        let offsets = [0, 64, 128, 192, 256, 320];
+        let updates = || [actor(&[0], &[], &[1]), actor(&[0], &[], &[2]), actor(&[0], &[], &[3])];
+        let [a, b, c] = updates();
+        let apart = program(&offsets, vec![a, actor(&[4], &[5], &[]), b, c]);
+        assert_eq!(found(&apart, [&[0, 1, 2, 3], &[]]), [[0, 2, 3]]);
+        // What stands between them makes what the second reads.
+        let [a, _, c] = updates();
+        let maker = program(&offsets, vec![a, actor(&[4], &[5], &[]), actor(&[5], &[], &[2]), c]);
+        assert_eq!(found(&maker, [&[0, 1, 2, 3], &[]]), [[2, 3]]);
+    }
+
+    #[test]
+    fn memory_that_another_writes_ends_a_launch() {
+        // The second puts its result where the gradient of the first lay.
+        let actors = || vec![actor(&[0], &[], &[1]), actor(&[2], &[4], &[3])];
+        let reused = program(&[0, 64, 128, 192, 0], actors());
+        assert!(found(&reused, [&[0, 1], &[]]).is_empty());
+        let own = program(&[0, 64, 128, 192, 256], actors());
+        assert_eq!(found(&own, [&[0, 1], &[]]), [[0, 1]]);
+    }
+
+    #[test]
+    fn an_update_that_waits_for_more_of_another_stream_begins_a_launch() {
+        let offsets = [0, 64, 128, 192, 256];
+        let (makers, updates) = (
+            [actor(&[], &[0], &[]), actor(&[], &[1], &[])],
+            [actor(&[0], &[], &[2]), actor(&[1], &[], &[3]), actor(&[0], &[], &[4])],
+        );
+        let program = program(&offsets, makers.into_iter().chain(updates).collect());
+        assert_eq!(found(&program, [&[2, 3, 4], &[0, 1]]), [[3, 4]]);
+        assert_eq!(found(&program, [&[3, 2, 4], &[0, 1]]), [[3, 2, 4]]);
+        // What stands between two updates waits, but not the first.
+        let between = vec![
+            actor(&[], &[0], &[]),
+            actor(&[], &[], &[1]),
+            actor(&[0], &[2], &[]),
+            actor(&[0], &[], &[3]),
+        ];
+        let between = self::program(&offsets, between);
+        assert!(found(&between, [&[1, 2, 3], &[0]]).is_empty());
+    }
+}
