@@ -50,6 +50,21 @@ impl Machine {
         losses(&self.train(name, extra))
     }
 
+    /// The metrics of four steps, and how many calls each of the last two makes that give streams something to do.
+    fn given(&self, name: &str, extra: &[&str], replay: &str) -> (Vec<u8>, u64) {
+        let (metrics, account) = (self.file("given.jsonl"), self.file("account.json"));
+        let [two, four] = ["2", "4"].map(|steps| {
+            let all = [extra, &["--steps", steps]].concat();
+            let mut command = self.command(arguments(name, &all, &metrics));
+            command.env("GRAPHC_REPLAY", replay).env("GPU_DOUBLE_ACCOUNT", &account);
+            checked(command);
+            let text = std::fs::read_to_string(&account).expect("an account");
+            let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+            value["given"].as_u64().expect("a number")
+        });
+        (std::fs::read(metrics).expect("metrics"), (four - two) / 2)
+    }
+
     fn train(&self, name: &str, extra: &[&str]) -> Vec<u8> {
         let metrics = self.file("losses.jsonl");
         self.succeeds(arguments(name, extra, &metrics));
@@ -169,6 +184,32 @@ fn two_streams_wait_for_each_other_by_events() {
         checked(command);
         let reached = losses(&std::fs::read(metrics).expect("metrics"));
         near("mlp", &extra, &reached, Reference::load("mlp").tolerance);
+    }
+}
+
+/// What steps that were recorded give is what steps that are launched one by one give, bit for bit, with fewer calls: both streams,
+/// collectives, channels, feeds and fetches are in one recording a step.
+#[test]
+fn a_replayed_step_is_a_first_step() {
+    let Some(machine) = Machine::new() else { return };
+    let streams: &[&str] = &["--mesh", "2", "--cluster", "dgx-h100", "--strategy", "zero2"];
+    for (name, extra) in [
+        ("gpt", MESHES[0]),
+        ("gpt", MESHES[1]),
+        ("gpt", MESHES[2]),
+        ("gpt", MESHES[3]),
+        ("gpt", streams),
+        ("mlp", MESHES[4]),
+    ] {
+        let [replayed, launched] = ["1", "0"].map(|replay| machine.given(name, extra, replay));
+        assert!(replayed.0 == launched.0, "{name} {extra:?}: a replayed step gives something else");
+        let ranks = if extra == MESHES[0] { 1 } else if extra == MESHES[2] { 4 } else { 2 };
+        assert!(
+            replayed.1 <= 16 * ranks && 5 * replayed.1 < launched.1,
+            "{name} {extra:?}: {} calls a step, {} where nothing is recorded",
+            replayed.1,
+            launched.1
+        );
     }
 }
 

@@ -228,7 +228,7 @@ impl Drop for Buffer {
 /// Memory of the host that a device reaches, so copies go on while the host does something else. Who begins a copy keeps it, and
 /// touches it again when the copy is done.
 #[derive(Debug)]
-pub(super) struct Pinned {
+pub(crate) struct Pinned {
     context: Arc<Context>,
     start: NonNull<u8>,
     bytes: usize,
@@ -255,13 +255,13 @@ impl Pinned {
         self.bytes
     }
 
-    pub(super) fn slice(&self, bytes: usize) -> &[u8] {
+    pub(crate) fn slice(&self, bytes: usize) -> &[u8] {
         assert!(bytes <= self.bytes);
         // SAFETY: they are inside, initialized, and no copy is under way, as who began one knows.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), bytes) }
     }
 
-    pub(super) fn slice_mut(&mut self, bytes: usize) -> &mut [u8] {
+    pub(crate) fn slice_mut(&mut self, bytes: usize) -> &mut [u8] {
         assert!(bytes <= self.bytes);
         // SAFETY: as of `slice`.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), bytes) }
@@ -387,18 +387,22 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_micros(50);
 
 impl Queue {
+    /// Waits until all that was launched has ended, has failed, or the job has.
+    pub(super) fn rest(&self, ended: &Ended) {
+        while self.is_idle() == Ok(false) && !ended() {
+            std::thread::sleep(PAUSE);
+        }
+    }
+
     /// Waits for what is under way, before what it uses is given back. Where the job has ended it may wait for ranks that do not come,
     /// which `abort` ends.
     pub(super) fn come_to_rest(&self, ended: &Ended, abort: impl FnOnce()) {
-        let rests = || self.is_idle() != Ok(false);
-        while !rests() && !ended() {
-            std::thread::sleep(PAUSE);
-        }
-        if !rests() {
+        self.rest(ended);
+        if self.is_idle() == Ok(false) {
             abort();
         }
         let begun = Instant::now();
-        while !rests() && begun.elapsed() < PATIENCE {
+        while self.is_idle() == Ok(false) && begun.elapsed() < PATIENCE {
             std::thread::sleep(PAUSE);
         }
     }

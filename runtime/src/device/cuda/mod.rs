@@ -35,11 +35,11 @@ use crate::memory::{Arena, Offered};
 use crate::transport::TransportError;
 
 pub use driver::Card;
-pub(crate) use driver::Recording;
+pub(crate) use driver::{Pinned, Recording};
 pub(crate) use ended::Ended;
 pub(crate) use launch::Launch;
 pub use library::{Found, Library, NotFound};
-pub(crate) use line::Line;
+pub(crate) use line::{Incoming, Outgoing};
 pub(crate) use memory::CardMemory;
 pub(crate) use moves::{CardFill, CardMove};
 pub(crate) use nccl::{Id, Operation, new_id};
