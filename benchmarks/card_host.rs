@@ -52,12 +52,14 @@ fn start() {
 
 fn plan() -> VerifiedPlan {
     let g = GraphBuilder::new("gpt");
-    let config = nn::GptConfig { layers: LAYERS, width: 64, heads: 4, sequence: 32, vocabulary: 83 };
+    let config =
+        nn::GptConfig { layers: LAYERS, width: 64, heads: 4, sequence: 32, vocabulary: 83 };
     let ids = g.input("ids", DType::I64, [4, 32]);
     let logits = nn::Gpt::new(&g, &config).forward(&ids);
     g.output("loss", &logits.cross_entropy(&g.input("labels", DType::I64, [4, 32])));
     let adam = AdamOptions { lr: 1e-3, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0 };
-    let options = CompileOptions { optimizer: Some(Optimizer::AdamW(adam)), ..CompileOptions::default() };
+    let options =
+        CompileOptions { optimizer: Some(Optimizer::AdamW(adam)), ..CompileOptions::default() };
     let cluster = preset("dgx-h100").expect("a preset");
     compile(g.finish().expect("a graph"), &options, &cluster, None).expect("a plan").plan
 }
@@ -88,8 +90,7 @@ fn measure(plan: &VerifiedPlan, replay: bool) -> Measured {
 
 fn round(session: &mut Session, feeds: &BTreeMap<String, HostTensor>) -> Measured {
     let (before, begun) = (account(), Instant::now());
-    let steps: Vec<_> =
-        (0..STEPS).map(|_| session.step(feeds.clone()).expect("a step")).collect();
+    let steps: Vec<_> = (0..STEPS).map(|_| session.step(feeds.clone()).expect("a step")).collect();
     steps.into_iter().for_each(|step| drop(step.wait().expect("outputs")));
     let (seconds, after) = (begun.elapsed().as_secs_f64(), account());
     let [calls, given, inside] =

@@ -203,7 +203,13 @@ fn a_replayed_step_is_a_first_step() {
     ] {
         let [replayed, launched] = ["1", "0"].map(|replay| machine.given(name, extra, replay));
         assert!(replayed.0 == launched.0, "{name} {extra:?}: a replayed step gives something else");
-        let ranks = if extra == MESHES[0] { 1 } else if extra == MESHES[2] { 4 } else { 2 };
+        let ranks = if extra == MESHES[0] {
+            1
+        } else if extra == MESHES[2] {
+            4
+        } else {
+            2
+        };
         assert!(
             replayed.1 <= 16 * ranks && 5 * replayed.1 < launched.1,
             "{name} {extra:?}: {} calls a step, {} where nothing is recorded",

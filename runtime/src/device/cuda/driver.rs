@@ -5,10 +5,11 @@
 //! and events. Asynchronous copies hold the memory of the host until they are done, see [`Pinned`].
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::ffi::{CString, c_void};
 use std::fmt;
 use std::ptr::{NonNull, null_mut};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::{result, sys};
@@ -115,11 +116,21 @@ fn card(ordinal: i32) -> Result<Card, Trouble> {
     Ok(Card { ordinal, name, memory, capability: (major, minor), multiprocessors })
 }
 
-/// The context of a device, which all of this process share.
+/// The driver's version of CUDA, major and minor.
+pub(super) fn version() -> (i32, i32) {
+    let mut version = 0;
+    // SAFETY: it is a place for a number. (The library was found.)
+    let _ = unsafe { sys::cuDriverGetVersion(&mut version) };
+    (version / 1000, version % 1000 / 10)
+}
+
+/// The context of a device, which all of this process share and which is kept as long as it: one that is made anew could have the
+/// address by which a thread holds on to the old one.
 #[derive(Debug)]
 pub(super) struct Context {
-    device: sys::CUdevice,
     raw: sys::CUcontext,
+    /// By source and entry: what was compiled and loaded.
+    functions: Mutex<BTreeMap<(String, &'static str), Function>>,
 }
 
 // SAFETY: a context may be used from any thread.
@@ -128,12 +139,36 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
-    pub(super) fn new(ordinal: i32) -> Result<Self, Trouble> {
+    /// That of a card, by its number.
+    pub(super) fn of(ordinal: i32) -> Result<Arc<Self>, Trouble> {
+        static ALL: Mutex<BTreeMap<i32, Arc<Context>>> = Mutex::new(BTreeMap::new());
+        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(context) = all.get(&ordinal) {
+            return Ok(Arc::clone(context));
+        }
         let device = result::device::get(ordinal).map_err(told("cannot get the device"))?;
         // SAFETY: the device is one that the driver gave.
         let raw = unsafe { result::primary_ctx::retain(device) };
         let raw = raw.map_err(told("cannot use the device"))?;
-        Ok(Self { device, raw })
+        let context = Arc::new(Self { raw, functions: Mutex::default() });
+        all.insert(ordinal, Arc::clone(&context));
+        Ok(context)
+    }
+
+    /// A kernel, which is loaded once.
+    pub(super) fn function<E>(
+        &self,
+        (source, entry): (&str, &'static str),
+        load: impl FnOnce() -> Result<Function, E>,
+    ) -> Result<Function, E> {
+        let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (source.to_owned(), entry);
+        if let Some(function) = functions.get(&key) {
+            return Ok(*function);
+        }
+        let function = load()?;
+        functions.insert(key, function);
+        Ok(function)
     }
 
     /// Makes it the one in which this thread's calls are.
@@ -156,13 +191,6 @@ impl Context {
         self.enter()?;
         let (free, _) = result::mem_get_info().map_err(told("cannot ask for free memory"))?;
         Ok(free as u64)
-    }
-}
-
-impl Drop for Context {
-    fn drop(&mut self) {
-        // SAFETY: it was retained once. What the driver says matters to nobody any more.
-        let _ = unsafe { result::primary_ctx::release(self.device) };
     }
 }
 
@@ -207,12 +235,16 @@ impl Buffer {
         unsafe { result::memcpy_dtoh_sync(into, address) }.map_err(told("cannot read memory"))
     }
 
-    /// Copies from the host and waits for it.
+    /// Copies from the host and waits for it. The copy alone may return when its last part is on the way, and the streams of launches do not
+    /// wait for the default stream, on which it is.
     pub(super) fn write(&self, offset: usize, from: &[u8]) -> Result<(), Trouble> {
         self.context.enter()?;
         let address = self.address(offset, from.len());
-        // SAFETY: as of `read`.
-        unsafe { result::memcpy_htod_sync(address, from) }.map_err(told("cannot write memory"))
+        // SAFETY: as of `read`; the default stream is always there.
+        unsafe {
+            result::memcpy_htod_sync(address, from).map_err(told("cannot write memory"))?;
+            result::stream::synchronize(null_mut()).map_err(told("cannot write memory"))
+        }
     }
 }
 

@@ -60,12 +60,16 @@ impl Library {
         found.as_ref().map_err(Clone::clone)
     }
 
-    /// File names, newest first.
+    /// File names: first the one by which a library is found that a machine has for all programs, then by version. A driver for CUDA 12
+    /// does not take what libraries of CUDA 13 make.
     fn names(self) -> &'static [&'static str] {
+        let old = matches!(self, Self::Nvrtc | Self::CublasLt) && driver_version() < 13_000;
         match self {
-            Self::Driver => &["libcuda.so.1", "libcuda.so"],
-            Self::Nvrtc => &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"],
-            Self::CublasLt => &["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"],
+            Self::Driver => &["libcuda.so", "libcuda.so.1"],
+            Self::Nvrtc if old => &["libnvrtc.so", "libnvrtc.so.12", "libnvrtc.so.13"],
+            Self::Nvrtc => &["libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12"],
+            Self::CublasLt if old => &["libcublasLt.so", "libcublasLt.so.12", "libcublasLt.so.13"],
+            Self::CublasLt => &["libcublasLt.so", "libcublasLt.so.13", "libcublasLt.so.12"],
             Self::Nccl => &["libnccl.so.2", "libnccl.so"],
         }
     }
@@ -73,8 +77,12 @@ impl Library {
     fn advice(self) -> &'static str {
         match self {
             Self::Driver => "install NVIDIA's driver for the card",
-            Self::Nvrtc => "install the CUDA toolkit, or `pip install nvidia-cuda-nvrtc`",
-            Self::CublasLt => "install the CUDA toolkit, or `pip install nvidia-cublas`",
+            Self::Nvrtc => {
+                "install the CUDA toolkit, or `pip install nvidia-cuda-nvrtc` (nvidia-cuda-nvrtc-cu12 for a driver of CUDA 12)"
+            }
+            Self::CublasLt => {
+                "install the CUDA toolkit, or `pip install nvidia-cublas` (nvidia-cublas-cu12 for a driver of CUDA 12)"
+            }
             Self::Nccl => "install NCCL 2, or `pip install nvidia-nccl-cu13`",
         }
     }
@@ -141,16 +149,39 @@ fn open(name: &OsStr) -> Option<Opened> {
     unsafe { Opened::new(name) }.ok()
 }
 
+/// The version of CUDA that the driver is for, as 1000 times its major number and 10 times its minor; the newest where there is none.
+fn driver_version() -> i32 {
+    let Ok(found) = Library::Driver.find() else { return i32::MAX };
+    let mut version = 0;
+    // SAFETY: the type is that of the function in the driver's header, which takes a place for a number.
+    let asked = unsafe {
+        let function =
+            found.opened.get::<unsafe extern "C" fn(*mut i32) -> i32>(b"cuDriverGetVersion");
+        function.map_or(-1, |function| function(&mut version))
+    };
+    if asked == 0 { version } else { i32::MAX }
+}
+
+/// Where the Python that is found by name lies, whose packages may have libraries.
+fn pythons() -> Vec<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let folders = env::split_paths(&path).filter(|folder| folder.join("python3").exists());
+    folders.filter_map(|folder| folder.parent().map(Path::to_path_buf)).collect()
+}
+
 /// Folders in which toolkits and Python's packages put libraries.
 fn folders() -> Vec<PathBuf> {
     let mut folders = Vec::new();
     for toolkit in ["CUDA_HOME", "CUDA_PATH"].iter().filter_map(env::var_os).map(PathBuf::from) {
         folders.extend(["lib64", "lib"].map(|lib| toolkit.join(lib)));
     }
-    folders.push("/usr/local/cuda/lib64".into());
+    folders.extend(["/usr/local/cuda/lib64", "/usr/lib/wsl/lib"].map(PathBuf::from));
     let homes = env::var_os("VIRTUAL_ENV").into_iter().chain(env::var_os("CONDA_PREFIX"));
     let mut prefixes: Vec<PathBuf> = homes.map(PathBuf::from).collect();
     prefixes.extend(env::var_os("HOME").map(|home| Path::new(&home).join(".local")));
+    // Conda puts them beside its own.
+    folders.extend(prefixes.iter().map(|prefix| prefix.join("lib")));
+    prefixes.extend(pythons());
     prefixes.extend(["/usr/local", "/usr"].map(PathBuf::from));
     for lib in prefixes.iter().map(|prefix| prefix.join("lib")) {
         for python in children(&lib).filter(|path| name_begins(path, "python3")) {
