@@ -90,7 +90,10 @@ fn libraries() -> Vec<Line> {
             Err(_) if library == Library::Nccl && !several => {
                 Ok("not there, and needed for several cards alone".to_owned())
             }
-            found => Ok(found?.path.display().to_string()),
+            found => {
+                let (path, version) = (found?.path.display(), library.version());
+                Ok(format!("{path}, {}", version.unwrap_or_else(|| "no version".into())))
+            }
         })
     }));
     lines

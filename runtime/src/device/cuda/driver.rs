@@ -448,7 +448,8 @@ impl Queue {
     }
 
     pub(super) fn end_recording(&self) -> Result<Recording, Trouble> {
-        const WHAT: &str = "cannot replay what was recorded";
+        const WHAT: &str =
+            "cannot replay what was recorded (GRAPHC_REPLAY=0 in the environment does without)";
         self.enter()?;
         // SAFETY: the stream is one that the driver gave.
         let graph = unsafe { result::stream::end_capture(self.raw) }.map_err(told(WHAT))?;

@@ -34,6 +34,20 @@ pub struct Found {
     pub(super) opened: Opened,
 }
 
+impl Found {
+    /// Whether a function gives a number and says that all is well.
+    ///
+    /// # Safety
+    /// The function, where there is one of that name, takes a place for a number and returns one.
+    unsafe fn number(&self, name: &[u8], place: &mut i32) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let function = self.opened.get::<unsafe extern "C" fn(*mut i32) -> i32>(name);
+            function.is_ok_and(|function| function(place) == 0)
+        }
+    }
+}
+
 /// A library that is nowhere.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{library} is not there ({tried}): {advice}")]
@@ -58,6 +72,38 @@ impl Library {
         static FOUND: [OnceLock<Result<Found, NotFound>>; 4] = [const { OnceLock::new() }; 4];
         let found = FOUND[self as usize].get_or_init(|| self.search());
         found.as_ref().map_err(Clone::clone)
+    }
+
+    /// The library's version, such as `2.28.3`; of the driver, that of the CUDA which it is for. `None` where it is not there or does not
+    /// say.
+    pub fn version(self) -> Option<String> {
+        let found = self.find().ok()?;
+        let (mut first, mut second) = (0, 0);
+        // SAFETY: the types are those of the functions in NVIDIA's headers, which take places for numbers, or nothing.
+        let told = unsafe {
+            match self {
+                Self::Driver => found.number(b"cuDriverGetVersion", &mut first),
+                Self::Nccl => found.number(b"ncclGetVersion", &mut first),
+                Self::Nvrtc => {
+                    type Version = unsafe extern "C" fn(*mut i32, *mut i32) -> i32;
+                    let function = found.opened.get::<Version>(b"nvrtcVersion");
+                    function.is_ok_and(|function| function(&mut first, &mut second) == 0)
+                }
+                Self::CublasLt => {
+                    let function =
+                        found.opened.get::<unsafe extern "C" fn() -> usize>(b"cublasLtGetVersion");
+                    first = function.map_or(0, |function| function() as i32);
+                    first > 0
+                }
+            }
+        };
+        told.then(|| match self {
+            Self::Driver => format!("CUDA {}.{}", first / 1000, first % 1000 / 10),
+            Self::Nvrtc => format!("{first}.{second}"),
+            Self::CublasLt | Self::Nccl => {
+                format!("{}.{}.{}", first / 10_000, first / 100 % 100, first % 100)
+            }
+        })
     }
 
     /// File names: first the one by which a library is found that a machine has for all programs, then by version. A driver for CUDA 12
@@ -153,13 +199,9 @@ fn open(name: &OsStr) -> Option<Opened> {
 fn driver_version() -> i32 {
     let Ok(found) = Library::Driver.find() else { return i32::MAX };
     let mut version = 0;
-    // SAFETY: the type is that of the function in the driver's header, which takes a place for a number.
-    let asked = unsafe {
-        let function =
-            found.opened.get::<unsafe extern "C" fn(*mut i32) -> i32>(b"cuDriverGetVersion");
-        function.map_or(-1, |function| function(&mut version))
-    };
-    if asked == 0 { version } else { i32::MAX }
+    // SAFETY: that is the function's type in the driver's header.
+    let told = unsafe { found.number(b"cuDriverGetVersion", &mut version) };
+    if told { version } else { i32::MAX }
 }
 
 /// Where the Python that is found by name lies, whose packages may have libraries.

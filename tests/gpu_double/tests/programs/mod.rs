@@ -77,6 +77,7 @@ pub fn upload<T: Copy>(values: &[T]) -> u64 {
 pub fn write<T: Copy>(address: u64, values: &[T]) {
     let bytes = size_of_val(values);
     assert_eq!(unsafe { cuMemcpyHtoD_v2(address, values.as_ptr().cast(), bytes) }, 0);
+    assert_eq!(unsafe { cuStreamSynchronize(std::ptr::null_mut()) }, 0);
 }
 
 /// Values of the device.
