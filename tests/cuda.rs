@@ -62,6 +62,22 @@ impl Machine {
         (std::fs::read(metrics).expect("metrics"), value["given"].as_u64().expect("a number"))
     }
 
+    /// Whether a training on cards has the losses, within so much of them, that it has on the processor.
+    fn is_near_the_processor(&self, name: &str, extra: &[&str], tolerance: f64) {
+        let reached = self.losses(name, extra);
+        let metrics = self.file("processor.jsonl");
+        let mut args = arguments(name, extra, &metrics);
+        let at = args.iter().position(|arg| arg == "--device").expect("a device");
+        args[at + 1] = "cpu".to_owned();
+        self.succeeds(args);
+        let expected = losses(&std::fs::read(metrics).expect("metrics"));
+        assert_eq!(reached.len(), expected.len(), "{name} {extra:?}: steps");
+        for (reached, expected) in reached.iter().zip(&expected) {
+            let error = (reached - expected).abs() / expected.abs();
+            assert!(error <= tolerance, "{name} {extra:?}: {reached}, on the processor {expected}");
+        }
+    }
+
     fn train(&self, name: &str, extra: &[&str]) -> Vec<u8> {
         let metrics = self.file("losses.jsonl");
         self.succeeds(arguments(name, extra, &metrics));
@@ -167,6 +183,23 @@ fn halves_train_on_cards() {
         let extra = ["--precision", precision];
         near("gpt", &extra, &machine.losses("gpt", &extra), tolerance);
     }
+}
+
+/// In bf16, and where microbatches have statistics of their own, losses are near those of the processor.
+#[test]
+fn halves_and_microbatches_are_near_the_processor() {
+    let Some(machine) = Machine::new() else { return };
+    let bf16: &[&str] = &["--precision", "bf16"];
+    let halves = |mesh: &&[&'static str]| [mesh, bf16].concat();
+    if !everything() {
+        return machine.is_near_the_processor("mlp", &halves(&MESHES[3]), 5e-3);
+    }
+    for name in ["mlp", "mlp_mse", "gpt", "resnet"] {
+        for extra in MESHES[..4].iter().map(halves) {
+            machine.is_near_the_processor(name, &extra, 2e-2);
+        }
+    }
+    machine.is_near_the_processor("resnet", MESHES[3], 2.0 * Reference::load("resnet").tolerance);
 }
 
 /// Plans for machines whose communication runs beside kernels have two streams.
