@@ -194,9 +194,10 @@ fn halves_and_microbatches_are_near_the_processor() {
     if !everything() {
         return machine.is_near_the_processor("mlp", &halves(&MESHES[3]), 5e-3);
     }
-    for name in ["mlp", "mlp_mse", "gpt", "resnet"] {
+    // On the processor bf16 itself brings resnet 2.5 % away from f32 in eight steps.
+    for (name, tolerance) in [("mlp", 1e-2), ("mlp_mse", 1e-2), ("gpt", 1e-2), ("resnet", 4e-2)] {
         for extra in MESHES[..4].iter().map(halves) {
-            machine.is_near_the_processor(name, &extra, 2e-2);
+            machine.is_near_the_processor(name, &extra, tolerance);
         }
     }
     machine.is_near_the_processor("resnet", MESHES[3], 2.0 * Reference::load("resnet").tolerance);
