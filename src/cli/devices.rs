@@ -36,7 +36,11 @@ fn text(cores: usize, cards: &Result<Vec<Card>, String>) -> String {
     };
     for library in Library::ALL {
         let _ = match library.find() {
-            Ok(found) => writeln!(text, "{library}: {}", found.path.display()),
+            Ok(found) => {
+                let version = library.version().map(|version| format!(" ({version})"));
+                let path = found.path.display();
+                writeln!(text, "{library}: {path}{}", version.unwrap_or_default())
+            }
             Err(missing) => writeln!(text, "{missing}"),
         };
     }
@@ -55,7 +59,10 @@ fn value(cores: usize, cards: &Result<Vec<Card>, String>) -> Value {
         })
     };
     let library = |library: Library| match library.find() {
-        Ok(found) => json!({ "library": library.to_string(), "path": found.path }),
+        Ok(found) => {
+            let (name, version) = (library.to_string(), library.version());
+            json!({ "library": name, "path": found.path, "version": version })
+        }
         Err(missing) => json!({ "library": library.to_string(), "missing": missing.to_string() }),
     };
     let (found, reason) = match cards {

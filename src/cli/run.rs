@@ -109,6 +109,10 @@ pub fn session_options(args: &RuntimeArgs) -> SessionOptions {
         device: args.device.map(Into::into),
         threads_per_rank: args.threads,
         timeout: std::time::Duration::from_secs_f64(args.timeout),
+        replay: std::env::var(REPLAY).map_or(true, |text| text != "0"),
         ..SessionOptions::default()
     }
 }
+
+/// Where it is 0 cards are given the launches of each step one by one, as in the first, which shows whether recordings are to blame.
+const REPLAY: &str = "GRAPHC_REPLAY";

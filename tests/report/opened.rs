@@ -271,7 +271,7 @@ fn nn_init() -> graphc::ir::ops::Init {
 fn trained(folder: &Path) -> PathBuf {
     let metrics = folder.join("losses.jsonl");
     let file = metrics.to_str().expect("UTF-8");
-    let mut args = training("gpt", &["--metrics", file]);
+    let mut args = training("gpt", &["--metrics", file, "--measure", "speed"]);
     args.extend(Reference::load("gpt").args);
     succeeds(&args);
     metrics

@@ -182,6 +182,37 @@ impl Send {
         }
     }
 
+    /// Whether all that it does is launched on the device.
+    pub(crate) fn is_launched(&self) -> bool {
+        matches!(self, Self::Cards(_))
+    }
+
+    /// What is sent from, where it is a card's.
+    pub(crate) fn port(&self) -> Option<&Port> {
+        match self {
+            Self::Host(_) => None,
+            Self::Cards(send) => Some(send.port()),
+        }
+    }
+
+    /// Has the stream wait for all that is under way.
+    ///
+    /// # Errors
+    /// Where the device has failed.
+    pub(crate) fn rejoin(&mut self, stream: &Stream) -> Result<(), Cause> {
+        match (self, stream) {
+            (Self::Cards(send), Stream::Cuda(stream)) => send.rejoin(stream),
+            _ => Ok(()),
+        }
+    }
+
+    /// Ends what waits for peers on the device.
+    pub(crate) fn abort(&mut self) {
+        if let Self::Cards(send) = self {
+            send.abort();
+        }
+    }
+
     /// Sends one content, behind all that was launched on the stream. Returns how long the host has waited.
     ///
     /// # Errors
@@ -219,6 +250,26 @@ impl Receive {
         match (self, stream) {
             (Self::Cards(receive), Stream::Cuda(stream)) => receive.join(stream),
             _ => Ok(()),
+        }
+    }
+
+    /// Whether all that it does is launched on the device.
+    pub(crate) fn is_launched(&self) -> bool {
+        matches!(self, Self::Cards(_))
+    }
+
+    /// What is received to, where it is a card's.
+    pub(crate) fn port(&self) -> Option<&Port> {
+        match self {
+            Self::Host(_) => None,
+            Self::Cards(receive) => Some(receive.port()),
+        }
+    }
+
+    /// Ends what waits for peers on the device.
+    pub(crate) fn abort(&mut self) {
+        if let Self::Cards(receive) = self {
+            receive.abort();
         }
     }
 

@@ -31,7 +31,7 @@ pub(crate) use cuda::{Ended, Pair, Registers, communicates_directly};
 pub(crate) use launch::Launch;
 pub(crate) use memory::Memory;
 pub(crate) use port::{Port, Turn, lcm};
-pub(crate) use stream::{Event, Recording, Stream};
+pub(crate) use stream::{Event, Passage, Recording, Stream};
 
 /// Threads of the host that a rank may use.
 #[derive(Clone, Copy, Debug)]
@@ -86,6 +86,11 @@ impl Device {
             DeviceKind::Cpu => Ok(Self::Cpu(cpu::Cpu::open(rank, threads)?)),
             DeviceKind::Cuda => Ok(Self::Cuda(cuda::Cuda::open(rank, local, direct)?)),
         }
+    }
+
+    /// Whether its streams record launches.
+    pub(crate) fn records(&self) -> bool {
+        matches!(self, Self::Cuda(_))
     }
 
     /// Memory of so many bytes, zeros; of what a transport offers where its peers are to reach it in place.

@@ -28,6 +28,27 @@ pub(crate) enum Recording {
     Cuda(cuda::Recording),
 }
 
+/// Memory of the host through which one content goes to or from a device, the same in each step.
+#[derive(Debug)]
+pub(crate) enum Passage {
+    /// Which a card reaches.
+    Cuda(cuda::Pinned),
+}
+
+impl Passage {
+    /// The first bytes. No copy may be under way.
+    pub(crate) fn content(&self, bytes: usize) -> &[u8] {
+        let Self::Cuda(pinned) = self;
+        pinned.slice(bytes)
+    }
+
+    /// As [`Passage::content`].
+    pub(crate) fn content_mut(&mut self, bytes: usize) -> &mut [u8] {
+        let Self::Cuda(pinned) = self;
+        pinned.slice_mut(bytes)
+    }
+}
+
 /// What no caller does: streams, launches and memory of one rank are of one device.
 const MIXED: &str = "a launch of another device";
 
@@ -60,11 +81,6 @@ impl Stream {
             }
             _ => Err(Cause::Device(MIXED.to_owned())),
         }
-    }
-
-    /// Whether it records launches.
-    pub(crate) fn records(&self) -> bool {
-        matches!(self, Self::Cuda(_))
     }
 
     /// Launches from now on are recorded instead of begun, until [`Stream::end_recording`].
@@ -114,6 +130,75 @@ impl Stream {
         match (self, event) {
             (Self::Cuda(stream), Event::Cuda(event)) => stream.wait(event),
             (Self::Cpu(_) | Self::Cuda(_), Event::Past) | (Self::Cpu(_), Event::Cuda(_)) => {}
+        }
+    }
+
+    /// The event of all launches so far, of an action by its place among those of a step. In the next step it stands for the same place.
+    pub(crate) fn record_at(&mut self, place: usize) -> Event {
+        match self {
+            Self::Cpu(_) => Event::Past,
+            Self::Cuda(stream) => stream.record_at(place).map_or(Event::Past, Event::Cuda),
+        }
+    }
+
+    /// Memory through which a content of so many bytes goes; `None` where the host reaches the device's memory itself.
+    ///
+    /// # Errors
+    /// Where there is not so much.
+    pub(crate) fn passage(&self, bytes: usize) -> Result<Option<Passage>, Cause> {
+        match self {
+            Self::Cpu(_) => Ok(None),
+            Self::Cuda(stream) => Ok(Some(Passage::Cuda(stream.pinned(bytes)?))),
+        }
+    }
+
+    /// Begins to copy to a place, on this stream, what lies in a passage. That is left alone until the launches so far have ended.
+    ///
+    /// # Errors
+    /// Where the device does not take it.
+    pub(crate) fn begin_fill(
+        &mut self,
+        passage: &Passage,
+        memory: &Memory,
+        place: Place,
+    ) -> Result<(), Cause> {
+        match (self, passage, memory) {
+            (Self::Cuda(stream), Passage::Cuda(pinned), Memory::Cuda(memory)) => {
+                stream.begin_fill(pinned, memory, place)
+            }
+            _ => Err(Cause::Device(MIXED.to_owned())),
+        }
+    }
+
+    /// Begins to copy from a place to a passage, which has it when the launches so far have ended.
+    ///
+    /// # Errors
+    /// Where the device does not take it.
+    pub(crate) fn begin_read(
+        &mut self,
+        passage: &mut Passage,
+        memory: &Memory,
+        place: Place,
+    ) -> Result<(), Cause> {
+        match (self, passage, memory) {
+            (Self::Cuda(stream), Passage::Cuda(pinned), Memory::Cuda(memory)) => {
+                stream.begin_read(pinned, memory, place)
+            }
+            _ => Err(Cause::Device(MIXED.to_owned())),
+        }
+    }
+
+    /// Ends what waits for other ranks, which the end of the job keeps from coming.
+    pub(crate) fn abort(&mut self) {
+        if let Self::Cuda(stream) = self {
+            stream.abort();
+        }
+    }
+
+    /// Waits until all launches have ended or the job has.
+    pub(crate) fn rest(&self) {
+        if let Self::Cuda(stream) = self {
+            stream.rest();
         }
     }
 

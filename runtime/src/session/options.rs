@@ -24,6 +24,8 @@ pub struct SessionOptions {
     pub outputs_at: OutputsAt,
     /// For tests: a random delay before each action, drawn from this seed.
     pub shuffle_delays: Option<u64>,
+    /// Whether steps after the first are replayed, on devices that record launches.
+    pub replay: bool,
 }
 
 impl Default for SessionOptions {
@@ -37,6 +39,7 @@ impl Default for SessionOptions {
             first_step: 0,
             outputs_at: OutputsAt::AllRanks,
             shuffle_delays: None,
+            replay: true,
         }
     }
 }

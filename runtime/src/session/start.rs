@@ -15,14 +15,15 @@ use super::collect::Collector;
 use super::edges::Sockets;
 use super::variables::Variables;
 use super::{Seat, Session, SessionOptions, room};
-use crate::device::{Device, Ended, Memory, Site, Threads, communicates_directly};
+use crate::device::{Device, Ended, Event, Memory, Site, Threads, communicates_directly};
 use crate::error::RuntimeError;
 use crate::job::Job;
 use crate::tensor::HostTensor;
 use crate::transport::Transport;
 use crate::transport::in_process::{Hub, Patience};
 use crate::worker::{
-    Edges, Job as WorkerJob, RankPart, Replay, Report, Resolver, Settings, Worker,
+    self, Edges, Job as WorkerJob, RankPart, Replay, Report, Resolver, Settings, Share, Worker,
+    beside,
 };
 
 /// Ranks that may be threads of one process: each has a mailbox for each.
@@ -60,6 +61,7 @@ pub(super) fn session(
         timeout: options.timeout,
         first_step: options.first_step,
         shuffle_delays: options.shuffle_delays,
+        replay: options.replay,
     };
     let kind = options.device.unwrap_or(plan.cluster.device.kind);
     if kind == DeviceKind::Cpu {
@@ -200,34 +202,44 @@ impl Rank {
         let mut workers = Vec::new();
         let rank = self.transport.rank();
         let program = program_of(plan, rank);
-        let ears: Vec<_> = self.part.actors.iter().map(|_| unbounded()).collect();
-        let streams = self.part.actors.into_iter().zip(self.part.orders).enumerate();
-        for (stream, (actors, order)) in streams {
+        let shares = self.part.shares(program, self.device.records());
+        let ears: Vec<_> = shares.iter().map(|_| unbounded()).collect();
+        for (worker, share) in shares.into_iter().enumerate() {
+            let Share { actors, order, lanes, streams } = share;
             let (sender, jobs) = bounded(queue);
-            let others = ears.iter().enumerate().filter(|&(other, _)| other != stream);
-            let launches = self.device.stream(settings.seed, ended(&self.transport))?;
+            let others = ears.iter().enumerate().filter(|&(other, _)| other != worker);
+            let stream = || self.device.stream(settings.seed, ended(&self.transport));
+            let streams = (0..streams).map(|_| stream()).collect::<Result<Vec<_>, _>>()?;
             let (alone, microbatches) = (ears.len() == 1, plan.microbatches as u64);
-            let replay = Replay::new(&launches, alone, &actors, &order, microbatches);
-            let worker = Worker {
+            let replay = match alone && settings.replay && self.device.records() {
+                true => Replay::new(&actors, &order, microbatches),
+                false => Replay::default(),
+            };
+            let next = Worker {
                 transport: Arc::clone(&self.transport),
                 memory: Arc::clone(&self.memory),
-                stream: launches,
+                streams,
                 replay,
                 settings,
                 machine: Machine::new(program, plan.microbatches),
                 microbatches: plan.microbatches as u64,
+                beside: beside(&actors, &order, &lanes),
+                edges: worker::edges(&actors, &order),
                 actors,
                 joins: joins(program),
                 names: names(program),
                 registers: program.registers.iter().map(|r| r.name.clone()).collect(),
+                events: vec![Event::Past; order.len()],
+                met: 0,
                 order,
+                lanes,
                 jobs,
                 tell: others.map(|(_, ear)| ear.0.clone()).collect(),
-                hear: ears[stream].1.clone(),
-                activity: self.transport.activity(format!("stream {stream}"), names(program)),
+                hear: ears[worker].1.clone(),
+                activity: self.transport.activity(format!("stream {worker}"), names(program)),
                 report: Report::of(program.actors.len()),
             };
-            workers.push((worker, sender));
+            workers.push((next, sender));
         }
         Ok(workers)
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::edge::{FeedWork, FetchWork};
 use super::step::StepState;
 use crate::communicator::{Collective, Receive, Send};
-use crate::device::{Launch, Memory, Stream, Turn};
+use crate::device::{Launch, Memory, Port, Stream, Turn};
 use crate::error::Cause;
 
 /// What an actor does, ready to run.
@@ -29,21 +29,62 @@ impl Work {
         matches!(self, Self::Kernel(_) | Self::Joined)
     }
 
-    /// Whether all that it does is launched on the device, the same in each step but for what lies in the device's memory.
+    /// Whether all that it does is launched on a device, the same in each step but for what lies in memory. So are feeds and fetches of
+    /// one whose memory the host does not reach: these copy between it and memory of the host, which stays.
     pub(crate) fn is_launched(&self) -> bool {
         match self {
-            Self::Kernel(_) | Self::Joined | Self::Local(_) => true,
+            Self::Kernel(_) | Self::Joined | Self::Local(_) | Self::Feed(_) | Self::Fetch(_) => {
+                true
+            }
             Self::Collective(collective) => collective.is_launched(),
-            Self::Send(_) | Self::Receive(_) | Self::Feed(_) | Self::Fetch(_) => false,
+            Self::Send(send) => send.is_launched(),
+            Self::Receive(receive) => receive.is_launched(),
         }
     }
 
     /// Steps after which its registers' slots come again.
     pub(crate) fn period(&self, microbatches: u64) -> u64 {
+        let of = |port| Port::period_of(std::iter::once(port), microbatches);
         match self {
             Self::Kernel(launch) | Self::Local(launch) => launch.period(microbatches),
             Self::Collective(collective) => collective.period(microbatches),
-            Self::Joined | Self::Send(_) | Self::Receive(_) | Self::Feed(_) | Self::Fetch(_) => 1,
+            Self::Joined => 1,
+            Self::Send(send) => send.port().map_or(1, of),
+            Self::Receive(receive) => receive.port().map_or(1, of),
+            Self::Feed(feed) => of(feed.port()),
+            Self::Fetch(fetch) => of(fetch.port()),
+        }
+    }
+
+    /// Puts the step's content where a recorded copy takes it from.
+    pub(crate) fn stage(&mut self, turn: Turn, step: &StepState) {
+        if let Self::Feed(feed) = self {
+            feed.stage(turn, step);
+        }
+    }
+
+    /// Gives what was copied from a device, all launches of which have ended. Returns how long the host has waited.
+    pub(crate) fn deliver(&mut self, turn: Turn, step: &StepState) -> Result<Duration, Cause> {
+        match self {
+            Self::Fetch(fetch) => Ok(fetch.deliver(turn, step)?),
+            _ => Ok(Duration::ZERO),
+        }
+    }
+
+    /// Has the stream wait for what goes on beside it.
+    pub(crate) fn rejoin(&mut self, stream: &Stream) -> Result<(), Cause> {
+        match self {
+            Self::Send(send) => send.rejoin(stream),
+            _ => Ok(()),
+        }
+    }
+
+    /// Ends what waits for other ranks, which the end of the job keeps from coming.
+    pub(crate) fn abort(&mut self) {
+        match self {
+            Self::Send(send) => send.abort(),
+            Self::Receive(receive) => receive.abort(),
+            _ => {}
         }
     }
 
@@ -70,8 +111,8 @@ impl Work {
             Self::Collective(collective) => return collective.run(stream, memory, turn),
             Self::Send(send) => return send.run(stream, memory, turn),
             Self::Receive(receive) => return receive.run(stream, memory, turn),
-            Self::Feed(work) => work.run(stream, memory, turn, step),
-            Self::Fetch(work) => return Ok(work.run(stream, memory, turn, step)?),
+            Self::Feed(work) => work.run(stream, memory, turn, step)?,
+            Self::Fetch(work) => return work.run(stream, memory, turn, step),
         }
         Ok(Duration::ZERO)
     }

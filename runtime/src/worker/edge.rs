@@ -8,7 +8,9 @@ use graphc_ir::sbp::Sbp;
 use graphc_ir::shard::Rect;
 
 use super::step::StepState;
-use crate::device::{Memory, Port, Stream, Turn};
+use crate::device::{Memory, Passage, Port, Stream, Turn};
+use crate::error::Cause;
+use crate::memory::Place;
 use crate::rectangles::Move;
 use crate::session::Fed;
 use crate::transport::{Sender, TransportError};
@@ -22,6 +24,31 @@ pub(crate) struct FeedWork {
     copies: Vec<Move>,
     /// Per microbatch: out of this process's rows.
     from_rows: Vec<Move>,
+    passages: Passages,
+}
+
+/// By microbatch: memory of the host through which contents go, where the host does not reach the device's own.
+#[derive(Default)]
+struct Passages(Vec<Option<Passage>>);
+
+impl Passages {
+    /// That of a microbatch, which is made when it first comes and stays; `None` where the host reaches the device's memory.
+    fn of(
+        &mut self,
+        microbatch: usize,
+        stream: &Stream,
+        place: Place,
+    ) -> Result<Option<&mut Passage>, Cause> {
+        while self.0.len() <= microbatch {
+            self.0.push(stream.passage(place.bytes)?);
+        }
+        Ok(self.0[microbatch].as_mut())
+    }
+
+    /// That of a microbatch which was there before.
+    fn known(&mut self, microbatch: usize) -> Option<&mut Passage> {
+        self.0.get_mut(microbatch).and_then(Option::as_mut)
+    }
 }
 
 impl FeedWork {
@@ -36,7 +63,12 @@ impl FeedWork {
                 copy(m, &rows.map_or(whole.clone(), |rows| packed(rows, output.rect(m), &whole)))
             })
             .collect();
-        Self { input, output, copies, from_rows }
+        Self { input, output, copies, from_rows, passages: Passages::default() }
+    }
+
+    /// Where this rank's part goes.
+    pub(crate) fn port(&self) -> &Port {
+        &self.output
     }
 
     /// The index among the plan's inputs, and where this rank's part goes.
@@ -44,15 +76,44 @@ impl FeedWork {
         (self.input, self.output)
     }
 
-    pub(crate) fn run(&self, stream: &mut Stream, memory: &Memory, turn: Turn, step: &StepState) {
+    /// Copies, and where the host does not reach the device's memory begins the copy that goes on from there.
+    pub(crate) fn run(
+        &mut self,
+        stream: &mut Stream,
+        memory: &Memory,
+        turn: Turn,
+        step: &StepState,
+    ) -> Result<(), Cause> {
         let place = self.output.place(turn);
-        if place.bytes > 0 {
-            let fed = &step.feeds[self.input];
-            let whole = fed.shape() == self.output.global();
-            let copies = if whole { &self.copies } else { &self.from_rows };
-            let copy = &copies[turn.microbatch % copies.len()];
-            stream.fill(memory, place, |target| copy.copy(fed.bytes(), target));
+        if place.bytes == 0 {
+            return Ok(());
         }
+        if self.passages.of(turn.microbatch, stream, place)?.is_none() {
+            stream.fill(memory, place, |target| self.copy(target, turn, step));
+            return Ok(());
+        }
+        self.stage(turn, step);
+        match self.passages.known(turn.microbatch) {
+            Some(passage) => stream.begin_fill(passage, memory, place),
+            None => Ok(()),
+        }
+    }
+
+    /// Puts the step's content where the copy that was begun, or recorded, takes it from.
+    pub(crate) fn stage(&mut self, turn: Turn, step: &StepState) {
+        let bytes = self.output.place(turn).bytes;
+        let mut passages = std::mem::take(&mut self.passages);
+        if let Some(passage) = passages.known(turn.microbatch) {
+            self.copy(passage.content_mut(bytes), turn, step);
+        }
+        self.passages = passages;
+    }
+
+    fn copy(&self, target: &mut [u8], turn: Turn, step: &StepState) {
+        let fed = &step.feeds[self.input];
+        let whole = fed.shape() == self.output.global();
+        let copies = if whole { &self.copies } else { &self.from_rows };
+        copies[turn.microbatch % copies.len()].copy(fed.bytes(), target);
     }
 }
 
@@ -77,6 +138,7 @@ pub(crate) struct FetchWork {
     copies: Vec<Move>,
     /// To the processes that lack it.
     senders: Vec<Box<dyn Sender>>,
+    passages: Passages,
 }
 
 impl FetchWork {
@@ -100,7 +162,12 @@ impl FetchWork {
         let copy = |m: usize| Move::new(input.dtype, input.rect(m), input.rect(m), &whole);
         let variants = if replica && !replicas { 0 } else { input.variants() };
         let copies = (0..variants).map(copy).collect();
-        Ok(Self { output, input, copies, senders })
+        Ok(Self { output, input, copies, senders, passages: Passages::default() })
+    }
+
+    /// Where this rank's part lies.
+    pub(crate) fn port(&self) -> &Port {
+        &self.input
     }
 
     /// Where this rank's part lies.
@@ -113,19 +180,39 @@ impl FetchWork {
         (!self.copies.is_empty()).then_some(self.output)
     }
 
-    /// Returns how long it has waited.
+    /// Gives it, or where the host does not reach the device's memory begins the copy of what [`FetchWork::deliver`] gives. Returns how
+    /// long it has waited.
     pub(crate) fn run(
         &mut self,
         stream: &mut Stream,
         memory: &Memory,
         turn: Turn,
         step: &StepState,
-    ) -> Result<Duration, TransportError> {
+    ) -> Result<Duration, Cause> {
         if self.copies.is_empty() {
             return Ok(Duration::ZERO);
         }
         let place = self.input.place(turn);
-        stream.read(memory, place, |content| self.give(content, turn, step))
+        if let Some(passage) = self.passages.of(turn.microbatch, stream, place)? {
+            stream.begin_read(passage, memory, place)?;
+            return Ok(Duration::ZERO);
+        }
+        Ok(stream.read(memory, place, |content| self.give(content, turn, step))?)
+    }
+
+    /// Gives what was copied from a device, all launches of which have ended. Returns how long it has waited.
+    pub(crate) fn deliver(
+        &mut self,
+        turn: Turn,
+        step: &StepState,
+    ) -> Result<Duration, TransportError> {
+        let mut passages = std::mem::take(&mut self.passages);
+        let delivered = match passages.known(turn.microbatch) {
+            Some(passage) => self.give(passage.content(self.input.place(turn).bytes), turn, step),
+            None => Ok(Duration::ZERO),
+        };
+        self.passages = passages;
+        delivered
     }
 
     fn give(

@@ -3,13 +3,14 @@
 //!
 //! A recording holds addresses, and registers with several slots change theirs from step to step: there is one recording for each
 //! place of a step in the period after which all slots come again. The first step is never recorded, as things are made in it
-//! that stay, communicators among them. Ranks with several streams are not recorded: theirs wait for each other within a step.
+//! that stay, communicators among them. A recording is of all streams of a worker: the first has begun it, the others wait for an event
+//! of the first where it begins, and the first waits for all where it ends.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
 use super::actor::Work;
-use crate::device::{Recording, Stream, lcm};
+use crate::device::{Recording, lcm};
 
 /// Actions that are worth a recording at least.
 const WORTHWHILE: usize = 4;
@@ -28,18 +29,12 @@ pub(crate) struct Replay {
 }
 
 impl Replay {
-    /// For a worker's actions.
-    pub(crate) fn new(
-        stream: &Stream,
-        alone: bool,
-        actors: &[Option<Work>],
-        order: &[(u32, u32)],
-        microbatches: u64,
-    ) -> Self {
+    /// For a worker's actions, on streams that record.
+    pub(crate) fn new(actors: &[Option<Work>], order: &[(u32, u32)], microbatches: u64) -> Self {
         let works = || order.iter().map(|&(actor, _)| actors[actor as usize].as_ref());
         let periods = works().flatten().map(|work| work.period(microbatches));
         let period = periods.fold(1, lcm);
-        if !stream.records() || !alone || period > MOST {
+        if period > MOST {
             return Self::default();
         }
         let launches = works().map(|work| work.is_some_and(Work::is_launched));

@@ -10,6 +10,7 @@ use graphc_ir::ids::ActorId;
 use graphc_ir::machine::{ActionId, Blocked, Machine};
 
 use super::actor::Work;
+use super::lanes::Lanes;
 use super::replay::Replay;
 use super::report::Report;
 use super::step::StepState;
@@ -34,26 +35,38 @@ pub(crate) struct Settings {
     pub(crate) timeout: Duration,
     pub(crate) first_step: u64,
     pub(crate) shuffle_delays: Option<u64>,
+    /// Whether launches are recorded and replayed, on devices that do that.
+    pub(crate) replay: bool,
 }
 
-/// One worker: a stream of a rank.
+/// One worker: a stream of a rank, or all of its streams.
 pub(crate) struct Worker {
     pub(crate) transport: Arc<dyn Transport>,
     pub(crate) memory: Arc<Memory>,
-    pub(crate) stream: Stream,
+    pub(crate) streams: Vec<Stream>,
     pub(crate) settings: Settings,
     pub(crate) machine: Machine,
     pub(crate) microbatches: u64,
-    /// Actors of this stream; none at the ids of others.
+    /// Actors of these streams; none at the ids of others.
     pub(crate) actors: Vec<Option<Work>>,
     /// Those that have peers to join before the first step, in order.
     pub(crate) joins: Vec<usize>,
     pub(crate) names: Vec<String>,
     pub(crate) registers: Vec<String>,
+    /// The actions that feed or fetch.
+    pub(crate) edges: Vec<usize>,
+    /// Those beside which something goes on, with their streams.
+    pub(crate) beside: Vec<(usize, usize)>,
     /// What is begun at once in later steps.
     pub(crate) replay: Replay,
     /// (actor, microbatch) of a step, in order.
     pub(crate) order: Vec<(u32, u32)>,
+    /// On which stream each action is, and what of the others it waits for.
+    pub(crate) lanes: Lanes,
+    /// The events of this step, at the places of actions that another stream waits for.
+    pub(crate) events: Vec<Event>,
+    /// The first action of the step that follows where all streams last met.
+    pub(crate) met: usize,
     pub(crate) jobs: Receiver<Job>,
     /// To the other workers of the rank: what is done here.
     pub(crate) tell: Vec<Sender<Done>>,
@@ -108,6 +121,18 @@ impl Worker {
                 }
             }
         }
+        self.leave();
+    }
+
+    /// Ends what goes on, before memory is given back, for which a device waits until all of it has ended. Recordings end first, as a
+    /// communicator does not end before those of its operations.
+    fn leave(&mut self) {
+        self.replay = Replay::default();
+        self.streams.iter().for_each(Stream::rest);
+        if self.transport.ended().is_some() {
+            self.actors.iter_mut().flatten().for_each(Work::abort);
+            self.streams.iter_mut().for_each(Stream::abort);
+        }
     }
 
     /// A step; a failure, even a panic, ends the job on all ranks.
@@ -128,7 +153,10 @@ impl Worker {
     fn step(&mut self, step: &StepState, here: &mut Here) -> Result<(), Cause> {
         self.listen();
         self.join()?;
-        self.stream.begin_step(self.settings.first_step + step.index);
+        for stream in &mut self.streams {
+            stream.begin_step(self.settings.first_step + step.index);
+        }
+        self.met = 0;
         let begun = Instant::now();
         let mut last = begun;
         let mut replayed = 0;
@@ -155,30 +183,60 @@ impl Worker {
                 std::thread::sleep(delay(seed, self.transport.rank(), action));
                 last = Instant::now();
             }
-            let turn = Turn {
-                step: step.index,
-                microbatch: microbatch as usize,
-                microbatches: self.microbatches,
-            };
-            let Some(work) = &mut self.actors[actor as usize] else { continue };
-            let waited = work.run(&mut self.stream, &self.memory, turn, step)?;
+            let waited = self.act(index, step)?;
             let now = Instant::now();
             let busy = (now - last).saturating_sub(waited);
             last = now;
             self.report.waiting += waited;
             self.report.actors[actor as usize] += busy;
-            match work.is_kernel() {
+            match self.actors[actor as usize].as_ref().is_some_and(Work::is_kernel) {
                 true => self.report.kernels += busy,
                 false => self.report.communication += busy,
             }
             self.finish(action);
         }
-        self.stream.synchronize()?;
+        self.end_step(step)?;
         if let Some(activity) = &self.activity {
             activity.rest();
         }
         self.report.actions += self.order.len() as u64;
         self.report.steps += last - begun;
+        Ok(())
+    }
+
+    /// Begins an action of the order. Returns how long the host has waited.
+    #[inline]
+    fn act(&mut self, index: usize, step: &StepState) -> Result<Duration, Cause> {
+        let lane = self.lanes.of(index);
+        if let Some(before) = self.lanes.behind(index).filter(|&before| before >= self.met) {
+            self.streams[lane].wait(self.events[before]);
+        }
+        let (actor, turn) = (self.order[index].0, self.turn(index, step));
+        let Some(work) = &mut self.actors[actor as usize] else { return Ok(Duration::ZERO) };
+        let waited = work.run(&mut self.streams[lane], &self.memory, turn, step)?;
+        if self.lanes.is_awaited(index) {
+            self.events[index] = self.streams[lane].record_at(index);
+        }
+        Ok(waited)
+    }
+
+    #[inline]
+    fn turn(&self, index: usize, step: &StepState) -> Turn {
+        let microbatch = self.order[index].1 as usize;
+        Turn { step: step.index, microbatch, microbatches: self.microbatches }
+    }
+
+    /// Waits until the step has ended on the device, and gives what it was asked for.
+    fn end_step(&mut self, step: &StepState) -> Result<(), Cause> {
+        self.rejoin()?;
+        self.streams.iter_mut().try_for_each(Stream::synchronize)?;
+        for at in 0..self.edges.len() {
+            let index = self.edges[at];
+            let turn = self.turn(index, step);
+            if let Some(work) = &mut self.actors[self.order[index].0 as usize] {
+                self.report.waiting += work.deliver(turn, step)?;
+            }
+        }
         Ok(())
     }
 
@@ -188,14 +246,19 @@ impl Worker {
         let Some((run, actions)) = self.replay.run_from(index).filter(|_| step.index > 0) else {
             return Ok(None);
         };
+        let begun = Instant::now();
+        self.rejoin()?;
+        self.meet(actions.start);
         if self.replay.recording(run, step.index).is_none() {
             let recording = self.record(actions.clone(), step)?;
             self.replay.keep(run, step.index, recording);
         }
-        let begun = Instant::now();
+        self.stage(actions.clone(), step);
         if let Some(recording) = self.replay.recording(run, step.index) {
-            self.stream.replay(recording)?;
+            self.streams[0].replay(recording)?;
         }
+        self.met = actions.end;
+        self.part(actions.end);
         let (end, first) = (actions.end, self.order[actions.start].0);
         for &(actor, microbatch) in &self.order[actions] {
             self.machine.finish(ActionId { actor: ActorId(actor), step: step.index, microbatch });
@@ -206,26 +269,68 @@ impl Worker {
         Ok(Some(end))
     }
 
-    fn record(&mut self, actions: Range<usize>, step: &StepState) -> Result<Recording, Cause> {
-        self.stream.begin_recording()?;
-        let mut launched = Ok(());
-        for &(actor, microbatch) in &self.order[actions] {
-            let (step_index, microbatches) = (step.index, self.microbatches);
-            let turn = Turn { step: step_index, microbatch: microbatch as usize, microbatches };
-            if let (Some(work), Ok(())) = (&mut self.actors[actor as usize], &launched) {
-                launched = work.run(&mut self.stream, &self.memory, turn, step).map(drop);
+    /// Puts what a step feeds where recorded copies take it from.
+    fn stage(&mut self, actions: Range<usize>, step: &StepState) {
+        let first = self.edges.partition_point(|&edge| edge < actions.start);
+        for at in first..self.edges.len() {
+            let index = self.edges[at];
+            if index >= actions.end {
+                return;
+            }
+            let turn = self.turn(index, step);
+            if let Some(work) = &mut self.actors[self.order[index].0 as usize] {
+                work.stage(turn, step);
             }
         }
+    }
+
+    /// Records a run of actions of all streams, which have met.
+    fn record(&mut self, actions: Range<usize>, step: &StepState) -> Result<Recording, Cause> {
+        self.met = actions.start;
+        self.streams[0].begin_recording()?;
+        self.part(actions.start);
+        let launched = actions.clone().try_for_each(|index| self.act(index, step).map(drop));
+        let rejoined = self.rejoin();
+        self.meet(actions.end);
         // A recording that was begun is ended, whatever happened.
-        let recording = self.stream.end_recording();
-        launched.and(recording)
+        let recording = self.streams[0].end_recording();
+        launched.and(rejoined).and(recording)
+    }
+
+    /// Has streams wait for what goes on beside them.
+    fn rejoin(&mut self) -> Result<(), Cause> {
+        for &(actor, stream) in &self.beside {
+            if let Some(work) = &mut self.actors[actor] {
+                work.rejoin(&self.streams[stream])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the first stream wait for the others; `place` is an action of the step.
+    fn meet(&mut self, place: usize) {
+        if let [first, others @ ..] = &mut self.streams[..] {
+            for other in others {
+                first.wait(other.record_at(self.order.len() + place));
+            }
+        }
+    }
+
+    /// Has the other streams wait for the first.
+    fn part(&mut self, place: usize) {
+        if let [first, others @ ..] = &mut self.streams[..]
+            && !others.is_empty()
+        {
+            let event = first.record_at(self.order.len() + place);
+            others.iter_mut().for_each(|other| other.wait(event));
+        }
     }
 
     /// Has channels join their peers, once.
     fn join(&mut self) -> Result<(), Cause> {
         for actor in std::mem::take(&mut self.joins) {
             if let Some(work) = &mut self.actors[actor] {
-                work.join(&self.stream)?;
+                work.join(&self.streams[0])?;
             }
         }
         Ok(())
@@ -243,7 +348,7 @@ impl Worker {
         if self.tell.is_empty() {
             return;
         }
-        let event = self.stream.record();
+        let event = self.streams[0].record();
         for other in &self.tell {
             // A worker that is gone has failed, which its end of the job says.
             let _ = other.send(Done { action, event });
@@ -259,7 +364,7 @@ impl Worker {
 
     /// What is launched here from now on may stand on what another worker is done with.
     fn heard(&mut self, Done { action, event }: Done) {
-        self.stream.wait(event);
+        self.streams[0].wait(event);
         self.machine.finish(action);
     }
 

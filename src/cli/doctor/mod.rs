@@ -84,8 +84,17 @@ fn libraries() -> Vec<Line> {
         }
         Ok(names.join(", "))
     })];
+    let several = cards().is_ok_and(|cards| cards.len() > 1);
     lines.extend(Library::ALL.map(|library| {
-        looked(&library.to_string(), || Ok(library.find()?.path.display().to_string()))
+        looked(&library.to_string(), || match library.find() {
+            Err(_) if library == Library::Nccl && !several => {
+                Ok("not there, and needed for several cards alone".to_owned())
+            }
+            found => {
+                let (path, version) = (found?.path.display(), library.version());
+                Ok(format!("{path}, {}", version.unwrap_or_else(|| "no version".into())))
+            }
+        })
     }));
     lines
 }

@@ -55,9 +55,11 @@ fn link(library: &Path, name: &Path) -> io::Result<()> {
     }
 }
 
-/// The shared library: cargo puts it beside the executables of tests, whose dependency it is, or one folder above.
+/// The shared library: cargo puts it beside the executables of tests, whose dependency it is, one folder above, or for examples in
+/// the folder of dependencies beside theirs.
 pub fn library() -> Option<PathBuf> {
     let here = std::env::current_exe().ok()?;
     let folders = here.ancestors().skip(1).take(2);
-    folders.map(|folder| folder.join(FILE)).find(|path| path.is_file())
+    let places = folders.flat_map(|folder| [folder.join(FILE), folder.join("deps").join(FILE)]);
+    places.into_iter().find(|path| path.is_file())
 }

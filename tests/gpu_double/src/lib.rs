@@ -9,6 +9,7 @@
 // C's names.
 #![allow(non_snake_case)]
 
+mod account;
 mod card;
 mod code;
 pub mod cublaslt;

@@ -53,6 +53,14 @@ pub fn submit(stream: *mut c_void, work: Box<dyn Work>) -> i32 {
     })
 }
 
+/// Gives a stream nothing to do, where all that it does is nothing.
+pub(crate) fn nothing(stream: *mut c_void) -> i32 {
+    machine::call(|machine| {
+        let stream = machine.stream(stream as u64, context::device())?;
+        machine.append(stream, Task::Nothing, String::new())
+    })
+}
+
 /// The card of the calling thread's context.
 pub fn current_device() -> Option<i32> {
     context::device()

@@ -58,7 +58,7 @@ fn the_other_process() {
 /// A case by its name.
 type Case = (&'static str, fn(&Cuda));
 
-const CASES: [Case; 13] = [
+const CASES: [Case; 15] = [
     ("launch", launch),
     ("events", |cuda| events(cuda, true)),
     ("no_event", |cuda| events(cuda, false)),
@@ -72,6 +72,8 @@ const CASES: [Case; 13] = [
     ("machine_code", machine_code),
     ("callback", callback),
     ("other_card", other_card),
+    ("written", |cuda| written(cuda, true)),
+    ("written_early", |cuda| written(cuda, false)),
 ];
 
 const ILLEGAL_ADDRESS: i32 = 700;
@@ -199,6 +201,32 @@ fn pinned(cuda: &Cuda, early: bool) {
     cuda.synchronize(stream).unwrap();
     pinned.fill(6.0);
     assert_eq!(cuda.download(stream, x, 64).unwrap(), [5.0; 64]);
+}
+
+#[test]
+fn a_copy_from_ordinary_memory_is_waited_for() {
+    right("written");
+    wrong(
+        "written_early",
+        &["kernel add", "is not ordered after", "a copy of 256 bytes from the host"],
+    );
+}
+
+fn written(cuda: &Cuda, wait: bool) {
+    let module = cuda.module(KERNELS);
+    let add = cuda.function(module, "add");
+    let stream = cuda.stream();
+    let [x, y] = [1.0, 2.0].map(|value| cuda.upload(stream, &[value; 64]));
+    cuda.synchronize(stream).unwrap();
+    cuda.write(x, &[5.0; 64]).unwrap();
+    if !wait {
+        let launched = cuda.launch(add, stream, &[x, y, 64]);
+        assert_eq!(launched.and_then(|()| cuda.synchronize(stream)), Err(ILLEGAL_ADDRESS));
+        return;
+    }
+    cuda.synchronize(std::ptr::null_mut()).unwrap();
+    cuda.launch(add, stream, &[x, y, 64]).unwrap();
+    assert_eq!(cuda.download(stream, y, 64).unwrap(), [7.0; 64]);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use communicators::*;
 use gpu_double::nccl::exports::*;
-use programs::{alone, room, stream, synchronize, upload, use_device};
+use programs::{alone, capture, end_graph, room, stream, synchronize, upload, use_device};
 
 /// Runs two ranks as threads of a process of their own, which have little patience; gives what they said. Each gets
 /// eight values, with room for as many behind them, when both are there: after an error there is no memory any more.
@@ -328,6 +328,20 @@ fn nothing_is_called_after_the_end() {
         assert_eq!(all_reduce(buffer, buffer, 4, F32, SUM, &nobody), INVALID_ARGUMENT);
     });
     tells(error, &["the communicator was finalized", "the communicator was destroyed"]);
+}
+
+/// NCCL waits until the graphs with a communicator's operations are gone, so one that ends before them never does.
+#[test]
+fn an_end_before_a_recording_is_told() {
+    let error = ranks("an_end_before_a_recording_is_told", |me, buffer| {
+        let graph = capture(me.stream, || {
+            assert_eq!(all_reduce(buffer, buffer, 4, F32, SUM, me), 0);
+        });
+        assert_eq!(ncclCommDestroy(me.communicator) as i32, INVALID_USAGE);
+        end_graph(graph);
+        assert_eq!(ncclCommDestroy(me.communicator) as i32, 0);
+    });
+    tells(error, &["graphs keep 1 operations of the communicator"]);
 }
 
 /// As NCCL 2.30 answers without a card.

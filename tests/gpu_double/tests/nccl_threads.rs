@@ -5,7 +5,7 @@ mod programs;
 
 use communicators::*;
 use half::{bf16, f16};
-use programs::{capture, download, launch, room, stream, synchronize, upload};
+use programs::{capture, download, end_graph, launch, room, stream, synchronize, upload};
 
 /// Values of a rank: small whole numbers, so that sums are exact in every type.
 fn values(rank: usize, count: usize) -> Vec<f32> {
@@ -193,6 +193,7 @@ fn captured_collectives_are_replayed() {
         }
         done(me, all_reduce(buffer, buffer, 2, F32, MAX, me));
         assert_eq!(download::<f32>(buffer, 2), [64.0, 128.0]);
+        end_graph(graph);
     });
 }
 

@@ -8,7 +8,9 @@ use std::time::Duration;
 use graphc_ir::sbp::ReduceKind;
 
 use crate::communicator::channel::Ends;
-use crate::device::cuda::{CardFill, CardMemory, CardMove, Cuda, Id, Line, Stream, new_id};
+use crate::device::cuda::{
+    CardFill, CardMemory, CardMove, Cuda, Id, Incoming, Outgoing, Stream, new_id,
+};
 use crate::device::{Port, Turn};
 use crate::error::{Cause, RuntimeError};
 use crate::rectangles::masked;
@@ -28,13 +30,12 @@ struct To {
     count: usize,
     /// Per microbatch, or one for all.
     packs: Vec<CardMove>,
-    line: Option<Line>,
+    line: Option<Outgoing>,
 }
 
 /// A rank's receives of one channel.
 pub(crate) struct NcclReceive {
     output: Port,
-    slots: usize,
     identity: Option<CardFill>,
     peers: Vec<From>,
 }
@@ -43,7 +44,7 @@ struct From {
     receiver: Box<dyn Receiver>,
     count: usize,
     unpacks: Vec<CardMove>,
-    line: Option<Line>,
+    line: Option<Incoming>,
 }
 
 impl NcclSend {
@@ -88,9 +89,25 @@ impl NcclSend {
             let id = new_id()?;
             peer.sender.send(id.len(), &mut |message| message.copy_from_slice(&id))?;
             let room = (peer.count * size, self.slots);
-            peer.line = Some(Line::join(stream, 0, id, room)?);
+            peer.line = Some(Outgoing::join(stream, id, room)?);
         }
         Ok(())
+    }
+
+    /// What is sent.
+    pub(in crate::communicator) fn port(&self) -> &Port {
+        &self.input
+    }
+
+    /// Has the stream wait for all that is under way.
+    pub(in crate::communicator) fn rejoin(&mut self, stream: &Stream) -> Result<(), Cause> {
+        let mut lines = self.peers.iter_mut().filter_map(|peer| peer.line.as_mut());
+        Ok(lines.try_for_each(|line| line.rejoin(stream))?)
+    }
+
+    /// Ends what waits for peers.
+    pub(in crate::communicator) fn abort(&mut self) {
+        self.peers.iter_mut().filter_map(|peer| peer.line.as_mut()).for_each(Outgoing::abort);
     }
 
     pub(in crate::communicator) fn run(
@@ -143,7 +160,7 @@ impl NcclReceive {
             let receiver = receiver.map_err(|error| ends.fail(&error.to_string()))?;
             peers.push(From { receiver, count, unpacks, line: None });
         }
-        Ok(Self { output, slots: ends.slots(), identity, peers })
+        Ok(Self { output, identity, peers })
     }
 
     /// Joins the peers.
@@ -156,10 +173,19 @@ impl NcclReceive {
                     id.copy_from_slice(message);
                 }
             })?;
-            let room = (peer.count * size, self.slots);
-            peer.line = Some(Line::join(stream, 1, id, room)?);
+            peer.line = Some(Incoming::join(stream, id, peer.count * size)?);
         }
         Ok(())
+    }
+
+    /// What is received to.
+    pub(in crate::communicator) fn port(&self) -> &Port {
+        &self.output
+    }
+
+    /// Ends what waits for peers.
+    pub(in crate::communicator) fn abort(&mut self) {
+        self.peers.iter_mut().filter_map(|peer| peer.line.as_mut()).for_each(Incoming::abort);
     }
 
     pub(in crate::communicator) fn run(

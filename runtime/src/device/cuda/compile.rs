@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::env;
 use std::ffi::{CStr, CString, c_char};
+use std::fmt;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -27,6 +28,11 @@ pub(crate) enum CompileError {
     /// There is no compiler.
     #[error(transparent)]
     NotFound(#[from] NotFound),
+    /// It is older than the card.
+    #[error(
+        "NVRTC {major}.{minor} does not know the card's architecture, {arch}: install a newer one, `pip install -U nvidia-cuda-nvrtc`"
+    )]
+    Unknown { arch: Arch, major: i32, minor: i32 },
     /// It does not take a kernel: a fault of graphc.
     #[error(
         "the compiler refuses a kernel of graphc's for {arch}, which is an internal error: {log}"
@@ -34,14 +40,54 @@ pub(crate) enum CompileError {
     Refused { arch: String, log: String },
 }
 
-/// The binary of a kernel for an architecture, `sm_90`.
+/// The architecture of a card, e.g. `sm_90`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Arch {
+    pub(super) major: i32,
+    pub(super) minor: i32,
+}
+
+impl fmt::Display for Arch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sm_{}{}", self.major, self.minor)
+    }
+}
+
+impl Arch {
+    /// Whether the compiler knows it. One that does not say what it knows is asked when it compiles.
+    fn check(self) -> Result<(), CompileError> {
+        static KNOWN: OnceLock<Vec<i32>> = OnceLock::new();
+        let known = KNOWN.get_or_init(|| known().unwrap_or_default());
+        if known.is_empty() || known.contains(&(self.major * 10 + self.minor)) {
+            return Ok(());
+        }
+        let (major, minor) = version();
+        Err(CompileError::Unknown { arch: self, major, minor })
+    }
+}
+
+/// The architectures that the compiler knows, as numbers such as 90.
+fn known() -> Result<Vec<i32>, result::NvrtcError> {
+    let mut count = 0;
+    // SAFETY: the first call says for how many numbers there must be places.
+    unsafe {
+        sys::nvrtcGetNumSupportedArchs(&mut count).result()?;
+        let mut known = vec![0; count.max(0) as usize];
+        sys::nvrtcGetSupportedArchs(known.as_mut_ptr()).result()?;
+        Ok(known)
+    }
+}
+
+/// The binary of a kernel for an architecture.
 ///
 /// # Errors
 /// Where there is no compiler, or it does not take the source.
-pub(super) fn compile(source: &str, arch: &str) -> Result<Binary, CompileError> {
+pub(super) fn compile(source: &str, arch: Arch) -> Result<Binary, CompileError> {
     static KEPT: OnceLock<Mutex<HashMap<String, Binary>>> = OnceLock::new();
     let kept = KEPT.get_or_init(Mutex::default);
     Library::Nvrtc.find()?;
+    arch.check()?;
+    let arch = &arch.to_string();
     let key = key(source, arch);
     if let Some(binary) = kept.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
         return Ok(Arc::clone(binary));

@@ -5,10 +5,11 @@
 //! and events. Asynchronous copies hold the memory of the host until they are done, see [`Pinned`].
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::ffi::{CString, c_void};
 use std::fmt;
 use std::ptr::{NonNull, null_mut};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::{result, sys};
@@ -115,11 +116,21 @@ fn card(ordinal: i32) -> Result<Card, Trouble> {
     Ok(Card { ordinal, name, memory, capability: (major, minor), multiprocessors })
 }
 
-/// The context of a device, which all of this process share.
+/// The driver's version of CUDA, major and minor.
+pub(super) fn version() -> (i32, i32) {
+    let mut version = 0;
+    // SAFETY: it is a place for a number. (The library was found.)
+    let _ = unsafe { sys::cuDriverGetVersion(&mut version) };
+    (version / 1000, version % 1000 / 10)
+}
+
+/// The context of a device, which all of this process share and which is kept as long as it: one that is made anew could have the
+/// address by which a thread holds on to the old one.
 #[derive(Debug)]
 pub(super) struct Context {
-    device: sys::CUdevice,
     raw: sys::CUcontext,
+    /// By source and entry: what was compiled and loaded.
+    functions: Mutex<BTreeMap<(String, &'static str), Function>>,
 }
 
 // SAFETY: a context may be used from any thread.
@@ -128,12 +139,36 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
-    pub(super) fn new(ordinal: i32) -> Result<Self, Trouble> {
+    /// That of a card, by its number.
+    pub(super) fn of(ordinal: i32) -> Result<Arc<Self>, Trouble> {
+        static ALL: Mutex<BTreeMap<i32, Arc<Context>>> = Mutex::new(BTreeMap::new());
+        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(context) = all.get(&ordinal) {
+            return Ok(Arc::clone(context));
+        }
         let device = result::device::get(ordinal).map_err(told("cannot get the device"))?;
         // SAFETY: the device is one that the driver gave.
         let raw = unsafe { result::primary_ctx::retain(device) };
         let raw = raw.map_err(told("cannot use the device"))?;
-        Ok(Self { device, raw })
+        let context = Arc::new(Self { raw, functions: Mutex::default() });
+        all.insert(ordinal, Arc::clone(&context));
+        Ok(context)
+    }
+
+    /// A kernel, which is loaded once.
+    pub(super) fn function<E>(
+        &self,
+        (source, entry): (&str, &'static str),
+        load: impl FnOnce() -> Result<Function, E>,
+    ) -> Result<Function, E> {
+        let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (source.to_owned(), entry);
+        if let Some(function) = functions.get(&key) {
+            return Ok(*function);
+        }
+        let function = load()?;
+        functions.insert(key, function);
+        Ok(function)
     }
 
     /// Makes it the one in which this thread's calls are.
@@ -156,13 +191,6 @@ impl Context {
         self.enter()?;
         let (free, _) = result::mem_get_info().map_err(told("cannot ask for free memory"))?;
         Ok(free as u64)
-    }
-}
-
-impl Drop for Context {
-    fn drop(&mut self) {
-        // SAFETY: it was retained once. What the driver says matters to nobody any more.
-        let _ = unsafe { result::primary_ctx::release(self.device) };
     }
 }
 
@@ -207,12 +235,16 @@ impl Buffer {
         unsafe { result::memcpy_dtoh_sync(into, address) }.map_err(told("cannot read memory"))
     }
 
-    /// Copies from the host and waits for it.
+    /// Copies from the host and waits for it. The copy alone may return when its last part is on the way, and the streams of launches do not
+    /// wait for the default stream, on which it is.
     pub(super) fn write(&self, offset: usize, from: &[u8]) -> Result<(), Trouble> {
         self.context.enter()?;
         let address = self.address(offset, from.len());
-        // SAFETY: as of `read`.
-        unsafe { result::memcpy_htod_sync(address, from) }.map_err(told("cannot write memory"))
+        // SAFETY: as of `read`; the default stream is always there.
+        unsafe {
+            result::memcpy_htod_sync(address, from).map_err(told("cannot write memory"))?;
+            result::stream::synchronize(null_mut()).map_err(told("cannot write memory"))
+        }
     }
 }
 
@@ -228,7 +260,7 @@ impl Drop for Buffer {
 /// Memory of the host that a device reaches, so copies go on while the host does something else. Who begins a copy keeps it, and
 /// touches it again when the copy is done.
 #[derive(Debug)]
-pub(super) struct Pinned {
+pub(crate) struct Pinned {
     context: Arc<Context>,
     start: NonNull<u8>,
     bytes: usize,
@@ -255,13 +287,13 @@ impl Pinned {
         self.bytes
     }
 
-    pub(super) fn slice(&self, bytes: usize) -> &[u8] {
+    pub(crate) fn slice(&self, bytes: usize) -> &[u8] {
         assert!(bytes <= self.bytes);
         // SAFETY: they are inside, initialized, and no copy is under way, as who began one knows.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), bytes) }
     }
 
-    pub(super) fn slice_mut(&mut self, bytes: usize) -> &mut [u8] {
+    pub(crate) fn slice_mut(&mut self, bytes: usize) -> &mut [u8] {
         assert!(bytes <= self.bytes);
         // SAFETY: as of `slice`.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), bytes) }
@@ -387,18 +419,22 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_micros(50);
 
 impl Queue {
+    /// Waits until all that was launched has ended, has failed, or the job has.
+    pub(super) fn rest(&self, ended: &Ended) {
+        while self.is_idle() == Ok(false) && !ended() {
+            std::thread::sleep(PAUSE);
+        }
+    }
+
     /// Waits for what is under way, before what it uses is given back. Where the job has ended it may wait for ranks that do not come,
     /// which `abort` ends.
     pub(super) fn come_to_rest(&self, ended: &Ended, abort: impl FnOnce()) {
-        let rests = || self.is_idle() != Ok(false);
-        while !rests() && !ended() {
-            std::thread::sleep(PAUSE);
-        }
-        if !rests() {
+        self.rest(ended);
+        if self.is_idle() == Ok(false) {
             abort();
         }
         let begun = Instant::now();
-        while !rests() && begun.elapsed() < PATIENCE {
+        while self.is_idle() == Ok(false) && begun.elapsed() < PATIENCE {
             std::thread::sleep(PAUSE);
         }
     }
@@ -412,7 +448,8 @@ impl Queue {
     }
 
     pub(super) fn end_recording(&self) -> Result<Recording, Trouble> {
-        const WHAT: &str = "cannot replay what was recorded";
+        const WHAT: &str =
+            "cannot replay what was recorded (GRAPHC_REPLAY=0 in the environment does without)";
         self.enter()?;
         // SAFETY: the stream is one that the driver gave.
         let graph = unsafe { result::stream::end_capture(self.raw) }.map_err(told(WHAT))?;

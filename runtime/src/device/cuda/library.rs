@@ -34,6 +34,20 @@ pub struct Found {
     pub(super) opened: Opened,
 }
 
+impl Found {
+    /// Whether a function gives a number and says that all is well.
+    ///
+    /// # Safety
+    /// The function, where there is one of that name, takes a place for a number and returns one.
+    unsafe fn number(&self, name: &[u8], place: &mut i32) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let function = self.opened.get::<unsafe extern "C" fn(*mut i32) -> i32>(name);
+            function.is_ok_and(|function| function(place) == 0)
+        }
+    }
+}
+
 /// A library that is nowhere.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{library} is not there ({tried}): {advice}")]
@@ -60,12 +74,48 @@ impl Library {
         found.as_ref().map_err(Clone::clone)
     }
 
-    /// File names, newest first.
+    /// The library's version, such as `2.28.3`; of the driver, that of the CUDA which it is for. `None` where it is not there or does not
+    /// say.
+    pub fn version(self) -> Option<String> {
+        let found = self.find().ok()?;
+        let (mut first, mut second) = (0, 0);
+        // SAFETY: the types are those of the functions in NVIDIA's headers, which take places for numbers, or nothing.
+        let told = unsafe {
+            match self {
+                Self::Driver => found.number(b"cuDriverGetVersion", &mut first),
+                Self::Nccl => found.number(b"ncclGetVersion", &mut first),
+                Self::Nvrtc => {
+                    type Version = unsafe extern "C" fn(*mut i32, *mut i32) -> i32;
+                    let function = found.opened.get::<Version>(b"nvrtcVersion");
+                    function.is_ok_and(|function| function(&mut first, &mut second) == 0)
+                }
+                Self::CublasLt => {
+                    let function =
+                        found.opened.get::<unsafe extern "C" fn() -> usize>(b"cublasLtGetVersion");
+                    first = function.map_or(0, |function| function() as i32);
+                    first > 0
+                }
+            }
+        };
+        told.then(|| match self {
+            Self::Driver => format!("CUDA {}.{}", first / 1000, first % 1000 / 10),
+            Self::Nvrtc => format!("{first}.{second}"),
+            Self::CublasLt | Self::Nccl => {
+                format!("{}.{}.{}", first / 10_000, first / 100 % 100, first % 100)
+            }
+        })
+    }
+
+    /// File names: first the one by which a library is found that a machine has for all programs, then by version. A driver for CUDA 12
+    /// does not take what libraries of CUDA 13 make.
     fn names(self) -> &'static [&'static str] {
+        let old = matches!(self, Self::Nvrtc | Self::CublasLt) && driver_version() < 13_000;
         match self {
-            Self::Driver => &["libcuda.so.1", "libcuda.so"],
-            Self::Nvrtc => &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"],
-            Self::CublasLt => &["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"],
+            Self::Driver => &["libcuda.so", "libcuda.so.1"],
+            Self::Nvrtc if old => &["libnvrtc.so", "libnvrtc.so.12", "libnvrtc.so.13"],
+            Self::Nvrtc => &["libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12"],
+            Self::CublasLt if old => &["libcublasLt.so", "libcublasLt.so.12", "libcublasLt.so.13"],
+            Self::CublasLt => &["libcublasLt.so", "libcublasLt.so.13", "libcublasLt.so.12"],
             Self::Nccl => &["libnccl.so.2", "libnccl.so"],
         }
     }
@@ -73,8 +123,12 @@ impl Library {
     fn advice(self) -> &'static str {
         match self {
             Self::Driver => "install NVIDIA's driver for the card",
-            Self::Nvrtc => "install the CUDA toolkit, or `pip install nvidia-cuda-nvrtc`",
-            Self::CublasLt => "install the CUDA toolkit, or `pip install nvidia-cublas`",
+            Self::Nvrtc => {
+                "install the CUDA toolkit, or `pip install nvidia-cuda-nvrtc` (nvidia-cuda-nvrtc-cu12 for a driver of CUDA 12)"
+            }
+            Self::CublasLt => {
+                "install the CUDA toolkit, or `pip install nvidia-cublas` (nvidia-cublas-cu12 for a driver of CUDA 12)"
+            }
             Self::Nccl => "install NCCL 2, or `pip install nvidia-nccl-cu13`",
         }
     }
@@ -141,16 +195,35 @@ fn open(name: &OsStr) -> Option<Opened> {
     unsafe { Opened::new(name) }.ok()
 }
 
+/// The version of CUDA that the driver is for, as 1000 times its major number and 10 times its minor; the newest where there is none.
+fn driver_version() -> i32 {
+    let Ok(found) = Library::Driver.find() else { return i32::MAX };
+    let mut version = 0;
+    // SAFETY: that is the function's type in the driver's header.
+    let told = unsafe { found.number(b"cuDriverGetVersion", &mut version) };
+    if told { version } else { i32::MAX }
+}
+
+/// Where the Python that is found by name lies, whose packages may have libraries.
+fn pythons() -> Vec<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let folders = env::split_paths(&path).filter(|folder| folder.join("python3").exists());
+    folders.filter_map(|folder| folder.parent().map(Path::to_path_buf)).collect()
+}
+
 /// Folders in which toolkits and Python's packages put libraries.
 fn folders() -> Vec<PathBuf> {
     let mut folders = Vec::new();
     for toolkit in ["CUDA_HOME", "CUDA_PATH"].iter().filter_map(env::var_os).map(PathBuf::from) {
         folders.extend(["lib64", "lib"].map(|lib| toolkit.join(lib)));
     }
-    folders.push("/usr/local/cuda/lib64".into());
+    folders.extend(["/usr/local/cuda/lib64", "/usr/lib/wsl/lib"].map(PathBuf::from));
     let homes = env::var_os("VIRTUAL_ENV").into_iter().chain(env::var_os("CONDA_PREFIX"));
     let mut prefixes: Vec<PathBuf> = homes.map(PathBuf::from).collect();
     prefixes.extend(env::var_os("HOME").map(|home| Path::new(&home).join(".local")));
+    // Conda puts them beside its own.
+    folders.extend(prefixes.iter().map(|prefix| prefix.join("lib")));
+    prefixes.extend(pythons());
     prefixes.extend(["/usr/local", "/usr"].map(PathBuf::from));
     for lib in prefixes.iter().map(|prefix| prefix.join("lib")) {
         for python in children(&lib).filter(|path| name_begins(path, "python3")) {

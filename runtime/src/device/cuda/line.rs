@@ -1,45 +1,61 @@
-//! One direction from one card to another: a stream of its own, a communicator of the two, and a ring of staging memory. So a rank
-//! that sends goes on with what comes next, and waits, on the card, only where the whole ring is under way.
+//! One direction from one card to another: a communicator of the two, and staging memory. Who sends has a stream for it and a ring of
+//! slots, so it goes on with what comes next, and waits, on the card, only where the whole ring is under way. Who receives does so
+//! in its place on the stream of what reads it.
+//!
+//! Streams and lines are joined again, on the card, before launches are recorded, where a recording ends, and where a step ends:
+//! what a recording waits for lies inside of it.
 
 use graphc_ir::types::DType;
 
 use super::driver::{Buffer, Mark, Queue, Trouble};
 use super::ended::Ended;
 use super::nccl::{Comm, Id, Operation};
-use super::stream::Stream;
+use super::stream::{Stream, wait_until_idle};
 use crate::error::Cause;
 
-/// One end of a line.
-pub(crate) struct Line {
-    queue: Queue,
+/// The end that sends.
+pub(crate) struct Outgoing {
     comm: Comm,
-    /// Which of the two ranks this is.
-    own: usize,
+    queue: Queue,
     staging: Buffer,
     bytes: usize,
-    /// Of each slot: when the rank's stream, and when the line's, has last been done with it.
+    /// Of each slot: when the rank's stream has last filled it, and when it was last sent.
     slots: Vec<[Mark; 2]>,
     /// Contents that went through.
     count: u64,
+    /// How many had when the rank's stream last waited for all of them.
+    since: u64,
     ended: Ended,
 }
 
-impl Line {
-    /// Joins the peer, which does the same; `own` is 0 for the one that sends. A content has so many bytes at most.
+/// The end that receives.
+pub(crate) struct Incoming {
+    comm: Comm,
+    staging: Buffer,
+}
+
+impl Outgoing {
+    /// Joins the peer, which does the same as [`Incoming`]. A content has so many bytes at most.
     pub(crate) fn join(
         stream: &Stream,
-        own: usize,
         id: Id,
         (bytes, slots): (usize, usize),
     ) -> Result<Self, Cause> {
         let context = stream.queue.context();
         let queue = Queue::new(context)?;
-        let comm = Comm::join(&queue, id, (2, own), stream.ended())?;
+        let comm = Comm::join(&queue, id, (2, 0), stream.ended())?;
         let bytes = bytes.next_multiple_of(256);
         let staging = Buffer::new(context, bytes * slots)?;
         let marks = (0..slots).map(|_| Ok([Mark::new(context)?, Mark::new(context)?]));
         let slots = marks.collect::<Result<_, Trouble>>()?;
-        Ok(Self { queue, comm, own, staging, bytes, slots, count: 0, ended: stream.ended() })
+        let ended = stream.ended();
+        let line = Self { comm, queue, staging, bytes, slots, count: 0, since: 0, ended };
+        let from = line.staging.address(0, 1);
+        line.queue.enter()?;
+        line.queue.clear(from, 1)?;
+        line.comm.run(&line.queue, &[(Operation::Send { from, count: 1, peer: 1 }, DType::U8)])?;
+        wait_until_idle(&line.queue, &line.ended)?;
+        Ok(line)
     }
 
     /// Sends what `pack` has the stream write to the address that it is given.
@@ -49,16 +65,49 @@ impl Line {
         (count, dtype): (usize, DType),
         pack: impl FnOnce(&mut Stream, u64) -> Result<(), Cause>,
     ) -> Result<(), Cause> {
-        let from = self.begin(stream, 0)?;
+        let slot = (self.count % self.slots.len() as u64) as usize;
+        let [filled, sent] = &self.slots[slot];
+        if self.count - self.since >= self.slots.len() as u64 {
+            stream.queue.wait(sent.raw())?;
+        }
+        let from = self.staging.address(slot * self.bytes, self.bytes);
         pack(stream, from)?;
-        let [ready, sent] = self.marks();
-        stream.queue.record(ready)?;
-        self.queue.wait(ready.raw())?;
-        let operation = Operation::Send { from, count, peer: 1 - self.own };
+        stream.queue.record(filled)?;
+        self.queue.wait(filled.raw())?;
+        let operation = Operation::Send { from, count, peer: 1 };
         self.comm.run(&self.queue, &[(operation, dtype)])?;
         self.queue.record(sent)?;
         self.count += 1;
         Ok(())
+    }
+
+    /// Has the stream wait for all that is under way.
+    pub(crate) fn rejoin(&mut self, stream: &Stream) -> Result<(), Trouble> {
+        if self.count > self.since {
+            let last = ((self.count - 1) % self.slots.len() as u64) as usize;
+            stream.queue.wait(self.slots[last][1].raw())?;
+            self.since = self.count;
+        }
+        Ok(())
+    }
+
+    /// Ends what is under way, with an error of the job.
+    pub(crate) fn abort(&mut self) {
+        self.comm.abort();
+    }
+}
+
+impl Incoming {
+    /// Joins the peer, which does the same as [`Outgoing`]. A content has so many bytes at most.
+    pub(crate) fn join(stream: &Stream, id: Id, bytes: usize) -> Result<Self, Cause> {
+        let comm = Comm::join(&stream.queue, id, (2, 1), stream.ended())?;
+        let staging = Buffer::new(stream.queue.context(), bytes)?;
+        let line = Self { comm, staging };
+        let to = line.staging.address(0, 1);
+        let operation = Operation::Receive { to, count: 1, peer: 0 };
+        line.comm.run(&stream.queue, &[(operation, DType::U8)])?;
+        wait_until_idle(&stream.queue, &stream.ended())?;
+        Ok(line)
     }
 
     /// Receives; `unpack` has the stream read it at the address that it is given.
@@ -68,44 +117,20 @@ impl Line {
         (count, dtype): (usize, DType),
         unpack: impl FnOnce(&mut Stream, u64) -> Result<(), Cause>,
     ) -> Result<(), Cause> {
-        let to = self.begin(stream, 1)?;
-        let [read, come] = self.marks();
-        let operation = Operation::Receive { to, count, peer: 1 - self.own };
-        self.comm.run(&self.queue, &[(operation, dtype)])?;
-        self.queue.record(come)?;
-        stream.queue.wait(come.raw())?;
-        unpack(stream, to)?;
-        stream.queue.record(read)?;
-        self.count += 1;
-        Ok(())
+        let to = self.staging.address(0, count * dtype.size());
+        let operation = Operation::Receive { to, count, peer: 0 };
+        self.comm.run(&stream.queue, &[(operation, dtype)])?;
+        unpack(stream, to)
     }
 
-    /// The address of the next slot. Whoever writes it, the rank's stream (0) or the line's (1), waits until the other is done with what
-    /// it held before.
-    fn begin(&self, stream: &Stream, writer: usize) -> Result<u64, Trouble> {
-        let slot = self.slot();
-        if self.count >= self.slots.len() as u64 {
-            let other = &self.slots[slot][1 - writer];
-            match writer {
-                0 => stream.queue.wait(other.raw())?,
-                _ => self.queue.wait(other.raw())?,
-            }
-        }
-        Ok(self.staging.address(slot * self.bytes, self.bytes))
-    }
-
-    fn slot(&self) -> usize {
-        (self.count % self.slots.len() as u64) as usize
-    }
-
-    /// The events of the slot: the rank's stream's and the line's.
-    fn marks(&self) -> [&Mark; 2] {
-        self.slots[self.slot()].each_ref()
+    /// Ends what is under way, with an error of the job.
+    pub(crate) fn abort(&mut self) {
+        self.comm.abort();
     }
 }
 
-impl Drop for Line {
-    /// Waits for what is under way, which reads and writes the staging memory.
+impl Drop for Outgoing {
+    /// Waits for what is under way, which reads the staging memory.
     fn drop(&mut self) {
         self.queue.come_to_rest(&self.ended, || self.comm.abort());
     }

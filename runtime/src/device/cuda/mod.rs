@@ -20,12 +20,11 @@ mod nccl;
 mod product;
 mod stream;
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use graphc_kernels::cuda::{Kernel, Numbers, Product};
 
-use self::compile::compile;
+use self::compile::{Arch, compile};
 use self::driver::{Buffer, Context, DriverMissing, Function, Loaded, Trouble};
 use self::known::Known;
 use self::nccl::NcclError;
@@ -36,12 +35,12 @@ use crate::memory::{Arena, Offered};
 use crate::transport::TransportError;
 
 pub use driver::Card;
-pub(crate) use driver::Recording;
+pub(crate) use driver::{Pinned, Recording};
 pub(crate) use ended::Ended;
 pub(crate) use joint::{Pair, Registers};
 pub(crate) use launch::Launch;
 pub use library::{Found, Library, NotFound};
-pub(crate) use line::Line;
+pub(crate) use line::{Incoming, Outgoing};
 pub(crate) use memory::CardMemory;
 pub(crate) use moves::{CardFill, CardMove};
 pub(crate) use nccl::{Id, Operation, new_id};
@@ -55,16 +54,17 @@ pub fn cards() -> Result<Vec<Card>, String> {
     driver::cards().map_err(|missing| missing.to_string())
 }
 
+/// The first architecture for which there are kernels.
+const LEAST: (i32, i32) = (8, 0);
+
 /// The card of one rank.
 #[derive(Debug)]
 pub(crate) struct Cuda {
     rank: u32,
-    /// E.g. `sm_90`.
-    arch: String,
+    arch: Arch,
     /// Whether it communicates with other cards directly.
     pub(crate) direct: bool,
     shared: Arc<Shared>,
-    functions: Mutex<HashMap<(String, &'static str), Function>>,
 }
 
 /// What the rank's streams, memory and launches have in common.
@@ -96,18 +96,24 @@ impl Cuda {
         let cards = driver::cards().map_err(missing)?;
         let none = || RuntimeError::NoCard { reason: "the driver finds no card".into() };
         let card = cards.get(local % cards.len().max(1)).ok_or_else(none)?;
+        let (major, minor) = card.capability;
+        if card.capability < LEAST {
+            let (least, _) = LEAST;
+            let Card { ordinal, name, .. } = card;
+            let reason = format!(
+                "cuda:{ordinal}, {name}, is of architecture {major}.{minor}, and kernels are for {least}.0 and later"
+            );
+            return Err(RuntimeError::NoCard { reason });
+        }
         let device = |trouble: Trouble| RuntimeError::Device { rank, reason: trouble.to_string() };
-        let context = Context::new(card.ordinal).map_err(device)?;
         let shared = Shared {
-            context: Arc::new(context),
+            context: Context::of(card.ordinal).map_err(device)?,
             multiplier: OnceLock::new(),
             tables: Mutex::default(),
             failed: OnceLock::new(),
         };
-        let (major, minor) = card.capability;
-        let arch = format!("sm_{major}{minor}");
-        let shared = Arc::new(shared);
-        Ok(Self { rank, arch, direct, shared, functions: Mutex::default() })
+        let arch = Arch { major, minor };
+        Ok(Self { rank, arch, direct, shared: Arc::new(shared) })
     }
 
     /// # Errors
@@ -157,22 +163,17 @@ impl Cuda {
         entry: &'static str,
         shared: u32,
     ) -> Result<Function, Unprepared> {
-        let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (source.to_owned(), entry);
-        if let Some(function) = functions.get(&key) {
-            return Ok(*function);
-        }
-        let binary = compile(source, &self.arch).map_err(|e| Unprepared::Device(e.to_string()))?;
-        let load = || {
-            let function = Function::load(&self.shared.context, &binary, entry)?;
-            if shared > 0 {
-                function.allow_shared(shared)?;
-            }
-            Ok(function)
-        };
-        let function = load().map_err(|e: Trouble| Unprepared::Device(e.to_string()))?;
-        functions.insert(key, function);
-        Ok(function)
+        let context = &self.shared.context;
+        context.function((source, entry), || {
+            let binary =
+                compile(source, self.arch).map_err(|e| Unprepared::Device(e.to_string()))?;
+            let function =
+                Function::load(context, &binary, entry).and_then(|function| match shared {
+                    0 => Ok(function),
+                    bytes => function.allow_shared(bytes).map(|()| function),
+                });
+            function.map_err(|e| Unprepared::Device(format!("{e}{}", older_driver())))
+        })
     }
 
     fn describe(&self, product: &Product) -> Result<Described, Unprepared> {
@@ -180,6 +181,18 @@ impl Cuda {
         let described = multiplier.and_then(|multiplier| multiplier.describe(product));
         described.map_err(|error| Unprepared::Device(error.to_string()))
     }
+}
+
+/// What is said where the driver does not take what the compiler has made: that it is older.
+fn older_driver() -> String {
+    let ((driver, of_driver), (compiler, of_compiler)) = (driver::version(), compile::version());
+    if compiler <= driver {
+        return String::new();
+    }
+    format!(
+        "; the driver is for CUDA {driver}.{of_driver} and the compiler library of CUDA {compiler}.{of_compiler}: install a newer \
+         driver, or the compiler library of CUDA {driver} (`pip install nvidia-cuda-nvrtc-cu{driver}`) in place of this one"
+    )
 }
 
 impl Shared {

@@ -63,6 +63,7 @@ struct Functions {
     abort: unsafe extern "C" fn(RawComm) -> c_int,
     state: unsafe extern "C" fn(RawComm, *mut c_int) -> c_int,
     error_text: unsafe extern "C" fn(c_int) -> *const c_char,
+    last_error: unsafe extern "C" fn(RawComm) -> *const c_char,
     group_start: unsafe extern "C" fn() -> c_int,
     group_end: unsafe extern "C" fn() -> c_int,
     all_reduce: unsafe extern "C" fn(
@@ -117,6 +118,7 @@ impl Functions {
             abort: function!("ncclCommAbort"),
             state: function!("ncclCommGetAsyncError"),
             error_text: function!("ncclGetErrorString"),
+            last_error: function!("ncclGetLastError"),
             group_start: function!("ncclGroupStart"),
             group_end: function!("ncclGroupEnd"),
             all_reduce: function!("ncclAllReduce"),
@@ -132,9 +134,21 @@ impl Functions {
         match status {
             0 | IN_PROGRESS => Ok(()),
             status => {
-                // SAFETY: the library gives a text for every number, which lives as long as it.
-                let text = unsafe { CStr::from_ptr((self.error_text)(status)) };
-                Err(NcclError::Failed { what, error: text.to_string_lossy().into_owned() })
+                // SAFETY: the library gives a text for every number, which lives as long as it, and null or a text of what was last.
+                let [text, last] = unsafe {
+                    let last = (self.last_error)(null_mut());
+                    let last = if last.is_null() { c"".as_ptr() } else { last };
+                    [(self.error_text)(status), last].map(|text| CStr::from_ptr(text))
+                };
+                let [text, last] = [text, last].map(CStr::to_string_lossy);
+                let error = match last.trim() {
+                    "" => text.into_owned(),
+                    last => format!("{text}: {last}"),
+                };
+                Err(NcclError::Failed {
+                    what,
+                    error: format!("{error} (NCCL_DEBUG=WARN says more)"),
+                })
             }
         }
     }

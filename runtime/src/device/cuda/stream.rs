@@ -2,6 +2,7 @@
 //! elsewhere ends here too.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,6 +50,8 @@ pub(crate) struct Stream {
     /// still wait for it.
     marks: [Vec<Mark>; 2],
     recorded: usize,
+    /// By the places of actions in a step.
+    places: BTreeMap<usize, Mark>,
     /// A worker's calls have no way to fail but the next that has one.
     failed: Option<Trouble>,
     /// By the ranks that they join.
@@ -86,6 +89,7 @@ impl Stream {
             staging: Staging::default(),
             marks: [Vec::new(), Vec::new()],
             recorded: 0,
+            places: BTreeMap::new(),
             failed: None,
             communicators: BTreeMap::new(),
             values: Vec::new(),
@@ -285,6 +289,27 @@ impl Stream {
         Ok(Event(mark.raw()))
     }
 
+    /// The event of all launches so far, by the place of an action, which has one event for ever. So another stream has been told to wait
+    /// for it before it is recorded anew.
+    pub(crate) fn record_at(&mut self, place: usize) -> Option<Event> {
+        match self.try_record_at(place) {
+            Ok(event) => Some(event),
+            Err(trouble) => {
+                self.failed.get_or_insert(trouble);
+                None
+            }
+        }
+    }
+
+    fn try_record_at(&mut self, place: usize) -> Result<Event, Trouble> {
+        let mark = match self.places.entry(place) {
+            Entry::Occupied(mark) => mark.into_mut(),
+            Entry::Vacant(vacant) => vacant.insert(Mark::new(self.queue.context())?),
+        };
+        self.queue.record(mark)?;
+        Ok(Event(mark.raw()))
+    }
+
     pub(crate) fn wait(&mut self, event: Event) {
         if let Err(trouble) = self.queue.wait(event.0) {
             self.failed.get_or_insert(trouble);
@@ -304,20 +329,8 @@ impl Stream {
         self.check_account()
     }
 
-    fn wait_polling(&mut self) -> Result<(), Cause> {
-        let mut asked = 0;
-        while !self.queue.is_idle()? {
-            asked += 1;
-            if asked > SPINS {
-                if (self.ended)() {
-                    return Err(TransportError::Ended.into());
-                }
-                std::thread::sleep(PAUSE);
-            } else {
-                std::hint::spin_loop();
-            }
-        }
-        Ok(())
+    fn wait_polling(&self) -> Result<(), Cause> {
+        wait_until_idle(&self.queue, &self.ended)
     }
 
     fn wait_idle(&mut self) -> Result<(), Trouble> {
@@ -353,6 +366,46 @@ impl Stream {
             }
             None => Err(Cause::Device("a kernel has written over the account of faults".into())),
         }
+    }
+
+    /// Memory of the host that the card reaches.
+    pub(crate) fn pinned(&self, bytes: usize) -> Result<Pinned, Cause> {
+        Ok(Pinned::new(self.queue.context(), bytes)?)
+    }
+
+    /// Begins to copy to a place what lies in memory of the host.
+    pub(crate) fn begin_fill(
+        &mut self,
+        from: &Pinned,
+        memory: &CardMemory,
+        place: Place,
+    ) -> Result<(), Cause> {
+        self.check()?;
+        Ok(self.queue.upload(from, place.bytes, memory.address(place))?)
+    }
+
+    /// Begins to copy from a place to memory of the host.
+    pub(crate) fn begin_read(
+        &mut self,
+        into: &mut Pinned,
+        memory: &CardMemory,
+        place: Place,
+    ) -> Result<(), Cause> {
+        self.check()?;
+        if place.bytes > 0 {
+            self.queue.download(memory.address(place), into, place.bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Ends what waits for other ranks.
+    pub(crate) fn abort(&mut self) {
+        self.communicators.values_mut().for_each(Comm::abort);
+    }
+
+    /// Waits until all launches have ended or the job has.
+    pub(crate) fn rest(&self) {
+        self.queue.rest(&self.ended);
     }
 
     /// Lets `read` see bytes when all launches so far have ended.
@@ -415,6 +468,26 @@ impl Stream {
             self.failed.get_or_insert(Trouble::told(error));
         }
     }
+}
+
+/// Waits until all that was launched has ended.
+///
+/// # Errors
+/// Where something has failed, or the job has ended.
+pub(super) fn wait_until_idle(queue: &Queue, ended: &Ended) -> Result<(), Cause> {
+    let mut asked = 0;
+    while !queue.is_idle()? {
+        asked += 1;
+        if asked > SPINS {
+            if ended() {
+                return Err(TransportError::Ended.into());
+            }
+            std::thread::sleep(PAUSE);
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+    Ok(())
 }
 
 impl Drop for Stream {

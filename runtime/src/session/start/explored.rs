@@ -43,6 +43,7 @@ fn run(plan: &Plan) {
         timeout: Duration::from_secs(1000),
         first_step: 0,
         shuffle_delays: None,
+        replay: true,
     };
     let sockets = Sockets::of(plan, &[0, 1]);
     let edges = sockets.edges(None);

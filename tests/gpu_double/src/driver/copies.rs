@@ -29,7 +29,7 @@ fn target(machine: &Machine, place: *mut c_void) -> End {
 }
 
 /// Appends a copy, and says what the host waits for: all of it where the call is synchronous, or memory of the host is not
-/// pinned and written.
+/// pinned and written. One from such memory to a card returns when its bytes are taken, although it is called synchronous.
 fn copy(
     machine: &mut Machine,
     stream: Handle,
@@ -45,7 +45,8 @@ fn copy(
     if pageable {
         machine.forbidden_on(stream)?;
     }
-    let wait = wait || matches!(to, End::Host(_));
+    let taken = matches!(from, End::Taken(_));
+    let wait = (wait && !taken) || matches!(to, End::Host(_));
     if bytes > 0 {
         let name = format!("a copy of {bytes} bytes {}", way(machine, &to, &from));
         machine.append(stream, Task::Copy(Copy { to, from, bytes }), name)?;

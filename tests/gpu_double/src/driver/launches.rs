@@ -4,8 +4,9 @@ use std::ffi::c_void;
 
 use super::context::device;
 use super::{Handle, put};
+use crate::account;
 use crate::code::Code;
-use crate::machine;
+use crate::machine::{self, Task};
 
 /// The numbers of a launch.
 #[repr(C)]
@@ -30,6 +31,9 @@ unsafe fn launch(
             return Err(Code::NotSupported);
         }
         let stream = machine.stream(stream as u64, device())?;
+        if account::is_empty() {
+            return machine.append(stream, Task::Nothing, String::new());
+        }
         let sizes = machine.arguments(function as u64)?;
         if arguments.is_null() && !sizes.is_empty() {
             return Err(Code::InvalidValue);

@@ -1,6 +1,7 @@
 //! Events: places in streams that others wait for.
 
 use super::{Machine, Place, Task};
+use crate::account;
 use crate::code::Code;
 use crate::memory::Clock;
 
@@ -47,6 +48,7 @@ impl Machine {
 
     /// All that a stream is given next waits for an event.
     pub fn wait_event(&mut self, stream: u32, event: u64) -> Result<(), Code> {
+        account::given();
         let event = self.event(event)?.clone();
         if let Some((capture, clock)) = event.captured {
             return self.join_capture(stream, capture, &clock);

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use super::capture::Member;
 use super::{Machine, Place, Task};
+use crate::account;
 use crate::code::Code;
 use crate::memory::Clock;
 
@@ -102,6 +103,10 @@ impl Machine {
 
     /// Appends an operation to a stream, or to what is captured there.
     pub fn append(&mut self, stream: u32, task: Task, name: String) -> Result<(), Code> {
+        account::given();
+        if account::is_empty() {
+            return Ok(());
+        }
         if self.streams[stream as usize].capture.is_some() {
             return self.record(stream, task, name);
         }
@@ -112,6 +117,9 @@ impl Machine {
 
     /// Appends an operation that will be executed.
     pub(super) fn push(&mut self, stream: u32, mut task: Task, name: String) {
+        if account::is_empty() {
+            return;
+        }
         crate::work::advance();
         if let Task::Work(work) = &mut task {
             work.appended();

@@ -223,6 +223,7 @@ pub extern "C" fn ncclCommDestroy(communicator: *mut Communicator) -> Code {
     }
     answer("ncclCommDestroy", communicator, || {
         not_in_a_group()?;
+        find(communicator)?.check_unkept()?;
         find(communicator)?.finalize()?;
         remove(communicator)
     })
@@ -235,6 +236,7 @@ pub extern "C" fn ncclCommAbort(communicator: *mut Communicator) -> Code {
         return Code::Success;
     }
     answer("ncclCommAbort", communicator, || {
+        find(communicator)?.check_unkept()?;
         find(communicator)?.abort();
         remove(communicator)
     })

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use super::call::Call;
@@ -26,6 +27,8 @@ pub struct Member {
     news: Condvar,
     /// The end that is written to. It has a lock of its own: what is heard is taken in while a long message goes out.
     link: Mutex<Option<UnixStream>>,
+    /// Operations that graphs keep.
+    kept: AtomicUsize,
 }
 
 /// Where a rank is in its life.
@@ -82,7 +85,27 @@ impl Member {
             last_error: c"".into(),
         };
         let (state, news, link) = (Mutex::new(state), Condvar::new(), Mutex::new(None));
-        Member { name, rank, ranks, device, blocking, state, news, link }
+        let kept = AtomicUsize::new(0);
+        Member { name, rank, ranks, device, blocking, state, news, link, kept }
+    }
+
+    /// A graph keeps an operation, or does so no more.
+    pub fn keep(&self, keeps: bool) {
+        match keeps {
+            true => self.kept.fetch_add(1, Ordering::Relaxed),
+            false => self.kept.fetch_sub(1, Ordering::Relaxed),
+        };
+    }
+
+    /// A communicator does not end before the graphs with its operations: NCCL would wait for them, for ever.
+    pub fn check_unkept(&self) -> Result<(), Refusal> {
+        match self.kept.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            kept => refuse(
+                Code::InvalidUsage,
+                format!("graphs keep {kept} operations of the communicator, for which NCCL waits"),
+            ),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

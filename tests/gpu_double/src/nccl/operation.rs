@@ -25,6 +25,8 @@ pub struct Operation {
     name: String,
     ticket: Option<u64>,
     posted: bool,
+    /// Whether it is one that a graph keeps.
+    kept: bool,
     wait: Option<Wait>,
 }
 
@@ -33,10 +35,14 @@ impl Operation {
     pub fn new(member: &Arc<Member>, calls: Vec<Bound>) -> Operation {
         let texts: Vec<String> = calls.iter().map(|bound| bound.call.to_string()).collect();
         let (member, name) = (member.clone(), format!("nccl {}", texts.join(" and ")));
-        Operation { member, calls, name, ticket: None, posted: false, wait: None }
+        member.keep(true);
+        Operation { member, calls, name, ticket: None, posted: false, kept: true, wait: None }
     }
 
     fn leave(&mut self) {
+        if std::mem::take(&mut self.kept) {
+            self.member.keep(false);
+        }
         if let Some(ticket) = self.ticket.take() {
             self.member.leave(ticket);
         }
@@ -120,6 +126,9 @@ impl Work for Operation {
 
     fn appended(&mut self) {
         self.ticket.get_or_insert_with(|| self.member.enter());
+        if std::mem::take(&mut self.kept) {
+            self.member.keep(false);
+        }
     }
 
     fn again(&self) -> Box<dyn Work> {

@@ -138,6 +138,13 @@ impl Cuda {
         address
     }
 
+    /// Writes numbers by a call that takes its memory of the host, whether or not the copy has ended.
+    pub fn write(&self, address: u64, values: &[f32]) -> Result<()> {
+        call!(self.driver, c"cuMemcpyHtoD_v2"(
+            address => u64, values.as_ptr() => *const f32, size_of_val(values) => usize
+        ))
+    }
+
     pub fn download(&self, stream: Handle, address: u64, count: usize) -> Result<Vec<f32>> {
         let mut values = vec![0f32; count];
         call!(self.driver, c"cuMemcpyDtoHAsync_v2"(

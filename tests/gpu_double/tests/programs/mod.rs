@@ -22,6 +22,8 @@ unsafe extern "C" {
     fn cuStreamSynchronize(stream: *mut c_void) -> i32;
     fn cuStreamBeginCapture_v2(stream: *mut c_void, mode: i32) -> i32;
     fn cuStreamEndCapture(stream: *mut c_void, graph: *mut *mut c_void) -> i32;
+    fn cuGraphDestroy(graph: *mut c_void) -> i32;
+    fn cuGraphExecDestroy(executable: *mut c_void) -> i32;
     fn cuGraphInstantiateWithFlags(exec: *mut *mut c_void, graph: *mut c_void, flags: u64) -> i32;
     fn cuGraphLaunch(exec: *mut c_void, stream: *mut c_void) -> i32;
 }
@@ -75,6 +77,7 @@ pub fn upload<T: Copy>(values: &[T]) -> u64 {
 pub fn write<T: Copy>(address: u64, values: &[T]) {
     let bytes = size_of_val(values);
     assert_eq!(unsafe { cuMemcpyHtoD_v2(address, values.as_ptr().cast(), bytes) }, 0);
+    assert_eq!(unsafe { cuStreamSynchronize(std::ptr::null_mut()) }, 0);
 }
 
 /// Values of the device.
@@ -98,6 +101,7 @@ pub fn capture(stream: *mut c_void, record: impl FnOnce()) -> *mut c_void {
     unsafe {
         assert_eq!(cuStreamEndCapture(stream, &mut graph), 0);
         assert_eq!(cuGraphInstantiateWithFlags(&mut executable, graph, 0), 0);
+        assert_eq!(cuGraphDestroy(graph), 0);
     }
     executable
 }
@@ -105,6 +109,11 @@ pub fn capture(stream: *mut c_void, record: impl FnOnce()) -> *mut c_void {
 /// Launches a graph on a stream.
 pub fn launch(executable: *mut c_void, stream: *mut c_void) {
     assert_eq!(unsafe { cuGraphLaunch(executable, stream) }, 0);
+}
+
+/// A graph ends.
+pub fn end_graph(executable: *mut c_void) {
+    assert_eq!(unsafe { cuGraphExecDestroy(executable) }, 0);
 }
 
 /// The variable that tells a test that it is the process of its own, and which.

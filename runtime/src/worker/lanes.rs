@@ -1,0 +1,75 @@
+//! How the actions of one worker share streams.
+//!
+//! Where nothing that a rank does in a step needs its host but feeds and fetches, one worker launches on all of its streams, in one
+//! order: communication as soon as it may. Which action waits for which of the other stream is known beforehand
+//! ([`graphc_ir::streams`]), and becomes an event that is recorded behind the one and awaited before the other. Otherwise each
+//! stream has a worker of its own, which tells the others what it is done with.
+
+use graphc_ir::plan::Program;
+use graphc_ir::streams::Known;
+
+/// The streams of a worker's actions, by their places in the worker's order.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Lanes {
+    /// Which stream each is on.
+    of: Vec<u8>,
+    /// The action of another stream that must have ended when each begins, where that is not known from one before.
+    behind: Vec<Option<usize>>,
+    /// Whether another stream waits for each.
+    awaited: Vec<bool>,
+}
+
+impl Lanes {
+    /// One stream for so many actions.
+    pub(crate) fn one(actions: usize) -> Self {
+        Self { of: vec![0; actions], behind: vec![None; actions], awaited: vec![false; actions] }
+    }
+
+    /// The actions of both streams of a program in one order, actor and microbatch, with their streams; `None` where it has not two,
+    /// or they wait for each other.
+    pub(crate) fn of_both(program: &Program) -> Option<(Vec<(u32, u32)>, Self)> {
+        let known = Known::of(program)?;
+        let mut lanes = Self::default();
+        let mut order = Vec::new();
+        // By stream: the places of its actions so far, and how many of the other's its last one waited for.
+        let (mut places, mut waited) = ([Vec::new(), Vec::new()], [0, 0]);
+        while let Some((stream, action)) = known.next(places.each_ref().map(Vec::len)) {
+            let (actor, microbatch) = known.actions[stream][action];
+            let needed = known.ended(stream, action) as usize;
+            let behind = (needed > waited[stream]).then(|| places[1 - stream][needed - 1]);
+            waited[stream] = waited[stream].max(needed);
+            places[stream].push(order.len());
+            order.push((actor.0, microbatch));
+            lanes.push(stream, behind);
+        }
+        let all = known.actions.iter().map(Vec::len).sum::<usize>();
+        (order.len() == all).then_some((order, lanes))
+    }
+
+    fn push(&mut self, stream: usize, behind: Option<usize>) {
+        self.of.push(stream as u8);
+        self.behind.push(behind);
+        self.awaited.push(false);
+        if let Some(before) = behind {
+            self.awaited[before] = true;
+        }
+    }
+
+    /// The stream of an action.
+    #[inline]
+    pub(crate) fn of(&self, action: usize) -> usize {
+        usize::from(self.of[action])
+    }
+
+    /// The action of another stream that must have ended when an action begins.
+    #[inline]
+    pub(crate) fn behind(&self, action: usize) -> Option<usize> {
+        self.behind[action]
+    }
+
+    /// Whether an action of another stream waits for this one.
+    #[inline]
+    pub(crate) fn is_awaited(&self, action: usize) -> bool {
+        self.awaited[action]
+    }
+}
