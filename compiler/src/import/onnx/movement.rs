@@ -443,7 +443,7 @@ pub(super) fn range(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     }
     let (start, limit, step, dtype) = (bounds[0].0, bounds[1].0, bounds[2].0, bounds[0].1);
     let count = ((limit - start) / step).ceil().max(0.0);
-    if step == 0.0 || !(count < 1e12) {
+    if step == 0.0 || count.is_nan() || count >= 1e12 {
         return fail(format!(
             "from {start} to {limit} by {step} is no range: a step is not 0, and a range has fewer than 10^12 numbers"
         ));
