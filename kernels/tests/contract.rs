@@ -231,8 +231,10 @@ fn results_are_the_same_on_any_number_of_threads() {
 
 #[test]
 fn large_results_are_right() {
+    // The longest sums, those of convolutions, have 630 terms of about 1. Each addition rounds what has been summed up so far, about
+    // 25, by half a unit in the last place, so that results differ by 1e-4 where a processor's kernel adds in another order.
     for case in large_cases() {
-        case.check(5e-5);
+        case.check(2e-4);
     }
     product(&[65, 129], &[129, 100], false, false).check(2e-5);
 }
