@@ -29,6 +29,7 @@ mod memory;
 mod program;
 mod schedule;
 mod segments;
+mod slices;
 mod sort;
 mod tables;
 #[cfg(test)]
@@ -118,6 +119,7 @@ pub fn lower(
         false => background::scatter_early(&mut job),
     }
     buckets::fuse(&mut job)?;
+    slices::before_updates(&mut job)?;
     sort::number(&mut job);
     let schedule = schedule::Schedule::new(&job, options.schedule, decisions.staging.stages);
     let cx = program::Context {

@@ -1,0 +1,151 @@
+//! Lets slices of variables, of which each rank updates its own, stand before all updates.
+//!
+//! Where ranks share out an update, each cuts its part out of a variable that all of them have. If every slice stood right before
+//! its update, updates would be one launch each on a card; behind all slices they are one launch for all variables. The parts then
+//! live at one time, so that it is done only where a step takes no more memory for it.
+
+use graphc_ir::plan::{Action, Rate};
+
+use super::LowerError;
+use super::job::{Job, Task, TaskId};
+use super::sort::sort;
+use crate::decisions::Phase;
+
+/// Puts the slices that updates alone read in front of the update phase. Tasks are sorted.
+///
+/// # Errors
+/// Where tasks wait for each other in a circle.
+pub fn before_updates(job: &mut Job) -> Result<(), LowerError> {
+    let slices = of_variables(job);
+    if slices.len() < 2 {
+        return Ok(());
+    }
+    let (tasks, before) = (job.tasks.clone(), peaks(job));
+    for slice in slices {
+        job.tasks[slice].anchor = 0;
+    }
+    sort(job)?;
+    if peaks(job).iter().zip(&before).any(|(peak, before)| peak > before) {
+        job.replace_tasks(tasks);
+    }
+    Ok(())
+}
+
+fn of_variables(job: &Job) -> Vec<usize> {
+    let readers = job.readers();
+    let late = |&TaskId(reader): &TaskId| job.tasks[reader].phase == Phase::Update;
+    let is_one = |task: &Task| {
+        let local = matches!(task.action, Action::Local { .. }) && task.background.is_none();
+        let resting = task.inputs.iter().all(|input| job.buffers[input.0].variable.is_some());
+        let mut read = task.outputs.iter().flat_map(|output| &readers[output.0]);
+        local && resting && task.rate == Rate::Step && task.phase == Phase::Update && read.all(late)
+    };
+    (0..job.tasks.len()).filter(|&task| is_one(&job.tasks[task])).collect()
+}
+
+/// By stage: the bytes that live at one time at most, in the order of the tasks, of one microbatch. Variables, which always live, do
+/// not count.
+fn peaks(job: &Job) -> Vec<u64> {
+    let mut last: Vec<usize> = vec![0; job.buffers.len()];
+    for (place, task) in job.tasks.iter().enumerate() {
+        task.inputs.iter().for_each(|input| last[input.0] = place);
+    }
+    let stages = job.tasks.iter().map(|task| task.stage + 1).max().unwrap_or(0);
+    let (mut live, mut peaks) = (vec![0; stages], vec![0; stages]);
+    let mut ending = vec![Vec::new(); job.tasks.len()];
+    for (place, task) in job.tasks.iter().enumerate() {
+        for &output in &task.outputs {
+            let bytes = job.bytes(output);
+            live[task.stage] += bytes;
+            ending[last[output.0].max(place)].push((task.stage, bytes));
+        }
+        peaks[task.stage] = peaks[task.stage].max(live[task.stage]);
+        for (stage, bytes) in ending[place].drain(..) {
+            live[stage] -= bytes;
+        }
+    }
+    peaks
+}
+
+#[cfg(test)]
+mod tests {
+    use graphc_ir::op::Op;
+    use graphc_ir::ops::{Init, SgdUpdate};
+    use graphc_ir::plan::{BoxingKind, Layout, TensorKind};
+    use graphc_ir::sbp::{NdSbp, Sbp};
+    use graphc_ir::types::DType;
+
+    use super::super::job::{Buffer, BufferId, VariableOf};
+    use super::*;
+
+    fn buffer(job: &mut Job, elements: usize, variable: bool) -> BufferId {
+        let layout = job.layout(Layout {
+            shape: vec![elements],
+            dtype: DType::F32,
+            microbatch_dim: None,
+            ranks: vec![0],
+            hierarchy: vec![1],
+            sbp: NdSbp(vec![Sbp::Broadcast]),
+        });
+        let name = String::from("w");
+        let of =
+            VariableOf { name: name.clone(), init: Init::Weights, role: TensorKind::Parameter };
+        let variable = variable.then_some(of);
+        job.buffer(Buffer { name, layout, rate: Rate::Step, variable, producer: None })
+    }
+
+    fn task(action: Action, inputs: &[BufferId], outputs: &[BufferId], at: (Phase, usize)) -> Task {
+        Task {
+            name: String::new(),
+            action,
+            inputs: inputs.to_vec(),
+            outputs: outputs.to_vec(),
+            updates: Vec::new(),
+            rate: Rate::Step,
+            phase: at.0,
+            stage: 0,
+            chunk: 0,
+            ranks: vec![0],
+            anchor: at.1,
+            segment: 0,
+            flops: 0.0,
+            bytes: 0.0,
+            seconds: 0.0,
+            background: None,
+            expected: 0.0,
+            boxing: None,
+        }
+    }
+
+    /// A forward pass that takes so many elements, then three slices with an update of 16 elements behind each. Whether slices
+    /// come first.
+    fn slices_first(forward: usize) -> bool {
+        let mut job = Job::new(1);
+        let activation = buffer(&mut job, forward, false);
+        job.task(task(Action::Assign, &[], &[activation], (Phase::Forward, 0)));
+        let update = Op::SgdUpdate(SgdUpdate { lr: 0.1.into(), ..SgdUpdate::default() });
+        for anchor in 1..4 {
+            let weight = buffer(&mut job, 16, true);
+            let [part, updated] = [false, false].map(|_| buffer(&mut job, 16, false));
+            let at = (Phase::Update, anchor);
+            job.task(task(Action::Local { kind: BoxingKind::Slice }, &[weight], &[part], at));
+            let update = Action::Compute { op: update.clone(), operands: vec![0, 0] };
+            job.task(task(update, &[part], &[updated], at));
+        }
+        sort(&mut job).expect("no circle");
+        before_updates(&mut job).expect("no circle");
+        let local: Vec<_> =
+            job.tasks.iter().map(|task| matches!(task.action, Action::Local { .. })).collect();
+        match local[..] {
+            [false, true, true, true, false, false, false] => true,
+            [false, true, false, true, false, true, false] => false,
+            _ => panic!("no such order: {local:?}"),
+        }
+    }
+
+    #[test]
+    fn slices_come_first_where_the_step_has_the_memory_for_them() {
+        assert!(slices_first(64));
+        assert!(!slices_first(63));
+    }
+}
