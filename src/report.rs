@@ -59,10 +59,7 @@ pub fn summary(plan: &Plan) -> String {
             "memory: short, so what the backward pass reads is kept for it, or gathered again, as is best\n",
         );
     }
-    if plan.recomputed_blocks > 0 {
-        let _ =
-            writeln!(text, "recomputed: the first {} blocks of each stage", plan.recomputed_blocks);
-    }
+    text.push_str(&recomputed_line(plan));
     for stage in 0..plan.stages {
         text.push_str(&stage_lines(plan, stage));
     }
@@ -255,4 +252,19 @@ fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(NOTHING).set_header(header);
     table
+}
+
+/// How much is computed again; nothing where nothing is.
+fn recomputed_line(plan: &Plan) -> String {
+    let blocks = |count: usize, of: &str| match count {
+        0 => None,
+        _ => Some(format!("{of}the first {count} blocks of each stage")),
+    };
+    let selective = plan.selective_blocks.checked_sub(plan.recomputed_blocks);
+    let some = blocks(plan.selective_blocks, "what is cheap of ").filter(|_| selective > Some(0));
+    match [blocks(plan.recomputed_blocks, ""), some] {
+        [None, None] => String::new(),
+        [Some(one), None] | [None, Some(one)] => format!("recomputed: {one}\n"),
+        [Some(all), Some(some)] => format!("recomputed: {all}, {some}\n"),
+    }
 }

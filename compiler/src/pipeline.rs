@@ -22,7 +22,7 @@ use crate::passes::loss::attach_loss;
 use crate::passes::optimizer::optimizer;
 use crate::passes::pins::check_pins;
 use crate::passes::rates::rates;
-use crate::passes::recompute::recompute;
+use crate::passes::recompute::{Depth, recompute};
 use crate::passes::regather::{Regathered, regather};
 use crate::passes::simplify::simplify;
 use crate::passes::staging::{assign_stages, follow, one_stage, staging};
@@ -148,7 +148,8 @@ pub const PASSES: &[Pass] = &[
         why: "after what might find that what is computed twice is the same, and what has been summed over microbatches is kept",
         scope: Scope::Forms,
         run: Run::Rated(|rated, options| match options.recompute {
-            Recompute::Full => recompute(rated, usize::MAX),
+            Recompute::Full => recompute(rated, Depth::FULL),
+            Recompute::Selective => recompute(rated, Depth::SELECTIVE),
             Recompute::None | Recompute::Auto => Ok(rated),
         }),
     },
@@ -159,7 +160,7 @@ pub const PASSES: &[Pass] = &[
         run: Run::Rated(|rated, options| match options.recompute {
             // Where memory decides what is computed again, that has to be known first.
             Recompute::Auto => Ok(rated),
-            Recompute::None | Recompute::Full => gathered(rated, options),
+            Recompute::None | Recompute::Selective | Recompute::Full => gathered(rated, options),
         }),
     },
 ];
@@ -231,17 +232,17 @@ pub fn prepare_layers(
     Ok((Decisions { training, staging, rates, recomputed }, layers))
 }
 
-/// The same decisions with the first `blocks` blocks of every stage computed again in the backward pass; nothing may be
-/// computed again in them yet.
+/// The same decisions with the first blocks of every stage computed again in the backward pass; nothing may be computed again in them
+/// yet.
 ///
 /// # Errors
 /// Where an op does not take its operands.
 pub fn recompute_blocks(
     decisions: &Decisions,
     options: &CompileOptions,
-    blocks: usize,
+    depth: Depth,
 ) -> Result<Decisions, PassError> {
-    let rated = recompute(decisions.rated(), blocks)?;
+    let rated = recompute(decisions.rated(), depth)?;
     verified("recompute", &rated.training.graph)?;
     let rated = gathered(rated, options)?;
     verified("regather", &rated.training.graph)?;

@@ -6,6 +6,7 @@ use graphc_compiler::check::{verify, verify_invariants};
 use graphc_compiler::cluster::preset;
 use graphc_compiler::compile::{Compiled, compile};
 use graphc_compiler::decisions::{Decisions, Phase};
+use graphc_compiler::passes::recompute::Depth;
 use graphc_compiler::pipeline::{prepare, recompute_blocks};
 use graphc_ir::array::Array;
 use graphc_ir::builder::GraphBuilder;
@@ -14,6 +15,7 @@ use graphc_ir::graph::Graph;
 use graphc_ir::ids::ValueId;
 use graphc_ir::nn::{Gpt, GptConfig, Module, TransformerBlock};
 use graphc_ir::op::{EvalContext, Op};
+use graphc_ir::ops::Init;
 use graphc_ir::plan::{
     AdamOptions, CompileOptions, Loss, Optimizer, Recompute, Strategy, TensorKind,
 };
@@ -82,12 +84,20 @@ fn gradients_are_the_same_bits_and_dropout_draws_the_same_numbers() {
         for (mesh, stages, microbatches) in [(1, 1, 1), (1, 1, 2), (2, 2, 2)] {
             let full =
                 CompileOptions { loss: Some(loss), ..options(&[mesh], stages, microbatches) };
-            let none = CompileOptions { recompute: Recompute::None, ..full.clone() };
-            let recomputed = prepare(graph.clone(), &full).expect("fits");
-            let kept = prepare(graph.clone(), &none).expect("fits");
-            let copies = recomputed.recomputed.iter().flatten().count();
-            assert!(copies > 0 && kept.recomputed.iter().all(Option::is_none));
-            assert!(gradients(&recomputed) == gradients(&kept), "{mesh} {stages} {microbatches}");
+            let with = |recompute| {
+                let options = CompileOptions { recompute, ..full.clone() };
+                prepare(graph.clone(), &options).expect("fits")
+            };
+            let kept = with(Recompute::None);
+            assert!(kept.recomputed.iter().all(Option::is_none));
+            for recompute in [Recompute::Selective, Recompute::Full] {
+                let recomputed = with(recompute);
+                assert!(recomputed.recomputed.iter().any(Option::is_some));
+                assert!(
+                    gradients(&recomputed) == gradients(&kept),
+                    "{recompute:?} {mesh} {stages} {microbatches}"
+                );
+            }
         }
     }
 }
@@ -164,7 +174,8 @@ fn each_block_of_a_stage_can_be_recomputed_by_itself() {
     let none = CompileOptions { recompute: Recompute::None, ..options(&[2], 2, 2) };
     let decisions = prepare(gpt(4), &none).expect("fits");
     let copies = |blocks: usize| {
-        let decisions = recompute_blocks(&decisions, &none, blocks).expect("fits");
+        let depth = Depth { full: blocks, selective: 0 };
+        let decisions = recompute_blocks(&decisions, &none, depth).expect("fits");
         decisions.recomputed.iter().flatten().count()
     };
     // At most six blocks on a stage: the first is the embedding, which keeps what it makes, and a cut may part one.
@@ -172,6 +183,75 @@ fn each_block_of_a_stage_can_be_recomputed_by_itself() {
     assert!(counts.windows(2).all(|pair| pair[0] <= pair[1]), "{counts:?}");
     assert_eq!((counts[0], counts[6]), (0, counts[7]), "{counts:?}");
     assert!(counts[1] > 0 && counts[2] > counts[1], "{counts:?}");
+}
+
+/// Attention in parts, so that there are scores.
+fn scores(layers: usize) -> Graph {
+    let g = GraphBuilder::new("scores");
+    let mut x = g.input("x", DType::F32, [8, 64, 16]);
+    for layer in 0..layers {
+        let weight = |name: &str, [rows, columns]: [usize; 2]| {
+            g.variable(&format!("{layer}.{name}"), DType::F32, [rows, columns], Init::Weights)
+        };
+        let [q, k, v] = ["q", "k", "v"].map(|name| x.matmul(&weight(name, [16, 16])));
+        let scores = q.matmul_transposed(&k, false, true).scale(0.25);
+        let attention = scores.softmax(2).matmul(&v).matmul(&weight("o", [16, 16]));
+        let x1 = x.add(&attention);
+        let hidden = x1.matmul(&weight("up", [16, 64])).gelu();
+        x = x1.add(&hidden.matmul(&weight("down", [64, 16])));
+    }
+    g.output("y", &x);
+    g.finish().expect("fits")
+}
+
+#[test]
+fn selective_computes_scores_again_and_no_product_with_weights() {
+    let with = |recompute| {
+        let options = CompileOptions { loss: Some(Loss::Mse), recompute, ..options(&[1], 1, 1) };
+        planned(scores(4), &options)
+    };
+    let [none, selective, full] =
+        [Recompute::None, Recompute::Selective, Recompute::Full].map(with);
+    let graph = selective.decisions.graph();
+    let copies: Vec<_> = (graph.iter())
+        .filter(|(id, _)| selective.decisions.recomputed[id.index()].is_some())
+        .map(|(_, node)| node)
+        .collect();
+    let is_variable = |value: &ValueId| matches!(graph.producer(*value).op, Op::Variable(_));
+    let products = copies.iter().filter(|node| matches!(node.op, Op::MatMul(_)));
+    assert!(products.clone().count() > 0, "scores are computed again");
+    assert!(products.flat_map(|node| &node.operands).all(|operand| !is_variable(operand)));
+    assert!(copies.iter().any(|node| matches!(node.op, Op::Softmax(_))));
+    let seconds = |compiled: &Compiled| compiled.plan.predicted.step_seconds;
+    assert!(seconds(&none) < seconds(&selective) && seconds(&selective) < seconds(&full));
+    // Scores, their softmax and what GELU gives are more than a third of what a layer keeps.
+    assert!(peak(&selective) * 4 < peak(&none) * 3, "{} of {}", peak(&selective), peak(&none));
+    assert_eq!((selective.plan.recomputed_blocks, full.plan.selective_blocks), (0, 0));
+    assert!(selective.plan.selective_blocks > 0);
+    verify(&selective.plan).expect("it compiles to itself again");
+}
+
+#[test]
+fn auto_gives_up_what_is_cheap_before_whole_blocks() {
+    let auto = |recompute, memory| CompileOptions {
+        recompute,
+        strategy: Strategy::Data,
+        loss: Some(Loss::Mse),
+        memory,
+        ..options(&[1], 1, 1)
+    };
+    let [none, selective, full] = [Recompute::None, Recompute::Selective, Recompute::Full]
+        .map(|recompute| planned(scores(4), &auto(recompute, None)));
+    let short = planned(scores(4), &auto(Recompute::Auto, Some(peak(&none) - 1)));
+    let blocks =
+        |compiled: &Compiled| (compiled.plan.recomputed_blocks, compiled.plan.selective_blocks);
+    assert_eq!(blocks(&short).0, 0, "{:?}", blocks(&short));
+    assert!((1..blocks(&selective).1).contains(&blocks(&short).1), "{:?}", blocks(&short));
+    assert!(peak(&full) < peak(&selective));
+    let shorter = planned(scores(4), &auto(Recompute::Auto, Some(peak(&selective) - 1)));
+    assert_eq!(blocks(&shorter).1, blocks(&selective).1);
+    assert!(0 < blocks(&shorter).0, "{:?}", blocks(&shorter));
+    verify(&shorter.plan).expect("it compiles to itself again");
 }
 
 #[test]

@@ -49,6 +49,9 @@ pub struct Plan {
     /// Blocks of each stage, from its first on, whose activations are computed again in the backward pass.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub recomputed_blocks: usize,
+    /// Blocks of each stage, those included, of which at least what is cheap to compute is computed again in the backward pass.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub selective_blocks: usize,
     /// Whether memory was short, so that each tensor which the backward pass reads again has a layout of its own for it: it is kept
     /// from the forward pass, or gathered again.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

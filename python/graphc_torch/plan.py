@@ -535,6 +535,8 @@ class Plan:
     """The program of each rank."""
     recomputed_blocks: int = 0
     """Blocks of each stage whose activations are computed again in the backward pass."""
+    selective_blocks: int = 0
+    """Blocks of each stage, those included, of which at least what is cheap is computed again."""
     regathered: bool = False
     """Whether memory was short, so that tensors have a layout of their own for the backward pass."""
     cross_entropy: str = "auto"

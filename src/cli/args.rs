@@ -348,8 +348,8 @@ pub struct SharedArgs {
     /// How layouts are chosen: auto (default) is the planner, the others are fixed plans to compare with
     #[arg(long, value_parser = strategy)]
     pub strategy: Option<Strategy>,
-    /// Activations: kept (none, the default), computed again per block in the backward pass (full), or as few blocks as
-    /// the memory needs (auto)
+    /// Activations: kept (none, the default), computed again in the backward pass where that is cheap (selective) or all of each
+    /// block (full), or as little as the memory needs (auto)
     #[arg(long, value_parser = recompute)]
     pub recompute: Option<Recompute>,
     /// Automatic mixed precision: products, convolutions and attention in bf16 or f16, the rest in f32; weights and states
@@ -552,9 +552,10 @@ fn precision(text: &str) -> Result<DType, String> {
 fn recompute(text: &str) -> Result<Recompute, String> {
     match text {
         "none" => Ok(Recompute::None),
+        "selective" => Ok(Recompute::Selective),
         "full" => Ok(Recompute::Full),
         "auto" => Ok(Recompute::Auto),
-        _ => Err("activations are recomputed as none, full or auto say".into()),
+        _ => Err("activations are recomputed as none, selective, full or auto say".into()),
     }
 }
 

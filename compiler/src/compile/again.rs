@@ -6,6 +6,7 @@ use graphc_ir::text;
 use super::stages::chosen;
 use crate::decisions::Decisions;
 use crate::passes::error::PassError;
+use crate::passes::recompute::Depth;
 use crate::pipeline::{prepare, recompute_blocks, regathered};
 
 /// The decisions that a plan was made from.
@@ -25,8 +26,11 @@ pub fn prepare_again(plan: &Plan) -> Result<Decisions, PassError> {
     };
     let decisions = prepare(graph, &options)?;
     let decisions = match options.recompute {
-        Recompute::Auto => recompute_blocks(&decisions, &options, plan.recomputed_blocks)?,
-        Recompute::None | Recompute::Full => decisions,
+        Recompute::Auto => {
+            let depth = Depth { full: plan.recomputed_blocks, selective: plan.selective_blocks };
+            recompute_blocks(&decisions, &options, depth)?
+        }
+        Recompute::None | Recompute::Selective | Recompute::Full => decisions,
     };
     match plan.regathered {
         true => Ok(regathered(&decisions, &options)?.unwrap_or(decisions)),

@@ -10,7 +10,7 @@ use super::stages::{choose, chosen};
 use super::{Compiled, Milestone};
 use crate::error::CompileError;
 use crate::passes::error::PassError;
-use crate::passes::recompute::most_blocks;
+use crate::passes::recompute::{Depth, most_blocks};
 use crate::pipeline::recompute_blocks;
 use crate::planner::Planned;
 
@@ -83,18 +83,18 @@ impl Job<'_> {
     ) -> Result<Draft, CompileError> {
         let prepared = all_forms(&staged, options)?;
         reached(Milestone::Prepared);
-        let attempt = |forms: Vec<Form<()>>, recomputed_blocks: usize| {
+        let attempt = |forms: Vec<Form<()>>, depth: Depth| {
             let mut draft = self.with_room(&forms, options)?;
-            draft.plan.recomputed_blocks = recomputed_blocks;
+            (draft.plan.recomputed_blocks, draft.plan.selective_blocks) =
+                (depth.full, depth.selective);
             Ok(draft)
         };
+        let blocks = blocks_of(&prepared);
         let draft = match options.recompute {
-            Recompute::Auto => fewest_blocks(prepared, options, attempt),
-            Recompute::None => attempt(prepared, 0),
-            Recompute::Full => {
-                let blocks = blocks_of(&prepared);
-                attempt(prepared, blocks)
-            }
+            Recompute::Auto => least_again(prepared, options, attempt),
+            Recompute::None => attempt(prepared, Depth { full: 0, selective: 0 }),
+            Recompute::Selective => attempt(prepared, Depth { full: 0, selective: blocks }),
+            Recompute::Full => attempt(prepared, Depth { full: blocks, selective: 0 }),
         };
         reached(Milestone::Planned);
         draft
@@ -178,32 +178,34 @@ fn blocks_of(forms: &[Form<()>]) -> usize {
     forms.iter().map(of).max().unwrap_or(0)
 }
 
-/// The plan in which as few blocks are computed again as the memory allows: none if that fits, else, as fewer blocks
-/// need more memory, the least number by bisection; the error is that of all blocks where not even they fit.
-fn fewest_blocks(
+/// The plan in which as little is computed again as the memory allows: nothing if that fits, else what is cheap of the first blocks of
+/// each stage, else that of all blocks and the whole of the first. As less needs more memory, how much is found by
+/// bisection; the error is that of all blocks where not even they fit.
+fn least_again(
     prepared: Vec<Form<()>>,
     options: &CompileOptions,
-    attempt: impl Fn(Vec<Form<()>>, usize) -> Result<Draft, CompileError>,
+    attempt: impl Fn(Vec<Form<()>>, Depth) -> Result<Draft, CompileError>,
 ) -> Result<Draft, CompileError> {
-    let most = blocks_of(&prepared);
-    let with = |blocks| {
+    let blocks = blocks_of(&prepared);
+    let with = |amount: usize| {
+        let depth = Depth { full: amount.saturating_sub(blocks), selective: amount.min(blocks) };
         let of = |form: &Form<()>| {
-            let decisions = recompute_blocks(&form.decisions, options, blocks)?;
+            let decisions = recompute_blocks(&form.decisions, options, depth)?;
             Ok(Form { decisions, ..form.clone() })
         };
-        attempt(prepared.iter().map(of).collect::<Result<_, PassError>>()?, blocks)
+        attempt(prepared.iter().map(of).collect::<Result<_, PassError>>()?, depth)
     };
     match with(0) {
-        Err(error) if error.is_memory() && most > 0 => {}
+        Err(error) if error.is_memory() && blocks > 0 => {}
         other => return other,
     }
-    let mut best = with(most)?;
-    let (mut too_few, mut enough) = (0, most);
-    while enough - too_few > 1 {
-        let middle = usize::midpoint(too_few, enough);
+    let (mut too_little, mut enough) = (0, 2 * blocks);
+    let mut best = with(enough)?;
+    while enough - too_little > 1 {
+        let middle = usize::midpoint(too_little, enough);
         match with(middle) {
             Ok(draft) => (best, enough) = (draft, middle),
-            Err(error) if error.is_memory() => too_few = middle,
+            Err(error) if error.is_memory() => too_little = middle,
             Err(error) => return Err(error),
         }
     }

@@ -17,7 +17,7 @@ use super::best::{Job, MOST_CHOICES};
 use super::stages::{choose, chosen};
 use crate::error::{Asked, CompileError, Conflict};
 use crate::passes::error::PassError;
-use crate::passes::recompute::most_blocks;
+use crate::passes::recompute::Depth;
 use crate::pipeline::{prepare, recompute_blocks, regathered};
 use crate::planner::{PlanError, UNLIMITED, feasible};
 
@@ -249,8 +249,7 @@ fn staged_has_plan(
 ) -> Result<(), CompileError> {
     let mut decisions = prepare(graph, options)?;
     if options.recompute == Recompute::Auto {
-        let blocks = most_blocks(&decisions.training, &decisions.rates);
-        decisions = recompute_blocks(&decisions, options, blocks)?;
+        decisions = recompute_blocks(&decisions, options, Depth::FULL)?;
     }
     let decisions = regathered(&decisions, options)?.unwrap_or(decisions);
     Ok(feasible(&decisions, options, cluster)?)

@@ -129,6 +129,7 @@ pub(super) fn unchecked(header: Header<'_>, decisions: &Decisions, lowered: Lowe
         stages: decisions.staging.stages,
         microbatches: decisions.rates.microbatches,
         recomputed_blocks: 0,
+        selective_blocks: 0,
         regathered: false,
         cross_entropy: CrossEntropyForm::Auto,
         training: !decisions.training.gradients.is_empty(),

@@ -25,6 +25,7 @@ mod rebuild;
 pub mod recompute;
 pub mod regather;
 pub mod samples;
+mod selective;
 pub mod simplify;
 pub mod skipping;
 pub mod staging;

@@ -5,6 +5,8 @@
 //! it. The copies are the same ops with the same payloads on the same operands, so they give the same bits, and
 //! dropout draws the same numbers. What depends on no input is no activation: it is computed once and kept.
 //!
+//! Of a block that is recomputed selectively what takes much computing is kept too ([`super::selective`]).
+//!
 //! The last layer, unless it is one of several equal ones, is the head with the loss: its backward pass follows at once,
 //! and nothing of it is computed again.
 
@@ -16,17 +18,34 @@ use graphc_ir::op::{Op, OpError};
 
 use super::layers::layers;
 use super::rebuild::{Rebuild, live_nodes};
+use super::selective;
 use crate::decisions::{Phase, Rated, Rates, TrainingGraph, ValueRate};
 use crate::passes::error::PassError;
 
-/// Computes again what the first `blocks` blocks of every stage leave for the backward pass (the *block* method of
-/// Narayanan et al.'s Megatron-LM).
+/// Of how many blocks of every stage, from its first on, what they leave for the backward pass is computed again (the *block* method
+/// of Narayanan et al.'s Megatron-LM).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Depth {
+    /// Blocks of which all is computed again.
+    pub full: usize,
+    /// Blocks, those included, of which at least what is cheap is.
+    pub selective: usize,
+}
+
+impl Depth {
+    /// All blocks, with all that they compute.
+    pub const FULL: Self = Self { full: usize::MAX, selective: usize::MAX };
+    /// All blocks, with what is cheap.
+    pub const SELECTIVE: Self = Self { full: 0, selective: usize::MAX };
+}
+
+/// Computes activations again in the backward pass.
 ///
 /// # Errors
 /// Where an op does not take its operands.
-pub fn recompute(rated: Rated, blocks: usize) -> Result<Rated, PassError> {
+pub fn recompute(rated: Rated, depth: Depth) -> Result<Rated, PassError> {
     let Rated { training, rates, .. } = rated;
-    let block_of = Blocks::new(&training, &rates, blocks);
+    let block_of = Blocks::new(&training, &rates, depth);
     if block_of.of.iter().all(Option::is_none) {
         let recomputed = vec![None; training.graph.nodes.len()];
         return Ok(Rated { training, rates, recomputed });
@@ -37,25 +56,27 @@ pub fn recompute(rated: Rated, blocks: usize) -> Result<Rated, PassError> {
 
 /// The most blocks that a stage has.
 pub fn most_blocks(training: &TrainingGraph, rates: &Rates) -> usize {
-    Blocks::new(training, rates, usize::MAX).most
+    Blocks::new(training, rates, Depth::FULL).most
 }
 
 /// Which node is of which block.
 struct Blocks {
     /// The block of each node whose results may be computed again.
     of: Vec<Option<usize>>,
+    /// Of each block whether all of it is.
+    full: Vec<bool>,
     /// The most blocks of one stage.
     most: usize,
 }
 
 impl Blocks {
-    fn new(training: &TrainingGraph, rates: &Rates, most: usize) -> Self {
+    fn new(training: &TrainingGraph, rates: &Rates, depth: Depth) -> Self {
         let graph = &training.graph;
         let layers = layers(graph, |node| training.phases[node] == Phase::Forward);
         let head = layers.count.checked_sub(1).filter(|last| !layers.repeated.contains(last));
         let mut numbers: BTreeMap<_, usize> = BTreeMap::new();
-        let mut of_stage: BTreeMap<_, BTreeSet<usize>> = BTreeMap::new();
-        let mut of = vec![None; graph.nodes.len()];
+        let mut of_stage: BTreeMap<_, BTreeMap<usize, usize>> = BTreeMap::new();
+        let (mut of, mut full) = (vec![None; graph.nodes.len()], Vec::new());
         for (index, node) in graph.nodes.iter().enumerate() {
             let Some(layer) = layers.of[index].filter(|&layer| Some(layer) != head) else {
                 continue;
@@ -64,14 +85,18 @@ impl Blocks {
                 continue;
             }
             let stage = of_stage.entry(node.stage).or_default();
-            stage.insert(layer);
-            if stage.len() <= most {
-                let next = numbers.len();
-                of[index] = Some(*numbers.entry((layer, node.stage)).or_insert(next));
+            let next = stage.len();
+            let place = *stage.entry(layer).or_insert(next);
+            if place < depth.full.max(depth.selective) {
+                let number = numbers.entry((layer, node.stage)).or_insert_with(|| {
+                    full.push(place < depth.full);
+                    full.len() - 1
+                });
+                of[index] = Some(*number);
             }
         }
-        let most = of_stage.values().map(BTreeSet::len).max().unwrap_or(0);
-        Self { of, most }
+        let most = of_stage.values().map(BTreeMap::len).max().unwrap_or(0);
+        Self { of, full, most }
     }
 }
 
@@ -167,8 +192,8 @@ impl<'a> Copier<'a> {
     }
 }
 
-/// Which values only their own block reads in the forward pass, and are no output. What a step leaves in a state is read by no
-/// backward pass: it is kept.
+/// Which values are computed again. They are those that only their own block reads in the forward pass, and that are no output; what a
+/// step leaves in a state is read by no backward pass: it is kept. Of selective blocks it is a part of them.
 fn dropped(training: &TrainingGraph, blocks: &Blocks) -> Vec<bool> {
     let graph = &training.graph;
     let block = |value: usize| blocks.of[graph.values[value].producer.index()];
@@ -186,7 +211,16 @@ fn dropped(training: &TrainingGraph, blocks: &Blocks) -> Vec<bool> {
     for value in observed.chain(training.loss) {
         dropped[value.index()] = None;
     }
-    dropped.iter().map(Option::is_some).collect()
+    let of = |full: bool| {
+        let is_so = |block: &Option<usize>| block.is_some_and(|block| blocks.full[block] == full);
+        dropped.iter().map(is_so).collect::<Vec<bool>>()
+    };
+    let (all, some) = (of(true), of(false));
+    if !some.contains(&true) {
+        return all;
+    }
+    let some = selective::dropped(training, &some);
+    all.into_iter().zip(some).map(|(all, some)| all || some).collect()
 }
 
 /// Leaves out what the forward pass computed for the backward pass alone.

@@ -236,9 +236,12 @@ pub enum Recompute {
     /// All.
     #[default]
     None,
+    /// Of each block its inputs and what takes much computing, such as products with weights; what is cheap is computed again: scores
+    /// of attention, norms, activation functions (Korthikanti et al., arXiv 2205.05198, section 5).
+    Selective,
     /// Of each block its inputs; what it computes is computed again right before its backward pass.
     Full,
-    /// All, and where they do not fit the memory those of as many blocks as possible.
+    /// All, and where they do not fit the memory those of as many blocks as possible: what is cheap is given up first.
     Auto,
 }
 

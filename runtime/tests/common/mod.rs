@@ -116,6 +116,7 @@ impl Builder {
             stages: 1,
             microbatches,
             recomputed_blocks: 0,
+            selective_blocks: 0,
             regathered: false,
             cross_entropy: graphc_ir::plan::CrossEntropyForm::Auto,
             training: false,

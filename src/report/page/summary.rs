@@ -53,6 +53,8 @@ pub struct Summary {
     pub regathered: bool,
     /// Blocks of each stage that are computed again.
     pub recomputed_blocks: usize,
+    /// Blocks of each stage, those included, of which at least what is cheap is computed again.
+    pub selective_blocks: usize,
     /// Where weights come from.
     pub weights: Option<WeightsSource>,
     /// The options of the compilation.
@@ -85,6 +87,7 @@ pub fn summary(plan: &Plan, decisions: &Decisions, simulation: &Simulation) -> S
         pipeline: plan.pipeline.clone(),
         regathered: plan.regathered,
         recomputed_blocks: plan.recomputed_blocks,
+        selective_blocks: plan.selective_blocks,
         weights: plan.weights.clone(),
         options: serde_json::to_value(&plan.options).expect(plain),
     }

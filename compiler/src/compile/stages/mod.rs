@@ -160,6 +160,11 @@ struct Priced {
 }
 
 impl Priced {
+    /// Whether the best cut fits the memory.
+    fn fits(&self) -> bool {
+        self.choice.as_ref().is_some_and(|choice| choice.seconds <= self.free_seconds)
+    }
+
     /// What the choice is compared by.
     fn counted(&self) -> f64 {
         let margin = if self.short { 1.0 + MARGIN } else { 1.0 };
@@ -183,7 +188,8 @@ impl Chooser<'_> {
     fn of_stages(&self, stages: usize) -> Result<Vec<Priced>, CompileError> {
         let mut all: Vec<Priced> = Vec::new();
         let ways: &[Recompute] = match self.options.recompute {
-            Recompute::Auto => &[Recompute::None, Recompute::Full],
+            Recompute::Auto => &[Recompute::None, Recompute::Selective, Recompute::Full],
+            Recompute::Selective => &[Recompute::Selective],
             Recompute::Full => &[Recompute::Full],
             Recompute::None => &[Recompute::None],
         };
@@ -196,7 +202,12 @@ impl Chooser<'_> {
                 match self.priced(options) {
                     Ok(found) => {
                         least = found.iter().map(|found| found.free_seconds).fold(least, f64::min);
+                        let fits = found.as_ref().is_some_and(Priced::fits);
                         all.extend(found);
+                        // What computes more again costs no less.
+                        if fits {
+                            break;
+                        }
                     }
                     // A model that cannot be cut in so many parts may be in fewer.
                     Err(found) => error = error.or(Some(found)),

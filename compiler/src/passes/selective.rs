@@ -1,0 +1,271 @@
+//! What selective recomputation drops: what takes much memory and little computing (Korthikanti et al., arXiv 2205.05198, section 5).
+//!
+//! What weights are multiplied with (linear layers, convolutions, recurrent cells) and what fused attention gives is never
+//! computed again. All else is cheap: scores of attention and the products with them, softmax, dropout, norms, activations. Of
+//! cheap values those are kept that take the fewest bytes in all among the sets from which everything that the backward pass
+//! reads can be computed again by cheap ops: a minimum cut between what is there anyway and what is read, as in the partitioner of
+//! PyTorch's AOTAutograd. Of several least cuts it is the one nearest to the readers, so that the least is computed again.
+
+use graphc_ir::graph::{Graph, Node};
+use graphc_ir::ids::ValueId;
+use graphc_ir::op::Op;
+use petgraph::algo::dinics;
+use petgraph::graph::{DiGraph, NodeIndex};
+use petgraph::visit::EdgeRef;
+
+use crate::decisions::{Phase, TrainingGraph};
+
+/// Which of the candidates are computed again where the backward pass reads them.
+pub fn dropped(training: &TrainingGraph, candidates: &[bool]) -> Vec<bool> {
+    let graph = &training.graph;
+    let samples = of_samples(graph);
+    let cheap = |value: usize| {
+        let node = graph.node(graph.values[value].producer);
+        candidates[value] && !multiplies_weights(node, &samples)
+    };
+    let cheap: Vec<bool> = (0..graph.values.len()).map(cheap).collect();
+    Network::new(training, &cheap, &samples).behind_the_cut()
+}
+
+/// Which values depend on what is fed.
+fn of_samples(graph: &Graph) -> Vec<bool> {
+    let mut samples = vec![false; graph.values.len()];
+    for (_, node) in graph.iter() {
+        let fed = matches!(node.op, Op::Input(_));
+        let depends = fed || node.operands.iter().any(|operand| samples[operand.index()]);
+        node.results.iter().for_each(|result| samples[result.index()] = depends);
+    }
+    samples
+}
+
+/// Whether an op multiplies samples with weights, or is attention as a whole, which keeps no scores.
+fn multiplies_weights(node: &Node, samples: &[bool]) -> bool {
+    let product = node.op.operation().multiplies_matrices();
+    let plain = matches!(node.op, Op::MatMul(_));
+    product && (!plain || node.operands.iter().any(|operand| !samples[operand.index()]))
+}
+
+/// More bytes than any cut takes.
+const UNCUT: u64 = 1 << 60;
+
+/// Each value that may be kept or made again is an edge of as many units as it has bytes: what flows is that something is known.
+struct Network {
+    graph: DiGraph<(), u64>,
+    source: NodeIndex,
+    sink: NodeIndex,
+    /// The ends of each value's edge.
+    ends: Vec<Option<[NodeIndex; 2]>>,
+    cheap: Vec<bool>,
+}
+
+impl Network {
+    fn new(training: &TrainingGraph, cheap: &[bool], samples: &[bool]) -> Self {
+        let mut graph = DiGraph::new();
+        let (source, sink) = (graph.add_node(()), graph.add_node(()));
+        let ends = vec![None; cheap.len()];
+        let mut network = Self { graph, source, sink, ends, cheap: cheap.to_vec() };
+        let read = read_backward(training);
+        for value in (0..cheap.len()).filter(|&value| cheap[value]) {
+            let value = ValueId::new(value);
+            let [made, known] = network.ends(training, value);
+            if read[value.index()] {
+                network.graph.add_edge(known, network.sink, UNCUT);
+            }
+            for &operand in &training.graph.producer(value).operands {
+                if let Some(operand) = network.operand(training, operand, (&read, samples)) {
+                    network.graph.add_edge(operand, made, UNCUT);
+                }
+            }
+        }
+        network
+    }
+
+    fn ends(&mut self, training: &TrainingGraph, value: ValueId) -> [NodeIndex; 2] {
+        let graph = &mut self.graph;
+        *self.ends[value.index()].get_or_insert_with(|| {
+            let ends = [graph.add_node(()), graph.add_node(())];
+            let bytes = training.graph.value(value).ty.bytes() as u64;
+            graph.add_edge(ends[0], ends[1], bytes);
+            ends
+        })
+    }
+
+    /// Where an operand is known, which is not cheap or may be made again; `None` where it is there at no cost, so that nothing has to
+    /// flow to it: what depends on no sample, and what is kept for the backward pass in any case.
+    fn operand(
+        &mut self,
+        training: &TrainingGraph,
+        value: ValueId,
+        (read, samples): (&[bool], &[bool]),
+    ) -> Option<NodeIndex> {
+        let index = value.index();
+        if !self.cheap[index] && (read[index] || !samples[index]) {
+            return None;
+        }
+        let is_new = self.ends[index].is_none();
+        let [made, known] = self.ends(training, value);
+        if is_new && !self.cheap[index] {
+            self.graph.add_edge(self.source, made, UNCUT);
+        }
+        Some(known)
+    }
+
+    /// Of each cheap value whether it lies between the cut and its readers.
+    fn behind_the_cut(&self) -> Vec<bool> {
+        let (_, flow) = dinics(&self.graph, self.source, self.sink);
+        let mut reaches = vec![false; self.graph.node_count()];
+        let mut pending = vec![self.sink];
+        reaches[self.sink.index()] = true;
+        while let Some(node) = pending.pop() {
+            // From where more could flow to this node: along edges that are not full, and against those that something flows through.
+            let along = self.graph.edges_directed(node, petgraph::Incoming);
+            let along = along.filter(|edge| flow[edge.id().index()] < *edge.weight());
+            let against = self.graph.edges(node).filter(|edge| flow[edge.id().index()] > 0);
+            for next in along.map(|edge| edge.source()).chain(against.map(|edge| edge.target())) {
+                if !std::mem::replace(&mut reaches[next.index()], true) {
+                    pending.push(next);
+                }
+            }
+        }
+        let behind = |value: usize| {
+            let made = self.ends[value].map(|[made, _]| made);
+            self.cheap[value] && made.is_some_and(|made| reaches[made.index()])
+        };
+        (0..self.cheap.len()).map(behind).collect()
+    }
+}
+
+/// Which values the backward pass reads.
+fn read_backward(training: &TrainingGraph) -> Vec<bool> {
+    let mut read = vec![false; training.graph.values.len()];
+    for (index, node) in training.graph.nodes.iter().enumerate() {
+        if training.phases[index] == Phase::Backward {
+            node.operands.iter().for_each(|operand| read[operand.index()] = true);
+        }
+    }
+    read
+}
+
+#[cfg(test)]
+mod tests {
+    use graphc_ir::builder::{GraphBuilder, Tensor};
+    use graphc_ir::ops::Init;
+    use graphc_ir::plan::TensorKind;
+    use graphc_ir::types::DType;
+
+    use super::*;
+
+    /// A random sequence of small integers.
+    struct Draw(u64);
+
+    impl Draw {
+        fn below(&mut self, most: usize) -> usize {
+            self.0 = self
+                .0
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (self.0 >> 33) as usize % most
+        }
+    }
+
+    /// Products with a weight, elementwise ops and sums of `[4, 4]` and `[4, 1]`, of which the backward pass reads some; and which
+    /// values may be given up.
+    fn training(draw: &mut Draw) -> (TrainingGraph, Vec<bool>) {
+        let g = GraphBuilder::new("random");
+        let weight =
+            |rows: usize| g.variable(&format!("w{rows}"), DType::F32, [rows, 4], Init::Weights);
+        let weights = [weight(4), weight(1)];
+        let mut made: Vec<Tensor> = vec![g.input("x", DType::F32, [4, 4])];
+        for _ in 0..8 {
+            let one = made[draw.below(made.len())].clone();
+            let other = made[draw.below(made.len())].clone();
+            made.push(match draw.below(6) {
+                0 => one.matmul(&weights[usize::from(one.shape() == [4, 1])]),
+                1 | 2 => one.add(&other),
+                3 => one.sum(&[1], true),
+                _ => one.tanh(),
+            });
+        }
+        let last = made.last().and_then(Tensor::id).expect("fits");
+        for tensor in &made {
+            if draw.below(3) == 0 {
+                g.output(&format!("y{}", draw.below(1 << 30)), &tensor.exp());
+            }
+        }
+        let graph = g.finish().expect("fits");
+        let forward = graph.value(last).producer.index() + 1;
+        let phase = |node| if node < forward { Phase::Forward } else { Phase::Backward };
+        let candidate = |value: usize| {
+            let node = graph.values[value].producer;
+            node.index() < forward && !matches!(graph.node(node).op, Op::Input(_) | Op::Variable(_))
+        };
+        let candidates = (0..graph.values.len()).map(candidate).collect();
+        let training = TrainingGraph {
+            phases: (0..graph.nodes.len()).map(phase).collect(),
+            kinds: vec![TensorKind::Activation; graph.values.len()],
+            loss: None,
+            gradients: Vec::new(),
+            graph,
+        };
+        (training, candidates)
+    }
+
+    /// Bytes that are kept for these values to be made again and all others to be there; `None` where one of these is a product
+    /// with weights. What depends on no input, and what the backward pass reads itself and is not cheap, is there anyway.
+    fn kept(
+        training: &TrainingGraph,
+        candidates: &[bool],
+        again: &dyn Fn(usize) -> bool,
+    ) -> Option<usize> {
+        let graph = &training.graph;
+        let (samples, read) = (of_samples(graph), read_backward(training));
+        let cheap = |value: usize| {
+            candidates[value]
+                && !multiplies_weights(graph.node(graph.values[value].producer), &samples)
+        };
+        let mut needed = read.clone();
+        let mut bytes = 0;
+        for value in (0..graph.values.len()).rev().filter(|&value| samples[value]) {
+            let made_again = again(value);
+            if made_again && !cheap(value) {
+                return None;
+            }
+            if !needed[value] {
+                continue;
+            }
+            match made_again {
+                true => {
+                    let node = graph.node(graph.values[value].producer);
+                    node.operands.iter().for_each(|operand| needed[operand.index()] = true);
+                }
+                false if read[value] && !cheap(value) => {}
+                false => bytes += graph.values[value].ty.bytes(),
+            }
+        }
+        Some(bytes)
+    }
+
+    #[test]
+    fn no_other_choice_keeps_fewer_bytes() {
+        let mut draw = Draw(7);
+        let (mut fewer, mut products) = (0, 0);
+        for _ in 0..200 {
+            let (training, candidates) = training(&mut draw);
+            let dropped = dropped(&training, &candidates);
+            let values: Vec<usize> = (0..candidates.len()).filter(|&v| candidates[v]).collect();
+            let found = kept(&training, &candidates, &|value| dropped[value]).expect("cheap ones");
+            let all = kept(&training, &candidates, &|_| false).expect("nothing again");
+            let least = (0..1usize << values.len()).filter_map(|set| {
+                let again = |value: usize| {
+                    values.iter().position(|&v| v == value).is_some_and(|at| set >> at & 1 == 1)
+                };
+                kept(&training, &candidates, &again)
+            });
+            assert_eq!(Some(found), least.min(), "{:?}", training.graph);
+            fewer += usize::from(found < all);
+            let product = |node: &Node| matches!(node.op, Op::MatMul(_));
+            products += training.graph.nodes.iter().filter(|node| product(node)).count();
+        }
+        assert!(fewer > 50 && products > 50, "{fewer} {products}");
+    }
+}
