@@ -131,7 +131,7 @@ fn gathers(job: &Job) -> Vec<bool> {
 }
 
 /// Whether a task is a step of boxing on one mesh.
-fn is_boxing(task: &Task) -> bool {
+pub fn is_boxing(task: &Task) -> bool {
     matches!(task.action, Action::Collective { .. } | Action::Local { .. })
 }
 

@@ -15,6 +15,7 @@ use graphc_ir::plan::{
 use crate::decisions::{Decisions, Sharding};
 
 mod background;
+mod before_updates;
 mod buckets;
 mod chains;
 mod cheap;
@@ -29,7 +30,6 @@ mod memory;
 mod program;
 mod schedule;
 mod segments;
-mod slices;
 mod sort;
 mod tables;
 #[cfg(test)]
@@ -119,7 +119,7 @@ pub fn lower(
         false => background::scatter_early(&mut job),
     }
     buckets::fuse(&mut job)?;
-    slices::before_updates(&mut job)?;
+    before_updates::boxing(&mut job)?;
     sort::number(&mut job);
     let schedule = schedule::Schedule::new(&job, options.schedule, decisions.staging.stages);
     let cx = program::Context {

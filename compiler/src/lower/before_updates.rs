@@ -1,28 +1,29 @@
-//! Lets slices of variables, of which each rank updates its own, stand before all updates.
+//! Lets boxing that updates wait for stand before all updates: reductions of gradients, and slices of variables of which each rank
+//! updates its own part.
 //!
-//! Where ranks share out an update, each cuts its part out of a variable that all of them have. If every slice stood right before
-//! its update, updates would be one launch each on a card; behind all slices they are one launch for all variables. The parts then
-//! live at one time, so that it is done only where a step takes no more memory for it.
+//! If each stood right before its update, a card would launch updates one by one; behind all boxing they are one launch for all
+//! variables. What is boxed then lives at one time, so that it is done only where a step takes no more memory for it.
 
-use graphc_ir::plan::{Action, Rate};
+use graphc_ir::plan::Rate;
 
 use super::LowerError;
+use super::background::is_boxing;
 use super::job::{Job, Task, TaskId};
 use super::sort::sort;
 use crate::decisions::Phase;
 
-/// Puts the slices that updates alone read in front of the update phase. Tasks are sorted.
+/// Puts the boxing of the update phase that waits for no update in front of that phase. Tasks are sorted.
 ///
 /// # Errors
 /// Where tasks wait for each other in a circle.
-pub fn before_updates(job: &mut Job) -> Result<(), LowerError> {
-    let slices = of_variables(job);
-    if slices.len() < 2 {
+pub fn boxing(job: &mut Job) -> Result<(), LowerError> {
+    let moved = boxing_of_updates(job);
+    if moved.len() < 2 {
         return Ok(());
     }
     let (tasks, before) = (job.tasks.clone(), peaks(job));
-    for slice in slices {
-        job.tasks[slice].anchor = 0;
+    for task in moved {
+        job.tasks[task].anchor = 0;
     }
     sort(job)?;
     if peaks(job).iter().zip(&before).any(|(peak, before)| peak > before) {
@@ -31,16 +32,18 @@ pub fn before_updates(job: &mut Job) -> Result<(), LowerError> {
     Ok(())
 }
 
-fn of_variables(job: &Job) -> Vec<usize> {
-    let readers = job.readers();
-    let late = |&TaskId(reader): &TaskId| job.tasks[reader].phase == Phase::Update;
-    let is_one = |task: &Task| {
-        let local = matches!(task.action, Action::Local { .. }) && task.background.is_none();
-        let resting = task.inputs.iter().all(|input| job.buffers[input.0].variable.is_some());
-        let mut read = task.outputs.iter().flat_map(|output| &readers[output.0]);
-        local && resting && task.rate == Rate::Step && task.phase == Phase::Update && read.all(late)
-    };
-    (0..job.tasks.len()).filter(|&task| is_one(&job.tasks[task])).collect()
+fn boxing_of_updates(job: &Job) -> Vec<usize> {
+    let updates = |task: &Task| task.phase == Phase::Update && task.rate == Rate::Step;
+    let mut waits = vec![false; job.tasks.len()];
+    let mut moved = Vec::new();
+    for (index, task) in job.tasks.iter().enumerate().filter(|(_, task)| updates(task)) {
+        let mut producers = task.inputs.iter().filter_map(|input| job.buffers[input.0].producer);
+        waits[index] = !is_boxing(task) || producers.any(|TaskId(before)| waits[before]);
+        if !waits[index] && task.background.is_none() {
+            moved.push(index);
+        }
+    }
+    moved
 }
 
 /// By stage: the bytes that live at one time at most, in the order of the tasks, of one microbatch. Variables, which always live, do
@@ -71,7 +74,7 @@ fn peaks(job: &Job) -> Vec<u64> {
 mod tests {
     use graphc_ir::op::Op;
     use graphc_ir::ops::{Init, SgdUpdate};
-    use graphc_ir::plan::{BoxingKind, Layout, TensorKind};
+    use graphc_ir::plan::{Action, BoxingKind, Layout, TensorKind};
     use graphc_ir::sbp::{NdSbp, Sbp};
     use graphc_ir::types::DType;
 
@@ -133,7 +136,7 @@ mod tests {
             job.task(task(update, &[part], &[updated], at));
         }
         sort(&mut job).expect("no circle");
-        before_updates(&mut job).expect("no circle");
+        boxing(&mut job).expect("no circle");
         let local: Vec<_> =
             job.tasks.iter().map(|task| matches!(task.action, Action::Local { .. })).collect();
         match local[..] {
