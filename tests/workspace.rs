@@ -50,6 +50,24 @@ fn the_double_of_cards_is_for_tests_alone() {
     }
 }
 
+/// Whoever tries an example first should not wait for what only tests need.
+#[test]
+fn examples_build_nothing_that_only_tests_need() {
+    let packages = packages();
+    let package = |name: &str| {
+        packages.iter().find(|package| package["name"] == name).expect("a package").clone()
+    };
+    let names = |list: &serde_json::Value| -> Vec<String> {
+        let list = list.as_array().expect("a list").iter();
+        list.filter_map(|item| item["name"].as_str()).map(String::from).collect()
+    };
+    let examples = package("graphc-examples");
+    assert!(names(&examples["targets"]).contains(&String::from("gpt")));
+    for dependency in ["gpu-double", "proptest", "shuttle", "criterion"] {
+        assert!(!names(&examples["dependencies"]).contains(&String::from(dependency)));
+    }
+}
+
 #[test]
 fn ir_and_compiler_have_no_clock_network_environment_or_threads() {
     let forbidden =
