@@ -16,7 +16,7 @@ use graphc_ir::plan::FusedArg::{self, Operand as X, Step as S};
 use graphc_ir::plan::{FusedOp, FusedStep};
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
-use graphc_kernels::cuda::{Behind, Call, Launch, join_chain, join_sums};
+use graphc_kernels::cuda::{Behind, Call, Launch, Sums, join_chain, join_sums};
 use on_card::{Bench, bench, shard};
 
 /// Element types, and how far results may be from those of the ops, which round after each step.
@@ -344,7 +344,8 @@ fn sums_of_a_factor_come_with_its_product() {
         let join = |reduce: &Reduce, sums: &Region| {
             let factors = [shard(&a.0), shard(&b.0)];
             let of = usize::from(second);
-            join_sums(&op, &factors, (of, reduce), [&shard(&made.0), &shard(sums)])
+            let sums_of = Sums { factor: of, operand: &shard(&x.0), reduce };
+            join_sums(&op, &factors, sums_of, [&shard(&made.0), &shard(sums)])
         };
         let call = join(&own, &sums).expect("it is joined");
         assert!(join(&reduce(ReduceFunction::Mean, axis), &sums).is_none());

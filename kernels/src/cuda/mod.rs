@@ -49,7 +49,7 @@ pub use call::{
     Activation, Argument, Call, Checked, Entry, Epilogue, Kernel, Launch, Matrix, Numbers,
     Operands, Place, Product, Slot, Summed,
 };
-pub use epilogue::{Behind, join_chain, join_sums};
+pub use epilogue::{Behind, Sums, join_chain, join_sums};
 pub use rectangle::{accumulate, copy_rectangle, fill};
 pub use update::{join_alike, joins};
 

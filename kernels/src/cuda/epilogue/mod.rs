@@ -59,30 +59,42 @@ pub fn join_chain(
     Some(call)
 }
 
+/// Sums of a factor of a product.
+#[derive(Clone, Copy, Debug)]
+pub struct Sums<'a> {
+    /// The number of the factor.
+    pub factor: usize,
+    /// The same elements as the reduction takes them, which may be in other rows.
+    pub operand: &'a Shard,
+    /// The reduction.
+    pub reduce: &'a Reduce,
+}
+
 /// What a product and sums of one of its factors are as one call. Its operands are the factors, its results the product and the
 /// sums. `None` where the library computes no such sums.
-///
-/// `summed` is the number of the factor, `reduce` is what is done to it.
 pub fn join_sums(
     op: &MatMul,
     factors: &[Shard; 2],
-    (summed, reduce): (usize, &Reduce),
+    Sums { factor, operand, reduce }: Sums<'_>,
     [made, sums]: [&Shard; 2],
 ) -> Option<Call> {
     let [a, b] = factors;
     let plain = single(op, [a, b], made)?;
-    let x = factors.get(summed)?;
-    // The dim that the product sums over is the last of a first factor, and of a second one that is transposed.
-    let last = (summed == 0) != (if summed == 0 { op.transpose_a } else { op.transpose_b });
-    let inner = if last { x.shape().len() - 1 } else { 0 };
-    let flat = last || x.shape().len() == 2;
-    let (which, count) = match summed {
-        0 => (Summed::First, plain.rows),
-        _ => (Summed::Second, plain.columns),
+    let x = factors.get(factor)?;
+    let (which, turned, count) = match factor {
+        0 => (Summed::First, op.transpose_a, plain.rows),
+        _ => (Summed::Second, !op.transpose_b, plain.columns),
     };
-    let fits = reduce.function == ReduceFunction::Sum && reduce.axes == [inner] && flat;
-    let alike = [made.dtype(), sums.dtype()].iter().all(|&dtype| dtype == x.dtype());
-    if !fits || !alike || sums.elements() != count {
+    // A product sums over the columns of its first factor, and over the rows of its second.
+    let last = operand.shape().len().checked_sub(1)?;
+    let along = match turned {
+        true => x.shape().len() == 2 && reduce.axes.iter().copied().eq(0..last),
+        false => reduce.axes == [last],
+    };
+    let same = x.elements() == operand.elements() && x.shape().last() == operand.shape().last();
+    let alike = [made, sums, operand].iter().all(|shard| shard.dtype() == x.dtype());
+    let is_sum = reduce.function == ReduceFunction::Sum && sums.elements() == count;
+    if !(along && same && alike && is_sum) {
         return None;
     }
     let place = Place::Slot(Slot::Result(1));

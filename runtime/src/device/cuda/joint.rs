@@ -4,7 +4,7 @@
 use graphc_ir::op::{InPlace, Op};
 use graphc_ir::ops::{MatMul, Reduce};
 use graphc_ir::plan::{FusedArg, FusedOp};
-use graphc_kernels::cuda::{self, Behind, Entry, Shard, Slot};
+use graphc_kernels::cuda::{self, Behind, Entry, Shard, Slot, Sums};
 
 use super::super::call::Unprepared;
 use super::super::port::{Port, Turn};
@@ -51,9 +51,11 @@ impl Launch {
                     Behind { chain, operands: &of_chain, product, keeps, shared: &shared };
                 (cuda::join_chain(op, &of_factors, behind, &of_results)?, operands)
             }
-            With::Sums { reduce, of } => {
+            With::Sums { factor, operand, reduce } => {
                 let [made, sums] = &of_results[..] else { return None };
-                (cuda::join_sums(op, &of_factors, (of, reduce), [made, sums])?, Vec::new())
+                let operand = &shards(&[operand])[0];
+                let of = Sums { factor, operand, reduce };
+                (cuda::join_sums(op, &of_factors, of, [made, sums])?, Vec::new())
             }
         };
         let all = factors.into_iter().chain(others).collect();
@@ -88,9 +90,11 @@ pub(crate) enum With<'a> {
     },
     /// Sums of a factor.
     Sums {
-        reduce: &'a Reduce,
         /// Which factor.
-        of: usize,
+        factor: usize,
+        /// What is summed, the same memory.
+        operand: Port,
+        reduce: &'a Reduce,
     },
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use graphc_ir::ids::RegisterId;
 use graphc_ir::op::{InPlace, Op};
 use graphc_ir::ops::MatMul;
 use graphc_ir::plan::{Action, Actor, FusedArg, FusedOp, FusedStep};
@@ -82,60 +83,95 @@ impl<'a, 'b> Products<'a, 'b> {
         }
         for (at, second) in readers.iter().enumerate() {
             let keeps = (readers.len() > 1).then(|| second.reads.value(second.product));
-            if let Some(pair) = self.pairs.stand(first, second.actor, Beside::Behind)
-                && let Some(launch) = self.chain(pair, op, second, keeps)?
-            {
-                self.take(pair, launch);
-                let others = readers.iter().enumerate().filter(|&(other, _)| other != at);
-                self.rewritten.extend(others.map(|(_, other)| other.rewritten()));
-                return Ok(());
-            }
+            let Some(pair) = self.pairs.stand(first, second.actor, Beside::Behind) else { continue };
+            let Some((launch, along)) = self.ended(pair, op, second, keeps)? else { continue };
+            self.take(pair, along, launch);
+            let others = readers.iter().enumerate().filter(|&(other, _)| other != at);
+            self.rewritten.extend(others.map(|(_, other)| other.rewritten()));
+            return Ok(());
         }
         Ok(())
     }
 
-    /// Joins a sum with a product of what is summed.
-    fn beside(&mut self, sum: u32) -> Result<(), RuntimeError> {
-        let products: Vec<u32> = self.pairs.readers_beside(sum).collect();
-        for other in products {
-            let Some((op, _)) = product(self.actor(other)) else { continue };
-            let pair = [[sum, other], [other, sum]]
-                .into_iter()
-                .find_map(|[first, second]| self.pairs.stand(first, second, Beside::Sharing));
-            if let Some(pair) = pair
-                && let Some(launch) = self.sums(sum, other, op)?
-            {
-                self.take(pair, launch);
-                return Ok(());
-            }
-        }
-        Ok(())
-    }
-
-    fn take(&mut self, pair: Pair, launch: Launch) {
-        let [launched, other] = pair.launched();
-        self.pairs.take(pair);
-        self.works.insert(launched, Work::Kernel(launch));
-        self.works.insert(other, Work::Joined);
-    }
-
-    /// The launch of a product and a chain.
-    fn chain(
+    /// The launch of a product and a chain, and of the sum of what that gives if the launch gives it as well.
+    fn ended(
         &self,
         pair: Pair,
         op: &MatMul,
         reader: &Reader,
         keeps: Option<FusedArg>,
+    ) -> Result<Option<(Launch, Option<u32>)>, RuntimeError> {
+        let given = &self.actor(pair.second).outputs;
+        for sum in self.pairs.readers(pair.second).iter().map(|sum| sum.0) {
+            if let Some(chain) = self.with_sum(&reader.chain, sum)
+                && !self.works.contains_key(&sum)
+                && self.pairs.goes_along(pair, sum)
+            {
+                let results = [&given[..], &self.actor(sum).outputs].concat();
+                let launch = self.chain(pair, op, (reader, &chain, keeps), results)?;
+                if let Some(launch) = launch {
+                    return Ok(Some((launch, Some(sum))));
+                }
+            }
+        }
+        let launch = self.chain(pair, op, (reader, &reader.chain, keeps), given.clone())?;
+        Ok(launch.map(|launch| (launch, None)))
+    }
+
+    /// A chain of one result that ends in what an actor does, where that is a reduction.
+    fn with_sum(&self, chain: &FusedOp, actor: u32) -> Option<FusedOp> {
+        let (Action::Compute { op, .. }, [last]) =
+            (&self.actor(actor).action, &chain.outputs[..])
+        else {
+            return None;
+        };
+        let mut longer = chain.clone();
+        longer.outputs.push(chain.steps.len());
+        longer.steps.push(FusedStep { op: op.clone(), args: vec![FusedArg::Step(*last)] });
+        matches!(op, Op::Reduce(_)).then_some(longer)
+    }
+
+    /// Joins a sum with a product of what is summed.
+    fn beside(&mut self, sum: u32) -> Result<(), RuntimeError> {
+        let [operand] = self.actor(sum).inputs[..] else { return Ok(()) };
+        for (other, register) in self.pairs.readers_of(operand) {
+            let Some((op, _)) = product(self.actor(other)) else { continue };
+            let pair = [[sum, other], [other, sum]]
+                .into_iter()
+                .find_map(|[first, second]| self.pairs.stand(first, second, Beside::Sharing));
+            if let Some(pair) = pair
+                && let Some(launch) = self.sums(sum, (other, register), op)?
+            {
+                self.take(pair, None, launch);
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, pair: Pair, along: Option<u32>, launch: Launch) {
+        let [launched, other] = pair.launched();
+        self.pairs.take(pair, along);
+        self.works.insert(launched, Work::Kernel(launch));
+        self.works.extend([other].into_iter().chain(along).map(|actor| (actor, Work::Joined)));
+    }
+
+    /// The launch of a product and a chain, which is the reader's or a longer one and fills these registers.
+    fn chain(
+        &self,
+        pair: Pair,
+        op: &MatMul,
+        (reader, chain, keeps): (&Reader, &FusedOp, Option<FusedArg>),
+        mut results: Vec<RegisterId>,
     ) -> Result<Option<Launch>, RuntimeError> {
         let [first, second] = [pair.first, pair.second].map(|index| self.actor(index));
         let Some((_, operands)) = product(first) else { return Ok(None) };
         let [factors, _] = self.resolver.registers(first, &Op::MatMul(*op), operands)?;
-        let mut results = second.outputs.clone();
         if keeps.is_some() {
             results.extend(&first.outputs);
         }
         let with = With::Chain {
-            chain: &reader.chain,
+            chain,
             operands: self.resolver.ports_of(second, &second.inputs)?,
             product: reader.product,
             keeps,
@@ -147,8 +183,13 @@ impl<'a, 'b> Products<'a, 'b> {
         Ok(self.resolver.device.prepare_pair(&first.name, pair))
     }
 
-    /// The launch of a product and sums of one of its factors.
-    fn sums(&self, sum: u32, other: u32, op: &MatMul) -> Result<Option<Launch>, RuntimeError> {
+    /// The launch of a product and sums of one of its factors, which is a register.
+    fn sums(
+        &self,
+        sum: u32,
+        (other, register): (u32, RegisterId),
+        op: &MatMul,
+    ) -> Result<Option<Launch>, RuntimeError> {
         let [sum, other] = [sum, other].map(|index| self.actor(index));
         let (Action::Compute { op: Op::Reduce(reduce), .. }, Some((_, operands))) =
             (&sum.action, product(other))
@@ -156,12 +197,15 @@ impl<'a, 'b> Products<'a, 'b> {
             return Ok(None);
         };
         let [factors, _] = self.resolver.registers(other, &Op::MatMul(*op), operands)?;
-        let of = factors.iter().position(|factor| sum.inputs[..] == [*factor]);
-        let Some(of) = of else { return Ok(None) };
+        let Some(factor) = factors.iter().position(|&factor| factor == register) else {
+            return Ok(None);
+        };
         let factors = self.resolver.ports_of(other, &factors)?;
         let results = [&other.outputs[..], &sum.outputs].concat();
         let results = self.resolver.ports_of(other, &results)?;
-        let pair = device::Pair { op, factors, with: With::Sums { reduce, of }, results };
+        let operand = self.resolver.only(sum, &sum.inputs)?;
+        let with = With::Sums { factor, operand, reduce };
+        let pair = device::Pair { op, factors, with, results };
         Ok(self.resolver.device.prepare_pair(&other.name, pair))
     }
 
