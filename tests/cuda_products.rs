@@ -63,8 +63,8 @@ impl Network<'_> {
         };
         let counts = machine.counts(run("cuda", &on_card));
         checked(run("cpu", &on_processor));
-        let [found, right] =
-            [on_card, on_processor].map(|file| load_safetensors(Path::new(&file)).expect("outputs"));
+        let [found, right] = [on_card, on_processor]
+            .map(|file| load_safetensors(Path::new(&file)).expect("outputs"));
         assert!(!right.is_empty() && found.len() == right.len());
         for (name, right) in right {
             let [found, right] = [&found[&name], &right].map(HostTensor::to_f64);

@@ -67,7 +67,7 @@ impl Chained {
         let mut case = Case { op: Op::MatMul(op), operands, results: vec![] };
         let values = evaluated(&chain, &case, &shape);
         let region = |step: usize| {
-            let ty = TensorType::new(dtype, shape);
+            let ty = TensorType::new(values[step].0, shape);
             Region::whole(&match &self.steps[step].op {
                 Op::Reduce(_) => self.steps[step].op.infer(&[&ty]).expect("it fits").remove(0),
                 _ => ty,
@@ -85,8 +85,7 @@ impl Chained {
         let shards: Vec<_> = case.operands.iter().map(|operand| shard(&operand.0)).collect();
         let results: Vec<_> = case.results.iter().map(shard).collect();
         let Self { keeps, shared, .. } = self;
-        let behind =
-            Behind { chain: &chain, operands: &shards, product: 0, keeps: *keeps, shared };
+        let behind = Behind { chain: &chain, operands: &shards, product: 0, keeps: *keeps, shared };
         let call = join_chain(&op, &[shard(&a.0), shard(&b.0)], behind, &results)?;
         case.operands.splice(0..0, [a, b]);
         Some((call.clone(), apart(bench, &call, &case, &right)))
@@ -220,6 +219,22 @@ fn products_are_joined_with_what_a_library_adds_and_applies() {
         // A result over a bias, which the library reads to the end.
         Chained::new(9, vec![add(X(0), X(1))], &[ROW]).sharing(1),
     ]);
+}
+
+/// A product of halves is not rounded where only a cast to f32 reads it; with a bias it is.
+#[test]
+fn a_product_of_halves_may_be_given_in_f32() {
+    let Some(mut bench) = bench() else { return };
+    let cast = |x| FusedStep { op: Op::Cast(Cast { dtype: DType::F32 }), args: vec![x] };
+    for (dtype, near) in &TYPES[1..] {
+        let (call, error) =
+            Chained::new(9, vec![cast(X(0))], &[]).error(&mut bench, *dtype).expect("it is joined");
+        let Launch::Product(product) = &call.launches[0] else { panic!("{:?}", call.launches) };
+        assert_eq!((call.launches.len(), product.operands.made), (1, DType::F32));
+        assert!(error <= *near, "{dtype}: {error}");
+        let biased = Chained::new(9, vec![add(X(0), X(1)), cast(S(0))], &[ROW]);
+        assert!(biased.error(&mut bench, *dtype).is_none());
+    }
 }
 
 /// GELU written as sums and products is GELU, with constants that went through f32 as well; with other ones it is not.

@@ -193,8 +193,10 @@ pub struct Matrix {
 /// The memory of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operands {
-    /// The type of the factors' and the result's elements.
+    /// The type of the factors' elements.
     pub dtype: graphc_ir::types::DType,
+    /// That of the result's: the same, or f32.
+    pub made: graphc_ir::types::DType,
     /// The first factor.
     pub a: Place,
     /// The second.
@@ -229,9 +231,10 @@ pub struct Checked {
 
 /// The table of a launch for several members: the line of each, then of each block which member it is of.
 pub(super) fn table(lines: Vec<Vec<Entry>>, blocks: &[usize]) -> Vec<Entry> {
-    let of_blocks = blocks.iter().enumerate().flat_map(|(member, &blocks)| {
-        std::iter::repeat_n(Entry::Number(member as u64), blocks)
-    });
+    let of_blocks = blocks
+        .iter()
+        .enumerate()
+        .flat_map(|(member, &blocks)| std::iter::repeat_n(Entry::Number(member as u64), blocks));
     lines.into_iter().flatten().chain(of_blocks).collect()
 }
 

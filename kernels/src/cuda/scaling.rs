@@ -65,9 +65,8 @@ fn fold(value: &str, x: &Shard, result: &Shard) -> Call {
         return Call::of(vec![cleared(0, result)]);
     }
     let parts = parts(x.dtype(), elements);
-    let source = source(value, x.dtype(), elements)
-        .define("ELEMENTS", elements)
-        .define("PARTS", parts);
+    let source =
+        source(value, x.dtype(), elements).define("ELEMENTS", elements).define("PARTS", parts);
     let partial = Argument::scratch(0);
     let fold = vec![Argument::operand(0), partial];
     let join = vec![partial, Argument::result(0)];

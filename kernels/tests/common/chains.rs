@@ -32,7 +32,11 @@ fn spread(values: &[f64], from: &[usize], to: &[usize]) -> Vec<f64> {
 }
 
 /// The value of each step, by the ops' own evaluation; of sums also that of the amounts that are summed.
-pub fn evaluated(fused: &FusedOp, case: &Case, shape: &[usize]) -> Vec<(DType, Vec<f64>, Vec<f64>)> {
+pub fn evaluated(
+    fused: &FusedOp,
+    case: &Case,
+    shape: &[usize],
+) -> Vec<(DType, Vec<f64>, Vec<f64>)> {
     let operand = |index: usize| {
         let (of, memory) = &case.operands[index];
         (of.dtype, spread(&memory.values(), &of.rect.extent, shape))

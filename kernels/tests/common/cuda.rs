@@ -9,8 +9,7 @@ use graphc_ir::ops::UnaryFunction;
 use graphc_ir::types::{DType, TensorType};
 use graphc_kernels::KernelError;
 use graphc_kernels::cuda::{
-    self, Activation, Call, Entry, Kernel, Launch, Matrix, Place, Product, Shard, Slot,
-    Summed,
+    self, Activation, Call, Entry, Kernel, Launch, Matrix, Place, Product, Shard, Slot, Summed,
 };
 
 use crate::cases::Example;
@@ -274,8 +273,9 @@ impl Bench {
                 self.end(product, addresses, &mut out);
                 self.sums(product, addresses, [&a, &b, &out]);
                 let first = start[2] + batch * product.out.stride;
-                let address = addresses.of(product.operands.out) + (first * dtype.size()) as u64;
-                self.write(address, &bytes(&Memory::of(dtype, &out)));
+                let made = product.operands.made;
+                let address = addresses.of(product.operands.out) + (first * made.size()) as u64;
+                self.write(address, &bytes(&Memory::of(made, &out)));
             }
         }
     }

@@ -11,6 +11,7 @@ mod rest;
 use graphc_ir::op::{InPlace, Op};
 use graphc_ir::ops::{BinaryFunction, MatMul, Reduce, ReduceFunction, UnaryFunction};
 use graphc_ir::plan::{FusedArg, FusedOp};
+use graphc_ir::types::DType;
 
 use super::Shard;
 use super::call::{Activation, Call, Epilogue, Launch, Place, Product, Slot, Summed};
@@ -47,14 +48,15 @@ pub fn join_chain(
     let End { epilogue, step, rest } = reading.end()?;
     let out = results.get(reading.output(step)?)?;
     let place = reading.place(step)?;
-    if out.dtype() != made.dtype() || out.shape() != made.shape() || !reading.is_apart(&epilogue) {
+    let alike = out.dtype() == made.dtype() || reading.is_cast(&epilogue, step);
+    if !alike || out.shape() != made.shape() || !reading.is_apart(&epilogue) {
         return None;
     }
     let mut call = Call::nothing();
     if !rest.outputs.is_empty() {
         call = reading.behind(out, step, &rest)?;
     }
-    let operands = super::Operands { out: place, ..plain.operands };
+    let operands = super::Operands { out: place, made: out.dtype(), ..plain.operands };
     call.launches.insert(0, Launch::Product(Product { epilogue, operands, ..plain }));
     Some(call)
 }
@@ -156,18 +158,25 @@ impl Reading<'_> {
         }
     }
 
-    /// A function of sums.
+    /// A function of sums, or the product in f32.
     fn applied(&self, epilogue: Epilogue, value: FusedArg) -> Option<End> {
         let [output] = self.behind.chain.outputs[..] else { return None };
         let last = self.behind.chain.steps.get(output)?;
         let is_relu = matches!(&last.op, Op::Unary(op) if op.function == UnaryFunction::Relu);
         let activation = match () {
             () if is_relu && last.args == [value] => Activation::Relu,
+            () if last.args == [value] && self.is_cast(&epilogue, output) => Activation::None,
             () if gelu::is_gelu(self.behind.chain, value, output) => Activation::GeluTanh,
             () => return None,
         };
         let epilogue = Epilogue { activation, ..epilogue };
         Some(End { epilogue, step: output, rest: rest::nothing() })
+    }
+
+    /// Whether a step makes a product of halves one of f32, which nothing else is done to: the library does not round it then.
+    fn is_cast(&self, epilogue: &Epilogue, step: usize) -> bool {
+        let plain = *epilogue == Epilogue::default();
+        plain && matches!(&self.behind.chain.steps[step].op, Op::Cast(op) if op.dtype == DType::F32)
     }
 
     /// GELU of sums, which are kept.

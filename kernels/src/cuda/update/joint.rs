@@ -9,7 +9,9 @@ use super::super::Shard;
 use super::super::call::{Argument, Call, Entry, Launch, Slot, table};
 use super::super::scaling;
 use super::super::source::Source;
-use super::{Rule, THREADS, Update, WIDTH, adam_rule, blend, direction_rule, rmsprop_rule, sgd_rule};
+use super::{
+    Rule, THREADS, Update, WIDTH, adam_rule, blend, direction_rule, rmsprop_rule, sgd_rule,
+};
 
 /// How often a block goes on: blocks of 8192 elements keep the table short and still fill a card.
 const STEPS: usize = 8;
@@ -75,8 +77,7 @@ impl Joint<'_> {
             return Call::nothing();
         }
         let largest = extents.iter().max().copied().unwrap_or(0);
-        let source =
-            of_several(self.first.source(rule.step.clone()), self.members.len(), largest);
+        let source = of_several(self.first.source(rule.step.clone()), self.members.len(), largest);
         let operands = self.first.operands.len();
         // Without a factor the parameter is not read.
         let factor = if self.first.has_factor { self.first.tensors } else { 0 };

@@ -47,8 +47,7 @@ impl Launch {
         let (call, others) = match with {
             With::Chain { chain, operands, product, keeps, shared } => {
                 let of_chain = shards(&operands);
-                let behind =
-                    Behind { chain, operands: &of_chain, product, keeps, shared: &shared };
+                let behind = Behind { chain, operands: &of_chain, product, keeps, shared: &shared };
                 (cuda::join_chain(op, &of_factors, behind, &of_results)?, operands)
             }
             With::Sums { factor, operand, reduce } => {

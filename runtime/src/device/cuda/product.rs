@@ -141,14 +141,14 @@ unsafe impl Send for Described {}
 
 impl Described {
     fn new(multiplier: &Multiplier, product: &Product) -> Result<Self, result::CublasError> {
-        let dtype = product.operands.dtype;
+        let (dtype, made) = (product.operands.dtype, product.operands.made);
         let description = Description::new([product.b.by_columns, product.a.by_columns])?;
         description.end_with(&product.epilogue, product.columns)?;
         let batch = product.batch;
         let (rows, inner, columns) = (product.rows, product.inner, product.columns);
         let a = Layout::of(dtype, &product.a, [rows, inner], batch)?;
         let b = Layout::of(dtype, &product.b, [inner, columns], batch)?;
-        let out = Layout::of(dtype, &product.out, [rows, columns], batch)?;
+        let out = Layout::of(made, &product.out, [rows, columns], batch)?;
         let preference = Preference::new(alignments(product))?;
         // SAFETY: all descriptions were made above.
         let algorithm = unsafe {
@@ -162,7 +162,8 @@ impl Described {
                 preference.0,
             )
         };
-        let bytes = |start: &[usize; 3]| start.map(|element| element * dtype.size());
+        let sizes = sizes(product);
+        let bytes = |start: &[usize; 3]| std::array::from_fn(|part| start[part] * sizes[part]);
         let starts = product.starts.iter().map(bytes).collect();
         Ok(Self { product: description, a, b, out, algorithm: algorithm?.algo, starts })
     }
@@ -336,12 +337,18 @@ impl Drop for Preference {
 /// multiples of [`ALIGNMENT`].
 fn alignments(product: &Product) -> [u32; 3] {
     let strides = [product.a.stride, product.b.stride, product.out.stride];
-    let size = product.operands.dtype.size();
+    let sizes = sizes(product);
     std::array::from_fn(|part| {
         let places = product.starts.iter().map(|start| start[part]).chain([strides[part]]);
-        let bits = places.fold(ALIGNMENT, |bits, element| bits | (element * size));
+        let bits = places.fold(ALIGNMENT, |bits, element| bits | (element * sizes[part]));
         1 << bits.trailing_zeros()
     })
+}
+
+/// Bytes of an element of both factors and of the result.
+fn sizes(product: &Product) -> [usize; 3] {
+    let [factor, made] = [product.operands.dtype, product.operands.made].map(DType::size);
+    [factor, factor, made]
 }
 
 fn element(dtype: DType) -> sys::cudaDataType {

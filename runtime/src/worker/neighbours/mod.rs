@@ -10,7 +10,7 @@ mod pairs;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-pub(super) use pairs::{Beside, Pair, Pairs, Stand};
+pub(super) use pairs::{Beside, Pair, Pairs};
 
 use graphc_ir::ids::{ActorId, RegisterId};
 use graphc_ir::plan::{Actor, Program, Rate};

@@ -177,7 +177,8 @@ impl<'a> Pairs<'a> {
     /// Whether an actor writes nothing that another reads.
     fn writes_apart(&self, writer: &Actor, reader: &Actor) -> bool {
         let span = |register| super::span(self.program, register);
-        let mut pairs = writer.outputs.iter().flat_map(|w| reader.inputs.iter().map(move |r| (w, r)));
+        let mut pairs =
+            writer.outputs.iter().flat_map(|w| reader.inputs.iter().map(move |r| (w, r)));
         pairs.all(|(&written, &read)| super::disjoint(&span(written), &span(read)))
     }
 
@@ -196,7 +197,8 @@ impl<'a> Pairs<'a> {
     /// Whether the second waits for nothing of another stream for which the first has not waited.
     fn waits_alike(&self, first: u32, second: u32) -> bool {
         self.actions([first, second]).is_some_and(|(stream, actions)| {
-            let waited = |action| self.known.as_ref().map_or(0, |known| known.ended(stream, action));
+            let waited =
+                |action| self.known.as_ref().map_or(0, |known| known.ended(stream, action));
             actions.iter().all(|&[one, two]| waited(two) <= waited(one))
         })
     }

@@ -108,7 +108,12 @@ mod tests {
         let reads = Reads::of(&chain, 0).expect("it is read");
         assert_eq!(reads, Reads::With { summand: 1, step: 1 });
         let left = FusedOp {
-            steps: vec![tanh(X(2)), tanh(X(0)), binary(Mul, [X(0), S(1)]), binary(Mul, [S(0), S(2)])],
+            steps: vec![
+                tanh(X(2)),
+                tanh(X(0)),
+                binary(Mul, [X(0), S(1)]),
+                binary(Mul, [S(0), S(2)]),
+            ],
             outputs: vec![3],
         };
         assert_eq!(reads.rewritten(&chain, 0), left);

@@ -83,11 +83,14 @@ impl<'a, 'b> Products<'a, 'b> {
         }
         for (at, second) in readers.iter().enumerate() {
             let keeps = (readers.len() > 1).then(|| second.reads.value(second.product));
-            let Some(pair) = self.pairs.stand(first, second.actor, Beside::Behind) else { continue };
+            let Some(pair) = self.pairs.stand(first, second.actor, Beside::Behind) else {
+                continue;
+            };
             let Some((launch, along)) = self.ended(pair, op, second, keeps)? else { continue };
             self.take(pair, along, launch);
             let others = readers.iter().enumerate().filter(|&(other, _)| other != at);
-            self.rewritten.extend(others.map(|(_, other)| other.rewritten()));
+            let changed = others.filter(|(_, other)| other.reads != Reads::Alone);
+            self.rewritten.extend(changed.map(|(_, other)| other.rewritten()));
             return Ok(());
         }
         Ok(())
@@ -120,8 +123,7 @@ impl<'a, 'b> Products<'a, 'b> {
 
     /// A chain of one result that ends in what an actor does, where that is a reduction.
     fn with_sum(&self, chain: &FusedOp, actor: u32) -> Option<FusedOp> {
-        let (Action::Compute { op, .. }, [last]) =
-            (&self.actor(actor).action, &chain.outputs[..])
+        let (Action::Compute { op, .. }, [last]) = (&self.actor(actor).action, &chain.outputs[..])
         else {
             return None;
         };
@@ -235,7 +237,9 @@ impl<'a, 'b> Products<'a, 'b> {
             actor.inputs.iter().enumerate().map(move |operand| (result, operand))
         });
         pairs
-            .filter(|&((_, result), (_, operand))| overlap(self.resolver.program, *result, *operand))
+            .filter(|&((_, result), (_, operand))| {
+                overlap(self.resolver.program, *result, *operand)
+            })
             .map(|((result, _), (operand, _))| InPlace::new(result, operand))
             .collect()
     }
