@@ -44,9 +44,12 @@ impl Network<'_> {
         for (index, output) in outputs.iter().enumerate() {
             g.output(&format!("y{index}"), output);
         }
-        // All inputs are read once more behind the outputs, whose memory is therefore another.
-        let axes: Vec<usize> = (0..outputs[0].shape().len()).collect();
-        let late = (&outputs[0] * &outputs[0]).mean(&axes, false);
+        // All inputs are read once more behind the outputs, whose memory is therefore another. What is transposed is in no chain with
+        // the output itself.
+        let whole = outputs.iter().find(|output| output.shape().len() > 1).expect("a matrix");
+        let axes: Vec<usize> = (0..whole.shape().len()).collect();
+        let turned = whole.transpose(&axes.iter().rev().copied().collect::<Vec<_>>());
+        let late = (&turned * &turned).mean(&axes, false);
         for (index, input) in given.iter().enumerate() {
             g.output(&format!("late{index}"), &(input * &late));
         }
