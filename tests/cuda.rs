@@ -2,137 +2,18 @@
 //! NVIDIA's compiler makes and holds host code to what it may do. Where that compiler is not installed the tests say that they are
 //! skipped.
 
+#[path = "support/machine.rs"]
+mod machine;
 mod support;
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 
-use gpu_double::{Env, install};
 use graphc::prelude::*;
 use graphc_ir::text::print;
 use graphc_runtime::data::{load_safetensors, save_safetensors};
-use support::{Reference, losses, training};
-use tempfile::TempDir;
-
-/// A machine with cards: the double's libraries, and a folder for compiled kernels.
-struct Machine {
-    folder: TempDir,
-    env: Env,
-}
-
-impl Machine {
-    /// `None` where the compiler of kernels is not installed.
-    fn new() -> Option<Self> {
-        let folder = tempfile::tempdir().expect("a scratch folder");
-        let env = install(folder.path())?;
-        Some(Self { folder, env })
-    }
-
-    /// A file of this test.
-    fn file(&self, name: &str) -> String {
-        self.folder.path().join(name).display().to_string()
-    }
-
-    fn command<S: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_graphc"));
-        command.args(args).envs(self.env.variables.iter().cloned());
-        command.env("GRAPHC_CACHE", Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels"));
-        command
-    }
-
-    /// Runs the program, which must succeed and which the double must have nothing to say against.
-    fn succeeds<S: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Output {
-        checked(self.command(args))
-    }
-
-    /// The losses of a reference's training on cards.
-    fn losses(&self, name: &str, extra: &[&str]) -> Vec<f64> {
-        losses(&self.train(name, extra))
-    }
-
-    /// The metrics of a training, and how many calls it makes that give streams something to do.
-    fn given(&self, name: &str, extra: &[&str], steps: &str, replay: &str) -> (Vec<u8>, u64) {
-        let (metrics, account) = (self.file("given.jsonl"), self.file("account.json"));
-        let all = [extra, &["--steps", steps]].concat();
-        let mut command = self.command(arguments(name, &all, &metrics));
-        command.env("GRAPHC_REPLAY", replay).env("GPU_DOUBLE_CALLS", &account);
-        checked(command);
-        let text = std::fs::read_to_string(&account).expect("an account");
-        let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-        (std::fs::read(metrics).expect("metrics"), value["given"].as_u64().expect("a number"))
-    }
-
-    /// Whether a training on cards has the losses, within so much of them, that it has on the processor.
-    fn is_near_the_processor(&self, name: &str, extra: &[&str], tolerance: f64) {
-        let reached = self.losses(name, extra);
-        let metrics = self.file("processor.jsonl");
-        let mut args = arguments(name, extra, &metrics);
-        let at = args.iter().position(|arg| arg == "--device").expect("a device");
-        args[at + 1] = "cpu".to_owned();
-        self.succeeds(args);
-        let expected = losses(&std::fs::read(metrics).expect("metrics"));
-        assert_eq!(reached.len(), expected.len(), "{name} {extra:?}: steps");
-        for (reached, expected) in reached.iter().zip(&expected) {
-            let error = (reached - expected).abs() / expected.abs();
-            assert!(error <= tolerance, "{name} {extra:?}: {reached}, on the processor {expected}");
-        }
-    }
-
-    fn train(&self, name: &str, extra: &[&str]) -> Vec<u8> {
-        let metrics = self.file("losses.jsonl");
-        self.succeeds(arguments(name, extra, &metrics));
-        std::fs::read(metrics).expect("metrics")
-    }
-
-    /// The same, and how often each kernel was executed.
-    fn counted(&self, name: &str, extra: &[&str]) -> (Vec<f64>, BTreeMap<String, usize>) {
-        let (metrics, account) = (self.file("counted.jsonl"), self.file("account"));
-        // Of another training.
-        let _ = std::fs::remove_file(&account);
-        let mut command = self.command(arguments(name, extra, &metrics));
-        command.env("GPU_DOUBLE_ACCOUNT", &account);
-        checked(command);
-        let mut counts = BTreeMap::new();
-        for line in std::fs::read_to_string(account).expect("an account").lines() {
-            let kernel = line.split(' ').next().unwrap_or_default();
-            *counts.entry(kernel.to_owned()).or_default() += 1;
-        }
-        (losses(&std::fs::read(metrics).expect("metrics")), counts)
-    }
-}
-
-fn checked(mut command: Command) -> Output {
-    let output = command.output().expect("graphc starts");
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && !stderr.contains("gpu double"), "{command:?}: {stderr}");
-    output
-}
-
-fn arguments(name: &str, extra: &[&str], metrics: &str) -> Vec<String> {
-    let mut args = training(name, &["--device", "cuda", "--metrics", metrics]);
-    let mut own = Reference::load(name).args;
-    if let Some(at) = own.iter().position(|arg| arg == "--steps" && extra.contains(&"--steps")) {
-        own.drain(at..at + 2);
-    }
-    args.extend(own);
-    args.extend(extra.iter().map(ToString::to_string));
-    args
-}
-
-/// Whether the losses are those that PyTorch reached.
-fn near(name: &str, extra: &[&str], reached: &[f64], tolerance: f64) {
-    let expected = Reference::load(name).losses;
-    assert_eq!(reached.len(), expected.len(), "{name} {extra:?}: steps");
-    for (step, (reached, expected)) in reached.iter().zip(&expected).enumerate() {
-        let error = (reached - expected).abs() / expected.abs();
-        assert!(error <= tolerance, "{name} {extra:?}, step {step}: {reached}, not {expected}");
-    }
-}
-
-/// What the test with everything tries in place of what fits the gate.
-fn everything() -> bool {
-    std::env::var_os("GRAPHC_DOUBLE_ALL").is_some()
-}
+use machine::{Machine, arguments, checked, everything, near};
+use support::{Reference, losses};
 
 const MESHES: [&[&str]; 5] = [
     &["--mesh", "1"],

@@ -2,19 +2,21 @@
 //! bits where an op has one right answer.
 
 mod cases;
+#[path = "common/chains.rs"]
+mod chains;
 mod common;
 #[path = "common/cuda.rs"]
 mod on_card;
 
 use cases::FLOATS;
+use chains::{evaluated, rounded};
 use common::{Case, Memory, Random, ordinary};
-use graphc_ir::array::Array;
-use graphc_ir::op::{EvalContext, InPlace, Op, Operand, Region};
+use graphc_ir::op::{EvalContext, InPlace, Op, Region};
 use graphc_ir::ops::*;
 use graphc_ir::plan::{FusedArg, FusedOp, FusedStep};
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
-use graphc_kernels::cuda::{Behind, join_chain, prepare_fused};
+use graphc_kernels::cuda::prepare_fused;
 use on_card::{Bench, bench, shard};
 
 /// Chains that are tried.
@@ -168,67 +170,6 @@ impl Growing {
     }
 }
 
-fn rounded(dtype: DType, values: &[f64]) -> Vec<f64> {
-    // Kernels compute in f32.
-    let in_f32: Vec<f64> = values.iter().map(|&x| f64::from(x as f32)).collect();
-    Memory::of(dtype, &in_f32).values()
-}
-
-/// The elements of an operand, spread over a shape.
-fn spread(values: &[f64], from: &[usize], to: &[usize]) -> Vec<f64> {
-    let strides = graphc_ir::types::strides(from);
-    let skip = to.len() - from.len();
-    let place = |mut index: usize| {
-        let mut place = 0;
-        for dim in (0..to.len()).rev() {
-            if dim >= skip && from[dim - skip] > 1 {
-                place += index % to[dim] * strides[dim - skip];
-            }
-            index /= to[dim];
-        }
-        place
-    };
-    (0..to.iter().product()).map(|index| values[place(index)]).collect()
-}
-
-/// The value of each step, by the ops' own evaluation; of sums also that of the amounts that are summed.
-fn evaluated(fused: &FusedOp, case: &Case, shape: &[usize]) -> Vec<(DType, Vec<f64>, Vec<f64>)> {
-    let operand = |index: usize| {
-        let (of, memory) = &case.operands[index];
-        (of.dtype, spread(&memory.values(), &of.rect.extent, shape))
-    };
-    let mut values: Vec<(DType, Vec<f64>, Vec<f64>)> = Vec::new();
-    for FusedStep { op, args } in &fused.steps {
-        let args: Vec<(DType, Vec<f64>)> = args
-            .iter()
-            .map(|arg| match *arg {
-                FusedArg::Operand(index) => operand(index),
-                FusedArg::Step(step) => (values[step].0, values[step].1.clone()),
-            })
-            .collect();
-        let types: Vec<TensorType> = args.iter().map(|arg| TensorType::new(arg.0, shape)).collect();
-        let result = op.infer(&types.iter().collect::<Vec<_>>()).expect("it fits").remove(0);
-        let regions: Vec<Region> = types.iter().map(Region::whole).collect();
-        let evaluate = |of: &dyn Fn(f64) -> f64| {
-            let array = |arg: &(DType, Vec<f64>)| {
-                Array::new(shape.to_vec(), arg.1.iter().map(|&x| of(x)).collect())
-            };
-            let arrays: Vec<Array> = args.iter().map(array).collect();
-            let pairs = arrays.iter().zip(&regions);
-            let operands: Vec<_> = pairs.map(|(array, region)| Operand { array, region }).collect();
-            let cx = EvalContext::default();
-            let made = op.operation().evaluate(&operands, &[Region::whole(&result)], &cx);
-            made.expect("a value").remove(0).data
-        };
-        let amounts = match op {
-            Op::Reduce(_) => evaluate(&f64::abs),
-            _ => Vec::new(),
-        };
-        values.push((result.dtype, rounded(result.dtype, &evaluate(&|x| x)), amounts));
-    }
-    values
-}
-
 /// How far an element may be from the right one, before it is rounded.
 fn room(op: &Op, right: f64, amount: Option<&f64>) -> f64 {
     match op {
@@ -294,83 +235,5 @@ fn random_chains_have_the_values_of_their_ops() {
     let Some(mut bench) = bench() else { return };
     for seed in 0..CHAINS {
         check(&mut bench, seed);
-    }
-}
-
-/// A product of [3, 5, 7] and [9, 7]', and what is behind it: the steps, and the operands after the product.
-fn behind(
-    bench: &mut Bench,
-    dtype: DType,
-    steps: Vec<FusedStep>,
-    others: &[&[usize]],
-) -> Option<f64> {
-    let mut random = Random::new(1);
-    let mut filled = |shape: &[usize]| {
-        let ty = TensorType::new(dtype, shape);
-        let values: Vec<f64> =
-            (0..ty.elements()).map(|i| ordinary(&mut random, i, dtype)).collect();
-        (Region::whole(&ty), Memory::of(dtype, &values))
-    };
-    let (a, b) = (filled(&[3, 5, 7]), filled(&[9, 7]));
-    let others: Vec<_> = others.iter().map(|shape| filled(shape)).collect();
-    let op = MatMul { transpose_a: false, transpose_b: true };
-    let made = Region::whole(&TensorType::new(dtype, [3, 5, 9]));
-    let product = {
-        let case = Case {
-            op: Op::MatMul(op),
-            operands: vec![a.clone(), b.clone()],
-            results: vec![made.clone()],
-        };
-        rounded(dtype, &case.oracle(&EvalContext::default()).expect("a product").remove(0).data)
-    };
-    let made = (made.clone(), Memory::of(dtype, &product));
-    let operands: Vec<_> = std::iter::once(made.clone()).chain(others).collect();
-    let outputs = vec![steps.len() - 1];
-    let chain = FusedOp { steps, outputs };
-    let mut case = Case { op: Op::MatMul(op), operands, results: vec![made.0.clone()] };
-    let right = evaluated(&chain, &case, &[3, 5, 9]).pop().expect("a value").1;
-    let shards: Vec<_> = case.operands.iter().map(|operand| shard(&operand.0)).collect();
-    let factors = [shard(&a.0), shard(&b.0)];
-    let behind = Behind { chain: &chain, operands: &shards, product: 0 };
-    let call = join_chain(&op, &factors, behind, &shard(&made.0))?;
-    case.operands.splice(0..0, [a, b]);
-    let found = bench.execute(&call, &case, &[], &EvalContext::default()).expect("no fault");
-    let apart = |(a, b): (f64, &f64)| (a - b).abs() / (1.0 + b.abs());
-    Some(found[0].values().into_iter().zip(&right).map(apart).fold(0.0, f64::max))
-}
-
-#[test]
-fn products_are_joined_with_what_a_library_adds_and_applies() {
-    let Some(mut bench) = bench() else { return };
-    use FusedArg::{Operand as X, Step as S};
-    let add = |args: [FusedArg; 2]| {
-        let function = BinaryFunction::Add;
-        FusedStep { op: Op::Binary(Binary { function }), args: args.to_vec() }
-    };
-    let apply = |function, x| FusedStep { op: Op::Unary(Unary { function }), args: vec![x] };
-    let (row, all) = (&[9][..], &[3, 5, 9][..]);
-    let joined = [
-        (vec![add([X(0), X(1)])], vec![row]),
-        (vec![add([X(1), X(0)]), add([X(2), S(0)])], vec![row, all]),
-        (vec![add([X(0), X(1)]), apply(UnaryFunction::Relu, S(0))], vec![row]),
-        (vec![add([X(0), X(1)]), apply(UnaryFunction::GeluTanh, S(0))], vec![&[1, 1, 9]]),
-        (vec![apply(UnaryFunction::GeluTanh, X(0))], vec![]),
-    ];
-    for (steps, others) in joined {
-        for (dtype, near) in [(DType::F32, 1e-5), (DType::BF16, 2e-2), (DType::F16, 2e-3)] {
-            let error = behind(&mut bench, dtype, steps.clone(), &others).expect("it is joined");
-            assert!(error <= near, "{steps:?} of {dtype}: {error}");
-        }
-    }
-    let apart = [
-        (vec![add([X(0), X(1)]), apply(UnaryFunction::Gelu, S(0))], vec![row]),
-        (vec![add([X(0), X(1)]), add([S(0), X(1)])], vec![row]),
-        (vec![add([X(0), X(0)])], vec![]),
-        (vec![add([X(0), X(1)])], vec![&[5, 1][..]]),
-        (vec![apply(UnaryFunction::Relu, X(0)), add([S(0), X(1)])], vec![row]),
-    ];
-    for (steps, others) in apart {
-        let error = behind(&mut bench, DType::F32, steps.clone(), &others);
-        assert_eq!(error, None, "{steps:?}");
     }
 }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use gpu_double::nvrtc::{self, resources};
-use graphc_kernels::cuda::{Call, Kernel, Launch, join_updates};
+use graphc_kernels::cuda::{Call, Kernel, Launch, join_alike};
 use on_card::{prepare, shard};
 
 const ARCHITECTURES: [&str; 4] = ["sm_80", "sm_90", "sm_100", "sm_120"];
@@ -25,7 +25,7 @@ fn kernels() -> BTreeMap<String, (&'static str, Kernel)> {
     let mut all = BTreeMap::new();
     for cases::Example { case, .. } in cases::all() {
         let operands: Vec<_> = case.operands.iter().map(|operand| shard(&operand.0)).collect();
-        let several = join_updates(&case.op, &[operands.clone(), operands]);
+        let several = join_alike(&case.op, &[operands.clone(), operands]);
         let calls = [Some(prepare(&case).expect("a call")), several];
         for Call { launches, .. } in calls.into_iter().flatten() {
             let kernels = launches.into_iter().filter_map(|launch| match launch {

@@ -1,9 +1,11 @@
 //! Which registers share memory because an actor writes its result over an operand that nobody reads later, or because
 //! the result is the operand's bytes under another shape.
 
+use std::cmp::Reverse;
+
 use graphc_ir::ids::RegisterId;
 use graphc_ir::in_place::{Pair, pairs};
-use graphc_ir::plan::{Actor, Layout, Register, RegisterKind};
+use graphc_ir::plan::{Action, Actor, Layout, Register, RegisterKind};
 
 use super::flow::Flow;
 use super::lifetimes::{Action as Step, Life, slots};
@@ -50,7 +52,12 @@ impl Sharing<'_> {
                 continue;
             }
             let actor = &self.actors[step.actor];
-            let allowed = pairs(actor, self.microbatches);
+            let mut allowed = pairs(actor, self.microbatches);
+            if matches!(actor.action, Action::Fused(_)) {
+                // Over what was made last: what a chain has from the forward pass stays whole until the chain has ended, so a device
+                // may begin to write the chain's result while it still reads that.
+                allowed.sort_by_key(|pair| Reverse(self.made(actor, *pair)));
+            }
             for &pair in &allowed {
                 let (Some(&input), Some(&output)) =
                     (actor.inputs.get(pair.input), actor.outputs.get(pair.output))
@@ -80,6 +87,12 @@ impl Sharing<'_> {
         }
         groups.retain(|group| !group.members.is_empty());
         (groups, shares)
+    }
+
+    /// When the operand of a pair was made; of variables the first moment.
+    fn made(&self, actor: &Actor, pair: Pair) -> usize {
+        let lives = actor.inputs.get(pair.input).map(|input| &self.lives[input.index()]);
+        lives.and_then(|lives| lives.first()).map_or(0, |life| life.made)
     }
 
     fn alone(&self, register: usize) -> Group {

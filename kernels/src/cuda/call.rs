@@ -141,6 +141,17 @@ pub struct Epilogue {
     pub bias: Option<Place>,
     /// The function.
     pub activation: Activation,
+    /// A matrix like the result, row-major and dense, whose rows have a multiple of [`Epilogue::KEPT`] elements. GELU writes here what
+    /// it is taken of, where that is kept; the gradient of GELU reads that here.
+    pub kept: Option<Place>,
+    /// Sums that come out beside the result, in a vector of its element type. Those of a factor go with no bias and no function, those
+    /// of the result with the gradient of GELU alone.
+    pub sums: Option<(Summed, Place)>,
+}
+
+impl Epilogue {
+    /// A divisor of the elements of a row of [`Epilogue::kept`].
+    pub const KEPT: usize = 8;
 }
 
 /// A function at the end of a product.
@@ -153,6 +164,19 @@ pub enum Activation {
     Relu,
     /// The tanh form of GELU.
     GeluTanh,
+    /// x times the slope of the tanh form of GELU at what is kept.
+    GeluTanhGrad,
+}
+
+/// What is summed beside a product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Summed {
+    /// The rows of the result, to a sum for each column.
+    Result,
+    /// The first factor along the extent that the product sums over, to a sum for each row of the result.
+    First,
+    /// The second factor along that extent, to a sum for each column of the result.
+    Second,
 }
 
 /// How a factor's matrices are stored.
@@ -169,8 +193,10 @@ pub struct Matrix {
 /// The memory of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operands {
-    /// The type of the factors' and the result's elements.
+    /// The type of the factors' elements.
     pub dtype: graphc_ir::types::DType,
+    /// That of the result's: the same, or f32.
+    pub made: graphc_ir::types::DType,
     /// The first factor.
     pub a: Place,
     /// The second.
@@ -201,6 +227,15 @@ pub struct Checked {
     pub operand: usize,
     /// One past the greatest.
     pub range: usize,
+}
+
+/// The table of a launch for several members: the line of each, then of each block which member it is of.
+pub(super) fn table(lines: Vec<Vec<Entry>>, blocks: &[usize]) -> Vec<Entry> {
+    let of_blocks = blocks
+        .iter()
+        .enumerate()
+        .flat_map(|(member, &blocks)| std::iter::repeat_n(Entry::Number(member as u64), blocks));
+    lines.into_iter().flatten().chain(of_blocks).collect()
 }
 
 impl Call {

@@ -72,15 +72,15 @@ fn chosen(all: &[Shard], places: &[usize]) -> Option<Vec<Shard>> {
 }
 
 /// Where the memory of a call is in another one's.
-struct Renaming<'a> {
-    operands: &'a [Place],
-    results: &'a [Place],
+pub(super) struct Renaming<'a> {
+    pub(super) operands: &'a [Place],
+    pub(super) results: &'a [Place],
     /// Where the memory to work in begins.
-    scratch: usize,
+    pub(super) scratch: usize,
 }
 
 impl Renaming<'_> {
-    fn apply(&self, call: &mut Call) -> Result<(), KernelError> {
+    pub(super) fn apply(&self, call: &mut Call) -> Result<(), KernelError> {
         let misfit = || KernelError::call("fused", "a launch of memory that the call has not");
         call.scratch += self.scratch;
         for launch in &mut call.launches {

@@ -47,11 +47,11 @@ use crate::error::KernelError;
 
 pub use call::{
     Activation, Argument, Call, Checked, Entry, Epilogue, Kernel, Launch, Matrix, Numbers,
-    Operands, Place, Product, Slot,
+    Operands, Place, Product, Slot, Summed,
 };
-pub use epilogue::{Behind, join_chain};
+pub use epilogue::{Behind, Sums, join_chain, join_sums};
 pub use rectangle::{accumulate, copy_rectangle, fill};
-pub use update::{join_updates, joins};
+pub use update::{join_alike, joins};
 
 /// What is known of a register when a plan is loaded.
 #[derive(Clone, Debug, PartialEq)]

@@ -83,6 +83,7 @@ pub(super) fn product(
     }
     let operands = Operands {
         dtype: out.dtype(),
+        made: out.dtype(),
         a: place(Slot::Operand(0)),
         b: place(Slot::Operand(1)),
         out: place(Slot::Result(0)),

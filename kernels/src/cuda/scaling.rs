@@ -1,25 +1,61 @@
 //! Numbers of a step: norms of gradients and what clips them, what is not finite, the scale of the loss.
 
+use graphc_ir::op::Op;
 use graphc_ir::ops::{ClipFactor, LossScale};
+use graphc_ir::types::DType;
 
 use super::Shard;
-use super::call::{Argument, Call, Launch};
+use super::call::{Argument, Call, Entry, Launch, Slot, table};
 use super::fill::cleared;
-use super::source::{Source, width};
+use super::source::Source;
 
 /// Threads of a block.
 const THREADS: usize = 256;
 /// Steps of a thread.
 const STEPS: usize = 16;
 
+const SQUARE: &str = "((x) * (x))";
+const NON_FINITE: &str = "((x) - (x) == 0.0f ? 0.0f : 1.0f)";
+
 /// One op.
 pub(super) fn square_sum(operands: &[Shard], results: &[Shard]) -> Call {
-    fold("((x) * (x))", &operands[0], &results[0])
+    fold(SQUARE, &operands[0], &results[0])
 }
 
 /// One op.
 pub(super) fn non_finite(operands: &[Shard], results: &[Shard]) -> Call {
-    fold("((x) - (x) == 0.0f ? 0.0f : 1.0f)", &operands[0], &results[0])
+    fold(NON_FINITE, &operands[0], &results[0])
+}
+
+/// The same op of several tensors of one element type; `None` where there is no such call.
+pub(super) fn folds(op: &Op, members: &[Vec<Shard>]) -> Option<Call> {
+    let value = match op {
+        Op::SquareSum(_) => SQUARE,
+        Op::NonFinite(_) => NON_FINITE,
+        _ => return None,
+    };
+    let extents: Vec<usize> = members.iter().map(|member| member[0].elements()).collect();
+    let dtype = members.first()?[0].dtype();
+    let blocks: Vec<usize> = extents.iter().map(|&extent| parts(dtype, extent)).collect();
+    let largest = extents.iter().max().copied().unwrap_or(0);
+    let source = source(value, dtype, largest).define("MEMBERS", members.len());
+    let partial = Argument::scratch(0);
+    let arguments = vec![Argument::Registers, Argument::Table, partial];
+    let count: usize = blocks.iter().sum();
+    let fold = (count > 0)
+        .then(|| Launch::kernel(source.clone(), "folds", count, THREADS, arguments.clone()));
+    let join = Launch::kernel(source, "joins", members.len(), THREADS, arguments);
+    let mut before = 0;
+    let line = |(member, (&extent, &blocks)): (usize, (&usize, &usize))| {
+        let places = [Slot::Operand(member), Slot::Result(member)].map(Entry::Place);
+        let numbers = [extent, before, blocks].map(|number| Entry::Number(number as u64));
+        before += blocks;
+        [&places[..], &numbers].concat()
+    };
+    let lines = extents.iter().zip(&blocks).enumerate().map(line).collect();
+    let table = table(lines, &blocks);
+    let launches = fold.into_iter().chain([join]).collect();
+    Some(Call { scratch: size_of::<f32>() * count, table, ..Call::of(launches) })
 }
 
 /// The sum of a value of each element, an expression of `x`.
@@ -28,16 +64,9 @@ fn fold(value: &str, x: &Shard, result: &Shard) -> Call {
     if elements == 0 {
         return Call::of(vec![cleared(0, result)]);
     }
-    let width = width(x.dtype().size(), [elements]);
-    let parts = elements.div_ceil(THREADS * STEPS * width);
-    let source = Source::new(include_str!("cu/fold.cu"))
-        .element("T", x.dtype())
-        .define("ELEMENTS", elements)
-        .define("WIDTH", width)
-        .define("STEPS", STEPS)
-        .define("PARTS", parts)
-        .define("VALUE(x)", value)
-        .index(elements + THREADS * STEPS * width);
+    let parts = parts(x.dtype(), elements);
+    let source =
+        source(value, x.dtype(), elements).define("ELEMENTS", elements).define("PARTS", parts);
     let partial = Argument::scratch(0);
     let fold = vec![Argument::operand(0), partial];
     let join = vec![partial, Argument::result(0)];
@@ -45,8 +74,29 @@ fn fold(value: &str, x: &Shard, result: &Shard) -> Call {
         Launch::kernel(source.clone(), "fold", parts, THREADS, fold),
         Launch::kernel(source, "join", 1, THREADS, join),
     ]);
-    call.scratch = 4 * parts;
+    call.scratch = size_of::<f32>() * parts;
     call
+}
+
+/// Elements that a thread takes at once: 16 bytes.
+fn width(dtype: DType) -> usize {
+    16 / dtype.size()
+}
+
+/// Blocks for so many elements.
+fn parts(dtype: DType, elements: usize) -> usize {
+    elements.div_ceil(THREADS * STEPS * width(dtype))
+}
+
+/// The kernels for tensors of at most so many elements, but for where they find these.
+fn source(value: &str, dtype: DType, elements: usize) -> Source {
+    let width = width(dtype);
+    Source::new(include_str!("cu/fold.cu"))
+        .element("T", dtype)
+        .define("WIDTH", width)
+        .define("STEPS", STEPS)
+        .define("VALUE(x)", value)
+        .index(elements + THREADS * STEPS * width)
 }
 
 /// One op.

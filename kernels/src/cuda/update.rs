@@ -2,14 +2,14 @@
 //!
 //! What follows from the step alone is worked out by the host ([`Numbers`]). What follows from numbers on the device as well, e.g. the
 //! number of the update under loss scaling, is worked out by a thread before, into scratch. Updates by one rule can be one launch
-//! ([`join_updates`]), whose blocks find in a table what they update.
+//! ([`join_alike`]), whose blocks find in a table what they update.
 
 mod blend;
 mod joint;
 mod rates;
 
 pub(super) use blend::blend;
-pub use joint::{join_updates, joins};
+pub use joint::{join_alike, joins};
 
 use graphc_ir::op::Op;
 use graphc_ir::ops::{AdamUpdate, LambDirection, LambUpdate, RmspropUpdate, SgdUpdate};
@@ -100,14 +100,15 @@ fn rmsprop_rule(op: &RmspropUpdate) -> Rule {
 
 /// One op.
 pub(super) fn lamb_direction(op: &LambDirection, operands: &[Shard]) -> Call {
+    direction_rule(op, operands.len()).of_one(operands)
+}
+
+fn direction_rule(op: &LambDirection, operands: usize) -> Rule {
     let step = moments(Source::new(include_str!("cu/lamb_direction.cu")), [op.beta1, op.beta2])
         .number("EPSILON", op.epsilon.0 as f32)
         .number("DECAY", op.weight_decay.0 as f32);
-    let rates = (operands.len() > 5).then(|| rates::of_direction(op));
-    let clip = op.clip;
-    let rule = Rule { step, op: Op::LambDirection(op.clone()), tensors: 4, clip, rates };
-    let update = Update { first: DType::F32, skipped: "0.0f", ..Update::new(operands, &rule) };
-    update.call(rule)
+    let rates = (operands > 5).then(|| rates::of_direction(op));
+    Rule { step, op: Op::LambDirection(op.clone()), tensors: 4, clip: op.clip, rates }
 }
 
 /// One op; its two scalars are sums of squares.
@@ -128,9 +129,14 @@ fn moments(source: Source, [beta1, beta2]: [Scalar; 2]) -> Source {
 }
 
 impl<'a> Update<'a> {
-    fn new(operands: &'a [Shard], &Rule { tensors, clip, .. }: &Rule) -> Self {
-        let (first, has_factor) = (operands[0].dtype(), operands.len() > tensors);
-        Self { operands, tensors, first, has_factor, clip, skipped: "w" }
+    fn new(operands: &'a [Shard], &Rule { tensors, clip, ref op, .. }: &Rule) -> Self {
+        let has_factor = operands.len() > tensors;
+        let (first, skipped) = match op {
+            // The first result is the direction, in which nothing goes where the step is not made.
+            Op::LambDirection(_) => (DType::F32, "0.0f"),
+            _ => (operands[0].dtype(), "w"),
+        };
+        Self { operands, tensors, first, has_factor, clip, skipped }
     }
 
     fn elements(&self) -> usize {

@@ -9,7 +9,7 @@ use graphc_ir::ops::UnaryFunction;
 use graphc_ir::types::{DType, TensorType};
 use graphc_kernels::KernelError;
 use graphc_kernels::cuda::{
-    self, Activation, Call, Entry, Kernel, Launch, Matrix, Place, Product, Shard, Slot,
+    self, Activation, Call, Entry, Kernel, Launch, Matrix, Place, Product, Shard, Slot, Summed,
 };
 
 use crate::cases::Example;
@@ -271,9 +271,11 @@ impl Bench {
                     }
                 }
                 self.end(product, addresses, &mut out);
+                self.sums(product, addresses, [&a, &b, &out]);
                 let first = start[2] + batch * product.out.stride;
-                let address = addresses.of(product.operands.out) + (first * dtype.size()) as u64;
-                self.write(address, &bytes(&Memory::of(dtype, &out)));
+                let made = product.operands.made;
+                let address = addresses.of(product.operands.out) + (first * made.size()) as u64;
+                self.write(address, &bytes(&Memory::of(made, &out)));
             }
         }
     }
@@ -281,22 +283,45 @@ impl Bench {
     /// What becomes of the sums of a product.
     fn end(&mut self, product: &Product, addresses: &Addresses, sums: &mut [f64]) {
         let (dtype, columns) = (product.operands.dtype, product.columns);
+        let epilogue = product.epilogue;
         let mut summand = |place: Option<Place>, count: usize| {
             let place = place?;
             Some(memory(dtype, &self.read(addresses.of(place), count * dtype.size())).values())
         };
-        let added = summand(product.epilogue.added, sums.len());
-        let bias = summand(product.epilogue.bias, columns);
-        let function = match product.epilogue.activation {
-            Activation::None => None,
-            Activation::Relu => Some(UnaryFunction::Relu),
-            Activation::GeluTanh => Some(UnaryFunction::GeluTanh),
-        };
+        let added = summand(epilogue.added, sums.len());
+        let bias = summand(epilogue.bias, columns);
         for (at, sum) in sums.iter_mut().enumerate() {
             *sum += added.as_ref().map_or(0.0, |added| added[at]);
             *sum += bias.as_ref().map_or(0.0, |bias| bias[at % columns]);
-            *sum = function.map_or(*sum, |function| function.of(*sum));
         }
+        match (epilogue.activation, epilogue.kept) {
+            (Activation::None, _) => {}
+            (Activation::Relu, _) => apply(UnaryFunction::Relu, sums),
+            (Activation::GeluTanh, kept) => {
+                if let Some(kept) = kept {
+                    self.write(addresses.of(kept), &bytes(&Memory::of(dtype, sums)));
+                }
+                apply(UnaryFunction::GeluTanh, sums);
+            }
+            (Activation::GeluTanhGrad, kept) => {
+                let at = summand(kept, sums.len()).expect("what the gradient is taken at");
+                sums.iter_mut().zip(at).for_each(|(sum, x)| *sum *= slope(x));
+            }
+        }
+    }
+
+    /// Sums beside a product.
+    fn sums(&mut self, product: &Product, addresses: &Addresses, parts: [&[f64]; 3]) {
+        let Some((summed, place)) = product.epilogue.sums else { return };
+        let [a, b, out] = parts;
+        let Product { rows, inner, columns, .. } = *product;
+        let sum = |count: usize, of: &dyn Fn(usize) -> f64| (0..count).map(of).sum::<f64>();
+        let sums: Vec<f64> = match summed {
+            Summed::Result => (0..columns).map(|c| sum(rows, &|r| out[r * columns + c])).collect(),
+            Summed::First => (0..rows).map(|r| sum(inner, &|k| a[r * inner + k])).collect(),
+            Summed::Second => (0..columns).map(|c| sum(inner, &|k| b[k * columns + c])).collect(),
+        };
+        self.write(addresses.of(place), &bytes(&Memory::of(product.operands.dtype, &sums)));
     }
 
     /// A factor's elements, row-major.
@@ -322,6 +347,17 @@ impl Bench {
         }
         all
     }
+}
+
+fn apply(function: UnaryFunction, values: &mut [f64]) {
+    values.iter_mut().for_each(|value| *value = function.of(*value));
+}
+
+/// The slope of the tanh form of GELU.
+fn slope(x: f64) -> f64 {
+    let (c, a) = ((2.0 / std::f64::consts::PI).sqrt(), 0.044_715);
+    let t = (c * (x + a * x * x * x)).tanh();
+    0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * c * (1.0 + 3.0 * a * x * x)
 }
 
 impl Addresses {

@@ -27,7 +27,7 @@ use crate::error::RuntimeError;
 use crate::memory::Offered;
 
 pub(crate) use call::{Call, Unprepared};
-pub(crate) use cuda::{Ended, Pair, Registers, communicates_directly};
+pub(crate) use cuda::{Ended, Pair, Registers, With, communicates_directly};
 pub(crate) use launch::Launch;
 pub(crate) use memory::Memory;
 pub(crate) use port::{Port, Turn, lcm};
@@ -160,7 +160,7 @@ impl Device {
         }
     }
 
-    /// Prepares a matrix product of this name and the chain behind it as one launch; `None` where the device does not join them.
+    /// Prepares a matrix product of this name and what goes with it as one launch; `None` where the device does not join them.
     pub(crate) fn prepare_pair(&self, actor: &str, pair: Pair<'_>) -> Option<Launch> {
         match self {
             Self::Cpu(_) => None,

@@ -25,6 +25,10 @@ pub(crate) fn advance() {
 pub trait Work: Send {
     /// What it is called in messages.
     fn name(&self) -> &str;
+    /// What it is called in the account of what was executed, where it has a line there.
+    fn accounted(&self) -> Option<String> {
+        None
+    }
     /// Does it, or a part of it, if it can. Called until it is not [`Poll::NotYet`]; other streams go on meanwhile.
     fn poll(&mut self, memory: &mut Access<'_>) -> Poll;
     /// It was appended to a stream that will do it, not to a graph: now is its place among the calls of the program.

@@ -259,6 +259,30 @@ fn results_overlap_no_operand() {
     assert_eq!(prepared.launch(stream), INVALID_VALUE);
 }
 
+/// Aux buffers and vectors that are written share no byte with anything else, and those that are read none with the result.
+#[test]
+fn what_epilogues_touch_is_apart() {
+    use_device(0);
+    let stream = stream();
+    for (epilogue, attribute) in [(4, 8), (164, 11), (192, 11), (208, 8), (256, 8), (512, 8)] {
+        let described = Described { epilogue, ..Described::new(8, 8, 8, 0) };
+        let prepared = described.prepare(1.0, 1.0);
+        let [a, _, c, d, vector, aux] = prepared.operands;
+        let own = if attribute == 8 { vector } else { aux };
+        // A bias, and what a gradient is taken at, are only read.
+        let reads = [4, 192].contains(&epilogue);
+        let beside = if reads { SUCCESS } else { INVALID_VALUE };
+        for (place, expected) in
+            [(a, beside), (c, beside), (d, INVALID_VALUE), (d + 64, INVALID_VALUE), (own, SUCCESS)]
+        {
+            set_matmul(prepared.descriptor, attribute, &place);
+            assert_eq!(prepared.launch(stream), expected, "epilogue {epilogue}");
+        }
+        set_matmul(prepared.descriptor, attribute, &(own + 2));
+        assert_eq!(prepared.launch(stream), NOT_SUPPORTED, "epilogue {epilogue}");
+    }
+}
+
 #[test]
 fn an_algorithm_gets_its_workspace() {
     use_device(0);

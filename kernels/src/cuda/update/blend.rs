@@ -1,11 +1,12 @@
-//! States that steps update.
+//! States that steps update, one by one or several in one launch.
 
 use graphc_ir::op::Op;
 use graphc_ir::ops::Blend;
 
 use super::super::Shard;
-use super::super::call::{Argument, Call, Launch, Numbers};
+use super::super::call::{Argument, Call, Entry, Launch, Numbers, Slot, table};
 use super::super::source::Source;
+use super::joint::{blocks_of, of_several};
 use super::{THREADS, WIDTH, type_of, wide};
 
 /// One op; of floating-point numbers, integers and truth values.
@@ -14,22 +15,52 @@ pub(in super::super) fn blend(op: &Blend, operands: &[Shard]) -> Call {
     if elements == 0 {
         return Call::nothing();
     }
-    let source = Source::new(include_str!("../cu/blend.cu"))
-        .define("ELEMENTS", elements)
+    let source = source(op, operands).define("ELEMENTS", elements).index(elements);
+    let mut arguments = vec![Argument::Numbers];
+    arguments.extend((0..operands.len()).map(Argument::operand));
+    arguments.push(Argument::result(0));
+    let blocks = elements.div_ceil(THREADS * WIDTH);
+    let call = Call::of(vec![Launch::kernel(source, "blend", blocks, THREADS, arguments)]);
+    Call { numbers: Numbers::Update(Box::new(Op::Blend(*op))), ..call }
+}
+
+/// The same op of several states, with the same scalars.
+pub(super) fn blends(op: &Blend, members: &[Vec<Shard>]) -> Call {
+    let extents: Vec<usize> = members.iter().map(|member| member[0].elements()).collect();
+    let blocks: Vec<usize> = extents.iter().map(|&extent| blocks_of(extent)).collect();
+    let count = blocks.iter().sum();
+    if count == 0 {
+        return Call::nothing();
+    }
+    let largest = extents.iter().max().copied().unwrap_or(0);
+    let (given, source) = (members[0].len(), source(op, &members[0]));
+    let source = of_several(source, members.len(), largest);
+    let mut arguments = vec![Argument::Numbers];
+    arguments.extend((2..given).map(Argument::operand));
+    arguments.extend([Argument::Registers, Argument::Table]);
+    let mut before = 0;
+    let line = |(member, (&extent, &blocks)): (usize, (&usize, &usize))| {
+        let operands = [0, 1].map(|index| Slot::Operand(member * given + index));
+        let places = operands.into_iter().chain([Slot::Result(member)]).map(Entry::Place);
+        let numbers = [extent, before].map(|number| Entry::Number(number as u64));
+        before += blocks;
+        places.chain(numbers).collect()
+    };
+    let lines = extents.iter().zip(&blocks).enumerate().map(line).collect();
+    let table = table(lines, &blocks);
+    let call = Call::of(vec![Launch::kernel(source, "blends", count, THREADS, arguments)]);
+    Call { numbers: Numbers::Update(Box::new(Op::Blend(*op))), table, ..call }
+}
+
+/// The kernels, but for where they find tensors.
+fn source(op: &Blend, operands: &[Shard]) -> Source {
+    Source::new(include_str!("../cu/blend.cu"))
         .define("WIDTH", WIDTH)
-        .index(elements)
         .define("W", type_of(&operands[0]))
         .define("X", type_of(&operands[1]))
         .define("V", wide(operands[0].dtype()))
         .define("OPERANDS", operands.len())
         .flag("STARTS", op.starts)
         .number("DECAY", op.decay.0 as f32)
-        .number("RATE", op.rate.0 as f32);
-    let mut arguments = vec![Argument::Numbers];
-    arguments.extend((0..operands.len()).map(Argument::operand));
-    arguments.push(Argument::result(0));
-    let blocks = elements.div_ceil(THREADS * WIDTH);
-    let mut call = Call::of(vec![Launch::kernel(source, "blend", blocks, THREADS, arguments)]);
-    call.numbers = Numbers::Update(Box::new(Op::Blend(*op)));
-    call
+        .number("RATE", op.rate.0 as f32)
 }

@@ -1,10 +1,10 @@
 //! What several actors do as one launch: updates of several variables, which finds their registers in a table in the card's memory,
-//! and a matrix product with the chain behind it.
+//! and a matrix product with the chain behind it, or with sums of a factor.
 
-use graphc_ir::op::Op;
-use graphc_ir::ops::MatMul;
-use graphc_ir::plan::FusedOp;
-use graphc_kernels::cuda::{self, Behind, Entry, Shard, Slot};
+use graphc_ir::op::{InPlace, Op};
+use graphc_ir::ops::{MatMul, Reduce};
+use graphc_ir::plan::{FusedArg, FusedOp};
+use graphc_kernels::cuda::{self, Behind, Entry, Shard, Slot, Sums};
 
 use super::super::call::Unprepared;
 use super::super::port::{Port, Turn};
@@ -27,7 +27,7 @@ impl Launch {
         let of_each: Vec<_> = members.iter().map(|[operands, _]| shards(operands)).collect();
         let none =
             || Unprepared::Registers("is joined with others, which its op does not do".into());
-        let mut call = cuda::join_updates(op, &of_each).ok_or_else(none)?;
+        let mut call = cuda::join_alike(op, &of_each).ok_or_else(none)?;
         let table = std::mem::take(&mut call.table);
         let [mut operands, mut results] = [Vec::new(), Vec::new()];
         for [from, to] in members {
@@ -39,31 +39,62 @@ impl Launch {
         Self::of_one(device, actor, call, Some(table), [operands, results])
     }
 
-    /// A product and the chain behind it; `None` where the library does not compute both.
+    /// A product and what goes with it; `None` where the library does not compute both.
     pub(crate) fn prepare_pair(device: &Cuda, actor: &str, pair: Pair<'_>) -> Option<Self> {
-        let Pair { op, factors, chain, operands, product, out } = pair;
-        let [of_chain, result] = [&operands[..], std::slice::from_ref(&out)].map(shards);
-        let behind = Behind { chain, operands: &of_chain, product };
-        let factors_of: [Shard; 2] = shards(&factors).try_into().ok()?;
-        let call = cuda::join_chain(op, &factors_of, behind, result.first()?)?;
-        let all = factors.into_iter().chain(operands).collect();
+        let Pair { op, factors, with, results } = pair;
+        let of_factors: [Shard; 2] = shards(&factors).try_into().ok()?;
+        let of_results = shards(&results);
+        let (call, others) = match with {
+            With::Chain { chain, operands, product, keeps, shared } => {
+                let of_chain = shards(&operands);
+                let behind = Behind { chain, operands: &of_chain, product, keeps, shared: &shared };
+                (cuda::join_chain(op, &of_factors, behind, &of_results)?, operands)
+            }
+            With::Sums { factor, operand, reduce } => {
+                let [made, sums] = &of_results[..] else { return None };
+                let operand = &shards(&[operand])[0];
+                let of = Sums { factor, operand, reduce };
+                (cuda::join_sums(op, &of_factors, of, [made, sums])?, Vec::new())
+            }
+        };
+        let all = factors.into_iter().chain(others).collect();
         // What is refused here is prepared as two launches.
-        Self::of_one(device, actor, call, None, [all, vec![out]]).ok()
+        Self::of_one(device, actor, call, None, [all, results]).ok()
     }
 }
 
-/// A product and the chain behind it.
+/// A product and what goes with it.
 pub(crate) struct Pair<'a> {
     pub(crate) op: &'a MatMul,
     /// Both factors.
     pub(crate) factors: Vec<Port>,
-    pub(crate) chain: &'a FusedOp,
-    /// The chain's operands.
-    pub(crate) operands: Vec<Port>,
-    /// Which of them is the product.
-    pub(crate) product: usize,
-    /// The chain's result.
-    pub(crate) out: Port,
+    pub(crate) with: With<'a>,
+    /// Of a chain its results, and behind them the product where it keeps a value; of sums the product and the sums.
+    pub(crate) results: Vec<Port>,
+}
+
+/// What goes with a product.
+pub(crate) enum With<'a> {
+    /// The chain behind it.
+    Chain {
+        chain: &'a FusedOp,
+        /// The chain's operands.
+        operands: Vec<Port>,
+        /// Which of them is the product.
+        product: usize,
+        /// A value of the chain that others read in the product's place.
+        keeps: Option<FusedArg>,
+        /// Results of the chain in the memory of its operands.
+        shared: Vec<InPlace>,
+    },
+    /// Sums of a factor.
+    Sums {
+        /// Which factor.
+        factor: usize,
+        /// What is summed, the same memory.
+        operand: Port,
+        reduce: &'a Reduce,
+    },
 }
 
 /// The table in the card's memory; places are counted from where all registers begin.

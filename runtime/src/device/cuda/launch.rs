@@ -163,8 +163,10 @@ impl Step {
             Self::Product { described, operands, epilogue } => {
                 let address = |place| site.address(place, stream);
                 let [a, b, out] = [operands.a, operands.b, operands.out].map(address);
-                let [added, bias] = [epilogue.added, epilogue.bias].map(|place| place.map(address));
-                stream.multiply(described, Factors { a, b, out, added, bias })
+                let sums = epilogue.sums.map(|(_, place)| place);
+                let [added, vector, kept] =
+                    [epilogue.added, epilogue.bias.or(sums), epilogue.kept].map(|p| p.map(address));
+                stream.multiply(described, Factors { a, b, out, added, vector, kept })
             }
             Self::Clear { place, bytes } => {
                 let address = site.address(*place, stream);

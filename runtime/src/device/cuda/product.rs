@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use cudarc::cublaslt::{result, sys};
 use graphc_ir::types::DType;
-use graphc_kernels::cuda::{Activation, Epilogue, Matrix, Product};
+use graphc_kernels::cuda::{Activation, Epilogue, Matrix, Product, Summed};
 
 use super::driver::{Buffer, Context, Queue};
 use super::library::{Library, NotFound};
@@ -65,13 +65,16 @@ impl Multiplier {
     pub(super) fn multiply(
         &self,
         described: &Described,
-        Factors { a, b, out, added, bias }: Factors,
+        Factors { a, b, out, added, vector, kept }: Factors,
         queue: &Queue,
         workspace: &Buffer,
     ) -> Result<(), ProductError> {
         let failed = |error: result::CublasError| ProductError::Library(format!("{:?}", error.0));
-        if let Some(bias) = bias {
-            described.product.set_bias(bias).map_err(failed)?;
+        if let Some(vector) = vector {
+            described.product.set_vector(vector).map_err(failed)?;
+        }
+        if let Some(kept) = kept {
+            described.product.set_kept(kept).map_err(failed)?;
         }
         let (alpha, beta) = (1.0f32, if added.is_some() { 1.0f32 } else { 0.0 });
         let number = |number: &f32| std::ptr::from_ref(number).cast::<c_void>();
@@ -109,8 +112,10 @@ pub(super) struct Factors {
     pub(super) out: u64,
     /// A summand like the result.
     pub(super) added: Option<u64>,
-    /// A summand for each column.
-    pub(super) bias: Option<u64>,
+    /// A summand for each column, or sums.
+    pub(super) vector: Option<u64>,
+    /// What a function is taken of.
+    pub(super) kept: Option<u64>,
 }
 
 impl Drop for Multiplier {
@@ -136,14 +141,14 @@ unsafe impl Send for Described {}
 
 impl Described {
     fn new(multiplier: &Multiplier, product: &Product) -> Result<Self, result::CublasError> {
-        let dtype = product.operands.dtype;
+        let (dtype, made) = (product.operands.dtype, product.operands.made);
         let description = Description::new([product.b.by_columns, product.a.by_columns])?;
-        description.end_with(&product.epilogue)?;
+        description.end_with(&product.epilogue, product.columns)?;
         let batch = product.batch;
         let (rows, inner, columns) = (product.rows, product.inner, product.columns);
         let a = Layout::of(dtype, &product.a, [rows, inner], batch)?;
         let b = Layout::of(dtype, &product.b, [inner, columns], batch)?;
-        let out = Layout::of(dtype, &product.out, [rows, columns], batch)?;
+        let out = Layout::of(made, &product.out, [rows, columns], batch)?;
         let preference = Preference::new(alignments(product))?;
         // SAFETY: all descriptions were made above.
         let algorithm = unsafe {
@@ -157,7 +162,8 @@ impl Described {
                 preference.0,
             )
         };
-        let bytes = |start: &[usize; 3]| start.map(|element| element * dtype.size());
+        let sizes = sizes(product);
+        let bytes = |start: &[usize; 3]| std::array::from_fn(|part| start[part] * sizes[part]);
         let starts = product.starts.iter().map(bytes).collect();
         Ok(Self { product: description, a, b, out, algorithm: algorithm?.algo, starts })
     }
@@ -176,39 +182,71 @@ impl Description {
         let attributes =
             [Attribute::CUBLASLT_MATMUL_DESC_TRANSA, Attribute::CUBLASLT_MATMUL_DESC_TRANSB];
         for (attribute, transposed) in attributes.into_iter().zip(transposed) {
-            let operation = i32::from(transposed);
-            let place = std::ptr::from_ref(&operation).cast();
-            // SAFETY: the value is read before the call returns; its size is the attribute's.
-            unsafe { result::set_matmul_desc_attribute(description.0, attribute, place, 4) }?;
+            description.set(attribute, &i32::from(transposed))?;
         }
         Ok(description)
     }
 
-    /// What becomes of sums. An algorithm is chosen for it, and for a bias that begins where registers do.
-    fn end_with(&self, epilogue: &Epilogue) -> Result<(), result::CublasError> {
-        use sys::cublasLtEpilogue_t as End;
-        let end = match (epilogue.activation, epilogue.bias) {
-            (Activation::None, None) => return Ok(()),
-            (Activation::None, Some(_)) => End::CUBLASLT_EPILOGUE_BIAS,
-            (Activation::Relu, None) => End::CUBLASLT_EPILOGUE_RELU,
-            (Activation::Relu, Some(_)) => End::CUBLASLT_EPILOGUE_RELU_BIAS,
-            (Activation::GeluTanh, None) => End::CUBLASLT_EPILOGUE_GELU,
-            (Activation::GeluTanh, Some(_)) => End::CUBLASLT_EPILOGUE_GELU_BIAS,
-        };
-        let attribute = sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_EPILOGUE;
-        let place = std::ptr::from_ref(&end).cast();
-        // SAFETY: the value is read before the call returns; its size is the attribute's.
-        unsafe { result::set_matmul_desc_attribute(self.0, attribute, place, 4) }?;
-        epilogue.bias.map_or(Ok(()), |_| self.set_bias(ALIGNMENT as u64))
+    /// What becomes of sums. An algorithm is chosen for it, and for places that begin where registers do.
+    fn end_with(&self, epilogue: &Epilogue, columns: usize) -> Result<(), result::CublasError> {
+        use sys::cublasLtMatmulDescAttributes_t as Attribute;
+        let end = end(epilogue)?;
+        self.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &end)?;
+        if epilogue.bias.is_some() || epilogue.sums.is_some() {
+            self.set_vector(ALIGNMENT as u64)?;
+        }
+        if epilogue.kept.is_some() {
+            let leading = columns as i64;
+            self.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &leading)?;
+            self.set_kept(ALIGNMENT as u64)?;
+        }
+        Ok(())
     }
 
-    /// Where the summand for each column is.
-    fn set_bias(&self, address: u64) -> Result<(), result::CublasError> {
-        let attribute = sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_BIAS_POINTER;
-        let place = std::ptr::from_ref(&address).cast();
-        // SAFETY: as above.
-        unsafe { result::set_matmul_desc_attribute(self.0, attribute, place, 8) }
+    /// Where the summand for each column is, or where sums go.
+    fn set_vector(&self, address: u64) -> Result<(), result::CublasError> {
+        use sys::cublasLtMatmulDescAttributes_t as Attribute;
+        self.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &address)
     }
+
+    /// Where that is of which a function is taken.
+    fn set_kept(&self, address: u64) -> Result<(), result::CublasError> {
+        use sys::cublasLtMatmulDescAttributes_t as Attribute;
+        self.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &address)
+    }
+
+    fn set<T: Copy>(
+        &self,
+        attribute: sys::cublasLtMatmulDescAttributes_t,
+        value: &T,
+    ) -> Result<(), result::CublasError> {
+        let place = std::ptr::from_ref(value).cast();
+        // SAFETY: the value is read before the call returns; the library refuses one whose size is not the attribute's.
+        unsafe { result::set_matmul_desc_attribute(self.0, attribute, place, size_of::<T>()) }
+    }
+}
+
+/// The library's name for what becomes of sums. To it rows of the result are columns, and the second factor is the first.
+fn end(epilogue: &Epilogue) -> Result<sys::cublasLtEpilogue_t, result::CublasError> {
+    use Activation::{GeluTanh, GeluTanhGrad, None as Plain, Relu};
+    use sys::cublasLtEpilogue_t as End;
+    let Epilogue { activation, bias, kept, sums, .. } = epilogue;
+    let summed = sums.map(|(summed, _)| summed);
+    Ok(match (activation, bias.is_some(), kept.is_some(), summed) {
+        (Plain, false, false, None) => End::CUBLASLT_EPILOGUE_DEFAULT,
+        (Plain, true, false, None) => End::CUBLASLT_EPILOGUE_BIAS,
+        (Plain, false, false, Some(Summed::Second)) => End::CUBLASLT_EPILOGUE_BGRADA,
+        (Plain, false, false, Some(Summed::First)) => End::CUBLASLT_EPILOGUE_BGRADB,
+        (Relu, false, false, None) => End::CUBLASLT_EPILOGUE_RELU,
+        (Relu, true, false, None) => End::CUBLASLT_EPILOGUE_RELU_BIAS,
+        (GeluTanh, false, false, None) => End::CUBLASLT_EPILOGUE_GELU,
+        (GeluTanh, true, false, None) => End::CUBLASLT_EPILOGUE_GELU_BIAS,
+        (GeluTanh, false, true, None) => End::CUBLASLT_EPILOGUE_GELU_AUX,
+        (GeluTanh, true, true, None) => End::CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
+        (GeluTanhGrad, false, true, None) => End::CUBLASLT_EPILOGUE_DGELU,
+        (GeluTanhGrad, false, true, Some(Summed::Result)) => End::CUBLASLT_EPILOGUE_DGELU_BGRAD,
+        _ => return Err(result::CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED)),
+    })
 }
 
 impl Drop for Description {
@@ -299,12 +337,18 @@ impl Drop for Preference {
 /// multiples of [`ALIGNMENT`].
 fn alignments(product: &Product) -> [u32; 3] {
     let strides = [product.a.stride, product.b.stride, product.out.stride];
-    let size = product.operands.dtype.size();
+    let sizes = sizes(product);
     std::array::from_fn(|part| {
         let places = product.starts.iter().map(|start| start[part]).chain([strides[part]]);
-        let bits = places.fold(ALIGNMENT, |bits, element| bits | (element * size));
+        let bits = places.fold(ALIGNMENT, |bits, element| bits | (element * sizes[part]));
         1 << bits.trailing_zeros()
     })
+}
+
+/// Bytes of an element of both factors and of the result.
+fn sizes(product: &Product) -> [usize; 3] {
+    let [factor, made] = [product.operands.dtype, product.operands.made].map(DType::size);
+    [factor, factor, made]
 }
 
 fn element(dtype: DType) -> sys::cudaDataType {

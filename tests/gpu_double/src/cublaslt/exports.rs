@@ -178,32 +178,59 @@ fn check_pointers(problem: &Problem, pointers: &Pointers, scalars: Scalars) -> R
 
 /// Pointers lie at multiples of their elements.
 fn check_elements(problem: &Problem, pointers: &Pointers) -> Result<(), Refusal> {
-    let matrices = [problem.a, problem.b, problem.c, problem.d, problem.d];
-    for (address, matrix) in pointers.operands.iter().zip(matrices) {
-        if !address.is_multiple_of(matrix.element.bytes() as u64) {
-            return Err(unsupported(format!("{:?} at {address:#x}", matrix.element)));
+    let [a, b, c, d] = [problem.a, problem.b, problem.c, problem.d].map(|matrix| matrix.element);
+    for (address, element) in pointers.operands.iter().zip([a, b, c, d, d, d]) {
+        if !address.is_multiple_of(element.bytes() as u64) {
+            return Err(unsupported(format!("{element:?} at {address:#x}")));
         }
     }
     Ok(())
 }
 
-/// D may be C, laid out alike; apart from that it shares no byte with an operand.
+/// What is written shares no byte with anything else that the product touches, but D may be C, laid out alike.
 fn check_overlaps(problem: &Problem, pointers: &Pointers) -> Result<(), Refusal> {
-    let [a, b, c, d, ..] = pointers.operands;
-    let result = d..d + problem.d.bytes() as u64;
-    let meets = |address: u64, bytes: usize| {
-        address != 0 && address < result.end && result.start < address + bytes as u64
-    };
+    let [_, _, c, d, ..] = pointers.operands;
     if c == d && problem.c != problem.d {
         return Err(invalid("D is C, but their layouts differ"));
     }
-    if meets(a, problem.a.bytes()) || meets(b, problem.b.bytes()) {
-        return Err(invalid("D overlaps a factor"));
-    }
-    if c != d && meets(c, problem.c.bytes()) {
-        return Err(invalid("D overlaps C without being C"));
+    let parts = parts(problem, pointers);
+    for (at, one) in parts.iter().enumerate() {
+        for other in &parts[at + 1..] {
+            let is_c = c == d && (one.name, other.name) == ("C", "D");
+            let meet = one.bytes.start < other.bytes.end && other.bytes.start < one.bytes.end;
+            if (one.written || other.written) && meet && !is_c {
+                return Err(invalid(format!("{} overlaps {}", other.name, one.name)));
+            }
+        }
     }
     Ok(())
+}
+
+/// Memory that a product touches.
+struct Part {
+    name: &'static str,
+    bytes: std::ops::Range<u64>,
+    written: bool,
+}
+
+fn parts(problem: &Problem, pointers: &Pointers) -> Vec<Part> {
+    let Problem { epilogue, batch, vector_stride, aux_stride, .. } = *problem;
+    let size = problem.d.element.bytes();
+    let vector = ((batch - 1) * vector_stride + problem.vector_length()) * size;
+    let aux_step = if epilogue.masks() { aux_stride / 8 } else { aux_stride * size };
+    let aux = if epilogue.aux { (batch - 1) * aux_step + problem.aux_bytes() } else { 0 };
+    let of_matrices = [&problem.a, &problem.b, &problem.c, &problem.d].map(|m| m.bytes());
+    let sums = !matches!(epilogue.vector, Vector::None | Vector::Bias);
+    let names = ["A", "B", "C", "D", "the bias", "the aux buffer"];
+    let written = [false, false, false, true, sums, epilogue.aux && !epilogue.reads_aux()];
+    let bytes = of_matrices.into_iter().chain([vector, aux]);
+    let all = names.into_iter().zip(pointers.operands).zip(bytes).zip(written);
+    let part = |(((name, address), bytes), written): (((&'static str, u64), usize), bool)| Part {
+        name,
+        bytes: address..address + bytes as u64,
+        written,
+    };
+    all.map(part).filter(|part| part.bytes.start != 0 && !part.bytes.is_empty()).collect()
 }
 
 fn launch(handle: &Handle, product: Product, stream: *mut c_void) -> Result<(), Refusal> {

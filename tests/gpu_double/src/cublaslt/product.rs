@@ -47,6 +47,10 @@ impl Work for Product {
         "cublasLtMatmul"
     }
 
+    fn accounted(&self) -> Option<String> {
+        Some(self.problem.epilogue.name())
+    }
+
     fn poll(&mut self, memory: &mut Access<'_>) -> Poll {
         match self.run(memory) {
             Ok(()) => Poll::Done,

@@ -243,6 +243,26 @@ impl Epilogue {
         Ok(Epilogue { function, vector, aux })
     }
 
+    /// What a product that ends so is called in the account of what was executed: `product`, `product_gelu_aux_bias`.
+    pub fn name(self) -> String {
+        let function = match self.function {
+            Function::Identity => "",
+            Function::Relu => "_relu",
+            Function::Gelu => "_gelu",
+            Function::ReluGradient => "_drelu",
+            Function::GeluGradient => "_dgelu",
+        };
+        let aux = if self.aux && !self.reads_aux() { "_aux" } else { "" };
+        let vector = match self.vector {
+            Vector::None => "",
+            Vector::Bias => "_bias",
+            Vector::RowSums => "_bgrad",
+            Vector::SumsOfA => "_bgrada",
+            Vector::SumsOfB => "_bgradb",
+        };
+        format!("product{function}{aux}{vector}")
+    }
+
     /// Whether the aux buffer is a mask of bits.
     pub fn masks(self) -> bool {
         matches!(self.function, Function::Relu | Function::ReluGradient)

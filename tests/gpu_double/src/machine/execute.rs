@@ -162,7 +162,11 @@ impl Machine {
             Task::Work(work) => {
                 let mut memory = self.access(number, &operation.clock, Some(device));
                 match work.poll(&mut memory) {
-                    Poll::Done => Outcome::Done,
+                    Poll::Done => {
+                        let name = work.accounted();
+                        name.into_iter().for_each(|name| write(&self.settings, &name));
+                        Outcome::Done
+                    }
                     Poll::NotYet => Outcome::NotYet,
                     Poll::Failed(text) => Outcome::Failed(Code::LaunchFailed, text),
                 }
@@ -192,18 +196,23 @@ impl Machine {
     }
 }
 
-/// A line for a kernel that was executed, where somebody wants it: its name, blocks, instructions, and the sectors of loads and
+/// A line for a kernel that was executed: its name, blocks, instructions, and the sectors of loads and
 /// stores beside the least that they could be.
 fn account(settings: &Settings, launch: &Launch, stats: &Stats) {
-    let Some(path) = &settings.account else { return };
     let Stats { instructions, loads, stores } = stats;
     let blocks: u32 = launch.grid.iter().product();
     let line = format!(
-        "{} {blocks} {instructions} {} {} {} {}\n",
+        "{} {blocks} {instructions} {} {} {} {}",
         launch.name, loads.sectors, loads.least, stores.sectors, stores.least
     );
+    write(settings, &line);
+}
+
+/// Writes a line of the account, where somebody wants it.
+fn write(settings: &Settings, line: &str) {
+    let Some(path) = &settings.account else { return };
     let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
-    if let Err(error) = file.and_then(|mut file| file.write_all(line.as_bytes())) {
+    if let Err(error) = file.and_then(|mut file| writeln!(file, "{line}")) {
         eprintln!("gpu double: {} is not written: {error}", path.display());
     }
 }

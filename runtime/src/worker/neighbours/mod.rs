@@ -1,10 +1,16 @@
-//! Actors that stand next to each other in a stream's order, and that a device may therefore do by one launch where the first of them
-//! stands: updates of several variables, and a product with what alone reads it.
+//! Actors that stand near each other in a stream's order, and that a device may therefore do by one launch: updates of several
+//! variables ([`runs`]), a product with what reads it, and a product with a sum of what it reads ([`pairs`]).
 //!
-//! That is allowed where nothing tells the difference: a later one waits for no more of the rank's other streams than the first or what
-//! stands before it has waited for, and none touches memory that another writes, or one that stands between them.
+//! That is allowed where nothing tells the difference: an actor that acts earlier than the plan says waits for no more of the rank's
+//! other streams than was waited for by then, nobody waits for one that acts later, and none touches memory that another writes, or
+//! one that stands between them.
 
+mod pairs;
+
+use std::collections::BTreeSet;
 use std::ops::Range;
+
+pub(super) use pairs::{Beside, Pair, Pairs};
 
 use graphc_ir::ids::{ActorId, RegisterId};
 use graphc_ir::plan::{Actor, Program, Rate};
@@ -13,18 +19,19 @@ use graphc_ir::plan::{Actor, Program, Rate};
 pub(super) type Orders = [Vec<(u32, u32)>];
 
 /// The runs of two or more actors that `joins` names, of those that a stream executes, which may be launched where their first
-/// stands.
+/// stands. None goes past an actor of `moved`, which acts elsewhere.
 pub(super) fn runs(
     program: &Program,
     orders: &Orders,
     stream: usize,
+    moved: &BTreeSet<u32>,
     joins: impl Fn(&Actor) -> bool,
 ) -> Vec<Vec<u32>> {
     let (places, users) = (places(program, orders), Users::of(program));
     let mut walk = Walk::new(program, orders.len());
     for &(index, _) in &orders[stream] {
         let Some(actor) = program.actors.get(index as usize) else { continue };
-        if actor.rate != Rate::Step {
+        if actor.rate != Rate::Step || moved.contains(&index) {
             walk.close();
             continue;
         }
@@ -38,49 +45,6 @@ pub(super) fn runs(
     }
     walk.runs.retain(|run| run.len() > 1);
     walk.runs
-}
-
-/// Pairs of actors of which the second acts right behind the first and is all that reads what that gives, and which may both be
-/// launched where the first stands.
-pub(super) fn pairs(program: &Program) -> Vec<[u32; 2]> {
-    let (users, streams) = (Users::of(program), streams(program));
-    let mut pairs = Vec::new();
-    for block in program.streams.iter().flat_map(|stream| &stream.blocks) {
-        for pair in block.windows(2) {
-            let (one, two) = (pair[0], pair[1]);
-            let [first, second] = [one, two].map(|id| &program.actors[id.index()]);
-            let own = streams[two.index()];
-            let here = |id: &ActorId| streams[id.index()] == own;
-            if is_pair(program, &users, (first, second), two) && users.around(second).all(here) {
-                pairs.push([one.0, two.0]);
-            }
-        }
-    }
-    pairs
-}
-
-fn is_pair(
-    program: &Program,
-    users: &Users,
-    (first, second): (&Actor, &Actor),
-    id: ActorId,
-) -> bool {
-    let ([made], [_]) = (&first.outputs[..], &second.outputs[..]) else { return false };
-    let alone = users.readers[made.index()] == [id] && second.inputs.contains(made);
-    let plain = first.updates.is_empty() && second.updates.is_empty() && second.after.is_none();
-    let [written, read] = [&second.outputs, &first.inputs]
-        .map(|registers| registers.iter().map(|register| span(program, *register)));
-    let apart = written.flat_map(|w| read.clone().map(move |r| (w.clone(), r)));
-    alone && plain && first.rate == second.rate && { apart }.all(|(w, r)| disjoint(&w, &r))
-}
-
-/// The stream of each actor.
-fn streams(program: &Program) -> Vec<Option<usize>> {
-    let mut streams = vec![None; program.actors.len()];
-    for (index, stream) in program.streams.iter().enumerate() {
-        stream.blocks.iter().flatten().for_each(|actor| streams[actor.index()] = Some(index));
-    }
-    streams
 }
 
 /// A way through a stream's order.
@@ -163,13 +127,6 @@ impl Users {
         users
     }
 
-    /// The actors that fill what an actor reads, and those that read what it fills.
-    fn around<'a>(&'a self, actor: &'a Actor) -> impl Iterator<Item = &'a ActorId> + 'a {
-        let makers = actor.inputs.iter().flat_map(|register| &self.writers[register.index()]);
-        let readers = actor.outputs.iter().flat_map(|register| &self.readers[register.index()]);
-        makers.chain(readers)
-    }
-
     /// The actors that an actor waits for within a step: those that fill what it reads, and those that read what it overwrites.
     fn before<'a>(&'a self, actor: &'a Actor) -> impl Iterator<Item = ActorId> + 'a {
         let makers = actor.inputs.iter().flat_map(|register| &self.writers[register.index()]);
@@ -218,17 +175,22 @@ fn span(program: &Program, register: RegisterId) -> Range<u64> {
     register.offset..register.offset + bytes
 }
 
+/// Whether two registers share memory.
+pub(super) fn overlap(program: &Program, one: RegisterId, other: RegisterId) -> bool {
+    !disjoint(&span(program, one), &span(program, other))
+}
+
 fn disjoint(one: &Range<u64>, other: &Range<u64>) -> bool {
     one.end <= other.start || other.end <= one.start
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use graphc_ir::plan::{Action, Register, RegisterKind};
 
     use super::*;
 
-    fn register(offset: u64) -> Register {
+    pub(super) fn register(offset: u64) -> Register {
         Register {
             name: String::new(),
             layout: 0,
@@ -242,7 +204,7 @@ mod tests {
         }
     }
 
-    fn actor(inputs: &[u32], outputs: &[u32], updates: &[u32]) -> Actor {
+    pub(super) fn actor(inputs: &[u32], outputs: &[u32], updates: &[u32]) -> Actor {
         let registers = |all: &[u32]| all.iter().map(|&register| RegisterId(register)).collect();
         Actor {
             name: String::new(),
@@ -259,7 +221,7 @@ mod tests {
     }
 
     /// Registers of 64 bytes, and two streams: that which is looked at, and another.
-    fn program(offsets: &[u64], actors: Vec<Actor>) -> Program {
+    pub(super) fn program(offsets: &[u64], actors: Vec<Actor>) -> Program {
         Program {
             stage: 0,
             arena_bytes: 0,
@@ -277,7 +239,7 @@ mod tests {
     /// What of the first stream is one launch, where all that overwrite something may be.
     fn found(program: &Program, orders: [&[u32]; 2]) -> Vec<Vec<u32>> {
         let orders = orders.map(order);
-        runs(program, &orders, 0, |actor| !actor.updates.is_empty())
+        runs(program, &orders, 0, &BTreeSet::new(), |actor| !actor.updates.is_empty())
     }
 
     #[test]

@@ -1,0 +1,326 @@
+//! A matrix product and what stands behind it, where a library computes both at the product's end: a summand, a bias, a function or
+//! the gradient of one, and sums.
+//!
+//! Start reading with [`join_chain`]: a chain's steps are followed from the product on as far as the library goes. What is left may
+//! be sums of what comes out, which are launches behind the product. [`join_sums`] is the other case, a product beside the sums of one
+//! of its factors.
+
+mod gelu;
+mod rest;
+
+use graphc_ir::op::{InPlace, Op};
+use graphc_ir::ops::{BinaryFunction, MatMul, Reduce, ReduceFunction, UnaryFunction};
+use graphc_ir::plan::{FusedArg, FusedOp};
+use graphc_ir::types::DType;
+
+use super::Shard;
+use super::call::{Activation, Call, Epilogue, Launch, Place, Product, Slot, Summed};
+use super::product::product;
+
+/// A chain behind a product.
+#[derive(Clone, Copy, Debug)]
+pub struct Behind<'a> {
+    /// The chain.
+    pub chain: &'a FusedOp,
+    /// Its operands.
+    pub operands: &'a [Shard],
+    /// Which of them is the product.
+    pub product: usize,
+    /// A value of the chain that others read later, in the product's place. Without one nobody else reads the product.
+    pub keeps: Option<FusedArg>,
+    /// Results of the chain that lie in the memory of its operands.
+    pub shared: &'a [InPlace],
+}
+
+/// What a product of `factors` and the chain behind it are as one call. Its operands are the factors, then those of the chain; its
+/// results are the chain's, and behind them the product's place where that keeps a value. `None` where the library computes no such
+/// chain. Sums are rounded once, not after each step.
+pub fn join_chain(
+    op: &MatMul,
+    factors: &[Shard; 2],
+    behind: Behind<'_>,
+    results: &[Shard],
+) -> Option<Call> {
+    let made = behind.operands.get(behind.product)?;
+    let [a, b] = factors;
+    let plain = single(op, [a, b], made)?;
+    let reading = Reading { behind, made, results, columns: plain.columns };
+    let End { epilogue, step, rest } = reading.end()?;
+    let out = results.get(reading.output(step)?)?;
+    let place = reading.place(step)?;
+    let alike = out.dtype() == made.dtype() || reading.is_cast(&epilogue, step);
+    if !alike || out.shape() != made.shape() || !reading.is_apart(&epilogue) {
+        return None;
+    }
+    let mut call = Call::nothing();
+    if !rest.outputs.is_empty() {
+        call = reading.behind(out, step, &rest)?;
+    }
+    let operands = super::Operands { out: place, made: out.dtype(), ..plain.operands };
+    call.launches.insert(0, Launch::Product(Product { epilogue, operands, ..plain }));
+    Some(call)
+}
+
+/// Sums of a factor of a product.
+#[derive(Clone, Copy, Debug)]
+pub struct Sums<'a> {
+    /// The number of the factor.
+    pub factor: usize,
+    /// The same elements as the reduction takes them, which may be in other rows.
+    pub operand: &'a Shard,
+    /// The reduction.
+    pub reduce: &'a Reduce,
+}
+
+/// What a product and sums of one of its factors are as one call. Its operands are the factors, its results the product and the
+/// sums. `None` where the library computes no such sums.
+pub fn join_sums(
+    op: &MatMul,
+    factors: &[Shard; 2],
+    Sums { factor, operand, reduce }: Sums<'_>,
+    [made, sums]: [&Shard; 2],
+) -> Option<Call> {
+    let [a, b] = factors;
+    let plain = single(op, [a, b], made)?;
+    let x = factors.get(factor)?;
+    let (which, turned, count) = match factor {
+        0 => (Summed::First, op.transpose_a, plain.rows),
+        _ => (Summed::Second, !op.transpose_b, plain.columns),
+    };
+    // A product sums over the columns of its first factor, and over the rows of its second.
+    let last = operand.shape().len().checked_sub(1)?;
+    let along = match turned {
+        true => x.shape().len() == 2 && reduce.axes.iter().copied().eq(0..last),
+        false => reduce.axes == [last],
+    };
+    let same = x.elements() == operand.elements() && x.shape().last() == operand.shape().last();
+    let alike = [made, sums, operand].iter().all(|shard| shard.dtype() == x.dtype());
+    let is_sum = reduce.function == ReduceFunction::Sum && sums.elements() == count;
+    if !(along && same && alike && is_sum) {
+        return None;
+    }
+    let place = Place::Slot(Slot::Result(1));
+    let epilogue = Epilogue { sums: Some((which, place)), ..Epilogue::default() };
+    Some(Call::of(vec![Launch::Product(Product { epilogue, ..plain })]))
+}
+
+/// One product of floating-point numbers, not a batch of them, and not an empty one.
+fn single(op: &MatMul, [a, b]: [&Shard; 2], out: &Shard) -> Option<Product> {
+    let plain = product(op, a, b, out).ok()?;
+    let one = plain.batch == 1 && plain.starts.len() == 1;
+    let some = plain.inner > 0 && out.elements() > 0;
+    (one && some && out.dtype().is_float()).then_some(plain)
+}
+
+/// What a chain is made of, where each step goes on from the one before.
+struct Reading<'a> {
+    behind: Behind<'a>,
+    /// The product.
+    made: &'a Shard,
+    results: &'a [Shard],
+    columns: usize,
+}
+
+/// What comes out at a product's end.
+struct End {
+    epilogue: Epilogue,
+    /// The chain's step that is the product's result.
+    step: usize,
+    /// What else the chain gives, of that step alone.
+    rest: FusedOp,
+}
+
+impl Reading<'_> {
+    fn end(&self) -> Option<End> {
+        let mut epilogue = Epilogue::default();
+        let mut value = FusedArg::Operand(self.behind.product);
+        while !self.is_result(value)
+            && self.behind.keeps != Some(value)
+            && let Some(step) = self.only_reader(value)
+            && self.adds(&mut epilogue, step, value).is_some()
+        {
+            value = FusedArg::Step(step);
+        }
+        match self.behind.keeps.is_some() || self.is_result(value) {
+            true if self.readers(value).next().is_none() => self.plain(epilogue, value),
+            true => self.kept(epilogue, value),
+            false => self.applied(epilogue, value).or_else(|| self.gradient(epilogue, value)),
+        }
+    }
+
+    /// Sums alone.
+    fn plain(&self, epilogue: Epilogue, value: FusedArg) -> Option<End> {
+        match value {
+            FusedArg::Step(step) if self.behind.chain.outputs == [step] => {
+                Some(End { epilogue, step, rest: rest::nothing() })
+            }
+            _ => None,
+        }
+    }
+
+    /// A function of sums, or the product in f32.
+    fn applied(&self, epilogue: Epilogue, value: FusedArg) -> Option<End> {
+        let [output] = self.behind.chain.outputs[..] else { return None };
+        let last = self.behind.chain.steps.get(output)?;
+        let is_relu = matches!(&last.op, Op::Unary(op) if op.function == UnaryFunction::Relu);
+        let activation = match () {
+            () if is_relu && last.args == [value] => Activation::Relu,
+            () if last.args == [value] && self.is_cast(&epilogue, output) => Activation::None,
+            () if gelu::is_gelu(self.behind.chain, value, output) => Activation::GeluTanh,
+            () => return None,
+        };
+        let epilogue = Epilogue { activation, ..epilogue };
+        Some(End { epilogue, step: output, rest: rest::nothing() })
+    }
+
+    /// Whether a step makes a product of halves one of f32, which nothing else is done to: the library does not round it then.
+    fn is_cast(&self, epilogue: &Epilogue, step: usize) -> bool {
+        let plain = *epilogue == Epilogue::default();
+        plain && matches!(&self.behind.chain.steps[step].op, Op::Cast(op) if op.dtype == DType::F32)
+    }
+
+    /// GELU of sums, which are kept.
+    fn kept(&self, epilogue: Epilogue, value: FusedArg) -> Option<End> {
+        let outputs = &self.behind.chain.outputs;
+        let (place, mut others) = match (self.behind.keeps, value) {
+            (Some(keeps), value) if keeps == value => {
+                (Slot::Result(outputs.len()), outputs.iter().collect::<Vec<_>>())
+            }
+            (None, FusedArg::Step(step)) => {
+                let others = outputs.iter().filter(|&&output| output != step);
+                (Slot::Result(self.output(step)?), others.collect())
+            }
+            _ => return None,
+        };
+        let output = *others.pop()?;
+        let is_gelu = others.is_empty() && gelu::is_gelu(self.behind.chain, value, output);
+        let Slot::Result(index) = place else { return None };
+        let kept = self.results.get(index).is_some_and(|kept| self.can_be_kept(kept));
+        (is_gelu && kept).then(|| {
+            let kept = Some(Place::Slot(place));
+            let epilogue = Epilogue { activation: Activation::GeluTanh, kept, ..epilogue };
+            End { epilogue, step: output, rest: rest::nothing() }
+        })
+    }
+
+    /// The gradient of GELU, and maybe sums of that.
+    fn gradient(&self, epilogue: Epilogue, value: FusedArg) -> Option<End> {
+        let chain = self.behind.chain;
+        if epilogue.bias.is_some() {
+            return None;
+        }
+        let sums = |&&step: &&usize| matches!(chain.steps[step].op, Op::Reduce(_));
+        let mut made = chain.outputs.iter().filter(|step| !sums(step));
+        let (Some(&step), None) = (made.next(), made.next()) else { return None };
+        let operand = gelu::is_gradient(chain, value, step)?;
+        if !self.behind.operands.get(operand).is_some_and(|kept| self.can_be_kept(kept)) {
+            return None;
+        }
+        let kept = Some(Place::Slot(Slot::Operand(2 + operand)));
+        let epilogue = Epilogue { activation: Activation::GeluTanhGrad, kept, ..epilogue };
+        match self.sums_of(step) {
+            Some(place) => {
+                let sums = Some((Summed::Result, place));
+                Some(End { epilogue: Epilogue { sums, ..epilogue }, step, rest: rest::nothing() })
+            }
+            None => Some(End { epilogue, step, rest: rest::of(chain, step)? }),
+        }
+    }
+
+    /// Where the sums of a step's rows go, if these are all else that the chain gives.
+    fn sums_of(&self, step: usize) -> Option<Place> {
+        let chain = self.behind.chain;
+        let mut others = (0..chain.outputs.len()).filter(|&at| chain.outputs[at] != step);
+        let (Some(index), None) = (others.next(), others.next()) else { return None };
+        let summed = &chain.steps[chain.outputs[index]];
+        let Op::Reduce(reduce) = &summed.op else { return None };
+        let rows = self.made.shape().len() - 1;
+        let of_rows = reduce.axes.iter().copied().eq(0..rows);
+        let fits = reduce.function == ReduceFunction::Sum && of_rows;
+        let result = self.results.get(index)?;
+        let alike = result.dtype() == self.made.dtype() && summed.args == [FusedArg::Step(step)];
+        (fits && alike).then_some(Place::Slot(Slot::Result(index)))
+    }
+
+    /// Whether the library can keep what a function is taken of in a matrix, or read it there.
+    fn can_be_kept(&self, kept: &Shard) -> bool {
+        let alike = kept.dtype() == self.made.dtype() && kept.shape() == self.made.shape();
+        alike && self.columns.is_multiple_of(Epilogue::KEPT)
+    }
+
+    /// The steps that read a value.
+    fn readers(&self, value: FusedArg) -> impl Iterator<Item = usize> {
+        let steps = self.behind.chain.steps.iter().enumerate();
+        steps.filter(move |(_, step)| step.args.contains(&value)).map(|(index, _)| index)
+    }
+
+    /// The only step that reads a value.
+    fn only_reader(&self, value: FusedArg) -> Option<usize> {
+        let mut readers = self.readers(value);
+        readers.next().filter(|_| readers.next().is_none())
+    }
+
+    fn is_result(&self, value: FusedArg) -> bool {
+        matches!(value, FusedArg::Step(step) if self.behind.chain.outputs.contains(&step))
+    }
+
+    /// Which of the results a step is.
+    fn output(&self, step: usize) -> Option<usize> {
+        self.behind.chain.outputs.iter().position(|&output| output == step)
+    }
+
+    fn place(&self, step: usize) -> Option<Place> {
+        self.output(step).map(|index| Place::Slot(Slot::Result(index)))
+    }
+
+    /// Takes a step that adds something to a value.
+    fn adds(&self, to: &mut Epilogue, step: usize, value: FusedArg) -> Option<()> {
+        let step = &self.behind.chain.steps[step];
+        match (&step.op, &step.args[..]) {
+            (Op::Binary(op), &[a, b]) if op.function == BinaryFunction::Add && a != b => {
+                self.add(to, if a == value { b } else { a })
+            }
+            _ => None,
+        }
+    }
+
+    fn add(&self, to: &mut Epilogue, other: FusedArg) -> Option<()> {
+        let FusedArg::Operand(index) = other else { return None };
+        let shard = self.behind.operands.get(index)?;
+        // Behind the factors.
+        let place = Place::Slot(Slot::Operand(2 + index));
+        let is_row = shard.shape().last() == Some(&self.columns);
+        let slot = match () {
+            () if shard.dtype() != self.made.dtype() => return None,
+            () if is_row && shard.elements() == self.columns => &mut to.bias,
+            () if shard.shape() == self.made.shape() => &mut to.added,
+            () => return None,
+        };
+        match slot {
+            Some(_) => None,
+            None => {
+                *slot = Some(place);
+                Some(())
+            }
+        }
+    }
+
+    /// Whether nothing is written over what is read, but the result over what is added to it.
+    fn is_apart(&self, epilogue: &Epilogue) -> bool {
+        self.behind.shared.iter().all(|pair| {
+            let [operand, result] = [Slot::Operand(2 + pair.operand), Slot::Result(pair.result)];
+            let [operand, result] = [operand, result].map(|slot| Some(Place::Slot(slot)));
+            let is_gone = pair.operand == self.behind.product && self.behind.keeps.is_none();
+            let only_added = epilogue.kept != result && epilogue.bias != operand;
+            is_gone || only_added && epilogue.kept != operand
+        })
+    }
+
+    /// The launches behind the product, of which `out` is step `step`.
+    fn behind(&self, out: &Shard, step: usize, rest: &FusedOp) -> Option<Call> {
+        let others: Vec<usize> = (0..self.behind.chain.outputs.len())
+            .filter(|&at| self.behind.chain.outputs[at] != step)
+            .collect();
+        rest::call(rest, (out, self.place(step)?), (self.results, &others))
+    }
+}

@@ -1,0 +1,126 @@
+//! What is kept in a product's place where its launch goes on: the product with a bias, which those who read the product add first of
+//! all. Then they need not add it.
+
+use graphc_ir::op::Op;
+use graphc_ir::ops::BinaryFunction;
+use graphc_ir::plan::{FusedArg, FusedOp, FusedStep};
+
+/// How a chain reads one of its operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reads {
+    /// As it is.
+    Alone,
+    /// In one step, which adds another operand to it and is no result.
+    With {
+        /// What is added.
+        summand: usize,
+        /// The step.
+        step: usize,
+    },
+}
+
+impl Reads {
+    /// `None` where the chain does not read it, or in several ways.
+    pub(super) fn of(chain: &FusedOp, operand: usize) -> Option<Self> {
+        let own = FusedArg::Operand(operand);
+        let reads = |step: &&(usize, &FusedStep)| step.1.args.contains(&own);
+        let readers: Vec<(usize, &FusedStep)> =
+            chain.steps.iter().enumerate().filter(|step| reads(&step)).collect();
+        let added = |step: &FusedStep| match (&step.op, &step.args[..]) {
+            (Op::Binary(op), &[a, b]) if op.function == BinaryFunction::Add && a != b => {
+                match if a == own { b } else { a } {
+                    FusedArg::Operand(summand) => Some(summand),
+                    FusedArg::Step(_) => None,
+                }
+            }
+            _ => None,
+        };
+        match readers[..] {
+            [] => None,
+            [(step, reader)] => Some(match added(reader) {
+                Some(summand) if !chain.outputs.contains(&step) => Self::With { summand, step },
+                _ => Self::Alone,
+            }),
+            _ => Some(Self::Alone),
+        }
+    }
+
+    /// The value of the chain that is kept.
+    pub(super) fn value(self, operand: usize) -> FusedArg {
+        match self {
+            Self::Alone => FusedArg::Operand(operand),
+            Self::With { step, .. } => FusedArg::Step(step),
+        }
+    }
+
+    /// The chain that reads what is kept.
+    pub(super) fn rewritten(self, chain: &FusedOp, operand: usize) -> FusedOp {
+        match self {
+            Self::Alone => chain.clone(),
+            Self::With { step, .. } => without(chain, step, operand),
+        }
+    }
+}
+
+/// A chain without a step whose value is an operand now.
+fn without(chain: &FusedOp, gone: usize, operand: usize) -> FusedOp {
+    let moved = |step: usize| step - usize::from(step > gone);
+    let arg = |arg: &FusedArg| match *arg {
+        FusedArg::Step(step) if step == gone => FusedArg::Operand(operand),
+        FusedArg::Step(step) => FusedArg::Step(moved(step)),
+        FusedArg::Operand(operand) => FusedArg::Operand(operand),
+    };
+    let rest = chain.steps.iter().enumerate().filter(|&(index, _)| index != gone);
+    let steps = rest.map(|(_, step)| FusedStep {
+        op: step.op.clone(),
+        args: step.args.iter().map(arg).collect(),
+    });
+    let steps = steps.collect();
+    FusedOp { steps, outputs: chain.outputs.iter().map(|&output| moved(output)).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use graphc_ir::ops::{Binary, Unary, UnaryFunction};
+
+    use super::*;
+
+    fn binary(function: BinaryFunction, args: [FusedArg; 2]) -> FusedStep {
+        FusedStep { op: Op::Binary(Binary { function }), args: args.to_vec() }
+    }
+
+    fn tanh(x: FusedArg) -> FusedStep {
+        FusedStep { op: Op::Unary(Unary { function: UnaryFunction::Tanh }), args: vec![x] }
+    }
+
+    #[test]
+    fn a_summand_is_found_and_left_out() {
+        use BinaryFunction::{Add, Mul};
+        use FusedArg::{Operand as X, Step as S};
+        let steps = vec![
+            tanh(X(2)),
+            binary(Add, [X(1), X(0)]),
+            tanh(S(1)),
+            binary(Mul, [S(1), S(2)]),
+            binary(Mul, [S(0), S(3)]),
+        ];
+        let chain = FusedOp { steps, outputs: vec![4] };
+        let reads = Reads::of(&chain, 0).expect("it is read");
+        assert_eq!(reads, Reads::With { summand: 1, step: 1 });
+        let left = FusedOp {
+            steps: vec![
+                tanh(X(2)),
+                tanh(X(0)),
+                binary(Mul, [X(0), S(1)]),
+                binary(Mul, [S(0), S(2)]),
+            ],
+            outputs: vec![3],
+        };
+        assert_eq!(reads.rewritten(&chain, 0), left);
+        // A sum that others read is not left out.
+        let given = FusedOp { outputs: vec![1, 4], ..chain.clone() };
+        assert_eq!(Reads::of(&given, 0), Some(Reads::Alone));
+        assert_eq!(Reads::of(&chain, 2), Some(Reads::Alone));
+        assert_eq!(Reads::of(&chain, 3), None);
+    }
+}

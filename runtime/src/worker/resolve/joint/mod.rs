@@ -1,0 +1,40 @@
+//! Actors that are one launch with their neighbours, where the rank's device has such launches.
+
+mod kept;
+mod products;
+mod updates;
+
+use std::collections::HashMap;
+
+use graphc_ir::plan::{Action, Actor};
+
+use super::super::actor::Work;
+use super::super::neighbours::{Orders, Pairs, runs};
+use super::Resolver;
+use crate::error::RuntimeError;
+use products::Products;
+
+impl Resolver<'_> {
+    /// What becomes of actors that are one launch with others: of one of them the launch of all.
+    pub(super) fn joint(&self, orders: &Orders) -> Result<HashMap<u32, Work>, RuntimeError> {
+        if !self.device.joins_actors() {
+            return Ok(HashMap::new());
+        }
+        let mut products = Products::new(self, Pairs::new(self.program));
+        products.join()?;
+        let (mut works, moved) = products.finish()?;
+        let joins = |actor: &Actor| match &actor.action {
+            Action::Compute { op, .. } => self.device.joins(op).is_some(),
+            _ => false,
+        };
+        for stream in 0..orders.len() {
+            for run in runs(self.program, orders, stream, &moved, joins) {
+                for members in self.alike(&run)? {
+                    works.insert(members[0].0, Work::Kernel(self.join(&members)?));
+                    works.extend(members[1..].iter().map(|&(actor, _)| (actor, Work::Joined)));
+                }
+            }
+        }
+        Ok(works)
+    }
+}

@@ -1,0 +1,245 @@
+//! Products and what cuBLASLt computes at their ends: plans whose products are joined with what stands behind or beside them have the
+//! values of the processor, on the double of NVIDIA's libraries, and fewer launches.
+
+#[path = "support/machine.rs"]
+mod machine;
+mod support;
+
+use std::path::Path;
+
+use graphc::models::{Gpt2Config, gpt2};
+use graphc::nn::Module;
+use graphc::prelude::*;
+use graphc_ir::text::print;
+use graphc_runtime::data::{load_safetensors, save_safetensors};
+use machine::{Machine, checked, near};
+use support::{Reference, losses};
+
+type Counts = BTreeMap<String, usize>;
+
+/// The gradient of the tanh form of GELU at x, times g.
+fn gradient(x: &Tensor, g: &Tensor) -> Tensor {
+    let c = (2.0 / std::f64::consts::PI).sqrt();
+    let t = (x + (x * x * x).scale(0.044715)).scale(c).tanh();
+    let inner = (x * x).scale(3.0 * 0.044715).offset(1.0).scale(c);
+    let slope = (&t * &t).neg().offset(1.0) * inner * x;
+    g * (t.offset(1.0) + slope).scale(0.5)
+}
+
+/// Inputs by name and extents, and the outputs that a function of them gives.
+struct Network<'a> {
+    inputs: &'a [(&'a str, &'a [usize])],
+    outputs: fn(&[Tensor]) -> Vec<Tensor>,
+}
+
+impl Network<'_> {
+    /// Whether outputs on a card are within so much of those on the processor; the launches on the card.
+    fn check(&self, machine: &Machine, dtype: DType, tolerance: f64) -> Counts {
+        let g = GraphBuilder::new("products");
+        let one = Placement::new(vec![0], vec![1]).expect("a placement");
+        let given: Vec<Tensor> = g.on(&one, || {
+            self.inputs.iter().map(|(name, shape)| g.input(name, dtype, *shape)).collect()
+        });
+        let outputs = (self.outputs)(&given);
+        for (index, output) in outputs.iter().enumerate() {
+            g.output(&format!("y{index}"), output);
+        }
+        // All inputs are read once more behind the outputs, whose memory is therefore another. What is transposed is in no chain with
+        // the output itself.
+        let whole = outputs.iter().find(|output| output.shape().len() > 1).expect("a matrix");
+        let axes: Vec<usize> = (0..whole.shape().len()).collect();
+        let turned = whole.transpose(&axes.iter().rev().copied().collect::<Vec<_>>());
+        let late = (&turned * &turned).mean(&axes, false);
+        for (index, input) in given.iter().enumerate() {
+            g.output(&format!("late{index}"), &(input * &late));
+        }
+        let [model, inputs, on_card, on_processor] =
+            ["products.gir", "x.safetensors", "card.safetensors", "processor.safetensors"]
+                .map(|name| machine.file(name));
+        std::fs::write(&model, print(&g.finish().expect("a graph"))).expect("a file");
+        let tensors = self.inputs.iter().enumerate().map(|(index, (name, shape))| {
+            let elements = 0..shape.iter().product();
+            let number = |i: usize| ((i * 37 + 11 * index) % 64) as f64 / 16.0 - 2.0;
+            let data: Vec<f64> = elements.map(number).collect();
+            let tensor = HostTensor::from_f64(dtype, shape.to_vec(), &data).expect("a tensor");
+            ((*name).to_owned(), tensor)
+        });
+        save_safetensors(Path::new(&inputs), &tensors.collect()).expect("a file");
+        let run = |device, outputs| {
+            let args = ["run", &model, "--inputs", &inputs, "--outputs", outputs];
+            let mut command = machine.command(args);
+            command.args(["--mesh", "1", "--device", device]);
+            command
+        };
+        let counts = machine.counts(run("cuda", &on_card));
+        checked(run("cpu", &on_processor));
+        let [found, right] = [on_card, on_processor]
+            .map(|file| load_safetensors(Path::new(&file)).expect("outputs"));
+        assert!(!right.is_empty() && found.len() == right.len());
+        for (name, right) in right {
+            let [found, right] = [&found[&name], &right].map(HostTensor::to_f64);
+            let greatest = right.iter().fold(1.0f64, |most, x| most.max(x.abs()));
+            for (found, right) in found.iter().zip(&right) {
+                let error = (found - right).abs() / greatest;
+                assert!(error <= tolerance, "{name} in {dtype}: {found}, not {right}");
+            }
+        }
+        counts
+    }
+}
+
+const TYPES: [(DType, f64); 3] = [(DType::F32, 1e-5), (DType::BF16, 2e-2), (DType::F16, 4e-3)];
+
+fn count(counts: &Counts, kernel: &str) -> usize {
+    counts.get(kernel).copied().unwrap_or(0)
+}
+
+/// Networks, what the product of each ends in where the library computes that, and what it ends in where it does not.
+fn check(network: &Network<'_>, joined: &str, apart: &[&str]) {
+    let Some(machine) = Machine::new() else { return };
+    for (dtype, tolerance) in TYPES {
+        let counts = network.check(&machine, dtype, tolerance);
+        assert_eq!(count(&counts, joined), 1, "{dtype}: {counts:?}");
+        for kernel in apart {
+            assert_eq!(count(&counts, kernel), 0, "{dtype}: {counts:?}");
+        }
+    }
+}
+
+#[test]
+fn gelu_keeps_what_it_is_taken_of() {
+    let network = Network {
+        inputs: &[("a", &[3, 5, 7]), ("b", &[7, 24]), ("c", &[24])],
+        outputs: |x| {
+            let z = x[0].matmul(&x[1]).add(&x[2]);
+            vec![z.gelu_tanh(), z]
+        },
+    };
+    check(&network, "product_gelu_aux_bias", &["product"]);
+}
+
+/// Rows of 9 elements cannot be kept, and the exact form of GELU is not the library's.
+#[test]
+fn what_does_not_fit_the_library_is_two_launches() {
+    let odd = Network {
+        inputs: &[("a", &[3, 5, 7]), ("b", &[7, 9]), ("c", &[9])],
+        outputs: |x| {
+            let z = x[0].matmul(&x[1]).add(&x[2]);
+            vec![z.gelu_tanh(), z]
+        },
+    };
+    check(&odd, "product", &["product_gelu_aux_bias"]);
+    let exact = Network {
+        inputs: &[("a", &[3, 5, 7]), ("b", &[7, 24]), ("c", &[24])],
+        outputs: |x| {
+            let z = x[0].matmul(&x[1]).add(&x[2]);
+            vec![z.gelu(), z]
+        },
+    };
+    check(&exact, "product", &["product_gelu_aux_bias"]);
+}
+
+#[test]
+fn gradients_of_gelu_are_the_ends_of_products() {
+    let plain = Network {
+        inputs: &[("a", &[3, 5, 7]), ("b", &[24, 7]), ("z", &[3, 5, 24])],
+        outputs: |x| vec![gradient(&x[2], &x[0].matmul_transposed(&x[1], false, true))],
+    };
+    check(&plain, "product_dgelu", &["product"]);
+    let summed = Network {
+        inputs: plain.inputs,
+        outputs: |x| {
+            let slope = gradient(&x[2], &x[0].matmul_transposed(&x[1], false, true));
+            vec![slope.sum(&[0, 1], false), slope]
+        },
+    };
+    check(&summed, "product_dgelu_bgrad", &["product"]);
+}
+
+/// Sums over rows of a factor, as gradients of biases are, which the library calls A where we call it the second.
+#[test]
+fn sums_of_factors_come_with_products() {
+    let second = Network {
+        inputs: &[("a", &[13, 7]), ("b", &[13, 9])],
+        outputs: |x| vec![x[1].sum(&[0], false), x[0].matmul_transposed(&x[1], true, false)],
+    };
+    check(&second, "product_bgrada", &["product"]);
+    let first = Network {
+        inputs: &[("a", &[13, 7]), ("b", &[13, 9])],
+        outputs: |x| vec![x[0].matmul_transposed(&x[1], true, false), x[0].sum(&[0], false)],
+    };
+    check(&first, "product_bgradb", &["product"]);
+}
+
+/// A small GPT-2 with data of its own.
+fn small_gpt(machine: &Machine) -> [String; 2] {
+    let config =
+        Gpt2Config { layers: 2, width: 24, heads: 3, sequence: 8, vocabulary: 19, dropout: 0.0 };
+    let g = GraphBuilder::new("gpt2");
+    let model = gpt2(&g, &config);
+    g.output("logits", &model.forward(&g.input("tokens", DType::I64, [4, 7])));
+    let [file, data] = ["gpt2.gir", "tokens.safetensors"].map(|name| machine.file(name));
+    std::fs::write(&file, print(&g.finish().expect("a graph"))).expect("a file");
+    let tokens = |from: i64| {
+        let tokens: Vec<i64> = (0..8 * 7).map(|i| (i * i + from * i + 3) % 19).collect();
+        HostTensor::from_i64([8, 7], &tokens).expect("a tensor")
+    };
+    let named = [("tokens", tokens(5)), ("labels", tokens(7))];
+    let tensors = named.map(|(name, tensor)| (name.to_owned(), tensor)).into();
+    save_safetensors(Path::new(&data), &tensors).expect("a file");
+    [file, data]
+}
+
+/// The losses of three steps of a small GPT-2, and on a card how often each kernel was executed.
+fn trained(machine: &Machine, device: &str, extra: &[&str]) -> (Vec<f64>, Counts) {
+    let ([model, data], metrics) = (small_gpt(machine), machine.file("gpt2.jsonl"));
+    let mut command = machine.command(["train", &model, "--data", &data, "--metrics", &metrics]);
+    command.args(["--loss", "cross_entropy", "--optimizer", "adamw", "--lr", "0.01"]);
+    command.args(["--steps", "3", "--batch", "4", "--device", device]).args(extra);
+    let counts = machine.counts(command);
+    (losses(&std::fs::read(metrics).expect("metrics")), counts)
+}
+
+/// GELU and its gradient are the ends of products, and so are biases and gradients of these.
+#[test]
+fn a_training_step_of_gpt_has_its_epilogues() {
+    let Some(machine) = Machine::new() else { return };
+    for (precision, tolerance) in [("f32", 1e-5), ("bf16", 5e-3)] {
+        let extra = ["--mesh", "1", "--precision", precision];
+        let (right, _) = trained(&machine, "cpu", &extra);
+        let (losses, counts) = trained(&machine, "cuda", &extra);
+        assert!(losses.len() == 3 && right.len() == 3);
+        for (found, right) in losses.iter().zip(&right) {
+            assert!(
+                (found - right).abs() <= tolerance * right,
+                "{precision}: {found}, not {right}"
+            );
+        }
+        // Of two layers in three steps; sums of halves, which are read by casts, stand farther away.
+        let gradient = if precision == "f32" { "product_dgelu_bgrad" } else { "product_dgelu" };
+        for kernel in ["product_gelu_aux_bias", gradient] {
+            assert_eq!(count(&counts, kernel), 6, "{precision}: {counts:?}");
+        }
+        for kernel in ["product_bgrada", "product_bias"] {
+            assert!(count(&counts, kernel) >= 3, "{precision}: {counts:?}");
+        }
+    }
+}
+
+/// What is gathered before a chain may begin, as the bias of a sharded layer, keeps it not from its product.
+#[test]
+fn gathered_biases_are_the_ends_of_products() {
+    let Some(machine) = Machine::new() else { return };
+    let clusters: [&[&str]; 2] = [&[], &["--cluster", "dgx-h100"]];
+    for cluster in clusters {
+        let extra = [&["--mesh", "2", "--strategy", "zero3"], cluster].concat();
+        let (reached, counts) = machine.counted("mlp", &extra);
+        near("mlp", &extra, &reached, Reference::load("mlp").tolerance);
+        // Of two ranks: three layers, of which two have a ReLU, and the sum beside a gradient.
+        let steps = 2 * reached.len();
+        let kinds = [("product_relu_bias", 2), ("product_bias", 1), ("product_bgradb", 1)];
+        for (kernel, each) in kinds {
+            assert_eq!(count(&counts, kernel), each * steps, "{cluster:?}: {counts:?}");
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! A machine that has cards as far as programs can tell: the double of NVIDIA's libraries, and trainings on it.
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use gpu_double::{Env, install};
+use tempfile::TempDir;
+
+use crate::support::{Reference, losses, training};
+
+/// A machine with cards: the double's libraries, and a folder for compiled kernels.
+pub struct Machine {
+    folder: TempDir,
+    env: Env,
+}
+
+impl Machine {
+    /// `None` where the compiler of kernels is not installed.
+    pub fn new() -> Option<Self> {
+        let folder = tempfile::tempdir().expect("a scratch folder");
+        let env = install(folder.path())?;
+        Some(Self { folder, env })
+    }
+
+    /// A file of this test.
+    pub fn file(&self, name: &str) -> String {
+        self.folder.path().join(name).display().to_string()
+    }
+
+    pub fn command<S: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_graphc"));
+        command.args(args).envs(self.env.variables.iter().cloned());
+        command.env("GRAPHC_CACHE", Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels"));
+        command
+    }
+
+    /// Runs the program, which must succeed and which the double must have nothing to say against.
+    pub fn succeeds<S: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Output {
+        checked(self.command(args))
+    }
+
+    /// The losses of a reference's training on cards.
+    pub fn losses(&self, name: &str, extra: &[&str]) -> Vec<f64> {
+        losses(&self.train(name, extra))
+    }
+
+    /// The metrics of a training, and how many calls it makes that give streams something to do.
+    pub fn given(&self, name: &str, extra: &[&str], steps: &str, replay: &str) -> (Vec<u8>, u64) {
+        let (metrics, account) = (self.file("given.jsonl"), self.file("account.json"));
+        let all = [extra, &["--steps", steps]].concat();
+        let mut command = self.command(arguments(name, &all, &metrics));
+        command.env("GRAPHC_REPLAY", replay).env("GPU_DOUBLE_CALLS", &account);
+        checked(command);
+        let text = std::fs::read_to_string(&account).expect("an account");
+        let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        (std::fs::read(metrics).expect("metrics"), value["given"].as_u64().expect("a number"))
+    }
+
+    /// Whether a training on cards has the losses, within so much of them, that it has on the processor.
+    pub fn is_near_the_processor(&self, name: &str, extra: &[&str], tolerance: f64) {
+        let reached = self.losses(name, extra);
+        let metrics = self.file("processor.jsonl");
+        let mut args = arguments(name, extra, &metrics);
+        let at = args.iter().position(|arg| arg == "--device").expect("a device");
+        args[at + 1] = "cpu".to_owned();
+        self.succeeds(args);
+        let expected = losses(&std::fs::read(metrics).expect("metrics"));
+        assert_eq!(reached.len(), expected.len(), "{name} {extra:?}: steps");
+        for (reached, expected) in reached.iter().zip(&expected) {
+            let error = (reached - expected).abs() / expected.abs();
+            assert!(error <= tolerance, "{name} {extra:?}: {reached}, on the processor {expected}");
+        }
+    }
+
+    pub fn train(&self, name: &str, extra: &[&str]) -> Vec<u8> {
+        let metrics = self.file("losses.jsonl");
+        self.succeeds(arguments(name, extra, &metrics));
+        std::fs::read(metrics).expect("metrics")
+    }
+
+    /// The same, and how often each kernel was executed.
+    pub fn counted(&self, name: &str, extra: &[&str]) -> (Vec<f64>, BTreeMap<String, usize>) {
+        let metrics = self.file("counted.jsonl");
+        let counts = self.counts(self.command(arguments(name, extra, &metrics)));
+        (losses(&std::fs::read(metrics).expect("metrics")), counts)
+    }
+
+    /// How often a command, which must succeed, has each kernel executed, and products by how they end.
+    pub fn counts(&self, mut command: Command) -> BTreeMap<String, usize> {
+        let account = self.file("account");
+        // Of another command.
+        let _ = std::fs::remove_file(&account);
+        command.env("GPU_DOUBLE_ACCOUNT", &account);
+        checked(command);
+        let mut counts = BTreeMap::new();
+        // Without a card there is none.
+        for line in std::fs::read_to_string(account).unwrap_or_default().lines() {
+            let kernel = line.split(' ').next().unwrap_or_default();
+            *counts.entry(kernel.to_owned()).or_default() += 1;
+        }
+        counts
+    }
+}
+
+pub fn checked(mut command: Command) -> Output {
+    let output = command.output().expect("graphc starts");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && !stderr.contains("gpu double"), "{command:?}: {stderr}");
+    output
+}
+
+pub fn arguments(name: &str, extra: &[&str], metrics: &str) -> Vec<String> {
+    let mut args = training(name, &["--device", "cuda", "--metrics", metrics]);
+    let mut own = Reference::load(name).args;
+    if let Some(at) = own.iter().position(|arg| arg == "--steps" && extra.contains(&"--steps")) {
+        own.drain(at..at + 2);
+    }
+    args.extend(own);
+    args.extend(extra.iter().map(ToString::to_string));
+    args
+}
+
+/// Whether the losses are those that PyTorch reached.
+pub fn near(name: &str, extra: &[&str], reached: &[f64], tolerance: f64) {
+    let expected = Reference::load(name).losses;
+    assert_eq!(reached.len(), expected.len(), "{name} {extra:?}: steps");
+    for (step, (reached, expected)) in reached.iter().zip(&expected).enumerate() {
+        let error = (reached - expected).abs() / expected.abs();
+        assert!(error <= tolerance, "{name} {extra:?}, step {step}: {reached}, not {expected}");
+    }
+}
+
+/// What the test with everything tries in place of what fits the gate.
+pub fn everything() -> bool {
+    std::env::var_os("GRAPHC_DOUBLE_ALL").is_some()
+}
