@@ -156,33 +156,31 @@ impl Share {
             }
         }
         least.clear();
+        let rows = self.rows();
         match &self.producer {
-            Some((_, rows)) if of == 0 => {
-                let mut of_row =
-                    |row: usize| groups.best(self.of_row(row)).last().copied().unwrap_or(0.0);
-                let best: Vec<f64> = (0..self.rows()).map(&mut of_row).collect();
-                least.extend(rows.iter().map(|&row| best[row]));
-            }
-            _ => {
-                let by_row = self.by_row(costs);
-                let mut by_column = vec![f64::INFINITY; self.columns + 1];
-                for (row, &cost) in by_row.iter().enumerate() {
-                    groups.join(self.of_row(row), cost, &mut by_column);
+            Some((_, of_label)) if of == 0 => {
+                groups.of_rows.clear();
+                for row in 0..rows {
+                    groups.best(self.of_row(row));
+                    let best = groups.best.last().copied().unwrap_or(0.0);
+                    groups.of_rows.push(best);
                 }
+                least.extend(of_label.iter().map(|&row| groups.of_rows[row]));
+            }
+            producer => {
+                groups.of_rows.clear();
+                let unknown = if producer.is_some() { f64::INFINITY } else { 0.0 };
+                groups.of_rows.resize(rows, unknown);
+                for (&row, &cost) in producer.iter().flat_map(|(_, of)| of).zip(&costs[0]) {
+                    groups.of_rows[row] = cost.min(groups.of_rows[row]);
+                }
+                groups.join(self);
                 let columns = &self.readers[of - first].1;
-                least.extend(columns.iter().map(|column| by_column[column.unwrap_or(self.columns)]));
+                let by_column = &groups.by_column;
+                least
+                    .extend(columns.iter().map(|column| by_column[column.unwrap_or(self.columns)]));
             }
         }
-    }
-
-    /// What the producer's labels cost, by row the least.
-    fn by_row(&self, costs: &[Vec<f64>]) -> Vec<f64> {
-        let Some((_, rows)) = &self.producer else { return vec![0.0; self.rows()] };
-        let mut by_row = vec![f64::INFINITY; self.rows()];
-        for (&row, &cost) in rows.iter().zip(&costs[0]) {
-            by_row[row] = cost.min(by_row[row]);
-        }
-        by_row
     }
 
     fn of_row(&self, row: usize) -> &[f64] {
@@ -200,6 +198,8 @@ pub struct Groups {
     sums: Vec<f64>,
     /// By set: what it costs at best.
     best: Vec<f64>,
+    /// By row of the producer.
+    of_rows: Vec<f64>,
 }
 
 impl Groups {
@@ -226,7 +226,7 @@ impl Groups {
     }
 
     /// What each set costs at best where a column costs as much as `prices` says.
-    fn best(&mut self, prices: &[f64]) -> &[f64] {
+    fn best(&mut self, prices: &[f64]) {
         self.best.clear();
         self.best.push(0.0);
         for (set, sums) in self.sums.chunks_exact(self.width).enumerate().skip(1) {
@@ -242,22 +242,33 @@ impl Groups {
             }
             self.best.push(least);
         }
-        &self.best
     }
 
-    /// Lowers `least` to what each column costs one more reader, together with the others.
-    fn join(&mut self, prices: &[f64], extra: f64, least: &mut [f64]) {
-        self.best(prices);
-        let all = self.best.len() - 1;
-        for (set, sums) in self.sums.chunks_exact(self.width).enumerate() {
-            let rest = self.best[all & !set] + extra;
-            for ((least, sum), price) in least.iter_mut().zip(sums).zip(prices) {
-                let cost = sum + price + rest;
-                *least = if cost < *least { cost } else { *least };
+    /// What each column costs one more reader, together with the others and the producer, whose rows cost as much as `of_rows` says:
+    /// in `by_column`.
+    fn join(&mut self, share: &Share) {
+        self.by_column.clear();
+        self.by_column.resize(self.width, f64::INFINITY);
+        for row in 0..self.of_rows.len() {
+            let (prices, extra) = (share.of_row(row), self.of_rows[row]);
+            if extra.is_infinite() {
+                continue;
             }
+            self.best(prices);
+            let all = self.best.len() - 1;
+            for (set, sums) in self.sums.chunks_exact(self.width).enumerate() {
+                let rest = self.best[all & !set] + extra;
+                if rest.is_infinite() {
+                    continue;
+                }
+                for ((least, sum), price) in self.by_column.iter_mut().zip(sums).zip(prices) {
+                    let cost = sum + price + rest;
+                    *least = if cost < *least { cost } else { *least };
+                }
+            }
+            let free = &mut self.by_column[prices.len()];
+            *free = free.min(self.best[all] + extra);
         }
-        let free = &mut least[prices.len()];
-        *free = free.min(self.best[all] + extra);
     }
 }
 
