@@ -24,6 +24,8 @@ pub struct Dual {
     constant: f64,
     tables: Tables,
     meter: Meter,
+    /// Whether terms are told which labels are forbidden: bounds are tighter, and what is found first of equals may be another.
+    pub forbids: bool,
     /// Used again and again.
     room: Room,
 }
@@ -144,8 +146,8 @@ impl Dual {
         let (unary, constant) = (network.unary.clone(), network.constant);
         let tables = network.tables.clone();
         let meter = network.meter.clone();
-        let room = Room::default();
-        Self { order, rank, unary, terms, of_variable, constant, tables, meter, room }
+        let (forbids, room) = (false, Room::default());
+        Self { order, rank, unary, terms, of_variable, constant, tables, meter, forbids, room }
     }
 
     /// The terms, where variables are called as `names` says.
@@ -213,6 +215,9 @@ impl Dual {
         let (ahead, behind) = (pass as usize, 1 - pass as usize);
         let slots = std::mem::take(&mut self.of_variable[variable]);
         slots.iter().for_each(|&slot| self.pull(slot));
+        if self.forbids {
+            self.forbid(variable, &slots);
+        }
         let reach = |way: usize| slots.iter().filter(|slot| slot.reaches[way]).count();
         let (to, from) = (reach(ahead), reach(behind));
         let chains = to.max(from).max(1) as f64;
@@ -247,6 +252,25 @@ impl Dual {
         }
         term.drawn.fill(false);
         term.drawn[slot.place] = true;
+    }
+
+    /// Says to all terms of a variable which of its labels no assignment has. Otherwise a term counts on such a label at no cost, as
+    /// there is no finite part of its cost that could be dealt out.
+    fn forbid(&mut self, variable: usize, slots: &[Slot]) {
+        let costs = &self.unary[variable];
+        if costs.iter().all(|cost| cost.is_finite()) {
+            return;
+        }
+        for slot in slots {
+            let term = &mut self.terms[slot.term];
+            for (owed, cost) in term.owed[slot.place].iter_mut().zip(costs) {
+                if cost.is_infinite() && owed.is_finite() {
+                    *owed = f64::INFINITY;
+                    let others = term.drawn.iter_mut().enumerate();
+                    others.for_each(|(place, drawn)| *drawn &= place == slot.place);
+                }
+            }
+        }
     }
 
     /// What is left of a term's least costs by label of a member; `None` where it has drawn all, so that nothing is left for any label
@@ -374,6 +398,30 @@ impl Dual {
 mod tests {
     use super::*;
     use crate::planner::solver::eliminate::{LIMITS, minimum};
+
+    #[test]
+    fn a_label_that_one_term_forbids_is_counted_on_by_no_other() {
+        // What 0 and 1 cost together is free where 1 has its first label, which 2 and 3 forbid, one label of 3 each.
+        let mut network = Network::default();
+        for variable in 0..4 {
+            network.variable(2, variable);
+        }
+        let forbidden = f64::INFINITY;
+        network.pair(0, 1, |_, own| if own == 0 { 0.0 } else { 4.0 });
+        network.pair(1, 2, |own, _| if own == 0 { forbidden } else { 0.0 });
+        network.pair(0, 2, |a, b| if a == b { 0.0 } else { 1.0 });
+        network.pair(0, 3, |a, b| if a == b { 3.0 } else { 0.0 });
+        network.pair(2, 3, |a, b| if a == b { 0.0 } else { 3.0 });
+        let bound_of = |forbids: bool| {
+            let mut dual = Dual::new(&network);
+            dual.forbids = forbids;
+            (0..20).for_each(|_| dual.sweep());
+            dual.bound()
+        };
+        let (value, _) = minimum(&network, LIMITS).expect("it is small");
+        assert!(bound_of(true) <= value + 1e-9);
+        assert!(bound_of(true) > bound_of(false) + 0.1, "{} {}", bound_of(true), bound_of(false));
+    }
 
     #[test]
     fn the_bound_is_below_the_minimum_and_tight_on_trees() {
