@@ -33,6 +33,8 @@ pub struct Effort {
     pub look: usize,
     /// The share of what is then between bound and plan that is to be proven: the less, the more labels are dropped.
     pub proof: f64,
+    /// The round from which plans close to the bound are aimed at, and the neighbourhood is looked at no more.
+    pub aim: usize,
     /// Nothing that costs as much is of interest: no more is proven.
     pub ceiling: f64,
     /// Entries that are read where the gap that is left is divided by the labels of single variables.
@@ -41,19 +43,29 @@ pub struct Effort {
 
 /// For a plan.
 pub const FULL: Effort =
-    Effort { look: 1, rounds: 16, work: 24_000_000_000, division: 4_000_000_000, ..STEP };
+    Effort { look: 1, aim: 3, rounds: 16, work: 24_000_000_000, division: 4_000_000_000, ..STEP };
 /// For one of many steps towards a plan.
 pub const STEP: Effort = Effort {
     rounds: 5,
     work: 800_000_000,
     look: 3,
     proof: 1.0,
+    aim: usize::MAX,
     ceiling: f64::INFINITY,
     division: 0,
 };
 
 /// Sweeps of the first round, which are doubled up to those of the last.
 const SWEEPS: [usize; 2] = [4, 32];
+/// The share of the gap above the bound that is aimed at first: where no better plan is that close this is soon proven, and the bound
+/// is often much closer to the best plan than the plan that is known. Of MobileNetV2 on 2x2 (ONNX, 16 pictures of 64 x 64) the gap is 0.28 %
+/// after four rounds, of which the bound leaves 0.05 %.
+const AIM: f64 = 1.0 / 64.0;
+/// By how much the share is raised where nothing is that close, up to all of it, and lowered where it is not known whether anything is.
+const WIDER: f64 = 4.0;
+/// What is done for each aim.
+const AIMED: Effort = Effort { rounds: 6, look: usize::MAX, ..STEP };
+
 /// Sweeps before any label is dropped, where what costs become is kept.
 const LASTING: usize = 8;
 
@@ -164,7 +176,7 @@ impl<'a> Search<'a> {
     /// Shifts costs and drops labels, as often as the effort says, reading as many entries as are left: whether the bound
     /// has become all that it can be.
     pub fn rounds(&mut self, effort: Effort, left: &mut usize, bound: &mut f64) -> bool {
-        let mut longest = SWEEPS[0];
+        let (mut longest, mut share) = (SWEEPS[0], AIM);
         for round in 0..effort.rounds {
             let size = self.dual.size().max(1);
             let sweeps = longest.min(*left / size);
@@ -177,7 +189,9 @@ impl<'a> Search<'a> {
             let decoded = self.dual.decode();
             let decoded = decoded.iter().zip(&self.kept).map(|(&at, kept)| kept[at]).collect();
             self.offer(decoded);
-            if round >= effort.look && *bound < self.value * (1.0 - TOLERANCE) {
+            if (effort.look..=effort.aim).contains(&round)
+                && *bound < self.value * (1.0 - TOLERANCE)
+            {
                 self.look_nearby();
             }
             if round == effort.look && effort.proof < 1.0 {
@@ -194,20 +208,51 @@ impl<'a> Search<'a> {
                 *bound = value.min(self.limit());
                 return true;
             }
+            if round >= effort.aim && self.aim_low(&mut share, left, bound) {
+                return true;
+            }
         }
         false
     }
 
+    /// Aims at plans above the bound by a share of the gap, and further above it where there are none: whether the bound has become
+    /// all that it can be. Beside a poor plan hardly any label can be dropped, but nearly all where only what is close to the
+    /// bound is of interest, and what is left is narrow.
+    fn aim_low(&mut self, share: &mut f64, left: &mut usize, bound: &mut f64) -> bool {
+        let ceiling = self.ceiling;
+        // Not before: among equals the first rounds find what they found without.
+        self.dual.forbids = true;
+        let (dual, kept) = (self.dual.clone(), self.kept.clone());
+        loop {
+            self.ceiling = ceiling.min(*bound + *share * (self.limit() - *bound));
+            let mut proven = *bound;
+            let closed = self.rounds(AIMED, left, &mut proven);
+            self.ceiling = ceiling;
+            *bound = bound.max(proven);
+            if closed && *bound >= self.limit() {
+                return true;
+            }
+            (self.dual, self.kept) = (dual.clone(), kept.clone());
+            if !closed {
+                *share /= WIDER;
+                return false;
+            }
+            *share = (*share * WIDER).min(1.0);
+        }
+    }
+
     /// Shifts costs up to `most` times, while that raises the bound: how often.
     fn sweep(&mut self, most: usize, bound: &mut f64) -> usize {
+        // What is proven may be more than the costs show as they are shifted now.
+        let mut reached = bound.min(self.dual.bound());
         let mut sweeps = 0;
         while sweeps < most {
             let some = SWEEPS[0].min(most - sweeps);
             (0..some).for_each(|_| self.dual.sweep());
             sweeps += some;
-            let before = *bound;
-            *bound = bound.max(self.dual.bound());
-            if *bound - before < IDLE * (self.value - *bound) {
+            let before = std::mem::replace(&mut reached, self.dual.bound());
+            *bound = bound.max(reached);
+            if reached - before < IDLE * (self.limit() - reached) {
                 break;
             }
         }

@@ -3,6 +3,8 @@
 //! Over a set of readers the least cost is that of the best partition into groups that take it alike: two groups of
 //! one layout would pay twice, so no partition is too cheap. With up to [`MOST_READERS`] readers all subsets are few.
 
+use super::tables::least_sum;
+
 /// Readers up to which a tensor is one term of the costs.
 pub const MOST_READERS: usize = 6;
 
@@ -145,39 +147,38 @@ impl Share {
 
     /// For each label of member `of` the least of the cost and of what the other members' labels cost (`costs`, by
     /// member; that of `of` is not read).
-    pub fn least(&self, of: usize, costs: &[Vec<f64>]) -> Vec<f64> {
+    pub fn least(&self, of: usize, costs: &[Vec<f64>], groups: &mut Groups, least: &mut Vec<f64>) {
         let first = usize::from(self.producer.is_some());
-        let width = self.columns + 1;
-        let by_row = match &self.producer {
-            Some((_, rows)) if of > 0 => {
-                let mut by_row = vec![f64::INFINITY; self.rows()];
-                for (&row, &cost) in rows.iter().zip(&costs[0]) {
-                    by_row[row] = cost.min(by_row[row]);
-                }
-                by_row
-            }
-            _ => vec![0.0; self.rows()],
-        };
-        let mut groups = Groups::new(width);
+        groups.begin(self.columns + 1);
         for (index, (_, columns)) in self.readers.iter().enumerate() {
             if index + first != of {
                 groups.add(columns, &costs[index + first]);
             }
         }
+        least.clear();
+        let rows = self.rows();
         match &self.producer {
-            Some((_, rows)) if of == 0 => {
-                let mut of_row =
-                    |row: usize| groups.best(self.of_row(row)).last().copied().unwrap_or(0.0);
-                let best: Vec<f64> = (0..self.rows()).map(&mut of_row).collect();
-                rows.iter().map(|&row| best[row]).collect()
-            }
-            _ => {
-                let mut least = vec![f64::INFINITY; width];
-                for (row, &cost) in by_row.iter().enumerate() {
-                    groups.join(self.of_row(row), cost, &mut least);
+            Some((_, of_label)) if of == 0 => {
+                groups.of_rows.clear();
+                for row in 0..rows {
+                    groups.best(self.of_row(row));
+                    let best = groups.best.last().copied().unwrap_or(0.0);
+                    groups.of_rows.push(best);
                 }
+                least.extend(of_label.iter().map(|&row| groups.of_rows[row]));
+            }
+            producer => {
+                groups.of_rows.clear();
+                let unknown = if producer.is_some() { f64::INFINITY } else { 0.0 };
+                groups.of_rows.resize(rows, unknown);
+                for (&row, &cost) in producer.iter().flat_map(|(_, of)| of).zip(&costs[0]) {
+                    groups.of_rows[row] = cost.min(groups.of_rows[row]);
+                }
+                groups.join(self);
                 let columns = &self.readers[of - first].1;
-                columns.iter().map(|column| least[column.unwrap_or(self.columns)]).collect()
+                let by_column = &groups.by_column;
+                least
+                    .extend(columns.iter().map(|column| by_column[column.unwrap_or(self.columns)]));
             }
         }
     }
@@ -187,45 +188,50 @@ impl Share {
     }
 }
 
-/// Sets of readers as bits, with what it costs all of a set to take the same.
-struct Groups {
+/// Sets of readers as bits, with what it costs all of a set to take the same. Memory that is used again and again.
+#[derive(Clone, Debug, Default)]
+pub struct Groups {
     width: usize,
+    /// Of the reader that is added: by column.
+    by_column: Vec<f64>,
     /// By set and column, the last column free.
     sums: Vec<f64>,
-    /// By set: what it costs at best. Kept to be used again.
+    /// By set: what it costs at best.
     best: Vec<f64>,
+    /// By row of the producer.
+    of_rows: Vec<f64>,
 }
 
 impl Groups {
     /// The empty set alone.
-    fn new(width: usize) -> Self {
-        Self { width, sums: vec![0.0; width], best: Vec::new() }
+    fn begin(&mut self, width: usize) {
+        self.width = width;
+        self.sums.clear();
+        self.sums.resize(width, 0.0);
     }
 
     /// One more reader, whose labels cost as much as `costs` says and take these columns.
     fn add(&mut self, columns: &Columns, costs: &[f64]) {
-        let mut by_column = vec![f64::INFINITY; self.width];
+        self.by_column.clear();
+        self.by_column.resize(self.width, f64::INFINITY);
         for (column, &cost) in columns.iter().zip(costs) {
-            let least = &mut by_column[column.unwrap_or(self.width - 1)];
+            let least = &mut self.by_column[column.unwrap_or(self.width - 1)];
             *least = if cost < *least { cost } else { *least };
         }
         let known = self.sums.len();
-        self.sums.reserve(known);
-        for at in 0..known {
-            self.sums.push(self.sums[at] + by_column[at % self.width]);
+        self.sums.extend_from_within(..);
+        for sums in self.sums[known..].chunks_exact_mut(self.width) {
+            sums.iter_mut().zip(&self.by_column).for_each(|(sum, cost)| *sum += cost);
         }
     }
 
     /// What each set costs at best where a column costs as much as `prices` says.
-    fn best(&mut self, prices: &[f64]) -> &[f64] {
+    fn best(&mut self, prices: &[f64]) {
         self.best.clear();
         self.best.push(0.0);
         for (set, sums) in self.sums.chunks_exact(self.width).enumerate().skip(1) {
-            let mut least = sums[prices.len()];
-            for (sum, price) in sums.iter().zip(prices) {
-                let cost = sum + price;
-                least = if cost < least { cost } else { least };
-            }
+            let (sums, free) = sums.split_at(prices.len());
+            let mut least = free[0].min(least_sum(sums, prices));
             // The group of the lowest reader takes the same; beside it all subsets of the others.
             let rest = set & (set - 1);
             let alone = set ^ rest;
@@ -236,22 +242,33 @@ impl Groups {
             }
             self.best.push(least);
         }
-        &self.best
     }
 
-    /// Lowers `least` to what each column costs one more reader, together with the others.
-    fn join(&mut self, prices: &[f64], extra: f64, least: &mut [f64]) {
-        self.best(prices);
-        let all = self.best.len() - 1;
-        for (set, sums) in self.sums.chunks_exact(self.width).enumerate() {
-            let rest = self.best[all & !set] + extra;
-            for ((least, sum), price) in least.iter_mut().zip(sums).zip(prices) {
-                let cost = sum + price + rest;
-                *least = if cost < *least { cost } else { *least };
+    /// What each column costs one more reader, together with the others and the producer, whose rows cost as much as `of_rows` says:
+    /// in `by_column`.
+    fn join(&mut self, share: &Share) {
+        self.by_column.clear();
+        self.by_column.resize(self.width, f64::INFINITY);
+        for row in 0..self.of_rows.len() {
+            let (prices, extra) = (share.of_row(row), self.of_rows[row]);
+            if extra.is_infinite() {
+                continue;
             }
+            self.best(prices);
+            let all = self.best.len() - 1;
+            for (set, sums) in self.sums.chunks_exact(self.width).enumerate() {
+                let rest = self.best[all & !set] + extra;
+                if rest.is_infinite() {
+                    continue;
+                }
+                for ((least, sum), price) in self.by_column.iter_mut().zip(sums).zip(prices) {
+                    let cost = sum + price + rest;
+                    *least = if cost < *least { cost } else { *least };
+                }
+            }
+            let free = &mut self.by_column[prices.len()];
+            *free = free.min(self.best[all] + extra);
         }
-        let free = &mut least[prices.len()];
-        *free = free.min(self.best[all] + extra);
     }
 }
 
@@ -292,8 +309,10 @@ mod tests {
             let costs: Vec<Vec<f64>> = (0..4)
                 .map(|member| (0..kept[member].len()).map(|label| cost_of(member, label)).collect())
                 .collect();
+            let (mut groups, mut least) = (Groups::default(), Vec::new());
             for of in 0..4 {
-                for (label, &found) in share.least(of, &costs).iter().enumerate() {
+                share.least(of, &costs, &mut groups, &mut least);
+                for (label, &found) in least.iter().enumerate() {
                     let cost = |labels: &[usize; 4]| -> f64 {
                         let others = (0..4).filter(|&m| m != of).map(|m| costs[m][labels[m]]);
                         share.cost(|v| labels[v]) + others.sum::<f64>()
