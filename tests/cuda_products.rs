@@ -51,7 +51,8 @@ impl Network<'_> {
         let turned = whole.transpose(&axes.iter().rev().copied().collect::<Vec<_>>());
         let late = (&turned * &turned).mean(&axes, false);
         for (index, input) in given.iter().enumerate() {
-            g.output(&format!("late{index}"), &(input * &late));
+            let axes: Vec<usize> = (0..input.shape().len()).rev().collect();
+            g.output(&format!("late{index}"), &(input.transpose(&axes) * &late));
         }
         let [model, inputs, on_card, on_processor] =
             ["products.gir", "x.safetensors", "card.safetensors", "processor.safetensors"]
