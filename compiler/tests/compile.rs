@@ -134,7 +134,7 @@ fn the_arena_is_close_to_what_lives_at_once() {
         let plan = compiled(gpt(), &options(&[2, 2], 2, microbatches)).plan;
         for program in &plan.programs {
             let ratio = program.arena_bytes as f64 / program.live_bytes as f64;
-            assert!(ratio < 1.05, "{} of {}", program.arena_bytes, program.live_bytes);
+            assert!(ratio < 1.06, "{} of {}", program.arena_bytes, program.live_bytes);
         }
     }
 }
