@@ -7,6 +7,7 @@
 mod blend;
 mod joint;
 mod rates;
+mod several;
 
 pub(super) use blend::blend;
 pub use joint::{join_alike, joins};

@@ -6,7 +6,7 @@ use graphc_ir::ops::Blend;
 use super::super::Shard;
 use super::super::call::{Argument, Call, Entry, Launch, Numbers, Slot, table};
 use super::super::source::Source;
-use super::joint::{blocks_of, of_several};
+use super::several::{blocks_of, of_several};
 use super::{THREADS, WIDTH, type_of, wide};
 
 /// One op; of floating-point numbers, integers and truth values.

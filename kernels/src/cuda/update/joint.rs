@@ -8,13 +8,8 @@ use graphc_ir::op::Op;
 use super::super::Shard;
 use super::super::call::{Argument, Call, Entry, Launch, Slot, table};
 use super::super::scaling;
-use super::super::source::Source;
-use super::{
-    Rule, THREADS, Update, WIDTH, adam_rule, blend, direction_rule, rmsprop_rule, sgd_rule,
-};
-
-/// How often a block goes on: blocks of 8192 elements keep the table short and still fill a card.
-const STEPS: usize = 8;
+use super::several::{blocks_of, of_several};
+use super::{Rule, THREADS, Update, adam_rule, blend, direction_rule, rmsprop_rule, sgd_rule};
 
 /// How many of an op's operands are tensors of its own, if several such ops can be one launch; what is behind them are scalars, which
 /// they have in common.
@@ -49,17 +44,6 @@ fn rule(op: &Op, operands: usize) -> Option<Rule> {
         Op::LambDirection(op) => Some(direction_rule(op, operands)),
         _ => None,
     }
-}
-
-/// Blocks for so many elements.
-pub(super) fn blocks_of(extent: usize) -> usize {
-    extent.div_ceil(STEPS * THREADS * WIDTH)
-}
-
-/// Macros for kernels of several tensors, of at most so many elements.
-pub(super) fn of_several(source: Source, members: usize, elements: usize) -> Source {
-    let room = elements + STEPS * THREADS * WIDTH;
-    source.define("PARTS", members).define("STEPS", STEPS).index(room)
 }
 
 struct Joint<'a> {
