@@ -91,8 +91,9 @@ def differences(name: str, session: graphc_torch.Session, expected: dict[str, to
 
 
 def judged() -> list[Any]:
-    """Cases whose weights are compared; few of them in the gate."""
-    often = {("mlp", MESHES[1]), ("gpt", MESHES[1]), ("resnet", MESHES[5])}
+    """Cases whose weights are compared; few of them by default. Of resnet none is: on a processor without AVX-512 PyTorch's gradient
+    of a convolution ended in a segmentation fault on two stages with two microbatches."""
+    often = {("mlp", MESHES[1]), ("gpt", MESHES[1])}
     found = [(name, mesh) for name in ("mlp", "mlp_mse", "gpt", "resnet") for mesh in MESHES]
     return [pytest.param(name, mesh, marks=() if (name, mesh) in often else pytest.mark.slow) for name, mesh in found]
 
