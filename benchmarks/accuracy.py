@@ -3,7 +3,7 @@
     cargo build --release --example resnet18_cifar10 --bin graphc
     python3 benchmarks/accuracy.py [--width 64] [--epochs 3] [--only 1 4 2x2 resume torch]
 
-Trains examples/resnet18_cifar10.rs on the synthetic set of `graphc data synth cifar10` (10,000 pictures), and prints one line a run.
+Trains examples/resnet18_cifar10.rs on the synthetic set of `graphc data synth cifar10` (10,000 images), and prints one line a run.
 Exits with 1 where held-out top-1 is below 95 % after the last epoch, where a training that was killed in its second epoch and
 went on, on another mesh, ends more than 0.5 % away from the one that was not, or where PyTorch (if it is installed) chooses other classes.
 """
@@ -60,7 +60,7 @@ def report(what, line, seconds, ok):
 
 
 def predictions(args, data, folder):
-    """How many of the held-out pictures PyTorch puts into the class that graphc does, with the weights that graphc has trained."""
+    """How many of the held-out images PyTorch puts into the class that graphc does, with the weights that graphc has trained."""
     import torch
 
     sys.path.insert(0, str(ROOT / "tests/models"))

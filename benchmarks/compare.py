@@ -58,7 +58,7 @@ class PyTorch:
     def best_mode(self, workload, threads, procs, seconds):
         if len(self.modes) == 1:
             return self.modes[0]
-        # Channels last is for pictures, and none of DDP's ranks compile at the same time on two cores.
+        # Channels last is for images, and none of DDP's ranks compile at the same time on two cores.
         tried = [m for m in self.modes if not (m == "fused_cl" and workload in ("W1", "W3"))]
         tried = [m for m in tried if not (m == "compile" and procs > 1)] or ["eager"]
         speeds = {m: self.measure(workload, m, threads, procs, seconds)["samples_per_s"] for m in tried}

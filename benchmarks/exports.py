@@ -53,7 +53,7 @@ def mask(batch=4, time=16):
     return (torch.arange(time) < lengths[:, None]).long()
 
 
-def pictures(size=32, batch=4):
+def images(size=32, batch=4):
     return torch.randn(batch, 3, size, size)
 
 
@@ -185,7 +185,7 @@ def vit():
         def forward(self, x):
             return self.model(pixel_values=x).logits
 
-    return Classes(), {"x": pictures()}
+    return Classes(), {"x": images()}
 
 
 class Experts(nn.Module):
@@ -236,7 +236,7 @@ def vgg():
     model = torchvision.models.VGG(torchvision.models.vgg.make_layers([8, "M", 16, "M", 16, "M"]), num_classes=5, dropout=0.0)
     model.avgpool = nn.AdaptiveAvgPool2d(2)
     model.classifier = nn.Sequential(nn.Linear(64, 24), nn.ReLU(True), nn.Linear(24, 5))
-    return model, {"x": pictures()}
+    return model, {"x": images()}
 
 
 def swin():
@@ -244,7 +244,7 @@ def swin():
 
     model = torchvision.models.SwinTransformer(patch_size=[2, 2], embed_dim=16, depths=[2, 2], num_heads=[2, 4], window_size=[4, 4],
                                                stochastic_depth_prob=0.0, num_classes=5)
-    return model, {"x": pictures()}
+    return model, {"x": images()}
 
 
 def swin_v2():
@@ -254,11 +254,11 @@ def swin_v2():
     model = torchvision.models.SwinTransformer(patch_size=[2, 2], embed_dim=16, depths=[2, 2], num_heads=[2, 4], window_size=[4, 4],
                                                stochastic_depth_prob=0.0, num_classes=5, block=SwinTransformerBlockV2,
                                                downsample_layer=PatchMergingV2)
-    return model, {"x": pictures()}
+    return model, {"x": images()}
 
 
 class Encoder(nn.Module):
-    """PyTorch's own encoder, whose layers begin alike, with sines for positions and pictures of tokens that are prepared by buffers."""
+    """PyTorch's own encoder, whose layers begin alike, with sines for positions and images of tokens that are prepared by buffers."""
 
     def __init__(self):
         super().__init__()

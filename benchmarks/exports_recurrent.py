@@ -227,7 +227,7 @@ def sequences(time=9, inputs=6):
     return lambda n: torch.randn(n, time, inputs)
 
 
-def pictures(*shape):
+def images(*shape):
     return lambda n: torch.randn(n, *shape)
 
 
@@ -254,7 +254,7 @@ MODELS = {
     "lstm_tagger": (lambda: Tagger("LSTM"), tokens()),
     "lstm_seq2seq": (lambda: Seq2Seq(), sequences()),
     "lstm_cells": (lambda: Cells("LSTMCell"), sequences(5)),
-    "lstm_ocr": (Ocr, pictures(1, 16, 12)),
+    "lstm_ocr": (Ocr, images(1, 16, 12)),
     "gru": (lambda: Last("GRU"), sequences()),
     "gru_bidirectional": (lambda: Last("GRU", num_layers=2, bidirectional=True), sequences()),
     "gru_tagger": (lambda: Tagger("GRU"), tokens()),
@@ -273,33 +273,33 @@ MODELS = {
         lambda: Given("LSTM", batch_first=False), with_states((2, 12), (2, 12), time_first=True), [1, 1, 1], [1, 1, 1]),
     "gru_time_first": (lambda: Scores("GRU"), with_states(time_first=True), [1], [0]),
     "lstm_table": (Table, lambda n: [torch.randn(n, 9, 6), torch.randn(6, 7)], [0, None], [0]),
-    "resize_nearest": (lambda: Up(scale_factor=2, mode="nearest"), pictures(3, 9, 10)),
-    "resize_nearest_size": (lambda: Up(size=(13, 7), mode="nearest"), pictures(3, 9, 10)),
-    "resize_bilinear": (lambda: Up(scale_factor=2, mode="bilinear"), pictures(3, 9, 10)),
-    "resize_bilinear_down": (lambda: Up(scale_factor=0.5, mode="bilinear"), pictures(3, 9, 10)),
-    "resize_bilinear_corners": (lambda: Up(size=(13, 7), mode="bilinear", align_corners=True), pictures(3, 9, 10)),
-    "resize_bilinear_smooth": (lambda: Up(size=(5, 6), mode="bilinear", antialias=True), pictures(3, 9, 10)),
-    "resize_bicubic": (lambda: Up(scale_factor=1.5, mode="bicubic"), pictures(3, 9, 10)),
-    "resize_bicubic_corners": (lambda: Up(size=(17, 8), mode="bicubic", align_corners=True), pictures(3, 9, 10)),
-    "resize_bicubic_smooth": (lambda: Up(size=(5, 6), mode="bicubic", antialias=True), pictures(3, 9, 10)),
-    "unet": (Unet, pictures(3, 16, 16)),
-    "unet_corners": (lambda: Unet(True), pictures(3, 16, 16)),
-    "unet_nearest": (lambda: Unet(mode="nearest"), pictures(3, 16, 16)),
-    "max_pool_ceil": (lambda: pooled(nn.MaxPool2d(3, 2, ceil_mode=True), 25), pictures(3, 10, 10)),
-    "average_pool_ceil": (lambda: pooled(nn.AvgPool2d(3, 2, ceil_mode=True), 25), pictures(3, 10, 10)),
-    "average_pool_ceil_border": (lambda: pooled(nn.AvgPool2d(3, 2, padding=1, ceil_mode=True), 36), pictures(3, 10, 10)),
+    "resize_nearest": (lambda: Up(scale_factor=2, mode="nearest"), images(3, 9, 10)),
+    "resize_nearest_size": (lambda: Up(size=(13, 7), mode="nearest"), images(3, 9, 10)),
+    "resize_bilinear": (lambda: Up(scale_factor=2, mode="bilinear"), images(3, 9, 10)),
+    "resize_bilinear_down": (lambda: Up(scale_factor=0.5, mode="bilinear"), images(3, 9, 10)),
+    "resize_bilinear_corners": (lambda: Up(size=(13, 7), mode="bilinear", align_corners=True), images(3, 9, 10)),
+    "resize_bilinear_smooth": (lambda: Up(size=(5, 6), mode="bilinear", antialias=True), images(3, 9, 10)),
+    "resize_bicubic": (lambda: Up(scale_factor=1.5, mode="bicubic"), images(3, 9, 10)),
+    "resize_bicubic_corners": (lambda: Up(size=(17, 8), mode="bicubic", align_corners=True), images(3, 9, 10)),
+    "resize_bicubic_smooth": (lambda: Up(size=(5, 6), mode="bicubic", antialias=True), images(3, 9, 10)),
+    "unet": (Unet, images(3, 16, 16)),
+    "unet_corners": (lambda: Unet(True), images(3, 16, 16)),
+    "unet_nearest": (lambda: Unet(mode="nearest"), images(3, 16, 16)),
+    "max_pool_ceil": (lambda: pooled(nn.MaxPool2d(3, 2, ceil_mode=True), 25), images(3, 10, 10)),
+    "average_pool_ceil": (lambda: pooled(nn.AvgPool2d(3, 2, ceil_mode=True), 25), images(3, 10, 10)),
+    "average_pool_ceil_border": (lambda: pooled(nn.AvgPool2d(3, 2, padding=1, ceil_mode=True), 36), images(3, 10, 10)),
     "average_pool_ceil_inside": (
-        lambda: pooled(nn.AvgPool2d(3, 2, padding=1, ceil_mode=True, count_include_pad=False), 36), pictures(3, 10, 10)),
-    "adaptive_pool": (lambda: pooled(nn.AdaptiveAvgPool2d((4, 3)), 12), pictures(3, 10, 11)),
-    "adaptive_pool_up": (lambda: pooled(nn.AdaptiveAvgPool2d(7), 49), pictures(3, 3, 2)),
+        lambda: pooled(nn.AvgPool2d(3, 2, padding=1, ceil_mode=True, count_include_pad=False), 36), images(3, 10, 10)),
+    "adaptive_pool": (lambda: pooled(nn.AdaptiveAvgPool2d((4, 3)), 12), images(3, 10, 11)),
+    "adaptive_pool_up": (lambda: pooled(nn.AdaptiveAvgPool2d(7), 49), images(3, 3, 2)),
     "pixel_shuffle": (
-        lambda: nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.PixelShuffle(2), nn.Conv2d(2, 4, 3)), pictures(3, 6, 5)),
-    "pad_reflect": (lambda: padded("reflect"), pictures(3, 8, 9)),
-    "pad_edge": (lambda: padded("replicate"), pictures(3, 8, 9)),
-    "pad_wrap": (lambda: padded("circular"), pictures(3, 8, 9)),
+        lambda: nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.PixelShuffle(2), nn.Conv2d(2, 4, 3)), images(3, 6, 5)),
+    "pad_reflect": (lambda: padded("reflect"), images(3, 8, 9)),
+    "pad_edge": (lambda: padded("replicate"), images(3, 8, 9)),
+    "pad_wrap": (lambda: padded("circular"), images(3, 8, 9)),
     "turns": (Turns, lambda n: torch.randn(n, 6)),
-    "googlenet": (googlenet, pictures(3, 64, 64)),
-    "vgg": (vgg, pictures(3, 32, 32)),
+    "googlenet": (googlenet, images(3, 64, 64)),
+    "vgg": (vgg, images(3, 32, 32)),
 }
 
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use clap::Parser;
-use graphc::data::{DatasetError, DistributedSampler, Field, PictureSet, Remainder, mnist};
+use graphc::data::{DatasetError, DistributedSampler, Field, ImageSet, Remainder, mnist};
 use graphc::dist;
 use graphc::ir::nn::{BatchNorm2d, Conv2d, ConvConfig, Linear, MaxPool2d, Module, PoolConfig};
 use graphc::ir::plan::SAMPLES;
@@ -67,7 +67,7 @@ fn network(batch: usize) -> Result<Graph> {
 
 /// The samples of one rank.
 struct Part {
-    of: Arc<PictureSet>,
+    of: Arc<ImageSet>,
     samples: Vec<usize>,
 }
 
@@ -90,7 +90,7 @@ impl Dataset for Part {
 }
 
 /// Equal parts of a shuffled set; of what is held out every `n`-th sample, so that none is left out.
-fn part(set: &Arc<PictureSet>, split: Split, group: &Group) -> Arc<Part> {
+fn part(set: &Arc<ImageSet>, split: Split, group: &Group) -> Arc<Part> {
     let (rank, n) = (group.rank(), group.world_size());
     let samples = match split {
         Split::Train => {
@@ -115,7 +115,7 @@ fn session(batch: usize, gradients: bool) -> Result<Session> {
     Ok(Session::new(&plan, &BTreeMap::new(), options)?)
 }
 
-fn train(args: &Args, sets: &[Arc<PictureSet>; 2], group: &Group) -> Result<()> {
+fn train(args: &Args, sets: &[Arc<ImageSet>; 2], group: &Group) -> Result<()> {
     let n = group.world_size();
     let batch = args.batch / n;
     ensure!(batch > 0, "--batch {} leaves nothing to some of {n} ranks", args.batch);
@@ -167,7 +167,7 @@ fn step(
 /// The share of what is held out that all ranks together tell.
 fn evaluate(
     session: &mut Session,
-    set: &Arc<PictureSet>,
+    set: &Arc<ImageSet>,
     source: &Source,
     group: &Group,
 ) -> Result<f64> {

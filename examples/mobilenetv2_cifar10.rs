@@ -1,4 +1,4 @@
-//! MobileNetV2 on CIFAR-10 by SBP alone: pictures are cut along the batch, S(0), the model lies whole on every rank, B. Nothing
+//! MobileNetV2 on CIFAR-10 by SBP alone: images are cut along the batch, S(0), the model lies whole on every rank, B. Nothing
 //! else is said of parallelism; gradients are then partial sums, and the compiler makes them whole.
 //!
 //!     cargo run --release --example mobilenetv2_cifar10 -- --data DIR --epochs 10 --mesh 2
@@ -35,8 +35,8 @@ fn main() -> Result<()> {
         for tensor in model.parameters().into_iter().chain(model.buffers()) {
             tensor.pin(whole.clone());
         }
-        let pictures = g.input("x", DType::F32, [batch, 3, 32, 32]).pin(by_samples);
-        g.output("scores", &model.forward(&pictures));
+        let images = g.input("x", DType::F32, [batch, 3, 32, 32]).pin(by_samples);
+        g.output("scores", &model.forward(&images));
         Ok(g.finish()?)
     };
     let recipe = Recipe { network: &network, weight_decay: 4e-5, no_decay: &["*bias"] };

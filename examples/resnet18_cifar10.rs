@@ -1,4 +1,4 @@
-//! ResNet-18 on CIFAR-10, as people train it: shuffled and augmented pictures, SGD with momentum and weight decay, a cosine
+//! ResNet-18 on CIFAR-10, as people train it: shuffled and augmented images, SGD with momentum and weight decay, a cosine
 //! schedule with warm-up, evaluation after each epoch, the best and the last weights on disk, a log of JSON lines.
 //!
 //!     cargo run --release --example resnet18_cifar10 -- --data DIR --epochs 10 --batch 128 --lr 0.1 --mesh 4
@@ -40,8 +40,8 @@ fn main() -> Result<()> {
     let network = |batch: usize, _axes: usize| -> Result<Graph> {
         let g = GraphBuilder::new("resnet18");
         let config = ResNetConfig { width, ..ResNetConfig::resnet18(10).cifar() };
-        let pictures = g.input("x", DType::F32, [batch, 3, 32, 32]);
-        g.output("scores", &ResNet::new(&g, &config).forward(&pictures));
+        let images = g.input("x", DType::F32, [batch, 3, 32, 32]);
+        g.output("scores", &ResNet::new(&g, &config).forward(&images));
         Ok(g.finish()?)
     };
     // Norms and biases do not decay.

@@ -32,6 +32,9 @@ pub struct Effort {
     pub largest_matmul: usize,
     /// Bytes of the largest tensors.
     pub largest_bytes: usize,
+    /// Seconds that one figure may take: a size that would take longer, going by the size before it, ends its list, so that a slow
+    /// device is measured too.
+    pub patience: f64,
 }
 
 impl Effort {
@@ -41,14 +44,24 @@ impl Effort {
             DeviceKind::Cpu => (1024, 32 << 20),
             DeviceKind::Cuda => (8192, 256 << 20),
         };
-        Self { device, ranks, seconds: 0.3, largest_matmul, largest_bytes }
+        Self { device, ranks, seconds: 0.3, largest_matmul, largest_bytes, patience: 10.0 }
     }
 
     /// What takes less than a second, and is as rough.
     pub fn quick(device: DeviceKind, ranks: usize) -> Self {
-        Self { device, ranks, seconds: 0.01, largest_matmul: 128, largest_bytes: 1 << 20 }
+        let (largest_matmul, largest_bytes) = (128, 1 << 20);
+        Self { device, ranks, seconds: 0.01, largest_matmul, largest_bytes, patience: 3.0 }
+    }
+
+    /// Whether a chain of so many layers is to be measured, of which one is thought to take so many seconds: two steps before, and as
+    /// many as are timed.
+    fn affords(&self, layers: usize, seconds: f64) -> bool {
+        (2 + FEWEST_STEPS) as f64 * layers as f64 * seconds < self.patience
     }
 }
+
+/// Steps that are timed at the least.
+const FEWEST_STEPS: usize = 5;
 
 /// What was measured, on each rank while all work.
 #[derive(Clone, Debug, PartialEq)]
@@ -154,7 +167,7 @@ fn step_seconds(effort: Effort, graph: Graph) -> Result<f64, CalibrateError> {
     }
     let (mut least, mut steps) = (f64::INFINITY, 0);
     let begun = Instant::now();
-    while steps < 5 || begun.elapsed().as_secs_f64() < effort.seconds / 2.0 {
+    while steps < FEWEST_STEPS || begun.elapsed().as_secs_f64() < effort.seconds / 2.0 {
         let start = Instant::now();
         session.step(BTreeMap::new())?.wait()?;
         least = least.min(start.elapsed().as_secs_f64());
@@ -185,40 +198,56 @@ fn matmul_rates(
     launch: f64,
 ) -> Result<Vec<(f64, f64)>, CalibrateError> {
     let sizes = [16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192];
-    let mut rates = Vec::new();
+    let mut rates: Vec<(f64, f64)> = Vec::new();
     for size in sizes.into_iter().filter(|&size| size <= effort.largest_matmul) {
+        let layers = if size <= 128 { 32 } else { 4 };
+        let flops = 2.0 * (size as f64).powi(3);
+        if rates.last().is_some_and(|(_, rate)| !effort.affords(layers, flops / rate)) {
+            break;
+        }
         let begin = |g: &GraphBuilder| {
             vec![rows(g, "x", dtype, &[effort.ranks * size, size], 1.0), square(g, dtype, size)]
         };
-        let layers = if size <= 128 { 32 } else { 4 };
         let seconds = per_layer(effort, layers, &begin, &|tensors, last| last.matmul(&tensors[1]))?;
-        let flops = 2.0 * (size as f64).powi(3);
         // Of a small product most is the launch: its own time is then not known well.
         rates.push((flops, flops / (seconds - launch).max(seconds / 2.0)));
     }
     Ok(rates)
 }
 
-/// A pass that reads and writes a tensor, and one that reads it: three times its bytes.
+/// A pass that reads and writes a tensor, and one that reads it: three times its bytes. Of the largest tensors that can be afforded.
 fn bandwidth(effort: Effort, launch: f64) -> Result<f64, CalibrateError> {
-    let columns = 1024;
-    let count = (effort.largest_bytes / 4 / columns).max(1);
-    let begin =
-        |g: &GraphBuilder| vec![rows(g, "x", DType::F32, &[effort.ranks * count, columns], 1.0)];
+    let (columns, layers) = (1024, 6);
     let layer = |_: &[Tensor], last: &Tensor| last.mul(&last.sum(&[1], true).scale(1e-3));
-    let seconds = per_layer(effort, 6, &begin, &layer)?;
-    let bytes = 3.0 * (count * columns * 4) as f64;
-    Ok(bytes / (seconds - 3.0 * launch).max(seconds / 2.0))
+    let mut reached = None;
+    for share in [256, 16, 1] {
+        let count = (effort.largest_bytes / 4 / columns / share).max(1);
+        let bytes = 3.0 * (count * columns * 4) as f64;
+        if reached.is_some_and(|rate| !effort.affords(layers, bytes / rate)) {
+            break;
+        }
+        let begin = |g: &GraphBuilder| {
+            vec![rows(g, "x", DType::F32, &[effort.ranks * count, columns], 1.0)]
+        };
+        let seconds = per_layer(effort, layers, &begin, &layer)?;
+        reached = Some(bytes / (seconds - 3.0 * launch).max(seconds / 2.0));
+    }
+    Ok(reached.expect("the first size is always measured"))
 }
 
 /// All-reduces of several sizes: what a chain with them takes beyond one that adds up within ranks.
 fn all_reduces(effort: Effort) -> Result<Vec<(usize, f64)>, CalibrateError> {
     let ranks = effort.ranks;
     let sizes = [4 << 10, 64 << 10, 1 << 20, 8 << 20, 32 << 20, 256 << 20];
-    let mut measured = Vec::new();
+    let mut measured: Vec<(usize, f64)> = Vec::new();
+    // Of one byte, with what is done beside the all-reduce.
+    let mut rate: Option<f64> = None;
     for bytes in sizes.into_iter().filter(|&bytes| bytes <= effort.largest_bytes) {
         let elements = bytes / 4;
         let layers = if bytes <= 64 << 10 { 32 } else { 4 };
+        if rate.is_some_and(|rate| !effort.affords(layers, bytes as f64 * rate)) {
+            break;
+        }
         let begin = |g: &GraphBuilder| vec![rows(g, "x", DType::F32, &[ranks, 1, elements], 1.0)];
         let whole = NdSbp(vec![Sbp::Broadcast]);
         let across = |_: &[Tensor], last: &Tensor| {
@@ -228,6 +257,7 @@ fn all_reduces(effort: Effort) -> Result<Vec<(usize, f64)>, CalibrateError> {
         let with = per_layer(effort, layers, &begin, &across)?;
         let without = per_layer(effort, layers, &begin, &within)?;
         measured.push((bytes, (with - without).max(1e-9)));
+        rate = Some(with / bytes as f64);
     }
     Ok(measured)
 }
@@ -372,6 +402,17 @@ mod tests {
         let options = CompileOptions { mesh: vec![2], ..CompileOptions::default() };
         let plan = compile(g.finish().expect("fits"), &options, &cluster, None).expect("compiles");
         assert!(plan.plan.predicted.step_seconds > 0.0);
+    }
+
+    /// As many sizes as there is time for; the first of each in any case.
+    #[test]
+    fn a_slow_device_is_measured_by_small_sizes() {
+        let effort = Effort { patience: 0.0, ..Effort::quick(DeviceKind::Cpu, 2) };
+        let measured = calibrate(effort).expect("this machine runs plans");
+        assert!(measured.matmul.values().all(|rates| rates.len() == 1), "{measured:?}");
+        assert_eq!(measured.all_reduce.len(), 1);
+        assert!(measured.bandwidth > 0.0);
+        parse_cluster(&measured.toml()).expect("a file that is read");
     }
 
     /// Two ranks: an all-reduce sends every byte once.

@@ -7,13 +7,15 @@ mod machine;
 mod support;
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 
 use graphc::prelude::*;
+use graphc_compiler::cluster::parse_cluster;
+use graphc_ir::mesh::DeviceKind;
 use graphc_ir::text::print;
 use graphc_runtime::data::{load_safetensors, save_safetensors};
-use machine::{Machine, arguments, checked, everything, near};
-use support::{Reference, losses};
+use machine::{Machine, arguments, checked, near};
+use support::{Reference, losses, training};
 
 const MESHES: [&[&str]; 5] = [
     &["--mesh", "1"],
@@ -22,6 +24,58 @@ const MESHES: [&[&str]; 5] = [
     &["--mesh", "2", "--stages", "2", "--microbatches", "2"],
     &["--mesh", "2", "--strategy", "zero3"],
 ];
+
+/// Trainings of references, which only these tests need.
+impl Machine {
+    /// Runs the program, which must succeed and which the double must have nothing to say against.
+    fn succeeds<S: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Output {
+        checked(self.command(args))
+    }
+
+    /// The losses of a reference's training on cards.
+    fn losses(&self, name: &str, extra: &[&str]) -> Vec<f64> {
+        losses(&self.train(name, extra))
+    }
+
+    /// The metrics of a training, and how many calls it makes that give streams something to do.
+    fn given(&self, name: &str, extra: &[&str], steps: &str, replay: &str) -> (Vec<u8>, u64) {
+        let (metrics, account) = (self.file("given.jsonl"), self.file("account.json"));
+        let all = [extra, &["--steps", steps]].concat();
+        let mut command = self.command(arguments(name, &all, &metrics));
+        command.env("GRAPHC_REPLAY", replay).env("GPU_DOUBLE_CALLS", &account);
+        checked(command);
+        let text = std::fs::read_to_string(&account).expect("an account");
+        let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        (std::fs::read(metrics).expect("metrics"), value["given"].as_u64().expect("a number"))
+    }
+
+    /// Whether a training on cards has the losses, within so much of them, that it has on the processor.
+    fn is_near_the_processor(&self, name: &str, extra: &[&str], tolerance: f64) {
+        let reached = self.losses(name, extra);
+        let metrics = self.file("processor.jsonl");
+        let mut args = arguments(name, extra, &metrics);
+        let at = args.iter().position(|arg| arg == "--device").expect("a device");
+        args[at + 1] = "cpu".to_owned();
+        self.succeeds(args);
+        let expected = losses(&std::fs::read(metrics).expect("metrics"));
+        assert_eq!(reached.len(), expected.len(), "{name} {extra:?}: steps");
+        for (reached, expected) in reached.iter().zip(&expected) {
+            let error = (reached - expected).abs() / expected.abs();
+            assert!(error <= tolerance, "{name} {extra:?}: {reached}, on the processor {expected}");
+        }
+    }
+
+    fn train(&self, name: &str, extra: &[&str]) -> Vec<u8> {
+        let metrics = self.file("losses.jsonl");
+        self.succeeds(arguments(name, extra, &metrics));
+        std::fs::read(metrics).expect("metrics")
+    }
+}
+
+/// What the test with everything tries in place of what fits the gate.
+fn everything() -> bool {
+    std::env::var_os("GRAPHC_DOUBLE_ALL").is_some()
+}
 
 /// Trains a reference in f32, twice in one configuration: the same bits. All parameters of a rank are updated by one launch.
 fn check(name: &str, meshes: &[&[&str]]) {
@@ -274,9 +328,23 @@ fn the_doctor_looks_at_everything() {
     if !everything() {
         return println!("skipped: GRAPHC_DOUBLE_ALL=1 has the doctor look");
     }
-    let output = machine.succeeds(["doctor", "--quick"]);
+    let output = machine.succeeds(["doctor"]);
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(text.contains("NCCL") && !text.contains("WRONG"), "{text}");
+    assert!(text.contains("NCCL") && text.contains("GFLOP/s") && !text.contains("WRONG"), "{text}");
+}
+
+/// What a card is found to reach becomes a cluster file, of small sizes where larger ones would take too long.
+#[test]
+fn a_card_is_measured() {
+    let Some(machine) = Machine::new() else { return };
+    if !everything() {
+        return println!("skipped: GRAPHC_DOUBLE_ALL=1 measures a card");
+    }
+    let file = machine.file("card.toml");
+    machine.succeeds(["calibrate", "--device", "cuda", "-o", &file]);
+    let cluster = parse_cluster(&std::fs::read_to_string(file).expect("written")).expect("read");
+    assert_eq!(cluster.device.kind, DeviceKind::Cuda);
+    assert!(cluster.device.flops.keys().any(|dtype| dtype == "bf16"), "{cluster:?}");
 }
 
 /// Every layout becomes every other along one mesh axis, evenly and unevenly: whole registers by the library's collectives,
@@ -320,5 +388,33 @@ fn every_layout_becomes_every_other_on_cards() {
         for (name, found) in found {
             assert_eq!(found.to_f32().expect("f32"), data, "{name} of {shape:?}");
         }
+    }
+}
+
+/// Directions of all variables are one launch, and so are steps, each at a rate of its own.
+#[test]
+fn lamb_takes_a_launch_for_directions_and_one_for_steps() {
+    let Some(machine) = Machine::new() else { return };
+    let train = |device: &str, mesh: &str| {
+        let metrics = machine.file("lamb.jsonl");
+        let args = ["--device", device, "--metrics", &metrics, "--mesh", mesh, "--steps", "2"];
+        let mut command = machine.command(training("gpt", &args));
+        command.args(["--loss", "cross_entropy", "--optimizer", "lamb", "--batch", "8"]);
+        command.args(["--lr", "0.02"]);
+        let counts = machine.counts(command);
+        (losses(&std::fs::read(metrics).expect("metrics")), counts)
+    };
+    for (mesh, ranks) in [("1", 1), ("2", 2)] {
+        let (right, _) = train("cpu", mesh);
+        let (found, counts) = train("cuda", mesh);
+        assert_eq!(found.len(), right.len());
+        for (found, right) in found.iter().zip(&right) {
+            assert!((found - right).abs() <= 1e-5 * right, "on {mesh}: {found}, not {right}");
+        }
+        for kernel in ["updates", "steps"] {
+            assert_eq!(counts.get(kernel), Some(&(2 * ranks)), "on {mesh}: {counts:?}");
+        }
+        // On several ranks directions that lie in memory of others are launches of their own.
+        assert!(ranks > 1 || !counts.contains_key("update"), "on {mesh}: {counts:?}");
     }
 }

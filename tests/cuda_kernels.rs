@@ -66,8 +66,8 @@ fn transformer(tokens: [usize; 2], vocabulary: usize) -> Graph {
     g.finish().expect("a graph")
 }
 
-/// ResNet-50, for square pictures.
-fn pictures(count: usize, side: usize) -> Graph {
+/// ResNet-50, for square images.
+fn images(count: usize, side: usize) -> Graph {
     let g = GraphBuilder::new("resnet50");
     let model = resnet50(&g, 1000);
     g.output("logits", &model.forward(&g.input("x", DType::F32, [count, 3, side, side])));
@@ -115,11 +115,8 @@ fn found(plan: &Plan, program: &Program, actor: &Actor, what: String) -> Option<
     let outputs: Vec<Shard> = actor.outputs.iter().map(shard).collect();
     let (call, operands, results) = match &actor.action {
         Action::Compute { op, operands } => {
-            let register = |&operand: &i32| match usize::try_from(operand) {
-                Ok(input) => shard(&actor.inputs[input]),
-                Err(_) => shard(&actor.updates[(-1 - operand) as usize]),
-            };
-            let operands: Vec<Shard> = operands.iter().map(register).collect();
+            let registers = operands.iter().filter_map(|&operand| actor.operand(operand));
+            let operands: Vec<Shard> = registers.map(|register| shard(&register)).collect();
             let replaced = op.operation().updates().iter().map(|pair| operands[pair.1].clone());
             let results = if actor.updates.is_empty() { outputs } else { replaced.collect() };
             (prepare(op, &operands, &results), operands, results)
@@ -214,9 +211,9 @@ fn trainings() -> [Training; 3] {
             small: || plan(transformer([1, 96], 1001), None),
         },
         Training {
-            name: "ResNet-50, 32 pictures, bf16",
-            plan: plan(pictures(32, 224), HALVES),
-            small: || plan(pictures(1, 64), HALVES),
+            name: "ResNet-50, 32 images, bf16",
+            plan: plan(images(32, 224), HALVES),
+            small: || plan(images(1, 64), HALVES),
         },
     ]
 }

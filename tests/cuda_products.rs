@@ -216,14 +216,14 @@ fn a_training_step_of_gpt_has_its_epilogues() {
                 "{precision}: {found}, not {right}"
             );
         }
-        // Of two layers in three steps; sums of halves, which are read by casts, stand farther away.
-        let gradient = if precision == "f32" { "product_dgelu_bgrad" } else { "product_dgelu" };
-        for kernel in ["product_gelu_aux_bias", gradient] {
+        // Of two layers in three steps.
+        for kernel in ["product_gelu_aux_bias", "product_dgelu_bgrad"] {
             assert_eq!(count(&counts, kernel), 6, "{precision}: {counts:?}");
         }
-        for kernel in ["product_bgrada", "product_bias"] {
-            assert!(count(&counts, kernel) >= 3, "{precision}: {counts:?}");
-        }
+        assert!(count(&counts, "product_bias") >= 3, "{precision}: {counts:?}");
+        // Sums of biases' gradients that products take: of halves others are read by casts before the product that could take them.
+        let sums = count(&counts, "product_bgrada") + count(&counts, "product_dgelu_bgrad");
+        assert!(sums >= if precision == "f32" { 9 } else { 6 }, "{precision}: {counts:?}");
     }
 }
 

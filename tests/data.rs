@@ -4,20 +4,19 @@
 mod support;
 
 use std::collections::BTreeMap;
-use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
 
 use graphc::data::synth::{self, SynthSet};
 use graphc::data::{DistributedSampler, LastBatch, Remainder, describe};
 use graphc::prelude::*;
-use graphc::runtime::job::JobOptions;
+use graphc::runtime::job::{JobOptions, free_port};
 use graphc_ir::types::TensorType;
 use support::{fails, succeeds};
 
 type Failure = Box<dyn std::error::Error>;
 
-/// A perceptron on pictures of MNIST, or of any set of 784 bytes.
+/// A perceptron on images of MNIST, or of any set of 784 bytes.
 fn perceptron(mesh: &[usize], microbatches: usize, batch: usize) -> VerifiedPlan {
     let g = GraphBuilder::new("perceptron");
     let x = g.input("x", DType::F32, [batch, 784]);
@@ -74,9 +73,7 @@ fn alone(plan: &VerifiedPlan, source: &Source) -> (Vec<f32>, usize) {
 
 /// What each rank sees where each is a member of a job, as a process would be.
 fn in_a_job(plan: &VerifiedPlan, source: &Source, ranks: u32) -> Vec<(Vec<f32>, usize)> {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let url = format!("tcp://{}", listener.local_addr().expect("an address"));
-    drop(listener);
+    let url = format!("tcp://127.0.0.1:{}", free_port().expect("a port"));
     std::thread::scope(|scope| {
         let rank = |rank| {
             let mut options = JobOptions::at(&url, rank, ranks).expect("a URL");

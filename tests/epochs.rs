@@ -198,7 +198,7 @@ fn a_loss_that_is_no_number_ends_the_training() {
 }
 
 #[test]
-fn a_set_of_pictures_is_trained_on_by_its_name() {
+fn a_set_of_images_is_trained_on_by_its_name() {
     let files = Files::new();
     let folder = files.path("mnist");
     succeeds(["data", "synth", "mnist", &folder, "--samples", "200"]);
@@ -227,7 +227,7 @@ fn launched(processes: usize, options: &[&str], script: &str, command: &[String]
         .expect("graphc starts")
 }
 
-/// What a set of pictures and a file are trained on: both with evaluations, epochs and checkpoints.
+/// What a set of images and a file are trained on: both with evaluations, epochs and checkpoints.
 fn trainings(files: &Files) -> Vec<Vec<String>> {
     let folder = files.path("mnist");
     succeeds(["data", "synth", "mnist", &folder, "--samples", "100"]);
@@ -236,10 +236,10 @@ fn trainings(files: &Files) -> Vec<Vec<String>> {
     let source = format!("mnist:{folder}");
     let data = of_mlp("data.safetensors");
     let sgd = ["--loss", "cross_entropy", "--optimizer", "sgd", "--lr", "0.05"];
-    let pictures = ["train", &model, "--data", &source, "--eval-data", &source, "--epochs", "2"];
+    let images = ["train", &model, "--data", &source, "--eval-data", &source, "--epochs", "2"];
     let rows = ["--eval-data", &data, "--eval-every", "4", "--steps", "10", "--batch", "16"];
-    let pictures = pictures.iter().chain(&sgd).map(ToString::to_string).collect();
-    vec![pictures, support::training("mlp", &[&sgd[..], &rows].concat())]
+    let images = images.iter().chain(&sgd).map(ToString::to_string).collect();
+    vec![images, support::training("mlp", &[&sgd[..], &rows].concat())]
 }
 
 #[test]

@@ -3,23 +3,18 @@
 mod support;
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use graphc::runtime::job::free_port;
 use graphc_ir::random::Stream;
 use rustix::process::{Pid, Signal, kill_process};
 use support::{Reference, train_reference, training};
 
 /// How long to wait for what must come before the test says that it hangs: far more than a busy machine needs.
 const PATIENCE: Duration = Duration::from_secs(300);
-
-/// A port that was free a moment ago.
-fn port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("an address").port()
-}
 
 /// `graphc launch` of so many processes of a training.
 fn launch(processes: usize, transport: &str, args: &[String]) -> Output {
@@ -75,7 +70,7 @@ impl Processes {
         args: &[String],
         change: impl Fn(usize, &mut Command),
     ) -> Self {
-        let port = port().to_string();
+        let port = free_port().expect("a port").to_string();
         let start = |rank: usize| {
             let mut command = Command::new(program);
             command.args(args);

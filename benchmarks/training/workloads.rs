@@ -53,7 +53,7 @@ pub fn workload(name: &str, ranks: usize, inference: bool) -> Result<Workload> {
 }
 
 fn case(name: &str, ranks: usize) -> Result<Case> {
-    let pictures = |name, rows: usize, size: usize, [momentum, weight_decay]: [f64; 2], model| {
+    let images = |name, rows: usize, size: usize, [momentum, weight_decay]: [f64; 2], model| {
         let rows = rows * ranks;
         Case {
             name,
@@ -66,15 +66,15 @@ fn case(name: &str, ranks: usize) -> Result<Case> {
         }
     };
     Ok(match name {
-        "W1" => Case { input: vec![128 * ranks, 784], ..pictures("W1", 128, 0, [0.9, 0.0], mlp) },
-        "W2" => pictures("W2", 64, 32, [0.9, 1e-5], |g, x| resnet18(g, 10).forward(x)),
+        "W1" => Case { input: vec![128 * ranks, 784], ..images("W1", 128, 0, [0.9, 0.0], mlp) },
+        "W2" => images("W2", 64, 32, [0.9, 1e-5], |g, x| resnet18(g, 10).forward(x)),
         "W3" => gpt_case(8 * ranks),
-        "W4" => pictures("W4", 64, 32, [0.0, 0.0], mobilenet),
-        "R50" => pictures("R50", 8, 224, [0.9, 0.0], |g, x| resnet50(g, 10).forward(x)),
+        "W4" => images("W4", 64, 32, [0.0, 0.0], mobilenet),
+        "R50" => images("R50", 8, 224, [0.9, 0.0], |g, x| resnet50(g, 10).forward(x)),
         "UNET" => Case {
             labels: vec![8 * ranks, 128, 128],
             classes: 4,
-            ..pictures("UNET", 8, 128, [0.9, 0.0], unet)
+            ..images("UNET", 8, 128, [0.9, 0.0], unet)
         },
         other => bail!("no workload `{other}`: W1, W2, W3, W4, W5, R50 or UNET"),
     })

@@ -9,10 +9,13 @@ use graphc_compiler::pipeline::{prepare, regathered};
 use graphc_compiler::planner::{Planned, plan};
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
+use graphc_ir::ids::RegisterId;
 use graphc_ir::mesh::Placement;
+use graphc_ir::models::{Gpt2Config, gpt2};
 use graphc_ir::nn::{Gpt, GptConfig, Linear, Module};
 use graphc_ir::plan::{
-    AdamOptions, BoxingKind, CompileOptions, Loss, Optimizer, PLAN_VERSION, Schedule, Strategy,
+    Action, Actor, AdamOptions, BoxingKind, CompileOptions, Loss, Optimizer, PLAN_VERSION, Program,
+    Schedule, Strategy,
 };
 use graphc_ir::types::DType;
 
@@ -128,13 +131,64 @@ fn data_parallel_gradients_travel_in_one_message() {
     assert!(variables > 20 && messages <= 6, "{variables} tensors in {messages} messages");
 }
 
+/// How many sums behind the chain behind a product lie in memory of their own, and how many in what product and chain read.
+fn sums_behind_products(program: &Program) -> [usize; 2] {
+    let span = |register: &RegisterId| {
+        let register = &program.registers[register.index()];
+        register.offset..register.offset + register.slot_bytes * u64::from(register.slots)
+    };
+    let meet =
+        |a: &RegisterId, b: &RegisterId| span(a).start < span(b).end && span(b).start < span(a).end;
+    let op = |actor: &Actor| match &actor.action {
+        Action::Compute { op, .. } => op.name(),
+        Action::Fused(_) => "chain",
+        _ => "other",
+    };
+    let readers = |of: RegisterId| program.actors.iter().filter(move |a| a.inputs.contains(&of));
+    let mut counts = [0, 0];
+    for product in program.actors.iter().filter(|actor| op(actor) == "matmul") {
+        for chain in readers(product.outputs[0]).filter(|actor| op(actor) == "chain") {
+            let sums = chain.outputs.iter().flat_map(|&made| readers(made));
+            for sum in sums.filter(|actor| op(actor) == "reduce") {
+                let mut read = product.inputs.iter().chain(&chain.inputs);
+                counts[usize::from(read.any(|read| meet(read, &sum.outputs[0])))] += 1;
+            }
+        }
+    }
+    counts
+}
+
+/// A device takes the sum where it computes the product, if the sum's memory is nothing that it reads.
+#[test]
+fn sums_behind_products_have_memory_of_their_own() {
+    let config =
+        Gpt2Config { layers: 2, width: 24, heads: 3, sequence: 8, vocabulary: 19, dropout: 0.0 };
+    let g = GraphBuilder::new("gpt2");
+    let tokens = g.input("tokens", DType::I64, [4, 7]);
+    g.output("logits", &gpt2(&g, &config).forward(&tokens));
+    let graph = g.finish().expect("fits");
+    let found = compiled(graph.clone(), &options(&[1], 1, 1)).plan;
+    let program = &found.programs[0];
+    assert_eq!(sums_behind_products(program), [4, 0]);
+    assert!(program.arena_bytes <= program.live_bytes + program.live_bytes / 100);
+    // Where that does not fit, a step takes no more memory than it must.
+    let (cluster, free) = (preset("cpu").expect("a preset"), options(&[1], 1, 1));
+    let short = CompileOptions { memory: Some(program.live_bytes), ..free.clone() };
+    let decisions = prepare(graph.clone(), &free).expect("fits");
+    let Planned { sharding, report, .. } = plan(&decisions, &free, &cluster).expect("fits");
+    let (graph, cluster, weights) = (&graph, &cluster, None);
+    let header = Header { graph, options: &short, cluster, weights, planner: report };
+    let (assembled, _) = assemble(header, &decisions, &sharding).expect("fits");
+    assert_eq!(assembled.programs[0].arena_bytes, program.live_bytes);
+}
+
 #[test]
 fn the_arena_is_close_to_what_lives_at_once() {
     for microbatches in [1, 2] {
         let plan = compiled(gpt(), &options(&[2, 2], 2, microbatches)).plan;
         for program in &plan.programs {
             let ratio = program.arena_bytes as f64 / program.live_bytes as f64;
-            assert!(ratio < 1.06, "{} of {}", program.arena_bytes, program.live_bytes);
+            assert!(ratio < 1.05, "{} of {}", program.arena_bytes, program.live_bytes);
         }
     }
 }
@@ -190,7 +244,6 @@ fn too_little_memory_names_rank_and_tensors() {
     assert!(error.contains("rank 0") && error.contains("largest tensors"), "{error}");
 }
 
-/// A tensor that the user lays out again and again: on one mesh, on another, on ranks in both, unevenly.
 #[test]
 fn what_does_not_fit_as_it_is_lowered_is_planned_with_less_memory() {
     let g = GraphBuilder::new("mlp");
@@ -201,7 +254,7 @@ fn what_does_not_fit_as_it_is_lowered_is_planned_with_less_memory() {
     let graph = g.finish().expect("fits");
     let cluster = preset("cpu").expect("a preset");
     let mut made_again = 0;
-    for kib in [25, 26] {
+    for kib in [25, 26, 39, 40, 41] {
         let options = CompileOptions {
             loss: Some(Loss::Mse),
             memory: Some(kib * 1024),
@@ -228,6 +281,7 @@ fn what_does_not_fit_as_it_is_lowered_is_planned_with_less_memory() {
     assert!(made_again > 0, "no plan had to be made again");
 }
 
+/// A tensor that the user lays out again and again: on one mesh, on another, on ranks in both, unevenly.
 #[test]
 fn to_global_moves_tensors_between_meshes() {
     let g = GraphBuilder::new("moves");

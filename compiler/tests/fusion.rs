@@ -11,11 +11,11 @@ use graphc_ir::plan::{Action, Actor, CompileOptions, Loss, Optimizer, Plan, Regi
 use graphc_ir::types::DType;
 
 /// Channels are last.
-const PICTURE: [usize; 4] = [8, 6, 6, 16];
+const IMAGE: [usize; 4] = [8, 6, 6, 16];
 
 /// A normalization between two convolutions, and what `activate` does behind it.
 fn plan(precision: Option<DType>, activate: impl Fn(&Tensor) -> Tensor) -> VerifiedPlan {
-    let g = GraphBuilder::new("pictures");
+    let g = GraphBuilder::new("images");
     let x = g.input("x", DType::F32, [8, 3, 6, 6]);
     let config = ConvConfig { padding: [1, 1], bias: false, ..ConvConfig::square(3) };
     let x = Conv2d::new(&g, "first", [3, 16], config).forward(&x);
@@ -34,12 +34,11 @@ fn plan(precision: Option<DType>, activate: impl Fn(&Tensor) -> Tensor) -> Verif
     plan
 }
 
-/// Of each actor that is no convolution how many pictures it reads and writes, and how many sums it gives.
+/// Of each actor that is no convolution how many images it reads and writes, and how many sums it gives.
 fn passes(plan: &Plan) -> Vec<[usize; 3]> {
     let program = &plan.programs[0];
-    let is_picture = |register: &graphc_ir::ids::RegisterId| {
-        program.registers[register.index()].shape == PICTURE
-    };
+    let is_image =
+        |register: &graphc_ir::ids::RegisterId| program.registers[register.index()].shape == IMAGE;
     let of = |actor: &Actor| {
         let sums = match &actor.action {
             Action::Fused(fused) => {
@@ -49,7 +48,7 @@ fn passes(plan: &Plan) -> Vec<[usize; 3]> {
             Action::Compute { op, .. } if op.name().starts_with("convolution") => return None,
             _ => 0,
         };
-        let count = |registers: &[_]| registers.iter().filter(|r| is_picture(r)).count();
+        let count = |registers: &[_]| registers.iter().filter(|r| is_image(r)).count();
         let moved = [count(&actor.inputs), count(&actor.outputs)];
         (moved != [0, 0]).then_some([moved[0], moved[1], sums])
     };
@@ -75,13 +74,13 @@ fn sums_of_one_tensor_share_a_pass() {
 }
 
 #[test]
-fn pictures_that_are_made_in_half_are_not_kept_in_f32() {
+fn images_that_are_made_in_half_are_not_kept_in_f32() {
     let plan = plan(Some(DType::BF16), Tensor::relu);
     let program = &plan.programs[0];
     let is_wide = |register: &&graphc_ir::ids::RegisterId| {
         let register = &program.registers[register.index()];
         let wide = plan.layouts[register.layout as usize].dtype == DType::F32;
-        wide && register.shape == PICTURE && register.kind == RegisterKind::Activation
+        wide && register.shape == IMAGE && register.kind == RegisterKind::Activation
     };
     let made =
         program.actors.iter().flat_map(|actor| actor.outputs.iter().map(move |o| (actor, o)));
@@ -93,7 +92,7 @@ fn pictures_that_are_made_in_half_are_not_kept_in_f32() {
 
 /// What each convolution of an inference of two blocks, the second with a residual connection, has behind it.
 fn behind_convolutions(mesh: usize) -> Vec<Vec<&'static str>> {
-    let g = GraphBuilder::new("pictures");
+    let g = GraphBuilder::new("images");
     let x = g.input("x", DType::F32, [8, 3, 6, 6]);
     let config = ConvConfig { padding: [1, 1], bias: false, ..ConvConfig::square(3) };
     let x = Conv2d::new(&g, "first", [3, 16], config).forward(&x);

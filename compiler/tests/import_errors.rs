@@ -282,14 +282,14 @@ fn operands_and_attributes_that_contradict_are_errors() {
     assert!(said.ends_with("it splits into 3 parts, and has 2 outputs"), "{said}");
     let mut conv = node("Conv", &["x", "k"], "y");
     conv.attribute = vec![ints("kernel_shape", &[5, 5])];
-    let pictures = GraphProto {
+    let images = GraphProto {
         node: vec![conv],
         initializer: vec![tensor("k", &[2, 1, 3, 3], vec![0.5; 18])],
         input: vec![info("x", &[4, 1, 8, 8])],
         output: vec![info("y", &[4, 2, 6, 6])],
         value_info: Vec::new(),
     };
-    let said = error(pictures);
+    let said = error(images);
     assert!(said.ends_with("`kernel_shape` is [5, 5], and its kernels are [3, 3]"), "{said}");
 }
 

@@ -5,7 +5,7 @@ use graphc_compiler::compile::{Compiled, compile};
 use graphc_compiler::cost::collective_seconds;
 use graphc_compiler::lower::collective_counts;
 use graphc_compiler::pipeline::prepare;
-use graphc_compiler::planner::plan;
+use graphc_compiler::planner::{Planned, plan};
 use graphc_ir::builder::{GraphBuilder, Tensor};
 use graphc_ir::graph::Graph;
 use graphc_ir::nn::{LayerNorm, Linear, Module};
@@ -183,7 +183,8 @@ fn an_encoder_with_a_small_batch_is_split_by_columns_and_rows_over_both_axes() {
     assert!(weights(&plan).iter().all(|sbp| !sbp.contains('B')), "{:?}", weights(&plan));
 }
 
-/// 1024-4096-1024 on 256 ranks: whole where memory is plenty, in shards where it is as little as with all in shards.
+/// 1024-4096-1024 on 256 ranks: whole where memory is plenty, in shards where it is as little as with all in shards; but for the weight
+/// that is whole at the peak in any case, which stays so, as that plan takes fewer seconds.
 #[test]
 fn memory_for_a_share_of_the_parameters_shards_them_all() {
     let g = GraphBuilder::new("feed_forward");
@@ -193,23 +194,26 @@ fn memory_for_a_share_of_the_parameters_shards_them_all() {
     let mut options = options(&[256]);
     let graph = model("feed_forward", g.finish().expect("the graph is right"));
     let decisions = prepare(graph, &options).expect("it can be trained");
-    let parameters = |options: &CompileOptions| -> (Vec<String>, u64) {
+    let parameters = |options: &CompileOptions| -> (Vec<String>, Planned) {
         let planned = plan(&decisions, options, &cluster(1)).expect("it fits");
         let graph = decisions.graph();
         let of = |name: &str| {
             let value = graph.find(name).expect("a parameter");
             planned.sharding.nodes[graph.value(value).producer.index()].results[0].to_string()
         };
-        (["up.weight", "down.weight", "up.bias", "down.bias"].map(of).to_vec(), planned.memory[0])
+        (["up.weight", "down.weight", "up.bias", "down.bias"].map(of).to_vec(), planned)
     };
     let (layouts, plenty) = parameters(&options);
     assert_eq!(layouts[..2], ["B", "B"]);
     options.strategy = Strategy::Zero3;
-    let (layouts, least) = parameters(&options);
+    let (layouts, sharded) = parameters(&options);
     assert_eq!(layouts, ["S(0)"; 4]);
-    assert!(least < plenty);
+    assert!(sharded.memory[0] < plenty.memory[0]);
     options.strategy = Strategy::Auto;
-    options.memory = Some(least);
-    let (layouts, kept) = parameters(&options);
-    assert!(layouts.iter().all(|sbp| sbp != "B") && kept <= least, "{layouts:?}");
+    options.memory = Some(sharded.memory[0]);
+    let (layouts, found) = parameters(&options);
+    assert_eq!(layouts, ["S(0)", "B", "S(0)", "S(0)"]);
+    assert!(found.memory[0] <= sharded.memory[0]);
+    assert!(found.report.objective_seconds < sharded.report.objective_seconds);
+    assert_eq!(found.report.status, PlannerStatus::Optimal);
 }

@@ -138,7 +138,15 @@ fn a_plan_whose_streams_do_not_fit_has_one() {
     assert_eq!(tight.programs[0].streams.len(), 1);
     assert!(tight.programs[0].arena_bytes < plan.programs[0].arena_bytes);
     assert_eq!(verify_invariants(&tight), Ok(()));
-    let error = assembled(tight.programs[0].arena_bytes - 1).expect_err("not even one does");
+    // What an arena has for launches alone it gives up.
+    let mut least = tight.programs[0].arena_bytes;
+    let error = loop {
+        match assembled(least - 1) {
+            Ok(less) => least = less.programs[0].arena_bytes,
+            Err(error) => break error,
+        }
+    };
+    assert!(tight.programs[0].arena_bytes - least <= least / 128);
     assert!(error.is_memory(), "{error}");
 }
 

@@ -1,20 +1,20 @@
-//! Augmentation: what a picture becomes is a function of seed, epoch and the sample's number alone.
+//! Augmentation: what an image becomes is a function of seed, epoch and the sample's number alone.
 
 use graphc_ir::random::{Stream, key_of};
 
-/// What is done to pictures at random, anew in each epoch.
+/// What is done to images at random, anew in each epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Augment {
-    /// A picture gets this many zeros on each side, and of that a part of the picture's size is taken.
+    /// An image gets this many zeros on each side, and of that a part of the image's size is taken.
     pub pad: usize,
-    /// Half of the pictures are mirrored, left to right.
+    /// Half of the images are mirrored, left to right.
     pub flip: bool,
 }
 
-/// Where a picture is taken from, and how.
+/// Where an image is taken from, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Drawn {
-    /// First row and column, in the picture with its zeros around.
+    /// First row and column, in the image with its zeros around.
     top: usize,
     left: usize,
     flip: bool,
@@ -24,7 +24,7 @@ pub(crate) struct Drawn {
 impl Augment {
     /// Nothing is done.
     pub const NONE: Self = Self { pad: 0, flip: false };
-    /// What is usual for pictures of 32 x 32: four zeros on each side, and mirrored.
+    /// What is usual for images of 32 x 32: four zeros on each side, and mirrored.
     pub const CIFAR: Self = Self { pad: 4, flip: true };
 
     /// What is done to a sample in an epoch.
@@ -40,9 +40,9 @@ impl Augment {
 }
 
 impl Drawn {
-    /// Writes what a picture of `[channels, height, width]` becomes to `into`, which is as large.
-    pub(crate) fn apply(self, [_, height, width]: [usize; 3], picture: &[u8], into: &mut [u8]) {
-        let planes = picture.chunks_exact((height * width).max(1));
+    /// Writes what an image of `[channels, height, width]` becomes to `into`, which is as large.
+    pub(crate) fn apply(self, [_, height, width]: [usize; 3], image: &[u8], into: &mut [u8]) {
+        let planes = image.chunks_exact((height * width).max(1));
         for (plane, target) in planes.zip(into.chunks_exact_mut((height * width).max(1))) {
             for (y, row) in target.chunks_exact_mut(width).enumerate() {
                 let source = (y + self.top).checked_sub(self.pad).filter(|&y| y < height);
@@ -71,7 +71,7 @@ impl Drawn {
     }
 }
 
-/// Mean and standard deviation of each channel, of pictures in `[0, 1]`; one of each stands for all channels.
+/// Mean and standard deviation of each channel, of images in `[0, 1]`; one of each stands for all channels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Normalize {
     /// What is subtracted.
@@ -107,7 +107,7 @@ mod tests {
     const SHAPE: [usize; 3] = [2, 3, 4];
 
     /// What the augmentation is by its definition, pixel by pixel.
-    fn slow(drawn: Drawn, picture: &[u8]) -> Vec<u8> {
+    fn slow(drawn: Drawn, image: &[u8]) -> Vec<u8> {
         let [channels, height, width] = SHAPE;
         let mut result = Vec::new();
         for c in 0..channels {
@@ -118,7 +118,7 @@ mod tests {
                     let inside = (drawn.pad..drawn.pad + height).contains(&y)
                         && (drawn.pad..drawn.pad + width).contains(&x);
                     let at = |y: usize, x: usize| (c * height + y) * width + x;
-                    let pixel = inside.then(|| picture[at(y - drawn.pad, x - drawn.pad)]);
+                    let pixel = inside.then(|| image[at(y - drawn.pad, x - drawn.pad)]);
                     result.push(pixel.unwrap_or(0));
                 }
             }
@@ -127,15 +127,15 @@ mod tests {
     }
 
     #[test]
-    fn pictures_are_cut_and_mirrored_as_defined() {
-        let picture: Vec<u8> = (1..=24).collect();
+    fn images_are_cut_and_mirrored_as_defined() {
+        let image: Vec<u8> = (1..=24).collect();
         for pad in [0, 1, 2, 6] {
             for (top, left) in (0..=2 * pad).flat_map(|y| (0..=2 * pad).map(move |x| (y, x))) {
                 for flip in [false, true] {
                     let drawn = Drawn { top, left, flip, pad };
                     let mut result = vec![99; 24];
-                    drawn.apply(SHAPE, &picture, &mut result);
-                    assert_eq!(result, slow(drawn, &picture), "{drawn:?}");
+                    drawn.apply(SHAPE, &image, &mut result);
+                    assert_eq!(result, slow(drawn, &image), "{drawn:?}");
                 }
             }
         }

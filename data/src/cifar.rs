@@ -1,4 +1,4 @@
-//! CIFAR-10 and CIFAR-100 in their binary format: records of one or two labels and 3072 bytes of a picture, channel after
+//! CIFAR-10 and CIFAR-100 in their binary format: records of one or two labels and 3072 bytes of an image, channel after
 //! channel, row after row (Krizhevsky, "Learning multiple layers of features from tiny images", 2009).
 
 use std::path::{Path, PathBuf};
@@ -6,22 +6,22 @@ use std::path::{Path, PathBuf};
 use crate::content::Content;
 use crate::dataset::Split;
 use crate::error::DatasetError;
-use crate::records::{Part, PictureSet};
+use crate::records::{ImageSet, Part};
 
 /// Channels, height, width.
 pub(crate) const SHAPE: [usize; 3] = [3, 32, 32];
-/// Bytes of a picture.
-pub(crate) const PICTURE: usize = 3072;
+/// Bytes of an image.
+pub(crate) const IMAGE: usize = 3072;
 /// What each file of the true set has.
 const TRUE_SAMPLES: usize = 10_000;
 /// Records that are read at a time.
 const CHUNK: usize = 256;
 
 const LAYOUT_10: &str = "a CIFAR-10 set is a folder with data_batch_1.bin to data_batch_5.bin and test_batch.bin, of 3073 bytes \
-                         for each picture (label, red, green, blue); unpack cifar-10-binary.tar.gz from \
+                         for each image (label, red, green, blue); unpack cifar-10-binary.tar.gz from \
                          https://www.cs.toronto.edu/~kriz/cifar.html there, or write a synthetic set with `graphc data synth \
                          cifar10 DIR`";
-const LAYOUT_100: &str = "a CIFAR-100 set is a folder with train.bin and test.bin, of 3074 bytes for each picture (coarse label, \
+const LAYOUT_100: &str = "a CIFAR-100 set is a folder with train.bin and test.bin, of 3074 bytes for each image (coarse label, \
                           fine label, red, green, blue); unpack cifar-100-binary.tar.gz from \
                           https://www.cs.toronto.edu/~kriz/cifar.html there";
 
@@ -40,7 +40,7 @@ const CIFAR_10: Format =
 const CIFAR_100: Format =
     Format { name: "cifar100", inner: "cifar-100-binary", classes: &[20, 100], layout: LAYOUT_100 };
 
-/// The files of training pictures of a CIFAR-10 set.
+/// The files of training images of a CIFAR-10 set.
 pub(crate) const TRAIN_FILES: [&str; 5] = [
     "data_batch_1.bin",
     "data_batch_2.bin",
@@ -48,7 +48,7 @@ pub(crate) const TRAIN_FILES: [&str; 5] = [
     "data_batch_4.bin",
     "data_batch_5.bin",
 ];
-/// The file of held-out pictures of a CIFAR-10 set.
+/// The file of held-out images of a CIFAR-10 set.
 pub(crate) const TEST_FILE: &str = "test_batch.bin";
 
 /// CIFAR-10 in its binary format: `data_batch_1.bin` to `data_batch_5.bin` and `test_batch.bin` in the folder, or in
@@ -56,12 +56,12 @@ pub(crate) const TEST_FILE: &str = "test_batch.bin";
 ///
 /// # Errors
 /// Where a file of the split is missing, was cut off or is damaged.
-pub fn cifar10(folder: &Path, split: Split) -> Result<PictureSet, DatasetError> {
+pub fn cifar10(folder: &Path, split: Split) -> Result<ImageSet, DatasetError> {
     let folder = inside(folder, &CIFAR_10, "data_batch_1.bin");
     let files: &[&str] = if split == Split::Train { &TRAIN_FILES } else { &[TEST_FILE] };
     let set = open(&folder, &CIFAR_10, files, split)?;
     if split == Split::Test && is_true_set(&folder) && set.labels().len() != TRUE_SAMPLES {
-        let reason = format!("it has {} pictures, not {TRUE_SAMPLES}", set.labels().len());
+        let reason = format!("it has {} images, not {TRUE_SAMPLES}", set.labels().len());
         let path = folder.join(TEST_FILE).display().to_string();
         return Err(DatasetError::Damaged { path, reason, layout: LAYOUT_10 });
     }
@@ -73,7 +73,7 @@ pub fn cifar10(folder: &Path, split: Split) -> Result<PictureSet, DatasetError> 
 ///
 /// # Errors
 /// Where the file of the split is missing, was cut off or is damaged.
-pub fn cifar100(folder: &Path, split: Split) -> Result<PictureSet, DatasetError> {
+pub fn cifar100(folder: &Path, split: Split) -> Result<ImageSet, DatasetError> {
     let folder = inside(folder, &CIFAR_100, "train.bin");
     let file = if split == Split::Train { "train.bin" } else { "test.bin" };
     open(&folder, &CIFAR_100, &[file], split)
@@ -82,7 +82,7 @@ pub fn cifar100(folder: &Path, split: Split) -> Result<PictureSet, DatasetError>
 /// Whether the training files are as long as those that are published.
 fn is_true_set(folder: &Path) -> bool {
     let first = std::fs::metadata(folder.join(TRAIN_FILES[0]));
-    first.is_ok_and(|first| first.len() == (TRUE_SAMPLES * (PICTURE + 1)) as u64)
+    first.is_ok_and(|first| first.len() == (TRUE_SAMPLES * (IMAGE + 1)) as u64)
 }
 
 /// Where the files lie: archives unpack to a folder of their own.
@@ -97,7 +97,7 @@ fn open(
     format: &Format,
     files: &[&str],
     split: Split,
-) -> Result<PictureSet, DatasetError> {
+) -> Result<ImageSet, DatasetError> {
     let (mut parts, mut labels) = (Vec::new(), Vec::new());
     for file in files {
         let part = part(&folder.join(file), format)?;
@@ -106,14 +106,14 @@ fn open(
     }
     check_counts(&parts, format)?;
     let name = format!("{}:{} ({split})", format.name, folder.display());
-    Ok(PictureSet::new(name, SHAPE, parts, labels))
+    Ok(ImageSet::new(name, SHAPE, parts, labels))
 }
 
-/// The pictures of a file, of which nothing was read yet.
+/// The images of a file, of which nothing was read yet.
 fn part(path: &Path, format: &Format) -> Result<Part, DatasetError> {
     let content = Content::open(path, format.layout)?;
     let first = format.classes.len() as u64;
-    let (stride, bytes) = (first + PICTURE as u64, content.bytes());
+    let (stride, bytes) = (first + IMAGE as u64, content.bytes());
     if bytes == 0 || bytes % stride != 0 {
         let reason = format!("it has {bytes} bytes, which is no multiple of {stride}");
         return Err(content.damaged(reason, format.layout));
@@ -121,7 +121,7 @@ fn part(path: &Path, format: &Format) -> Result<Part, DatasetError> {
     Ok(Part { content, samples: (bytes / stride) as usize, first, stride })
 }
 
-/// Reads the labels of a file. Pictures go by with them, in order, which costs less than to seek each label.
+/// Reads the labels of a file. Images go by with them, in order, which costs less than to seek each label.
 fn read_labels(part: &Part, format: &Format, labels: &mut Vec<u8>) -> Result<(), DatasetError> {
     let stride = part.stride as usize;
     let mut chunk = vec![0; CHUNK * stride];
@@ -131,7 +131,7 @@ fn read_labels(part: &Part, format: &Format, labels: &mut Vec<u8>) -> Result<(),
         part.content.read_at((first * stride) as u64, records)?;
         for (place, record) in records.chunks_exact(stride).enumerate() {
             labels.push(label(record, format).map_err(|reason| {
-                let reason = format!("picture {} has {reason}", first + place);
+                let reason = format!("image {} has {reason}", first + place);
                 part.content.damaged(reason, format.layout)
             })?);
         }
@@ -150,14 +150,14 @@ fn label(record: &[u8], format: &Format) -> Result<u8, String> {
     Ok(label)
 }
 
-/// Files of a set have equally many pictures, the first ones one more where that cannot be: so a file that was cut off
-/// between two pictures is found.
+/// Files of a set have equally many images, the first ones one more where that cannot be: so a file that was cut off
+/// between two images is found.
 fn check_counts(parts: &[Part], format: &Format) -> Result<(), DatasetError> {
     let most = |parts: &[Part]| parts.iter().map(|part| part.samples).max().unwrap_or(0);
     let all = most(parts);
     for (place, part) in parts.iter().enumerate() {
         if part.samples < most(&parts[place..]) || part.samples + 1 < all {
-            let reason = format!("it has {} pictures where others have {all}", part.samples);
+            let reason = format!("it has {} images where others have {all}", part.samples);
             return Err(part.content.damaged(reason, format.layout));
         }
     }
@@ -169,11 +169,11 @@ mod tests {
     use super::*;
     use crate::dataset::Dataset;
 
-    /// A file of so many pictures: the first label of number `i` is `i % classes[0]`, its pixels are `i`.
+    /// A file of so many images: the first label of number `i` is `i % classes[0]`, its pixels are `i`.
     fn write(path: &Path, classes: &[u8], samples: std::ops::Range<usize>) {
         let record = |i: usize| {
             let labels = classes.iter().map(move |&classes| (i % usize::from(classes)) as u8);
-            labels.chain(std::iter::repeat_n(i as u8, PICTURE))
+            labels.chain(std::iter::repeat_n(i as u8, IMAGE))
         };
         std::fs::write(path, samples.flat_map(record).collect::<Vec<_>>()).expect("writable");
     }
@@ -189,12 +189,12 @@ mod tests {
         folder
     }
 
-    fn sample(set: &PictureSet, index: usize) -> (u8, i64) {
-        let (mut picture, mut label) = ([0; PICTURE], [0; 8]);
-        set.read(index, 0, &mut picture).expect("it is there");
+    fn sample(set: &ImageSet, index: usize) -> (u8, i64) {
+        let (mut image, mut label) = ([0; IMAGE], [0; 8]);
+        set.read(index, 0, &mut image).expect("it is there");
         set.read(index, 1, &mut label).expect("it is there");
-        assert!(picture.iter().all(|&pixel| pixel == picture[0]));
-        (picture[0], i64::from_ne_bytes(label))
+        assert!(image.iter().all(|&pixel| pixel == image[0]));
+        (image[0], i64::from_ne_bytes(label))
     }
 
     #[test]
@@ -248,13 +248,13 @@ mod tests {
         };
         assert!(spoiled(TEST_FILE, cut(0)).contains("0 bytes"));
         assert!(spoiled(TEST_FILE, cut(5000)).contains("no multiple of 3073"));
-        assert!(spoiled("data_batch_2.bin", cut(3073)).contains("1 pictures where others have 2"));
+        assert!(spoiled("data_batch_2.bin", cut(3073)).contains("1 images where others have 2"));
         let label = spoiled("data_batch_1.bin", |path| {
             let mut bytes = std::fs::read(path).expect("it");
             bytes[3073] = 10;
             std::fs::write(path, bytes).expect("writable");
         });
-        assert!(label.contains("picture 1 has label 10, and there are 10 classes"), "{label}");
+        assert!(label.contains("image 1 has label 10, and there are 10 classes"), "{label}");
     }
 
     #[test]
@@ -262,8 +262,8 @@ mod tests {
         let folder = set([2; 5]);
         let first = std::fs::File::options().write(true).open(folder.path().join(TRAIN_FILES[0]));
         first.expect("it").set_len(10_000 * 3073).expect("sparse");
-        let error = cifar10(folder.path(), Split::Test).expect_err("3 pictures").to_string();
-        assert!(error.contains("3 pictures, not 10000"), "{error}");
+        let error = cifar10(folder.path(), Split::Test).expect_err("3 images").to_string();
+        assert!(error.contains("3 images, not 10000"), "{error}");
     }
 
     #[test]
@@ -271,7 +271,7 @@ mod tests {
         let folder = set([2; 5]);
         let train = cifar10(folder.path(), Split::Train).expect("a set");
         std::fs::write(folder.path().join(TRAIN_FILES[1]), "").expect("writable");
-        let error = train.read(2, 0, &mut [0; PICTURE]).expect_err("it is empty").to_string();
+        let error = train.read(2, 0, &mut [0; IMAGE]).expect_err("it is empty").to_string();
         assert!(error.contains("data_batch_2.bin"), "{error}");
     }
 }

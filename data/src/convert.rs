@@ -159,13 +159,13 @@ mod tests {
 
     #[test]
     fn bytes_become_what_torchvision_makes_of_them() {
-        let picture = field(DType::U8, &[2, 1, 2]);
-        let plain = converted(&picture, DType::F32, None, &[0., 255., 51., 102.]);
+        let image = field(DType::U8, &[2, 1, 2]);
+        let plain = converted(&image, DType::F32, None, &[0., 255., 51., 102.]);
         assert_eq!(plain, [0.0, 1.0, f64::from(51.0_f32 / 255.0), f64::from(102.0_f32 / 255.0)]);
         let normalize = Normalize::new(&[0.5, 0.25], &[0.5, 0.125]);
-        let normal = converted(&picture, DType::F32, Some(&normalize), &[0., 255., 0., 255.]);
+        let normal = converted(&image, DType::F32, Some(&normalize), &[0., 255., 0., 255.]);
         assert_eq!(normal, [-1.0, 1.0, -2.0, 6.0]);
-        let half = converted(&picture, DType::BF16, Some(&normalize), &[0., 255., 0., 255.]);
+        let half = converted(&image, DType::BF16, Some(&normalize), &[0., 255., 0., 255.]);
         assert_eq!(half, normal);
         let flat = converted(&field(DType::U8, &[4]), DType::F32, None, &[0., 255., 0., 255.]);
         assert_eq!(flat, [0.0, 1.0, 0.0, 1.0]);

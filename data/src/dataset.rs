@@ -47,8 +47,8 @@ pub struct Field {
 /// What a field means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldKind {
-    /// A picture: `u8` of `[channels, height, width]`, which is augmented.
-    Picture,
+    /// An image: `u8` of `[channels, height, width]`, which is augmented.
+    Image,
     /// Classes: integers, of which -100 means none.
     Labels,
     /// Anything else.

@@ -41,7 +41,7 @@ impl ImageFolder {
             return Err(DatasetError::Loader(text));
         }
         let fields = [
-            Field::new("images", TensorType::new(DType::U8, shape), FieldKind::Picture),
+            Field::new("images", TensorType::new(DType::U8, shape), FieldKind::Image),
             Field::new("labels", TensorType::new(DType::I64, []), FieldKind::Labels),
         ];
         let (classes, images) = listed(folder, split)?;
@@ -169,10 +169,10 @@ mod tests {
     }
 
     fn sample(set: &ImageFolder, index: usize) -> (Vec<u8>, i64) {
-        let (mut picture, mut label) = (vec![0; set.fields()[0].ty.bytes()], [0; 8]);
-        set.read(index, 0, &mut picture).expect("it is whole");
+        let (mut image, mut label) = (vec![0; set.fields()[0].ty.bytes()], [0; 8]);
+        set.read(index, 0, &mut image).expect("it is whole");
         set.read(index, 1, &mut label).expect("it is there");
-        (picture, i64::from_ne_bytes(label))
+        (image, i64::from_ne_bytes(label))
     }
 
     #[test]
@@ -183,8 +183,8 @@ mod tests {
         save(folder.path().join("val/dog/c.PNG"), 2, 2, [1, 2, 3]);
         let train = ImageFolder::open(folder.path(), Split::Train, [3, 4, 4]).expect("a set");
         assert_eq!((train.classes(), train.samples()), (&["cat".to_owned(), "dog".into()][..], 2));
-        let (picture, label) = sample(&train, 1);
-        assert_eq!((picture, label), ([[10; 16], [20; 16], [30; 16]].concat(), 1));
+        let (image, label) = sample(&train, 1);
+        assert_eq!((image, label), ([[10; 16], [20; 16], [30; 16]].concat(), 1));
         assert!(sample(&train, 0).0.iter().all(|pixel| pixel.abs_diff(200) < 3));
         let test = ImageFolder::open(folder.path(), Split::Test, [1, 2, 2]).expect("a set");
         assert_eq!((test.samples(), sample(&test, 0).1), (1, 1));

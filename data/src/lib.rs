@@ -37,7 +37,7 @@ pub use graphc_runtime::dist::{DistributedSampler, Remainder};
 pub use images::ImageFolder;
 pub use loader::{Batch, Feeds, IGNORED, LastBatch, Loader, LoaderOptions};
 pub use mnist::mnist;
-pub use records::PictureSet;
+pub use records::ImageSet;
 pub use source::{Kind, Source};
 pub use tensors::TensorSet;
 pub use text::ByteText;

@@ -6,7 +6,7 @@ use crate::content::Content;
 use crate::dataset::Split;
 use crate::error::DatasetError;
 use crate::idx::Idx;
-use crate::records::{Part, PictureSet};
+use crate::records::{ImageSet, Part};
 
 const LAYOUT: &str = "an MNIST set is a folder with train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and \
                       t10k-labels-idx1-ubyte, each plain or with .gz behind its name; get them from \
@@ -14,7 +14,7 @@ const LAYOUT: &str = "an MNIST set is a folder with train-images-idx3-ubyte, tra
                       synthetic set with `graphc data synth mnist DIR`";
 const CLASSES: u8 = 10;
 
-/// The file of pictures and that of labels of a split.
+/// The file of images and that of labels of a split.
 pub(crate) fn files(split: Split) -> [&'static str; 2] {
     match split {
         Split::Train => ["train-images-idx3-ubyte", "train-labels-idx1-ubyte"],
@@ -27,25 +27,25 @@ pub(crate) fn files(split: Split) -> [&'static str; 2] {
 ///
 /// # Errors
 /// Where a file of the split is missing, was cut off or is damaged, or the two do not have equally many samples.
-pub fn mnist(folder: &Path, split: Split) -> Result<PictureSet, DatasetError> {
+pub fn mnist(folder: &Path, split: Split) -> Result<ImageSet, DatasetError> {
     let raw = folder.join("MNIST/raw");
     let inner = if raw.is_dir() { &raw } else { folder };
-    let [pictures, labels] = files(split).map(|file| names(inner, file));
-    let (pictures, labels) = (Idx::<3>::open(pictures, LAYOUT)?, Idx::<1>::open(labels, LAYOUT)?);
-    let [samples, height, width] = pictures.dims;
+    let [images, labels] = files(split).map(|file| names(inner, file));
+    let (images, labels) = (Idx::<3>::open(images, LAYOUT)?, Idx::<1>::open(labels, LAYOUT)?);
+    let [samples, height, width] = images.dims;
     if labels.dims[0] != samples {
         let reason = format!(
-            "it has {} labels, and {} has {samples} pictures",
+            "it has {} labels, and {} has {samples} images",
             labels.dims[0],
-            pictures.content.path()
+            images.content.path()
         );
         return Err(labels.content.damaged(reason, LAYOUT));
     }
     let classes = read_labels(&labels)?;
     let stride = (height * width) as u64;
-    let part = Part { content: pictures.content, samples, first: pictures.data, stride };
+    let part = Part { content: images.content, samples, first: images.data, stride };
     let name = format!("mnist:{} ({split})", folder.display());
-    Ok(PictureSet::new(name, [1, height, width], vec![part], classes))
+    Ok(ImageSet::new(name, [1, height, width], vec![part], classes))
 }
 
 /// Some copies have a dot in the name.
@@ -80,7 +80,7 @@ mod tests {
         head.chain(dims.iter().flat_map(|dim| dim.to_be_bytes())).chain(data.to_vec()).collect()
     }
 
-    /// Three pictures of 2 x 3 pixels of each split, the training files packed.
+    /// Three images of 2 x 3 pixels of each split, the training files packed.
     fn set() -> tempfile::TempDir {
         let folder = tempfile::tempdir().expect("a folder");
         for split in [Split::Train, Split::Test] {
@@ -111,9 +111,9 @@ mod tests {
             let set = mnist(folder.path(), split).expect("a set");
             assert_eq!((set.samples(), set.labels()), (3, &[7, 0, 9][..]));
             assert_eq!(set.fields()[0].ty.shape, [1, 2, 3]);
-            let mut picture = [0; 6];
-            set.read(1, 0, &mut picture).expect("it is there");
-            assert_eq!(picture, [6, 7, 8, 9, 10, 11]);
+            let mut image = [0; 6];
+            set.read(1, 0, &mut image).expect("it is there");
+            assert_eq!(image, [6, 7, 8, 9, 10, 11]);
         }
     }
 
@@ -147,23 +147,23 @@ mod tests {
 
     #[test]
     fn missing_short_and_damaged_files_are_errors() {
-        let [pictures, labels] = files(Split::Test);
+        let [images, labels] = files(Split::Test);
         let test = |file, content: &[u8]| spoiled(file, Split::Test, Some(content));
         let good = idx(&[3, 2, 3], &[0; 18]);
-        assert!(spoiled(pictures, Split::Test, None).contains("is not there"));
+        assert!(spoiled(images, Split::Test, None).contains("is not there"));
         assert!(
-            test(pictures, &good[..good.len() - 1])
+            test(images, &good[..good.len() - 1])
                 .contains("33 bytes where its head says [3, 2, 3]")
         );
-        assert!(test(pictures, &good[..10]).contains("fewer than its head"));
-        assert!(test(pictures, &[]).contains("0 bytes"));
+        assert!(test(images, &good[..10]).contains("fewer than its head"));
+        assert!(test(images, &[]).contains("0 bytes"));
         assert!(
             test(labels, &good).contains("begins with [00, 00, 08, 03], not with [00, 00, 08, 01]")
         );
         assert!(test(labels, &idx(&[2], &[1, 2])).contains("2 labels, and "));
         assert!(test(labels, &idx(&[3], &[1, 10, 2])).contains("sample 1 has label 10"));
         assert!(test(labels, &idx(&[0], &[])).contains("says [0] elements"));
-        assert!(test(pictures, &idx(&[u32::MAX; 3], &[])).contains("bytes where its head says"));
+        assert!(test(images, &idx(&[u32::MAX; 3], &[])).contains("bytes where its head says"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Pictures of one size with a class each, at regular places of files: what CIFAR and MNIST are.
+//! Images of one size with a class each, at regular places of files: what CIFAR and MNIST are.
 
 use std::fmt;
 
@@ -8,8 +8,8 @@ use crate::content::Content;
 use crate::dataset::{Dataset, Field, FieldKind};
 use crate::error::DatasetError;
 
-/// Pictures with a class each: fields `images`, `u8[channels, height, width]`, and `labels`, `i64[]`.
-pub struct PictureSet {
+/// Images with a class each: fields `images`, `u8[channels, height, width]`, and `labels`, `i64[]`.
+pub struct ImageSet {
     name: String,
     fields: [Field; 2],
     parts: Vec<Part>,
@@ -17,28 +17,28 @@ pub struct PictureSet {
     labels: Vec<u8>,
 }
 
-/// Pictures of one file.
+/// Images of one file.
 #[derive(Debug)]
 pub(crate) struct Part {
     pub(crate) content: Content,
     pub(crate) samples: usize,
-    /// Where the first picture begins.
+    /// Where the first image begins.
     pub(crate) first: u64,
-    /// From one picture to the next.
+    /// From one image to the next.
     pub(crate) stride: u64,
 }
 
-impl fmt::Debug for PictureSet {
+impl fmt::Debug for ImageSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&crate::describe(self))
     }
 }
 
-impl PictureSet {
-    /// `labels` are as many as the parts have pictures.
+impl ImageSet {
+    /// `labels` are as many as the parts have images.
     pub(crate) fn new(name: String, shape: [usize; 3], parts: Vec<Part>, labels: Vec<u8>) -> Self {
         let fields = [
-            Field::new("images", TensorType::new(DType::U8, shape), FieldKind::Picture),
+            Field::new("images", TensorType::new(DType::U8, shape), FieldKind::Image),
             Field::new("labels", TensorType::new(DType::I64, []), FieldKind::Labels),
         ];
         Self { name, fields, parts, labels }
@@ -49,7 +49,7 @@ impl PictureSet {
         &self.labels
     }
 
-    fn read_picture(&self, mut sample: usize, into: &mut [u8]) -> Result<(), DatasetError> {
+    fn read_image(&self, mut sample: usize, into: &mut [u8]) -> Result<(), DatasetError> {
         for part in &self.parts {
             if sample < part.samples {
                 return part.content.read_at(part.first + sample as u64 * part.stride, into);
@@ -60,7 +60,7 @@ impl PictureSet {
     }
 }
 
-impl Dataset for PictureSet {
+impl Dataset for ImageSet {
     fn name(&self) -> &str {
         &self.name
     }
@@ -75,7 +75,7 @@ impl Dataset for PictureSet {
 
     fn read(&self, sample: usize, field: usize, into: &mut [u8]) -> Result<(), DatasetError> {
         if field == 0 {
-            return self.read_picture(sample, into);
+            return self.read_image(sample, into);
         }
         into.copy_from_slice(&i64::from(self.labels[sample]).to_ne_bytes());
         Ok(())

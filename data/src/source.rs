@@ -132,7 +132,7 @@ impl Source {
         })
     }
 
-    /// What is usual for training on it: shuffled, normalized, pictures augmented.
+    /// What is usual for training on it: shuffled, normalized, images augmented.
     pub fn training(&self, seed: u64) -> LoaderOptions {
         let augment = match self.kind {
             Kind::Cifar10 | Kind::Cifar100 => Augment::CIFAR,
@@ -147,7 +147,7 @@ impl Source {
         LoaderOptions { normalize: self.normalize(), ..LoaderOptions::evaluation() }
     }
 
-    /// Mean and standard deviation of its pictures, where they are known; of folders of images those of ImageNet.
+    /// Mean and standard deviation of its images, where they are known; of folders of images those of ImageNet.
     pub fn normalize(&self) -> Option<Normalize> {
         let of = |mean: &[f32], std: &[f32]| Some(Normalize::new(mean, std));
         match self.kind {
@@ -180,13 +180,13 @@ impl Source {
         split: Split,
         inputs: &BTreeMap<String, TensorType>,
     ) -> Result<Arc<dyn Dataset>, DatasetError> {
-        let picture = |ty: &TensorType| match ty.shape[..] {
+        let image = |ty: &TensorType| match ty.shape[..] {
             [_, channels @ (1 | 3), height, width] => Some([channels, height, width]),
             _ => None,
         };
-        let shape = inputs.values().find_map(picture);
+        let shape = inputs.values().find_map(image);
         let shape = shape.ok_or_else(|| {
-            self.unknown("an input of pictures, [batch, 1 or 3, height, width]", inputs)
+            self.unknown("an input of images, [batch, 1 or 3, height, width]", inputs)
         })?;
         Ok(Arc::new(crate::ImageFolder::open(&self.path, split, shape)?))
     }

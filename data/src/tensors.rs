@@ -11,7 +11,7 @@ use crate::dataset::{Dataset, Field, FieldKind};
 use crate::error::DatasetError;
 
 /// A safetensors file: a field for each tensor that has as many samples as the set. `u8` of `[n, channels, height, width]` are
-/// pictures; `labels` are classes.
+/// images; `labels` are classes.
 #[derive(Debug)]
 pub struct TensorSet {
     name: String,
@@ -143,7 +143,7 @@ fn field(name: &str, ty: &TensorType, dim: usize) -> Field {
     let sample = TensorType { dtype: ty.dtype, shape: without(&ty.shape, dim) };
     let kind = match (name, ty.dtype, sample.shape.len()) {
         ("labels", ..) => FieldKind::Labels,
-        (_, DType::U8, 3) => FieldKind::Picture,
+        (_, DType::U8, 3) => FieldKind::Image,
         _ => FieldKind::Plain,
     };
     Field::new(name, sample, kind)
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_count_the_samples_and_bytes_are_pictures() {
+    fn labels_count_the_samples_and_bytes_are_images() {
         let labels = HostTensor::from_i64([2], &[4, -100]).expect("2");
         let mut images = HostTensor::zeros(DType::U8, [2, 1, 2, 2]);
         images.bytes_mut().copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
@@ -177,10 +177,10 @@ mod tests {
         let set = opened(&[("labels", labels), ("images", images), ("table", table)]);
         let set = set.expect("it is whole");
         let kinds: Vec<_> = set.fields().iter().map(|f| (f.name.as_str(), f.kind)).collect();
-        assert_eq!(kinds, [("images", FieldKind::Picture), ("labels", FieldKind::Labels)]);
-        let mut picture = [0; 4];
-        set.read(1, 0, &mut picture).expect("it is there");
-        assert_eq!((set.samples(), picture), (2, [5, 6, 7, 8]));
+        assert_eq!(kinds, [("images", FieldKind::Image), ("labels", FieldKind::Labels)]);
+        let mut image = [0; 4];
+        set.read(1, 0, &mut image).expect("it is there");
+        assert_eq!((set.samples(), image), (2, [5, 6, 7, 8]));
     }
 
     #[test]

@@ -4,7 +4,6 @@
 mod common;
 
 use std::io::{BufRead, BufReader, Read};
-use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -12,7 +11,7 @@ use common::{Failure, on, on_job, sbp, wholes};
 use graphc_eager::Eager;
 use graphc_ir::mesh::Placement;
 use graphc_runtime::HostTensor;
-use graphc_runtime::job::Links;
+use graphc_runtime::job::{Links, free_port};
 
 const LONG: Duration = Duration::from_secs(600);
 
@@ -96,9 +95,7 @@ fn process(rank: u32, port: u16) -> Child {
 
 #[test]
 fn a_process_that_is_killed_ends_the_calls_of_the_others() {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let port = listener.local_addr().expect("an address").port();
-    drop(listener);
+    let port = free_port().expect("a port");
     let (mut first, mut second) = (process(0, port), process(1, port));
     let mut said = BufReader::new(first.stderr.take().expect("piped"));
     let mut text = String::new();

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use graphc::data::{DistributedSampler, PictureSet, Remainder};
+use graphc::data::{DistributedSampler, ImageSet, Remainder};
 use graphc::dist;
 use graphc::prelude::*;
 
@@ -29,7 +29,7 @@ pub fn train(options: &Options, recipe: &Recipe) -> Result<()> {
 fn train_rank(
     options: &Options,
     recipe: &Recipe,
-    [train, test]: &[Arc<PictureSet>; 2],
+    [train, test]: &[Arc<ImageSet>; 2],
     group: &Group,
 ) -> Result<()> {
     let (rank, ranks) = (group.rank(), group.world_size());
@@ -59,7 +59,7 @@ fn train_rank(
 
 /// The rows of a rank of the same batches that one plan for all ranks is evaluated on: every sample counts once.
 fn held_out(
-    set: Arc<PictureSet>,
+    set: Arc<ImageSet>,
     tester: &Session,
     options: LoaderOptions,
     (rank, ranks): (usize, usize),

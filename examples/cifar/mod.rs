@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use graphc::data::{PictureSet, cifar10};
+use graphc::data::{ImageSet, cifar10};
 use graphc::ir::plan::SAMPLES;
 use graphc::prelude::*;
 use serde_json::json;
@@ -50,7 +50,7 @@ pub struct Options {
 
 /// What is trained, and how.
 pub struct Recipe<'a> {
-    /// Scores of ten classes for so many pictures, on a mesh of so many axes.
+    /// Scores of ten classes for so many images, on a mesh of so many axes.
     pub network: &'a (dyn Fn(usize, usize) -> Result<Graph> + Sync),
     /// Of all weights but those below.
     pub weight_decay: f64,
@@ -74,7 +74,7 @@ impl Options {
     }
 
     /// What is trained on, and what is held out.
-    pub fn sets(&self) -> Result<[Arc<PictureSet>; 2]> {
+    pub fn sets(&self) -> Result<[Arc<ImageSet>; 2]> {
         let set = |split| cifar10(&self.data, split).map(Arc::new);
         let sets = [set(Split::Train)?, set(Split::Test)?];
         let samples = sets[0].samples();
@@ -82,7 +82,7 @@ impl Options {
         Ok(sets)
     }
 
-    /// How pictures are normalized and augmented.
+    /// How images are normalized and augmented.
     pub fn source(&self) -> Result<Source> {
         Ok(format!("cifar10:{}", self.data.display()).parse()?)
     }

@@ -17,8 +17,8 @@ use crate::sbp::NdSbp;
 use crate::types::{DType, TensorType};
 
 mod arithmetic;
+mod images;
 mod methods;
-mod pictures;
 
 /// Builds a graph.
 ///

@@ -1,7 +1,7 @@
 //! Which of an actor's outputs may take the memory of an input: what [`crate::op::Operation::in_place`] says of an op, for actors.
 
 use crate::op::{InPlace, Op};
-use crate::plan::{Action, Actor, BoxingKind, FusedArg, FusedOp};
+use crate::plan::{Action, Actor, BoxingKind, FusedArg, FusedOp, OperandSource};
 
 /// An output that may take an operand's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,15 +37,15 @@ pub fn pairs(actor: &Actor, microbatches: usize) -> Vec<Pair> {
     }
 }
 
-fn compute_pairs(op: &Op, operands: &[i32]) -> Vec<Pair> {
+fn compute_pairs(op: &Op, operands: &[OperandSource]) -> Vec<Pair> {
     let updates = op.operation().updates();
     // A result in the place of a variable is no output: the others move up.
-    let at_rest = |update: &&(usize, usize)| operands.get(update.1).is_some_and(|&o| o < 0);
+    let at_rest = |update: &&(usize, usize)| operands.get(update.1).is_some_and(|o| o.is_update());
     let output = |result: usize| {
         result - updates.iter().filter(|update| update.0 < result).filter(at_rest).count()
     };
     let pair = |InPlace { result, operand, same_bytes }| {
-        let input = usize::try_from(*operands.get(operand)?).ok()?;
+        let input = operands.get(operand)?.input()?;
         Some(Pair { output: output(result), input, same_bytes })
     };
     op.operation().in_place().into_iter().filter_map(pair).collect()

@@ -102,17 +102,17 @@ pub enum Op {
     Recurrence(Recurrence),
     /// Gradient of [`Op::Recurrence`].
     RecurrenceGrad(RecurrenceGrad),
-    /// Correlation of pictures with kernels, in two dims.
+    /// Correlation of images with kernels, in two dims.
     Convolution(Convolution),
-    /// Gradient of a convolution's pictures.
+    /// Gradient of a convolution's images.
     ConvolutionInputGrad(ConvolutionInputGrad),
     /// Gradient of a convolution's kernels.
     ConvolutionKernelGrad(ConvolutionKernelGrad),
-    /// The greatest of each window of a picture.
+    /// The greatest of each window of an image.
     MaxPool(MaxPool),
     /// Gradient of [`Op::MaxPool`].
     MaxPoolGrad(MaxPoolGrad),
-    /// The mean of each window of a picture.
+    /// The mean of each window of an image.
     AveragePool(AveragePool),
     /// Gradient of [`Op::AveragePool`].
     AveragePoolGrad(AveragePoolGrad),
@@ -311,6 +311,12 @@ pub trait Operation {
     /// Floating-point operations of the whole iteration space, or of the part that a rule with smaller factors describes.
     fn flops(&self, rule: &Rule) -> f64 {
         rule.points() * self.flops_per_point()
+    }
+
+    /// Floating-point operations of that part of the iteration space `whole` which has most of them, of all parts whose factors are as
+    /// large as those of `part`.
+    fn most_flops(&self, _whole: &Rule, part: &Rule) -> f64 {
+        self.flops(part)
     }
 
     /// Whether its FLOPs are those of matrix products, which reach another share of a device's peak than the rest.

@@ -17,6 +17,7 @@ use crate::types::{DType, Samples};
 mod file;
 mod layout;
 mod machines;
+mod operand;
 mod options;
 mod ranks;
 mod runs;
@@ -25,6 +26,7 @@ mod training;
 pub use file::*;
 pub use layout::*;
 pub use machines::*;
+pub use operand::*;
 pub use options::*;
 pub use training::*;
 
@@ -353,7 +355,7 @@ pub enum Action {
         /// The op.
         op: Op,
         /// Where each operand comes from.
-        operands: Vec<i32>,
+        operands: Vec<OperandSource>,
     },
     /// A chain of elementwise ops, and sums of what they give.
     Fused(FusedOp),

@@ -58,10 +58,15 @@ fn updates_and_the_numbers_of_steps() {
     check(&cases::updates::examples());
 }
 
-/// An update of a variable of another extent, with the same numbers again and again.
-fn resized(case: &Case, tensors: usize, elements: usize) -> Case {
+/// An update of a variable of another extent, with the same numbers again and again, and scalars of its own.
+fn resized(case: &Case, own: usize, elements: usize) -> Case {
     let region = |dtype| Region::whole(&ty(dtype, &[elements]));
-    let resized = |(index, (of, memory)): (usize, &(Region, Memory))| match index < tensors {
+    let scalars = !case.operands[0].0.rect.extent.is_empty();
+    let resized = |(index, (of, memory)): (usize, &(Region, Memory))| match index < own {
+        true if scalars && of.rect.extent.is_empty() => {
+            let values: Vec<f64> = memory.values().iter().map(|x| x * elements as f64).collect();
+            (of.clone(), Memory::of(of.dtype, &values))
+        }
         true => {
             let values: Vec<f64> = memory.values().into_iter().cycle().take(elements).collect();
             (region(of.dtype), Memory::of(of.dtype, &values))
@@ -98,7 +103,7 @@ fn updates_of_one_launch_have_the_bits_of_their_own() {
     let cx = EvalContext { seed: 5, step: 3 };
     let mut tried = 0;
     for cases::Example { case, .. } in cases::updates::examples() {
-        let Some(tensors) = joins(&case.op) else { continue };
+        let Some(own) = joins(&case.op) else { continue };
         let of = &case.operands[0].0;
         if !(of.dtype == DType::F32 || matches!(case.op, Op::AdamUpdate(_)))
             || of.rect.elements() > 300
@@ -107,7 +112,7 @@ fn updates_of_one_launch_have_the_bits_of_their_own() {
             continue;
         }
         tried += 1;
-        let members = [9000, 1, 0, 291, 8192].map(|elements| resized(&case, tensors, elements));
+        let members = [9000, 1, 0, 291, 8192].map(|elements| resized(&case, own, elements));
         let mut run = |member: &Case| bench.run(member, &[], &cx).expect("no fault");
         let apart: Vec<Memory> = members.iter().flat_map(&mut run).collect();
         let shards = members.each_ref().map(|member| {

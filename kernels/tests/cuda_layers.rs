@@ -1,4 +1,4 @@
-//! Kernels of CUDA devices of attention, pictures and recurrent cells, chains that begin with a convolution or end in sums, and
+//! Kernels of CUDA devices of attention, images and recurrent cells, chains that begin with a convolution or end in sums, and
 //! rectangles, executed as PTX by a double of a card.
 
 mod cases;
@@ -27,8 +27,8 @@ fn queries_attend_to_keys() {
 }
 
 #[test]
-fn pictures_are_convolved_pooled_and_resized() {
-    check(&cases::pictures::examples());
+fn images_are_convolved_pooled_and_resized() {
+    check(&cases::images::examples());
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn sums_have_the_same_bits_in_every_order_of_threads() {
     let sums = |example: &Example| {
         matches!(example.case.op, Op::AttentionGrad(_) | Op::ConvolutionKernelGrad(_))
     };
-    let all = [cases::attention::examples(), cases::pictures::examples()].map(|examples| {
+    let all = [cases::attention::examples(), cases::images::examples()].map(|examples| {
         let all = examples.into_iter().filter(sums).take(3);
         all.map(|example| example.case).collect::<Vec<Case>>()
     });

@@ -15,7 +15,7 @@ use graphc_kernels::{
 
 use FusedArg::{Operand as X, Step as S};
 
-/// A convolution of pictures `[n, h, w, c]` with kernels `[o, i, kh, kw]`.
+/// A convolution of images `[n, h, w, c]` with kernels `[o, i, kh, kw]`.
 struct Setting {
     x: [usize; 4],
     k: [usize; 4],
@@ -28,7 +28,7 @@ fn setting(x: [usize; 4], k: [usize; 4], stride: usize, pad: usize, groups: usiz
     Setting { x, k, window, groups }
 }
 
-/// Few and many pictures, pictures that no cache holds, kernels that none holds, groups, and pictures of few channels.
+/// Few and many images, images that no cache holds, kernels that none holds, groups, and images of few channels.
 fn settings() -> Vec<Setting> {
     vec![
         setting([2, 5, 5, 3], [4, 3, 3, 3], 1, 1, 1),

@@ -1,4 +1,4 @@
-//! Every kernel of attention, pictures and experts computes what its op's oracle computes, on random shards of random
+//! Every kernel of attention, images and experts computes what its op's oracle computes, on random shards of random
 //! layouts.
 
 mod common;
@@ -17,7 +17,7 @@ fn f32s(shape: &[usize]) -> TensorType {
     ty(DType::F32, shape)
 }
 
-/// The shape of a picture, `[n, c, h, w]`, in the order of a layout.
+/// The shape of an image, `[n, c, h, w]`, in the order of a layout.
 fn ordered([n, c, h, w]: [usize; 4], channels_last: bool) -> [usize; 4] {
     if channels_last { [n, h, w, c] } else { [n, c, h, w] }
 }
@@ -72,14 +72,14 @@ fn convolutions_and_their_gradients() {
         let [kernel, strides, dilations] = [(); 3].map(|()| [below(random, 3), below(random, 3)]);
         let pads = [(); 4].map(|()| random.below(3));
         let window = Window { strides, pads, dilations };
-        let picture = [(); 2].map(|()| 7 + random.below(9));
+        let image = [(); 2].map(|()| 7 + random.below(9));
         let channels_last = random.below(2) == 0;
-        let x = f32s(&ordered([batch, groups * inputs, picture[0], picture[1]], channels_last));
+        let x = f32s(&ordered([batch, groups * inputs, image[0], image[1]], channels_last));
         let k = f32s(&[groups * outputs, inputs, kernel[0], kernel[1]]);
         let op = Op::Convolution(Convolution { window, groups, channels_last });
         let y = op.infer(&[&x, &k]).expect("it fits").swap_remove(0);
         Case::random(op, &[x.clone(), k.clone()], random, &mut ordinary).check(2e-5);
-        let of_x = ConvolutionInputGrad { window, groups, extents: picture, channels_last };
+        let of_x = ConvolutionInputGrad { window, groups, extents: image, channels_last };
         let types = [k, y.clone()];
         Case::random(Op::ConvolutionInputGrad(of_x), &types, random, &mut ordinary).check(4e-5);
         let of_k = ConvolutionKernelGrad { window, groups, extents: kernel, channels_last };
@@ -119,14 +119,14 @@ fn convolutions_of_many_channels() {
         let stride = random.of(&[1, 1, 2]);
         let pads = [kernel[0] / 2, kernel[1] / 2, kernel[0] / 2, kernel[1] / 2];
         let window = Window { strides: [stride; 2], pads, dilations: [1; 2] };
-        let picture = random.of(&[[1, 1], [2, 2], [4, 5], [6, 3]]);
+        let image = random.of(&[[1, 1], [2, 2], [4, 5], [6, 3]]);
         let (batch, each) = (random.of(&[1, 2, 9]), if depthwise { 1 } else { groups });
-        let x = f32s(&[batch, picture[0], picture[1], each * inputs]);
+        let x = f32s(&[batch, image[0], image[1], each * inputs]);
         let k = f32s(&[each * outputs, if depthwise { 1 } else { inputs }, kernel[0], kernel[1]]);
         let op = Op::Convolution(Convolution { window, groups, channels_last: true });
         let y = op.infer(&[&x, &k]).expect("it fits").swap_remove(0);
         Case::random(op, &[x.clone(), k.clone()], random, &mut ordinary).check(1e-4);
-        let of_x = ConvolutionInputGrad { window, groups, extents: picture, channels_last: true };
+        let of_x = ConvolutionInputGrad { window, groups, extents: image, channels_last: true };
         let types = [k, y.clone()];
         Case::random(Op::ConvolutionInputGrad(of_x), &types, random, &mut ordinary).check(1e-4);
         let of_k = ConvolutionKernelGrad { window, groups, extents: kernel, channels_last: true };
@@ -135,7 +135,7 @@ fn convolutions_of_many_channels() {
 }
 
 #[test]
-fn kernels_of_pictures_that_fit_no_cache() {
+fn kernels_of_images_that_fit_no_cache() {
     let random = &mut Random::new(5);
     let window = Window { strides: [1; 2], pads: [1; 4], dilations: [1; 2] };
     for [batch, height, width] in [[1, 40, 41], [6, 16, 16]] {

@@ -97,9 +97,9 @@ fn convolutions_and_their_gradients() {
             [(); 3].map(|()| [1 + random.below(3), 1 + random.below(3)]);
         let pads = [(); 4].map(|()| random.below(3));
         let window = Window { strides, pads, dilations };
-        let picture = [(); 2].map(|()| 7 + random.below(9));
+        let image = [(); 2].map(|()| 7 + random.below(9));
         let channels_last = random.below(2) == 0;
-        let [h, w] = picture;
+        let [h, w] = image;
         let x = match channels_last {
             true => [batch, h, w, groups * inputs],
             false => [batch, groups * inputs, h, w],
@@ -109,7 +109,7 @@ fn convolutions_and_their_gradients() {
         let op = Op::Convolution(Convolution { window, groups, channels_last });
         let y = op.infer(&[&x, &k]).expect("it fits").swap_remove(0);
         Case::random(op, &[x.clone(), k.clone()], random, &mut ordinary).check(epsilon);
-        let of_x = ConvolutionInputGrad { window, groups, extents: picture, channels_last };
+        let of_x = ConvolutionInputGrad { window, groups, extents: image, channels_last };
         let types = [k, y.clone()];
         Case::random(Op::ConvolutionInputGrad(of_x), &types, random, &mut ordinary).check(epsilon);
         let of_k = ConvolutionKernelGrad { window, groups, extents: kernel, channels_last };

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import socket
+import subprocess
 import sys
 import traceback
 from collections.abc import Callable
@@ -16,9 +19,7 @@ from graphc_torch.errors import GraphcError
 
 def run(world: int, work: Callable[[int], Any]) -> list[Any]:
     """What each rank of a world makes of its number: JSON, or the text of its error as ``{"error": ..}``."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = _free_port()
     sys.stdout.flush()
     gate = os.pipe()
     ranks = [_fork(rank, world, port, work, gate) for rank in range(world)]
@@ -34,6 +35,37 @@ def run(world: int, work: Callable[[int], Any]) -> list[Any]:
     return found
 
 
+def start(world: int, command: list[str], environment: dict[str, str]) -> list[str]:
+    """Runs a program for each rank of a world, without torchrun, which not every build of PyTorch can start: what each that failed said."""
+    port = _free_port()
+    jobs = [
+        subprocess.Popen(command, cwd=root(), env=environment | _variables(rank, world, port), stderr=subprocess.PIPE, text=True)
+        for rank in range(world)
+    ]
+    said = [job.communicate()[1] for job in jobs]
+    return [f"exit status {job.returncode}: {text}" for job, text in zip(jobs, said, strict=True) if job.returncode]
+
+
+def _free_port() -> int:
+    """A port below those that the system gives to a socket on its own: none can take it before rank 0 listens there."""
+    while True:
+        port = random.randrange(15_000, 32_000)
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
+def _variables(rank: int, world: int, port: int) -> dict[str, str]:
+    """What torchrun tells a rank."""
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(world),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+
+
 def _fork(rank: int, world: int, port: int, work: Callable[[int], Any], gate: tuple[int, int]) -> tuple[int, int]:
     """A process and the end of a pipe that has its answer. It stays until all have answered: then nobody waits for it any more, and it
     ends at once, as groups of older versions of gloo sometimes never end."""
@@ -43,7 +75,7 @@ def _fork(rank: int, world: int, port: int, work: Callable[[int], Any], gate: tu
         os.close(write)
         return pid, read
     os.close(gate[1])
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    os.environ.update(_variables(rank, world, port))
     try:
         answer: Any = work(rank)
     except GraphcError as error:

@@ -4,7 +4,6 @@
 #[path = "common/collectives.rs"]
 mod collectives;
 
-use std::net::TcpListener;
 use std::time::Duration;
 
 use collectives::{check_moves, check_reductions, reference, tensor};
@@ -12,7 +11,7 @@ use graphc_ir::random::Stream;
 use graphc_ir::types::DType;
 use graphc_runtime::HostTensor;
 use graphc_runtime::dist::{self, DistError, Group, ReduceOp, wait_all};
-use graphc_runtime::job::{Job, JobOptions, Links};
+use graphc_runtime::job::{Job, JobOptions, Links, free_port};
 
 /// What joins the ranks.
 #[derive(Clone, Copy, Debug)]
@@ -24,13 +23,8 @@ enum Way {
 
 const WAYS: [Way; 3] = [Way::Threads, Way::Memory, Way::Tcp];
 
-fn port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("an address").port()
-}
-
 fn job_options(ranks: u32, links: Links) -> Vec<JobOptions> {
-    let url = format!("tcp://127.0.0.1:{}", port());
+    let url = format!("tcp://127.0.0.1:{}", free_port().expect("a port"));
     let one = |rank| {
         let mut options = JobOptions::at(&url, rank, ranks).expect("a URL");
         options.links = links;

@@ -7,27 +7,20 @@ mod common;
 mod tour;
 
 use std::collections::BTreeMap;
-use std::net::TcpListener;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use graphc_ir::plan::Rate;
-use graphc_runtime::job::{Job, JobError, JobOptions, Links};
+use graphc_runtime::job::{Job, JobError, JobOptions, Links, free_port};
 use graphc_runtime::{HostTensor, RuntimeError, Session, SessionOptions};
 use tour::{feeds, grand_tour};
 
 /// Of what goes on tour.
 const SHAPE: [usize; 2] = [13, 6000];
 
-/// A port that was free a moment ago.
-fn port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("an address").port()
-}
-
 /// Options of each rank of a job that meets on this host.
 fn options(world: u32, links: Links) -> Vec<JobOptions> {
-    let url = format!("tcp://127.0.0.1:{}", port());
+    let url = format!("tcp://127.0.0.1:{}", free_port().expect("a port"));
     let one = |rank| {
         let mut options = JobOptions::at(&url, rank, world).expect("a URL");
         options.token = "a token".into();

@@ -7,12 +7,11 @@ mod common;
 mod tour;
 
 use std::collections::BTreeMap;
-use std::net::TcpListener;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use graphc_runtime::job::{Job, JobOptions};
+use graphc_runtime::job::{Job, JobOptions, free_port};
 use graphc_runtime::{Session, SessionOptions};
 use tour::{feeds, grand_tour};
 
@@ -46,9 +45,7 @@ fn session(job: &Arc<Job>, number: usize) {
 fn sessions_in_a_row_leave_no_memory_behind() {
     let sessions = std::env::var("GRAPHC_SESSIONS").ok().and_then(|text| text.parse().ok());
     let sessions: usize = sessions.unwrap_or(900);
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let url = format!("tcp://{}", listener.local_addr().expect("an address"));
-    drop(listener);
+    let url = format!("tcp://127.0.0.1:{}", free_port().expect("a port"));
     let bytes: Vec<[u64; 2]> = std::thread::scope(|scope| {
         let rank = |rank| {
             let options = JobOptions::at(&url, rank, 2).expect("a URL");

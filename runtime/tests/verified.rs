@@ -7,7 +7,7 @@ use common::{Builder, by_rows, f32s, tour};
 use graphc_ir::check::VerifiedPlan;
 use graphc_ir::op::Op;
 use graphc_ir::ops::{Init, SgdUpdate};
-use graphc_ir::plan::{Action, BoxingKind, Plan, Rate, StreamItem};
+use graphc_ir::plan::{Action, BoxingKind, OperandSource, Plan, Rate, StreamItem};
 use graphc_ir::scalar::Scalar;
 
 /// What is wrong with a plan, if there is anything.
@@ -104,7 +104,8 @@ fn a_variable_is_one_operand_of_its_update() {
         weight_decay: Scalar(0.0),
         clip: None,
     };
-    for (operands, sound) in [(vec![-1, 0], true), (vec![-1, -1], false), (vec![0, 0], false)] {
+    for (operands, sound) in [([-1, 0], true), ([-1, -1], false), ([0, 0], false)] {
+        let operands = operands.map(OperandSource::from).to_vec();
         let mut builder = Builder::new(1, 1);
         let w = builder.variable("w", &whole, Init::Fill(Scalar(1.0)));
         let g = builder.tensor(&whole, Rate::Step, 1);

@@ -18,7 +18,7 @@ pub struct DataArgs {
 
 #[derive(Subcommand)]
 enum DataCommand {
-    /// Write a data set of pictures that no linear classifier can learn and a convolutional network can, in the true format
+    /// Write a data set of images that no linear classifier can learn and a convolutional network can, in the true format
     Synth(SynthArgs),
 }
 
@@ -40,9 +40,9 @@ struct SynthArgs {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum SetName {
-    /// CIFAR-10, binary: five files of training pictures and one of held-out ones
+    /// CIFAR-10, binary: five files of training images and one of held-out ones
     Cifar10,
-    /// MNIST, IDX: pictures and labels, for training and held out
+    /// MNIST, IDX: images and labels, for training and held out
     Mnist,
 }
 

@@ -4,7 +4,7 @@ use graphc::ir::learning_rate::LrSchedule;
 use graphc::models::{Gpt2, LstmLm, ResNet, ResNetConfig, VisionTransformer};
 use graphc::prelude::*;
 
-use super::networks::{GPT2, LSTM_LM, VIT, of_pictures, of_texts};
+use super::networks::{GPT2, LSTM_LM, VIT, of_images, of_texts};
 use super::{Feeds, begin, formula, list, near, number, recorded, step};
 
 /// A model, how it is trained, and all rows of its inputs by their names.
@@ -61,8 +61,8 @@ fn adamw(lr: f64) -> Optimizer {
     Optimizer::AdamW(AdamOptions { lr, beta1, beta2, eps, weight_decay })
 }
 
-/// Pictures of ten classes that can be told apart.
-fn pictures() -> [(&'static str, HostTensor); 2] {
+/// Images of ten classes that can be told apart.
+fn images() -> [(&'static str, HostTensor); 2] {
     let labels = formula::classes("labels", &[48], 10);
     let patterns = formula::floats("patterns", &[10, 3, 16, 16], 0.0).to_f32().expect("floats");
     let mut x = formula::floats("x", &[48, 3, 16, 16], 0.0).to_f32().expect("floats");
@@ -81,18 +81,18 @@ fn texts(time: usize) -> [(&'static str, HostTensor); 2] {
 #[test]
 fn resnet18() {
     let config = ResNetConfig { width: 8, ..ResNetConfig::resnet18(10).cifar() };
-    let graph = of_pictures([16, 16], |g| ResNet::new(g, &config));
+    let graph = of_images([16, 16], |g| ResNet::new(g, &config));
     let (lr, momentum, weight_decay) = (0.002, 0.9, 5e-4);
     let optimizer = Optimizer::Sgd { lr, momentum, nesterov: false, weight_decay };
-    let case = Case { name: "resnet18", graph, optimizer, batch: 16, data: pictures() };
+    let case = Case { name: "resnet18", graph, optimizer, batch: 16, data: images() };
     case.check(&[1]);
     case.check(&[2]);
 }
 
 #[test]
 fn vit() {
-    let graph = of_pictures([8, 16], |g| VisionTransformer::new(g, &VIT));
-    let case = Case { name: "vit", graph, optimizer: adamw(2e-3), batch: 8, data: pictures() };
+    let graph = of_images([8, 16], |g| VisionTransformer::new(g, &VIT));
+    let case = Case { name: "vit", graph, optimizer: adamw(2e-3), batch: 8, data: images() };
     case.check(&[1]);
     case.check(&[2, 2]);
 }

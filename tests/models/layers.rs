@@ -71,7 +71,7 @@ fn check_module<M: Module>(name: &str, shape: &[usize], layer: impl FnOnce(&Grap
     check(name, |g| layer(g).forward(&operand(g, "x", shape)));
 }
 
-const PICTURE: [usize; 4] = [4, 6, 7, 5];
+const IMAGE: [usize; 4] = [4, 6, 7, 5];
 
 #[test]
 fn convolutions_are_pytorchs() {
@@ -86,9 +86,9 @@ fn convolutions_are_pytorchs() {
         groups: 2,
         bias: true,
     };
-    check_module("conv2d", &PICTURE, |g| Conv2d::new(g, LAYER, [6, 4], config));
+    check_module("conv2d", &IMAGE, |g| Conv2d::new(g, LAYER, [6, 4], config));
     let config = ConvConfig { stride: [2; 2], padding: [1; 2], groups: 2, ..ConvConfig::square(3) };
-    check_module("conv_transpose2d", &PICTURE, |g| ConvTranspose2d {
+    check_module("conv_transpose2d", &IMAGE, |g| ConvTranspose2d {
         output_padding: [1, 0],
         ..ConvTranspose2d::new(g, LAYER, [6, 4], config)
     });
@@ -98,23 +98,23 @@ fn convolutions_are_pytorchs() {
 fn normalizations_are_pytorchs() {
     check_module("batch_norm1d", &[8, 6], |g| BatchNorm1d::new(g, LAYER, 6));
     check_module("batch_norm1d_of_sequences", &[4, 6, 5], |g| BatchNorm1d::new(g, LAYER, 6));
-    check_module("batch_norm2d", &PICTURE, |g| BatchNorm2d::new(g, LAYER, 6));
-    check_module("group_norm", &PICTURE, |g| GroupNorm::new(g, LAYER, 3, 6));
-    check_module("instance_norm", &PICTURE, |_| InstanceNorm::default());
+    check_module("batch_norm2d", &IMAGE, |g| BatchNorm2d::new(g, LAYER, 6));
+    check_module("group_norm", &IMAGE, |g| GroupNorm::new(g, LAYER, 3, 6));
+    check_module("instance_norm", &IMAGE, |_| InstanceNorm::default());
 }
 
 #[test]
 fn pools_are_pytorchs() {
     let three = PoolConfig { stride: [2; 2], padding: [1; 2], ..PoolConfig::square(3) };
-    check_module("max_pool", &PICTURE, |_| MaxPool2d(three));
+    check_module("max_pool", &IMAGE, |_| MaxPool2d(three));
     let two = PoolConfig { padding: [1; 2], ceil_mode: true, ..PoolConfig::square(2) };
     check_module("max_pool_ceil", &[4, 6, 8, 5], |_| MaxPool2d(two));
-    check_module("avg_pool", &PICTURE, |_| AvgPool2d(three));
+    check_module("avg_pool", &IMAGE, |_| AvgPool2d(three));
     let ceil = PoolConfig { ceil_mode: true, ..three };
     check_module("avg_pool_ceil", &[4, 6, 8, 6], |_| AvgPool2d(ceil));
-    check_module("adaptive_pool", &PICTURE, |_| AdaptiveAvgPool2d([3, 2]));
+    check_module("adaptive_pool", &IMAGE, |_| AdaptiveAvgPool2d([3, 2]));
     check_module("adaptive_pool_even", &[4, 6, 8, 6], |_| AdaptiveAvgPool2d([2, 3]));
-    check_module("upsample", &PICTURE, |_| Upsample([2, 3]));
+    check_module("upsample", &IMAGE, |_| Upsample([2, 3]));
 }
 
 fn attention(name: &str, mask: impl FnOnce(&GraphBuilder, &MultiheadAttention) -> Tensor) {

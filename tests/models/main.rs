@@ -4,9 +4,9 @@
 mod curves;
 mod ddp;
 mod formula;
+mod images;
 mod layers;
 mod networks;
-mod pictures;
 mod running;
 
 use std::path::Path;

@@ -86,25 +86,25 @@ fn check_spread(name: &str, case: &Case, stages: usize) {
     }
 }
 
-/// The graph of a model of pictures.
-pub fn of_pictures<M: Module>(
+/// The graph of a model of images.
+pub fn of_images<M: Module>(
     [batch, size]: [usize; 2],
     model: impl FnOnce(&GraphBuilder) -> M,
 ) -> Graph {
-    let g = GraphBuilder::new("pictures");
+    let g = GraphBuilder::new("images");
     let x = g.input("x", DType::F32, [batch, 3, size, size]);
     g.output("logits", &model(&g).forward(&x));
     g.finish().expect("fits")
 }
 
-/// A model of pictures in ten classes.
-fn pictures<M: Module>(size: usize, model: impl FnOnce(&GraphBuilder) -> M) -> Case {
+/// A model of images in ten classes.
+fn images<M: Module>(size: usize, model: impl FnOnce(&GraphBuilder) -> M) -> Case {
     let feeds = [
         ("x", formula::floats("x", &[4, 3, size, size], 0.0)),
         ("labels", formula::classes("labels", &[4], 10)),
     ];
     Case {
-        graph: of_pictures([4, size], model),
+        graph: of_images([4, size], model),
         feeds: feeds.map(|(name, value)| (name.to_string(), value)).into(),
         loss: Some(Loss::CrossEntropy),
         lr: 0.01,
@@ -112,11 +112,11 @@ fn pictures<M: Module>(size: usize, model: impl FnOnce(&GraphBuilder) -> M) -> C
 }
 
 fn resnet(size: usize, config: ResNetConfig) -> Case {
-    pictures(size, |g| ResNet::new(g, &ResNetConfig { width: 8, ..config }))
+    images(size, |g| ResNet::new(g, &ResNetConfig { width: 8, ..config }))
 }
 
 #[test]
-fn resnet18_of_small_pictures_is_torchvisions() {
+fn resnet18_of_small_images_is_torchvisions() {
     let case = resnet(16, ResNetConfig::resnet18(10).cifar());
     check("resnet18", &case);
     check_spread("resnet18", &case, 1);
@@ -137,13 +137,13 @@ fn bottlenecks_of_resnet50_are_torchvisions() {
 #[test]
 fn mobilenet_v2_is_torchvisions() {
     let config = MobileNetConfig { width: 0.25, dropout: 0.0, ..MobileNetConfig::new(10) };
-    let case = pictures(16, |g| MobileNetV2::new(g, &config.cifar()));
+    let case = images(16, |g| MobileNetV2::new(g, &config.cifar()));
     check("mobilenet_v2", &Case { lr: 0.0001, ..case });
 }
 
 #[test]
 fn the_vision_transformer_is_torchvisions() {
-    let case = pictures(16, |g| VisionTransformer::new(g, &VIT));
+    let case = images(16, |g| VisionTransformer::new(g, &VIT));
     check("vit", &case);
     check_spread("vit", &case, 2);
 }

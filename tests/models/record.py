@@ -104,7 +104,7 @@ def resnet(block, layers, width, cifar):
     from torchvision.models import resnet as models
 
     class Narrow(models.ResNet):
-        """torchvision's with another number of channels, and a stem for small pictures."""
+        """torchvision's with another number of channels, and a stem for small images."""
 
         def __init__(self):
             super().__init__(block, layers, num_classes=10)
@@ -123,43 +123,43 @@ def resnet(block, layers, width, cifar):
     return Narrow()
 
 
-def pictures(size, batch=4):
+def images(size, batch=4):
     return floats("x", (batch, 3, size, size)), classes("labels", (batch,), 10)
 
 
 def resnet18():
     from torchvision.models.resnet import BasicBlock
 
-    return model_case(resnet(BasicBlock, [2, 2, 2, 2], 8, True), pictures(16), classified, 0.01)
+    return model_case(resnet(BasicBlock, [2, 2, 2, 2], 8, True), images(16), classified, 0.01)
 
 
 def resnet18_stem():
     from torchvision.models.resnet import BasicBlock
 
-    return model_case(resnet(BasicBlock, [1, 1, 1, 1], 8, False), pictures(64), classified, 0.01)
+    return model_case(resnet(BasicBlock, [1, 1, 1, 1], 8, False), images(64), classified, 0.01)
 
 
 def resnet50():
     from torchvision.models.resnet import Bottleneck
 
-    return model_case(resnet(Bottleneck, [2, 1, 1, 1], 8, True), pictures(16), classified, 0.01)
+    return model_case(resnet(Bottleneck, [2, 1, 1, 1], 8, True), images(16), classified, 0.01)
 
 
 def mobilenet_v2():
-    """With the stem for small pictures: the second stage keeps the size, too, so its first block may be a residual."""
+    """With the stem for small images: the second stage keeps the size, too, so its first block may be a residual."""
     from torchvision.models import mobilenet_v2 as model
 
     model = model(num_classes=10, width_mult=0.25, dropout=0.0)
     model.features[0][0].stride = model.features[2].conv[1][0].stride = (1, 1)
     model.features[2].use_res_connect = True
-    # At larger rates noise of 1e-6 in the pictures moves PyTorch's own fourth loss by a hundredth: rectifiers take the other side.
-    return model_case(model, pictures(16), classified, 0.0001)
+    # At larger rates noise of 1e-6 in the images moves PyTorch's own fourth loss by a hundredth: rectifiers take the other side.
+    return model_case(model, images(16), classified, 0.0001)
 
 
 def vit():
     from torchvision.models.vision_transformer import VisionTransformer
 
-    return model_case(VisionTransformer(16, 4, 2, 2, 24, 48, num_classes=10), pictures(16), classified, 0.01)
+    return model_case(VisionTransformer(16, 4, 2, 2, 24, 48, num_classes=10), images(16), classified, 0.01)
 
 
 class Gpt2(nn.Module):
@@ -237,7 +237,7 @@ def layer_cases():
     """Layers by name: a module, what it is applied to, by name, and how."""
     plain = lambda module, x: module(x)
     x = lambda *shape: {"x": shape}
-    picture, sequence = x(4, 6, 7, 5), x(4, 5, 8)
+    image, sequence = x(4, 6, 7, 5), x(4, 5, 8)
     both = {"x": (4, 5, 8), "memory": (4, 6, 8)}
     causal = nn.Transformer.generate_square_subsequent_mask(5)
     padding = numbers("padding", 4 * 6).reshape(4, 6) < 0.4
@@ -248,20 +248,20 @@ def layer_cases():
     attention = lambda: nn.MultiheadAttention(8, 2, batch_first=True)
     return {
         "conv1d": (nn.Conv1d(6, 4, 3, 2, 2, 2, groups=2), x(4, 6, 11), plain),
-        "conv2d": (nn.Conv2d(6, 4, (3, 2), (2, 1), (1, 0), (1, 2), groups=2), picture, plain),
-        "conv_transpose2d": (nn.ConvTranspose2d(6, 4, 3, 2, 1, (1, 0), 2), picture, plain),
+        "conv2d": (nn.Conv2d(6, 4, (3, 2), (2, 1), (1, 0), (1, 2), groups=2), image, plain),
+        "conv_transpose2d": (nn.ConvTranspose2d(6, 4, 3, 2, 1, (1, 0), 2), image, plain),
         "batch_norm1d": (nn.BatchNorm1d(6), x(8, 6), plain),
         "batch_norm1d_of_sequences": (nn.BatchNorm1d(6), x(4, 6, 5), plain),
-        "batch_norm2d": (nn.BatchNorm2d(6), picture, plain),
-        "group_norm": (nn.GroupNorm(3, 6), picture, plain),
-        "instance_norm": (nn.InstanceNorm2d(6), picture, plain),
-        "max_pool": (nn.MaxPool2d(3, 2, 1), picture, plain),
+        "batch_norm2d": (nn.BatchNorm2d(6), image, plain),
+        "group_norm": (nn.GroupNorm(3, 6), image, plain),
+        "instance_norm": (nn.InstanceNorm2d(6), image, plain),
+        "max_pool": (nn.MaxPool2d(3, 2, 1), image, plain),
         "max_pool_ceil": (nn.MaxPool2d(2, 2, 1, ceil_mode=True), x(4, 6, 8, 5), plain),
-        "avg_pool": (nn.AvgPool2d(3, 2, 1), picture, plain),
+        "avg_pool": (nn.AvgPool2d(3, 2, 1), image, plain),
         "avg_pool_ceil": (nn.AvgPool2d(3, 2, 1, ceil_mode=True), x(4, 6, 8, 6), plain),
-        "adaptive_pool": (nn.AdaptiveAvgPool2d((3, 2)), picture, plain),
+        "adaptive_pool": (nn.AdaptiveAvgPool2d((3, 2)), image, plain),
         "adaptive_pool_even": (nn.AdaptiveAvgPool2d((2, 3)), x(4, 6, 8, 6), plain),
-        "upsample": (nn.Upsample(scale_factor=(2, 3)), picture, plain),
+        "upsample": (nn.Upsample(scale_factor=(2, 3)), image, plain),
         "attention": (attention(), sequence, lambda m, x: m(x, x, x)[0]),
         "attention_causal": (attention(), sequence, lambda m, x: m(x, x, x, attn_mask=causal)[0]),
         "attention_padded": (
@@ -365,8 +365,8 @@ def statistics(microbatches):
     }
 
 
-class Pictures(nn.Module):
-    """All that pictures pass through: convolution, batch norm, a maximum, a residual, a convolution of each channel, a product of
+class Images(nn.Module):
+    """All that images pass through: convolution, batch norm, a maximum, a residual, a convolution of each channel, a product of
     what is left."""
 
     def __init__(self):
@@ -387,9 +387,9 @@ class Pictures(nn.Module):
         return self.fc(x.flatten(1))
 
 
-def pictures_trained(microbatches):
-    """Losses of 12 steps of 8 pictures, and what becomes of the first of them."""
-    model = fill(Pictures()).train()
+def images_trained(microbatches):
+    """Losses of 12 steps of 8 images, and what becomes of the first of them."""
+    model = fill(Images()).train()
     x, labels = floats("x", (40, 3, 8, 8), 0.5), classes("labels", (40,), 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
     losses = []
@@ -445,8 +445,8 @@ def adamw(lr):
 
 
 def patterned():
-    """Pictures of ten classes that can be told apart."""
-    x, labels = pictures(16, 48)
+    """Images of ten classes that can be told apart."""
+    x, labels = images(16, 48)
     return x + floats("patterns", (10, 3, 16, 16))[labels], labels
 
 
@@ -466,7 +466,7 @@ def curve_cases():
 
 
 def moved(data, seed):
-    """Pictures moved by a rounding or so; what is not a picture stays as it is."""
+    """Images moved by a rounding or so; what is not an image stays as it is."""
     noise = torch.Generator().manual_seed(seed)
     move = lambda x: x * (1 + seed * 1e-7 * torch.randn(x.shape, generator=noise))
     return [move(part) if part.is_floating_point() else part for part in data]
@@ -474,7 +474,7 @@ def moved(data, seed):
 
 def curves():
     """Losses of 100 steps in float32, and how far from those in float64 rounding alone takes them, as a share of the greatest: the
-    farthest of four runs whose pictures differ by a rounding. Where rectifiers follow batch norms, that is more than 1e-4."""
+    farthest of four runs whose images differ by a rounding. Where rectifiers follow batch norms, that is more than 1e-4."""
     found = {}
     for name, (model, data, loss_of, make, batch) in curve_cases().items():
         runs = [curve(model(), moved(data, seed), loss_of, make, batch) for seed in range(4)]
@@ -494,7 +494,7 @@ CASES = {
     "gpt2": gpt2,
     "lstm_lm": lstm_lm,
     "layers": layers,
-    "pictures": lambda: {str(parts): pictures_trained(parts) for parts in (1, 2)},
+    "images": lambda: {str(parts): images_trained(parts) for parts in (1, 2)},
     "statistics": lambda: {str(parts): statistics(parts) for parts in (1, 2)},
 }
 

@@ -47,8 +47,8 @@ fn experts() -> Graph {
 }
 
 /// Inference by convolutions that have their normalization, a residual connection and an activation behind them.
-fn pictures() -> Graph {
-    let g = GraphBuilder::new("pictures");
+fn images() -> Graph {
+    let g = GraphBuilder::new("images");
     let x = g.input("x", DType::F32, [4, 3, 6, 6]);
     let config = ConvConfig { padding: [1, 1], bias: false, ..ConvConfig::square(3) };
     let block = |name: &str, inputs: usize, x: &Tensor| {
@@ -75,6 +75,6 @@ pub fn all() -> Vec<(&'static str, VerifiedPlan)> {
         ("zero3 with two streams", plan(mlp(), true, zero3.clone())),
         ("zero3 with one", plan(gpt(), false, zero3)),
         ("experts", plan(experts(), false, CompileOptions { pins: vec![split], ..on(&[2]) })),
-        ("inference of pictures", plan(pictures(), false, inference(&[2]))),
+        ("inference of images", plan(images(), false, inference(&[2]))),
     ]
 }

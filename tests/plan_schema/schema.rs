@@ -12,7 +12,7 @@ pub fn leaf(ty: &str) -> Option<Value> {
         "usize" | "u32" | "u64" | "RegisterId" | "ActorId" | "ChannelId" | "ProgramId" => {
             json!({"type": "integer", "minimum": 0})
         }
-        "i32" | "i64" => json!({"type": "integer"}),
+        "i32" | "i64" | "OperandSource" => json!({"type": "integer"}),
         "f64" => json!({"type": "number"}),
         "bool" => json!({"type": "boolean"}),
         "String" | "LrSchedule" | "Schedule" => json!({"type": "string"}),

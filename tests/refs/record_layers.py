@@ -22,7 +22,7 @@ import exports_recurrent as exports  # noqa: E402
 MODELS = {
     "lstm": (lambda: exports.Tagger("LSTM"), exports.tokens()),
     "gru": (lambda: exports.Seq2Seq("GRU"), exports.sequences()),
-    "unet": (exports.Unet, exports.pictures(3, 8, 8)),
+    "unet": (exports.Unet, exports.images(3, 8, 8)),
     # Samples along the second dim of all: sequences that have time first, states of layers, and classes of each step.
     "states": exports.MODELS["lstm_time_first"],
 }

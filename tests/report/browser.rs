@@ -107,7 +107,7 @@ impl Browser {
         let top = self.number("scrollY");
         let clip = json!({ "x": 0, "y": top, "width": 1400, "height": 860, "scale": 0.8 });
         let found = self.call("Page.captureScreenshot", json!({ "format": "png", "clip": clip }));
-        found["data"].as_str().expect("a picture").into()
+        found["data"].as_str().expect("an image").into()
     }
 
     /// Calls a method and waits for its result.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::browser::Browser;
-use super::opened::picture;
+use super::opened::image;
 use super::support::{fails, graphc, reference, succeeds};
 use super::{block, read};
 
@@ -93,7 +93,7 @@ fn the_page_without_a_plan_is_drawn() {
     let named = "[...document.querySelectorAll('.demand .name')].map((one) => one.textContent)";
     assert!(browser.evaluate(named).to_string().contains("layers.0.weight"));
     assert!(browser.number("document.querySelectorAll('#short .need').length") >= 2.0);
-    picture(&mut browser, "why", "failed");
+    image(&mut browser, "why", "failed");
     browser.press("/");
     browser.evaluate("document.getElementById('theme').click()");
     assert_eq!(browser.complaints, Vec::<String>::new());

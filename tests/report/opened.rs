@@ -106,20 +106,20 @@ fn pages_of_small_and_large_plans_are_drawn_in_time() {
         let page = page(folder, &[plan], &["--explain", "0"]);
         shows(&mut browser, plan, &page);
         let name = plan.file_stem().expect("a name").to_string_lossy().into_owned();
-        picture(&mut browser, &name, section);
+        image(&mut browser, &name, section);
     }
 }
 
-/// With `GRAPHC_PICTURES=1`: the pictures of the guide, each from a section on.
-pub fn picture(browser: &mut Browser, name: &str, section: &str) {
-    if std::env::var_os("GRAPHC_PICTURES").is_none() {
+/// With `GRAPHC_IMAGES=1`: the images of the guide, each from a section on.
+pub fn image(browser: &mut Browser, name: &str, section: &str) {
+    if std::env::var_os("GRAPHC_IMAGES").is_none() {
         return;
     }
     browser.evaluate(&format!("document.getElementById('{section}').scrollIntoView()"));
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let file = root.join("docs/report").join(format!("{name}.png"));
     let bytes = decoded(&browser.screenshot());
-    std::fs::write(&file, bytes).expect("the picture is written");
+    std::fs::write(&file, bytes).expect("the image is written");
 }
 
 /// The bytes of a text in base 64.

@@ -1,5 +1,4 @@
 //! A machine that has cards as far as programs can tell: the double of NVIDIA's libraries, and trainings on it.
-#![allow(dead_code, reason = "each test binary uses a part")]
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -36,51 +35,7 @@ impl Machine {
         command
     }
 
-    /// Runs the program, which must succeed and which the double must have nothing to say against.
-    pub fn succeeds<S: AsRef<std::ffi::OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Output {
-        checked(self.command(args))
-    }
-
-    /// The losses of a reference's training on cards.
-    pub fn losses(&self, name: &str, extra: &[&str]) -> Vec<f64> {
-        losses(&self.train(name, extra))
-    }
-
-    /// The metrics of a training, and how many calls it makes that give streams something to do.
-    pub fn given(&self, name: &str, extra: &[&str], steps: &str, replay: &str) -> (Vec<u8>, u64) {
-        let (metrics, account) = (self.file("given.jsonl"), self.file("account.json"));
-        let all = [extra, &["--steps", steps]].concat();
-        let mut command = self.command(arguments(name, &all, &metrics));
-        command.env("GRAPHC_REPLAY", replay).env("GPU_DOUBLE_CALLS", &account);
-        checked(command);
-        let text = std::fs::read_to_string(&account).expect("an account");
-        let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-        (std::fs::read(metrics).expect("metrics"), value["given"].as_u64().expect("a number"))
-    }
-
-    /// Whether a training on cards has the losses, within so much of them, that it has on the processor.
-    pub fn is_near_the_processor(&self, name: &str, extra: &[&str], tolerance: f64) {
-        let reached = self.losses(name, extra);
-        let metrics = self.file("processor.jsonl");
-        let mut args = arguments(name, extra, &metrics);
-        let at = args.iter().position(|arg| arg == "--device").expect("a device");
-        args[at + 1] = "cpu".to_owned();
-        self.succeeds(args);
-        let expected = losses(&std::fs::read(metrics).expect("metrics"));
-        assert_eq!(reached.len(), expected.len(), "{name} {extra:?}: steps");
-        for (reached, expected) in reached.iter().zip(&expected) {
-            let error = (reached - expected).abs() / expected.abs();
-            assert!(error <= tolerance, "{name} {extra:?}: {reached}, on the processor {expected}");
-        }
-    }
-
-    pub fn train(&self, name: &str, extra: &[&str]) -> Vec<u8> {
-        let metrics = self.file("losses.jsonl");
-        self.succeeds(arguments(name, extra, &metrics));
-        std::fs::read(metrics).expect("metrics")
-    }
-
-    /// The same, and how often each kernel was executed.
+    /// The losses of a reference's training on cards, and how often each kernel was executed.
     pub fn counted(&self, name: &str, extra: &[&str]) -> (Vec<f64>, BTreeMap<String, usize>) {
         let metrics = self.file("counted.jsonl");
         let counts = self.counts(self.command(arguments(name, extra, &metrics)));
@@ -130,9 +85,4 @@ pub fn near(name: &str, extra: &[&str], reached: &[f64], tolerance: f64) {
         let error = (reached - expected).abs() / expected.abs();
         assert!(error <= tolerance, "{name} {extra:?}, step {step}: {reached}, not {expected}");
     }
-}
-
-/// What the test with everything tries in place of what fits the gate.
-pub fn everything() -> bool {
-    std::env::var_os("GRAPHC_DOUBLE_ALL").is_some()
 }

@@ -86,11 +86,11 @@ pub fn bert(layers: usize, [batch, time, width]: [usize; 3]) -> Result<Graph, Bu
 /// A vision transformer (Dosovitskiy et al., arXiv 2010.11929) with the mean of its patches before the head.
 pub fn vit(layers: usize, batch: usize, width: usize) -> Result<Graph, BuildErrors> {
     let g = GraphBuilder::new("vit");
-    let pictures = g.input("pictures", DType::F32, [batch, 3, 32, 32]);
+    let images = g.input("images", DType::F32, [batch, 3, 32, 32]);
     let normal = || Init::Normal { mean: Scalar(0.0), std: Scalar(0.02) };
     let kernels = g.variable("patches.weight", DType::F32, [width, 3, 8, 8], normal());
     let places = g.variable("places", DType::F32, [16, width], normal());
-    let patches = pictures.convolution(&kernels, Window { strides: [8; 2], ..Window::PLAIN }, 1);
+    let patches = images.convolution(&kernels, Window { strides: [8; 2], ..Window::PLAIN }, 1);
     let x = patches.reshape(&[batch, width, 16]).transpose(&[0, 2, 1]).add(&places);
     let layer = |x: Tensor, layer: usize| encoder(&g, &format!("layers.{layer}"), &x, 4);
     let x = (0..layers).fold(x, layer).mean(&[1], false);
@@ -142,7 +142,7 @@ pub fn grouped_heads(batch: usize, width: usize) -> Result<Graph, BuildErrors> {
 /// Convolutions with batch norm, one of them beside a residual, and a head.
 pub fn convolutions(batch: usize, channels: usize) -> Result<Graph, BuildErrors> {
     let g = GraphBuilder::new("convolutions");
-    let pictures = g.input("pictures", DType::F32, [batch, 3, 16, 16]);
+    let images = g.input("images", DType::F32, [batch, 3, 16, 16]);
     let normal = |g: &GraphBuilder, name: &str, shape: [usize; 4]| {
         g.variable(name, DType::F32, shape, Init::Normal { mean: Scalar(0.0), std: Scalar(0.05) })
     };
@@ -157,7 +157,7 @@ pub fn convolutions(batch: usize, channels: usize) -> Result<Graph, BuildErrors>
         let [mean, variance] = [0.0, 1.0].map(|value| g.full(DType::F32, [channels], value));
         x.convolution(&kernels, same, 1).batch_norm(&scale, &bias, [&mean, &variance], 1e-5).relu()
     };
-    let x = block("stem", &pictures);
+    let x = block("stem", &images);
     let x = block("residual", &x).add(&x);
     let x = block("last", &x.max_pool([2, 2], Window { strides: [2; 2], ..Window::PLAIN }));
     g.output("logits", &Linear::new(&g, "head", channels, 10).forward(&x.mean(&[2, 3], false)));

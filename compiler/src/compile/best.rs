@@ -108,7 +108,7 @@ impl Job<'_> {
         forms: &[Form<()>],
         options: &CompileOptions,
     ) -> Result<Draft, CompileError> {
-        let mut chosen = best_in_memory(&decided(forms), options, self.cluster)?;
+        let mut chosen = best_in_memory(&decided(forms), options, self.cluster, Vec::new())?;
         let bound = chosen.planned.report.bound_seconds;
         let mut memory = options.memory.unwrap_or(self.cluster.device.memory);
         let (mut best, mut left) = (None, ROOMS);
@@ -116,13 +116,14 @@ impl Job<'_> {
             // What is proven with less memory is not proven with all of it.
             bounded(&mut chosen.planned, bound);
             let counted = chosen.planned.memory.iter().copied().max().unwrap_or(memory);
-            let found = self.assembled(forms, chosen);
+            let found = self.assembled(forms, &chosen);
             let short = too_short(&found).filter(|_| left > 0);
             let known = better(best, found.map(|found| found.draft));
             // Below what was counted for this plan, by what it lacked: so the next is another.
             memory = memory.min(counted).saturating_sub(short.unwrap_or(0));
             let less = CompileOptions { memory: Some(memory), ..options.clone() };
-            match short.map(|_| best_in_memory(&decided(forms), &less, self.cluster)) {
+            let known_short = chosen.regathered;
+            match short.map(|_| best_in_memory(&decided(forms), &less, self.cluster, known_short)) {
                 Some(Ok(again)) => (chosen, best, left) = (again, Some(known), left - 1),
                 Some(Err(_)) | None => return known,
             }
@@ -130,19 +131,19 @@ impl Job<'_> {
     }
 
     /// The plan of what is chosen.
-    fn assembled(&self, forms: &[Form<()>], chosen: InMemory) -> Result<Assembled, CompileError> {
+    fn assembled(&self, forms: &[Form<()>], chosen: &InMemory) -> Result<Assembled, CompileError> {
         let InMemory { at, planned, regathered } = chosen;
-        let Form { decisions, cross_entropy, .. } = &forms[at];
-        let Planned { sharding, report: planner, .. } = planned;
+        let Form { decisions, cross_entropy, .. } = &forms[*at];
+        let Planned { sharding, report: planner, .. } = planned.clone();
         if !planner.objective_seconds.is_finite() {
             return Err(CompileError::NotFinite { seconds: planner.objective_seconds });
         }
         let (graph, options, cluster) = (self.graph, self.options, self.cluster);
         let header = Header { graph, options, cluster, weights: self.weights.clone(), planner };
-        let is_regathered = regathered.is_some();
-        let decisions = regathered.unwrap_or_else(|| decisions.clone());
+        let regathered = regathered[*at].as_ref();
+        let decisions = regathered.unwrap_or(decisions).clone();
         let mut assembled = assembled(header, decisions, sharding)?;
-        assembled.draft.plan.regathered = is_regathered;
+        assembled.draft.plan.regathered = regathered.is_some();
         assembled.draft.plan.cross_entropy = *cross_entropy;
         Ok(assembled)
     }

@@ -2,7 +2,8 @@
 //! which classes may be split. The planner prices both, and the cheaper one is taken.
 //!
 //! A second form is planned only as far as it may be cheaper: what its bound proves to be no better than the plan of the
-//! first is given up. Where the planner is not free, on one rank, and where pins decide, there is one form.
+//! first is given up, and so is what the prices of memory of the first show to be no better where its own gap stays open. Where the
+//! planner is not free, on one rank, and where pins decide, there is one form.
 
 use graphc_ir::graph::Graph;
 use graphc_ir::op::Op;
@@ -12,7 +13,9 @@ use crate::decisions::Decisions;
 use crate::error::CompileError;
 use crate::passes::error::PassError;
 use crate::pipeline::{prepare, regathered};
-use crate::planner::{PlanError, Planned, plan_below, plan_with_room, relaxed_bound};
+use crate::planner::{
+    PlanError, Planned, Rival, outbid, plan_below, plan_with_room, relaxed_bound,
+};
 
 /// A prepared graph with what is known of it besides.
 #[derive(Clone, Debug)]
@@ -85,11 +88,12 @@ pub struct InMemory {
     pub at: usize,
     /// Its plan.
     pub planned: Planned,
-    /// What was decided, where that is not what the form has.
-    pub regathered: Option<Decisions>,
+    /// By form: what was decided, where that is not what the form has.
+    pub regathered: Vec<Option<Decisions>>,
 }
 
-/// The best form, where what is kept for the backward pass is the planner's choice if memory is short.
+/// The best form, where what is kept for the backward pass is the planner's choice if memory is short. `short` has for each form
+/// what was decided with more memory: where that did not suffice for the plan of fewest seconds it is not looked for again.
 ///
 /// # Errors
 /// Where none of them can be planned: what is said of the one that needs least.
@@ -97,21 +101,50 @@ pub fn best_in_memory(
     forms: &[&Decisions],
     options: &CompileOptions,
     cluster: &Cluster,
+    mut short: Vec<Option<Decisions>>,
 ) -> Result<InMemory, CompileError> {
     let mut best = BestForm::new(forms, options, cluster);
-    let mut again = vec![None; forms.len()];
+    short.resize(forms.len(), None);
     for (at, decisions) in forms.iter().enumerate() {
-        let ceiling = best.ceiling();
-        let mut found = plan_with_room(decisions, options, cluster, ceiling).transpose();
-        if found.is_none() {
-            again[at] = regathered(decisions, options)?;
-            let decisions = again[at].as_ref().unwrap_or(decisions);
-            found = Some(plan_below(decisions, options, cluster, ceiling));
+        let is_short = short[at].is_some();
+        let mut again = short[at].clone();
+        if let Some(rival) = best.rival() {
+            let again = once(&mut again, decisions, options)?;
+            if let Some(bound) = outbid(again, options, cluster, rival)? {
+                best.bound = best.bound.min(bound);
+                continue;
+            }
         }
-        found.map_or(Ok(()), |found| best.offer(at, found))?;
+        let ceiling = best.ceiling();
+        let found = match is_short {
+            true => None,
+            false => plan_with_room(decisions, options, cluster, ceiling).transpose(),
+        };
+        let found = match found {
+            Some(found) => found,
+            None => {
+                let found =
+                    plan_below(once(&mut again, decisions, options)?, options, cluster, ceiling);
+                short[at] = again;
+                found
+            }
+        };
+        best.offer(at, found)?;
     }
     let (at, planned) = best.found()?;
-    Ok(InMemory { at, planned, regathered: again.swap_remove(at) })
+    Ok(InMemory { at, planned, regathered: short })
+}
+
+/// What is decided where memory is short, made if it is not known yet; `decisions` themselves where nothing can lie otherwise.
+fn once<'a>(
+    known: &'a mut Option<Decisions>,
+    decisions: &'a Decisions,
+    options: &CompileOptions,
+) -> Result<&'a Decisions, CompileError> {
+    if known.is_none() {
+        *known = regathered(decisions, options)?;
+    }
+    Ok(known.as_ref().unwrap_or(decisions))
 }
 
 /// The best of the forms that were planned so far.
@@ -133,6 +166,11 @@ impl<'a> BestForm<'a> {
     /// What the best costs so far.
     fn ceiling(&self) -> f64 {
         self.best.as_ref().map_or(f64::INFINITY, |(_, known)| known.report.objective_seconds)
+    }
+
+    /// The best so far, where memory is short for it.
+    fn rival(&self) -> Option<&Rival> {
+        self.best.as_ref()?.1.rival.as_ref()
     }
 
     fn offer(&mut self, at: usize, found: Result<Planned, PlanError>) -> Result<(), PlanError> {

@@ -53,7 +53,7 @@ pub fn node_work(
         dims.iter().zip(types).map(|(dims, ty)| elements(dims) * ty.dtype.size() as f64).sum()
     };
     NodeWork {
-        flops: op.operation().flops(&local),
+        flops: op.operation().most_flops(rule, &local),
         bytes: bytes(&local.operands, operands) + bytes(&local.results, results),
     }
 }

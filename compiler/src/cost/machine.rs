@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use graphc_ir::graph::Graph;
 use graphc_ir::ids::RegisterId;
 use graphc_ir::op::Arithmetic;
-use graphc_ir::plan::{Action, Actor, Cluster, Layout, Plan, Program};
+use graphc_ir::plan::{Action, Actor, Cluster, Layout, OperandSource, Plan, Program};
 use graphc_ir::text;
 use graphc_ir::types::{DType, TensorType};
 
@@ -37,8 +37,7 @@ fn actor_seconds(cluster: &Cluster, layouts: &[Layout], program: &Program, actor
             };
             let result = actor.outputs.first().or(actor.updates.first());
             let dtype = result.map_or(DType::F32, |&register| whole(register).dtype);
-            let of =
-                |&operand: &i32| usize::try_from(operand).ok().and_then(|i| actor.inputs.get(i));
+            let of = |operand: &OperandSource| actor.inputs.get(operand.input()?);
             // Of updates operands are among `updates` too; none of them multiplies.
             let types: Vec<TensorType> =
                 operands.iter().filter_map(of).map(|&register| whole(register)).collect();

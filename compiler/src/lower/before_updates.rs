@@ -1,10 +1,12 @@
-//! Lets boxing that updates wait for stand before all updates: reductions of gradients, and slices of variables of which each rank
-//! updates its own part.
+//! Lets what updates wait for stand before all updates: boxing, that is reductions of gradients, and slices of variables of which each
+//! rank updates its own part; and of LAMB the directions of steps with the sums of squares, by which each finds its rate.
 //!
-//! If each stood right before its update, a card would launch updates one by one; behind all boxing they are one launch for all
-//! variables. What is boxed then lives at one time, so that it is done only where a step takes no more memory for it.
+//! If each stood right before its update, a card would launch updates one by one; behind all of it they are one launch for all
+//! variables. What they wait for then lives at one time, so that it is done only where a step takes no more memory for it: all, or
+//! boxing alone.
 
-use graphc_ir::plan::Rate;
+use graphc_ir::op::Op;
+use graphc_ir::plan::{Action, Rate};
 
 use super::LowerError;
 use super::background::is_boxing;
@@ -12,33 +14,54 @@ use super::job::{Job, Task, TaskId};
 use super::sort::sort;
 use crate::decisions::Phase;
 
-/// Puts the boxing of the update phase that waits for no update in front of that phase. Tasks are sorted.
+/// Puts what updates wait for, and what waits for no update, in front of the update phase. Tasks are sorted.
 ///
 /// # Errors
 /// Where tasks wait for each other in a circle.
-pub fn boxing(job: &mut Job) -> Result<(), LowerError> {
-    let moved = boxing_of_updates(job);
-    if moved.len() < 2 {
-        return Ok(());
-    }
-    let (tasks, before) = (job.tasks.clone(), peaks(job));
-    for task in moved {
-        job.tasks[task].anchor = 0;
-    }
-    sort(job)?;
-    if peaks(job).iter().zip(&before).any(|(peak, before)| peak > before) {
-        job.replace_tasks(tasks);
+pub fn move_ahead(job: &mut Job) -> Result<(), LowerError> {
+    let all = of_updates(job, |task| is_boxing(task) || is_direction(task) || is_sum(task));
+    let boxing = of_updates(job, is_boxing);
+    let several = all.len() > boxing.len();
+    if !(several && in_front(job, &all)?) {
+        in_front(job, &boxing)?;
     }
     Ok(())
 }
 
-fn boxing_of_updates(job: &Job) -> Vec<usize> {
+/// Whether these tasks are put in front of the update phase: where no stage takes more memory then.
+fn in_front(job: &mut Job, moved: &[usize]) -> Result<bool, LowerError> {
+    if moved.len() < 2 {
+        return Ok(false);
+    }
+    let (tasks, before) = (job.tasks.clone(), peaks(job));
+    for &task in moved {
+        // Sums behind all directions, so that these stand together.
+        job.tasks[task].anchor = usize::from(is_sum(&job.tasks[task]));
+    }
+    sort(job)?;
+    let more = peaks(job).iter().zip(&before).any(|(peak, before)| peak > before);
+    if more {
+        job.replace_tasks(tasks);
+    }
+    Ok(!more)
+}
+
+fn is_direction(task: &Task) -> bool {
+    matches!(&task.action, Action::Compute { op: Op::LambDirection(_), .. })
+}
+
+fn is_sum(task: &Task) -> bool {
+    matches!(&task.action, Action::Compute { op: Op::SquareSum(_), .. })
+}
+
+/// Tasks of the update phase of a kind, that wait for none of another kind there.
+fn of_updates(job: &Job, moves: impl Fn(&Task) -> bool) -> Vec<usize> {
     let updates = |task: &Task| task.phase == Phase::Update && task.rate == Rate::Step;
     let mut waits = vec![false; job.tasks.len()];
     let mut moved = Vec::new();
     for (index, task) in job.tasks.iter().enumerate().filter(|(_, task)| updates(task)) {
         let mut producers = task.inputs.iter().filter_map(|input| job.buffers[input.0].producer);
-        waits[index] = !is_boxing(task) || producers.any(|TaskId(before)| waits[before]);
+        waits[index] = !moves(task) || producers.any(|TaskId(before)| waits[before]);
         if !waits[index] && task.background.is_none() {
             moved.push(index);
         }
@@ -72,9 +95,8 @@ fn peaks(job: &Job) -> Vec<u64> {
 
 #[cfg(test)]
 mod tests {
-    use graphc_ir::op::Op;
     use graphc_ir::ops::{Init, SgdUpdate};
-    use graphc_ir::plan::{Action, BoxingKind, Layout, TensorKind};
+    use graphc_ir::plan::{BoxingKind, Layout, OperandSource, TensorKind};
     use graphc_ir::sbp::{NdSbp, Sbp};
     use graphc_ir::types::DType;
 
@@ -132,11 +154,12 @@ mod tests {
             let [part, updated] = [false, false].map(|_| buffer(&mut job, 16, false));
             let at = (Phase::Update, anchor);
             job.task(task(Action::Local { kind: BoxingKind::Slice }, &[weight], &[part], at));
-            let update = Action::Compute { op: update.clone(), operands: vec![0, 0] };
+            let update =
+                Action::Compute { op: update.clone(), operands: vec![OperandSource::Input(0); 2] };
             job.task(task(update, &[part], &[updated], at));
         }
         sort(&mut job).expect("no circle");
-        boxing(&mut job).expect("no circle");
+        move_ahead(&mut job).expect("no circle");
         let local: Vec<_> =
             job.tasks.iter().map(|task| matches!(task.action, Action::Local { .. })).collect();
         match local[..] {

@@ -7,7 +7,7 @@ use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::mesh::Placement;
 use graphc_ir::op::Op;
 use graphc_ir::ops::Variable;
-use graphc_ir::plan::{Action, Cluster, Rate};
+use graphc_ir::plan::{Action, Cluster, OperandSource, Rate};
 use graphc_ir::rule::Choice;
 use graphc_ir::sbp::NdSbp;
 use graphc_ir::types::{Samples, TensorType};
@@ -199,7 +199,7 @@ impl<'a> Collector<'a> {
             });
             if updated && self.at_rest(node.operands[index], buffer)? {
                 updates.push(buffer);
-                operands.push(-(updates.len() as i32));
+                operands.push(OperandSource::Update(updates.len() - 1));
             } else {
                 operands.push(place(&mut inputs, buffer));
             }
@@ -207,7 +207,7 @@ impl<'a> Collector<'a> {
         let (mut outputs, mut ways_home) = (Vec::new(), Vec::new());
         for result in 0..node.results.len() {
             let replaced = pairs.iter().find(|pair| pair.0 == result).map(|pair| pair.1);
-            match replaced.filter(|&operand| operands[operand] < 0) {
+            match replaced.filter(|&operand| operands[operand].is_update()) {
                 Some(operand) => self.alias(node.results[result], node.operands[operand])?,
                 None => {
                     outputs.push(self.result(id, node, result));
@@ -427,11 +427,11 @@ impl<'a> Collector<'a> {
 }
 
 /// The place of a buffer among the inputs, where it is added if it is new.
-fn place(inputs: &mut Vec<BufferId>, buffer: BufferId) -> i32 {
+fn place(inputs: &mut Vec<BufferId>, buffer: BufferId) -> OperandSource {
     let known = inputs.iter().position(|&input| input == buffer);
     let place = known.unwrap_or_else(|| {
         inputs.push(buffer);
         inputs.len() - 1
     });
-    place as i32
+    OperandSource::Input(place)
 }

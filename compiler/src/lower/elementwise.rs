@@ -254,8 +254,8 @@ fn steps(job: &Job, members: &[usize], inputs: &[BufferId]) -> (Vec<FusedStep>, 
     for &member in members {
         let task = &job.tasks[member];
         let Action::Compute { op, operands } = &task.action else { continue };
-        let argument = |&operand: &i32| {
-            let buffer = task.inputs[operand as usize];
+        let argument = |input: usize| {
+            let buffer = task.inputs[input];
             match step_of.get(&buffer) {
                 Some(&step) => FusedArg::Step(step),
                 None => {
@@ -263,7 +263,9 @@ fn steps(job: &Job, members: &[usize], inputs: &[BufferId]) -> (Vec<FusedStep>, 
                 }
             }
         };
-        let step = FusedStep { op: op.clone(), args: operands.iter().map(argument).collect() };
+        // No member of a chain updates anything.
+        let args = operands.iter().filter_map(|operand| operand.input()).map(argument).collect();
+        let step = FusedStep { op: op.clone(), args };
         // Every result is a step of its own, so only what is computed again for readers of one chain is one step.
         let known = steps.iter().position(|known| *known == step && !reduces(task));
         step_of.insert(task.outputs[0], known.unwrap_or(steps.len()));

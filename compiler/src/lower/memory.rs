@@ -1,8 +1,9 @@
 //! Places registers in the arena: registers that never live at the same time share bytes.
 //!
 //! Greedy best fit, largest first, each register into the smallest gap between those placed that live at the same time
-//! (Pisarchyk and Lee, arXiv 2001.03288, section 4); the best of several orders is kept. What lives always lies below all
-//! else. Of very many items only the order of beginning is tried, which needs no list of who meets whom.
+//! (Pisarchyk and Lee, arXiv 2001.03288, section 4); the best of several orders is kept. While that is above what lives at
+//! once, orders are mended: what reached the top is placed before all else. What lives always lies below everything. Of
+//! very many items only the order of beginning is tried, which needs no list of who meets whom.
 
 mod distinct;
 
@@ -36,6 +37,13 @@ pub struct Arena {
 
 /// Items beyond which only the order of beginning is tried, without lists of who meets whom.
 const MOST_COMPARED: usize = 2048;
+
+/// How often an order is mended at most. The arena of the references' plans is up to 4.7 % above what lives at once where nothing is
+/// mended, up to 2.7 % after 64 rounds and up to 0.4 % after 400, but for plans whose registers have several slots.
+const MENDINGS: usize = 400;
+
+/// Pairs of items that live at the same time which all rounds of an order look at together: some 50 ms.
+const MOST_PAIRS: usize = 1 << 22;
 
 /// Places all items. `starts` are the places in the order where blocks begin, the last one past all: what lives in a
 /// block for one microbatch often lives at the same places for the next.
@@ -136,15 +144,42 @@ fn place_timed(items: &[Timed<'_>], least: u64) -> (u64, Vec<u64>) {
     let neighbours = neighbours(items);
     let mut best: Option<(u64, Vec<u64>)> = None;
     for order in orders {
-        let (bytes, offsets) = best_fit(items, &neighbours, &order);
-        if best.as_ref().is_none_or(|best| bytes < best.0) {
-            best = Some((bytes, offsets));
+        let placed = mended(items, &neighbours, order, least);
+        if best.as_ref().is_none_or(|best| placed.0 < best.0) {
+            best = Some(placed);
         }
-        if bytes <= least {
+        if best.as_ref().is_some_and(|best| best.0 <= least) {
             break;
         }
     }
     best.unwrap_or_default()
+}
+
+/// Best fit in an order, and then again with what reached the top placed before all else.
+fn mended(
+    items: &[Timed<'_>],
+    neighbours: &[Vec<usize>],
+    mut order: Vec<usize>,
+    least: u64,
+) -> (u64, Vec<u64>) {
+    let mut best = best_fit(items, neighbours, &order);
+    let mut last = best.clone();
+    let pairs: usize = neighbours.iter().map(|others| others.len() + 1).sum();
+    for _ in 0..MENDINGS.min(MOST_PAIRS / pairs.max(1)) {
+        if best.0 <= least {
+            break;
+        }
+        let (end, offsets) = &last;
+        let (mut first, rest): (Vec<usize>, Vec<usize>) =
+            order.iter().partition(|&&item| offsets[item] + items[item].bytes == *end);
+        first.extend(rest);
+        order = first;
+        last = best_fit(items, neighbours, &order);
+        if last.0 < best.0 {
+            best.clone_from(&last);
+        }
+    }
+    best
 }
 
 /// The items that live at the same time as each.
@@ -245,6 +280,24 @@ mod tests {
         let arena = place(&items, &[0, 6]);
         assert_eq!((arena.bytes, arena.live_bytes), (192, 192));
         assert_eq!(arena.offsets[0], 0);
+    }
+
+    #[test]
+    fn orders_are_mended_until_nothing_is_wasted() {
+        // Bytes, first and last place. Largest first, longest first and in the order of beginning: each leaves a hole.
+        const ITEMS: [(u64, usize, usize); 8] = [
+            (1, 3, 6),
+            (5, 9, 11),
+            (4, 5, 9),
+            (3, 4, 7),
+            (3, 4, 4),
+            (2, 8, 8),
+            (3, 6, 9),
+            (2, 1, 5),
+        ];
+        let arena =
+            place(&ITEMS.map(|(bytes, first, last)| item(bytes, &[(first, last)])), &[0, 12]);
+        assert_eq!((arena.bytes, arena.live_bytes), (12, 12));
     }
 
     #[test]

@@ -34,6 +34,7 @@ mod sort;
 mod tables;
 #[cfg(test)]
 mod tests;
+mod together;
 
 pub use copies::kind_name;
 pub use tables::collective_counts;
@@ -119,7 +120,7 @@ pub fn lower(
         false => background::scatter_early(&mut job),
     }
     buckets::fuse(&mut job)?;
-    before_updates::boxing(&mut job)?;
+    before_updates::move_ahead(&mut job)?;
     sort::number(&mut job);
     let schedule = schedule::Schedule::new(&job, options.schedule, decisions.staging.stages);
     let cx = program::Context {
@@ -127,6 +128,7 @@ pub fn lower(
         schedule: &schedule,
         placed: how.placed,
         overlap: how.overlap,
+        memory: options.memory.unwrap_or(cluster.device.memory),
     };
     let (programs, ranks) = programs(&cx, world, decisions.staging.stages);
     let tensors = tables::tensors(decisions, sharding);

@@ -14,6 +14,7 @@ use super::job::{BufferId, Job, TaskId};
 use super::lifetimes::{self, lives, slots};
 use super::memory::{self, Item, Span};
 use super::schedule::{BlockKey, Schedule, key};
+use super::together::Together;
 
 /// What a rank takes part in.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,7 +39,13 @@ pub struct Context<'a> {
     pub placed: bool,
     /// Whether there is a second stream.
     pub overlap: bool,
+    /// Bytes of a device's memory.
+    pub memory: u64,
 }
+
+/// The part of an arena by which it may be larger so that a device may do more by one launch: sums of gradients, which are much smaller
+/// than what they are sums of, have places of their own then.
+const FOR_LAUNCHES: u64 = 128;
 
 /// The program of a part.
 pub fn program(cx: &Context<'_>, part: &Part) -> Program {
@@ -184,9 +191,24 @@ fn place_registers(cx: &Context<'_>, program: &mut Program, order: &[lifetimes::
         group.members.iter().for_each(|&member| program.registers[member].slots = group.slots);
     }
     let flow = Flow::new(order, &streams, Known::of(program));
-    let items: Vec<Item> =
-        groups.iter().map(|group| item(&program.registers, group, &flow)).collect();
-    let arena = memory::place(&items, &starts(program, order));
+    let starts = starts(program, order);
+    let place = |groups: &[Group]| {
+        let items = groups.iter().map(|group| item(&program.registers, group, &flow));
+        memory::place(&items.collect::<Vec<_>>(), &starts)
+    };
+    let mut arena = place(&groups);
+    let together = Together {
+        registers: &program.registers,
+        actors: &program.actors,
+        order,
+        stream_of: &streams,
+    };
+    let most = arena.bytes.max(cx.memory.min(arena.bytes + arena.bytes / FOR_LAUNCHES));
+    if let Some(wished) = together.wished(&groups, most).map(|groups| place(&groups))
+        && wished.bytes <= most
+    {
+        (arena.offsets, arena.bytes) = (wished.offsets, wished.bytes);
+    }
     for (group, &offset) in groups.iter().zip(&arena.offsets) {
         for &member in &group.members {
             program.registers[member].offset = offset;
@@ -233,6 +255,8 @@ fn item(registers: &[Register], group: &Group, flow: &Flow) -> Item {
 
 /// Spans that overlap made one.
 fn joined(spans: impl Iterator<Item = Span>) -> Vec<Span> {
+    let mut spans: Vec<Span> = spans.collect();
+    spans.sort_unstable();
     let mut joined: Vec<Span> = Vec::new();
     for (first, end) in spans {
         match joined.last_mut() {

@@ -7,8 +7,8 @@ use graphc_ir::mesh::Placement;
 use graphc_ir::op::Op;
 use graphc_ir::ops::{Accumulate, Init, SgdUpdate};
 use graphc_ir::plan::{
-    Action, BoxingKind, CompileOptions, Layout, Plan, PlannerReport, PlannerStatus, Program,
-    RegisterKind, Schedule, TensorKind,
+    Action, BoxingKind, CompileOptions, Layout, OperandSource, Plan, PlannerReport, PlannerStatus,
+    Program, RegisterKind, Schedule, TensorKind,
 };
 use graphc_ir::rule::{Choice, Signature};
 use graphc_ir::sbp::{NdSbp, Sbp};
@@ -378,7 +378,7 @@ fn updates_at_rest_work_in_place() {
     let Some(Action::Compute { operands, .. }) = update.map(|actor| &actor.action) else {
         panic!("an update is a kernel");
     };
-    assert_eq!(*operands, [-1, 0]);
+    assert_eq!(*operands, [OperandSource::Update(0), OperandSource::Input(0)]);
 }
 
 #[test]

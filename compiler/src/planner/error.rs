@@ -82,7 +82,8 @@ pub enum PlanError {
         needed: u64,
         /// Bytes that it may use.
         limit: u64,
-        /// Bytes that no plan goes below, where that is proven to be above the limit.
+        /// Bytes that no plan goes below, where that is proven to be above the limit. As everywhere in the planner each tensor has
+        /// memory of its own; of tensors that share memory, as a chain's result and its operand, a plan needs less.
         least: Option<u64>,
         /// The largest tensors at that peak, at most five.
         largest: Vec<(String, u64)>,
@@ -103,7 +104,12 @@ fn tensors(largest: &[(String, u64)]) -> String {
 }
 
 fn proof(least: Option<u64>) -> String {
-    least.map_or(String::new(), |least| format!(" (no plan needs less than {})", bytes(least)))
+    least.map_or(String::new(), |least| {
+        format!(
+            " (no plan needs less than {} where each tensor has memory of its own)",
+            bytes(least)
+        )
+    })
 }
 
 /// Bytes in the largest unit of which there is at least one.

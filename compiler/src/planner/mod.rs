@@ -44,6 +44,7 @@ use crate::decisions::{Decisions, NodeSharding, Sharding};
 pub use error::{PlanError, bytes};
 pub use reference::{Account, Recomputed, account, recompute};
 
+pub use memory::Rival;
 use memory::Solution;
 use problem::size::size;
 use problem::usage::{self, check_memory};
@@ -58,6 +59,8 @@ pub struct Planned {
     pub report: PlannerReport,
     /// Bytes at the peak of the busiest rank of each stage, by the planner's model.
     pub memory: Vec<u64>,
+    /// What another form of the same model may be compared with; `None` where memory is not short.
+    pub rival: Option<Rival>,
     /// Entries of cost tables that were made or looked at, and routes that were priced: what planning took, the same on
     /// every machine.
     pub work: u64,
@@ -111,6 +114,20 @@ pub fn plan_with_room(
     Ok(solution.map(|solution| planned(&mut problem, options, solution)))
 }
 
+/// What no plan of a form goes below that is not to be planned, as a form that was planned already is no worse ([`Rival`]); `None` where
+/// it is to be planned.
+///
+/// # Errors
+/// Where a pin cannot be fulfilled.
+pub fn outbid(
+    decisions: &Decisions,
+    options: &CompileOptions,
+    cluster: &Cluster,
+    rival: &Rival,
+) -> Result<Option<f64>, PlanError> {
+    Ok(rival.outbids(&mut Problem::new(decisions, options, cluster)?))
+}
+
 /// What the planner says of a solution.
 fn planned(problem: &mut Problem<'_>, options: &CompileOptions, solution: Solution) -> Planned {
     let (variables, constraints) = size(problem);
@@ -132,8 +149,10 @@ fn planned(problem: &mut Problem<'_>, options: &CompileOptions, solution: Soluti
         tied_axes: problem.tied.as_ref().map_or(Vec::new(), |tied| tied.axes.clone()),
     };
     let memory = stage_memory(problem, &solution.assignment);
-    let (sharding, work) = (sharding(problem, &solution.assignment), problem.meter.entries());
-    Planned { sharding, report, memory, work }
+    let Solution { assignment, seconds, bound, prices } = &solution;
+    let rival = prices.as_ref().and_then(|p| Rival::new(problem, *seconds, *bound, p));
+    let (sharding, work) = (sharding(problem, assignment), problem.meter.entries());
+    Planned { sharding, report, memory, rival, work }
 }
 
 /// A limit of memory that no plan reaches.
@@ -195,7 +214,7 @@ fn fixed(problem: &mut Problem<'_>, strategy: Strategy) -> Result<Solution, Plan
     let assignment = vec![0; problem.candidates.len()];
     let seconds = encoding::seconds(problem, &assignment);
     check_memory(problem, &assignment)?;
-    Ok(Solution { assignment, seconds, bound: bound.min(seconds) })
+    Ok(Solution { assignment, seconds, bound: bound.min(seconds), prices: None })
 }
 
 fn sharding(problem: &Problem<'_>, assignment: &[usize]) -> Sharding {

@@ -214,7 +214,7 @@ for value in graph.value_info:
     del value.metadata_props[:]
 onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=10), folder / "unmarked.onnx")
 
-# Pictures.
+# Images.
 x = f(2, 4, 6, 5)
 one("Conv", {"x": x}, {"w": f(3, 4, 3, 2), "b": f(3)}, pads=[1, 0, 2, 1], strides=[2, 1], dilations=[1, 2])
 one("Conv", {"x": x}, {"w": f(6, 2, 1, 1)}, name="Conv_groups", group=2)

@@ -116,8 +116,8 @@ fn losses_fall_and_do_not_depend_on_stages_or_microbatches() {
 }
 
 #[test]
-fn classes_of_pictures_are_dim_1() {
-    let g = GraphBuilder::new("pictures");
+fn classes_of_images_are_dim_1() {
+    let g = GraphBuilder::new("images");
     let x = g.input("x", DType::F32, [2, 3, 4, 5]);
     g.output("y", &x.mul(&g.variable("w", DType::F32, [3, 1, 1], Init::Fill(1.0.into()))));
     let options = training(Some(Loss::CrossEntropy));

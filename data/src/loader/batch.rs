@@ -149,7 +149,7 @@ impl Work {
         self.set.read(sample, binding.field, &mut scratch.read)?;
         let mut read = &scratch.read;
         let augment = self.options.augment;
-        if let (FieldKind::Picture, &[channels, height, width]) = (field.kind, &field.ty.shape[..])
+        if let (FieldKind::Image, &[channels, height, width]) = (field.kind, &field.ty.shape[..])
             && augment != crate::Augment::NONE
         {
             scratch.augmented.resize(read.len(), 0);

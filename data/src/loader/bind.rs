@@ -146,7 +146,7 @@ fn fit(
     let wide = |shape: &[usize]| -> Vec<usize> {
         shape.iter().copied().filter(|&extent| extent != 1).collect()
     };
-    // A perceptron takes a picture as one row.
+    // A perceptron takes an image as one row.
     let flat = matches!(wanted, [elements] if *elements == field.ty.elements());
     if !flat && wide(wanted) != wide(&field.ty.shape) {
         return Err(format!("a sample of {name} is {}, and one of the input {wanted:?}", field.ty));
@@ -190,11 +190,11 @@ mod tests {
         }
     }
 
-    fn pictures() -> Set {
+    fn images() -> Set {
         let image = TensorType::new(DType::U8, [3, 8, 8]);
         let label = TensorType::new(DType::I64, []);
         Set(vec![
-            Field::new("images", image, FieldKind::Picture),
+            Field::new("images", image, FieldKind::Image),
             Field::new("labels", label, FieldKind::Labels),
         ])
     }
@@ -214,8 +214,7 @@ mod tests {
     #[test]
     fn inputs_of_any_name_find_the_field_that_fits() {
         let image: &[usize] = &[4, 3, 8, 8];
-        let fits =
-            |inputs: &[(&str, DType, &[usize])]| bound(&pictures(), inputs).expect("it fits");
+        let fits = |inputs: &[(&str, DType, &[usize])]| bound(&images(), inputs).expect("it fits");
         let both = ["images", "labels"];
         assert_eq!(fits(&[("images", DType::F32, image), ("labels", DType::I64, &[4])]), both);
         assert_eq!(fits(&[("a", DType::BF16, image), ("labels", DType::I64, &[4])]), both);
@@ -234,8 +233,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_said() {
-        let fails =
-            |inputs: &[(&str, DType, &[usize])]| bound(&pictures(), inputs).expect_err("no");
+        let fails = |inputs: &[(&str, DType, &[usize])]| bound(&images(), inputs).expect_err("no");
         let last = fails(&[("x", DType::F32, &[4, 8, 8, 3])]);
         assert!(last.contains("u8[3, 8, 8], and one of the input [8, 8, 3]"), "{last}");
         assert!(

@@ -48,7 +48,7 @@ pub struct LoaderOptions {
     pub shuffle: bool,
     /// What becomes of the last batch of an epoch.
     pub last: LastBatch,
-    /// What is done to pictures at random.
+    /// What is done to images at random.
     pub augment: Augment,
     /// What is done to `u8` that feed floats, once they are in `[0, 1]`.
     pub normalize: Option<Normalize>,

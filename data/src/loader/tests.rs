@@ -11,7 +11,7 @@ use graphc_runtime::HostTensor;
 use super::*;
 use crate::dataset::{Field, FieldKind};
 
-/// Samples that know their number: `x` is a picture made of it, `labels` is it. Counts what is read.
+/// Samples that know their number: `x` is an image made of it, `labels` is it. Counts what is read.
 struct Numbers {
     samples: usize,
     fields: [Field; 2],
@@ -26,7 +26,7 @@ const SHAPE: [usize; 3] = [1, 4, 4];
 impl Numbers {
     fn new(samples: usize) -> Self {
         let fields = [
-            Field::new("x", TensorType::new(DType::U8, SHAPE), FieldKind::Picture),
+            Field::new("x", TensorType::new(DType::U8, SHAPE), FieldKind::Image),
             Field::new("labels", TensorType::new(DType::I64, []), FieldKind::Labels),
         ];
         Self { samples, fields, read: Mutex::default(), more: Condvar::new(), bad: None }
@@ -180,7 +180,7 @@ fn equal_loaders_give_equal_batches_and_others_others() {
 }
 
 #[test]
-fn pictures_are_augmented_anew_in_each_epoch() {
+fn images_are_augmented_anew_in_each_epoch() {
     let options = LoaderOptions { shuffle: false, ..options(LastBatch::Drop) };
     let loader = Loader::new(Arc::new(Numbers::new(8)), &inputs(8), options).expect("it fits");
     let [first, second] = [0, 1].map(|step| loader.make(step).expect("it can be read"));

@@ -1,12 +1,12 @@
 //! Synthetic sets in the true formats of CIFAR-10 and MNIST, for where nothing can be downloaded.
 //!
-//! The class of a picture is its texture (`textures.rs`), which fills a square of random size at a random place, in random
-//! phase, in two random colours. A convolution of few pixels tells textures apart wherever they are. Mirrored pictures keep
+//! The class of an image is its texture (`textures.rs`), which fills a square of random size at a random place, in random
+//! phase, in two random colours. A convolution of few pixels tells textures apart wherever they are. Mirrored images keep
 //! their class. All is integers and Philox, so the files are the same bits everywhere.
 //!
-//! No linear classifier gets beyond 55 % of them right. A picture is as likely as its negative (the colours exchanged, around the
-//! mean of all pictures), which has the same class. Where a linear classifier has both right, the scores' sum says that the class
-//! is the one that it gives to the mean picture; of all other classes it has at most one of the two right: 1/2 (1 + 1/10).
+//! No linear classifier gets beyond 55 % of them right. An image is as likely as its negative (the colours exchanged, around the
+//! mean of all images), which has the same class. Where a linear classifier has both right, the scores' sum says that the class
+//! is the one that it gives to the mean image; of all other classes it has at most one of the two right: 1/2 (1 + 1/10).
 
 mod textures;
 
@@ -93,7 +93,7 @@ fn cifar_files(samples: usize, seed: u64) -> Vec<File> {
 }
 
 fn cifar_records(painter: Painter, range: std::ops::Range<usize>) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(range.len() * (1 + cifar::PICTURE));
+    let mut bytes = Vec::with_capacity(range.len() * (1 + cifar::IMAGE));
     for sample in range {
         bytes.push(painter.class(sample));
         painter.paint(sample, &mut bytes);
@@ -104,7 +104,7 @@ fn cifar_records(painter: Painter, range: std::ops::Range<usize>) -> Vec<u8> {
 fn mnist_files(samples: usize, seed: u64) -> Vec<File> {
     let split_files = |split, samples: usize| -> [File; 2] {
         let painter = move || Painter::new([1, 28, 28], seed, split);
-        let [pictures, labels] = mnist::files(split);
+        let [images, labels] = mnist::files(split);
         let paint = move || {
             let mut bytes = head(&[samples, 28, 28]);
             (0..samples).for_each(|sample| painter().paint(sample, &mut bytes));
@@ -114,7 +114,7 @@ fn mnist_files(samples: usize, seed: u64) -> Vec<File> {
             let classes = (0..samples).map(|sample| painter().class(sample));
             head(&[samples]).into_iter().chain(classes).collect()
         };
-        [(pictures, Box::new(paint)), (labels, Box::new(name))]
+        [(images, Box::new(paint)), (labels, Box::new(name))]
     };
     let (train, test) =
         (split_files(Split::Train, samples), split_files(Split::Test, held_out(samples)));

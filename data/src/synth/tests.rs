@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 
 use super::*;
 use crate::dataset::Dataset;
-use crate::records::PictureSet;
+use crate::records::ImageSet;
 
 fn files(set: SynthSet, samples: usize, seed: u64) -> BTreeMap<String, Vec<u8>> {
     let folder = tempfile::tempdir().expect("a folder");
@@ -72,27 +72,27 @@ fn numbers_of_samples_have_bounds() {
 type Rows = Vec<(Vec<f32>, u8)>;
 
 /// Pixels as numbers around 0, with a bias.
-fn pixels(set: &PictureSet) -> Rows {
-    let mut picture = vec![0; set.fields()[0].ty.bytes()];
+fn pixels(set: &ImageSet) -> Rows {
+    let mut image = vec![0; set.fields()[0].ty.bytes()];
     let row = |sample: usize| {
-        set.read(sample, 0, &mut picture).expect("it is there");
-        let numbers = picture.iter().map(|&pixel| f32::from(pixel) / 128.0 - 1.0);
+        set.read(sample, 0, &mut image).expect("it is there");
+        let numbers = image.iter().map(|&pixel| f32::from(pixel) / 128.0 - 1.0);
         (numbers.chain([1.0]).collect(), set.labels()[sample])
     };
     (0..set.samples()).map(row).collect()
 }
 
 /// How alike pixels are that lie a few points apart, in each direction: what a convolution of 9 x 9, squared and averaged over
-/// the picture, can tell.
-fn likeness(set: &PictureSet) -> Rows {
-    let [_, height, width] = set.fields()[0].ty.shape[..] else { panic!("a picture") };
-    let mut picture = vec![0; set.fields()[0].ty.bytes()];
+/// the image, can tell.
+fn likeness(set: &ImageSet) -> Rows {
+    let [_, height, width] = set.fields()[0].ty.shape[..] else { panic!("an image") };
+    let mut image = vec![0; set.fields()[0].ty.bytes()];
     let mut row = |sample: usize| {
-        set.read(sample, 0, &mut picture).expect("it is there");
+        set.read(sample, 0, &mut image).expect("it is there");
         let apart = |dy: usize, dx: usize| {
             let pairs = (0..height - dy).flat_map(|y| (0..width - dx).map(move |x| (y, x)));
             let differ = |(y, x): (usize, usize)| {
-                picture[y * width + x].abs_diff(picture[(y + dy) * width + x + dx]) > 36
+                image[y * width + x].abs_diff(image[(y + dy) * width + x + dx]) > 36
             };
             pairs.filter(|&pair| differ(pair)).count() as f32 / (height * width) as f32
         };

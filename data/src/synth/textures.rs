@@ -32,14 +32,14 @@ fn texture(class: u8, x: u32, y: u32) -> bool {
     }
 }
 
-/// Paints the pictures of a split.
+/// Paints the images of a split.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Painter {
     shape: [usize; 3],
     stream: Stream,
 }
 
-/// What a picture is, but for noise.
+/// What an image is, but for noise.
 struct Scene {
     class: u8,
     /// Of the square: first row and column, and side.
@@ -68,7 +68,7 @@ impl Dice {
 }
 
 impl Painter {
-    /// Pictures of `[channels, height, width]`, with up to 3 channels.
+    /// Images of `[channels, height, width]`, with up to 3 channels.
     pub(super) fn new(shape: [usize; 3], seed: u64, split: Split) -> Self {
         let step = u64::from(split == Split::Test);
         Self { shape, stream: Stream { seed, key: key_of("synthetic pictures"), step } }

@@ -2,14 +2,13 @@
 
 #![allow(dead_code, reason = "each test uses some of it")]
 
-use std::net::TcpListener;
 use std::time::Duration;
 
 use graphc_eager::{Eager, GlobalTensor};
 use graphc_ir::sbp::NdSbp;
 use graphc_runtime::HostTensor;
 use graphc_runtime::dist::{self, Group};
-use graphc_runtime::job::{Job, JobOptions, Links};
+use graphc_runtime::job::{Job, JobOptions, Links, free_port};
 
 pub type Failure = Box<dyn std::error::Error>;
 
@@ -29,9 +28,7 @@ pub fn on_job<T: Send>(
     timeout: Duration,
     program: impl Fn(Eager) -> Result<T, Failure> + Sync,
 ) -> Vec<Result<T, String>> {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let url = format!("tcp://{}", listener.local_addr().expect("an address"));
-    drop(listener);
+    let url = format!("tcp://127.0.0.1:{}", free_port().expect("a port"));
     let one = |rank| -> Result<T, Failure> {
         let mut options = JobOptions::at(&url, rank, ranks)?;
         (options.token, options.links) = ("a token".into(), links);

@@ -4,8 +4,8 @@ use super::Errors;
 use crate::ids::RegisterId;
 use crate::op::Op;
 use crate::plan::{
-    Action, Actor, BoxingKind, FusedArg, FusedOp, FusedStep, Layout, Plan, Program, Rate,
-    RegisterKind,
+    Action, Actor, BoxingKind, FusedArg, FusedOp, FusedStep, Layout, OperandSource, Plan, Program,
+    Rate, RegisterKind,
 };
 use crate::types::TensorType;
 
@@ -118,19 +118,15 @@ impl Context<'_> {
         &self.plan.layouts[self.program.registers[register.index()].layout as usize]
     }
 
-    fn compute(&self, op: &Op, operands: &[i32]) -> Option<String> {
+    fn compute(&self, op: &Op, operands: &[OperandSource]) -> Option<String> {
         let actor = self.actor;
-        let register = |&operand: &i32| match usize::try_from(operand) {
-            Ok(input) => actor.inputs.get(input).copied(),
-            Err(_) => actor.updates.get(operand.unsigned_abs() as usize - 1).copied(),
-        };
-        let Some(registers) = operands.iter().map(register).collect::<Option<Vec<_>>>() else {
+        let registers = operands.iter().map(|&operand| actor.operand(operand));
+        let Some(registers) = registers.collect::<Option<Vec<_>>>() else {
             return Some("an operand is neither an input nor an update".into());
         };
         // Each is overwritten by one result, and read by nobody else meanwhile.
         let named = |update: usize| {
-            let operand = -1 - update as i64;
-            operands.iter().filter(|&&other| i64::from(other) == operand).count()
+            operands.iter().filter(|&&other| other == OperandSource::Update(update)).count()
         };
         if (0..actor.updates.len()).any(|update| named(update) != 1) {
             return Some("a variable that it updates is not one operand".into());
@@ -142,7 +138,7 @@ impl Context<'_> {
         };
         let pairs = op.operation().updates();
         let in_place = |result: usize| {
-            pairs.iter().any(|p| p.0 == result && operands.get(p.1).is_some_and(|&o| o < 0))
+            pairs.iter().any(|p| p.0 == result && operands.get(p.1).is_some_and(|o| o.is_update()))
         };
         for &(result, operand) in pairs.iter().filter(|pair| in_place(pair.0)) {
             if results.get(result) != types.get(operand) {

@@ -177,7 +177,7 @@ impl Parts<'_> {
         self.unary(UnaryFunction::Rsqrt, offset)
     }
 
-    /// Values of channels as f32, in a shape that broadcasts to a picture.
+    /// Values of channels as f32, in a shape that broadcasts to an image.
     fn wide(&mut self, value: ValueId, shape: &[usize]) -> Result<ValueId, OpError> {
         let own = self.cast(value, DType::F32)?;
         self.reshape(own, shape.to_vec())

@@ -16,7 +16,7 @@ pub struct MobileNetConfig {
     pub classes: usize,
     /// Zeros before the classifier, in training.
     pub dropout: f64,
-    /// For pictures of 32x32: the stem and the second stage keep the size.
+    /// For images of 32x32: the stem and the second stage keep the size.
     pub cifar_stem: bool,
 }
 
@@ -32,12 +32,12 @@ const STAGES: [[usize; 4]; 7] = [
 ];
 
 impl MobileNetConfig {
-    /// For pictures of 224x224.
+    /// For images of 224x224.
     pub fn new(classes: usize) -> Self {
         Self { width: 1.0, classes, dropout: 0.2, cifar_stem: false }
     }
 
-    /// With the stem for pictures of 32x32.
+    /// With the stem for images of 32x32.
     pub fn cifar(self) -> Self {
         Self { cifar_stem: true, ..self }
     }
@@ -79,7 +79,7 @@ pub fn mobilenet_v2(g: &GraphBuilder, classes: usize) -> MobileNetV2 {
     MobileNetV2::new(g, &MobileNetConfig::new(classes))
 }
 
-/// Inverted residuals between two convolutions, and a classifier: pictures `[n, 3, h, w]` to logits `[n, classes]`.
+/// Inverted residuals between two convolutions, and a classifier: images `[n, 3, h, w]` to logits `[n, classes]`.
 pub struct MobileNetV2 {
     /// `features.0`: from colours to channels.
     pub stem: ConvNorm,

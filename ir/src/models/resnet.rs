@@ -19,24 +19,24 @@ pub struct ResNetConfig {
     pub width: usize,
     /// Classes.
     pub classes: usize,
-    /// For pictures of 32x32: the stem is a convolution of 3x3 that keeps the size, and there is no pooling behind it.
+    /// For images of 32x32: the stem is a convolution of 3x3 that keeps the size, and there is no pooling behind it.
     pub cifar_stem: bool,
 }
 
 impl ResNetConfig {
-    /// ResNet-18 for pictures of 224x224.
+    /// ResNet-18 for images of 224x224.
     pub fn resnet18(classes: usize) -> Self {
         let blocks = [2; 4];
         Self { bottleneck: false, blocks, width: 64, classes, cifar_stem: false }
     }
 
-    /// ResNet-50 for pictures of 224x224.
+    /// ResNet-50 for images of 224x224.
     pub fn resnet50(classes: usize) -> Self {
         let blocks = [3, 4, 6, 3];
         Self { bottleneck: true, blocks, width: 64, classes, cifar_stem: false }
     }
 
-    /// With the stem for pictures of 32x32.
+    /// With the stem for images of 32x32.
     pub fn cifar(self) -> Self {
         Self { cifar_stem: true, ..self }
     }
@@ -85,7 +85,7 @@ pub fn resnet50(g: &GraphBuilder, classes: usize) -> ResNet {
     ResNet::new(g, &ResNetConfig::resnet50(classes))
 }
 
-/// A residual network: pictures `[n, 3, h, w]` to logits `[n, classes]`.
+/// A residual network: images `[n, 3, h, w]` to logits `[n, classes]`.
 ///
 /// ```
 /// use graphc_ir::builder::GraphBuilder;
@@ -104,7 +104,7 @@ pub struct ResNet {
     pub conv1: Conv2d,
     /// Behind it.
     pub bn1: BatchNorm2d,
-    /// Halves the size behind the stem; `None` for small pictures.
+    /// Halves the size behind the stem; `None` for small images.
     pub maxpool: Option<MaxPool2d>,
     /// `layer1` to `layer4`: each but the first halves the size and doubles the channels.
     pub layers: Vec<ModuleList<Block>>,
@@ -145,7 +145,7 @@ impl ResNet {
         })
     }
 
-    /// What the layers make of pictures, `[n, channels]`: the means of the last layer's channels.
+    /// What the layers make of images, `[n, channels]`: the means of the last layer's channels.
     #[track_caller]
     pub fn features(&self, x: &Tensor) -> Tensor {
         x.builder().located(|| {

@@ -9,7 +9,7 @@ use crate::scalar::Scalar;
 /// Sizes of a [`VisionTransformer`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct VitConfig {
-    /// Height and width of the pictures.
+    /// Height and width of the images.
     pub image: usize,
     /// Height and width of a patch, which divides the image.
     pub patch: usize,
@@ -28,13 +28,13 @@ pub struct VitConfig {
 }
 
 impl VitConfig {
-    /// ViT-B/16 for pictures of 224x224.
+    /// ViT-B/16 for images of 224x224.
     pub fn b16(classes: usize) -> Self {
         let (image, patch, layers, heads) = (224, 16, 12, 12);
         Self { image, patch, layers, heads, width: 768, hidden: 3072, classes, dropout: 0.0 }
     }
 
-    /// A small one for pictures of 32x32.
+    /// A small one for images of 32x32.
     pub fn cifar(classes: usize) -> Self {
         let (image, patch, layers, heads) = (32, 4, 6, 4);
         Self { image, patch, layers, heads, width: 192, hidden: 768, classes, dropout: 0.0 }
@@ -61,7 +61,7 @@ pub fn vit_b_16(g: &GraphBuilder, classes: usize) -> VisionTransformer {
     VisionTransformer::new(g, &VitConfig::b16(classes))
 }
 
-/// A transformer over the patches of pictures and a token of the class: `[n, 3, h, w]` to logits `[n, classes]`.
+/// A transformer over the patches of images and a token of the class: `[n, 3, h, w]` to logits `[n, classes]`.
 pub struct VisionTransformer {
     /// From patches to the width.
     pub conv_proj: Conv2d,
@@ -84,7 +84,7 @@ impl VisionTransformer {
     pub fn new(g: &GraphBuilder, config: &VitConfig) -> Self {
         let VitConfig { image, patch, width, .. } = *config;
         if patch == 0 || !image.is_multiple_of(patch) {
-            g.fail(format!("patches of {patch} do not divide pictures of {image}"));
+            g.fail(format!("patches of {patch} do not divide images of {image}"));
         }
         let tokens = 1 + (image / patch.max(1)).pow(2);
         let form = ConvConfig { stride: [patch; 2], ..ConvConfig::square(patch) };

@@ -1,4 +1,4 @@
-//! Convolutions of sequences `[n, channels, w]` and of pictures `[n, channels, h, w]`.
+//! Convolutions of sequences `[n, channels, w]` and of images `[n, channels, h, w]`.
 
 use super::{Module, module};
 use crate::builder::{GraphBuilder, Tensor};
@@ -20,7 +20,7 @@ pub struct ConvConfig<const N: usize> {
     pub kernel: [usize; N],
     /// From one place of the kernel to the next.
     pub stride: [usize; N],
-    /// Zeros before and after the picture.
+    /// Zeros before and after the image.
     pub padding: [usize; N],
     /// From one element of the kernel to the next.
     pub dilation: [usize; N],
@@ -68,7 +68,7 @@ impl ConvConfig<2> {
     }
 }
 
-/// Correlation of pictures `[n, inputs, h, w]` with kernels, `[n, outputs, h', w']`.
+/// Correlation of images `[n, inputs, h, w]` with kernels, `[n, outputs, h', w']`.
 ///
 /// ```
 /// use graphc_ir::builder::GraphBuilder;
@@ -197,7 +197,7 @@ impl Module for Conv1d {
     }
 }
 
-/// The gradient of [`Conv2d`] as a layer, which goes from small pictures `[n, inputs, h, w]` to large ones.
+/// The gradient of [`Conv2d`] as a layer, which goes from small images `[n, inputs, h, w]` to large ones.
 ///
 /// ```
 /// use graphc_ir::builder::GraphBuilder;
@@ -258,7 +258,7 @@ impl Module for ConvTranspose2d {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
         let [_, _, h, w] = x.shape()[..] else {
-            return not_of_rank(x, "a picture [n, channels, h, w]");
+            return not_of_rank(x, "an image [n, channels, h, w]");
         };
         let [Some(rows), Some(columns)] = [self.extent(0, h), self.extent(1, w)] else {
             return x.builder().fail(format!("{:?} leaves nothing of {}", self.config, x.ty()));

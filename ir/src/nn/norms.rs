@@ -41,7 +41,7 @@ pub struct BatchNorm {
 /// Of `[n, channels]` and `[n, channels, w]`.
 pub type BatchNorm1d = BatchNorm;
 
-/// Of pictures, `[n, channels, h, w]`.
+/// Of images, `[n, channels, h, w]`.
 pub type BatchNorm2d = BatchNorm;
 
 impl BatchNorm {

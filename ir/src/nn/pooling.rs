@@ -1,4 +1,4 @@
-//! Pictures `[n, channels, h, w]` made smaller and larger, and other layers without weights.
+//! Images `[n, channels, h, w]` made smaller and larger, and other layers without weights.
 
 use super::Module;
 use super::convolution::not_of_rank;
@@ -6,14 +6,14 @@ use crate::builder::Tensor;
 use crate::ops::Window;
 use crate::types::DType;
 
-/// How windows go over a picture; names as torch's.
+/// How windows go over an image; names as torch's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolConfig {
     /// Height and width of a window.
     pub kernel: [usize; 2],
     /// From one window to the next.
     pub stride: [usize; 2],
-    /// Border before and after the picture.
+    /// Border before and after the image.
     pub padding: [usize; 2],
     /// Whether what the last window would leave out is in one more, which may reach beyond the border.
     pub ceil_mode: bool,
@@ -32,7 +32,7 @@ impl PoolConfig {
         Window { strides: self.stride, pads, dilations: [1; 2] }
     }
 
-    /// The window over a picture of these extents.
+    /// The window over an image of these extents.
     fn over(&self, extents: [usize; 2]) -> Window {
         let window = self.window();
         if self.ceil_mode { window.ceiled(extents, self.kernel) } else { window }
@@ -59,7 +59,7 @@ pub struct MaxPool2d(pub PoolConfig);
 impl Module for MaxPool2d {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
-        let [_, _, h, w] = x.shape()[..] else { return not_a_picture(x) };
+        let [_, _, h, w] = x.shape()[..] else { return not_a_image(x) };
         x.max_pool(self.0.kernel, self.0.over([h, w]))
     }
 
@@ -85,13 +85,13 @@ pub struct AvgPool2d(pub PoolConfig);
 impl Module for AvgPool2d {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
-        let [_, _, h, w] = x.shape()[..] else { return not_a_picture(x) };
+        let [_, _, h, w] = x.shape()[..] else { return not_a_image(x) };
         let PoolConfig { kernel, padding: [rows, columns], .. } = self.0;
         let (window, own) = (self.0.over([h, w]), self.0.window());
         if window == own {
             return x.average_pool(kernel, window, true);
         }
-        // The border counts, what a window reaches beyond it does not: so the border becomes part of the picture.
+        // The border counts, what a window reaches beyond it does not: so the border becomes part of the image.
         let pad = [0, 0, rows, columns];
         let beyond = [2, 3].map(|side| window.pads[side] - own.pads[side]);
         let pads = [0, 0, beyond[0], beyond[1]];
@@ -103,7 +103,7 @@ impl Module for AvgPool2d {
     }
 }
 
-/// The mean of as many windows as the result has places, which cover the picture as evenly as possible.
+/// The mean of as many windows as the result has places, which cover the image as evenly as possible.
 ///
 /// ```
 /// use graphc_ir::builder::GraphBuilder;
@@ -121,10 +121,10 @@ pub struct AdaptiveAvgPool2d(pub [usize; 2]);
 impl Module for AdaptiveAvgPool2d {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
-        let [_, _, h, w] = x.shape()[..] else { return not_a_picture(x) };
+        let [_, _, h, w] = x.shape()[..] else { return not_a_image(x) };
         let [rows, columns] = self.0;
         if rows == 0 || columns == 0 {
-            return x.builder().fail("a picture of no rows or columns has no means");
+            return x.builder().fail("an image of no rows or columns has no means");
         }
         if self.0 == [1, 1] {
             return x.mean(&[2, 3], true);
@@ -154,7 +154,7 @@ fn shares(x: &Tensor, extent: usize, places: usize) -> Tensor {
     x.builder().constant(DType::F32, [places, extent], &data).cast(x.ty().dtype)
 }
 
-/// Each element of a picture repeated so many times down and across.
+/// Each element of an image repeated so many times down and across.
 ///
 /// ```
 /// use graphc_ir::builder::GraphBuilder;
@@ -170,7 +170,7 @@ pub struct Upsample(pub [usize; 2]);
 impl Module for Upsample {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
-        let [n, c, h, w] = x.shape()[..] else { return not_a_picture(x) };
+        let [n, c, h, w] = x.shape()[..] else { return not_a_image(x) };
         let [down, across] = self.0;
         let repeated = x.reshape(&[n, c, h, 1, w, 1]).expand(&[n, c, h, down, w, across]);
         repeated.reshape(&[n, c, h * down, w * across])
@@ -232,6 +232,6 @@ impl Module for Dropout {
 }
 
 #[track_caller]
-fn not_a_picture(x: &Tensor) -> Tensor {
-    not_of_rank(x, "a picture [n, channels, h, w]")
+fn not_a_image(x: &Tensor) -> Tensor {
+    not_of_rank(x, "an image [n, channels, h, w]")
 }

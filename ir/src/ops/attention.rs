@@ -51,6 +51,18 @@ fn flops_of_product(causal: bool) -> f64 {
     if causal { 1.0 } else { 2.0 }
 }
 
+/// By how much more than the mean the part with most to do has: with a causal mask the last queries see the most keys, and the first
+/// keys are seen by the most queries.
+fn most_to_mean(causal: bool, whole: &Rule, part: &Rule) -> f64 {
+    let [queries, keys] = [QUERIES, KEYS].map(|factor| part.factors[factor].size as f64);
+    if !causal || queries * keys == 0.0 {
+        return 1.0;
+    }
+    // Keys before the first query are all seen; of the others half of the pairs are.
+    let masked = (queries + keys - whole.factors[KEYS].size as f64).max(0.0);
+    2.0 - masked * masked / (queries * keys)
+}
+
 /// What attention's speed depends on: operands begin with queries and keys `[batch, time, heads, width of a head]`.
 fn arithmetic(operands: &[&TensorType], causal: bool, backward: bool) -> Arithmetic {
     let extent = |operand: usize, dim: usize| {
@@ -83,6 +95,10 @@ impl Operation for Attention {
     /// Two products: scores and the sum of values.
     fn flops_per_point(&self) -> f64 {
         2.0 * flops_of_product(self.causal)
+    }
+
+    fn most_flops(&self, whole: &Rule, part: &Rule) -> f64 {
+        self.flops(part) * most_to_mean(self.causal, whole, part)
     }
 
     fn multiplies_matrices(&self) -> bool {
@@ -172,6 +188,10 @@ impl Operation for AttentionGrad {
     /// Five products: the scores again, and the gradients of weights, queries, keys and values.
     fn flops_per_point(&self) -> f64 {
         5.0 * flops_of_product(self.causal)
+    }
+
+    fn most_flops(&self, whole: &Rule, part: &Rule) -> f64 {
+        self.flops(part) * most_to_mean(self.causal, whole, part)
     }
 
     fn multiplies_matrices(&self) -> bool {
@@ -392,6 +412,40 @@ mod tests {
         assert_eq!(flops(op(true), &[&q, &k, &k]), products);
         let gradient = Op::AttentionGrad(AttentionGrad { causal: true, scale: Scalar(1.0) });
         assert_eq!(flops(gradient, &[&q, &k, &k, &q, &types[1], &q]), 2.5 * products);
+    }
+
+    /// The pairs that each part sees, counted one by one.
+    #[test]
+    fn of_a_causal_mask_the_part_with_most_to_do_is_counted() {
+        let time = 24;
+        let q = TensorType::new(DType::F32, [1, time, 1, 1]);
+        let l = TensorType::new(DType::F32, [1, time, 1]);
+        let gradient = Op::AttentionGrad(AttentionGrad { causal: true, scale: Scalar(1.0) });
+        let whole = gradient.operation().rule(&[&q, &q, &q, &q, &l, &q]).expect("fits");
+        let all = gradient.operation().flops(&whole);
+        assert_eq!(gradient.operation().most_flops(&whole, &whole), all);
+        for (of_queries, of_keys) in [(1, 4), (4, 1), (2, 2), (3, 2), (8, 1), (1, 24)] {
+            let mut part = whole.clone();
+            part.factors[QUERIES].size = time / of_queries;
+            part.factors[KEYS].size = time / of_keys;
+            // The last queries and the first keys; half of a pair on the diagonal.
+            let seen = |query: usize, key: usize| match key.cmp(&query) {
+                std::cmp::Ordering::Less => 1.0,
+                std::cmp::Ordering::Equal => 0.5,
+                std::cmp::Ordering::Greater => 0.0,
+            };
+            let queries = time - time / of_queries..time;
+            let pairs = queries.flat_map(|q| (0..time / of_keys).map(move |k| seen(q, k)));
+            let expected = all * pairs.sum::<f64>() / (time * time / 2) as f64;
+            let found = gradient.operation().most_flops(&whole, &part);
+            assert!((found / expected - 1.0).abs() < 1e-12, "{of_queries}, {of_keys}: {found}");
+        }
+        let plain = Op::AttentionGrad(AttentionGrad { causal: false, scale: Scalar(1.0) });
+        let whole = plain.operation().rule(&[&q, &q, &q, &q, &l, &q]).expect("fits");
+        let mut part = whole.clone();
+        part.factors[QUERIES].size = time / 4;
+        let [most, all] = [&part, &whole].map(|part| plain.operation().most_flops(&whole, part));
+        assert_eq!(most, all / 4.0);
     }
 
     #[test]

@@ -1,12 +1,12 @@
-//! Two-dimensional convolution over pictures `[n, channels, h, w]`, or `[n, h, w, channels]`, in groups, and its gradients.
-//! Kernels have one layout, whatever that of pictures is.
+//! Two-dimensional convolution over images `[n, channels, h, w]`, or `[n, h, w, channels]`, in groups, and its gradients.
+//! Kernels have one layout, whatever that of images is.
 //!
-//! Each of the three is linear in both operands, and a gradient of one is another of them. Pictures are never split
+//! Each of the three is linear in both operands, and a gradient of one is another of them. Images are never split
 //! along h and w: an extent is no product of factors of the iteration space.
 
 use serde::{Deserialize, Serialize};
 
-use super::picture::PictureDims;
+use super::image::ImageDims;
 use super::shards::{at, fill, first_gradient, one_float};
 use crate::array::Array;
 use crate::builder::Tensor;
@@ -17,8 +17,8 @@ use crate::rule::{DimRule, FactorKind, Rule};
 use crate::sbp::ReduceKind;
 use crate::types::{DType, TensorType};
 
-/// How a window of `kernel` elements goes over a picture: element k of the window at place p reads row
-/// `p stride + k dilation - pad` of the picture, 0 outside it. Of both dims, h first.
+/// How a window of `kernel` elements goes over an image: element k of the window at place p reads row
+/// `p stride + k dilation - pad` of the image, 0 outside it. Of both dims, h first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Window {
     /// From one place to the next.
@@ -30,18 +30,18 @@ pub struct Window {
 }
 
 impl Window {
-    /// A window that steps by one over a picture without border.
+    /// A window that steps by one over an image without border.
     pub const PLAIN: Window = Window { strides: [1; 2], pads: [0; 4], dilations: [1; 2] };
 
-    /// The number of places in a picture of this extent; `None` where the window is larger than the picture.
+    /// The number of places in an image of this extent; `None` where the window is larger than the image.
     pub fn places(&self, dim: usize, extent: usize, kernel: usize) -> Option<usize> {
         let padded = extent + self.pads[dim] + self.pads[dim + 2];
         let reach = self.dilations[dim] * kernel.checked_sub(1)?;
         Some(padded.checked_sub(reach + 1)? / self.strides[dim] + 1)
     }
 
-    /// The window with more border behind the picture, so that what its last place would leave out is in a place of its own,
-    /// as torch's `ceil_mode` has it: such a place begins in the picture, or in the border before it.
+    /// The window with more border behind the image, so that what its last place would leave out is in a place of its own,
+    /// as torch's `ceil_mode` has it: such a place begins in the image, or in the border before it.
     pub fn ceiled(self, extents: [usize; 2], kernel: [usize; 2]) -> Self {
         let mut window = self;
         for dim in 0..2 {
@@ -56,7 +56,7 @@ impl Window {
         window
     }
 
-    /// The row of the picture that an element of the window at a place reads; `None` where it is border.
+    /// The row of the image that an element of the window at a place reads; `None` where it is border.
     pub fn source(&self, dim: usize, place: usize, element: usize, extent: usize) -> Option<usize> {
         let padded = place * self.strides[dim] + element * self.dilations[dim];
         padded.checked_sub(self.pads[dim]).filter(|&row| row < extent)
@@ -80,12 +80,12 @@ pub struct Convolution {
     pub window: Window,
     /// Groups of channels; they divide channels of both sides.
     pub groups: usize,
-    /// Whether pictures are `[n, h, w, channels]`.
+    /// Whether images are `[n, h, w, channels]`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub channels_last: bool,
 }
 
-/// (k, dy) -> dx, of a picture of this height and width.
+/// (k, dy) -> dx, of an image of this height and width.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ConvolutionInputGrad {
     /// As in [`Convolution`].
@@ -123,18 +123,18 @@ const FACTORS: usize = 6;
 
 /// The iteration space of all three, and the dims of x, k and y.
 fn space(extents: &Extents, of: How) -> (Rule, [Vec<DimRule>; 3]) {
-    let Extents { batch, groups, outputs, inputs, kernel, picture, places } = *extents;
+    let Extents { batch, groups, outputs, inputs, kernel, image, places } = *extents;
     let mut rule = Rule { linear: vec![vec![0], vec![1]], ..Rule::default() };
     let [n, g, o, c] =
         [batch, groups, outputs, inputs].map(|size| rule.factor(size, FactorKind::Parallel));
     let [kh, kw] = kernel.map(|size| rule.factor(size, FactorKind::Whole));
     let dim = |factors: &[usize]| DimRule::Factors(factors.to_vec());
-    let picture_of = |channels: &[usize], extents: [usize; 2]| {
+    let image_of = |channels: &[usize], extents: [usize; 2]| {
         let [h, w] = extents.map(DimRule::Whole);
         of.dims.order([dim(&[n]), dim(channels), h, w]).to_vec()
     };
     let k = vec![dim(&[g, o]), dim(&[c]), dim(&[kh]), dim(&[kw])];
-    (rule, [picture_of(&[g, c], picture), k, picture_of(&[g, o], places)])
+    (rule, [image_of(&[g, c], image), k, image_of(&[g, o], places)])
 }
 
 /// What all three have besides extents.
@@ -142,7 +142,7 @@ fn space(extents: &Extents, of: How) -> (Rule, [Vec<DimRule>; 3]) {
 struct How {
     window: Window,
     groups: usize,
-    dims: PictureDims,
+    dims: ImageDims,
 }
 
 /// All extents of a convolution; `outputs` and `inputs` count the channels of one group.
@@ -152,7 +152,7 @@ struct Extents {
     outputs: usize,
     inputs: usize,
     kernel: [usize; 2],
-    picture: [usize; 2],
+    image: [usize; 2],
     places: [usize; 2],
 }
 
@@ -163,7 +163,7 @@ impl Extents {
         operands: &[&TensorType],
         How { window, groups, dims }: How,
         [x, k, y]: [Option<[usize; 4]>; 3],
-        [picture, kernel]: [Option<[usize; 2]>; 2],
+        [image, kernel]: [Option<[usize; 2]>; 2],
     ) -> Result<Self, OpError> {
         let [x, y] = [x, y].map(|shape| shape.map(|shape| dims.first(shape)));
         let fail = |reason: String| Err(shapes(op, operands, reason));
@@ -173,7 +173,7 @@ impl Extents {
         }
         let channels = x.map(|x| x[1]).or(k.map(|k| k[1] * groups)).unwrap_or(0);
         let features = k.map(|k| k[0]).or(y.map(|y| y[1])).unwrap_or(0);
-        let picture = picture.or(x.map(|x| [x[2], x[3]])).unwrap_or([0; 2]);
+        let image = image.or(x.map(|x| [x[2], x[3]])).unwrap_or([0; 2]);
         let kernel = kernel.or(k.map(|k| [k[2], k[3]])).unwrap_or([0; 2]);
         if !channels.is_multiple_of(groups) || !features.is_multiple_of(groups) {
             return fail(format!(
@@ -184,9 +184,9 @@ impl Extents {
         if k.is_some_and(|k| k[1] != inputs) {
             return fail(format!("kernels of {inputs} channels are needed: those of one group"));
         }
-        let [h, w] = [0, 1].map(|dim| window.places(dim, picture[dim], kernel[dim]));
+        let [h, w] = [0, 1].map(|dim| window.places(dim, image[dim], kernel[dim]));
         let (Some(h), Some(w)) = (h, w) else {
-            return fail(format!("a kernel of {kernel:?} does not fit in {picture:?}"));
+            return fail(format!("a kernel of {kernel:?} does not fit in {image:?}"));
         };
         let batch = x.or(y).map_or(0, |of_batch| of_batch[0]);
         if y.is_some_and(|y| y != [batch, features, h, w]) {
@@ -194,7 +194,7 @@ impl Extents {
             return fail(format!("the gradient must be {expected:?}"));
         }
         let outputs = features / groups;
-        Ok(Self { batch, groups, outputs, inputs, kernel, picture, places: [h, w] })
+        Ok(Self { batch, groups, outputs, inputs, kernel, image, places: [h, w] })
     }
 }
 
@@ -212,11 +212,11 @@ fn flops(rule: &Rule, places: &[DimRule]) -> f64 {
 
 impl Convolution {
     fn how(&self) -> How {
-        let dims = PictureDims { channels_last: self.channels_last };
+        let dims = ImageDims { channels_last: self.channels_last };
         How { window: self.window, groups: self.groups, dims }
     }
 
-    /// The oracle, of pictures `[n, channels, h, w]`.
+    /// The oracle, of images `[n, channels, h, w]`.
     fn sums(&self, operands: &[Operand<'_>], results: &[Region]) -> Result<Vec<Array>, OpError> {
         let [x, k] = [&operands[0], &operands[1]];
         let sums = Sums { window: self.window, x: &x.region.global, k: &k.region.global };
@@ -298,11 +298,11 @@ impl Operation for Convolution {
 
 impl ConvolutionInputGrad {
     fn how(&self) -> How {
-        let dims = PictureDims { channels_last: self.channels_last };
+        let dims = ImageDims { channels_last: self.channels_last };
         How { window: self.window, groups: self.groups, dims }
     }
 
-    /// The oracle, of pictures `[n, channels, h, w]`.
+    /// The oracle, of images `[n, channels, h, w]`.
     fn sums(&self, operands: &[Operand<'_>], results: &[Region]) -> Result<Vec<Array>, OpError> {
         let [k, dy] = [&operands[0], &operands[1]];
         let sums = Sums { window: self.window, x: &results[0].global, k: &k.region.global };
@@ -385,11 +385,11 @@ impl Operation for ConvolutionInputGrad {
 
 impl ConvolutionKernelGrad {
     fn how(&self) -> How {
-        let dims = PictureDims { channels_last: self.channels_last };
+        let dims = ImageDims { channels_last: self.channels_last };
         How { window: self.window, groups: self.groups, dims }
     }
 
-    /// The oracle, of pictures `[n, channels, h, w]`.
+    /// The oracle, of images `[n, channels, h, w]`.
     fn sums(&self, operands: &[Operand<'_>], results: &[Region]) -> Result<Vec<Array>, OpError> {
         let [x, dy] = [&operands[0], &operands[1]];
         let sums = Sums { window: self.window, x: &x.region.global, k: &results[0].global };
@@ -480,13 +480,13 @@ fn input_grad(how: How, x: &Tensor, k: &Tensor, dy: &Tensor) -> Tensor {
 
 fn kernel_grad(how: How, x: &Tensor, k: &Tensor, dy: &Tensor) -> Tensor {
     let How { window, groups, dims } = how;
-    let extents = last_two(&k.shape(), PictureDims { channels_last: false });
+    let extents = last_two(&k.shape(), ImageDims { channels_last: false });
     let op = ConvolutionKernelGrad { window, groups, extents, channels_last: dims.channels_last };
     dy.builder().apply(Op::ConvolutionKernelGrad(op), &[x, dy])
 }
 
 /// Height and width.
-fn last_two(shape: &[usize], dims: PictureDims) -> [usize; 2] {
+fn last_two(shape: &[usize], dims: ImageDims) -> [usize; 2] {
     shape.try_into().map_or([0; 2], |shape| {
         let [_, _, h, w] = dims.first::<usize>(shape);
         [h, w]
@@ -507,7 +507,7 @@ fn for_each_place(shape: &[usize], mut body: impl FnMut([usize; 2])) {
     }
 }
 
-/// Which elements of a picture meet which of a kernel.
+/// Which elements of an image meet which of a kernel.
 struct Sums<'a> {
     window: Window,
     x: &'a [usize],
@@ -515,7 +515,7 @@ struct Sums<'a> {
 }
 
 impl Sums<'_> {
-    /// Calls `body(element of the picture, element of the kernel)` for the window at a place, borders left out.
+    /// Calls `body(element of the image, element of the kernel)` for the window at a place, borders left out.
     fn over_window(&self, place: [usize; 2], mut body: impl FnMut([usize; 2], [usize; 2])) {
         for i in 0..self.k[2] {
             let Some(row) = self.window.source(0, place[0], i, self.x[2]) else { continue };

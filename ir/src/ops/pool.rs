@@ -1,9 +1,9 @@
-//! Two-dimensional pooling over pictures `[n, channels, h, w]`, or `[n, h, w, channels]`: the greatest or the mean of each window.
+//! Two-dimensional pooling over images `[n, channels, h, w]`, or `[n, h, w, channels]`: the greatest or the mean of each window.
 
 use serde::{Deserialize, Serialize};
 
 use super::convolution::Window;
-use super::picture::PictureDims;
+use super::image::ImageDims;
 use super::shards::{at, fill, first_gradient, no_gradient, one_float};
 use crate::array::Array;
 use crate::builder::Tensor;
@@ -20,7 +20,7 @@ pub struct MaxPool {
     pub kernel: [usize; 2],
     /// How it goes.
     pub window: Window,
-    /// Whether pictures are `[n, h, w, channels]`.
+    /// Whether images are `[n, h, w, channels]`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub channels_last: bool,
 }
@@ -46,12 +46,12 @@ pub struct AveragePool {
     pub window: Window,
     /// Whether zeros of the border count, as they do in torch by default.
     pub count_border: bool,
-    /// Whether pictures are `[n, h, w, channels]`.
+    /// Whether images are `[n, h, w, channels]`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub channels_last: bool,
 }
 
-/// dy -> dx, of a picture of this height and width.
+/// dy -> dx, of an image of this height and width.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AveragePoolGrad {
     /// As in [`AveragePool`].
@@ -67,17 +67,17 @@ pub struct AveragePoolGrad {
     pub channels_last: bool,
 }
 
-/// The rule and the dims of the picture and of the places, given the shapes that are known.
+/// The rule and the dims of the image and of the places, given the shapes that are known.
 fn space(
     op: &'static str,
     operands: &[&TensorType],
     (kernel, window): ([usize; 2], Window),
-    order: PictureDims,
+    order: ImageDims,
     extents: Option<[usize; 2]>,
 ) -> Result<(Rule, Vec<DimRule>, Vec<DimRule>), OpError> {
     window.check(op, operands)?;
     let Ok(shape) = <[usize; 4]>::try_from(&operands[0].shape[..]) else {
-        let reason = format!("a picture has four dims: {}", order.names());
+        let reason = format!("an image has four dims: {}", order.names());
         return Err(shapes(op, operands, reason));
     };
     let [n, c, h, w] = order.first(shape);
@@ -110,51 +110,51 @@ fn flops(rule: &Rule, places: &[DimRule]) -> f64 {
     factors * places.map(|dim| rule.extent(dim) as f64).product::<f64>()
 }
 
-/// Calls `body` with each element of the picture in the window at a place, row-major.
+/// Calls `body` with each element of the image in the window at a place, row-major.
 pub(crate) fn over_window(
     (kernel, window): ([usize; 2], Window),
     place: [usize; 2],
-    picture: [usize; 2],
+    image: [usize; 2],
     mut body: impl FnMut([usize; 2]),
 ) {
     for i in 0..kernel[0] {
-        let Some(row) = window.source(0, place[0], i, picture[0]) else { continue };
+        let Some(row) = window.source(0, place[0], i, image[0]) else { continue };
         for j in 0..kernel[1] {
-            if let Some(column) = window.source(1, place[1], j, picture[1]) {
+            if let Some(column) = window.source(1, place[1], j, image[1]) {
                 body([row, column]);
             }
         }
     }
 }
 
-/// What the mean of the window at a place divides by: its elements inside the picture, or with `border` also those in
+/// What the mean of the window at a place divides by: its elements inside the image, or with `border` also those in
 /// the border.
 pub fn mean_divisor(
     (kernel, window): ([usize; 2], Window),
     border: bool,
     place: [usize; 2],
-    picture: [usize; 2],
+    image: [usize; 2],
 ) -> f64 {
     if border {
         // A place at the far end may reach beyond the border: torch counts what is inside it.
         let within = |dim: usize| {
             let start = place[dim] * window.strides[dim];
-            let end = picture[dim] + window.pads[dim] + window.pads[dim + 2];
+            let end = image[dim] + window.pads[dim] + window.pads[dim + 2];
             (0..kernel[dim]).filter(|k| start + k * window.dilations[dim] < end).count()
         };
         return (within(0) * within(1)) as f64;
     }
     let mut count = 0;
-    over_window((kernel, window), place, picture, |_| count += 1);
+    over_window((kernel, window), place, image, |_| count += 1);
     count as f64
 }
 
 impl MaxPool {
-    fn dims(&self) -> PictureDims {
-        PictureDims { channels_last: self.channels_last }
+    fn dims(&self) -> ImageDims {
+        ImageDims { channels_last: self.channels_last }
     }
 
-    /// The oracle, of pictures `[n, channels, h, w]`.
+    /// The oracle, of images `[n, channels, h, w]`.
     fn windows(&self, operands: &[Operand<'_>], results: &[Region]) -> Result<Vec<Array>, OpError> {
         let x = &operands[0];
         let element = |index: &[usize]| greatest(x, (self.kernel, self.window), index).1;
@@ -202,10 +202,10 @@ impl Operation for MaxPool {
 
 /// Where the greatest element of a window is, and it itself; a NaN is greater than all.
 fn greatest(x: &Operand<'_>, how: ([usize; 2], Window), index: &[usize]) -> ([usize; 2], f64) {
-    let picture = [x.region.global[2], x.region.global[3]];
+    let image = [x.region.global[2], x.region.global[3]];
     let mut found = ([0; 2], f64::NEG_INFINITY);
     let mut first = true;
-    over_window(how, [index[2], index[3]], picture, |[row, column]| {
+    over_window(how, [index[2], index[3]], image, |[row, column]| {
         let value = at(x, &[index[0], index[1], row, column]);
         if first || value > found.1 || value.is_nan() && !found.1.is_nan() {
             (found, first) = (([row, column], value), false);
@@ -215,11 +215,11 @@ fn greatest(x: &Operand<'_>, how: ([usize; 2], Window), index: &[usize]) -> ([us
 }
 
 impl MaxPoolGrad {
-    fn dims(&self) -> PictureDims {
-        PictureDims { channels_last: self.channels_last }
+    fn dims(&self) -> ImageDims {
+        ImageDims { channels_last: self.channels_last }
     }
 
-    /// The oracle, of pictures `[n, channels, h, w]`.
+    /// The oracle, of images `[n, channels, h, w]`.
     fn windows(&self, operands: &[Operand<'_>], results: &[Region]) -> Result<Vec<Array>, OpError> {
         let [x, dy] = [&operands[0], &operands[1]];
         let how = (self.kernel, self.window);
@@ -287,20 +287,20 @@ fn each_place(region: &Region) -> impl Iterator<Item = [usize; 2]> {
 }
 
 impl AveragePool {
-    fn dims(&self) -> PictureDims {
-        PictureDims { channels_last: self.channels_last }
+    fn dims(&self) -> ImageDims {
+        ImageDims { channels_last: self.channels_last }
     }
 
-    /// The oracle, of pictures `[n, channels, h, w]`.
+    /// The oracle, of images `[n, channels, h, w]`.
     fn windows(&self, operands: &[Operand<'_>], results: &[Region]) -> Result<Vec<Array>, OpError> {
         let x = &operands[0];
-        let (how, picture) = ((self.kernel, self.window), [x.region.global[2], x.region.global[3]]);
+        let (how, image) = ((self.kernel, self.window), [x.region.global[2], x.region.global[3]]);
         let element = |index: &[usize]| {
             let (place, mut sum) = ([index[2], index[3]], 0.0);
-            over_window(how, place, picture, |[row, column]| {
+            over_window(how, place, image, |[row, column]| {
                 sum += at(x, &[index[0], index[1], row, column]);
             });
-            sum / mean_divisor(how, self.count_border, place, picture)
+            sum / mean_divisor(how, self.count_border, place, image)
         };
         Ok(vec![fill(&results[0], element)])
     }
@@ -352,11 +352,11 @@ impl Operation for AveragePool {
 }
 
 impl AveragePoolGrad {
-    fn dims(&self) -> PictureDims {
-        PictureDims { channels_last: self.channels_last }
+    fn dims(&self) -> ImageDims {
+        ImageDims { channels_last: self.channels_last }
     }
 
-    /// The oracle, of pictures `[n, channels, h, w]`.
+    /// The oracle, of images `[n, channels, h, w]`.
     fn windows(&self, operands: &[Operand<'_>], results: &[Region]) -> Result<Vec<Array>, OpError> {
         let (dy, how) = (&operands[0], (self.kernel, self.window));
         let element = |index: &[usize]| {
@@ -429,7 +429,7 @@ mod tests {
 
     const WINDOW: Window = Window { strides: [2, 2], pads: [1, 1, 0, 0], dilations: [1, 1] };
 
-    fn picture() -> (DType, Array) {
+    fn image() -> (DType, Array) {
         (DType::F32, Array::new([1, 1, 3, 3], vec![1., 2., 9., 4., 9., 6., 7., 8., 9.]))
     }
 
@@ -437,11 +437,11 @@ mod tests {
     fn the_greatest_of_windows_and_where_it_first_is() {
         let kernel = [2, 2];
         let op = Op::MaxPool(MaxPool { kernel, window: WINDOW, channels_last: false });
-        let y = evaluate(op, &[picture()]).expect("fits");
+        let y = evaluate(op, &[image()]).expect("fits");
         assert_eq!(y, [Array::new([1, 1, 2, 2], vec![1., 9., 7., 9.])]);
         let op = Op::MaxPoolGrad(MaxPoolGrad { kernel, window: WINDOW, channels_last: false });
         let dy = (DType::F32, Array::new([1, 1, 2, 2], vec![1., 2., 3., 4.]));
-        let dx = evaluate(op, &[picture(), dy]).expect("fits");
+        let dx = evaluate(op, &[image(), dy]).expect("fits");
         assert_eq!(dx[0].data, [1., 0., 2., 0., 4., 0., 3., 0., 0.]);
     }
 
@@ -450,7 +450,7 @@ mod tests {
         let of = |count_border| {
             let channels_last = false;
             let op = AveragePool { kernel: [2, 2], window: WINDOW, count_border, channels_last };
-            evaluate(Op::AveragePool(op), &[picture()]).expect("fits")[0].data.clone()
+            evaluate(Op::AveragePool(op), &[image()]).expect("fits")[0].data.clone()
         };
         assert_eq!(of(true), [0.25, 2.75, 2.75, 8.0]);
         assert_eq!(of(false), [1.0, 5.5, 5.5, 8.0]);

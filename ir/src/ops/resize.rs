@@ -1,4 +1,4 @@
-//! Another extent of a dim, by interpolation: of pictures, along one dim after the other.
+//! Another extent of a dim, by interpolation: of images, along one dim after the other.
 //!
 //! An element of the result is a weighted sum of a few elements of the operand, with weights that follow from places alone. So
 //! the op is linear, and its gradient is the same thing with elements and sums exchanged.

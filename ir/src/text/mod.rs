@@ -19,6 +19,7 @@ mod error;
 mod lex;
 mod payload;
 mod print;
+mod reader;
 mod resolve;
 mod suggest;
 mod symbolic;

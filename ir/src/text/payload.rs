@@ -1,38 +1,34 @@
 //! From attributes to a payload: serde reads it, so that an op is described in one place alone.
 
-use serde_json::{Map, Value as Json};
+use serde::Deserialize;
+use serde_json::{Map, Value as Json, json};
 
 use super::error::ParseError;
+use super::reader::{Fault, Reader};
 use super::syntax::{Attribute, NodeText};
 use crate::op::Op;
 
-/// The names of all ops. serde lists them when it is asked for one that there is not.
-pub(super) fn op_names() -> Vec<String> {
-    let message = match serde_json::from_value::<Op>(serde_json::json!({ "op": "" })) {
-        Ok(_) => String::new(),
-        Err(error) => error.to_string(),
-    };
-    message.split('`').skip(3).step_by(2).map(String::from).collect()
+/// The names of all ops: what serde says that there is where it is asked for one that there is not.
+pub(super) fn op_names() -> &'static [&'static str] {
+    match Op::deserialize(Reader(json!({ "op": "" }))) {
+        Err(Fault::Variant { known, .. }) => known,
+        _ => &[],
+    }
 }
 
 /// The payload as an op. A truth value that is missing is false; what the op does not know is an error.
 pub(super) fn finish_op(node: &NodeText, mut payload: Map<String, Json>) -> Result<Op, ParseError> {
+    let read = |payload: &Map<String, Json>| Op::deserialize(Reader(Json::Object(payload.clone())));
     let op = loop {
-        let error = match serde_json::from_value::<Op>(Json::Object(payload.clone())) {
+        match read(&payload) {
             Ok(op) => break op,
-            Err(error) => error.to_string(),
-        };
-        let missing = error.strip_prefix("missing field `").and_then(|rest| rest.split('`').next());
-        match missing {
-            Some(key) if !payload.contains_key(key) => {
+            Err(Fault::Missing(key)) if !payload.contains_key(key) => {
                 payload.insert(key.into(), Json::Bool(false));
-                if let Err(next) = serde_json::from_value::<Op>(Json::Object(payload.clone()))
-                    && !next.to_string().starts_with("missing field")
-                {
+                if !matches!(read(&payload), Ok(_) | Err(Fault::Missing(_))) {
                     return Err(missing_error(node, key));
                 }
             }
-            _ => return Err(payload_error(node, &error)),
+            Err(fault) => return Err(payload_error(node, &fault)),
         }
     };
     known_attributes(node, &op)?;
@@ -49,13 +45,13 @@ fn missing_error(node: &NodeText, key: &str) -> ParseError {
     span.error(format!("{op} needs {what}"))
 }
 
-fn payload_error(node: &NodeText, message: &str) -> ParseError {
+fn payload_error(node: &NodeText, fault: &Fault) -> ParseError {
     let span = match node.attributes.as_slice() {
         [] => node.op.1,
         [first, .., last] => first.span.to(last.span),
         [one] => one.span,
     };
-    span.error(format!("{}: {message}", node.op.0))
+    span.error(format!("{}: {fault}", node.op.0))
 }
 
 fn known_attributes(node: &NodeText, op: &Op) -> Result<(), ParseError> {

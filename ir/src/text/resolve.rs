@@ -422,8 +422,8 @@ impl<'a> Resolver<'a> {
         let before = errors.len();
         let (op, span) = &node.op;
         let names = op_names();
-        if !names.contains(op) {
-            let hint = nearest(op, names.iter().map(String::as_str));
+        if !names.contains(&op.as_str()) {
+            let hint = nearest(op, names.iter().copied());
             let hint = hint.map(|near| format!(": did you mean `{near}`?")).unwrap_or_default();
             errors.push(span.error(format!("there is no op `{op}`{hint}")));
             return None;

@@ -5,8 +5,8 @@
 //! - those that a derived signature gives by slicing locally what every rank holds: an operand that is B where the
 //!   derived one is S, a result that is S where the derived one is B;
 //! - those that split one result and not the other, or along another factor: a factor splits both results of cross entropy, of
-//!   which one does not read the labels, so that split labels would do for it whole, and ranks that hold all pictures can
-//!   normalize some of the channels and give the statistics of some of the pictures;
+//!   which one does not read the labels, so that split labels would do for it whole, and ranks that hold all images can
+//!   normalize some of the channels and give the statistics of some of the images;
 //! - those that take partial sums and give them in one result and not in another: attention's output is linear in the
 //!   values, which its log-sum-exp does not read;
 //! - splits of dims of extent 1, and of dims that the rule calls whole: slice, pad, concat and split keep a dim whole

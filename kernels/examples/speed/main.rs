@@ -1,11 +1,11 @@
 //! How fast the main kernels are on this machine, at the sizes of a small GPT and an MLP:
-//! `cargo run --release -p graphc-kernels --example speed -- [THREADS] [half | norm | pictures | recurrence]`. Bytes count each operand and
-//! result once. With `norm` only the passes of batch normalization are timed, with `pictures` only convolution, beside a product
+//! `cargo run --release -p graphc-kernels --example speed -- [THREADS] [half | norm | images | recurrence]`. Bytes count each operand and
+//! result once. With `norm` only the passes of batch normalization are timed, with `images` only convolution, beside a product
 //! of large matrices, and with `recurrence` recurrent layers. With `half` only products, attention and convolution are timed, of f32, bf16 and f16 in turn: medians, and how many
 //! times as fast as f32 each is.
 
+mod images;
 mod normalization;
-mod pictures;
 mod recurrence;
 
 use std::slice::from_ref;
@@ -241,7 +241,7 @@ fn movement(bench: &mut Bench) {
     bench.op("split qkv", Op::Split(Split { axis: 2, sizes: vec![256; 3] }), &[qkv]);
 }
 
-/// The pooling behind the first convolution of ResNet, of pictures of half their size.
+/// The pooling behind the first convolution of ResNet, of images of half their size.
 fn pools(bench: &mut Bench) {
     let window = Window { strides: [2; 2], pads: [1; 4], dilations: [1; 2] };
     let (kernel, count_border, extents) = ([3; 2], true, [16; 2]);
@@ -437,7 +437,7 @@ fn main() {
         Some("half") => return halves(&mut bench),
         Some("norm") => return normalization::all(&mut bench),
         Some("recurrence") => return recurrence::recurrence(&mut bench),
-        Some("pictures") => return pictures::pictures(&mut bench),
+        Some("images") => return images::images(&mut bench),
         _ => {}
     }
     elementwise(&mut bench);

@@ -17,14 +17,14 @@ fn chain(steps: Vec<(Op, Vec<FusedArg>)>, outputs: &[usize]) -> FusedOp {
     FusedOp { steps: steps.into_iter().map(step).collect(), outputs: outputs.to_vec() }
 }
 
-fn over_pictures(function: ReduceFunction) -> Op {
+fn over_images(function: ReduceFunction) -> Op {
     Op::Reduce(Reduce { function, axes: vec![0, 1, 2], keep_dims: false })
 }
 
-/// The passes, with the number of their operands that are pictures, the number of those that are of channels, and what they give:
-/// pictures and sums.
+/// The passes, with the number of their operands that are images, the number of those that are of channels, and what they give:
+/// images and sums.
 fn passes() -> Vec<(&'static str, FusedOp, [usize; 4])> {
-    let (sum, mean) = (over_pictures(ReduceFunction::Sum), over_pictures(ReduceFunction::Mean));
+    let (sum, mean) = (over_images(ReduceFunction::Sum), over_images(ReduceFunction::Mean));
     let zero_below =
         || vec![(binary(Greater), vec![X(1), X(4)]), (Op::Where(Where {}), vec![S(0), X(0), X(4)])];
     let sums = vec![
@@ -67,12 +67,12 @@ fn passes() -> Vec<(&'static str, FusedOp, [usize; 4])> {
 pub fn all(bench: &mut Bench) {
     for shape in [[64, 8, 8, 64], [64, 16, 16, 96], [64, 4, 4, 384], [64, 2, 2, 1280]] {
         println!("batch norm {shape:?}");
-        for (name, op, [pictures, rows, made, sums]) in passes() {
-            let (picture, row) = (f32s(&shape), f32s(&shape[3..]));
-            let of = |[pictures, rows]: [usize; 2]| -> Vec<TensorType> {
-                [vec![picture.clone(); pictures], vec![row.clone(); rows]].concat()
+        for (name, op, [images, rows, made, sums]) in passes() {
+            let (image, row) = (f32s(&shape), f32s(&shape[3..]));
+            let of = |[images, rows]: [usize; 2]| -> Vec<TensorType> {
+                [vec![image.clone(); images], vec![row.clone(); rows]].concat()
             };
-            let mut operands = of([pictures, rows]);
+            let mut operands = of([images, rows]);
             if name.contains("relu, sums") {
                 // The 0 that the result is compared with.
                 operands[4] = f32s(&[]);
@@ -81,14 +81,14 @@ pub fn all(bench: &mut Bench) {
             let call: Prepared =
                 prepare_fused(&op, &operands, &results, DeviceKind::Cpu).expect("it fits");
             bench.time(name, &operands, &results, 0.0, |x, y, cx| call.launch(x, y, cx));
-            copy(bench, &shape, pictures + made);
+            copy(bench, &shape, images + made);
         }
     }
 }
 
-/// Copies half of as many pictures to the other half.
-fn copy(bench: &mut Bench, shape: &[usize], pictures: usize) {
-    let half = f32s(&[shape.iter().product::<usize>() * pictures / 2]);
+/// Copies half of as many images to the other half.
+fn copy(bench: &mut Bench, shape: &[usize], images: usize) {
+    let half = f32s(&[shape.iter().product::<usize>() * images / 2]);
     let types = [half];
     bench.time("    a copy of as many bytes", &types, &types, 0.0, |x, y, _| {
         y[0].as_mut_slice::<f32>()?.copy_from_slice(x[0].as_slice()?);

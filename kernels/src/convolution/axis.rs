@@ -1,4 +1,4 @@
-//! Which elements of a window meet which rows of a picture, along one dim.
+//! Which elements of a window meet which rows of an image, along one dim.
 
 use graphc_ir::ops::Window;
 
@@ -11,26 +11,26 @@ pub(super) struct Class {
     pub places: Vec<(usize, usize)>,
 }
 
-/// The places of a result by what they read: sources are rows of the picture.
+/// The places of a result by what they read: sources are rows of the image.
 pub(super) fn forward(
     window: &Window,
     dim: usize,
-    [picture, kernel, places]: [usize; 3],
+    [image, kernel, places]: [usize; 3],
 ) -> Vec<Class> {
     classes(places, |place| {
-        let tap = |element| Some((element, window.source(dim, place, element, picture)?));
+        let tap = |element| Some((element, window.source(dim, place, element, image)?));
         (0..kernel).filter_map(tap).collect()
     })
 }
 
-/// The rows of a picture by the places that read them: sources are places.
+/// The rows of an image by the places that read them: sources are places.
 pub(super) fn backward(
     window: &Window,
     dim: usize,
-    [picture, kernel, places]: [usize; 3],
+    [image, kernel, places]: [usize; 3],
 ) -> Vec<Class> {
     let stride = window.strides[dim];
-    classes(picture, |row| {
+    classes(image, |row| {
         let tap = |element| {
             let reach = (row + window.pads[dim]).checked_sub(element * window.dilations[dim])?;
             let place = reach / stride;
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_told_by_the_elements_that_meet_the_picture() {
+    fn places_are_told_by_the_elements_that_meet_the_image() {
         let window = Window { strides: [1; 2], pads: [1; 4], dilations: [1; 2] };
         let classes = forward(&window, 0, [5, 3, 5]);
         let taps: Vec<&[(usize, isize)]> = classes.iter().map(|class| &class.taps[..]).collect();

@@ -51,7 +51,7 @@ pub(super) fn forward<T: Number>(
     })
 }
 
-/// dx from k and dy: picture by picture.
+/// dx from k and dy: image by image.
 pub(super) fn backward<T: Number>(
     space: &Space,
     k: &[T],
@@ -189,7 +189,7 @@ impl Space {
     ) {
         let first = group * self.stride + self.first;
         for (place, to) in places.zip(to.chunks_exact_mut(range.len())) {
-            let picture = &x[place / self.places() * self.area() * self.channels()..];
+            let image = &x[place / self.places() * self.area() * self.channels()..];
             let mut at = range.start;
             while at < range.end {
                 let (tap, input) = (at / self.inputs, at % self.inputs);
@@ -197,7 +197,7 @@ impl Space {
                 let to = &mut to[at - range.start..][..count];
                 match self.source(place % self.places(), tap) {
                     Some(source) => {
-                        let from = &picture[source * self.channels() + first + input..];
+                        let from = &image[source * self.channels() + first + input..];
                         to.copy_from_slice(&from[..count]);
                     }
                     None => to.fill(T::default()),
@@ -207,13 +207,13 @@ impl Space {
         }
     }
 
-    /// Adds rows of windows to where their elements come from, of one picture.
-    fn add_columns(&self, columns: &[f32], group: usize, picture: &mut [f32]) {
+    /// Adds rows of windows to where their elements come from, of one image.
+    fn add_columns(&self, columns: &[f32], group: usize, image: &mut [f32]) {
         let first = group * self.stride + self.first;
         for (index, part) in columns.chunks_exact(self.inputs).enumerate() {
             let (place, tap) = (index / self.taps(), index % self.taps());
             if let Some(source) = self.source(place, tap) {
-                let to = &mut picture[source * self.channels() + first..][..self.inputs];
+                let to = &mut image[source * self.channels() + first..][..self.inputs];
                 to.iter_mut().zip(part).for_each(|(to, part)| *to += part);
             }
         }
@@ -223,8 +223,8 @@ impl Space {
     fn source(&self, place: usize, tap: usize) -> Option<usize> {
         let place = [place / self.shown[1], place % self.shown[1]];
         let tap = [tap / self.extents[1], tap % self.extents[1]];
-        let row = self.window.source(0, place[0], tap[0], self.picture[0])?;
-        let column = self.window.source(1, place[1], tap[1], self.picture[1])?;
-        Some(row * self.picture[1] + column)
+        let row = self.window.source(0, place[0], tap[0], self.image[0])?;
+        let column = self.window.source(1, place[1], tap[1], self.image[1])?;
+        Some(row * self.image[1] + column)
     }
 }

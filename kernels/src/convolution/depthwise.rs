@@ -23,7 +23,7 @@ const NEAR: usize = 1 << 15;
 const SHARES: usize = 4;
 /// Channels of one vector.
 const VECTOR: usize = 16;
-/// Into how many slabs pictures are cut whose sums are added up at last: threads share them, and what is added to what does not
+/// Into how many slabs images are cut whose sums are added up at last: threads share them, and what is added to what does not
 /// depend on how many threads there are.
 const SLABS: usize = 8;
 
@@ -36,7 +36,7 @@ pub(super) fn forward<T: Number>(
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     let classes = [0, 1].map(|dim| axis::forward(&space.window, dim, space.along(dim)));
-    gathered(space, &classes, [space.area(), space.places()], (x, space.picture[1]), k, y, cx)
+    gathered(space, &classes, [space.area(), space.places()], (x, space.image[1]), k, y, cx)
 }
 
 /// dx from k and dy.
@@ -69,7 +69,7 @@ fn readers(classes: &[Vec<Class>; 2]) -> Readers {
     })
 }
 
-/// Pictures made of sums over elements of the window: picture by picture, shared among threads.
+/// Images made of sums over elements of the window: image by image, shared among threads.
 fn gathered<T: Number>(
     space: &Space,
     classes: &[Vec<Class>; 2],
@@ -85,9 +85,9 @@ fn gathered<T: Number>(
     let (pool, threads) = (cx.pool, parallel::parts(cx, space.multiplications()));
     // Who is done sooner takes another part.
     let parts = if threads == 1 { 1 } else { (threads * SHARES).min(space.batch) };
-    let of_picture = T::room(sizes[0]) + T::room(sizes[1]);
+    let of_image = T::room(sizes[0]) + T::room(sizes[1]);
     let (words, room) = (cx.scratch)
-        .take_both::<i64, f32>([parts * to.words(), taps * channels + parts * of_picture]);
+        .take_both::<i64, f32>([parts * to.words(), taps * channels + parts * of_image]);
     let (weights, rooms) = room.split_at_mut(taps * channels);
     by_taps(k, taps, weights);
     let weights = &*weights;
@@ -96,19 +96,19 @@ fn gathered<T: Number>(
     let near = (NEAR / sizes[1].max(1)).max(1);
     parallel::run(
         pool,
-        with_rooms(pieces.into_iter(), rooms, of_picture),
-        |((pictures, words), room)| {
+        with_rooms(pieces.into_iter(), rooms, of_image),
+        |((images, words), room)| {
             let (of_from, of_to) = room.split_at_mut(T::room(sizes[0]));
-            for first in pictures.clone().step_by(near) {
-                let pictures = first..pictures.end.min(first + near);
-                for index in pictures.clone() {
+            for first in images.clone().step_by(near) {
+                let images = first..images.end.min(first + near);
+                for index in images.clone() {
                     let from = T::read(&from[index * sizes[0]..][..sizes[0]], of_from);
-                    // SAFETY: each picture is one thread's.
+                    // SAFETY: each image is one thread's.
                     let to = unsafe { to.part::<T>(index * sizes[1]..(index + 1) * sizes[1]) }?;
-                    T::write(to, of_to, |to| picture(&readers, space, (from, across), weights, to));
+                    T::write(to, of_to, |to| image(&readers, space, (from, across), weights, to));
                 }
                 // SAFETY: as above.
-                unsafe { to.follow(pictures.start * sizes[1]..pictures.end * sizes[1], words) }?;
+                unsafe { to.follow(images.start * sizes[1]..images.end * sizes[1], words) }?;
             }
             Ok(())
         },
@@ -126,8 +126,8 @@ fn by_taps<T: Number>(k: &[T], taps: usize, to: &mut [f32]) {
 }
 
 vectorized! {
-    /// Makes one picture of another.
-    fn picture(readers: &Readers, space: &Space, source: (&[f32], usize), weights: &[f32], to: &mut [f32]) {
+    /// Makes one image of another.
+    fn image(readers: &Readers, space: &Space, source: (&[f32], usize), weights: &[f32], to: &mut [f32]) {
         let (from, across) = source;
         let (channels, columns) = (space.groups, space.extents[1]);
         let mut places = to.chunks_exact_mut(channels);
@@ -187,7 +187,7 @@ fn lanes<const N: usize>(all: &[f32], start: usize) -> &[f32; N] {
     all[start..start + N].try_into().expect("N of them")
 }
 
-/// dk from x and dy: threads share pictures, and channels where there are many threads.
+/// dk from x and dy: threads share images, and channels where there are many threads.
 pub(super) fn sums<T: Number>(
     space: &Space,
     x: &[T],
@@ -201,9 +201,9 @@ pub(super) fn sums<T: Number>(
     let (pool, parts) = (cx.pool, parallel::parts(cx, space.multiplications()));
     let slabs = SLABS.min(space.batch);
     let each = channels.div_ceil(parts.div_ceil(slabs)).next_multiple_of(VECTOR).min(channels);
-    let of_pictures = T::room(sizes[0]) + T::room(sizes[1]);
+    let of_images = T::room(sizes[0]) + T::room(sizes[1]);
     let chunks = channels.div_ceil(each);
-    let all = cx.scratch.take::<f32>(slabs * (taps * channels + chunks * of_pictures));
+    let all = cx.scratch.take::<f32>(slabs * (taps * channels + chunks * of_images));
     let (sums, rooms) = all.split_at_mut(slabs * taps * channels);
     let starts = (0..slabs).flat_map(|slab| (0..channels).step_by(each).map(move |at| (slab, at)));
     let mut rest = &mut *sums;
@@ -212,20 +212,16 @@ pub(super) fn sums<T: Number>(
         let own = rest.split_off_mut(..taps * range.len()).unwrap_or_default();
         (split_range(space.batch, slabs, slab), range, own)
     });
-    parallel::run(
-        pool,
-        with_rooms(pieces, rooms, of_pictures),
-        |((pictures, range, own), room)| {
-            let (of_x, of_dy) = room.split_at_mut(T::room(sizes[0]));
-            own.fill(0.0);
-            for picture in pictures {
-                let x = T::read(&x[picture * sizes[0]..][..sizes[0]], of_x);
-                let dy = T::read(&dy[picture * sizes[1]..][..sizes[1]], of_dy);
-                add_picture(space, &meetings, range.clone(), [x, dy], own);
-            }
-            Ok(())
-        },
-    )?;
+    parallel::run(pool, with_rooms(pieces, rooms, of_images), |((images, range, own), room)| {
+        let (of_x, of_dy) = room.split_at_mut(T::room(sizes[0]));
+        own.fill(0.0);
+        for image in images {
+            let x = T::read(&x[image * sizes[0]..][..sizes[0]], of_x);
+            let dy = T::read(&dy[image * sizes[1]..][..sizes[1]], of_dy);
+            add_image(space, &meetings, range.clone(), [x, dy], own);
+        }
+        Ok(())
+    })?;
     let sums = added_up(sums, taps * channels);
     for (piece, dk) in dk.chunks_mut(each * taps).enumerate() {
         let (count, sums) = (dk.len() / taps, &sums[piece * each * taps..]);
@@ -238,8 +234,8 @@ pub(super) fn sums<T: Number>(
     Ok(())
 }
 
-/// Adds the sums of one picture for a range of channels, `[tap, channel]`.
-fn add_picture(
+/// Adds the sums of one image for a range of channels, `[tap, channel]`.
+fn add_image(
     space: &Space,
     meetings: &[Vec<Meeting>; 2],
     range: Range<usize>,
@@ -257,7 +253,7 @@ fn add_picture(
 }
 
 vectorized! {
-    /// Adds the sums of one tap over the places of a picture, for as many channels from one on as there are sums.
+    /// Adds the sums of one tap over the places of an image, for as many channels from one on as there are sums.
     fn add_tap(space: &Space, at: [Meeting; 2], channel: usize, factors: [&[f32]; 2], sums: &mut [f32]) {
         let mut start = 0;
         while start < sums.len() {
@@ -283,7 +279,7 @@ fn over_places<const N: usize>(
     let (channels, strides) = (space.groups, space.window.strides);
     let mut own = [0.0; N];
     for row in 0..h.count {
-        let from = (h.source + row * strides[0]) * space.picture[1] + w.source;
+        let from = (h.source + row * strides[0]) * space.image[1] + w.source;
         let to = (h.place + row) * space.shown[1] + w.place;
         for place in 0..w.count {
             let x = lanes::<N>(x, (from + place * strides[1]) * channels + channel);

@@ -101,7 +101,7 @@ pub(super) fn sums(
 
 fn x_side(space: &Space, group: usize) -> Side {
     let first = group * space.stride + space.first;
-    Side { extents: space.picture, width: space.channels(), first, count: space.inputs }
+    Side { extents: space.image, width: space.channels(), first, count: space.inputs }
 }
 
 fn y_side(space: &Space, group: usize) -> Side {

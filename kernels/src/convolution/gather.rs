@@ -1,6 +1,6 @@
 //! Convolution without columns: a tile of the result is summed in registers over all elements of the window, whose
 //! channels are read where they lie (after Dukhan, "The Indirect Convolution Algorithm", arXiv 1907.02129). Kernels are
-//! packed once a call. Places are taken by [`Class`], so border is never multiplied: in a picture of 1 x 1 one element of
+//! packed once a call. Places are taken by [`Class`], so border is never multiplied: in an image of 1 x 1 one element of
 //! nine is.
 
 use std::ops::Range;
@@ -23,17 +23,17 @@ const ROWS: usize = STRIP;
 const TOGETHER: usize = 24;
 /// Numbers that stay in the cache while others go by.
 const NEAR: usize = 1 << 18;
-/// Numbers of pictures that a core's second cache keeps until what follows has read them.
+/// Numbers of images that a core's second cache keeps until what follows has read them.
 const KEPT: usize = 1 << 16;
 /// Shares of the work for each thread: who is done sooner takes another.
 pub(super) const SHARES: usize = 4;
 /// So few rows read kernels where they lie.
 const LITTLE: usize = 96;
 
-/// Pictures in memory, and which channels of them take part.
+/// Images in memory, and which channels of them take part.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Side {
-    /// Rows of a picture, and places of a row.
+    /// Rows of an image, and places of a row.
     pub extents: [usize; 2],
     /// Numbers of a place.
     pub width: usize,
@@ -43,7 +43,7 @@ pub(super) struct Side {
 }
 
 impl Side {
-    pub fn picture(&self) -> usize {
+    pub fn image(&self) -> usize {
         self.extents[0] * self.extents[1] * self.width
     }
 
@@ -67,11 +67,11 @@ pub(super) struct Gather {
 /// What is computed before what follows reads it.
 #[derive(Clone, Copy)]
 enum Each {
-    Pictures(usize),
+    Images(usize),
     Bands(usize),
 }
 
-/// Rows of some pictures of the result: of several all.
+/// Rows of some images of the result: of several all.
 #[derive(PartialEq)]
 struct Part {
     batch: usize,
@@ -86,7 +86,7 @@ struct Work {
     units: Vec<Unit>,
 }
 
-/// A part of the result from one picture on.
+/// A part of the result from one image on.
 struct Piece {
     first: usize,
     work: Arc<Work>,
@@ -165,7 +165,7 @@ impl Gather {
         self.to.count.div_ceil(LANES) * LANES * self.depth(slots)
     }
 
-    /// Places of all pictures of the result.
+    /// Places of all images of the result.
     fn rows(&self) -> usize {
         let [down, right] = self.classes.each_ref();
         let places =
@@ -223,10 +223,10 @@ impl Gather {
         parts * SHARES * to.words()
     }
 
-    /// How many pictures, or bands of rows of one picture, are computed before what follows reads them from the cache; `None`
+    /// How many images, or bands of rows of one image, are computed before what follows reads them from the cache; `None`
     /// where all at once stay in it, or nothing follows.
     fn near(&self, to: Sink<'_>, packed: usize, parts: usize) -> Option<Each> {
-        let size = self.from.picture() + self.to.picture();
+        let size = self.from.image() + self.to.image();
         if !to.is_followed() || self.batch * size <= KEPT * parts {
             return None;
         }
@@ -235,15 +235,15 @@ impl Gather {
         }
         // Kernels are read again for each part.
         let worthwhile =
-            (KEPT / size).max(if packed > KEPT { packed / self.to.picture() } else { 1 });
-        Some(Each::Pictures(worthwhile.min(self.batch.div_ceil(2 * parts))))
+            (KEPT / size).max(if packed > KEPT { packed / self.to.image() } else { 1 });
+        Some(Each::Images(worthwhile.min(self.batch.div_ceil(2 * parts))))
     }
 
     /// The result in parts that stay in the cache.
     fn pieces(&self, each: Each, factors: &Factors<'_>, slots: &[Option<usize>]) -> Vec<Piece> {
         let rows = self.to.extents[0];
         let [few, bands] = match each {
-            Each::Pictures(count) => [count, 1],
+            Each::Images(count) => [count, 1],
             Each::Bands(count) => [1, count],
         };
         let starts = (0..self.batch).step_by(few);
@@ -260,7 +260,7 @@ impl Gather {
         pieces
     }
 
-    /// The work on some rows of some pictures.
+    /// The work on some rows of some images.
     fn work(&self, part: Part, factors: &Factors<'_>, slots: &[Option<usize>]) -> Work {
         let within = |class: &Class| Class {
             taps: class.taps.clone(),
@@ -339,20 +339,20 @@ impl Gather {
         let shared = &shared[unit.class[0] * self.classes[1].len() + unit.class[1]];
         let (panel, (packed, stride)) = factors.panel(unit.panel);
         let [down, right] = &shared.places;
-        let [from_picture, to_picture] = [self.from.picture(), self.to.picture()];
+        let [from_image, to_image] = [self.from.image(), self.to.image()];
         let column = self.to.first + panel.start * LANES;
         let mut index = Self::place(unit.rows.start, [down.len(), right.len()]);
         let mut rows = [(0, 0); ROWS];
         let rows = &mut rows[..unit.rows.len()];
         for row in &mut *rows {
-            let [picture, h, w] = index;
+            let [image, h, w] = index;
             *row = (
-                picture * from_picture + down[h].0 + right[w].0 + self.from.first,
-                picture * to_picture + down[h].1 + right[w].1 + column,
+                image * from_image + down[h].0 + right[w].0 + self.from.first,
+                image * to_image + down[h].1 + right[w].1 + column,
             );
             index[2] += 1;
             if index[2] == right.len() {
-                index = if h + 1 == down.len() { [picture + 1, 0, 0] } else { [picture, h + 1, 0] };
+                index = if h + 1 == down.len() { [image + 1, 0, 0] } else { [image, h + 1, 0] };
             }
         }
         let strip = Strip {
@@ -373,7 +373,7 @@ impl Gather {
         unsafe { multiply(&strip) };
     }
 
-    /// Which picture, row of places and place in the row a row is.
+    /// Which image, row of places and place in the row a row is.
     fn place(row: usize, [down, right]: [usize; 2]) -> [usize; 3] {
         [row / right / down, row / right % down, row % right]
     }
@@ -392,14 +392,14 @@ fn run_pieces(
     parallel::run(pool, with_rooms(ranges, words, to.words()), |(range, words)| {
         for Piece { first, work } in &pieces[range] {
             let Work { part, gather, shared, units } = &**work;
-            let from = &from[first * gather.from.picture()..];
-            let start = first * gather.to.picture();
+            let from = &from[first * gather.from.image()..];
+            let start = first * gather.to.image();
             for unit in units {
                 gather.unit(unit, shared, factors, from, target.starting_at(start));
             }
             let row = gather.to.steps()[0];
-            let end = start + (part.batch - 1) * gather.to.picture() + part.rows.end * row;
-            // SAFETY: the piece is this thread's: whole rows of one picture, or whole pictures.
+            let end = start + (part.batch - 1) * gather.to.image() + part.rows.end * row;
+            // SAFETY: the piece is this thread's: whole rows of one image, or whole images.
             unsafe { to.follow(start + part.rows.start * row..end, words) }?;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Pictures of few channels: with borders of zeros in memory, the channels under one row of a kernel lie side by side, and
+//! Images of few channels: with borders of zeros in memory, the channels under one row of a kernel lie side by side, and
 //! are as good as channels of one place. So three channels under a kernel of 7 x 7 are 21 under one of 7 x 1.
 
 use graphc_ir::ops::Window;
@@ -28,38 +28,38 @@ impl Merged {
         if !whole || space.inputs >= FEW || space.extents[1] == 1 || dilations[1] != 1 {
             return None;
         }
-        let extents = [0, 1].map(|dim| space.picture[dim] + pads[dim] + pads[dim + 2]);
+        let extents = [0, 1].map(|dim| space.image[dim] + pads[dim] + pads[dim + 2]);
         let [rows, columns] = space.extents;
         let merged = Space {
             window: Window { strides, pads: [0; 4], dilations },
             inputs: space.inputs * columns,
             extents: [rows, 1],
-            picture: [extents[0], extents[1] + 1 - columns],
+            image: [extents[0], extents[1] + 1 - columns],
             ..*space
         };
         Some(Self { space: merged, original: *space, extents })
     }
 
-    /// The pictures with their borders.
+    /// The images with their borders.
     pub fn side(&self) -> Side {
         let Self { space, original, extents } = self;
         Side { extents: *extents, width: original.inputs, first: 0, count: space.inputs }
     }
 
-    /// Numbers of the pictures with their borders.
+    /// Numbers of the images with their borders.
     pub fn padded(&self) -> usize {
-        self.space.batch * self.side().picture()
+        self.space.batch * self.side().image()
     }
 
-    /// Copies pictures between borders.
+    /// Copies images between borders.
     pub fn pad(
         &self,
         (pool, parts): (Option<&ThreadPool>, usize),
         x: &[f32],
         to: &mut [f32],
     ) -> Result<(), KernelError> {
-        let Space { picture: [h, w], inputs, window, batch, .. } = self.original;
-        let size = self.side().picture();
+        let Space { image: [h, w], inputs, window, batch, .. } = self.original;
+        let size = self.side().image();
         let each = batch.div_ceil(parts.max(1)).max(1);
         let pieces = to.chunks_mut(each * size).zip(x.chunks(each * h * w * inputs)).collect();
         parallel::run(pool, pieces, |(to, x): (&mut [f32], &[f32])| {

@@ -1,10 +1,10 @@
-//! Convolution and its gradients of pictures with their channels last. There are three ways:
+//! Convolution and its gradients of images with their channels last. There are three ways:
 //!
-//! - [`direct`] and [`outer`]: `f32` by AVX-512, from the pictures as they lie;
+//! - [`direct`] and [`outer`]: `f32` by AVX-512, from the images as they lie;
 //! - [`depthwise`]: groups of one channel each, channels as vectors;
 //! - [`columns`]: all else. Windows are laid out as rows of a matrix (im2col; Chellapilla et al., 2006), which is multiplied.
 //!
-//! Pictures whose channels come first are brought to that order and back.
+//! Images whose channels come first are brought to that order and back.
 
 mod axis;
 mod columns;
@@ -168,7 +168,7 @@ fn operands_and_results(op: &'static str) -> KernelError {
     KernelError::call(op, "takes two operands and gives one result")
 }
 
-/// Adds the sums of slabs of pictures, `size` numbers of each, up in the place of the first: in an order that does not depend on how
+/// Adds the sums of slabs of images, `size` numbers of each, up in the place of the first: in an order that does not depend on how
 /// many threads made them.
 fn added_up(slabs: &mut [f32], size: usize) -> &mut [f32] {
     let (sums, others) = slabs.split_at_mut(size);
@@ -185,7 +185,7 @@ pub(crate) fn group_stride(groups: usize, dim: usize, [shape, whole]: [&[usize];
     if groups > 1 && (own == 0 || own > one) { one } else { own }
 }
 
-/// Of pictures with their channels last.
+/// Of images with their channels last.
 fn forward<T: Number>(
     space: &Space,
     x: &[T],

@@ -1,5 +1,5 @@
 //! The gradient of kernels without columns: for each element of the window the sum, over all places, of the products of
-//! channels of the picture and of the gradient, in registers.
+//! channels of the image and of the gradient, in registers.
 
 use std::ops::Range;
 
@@ -21,26 +21,26 @@ const PLACES: usize = 128;
 const ROWS: usize = 48;
 /// Numbers of both factors that stay in the cache while all taps go by.
 const NEAR: usize = 3 << 16;
-/// So few units of work are too few for threads to share. Then pictures are shared, where the sums of each slab of them are at
+/// So few units of work are too few for threads to share. Then images are shared, where the sums of each slab of them are at
 /// most so many numbers.
 const FEW_UNITS: usize = 8;
 const SMALL: usize = 1 << 16;
-/// Into how many slabs pictures are cut that threads share. What is added to what must not depend on how many threads there are.
+/// Into how many slabs images are cut that threads share. What is added to what must not depend on how many threads there are.
 const SLABS: usize = 4;
 
-/// Sums over places of pictures.
+/// Sums over places of images.
 pub(super) struct Sums {
     pub batch: usize,
-    /// The picture, whose channels are columns of the result, and the gradient, whose channels are its rows.
+    /// The image, whose channels are columns of the result, and the gradient, whose channels are its rows.
     pub x: Side,
     pub y: Side,
-    /// Of h and w for each element of the window the places at which it meets the picture: the first one, its source, and
+    /// Of h and w for each element of the window the places at which it meets the image: the first one, its source, and
     /// how many there are.
     pub meetings: [Vec<Meeting>; 2],
     pub strides: [usize; 2],
 }
 
-/// Where an element of the window meets the picture.
+/// Where an element of the window meets the image.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Meeting {
     pub place: usize,
@@ -48,14 +48,14 @@ pub(super) struct Meeting {
     pub count: usize,
 }
 
-/// Where each element of the window meets the picture along a dim of these extents (picture, kernel, places).
+/// Where each element of the window meets the image along a dim of these extents (image, kernel, places).
 pub(super) fn meetings(
     window: &Window,
     dim: usize,
-    [picture, kernel, places]: [usize; 3],
+    [image, kernel, places]: [usize; 3],
 ) -> Vec<Meeting> {
     let meeting = |element| {
-        let source = |place| window.source(dim, place, element, picture);
+        let source = |place| window.source(dim, place, element, image);
         let place = (0..places).find(|&place| source(place).is_some()).unwrap_or(places);
         let count = (place..places).take_while(|&place| source(place).is_some()).count();
         Meeting { place, source: source(place).unwrap_or_default(), count }
@@ -80,13 +80,13 @@ struct Unit {
     rows: Range<usize>,
 }
 
-/// Pictures, and rows of places in each.
+/// Images, and rows of places in each.
 struct Block {
-    pictures: Range<usize>,
+    images: Range<usize>,
     rows: Range<usize>,
 }
 
-/// Nested loops over places: how often, and how far it is from one to the next in the picture and in the gradient. The last
+/// Nested loops over places: how often, and how far it is from one to the next in the image and in the gradient. The last
 /// is the innermost.
 type Nest = Vec<(usize, [usize; 2])>;
 
@@ -95,7 +95,7 @@ impl Sums {
         self.meetings[0].len() * self.meetings[1].len()
     }
 
-    /// Of each tap its place among those that meet the picture anywhere.
+    /// Of each tap its place among those that meet the image anywhere.
     pub fn slots(&self) -> Vec<Option<usize>> {
         let mut next = 0..;
         let [down, right] = &self.meetings;
@@ -116,7 +116,7 @@ impl Sums {
         slots.iter().flatten().count() * self.x.count * self.y.count
     }
 
-    /// How many slabs of pictures have sums of their own.
+    /// How many slabs of images have sums of their own.
     fn slabs(&self, slots: &[Option<usize>]) -> usize {
         let units = slots.iter().flatten().count() * self.y.count.div_ceil(ROWS);
         let shared = units < FEW_UNITS && self.size(slots) <= SMALL && self.batch >= SLABS;
@@ -177,14 +177,14 @@ impl Sums {
         let (slabs, size) = (self.slabs(slots), self.size(slots));
         let shares = if parts > 1 { (parts * SHARES).div_ceil(slabs) } else { 1 };
         let slab = |slab| {
-            let pictures = split_range(self.batch, slabs, slab);
-            cut(&costs, shares).into_iter().map(move |units| (slab, pictures.clone(), units))
+            let images = split_range(self.batch, slabs, slab);
+            cut(&costs, shares).into_iter().map(move |units| (slab, images.clone(), units))
         };
         let pieces = (0..slabs).flat_map(slab).collect();
-        parallel::run(pool, pieces, |(slab, pictures, part): (usize, _, Range<usize>)| {
+        parallel::run(pool, pieces, |(slab, images, part): (usize, _, Range<usize>)| {
             let units = &units[part];
             let mut begun = vec![false; units.len()];
-            for block in &self.blocks(pictures) {
+            for block in &self.blocks(images) {
                 for (unit, begun) in units.iter().zip(&mut begun) {
                     self.unit(unit, block, &panels, [x, y], (target, slab * size, begun));
                 }
@@ -203,24 +203,24 @@ impl Sums {
         units.collect()
     }
 
-    /// Parts of pictures of which all taps and channels are summed before the next is read.
-    fn blocks(&self, pictures: Range<usize>) -> Vec<Block> {
+    /// Parts of images of which all taps and channels are summed before the next is read.
+    fn blocks(&self, images: Range<usize>) -> Vec<Block> {
         let row = self.y.steps()[0] + self.strides[0] * self.x.steps()[0];
         let rows = self.y.extents[0];
         if row * rows > NEAR {
             let each = (NEAR / row).max(1);
-            let of_picture = |picture| {
+            let of_image = |image| {
                 let part = move |start| Block {
-                    pictures: picture..picture + 1,
+                    images: image..image + 1,
                     rows: start..rows.min(start + each),
                 };
                 (0..rows).step_by(each).map(part)
             };
-            return pictures.flat_map(of_picture).collect();
+            return images.flat_map(of_image).collect();
         }
-        let (each, end) = ((NEAR / (row * rows).max(1)).max(1), pictures.end);
-        let block = |start| Block { pictures: start..end.min(start + each), rows: 0..rows };
-        pictures.step_by(each).map(block).collect()
+        let (each, end) = ((NEAR / (row * rows).max(1)).max(1), images.end);
+        let block = |start| Block { images: start..end.min(start + each), rows: 0..rows };
+        images.step_by(each).map(block).collect()
     }
 
     fn meeting(&self, tap: usize) -> [Meeting; 2] {
@@ -239,7 +239,7 @@ impl Sums {
     ) {
         let [h, w] = self.meeting(unit.tap);
         let Some(h) = h.within(&block.rows, self.strides[0]) else { return };
-        let (base, nest) = self.nest(&block.pictures, [h, w]);
+        let (base, nest) = self.nest(&block.images, [h, w]);
         let Some(&(_, steps)) = nest.last() else { return };
         let count = unit.rows.len();
         let mut places = Places::new(base, &nest);
@@ -274,15 +274,15 @@ impl Sums {
         }
     }
 
-    /// All places at which a tap meets pictures: where the first lies, and loops as few as possible.
-    fn nest(&self, pictures: &Range<usize>, [h, w]: [Meeting; 2]) -> ([usize; 2], Nest) {
+    /// All places at which a tap meets images: where the first lies, and loops as few as possible.
+    fn nest(&self, images: &Range<usize>, [h, w]: [Meeting; 2]) -> ([usize; 2], Nest) {
         let [x, y] = [self.x.steps(), self.y.steps()];
         let base = [
-            pictures.start * self.x.picture() + h.source * x[0] + w.source * x[1] + self.x.first,
-            pictures.start * self.y.picture() + h.place * y[0] + w.place * y[1] + self.y.first,
+            images.start * self.x.image() + h.source * x[0] + w.source * x[1] + self.x.first,
+            images.start * self.y.image() + h.place * y[0] + w.place * y[1] + self.y.first,
         ];
         let loops = [
-            (pictures.len(), [self.x.picture(), self.y.picture()]),
+            (images.len(), [self.x.image(), self.y.image()]),
             (h.count, [self.strides[0] * x[0], y[0]]),
             (w.count, [self.strides[1] * x[1], y[1]]),
         ];

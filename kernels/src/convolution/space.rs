@@ -33,7 +33,7 @@ pub(crate) struct Space {
     pub first: usize,
     /// Height and width of the kernels, of x and of y.
     pub extents: [usize; 2],
-    pub picture: [usize; 2],
+    pub image: [usize; 2],
     pub shown: [usize; 2],
 }
 
@@ -68,8 +68,8 @@ impl Space {
             return Err(KernelError::call(op, format!("{x:?} and {k:?} do not meet in {y:?}")));
         }
         let outputs = features.checked_div(groups).unwrap_or(0);
-        let (extents, picture, shown) = ([kh, kw], [h, w], [rows, columns]);
-        Ok(Self { window, batch, groups, outputs, inputs, stride, first, extents, picture, shown })
+        let (extents, image, shown) = ([kh, kw], [h, w], [rows, columns]);
+        Ok(Self { window, batch, groups, outputs, inputs, stride, first, extents, image, shown })
     }
 
     /// Elements of a kernel for one channel.
@@ -79,7 +79,7 @@ impl Space {
 
     /// Places of x.
     pub fn area(&self) -> usize {
-        self.picture[0] * self.picture[1]
+        self.image[0] * self.image[1]
     }
 
     /// Places of y.
@@ -103,7 +103,7 @@ impl Space {
 
     /// Extents of x, the kernels and y along a dim.
     pub fn along(&self, dim: usize) -> [usize; 3] {
-        [self.picture[dim], self.extents[dim], self.shown[dim]]
+        [self.image[dim], self.extents[dim], self.shown[dim]]
     }
 
     /// Whether each channel is a group of its own.
@@ -117,7 +117,7 @@ impl Space {
     }
 }
 
-/// Brings each picture's matrix of these rows and columns to the order of its columns.
+/// Brings each image's matrix of these rows and columns to the order of its columns.
 pub(crate) fn transposed<T: Element>(
     space: &Space,
     from: &[T],

@@ -1,4 +1,4 @@
-//! Pooling of pictures and its gradients.
+//! Pooling of images and its gradients.
 
 use graphc_ir::op::Op;
 use graphc_ir::ops::Window;
@@ -17,7 +17,7 @@ const ACCESS: usize = 16;
 pub(super) fn pool(op: &Op, operands: &[Shard], results: &[Shard]) -> Result<Call, KernelError> {
     let how = How::of(op)?;
     let (Some(last), [result]) = (operands.last(), results) else {
-        return Err(KernelError::call(op.name(), "takes a picture and gives one result"));
+        return Err(KernelError::call(op.name(), "takes an image and gives one result"));
     };
     if operands.len() != if how.mean.is_none() && how.backward { 2 } else { 1 } {
         return Err(KernelError::call(op.name(), "takes another number of operands"));
@@ -68,10 +68,10 @@ impl How {
             KernelError::call(op.name(), reason)
         };
         let [batch, channels, height, width] = self.extents(x).ok_or_else(misfit)?;
-        let [pictures, features, rows, columns] = self.extents(y).ok_or_else(misfit)?;
+        let [images, features, rows, columns] = self.extents(y).ok_or_else(misfit)?;
         let places = [(0, height), (1, width)]
             .map(|(dim, extent)| self.window.places(dim, extent, self.kernel[dim]));
-        if [batch, channels] != [pictures, features] || places != [Some(rows), Some(columns)] {
+        if [batch, channels] != [images, features] || places != [Some(rows), Some(columns)] {
             return Err(misfit());
         }
         let together = self.together(channels, x.dtype().size());
@@ -87,7 +87,7 @@ impl How {
             .define("INPUTS", 1)
             .define("GROUP", 1)
             .pair("KERNEL", self.kernel)
-            .pair("PICTURE", [height, width])
+            .pair("IMAGE", [height, width])
             .pair("SHOWN", [rows, columns])
             .pair("STEP", self.window.strides)
             .pair("REACH", self.window.dilations)
@@ -101,8 +101,8 @@ impl How {
     }
 
     /// Batch, channels, height and width.
-    fn extents(&self, picture: &Shard) -> Option<[usize; 4]> {
-        match (self.channels_last, picture.shape()) {
+    fn extents(&self, image: &Shard) -> Option<[usize; 4]> {
+        match (self.channels_last, image.shape()) {
             (true, &[n, h, w, c]) | (false, &[n, c, h, w]) => Some([n, c, h, w]),
             _ => None,
         }

@@ -35,7 +35,7 @@ impl Source {
         self
     }
 
-    /// Macros for both dims of a picture, `NAME_H` and `NAME_W`.
+    /// Macros for both dims of an image, `NAME_H` and `NAME_W`.
     pub(super) fn pair(self, name: &str, [height, width]: [usize; 2]) -> Self {
         self.define(&format!("{name}_H"), height).define(&format!("{name}_W"), width)
     }

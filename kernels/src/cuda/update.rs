@@ -8,6 +8,7 @@ mod blend;
 mod joint;
 mod rates;
 mod several;
+mod steps;
 
 pub(super) use blend::blend;
 pub use joint::{join_alike, joins};

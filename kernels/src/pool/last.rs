@@ -1,4 +1,4 @@
-//! Pooling of pictures `[n, h, w, c]`, all channels of a place at a time: rows of windows are gone over element by element of the window,
+//! Pooling of images `[n, h, w, c]`, all channels of a place at a time: rows of windows are gone over element by element of the window,
 //! so that what is compared or added stands side by side.
 
 use std::ops::Range;
@@ -30,7 +30,7 @@ impl Space {
         over_rows(cx, [rows, weight], room, Output::new(y, to), |range, mut y, room| {
             let (of_x, of_y) = room.split_at_mut(T::room(from));
             for (index, row) in range.enumerate() {
-                let x = self.picture_of(x, row / self.shown[0]);
+                let x = self.image_of(x, row / self.shown[0]);
                 T::write(y.row(index), of_y, |y| self.row_last(x, row % self.shown[0], y, of_x));
             }
             Ok(())
@@ -54,7 +54,7 @@ impl Space {
         }
     }
 
-    /// All pictures, shared among threads: windows of one overlap.
+    /// All images, shared among threads: windows of one overlap.
     pub(super) fn pool_grad_last<T: Float>(
         &self,
         x: &[T],
@@ -66,15 +66,15 @@ impl Space {
             return Ok(());
         }
         let (from, to) = (self.row(), self.row_of_places());
-        let size = from * self.picture[0];
-        let (pictures, weight) =
+        let size = from * self.image[0];
+        let (images, weight) =
             (dx.len() / size, to * self.shown[0] * self.kernel[0] * self.kernel[1]);
         let room = T::room(size) + T::room(from) + 3 * to;
-        over_rows(cx, [pictures, weight], room, Output::new(dx, size), |range, mut dx, room| {
+        over_rows(cx, [images, weight], room, Output::new(dx, size), |range, mut dx, room| {
             let (of_dx, room) = room.split_at_mut(T::room(size));
-            for (index, picture) in range.enumerate() {
-                let x = self.mean.is_none().then(|| self.picture_of(x, picture));
-                let dy = &dy[picture * self.shown[0] * to..][..self.shown[0] * to];
+            for (index, image) in range.enumerate() {
+                let x = self.mean.is_none().then(|| self.image_of(x, image));
+                let dy = &dy[image * self.shown[0] * to..][..self.shown[0] * to];
                 T::write(dx.row(index), of_dx, |dx| {
                     dx.fill(0.0);
                     for (place, dy) in dy.chunks_exact(to).enumerate() {
@@ -86,7 +86,7 @@ impl Space {
         })
     }
 
-    /// What one row of windows adds to the gradient of its picture.
+    /// What one row of windows adds to the gradient of its image.
     fn row_grad_last<T: Float>(
         &self,
         x: Option<&[T]>,
@@ -144,21 +144,21 @@ impl Space {
         }
     }
 
-    /// Calls `body(row of the window, row of the picture)` for each that a row of places meets.
+    /// Calls `body(row of the window, row of the image)` for each that a row of places meets.
     fn each_row(&self, place: usize, mut body: impl FnMut(usize, usize)) {
         for i in 0..self.kernel[0] {
-            if let Some(row) = self.window.source(0, place, i, self.picture[0]) {
+            if let Some(row) = self.window.source(0, place, i, self.image[0]) {
                 body(i, row);
             }
         }
     }
 
-    /// The places of a row whose windows have their column `j` in the picture.
+    /// The places of a row whose windows have their column `j` in the image.
     fn runs(&self, j: usize) -> Runs {
         let (stride, ahead) = (self.window.strides[1], j * self.window.dilations[1]);
         let pad = self.window.pads[1];
         let first = pad.saturating_sub(ahead).div_ceil(stride).min(self.shown[1]);
-        let end = (self.picture[1] + pad).saturating_sub(ahead).div_ceil(stride);
+        let end = (self.image[1] + pad).saturating_sub(ahead).div_ceil(stride);
         let end = end.clamp(first, self.shown[1]);
         let column = (first * stride + ahead).saturating_sub(pad);
         let channels = self.channels;
@@ -171,13 +171,13 @@ impl Space {
         Runs { places, len, from: column * channels, step }
     }
 
-    fn picture_of<'a, T>(&self, x: &'a [T], picture: usize) -> &'a [T] {
-        let size = self.row() * self.picture[0];
-        &x[picture * size..][..size]
+    fn image_of<'a, T>(&self, x: &'a [T], image: usize) -> &'a [T] {
+        let size = self.row() * self.image[0];
+        &x[image * size..][..size]
     }
 
     fn row(&self) -> usize {
-        self.picture[1] * self.channels
+        self.image[1] * self.channels
     }
 
     fn row_of_places(&self) -> usize {
@@ -191,8 +191,8 @@ fn number_of(element: usize) -> f32 {
     element as f32
 }
 
-/// Elements of a row of places and those of a row of the picture that they meet: runs of `len`, behind each other among places, and
-/// `step` apart from `from` on in the picture.
+/// Elements of a row of places and those of a row of the image that they meet: runs of `len`, behind each other among places, and
+/// `step` apart from `from` on in the image.
 struct Runs {
     places: Range<usize>,
     len: usize,
@@ -241,7 +241,7 @@ vectorized! {
 }
 
 vectorized! {
-    /// Adds gradients to the element of the picture that has this number in its window.
+    /// Adds gradients to the element of the image that has this number in its window.
     fn give(runs: Runs, own: f32, number: &[f32], g: &[f32], dx: &mut [f32]) {
         let dx = dx.get_mut(runs.from..).unwrap_or_default().chunks_mut(runs.step);
         let number = number[runs.places.clone()].chunks_exact(runs.len);

@@ -1,4 +1,4 @@
-//! Pooling of pictures and its gradients: of pictures `[n, c, h, w]` one channel after the other, of pictures `[n, h, w, c]` all
+//! Pooling of images and its gradients: of images `[n, c, h, w]` one channel after the other, of images `[n, h, w, c]` all
 //! channels at a time (`last.rs`).
 
 mod last;
@@ -28,8 +28,8 @@ pub(crate) fn pool<T: Float>(
         return space.pool_last(x, y, cx);
     }
     let room = T::room(space.area());
-    space.each_picture(cx, y, space.places(), room, |picture, y, room| {
-        let x = T::read(&x[picture * space.area()..][..space.area()], room);
+    space.each_image(cx, y, space.places(), room, |image, y, room| {
+        let x = T::read(&x[image * space.area()..][..space.area()], room);
         for (place, y) in y.iter_mut().enumerate() {
             *y = match space.mean {
                 None => space.greatest(x, place).1,
@@ -64,12 +64,12 @@ pub(crate) fn pool_grad<T: Float>(
         return space.pool_grad_last(x, dy, dx, cx);
     }
     let room = T::room(2 * space.area().max(space.places()));
-    space.each_picture(cx, dx, space.area(), room, |picture, dx, room| {
+    space.each_image(cx, dx, space.area(), room, |image, dx, room| {
         let [of_x, of_dy] = parts_of(room);
         dx.fill(0.0);
-        let dy = T::read(&dy[picture * space.places()..][..space.places()], of_dy);
+        let dy = T::read(&dy[image * space.places()..][..space.places()], of_dy);
         let x = match space.mean {
-            None => T::read(&x[picture * space.area()..][..space.area()], of_x),
+            None => T::read(&x[image * space.area()..][..space.area()], of_x),
             Some(_) => &[],
         };
         for (place, &g) in dy.iter().enumerate() {
@@ -92,7 +92,7 @@ struct Space {
     mean: Option<bool>,
     channels_last: bool,
     channels: usize,
-    picture: [usize; 2],
+    image: [usize; 2],
     shown: [usize; 2],
 }
 
@@ -108,27 +108,27 @@ impl Space {
             _ => return Err(KernelError::call(op.name(), "is no pooling")),
         };
         let misfit = || KernelError::call(op.name(), format!("{x:?} does not give {y:?}"));
-        let (&[batch, a, b, c], &[pictures, d, e, f]) = (x, y) else { return Err(misfit()) };
+        let (&[batch, a, b, c], &[images, d, e, f]) = (x, y) else { return Err(misfit()) };
         let order = |[a, b, c]: [usize; 3]| if channels_last { [c, a, b] } else { [a, b, c] };
         let ([channels, h, w], [features, rows, columns]) = (order([a, b, c]), order([d, e, f]));
         let shown = [window.places(0, h, kernel[0]), window.places(1, w, kernel[1])];
-        if [batch, channels] != [pictures, features] || shown != [Some(rows), Some(columns)] {
+        if [batch, channels] != [images, features] || shown != [Some(rows), Some(columns)] {
             return Err(misfit());
         }
-        let (picture, shown) = ([h, w], [rows, columns]);
-        Ok(Self { kernel, window, mean, channels_last, channels, picture, shown })
+        let (image, shown) = ([h, w], [rows, columns]);
+        Ok(Self { kernel, window, mean, channels_last, channels, image, shown })
     }
 
     fn area(&self) -> usize {
-        self.picture[0] * self.picture[1]
+        self.image[0] * self.image[1]
     }
 
     fn places(&self) -> usize {
         self.shown[0] * self.shown[1]
     }
 
-    /// Calls `work(picture, its part of the result, room)` for each picture of each channel, shared among threads.
-    fn each_picture<T: Float>(
+    /// Calls `work(image, its part of the result, room)` for each image of each channel, shared among threads.
+    fn each_image<T: Float>(
         &self,
         cx: &mut KernelContext<'_>,
         result: &mut [T],
@@ -144,21 +144,21 @@ impl Space {
         let of_result = T::room(size);
         over_rows(cx, [count, weight], of_result + room, result, |range, mut result, room| {
             let (of_result, room) = room.split_at_mut(of_result);
-            for (index, picture) in range.enumerate() {
-                T::write(result.row(index), of_result, |result| work(picture, result, room));
+            for (index, image) in range.enumerate() {
+                T::write(result.row(index), of_result, |result| work(image, result, room));
             }
             Ok(())
         })
     }
 
-    /// Calls `body` with each element of the picture in the window at a place, row-major.
+    /// Calls `body` with each element of the image in the window at a place, row-major.
     fn over_window(&self, place: usize, mut body: impl FnMut(usize)) {
         let (row, column) = (place / self.shown[1], place % self.shown[1]);
         for i in 0..self.kernel[0] {
-            let Some(row) = self.window.source(0, row, i, self.picture[0]) else { continue };
+            let Some(row) = self.window.source(0, row, i, self.image[0]) else { continue };
             for j in 0..self.kernel[1] {
-                if let Some(column) = self.window.source(1, column, j, self.picture[1]) {
-                    body(row * self.picture[1] + column);
+                if let Some(column) = self.window.source(1, column, j, self.image[1]) {
+                    body(row * self.image[1] + column);
                 }
             }
         }
@@ -180,6 +180,6 @@ impl Space {
     /// What a mean divides by at a place.
     fn divisor(&self, place: usize, border: bool) -> f32 {
         let place = [place / self.shown[1], place % self.shown[1]];
-        mean_divisor((self.kernel, self.window), border, place, self.picture) as f32
+        mean_divisor((self.kernel, self.window), border, place, self.image) as f32
     }
 }

@@ -4,9 +4,9 @@
 pub mod attention;
 pub mod elementwise;
 pub mod experts;
+pub mod images;
 pub mod losses;
 pub mod movements;
-pub mod pictures;
 pub mod places;
 pub mod recurrences;
 pub mod rows;
@@ -95,7 +95,7 @@ pub fn all() -> Vec<Example> {
         experts::examples,
         losses::examples,
         movements::examples,
-        pictures::examples,
+        images::examples,
         places::examples,
         recurrences::examples,
         rows::examples,

@@ -78,8 +78,8 @@ fn pads(to: &mut Examples) {
         to.both(pad(&[2, 0], &[1, 0], &[0, 0], 3.0), std::slice::from_ref(&x), 0.0);
         to.both(pad(&[0, 1], &[1, 2], &[1, 2], 0.0), &[x], 0.0);
     }
-    let pictures = ty(DType::F32, &[2, 3, 4, 8]);
-    to.both(pad(&[0, 0, 1, 4], &[0, 0, 1, 4], &[0; 4], -2.5), &[pictures], 0.0);
+    let images = ty(DType::F32, &[2, 3, 4, 8]);
+    to.both(pad(&[0, 0, 1, 4], &[0, 0, 1, 4], &[0; 4], -2.5), &[images], 0.0);
     to.whole(pad(&[3], &[2], &[1], 1.0), &[ty(DType::F32, &[0])], 0.0);
     to.whole(pad(&[], &[], &[], 1.0), &[ty(DType::F32, &[])], 0.0);
 }

@@ -1,5 +1,4 @@
 //! What chains of elementwise ops are, by the ops' own evaluation, one after the other.
-#![allow(dead_code, reason = "each test binary uses a part")]
 
 use graphc_ir::array::Array;
 use graphc_ir::op::{EvalContext, Op, Operand, Region};

@@ -3,10 +3,10 @@
 Start with :mod:`graphc_torch.ops.base`. An op is written from its meaning (``evaluate`` and ``rule`` in graphc's ``ir/src/ops``).
 """
 
-from . import elementwise, experts, movement, picture, places, products, recurrence, rows, sources, updates
+from . import elementwise, experts, image, movement, places, products, recurrence, rows, sources, updates
 from .base import HALVES, TABLE, TORCH, Call, Clock, Port, Run, prepare
 from .chain import prepare_chain
 
 __all__ = ["HALVES", "TABLE", "TORCH", "Call", "Clock", "Port", "Run", "prepare", "prepare_chain"]
 
-_ROOMS = (elementwise, experts, movement, picture, places, products, recurrence, rows, sources, updates)
+_ROOMS = (elementwise, experts, movement, image, places, products, recurrence, rows, sources, updates)

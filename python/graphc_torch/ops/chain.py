@@ -12,7 +12,7 @@ from ..errors import PlanError
 from ..plan import FusedArg, FusedOp, FusedStep
 from .base import Call, Clock, Port, Run
 from .elementwise import Function, _overlaps, _same, function, reduction, result_type
-from .picture import convolved
+from .image import convolved
 
 
 @dataclass(slots=True)

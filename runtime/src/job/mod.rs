@@ -17,6 +17,7 @@ mod meeting;
 #[cfg(feature = "mpi")]
 mod mpi;
 mod options;
+mod port;
 mod rendezvous;
 mod wire;
 
@@ -41,6 +42,7 @@ pub(crate) use door::Door;
 pub use error::JobError;
 pub(crate) use line::Line;
 pub use options::{JobOptions, Links, Meeting};
+pub use port::free_port;
 pub(crate) use wire::Member;
 
 /// This process's membership in its job. Dropping the last handle says goodbye to the others; where this is rank 0, it

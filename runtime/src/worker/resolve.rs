@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use graphc_ir::ids::{ActorId, RegisterId};
 use graphc_ir::op::Op;
-use graphc_ir::plan::{Action, Actor, BoxingKind, Channel, Layout, Plan, Program, Stream};
+use graphc_ir::plan::{
+    Action, Actor, BoxingKind, Channel, Layout, OperandSource, Plan, Program, Stream,
+};
 
 use super::actor::Work;
 use super::edge::{FeedWork, FetchWork};
@@ -220,7 +222,12 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    fn kernel(&self, actor: &Actor, op: &Op, operands: &[i32]) -> Result<Launch, RuntimeError> {
+    fn kernel(
+        &self,
+        actor: &Actor,
+        op: &Op,
+        operands: &[OperandSource],
+    ) -> Result<Launch, RuntimeError> {
         let [registers, results] = self.registers(actor, op, operands)?;
         self.prepare(actor, Call::Op(op), &registers, &results)
     }
@@ -230,14 +237,11 @@ impl<'a> Resolver<'a> {
         &self,
         actor: &Actor,
         op: &Op,
-        operands: &[i32],
+        operands: &[OperandSource],
     ) -> Result<[Vec<RegisterId>; 2], RuntimeError> {
-        let register = |&operand: &i32| {
-            let found = match usize::try_from(operand) {
-                Ok(input) => actor.inputs.get(input),
-                Err(_) => actor.updates.get((-1 - i64::from(operand)) as usize),
-            };
-            found.copied().ok_or_else(|| self.fail(actor, "has an operand that it lacks"))
+        let register = |&operand| {
+            let found = actor.operand(operand);
+            found.ok_or_else(|| self.fail(actor, "has an operand that it lacks"))
         };
         let registers = operands.iter().map(register).collect::<Result<Vec<_>, _>>()?;
         let results = self.results(actor, op, operands, &registers)?;
@@ -250,12 +254,12 @@ impl<'a> Resolver<'a> {
         &self,
         actor: &Actor,
         op: &Op,
-        operands: &[i32],
+        operands: &[OperandSource],
         registers: &[RegisterId],
     ) -> Result<Vec<RegisterId>, RuntimeError> {
         let replaced = |result: usize| {
             let pair = op.operation().updates().iter().find(|pair| pair.0 == result)?;
-            let at_rest = operands.get(pair.1).is_some_and(|&operand| operand < 0);
+            let at_rest = operands.get(pair.1).is_some_and(|operand| operand.is_update());
             at_rest.then(|| registers[pair.1])
         };
         let mut outputs = actor.outputs.iter().copied();

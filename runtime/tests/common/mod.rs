@@ -260,7 +260,7 @@ impl Builder {
     }
 
     pub fn compute(&mut self, op: Op, inputs: &[Tensor], output: Tensor, rate: Rate) {
-        let operands = (0..inputs.len() as i32).collect();
+        let operands = (0..inputs.len()).map(OperandSource::Input).collect();
         let name = op.name();
         self.actor(name, Action::Compute { op, operands }, rate, [inputs, &[output], &[]]);
     }

@@ -18,7 +18,7 @@ const STEPS: usize = 3;
 const BATCH: usize = 4;
 /// Tokens of a sample.
 const TIME: usize = 8;
-/// Classes of pictures and tokens of a vocabulary.
+/// Classes of images and tokens of a vocabulary.
 const CLASSES: usize = 11;
 
 /// A model.

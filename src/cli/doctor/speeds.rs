@@ -6,41 +6,99 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use graphc::prelude::*;
 use graphc_ir::mesh::DeviceKind;
+use graphc_ir::plan::{Cluster, Device};
+use graphc_runtime::cards::cards;
 
 use super::{Line, looked};
 
 /// Steps that are timed; the median counts.
 const TIMED: usize = 5;
 
+/// A size is measured where a step of the one before it took less than this: so a slow device has figures too, of smaller sizes.
+const QUICK_STEP: f64 = 0.02;
+
+/// Parts of cards' names, and the presets that describe such cards; the first that fits counts.
+const PRESETS: [(&str, &str); 5] = [
+    ("H200", "h200"),
+    ("H100", "dgx-h100"),
+    ("A100-PCIE-40GB", "a100-40gb"),
+    ("A100", "dgx-a100"),
+    ("V100", "p3.16xlarge"),
+];
+
+/// The preset of these machines; `None` where none describes them.
+fn known(device: DeviceKind) -> Option<Cluster> {
+    match device {
+        DeviceKind::Cpu => preset("cpu"),
+        DeviceKind::Cuda => {
+            let cards = cards().ok()?;
+            let name = &cards.first()?.name;
+            let (_, of) = PRESETS.iter().find(|(part, _)| name.contains(part))?;
+            preset(of)
+        }
+    }
+}
+
+/// What a preset says of the same, to stand beside what was measured.
+fn beside(known: Option<&Cluster>, says: impl Fn(&Device) -> Option<String>) -> String {
+    let said = known.and_then(|known| Some(format!("; {}: {}", known.name, says(&known.device)?)));
+    said.unwrap_or_else(|| "; no preset says what such a device reaches".into())
+}
+
 /// Measures.
 pub(super) fn measure(device: DeviceKind) -> Vec<Line> {
-    let side = 4096;
+    let known = known(device);
+    let known = known.as_ref();
     let product = |dtype: DType| {
         move || {
             let again = 8;
-            let seconds = seconds(device, |g| chain_of_products(g, side, dtype, again))?;
+            let build = |g: &GraphBuilder, side| chain_of_products(g, side, dtype, again);
+            let (side, seconds) = largest(device, &[128, 1024, 4096], build)?;
             let flops = 2.0 * (side as f64).powi(3) * again as f64;
-            Ok(format!("{:.1} TFLOP/s", flops / seconds / 1e12))
+            let rate = |flops: f64| format!("{:.1} GFLOP/s", flops / 1e9);
+            let beside = beside(known, |of| of.flops.get(dtype.name()).map(|&peak| rate(peak)));
+            Ok(format!("{}, {side} x {side}{beside}", rate(flops / seconds)))
         }
     };
     let memory = || {
-        let (elements, again) = (1 << 26, 8);
-        let seconds = seconds(device, |g| chain_of_sums(g, elements, again))?;
+        let again = 8;
+        let build = |g: &GraphBuilder, elements| chain_of_sums(g, elements, again);
+        let (elements, seconds) = largest(device, &[1 << 14, 1 << 20, 1 << 26], build)?;
         // Each reads two numbers and writes one.
         let bytes = 12.0 * elements as f64 * again as f64;
-        Ok(format!("{:.0} GB/s", bytes / seconds / 1e9))
+        let rate = |bytes: f64| format!("{:.0} GB/s", bytes / 1e9);
+        let beside = beside(known, |of| Some(rate(of.bandwidth)));
+        Ok(format!("{}, passes over {} KiB{beside}", rate(bytes / seconds), elements / 256))
     };
     let launches = || {
         let again = 400;
         let seconds = seconds(device, |g| chain_of_transposes(g, again))?;
-        Ok(format!("{:.2} us each", seconds / again as f64 * 1e6))
+        let each = |seconds: f64| format!("{:.2} us each", seconds * 1e6);
+        let beside = beside(known, |of| Some(each(of.launch)));
+        Ok(format!("{}{beside}", each(seconds / again as f64)))
     };
     vec![
-        looked(&format!("products of {side} x {side}, f32"), product(DType::F32)),
-        looked(&format!("products of {side} x {side}, bf16"), product(DType::BF16)),
-        looked("memory, by passes over 256 MiB", memory),
+        looked("products of matrices, f32", product(DType::F32)),
+        looked("products of matrices, bf16", product(DType::BF16)),
+        looked("memory", memory),
         looked("launches of one stream", launches),
     ]
+}
+
+/// The largest of the ascending sizes that this device is quick enough for, and the seconds of a step.
+fn largest(
+    device: DeviceKind,
+    sizes: &[usize],
+    build: impl Fn(&GraphBuilder, usize),
+) -> Result<(usize, f64)> {
+    let mut reached = (0, 0.0);
+    for &size in sizes {
+        if reached.1 > QUICK_STEP {
+            break;
+        }
+        reached = (size, seconds(device, |g| build(g, size))?);
+    }
+    Ok(reached)
 }
 
 /// The median time of a step of the graph that `build` makes, which begins with its first variable.
@@ -93,4 +151,19 @@ fn chain_of_transposes(g: &GraphBuilder, again: usize) {
         x = (x.transpose(&[1, 0]) + 1.0).transpose(&[1, 0]).exp();
     }
     g.output("out", &x);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_preset_stands_beside_what_is_measured() {
+        assert!(PRESETS.iter().all(|(_, of)| preset(of).is_some()));
+        let cpu = known(DeviceKind::Cpu);
+        let says = |of: &Device| of.flops.get("f32").map(|peak| format!("{peak:e}"));
+        assert_eq!(beside(cpu.as_ref(), says), "; cpu: 1e11");
+        assert!(beside(cpu.as_ref(), |_| None).contains("no preset"));
+        assert!(beside(None, says).contains("no preset"));
+    }
 }

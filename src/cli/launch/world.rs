@@ -1,9 +1,8 @@
 //! Who is who: the ranks of this machine among all, and where they meet.
 
-use std::net::TcpListener;
-
 use anyhow::{Context, Result};
 use graphc_ir::mesh::MOST_RANKS;
+use graphc_runtime::job::free_port;
 use sha2::{Digest, Sha256};
 
 use super::scheduler::{Environment, task};
@@ -93,7 +92,11 @@ impl World {
             None if nodes == 1 => "127.0.0.1".into(),
             None => wrong("with several machines --master-addr names the one of rank 0"),
         };
-        let port = if args.standalone { free_port()? } else { args.master_port };
+        let port = if args.standalone {
+            free_port().context("no port is free")?
+        } else {
+            args.master_port
+        };
         let seat = |local_rank| Seat { rank: node * local_size + local_rank, local_rank };
         Ok(Self {
             size,
@@ -122,13 +125,6 @@ impl World {
             ("GRAPHC_RESTART", restart.to_string()),
         ]
     }
-}
-
-/// A port that is free now: the system gives the same one again only after many others.
-fn free_port() -> Result<u16> {
-    let listener = TcpListener::bind(("127.0.0.1", 0));
-    let port = listener.and_then(|listener| listener.local_addr()).context("no port is free")?;
-    Ok(port.port())
 }
 
 /// The secret of the job: that of the environment; a fresh one where all processes are `own`; else one that all launches

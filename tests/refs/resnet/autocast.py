@@ -7,7 +7,7 @@ The float32 losses must be those of ref.json: so the model below is the one that
 f16 has no scaling of the loss here: gradients of this model are large enough.
 
 Rounding early in the training grows until its end, so one run says little. `TRIES` runs are recorded for each precision: the first
-with the pictures as they are, the others with pictures moved at random by less than bf16 rounds them.
+with the images as they are, the others with images moved at random by less than bf16 rounds them.
 """
 
 import json

@@ -1,4 +1,4 @@
-//! Borders of a tensor's own elements, and blocks of pictures as channels.
+//! Borders of a tensor's own elements, and blocks of images as channels.
 
 use graphc_ir::op::Op;
 use graphc_ir::ops::Concat;
@@ -88,7 +88,7 @@ impl Lowering {
 
 /// Channels as blocks of places: [n, c b b, h, w] to [n, c, h b, w b].
 pub(super) fn depth_to_space(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
-    let (x, [n, c, h, w], block) = picture(cx, call)?;
+    let (x, [n, c, h, w], block) = image(cx, call)?;
     if !c.is_multiple_of(block * block) {
         return fail(format!("{c} channels are no blocks of {block} x {block}"));
     }
@@ -105,9 +105,9 @@ pub(super) fn depth_to_space(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>>
 
 /// Blocks of places as channels: [n, c, h b, w b] to [n, b b c, h, w].
 pub(super) fn space_to_depth(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
-    let (x, [n, c, h, w], block) = picture(cx, call)?;
+    let (x, [n, c, h, w], block) = image(cx, call)?;
     if !h.is_multiple_of(block) || !w.is_multiple_of(block) {
-        return fail(format!("a picture of {h} x {w} is no blocks of {block} x {block}"));
+        return fail(format!("an image of {h} x {w} is no blocks of {block} x {block}"));
     }
     let (h, w) = (h / block, w / block);
     let x = cx.reshape(&x, &[n, c, h, block, w, block])?;
@@ -115,12 +115,12 @@ pub(super) fn space_to_depth(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>>
     Ok(vec![cx.reshape(&x, &[n, block * block * c, h, w])?])
 }
 
-/// A picture, its shape, and the width of blocks.
-fn picture(cx: &Lowering, call: Call<'_>) -> Res<(Val, [usize; 4], usize)> {
+/// An image, its shape, and the width of blocks.
+fn image(cx: &Lowering, call: Call<'_>) -> Res<(Val, [usize; 4], usize)> {
     let x = cx.operand(call, 0)?;
     let shape = cx.shape(&x)?;
     let Ok(extents) = <[usize; 4]>::try_from(&shape[..]) else {
-        return fail(format!("a picture needs four dims, not {shape:?}"));
+        return fail(format!("an image needs four dims, not {shape:?}"));
     };
     match usize::try_from(call.int("blocksize", 0)?) {
         Ok(block @ 1..=65536) => Ok((x, extents, block)),

@@ -2,8 +2,8 @@
 
 use super::lower::Lower;
 use super::{
-    attention, border, control, einsum, elementwise as e, gather, inverse, linear, movement as m,
-    normalize as n, picture as p, recurrent, reduce as r, resize, scatter, sequence as s,
+    attention, border, control, einsum, elementwise as e, gather, image as p, inverse, linear,
+    movement as m, normalize as n, recurrent, reduce as r, resize, scatter, sequence as s,
 };
 use graphc_ir::ops::{BinaryFunction as B, ReduceFunction as R, UnaryFunction as U};
 

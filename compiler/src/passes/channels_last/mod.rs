@@ -1,13 +1,13 @@
-//! Brings pictures to `[n, h, w, c]`, for whose channels kernels have vectors: a convolution of 1x1 is then a product of matrices, a
+//! Brings images to `[n, h, w, c]`, for whose channels kernels have vectors: a convolution of 1x1 is then a product of matrices, a
 //! larger one reads rows of channels, and statistics of channels are sums of rows.
 //!
-//! Convolution and pooling take their pictures so and give them so; what is computed of them in between (elementwise ops, reductions,
+//! Convolution and pooling take their images so and give them so; what is computed of them in between (elementwise ops, reductions,
 //! batch normalization, concatenation, slices, padding) is computed on what they give, by the machinery of `passes/views`. A
-//! transpose is left where pictures come from, where they go, and before what needs them as the model says, such as a flattening
+//! transpose is left where images come from, where they go, and before what needs them as the model says, such as a flattening
 //! of more than one place.
 //!
 //! The price is the bytes that transposes read and write. The pass acts where it adds fewer of them than convolutions and poolings read
-//! and write themselves: a network pays for its first picture, a single convolution between two others does not.
+//! and write themselves: a network pays for its first image, a single convolution between two others does not.
 
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::ValueId;
@@ -15,30 +15,30 @@ use graphc_ir::op::Op;
 use graphc_ir::plan::CompileOptions;
 
 use crate::passes::error::PassError;
-use crate::passes::views::{Purpose, picture_op, rewrite};
+use crate::passes::views::{Purpose, image_op, rewrite};
 
 const PASS: &str = "channels_last";
 
-/// The graph, or what computes the same with the channels of its pictures last where that pays.
+/// The graph, or what computes the same with the channels of its images last where that pays.
 ///
 /// # Errors
 /// Where an op does not take its operands.
 pub fn channels_last(graph: Graph, options: &CompileOptions) -> Result<Graph, PassError> {
-    let traffic: usize = graph.nodes.iter().map(|node| pictures(&graph, node)).sum();
+    let traffic: usize = graph.nodes.iter().map(|node| images(&graph, node)).sum();
     if traffic == 0 {
         return Ok(graph);
     }
-    let rewritten = rewrite(&graph, options, Purpose::Pictures);
+    let rewritten = rewrite(&graph, options, Purpose::Images);
     let rewritten = rewritten.map_err(|error| PassError::Op { pass: PASS, error })?;
     let added = moved(&rewritten).saturating_sub(moved(&graph));
     Ok(if added < traffic { rewritten } else { graph })
 }
 
-/// Bytes of the pictures that a convolution or a pooling with channels first reads and writes.
-fn pictures(graph: &Graph, node: &Node) -> usize {
-    let Some(op) = picture_op(&node.op) else { return 0 };
-    let of = |values: &[ValueId], pictures: &[bool]| -> usize {
-        let both = values.iter().zip(pictures).filter(|&(_, &picture)| picture);
+/// Bytes of the images that a convolution or a pooling with channels first reads and writes.
+fn images(graph: &Graph, node: &Node) -> usize {
+    let Some(op) = image_op(&node.op) else { return 0 };
+    let of = |values: &[ValueId], images: &[bool]| -> usize {
+        let both = values.iter().zip(images).filter(|&(_, &image)| image);
         both.map(|(&value, _)| graph.value(value).ty.bytes()).sum()
     };
     of(&node.operands, op.operands) + of(&node.results, &[op.result])

@@ -59,7 +59,7 @@ fn training(microbatches: usize) -> CompileOptions {
 }
 
 #[test]
-fn a_network_pays_for_its_first_picture_and_for_places_that_are_flattened() {
+fn a_network_pays_for_its_first_image_and_for_places_that_are_flattened() {
     for (last, expected) in [([1, 1], 1), ([5, 4], 2)] {
         for microbatches in [1, 2] {
             let options = training(microbatches);
@@ -142,7 +142,7 @@ fn a_graph_is_left_alone_where_it_does_not_pay() {
 }
 
 #[test]
-fn pictures_that_come_and_go_with_their_channels_last_are_moved_nowhere() {
+fn images_that_come_and_go_with_their_channels_last_are_moved_nowhere() {
     let g = GraphBuilder::new("last");
     let x = g.input("x", DType::F32, [2, 6, 7, 4]).transpose(&[0, 3, 1, 2]);
     let x = convolution(&g, "a", [4, 6], 2).forward(&x).gelu();
@@ -154,7 +154,7 @@ fn pictures_that_come_and_go_with_their_channels_last_are_moved_nowhere() {
 }
 
 #[test]
-fn upsampled_pictures_meet_others_along_channels() {
+fn upsampled_images_meet_others_along_channels() {
     let g = GraphBuilder::new("unet");
     let x = g.input("x", DType::F32, [2, 1, 8, 6]);
     let wide = convolution(&g, "down", [1, 4], 1).forward(&x).relu();
@@ -253,6 +253,6 @@ proptest! {
         g.output("flat", &last.reshape(&[2, last.shape()[1..].iter().product()]).tanh());
         let options = training(microbatches);
         let graph = set_mode(g.finish().expect("fits"), &options).expect("fits");
-        assert_same(&graph, &rewrite(&graph, &options, Purpose::Pictures).expect("fits"));
+        assert_same(&graph, &rewrite(&graph, &options, Purpose::Images).expect("fits"));
     }
 }

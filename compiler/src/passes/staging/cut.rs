@@ -1,15 +1,27 @@
 //! An equal-cost cut of the ops, in topological order, into stages.
 //!
-//! Two passes over the possible cuts: the first finds the least cost that the most expensive stage can have, the
-//! second, among cuts within a tenth of it, the one over whose boundaries the fewest bytes cross.
+//! The first pass over the possible cuts finds the least cost that the most expensive stage can have. Of the cuts within a tenth of it,
+//! where no stage costs less than half of the mean if that can be, that one is taken over whose boundaries the fewest bytes cross; of equal ones that which goes through the fewest layers, so that
+//! stages are alike and a layer that is computed again is of one stage; of these the one whose most expensive stage costs least, and at
+//! last the most even one. Where stages cost the same the later ones have more, as the earlier ones keep more microbatches.
+
+use std::ops::RangeInclusive;
 
 use graphc_ir::graph::Graph;
 
 use super::is_source;
 use crate::passes::error::PassError;
+use crate::passes::layers::layers;
 
 /// How much more than the least the most expensive stage may cost where that saves bytes.
 const SLACK: f64 = 1.1;
+
+/// The share of the mean that a stage costs at the least, where that can be: next to nothing crosses the boundary before the op that makes
+/// the loss, but a stage of that op alone would leave its ranks idle.
+const LEAST_SHARE: f64 = 0.5;
+
+/// Parts of the cost of all ops in which costs are counted.
+const PARTS: f64 = (1u32 << 24) as f64;
 
 /// The stage of each node that computes; `None` for sources.
 ///
@@ -23,7 +35,8 @@ pub(super) fn cut(graph: &Graph, stages: usize) -> Result<Vec<Option<usize>>, Pa
     }
     let total = running_costs(graph, &ops);
     let limit = least_maximum(&total, stages) * SLACK;
-    let starts = cheapest_cut(&total, &crossing_bytes(graph, &ops), stages, limit);
+    let prices = Prices { total, bytes: crossing_bytes(graph, &ops), inside: inside(graph, &ops) };
+    let starts = prices.best_cut(stages, limit);
     let mut result = vec![None; graph.nodes.len()];
     for (position, &node) in ops.iter().enumerate() {
         result[node] = Some(starts.iter().filter(|&&start| start <= position).count() - 1);
@@ -31,15 +44,20 @@ pub(super) fn cut(graph: &Graph, stages: usize) -> Result<Vec<Option<usize>>, Pa
     Ok(result)
 }
 
-/// The sum of the costs of the ops before each position: their FLOPs.
+/// The sum of the costs of the ops before each position: their FLOPs in parts of those of all. They are whole numbers small
+/// enough that sums of their squares are exact, so that what costs the same is never told apart by rounding.
 fn running_costs(graph: &Graph, ops: &[usize]) -> Vec<f64> {
-    let mut total = vec![0.0];
-    for &op in ops {
+    let flops = |&op: &usize| {
         let node = &graph.nodes[op];
         let operation = node.op.operation();
         let rule = operation.rule(&graph.operand_types(node));
-        let cost = rule.map_or(0.0, |rule| operation.flops(&rule));
-        total.push(total[total.len() - 1] + cost);
+        rule.map_or(0.0, |rule| operation.flops(&rule))
+    };
+    let costs: Vec<f64> = ops.iter().map(flops).collect();
+    let all = costs.iter().sum::<f64>().max(f64::MIN_POSITIVE);
+    let mut total = vec![0.0];
+    for cost in costs {
+        total.push(total[total.len() - 1] + (cost / all * PARTS).ceil());
     }
     total
 }
@@ -88,29 +106,92 @@ fn least_maximum(total: &[f64], stages: usize) -> f64 {
     best[n]
 }
 
-/// The first op of each of the stages whose costs are within the limit and whose boundaries the fewest bytes cross;
-/// of several the first.
-fn cheapest_cut(total: &[f64], bytes: &[f64], stages: usize, limit: f64) -> Vec<usize> {
-    let n = total.len() - 1;
-    let mut best = vec![vec![(f64::INFINITY, 0); n + 1]; stages];
-    for end in (1..=n).filter(|&end| total[end] <= limit) {
-        best[0][end] = (0.0, 0);
+/// For each position whether it is inside a layer: a cut there gives the layer to two stages.
+fn inside(graph: &Graph, ops: &[usize]) -> Vec<bool> {
+    let of = layers(graph, |_| true).of;
+    let mut last = None;
+    let mut inside = vec![false; ops.len()];
+    for (position, &op) in ops.iter().enumerate() {
+        inside[position] = of[op].is_some() && of[op] == last;
+        last = of[op].or(last);
     }
-    for stage in 1..stages {
-        for end in stage + 1..=n {
-            for start in (stage..end).rev().take_while(|&s| total[end] - total[s] <= limit) {
-                let crossing = best[stage - 1][start].0 + bytes[start];
-                if crossing < best[stage][end].0 {
-                    best[stage][end] = (crossing, start);
+    inside
+}
+
+/// What cuts are chosen by.
+struct Prices {
+    /// The sum of the costs of the ops before each position.
+    total: Vec<f64>,
+    /// The bytes that cross each position.
+    bytes: Vec<f64>,
+    /// Whether each position is inside a layer.
+    inside: Vec<bool>,
+}
+
+/// What ranges cost together, compared in this order.
+#[derive(Clone, Copy, PartialEq, PartialOrd)]
+struct Rank {
+    bytes: f64,
+    layers: usize,
+    /// The cost of the most expensive range, or the sum of the squares of all.
+    uneven: f64,
+}
+
+impl Prices {
+    /// The first op of each of the stages.
+    fn best_cut(&self, stages: usize, limit: f64) -> Vec<usize> {
+        let mean = self.total[self.total.len() - 1] / stages as f64;
+        let cuts = [LEAST_SHARE * mean, 0.0].map(|least| self.evened(stages, least..=limit));
+        let found = cuts.into_iter().flatten().next();
+        found.expect("the least maximum is that of a cut")
+    }
+
+    /// The first op of each of the stages whose costs lie in a range.
+    fn evened(&self, stages: usize, costs: RangeInclusive<f64>) -> Option<Vec<usize>> {
+        let (_, most) = self.cut_within(stages, &costs, f64::max, |cost| cost)?;
+        let costs = *costs.start()..=most;
+        self.cut_within(stages, &costs, |a, b| a + b, |cost| cost * cost).map(|(starts, _)| starts)
+    }
+
+    /// The first op of each of the stages whose costs lie in a range, of the best cut where what is uneven of stages is joined by
+    /// `join`, and that joined number; `None` where there is no such cut.
+    fn cut_within(
+        &self,
+        stages: usize,
+        costs: &RangeInclusive<f64>,
+        join: impl Fn(f64, f64) -> f64,
+        uneven: impl Fn(f64) -> f64,
+    ) -> Option<(Vec<usize>, f64)> {
+        let (total, n) = (&self.total, self.total.len() - 1);
+        let mut best: Vec<Vec<Option<(Rank, usize)>>> = vec![vec![None; n + 1]; stages];
+        for end in (1..=n).filter(|&end| costs.contains(&total[end])) {
+            let rank = Rank { bytes: 0.0, layers: 0, uneven: uneven(total[end]) };
+            best[0][end] = Some((rank, 0));
+        }
+        for stage in 1..stages {
+            for end in stage + 1..=n {
+                let cost = |start: usize| total[end] - total[start];
+                let starts = (stage..end).rev().skip_while(|&start| cost(start) < *costs.start());
+                for start in starts.take_while(|&start| cost(start) <= *costs.end()) {
+                    let Some((before, _)) = best[stage - 1][start] else { continue };
+                    let rank = Rank {
+                        bytes: before.bytes + self.bytes[start],
+                        layers: before.layers + usize::from(self.inside[start]),
+                        uneven: join(before.uneven, uneven(cost(start))),
+                    };
+                    if best[stage][end].is_none_or(|(known, _)| rank <= known) {
+                        best[stage][end] = Some((rank, start));
+                    }
                 }
             }
         }
+        let (rank, _) = best[stages - 1][n]?;
+        let mut starts = vec![0; stages];
+        let mut end = n;
+        for stage in (1..stages).rev() {
+            (_, starts[stage]) = best[stage][end]?;
+            end = starts[stage];
+        }
+        Some((starts, rank.uneven))
     }
-    let mut starts = vec![0; stages];
-    let mut end = n;
-    for stage in (1..stages).rev() {
-        starts[stage] = best[stage][end].1;
-        end = starts[stage];
-    }
-    starts
 }

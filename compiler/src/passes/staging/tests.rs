@@ -1,4 +1,7 @@
+use std::collections::BTreeSet;
+
 use graphc_ir::builder::{GraphBuilder, Tensor};
+use graphc_ir::nn::{Llama, LlamaConfig, Module};
 use graphc_ir::ops::Init;
 use graphc_ir::types::DType;
 
@@ -30,6 +33,47 @@ fn equal_layers_are_cut_equally_with_their_weights() {
     assert_eq!(stages, [0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1]);
     let stages = stages_of(layers(4), &options(&[4], 4));
     assert_eq!(stages, [0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]);
+}
+
+#[test]
+fn layers_stay_whole_and_later_stages_have_more() {
+    let stages = stages_of(layers(7), &options(&[4], 4));
+    let of_layers: Vec<usize> = stages[1..].chunks(3).map(|nodes| nodes[0]).collect();
+    assert_eq!(of_layers, [0, 1, 1, 2, 2, 3, 3]);
+    assert!(stages[1..].chunks(3).all(|nodes| nodes.iter().all(|&s| s == nodes[0])), "{stages:?}");
+}
+
+/// As many blocks as Llama 3.1 405B has, with a head that costs two thirds of a block, and a loss, before which next to nothing crosses.
+#[test]
+fn blocks_are_spread_evenly_over_many_stages() {
+    let g = GraphBuilder::new("llama");
+    let config = LlamaConfig {
+        layers: 126,
+        width: 16,
+        heads: 2,
+        shared: 1,
+        hidden: 48,
+        vocabulary: 128,
+        base: 1e4,
+    };
+    let tokens = g.input("tokens", DType::I64, [2, 4]);
+    let logits = Llama::new(&g, &config).forward(&tokens);
+    g.output("loss", &logits.mean(&[2], false).mean(&[0, 1], false));
+    let graph = assign_stages(g.finish().expect("fits"), &options(&[16], 16)).expect("fits");
+    let mut stages_of_blocks = vec![BTreeSet::new(); config.layers];
+    for (_, node) in graph.iter().filter(|(_, node)| matches!(node.op, Op::Variable(_))) {
+        let name = graph.value(node.results[0]).name.clone().expect("a variable has a name");
+        let Some(block) = name.strip_prefix("layers.") else { continue };
+        let block: usize = block.split('.').next().and_then(|n| n.parse().ok()).expect("a number");
+        stages_of_blocks[block].insert(node.stage.expect("staged").index());
+    }
+    let mut blocks = vec![0; 16];
+    for stages in stages_of_blocks {
+        assert_eq!(stages.len(), 1, "a block is of one stage");
+        stages.into_iter().for_each(|stage| blocks[stage] += 1);
+    }
+    assert!(blocks.iter().all(|&count| count == 7 || count == 8), "{blocks:?}");
+    assert_eq!((blocks[0], blocks[15]), (7, 7), "{blocks:?}: the last has the head besides");
 }
 
 #[test]

@@ -5,15 +5,15 @@ use graphc_ir::op::{Op, OpError};
 use graphc_ir::ops::{Input, LogSoftmax, MatMul, Reshape, Resize, Softmax, Transpose};
 
 use super::Purpose;
-use super::pictures::CHANNELS_FIRST;
+use super::images::CHANNELS_FIRST;
 use super::rewrite::Rewriter;
 use super::view::{Reshaped, View, reshaped};
 
 impl Rewriter<'_> {
     /// The node on what its operands are views of; `None` where it needs them as they were.
     pub(super) fn on_bases(&mut self, node: &Node) -> Result<Option<Vec<View>>, OpError> {
-        if self.purpose == Purpose::Pictures
-            && let Some(views) = self.picture(node)?
+        if self.purpose == Purpose::Images
+            && let Some(views) = self.image(node)?
         {
             return Ok(Some(views));
         }
@@ -41,7 +41,7 @@ impl Rewriter<'_> {
             Op::Reduce(reduce) => self.reduce(&view, reduce, node),
             Op::ToGlobal(op) => self.laid_globally(&view, op, node),
             // The numbers of a dropout follow from where an element stands.
-            Op::Dropout(_) if self.purpose == Purpose::Pictures => Ok(None),
+            Op::Dropout(_) if self.purpose == Purpose::Images => Ok(None),
             Op::Unary(_) | Op::Cast(_) | Op::Dropout(_) => {
                 self.computed(node.op.clone(), vec![view.base], &view.dims, node).map(Some)
             }
@@ -74,19 +74,19 @@ impl Rewriter<'_> {
         Ok(Some(vec![View::arranged(base, &order)]))
     }
 
-    /// Whether ops on a view are computed on the value itself: where it is its base, and of pictures also where no element must
+    /// Whether ops on a view are computed on the value itself: where it is its base, and of images also where no element must
     /// move for it.
     pub(super) fn stays(&self, view: &View) -> bool {
         match self.purpose {
             Purpose::Samples => *view == View::whole(view.base, self.extents(view.base).len()),
-            Purpose::Pictures => view.keeps_order(self.extents(view.base)),
+            Purpose::Images => view.keeps_order(self.extents(view.base)),
         }
     }
 
-    /// Of pictures, what a model moves is moved there, but where it makes one of what has its channels last.
+    /// Of images, what a model moves is moved there, but where it makes one of what has its channels last.
     fn transposed(&self, view: &View, permutation: &[usize]) -> Option<Vec<View>> {
-        let pictures = self.purpose == Purpose::Pictures;
-        let moves = !pictures || !self.stays(view) || permutation == CHANNELS_FIRST;
+        let images = self.purpose == Purpose::Images;
+        let moves = !images || !self.stays(view) || permutation == CHANNELS_FIRST;
         moves.then(|| vec![view.transposed(permutation)])
     }
 
@@ -97,11 +97,11 @@ impl Rewriter<'_> {
         node: &Node,
     ) -> Result<Option<Vec<View>>, OpError> {
         let found = reshaped(view, self.extents(view.base), shape);
-        let pictures = self.purpose == Purpose::Pictures;
+        let images = self.purpose == Purpose::Images;
         let stays = self.stays(view);
-        let found = found.map(|found| if pictures && !stays { found.merged() } else { found });
+        let found = found.map(|found| if images && !stays { found.merged() } else { found });
         let Some(Reshaped { shape, view: seen }) = found else { return Ok(None) };
-        if pictures && stays && self.extents(view.base) != shape {
+        if images && stays && self.extents(view.base) != shape {
             return Ok(None);
         }
         let base = self.reshape(view.base, shape, node)?;
@@ -131,7 +131,7 @@ impl Rewriter<'_> {
         if *last == [rank - 1] {
             return Ok(Some(view));
         }
-        if self.purpose == Purpose::Pictures {
+        if self.purpose == Purpose::Images {
             return Ok(None);
         }
         // The other dims stay in their order, the last ones come behind them as one.

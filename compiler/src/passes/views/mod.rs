@@ -2,20 +2,20 @@
 //! reshapes.
 //!
 //! A value is a view of another, its *base* (`view.rs`): transposes and reshapes are not computed where they stand, but remembered.
-//! Ops are computed on what is viewed (`bases.rs`: which op how; `broadcast.rs`, `moves.rs`, `pictures.rs`), and views that
+//! Ops are computed on what is viewed (`bases.rs`: which op how; `broadcast.rs`, `moves.rs`, `images.rs`), and views that
 //! cancel leave nothing. Whoever needs the value as it is makes it (`rewrite.rs`, where to start reading). What is fed, given and
 //! updated has the dims of the model always.
 
 mod bases;
 mod broadcast;
+mod images;
 mod moves;
-mod pictures;
 mod rewrite;
 #[cfg(test)]
 pub(super) mod same;
 mod view;
 
-pub(super) use pictures::picture_op;
+pub(super) use images::image_op;
 pub(super) use rewrite::rewrite;
 
 /// What a graph is made anew for.
@@ -23,9 +23,9 @@ pub(super) use rewrite::rewrite;
 pub(super) enum Purpose {
     /// Samples keep a dim of their own: no transpose or reshape of the model is computed that need not be.
     Samples,
-    /// Pictures have their channels last. Views are of what convolution and pooling make and of what is computed of it; what the
+    /// Images have their channels last. Views are of what convolution and pooling make and of what is computed of it; what the
     /// model moves otherwise is moved where it says so.
-    Pictures,
+    Images,
 }
 
 impl Purpose {
@@ -33,7 +33,7 @@ impl Purpose {
     fn name(self) -> &'static str {
         match self {
             Self::Samples => "batch_first",
-            Self::Pictures => "channels_last",
+            Self::Images => "channels_last",
         }
     }
 }

@@ -67,7 +67,7 @@ impl Rewriter<'_> {
         let view = self.view(value);
         let own = self.graph.value(view.base).producer.index() >= first;
         let of_base = view.layout(pin, self.extents(view.base));
-        let of_base = of_base.filter(|_| own && self.purpose == Purpose::Pictures);
+        let of_base = of_base.filter(|_| own && self.purpose == Purpose::Images);
         let (base, whole) = (view.base, view == View::whole(view.base, view.dims.len()));
         if let Some(of_base) = of_base.filter(|_| !whole) {
             self.graph.values[base.index()].pin = Some(of_base);

@@ -3,8 +3,8 @@
 use super::search::Search;
 use crate::planner::encoding::at;
 use crate::planner::encoding::multipliers::MemoryPrices;
-use crate::planner::problem::usage::{items, profiles};
-use crate::planner::solver::minimise::STEP;
+use crate::planner::problem::usage::{items, overloads, profiles};
+use crate::planner::solver::minimise::{Effort, STEP};
 
 /// How fast positions gain weight.
 const WEIGHING: f64 = 8.0;
@@ -16,6 +16,13 @@ const ROUNDS: usize = 2;
 const INNER: usize = 6;
 /// Weights in a row that are tried for the proof that nothing fits.
 const WEIGHTS: usize = 8;
+/// The price of the memory of a group of ranks that is short of it, at first, as a multiple of what the free plan costs, by how much it
+/// rises each time that it does not suffice, and how often it does.
+const FIRST: f64 = 1e-3;
+const RISE: f64 = 8.0;
+const STEPS_UP: usize = 6;
+/// What is done at such prices, which are to lead to a plan and prove little.
+const UPWARDS: Effort = Effort { rounds: 2, work: 200_000_000, ..STEP };
 /// Prices of the memory of a plan that just fits, all together, as multiples of what the free plan costs.
 const SCALES: [f64; 6] = [0.05, 0.2, 0.8, 3.2, 12.8, 51.2];
 
@@ -26,6 +33,31 @@ struct Weighing {
 }
 
 impl Search<'_, '_> {
+    /// Raises the price of each group of ranks whose memory does not suffice until it does: the others, such as those of later stages,
+    /// which keep fewer microbatches, go on without. False where some group's does not suffice at any price.
+    pub fn walk(&mut self) -> bool {
+        let unit = self.bound / self.problem.limit as f64;
+        let mut rows = MemoryPrices::new();
+        let mut plan = self.unlimited.clone();
+        for _ in 0..STEPS_UP {
+            for (domain, position, _) in overloads(self.problem, &plan) {
+                let known = rows.iter().filter(|((of, _), _)| *of == domain);
+                let paid: f64 = known.map(|(_, price)| price).sum();
+                rows.insert((domain, position), (paid * RISE).max(FIRST * unit));
+            }
+            let found = self.raise(&rows, UPWARDS);
+            if found.bound > self.bound {
+                self.prove(found.bound, rows.clone());
+            }
+            if self.best.is_some() {
+                self.fitting = rows;
+                return true;
+            }
+            plan = found.plan;
+        }
+        false
+    }
+
     /// Raises prices until something fits: false where nothing does.
     pub fn escalate(&mut self) -> bool {
         let unit = self.bound / self.problem.limit as f64;
@@ -35,7 +67,7 @@ impl Search<'_, '_> {
             let rows: MemoryPrices = rows.collect();
             let bound = self.raise(&rows, STEP).bound;
             if bound > self.bound {
-                (self.bound, self.rows) = (bound, rows);
+                self.prove(bound, rows);
             }
             if self.best.is_some() {
                 return true;

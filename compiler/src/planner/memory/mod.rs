@@ -11,6 +11,7 @@ use super::problem::Problem;
 use super::problem::usage::overload;
 use super::solver::minimise::{Effort, FULL, Minimum, STEP, TOLERANCE};
 use super::strategies;
+pub use rival::Rival;
 use search::Search;
 
 mod branch;
@@ -18,6 +19,7 @@ mod cutting_planes;
 mod feasibility;
 mod pricing;
 mod restricted_master;
+mod rival;
 mod search;
 
 /// A plan as indices into the candidates, what it costs and what no plan goes below.
@@ -29,6 +31,8 @@ pub struct Solution {
     pub seconds: f64,
     /// A proven bound.
     pub bound: f64,
+    /// The prices of memory that prove the bound; `None` where there is enough.
+    pub prices: Option<MemoryPrices>,
 }
 
 /// The plan of fewest seconds that fits the memory, or the best that is found with a bound. Where nothing costs less than
@@ -39,7 +43,8 @@ pub struct Solution {
 pub fn solve(problem: &mut Problem<'_>, ceiling: f64) -> Result<Solution, PlanError> {
     let Unlimited { fits, assignment, data, free } = unlimited(problem, ceiling)?;
     if fits {
-        return Ok(Solution { assignment, seconds: free.value, bound: free.bound });
+        let (seconds, bound) = (free.value, free.bound);
+        return Ok(Solution { assignment, seconds, bound, prices: None });
     }
     let mut search = Search::new(problem, &free);
     search.learn(&data);
@@ -63,7 +68,7 @@ impl Unlimited {
     pub fn fitting(self) -> Option<Solution> {
         let Self { fits, assignment, free, .. } = self;
         let Minimum { value: seconds, bound, .. } = free;
-        fits.then_some(Solution { assignment, seconds, bound })
+        fits.then_some(Solution { assignment, seconds, bound, prices: None })
     }
 }
 

@@ -1,10 +1,14 @@
 //! Prices of memory: those that prove most, and others that lead to plans which fit.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
 use super::cutting_planes::between;
 use super::search::{STEPS, Search};
 use crate::planner::encoding::multipliers::{MemoryPrices, Multipliers};
 use crate::planner::encoding::priced;
 use crate::planner::problem::Problem;
+use crate::planner::problem::usage::overloads;
 use crate::planner::solver::minimise::{Effort, STEP, TOLERANCE};
 
 /// How far to go from the best prices to those that the planes propose.
@@ -23,13 +27,18 @@ const MOST_DRAWS: usize = 16;
 /// Times that the interval of prices is halved with each of them.
 const HALVINGS: usize = 5;
 
+/// How often the intervals of prices that fit are halved: prices of which an eighth does not suffice are known to the 16th part of that.
+const FALLS: usize = 7;
+
 /// The least of seconds and of what memory costs beyond the limit, at some prices.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Priced {
     /// No plan that fits takes fewer seconds.
     pub bound: f64,
     /// What the cheapest plan that was found costs.
     pub value: f64,
+    /// That plan.
+    pub plan: Vec<usize>,
 }
 
 impl Search<'_, '_> {
@@ -49,7 +58,8 @@ impl Search<'_, '_> {
             idle = if value > self.bound + CLOSE * ceiling.abs() { 0 } else { idle + 1 };
             // Prices that are no better are too high, unless the planes do not know it yet.
             if value > self.bound {
-                (self.bound, self.rows, trust) = (value, rows, TRUST);
+                trust = TRUST;
+                self.prove(value, rows);
             } else {
                 trust = if trust < 1.0 { 1.0 } else { TRUST / 2.0 };
             }
@@ -63,9 +73,19 @@ impl Search<'_, '_> {
         let multipliers = Multipliers::new(self.problem, 1.0, rows);
         let messages = (!self.is_narrow).then_some(&mut self.messages);
         let found = priced(self.problem, &multipliers, start.as_deref(), effort, messages);
-        self.offer(&found.labels[..self.nodes()]);
+        let mut plan = found.labels;
+        plan.truncate(self.nodes());
+        self.offer(&plan);
         let paid = rows.values().sum::<f64>() * self.problem.limit as f64;
-        Priced { bound: found.bound - paid, value: found.value - paid }
+        Priced { bound: found.bound - paid, value: found.value - paid, plan }
+    }
+
+    /// The best prices, and the bound at them.
+    pub fn prove(&mut self, bound: f64, rows: MemoryPrices) {
+        if !self.is_narrow {
+            self.proven.clone_from(&rows);
+        }
+        (self.bound, self.rows) = (bound, rows);
     }
 
     /// At the best prices plans that fit and plans that do not cost the same. Layers that are alike go from one to
@@ -82,6 +102,38 @@ impl Search<'_, '_> {
                 prices.shaken(problem, SHAKE, draw as u64)
             };
             self.halve(SHAKE, near, vary);
+        }
+    }
+
+    /// Lowers the prices at which a plan fits, of each group of ranks as far as its own memory suffices: few tensors are then kept less long
+    /// than they could be. Tensors pay more or less by chance, so that layers which are alike go from one way to the other one by one.
+    pub fn settle(&mut self, draws: Range<u64>, near: f64) {
+        let domains: BTreeSet<usize> = self.fitting.keys().map(|&(domain, _)| domain).collect();
+        for draw in draws {
+            let start = domains.iter().map(|&domain| (domain, (0.0, 1.0)));
+            let mut scales: BTreeMap<usize, (f64, f64)> = start.collect();
+            for step in 0..=FALLS {
+                if self.within(near) || !self.has_work() {
+                    return;
+                }
+                // At last those at which each group was seen to fit.
+                let last = step == FALLS;
+                let scale = |(low, high)| if last { high } else { f64::midpoint(low, high) };
+                let scaled =
+                    |(row, price): (&(usize, usize), &f64)| (*row, price * scale(scales[&row.0]));
+                let rows = self.fitting.iter().map(scaled).collect();
+                let multipliers = Multipliers::new(self.problem, 1.0, &rows);
+                let multipliers = multipliers.shaken(self.problem, SHAKE, draw);
+                let found = priced(self.problem, &multipliers, None, STEP, None);
+                let plan = &found.labels[..self.nodes()];
+                self.offer(plan);
+                let over = overloads(self.problem, plan);
+                for (domain, (low, high)) in &mut scales {
+                    let middle = f64::midpoint(*low, *high);
+                    let is_over = over.iter().any(|(of, ..)| of == domain);
+                    *(if is_over { low } else { high }) = middle;
+                }
+            }
         }
     }
 

@@ -6,14 +6,16 @@ use super::search::Search;
 use crate::planner::encoding::multipliers::{MemoryPrices, Multipliers};
 use crate::planner::encoding::network::network;
 use crate::planner::encoding::priced;
-use crate::planner::solver::minimise::{Effort, STEP};
+use crate::planner::solver::minimise::{Effort, STEP, TOLERANCE};
 
 /// Times that the whole problem is asked for more labels.
 const ROUNDS: usize = 4;
 /// No more labels are looked for where the whole problem knows nothing that is cheaper by this share.
 const CLOSE: f64 = 2e-4;
 /// The gap below which the graph of a large model is left at that.
-const NEAR: f64 = 2e-3;
+pub(super) const NEAR: f64 = 2e-3;
+/// How often prices that fit are lowered, with other chances each time.
+const SETTLINGS: u64 = 4;
 /// The gap above which plans for less memory are looked for, and how much less.
 const FAR: f64 = 3e-2;
 const LESS: [f64; 2] = [0.95, 0.88];
@@ -23,10 +25,15 @@ const LAST: Effort = Effort { work: 1_500_000_000, proof: 0.5, ..STEP };
 impl Search<'_, '_> {
     /// Finds prices, plans and a bound.
     pub fn alternate(&mut self) {
-        self.exchange();
-        if !self.within(NEAR) && !self.rows.is_empty() {
+        self.among_known(|search| search.settle(0..1, NEAR));
+        let most = self.exchange();
+        self.among_known(|search| search.settle(1..SETTLINGS, NEAR));
+        if !self.within(NEAR) && most > self.bound * (1.0 + TOLERANCE) {
             let rows = self.rows.clone();
-            self.bound = self.raise(&rows, LAST).bound.max(self.bound);
+            let bound = self.raise(&rows, LAST).bound;
+            if bound > self.bound {
+                self.prove(bound, rows);
+            }
         }
         for share in LESS {
             if !self.within(FAR) {
@@ -35,20 +42,27 @@ impl Search<'_, '_> {
         }
     }
 
-    /// Finds prices and plans among the known labels, and more labels as long as these make a difference.
-    fn exchange(&mut self) {
+    /// Finds prices and plans among the known labels, and more labels as long as these make a difference. What the bound can be at most
+    /// at the best prices.
+    fn exchange(&mut self) -> f64 {
+        let (mut asked, mut most) = (None, 0.0);
         for _ in 0..ROUNDS {
             let (inner, rows) = self.among_known(|search| {
                 search.price_memory();
                 search.follow_prices();
                 (search.bound, search.rows.clone())
             });
-            if rows.is_empty() || self.closed() {
+            // Prices that were asked for already lead to the same labels.
+            if rows.is_empty() || self.closed() || asked.as_ref() == Some(&rows) {
                 break;
             }
             let found = self.raise(&rows, STEP);
-            self.rows = rows;
-            self.bound = self.bound.max(found.bound);
+            most = found.value;
+            self.rows.clone_from(&rows);
+            if found.bound > self.bound {
+                self.prove(found.bound, rows.clone());
+            }
+            asked = Some(rows);
             if found.value >= inner * (1.0 - CLOSE) {
                 break;
             }
@@ -58,18 +72,20 @@ impl Search<'_, '_> {
             search.vary_prices(NEAR);
             search.follow_prices();
         });
+        most
     }
 
     /// Looks for plans as if there were less memory: what prices lead to may leave much of it unused, or not fit, and what
     /// is in between is the cheapest of a lower limit.
     fn with_less(&mut self, share: f64) {
         let (limit, bound, rows) = (self.problem.limit, self.bound, self.rows.clone());
+        let proven = self.proven.clone();
         self.problem.limit = (limit as f64 * share) as u64;
         self.planes.limit_to(self.problem.limit);
         self.exchange();
         self.problem.limit = limit;
         self.planes.limit_to(limit);
-        (self.bound, self.rows, self.guide) = (bound, rows, None);
+        (self.bound, self.rows, self.proven, self.guide) = (bound, rows, proven, None);
     }
 
     /// What is cheapest at the best prices is what the whole problem is compared with.

@@ -31,6 +31,8 @@ pub(super) struct Search<'a, 'b> {
     pub problem: &'a mut Problem<'b>,
     /// The same where memory costs nothing.
     pub free: Network,
+    /// The plan of fewest seconds there that was found.
+    pub unlimited: Vec<usize>,
     /// Seconds that no plan which fits goes below.
     pub bound: f64,
     /// The best plan that fits.
@@ -41,6 +43,10 @@ pub(super) struct Search<'a, 'b> {
     pub least: f64,
     /// The best prices.
     pub rows: MemoryPrices,
+    /// Prices of all groups of ranks that are short of memory at which a plan fits; empty where none are known.
+    pub fitting: MemoryPrices,
+    /// The prices that prove the bound of the whole problem; none where that is the bound without them.
+    pub proven: MemoryPrices,
     /// What is cheapest at these prices, as far as it is known.
     pub guide: Option<Vec<usize>>,
     /// What plans that were found cost and keep.
@@ -56,16 +62,19 @@ pub(super) struct Search<'a, 'b> {
 }
 
 impl<'a, 'b> Search<'a, 'b> {
-    /// Of the free plan nothing but its bound is known.
+    /// Of the free plan nothing is known but what it is, and its bound.
     pub fn new(problem: &'a mut Problem<'b>, free: &Minimum) -> Self {
         let unpriced = Multipliers::new(problem, 1.0, &MemoryPrices::new());
         Self {
             free: network(problem, &unpriced),
+            unlimited: free.labels[..problem.candidates.len()].to_vec(),
             bound: free.bound,
             best: None,
             leanest: None,
             least: 0.0,
             rows: MemoryPrices::new(),
+            fitting: MemoryPrices::new(),
+            proven: MemoryPrices::new(),
             guide: None,
             planes: Planes::new(problem.limit, free.value),
             known: vec![BTreeSet::new(); problem.candidates.len()],
@@ -77,7 +86,7 @@ impl<'a, 'b> Search<'a, 'b> {
     }
 
     pub fn run(&mut self) {
-        if self.has_average() && (self.escalate() || self.make_room()) {
+        if self.has_average() && (self.walk() || self.escalate() || self.make_room()) {
             self.alternate();
             self.within_work(Self::search_whole);
             self.within_work(Self::branch);
@@ -86,7 +95,10 @@ impl<'a, 'b> Search<'a, 'b> {
 
     /// Looks for any plan that fits, where none is known.
     pub fn any(&mut self) {
-        if self.best.is_none() && self.has_average() && !self.escalate() && !self.make_room() {
+        if self.best.is_some() || !self.has_average() {
+            return;
+        }
+        if !(self.walk() || self.escalate() || self.make_room()) {
             self.within_work(Self::branch);
         }
     }
@@ -116,10 +128,11 @@ impl<'a, 'b> Search<'a, 'b> {
 
     /// What the search has ended with.
     pub fn found(self) -> Result<Solution, PlanError> {
-        let (problem, bound, least) = (self.problem, self.bound, self.least as u64);
+        let (problem, prices) = (self.problem, Some(self.proven));
+        let (bound, least) = (self.bound, self.least as u64);
         match (self.best, self.leanest) {
             (Some((seconds, assignment)), _) => {
-                Ok(Solution { assignment, seconds, bound: bound.min(seconds) })
+                Ok(Solution { assignment, seconds, bound: bound.min(seconds), prices })
             }
             (None, leanest) => {
                 let leanest = leanest.map(|(_, leanest)| leanest).unwrap_or_default();

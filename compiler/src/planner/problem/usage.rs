@@ -136,11 +136,16 @@ pub fn largest(
 
 /// The domain whose peak exceeds the limit most, with the peak's position and bytes.
 pub fn overload(problem: &mut Problem<'_>, assignment: &[usize]) -> Option<(usize, usize, u64)> {
+    let over = overloads(problem, assignment).into_iter();
+    over.max_by_key(|&(domain, _, bytes)| (bytes, std::cmp::Reverse(domain)))
+}
+
+/// All domains whose peaks exceed the limit, with the peaks' positions and bytes.
+pub fn overloads(problem: &mut Problem<'_>, assignment: &[usize]) -> Vec<(usize, usize, u64)> {
     let items = items(problem, assignment);
     let peaks = peaks(problem, &items);
     let over = peaks.iter().enumerate().filter(|(_, peak)| peak.bytes > problem.limit);
-    over.map(|(domain, peak)| (domain, peak.position, peak.bytes))
-        .max_by_key(|&(domain, _, bytes)| (bytes, std::cmp::Reverse(domain)))
+    over.map(|(domain, peak)| (domain, peak.position, peak.bytes)).collect()
 }
 
 pub fn too_large(problem: &mut Problem<'_>, assignment: &[usize], least: Option<u64>) -> PlanError {

@@ -2,10 +2,11 @@
 //! variables read.
 //!
 //! Nothing here knows graphs, meshes or memory: what a label stands for is known outside. Elimination is exact where the
-//! network is narrow ([`eliminate`]); elsewhere messages prove a bound ([`dual`]), labels that no better plan can have are
-//! dropped ([`minimise`]), and what is left is divided ([`subdivide`]). Start reading with [`minimise::minimise`].
+//! network is narrow ([`eliminate`]); elsewhere messages prove a bound ([`dual`]) and lead to a plan ([`dive`]), labels that no
+//! better plan can have are dropped ([`minimise`]), and what is left is divided ([`subdivide`]). Start reading with [`minimise::minimise`].
 
 pub(super) mod bound;
+mod dive;
 pub(super) mod dual;
 mod eliminate;
 pub(super) mod minimise;

@@ -166,7 +166,7 @@ mod tests {
     fn what_shifting_costs_leaves_open_is_closed_by_division() {
         for seed in 1..3 {
             let network = complete(seed);
-            let alone = Effort { division: 0, aim: usize::MAX, ..FULL };
+            let alone = Effort { division: 0, dive: usize::MAX, ..FULL };
             let Minimum { value, bound, .. } = minimise(&network, None, alone);
             assert!(bound < value * (1.0 - 1e-3), "there is a gap: {bound} {value}");
             let Minimum { value, bound, labels } = minimise(&network, None, FULL);

@@ -8,7 +8,9 @@ use super::{Clipping, count, states, takes, together};
 use crate::array::Array;
 use crate::builder::Tensor;
 use crate::learning_rate::LearningRate;
-use crate::op::{EvalContext, GradientNode, OpError, Operand, Operation, Region, dtypes, shapes};
+use crate::op::{
+    EvalContext, GradientNode, InPlace, OpError, Operand, Operation, Region, dtypes, shapes,
+};
 use crate::ops::shards::{elementwise, no_gradient, one_float, same_shape};
 use crate::rule::Rule;
 use crate::scalar::Scalar;
@@ -110,6 +112,11 @@ impl Operation for LambDirection {
 
     fn updates(&self) -> &[(usize, usize)] {
         &[(1, 2), (2, 3)]
+    }
+
+    /// The direction may take the gradient's place too.
+    fn in_place(&self) -> Vec<InPlace> {
+        vec![InPlace::new(0, 1), InPlace::new(1, 2), InPlace::new(2, 3)]
     }
 }
 

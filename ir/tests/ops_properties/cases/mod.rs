@@ -12,10 +12,10 @@ use crate::shards::Random;
 mod arithmetic;
 mod attention;
 mod experts;
+mod images;
 mod indexing;
 mod movement;
 mod network;
-mod pictures;
 mod recurrence;
 mod sources;
 mod training;
@@ -157,7 +157,7 @@ pub fn all() -> Vec<Case> {
         network::cases(),
         training::cases(),
         attention::cases(),
-        pictures::cases(),
+        images::cases(),
         recurrence::cases(),
         experts::cases(),
         indexing::cases(),

@@ -8,11 +8,11 @@ const EACH: usize = 32;
 pub(super) fn call(work: &Work) -> Call {
     match work.kind {
         Kind::KernelGrad => sums(work),
-        Kind::Forward | Kind::InputGrad => pictures(work),
+        Kind::Forward | Kind::InputGrad => images(work),
     }
 }
 
-fn pictures(work: &Work) -> Call {
+fn images(work: &Work) -> Call {
     let width = width(work);
     let source = work
         .source(include_str!("../cu/convolution_direct.cu"))

@@ -4,7 +4,7 @@
 //!   `f32` by multiplications and sums, of halves by the tensor cores;
 //! - [`direct`]: a thread for each element of the result, of groups with few channels.
 //!
-//! Kernels are brought to the order in which they are read first, and sums over pictures and places, which make the gradient of
+//! Kernels are brought to the order in which they are read first, and sums over images and places, which make the gradient of
 //! kernels, are made in chunks that follow from the shapes and then joined.
 
 mod direct;
@@ -104,9 +104,9 @@ impl Work {
 
     /// The type of positions in the largest tensor.
     fn index_type(&self) -> &'static str {
-        let pictures = self.space.batch * self.space.area() * self.space.channels();
+        let images = self.space.batch * self.space.area() * self.space.channels();
         let places = self.space.batch * self.space.places() * self.space.features();
-        index_type(pictures.max(places).max(self.kernel_elements()) + (1 << 20))
+        index_type(images.max(places).max(self.kernel_elements()) + (1 << 20))
     }
 
     fn kernel_elements(&self) -> usize {
@@ -115,9 +115,8 @@ impl Work {
 
     /// Macros that all kernels of a convolution have, see `cu/window.cuh`.
     fn source(&self, body: &str) -> Source {
-        let Space {
-            window, batch, groups, outputs, inputs, stride, extents, picture, shown, ..
-        } = self.space;
+        let Space { window, batch, groups, outputs, inputs, stride, extents, image, shown, .. } =
+            self.space;
         let kind = match self.kind {
             Kind::Forward => "FORWARD",
             Kind::InputGrad => "INPUT_GRAD",
@@ -136,7 +135,7 @@ impl Work {
             .define("INPUTS", inputs)
             .define("GROUP", stride)
             .pair("KERNEL", extents)
-            .pair("PICTURE", picture)
+            .pair("IMAGE", image)
             .pair("SHOWN", shown)
             .pair("STEP", window.strides)
             .pair("REACH", window.dilations)

@@ -1,5 +1,5 @@
 //! Implicit products of matrices. A block sums a tile of the result over tiles of both factors in shared memory, which are read from
-//! the pictures where they lie. Of the gradient of pictures, places that one element of the window meets come first, then those of the
+//! the images where they lie. Of the gradient of images, places that one element of the window meets come first, then those of the
 //! next: where the window steps by more than one, a tile so leaves out the elements that it never meets.
 
 use super::{Argument, Call, Kind, Launch, THREADS, Work, aligned};
@@ -46,7 +46,7 @@ struct Product {
     rows: usize,
     columns: usize,
     depth: usize,
-    /// Rows of one phase of the gradient of pictures, a multiple of a tile's; of the others all rows.
+    /// Rows of one phase of the gradient of images, a multiple of a tile's; of the others all rows.
     phase: usize,
     tile: [usize; 2],
     /// The part of the inner extent that is in shared memory at a time.
@@ -60,7 +60,7 @@ impl Product {
     fn new(work: &Work) -> Self {
         let space = &work.space;
         let [height, width] =
-            [0, 1].map(|dim| space.picture[dim].div_ceil(space.window.strides[dim]));
+            [0, 1].map(|dim| space.image[dim].div_ceil(space.window.strides[dim]));
         let (rows, columns, depth) = match work.kind {
             Kind::Forward => {
                 (space.batch * space.places(), space.outputs, space.taps() * space.inputs)
@@ -92,7 +92,7 @@ impl Product {
         Self { rows, columns, depth, phase, tile, step, chunks, chunk }
     }
 
-    /// Whether kernels are brought to another order first: of the gradient of pictures those of one element lie right.
+    /// Whether kernels are brought to another order first: of the gradient of images those of one element lie right.
     fn packs(&self, work: &Work) -> bool {
         match work.kind {
             Kind::Forward => true,

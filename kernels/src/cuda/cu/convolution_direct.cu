@@ -46,7 +46,7 @@ extern "C" __global__ void __launch_bounds__(256) convolution_direct(const T* x,
 extern "C" __global__ void __launch_bounds__(256) convolution_direct(const T* k, const T* dy, T* dx) {
   INDEX e = ((INDEX)blockIdx.x * 256 + threadIdx.x) * WIDTH;
   if (e >= ELEMENTS) return;
-  Spot s = spot<CHANNELS, PICTURE_H, PICTURE_W>(e);
+  Spot s = spot<CHANNELS, IMAGE_H, IMAGE_W>(e);
   u32 feature = s.c / GROUP * OUTPUTS, c = s.c % GROUP;
   Sums sums = {};
   for (u32 i = 0; i < KERNEL_H; ++i) {

@@ -1,6 +1,6 @@
 // Brings kernels to the order in which a product reads them: of each group a matrix [taps of channels summed over, channels made].
 //
-// Macros besides those of convolutions: ELEMENTS of the kernels; BROUGHT, how many channels a block of the gradient of pictures
+// Macros besides those of convolutions: ELEMENTS of the kernels; BROUGHT, how many channels a block of the gradient of images
 // brings, 0 where their taps are too many for shared memory.
 
 #if KIND == FORWARD

@@ -1,6 +1,6 @@
 // The gradient of kernels by one thread for each element, whose places go in chunks: chunk blockIdx.y makes a sum of its own.
 //
-// Macros besides those of convolutions: ELEMENTS of the kernels; COUNT of places of all pictures; CHUNK of them for a sum.
+// Macros besides those of convolutions: ELEMENTS of the kernels; COUNT of places of all images; CHUNK of them for a sum.
 
 extern "C" __global__ void __launch_bounds__(256) convolution_sums(const T* x, const T* dy, float* partial) {
   INDEX e = (INDEX)blockIdx.x * 256 + threadIdx.x;

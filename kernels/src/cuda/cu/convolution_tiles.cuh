@@ -18,8 +18,8 @@ typedef Vec<T, ALIGNED_A> PartA;
 typedef Vec<T, ALIGNED_B> PartB;
 
 #if KIND == INPUT_GRAD
-#define PHASE_H ((PICTURE_H + STEP_H - 1) / STEP_H)
-#define PHASE_W ((PICTURE_W + STEP_W - 1) / STEP_W)
+#define PHASE_H ((IMAGE_H + STEP_H - 1) / STEP_H)
+#define PHASE_W ((IMAGE_W + STEP_W - 1) / STEP_W)
 
 // The element of dx that a row is, of the first channel; whether there is one.
 __device__ __forceinline__ bool element_of(INDEX m, u32& n, u32& row, u32& column) {
@@ -28,7 +28,7 @@ __device__ __forceinline__ bool element_of(INDEX m, u32& n, u32& row, u32& colum
   column = (u32)(rest % PHASE_W) * STEP_W + phase % STEP_W;
   row = (u32)(rest / PHASE_W % PHASE_H) * STEP_H + phase / STEP_W;
   n = (u32)(rest / PHASE_W / PHASE_H);
-  return n < BATCH && row < PICTURE_H && column < PICTURE_W;
+  return n < BATCH && row < IMAGE_H && column < IMAGE_W;
 }
 
 // Whether rows of a phase ever meet an element of the window.

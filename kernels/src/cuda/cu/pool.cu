@@ -77,7 +77,7 @@ extern "C" __global__ void __launch_bounds__(256) pool_grad(
     const T* dy, T* dx) {
   INDEX e = ((INDEX)blockIdx.x * 256 + threadIdx.x) * WIDTH;
   if (e >= ELEMENTS) return;
-  Spot s = spot<CHANNELS, PICTURE_H, PICTURE_W>(e);
+  Spot s = spot<CHANNELS, IMAGE_H, IMAGE_W>(e);
   float sums[WIDTH] = {};
   u32 p, q;
   for (u32 i = KERNEL_H; i-- > 0;) {

@@ -5,14 +5,14 @@
 //   dk, the sums over n, p and q                                            KERNEL_GRAD
 //
 // Macros: KIND; INDEX, the type of positions; T, the element type; BATCH; GROUPS; OUTPUTS and INPUTS, the channels of one group that
-// kernels give and take; GROUP, the channels of one group of x; of height and width (_H, _W) KERNEL, PICTURE (x), SHOWN (y), STEP,
-// REACH, PAD; CHANNELS_LAST, whether pictures are [n, h, w, c] rather than [n, c, h, w]. Of a pool each channel is a group of its own.
+// kernels give and take; GROUP, the channels of one group of x; of height and width (_H, _W) KERNEL, IMAGE (x), SHOWN (y), STEP,
+// REACH, PAD; CHANNELS_LAST, whether images are [n, h, w, c] rather than [n, c, h, w]. Of a pool each channel is a group of its own.
 
 #define TAPS (KERNEL_H * KERNEL_W)
 #define CHANNELS (GROUPS * GROUP)
 #define FEATURES (GROUPS * OUTPUTS)
 
-// An element of pictures of C channels, H rows and W columns.
+// An element of images of C channels, H rows and W columns.
 struct Spot { u32 n, h, w, c; };
 
 template <u32 C, u32 H, u32 W> __device__ __forceinline__ Spot spot(INDEX e) {
@@ -38,7 +38,7 @@ template <u32 C, u32 H, u32 W> __device__ __forceinline__ INDEX position(u32 n, 
 }
 
 __device__ __forceinline__ INDEX in_x(u32 n, u32 h, u32 w, u32 c) {
-  return position<CHANNELS, PICTURE_H, PICTURE_W>(n, h, w, c);
+  return position<CHANNELS, IMAGE_H, IMAGE_W>(n, h, w, c);
 }
 __device__ __forceinline__ INDEX in_y(u32 n, u32 p, u32 q, u32 o) {
   return position<FEATURES, SHOWN_H, SHOWN_W>(n, p, q, o);
@@ -51,11 +51,11 @@ __device__ __forceinline__ INDEX in_k(u32 o, u32 c, u32 tap) {
 // The row of x that element i of the window at place p reads; whether there is one.
 __device__ __forceinline__ bool row_of(u32 p, u32 i, u32& row) {
   row = p * STEP_H + i * REACH_H - PAD_H;
-  return row < PICTURE_H;
+  return row < IMAGE_H;
 }
 __device__ __forceinline__ bool column_of(u32 q, u32 j, u32& column) {
   column = q * STEP_W + j * REACH_W - PAD_W;
-  return column < PICTURE_W;
+  return column < IMAGE_W;
 }
 
 // The place at which element i of the window reads this row of x; whether there is one.

@@ -4,9 +4,9 @@ use graphc_ir::op::Op;
 use graphc_ir::ops::Blend;
 
 use super::super::Shard;
-use super::super::call::{Argument, Call, Entry, Launch, Numbers, Slot, table};
+use super::super::call::{Argument, Call, Launch, Numbers, Slot};
 use super::super::source::Source;
-use super::several::{blocks_of, of_several};
+use super::several::Several;
 use super::{THREADS, WIDTH, type_of, wide};
 
 /// One op; of floating-point numbers, integers and truth values.
@@ -26,29 +26,21 @@ pub(in super::super) fn blend(op: &Blend, operands: &[Shard]) -> Call {
 
 /// The same op of several states, with the same scalars.
 pub(super) fn blends(op: &Blend, members: &[Vec<Shard>]) -> Call {
-    let extents: Vec<usize> = members.iter().map(|member| member[0].elements()).collect();
-    let blocks: Vec<usize> = extents.iter().map(|&extent| blocks_of(extent)).collect();
-    let count = blocks.iter().sum();
-    if count == 0 {
+    let several = Several::of(members);
+    if several.count() == 0 {
         return Call::nothing();
     }
-    let largest = extents.iter().max().copied().unwrap_or(0);
-    let (given, source) = (members[0].len(), source(op, &members[0]));
-    let source = of_several(source, members.len(), largest);
+    let given = members[0].len();
+    let source = several.source(source(op, &members[0]));
     let mut arguments = vec![Argument::Numbers];
     arguments.extend((2..given).map(Argument::operand));
     arguments.extend([Argument::Registers, Argument::Table]);
-    let mut before = 0;
-    let line = |(member, (&extent, &blocks)): (usize, (&usize, &usize))| {
+    let table = several.table(|member| {
         let operands = [0, 1].map(|index| Slot::Operand(member * given + index));
-        let places = operands.into_iter().chain([Slot::Result(member)]).map(Entry::Place);
-        let numbers = [extent, before].map(|number| Entry::Number(number as u64));
-        before += blocks;
-        places.chain(numbers).collect()
-    };
-    let lines = extents.iter().zip(&blocks).enumerate().map(line).collect();
-    let table = table(lines, &blocks);
-    let call = Call::of(vec![Launch::kernel(source, "blends", count, THREADS, arguments)]);
+        operands.into_iter().chain([Slot::Result(member)])
+    });
+    let call =
+        Call::of(vec![Launch::kernel(source, "blends", several.count(), THREADS, arguments)]);
     Call { numbers: Numbers::Update(Box::new(Op::Blend(*op))), table, ..call }
 }
 

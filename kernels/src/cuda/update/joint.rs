@@ -6,10 +6,12 @@
 use graphc_ir::op::Op;
 
 use super::super::Shard;
-use super::super::call::{Argument, Call, Entry, Launch, Slot, table};
+use super::super::call::{Argument, Call, Entry, Launch, Slot};
 use super::super::scaling;
-use super::several::{blocks_of, of_several};
-use super::{Rule, THREADS, Update, adam_rule, blend, direction_rule, rmsprop_rule, sgd_rule};
+use super::several::Several;
+use super::{
+    Rule, THREADS, Update, adam_rule, blend, direction_rule, rmsprop_rule, sgd_rule, steps,
+};
 
 /// How many of an op's operands are tensors of its own, if several such ops can be one launch; what is behind them are scalars, which
 /// they have in common.
@@ -17,6 +19,7 @@ pub fn joins(op: &Op) -> Option<usize> {
     match op {
         Op::SquareSum(_) | Op::NonFinite(_) => Some(1),
         Op::Blend(_) => Some(2),
+        Op::LambUpdate(_) => Some(steps::OPERANDS),
         _ => rule(op, 0).map(|rule| rule.tensors),
     }
 }
@@ -28,6 +31,7 @@ pub fn join_alike(op: &Op, members: &[Vec<Shard>]) -> Option<Call> {
     match op {
         Op::SquareSum(_) | Op::NonFinite(_) => scaling::folds(op, members),
         Op::Blend(op) => Some(blend::blends(op, members)),
+        Op::LambUpdate(op) => Some(steps::steps(op, members)),
         _ => {
             let rule = rule(op, first.len())?;
             let joint = Joint { first: Update::new(first, &rule), members };
@@ -54,35 +58,27 @@ struct Joint<'a> {
 
 impl Joint<'_> {
     fn call(&self, rule: Rule) -> Call {
-        let extents: Vec<usize> = self.members.iter().map(|member| member[0].elements()).collect();
-        let blocks: Vec<usize> = extents.iter().map(|&extent| blocks_of(extent)).collect();
-        let count = blocks.iter().sum();
-        if count == 0 {
+        let several = Several::of(self.members);
+        if several.count() == 0 {
             return Call::nothing();
         }
-        let largest = extents.iter().max().copied().unwrap_or(0);
-        let source = of_several(self.first.source(rule.step.clone()), self.members.len(), largest);
+        let source = several.source(self.first.source(rule.step.clone()));
         let operands = self.first.operands.len();
         // Without a factor the parameter is not read.
         let factor = if self.first.has_factor { self.first.tensors } else { 0 };
         let arguments =
             vec![rule.numbers(), Argument::operand(factor), Argument::Registers, Argument::Table];
-        let launch = Launch::kernel(source, "updates", count, THREADS, arguments);
-        Call { table: self.table(&extents, &blocks), ..rule.call(launch, operands) }
+        let launch = Launch::kernel(source, "updates", several.count(), THREADS, arguments);
+        Call { table: self.table(&several), ..rule.call(launch, operands) }
     }
 
-    fn table(&self, extents: &[usize], blocks: &[usize]) -> Vec<Entry> {
+    fn table(&self, several: &Several) -> Vec<Entry> {
         let (given, tensors) = (self.first.operands.len(), self.first.tensors);
-        let mut before = 0;
-        let line = |(member, (&extent, &blocks)): (usize, (&usize, &usize))| {
-            let operand = |index| Entry::Place(Slot::Operand(member * given + index));
-            let result = |index| Entry::Place(Slot::Result(member * (tensors - 1) + index));
-            let numbers = [extent, before].map(|number| Entry::Number(number as u64));
-            before += blocks;
-            let places = (0..tensors).map(operand).chain((0..tensors - 1).map(result));
-            places.chain(numbers).collect()
-        };
-        let lines = extents.iter().zip(blocks).enumerate().map(line).collect();
-        table(lines, blocks)
+        several.table(|member| {
+            let operands = (0..tensors).map(move |index| Slot::Operand(member * given + index));
+            operands.chain(
+                (0..tensors - 1).map(move |index| Slot::Result(member * (tensors - 1) + index)),
+            )
+        })
     }
 }

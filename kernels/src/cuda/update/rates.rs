@@ -98,6 +98,11 @@ fn left(beta: f64) -> String {
 }
 
 impl Rates {
+    /// Statements of C++ that find them.
+    pub(super) fn find(&self) -> &str {
+        &self.find
+    }
+
     /// The launch, for so many operands.
     pub(super) fn launch(self, operands: usize) -> Launch {
         let source = Source::new(include_str!("../cu/rates.cu"))

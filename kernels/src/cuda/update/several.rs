@@ -1,18 +1,52 @@
 //! What kernels of several tensors have in common.
 
+use super::super::Shard;
+use super::super::call::{Entry, Slot, table};
 use super::super::source::Source;
 use super::{THREADS, WIDTH};
 
 /// How often a block goes on: blocks of 8192 elements keep the table short and still fill a card.
 const STEPS: usize = 8;
 
-/// Blocks for so many elements.
-pub(super) fn blocks_of(extent: usize) -> usize {
-    extent.div_ceil(STEPS * THREADS * WIDTH)
+/// Tensors of one launch, the first operands of as many ops.
+pub(super) struct Several {
+    /// Elements of each.
+    extents: Vec<usize>,
+    /// Blocks of each.
+    blocks: Vec<usize>,
 }
 
-/// Macros for kernels of several tensors, of at most so many elements.
-pub(super) fn of_several(source: Source, members: usize, elements: usize) -> Source {
-    let room = elements + STEPS * THREADS * WIDTH;
-    source.define("PARTS", members).define("STEPS", STEPS).index(room)
+impl Several {
+    /// Of the operands of each op.
+    pub(super) fn of(members: &[Vec<Shard>]) -> Self {
+        let extents: Vec<usize> = members.iter().map(|member| member[0].elements()).collect();
+        let blocks = extents.iter().map(|extent| extent.div_ceil(STEPS * THREADS * WIDTH));
+        Self { blocks: blocks.collect(), extents }
+    }
+
+    /// Blocks of the launch; 0 where there is nothing to do.
+    pub(super) fn count(&self) -> usize {
+        self.blocks.iter().sum()
+    }
+
+    /// The source with the macros that kernels of several tensors have.
+    pub(super) fn source(&self, source: Source) -> Source {
+        let largest = self.extents.iter().max().copied().unwrap_or(0);
+        let room = largest + STEPS * THREADS * WIDTH;
+        source.define("PARTS", self.extents.len()).define("STEPS", STEPS).index(room)
+    }
+
+    /// The table, which has of each member these places, its elements and its first block.
+    pub(super) fn table<I: IntoIterator<Item = Slot>>(
+        &self,
+        places: impl Fn(usize) -> I,
+    ) -> Vec<Entry> {
+        let mut before = 0;
+        let line = |(member, (&extent, &blocks)): (usize, (&usize, &usize))| {
+            let numbers = [extent, before].map(|number| Entry::Number(number as u64));
+            before += blocks;
+            places(member).into_iter().map(Entry::Place).chain(numbers).collect()
+        };
+        table(self.extents.iter().zip(&self.blocks).enumerate().map(line).collect(), &self.blocks)
+    }
 }

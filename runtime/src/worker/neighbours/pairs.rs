@@ -232,7 +232,7 @@ impl<'a> Pairs<'a> {
 #[cfg(test)]
 mod tests {
     use graphc_ir::ops::Reshape;
-    use graphc_ir::plan::{Stream, StreamItem};
+    use graphc_ir::plan::{OperandSource, Stream, StreamItem};
 
     use super::super::tests::{actor, program};
     use super::*;
@@ -338,7 +338,7 @@ mod tests {
     fn another_shape_of_the_same_memory_is_read_through() {
         let reshape = |from: u32, to: u32| {
             let op = Op::Reshape(Reshape { shape: vec![16] });
-            let action = Action::Compute { op, operands: vec![0] };
+            let action = Action::Compute { op, operands: vec![OperandSource::Input(0)] };
             Actor { action, ..actor(&[from], &[to], &[]) }
         };
         let actors =

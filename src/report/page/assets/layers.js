@@ -65,12 +65,12 @@ function barcode(plan, layer, select) {
   const under = tensors.map((index, at) => underline(plan.places.tensors[index][5], gaps[at])).join("");
   const frames = tensors.map((index, at) => (plan.places.tensors[index][5] & 1 ? `M${gaps[at]} .75h${step - 2}v18.5h-${step - 2}z` : "")).join("");
   const at = (event) => {
-    const box = picture.getBoundingClientRect();
+    const box = image.getBoundingClientRect();
     const place = ((event.clientX - box.left) / box.width) * x;
     const found = gaps.findLastIndex((gap) => gap <= place);
     return plan.places.tensors[tensors[Math.max(0, found)]];
   };
-  const picture = svg("svg", {
+  const image = svg("svg", {
     class: "barcode", viewBox: `0 0 ${x} 25`, preserveAspectRatio: "none", role: "img",
     "aria-label": `${some(tensors.length, "tensor")} of ${visible(layer.name)} by layout`,
     on: {
@@ -80,8 +80,8 @@ function barcode(plan, layer, select) {
   }, [...paths].map(([name, d]) => svg("path", { d, style: { fill: `var(--${name})` } })),
   under && svg("path", { d: under, style: { fill: "var(--soft)" } }),
   frames && svg("path", { d: frames, fill: "none", "stroke-width": 1.5, style: { stroke: "var(--ink)" } }));
-  picture.style.maxWidth = `${x}px`;
-  return picture;
+  image.style.maxWidth = `${x}px`;
+  return image;
 }
 
 function tensorText(plan, tensor) {

@@ -12,31 +12,31 @@ function memoryFigure(plan, filled, scale, frame) {
   const y = (bytes) => frame.top + high - (bytes / scale) * high;
   const { moments } = filled;
   const total = (moment) => moment[1].reduce((all, one) => all + one, 0);
-  const picture = svg("svg", { viewBox: `0 0 ${frame.width} ${frame.height}`, role: "img",
+  const image = svg("svg", { viewBox: `0 0 ${frame.width} ${frame.height}`, role: "img",
     "aria-label": `Memory of stage ${filled.stage} over the step; a table follows` });
   for (const at of ticks(scale, 4, 2)) {
     if (at > scale) continue;
-    picture.append(svg("line", { class: "grid", x1: frame.left, x2: frame.width - frame.right, y1: y(at), y2: y(at) }),
+    image.append(svg("line", { class: "grid", x1: frame.left, x2: frame.width - frame.right, y1: y(at), y2: y(at) }),
       svg("text", { x: frame.left - 5, y: y(at) + 4, "text-anchor": "end" }, bytes(at)));
   }
   for (const at of ticks(whole, frame.width / 120)) {
-    if (at < whole * 0.97) picture.append(svg("text", { x: x(at), y: frame.height - 8, "text-anchor": at === 0 ? "start" : "middle" }, instant(at, ticks(whole, frame.width / 120)[1])));
+    if (at < whole * 0.97) image.append(svg("text", { x: x(at), y: frame.height - 8, "text-anchor": at === 0 ? "start" : "middle" }, instant(at, ticks(whole, frame.width / 120)[1])));
   }
-  areas(picture, memory, moments, whole, x, y);
-  limits(picture, memory, frame, scale, y);
+  areas(image, memory, moments, whole, x, y);
+  limits(image, memory, frame, scale, y);
   const peak = moments[filled.peak];
   const [px, py] = [x(peak[0]), y(total(peak))];
-  picture.append(svg("circle", { cx: px, cy: py, r: 3.5, style: { fill: "var(--ink)" } }),
+  image.append(svg("circle", { cx: px, cy: py, r: 3.5, style: { fill: "var(--ink)" } }),
     svg("text", { class: "strong", x: Math.min(frame.width - 90, Math.max(frame.left + 40, px)), y: Math.max(11, py - 7), "text-anchor": "middle" }, `peak ${bytes(total(peak))}`));
-  hover(picture, plan, filled, frame, x, total, whole);
+  hover(image, plan, filled, frame, x, total, whole);
   return el("figure", { data: { peak: String(total(peak)), arena: String(filled.arena_bytes) } },
     el("figcaption", null, `Stage ${filled.stage} (program ${filled.program}): peak ${bytes(total(peak))}, arena ${bytes(filled.arena_bytes)}`),
-    picture,
+    image,
     opened("what fills the peak, as a table", () => peakTable(plan, filled)));
 }
 
 /** One area for each kind, each on those before it, as steps. */
-function areas(picture, memory, moments, whole, x, y) {
+function areas(image, memory, moments, whole, x, y) {
   const floor = moments.map(() => 0);
   memory.kinds.forEach((kind, at) => {
     if (moments.every((moment) => moment[1][at] === 0)) return;
@@ -48,23 +48,23 @@ function areas(picture, memory, moments, whole, x, y) {
       under = `L${x(to).toFixed(1)} ${y(low).toFixed(1)}H${x(moment[0]).toFixed(1)}` + under;
       floor[n] = top;
     });
-    picture.append(svg("path", { d: over + under + "Z", style: { fill: `var(--${kind})` } }));
+    image.append(svg("path", { d: over + under + "Z", style: { fill: `var(--${kind})` } }));
   });
 }
 
-function limits(picture, memory, frame, scale, y) {
-  const line = (at, text, dash) => at <= scale && picture.append(
+function limits(image, memory, frame, scale, y) {
+  const line = (at, text, dash) => at <= scale && image.append(
     svg("line", { x1: frame.left, x2: frame.width - frame.right, y1: y(at), y2: y(at), "stroke-width": 1.4, "stroke-dasharray": dash, style: { stroke: "var(--limit)" } }),
     svg("text", { x: frame.width - frame.right, y: y(at) + 12, "text-anchor": "end" }, text));
   line(memory.device_bytes, `the device has ${bytes(memory.device_bytes)}`, "none");
   if (memory.limit_bytes) line(memory.limit_bytes, `limit ${bytes(memory.limit_bytes)}`, "5 3");
 }
 
-function hover(picture, plan, filled, frame, x, total, whole) {
+function hover(image, plan, filled, frame, x, total, whole) {
   const cross = svg("line", { class: "cross", y1: frame.top, y2: frame.height - frame.bottom, visibility: "hidden" });
-  picture.append(cross);
-  picture.addEventListener("mousemove", (event) => {
-    const box = picture.getBoundingClientRect();
+  image.append(cross);
+  image.addEventListener("mousemove", (event) => {
+    const box = image.getBoundingClientRect();
     const at = ((((event.clientX - box.left) / box.width) * frame.width - frame.left) / (frame.width - frame.left - frame.right)) * whole;
     const moment = filled.moments[Math.max(0, filled.moments.findLastIndex((one) => one[0] <= at))];
     cross.setAttribute("x1", x(moment[0]));
@@ -72,7 +72,7 @@ function hover(picture, plan, filled, frame, x, total, whole) {
     cross.setAttribute("visibility", "visible");
     tip.show(event, momentText(plan, filled, moment, total(moment)));
   });
-  picture.addEventListener("mouseleave", () => {
+  image.addEventListener("mouseleave", () => {
     tip.hide();
     cross.setAttribute("visibility", "hidden");
   });

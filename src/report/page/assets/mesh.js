@@ -69,21 +69,21 @@ function block(plan, stage, number, cell) {
   const ranks = ranksOf(stage);
   const columns = stage.hierarchy.length > 1 ? stage.hierarchy[stage.hierarchy.length - 1] : Math.min(16, ranks.length);
   const rows = Math.ceil(ranks.length / columns);
-  const picture = svg("svg", { width: columns * cell, height: rows * cell, role: "img", "aria-label": `Stage ${number}: ranks ${runs(stage.ranks)}` });
+  const image = svg("svg", { width: columns * cell, height: rows * cell, role: "img", "aria-label": `Stage ${number}: ranks ${runs(stage.ranks)}` });
   const cells = ranks.map((rank, place) => {
     const [x, y] = [(place % columns) * cell, Math.floor(place / columns) * cell];
     const node = places.node ? Math.floor(rank / places.node) : 0;
     const shape = svg("rect", { x, y, width: cell, height: cell, rx: cell > 20 ? 4 : 1.5, class: node % 2 ? "odd" : null, data: { rank } });
     const text = cell > 20 ? svg("text", { x: x + cell / 2, y: y + cell / 2 }, String(rank)) : null;
-    picture.append(...[shape, text].filter(Boolean));
+    image.append(...[shape, text].filter(Boolean));
     return { rank, place, node, shape, text };
   });
   let shown = null;
-  picture.addEventListener("mousemove", (event) => {
+  image.addEventListener("mousemove", (event) => {
     const found = event.target.dataset && cells.find((one) => String(one.rank) === event.target.dataset.rank);
     if (found) tip.show(event, rankText(plan, stage, number, found, shown));
   });
-  picture.addEventListener("mouseleave", tip.hide);
+  image.addEventListener("mouseleave", tip.hide);
   const show = (tensor) => {
     shown = tensor;
     const parts = tensor && partsOf(plan, stage, tensor);
@@ -96,7 +96,7 @@ function block(plan, stage, number, cell) {
   };
   const caption = [el("b", null, `stage ${number}`), `ranks ${runs(stage.ranks)}`, `mesh ${times(stage.hierarchy)}`, some(layersOf(places, number), "layer")];
   return { show, figure: el("div", { class: "stage", style: { "max-width": `${Math.max(104, columns * cell)}px` } },
-    el("div", { class: "caption" }, caption.map((text) => el("div", null, text))), picture) };
+    el("div", { class: "caption" }, caption.map((text) => el("div", null, text))), image) };
 }
 
 /** Different parts in different shades, equal parts in the same one. */

@@ -13,35 +13,35 @@ function roofline(plan, sums) {
   const x = (value) => frame.left + ((Math.log10(value) - x0) / (x1 - x0 || 1)) * (frame.width - frame.left - frame.right);
   const y = (value) => frame.height - frame.bottom - ((Math.log10(value) - y0) / (y1 - y0 || 1)) * (frame.height - frame.top - frame.bottom);
   const clip = (value) => Math.max(frame.top, Math.min(frame.height - frame.bottom, value));
-  const picture = svg("svg", { viewBox: `0 0 ${frame.width} ${frame.height}`, role: "img", "aria-label": "Roofline of kernels by op; the table beside it has the numbers" });
+  const image = svg("svg", { viewBox: `0 0 ${frame.width} ${frame.height}`, role: "img", "aria-label": "Roofline of kernels by op; the table beside it has the numbers" });
   for (let power = x0; power <= x1; power++) {
-    picture.append(svg("line", { class: "grid", x1: x(10 ** power), x2: x(10 ** power), y1: frame.top, y2: frame.height - frame.bottom }),
+    image.append(svg("line", { class: "grid", x1: x(10 ** power), x2: x(10 ** power), y1: frame.top, y2: frame.height - frame.bottom }),
       svg("text", { x: x(10 ** power), y: frame.height - frame.bottom + 15, "text-anchor": power === x1 ? "end" : "middle" }, String(10 ** power)));
   }
   const stepY = Math.max(1, Math.ceil((y1 - y0) / 8));
   for (let power = y0; power <= y1; power += stepY) {
-    picture.append(svg("line", { class: "grid", x1: frame.left, x2: frame.width - frame.right, y1: y(10 ** power), y2: y(10 ** power) }),
+    image.append(svg("line", { class: "grid", x1: frame.left, x2: frame.width - frame.right, y1: y(10 ** power), y2: y(10 ** power) }),
       svg("text", { x: frame.left - 6, y: y(10 ** power) + 4, "text-anchor": "end" }, metric(10 ** power, "")));
   }
-  const taken = roofs(picture, peaks, bandwidth, x, y, [10 ** x0, 10 ** x1], frame, clip);
+  const taken = roofs(image, peaks, bandwidth, x, y, [10 ** x0, 10 ** x1], frame, clip);
   const most = Math.max(...points.map((one) => one.s));
   points.sort((a, b) => b.s - a.s).forEach((one, at) => {
     const [cx, cy, r] = [x(one.flops / one.moved), clip(y(one.flops / one.s)), 3 + 17 * Math.sqrt(one.s / most)];
     const text = `${one.op}: ${seconds(one.s)}, ${metric(one.flops / one.s, "FLOP/s")}, ${(one.flops / one.moved).toPrecision(3)} FLOP a byte`;
-    picture.append(svg("circle", { cx, cy, r, "fill-opacity": 0.55, style: { fill: "var(--accent)" }, on: { mousemove: (event) => tip.show(event, text), mouseleave: tip.hide } }));
-    if (at < 8) label(picture, taken, one.op, [cx, cy, r], frame);
+    image.append(svg("circle", { cx, cy, r, "fill-opacity": 0.55, style: { fill: "var(--accent)" }, on: { mousemove: (event) => tip.show(event, text), mouseleave: tip.hide } }));
+    if (at < 8) label(image, taken, one.op, [cx, cy, r], frame);
   });
-  picture.append(svg("text", { x: (frame.left + frame.width) / 2, y: frame.height - 6, "text-anchor": "middle" }, "FLOPs per byte of memory"));
-  return el("figure", null, el("figcaption", null, "Kernels by op under the device's roofs, FLOPs per second upwards; areas are seconds"), picture);
+  image.append(svg("text", { x: (frame.left + frame.width) / 2, y: frame.height - 6, "text-anchor": "middle" }, "FLOPs per byte of memory"));
+  return el("figure", null, el("figcaption", null, "Kernels by op under the device's roofs, FLOPs per second upwards; areas are seconds"), image);
 }
 
 /** The line of the memory and that of each element type's peak. */
-function roofs(picture, peaks, bandwidth, x, y, [least, most], frame, clip) {
+function roofs(image, peaks, bandwidth, x, y, [least, most], frame, clip) {
   const [byHeight, taken] = [new Map(), []];
   Object.entries(peaks).forEach(([dtype, peak]) => byHeight.set(peak, [...(byHeight.get(peak) || []), dtype]));
   for (const [peak, dtypes] of byHeight) {
     const knee = Math.max(least, Math.min(most, peak / bandwidth));
-    picture.append(svg("path", { class: "roof", d: `M${x(least)} ${clip(y(least * bandwidth))}L${x(knee)} ${clip(y(Math.min(peak, knee * bandwidth)))}L${x(most)} ${clip(y(peak))}` }),
+    image.append(svg("path", { class: "roof", d: `M${x(least)} ${clip(y(least * bandwidth))}L${x(knee)} ${clip(y(Math.min(peak, knee * bandwidth)))}L${x(most)} ${clip(y(peak))}` }),
       svg("text", { x: x(knee) - 8, y: clip(y(peak)) + 4, "text-anchor": "end" }, `${dtypes.join(", ")} ${metric(peak, "FLOP/s")}`));
     taken.push([x(knee) - 130, clip(y(peak)) - 8, x(knee), clip(y(peak)) + 6]);
   }
@@ -49,7 +49,7 @@ function roofs(picture, peaks, bandwidth, x, y, [least, most], frame, clip) {
 }
 
 /** The name of a point beside it, where there is room. */
-function label(picture, taken, text, [cx, cy, r], frame) {
+function label(image, taken, text, [cx, cy, r], frame) {
   const width = text.length * 6.4;
   const places = [[cx - width / 2, cy - r - 4], [cx - width / 2, cy + r + 13], [cx + r + 4, cy + 4], [cx - r - 4 - width, cy + 4]];
   const free = places.find(([x, y]) => {
@@ -59,5 +59,5 @@ function label(picture, taken, text, [cx, cy, r], frame) {
   });
   if (!free) return;
   taken.push([free[0], free[1] - 10, free[0] + width, free[1] + 3]);
-  picture.append(svg("text", { class: "strong", x: free[0], y: free[1] }, text));
+  image.append(svg("text", { class: "strong", x: free[0], y: free[1] }, text));
 }

@@ -13,30 +13,30 @@ function curve(name, steps, values, predicted = null) {
   const [first, last] = [points[0][0], points[points.length - 1][0]];
   const x = (step) => frame.left + ((step - first) / (last - first || 1)) * (frame.width - frame.left - frame.right);
   const y = (value) => frame.height - frame.bottom - ((value - low) / span) * (frame.height - frame.top - frame.bottom);
-  const picture = svg("svg", { viewBox: `0 0 ${frame.width} ${frame.height}`, role: "img", "aria-label": `${visible(name)} by step, from ${points[0][1]} to ${points[points.length - 1][1]}` });
+  const image = svg("svg", { viewBox: `0 0 ${frame.width} ${frame.height}`, role: "img", "aria-label": `${visible(name)} by step, from ${points[0][1]} to ${points[points.length - 1][1]}` });
   for (const at of ticksBetween(low, low + span, 4)) {
-    picture.append(svg("line", { class: "grid", x1: frame.left, x2: frame.width - frame.right, y1: y(at), y2: y(at) }),
+    image.append(svg("line", { class: "grid", x1: frame.left, x2: frame.width - frame.right, y1: y(at), y2: y(at) }),
       svg("text", { x: frame.left - 6, y: y(at) + 4, "text-anchor": "end" }, Number(at.toPrecision(4)).toString()));
   }
   for (const at of ticksBetween(first, last, 6)) {
-    if (Number.isInteger(at)) picture.append(svg("text", { x: x(at), y: frame.height - 8, "text-anchor": "middle" }, String(at)));
+    if (Number.isInteger(at)) image.append(svg("text", { x: x(at), y: frame.height - 8, "text-anchor": "middle" }, String(at)));
   }
   if (near) {
-    picture.append(svg("line", { class: "predicted", x1: frame.left, x2: frame.width - frame.right, y1: y(predicted), y2: y(predicted) }),
+    image.append(svg("line", { class: "predicted", x1: frame.left, x2: frame.width - frame.right, y1: y(predicted), y2: y(predicted) }),
       svg("text", { class: "strong", x: frame.width - frame.right, y: y(predicted) + (y(predicted) < frame.top + 20 ? 14 : -6), "text-anchor": "end" }, "predicted"));
   }
-  picture.append(svg("path", { class: "curve", d: points.map(([step, value], at) => `${at ? "L" : "M"}${x(step).toFixed(1)} ${y(value).toFixed(1)}`).join("") }));
-  if (points.length <= 40) picture.append(...points.map(([step, value]) => svg("circle", { cx: x(step), cy: y(value), r: 2.2, style: { fill: "var(--accent)" } })));
-  picture.addEventListener("mousemove", (event) => {
-    const box = picture.getBoundingClientRect();
+  image.append(svg("path", { class: "curve", d: points.map(([step, value], at) => `${at ? "L" : "M"}${x(step).toFixed(1)} ${y(value).toFixed(1)}`).join("") }));
+  if (points.length <= 40) image.append(...points.map(([step, value]) => svg("circle", { cx: x(step), cy: y(value), r: 2.2, style: { fill: "var(--accent)" } })));
+  image.addEventListener("mousemove", (event) => {
+    const box = image.getBoundingClientRect();
     const place = ((event.clientX - box.left) / box.width) * frame.width;
     const nearest = points.reduce((best, one) => (Math.abs(x(one[0]) - place) < Math.abs(x(best[0]) - place) ? one : best));
     tip.show(event, `step ${nearest[0]}: ${visible(name)} ${Number(nearest[1].toPrecision(6))}`);
   });
-  picture.addEventListener("mouseleave", tip.hide);
+  image.addEventListener("mouseleave", tip.hide);
   const end = points[points.length - 1][1];
   return el("figure", { data: { curve: name, last: String(end) } },
-    el("figcaption", null, el("bdi", null, visible(name)), `: ${Number(points[0][1].toPrecision(5))} to ${Number(end.toPrecision(5))}`), picture);
+    el("figcaption", null, el("bdi", null, visible(name)), `: ${Number(points[0][1].toPrecision(5))} to ${Number(end.toPrecision(5))}`), image);
 }
 
 function measured(data, batch) {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use graphc_ir::ids::RegisterId;
 use graphc_ir::op::{InPlace, Op};
 use graphc_ir::ops::MatMul;
-use graphc_ir::plan::{Action, Actor, FusedArg, FusedOp, FusedStep};
+use graphc_ir::plan::{Action, Actor, FusedArg, FusedOp, FusedStep, OperandSource};
 
 use super::super::super::actor::Work;
 use super::super::super::neighbours::{Beside, Pair, Pairs, overlap};
@@ -250,7 +250,7 @@ impl<'a, 'b> Products<'a, 'b> {
 }
 
 /// The op and the operands of a matrix product.
-fn product(actor: &Actor) -> Option<(&MatMul, &[i32])> {
+fn product(actor: &Actor) -> Option<(&MatMul, &[OperandSource])> {
     match &actor.action {
         Action::Compute { op: Op::MatMul(op), operands } => Some((op, operands)),
         _ => None,
@@ -262,8 +262,8 @@ fn chain(action: &Action) -> Option<FusedOp> {
     match action {
         Action::Fused(chain) => Some(chain.clone()),
         Action::Compute { op, operands } if op.operation().is_elementwise() => {
-            let args = operands.iter().map(|&operand| usize::try_from(operand).ok());
-            let args = args.map(|operand| operand.map(FusedArg::Operand)).collect::<Option<_>>()?;
+            let args = operands.iter().map(|operand| operand.input().map(FusedArg::Operand));
+            let args = args.collect::<Option<_>>()?;
             let step = FusedStep { op: op.clone(), args };
             Some(FusedOp { steps: vec![step], outputs: vec![0] })
         }

@@ -22,8 +22,8 @@ fn result(op: &Op, operands: &[Sample]) -> Vec<usize> {
     op.infer(&types).expect("the case fits the op").swap_remove(0).shape
 }
 
-/// The shape of a picture, in the order that the layout has.
-fn picture([n, c, h, w]: [usize; 4], channels_last: bool) -> [usize; 4] {
+/// The shape of an image, in the order that the layout has.
+fn image([n, c, h, w]: [usize; 4], channels_last: bool) -> [usize; 4] {
     if channels_last { [n, h, w, c] } else { [n, c, h, w] }
 }
 
@@ -31,7 +31,7 @@ fn convolutions() -> Vec<Case> {
     type Of = ([usize; 4], [usize; 4], usize, Window, bool);
     let of = |(x, k, groups, window, complete): Of, channels_last: bool| {
         let [extents, kernel] = [x, k].map(|shape| [shape[2], shape[3]]);
-        let x = picture(x, channels_last);
+        let x = image(x, channels_last);
         let operands = || vec![floats(&x), floats(&k)];
         let op = Op::Convolution(Convolution { window, groups, channels_last });
         let y = result(&op, &operands());
@@ -58,7 +58,7 @@ fn pools() -> Vec<Case> {
     let of = |(x, kernel, window, complete): ([usize; 4], [usize; 2], Window, bool),
               channels_last| {
         let extents = [x[2], x[3]];
-        let x = picture(x, channels_last);
+        let x = image(x, channels_last);
         let max = Op::MaxPool(MaxPool { kernel, window, channels_last });
         let y = result(&max, &[floats(&x)]);
         let gradient = Op::MaxPoolGrad(MaxPoolGrad { kernel, window, channels_last });

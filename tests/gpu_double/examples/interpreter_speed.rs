@@ -1,4 +1,4 @@
-//! How many instructions of threads the double executes in a second: `cargo run --release -p gpu-double --example speed`.
+//! How many instructions of threads the double executes in a second: `cargo run --release -p gpu-double --example interpreter_speed`.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! Convolution, pooling and batch normalization of pictures. A sequence, of batch, channels and width, is a picture of
+//! Convolution, pooling and batch normalization of images. A sequence, of batch, channels and width, is an image of
 //! height 1.
 
 use graphc_ir::op::Op;
@@ -12,7 +12,7 @@ use super::node::{Call, Res, fail};
 use super::normalize::shortest;
 
 pub(super) fn convolution(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
-    let (x, k) = (Picture::of(cx, call, 0)?, Picture::of(cx, call, 1)?);
+    let (x, k) = (Image::of(cx, call, 0)?, Image::of(cx, call, 1)?);
     check_kernel(call, &k)?;
     let window = given_window(call, &x, k.extents)?;
     let groups = positive(call.int("group", 1)?, "group")?;
@@ -22,7 +22,7 @@ pub(super) fn convolution(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
 }
 
 /// Checks that `kernel_shape`, where it is given, is that of the kernels.
-fn check_kernel(call: Call<'_>, kernels: &Picture) -> Res<()> {
+fn check_kernel(call: Call<'_>, kernels: &Image) -> Res<()> {
     match steps(call, "kernel_shape", kernels.rank)? {
         Some(given) if given != kernels.extents => {
             let (given, found) = (call.ints("kernel_shape")?.unwrap_or(&[]), kernels.extents);
@@ -35,9 +35,9 @@ fn check_kernel(call: Call<'_>, kernels: &Picture) -> Res<()> {
     }
 }
 
-/// The gradient of a convolution's pictures, from the channels of the kernels' first dim to those of their second.
+/// The gradient of a convolution's images, from the channels of the kernels' first dim to those of their second.
 pub(super) fn transposed_convolution(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
-    let (x, k) = (Picture::of(cx, call, 0)?, Picture::of(cx, call, 1)?);
+    let (x, k) = (Image::of(cx, call, 0)?, Image::of(cx, call, 1)?);
     if call.text("auto_pad", "NOTSET")? != "NOTSET" || call.has("output_shape") {
         return fail("auto_pad and output_shape are not supported: give `pads`");
     }
@@ -69,7 +69,7 @@ pub(super) fn transposed_convolution(cx: &mut Lowering, call: Call<'_>) -> Res<V
 }
 
 /// What convolves, with the bias if there is one, in the rank of what was convolved.
-fn biased(cx: &mut Lowering, call: Call<'_>, x: &Picture, y: Val) -> Res<Vec<Val>> {
+fn biased(cx: &mut Lowering, call: Call<'_>, x: &Image, y: Val) -> Res<Vec<Val>> {
     let y = x.flattened(cx, y)?;
     let Some(bias) = cx.optional(call, 2)? else { return Ok(vec![y]) };
     let mut shape = vec![1; x.rank - 1];
@@ -100,8 +100,8 @@ pub(super) fn average_pool(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<Val>> {
     Ok(vec![x.flattened(cx, y)?])
 }
 
-/// A picture `[n, c, h, w]`, or a sequence `[n, c, w]` as one of height 1.
-struct Picture {
+/// An image `[n, c, h, w]`, or a sequence `[n, c, w]` as one of height 1.
+struct Image {
     value: Val,
     /// Height and width.
     extents: [usize; 2],
@@ -109,7 +109,7 @@ struct Picture {
     rank: usize,
 }
 
-impl Picture {
+impl Image {
     fn of(cx: &mut Lowering, call: Call<'_>, position: usize) -> Res<Self> {
         let value = cx.operand(call, position)?;
         match cx.shape(&value)?[..] {
@@ -121,14 +121,14 @@ impl Picture {
             _ => {
                 let ty = cx.ty(&value)?;
                 fail(format!(
-                    "only pictures (batch, channels, height, width) and sequences (batch, channels, width) are \
+                    "only images (batch, channels, height, width) and sequences (batch, channels, width) are \
                      supported, not {ty}"
                 ))
             }
         }
     }
 
-    /// Makes the border part of the picture, and gives the window that then goes beyond it alone.
+    /// Makes the border part of the image, and gives the window that then goes beyond it alone.
     fn bordered(&mut self, cx: &mut Lowering, call: Call<'_>, kernel: [usize; 2]) -> Res<Window> {
         let given = given_window(call, self, kernel)?;
         let ceiled = given.ceiled(self.extents, kernel);
@@ -161,8 +161,8 @@ pub(super) fn batch_normalization(cx: &mut Lowering, call: Call<'_>) -> Res<Vec<
     Ok(vec![cx.apply(op, &operands)?])
 }
 
-fn pool(cx: &mut Lowering, call: Call<'_>) -> Res<(Picture, [usize; 2], Window)> {
-    let x = Picture::of(cx, call, 0)?;
+fn pool(cx: &mut Lowering, call: Call<'_>) -> Res<(Image, [usize; 2], Window)> {
+    let x = Image::of(cx, call, 0)?;
     let Some(kernel) = steps(call, "kernel_shape", x.rank)? else {
         return fail("the attribute `kernel_shape` is missing");
     };
@@ -174,7 +174,7 @@ fn pool(cx: &mut Lowering, call: Call<'_>) -> Res<(Picture, [usize; 2], Window)>
 }
 
 /// How the window goes, in places that lie within the border.
-fn given_window(call: Call<'_>, x: &Picture, kernel: [usize; 2]) -> Res<Window> {
+fn given_window(call: Call<'_>, x: &Image, kernel: [usize; 2]) -> Res<Window> {
     let strides = steps(call, "strides", x.rank)?.unwrap_or([1; 2]);
     let dilations = steps(call, "dilations", x.rank)?.unwrap_or([1; 2]);
     if kernel.contains(&0) {

@@ -1,4 +1,4 @@
-//! Convolution, pooling and batch normalization of pictures that have their channels last.
+//! Convolution, pooling and batch normalization of images that have their channels last.
 
 use graphc_ir::graph::Node;
 use graphc_ir::op::{Op, OpError};
@@ -12,15 +12,15 @@ pub(super) const CHANNELS_FIRST: [usize; 4] = [0, 3, 1, 2];
 /// Which dims of `[n, c, h, w]` those of `[n, h, w, c]` are.
 const CHANNELS_LAST: [usize; 4] = [0, 2, 3, 1];
 
-/// An op of pictures with channels last: whether each operand, and the result, is a picture.
-pub(in crate::passes) struct PictureOp {
+/// An op of images with channels last: whether each operand, and the result, is an image.
+pub(in crate::passes) struct ImageOp {
     op: Op,
     pub operands: &'static [bool],
     pub result: bool,
 }
 
-/// The op of pictures `[n, h, w, c]` that an op of pictures `[n, c, h, w]` is; `None` of any other.
-pub(in crate::passes) fn picture_op(op: &Op) -> Option<PictureOp> {
+/// The op of images `[n, h, w, c]` that an op of images `[n, c, h, w]` is; `None` of any other.
+pub(in crate::passes) fn image_op(op: &Op) -> Option<ImageOp> {
     let mut last = op.clone();
     let (channels_last, operands, result): (_, &[bool], _) = match &mut last {
         Op::Convolution(op) => (&mut op.channels_last, &[true, false], true),
@@ -33,18 +33,18 @@ pub(in crate::passes) fn picture_op(op: &Op) -> Option<PictureOp> {
         _ => return None,
     };
     let before = std::mem::replace(channels_last, true);
-    (!before).then_some(PictureOp { op: last, operands, result })
+    (!before).then_some(ImageOp { op: last, operands, result })
 }
 
 impl Rewriter<'_> {
-    /// An op of pictures with channels last; `None` of any other.
-    pub(super) fn picture(&mut self, node: &Node) -> Result<Option<Vec<View>>, OpError> {
-        let Some(PictureOp { op, operands: pictures, result }) = picture_op(&node.op) else {
+    /// An op of images with channels last; `None` of any other.
+    pub(super) fn image(&mut self, node: &Node) -> Result<Option<Vec<View>>, OpError> {
+        let Some(ImageOp { op, operands: images, result }) = image_op(&node.op) else {
             return Ok(None);
         };
         let mut operands = Vec::new();
-        for (&operand, &picture) in node.operands.iter().zip(pictures) {
-            operands.push(match picture {
+        for (&operand, &image) in node.operands.iter().zip(images) {
+            operands.push(match image {
                 true => self.arranged(operand, &CHANNELS_LAST, node)?,
                 false => self.made(operand)?,
             });

@@ -8,9 +8,9 @@ use graphc_ir::types::DType;
 use super::super::common::{Random, ordinary};
 use super::{Example, Examples, FLOATS, ty};
 
-/// A convolution: pictures `[n, h, w, channels]` whatever their layout, kernels of `outputs` channels.
+/// A convolution: images `[n, h, w, channels]` whatever their layout, kernels of `outputs` channels.
 struct Setting {
-    picture: [usize; 4],
+    image: [usize; 4],
     outputs: usize,
     kernel: [usize; 2],
     window: Window,
@@ -40,11 +40,11 @@ pub fn examples() -> Vec<Example> {
     std::mem::take(&mut to.all)
 }
 
-fn setting(picture: [usize; 4], outputs: usize, kernel: usize, stride: usize) -> Setting {
+fn setting(image: [usize; 4], outputs: usize, kernel: usize, stride: usize) -> Setting {
     let pad = kernel / 2;
     let window = Window { strides: [stride; 2], pads: [pad; 4], dilations: [1; 2] };
     let kernel = [kernel; 2];
-    Setting { picture, outputs, kernel, window, groups: 1, channels_last: true }
+    Setting { image, outputs, kernel, window, groups: 1, channels_last: true }
 }
 
 /// What tiles hold only in part, steps and holes of the window, both layouts, groups of many, few and single channels.
@@ -83,13 +83,12 @@ fn large(to: &mut Examples, dtype: DType) {
     to.whole(Op::Convolution(op), &[x, k], 2e-5);
 }
 
-fn empty(picture: [usize; 4]) -> Setting {
-    setting(picture, 4, 3, 1)
+fn empty(image: [usize; 4]) -> Setting {
+    setting(image, 4, 3, 1)
 }
 
 fn convolutions(to: &mut Examples, dtype: DType, setting: &Setting) {
-    let &Setting { picture: [n, h, w, c], outputs, kernel, window, groups, channels_last } =
-        setting;
+    let &Setting { image: [n, h, w, c], outputs, kernel, window, groups, channels_last } = setting;
     let x = ty(dtype, &if channels_last { [n, h, w, c] } else { [n, c, h, w] });
     let k = ty(dtype, &[outputs, c / groups, kernel[0], kernel[1]]);
     let op = Op::Convolution(Convolution { window, groups, channels_last });

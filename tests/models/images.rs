@@ -1,4 +1,4 @@
-//! Pictures, which have their channels last where they are computed: all that they pass through trains as PyTorch does, on every mesh,
+//! Images, which have their channels last where they are computed: all that they pass through trains as PyTorch does, on every mesh,
 //! under every strategy, in stages and in microbatches.
 
 use graphc::ir::op::Op;
@@ -11,7 +11,7 @@ use super::{begin, evaluated, list, near, number, recorded, sgd, step};
 const STEPS: usize = 12;
 
 fn network() -> Graph {
-    let g = GraphBuilder::new("pictures");
+    let g = GraphBuilder::new("images");
     let square = ConvConfig { padding: [1; 2], ..ConvConfig::square(3) };
     let pool = PoolConfig { stride: [2; 2], padding: [1; 2], ..PoolConfig::square(3) };
     let x = g.input("x", DType::F32, [8, 3, 8, 8]);
@@ -36,7 +36,7 @@ fn training() -> CompileOptions {
 fn check(options: &CompileOptions) {
     let CompileOptions { mesh, stages, microbatches, strategy, .. } = options;
     let what = format!("{mesh:?} stages {stages} microbatches {microbatches} {strategy:?}");
-    let recorded = recorded("pictures")[microbatches.to_string()].clone();
+    let recorded = recorded("images")[microbatches.to_string()].clone();
     let mut session = begin(&network(), options);
     let losses: Vec<f64> =
         (0..STEPS).map(|at| number(&step(&mut session, &feeds(at)), "loss")).collect();
@@ -50,7 +50,7 @@ fn check(options: &CompileOptions) {
 }
 
 #[test]
-fn networks_of_pictures_train_as_pytorch_does_on_every_mesh() {
+fn networks_of_images_train_as_pytorch_does_on_every_mesh() {
     use Strategy::{Auto, Data, Zero3};
     for mesh in [vec![1], vec![2], vec![2, 2]] {
         for strategy in [Auto, Data, Zero3] {
@@ -69,7 +69,7 @@ fn so_do_they_in_microbatches() {
     }
 }
 
-/// No kernel of the plan sees channels first, and what is left of transposes is that of the pictures fed and what is flattened.
+/// No kernel of the plan sees channels first, and what is left of transposes is that of the images fed and what is flattened.
 #[test]
 fn their_plan_has_channels_last() {
     let cpu = preset("cpu").expect("a preset");

@@ -1,4 +1,4 @@
-//! Convolution at the sizes of ResNet-18 and MobileNetV2 on pictures of 32 x 32 at batch 64: the forward pass and both gradients,
+//! Convolution at the sizes of ResNet-18 and MobileNetV2 on images of 32 x 32 at batch 64: the forward pass and both gradients,
 //! beside a product of large matrices.
 
 use graphc_ir::mesh::DeviceKind;
@@ -9,7 +9,7 @@ use graphc_kernels::prepare;
 
 use crate::{Bench, f32s};
 
-/// Pictures of a batch.
+/// Images of a batch.
 const BATCH: usize = 64;
 
 /// Places of a side, channels, features, kernel, stride, groups, how often a step has it.
@@ -69,7 +69,7 @@ fn least(bench: &mut Bench, op: &Op, operands: &[TensorType]) -> f64 {
     bench.least(operands, &results, 0.03, |x, y, cx| call.launch(x, y, cx))
 }
 
-/// How often an element of a window meets the picture along one dim.
+/// How often an element of a window meets the image along one dim.
 fn meetings(window: Window, extent: usize, kernel: usize, places: usize) -> usize {
     let places = (0..places)
         .map(|p| (0..kernel).filter(|&k| window.source(0, p, k, extent).is_some()).count());
@@ -77,7 +77,7 @@ fn meetings(window: Window, extent: usize, kernel: usize, places: usize) -> usiz
 }
 
 /// Times every shape, and sums up a step of each model.
-pub fn pictures(bench: &mut Bench) {
+pub fn images(bench: &mut Bench) {
     let square = f32s(&[1024, 1024]);
     let product = Op::MatMul(MatMul { transpose_a: false, transpose_b: false });
     let rate = 2.0 * 1024f64.powi(3) / least(bench, &product, &[square.clone(), square]);

@@ -1,5 +1,6 @@
 //! Writes models of real size as texts without weights: `cargo run --example large_models -- DIR` (`examples/models` has two of
-//! them: Llama 3 8B and GPT-3 175B; Llama 3 70B and Llama 3.1 405B are written besides).
+//! them: Llama 3 8B and GPT-3 175B; Llama 3 70B and Llama 3.1 405B, Llama 3 8B over sequences of 131,072 tokens, MPT-70B and
+//! Mixtral 8x7B are written besides).
 //! With a number after DIR: models of that many layers, for measurements, named with it.
 //!
 //! Weights are bfloat16 and begin by distributions that the text names; the batch is a symbol. Then, for example:
@@ -12,6 +13,12 @@ use anyhow::{Context, Result};
 use graphc::ir::text::print_for_any_batch;
 use graphc::prelude::*;
 use nn::{Gpt, GptConfig, Llama, LlamaConfig, Module};
+
+use mixtral::{Mixtral, MixtralConfig};
+use mpt::{Mpt, MptConfig};
+
+mod mixtral;
+mod mpt;
 
 /// A model of bfloat16 weights from tokens `[batch, sequence]` to logits.
 fn model<M: Module>(
@@ -43,10 +50,16 @@ fn main() -> Result<()> {
         |config: LlamaConfig| LlamaConfig { layers: layers.unwrap_or(config.layers), ..config };
     let llama_70b = larger(LlamaConfig::llama3_70b());
     let llama_405b = larger(LlamaConfig::llama3_405b());
+    let (mut mpt, mut mixtral) = (MptConfig::mpt_70b(), MixtralConfig::mixtral_8x7b());
+    mpt.layers = layers.unwrap_or(mpt.layers);
+    mixtral.layers = layers.unwrap_or(mixtral.layers);
     let models = [
         ("llama3_8b", model("llama3_8b", 8192, |g| Llama::new(g, &llama))?),
         ("llama3_70b", model("llama3_70b", 8192, |g| Llama::new(g, &llama_70b))?),
         ("llama3_405b", model("llama3_405b", 8192, |g| Llama::new(g, &llama_405b))?),
+        ("llama3_8b_131072_tokens", model("llama3_8b", 131_072, |g| Llama::new(g, &llama))?),
+        ("mpt_70b", model("mpt_70b", mpt.sequence, |g| Mpt::new(g, &mpt))?),
+        ("mixtral_8x7b", model("mixtral_8x7b", 4096, |g| Mixtral::new(g, &mixtral))?),
         ("gpt3_175b", model("gpt3_175b", 2048, |g| Gpt::new(g, &gpt))?),
     ];
     for (name, text) in models {

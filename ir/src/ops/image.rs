@@ -1,24 +1,24 @@
-//! Where the dims of a picture are: `[n, c, h, w]`, or with channels last `[n, h, w, c]`. Ops of pictures are written once, for the
+//! Where the dims of an image are: `[n, c, h, w]`, or with channels last `[n, h, w, c]`. Ops of images are written once, for the
 //! first, and bring dims of the second to it and back.
 
 use crate::array::Array;
 use crate::op::{OpError, Operand, Region};
 use crate::shard::Rect;
 
-/// The order of a picture's dims.
+/// The order of an image's dims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PictureDims {
+pub(crate) struct ImageDims {
     /// `[n, h, w, c]`.
     pub channels_last: bool,
 }
 
-impl PictureDims {
-    /// What stands at each of a picture's dims, as `[n, c, h, w]`.
+impl ImageDims {
+    /// What stands at each of an image's dims, as `[n, c, h, w]`.
     pub fn first<T: Clone>(self, [a, b, c, d]: [T; 4]) -> [T; 4] {
         if self.channels_last { [a, d, b, c] } else { [a, b, c, d] }
     }
 
-    /// What belongs to `[n, c, h, w]`, in the order of the picture's dims.
+    /// What belongs to `[n, c, h, w]`, in the order of the image's dims.
     pub fn order<T: Clone>(self, [n, c, h, w]: [T; 4]) -> [T; 4] {
         if self.channels_last { [n, h, w, c] } else { [n, c, h, w] }
     }
@@ -28,7 +28,7 @@ impl PictureDims {
         if self.channels_last { "batch, h, w, channels" } else { "batch, channels, h, w" }
     }
 
-    /// Evaluates an op that is written for `[n, c, h, w]`; `operands` and `results` say which of them are pictures.
+    /// Evaluates an op that is written for `[n, c, h, w]`; `operands` and `results` say which of them are images.
     pub fn evaluate(
         self,
         operands: (&[Operand<'_>], &[bool]),
@@ -42,7 +42,7 @@ impl PictureDims {
             .0
             .iter()
             .zip(operands.1)
-            .map(|(operand, &picture)| match picture {
+            .map(|(operand, &image)| match image {
                 true => (permuted(operand.array, TO_FIRST), region(operand.region)),
                 false => (operand.array.clone(), operand.region.clone()),
             })
@@ -53,10 +53,10 @@ impl PictureDims {
             .0
             .iter()
             .zip(results.1)
-            .map(|(of, &picture)| if picture { region(of) } else { of.clone() })
+            .map(|(of, &image)| if image { region(of) } else { of.clone() })
             .collect();
         let found = op(&brought, &regions)?.into_iter().zip(results.1);
-        let back = |(array, &picture)| if picture { permuted(&array, TO_LAST) } else { array };
+        let back = |(array, &image)| if image { permuted(&array, TO_LAST) } else { array };
         Ok(found.map(back).collect())
     }
 }
@@ -103,17 +103,17 @@ mod tests {
         })
     }
 
-    /// Holds that an op gives the same in both layouts; which operands, and whether the result, are pictures.
-    fn same(of: impl Fn(bool) -> Op, operands: &[(Array, bool)], picture: bool) {
+    /// Holds that an op gives the same in both layouts; which operands, and whether the result, are images.
+    fn same(of: impl Fn(bool) -> Op, operands: &[(Array, bool)], image: bool) {
         let run = |last: bool| {
-            let brought = operands.iter().map(|(array, picture)| {
-                let array = if last && *picture { permuted(array, TO_LAST) } else { array.clone() };
+            let brought = operands.iter().map(|(array, image)| {
+                let array = if last && *image { permuted(array, TO_LAST) } else { array.clone() };
                 (DType::F32, array)
             });
             evaluate(of(last), &brought.collect::<Vec<_>>()).expect("fits").swap_remove(0)
         };
         let last = run(true);
-        let last = if picture { permuted(&last, TO_FIRST) } else { last };
+        let last = if image { permuted(&last, TO_FIRST) } else { last };
         assert_eq!(run(false), last);
     }
 

@@ -1,10 +1,10 @@
-//! Methods of [`Tensor`] for pictures `[n, channels, h, w]` and for experts.
+//! Methods of [`Tensor`] for images `[n, channels, h, w]` and for experts.
 
 use super::Tensor;
 use crate::op::Op;
 use crate::ops::{AveragePool, BatchNorm, Combine, Convolution, Dispatch, MaxPool, Window};
 
-/// Pictures: `[n, channels, h, w]`.
+/// Images: `[n, channels, h, w]`.
 impl Tensor {
     /// Correlation with kernels `[features, channels / groups, kh, kw]`, as torch.nn.functional.conv2d has it.
     ///

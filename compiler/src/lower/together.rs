@@ -1,0 +1,175 @@
+//! What a device may do by one launch: a matrix product, a chain behind it that becomes its epilogue, and sums beside both.
+//!
+//! For that their memory must be apart: where a result lies in memory that another of them reads, or that is used between them, the
+//! device does one after the other. Here what such actors read or write lives as long as if they acted at one time. That is a wish: it is
+//! granted as far as a step takes hardly more memory for it.
+
+use std::collections::BTreeSet;
+
+use graphc_ir::ids::RegisterId;
+use graphc_ir::op::Op;
+use graphc_ir::plan::{Action, Actor, Rate, Register};
+
+use super::in_place::Group;
+use super::lifetimes::{Action as Step, Life};
+
+/// Others that stand between two actors at most.
+const PASSED: usize = 16;
+
+/// What the search for actors that go together looks at.
+pub struct Together<'a> {
+    /// The registers.
+    pub registers: &'a [Register],
+    /// The actors.
+    pub actors: &'a [Actor],
+    /// The actions of a step.
+    pub order: &'a [Step],
+    /// By actor: its stream.
+    pub stream_of: &'a [usize],
+}
+
+impl Together<'_> {
+    /// Groups of registers with the lives that they would have, as far as no more than so many bytes live at a time; `None` where no
+    /// actors go together.
+    pub fn wished(&self, groups: &[Group], most: u64) -> Option<Vec<Group>> {
+        let mut group_of = vec![0; self.registers.len()];
+        for (index, group) in groups.iter().enumerate() {
+            group.members.iter().for_each(|&member| group_of[member] = index);
+        }
+        let mut wished = groups.to_vec();
+        let mut live = self.live(groups);
+        let mut granted = false;
+        for pair in self.pairs(&group_of) {
+            let longer = self.longer(pair, &group_of, &wished);
+            let more = |place: usize| -> u64 {
+                let begun = longer
+                    .iter()
+                    .filter(|(_, _, new, old)| within(new, place) && !within(old, place));
+                begun.map(|&(group, ..)| self.bytes(&groups[group])).sum()
+            };
+            let [first, last] = pair;
+            if (first..=last).any(|place| live[place] + more(place) > most) {
+                continue;
+            }
+            (first..=last).for_each(|place| live[place] += more(place));
+            for (group, content, life, _) in longer {
+                wished[group].lives[content] = life;
+            }
+            granted = true;
+        }
+        granted.then_some(wished)
+    }
+
+    /// By place in the order: the bytes that live there.
+    fn live(&self, groups: &[Group]) -> Vec<u64> {
+        let always = groups.iter().filter(|group| group.lives.is_empty());
+        let mut live: u64 = always.map(|group| self.bytes(group)).sum();
+        let mut change = vec![(0, 0); self.order.len() + 1];
+        for group in groups {
+            for life in group.lives.iter().filter(|life| life.made <= life.last) {
+                change[life.made].0 += self.bytes(group);
+                change[life.last + 1].1 += self.bytes(group);
+            }
+        }
+        let next = |&(begins, ends): &(u64, u64)| {
+            live = live + begins - ends;
+            live
+        };
+        change.iter().map(next).collect()
+    }
+
+    fn bytes(&self, group: &Group) -> u64 {
+        self.registers[group.members[0]].slot_bytes
+    }
+
+    /// What lives longer where two actions are one, each with its group, its content, and its life as it would be and as it is. If all
+    /// that the second reads is there before, it acts where the first does, and writes its results then; else the first acts where
+    /// the second does, and reads its operands until then.
+    fn longer(
+        &self,
+        [first, last]: [usize; 2],
+        group_of: &[usize],
+        groups: &[Group],
+    ) -> Vec<(usize, usize, Life, Life)> {
+        let actor = |place: usize| &self.actors[self.order[place].actor];
+        let content = |place: usize, register: &RegisterId| {
+            let content = match self.registers[register.index()].rate {
+                Rate::Step => 0,
+                Rate::Microbatch => self.order[place].microbatch,
+            };
+            (group_of[register.index()], content)
+        };
+        let life = |(group, content): (usize, usize)| groups[group].lives.get(content).copied();
+        let is_there =
+            |register| life(content(last, register)).is_none_or(|life| life.made <= first);
+        let earlier = actor(last).inputs.iter().all(is_there);
+        let contents: BTreeSet<(usize, usize)> = if earlier {
+            actor(last).outputs.iter().map(|register| content(last, register)).collect()
+        } else {
+            actor(first).inputs.iter().map(|register| content(first, register)).collect()
+        };
+        let stream = self.stream_of[self.order[last].actor];
+        let longer = contents.into_iter().filter_map(|(group, content)| {
+            let old = life((group, content))?;
+            let mut new = old;
+            if earlier {
+                new.made = old.made.min(first);
+            } else {
+                new.last = old.last.max(last);
+                new.touched[stream] = old.touched[stream].max(Some(last));
+            }
+            Some((group, content, new, old))
+        });
+        longer.collect()
+    }
+
+    /// The places of products and of those that may go with them, the earlier first.
+    fn pairs(&self, group_of: &[usize]) -> Vec<[usize; 2]> {
+        let mut pairs = Vec::new();
+        for (place, action) in self.order.iter().enumerate() {
+            let product = &self.actors[action.actor];
+            if !matches!(&product.action, Action::Compute { op: Op::MatMul(_), .. }) {
+                continue;
+            }
+            let made = |actor: &Actor| actor.outputs.first().map(|r| group_of[r.index()]);
+            let reads = |actor: &Actor, group: Option<usize>| {
+                actor.inputs.iter().any(|input| Some(group_of[input.index()]) == group)
+            };
+            let mut given = vec![made(product)];
+            for other in self.near(place) {
+                let actor = &self.actors[self.order[other].actor];
+                let sums = matches!(&actor.action, Action::Compute { op: Op::Reduce(_), .. });
+                let behind = other > place && given.iter().any(|&group| reads(actor, group));
+                let beside =
+                    || product.inputs.iter().any(|f| reads(actor, Some(group_of[f.index()])));
+                if behind && (sums || is_chain(actor)) || sums && beside() {
+                    pairs.push([place.min(other), place.max(other)]);
+                    given.extend((behind && !sums).then(|| made(actor)));
+                }
+            }
+        }
+        pairs
+    }
+
+    /// Places near one at which the same stream acts for the same microbatch, in order.
+    fn near(&self, place: usize) -> impl Iterator<Item = usize> {
+        let kind = move |place: usize| {
+            let action = self.order[place];
+            (self.stream_of[action.actor], action.microbatch)
+        };
+        let all = place.saturating_sub(PASSED)..(place + PASSED + 1).min(self.order.len());
+        all.filter(move |&other| other != place && kind(other) == kind(place))
+    }
+}
+
+fn within(life: &Life, place: usize) -> bool {
+    (life.made..=life.last).contains(&place)
+}
+
+fn is_chain(actor: &Actor) -> bool {
+    match &actor.action {
+        Action::Fused(_) => true,
+        Action::Compute { op, .. } => op.operation().is_elementwise(),
+        _ => false,
+    }
+}

@@ -1,0 +1,118 @@
+//! Two forms of one model, of which the second is seldom better and most of it is as in the first: what memory costs in the one says
+//! almost as much of the other.
+
+use super::restricted_master::NEAR;
+use crate::planner::encoding::multipliers::{MemoryPrices, Multipliers};
+use crate::planner::encoding::priced;
+use crate::planner::problem::Problem;
+use crate::planner::solver::minimise::{STEP, TOLERANCE};
+
+/// What is known of a form that was planned within a memory limit.
+#[derive(Clone, Debug)]
+pub struct Rival {
+    /// What its plan costs.
+    pub seconds: f64,
+    /// What it does not go below.
+    pub bound: f64,
+    prices: MemoryPrices,
+    /// By position: the name of the op there.
+    ops: Vec<String>,
+    /// Groups of ranks whose memory is alike.
+    domains: usize,
+}
+
+impl Rival {
+    /// A form with the prices of memory that prove its bound; `None` where its mesh axes are tied.
+    pub fn new(
+        problem: &Problem<'_>,
+        seconds: f64,
+        bound: f64,
+        prices: &MemoryPrices,
+    ) -> Option<Self> {
+        let (prices, domains) = (prices.clone(), problem.lifetimes.domains.len());
+        let is_free = problem.tied.is_none();
+        is_free.then(|| Self { seconds, bound, prices, ops: ops(problem), domains })
+    }
+
+    /// What no plan of another form goes below, where that shows that the other form is not to be looked into: it is proven to be no
+    /// better, or else the gap of this form is open anyway, and what is cheapest in the other at these prices is no better than what this
+    /// one does not go below.
+    pub fn outbids(&self, other: &mut Problem<'_>) -> Option<f64> {
+        if other.tied.is_some() || other.lifetimes.domains.len() != self.domains {
+            return None;
+        }
+        let prices = self.moved(&ops(other));
+        let multipliers = Multipliers::new(other, 1.0, &prices);
+        let paid = prices.values().sum::<f64>() * other.limit as f64;
+        let found = priced(other, &multipliers, None, STEP, None);
+        let (bound, cheapest) = (found.bound - paid, found.value - paid);
+        let is_proven = bound >= self.seconds * (1.0 - TOLERANCE);
+        let is_open = self.bound < self.seconds * (1.0 - NEAR);
+        (is_proven || is_open && cheapest >= self.bound).then_some(bound)
+    }
+
+    /// The prices at the positions of another order, in which what comes before the difference and what comes after it is the same.
+    fn moved(&self, others: &[String]) -> MemoryPrices {
+        let equal = |(a, b): &(&String, &String)| a == b;
+        let before = self.ops.iter().zip(others).take_while(equal).count();
+        let shorter = self.ops.len().min(others.len()) - before;
+        let behind = self.ops.iter().rev().zip(others.iter().rev()).take(shorter);
+        let behind = behind.take_while(equal).count();
+        let mut moved = MemoryPrices::new();
+        for (&(domain, position), price) in &self.prices {
+            let from_end = self.ops.len() - position;
+            let position = match from_end <= behind {
+                true => others.len() - from_end,
+                false => position.min((others.len() - behind).saturating_sub(1)),
+            };
+            *moved.entry((domain, position)).or_default() += price;
+        }
+        moved
+    }
+}
+
+/// The names of the ops in the order of their positions.
+fn ops(problem: &Problem<'_>) -> Vec<String> {
+    let nodes = &problem.decisions.graph().nodes;
+    let mut ops = vec![String::new(); nodes.len()];
+    for (node, &position) in nodes.iter().zip(&problem.lifetimes.position) {
+        ops[position] = node.op.name().to_owned();
+    }
+    ops
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rival(ops: &[&str], prices: &[(usize, f64)]) -> Rival {
+        let prices = prices.iter().map(|&(position, price)| ((0, position), price)).collect();
+        let ops = ops.iter().map(ToString::to_string).collect();
+        Rival { seconds: 1.0, bound: 0.9, prices, ops, domains: 1 }
+    }
+
+    #[test]
+    fn prices_keep_to_what_is_the_same() {
+        let rival = rival(
+            &["matmul", "relu", "cross_entropy", "matmul", "update"],
+            &[(0, 1.0), (1, 2.0), (2, 4.0), (3, 8.0), (4, 16.0)],
+        );
+        let other = ["matmul", "relu", "max", "exp", "sum", "matmul", "update"];
+        let other: Vec<String> = other.iter().map(ToString::to_string).collect();
+        let moved = rival.moved(&other);
+        let expected = [(0, 1.0), (1, 2.0), (2, 4.0), (5, 8.0), (6, 16.0)];
+        assert_eq!(moved, expected.map(|(position, price)| ((0, position), price)).into());
+        // Back, what is between is one position.
+        let back = Rival { prices: moved, ops: other, ..rival.clone() };
+        assert_eq!(back.moved(&rival.ops), rival.prices);
+    }
+
+    #[test]
+    fn prices_stay_inside_of_shorter_orders() {
+        let rival = rival(&["a", "b", "b", "b", "c"], &[(1, 1.0), (2, 2.0), (3, 4.0)]);
+        let other: Vec<String> = ["a", "b", "c"].iter().map(ToString::to_string).collect();
+        let moved = rival.moved(&other);
+        assert_eq!(moved.values().sum::<f64>(), 7.0);
+        assert!(moved.keys().all(|&(_, position)| position < 3), "{moved:?}");
+    }
+}

@@ -1,0 +1,72 @@
+//! A plan from shifted costs: the labels that they speak against most are given up, half of what is left at a time, while costs are shifted
+//! on over the rest, until what is left is narrow or each variable has one label.
+//!
+//! Labels that are chosen one by one ([`Dual::decode`](super::dual::Dual::decode)) cannot know what those after them will have in common,
+//! such as a tensor that many read in one layout. Here each has a say in what goes before anything is settled.
+
+use super::minimise::Search;
+
+/// The share of the labels beside the best of each variable that is kept in a step.
+const KEPT: f64 = 0.5;
+/// Sweeps between steps.
+const SWEEPS: usize = 4;
+
+impl Search<'_> {
+    /// Looks for a better plan than the best, as long as entries are left to be read: whether all that was not given up was searched, or
+    /// cannot be better. What is kept stays as it was.
+    pub fn dive(&mut self, left: &mut usize) -> bool {
+        let (dual, kept) = (self.dual.clone(), self.kept.clone());
+        // What is given up must not be counted on by anything that is left.
+        self.dual.forbids = true;
+        let is_done = self.descend(left);
+        (self.dual, self.kept) = (dual, kept);
+        is_done
+    }
+
+    fn descend(&mut self, left: &mut usize) -> bool {
+        while self.halve() {
+            if self.solve_kept().is_some_and(f64::is_finite) {
+                return true;
+            }
+            let work = SWEEPS * self.dual.size();
+            if work > *left {
+                return false;
+            }
+            *left -= work;
+            (0..SWEEPS).for_each(|_| self.dual.sweep());
+            self.offer_decoded();
+            if self.dual.bound() >= self.limit() {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Gives up the labels whose bounds are furthest above that of the best label of their variable. False where each has one.
+    fn halve(&mut self) -> bool {
+        let mut above = self.dual.bounds();
+        for bounds in &mut above {
+            let best = bounds.iter().copied().fold(f64::INFINITY, f64::min);
+            bounds.iter_mut().for_each(|bound| *bound -= best);
+        }
+        let best = |above: &Vec<f64>| above.iter().position(|&above| above == 0.0).unwrap_or(0);
+        let best: Vec<usize> = above.iter().map(best).collect();
+        let best = &best;
+        let labels = |variable: usize| 0..above[variable].len();
+        let others = |v: usize| {
+            let of = above[v].iter().enumerate();
+            of.filter(move |(label, _)| *label != best[v]).map(|(_, &above)| above)
+        };
+        let mut all: Vec<f64> = (0..above.len()).flat_map(others).collect();
+        if all.is_empty() {
+            return false;
+        }
+        let middle = (all.len() as f64 * KEPT) as usize;
+        let (_, &mut most, _) = all.select_nth_unstable_by(middle, f64::total_cmp);
+        let is_kept = |v: usize, label: usize| label == best[v] || above[v][label] < most;
+        let keep = |v: usize| labels(v).filter(|&label| is_kept(v, label)).collect();
+        let kept: Vec<Vec<usize>> = (0..above.len()).map(keep).collect();
+        self.restrict(&kept);
+        true
+    }
+}
