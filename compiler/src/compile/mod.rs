@@ -10,7 +10,7 @@ use graphc_ir::plan::{Cluster, CompileOptions, Plan, Recompute, WeightsSource};
 
 use crate::decisions::{Decisions, Sharding};
 use crate::error::CompileError;
-use crate::lower::{Lowering, lower};
+use crate::lower::{Lowering, Streams, lower};
 use crate::null_device::{Simulation, assign_channel_slots, step_seconds};
 use crate::pipeline::{depends_on_form, prepare_until};
 use crate::planner::{Planned, UNLIMITED};
@@ -74,7 +74,7 @@ pub fn sketch(
     let forms = all_forms(&graph, &options)?;
     let (at, planned) = best_form(&decided(&forms), &options, cluster)?;
     let (decisions, Planned { sharding, report: planner, .. }) = (&forms[at].decisions, planned);
-    let how = Lowering { placed: false, overlap: cluster.overlaps() };
+    let how = Lowering { placed: false, streams: Streams::best(cluster) };
     let lowered = lower(decisions, &sharding, &options, cluster, how)?;
     let header = Header { graph: &graph, options: &options, cluster, weights: None, planner };
     let mut plan = unchecked(header, decisions, lowered);

@@ -11,7 +11,7 @@ use graphc_ir::text;
 use super::Compiled;
 use crate::decisions::{Decisions, Sharding};
 use crate::error::CompileError;
-use crate::lower::{Lowered, Lowering, lower};
+use crate::lower::{Lowered, Lowering, Streams, lower};
 use crate::null_device::{Simulation, assign_channel_slots, simulate};
 
 /// A plan that is not checked yet, and what was decided on the way to it.
@@ -77,8 +77,8 @@ pub(super) struct Assembled {
     pub short: Option<u64>,
 }
 
-/// The same as [`assemble`]. Two streams need more memory than one, as what runs beside kernels lives longer: where it does not
-/// suffice for them the plan has one.
+/// The same as [`assemble`]. Two streams need more memory than one, as what runs beside kernels lives longer, and most where what
+/// is due soonest goes first: where memory does not suffice for them the plan has the next of these.
 ///
 /// # Errors
 /// As [`assemble`].
@@ -88,21 +88,24 @@ pub(super) fn assembled(
     sharding: Sharding,
 ) -> Result<Assembled, CompileError> {
     let Header { options, cluster, .. } = header;
-    let lowered = |overlap: bool| {
-        let how = Lowering { placed: true, overlap };
+    let lowered = |streams: Streams| {
+        let how = Lowering { placed: true, streams };
         lower(&decisions, &sharding, options, cluster, how)
     };
-    let mut plan = unchecked(header, &decisions, lowered(cluster.overlaps())?);
-    let short = match fits_memory(&plan) {
-        Err(CompileError::Memory { needed, limit, .. })
-            if plan.programs.iter().any(|p| p.streams.len() > 1) =>
-        {
-            replace_lowered(&mut plan, lowered(false)?);
-            Some(needed - limit)
+    let mut plan = unchecked(header, &decisions, lowered(Streams::best(cluster))?);
+    let mut short = None;
+    for streams in [Streams::InOrder, Streams::One] {
+        let double = plan.programs.iter().any(|program| program.streams.len() > 1);
+        match fits_memory(&plan) {
+            Err(CompileError::Memory { needed, limit, .. }) if double => {
+                short = Some(needed - limit)
+            }
+            _ => break,
         }
-        _ => None,
-    };
+        replace_lowered(&mut plan, lowered(streams)?);
+    }
     fits_memory(&plan)?;
+    let short = short.filter(|_| plan.programs.iter().all(|program| program.streams.len() == 1));
     assign_channel_slots(&mut plan)?;
     let simulation = simulate(&plan)?;
     plan.predicted.step_seconds = simulation.step_seconds;

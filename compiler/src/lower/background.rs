@@ -188,14 +188,16 @@ pub fn waits(block: &Block<'_>) -> Vec<Option<usize>> {
 }
 
 /// When computing would come to each place of a block, if it waited for nothing.
-struct Clock {
-    begins: Vec<f64>,
+pub struct Clock {
+    /// By place.
+    pub begins: Vec<f64>,
     /// The places of the first stream.
     computing: Vec<usize>,
 }
 
 impl Clock {
-    fn new(block: &Block<'_>) -> Self {
+    /// Of a block.
+    pub fn new(block: &Block<'_>) -> Self {
         let mut now = 0.0;
         let (mut begins, mut computing) = (Vec::new(), Vec::new());
         for (place, task) in block.tasks.iter().enumerate() {
@@ -209,7 +211,7 @@ impl Clock {
     }
 
     /// The last place of the first stream before `place` that begins no later than a time.
-    fn last_by(&self, time: f64, place: usize) -> Option<usize> {
+    pub fn last_by(&self, time: f64, place: usize) -> Option<usize> {
         let until = self.computing.partition_point(|&at| at < place && self.begins[at] <= time);
         self.computing[..until].last().copied()
     }
@@ -221,16 +223,31 @@ impl Clock {
     }
 }
 
+/// What holds a gather back.
+#[derive(Clone, Copy, Debug)]
+pub struct Gate {
+    /// The first place of the first stream that reads what it gives.
+    pub reader: usize,
+    /// By the clock, when it may begin.
+    pub opens: f64,
+}
+
 impl Block<'_> {
     fn hold_gathers(&self, clock: &Clock, waits: &mut [Option<usize>]) {
+        for (gather, gate) in self.gates(clock) {
+            waits[gather] = clock.last_by(gate.opens, gather);
+        }
+    }
+
+    /// Gathers of variables that the first stream reads, each with what holds it back.
+    pub fn gates(&self, clock: &Clock) -> Vec<(usize, Gate)> {
         let readers: Vec<(usize, usize)> = self.first_readers();
         let times = readers.iter().map(|&(_, reader)| clock.begins[reader]);
         let gaps = times.clone().skip(1).zip(times).map(|(next, time)| next - time);
         let longest = readers.iter().map(|&(gather, _)| self.tasks[gather].expected);
         let ahead = 2.0 * longest.fold(0.0, f64::max) + gaps.fold(0.0, f64::max);
-        for &(gather, reader) in &readers {
-            waits[gather] = clock.last_by(clock.begins[reader] - ahead, gather);
-        }
+        let gate = |reader: usize| Gate { reader, opens: clock.begins[reader] - ahead };
+        readers.into_iter().map(|(gather, reader)| (gather, gate(reader))).collect()
     }
 
     /// Gathers of variables, each with the first place of the first stream that reads what it gives.
@@ -258,12 +275,18 @@ impl Block<'_> {
             let here = task.inputs.iter().any(|input| made.contains(input));
             task.background == Some(Background::Gradient) && scatters && here
         };
-        let all = || self.tasks.iter().enumerate().filter(|(_, task)| frees(task));
-        let times = || all().map(|(place, _)| clock.begins[place]);
+        let all: Vec<(usize, f64)> = self
+            .tasks
+            .iter()
+            .enumerate()
+            .filter(|(_, task)| frees(task))
+            .map(|(place, task)| (place, task.expected))
+            .collect();
+        let times = || all.iter().map(|&(place, _)| clock.begins[place]);
         let gaps = times().skip(1).zip(times()).map(|(next, time)| next - time);
-        let longest = all().map(|(_, task)| task.expected).fold(0.0, f64::max);
+        let longest = all.iter().map(|&(_, seconds)| seconds).fold(0.0, f64::max);
         let behind = 2.0 * longest + gaps.fold(0.0, f64::max);
-        for (place, _) in all() {
+        for (place, _) in all {
             if let Some(held) = clock.first_from(clock.begins[place] + behind, place) {
                 waits[held] = waits[held].max(Some(place));
             }

@@ -29,6 +29,7 @@ mod lifetimes;
 mod memory;
 mod program;
 mod schedule;
+mod second_stream;
 mod segments;
 mod sort;
 mod tables;
@@ -94,8 +95,27 @@ pub enum LowerError {
 pub struct Lowering {
     /// Whether registers get places in memory. Without offsets a plan cannot run, but tells how long a step takes.
     pub placed: bool,
-    /// Whether communication that nothing waits for at once gets a stream of its own.
-    pub overlap: bool,
+    /// What runs beside what.
+    pub streams: Streams,
+}
+
+/// Where communication runs that nothing waits for at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Streams {
+    /// Among kernels.
+    One,
+    /// On a stream of its own, in the order in which kernels give what it reads and need what it gives: this takes less memory
+    /// than [`Streams::ByDue`].
+    InOrder,
+    /// On a stream of its own, what is needed soonest first.
+    ByDue,
+}
+
+impl Streams {
+    /// What suits these machines best, where memory suffices.
+    pub fn best(cluster: &Cluster) -> Self {
+        if cluster.overlaps() { Self::ByDue } else { Self::One }
+    }
 }
 
 /// Turns decisions into programs.
@@ -115,19 +135,22 @@ pub fn lower(
     segments::assign(&mut job)?;
     sort::sort(&mut job)?;
     elementwise::fuse(&mut job, cluster)?;
-    match how.overlap {
-        true => background::mark(&mut job),
-        false => background::scatter_early(&mut job),
+    match how.streams {
+        Streams::One => background::scatter_early(&mut job),
+        Streams::InOrder | Streams::ByDue => background::mark(&mut job),
     }
     buckets::fuse(&mut job)?;
     before_updates::move_ahead(&mut job)?;
+    if how.streams == Streams::ByDue {
+        second_stream::reorder(&mut job)?;
+    }
     sort::number(&mut job);
     let schedule = schedule::Schedule::new(&job, options.schedule, decisions.staging.stages);
     let cx = program::Context {
         job: &job,
         schedule: &schedule,
         placed: how.placed,
-        overlap: how.overlap,
+        overlap: how.streams != Streams::One,
         memory: options.memory.unwrap_or(cluster.device.memory),
     };
     let (programs, ranks) = programs(&cx, world, decisions.staging.stages);

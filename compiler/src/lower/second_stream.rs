@@ -1,0 +1,248 @@
+//! The order of the second stream, beside which kernels run on the first: what is needed soonest goes first.
+//!
+//! Communication of the backward pass is of two kinds. A gather is needed when computing comes to what reads it, and what it
+//! gives takes memory until then, so it may begin only a while before. A reduction of gradients is needed by updates alone, and by
+//! whoever wants its operand's memory. Where gathers stood right before their readers, reductions that come from kernels shortly
+//! before would go first, and computing would wait for both. So both streams of a block are played through with the seconds that
+//! everything is expected to take, and the second one takes whatever is due soonest of what may begin (Jackson's rule: J. R.
+//! Jackson, *Scheduling a production line to minimize maximum tardiness*, 1955).
+//!
+//! All ranks of a group must communicate in one order, so the order is that of the job's tasks, the same for all ranks.
+
+use std::collections::BTreeMap;
+
+use super::LowerError;
+use super::background::{Block, Clock, Gate};
+use super::job::{Background, Job};
+use super::schedule::{BlockKey, key};
+use super::sort::{Edge, edges, order};
+
+/// Puts tasks of the second stream where they are due soonest. Tasks are sorted, and no task of the first stream changes its place
+/// among those of its block.
+///
+/// # Errors
+/// Where tasks wait for each other in a circle.
+pub fn reorder(job: &mut Job) -> Result<(), LowerError> {
+    let mut blocks: BTreeMap<(usize, BlockKey), Vec<usize>> = BTreeMap::new();
+    for (index, task) in job.tasks.iter().enumerate() {
+        blocks.entry((task.stage, key(task))).or_default().push(index);
+    }
+    let mut all = edges(job);
+    let mut before = vec![Vec::new(); job.tasks.len()];
+    all.iter().filter(|edge| edge.segments == 0).for_each(|edge| before[edge.to].push(edge.from));
+    for tasks in blocks.values().filter(|tasks| both_kinds(job, tasks)) {
+        let block = Block { tasks: tasks.iter().map(|&task| &job.tasks[task]).collect() };
+        let place = |task: &usize| tasks.binary_search(task).ok();
+        let before = tasks.iter().map(|&task| before[task].iter().filter_map(place).collect());
+        let played = Play::new(&block, before.collect()).order();
+        let chain = played.windows(2);
+        all.extend(chain.map(|w| Edge { from: tasks[w[0]], to: tasks[w[1]], segments: 0 }));
+    }
+    let order = order(job, &all, |task| task)?;
+    let mut tasks: Vec<_> = std::mem::take(&mut job.tasks).into_iter().map(Some).collect();
+    let sorted = order.into_iter().filter_map(|index| tasks[index].take()).collect();
+    job.replace_tasks(sorted);
+    Ok(())
+}
+
+/// Whether gathers and reductions of gradients compete in a block.
+fn both_kinds(job: &Job, tasks: &[usize]) -> bool {
+    [Background::Gather, Background::Gradient]
+        .iter()
+        .all(|&kind| tasks.iter().any(|&task| job.tasks[task].background == Some(kind)))
+}
+
+/// What holds back each gather, and each cast before one. Of several gathers of one cast the soonest counts.
+fn gates(block: &Block<'_>, clock: &Clock, before: &[Vec<usize>]) -> Vec<Option<Gate>> {
+    let mut own = vec![None; before.len()];
+    block.gates(clock).into_iter().for_each(|(gather, gate)| own[gather] = Some(gate));
+    let mut all = own.clone();
+    for place in (0..before.len()).rev() {
+        let leads = |at: &&usize| block.tasks[**at].background == Some(Background::Gather);
+        let Some(gate) = all[place] else { continue };
+        for &at in before[place].iter().filter(leads).filter(|&&at| own[at].is_none()) {
+            let sooner = all[at].is_none_or(|known: Gate| gate.opens < known.opens);
+            all[at] = if sooner { Some(gate) } else { all[at] };
+        }
+    }
+    all
+}
+
+/// A block that is played through. Everything is by place in the block.
+struct Play<'a> {
+    block: &'a Block<'a>,
+    /// By when a gather should have ended; never, of all else.
+    due: Vec<f64>,
+    /// What may begin behind each.
+    after: Vec<Vec<usize>>,
+    /// Of how many before it each still waits.
+    missing: Vec<usize>,
+    /// When all before it had ended.
+    free: Vec<f64>,
+}
+
+impl<'a> Play<'a> {
+    fn new(block: &'a Block<'a>, mut before: Vec<Vec<usize>>) -> Self {
+        let clock = Clock::new(block);
+        let gates = gates(block, &clock, &before);
+        let mut due = vec![f64::INFINITY; before.len()];
+        for (place, gate) in gates.iter().enumerate() {
+            let Some(gate) = gate else { continue };
+            due[place] = clock.begins[gate.reader];
+            before[place].extend(clock.last_by(gate.opens, gate.reader));
+        }
+        let mut after = vec![Vec::new(); before.len()];
+        for (place, before) in before.iter().enumerate() {
+            before.iter().for_each(|&at| after[at].push(place));
+        }
+        let missing = before.iter().map(Vec::len).collect();
+        Self { block, due, after, missing, free: vec![0.0; before.len()] }
+    }
+
+    /// The places in the order in which they begin.
+    fn order(mut self) -> Vec<usize> {
+        let first = |&place: &usize| self.block.tasks[place].background.is_none();
+        let (computing, mut rest): (Vec<usize>, Vec<usize>) =
+            (0..self.missing.len()).partition(first);
+        let mut computing = computing.into_iter().peekable();
+        let (mut now, mut order) = ([0.0f64; 2], Vec::with_capacity(self.missing.len()));
+        loop {
+            let next = computing.peek().copied().filter(|&place| self.missing[place] == 0);
+            let begins = next.map(|place| now[0].max(self.free[place]));
+            let second = self.soonest_due(&rest, now[1]);
+            let place = match (next, second) {
+                (Some(place), None) => place,
+                (Some(place), Some((begin, _))) if begins < Some(begin) => place,
+                (_, Some((_, at))) => rest.remove(at),
+                (None, None) => return order,
+            };
+            let task = self.block.tasks[place];
+            let stream = usize::from(task.background.is_some());
+            if stream == 0 {
+                computing.next();
+            }
+            now[stream] = now[stream].max(self.free[place]) + task.seconds + task.expected;
+            for &later in &self.after[place] {
+                self.missing[later] -= 1;
+                self.free[later] = self.free[later].max(now[stream]);
+            }
+            order.push(place);
+        }
+    }
+
+    /// Of what is left of the second stream, free at `now`: what is due soonest of all that may begin first, with its beginning
+    /// and its index.
+    fn soonest_due(&self, rest: &[usize], now: f64) -> Option<(f64, usize)> {
+        let ready = || rest.iter().enumerate().filter(|&(_, &place)| self.missing[place] == 0);
+        let first = ready().map(|(_, &place)| self.free[place]).reduce(f64::min)?.max(now);
+        let able = ready().filter(|&(_, &place)| self.free[place] <= first);
+        let (index, _) = able.min_by(|a, b| self.due[*a.1].total_cmp(&self.due[*b.1]))?;
+        Some((first, index))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use graphc_ir::ops::Init;
+    use graphc_ir::plan::{Action, Rate, TensorKind};
+
+    use super::super::job::{Buffer, BufferId, Task, VariableOf};
+    use super::*;
+    use crate::decisions::Phase;
+
+    /// A task: its name, its seconds, what it is on the second stream, what it reads and what it fills.
+    type Given<'a> = (&'a str, f64, Option<Background>, &'a [usize], &'a [usize]);
+
+    /// A job of tasks on one rank.
+    fn job(tasks: &[Given<'_>], variables: &[usize]) -> Job {
+        let mut job = Job::new(2);
+        let last =
+            tasks.iter().flat_map(|(_, _, _, inputs, outputs)| inputs.iter().chain(*outputs));
+        for id in 0..=last.copied().max().unwrap_or(0) {
+            let variable = VariableOf {
+                name: id.to_string(),
+                init: Init::Weights,
+                role: TensorKind::Parameter,
+            };
+            job.buffer(Buffer {
+                name: id.to_string(),
+                layout: 0,
+                rate: Rate::Microbatch,
+                variable: variables.contains(&id).then_some(variable),
+                producer: None,
+            });
+        }
+        let ids = |all: &[usize]| all.iter().map(|&id| BufferId(id)).collect();
+        for (anchor, &(name, seconds, background, inputs, outputs)) in tasks.iter().enumerate() {
+            let second = background.is_some();
+            job.task(Task {
+                name: name.into(),
+                action: Action::Accumulate,
+                inputs: ids(inputs),
+                outputs: ids(outputs),
+                updates: Vec::new(),
+                rate: Rate::Microbatch,
+                phase: Phase::Backward,
+                stage: 0,
+                chunk: 0,
+                ranks: vec![0],
+                anchor,
+                segment: 1,
+                flops: 0.0,
+                bytes: 0.0,
+                seconds: if second { 0.0 } else { seconds },
+                background,
+                expected: if second { seconds } else { 0.0 },
+                boxing: None,
+            });
+        }
+        job
+    }
+
+    fn reordered(mut job: Job) -> Vec<String> {
+        reorder(&mut job).expect("no circle");
+        job.tasks.into_iter().map(|task| task.name).collect()
+    }
+
+    const GATHER: Option<Background> = Some(Background::Gather);
+    const GRADIENT: Option<Background> = Some(Background::Gradient);
+
+    #[test]
+    fn a_gather_goes_before_a_reduction_that_it_would_wait_for() {
+        let tasks: [Given<'_>; 6] = [
+            ("first", 1.0, None, &[], &[0]),
+            ("second", 1.0, None, &[0], &[1]),
+            ("reduce", 4.0, GRADIENT, &[1], &[2]),
+            ("third", 1.0, None, &[0], &[3]),
+            ("gather", 2.0, GATHER, &[4], &[5]),
+            ("reader", 1.0, None, &[3, 5], &[6]),
+        ];
+        let expected = ["gather", "first", "second", "reduce", "third", "reader"];
+        assert_eq!(reordered(job(&tasks, &[4])), expected);
+    }
+
+    #[test]
+    fn a_gather_begins_no_sooner_than_it_must() {
+        let tasks: [Given<'_>; 6] = [
+            ("long", 9.0, None, &[], &[0]),
+            ("reduce", 4.0, GRADIENT, &[0], &[1]),
+            ("short", 1.0, None, &[0], &[2]),
+            ("cast", 0.0, GATHER, &[3], &[4]),
+            ("gather", 2.0, GATHER, &[4], &[5]),
+            ("reader", 1.0, None, &[2, 5], &[6]),
+        ];
+        // It takes 2 s and is read at 10 s: it may begin behind what begins 4 s before, as may the cast before it.
+        let expected = ["long", "cast", "gather", "short", "reduce", "reader"];
+        assert_eq!(reordered(job(&tasks, &[3])), expected);
+    }
+
+    #[test]
+    fn what_has_no_gathers_stays() {
+        let tasks: [Given<'_>; 3] = [
+            ("first", 1.0, None, &[], &[0]),
+            ("second", 1.0, None, &[0], &[1]),
+            ("reduce", 4.0, GRADIENT, &[0], &[2]),
+        ];
+        assert_eq!(reordered(job(&tasks, &[])), ["first", "second", "reduce"]);
+    }
+}
