@@ -5,11 +5,12 @@
 use graphc_ir::plan::Strategy;
 
 use super::encoding::at;
+use super::encoding::lead::{Lead, following, leading};
 use super::encoding::multipliers::MemoryPrices;
 use super::error::PlanError;
 use super::problem::Problem;
 use super::problem::usage::overload;
-use super::solver::minimise::{Effort, FULL, Minimum, STEP, TOLERANCE};
+use super::solver::minimise::{Minimum, STEP, TOLERANCE};
 use super::strategies;
 pub use rival::Rival;
 use search::Search;
@@ -41,7 +42,7 @@ pub struct Solution {
 /// # Errors
 /// Where nothing fits.
 pub fn solve(problem: &mut Problem<'_>, ceiling: f64) -> Result<Solution, PlanError> {
-    let Unlimited { fits, assignment, data, free } = unlimited(problem, ceiling)?;
+    let Unlimited { fits, assignment, data, free, .. } = unlimited(problem, ceiling, None)?;
     if fits {
         let (seconds, bound) = (free.value, free.bound);
         return Ok(Solution { assignment, seconds, bound, prices: None });
@@ -61,29 +62,37 @@ pub(super) struct Unlimited {
     /// Data parallelism.
     data: Vec<usize>,
     free: Minimum,
+    /// What it says to the search for another form.
+    lead: Option<Lead>,
 }
 
 impl Unlimited {
-    /// The plan, if it fits.
-    pub fn fitting(self) -> Option<Solution> {
-        let Self { fits, assignment, free, .. } = self;
+    /// The plan, if it fits, with what it says to the search for another form.
+    pub fn fitting(self) -> Option<(Solution, Option<Lead>)> {
+        let Self { fits, assignment, free, lead, .. } = self;
         let Minimum { value: seconds, bound, .. } = free;
-        fits.then_some(Solution { assignment, seconds, bound, prices: None })
+        fits.then_some((Solution { assignment, seconds, bound, prices: None }, lead))
     }
 }
 
 /// # Errors
 /// Where the model does not fit data parallelism.
-pub(super) fn unlimited(problem: &mut Problem<'_>, ceiling: f64) -> Result<Unlimited, PlanError> {
+pub(super) fn unlimited(
+    problem: &mut Problem<'_>,
+    ceiling: f64,
+    first: Option<&Lead>,
+) -> Result<Unlimited, PlanError> {
     let data = strategies::assign(problem, Strategy::Data)?;
     // A plan that is known to be sensible: what is found is at least as good.
-    let free =
-        at(problem, 1.0, &MemoryPrices::new(), None, Some(&data), Effort { ceiling, ..FULL });
+    let (free, lead) = match first.filter(|_| problem.tied.is_none()) {
+        Some(first) => (following(problem, &data, ceiling, first), None),
+        None => leading(problem, &data, ceiling),
+    };
     let nodes = problem.candidates.len();
     let assignment = free.labels[..nodes].to_vec();
     let is_dear = free.value >= ceiling && free.bound >= ceiling * (1.0 - TOLERANCE);
     let fits = is_dear || overload(problem, &assignment).is_none();
-    Ok(Unlimited { fits, assignment, data, free })
+    Ok(Unlimited { fits, assignment, data, free, lead })
 }
 
 /// Whether anything fits the memory, as [`solve`] finds out, up to the first plan that does.
