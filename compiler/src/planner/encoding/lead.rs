@@ -41,7 +41,7 @@ pub fn leading(
     (found, lead)
 }
 
-/// The same for another form. No more is proven than of the first: what is proven of both is no more than that.
+/// The same for another form. No more is proven than of the first, once a plan was looked for: what is proven of both is no more than that.
 pub fn following(
     problem: &mut Problem<'_>,
     sensible: &[usize],

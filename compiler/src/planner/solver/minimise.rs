@@ -449,4 +449,22 @@ mod tests {
             assert_eq!(network.cost(&found.labels), found.value);
         }
     }
+
+    #[test]
+    fn messages_of_a_network_that_is_nearly_the_same_save_work() {
+        let network = grid(49);
+        let effort = Effort { division: 0, work: 10_000_000, ..FULL };
+        let mut messages = Messages::default();
+        let first = minimise_on(&network, None, effort, Some(Course::To(&mut messages)));
+        let mut other = grid(49);
+        other.unary[0].iter_mut().for_each(|cost| *cost += 1e-3);
+        let names: Vec<usize> = (0..other.unary.len()).collect();
+        let effort = Effort { dive: 0, enough: first.bound, ..effort };
+        let course = Some(Course::From(&messages, &names));
+        let found = minimise_on(&other, Some(&first.labels), effort, course);
+        assert!(found.bound >= first.bound, "{found:?} {first:?}");
+        assert!(found.value <= first.value + 1e-3 + 1e-9, "{found:?} {first:?}");
+        let (work, before) = (other.meter.entries(), network.meter.entries());
+        assert!(3 * work < 2 * before, "{work} of {before}");
+    }
 }
