@@ -118,7 +118,7 @@ pub fn best_in_memory(
         let ceiling = best.ceiling();
         let found = match is_short {
             true => None,
-            false => plan_with_room(decisions, options, cluster, ceiling).transpose(),
+            false => plan_with_room(decisions, options, cluster, best.planned()).transpose(),
         };
         let found = match found {
             Some(found) => found,
@@ -166,6 +166,11 @@ impl<'a> BestForm<'a> {
     /// What the best costs so far.
     fn ceiling(&self) -> f64 {
         self.best.as_ref().map_or(f64::INFINITY, |(_, known)| known.report.objective_seconds)
+    }
+
+    /// The plan of the best so far.
+    fn planned(&self) -> Option<&Planned> {
+        self.best.as_ref().map(|(_, planned)| planned)
     }
 
     /// The best so far, where memory is short for it.

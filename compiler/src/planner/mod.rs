@@ -44,6 +44,7 @@ use crate::decisions::{Decisions, NodeSharding, Sharding};
 pub use error::{PlanError, bytes};
 pub use reference::{Account, Recomputed, account, recompute};
 
+pub use encoding::lead::Lead;
 pub use memory::Rival;
 use memory::Solution;
 use problem::size::size;
@@ -61,6 +62,8 @@ pub struct Planned {
     pub memory: Vec<u64>,
     /// What another form of the same model may be compared with; `None` where memory is not short.
     pub rival: Option<Rival>,
+    /// What it says to the search for another form; `None` where that has nothing from it.
+    pub lead: Option<Lead>,
     /// Entries of cost tables that were made or looked at, and routes that were priced: what planning took, the same on
     /// every machine.
     pub work: u64,
@@ -96,7 +99,8 @@ pub fn plan_below(
     Ok(planned(&mut problem, options, solution))
 }
 
-/// The same as [`plan_below`] where the best plan fits the memory without regard to it; `None` where memory is short.
+/// The same as [`plan_below`] where the best plan fits the memory without regard to it; `None` where memory is short. Of another form that
+/// was planned `first` no more is asked than whether this one is better.
 ///
 /// # Errors
 /// Where a pin cannot be fulfilled, or the memory does not suffice for a fixed strategy.
@@ -104,14 +108,18 @@ pub fn plan_with_room(
     decisions: &Decisions,
     options: &CompileOptions,
     cluster: &Cluster,
-    ceiling: f64,
+    first: Option<&Planned>,
 ) -> Result<Option<Planned>, PlanError> {
+    let ceiling = first.map_or(f64::INFINITY, |first| first.report.objective_seconds);
     if options.strategy != Strategy::Auto {
         return plan_below(decisions, options, cluster, ceiling).map(Some);
     }
     let mut problem = Problem::new(decisions, options, cluster)?;
-    let solution = memory::unlimited(&mut problem, ceiling)?.fitting();
-    Ok(solution.map(|solution| planned(&mut problem, options, solution)))
+    let lead = first.and_then(|first| first.lead.as_ref());
+    let Some((solution, lead)) = memory::unlimited(&mut problem, ceiling, lead)?.fitting() else {
+        return Ok(None);
+    };
+    Ok(Some(Planned { lead, ..planned(&mut problem, options, solution) }))
 }
 
 /// What no plan of a form goes below that is not to be planned, as a form that was planned already is no worse ([`Rival`]); `None` where
@@ -152,7 +160,7 @@ fn planned(problem: &mut Problem<'_>, options: &CompileOptions, solution: Soluti
     let Solution { assignment, seconds, bound, prices } = &solution;
     let rival = prices.as_ref().and_then(|p| Rival::new(problem, *seconds, *bound, p));
     let (sharding, work) = (sharding(problem, assignment), problem.meter.entries());
-    Planned { sharding, report, memory, rival, work }
+    Planned { sharding, report, memory, rival, lead: None, work }
 }
 
 /// A limit of memory that no plan reaches.

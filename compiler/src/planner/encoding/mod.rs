@@ -3,6 +3,7 @@
 //! Memory enters as a cost alone ([`multipliers`]); whether a plan fits is not asked here. Start reading with
 //! [`network`](network::network).
 
+pub(super) mod lead;
 pub(super) mod multipliers;
 pub(super) mod network;
 
@@ -11,7 +12,7 @@ use self::network::network;
 use super::problem::Problem;
 use super::solver::bound::bound;
 use super::solver::dual::Messages;
-use super::solver::minimise::{Effort, Minimum, minimise, minimise_on};
+use super::solver::minimise::{Course, Effort, Minimum, minimise, minimise_on};
 use super::solver::network::Network;
 
 /// What an assignment costs without regard to memory.
@@ -66,7 +67,7 @@ pub fn priced(
 ) -> Minimum {
     let whole = network(problem, multipliers);
     let start = start.map(|assignment| extended(&whole, assignment));
-    minimise_on(&whole, start.as_deref(), effort, messages)
+    minimise_on(&whole, start.as_deref(), effort, messages.map(Course::On))
 }
 
 /// The labels of all variables that follow from those of the nodes: boxed where a reader asks for it.

@@ -5,11 +5,12 @@
 use graphc_ir::plan::Strategy;
 
 use super::encoding::at;
+use super::encoding::lead::{Lead, following, leading};
 use super::encoding::multipliers::MemoryPrices;
 use super::error::PlanError;
 use super::problem::Problem;
 use super::problem::usage::overload;
-use super::solver::minimise::{Effort, FULL, Minimum, STEP, TOLERANCE};
+use super::solver::minimise::{Minimum, STEP, TOLERANCE};
 use super::strategies;
 pub use rival::Rival;
 use search::Search;
@@ -17,6 +18,7 @@ use search::Search;
 mod branch;
 mod cutting_planes;
 mod feasibility;
+mod neighbours;
 mod pricing;
 mod restricted_master;
 mod rival;
@@ -41,17 +43,32 @@ pub struct Solution {
 /// # Errors
 /// Where nothing fits.
 pub fn solve(problem: &mut Problem<'_>, ceiling: f64) -> Result<Solution, PlanError> {
-    let Unlimited { fits, assignment, data, free } = unlimited(problem, ceiling)?;
+    let Unlimited { fits, assignment, data, free, .. } = unlimited(problem, ceiling, None)?;
     if fits {
         let (seconds, bound) = (free.value, free.bound);
         return Ok(Solution { assignment, seconds, bound, prices: None });
     }
-    let mut search = Search::new(problem, &free);
-    search.learn(&data);
-    search.offer(&assignment);
-    search.run();
+    // Which way a search begins decides much for a graph of some dozen nodes, and takes little time there.
+    let other = match problem.candidates.len() <= SMALL {
+        true => begun(problem, &free, &data).otherwise(),
+        false => None,
+    };
+    let mut search = begun(problem, &free, &data);
+    search.run(other);
     search.found()
 }
+
+/// A search that knows the plan of fewest seconds and data parallelism.
+fn begun<'a, 'b>(problem: &'a mut Problem<'b>, free: &Minimum, data: &[usize]) -> Search<'a, 'b> {
+    let nodes = problem.candidates.len();
+    let mut search = Search::new(problem, free);
+    search.learn(data);
+    search.offer(&free.labels[..nodes]);
+    search
+}
+
+/// Nodes up to which a search is begun in two ways.
+const SMALL: usize = 100;
 
 /// The plan of fewest seconds, without regard to the memory.
 pub(super) struct Unlimited {
@@ -61,29 +78,37 @@ pub(super) struct Unlimited {
     /// Data parallelism.
     data: Vec<usize>,
     free: Minimum,
+    /// What it says to the search for another form.
+    lead: Option<Lead>,
 }
 
 impl Unlimited {
-    /// The plan, if it fits.
-    pub fn fitting(self) -> Option<Solution> {
-        let Self { fits, assignment, free, .. } = self;
+    /// The plan, if it fits, with what it says to the search for another form.
+    pub fn fitting(self) -> Option<(Solution, Option<Lead>)> {
+        let Self { fits, assignment, free, lead, .. } = self;
         let Minimum { value: seconds, bound, .. } = free;
-        fits.then_some(Solution { assignment, seconds, bound, prices: None })
+        fits.then_some((Solution { assignment, seconds, bound, prices: None }, lead))
     }
 }
 
 /// # Errors
 /// Where the model does not fit data parallelism.
-pub(super) fn unlimited(problem: &mut Problem<'_>, ceiling: f64) -> Result<Unlimited, PlanError> {
+pub(super) fn unlimited(
+    problem: &mut Problem<'_>,
+    ceiling: f64,
+    first: Option<&Lead>,
+) -> Result<Unlimited, PlanError> {
     let data = strategies::assign(problem, Strategy::Data)?;
     // A plan that is known to be sensible: what is found is at least as good.
-    let free =
-        at(problem, 1.0, &MemoryPrices::new(), None, Some(&data), Effort { ceiling, ..FULL });
+    let (free, lead) = match first.filter(|_| problem.tied.is_none()) {
+        Some(first) => (following(problem, &data, ceiling, first), None),
+        None => leading(problem, &data, ceiling),
+    };
     let nodes = problem.candidates.len();
     let assignment = free.labels[..nodes].to_vec();
     let is_dear = free.value >= ceiling && free.bound >= ceiling * (1.0 - TOLERANCE);
     let fits = is_dear || overload(problem, &assignment).is_none();
-    Ok(Unlimited { fits, assignment, data, free })
+    Ok(Unlimited { fits, assignment, data, free, lead })
 }
 
 /// Whether anything fits the memory, as [`solve`] finds out, up to the first plan that does.

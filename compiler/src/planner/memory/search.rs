@@ -85,12 +85,27 @@ impl<'a, 'b> Search<'a, 'b> {
         }
     }
 
-    pub fn run(&mut self) {
+    /// The whole search, with a plan that is known from elsewhere.
+    pub fn run(&mut self, other: Option<Vec<usize>>) {
         if self.has_average() && (self.walk() || self.escalate() || self.make_room()) {
             self.alternate();
+            if let Some(other) = other {
+                self.offer(&other);
+                self.improve();
+            }
             self.within_work(Self::search_whole);
             self.within_work(Self::branch);
         }
+    }
+
+    /// A plan that is found where all groups of ranks have the same prices.
+    pub fn otherwise(mut self) -> Option<Vec<usize>> {
+        if self.has_average() && (self.escalate() || self.make_room()) {
+            self.alternate();
+            self.within_work(Self::search_whole);
+            self.improve();
+        }
+        self.best.map(|(_, plan)| plan)
     }
 
     /// Looks for any plan that fits, where none is known.

@@ -81,6 +81,13 @@ enum Costs {
     Share(Share),
 }
 
+impl Messages {
+    /// Messages to these terms.
+    pub fn new(keys: Vec<Key>, given: Vec<Vec<Vec<f64>>>) -> Self {
+        Self { known: keys.into_iter().zip(given).collect() }
+    }
+}
+
 impl Term {
     fn new(network: &Network, members: Vec<usize>, costs: Costs) -> Self {
         let owed = members.iter().map(|&v| vec![0.0; network.labels(v)]).collect();
@@ -175,6 +182,22 @@ impl Dual {
             }
             term.owed.clone_from(owed);
         }
+    }
+
+    /// By term and member what was given to its labels, where `kept` says which of all the labels are left: those that are not have what
+    /// they had before, and so has what is forbidden.
+    pub fn note(&self, kept: &[Vec<usize>], given: &mut [Vec<Vec<f64>>]) {
+        for (term, given) in self.terms.iter().zip(given) {
+            for ((&member, owed), given) in term.members.iter().zip(&term.owed).zip(given) {
+                let known = kept[member].iter().zip(owed).filter(|(_, owed)| owed.is_finite());
+                known.for_each(|(&label, &owed)| given[label] = owed);
+            }
+        }
+    }
+
+    /// What was given to whom, by term and member.
+    pub fn given(&self) -> Vec<Vec<Vec<f64>>> {
+        self.terms.iter().map(|term| term.owed.clone()).collect()
     }
 
     /// Keeps all messages.

@@ -37,6 +37,8 @@ pub struct Effort {
     pub dive: usize,
     /// Nothing that costs as much is of interest: no more is proven.
     pub ceiling: f64,
+    /// A bound that suffices once a plan was looked for.
+    pub enough: f64,
     /// Entries that are read where the gap that is left is divided by the labels of single variables.
     pub division: usize,
 }
@@ -58,6 +60,7 @@ pub const STEP: Effort = Effort {
     proof: 1.0,
     dive: usize::MAX,
     ceiling: f64::INFINITY,
+    enough: f64::INFINITY,
     division: 0,
 };
 
@@ -82,21 +85,35 @@ const FEW: usize = 6;
 /// Costs are shifted on while a few sweeps close this share of the gap.
 const IDLE: f64 = 1e-2;
 
+/// After so many rounds in a row that close little and drop less than this share of the labels, those that would follow are left out.
+const IDLE_ROUNDS: usize = 2;
+const DROPPED: f64 = 1e-2;
+
 /// What counts as no better when looking around.
 const STALE: f64 = 1e-4;
 const NEARBY: Limits = Limits { table: 262_144.0, work: 4e6 };
+
+/// What messages have to do with a search.
+pub enum Course<'a> {
+    /// Costs are shifted on from those that a network which was a little different has left, a few times, and then they are kept.
+    On(&'a mut Messages),
+    /// They are kept as they are in the end.
+    To(&'a mut Messages),
+    /// Costs are shifted on from those of another network, which has these names for the variables.
+    From(&'a Messages, &'a [usize]),
+}
 
 /// The minimum, or the best that is found with a bound. `start` is an assignment to begin with, if one is known.
 pub fn minimise(network: &Network, start: Option<&[usize]>, effort: Effort) -> Minimum {
     minimise_on(network, start, effort, None)
 }
 
-/// The same, where costs are shifted on from what a network that was a little different has left.
+/// The same with messages.
 pub fn minimise_on(
     network: &Network,
     start: Option<&[usize]>,
     effort: Effort,
-    messages: Option<&mut Messages>,
+    course: Option<Course<'_>>,
 ) -> Minimum {
     let mut elimination = Elimination::new(network);
     elimination.eliminate_narrow();
@@ -107,10 +124,25 @@ pub fn minimise_on(
     let (core, variables) = elimination.residual(network);
     let start = start.map(|labels| variables.iter().map(|&v| labels[v]).collect());
     let mut search = Search::new(&core, start);
-    if let Some(messages) = messages {
-        search.shift_on(&variables, messages, effort);
-    }
-    let found = search.run(effort);
+    let found = match course {
+        None => search.run(effort),
+        Some(Course::On(messages)) => {
+            search.shift_on(&variables, messages, effort);
+            search.run(effort)
+        }
+        Some(Course::From(messages, names)) => {
+            let names: Vec<usize> = variables.iter().map(|&variable| names[variable]).collect();
+            search.dual.resume(&search.dual.keys(&names), messages);
+            search.run(effort)
+        }
+        Some(Course::To(messages)) => {
+            let keys = search.dual.keys(&variables);
+            search.given = Some(search.dual.given());
+            let (found, given) = search.noted(effort);
+            *messages = Messages::new(keys, given);
+            found
+        }
+    };
     let mut labels = vec![0; network.unary.len()];
     for (&variable, &label) in variables.iter().zip(&found.labels) {
         labels[variable] = label;
@@ -132,6 +164,8 @@ pub struct Search<'a> {
     pub value: f64,
     /// What is to be proven at most, if it is not all.
     ceiling: f64,
+    /// By term and member: what was given to all labels, also to those that were dropped; `None` where nobody asks.
+    given: Option<Vec<Vec<Vec<f64>>>>,
 }
 
 impl<'a> Search<'a> {
@@ -147,7 +181,7 @@ impl<'a> Search<'a> {
             switches.for_each(|v| best[v] = core.labels(v) - 1);
             value = core.cost(&best);
         }
-        Self { core, dual, kept, best, value, ceiling: f64::INFINITY }
+        Self { core, dual, kept, best, value, ceiling: f64::INFINITY, given: None }
     }
 
     /// Shifts costs on from these messages, and keeps what they have become.
@@ -159,20 +193,36 @@ impl<'a> Search<'a> {
         self.dual.save(keys, messages);
     }
 
-    fn run(mut self, effort: Effort) -> Minimum {
+    fn run(self, effort: Effort) -> Minimum {
+        self.noted(effort).0
+    }
+
+    /// The minimum, and what was given in the end.
+    fn noted(mut self, effort: Effort) -> (Minimum, Vec<Vec<Vec<f64>>>) {
         let mut bound = f64::NEG_INFINITY;
         self.ceiling = effort.ceiling;
         let mut left = effort.work;
         let closed = self.rounds(effort, &mut left, &mut bound);
+        self.note();
+        let given = self.given.take().unwrap_or_default();
         let work = left.min(effort.division);
         if !closed && work / self.dual.size().max(1) >= DIVISIBLE {
             bound = self.subdivide(bound, &mut { work });
         }
-        Minimum {
-            value: self.value,
-            bound: bound.min(self.ceiling).min(self.value),
-            labels: self.best,
+        let bound = bound.min(self.ceiling).min(self.value);
+        (Minimum { value: self.value, bound, labels: self.best }, given)
+    }
+
+    /// Writes down what was given until now, if that is asked for.
+    fn note(&mut self) {
+        if let Some(given) = &mut self.given {
+            self.dual.note(&self.kept, given);
         }
+    }
+
+    /// Labels that are kept.
+    fn labels(&self) -> usize {
+        self.kept.iter().map(Vec::len).sum()
     }
 
     /// What is proven at most: labels that are no better are dropped.
@@ -183,7 +233,7 @@ impl<'a> Search<'a> {
     /// Shifts costs and drops labels, as often as the effort says, reading as many entries as are left: whether the bound
     /// has become all that it can be.
     pub fn rounds(&mut self, effort: Effort, left: &mut usize, bound: &mut f64) -> bool {
-        let mut longest = SWEEPS[0];
+        let (mut longest, mut idle) = (SWEEPS[0], 0);
         for round in 0..effort.rounds {
             let size = self.dual.size().max(1);
             let sweeps = longest.min(*left / size);
@@ -192,7 +242,8 @@ impl<'a> Search<'a> {
                 return false;
             }
             longest = (2 * longest).min(SWEEPS[1]);
-            *left -= size * self.sweep(sweeps, bound);
+            let swept = self.sweep(sweeps, bound);
+            *left -= size * swept;
             self.offer_decoded();
             if round >= effort.look && *bound < self.value * (1.0 - TOLERANCE) {
                 self.look_nearby();
@@ -204,6 +255,10 @@ impl<'a> Search<'a> {
                 let aim = *bound + effort.proof * (self.value - *bound);
                 self.ceiling = self.ceiling.min(aim);
             }
+            if round >= effort.dive && *bound >= effort.enough {
+                return true;
+            }
+            let labels = self.labels();
             if *bound >= self.limit() || !self.drop_labels() {
                 *bound = self.limit();
                 return true;
@@ -211,6 +266,12 @@ impl<'a> Search<'a> {
             if let Some(value) = self.solve_kept() {
                 *bound = value.min(self.limit());
                 return true;
+            }
+            let dropped = (labels - self.labels()) as f64;
+            let is_idle = swept < sweeps && dropped < DROPPED * labels as f64;
+            idle = if is_idle && round > effort.dive { idle + 1 } else { 0 };
+            if idle == IDLE_ROUNDS {
+                return false;
             }
         }
         false
@@ -249,8 +310,7 @@ impl<'a> Search<'a> {
     /// The minimum over the labels that are kept, which is offered, if what is left is narrow enough. Where a variable still has many labels
     /// it is not, and to find that out takes as long as many sweeps.
     pub fn solve_kept(&mut self) -> Option<f64> {
-        let labels: usize = self.kept.iter().map(Vec::len).sum();
-        if labels > FEW * self.kept.len() {
+        if self.labels() > FEW * self.kept.len() {
             return None;
         }
         let (value, at) = minimum(&self.core.restricted(&self.kept), LIMITS)?;
@@ -326,6 +386,7 @@ impl<'a> Search<'a> {
         if kept.iter().any(Vec::is_empty) {
             return false;
         }
+        self.note();
         self.restrict(&kept);
         true
     }
@@ -387,5 +448,23 @@ mod tests {
             assert!(found.value < without.value * (1.0 - 2e-3), "{found:?} {without:?}");
             assert_eq!(network.cost(&found.labels), found.value);
         }
+    }
+
+    #[test]
+    fn messages_of_a_network_that_is_nearly_the_same_save_work() {
+        let network = grid(49);
+        let effort = Effort { division: 0, work: 10_000_000, ..FULL };
+        let mut messages = Messages::default();
+        let first = minimise_on(&network, None, effort, Some(Course::To(&mut messages)));
+        let mut other = grid(49);
+        other.unary[0].iter_mut().for_each(|cost| *cost += 1e-3);
+        let names: Vec<usize> = (0..other.unary.len()).collect();
+        let effort = Effort { dive: 0, enough: first.bound, ..effort };
+        let course = Some(Course::From(&messages, &names));
+        let found = minimise_on(&other, Some(&first.labels), effort, course);
+        assert!(found.bound >= first.bound, "{found:?} {first:?}");
+        assert!(found.value <= first.value + 1e-3 + 1e-9, "{found:?} {first:?}");
+        let (work, before) = (other.meter.entries(), network.meter.entries());
+        assert!(3 * work < 2 * before, "{work} of {before}");
     }
 }

@@ -1,0 +1,139 @@
+//! What the search for one form of a model says to the search for another: most of both is the same, so a plan and messages of the one
+//! are near those of the other.
+
+use super::extended;
+use super::multipliers::{MemoryPrices, Multipliers};
+use super::network::network;
+use crate::planner::problem::Problem;
+use crate::planner::solver::dual::Messages;
+use crate::planner::solver::minimise::{Course, Effort, FULL, Minimum, minimise_on};
+use crate::planner::solver::network::Network;
+
+/// A form that was planned without regard to memory.
+#[derive(Clone, Debug)]
+pub struct Lead {
+    /// By node: its op, and how many candidates it has.
+    nodes: Vec<(String, usize)>,
+    /// By node: the candidate that was chosen.
+    chosen: Vec<usize>,
+    /// By variable of the network: its node.
+    origin: Vec<usize>,
+    messages: Messages,
+    /// What no plan of the form goes below.
+    bound: f64,
+}
+
+/// The minimum where memory costs nothing, from a plan that is known to be sensible, and what it says to other forms.
+pub fn leading(
+    problem: &mut Problem<'_>,
+    sensible: &[usize],
+    ceiling: f64,
+) -> (Minimum, Option<Lead>) {
+    let network = free(problem);
+    let (start, effort) = (extended(&network, sensible), Effort { ceiling, ..FULL });
+    let mut messages = Messages::default();
+    let course = Some(Course::To(&mut messages));
+    let found = minimise_on(&network, Some(&start), effort, course);
+    let nodes = nodes(problem);
+    let chosen = found.labels[..nodes.len()].to_vec();
+    let (origin, bound) = (network.origin, found.bound);
+    let lead = problem.tied.is_none().then_some(Lead { nodes, chosen, origin, messages, bound });
+    (found, lead)
+}
+
+/// The same for another form. No more is proven than of the first, once a plan was looked for: what is proven of both is no more than that.
+pub fn following(
+    problem: &mut Problem<'_>,
+    sensible: &[usize],
+    ceiling: f64,
+    lead: &Lead,
+) -> Minimum {
+    let network = free(problem);
+    let nodes = nodes(problem);
+    let same = Same::new(&lead.nodes, &nodes);
+    let chosen = |node: usize| same.of(node).map_or(sensible[node], |other| lead.chosen[other]);
+    let chosen: Vec<usize> = (0..nodes.len()).map(chosen).collect();
+    let starts = [sensible, &chosen].map(|plan| extended(&network, plan));
+    let start = if network.cost(&starts[1]) < network.cost(&starts[0]) { 1 } else { 0 };
+    let names = same.names(&network.origin, &lead.origin);
+    // Messages that others have left are good from the start.
+    let effort = Effort { ceiling, enough: lead.bound, dive: 0, ..FULL };
+    let course = Some(Course::From(&lead.messages, &names));
+    minimise_on(&network, Some(&starts[start]), effort, course)
+}
+
+fn free(problem: &mut Problem<'_>) -> Network {
+    let multipliers = Multipliers::new(problem, 1.0, &MemoryPrices::new());
+    network(problem, &multipliers)
+}
+
+fn nodes(problem: &Problem<'_>) -> Vec<(String, usize)> {
+    let nodes = problem.decisions.graph().nodes.iter().zip(&problem.candidates);
+    nodes.map(|(node, candidates)| (node.op.name().to_owned(), candidates.len())).collect()
+}
+
+/// Which nodes of two orders are the same: all before the first that differs and all after the last.
+struct Same {
+    before: usize,
+    behind: usize,
+    others: usize,
+    own: usize,
+}
+
+impl Same {
+    fn new(others: &[(String, usize)], own: &[(String, usize)]) -> Self {
+        let before = others.iter().zip(own).take_while(|(a, b)| a == b).count();
+        let shorter = others.len().min(own.len()) - before;
+        let behind = others.iter().rev().zip(own.iter().rev()).take(shorter);
+        let behind = behind.take_while(|(a, b)| a == b).count();
+        Self { before, behind, others: others.len(), own: own.len() }
+    }
+
+    /// The other's node that is the same as an own one.
+    fn of(&self, node: usize) -> Option<usize> {
+        match self.own - node {
+            _ if node < self.before => Some(node),
+            from_end if from_end <= self.behind => Some(self.others - from_end),
+            _ => None,
+        }
+    }
+
+    /// The other's variables that are the same as the own ones, by the nodes that they are of; numbers that it has not for those that it
+    /// lacks.
+    fn names(&self, own: &[usize], others: &[usize]) -> Vec<usize> {
+        let mut of_node: Vec<Vec<usize>> = vec![Vec::new(); self.others];
+        for (variable, &node) in others.iter().enumerate() {
+            of_node[node].push(variable);
+        }
+        let mut seen = vec![0; self.own];
+        let mut name = |(variable, &node): (usize, &usize)| {
+            let at = seen[node];
+            seen[node] += 1;
+            let same = self.of(node).and_then(|other| of_node[other].get(at).copied());
+            same.unwrap_or(others.len() + variable)
+        };
+        own.iter().enumerate().map(&mut name).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_before_and_behind_the_difference_is_the_same() {
+        let nodes = |ops: &[&str]| -> Vec<(String, usize)> {
+            ops.iter().map(|op| (op.to_string(), 2)).collect()
+        };
+        let others = nodes(&["matmul", "relu", "cross_entropy", "matmul", "update"]);
+        let own = nodes(&["matmul", "relu", "max", "exp", "matmul", "update"]);
+        let same = Same::new(&others, &own);
+        let found: Vec<Option<usize>> = (0..own.len()).map(|node| same.of(node)).collect();
+        assert_eq!(found, [Some(0), Some(1), None, None, Some(3), Some(4)]);
+        // A variable for each node, then a second of the first and one of the last.
+        let of_others = [0, 1, 2, 3, 4, 0, 4];
+        let of_own = [0, 1, 2, 3, 4, 5, 0, 3, 5];
+        let names = same.names(&of_own, &of_others);
+        assert_eq!(names, [0, 1, 7 + 2, 7 + 3, 3, 4, 5, 7 + 7, 6]);
+    }
+}
