@@ -117,15 +117,17 @@ impl Job<'_> {
             bounded(&mut chosen.planned, bound);
             let counted = chosen.planned.memory.iter().copied().max().unwrap_or(memory);
             let found = self.assembled(forms, &chosen);
-            let short = too_short(&found).filter(|_| left > 0);
+            let short = too_short(&found);
             let known = better(best, found.map(|found| found.draft));
-            // Below what was counted for this plan, by what it lacked: so the next is another.
-            memory = memory.min(counted).saturating_sub(short.unwrap_or(0));
-            let less = CompileOptions { memory: Some(memory), ..options.clone() };
-            let known_short = chosen.regathered;
-            match short.map(|_| best_in_memory(&decided(forms), &less, self.cluster, known_short)) {
-                Some(Ok(again)) => (chosen, best, left) = (again, Some(known), left - 1),
-                Some(Err(_)) | None => return known,
+            let Some(short) = short else { return known };
+            let regathered = chosen.regathered;
+            let again = with_less(memory.min(counted), short, &mut left, |memory| {
+                let less = CompileOptions { memory: Some(memory), ..options.clone() };
+                best_in_memory(&decided(forms), &less, self.cluster, regathered.clone()).ok()
+            });
+            match again {
+                Some((again, less)) => (chosen, best, memory) = (again, Some(known), less),
+                None => return known,
             }
         }
     }
@@ -147,6 +149,25 @@ impl Job<'_> {
         assembled.draft.plan.cross_entropy = *cross_entropy;
         Ok(assembled)
     }
+}
+
+/// What is planned below `most` bytes, and with how many: with as many less as a plan of so many lacked, so that it is another. Where that
+/// is too little for any plan, with half as many less, as long as attempts are left.
+fn with_less<T>(
+    most: u64,
+    mut lacked: u64,
+    left: &mut usize,
+    plan: impl Fn(u64) -> Option<T>,
+) -> Option<(T, u64)> {
+    while *left > 0 {
+        *left -= 1;
+        let memory = most.saturating_sub(lacked);
+        if let Some(found) = plan(memory) {
+            return Some((found, memory));
+        }
+        lacked /= 2;
+    }
+    None
 }
 
 /// The faster of two plans; without one the error that came first.
@@ -211,4 +232,19 @@ fn least_again(
         }
     }
     Ok(best)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_too_little_for_any_plan_is_tried_by_half() {
+        let least = |least: u64| move |memory: u64| (memory >= least).then_some(());
+        let mut left = 3;
+        assert_eq!(with_less(100, 40, &mut left, least(50)), Some(((), 60)));
+        assert_eq!(with_less(60, 40, &mut left, least(35)), Some(((), 40)));
+        assert_eq!((left, with_less(40, 1, &mut left, least(1))), (0, None));
+        assert_eq!(with_less(10, 40, &mut 2, least(50)), None);
+    }
 }
