@@ -211,7 +211,7 @@ impl Clock {
     }
 
     /// The last place of the first stream before `place` that begins no later than a time.
-    pub fn last_by(&self, time: f64, place: usize) -> Option<usize> {
+    fn last_by(&self, time: f64, place: usize) -> Option<usize> {
         let until = self.computing.partition_point(|&at| at < place && self.begins[at] <= time);
         self.computing[..until].last().copied()
     }
@@ -221,6 +221,10 @@ impl Clock {
         let from = self.computing.partition_point(|&at| at <= place || self.begins[at] < time);
         self.computing.get(from).copied()
     }
+}
+
+fn multiplies(task: &Task) -> bool {
+    matches!(&task.action, Action::Compute { op, .. } if op.operation().multiplies_matrices())
 }
 
 /// What holds a gather back.
@@ -235,8 +239,23 @@ pub struct Gate {
 impl Block<'_> {
     fn hold_gathers(&self, clock: &Clock, waits: &mut [Option<usize>]) {
         for (gather, gate) in self.gates(clock) {
-            waits[gather] = clock.last_by(gate.opens, gather);
+            waits[gather] = self.behind(clock, gate.opens, gather);
         }
+    }
+
+    /// The place of the first stream before `place` behind which something may begin that is held back until a time: the last that begins
+    /// by then. Where that is a matrix product, and the next is a chain of elementwise ops that reads it, the chain: a device may do both by
+    /// one launch, which it may not where something waits for the product alone.
+    pub fn behind(&self, clock: &Clock, time: f64, place: usize) -> Option<usize> {
+        let last = clock.last_by(time, place)?;
+        let next = clock.first_from(f64::NEG_INFINITY, last).filter(|&next| next < place);
+        let joins = |&next: &usize| {
+            let [product, chain] = [last, next].map(|place| self.tasks[place]);
+            multiplies(product)
+                && !multiplies(chain)
+                && chain.inputs.iter().any(|input| product.outputs.contains(input))
+        };
+        Some(next.filter(joins).unwrap_or(last))
     }
 
     /// Gathers of variables that the first stream reads, each with what holds it back.

@@ -89,7 +89,7 @@ impl<'a> Play<'a> {
         for (place, gate) in gates.iter().enumerate() {
             let Some(gate) = gate else { continue };
             due[place] = clock.begins[gate.reader];
-            before[place].extend(clock.last_by(gate.opens, gate.reader));
+            before[place].extend(block.behind(&clock, gate.opens, gate.reader));
         }
         let mut after = vec![Vec::new(); before.len()];
         for (place, before) in before.iter().enumerate() {
