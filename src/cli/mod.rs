@@ -32,7 +32,6 @@ mod run;
 mod simulate;
 mod start;
 mod synth;
-mod timeline;
 mod train;
 mod training;
 mod verify;

@@ -1,7 +1,6 @@
 //! What the null device tells of a step.
 
-use graphc_ir::ids::ActorId;
-use graphc_ir::plan::{Action, Actor, Plan};
+use graphc_ir::plan::Plan;
 
 use super::classes::Classes;
 use super::engine::{Outcome, Spent};
@@ -63,14 +62,16 @@ pub struct ClassReport {
 }
 
 /// One action of the trace.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct TraceEvent {
     /// The rank.
     pub rank: u32,
     /// The stream.
     pub stream: usize,
-    /// The actor, of the rank's program.
-    pub actor: ActorId,
+    /// The actor's name.
+    pub actor: String,
+    /// What it is: `compute`, `collective`, `send` or `receive`.
+    pub kind: &'static str,
     /// The step.
     pub step: u64,
     /// The microbatch.
@@ -81,26 +82,8 @@ pub struct TraceEvent {
     pub end: f64,
 }
 
-impl TraceEvent {
-    /// The actor that acted, in the plan that was executed.
-    pub fn actor<'a>(&self, plan: &'a Plan) -> &'a Actor {
-        let program = plan.ranks[self.rank as usize].program;
-        &plan.programs[program.index()].actors[self.actor.index()]
-    }
-
-    /// What the action was: `compute`, `collective`, `send` or `receive`.
-    pub fn kind(&self, plan: &Plan) -> &'static str {
-        match self.actor(plan).action {
-            Action::Collective { .. } => "collective",
-            Action::Send { .. } => "send",
-            Action::Receive { .. } => "receive",
-            _ => "compute",
-        }
-    }
-}
-
 /// What came of an execution; `high_water` is by program.
-pub fn report(plan: &Plan, classes: &Classes, outcome: Outcome, high_water: &[u64]) -> Simulation {
+pub fn report(plan: &Plan, classes: &Classes, outcome: &Outcome, high_water: &[u64]) -> Simulation {
     let mut sum = Spent::default();
     let mut working = 0.0;
     for (class, spent) in outcome.spent.iter().enumerate() {
@@ -116,16 +99,15 @@ pub fn report(plan: &Plan, classes: &Classes, outcome: Outcome, high_water: &[u6
     }
     let total = outcome.step_seconds * working;
     let waits = plan.stages > 1 && total > 0.0;
-    let stages = (0..plan.stages)
-        .map(|stage| stage_report(plan, classes, &outcome, high_water, stage))
-        .collect();
+    let stages =
+        (0..plan.stages).map(|stage| stage_report(plan, classes, outcome, high_water, stage));
     Simulation {
         step_seconds: outcome.step_seconds,
         bubble_fraction: if waits { 1.0 - sum.busy / total } else { 0.0 },
         shares: shares(sum, total),
-        stages,
+        stages: stages.collect(),
         classes: (0..classes.first.len()).map(|class| class_report(plan, classes, class)).collect(),
-        trace: outcome.trace,
+        trace: outcome.trace.clone(),
     }
 }
 
