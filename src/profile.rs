@@ -213,9 +213,7 @@ fn predicted(plan: &Plan) -> Result<BTreeMap<(usize, &str), f64>, ProfileError> 
     let mut sums: BTreeMap<(usize, &str), (f64, f64)> = BTreeMap::new();
     for event in &simulation.trace {
         let program = plan.ranks[event.rank as usize].program.index();
-        let actors = &plan.programs[program].actors;
-        let Some(actor) = actors.iter().find(|actor| actor.name == event.actor) else { continue };
-        let sum = sums.entry((program, actor.name.as_str())).or_default();
+        let sum = sums.entry((program, event.actor(plan).name.as_str())).or_default();
         *sum = (sum.0 + event.end - event.start, sum.1 + 1.0);
     }
     Ok(sums.into_iter().map(|(actor, (sum, count))| (actor, sum / count)).collect())

@@ -47,6 +47,7 @@ mod strided;
 mod threads;
 mod top_k;
 mod update;
+mod updated;
 #[cfg(target_arch = "x86_64")]
 mod vectors;
 mod view;
@@ -55,6 +56,6 @@ pub use accumulate::{accumulate, combine, sum_in_both, sum_of_two};
 pub use context::KernelContext;
 pub use error::KernelError;
 pub use precision::{narrow, widen};
-pub use prepare::{Prepared, prepare, prepare_fused};
+pub use prepare::{Prepared, prepare, prepare_fused, prepare_updated};
 pub use threads::ThreadPool;
 pub use view::{Element, Flat, Scratch, View, ViewMut};

@@ -2,17 +2,17 @@
 
 use graphc_ir::op::Op;
 use graphc_ir::ops::MatMul;
-use graphc_ir::types::DType;
+use graphc_ir::types::{DType, TensorType};
 use half::{bf16, f16};
 
 use crate::context::KernelContext;
 use crate::elementwise::Integer;
 use crate::error::KernelError;
 use crate::parallel;
-use crate::product::{Hands, Layout, Number, Write, multiply, room, threads_for};
+use crate::product::{self, Hands, Layout, Number, Then, Write, multiply, room, threads_for};
 use crate::strided;
 use crate::threads::ThreadPool;
-use crate::view::{View, ViewMut};
+use crate::view::{Parts, View, ViewMut};
 
 /// Multiplications below which a plain loop is faster than packing.
 const SMALL: usize = 1 << 10;
@@ -37,6 +37,38 @@ pub(crate) fn matmul(
         DType::U8 => plan.integers::<u8>(a, b, out),
         dtype => Err(KernelError::wrong_dtype::<f32>(dtype)),
     }
+}
+
+/// Elements from which on a product may go to its reader part by part: fewer stay in the cache anyway.
+const MANY: usize = 1 << 16;
+
+/// Whether [`in_turn`] gives the product of such factors part by part.
+pub(crate) fn comes_in_turn(op: &MatMul, [a, b]: [&TensorType; 2], out: &TensorType) -> bool {
+    let Ok(plan) = Product::new(op, &a.shape, &b.shape, &out.shape) else { return false };
+    let single = [a, b, out].iter().all(|ty| ty.dtype == DType::F32);
+    single
+        && plan.starts.len() == 1
+        && plan.inner > 0
+        && plan.rows * plan.columns >= MANY
+        && !plan.is_faster_by_columns()
+        && product::comes_in_turn(plan.extents(), [plan.a, plan.b])
+}
+
+/// Gives away the product of two matrices of `f32` part by part. `area` has its type and is worked in.
+pub(crate) fn in_turn(
+    op: &MatMul,
+    [a, b]: [&View<'_>; 2],
+    (area, shape): (&mut [f32], &[usize]),
+    cx: &mut KernelContext<'_>,
+    then: (&[Parts<'_>], Then<'_>),
+) -> Result<(), KernelError> {
+    let plan = Product::new(op, a.shape, b.shape, shape)?;
+    let extents = plan.extents();
+    let threads = threads_for(cx, extents.iter().product());
+    let pool = cx.pool.filter(|_| threads > 1);
+    let room = cx.scratch.take::<f32>(room::<f32, f32, f32>(extents, threads));
+    let factors = [(a.as_slice()?, plan.a), (b.as_slice()?, plan.b)];
+    product::in_turn(extents, factors, area, Hands { pool, threads, room }, then)
 }
 
 /// Extents and strides of a batch of products `[rows, inner] x [inner, columns]`.
@@ -79,6 +111,10 @@ impl Product {
         Ok(product)
     }
 
+    fn extents(&self) -> [usize; 3] {
+        [self.rows, self.inner, self.columns]
+    }
+
     fn floats<T: Number>(
         &self,
         [a, b]: [&View<'_>; 2],
@@ -94,7 +130,7 @@ impl Product {
         let count = self.starts.len();
         let threads = threads_for(cx, size * self.inner * count);
         let pool = cx.pool.filter(|_| threads > 1);
-        let extents = [self.rows, self.inner, self.columns];
+        let extents = self.extents();
         if count == 1 && T::DTYPE == DType::F32 && self.is_faster_by_columns() {
             let room = room::<T, T, T>(extents, threads);
             let (columns, room) = cx.scratch.take_both::<T, f32>([size, room]);
@@ -178,8 +214,7 @@ impl Product {
 
     /// Writes a product into `out`, which is dense and laid out by rows or by columns.
     fn gemm<T: Number>(&self, a: &[T], b: &[T], out: (&mut [T], Layout), hands: Hands<'_>) {
-        let extents = [self.rows, self.inner, self.columns];
-        multiply(extents, 1.0, (a, self.a), (b, self.b), out, Write::Replace, hands);
+        multiply(self.extents(), 1.0, (a, self.a), (b, self.b), out, Write::Replace, hands);
     }
 
     fn integers<T: Integer>(

@@ -3,6 +3,7 @@
 
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::op::Op;
+use graphc_ir::ops::MatMul;
 use graphc_ir::plan::FusedOp;
 use graphc_ir::types::{DType, TensorType};
 
@@ -11,6 +12,7 @@ use crate::elementwise::Chain;
 use crate::epilogue::Headed;
 use crate::error::KernelError;
 use crate::lookup;
+use crate::updated::Updated;
 use crate::view::{View, ViewMut};
 
 /// A call of a kernel for shards of known types. Made by [`prepare`] and [`prepare_fused`].
@@ -25,6 +27,8 @@ enum Call {
     Chain(Box<Chain>),
     /// A convolution and elementwise ops behind it.
     Headed(Box<Headed>),
+    /// A matrix product and the update of which it is the gradient.
+    Updated(Box<Updated>),
 }
 
 impl Prepared {
@@ -42,6 +46,7 @@ impl Prepared {
             Call::Op { kernel, op } => kernel(op, operands, results, cx),
             Call::Chain(chain) => chain.evaluate(operands, results, cx),
             Call::Headed(headed) => headed.evaluate(operands, results, cx),
+            Call::Updated(updated) => updated.evaluate(operands, results, cx),
         }
     }
 }
@@ -92,6 +97,19 @@ pub fn prepare_fused(
             Err(no_kernel(first, operands, results, device))
         }
     }
+}
+
+/// Prepares a matrix product and the update of which it is the gradient as one call, for the processor; `None` where that is not faster
+/// than both one after the other. `operands` are those of the update, whose second is the gradient. The call takes both factors
+/// and the update's operands but the gradient, and gives the gradient, whose content then means nothing, and the update's results.
+pub fn prepare_updated(
+    product: &MatMul,
+    factors: [&TensorType; 2],
+    update: &Op,
+    operands: &[TensorType],
+) -> Option<Prepared> {
+    let updated = Updated::of(product, factors, update, operands)?;
+    Some(Prepared(Call::Updated(Box::new(updated))))
 }
 
 fn dtypes(types: &[TensorType]) -> Vec<DType> {

@@ -82,14 +82,14 @@ pub(crate) struct Strip<'a> {
     pub scale: f32,
     pub add: bool,
     /// What is read after this strip.
-    pub next: Option<Lines<'a>>,
+    pub next: &'a [Lines],
 }
 
-/// Cache lines of a matrix, about: rows or columns that are contiguous in memory.
+/// Cache lines of a matrix, about: rows or columns that are contiguous in memory. They are asked for, not read.
 #[derive(Clone, Copy)]
-pub(crate) struct Lines<'a> {
-    pub data: &'a [f32],
-    /// From one of them to the next, and how many lines each has.
+pub(crate) struct Lines {
+    pub first: *const f32,
+    /// From one row or column to the next, in numbers, and how many lines each has.
     pub stride: usize,
     pub each: usize,
     pub count: usize,
@@ -168,8 +168,9 @@ struct Ahead<'a> {
     line: *const f32,
     left: usize,
     each: usize,
-    /// Of what is read later: the lines of this tile.
-    later: Option<Lines<'a>>,
+    /// Of what is read later: the lines of this tile among those of all, of which some are behind.
+    later: &'a [Lines],
+    behind: usize,
     range: Range<usize>,
     each_later: usize,
 }
@@ -179,7 +180,8 @@ impl<'a> Ahead<'a> {
     fn new(strip: &Strip<'a>, next: &'a [(usize, usize)], [tile, tiles]: [usize; 2]) -> Self {
         let steps = (strip.taps.len() * strip.channels.div_ceil(UNROLLED)).max(1);
         let each = (next.len() * strip.vectors).div_ceil(steps);
-        let range = split_range(strip.next.map_or(0, |lines| lines.count), tiles, tile);
+        let all = strip.next.iter().map(|lines| lines.count).sum();
+        let range = split_range(all, tiles, tile);
         let to = strip.to.pointer.cast_const();
         Self {
             rows: next.iter(),
@@ -189,6 +191,7 @@ impl<'a> Ahead<'a> {
             left: 0,
             each,
             later: strip.next,
+            behind: 0,
             each_later: range.len().div_ceil(steps),
             range,
         }
@@ -205,12 +208,18 @@ impl<'a> Ahead<'a> {
             unsafe { _mm_prefetch::<_MM_HINT_ET0>(self.line.cast()) };
             (self.line, self.left) = (self.line.wrapping_add(LANES), self.left - 1);
         }
-        let Some(later) = self.later else { return };
         for _ in 0..self.each_later {
             let Some(line) = self.range.next() else { return };
+            while let [first, rest @ ..] = self.later
+                && line - self.behind >= first.count
+            {
+                (self.behind, self.later) = (self.behind + first.count, rest);
+            }
+            let Some(later) = self.later.first() else { return };
+            let line = line - self.behind;
             let at = line / later.each * later.stride + line % later.each * LANES;
             // SAFETY: a hint, which reads nothing.
-            unsafe { _mm_prefetch::<_MM_HINT_T1>(later.data.as_ptr().wrapping_add(at).cast()) };
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(later.first.wrapping_add(at).cast()) };
         }
     }
 }

@@ -32,6 +32,7 @@ mod run;
 mod simulate;
 mod start;
 mod synth;
+mod timeline;
 mod train;
 mod training;
 mod verify;

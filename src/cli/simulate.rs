@@ -15,6 +15,7 @@ use super::args::{Format, SimulateArgs};
 use super::compile::load_sound_plan;
 use super::options;
 use super::output::{check_distinct, print};
+use super::timeline;
 
 /// Runs the command.
 pub fn run(args: &SimulateArgs) -> Result<()> {
@@ -35,8 +36,7 @@ pub fn run(args: &SimulateArgs) -> Result<()> {
     let simulation = simulate(&plan).context("the plan cannot run")?;
     if let Some(path) = &args.trace {
         let traced = trace(&plan, 1).context("the plan cannot run")?;
-        let text = serde_json::to_string(&chrome_trace(&plan, &traced))?;
-        graphc_runtime::data::write_file(path, text.as_bytes())?;
+        graphc_runtime::data::write_with(path, |file| timeline::write(file, &plan, &traced))?;
     }
     let profile = args.measured.as_deref().map(Profile::read).transpose()?;
     let beside = profile.map(|profile| Ok::<_, ProfileError>((profile.by_kind(&plan)?, profile)));
@@ -157,40 +157,4 @@ fn as_text(plan: &Plan, simulation: &Simulation) -> String {
         );
     }
     text
-}
-
-/// Chrome's trace format: a process for each kind of rank, a thread for each stream, microseconds.
-fn chrome_trace(plan: &Plan, simulation: &Simulation) -> Value {
-    let mut events = Vec::new();
-    let name = |what: &str, pid: u32, tid: usize, name: String| json!({ "name": what, "ph": "M", "pid": pid, "tid": tid, "args": { "name": name } });
-    for class in &simulation.classes {
-        let like = match class.ranks {
-            1 => String::new(),
-            ranks => format!(" and {} like it", ranks - 1),
-        };
-        let label = format!("stage {}: rank {}{like}", class.stage, class.rank);
-        events.push(name("process_name", class.rank, 0, label));
-        let sort = json!({ "sort_index": class.stage });
-        events.push(
-            json!({ "name": "process_sort_index", "ph": "M", "pid": class.rank, "args": sort }),
-        );
-        let program = &plan.programs[plan.ranks[class.rank as usize].program.index()];
-        for stream in 0..program.streams.len() {
-            let label = if stream == 0 { "compute" } else { "communication" };
-            events.push(name("thread_name", class.rank, stream, label.into()));
-        }
-    }
-    events.extend(simulation.trace.iter().map(|event| {
-        json!({
-            "name": event.actor,
-            "cat": event.kind,
-            "ph": "X",
-            "pid": event.rank,
-            "tid": event.stream,
-            "ts": event.start * 1e6,
-            "dur": (event.end - event.start) * 1e6,
-            "args": { "step": event.step, "microbatch": event.microbatch },
-        })
-    }));
-    json!({ "traceEvents": events, "displayTimeUnit": "ms" })
 }

@@ -71,7 +71,7 @@ fn of_updates(job: &Job, moves: impl Fn(&Task) -> bool) -> Vec<usize> {
 
 /// By stage: the bytes that live at one time at most, in the order of the tasks, of one microbatch. Variables, which always live, do
 /// not count.
-fn peaks(job: &Job) -> Vec<u64> {
+pub(super) fn peaks(job: &Job) -> Vec<u64> {
     let mut last: Vec<usize> = vec![0; job.buffers.len()];
     for (place, task) in job.tasks.iter().enumerate() {
         task.inputs.iter().for_each(|input| last[input.0] = place);

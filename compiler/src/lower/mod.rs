@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 
 use graphc_ir::ids::ProgramId;
+use graphc_ir::mesh::DeviceKind;
 use graphc_ir::plan::{
     BoxingEntry, Channel, Cluster, CompileOptions, Layout, Program, RankEntry, TensorEntry,
 };
@@ -21,6 +22,7 @@ mod chains;
 mod cheap;
 mod collect;
 mod copies;
+mod early_updates;
 mod elementwise;
 mod flow;
 mod in_place;
@@ -141,6 +143,9 @@ pub fn lower(
     }
     buckets::fuse(&mut job)?;
     before_updates::move_ahead(&mut job)?;
+    if cluster.device.kind == DeviceKind::Cpu {
+        early_updates::move_up(&mut job)?;
+    }
     if how.streams == Streams::ByDue {
         second_stream::reorder(&mut job)?;
     }

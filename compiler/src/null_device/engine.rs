@@ -453,17 +453,8 @@ impl<'a> Engine<'a> {
             }
         }
         if self.keep_trace {
-            let actor = &program.actors[actor.index()];
-            self.trace.push(TraceEvent {
-                rank: self.classes.first[rank],
-                stream,
-                actor: actor.name.clone(),
-                kind: kind(&actor.action),
-                step,
-                microbatch,
-                start: running.start,
-                end,
-            });
+            let (rank, start) = (self.classes.first[rank], running.start);
+            self.trace.push(TraceEvent { rank, stream, actor, step, microbatch, start, end });
         }
         self.ranks[rank].advance(stream, end, self.plan.cluster.dispatch());
     }
@@ -489,16 +480,6 @@ fn both(a: &[(f64, f64)], b: &[(f64, f64)]) -> f64 {
         }
     }
     seconds
-}
-
-/// What an action is, for traces.
-fn kind(action: &Action) -> &'static str {
-    match action {
-        Action::Collective { .. } => "collective",
-        Action::Send { .. } => "send",
-        Action::Receive { .. } => "receive",
-        _ => "compute",
-    }
 }
 
 impl StreamState {

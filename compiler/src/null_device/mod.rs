@@ -133,7 +133,7 @@ fn measure(plan: &Plan, how: Run) -> Result<Simulation, NullDeviceError> {
         return Err(NullDeviceError::Hang { waits });
     };
     match run(plan, how) {
-        Ok((classes, outcome)) => Ok(report::report(plan, &classes, &outcome, &high_water)),
+        Ok((classes, outcome)) => Ok(report::report(plan, &classes, outcome, &high_water)),
         Err(hang) => {
             execute(plan, how.steps)?;
             Err(hang)

@@ -1,6 +1,7 @@
 //! What the null device tells of a step.
 
-use graphc_ir::plan::Plan;
+use graphc_ir::ids::ActorId;
+use graphc_ir::plan::{Action, Actor, Plan};
 
 use super::classes::Classes;
 use super::engine::{Outcome, Spent};
@@ -62,16 +63,14 @@ pub struct ClassReport {
 }
 
 /// One action of the trace.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TraceEvent {
     /// The rank.
     pub rank: u32,
     /// The stream.
     pub stream: usize,
-    /// The actor's name.
-    pub actor: String,
-    /// What it is: `compute`, `collective`, `send` or `receive`.
-    pub kind: &'static str,
+    /// The actor, of the rank's program.
+    pub actor: ActorId,
     /// The step.
     pub step: u64,
     /// The microbatch.
@@ -82,8 +81,26 @@ pub struct TraceEvent {
     pub end: f64,
 }
 
+impl TraceEvent {
+    /// The actor that acted, in the plan that was executed.
+    pub fn actor<'a>(&self, plan: &'a Plan) -> &'a Actor {
+        let program = plan.ranks[self.rank as usize].program;
+        &plan.programs[program.index()].actors[self.actor.index()]
+    }
+
+    /// What the action was: `compute`, `collective`, `send` or `receive`.
+    pub fn kind(&self, plan: &Plan) -> &'static str {
+        match self.actor(plan).action {
+            Action::Collective { .. } => "collective",
+            Action::Send { .. } => "send",
+            Action::Receive { .. } => "receive",
+            _ => "compute",
+        }
+    }
+}
+
 /// What came of an execution; `high_water` is by program.
-pub fn report(plan: &Plan, classes: &Classes, outcome: &Outcome, high_water: &[u64]) -> Simulation {
+pub fn report(plan: &Plan, classes: &Classes, outcome: Outcome, high_water: &[u64]) -> Simulation {
     let mut sum = Spent::default();
     let mut working = 0.0;
     for (class, spent) in outcome.spent.iter().enumerate() {
@@ -99,15 +116,16 @@ pub fn report(plan: &Plan, classes: &Classes, outcome: &Outcome, high_water: &[u
     }
     let total = outcome.step_seconds * working;
     let waits = plan.stages > 1 && total > 0.0;
-    let stages =
-        (0..plan.stages).map(|stage| stage_report(plan, classes, outcome, high_water, stage));
+    let stages = (0..plan.stages)
+        .map(|stage| stage_report(plan, classes, &outcome, high_water, stage))
+        .collect();
     Simulation {
         step_seconds: outcome.step_seconds,
         bubble_fraction: if waits { 1.0 - sum.busy / total } else { 0.0 },
         shares: shares(sum, total),
-        stages: stages.collect(),
+        stages,
         classes: (0..classes.first.len()).map(|class| class_report(plan, classes, class)).collect(),
-        trace: outcome.trace.clone(),
+        trace: outcome.trace,
     }
 }
 

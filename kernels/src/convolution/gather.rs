@@ -367,7 +367,7 @@ impl Gather {
             last: panel.last,
             scale: 1.0,
             add: false,
-            next: None,
+            next: &[],
         };
         // SAFETY: the processor has AVX-512, as the caller of `run` says; units have their own places.
         unsafe { multiply(&strip) };

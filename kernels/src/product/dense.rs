@@ -7,12 +7,14 @@ use std::sync::{Mutex, PoisonError};
 
 use graphc_ir::shard::split_range;
 
-use super::{Hands, Layout, Write};
+use super::{Hands, Layout, Made, Then, Write};
+use crate::error::KernelError;
 use crate::panels::{Panel, load, load_first, panels, store, store_first};
 use crate::parallel;
 use crate::product::transposed;
 use crate::simd::{Level, level};
 use crate::vectors::{LANES, Lines, STRIP, Strip, Tap, Target, multiply};
+use crate::view::Parts;
 
 /// Places along the inner extent that are summed at a time: a row of the first factor stays in the nearest cache.
 const DEPTH: usize = 512;
@@ -20,6 +22,11 @@ const DEPTH: usize = 512;
 const COLUMNS: usize = 512;
 /// Rows of the first factor that are packed at a time, where they are.
 const ROWS: usize = STRIP;
+/// The same where each part of the product is read at once, and something beside it, so that caches keep all of them. (Of 24 to 240 the
+/// fastest in 2048 x 128 x 2048.)
+const FEW_ROWS: usize = 96;
+/// Matrices that are read behind parts of a product, at most, and asked for before.
+const MOST_BESIDE: usize = 3;
 /// Rows that stay together when threads share them: a multiple of all that are multiplied at a time.
 const ROWS_TOGETHER: usize = 24;
 /// Parts for each thread, at most: who is done sooner takes another.
@@ -78,20 +85,87 @@ pub(super) fn product(
     };
     let (to, add) = (Target::new(out), write == Write::Add);
     let whole = Product { extents, scale, factors, to, at: 0, stride, add };
-    let own = room_of_one(extents);
     let threads = if hands.pool.is_some() { hands.threads.max(1) } else { 1 };
-    assert!(hands.room.len() >= threads * own, "room to multiply");
-    // A thread works on one part at a time, so some room is always free.
-    let rooms: Vec<Mutex<&mut [f32]>> =
-        hands.room.chunks_exact_mut(own).take(threads).map(Mutex::new).collect();
-    let free = || rooms.iter().find_map(|room| room.try_lock().ok());
+    let rooms = Rooms::new(hands.room, room_of_one(extents), threads);
     let shared = parallel::run(hands.pool, whole.cut(threads), |part: Product<'_>| {
-        // Unless a pool has more threads than may be used: those wait for the first room.
-        let wait = || rooms[0].lock().unwrap_or_else(PoisonError::into_inner);
-        part.blocks(&mut free().unwrap_or_else(wait));
+        rooms.with(|room| part.blocks(room));
         Ok(())
     });
     debug_assert!(shared.is_ok(), "parts give no errors");
+}
+
+/// Gives away a product for which [`is_fast`], written by rows, part by part: what [`product`] would write there. Memory of as many
+/// numbers as it has is worked in.
+pub(super) fn in_turn(
+    [rows, inner, columns]: [usize; 3],
+    factors: [(&[f32], Layout); 2],
+    mut area: &mut [f32],
+    hands: Hands<'_>,
+    beside: &[Parts<'_>],
+    then: Then<'_>,
+) -> Result<(), KernelError> {
+    let extents = [rows, inner, columns];
+    let to = Target::new(&mut []);
+    let whole = Product { extents, scale: 1.0, factors, to, at: 0, stride: columns, add: false };
+    let threads = if hands.pool.is_some() { hands.threads.max(1) } else { 1 };
+    let mut parts = Vec::new();
+    for part in whole.cut(threads) {
+        let [rows, _, columns] = part.extents;
+        parts.push((part, area.split_off_mut(..rows * columns).unwrap_or_default()));
+    }
+    let rooms = Rooms::new(hands.room, room_of_one(extents), threads);
+    parallel::run(hands.pool, parts, |(part, area): (Product<'_>, &mut [f32])| {
+        let origin = [part.at / columns, part.at % columns];
+        rooms.with(|room| part.in_turn(origin, columns, (area, room), (beside, then)))
+    })
+}
+
+/// A matrix of the product's extents that is read behind each part of it: where its part begins, and how far rows lie apart.
+#[derive(Clone, Copy)]
+struct Beside {
+    first: *const f32,
+    stride: usize,
+}
+
+impl Beside {
+    /// Of matrices their parts that begin at an element.
+    fn all(parts: &[Parts<'_>], start: usize, stride: usize) -> Result<Vec<Self>, KernelError> {
+        let part = |part: &Parts<'_>| {
+            Ok(Self { first: part.ptr::<f32>()?.cast_const().wrapping_add(start), stride })
+        };
+        parts.iter().take(MOST_BESIDE).map(part).collect()
+    }
+
+    /// What lies beside the panel.
+    fn lines(self, rows: usize, panel: Panel) -> Lines {
+        let first = self.first.wrapping_add(panel.start * LANES);
+        Lines { first, stride: self.stride, each: panel.vectors, count: rows * panel.vectors }
+    }
+}
+
+const NO_LINES: Lines = Lines { first: std::ptr::null(), stride: 0, each: 1, count: 0 };
+
+/// Memory to work in, of each thread.
+struct Rooms<'a>(Vec<Mutex<&'a mut [f32]>>);
+
+impl<'a> Rooms<'a> {
+    fn new(room: &'a mut [f32], own: usize, threads: usize) -> Self {
+        assert!(room.len() >= threads * own, "room to multiply");
+        Self(room.chunks_exact_mut(own).take(threads).map(Mutex::new).collect())
+    }
+
+    /// Works in some that is free. A thread works on one part at a time, so some always is, unless a pool has more threads than may be
+    /// used: those wait for the first.
+    fn with<T>(&self, work: impl FnOnce(&mut [f32]) -> T) -> T {
+        let free = self.0.iter().find_map(|room| room.try_lock().ok());
+        let wait = || self.0[0].lock().unwrap_or_else(PoisonError::into_inner);
+        work(&mut free.unwrap_or_else(wait))
+    }
+}
+
+/// So many places, each time as many as are taken at once.
+fn steps(extent: usize, step: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..extent).step_by(step).map(move |start| start..extent.min(start + step))
 }
 
 /// Columns of the second factor at places along the inner extent, where they lie.
@@ -144,38 +218,90 @@ impl<'a> Product<'a> {
         let [rows, inner, columns] = self.extents;
         let width = columns.min(COLUMNS).next_multiple_of(LANES);
         let (of_b, of_a) = room.split_at_mut(inner.min(DEPTH) * width);
-        for place in (0..inner).step_by(DEPTH) {
-            let depth = place..inner.min(place + DEPTH);
-            for column in (0..columns).step_by(COLUMNS) {
-                let panels = panels(columns.min(column + COLUMNS) - column);
-                for row in (0..rows).step_by(ROWS) {
-                    let down = row..rows.min(row + ROWS);
-                    let first = self.first(down.clone(), depth.clone(), of_a);
-                    for (index, &panel) in panels.iter().enumerate() {
-                        let at = panel.start * LANES * depth.len();
-                        let packed = &mut of_b[at..at + panel.vectors * LANES * depth.len()];
-                        if row == 0 {
-                            self.source(depth.clone(), column, panel).pack(packed);
-                        }
-                        let next = match panels.get(index + 1) {
-                            Some(&panel) if row == 0 => Some((depth.clone(), column, panel)),
-                            None if row + ROWS >= rows => self.following(&depth, column),
-                            _ => None,
-                        };
-                        let next = next.map(|(depth, column, panel)| {
-                            self.source(depth, column, panel).lines()
-                        });
-                        let column = column + panel.start * LANES;
-                        self.block(
-                            (down.clone(), depth.clone()),
-                            (column, panel),
-                            first,
-                            packed,
-                            next,
-                        );
+        for depth in steps(inner, DEPTH) {
+            for across in steps(columns, COLUMNS) {
+                let panels = panels(across.len());
+                for down in steps(rows, ROWS) {
+                    let at = self.at + down.start * self.stride + across.start;
+                    let block = [down, depth.clone(), across.clone()];
+                    self.strip(block, &panels, at, [&mut *of_a, &mut *of_b], &[]);
+                }
+            }
+        }
+    }
+
+    /// The same by blocks of columns, into an area of as many numbers: each part of the product is given away when it is there,
+    /// and another may take its place. The part of the whole that this is begins at a row and a column; rows of the whole are longer.
+    fn in_turn(
+        &self,
+        [top, left]: [usize; 2],
+        whole: usize,
+        (area, room): (&mut [f32], &mut [f32]),
+        (beside, then): (&[Parts<'_>], Then<'_>),
+    ) -> Result<(), KernelError> {
+        let [rows, inner, columns] = self.extents;
+        let width = columns.min(COLUMNS).next_multiple_of(LANES);
+        let (of_b, of_a) = room.split_at_mut(inner.min(DEPTH) * width);
+        for across in steps(columns, COLUMNS) {
+            let panels = panels(across.len());
+            for depth in steps(inner, DEPTH) {
+                for down in steps(rows, FEW_ROWS) {
+                    // What is summed in one go needs no place to be added to later.
+                    let row = if inner <= DEPTH { 0 } else { down.start };
+                    let (at, stride) = (row * across.len(), across.len());
+                    let part = Product { to: Target::new(area), stride, ..*self };
+                    let block = [down.clone(), depth.clone(), across.clone()];
+                    let start = (top + down.start) * whole + left + across.start;
+                    let is_last = depth.end == inner;
+                    let near = if is_last { beside } else { &[] };
+                    let near = Beside::all(near, start, whole)?;
+                    part.strip(block, &panels, at, [&mut *of_a, &mut *of_b], &near);
+                    if is_last {
+                        then(Made {
+                            start,
+                            columns: across.len(),
+                            stride: whole,
+                            elements: &area[at..at + down.len() * stride],
+                        })?;
                     }
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Multiplies a strip of rows, at places along the inner extent, with a block of columns, which is packed for the first of them.
+    /// The result begins at a place of its memory.
+    fn strip(
+        &self,
+        [down, depth, across]: [Range<usize>; 3],
+        panels: &[Panel],
+        to: usize,
+        [of_a, of_b]: [&mut [f32]; 2],
+        beside: &[Beside],
+    ) {
+        let first = self.first(down.clone(), depth.clone(), of_a);
+        let is_last = down.end == self.extents[0];
+        for (index, &panel) in panels.iter().enumerate() {
+            let at = panel.start * LANES * depth.len();
+            let packed = &mut of_b[at..at + panel.vectors * LANES * depth.len()];
+            if down.start == 0 {
+                self.source(depth.clone(), across.start, panel).pack(packed);
+            }
+            let next = match panels.get(index + 1) {
+                Some(&panel) if down.start == 0 => Some((depth.clone(), across.start, panel)),
+                None if is_last => self.following(&depth, across.start),
+                _ => None,
+            };
+            let next = next.map(|(depth, column, panel)| self.source(depth, column, panel).lines());
+            let mut lines = [NO_LINES; MOST_BESIDE + 1];
+            let beside = beside.iter().map(|beside| beside.lines(down.len(), panel));
+            let mut count = 0;
+            for (line, next) in lines.iter_mut().zip(beside.chain(next)) {
+                (*line, count) = (next, count + 1);
+            }
+            let to = to + panel.start * LANES;
+            self.block((down.len(), depth.clone()), (to, panel), first, packed, &lines[..count]);
         }
     }
 
@@ -219,19 +345,19 @@ impl<'a> Product<'a> {
         (&to[..count], depth.len())
     }
 
-    /// Multiplies a block of rows with a panel, while that of the next comes nearer.
+    /// Multiplies a block of rows with a panel, while that of the next comes nearer. The result begins at a place of its memory.
     fn block(
         &self,
-        (down, depth): (Range<usize>, Range<usize>),
-        (column, panel): (usize, Panel),
+        (down, depth): (usize, Range<usize>),
+        (to, panel): (usize, Panel),
         (first, step): (&[f32], usize),
         packed: &[f32],
-        next: Option<Lines<'_>>,
+        next: &[Lines],
     ) {
         let mut rows = [(0, 0); STRIP];
-        let rows = &mut rows[..down.len()];
+        let rows = &mut rows[..down];
         for (index, row) in rows.iter_mut().enumerate() {
-            *row = (index * step, self.at + (down.start + index) * self.stride + column);
+            *row = (index * step, to + index * self.stride);
         }
         let strip = Strip {
             from: first,
@@ -265,13 +391,13 @@ impl<'a> Source<'a> {
     }
 
     /// What is read of it.
-    fn lines(&self) -> Lines<'a> {
+    fn lines(&self) -> Lines {
         let (of_lanes, of_places) = (self.panel.vectors, self.depth.div_ceil(LANES));
         let (stride, each, rows) = match self.layout.column {
             1 => (self.layout.row, of_lanes, self.depth),
             _ => (self.layout.column, of_places, of_lanes * LANES),
         };
-        Lines { data: self.data, stride, each, count: rows * each }
+        Lines { first: self.data.as_ptr(), stride, each, count: rows * each }
     }
 
     /// Of a matrix whose rows are contiguous.

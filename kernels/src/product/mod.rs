@@ -20,12 +20,16 @@ mod widened;
 #[cfg(test)]
 mod tests;
 
+use std::ops::Range;
+
 use graphc_ir::types::DType;
 use half::{bf16, f16};
 
 use crate::context::KernelContext;
+use crate::error::KernelError;
 use crate::precision::Float;
 use crate::threads::ThreadPool;
+use crate::view::Parts;
 use method::Method;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use tiles::transposed_numbers as transposed;
@@ -208,6 +212,61 @@ pub(crate) fn multiply<A: Number, B: Number, R: Number>(
             blocks::multiply(method, (extents, scale), factors, (out, to), write, hands);
         }
     }
+}
+
+/// A part of a product: some columns of some rows.
+pub(crate) struct Made<'a> {
+    /// The place of its first element in the product.
+    pub start: usize,
+    /// Its columns.
+    pub columns: usize,
+    /// From one row of the product to the next.
+    pub stride: usize,
+    /// Its elements, row by row.
+    pub elements: &'a [f32],
+}
+
+impl Made<'_> {
+    /// Pieces of rows of at most so many elements, each with the places that it has in the product.
+    pub fn pieces(&self, most: usize) -> impl Iterator<Item = (Range<usize>, &[f32])> {
+        self.elements.chunks_exact(self.columns).enumerate().flat_map(move |(row, elements)| {
+            elements.chunks(most).enumerate().map(move |(index, piece)| {
+                let start = self.start + row * self.stride + index * most;
+                (start..start + piece.len(), piece)
+            })
+        })
+    }
+}
+
+/// What is done with parts of a product, on several threads.
+pub(crate) type Then<'a> = &'a (dyn Fn(Made<'_>) -> Result<(), KernelError> + Sync);
+
+/// Whether [`in_turn`] gives products of these extents and layouts, by rows, part by part.
+pub(crate) fn comes_in_turn([rows, inner, columns]: [usize; 3], factors: [Layout; 2]) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return dense::is_fast([rows, inner, columns], [factors[0], factors[1], Layout::rows(columns)]);
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
+/// Gives away a product, written by rows, part by part, each while the caches still have it: what [`multiply`] would write. `area` is
+/// memory of as many numbers that is worked in; what it holds afterwards means nothing. `beside` are matrices of its extents of which
+/// `then` reads the same parts.
+pub(crate) fn in_turn(
+    [rows, inner, columns]: [usize; 3],
+    factors: [(&[f32], Layout); 2],
+    area: &mut [f32],
+    hands: Hands<'_>,
+    (beside, then): (&[Parts<'_>], Then<'_>),
+) -> Result<(), KernelError> {
+    let extents = [rows, inner, columns];
+    #[cfg(target_arch = "x86_64")]
+    if comes_in_turn(extents, factors.map(|factor| factor.1)) {
+        return dense::in_turn(extents, factors, area, hands, beside, then);
+    }
+    let [a, b] = factors;
+    multiply(extents, 1.0, a, b, (&mut *area, Layout::rows(columns)), Write::Replace, hands);
+    then(Made { start: 0, columns, stride: columns, elements: area })
 }
 
 impl DataMut<'_> {

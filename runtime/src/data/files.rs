@@ -1,7 +1,7 @@
 //! Files that are whole or not there, and files that are files.
 
 use std::fs::File;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{BufWriter, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
 use super::DataError;
@@ -50,6 +50,18 @@ pub fn read_file(path: &Path, most: u64) -> std::io::Result<Vec<u8>> {
 /// # Errors
 /// Where it cannot be written; nothing half-written is left.
 pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), DataError> {
+    write_with(path, |file| file.write_all(bytes))
+}
+
+/// [`write_file`] of bytes that come one after another, as what is too long to be made whole before: a buffer
+/// lies between them and the file.
+///
+/// # Errors
+/// Where it cannot be written; nothing half-written is left.
+pub fn write_with(
+    path: &Path,
+    content: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
+) -> Result<(), DataError> {
     let fail = |error: std::io::Error| DataError::Write {
         path: path.display().to_string(),
         reason: error.to_string(),
@@ -59,10 +71,19 @@ pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), DataError> {
         Ok(found) if !found.is_file() => File::options()
             .write(true)
             .open(path)
-            .and_then(|mut f| f.write_all(bytes))
+            .and_then(|file| buffered(&file, content))
             .map_err(fail),
-        _ => replace(&target(path), bytes).map_err(fail),
+        _ => replace(&target(path), content).map_err(fail),
     }
+}
+
+fn buffered(
+    file: &File,
+    content: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
+) -> std::io::Result<()> {
+    let mut buffer = BufWriter::new(file);
+    content(&mut buffer)?;
+    buffer.flush()
 }
 
 /// Where a path leads: a rename would put a file in the place of a link.
@@ -71,7 +92,10 @@ fn target(path: &Path) -> PathBuf {
 }
 
 /// The name beside it is random and made anew: nobody can have put a link there that leads the bytes elsewhere.
-fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+fn replace(
+    path: &Path,
+    content: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
+) -> std::io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let mut name = path.file_name().ok_or(ErrorKind::InvalidFilename)?.to_owned();
     name.push(".");
@@ -81,8 +105,8 @@ fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     // Dropped, as on every way out but the last, it is removed.
-    let mut beside = builder.tempfile_in(folder.unwrap_or(Path::new(".")))?;
-    beside.as_file_mut().write_all(bytes)?;
+    let beside = builder.tempfile_in(folder.unwrap_or(Path::new(".")))?;
+    buffered(beside.as_file(), content)?;
     beside.as_file().sync_all()?;
     beside.persist(path).map_err(|error| error.error)?;
     Ok(())

@@ -8,7 +8,7 @@ mod rows;
 mod tensors;
 
 pub use batches::Batches;
-pub use files::{open_file, read_file, write_file};
+pub use files::{open_file, read_file, write_file, write_with};
 pub use metrics::MetricsWriter;
 pub use pieces::Pieces;
 pub use rows::TensorFile;

@@ -1,8 +1,11 @@
 //! What an actor has its device do.
 
-use graphc_ir::op::Op;
-use graphc_ir::plan::{FusedOp, Layout};
+use graphc_ir::op::{InPlace, Op};
+use graphc_ir::ops::{MatMul, Reduce};
+use graphc_ir::plan::{FusedArg, FusedOp, Layout};
 use graphc_kernels::KernelError;
+
+use super::port::Port;
 
 /// What is to be prepared.
 #[derive(Clone, Copy, Debug)]
@@ -38,4 +41,46 @@ pub(crate) enum Unprepared {
     /// The device or one of its libraries does not take it.
     #[error("{0}")]
     Device(String),
+}
+
+/// A product and what goes with it.
+pub(crate) struct Pair<'a> {
+    pub(crate) op: &'a MatMul,
+    /// Both factors.
+    pub(crate) factors: Vec<Port>,
+    pub(crate) with: With<'a>,
+    /// Of a chain its results, and behind them the product where it keeps a value; of sums the product and the sums; of an update the
+    /// product, whose content then means nothing, and the update's results.
+    pub(crate) results: Vec<Port>,
+}
+
+/// What goes with a product.
+pub(crate) enum With<'a> {
+    /// The chain behind it.
+    Chain {
+        chain: &'a FusedOp,
+        /// The chain's operands.
+        operands: Vec<Port>,
+        /// Which of them is the product.
+        product: usize,
+        /// A value of the chain that others read in the product's place.
+        keeps: Option<FusedArg>,
+        /// Results of the chain in the memory of its operands.
+        shared: Vec<InPlace>,
+    },
+    /// Sums of a factor.
+    Sums {
+        /// Which factor.
+        factor: usize,
+        /// What is summed, the same memory.
+        operand: Port,
+        reduce: &'a Reduce,
+    },
+    /// The update of which it is the gradient.
+    Update {
+        /// The op.
+        update: &'a Op,
+        /// The update's operands, of which the second is the product.
+        operands: Vec<Port>,
+    },
 }

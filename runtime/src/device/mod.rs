@@ -26,8 +26,8 @@ use graphc_ir::op::Op;
 use crate::error::RuntimeError;
 use crate::memory::Offered;
 
-pub(crate) use call::{Call, Unprepared};
-pub(crate) use cuda::{Ended, Pair, Registers, With, communicates_directly};
+pub(crate) use call::{Call, Pair, Unprepared, With};
+pub(crate) use cuda::{Ended, Registers, communicates_directly};
 pub(crate) use launch::Launch;
 pub(crate) use memory::Memory;
 pub(crate) use port::{Port, Turn, lcm};
@@ -127,11 +127,6 @@ impl Device {
         }
     }
 
-    /// Whether it has launches for several actors at once.
-    pub(crate) fn joins_actors(&self) -> bool {
-        matches!(self, Self::Cuda(_))
-    }
-
     /// How many operands of an update are its own, where updates of several variables by its rule can be one launch; operands
     /// behind these they have in common.
     pub(crate) fn joins(&self, op: &Op) -> Option<usize> {
@@ -163,7 +158,7 @@ impl Device {
     /// Prepares a matrix product of this name and what goes with it as one launch; `None` where the device does not join them.
     pub(crate) fn prepare_pair(&self, actor: &str, pair: Pair<'_>) -> Option<Launch> {
         match self {
-            Self::Cpu(_) => None,
+            Self::Cpu(_) => cpu::Launch::prepare_pair(pair).map(Launch::Cpu),
             Self::Cuda(cuda) => cuda::Launch::prepare_pair(cuda, actor, pair).map(Launch::Cuda),
         }
     }

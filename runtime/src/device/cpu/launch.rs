@@ -4,9 +4,9 @@ use graphc_ir::mesh::DeviceKind;
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::shard::Rect;
 use graphc_ir::types::TensorType;
-use graphc_kernels::{KernelError, Prepared, prepare, prepare_fused};
+use graphc_kernels::{KernelError, Prepared, prepare, prepare_fused, prepare_updated};
 
-use super::super::call::{Call, Unprepared};
+use super::super::call::{Call, Pair, Unprepared, With};
 use super::super::local;
 use super::super::port::{Port, Turn};
 use super::Stream;
@@ -62,6 +62,18 @@ impl Launch {
             }
         };
         Ok(Self { routine, operands, results })
+    }
+
+    /// A matrix product and the update of which it is the gradient; `None` where they are not done together, or something else
+    /// goes with the product.
+    pub(crate) fn prepare_pair(pair: Pair<'_>) -> Option<Self> {
+        let Pair { op, factors, with, results } = pair;
+        let With::Update { update, mut operands } = with else { return None };
+        let [a, b] = &types(&factors)[..] else { return None };
+        let prepared = prepare_updated(op, [a, b], update, &types(&operands))?;
+        operands.remove(1);
+        let operands = factors.iter().cloned().chain(operands).collect();
+        Some(Self { routine: Routine::Kernel(prepared), operands, results })
     }
 
     #[inline]

@@ -1,12 +1,10 @@
 //! What several actors do as one launch: updates of several variables, which finds their registers in a table in the card's memory,
 //! and a matrix product with the chain behind it, or with sums of a factor.
 
-use graphc_ir::op::{InPlace, Op};
-use graphc_ir::ops::{MatMul, Reduce};
-use graphc_ir::plan::{FusedArg, FusedOp};
+use graphc_ir::op::Op;
 use graphc_kernels::cuda::{self, Behind, Entry, Shard, Slot, Sums};
 
-use super::super::call::Unprepared;
+use super::super::call::{Pair, Unprepared, With};
 use super::super::port::{Port, Turn};
 use super::Cuda;
 use super::driver::{Buffer, Trouble};
@@ -56,45 +54,13 @@ impl Launch {
                 let of = Sums { factor, operand, reduce };
                 (cuda::join_sums(op, &of_factors, of, [made, sums])?, Vec::new())
             }
+            // Updates of all variables are one launch.
+            With::Update { .. } => return None,
         };
         let all = factors.into_iter().chain(others).collect();
         // What is refused here is prepared as two launches.
         Self::of_one(device, actor, call, None, [all, results]).ok()
     }
-}
-
-/// A product and what goes with it.
-pub(crate) struct Pair<'a> {
-    pub(crate) op: &'a MatMul,
-    /// Both factors.
-    pub(crate) factors: Vec<Port>,
-    pub(crate) with: With<'a>,
-    /// Of a chain its results, and behind them the product where it keeps a value; of sums the product and the sums.
-    pub(crate) results: Vec<Port>,
-}
-
-/// What goes with a product.
-pub(crate) enum With<'a> {
-    /// The chain behind it.
-    Chain {
-        chain: &'a FusedOp,
-        /// The chain's operands.
-        operands: Vec<Port>,
-        /// Which of them is the product.
-        product: usize,
-        /// A value of the chain that others read in the product's place.
-        keeps: Option<FusedArg>,
-        /// Results of the chain in the memory of its operands.
-        shared: Vec<InPlace>,
-    },
-    /// Sums of a factor.
-    Sums {
-        /// Which factor.
-        factor: usize,
-        /// What is summed, the same memory.
-        operand: Port,
-        reduce: &'a Reduce,
-    },
 }
 
 /// The table in the card's memory; places are counted from where all registers begin.

@@ -37,7 +37,7 @@ use crate::transport::TransportError;
 pub use driver::Card;
 pub(crate) use driver::{Pinned, Recording};
 pub(crate) use ended::Ended;
-pub(crate) use joint::{Pair, Registers, With};
+pub(crate) use joint::Registers;
 pub(crate) use launch::Launch;
 pub use library::{Found, Library, NotFound};
 pub(crate) use line::{Incoming, Outgoing};

@@ -46,6 +46,8 @@ pub(in super::super) enum Beside {
     Behind,
     /// Both read the same memory, and none what the other gives.
     Sharing,
+    /// The second reads what the first gives, and updates variables by it.
+    Updating,
 }
 
 /// Where actors stand, and which of them are parts of pairs.
@@ -81,6 +83,12 @@ impl<'a> Pairs<'a> {
         }
     }
 
+    /// The actor that gives what a register holds, where that is one, and gives nothing else.
+    pub(in super::super) fn writer(&self, register: RegisterId) -> Option<u32> {
+        let [writer] = self.users.writers[register.index()][..] else { return None };
+        (self.actor(writer.0).outputs == [register]).then_some(writer.0)
+    }
+
     /// The actors that read a register, each with the register as which they read it: that one, or another shape of the same memory.
     pub(in super::super) fn readers_of(&self, register: RegisterId) -> Vec<(u32, RegisterId)> {
         let readers = &self.users.readers[register.index()];
@@ -107,9 +115,11 @@ impl<'a> Pairs<'a> {
         let between = self.between(first, second)?;
         let [one, two] = [first, second].map(|index| self.actor(index));
         let plain = |actor: &Actor| actor.updates.is_empty();
-        let alike = one.rate == two.rate && plain(one) && plain(two) && two.after.is_none();
+        let updates = beside == Beside::Updating;
+        let plain = plain(one) && (plain(two) || updates);
+        let alike = one.rate == two.rate && plain && two.after.is_none();
         let apart = match beside {
-            Beside::Behind => self.writes_apart(two, one),
+            Beside::Behind | Beside::Updating => self.writes_apart(two, one),
             Beside::Sharing => are_apart(self.program, one, two),
         };
         if !alike || !apart || self.crosses(&[first, second], &between) {
@@ -177,8 +187,8 @@ impl<'a> Pairs<'a> {
     /// Whether an actor writes nothing that another reads.
     fn writes_apart(&self, writer: &Actor, reader: &Actor) -> bool {
         let span = |register| super::span(self.program, register);
-        let mut pairs =
-            writer.outputs.iter().flat_map(|w| reader.inputs.iter().map(move |r| (w, r)));
+        let written = writer.outputs.iter().chain(&writer.updates);
+        let mut pairs = written.flat_map(|w| reader.inputs.iter().map(move |r| (w, r)));
         pairs.all(|(&written, &read)| super::disjoint(&span(written), &span(read)))
     }
 
@@ -287,6 +297,27 @@ mod tests {
         actors[0].inputs.push(RegisterId(3));
         let known = with_streams(&APART, actors, &[&[0, 2], &[1]]);
         assert_eq!(stand(&known, 0, 2), Some(Stand::First));
+    }
+
+    #[test]
+    fn an_update_stands_where_its_gradient_is_made_unless_its_variable_is_read_between() {
+        let stand = |between: Actor| {
+            let actors = vec![actor(&[0], &[1], &[]), between, actor(&[1], &[], &[2])];
+            let program = with_streams(&APART, actors, &[&[0, 1, 2]]);
+            let pairs = Pairs::new(&program);
+            assert_eq!(pairs.stand(0, 2, Beside::Behind), None);
+            assert_eq!(pairs.writer(RegisterId(1)), Some(0));
+            pairs.stand(0, 2, Beside::Updating).map(|pair| pair.stand)
+        };
+        assert_eq!(stand(actor(&[0], &[3], &[])), Some(Stand::First));
+        // Another product reads the variable: that of the gradient waits for it.
+        assert_eq!(stand(actor(&[2], &[3], &[])), Some(Stand::Second));
+        // What stands between them takes the factor's place.
+        assert_eq!(stand(actor(&[2], &[0], &[])), None);
+        // The update would overwrite the factor.
+        let own = vec![actor(&[2], &[1], &[]), actor(&[1], &[], &[2])];
+        let own = with_streams(&APART, own, &[&[0, 1]]);
+        assert_eq!(Pairs::new(&own).stand(0, 1, Beside::Updating), None);
     }
 
     #[test]

@@ -17,9 +17,6 @@ use products::Products;
 impl Resolver<'_> {
     /// What becomes of actors that are one launch with others: of one of them the launch of all.
     pub(super) fn joint(&self, orders: &Orders) -> Result<HashMap<u32, Work>, RuntimeError> {
-        if !self.device.joins_actors() {
-            return Ok(HashMap::new());
-        }
         let mut products = Products::new(self, Pairs::new(self.program));
         products.join()?;
         let (mut works, moved) = products.finish()?;

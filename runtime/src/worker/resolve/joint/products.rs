@@ -1,4 +1,4 @@
-//! A matrix product and what reads it, or what sums one of its factors, in one launch.
+//! A matrix product and what reads it, what it updates, or what sums one of its factors, in one launch.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -56,6 +56,13 @@ impl<'a, 'b> Products<'a, 'b> {
         for (index, actor) in actors() {
             if let Action::Compute { op: Op::Reduce(_), .. } = &actor.action {
                 self.beside(index)?;
+            }
+        }
+        for (index, actor) in actors() {
+            if let Action::Compute { op, operands } = &actor.action
+                && !op.operation().updates().is_empty()
+            {
+                self.updating(index, op, operands)?;
             }
         }
         Ok(())
@@ -147,6 +154,34 @@ impl<'a, 'b> Products<'a, 'b> {
                 self.take(pair, None, launch);
                 return Ok(());
             }
+        }
+        Ok(())
+    }
+
+    /// Joins an update with the product that is its gradient.
+    fn updating(
+        &mut self,
+        second: u32,
+        op: &Op,
+        operands: &[OperandSource],
+    ) -> Result<(), RuntimeError> {
+        let update = self.actor(second);
+        let [operands, results] = self.resolver.registers(update, op, operands)?;
+        let Some(first) = operands.get(1).and_then(|&gradient| self.pairs.writer(gradient)) else {
+            return Ok(());
+        };
+        let given = self.actor(first);
+        let is_alone = self.pairs.readers(first).len() == 1 && !self.works.contains_key(&first);
+        let Some((product, factors)) = product(given).filter(|_| is_alone) else { return Ok(()) };
+        let Some(pair) = self.pairs.stand(first, second, Beside::Updating) else { return Ok(()) };
+        let [factors, gradient] = self.resolver.registers(given, &Op::MatMul(*product), factors)?;
+        let factors = self.resolver.ports_of(given, &factors)?;
+        let results = self.resolver.ports_of(update, &[gradient, results].concat())?;
+        let operands = self.resolver.ports_of(update, &operands)?;
+        let with = With::Update { update: op, operands };
+        let joined = device::Pair { op: product, factors, with, results };
+        if let Some(launch) = self.resolver.device.prepare_pair(&given.name, joined) {
+            self.take(pair, None, launch);
         }
         Ok(())
     }

@@ -1,20 +1,60 @@
 //! Steps of optimizers and of other states, each in one pass over its tensors. The results are usually the operands' memory.
 
+mod rules;
+
 use std::ops::Range;
 
 use graphc_ir::op::Op;
-use graphc_ir::ops::{AdamUpdate, Blend, LambDirection, RmspropUpdate, SgdUpdate};
+use graphc_ir::ops::Blend;
 use graphc_ir::scalar::Scalar;
 
 use crate::context::KernelContext;
 use crate::error::KernelError;
 use crate::parallel;
 use crate::precision::Float;
-use crate::simd::vectorized;
-use crate::view::{Element, Flat, View, ViewMut};
+use crate::product::Then;
+use crate::view::{Element, Flat, Parts, View, ViewMut};
+use rules::{
+    AdamRates, LambRates, RmspropRates, SgdRates, adam_block, ahead_block, along_block,
+    blend_block, clip_block, lamb_block, momentum_block, replace_block, rmsprop_block, scale_block,
+    sgd_block, step_block,
+};
 
 /// Elements that are copied to the stack, updated, and written back: operands may be the results' memory.
-const BLOCK: usize = 512;
+pub(crate) const BLOCK: usize = 512;
+
+/// Gradients that are there part by part.
+pub(crate) trait Parted: Sync {
+    /// Gives all parts, on several threads, to who reads the same parts of some others.
+    ///
+    /// # Errors
+    /// Those of who takes them.
+    fn each(
+        &self,
+        cx: &mut KernelContext<'_>,
+        beside: &[Parts<'_>],
+        take: Then<'_>,
+    ) -> Result<(), KernelError>;
+}
+
+/// The kernel of an update whose gradient is there part by part; the operand in its place says its type alone. `None` where the op has
+/// none. Variables are of `f32`.
+pub(crate) fn in_parts(op: &Op) -> Option<PartedKernel> {
+    match op {
+        Op::SgdUpdate(_) => Some(sgd_of::<f32, f32>),
+        Op::AdamUpdate(_) => Some(adam_of::<f32, f32>),
+        _ => None,
+    }
+}
+
+/// A kernel of [`in_parts`].
+pub(crate) type PartedKernel = fn(
+    &Op,
+    &[View<'_>],
+    &mut [ViewMut<'_>],
+    &mut KernelContext<'_>,
+    Option<&dyn Parted>,
+) -> Result<(), KernelError>;
 
 /// The kernel of [`Op::SgdUpdate`]: of variables of type `W`, gradients of type `G`, and states of `f32`.
 pub(crate) fn sgd<W: Float, G: Float>(
@@ -23,11 +63,21 @@ pub(crate) fn sgd<W: Float, G: Float>(
     results: &mut [ViewMut<'_>],
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
+    sgd_of::<W, G>(op, operands, results, cx, None)
+}
+
+fn sgd_of<W: Float, G: Float>(
+    op: &Op,
+    operands: &[View<'_>],
+    results: &mut [ViewMut<'_>],
+    cx: &mut KernelContext<'_>,
+    parted: Option<&dyn Parted>,
+) -> Result<(), KernelError> {
     let Op::SgdUpdate(op) = op else { return Err(KernelError::call("sgd_update", "another op")) };
     let rates = SgdRates::of(op, op.lr.at(cx.step));
     let tensors = if op.momentum.0 == 0.0 { 2 } else { 3 };
     let (operands, scalars) = operands.split_at(tensors.min(operands.len()));
-    let operands = (operands, Clipping::of(scalars, op.clip)?);
+    let operands = (operands, Clipping::of(scalars, op.clip)?, parted);
     if op.momentum.0 == 0.0 {
         return update::<W, G, 2, 1>("sgd_update", operands, results, cx, |[w, g], count| {
             sgd_block(&rates, &mut w[..count], &g[..count]);
@@ -46,10 +96,20 @@ pub(crate) fn adam<W: Float, G: Float>(
     results: &mut [ViewMut<'_>],
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
+    adam_of::<W, G>(op, operands, results, cx, None)
+}
+
+fn adam_of<W: Float, G: Float>(
+    op: &Op,
+    operands: &[View<'_>],
+    results: &mut [ViewMut<'_>],
+    cx: &mut KernelContext<'_>,
+    parted: Option<&dyn Parted>,
+) -> Result<(), KernelError> {
     let Op::AdamUpdate(op) = op else { return Err(KernelError::call("adam_update", "another op")) };
     let (operands, scalars) = operands.split_at(4.min(operands.len()));
     let rates = AdamRates::of(op, op.lr.at(cx.step), update_number(scalars, cx)?);
-    let operands = (operands, Clipping::of(scalars, op.clip)?);
+    let operands = (operands, Clipping::of(scalars, op.clip)?, parted);
     update::<W, G, 4, 3>("adam_update", operands, results, cx, |[w, g, m, v], count| {
         adam_block(&rates, &mut w[..count], &g[..count], &mut m[..count], &mut v[..count]);
     })
@@ -66,7 +126,7 @@ pub(crate) fn rmsprop<W: Float, G: Float>(
     let Op::RmspropUpdate(op) = op else { return Err(KernelError::call(OP, "another op")) };
     let rates = RmspropRates::of(op, op.lr.at(cx.step));
     let (operands, scalars) = operands.split_at(op.tensors().min(operands.len()));
-    let operands = (operands, Clipping::of(scalars, op.clip)?);
+    let operands = (operands, Clipping::of(scalars, op.clip)?, None);
     // What there is of means and momenta; the square is always operand 2.
     match (op.centered, op.has_momentum()) {
         (false, false) => update::<W, G, 3, 2>(OP, operands, results, cx, |[w, g, v], count| {
@@ -106,7 +166,7 @@ pub(crate) fn blend<W: Float, G: Float>(
     let now = blend_at(op, scalars, cx)?;
     let [decay, rate] = [now.decay, now.rate].map(|share| share.0 as f32);
     let kept = Clipping { factor: stays(scalars)?.then_some(0.0), clip: None };
-    update::<W, G, 2, 1>("blend", (operands, kept), results, cx, |[w, x], count| {
+    update::<W, G, 2, 1>("blend", (operands, kept, None), results, cx, |[w, x], count| {
         // What is replaced may be no number.
         if decay == 0.0 {
             replace_block(rate, &mut w[..count], &x[..count]);
@@ -196,7 +256,7 @@ pub(crate) fn lamb_direction<W: Float, G: Float>(
     let rates = LambRates::of(op, update_number(scalars, cx)?);
     let clipping = Clipping::of(scalars, op.clip)?;
     // Where the update is not made states stay, and the direction is 0: it does not take the variable's place.
-    let operands = (operands, Clipping::NONE);
+    let operands = (operands, Clipping::NONE, None);
     mixed::<W, G, f32, 4, 3>(OP, operands, results, cx, |[w, g, m, v], count| {
         if clipping.skips() {
             return w[..count].fill(0.0);
@@ -219,7 +279,7 @@ pub(crate) fn lamb<W: Float>(
     };
     let sums = [number(a)?, number(b)?].map(f64::from);
     let rate = op.rate(cx.step, sums) as f32;
-    let operands = (&operands[..2], Clipping::NONE);
+    let operands = (&operands[..2], Clipping::NONE, None);
     update::<W, f32, 2, 1>(OP, operands, results, cx, |[w, u], count| {
         along_block(rate, &mut w[..count], &u[..count]);
     })
@@ -267,11 +327,14 @@ impl Clipping {
     }
 }
 
+/// The operands of an update, what is done to its gradient before, and where that comes from if not from its operand.
+type Given<'a> = (&'a [View<'a>], Clipping, Option<&'a dyn Parted>);
+
 /// Updates block by block: operand 1 is the gradient, the others are the variables that the results replace, in order. Where
 /// its factor is 0 variables stay.
 fn update<W: Float, G: Float, const N: usize, const R: usize>(
     op: &'static str,
-    operands: (&[View<'_>], Clipping),
+    operands: Given<'_>,
     results: &mut [ViewMut<'_>],
     cx: &mut KernelContext<'_>,
     step: impl Fn([&mut [f32; BLOCK]; N], usize) + Send + Sync,
@@ -282,7 +345,7 @@ fn update<W: Float, G: Float, const N: usize, const R: usize>(
 /// The same where the first result is of type `O`.
 fn mixed<W: Float, G: Float, O: Float, const N: usize, const R: usize>(
     op: &'static str,
-    (operands, clipping): (&[View<'_>], Clipping),
+    (operands, clipping, parted): Given<'_>,
     results: &mut [ViewMut<'_>],
     cx: &mut KernelContext<'_>,
     step: impl Fn([&mut [f32; BLOCK]; N], usize) + Send + Sync,
@@ -297,6 +360,30 @@ fn mixed<W: Float, G: Float, O: Float, const N: usize, const R: usize>(
     {
         return Err(KernelError::call(op, "operands or results of other number or shape"));
     }
+    let step = |buffers: [&mut [f32; BLOCK]; N], count: usize| {
+        if !clipping.skips() {
+            clipping.apply(&mut buffers[1][..count]);
+            step(buffers, count);
+        }
+    };
+    if let Some(parted) = parted {
+        let Ok(results) = <&mut [ViewMut<'_>; R]>::try_from(results) else {
+            unreachable!("as many as were counted")
+        };
+        let outputs: [Parts<'_>; R] = results.each_mut().map(|result| result.parts());
+        return parted.each(cx, &outputs, &|made| {
+            let mut buffers = [[0.0; BLOCK]; N];
+            for (range, gradient) in made.pieces(BLOCK) {
+                fill::<W, N>(operands, range.clone(), &mut buffers)?;
+                buffers[1][..range.len()].copy_from_slice(gradient);
+                step(buffers.each_mut(), range.len());
+                // SAFETY: each element comes once, and who takes it reaches these elements alone.
+                let mut places = outputs.map(|output| unsafe { output.part(range.clone()) });
+                put::<O, N>(&buffers, 0..range.len(), &mut places)?;
+            }
+            Ok(())
+        });
+    }
     let parts = parallel::parts(cx, len);
     let mut flats: Vec<Flat<'_>> = results.iter_mut().map(ViewMut::flat).collect();
     let mut pieces = Vec::with_capacity(parts);
@@ -309,12 +396,6 @@ fn mixed<W: Float, G: Float, O: Float, const N: usize, const R: usize>(
         pieces.push((start..end, heads));
         start = end;
     }
-    let step = |buffers: [&mut [f32; BLOCK]; N], count: usize| {
-        if !clipping.skips() {
-            clipping.apply(&mut buffers[1][..count]);
-            step(buffers, count);
-        }
-    };
     parallel::run(cx.pool, pieces, |(range, outputs)| {
         blocks::<W, G, O, N>(operands, range, outputs, &step)
     })
@@ -328,250 +409,45 @@ fn blocks<W: Float, G: Float, O: Float, const N: usize>(
 ) -> Result<(), KernelError> {
     let mut buffers = [[0.0; BLOCK]; N];
     for start in whole.clone().step_by(BLOCK) {
-        let end = whole.end.min(start + BLOCK);
-        for (index, (buffer, operand)) in buffers.iter_mut().zip(operands).enumerate() {
-            let buffer = &mut buffer[..end - start];
-            match index {
-                0 => W::widen(operand.block(start..end)?, buffer),
-                1 => G::widen(operand.block(start..end)?, buffer),
-                _ => buffer.copy_from_slice(operand.block(start..end)?),
-            }
-        }
-        step(buffers.each_mut(), end - start);
-        let variables = buffers.iter().enumerate().filter(|&(index, _)| index != 1);
-        let range = start - whole.start..end - whole.start;
-        for (output, (index, buffer)) in outputs.iter_mut().zip(variables) {
-            let buffer = &buffer[..end - start];
-            match index {
-                0 => O::narrow(buffer, output.block(range.clone())?),
-                _ => output.write(range.start, buffer)?,
-            }
+        let range = start..whole.end.min(start + BLOCK);
+        fill::<W, N>(operands, range.clone(), &mut buffers)?;
+        G::widen(operands[1].block(range.clone())?, &mut buffers[1][..range.len()]);
+        step(buffers.each_mut(), range.len());
+        put::<O, N>(&buffers, range.start - whole.start..range.end - whole.start, &mut outputs)?;
+    }
+    Ok(())
+}
+
+/// Brings a block of all operands but the gradient to buffers.
+fn fill<W: Float, const N: usize>(
+    operands: &[View<'_>; N],
+    range: Range<usize>,
+    buffers: &mut [[f32; BLOCK]; N],
+) -> Result<(), KernelError> {
+    for (index, (buffer, operand)) in buffers.iter_mut().zip(operands).enumerate() {
+        let buffer = &mut buffer[..range.len()];
+        match index {
+            0 => W::widen(operand.block(range.clone())?, buffer),
+            1 => {}
+            _ => buffer.copy_from_slice(operand.block(range.clone())?),
         }
     }
     Ok(())
 }
 
-struct SgdRates {
-    lr: f32,
-    momentum: f32,
-    decay: f32,
-    nesterov: bool,
-}
-
-impl SgdRates {
-    fn of(op: &SgdUpdate, lr: f64) -> Self {
-        let [lr, momentum, decay] =
-            [lr, op.momentum.0, op.weight_decay.0].map(|value| value as f32);
-        Self { lr, momentum, decay, nesterov: op.nesterov }
-    }
-}
-
-struct AdamRates {
-    /// 1 - lr weight_decay where that is decoupled.
-    shrink: f32,
-    /// The weight decay where it is not.
-    decay: f32,
-    beta1: f32,
-    rest1: f32,
-    beta2: f32,
-    rest2: f32,
-    /// lr / (1 - beta1^step)
-    rate: f32,
-    /// 1 / sqrt(1 - beta2^step)
-    root: f32,
-    epsilon: f32,
-}
-
-impl AdamRates {
-    /// Everything that does not depend on the element, in `f64`, of update `count`, from 1.
-    fn of(op: &AdamUpdate, lr: f64, count: f64) -> Self {
-        let (beta1, beta2) = (op.beta1.0, op.beta2.0);
-        let decay = op.weight_decay.0;
-        Self {
-            shrink: if op.decoupled { (1.0 - lr * decay) as f32 } else { 1.0 },
-            decay: if op.decoupled { 0.0 } else { decay as f32 },
-            beta1: beta1 as f32,
-            rest1: (1.0 - beta1) as f32,
-            beta2: beta2 as f32,
-            rest2: (1.0 - beta2) as f32,
-            rate: (lr / (1.0 - beta1.powf(count))) as f32,
-            root: (1.0 / (1.0 - beta2.powf(count)).sqrt()) as f32,
-            epsilon: op.epsilon.0 as f32,
+/// Writes a block of all variables back.
+fn put<O: Float, const N: usize>(
+    buffers: &[[f32; BLOCK]; N],
+    range: Range<usize>,
+    outputs: &mut [Flat<'_>],
+) -> Result<(), KernelError> {
+    let variables = buffers.iter().enumerate().filter(|&(index, _)| index != 1);
+    for (output, (index, buffer)) in outputs.iter_mut().zip(variables) {
+        let buffer = &buffer[..range.len()];
+        match index {
+            0 => O::narrow(buffer, output.block(range.clone())?),
+            _ => output.write(range.start, buffer)?,
         }
     }
-}
-
-struct RmspropRates {
-    lr: f32,
-    alpha: f32,
-    rest: f32,
-    epsilon: f32,
-    decay: f32,
-    momentum: f32,
-}
-
-impl RmspropRates {
-    fn of(op: &RmspropUpdate, lr: f64) -> Self {
-        Self {
-            lr: lr as f32,
-            alpha: op.alpha.0 as f32,
-            rest: (1.0 - op.alpha.0) as f32,
-            epsilon: op.epsilon.0 as f32,
-            decay: op.weight_decay.0 as f32,
-            momentum: op.momentum.0 as f32,
-        }
-    }
-}
-
-struct LambRates {
-    beta1: f32,
-    rest1: f32,
-    beta2: f32,
-    rest2: f32,
-    /// 1 / (1 - beta1^count)
-    correct: f32,
-    /// 1 / sqrt(1 - beta2^count)
-    root: f32,
-    epsilon: f32,
-    decay: f32,
-}
-
-impl LambRates {
-    fn of(op: &LambDirection, count: f64) -> Self {
-        let (beta1, beta2) = (op.beta1.0, op.beta2.0);
-        Self {
-            beta1: beta1 as f32,
-            rest1: (1.0 - beta1) as f32,
-            beta2: beta2 as f32,
-            rest2: (1.0 - beta2) as f32,
-            correct: (1.0 / (1.0 - beta1.powf(count))) as f32,
-            root: (1.0 / (1.0 - beta2.powf(count)).sqrt()) as f32,
-            epsilon: op.epsilon.0 as f32,
-            decay: op.weight_decay.0 as f32,
-        }
-    }
-}
-
-vectorized! {
-    fn clip_block(clip: f32, g: &mut [f32]) {
-        for g in g {
-            // What is no number stays.
-            *g = if g.abs() > clip { clip.copysign(*g) } else { *g };
-        }
-    }
-}
-
-vectorized! {
-    /// Leaves in g what the variable is to go along.
-    fn rmsprop_block(rates: &RmspropRates, tensors: [&mut [f32]; 3], mean: Option<&mut [f32]>) {
-        let [w, g, v] = tensors;
-        for ((w, g), v) in w.iter().zip(g.iter_mut()).zip(v.iter_mut()) {
-            *g += rates.decay * *w;
-            *v = rates.alpha * *v + rates.rest * *g * *g;
-        }
-        match mean {
-            None => {
-                for (g, v) in g.iter_mut().zip(v) {
-                    *g /= v.sqrt() + rates.epsilon;
-                }
-            }
-            Some(mean) => {
-                for ((g, v), a) in g.iter_mut().zip(v).zip(mean) {
-                    *a = rates.alpha * *a + rates.rest * *g;
-                    *g /= (*v - *a * *a).max(0.0).sqrt() + rates.epsilon;
-                }
-            }
-        }
-    }
-}
-
-vectorized! {
-    fn ahead_block(rates: &RmspropRates, g: &[f32], m: &mut [f32]) {
-        for (&g, m) in g.iter().zip(m) {
-            *m = rates.momentum * *m + g;
-        }
-    }
-}
-
-vectorized! {
-    fn step_block(rates: &RmspropRates, w: &mut [f32], along: &[f32]) {
-        for (w, &along) in w.iter_mut().zip(along) {
-            *w -= rates.lr * along;
-        }
-    }
-}
-
-vectorized! {
-    /// Leaves the direction in w.
-    fn lamb_block(rates: &LambRates, w: &mut [f32], g: &[f32], m: &mut [f32], v: &mut [f32]) {
-        for (((w, &g), m), v) in w.iter_mut().zip(g).zip(m).zip(v) {
-            *m = rates.beta1 * *m + rates.rest1 * g;
-            *v = rates.beta2 * *v + rates.rest2 * g * g;
-            let root = v.sqrt() * rates.root + rates.epsilon;
-            *w = *m * rates.correct / root + rates.decay * *w;
-        }
-    }
-}
-
-vectorized! {
-    fn along_block(rate: f32, w: &mut [f32], u: &[f32]) {
-        for (w, &u) in w.iter_mut().zip(u) {
-            *w -= rate * u;
-        }
-    }
-}
-
-vectorized! {
-    fn scale_block(factor: f32, g: &mut [f32]) {
-        for g in g {
-            *g *= factor;
-        }
-    }
-}
-
-vectorized! {
-    fn replace_block(rate: f32, w: &mut [f32], x: &[f32]) {
-        for (w, &x) in w.iter_mut().zip(x) {
-            *w = rate * x;
-        }
-    }
-}
-
-vectorized! {
-    fn blend_block(decay: f32, rate: f32, w: &mut [f32], x: &[f32]) {
-        for (w, &x) in w.iter_mut().zip(x) {
-            *w = decay * *w + rate * x;
-        }
-    }
-}
-
-vectorized! {
-    fn sgd_block(rates: &SgdRates, w: &mut [f32], g: &[f32]) {
-        for (w, &g) in w.iter_mut().zip(g) {
-            *w -= rates.lr * (g + rates.decay * *w);
-        }
-    }
-}
-
-vectorized! {
-    fn momentum_block(rates: &SgdRates, w: &mut [f32], g: &[f32], m: &mut [f32]) {
-        for ((w, &g), m) in w.iter_mut().zip(g).zip(m) {
-            let g = g + rates.decay * *w;
-            *m = rates.momentum * *m + g;
-            let ahead = if rates.nesterov { g + rates.momentum * *m } else { *m };
-            *w -= rates.lr * ahead;
-        }
-    }
-}
-
-vectorized! {
-    fn adam_block(rates: &AdamRates, w: &mut [f32], g: &[f32], m: &mut [f32], v: &mut [f32]) {
-        for (((w, &g), m), v) in w.iter_mut().zip(g).zip(m).zip(v) {
-            let g = g + rates.decay * *w;
-            *m = rates.beta1 * *m + rates.rest1 * g;
-            *v = rates.beta2 * *v + rates.rest2 * g * g;
-            let root = v.sqrt() * rates.root + rates.epsilon;
-            *w = *w * rates.shrink - rates.rate * *m / root;
-        }
-    }
+    Ok(())
 }
