@@ -65,6 +65,13 @@ fn fold_chunks<const N: usize, const L: usize>(
     start
 }
 
+/// How many elements of a row go through whole vectors, where it has so many and memory goes on to `most`. What is over would be
+/// computed one by one.
+#[inline(always)]
+pub(crate) fn whole_vectors(count: usize, most: usize) -> usize {
+    count.next_multiple_of(LANES).min(most)
+}
+
 /// The sum of a row.
 #[inline(always)]
 pub(crate) fn sum(x: &[f32]) -> f32 {

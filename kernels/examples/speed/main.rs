@@ -1,8 +1,8 @@
 //! How fast the main kernels are on this machine, at the sizes of a small GPT and an MLP:
-//! `cargo run --release -p graphc-kernels --example speed -- [THREADS] [half | norm | images | recurrence]`. Bytes count each operand and
-//! result once. With `norm` only the passes of batch normalization are timed, with `images` only convolution, beside a product
-//! of large matrices, and with `recurrence` recurrent layers. With `half` only products, attention and convolution are timed, of f32, bf16 and f16 in turn: medians, and how many
-//! times as fast as f32 each is.
+//! `cargo run --release -p graphc-kernels --example speed -- [THREADS] [half | norm | images | recurrence | attention]`. Bytes count
+//! each operand and result once. With `norm` only the passes of batch normalization are timed, with `images` only convolution, beside
+//! a product of large matrices, with `recurrence` recurrent layers, with `attention` that. With `half` only products, attention and
+//! convolution are timed, of f32, bf16 and f16 in turn: medians, and how many times as fast as f32 each is.
 
 mod images;
 mod normalization;
@@ -312,8 +312,9 @@ fn products(bench: &mut Bench) {
 }
 
 /// Batch, time, heads, heads of keys, width.
-const ATTENTIONS: [(&str, bool, [usize; 5]); 3] = [
+const ATTENTIONS: [(&str, bool, [usize; 5]); 4] = [
     ("attention [8,128,8,32]", false, [8, 128, 8, 8, 32]),
+    ("attention [8,128,8,32], causal", true, [8, 128, 8, 8, 32]),
     ("attention [1,1024,16,64], causal", true, [1, 1024, 16, 16, 64]),
     ("attention [1,2048,8/2,128], causal", true, [1, 2048, 8, 2, 128]),
 ];
@@ -436,6 +437,7 @@ fn main() {
     match std::env::args().nth(2).as_deref() {
         Some("half") => return halves(&mut bench),
         Some("norm") => return normalization::all(&mut bench),
+        Some("attention") => return attention(&mut bench),
         Some("recurrence") => return recurrence::recurrence(&mut bench),
         Some("images") => return images::images(&mut bench),
         _ => {}

@@ -2,9 +2,11 @@
 //! 1805.02867; Dao et al., arXiv 2205.14135, algorithm 1). Scores exist for one block at a time.
 //!
 //! Each block of queries is one thread's, and goes over the keys in order: bits do not depend on the number of threads.
-//! Scores, weights and sums are f32 whatever the element type is.
+//! Scores, weights and sums are f32 whatever the element type is. Where a causal mask cuts a block it is multiplied in strips, of
+//! which each leaves out what none of its queries sees.
 
 mod gradient;
+mod strips;
 
 use graphc_ir::op::Op;
 use graphc_ir::types::DType;
@@ -20,6 +22,7 @@ use crate::simd::vectorized;
 use crate::view::{View, ViewMut};
 
 pub(crate) use gradient::attention_grad;
+use strips::{Strip, Strips};
 
 /// Queries of a block.
 const ROWS: usize = 128;
@@ -63,7 +66,7 @@ fn forward<T: Number>(
     }
     let of_scores = room::<T, T, f32>([ROWS, space.width, COLUMNS], 1);
     let of_values = room::<f32, T, f32>([ROWS, COLUMNS, space.width], 1);
-    let own = ROWS * (COLUMNS + space.width + 2) + of_scores.max(of_values);
+    let own = ROWS * (COLUMNS + space.width + 2) + of_scores.max(of_values).max(space.width);
     for (piece, scratch) in pieces.iter_mut().zip(cx.scratch.take(parts * own).chunks_mut(own)) {
         piece.scratch = scratch;
     }
@@ -178,6 +181,12 @@ impl Space {
         (self.first_query + query + 1).saturating_sub(self.first_key + start).min(count)
     }
 
+    /// The block of `count` queries from `start` on and `columns` keys from `first` on, in strips.
+    fn strips(&self, [start, count]: [usize; 2], [first, columns]: [usize; 2]) -> Strips {
+        let ahead = (self.first_query + start + 1) as isize - (self.first_key + first) as isize;
+        Strips { rows: count, columns, ahead: self.causal.then_some(ahead) }
+    }
+
     /// The queries of a head from `start` on.
     fn of_query<'a, T>(&self, x: &'a [T], [batch, start, head]: [usize; 3]) -> (&'a [T], Layout) {
         let row = self.heads * self.width;
@@ -207,47 +216,53 @@ impl Space {
                     break;
                 }
                 let at = [batch, first, head / self.group];
-                self.scores(query, self.of_key(k, at), [count, columns], scores, room);
+                let [key, values] = [k, v].map(|x| self.of_key(x, at));
+                let strips = self.strips([start, count], [first, columns]);
+                self.scores(strips, self.scale, [query, key], scores, room);
                 for row in 0..count {
                     absorb(
-                        &mut scores[row * COLUMNS..][..columns],
+                        &mut scores[row * COLUMNS..][..COLUMNS],
+                        columns,
                         self.seen(start + row, first, columns),
                         (&mut greatest[row], &mut total[row]),
                         &mut sums[row * self.width..][..self.width],
                     );
                 }
-                let extents = [count, columns, self.width];
-                let to = Layout::rows(self.width);
-                let weights = (&*scores, Layout::rows(COLUMNS));
-                let values = self.of_key(v, at);
-                product(extents, 1.0, weights, values, (&mut *sums, to), Write::Add, room);
+                for Strip { rows, columns } in strips.by_rows() {
+                    let extents = [rows.len(), columns.end, self.width];
+                    let to = (&mut sums[rows.start * self.width..], Layout::rows(self.width));
+                    let weights = (&scores[rows.start * COLUMNS..], Layout::rows(COLUMNS));
+                    product(extents, 1.0, weights, values, to, Write::Add, room);
+                }
             }
+            close(greatest, total);
             for row in 0..count {
                 let place = row * self.heads + head;
-                let factor = if total[row] == 0.0 { 0.0 } else { 1.0 / total[row] };
-                let sums = &mut sums[row * self.width..][..self.width];
-                sums.iter_mut().for_each(|sum| *sum *= factor);
-                T::narrow(sums, &mut o[place * self.width..][..self.width]);
-                l[place] = match self.keys {
-                    0 => f32::NEG_INFINITY,
-                    _ => greatest[row] + math::log(total[row]),
-                };
+                let sums = &sums[row * self.width..][..self.width];
+                let o = &mut o[place * self.width..][..self.width];
+                T::write(o, room, |o| scaled(sums, greatest[row], o));
+                l[place] = total[row];
             }
         }
     }
 
-    /// The scores of a block, its rows [`COLUMNS`] apart.
+    /// Products of queries and keys of a block, or of what lies as they do, where a query sees a key. Rows lie [`COLUMNS`] apart.
     fn scores<T: Number>(
         &self,
-        query: (&[T], Layout),
-        (key, layout): (&[T], Layout),
-        [rows, columns]: [usize; 2],
+        strips: Strips,
+        scale: f32,
+        [(query, by_query), (key, by_key)]: [(&[T], Layout); 2],
         scores: &mut [f32],
         room: &mut [f32],
     ) {
-        let to = (scores, Layout::rows(COLUMNS));
-        let extents = [rows, self.width, columns];
-        product(extents, self.scale, query, (key, layout.t()), to, Write::Replace, room);
+        for Strip { rows, columns } in strips.by_columns() {
+            let extents = [rows.len(), self.width, columns.len()];
+            let query = (&query[rows.start * by_query.row..], by_query);
+            let key = (&key[columns.start * by_key.row..], by_key.t());
+            let to = &mut scores[rows.start * COLUMNS + columns.start..];
+            let to = (to, Layout::rows(COLUMNS));
+            product(extents, scale, query, key, to, Write::Replace, room);
+        }
     }
 }
 
@@ -273,24 +288,50 @@ fn product<A: Number, B: Number>(
 }
 
 vectorized! {
-    /// Turns the scores of a query into weights: exp(score - greatest), 0 from `seen` on. What has been summed before is
+    /// Turns the scores of a query into weights: exp(score - greatest), 0 from `seen` to `columns`. What has been summed before is
     /// brought to the new greatest score.
-    fn absorb(scores: &mut [f32], seen: usize, state: (&mut f32, &mut f32), sums: &mut [f32]) {
+    fn absorb(
+        scores: &mut [f32],
+        columns: usize,
+        seen: usize,
+        state: (&mut f32, &mut f32),
+        sums: &mut [f32],
+    ) {
         let (greatest, total) = state;
-        let (scores, hidden) = scores.split_at_mut(seen);
-        hidden.fill(0.0);
-        if scores.is_empty() {
-            return;
+        if seen == 0 {
+            return scores[..columns].fill(0.0);
         }
-        let new = rows::greatest(scores).max(*greatest);
+        let whole = rows::whole_vectors(seen, scores.len());
+        scores[seen..whole].fill(f32::NEG_INFINITY);
+        let new = rows::greatest(&scores[..whole]).max(*greatest);
         let shrink = math::exp(*greatest - new);
-        for score in scores.iter_mut() {
+        for score in &mut scores[..whole] {
             *score = math::exp(*score - new);
         }
-        *total = *total * shrink + rows::sum(scores);
+        scores[seen..columns.max(whole)].fill(0.0);
+        *total = *total * shrink + rows::sum(&scores[..whole]);
         for sum in sums.iter_mut() {
             *sum *= shrink;
         }
         *greatest = new;
+    }
+}
+
+vectorized! {
+    /// Turns the greatest score of each query into what its sums are multiplied by, and the total into the log-sum-exp.
+    fn close(greatest: &mut [f32], total: &mut [f32]) {
+        for (greatest, total) in greatest.iter_mut().zip(total) {
+            let factor = if *total == 0.0 { 0.0 } else { 1.0 / *total };
+            let l = *greatest + math::log(*total);
+            (*greatest, *total) = (factor, l);
+        }
+    }
+}
+
+vectorized! {
+    fn scaled(from: &[f32], factor: f32, to: &mut [f32]) {
+        for (to, from) in to.iter_mut().zip(from) {
+            *to = from * factor;
+        }
     }
 }
