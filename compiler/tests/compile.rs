@@ -252,7 +252,7 @@ fn what_does_not_fit_as_it_is_lowered_is_planned_with_less_memory() {
     let y = widths.iter().fold(x, |x, name| Linear::new(&g, name, 32, 32).forward(&x).relu());
     g.output("y", &y);
     let graph = g.finish().expect("fits");
-    let cluster = preset("cpu").expect("a preset");
+    let cluster = preset("dgx-a100").expect("a preset");
     let mut made_again = 0;
     for kib in [25, 26, 39, 40, 41] {
         let options = CompileOptions {
@@ -273,7 +273,7 @@ fn what_does_not_fit_as_it_is_lowered_is_planned_with_less_memory() {
         };
         let Err(first) = assemble(header, &decisions, &sharding) else { continue };
         assert!(first.is_memory(), "{first}");
-        let again = compiled(graph.clone(), &options);
+        let again = compiled_for("dgx-a100", graph.clone(), &options);
         assert!(again.plan.predicted.peak_memory_bytes.iter().all(|&bytes| bytes <= kib * 1024));
         assert!(again.plan.planner.bound_seconds <= report.bound_seconds, "{kib}");
         made_again += 1;

@@ -22,6 +22,7 @@ pub fn examples() -> Vec<Example> {
     let to = &mut Examples::new(11);
     attentions(to, DType::F32, true, [2, 70, 70, 2, 2, 20]);
     attentions(to, DType::F32, false, [1, 5, 130, 1, 3, 7]);
+    attentions(to, DType::F32, true, [1, 150, 150, 2, 1, 20]);
     attentions(to, DType::F32, true, [1, 3, 3, 1, 1, 300]);
     attentions(to, DType::F32, false, [1, 2, 0, 1, 1, 4]);
     attentions(to, DType::F32, true, [0, 2, 2, 1, 1, 4]);
