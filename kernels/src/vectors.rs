@@ -61,6 +61,18 @@ impl<'a> Target<'a> {
         assert!(start <= self.len, "the result");
         Self { pointer: self.pointer.wrapping_add(start), len: self.len - start, ..self }
     }
+
+    /// Writes the first `count` lanes from a place on; panics where there are fewer.
+    ///
+    /// # Safety
+    /// The processor has AVX-512 F, and nobody else reaches these places.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    pub unsafe fn write(self, at: usize, count: usize, lanes: __m512) {
+        assert!(at + count <= self.len, "the result");
+        // SAFETY: the mask keeps to the places.
+        unsafe { _mm512_mask_storeu_ps(self.pointer.add(at), first(count), lanes) };
+    }
 }
 
 /// What one call of [`multiply`] computes: `to[row + column] = scale sum over taps and channels of

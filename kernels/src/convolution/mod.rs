@@ -28,7 +28,7 @@ use half::{bf16, f16};
 use crate::context::KernelContext;
 use crate::epilogue::Sink;
 use crate::error::KernelError;
-use crate::product::{Data, DataMut, Number};
+use crate::product::{Data, DataMut, Hands, Layout, Number, Write, multiply, room, threads_for};
 use crate::view::{Parts, View, ViewMut};
 use space::{Space, Taken, transposed};
 
@@ -194,6 +194,9 @@ fn forward<T: Number>(
     cx: &mut KernelContext<'_>,
 ) -> Result<(), KernelError> {
     let nothing = y.len() == 0 || space.inputs * space.taps() == 0;
+    if !nothing && space.is_product() {
+        return multiplied(space, x, k, y, cx);
+    }
     if !nothing && space.is_depthwise() {
         return depthwise::forward(space, x, k, y, cx);
     }
@@ -210,6 +213,26 @@ fn forward<T: Number>(
     } else {
         columns::forward(space, x, k, whole, cx)?;
     }
+    y.finish(cx)
+}
+
+/// What [`Space::is_product`].
+fn multiplied<T: Number>(
+    space: &Space,
+    x: &[T],
+    k: &[T],
+    y: Sink<'_>,
+    cx: &mut KernelContext<'_>,
+) -> Result<(), KernelError> {
+    let extents = [space.batch, space.inputs, space.outputs];
+    let threads = threads_for(cx, extents.iter().product());
+    let room = cx.scratch.take(room::<T, T, T>(extents, threads));
+    let factors = [Layout::rows(space.inputs), Layout::rows(space.inputs).t()];
+    // SAFETY: nobody else writes the result.
+    let whole = unsafe { y.part::<T>(0..y.len()) }?;
+    let to = (whole, Layout::rows(space.outputs));
+    let hands = Hands { pool: cx.pool, threads, room };
+    multiply(extents, 1.0, (x, factors[0]), (k, factors[1]), to, Write::Replace, hands);
     y.finish(cx)
 }
 

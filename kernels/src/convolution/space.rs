@@ -111,6 +111,15 @@ impl Space {
         [self.outputs, self.inputs, self.stride] == [1; 3] && self.groups > 1
     }
 
+    /// Whether it is one product of matrices, of images of one place with kernels of one element.
+    pub fn is_product(&self) -> bool {
+        self.groups == 1
+            && self.stride == self.inputs
+            && self.area() == 1
+            && self.taps() == 1
+            && self.places() == 1
+    }
+
     /// Whether what is of `f32` needs no columns.
     pub fn is_direct(&self) -> bool {
         level() == Level::Avx512

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use graphc_ir::shard::split_range;
 
-use super::{Hands, Layout, Made, Then, Write};
+use super::{Hands, Layout, Made, Then, Write, turned};
 use crate::error::KernelError;
 use crate::panels::{Panel, load, load_first, panels, store, store_first};
 use crate::parallel;
@@ -17,20 +17,20 @@ use crate::vectors::{LANES, Lines, STRIP, Strip, Tap, Target, multiply};
 use crate::view::Parts;
 
 /// Places along the inner extent that are summed at a time: a row of the first factor stays in the nearest cache.
-const DEPTH: usize = 512;
+pub(super) const DEPTH: usize = 512;
 /// Columns of the second factor that are packed at a time: 1 MiB, which stays in the second cache.
 const COLUMNS: usize = 512;
 /// Rows of the first factor that are packed at a time, where they are.
-const ROWS: usize = STRIP;
+pub(super) const ROWS: usize = STRIP;
 /// The same where each part of the product is read at once, and something beside it, so that caches keep all of them. (Of 24 to 240 the
 /// fastest in 2048 x 128 x 2048.)
 const FEW_ROWS: usize = 96;
 /// Matrices that are read behind parts of a product, at most, and asked for before.
 const MOST_BESIDE: usize = 3;
 /// Rows that stay together when threads share them: a multiple of all that are multiplied at a time.
-const ROWS_TOGETHER: usize = 24;
+pub(super) const ROWS_TOGETHER: usize = 24;
 /// Parts for each thread, at most: who is done sooner takes another.
-const SHARES: usize = 4;
+pub(super) const SHARES: usize = 4;
 /// Columns of a panel.
 const PANEL: usize = 64;
 /// Of fewer rows packing would take longer than the product.
@@ -45,8 +45,8 @@ pub(super) fn is_fast([rows, _, columns]: [usize; 3], layouts: [Layout; 3]) -> b
 }
 
 /// Numbers that so many threads work in.
-pub(super) fn room([rows, inner, columns]: [usize; 3], threads: usize) -> usize {
-    threads.max(1) * room_of_one([rows, inner, columns])
+pub(super) fn room(extents: [usize; 3], threads: usize) -> usize {
+    (threads.max(1) * room_of_one(extents)).max(turned::room(extents, threads.max(1)))
 }
 
 /// Either factor may be the second one, as the product may be written by columns.
@@ -57,15 +57,15 @@ fn room_of_one([rows, inner, columns]: [usize; 3]) -> usize {
 
 /// A product, or a part of one, whose result is written by rows.
 #[derive(Clone, Copy)]
-struct Product<'a> {
-    extents: [usize; 3],
-    scale: f32,
-    factors: [(&'a [f32], Layout); 2],
-    to: Target<'a>,
+pub(super) struct Product<'a> {
+    pub extents: [usize; 3],
+    pub scale: f32,
+    pub factors: [(&'a [f32], Layout); 2],
+    pub to: Target<'a>,
     /// Where the result begins, and how far a row lies from the one before.
-    at: usize,
-    stride: usize,
-    add: bool,
+    pub at: usize,
+    pub stride: usize,
+    pub add: bool,
 }
 
 /// Writes a product for which [`is_fast`]. Each element is summed in an order that follows from the inner extent alone.
@@ -77,6 +77,13 @@ pub(super) fn product(
     write: Write,
     hands: Hands<'_>,
 ) {
+    let threads = if hands.pool.is_some() { hands.threads.max(1) } else { 1 };
+    // Who multiplies parts of various extents may have given less memory than this way needs; the bits are the same.
+    let is_given = hands.room.len() >= turned::room([rows, inner, columns], threads);
+    if is_given && turned::is_fast([rows, inner, columns], [by_row, layout], to, write) {
+        let factors = [(a, by_row), (b, layout)];
+        return turned::product([rows, inner, columns], scale, factors, (out, to), hands);
+    }
     let by_rows = to.column == 1;
     let (extents, factors, stride) = if by_rows {
         ([rows, inner, columns], [(a, by_row), (b, layout)], to.row)
@@ -85,7 +92,6 @@ pub(super) fn product(
     };
     let (to, add) = (Target::new(out), write == Write::Add);
     let whole = Product { extents, scale, factors, to, at: 0, stride, add };
-    let threads = if hands.pool.is_some() { hands.threads.max(1) } else { 1 };
     let rooms = Rooms::new(hands.room, room_of_one(extents), threads);
     let shared = parallel::run(hands.pool, whole.cut(threads), |part: Product<'_>| {
         rooms.with(|room| part.blocks(room));
@@ -146,17 +152,17 @@ impl Beside {
 const NO_LINES: Lines = Lines { first: std::ptr::null(), stride: 0, each: 1, count: 0 };
 
 /// Memory to work in, of each thread.
-struct Rooms<'a>(Vec<Mutex<&'a mut [f32]>>);
+pub(super) struct Rooms<'a>(Vec<Mutex<&'a mut [f32]>>);
 
 impl<'a> Rooms<'a> {
-    fn new(room: &'a mut [f32], own: usize, threads: usize) -> Self {
+    pub fn new(room: &'a mut [f32], own: usize, threads: usize) -> Self {
         assert!(room.len() >= threads * own, "room to multiply");
         Self(room.chunks_exact_mut(own).take(threads).map(Mutex::new).collect())
     }
 
     /// Works in some that is free. A thread works on one part at a time, so some always is, unless a pool has more threads than may be
     /// used: those wait for the first.
-    fn with<T>(&self, work: impl FnOnce(&mut [f32]) -> T) -> T {
+    pub fn with<T>(&self, work: impl FnOnce(&mut [f32]) -> T) -> T {
         let free = self.0.iter().find_map(|room| room.try_lock().ok());
         let wait = || self.0[0].lock().unwrap_or_else(PoisonError::into_inner);
         work(&mut free.unwrap_or_else(wait))
@@ -164,13 +170,13 @@ impl<'a> Rooms<'a> {
 }
 
 /// So many places, each time as many as are taken at once.
-fn steps(extent: usize, step: usize) -> impl Iterator<Item = Range<usize>> {
+pub(super) fn steps(extent: usize, step: usize) -> impl Iterator<Item = Range<usize>> {
     (0..extent).step_by(step).map(move |start| start..extent.min(start + step))
 }
 
 /// Columns of the second factor at places along the inner extent, where they lie.
 #[derive(Clone, Copy)]
-struct Source<'a> {
+pub(super) struct Source<'a> {
     data: &'a [f32],
     layout: Layout,
     panel: Panel,
@@ -321,7 +327,7 @@ impl<'a> Product<'a> {
         (!depth.is_empty()).then_some((depth, column, panel))
     }
 
-    fn source(&self, depth: Range<usize>, column: usize, panel: Panel) -> Source<'_> {
+    pub fn source(&self, depth: Range<usize>, column: usize, panel: Panel) -> Source<'_> {
         let (data, layout) = self.factors[1];
         let start = depth.start * layout.row + (column + panel.start * LANES) * layout.column;
         Source { data: &data[start..], layout, panel, depth: depth.len() }
@@ -346,7 +352,7 @@ impl<'a> Product<'a> {
     }
 
     /// Multiplies a block of rows with a panel, while that of the next comes nearer. The result begins at a place of its memory.
-    fn block(
+    pub fn block(
         &self,
         (down, depth): (usize, Range<usize>),
         (to, panel): (usize, Panel),
@@ -380,7 +386,7 @@ impl<'a> Product<'a> {
 
 impl<'a> Source<'a> {
     /// Packs the panel as `[place][column]`.
-    fn pack(&self, to: &mut [f32]) {
+    pub fn pack(&self, to: &mut [f32]) {
         // SAFETY: the processor has AVX-512: `is_fast` was asked.
         unsafe {
             match self.layout.column {

@@ -15,6 +15,8 @@ mod pairs;
 mod single;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
+#[cfg(target_arch = "x86_64")]
+mod turned;
 mod widened;
 
 #[cfg(test)]

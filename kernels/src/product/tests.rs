@@ -278,3 +278,33 @@ fn products_of_singles_are_the_same_on_any_number_of_threads() {
         }
     }
 }
+
+#[test]
+fn products_of_few_rows_are_the_same_without_packing() {
+    let pools = [2, 3].map(|threads| {
+        ThreadPool::new(threads, Duration::ZERO, |_| String::new()).expect("threads start")
+    });
+    let shapes = [[64, 320, 1280], [17, 1030, 64], [96, 2048, 100], [90, 5, 243], [33, 513, 71]];
+    for [rows, inner, columns] in shapes {
+        let extents = [rows, inner, columns];
+        let (by_row, by_column) = (Layout::rows(inner + 2), Layout::rows(inner + 1).t());
+        let (a, _) = numbers::<f32>(by_row.last(rows, inner) + 1, 1);
+        let (b, _) = numbers::<f32>(by_column.last(inner, columns) + 1, 2);
+        let to = Layout::rows(columns + 3);
+        let product = |pool: Option<&ThreadPool>, write, before: f32| {
+            let mut out = vec![before; to.last(rows, columns) + 1];
+            let threads = pool.map_or(1, ThreadPool::threads);
+            let mut room = vec![f32::NAN; room::<f32, f32, f32>(extents, threads)];
+            let hands = Hands { pool, threads, room: &mut room };
+            multiply(extents, 0.5, (&a, by_row), (&b, by_column), (&mut out, to), write, hands);
+            // What lies between rows is nobody's.
+            let rows = out.chunks(to.row).flat_map(|row| &row[..columns]);
+            rows.map(|x| x.to_bits()).collect::<Vec<_>>()
+        };
+        // What is added is packed.
+        let packed = product(None, Write::Add, 0.0);
+        for pool in [None, Some(&pools[0]), Some(&pools[1])] {
+            assert!(product(pool, Write::Replace, f32::NAN) == packed, "{extents:?}");
+        }
+    }
+}
