@@ -188,7 +188,7 @@ fn is_function(op: &Op) -> bool {
 }
 
 /// What two nodes have in common that compute the same at the same place.
-type Key = (String, Vec<ValueId>, usize);
+type Key = (Op, Vec<ValueId>, usize);
 
 struct Emitter<'a> {
     plan: &'a Plan<'a>,
@@ -293,7 +293,7 @@ impl Emitter<'_> {
         alone: bool,
     ) -> Result<Vec<ValueId>, OpError> {
         let place = self.plan.place[like.index()];
-        let key = is_function(op).then(|| (egraph::key(op), operands.clone(), place));
+        let key = is_function(op).then(|| (op.clone(), operands.clone(), place));
         if let Some(results) = key.as_ref().filter(|_| !alone).and_then(|key| self.known.get(key)) {
             return Ok(results.clone());
         }
