@@ -2,6 +2,8 @@
 
 use graphc::compiler::check;
 use graphc::compiler::null_device::simulate;
+use graphc::ir::graph::Part;
+use graphc::ir::ids::StageId;
 use graphc::ir::plan::{Action, Rate, RegisterKind};
 use graphc::ir::types::TensorType;
 use graphc::prelude::*;
@@ -156,8 +158,9 @@ fn stack_losses(layers: usize, microbatches: usize, schedule: Schedule) -> Vec<u
     // Chunks of as many layers as each stage has of them.
     let per_chunk = layers / (2 * schedule.chunks());
     graph.stages.truncate(layers / per_chunk);
-    for stage in graph.nodes.iter_mut().filter_map(|node| node.stage.as_mut()) {
-        stage.0 /= per_chunk as u32;
+    for node in &mut graph.nodes {
+        let chunk = |stage: StageId| StageId::new(stage.index() / per_chunk);
+        node.part = node.stage().map(chunk).map(Part::Stage);
     }
     let plan = compile(graph, &options, &cluster, None).expect("a plan").plan;
     check::verify(&plan).expect("it is valid");

@@ -143,7 +143,7 @@ fn counting(graph: Graph) -> Result<(Graph, Vec<Counted>), PassError> {
     let mut tensors = Vec::new();
     for value in counted {
         let tensor = described(&like, value, &stem);
-        let [all, nan] = beside(&builder, &like, value, || {
+        let [all, nan] = builder.beside(like.producer(value), || {
             let x = builder.tensor(value);
             // Clipping makes infinities finite, and leaves what is no number.
             [count(&x), count(&x.clip(-1.0, 1.0))]
@@ -183,17 +183,4 @@ fn described(graph: &Graph, value: ValueId, stem: &str) -> Counted {
 
 fn count(x: &Tensor) -> Tensor {
     x.builder().apply(Op::NonFinite(NonFinite {}), &[x])
-}
-
-/// Runs `body` with what it makes in the stage and on the placement of what makes a value.
-fn beside<T>(builder: &GraphBuilder, graph: &Graph, value: ValueId, body: impl FnOnce() -> T) -> T {
-    let node = graph.producer(value);
-    let placed = || match &node.placement {
-        Some(placement) => builder.on(placement, body),
-        None => body(),
-    };
-    match node.stage {
-        Some(stage) => builder.in_stage(stage.index(), placed),
-        None => placed(),
-    }
 }

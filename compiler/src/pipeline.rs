@@ -4,8 +4,8 @@
 //! chosen by planning (stages, the form of cross entropy, how much is recomputed) is chosen above, by
 //! [`compile`](crate::compile), which asks for the graph of each choice here.
 
-use graphc_ir::graph::Graph;
-use graphc_ir::ids::StageId;
+use graphc_ir::graph::{Graph, Part};
+use graphc_ir::ids::LayerId;
 use graphc_ir::plan::{CompileOptions, Recompute, Strategy};
 use graphc_ir::verify::verify;
 
@@ -213,21 +213,19 @@ pub fn depends_on_form(pass: &str) -> bool {
 /// What the graph or the options do not allow.
 pub fn prepare_layers(
     graph: Graph,
-    layer_of: &[Option<usize>],
+    layer_of: &[Option<LayerId>],
     options: &CompileOptions,
-) -> Result<(Decisions, Vec<usize>), PassError> {
+) -> Result<(Decisions, Vec<LayerId>), PassError> {
     let mut graph = graph;
-    let layers = follow(&graph, layer_of.to_vec());
-    let count = layers.iter().max().map_or(0, |last| last + 1);
-    // Passes keep the stage of what they rewrite: it carries the layer through them.
-    graph.stages = vec![None; count];
+    let layers = follow(&graph, layer_of.to_vec(), LayerId(0));
+    graph.stages.clear();
     for (node, &layer) in graph.nodes.iter_mut().zip(&layers) {
-        (node.stage, node.placement) = (Some(StageId::new(layer)), None);
+        (node.part, node.placement) = (Some(Part::Layer(layer)), None);
     }
     let Rated { training, rates, recomputed } =
         run(graph, options, |scope| scope != Scope::Model, &mut |_, _| ())?;
     let nodes = &training.graph.nodes;
-    let layers = nodes.iter().map(|node| node.stage.map_or(0, StageId::index)).collect();
+    let layers = nodes.iter().map(|node| node.layer().unwrap_or(LayerId(0))).collect();
     let staging = one_stage(nodes.len(), options)?;
     Ok((Decisions { training, staging, rates, recomputed }, layers))
 }
@@ -343,4 +341,47 @@ fn run(
 
 fn verified(pass: &'static str, graph: &Graph) -> Result<(), PassError> {
     verify(graph).map_err(|errors| PassError::Verify { pass, errors })
+}
+
+#[cfg(test)]
+mod tests {
+    use graphc_ir::builder::GraphBuilder;
+    use graphc_ir::ops::Init;
+    use graphc_ir::plan::{Loss, Optimizer};
+    use graphc_ir::types::DType;
+
+    use super::*;
+    use crate::passes::layers::layers;
+
+    /// Three products, cut into layers: gradients and updates are of the layer of their weight, and no layer is a stage.
+    #[test]
+    fn what_passes_make_of_a_layer_is_of_that_layer() {
+        let g = GraphBuilder::new("layers");
+        let x = g.input("x", DType::F32, [4, 8]);
+        let layer = |x: graphc_ir::builder::Tensor, i: usize| {
+            x.matmul(&g.variable(&format!("w{i}"), DType::F32, [8, 8], Init::Weights)).relu()
+        };
+        g.output("y", &(0..3).fold(x, layer));
+        let optimizer =
+            Optimizer::Sgd { lr: 0.1, momentum: 0.0, nesterov: false, weight_decay: 0.0 };
+        let options = CompileOptions {
+            mesh: vec![2],
+            loss: Some(Loss::Sum),
+            optimizer: Some(optimizer),
+            ..CompileOptions::default()
+        };
+        let graph = attach_loss(g.finish().expect("fits"), &options).expect("fits");
+        let of = layers(&graph, |_| true).of;
+        let (decisions, layers) = prepare_layers(graph, &of, &options).expect("fits");
+        let made_in = |value| layers[decisions.graph().value(value).producer.index()];
+        let of_variables: Vec<LayerId> =
+            decisions.training.gradients.iter().map(|&(variable, _)| made_in(variable)).collect();
+        assert_eq!(of_variables, [0, 1, 2].map(LayerId));
+        for &(variable, gradient) in &decisions.training.gradients {
+            assert_eq!(made_in(gradient), made_in(variable));
+        }
+        assert!(decisions.graph().stages.is_empty());
+        assert!(decisions.graph().nodes.iter().all(|node| node.stage().is_none()));
+        assert!(decisions.staging.stage.iter().all(|&stage| stage == 0));
+    }
 }

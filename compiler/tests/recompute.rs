@@ -119,7 +119,7 @@ fn the_backward_pass_of_a_block_reads_what_crosses_blocks_and_its_own_copies_alo
         }
         if let Some(original) = decisions.recomputed[id.index()] {
             let original = graph.node(original);
-            assert_eq!((&node.op, node.stage), (&original.op, original.stage));
+            assert_eq!((&node.op, node.part), (&original.op, original.part));
             let original_of = |value: &ValueId| {
                 let producer = graph.value(*value).producer;
                 match decisions.recomputed[producer.index()] {

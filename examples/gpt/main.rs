@@ -147,7 +147,7 @@ fn options(args: &Args, ranks: u32) -> Result<CompileOptions> {
 fn schedule(steps: u64) -> LrSchedule {
     match steps / 10 {
         0 => LrSchedule::default(),
-        rise => LrSchedule::from(Curve::Cosine { steps, floor: 0.0 }).after_warmup(rise),
+        rise => LrSchedule::from(Curve::Cosine { steps, floor: 0.0.into() }).after_warmup(rise),
     }
 }
 

@@ -74,6 +74,15 @@ fn constants() -> Vec<Constant> {
             },
         },
         Constant {
+            name: "between nodes of groups that share them",
+            clusters: &["dgx-a100-4hdr"],
+            value: |cluster| cluster.framework.shared_nodes,
+            scale: |cluster, factor| {
+                let share = &mut cluster.framework.shared_nodes;
+                *share = (*share * factor).min(1.0);
+            },
+        },
+        Constant {
             name: "largest products of H100",
             clusters: H100,
             value: |cluster| cluster.device.matmul_efficiency.last().map_or(0.0, |point| point.1),

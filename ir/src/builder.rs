@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::panic::Location;
 use std::rc::Rc;
 
-use crate::graph::{Graph, Output, Source};
+use crate::graph::{Graph, Node, Output, Part, Source};
 use crate::ids::{StageId, ValueId};
 use crate::mesh::Placement;
 use crate::op::{Op, OpError};
@@ -43,7 +43,7 @@ struct State {
     /// The values that have names.
     names: BTreeMap<String, ValueId>,
     errors: Vec<BuildError>,
-    stage: Option<StageId>,
+    part: Option<Part>,
     placement: Option<Placement>,
     autocast: Option<DType>,
     scope: Vec<String>,
@@ -101,7 +101,7 @@ impl GraphBuilder {
             graph,
             names,
             errors: Vec::new(),
-            stage: None,
+            part: None,
             placement: None,
             autocast: None,
             scope: Vec::new(),
@@ -172,10 +172,26 @@ impl GraphBuilder {
     /// Runs `body` with every node it makes in pipeline stage `stage`.
     pub fn in_stage<T>(&self, stage: usize, body: impl FnOnce() -> T) -> T {
         self.declare_stage(stage, None);
-        let before = self.0.borrow_mut().stage.replace(StageId::new(stage));
+        self.in_part(Part::Stage(StageId::new(stage)), body)
+    }
+
+    fn in_part<T>(&self, part: Part, body: impl FnOnce() -> T) -> T {
+        let before = self.0.borrow_mut().part.replace(part);
         let result = body();
-        self.0.borrow_mut().stage = before;
+        self.0.borrow_mut().part = before;
         result
+    }
+
+    /// Runs `body` with every node it makes in the part and on the placement of a node.
+    pub fn beside<T>(&self, node: &Node, body: impl FnOnce() -> T) -> T {
+        let placed = || match &node.placement {
+            Some(placement) => self.on(placement, body),
+            None => body(),
+        };
+        match node.part {
+            Some(part) => self.in_part(part, placed),
+            None => placed(),
+        }
     }
 
     /// Puts the node that makes a tensor in pipeline stage `stage`, on this placement if one is given.
@@ -185,7 +201,7 @@ impl GraphBuilder {
         let mut state = self.0.borrow_mut();
         let producer = state.graph.value(id).producer;
         let node = &mut state.graph.nodes[producer.index()];
-        node.stage = Some(StageId::new(stage));
+        node.part = Some(Part::Stage(StageId::new(stage)));
         if placement.is_some() {
             node.placement = placement.cloned();
         }
@@ -298,10 +314,10 @@ impl GraphBuilder {
         let mut state = self.0.borrow_mut();
         match state.graph.push(op, ids, place.clone()) {
             Ok(node) => {
-                let (stage, placement) = (state.stage, state.placement.clone());
+                let (part, placement) = (state.part, state.placement.clone());
                 let autocast = state.autocast;
                 let node = &mut state.graph.nodes[node.index()];
-                (node.stage, node.placement, node.autocast) = (stage, placement, autocast);
+                (node.part, node.placement, node.autocast) = (part, placement, autocast);
                 let results = node.results.clone();
                 drop(state);
                 results.into_iter().map(|id| self.tensor(id)).collect()

@@ -417,7 +417,7 @@ mod tests {
         assert_eq!((value.name.as_deref(), &value.pin), (Some("y"), &Some(pin)));
         let original = &graph.nodes[1];
         for part in &parts.nodes[1..] {
-            assert_eq!((part.stage, &part.source), (original.stage, &original.source));
+            assert_eq!((part.part, &part.source), (original.part, &original.source));
         }
         assert_eq!(parts.stages, graph.stages);
         assert_eq!(decompose(&graph, |_| false).expect("fits"), graph);

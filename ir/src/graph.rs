@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{NodeId, StageId, ValueId};
+use crate::ids::{LayerId, NodeId, StageId, ValueId};
 use crate::mesh::Placement;
 use crate::op::{Op, OpError};
 use crate::sbp::NdSbp;
@@ -35,8 +35,8 @@ pub struct Node {
     pub operands: Vec<ValueId>,
     /// Results, each a value of its own.
     pub results: Vec<ValueId>,
-    /// The pipeline stage, where the user or a pass gave one.
-    pub stage: Option<StageId>,
+    /// The part of the graph that it belongs to, where the user or a pass gave one.
+    pub part: Option<Part>,
     /// The placement, where the user gave one.
     pub placement: Option<Placement>,
     /// In what element type it multiplies matrices, where the user gave one (see `GraphBuilder::autocast`).
@@ -47,17 +47,42 @@ pub struct Node {
 
 impl PartialEq for Node {
     fn eq(&self, other: &Self) -> bool {
-        let Self { op, operands, results, stage, placement, autocast, source: _ } = self;
+        let Self { op, operands, results, part, placement, autocast, source: _ } = self;
         (op, operands, results) == (&other.op, &other.operands, &other.results)
-            && (stage, placement, autocast) == (&other.stage, &other.placement, &other.autocast)
+            && (part, placement, autocast) == (&other.part, &other.placement, &other.autocast)
     }
 }
 
+/// A part of a graph. What passes make of a node or beside it is in its part, and what is in two parts they keep apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Part {
+    /// A pipeline stage.
+    Stage(StageId),
+    /// A layer of a model whose layers are priced one by one.
+    Layer(LayerId),
+}
+
 impl Node {
+    /// The pipeline stage, where the user or a pass gave one.
+    pub fn stage(&self) -> Option<StageId> {
+        match self.part {
+            Some(Part::Stage(stage)) => Some(stage),
+            Some(Part::Layer(_)) | None => None,
+        }
+    }
+
+    /// The layer, of a model whose layers are priced one by one.
+    pub fn layer(&self) -> Option<LayerId> {
+        match self.part {
+            Some(Part::Layer(layer)) => Some(layer),
+            Some(Part::Stage(_)) | None => None,
+        }
+    }
+
     /// Takes what the user said of another node, where it stands and in what precision: for a part of it, or what is made
     /// in its stead.
     pub fn annotate_like(&mut self, other: &Node) {
-        self.stage = other.stage;
+        self.part = other.part;
         self.placement.clone_from(&other.placement);
         self.autocast = other.autocast;
     }
@@ -155,8 +180,8 @@ impl Graph {
             index,
             pin: None,
         }));
-        let (stage, placement, autocast) = (None, None, None);
-        self.nodes.push(Node { op, operands, results: ids, stage, placement, autocast, source });
+        let (part, placement, autocast) = (None, None, None);
+        self.nodes.push(Node { op, operands, results: ids, part, placement, autocast, source });
         Ok(id)
     }
 

@@ -45,6 +45,9 @@ id!(
     /// A pipeline stage.
     StageId, "stage");
 id!(
+    /// A layer of a model.
+    LayerId, "layer");
+id!(
     /// An actor of a program.
     ActorId, "a");
 id!(

@@ -24,9 +24,11 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::scalar::Scalar;
+
 /// How a learning rate goes with the step. Its text is that of the module's table, after the warm-up if there is one:
 /// `warmup:100 cosine:1000`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct LrSchedule {
     /// The course after the warm-up.
@@ -36,7 +38,7 @@ pub struct LrSchedule {
 }
 
 /// The course of a learning rate.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Curve {
     /// The base.
     #[default]
@@ -46,28 +48,28 @@ pub enum Curve {
         /// Steps between.
         size: u64,
         /// The factor.
-        gamma: f64,
+        gamma: Scalar,
     },
     /// Multiplied by `gamma` at each milestone.
     MultiStep {
         /// Steps, ascending.
         milestones: Vec<u64>,
         /// The factor.
-        gamma: f64,
+        gamma: Scalar,
     },
     /// Half a wave of a cosine, down to `floor` of the base.
     Cosine {
         /// Steps of the whole training.
         steps: u64,
         /// What is left at its end, as a part of the base.
-        floor: f64,
+        floor: Scalar,
     },
     /// A line down to `floor` of the base.
     Linear {
         /// Steps of the whole training.
         steps: u64,
         /// What is left at its end, as a part of the base.
-        floor: f64,
+        floor: Scalar,
     },
     /// Up to the base and down to nearly nothing (Smith and Topin, arXiv 1708.07120).
     OneCycle {
@@ -77,12 +79,12 @@ pub enum Curve {
 }
 
 /// A linear rise of the learning rate. Its text is `STEPS` or `STEPS,START`.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Warmup {
     /// At which step the rate is whole.
     pub steps: u64,
     /// The part of it at step 0; `None`: 1 / (steps + 1), of one cycle 1 / 25.
-    pub start: Option<f64>,
+    pub start: Option<Scalar>,
 }
 
 /// A text or a value that is no schedule.
@@ -130,17 +132,17 @@ impl LrSchedule {
         let rise = self.warmup.as_ref().map_or(1.0, |warmup| warmup.factor(step));
         match &self.curve {
             Curve::Constant => rise,
-            Curve::Step { size, gamma } => rise * gamma.powf((step / (*size).max(1)) as f64),
+            Curve::Step { size, gamma } => rise * gamma.0.powf((step / (*size).max(1)) as f64),
             Curve::MultiStep { milestones, gamma } => {
                 let passed = milestones.iter().filter(|&&milestone| milestone <= step).count();
-                rise * gamma.powf(passed as f64)
+                rise * gamma.0.powf(passed as f64)
             }
             _ if step < self.rising() => rise,
             Curve::Cosine { steps, floor } => {
                 let wave = (1.0 + (PI * self.share(step, *steps)).cos()) / 2.0;
-                floor + (1.0 - floor) * wave
+                floor.0 + (1.0 - floor.0) * wave
             }
-            Curve::Linear { steps, floor } => 1.0 - (1.0 - floor) * self.share(step, *steps),
+            Curve::Linear { steps, floor } => 1.0 - (1.0 - floor.0) * self.share(step, *steps),
             Curve::OneCycle { steps } => self.one_cycle(step, *steps),
         }
     }
@@ -162,7 +164,7 @@ impl LrSchedule {
     /// As `OneCycleLR` of two phases: its first ends at `pct_start steps - 1`, which may lie between two steps.
     fn one_cycle(&self, step: u64, steps: u64) -> f64 {
         let rise = self.warmup.map_or(0.3 * steps as f64, |warmup| warmup.steps as f64);
-        let start = self.warmup.and_then(|warmup| warmup.start).unwrap_or(1.0 / 25.0);
+        let start = self.warmup.and_then(|warmup| warmup.start).map_or(1.0 / 25.0, |start| start.0);
         let (top, last) = (rise - 1.0, steps.saturating_sub(1) as f64);
         let step = (step as f64).min(last);
         let wave =
@@ -211,12 +213,12 @@ impl Curve {
         match self {
             Self::Constant => None,
             Self::Step { size: 0, .. } => Some("SIZE is at least 1".into()),
-            Self::Step { gamma: factor, .. } => gamma(*factor),
+            Self::Step { gamma: factor, .. } => gamma(factor.0),
             Self::MultiStep { milestones, .. } if !milestones.is_sorted_by(|a, b| a < b) => {
                 Some("its steps ascend".into())
             }
-            Self::MultiStep { gamma: factor, .. } => gamma(*factor),
-            Self::Cosine { floor, .. } | Self::Linear { floor, .. } if !part(*floor) => {
+            Self::MultiStep { gamma: factor, .. } => gamma(factor.0),
+            Self::Cosine { floor, .. } | Self::Linear { floor, .. } if !part(floor.0) => {
                 Some(format!("FLOOR is a part of the learning rate, 0 to 1, not {floor}"))
             }
             Self::Cosine { steps, .. } | Self::Linear { steps, .. } | Self::OneCycle { steps } => {
@@ -231,14 +233,14 @@ impl Warmup {
         if step >= self.steps {
             return 1.0;
         }
-        let start = self.start.unwrap_or(1.0 / (self.steps as f64 + 1.0));
+        let start = self.start.map_or(1.0 / (self.steps as f64 + 1.0), |start| start.0);
         start + (1.0 - start) * step as f64 / self.steps as f64
     }
 
     fn fault(&self) -> Option<String> {
         match (self.steps, self.start) {
             (0, _) => Some("a warm-up has at least 1 step".into()),
-            (_, Some(start)) if !part(start) => Some(format!(
+            (_, Some(start)) if !part(start.0) => Some(format!(
                 "a warm-up starts at a part of the learning rate, 0 to 1, not {start}"
             )),
             _ => None,
@@ -261,7 +263,8 @@ impl fmt::Display for LrSchedule {
 
 impl fmt::Display for Curve {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let floor = |floor: &f64| if *floor == 0.0 { String::new() } else { format!(",{floor}") };
+        let floor =
+            |floor: &Scalar| if floor.is_zero() { String::new() } else { format!(",{floor}") };
         match self {
             Self::Constant => f.write_str("constant"),
             Self::Step { size, gamma } => write!(f, "step:{size},{gamma}"),
@@ -319,7 +322,7 @@ fn curve(text: &str) -> Result<Curve, String> {
         "" => Vec::new(),
         numbers => numbers.split(',').map(str::trim).collect(),
     };
-    let floor = |rest: &[&str]| rest.first().map_or(Ok(0.0), |floor| number(floor));
+    let floor = |rest: &[&str]| rest.first().map_or(Ok(Scalar(0.0)), |floor| number(floor));
     match (name, numbers.as_slice()) {
         ("constant", []) => Ok(Curve::Constant),
         ("step", [size, gamma]) => Ok(Curve::Step { size: count(size)?, gamma: number(gamma)? }),
@@ -348,8 +351,8 @@ fn count(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| format!("`{text}` is no number of steps"))
 }
 
-fn number(text: &str) -> Result<f64, String> {
-    text.parse().map_err(|_| format!("`{text}` is no number"))
+fn number(text: &str) -> Result<Scalar, String> {
+    text.parse().map(Scalar).map_err(|_| format!("`{text}` is no number"))
 }
 
 impl FromStr for Warmup {
@@ -382,25 +385,25 @@ impl TryFrom<String> for LrSchedule {
 
 /// The learning rate of an update: a base with its schedule. It is written as a number where it is constant, else as the
 /// base before the schedule: `0.1 warmup:100 cosine:1000`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Form", into = "Form")]
 pub struct LearningRate {
     /// The rate that the schedule multiplies.
-    pub base: f64,
+    pub base: Scalar,
     /// How it goes with the step.
     pub schedule: LrSchedule,
 }
 
 impl From<f64> for LearningRate {
     fn from(base: f64) -> Self {
-        Self { base, schedule: LrSchedule::default() }
+        Self { base: Scalar(base), schedule: LrSchedule::default() }
     }
 }
 
 impl LearningRate {
     /// The rate at a step, from 0.
     pub fn at(&self, step: u64) -> f64 {
-        if self.schedule.is_constant() { self.base } else { self.base * self.schedule.factor(step) }
+        self.base.0 * self.schedule.factor(step)
     }
 }
 
@@ -414,8 +417,8 @@ enum Form {
 
 impl From<LearningRate> for Form {
     fn from(rate: LearningRate) -> Self {
-        match rate.schedule.is_constant() && rate.base.is_finite() {
-            true => Self::Number(rate.base),
+        match rate.schedule.is_constant() && rate.base.0.is_finite() {
+            true => Self::Number(rate.base.0),
             false => Self::Text(format!("{} {}", rate.base, rate.schedule)),
         }
     }
@@ -461,7 +464,7 @@ mod tests {
             assert_eq!(schedule.to_string(), text);
             let json = serde_json::to_string(&schedule).expect("a text");
             assert_eq!(serde_json::from_str::<LrSchedule>(&json).expect("a schedule"), schedule);
-            let rate = LearningRate { base: 0.1, schedule };
+            let rate = LearningRate { base: Scalar(0.1), schedule };
             let json = serde_json::to_string(&rate).expect("a number or a text");
             assert_eq!(
                 serde_json::from_str::<LearningRate>(&json).expect("a rate"),

@@ -11,7 +11,7 @@ use crate::shard::Rect;
 use crate::types::{DType, TensorType};
 
 /// One op with its payload.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum Op {
     /// What the user feeds each step.

@@ -1,23 +1,38 @@
 //! Numbers in payloads: `f64` whose JSON form also has the values that JSON lacks.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A number; serialized as a number, or as `"inf"`, `"-inf"`, `"nan"`. Two NaNs are equal.
+/// A number; serialized as a number, or as `"inf"`, `"-inf"`, `"nan"`. Numbers are equal that are written alike: all NaNs
+/// are one, and the two zeros are not, because what divides by them is not.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Scalar(pub f64);
 
 impl PartialEq for Scalar {
     fn eq(&self, other: &Self) -> bool {
-        self.0 == other.0 || self.0.is_nan() && other.0.is_nan()
+        self.bits() == other.bits()
+    }
+}
+
+impl Eq for Scalar {}
+
+impl Hash for Scalar {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.bits().hash(state);
     }
 }
 
 impl Scalar {
-    /// Whether it is 0: what payloads leave out.
+    /// Whether it is the zero without a sign: what payloads leave out.
     pub fn is_zero(&self) -> bool {
-        self.0 == 0.0
+        *self == Self(0.0)
+    }
+
+    /// Its bits, those of one NaN for all.
+    fn bits(self) -> u64 {
+        if self.0.is_nan() { f64::NAN.to_bits() } else { self.0.to_bits() }
     }
 }
 
@@ -63,5 +78,24 @@ impl<'de> Deserialize<'de> for Scalar {
                 _ => Err(serde::de::Error::custom(format!("`{name}` is no number"))),
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn equality_and_hash_are_those_of_the_text() {
+        let numbers = [0.0, -0.0, 1.0, -1.0, f64::MIN_POSITIVE, f64::INFINITY, -f64::INFINITY];
+        let nans = [f64::NAN, -f64::NAN, f64::from_bits(f64::NAN.to_bits() | 1)];
+        let all: Vec<Scalar> = numbers.into_iter().chain(nans).map(Scalar).collect();
+        let text = |number: &Scalar| serde_json::to_string(number).expect("a number");
+        for (a, b) in all.iter().flat_map(|a| all.iter().map(move |b| (a, b))) {
+            assert_eq!(a == b, text(a) == text(b), "{a} and {b}");
+        }
+        assert_eq!(all.iter().collect::<HashSet<_>>().len(), numbers.len() + 1);
     }
 }

@@ -110,7 +110,7 @@ impl fmt::Display for TensorType {
 }
 
 /// Which dim of what is fed, or given back, counts samples.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Samples {
     /// The first; a scalar has none.

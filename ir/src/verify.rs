@@ -151,7 +151,7 @@ impl Verifier<'_> {
     /// Stages are declared, and data does not flow back to an earlier one. Gradients do flow back, so the second holds
     /// only between ops that the user wrote, in a graph that does not update its variables.
     fn stage(&mut self, id: NodeId, node: &Node) {
-        let Some(stage) = node.stage else { return };
+        let Some(stage) = node.stage() else { return };
         if stage.index() >= self.graph.stages.len() {
             return self.fail(id, format!("stage {} is not declared", stage.index()));
         }
@@ -162,7 +162,7 @@ impl Verifier<'_> {
             let producer = self.graph.producer(operand);
             // A source stands wherever it is read first; a tied weight is read in several stages.
             let source = producer.operands.is_empty() || producer.source == Source::Derived;
-            if let Some(before) = producer.stage.filter(|&before| before > stage && !source) {
+            if let Some(before) = producer.stage().filter(|&before| before > stage && !source) {
                 let name = self.graph.display_name(operand);
                 let (before, stage) = (before.index(), stage.index());
                 self.fail(
@@ -212,7 +212,7 @@ impl Verifier<'_> {
         if let Some(error) = node.placement.as_ref().and_then(placement_error) {
             self.fail(id, error);
         }
-        let stage = node.stage.and_then(|stage| self.graph.stages.get(stage.index()));
+        let stage = node.stage().and_then(|stage| self.graph.stages.get(stage.index()));
         let mesh = node.placement.as_ref().or(stage.and_then(Option::as_ref));
         let axes = mesh.map(|placement| placement.hierarchy.len());
         for &result in &node.results {

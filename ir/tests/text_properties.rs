@@ -1,7 +1,7 @@
 //! Properties of the text format: what is printed is read back as the same graph, and no text makes the parser panic.
 
 use graphc_ir::builder::{GraphBuilder, Tensor};
-use graphc_ir::graph::Graph;
+use graphc_ir::graph::{Graph, Part};
 use graphc_ir::ids::StageId;
 use graphc_ir::mesh::{DeviceKind, Placement};
 use graphc_ir::ops::{BinaryFunction, Distribution, Init, UnaryFunction};
@@ -107,7 +107,7 @@ fn apply(g: &GraphBuilder, step: &Step, index: usize, a: &Tensor, b: &Tensor) ->
 fn annotate(mut graph: Graph, steps: &[Step], placement: &Placement) -> Graph {
     for (index, step) in steps.iter().enumerate() {
         let Some(node) = graph.nodes.get_mut(index) else { break };
-        node.stage = step.stage.then(|| StageId::new(1));
+        node.part = step.stage.then(|| Part::Stage(StageId::new(1)));
         node.placement = step.placed.then(|| placement.clone());
         node.autocast = step.autocast.then_some(DType::BF16);
         let results = node.results.clone();

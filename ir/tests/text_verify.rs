@@ -1,6 +1,6 @@
 //! The verifier names every invariant that a graph breaks, all at once.
 
-use graphc_ir::graph::{Graph, Output};
+use graphc_ir::graph::{Graph, Output, Part};
 use graphc_ir::ids::{NodeId, StageId, ValueId};
 use graphc_ir::mesh::{DeviceKind, Placement};
 use graphc_ir::text::parse;
@@ -33,7 +33,7 @@ fn after(change: impl FnOnce(&mut Graph)) -> String {
 fn all_errors_are_collected_with_node_op_and_source() {
     let found = after(|graph| {
         graph.values[2].ty = TensorType::new(DType::F32, [4, 9]);
-        graph.nodes[3].stage = Some(StageId::new(7));
+        graph.nodes[3].part = Some(Part::Stage(StageId::new(7)));
         graph.outputs.push(Output { name: "z".into(), value: ValueId::new(99) });
     });
     let expected = "\
@@ -71,8 +71,8 @@ fn names_are_unique() {
 #[test]
 fn data_flows_to_later_stages() {
     let found = after(|graph| {
-        graph.nodes[2].stage = Some(StageId::new(1));
-        graph.nodes[3].stage = Some(StageId::new(0));
+        graph.nodes[2].part = Some(Part::Stage(StageId::new(1)));
+        graph.nodes[3].part = Some(Part::Stage(StageId::new(0)));
     });
     assert_eq!(found, "n3 unary (line 7, column 3): in stage 0 it takes y from the later stage 1");
 }

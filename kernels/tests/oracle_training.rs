@@ -22,7 +22,10 @@ fn repeat(times: u64, mut check: impl FnMut(&mut Random)) {
 
 /// A rate that is another one at the step of the checks.
 fn falling() -> LearningRate {
-    LearningRate { base: 0.1, schedule: "warmup:2 cosine:8,0.1".parse().expect("a schedule") }
+    LearningRate {
+        base: Scalar(0.1),
+        schedule: "warmup:2 cosine:8,0.1".parse().expect("a schedule"),
+    }
 }
 
 #[test]

@@ -70,6 +70,7 @@ struct FileFramework {
     overlap: Option<bool>,
     interference: Option<f64>,
     reduced_under_products: Option<f64>,
+    shared_nodes: Option<f64>,
 }
 
 #[derive(Deserialize)]
@@ -221,6 +222,7 @@ fn framework(file: FileFramework) -> Result<Framework, ClusterError> {
     let name = |part: &str| format!("framework.{part}");
     let dispatch = file.dispatch.unwrap_or(known.dispatch);
     let traffic = file.elementwise_traffic.unwrap_or(known.elementwise_traffic);
+    let shared = file.shared_nodes.unwrap_or(known.shared_nodes);
     let interference = file.interference.unwrap_or(known.interference);
     if !(0.0..=1.0).contains(&interference) {
         return Err(field("framework.interference", interference, "write a share from 0 to 1"));
@@ -233,6 +235,7 @@ fn framework(file: FileFramework) -> Result<Framework, ClusterError> {
         overlap: file.overlap.unwrap_or(known.overlap),
         interference,
         reduced_under_products: hidden,
+        shared_nodes: share(name("shared_nodes"), shared)?,
     })
 }
 
@@ -370,6 +373,7 @@ mod tests {
             ("\"megatron\"", "\"abacus\"", "`framework.name` is \"abacus\""),
             ("dispatch = 2e-5", "interference = 1.5", "is 1.5: write a share"),
             ("dispatch = 2e-5", "reduced_under_products = 1.0", "is 1: write a share"),
+            ("dispatch = 2e-5", "shared_nodes = 0.0", "`framework.shared_nodes` is 0"),
             ("launch = 4e-6", "", "missing field `launch`"),
         ];
         for (from, to, message) in cases {

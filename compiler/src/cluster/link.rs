@@ -11,7 +11,8 @@ use super::{AlphaBeta, alpha_beta, of_level};
 /// A level's bandwidth is that of each rank while all ranks below it use it: eight ranks of a node with four network
 /// cards of 25 GB/s have 12.5 GB/s each. A collective over several levels lets each of a node's ranks carry its own part
 /// of the tensor to the other nodes, so a group of which k ranks are in each node has k shares of the node's cards, and
-/// the other groups of the node, which communicate at the same time, have theirs.
+/// the other groups of the node, which communicate at the same time, have theirs. Of frameworks whose groups reach less where
+/// they share nodes (`Framework::shared_nodes`) that is counted here.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Link {
     /// The levels, innermost first; none of a group of one.
@@ -64,6 +65,8 @@ fn by_level(cluster: &Cluster, ranks: &[u32]) -> Option<Link> {
     let (mut hops, mut block, mut below) = (Vec::new(), 1usize, 1);
     let last = cluster.levels.len() - 1;
     for (index, level) in cluster.levels.iter().enumerate() {
+        // How many ranks the level below joins: those of a node, where this one joins nodes.
+        let node = block;
         // What no level joins goes over the last.
         block = if level.size == 0 || index == last {
             usize::MAX
@@ -79,7 +82,11 @@ fn by_level(cluster: &Cluster, ranks: &[u32]) -> Option<Link> {
             return None;
         }
         if here > below {
-            hops.push(Hop { ranks: here / below, link: of_level(cluster, index) });
+            let mut link = of_level(cluster, index);
+            if (2..node).contains(&below) {
+                link.beta /= cluster.framework.shared_nodes;
+            }
+            hops.push(Hop { ranks: here / below, link });
         }
         below = here;
         if members.len() == 1 {
@@ -106,5 +113,20 @@ mod tests {
         assert_eq!(ranks(&[0, 1, 2, 8]), [4], "3 in one node and 1 in the other: one ring");
         assert_eq!(ranks(&[7]), Vec::<usize>::new());
         assert_eq!(link(&cluster, &[0, 1, 2, 8], None).hops[0].link, of_level(&cluster, 1));
+    }
+
+    #[test]
+    fn groups_that_share_nodes_reach_a_share_between_them() {
+        let mut cluster = preset("dgx-a100").expect("a preset");
+        let beta = |cluster: &Cluster, ranks: &[u32]| {
+            link(cluster, ranks, None).hops.last().expect("several ranks").link.beta
+        };
+        let (near, whole) = (beta(&cluster, &[0, 1]), beta(&cluster, &[0, 8]));
+        let all: Vec<u32> = (0..16).collect();
+        cluster.framework.shared_nodes = 0.5;
+        assert_eq!(beta(&cluster, &[0, 8]), whole, "one rank in each node");
+        assert_eq!(beta(&cluster, &all), whole, "all ranks of each node");
+        assert_eq!(beta(&cluster, &[0, 4, 8, 12]), 2.0 * whole, "two ranks in each node");
+        assert_eq!(beta(&cluster, &[0, 1]), near, "within a node");
     }
 }

@@ -35,9 +35,9 @@ pub(super) fn push(
 ) -> Result<NodeId, OpError> {
     let graph = &mut training.graph;
     let id = graph.push(op, operands, Source::Derived)?;
-    let (stage, placement) = (graph.node(beside).stage, graph.node(beside).placement.clone());
+    let (part, placement) = (graph.node(beside).part, graph.node(beside).placement.clone());
     let node = &mut graph.nodes[id.index()];
-    (node.stage, node.placement) = (stage, placement);
+    (node.part, node.placement) = (part, placement);
     training.phases.push(Phase::Update);
     training.kinds.extend(kinds);
     Ok(id)

@@ -141,7 +141,7 @@ fn differentiate(
     let mut gradients = Vec::new();
     for node in nodes.iter().rev() {
         if node.results.contains(&loss) {
-            let first = reverse.beside(node, || {
+            let first = reverse.builder.beside(node, || {
                 let of = reverse.builder.tensor(loss);
                 if scales { scale(&reverse.builder).cast(of.ty().dtype) } else { of.full_like(1.0) }
             });
@@ -170,18 +170,6 @@ struct Reverse {
 }
 
 impl Reverse {
-    /// Runs `body` with what it makes in the stage and on the placement of a node.
-    fn beside<T>(&self, node: &Node, body: impl FnOnce() -> T) -> T {
-        let placed = || match &node.placement {
-            Some(placement) => self.builder.on(placement, body),
-            None => body(),
-        };
-        match node.stage {
-            Some(stage) => self.builder.in_stage(stage.index(), placed),
-            None => placed(),
-        }
-    }
-
     fn visit(&mut self, node: &Node) {
         let reached = |value: &ValueId| !self.contributions[value.index()].is_empty();
         if !node.results.iter().any(reached)
@@ -189,7 +177,7 @@ impl Reverse {
         {
             return;
         }
-        let of_operands = self.beside(node, || {
+        let of_operands = self.builder.beside(node, || {
             let gradients: Vec<Option<Tensor>> =
                 node.results.iter().map(|&result| self.sum(result)).collect();
             let handles = |ids: &[ValueId]| -> Vec<Tensor> {
@@ -215,7 +203,7 @@ impl Reverse {
     /// The variable with its gradient, which gets a name.
     fn of_variable(&mut self, node: &Node, name: &str) -> Option<(ValueId, ValueId)> {
         let variable = self.builder.tensor(node.results[0]);
-        let gradient = self.beside(node, || {
+        let gradient = self.builder.beside(node, || {
             let gradient = self.sum(node.results[0])?.cast(variable.ty().dtype);
             // Two variables may have one gradient: those of a + b. Each names its own.
             let taken = gradient.id().is_some_and(|id| self.named.contains(&id));

@@ -13,13 +13,14 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use graphc_ir::graph::{Graph, Node};
+use graphc_ir::ids::LayerId;
 use graphc_ir::op::Op;
 
 /// The layers of a graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layers {
     /// The layer of each forward node that depends on an input, but is none itself.
-    pub of: Vec<Option<usize>>,
+    pub of: Vec<Option<LayerId>>,
     /// Number of layers.
     pub count: usize,
     /// The layers that are alike; empty where none are.
@@ -42,7 +43,7 @@ pub fn layers(graph: &Graph, forward: impl Fn(usize) -> bool) -> Layers {
         let continues = inside && !(index - run.start).is_multiple_of(period);
         layer += usize::from(index > 0 && !continues);
         for &op in segment.parts.iter().flat_map(|part| &ops[part.clone()]) {
-            of[op] = Some(layer);
+            of[op] = Some(LayerId::new(layer));
         }
     }
     let count = if segments.is_empty() { 0 } else { layer + 1 };
@@ -193,7 +194,9 @@ mod tests {
         let layers = layers(&graph, |_| true);
         assert_eq!((layers.count, layers.repeated.clone()), (7, 1..6));
         // Each block has as many ops, and begins with a normalization.
-        let of = |layer| (0..graph.nodes.len()).filter(move |&n| layers.of[n] == Some(layer));
+        let of = |layer| {
+            (0..graph.nodes.len()).filter(move |&n| layers.of[n] == Some(LayerId::new(layer)))
+        };
         let ops: Vec<Vec<&str>> = (1..6)
             .map(|layer| of.clone()(layer).map(|n| graph.nodes[n].op.name()).collect())
             .collect();
@@ -213,7 +216,7 @@ mod tests {
         g.output("y", &x.matmul(&w("last".into(), [4, 2])).tanh());
         let layers = layers(&g.finish().expect("fits"), |_| true);
         assert_eq!((layers.count, layers.repeated), (4, 0..3));
-        let computed: Vec<usize> = layers.of.into_iter().flatten().collect();
+        let computed: Vec<usize> = layers.of.into_iter().flatten().map(LayerId::index).collect();
         assert_eq!(computed, [0, 0, 1, 1, 2, 2, 3, 3]);
     }
 

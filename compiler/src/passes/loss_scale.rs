@@ -94,7 +94,7 @@ pub(super) fn over_gradients(
         let beside = training.graph.value(variable).producer;
         let found = one(training, op.clone(), vec![gradient], beside)?;
         let graph = &training.graph;
-        let place = |node: NodeId| (graph.node(node).stage, &graph.node(node).placement);
+        let place = |node: NodeId| (graph.node(node).part, &graph.node(node).placement);
         match sums.iter().position(|&(known, _)| place(known) == place(beside)) {
             Some(at) => sums[at].1 = add(training, sums[at].1, found, sums[at].0)?,
             None => sums.push((beside, found)),

@@ -112,7 +112,7 @@ fn append_all(training: &mut TrainingGraph, options: &CompileOptions) -> Result<
         let decay = group.and_then(|group| group.weight_decay);
         let optimizer = decay.map_or(optimizer, |decay| optimizer.with_weight_decay(decay));
         let base = optimizer.lr() * group.map_or(1.0, |group| group.lr);
-        let lr = LearningRate { base, schedule: options.lr_schedule.clone() };
+        let lr = LearningRate { base: base.into(), schedule: options.lr_schedule.clone() };
         let update = update(optimizer, lr.clone(), options.clip_value.map(Scalar));
         let node = append(training, update, (variable, gradient), scalars)?;
         if let Optimizer::Lamb(_) = optimizer {

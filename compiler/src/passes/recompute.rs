@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use graphc_ir::graph::Graph;
-use graphc_ir::ids::{NodeId, ValueId};
+use graphc_ir::ids::{LayerId, NodeId, ValueId};
 use graphc_ir::op::{Op, OpError};
 
 use super::layers::layers;
@@ -74,8 +74,9 @@ impl Blocks {
         let graph = &training.graph;
         let layers = layers(graph, |node| training.phases[node] == Phase::Forward);
         let head = layers.count.checked_sub(1).filter(|last| !layers.repeated.contains(last));
+        let head = head.map(LayerId::new);
         let mut numbers: BTreeMap<_, usize> = BTreeMap::new();
-        let mut of_stage: BTreeMap<_, BTreeMap<usize, usize>> = BTreeMap::new();
+        let mut of_part: BTreeMap<_, BTreeMap<LayerId, usize>> = BTreeMap::new();
         let (mut of, mut full) = (vec![None; graph.nodes.len()], Vec::new());
         for (index, node) in graph.nodes.iter().enumerate() {
             let Some(layer) = layers.of[index].filter(|&layer| Some(layer) != head) else {
@@ -84,18 +85,18 @@ impl Blocks {
             if !repeatable(training, rates, index) {
                 continue;
             }
-            let stage = of_stage.entry(node.stage).or_default();
-            let next = stage.len();
-            let place = *stage.entry(layer).or_insert(next);
+            let places = of_part.entry(node.part).or_default();
+            let next = places.len();
+            let place = *places.entry(layer).or_insert(next);
             if place < depth.full.max(depth.selective) {
-                let number = numbers.entry((layer, node.stage)).or_insert_with(|| {
+                let number = numbers.entry((layer, node.part)).or_insert_with(|| {
                     full.push(place < depth.full);
                     full.len() - 1
                 });
                 of[index] = Some(*number);
             }
         }
-        let most = of_stage.values().map(BTreeMap::len).max().unwrap_or(0);
+        let most = of_part.values().map(BTreeMap::len).max().unwrap_or(0);
         Self { of, full, most }
     }
 }

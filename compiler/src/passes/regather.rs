@@ -97,7 +97,7 @@ fn wanted(training: &TrainingGraph, rates: &Rates, which: Regathered) -> Vec<Opt
             Regathered::All => parameters[index] || !is_scalar && !is_source,
         };
         let at_home = |reader: &&NodeId| {
-            graph.node(**reader).stage == graph.nodes[producer].stage
+            graph.node(**reader).part == graph.nodes[producer].part
                 && graph.node(**reader).placement == graph.nodes[producer].placement
         };
         if !chosen || training.phases[producer] != Phase::Forward {
@@ -172,7 +172,7 @@ impl Inserter<'_> {
         let phase = old.phases[reader.index()];
         let producer = old.graph.producer(value);
         let node = old.graph.node(reader);
-        let at_home = node.stage == producer.stage && node.placement == producer.placement;
+        let at_home = node.part == producer.part && node.placement == producer.placement;
         let in_parts = self.rates.nodes[reader.index()].is_some();
         let again = at_home
             && match self.wanted[value.index()] {

@@ -125,6 +125,6 @@ mod tests {
         let fc = Linear::new(&g, "fc", 4, 4).set_stage(1, None);
         assert_eq!(fc.parameters().len(), 2);
         let graph = g.finish().expect("fits");
-        assert!(graph.nodes.iter().all(|node| node.stage.is_some_and(|stage| stage.0 == 1)));
+        assert!(graph.nodes.iter().all(|node| node.stage().is_some_and(|stage| stage.0 == 1)));
     }
 }

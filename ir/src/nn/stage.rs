@@ -20,7 +20,7 @@ use crate::mesh::Placement;
 /// g.output("out", &second.forward(&first.forward(&x)));
 /// let graph = g.finish()?;
 /// assert_eq!(graph.stages.len(), 2);
-/// assert!(graph.nodes.iter().all(|node| node.stage.is_some()));
+/// assert!(graph.nodes.iter().all(|node| node.stage().is_some()));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Staged<M> {

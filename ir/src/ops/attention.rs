@@ -26,7 +26,7 @@ use crate::types::{DType, TensorType};
 ///
 /// Head h reads keys and values of head h / (heads / kv): `kv` divides `heads`. Batch, queries and heads may be split;
 /// keys are whole.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Attention {
     /// Whether query i sees keys 0..=i alone; there are then as many keys as queries.
     pub causal: bool,
@@ -38,7 +38,7 @@ pub struct Attention {
 /// then adds its part to dq.
 ///
 /// p = exp(scale q k - l), ds = p (do v - sum(do o) + dl); dq = scale ds k, dk = scale ds^T q, dv = p^T do.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct AttentionGrad {
     /// As in [`Attention`].
     pub causal: bool,

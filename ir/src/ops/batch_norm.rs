@@ -15,7 +15,7 @@ use crate::types::{DType, TensorType};
 /// In training the statistics are those of the batch, and the operands `mean` and `variance`, if they are variables, are running
 /// statistics: it becomes a [`super::BatchNormTraining`], of whose results they take their share. No kernel computes it: in inference
 /// it is taken apart.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct BatchNorm {
     /// Added to the variance.
     pub epsilon: Scalar,

@@ -20,7 +20,7 @@ use crate::types::{DType, TensorType};
 ///
 /// No kernel computes it. It exists until gradients are made, which have a closed form, and is then taken apart into reductions, whose
 /// results are partial sums where the batch is split, and elementwise ops.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct BatchNormTraining {
     /// Added to the variance.
     pub epsilon: Scalar,

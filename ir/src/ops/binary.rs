@@ -13,14 +13,14 @@ use crate::sbp::ReduceKind;
 use crate::types::{DType, TensorType};
 
 /// An elementwise function of two operands of one element type. Shapes align at the right; a dim of extent 1 repeats.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Binary {
     /// The function.
     pub function: BinaryFunction,
 }
 
 /// The functions of [`Binary`]. Comparisons and logic give bool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BinaryFunction {
     /// a + b

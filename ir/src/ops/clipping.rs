@@ -13,7 +13,7 @@ use crate::scalar::Scalar;
 use crate::types::{DType, TensorType};
 
 /// The sum of the squares of all elements: (x) -> f32[]. Ranks, stages and tensors are taken together by adding.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SquareSum {}
 
 /// What gradients are multiplied by so that their norm is at most `max`: (sum of squares) -> (factor', norm), or under loss scaling
@@ -22,7 +22,7 @@ pub struct SquareSum {}
 /// `factor` undoes the scale of the loss, so `norm` = factor sqrt(sum) is that of the unscaled gradient; factor' = factor
 /// min(1, max / (norm + 1e-6)). A factor of 0, of an update that is not made, stays 0. A norm that is not finite gives a factor that is
 /// no number, as PyTorch's gradients are none then.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ClipFactor {
     /// The greatest norm.
     pub max: Scalar,

@@ -12,14 +12,14 @@ use crate::rule::{DimRule, Rule};
 use crate::types::{DType, TensorType};
 
 /// Operands one after the other along a dim, which stays whole.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Concat {
     /// The dim.
     pub axis: usize,
 }
 
 /// Parts of these extents along a dim, which stays whole. One result each.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Split {
     /// The dim.
     pub axis: usize,

@@ -19,7 +19,7 @@ use crate::types::{DType, TensorType};
 
 /// How a window of `kernel` elements goes over an image: element k of the window at place p reads row
 /// `p stride + k dilation - pad` of the image, 0 outside it. Of both dims, h first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Window {
     /// From one place to the next.
     pub strides: [usize; 2],
@@ -74,7 +74,7 @@ impl Window {
 
 /// (x [n, c, h, w], k [o, c / groups, kh, kw]) -> [n, o, h', w']: of each group of channels the correlation with its
 /// kernels, as torch.nn.functional.conv2d has it.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Convolution {
     /// How the window goes.
     pub window: Window,
@@ -86,7 +86,7 @@ pub struct Convolution {
 }
 
 /// (k, dy) -> dx, of an image of this height and width.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ConvolutionInputGrad {
     /// As in [`Convolution`].
     pub window: Window,
@@ -100,7 +100,7 @@ pub struct ConvolutionInputGrad {
 }
 
 /// (x, dy) -> dk, of a kernel of this height and width.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ConvolutionKernelGrad {
     /// As in [`Convolution`].
     pub window: Window,

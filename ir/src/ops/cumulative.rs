@@ -13,7 +13,7 @@ use crate::rule::{FactorKind, Rule};
 use crate::types::{DType, TensorType};
 
 /// x -> the same shape: each element is the sum of those before it along a dim and of itself.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CumulativeSum {
     /// The dim, which stays whole.
     pub axis: usize,

@@ -14,7 +14,7 @@ use crate::types::{DType, TensorType};
 
 /// Each element is 0 with `probability`, else x / (1 - probability); the mask is a function of (seed, key, step,
 /// global element index), so the gradient is the same op on the gradient.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Dropout {
     /// Probability of a zero, in [0, 1).
     pub probability: Scalar,

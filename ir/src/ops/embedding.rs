@@ -15,11 +15,11 @@ use crate::types::{DType, TensorType};
 
 /// (table [V, D], rows [..] of i64) -> [.., D]. V is indexed: split, each rank looks up what it holds and the
 /// results are summed.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Embedding {}
 
 /// (rows [..] of i64, g [.., D]) -> [V, D]: each g added into its row.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct EmbeddingGrad {
     /// V, the rows of the table.
     pub rows: usize,

@@ -23,7 +23,7 @@ use crate::types::{DType, TensorType};
 
 /// (x [g, t, d], chosen [g, t, k] of i64 \[, weights [g, t, k]\]) -> [experts, g, capacity, d]: each token, times its
 /// weight, at the places that it has; 0 where no token is.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Dispatch {
     /// Number of experts.
     pub experts: usize,
@@ -33,12 +33,12 @@ pub struct Dispatch {
 
 /// (y [experts, g, capacity, d], chosen [g, t, k] of i64 \[, weights [g, t, k]\]) -> [g, t, d]: the sum over the places
 /// of each token, times their weights; 0 for a token that is dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Combine {}
 
 /// (y [experts, g, capacity, d], chosen [g, t, k] of i64, x [g, t, d]) -> [g, t, k]: the products of each token with its
 /// places. The gradient of the weights of both.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CombineWeightsGrad {}
 
 /// Factors of the iteration space: groups, tokens, elements, choices, experts, places.

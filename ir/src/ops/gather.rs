@@ -15,11 +15,11 @@ use crate::types::{DType, TensorType};
 
 /// (x [b.., n, w..], places [b.., m] of i64) -> [b.., m, w..]: of each batch the elements at its places in n, of any
 /// element type. Floating-point n is indexed: split, each rank takes what it holds and the results are summed.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Gather {}
 
 /// (places [b.., m] of i64, g [b.., m, w..]) -> [b.., n, w..]: each g added at its place.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ScatterSum {
     /// n, how many places there are.
     pub places: usize,

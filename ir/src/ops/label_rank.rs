@@ -14,7 +14,7 @@ use crate::types::{DType, TensorType};
 /// (x [.., C], labels [..] of i64, s [..]) -> f32[..]: how many classes come before the label, whose score is s: those that score more,
 /// and of those that score the same the ones of a lower number; 0 where the label is ignored. A label whose score is no number comes last.
 /// Ranks that hold parts of C add up what they count.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LabelRank {}
 
 impl Operation for LabelRank {

@@ -19,11 +19,11 @@ use crate::types::{DType, TensorType};
 pub const IGNORED_LABEL: i64 = -100;
 
 /// (x [.., C], labels [..] of i64) -> [..]: x at the label, 0 where the label is ignored. C is indexed.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Pick {}
 
 /// (labels [..], g [..]) -> [.., C]: g at the label, 0 elsewhere.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PickGrad {
     /// C, the number of classes.
     pub classes: usize,
@@ -32,7 +32,7 @@ pub struct PickGrad {
 /// (x [.., C], labels [..]) -> (loss [..], l [..]): l = log(sum(exp(x))), loss = l - (1 - smoothing) x at the label - smoothing
 /// mean(x), 0 where the label is ignored. C is whole; where it is to be split, the op is decomposed before planning. Loss and
 /// l are f32 for scores of any precision, as torch.autocast has it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CrossEntropy {
     /// The share of the target that all classes have alike (Szegedy et al., arXiv 1512.00567, section 7).
     #[serde(default, skip_serializing_if = "Scalar::is_zero")]
@@ -41,7 +41,7 @@ pub struct CrossEntropy {
 
 /// (x [.., C], l [..] of f32, labels [..], g [..] of f32) -> (exp(x - l) - (1 - smoothing) [class is label] - smoothing / C) g, 0
 /// where ignored, of x's precision. C may be split.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CrossEntropyGrad {
     /// That of [`CrossEntropy`].
     #[serde(default, skip_serializing_if = "Scalar::is_zero")]

@@ -14,7 +14,7 @@ use crate::sbp::ReduceKind;
 use crate::types::{DType, TensorType};
 
 /// `[.., i, k] x [.., k, j] -> [.., i, j]`; leading dims broadcast; both operands of rank 2 or more.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MatMul {
     /// Whether the first operand is given as `[.., k, i]`.
     pub transpose_a: bool,

@@ -12,21 +12,21 @@ use crate::rule::{DimRule, Rule};
 use crate::types::{DType, TensorType};
 
 /// Result dim i is operand dim `permutation[i]`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Transpose {
     /// A permutation of the dims.
     pub permutation: Vec<usize>,
 }
 
 /// Dims of extent 1, and missing leading dims, repeated to this shape.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Expand {
     /// The shape of the result.
     pub shape: Vec<usize>,
 }
 
 /// Zero above (`lower`) or below (`!lower`) the diagonal of the last two dims: tril and triu.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Triangle {
     /// Whether the lower triangle is kept.
     pub lower: bool,

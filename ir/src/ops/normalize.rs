@@ -15,7 +15,7 @@ use crate::types::{DType, TensorType};
 /// x -> (y, r) over the last dim: r = 1 / sqrt(mean((x - m)^2) + epsilon), y = (x - m) r, where m = mean(x) if
 /// `center` (layer normalization) and 0 otherwise (RMS normalization). r keeps the dim with extent 1; it is f32 for x of
 /// any precision, and so is what is computed between.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Normalize {
     /// Whether the mean is subtracted.
     pub center: bool,
@@ -24,7 +24,7 @@ pub struct Normalize {
 }
 
 /// (y, r, dy) -> dx = r (dy - \[center\] mean(dy) - y mean(y dy)).
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct NormalizeGrad {
     /// Whether the mean was subtracted.
     pub center: bool,

@@ -14,7 +14,7 @@ use crate::rule::{DimRule, FactorKind, Rule};
 use crate::types::{DType, TensorType};
 
 /// x [n, c, h, w] -> [n, c, h', w']: the greatest of each window, borders left out; NaN where one is.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MaxPool {
     /// Height and width of the window.
     pub kernel: [usize; 2],
@@ -26,7 +26,7 @@ pub struct MaxPool {
 }
 
 /// (x, dy) -> dx: each gradient at the first element, row-major, that is the greatest of its window, as torch has it.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MaxPoolGrad {
     /// As in [`MaxPool`].
     pub kernel: [usize; 2],
@@ -38,7 +38,7 @@ pub struct MaxPoolGrad {
 }
 
 /// x [n, c, h, w] -> [n, c, h', w']: the mean of each window.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct AveragePool {
     /// Height and width of the window.
     pub kernel: [usize; 2],
@@ -52,7 +52,7 @@ pub struct AveragePool {
 }
 
 /// dy -> dx, of an image of this height and width.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct AveragePoolGrad {
     /// As in [`AveragePool`].
     pub kernel: [usize; 2],

@@ -21,7 +21,7 @@ use crate::types::{DType, TensorType};
 /// and a c [n, t, h]: from step to step the state becomes what the cell makes of it, of x and of p = r s + b.
 ///
 /// y holds the state after each step, c what the cell keeps. Samples may be split; a step needs the whole state.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Recurrence {
     /// What a step computes.
     pub cell: Cell,
@@ -30,7 +30,7 @@ pub struct Recurrence {
 }
 
 /// What a step makes of its share of x, of p and of the state s, and how many gates that takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cell {
     /// Of gates i, o, f and g: c' = sigmoid(f) c + sigmoid(i) tanh(g), s' = sigmoid(o) tanh(c'), where the gates are x + p.

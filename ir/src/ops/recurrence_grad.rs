@@ -22,7 +22,7 @@ use crate::types::{DType, TensorType};
 /// - others: (r, y [n, t, h], dy) -> (dx [n, t, h], ds0).
 ///
 /// Where x and p are only added dp is dx.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RecurrenceGrad {
     /// As in [`Recurrence`].
     pub cell: Cell,

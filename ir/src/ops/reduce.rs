@@ -14,7 +14,7 @@ use crate::sbp::ReduceKind;
 use crate::types::{DType, TensorType};
 
 /// A reduction over dims. A mean divides by the whole tensor's extents, whatever the shard or microbatch.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Reduce {
     /// What it computes.
     pub function: ReduceFunction,
@@ -25,7 +25,7 @@ pub struct Reduce {
 }
 
 /// The functions of [`Reduce`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReduceFunction {
     /// The sum
@@ -39,7 +39,7 @@ pub enum ReduceFunction {
 }
 
 /// The index (i64) of the greatest along a dim, the first where several are.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ArgMax {
     /// The dim.
     pub axis: usize,

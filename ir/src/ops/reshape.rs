@@ -13,7 +13,7 @@ use crate::rule::{DimRule, FactorKind, Rule};
 use crate::types::{DType, TensorType};
 
 /// The same elements, row-major, in another shape. Dims are factored by common refinement, so that a split passes.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Reshape {
     /// The shape of the result.
     pub shape: Vec<usize>,

@@ -16,7 +16,7 @@ use crate::scalar::Scalar;
 use crate::types::{DType, TensorType};
 
 /// x -> x with another extent of one dim.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Resize {
     /// The dim.
     pub axis: usize,
@@ -27,7 +27,7 @@ pub struct Resize {
 }
 
 /// dy -> dx, of a dim of x that has this extent.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ResizeGrad {
     /// The dim.
     pub axis: usize,
@@ -38,7 +38,7 @@ pub struct ResizeGrad {
 }
 
 /// Which elements of the operand an element of the result is made of.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Sampling {
     /// The weights of elements about a place.
     pub filter: Filter,
@@ -53,7 +53,7 @@ pub struct Sampling {
 }
 
 /// The weights of elements by their distance from a place.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Filter {
     /// The element before the place.
@@ -71,7 +71,7 @@ pub enum Filter {
 }
 
 /// The place in the operand for index i of the result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Coordinates {
     /// i / scale

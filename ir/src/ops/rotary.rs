@@ -16,7 +16,7 @@ use crate::types::{DType, TensorType};
 /// (2i, 2i + 1) where `interleaved`, as RoFormer and LLaMA have them, are turned by position base^(-2i/d) radians.
 /// The position is the index along time in the whole tensor, so that time may be split; d is even, and whole but for
 /// pairs of neighbours.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Rotary {
     /// 10000 in RoFormer, 500000 in LLaMA 3.
     pub base: Scalar,

@@ -15,7 +15,7 @@ use crate::types::{DType, TensorType};
 
 /// The number of elements that are infinite or no number: (x) -> f32[]. A count, so that ranks, stages and tensors are
 /// taken together by adding.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct NonFinite {}
 
 /// The end of a step: (scale, good, made, bad) -> (scale', good', made', factor, step, used, skipped), all f32[]; with a factor
@@ -25,7 +25,7 @@ pub struct NonFinite {}
 /// this step's gradients that are not finite. Where it is 0 the update is made: `factor` is 1 / scale, and after `interval` such
 /// steps the scale grows. Otherwise `factor` is 0, which tells the updates to change nothing, and the scale shrinks. `step` is
 /// the number of this update, from 1, `used` the scale of this step, and `skipped` 1 where it was not made.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LossScale {
     /// What the scale is multiplied by after `interval` good steps in a row.
     pub growth: Scalar,
@@ -66,7 +66,7 @@ impl LossScale {
 /// `before` counts the steps that were not made, `bad` is how much in this one is not finite. Where that is 0 `factor` is 1; otherwise it
 /// is 0, which tells updates and states to stay as they are. `step` is the number of this update, from 1, without those that were not
 /// made, and `skipped` is 1 where it is not made.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SkipStep {}
 
 impl SkipStep {

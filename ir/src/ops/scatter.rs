@@ -16,14 +16,14 @@ use crate::types::{DType, TensorType};
 
 /// (x [b.., n, w..], places [b.., m] of i64, values [b.., m, w..]) -> x with the values joined to what is at their
 /// places in n, in the order of m.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Scatter {
     /// How a value is joined to what is there.
     pub function: ScatterFunction,
 }
 
 /// What a value makes of the element at its place. A sum is that of x and a [`ScatterSum`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ScatterFunction {
     /// The value; of several for one place the last.

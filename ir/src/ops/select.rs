@@ -12,11 +12,11 @@ use crate::rule::Rule;
 use crate::types::{DType, TensorType};
 
 /// `where(condition, a, b)`: a where the condition (bool) holds, else b; all three broadcast.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Where {}
 
 /// The same values in another element type. Float to integer truncates; to bool: whether not 0.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Cast {
     /// The element type of the result.
     pub dtype: DType,

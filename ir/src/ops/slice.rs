@@ -13,7 +13,7 @@ use crate::scalar::Scalar;
 use crate::types::{DType, TensorType};
 
 /// Elements `start, start + step, ..` before `end` of each dim. A dim taken whole (0..extent, step 1) may be split.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Slice {
     /// First index of each dim.
     pub starts: Vec<usize>,
@@ -25,7 +25,7 @@ pub struct Slice {
 
 /// A border of one value: `low` elements before and `high` after each dim, `interior` between two elements
 /// (so that it is the gradient of [`Slice`]).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Pad {
     /// Elements before each dim.
     pub low: Vec<usize>,

@@ -12,28 +12,28 @@ use crate::rule::{FactorKind, Rule};
 use crate::types::{DType, TensorType};
 
 /// exp(x - max) / sum(exp(x - max)) over a dim.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Softmax {
     /// The dim, whole.
     pub axis: usize,
 }
 
 /// (y, dy) -> y (dy - sum(y dy)).
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SoftmaxGrad {
     /// The dim, whole.
     pub axis: usize,
 }
 
 /// x - max - log(sum(exp(x - max))) over a dim.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LogSoftmax {
     /// The dim, whole.
     pub axis: usize,
 }
 
 /// (y, dy) -> dy - exp(y) sum(dy).
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LogSoftmaxGrad {
     /// The dim, whole.
     pub axis: usize,

@@ -15,7 +15,7 @@ use crate::scalar::Scalar;
 use crate::types::{DType, Samples, TensorType, strides};
 
 /// What the user feeds each step. Under microbatches it is cut along the dim that counts samples.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Input {
     /// The name of the tensor in a data file or a feed.
     pub name: String,
@@ -44,7 +44,7 @@ impl Input {
 }
 
 /// A weight or a state of the optimizer: kept from step to step.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Variable {
     /// The name in a weights file; unique in the graph.
     pub name: String,
@@ -57,7 +57,7 @@ pub struct Variable {
 }
 
 /// The first content of a variable.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Init {
     /// Read by name from the model's weights.
@@ -81,7 +81,7 @@ pub enum Init {
 }
 
 /// A small literal; large ones are variables that are not trained.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Constant {
     /// Element type and shape.
     pub ty: TensorType,
@@ -90,7 +90,7 @@ pub struct Constant {
 }
 
 /// One value everywhere.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Full {
     /// Element type and shape.
     pub ty: TensorType,
@@ -99,7 +99,7 @@ pub struct Full {
 }
 
 /// The global index along a dim.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Iota {
     /// Element type and shape.
     pub ty: TensorType,
@@ -108,7 +108,7 @@ pub struct Iota {
 }
 
 /// Random numbers, new each step: functions of (seed, key, step, global element index).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Random {
     /// Element type (floating) and shape.
     pub ty: TensorType,
@@ -119,7 +119,7 @@ pub struct Random {
 }
 
 /// A distribution of random numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Distribution {
     /// Normal, with this mean and standard deviation.

@@ -22,7 +22,7 @@ use crate::types::{DType, TensorType};
 ///
 /// Where steps may be left out ([`super::SkipStep`]) the factor of updates is a third operand, and 0 says that the state stays; the
 /// number of the update, from 1, may be a fourth. Both are f32[].
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Blend {
     /// The share of the state that stays.
     pub decay: Scalar,

@@ -16,7 +16,7 @@ use crate::types::{DType, TensorType};
 
 /// x [.., n] -> the greatest or least elements of each row and their places, both [.., count], the best first; of equal
 /// ones that of the lower place. A NaN is greater than any number.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TopK {
     /// How many of a row.
     pub count: usize,

@@ -16,14 +16,14 @@ use crate::scalar::Scalar;
 use crate::types::{DType, TensorType};
 
 /// An elementwise function of one operand.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Unary {
     /// The function.
     pub function: UnaryFunction,
 }
 
 /// The functions of [`Unary`].
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UnaryFunction {
     /// max(x, 0)

@@ -33,7 +33,7 @@ use crate::types::{DType, TensorType};
 
 /// (w, g) -> (w') or, with momentum, (w, g, m) -> (w', m'); with a factor of the gradient as a further operand (f32[]).
 /// g += weight_decay w; m' = momentum m + g; g = nesterov ? g + momentum m' : m'; w' = w - lr g.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SgdUpdate {
     /// Learning rate.
     pub lr: LearningRate,
@@ -51,7 +51,7 @@ pub struct SgdUpdate {
 /// (w, g, m, v) -> (w', m', v') with bias correction by the step (from 1); with a factor of the gradient (w, g, m, v, factor), and
 /// under loss scaling (w, g, m, v, factor, step), the last two f32[]. `decoupled` is AdamW: w shrinks by
 /// lr weight_decay first; otherwise g += weight_decay w.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct AdamUpdate {
     /// Learning rate.
     pub lr: LearningRate,
@@ -391,7 +391,7 @@ mod tests {
     #[test]
     fn the_learning_rate_follows_the_step() {
         let schedule = "step:2,0.5".parse().expect("a schedule");
-        let lr = LearningRate { base: 0.5, schedule };
+        let lr = LearningRate { base: Scalar(0.5), schedule };
         let sgd = SgdUpdate { lr, ..SgdUpdate::default() };
         let ty = TensorType::new(DType::F32, [1]);
         let region = Region::whole(&ty);

@@ -168,6 +168,11 @@ pub struct Framework {
     /// The share of what tensor parallelism reduces inside nodes that it reduces while products run: below 1.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub reduced_under_products: f64,
+    /// The share of the bandwidth between nodes that collectives of a group reach which has several of a node's ranks, but not
+    /// all: its ring enters a node by the card of one rank and leaves it by that of another, and the rings of the node's other
+    /// groups meet it there.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub shared_nodes: f64,
 }
 
 impl Default for Framework {
@@ -180,6 +185,7 @@ impl Default for Framework {
             overlap: true,
             interference: 0.0,
             reduced_under_products: 0.0,
+            shared_nodes: 1.0,
         }
     }
 }

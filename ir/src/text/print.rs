@@ -43,7 +43,7 @@ fn print_node(graph: &Graph, node: &Node) -> String {
         let _ = write!(text, " {}", values(&node.operands));
     }
     text.push_str(&print_attributes(&payload));
-    if let Some(stage) = node.stage {
+    if let Some(stage) = node.stage() {
         let _ = write!(text, " stage {}", stage.index());
     }
     if let Some(placement) = &node.placement {

@@ -9,7 +9,7 @@ use super::lex::{Label, Span};
 use super::payload::{finish_op, op_names};
 use super::suggest::nearest;
 use super::syntax::{Attribute, Dim, Factor, Literal, NodeText, Statement, statements};
-use crate::graph::{Graph, Output, Source};
+use crate::graph::{Graph, Output, Part, Source};
 use crate::ids::{StageId, ValueId};
 use crate::op::Op;
 use crate::types::TensorType;
@@ -340,7 +340,8 @@ impl<'a> Resolver<'a> {
                 self.graph.values[id.index()].pin.clone_from(pin);
             }
         }
-        self.graph.nodes[index].stage = node.stage.map(|(stage, _)| StageId::new(stage));
+        let part = node.stage.map(|(stage, _)| Part::Stage(StageId::new(stage)));
+        self.graph.nodes[index].part = part;
         self.graph.nodes[index].placement.clone_from(&node.placement);
         self.graph.nodes[index].autocast = node.autocast;
         Ok(())

@@ -37,7 +37,10 @@ pub fn examples() -> Vec<Example> {
 
 /// A rate that is another one at the step of the checks.
 fn falling() -> LearningRate {
-    LearningRate { base: 0.1, schedule: "warmup:2 cosine:8,0.1".parse().expect("a schedule") }
+    LearningRate {
+        base: Scalar(0.1),
+        schedule: "warmup:2 cosine:8,0.1".parse().expect("a schedule"),
+    }
 }
 
 /// The types of an update, with scalars, and what fills them: squares are positive.

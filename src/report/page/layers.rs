@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use graphc_compiler::decisions::{Decisions, Phase};
 use graphc_compiler::passes::layers::layers;
-use graphc_ir::ids::ValueId;
+use graphc_ir::ids::{LayerId, ValueId};
 use graphc_ir::op::Op;
 use serde::Serialize;
 
@@ -35,13 +35,13 @@ pub fn by_layer(
     tensors: &[Tensor],
 ) -> Vec<Layer> {
     let of = layer_of_values(decisions);
-    let mut found: BTreeMap<Option<usize>, Vec<usize>> = BTreeMap::new();
+    let mut found: BTreeMap<Option<LayerId>, Vec<usize>> = BTreeMap::new();
     for (index, tensor) in tensors.iter().enumerate() {
         let layer = values.get(&tensor.0).and_then(|value| of[value.index()]);
         found.entry(layer).or_default().push(index);
     }
     let (mut forms, mut variants) = (Table::default(), Table::default());
-    let layer = |(number, members): (Option<usize>, Vec<usize>)| {
+    let layer = |(number, members): (Option<LayerId>, Vec<usize>)| {
         let rest = number.is_none();
         let stage = tensors[members[0]].4;
         let name = if rest { "the rest".into() } else { layer_name(tensors, &members) };
@@ -81,7 +81,7 @@ fn layer_name(tensors: &[Tensor], members: &[usize]) -> String {
 
 /// The layer of each value: that of its forward node; of what is read there alone, of variables say, that of the first reader;
 /// of gradients and states that of their variable; of what is gathered again that of its origin.
-fn layer_of_values(decisions: &Decisions) -> Vec<Option<usize>> {
+fn layer_of_values(decisions: &Decisions) -> Vec<Option<LayerId>> {
     let graph = decisions.graph();
     let forward = |node: usize| {
         decisions.training.phases[node] == Phase::Forward && decisions.recomputed[node].is_none()
@@ -95,7 +95,7 @@ fn layer_of_values(decisions: &Decisions) -> Vec<Option<usize>> {
             nodes[node] = readers.filter_map(|reader| nodes[reader.index()]).min();
         }
     }
-    let mut values: Vec<Option<usize>> =
+    let mut values: Vec<Option<LayerId>> =
         graph.values.iter().map(|value| nodes[value.producer.index()]).collect();
     for &(variable, gradient) in &decisions.training.gradients {
         values[gradient.index()] = values[variable.index()];

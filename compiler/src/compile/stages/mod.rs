@@ -9,7 +9,7 @@ mod cuts;
 mod price;
 mod short;
 
-use graphc_ir::graph::Graph;
+use graphc_ir::graph::{Graph, Part};
 use graphc_ir::ids::StageId;
 use graphc_ir::plan::{Cluster, CompileOptions, PipelineReport, Recompute};
 use rayon::prelude::*;
@@ -50,7 +50,7 @@ pub fn choose(
     let found = layers(&graph, |_| true);
     let model = short(&graph, &found).map_err(|error| PassError::Op { pass: "stages", error })?;
     let chooser = Chooser { graph: &graph, options, cluster, model: &model };
-    let annotated = graph.nodes.iter().any(|node| node.stage.is_some());
+    let annotated = graph.nodes.iter().any(|node| node.stage().is_some());
     let given = annotated.then_some(graph.stages.len());
     let counts = stage_counts(options, given, found.count);
     let priced: Vec<Result<Vec<Priced>, CompileError>> =
@@ -96,7 +96,7 @@ pub fn chosen(
     let (stages, microbatches) = (choice.stages, choice.microbatches);
     let resolved = CompileOptions { stages, microbatches, ..fixed(options) };
     let mut graph = graph.clone();
-    if choice.stages > 1 && graph.nodes.iter().all(|node| node.stage.is_none()) {
+    if choice.stages > 1 && graph.nodes.iter().all(|node| node.stage().is_none()) {
         let Layers { of, .. } = layers(&attach_loss(graph.clone(), options)?, |_| true);
         let range_of: Vec<usize> = choice
             .layers
@@ -105,8 +105,8 @@ pub fn chosen(
             .flat_map(|(range, &count)| std::iter::repeat_n(range, count))
             .collect();
         for (node, layer) in graph.nodes.iter_mut().zip(of) {
-            let range = layer.and_then(|layer| range_of.get(layer).copied());
-            node.stage = range.map(StageId::new);
+            let range = layer.and_then(|layer| range_of.get(layer.index()).copied());
+            node.part = range.map(StageId::new).map(Part::Stage);
         }
         graph.stages = vec![None; choice.layers.len()];
     }

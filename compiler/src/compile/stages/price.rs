@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use graphc_ir::ids::LayerId;
 use graphc_ir::mesh::Placement;
 use graphc_ir::op::Op;
 use graphc_ir::plan::{Cluster, CompileOptions, Schedule};
@@ -56,8 +57,8 @@ pub fn price(
     let account = account(&decisions, &planned.sharding, cluster, &alone);
     let count = model.stands.iter().max().map_or(0, |last| last + 1);
     let mut layers = vec![LayerCost::default(); count];
-    for (node, &layer) in layer_of.iter().enumerate() {
-        let cost = &mut layers[layer];
+    for (node, layer) in layer_of.iter().enumerate() {
+        let cost = &mut layers[layer.index()];
         cost.seconds += account.seconds[node] / options.microbatches as f64;
         cost.resident += account.resident[node];
         cost.stashed += account.stashed[node];
@@ -72,7 +73,7 @@ pub fn price(
 fn boundaries(
     decisions: &Decisions,
     sharding: &Sharding,
-    layer_of: &[usize],
+    layer_of: &[LayerId],
     options: &CompileOptions,
     cluster: &Cluster,
     count: usize,
@@ -100,7 +101,7 @@ fn boundaries(
             let from = decisions.layout(value, &here, from);
             let to = decisions.layout(value, &there, to);
             let ways = if made.ty.dtype.is_float() { 2.0 } else { 1.0 };
-            seconds[layer] += ways * router.route(&from, &to).seconds;
+            seconds[layer.index()] += ways * router.route(&from, &to).seconds;
         }
     }
     seconds

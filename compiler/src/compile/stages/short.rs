@@ -1,7 +1,7 @@
 //! A model with two of each run of equal layers: what it costs says what the whole model costs, layer by layer.
 
 use graphc_ir::graph::{Graph, Output};
-use graphc_ir::ids::ValueId;
+use graphc_ir::ids::{LayerId, ValueId};
 use graphc_ir::op::OpError;
 
 use crate::passes::layers::Layers;
@@ -14,7 +14,7 @@ pub struct Short {
     /// The graph.
     pub graph: Graph,
     /// The layer of each of its nodes, of those of the short model.
-    pub layer_of: Vec<Option<usize>>,
+    pub layer_of: Vec<Option<LayerId>>,
     /// Of each layer of the whole model the one that stands for it.
     pub stands: Vec<usize>,
 }
@@ -45,7 +45,7 @@ fn replacements(
     let mut nodes: Vec<Vec<usize>> = vec![Vec::new(); layers.count];
     for (node, layer) in layers.of.iter().enumerate() {
         if let Some(layer) = layer {
-            nodes[*layer].push(node);
+            nodes[layer.index()].push(node);
         }
     }
     let like = &nodes[dropped.start - 1];
@@ -84,6 +84,11 @@ fn without(
     let mut result = Graph::new(graph.name.clone());
     let mut values: Vec<Option<ValueId>> = vec![None; graph.values.len()];
     let mut layer_of = Vec::new();
+    let stands = |layer: usize| match layer {
+        layer if dropped.contains(&layer) => dropped.start - 1,
+        layer if layer >= dropped.end => layer - dropped.len(),
+        layer => layer,
+    };
     let new = |values: &[Option<ValueId>], value: ValueId| {
         values[of(value).index()].expect("operands stand before their readers")
     };
@@ -97,19 +102,11 @@ fn without(
             value.name.clone_from(&graph.value(old).name);
             value.pin.clone_from(&graph.value(old).pin);
         }
-        let layer = layers.of[index];
-        layer_of.push(
-            layer.map(|layer| if layer < dropped.start { layer } else { layer - dropped.len() }),
-        );
+        layer_of.push(layers.of[index].map(|layer| LayerId::new(stands(layer.index()))));
     }
     let output =
         |output: &Output| Output { name: output.name.clone(), value: new(&values, output.value) };
     result.outputs = graph.outputs.iter().map(output).collect();
-    let stands = |layer: usize| match layer {
-        layer if dropped.contains(&layer) => dropped.start - 1,
-        layer if layer >= dropped.end => layer - dropped.len(),
-        layer => layer,
-    };
     Ok(Short { graph: result, layer_of, stands: (0..layers.count).map(stands).collect() })
 }
 
@@ -125,7 +122,7 @@ fn live(
         live[graph.value(of(output.value)).producer.index()] = true;
     }
     for (index, node) in graph.nodes.iter().enumerate().rev() {
-        if layers.of[index].is_some_and(|layer| dropped.contains(&layer)) {
+        if layers.of[index].is_some_and(|layer| dropped.contains(&layer.index())) {
             live[index] = false;
         }
         if live[index] {

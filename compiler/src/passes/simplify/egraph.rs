@@ -11,7 +11,9 @@ use graphc_ir::types::TensorType;
 /// Rounds of rules: each sees the terms that the one before has made.
 const ROUNDS: usize = 8;
 
-/// What stands at the head of a term.
+/// What stands at the head of a term. Terms are compared and hashed far more often than ops come in, so an op is looked up once
+/// and stands here by its number. The numbers are also the order of a class's terms: of those that cost the same that one
+/// is taken which was there first, which is what the author wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Symbol {
     /// A value from elsewhere.
@@ -52,11 +54,24 @@ impl Language for Term {
 /// The ops and leaves of a region. The data of a class is its tensor type.
 pub(super) struct Types {
     ops: Vec<Op>,
-    index: HashMap<String, u32>,
+    index: HashMap<Op, u32>,
     leaves: Vec<ValueId>,
     leaf_index: BTreeMap<ValueId, u32>,
     /// The type of the term that is being added.
     pending: Option<TensorType>,
+}
+
+impl Types {
+    /// The number of an op, a new one if it was not there yet.
+    fn number(&mut self, op: &Op) -> u32 {
+        if let Some(&number) = self.index.get(op) {
+            return number;
+        }
+        let number = self.ops.len() as u32;
+        self.ops.push(op.clone());
+        self.index.insert(op.clone(), number);
+        number
+    }
 }
 
 impl Analysis<Term> for Types {
@@ -92,11 +107,6 @@ pub(super) struct Rule {
     pub name: &'static str,
     /// The terms that it equals.
     pub apply: fn(&Region, &Op, &[Id], &TensorType) -> Vec<Built>,
-}
-
-/// An op as text: equal for equal ops, with the sign of zeros, which their comparison ignores.
-pub(super) fn key(op: &Op) -> String {
-    serde_json::to_string(op).expect("ops are plain data")
 }
 
 /// An e-graph with its ops.
@@ -137,11 +147,7 @@ impl Region {
     /// The class of an op whose result has this type.
     pub fn add(&mut self, op: &Op, children: Vec<Id>, ty: &TensorType) -> Id {
         let types = &mut self.egraph.analysis;
-        let (key, next) = (key(op), types.ops.len() as u32);
-        let index = *types.index.entry(key).or_insert(next);
-        if index == next {
-            types.ops.push(op.clone());
-        }
+        let index = types.number(op);
         types.pending = Some(ty.clone());
         self.egraph.add(Term { symbol: Symbol::Op(index), children })
     }

@@ -1,6 +1,6 @@
 //! Simplification by equality saturation (egg; Willsey et al., arXiv 2004.03082), common subexpressions, dead code.
 //!
-//! Ops without side effects and with one result are cut into regions of one stage, placement and phase and of bounded
+//! Ops without side effects and with one result are cut into regions of one part, placement and phase and of bounded
 //! size. Each becomes an e-graph (`egraph`), is saturated with the `rules` within limits of work, and the cheapest
 //! term of what others read of it is extracted (`extract`). What has a name or a pin is a boundary: it is computed
 //! as a value of its own, and its readers do not look behind it.
@@ -54,7 +54,7 @@ fn rewrite(training: &TrainingGraph) -> Result<TrainingGraph, OpError> {
 struct Plan<'a> {
     training: &'a TrainingGraph,
     live: Vec<bool>,
-    /// Of each node a number of its phase, stage and placement.
+    /// Of each node a number of its phase, part and placement.
     place: Vec<usize>,
     /// The region of each node; `None` for those that are copied as they are.
     region: Vec<Option<usize>>,
@@ -93,7 +93,7 @@ impl<'a> Plan<'a> {
         plan
     }
 
-    /// Puts nodes into the open region of their stage, placement and phase.
+    /// Puts nodes into the open region of their part, placement and phase.
     fn assign(&mut self) {
         let graph = &self.training.graph;
         let mut open = BTreeMap::new();
@@ -170,7 +170,7 @@ fn places(training: &TrainingGraph) -> Vec<usize> {
     let mut numbers = BTreeMap::new();
     let number = |(node, phase): (&Node, &Phase)| {
         let next = numbers.len();
-        *numbers.entry((*phase, node.stage, node.placement.clone())).or_insert(next)
+        *numbers.entry((*phase, node.part, node.placement.clone())).or_insert(next)
     };
     training.graph.nodes.iter().zip(&training.phases).map(number).collect()
 }
@@ -188,7 +188,7 @@ fn is_function(op: &Op) -> bool {
 }
 
 /// What two nodes have in common that compute the same at the same place.
-type Key = (String, Vec<ValueId>, usize);
+type Key = (Op, Vec<ValueId>, usize);
 
 struct Emitter<'a> {
     plan: &'a Plan<'a>,
@@ -293,7 +293,7 @@ impl Emitter<'_> {
         alone: bool,
     ) -> Result<Vec<ValueId>, OpError> {
         let place = self.plan.place[like.index()];
-        let key = is_function(op).then(|| (egraph::key(op), operands.clone(), place));
+        let key = is_function(op).then(|| (op.clone(), operands.clone(), place));
         if let Some(results) = key.as_ref().filter(|_| !alone).and_then(|key| self.known.get(key)) {
             return Ok(results.clone());
         }

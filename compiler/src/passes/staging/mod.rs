@@ -3,7 +3,7 @@
 //! [`assign_stages`] writes them into the nodes before autodiff, which then puts each gradient beside the op that it
 //! differentiates; [`staging`] reads them back as data once all nodes exist.
 
-use graphc_ir::graph::{Graph, Node};
+use graphc_ir::graph::{Graph, Node, Part};
 use graphc_ir::ids::StageId;
 use graphc_ir::mesh::Placement;
 use graphc_ir::op::Op;
@@ -36,7 +36,7 @@ pub fn assign_stages(graph: Graph, options: &CompileOptions) -> Result<Graph, Pa
     let staged = options.stages > 1 || !graph.stages.is_empty();
     graph.stages.resize(if staged { chunks(options) } else { 0 }, None);
     for (index, node) in graph.nodes.iter_mut().enumerate() {
-        node.stage = staged.then(|| StageId::new(stages[index]));
+        node.part = staged.then(|| Part::Stage(StageId::new(stages[index])));
         node.placement.clone_from(&placements[index]);
     }
     spread(&graph).map_err(|error| PassError::Op { pass: "stages", error })
@@ -49,7 +49,7 @@ pub fn assign_stages(graph: Graph, options: &CompileOptions) -> Result<Graph, Pa
 pub fn staging(graph: &Graph, options: &CompileOptions) -> Result<Staging, PassError> {
     let mesh = mesh(options)?;
     let slices = check_divides(&mesh, options)?;
-    let chunk_of = |node: &Node| node.stage.map_or(0, StageId::index);
+    let chunk_of = |node: &Node| node.stage().map_or(0, StageId::index);
     let stage_of = |node: &Node| chunk_of(node) % options.stages;
     let placement = |node: &Node| {
         let of_stage = graph.stages.get(chunk_of(node)).and_then(Option::as_ref);
@@ -107,7 +107,7 @@ fn check_interleaved(options: &CompileOptions) -> Result<(), PassError> {
 fn check_user(graph: &Graph, mesh: &Placement, options: &CompileOptions) -> Result<(), PassError> {
     let stages = chunks(options);
     for node in &graph.nodes {
-        if let Some(stage) = node.stage.map(StageId::index).filter(|&stage| stage >= stages) {
+        if let Some(stage) = node.stage().map(StageId::index).filter(|&stage| stage >= stages) {
             let (op, place) = (node.op.name(), node.source.clone());
             return Err(PassError::StageRange { op, place, stage, stages });
         }
@@ -152,21 +152,21 @@ fn stages(graph: &Graph, options: &CompileOptions) -> Result<Vec<usize>, PassErr
     if options.stages == 1 {
         return Ok(vec![0; graph.nodes.len()]);
     }
-    let given: Vec<Option<usize>> = if graph.nodes.iter().any(|node| node.stage.is_some()) {
-        graph.nodes.iter().map(|node| node.stage.map(StageId::index)).collect()
+    let given: Vec<Option<usize>> = if graph.nodes.iter().any(|node| node.stage().is_some()) {
+        graph.nodes.iter().map(|node| node.stage().map(StageId::index)).collect()
     } else {
         cut::cut(graph, chunks(options))?
     };
-    Ok(follow(graph, given))
+    Ok(follow(graph, given, 0))
 }
 
 /// A stage, or a layer, for every node: that which is given, else the last of those that it reads, else the first of those
-/// that read it.
-pub fn follow(graph: &Graph, given: Vec<Option<usize>>) -> Vec<usize> {
-    let greater = |a: &mut usize, b: &usize| *a = (*a).max(*b);
-    let lesser = |a: &mut usize, b: &usize| *a = (*a).min(*b);
-    let stages = inherit(graph, given, |_, _| true, greater, lesser);
-    stages.into_iter().map(|stage| stage.unwrap_or(0)).collect()
+/// that read it, else the first of all.
+pub fn follow<T: Copy + Ord>(graph: &Graph, given: Vec<Option<T>>, first: T) -> Vec<T> {
+    let greater = |a: &mut T, b: &T| *a = (*a).max(*b);
+    let lesser = |a: &mut T, b: &T| *a = (*a).min(*b);
+    let parts = inherit(graph, given, |_, _| true, greater, lesser);
+    parts.into_iter().map(|part| part.unwrap_or(first)).collect()
 }
 
 /// The placement of each node that does not lie where its stage does.

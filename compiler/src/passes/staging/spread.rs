@@ -22,7 +22,7 @@ pub(super) fn spread(graph: &Graph) -> Result<Graph, OpError> {
         for &operand in &node.operands {
             let producer = graph.producer(operand);
             let moved = is_generator(&producer.op) && elsewhere(producer, node);
-            let key = (operand, node.stage, node.placement.clone());
+            let key = (operand, node.part, node.placement.clone());
             operands.push(match copies.get(&key) {
                 Some(&copy) => copy,
                 None if !moved => values[operand.index()],
@@ -48,7 +48,7 @@ pub(super) fn spread(graph: &Graph) -> Result<Graph, OpError> {
 }
 
 fn elsewhere(producer: &Node, reader: &Node) -> bool {
-    (producer.stage, &producer.placement) != (reader.stage, &reader.placement)
+    (producer.part, &producer.placement) != (reader.part, &reader.placement)
 }
 
 fn push(graph: &mut Graph, like: &Node, operands: Vec<ValueId>) -> Result<Vec<ValueId>, OpError> {

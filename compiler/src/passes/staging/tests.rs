@@ -65,7 +65,7 @@ fn blocks_are_spread_evenly_over_many_stages() {
         let name = graph.value(node.results[0]).name.clone().expect("a variable has a name");
         let Some(block) = name.strip_prefix("layers.") else { continue };
         let block: usize = block.split('.').next().and_then(|n| n.parse().ok()).expect("a number");
-        stages_of_blocks[block].insert(node.stage.expect("staged").index());
+        stages_of_blocks[block].insert(node.stage().expect("staged").index());
     }
     let mut blocks = vec![0; 16];
     for stages in stages_of_blocks {
@@ -87,8 +87,8 @@ fn a_cut_goes_where_few_bytes_cross() {
     let narrow = graph.values.iter().position(|v| v.ty.shape == [8, 2]).expect("is there");
     let graph = assign_stages(graph, &options(&[2], 2)).expect("fits");
     let consumers = graph.consumers();
-    assert_eq!(graph.nodes[graph.values[narrow].producer.index()].stage, Some(StageId::new(0)));
-    assert_eq!(graph.node(consumers[narrow][0]).stage, Some(StageId::new(1)));
+    assert_eq!(graph.nodes[graph.values[narrow].producer.index()].stage(), Some(StageId::new(0)));
+    assert_eq!(graph.node(consumers[narrow][0]).stage(), Some(StageId::new(1)));
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn the_users_stages_pull_sources_and_what_follows() {
     graphc_ir::verify::verify(&graph).expect("holds");
     let stage = |op: &str| -> Vec<usize> {
         let nodes = graph.nodes.iter().filter(|node| node.op.name() == op);
-        nodes.map(|node| node.stage.expect("staged").index()).collect()
+        nodes.map(|node| node.stage().expect("staged").index()).collect()
     };
     assert_eq!(stage("input"), [0]);
     assert_eq!(stage("variable"), [0, 0]);

@@ -247,6 +247,6 @@ impl Rewriter<'_> {
     /// Whether a value is computed where a node is.
     fn same_place(&self, value: ValueId, node: &Node) -> bool {
         let producer = self.old.producer(value);
-        producer.stage == node.stage && producer.placement == node.placement
+        producer.part == node.part && producer.placement == node.placement
     }
 }

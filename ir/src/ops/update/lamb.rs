@@ -19,7 +19,7 @@ use crate::types::{DType, TensorType};
 /// (w, g, m, v) -> (u, m', v'), and further operands as [`super::AdamUpdate`]: the moments m' and v' as Adam's, both corrected
 /// by the step (from 1) to m" and v", and the direction u = m" / (sqrt(v") + epsilon) + weight_decay w, of f32. Of an
 /// update that is not made the direction is 0.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LambDirection {
     /// Decay of the first moment.
     pub beta1: Scalar,
@@ -36,7 +36,7 @@ pub struct LambDirection {
 
 /// (w, u, a, b) -> (w'): w' = w - lr sqrt(a / b) u, where a and b (f32[]) are the sums of squares of all of w and u; w - lr u where
 /// either is 0.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LambUpdate {
     /// Learning rate.
     pub lr: LearningRate,

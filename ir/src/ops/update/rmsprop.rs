@@ -16,7 +16,7 @@ use crate::types::{DType, TensorType};
 /// gradient as a further operand (f32[]).
 /// g += weight_decay w; v' = alpha v + (1 - alpha) g^2; a' = alpha a + (1 - alpha) g; d = sqrt(v' - c a'^2) + epsilon, c is 1 where it is centered, else 0;
 /// m' = momentum m + g / d; w' = w - lr m'.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RmspropUpdate {
     /// Learning rate.
     pub lr: LearningRate,

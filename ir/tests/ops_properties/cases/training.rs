@@ -6,6 +6,7 @@ use graphc_ir::ops::{
     AdamUpdate, Blend, ClipFactor, LambDirection, LambUpdate, LossScale, NonFinite, RmspropUpdate,
     SgdUpdate, SkipStep, SquareSum,
 };
+use graphc_ir::scalar::Scalar;
 
 use super::{Case, Sample, each_shape, floats, integers, not_finite, positive};
 
@@ -15,7 +16,7 @@ pub fn cases() -> Vec<Case> {
 
 /// A learning rate that falls with the step.
 fn falling() -> LearningRate {
-    LearningRate { base: 0.1, schedule: "linear:8".parse().expect("a schedule") }
+    LearningRate { base: Scalar(0.1), schedule: "linear:8".parse().expect("a schedule") }
 }
 
 fn updates() -> Vec<Case> {
