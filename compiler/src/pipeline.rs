@@ -1,4 +1,4 @@
-//! From a user's graph to what the planner takes: every pass in order, with the verifier between them.
+//! From a user's graph to what the planner takes: every pass in order, with the verifier between them where assertions are on.
 //!
 //! [`PASSES`] is the only place that knows the order; all ways through it are [`run`] with some rows left out. What is
 //! chosen by planning (stages, the form of cross entropy, how much is recomputed) is chosen above, by
@@ -61,6 +61,7 @@ enum Run {
 }
 
 /// A forward graph in its precision, and whether its loss is to be scaled.
+#[derive(Clone)]
 struct Cast {
     graph: Graph,
     scales: bool,
@@ -171,11 +172,39 @@ pub const PASSES: &[Pass] = &[
 /// # Errors
 /// What the graph or the options do not allow.
 pub fn prepare(graph: Graph, options: &CompileOptions) -> Result<Decisions, PassError> {
-    let user = graph.clone();
-    let rated = run(graph, options, |_| true, &mut |_, _| ())?;
-    check_pins(&[&user, &rated.training.graph], options)?;
-    check_groups(&rated.training, options)?;
-    decided(rated, options)
+    Common::new(graph, options)?.form(options)
+}
+
+/// What all forms of cross entropy have in common: the graph before the first pass that tells them apart.
+pub struct Common {
+    user: Graph,
+    work: Work,
+}
+
+impl Common {
+    /// Runs the passes up to there.
+    ///
+    /// # Errors
+    /// What the graph or the options do not allow.
+    pub fn new(graph: Graph, options: &CompileOptions) -> Result<Self, PassError> {
+        verified("reading", &graph)?;
+        let user = graph.clone();
+        let work =
+            run(Work::Forward(graph), options, |scope| scope != Scope::Forms, &mut |_, _| ())?;
+        Ok(Self { user, work })
+    }
+
+    /// Runs the others: options may say another form.
+    ///
+    /// # Errors
+    /// What the graph or the options do not allow.
+    pub fn form(&self, options: &CompileOptions) -> Result<Decisions, PassError> {
+        let acts = |scope| scope == Scope::Forms;
+        let rated = rated(run(self.work.clone(), options, acts, &mut |_, _| ())?)?;
+        check_pins(&[&self.user, &rated.training.graph], options)?;
+        check_groups(&rated.training, options)?;
+        decided(rated, options)
+    }
 }
 
 /// The graph as it is after a pass.
@@ -191,14 +220,15 @@ pub fn prepare_until(
         let passes = PASSES.iter().map(|pass| pass.name).collect();
         return Err(PassError::UnknownPass { pass: pass.into(), passes });
     }
+    verified("reading", &graph)?;
     let mut found = None;
-    let result = run(graph, options, |_| true, &mut |name, graph| {
+    let result = run(Work::Forward(graph), options, |_| true, &mut |name, graph| {
         if name == pass {
             found = Some(graph.clone());
         }
     });
     // A later pass may fail where the one that is asked for did not.
-    found.map_or_else(|| result.map(|rated| rated.training.graph), Ok)
+    found.map_or_else(|| result.map(|work| work.graph().clone()), Ok)
 }
 
 /// Whether the graph after this pass is another one for each form of cross entropy.
@@ -222,8 +252,9 @@ pub fn prepare_layers(
     for (node, &layer) in graph.nodes.iter_mut().zip(&layers) {
         (node.part, node.placement) = (Some(Part::Layer(layer)), None);
     }
-    let Rated { training, rates, recomputed } =
-        run(graph, options, |scope| scope != Scope::Model, &mut |_, _| ())?;
+    verified("reading", &graph)?;
+    let work = run(Work::Forward(graph), options, |scope| scope != Scope::Model, &mut |_, _| ())?;
+    let Rated { training, rates, recomputed } = rated(work)?;
     let nodes = &training.graph.nodes;
     let layers = nodes.iter().map(|node| node.layer().unwrap_or(LayerId(0))).collect();
     let staging = one_stage(nodes.len(), options)?;
@@ -289,6 +320,7 @@ fn decided(rated: Rated, options: &CompileOptions) -> Result<Decisions, PassErro
 }
 
 /// What passes work on.
+#[derive(Clone)]
 enum Work {
     Forward(Graph),
     Cast(Cast),
@@ -319,22 +351,32 @@ impl Work {
     }
 }
 
-/// Runs the passes whose scope `acts` takes, in order; `seen` is shown the graph after each, when it has been verified.
+/// Runs the passes whose scope `acts` takes, in order; `seen` is shown the graph after each. Where assertions are on, as in tests, each
+/// is verified by itself; otherwise all are by what they give in the end ([`rated`]), as that takes as long as the passes do.
 fn run(
-    graph: Graph,
+    work: Work,
     options: &CompileOptions,
     acts: impl Fn(Scope) -> bool,
     seen: &mut dyn FnMut(&'static str, &Graph),
-) -> Result<Rated, PassError> {
-    verified("reading", &graph)?;
-    let mut work = Work::Forward(graph);
+) -> Result<Work, PassError> {
+    let mut work = work;
     for pass in PASSES.iter().filter(|pass| acts(pass.scope)) {
         work = work.after(pass, options)?;
-        verified(pass.name, work.graph())?;
+        if cfg!(debug_assertions) {
+            verified(pass.name, work.graph())?;
+        }
         seen(pass.name, work.graph());
     }
+    Ok(work)
+}
+
+/// What the last pass gives, verified.
+fn rated(work: Work) -> Result<Rated, PassError> {
     match work {
-        Work::Rated(rated) => Ok(rated),
+        Work::Rated(rated) => {
+            verified("the last pass", &rated.training.graph)?;
+            Ok(rated)
+        }
         _ => unreachable!("the last pass gives a graph with rates"),
     }
 }

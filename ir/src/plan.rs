@@ -19,6 +19,7 @@ mod layout;
 mod machines;
 mod operand;
 mod options;
+mod pretty;
 mod ranks;
 mod runs;
 mod training;

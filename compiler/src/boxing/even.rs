@@ -57,6 +57,11 @@ impl<'a> Even<'a> {
         (0..ranks).map(of).fold(Traffic::default(), Traffic::most)
     }
 
+    /// What the first rank sends or receives.
+    pub fn of_first(&self) -> Traffic {
+        self.of_rank(&vec![0; self.hierarchy.len()])
+    }
+
     fn of_rank(&self, at: &[usize]) -> Traffic {
         let takes = self.takes(at);
         let own: usize = self.dims.iter().map(|dim| dim.overlap(self.hierarchy, at)).product();
@@ -110,7 +115,10 @@ impl Dim {
             let beside = (0..after.len())
                 .filter(|&axis| beside.contains(&after[axis]))
                 .fold(0, |index, axis| index * after_extents[axis] + at[axis]);
-            for part in 0..parts {
+            // Others have nothing in common with it.
+            let size = blocks / needs;
+            let (first, last) = (need * size, (need + 1) * size - 1);
+            for part in first / (blocks / parts)..=last / (blocks / parts) {
                 let common = overlap(blocks, (part, parts), (need, needs));
                 if common > 0 {
                     *received += 1;

@@ -17,8 +17,15 @@ pub(super) struct Patterns {
     known: HashMap<(usize, usize, Code, Code), Blocks>,
 }
 
-/// In how many blocks each dim is cut, and the traffic of blocks.
-type Blocks = (Vec<usize>, Traffic);
+/// The traffic of blocks.
+struct Blocks {
+    /// In how many blocks each dim is cut.
+    blocks: Vec<usize>,
+    /// That of the first rank.
+    first: Traffic,
+    /// That of the busiest rank, once it was asked for: all ranks are looked at for it.
+    most: Option<Traffic>,
+}
 
 impl Patterns {
     /// The traffic of an exchange between layouts of one mesh, each with its number; `None` where a split is uneven.
@@ -28,6 +35,24 @@ impl Patterns {
         to: (&Layout, Code),
         microbatches: usize,
     ) -> Option<Traffic> {
+        let known = self.blocks(from, to);
+        let even = || Even::new(&from.0.hierarchy, &from.0.sbp, &to.0.sbp, from.0.shape.len());
+        let most = *known.most.get_or_insert_with(|| even().traffic());
+        of_blocks(most, from.0, &known.blocks, microbatches)
+    }
+
+    /// The same of the first rank: the busiest rank has no less to do.
+    pub fn even_first(
+        &mut self,
+        from: (&Layout, Code),
+        to: (&Layout, Code),
+        microbatches: usize,
+    ) -> Option<Traffic> {
+        let known = self.blocks(from, to);
+        of_blocks(known.first, from.0, &known.blocks, microbatches)
+    }
+
+    fn blocks(&mut self, from: (&Layout, Code), to: (&Layout, Code)) -> &mut Blocks {
         let (layout, mesh) = (from.0, &from.0.hierarchy);
         let known = self.meshes.iter().position(|known| known == mesh);
         let mesh = known.unwrap_or_else(|| {
@@ -35,21 +60,29 @@ impl Patterns {
             self.meshes.len() - 1
         });
         let rank = layout.shape.len();
-        let (blocks, units) = self.known.entry((mesh, rank, from.1, to.1)).or_insert_with(|| {
+        self.known.entry((mesh, rank, from.1, to.1)).or_insert_with(|| {
             let even = Even::new(&layout.hierarchy, &layout.sbp, &to.0.sbp, rank);
-            (even.blocks(), even.traffic())
-        });
-        let mut size = layout.dtype.size();
-        for (dim, (&extent, &blocks)) in layout.shape.iter().zip(&*blocks).enumerate() {
-            let parts =
-                if layout.microbatch_dim == Some(dim) { microbatches * blocks } else { blocks };
-            if extent == 0 || !extent.is_multiple_of(parts) {
-                return None;
-            }
-            size *= extent / parts;
-        }
-        Some(Traffic { messages: units.messages, bytes: units.bytes * size as u64 })
+            Blocks { blocks: even.blocks(), first: even.of_first(), most: None }
+        })
     }
+}
+
+/// The traffic of a tensor whose dims are cut into so many blocks; `None` where they cannot be.
+fn of_blocks(
+    units: Traffic,
+    layout: &Layout,
+    blocks: &[usize],
+    microbatches: usize,
+) -> Option<Traffic> {
+    let mut size = layout.dtype.size();
+    for (dim, (&extent, &blocks)) in layout.shape.iter().zip(blocks).enumerate() {
+        let parts = if layout.microbatch_dim == Some(dim) { microbatches * blocks } else { blocks };
+        if extent == 0 || !extent.is_multiple_of(parts) {
+            return None;
+        }
+        size *= extent / parts;
+    }
+    Some(Traffic { messages: units.messages, bytes: units.bytes * size as u64 })
 }
 
 #[cfg(test)]
@@ -95,6 +128,9 @@ mod tests {
                         from.sbp,
                         to.sbp
                     );
+                    let first = patterns.even_first((from, a as Code), (to, b as Code), 2);
+                    let least = first.expect("all splits are even");
+                    assert_eq!(even.map(|even| even.most(least)), even, "{} {}", from.sbp, to.sbp);
                 }
             }
         }

@@ -12,7 +12,7 @@ use graphc_ir::plan::{Cluster, CompileOptions, CrossEntropyForm, Loss, PlannerSt
 use crate::decisions::Decisions;
 use crate::error::CompileError;
 use crate::passes::error::PassError;
-use crate::pipeline::{prepare, regathered};
+use crate::pipeline::{Common, regathered};
 use crate::planner::{
     PlanError, Planned, Rival, outbid, plan_below, plan_with_room, relaxed_bound,
 };
@@ -239,7 +239,8 @@ pub fn bounded(planned: &mut Planned, bound: f64) {
 /// # Errors
 /// What the graph or the options do not allow.
 pub fn all_forms(graph: &Graph, options: &CompileOptions) -> Result<Vec<Form<()>>, PassError> {
-    forms(graph, options, |options| Ok((prepare(graph.clone(), options)?, ())))
+    let common = Common::new(graph.clone(), options)?;
+    forms(graph, options, |options| Ok((common.form(options)?, ())))
 }
 
 /// What is decided in each.

@@ -197,23 +197,59 @@ fn neighbours(items: &[Timed<'_>]) -> Vec<Vec<usize>> {
 }
 
 /// Best fit in the order of beginning: of what was placed, only what has not ended may meet the next.
+///
+/// All that lives is looked at for each item, which is the part of placing that grows faster than a model's layers. So what is looked at is
+/// small and lies in a row, and lists of lives are compared only where an item lives more than once.
 fn by_beginning(items: &[Timed<'_>], order: &[usize]) -> (u64, Vec<u64>) {
     let mut offsets = vec![0; items.len()];
     // Placed and not ended, by offset.
-    let mut active: Vec<usize> = Vec::new();
+    let mut active: Vec<Active> = Vec::new();
+    let mut taken: Vec<(u64, u64)> = Vec::new();
     let mut end = 0;
     for &item in order.iter().filter(|&&item| items[item].bytes > 0) {
         let now = &items[item];
-        active.retain(|&other| items[other].end() >= now.begin());
-        let taken = active.iter().filter(|&&other| items[other].meets(now));
-        let taken: Vec<(u64, u64)> =
-            taken.map(|&other| (offsets[other], offsets[other] + items[other].bytes)).collect();
+        let begin = now.begin();
+        active.retain(|other| other.end >= begin);
+        let mut next = Active::new(now, item);
+        taken.clear();
+        let met = active.iter().filter(|other| other.meets(&next, items));
+        taken.extend(met.map(|other| other.bytes));
         offsets[item] = smallest_gap(&taken, now.bytes);
-        let place = active.partition_point(|&other| offsets[other] < offsets[item]);
-        active.insert(place, item);
-        end = end.max(offsets[item] + now.bytes);
+        next.bytes = (offsets[item], offsets[item] + now.bytes);
+        let place = active.partition_point(|other| other.bytes.0 < next.bytes.0);
+        active.insert(place, next);
+        end = end.max(next.bytes.1);
     }
     (end, offsets)
+}
+
+/// An item that may be alive when others are placed.
+#[derive(Clone, Copy)]
+struct Active {
+    /// Where it begins and ends in the arena.
+    bytes: (u64, u64),
+    /// The last place of all its lives.
+    end: usize,
+    /// By stream: until when what it makes may not take these bytes, of what lives once.
+    until: [Option<Span>; 2],
+    maker: usize,
+    item: usize,
+}
+
+impl Active {
+    fn new(of: &Timed<'_>, item: usize) -> Self {
+        let only = |lives: &[Span]| if let [only] = lives { Some(*only) } else { None };
+        let until = of.until.map(only);
+        Self { bytes: (0, 0), end: of.end(), until, maker: of.maker, item }
+    }
+
+    /// The same as [`Timed::meets`].
+    fn meets(&self, other: &Self, items: &[Timed<'_>]) -> bool {
+        match (self.until[other.maker], other.until[self.maker]) {
+            (Some(a), Some(b)) => a.1 >= b.0 && b.1 >= a.0,
+            _ => items[self.item].meets(&items[other.item]),
+        }
+    }
 }
 
 fn best_fit(items: &[Timed<'_>], neighbours: &[Vec<usize>], order: &[usize]) -> (u64, Vec<u64>) {

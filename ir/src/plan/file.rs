@@ -1,10 +1,8 @@
 //! Plans as files.
 
+use super::pretty::in_lines;
 use crate::plan::{PLAN_VERSION, Plan};
 use serde_json::Value;
-
-/// What stands on one line where it fits.
-const LINE: usize = 116;
 
 /// Why a plan file cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -81,79 +79,5 @@ fn listed(ranks: &Value) -> u64 {
 
 /// Writes a plan: the same text for the same plan. What fits in a line stands on one, and so does a list of numbers.
 pub fn write_plan(plan: &Plan) -> String {
-    let value = serde_json::to_value(plan).expect("a plan has string keys only");
-    let mut text = String::new();
-    write(&value, 0, 0, &mut text);
-    text.push('\n');
-    text
-}
-
-/// Writes a value that begins at a column of a line indented by `indent`.
-fn write(value: &Value, indent: usize, column: usize, text: &mut String) {
-    let (open, close, entries): (char, char, Vec<(String, &Value)>) = match value {
-        Value::Array(items) => ('[', ']', items.iter().map(|item| (String::new(), item)).collect()),
-        Value::Object(fields) => {
-            let key = |name: &String| format!("{}: ", Value::from(name.as_str()));
-            ('{', '}', fields.iter().map(|(name, item)| (key(name), item)).collect())
-        }
-        scalar => return text.push_str(&scalar.to_string()),
-    };
-    // Long lists of numbers are lists of ranks.
-    let numbers = matches!(value, Value::Array(items) if items.iter().all(Value::is_number));
-    if numbers {
-        return text.push_str(&line(value));
-    }
-    if entries.is_empty() || fits(value, LINE.saturating_sub(column)) {
-        return text.push_str(&line(value));
-    }
-    text.push(open);
-    for (index, (key, item)) in entries.iter().enumerate() {
-        text.push_str(if index == 0 { "\n" } else { ",\n" });
-        text.extend(std::iter::repeat_n(' ', indent + 1));
-        text.push_str(key);
-        write(item, indent + 1, indent + 1 + key.len(), text);
-    }
-    text.push('\n');
-    text.extend(std::iter::repeat_n(' ', indent));
-    text.push(close);
-}
-
-/// Whether a value fits in so many characters; cheap for what does not.
-fn fits(value: &Value, room: usize) -> bool {
-    fn length(value: &Value, room: usize) -> Option<usize> {
-        let mut sum = 2usize;
-        match value {
-            Value::Array(items) => {
-                for item in items {
-                    sum += 2 + length(item, room)?;
-                    (sum <= room + 2).then_some(())?;
-                }
-            }
-            Value::Object(fields) => {
-                for (name, item) in fields {
-                    sum += 6 + name.len() + length(item, room)?;
-                    (sum <= room + 2).then_some(())?;
-                }
-            }
-            scalar => sum = scalar.to_string().len(),
-        }
-        (sum <= room + 2).then_some(sum)
-    }
-    length(value, room).is_some()
-}
-
-/// A value on one line.
-fn line(value: &Value) -> String {
-    match value {
-        Value::Array(items) => {
-            format!("[{}]", items.iter().map(line).collect::<Vec<_>>().join(", "))
-        }
-        Value::Object(fields) => {
-            let field = |(name, item): (&String, &Value)| {
-                format!("{}: {}", Value::from(name.as_str()), line(item))
-            };
-            format!("{{{}}}", fields.iter().map(field).collect::<Vec<_>>().join(", "))
-        }
-        scalar => scalar.to_string(),
-    }
+    in_lines(&serde_json::to_string(plan).expect("a plan has string keys only"))
 }

@@ -1,11 +1,9 @@
 //! The planning problem as a cost-function network, with memory priced at given multipliers.
 
-use std::collections::BTreeMap;
-
 use super::multipliers::Multipliers;
 use crate::planner::problem::layouts::SbpId;
 use crate::planner::problem::lifetimes::Span;
-use crate::planner::problem::{Demand, Problem};
+use crate::planner::problem::{Demand, Problem, Taken};
 use crate::planner::solver::network::Network;
 use crate::planner::solver::share::{Columns, MOST_READERS, Share};
 
@@ -88,8 +86,10 @@ struct Boxing {
     source_of: Vec<usize>,
     /// By source: the layout in which the user takes it, if that is another.
     fetch: Vec<Option<SbpId>>,
+    /// All layouts in which it is taken, by the user too, in order.
+    targets: Vec<SbpId>,
     /// By source and target.
-    prices: Vec<BTreeMap<SbpId, f64>>,
+    prices: Vec<Vec<f64>>,
 }
 
 impl Boxing {
@@ -97,7 +97,7 @@ impl Boxing {
         problem: &mut Problem<'_>,
         multipliers: &Multipliers,
         demand: &Demand,
-        targets: &[SbpId],
+        taken: &[SbpId],
     ) -> Self {
         let candidates = problem.candidates[demand.producer].len();
         let made: Vec<SbpId> = (0..candidates).map(|label| problem.source(demand, label)).collect();
@@ -109,6 +109,10 @@ impl Boxing {
         let source_of = made.iter().map(index).collect();
         let fetch: Vec<Option<SbpId>> =
             sources.iter().map(|&source| problem.fetch_target(demand, source)).collect();
+        let mut targets = taken.to_vec();
+        targets.extend(fetch.iter().copied().flatten());
+        targets.sort_unstable();
+        targets.dedup();
         // Spans are few, and each is looked up for every pair of layouts.
         let mut weights: Vec<(Span, f64)> = Vec::new();
         let mut weight = |span: Span| match weights.iter().find(|known| known.0 == span) {
@@ -121,30 +125,33 @@ impl Boxing {
         };
         let mut prices = Vec::new();
         for &source in &sources {
-            let all = targets.iter().copied().chain(fetch.iter().copied().flatten());
-            let price = |target| {
+            let price = |&target: &SbpId| {
                 let price = problem.price(demand, source, target);
                 let seconds = multipliers.seconds * demand.times * price.seconds;
                 if multipliers.are_free() {
-                    return (target, seconds);
+                    return seconds;
                 }
                 let kept = problem.kept(demand, source, target, price);
                 let cost = |(span, bytes): (Span, u64)| match bytes {
                     0 => 0.0,
                     _ => weight(span) * bytes as f64,
                 };
-                (target, seconds + kept.into_iter().map(cost).sum::<f64>())
+                seconds + kept.into_iter().map(cost).sum::<f64>()
             };
-            prices.push(all.map(price).collect());
+            prices.push(targets.iter().map(price).collect());
         }
-        Self { source_of, fetch, prices }
+        Self { source_of, fetch, targets, prices }
     }
 
-    /// The cost of boxing what candidate `label` of the producer makes to all of `targets`, and for the user.
-    fn cost(&self, label: usize, targets: &[SbpId]) -> f64 {
-        let source = self.source_of[label];
+    /// The place of a layout among all in which the tensor is taken.
+    fn column(&self, target: &SbpId) -> usize {
+        self.targets.binary_search(target).expect("a target is among all targets")
+    }
+
+    /// The cost of boxing what is made as a source to all of `targets`, and for the user.
+    fn cost(&self, source: usize, targets: &[SbpId]) -> f64 {
         let fetch = self.fetch[source].filter(|target| !targets.contains(target));
-        targets.iter().chain(&fetch).map(|target| self.prices[source][target]).sum()
+        targets.iter().chain(&fetch).map(|target| self.prices[source][self.column(target)]).sum()
     }
 }
 
@@ -154,31 +161,33 @@ fn add_demand(
     network: &mut Network,
     demand: &Demand,
 ) {
-    let taken: Vec<Vec<Vec<SbpId>>> = demand
-        .readers
-        .iter()
-        .map(|reader| {
-            let labels = 0..problem.candidates[reader.0].len();
-            labels.map(|label| problem.targets(reader, label)).collect()
-        })
-        .collect();
-    let mut targets: Vec<SbpId> = taken.iter().flatten().flatten().copied().collect();
+    let taken: Vec<Taken> = demand.readers.iter().map(|reader| problem.taken(reader)).collect();
+    let lists = taken.iter().flat_map(|taken| &taken.lists);
+    let mut targets: Vec<SbpId> = lists.flatten().copied().collect();
     targets.sort_unstable();
     targets.dedup();
     let boxing = Boxing::new(problem, multipliers, demand, &targets);
     match demand.readers.as_slice() {
         [] => {
-            for label in 0..problem.candidates[demand.producer].len() {
-                network.unary[demand.producer][label] += boxing.cost(label, &[]);
-            }
+            let costs = network.unary[demand.producer].iter_mut().zip(&boxing.source_of);
+            costs.for_each(|(cost, &source)| *cost += boxing.cost(source, &[]));
         }
-        [(reader, _)] => network
-            .pair(demand.producer, *reader, |label, other| boxing.cost(label, &taken[0][other])),
-        _ => match as_share(network, demand, &targets, &taken, &boxing) {
+        [(reader, _)] => add_pair(network, (demand.producer, *reader), &taken[0], &boxing),
+        _ => match as_share(network, demand, &taken, &boxing) {
             Some(share) => network.shares.push(share),
             None => add_switches(network, demand, &targets, &taken, &boxing),
         },
     }
+}
+
+/// A tensor with one reader. What is boxed from one layout to others costs the same for all labels that make it and take it so.
+fn add_pair(network: &mut Network, between: (usize, usize), taken: &Taken, boxing: &Boxing) {
+    let of = |source: usize| taken.lists.iter().map(move |list| boxing.cost(source, list));
+    let costs: Vec<Vec<f64>> =
+        (0..boxing.prices.len()).map(|source| of(source).collect()).collect();
+    network.pair(between.0, between.1, |label, other| {
+        costs[boxing.source_of[label]][taken.of_label[other]]
+    });
 }
 
 /// A tensor with a few readers as one term of the costs. A reader takes one layout in it: where its labels take two, or
@@ -186,23 +195,21 @@ fn add_demand(
 fn as_share(
     network: &mut Network,
     demand: &Demand,
-    targets: &[SbpId],
-    taken: &[Vec<Vec<SbpId>>],
+    taken: &[Taken],
     boxing: &Boxing,
 ) -> Option<Share> {
-    let mut targets = targets.to_vec();
-    targets.extend(boxing.fetch.iter().copied().flatten());
-    targets.sort_unstable();
-    targets.dedup();
-    let column = |sbp: &SbpId| targets.binary_search(sbp).expect("a target is among all targets");
+    let column = |sbp: &SbpId| boxing.column(sbp);
     let mut users: Vec<(usize, Columns)> = Vec::new();
     let fetch = |&source: &usize| boxing.fetch[source].as_ref().map(column);
     users.push((demand.producer, boxing.source_of.iter().map(fetch).collect()));
     let mut readers = Vec::new();
-    for ((reader, _), labels) in demand.readers.iter().zip(taken) {
-        let most = labels.iter().map(Vec::len).max().unwrap_or(0);
-        let mut takes = (0..most)
-            .map(|at| labels.iter().map(|all| all.get(at).map(column)).collect::<Columns>());
+    for ((reader, _), taken) in demand.readers.iter().zip(taken) {
+        let most = taken.lists.iter().map(Vec::len).max().unwrap_or(0);
+        let mut takes = (0..most).map(|at| {
+            let columns: Columns =
+                taken.lists.iter().map(|list| list.get(at).map(column)).collect();
+            taken.of_label.iter().map(|&list| columns[list]).collect::<Columns>()
+        });
         readers.extend(takes.next().map(|columns| (*reader, columns)));
         users.extend(takes.map(|columns| (*reader, columns)));
     }
@@ -211,14 +218,11 @@ fn as_share(
         return None;
     }
     readers.extend(users.into_iter().map(|(of, columns)| follower(network, of, &columns)));
-    let price = |row: &BTreeMap<SbpId, f64>, target| row.get(target).copied().unwrap_or(0.0);
-    let prices =
-        boxing.prices.iter().flat_map(|row| targets.iter().map(move |target| price(row, target)));
     Some(Share {
         producer: Some((demand.producer, boxing.source_of.clone())),
         readers,
-        prices: prices.collect(),
-        columns: targets.len(),
+        prices: boxing.prices.concat(),
+        columns: boxing.targets.len(),
     })
 }
 
@@ -243,10 +247,12 @@ fn add_switches(
     network: &mut Network,
     demand: &Demand,
     targets: &[SbpId],
-    taken: &[Vec<Vec<SbpId>>],
+    taken: &[Taken],
     boxing: &Boxing,
 ) {
-    let price = |label: usize, target: &SbpId| boxing.prices[boxing.source_of[label]][target];
+    let price = |label: usize, target: &SbpId| {
+        boxing.prices[boxing.source_of[label]][boxing.column(target)]
+    };
     let fetch_of = |label: usize| boxing.fetch[boxing.source_of[label]];
     let labels = boxing.source_of.len();
     for label in 0..labels {
@@ -254,7 +260,7 @@ fn add_switches(
         network.unary[demand.producer][label] += alone.map_or(0.0, |target| price(label, &target));
     }
     for target in targets {
-        let takes = |reader: &usize| taken[*reader].iter().any(|all| all.contains(target));
+        let takes = |reader: &usize| taken[*reader].lists.iter().any(|list| list.contains(target));
         let readers: Vec<usize> = (0..taken.len()).filter(takes).collect();
         let fetched = (0..labels).any(|label| fetch_of(label) == Some(*target));
         if (0..labels).all(|label| price(label, target) == 0.0) {
@@ -262,7 +268,7 @@ fn add_switches(
         }
         if let ([reader], false) = (readers.as_slice(), fetched) {
             network.pair(demand.producer, demand.readers[*reader].0, |label, other| {
-                let takes = taken[*reader][other].contains(target);
+                let takes = taken[*reader].of(other).contains(target);
                 if takes { price(label, target) } else { 0.0 }
             });
             continue;
@@ -276,7 +282,7 @@ fn add_switches(
         });
         for reader in readers {
             network.pair(demand.readers[reader].0, boxed, |label, is_boxed| {
-                let missing = is_boxed == 0 && taken[reader][label].contains(target);
+                let missing = is_boxed == 0 && taken[reader].of(label).contains(target);
                 if missing { f64::INFINITY } else { 0.0 }
             });
         }

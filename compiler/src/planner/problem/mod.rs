@@ -1,7 +1,7 @@
 //! The planning problem as data: candidates of every node, the tensors that are boxed for their readers, the
 //! variables that updates write back, and how long everything is kept.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use graphc_ir::graph::Node;
 use graphc_ir::ids::{NodeId, ValueId};
@@ -55,6 +55,22 @@ pub struct Demand {
     pub scattered: Option<Span>,
     /// Whether copies take memory of their own (those for a `to_global` are its result).
     pub counts: bool,
+}
+
+/// The layouts in which a reader takes a tensor: many candidates take the same.
+#[derive(Clone, Debug)]
+pub struct Taken {
+    /// Different lists of layouts, each layout once.
+    pub lists: Vec<Vec<SbpId>>,
+    /// By candidate: its list.
+    pub of_label: Vec<usize>,
+}
+
+impl Taken {
+    /// The layouts that a candidate takes.
+    pub fn of(&self, label: usize) -> &[SbpId] {
+        &self.lists[self.of_label[label]]
+    }
 }
 
 /// A result of an update that takes the place of a variable: it goes back to the variable's layout.
@@ -319,6 +335,26 @@ impl<'a> Problem<'a> {
     /// The layout in which a candidate of the producer makes a demanded tensor.
     pub fn source(&self, demand: &Demand, candidate: usize) -> SbpId {
         self.candidates[demand.producer][candidate].results[demand.index]
+    }
+
+    /// The layouts in which each candidate of a reader takes it.
+    pub fn taken(&self, reader: &(usize, Vec<usize>)) -> Taken {
+        let mut taken = Taken { lists: Vec::new(), of_label: Vec::new() };
+        let mut known: HashMap<Vec<SbpId>, usize> = HashMap::new();
+        let mut targets = Vec::new();
+        for candidate in &self.candidates[reader.0] {
+            targets.clear();
+            targets.extend(reader.1.iter().map(|&position| candidate.operands[position]));
+            targets.sort_unstable();
+            targets.dedup();
+            let list = known.get(targets.as_slice()).copied().unwrap_or_else(|| {
+                known.insert(targets.clone(), taken.lists.len());
+                taken.lists.push(targets.clone());
+                taken.lists.len() - 1
+            });
+            taken.of_label.push(list);
+        }
+        taken
     }
 
     /// The layouts in which a candidate of a reader takes it, each once.

@@ -11,10 +11,8 @@ pub fn size(problem: &mut Problem<'_>) -> (usize, usize) {
     let mut constraints = nodes + problem.lifetimes.domains.len() * problem.lifetimes.len();
     let demands = std::mem::take(&mut problem.demands);
     for demand in &demands {
-        let shape = Shape::new(problem, demand);
-        let (sources, targets) = (shape.sources.len(), shape.targets.len());
+        let [sources, targets, takers] = counts(problem, demand);
         variables += targets * (1 + sources);
-        let takers: usize = shape.takers.iter().map(Vec::len).sum();
         constraints += takers + targets * (1 + sources);
     }
     problem.demands = demands;
@@ -28,6 +26,25 @@ pub fn size(problem: &mut Problem<'_>) -> (usize, usize) {
         constraints += rows.len() + columns.len();
     }
     (variables, constraints)
+}
+
+/// How many layouts a demanded tensor is made in, how many it is taken in, and of these how many each taker takes, together.
+fn counts(problem: &mut Problem<'_>, demand: &Demand) -> [usize; 3] {
+    let labels = 0..problem.candidates[demand.producer].len();
+    let sources = distinct(labels.map(|label| problem.source(demand, label)).collect());
+    let fetch = sources.iter().filter_map(|&source| problem.fetch_target(demand, source));
+    let mut takers = vec![distinct(fetch.collect())];
+    for reader in &demand.readers {
+        takers.push(distinct(problem.taken(reader).lists.concat()));
+    }
+    let taken: usize = takers.iter().map(Vec::len).sum();
+    [sources.len(), distinct(takers.concat()).len(), taken]
+}
+
+fn distinct(mut all: Vec<SbpId>) -> Vec<SbpId> {
+    all.sort_unstable();
+    all.dedup();
+    all
 }
 
 /// The layouts in which a demanded tensor is made and taken.

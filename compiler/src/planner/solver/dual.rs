@@ -4,11 +4,13 @@
 //! A message is taken from a term and given to a variable, so any messages leave the cost of every assignment as it is:
 //! the sum of all least entries is a bound at any time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
 
 use super::network::Network;
+use super::quotient::{self, Quotient, Quotients};
 use super::share::{Groups, Share};
-use super::tables::{Table, Tables, least_sum};
+use super::tables::vectorized;
 use crate::planner::meter::Meter;
 
 /// A network whose costs are shifted.
@@ -22,7 +24,7 @@ pub struct Dual {
     /// By variable: its terms.
     of_variable: Vec<Vec<Slot>>,
     constant: f64,
-    tables: Tables,
+    tables: Quotients,
     meter: Meter,
     /// Whether terms are told which labels are forbidden: bounds are tighter, and what is found first of equals may be another.
     pub forbids: bool,
@@ -61,7 +63,14 @@ enum Pass {
 struct Room {
     least: Vec<f64>,
     dealt: Vec<f64>,
+    for_terms: ForTerms,
+}
+
+/// The part of it that terms use.
+#[derive(Clone, Default)]
+struct ForTerms {
     groups: Groups,
+    pairs: quotient::Room,
 }
 
 /// A term by its variables, as they are called elsewhere, and which of the terms over these it is.
@@ -76,8 +85,8 @@ pub struct Messages {
 
 #[derive(Clone)]
 enum Costs {
-    /// Row-major by the label of the first member.
-    Pair(Table),
+    /// By the labels of both members.
+    Pair(Rc<Quotient>),
     Share(Share),
 }
 
@@ -85,6 +94,24 @@ impl Messages {
     /// Messages to these terms.
     pub fn new(keys: Vec<Key>, given: Vec<Vec<Vec<f64>>>) -> Self {
         Self { known: keys.into_iter().zip(given).collect() }
+    }
+}
+
+/// [`Dual::sweep`] with the vectors of a processor.
+struct Sweep<'a>(&'a mut Dual);
+
+impl pulp::WithSimd for Sweep<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) {
+        let Self(dual) = self;
+        for at in 0..dual.order.len() {
+            dual.visit(dual.order[at], Pass::Forward);
+        }
+        for at in (0..dual.order.len()).rev() {
+            dual.visit(dual.order[at], Pass::Back);
+        }
     }
 }
 
@@ -96,27 +123,10 @@ impl Term {
     }
 
     /// For each label of a member the least of the costs with what was given to the other members.
-    fn least(&self, of: usize, groups: &mut Groups, least: &mut Vec<f64>) {
+    fn least(&self, of: usize, room: &mut ForTerms, least: &mut Vec<f64>) {
         match &self.costs {
-            Costs::Share(share) => share.least(of, &self.owed, groups, least),
-            Costs::Pair(table) => {
-                pair_least(table, of, &self.owed[1 - of], self.owed[of].len(), least);
-            }
-        }
-    }
-}
-
-fn pair_least(table: &[f64], of: usize, others: &[f64], labels: usize, least: &mut Vec<f64>) {
-    least.clear();
-    if of == 0 {
-        least.extend(table.chunks_exact(others.len()).map(|row| least_sum(row, others)));
-        return;
-    }
-    least.resize(labels, f64::INFINITY);
-    for (row, other) in table.chunks_exact(labels).zip(others) {
-        for (least, cost) in least.iter_mut().zip(row) {
-            let cost = cost + other;
-            *least = if cost < *least { cost } else { *least };
+            Costs::Share(share) => share.least(of, &self.owed, &mut room.groups, least),
+            Costs::Pair(table) => table.least(of, &self.owed[1 - of], &mut room.pairs, least),
         }
     }
 }
@@ -134,9 +144,14 @@ impl Dual {
         for (at, &variable) in order.iter().enumerate() {
             rank[variable] = at;
         }
-        let pairs = network.pairs.iter();
-        let pairs =
-            pairs.map(|(&(a, b), t)| Term::new(network, vec![a, b], Costs::Pair(t.clone())));
+        let mut tables = Quotients::default();
+        let mut known: HashMap<(*const f64, usize), Rc<Quotient>> = HashMap::new();
+        let pairs = network.pairs.iter().map(|(&(a, b), table)| {
+            let columns = network.labels(b);
+            let of = known.entry((table.as_ptr(), columns));
+            let table = of.or_insert_with(|| tables.intern(Quotient::new(table, columns)));
+            Term::new(network, vec![a, b], Costs::Pair(table.clone()))
+        });
         let shares = network.shares.iter();
         let shares =
             shares.map(|share| Term::new(network, share.members(), Costs::Share(share.clone())));
@@ -151,7 +166,6 @@ impl Dual {
             }
         }
         let (unary, constant) = (network.unary.clone(), network.constant);
-        let tables = network.tables.clone();
         let meter = network.meter.clone();
         let (forbids, room) = (false, Room::default());
         Self { order, rank, unary, terms, of_variable, constant, tables, meter, forbids, room }
@@ -214,7 +228,7 @@ impl Dual {
     /// Entries that one sweep reads, about.
     pub fn size(&self) -> usize {
         let size = |term: &Term| match &term.costs {
-            Costs::Pair(table) => 4 * table.len(),
+            Costs::Pair(table) => 4 * table.pairs(),
             Costs::Share(share) => {
                 2 * term.members.len() * (share.prices.len() << share.readers.len())
             }
@@ -225,15 +239,11 @@ impl Dual {
     /// One pass forward and one back.
     pub fn sweep(&mut self) {
         self.meter.add(self.size());
-        for at in 0..self.order.len() {
-            self.visit(self.order[at], Pass::Forward);
-        }
-        for at in (0..self.order.len()).rev() {
-            self.visit(self.order[at], Pass::Back);
-        }
+        vectorized(Sweep(self));
     }
 
     /// Draws everything into a variable and deals it out to the terms that reach ahead.
+    #[inline(always)]
     fn visit(&mut self, variable: usize, pass: Pass) {
         let (ahead, behind) = (pass as usize, 1 - pass as usize);
         let slots = std::mem::take(&mut self.of_variable[variable]);
@@ -252,7 +262,9 @@ impl Dual {
             let term = &mut self.terms[slot.term];
             term.drawn.fill(false);
             let owed = term.owed[slot.place].iter_mut();
-            owed.zip(&*dealt).for_each(|(owed, dealt)| *owed += dealt);
+            for (owed, dealt) in owed.zip(&*dealt) {
+                *owed += dealt;
+            }
         }
         for (cost, dealt) in self.unary[variable].iter_mut().zip(dealt) {
             *cost -= *dealt * to as f64;
@@ -261,13 +273,14 @@ impl Dual {
     }
 
     /// Gives to a member of a term all that it can: what is left of the term's least costs is 0 for each label.
+    #[inline(always)]
     fn pull(&mut self, slot: Slot) {
         let term = &mut self.terms[slot.term];
         if term.drawn[slot.place] {
             return;
         }
-        let Room { least, groups, .. } = &mut self.room;
-        term.least(slot.place, groups, least);
+        let Room { least, for_terms, .. } = &mut self.room;
+        term.least(slot.place, for_terms, least);
         let unary = self.unary[term.members[slot.place]].iter_mut();
         for ((cost, owed), &least) in unary.zip(&mut term.owed[slot.place]).zip(&*least) {
             *cost += least + *owed;
@@ -303,8 +316,8 @@ impl Dual {
         if term.drawn[slot.place] {
             return None;
         }
-        let Room { least, groups, .. } = room;
-        term.least(slot.place, groups, least);
+        let Room { least, for_terms, .. } = room;
+        term.least(slot.place, for_terms, least);
         least.iter_mut().zip(&term.owed[slot.place]).for_each(|(least, owed)| *least += owed);
         Some(least)
     }
@@ -363,15 +376,15 @@ impl Dual {
         if !slot.reaches[Pass::Back as usize] {
             return self.left(slot, room).is_some();
         }
-        let Room { least, groups, .. } = room;
+        let Room { least, for_terms, .. } = room;
         match &term.costs {
             Costs::Pair(table) => {
                 let label = labels[term.members[1 - slot.place]];
-                let (own, columns) = (term.owed[slot.place].len(), term.owed[1].len());
+                let own = 0..term.owed[slot.place].len();
                 least.clear();
                 match slot.place {
-                    0 => least.extend((0..own).map(|own| table[own * columns + label])),
-                    _ => least.extend_from_slice(&table[label * columns..][..columns]),
+                    0 => least.extend(own.map(|own| table.at(own, label))),
+                    _ => least.extend(own.map(|own| table.at(label, own))),
                 }
             }
             Costs::Share(share) => {
@@ -381,7 +394,7 @@ impl Dual {
                     let costs = owed[member].iter_mut().enumerate();
                     costs.filter(|(l, _)| *l != label).for_each(|(_, cost)| *cost = f64::INFINITY);
                 }
-                share.least(slot.place, &owed, groups, least);
+                share.least(slot.place, &owed, &mut for_terms.groups, least);
             }
         }
         least.iter_mut().zip(&term.owed[slot.place]).for_each(|(least, owed)| *least += owed);
@@ -390,7 +403,7 @@ impl Dual {
 
     /// Keeps these labels of each variable alone.
     pub fn restrict(&mut self, kept: &[Vec<usize>]) {
-        self.tables = Tables::default();
+        self.tables = Quotients::default();
         let whole = |v: &usize| kept[*v].len() == self.unary[*v].len();
         for term in &mut self.terms {
             if term.members.iter().all(whole) {
@@ -400,11 +413,8 @@ impl Dual {
             match &mut term.costs {
                 Costs::Share(share) => *share = share.with_labels(kept),
                 Costs::Pair(table) => {
-                    let columns = self.unary[term.members[1]].len();
-                    let rows = kept[term.members[0]].iter();
-                    let others = &kept[term.members[1]];
-                    let at = rows.flat_map(|&i| others.iter().map(move |&j| i * columns + j));
-                    *table = self.tables.intern(at.map(|at| table[at]).collect());
+                    let [rows, columns] = [0, 1].map(|place| &kept[term.members[place]]);
+                    *table = self.tables.intern(table.picked(rows, columns));
                 }
             }
             for (owed, &member) in term.owed.iter_mut().zip(&term.members) {

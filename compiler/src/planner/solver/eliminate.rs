@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 
+use super::bucket::{Costs, Factor, minimise};
 use super::network::Network;
-use super::share::Share;
 use super::tables::{Table, Tables};
 use crate::planner::meter::Meter;
 
@@ -23,21 +23,6 @@ pub const LIMITS: Limits = Limits { table: 4_194_304.0, work: 6e7 };
 
 /// Labels that may be looked at for one variable with two neighbours.
 const NARROW: usize = 4_000_000;
-
-/// Costs over several variables.
-#[derive(Clone, Debug)]
-struct Factor {
-    scope: Vec<usize>,
-    costs: Costs,
-}
-
-#[derive(Clone, Debug)]
-enum Costs {
-    /// Row-major in the order of the scope.
-    Table(Table),
-    /// Of a tensor that several variables read.
-    Share(Share),
-}
 
 /// The best label of an eliminated variable, by the labels of those it met.
 #[derive(Clone, Debug)]
@@ -270,137 +255,6 @@ impl Elimination {
             labels[best.variable] = usize::from(best.labels[at]);
         }
     }
-}
-
-/// The table that is left when a variable is minimised away, and its best labels. Of equals the first.
-fn minimise(
-    domains: &[usize],
-    variable: usize,
-    scope: &[usize],
-    factors: &[Factor],
-) -> (Vec<f64>, Vec<u16>) {
-    let size: usize = scope.iter().map(|&v| domains[v]).product();
-    let (mut table, mut labels) = (Vec::with_capacity(size), Vec::with_capacity(size));
-    let mut terms: Vec<Term<'_>> =
-        factors.iter().map(|factor| Term::new(domains, variable, scope, factor)).collect();
-    let mut index = vec![0usize; scope.len()];
-    let mut sums = vec![0.0; domains[variable]];
-    for _ in 0..size {
-        sums.fill(0.0);
-        terms.iter_mut().for_each(|term| term.add(&index, &mut sums));
-        let first = (f64::INFINITY, 0);
-        let best = sums
-            .iter()
-            .enumerate()
-            .fold(first, |best, (label, &sum)| if sum < best.0 { (sum, label) } else { best });
-        table.push(best.0);
-        labels.push(best.1 as u16);
-        for at in (0..scope.len()).rev() {
-            index[at] += 1;
-            terms.iter_mut().for_each(|term| term.advance(at));
-            if index[at] < domains[scope[at]] {
-                break;
-            }
-            index[at] = 0;
-            terms.iter_mut().for_each(|term| term.back(at, domains[scope[at]]));
-        }
-    }
-    (table, labels)
-}
-
-/// A factor, seen from the variable that is minimised away, at the labels of the others.
-enum Term<'a> {
-    Table { table: &'a [f64], base: usize, strides: Vec<usize>, own: usize },
-    Made { share: &'a Share, rows: &'a [usize], readers: Vec<usize>, taken: Vec<usize> },
-    Read { share: &'a Share, own: usize, places: Vec<usize>, taken: Vec<usize> },
-}
-
-impl<'a> Term<'a> {
-    fn new(domains: &[usize], variable: usize, scope: &[usize], factor: &'a Factor) -> Self {
-        let place = |of: usize| scope.iter().position(|&v| v == of).unwrap_or(usize::MAX);
-        let share = match &factor.costs {
-            Costs::Share(share) => share,
-            Costs::Table(table) => {
-                let strides = scope.iter().map(|&v| strides_of(domains, factor, v)).collect();
-                let own = strides_of(domains, factor, variable);
-                return Term::Table { table, base: 0, strides, own };
-            }
-        };
-        let readers = share.readers.iter().map(|reader| place(reader.0)).collect();
-        match &share.producer {
-            Some((producer, rows)) if *producer == variable => {
-                Term::Made { share, rows, readers, taken: Vec::new() }
-            }
-            producer => {
-                let producer = producer.iter().map(|(producer, _)| place(*producer));
-                let own = share.readers.iter().position(|reader| reader.0 == variable);
-                let own = own.expect("a member makes it or reads it");
-                let places = producer.chain(readers).collect();
-                Term::Read { share, own, places, taken: Vec::new() }
-            }
-        }
-    }
-
-    fn advance(&mut self, at: usize) {
-        if let Term::Table { base, strides, .. } = self {
-            *base += strides[at];
-        }
-    }
-
-    fn back(&mut self, at: usize, extent: usize) {
-        if let Term::Table { base, strides, .. } = self {
-            *base -= extent * strides[at];
-        }
-    }
-
-    /// Adds the costs of all labels where the others have the labels of `index`.
-    fn add(&mut self, index: &[usize], sums: &mut [f64]) {
-        match self {
-            Term::Table { table, base, own, .. } => {
-                for (label, sum) in sums.iter_mut().enumerate() {
-                    *sum += table[*base + label * *own];
-                }
-            }
-            Term::Made { share, rows, readers, taken } => {
-                taken.clear();
-                for ((_, columns), &place) in share.readers.iter().zip(readers.iter()) {
-                    take(taken, columns[index[place]]);
-                }
-                for (sum, &row) in sums.iter_mut().zip(rows.iter()) {
-                    *sum += taken.iter().map(|&column| share.price(row, column)).sum::<f64>();
-                }
-            }
-            Term::Read { share, own, places, taken } => {
-                let first = usize::from(share.producer.is_some());
-                let row = share.producer.as_ref().map_or(0, |(_, rows)| rows[index[places[0]]]);
-                taken.clear();
-                for (at, (_, columns)) in share.readers.iter().enumerate() {
-                    if at != *own {
-                        take(taken, columns[index[places[at + first]]]);
-                    }
-                }
-                let paid: f64 = taken.iter().map(|&column| share.price(row, column)).sum();
-                for (sum, column) in sums.iter_mut().zip(&share.readers[*own].1) {
-                    let more = column.filter(|column| !taken.contains(column));
-                    *sum += paid + more.map_or(0.0, |column| share.price(row, column));
-                }
-            }
-        }
-    }
-}
-
-fn take(taken: &mut Vec<usize>, column: Option<usize>) {
-    if let Some(column) = column
-        && !taken.contains(&column)
-    {
-        taken.push(column);
-    }
-}
-
-/// How far apart in a factor's table the labels of a variable are; 0 where it does not appear.
-fn strides_of(domains: &[usize], factor: &Factor, variable: usize) -> usize {
-    let Some(at) = factor.scope.iter().position(|&v| v == variable) else { return 0 };
-    factor.scope[at + 1..].iter().map(|&v| domains[v]).product()
 }
 
 /// Who meets whom, and the size of the table that each variable would leave.

@@ -6,11 +6,13 @@
 //! better plan can have are dropped ([`minimise`]), and what is left is divided ([`subdivide`]). Start reading with [`minimise::minimise`].
 
 pub(super) mod bound;
+mod bucket;
 mod dive;
 pub(super) mod dual;
 mod eliminate;
 pub(super) mod minimise;
 pub(super) mod network;
+mod quotient;
 pub(super) mod share;
 mod subdivide;
 mod tables;

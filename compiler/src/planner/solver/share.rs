@@ -3,7 +3,7 @@
 //! Over a set of readers the least cost is that of the best partition into groups that take it alike: two groups of
 //! one layout would pay twice, so no partition is too cheap. With up to [`MOST_READERS`] readers all subsets are few.
 
-use super::tables::least_sum;
+use super::tables::{least_sum, lower, vectorized};
 
 /// Readers up to which a tensor is one term of the costs.
 pub const MOST_READERS: usize = 6;
@@ -54,6 +54,16 @@ impl Share {
     /// The price of a row and a column.
     pub fn price(&self, row: usize, column: usize) -> f64 {
         self.prices[row * self.columns + column]
+    }
+
+    /// By label of a member: what tells it from others, its row or its column.
+    pub fn labels_of(&self, member: usize) -> Vec<usize> {
+        let of_producer = self.producer.iter().filter(|(variable, _)| *variable == member);
+        let rows = of_producer.map(|(_, rows)| rows.clone()).next();
+        let of_reader = self.readers.iter().filter(|(variable, _)| *variable == member);
+        let columns = of_reader
+            .map(|(_, columns)| columns.iter().map(|column| column.map_or(0, |c| c + 1)).collect());
+        rows.into_iter().chain(columns).next().unwrap_or_default()
     }
 
     /// The cost of labels.
@@ -148,6 +158,11 @@ impl Share {
     /// For each label of member `of` the least of the cost and of what the other members' labels cost (`costs`, by
     /// member; that of `of` is not read).
     pub fn least(&self, of: usize, costs: &[Vec<f64>], groups: &mut Groups, least: &mut Vec<f64>) {
+        vectorized(Least { share: self, of, costs, groups, least });
+    }
+
+    #[inline(always)]
+    fn find_least(&self, of: usize, costs: &[Vec<f64>], groups: &mut Groups, least: &mut Vec<f64>) {
         let first = usize::from(self.producer.is_some());
         groups.begin(self.columns + 1);
         for (index, (_, columns)) in self.readers.iter().enumerate() {
@@ -188,6 +203,24 @@ impl Share {
     }
 }
 
+/// [`Share::least`] with the vectors of a processor.
+struct Least<'a> {
+    share: &'a Share,
+    of: usize,
+    costs: &'a [Vec<f64>],
+    groups: &'a mut Groups,
+    least: &'a mut Vec<f64>,
+}
+
+impl pulp::WithSimd for Least<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) {
+        self.share.find_least(self.of, self.costs, self.groups, self.least);
+    }
+}
+
 /// Sets of readers as bits, with what it costs all of a set to take the same. Memory that is used again and again.
 #[derive(Clone, Debug, Default)]
 pub struct Groups {
@@ -204,6 +237,7 @@ pub struct Groups {
 
 impl Groups {
     /// The empty set alone.
+    #[inline(always)]
     fn begin(&mut self, width: usize) {
         self.width = width;
         self.sums.clear();
@@ -211,12 +245,12 @@ impl Groups {
     }
 
     /// One more reader, whose labels cost as much as `costs` says and take these columns.
+    #[inline(always)]
     fn add(&mut self, columns: &Columns, costs: &[f64]) {
         self.by_column.clear();
         self.by_column.resize(self.width, f64::INFINITY);
         for (column, &cost) in columns.iter().zip(costs) {
-            let least = &mut self.by_column[column.unwrap_or(self.width - 1)];
-            *least = if cost < *least { cost } else { *least };
+            lower(&mut self.by_column[column.unwrap_or(self.width - 1)], cost);
         }
         let known = self.sums.len();
         self.sums.extend_from_within(..);
@@ -226,6 +260,7 @@ impl Groups {
     }
 
     /// What each set costs at best where a column costs as much as `prices` says.
+    #[inline(always)]
     fn best(&mut self, prices: &[f64]) {
         self.best.clear();
         self.best.push(0.0);
@@ -246,6 +281,7 @@ impl Groups {
 
     /// What each column costs one more reader, together with the others and the producer, whose rows cost as much as `of_rows` says:
     /// in `by_column`.
+    #[inline(always)]
     fn join(&mut self, share: &Share) {
         self.by_column.clear();
         self.by_column.resize(self.width, f64::INFINITY);
@@ -262,8 +298,7 @@ impl Groups {
                     continue;
                 }
                 for ((least, sum), price) in self.by_column.iter_mut().zip(sums).zip(prices) {
-                    let cost = sum + price + rest;
-                    *least = if cost < *least { cost } else { *least };
+                    lower(least, sum + price + rest);
                 }
             }
             let free = &mut self.by_column[prices.len()];

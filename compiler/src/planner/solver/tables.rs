@@ -28,9 +28,15 @@ impl Tables {
 /// Sums that are compared side by side: the minimum of few is soon found, and processors add and compare several at once.
 const LANES: usize = 8;
 
+/// Does something with the widest vectors that the processor has. Sums and minima are the same with any: nothing is joined in another
+/// order. What is done is a type with a function that is always inlined, as a closure need not be.
+pub fn vectorized<T: pulp::WithSimd>(body: T) -> T::Output {
+    pulp::Arch::new().dispatch(body)
+}
+
 /// The least sum of a number of one and the number of the other at the same place.
+#[inline(always)]
 pub fn least_sum(a: &[f64], b: &[f64]) -> f64 {
-    let lower = |least: &mut f64, sum: f64| *least = if sum < *least { sum } else { *least };
     let mut lanes = [f64::INFINITY; LANES];
     let (whole, last) = (a.chunks_exact(LANES), a.len() / LANES * LANES);
     for (a, b) in whole.zip(b.chunks_exact(LANES)) {
@@ -44,17 +50,25 @@ pub fn least_sum(a: &[f64], b: &[f64]) -> f64 {
     least
 }
 
+/// Lowers a number to another that is below.
+#[inline(always)]
+pub fn lower(least: &mut f64, sum: f64) {
+    *least = if sum < *least { sum } else { *least };
+}
+
 /// Bit by bit.
-fn same(a: &[f64], b: &[f64]) -> bool {
+pub fn same(a: &[f64], b: &[f64]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
 }
 
 /// Multiply and rotate, a word at a time: equal tables are looked at anyway.
-fn hash(entries: &[f64]) -> u64 {
-    let mix = |hash: u64, entry: &f64| {
-        (hash.rotate_left(5) ^ entry.to_bits()).wrapping_mul(0x517c_c1b7_2722_0a95)
-    };
-    entries.iter().fold(entries.len() as u64, mix)
+pub fn hash(entries: &[f64]) -> u64 {
+    entries.iter().fold(entries.len() as u64, |hash, &entry| mixed(hash, entry))
+}
+
+/// The hash of what has one more entry.
+pub fn mixed(hash: u64, entry: f64) -> u64 {
+    (hash.rotate_left(5) ^ entry.to_bits()).wrapping_mul(0x517c_c1b7_2722_0a95)
 }
 
 #[cfg(test)]
