@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use graphc_ir::shard::split_range;
 
-use super::{Hands, Layout, Made, Then, Write, turned};
+use super::{Hands, Layout, Made, Then, Write};
 use crate::error::KernelError;
 use crate::panels::{Panel, load, load_first, panels, store, store_first};
 use crate::parallel;
@@ -46,7 +46,7 @@ pub(super) fn is_fast([rows, _, columns]: [usize; 3], layouts: [Layout; 3]) -> b
 
 /// Numbers that so many threads work in.
 pub(super) fn room(extents: [usize; 3], threads: usize) -> usize {
-    (threads.max(1) * room_of_one(extents)).max(turned::room(extents, threads.max(1)))
+    threads.max(1) * room_of_one(extents)
 }
 
 /// Either factor may be the second one, as the product may be written by columns.
@@ -77,13 +77,6 @@ pub(super) fn product(
     write: Write,
     hands: Hands<'_>,
 ) {
-    let threads = if hands.pool.is_some() { hands.threads.max(1) } else { 1 };
-    // Who multiplies parts of various extents may have given less memory than this way needs; the bits are the same.
-    let is_given = hands.room.len() >= turned::room([rows, inner, columns], threads);
-    if is_given && turned::is_fast([rows, inner, columns], [by_row, layout], to, write) {
-        let factors = [(a, by_row), (b, layout)];
-        return turned::product([rows, inner, columns], scale, factors, (out, to), hands);
-    }
     let by_rows = to.column == 1;
     let (extents, factors, stride) = if by_rows {
         ([rows, inner, columns], [(a, by_row), (b, layout)], to.row)
@@ -92,6 +85,7 @@ pub(super) fn product(
     };
     let (to, add) = (Target::new(out), write == Write::Add);
     let whole = Product { extents, scale, factors, to, at: 0, stride, add };
+    let threads = if hands.pool.is_some() { hands.threads.max(1) } else { 1 };
     let rooms = Rooms::new(hands.room, room_of_one(extents), threads);
     let shared = parallel::run(hands.pool, whole.cut(threads), |part: Product<'_>| {
         rooms.with(|room| part.blocks(room));

@@ -178,7 +178,9 @@ pub(crate) fn room<A: Number, B: Number, R: Number>(extents: [usize; 3], threads
     let types = (A::data(&[]), B::data(&[]), R::data(&[]));
     match types {
         #[cfg(target_arch = "x86_64")]
-        (Data::Single(_), Data::Single(_), Data::Single(_)) => dense::room(extents, threads),
+        (Data::Single(_), Data::Single(_), Data::Single(_)) => {
+            dense::room(extents, threads).max(turned::room(extents, threads))
+        }
         #[cfg(not(target_arch = "x86_64"))]
         (Data::Single(_), Data::Single(_), Data::Single(_)) => 0,
         (a, b, out) => blocks::room(extents, Method::of([a, b, out]), threads),
@@ -204,6 +206,9 @@ pub(crate) fn multiply<A: Number, B: Number, R: Number>(
             let factors = [(a, a_layout), (b, b_layout)];
             #[cfg(target_arch = "x86_64")]
             if dense::is_fast(extents, [a_layout, b_layout, to]) {
+                if turned::is_faster(extents, [a_layout, b_layout], to, write, &hands) {
+                    return turned::product(extents, scale, factors, (out, to), hands);
+                }
                 return dense::product(extents, scale, factors, (out, to), write, hands);
             }
             single::multiply(extents, scale, factors, (out, to), write, &hands);

@@ -23,10 +23,22 @@ const LONGEST: usize = 2048;
 /// Places along the inner extent that are packed at a time.
 const PACKED: usize = 128;
 
-/// Whether a product of factors of these layouts is computed here.
-pub(super) fn is_fast(extents: [usize; 3], [a, b]: [Layout; 2], to: Layout, write: Write) -> bool {
+/// Whether a product for which [`super::dense::is_fast`] is computed here. Who multiplies parts of various extents may have given less memory than
+/// this way needs; the bits are the same.
+pub(super) fn is_faster(
+    extents: [usize; 3],
+    [a, b]: [Layout; 2],
+    to: Layout,
+    write: Write,
+    hands: &Hands<'_>,
+) -> bool {
     let lie_well = a.column == 1 && b.row == 1 && b.column != 1 && to.column == 1;
-    lie_well && is_small(extents) && write == Write::Replace
+    let is_given = hands.room.len() >= room(extents, threads(hands));
+    lie_well && is_small(extents) && write == Write::Replace && is_given
+}
+
+fn threads(hands: &Hands<'_>) -> usize {
+    if hands.pool.is_some() { hands.threads.max(1) } else { 1 }
 }
 
 fn is_small([rows, inner, columns]: [usize; 3]) -> bool {
@@ -36,10 +48,10 @@ fn is_small([rows, inner, columns]: [usize; 3]) -> bool {
 /// Numbers that so many threads work in: the packed factor, which they share, and an area for each.
 pub(super) fn room([rows, inner, columns]: [usize; 3], threads: usize) -> usize {
     let width = rows.next_multiple_of(LANES);
-    if is_small([rows, inner, columns]) { (inner + threads * ROWS) * width } else { 0 }
+    if is_small([rows, inner, columns]) { (inner + threads.max(1) * ROWS) * width } else { 0 }
 }
 
-/// Writes a product for which [`is_fast`], each element summed in the order in which it is in all others. The processor has AVX-512.
+/// Writes a product for which [`is_faster`], each element summed in the order in which it is in all others. The processor has AVX-512.
 pub(super) fn product(
     [rows, inner, columns]: [usize; 3],
     scale: f32,
@@ -47,7 +59,7 @@ pub(super) fn product(
     (out, to): (&mut [f32], Layout),
     hands: Hands<'_>,
 ) {
-    let threads = if hands.pool.is_some() { hands.threads.max(1) } else { 1 };
+    let threads = threads(&hands);
     let width = rows.next_multiple_of(LANES);
     let (packed, areas) = hands.room.split_at_mut(inner * width);
     let factors = [(b, layout.t()), (a, by_row.t())];
