@@ -7,7 +7,9 @@ use graphc_compiler::null_device::{simulate, trace};
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
 use graphc_ir::nn::{Gpt, GptConfig, Module};
-use graphc_ir::plan::{Action, AdamOptions, Cluster, CompileOptions, Loss, Optimizer, Strategy};
+use graphc_ir::plan::{
+    Action, AdamOptions, Cluster, CompileOptions, Loss, Optimizer, Plan, Strategy,
+};
 use graphc_ir::types::DType;
 
 fn gpt(batch: usize) -> Graph {
@@ -121,10 +123,11 @@ fn streams_of_a_rank_begin_steps_together() {
 }
 
 #[test]
-fn a_plan_whose_streams_do_not_fit_has_one() {
+fn streams_that_do_not_fit_wait_for_each_other() {
     let options =
         CompileOptions { loss: None, optimizer: None, ..options(Strategy::Zero3, &[8], 1) };
-    let [cluster, _] = both("dgx-a100");
+    let [cluster, apart] = both("dgx-a100");
+    let single = compiled(&options, &apart).plan;
     let Compiled { plan, decisions, sharding, .. } = compiled(&options, &cluster);
     assert_eq!(plan.programs[0].streams.len(), 2);
     let assembled = |memory: u64| {
@@ -134,20 +137,30 @@ fn a_plan_whose_streams_do_not_fit_has_one() {
             Header { graph: &graph, options: &options, cluster: &cluster, weights: None, planner };
         assemble(header, &decisions, &sharding).map(|(plan, _)| plan)
     };
-    let tight = assembled(plan.programs[0].arena_bytes - 1).expect("one stream fits");
-    assert_eq!(tight.programs[0].streams.len(), 1);
-    assert!(tight.programs[0].arena_bytes < plan.programs[0].arena_bytes);
-    assert_eq!(verify_invariants(&tight), Ok(()));
-    // What an arena has for launches alone it gives up.
-    let mut least = tight.programs[0].arena_bytes;
+    let waits =
+        |plan: &Plan| plan.programs[0].actors.iter().filter(|actor| actor.after.is_some()).count();
+    let (mut memory, mut tight) = (plan.programs[0].arena_bytes - 1, None);
     let error = loop {
-        match assembled(least - 1) {
-            Ok(less) => least = less.programs[0].arena_bytes,
+        match assembled(memory) {
+            Ok(less) => {
+                assert!(less.programs[0].arena_bytes <= memory);
+                // Among other things: nothing is overwritten that the other stream may still read.
+                assert_eq!(verify_invariants(&less), Ok(()));
+                if less.programs[0].streams.len() == 2 {
+                    tight = Some(less);
+                }
+            }
             Err(error) => break error,
         }
+        memory -= memory / 64;
     };
-    assert!(tight.programs[0].arena_bytes - least <= least / 128);
     assert!(error.is_memory(), "{error}");
+    let tight = tight.expect("two streams fit below what they take where there is room");
+    let steps = [&*plan, &tight, &single].map(|plan| plan.predicted.step_seconds);
+    let bytes = [&*plan, &tight].map(|plan| plan.programs[0].arena_bytes);
+    assert!(waits(&tight) > waits(&plan), "they wait because of memory");
+    assert!(bytes[1] < bytes[0], "{bytes:?}");
+    assert!(steps[1] < steps[2], "two streams that wait are faster than one: {steps:?}");
 }
 
 #[test]

@@ -74,7 +74,7 @@ pub fn sketch(
     let forms = all_forms(&graph, &options)?;
     let (at, planned) = best_form(&decided(&forms), &options, cluster)?;
     let (decisions, Planned { sharding, report: planner, .. }) = (&forms[at].decisions, planned);
-    let how = Lowering { placed: false, streams: Streams::best(cluster) };
+    let how = Lowering { placed: false, streams: Streams::best(cluster), tight: false };
     let lowered = lower(decisions, &sharding, &options, cluster, how)?;
     let header = Header { graph: &graph, options: &options, cluster, weights: None, planner };
     let mut plan = unchecked(header, decisions, lowered);

@@ -88,13 +88,14 @@ pub(super) fn assembled(
     sharding: Sharding,
 ) -> Result<Assembled, CompileError> {
     let Header { options, cluster, .. } = header;
-    let lowered = |streams: Streams| {
-        let how = Lowering { placed: true, streams };
+    let lowered = |(streams, tight)| {
+        let how = Lowering { placed: true, streams, tight };
         lower(&decisions, &sharding, options, cluster, how)
     };
-    let mut plan = unchecked(header, &decisions, lowered(Streams::best(cluster))?);
+    let best = Streams::best(cluster);
+    let mut plan = unchecked(header, &decisions, lowered((best, false))?);
     let mut short = None;
-    for streams in [Streams::InOrder, Streams::One] {
+    for how in [(best, true), (Streams::One, true)] {
         let double = plan.programs.iter().any(|program| program.streams.len() > 1);
         match fits_memory(&plan) {
             Err(CompileError::Memory { needed, limit, .. }) if double => {
@@ -102,7 +103,7 @@ pub(super) fn assembled(
             }
             _ => break,
         }
-        replace_lowered(&mut plan, lowered(streams)?);
+        replace_lowered(&mut plan, lowered(how)?);
     }
     fits_memory(&plan)?;
     let short = short.filter(|_| plan.programs.iter().all(|program| program.streams.len() == 1));

@@ -168,12 +168,15 @@ fn origin(job: &Job, task: usize) -> Option<(Phase, usize)> {
 pub struct Block<'a> {
     /// The actors' tasks.
     pub tasks: Vec<&'a Task>,
+    /// Whether memory is short: gathers begin no sooner than they must.
+    pub tight: bool,
 }
 
 /// By place in a block: the place of an earlier actor, of the other stream, behind which it stands.
 ///
 /// A gather may begin when computing is no further from its first reader than twice the longest gather takes, and the
-/// longest way from one such reader to the next: so much suffices to hide it, or to let no time pass between two. What
+/// longest way from one such reader to the next: so much suffices to hide it, or to let no time pass between two. Where memory is
+/// short it begins when it must ([`Block::latest`]). What
 /// reads a gradient that is to be scattered frees its memory; computing goes on without it for as long, by the times of
 /// these.
 pub fn waits(block: &Block<'_>) -> Vec<Option<usize>> {
@@ -216,6 +219,12 @@ impl Clock {
         self.computing[..until].last().copied()
     }
 
+    /// The last place of the first stream before `place` that has ended by a time.
+    fn ended_by(&self, time: f64, place: usize) -> Option<usize> {
+        let begun = self.computing.partition_point(|&at| at < place && self.begins[at] <= time);
+        self.computing[..begun.saturating_sub(1)].last().copied()
+    }
+
     /// The first place of the first stream behind `place` that begins no sooner than a time.
     fn first_from(&self, time: f64, place: usize) -> Option<usize> {
         let from = self.computing.partition_point(|&at| at <= place || self.begins[at] < time);
@@ -244,10 +253,13 @@ impl Block<'_> {
     }
 
     /// The place of the first stream before `place` behind which something may begin that is held back until a time: the last that begins
-    /// by then. Where that is a matrix product, and the next is a chain of elementwise ops that reads it, the chain: a device may do both by
+    /// by then, or that ends by then where memory is short. Where that is a matrix product, and the next is a chain of elementwise ops that reads it, the chain: a device may do both by
     /// one launch, which it may not where something waits for the product alone.
     pub fn behind(&self, clock: &Clock, time: f64, place: usize) -> Option<usize> {
-        let last = clock.last_by(time, place)?;
+        let last = match self.tight {
+            true => clock.ended_by(time, place)?,
+            false => clock.last_by(time, place)?,
+        };
         let next = clock.first_from(f64::NEG_INFINITY, last).filter(|&next| next < place);
         let joins = |&next: &usize| {
             let [product, chain] = [last, next].map(|place| self.tasks[place]);
@@ -261,12 +273,30 @@ impl Block<'_> {
     /// Gathers of variables that the first stream reads, each with what holds it back.
     pub fn gates(&self, clock: &Clock) -> Vec<(usize, Gate)> {
         let readers: Vec<(usize, usize)> = self.first_readers();
+        if self.tight {
+            return self.latest(clock, &readers);
+        }
         let times = readers.iter().map(|&(_, reader)| clock.begins[reader]);
         let gaps = times.clone().skip(1).zip(times).map(|(next, time)| next - time);
         let longest = readers.iter().map(|&(gather, _)| self.tasks[gather].expected);
         let ahead = 2.0 * longest.fold(0.0, f64::max) + gaps.fold(0.0, f64::max);
         let gate = |reader: usize| Gate { reader, opens: clock.begins[reader] - ahead };
         readers.into_iter().map(|(gather, reader)| (gather, gate(reader))).collect()
+    }
+
+    /// The same where memory is short: each gather begins as late as it may if all are to be there in time, one after the other, and
+    /// sooner by the longest other communication, which may be under way by then and is not interrupted.
+    fn latest(&self, clock: &Clock, readers: &[(usize, usize)]) -> Vec<(usize, Gate)> {
+        let others = self.tasks.iter().filter(|task| task.background == Some(Background::Gradient));
+        let longest = others.map(|task| task.expected).fold(0.0, f64::max);
+        let mut order = readers.to_vec();
+        order.sort_by_key(|&(gather, reader)| std::cmp::Reverse((reader, gather)));
+        let mut next = f64::INFINITY;
+        let gate = |(gather, reader): (usize, usize)| {
+            next = next.min(clock.begins[reader]) - self.tasks[gather].expected;
+            (gather, Gate { reader, opens: next - longest })
+        };
+        order.into_iter().map(gate).collect()
     }
 
     /// Gathers of variables, each with the first place of the first stream that reads what it gives.

@@ -36,6 +36,15 @@ impl Flow {
         self.at[place].0
     }
 
+    /// Whether the action at a place begins when that at another has ended, as far as its stream knows.
+    pub fn is_known(&self, place: usize, of: usize) -> bool {
+        let ((stream, action), (other, before)) = (self.at[place], self.at[of]);
+        let Some(known) = self.known.as_ref().filter(|_| stream != other) else {
+            return of < place;
+        };
+        before < known.ended(stream, action) as usize
+    }
+
     /// Whether all that touches a content has ended when the action at a place begins.
     pub fn is_over(&self, life: &Life, place: usize) -> bool {
         life.touched[self.at[place].0].is_none_or(|last| last < place)

@@ -45,9 +45,23 @@ const MENDINGS: usize = 400;
 /// Pairs of items that live at the same time which all rounds of an order look at together: some 50 ms.
 const MOST_PAIRS: usize = 1 << 22;
 
+/// The same where memory is short: some 200 ms.
+const MOST_PAIRS_WHERE_SHORT: usize = 1 << 24;
+
+/// When a search for places ends.
+struct Aim {
+    /// Bytes that suffice.
+    bytes: u64,
+    /// Pairs of items that an order's rounds look at together.
+    pairs: usize,
+    /// Whether lists of who meets whom are made.
+    compares: bool,
+}
+
 /// Places all items. `starts` are the places in the order where blocks begin, the last one past all: what lives in a
-/// block for one microbatch often lives at the same places for the next.
-pub fn place(items: &[Item], starts: &[usize]) -> Arena {
+/// block for one microbatch often lives at the same places for the next. Where memory is short, `within` so many bytes all should
+/// lie: better places are looked for until they do, and longer than otherwise.
+pub fn place(items: &[Item], starts: &[usize], within: Option<u64>) -> Arena {
     let (times, length) = distinct::lives(&all_spans(items), starts);
     let live_bytes = live_bytes(items, &times, length);
     let (apart, shared): (Vec<usize>, Vec<usize>) =
@@ -69,7 +83,12 @@ pub fn place(items: &[Item], starts: &[usize]) -> Arena {
             Timed { bytes: items[item].bytes, lives, until, maker: items[item].maker }
         })
         .collect();
-    let (bytes, placed) = place_timed(&timed, live_bytes.saturating_sub(base));
+    let aim = Aim {
+        bytes: live_bytes.max(within.unwrap_or(0)).saturating_sub(base),
+        pairs: if within.is_some() { MOST_PAIRS_WHERE_SHORT } else { MOST_PAIRS },
+        compares: within.is_some() || timed.len() <= MOST_COMPARED,
+    };
+    let (bytes, placed) = place_timed(&timed, &aim);
     for (&item, offset) in shared.iter().zip(placed) {
         offsets[item] = base + offset;
     }
@@ -130,13 +149,13 @@ impl Timed<'_> {
     }
 }
 
-/// The best of several orders; `least` bytes are needed whatever the order.
-fn place_timed(items: &[Timed<'_>], least: u64) -> (u64, Vec<u64>) {
+/// The best of several orders.
+fn place_timed(items: &[Timed<'_>], aim: &Aim) -> (u64, Vec<u64>) {
     let mut orders: [Vec<usize>; 3] = std::array::from_fn(|_| (0..items.len()).collect());
     let size = |i: usize| std::cmp::Reverse(items[i].bytes);
     let long = |i: usize| std::cmp::Reverse(items[i].duration());
     orders[2].sort_by_key(|&i| (items[i].begin(), size(i), i));
-    if items.len() > MOST_COMPARED {
+    if !aim.compares {
         return by_beginning(items, &orders[2]);
     }
     orders[0].sort_by_key(|&i| (size(i), items[i].begin(), i));
@@ -144,11 +163,11 @@ fn place_timed(items: &[Timed<'_>], least: u64) -> (u64, Vec<u64>) {
     let neighbours = neighbours(items);
     let mut best: Option<(u64, Vec<u64>)> = None;
     for order in orders {
-        let placed = mended(items, &neighbours, order, least);
+        let placed = mended(items, &neighbours, order, aim);
         if best.as_ref().is_none_or(|best| placed.0 < best.0) {
             best = Some(placed);
         }
-        if best.as_ref().is_some_and(|best| best.0 <= least) {
+        if best.as_ref().is_some_and(|best| best.0 <= aim.bytes) {
             break;
         }
     }
@@ -160,13 +179,13 @@ fn mended(
     items: &[Timed<'_>],
     neighbours: &[Vec<usize>],
     mut order: Vec<usize>,
-    least: u64,
+    aim: &Aim,
 ) -> (u64, Vec<u64>) {
     let mut best = best_fit(items, neighbours, &order);
     let mut last = best.clone();
     let pairs: usize = neighbours.iter().map(|others| others.len() + 1).sum();
-    for _ in 0..MENDINGS.min(MOST_PAIRS / pairs.max(1)) {
-        if best.0 <= least {
+    for _ in 0..MENDINGS.min(aim.pairs / pairs.max(1)) {
+        if best.0 <= aim.bytes {
             break;
         }
         let (end, offsets) = &last;
@@ -313,7 +332,7 @@ mod tests {
     #[test]
     fn what_never_lives_at_the_same_time_shares_bytes() {
         let items = [item(64, &[(0, 1), (4, 5)]), item(128, &[(2, 3)]), item(64, &[(3, 4)])];
-        let arena = place(&items, &[0, 6]);
+        let arena = place(&items, &[0, 6], None);
         assert_eq!((arena.bytes, arena.live_bytes), (192, 192));
         assert_eq!(arena.offsets[0], 0);
     }
@@ -332,7 +351,7 @@ mod tests {
             (2, 1, 5),
         ];
         let arena =
-            place(&ITEMS.map(|(bytes, first, last)| item(bytes, &[(first, last)])), &[0, 12]);
+            place(&ITEMS.map(|(bytes, first, last)| item(bytes, &[(first, last)])), &[0, 12], None);
         assert_eq!((arena.bytes, arena.live_bytes), (12, 12));
     }
 
@@ -344,7 +363,7 @@ mod tests {
             let until = Some([vec![(at, at)], vec![(at, at)]]);
             Item { until, maker: stream, ..item(64, &[(at, at)]) }
         };
-        let bytes = |stream, at| place(&[first.clone(), next(stream, at)], &[0, 4]).bytes;
+        let bytes = |stream, at| place(&[first.clone(), next(stream, at)], &[0, 4], None).bytes;
         assert_eq!([bytes(0, 1), bytes(1, 1), bytes(1, 2), bytes(1, 3)], [64, 128, 128, 64]);
     }
 
@@ -354,7 +373,7 @@ mod tests {
         let count = 2 * MOST_COMPARED;
         let sizes = [64, 192, 128, 320];
         let items: Vec<Item> = (0..count).map(|i| item(sizes[i % 4], &[(i, i + 4)])).collect();
-        let arena = place(&items, &[0, count + 4]);
+        let arena = place(&items, &[0, count + 4], None);
         for i in 0..count {
             for j in i + 1..(i + 5).min(count) {
                 let (a, b) = (arena.offsets[i], arena.offsets[j]);

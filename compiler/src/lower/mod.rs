@@ -29,7 +29,9 @@ mod in_place;
 mod job;
 mod lifetimes;
 mod memory;
+mod places;
 mod program;
+mod reuse;
 mod schedule;
 mod second_stream;
 mod segments;
@@ -99,6 +101,9 @@ pub struct Lowering {
     pub placed: bool,
     /// What runs beside what.
     pub streams: Streams,
+    /// Whether memory is short: nothing of the second stream begins sooner than it must, streams wait for each other where one takes
+    /// memory that the other gives back, and places in memory are looked for until they fit, or for longer.
+    pub tight: bool,
 }
 
 /// Where communication runs that nothing waits for at once.
@@ -106,9 +111,6 @@ pub struct Lowering {
 pub enum Streams {
     /// Among kernels.
     One,
-    /// On a stream of its own, in the order in which kernels give what it reads and need what it gives: this takes less memory
-    /// than [`Streams::ByDue`].
-    InOrder,
     /// On a stream of its own, what is needed soonest first.
     ByDue,
 }
@@ -139,7 +141,7 @@ pub fn lower(
     elementwise::fuse(&mut job, cluster)?;
     match how.streams {
         Streams::One => background::scatter_early(&mut job),
-        Streams::InOrder | Streams::ByDue => background::mark(&mut job),
+        Streams::ByDue => background::mark(&mut job),
     }
     buckets::fuse(&mut job)?;
     before_updates::move_ahead(&mut job)?;
@@ -147,7 +149,7 @@ pub fn lower(
         early_updates::move_up(&mut job)?;
     }
     if how.streams == Streams::ByDue {
-        second_stream::reorder(&mut job)?;
+        second_stream::reorder(&mut job, how.tight)?;
     }
     sort::number(&mut job);
     let schedule = schedule::Schedule::new(&job, options.schedule, decisions.staging.stages);
@@ -156,6 +158,7 @@ pub fn lower(
         schedule: &schedule,
         placed: how.placed,
         overlap: how.streams != Streams::One,
+        tight: how.tight,
         memory: options.memory.unwrap_or(cluster.device.memory),
     };
     let (programs, ranks) = programs(&cx, world, decisions.staging.stages);

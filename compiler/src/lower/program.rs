@@ -9,10 +9,11 @@ use graphc_ir::streams::Known;
 
 use super::background::{self, Block};
 use super::flow::Flow;
-use super::in_place::{Group, Sharing};
+use super::in_place::Sharing;
 use super::job::{BufferId, Job, TaskId};
 use super::lifetimes::{self, lives, slots};
-use super::memory::{self, Item, Span};
+use super::places::Places;
+use super::reuse::{self, Clock};
 use super::schedule::{BlockKey, Schedule, key};
 use super::together::Together;
 
@@ -39,6 +40,8 @@ pub struct Context<'a> {
     pub placed: bool,
     /// Whether there is a second stream.
     pub overlap: bool,
+    /// Whether memory is short.
+    pub tight: bool,
     /// Bytes of a device's memory.
     pub memory: u64,
 }
@@ -57,7 +60,7 @@ pub fn program(cx: &Context<'_>, part: &Part) -> Program {
     let mut program =
         Program { stage: part.stage, arena_bytes: 0, live_bytes: 0, registers, actors, streams };
     if cx.placed || program.streams.len() > 1 {
-        place_registers(cx, &mut program, &order);
+        place_registers(cx, part, &mut program, &order);
     }
     program
 }
@@ -133,7 +136,9 @@ fn streams(
     }
     for block in blocks.values() {
         let tasks = block.iter().map(|&actor| &cx.job.tasks[part.tasks[actor].0]).collect();
-        for (place, before) in background::waits(&Block { tasks }).into_iter().enumerate() {
+        for (place, before) in
+            background::waits(&Block { tasks, tight: cx.tight }).into_iter().enumerate()
+        {
             actors[block[place]].after = before.map(|before| ActorId::new(block[before]));
         }
     }
@@ -164,7 +169,12 @@ fn stream(
 }
 
 /// Gives registers their slots and, if the program is to be placed, their offsets.
-fn place_registers(cx: &Context<'_>, program: &mut Program, order: &[lifetimes::Action]) {
+fn place_registers(
+    cx: &Context<'_>,
+    part: &Part,
+    program: &mut Program,
+    order: &[lifetimes::Action],
+) {
     let job = cx.job;
     let streams = stream_of(program);
     let lives = lives(&program.registers, &program.actors, order, &streams, job.microbatches);
@@ -191,12 +201,15 @@ fn place_registers(cx: &Context<'_>, program: &mut Program, order: &[lifetimes::
         group.members.iter().for_each(|&member| program.registers[member].slots = group.slots);
     }
     let flow = Flow::new(order, &streams, Known::of(program));
-    let starts = starts(program, order);
-    let place = |groups: &[Group]| {
-        let items = groups.iter().map(|group| item(&program.registers, group, &flow));
-        memory::place(&items.collect::<Vec<_>>(), &starts)
+    let waits = cx.tight && flow.is_double() && reuse::may_wait(&program.actors);
+    let places = Places {
+        registers: &program.registers,
+        flow: &flow,
+        starts: starts(program, order),
+        within: cx.tight.then_some(cx.memory),
+        clock: waits.then(|| Clock::new(order.iter().map(|action| part.tasks[action.actor]), job)),
     };
-    let mut arena = place(&groups);
+    let mut arena = places.find(&groups);
     let together = Together {
         registers: &program.registers,
         actors: &program.actors,
@@ -204,10 +217,14 @@ fn place_registers(cx: &Context<'_>, program: &mut Program, order: &[lifetimes::
         stream_of: &streams,
     };
     let most = arena.bytes.max(cx.memory.min(arena.bytes + arena.bytes / FOR_LAUNCHES));
-    if let Some(wished) = together.wished(&groups, most).map(|groups| place(&groups))
+    if let Some(wished) = together.wished(&groups, most).map(|groups| places.find(&groups))
         && wished.bytes <= most
     {
         (arena.offsets, arena.bytes) = (wished.offsets, wished.bytes);
+    }
+    if waits {
+        let contents = places.contents(&groups, &arena.offsets);
+        reuse::add_waits(contents, order, &flow, &mut program.actors);
     }
     for (group, &offset) in groups.iter().zip(&arena.offsets) {
         for &member in &group.members {
@@ -237,34 +254,6 @@ fn starts(program: &Program, order: &[lifetimes::Action]) -> Vec<usize> {
     }
     starts.push(order.len());
     starts
-}
-
-fn item(registers: &[Register], group: &Group, flow: &Flow) -> Item {
-    let first = &registers[group.members[0]];
-    let variable = matches!(first.kind, RegisterKind::Variable { .. });
-    let until = |stream: usize| {
-        joined(group.lives.iter().map(|life| (life.made, flow.until(life, stream))))
-    };
-    Item {
-        bytes: first.slot_bytes * u64::from(group.slots),
-        lives: (!variable).then(|| joined(group.lives.iter().map(|life| (life.made, life.last)))),
-        until: flow.is_double().then(|| [until(0), until(1)]),
-        maker: group.lives.first().map_or(0, |life| flow.stream(life.made)),
-    }
-}
-
-/// Spans that overlap made one.
-fn joined(spans: impl Iterator<Item = Span>) -> Vec<Span> {
-    let mut spans: Vec<Span> = spans.collect();
-    spans.sort_unstable();
-    let mut joined: Vec<Span> = Vec::new();
-    for (first, end) in spans {
-        match joined.last_mut() {
-            Some(last) if first <= last.1 => last.1 = last.1.max(end),
-            _ => joined.push((first, end)),
-        }
-    }
-    joined
 }
 
 /// The stream of each actor.

@@ -22,7 +22,7 @@ use super::sort::{Edge, edges, order};
 ///
 /// # Errors
 /// Where tasks wait for each other in a circle.
-pub fn reorder(job: &mut Job) -> Result<(), LowerError> {
+pub fn reorder(job: &mut Job, tight: bool) -> Result<(), LowerError> {
     let mut blocks: BTreeMap<(usize, BlockKey), Vec<usize>> = BTreeMap::new();
     for (index, task) in job.tasks.iter().enumerate() {
         blocks.entry((task.stage, key(task))).or_default().push(index);
@@ -31,7 +31,7 @@ pub fn reorder(job: &mut Job) -> Result<(), LowerError> {
     let mut before = vec![Vec::new(); job.tasks.len()];
     all.iter().filter(|edge| edge.segments == 0).for_each(|edge| before[edge.to].push(edge.from));
     for tasks in blocks.values().filter(|tasks| both_kinds(job, tasks)) {
-        let block = Block { tasks: tasks.iter().map(|&task| &job.tasks[task]).collect() };
+        let block = Block { tasks: tasks.iter().map(|&task| &job.tasks[task]).collect(), tight };
         let place = |task: &usize| tasks.binary_search(task).ok();
         let before = tasks.iter().map(|&task| before[task].iter().filter_map(place).collect());
         let played = Play::new(&block, before.collect()).order();
@@ -199,8 +199,12 @@ mod tests {
         job
     }
 
-    fn reordered(mut job: Job) -> Vec<String> {
-        reorder(&mut job).expect("no circle");
+    fn reordered(job: Job) -> Vec<String> {
+        reordered_where(false, job)
+    }
+
+    fn reordered_where(tight: bool, mut job: Job) -> Vec<String> {
+        reorder(&mut job, tight).expect("no circle");
         job.tasks.into_iter().map(|task| task.name).collect()
     }
 
@@ -234,6 +238,30 @@ mod tests {
         // It takes 2 s and is read at 10 s: it may begin behind what begins 4 s before, as may the cast before it.
         let expected = ["long", "cast", "gather", "short", "reduce", "reader"];
         assert_eq!(reordered(job(&tasks, &[3])), expected);
+    }
+
+    #[test]
+    fn where_memory_is_short_gathers_begin_when_they_must() {
+        let tasks: [Given<'_>; 9] = [
+            ("first", 4.0, None, &[], &[0]),
+            ("reduce", 1.0, GRADIENT, &[0], &[1]),
+            ("second", 4.0, None, &[0], &[2]),
+            ("third", 4.0, None, &[2], &[3]),
+            ("small", 1.0, GATHER, &[10], &[4]),
+            ("reader", 4.0, None, &[3, 4], &[5]),
+            ("fourth", 4.0, None, &[5], &[6]),
+            ("large", 8.0, GATHER, &[11], &[7]),
+            ("last", 1.0, None, &[6, 7], &[8]),
+        ];
+        let all = job(&tasks, &[10, 11]);
+        let expected =
+            ["small", "first", "large", "second", "third", "reduce", "reader", "fourth", "last"];
+        assert_eq!(reordered(all.clone()), expected);
+        // The large one is read at 20 s and the small one at 12: they begin at 12 and 11 s, and 1 s sooner in case that a reduction is
+        // under way. The second product has ended by then, the third has not.
+        let expected =
+            ["first", "reduce", "second", "small", "third", "large", "reader", "fourth", "last"];
+        assert_eq!(reordered_where(true, all), expected);
     }
 
     #[test]

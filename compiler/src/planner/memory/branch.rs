@@ -1,73 +1,159 @@
-//! Branch and bound within a memory limit, for small graphs.
+//! Branch and bound within a memory limit: parts of the labels, each with prices of its own, as the prices that prove most of all
+//! plans prove little of some (Barnhart et al., "Branch-and-price: column generation for solving huge integer programs", Operations
+//! Research, 1998). It closes what prices leave open on graphs of some dozen nodes; of large ones it sees a part or two.
 
+use super::cutting_planes::{Planes, between};
 use super::search::Search;
 use crate::planner::encoding::at;
 use crate::planner::encoding::multipliers::MemoryPrices;
+use crate::planner::problem::usage::{items, profiles};
 use crate::planner::solver::minimise::{STEP, TOLERANCE};
 
+/// Times that the prices of a part are changed at most.
+const STEPS: usize = 6;
+/// How far to go from the best prices of a part to those that its planes propose.
+const TRUST: f64 = 0.7;
+/// Prices are not changed where the bound is this close to the most that they may reach, as a share of it.
+const CLOSE: f64 = 1e-3;
+/// Plans of a part, the latest of those that are known, from which its prices follow.
+const MOST_PLANES: usize = 30;
+/// Weights of plans below which a label counts as decided.
+const DECIDED: f64 = 1e-6;
+
+/// Labels that each node may have, and what is known of plans with these.
+struct Part {
+    bound: f64,
+    allowed: Vec<Vec<usize>>,
+    prices: MemoryPrices,
+}
+
+/// A plan that was found on the way.
+struct Found {
+    labels: Vec<usize>,
+    seconds: f64,
+    profiles: Vec<Vec<u64>>,
+}
+
+impl Found {
+    fn is_within(&self, allowed: &[Vec<usize>]) -> bool {
+        self.labels.iter().zip(allowed).all(|(label, allowed)| allowed.contains(label))
+    }
+}
+
 impl Search<'_, '_> {
-    /// Branch and bound over the candidates of one node after another, with the bounds of no prices and of the best
-    /// prices. Ends with a proof, or when its share of the work is done.
+    /// Divides the labels in two, and the parts again, until no part may have a better plan or the share of the work is done. By turns
+    /// the part of the lowest bound is next, which raises what is proven, and the latest, which leads to plans.
     pub fn branch(&mut self) {
         if self.closed() {
             return;
         }
-        let all: Vec<Vec<usize>> =
-            self.problem.candidates.iter().map(|all| (0..all.len()).collect()).collect();
-        let mut open = vec![(self.bound, all)];
+        let all = self.problem.candidates.iter().map(|all| (0..all.len()).collect()).collect();
+        let mut open = vec![Part { bound: self.bound, allowed: all, prices: self.rows.clone() }];
+        let mut found = Vec::new();
         let mut proven = f64::INFINITY;
-        while let Some((bound, allowed)) = open.pop() {
-            if self.worse(bound) || !self.has_work() {
-                proven = proven.min(bound);
-                continue;
+        for turn in 0.. {
+            if !self.has_work() {
+                break;
             }
-            let Some((bound, guide)) = self.evaluate(&allowed) else { continue };
-            if self.worse(bound) {
-                continue;
-            }
-            let Some(node) = self.choose(&allowed) else { continue };
-            let mut labels = allowed[node].clone();
-            labels.sort_by_key(|&label| label == guide[node]);
-            for label in labels {
-                let mut child = allowed.clone();
-                child[node] = vec![label];
-                open.push((bound, child));
+            let lowest = (0..open.len()).min_by(|&a, &b| open[a].bound.total_cmp(&open[b].bound));
+            let Some(lowest) = lowest else { break };
+            let mut part = open.remove(if turn % 2 == 0 { lowest } else { open.len() - 1 });
+            let cut = match self.worse(part.bound) {
+                true => None,
+                false => self.examine(&mut part, &mut found),
+            };
+            match cut {
+                Some(parts) => open.extend(parts),
+                None => proven = proven.min(part.bound),
             }
         }
+        let least = open.iter().map(|part| part.bound).fold(proven, f64::min);
         let best = self.best.as_ref().map_or(f64::INFINITY, |(best, _)| *best);
-        self.bound = self.bound.max(proven.min(best));
+        self.bound = self.bound.max(least.min(best));
     }
 
     fn worse(&self, bound: f64) -> bool {
         self.best.as_ref().is_some_and(|(best, _)| bound >= best * (1.0 - TOLERANCE))
     }
 
-    /// The bound of a subproblem and the labels that the prices favour; `None` where nothing in it fits or its best
-    /// plan is known.
-    fn evaluate(&mut self, allowed: &[Vec<usize>]) -> Option<(f64, Vec<usize>)> {
-        let nodes = self.nodes();
-        let free = at(self.problem, 1.0, &MemoryPrices::new(), Some(allowed), None, STEP);
-        let assignment = free.labels[..nodes].to_vec();
-        let (domain, position, _) = self.offer(&assignment)?;
-        let row = MemoryPrices::from([((domain, position), 1.0)]);
-        let lean = at(self.problem, 0.0, &row, Some(allowed), None, STEP);
-        self.offer(&lean.labels[..nodes]);
-        if lean.bound > self.problem.limit as f64 * (1.0 + 1e-9) {
-            return None;
+    /// Raises the bound of a part; its two parts, unless nothing in it is better than the best plan.
+    fn examine(&mut self, part: &mut Part, found: &mut Vec<Found>) -> Option<[Part; 2]> {
+        let mut tried = part.prices.clone();
+        for _ in 0..STEPS {
+            self.try_prices(part, &tried, found);
+            if self.worse(part.bound) {
+                return None;
+            }
+            match self.planes_of(part, found).0.prices() {
+                Some((ceiling, prices)) if ceiling - part.bound > CLOSE * ceiling.abs() => {
+                    tried = between(&part.prices, &prices, TRUST);
+                }
+                // As far as its plans show, a part has memory enough.
+                None if !tried.is_empty() => tried.clear(),
+                _ => break,
+            }
         }
-        if self.rows.is_empty() {
-            return Some((free.bound, assignment));
+        let (node, label) = self.open_label(part, found)?;
+        let with = |labels: Vec<usize>| {
+            let mut allowed = part.allowed.clone();
+            allowed[node] = labels;
+            Part { bound: part.bound, allowed, prices: part.prices.clone() }
+        };
+        let others = part.allowed[node].iter().copied().filter(|&other| other != label);
+        Some([with(others.collect()), with(vec![label])])
+    }
+
+    /// The bound of a part at some prices, which are kept if it is higher.
+    fn try_prices(&mut self, part: &mut Part, prices: &MemoryPrices, found: &mut Vec<Found>) {
+        let minimum = at(self.problem, 1.0, prices, Some(&part.allowed), None, STEP);
+        let labels = minimum.labels[..self.nodes()].to_vec();
+        self.offer(&labels);
+        let seconds = self.seconds(&labels);
+        let items = items(self.problem, &labels);
+        let profiles = profiles(self.problem, &items);
+        found.push(Found { labels, seconds, profiles });
+        let paid = prices.values().sum::<f64>() * self.problem.limit as f64;
+        if minimum.bound - paid > part.bound {
+            part.bound = minimum.bound - paid;
+            part.prices.clone_from(prices);
         }
-        let rows = self.rows.clone();
-        let priced = at(self.problem, 1.0, &rows, Some(allowed), None, STEP);
-        let guide = priced.labels[..nodes].to_vec();
-        self.offer(&guide);
-        let paid = rows.values().sum::<f64>() * self.problem.limit as f64;
-        Some((free.bound.max(priced.bound - paid), guide))
+    }
+
+    /// The latest plans of a part.
+    fn planes_of<'f>(&self, part: &Part, found: &'f [Found]) -> (Planes, Vec<&'f Found>) {
+        let mut planes = Planes::new(self.problem.limit, self.bound);
+        let within = found.iter().rev().filter(|plan| plan.is_within(&part.allowed));
+        let plans: Vec<&Found> = within.take(MOST_PLANES).collect();
+        plans.iter().for_each(|plan| planes.add(plan.seconds, plan.profiles.clone()));
+        (planes, plans)
+    }
+
+    /// The label that the cheapest mixture of plans that keeps within the limit is least decided about. Where it is one plan, the best
+    /// label there of the node whose labels differ most in the bytes of what they make.
+    fn open_label(&mut self, part: &Part, found: &[Found]) -> Option<(usize, usize)> {
+        let (planes, plans) = self.planes_of(part, found);
+        let weights = planes.mixture().unwrap_or_default();
+        let mut best: Option<(f64, usize, usize)> = None;
+        for (node, allowed) in part.allowed.iter().enumerate().filter(|(_, all)| all.len() > 1) {
+            for &label in allowed {
+                let has = plans.iter().zip(&weights).filter(|(plan, _)| plan.labels[node] == label);
+                let weight: f64 = has.map(|(_, weight)| weight).sum();
+                let open = weight.min(1.0 - weight);
+                if open > best.map_or(DECIDED, |(most, ..)| most) {
+                    best = Some((open, node, label));
+                }
+            }
+        }
+        if let Some((_, node, label)) = best {
+            return Some((node, label));
+        }
+        let node = self.widest(&part.allowed)?;
+        let latest = plans.first().map(|plan| plan.labels[node]);
+        Some((node, latest.unwrap_or(part.allowed[node][0])))
     }
 
     /// The open node whose candidates differ most in the bytes of what they make.
-    fn choose(&mut self, allowed: &[Vec<usize>]) -> Option<usize> {
+    fn widest(&mut self, allowed: &[Vec<usize>]) -> Option<usize> {
         let made = &self.problem.made;
         let layouts = &mut self.problem.layouts;
         let mut spread = vec![0u64; allowed.len()];

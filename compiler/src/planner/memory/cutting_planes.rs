@@ -74,6 +74,32 @@ impl Planes {
         Some((ceiling * self.unit, prices))
     }
 
+    /// Weights of the plans, of sum 1, whose mixture costs least and keeps no more than the limit anywhere, or little more where none
+    /// does: the programme of which [`Planes::prices`] is the dual.
+    pub fn mixture(&self) -> Option<Vec<f64>> {
+        let mut variables = ProblemVariables::new();
+        let weights: Vec<Variable> =
+            self.plans.iter().map(|_| variables.add(variable().min(0.0))).collect();
+        let over = variables.add(variable().min(0.0));
+        let plans = || self.plans.iter().zip(&weights);
+        let mut cost = Expression::from(0.0);
+        plans().for_each(|((seconds, _), &weight)| cost.add_mul(seconds / self.unit, weight));
+        cost.add_mul(DEAREST, over);
+        let mut model = variables.minimise(cost).using(microlp);
+        let all: Expression = weights.iter().sum();
+        model.add_constraint(constraint!(all == 1.0));
+        for &(domain, position) in &self.rows {
+            let mut kept = Expression::from(0.0);
+            for ((_, profiles), &weight) in plans() {
+                kept.add_mul(profiles[domain][position] as f64 / self.limit, weight);
+            }
+            kept.add_mul(-1.0, over);
+            model.add_constraint(constraint!(kept <= 1.0));
+        }
+        let solution = model.solve().ok()?;
+        Some(weights.iter().map(|&weight| solution.value(weight).max(0.0)).collect())
+    }
+
     fn solve(&self, with_seconds: bool) -> Option<(f64, MemoryPrices)> {
         if self.rows.is_empty() {
             return None;
@@ -130,5 +156,8 @@ mod tests {
         assert!((prices[&(0, 1)] - 3.0 / 8.0).abs() < 1e-9, "3 seconds for 8 bytes: {prices:?}");
         assert!((ceiling - (2.0 + 6.0 * 3.0 / 8.0)).abs() < 1e-9);
         assert_eq!(planes.weights().expect("one row"), MemoryPrices::from([((0, 1), 1.0)]));
+        // Of both as much as keeps 10 bytes.
+        let mixture = planes.mixture().expect("there are plans");
+        assert!((mixture[0] - 0.25).abs() < 1e-9 && (mixture[1] - 0.75).abs() < 1e-9);
     }
 }

@@ -1,0 +1,92 @@
+//! Places in memory for the registers of a program. Where memory is short and there are two streams, one may take what the other gives
+//! back before it knows of it: the sooner, the less memory is needed and the more a stream waits ([`super::reuse`]). So it is done
+//! no sooner than what the memory suffices for.
+
+use graphc_ir::plan::{Register, RegisterKind};
+
+use super::flow::Flow;
+use super::in_place::Group;
+use super::lifetimes::Life;
+use super::memory::{self, Arena, Item, Span};
+use super::reuse::{Clock, Content};
+
+/// How long memory stays untouched at least that goes from one stream to the other without the other's knowing, as multiples of the longest
+/// communication: by then what the first stream did with it is over nearly always, and nobody waits.
+const MARGINS: [f64; 5] = [4.0, 2.0, 1.0, 0.5, 0.0];
+
+/// What the search for places looks at.
+pub struct Places<'a> {
+    /// The registers.
+    pub registers: &'a [Register],
+    /// What streams know of each other.
+    pub flow: &'a Flow,
+    /// The places in the order where blocks begin, the last one past all.
+    pub starts: Vec<usize>,
+    /// Bytes in which all should lie, where memory is short.
+    pub within: Option<u64>,
+    /// When actions begin, where a stream may be told to wait for the other.
+    pub clock: Option<Clock>,
+}
+
+impl Places<'_> {
+    /// The arena of these groups.
+    pub fn find(&self, groups: &[Group]) -> Arena {
+        let mut arena = self.placed(groups, |life, stream| self.flow.until(life, stream));
+        let Some((clock, within)) = self.clock.as_ref().zip(self.within) else { return arena };
+        for margin in MARGINS {
+            if arena.bytes <= within {
+                break;
+            }
+            let until = |life: &Life, stream| clock.until(self.flow, life, stream, margin);
+            let next = self.placed(groups, until);
+            arena = if next.bytes < arena.bytes { next } else { arena };
+        }
+        arena
+    }
+
+    fn placed(&self, groups: &[Group], until: impl Fn(&Life, usize) -> usize) -> Arena {
+        let items: Vec<Item> = groups.iter().map(|group| self.item(group, &until)).collect();
+        memory::place(&items, &self.starts, self.within)
+    }
+
+    fn item(&self, group: &Group, until: impl Fn(&Life, usize) -> usize) -> Item {
+        let first = &self.registers[group.members[0]];
+        let variable = matches!(first.kind, RegisterKind::Variable { .. });
+        let of =
+            |stream: usize| joined(group.lives.iter().map(|life| (life.made, until(life, stream))));
+        Item {
+            bytes: self.bytes(group),
+            lives: (!variable)
+                .then(|| joined(group.lives.iter().map(|life| (life.made, life.last)))),
+            until: self.flow.is_double().then(|| [of(0), of(1)]),
+            maker: group.lives.first().map_or(0, |life| self.flow.stream(life.made)),
+        }
+    }
+
+    fn bytes(&self, group: &Group) -> u64 {
+        self.registers[group.members[0]].slot_bytes * u64::from(group.slots)
+    }
+
+    /// The contents of groups that lie at these offsets.
+    pub fn contents(&self, groups: &[Group], offsets: &[u64]) -> Vec<Content> {
+        let of = |(group, &offset): (&Group, &u64)| -> Vec<Content> {
+            let lies = (offset, offset + self.bytes(group));
+            group.lives.iter().map(|&life| Content { lies, life }).collect()
+        };
+        groups.iter().zip(offsets).flat_map(of).collect()
+    }
+}
+
+/// Spans that overlap made one.
+fn joined(spans: impl Iterator<Item = Span>) -> Vec<Span> {
+    let mut spans: Vec<Span> = spans.collect();
+    spans.sort_unstable();
+    let mut joined: Vec<Span> = Vec::new();
+    for (first, end) in spans {
+        match joined.last_mut() {
+            Some(last) if first <= last.1 => last.1 = last.1.max(end),
+            _ => joined.push((first, end)),
+        }
+    }
+    joined
+}

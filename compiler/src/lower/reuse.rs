@@ -1,0 +1,86 @@
+//! Where memory is short, streams wait for each other so that one may take memory that the other gives back.
+//!
+//! Otherwise memory is shared only where a stream knows anyway that the other has read what lies there: nothing waits for memory
+//! then, but what is not known of each other keeps bytes apart, in a large training up to a quarter of the arena. Here places are given by
+//! the order of all actions alone, as if there were one stream. Where something is then written over what the other stream
+//! touched before it in that order, and of which its stream does not know that it has ended, its actor stands behind the
+//! last that touched it. Waits go back in one order of all actions, the same for all ranks, so there is no circle.
+
+use graphc_ir::ids::ActorId;
+use graphc_ir::plan::{Actor, Rate};
+
+use super::flow::Flow;
+use super::job::{Job, TaskId};
+use super::lifetimes::{Action, Life};
+
+/// A content with its place in the arena.
+#[derive(Clone, Copy, Debug)]
+pub struct Content {
+    /// The first byte and the one past the last.
+    pub lies: (u64, u64),
+    /// When.
+    pub life: Life,
+}
+
+/// When actions begin, by computing alone.
+pub struct Clock {
+    /// By place in the order.
+    begins: Vec<f64>,
+    /// Seconds of the longest communication beside kernels.
+    longest: f64,
+}
+
+impl Clock {
+    /// Of the tasks of actions in their order.
+    pub fn new(order: impl Iterator<Item = TaskId>, job: &Job) -> Self {
+        let (mut now, mut clock) = (0.0, Self { begins: Vec::new(), longest: 0.0 });
+        for task in order.map(|task| &job.tasks[task.0]) {
+            clock.begins.push(now);
+            match task.background {
+                None => now += task.seconds + task.expected,
+                Some(_) => clock.longest = clock.longest.max(task.expected),
+            }
+        }
+        clock
+    }
+
+    /// The last place of a stream at which it may not take a content's memory, so that it takes no more than `margin` times as long as the
+    /// longest communication to know that the content is over, or knows it anyway.
+    pub fn until(&self, flow: &Flow, life: &Life, stream: usize, margin: f64) -> usize {
+        let known = flow.until(life, stream);
+        let Some(last) = life.touched[1 - stream].filter(|&last| last < known) else {
+            return known;
+        };
+        let free = self.begins[last] + margin * self.longest;
+        let before = self.begins.partition_point(|&begins| begins < free);
+        let own = life.touched[stream].unwrap_or(life.made).max(life.made);
+        known.min(own.max(last).max(before.saturating_sub(1)))
+    }
+}
+
+/// Whether an actor can be told which action of the other stream it stands behind: where all act once a step. With several
+/// microbatches an actor has one that it stands behind in each of them, and what it overwrites may be of another.
+pub fn may_wait(actors: &[Actor]) -> bool {
+    actors.iter().all(|actor| actor.rate == Rate::Step)
+}
+
+/// Lets the actor that makes a content wait for all that the other stream did with the bytes before.
+pub fn add_waits(mut contents: Vec<Content>, order: &[Action], flow: &Flow, actors: &mut [Actor]) {
+    contents.sort_by_key(|content| (content.life.made, content.lies));
+    // By stream: the last place of the other for which it waits because of memory.
+    let mut behind: [Option<usize>; 2] = [None; 2];
+    for (index, content) in contents.iter().enumerate() {
+        let place = content.life.made;
+        let stream = flow.stream(place);
+        let meets =
+            |other: &&Content| other.lies.0 < content.lies.1 && content.lies.0 < other.lies.1;
+        let before = contents[..index].iter().filter(meets);
+        let Some(last) = before.filter_map(|other| other.life.touched[1 - stream]).max() else {
+            continue;
+        };
+        if behind[stream] < Some(last) && !flow.is_known(place, last) {
+            behind[stream] = Some(last);
+            actors[order[place].actor].after = Some(ActorId::new(order[last].actor));
+        }
+    }
+}
