@@ -10,7 +10,6 @@ use std::rc::Rc;
 use super::network::Network;
 use super::quotient::{self, Quotient, Quotients};
 use super::share::{Groups, Share};
-use super::tables::vectorized;
 use crate::planner::meter::Meter;
 
 /// A network whose costs are shifted.
@@ -94,24 +93,6 @@ impl Messages {
     /// Messages to these terms.
     pub fn new(keys: Vec<Key>, given: Vec<Vec<Vec<f64>>>) -> Self {
         Self { known: keys.into_iter().zip(given).collect() }
-    }
-}
-
-/// [`Dual::sweep`] with the vectors of a processor.
-struct Sweep<'a>(&'a mut Dual);
-
-impl pulp::WithSimd for Sweep<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: pulp::Simd>(self, _: S) {
-        let Self(dual) = self;
-        for at in 0..dual.order.len() {
-            dual.visit(dual.order[at], Pass::Forward);
-        }
-        for at in (0..dual.order.len()).rev() {
-            dual.visit(dual.order[at], Pass::Back);
-        }
     }
 }
 
@@ -239,11 +220,15 @@ impl Dual {
     /// One pass forward and one back.
     pub fn sweep(&mut self) {
         self.meter.add(self.size());
-        vectorized(Sweep(self));
+        for at in 0..self.order.len() {
+            self.visit(self.order[at], Pass::Forward);
+        }
+        for at in (0..self.order.len()).rev() {
+            self.visit(self.order[at], Pass::Back);
+        }
     }
 
     /// Draws everything into a variable and deals it out to the terms that reach ahead.
-    #[inline(always)]
     fn visit(&mut self, variable: usize, pass: Pass) {
         let (ahead, behind) = (pass as usize, 1 - pass as usize);
         let slots = std::mem::take(&mut self.of_variable[variable]);
@@ -273,7 +258,6 @@ impl Dual {
     }
 
     /// Gives to a member of a term all that it can: what is left of the term's least costs is 0 for each label.
-    #[inline(always)]
     fn pull(&mut self, slot: Slot) {
         let term = &mut self.terms[slot.term];
         if term.drawn[slot.place] {

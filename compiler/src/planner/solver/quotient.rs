@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use super::tables::{hash, least_sum, lower, mixed, same, vectorized};
+use super::tables::{hash, least_sum, lower, mixed, same};
 
 /// A table with its different rows and columns.
 #[derive(Clone, Debug, PartialEq)]
@@ -80,32 +80,19 @@ impl Quotient {
             .zip(others)
             .for_each(|(&class, &cost)| lower(&mut classes[class as usize], cost));
         best.clear();
-        vectorized(Least { table: self, of, classes, best });
+        self.find_least(of, classes, best);
         least.clear();
         least.extend(own.iter().map(|&class| best[class as usize]));
     }
-}
 
-/// The least sums of the classes of one side with numbers of those of the other, with the vectors of a processor.
-struct Least<'a> {
-    table: &'a Quotient,
-    of: usize,
-    classes: &'a [f64],
-    best: &'a mut Vec<f64>,
-}
-
-impl pulp::WithSimd for Least<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: pulp::Simd>(self, _: S) {
-        let Self { table, of, classes, best } = self;
-        let rows = table.entries.chunks_exact(table.width.max(1));
+    /// The least sums of the classes of one side with numbers of those of the other.
+    fn find_least(&self, of: usize, classes: &[f64], best: &mut Vec<f64>) {
+        let rows = self.entries.chunks_exact(self.width.max(1));
         if of == 0 {
             best.extend(rows.map(|row| least_sum(row, classes)));
             return;
         }
-        best.resize(table.width, f64::INFINITY);
+        best.resize(self.width, f64::INFINITY);
         for (row, other) in rows.zip(classes) {
             for (least, cost) in best.iter_mut().zip(row) {
                 lower(least, cost + other);

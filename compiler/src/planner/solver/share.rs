@@ -3,7 +3,7 @@
 //! Over a set of readers the least cost is that of the best partition into groups that take it alike: two groups of
 //! one layout would pay twice, so no partition is too cheap. With up to [`MOST_READERS`] readers all subsets are few.
 
-use super::tables::{least_sum, lower, vectorized};
+use super::tables::{least_sum, lower};
 
 /// Readers up to which a tensor is one term of the costs.
 pub const MOST_READERS: usize = 6;
@@ -158,11 +158,6 @@ impl Share {
     /// For each label of member `of` the least of the cost and of what the other members' labels cost (`costs`, by
     /// member; that of `of` is not read).
     pub fn least(&self, of: usize, costs: &[Vec<f64>], groups: &mut Groups, least: &mut Vec<f64>) {
-        vectorized(Least { share: self, of, costs, groups, least });
-    }
-
-    #[inline(always)]
-    fn find_least(&self, of: usize, costs: &[Vec<f64>], groups: &mut Groups, least: &mut Vec<f64>) {
         let first = usize::from(self.producer.is_some());
         groups.begin(self.columns + 1);
         for (index, (_, columns)) in self.readers.iter().enumerate() {
@@ -203,24 +198,6 @@ impl Share {
     }
 }
 
-/// [`Share::least`] with the vectors of a processor.
-struct Least<'a> {
-    share: &'a Share,
-    of: usize,
-    costs: &'a [Vec<f64>],
-    groups: &'a mut Groups,
-    least: &'a mut Vec<f64>,
-}
-
-impl pulp::WithSimd for Least<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: pulp::Simd>(self, _: S) {
-        self.share.find_least(self.of, self.costs, self.groups, self.least);
-    }
-}
-
 /// Sets of readers as bits, with what it costs all of a set to take the same. Memory that is used again and again.
 #[derive(Clone, Debug, Default)]
 pub struct Groups {
@@ -237,7 +214,6 @@ pub struct Groups {
 
 impl Groups {
     /// The empty set alone.
-    #[inline(always)]
     fn begin(&mut self, width: usize) {
         self.width = width;
         self.sums.clear();
@@ -245,7 +221,6 @@ impl Groups {
     }
 
     /// One more reader, whose labels cost as much as `costs` says and take these columns.
-    #[inline(always)]
     fn add(&mut self, columns: &Columns, costs: &[f64]) {
         self.by_column.clear();
         self.by_column.resize(self.width, f64::INFINITY);
@@ -260,7 +235,6 @@ impl Groups {
     }
 
     /// What each set costs at best where a column costs as much as `prices` says.
-    #[inline(always)]
     fn best(&mut self, prices: &[f64]) {
         self.best.clear();
         self.best.push(0.0);
@@ -281,7 +255,6 @@ impl Groups {
 
     /// What each column costs one more reader, together with the others and the producer, whose rows cost as much as `of_rows` says:
     /// in `by_column`.
-    #[inline(always)]
     fn join(&mut self, share: &Share) {
         self.by_column.clear();
         self.by_column.resize(self.width, f64::INFINITY);

@@ -28,14 +28,7 @@ impl Tables {
 /// Sums that are compared side by side: the minimum of few is soon found, and processors add and compare several at once.
 const LANES: usize = 8;
 
-/// Does something with the widest vectors that the processor has. Sums and minima are the same with any: nothing is joined in another
-/// order. What is done is a type with a function that is always inlined, as a closure need not be.
-pub fn vectorized<T: pulp::WithSimd>(body: T) -> T::Output {
-    pulp::Arch::new().dispatch(body)
-}
-
 /// The least sum of a number of one and the number of the other at the same place.
-#[inline(always)]
 pub fn least_sum(a: &[f64], b: &[f64]) -> f64 {
     let mut lanes = [f64::INFINITY; LANES];
     let (whole, last) = (a.chunks_exact(LANES), a.len() / LANES * LANES);
@@ -51,7 +44,6 @@ pub fn least_sum(a: &[f64], b: &[f64]) -> f64 {
 }
 
 /// Lowers a number to another that is below.
-#[inline(always)]
 pub fn lower(least: &mut f64, sum: f64) {
     *least = if sum < *least { sum } else { *least };
 }
