@@ -269,7 +269,7 @@ mod tests {
 
     /// Of variable 2 labels 0 and 3, 1 and 4, 2 and 5 are the same to all others; of 3 the even ones and the odd ones.
     fn factors() -> Vec<Factor> {
-        let column = |label: usize| (!label.is_multiple_of(3)).then_some(label % 3 - 1);
+        let column = |label: usize| (label % 3).checked_sub(1);
         let share = Share {
             producer: Some((0, vec![0, 1, 0])),
             readers: vec![
