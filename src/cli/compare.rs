@@ -42,7 +42,7 @@ pub fn run(args: &CompileArgs) -> Result<()> {
 fn row(args: &CompileArgs, strategy: Strategy) -> Row {
     let begun = Instant::now();
     let shared = SharedArgs { strategy: Some(strategy), ..args.shared.clone() };
-    let planned = plan_model(&args.model, &shared, None, shared.optimizer.is_some());
+    let planned = plan_model(&args.model, (&shared, None), None, shared.optimizer.is_some());
     let outcome = planned.map(|planned| planned.plan.into_plan());
     Row { strategy, seconds: begun.elapsed().as_secs_f64(), outcome }
 }

@@ -16,7 +16,7 @@ use graphc_ir::check::VerifiedPlan;
 use graphc_ir::plan::{Plan, WeightsSource, read_plan, write_plan};
 use serde_json::json;
 
-use super::args::{CompileArgs, Format, OnNan, SharedArgs};
+use super::args::{CompileArgs, DeviceName, Format, OnNan, SharedArgs};
 use super::data::{Types, read_text};
 use super::options;
 use super::output::{Named, check_distinct, print, say};
@@ -60,7 +60,8 @@ pub fn run(args: &CompileArgs) -> Result<()> {
     if !args.compare.is_empty() {
         return super::compare::run(args);
     }
-    let planned = plan_model(&args.model, &args.shared, None, args.shared.optimizer.is_some());
+    let training = args.shared.optimizer.is_some();
+    let planned = plan_model(&args.model, (&args.shared, None), None, training);
     let planned = planned.inspect_err(|error| show_why(args, error))?;
     if let Some(path) = &args.output {
         graphc_runtime::data::write_file(path, write_plan(&planned.plan).as_bytes())?;
@@ -89,7 +90,7 @@ fn show_why(args: &CompileArgs, error: &anyhow::Error) {
 fn write_why(args: &CompileArgs, path: &Path, error: &CompileError) -> Result<()> {
     let (imported, dims) = options::model(&args.model, &args.shared, None)?;
     let options = options::compile_options(&args.shared, dims)?;
-    let cluster = options::shared_cluster(&args.shared)?;
+    let cluster = options::shared_cluster(&args.shared, None)?;
     let name = pages::name(&args.model);
     let page = page_without_plan((&name, &imported.graph), &options, &cluster, error);
     pages::write_page(path, &page)
@@ -123,16 +124,16 @@ fn report_json(planned: &Planned) -> serde_json::Value {
 fn emit(args: &CompileArgs, pass: &str) -> Result<()> {
     let (imported, dims) = options::model(&args.model, &args.shared, None)?;
     let options = options::compile_options(&args.shared, dims)?;
-    let cluster = options::shared_cluster(&args.shared)?;
+    let cluster = options::shared_cluster(&args.shared, None)?;
     let graph = emit_after(imported.graph, &options, &cluster, pass)?;
     print(&graphc_ir::text::print(&graph))
 }
 
-/// Reads and plans a model. The samples of `data` are the batch where the command line gives none; `training` asks for a loss and an
+/// Reads and plans a model, for a device where the command line names one. The samples of `data` are the batch where the command line gives none; `training` asks for a loss and an
 /// optimizer.
 pub fn plan_model(
     path: &Path,
-    args: &SharedArgs,
+    (args, device): (&SharedArgs, Option<DeviceName>),
     data: Option<&Types>,
     training: bool,
 ) -> Result<Planned> {
@@ -153,7 +154,7 @@ pub fn plan_model(
     }
     check_static_batch(&graph, args.batch)?;
     let options = options::compile_options(args, dims)?;
-    let cluster = options::shared_cluster(args)?;
+    let cluster = options::shared_cluster(args, device)?;
     let source = Some(weights_source(path)?);
     let parse = start.elapsed().as_secs_f64();
     let start = Instant::now();

@@ -55,7 +55,7 @@ fn planned(args: &EvalArgs) -> Result<(VerifiedPlan, Weights)> {
         say("warning", &warning);
     }
     let options = options::compile_options(&args.shared, dims)?;
-    let cluster = options::shared_cluster(&args.shared)?;
+    let cluster = options::shared_cluster(&args.shared, args.runtime.device)?;
     let source = Some(weights_source(&args.model)?);
     Ok((evaluation::plan(graph, &options, &cluster, source)?, weights))
 }

@@ -14,7 +14,7 @@ use graphc_ir::plan::{
 use graphc_runtime::data::open_file;
 use sha2::{Digest, Sha256};
 
-use super::args::{Count, OptimizerName, SharedArgs};
+use super::args::{Count, DeviceName, OptimizerName, SharedArgs};
 use super::data::{Types, read_text, rows};
 use super::ranks::world_size;
 
@@ -133,9 +133,13 @@ fn check_owners(args: &SharedArgs, name: OptimizerName) -> Result<()> {
     Ok(())
 }
 
-/// The cluster that is planned for.
-pub fn shared_cluster(args: &SharedArgs) -> Result<Cluster> {
-    let cluster = cluster(args.cluster.as_deref().unwrap_or("cpu"))?;
+/// The cluster that is planned for, by what its ranks compute on. Where none is named it has this machine's prices, but what a plan does for
+/// one kind of device alone is done for that one.
+pub fn shared_cluster(args: &SharedArgs, device: Option<DeviceName>) -> Result<Cluster> {
+    let mut cluster = cluster(args.cluster.as_deref().unwrap_or("cpu"))?;
+    if let (None, Some(device)) = (&args.cluster, device) {
+        cluster.device.kind = device.into();
+    }
     Ok(run_by(cluster, args.framework.as_ref()))
 }
 

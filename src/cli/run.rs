@@ -98,7 +98,8 @@ fn planned(args: &RunArgs, data: &Types) -> Result<(VerifiedPlan, Weights)> {
     if args.shared.loss.is_some() || args.shared.optimizer.is_some() {
         bail!("run does inference: --loss and --optimizer belong to train");
     }
-    let Planned { plan, weights, .. } = plan_model(&args.model, &args.shared, Some(data), false)?;
+    let Planned { plan, weights, .. } =
+        plan_model(&args.model, (&args.shared, args.runtime.device), Some(data), false)?;
     Ok((plan, weights))
 }
 

@@ -104,7 +104,8 @@ fn watch(
 /// The plan and the weights of its model.
 fn planned(args: &TrainArgs, data: Option<&Types>) -> Result<(VerifiedPlan, Weights)> {
     if !is_plan(&args.model) {
-        let Planned { plan, weights, .. } = plan_model(&args.model, &args.shared, data, true)?;
+        let Planned { plan, weights, .. } =
+            plan_model(&args.model, (&args.shared, args.runtime.device), data, true)?;
         return Ok((plan, weights));
     }
     let plan = load_sound_plan(&args.model)?;
