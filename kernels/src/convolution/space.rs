@@ -111,13 +111,11 @@ impl Space {
         [self.outputs, self.inputs, self.stride] == [1; 3] && self.groups > 1
     }
 
-    /// Whether it is one product of matrices, of images of one place with kernels of one element.
+    /// Whether it is one product of matrices, of images of one place with kernels of one element. With padding the element may meet none.
     pub fn is_product(&self) -> bool {
-        self.groups == 1
-            && self.stride == self.inputs
-            && self.area() == 1
-            && self.taps() == 1
-            && self.places() == 1
+        let one_channel_group = self.groups == 1 && self.stride == self.inputs;
+        let one_place = self.area() == 1 && self.taps() == 1 && self.places() == 1;
+        one_channel_group && one_place && self.window.pads == [0; 4]
     }
 
     /// Whether what is of `f32` needs no columns.
