@@ -47,9 +47,11 @@ fn setting(image: [usize; 4], outputs: usize, kernel: usize, stride: usize) -> S
     Setting { image, outputs, kernel, window, groups: 1, channels_last: true }
 }
 
-/// What tiles hold only in part, steps and holes of the window, both layouts, groups of many, few and single channels.
+/// What tiles hold only in part, steps and holes of the window, both layouts, groups of many, few and single channels;
+/// images of one place, where windows of one element meet it, or meet padding alone.
 fn settings() -> Vec<Setting> {
     let uneven = Window { strides: [2, 1], pads: [2, 0, 1, 1], dilations: [1, 2] };
+    let beside = Window { strides: [3; 2], pads: [1; 4], dilations: [1; 2] };
     vec![
         setting([2, 7, 6, 24], 40, 3, 2),
         setting([3, 5, 4, 7], 70, 3, 1),
@@ -57,6 +59,8 @@ fn settings() -> Vec<Setting> {
         Setting { window: uneven, kernel: [3, 2], ..setting([2, 9, 8, 16], 8, 3, 1) },
         Setting { channels_last: false, ..setting([2, 6, 7, 5], 9, 3, 2) },
         Setting { groups: 2, ..setting([2, 4, 5, 32], 48, 3, 1) },
+        setting([5, 1, 1, 24], 40, 1, 1),
+        Setting { window: beside, ..setting([5, 1, 1, 24], 40, 1, 1) },
         Setting { groups: 24, ..setting([2, 6, 5, 24], 24, 3, 1) },
         Setting { groups: 3, ..setting([2, 6, 5, 6], 12, 3, 2) },
         Setting { groups: 6, channels_last: false, ..setting([2, 6, 5, 6], 6, 3, 2) },
