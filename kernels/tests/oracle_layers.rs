@@ -63,6 +63,21 @@ fn attention_to_scores_far_apart_stays_finite() {
     Case::random(op, &types, &mut Random::new(0), &mut ordinary).check(2e-4);
 }
 
+/// A convolution and both its gradients, of images and kernels of these types; a tolerance for each.
+fn convolutions(op: Convolution, [x, k]: [TensorType; 2], random: &mut Random, near: [f64; 3]) {
+    let Convolution { window, groups, channels_last } = op;
+    let (kernel, at) = ([k.shape[2], k.shape[3]], if channels_last { 1 } else { 2 });
+    let extents = [x.shape[at], x.shape[at + 1]];
+    let op = Op::Convolution(op);
+    let y = op.infer(&[&x, &k]).expect("it fits").swap_remove(0);
+    Case::random(op, &[x.clone(), k.clone()], random, &mut ordinary).check(near[0]);
+    let of_x = ConvolutionInputGrad { window, groups, extents, channels_last };
+    Case::random(Op::ConvolutionInputGrad(of_x), &[k, y.clone()], random, &mut ordinary)
+        .check(near[1]);
+    let of_k = ConvolutionKernelGrad { window, groups, extents: kernel, channels_last };
+    Case::random(Op::ConvolutionKernelGrad(of_k), &[x, y], random, &mut ordinary).check(near[2]);
+}
+
 #[test]
 fn convolutions_and_their_gradients() {
     repeat(80, |random| {
@@ -76,14 +91,8 @@ fn convolutions_and_their_gradients() {
         let channels_last = random.below(2) == 0;
         let x = f32s(&ordered([batch, groups * inputs, image[0], image[1]], channels_last));
         let k = f32s(&[groups * outputs, inputs, kernel[0], kernel[1]]);
-        let op = Op::Convolution(Convolution { window, groups, channels_last });
-        let y = op.infer(&[&x, &k]).expect("it fits").swap_remove(0);
-        Case::random(op, &[x.clone(), k.clone()], random, &mut ordinary).check(2e-5);
-        let of_x = ConvolutionInputGrad { window, groups, extents: image, channels_last };
-        let types = [k, y.clone()];
-        Case::random(Op::ConvolutionInputGrad(of_x), &types, random, &mut ordinary).check(4e-5);
-        let of_k = ConvolutionKernelGrad { window, groups, extents: kernel, channels_last };
-        Case::random(Op::ConvolutionKernelGrad(of_k), &[x, y], random, &mut ordinary).check(1e-4);
+        let op = Convolution { window, groups, channels_last };
+        convolutions(op, [x, k], random, [2e-5, 4e-5, 1e-4]);
     });
 }
 
@@ -95,15 +104,22 @@ fn convolutions_of_groups_whose_channels_are_split() {
         let channels_last = random.below(2) == 0;
         let x = f32s(&ordered([2, groups * inputs, 3, 2], channels_last));
         let k = f32s(&[groups * outputs, inputs, 1, 1]);
-        let window = Window::PLAIN;
-        let op = Op::Convolution(Convolution { window, groups, channels_last });
-        let y = op.infer(&[&x, &k]).expect("it fits").swap_remove(0);
-        Case::random(op, &[x.clone(), k.clone()], random, &mut ordinary).check(2e-5);
-        let of_x = ConvolutionInputGrad { window, groups, extents: [3, 2], channels_last };
-        let types = [k, y.clone()];
-        Case::random(Op::ConvolutionInputGrad(of_x), &types, random, &mut ordinary).check(4e-5);
-        let of_k = ConvolutionKernelGrad { window, groups, extents: [1; 2], channels_last };
-        Case::random(Op::ConvolutionKernelGrad(of_k), &[x, y], random, &mut ordinary).check(1e-4);
+        let op = Convolution { window: Window::PLAIN, groups, channels_last };
+        convolutions(op, [x, k], random, [2e-5, 4e-5, 1e-4]);
+    });
+}
+
+/// Kernels of one element meet the place, or padding alone; only the first is a product of matrices.
+#[test]
+fn convolutions_of_images_of_one_place() {
+    let padded = |stride| Window { strides: [stride; 2], pads: [1; 4], dilations: [1; 2] };
+    repeat(24, |random| {
+        let window = random.of(&[Window::PLAIN, padded(1), padded(2), padded(3)]);
+        let channels_last = random.below(2) == 0;
+        let [inputs, outputs] = [(); 2].map(|()| random.of(&[1, 5, 16, 40]));
+        let x = f32s(&ordered([random.of(&[1, 9, 100]), inputs, 1, 1], channels_last));
+        let k = f32s(&[outputs, inputs, 1, 1]);
+        convolutions(Convolution { window, groups: 1, channels_last }, [x, k], random, [1e-4; 3]);
     });
 }
 
@@ -123,14 +139,8 @@ fn convolutions_of_many_channels() {
         let (batch, each) = (random.of(&[1, 2, 9]), if depthwise { 1 } else { groups });
         let x = f32s(&[batch, image[0], image[1], each * inputs]);
         let k = f32s(&[each * outputs, if depthwise { 1 } else { inputs }, kernel[0], kernel[1]]);
-        let op = Op::Convolution(Convolution { window, groups, channels_last: true });
-        let y = op.infer(&[&x, &k]).expect("it fits").swap_remove(0);
-        Case::random(op, &[x.clone(), k.clone()], random, &mut ordinary).check(1e-4);
-        let of_x = ConvolutionInputGrad { window, groups, extents: image, channels_last: true };
-        let types = [k, y.clone()];
-        Case::random(Op::ConvolutionInputGrad(of_x), &types, random, &mut ordinary).check(1e-4);
-        let of_k = ConvolutionKernelGrad { window, groups, extents: kernel, channels_last: true };
-        Case::random(Op::ConvolutionKernelGrad(of_k), &[x, y], random, &mut ordinary).check(1e-4);
+        let op = Convolution { window, groups, channels_last: true };
+        convolutions(op, [x, k], random, [1e-4; 3]);
     });
 }
 
