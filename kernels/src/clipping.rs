@@ -32,7 +32,7 @@ pub(crate) fn square_sum<T: Float>(
     let each = chunks.div_ceil(parts).max(1);
     let pieces = sums.chunks_mut(each).zip(x.chunks(each * CHUNK));
     let pieces = parallel::with_rooms(pieces, rooms, room);
-    parallel::run(pool, pieces, |((sums, x), room)| {
+    parallel::run(pool, pieces, &|((sums, x), room)| {
         for (sum, x) in sums.iter_mut().zip(x.chunks(CHUNK)) {
             *sum = squares(T::read(x, room));
         }

@@ -75,7 +75,7 @@ fn lanes<T: Element, S: Copy + Default>(
     }
     let (x, slabs) = (x.as_slice::<T>()?, out.len() / slab);
     let out = Output::new(out.as_mut_slice::<T>()?, slab);
-    over_rows(cx, [slabs, slab], 0, out, |range, mut out, _| {
+    over_rows(cx, [slabs, slab], 0, out, &|range, mut out, _| {
         for (index, first) in range.enumerate() {
             let (x, out) = (&x[first * slab..][..slab], out.row(index));
             for lane in 0..inner {

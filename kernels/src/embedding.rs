@@ -29,7 +29,7 @@ pub(crate) fn embedding(
     let bytes = width * table.dtype.size();
     let table = table.bytes();
     let out = Output::new(out.bytes_mut(), bytes);
-    over_rows(cx, [ids.len(), width], 0, out, |range, mut out, _| {
+    over_rows(cx, [ids.len(), width], 0, out, &|range, mut out, _| {
         for (index, position) in range.enumerate() {
             let out = out.row(index);
             match ids.get(position)?.filter(|row| (first..first + rows).contains(row)) {
@@ -69,7 +69,7 @@ pub(crate) fn embedding_grad<T: Float>(
     // Indices are gone through once for each tile of rows: of all rows where sums need no other memory.
     let tile = if T::room(1) == 0 { rows } else { (KEPT / width.max(1)).clamp(1, rows.max(1)) };
     let room = T::room((tile + 1) * width);
-    over_rows(cx, [rows, width], room, Output::new(out, width), |range, out, room| {
+    over_rows(cx, [rows, width], room, Output::new(out, width), &|range, out, room| {
         let (of_g, of_out) = room.split_at_mut(T::room(width));
         let tiles = out.all().chunks_mut((tile * width).max(1));
         for (start, out) in range.step_by(tile.max(1)).zip(tiles) {

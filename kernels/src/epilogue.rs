@@ -216,6 +216,6 @@ impl<'a> Sink<'a> {
         let ranges = (0..parts).map(|part| split_range(self.len(), parts, part));
         let pieces = with_rooms(ranges, words, self.words());
         // SAFETY: the ranges do not overlap, and who wrote the elements is done.
-        parallel::run(pool, pieces, |(range, words)| unsafe { self.follow(range, words) })
+        parallel::run(pool, pieces, &|(range, words)| unsafe { self.follow(range, words) })
     }
 }

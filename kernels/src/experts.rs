@@ -35,7 +35,7 @@ pub(crate) fn dispatch<T: Float>(
     }
     let each = space.experts.div_ceil(parts);
     let pieces = parallel::with_rooms(y.chunks_mut(each * of_expert).enumerate(), rooms, room);
-    parallel::run(pool, pieces, |((piece, y), room)| {
+    parallel::run(pool, pieces, &|((piece, y), room)| {
         let [of_x, of_y] = parts_of(room);
         y.fill(T::default());
         let held = piece * each..piece * each + y.len() / of_expert;
@@ -238,7 +238,7 @@ impl Space {
         }
         let each = (result.len() / size).div_ceil(parts);
         let pieces = parallel::with_rooms(result.chunks_mut(each * size).enumerate(), rooms, all);
-        parallel::run(pool, pieces, |((piece, result), room)| {
+        parallel::run(pool, pieces, &|((piece, result), room)| {
             let (of_result, room) = room.split_at_mut(T::room(size));
             for (index, result) in result.chunks_mut(size).enumerate() {
                 let work = |result: &mut [f32]| work(slots, piece * each + index, result, room);

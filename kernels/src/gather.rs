@@ -78,7 +78,7 @@ pub(crate) fn gather(
     }
     let bytes = width * x.dtype.size();
     let x = x.bytes();
-    over_rows(cx, [rows, width], 0, Output::new(out.bytes_mut(), bytes), |range, mut out, _| {
+    over_rows(cx, [rows, width], 0, Output::new(out.bytes_mut(), bytes), &|range, mut out, _| {
         for (index, position) in range.enumerate() {
             let batch = position / places.count * places.extent;
             let out = out.row(index);
@@ -148,7 +148,7 @@ pub(crate) fn scatter_sum<T: Float>(
     }
     let (g, batches) = (g.as_slice::<T>()?, out.len() / slab);
     let out = Output::new(out.as_mut_slice::<T>()?, slab);
-    over_rows(cx, [batches, slab], T::room(slab + width), out, |range, mut out, room| {
+    over_rows(cx, [batches, slab], T::room(slab + width), out, &|range, mut out, room| {
         let (of_g, of_out) = room.split_at_mut(T::room(width));
         for (index, batch) in range.enumerate() {
             T::write(out.row(index), of_out, |sums| {

@@ -5,6 +5,7 @@ use graphc_ir::types::DType;
 use half::{bf16, f16};
 
 use crate::context::Kernel;
+use crate::update::Given;
 use crate::{
     attention, clipping, convolution, cumulative, embedding, experts, gather, loss, matmul,
     movement, normalize, pool, recurrence, reduce, resize, rotary, scaling, scatter, softmax,
@@ -24,19 +25,23 @@ macro_rules! float {
     }};
 }
 
-/// A kernel of updates, for the element types of a variable and its gradient.
+/// A kernel of an update, for the element types of a variable and its gradient.
 macro_rules! update {
-    ($variable:expr, $gradient:expr, $kernel:path) => {{
-        use $kernel as kernel;
+    ($variable:expr, $gradient:expr, $update:path) => {
         match ($variable, $gradient) {
-            (DType::F32, DType::F32) => kernel::<f32, f32>,
-            (DType::F16, DType::F16) => kernel::<f16, f16>,
-            (DType::F16, DType::F32) => kernel::<f16, f32>,
-            (DType::BF16, DType::BF16) => kernel::<bf16, bf16>,
-            (DType::BF16, DType::F32) => kernel::<bf16, f32>,
+            (DType::F32, DType::F32) => update!($update: f32, f32),
+            (DType::F16, DType::F16) => update!($update: f16, f16),
+            (DType::F16, DType::F32) => update!($update: f16, f32),
+            (DType::BF16, DType::BF16) => update!($update: bf16, bf16),
+            (DType::BF16, DType::F32) => update!($update: bf16, f32),
             _ => return None,
         }
-    }};
+    };
+    ($update:path: $variable:ty, $gradient:ty) => {
+        |op, operands, results, cx| {
+            $update(op, operands, results, cx, Given::of::<$variable, $gradient>())
+        }
+    };
 }
 
 /// The kernel of the processor for an op of these element types, which the op takes and gives. Elementwise ops are
@@ -100,12 +105,12 @@ pub(crate) fn cpu(op: &Op, operands: &[DType], results: &[DType]) -> Option<Kern
         Op::AdamUpdate(_) => update!(first, second, update::adam),
         Op::RmspropUpdate(_) => update!(first, second, update::rmsprop),
         Op::LambDirection(_) => update!(first, second, update::lamb_direction),
-        Op::LambUpdate(_) => float!(first, update::lamb),
+        Op::LambUpdate(_) => update!(first, DType::F32, update::lamb),
         Op::SquareSum(_) => float!(first, clipping::square_sum),
         Op::ClipFactor(_) => clipping::clip_factor,
         Op::Blend(_) => match first {
-            DType::F32 if second == DType::F16 => update::blend::<f32, f16>,
-            DType::F32 if second == DType::BF16 => update::blend::<f32, bf16>,
+            DType::F32 if second == DType::F16 => update!(update::blend: f32, f16),
+            DType::F32 if second == DType::BF16 => update!(update::blend: f32, bf16),
             DType::F32 | DType::F16 | DType::BF16 => update!(first, second, update::blend),
             DType::I64 => update::count::<i64>,
             DType::I32 => update::count::<i32>,

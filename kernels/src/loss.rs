@@ -68,7 +68,7 @@ pub(crate) fn cross_entropy<T: Float>(
     let [losses, ls] = [loss, l].map(|out| out.as_mut_slice::<f32>());
     let outputs = (Output::new(losses?, 1), Output::new(ls?, 1));
     let (rows, room) = (labels.len(), T::room(extent));
-    over_rows(cx, [rows, extent], room, outputs, |range, (mut losses, mut ls), room| {
+    over_rows(cx, [rows, extent], room, outputs, &|range, (mut losses, mut ls), room| {
         for (index, row) in range.enumerate() {
             let x = T::read(&x[row * extent..(row + 1) * extent], room);
             let (greatest, log) = log_sum_exp(x);
@@ -113,7 +113,7 @@ pub(crate) fn cross_entropy_grad<T: Float>(
     let own = (1.0 - op.smoothing.0) as f32;
     let each = (op.smoothing.0 / classes.global as f64) as f32;
     let (rows, room) = (labels.len(), T::room(2 * extent));
-    over_rows(cx, [rows, extent], room, dx, |range, mut dx, room| {
+    over_rows(cx, [rows, extent], room, dx, &|range, mut dx, room| {
         let [of_x, of_dx] = parts_of(room);
         for (index, row) in range.enumerate() {
             let (label, dx) = (labels.get(row)?, dx.row(index));
@@ -179,7 +179,7 @@ pub(crate) fn label_rank<T: Float>(
     let (x, scores) = (x.as_slice::<T>()?, scores.as_slice::<T>()?);
     let ranks = Output::new(ranks.as_mut_slice::<f32>()?, 1);
     let (rows, room) = (labels.len(), T::room(extent));
-    over_rows(cx, [rows, extent], room, ranks, |range, mut ranks, room| {
+    over_rows(cx, [rows, extent], room, ranks, &|range, mut ranks, room| {
         for (index, row) in range.enumerate() {
             let Some(label) = labels.get(row)? else {
                 ranks.row(index)[0] = 0.0;

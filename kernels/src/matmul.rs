@@ -150,7 +150,7 @@ impl Product {
         let pieces = pieces
             .map(|(starts, out)| (starts, out, rest.split_off_mut(..own).unwrap_or_default()))
             .collect();
-        parallel::run(pool, pieces, |(starts, out, room)| {
+        parallel::run(pool, pieces, &|(starts, out, room)| {
             self.matrices(starts, a, b, out, Hands::own(room));
             Ok(())
         })
@@ -166,7 +166,7 @@ impl Product {
     ) -> Result<(), KernelError> {
         let each = self.rows.div_ceil(threads);
         let pieces = out.chunks_mut(each * self.columns).enumerate().collect();
-        parallel::run(pool, pieces, |(piece, out)| {
+        parallel::run(pool, pieces, &|(piece, out)| {
             strided::transpose_rows(columns, out, [self.columns, self.rows], piece * each);
             Ok(())
         })

@@ -28,7 +28,7 @@ pub(crate) fn normalize<T: Float>(
     let x = x.as_slice::<T>()?;
     let outputs =
         (Output::new(y.as_mut_slice::<T>()?, extent), Output::new(r.as_mut_slice::<f32>()?, 1));
-    over_rows(cx, [count, extent], T::room(2 * extent), outputs, |range, (mut y, mut r), room| {
+    over_rows(cx, [count, extent], T::room(2 * extent), outputs, &|range, (mut y, mut r), room| {
         let [of_x, of_y] = parts_of(room);
         for (index, row) in range.enumerate() {
             let x = T::read(&x[row * extent..(row + 1) * extent], of_x);
@@ -56,7 +56,7 @@ pub(crate) fn normalize_grad<T: Float>(
     }
     let (y, r, dy) = (y.as_slice::<T>()?, r.as_slice::<f32>()?, dy.as_slice::<T>()?);
     let dx = Output::new(dx.as_mut_slice::<T>()?, extent);
-    over_rows(cx, [count, extent], T::room(3 * extent), dx, |range, mut dx, room| {
+    over_rows(cx, [count, extent], T::room(3 * extent), dx, &|range, mut dx, room| {
         let [of_y, of_dy, of_dx] = parts_of(room);
         for (index, row) in range.enumerate() {
             let part = row * extent..(row + 1) * extent;

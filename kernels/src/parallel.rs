@@ -19,10 +19,12 @@ pub(crate) fn parts(cx: &KernelContext<'_>, elements: usize) -> usize {
 }
 
 /// Works on each part, in parallel where there are several. Of several errors the first part's is returned.
+///
+/// The work is called by its address, so that the compiler makes one copy of a kernel's loops, not one for each way to run them.
 pub(crate) fn run<P: Send>(
     pool: Option<&ThreadPool>,
     parts: Vec<P>,
-    work: impl Fn(P) -> Result<(), KernelError> + Send + Sync,
+    work: &(dyn Fn(P) -> Result<(), KernelError> + Sync),
 ) -> Result<(), KernelError> {
     let Some(pool) = pool.filter(|_| parts.len() > 1) else {
         return parts.into_iter().try_for_each(work);
@@ -30,7 +32,7 @@ pub(crate) fn run<P: Send>(
     let parts: Vec<Mutex<Option<P>>> = parts.into_iter().map(|p| Mutex::new(Some(p))).collect();
     each(Some(pool), parts.len(), &|index| {
         let part = parts[index].lock().unwrap_or_else(PoisonError::into_inner).take();
-        part.map_or(Ok(()), &work)
+        part.map_or(Ok(()), work)
     })
 }
 
@@ -106,7 +108,7 @@ pub(crate) fn over_rows<R: Rows>(
     [rows, weight]: [usize; 2],
     room: usize,
     outputs: R,
-    work: impl Fn(Range<usize>, R, &mut [f32]) -> Result<(), KernelError> + Send + Sync,
+    work: &(dyn Fn(Range<usize>, R, &mut [f32]) -> Result<(), KernelError> + Sync),
 ) -> Result<(), KernelError> {
     let (pool, count) = (cx.pool, parts(cx, rows * weight).min(rows).max(1));
     let mut rooms = cx.scratch.take::<f32>(count * room);
@@ -123,7 +125,7 @@ pub(crate) fn over_rows<R: Rows>(
         rooms = others;
         pieces.push((range, own, room));
     }
-    run(pool, pieces, |(range, own, room)| work(range, own, room))
+    run(pool, pieces, &|(range, own, room)| work(range, own, room))
 }
 
 /// Gives each piece of work `room` elements of `rooms` to work in.

@@ -151,7 +151,7 @@ impl Fold {
         let each = chunks.div_ceil(parts);
         let pieces =
             parallel::with_rooms(partial.chunks_mut(each).zip(x.chunks(each * CHUNK)), rooms, room);
-        parallel::run(pool, pieces, |((partial, x), room)| {
+        parallel::run(pool, pieces, &|((partial, x), room)| {
             for (partial, x) in partial.iter_mut().zip(x.chunks(CHUNK)) {
                 *partial = fold_chunk(self.kind, T::read(x, room));
             }
@@ -170,7 +170,7 @@ impl Fold {
         cx: &mut KernelContext<'_>,
     ) -> Result<(), KernelError> {
         let (count, room) = (out.len(), T::room(CHUNK.min(extent)));
-        over_rows(cx, [count, extent], room, Output::new(out, 1), |range, mut out, room| {
+        over_rows(cx, [count, extent], room, Output::new(out, 1), &|range, mut out, room| {
             for (index, row) in range.enumerate() {
                 let x = &x[row * extent..(row + 1) * extent];
                 let chunks = x.chunks(CHUNK).map(|x| fold_chunk(self.kind, T::read(x, room)));
@@ -200,7 +200,7 @@ impl Fold {
         let room = T::room((AT_ONCE + 1) * TILE);
         let rooms = cx.scratch.take::<f32>(out.len().div_ceil(each) * room);
         let pieces = with_rooms(out.chunks_mut(each).enumerate(), rooms, room);
-        parallel::run(cx.pool, pieces, |((piece, out), room)| {
+        parallel::run(cx.pool, pieces, &|((piece, out), room)| {
             let (of_out, room) = room.split_at_mut(T::room(TILE));
             let mut at = piece * each;
             for out in out.chunks_mut(width) {
@@ -234,7 +234,7 @@ impl Fold {
         let (of_out, room) = room.split_at_mut(of_out);
         let (folded, rooms) = room.split_at_mut(count * columns);
         let pieces = folded.chunks_mut(each * columns).zip(x.chunks(each * BLOCK * columns));
-        parallel::run(cx.pool, with_rooms(pieces, rooms, own), |((folded, x), room)| {
+        parallel::run(cx.pool, with_rooms(pieces, rooms, own), &|((folded, x), room)| {
             let blocks = folded.chunks_exact_mut(columns).zip(x.chunks(BLOCK * columns));
             for (folded, x) in blocks {
                 fold_tile(self.kind, x, columns, x.len() / columns, folded, room);

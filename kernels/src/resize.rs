@@ -54,7 +54,7 @@ pub(crate) fn resize<T: Float>(
         }
         Ok(())
     };
-    parallel::over_rows(cx, [rows, weight], T::room(width), Output::new(out, width), work)
+    parallel::over_rows(cx, [rows, weight], T::room(width), Output::new(out, width), &work)
 }
 
 /// Whether the shapes are one but for a dim, which has the elements that the taps are for.

@@ -53,7 +53,7 @@ pub(crate) fn rotary<T: Float>(
         rooms,
         room,
     );
-    parallel::run(cx.pool, pieces, |((piece, (x, out)), room)| {
+    parallel::run(cx.pool, pieces, &|((piece, (x, out)), room)| {
         let [of_x, of_out] = parts_of(room);
         for (index, (x, out)) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)).enumerate()
         {

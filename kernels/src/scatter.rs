@@ -96,7 +96,7 @@ impl Call<'_, '_, '_> {
             return places.check();
         }
         let batches = out.len() / slab;
-        over_rows(cx, [batches, slab], 0, Output::new(out, slab), |range, mut out, _| {
+        over_rows(cx, [batches, slab], 0, Output::new(out, slab), &|range, mut out, _| {
             for (index, batch) in range.enumerate() {
                 let out = out.row(index);
                 for position in batch * places.count..(batch + 1) * places.count {

@@ -72,7 +72,7 @@ fn lanes<T: Float>(
     let one = std::ptr::eq(x, y);
     if inner == 1 {
         let (rows, out) = (out.len() / extent, Output::new(out, extent));
-        return over_rows(cx, [rows, extent], T::room(3 * extent), out, |range, mut out, room| {
+        return over_rows(cx, [rows, extent], T::room(3 * extent), out, &|range, mut out, room| {
             let [of_x, of_y, of_out] = parts_of(room);
             for (index, at) in range.enumerate() {
                 let part = at * extent..(at + 1) * extent;

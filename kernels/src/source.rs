@@ -124,7 +124,7 @@ fn fill_as<T: Element>(
     let rows = Rows::of(out.shape, out.origin, out.global);
     let (count, extent) = (rows.count, rows.extent);
     let out = Output::new(out.as_mut_slice::<T>()?, extent);
-    over_rows(cx, [count, extent], 0, out, |range, mut out, _| {
+    over_rows(cx, [count, extent], 0, out, &|range, mut out, _| {
         for (index, row) in range.enumerate() {
             let first = rows.position(row);
             let out = out.row(index).iter_mut();
@@ -166,7 +166,7 @@ pub(crate) fn dropout<T: Float>(
         rest = tail;
         pieces.push((range, own));
     }
-    parallel::run(cx.pool, pieces, |(range, mut out)| {
+    parallel::run(cx.pool, pieces, &|(range, mut out)| {
         let skip = range.start * rows.extent;
         for row in range {
             let elements = row * rows.extent..(row + 1) * rows.extent;
@@ -236,17 +236,24 @@ pub(crate) fn triangle(
     let bytes = columns * size;
     let count = x.len() / (*columns).max(1);
     let x = x.bytes();
-    over_rows(cx, [count, *columns], 0, Output::new(out.bytes_mut(), bytes), |range, mut out, _| {
-        for (index, line) in range.enumerate() {
-            let kept = kept(op, first_row + line % rows, *first_column, *columns);
-            let kept = kept.start * size..kept.end * size;
-            let out = out.row(index);
-            out[..kept.start].fill(0);
-            out[kept.clone()].copy_from_slice(&x[line * bytes..(line + 1) * bytes][kept.clone()]);
-            out[kept.end..].fill(0);
-        }
-        Ok(())
-    })
+    over_rows(
+        cx,
+        [count, *columns],
+        0,
+        Output::new(out.bytes_mut(), bytes),
+        &|range, mut out, _| {
+            for (index, line) in range.enumerate() {
+                let kept = kept(op, first_row + line % rows, *first_column, *columns);
+                let kept = kept.start * size..kept.end * size;
+                let out = out.row(index);
+                out[..kept.start].fill(0);
+                out[kept.clone()]
+                    .copy_from_slice(&x[line * bytes..(line + 1) * bytes][kept.clone()]);
+                out[kept.end..].fill(0);
+            }
+            Ok(())
+        },
+    )
 }
 
 /// The columns of a shard that are kept in a row of the whole tensor.

@@ -123,7 +123,7 @@ fn share<const N: usize>(
         walk.dims[0].extent = range.len();
         pieces.push((walk, own));
     }
-    parallel::run(cx.pool, pieces, |(walk, to)| {
+    parallel::run(cx.pool, pieces, &|(walk, to)| {
         run(&walk, from, to);
         Ok(())
     })

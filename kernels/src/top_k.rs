@@ -47,7 +47,7 @@ fn best<T: Element>(
     let x = x.as_slice::<T>()?;
     let values = Output::new(values.as_mut_slice::<T>()?, op.count);
     let places = Output::new(places.as_mut_slice::<i64>()?, op.count);
-    over_rows(cx, [rows, extent], 0, (values, places), |range, (mut values, mut places), _| {
+    over_rows(cx, [rows, extent], 0, (values, places), &|range, (mut values, mut places), _| {
         for (index, row) in range.enumerate() {
             let x = &x[row * extent..][..extent];
             best_of(op.greatest, x, values.row(index), places.row(index));

@@ -11,7 +11,7 @@ use crate::context::KernelContext;
 use crate::error::KernelError;
 use crate::matmul;
 use crate::product::Then;
-use crate::update::{Parted, PartedKernel, in_parts};
+use crate::update::{Given, Parted, Update, in_parts};
 use crate::view::{Parts, View, ViewMut};
 
 /// A product and an update behind it.
@@ -19,7 +19,7 @@ use crate::view::{Parts, View, ViewMut};
 pub(crate) struct Updated {
     product: MatMul,
     update: Op,
-    kernel: PartedKernel,
+    kernel: Update,
 }
 
 impl Updated {
@@ -56,7 +56,7 @@ impl Updated {
         let made = Made { op: self.product, factors: [a, b], area, shape: there.shape };
         let operands: Vec<View<'_>> =
             [*variable, there].into_iter().chain(states.iter().copied()).collect();
-        (self.kernel)(&self.update, &operands, results, cx, Some(&made))
+        (self.kernel)(&self.update, &operands, results, cx, Given::in_parts(&made))
     }
 }
 

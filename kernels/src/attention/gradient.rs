@@ -120,7 +120,7 @@ impl<T: Number> Inputs<'_, T> {
         for (unit, memory) in all.chunks_mut(size).enumerate() {
             pieces[unit % parts].heads.push((unit / shared, unit % shared, memory));
         }
-        parallel::run(cx.pool, pieces, |piece| {
+        parallel::run(cx.pool, pieces, &|piece| {
             for (batch, head, memory) in piece.heads {
                 self.one_head([batch, head], memory, piece.scratch);
             }
@@ -131,7 +131,7 @@ impl<T: Number> Inputs<'_, T> {
         let chunks = |x, size: usize| <[T]>::chunks_mut(x, size.max(1));
         let results = chunks(dq, of_queries * shared)
             .zip(chunks(dk, of_keys * shared).zip(chunks(dv, of_keys * shared)));
-        parallel::run(cx.pool, results.enumerate().collect(), |(batch, (dq, (dk, dv)))| {
+        parallel::run(cx.pool, results.enumerate().collect(), &|(batch, (dq, (dk, dv)))| {
             for head in 0..shared {
                 let memory = &all[(batch * shared + head) * size..][..size];
                 let (of_query, rest) = memory.split_at(of_queries);

@@ -70,7 +70,7 @@ fn forward<T: Number>(
     for (piece, scratch) in pieces.iter_mut().zip(cx.scratch.take(parts * own).chunks_mut(own)) {
         piece.scratch = scratch;
     }
-    parallel::run(cx.pool, pieces, |piece| {
+    parallel::run(cx.pool, pieces, &|piece| {
         for block in piece.blocks {
             space.forward(operands, block, piece.scratch);
         }

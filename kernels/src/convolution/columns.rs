@@ -32,7 +32,7 @@ pub(super) fn forward<T: Number>(
     let places = space.batch * space.places();
     let each = places.div_ceil(PLACES).div_ceil(parts) * PLACES;
     let pieces = y.chunks_mut(each * features).zip(elements.chunks_mut(PLACES * depth)).enumerate();
-    parallel::run(pool, with_rooms(pieces, singles, own), |((piece, (y, columns)), room)| {
+    parallel::run(pool, with_rooms(pieces, singles, own), &|((piece, (y, columns)), room)| {
         for (index, y) in y.chunks_mut(PLACES * features).enumerate() {
             let start = piece * each + index * PLACES;
             let places = start..start + y.len() / features;
@@ -70,7 +70,7 @@ pub(super) fn backward<T: Number>(
     let kernels = &*kernels;
     let each = space.batch.div_ceil(parts);
     let pieces = dx.chunks_mut(each * size).zip(dy.chunks(each * count * features));
-    parallel::run(pool, with_rooms(pieces, singles, own), |((dx, dy), memory)| {
+    parallel::run(pool, with_rooms(pieces, singles, own), &|((dx, dy), memory)| {
         let (columns, rest) = memory.split_at_mut(count * depth);
         let (sums, room) = rest.split_at_mut(T::room(size));
         for (dx, dy) in dx.chunks_mut(size).zip(dy.chunks(count * features)) {
@@ -117,7 +117,7 @@ pub(super) fn sums<T: Number>(
             let columns = elements.split_off_mut(..PLACES * width).unwrap_or_default();
             (share, columns)
         });
-        parallel::run(pool, with_rooms(pieces, rooms, own), |((share, columns), room)| {
+        parallel::run(pool, with_rooms(pieces, rooms, own), &|((share, columns), room)| {
             for (start, sums) in share {
                 let range = start..start + sums.len() / space.outputs;
                 space.sum_range(group, range, [x, dy], (&mut *columns, &mut *room), sums);

@@ -94,25 +94,24 @@ fn gathered<T: Number>(
     let pieces =
         with_rooms((0..parts).map(|part| split_range(space.batch, parts, part)), words, to.words());
     let near = (NEAR / sizes[1].max(1)).max(1);
-    parallel::run(
-        pool,
-        with_rooms(pieces.into_iter(), rooms, of_image),
-        |((images, words), room)| {
-            let (of_from, of_to) = room.split_at_mut(T::room(sizes[0]));
-            for first in images.clone().step_by(near) {
-                let images = first..images.end.min(first + near);
-                for index in images.clone() {
-                    let from = T::read(&from[index * sizes[0]..][..sizes[0]], of_from);
-                    // SAFETY: each image is one thread's.
-                    let to = unsafe { to.part::<T>(index * sizes[1]..(index + 1) * sizes[1]) }?;
-                    T::write(to, of_to, |to| image(&readers, space, (from, across), weights, to));
-                }
-                // SAFETY: as above.
-                unsafe { to.follow(images.start * sizes[1]..images.end * sizes[1], words) }?;
+    parallel::run(pool, with_rooms(pieces.into_iter(), rooms, of_image), &|(
+        (images, words),
+        room,
+    )| {
+        let (of_from, of_to) = room.split_at_mut(T::room(sizes[0]));
+        for first in images.clone().step_by(near) {
+            let images = first..images.end.min(first + near);
+            for index in images.clone() {
+                let from = T::read(&from[index * sizes[0]..][..sizes[0]], of_from);
+                // SAFETY: each image is one thread's.
+                let to = unsafe { to.part::<T>(index * sizes[1]..(index + 1) * sizes[1]) }?;
+                T::write(to, of_to, |to| image(&readers, space, (from, across), weights, to));
             }
-            Ok(())
-        },
-    )
+            // SAFETY: as above.
+            unsafe { to.follow(images.start * sizes[1]..images.end * sizes[1], words) }?;
+        }
+        Ok(())
+    })
 }
 
 /// Kernels `[channel, tap]` as `[tap, channel]`.
@@ -212,7 +211,7 @@ pub(super) fn sums<T: Number>(
         let own = rest.split_off_mut(..taps * range.len()).unwrap_or_default();
         (split_range(space.batch, slabs, slab), range, own)
     });
-    parallel::run(pool, with_rooms(pieces, rooms, of_images), |((images, range, own), room)| {
+    parallel::run(pool, with_rooms(pieces, rooms, of_images), &|((images, range, own), room)| {
         let (of_x, of_dy) = room.split_at_mut(T::room(sizes[0]));
         own.fill(0.0);
         for image in images {

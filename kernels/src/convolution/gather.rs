@@ -209,7 +209,7 @@ impl Gather {
         let units = self.units(&panels, self.to.count * depth, parts);
         let costs: Vec<usize> =
             units.iter().map(|unit| self.cost(unit, &panels, &shared)).collect();
-        parallel::run(pool, cut(&costs, parts * SHARES), |part| {
+        parallel::run(pool, cut(&costs, parts * SHARES), &|part| {
             for unit in &units[part] {
                 self.unit(unit, &shared, &factors, from, target);
             }
@@ -389,7 +389,7 @@ fn run_pieces(
 ) -> Result<(), KernelError> {
     let shares = (parts * SHARES).min(pieces.len());
     let ranges = (0..shares).map(|share| split_range(pieces.len(), shares, share));
-    parallel::run(pool, with_rooms(ranges, words, to.words()), |(range, words)| {
+    parallel::run(pool, with_rooms(ranges, words, to.words()), &|(range, words)| {
         for Piece { first, work } in &pieces[range] {
             let Work { part, gather, shared, units } = &**work;
             let from = &from[first * gather.from.image()..];
@@ -419,7 +419,7 @@ fn packed(
         let own = room.split_off_mut(..panel.vectors * LANES * depth);
         pieces.push((panel, own.unwrap_or_default()));
     }
-    parallel::run(pool, pieces, |(panel, to)| {
+    parallel::run(pool, pieces, &|(panel, to)| {
         // SAFETY: the processor has AVX-512, as the caller of `run` says.
         unsafe {
             match pack {

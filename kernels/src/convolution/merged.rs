@@ -62,7 +62,7 @@ impl Merged {
         let size = self.side().image();
         let each = batch.div_ceil(parts.max(1)).max(1);
         let pieces = to.chunks_mut(each * size).zip(x.chunks(each * h * w * inputs)).collect();
-        parallel::run(pool, pieces, |(to, x): (&mut [f32], &[f32])| {
+        parallel::run(pool, pieces, &|(to, x): (&mut [f32], &[f32])| {
             for (to, x) in to.chunks_exact_mut(size).zip(x.chunks_exact(h * w * inputs)) {
                 to.fill(0.0);
                 for (row, x) in x.chunks_exact(w * inputs).enumerate() {

@@ -149,7 +149,7 @@ impl Sums {
         let row = self.x.count * self.taps();
         let each = self.y.count.div_ceil(parts.max(1));
         let pieces = dk.chunks_mut(each * row).enumerate().collect();
-        parallel::run(pool, pieces, |(piece, dk): (usize, &mut [f32])| {
+        parallel::run(pool, pieces, &|(piece, dk): (usize, &mut [f32])| {
             for (index, to) in dk.chunks_mut(row).enumerate() {
                 let from = sums.get((piece * each + index) * self.x.count..).unwrap_or_default();
                 // SAFETY: the processor has AVX-512, as the caller says.
@@ -181,7 +181,7 @@ impl Sums {
             cut(&costs, shares).into_iter().map(move |units| (slab, images.clone(), units))
         };
         let pieces = (0..slabs).flat_map(slab).collect();
-        parallel::run(pool, pieces, |(slab, images, part): (usize, _, Range<usize>)| {
+        parallel::run(pool, pieces, &|(slab, images, part): (usize, _, Range<usize>)| {
             let units = &units[part];
             let mut begun = vec![false; units.len()];
             for block in &self.blocks(images) {

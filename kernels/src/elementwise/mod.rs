@@ -136,7 +136,7 @@ impl Chain {
         } else {
             let rooms = buffers.chunks_mut(words.max(1));
             let work = self.cut(operands, results, parts, (rooms, &mut *partial));
-            parallel::run(cx.pool, work, |Part { frame, range, words, partial }| {
+            parallel::run(cx.pool, work, &|Part { frame, range, words, partial }| {
                 frame.evaluate(range, words, partial)
             })?;
         }

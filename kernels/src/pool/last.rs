@@ -27,7 +27,7 @@ impl Space {
         let (from, to) = (self.row(), self.row_of_places());
         let (rows, weight) = (y.len() / to, to * self.kernel[0] * self.kernel[1]);
         let room = T::room(from) + T::room(to);
-        over_rows(cx, [rows, weight], room, Output::new(y, to), |range, mut y, room| {
+        over_rows(cx, [rows, weight], room, Output::new(y, to), &|range, mut y, room| {
             let (of_x, of_y) = room.split_at_mut(T::room(from));
             for (index, row) in range.enumerate() {
                 let x = self.image_of(x, row / self.shown[0]);
@@ -70,7 +70,7 @@ impl Space {
         let (images, weight) =
             (dx.len() / size, to * self.shown[0] * self.kernel[0] * self.kernel[1]);
         let room = T::room(size) + T::room(from) + 3 * to;
-        over_rows(cx, [images, weight], room, Output::new(dx, size), |range, mut dx, room| {
+        over_rows(cx, [images, weight], room, Output::new(dx, size), &|range, mut dx, room| {
             let (of_dx, room) = room.split_at_mut(T::room(size));
             for (index, image) in range.enumerate() {
                 let x = self.mean.is_none().then(|| self.image_of(x, image));

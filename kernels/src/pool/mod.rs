@@ -142,7 +142,7 @@ impl Space {
         let weight = self.kernel[0] * self.kernel[1] * self.places();
         let (count, result) = (result.len() / size, Output::new(result, size));
         let of_result = T::room(size);
-        over_rows(cx, [count, weight], of_result + room, result, |range, mut result, room| {
+        over_rows(cx, [count, weight], of_result + room, result, &|range, mut result, room| {
             let (of_result, room) = room.split_at_mut(of_result);
             for (index, image) in range.enumerate() {
                 T::write(result.row(index), of_result, |result| work(image, result, room));

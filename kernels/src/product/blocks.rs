@@ -135,7 +135,7 @@ impl Task<'_> {
             return (0..count).for_each(|index| self.block(block, index, hands.room));
         }
         let pieces = hands.room.chunks_exact_mut(own).take(parts).enumerate().collect();
-        let shared = parallel::run(hands.pool, pieces, |(part, room)| {
+        let shared = parallel::run(hands.pool, pieces, &|(part, room)| {
             (part..count).step_by(parts).for_each(|index| self.block(block, index, room));
             Ok(())
         });

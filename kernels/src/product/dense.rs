@@ -87,7 +87,7 @@ pub(super) fn product(
     let whole = Product { extents, scale, factors, to, at: 0, stride, add };
     let threads = if hands.pool.is_some() { hands.threads.max(1) } else { 1 };
     let rooms = Rooms::new(hands.room, room_of_one(extents), threads);
-    let shared = parallel::run(hands.pool, whole.cut(threads), |part: Product<'_>| {
+    let shared = parallel::run(hands.pool, whole.cut(threads), &|part: Product<'_>| {
         rooms.with(|room| part.blocks(room));
         Ok(())
     });
@@ -114,7 +114,7 @@ pub(super) fn in_turn(
         parts.push((part, area.split_off_mut(..rows * columns).unwrap_or_default()));
     }
     let rooms = Rooms::new(hands.room, room_of_one(extents), threads);
-    parallel::run(hands.pool, parts, |(part, area): (Product<'_>, &mut [f32])| {
+    parallel::run(hands.pool, parts, &|(part, area): (Product<'_>, &mut [f32])| {
         let origin = [part.at / columns, part.at % columns];
         rooms.with(|room| part.in_turn(origin, columns, (area, room), (beside, then)))
     })

@@ -74,7 +74,7 @@ pub(super) fn product(
         let units = split_range(units, parts, part);
         units.start * ROWS_TOGETHER..(units.end * ROWS_TOGETHER).min(columns)
     };
-    let shared = parallel::run(hands.pool, (0..parts).map(part).collect(), |part| {
+    let shared = parallel::run(hands.pool, (0..parts).map(part).collect(), &|part| {
         rooms.with(|area| turned(&whole, part, packed, area));
         Ok(())
     });
@@ -100,7 +100,7 @@ fn pack(whole: &Product<'_>, pool: Option<&ThreadPool>, mut room: &mut [f32]) {
             }
         }
     }
-    let packed = parallel::run(pool, pieces, |(source, to)| {
+    let packed = parallel::run(pool, pieces, &|(source, to)| {
         source.pack(to);
         Ok(())
     });

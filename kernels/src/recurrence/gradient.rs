@@ -100,7 +100,7 @@ impl Backward<'_> {
                 Piece { start, state, kept, of_x, of_p }
             })
             .collect();
-        let done = parallel::run(work.pool, pieces, |piece| {
+        let done = parallel::run(work.pool, pieces, &|piece| {
             self.samples(step, piece);
             Ok(())
         });

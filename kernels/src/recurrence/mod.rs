@@ -134,22 +134,23 @@ impl Extents {
             .zip(chunks_or_empty(all_kept, each * self.time * kept_width))
             .collect();
         let cell = self.cell;
-        let done = parallel::run(work.pool, pieces, |(((((states, p), x), y), kept), all_kept)| {
-            for (sample, state) in states.chunks_exact_mut(width).enumerate() {
-                let at = sample * self.time + step;
-                let (x, p) = (&x[at * gates..][..gates], &p[sample * gates..][..gates]);
-                let kept = &mut kept[sample * kept_width..][..kept_width];
-                match cell {
-                    Cell::Lstm => cells::lstm(x, p, state, kept),
-                    Cell::Gru => cells::gru(x, p, state),
-                    Cell::Tanh => cells::tanh(x, p, state),
-                    Cell::Relu => cells::relu(x, p, state),
+        let done =
+            parallel::run(work.pool, pieces, &|(((((states, p), x), y), kept), all_kept)| {
+                for (sample, state) in states.chunks_exact_mut(width).enumerate() {
+                    let at = sample * self.time + step;
+                    let (x, p) = (&x[at * gates..][..gates], &p[sample * gates..][..gates]);
+                    let kept = &mut kept[sample * kept_width..][..kept_width];
+                    match cell {
+                        Cell::Lstm => cells::lstm(x, p, state, kept),
+                        Cell::Gru => cells::gru(x, p, state),
+                        Cell::Tanh => cells::tanh(x, p, state),
+                        Cell::Relu => cells::relu(x, p, state),
+                    }
+                    y[at * width..][..width].copy_from_slice(state);
+                    all_kept[at * kept_width..][..kept_width].copy_from_slice(kept);
                 }
-                y[at * width..][..width].copy_from_slice(state);
-                all_kept[at * kept_width..][..kept_width].copy_from_slice(kept);
-            }
-            Ok(())
-        });
+                Ok(())
+            });
         debug_assert!(done.is_ok(), "cells give no errors");
     }
 }
