@@ -2,7 +2,7 @@
 //! the planner makes. Shows the plan, the loss on held-out text against a bigram model, text that the model writes
 //! before and after, and leaves plan.json and the weights.
 //!
-//!     cargo run --release --example gpt -- [TEXT] [--mesh 4 --stages 2 --microbatches 4 --steps 1100 ..]
+//!     cargo run --profile quick --example gpt -- [TEXT] [--mesh 4 --stages 2 --microbatches 4 --steps 1100 ..]
 //!     graphc launch --standalone --nproc-per-node 4 -- target/release/examples/gpt
 
 use std::collections::VecDeque;

@@ -259,12 +259,19 @@ unsafe fn sums<const R: usize, const V: usize>(
         let mut channel = 0;
         while channel + UNROLLED <= strip.channels {
             ahead.ask();
-            for _ in 0..UNROLLED {
-                // SAFETY: the channel is one of the row's and of the panel's.
-                unsafe { step(&mut sums, &a, channel, (panel, strip.last)) };
+            // Written out: of a loop some optimisation levels keep the sums in memory.
+            // SAFETY: the channels are the row's and the panel's.
+            unsafe {
+                step(&mut sums, &a, channel, (panel, strip.last));
                 panel = panel.wrapping_add(strip.stride);
-                channel += 1;
+                step(&mut sums, &a, channel + 1, (panel, strip.last));
+                panel = panel.wrapping_add(strip.stride);
+                step(&mut sums, &a, channel + 2, (panel, strip.last));
+                panel = panel.wrapping_add(strip.stride);
+                step(&mut sums, &a, channel + 3, (panel, strip.last));
+                panel = panel.wrapping_add(strip.stride);
             }
+            channel += UNROLLED;
         }
         if channel < strip.channels {
             ahead.ask();
