@@ -19,8 +19,8 @@ use crate::vectors::{LANES, STRIP, Strip, Tap, Target, multiply};
 
 /// Rows of a unit of work, at most.
 const ROWS: usize = STRIP;
-/// Rows that stay together when threads share them: a multiple of all that are multiplied at a time.
-const TOGETHER: usize = 24;
+/// Rows that stay together, at least, when threads share them: some times what is multiplied at a time.
+const TOGETHER: usize = 48;
 /// Numbers that stay in the cache while others go by.
 const NEAR: usize = 1 << 18;
 /// Numbers of images that a core's second cache keeps until what follows has read them.
@@ -191,7 +191,7 @@ impl Gather {
         let depth = self.depth(kernels.slots);
         let as_they_are = pack.is_needless(kernels.slots, self.rows());
         if !as_they_are {
-            packed(pool, &panels, depth, (kernels, pack), room)?;
+            packed((pool, parts), &panels, depth, (kernels, pack), room)?;
         }
         let factors = Factors {
             panels: &panels,
@@ -303,12 +303,13 @@ impl Gather {
     fn units(&self, panels: &[Panel], packed: usize, parts: usize) -> Vec<Unit> {
         let mut units = Vec::new();
         let shares = if parts > 1 { (parts * SHARES).div_ceil(panels.len().max(1)) } else { 1 };
-        let each = self.rows().div_ceil(shares).next_multiple_of(TOGETHER).min(ROWS);
         for (h, down) in self.classes[0].iter().enumerate() {
             for (w, right) in self.classes[1].iter().enumerate() {
                 let rows = self.batch * down.places.len() * right.places.len();
-                for start in (0..rows).step_by(each) {
-                    let rows = start..rows.min(start + each);
+                let pieces =
+                    rows.div_ceil(ROWS).max(even(rows / TOGETHER, shares, parts)).min(rows);
+                for piece in 0..pieces {
+                    let rows = split_range(rows, pieces, piece);
                     let unit = |panel| Unit { class: [h, w], panel, rows: rows.clone() };
                     units.extend((0..panels.len()).map(unit));
                 }
@@ -406,29 +407,38 @@ fn run_pieces(
     })
 }
 
-/// Packs kernels panel by panel.
+/// Packs kernels panel by panel, each in pieces where threads share few.
 fn packed(
-    pool: Option<&ThreadPool>,
+    (pool, parts): (Option<&ThreadPool>, usize),
     panels: &[Panel],
     depth: usize,
     (kernels, pack): (Kernels<'_>, Pack),
-    mut room: &mut [f32],
+    room: &mut [f32],
 ) -> Result<(), KernelError> {
-    let mut pieces = Vec::with_capacity(panels.len());
-    for &panel in panels {
-        let own = room.split_off_mut(..panel.vectors * LANES * depth);
-        pieces.push((panel, own.unwrap_or_default()));
-    }
-    parallel::run(pool, pieces, &|(panel, to)| {
-        // SAFETY: the processor has AVX-512, as the caller of `run` says.
+    let channels = match pack {
+        Pack::ByOutputs => kernels.inputs,
+        Pack::ByInputs => kernels.outputs,
+    };
+    let shares = if panels.len() < parts * SHARES { parts.min(channels).max(1) } else { 1 };
+    let room = Target::new(room);
+    let pieces = panels.iter().flat_map(|&panel| (0..shares).map(move |share| (panel, share)));
+    parallel::run(pool, pieces.collect(), &|(panel, share)| {
+        let channels = split_range(channels, shares, share);
+        let to = room.starting_at(panel.start * LANES * depth);
+        // SAFETY: the processor has AVX-512, as the caller of `run` says; pieces have channels of their own.
         unsafe {
             match pack {
-                Pack::ByOutputs => kernels.by_outputs(panel, to),
-                Pack::ByInputs => kernels.by_inputs(panel, to),
+                Pack::ByOutputs => kernels.by_outputs(panel, channels, to),
+                Pack::ByInputs => kernels.by_inputs(panel, channels, to),
             }
         }
         Ok(())
     })
+}
+
+/// How many pieces threads share, up to `most`, where there is work for `enough`: as many for each thread.
+fn even(enough: usize, most: usize, threads: usize) -> usize {
+    if most == 1 { 1 } else { (enough.min(most) / threads).max(1) * threads }
 }
 
 /// Ranges of about equal cost, as many as there are parts.

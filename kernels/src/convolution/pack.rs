@@ -1,10 +1,11 @@
 //! Kernels `[outputs, inputs, taps]` brought to the order in which they are multiplied, and back.
 
 use std::arch::x86_64::*;
+use std::ops::Range;
 
-use crate::panels::{Panel, load, load_first, store, store_first};
+use crate::panels::{Panel, load, load_first, store_first};
 use crate::product::transposed;
-use crate::vectors::{LANES, first};
+use crate::vectors::{LANES, Target, first};
 
 /// The kernels of one group, and which of their taps are multiplied.
 #[derive(Clone, Copy)]
@@ -17,26 +18,28 @@ pub(super) struct Kernels<'a> {
 }
 
 impl Kernels<'_> {
-    /// Panels of outputs: `[slot][input][output]`.
+    /// Some inputs of a panel of outputs: `[slot][input][output]`.
     ///
     /// # Safety
-    /// The processor has AVX-512 F.
+    /// The processor has AVX-512 F, and nobody else reaches these inputs of the panel.
     #[target_feature(enable = "avx512f")]
-    pub unsafe fn by_outputs(&self, panel: Panel, to: &mut [f32]) {
+    pub unsafe fn by_outputs(&self, panel: Panel, inputs: Range<usize>, to: Target<'_>) {
         let taps = self.slots.len();
         let row = self.inputs * taps;
+        let end = inputs.end * taps;
         for vector in 0..panel.vectors {
             let output = (panel.start + vector) * LANES;
             let outputs = LANES.min(self.outputs - output);
-            let (mut input, mut tap) = (0, 0);
-            for start in (0..row).step_by(LANES) {
-                let count = LANES.min(row - start);
+            let (mut input, mut tap) = (inputs.start, 0);
+            for start in (inputs.start * taps..end).step_by(LANES) {
+                let count = LANES.min(end - start);
                 let columns =
                     transposed(load(self.data, output * row + start, row, [outputs, count]));
                 for &column in &columns[..count] {
                     if let Some(slot) = self.slots[tap] {
                         let at = ((slot * self.inputs + input) * panel.vectors + vector) * LANES;
-                        store(to, at, column);
+                        // SAFETY: as the caller says.
+                        unsafe { to.write(at, LANES, column) };
                     }
                     tap += 1;
                     if tap == taps {
@@ -47,20 +50,21 @@ impl Kernels<'_> {
         }
     }
 
-    /// Panels of inputs: `[slot][output][input]`.
+    /// Some outputs of a panel of inputs: `[slot][output][input]`.
     ///
     /// # Safety
-    /// The processor has AVX-512 F.
+    /// The processor has AVX-512 F, and nobody else reaches these outputs of the panel.
     #[target_feature(enable = "avx512f")]
-    pub unsafe fn by_inputs(&self, panel: Panel, to: &mut [f32]) {
+    pub unsafe fn by_inputs(&self, panel: Panel, outputs: Range<usize>, to: Target<'_>) {
         let taps = self.slots.len();
-        for output in 0..self.outputs {
+        for output in outputs {
             for vector in 0..panel.vectors {
                 let input = (panel.start + vector) * LANES;
                 let inputs = LANES.min(self.inputs - input);
                 if let [Some(_)] = self.slots {
                     let part = load_first(self.data, output * self.inputs + input, inputs);
-                    store(to, (output * panel.vectors + vector) * LANES, part);
+                    // SAFETY: as the caller says.
+                    unsafe { to.write((output * panel.vectors + vector) * LANES, LANES, part) };
                     continue;
                 }
                 let from = (output * self.inputs + input) * taps;
@@ -71,7 +75,8 @@ impl Kernels<'_> {
                         if let Some(slot) = slot {
                             let at =
                                 ((slot * self.outputs + output) * panel.vectors + vector) * LANES;
-                            store(to, at, column);
+                            // SAFETY: as the caller says.
+                            unsafe { to.write(at, LANES, column) };
                         }
                     }
                 }
