@@ -17,3 +17,4 @@ pub mod passes;
 pub mod pipeline;
 pub mod planner;
 mod schedule;
+mod side_by_side;

@@ -6,7 +6,7 @@
 
 use graphc_ir::graph::{Graph, Part};
 use graphc_ir::ids::LayerId;
-use graphc_ir::plan::{CompileOptions, Recompute, Strategy};
+use graphc_ir::plan::{CompileOptions, CrossEntropyForm, Recompute, Strategy};
 use graphc_ir::verify::verify;
 
 use crate::decisions::{Decisions, Rated, TrainingGraph};
@@ -15,7 +15,7 @@ use crate::passes::autodiff::autodiff;
 use crate::passes::averages::averages;
 use crate::passes::batch_first::batch_first;
 use crate::passes::channels_last::channels_last;
-use crate::passes::decompose::decompose_where_split;
+use crate::passes::decompose::{decompose_where_split, form_unasked};
 use crate::passes::error::PassError;
 use crate::passes::groups::check_groups;
 use crate::passes::loss::attach_loss;
@@ -192,6 +192,11 @@ impl Common {
         let work =
             run(Work::Forward(graph), options, |scope| scope != Scope::Forms, &mut |_, _| ())?;
         Ok(Self { user, work })
+    }
+
+    /// The form that is meant where options ask for none, where that is one for all of the graph.
+    pub fn form_unasked(&self, options: &CompileOptions) -> Option<CrossEntropyForm> {
+        form_unasked(self.work.graph(), options)
     }
 
     /// Runs the others: options may say another form.

@@ -9,7 +9,7 @@ use graphc_compiler::cluster::preset;
 use graphc_compiler::decisions::Decisions;
 use graphc_compiler::pipeline::{prepare, regathered};
 use graphc_compiler::planner::problem::Problem;
-use graphc_compiler::planner::problem::candidates::Candidate;
+use graphc_compiler::planner::problem::candidates::CandidateList;
 use graphc_compiler::planner::reference::ilp::solve_ilp;
 use graphc_compiler::planner::{PlanError, Planned, alternatives, plan, recompute};
 use graphc_ir::builder::GraphBuilder;
@@ -331,7 +331,7 @@ fn nodes_choose_alike_for_axes_that_are_tied_unless_they_are_pinned() {
     let options = CompileOptions { mesh: mesh.to_vec(), ..CompileOptions::default() };
     let with = |tied: &[usize]| -> Vec<Vec<Vec<Choice>>> {
         let problem = Problem::with(&decisions, &options, &cluster, tied).expect("pins fit");
-        let choices = |all: &Vec<Candidate>| all.iter().map(|c| c.choices.clone()).collect();
+        let choices = |all: &CandidateList| all.iter().map(|c| c.choices.clone()).collect();
         problem.candidates.iter().map(choices).collect()
     };
     let (free, tied) = (with(&[]), with(&[1]));

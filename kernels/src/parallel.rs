@@ -101,6 +101,9 @@ impl<A: Rows, B: Rows> Rows for (A, B) {
     }
 }
 
+/// Work on some rows, with their part of the outputs and room to work in.
+type OnRows<'a, R> = dyn Fn(Range<usize>, R, &mut [f32]) -> Result<(), KernelError> + Sync + 'a;
+
 /// Calls `work(rows, their part of the outputs, room)` for ranges of `rows` rows, of the weight of `weight` elements each;
 /// `room` is memory to work in, as many `f32` for each range.
 pub(crate) fn over_rows<R: Rows>(
@@ -108,7 +111,7 @@ pub(crate) fn over_rows<R: Rows>(
     [rows, weight]: [usize; 2],
     room: usize,
     outputs: R,
-    work: &(dyn Fn(Range<usize>, R, &mut [f32]) -> Result<(), KernelError> + Sync),
+    work: &OnRows<'_, R>,
 ) -> Result<(), KernelError> {
     let (pool, count) = (cx.pool, parts(cx, rows * weight).min(rows).max(1));
     let mut rooms = cx.scratch.take::<f32>(count * room);

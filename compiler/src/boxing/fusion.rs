@@ -16,7 +16,7 @@ pub const SCATTERED_BYTES: usize = 4 << 20;
 pub const BUCKET_BYTES: usize = 64 << 20;
 
 /// The variables of a mesh that are updated in a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fusion {
     tensors: usize,
 }

@@ -127,6 +127,13 @@ pub struct Window {
     shared: bool,
 }
 
+impl Window {
+    /// What tells it from others.
+    pub fn bits(self) -> (u64, bool) {
+        (self.seconds.to_bits(), self.shared)
+    }
+}
+
 /// What is left of `seconds` beside such products.
 pub fn left(seconds: f64, under: Window) -> f64 {
     let of = |seconds: f64| (seconds - under.seconds).max(0.0);

@@ -5,6 +5,9 @@
 //! first is given up, and so is what the prices of memory of the first show to be no better where its own gap stays open. Where the
 //! planner is not free, on one rank, and where pins decide, there is one form.
 
+use std::sync::OnceLock;
+use std::sync::mpsc::channel;
+
 use graphc_ir::graph::Graph;
 use graphc_ir::op::Op;
 use graphc_ir::plan::{Cluster, CompileOptions, CrossEntropyForm, Loss, PlannerStatus, Strategy};
@@ -14,8 +17,9 @@ use crate::error::CompileError;
 use crate::passes::error::PassError;
 use crate::pipeline::{Common, regathered};
 use crate::planner::{
-    PlanError, Planned, Rival, outbid, plan_below, plan_with_room, relaxed_bound,
+    Before, PlanError, Planned, Rival, outbid, plan_below, plan_with_room, relaxed_bound,
 };
+use crate::side_by_side::side_by_side;
 
 /// A prepared graph with what is known of it besides.
 #[derive(Clone, Debug)]
@@ -28,31 +32,50 @@ pub struct Form<T> {
     pub with: T,
 }
 
-/// The forms of a graph, the one first that its shapes speak for. `prepare` takes the options of each.
+/// The forms of a graph, the one first that its shapes speak for. `prepare` takes the options of each, and does both side by side where it
+/// is known before which of them is meant if options ask for none (`unasked`).
 ///
 /// # Errors
 /// What the graph or the options do not allow.
-pub fn forms<T>(
+pub fn forms<T: Send>(
     graph: &Graph,
     options: &CompileOptions,
-    prepare: impl Fn(&CompileOptions) -> Result<(Decisions, T), PassError>,
+    unasked: Option<CrossEntropyForm>,
+    prepare: impl Fn(&CompileOptions) -> Result<(Decisions, T), PassError> + Sync,
 ) -> Result<Vec<Form<T>>, PassError> {
-    let (decisions, with) = prepare(options)?;
-    let whole = decisions.graph().nodes.iter().any(|node| matches!(node.op, Op::CrossEntropy(_)));
-    let mut forms = vec![Form { cross_entropy: CrossEntropyForm::Auto, decisions, with }];
+    let alone = |(decisions, with)| Form { cross_entropy: CrossEntropyForm::Auto, decisions, with };
     if !may_differ(graph, options) {
-        return Ok(forms);
+        return Ok(vec![alone(prepare(options)?)]);
     }
-    let (first, other) = match whole {
-        true => (CrossEntropyForm::Whole, CrossEntropyForm::Parts),
-        false => (CrossEntropyForm::Parts, CrossEntropyForm::Whole),
+    let of = |cross_entropy| prepare(&CompileOptions { cross_entropy, ..options.clone() });
+    let (form, first, second) = match unasked {
+        Some(form) => {
+            let (first, second) = side_by_side(|| of(form), || of(other(form)));
+            (form, first?, second?)
+        }
+        None => {
+            let first = prepare(options)?;
+            let nodes = &first.0.graph().nodes;
+            let form = match nodes.iter().any(|node| matches!(node.op, Op::CrossEntropy(_))) {
+                true => CrossEntropyForm::Whole,
+                false => CrossEntropyForm::Parts,
+            };
+            (form, first, of(other(form))?)
+        }
     };
-    let (decisions, with) = prepare(&CompileOptions { cross_entropy: other, ..options.clone() })?;
-    if decisions.graph() != forms[0].decisions.graph() {
-        forms[0].cross_entropy = first;
-        forms.push(Form { cross_entropy: other, decisions, with });
+    if second.0.graph() == first.0.graph() {
+        return Ok(vec![alone(first)]);
     }
-    Ok(forms)
+    let named = |cross_entropy, (decisions, with)| Form { cross_entropy, decisions, with };
+    Ok(vec![named(form, first), named(other(form), second)])
+}
+
+/// Whole in the place of parts, and parts in the place of a whole.
+fn other(form: CrossEntropyForm) -> CrossEntropyForm {
+    match form {
+        CrossEntropyForm::Whole => CrossEntropyForm::Parts,
+        CrossEntropyForm::Parts | CrossEntropyForm::Auto => CrossEntropyForm::Whole,
+    }
 }
 
 /// Whether there may be two forms: the planner is free to split what a cross entropy reads over several ranks.
@@ -104,6 +127,11 @@ pub fn best_in_memory(
     mut short: Vec<Option<Decisions>>,
 ) -> Result<InMemory, CompileError> {
     let mut best = BestForm::new(forms, options, cluster);
+    let mut ahead = match forms {
+        [first, second] if short.is_empty() => both_with_room([first, second], options, cluster),
+        _ => Vec::new(),
+    }
+    .into_iter();
     short.resize(forms.len(), None);
     for (at, decisions) in forms.iter().enumerate() {
         let is_short = short[at].is_some();
@@ -116,9 +144,13 @@ pub fn best_in_memory(
             }
         }
         let ceiling = best.ceiling();
-        let found = match is_short {
-            true => None,
-            false => plan_with_room(decisions, options, cluster, best.planned()).transpose(),
+        let found = match (ahead.next(), is_short) {
+            (Some(found), _) => found.transpose(),
+            (None, true) => None,
+            (None, false) => {
+                let before = best.planned().map_or(Before::NOTHING, Planned::before);
+                plan_with_room(decisions, options, cluster, || Some(before)).transpose()
+            }
         };
         let found = match found {
             Some(found) => found,
@@ -133,6 +165,33 @@ pub fn best_in_memory(
     }
     let (at, planned) = best.found()?;
     Ok(InMemory { at, planned, regathered: short })
+}
+
+/// The plans of two forms where there is memory enough, or of the first alone where that is not so: all that comes before the search for
+/// the second is done beside what is done for the first.
+fn both_with_room(
+    forms: [&Decisions; 2],
+    options: &CompileOptions,
+    cluster: &Cluster,
+) -> Vec<Result<Option<Planned>, PlanError>> {
+    let first: OnceLock<Result<Option<Planned>, PlanError>> = OnceLock::new();
+    let (tell, told) = channel();
+    let plan_first = || {
+        let found = plan_with_room(forms[0], options, cluster, || Some(Before::NOTHING));
+        // Who is told nothing waits for nothing, as this end is gone then.
+        let tell = tell;
+        let has_room = matches!(first.get_or_init(|| found), Ok(Some(_)));
+        has_room && tell.send(()).is_ok()
+    };
+    let known = &first;
+    let before = move || {
+        told.recv().ok()?;
+        known.get()?.as_ref().ok()?.as_ref().map(Planned::before)
+    };
+    let plan_second = || plan_with_room(forms[1], options, cluster, before);
+    let (has_room, second) = side_by_side(plan_first, plan_second);
+    let second = has_room.then_some(second);
+    first.into_inner().into_iter().chain(second).collect()
 }
 
 /// What is decided where memory is short, made if it is not known yet; `decisions` themselves where nothing can lie otherwise.
@@ -240,10 +299,78 @@ pub fn bounded(planned: &mut Planned, bound: f64) {
 /// What the graph or the options do not allow.
 pub fn all_forms(graph: &Graph, options: &CompileOptions) -> Result<Vec<Form<()>>, PassError> {
     let common = Common::new(graph.clone(), options)?;
-    forms(graph, options, |options| Ok((common.form(options)?, ())))
+    let unasked = common.form_unasked(options);
+    forms(graph, options, unasked, |options| Ok((common.form(options)?, ())))
 }
 
 /// What is decided in each.
 pub fn decided<T>(forms: &[Form<T>]) -> Vec<&Decisions> {
     forms.iter().map(|form| &form.decisions).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use graphc_ir::builder::GraphBuilder;
+    use graphc_ir::ops::Init;
+    use graphc_ir::plan::Optimizer;
+    use graphc_ir::types::DType;
+
+    use super::*;
+    use crate::cluster::preset;
+
+    /// Scores of classes from one matrix, to be trained on two ranks.
+    fn classifier(samples: usize, classes: usize) -> (Graph, CompileOptions) {
+        let g = GraphBuilder::new("classifier");
+        let x = g.input("x", DType::F32, [samples, 16]);
+        let w = g.variable("w", DType::F32, [16, classes], Init::Weights);
+        g.output("scores", &x.matmul(&w));
+        let sgd = Optimizer::Sgd { lr: 0.1, momentum: 0.0, nesterov: false, weight_decay: 0.0 };
+        let options = CompileOptions {
+            mesh: vec![2],
+            loss: Some(Loss::CrossEntropy),
+            optimizer: Some(sgd),
+            ..CompileOptions::default()
+        };
+        (g.finish().expect("fits"), options)
+    }
+
+    #[test]
+    fn forms_side_by_side_are_those_one_after_the_other() {
+        for (samples, classes, first) in
+            [(64, 8, CrossEntropyForm::Whole), (8, 64, CrossEntropyForm::Parts)]
+        {
+            let (graph, options) = classifier(samples, classes);
+            let common = Common::new(graph.clone(), &options).expect("fits");
+            assert_eq!(common.form_unasked(&options), Some(first));
+            let of = |unasked| {
+                let prepare = |options: &CompileOptions| Ok((common.form(options)?, ()));
+                let forms = forms(&graph, &options, unasked, prepare).expect("fits");
+                let named = forms.into_iter().map(|form| (form.cross_entropy, form.decisions));
+                let named = named.map(|(form, decisions)| (form, decisions.graph().clone()));
+                named.collect::<Vec<_>>()
+            };
+            let (one_by_one, at_once) = (of(None), of(Some(first)));
+            assert_eq!((one_by_one.len(), one_by_one[0].0), (2, first));
+            assert!(one_by_one == at_once);
+        }
+    }
+
+    #[test]
+    fn a_form_that_is_made_ready_beside_the_first_is_planned_as_after_it() {
+        let (graph, options) = classifier(64, 8);
+        let cluster = preset("p3.16xlarge").expect("a preset");
+        let forms = all_forms(&graph, &options).expect("fits");
+        let [first, second] = decided(&forms)[..] else { panic!("there are two forms") };
+        let at_once = both_with_room([first, second], &options, &cluster);
+        let [Ok(Some(known)), Ok(Some(found))] = &at_once[..] else { panic!("both have room") };
+        let before = || Some(known.before());
+        let after = plan_with_room(second, &options, &cluster, before).expect("fits");
+        let after = after.expect("has room");
+        assert_eq!(found.sharding.nodes, after.sharding.nodes);
+        assert_eq!(found.report, after.report);
+        // Where memory is short for the first nothing is said of the second.
+        let short = CompileOptions { memory: Some(1), ..options };
+        let found = both_with_room([first, second], &short, &cluster);
+        assert!(matches!(&found[..], [Ok(None)]), "{}", found.len());
+    }
 }

@@ -89,6 +89,18 @@ fn classes_may_pay(graph: &Graph, node: &Node, options: &CompileOptions) -> bool
         || graph.producer(scores).operands.iter().any(split)
 }
 
+/// The form of cross entropy that is meant where none is asked for; `None` where it is one here and the other there, or nowhere.
+pub fn form_unasked(graph: &Graph, options: &CompileOptions) -> Option<CrossEntropyForm> {
+    let options = CompileOptions { cross_entropy: CrossEntropyForm::Auto, ..options.clone() };
+    let all = graph.nodes.iter().filter(|node| matches!(node.op, Op::CrossEntropy(_)));
+    let mut forms = all.map(|node| match classes_may_pay(graph, node, &options) {
+        true => CrossEntropyForm::Parts,
+        false => CrossEntropyForm::Whole,
+    });
+    let first = forms.next()?;
+    forms.all(|form| form == first).then_some(first)
+}
+
 /// The dim that an op keeps whole, of its first operand.
 fn whole_dim(graph: &Graph, node: &Node) -> usize {
     match &node.op {

@@ -44,12 +44,13 @@ use crate::decisions::{Decisions, NodeSharding, Sharding};
 pub use error::{PlanError, bytes};
 pub use reference::{Account, Recomputed, account, recompute};
 
-pub use encoding::lead::Lead;
+pub use encoding::lead::{Before, Lead};
 pub use memory::Rival;
-use memory::Solution;
+use memory::{Solution, Unlimited};
+use problem::candidates::{Candidate, CandidateList};
 use problem::size::size;
 use problem::usage::{self, check_memory};
-use problem::{Problem, candidates, compute_bound};
+use problem::{Problem, compute_bound};
 
 /// A plan of signatures.
 #[derive(Clone, Debug)]
@@ -99,26 +100,32 @@ pub fn plan_below(
     Ok(planned(&mut problem, options, solution))
 }
 
-/// The same as [`plan_below`] where the best plan fits the memory without regard to it; `None` where memory is short. Of another form that
-/// was planned `first` no more is asked than whether this one is better.
+impl Planned {
+    /// What is known before another form is searched for, when this one was planned first: no more is asked than whether the other is
+    /// better.
+    pub fn before(&self) -> Before<'_> {
+        Before { ceiling: self.report.objective_seconds, lead: self.lead.as_ref() }
+    }
+}
+
+/// The same as [`plan_below`] where the best plan fits the memory without regard to it; `None` where memory is short. What is known
+/// `before` the search is asked for when all else is done; where it says nothing there is no search, and `None` as well.
 ///
 /// # Errors
 /// Where a pin cannot be fulfilled, or the memory does not suffice for a fixed strategy.
-pub fn plan_with_room(
+pub fn plan_with_room<'a>(
     decisions: &Decisions,
     options: &CompileOptions,
     cluster: &Cluster,
-    first: Option<&Planned>,
+    before: impl FnOnce() -> Option<Before<'a>>,
 ) -> Result<Option<Planned>, PlanError> {
-    let ceiling = first.map_or(f64::INFINITY, |first| first.report.objective_seconds);
     if options.strategy != Strategy::Auto {
+        let Some(Before { ceiling, .. }) = before() else { return Ok(None) };
         return plan_below(decisions, options, cluster, ceiling).map(Some);
     }
     let mut problem = Problem::new(decisions, options, cluster)?;
-    let lead = first.and_then(|first| first.lead.as_ref());
-    let Some((solution, lead)) = memory::unlimited(&mut problem, ceiling, lead)?.fitting() else {
-        return Ok(None);
-    };
+    let found = memory::unlimited(&mut problem, before)?;
+    let Some((solution, lead)) = found.and_then(Unlimited::fitting) else { return Ok(None) };
     Ok(Some(Planned { lead, ..planned(&mut problem, options, solution) }))
 }
 
@@ -216,9 +223,9 @@ fn fixed(problem: &mut Problem<'_>, strategy: Strategy) -> Result<Solution, Plan
         compute_bound(problem)
     };
     let chosen = strategies::assign(problem, strategy)?;
-    for (candidates, chosen) in problem.candidates.iter_mut().zip(chosen) {
-        *candidates = vec![candidates.swap_remove(chosen)];
-    }
+    let all = problem.candidates.iter().zip(chosen);
+    let alone = all.map(|(all, chosen)| CandidateList::from([all[chosen].clone()])).collect();
+    problem.replace_candidates(alone);
     let assignment = vec![0; problem.candidates.len()];
     let seconds = encoding::seconds(problem, &assignment);
     check_memory(problem, &assignment)?;
@@ -226,7 +233,7 @@ fn fixed(problem: &mut Problem<'_>, strategy: Strategy) -> Result<Solution, Plan
 }
 
 fn sharding(problem: &Problem<'_>, assignment: &[usize]) -> Sharding {
-    let node = |candidate: &candidates::Candidate| NodeSharding {
+    let node = |candidate: &Candidate| NodeSharding {
         choices: candidate.choices.clone(),
         operands: candidate.operands.iter().map(|&sbp| problem.layouts.sbp(sbp).clone()).collect(),
         results: candidate.results.iter().map(|&sbp| problem.layouts.sbp(sbp).clone()).collect(),

@@ -32,6 +32,10 @@ const MOST_COUNTS: usize = 4;
 /// Shares of the memory of the fastest plan that layers are priced at where that does not fit.
 const MEMORY_SHARES: [f64; 3] = [0.6, 0.35, 0.2];
 
+/// Choices that are priced again side by side, in the order in which they would be one after the other. As many on every machine, so that
+/// what is priced never depends on it.
+const WAVE: usize = 2;
+
 /// By how much a choice must be better, by its layers, whose layers fit the memory at a price alone: whole plans of such
 /// are found slowly and with a gap, and cost more than their layers say.
 const MARGIN: f64 = 0.1;
@@ -237,28 +241,40 @@ impl Chooser<'_> {
     }
 
     /// Prices again, with less memory for the layers, what does not fit but would be better than what does. With less
-    /// memory layers cost no less, so the others need not be looked at.
+    /// memory layers cost no less, so the others need not be looked at: of each wave at most the last is looked at in vain.
     fn with_less_memory(&self, all: &mut [Priced]) {
         let mut best = all.iter().map(Priced::counted).fold(f64::INFINITY, f64::min);
         let mut order: Vec<usize> = (0..all.len()).filter(|&i| all[i].choice.is_none()).collect();
         order.sort_by(|&a, &b| all[a].free_seconds.total_cmp(&all[b].free_seconds));
-        for index in order {
-            let priced = &mut all[index];
-            if priced.free_seconds * (1.0 + MARGIN) >= best {
-                break;
-            }
-            for share in MEMORY_SHARES {
-                let less = (priced.peak as f64 * share) as u64;
-                let prices = price(self.model, &priced.options, self.cluster, Some(less));
-                let Ok(prices) = prices else { break };
-                priced.choice = self.cut(&priced.options, &prices, self.limit());
-                if priced.choice.is_some() {
-                    priced.short = true;
-                    best = best.min(priced.counted());
-                    break;
+        let may_pay = |priced: &Priced, best: f64| priced.free_seconds * (1.0 + MARGIN) < best;
+        for wave in order.chunks(WAVE) {
+            let wave: Vec<usize> =
+                wave.iter().copied().take_while(|&index| may_pay(&all[index], best)).collect();
+            let found: Vec<Option<PipelineReport>> =
+                wave.par_iter().map(|&index| self.in_less_memory(&all[index])).collect();
+            for (index, choice) in wave.into_iter().zip(found) {
+                let priced = &mut all[index];
+                if !may_pay(priced, best) {
+                    return;
                 }
+                priced.short = choice.is_some();
+                priced.choice = choice;
+                best = best.min(priced.counted());
             }
         }
+    }
+
+    /// The best cut of layers that were priced with so much less memory that it fits.
+    fn in_less_memory(&self, priced: &Priced) -> Option<PipelineReport> {
+        for share in MEMORY_SHARES {
+            let less = (priced.peak as f64 * share) as u64;
+            let prices = price(self.model, &priced.options, self.cluster, Some(less)).ok()?;
+            let choice = self.cut(&priced.options, &prices, self.limit());
+            if choice.is_some() {
+                return choice;
+            }
+        }
+        None
     }
 
     fn cut(&self, options: &CompileOptions, prices: &Prices, limit: u64) -> Option<PipelineReport> {

@@ -48,7 +48,8 @@ pub fn price(
         memory: Some(memory.unwrap_or(UNLIMITED)),
         ..options.clone()
     };
-    let mut forms = forms(&model.graph, &alone, |options| {
+    // Numbers of stages are priced side by side already.
+    let mut forms = forms(&model.graph, &alone, None, |options| {
         prepare_layers(model.graph.clone(), &model.layer_of, options)
     })?;
     let decided: Vec<&Decisions> = forms.iter().map(|form| &form.decisions).collect();

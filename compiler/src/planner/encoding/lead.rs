@@ -6,7 +6,7 @@ use super::multipliers::{MemoryPrices, Multipliers};
 use super::network::network;
 use crate::planner::problem::Problem;
 use crate::planner::solver::dual::Messages;
-use crate::planner::solver::minimise::{Course, Effort, FULL, Minimum, minimise_on};
+use crate::planner::solver::minimise::{Course, Effort, FULL, Minimum, Narrowed};
 use crate::planner::solver::network::Network;
 
 /// A form that was planned without regard to memory.
@@ -23,46 +23,61 @@ pub struct Lead {
     bound: f64,
 }
 
+/// What is known when the search for a form begins.
+#[derive(Clone, Copy)]
+pub struct Before<'a> {
+    /// Only what costs less is of interest.
+    pub ceiling: f64,
+    /// What the search for another form has to say.
+    pub lead: Option<&'a Lead>,
+}
+
+impl Before<'_> {
+    /// Before the first form.
+    pub const NOTHING: Self = Self { ceiling: f64::INFINITY, lead: None };
+}
+
 /// The minimum where memory costs nothing, from a plan that is known to be sensible, and what it says to other forms.
 pub fn leading(
-    problem: &mut Problem<'_>,
-    sensible: &[usize],
-    ceiling: f64,
+    problem: &Problem<'_>,
+    narrowed: Narrowed<'_>,
+    (sensible, ceiling): (&[usize], f64),
 ) -> (Minimum, Option<Lead>) {
-    let network = free(problem);
-    let (start, effort) = (extended(&network, sensible), Effort { ceiling, ..FULL });
+    let network = narrowed.network;
+    let (start, effort) = (extended(network, sensible), Effort { ceiling, ..FULL });
     let mut messages = Messages::default();
     let course = Some(Course::To(&mut messages));
-    let found = minimise_on(&network, Some(&start), effort, course);
+    let found = narrowed.minimise(Some(&start), effort, course);
     let nodes = nodes(problem);
     let chosen = found.labels[..nodes.len()].to_vec();
-    let (origin, bound) = (network.origin, found.bound);
+    let (origin, bound) = (network.origin.clone(), found.bound);
     let lead = problem.tied.is_none().then_some(Lead { nodes, chosen, origin, messages, bound });
     (found, lead)
 }
 
 /// The same for another form. No more is proven than of the first, once a plan was looked for: what is proven of both is no more than that.
 pub fn following(
-    problem: &mut Problem<'_>,
-    sensible: &[usize],
-    ceiling: f64,
+    problem: &Problem<'_>,
+    narrowed: Narrowed<'_>,
+    (sensible, ceiling): (&[usize], f64),
     lead: &Lead,
 ) -> Minimum {
-    let network = free(problem);
+    let network = narrowed.network;
     let nodes = nodes(problem);
     let same = Same::new(&lead.nodes, &nodes);
     let chosen = |node: usize| same.of(node).map_or(sensible[node], |other| lead.chosen[other]);
     let chosen: Vec<usize> = (0..nodes.len()).map(chosen).collect();
-    let starts = [sensible, &chosen].map(|plan| extended(&network, plan));
+    let starts = [sensible, &chosen].map(|plan| extended(network, plan));
     let start = if network.cost(&starts[1]) < network.cost(&starts[0]) { 1 } else { 0 };
     let names = same.names(&network.origin, &lead.origin);
     // Messages that others have left are good from the start.
     let effort = Effort { ceiling, enough: lead.bound, dive: 0, ..FULL };
     let course = Some(Course::From(&lead.messages, &names));
-    minimise_on(&network, Some(&starts[start]), effort, course)
+    narrowed.minimise(Some(&starts[start]), effort, course)
 }
 
-fn free(problem: &mut Problem<'_>) -> Network {
+/// The problem where memory costs nothing.
+pub fn free(problem: &mut Problem<'_>) -> Network {
     let multipliers = Multipliers::new(problem, 1.0, &MemoryPrices::new());
     network(problem, &multipliers)
 }

@@ -1,11 +1,29 @@
 //! The planning problem as a cost-function network, with memory priced at given multipliers.
 
+use std::collections::HashMap;
+use std::rc::Rc;
+
 use super::multipliers::Multipliers;
-use crate::planner::problem::layouts::SbpId;
+use crate::planner::problem::boxed::Boxed;
+use crate::planner::problem::candidates::Candidate;
+use crate::planner::problem::layouts::{ClassId, Price, SbpId};
 use crate::planner::problem::lifetimes::Span;
-use crate::planner::problem::{Demand, Problem, Taken};
+use crate::planner::problem::{Demand, Problem, Taken, WriteBack};
 use crate::planner::solver::network::Network;
 use crate::planner::solver::share::{Columns, MOST_READERS, Share};
+use crate::planner::solver::tables::Table;
+
+/// Tables of pairs of nodes, by what makes them what they are: where memory is free, layers that are alike have the same. `None` where no
+/// pair costs anything.
+#[derive(Default)]
+struct KnownPairs {
+    /// By prices, and how often they are paid.
+    boxed: HashMap<(*const Boxed, u64), Option<Table>>,
+    /// By candidates of the update, its result, candidates of the variable, and where both are.
+    backs: HashMap<BackKey, Option<Table>>,
+}
+
+type BackKey = ([*const Candidate; 2], usize, [ClassId; 2]);
 
 /// The planning problem as a network: first a variable for each node, with a label for each candidate; then a
 /// variable for each layout that many readers may share, whose label 1 says that the tensor is boxed to it, and those that
@@ -19,12 +37,13 @@ pub fn network(problem: &mut Problem<'_>, multipliers: &Multipliers) -> Network 
         }
     }
     add_made(problem, multipliers, &mut network);
+    let mut known = KnownPairs::default();
     for index in 0..problem.write_backs.len() {
-        add_write_back(problem, multipliers, &mut network, index);
+        add_write_back(problem, multipliers, &mut network, (index, &mut known));
     }
     let demands = std::mem::take(&mut problem.demands);
     for demand in &demands {
-        add_demand(problem, multipliers, &mut network, demand);
+        add_demand(problem, multipliers, &mut network, (demand, &mut known));
     }
     problem.demands = demands;
     network
@@ -60,59 +79,61 @@ fn add_write_back(
     problem: &mut Problem<'_>,
     multipliers: &Multipliers,
     network: &mut Network,
-    index: usize,
+    (index, known): (usize, &mut KnownPairs),
 ) {
     let back = problem.write_backs[index].clone();
+    let lists = [back.update, back.variable].map(|node| problem.candidates[node].as_ptr());
+    let key = (lists, back.result, [back.from, back.to]);
+    let table = match known.backs.get(&key).filter(|_| multipliers.are_free()) {
+        Some(known) => known.clone(),
+        None => {
+            let costs = costs_of_back(problem, multipliers, &back);
+            let columns = problem.candidates[back.variable].len();
+            let cost = |row, column| costs[row * columns + column];
+            let table = network.table(back.update, back.variable, cost);
+            known.backs.insert(key, table.clone());
+            table
+        }
+    };
+    let (update, variable) = (back.update, back.variable);
+    table.iter().for_each(|table| {
+        network.add_table(update.min(variable), update.max(variable), table);
+    });
+}
+
+/// What a write-back costs by candidate of the update and of the variable.
+fn costs_of_back(
+    problem: &mut Problem<'_>,
+    multipliers: &Multipliers,
+    back: &WriteBack,
+) -> Vec<f64> {
     let value = problem.decisions.graph().nodes[back.variable].results[0];
     let weight = multipliers.weight(value, back.placement, back.span);
-    let (rows, columns) =
-        (problem.candidates[back.update].len(), problem.candidates[back.variable].len());
-    let mut table = vec![0.0; rows * columns];
-    for row in 0..rows {
-        let source = problem.candidates[back.update][row].results[back.result];
-        for column in 0..columns {
-            let target = problem.candidates[back.variable][column].results[0];
-            let price = problem.back_price(&back, source, target);
+    let [made, kept] = [(back.update, back.result), (back.variable, 0)].map(|(node, result)| {
+        let of = |candidate: &Candidate| candidate.results[result];
+        problem.candidates[node].iter().map(of).collect::<Vec<SbpId>>()
+    });
+    let mut costs = Vec::with_capacity(made.len() * kept.len());
+    for &source in &made {
+        for &target in &kept {
+            let price = problem.back_price(back, source, target);
             let bytes = back.bytes(&mut problem.layouts, source, price) as f64;
-            table[row * columns + column] = multipliers.seconds * price.seconds + weight * bytes;
+            costs.push(multipliers.seconds * price.seconds + weight * bytes);
         }
     }
-    network.pair(back.update, back.variable, |row, column| table[row * columns + column]);
+    costs
 }
 
 /// Costs of boxing a tensor, by the layouts in which it is made and taken.
 struct Boxing {
-    /// By candidate of the producer: index into `prices`.
-    source_of: Vec<usize>,
-    /// By source: the layout in which the user takes it, if that is another.
-    fetch: Vec<Option<SbpId>>,
-    /// All layouts in which it is taken, by the user too, in order.
-    targets: Vec<SbpId>,
+    boxed: Rc<Boxed>,
     /// By source and target.
     prices: Vec<Vec<f64>>,
 }
 
 impl Boxing {
-    fn new(
-        problem: &mut Problem<'_>,
-        multipliers: &Multipliers,
-        demand: &Demand,
-        taken: &[SbpId],
-    ) -> Self {
-        let candidates = problem.candidates[demand.producer].len();
-        let made: Vec<SbpId> = (0..candidates).map(|label| problem.source(demand, label)).collect();
-        let mut sources = made.clone();
-        sources.sort_unstable();
-        sources.dedup();
-        let index =
-            |sbp: &SbpId| sources.binary_search(sbp).expect("a source is among all sources");
-        let source_of = made.iter().map(index).collect();
-        let fetch: Vec<Option<SbpId>> =
-            sources.iter().map(|&source| problem.fetch_target(demand, source)).collect();
-        let mut targets = taken.to_vec();
-        targets.extend(fetch.iter().copied().flatten());
-        targets.sort_unstable();
-        targets.dedup();
+    fn new(problem: &mut Problem<'_>, multipliers: &Multipliers, demand: &Demand) -> Self {
+        let boxed = problem.boxed(demand);
         // Spans are few, and each is looked up for every pair of layouts.
         let mut weights: Vec<(Span, f64)> = Vec::new();
         let mut weight = |span: Span| match weights.iter().find(|known| known.0 == span) {
@@ -124,9 +145,8 @@ impl Boxing {
             }
         };
         let mut prices = Vec::new();
-        for &source in &sources {
-            let price = |&target: &SbpId| {
-                let price = problem.price(demand, source, target);
+        for (&source, row) in boxed.sources.iter().zip(&boxed.prices) {
+            let price = |(&target, &price): (&SbpId, &Price)| {
                 let seconds = multipliers.seconds * demand.times * price.seconds;
                 if multipliers.are_free() {
                     return seconds;
@@ -138,19 +158,24 @@ impl Boxing {
                 };
                 seconds + kept.into_iter().map(cost).sum::<f64>()
             };
-            prices.push(targets.iter().map(price).collect());
+            prices.push(boxed.targets.iter().zip(row).map(price).collect());
         }
-        Self { source_of, fetch, targets, prices }
+        Self { boxed, prices }
     }
 
     /// The place of a layout among all in which the tensor is taken.
     fn column(&self, target: &SbpId) -> usize {
-        self.targets.binary_search(target).expect("a target is among all targets")
+        self.boxed.targets.binary_search(target).expect("a target is among all targets")
+    }
+
+    /// What tells its costs from others where memory is free.
+    fn key(&self, demand: &Demand) -> (*const Boxed, u64) {
+        (Rc::as_ptr(&self.boxed), demand.times.to_bits())
     }
 
     /// The cost of boxing what is made as a source to all of `targets`, and for the user.
     fn cost(&self, source: usize, targets: &[SbpId]) -> f64 {
-        let fetch = self.fetch[source].filter(|target| !targets.contains(target));
+        let fetch = self.boxed.fetch[source].filter(|target| !targets.contains(target));
         targets.iter().chain(&fetch).map(|target| self.prices[source][self.column(target)]).sum()
     }
 }
@@ -159,35 +184,45 @@ fn add_demand(
     problem: &mut Problem<'_>,
     multipliers: &Multipliers,
     network: &mut Network,
-    demand: &Demand,
+    (demand, known): (&Demand, &mut KnownPairs),
 ) {
-    let taken: Vec<Taken> = demand.readers.iter().map(|reader| problem.taken(reader)).collect();
-    let lists = taken.iter().flat_map(|taken| &taken.lists);
-    let mut targets: Vec<SbpId> = lists.flatten().copied().collect();
-    targets.sort_unstable();
-    targets.dedup();
-    let boxing = Boxing::new(problem, multipliers, demand, &targets);
+    let taken: Vec<Rc<Taken>> = demand.readers.iter().map(|reader| problem.taken(reader)).collect();
+    let boxing = Boxing::new(problem, multipliers, demand);
     match demand.readers.as_slice() {
         [] => {
-            let costs = network.unary[demand.producer].iter_mut().zip(&boxing.source_of);
+            let costs = network.unary[demand.producer].iter_mut().zip(&boxing.boxed.source_of);
             costs.for_each(|(cost, &source)| *cost += boxing.cost(source, &[]));
         }
-        [(reader, _)] => add_pair(network, (demand.producer, *reader), &taken[0], &boxing),
+        [(reader, _)] => {
+            let (between, key) = ((demand.producer, *reader), boxing.key(demand));
+            let table = match known.boxed.get(&key).filter(|_| multipliers.are_free()) {
+                Some(known) => known.clone(),
+                None => pair(network, between, &taken[0], &boxing),
+            };
+            table.iter().for_each(|table| network.add_table(between.0, between.1, table));
+            known.boxed.insert(key, table);
+        }
         _ => match as_share(network, demand, &taken, &boxing) {
             Some(share) => network.shares.push(share),
-            None => add_switches(network, demand, &targets, &taken, &boxing),
+            None => add_switches(network, demand, &taken, &boxing),
         },
     }
 }
 
-/// A tensor with one reader. What is boxed from one layout to others costs the same for all labels that make it and take it so.
-fn add_pair(network: &mut Network, between: (usize, usize), taken: &Taken, boxing: &Boxing) {
+/// The costs of a tensor with one reader, which comes after what makes it. What is boxed from one layout to others costs the same for all
+/// labels that make it and take it so.
+fn pair(
+    network: &mut Network,
+    between: (usize, usize),
+    taken: &Taken,
+    boxing: &Boxing,
+) -> Option<Table> {
     let of = |source: usize| taken.lists.iter().map(move |list| boxing.cost(source, list));
     let costs: Vec<Vec<f64>> =
         (0..boxing.prices.len()).map(|source| of(source).collect()).collect();
-    network.pair(between.0, between.1, |label, other| {
-        costs[boxing.source_of[label]][taken.of_label[other]]
-    });
+    network.table(between.0, between.1, |label, other| {
+        costs[boxing.boxed.source_of[label]][taken.of_label[other]]
+    })
 }
 
 /// A tensor with a few readers as one term of the costs. A reader takes one layout in it: where its labels take two, or
@@ -195,13 +230,13 @@ fn add_pair(network: &mut Network, between: (usize, usize), taken: &Taken, boxin
 fn as_share(
     network: &mut Network,
     demand: &Demand,
-    taken: &[Taken],
+    taken: &[Rc<Taken>],
     boxing: &Boxing,
 ) -> Option<Share> {
     let column = |sbp: &SbpId| boxing.column(sbp);
     let mut users: Vec<(usize, Columns)> = Vec::new();
-    let fetch = |&source: &usize| boxing.fetch[source].as_ref().map(column);
-    users.push((demand.producer, boxing.source_of.iter().map(fetch).collect()));
+    let fetch = |&source: &usize| boxing.boxed.fetch[source].as_ref().map(column);
+    users.push((demand.producer, boxing.boxed.source_of.iter().map(fetch).collect()));
     let mut readers = Vec::new();
     for ((reader, _), taken) in demand.readers.iter().zip(taken) {
         let most = taken.lists.iter().map(Vec::len).max().unwrap_or(0);
@@ -219,10 +254,10 @@ fn as_share(
     }
     readers.extend(users.into_iter().map(|(of, columns)| follower(network, of, &columns)));
     Some(Share {
-        producer: Some((demand.producer, boxing.source_of.clone())),
+        producer: Some((demand.producer, boxing.boxed.source_of.clone())),
         readers,
         prices: boxing.prices.concat(),
-        columns: boxing.targets.len(),
+        columns: boxing.boxed.targets.len(),
     })
 }
 
@@ -243,18 +278,12 @@ fn follower(network: &mut Network, of: usize, columns: &Columns) -> (usize, Colu
 }
 
 /// A tensor with several readers: a variable for each layout that more than one of them, or the user, may take.
-fn add_switches(
-    network: &mut Network,
-    demand: &Demand,
-    targets: &[SbpId],
-    taken: &[Taken],
-    boxing: &Boxing,
-) {
+fn add_switches(network: &mut Network, demand: &Demand, taken: &[Rc<Taken>], boxing: &Boxing) {
     let price = |label: usize, target: &SbpId| {
-        boxing.prices[boxing.source_of[label]][boxing.column(target)]
+        boxing.prices[boxing.boxed.source_of[label]][boxing.column(target)]
     };
-    let fetch_of = |label: usize| boxing.fetch[boxing.source_of[label]];
-    let labels = boxing.source_of.len();
+    let fetch_of = |label: usize| boxing.boxed.fetch[boxing.boxed.source_of[label]];
+    let (labels, targets) = (boxing.boxed.source_of.len(), &boxing.boxed.read);
     for label in 0..labels {
         let alone = fetch_of(label).filter(|target| !targets.contains(target));
         network.unary[demand.producer][label] += alone.map_or(0.0, |target| price(label, &target));

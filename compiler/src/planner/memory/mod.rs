@@ -5,12 +5,12 @@
 use graphc_ir::plan::Strategy;
 
 use super::encoding::at;
-use super::encoding::lead::{Lead, following, leading};
+use super::encoding::lead::{Before, Lead, following, free, leading};
 use super::encoding::multipliers::MemoryPrices;
 use super::error::PlanError;
 use super::problem::Problem;
 use super::problem::usage::overload;
-use super::solver::minimise::{Minimum, STEP, TOLERANCE};
+use super::solver::minimise::{Minimum, Narrowed, STEP, TOLERANCE};
 use super::strategies;
 pub use rival::Rival;
 use search::Search;
@@ -43,7 +43,9 @@ pub struct Solution {
 /// # Errors
 /// Where nothing fits.
 pub fn solve(problem: &mut Problem<'_>, ceiling: f64) -> Result<Solution, PlanError> {
-    let Unlimited { fits, assignment, data, free, .. } = unlimited(problem, ceiling, None)?;
+    let before = || Some(Before { ceiling, lead: None });
+    let found = unlimited(problem, before)?.expect("all is known before");
+    let Unlimited { fits, assignment, data, free, .. } = found;
     if fits {
         let (seconds, bound) = (free.value, free.bound);
         return Ok(Solution { assignment, seconds, bound, prices: None });
@@ -91,24 +93,28 @@ impl Unlimited {
     }
 }
 
+/// The plan of fewest seconds; `None` where nothing is known `before` its search, which is asked for when all else is done.
+///
 /// # Errors
 /// Where the model does not fit data parallelism.
-pub(super) fn unlimited(
+pub(super) fn unlimited<'a>(
     problem: &mut Problem<'_>,
-    ceiling: f64,
-    first: Option<&Lead>,
-) -> Result<Unlimited, PlanError> {
+    before: impl FnOnce() -> Option<Before<'a>>,
+) -> Result<Option<Unlimited>, PlanError> {
     let data = strategies::assign(problem, Strategy::Data)?;
+    let network = free(problem);
+    let narrowed = Narrowed::new(&network);
+    let Some(Before { ceiling, lead }) = before() else { return Ok(None) };
     // A plan that is known to be sensible: what is found is at least as good.
-    let (free, lead) = match first.filter(|_| problem.tied.is_none()) {
-        Some(first) => (following(problem, &data, ceiling, first), None),
-        None => leading(problem, &data, ceiling),
+    let (free, lead) = match lead.filter(|_| problem.tied.is_none()) {
+        Some(first) => (following(problem, narrowed, (&data, ceiling), first), None),
+        None => leading(problem, narrowed, (&data, ceiling)),
     };
     let nodes = problem.candidates.len();
     let assignment = free.labels[..nodes].to_vec();
     let is_dear = free.value >= ceiling && free.bound >= ceiling * (1.0 - TOLERANCE);
     let fits = is_dear || overload(problem, &assignment).is_none();
-    Ok(Unlimited { fits, assignment, data, free, lead })
+    Ok(Some(Unlimited { fits, assignment, data, free, lead }))
 }
 
 /// Whether anything fits the memory, as [`solve`] finds out, up to the first plan that does.

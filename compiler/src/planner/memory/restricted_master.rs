@@ -113,7 +113,7 @@ impl Search<'_, '_> {
         let narrow = narrow
             .map(|(all, kept)| kept.iter().map(|&label| all[label].clone()).collect())
             .collect();
-        let whole = std::mem::replace(&mut self.problem.candidates, narrow);
+        let whole = self.problem.replace_candidates(narrow);
         let unpriced = Multipliers::new(self.problem, 1.0, &MemoryPrices::new());
         let narrow = network(self.problem, &unpriced);
         let free = std::mem::replace(&mut self.free, narrow);
@@ -127,7 +127,7 @@ impl Search<'_, '_> {
         self.rename(|node, label| kept[node][label]);
         (self.bound, self.least) = (bound, least);
         self.free = free;
-        self.problem.candidates = whole;
+        self.problem.replace_candidates(whole);
         result
     }
 

@@ -1,5 +1,8 @@
 //! The signatures that each node may have: those of its rule, less what pins and the strategy forbid.
 
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+
 use graphc_ir::graph::Node;
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::Op;
@@ -29,6 +32,9 @@ pub struct Candidate {
     pub seconds: f64,
 }
 
+/// The candidates of a node. Nodes that are alike have the same list, so what is found out of a list is found out of all of them.
+pub type CandidateList = Rc<[Candidate]>;
+
 /// What nodes with the same candidates have in common.
 #[derive(PartialEq)]
 struct Kind {
@@ -51,7 +57,9 @@ pub struct Candidates<'a> {
     cluster: &'a Cluster,
     /// Axes for which nodes choose as for the axis before.
     tied: &'a [usize],
-    kinds: Vec<(Kind, Vec<Candidate>)>,
+    kinds: Vec<(Kind, CandidateList)>,
+    /// Of a list the places of some candidates: the list that they are.
+    parts: HashMap<(*const Candidate, Vec<usize>), CandidateList>,
 }
 
 impl<'a> Candidates<'a> {
@@ -62,15 +70,16 @@ impl<'a> Candidates<'a> {
         cluster: &'a Cluster,
         tied: &'a [usize],
     ) -> Self {
-        Self { decisions, options, cluster, tied, kinds: Vec::new() }
+        let (kinds, parts) = (Vec::new(), HashMap::new());
+        Self { decisions, options, cluster, tied, kinds, parts }
     }
 
     /// The candidates of every node.
     ///
     /// # Errors
     /// Where a pin cannot be fulfilled, or no signature is left.
-    pub fn all(&mut self, layouts: &mut Layouts<'_>) -> Result<Vec<Vec<Candidate>>, PlanError> {
-        let mut all: Vec<Vec<Candidate>> = Vec::new();
+    pub fn all(&mut self, layouts: &mut Layouts<'_>) -> Result<Vec<CandidateList>, PlanError> {
+        let mut all: Vec<CandidateList> = Vec::new();
         for (id, node) in self.decisions.graph().iter() {
             let candidates = self.of_node(id, node, layouts, &all)?;
             all.push(candidates);
@@ -83,35 +92,46 @@ impl<'a> Candidates<'a> {
         id: NodeId,
         node: &Node,
         layouts: &mut Layouts<'_>,
-        before: &[Vec<Candidate>],
-    ) -> Result<Vec<Candidate>, PlanError> {
+        before: &[CandidateList],
+    ) -> Result<CandidateList, PlanError> {
         let placement = layouts.placement(&self.decisions.staging.placement[id.index()]);
-        let mut candidates = match &node.op {
-            Op::ToGlobal(op) => vec![to_global(op, layouts)],
+        let all = match &node.op {
+            Op::ToGlobal(op) => Rc::new([to_global(op, layouts)]),
             _ => self.of_rule(id, node, placement, layouts)?,
         };
-        candidates.retain(|candidate| self.movable(node, candidate, layouts, before));
+        let mut kept = self.movable(node, &all, layouts, before);
         if matches!(node.op, Op::Regather(_)) {
             // A partial sum is as large as the whole: nobody keeps it for later.
-            candidates.retain(|candidate| !layouts.sbp(candidate.results[0]).is_partial());
+            kept.retain(|&at| !layouts.sbp(all[at].results[0]).is_partial());
         }
         let mesh = &self.decisions.staging.placement[id.index()].hierarchy;
         for &value in &node.results {
             for pin in self.pins(value) {
-                candidates = self.pinned(value, &pin, mesh, candidates, layouts)?;
+                kept = self.pinned(value, &pin, mesh, (&all, kept), layouts)?;
             }
         }
         if !self.is_pinned(node)
             && !matches!(node.op, Op::ToGlobal(_))
             && !self.every_name(id, node)
         {
-            self.drop_empty(id, node, &mut candidates, layouts);
+            self.drop_empty(id, node, (&all, &mut kept), layouts);
         }
-        if candidates.is_empty() {
+        if kept.is_empty() {
             let (op, place) = (node.op.name(), node.source.clone());
             return Err(PlanError::NoSignature { op, place, mesh: mesh.clone() });
         }
-        Ok(candidates)
+        Ok(self.part(all, kept))
+    }
+
+    /// The candidates at these places of a list: the list itself where they are all, and else one that nodes with the same have in common.
+    fn part(&mut self, all: CandidateList, kept: Vec<usize>) -> CandidateList {
+        if kept.len() == all.len() {
+            return all;
+        }
+        let pick = |kept: &Vec<usize>| kept.iter().map(|&at| all[at].clone()).collect();
+        // Lists of kinds stay where they are; of a `to_global` there is one candidate, and so no part.
+        let part = self.parts.entry((all.as_ptr(), kept));
+        part.or_insert_with_key(|(_, kept)| pick(kept)).clone()
     }
 
     /// The signatures of the rule. What microbatches do is decided already; it is like a mesh axis before all
@@ -122,7 +142,7 @@ impl<'a> Candidates<'a> {
         node: &Node,
         placement: PlacementId,
         layouts: &mut Layouts<'_>,
-    ) -> Result<Vec<Candidate>, PlanError> {
+    ) -> Result<CandidateList, PlanError> {
         let graph = self.decisions.graph();
         let hierarchy = &self.decisions.staging.placement[id.index()].hierarchy;
         let no_signature = || PlanError::NoSignature {
@@ -150,6 +170,7 @@ impl<'a> Candidates<'a> {
         let microbatches = self.decisions.rates.microbatches;
         let cluster = self.cluster;
         let mut candidates: Vec<Candidate> = Vec::new();
+        let mut seen = HashSet::new();
         let time: Vec<(Choice, usize)> = kind.time.iter().map(|&t| (t, microbatches)).collect();
         let tied = if kind.is_free { &[] } else { self.tied };
         let tuples = choice_tuples(&kind.rule, hierarchy, &time, (kind.every_name, tied));
@@ -185,12 +206,11 @@ impl<'a> Candidates<'a> {
                 results: result_sbps.iter().map(|sbp| layouts.intern(sbp)).collect(),
                 seconds,
             };
-            let same =
-                |c: &Candidate| c.operands == candidate.operands && c.results == candidate.results;
-            if !candidates.iter().any(same) {
+            if seen.insert((candidate.operands.clone(), candidate.results.clone())) {
                 candidates.push(candidate);
             }
         }
+        let candidates = CandidateList::from(candidates);
         self.kinds.push((kind, candidates.clone()));
         Ok(candidates)
     }
@@ -208,27 +228,32 @@ impl<'a> Candidates<'a> {
             || node.results.iter().any(|&value| self.pins(value).iter().any(named))
     }
 
-    /// Maxima and minima in parts come from reductions alone: an op may pass them on only where its operand's
-    /// producer can make them.
+    /// The places of the candidates whose operands can be made. Maxima and minima in parts come from reductions alone: an op may pass
+    /// them on only where its operand's producer can make them.
     fn movable(
         &self,
         node: &Node,
-        candidate: &Candidate,
+        all: &[Candidate],
         layouts: &Layouts<'_>,
-        before: &[Vec<Candidate>],
-    ) -> bool {
+        before: &[CandidateList],
+    ) -> Vec<usize> {
         let graph = self.decisions.graph();
-        let makes = |axis: usize, kind: ReduceKind| {
+        let find = |axis: usize, kind: ReduceKind| {
             let value = graph.value(node.operands[0]);
             before[value.producer.index()].iter().any(|producer| {
                 let sbp = layouts.sbp(producer.results[value.index]);
                 sbp.0.get(axis) == Some(&Sbp::Partial(kind))
             })
         };
-        candidate.choices.iter().enumerate().all(|(axis, &choice)| match choice {
-            Choice::Move(kind) => matches!(node.op, Op::ToGlobal(_)) || makes(axis, kind),
+        let mut known: HashMap<(usize, ReduceKind), bool> = HashMap::new();
+        let mut fits = |(axis, &choice): (usize, &Choice)| match choice {
+            Choice::Move(kind) if !matches!(node.op, Op::ToGlobal(_)) => {
+                *known.entry((axis, kind)).or_insert_with(|| find(axis, kind))
+            }
             _ => true,
-        })
+        };
+        let places = 0..all.len();
+        places.filter(|&at| all[at].choices.iter().enumerate().all(&mut fits)).collect()
     }
 
     fn is_pinned(&self, node: &Node) -> bool {
@@ -252,17 +277,17 @@ impl<'a> Candidates<'a> {
         value: ValueId,
         pin: &NdSbp,
         mesh: &[usize],
-        candidates: Vec<Candidate>,
+        (all, places): (&[Candidate], Vec<usize>),
         layouts: &Layouts<'_>,
-    ) -> Result<Vec<Candidate>, PlanError> {
+    ) -> Result<Vec<usize>, PlanError> {
         let index = self.decisions.graph().value(value).index;
-        let (kept, dropped): (Vec<_>, Vec<_>) =
-            candidates.into_iter().partition(|c| layouts.sbp(c.results[index]) == pin);
+        let sbp = |&at: &usize| layouts.sbp(all[at].results[index]);
+        let (kept, dropped): (Vec<usize>, Vec<usize>) =
+            places.into_iter().partition(|at| sbp(at) == pin);
         if !kept.is_empty() {
             return Ok(kept);
         }
-        let mut possible: Vec<NdSbp> =
-            dropped.iter().map(|c| layouts.sbp(c.results[index]).clone()).collect();
+        let mut possible: Vec<NdSbp> = dropped.iter().map(|at| sbp(at).clone()).collect();
         possible.sort();
         possible.dedup();
         Err(PlanError::Pin {
@@ -279,35 +304,42 @@ impl<'a> Candidates<'a> {
         &self,
         id: NodeId,
         node: &Node,
-        candidates: &mut Vec<Candidate>,
-        layouts: &mut Layouts<'_>,
+        (all, kept): (&[Candidate], &mut Vec<usize>),
+        layouts: &Layouts<'_>,
     ) {
         let hierarchy = &self.decisions.staging.placement[id.index()].hierarchy;
-        let microbatches = self.decisions.rates.microbatches;
-        let full = |value: ValueId, sbp: &NdSbp| {
-            let value_rate = self.decisions.rates.values[value.index()];
-            let mut extents = self.decisions.graph().value(value).ty.shape.clone();
-            if let ValueRate::Microbatch { dim } = value_rate {
-                extents[dim] /= microbatches;
-            }
-            for (&sbp, &parts) in sbp.0.iter().zip(hierarchy) {
-                if let Sbp::Split(dim) = sbp {
-                    if extents[dim] < parts {
-                        return false;
-                    }
-                    extents[dim] /= parts;
-                }
-            }
-            true
+        // Many candidates have the same layouts.
+        let mut known: HashMap<(ValueId, SbpId), bool> = HashMap::new();
+        let mut is_full = |value: ValueId, sbp: SbpId| {
+            let of = known.entry((value, sbp));
+            *of.or_insert_with(|| self.is_full(value, layouts.sbp(sbp), hierarchy))
         };
-        let fits = |candidate: &Candidate, layouts: &Layouts<'_>| {
-            let operands = node.operands.iter().zip(&candidate.operands);
-            let results = node.results.iter().zip(&candidate.results);
-            operands.chain(results).all(|(&value, &sbp)| full(value, layouts.sbp(sbp)))
+        let mut fits = |at: usize| {
+            let operands = node.operands.iter().zip(&all[at].operands);
+            let mut tensors = operands.chain(node.results.iter().zip(&all[at].results));
+            tensors.all(|(&value, &sbp)| is_full(value, sbp))
         };
-        if candidates.iter().any(|candidate| fits(candidate, layouts)) {
-            candidates.retain(|candidate| fits(candidate, layouts));
+        let fitting: Vec<usize> = kept.iter().copied().filter(|&at| fits(at)).collect();
+        if !fitting.is_empty() {
+            *kept = fitting;
         }
+    }
+
+    /// Whether every rank holds something of a tensor.
+    fn is_full(&self, value: ValueId, sbp: &NdSbp, hierarchy: &[usize]) -> bool {
+        let mut extents = self.decisions.graph().value(value).ty.shape.clone();
+        if let ValueRate::Microbatch { dim } = self.decisions.rates.values[value.index()] {
+            extents[dim] /= self.decisions.rates.microbatches;
+        }
+        for (&sbp, &parts) in sbp.0.iter().zip(hierarchy) {
+            if let Sbp::Split(dim) = sbp {
+                if extents[dim] < parts {
+                    return false;
+                }
+                extents[dim] /= parts;
+            }
+        }
+        true
     }
 }
 

@@ -1,7 +1,9 @@
 //! The planning problem as data: candidates of every node, the tensors that are boxed for their readers, the
 //! variables that updates write back, and how long everything is kept.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
 
 use graphc_ir::graph::Node;
 use graphc_ir::ids::{NodeId, ValueId};
@@ -12,11 +14,13 @@ use super::error::PlanError;
 use super::meter::Meter;
 use crate::boxing::{Fusion, Hidden, Window, fetched, is_fused, left};
 use crate::decisions::{Decisions, ValueRate};
-use candidates::{Candidate, Candidates};
+use boxed::KnownBoxed;
+use candidates::{Candidate, CandidateList, Candidates};
 use layouts::{ClassId, Layouts, PlacementId, Price, SbpId};
 use lifetimes::{Lifetimes, Span};
 use tied::Tied;
 
+pub(super) mod boxed;
 pub mod candidates;
 pub(super) mod layouts;
 pub(super) mod lifetimes;
@@ -67,11 +71,34 @@ pub struct Taken {
 }
 
 impl Taken {
+    /// By candidate: the operands at these places.
+    fn new(candidates: &[Candidate], places: &[usize]) -> Self {
+        let mut taken = Self { lists: Vec::new(), of_label: Vec::new() };
+        let mut known: HashMap<Vec<SbpId>, usize> = HashMap::new();
+        let mut targets = Vec::new();
+        for candidate in candidates {
+            targets.clear();
+            targets.extend(places.iter().map(|&place| candidate.operands[place]));
+            targets.sort_unstable();
+            targets.dedup();
+            let list = known.get(targets.as_slice()).copied().unwrap_or_else(|| {
+                known.insert(targets.clone(), taken.lists.len());
+                taken.lists.push(targets.clone());
+                taken.lists.len() - 1
+            });
+            taken.of_label.push(list);
+        }
+        taken
+    }
+
     /// The layouts that a candidate takes.
     pub fn of(&self, label: usize) -> &[SbpId] {
         &self.lists[self.of_label[label]]
     }
 }
+
+/// By candidates, whose address is that of their list, and places of operands what is taken.
+type KnownLists = RefCell<HashMap<(*const Candidate, Vec<usize>), Rc<Taken>>>;
 
 /// A result of an update that takes the place of a variable: it goes back to the variable's layout.
 #[derive(Clone, Debug)]
@@ -137,8 +164,10 @@ pub struct Problem<'a> {
     pub decisions: &'a Decisions,
     /// Interned layouts and their prices.
     pub layouts: Layouts<'a>,
-    /// By node.
-    pub candidates: Vec<Vec<Candidate>>,
+    /// By node. Others are put in their place by [`Problem::replace_candidates`] alone, as what is known of them goes by their addresses.
+    pub candidates: Vec<CandidateList>,
+    taken: KnownLists,
+    boxed: KnownBoxed,
     /// Tensors with readers.
     pub demands: Vec<Demand>,
     /// Variables that are written back.
@@ -190,6 +219,8 @@ impl<'a> Problem<'a> {
             decisions,
             layouts,
             candidates,
+            taken: KnownLists::default(),
+            boxed: KnownBoxed::default(),
             demands: Vec::new(),
             write_backs: Vec::new(),
             made: Vec::new(),
@@ -337,24 +368,20 @@ impl<'a> Problem<'a> {
         self.candidates[demand.producer][candidate].results[demand.index]
     }
 
-    /// The layouts in which each candidate of a reader takes it.
-    pub fn taken(&self, reader: &(usize, Vec<usize>)) -> Taken {
-        let mut taken = Taken { lists: Vec::new(), of_label: Vec::new() };
-        let mut known: HashMap<Vec<SbpId>, usize> = HashMap::new();
-        let mut targets = Vec::new();
-        for candidate in &self.candidates[reader.0] {
-            targets.clear();
-            targets.extend(reader.1.iter().map(|&position| candidate.operands[position]));
-            targets.sort_unstable();
-            targets.dedup();
-            let list = known.get(targets.as_slice()).copied().unwrap_or_else(|| {
-                known.insert(targets.clone(), taken.lists.len());
-                taken.lists.push(targets.clone());
-                taken.lists.len() - 1
-            });
-            taken.of_label.push(list);
-        }
-        taken
+    /// Puts other candidates in the place of those that there are, which it returns.
+    pub fn replace_candidates(&mut self, others: Vec<CandidateList>) -> Vec<CandidateList> {
+        // Their addresses may become those of others.
+        self.taken.borrow_mut().clear();
+        self.boxed = KnownBoxed::default();
+        std::mem::replace(&mut self.candidates, others)
+    }
+
+    /// The layouts in which each candidate of a reader takes it. Of nodes that are alike this is found out once.
+    pub fn taken(&self, reader: &(usize, Vec<usize>)) -> Rc<Taken> {
+        let (all, places) = (&self.candidates[reader.0], &reader.1);
+        let mut known = self.taken.borrow_mut();
+        let found = known.entry((all.as_ptr(), places.clone()));
+        found.or_insert_with(|| Rc::new(Taken::new(all, places))).clone()
     }
 
     /// The layouts in which a candidate of a reader takes it, each once.
@@ -433,7 +460,7 @@ impl<'a> Problem<'a> {
 
 /// A bound of the same, at once: what the nodes compute at least.
 pub fn compute_bound(problem: &Problem<'_>) -> f64 {
-    let least = |all: &Vec<Candidate>| {
+    let least = |all: &CandidateList| {
         all.iter().map(|candidate| candidate.seconds).fold(f64::INFINITY, f64::min)
     };
     problem.candidates.iter().map(least).sum()

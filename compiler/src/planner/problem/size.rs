@@ -7,7 +7,7 @@ use super::{Demand, Problem, WriteBack};
 /// Numbers of variables and constraints of the integer programme.
 pub fn size(problem: &mut Problem<'_>) -> (usize, usize) {
     let nodes = problem.candidates.len();
-    let mut variables: usize = problem.candidates.iter().map(Vec::len).sum();
+    let mut variables: usize = problem.candidates.iter().map(|all| all.len()).sum();
     let mut constraints = nodes + problem.lifetimes.domains.len() * problem.lifetimes.len();
     let demands = std::mem::take(&mut problem.demands);
     for demand in &demands {

@@ -54,7 +54,7 @@ fn is_large(problem: &mut Problem<'_>) -> bool {
 /// No fewer than the variables: for each pair of layouts there is a pair of candidates.
 fn pairs(problem: &Problem<'_>) -> usize {
     let count = |node: usize| problem.candidates[node].len();
-    let nodes: usize = problem.candidates.iter().map(Vec::len).sum();
+    let nodes: usize = problem.candidates.iter().map(|all| all.len()).sum();
     let demands = problem.demands.iter().map(|demand| {
         let made = count(demand.producer);
         let taken = demand.readers.iter().map(|(reader, operands)| count(*reader) * operands.len());

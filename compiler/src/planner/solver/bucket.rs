@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use super::share::Share;
-use super::tables::{Table, mixed};
+use super::tables::{Table, first_least, mixed};
 
 /// Costs over several variables.
 #[derive(Clone, Debug)]
@@ -33,26 +33,15 @@ pub fn minimise(
     scope: &[usize],
     factors: &[Factor],
 ) -> (Vec<f64>, Vec<u16>) {
+    let own = Alike::new(domains, variable, factors);
     let alike: Vec<Alike> = scope.iter().map(|&v| Alike::new(domains, v, factors)).collect();
     let size: usize = alike.iter().map(|alike| alike.firsts.len()).product();
-    let (mut table, mut labels) = (Vec::with_capacity(size), Vec::with_capacity(size));
-    let mut terms: Vec<Term<'_>> =
-        factors.iter().map(|factor| Term::new(domains, variable, scope, factor)).collect();
-    let mut index = vec![0; scope.len()];
-    let mut at: Vec<usize> = alike.iter().map(|alike| alike.firsts[0]).collect();
-    let mut sums = vec![0.0; domains[variable]];
-    for _ in 0..size {
-        sums.fill(0.0);
-        terms.iter_mut().for_each(|term| term.add(&at, &mut sums));
-        let first = (f64::INFINITY, 0);
-        let best = sums
-            .iter()
-            .enumerate()
-            .fold(first, |best, (label, &sum)| if sum < best.0 { (sum, label) } else { best });
-        table.push(best.0);
-        labels.push(best.1 as u16);
-        advance(&mut index, &mut at, &alike);
-    }
+    let terms: Vec<Term> = factors
+        .iter()
+        .map(|factor| Term::new(domains, (variable, &own), (scope, &alike), factor))
+        .collect();
+    let (table, best) = least(&terms, own.firsts.len(), &alike);
+    let labels: Vec<u16> = best.into_iter().map(|best| own.firsts[best] as u16).collect();
     if size == scope.iter().map(|&v| domains[v]).product::<usize>() {
         return (table, labels);
     }
@@ -61,18 +50,34 @@ pub fn minimise(
     (places.iter().map(|&place| table[place]).collect(), labels)
 }
 
-/// The next labels, the last variable first.
-fn advance(index: &mut [usize], at: &mut [usize], alike: &[Alike]) {
-    for place in (0..index.len()).rev() {
-        index[place] += 1;
-        let is_last = index[place] == alike[place].firsts.len();
-        if is_last {
-            index[place] = 0;
+/// By the classes of the others the least sum of all terms, and the first of so many own classes that has it.
+fn least(terms: &[Term], own: usize, alike: &[Alike]) -> (Vec<f64>, Vec<usize>) {
+    let size: usize = alike.iter().map(|alike| alike.firsts.len()).product();
+    let (mut table, mut labels) = (Vec::with_capacity(size), Vec::with_capacity(size));
+    let mut index = vec![0; alike.len()];
+    let mut sums = vec![0.0; own];
+    for _ in 0..size {
+        sums.fill(0.0);
+        for term in terms {
+            let costs = term.of(&index, own);
+            sums.iter_mut().zip(costs).for_each(|(sum, cost)| *sum += cost);
         }
-        at[place] = alike[place].firsts[index[place]];
-        if !is_last {
-            break;
+        let best = first_least(&sums);
+        table.push(sums[best]);
+        labels.push(best);
+        advance(&mut index, alike);
+    }
+    (table, labels)
+}
+
+/// The next classes, the last variable first.
+fn advance(index: &mut [usize], alike: &[Alike]) {
+    for (at, alike) in index.iter_mut().zip(alike).rev() {
+        *at += 1;
+        if *at < alike.firsts.len() {
+            return;
         }
+        *at = 0;
     }
 }
 
@@ -170,14 +175,61 @@ impl<'a> Slices<'a> {
     }
 }
 
-/// A factor, seen from the variable that is minimised away, at the labels of the others.
-enum Term<'a> {
-    Table { table: &'a [f64], strides: Vec<usize>, own: usize },
-    Made { share: &'a Share, rows: &'a [usize], readers: Vec<usize>, taken: Vec<usize> },
-    Read { share: &'a Share, own: usize, places: Vec<usize>, taken: Vec<usize> },
+/// A factor as a table by the classes of the other variables, where the classes of the variable that is minimised away lie side by side:
+/// so they are added several at once, and what is to be found out about a tensor's readers is found out once for each of their classes.
+struct Term {
+    costs: Vec<f64>,
+    /// By variable of the scope: entries from a class to the next; 0 where the factor does not have it.
+    strides: Vec<usize>,
 }
 
-impl<'a> Term<'a> {
+impl Term {
+    fn new(
+        domains: &[usize],
+        (variable, own): (usize, &Alike),
+        (scope, alike): (&[usize], &[Alike]),
+        factor: &Factor,
+    ) -> Self {
+        let mut strides = vec![0; scope.len()];
+        let mut size = own.firsts.len();
+        let here = |at: &usize| factor.scope.contains(&scope[*at]);
+        for at in (0..scope.len()).filter(here) {
+            (strides[at], size) = (size, size * alike[at].firsts.len());
+        }
+        let mut costs = vec![0.0; size];
+        let seen = Seen::new(domains, variable, scope, factor);
+        // Of the scope those that the factor has, as odometers, the first the fastest.
+        let turning: Vec<usize> = (0..scope.len()).filter(here).collect();
+        let mut index = vec![0; scope.len()];
+        let mut labels: Vec<usize> = alike.iter().map(|alike| alike.firsts[0]).collect();
+        for costs in costs.chunks_exact_mut(own.firsts.len()) {
+            seen.write(&labels, &own.firsts, costs);
+            for &at in &turning {
+                index[at] = (index[at] + 1) % alike[at].firsts.len();
+                labels[at] = alike[at].firsts[index[at]];
+                if index[at] > 0 {
+                    break;
+                }
+            }
+        }
+        Self { costs, strides }
+    }
+
+    /// The costs where the others have these classes.
+    fn of(&self, index: &[usize], own: usize) -> &[f64] {
+        let first: usize = index.iter().zip(&self.strides).map(|(at, stride)| at * stride).sum();
+        &self.costs[first..][..own]
+    }
+}
+
+/// A factor, seen from the variable that is minimised away, at the labels of the others.
+enum Seen<'a> {
+    Table { table: &'a [f64], strides: Vec<usize>, own: usize },
+    Made { share: &'a Share, rows: &'a [usize], readers: Vec<usize> },
+    Read { share: &'a Share, own: usize, places: Vec<usize> },
+}
+
+impl<'a> Seen<'a> {
     fn new(domains: &[usize], variable: usize, scope: &[usize], factor: &'a Factor) -> Self {
         let place = |of: usize| scope.iter().position(|&v| v == of).unwrap_or(usize::MAX);
         let share = match &factor.costs {
@@ -185,54 +237,52 @@ impl<'a> Term<'a> {
             Costs::Table(table) => {
                 let strides = scope.iter().map(|&v| strides_of(domains, factor, v)).collect();
                 let own = strides_of(domains, factor, variable);
-                return Term::Table { table, strides, own };
+                return Seen::Table { table, strides, own };
             }
         };
         let readers = share.readers.iter().map(|reader| place(reader.0)).collect();
         match &share.producer {
-            Some((producer, rows)) if *producer == variable => {
-                Term::Made { share, rows, readers, taken: Vec::new() }
-            }
+            Some((producer, rows)) if *producer == variable => Seen::Made { share, rows, readers },
             producer => {
                 let producer = producer.iter().map(|(producer, _)| place(*producer));
                 let own = share.readers.iter().position(|reader| reader.0 == variable);
                 let own = own.expect("a member makes it or reads it");
                 let places = producer.chain(readers).collect();
-                Term::Read { share, own, places, taken: Vec::new() }
+                Seen::Read { share, own, places }
             }
         }
     }
 
-    /// Adds the costs of all labels where the others have the labels of `index`.
-    fn add(&mut self, index: &[usize], sums: &mut [f64]) {
+    /// The costs of these labels where the others have the labels of `index`.
+    fn write(&self, index: &[usize], labels: &[usize], costs: &mut [f64]) {
+        let costs = costs.iter_mut().zip(labels);
         match self {
-            Term::Table { table, strides, own } => {
-                let base: usize = index.iter().zip(&*strides).map(|(at, stride)| at * stride).sum();
-                let costs = table[base..].iter().step_by(*own);
-                sums.iter_mut().zip(costs).for_each(|(sum, cost)| *sum += cost);
+            Seen::Table { table, strides, own } => {
+                let base: usize = index.iter().zip(strides).map(|(at, stride)| at * stride).sum();
+                costs.for_each(|(cost, label)| *cost = table[base + label * own]);
             }
-            Term::Made { share, rows, readers, taken } => {
-                taken.clear();
-                for ((_, columns), &place) in share.readers.iter().zip(readers.iter()) {
-                    take(taken, columns[index[place]]);
+            Seen::Made { share, rows, readers } => {
+                let mut taken = Vec::new();
+                for ((_, columns), &place) in share.readers.iter().zip(readers) {
+                    take(&mut taken, columns[index[place]]);
                 }
-                for (sum, &row) in sums.iter_mut().zip(rows.iter()) {
-                    *sum += taken.iter().map(|&column| share.price(row, column)).sum::<f64>();
-                }
+                let price = |row: usize| taken.iter().map(|&c| share.price(row, c)).sum::<f64>();
+                costs.for_each(|(cost, &label)| *cost = price(rows[label]));
             }
-            Term::Read { share, own, places, taken } => {
+            Seen::Read { share, own, places } => {
                 let first = usize::from(share.producer.is_some());
                 let row = share.producer.as_ref().map_or(0, |(_, rows)| rows[index[places[0]]]);
-                taken.clear();
+                let mut taken = Vec::new();
                 for (at, (_, columns)) in share.readers.iter().enumerate() {
                     if at != *own {
-                        take(taken, columns[index[places[at + first]]]);
+                        take(&mut taken, columns[index[places[at + first]]]);
                     }
                 }
                 let paid: f64 = taken.iter().map(|&column| share.price(row, column)).sum();
-                for (sum, column) in sums.iter_mut().zip(&share.readers[*own].1) {
-                    let more = column.filter(|column| !taken.contains(column));
-                    *sum += paid + more.map_or(0.0, |column| share.price(row, column));
+                let columns = &share.readers[*own].1;
+                for (cost, &label) in costs {
+                    let more = columns[label].filter(|column| !taken.contains(column));
+                    *cost = paid + more.map_or(0.0, |column| share.price(row, column));
                 }
             }
         }

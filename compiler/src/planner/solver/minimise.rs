@@ -115,41 +115,73 @@ pub fn minimise_on(
     effort: Effort,
     course: Option<Course<'_>>,
 ) -> Minimum {
-    let mut elimination = Elimination::new(network);
-    elimination.eliminate_narrow();
-    if let Some(order) = elimination.order(LIMITS) {
-        let (value, labels) = elimination.finish(order);
-        return Minimum { value, bound: value, labels };
+    Narrowed::new(network).minimise(start, effort, course)
+}
+
+/// A network of which all is eliminated that is narrow: what can be done before it is known how its minimum is searched for.
+pub struct Narrowed<'a> {
+    /// The whole.
+    pub network: &'a Network,
+    elimination: Elimination,
+    left: Left,
+}
+
+/// What elimination leaves.
+enum Left {
+    /// Variables that can be eliminated, in this order.
+    Little(Vec<usize>),
+    /// A network that is searched.
+    Much(Box<Core>),
+}
+
+/// A network that is searched, and which variables of the whole it has.
+struct Core {
+    network: Network,
+    variables: Vec<usize>,
+    dual: Dual,
+}
+
+impl<'a> Narrowed<'a> {
+    /// Eliminates.
+    pub fn new(network: &'a Network) -> Self {
+        let mut elimination = Elimination::new(network);
+        elimination.eliminate_narrow();
+        let left = match elimination.order(LIMITS) {
+            Some(order) => Left::Little(order),
+            None => {
+                let (core, variables) = elimination.residual(network);
+                let dual = Dual::new(&core);
+                Left::Much(Box::new(Core { network: core, variables, dual }))
+            }
+        };
+        Self { network, elimination, left }
     }
-    let (core, variables) = elimination.residual(network);
-    let start = start.map(|labels| variables.iter().map(|&v| labels[v]).collect());
-    let mut search = Search::new(&core, start);
-    let found = match course {
-        None => search.run(effort),
-        Some(Course::On(messages)) => {
-            search.shift_on(&variables, messages, effort);
-            search.run(effort)
+
+    /// The minimum, or the best that is found.
+    pub fn minimise(
+        self,
+        start: Option<&[usize]>,
+        effort: Effort,
+        course: Option<Course<'_>>,
+    ) -> Minimum {
+        let Self { network, elimination, left } = self;
+        let Core { network: core, variables, dual } = match left {
+            Left::Little(order) => {
+                let (value, labels) = elimination.finish(order);
+                return Minimum { value, bound: value, labels };
+            }
+            Left::Much(core) => *core,
+        };
+        let start = start.map(|labels| variables.iter().map(|&v| labels[v]).collect());
+        let found = Search::new(&core, dual, start).on_course(&variables, effort, course);
+        let mut labels = vec![0; network.unary.len()];
+        for (&variable, &label) in variables.iter().zip(&found.labels) {
+            labels[variable] = label;
         }
-        Some(Course::From(messages, names)) => {
-            let names: Vec<usize> = variables.iter().map(|&variable| names[variable]).collect();
-            search.dual.resume(&search.dual.keys(&names), messages);
-            search.run(effort)
-        }
-        Some(Course::To(messages)) => {
-            let keys = search.dual.keys(&variables);
-            search.given = Some(search.dual.given());
-            let (found, given) = search.noted(effort);
-            *messages = Messages::new(keys, given);
-            found
-        }
-    };
-    let mut labels = vec![0; network.unary.len()];
-    for (&variable, &label) in variables.iter().zip(&found.labels) {
-        labels[variable] = label;
+        elimination.complete(&mut labels);
+        let value = network.cost(&labels);
+        Minimum { value, bound: found.bound.min(value), labels }
     }
-    elimination.complete(&mut labels);
-    let value = network.cost(&labels);
-    Minimum { value, bound: found.bound.min(value), labels }
 }
 
 /// What is known of a network, or of the part of it that is looked at.
@@ -169,8 +201,7 @@ pub struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    fn new(core: &'a Network, start: Option<Vec<usize>>) -> Self {
-        let dual = Dual::new(core);
+    fn new(core: &'a Network, dual: Dual, start: Option<Vec<usize>>) -> Self {
         let kept = core.unary.iter().map(|costs| (0..costs.len()).collect()).collect();
         let mut best = start.unwrap_or_else(|| dual.decode());
         core.turn_on(&mut best);
@@ -182,6 +213,34 @@ impl<'a> Search<'a> {
             value = core.cost(&best);
         }
         Self { core, dual, kept, best, value, ceiling: f64::INFINITY, given: None }
+    }
+
+    /// The minimum with messages, where the variables are called so elsewhere.
+    fn on_course(
+        mut self,
+        variables: &[usize],
+        effort: Effort,
+        course: Option<Course<'_>>,
+    ) -> Minimum {
+        match course {
+            None => self.run(effort),
+            Some(Course::On(messages)) => {
+                self.shift_on(variables, messages, effort);
+                self.run(effort)
+            }
+            Some(Course::From(messages, names)) => {
+                let names: Vec<usize> = variables.iter().map(|&variable| names[variable]).collect();
+                self.dual.resume(&self.dual.keys(&names), messages);
+                self.run(effort)
+            }
+            Some(Course::To(messages)) => {
+                let keys = self.dual.keys(variables);
+                self.given = Some(self.dual.given());
+                let (found, given) = self.noted(effort);
+                *messages = Messages::new(keys, given);
+                found
+            }
+        }
     }
 
     /// Shifts costs on from these messages, and keeps what they have become.

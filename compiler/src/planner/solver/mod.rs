@@ -15,4 +15,4 @@ pub(super) mod network;
 mod quotient;
 pub(super) mod share;
 mod subdivide;
-mod tables;
+pub(super) mod tables;

@@ -45,8 +45,19 @@ impl Network {
 
     /// Adds the cost of pairs of labels.
     pub fn pair(&mut self, a: usize, b: usize, cost: impl Fn(usize, usize) -> f64) {
-        let (low, high) = (a.min(b), a.max(b));
-        let (rows, columns) = (self.labels(low), self.labels(high));
+        if let Some(table) = self.table(a, b, cost) {
+            self.add_table(a.min(b), a.max(b), &table);
+        }
+    }
+
+    /// The cost of pairs of labels as a table, row-major by the label of the lower variable; `None` where no pair costs anything.
+    pub fn table(
+        &mut self,
+        a: usize,
+        b: usize,
+        cost: impl Fn(usize, usize) -> f64,
+    ) -> Option<Table> {
+        let (rows, columns) = (self.labels(a.min(b)), self.labels(a.max(b)));
         let of =
             |row: usize, column: usize| if a < b { cost(row, column) } else { cost(column, row) };
         self.meter.add(rows * columns);
@@ -54,13 +65,19 @@ impl Network {
         for row in 0..rows {
             table.extend((0..columns).map(|column| of(row, column)));
         }
-        if table.iter().all(|&cost| cost == 0.0) {
-            return;
-        }
-        if let Some(known) = self.pairs.get(&(low, high)) {
-            table.iter_mut().zip(known.iter()).for_each(|(sum, cost)| *sum += cost);
-        }
-        let table = self.tables.intern(table);
+        let costs = table.iter().any(|&cost| cost != 0.0);
+        costs.then(|| self.tables.intern(table))
+    }
+
+    /// Adds the costs of such a table.
+    pub fn add_table(&mut self, low: usize, high: usize, table: &Table) {
+        let table = match self.pairs.get(&(low, high)) {
+            Some(known) => {
+                let sums = table.iter().zip(known.iter()).map(|(cost, known)| cost + known);
+                self.tables.intern(sums.collect())
+            }
+            None => table.clone(),
+        };
         self.pairs.insert((low, high), table);
     }
 

@@ -43,6 +43,23 @@ pub fn least_sum(a: &[f64], b: &[f64]) -> f64 {
     least
 }
 
+/// The first place of the least of some numbers. The number is found first, several at once, then its place.
+pub fn first_least(numbers: &[f64]) -> usize {
+    let mut lanes = [f64::INFINITY; LANES];
+    let (whole, last) = numbers.as_chunks::<LANES>();
+    for numbers in whole {
+        for lane in 0..LANES {
+            lower(&mut lanes[lane], numbers[lane]);
+        }
+    }
+    let mut least = f64::INFINITY;
+    lanes.iter().chain(last).for_each(|&number| lower(&mut least, number));
+    let has_least =
+        |numbers: &[f64; LANES]| numbers.iter().fold(false, |has, &n| has | (n == least));
+    let before = LANES * whole.iter().take_while(|numbers| !has_least(numbers)).count();
+    before + numbers[before..].iter().position(|&number| number == least).unwrap_or(0)
+}
+
 /// Lowers a number to another that is below.
 pub fn lower(least: &mut f64, sum: f64) {
     *least = if sum < *least { sum } else { *least };
@@ -76,6 +93,18 @@ mod tests {
             let least = (0..length).map(|at| a[at] + b[at]).fold(f64::INFINITY, f64::min);
             assert_eq!(least_sum(&a, &b), least, "{length}");
         }
+    }
+
+    #[test]
+    fn of_equal_numbers_the_first_is_the_least() {
+        let cases: [&[f64]; 5] = [
+            &[f64::INFINITY; 9],
+            &[3.0],
+            &[2.0, 1.0, 1.0],
+            &[5.0; 16],
+            &[9.0, 9.0, 9.0, 9.0, 9.0, 9.0, 9.0, 9.0, 9.0, 4.0, 7.0, 4.0, 9.0, 9.0, 9.0, 9.0, 4.0],
+        ];
+        assert_eq!(cases.map(first_least), [0, 0, 1, 0, 9]);
     }
 
     #[test]

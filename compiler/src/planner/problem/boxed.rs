@@ -1,0 +1,146 @@
+//! What boxing a tensor costs, by the layouts in which it is made and taken: found out once for all tensors that are alike, as those of
+//! layers are.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use super::candidates::Candidate;
+use super::layouts::{ClassId, Price, SbpId};
+use super::{Demand, Problem};
+use crate::boxing::Fusion;
+
+/// Prices of boxing a tensor.
+pub struct Boxed {
+    /// By candidate of the producer: index into `sources`.
+    pub source_of: Vec<usize>,
+    /// The layouts in which it is made, in order.
+    pub sources: Vec<SbpId>,
+    /// By source: the layout in which the user takes it, if that is another.
+    pub fetch: Vec<Option<SbpId>>,
+    /// All layouts in which readers take it, in order.
+    pub read: Vec<SbpId>,
+    /// All layouts in which it is taken, by the user too, in order.
+    pub targets: Vec<SbpId>,
+    /// By source and target.
+    pub prices: Vec<Vec<Price>>,
+}
+
+/// What tells tensors apart. Lists of candidates are told apart by their addresses.
+#[derive(PartialEq, Eq, Hash)]
+struct Key {
+    made: (*const Candidate, usize),
+    classes: [ClassId; 2],
+    fetched: bool,
+    fusion: Option<Fusion>,
+    hides: (u64, bool),
+    taken: Vec<(*const Candidate, Vec<usize>)>,
+}
+
+/// Prices that are known. They are of the candidates that there are, and forgotten with them.
+#[derive(Default)]
+pub struct KnownBoxed(HashMap<Key, Rc<Boxed>>);
+
+impl Problem<'_> {
+    /// What boxing a demanded tensor costs.
+    pub fn boxed(&mut self, demand: &Demand) -> Rc<Boxed> {
+        let key = self.key(demand);
+        if let Some(known) = self.boxed.0.get(&key) {
+            return known.clone();
+        }
+        let boxed = Rc::new(self.find_boxed(demand));
+        self.boxed.0.insert(key, boxed.clone());
+        boxed
+    }
+
+    fn key(&self, demand: &Demand) -> Key {
+        let list = |node: usize| self.candidates[node].as_ptr();
+        Key {
+            made: (list(demand.producer), demand.index),
+            classes: [demand.from, demand.to],
+            fetched: demand.fetched,
+            fusion: demand.fusion,
+            hides: demand.hides.bits(),
+            taken: demand.readers.iter().map(|(node, at)| (list(*node), at.clone())).collect(),
+        }
+    }
+
+    fn find_boxed(&mut self, demand: &Demand) -> Boxed {
+        let labels = 0..self.candidates[demand.producer].len();
+        let made: Vec<SbpId> = labels.map(|label| self.source(demand, label)).collect();
+        let sources = distinct(made.clone());
+        let index =
+            |sbp: &SbpId| sources.binary_search(sbp).expect("a source is among all sources");
+        let source_of = made.iter().map(index).collect();
+        let fetch: Vec<Option<SbpId>> =
+            sources.iter().map(|&source| self.fetch_target(demand, source)).collect();
+        let mut read = Vec::new();
+        for reader in &demand.readers {
+            read.extend(self.taken(reader).lists.iter().flatten());
+        }
+        let read = distinct(read);
+        let targets = distinct(read.iter().chain(fetch.iter().flatten()).copied().collect());
+        let row = |&source: &SbpId| {
+            targets.iter().map(|&target| self.price(demand, source, target)).collect()
+        };
+        let prices = sources.iter().map(row).collect();
+        Boxed { source_of, sources, fetch, read, targets, prices }
+    }
+}
+
+/// Each layout once, in order.
+fn distinct(mut all: Vec<SbpId>) -> Vec<SbpId> {
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use graphc_ir::builder::{GraphBuilder, Tensor};
+    use graphc_ir::ops::Init;
+    use graphc_ir::plan::CompileOptions;
+    use graphc_ir::types::DType;
+
+    use super::*;
+    use crate::cluster::preset;
+    use crate::pipeline::prepare;
+    use crate::planner::problem::candidates::CandidateList;
+
+    #[test]
+    fn layers_that_are_alike_have_one_list_of_candidates_and_one_of_prices() {
+        let g = GraphBuilder::new("layers");
+        let layer = |x: Tensor, i: usize| {
+            x.matmul(&g.variable(&format!("w{i}"), DType::F32, [8, 8], Init::Weights)).relu()
+        };
+        g.output("y", &(0..3).fold(g.input("x", DType::F32, [8, 8]), layer));
+        let options = CompileOptions { mesh: vec![2], ..CompileOptions::default() };
+        let decisions = prepare(g.finish().expect("fits"), &options).expect("fits");
+        let cluster = preset("cpu").expect("a preset");
+        let mut problem = Problem::new(&decisions, &options, &cluster).expect("fits");
+        let demands = problem.demands.clone();
+        let name = |node: usize| decisions.graph().nodes[node].op.name();
+        let of_products: Vec<&Demand> =
+            demands.iter().filter(|demand| name(demand.producer) == "matmul").collect();
+        assert_eq!(of_products.len(), 3);
+        let first = of_products[0];
+        for demand in &of_products {
+            let lists = [first, demand].map(|demand| &problem.candidates[demand.producer]);
+            assert!(Rc::ptr_eq(lists[0], lists[1]));
+            let [known, boxed] = [first, demand].map(|demand| problem.boxed(demand));
+            assert!(Rc::ptr_eq(&known, &boxed));
+            for (source, prices) in boxed.sources.iter().zip(&boxed.prices) {
+                for (target, &price) in boxed.targets.iter().zip(prices) {
+                    assert_eq!(price, problem.price(demand, *source, *target));
+                }
+            }
+        }
+        // What is known goes with the candidates.
+        let all = problem.candidates.clone();
+        let least = all.iter().map(|all| CandidateList::from([all[0].clone()])).collect();
+        let known = problem.boxed(first);
+        problem.replace_candidates(least);
+        assert_eq!(problem.boxed(first).sources.len(), 1);
+        problem.replace_candidates(all);
+        assert_eq!(problem.boxed(first).sources, known.sources);
+    }
+}
