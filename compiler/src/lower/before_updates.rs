@@ -95,29 +95,11 @@ pub(super) fn peaks(job: &Job) -> Vec<u64> {
 
 #[cfg(test)]
 mod tests {
-    use graphc_ir::ops::{Init, SgdUpdate};
-    use graphc_ir::plan::{BoxingKind, Layout, OperandSource, TensorKind};
-    use graphc_ir::sbp::{NdSbp, Sbp};
-    use graphc_ir::types::DType;
+    use graphc_ir::ops::SgdUpdate;
+    use graphc_ir::plan::{BoxingKind, OperandSource};
 
-    use super::super::job::{Buffer, BufferId, VariableOf};
+    use super::super::job::BufferId;
     use super::*;
-
-    fn buffer(job: &mut Job, elements: usize, variable: bool) -> BufferId {
-        let layout = job.layout(Layout {
-            shape: vec![elements],
-            dtype: DType::F32,
-            microbatch_dim: None,
-            ranks: vec![0],
-            hierarchy: vec![1],
-            sbp: NdSbp(vec![Sbp::Broadcast]),
-        });
-        let name = String::from("w");
-        let of =
-            VariableOf { name: name.clone(), init: Init::Weights, role: TensorKind::Parameter };
-        let variable = variable.then_some(of);
-        job.buffer(Buffer { name, layout, rate: Rate::Step, variable, producer: None })
-    }
 
     fn task(action: Action, inputs: &[BufferId], outputs: &[BufferId], at: (Phase, usize)) -> Task {
         Task {
@@ -146,12 +128,12 @@ mod tests {
     /// come first.
     fn slices_first(forward: usize) -> bool {
         let mut job = Job::new(1);
-        let activation = buffer(&mut job, forward, false);
+        let activation = job.numbers(forward, false);
         job.task(task(Action::Assign, &[], &[activation], (Phase::Forward, 0)));
         let update = Op::SgdUpdate(SgdUpdate { lr: 0.1.into(), ..SgdUpdate::default() });
         for anchor in 1..4 {
-            let weight = buffer(&mut job, 16, true);
-            let [part, updated] = [false, false].map(|_| buffer(&mut job, 16, false));
+            let weight = job.numbers(16, true);
+            let [part, updated] = [false, false].map(|_| job.numbers(16, false));
             let at = (Phase::Update, anchor);
             job.task(task(Action::Local { kind: BoxingKind::Slice }, &[weight], &[part], at));
             let update =

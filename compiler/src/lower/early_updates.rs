@@ -73,30 +73,12 @@ fn is_product(task: &Task) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use graphc_ir::ops::{Init, MatMul, SgdUpdate};
-    use graphc_ir::plan::{Layout, OperandSource, Rate, TensorKind};
-    use graphc_ir::sbp::{NdSbp, Sbp};
-    use graphc_ir::types::DType;
+    use graphc_ir::ops::{MatMul, SgdUpdate};
+    use graphc_ir::plan::{OperandSource, Rate};
 
-    use super::super::job::{Buffer, BufferId, VariableOf};
+    use super::super::job::BufferId;
     use super::super::sort::sort;
     use super::*;
-
-    fn buffer(job: &mut Job, elements: usize, variable: bool) -> BufferId {
-        let layout = job.layout(Layout {
-            shape: vec![elements],
-            dtype: DType::F32,
-            microbatch_dim: None,
-            ranks: vec![0],
-            hierarchy: vec![1],
-            sbp: NdSbp(vec![Sbp::Broadcast]),
-        });
-        let name = String::new();
-        let of =
-            VariableOf { name: name.clone(), init: Init::Weights, role: TensorKind::Parameter };
-        let variable = variable.then_some(of);
-        job.buffer(Buffer { name, layout, rate: Rate::Step, variable, producer: None })
-    }
 
     /// A task that multiplies, or of the update phase one that updates.
     fn task(job: &mut Job, name: &str, reads: &[BufferId], gives: &[BufferId], at: (Phase, usize)) {
@@ -132,10 +114,10 @@ mod tests {
     /// The order of the backward pass of two layers; one factor of the first product has so many elements, and nothing else reads it.
     fn moved(of_factor: usize) -> Vec<String> {
         let mut job = Job::new(1);
-        let weights = [1, 2].map(|_| buffer(&mut job, 64, true));
-        let gradients = [1, 2].map(|_| buffer(&mut job, 64, false));
+        let weights = [1, 2].map(|_| job.numbers(64, true));
+        let gradients = [1, 2].map(|_| job.numbers(64, false));
         let extents = [16, 200, of_factor, 16, 16];
-        let [top, middle, first, second, below] = extents.map(|n| buffer(&mut job, n, false));
+        let [top, middle, first, second, below] = extents.map(|n| job.numbers(n, false));
         task(&mut job, "start", &[], &[top, first, second], (Phase::Forward, 0));
         task(&mut job, "product 1", &[top, first], &[gradients[0]], (Phase::Backward, 1));
         task(&mut job, "below 1", &[top, weights[0]], &[middle], (Phase::Backward, 2));
@@ -167,11 +149,11 @@ mod tests {
     #[test]
     fn updates_that_need_something_else_stay() {
         let mut job = Job::new(1);
-        let [gradient, factor] = [64, 1].map(|n| buffer(&mut job, n, false));
-        let weight = buffer(&mut job, 64, true);
+        let [gradient, factor] = [64, 1].map(|n| job.numbers(n, false));
+        let weight = job.numbers(64, true);
         task(&mut job, "product", &[], &[gradient], (Phase::Forward, 0));
         for index in 1..6 {
-            let given = buffer(&mut job, 1, false);
+            let given = job.numbers(1, false);
             task(&mut job, "other", &[], &[given], (Phase::Backward, index));
         }
         task(&mut job, "factor", &[], &[factor], (Phase::Backward, 6));

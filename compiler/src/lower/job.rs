@@ -190,3 +190,24 @@ impl Job {
         readers
     }
 }
+
+#[cfg(test)]
+impl Job {
+    /// A buffer of so many numbers on rank 0, of a variable or not: for tests.
+    pub fn numbers(&mut self, elements: usize, variable: bool) -> BufferId {
+        use graphc_ir::sbp::{NdSbp, Sbp};
+        let layout = self.layout(Layout {
+            shape: vec![elements],
+            dtype: graphc_ir::types::DType::F32,
+            microbatch_dim: None,
+            ranks: vec![0],
+            hierarchy: vec![1],
+            sbp: NdSbp(vec![Sbp::Broadcast]),
+        });
+        let name = String::from("w");
+        let of =
+            VariableOf { name: name.clone(), init: Init::Weights, role: TensorKind::Parameter };
+        let variable = variable.then_some(of);
+        self.buffer(Buffer { name, layout, rate: Rate::Step, variable, producer: None })
+    }
+}
