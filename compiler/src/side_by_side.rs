@@ -1,28 +1,27 @@
 //! Two things at once, where each is the same whether they are or not.
 
-use std::sync::Mutex;
-use std::thread::{Builder, scope};
+use rayon::ThreadPoolBuilder;
 
 /// The stack of the second thread, as main threads have: passes follow graphs in depth.
 const STACK: usize = 8 << 20;
 
 /// Does two things, the second in a thread of its own; one after the other where there is none to be had.
+///
+/// The thread is not one of those that all of rayon's work shares: the second may wait for the first, and what the first has done in
+/// parallel must not wait for it.
 pub fn side_by_side<A, B: Send>(
     first: impl FnOnce() -> A,
     second: impl FnOnce() -> B + Send,
 ) -> (A, B) {
-    let second = Mutex::new(Some(second));
-    let run = || {
-        let second = second.lock().ok().and_then(|mut second| second.take());
-        second.expect("it is run once")()
+    let Ok(pool) = ThreadPoolBuilder::new().num_threads(1).stack_size(STACK).build() else {
+        return (first(), second());
     };
-    scope(|scope| match Builder::new().stack_size(STACK).spawn_scoped(scope, run) {
-        Ok(running) => {
-            let first = first();
-            (first, running.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-        }
-        Err(_) => (first(), run()),
-    })
+    let mut given = None;
+    let first = pool.in_place_scope(|scope| {
+        scope.spawn(|_| given = Some(second()));
+        first()
+    });
+    (first, given.expect("what is begun in a scope ends in it"))
 }
 
 #[cfg(test)]
