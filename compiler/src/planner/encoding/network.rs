@@ -1,9 +1,11 @@
 //! The planning problem as a cost-function network, with memory priced at given multipliers.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::rc::Rc;
 
 use super::multipliers::Multipliers;
+use crate::boxing::Fusion;
 use crate::planner::problem::boxed::Boxed;
 use crate::planner::problem::candidates::Candidate;
 use crate::planner::problem::layouts::{ClassId, Price, SbpId};
@@ -19,11 +21,21 @@ use crate::planner::solver::tables::Table;
 struct KnownPairs {
     /// By prices, and how often they are paid.
     boxed: HashMap<(*const Boxed, u64), Option<Table>>,
-    /// By candidates of the update, its result, candidates of the variable, and where both are.
+    /// By candidates of the update and the variable, the update's result, where both are, and with what it is boxed together.
     backs: HashMap<BackKey, Option<Table>>,
 }
 
-type BackKey = ([*const Candidate; 2], usize, [ClassId; 2]);
+type BackKey = ([*const Candidate; 2], usize, [ClassId; 2], Option<Fusion>);
+
+/// A table, found once for what is alike: only where memory is free, as its prices differ from moment to moment.
+fn once<K: Eq + Hash>(
+    known: &mut HashMap<K, Option<Table>>,
+    key: K,
+    multipliers: &Multipliers,
+    find: impl FnOnce() -> Option<Table>,
+) -> Option<Table> {
+    if multipliers.are_free() { known.entry(key).or_insert_with(find).clone() } else { find() }
+}
 
 /// The planning problem as a network: first a variable for each node, with a label for each candidate; then a
 /// variable for each layout that many readers may share, whose label 1 says that the tensor is boxed to it, and those that
@@ -83,18 +95,13 @@ fn add_write_back(
 ) {
     let back = problem.write_backs[index].clone();
     let lists = [back.update, back.variable].map(|node| problem.candidates[node].as_ptr());
-    let key = (lists, back.result, [back.from, back.to]);
-    let table = match known.backs.get(&key).filter(|_| multipliers.are_free()) {
-        Some(known) => known.clone(),
-        None => {
-            let costs = costs_of_back(problem, multipliers, &back);
-            let columns = problem.candidates[back.variable].len();
-            let cost = |row, column| costs[row * columns + column];
-            let table = network.table(back.update, back.variable, cost);
-            known.backs.insert(key, table.clone());
-            table
-        }
-    };
+    let key = (lists, back.result, [back.from, back.to], back.fusion);
+    let table = once(&mut known.backs, key, multipliers, || {
+        let costs = costs_of_back(problem, multipliers, &back);
+        let columns = problem.candidates[back.variable].len();
+        let cost = |row, column| costs[row * columns + column];
+        network.table(back.update, back.variable, cost)
+    });
     let (update, variable) = (back.update, back.variable);
     table.iter().for_each(|table| {
         network.add_table(update.min(variable), update.max(variable), table);
@@ -195,12 +202,10 @@ fn add_demand(
         }
         [(reader, _)] => {
             let (between, key) = ((demand.producer, *reader), boxing.key(demand));
-            let table = match known.boxed.get(&key).filter(|_| multipliers.are_free()) {
-                Some(known) => known.clone(),
-                None => pair(network, between, &taken[0], &boxing),
-            };
+            let table = once(&mut known.boxed, key, multipliers, || {
+                pair(network, between, &taken[0], &boxing)
+            });
             table.iter().for_each(|table| network.add_table(between.0, between.1, table));
-            known.boxed.insert(key, table);
         }
         _ => match as_share(network, demand, &taken, &boxing) {
             Some(share) => network.shares.push(share),
