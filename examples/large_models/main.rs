@@ -62,6 +62,7 @@ fn main() -> Result<()> {
         ("mixtral_8x7b", model("mixtral_8x7b", 4096, |g| Mixtral::new(g, &mixtral))?),
         ("gpt3_175b", model("gpt3_175b", 2048, |g| Gpt::new(g, &gpt))?),
     ];
+    std::fs::create_dir_all(&directory).with_context(|| format!("making {directory}"))?;
     for (name, text) in models {
         let name = layers.map_or(name.to_owned(), |layers| format!("{name}_{layers}_layers"));
         let path = Path::new(&directory).join(name).with_extension("gir");
