@@ -298,6 +298,8 @@ fn product_shapes() -> Vec<ProductShape> {
         ("gpt logits weight gradient", vec![1024, 256], vec![1024, 8192], true, false),
         ("gpt logits input gradient", vec![1024, 8192], vec![256, 8192], false, true),
         ("gpt projection gradient", vec![1024, 256], vec![1024, 1024], true, false),
+        ("gpt head gradient 8192x1024x256", vec![1024, 8192], vec![1024, 256], true, false),
+        ("gpt fc gradient 1024x1024x256", vec![1024, 1024], vec![1024, 256], true, false),
         ("gpt projection input gradient", vec![1024, 1024], vec![256, 1024], false, true),
         ("attention scores", vec![8, 8, 128, 32], vec![8, 8, 128, 32], false, true),
         ("attention values", vec![8, 8, 128, 128], vec![8, 8, 128, 32], false, false),
@@ -438,6 +440,7 @@ fn main() {
         Some("half") => return halves(&mut bench),
         Some("norm") => return normalization::all(&mut bench),
         Some("attention") => return attention(&mut bench),
+        Some("products") => return products(&mut bench),
         Some("recurrence") => return recurrence::recurrence(&mut bench),
         Some("images") => return images::images(&mut bench),
         _ => {}

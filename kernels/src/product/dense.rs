@@ -2,6 +2,7 @@
 //! it lies, or packed too where its rows are no rows in memory (after Goto and van de Geijn, "Anatomy of High-Performance
 //! Matrix Multiplication", 2008, section 4).
 
+use std::arch::x86_64::*;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
@@ -31,6 +32,9 @@ const MOST_BESIDE: usize = 3;
 pub(super) const ROWS_TOGETHER: usize = 24;
 /// Parts for each thread, at most: who is done sooner takes another.
 pub(super) const SHARES: usize = 4;
+/// Rows that are asked for ahead of the one that is packed: where they lie a multiple of 4 KiB apart, all meet in places of the nearest
+/// cache for 8 lines. (Of 4, 8, 16 and 32: 128 x 2048 x 2048 is 1.07 to 1.09 times as fast as without, but for 32.)
+const AHEAD: usize = 8;
 /// Columns of a panel.
 const PANEL: usize = 64;
 /// Of fewer rows packing would take longer than the product.
@@ -52,7 +56,14 @@ pub(super) fn room(extents: [usize; 3], threads: usize) -> usize {
 /// Either factor may be the second one, as the product may be written by columns.
 fn room_of_one([rows, inner, columns]: [usize; 3]) -> usize {
     let longer = rows.max(columns);
-    inner.min(DEPTH) * (longer.min(COLUMNS).next_multiple_of(LANES) + longer.min(ROWS))
+    let columns = inner.min(DEPTH) * longer.min(COLUMNS).next_multiple_of(LANES);
+    columns + apart(inner.min(DEPTH)) * longer.min(ROWS)
+}
+
+/// How far rows of a packed first factor lie apart: a line more than they are long, so that they do not all meet in the same few
+/// places of the nearest cache.
+fn apart(depth: usize) -> usize {
+    depth.next_multiple_of(LANES) + LANES
 }
 
 /// A product, or a part of one, whose result is written by rows.
@@ -339,10 +350,10 @@ impl<'a> Product<'a> {
         if layout.column == 1 {
             return (&data[start..], layout.row);
         }
-        let count = down.len() * depth.len();
+        let step = apart(depth.len());
         // SAFETY: the processor has AVX-512: `is_fast` was asked.
-        unsafe { pack_rows(&data[start..], layout, [down.len(), depth.len()], &mut to[..count]) };
-        (&to[..count], depth.len())
+        unsafe { pack_rows(&data[start..], layout, [down.len(), depth.len()], (to, step)) };
+        (to, step)
     }
 
     /// Multiplies a block of rows with a panel, while that of the next comes nearer. The result begins at a place of its memory.
@@ -408,6 +419,10 @@ impl<'a> Source<'a> {
     unsafe fn pack_rows(&self, to: &mut [f32]) {
         let vectors = self.panel.vectors;
         for place in 0..self.depth {
+            let ahead = self.data.as_ptr().wrapping_add((place + AHEAD) * self.layout.row);
+            for vector in 0..vectors {
+                _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(vector * LANES).cast());
+            }
             for vector in 0..vectors {
                 let start = place * self.layout.row + vector * LANES;
                 let row = load_first(self.data, start, self.panel.lanes(vector));
@@ -442,15 +457,20 @@ impl<'a> Source<'a> {
 /// # Safety
 /// The processor has AVX-512 F.
 #[target_feature(enable = "avx512f")]
-unsafe fn pack_rows(data: &[f32], layout: Layout, [rows, columns]: [usize; 2], to: &mut [f32]) {
+unsafe fn pack_rows(data: &[f32], layout: Layout, [rows, columns]: [usize; 2], (to, step): (&mut [f32], usize)) {
     for column in (0..columns).step_by(LANES) {
         let across = LANES.min(columns - column);
         for row in (0..rows).step_by(LANES) {
             let down = LANES.min(rows - row);
+            for next in column + LANES..column + 2 * LANES {
+                let line = data.as_ptr().wrapping_add(next * layout.column + row);
+                // Rows far apart meet in too few places of the nearest cache for all to stay there.
+                _mm_prefetch::<_MM_HINT_T1>(line.cast());
+            }
             let packed =
                 transposed(load(data, column * layout.column + row, layout.column, [across, down]));
             for (index, &packed) in packed[..down].iter().enumerate() {
-                store_first(to, (row + index) * columns + column, across, packed);
+                store_first(to, (row + index) * step + column, across, packed);
             }
         }
     }
