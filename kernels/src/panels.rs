@@ -46,10 +46,71 @@ pub(crate) fn load(
     [rows, count]: [usize; 2],
 ) -> [__m512; LANES] {
     let mut loaded = [_mm512_setzero_ps(); LANES];
+    if [rows, count] == [LANES; 2] {
+        let all = &data[start..=start + (LANES - 1) * (stride + 1)];
+        for (row, loaded) in loaded.iter_mut().enumerate() {
+            // SAFETY: the last of 16 rows ends where these numbers do.
+            *loaded = unsafe { _mm512_loadu_ps(all.as_ptr().add(row * stride)) };
+        }
+        return loaded;
+    }
     for (row, loaded) in loaded[..rows].iter_mut().enumerate() {
         *loaded = load_first(data, start + row * stride, count);
     }
     loaded
+}
+
+/// Writes the first `count` lanes of some rows, `stride` apart.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(crate) fn store_rows(
+    to: &mut [f32],
+    start: usize,
+    stride: usize,
+    (rows, count): (&[__m512], usize),
+) {
+    if [rows.len(), count] == [LANES; 2] {
+        let all = &mut to[start..=start + (LANES - 1) * (stride + 1)];
+        for (row, &vector) in rows.iter().enumerate() {
+            // SAFETY: the last of 16 rows ends where these numbers do.
+            unsafe { _mm512_storeu_ps(all.as_mut_ptr().add(row * stride), vector) };
+        }
+        return;
+    }
+    for (row, &vector) in rows.iter().enumerate() {
+        store_first(to, start + row * stride, count, vector);
+    }
+}
+
+/// Copies rows of `V` vectors, `stride` apart, of the last vector its first lanes, and 0 behind them: one behind the other. Some rows ahead
+/// are asked for.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(crate) fn copy_rows<const V: usize>(
+    data: &[f32],
+    stride: usize,
+    last: u16,
+    ahead: usize,
+    to: &mut [f32],
+) {
+    let (rows, width) = (to.len() / (V * LANES), V * LANES - last.leading_zeros() as usize);
+    assert!(rows == 0 || (rows - 1) * stride + width <= data.len(), "rows to pack");
+    for row in 0..rows {
+        let from = data.as_ptr().wrapping_add(row * stride);
+        for vector in 0..V {
+            let line = from.wrapping_add(ahead * stride + vector * LANES);
+            // SAFETY: a hint, which reads nothing.
+            _mm_prefetch::<_MM_HINT_T0>(line.cast());
+        }
+        for vector in 0..V {
+            let mask = if vector + 1 == V { last } else { u16::MAX };
+            // SAFETY: the masks keep to the rows, of which the last one ends in the data, and there is memory for as many.
+            unsafe {
+                let lanes = _mm512_maskz_loadu_ps(mask, from.add(vector * LANES));
+                _mm512_storeu_ps(to.as_mut_ptr().add((row * V + vector) * LANES), lanes);
+            }
+        }
+    }
 }
 
 /// Up to 16 numbers, and 0 behind them.
@@ -59,15 +120,6 @@ pub(crate) fn load_first(data: &[f32], start: usize, count: usize) -> __m512 {
     let part = &data[start..start + count];
     // SAFETY: the mask keeps to the part.
     unsafe { _mm512_maskz_loadu_ps(first(count), part.as_ptr()) }
-}
-
-/// Writes 16 numbers.
-#[inline]
-#[target_feature(enable = "avx512f")]
-pub(crate) fn store(to: &mut [f32], at: usize, vector: __m512) {
-    let part = &mut to[at..at + LANES];
-    // SAFETY: the part has 16 numbers.
-    unsafe { _mm512_storeu_ps(part.as_mut_ptr(), vector) };
 }
 
 /// Writes the first `count` lanes.

@@ -10,7 +10,7 @@ use graphc_ir::shard::split_range;
 
 use super::{Hands, Layout, Made, Then, Write};
 use crate::error::KernelError;
-use crate::panels::{Panel, load, load_first, panels, store, store_first};
+use crate::panels::{Panel, copy_rows, load, panels, store_rows};
 use crate::parallel;
 use crate::product::transposed;
 use crate::simd::{Level, level};
@@ -417,17 +417,14 @@ impl<'a> Source<'a> {
     /// The processor has AVX-512 F.
     #[target_feature(enable = "avx512f")]
     unsafe fn pack_rows(&self, to: &mut [f32]) {
-        let vectors = self.panel.vectors;
-        for place in 0..self.depth {
-            let ahead = self.data.as_ptr().wrapping_add((place + AHEAD) * self.layout.row);
-            for vector in 0..vectors {
-                _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(vector * LANES).cast());
-            }
-            for vector in 0..vectors {
-                let start = place * self.layout.row + vector * LANES;
-                let row = load_first(self.data, start, self.panel.lanes(vector));
-                store(to, (place * vectors + vector) * LANES, row);
-            }
+        let (data, stride, last) = (self.data, self.layout.row, self.panel.last);
+        let to = &mut to[..self.depth * self.panel.vectors * LANES];
+        match self.panel.vectors {
+            1 => copy_rows::<1>(data, stride, last, AHEAD, to),
+            2 => copy_rows::<2>(data, stride, last, AHEAD, to),
+            3 => copy_rows::<3>(data, stride, last, AHEAD, to),
+            4 => copy_rows::<4>(data, stride, last, AHEAD, to),
+            count => unreachable!("a panel of {count} vectors"),
         }
     }
 
@@ -444,9 +441,8 @@ impl<'a> Source<'a> {
                 let count = LANES.min(self.depth - place);
                 let start = vector * LANES * stride + place;
                 let rows = transposed(load(self.data, start, stride, [lanes, count]));
-                for (index, &row) in rows[..count].iter().enumerate() {
-                    store(to, ((place + index) * vectors + vector) * LANES, row);
-                }
+                let at = (place * vectors + vector) * LANES;
+                store_rows(to, at, vectors * LANES, (&rows[..count], LANES));
             }
         }
     }
@@ -457,7 +453,12 @@ impl<'a> Source<'a> {
 /// # Safety
 /// The processor has AVX-512 F.
 #[target_feature(enable = "avx512f")]
-unsafe fn pack_rows(data: &[f32], layout: Layout, [rows, columns]: [usize; 2], (to, step): (&mut [f32], usize)) {
+unsafe fn pack_rows(
+    data: &[f32],
+    layout: Layout,
+    [rows, columns]: [usize; 2],
+    (to, step): (&mut [f32], usize),
+) {
     for column in (0..columns).step_by(LANES) {
         let across = LANES.min(columns - column);
         for row in (0..rows).step_by(LANES) {
@@ -469,9 +470,7 @@ unsafe fn pack_rows(data: &[f32], layout: Layout, [rows, columns]: [usize; 2], (
             }
             let packed =
                 transposed(load(data, column * layout.column + row, layout.column, [across, down]));
-            for (index, &packed) in packed[..down].iter().enumerate() {
-                store_first(to, (row + index) * step + column, across, packed);
-            }
+            store_rows(to, row * step + column, step, (&packed[..down], across));
         }
     }
 }
