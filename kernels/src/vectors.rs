@@ -84,6 +84,8 @@ pub(crate) struct Strip<'a> {
     pub rows: &'a [(usize, usize)],
     pub taps: &'a [Tap],
     pub channels: usize,
+    /// From one channel of a row to the next.
+    pub step: usize,
     /// Rows of `vectors` vectors, one for each channel of each tap, so far apart.
     pub panel: &'a [f32],
     pub stride: usize,
@@ -119,7 +121,12 @@ impl Strip<'_> {
             let last = ((tap.slot + 1) * self.channels).saturating_sub(1) * self.stride;
             assert!(last + written <= self.panel.len(), "a tap's part of the panel");
         }
-        let reach = farthest as usize + if self.taps.is_empty() { 0 } else { self.channels };
+        let reach = farthest as usize
+            + if self.taps.is_empty() || self.channels == 0 {
+                0
+            } else {
+                (self.channels - 1) * self.step + 1
+            };
         for &(from, to) in self.rows {
             assert!(from >= nearest.unsigned_abs() && from + reach <= self.from.len(), "a row");
             assert!(to + written <= self.to.len, "a row of the result");
@@ -256,20 +263,20 @@ unsafe fn sums<const R: usize, const V: usize>(
         }
         let start = tap.slot * strip.channels * strip.stride;
         let mut panel = strip.panel.as_ptr().wrapping_add(start);
-        let mut channel = 0;
+        let (mut channel, mut at) = (0, 0);
         while channel + UNROLLED <= strip.channels {
             ahead.ask();
             // Written out: of a loop some optimisation levels keep the sums in memory.
             // SAFETY: the channels are the row's and the panel's.
             unsafe {
-                step(&mut sums, &a, channel, (panel, strip.last));
-                panel = panel.wrapping_add(strip.stride);
-                step(&mut sums, &a, channel + 1, (panel, strip.last));
-                panel = panel.wrapping_add(strip.stride);
-                step(&mut sums, &a, channel + 2, (panel, strip.last));
-                panel = panel.wrapping_add(strip.stride);
-                step(&mut sums, &a, channel + 3, (panel, strip.last));
-                panel = panel.wrapping_add(strip.stride);
+                step(&mut sums, &a, at, (panel, strip.last));
+                (panel, at) = (panel.wrapping_add(strip.stride), at + strip.step);
+                step(&mut sums, &a, at, (panel, strip.last));
+                (panel, at) = (panel.wrapping_add(strip.stride), at + strip.step);
+                step(&mut sums, &a, at, (panel, strip.last));
+                (panel, at) = (panel.wrapping_add(strip.stride), at + strip.step);
+                step(&mut sums, &a, at, (panel, strip.last));
+                (panel, at) = (panel.wrapping_add(strip.stride), at + strip.step);
             }
             channel += UNROLLED;
         }
@@ -278,8 +285,8 @@ unsafe fn sums<const R: usize, const V: usize>(
         }
         while channel < strip.channels {
             // SAFETY: as above.
-            unsafe { step(&mut sums, &a, channel, (panel, strip.last)) };
-            panel = panel.wrapping_add(strip.stride);
+            unsafe { step(&mut sums, &a, at, (panel, strip.last)) };
+            (panel, at) = (panel.wrapping_add(strip.stride), at + strip.step);
             channel += 1;
         }
     }

@@ -362,6 +362,7 @@ impl Gather {
             rows,
             taps: &shared.taps,
             channels: self.from.count,
+            step: 1,
             panel: packed,
             stride,
             vectors: panel.vectors,

@@ -120,7 +120,7 @@ fn turned(whole: &Product<'_>, part: Range<usize>, packed: &[f32], area: &mut [f
             for panel in panels(columns) {
                 let packed = &packed[place(&depth, panel, width)];
                 let to = (panel.start * LANES, panel);
-                of_area.block((down.len(), depth.clone()), to, (first, layout.row), packed, &[]);
+                of_area.block((down.len(), depth.clone()), to, (first, layout), packed, &[]);
             }
         }
         let to = (whole.to, down.start, whole.stride);
