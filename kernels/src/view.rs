@@ -456,6 +456,14 @@ impl<'a> Flat<'a> {
         (part(self.data, count), part(rest, self.len - count))
     }
 
+    /// Whether the elements from `start` on are the memory of those of an operand from `at` on, and of its type.
+    pub(crate) fn is_at(&self, start: usize, operand: &View<'_>, at: usize) -> bool {
+        let bytes = self.dtype.size();
+        let [own, others] = [self.data.cast_const(), operand.data];
+        self.dtype == operand.dtype
+            && own.wrapping_add(start * bytes) == others.wrapping_add(at * bytes)
+    }
+
     /// Writes elements at `start`.
     ///
     /// # Errors

@@ -1,7 +1,9 @@
 //! Updates block by block: a block of each tensor is brought to the stack as `f32`, updated there, and written back. Operands may be the
-//! results' memory.
+//! results' memory, as they nearly always are: of `f32` they are updated where they lie.
 
 use std::ops::Range;
+
+use graphc_ir::types::DType;
 
 use crate::context::KernelContext;
 use crate::error::KernelError;
@@ -79,8 +81,8 @@ pub(super) struct Operands<'a> {
     pub given: Given<'a>,
 }
 
-/// Updates so many elements of buffers, one for each operand.
-pub(super) type Step<'a, const N: usize> = &'a (dyn Fn([&mut [f32; BLOCK]; N], usize) + Sync);
+/// Updates a block of each operand; all have as many elements.
+pub(super) type Step<'a, const N: usize> = &'a (dyn Fn([&mut [f32]; N]) + Sync);
 
 /// Makes the step on all blocks of `N` operands and `R` results.
 ///
@@ -121,10 +123,9 @@ pub(super) fn over_blocks<const N: usize, const R: usize>(
         let mut buffers = [[0.0; BLOCK]; N];
         for start in whole.clone().step_by(BLOCK) {
             let range = start..whole.end.min(start + BLOCK);
-            given.fill(tensors, range.clone(), &mut buffers)?;
             (given.gradient)(&tensors[1], range.clone(), &mut buffers[1][..range.len()])?;
-            step(buffers.each_mut(), range.len());
-            given.put(&buffers, start - whole.start..range.end - whole.start, &mut outputs)?;
+            let within = start - whole.start..range.end - whole.start;
+            given.update([range, within], tensors, &mut outputs, &mut buffers, step)?;
         }
         Ok(())
     })
@@ -143,51 +144,52 @@ fn over_parts<const N: usize, const R: usize>(
     parted.each(cx, &outputs, &|made| {
         let mut buffers = [[0.0; BLOCK]; N];
         for (range, gradient) in made.pieces(BLOCK) {
-            given.fill(tensors, range.clone(), &mut buffers)?;
             buffers[1][..range.len()].copy_from_slice(gradient);
-            step(buffers.each_mut(), range.len());
             // SAFETY: each element comes once, and who takes it reaches these elements alone.
             let mut places = outputs.map(|output| unsafe { output.part(range.clone()) });
-            given.put(&buffers, 0..range.len(), &mut places)?;
+            let within = 0..range.len();
+            given.update([range, within], tensors, &mut places, &mut buffers, step)?;
         }
         Ok(())
     })
 }
 
 impl Given<'_> {
-    /// Brings a block of all tensors but the gradient to buffers.
-    fn fill(
+    /// Updates a range of all tensors, which is another one of the outputs. Buffer 1 has the gradient.
+    fn update<const N: usize>(
         &self,
-        tensors: &[View<'_>],
-        range: Range<usize>,
-        buffers: &mut [[f32; BLOCK]],
+        [range, within]: [Range<usize>; 2],
+        tensors: &[View<'_>; N],
+        outputs: &mut [Flat<'_>],
+        buffers: &mut [[f32; BLOCK]; N],
+        step: Step<'_, N>,
     ) -> Result<(), KernelError> {
-        for (index, (buffer, tensor)) in buffers.iter_mut().zip(tensors).enumerate() {
-            let buffer = &mut buffer[..range.len()];
-            match index {
-                0 => (self.variable)(tensor, range.clone(), buffer)?,
-                1 => {}
-                _ => buffer.copy_from_slice(tensor.block(range.clone())?),
+        let is_there = |output: &Flat<'_>, tensor: &View<'_>| {
+            output.dtype() == DType::F32 && output.is_at(within.start, tensor, range.start)
+        };
+        let mut blocks = buffers.each_mut().map(|buffer| &mut buffer[..range.len()]);
+        for (output, index) in outputs.iter_mut().zip(VARIABLES) {
+            let tensor = &tensors[index];
+            if is_there(output, tensor) {
+                blocks[index] = output.block(within.clone())?;
+            } else if index == 0 {
+                (self.variable)(tensor, range.clone(), blocks[0])?;
+            } else {
+                blocks[index].copy_from_slice(tensor.block(range.clone())?);
             }
         }
-        Ok(())
-    }
-
-    /// Writes a block of all variables back.
-    fn put(
-        &self,
-        buffers: &[[f32; BLOCK]],
-        range: Range<usize>,
-        outputs: &mut [Flat<'_>],
-    ) -> Result<(), KernelError> {
-        let variables = buffers.iter().enumerate().filter(|&(index, _)| index != 1);
-        for (output, (index, buffer)) in outputs.iter_mut().zip(variables) {
-            let buffer = &buffer[..range.len()];
+        step(blocks);
+        for (output, index) in outputs.iter_mut().zip(VARIABLES) {
+            let buffer = &buffers[index][..range.len()];
             match index {
-                0 => (self.result)(buffer, output, range.clone())?,
-                _ => output.write(range.start, buffer)?,
+                _ if is_there(output, &tensors[index]) => {}
+                0 => (self.result)(buffer, output, within.clone())?,
+                _ => output.write(within.start, buffer)?,
             }
         }
         Ok(())
     }
 }
+
+/// The operands that results replace, in order: all but the gradient.
+const VARIABLES: [usize; 4] = [0, 2, 3, 4];

@@ -52,13 +52,13 @@ pub(crate) fn sgd(
     let clipping = Clipping::of(scalars, op.clip)?;
     let operands = Operands { op: "sgd_update", tensors, given };
     if op.momentum.0 == 0.0 {
-        return update::<2, 1>(operands, &clipping, results, cx, &|[w, g], count| {
-            sgd_block(&rates, &mut w[..count], &g[..count]);
+        return update::<2, 1>(operands, &clipping, results, cx, &|[w, g]| {
+            sgd_block(&rates, w, g);
         });
     }
     // The momentum is operand 2 and result 1.
-    update::<3, 2>(operands, &clipping, results, cx, &|[w, g, m], count| {
-        momentum_block(&rates, &mut w[..count], &g[..count], &mut m[..count]);
+    update::<3, 2>(operands, &clipping, results, cx, &|[w, g, m]| {
+        momentum_block(&rates, w, g, m);
     })
 }
 
@@ -75,8 +75,8 @@ pub(crate) fn adam(
     let rates = AdamRates::of(op, op.lr.at(cx.step), update_number(scalars, cx)?);
     let clipping = Clipping::of(scalars, op.clip)?;
     let operands = Operands { op: "adam_update", tensors, given };
-    update::<4, 3>(operands, &clipping, results, cx, &|[w, g, m, v], count| {
-        adam_block(&rates, &mut w[..count], &g[..count], &mut m[..count], &mut v[..count]);
+    update::<4, 3>(operands, &clipping, results, cx, &|[w, g, m, v]| {
+        adam_block(&rates, w, g, m, v);
     })
 }
 
@@ -96,28 +96,26 @@ pub(crate) fn rmsprop(
     let operands = Operands { op: OP, tensors, given };
     // What there is of means and momenta; the square is always operand 2.
     match (op.centered, op.has_momentum()) {
-        (false, false) => update::<3, 2>(operands, clipping, results, cx, &|[w, g, v], count| {
-            rmsprop_block(&rates, [&mut w[..count], &mut g[..count], &mut v[..count]], None);
-            step_block(&rates, &mut w[..count], &g[..count]);
+        (false, false) => update::<3, 2>(operands, clipping, results, cx, &|[w, g, v]| {
+            rmsprop_block(&rates, [w, g, v], None);
+            step_block(&rates, w, g);
         }),
-        (true, false) => update::<4, 3>(operands, clipping, results, cx, &|[w, g, v, a], count| {
-            let mean = Some(&mut a[..count]);
-            rmsprop_block(&rates, [&mut w[..count], &mut g[..count], &mut v[..count]], mean);
-            step_block(&rates, &mut w[..count], &g[..count]);
+        (true, false) => update::<4, 3>(operands, clipping, results, cx, &|[w, g, v, a]| {
+            let mean = Some(a);
+            rmsprop_block(&rates, [w, g, v], mean);
+            step_block(&rates, w, g);
         }),
-        (false, true) => update::<4, 3>(operands, clipping, results, cx, &|[w, g, v, m], count| {
-            rmsprop_block(&rates, [&mut w[..count], &mut g[..count], &mut v[..count]], None);
-            ahead_block(&rates, &g[..count], &mut m[..count]);
-            step_block(&rates, &mut w[..count], &m[..count]);
+        (false, true) => update::<4, 3>(operands, clipping, results, cx, &|[w, g, v, m]| {
+            rmsprop_block(&rates, [w, g, v], None);
+            ahead_block(&rates, g, m);
+            step_block(&rates, w, m);
         }),
-        (true, true) => {
-            update::<5, 4>(operands, clipping, results, cx, &|[w, g, v, a, m], count| {
-                let mean = Some(&mut a[..count]);
-                rmsprop_block(&rates, [&mut w[..count], &mut g[..count], &mut v[..count]], mean);
-                ahead_block(&rates, &g[..count], &mut m[..count]);
-                step_block(&rates, &mut w[..count], &m[..count]);
-            })
-        }
+        (true, true) => update::<5, 4>(operands, clipping, results, cx, &|[w, g, v, a, m]| {
+            let mean = Some(a);
+            rmsprop_block(&rates, [w, g, v], mean);
+            ahead_block(&rates, g, m);
+            step_block(&rates, w, m);
+        }),
     }
 }
 
@@ -135,12 +133,12 @@ pub(crate) fn blend(
     let [decay, rate] = [now.decay, now.rate].map(|share| share.0 as f32);
     let kept = Clipping { factor: stays(scalars)?.then_some(0.0), clip: None };
     let operands = Operands { op: "blend", tensors, given };
-    update::<2, 1>(operands, &kept, results, cx, &|[w, x], count| {
+    update::<2, 1>(operands, &kept, results, cx, &|[w, x]| {
         // What is replaced may be no number.
         if decay == 0.0 {
-            replace_block(rate, &mut w[..count], &x[..count]);
+            replace_block(rate, w, x);
         } else {
-            blend_block(decay, rate, &mut w[..count], &x[..count]);
+            blend_block(decay, rate, w, x);
         }
     })
 }
@@ -227,12 +225,12 @@ pub(crate) fn lamb_direction(
     let clipping = Clipping::of(scalars, op.clip)?;
     // Where the update is not made states stay, and the direction is 0: it does not take the variable's place.
     let operands = Operands { op: OP, tensors, given: given.with_result_of::<f32>() };
-    over_blocks::<4, 3>(operands, results, cx, &|[w, g, m, v], count| {
+    over_blocks::<4, 3>(operands, results, cx, &|[w, g, m, v]| {
         if clipping.skips() {
-            return w[..count].fill(0.0);
+            return w.fill(0.0);
         }
-        clipping.apply(&mut g[..count]);
-        lamb_block(&rates, &mut w[..count], &g[..count], &mut m[..count], &mut v[..count]);
+        clipping.apply(g);
+        lamb_block(&rates, w, g, m, v);
     })
 }
 
@@ -251,8 +249,8 @@ pub(crate) fn lamb(
     let sums = [number(a)?, number(b)?].map(f64::from);
     let rate = op.rate(cx.step, sums) as f32;
     let operands = Operands { op: OP, tensors: &operands[..2], given };
-    over_blocks::<2, 1>(operands, results, cx, &|[w, u], count| {
-        along_block(rate, &mut w[..count], &u[..count]);
+    over_blocks::<2, 1>(operands, results, cx, &|[w, u]| {
+        along_block(rate, w, u);
     })
 }
 
@@ -304,10 +302,10 @@ fn update<const N: usize, const R: usize>(
     cx: &mut KernelContext<'_>,
     step: Step<'_, N>,
 ) -> Result<(), KernelError> {
-    over_blocks::<N, R>(operands, results, cx, &|buffers, count| {
+    over_blocks::<N, R>(operands, results, cx, &|blocks| {
         if !clipping.skips() {
-            clipping.apply(&mut buffers[1][..count]);
-            step(buffers, count);
+            clipping.apply(blocks[1]);
+            step(blocks);
         }
     })
 }
