@@ -46,16 +46,19 @@ pub(crate) fn load(
     [rows, count]: [usize; 2],
 ) -> [__m512; LANES] {
     let mut loaded = [_mm512_setzero_ps(); LANES];
-    if [rows, count] == [LANES; 2] {
-        let all = &data[start..=start + (LANES - 1) * (stride + 1)];
-        for (row, loaded) in loaded.iter_mut().enumerate() {
-            // SAFETY: the last of 16 rows ends where these numbers do.
-            *loaded = unsafe { _mm512_loadu_ps(all.as_ptr().add(row * stride)) };
+    let Some(last) = rows.checked_sub(1) else { return loaded };
+    let all = &data[start..start + last * stride + count];
+    let (from, mask) = (all.as_ptr(), first(count));
+    // SAFETY: the last row ends where these numbers do, and the mask keeps to the rows.
+    let row = |row: usize| unsafe { _mm512_maskz_loadu_ps(mask, from.add(row * stride)) };
+    if rows == LANES {
+        for (index, loaded) in loaded.iter_mut().enumerate() {
+            *loaded = row(index);
         }
-        return loaded;
-    }
-    for (row, loaded) in loaded[..rows].iter_mut().enumerate() {
-        *loaded = load_first(data, start + row * stride, count);
+    } else {
+        for (index, loaded) in loaded[..rows].iter_mut().enumerate() {
+            *loaded = row(index);
+        }
     }
     loaded
 }

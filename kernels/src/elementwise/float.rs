@@ -118,6 +118,66 @@ vectorized! {
 }
 
 #[inline(always)]
+fn replace(of: &Arithmetic, b: &[f32], out: &mut [f32], f: impl Fn(f32, f32) -> f32) {
+    let (low, high) = (of.low, of.high);
+    for (out, &b) in out.iter_mut().zip(b) {
+        *out = between(f(*out, b), low, high);
+    }
+}
+
+vectorized! {
+    /// One operation of two operands, the first of which is what its value takes the place of.
+    pub(super) fn replace_by_two(of: &Arithmetic, b: &[f32], out: &mut [f32]) {
+        match of.first {
+            Operator::Add => replace(of, b, out, |a, b| a + b),
+            Operator::Sub => replace(of, b, out, |a, b| a - b),
+            Operator::From => replace(of, b, out, |a, b| b - a),
+            Operator::Mul => replace(of, b, out, |a, b| a * b),
+        }
+    }
+}
+
+#[inline(always)]
+fn replace_third(
+    of: &Arithmetic,
+    [b, c]: [&[f32]; 2],
+    out: &mut [f32],
+    f: impl Fn(f32, f32) -> f32,
+) {
+    match of.second {
+        Some(Operator::Add) | None => replace_three(of, [b, c], out, |a, b, c| f(a, b) + c),
+        Some(Operator::Sub) => replace_three(of, [b, c], out, |a, b, c| f(a, b) - c),
+        Some(Operator::From) => replace_three(of, [b, c], out, |a, b, c| c - f(a, b)),
+        Some(Operator::Mul) => replace_three(of, [b, c], out, |a, b, c| f(a, b) * c),
+    }
+}
+
+#[inline(always)]
+fn replace_three(
+    of: &Arithmetic,
+    [b, c]: [&[f32]; 2],
+    out: &mut [f32],
+    f: impl Fn(f32, f32, f32) -> f32,
+) {
+    let (low, high) = (of.low, of.high);
+    for ((out, &b), &c) in out.iter_mut().zip(b).zip(c) {
+        *out = between(f(*out, b, c), low, high);
+    }
+}
+
+vectorized! {
+    /// Two operations of three operands, the first of which is what their value takes the place of.
+    pub(super) fn replace_by_three(of: &Arithmetic, b: &[f32], c: &[f32], out: &mut [f32]) {
+        match of.first {
+            Operator::Add => replace_third(of, [b, c], out, |a, b| a + b),
+            Operator::Sub => replace_third(of, [b, c], out, |a, b| a - b),
+            Operator::From => replace_third(of, [b, c], out, |a, b| b - a),
+            Operator::Mul => replace_third(of, [b, c], out, |a, b| a * b),
+        }
+    }
+}
+
+#[inline(always)]
 fn sign(x: f32) -> f32 {
     let positive = if x > 0.0 { 1.0 } else { 0.0 };
     if x < 0.0 { -1.0 } else { positive }

@@ -25,6 +25,16 @@ impl Arithmetic {
         (self.low, self.high) != (f32::NEG_INFINITY, f32::INFINITY)
     }
 
+    /// The same of both first numbers exchanged.
+    pub(super) fn turned(self) -> Self {
+        let first = match self.first {
+            Operator::Sub => Operator::From,
+            Operator::From => Operator::Sub,
+            alike => alike,
+        };
+        Self { first, ..self }
+    }
+
     /// Whether more than one step is done.
     fn is_of_several(&self) -> bool {
         self.second.is_some() || self.is_bounded()

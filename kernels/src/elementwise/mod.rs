@@ -34,7 +34,7 @@ use crate::precision::Float;
 use crate::view::{Flat, Parts, View, ViewMut, elements};
 
 use operand::Pattern;
-use program::{Copy, Place, Program};
+use program::{Copy, Meeting, Place, Program};
 
 /// Elements in a block, at most.
 pub(crate) const BLOCK: usize = 1024;
@@ -154,10 +154,10 @@ impl Chain {
         parts: usize,
         (rooms, mut partial): (impl Iterator<Item = &'a mut [i64]>, &'a mut [f32]),
     ) -> Vec<Part<'a, 'b>> {
-        let is_shared = |(output, result): (usize, &ViewMut<'_>)| {
-            self.program.reads_late(output, |operand| result.is_same(&operands[operand]))
+        let meeting = |(output, result): (usize, &ViewMut<'_>)| {
+            self.program.meeting(output, |operand| result.is_same(&operands[operand]))
         };
-        let shared: Vec<bool> = results.iter().enumerate().map(is_shared).collect();
+        let meetings: Vec<Meeting> = results.iter().enumerate().map(meeting).collect();
         let mut flats: Vec<Flat<'a>> = results.iter_mut().map(ViewMut::flat).collect();
         let is_sum = |output| self.program.folds.iter().any(|fold| fold.output == output);
         let pieces = self.len.div_ceil(self.piece);
@@ -171,7 +171,8 @@ impl Chain {
             let sums = (pieces * part / parts - done) * self.program.sums;
             let (own_partial, others) = std::mem::take(&mut partial).split_at_mut(sums);
             (partial, done) = (others, pieces * part / parts);
-            let outputs = Outputs::Part { flats: own, start: range.start, shared: shared.clone() };
+            let meetings = meetings.clone();
+            let outputs = Outputs::Part { flats: own, start: range.start, meetings };
             let frame = Frame { chain: self, operands, outputs };
             work.push(Part { frame, range, words, partial: own_partial });
         }
@@ -235,14 +236,14 @@ impl<'a> Following<'a> {
         words: &mut [i64],
     ) -> Result<(), KernelError> {
         let program = &self.chain.program;
-        let shared = |(output, result): (usize, &Parts<'_>)| {
-            program.reads_late(output, |operand| result.is_same(&self.operands[operand]))
+        let meeting = |(output, result): (usize, &Parts<'_>)| {
+            program.meeting(output, |operand| result.is_same(&self.operands[operand]))
         };
-        let shared = self.results.iter().enumerate().map(shared).collect();
+        let meetings = self.results.iter().enumerate().map(meeting).collect();
         // SAFETY: as the caller says.
         let part = |result: &Parts<'a>| unsafe { result.part(range.clone()) };
         let flats = self.results.iter().map(part).collect();
-        let outputs = Outputs::Part { flats, start: range.start, shared };
+        let outputs = Outputs::Part { flats, start: range.start, meetings };
         let frame = Frame { chain: self.chain, operands: self.operands, outputs };
         frame.evaluate(range, words, &mut [])
     }
@@ -285,7 +286,7 @@ enum Outputs<'a, 'b> {
     /// All of them: nothing is allocated.
     Whole(&'a mut [ViewMut<'b>]),
     /// Their elements from `start` on.
-    Part { flats: Vec<Flat<'a>>, start: usize, shared: Vec<bool> },
+    Part { flats: Vec<Flat<'a>>, start: usize, meetings: Vec<Meeting> },
 }
 
 impl Outputs<'_, '_> {
@@ -299,14 +300,13 @@ impl Outputs<'_, '_> {
         }
     }
 
-    /// Whether a result is the memory of an operand that is read when it is written, or later: then it is written when all of a
-    /// block is read.
-    fn shared(&self, output: usize, program: &Program, operands: &[View<'_>]) -> bool {
+    /// How a result lies to the operands.
+    fn meeting(&self, output: usize, program: &Program, operands: &[View<'_>]) -> Meeting {
         match self {
             Self::Whole(results) => {
-                program.reads_late(output, |operand| results[output].is_same(&operands[operand]))
+                program.meeting(output, |operand| results[output].is_same(&operands[operand]))
             }
-            Self::Part { shared, .. } => shared[output],
+            Self::Part { meetings, .. } => meetings[output],
         }
     }
 }
@@ -414,8 +414,8 @@ impl Frame<'_, '_> {
         Ok(())
     }
 
-    fn shared(&self, output: usize) -> bool {
-        self.outputs.shared(output, &self.chain.program, self.operands)
+    fn meeting(&self, output: usize) -> Meeting {
+        self.outputs.meeting(output, &self.chain.program, self.operands)
     }
 
     /// Evaluates one block.
@@ -432,11 +432,23 @@ impl Frame<'_, '_> {
                     let x = step::summed(step, self.operands, &range, &buffers.all())?;
                     folds[fold].add(range.start, x, sums);
                 }
-                Place::Output { output, .. } if !self.shared(output) => {
-                    let to = self.outputs.block(output, &range);
-                    step::apply(step, self.operands, &range, &buffers.all(), to)?;
+                Place::Output { output, buffer } => {
+                    let meeting = self.meeting(output);
+                    if meeting == Meeting::Late {
+                        let (own, others) = buffers.split(buffer);
+                        let own = own.within(0..range.len());
+                        step::apply(step, self.operands, &range, &others, own)?;
+                        continue;
+                    }
+                    let (to, others) = (self.outputs.block(output, &range), buffers.all());
+                    match meeting {
+                        Meeting::Replaced(argument) => {
+                            step::replace(step, argument, self.operands, &range, &others, to)?;
+                        }
+                        _ => step::apply(step, self.operands, &range, &others, to)?,
+                    }
                 }
-                Place::Output { buffer, .. } | Place::Buffer(buffer) => {
+                Place::Buffer(buffer) => {
                     let (own, others) = buffers.split(buffer);
                     let own = own.within(0..range.len());
                     step::apply(step, self.operands, &range, &others, own)?;
@@ -444,7 +456,7 @@ impl Frame<'_, '_> {
             }
         }
         for copy in copies {
-            if !copy.if_shared || self.shared(copy.output) {
+            if !copy.if_late || self.meeting(copy.output) == Meeting::Late {
                 self.copy(copy, &buffers.all(), &range)?;
             }
         }
@@ -469,5 +481,76 @@ impl Frame<'_, '_> {
             DType::U8 | DType::Bool => to.write::<u8>(0, elements(words, count))?,
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use graphc_ir::ops::{Binary, BinaryFunction};
+
+    use super::*;
+
+    const COUNT: usize = 2500;
+
+    /// (a ∘ b) - c, or a ∘ b alone, of three operands of some of which the order is given.
+    fn chain(function: BinaryFunction, args: [usize; 3], is_long: bool) -> Chain {
+        let step = |function, args| FusedStep { op: Op::Binary(Binary { function }), args };
+        let [a, b, c] = args.map(FusedArg::Operand);
+        let first = step(function, vec![a, b]);
+        let second = step(BinaryFunction::Sub, vec![FusedArg::Step(0), c]);
+        let steps = if is_long { vec![first, second] } else { vec![first] };
+        let ty = TensorType::new(DType::F32, [COUNT]);
+        let outputs = vec![steps.len() - 1];
+        Chain::of(&FusedOp { steps, outputs }, &vec![ty.clone(); 3], &[ty]).expect("a chain")
+    }
+
+    /// What a chain gives where its result is the memory of operand 0, and how they meet.
+    fn in_place(chain: &Chain, numbers: &[Vec<f32>; 3]) -> (Vec<f32>, Meeting) {
+        let shape = [COUNT];
+        let mut first = numbers[0].clone();
+        let mut result = ViewMut::whole(DType::F32, &shape, &mut first);
+        // SAFETY: the chain reads an element before it writes it.
+        let (own, parts) = unsafe { result.shared() };
+        let others = [1, 2].map(|index: usize| View::whole(DType::F32, &shape, &numbers[index]));
+        let operands = [own, others[0], others[1]];
+        let meeting = chain.program.meeting(0, |operand| operand == 0);
+        let following = chain.following(&operands, vec![parts]).expect("operands that fit");
+        let mut words = vec![0; following.words()];
+        for range in [0..1000, 1000..COUNT] {
+            // SAFETY: there is one thread.
+            unsafe { following.evaluate(range, &mut words) }.expect("numbers");
+        }
+        (first, meeting)
+    }
+
+    #[test]
+    fn an_argument_is_replaced_where_nothing_else_reads_it() {
+        let numbers = [1, 2, 3].map(|salt| {
+            (0..COUNT).map(|i| (i * salt % 97) as f32 / 7.0 - salt as f32).collect::<Vec<_>>()
+        });
+        let shape = [COUNT];
+        for function in [BinaryFunction::Add, BinaryFunction::Sub, BinaryFunction::Mul] {
+            for args in [[0, 1, 2], [1, 0, 2], [1, 2, 0], [0, 0, 1], [0, 1, 0]] {
+                for is_long in [true, false] {
+                    let chain = chain(function, args, is_long);
+                    let operands = numbers.each_ref().map(|x| View::whole(DType::F32, &shape, x));
+                    let mut apart = vec![0.0; COUNT];
+                    let to = Parts::of(DType::F32, &mut apart[..]);
+                    let following = chain.following(&operands, vec![to]).expect("a chain");
+                    let mut words = vec![0; following.words()];
+                    // SAFETY: there is one thread.
+                    unsafe { following.evaluate(0..COUNT, &mut words) }.expect("numbers");
+                    let (found, meeting) = in_place(&chain, &numbers);
+                    assert_eq!(found, apart, "{function:?} {args:?} {is_long}");
+                    let expected = match (is_long, args) {
+                        (true, [0, 1, 2]) => Meeting::Replaced(0),
+                        (true, [1, 0, 2]) => Meeting::Replaced(1),
+                        (false, [1, 2, 0]) => Meeting::Apart,
+                        _ => Meeting::Late,
+                    };
+                    assert_eq!(meeting, expected, "{function:?} {args:?} {is_long}");
+                }
+            }
+        }
     }
 }

@@ -30,8 +30,7 @@ pub(super) enum Source {
 pub(super) enum Place {
     /// A buffer.
     Buffer(usize),
-    /// The result itself, which no later step reads; a buffer where the result is the memory of an operand that this step or a later
-    /// one reads.
+    /// The result itself, which no later step reads; a buffer where [`Meeting::Late`].
     Output {
         /// The result.
         output: usize,
@@ -59,8 +58,8 @@ pub(super) struct Step {
 pub(super) struct Copy {
     pub(super) output: usize,
     pub(super) buffer: usize,
-    /// Only where the result is the memory of an operand that is read when it is written, or later.
-    pub(super) if_shared: bool,
+    /// Only where [`Meeting::Late`].
+    pub(super) if_late: bool,
 }
 
 /// A chain worked out.
@@ -73,8 +72,8 @@ pub(super) struct Program {
     /// Element type of each buffer.
     pub(super) buffers: Vec<DType>,
     pub(super) copies: Vec<Copy>,
-    /// Of each result the operands that are read, where they lie, when it is written or later.
-    pub(super) read_later: Vec<Vec<usize>>,
+    /// Of each result what is read when it is written.
+    reads: Vec<Reads>,
     /// The reductions that it ends in.
     pub(super) folds: Vec<Fold>,
     /// The number of their accumulators.
@@ -103,22 +102,52 @@ impl Program {
                 return Err(KernelError::call("fused", reason));
             }
             copies.extend(match builder.places[step] {
-                Place::Buffer(buffer) => Some(Copy { output, buffer, if_shared: false }),
-                Place::Output { buffer, .. } => Some(Copy { output, buffer, if_shared: true }),
+                Place::Buffer(buffer) => Some(Copy { output, buffer, if_late: false }),
+                Place::Output { buffer, .. } => Some(Copy { output, buffer, if_late: true }),
                 Place::Sums(_) => None,
             });
         }
-        let read_later = outputs.iter().map(|&step| builder.read_from(step)).collect();
+        let reads = outputs.iter().map(|&step| builder.reads(step)).collect();
         let Builder { prepared, gathered, buffers, folds, sums, .. } = builder;
-        Ok(Self { steps: prepared, gathered, buffers, copies, read_later, folds, sums })
+        Ok(Self { steps: prepared, gathered, buffers, copies, reads, folds, sums })
     }
 }
 
 impl Program {
-    /// Whether an operand for which this holds is read, where it lies, when a result is written or later.
-    pub(super) fn reads_late(&self, output: usize, holds: impl FnMut(usize) -> bool) -> bool {
-        self.read_later[output].iter().copied().any(holds)
+    /// How a result lies to the operands of which some are its memory.
+    pub(super) fn meeting(&self, output: usize, is_result: impl Fn(usize) -> bool) -> Meeting {
+        let Reads { late, first } = &self.reads[output];
+        let mut met = late.iter().copied().filter(|&operand| is_result(operand));
+        match (met.next(), met.next()) {
+            (None, _) => Meeting::Apart,
+            (Some(met), None) => {
+                let argument = first.iter().position(|&operand| operand == Some(met));
+                argument.map_or(Meeting::Late, Meeting::Replaced)
+            }
+            _ => Meeting::Late,
+        }
     }
+}
+
+/// How a result lies to the operands that are read, where they lie, when it is written or later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Meeting {
+    /// None of them is its memory.
+    Apart,
+    /// Its memory is read as this argument of the step that gives it, 0 or 1, and by nobody else: each element is replaced when it
+    /// has been read.
+    Replaced(usize),
+    /// Its memory is read otherwise: it is written when all of a block has been.
+    Late,
+}
+
+/// What is read, where it lies, when a result is written.
+#[derive(Debug)]
+struct Reads {
+    /// The operands that its step reads, and those of later steps, each as often as it is read.
+    late: Vec<usize>,
+    /// The first two arguments of its step, where that is arithmetic, which may replace one of them.
+    first: [Option<usize>; 2],
 }
 
 /// The shape of the values of all steps but reductions; `None` where results have others.
@@ -273,17 +302,16 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// The operands that a step and those after it read where they lie.
-    fn read_from(&self, step: usize) -> Vec<usize> {
-        let sources = self.prepared[step..].iter().flat_map(|step| &step.args);
+    /// What a step that gives a result, and those after it, read where it lies.
+    fn reads(&self, step: usize) -> Reads {
         let direct = |source: &Source| match *source {
             Source::Direct(operand) | Source::Row(operand) => Some(operand),
             Source::Buffer(_) => None,
         };
-        let mut operands: Vec<usize> = sources.filter_map(direct).collect();
-        operands.sort_unstable();
-        operands.dedup();
-        operands
+        let sources = self.prepared[step..].iter().flat_map(|step| &step.args);
+        let Step { arithmetic, args, .. } = &self.prepared[step];
+        let argument = |index: usize| arithmetic.and_then(|_| direct(args.get(index)?));
+        Reads { late: sources.filter_map(direct).collect(), first: [0, 1].map(argument) }
     }
 
     /// Gives back the buffers of values that no later step reads.

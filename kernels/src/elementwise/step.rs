@@ -33,10 +33,7 @@ pub(super) fn apply(
     let values = |index: usize| argument(step.args[index], operands, range, buffers);
     let into = 0..range.len();
     if let Some(arithmetic) = &step.arithmetic {
-        let single = |index: usize| match values(index)? {
-            Values::F32(x) => Ok(x),
-            _ => Err(misfit(&step.op)),
-        };
+        let single = |index| single(step, index, operands, range, buffers);
         let (a, b, to) = (single(0)?, single(1)?, to.block(into)?);
         match arithmetic.second {
             Some(_) => float::of_three(arithmetic, a, b, single(2)?, to),
@@ -79,6 +76,41 @@ pub(super) fn apply(
     Ok(())
 }
 
+/// The same where the step is arithmetic, and an argument, the first or the second, is what its value takes the place of.
+pub(super) fn replace(
+    step: &Step,
+    argument: usize,
+    operands: &[View<'_>],
+    range: &Range<usize>,
+    buffers: &Others<'_>,
+    mut to: Flat<'_>,
+) -> Result<(), KernelError> {
+    let arithmetic = step.arithmetic.ok_or_else(|| misfit(&step.op))?;
+    let arithmetic = if argument == 0 { arithmetic } else { arithmetic.turned() };
+    let single = |index| single(step, index, operands, range, buffers);
+    let (b, to) = (single(1 - argument)?, to.block(0..range.len())?);
+    match arithmetic.second {
+        Some(_) => float::replace_by_three(&arithmetic, b, single(2)?, to),
+        None => float::replace_by_two(&arithmetic, b, to),
+    }
+    Ok(())
+}
+
+/// The elements of an argument of `f32`.
+#[inline]
+fn single<'a>(
+    step: &Step,
+    index: usize,
+    operands: &[View<'a>],
+    range: &Range<usize>,
+    buffers: &Others<'a>,
+) -> Result<&'a [f32], KernelError> {
+    match argument(step.args[index], operands, range, buffers)? {
+        Values::F32(x) => Ok(x),
+        _ => Err(misfit(&step.op)),
+    }
+}
+
 /// The elements that a step sums, and gives to nobody else.
 pub(super) fn summed<'a>(
     step: &Step,
@@ -86,13 +118,11 @@ pub(super) fn summed<'a>(
     range: &Range<usize>,
     buffers: &Others<'a>,
 ) -> Result<&'a [f32], KernelError> {
-    match argument(step.args[0], operands, range, buffers)? {
-        Values::F32(x) => Ok(x),
-        _ => Err(misfit(&step.op)),
-    }
+    single(step, 0, operands, range, buffers)
 }
 
 /// The elements of an argument in a block.
+#[inline]
 fn argument<'a>(
     source: Source,
     operands: &[View<'a>],
@@ -111,6 +141,7 @@ fn argument<'a>(
     }
 }
 
+#[inline]
 fn of_operand<'a>(operand: &View<'a>, range: Range<usize>) -> Result<Values<'a>, KernelError> {
     Ok(match operand.dtype {
         DType::F32 => Values::F32(operand.block(range)?),
