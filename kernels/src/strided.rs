@@ -192,6 +192,13 @@ pub(crate) fn transpose_rows<T: Copy>(
 
 /// Copies a matrix whose rows are contiguous in the target and whose columns are contiguous in the source.
 fn transpose<T: Copy>(across: Dim, inner: Dim, from: &[T], to: &mut [T]) {
+    match inner.extent {
+        extent if across.to != extent => {}
+        2 => return interleave::<2, T>(across.extent, from, inner.from, to),
+        3 => return interleave::<3, T>(across.extent, from, inner.from, to),
+        4 => return interleave::<4, T>(across.extent, from, inner.from, to),
+        _ => {}
+    }
     for row in (0..across.extent).step_by(TILE) {
         let rows = row..across.extent.min(row + TILE);
         for column in (0..inner.extent).step_by(TILE) {
@@ -208,6 +215,14 @@ fn transpose<T: Copy>(across: Dim, inner: Dim, from: &[T], to: &mut [T]) {
                 }
             }
         }
+    }
+}
+
+/// The same of few columns, as the colours of images are, where rows of the target follow each other.
+fn interleave<const N: usize, T: Copy>(rows: usize, from: &[T], stride: usize, to: &mut [T]) {
+    let columns: [&[T]; N] = std::array::from_fn(|column| &from[column * stride..][..rows]);
+    for (row, to) in to.as_chunks_mut::<N>().0[..rows].iter_mut().enumerate() {
+        *to = columns.map(|column| column[row]);
     }
 }
 
