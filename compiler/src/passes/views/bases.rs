@@ -75,11 +75,14 @@ impl Rewriter<'_> {
     }
 
     /// Whether ops on a view are computed on the value itself: where it is its base, and of images also where no element must
-    /// move for it.
+    /// move for it, unless it has the base's dims in another order, as images of one place do: those are computed where the
+    /// convolution behind them is, so that all is one loop.
     pub(super) fn stays(&self, view: &View) -> bool {
+        let extents = self.extents(view.base);
+        let whole = *view == View::whole(view.base, extents.len());
         match self.purpose {
-            Purpose::Samples => *view == View::whole(view.base, self.extents(view.base).len()),
-            Purpose::Images => view.keeps_order(self.extents(view.base)),
+            Purpose::Samples => whole,
+            Purpose::Images => whole || view.keeps_order(extents) && !view.is_permuted(),
         }
     }
 

@@ -46,6 +46,11 @@ impl View {
         ascending(&self.order(), extents)
     }
 
+    /// Whether each dim of the view is one of the base.
+    pub fn is_permuted(&self) -> bool {
+        self.dims.iter().all(|group| group.len() == 1)
+    }
+
     /// The layout of a base of these extents that gives the view this layout; `None` where a dim that is split is not one of the
     /// base.
     pub fn layout(&self, seen: &NdSbp, extents: &[usize]) -> Option<NdSbp> {
