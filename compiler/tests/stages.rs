@@ -5,6 +5,8 @@ use graphc_compiler::cluster::preset;
 use graphc_compiler::compile::prepare_again;
 use graphc_compiler::compile::stages::{choose, chosen};
 use graphc_compiler::compile::{Compiled, compile};
+use graphc_compiler::pipeline::prepare;
+use graphc_compiler::planner::{Care, plan, plan_below};
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
 use graphc_ir::nn::{Gpt, GptConfig, Module};
@@ -159,4 +161,25 @@ fn of_the_best_choices_the_one_is_taken_that_the_null_device_finds_fastest() {
         differs += usize::from(taken.pipeline.as_ref() != choices.first());
     }
     assert!(differs > 0, "the prices of layers are in the order of steps everywhere");
+}
+
+#[test]
+fn prices_of_layers_take_less_work_than_a_plan_and_cost_as_much() {
+    let open = options(&[4]);
+    let whole = CompileOptions { auto_stages: false, auto_microbatches: false, ..open };
+    let cluster = preset("cpu").expect("a preset");
+    let decisions = prepare(gpt(2), &whole).expect("fits");
+    let peak = plan(&decisions, &whole, &cluster).expect("fits").memory[0];
+    let mut work = [0; 2];
+    for percent in [95, 90, 85] {
+        let less = CompileOptions { memory: Some(peak * percent / 100), ..whole.clone() };
+        let [careful, rough] = [Care::Plan, Care::Prices].map(|care| {
+            plan_below(&decisions, &less, &cluster, f64::INFINITY, care).expect("fits")
+        });
+        work = [work[0] + careful.work, work[1] + rough.work];
+        let (rough, careful) = (rough.report, careful.report);
+        let near = 1.01 * careful.objective_seconds;
+        assert!(rough.objective_seconds <= near, "{percent} %: {rough:?} {careful:?}");
+    }
+    assert!(work[1] < work[0], "{work:?}");
 }

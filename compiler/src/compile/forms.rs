@@ -17,7 +17,7 @@ use crate::error::CompileError;
 use crate::passes::error::PassError;
 use crate::pipeline::{Common, regathered};
 use crate::planner::{
-    Before, PlanError, Planned, Rival, outbid, plan_below, plan_with_room, relaxed_bound,
+    Before, Care, PlanError, Planned, Rival, outbid, plan_below, plan_with_room, relaxed_bound,
 };
 use crate::side_by_side::side_by_side;
 
@@ -95,10 +95,13 @@ pub fn best_form(
     forms: &[&Decisions],
     options: &CompileOptions,
     cluster: &Cluster,
+    care: Care,
 ) -> Result<(usize, Planned), PlanError> {
     let mut best = BestForm::new(forms, options, cluster);
     for (at, decisions) in forms.iter().enumerate() {
-        best.offer(at, plan_below(decisions, options, cluster, best.ceiling()))?;
+        if !best.outbids(decisions)? {
+            best.offer(at, plan_below(decisions, options, cluster, best.ceiling(), care))?;
+        }
     }
     best.found()
 }
@@ -136,12 +139,8 @@ pub fn best_in_memory(
     for (at, decisions) in forms.iter().enumerate() {
         let is_short = short[at].is_some();
         let mut again = short[at].clone();
-        if let Some(rival) = best.rival() {
-            let again = once(&mut again, decisions, options)?;
-            if let Some(bound) = outbid(again, options, cluster, rival)? {
-                best.bound = best.bound.min(bound);
-                continue;
-            }
+        if best.rival().is_some() && best.outbids(once(&mut again, decisions, options)?)? {
+            continue;
         }
         let ceiling = best.ceiling();
         let found = match (ahead.next(), is_short) {
@@ -155,8 +154,8 @@ pub fn best_in_memory(
         let found = match found {
             Some(found) => found,
             None => {
-                let found =
-                    plan_below(once(&mut again, decisions, options)?, options, cluster, ceiling);
+                let decisions = once(&mut again, decisions, options)?;
+                let found = plan_below(decisions, options, cluster, ceiling, Care::Plan);
                 short[at] = again;
                 found
             }
@@ -235,6 +234,14 @@ impl<'a> BestForm<'a> {
     /// The best so far, where memory is short for it.
     fn rival(&self) -> Option<&Rival> {
         self.best.as_ref()?.1.rival.as_ref()
+    }
+
+    /// Whether another form is not to be planned, as the best so far is no worse; what is proven of it then counts.
+    fn outbids(&mut self, other: &Decisions) -> Result<bool, PlanError> {
+        let Some(rival) = self.rival() else { return Ok(false) };
+        let bound = outbid(other, self.options, self.cluster, rival)?;
+        self.bound = bound.map_or(self.bound, |bound| self.bound.min(bound));
+        Ok(bound.is_some())
     }
 
     fn offer(&mut self, at: usize, found: Result<Planned, PlanError>) -> Result<(), PlanError> {

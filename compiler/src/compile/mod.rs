@@ -13,7 +13,7 @@ use crate::error::CompileError;
 use crate::lower::{Lowering, Streams, lower};
 use crate::null_device::{Simulation, assign_channel_slots, step_seconds};
 use crate::pipeline::{depends_on_form, prepare_until};
-use crate::planner::{Planned, UNLIMITED};
+use crate::planner::{Care, Planned, UNLIMITED};
 use best::Job;
 use conflict::explained;
 use forms::{all_forms, best_form, decided};
@@ -72,7 +72,7 @@ pub fn sketch(
     }
     let options = CompileOptions { memory: Some(UNLIMITED), ..options.clone() };
     let forms = all_forms(&graph, &options)?;
-    let (at, planned) = best_form(&decided(&forms), &options, cluster)?;
+    let (at, planned) = best_form(&decided(&forms), &options, cluster, Care::Plan)?;
     let (decisions, Planned { sharding, report: planner, .. }) = (&forms[at].decisions, planned);
     let how = Lowering { placed: false, streams: Streams::best(cluster), tight: false };
     let lowered = lower(decisions, &sharding, &options, cluster, how)?;
@@ -100,7 +100,7 @@ pub fn emit_after(
         false => Vec::new(),
     };
     let chosen = match forms.len() > 1 {
-        true => best_form(&decided(&forms), options, cluster).ok().map(|(at, _)| at),
+        true => best_form(&decided(&forms), options, cluster, Care::Plan).ok().map(|(at, _)| at),
         false => None,
     };
     let cross_entropy = chosen.map_or(options.cross_entropy, |at| forms[at].cross_entropy);

@@ -160,10 +160,10 @@ fn place_timed(items: &[Timed<'_>], aim: &Aim) -> (u64, Vec<u64>) {
     }
     orders[0].sort_by_key(|&i| (size(i), items[i].begin(), i));
     orders[1].sort_by_key(|&i| (long(i), size(i), i));
-    let neighbours = neighbours(items);
+    let meetings = Meetings::new(items);
     let mut best: Option<(u64, Vec<u64>)> = None;
     for order in orders {
-        let placed = mended(items, &neighbours, order, aim);
+        let placed = mended(items, &meetings, order, aim);
         if best.as_ref().is_none_or(|best| placed.0 < best.0) {
             best = Some(placed);
         }
@@ -177,13 +177,13 @@ fn place_timed(items: &[Timed<'_>], aim: &Aim) -> (u64, Vec<u64>) {
 /// Best fit in an order, and then again with what reached the top placed before all else.
 fn mended(
     items: &[Timed<'_>],
-    neighbours: &[Vec<usize>],
+    meetings: &Meetings,
     mut order: Vec<usize>,
     aim: &Aim,
 ) -> (u64, Vec<u64>) {
-    let mut best = best_fit(items, neighbours, &order);
+    let mut best = best_fit(items, meetings, &order);
     let mut last = best.clone();
-    let pairs: usize = neighbours.iter().map(|others| others.len() + 1).sum();
+    let pairs = 2 * meetings.count + items.len();
     for _ in 0..MENDINGS.min(aim.pairs / pairs.max(1)) {
         if best.0 <= aim.bytes {
             break;
@@ -193,7 +193,7 @@ fn mended(
             order.iter().partition(|&&item| offsets[item] + items[item].bytes == *end);
         first.extend(rest);
         order = first;
-        last = best_fit(items, neighbours, &order);
+        last = best_fit(items, meetings, &order);
         if last.0 < best.0 {
             best.clone_from(&last);
         }
@@ -201,18 +201,34 @@ fn mended(
     best
 }
 
-/// The items that live at the same time as each.
-fn neighbours(items: &[Timed<'_>]) -> Vec<Vec<usize>> {
-    let mut neighbours = vec![Vec::new(); items.len()];
-    for (i, a) in items.iter().enumerate() {
-        for (j, b) in items.iter().enumerate().skip(i + 1) {
-            if a.bytes > 0 && b.bytes > 0 && a.meets(b) {
-                neighbours[i].push(j);
-                neighbours[j].push(i);
+/// Which items live at the same time: a row of bits for each.
+struct Meetings {
+    bits: Vec<u64>,
+    /// Words of a row.
+    words: usize,
+    /// Pairs that meet.
+    count: usize,
+}
+
+impl Meetings {
+    fn new(items: &[Timed<'_>]) -> Self {
+        let words = items.len().div_ceil(64);
+        let mut all = Self { bits: vec![0; words * items.len()], words, count: 0 };
+        for (i, a) in items.iter().enumerate() {
+            for (j, b) in items.iter().enumerate().skip(i + 1) {
+                if a.bytes > 0 && b.bytes > 0 && a.meets(b) {
+                    all.bits[i * words + j / 64] |= 1 << (j % 64);
+                    all.bits[j * words + i / 64] |= 1 << (i % 64);
+                    all.count += 1;
+                }
             }
         }
+        all
     }
-    neighbours
+
+    fn are(&self, a: usize, b: usize) -> bool {
+        self.bits[a * self.words + b / 64] >> (b % 64) & 1 == 1
+    }
 }
 
 /// Best fit in the order of beginning: of what was placed, only what has not ended may meet the next.
@@ -223,17 +239,14 @@ fn by_beginning(items: &[Timed<'_>], order: &[usize]) -> (u64, Vec<u64>) {
     let mut offsets = vec![0; items.len()];
     // Placed and not ended, by offset.
     let mut active: Vec<Active> = Vec::new();
-    let mut taken: Vec<(u64, u64)> = Vec::new();
     let mut end = 0;
     for &item in order.iter().filter(|&&item| items[item].bytes > 0) {
         let now = &items[item];
         let begin = now.begin();
         active.retain(|other| other.end >= begin);
         let mut next = Active::new(now, item);
-        taken.clear();
         let met = active.iter().filter(|other| other.meets(&next, items));
-        taken.extend(met.map(|other| other.bytes));
-        offsets[item] = smallest_gap(&taken, now.bytes);
+        offsets[item] = smallest_gap(met.map(|other| other.bytes), now.bytes);
         next.bytes = (offsets[item], offsets[item] + now.bytes);
         let place = active.partition_point(|other| other.bytes.0 < next.bytes.0);
         active.insert(place, next);
@@ -271,27 +284,28 @@ impl Active {
     }
 }
 
-fn best_fit(items: &[Timed<'_>], neighbours: &[Vec<usize>], order: &[usize]) -> (u64, Vec<u64>) {
-    let mut placed: Vec<Option<u64>> = vec![None; items.len()];
+/// Best fit in an order. What was placed lies in a row by offset, so that nothing is sorted for each item.
+fn best_fit(items: &[Timed<'_>], meetings: &Meetings, order: &[usize]) -> (u64, Vec<u64>) {
+    let mut offsets = vec![0; items.len()];
+    let mut placed: Vec<(u64, u64, usize)> = Vec::with_capacity(items.len());
     let mut end = 0;
     for &item in order {
-        let mut taken: Vec<(u64, u64)> = neighbours[item]
-            .iter()
-            .filter_map(|&other| placed[other].map(|offset| (offset, offset + items[other].bytes)))
-            .collect();
-        taken.sort_unstable();
-        let offset = smallest_gap(&taken, items[item].bytes);
-        placed[item] = Some(offset);
-        end = end.max(offset + items[item].bytes);
+        let bytes = items[item].bytes;
+        let met = placed.iter().filter(|&&(.., other)| meetings.are(item, other));
+        let offset = smallest_gap(met.map(|&(begin, end, _)| (begin, end)), bytes);
+        offsets[item] = offset;
+        let place = placed.partition_point(|&(begin, ..)| begin < offset);
+        placed.insert(place, (offset, offset + bytes, item));
+        end = end.max(offset + bytes);
     }
-    (end, placed.into_iter().map(Option::unwrap_or_default).collect())
+    (end, offsets)
 }
 
 /// The offset of the smallest gap that takes `bytes`; behind everything where there is none.
-fn smallest_gap(taken: &[(u64, u64)], bytes: u64) -> u64 {
+fn smallest_gap(taken: impl Iterator<Item = (u64, u64)>, bytes: u64) -> u64 {
     let mut free = 0;
     let mut best: Option<(u64, u64)> = None;
-    for &(begin, end) in taken {
+    for (begin, end) in taken {
         let gap = begin.saturating_sub(free);
         if begin >= free && gap >= bytes && best.is_none_or(|(smallest, _)| gap < smallest) {
             best = Some((gap, free));

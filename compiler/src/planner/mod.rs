@@ -45,7 +45,7 @@ pub use error::{PlanError, bytes};
 pub use reference::{Account, Recomputed, account, recompute};
 
 pub use encoding::lead::{Before, Lead};
-pub use memory::Rival;
+pub use memory::{Care, Rival};
 use memory::{Solution, Unlimited};
 use problem::candidates::{Candidate, CandidateList};
 use problem::size::size;
@@ -79,7 +79,7 @@ pub fn plan(
     options: &CompileOptions,
     cluster: &Cluster,
 ) -> Result<Planned, PlanError> {
-    plan_below(decisions, options, cluster, f64::INFINITY)
+    plan_below(decisions, options, cluster, f64::INFINITY, Care::Plan)
 }
 
 /// The same where only what costs less than `ceiling` is of interest: otherwise any plan that costs as much.
@@ -91,10 +91,11 @@ pub fn plan_below(
     options: &CompileOptions,
     cluster: &Cluster,
     ceiling: f64,
+    care: Care,
 ) -> Result<Planned, PlanError> {
     let mut problem = Problem::new(decisions, options, cluster)?;
     let solution = match options.strategy {
-        Strategy::Auto => memory::solve(&mut problem, ceiling)?,
+        Strategy::Auto => memory::solve(&mut problem, ceiling, care)?,
         strategy => fixed(&mut problem, strategy)?,
     };
     Ok(planned(&mut problem, options, solution))
@@ -121,7 +122,7 @@ pub fn plan_with_room<'a>(
 ) -> Result<Option<Planned>, PlanError> {
     if options.strategy != Strategy::Auto {
         let Some(Before { ceiling, .. }) = before() else { return Ok(None) };
-        return plan_below(decisions, options, cluster, ceiling).map(Some);
+        return plan_below(decisions, options, cluster, ceiling, Care::Plan).map(Some);
     }
     let mut problem = Problem::new(decisions, options, cluster)?;
     let found = memory::unlimited(&mut problem, before)?;

@@ -15,7 +15,7 @@ use crate::compile::forms::{Form, best_form, forms};
 use crate::decisions::{Decisions, Phase, Sharding, ValueRate};
 use crate::error::CompileError;
 use crate::pipeline::prepare_layers;
-use crate::planner::{UNLIMITED, account};
+use crate::planner::{Care, UNLIMITED, account};
 
 /// Costs of the layers of a short model.
 pub struct Prices {
@@ -53,7 +53,7 @@ pub fn price(
         prepare_layers(model.graph.clone(), &model.layer_of, options)
     })?;
     let decided: Vec<&Decisions> = forms.iter().map(|form| &form.decisions).collect();
-    let (at, planned) = best_form(&decided, &alone, cluster)?;
+    let (at, planned) = best_form(&decided, &alone, cluster, Care::Prices)?;
     let Form { decisions, with: layer_of, .. } = forms.swap_remove(at);
     let account = account(&decisions, &planned.sharding, cluster, &alone);
     let count = model.stands.iter().max().map_or(0, |last| last + 1);

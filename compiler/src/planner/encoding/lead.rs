@@ -55,7 +55,9 @@ pub fn leading(
     (found, lead)
 }
 
-/// The same for another form. No more is proven than of the first, once a plan was looked for: what is proven of both is no more than that.
+/// The same for another form. No more is proven than of the first, as what is proven of both is no more than that. Where a few sweeps prove
+/// as much no plan is looked for but the first's: what many sweeps have proven of the one is so near to what there is to be found in it that
+/// the other is not better by much, if at all.
 pub fn following(
     problem: &Problem<'_>,
     narrowed: Narrowed<'_>,

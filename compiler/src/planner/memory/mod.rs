@@ -37,12 +37,35 @@ pub struct Solution {
     pub prices: Option<MemoryPrices>,
 }
 
+/// What a plan is for: how much is done for it where memory is short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Care {
+    /// To be executed.
+    Plan,
+    /// To say what layers cost: a gap much smaller than what choices of stages differ by ends the search.
+    Prices,
+}
+
+impl Care {
+    /// The gap that is good enough.
+    fn near(self) -> f64 {
+        match self {
+            Self::Plan => NEAR,
+            Self::Prices => ROUGH,
+        }
+    }
+}
+
+/// The gap below which the graph of a large model is left at that, and the prices of layers are.
+const NEAR: f64 = 2e-3;
+const ROUGH: f64 = 1e-2;
+
 /// The plan of fewest seconds that fits the memory, or the best that is found with a bound. Where nothing costs less than
 /// `ceiling` it is any plan that costs as much, and the bound is no higher.
 ///
 /// # Errors
 /// Where nothing fits.
-pub fn solve(problem: &mut Problem<'_>, ceiling: f64) -> Result<Solution, PlanError> {
+pub fn solve(problem: &mut Problem<'_>, ceiling: f64, care: Care) -> Result<Solution, PlanError> {
     let before = || Some(Before { ceiling, lead: None });
     let found = unlimited(problem, before)?.expect("all is known before");
     let Unlimited { fits, assignment, data, free, .. } = found;
@@ -56,6 +79,7 @@ pub fn solve(problem: &mut Problem<'_>, ceiling: f64) -> Result<Solution, PlanEr
         false => None,
     };
     let mut search = begun(problem, &free, &data);
+    search.care = care;
     search.run(other);
     search.found()
 }

@@ -12,8 +12,6 @@ use crate::planner::solver::minimise::{Effort, STEP, TOLERANCE};
 const ROUNDS: usize = 4;
 /// No more labels are looked for where the whole problem knows nothing that is cheaper by this share.
 const CLOSE: f64 = 2e-4;
-/// The gap below which the graph of a large model is left at that.
-pub(super) const NEAR: f64 = 2e-3;
 /// How often prices that fit are lowered, with other chances each time.
 const SETTLINGS: u64 = 4;
 /// The gap above which plans for less memory are looked for, and how much less.
@@ -25,10 +23,11 @@ const LAST: Effort = Effort { work: 1_500_000_000, proof: 0.5, ..STEP };
 impl Search<'_, '_> {
     /// Finds prices, plans and a bound.
     pub fn alternate(&mut self) {
-        self.among_known(|search| search.settle(0..1, NEAR));
+        let near = self.care.near();
+        self.among_known(|search| search.settle(0..1, near));
         let most = self.exchange();
-        self.among_known(|search| search.settle(1..SETTLINGS, NEAR));
-        if !self.within(NEAR) && most > self.bound * (1.0 + TOLERANCE) {
+        self.among_known(|search| search.settle(1..SETTLINGS, near));
+        if !self.within(near) && most > self.bound * (1.0 + TOLERANCE) {
             let rows = self.rows.clone();
             let bound = self.raise(&rows, LAST).bound;
             if bound > self.bound {
@@ -69,7 +68,7 @@ impl Search<'_, '_> {
         }
         self.among_known(|search| {
             search.price_memory();
-            search.vary_prices(NEAR);
+            search.vary_prices(search.care.near());
             search.follow_prices();
         });
         most

@@ -1,7 +1,7 @@
 //! Two forms of one model, of which the second is seldom better and most of it is as in the first: what memory costs in the one says
 //! almost as much of the other.
 
-use super::restricted_master::NEAR;
+use super::NEAR;
 use crate::planner::encoding::multipliers::{MemoryPrices, Multipliers};
 use crate::planner::encoding::priced;
 use crate::planner::problem::Problem;

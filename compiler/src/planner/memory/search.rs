@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use super::Solution;
 use super::cutting_planes::Planes;
+use super::{Care, Solution};
 use crate::planner::encoding::extended;
 use crate::planner::encoding::multipliers::{MemoryPrices, Multipliers};
 use crate::planner::encoding::network::network;
@@ -27,6 +27,8 @@ const MADE: usize = 300;
 
 /// A search for a plan that fits.
 pub(super) struct Search<'a, 'b> {
+    /// What it is for.
+    pub care: Care,
     /// What is planned.
     pub problem: &'a mut Problem<'b>,
     /// The same where memory costs nothing.
@@ -66,6 +68,7 @@ impl<'a, 'b> Search<'a, 'b> {
     pub fn new(problem: &'a mut Problem<'b>, free: &Minimum) -> Self {
         let unpriced = Multipliers::new(problem, 1.0, &MemoryPrices::new());
         Self {
+            care: Care::Plan,
             free: network(problem, &unpriced),
             unlimited: free.labels[..problem.candidates.len()].to_vec(),
             bound: free.bound,
@@ -92,6 +95,9 @@ impl<'a, 'b> Search<'a, 'b> {
             if let Some(other) = other {
                 self.offer(&other);
                 self.improve();
+            }
+            if self.care == Care::Prices && self.within(self.care.near()) {
+                return;
             }
             self.within_work(Self::search_whole);
             self.within_work(Self::branch);

@@ -37,7 +37,7 @@ pub struct Effort {
     pub dive: usize,
     /// Nothing that costs as much is of interest: no more is proven.
     pub ceiling: f64,
-    /// A bound that suffices once a plan was looked for.
+    /// A bound that suffices.
     pub enough: f64,
     /// Entries that are read where the gap that is left is divided by the labels of single variables.
     pub division: usize,
@@ -307,15 +307,15 @@ impl<'a> Search<'a> {
             if round >= effort.look && *bound < self.value * (1.0 - TOLERANCE) {
                 self.look_nearby();
             }
+            if *bound >= effort.enough {
+                return true;
+            }
             if round == effort.dive && *bound < self.limit() {
                 self.find_close(left, *bound);
             }
             if round == effort.look && effort.proof < 1.0 {
                 let aim = *bound + effort.proof * (self.value - *bound);
                 self.ceiling = self.ceiling.min(aim);
-            }
-            if round >= effort.dive && *bound >= effort.enough {
-                return true;
             }
             let labels = self.labels();
             if *bound >= self.limit() || !self.drop_labels() {
