@@ -81,6 +81,27 @@ fn what_a_channel_has_is_reshaped_and_no_more() {
     }
 }
 
+/// Of a kernel with a stride the image has one place left, and then its channels first or last are one order of its elements.
+#[test]
+fn images_of_one_place_keep_their_channels_last_until_they_are_flattened() {
+    let g = GraphBuilder::new("last_stage");
+    let x = g.input("x", DType::F32, [4, 3, 2, 2]);
+    let x = convolution(&g, "first", [3, 4], 2).forward(&x);
+    let x = BatchNorm2d::new(&g, "bn", 4).forward(&x).relu();
+    let x = Conv2d::new(&g, "second", [4, 6], ConvConfig::square(1)).forward(&x);
+    let x = BatchNorm2d::new(&g, "bn2", 6).forward(&x).relu();
+    g.output("y", &Linear::new(&g, "head", 6, 5).forward(&x.reshape(&[4, 6])));
+    let graph = set_mode(g.finish().expect("fits"), &training(1)).expect("fits");
+    let rewritten = channels_last(graph.clone(), &training(1)).expect("fits");
+    assert_same(&graph, &rewritten);
+    let of_samples = |node: &&graphc_ir::graph::Node| {
+        let ty = &rewritten.value(node.results[0]).ty;
+        matches!(node.op, Op::Reshape(_)) && ty.shape.first() == Some(&4) && ty.elements() >= 4 * 4
+    };
+    let moved: Vec<_> = rewritten.nodes.iter().filter(of_samples).collect();
+    assert_eq!(moved.len(), 1, "all but the flattening itself: {moved:?}");
+}
+
 #[test]
 fn a_tensor_with_other_dims_than_the_models_has_another_name() {
     let rewritten = channels_last(seen([1, 1]), &CompileOptions::default()).expect("fits");
