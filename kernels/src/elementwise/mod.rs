@@ -4,8 +4,8 @@
 //! A chain is worked out once ([`Chain::of`]), for the types of its operands and results, and then evaluated as often as
 //! needed. A block is a range of about a thousand consecutive elements of the result. For each block: operands are found in
 //! memory or gathered by broadcasting into a buffer (`operand`), steps are evaluated one after the other into
-//! buffers (`step`), and the results are written. All of a block's operands are read before its results are written,
-//! so a result may be the same memory as an operand of its shape.
+//! buffers (`step`), and the results are written. A result may be the same memory as an operand of its shape: all of a block is read before
+//! the result is written, or each element is replaced as soon as it is read (`program::Meeting`).
 //!
 //! A chain may end in sums and means of what its steps give (`fold`): each block joins their accumulators as it is computed, so
 //! they cost no pass over memory of their own, and a value that is only summed is never written.

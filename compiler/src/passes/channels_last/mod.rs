@@ -4,7 +4,8 @@
 //! Convolution and pooling take their images so and give them so; what is computed of them in between (elementwise ops, reductions,
 //! batch normalization, concatenation, slices, padding) is computed on what they give, by the machinery of `passes/views`. A
 //! transpose is left where images come from, where they go, and before what needs them as the model says, such as a flattening
-//! of more than one place.
+//! of more than one place. Of images of one place a transpose moves no element, but they are computed channels last too: a reshape
+//! between a convolution and its normalization would keep them from being one loop.
 //!
 //! The price is the bytes that transposes read and write. The pass acts where it adds fewer of them than convolutions and poolings read
 //! and write themselves: a network pays for its first image, a single convolution between two others does not.
