@@ -201,7 +201,7 @@ pub struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    fn new(core: &'a Network, dual: Dual, start: Option<Vec<usize>>) -> Self {
+    fn new(core: &'a Network, mut dual: Dual, start: Option<Vec<usize>>) -> Self {
         let kept = core.unary.iter().map(|costs| (0..costs.len()).collect()).collect();
         let mut best = start.unwrap_or_else(|| dual.decode());
         core.turn_on(&mut best);
@@ -384,7 +384,8 @@ impl<'a> Search<'a> {
 
     /// Offers labels that are chosen one by one.
     pub fn offer_decoded(&mut self) {
-        self.offer(self.of_kept(&self.dual.decode()));
+        let decoded = self.dual.decode();
+        self.offer(self.of_kept(&decoded));
     }
 
     /// Keeps labels that are better than the best. Switches are first set as the others ask.

@@ -8,7 +8,10 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use super::tables::{hash, least_sum, lower, mixed, same};
+use super::tables::{hash, lower, mixed, same};
+
+/// Classes whose least sums are found at once.
+const LANES: usize = 8;
 
 /// A table with its different rows and columns.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,6 +24,8 @@ pub struct Quotient {
     columns: Vec<u32>,
     /// Classes of columns.
     width: usize,
+    /// By member: the entries of [`LANES`] of its classes for each class of the other, then those of the next.
+    lanes: [Vec<f64>; 2],
 }
 
 impl Quotient {
@@ -36,9 +41,12 @@ impl Quotient {
         let (first, of_row) = equal_rows(entries, width);
         let kept: Vec<&[f64]> = first.iter().map(|&row| row_of(entries, width, row)).collect();
         let (second, of_column) = equal_columns(&kept, width);
+        let at = |row: usize, column: usize| kept[row][second[column]];
+        let lanes_of_columns = laned(second.len(), kept.len(), |column, row| at(row, column));
         let entries = kept.iter().flat_map(|row| second.iter().map(|&column| row[column]));
         Self {
             entries: entries.collect(),
+            lanes: [laned(kept.len(), second.len(), at), lanes_of_columns],
             rows: rows.into_iter().map(|row| of_row[row as usize]).collect(),
             columns: columns.into_iter().map(|column| of_column[column as usize]).collect(),
             width: second.len(),
@@ -48,11 +56,6 @@ impl Quotient {
     /// Pairs of labels.
     pub fn pairs(&self) -> usize {
         self.rows.len() * self.columns.len()
-    }
-
-    /// The cost of a pair of labels.
-    pub fn at(&self, row: usize, column: usize) -> f64 {
-        self.entries[self.rows[row] as usize * self.width + self.columns[column] as usize]
     }
 
     /// The table in which the two members have these labels alone.
@@ -67,38 +70,53 @@ impl Quotient {
         Self::merged(&entries, rows, columns, of_column.len())
     }
 
-    /// For each label of a member (0 or 1) the least of the costs with what `others` say of the labels of the other member.
-    pub fn least(&self, of: usize, others: &[f64], room: &mut Room, least: &mut Vec<f64>) {
-        let Room { classes, best } = room;
-        let (own, other) =
-            if of == 0 { (&self.rows, &self.columns) } else { (&self.columns, &self.rows) };
-        let count = if of == 0 { self.width } else { self.entries.len() / self.width.max(1) };
-        classes.clear();
-        classes.resize(count, f64::INFINITY);
-        other
-            .iter()
-            .zip(others)
-            .for_each(|(&class, &cost)| lower(&mut classes[class as usize], cost));
-        best.clear();
-        self.find_least(of, classes, best);
-        least.clear();
-        least.extend(own.iter().map(|&class| best[class as usize]));
+    /// The cost of each class of a member (0 or 1) with a label of the other.
+    pub fn line(&self, of: usize, label: usize, line: &mut Vec<f64>) {
+        let class = self.classes(1 - of)[label] as usize;
+        line.clear();
+        match of {
+            0 => line.extend(self.entries.chunks_exact(self.width).map(|row| row[class])),
+            _ => line.extend(row_of(&self.entries, self.width, class)),
+        }
     }
 
-    /// The least sums of the classes of one side with numbers of those of the other.
-    fn find_least(&self, of: usize, classes: &[f64], best: &mut Vec<f64>) {
-        let rows = self.entries.chunks_exact(self.width.max(1));
-        if of == 0 {
-            best.extend(rows.map(|row| least_sum(row, classes)));
-            return;
-        }
-        best.resize(self.width, f64::INFINITY);
-        for (row, other) in rows.zip(classes) {
-            for (least, cost) in best.iter_mut().zip(row) {
-                lower(least, cost + other);
+    /// The class of each label of a member (0 or 1).
+    pub fn classes(&self, member: usize) -> &[u32] {
+        if member == 0 { &self.rows } else { &self.columns }
+    }
+
+    /// The number of classes of a member.
+    pub fn count(&self, member: usize) -> usize {
+        if member == 0 { self.entries.len() / self.width.max(1) } else { self.width }
+    }
+
+    /// For each class of a member the least of the costs with what `others` say of the classes of the other member. Some more numbers
+    /// follow.
+    pub fn least(&self, of: usize, others: &[f64], best: &mut Vec<f64>) {
+        best.clear();
+        let (entries, _) = self.lanes[of].as_chunks::<LANES>();
+        for entries in entries.chunks_exact(others.len().max(1)) {
+            let mut least = [f64::INFINITY; LANES];
+            for (entries, other) in entries.iter().zip(others) {
+                for lane in 0..LANES {
+                    lower(&mut least[lane], entries[lane] + other);
+                }
             }
+            best.extend(least);
         }
     }
+}
+
+/// Entries of so many own and other classes as [`Quotient::lanes`] has them.
+fn laned(count: usize, others: usize, at: impl Fn(usize, usize) -> f64) -> Vec<f64> {
+    let mut lanes = Vec::with_capacity(count.next_multiple_of(LANES) * others);
+    for first in (0..count).step_by(LANES) {
+        for other in 0..others {
+            let of = |own: usize| if own < count { at(own, other) } else { f64::INFINITY };
+            lanes.extend((first..first + LANES).map(of));
+        }
+    }
+    lanes
 }
 
 /// Tables by content: layers that are alike have the same.
@@ -117,15 +135,6 @@ impl Quotients {
         known.push(Rc::new(table));
         known[known.len() - 1].clone()
     }
-}
-
-/// Memory of one step, kept for the next.
-#[derive(Clone, Debug, Default)]
-pub struct Room {
-    /// By class of the other member.
-    classes: Vec<f64>,
-    /// By class of the own one.
-    best: Vec<f64>,
 }
 
 fn row_of(entries: &[f64], width: usize, row: usize) -> &[f64] {
@@ -196,12 +205,19 @@ mod tests {
         (0..ROWS).flat_map(|row| (0..COLUMNS).map(move |column| cost(row, column))).collect()
     }
 
+    /// The cost of a pair of labels.
+    fn at_labels(table: &Quotient, row: usize, column: usize) -> f64 {
+        let mut line = Vec::new();
+        table.line(0, column, &mut line);
+        line[table.classes(0)[row] as usize]
+    }
+
     #[test]
     fn equal_rows_and_columns_are_kept_once() {
         let (table, whole) = (Quotient::new(&table(), COLUMNS), table());
         assert_eq!((table.entries.len(), table.width), (12, 4));
         for (at, &cost) in whole.iter().enumerate() {
-            assert_eq!(table.at(at / COLUMNS, at % COLUMNS), cost);
+            assert_eq!(at_labels(&table, at / COLUMNS, at % COLUMNS), cost);
         }
     }
 
@@ -211,7 +227,10 @@ mod tests {
         let whole = [0.0, 1.0, 2.0, 0.0, 1.0, 5.0, 3.0, 3.0, 3.0];
         let picked = Quotient::new(&whole, 3).picked(&[0, 1, 2], &[0, 1]);
         assert_eq!(picked.entries, [0.0, 1.0, 3.0, 3.0]);
-        assert_eq!((picked.pairs(), picked.at(1, 1), picked.at(2, 0)), (6, 1.0, 3.0));
+        assert_eq!(
+            (picked.pairs(), at_labels(&picked, 1, 1), at_labels(&picked, 2, 0)),
+            (6, 1.0, 3.0)
+        );
     }
 
     #[test]
@@ -220,19 +239,27 @@ mod tests {
         let whole = table();
         let picked = Quotient::new(&whole, COLUMNS).picked(&rows, &columns);
         let other = |label: usize| if label == 1 { f64::INFINITY } else { (label * 11 % 5) as f64 };
-        let (mut room, mut least) = (Room::default(), Vec::new());
         let cost = |row: usize, column: usize| whole[rows[row] * COLUMNS + columns[column]];
         let others: Vec<f64> = (0..columns.len()).map(other).collect();
-        picked.least(0, &others, &mut room, &mut least);
-        for (row, &found) in least.iter().enumerate() {
+        for (row, found) in least_of_labels(&picked, 0, &others).into_iter().enumerate() {
             let all = (0..columns.len()).map(|column| cost(row, column) + others[column]);
             assert_eq!(found, all.fold(f64::INFINITY, f64::min));
         }
         let others: Vec<f64> = (0..rows.len()).map(other).collect();
-        picked.least(1, &others, &mut room, &mut least);
-        for (column, &found) in least.iter().enumerate() {
+        for (column, found) in least_of_labels(&picked, 1, &others).into_iter().enumerate() {
             let all = (0..rows.len()).map(|row| cost(row, column) + others[row]);
             assert_eq!(found, all.fold(f64::INFINITY, f64::min));
         }
+    }
+
+    /// By label of a member, where those of the other cost as much as `others` says.
+    fn least_of_labels(table: &Quotient, of: usize, others: &[f64]) -> Vec<f64> {
+        let mut classes = vec![f64::INFINITY; table.count(1 - of)];
+        for (&class, &cost) in table.classes(1 - of).iter().zip(others) {
+            lower(&mut classes[class as usize], cost);
+        }
+        let mut best = Vec::new();
+        table.least(of, &classes, &mut best);
+        table.classes(of).iter().map(|&class| best[class as usize]).collect()
     }
 }

@@ -1,9 +1,8 @@
 //! The cost of a tensor that several nodes read: it is boxed to each layout that some of them take, once.
 //!
 //! Over a set of readers the least cost is that of the best partition into groups that take it alike: two groups of
-//! one layout would pay twice, so no partition is too cheap. With up to [`MOST_READERS`] readers all subsets are few.
-
-use super::tables::{least_sum, lower};
+//! one layout would pay twice, so no partition is too cheap. With up to [`MOST_READERS`] readers all subsets are few
+//! ([`joint`](super::joint)).
 
 /// Readers up to which a tensor is one term of the costs.
 pub const MOST_READERS: usize = 6;
@@ -155,136 +154,18 @@ impl Share {
         Share { producer, readers, prices, columns: used.len() }
     }
 
-    /// For each label of member `of` the least of the cost and of what the other members' labels cost (`costs`, by
-    /// member; that of `of` is not read).
-    pub fn least(&self, of: usize, costs: &[Vec<f64>], groups: &mut Groups, least: &mut Vec<f64>) {
-        let first = usize::from(self.producer.is_some());
-        groups.begin(self.columns + 1);
-        for (index, (_, columns)) in self.readers.iter().enumerate() {
-            if index + first != of {
-                groups.add(columns, &costs[index + first]);
-            }
-        }
-        least.clear();
-        let rows = self.rows();
-        match &self.producer {
-            Some((_, of_label)) if of == 0 => {
-                groups.of_rows.clear();
-                for row in 0..rows {
-                    groups.best(self.of_row(row));
-                    let best = groups.best.last().copied().unwrap_or(0.0);
-                    groups.of_rows.push(best);
-                }
-                least.extend(of_label.iter().map(|&row| groups.of_rows[row]));
-            }
-            producer => {
-                groups.of_rows.clear();
-                let unknown = if producer.is_some() { f64::INFINITY } else { 0.0 };
-                groups.of_rows.resize(rows, unknown);
-                for (&row, &cost) in producer.iter().flat_map(|(_, of)| of).zip(&costs[0]) {
-                    groups.of_rows[row] = cost.min(groups.of_rows[row]);
-                }
-                groups.join(self);
-                let columns = &self.readers[of - first].1;
-                let by_column = &groups.by_column;
-                least
-                    .extend(columns.iter().map(|column| by_column[column.unwrap_or(self.columns)]));
-            }
-        }
-    }
-
-    fn of_row(&self, row: usize) -> &[f64] {
+    /// The prices of a row by column.
+    pub fn of_row(&self, row: usize) -> &[f64] {
         &self.prices[row * self.columns..(row + 1) * self.columns]
     }
 }
 
-/// Sets of readers as bits, with what it costs all of a set to take the same. Memory that is used again and again.
-#[derive(Clone, Debug, Default)]
-pub struct Groups {
-    width: usize,
-    /// Of the reader that is added: by column.
-    by_column: Vec<f64>,
-    /// By set and column, the last column free.
-    sums: Vec<f64>,
-    /// By set: what it costs at best.
-    best: Vec<f64>,
-    /// By row of the producer.
-    of_rows: Vec<f64>,
-}
-
-impl Groups {
-    /// The empty set alone.
-    fn begin(&mut self, width: usize) {
-        self.width = width;
-        self.sums.clear();
-        self.sums.resize(width, 0.0);
-    }
-
-    /// One more reader, whose labels cost as much as `costs` says and take these columns.
-    fn add(&mut self, columns: &Columns, costs: &[f64]) {
-        self.by_column.clear();
-        self.by_column.resize(self.width, f64::INFINITY);
-        for (column, &cost) in columns.iter().zip(costs) {
-            lower(&mut self.by_column[column.unwrap_or(self.width - 1)], cost);
-        }
-        let known = self.sums.len();
-        self.sums.extend_from_within(..);
-        for sums in self.sums[known..].chunks_exact_mut(self.width) {
-            sums.iter_mut().zip(&self.by_column).for_each(|(sum, cost)| *sum += cost);
-        }
-    }
-
-    /// What each set costs at best where a column costs as much as `prices` says.
-    fn best(&mut self, prices: &[f64]) {
-        self.best.clear();
-        self.best.push(0.0);
-        for (set, sums) in self.sums.chunks_exact(self.width).enumerate().skip(1) {
-            let (sums, free) = sums.split_at(prices.len());
-            let mut least = free[0].min(least_sum(sums, prices));
-            // The group of the lowest reader takes the same; beside it all subsets of the others.
-            let rest = set & (set - 1);
-            let alone = set ^ rest;
-            let mut part = rest;
-            while part > 0 {
-                least = least.min(self.best[alone | (rest & !part)] + self.best[part]);
-                part = (part - 1) & rest;
-            }
-            self.best.push(least);
-        }
-    }
-
-    /// What each column costs one more reader, together with the others and the producer, whose rows cost as much as `of_rows` says:
-    /// in `by_column`.
-    fn join(&mut self, share: &Share) {
-        self.by_column.clear();
-        self.by_column.resize(self.width, f64::INFINITY);
-        for row in 0..self.of_rows.len() {
-            let (prices, extra) = (share.of_row(row), self.of_rows[row]);
-            if extra.is_infinite() {
-                continue;
-            }
-            self.best(prices);
-            let all = self.best.len() - 1;
-            for (set, sums) in self.sums.chunks_exact(self.width).enumerate() {
-                let rest = self.best[all & !set] + extra;
-                if rest.is_infinite() {
-                    continue;
-                }
-                for ((least, sum), price) in self.by_column.iter_mut().zip(sums).zip(prices) {
-                    lower(least, sum + price + rest);
-                }
-            }
-            let free = &mut self.by_column[prices.len()];
-            *free = free.min(self.best[all] + extra);
-        }
-    }
-}
-
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn share() -> Share {
+    /// Three readers of a tensor of two rows.
+    pub fn share() -> Share {
         let columns = |of: [usize; 4]| of.map(|c| (c < 3).then_some(c)).to_vec();
         Share {
             producer: Some((0, vec![0, 1, 0])),
@@ -299,40 +180,8 @@ mod tests {
     }
 
     /// All labels of the four members.
-    fn all() -> impl Iterator<Item = [usize; 4]> {
+    pub fn all() -> impl Iterator<Item = [usize; 4]> {
         (0..3 * 64).map(|at| [at / 64, at / 16 % 4, at / 4 % 4, at % 4])
-    }
-
-    #[test]
-    fn least_costs_are_those_of_all_labels() {
-        let cost_of = |member: usize, label: usize| ((member * 7 + label * 5) % 6) as f64 - 2.0;
-        for kept in [
-            vec![vec![0, 1, 2], vec![0, 1, 2, 3], vec![0, 1, 2, 3], vec![0, 1, 2, 3]],
-            vec![vec![0, 2], vec![0, 3], vec![1], vec![3, 2]],
-            vec![vec![0, 1], vec![3], vec![3], vec![3]],
-        ] {
-            let mut share = share();
-            share.readers[1].1[3] = None;
-            let share = share.with_labels(&kept);
-            let costs: Vec<Vec<f64>> = (0..4)
-                .map(|member| (0..kept[member].len()).map(|label| cost_of(member, label)).collect())
-                .collect();
-            let (mut groups, mut least) = (Groups::default(), Vec::new());
-            for of in 0..4 {
-                share.least(of, &costs, &mut groups, &mut least);
-                for (label, &found) in least.iter().enumerate() {
-                    let cost = |labels: &[usize; 4]| -> f64 {
-                        let others = (0..4).filter(|&m| m != of).map(|m| costs[m][labels[m]]);
-                        share.cost(|v| labels[v]) + others.sum::<f64>()
-                    };
-                    let fits = |labels: &[usize; 4]| {
-                        labels[of] == label && (0..4).all(|m| labels[m] < kept[m].len())
-                    };
-                    let best = all().filter(fits).map(|labels| cost(&labels));
-                    assert_eq!(found, best.fold(f64::INFINITY, f64::min), "{kept:?} {of} {label}");
-                }
-            }
-        }
     }
 
     #[test]

@@ -25,23 +25,8 @@ impl Tables {
     }
 }
 
-/// Sums that are compared side by side: the minimum of few is soon found, and processors add and compare several at once.
+/// Numbers that are compared side by side: the minimum of few is soon found, and processors compare several at once.
 const LANES: usize = 8;
-
-/// The least sum of a number of one and the number of the other at the same place.
-pub fn least_sum(a: &[f64], b: &[f64]) -> f64 {
-    let mut lanes = [f64::INFINITY; LANES];
-    let (whole, last) = (a.chunks_exact(LANES), a.len() / LANES * LANES);
-    for (a, b) in whole.zip(b.chunks_exact(LANES)) {
-        for lane in 0..LANES {
-            lower(&mut lanes[lane], a[lane] + b[lane]);
-        }
-    }
-    let mut least = f64::INFINITY;
-    lanes.iter().for_each(|&lane| lower(&mut least, lane));
-    a[last..].iter().zip(&b[last..]).for_each(|(a, b)| lower(&mut least, a + b));
-    least
-}
 
 /// The first place of the least of some numbers. The number is found first, several at once, then its place.
 pub fn first_least(numbers: &[f64]) -> usize {
@@ -83,17 +68,6 @@ pub fn mixed(hash: u64, entry: f64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_least_sum_is_that_of_all_places() {
-        let number = |at: usize| ((at * 37) % 101) as f64;
-        for length in [0, 1, 7, 8, 9, 16, 40] {
-            let a: Vec<f64> = (0..length).map(number).collect();
-            let b: Vec<f64> = (0..length).map(|at| number(at + 50)).collect();
-            let least = (0..length).map(|at| a[at] + b[at]).fold(f64::INFINITY, f64::min);
-            assert_eq!(least_sum(&a, &b), least, "{length}");
-        }
-    }
 
     #[test]
     fn of_equal_numbers_the_first_is_the_least() {

@@ -1,0 +1,376 @@
+//! Terms over several variables, and what was given of their costs to the labels of each member.
+//!
+//! A sweep goes over all of them again and again, and most of its time is waiting for memory. So numbers of one kind lie one behind the
+//! other, and of a member that others read only the least of each class of labels is read: it is kept until the member is given something.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::rc::Rc;
+
+use super::joint::{Groups, Joint};
+use super::network::Network;
+use super::quotient::{Quotient, Quotients};
+use super::tables::lower;
+
+/// Terms with their messages.
+#[derive(Clone)]
+pub struct Terms {
+    terms: Vec<Term>,
+    /// Members of terms, one term's behind the other's, and where the last ends.
+    seats: Vec<Seat>,
+    /// By member and label: what was given, negated.
+    owed: Vec<f64>,
+    /// By member and class: the least that is owed to a label of the class.
+    least_owed: Vec<f64>,
+    /// By term: members that have been given all that there is, and nothing has changed since.
+    drawn: Vec<Places>,
+    /// By term: members of which `least_owed` is not up to date.
+    stale: Vec<Places>,
+    quotients: Quotients,
+    room: Room,
+}
+
+/// A set of members of a term as bits.
+type Places = u32;
+
+#[derive(Clone)]
+struct Term {
+    costs: Costs,
+    /// The seat of its first member.
+    first: usize,
+    /// Its size.
+    members: usize,
+}
+
+#[derive(Clone)]
+enum Costs {
+    /// By the labels of both members.
+    Pair(Rc<Quotient>),
+    Share(Rc<Joint>),
+}
+
+/// A member of a term.
+#[derive(Clone, Copy)]
+struct Seat {
+    variable: usize,
+    /// Where what is owed to its labels begins.
+    owed: usize,
+    /// Where the least of its classes begins.
+    classes: usize,
+}
+
+/// A variable's place in a term.
+#[derive(Clone, Copy)]
+pub struct Slot {
+    /// The term.
+    pub term: usize,
+    /// The place among its members.
+    pub place: usize,
+}
+
+/// Memory of one step, kept for the next.
+#[derive(Clone, Default)]
+struct Room {
+    /// By class.
+    best: Vec<f64>,
+    /// By label.
+    left: Vec<f64>,
+    /// Like those of `least_owed` that belong to a term.
+    classes: Vec<f64>,
+    groups: Groups,
+}
+
+impl Costs {
+    fn classes(&self, place: usize) -> &[u32] {
+        match self {
+            Costs::Pair(table) => table.classes(place),
+            Costs::Share(joint) => joint.classes(place),
+        }
+    }
+
+    fn count(&self, place: usize) -> usize {
+        match self {
+            Costs::Pair(table) => table.count(place),
+            Costs::Share(joint) => joint.count(place),
+        }
+    }
+
+    /// Entries that one sweep reads, about.
+    fn size(&self, members: usize) -> usize {
+        match self {
+            Costs::Pair(table) => 4 * table.pairs(),
+            Costs::Share(joint) => {
+                let share = &joint.share;
+                2 * members * (share.prices.len() << share.readers.len())
+            }
+        }
+    }
+
+    /// For each class of a member the least of the costs with what the classes of all members cost, the member's own left out.
+    fn least(&self, of: usize, classes: &[f64], groups: &mut Groups, best: &mut Vec<f64>) {
+        match self {
+            Costs::Pair(table) => {
+                let (rows, columns) = classes.split_at(table.count(0));
+                table.least(of, if of == 0 { columns } else { rows }, best);
+            }
+            Costs::Share(joint) => joint.least(of, classes, groups, best),
+        }
+    }
+}
+
+impl Terms {
+    /// Of a network; nothing is given yet.
+    pub fn new(network: &Network) -> Self {
+        let mut quotients = Quotients::default();
+        let mut known: HashMap<(*const f64, usize), Rc<Quotient>> = HashMap::new();
+        let pairs = network.pairs.iter().map(|(&(a, b), table)| {
+            let columns = network.labels(b);
+            let of = known.entry((table.as_ptr(), columns));
+            let table = of.or_insert_with(|| quotients.intern(Quotient::new(table, columns)));
+            (vec![a, b], Costs::Pair(table.clone()))
+        });
+        let shares = network.shares.iter();
+        let shares =
+            shares.map(|share| (share.members(), Costs::Share(Rc::new(Joint::new(share.clone())))));
+        let all: Vec<(Vec<usize>, Costs)> = pairs.chain(shares).collect();
+        let mut terms = Self {
+            drawn: vec![0; all.len()],
+            stale: vec![0; all.len()],
+            terms: Vec::with_capacity(all.len()),
+            seats: Vec::new(),
+            owed: Vec::new(),
+            least_owed: Vec::new(),
+            quotients,
+            room: Room::default(),
+        };
+        for (members, costs) in all {
+            let (first, count) = (terms.seats.len(), members.len());
+            let at = |variable| Seat { variable, owed: 0, classes: 0 };
+            terms.seats.extend(members.into_iter().map(at));
+            terms.terms.push(Term { costs, first, members: count });
+        }
+        terms.seats.push(Seat { variable: 0, owed: 0, classes: 0 });
+        terms.place();
+        terms.owed.resize(terms.seats[terms.seats.len() - 1].owed, 0.0);
+        terms
+    }
+
+    /// Says where the numbers of each member are. What is owed must be put there.
+    fn place(&mut self) {
+        let (mut owed, mut classes) = (0, 0);
+        for term in &self.terms {
+            for place in 0..term.members {
+                let seat = &mut self.seats[term.first + place];
+                (seat.owed, seat.classes) = (owed, classes);
+                owed += term.costs.classes(place).len();
+                classes += term.costs.count(place);
+            }
+        }
+        let end = self.seats.len() - 1;
+        (self.seats[end].owed, self.seats[end].classes) = (owed, classes);
+        self.least_owed.clear();
+        self.least_owed.resize(classes, 0.0);
+        self.stale.fill(Places::MAX);
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.terms.len()
+    }
+
+    /// The variables of a term.
+    pub fn members(&self, term: usize) -> impl Iterator<Item = usize> + Clone {
+        let Term { first, members, .. } = self.terms[term];
+        self.seats[first..first + members].iter().map(|seat| seat.variable)
+    }
+
+    /// What is owed to the labels of each member of a term.
+    pub fn owed(&self, term: usize) -> impl Iterator<Item = &[f64]> {
+        let members = self.terms[term].members;
+        (0..members).map(move |place| &self.owed[self.labels(Slot { term, place })])
+    }
+
+    /// Says that so much is owed to the labels of a member.
+    pub fn owe(&mut self, slot: Slot, owed: &[f64]) {
+        let labels = self.labels(slot);
+        self.owed[labels].copy_from_slice(owed);
+        self.change(slot);
+    }
+
+    /// Entries that one sweep reads, about.
+    pub fn size(&self) -> usize {
+        self.terms.iter().map(|term| term.costs.size(term.members)).sum()
+    }
+
+    fn labels(&self, slot: Slot) -> Range<usize> {
+        let seat = self.terms[slot.term].first + slot.place;
+        self.seats[seat].owed..self.seats[seat + 1].owed
+    }
+
+    fn classes(&self, slot: Slot) -> Range<usize> {
+        let seat = self.terms[slot.term].first + slot.place;
+        self.seats[seat].classes..self.seats[seat + 1].classes
+    }
+
+    /// What is owed to a member has changed: the others may be given more.
+    fn change(&mut self, slot: Slot) {
+        self.drawn[slot.term] &= 1 << slot.place;
+        self.stale[slot.term] |= 1 << slot.place;
+    }
+
+    /// Whether a member has been given all that there is.
+    pub fn is_drawn(&self, slot: Slot) -> bool {
+        self.drawn[slot.term] >> slot.place & 1 == 1
+    }
+
+    /// Gives to a member of a term all that it can, added to `costs`: what is left of the term's least costs is 0 for each label.
+    pub fn pull(&mut self, slot: Slot, costs: &mut [f64]) {
+        if self.is_drawn(slot) {
+            return;
+        }
+        self.find_best(slot);
+        let labels = self.labels(slot);
+        let classes = self.terms[slot.term].costs.classes(slot.place);
+        let best = &self.room.best;
+        for ((cost, owed), &class) in costs.iter_mut().zip(&mut self.owed[labels]).zip(classes) {
+            let least = best[class as usize];
+            *cost += least + *owed;
+            *owed = if least.is_finite() { -least } else { 0.0 };
+        }
+        self.change(slot);
+        self.drawn[slot.term] = 1 << slot.place;
+    }
+
+    /// Takes so much from a member, label by label.
+    pub fn deal(&mut self, slot: Slot, dealt: &[f64]) {
+        let labels = self.labels(slot);
+        for (owed, dealt) in self.owed[labels].iter_mut().zip(dealt) {
+            *owed += dealt;
+        }
+        self.drawn[slot.term] = 0;
+        self.refresh(slot);
+    }
+
+    /// Says to a term which of the labels of a member no assignment has: those that cost infinitely much.
+    pub fn forbid(&mut self, slot: Slot, costs: &[f64]) {
+        let labels = self.labels(slot);
+        let mut is_new = false;
+        for (owed, cost) in self.owed[labels].iter_mut().zip(costs) {
+            if cost.is_infinite() && owed.is_finite() {
+                *owed = f64::INFINITY;
+                is_new = true;
+            }
+        }
+        if is_new {
+            self.change(slot);
+        }
+    }
+
+    /// What is left of a term's least costs by label of a member; `None` where it has drawn all, so that nothing is left for any label
+    /// that is not forbidden anyway.
+    pub fn left(&mut self, slot: Slot) -> Option<&[f64]> {
+        if self.is_drawn(slot) {
+            return None;
+        }
+        self.find_best(slot);
+        Some(self.best_with_owed(slot))
+    }
+
+    /// The same where those of the other members that `label_of` knows have these labels.
+    pub fn left_with(&mut self, slot: Slot, label_of: impl Fn(usize) -> Option<usize>) -> &[f64] {
+        let Term { costs, first, members } = &self.terms[slot.term];
+        let (first, members) = (*first, *members);
+        if let Costs::Pair(table) = costs
+            && let Some(label) = label_of(self.seats[first + 1 - slot.place].variable)
+        {
+            table.line(slot.place, label, &mut self.room.best);
+            return self.best_with_owed(slot);
+        }
+        self.find_best(slot);
+        let Room { best, classes, groups, .. } = &mut self.room;
+        let begin = self.seats[first].classes;
+        classes.clear();
+        classes.extend(&self.least_owed[begin..self.seats[first + members].classes]);
+        let costs = &self.terms[slot.term].costs;
+        for place in (0..members).filter(|&place| place != slot.place) {
+            let seat = self.seats[first + place];
+            if let Some(label) = label_of(seat.variable) {
+                let own = seat.classes - begin..self.seats[first + place + 1].classes - begin;
+                classes[own.clone()].fill(f64::INFINITY);
+                let class = costs.classes(place)[label] as usize;
+                classes[own][class] = self.owed[seat.owed + label];
+            }
+        }
+        costs.least(slot.place, classes, groups, best);
+        self.best_with_owed(slot)
+    }
+
+    /// By label what is best, with what is owed.
+    fn best_with_owed(&mut self, slot: Slot) -> &[f64] {
+        let labels = self.labels(slot);
+        let classes = self.terms[slot.term].costs.classes(slot.place).iter();
+        let Room { best, left, .. } = &mut self.room;
+        left.clear();
+        left.extend(classes.zip(&self.owed[labels]).map(|(&of, owed)| best[of as usize] + owed));
+        left
+    }
+
+    /// For each class of a member the least of the costs with what is owed to the other members.
+    fn find_best(&mut self, slot: Slot) {
+        let mut stale = self.stale[slot.term] & !(1 << slot.place);
+        let Term { first, members, .. } = self.terms[slot.term];
+        stale &= (1 << members) - 1;
+        while stale > 0 {
+            self.refresh(Slot { place: stale.trailing_zeros() as usize, ..slot });
+            stale &= stale - 1;
+        }
+        let classes = self.seats[first].classes..self.seats[first + members].classes;
+        let Room { best, groups, .. } = &mut self.room;
+        let costs = &self.terms[slot.term].costs;
+        costs.least(slot.place, &self.least_owed[classes], groups, best);
+    }
+
+    /// Finds the least that is owed to the labels of each class of a member.
+    fn refresh(&mut self, slot: Slot) {
+        let (labels, classes) = (self.labels(slot), self.classes(slot));
+        let least = &mut self.least_owed[classes];
+        least.fill(f64::INFINITY);
+        let of = self.terms[slot.term].costs.classes(slot.place);
+        for (&class, &owed) in of.iter().zip(&self.owed[labels]) {
+            lower(&mut least[class as usize], owed);
+        }
+        self.stale[slot.term] &= !(1 << slot.place);
+    }
+
+    /// Keeps these labels of each variable alone; `whole` says of which variables these are all.
+    pub fn restrict(&mut self, kept: &[Vec<usize>], whole: &[bool]) {
+        self.quotients = Quotients::default();
+        let owed: Vec<f64> =
+            (0..self.terms.len()).flat_map(|term| self.kept_of(term, kept)).collect();
+        for at in 0..self.terms.len() {
+            if self.members(at).all(|member| whole[member]) {
+                continue;
+            }
+            self.drawn[at] = 0;
+            let Term { costs, first, .. } = &mut self.terms[at];
+            match costs {
+                Costs::Share(joint) => {
+                    *costs = Costs::Share(Rc::new(Joint::new(joint.share.with_labels(kept))));
+                }
+                Costs::Pair(table) => {
+                    let [rows, columns] =
+                        [0, 1].map(|place| &kept[self.seats[*first + place].variable]);
+                    *table = self.quotients.intern(table.picked(rows, columns));
+                }
+            }
+        }
+        self.owed = owed;
+        self.place();
+    }
+
+    /// What is owed to the labels of a term's members that are kept.
+    fn kept_of(&self, term: usize, kept: &[Vec<usize>]) -> impl Iterator<Item = f64> {
+        let members = self.members(term).zip(self.owed(term));
+        members.flat_map(|(member, owed)| kept[member].iter().map(|&label| owed[label]))
+    }
+}
