@@ -85,32 +85,36 @@ pub(crate) fn store_rows(
     }
 }
 
-/// Copies rows of `V` vectors, `stride` apart, of the last vector its first lanes, and 0 behind them: one behind the other. Some rows ahead
-/// are asked for.
+/// Copies rows of so many numbers, `stride` apart, one behind the other in whole vectors, with 0 behind each. Some rows ahead are asked for.
+#[target_feature(enable = "avx512f")]
+pub(crate) fn copy_rows(data: &[f32], stride: usize, count: usize, ahead: usize, to: &mut [f32]) {
+    const WHOLE: usize = MOST_VECTORS * LANES;
+    match count {
+        // A whole panel, for which the compiler writes the loop over vectors out.
+        WHOLE => copy_rows_of(data, stride, WHOLE, ahead, to),
+        _ => copy_rows_of(data, stride, count, ahead, to),
+    }
+}
+
 #[inline]
 #[target_feature(enable = "avx512f")]
-pub(crate) fn copy_rows<const V: usize>(
-    data: &[f32],
-    stride: usize,
-    last: u16,
-    ahead: usize,
-    to: &mut [f32],
-) {
-    let (rows, width) = (to.len() / (V * LANES), V * LANES - last.leading_zeros() as usize);
-    assert!(rows == 0 || (rows - 1) * stride + width <= data.len(), "rows to pack");
+fn copy_rows_of(data: &[f32], stride: usize, count: usize, ahead: usize, to: &mut [f32]) {
+    let vectors = count.div_ceil(LANES);
+    let rows = to.len() / (vectors * LANES);
+    assert!(rows == 0 || (rows - 1) * stride + count <= data.len(), "rows to pack");
+    let last = first(count - (vectors - 1) * LANES);
     for row in 0..rows {
         let from = data.as_ptr().wrapping_add(row * stride);
-        for vector in 0..V {
+        for vector in 0..vectors {
             let line = from.wrapping_add(ahead * stride + vector * LANES);
-            // SAFETY: a hint, which reads nothing.
             _mm_prefetch::<_MM_HINT_T0>(line.cast());
         }
-        for vector in 0..V {
-            let mask = if vector + 1 == V { last } else { u16::MAX };
+        for vector in 0..vectors {
+            let mask = if vector + 1 == vectors { last } else { u16::MAX };
             // SAFETY: the masks keep to the rows, of which the last one ends in the data, and there is memory for as many.
             unsafe {
                 let lanes = _mm512_maskz_loadu_ps(mask, from.add(vector * LANES));
-                _mm512_storeu_ps(to.as_mut_ptr().add((row * V + vector) * LANES), lanes);
+                _mm512_storeu_ps(to.as_mut_ptr().add((row * vectors + vector) * LANES), lanes);
             }
         }
     }

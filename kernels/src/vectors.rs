@@ -121,12 +121,8 @@ impl Strip<'_> {
             let last = ((tap.slot + 1) * self.channels).saturating_sub(1) * self.stride;
             assert!(last + written <= self.panel.len(), "a tap's part of the panel");
         }
-        let reach = farthest as usize
-            + if self.taps.is_empty() || self.channels == 0 {
-                0
-            } else {
-                (self.channels - 1) * self.step + 1
-            };
+        let last = self.channels.checked_sub(1).filter(|_| !self.taps.is_empty());
+        let reach = farthest as usize + last.map_or(0, |last| last * self.step + 1);
         for &(from, to) in self.rows {
             assert!(from >= nearest.unsigned_abs() && from + reach <= self.from.len(), "a row");
             assert!(to + written <= self.to.len, "a row of the result");

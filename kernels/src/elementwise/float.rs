@@ -63,15 +63,29 @@ fn between(x: f32, low: f32, high: f32) -> f32 {
     if x < low { low } else { lowered }
 }
 
+/// Writes `f` of two numbers of which the first are `a`, or, where there is no `a`, what `out` has.
 #[inline(always)]
-fn bounded(of: &Arithmetic, a: &[f32], b: &[f32], out: &mut [f32], f: impl Fn(f32, f32) -> f32) {
+fn bounded(
+    of: &Arithmetic,
+    a: Option<&[f32]>,
+    b: &[f32],
+    out: &mut [f32],
+    f: impl Fn(f32, f32) -> f32,
+) {
     let (low, high) = (of.low, of.high);
-    zip(a, b, out, |a, b| between(f(a, b), low, high));
+    match a {
+        Some(a) => zip(a, b, out, |a, b| between(f(a, b), low, high)),
+        None => {
+            for (out, &b) in out.iter_mut().zip(b) {
+                *out = between(f(*out, b), low, high);
+            }
+        }
+    }
 }
 
 vectorized! {
-    /// One operation of two operands.
-    pub(super) fn of_two(of: &Arithmetic, a: &[f32], b: &[f32], out: &mut [f32]) {
+    /// One operation of two operands, of which the first is what `out` has where there is no `a`.
+    pub(super) fn of_two(of: &Arithmetic, a: Option<&[f32]>, b: &[f32], out: &mut [f32]) {
         match of.first {
             Operator::Add => bounded(of, a, b, out, |a, b| a + b),
             Operator::Sub => bounded(of, a, b, out, |a, b| a - b),
@@ -81,98 +95,50 @@ vectorized! {
     }
 }
 
+/// Operands of two operations; without the first they go over what is there.
+type Three<'a> = (Option<&'a [f32]>, [&'a [f32]; 2]);
+
 /// Whatever is done with what `f` gives and the third operand.
 #[inline(always)]
-fn third(of: &Arithmetic, [a, b, c]: [&[f32]; 3], out: &mut [f32], f: impl Fn(f32, f32) -> f32) {
+fn third(of: &Arithmetic, x: Three<'_>, out: &mut [f32], f: impl Fn(f32, f32) -> f32) {
     match of.second {
-        Some(Operator::Add) | None => bounded_three(of, [a, b, c], out, |a, b, c| f(a, b) + c),
-        Some(Operator::Sub) => bounded_three(of, [a, b, c], out, |a, b, c| f(a, b) - c),
-        Some(Operator::From) => bounded_three(of, [a, b, c], out, |a, b, c| c - f(a, b)),
-        Some(Operator::Mul) => bounded_three(of, [a, b, c], out, |a, b, c| f(a, b) * c),
+        Some(Operator::Add) | None => bounded_three(of, x, out, |a, b, c| f(a, b) + c),
+        Some(Operator::Sub) => bounded_three(of, x, out, |a, b, c| f(a, b) - c),
+        Some(Operator::From) => bounded_three(of, x, out, |a, b, c| c - f(a, b)),
+        Some(Operator::Mul) => bounded_three(of, x, out, |a, b, c| f(a, b) * c),
     }
 }
 
 #[inline(always)]
 fn bounded_three(
     of: &Arithmetic,
-    [a, b, c]: [&[f32]; 3],
+    (a, [b, c]): Three<'_>,
     out: &mut [f32],
     f: impl Fn(f32, f32, f32) -> f32,
 ) {
     let (low, high) = (of.low, of.high);
-    for (((out, &a), &b), &c) in out.iter_mut().zip(a).zip(b).zip(c) {
-        *out = between(f(a, b, c), low, high);
-    }
-}
-
-vectorized! {
-    /// Two operations of three operands.
-    pub(super) fn of_three(of: &Arithmetic, a: &[f32], b: &[f32], c: &[f32], out: &mut [f32]) {
-        match of.first {
-            Operator::Add => third(of, [a, b, c], out, |a, b| a + b),
-            Operator::Sub => third(of, [a, b, c], out, |a, b| a - b),
-            Operator::From => third(of, [a, b, c], out, |a, b| b - a),
-            Operator::Mul => third(of, [a, b, c], out, |a, b| a * b),
+    match a {
+        Some(a) => {
+            for (((out, &a), &b), &c) in out.iter_mut().zip(a).zip(b).zip(c) {
+                *out = between(f(a, b, c), low, high);
+            }
+        }
+        None => {
+            for ((out, &b), &c) in out.iter_mut().zip(b).zip(c) {
+                *out = between(f(*out, b, c), low, high);
+            }
         }
     }
 }
 
-#[inline(always)]
-fn replace(of: &Arithmetic, b: &[f32], out: &mut [f32], f: impl Fn(f32, f32) -> f32) {
-    let (low, high) = (of.low, of.high);
-    for (out, &b) in out.iter_mut().zip(b) {
-        *out = between(f(*out, b), low, high);
-    }
-}
-
 vectorized! {
-    /// One operation of two operands, the first of which is what its value takes the place of.
-    pub(super) fn replace_by_two(of: &Arithmetic, b: &[f32], out: &mut [f32]) {
+    /// Two operations of three operands, of which the first is what `out` has where there is none.
+    pub(super) fn of_three(of: &Arithmetic, x: Three<'_>, out: &mut [f32]) {
         match of.first {
-            Operator::Add => replace(of, b, out, |a, b| a + b),
-            Operator::Sub => replace(of, b, out, |a, b| a - b),
-            Operator::From => replace(of, b, out, |a, b| b - a),
-            Operator::Mul => replace(of, b, out, |a, b| a * b),
-        }
-    }
-}
-
-#[inline(always)]
-fn replace_third(
-    of: &Arithmetic,
-    [b, c]: [&[f32]; 2],
-    out: &mut [f32],
-    f: impl Fn(f32, f32) -> f32,
-) {
-    match of.second {
-        Some(Operator::Add) | None => replace_three(of, [b, c], out, |a, b, c| f(a, b) + c),
-        Some(Operator::Sub) => replace_three(of, [b, c], out, |a, b, c| f(a, b) - c),
-        Some(Operator::From) => replace_three(of, [b, c], out, |a, b, c| c - f(a, b)),
-        Some(Operator::Mul) => replace_three(of, [b, c], out, |a, b, c| f(a, b) * c),
-    }
-}
-
-#[inline(always)]
-fn replace_three(
-    of: &Arithmetic,
-    [b, c]: [&[f32]; 2],
-    out: &mut [f32],
-    f: impl Fn(f32, f32, f32) -> f32,
-) {
-    let (low, high) = (of.low, of.high);
-    for ((out, &b), &c) in out.iter_mut().zip(b).zip(c) {
-        *out = between(f(*out, b, c), low, high);
-    }
-}
-
-vectorized! {
-    /// Two operations of three operands, the first of which is what their value takes the place of.
-    pub(super) fn replace_by_three(of: &Arithmetic, b: &[f32], c: &[f32], out: &mut [f32]) {
-        match of.first {
-            Operator::Add => replace_third(of, [b, c], out, |a, b| a + b),
-            Operator::Sub => replace_third(of, [b, c], out, |a, b| a - b),
-            Operator::From => replace_third(of, [b, c], out, |a, b| b - a),
-            Operator::Mul => replace_third(of, [b, c], out, |a, b| a * b),
+            Operator::Add => third(of, x, out, |a, b| a + b),
+            Operator::Sub => third(of, x, out, |a, b| a - b),
+            Operator::From => third(of, x, out, |a, b| b - a),
+            Operator::Mul => third(of, x, out, |a, b| a * b),
         }
     }
 }

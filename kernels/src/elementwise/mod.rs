@@ -427,33 +427,25 @@ impl Frame<'_, '_> {
     ) -> Result<(), KernelError> {
         let Program { steps, copies, folds, .. } = &self.chain.program;
         for step in steps {
-            match step.place {
+            let buffer = match step.place {
                 Place::Sums(fold) => {
                     let x = step::summed(step, self.operands, &range, &buffers.all())?;
                     folds[fold].add(range.start, x, sums);
+                    continue;
                 }
-                Place::Output { output, buffer } => {
-                    let meeting = self.meeting(output);
-                    if meeting == Meeting::Late {
-                        let (own, others) = buffers.split(buffer);
-                        let own = own.within(0..range.len());
-                        step::apply(step, self.operands, &range, &others, own)?;
+                Place::Output { output, buffer } => match self.meeting(output) {
+                    Meeting::Late => buffer,
+                    meeting => {
+                        let (to, others) = (self.outputs.block(output, &range), buffers.all());
+                        step::apply(step, meeting.replaced(), self.operands, &range, &others, to)?;
                         continue;
                     }
-                    let (to, others) = (self.outputs.block(output, &range), buffers.all());
-                    match meeting {
-                        Meeting::Replaced(argument) => {
-                            step::replace(step, argument, self.operands, &range, &others, to)?;
-                        }
-                        _ => step::apply(step, self.operands, &range, &others, to)?,
-                    }
-                }
-                Place::Buffer(buffer) => {
-                    let (own, others) = buffers.split(buffer);
-                    let own = own.within(0..range.len());
-                    step::apply(step, self.operands, &range, &others, own)?;
-                }
-            }
+                },
+                Place::Buffer(buffer) => buffer,
+            };
+            let (own, others) = buffers.split(buffer);
+            let own = own.within(0..range.len());
+            step::apply(step, None, self.operands, &range, &others, own)?;
         }
         for copy in copies {
             if !copy.if_late || self.meeting(copy.output) == Meeting::Late {

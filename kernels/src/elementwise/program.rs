@@ -141,6 +141,16 @@ pub(super) enum Meeting {
     Late,
 }
 
+impl Meeting {
+    /// The argument that is replaced.
+    pub(super) fn replaced(self) -> Option<usize> {
+        match self {
+            Self::Replaced(argument) => Some(argument),
+            Self::Apart | Self::Late => None,
+        }
+    }
+}
+
 /// What is read, where it lies, when a result is written.
 #[derive(Debug)]
 struct Reads {

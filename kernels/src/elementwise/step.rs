@@ -22,9 +22,11 @@ pub(super) enum Values<'a> {
     U8(&'a [u8]),
 }
 
-/// Evaluates a step for the elements `range` of the result and writes its value to `to`, which has as many.
+/// Evaluates a step for the elements `range` of the result and writes its value to `to`, which has as many: of arithmetic the first or the
+/// second argument may be what is there, which its value replaces.
 pub(super) fn apply(
     step: &Step,
+    replaced: Option<usize>,
     operands: &[View<'_>],
     range: &Range<usize>,
     buffers: &Others<'_>,
@@ -32,12 +34,15 @@ pub(super) fn apply(
 ) -> Result<(), KernelError> {
     let values = |index: usize| argument(step.args[index], operands, range, buffers);
     let into = 0..range.len();
-    if let Some(arithmetic) = &step.arithmetic {
+    if let Some(arithmetic) = step.arithmetic {
         let single = |index| single(step, index, operands, range, buffers);
-        let (a, b, to) = (single(0)?, single(1)?, to.block(into)?);
+        let first = replaced.unwrap_or(0);
+        let arithmetic = if first == 0 { arithmetic } else { arithmetic.turned() };
+        let a = if replaced.is_some() { None } else { Some(single(0)?) };
+        let (b, to) = (single(1 - first)?, to.block(into)?);
         match arithmetic.second {
-            Some(_) => float::of_three(arithmetic, a, b, single(2)?, to),
-            None => float::of_two(arithmetic, a, b, to),
+            Some(_) => float::of_three(&arithmetic, (a, [b, single(2)?]), to),
+            None => float::of_two(&arithmetic, a, b, to),
         }
         return Ok(());
     }
@@ -72,26 +77,6 @@ pub(super) fn apply(
         Some(DType::BF16) => round_bf16(to.block(0..range.len())?),
         Some(_) => round_f16(to.block(0..range.len())?),
         None => {}
-    }
-    Ok(())
-}
-
-/// The same where the step is arithmetic, and an argument, the first or the second, is what its value takes the place of.
-pub(super) fn replace(
-    step: &Step,
-    argument: usize,
-    operands: &[View<'_>],
-    range: &Range<usize>,
-    buffers: &Others<'_>,
-    mut to: Flat<'_>,
-) -> Result<(), KernelError> {
-    let arithmetic = step.arithmetic.ok_or_else(|| misfit(&step.op))?;
-    let arithmetic = if argument == 0 { arithmetic } else { arithmetic.turned() };
-    let single = |index| single(step, index, operands, range, buffers);
-    let (b, to) = (single(1 - argument)?, to.block(0..range.len())?);
-    match arithmetic.second {
-        Some(_) => float::replace_by_three(&arithmetic, b, single(2)?, to),
-        None => float::replace_by_two(&arithmetic, b, to),
     }
     Ok(())
 }

@@ -2,7 +2,6 @@
 //! it lies, or copied by columns where those are the rows in memory, and far apart (after Goto and van de Geijn, "Anatomy of High-Performance
 //! Matrix Multiplication", 2008, section 4).
 
-use std::arch::x86_64::*;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
@@ -14,7 +13,7 @@ use crate::panels::{Panel, copy_rows, load, panels, store_rows};
 use crate::parallel;
 use crate::product::transposed;
 use crate::simd::{Level, level};
-use crate::vectors::{LANES, Lines, STRIP, Strip, Tap, Target, first, multiply};
+use crate::vectors::{LANES, Lines, STRIP, Strip, Tap, Target, multiply};
 use crate::view::Parts;
 
 /// Places along the inner extent that are summed at a time: a row of the first factor stays in the nearest cache.
@@ -349,7 +348,10 @@ impl<'a> Product<'a> {
         }
         let width = down.len().next_multiple_of(LANES);
         // SAFETY: the processor has AVX-512: `is_fast` was asked.
-        unsafe { copy(&data[start..], layout.column, down.len(), &mut to[..width * depth.len()]) };
+        unsafe {
+            let to = &mut to[..width * depth.len()];
+            copy_rows(&data[start..], layout.column, down.len(), AHEAD, to);
+        }
         (to, Layout { row: 1, column: width })
     }
 
@@ -415,15 +417,10 @@ impl<'a> Source<'a> {
     /// The processor has AVX-512 F.
     #[target_feature(enable = "avx512f")]
     unsafe fn pack_rows(&self, to: &mut [f32]) {
-        let (data, stride, last) = (self.data, self.layout.row, self.panel.last);
-        let to = &mut to[..self.depth * self.panel.vectors * LANES];
-        match self.panel.vectors {
-            1 => copy_rows::<1>(data, stride, last, AHEAD, to),
-            2 => copy_rows::<2>(data, stride, last, AHEAD, to),
-            3 => copy_rows::<3>(data, stride, last, AHEAD, to),
-            4 => copy_rows::<4>(data, stride, last, AHEAD, to),
-            count => unreachable!("a panel of {count} vectors"),
-        }
+        let (vectors, last) = (self.panel.vectors, self.panel.last.count_ones() as usize);
+        let count = (vectors - 1) * LANES + last;
+        let to = &mut to[..self.depth * vectors * LANES];
+        copy_rows(self.data, self.layout.row, count, AHEAD, to);
     }
 
     /// Of a matrix whose columns are contiguous.
@@ -441,30 +438,6 @@ impl<'a> Source<'a> {
                 let rows = transposed(load(self.data, start, stride, [lanes, count]));
                 let at = (place * vectors + vector) * LANES;
                 store_rows(to, at, vectors * LANES, (&rows[..count], LANES));
-            }
-        }
-    }
-}
-
-/// Copies rows of so many numbers, `stride` apart, one behind the other in whole vectors.
-///
-/// # Safety
-/// The processor has AVX-512 F.
-#[target_feature(enable = "avx512f")]
-unsafe fn copy(data: &[f32], stride: usize, count: usize, to: &mut [f32]) {
-    let vectors = count.div_ceil(LANES);
-    for (row, to) in to.chunks_exact_mut(vectors * LANES).enumerate() {
-        let from = &data[row * stride..][..count];
-        let ahead = data.as_ptr().wrapping_add((row + AHEAD) * stride);
-        for vector in 0..vectors {
-            _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(vector * LANES).cast());
-        }
-        for (vector, to) in to.chunks_exact_mut(LANES).enumerate() {
-            let mask = first(count - vector * LANES);
-            // SAFETY: the mask keeps to the row, and there is memory for a vector.
-            unsafe {
-                let lanes = _mm512_maskz_loadu_ps(mask, from.as_ptr().add(vector * LANES));
-                _mm512_storeu_ps(to.as_mut_ptr(), lanes);
             }
         }
     }
