@@ -33,6 +33,11 @@ fn computed(graph: &Graph) -> BTreeMap<String, Array> {
     outputs(graph, &numbers(graph), &EvalContext::default()).expect("all is fed")
 }
 
+/// Whether all that a graph computes of these numbers is finite, so that it can be compared.
+pub(in crate::passes) fn is_finite(graph: &Graph) -> bool {
+    computed(graph).values().all(|array| array.data.iter().all(|number| number.is_finite()))
+}
+
 /// Holds that two graphs compute the same of the same numbers.
 pub(in crate::passes) fn assert_same(a: &Graph, b: &Graph) {
     for ((name, a), (other, b)) in computed(a).iter().zip(&computed(b)) {
