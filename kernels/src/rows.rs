@@ -18,58 +18,52 @@ pub(crate) fn fold<const N: usize>(
     both: impl Fn(f32, f32) -> f32,
 ) -> f32 {
     let len = rows.iter().map(|row| row.len()).min().unwrap_or(0);
+    let mut rest = rows.map(|row| &row[..len]);
     let mut lanes = [identity; LANES];
-    let mut start = 0;
     if len >= LONG {
         let mut many = [identity; MANY];
-        start = fold_chunks(rows, 0, &mut many, len, &each);
+        rest = fold_chunks(rest, &mut many, &each);
         for chunk in many.as_chunks::<LANES>().0 {
-            for lane in 0..LANES {
-                lanes[lane] = both(lanes[lane], chunk[lane]);
-            }
+            join(&mut lanes, chunk, &both);
         }
     }
-    start = fold_chunks(rows, start, &mut lanes, len, &each);
-    for i in start..len {
-        lanes[i - start] = each(lanes[i - start], rows.map(|row| row[i]));
+    let rest = fold_chunks(rest, &mut lanes, &each);
+    for (index, lane) in lanes.iter_mut().enumerate().take(len % LANES) {
+        *lane = each(*lane, rest.map(|row| row[index]));
     }
     let mut width = LANES / 2;
     while width > 0 {
-        for lane in 0..width {
-            lanes[lane] = both(lanes[lane], lanes[lane + width]);
-        }
+        let (lanes, others) = lanes.split_at_mut(width);
+        join(lanes, others, &both);
         width /= 2;
     }
     lanes[0]
 }
 
-/// Folds whole chunks of `L` elements from `start` on, one into each lane; returns where the rest begins.
+/// Folds whole chunks of `L` elements, one into each lane; returns the rest. (With slices by numbers, not as chunks, the compiler takes
+/// vectors of two lanes.)
 #[inline(always)]
-fn fold_chunks<const N: usize, const L: usize>(
-    rows: [&[f32]; N],
-    start: usize,
+fn fold_chunks<'a, const N: usize, const L: usize>(
+    rows: [&'a [f32]; N],
     lanes: &mut [f32; L],
-    len: usize,
     each: &impl Fn(f32, [f32; N]) -> f32,
-) -> usize {
-    let mut own = *lanes;
-    let mut start = start;
-    while start + L <= len {
-        let chunks = rows.map(|row| &row[start..start + L]);
-        for lane in 0..L {
-            own[lane] = each(own[lane], chunks.map(|chunk| chunk[lane]));
+) -> [&'a [f32]; N] {
+    let rows = rows.map(|row| row.as_chunks::<L>());
+    for index in 0..rows.first().map_or(0, |(chunks, _)| chunks.len()) {
+        let chunks = rows.map(|(chunks, _)| &chunks[index]);
+        for (lane, folded) in lanes.iter_mut().enumerate() {
+            *folded = each(*folded, chunks.map(|chunk| chunk[lane]));
         }
-        start += L;
     }
-    *lanes = own;
-    start
+    rows.map(|(_, rest)| rest)
 }
 
-/// How many elements of a row go through whole vectors, where it has so many and memory goes on to `most`. What is over would be
-/// computed one by one.
+/// Joins lanes with as many others.
 #[inline(always)]
-pub(crate) fn whole_vectors(count: usize, most: usize) -> usize {
-    count.next_multiple_of(LANES).min(most)
+fn join(lanes: &mut [f32], others: &[f32], both: &impl Fn(f32, f32) -> f32) {
+    for (lane, &other) in lanes.iter_mut().zip(others) {
+        *lane = both(*lane, other);
+    }
 }
 
 /// The sum of a row.

@@ -2,19 +2,22 @@
 //!
 //! A head of keys with the heads that read it is one thread's, which adds in a fixed order.
 
+use std::iter::StepBy;
+use std::ops::Range;
+
 use graphc_ir::op::Op;
 use graphc_ir::types::DType;
 use half::{bf16, f16};
 
-use super::{COLUMNS, ROWS, Space, Strip, Strips, product};
+use super::weights::{LANES, weigh};
+use super::{APART, KEYS, QUERIES, Space, Strip, Strips, product};
 use crate::context::KernelContext;
 use crate::error::KernelError;
-use crate::math;
 use crate::parallel;
 use crate::product::{Layout, Number, Write, room};
 use crate::rows;
 use crate::simd::vectorized;
-use crate::view::{View, ViewMut};
+use crate::view::{Parts, View, ViewMut};
 
 /// Elements of a row that are rounded at a time.
 const PIECE: usize = 256;
@@ -77,10 +80,9 @@ struct Inputs<'a, T> {
 }
 
 /// What one thread computes, and where it works.
-#[derive(Default)]
 struct Piece<'a> {
-    /// Batch, head of keys, and memory for the gradients.
-    heads: Vec<(usize, usize, &'a mut [f32])>,
+    /// Every so many heads of keys of all batches, from one on.
+    heads: StepBy<Range<usize>>,
     scratch: &'a mut [f32],
 }
 
@@ -94,9 +96,9 @@ impl<T: Number> Inputs<'_, T> {
     /// What the products of a block work in.
     fn room(&self) -> usize {
         let width = self.space.width;
-        let scores = room::<T, T, f32>([ROWS, width, COLUMNS], 1);
-        let of_queries = room::<f32, T, f32>([ROWS, COLUMNS, width], 1);
-        scores.max(of_queries).max(room::<f32, T, f32>([COLUMNS, ROWS, width], 1))
+        let scores = room::<T, T, f32>([KEYS, width, QUERIES], 1);
+        let of_queries = room::<f32, T, f32>([QUERIES, KEYS, width], 1);
+        scores.max(of_queries).max(room::<f32, T, f32>([KEYS, QUERIES, width], 1))
     }
 
     fn all_heads(
@@ -104,70 +106,79 @@ impl<T: Number> Inputs<'_, T> {
         [dq, dk, dv]: [&mut [T]; 3],
         cx: &mut KernelContext<'_>,
     ) -> Result<(), KernelError> {
-        let Space { batch, queries, keys, shared, group, width, scale, .. } = *self.space;
+        let Space { batch, queries, keys, shared, width, .. } = *self.space;
         let units = batch * shared;
-        let size: usize = self.sizes().iter().sum();
         if units * queries * keys * width == 0 {
             [dq, dk, dv].into_iter().for_each(|of_none| of_none.fill(T::default()));
             return Ok(());
         }
         let parts = parallel::parts(cx, self.space.products()).min(units);
-        let own = 2 * ROWS * COLUMNS + queries + 2 * width + self.room();
-        let (all, scratch) = cx.scratch.take(units * size + parts * own).split_at_mut(units * size);
-        let scratch = scratch.chunks_mut(own.max(1));
-        let mut pieces: Vec<Piece<'_>> =
-            scratch.map(|scratch| Piece { heads: Vec::new(), scratch }).collect();
-        for (unit, memory) in all.chunks_mut(size).enumerate() {
-            pieces[unit % parts].heads.push((unit / shared, unit % shared, memory));
-        }
-        parallel::run(cx.pool, pieces, &|piece| {
-            for (batch, head, memory) in piece.heads {
-                self.one_head([batch, head], memory, piece.scratch);
-            }
-            Ok(())
-        })?;
-        let all = &*all;
-        let [of_queries, of_keys, _] = self.sizes();
-        let chunks = |x, size: usize| <[T]>::chunks_mut(x, size.max(1));
-        let results = chunks(dq, of_queries * shared)
-            .zip(chunks(dk, of_keys * shared).zip(chunks(dv, of_keys * shared)));
-        parallel::run(cx.pool, results.enumerate().collect(), &|(batch, (dq, (dk, dv)))| {
-            for head in 0..shared {
-                let memory = &all[(batch * shared + head) * size..][..size];
-                let (of_query, rest) = memory.split_at(of_queries);
-                let (of_key, of_value) = rest.split_at(of_keys);
-                place(of_query, scale, dq, group * width, head, shared);
-                place(of_key, scale, dk, width, head, shared);
-                place(of_value, 1.0, dv, width, head, shared);
+        let rows = 2 * queries.next_multiple_of(LANES);
+        let own = self.sizes().iter().sum::<usize>() + 2 * KEYS * APART + rows + 2 * width;
+        let own = own + self.room();
+        let pieces = cx.scratch.take(parts * own).chunks_mut(own).enumerate();
+        let pieces =
+            pieces.map(|(first, scratch)| Piece { heads: (first..units).step_by(parts), scratch });
+        let results = [dq, dk, dv].map(|result| Parts::of(T::DTYPE, result));
+        parallel::run(cx.pool, pieces.collect(), &|piece| {
+            for head in piece.heads {
+                self.one_head([head / shared, head % shared], results, piece.scratch)?;
             }
             Ok(())
         })
     }
 
-    /// The gradients of one head of keys and its group, in memory of their own; those of queries and keys without the scale.
-    fn one_head(&self, [batch, shared]: [usize; 2], memory: &mut [f32], scratch: &mut [f32]) {
+    /// The gradients of one head of keys and its group.
+    fn one_head(
+        &self,
+        at: [usize; 2],
+        [dq, dk, dv]: [Parts<'_>; 3],
+        scratch: &mut [f32],
+    ) -> Result<(), KernelError> {
+        let Space { queries, keys, shared, group, width, scale, .. } = *self.space;
+        let [of_queries, of_keys, of_values] = self.sizes();
+        let (of_query, rest) = scratch.split_at_mut(of_queries);
+        let (of_key, rest) = rest.split_at_mut(of_keys);
+        let (of_value, rest) = rest.split_at_mut(of_values);
+        self.add(at, [&mut *of_query, &mut *of_key, &mut *of_value], rest);
+        let [batch, head] = at;
+        let place = |from: &[f32], scale, to: Parts<'_>, rows: usize, width: usize| {
+            let at = |row| ((batch * rows + row) * shared + head) * width;
+            for (row, from) in from.chunks_exact(width).enumerate() {
+                // SAFETY: these columns are this head's, which is one thread's.
+                let to = unsafe { to.part(at(row)..at(row) + width) }.all::<T>()?;
+                scaled_to(from, scale, to);
+            }
+            Ok(())
+        };
+        place(of_query, scale, dq, queries, group * width)?;
+        place(of_key, scale, dk, keys, width)?;
+        place(of_value, 1.0, dv, keys, width)
+    }
+
+    /// The same in memory that has just these; those of queries and keys without the scale.
+    fn add(&self, [batch, shared]: [usize; 2], to: [&mut [f32]; 3], scratch: &mut [f32]) {
         let Space { queries, keys, group, width, .. } = *self.space;
-        memory.fill(0.0);
-        let [of_queries, of_keys, _] = self.sizes();
-        let (dq, rest) = memory.split_at_mut(of_queries);
-        let (dk, dv) = rest.split_at_mut(of_keys);
-        let (weights, rest) = scratch.split_at_mut(ROWS * COLUMNS);
-        let (of_scores, rest) = rest.split_at_mut(ROWS * COLUMNS);
-        let (shifts, rest) = rest.split_at_mut(queries);
+        let [dq, dk, dv] = to;
+        [&mut *dq, &mut *dk, &mut *dv].into_iter().for_each(|all| all.fill(0.0));
+        let (weights, rest) = scratch.split_at_mut(KEYS * APART);
+        let (of_scores, rest) = rest.split_at_mut(KEYS * APART);
+        let (l, rest) = rest.split_at_mut(queries.next_multiple_of(LANES));
+        let (shifts, rest) = rest.split_at_mut(queries.next_multiple_of(LANES));
         let (pair, room) = rest.split_at_mut(2 * width);
         for member in 0..group {
             let head = shared * group + member;
-            self.shifts([batch, head], pair, shifts);
-            for first in (0..keys).step_by(COLUMNS) {
-                let columns = COLUMNS.min(keys - first);
-                for start in (0..queries).step_by(ROWS) {
-                    let count = ROWS.min(queries - start);
-                    if self.space.seen(start + count - 1, first, columns) == 0 {
+            self.rows([batch, head], pair, [&mut *l, &mut *shifts]);
+            for first in (0..keys).step_by(KEYS) {
+                for start in (0..queries).step_by(QUERIES) {
+                    let extents = [QUERIES.min(queries - start), KEYS.min(keys - first)];
+                    let strips = self.space.strips([start, extents[0]], [first, extents[1]]);
+                    if strips.are_empty() {
                         continue;
                     }
-                    let strips = self.space.strips([start, count], [first, columns]);
                     let block = Block { batch, shared, head, start, first, strips };
-                    self.scores(&block, shifts, [&mut *weights, &mut *of_scores], room);
+                    let rows = [&l[start..], &shifts[start..]];
+                    self.scores(&block, rows, [&mut *weights, &mut *of_scores], room);
                     let to = [&mut dk[first * width..], &mut dv[first * width..]];
                     self.add_of_keys(&block, [&*weights, &*of_scores], to, room);
                     let dq = &mut dq[(start * group + member) * width..];
@@ -177,28 +188,22 @@ impl<T: Number> Inputs<'_, T> {
         }
     }
 
-    /// What a query pays to a key, and the gradient of the scores.
+    /// What a query pays to a key, and the gradient of the scores. Of each query the log-sum-exp and the shift are given.
     fn scores(
         &self,
         block: &Block,
-        shifts: &[f32],
+        rows: [&[f32]; 2],
         [weights, of_scores]: [&mut [f32]; 2],
         room: &mut [f32],
     ) {
-        let Block { batch, head, start, first, strips, .. } = *block;
-        let space = self.space;
+        let (space, strips) = (self.space, block.strips);
         let [key, value] = [self.k, self.v].map(|x| space.of_key(x, block.key()));
         let [query, of_o] = [self.q, self.of_o].map(|x| space.of_query(x, block.query(0)));
-        space.scores(strips, space.scale, [query, key], weights, room);
-        space.scores(strips, 1.0, [of_o, value], of_scores, room);
-        for row in 0..strips.rows {
-            weigh(
-                &mut weights[row * COLUMNS..][..COLUMNS],
-                &mut of_scores[row * COLUMNS..][..COLUMNS],
-                strips.columns,
-                space.seen(start + row, first, strips.columns),
-                (self.l[self.row([batch, start + row, head])], shifts[start + row]),
-            );
+        space.scores(strips, space.scale, [key, query], weights, room);
+        space.scores(strips, 1.0, [value, of_o], of_scores, room);
+        for (place, group) in strips.groups(APART) {
+            let rows = rows.map(|row| &row[place..]);
+            weigh(&mut weights[place..], &mut of_scores[place..], group, rows);
         }
     }
 
@@ -211,16 +216,16 @@ impl<T: Number> Inputs<'_, T> {
         room: &mut [f32],
     ) {
         let width = self.space.width;
-        let (turned, to) = (Layout::rows(COLUMNS).t(), Layout::rows(width));
-        for Strip { rows, columns } in block.strips.by_columns() {
-            let extents = [columns.len(), rows.len(), width];
-            let place = rows.start * COLUMNS + columns.start;
+        let (by_key, to) = (Layout::rows(APART), Layout::rows(width));
+        for Strip { queries, keys } in block.strips.by_keys() {
+            let extents = [keys.len(), queries.len(), width];
+            let place = keys.start * APART + queries.start;
             let [query, of_o] =
-                [self.q, self.of_o].map(|x| self.space.of_query(x, block.query(rows.start)));
-            let [of_key, of_value] = [&mut *dk, &mut *dv].map(|x| &mut x[columns.start * width..]);
-            let factor = (&weights[place..], turned);
+                [self.q, self.of_o].map(|x| self.space.of_query(x, block.query(queries.start)));
+            let [of_key, of_value] = [&mut *dk, &mut *dv].map(|x| &mut x[keys.start * width..]);
+            let factor = (&weights[place..], by_key);
             product(extents, 1.0, factor, of_o, (of_value, to), Write::Add, room);
-            let factor = (&of_scores[place..], turned);
+            let factor = (&of_scores[place..], by_key);
             product(extents, 1.0, factor, query, (of_key, to), Write::Add, room);
         }
     }
@@ -229,20 +234,23 @@ impl<T: Number> Inputs<'_, T> {
     fn add_of_queries(&self, block: &Block, of_scores: &[f32], dq: &mut [f32], room: &mut [f32]) {
         let Space { group, width, .. } = *self.space;
         let key = self.space.of_key(self.k, block.key());
-        for Strip { rows, columns } in block.strips.by_rows() {
-            let extents = [rows.len(), columns.end, width];
-            let factor = (&of_scores[rows.start * COLUMNS..], Layout::rows(COLUMNS));
-            let to = (&mut dq[rows.start * group * width..], Layout::rows(group * width));
+        for Strip { queries, keys } in block.strips.by_queries() {
+            let extents = [queries.len(), keys.end, width];
+            let factor = (&of_scores[queries.start..], Layout::rows(APART).t());
+            let to = (&mut dq[queries.start * group * width..], Layout::rows(group * width));
             product(extents, 1.0, factor, key, to, Write::Add, room);
         }
     }
 
-    /// What is subtracted from do v of each query: sum(do o) - dl. Memory for two rows is given.
-    fn shifts(&self, [batch, head]: [usize; 2], pair: &mut [f32], to: &mut [f32]) {
+    /// Of each query of a head its log-sum-exp, and what is subtracted from do v: sum(do o) - dl. Memory for two rows is given.
+    fn rows(&self, [batch, head]: [usize; 2], pair: &mut [f32], [l, shifts]: [&mut [f32]; 2]) {
         let [of_o, o] = [self.of_o, self.o].map(|x| self.space.of_query(x, [batch, 0, head]).0);
-        shifts(of_o, o, self.space.heads, pair, to);
-        for (query, shift) in to.iter_mut().enumerate() {
-            *shift -= self.of_l.map_or(0.0, |of_l| of_l[self.row([batch, query, head])]);
+        let shifts = &mut shifts[..self.space.queries];
+        dots(of_o, o, self.space.heads, pair, shifts);
+        for (query, (l, shift)) in l.iter_mut().zip(shifts).enumerate() {
+            let row = self.row([batch, query, head]);
+            *l = self.l[row];
+            *shift -= self.of_l.map_or(0.0, |of_l| of_l[row]);
         }
     }
 
@@ -273,60 +281,27 @@ impl Block {
 }
 
 vectorized! {
-    /// Brings rows of `width` elements, multiplied by a number, to their place among those of `count` heads.
-    fn place<T: Number>(
-        from: &[f32],
-        scale: f32,
-        to: &mut [T],
-        width: usize,
-        head: usize,
-        count: usize,
-    ) {
+    /// Writes values, multiplied by a number.
+    fn scaled_to<T: Number>(from: &[f32], scale: f32, to: &mut [T]) {
         let mut room = [0.0; PIECE];
-        let rows = to.chunks_exact_mut((count * width).max(1));
-        for (from, to) in from.chunks_exact(width.max(1)).zip(rows) {
-            let to = &mut to[head * width..][..width];
-            for (from, to) in from.chunks(PIECE).zip(to.chunks_mut(PIECE)) {
-                T::write(to, &mut room, |to| {
-                    for (to, from) in to.iter_mut().zip(from) {
-                        *to = from * scale;
-                    }
-                });
-            }
+        for (from, to) in from.chunks(PIECE).zip(to.chunks_mut(PIECE)) {
+            T::write(to, &mut room, |to| {
+                for (to, from) in to.iter_mut().zip(from) {
+                    *to = from * scale;
+                }
+            });
         }
     }
 }
 
 vectorized! {
-    /// What is subtracted from do v of each query of a head: sum(do o), of rows of `heads` heads that are `width` wide. Memory for two of
-    /// them is given.
-    fn shifts<T: Number>(of_o: &[T], o: &[T], heads: usize, pair: &mut [f32], to: &mut [f32]) {
+    /// sum(do o) of each query of a head, of rows of `heads` heads that are `width` wide. Memory for two of them is given.
+    fn dots<T: Number>(of_o: &[T], o: &[T], heads: usize, pair: &mut [f32], to: &mut [f32]) {
         let width = pair.len() / 2;
         let (first, second) = pair.split_at_mut(width);
         let rows = of_o.chunks((heads * width).max(1)).zip(o.chunks((heads * width).max(1)));
         for (to, (of_o, o)) in to.iter_mut().zip(rows) {
             *to = rows::dot(T::read(&of_o[..width], first), T::read(&o[..width], second));
-        }
-    }
-}
-
-vectorized! {
-    /// Turns the scores of a query into weights, and do v into the gradient of the scores: 0 from `seen` to `columns`.
-    fn weigh(
-        scores: &mut [f32],
-        of_scores: &mut [f32],
-        columns: usize,
-        seen: usize,
-        row: (f32, f32),
-    ) {
-        let (l, shift) = row;
-        let whole = rows::whole_vectors(seen, scores.len());
-        for (score, of_score) in scores.iter_mut().zip(&mut *of_scores).take(whole) {
-            *score = math::exp(*score - l);
-            *of_score = *score * (*of_score - shift);
-        }
-        for values in [scores, of_scores] {
-            values[seen..columns.max(whole)].fill(0.0);
         }
     }
 }

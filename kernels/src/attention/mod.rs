@@ -2,11 +2,12 @@
 //! 1805.02867; Dao et al., arXiv 2205.14135, algorithm 1). Scores exist for one block at a time.
 //!
 //! Each block of queries is one thread's, and goes over the keys in order: bits do not depend on the number of threads.
-//! Scores, weights and sums are f32 whatever the element type is. Where a causal mask cuts a block it is multiplied in strips, of
-//! which each leaves out what none of its queries sees.
+//! Scores, weights and sums are f32 whatever the element type is; scores of a key lie together, a vector for 16 queries ([`weights`]).
+//! Where a causal mask cuts a block it is multiplied in strips, of which each leaves out what none of its queries sees.
 
 mod gradient;
 mod strips;
+mod weights;
 
 use graphc_ir::op::Op;
 use graphc_ir::types::DType;
@@ -17,17 +18,20 @@ use crate::error::KernelError;
 use crate::math;
 use crate::parallel;
 use crate::product::{Hands, Layout, Number, Write, multiply, room};
-use crate::rows;
 use crate::simd::vectorized;
 use crate::view::{View, ViewMut};
 
 pub(crate) use gradient::attention_grad;
 use strips::{Strip, Strips};
+use weights::{LANES, State, absorb};
 
 /// Queries of a block.
-const ROWS: usize = 128;
+const QUERIES: usize = 128;
 /// Keys of a block.
-const COLUMNS: usize = 128;
+const KEYS: usize = 128;
+/// From the scores of one key to those of the next. (Were it a multiple of 512 bytes, scores of one query would meet in few places of
+/// the nearest cache.)
+const APART: usize = QUERIES + LANES;
 
 /// The kernel of [`Op::Attention`].
 pub(crate) fn attention(
@@ -64,9 +68,10 @@ fn forward<T: Number>(
         // In turn, as under a causal mask later queries see more keys.
         pieces[index % parts].blocks.push(block);
     }
-    let of_scores = room::<T, T, f32>([ROWS, space.width, COLUMNS], 1);
-    let of_values = room::<f32, T, f32>([ROWS, COLUMNS, space.width], 1);
-    let own = ROWS * (COLUMNS + space.width + 2) + of_scores.max(of_values).max(space.width);
+    let of_scores = room::<T, T, f32>([KEYS, space.width, QUERIES], 1);
+    let of_values = room::<f32, T, f32>([QUERIES, KEYS, space.width], 1);
+    let room = of_scores.max(of_values).max(space.width);
+    let own = KEYS * APART + QUERIES * (space.width + 3) + room;
     for (piece, scratch) in pieces.iter_mut().zip(cx.scratch.take(parts * own).chunks_mut(own)) {
         piece.scratch = scratch;
     }
@@ -102,8 +107,8 @@ struct Block<'a, T> {
 fn blocks<'a, T>(space: &Space, mut o: &'a mut [T], mut l: &'a mut [f32]) -> Vec<Block<'a, T>> {
     let mut blocks = Vec::new();
     for batch in 0..space.batch {
-        for start in (0..space.queries).step_by(ROWS) {
-            let count = ROWS.min(space.queries - start);
+        for start in (0..space.queries).step_by(QUERIES) {
+            let count = QUERIES.min(space.queries - start);
             let (own_o, rest_o) = o.split_at_mut(count * space.heads * space.width);
             let (own_l, rest_l) = l.split_at_mut(count * space.heads);
             (o, l) = (rest_o, rest_l);
@@ -173,18 +178,10 @@ impl Space {
         self.batch * self.heads * self.queries * self.keys * self.width
     }
 
-    /// How many of `count` keys from `start` on a query sees.
-    fn seen(&self, query: usize, start: usize, count: usize) -> usize {
-        if !self.causal {
-            return count;
-        }
-        (self.first_query + query + 1).saturating_sub(self.first_key + start).min(count)
-    }
-
-    /// The block of `count` queries from `start` on and `columns` keys from `first` on, in strips.
-    fn strips(&self, [start, count]: [usize; 2], [first, columns]: [usize; 2]) -> Strips {
+    /// The block of `count` queries from `start` on and `keys` keys from `first` on, in strips.
+    fn strips(&self, [start, count]: [usize; 2], [first, keys]: [usize; 2]) -> Strips {
         let ahead = (self.first_query + start + 1) as isize - (self.first_key + first) as isize;
-        Strips { rows: count, columns, ahead: self.causal.then_some(ahead) }
+        Strips { queries: count, keys, ahead: self.causal.then_some(ahead) }
     }
 
     /// The queries of a head from `start` on.
@@ -199,69 +196,85 @@ impl Space {
         (&x[(batch * self.keys + start) * row + head * self.width..], Layout::rows(row))
     }
 
-    fn forward<T: Number>(&self, [q, k, v]: [&[T]; 3], block: Block<'_, T>, scratch: &mut [f32]) {
+    fn forward<T: Number>(&self, operands: [&[T]; 3], block: Block<'_, T>, scratch: &mut [f32]) {
         let Block { batch, start, count, o, l } = block;
-        let (scores, rest) = scratch.split_at_mut(ROWS * COLUMNS);
-        let (sums, rows) = rest.split_at_mut(ROWS * self.width);
-        let (greatest, rest) = rows.split_at_mut(ROWS);
-        let (total, room) = rest.split_at_mut(ROWS);
+        let (sums, rest) = scratch.split_at_mut(QUERIES * self.width);
+        let (greatest, rest) = rest.split_at_mut(QUERIES);
+        let (total, rest) = rest.split_at_mut(QUERIES);
         for head in 0..self.heads {
-            let query = self.of_query(q, [batch, start, head]);
-            sums.fill(0.0);
-            greatest.fill(f32::NEG_INFINITY);
-            total.fill(0.0);
-            for first in (0..self.keys).step_by(COLUMNS) {
-                let columns = COLUMNS.min(self.keys - first);
-                if self.seen(start + count - 1, first, columns) == 0 {
-                    break;
-                }
-                let at = [batch, first, head / self.group];
-                let [key, values] = [k, v].map(|x| self.of_key(x, at));
-                let strips = self.strips([start, count], [first, columns]);
-                self.scores(strips, self.scale, [query, key], scores, room);
-                for row in 0..count {
-                    absorb(
-                        &mut scores[row * COLUMNS..][..COLUMNS],
-                        columns,
-                        self.seen(start + row, first, columns),
-                        (&mut greatest[row], &mut total[row]),
-                        &mut sums[row * self.width..][..self.width],
-                    );
-                }
-                for Strip { rows, columns } in strips.by_rows() {
-                    let extents = [rows.len(), columns.end, self.width];
-                    let to = (&mut sums[rows.start * self.width..], Layout::rows(self.width));
-                    let weights = (&scores[rows.start * COLUMNS..], Layout::rows(COLUMNS));
-                    product(extents, 1.0, weights, values, to, Write::Add, room);
-                }
-            }
+            let at = [batch, start, head];
+            self.sums(operands, (at, count), [&mut *sums, &mut *greatest, &mut *total], rest);
             close(greatest, total);
-            for row in 0..count {
-                let place = row * self.heads + head;
-                let sums = &sums[row * self.width..][..self.width];
+            for query in 0..count {
+                let place = query * self.heads + head;
+                let sums = &sums[query * self.width..][..self.width];
                 let o = &mut o[place * self.width..][..self.width];
-                T::write(o, room, |o| scaled(sums, greatest[row], o));
-                l[place] = total[row];
+                T::write(o, rest, |o| scaled(sums, greatest[query], o));
+                l[place] = total[query];
             }
         }
     }
 
-    /// Products of queries and keys of a block, or of what lies as they do, where a query sees a key. Rows lie [`COLUMNS`] apart.
+    /// Sums of values for some queries of a head, each value multiplied by exp(score - greatest); the greatest score and the total of
+    /// each query.
+    fn sums<T: Number>(
+        &self,
+        [q, k, v]: [&[T]; 3],
+        ([batch, start, head], count): ([usize; 3], usize),
+        [sums, greatest, total]: [&mut [f32]; 3],
+        scratch: &mut [f32],
+    ) {
+        let query = self.of_query(q, [batch, start, head]);
+        let (scores, rest) = scratch.split_at_mut(KEYS * APART);
+        let (shrink, room) = rest.split_at_mut(QUERIES);
+        sums.fill(0.0);
+        greatest.fill(f32::NEG_INFINITY);
+        total.fill(0.0);
+        for first in (0..self.keys).step_by(KEYS) {
+            let strips = self.strips([start, count], [first, KEYS.min(self.keys - first)]);
+            if strips.are_empty() {
+                break;
+            }
+            let at = [batch, first, head / self.group];
+            let [key, values] = [k, v].map(|x| self.of_key(x, at));
+            self.scores(strips, self.scale, [key, query], scores, room);
+            // Of queries that see none of these keys.
+            shrink.fill(1.0);
+            for (place, group) in strips.groups(APART) {
+                let of_group = place..place + LANES;
+                let state = State {
+                    greatest: &mut greatest[of_group.clone()],
+                    total: &mut total[of_group.clone()],
+                    shrink: &mut shrink[of_group],
+                };
+                absorb(&mut scores[place..], group, state);
+            }
+            if first > 0 {
+                shrunk(sums, &shrink[..count], self.width);
+            }
+            for Strip { queries, keys } in strips.by_queries() {
+                let extents = [queries.len(), keys.end, self.width];
+                let to = (&mut sums[queries.start * self.width..], Layout::rows(self.width));
+                let weights = (&scores[queries.start..], Layout::rows(APART).t());
+                product(extents, 1.0, weights, values, to, Write::Add, room);
+            }
+        }
+    }
+
+    /// Products of keys and queries of a block, or of what lies as they do, where a query sees a key: those of a key lie together.
     fn scores<T: Number>(
         &self,
         strips: Strips,
         scale: f32,
-        [(query, by_query), (key, by_key)]: [(&[T], Layout); 2],
+        [key, (query, by_query)]: [(&[T], Layout); 2],
         scores: &mut [f32],
         room: &mut [f32],
     ) {
-        for Strip { rows, columns } in strips.by_columns() {
-            let extents = [rows.len(), self.width, columns.len()];
-            let query = (&query[rows.start * by_query.row..], by_query);
-            let key = (&key[columns.start * by_key.row..], by_key.t());
-            let to = &mut scores[rows.start * COLUMNS + columns.start..];
-            let to = (to, Layout::rows(COLUMNS));
-            product(extents, scale, query, key, to, Write::Replace, room);
+        for Strip { queries, keys } in strips.by_queries() {
+            let extents = [keys.end, self.width, queries.len()];
+            let query = (&query[queries.start * by_query.row..], by_query.t());
+            let to = (&mut scores[queries.start..], Layout::rows(APART));
+            product(extents, scale, key, query, to, Write::Replace, room);
         }
     }
 }
@@ -288,32 +301,13 @@ fn product<A: Number, B: Number>(
 }
 
 vectorized! {
-    /// Turns the scores of a query into weights: exp(score - greatest), 0 from `seen` to `columns`. What has been summed before is
-    /// brought to the new greatest score.
-    fn absorb(
-        scores: &mut [f32],
-        columns: usize,
-        seen: usize,
-        state: (&mut f32, &mut f32),
-        sums: &mut [f32],
-    ) {
-        let (greatest, total) = state;
-        if seen == 0 {
-            return scores[..columns].fill(0.0);
+    /// Multiplies rows of so many numbers, each by its factor.
+    fn shrunk(rows: &mut [f32], factors: &[f32], width: usize) {
+        for (row, factor) in rows.chunks_exact_mut(width.max(1)).zip(factors) {
+            for value in row {
+                *value *= factor;
+            }
         }
-        let whole = rows::whole_vectors(seen, scores.len());
-        scores[seen..whole].fill(f32::NEG_INFINITY);
-        let new = rows::greatest(&scores[..whole]).max(*greatest);
-        let shrink = math::exp(*greatest - new);
-        for score in &mut scores[..whole] {
-            *score = math::exp(*score - new);
-        }
-        scores[seen..columns.max(whole)].fill(0.0);
-        *total = *total * shrink + rows::sum(&scores[..whole]);
-        for sum in sums.iter_mut() {
-            *sum *= shrink;
-        }
-        *greatest = new;
     }
 }
 

@@ -5,16 +5,16 @@ use std::ops::Range;
 
 use graphc_ir::shard::split_range;
 
-/// Rows, or columns, of a strip, at least: fewer would cost more in packing the other factor again than they leave out.
-const LEAST: usize = 32;
+use super::weights::{Group, LANES};
+
+/// Queries, or keys, of a strip, about: fewer would cost more in packing the other factor again than they leave out.
+const STRIP: usize = 32;
 
 /// A block and its mask.
 #[derive(Clone, Copy)]
 pub(super) struct Strips {
-    /// Queries.
-    pub rows: usize,
-    /// Keys.
-    pub columns: usize,
+    pub queries: usize,
+    pub keys: usize,
     /// How many keys the first query sees, where each later one sees one more: below 0 where queries see none at first.
     /// `None` where all see all.
     pub ahead: Option<isize>,
@@ -23,36 +23,60 @@ pub(super) struct Strips {
 /// Queries, and the keys that are multiplied with them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Strip {
-    pub rows: Range<usize>,
-    pub columns: Range<usize>,
+    pub queries: Range<usize>,
+    pub keys: Range<usize>,
 }
 
 impl Strips {
+    /// Whether no query sees a key.
+    pub fn are_empty(self) -> bool {
+        self.seen(self.queries - 1) == 0
+    }
+
     /// Strips of queries with all keys that any of a strip sees: the first ones.
-    pub fn by_rows(self) -> impl Iterator<Item = Strip> {
-        self.cut(self.rows).filter_map(move |rows| {
-            let seen = self.ahead.map_or(self.columns, |ahead| {
-                (ahead + rows.end as isize - 1).clamp(0, self.columns as isize) as usize
-            });
-            (seen > 0).then_some(Strip { rows, columns: 0..seen })
+    pub fn by_queries(self) -> impl Iterator<Item = Strip> {
+        self.cut(self.queries).filter_map(move |queries| {
+            let seen = self.seen(queries.end - 1);
+            (seen > 0).then_some(Strip { queries, keys: 0..seen })
         })
     }
 
     /// Strips of keys with all queries that see any of a strip: the last ones.
-    pub fn by_columns(self) -> impl Iterator<Item = Strip> {
-        self.cut(self.columns).filter_map(move |columns| {
+    pub fn by_keys(self) -> impl Iterator<Item = Strip> {
+        self.cut(self.keys).filter_map(move |keys| {
             let first = self.ahead.map_or(0, |ahead| {
-                (columns.start as isize + 1 - ahead).clamp(0, self.rows as isize) as usize
+                (keys.start as isize + 1 - ahead).clamp(0, self.queries as isize) as usize
             });
-            (first < self.rows).then_some(Strip { rows: first..self.rows, columns })
+            (first < self.queries).then_some(Strip { queries: first..self.queries, keys })
         })
     }
 
-    /// An extent in parts; one where nothing is left out.
+    /// What is weighed together, with its first query: all scores of [`Strips::by_queries`]. Behind the last query there is memory for
+    /// a whole vector, of any content. Rows of scores lie `apart`.
+    pub fn groups(self, apart: usize) -> impl Iterator<Item = (usize, Group)> {
+        self.by_queries().flat_map(move |Strip { queries, keys }| {
+            queries.step_by(LANES).map(move |query| {
+                let seen = self.ahead.map_or(isize::MAX, |ahead| ahead + query as isize);
+                (query, Group { keys: keys.end, apart, seen })
+            })
+        })
+    }
+
+    /// How many keys a query sees.
+    fn seen(self, query: usize) -> usize {
+        let seen = |ahead: isize| (ahead + query as isize).clamp(0, self.keys as isize) as usize;
+        self.ahead.map_or(self.keys, seen)
+    }
+
+    /// An extent in parts of whole vectors; one where nothing is left out.
     fn cut(self, extent: usize) -> impl Iterator<Item = Range<usize>> {
-        let is_cut = self.ahead.is_some_and(|ahead| ahead < self.columns as isize);
-        let parts = if is_cut { (extent / LEAST).max(1) } else { 1 };
-        (0..parts).map(move |part| split_range(extent, parts, part))
+        let is_cut = self.ahead.is_some_and(|ahead| ahead < self.keys as isize);
+        let vectors = extent.div_ceil(LANES);
+        let parts = if is_cut { (extent / STRIP).max(1) } else { 1 };
+        (0..parts).map(move |part| {
+            let vectors = split_range(vectors, parts, part);
+            vectors.start * LANES..(vectors.end * LANES).min(extent)
+        })
     }
 }
 
@@ -62,11 +86,11 @@ mod tests {
 
     /// Whether each query and key of a block is in a strip.
     fn covered(strips: &Strips, found: impl Iterator<Item = Strip>) -> Vec<bool> {
-        let mut all = vec![false; strips.rows * strips.columns];
-        for Strip { rows, columns } in found {
-            for row in rows {
-                for column in columns.clone() {
-                    let place = &mut all[row * strips.columns + column];
+        let mut all = vec![false; strips.queries * strips.keys];
+        for Strip { queries, keys } in found {
+            for row in queries {
+                for column in keys.clone() {
+                    let place = &mut all[row * strips.keys + column];
                     assert!(!*place, "query {row} and key {column} twice");
                     *place = true;
                 }
@@ -79,9 +103,9 @@ mod tests {
     fn strips_hold_all_that_is_seen() {
         for (rows, columns) in [(128, 128), (128, 40), (7, 128), (70, 90), (1, 1)] {
             for ahead in [None, Some(-200), Some(-31), Some(0), Some(1), Some(33), Some(128)] {
-                let strips = Strips { rows, columns, ahead };
-                let by_rows = covered(&strips, strips.by_rows());
-                let by_columns = covered(&strips, strips.by_columns());
+                let strips = Strips { queries: rows, keys: columns, ahead };
+                let by_rows = covered(&strips, strips.by_queries());
+                let by_columns = covered(&strips, strips.by_keys());
                 for row in 0..rows {
                     let seen = ahead.map_or(columns as isize, |ahead| ahead + row as isize);
                     for column in 0..columns {
@@ -97,11 +121,11 @@ mod tests {
 
     #[test]
     fn a_block_on_the_diagonal_leaves_out_three_eighths() {
-        let strips = Strips { rows: 128, columns: 128, ahead: Some(1) };
-        let area = |strip: Strip| strip.rows.len() * strip.columns.len();
-        assert_eq!(strips.by_rows().map(area).sum::<usize>(), 128 * 128 * 5 / 8);
-        assert_eq!(strips.by_columns().map(area).sum::<usize>(), 128 * 128 * 5 / 8);
+        let strips = Strips { queries: 128, keys: 128, ahead: Some(1) };
+        let area = |strip: Strip| strip.queries.len() * strip.keys.len();
+        assert_eq!(strips.by_queries().map(area).sum::<usize>(), 128 * 128 * 5 / 8);
+        assert_eq!(strips.by_keys().map(area).sum::<usize>(), 128 * 128 * 5 / 8);
         let below = Strips { ahead: Some(128), ..strips };
-        assert_eq!(below.by_rows().count(), 1);
+        assert_eq!(below.by_queries().count(), 1);
     }
 }

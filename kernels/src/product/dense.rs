@@ -93,6 +93,9 @@ pub(super) fn product(
     let (to, add) = (Target::new(out), write == Write::Add);
     let whole = Product { extents, scale, factors, to, at: 0, stride, add };
     let threads = if hands.pool.is_some() { hands.threads.max(1) } else { 1 };
+    if threads == 1 {
+        return whole.blocks(hands.room);
+    }
     let rooms = Rooms::new(hands.room, room_of_one(extents), threads);
     let shared = parallel::run(hands.pool, whole.cut(threads), &|part: Product<'_>| {
         rooms.with(|room| part.blocks(room));

@@ -1,0 +1,111 @@
+//! What scores become. Those of a key lie together, so that 16 queries are one vector: each lane is a query's own, and nothing is summed
+//! across a vector.
+
+use crate::math;
+use crate::simd::vectorized;
+
+/// Queries whose scores are weighed together.
+pub(super) const LANES: usize = 16;
+
+/// Scores of [`LANES`] queries and some keys.
+#[derive(Clone, Copy)]
+pub(super) struct Group {
+    /// Keys.
+    pub keys: usize,
+    /// From the scores of one key to those of the next.
+    pub apart: usize,
+    /// How many keys the first query sees, where each later one sees one more; below 0 where it is not the first that sees any.
+    pub seen: isize,
+}
+
+impl Group {
+    /// How many keys each query sees, if there are so many.
+    #[inline(always)]
+    fn limits(self) -> [i32; LANES] {
+        let seen = self.seen.clamp(-(LANES as isize), self.keys as isize) as i32;
+        std::array::from_fn(|lane| seen + lane as i32)
+    }
+}
+
+/// What is known of [`LANES`] queries.
+pub(super) struct State<'a> {
+    /// The greatest score so far, -inf before the first.
+    pub greatest: &'a mut [f32],
+    /// The sum of exp(score - greatest).
+    pub total: &'a mut [f32],
+    /// What sums of the keys before are multiplied by.
+    pub shrink: &'a mut [f32],
+}
+
+vectorized! {
+    /// Turns scores into weights: exp(score - greatest), 0 of keys that a query does not see. What has been summed before is to be
+    /// brought to the new greatest score.
+    pub(super) fn absorb(scores: &mut [f32], group: Group, state: State<'_>) {
+        let limits = group.limits();
+        let [greatest, total, shrink] = lanes_of([state.greatest, state.total, state.shrink]);
+        let mut new = *greatest;
+        for (key, row) in scores.chunks(group.apart).take(group.keys).enumerate() {
+            let row = lanes(row);
+            for lane in 0..LANES {
+                // Without `&&`, which would be a branch for each lane.
+                let is_greater = (row[lane] > new[lane]) & ((key as i32) < limits[lane]);
+                new[lane] = if is_greater { row[lane] } else { new[lane] };
+            }
+        }
+        for lane in 0..LANES {
+            // Of a query that has seen nothing both are -inf.
+            let same = greatest[lane] == new[lane];
+            let shift = if same { 0.0 } else { greatest[lane] - new[lane] };
+            shrink[lane] = math::exp(shift);
+        }
+        *greatest = new;
+        let mut sum = [0.0; LANES];
+        for (key, row) in scores.chunks_mut(group.apart).take(group.keys).enumerate() {
+            let row = lanes_mut(row);
+            for lane in 0..LANES {
+                let weight = math::exp(row[lane] - new[lane]);
+                let weight = if (key as i32) < limits[lane] { weight } else { 0.0 };
+                row[lane] = weight;
+                sum[lane] += weight;
+            }
+        }
+        for lane in 0..LANES {
+            total[lane] = total[lane] * shrink[lane] + sum[lane];
+        }
+    }
+}
+
+vectorized! {
+    /// Turns scores into weights, exp(score - l), and do v into the gradient of the scores: both 0 of keys that a query does not see.
+    pub(super) fn weigh(scores: &mut [f32], of_scores: &mut [f32], group: Group, rows: [&[f32]; 2]) {
+        let limits = group.limits();
+        let [l, shifts] = rows.map(lanes);
+        let all = scores.chunks_mut(group.apart).zip(of_scores.chunks_mut(group.apart));
+        for (key, (scores, of_scores)) in all.take(group.keys).enumerate() {
+            let (scores, of_scores) = (lanes_mut(scores), lanes_mut(of_scores));
+            for lane in 0..LANES {
+                let is_seen = (key as i32) < limits[lane];
+                let weight = math::exp(scores[lane] - l[lane]);
+                let of_score = weight * (of_scores[lane] - shifts[lane]);
+                scores[lane] = if is_seen { weight } else { 0.0 };
+                of_scores[lane] = if is_seen { of_score } else { 0.0 };
+            }
+        }
+    }
+}
+
+/// The first lanes, of which there are as many.
+#[inline(always)]
+fn lanes(values: &[f32]) -> &[f32; LANES] {
+    values.first_chunk().expect("a vector of queries")
+}
+
+#[inline(always)]
+fn lanes_mut(values: &mut [f32]) -> &mut [f32; LANES] {
+    values.first_chunk_mut().expect("a vector of queries")
+}
+
+#[inline(always)]
+fn lanes_of<const N: usize>(rows: [&mut [f32]; N]) -> [&mut [f32; LANES]; N] {
+    rows.map(lanes_mut)
+}
