@@ -128,6 +128,19 @@ unsafe impl Send for View<'_> {}
 unsafe impl Sync for View<'_> {}
 
 impl<'a> View<'a> {
+    /// Asks the cache for elements, which are not read.
+    pub(crate) fn ask(&self, range: Range<usize>) {
+        let size = self.dtype.size();
+        #[cfg(target_arch = "x86_64")]
+        for byte in (range.start * size..range.end * size).step_by(64) {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            // SAFETY: a hint, which reads nothing.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(self.data.wrapping_add(byte).cast()) };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = (range, size);
+    }
+
     /// A view of memory.
     ///
     /// # Safety

@@ -24,6 +24,7 @@ use std::ops::Range;
 
 use graphc_ir::op::Op;
 use graphc_ir::plan::{FusedArg, FusedOp, FusedStep};
+use graphc_ir::shard::split_range;
 use graphc_ir::types::{DType, TensorType};
 use half::{bf16, f16};
 
@@ -38,6 +39,9 @@ use program::{Copy, Meeting, Place, Program};
 
 /// Elements in a block, at most.
 pub(crate) const BLOCK: usize = 1024;
+/// Steps of a chain, at least, that gains when the next block's elements are asked for meanwhile: of a shorter one the processor
+/// finds out by itself what is read next.
+const LONG: usize = 4;
 
 /// A chain of elementwise ops, worked out for operands and results of some types.
 #[derive(Debug)]
@@ -373,16 +377,17 @@ impl Frame<'_, '_> {
         for start in whole.clone().step_by(*piece) {
             let sums = sums.next().unwrap_or_default();
             sums.fill(0.0);
-            self.piece(&mut buffers, start..whole.end.min(start + piece), sums)?;
+            let piece = start..whole.end.min(start + piece);
+            self.piece(&mut buffers, (piece, whole.end), sums)?;
         }
         Ok(())
     }
 
-    /// Evaluates a piece and adds up its sums.
+    /// Evaluates a piece and adds up its sums; all that is evaluated ends at `last`.
     fn piece(
         &mut self,
         buffers: &mut Buffers<'_>,
-        piece: Range<usize>,
+        (piece, last): (Range<usize>, usize),
         sums: &mut [f32],
     ) -> Result<(), KernelError> {
         let mut start = piece.start;
@@ -390,7 +395,8 @@ impl Frame<'_, '_> {
             let row = self.chain.row.map_or(usize::MAX, |row| (start / row + 1) * row);
             let end = piece.end.min(start + self.chain.block).min(row);
             self.gather(buffers, start..end, |pattern| !pattern.repeats(self.chain.block))?;
-            self.block(buffers, start..end, sums)?;
+            let next = end..last.min(end + self.chain.block);
+            self.block(buffers, (start..end, next), sums)?;
             start = end;
         }
         Ok(())
@@ -418,15 +424,29 @@ impl Frame<'_, '_> {
         self.outputs.meeting(output, &self.chain.program, self.operands)
     }
 
-    /// Evaluates one block.
+    /// Asks for a share of what a block reads.
+    fn ask(&self, block: &Range<usize>, share: usize, shares: usize) {
+        let part = split_range(block.len(), shares, share);
+        let part = block.start + part.start..block.start + part.end;
+        for (operand, pattern) in self.operands.iter().zip(&self.chain.patterns) {
+            if *pattern == Pattern::Same {
+                operand.ask(part.clone());
+            }
+        }
+    }
+
+    /// Evaluates one block. What the next one reads comes nearer meanwhile, a share at each step.
     fn block(
         &mut self,
         buffers: &mut Buffers<'_>,
-        range: Range<usize>,
+        (range, next): (Range<usize>, Range<usize>),
         sums: &mut [f32],
     ) -> Result<(), KernelError> {
         let Program { steps, copies, folds, .. } = &self.chain.program;
-        for step in steps {
+        for (index, step) in steps.iter().enumerate() {
+            if steps.len() >= LONG {
+                self.ask(&next, index, steps.len());
+            }
             let buffer = match step.place {
                 Place::Sums(fold) => {
                     let x = step::summed(step, self.operands, &range, &buffers.all())?;
