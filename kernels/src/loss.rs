@@ -235,7 +235,7 @@ vectorized! {
     /// exp(x - l) g.
     fn scaled_softmax(x: &[f32], l: f32, g: f32, out: &mut [f32]) {
         for (out, &x) in out.iter_mut().zip(x) {
-            *out = math::exp(x - l) * g;
+            *out = math::exp_below(x - l) * g;
         }
     }
 }

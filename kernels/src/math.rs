@@ -5,9 +5,25 @@
 /// e^x, within 2 ulp; 0 and infinity where it under- and overflows.
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
-    const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
     let low = if x < -104.0 { -104.0 } else { x };
-    let x = if low > 89.0 { 89.0 } else { low };
+    let (value, n) = exp_parts(if low > 89.0 { 89.0 } else { low });
+    // 2^n in two factors, because n runs from -150 to 128 and an exponent does not.
+    let half = n >> 1;
+    value * power_of_two(half) * power_of_two(n.wrapping_sub(half))
+}
+
+/// e^x of x up to 88, as differences to a greatest value are: the same bits as [`exp`], but for subnormal
+/// results, of which most are 0.
+#[inline(always)]
+pub(crate) fn exp_below(x: f32) -> f32 {
+    let (value, n) = exp_parts(if x < -104.0 { -104.0 } else { x });
+    value * power_of_two(if n < -127 { -127 } else { n })
+}
+
+/// Two factors of e^x, of which the second is that power of two; x is at least -104 and at most 89.
+#[inline(always)]
+fn exp_parts(x: f32) -> (f32, i32) {
+    const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
     let shifted = x.mul_add(std::f32::consts::LOG2_E, ROUND);
     let n = shifted - ROUND;
     let r = n.mul_add(2.121_944_4e-4, n.mul_add(-0.693_359_4, x));
@@ -18,10 +34,7 @@ pub(crate) fn exp(x: f32) -> f32 {
     p = p.mul_add(r, 1.666_666_5e-1);
     p = p.mul_add(r, 0.5);
     let value = p.mul_add(r * r, r) + 1.0;
-    // 2^n in two factors, because n runs from -150 to 128 and an exponent does not.
-    let n = (shifted.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
-    let half = n >> 1;
-    value * power_of_two(half) * power_of_two(n.wrapping_sub(half))
+    (value, (shifted.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32))
 }
 
 #[inline(always)]
@@ -153,6 +166,17 @@ mod tests {
         let positive = samples().map(exp).filter(|x| *x > 0.0 && x.is_finite());
         let worst = positive.map(|x| ulps(log(x), f64::from(x).ln())).fold(0.0, f64::max);
         assert!(worst < 2.0, "log {worst}");
+    }
+
+    #[test]
+    fn exp_of_differences_is_the_same() {
+        for x in samples().filter(|&x| x <= 88.0) {
+            let (found, expected) = (exp_below(x), exp(x));
+            let is_tiny = expected < f32::MIN_POSITIVE && (0.0..=expected).contains(&found);
+            assert!(found.to_bits() == expected.to_bits() || is_tiny, "{x}: {found}, {expected}");
+        }
+        assert_eq!(exp_below(-f32::INFINITY), 0.0);
+        assert!(exp_below(f32::NAN).is_nan());
     }
 
     #[test]

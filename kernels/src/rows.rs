@@ -85,17 +85,17 @@ pub(crate) fn greatest(x: &[f32]) -> f32 {
     fold([x], f32::NEG_INFINITY, |a, [x]| greater(a, x), greater)
 }
 
-/// Writes exp(x - shift) and returns the sum.
+/// Writes exp(x - shift) and returns the sum; the shift is the greatest.
 #[inline(always)]
 pub(crate) fn exp_and_sum(x: &[f32], shift: f32, out: &mut [f32]) -> f32 {
     for (out, &x) in out.iter_mut().zip(x) {
-        *out = math::exp(x - shift);
+        *out = math::exp_below(x - shift);
     }
     sum(out)
 }
 
-/// The sum of exp(x - shift).
+/// The sum of exp(x - shift); the shift is the greatest.
 #[inline(always)]
 pub(crate) fn sum_exp(x: &[f32], shift: f32) -> f32 {
-    fold([x], 0.0, |sum, [x]| sum + math::exp(x - shift), |a, b| a + b)
+    fold([x], 0.0, |sum, [x]| sum + math::exp_below(x - shift), |a, b| a + b)
 }

@@ -56,14 +56,14 @@ vectorized! {
             // Of a query that has seen nothing both are -inf.
             let same = greatest[lane] == new[lane];
             let shift = if same { 0.0 } else { greatest[lane] - new[lane] };
-            shrink[lane] = math::exp(shift);
+            shrink[lane] = math::exp_below(shift);
         }
         *greatest = new;
         let mut sum = [0.0; LANES];
         for (key, row) in scores.chunks_mut(group.apart).take(group.keys).enumerate() {
             let row = lanes_mut(row);
             for lane in 0..LANES {
-                let weight = math::exp(row[lane] - new[lane]);
+                let weight = math::exp_below(row[lane] - new[lane]);
                 let weight = if (key as i32) < limits[lane] { weight } else { 0.0 };
                 row[lane] = weight;
                 sum[lane] += weight;
@@ -85,7 +85,7 @@ vectorized! {
             let (scores, of_scores) = (lanes_mut(scores), lanes_mut(of_scores));
             for lane in 0..LANES {
                 let is_seen = (key as i32) < limits[lane];
-                let weight = math::exp(scores[lane] - l[lane]);
+                let weight = math::exp_below(scores[lane] - l[lane]);
                 let of_score = weight * (of_scores[lane] - shifts[lane]);
                 scores[lane] = if is_seen { weight } else { 0.0 };
                 of_scores[lane] = if is_seen { of_score } else { 0.0 };
