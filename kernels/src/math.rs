@@ -102,7 +102,7 @@ pub(crate) fn erf(x: f32) -> f32 {
     far = far.mul_add(t, -6.348_467e-1);
     far = far.mul_add(t, -1.287_175_1e-1);
     // Beyond 4 the nearest f32 is 1, and the polynomial must not turn back.
-    let far = if t > 4.0 { 1.0 } else { 1.0 - exp(far.mul_add(t, -t)) };
+    let far = if t > 4.0 { 1.0 } else { 1.0 - exp_below(far.mul_add(t, -t)) };
     let mut near: f32 = -5.967_617e-4;
     near = near.mul_add(s, 4.991_194_2e-3);
     near = near.mul_add(s, -2.676_813_5e-2);
