@@ -2,7 +2,7 @@
 
 use graphc_ir::ops::{BinaryFunction, UnaryFunction};
 
-use super::merge::{Arithmetic, Operator};
+use super::merge::{Arithmetic, Framed, Operator};
 use super::step::zip;
 use crate::math;
 use crate::simd::vectorized;
@@ -52,6 +52,27 @@ vectorized! {
                 let (low, high) = (low.0 as f32, high.0 as f32);
                 map(x, out, |x| between(x, low, high));
             }
+        }
+    }
+}
+
+vectorized! {
+    /// A function in its frame.
+    pub(super) fn framed(of: &Framed, x: &[f32], out: &mut [f32]) {
+        let Framed { before, offset, scale, .. } = *of;
+        // Loops written out: of a function that is given to another one the compiler may make a call.
+        match of.function {
+            UnaryFunction::Erf => {
+                for (out, &x) in out.iter_mut().zip(x) {
+                    *out = (math::erf(x * before) + offset) * scale;
+                }
+            }
+            UnaryFunction::Exp => {
+                for (out, &x) in out.iter_mut().zip(x) {
+                    *out = (math::exp(x * before) + offset) * scale;
+                }
+            }
+            _ => unreachable!("no other function has a frame"),
         }
     }
 }

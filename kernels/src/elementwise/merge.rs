@@ -51,12 +51,61 @@ pub(super) enum Operator {
     Mul,
 }
 
+/// A function of one number with what is done before and behind it: `(function(before x) + offset) scale`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Framed {
+    pub function: UnaryFunction,
+    pub before: f32,
+    pub offset: f32,
+    pub scale: f32,
+}
+
+/// What changes no number, not even -0, as an offset.
+const NO_OFFSET: f32 = -0.0;
+
+impl Framed {
+    /// A function alone, if it is one whose loop has such a frame.
+    fn of(function: UnaryFunction) -> Option<Self> {
+        let has_frame = matches!(function, UnaryFunction::Erf | UnaryFunction::Exp);
+        has_frame.then_some(Self { function, before: 1.0, offset: NO_OFFSET, scale: 1.0 })
+    }
+
+    /// The same and one more operation behind it, where the frame has a place for that.
+    fn followed_by(self, function: UnaryFunction) -> Option<Self> {
+        let is_offset = self.offset.to_bits() != NO_OFFSET.to_bits();
+        match function {
+            _ if self.scale != 1.0 => None,
+            UnaryFunction::Offset(value) if !is_offset => {
+                Some(Self { offset: value.0 as f32, ..self })
+            }
+            UnaryFunction::Scale(value) => Some(Self { scale: value.0 as f32, ..self }),
+            _ => None,
+        }
+    }
+
+    /// A step together with that which makes its argument, if one loop can compute both.
+    fn joined(before: &Merged<'_>, step: &Op) -> Option<Self> {
+        let Op::Unary(step) = step else { return None };
+        match (before.framed, before.op) {
+            (Some(framed), _) => framed.followed_by(step.function),
+            (None, Op::Unary(producer)) => match producer.function {
+                UnaryFunction::Scale(value) => {
+                    Some(Self { before: value.0 as f32, ..Self::of(step.function)? })
+                }
+                function => Self::of(function)?.followed_by(step.function),
+            },
+            _ => None,
+        }
+    }
+}
+
 /// A step, or several that are one.
 #[derive(Debug)]
 pub(super) struct Merged<'a> {
     /// The op, of several the last.
     pub op: &'a Op,
     pub arithmetic: Option<Arithmetic>,
+    pub framed: Option<Framed>,
     pub args: Vec<FusedArg>,
 }
 
@@ -80,6 +129,7 @@ pub(super) fn merged<'a>(
         let alone = || Merged {
             op: step.op,
             arithmetic: if single[index] { operator(step.op) } else { None },
+            framed: None,
             args: step.args.to_vec(),
         };
         let before = step.args.iter().enumerate().find_map(|(place, &arg)| {
@@ -143,6 +193,10 @@ fn operator(op: &Op) -> Option<Arithmetic> {
 
 /// A step together with that which makes the argument at `place`, if one loop can compute both.
 fn joined<'a>(before: &Merged<'a>, step: &StepRef<'a>, place: usize) -> Option<Merged<'a>> {
+    if let Some(framed) = Framed::joined(before, step.op) {
+        let args = before.args.clone();
+        return Some(Merged { op: step.op, arithmetic: None, framed: Some(framed), args });
+    }
     let first = before.arithmetic.filter(|arithmetic| !arithmetic.is_bounded())?;
     let mut args = before.args.clone();
     let arithmetic = match step.op {
@@ -165,7 +219,7 @@ fn joined<'a>(before: &Merged<'a>, step: &StepRef<'a>, place: usize) -> Option<M
             Arithmetic { second: Some(second), ..first }
         }
     };
-    Some(Merged { op: step.op, arithmetic: Some(arithmetic), args })
+    Some(Merged { op: step.op, arithmetic: Some(arithmetic), framed: None, args })
 }
 
 /// The steps that are left, which refer to one another by their new places.
@@ -186,6 +240,7 @@ fn numbered_again<'a>(
     let steps = found.into_iter().flatten().map(|step| Merged {
         op: step.op,
         arithmetic: step.arithmetic.filter(Arithmetic::is_of_several),
+        framed: step.framed,
         args: step.args.iter().map(again).collect(),
     });
     (steps.collect(), outputs.iter().map(|&output| places[output]).collect())

@@ -498,7 +498,7 @@ impl Frame<'_, '_> {
 
 #[cfg(test)]
 mod tests {
-    use graphc_ir::ops::{Binary, BinaryFunction};
+    use graphc_ir::ops::{Binary, BinaryFunction, Unary, UnaryFunction};
 
     use super::*;
 
@@ -563,6 +563,53 @@ mod tests {
                     assert_eq!(meeting, expected, "{function:?} {args:?} {is_long}");
                 }
             }
+        }
+    }
+
+    /// What a chain of functions, one behind the other, gives of numbers, and how many loops it has.
+    fn through(functions: &[UnaryFunction], numbers: &[f32]) -> (Vec<f32>, usize) {
+        let step = |(index, &function): (usize, &UnaryFunction)| FusedStep {
+            op: Op::Unary(Unary { function }),
+            args: vec![match index.checked_sub(1) {
+                Some(before) => FusedArg::Step(before),
+                None => FusedArg::Operand(0),
+            }],
+        };
+        let steps: Vec<FusedStep> = functions.iter().enumerate().map(step).collect();
+        let ty = TensorType::new(DType::F32, [numbers.len()]);
+        let outputs = vec![steps.len() - 1];
+        let types = std::slice::from_ref(&ty);
+        let chain = Chain::of(&FusedOp { steps, outputs }, types, types).expect("a chain");
+        let shape = [numbers.len()];
+        let operands = [View::whole(DType::F32, &shape, numbers)];
+        let mut found = vec![0.0; numbers.len()];
+        let to = Parts::of(DType::F32, &mut found[..]);
+        let following = chain.following(&operands, vec![to]).expect("operands that fit");
+        let mut words = vec![0; following.words()];
+        // SAFETY: there is one thread.
+        unsafe { following.evaluate(0..numbers.len(), &mut words) }.expect("numbers");
+        (found, chain.program.steps.len())
+    }
+
+    #[test]
+    fn functions_in_frames_give_the_bits_of_their_steps() {
+        use UnaryFunction::{Erf, Exp, Offset, Scale};
+        let [scale, offset] = [0.3, -1.7].map(graphc_ir::scalar::Scalar);
+        let special = [0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1e-40, -90.0];
+        let numbers: Vec<f32> =
+            special.into_iter().chain((0..COUNT).map(|i| i as f32 / 200.0 - 6.0)).collect();
+        for (functions, loops) in [
+            (vec![Scale(scale), Erf, Offset(offset), Scale(scale)], 1),
+            (vec![Scale(scale), Exp, Scale(scale)], 1),
+            (vec![Erf, Scale(scale), Offset(offset)], 2),
+            (vec![Offset(offset), Exp, Offset(offset), Offset(offset)], 3),
+            (vec![Scale(scale), Scale(scale), Exp, Erf], 3),
+        ] {
+            let (found, count) = through(&functions, &numbers);
+            let one = |numbers: Vec<f32>, &function: &_| through(&[function], &numbers).0;
+            let expected = functions.iter().fold(numbers.clone(), one);
+            let bits = |all: Vec<f32>| all.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+            assert_eq!((bits(found), count), (bits(expected), loops), "{functions:?}");
         }
     }
 }

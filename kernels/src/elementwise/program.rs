@@ -10,7 +10,7 @@ use graphc_ir::types::{DType, TensorType};
 
 use super::StepRef;
 use super::fold::Fold;
-use super::merge::{Arithmetic, Merged, merged};
+use super::merge::{Arithmetic, Framed, Merged, merged};
 use super::operand::{Pattern, long_row};
 use crate::error::KernelError;
 
@@ -47,6 +47,8 @@ pub(super) struct Step {
     pub(super) op: Op,
     /// What it computes, where that is short arithmetic: of several steps.
     pub(super) arithmetic: Option<Arithmetic>,
+    /// The same of a function in its frame.
+    pub(super) framed: Option<Framed>,
     pub(super) args: Vec<Source>,
     pub(super) place: Place,
     /// The type of 16 bits to whose values the buffer is rounded before others read it.
@@ -307,8 +309,8 @@ impl<'a> Builder<'a> {
         let round = (kept != dtype && read_later).then_some(dtype);
         self.dtypes.push(dtype);
         self.places.push(place);
-        let (op, arithmetic) = (step.op.clone(), step.arithmetic);
-        self.prepared.push(Step { op, arithmetic, args, place, round });
+        let (op, arithmetic, framed) = (step.op.clone(), step.arithmetic, step.framed);
+        self.prepared.push(Step { op, arithmetic, framed, args, place, round });
         Ok(())
     }
 
@@ -359,7 +361,7 @@ impl<'a> Builder<'a> {
         self.dtypes.push(dtype);
         self.places.push(place);
         let (op, arithmetic, round) = (Op::Reduce(op.clone()), None, None);
-        self.prepared.push(Step { op, arithmetic, args, place, round });
+        self.prepared.push(Step { op, arithmetic, framed: None, args, place, round });
         Ok(())
     }
 

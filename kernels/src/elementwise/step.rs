@@ -46,6 +46,11 @@ pub(super) fn apply(
         }
         return Ok(());
     }
+    if let Some(framed) = &step.framed {
+        let x = single(step, 0, operands, range, buffers)?;
+        float::framed(framed, x, to.block(into)?);
+        return Ok(());
+    }
     match &step.op {
         Op::Unary(unary) => match values(0)? {
             Values::F32(x) => float::unary(unary.function, x, to.block(into)?),
