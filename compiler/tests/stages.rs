@@ -183,3 +183,22 @@ fn prices_of_layers_take_less_work_than_a_plan_and_cost_as_much() {
     }
     assert!(work[1] < work[0], "{work:?}");
 }
+
+#[test]
+fn what_is_dearer_than_the_next_graph_in_a_row_is_not_looked_for() {
+    let open = options(&[4]);
+    let whole = CompileOptions { auto_stages: false, auto_microbatches: false, ..open };
+    let cluster = preset("cpu").expect("a preset");
+    let decisions = prepare(gpt(2), &whole).expect("fits");
+    let limit = plan(&decisions, &whole, &cluster).expect("fits").memory[0] * 85 / 100;
+    let less = CompileOptions { memory: Some(limit), ..whole };
+    let planned = |care| {
+        plan_below(&decisions, &less, &cluster, f64::INFINITY, care).expect("fits the memory")
+    };
+    let careful = planned(Care::Plan);
+    assert!(careful.relaxed < careful.report.objective_seconds, "memory costs something");
+    let far = planned(Care::Against { seconds: f64::INFINITY, steps: 2 });
+    assert_eq!((far.report, far.work), (careful.report, careful.work));
+    let dear = planned(Care::Against { seconds: careful.relaxed, steps: 1 });
+    assert!(dear.memory[0] <= limit && dear.work < careful.work, "{} {}", dear.work, careful.work);
+}

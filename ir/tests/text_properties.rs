@@ -6,7 +6,7 @@ use graphc_ir::ids::StageId;
 use graphc_ir::mesh::{DeviceKind, Placement};
 use graphc_ir::ops::{BinaryFunction, Distribution, Init, UnaryFunction};
 use graphc_ir::sbp::{NdSbp, ReduceKind, Sbp};
-use graphc_ir::text::{parse, parse_with, print, symbols};
+use graphc_ir::text::{Unresolved, parse, parse_with, print};
 use graphc_ir::types::DType;
 use graphc_ir::verify::verify;
 use proptest::prelude::*;
@@ -154,7 +154,7 @@ proptest! {
             }
         }
         let text: String = chars.into_iter().collect();
-        let _ = symbols(&text);
+        let _ = Unresolved::new(&text).symbols();
         if let Err(errors) = parse(&text) {
             prop_assert!(!errors.errors.is_empty());
             let _ = errors.to_string();
@@ -227,7 +227,7 @@ fn extents_may_be_names_and_products_wherever_they_stand() {
   return \"out\" = %y
 }
 ";
-    assert_eq!(symbols(text), ["batch", "heads"]);
+    assert_eq!(Unresolved::new(text).symbols(), ["batch", "heads"]);
     let dims = [("batch".to_string(), 5), ("heads".to_string(), 2)].into();
     let graph = parse_with(text, &dims).expect("fits");
     assert_eq!(graph.values[0].ty.shape, [5, 4, 3]);

@@ -8,7 +8,7 @@ use graphc_ir::sbp::Sbp;
 use graphc_ir::shard::{overlapping_parts, split_range};
 
 use super::Prices;
-use crate::cluster::{AlphaBeta, alpha_beta};
+use crate::cluster::AlphaBeta;
 use crate::cost::exchange_seconds;
 
 /// What the busiest rank does in an exchange.
@@ -195,15 +195,6 @@ impl Traffic {
     pub(super) fn most(self, other: Self) -> Self {
         Self { messages: self.messages.max(other.messages), bytes: self.bytes.max(other.bytes) }
     }
-}
-
-/// Seconds of an exchange between two meshes and bytes of its busiest rank.
-pub(super) fn price(prices: Prices<'_>, from: &Layout, to: &Layout) -> (f64, u64) {
-    let traffic = exchange_traffic(from, to, prices.microbatches);
-    let mut ranks: Vec<u32> = from.ranks.iter().chain(&to.ranks).copied().collect();
-    ranks.sort_unstable();
-    ranks.dedup();
-    seconds(prices, alpha_beta(prices.cluster, &ranks, None), traffic)
 }
 
 /// Seconds of an exchange and bytes of its busiest rank.

@@ -4,6 +4,7 @@
 //! where it is cheaper than several steps, the rectangles in which the layouts overlap are exchanged point to point.
 //! Nothing here moves data or knows actors. Start reading with [`route`].
 
+mod apart;
 mod even;
 mod exchange;
 mod fusion;

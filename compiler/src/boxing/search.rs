@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use graphc_ir::plan::{Cluster, Layout};
 use graphc_ir::sbp::{NdSbp, Sbp};
 
-use super::exchange;
+use super::apart::Apart;
 use super::patterns::Patterns;
 use super::space::{Cost, Space, exchanged};
 use super::{Code, Prices, Route};
@@ -27,6 +27,7 @@ pub struct Router<'a> {
     last: usize,
     crossings: BTreeMap<(Layout, Layout), Route>,
     patterns: Patterns,
+    apart: Apart,
 }
 
 /// A type on a mesh that a router knows.
@@ -38,7 +39,8 @@ impl<'a> Router<'a> {
     pub fn new(cluster: &'a Cluster, microbatches: usize) -> Self {
         let prices = Prices { cluster, microbatches };
         let (spaces, index, crossings) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
-        Self { prices, spaces, index, last: 0, crossings, patterns: Patterns::default() }
+        let (patterns, apart) = (Patterns::default(), Apart::default());
+        Self { prices, spaces, index, last: 0, crossings, patterns, apart }
     }
 
     /// The cheapest route; see [`Space::route`].
@@ -85,14 +87,14 @@ impl<'a> Router<'a> {
     /// parts, which the receivers gather among themselves: over links that are faster than those between the meshes
     /// (Narayanan et al., arXiv 2104.04473, section 4.1: scatter and gather).
     fn crossing(&mut self, from: &Layout, to: &Layout) -> Route {
-        let (seconds, bytes) = exchange::price(self.prices, from, to);
+        let (seconds, bytes) = self.apart.price(self.prices, from, to);
         let mut best = exchanged(to, seconds, bytes);
         for axis in (0..from.hierarchy.len()).rev() {
             let Some([from_parts, to_parts]) = in_parts(from, to, axis, self.prices.microbatches)
             else {
                 continue;
             };
-            let (seconds, bytes) = exchange::price(self.prices, &from_parts, &to_parts);
+            let (seconds, bytes) = self.apart.price(self.prices, &from_parts, &to_parts);
             if seconds >= best.seconds {
                 continue;
             }

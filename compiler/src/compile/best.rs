@@ -4,6 +4,7 @@
 use graphc_ir::graph::Graph;
 use graphc_ir::plan::{Cluster, CompileOptions, Recompute, WeightsSource};
 
+use super::amounts::{Costs, least};
 use super::forms::{Form, InMemory, all_forms, best_in_memory, bounded, decided};
 use super::once::{Assembled, Draft, Header, assembled};
 use super::stages::{choose, chosen};
@@ -12,7 +13,7 @@ use crate::error::CompileError;
 use crate::passes::error::PassError;
 use crate::passes::recompute::{Depth, most_blocks};
 use crate::pipeline::recompute_blocks;
-use crate::planner::Planned;
+use crate::planner::{Care, Planned};
 
 /// Choices of stages and microbatches whose whole plan is made: of small models, or where the plans of better ones do not fit
 /// the memory.
@@ -83,21 +84,57 @@ impl Job<'_> {
     ) -> Result<Draft, CompileError> {
         let prepared = all_forms(&staged, options)?;
         reached(Milestone::Prepared);
-        let attempt = |forms: Vec<Form<()>>, depth: Depth| {
-            let mut draft = self.with_room(&forms, options)?;
-            (draft.plan.recomputed_blocks, draft.plan.selective_blocks) =
-                (depth.full, depth.selective);
-            Ok(draft)
-        };
         let blocks = blocks_of(&prepared);
-        let draft = match options.recompute {
-            Recompute::Auto => least_again(prepared, options, attempt),
-            Recompute::None => attempt(prepared, Depth { full: 0, selective: 0 }),
-            Recompute::Selective => attempt(prepared, Depth { full: 0, selective: blocks }),
-            Recompute::Full => attempt(prepared, Depth { full: blocks, selective: 0 }),
+        let depth = match options.recompute {
+            Recompute::Auto => {
+                let draft = self.least_again(&prepared, options);
+                reached(Milestone::Planned);
+                return draft;
+            }
+            Recompute::None => Depth { full: 0, selective: 0 },
+            Recompute::Selective => Depth { full: 0, selective: blocks },
+            Recompute::Full => Depth { full: blocks, selective: 0 },
         };
+        let draft = self
+            .chosen(&prepared, options, Care::Plan)
+            .and_then(|chosen| self.with_room(&prepared, options, depth, chosen));
         reached(Milestone::Planned);
         draft
+    }
+
+    /// The plan in which as little is computed again as the memory allows ([`least`]): nothing if that fits, else what is cheap of the first
+    /// blocks of each stage, else that of all blocks and the whole of the first.
+    fn least_again(
+        &self,
+        prepared: &[Form<()>],
+        options: &CompileOptions,
+    ) -> Result<Draft, CompileError> {
+        let blocks = blocks_of(prepared);
+        let plan = |amount: usize, care: Care| {
+            let depth =
+                Depth { full: amount.saturating_sub(blocks), selective: amount.min(blocks) };
+            let forms = with_amount(prepared, options, depth)?;
+            let chosen = self.chosen(&forms, options, care)?;
+            Ok((forms, depth, chosen))
+        };
+        let costs = |(_, _, chosen): &(_, _, InMemory)| {
+            let Planned { relaxed, report, .. } = &chosen.planned;
+            Costs { relaxed: *relaxed, seconds: report.objective_seconds }
+        };
+        let assemble = |(forms, depth, chosen): (Vec<Form<()>>, _, _)| {
+            self.with_room(&forms, options, depth, chosen)
+        };
+        least(2 * blocks, plan, costs, assemble)
+    }
+
+    /// The best form.
+    fn chosen(
+        &self,
+        forms: &[Form<()>],
+        options: &CompileOptions,
+        care: Care,
+    ) -> Result<InMemory, CompileError> {
+        best_in_memory(&decided(forms), options, self.cluster, Vec::new(), care)
     }
 
     /// The plan of the best form, made again with less memory for the planner where what it has chosen does not fit as it is lowered,
@@ -107,8 +144,9 @@ impl Job<'_> {
         &self,
         forms: &[Form<()>],
         options: &CompileOptions,
+        depth: Depth,
+        mut chosen: InMemory,
     ) -> Result<Draft, CompileError> {
-        let mut chosen = best_in_memory(&decided(forms), options, self.cluster, Vec::new())?;
         let bound = chosen.planned.report.bound_seconds;
         let mut memory = options.memory.unwrap_or(self.cluster.device.memory);
         let (mut best, mut left) = (None, ROOMS);
@@ -116,14 +154,15 @@ impl Job<'_> {
             // What is proven with less memory is not proven with all of it.
             bounded(&mut chosen.planned, bound);
             let counted = chosen.planned.memory.iter().copied().max().unwrap_or(memory);
-            let found = self.assembled(forms, &chosen);
+            let found = self.assembled(forms, depth, &chosen);
             let short = too_short(&found);
             let known = better(best, found.map(|found| found.draft));
             let Some(short) = short else { return known };
             let regathered = chosen.regathered;
             let again = with_less(memory.min(counted), short, &mut left, |memory| {
                 let less = CompileOptions { memory: Some(memory), ..options.clone() };
-                best_in_memory(&decided(forms), &less, self.cluster, regathered.clone()).ok()
+                let short = regathered.clone();
+                best_in_memory(&decided(forms), &less, self.cluster, short, Care::Plan).ok()
             });
             match again {
                 Some((again, less)) => (chosen, best, memory) = (again, Some(known), less),
@@ -133,7 +172,12 @@ impl Job<'_> {
     }
 
     /// The plan of what is chosen.
-    fn assembled(&self, forms: &[Form<()>], chosen: &InMemory) -> Result<Assembled, CompileError> {
+    fn assembled(
+        &self,
+        forms: &[Form<()>],
+        depth: Depth,
+        chosen: &InMemory,
+    ) -> Result<Assembled, CompileError> {
         let InMemory { at, planned, regathered } = chosen;
         let Form { decisions, cross_entropy, .. } = &forms[*at];
         let Planned { sharding, report: planner, .. } = planned.clone();
@@ -145,8 +189,10 @@ impl Job<'_> {
         let regathered = regathered[*at].as_ref();
         let decisions = regathered.unwrap_or(decisions).clone();
         let mut assembled = assembled(header, decisions, sharding)?;
-        assembled.draft.plan.regathered = regathered.is_some();
-        assembled.draft.plan.cross_entropy = *cross_entropy;
+        let plan = &mut assembled.draft.plan;
+        (plan.recomputed_blocks, plan.selective_blocks) = (depth.full, depth.selective);
+        plan.regathered = regathered.is_some();
+        plan.cross_entropy = *cross_entropy;
         Ok(assembled)
     }
 }
@@ -200,38 +246,17 @@ fn blocks_of(forms: &[Form<()>]) -> usize {
     forms.iter().map(of).max().unwrap_or(0)
 }
 
-/// The plan in which as little is computed again as the memory allows: nothing if that fits, else what is cheap of the first blocks of
-/// each stage, else that of all blocks and the whole of the first. As less needs more memory, how much is found by
-/// bisection; the error is that of all blocks where not even they fit.
-fn least_again(
-    prepared: Vec<Form<()>>,
+/// The forms with so many blocks computed again: what is cheap of the first blocks of each stage, then also the whole of the first.
+fn with_amount(
+    prepared: &[Form<()>],
     options: &CompileOptions,
-    attempt: impl Fn(Vec<Form<()>>, Depth) -> Result<Draft, CompileError>,
-) -> Result<Draft, CompileError> {
-    let blocks = blocks_of(&prepared);
-    let with = |amount: usize| {
-        let depth = Depth { full: amount.saturating_sub(blocks), selective: amount.min(blocks) };
-        let of = |form: &Form<()>| {
-            let decisions = recompute_blocks(&form.decisions, options, depth)?;
-            Ok(Form { decisions, ..form.clone() })
-        };
-        attempt(prepared.iter().map(of).collect::<Result<_, PassError>>()?, depth)
+    depth: Depth,
+) -> Result<Vec<Form<()>>, PassError> {
+    let of = |form: &Form<()>| {
+        let decisions = recompute_blocks(&form.decisions, options, depth)?;
+        Ok(Form { decisions, ..form.clone() })
     };
-    match with(0) {
-        Err(error) if error.is_memory() && blocks > 0 => {}
-        other => return other,
-    }
-    let (mut too_little, mut enough) = (0, 2 * blocks);
-    let mut best = with(enough)?;
-    while enough - too_little > 1 {
-        let middle = usize::midpoint(too_little, enough);
-        match with(middle) {
-            Ok(draft) => (best, enough) = (draft, middle),
-            Err(error) if error.is_memory() => too_little = middle,
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(best)
+    prepared.iter().map(of).collect()
 }
 
 #[cfg(test)]

@@ -128,6 +128,7 @@ pub fn best_in_memory(
     options: &CompileOptions,
     cluster: &Cluster,
     mut short: Vec<Option<Decisions>>,
+    care: Care,
 ) -> Result<InMemory, CompileError> {
     let mut best = BestForm::new(forms, options, cluster);
     let mut ahead = match forms {
@@ -155,7 +156,7 @@ pub fn best_in_memory(
             Some(found) => found,
             None => {
                 let decisions = once(&mut again, decisions, options)?;
-                let found = plan_below(decisions, options, cluster, ceiling, Care::Plan);
+                let found = plan_below(decisions, options, cluster, ceiling, care);
                 short[at] = again;
                 found
             }

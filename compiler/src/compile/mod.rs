@@ -20,6 +20,7 @@ use forms::{all_forms, best_form, decided};
 use once::unchecked;
 
 mod again;
+mod amounts;
 mod best;
 mod conflict;
 mod forms;

@@ -6,7 +6,7 @@ use std::path::Path;
 use graphc_ir::graph::Graph;
 use graphc_ir::op::Op;
 use graphc_ir::ops::{Init, Input, Variable};
-use graphc_ir::text;
+use graphc_ir::text::Unresolved;
 use graphc_ir::verify::verify;
 
 use super::trained::Patterns;
@@ -17,7 +17,11 @@ use super::{ImportError, ImportOptions, Imported, Symbols, safetensors};
 const BATCH: &str = "batch";
 
 pub(super) fn gir_symbols(model: &str) -> Symbols {
-    Symbols::new(text::input_symbols(model), text::symbols(model))
+    symbols(&Unresolved::new(model))
+}
+
+fn symbols(model: &Unresolved<'_>) -> Symbols {
+    Symbols::new(model.inputs(), model.symbols())
 }
 
 pub(super) fn import_gir(
@@ -26,13 +30,14 @@ pub(super) fn import_gir(
     dims: &BTreeMap<String, usize>,
     options: &ImportOptions,
 ) -> Result<Imported, ImportError> {
-    let symbols = gir_symbols(model);
+    let model = Unresolved::new(model);
+    let symbols = symbols(&model);
     let mut dims = dims.clone();
     if let (Some(name), Some(&batch)) = (&symbols.batch, dims.get(BATCH)) {
         dims.entry(name.clone()).or_insert(batch);
     }
-    let mut graph = text::parse_with(model, &dims)
-        .map_err(|errors| ImportError::Text { path: path.into(), errors })?;
+    let mut graph =
+        model.resolve(&dims).map_err(|errors| ImportError::Text { path: path.into(), errors })?;
     check_batch(&graph, &symbols, &dims)?;
     count_samples(&mut graph, &symbols);
     let mut patterns = Patterns::new(options);

@@ -12,6 +12,7 @@ use graphc_ir::mesh::DeviceKind;
 use graphc_ir::plan::{
     BoxingEntry, Channel, Cluster, CompileOptions, Layout, Program, RankEntry, TensorEntry,
 };
+use rayon::prelude::*;
 
 use crate::decisions::{Decisions, Sharding};
 
@@ -173,16 +174,18 @@ fn programs(
     world: usize,
     stages: usize,
 ) -> (Vec<Program>, Vec<RankEntry>) {
-    let mut known: BTreeMap<program::Part, ProgramId> = BTreeMap::new();
-    let mut programs = Vec::new();
+    let mut known: BTreeMap<&program::Part, ProgramId> = BTreeMap::new();
+    let mut distinct = Vec::new();
     let (parts, part_of) = program::parts(cx.job, world, stages);
     let mut program_of = Vec::new();
-    for part in parts {
-        program_of.push(*known.entry(part).or_insert_with_key(|part| {
-            programs.push(program::program(cx, part));
-            ProgramId::new(programs.len() - 1)
+    for part in &parts {
+        program_of.push(*known.entry(part).or_insert_with(|| {
+            distinct.push(part);
+            ProgramId::new(distinct.len() - 1)
         }));
     }
+    // Side by side: those of different stages have nothing in common.
+    let programs = distinct.into_par_iter().map(|part| program::program(cx, part)).collect();
     let ranks = part_of.into_iter().map(|part| RankEntry { program: program_of[part] }).collect();
     (programs, ranks)
 }

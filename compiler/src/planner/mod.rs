@@ -59,6 +59,8 @@ pub struct Planned {
     pub sharding: Sharding,
     /// How good it is.
     pub report: PlannerReport,
+    /// What the plan of fewest seconds costs that was found without regard to memory.
+    pub relaxed: f64,
     /// Bytes at the peak of the busiest rank of each stage, by the planner's model.
     pub memory: Vec<u64>,
     /// What another form of the same model may be compared with; `None` where memory is not short.
@@ -165,10 +167,10 @@ fn planned(problem: &mut Problem<'_>, options: &CompileOptions, solution: Soluti
         tied_axes: problem.tied.as_ref().map_or(Vec::new(), |tied| tied.axes.clone()),
     };
     let memory = stage_memory(problem, &solution.assignment);
-    let Solution { assignment, seconds, bound, prices } = &solution;
+    let Solution { assignment, seconds, bound, relaxed, prices } = &solution;
     let rival = prices.as_ref().and_then(|p| Rival::new(problem, *seconds, *bound, p));
     let (sharding, work) = (sharding(problem, assignment), problem.meter.entries());
-    Planned { sharding, report, memory, rival, lead: None, work }
+    Planned { sharding, report, relaxed: *relaxed, memory, rival, lead: None, work }
 }
 
 /// A limit of memory that no plan reaches.
@@ -230,7 +232,8 @@ fn fixed(problem: &mut Problem<'_>, strategy: Strategy) -> Result<Solution, Plan
     let assignment = vec![0; problem.candidates.len()];
     let seconds = encoding::seconds(problem, &assignment);
     check_memory(problem, &assignment)?;
-    Ok(Solution { assignment, seconds, bound: bound.min(seconds), prices: None })
+    let bound = bound.min(seconds);
+    Ok(Solution { assignment, seconds, bound, relaxed: seconds, prices: None })
 }
 
 fn sharding(problem: &Problem<'_>, assignment: &[usize]) -> Sharding {

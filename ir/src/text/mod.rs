@@ -27,6 +27,6 @@ mod syntax;
 
 pub use error::{ParseError, ParseErrors};
 pub use print::print;
-pub use resolve::{input_symbols, parse, parse_with, symbols};
+pub use resolve::{Unresolved, parse, parse_with};
 pub use suggest::nearest;
 pub use symbolic::print_for_any_batch;

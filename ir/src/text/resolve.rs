@@ -34,51 +34,77 @@ pub fn parse(text: &str) -> Result<Graph, ParseErrors> {
 /// # Errors
 /// All that does not fit, with lines and columns; an extent without a value is named.
 pub fn parse_with(text: &str, dims: &BTreeMap<String, usize>) -> Result<Graph, ParseErrors> {
-    let (statements, errors) = statements(text);
-    let unreadable = errors.iter().map(|error| error.line).collect();
-    let mut resolver = Resolver { errors, dims, unreadable, ..Resolver::new(dims) };
-    resolver.declare(&statements);
-    for (line, statement) in &statements {
-        if let Err(error) = resolver.statement(*line, statement) {
-            resolver.errors.push(error);
-        }
-    }
-    resolver.closing(text);
-    if resolver.errors.is_empty() {
-        return Ok(resolver.graph);
-    }
-    Err(ParseErrors::new(text, resolver.errors))
+    Unresolved::new(text).resolve(dims)
 }
 
-/// The symbolic extents of a text, in order of appearance.
-pub fn symbols(text: &str) -> Vec<String> {
-    let mut found = Vec::new();
-    for (_, statement) in statements(text).0 {
-        let Statement::Node(node) = statement else { continue };
-        node.attributes.iter().for_each(|attribute| literal_symbols(&attribute.value, &mut found));
-        for dim in node.types.iter().flatten().flat_map(|ty| &ty.shape) {
-            dim_symbols(dim, &mut found);
-        }
-    }
-    found
+/// A text that is read, and of which nothing is known of what its symbolic extents stand for.
+pub struct Unresolved<'a> {
+    text: &'a str,
+    /// Each with its line.
+    statements: Vec<(usize, Statement)>,
+    /// What could not be read.
+    errors: Vec<ParseError>,
 }
 
-/// The inputs of a text in order of appearance, and of each dim the symbol that it is, where it is one alone.
-pub fn input_symbols(text: &str) -> Vec<(String, Vec<Option<String>>)> {
-    let symbol = |dim: &Dim| match dim.factors.as_slice() {
-        [Factor::Symbol(name, _)] => Some(name.clone()),
-        _ => None,
-    };
-    let mut inputs = Vec::new();
-    for (_, statement) in statements(text).0 {
-        let Statement::Node(node) = statement else { continue };
-        if node.op.0 == "input" {
-            let name = node.name.map(|(name, _)| name).unwrap_or_default();
-            let dims = node.types.iter().flatten().take(1).flat_map(|ty| &ty.shape).map(symbol);
-            inputs.push((name, dims.collect()));
-        }
+impl<'a> Unresolved<'a> {
+    /// Reads a text.
+    pub fn new(text: &'a str) -> Self {
+        let (statements, errors) = statements(text);
+        Self { text, statements, errors }
     }
-    inputs
+
+    /// Its symbolic extents, in order of appearance.
+    pub fn symbols(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for (_, statement) in &self.statements {
+            let Statement::Node(node) = statement else { continue };
+            let attributes = node.attributes.iter();
+            attributes.for_each(|attribute| literal_symbols(&attribute.value, &mut found));
+            for dim in node.types.iter().flatten().flat_map(|ty| &ty.shape) {
+                dim_symbols(dim, &mut found);
+            }
+        }
+        found
+    }
+
+    /// Its inputs in order of appearance, and of each dim the symbol that it is, where it is one alone.
+    pub fn inputs(&self) -> Vec<(String, Vec<Option<String>>)> {
+        let symbol = |dim: &Dim| match dim.factors.as_slice() {
+            [Factor::Symbol(name, _)] => Some(name.clone()),
+            _ => None,
+        };
+        let mut inputs = Vec::new();
+        for (_, statement) in &self.statements {
+            let Statement::Node(node) = statement else { continue };
+            if node.op.0 == "input" {
+                let name = node.name.as_ref().map(|(name, _)| name.clone()).unwrap_or_default();
+                let dims = node.types.iter().flatten().take(1).flat_map(|ty| &ty.shape);
+                inputs.push((name, dims.map(symbol).collect()));
+            }
+        }
+        inputs
+    }
+
+    /// Its graph, where `dims` gives symbolic extents their values.
+    ///
+    /// # Errors
+    /// All that is wrong with the text.
+    pub fn resolve(self, dims: &BTreeMap<String, usize>) -> Result<Graph, ParseErrors> {
+        let Self { text, statements, errors } = self;
+        let unreadable = errors.iter().map(|error| error.line).collect();
+        let mut resolver = Resolver { errors, dims, unreadable, ..Resolver::new(dims) };
+        resolver.declare(&statements);
+        for (line, statement) in &statements {
+            if let Err(error) = resolver.statement(*line, statement) {
+                resolver.errors.push(error);
+            }
+        }
+        resolver.closing(text);
+        if resolver.errors.is_empty() {
+            return Ok(resolver.graph);
+        }
+        Err(ParseErrors::new(text, resolver.errors))
+    }
 }
 
 fn literal_symbols(literal: &Literal, found: &mut Vec<String>) {

@@ -33,24 +33,45 @@ pub struct Solution {
     pub seconds: f64,
     /// A proven bound.
     pub bound: f64,
+    /// What the plan of fewest seconds costs that was found without regard to memory.
+    pub relaxed: f64,
     /// The prices of memory that prove the bound; `None` where there is enough.
     pub prices: Option<MemoryPrices>,
 }
 
 /// What a plan is for: how much is done for it where memory is short.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Care {
     /// To be executed.
     Plan,
     /// To say what layers cost: a gap much smaller than what choices of stages differ by ends the search.
     Prices,
+    /// To be executed, as one of several graphs in a row, each of which keeps less than the one before it and computes more. The last, so
+    /// many steps away, has a plan of so many seconds. What is clearly dearer than the next one in the row is not looked for any further.
+    Against {
+        /// What the last one costs.
+        seconds: f64,
+        /// How far it is away.
+        steps: usize,
+    },
 }
 
 impl Care {
+    /// Whether a plan costs more than the next graph in the row, by as much as each step costs on the way from what this graph costs without
+    /// regard to memory.
+    pub fn is_dear(self, relaxed: f64, found: f64) -> bool {
+        match self {
+            Self::Plan | Self::Prices => false,
+            Self::Against { seconds, steps } => {
+                found > relaxed + (seconds - relaxed) / steps.max(1) as f64
+            }
+        }
+    }
+
     /// The gap that is good enough.
     fn near(self) -> f64 {
         match self {
-            Self::Plan => NEAR,
+            Self::Plan | Self::Against { .. } => NEAR,
             Self::Prices => ROUGH,
         }
     }
@@ -71,7 +92,7 @@ pub fn solve(problem: &mut Problem<'_>, ceiling: f64, care: Care) -> Result<Solu
     let Unlimited { fits, assignment, data, free, .. } = found;
     if fits {
         let (seconds, bound) = (free.value, free.bound);
-        return Ok(Solution { assignment, seconds, bound, prices: None });
+        return Ok(Solution { assignment, seconds, bound, relaxed: seconds, prices: None });
     }
     // Which way a search begins decides much for a graph of some dozen nodes, and takes little time there.
     let other = match problem.candidates.len() <= SMALL {
@@ -113,7 +134,8 @@ impl Unlimited {
     pub fn fitting(self) -> Option<(Solution, Option<Lead>)> {
         let Self { fits, assignment, free, lead, .. } = self;
         let Minimum { value: seconds, bound, .. } = free;
-        fits.then_some((Solution { assignment, seconds, bound, prices: None }, lead))
+        let relaxed = seconds;
+        fits.then_some((Solution { assignment, seconds, bound, relaxed, prices: None }, lead))
     }
 }
 

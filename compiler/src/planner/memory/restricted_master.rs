@@ -26,6 +26,9 @@ impl Search<'_, '_> {
         let near = self.care.near();
         self.among_known(|search| search.settle(0..1, near));
         let most = self.exchange();
+        if self.is_dear() {
+            return;
+        }
         self.among_known(|search| search.settle(1..SETTLINGS, near));
         if !self.within(near) && most > self.bound * (1.0 + TOLERANCE) {
             let rows = self.rows.clone();
@@ -65,6 +68,9 @@ impl Search<'_, '_> {
             if found.value >= inner * (1.0 - CLOSE) {
                 break;
             }
+        }
+        if self.is_dear() {
+            return most;
         }
         self.among_known(|search| {
             search.price_memory();

@@ -35,6 +35,8 @@ pub(super) struct Search<'a, 'b> {
     pub free: Network,
     /// The plan of fewest seconds there that was found.
     pub unlimited: Vec<usize>,
+    /// What that costs.
+    relaxed: f64,
     /// Seconds that no plan which fits goes below.
     pub bound: f64,
     /// The best plan that fits.
@@ -71,6 +73,7 @@ impl<'a, 'b> Search<'a, 'b> {
             care: Care::Plan,
             free: network(problem, &unpriced),
             unlimited: free.labels[..problem.candidates.len()].to_vec(),
+            relaxed: free.value,
             bound: free.bound,
             best: None,
             leanest: None,
@@ -96,7 +99,7 @@ impl<'a, 'b> Search<'a, 'b> {
                 self.offer(&other);
                 self.improve();
             }
-            if self.care == Care::Prices && self.within(self.care.near()) {
+            if self.is_dear() || self.care == Care::Prices && self.within(self.care.near()) {
                 return;
             }
             self.within_work(Self::search_whole);
@@ -150,10 +153,11 @@ impl<'a, 'b> Search<'a, 'b> {
     /// What the search has ended with.
     pub fn found(self) -> Result<Solution, PlanError> {
         let (problem, prices) = (self.problem, Some(self.proven));
-        let (bound, least) = (self.bound, self.least as u64);
+        let (bound, least, relaxed) = (self.bound, self.least as u64, self.relaxed);
         match (self.best, self.leanest) {
             (Some((seconds, assignment)), _) => {
-                Ok(Solution { assignment, seconds, bound: bound.min(seconds), prices })
+                let bound = bound.min(seconds);
+                Ok(Solution { assignment, seconds, bound, relaxed, prices })
             }
             (None, leanest) => {
                 let leanest = leanest.map(|(_, leanest)| leanest).unwrap_or_default();
@@ -200,6 +204,11 @@ impl<'a, 'b> Search<'a, 'b> {
     /// Whether the bound meets the best plan.
     pub fn closed(&self) -> bool {
         self.within(TOLERANCE)
+    }
+
+    /// Whether the best plan costs more than it is worth.
+    pub fn is_dear(&self) -> bool {
+        self.best.as_ref().is_some_and(|(best, _)| self.care.is_dear(self.relaxed, *best))
     }
 
     /// Whether at most this share of the best plan is not proven.

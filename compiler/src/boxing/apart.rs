@@ -1,0 +1,93 @@
+//! Traffic of exchanges between meshes that share no rank, found once for each pair of layouts.
+//!
+//! No receiver holds anything there, so it does not matter which ranks these are: stages of a pipeline hand on the same tensors from mesh
+//! to mesh, and what one pair of them exchanges is what all do.
+
+use std::collections::BTreeMap;
+
+use graphc_ir::plan::Layout;
+
+use super::Prices;
+use super::exchange::{Traffic, exchange_traffic, seconds};
+use crate::cluster::alpha_beta;
+
+/// What is known of exchanges.
+#[derive(Default)]
+pub(super) struct Apart {
+    /// By both layouts without their ranks.
+    known: BTreeMap<(Layout, Layout), Traffic>,
+}
+
+impl Apart {
+    /// Seconds of an exchange between two meshes and bytes of its busiest rank.
+    pub fn price(&mut self, prices: Prices<'_>, from: &Layout, to: &Layout) -> (f64, u64) {
+        let traffic = self.traffic(from, to, prices.microbatches);
+        let mut ranks: Vec<u32> = from.ranks.iter().chain(&to.ranks).copied().collect();
+        ranks.sort_unstable();
+        ranks.dedup();
+        seconds(prices, alpha_beta(prices.cluster, &ranks, None), traffic)
+    }
+
+    /// [`exchange_traffic`]; of meshes whose ranks lie one behind the other what is known already.
+    fn traffic(&mut self, from: &Layout, to: &Layout, microbatches: usize) -> Traffic {
+        if !are_apart(&from.ranks, &to.ranks) {
+            return exchange_traffic(from, to, microbatches);
+        }
+        let found = || exchange_traffic(from, to, microbatches);
+        *self.known.entry((somewhere(from), somewhere(to))).or_insert_with(found)
+    }
+}
+
+/// Whether all of some ranks are before all others, or behind them.
+fn are_apart(a: &[u32], b: &[u32]) -> bool {
+    let before = |a: &[u32], b: &[u32]| a.iter().max() < b.iter().min();
+    before(a, b) || before(b, a)
+}
+
+/// A layout without its ranks.
+fn somewhere(layout: &Layout) -> Layout {
+    Layout {
+        shape: layout.shape.clone(),
+        dtype: layout.dtype,
+        microbatch_dim: layout.microbatch_dim,
+        ranks: Vec::new(),
+        hierarchy: layout.hierarchy.clone(),
+        sbp: layout.sbp.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use graphc_ir::types::DType;
+
+    use super::*;
+
+    /// 10 x 7 elements in microbatches, on so many ranks from the first on.
+    fn at(first: u32, mesh: &[usize], sbp: &str) -> Layout {
+        Layout {
+            shape: vec![10, 7],
+            dtype: DType::F32,
+            microbatch_dim: Some(0),
+            ranks: (first..first + mesh.iter().product::<usize>() as u32).collect(),
+            hierarchy: mesh.to_vec(),
+            sbp: sbp.parse().expect("an SBP"),
+        }
+    }
+
+    #[test]
+    fn exchanges_between_other_meshes_are_those_that_are_known() {
+        let mut apart = Apart::default();
+        let all = ["B", "S(0)", "S(1)", "P(sum)"];
+        let sbps: Vec<String> =
+            all.iter().flat_map(|a| all.iter().map(move |b| format!("{a}, {b}"))).collect();
+        // The meshes of the first pair share no rank, and neither do those of the next two, before and behind; then they share some, and all.
+        for (first, second) in [(0, 6), (6, 12), (20, 3), (0, 4), (4, 4)] {
+            for (from, to) in sbps.iter().flat_map(|from| sbps.iter().map(move |to| (from, to))) {
+                let (from, to) = (at(first, &[2, 3], from), at(second, &[3, 2], to));
+                let exchanged = exchange_traffic(&from, &to, 2);
+                assert_eq!(apart.traffic(&from, &to, 2), exchanged, "{from:?} {to:?}");
+            }
+        }
+        assert_eq!(apart.known.len(), sbps.len() * sbps.len());
+    }
+}
