@@ -6,7 +6,7 @@ use graphc_ir::plan::{Action, BoxingEntry, BoxingKind, Channel};
 use graphc_ir::sbp::NdSbp;
 
 use super::LowerError;
-use super::collect::Collector;
+use super::collect::{Collector, Here};
 use super::job::{BufferId, Task};
 use crate::boxing::{BoxingStep, RouteStep};
 
@@ -86,29 +86,42 @@ impl Collector<'_> {
 
     /// Lets a task stand right behind what fills the buffer that it reads.
     fn place_at_maker(&self, task: &mut Task, root: ValueId, from: BufferId) {
-        let maker = self.maker(from).or(self.home(root).ok().map(|home| home.made));
-        if let Some(maker) = maker {
-            (task.anchor, task.phase) = (maker.anchor, maker.phase);
-            (task.stage, task.chunk) = (maker.stage, maker.chunk);
+        match self.maker(from) {
+            Some(maker) => place(task, maker),
+            None => self.place_at_home(task, root),
         }
     }
 
+    /// Lets a task stand where the value is made.
+    fn place_at_home(&self, task: &mut Task, root: ValueId) {
+        if let Ok(home) = self.home(root) {
+            place(task, home.made);
+        }
+    }
+
+    /// Ranks send as often as others receive: what is there once a step, and is taken anew for each microbatch, is sent for each, where
+    /// that begins.
     fn exchange(&mut self, root: ValueId, from: BufferId, to: BufferId, after: u32) -> BufferId {
         let channel = ChannelId::new(self.job.channels.len());
         let before = self.job.buffers[from.0].layout;
+        let [made, rate] = [from, to].map(|buffer| self.job.buffers[buffer.0].rate);
         self.job.channels.push(Channel {
             tensor: self.job.buffers[from.0].name.clone(),
             from: before,
             to: after,
             slots: 1,
-            rate: self.job.buffers[from.0].rate,
+            rate,
             sequence: 0,
         });
         let ranks = |layout: u32| self.job.layouts[layout as usize].ranks.clone();
         let (senders, receivers) = (ranks(before), ranks(after));
         let name = self.name("send", root);
         let mut send = self.task(name, Action::Send { channel }, vec![from], Vec::new(), senders);
-        self.place_at_maker(&mut send, root, from);
+        match made == rate {
+            true => self.place_at_maker(&mut send, root, from),
+            false => self.place_at_home(&mut send, root),
+        }
+        send.rate = rate;
         send.boxing = Some(self.job.boxing.len() - 1);
         self.job.task(send);
         let name = self.name("receive", root);
@@ -130,6 +143,11 @@ impl Collector<'_> {
             rate: self.rate(root),
         });
     }
+}
+
+fn place(task: &mut Task, at: Here) {
+    (task.anchor, task.phase) = (at.anchor, at.phase);
+    (task.stage, task.chunk) = (at.stage, at.chunk);
 }
 
 /// The name of a kind in plans.
