@@ -56,6 +56,22 @@ fn attention_of_groups_of_heads() {
     });
 }
 
+/// Queries that begin at no multiple of a strip: a block of keys that all see is followed by one that the mask cuts.
+#[test]
+fn gradients_of_attention_whose_mask_cuts_strips_anywhere() {
+    let random = &mut Random::new(0);
+    let query = f32s(&[1, 300, 1, 4]);
+    let row = f32s(&query.shape[..3]);
+    let scale = Scalar(0.5);
+    let op = Op::AttentionGrad(AttentionGrad { causal: true, scale });
+    let types = [&query, &query, &query, &query, &row, &query].map(Clone::clone);
+    let fill = &mut |random: &mut Random, i: usize, dtype: DType| {
+        let x = ordinary(random, i, dtype) * 0.5;
+        if i == 4 { x.abs() + 3.0 } else { x }
+    };
+    Case::random(op, &types, random, fill).check(3e-4);
+}
+
 #[test]
 fn attention_to_scores_far_apart_stays_finite() {
     let op = Op::Attention(Attention { causal: true, scale: Scalar(40.0) });

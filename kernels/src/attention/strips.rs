@@ -57,7 +57,7 @@ impl Strips {
         self.by_queries().flat_map(move |Strip { queries, keys }| {
             queries.step_by(LANES).map(move |query| {
                 let seen = self.ahead.map_or(isize::MAX, |ahead| ahead + query as isize);
-                (query, Group { keys: keys.end, apart, seen })
+                (query, Group { keys: keys.end, all: self.keys, apart, seen })
             })
         })
     }

@@ -10,8 +10,9 @@ pub(super) const LANES: usize = 16;
 /// Scores of [`LANES`] queries and some keys.
 #[derive(Clone, Copy)]
 pub(super) struct Group {
-    /// Keys.
+    /// Keys that any of the strip's queries sees, and all of the block.
     pub keys: usize,
+    pub all: usize,
     /// From the scores of one key to those of the next.
     pub apart: usize,
     /// How many keys the first query sees, where each later one sees one more; below 0 where it is not the first that sees any.
@@ -42,7 +43,8 @@ vectorized! {
     /// brought to the new greatest score.
     pub(super) fn absorb(scores: &mut [f32], group: Group, state: State<'_>) {
         let limits = group.limits();
-        let [greatest, total, shrink] = lanes_of([state.greatest, state.total, state.shrink]);
+        let State { greatest, total, shrink } = state;
+        let [greatest, total, shrink] = [greatest, total, shrink].map(lanes_mut);
         let mut new = *greatest;
         for (key, row) in scores.chunks(group.apart).take(group.keys).enumerate() {
             let row = lanes(row);
@@ -91,6 +93,12 @@ vectorized! {
                 of_scores[lane] = if is_seen { of_score } else { 0.0 };
             }
         }
+        // Strips of keys read on: what lies there is of another block.
+        for values in [scores, of_scores] {
+            for row in values.chunks_mut(group.apart).take(group.all).skip(group.keys) {
+                *lanes_mut(row) = [0.0; LANES];
+            }
+        }
     }
 }
 
@@ -103,9 +111,4 @@ fn lanes(values: &[f32]) -> &[f32; LANES] {
 #[inline(always)]
 fn lanes_mut(values: &mut [f32]) -> &mut [f32; LANES] {
     values.first_chunk_mut().expect("a vector of queries")
-}
-
-#[inline(always)]
-fn lanes_of<const N: usize>(rows: [&mut [f32]; N]) -> [&mut [f32; LANES]; N] {
-    rows.map(lanes_mut)
 }
