@@ -21,8 +21,14 @@ fn plan(overlap: bool, options: &CompileOptions) -> VerifiedPlan {
 
 /// The bits of the losses of some steps.
 fn losses(plan: &VerifiedPlan, delays: Option<u64>) -> Vec<u32> {
-    let data: Vec<f32> = (0..192).map(|i| (i as f32 * 0.37).sin()).collect();
-    let x = HostTensor::from_f32([16, 12], &data).expect("a tensor");
+    losses_of(plan, [16, 12], delays)
+}
+
+/// The same of a plan whose input has another shape.
+fn losses_of(plan: &VerifiedPlan, shape: [usize; 2], delays: Option<u64>) -> Vec<u32> {
+    let data: Vec<f32> =
+        (0..shape.iter().product()).map(|i: usize| (i as f32 * 0.37).sin()).collect();
+    let x = HostTensor::from_f32(shape, &data).expect("a tensor");
     let feeds = BTreeMap::from([("x".to_string(), x)]);
     let options = SessionOptions { shuffle_delays: delays, ..SessionOptions::default() };
     let mut session = Session::new(plan, &BTreeMap::new(), options).expect("a session");
@@ -53,5 +59,42 @@ fn a_second_stream_changes_no_bit() {
                 assert_eq!(losses(&two, delays), expected, "{options:?} {delays:?}");
             }
         }
+    }
+}
+
+/// A weight in blocks of two axes, which is multiplied in blocks of the same axes the other way round: ranks exchange theirs, for each
+/// microbatch anew.
+#[test]
+fn weights_that_are_exchanged_for_each_microbatch_train_as_on_one_rank() {
+    let planned = |mesh: &[usize]| {
+        let g = GraphBuilder::new("turned");
+        let init = || Init::Normal { mean: 0.0.into(), std: 0.1.into() };
+        let x = g.input("x", DType::F32, [12, 64]);
+        let h = x.matmul(&g.variable("w", DType::F32, [64, 256], init())).relu();
+        let v = g.variable("v", DType::F32, [256, 256], init());
+        let mut y = h.matmul(&v);
+        if mesh.len() == 2 {
+            v.pin("S(0), S(1)".parse().expect("an SBP"));
+            y = y.pin("S(1), P(sum)".parse().expect("an SBP"));
+        }
+        g.output("loss", &(&y * &y).mean(&[0, 1], false));
+        let sgd = Optimizer::Sgd { lr: 0.1, momentum: 0.0, nesterov: false, weight_decay: 0.0 };
+        let options = CompileOptions {
+            mesh: mesh.to_vec(),
+            microbatches: 3,
+            strategy: if mesh.len() == 2 { Strategy::Zero3 } else { Strategy::Auto },
+            optimizer: Some(sgd),
+            ..CompileOptions::default()
+        };
+        let cluster = preset("cpu").expect("a preset");
+        compile(g.finish().expect("a graph"), &options, &cluster, None).expect("a plan").plan
+    };
+    let (one, four) = (planned(&[1]), planned(&[2, 2]));
+    assert!(!four.channels.is_empty(), "nothing is exchanged");
+    assert!(four.channels.iter().all(|channel| channel.rate == graphc_ir::plan::Rate::Microbatch));
+    let [expected, found] = [&one, &four].map(|plan| losses_of(plan, [12, 64], None));
+    for (expected, found) in expected.into_iter().zip(found) {
+        let [expected, found] = [expected, found].map(f32::from_bits);
+        assert!((found - expected).abs() <= 1e-5 * expected, "{found} instead of {expected}");
     }
 }
