@@ -13,27 +13,27 @@ use crate::planner::problem::lifetimes::Span;
 use crate::planner::problem::{Demand, Problem, Taken, WriteBack};
 use crate::planner::solver::network::Network;
 use crate::planner::solver::share::{Columns, MOST_READERS, Share};
-use crate::planner::solver::tables::Table;
+use crate::planner::solver::tables::{Axis, Table};
 
 /// Tables of pairs of nodes, by what makes them what they are: where memory is free, layers that are alike have the same. `None` where no
 /// pair costs anything.
 #[derive(Default)]
 struct KnownPairs {
     /// By prices, and how often they are paid.
-    boxed: HashMap<(*const Boxed, u64), Option<Table>>,
+    boxed: HashMap<(*const Boxed, u64), Option<Rc<Table>>>,
     /// By candidates of the update and the variable, the update's result, where both are, and with what it is boxed together.
-    backs: HashMap<BackKey, Option<Table>>,
+    backs: HashMap<BackKey, Option<Rc<Table>>>,
 }
 
 type BackKey = ([*const Candidate; 2], usize, [ClassId; 2], Option<Fusion>);
 
 /// A table, found once for what is alike: only where memory is free, as its prices differ from moment to moment.
 fn once<K: Eq + Hash>(
-    known: &mut HashMap<K, Option<Table>>,
+    known: &mut HashMap<K, Option<Rc<Table>>>,
     key: K,
     multipliers: &Multipliers,
-    find: impl FnOnce() -> Option<Table>,
-) -> Option<Table> {
+    find: impl FnOnce() -> Option<Rc<Table>>,
+) -> Option<Rc<Table>> {
     if multipliers.are_free() { known.entry(key).or_insert_with(find).clone() } else { find() }
 }
 
@@ -97,10 +97,7 @@ fn add_write_back(
     let lists = [back.update, back.variable].map(|node| problem.candidates[node].as_ptr());
     let key = (lists, back.result, [back.from, back.to], back.fusion);
     let table = once(&mut known.backs, key, multipliers, || {
-        let costs = costs_of_back(problem, multipliers, &back);
-        let columns = problem.candidates[back.variable].len();
-        let cost = |row, column| costs[row * columns + column];
-        network.table(back.update, back.variable, cost)
+        pair_of_back(problem, multipliers, network, &back)
     });
     let (update, variable) = (back.update, back.variable);
     table.iter().for_each(|table| {
@@ -108,27 +105,29 @@ fn add_write_back(
     });
 }
 
-/// What a write-back costs by candidate of the update and of the variable.
-fn costs_of_back(
+/// What a write-back costs, by the layouts in which it is made and kept.
+fn pair_of_back(
     problem: &mut Problem<'_>,
     multipliers: &Multipliers,
+    network: &mut Network,
     back: &WriteBack,
-) -> Vec<f64> {
+) -> Option<Rc<Table>> {
     let value = problem.decisions.graph().nodes[back.variable].results[0];
     let weight = multipliers.weight(value, back.placement, back.span);
-    let [made, kept] = [(back.update, back.result), (back.variable, 0)].map(|(node, result)| {
-        let of = |candidate: &Candidate| candidate.results[result];
-        problem.candidates[node].iter().map(of).collect::<Vec<SbpId>>()
-    });
-    let mut costs = Vec::with_capacity(made.len() * kept.len());
-    for &source in &made {
-        for &target in &kept {
+    let [(made, sources), (kept, targets)] =
+        [(back.update, back.result), (back.variable, 0)].map(|(node, result)| {
+            Axis::by_key(problem.candidates[node].iter().map(|candidate| candidate.results[result]))
+        });
+    let mut costs = Vec::with_capacity(sources.len() * targets.len());
+    for &source in &sources {
+        for &target in &targets {
             let price = problem.back_price(back, source, target);
             let bytes = back.bytes(&mut problem.layouts, source, price) as f64;
             costs.push(multipliers.seconds * price.seconds + weight * bytes);
         }
     }
-    costs
+    let cost = |source: usize, target: usize| costs[source * targets.len() + target];
+    network.table((back.update, made), (back.variable, kept), cost)
 }
 
 /// Costs of boxing a tensor, by the layouts in which it is made and taken.
@@ -221,13 +220,13 @@ fn pair(
     between: (usize, usize),
     taken: &Taken,
     boxing: &Boxing,
-) -> Option<Table> {
+) -> Option<Rc<Table>> {
     let of = |source: usize| taken.lists.iter().map(move |list| boxing.cost(source, list));
     let costs: Vec<Vec<f64>> =
         (0..boxing.prices.len()).map(|source| of(source).collect()).collect();
-    network.table(between.0, between.1, |label, other| {
-        costs[boxing.boxed.source_of[label]][taken.of_label[other]]
-    })
+    let made = Axis::new(boxing.boxed.source_of.iter().copied(), costs.len());
+    let taken = Axis::new(taken.of_label.iter().copied(), taken.lists.len());
+    network.table((between.0, made), (between.1, taken), |source, list| costs[source][list])
 }
 
 /// A tensor with a few readers as one term of the costs. A reader takes one layout in it: where its labels take two, or

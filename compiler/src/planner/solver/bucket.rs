@@ -4,9 +4,13 @@
 //! at for all: what is found is exactly what each of them would find.
 
 use std::collections::HashMap;
+use std::hash::Hash;
+use std::rc::Rc;
+
+use pulp::{Arch, Simd, WithSimd};
 
 use super::share::Share;
-use super::tables::{Table, first_least, mixed};
+use super::tables::{Axis, Table};
 
 /// Costs over several variables.
 #[derive(Clone, Debug)]
@@ -20,10 +24,27 @@ pub struct Factor {
 /// Costs by the labels of a factor's variables.
 #[derive(Clone, Debug)]
 pub enum Costs {
-    /// Row-major in the order of the scope.
-    Table(Table),
+    /// In the order of the scope.
+    Table(Rc<Table>),
     /// Of a tensor that several variables read.
     Share(Share),
+}
+
+/// The best label of a variable by the labels of others.
+#[derive(Clone, Debug)]
+pub struct Best {
+    /// By variable.
+    axes: Vec<Axis>,
+    /// By the classes of the others, the last the fastest.
+    labels: Vec<u16>,
+}
+
+impl Best {
+    /// The best where the others have these labels.
+    pub fn of(&self, others: impl Iterator<Item = usize>) -> usize {
+        let class = |at: usize, (axis, label): (&Axis, usize)| at * axis.count + axis.class(label);
+        usize::from(self.labels[self.axes.iter().zip(others).fold(0, class)])
+    }
 }
 
 /// The table that is left when a variable is minimised away, and its best labels. Of equals the first.
@@ -32,42 +53,65 @@ pub fn minimise(
     variable: usize,
     scope: &[usize],
     factors: &[Factor],
-) -> (Vec<f64>, Vec<u16>) {
+) -> (Table, Best) {
     let own = Alike::new(domains, variable, factors);
     let alike: Vec<Alike> = scope.iter().map(|&v| Alike::new(domains, v, factors)).collect();
-    let size: usize = alike.iter().map(|alike| alike.firsts.len()).product();
-    let terms: Vec<Term> = factors
-        .iter()
-        .map(|factor| Term::new(domains, (variable, &own), (scope, &alike), factor))
-        .collect();
-    let (table, best) = least(&terms, own.firsts.len(), &alike);
+    let terms: Vec<Term> =
+        factors.iter().map(|factor| Term::new((variable, &own), (scope, &alike), factor)).collect();
+    let least = Least { terms: &terms, own: own.firsts.len(), alike: &alike };
+    let (table, best) = Arch::new().dispatch(least);
     let labels: Vec<u16> = best.into_iter().map(|best| own.firsts[best] as u16).collect();
-    if size == scope.iter().map(|&v| domains[v]).product::<usize>() {
-        return (table, labels);
-    }
-    let places = places(&alike);
-    let labels = places.iter().map(|&place| labels[place]).collect();
-    (places.iter().map(|&place| table[place]).collect(), labels)
+    let axes: Vec<Axis> = alike.into_iter().map(Alike::axis).collect();
+    (Table::new(axes.clone(), table), Best { axes, labels })
 }
 
-/// By the classes of the others the least sum of all terms, and the first of so many own classes that has it.
-fn least(terms: &[Term], own: usize, alike: &[Alike]) -> (Vec<f64>, Vec<usize>) {
-    let size: usize = alike.iter().map(|alike| alike.firsts.len()).product();
-    let (mut table, mut labels) = (Vec::with_capacity(size), Vec::with_capacity(size));
-    let mut index = vec![0; alike.len()];
-    let mut sums = vec![0.0; own];
-    for _ in 0..size {
-        sums.fill(0.0);
-        for term in terms {
-            let costs = term.of(&index, own);
-            sums.iter_mut().zip(costs).for_each(|(sum, cost)| *sum += cost);
+/// By the classes of the others the least sum of all terms, and the first own class that has it; compiled for whatever the processor has.
+struct Least<'a> {
+    terms: &'a [Term],
+    /// Own classes.
+    own: usize,
+    /// The others.
+    alike: &'a [Alike],
+}
+
+impl WithSimd for Least<'_> {
+    type Output = (Vec<f64>, Vec<usize>);
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) -> Self::Output {
+        let size: usize = self.alike.iter().map(|alike| alike.firsts.len()).product();
+        let (mut table, mut labels) = (Vec::with_capacity(size), Vec::with_capacity(size));
+        let mut index = vec![0; self.alike.len()];
+        let vectors = padded(self.own) / S::F64_LANES;
+        let mut sums = vec![simd.splat_f64s(0.0); vectors];
+        for _ in 0..size {
+            sums.fill(simd.splat_f64s(0.0));
+            for term in self.terms {
+                let (costs, _) = S::as_simd_f64s(term.of(&index, self.own));
+                for (sum, &cost) in sums.iter_mut().zip(costs) {
+                    *sum = simd.add_f64s(*sum, cost);
+                }
+            }
+            let mut least = simd.splat_f64s(f64::INFINITY);
+            for &sum in &sums {
+                least = simd.min_f64s(sum, least);
+            }
+            let least = simd.reduce_min_f64s(least);
+            let all: &[f64] = pulp::bytemuck::cast_slice(&sums);
+            let best = all.iter().position(|&sum| sum == least).unwrap_or(0);
+            table.push(least);
+            labels.push(best);
+            advance(&mut index, self.alike);
         }
-        let best = first_least(&sums);
-        table.push(sums[best]);
-        labels.push(best);
-        advance(&mut index, alike);
+        (table, labels)
     }
-    (table, labels)
+}
+
+/// Costs by own class are as many as a multiple of this: so they are whole vectors whatever the processor has.
+const LANES: usize = 8;
+
+fn padded(own: usize) -> usize {
+    own.next_multiple_of(LANES)
 }
 
 /// The next classes, the last variable first.
@@ -79,17 +123,6 @@ fn advance(index: &mut [usize], alike: &[Alike]) {
         }
         *at = 0;
     }
-}
-
-/// For all labels, row-major, where their classes are among all classes.
-fn places(alike: &[Alike]) -> Vec<usize> {
-    let longer = |places: Vec<usize>, alike: &Alike| -> Vec<usize> {
-        let of = |place: usize| {
-            alike.classes.iter().map(move |&class| place * alike.firsts.len() + class)
-        };
-        places.into_iter().flat_map(of).collect()
-    };
-    alike.iter().fold(vec![0], longer)
 }
 
 /// Labels of a variable that are alike in all factors.
@@ -104,22 +137,27 @@ impl Alike {
     fn new(domains: &[usize], variable: usize, factors: &[Factor]) -> Self {
         let count = domains[variable];
         let mut all = Self { firsts: vec![0], classes: vec![0; count] };
-        for factor in factors.iter().filter(|factor| factor.scope.contains(&variable)) {
+        for factor in factors {
+            let Some(at) = factor.scope.iter().position(|&v| v == variable) else { continue };
             if all.firsts.len() == count {
                 break;
             }
-            let seen: Vec<usize> = match &factor.costs {
-                Costs::Table(table) => Slices::new(domains, factor, variable, table).classes(),
-                Costs::Share(share) => share.labels_of(variable),
-            };
-            all.split(&seen);
+            match &factor.costs {
+                Costs::Table(table) => all.split(&table.axes[at].classes),
+                Costs::Share(share) => all.split(&share.labels_of(variable)),
+            }
         }
         all
     }
 
+    /// By label its class.
+    fn axis(self) -> Axis {
+        Axis::new(self.classes, self.firsts.len())
+    }
+
     /// Parts classes whose labels are different in one more factor.
-    fn split(&mut self, seen: &[usize]) {
-        let mut known: HashMap<(usize, usize), usize> = HashMap::new();
+    fn split<'a, T: Copy + Eq + Hash + 'a>(&mut self, seen: impl IntoIterator<Item = &'a T>) {
+        let mut known: HashMap<(usize, T), usize> = HashMap::new();
         self.firsts.clear();
         for (label, (class, &seen)) in self.classes.iter_mut().zip(seen).enumerate() {
             *class = *known.entry((*class, seen)).or_insert_with(|| {
@@ -127,51 +165,6 @@ impl Alike {
                 self.firsts.len() - 1
             });
         }
-    }
-}
-
-/// A table as slices, one for each label of a variable.
-struct Slices<'a> {
-    table: &'a [f64],
-    labels: usize,
-    /// Entries from a label to the next.
-    stride: usize,
-}
-
-impl<'a> Slices<'a> {
-    fn new(domains: &[usize], factor: &Factor, variable: usize, table: &'a [f64]) -> Self {
-        Self { table, labels: domains[variable], stride: strides_of(domains, factor, variable) }
-    }
-
-    /// The entries of a label, in pieces that lie together.
-    fn of(&self, label: usize) -> impl Iterator<Item = &'a [f64]> {
-        let stride = self.stride;
-        self.table
-            .chunks_exact(stride * self.labels)
-            .map(move |all| &all[label * stride..][..stride])
-    }
-
-    /// By label: the first whose entries are the same.
-    fn classes(&self) -> Vec<usize> {
-        let mut hashes = vec![0; self.labels];
-        for (at, piece) in self.table.chunks_exact(self.stride).enumerate() {
-            let known = &mut hashes[at % self.labels];
-            *known = piece.iter().fold(*known, |hash, &entry| mixed(hash, entry));
-        }
-        let mut known: HashMap<u64, Vec<usize>> = HashMap::new();
-        let first = |(label, hash): (usize, u64)| {
-            let alike = known.entry(hash).or_default();
-            let found = alike.iter().copied().find(|&other| self.are_same(other, label));
-            found.unwrap_or_else(|| {
-                alike.push(label);
-                label
-            })
-        };
-        hashes.into_iter().enumerate().map(first).collect()
-    }
-
-    fn are_same(&self, a: usize, b: usize) -> bool {
-        self.of(a).zip(self.of(b)).all(|(a, b)| super::tables::same(a, b))
     }
 }
 
@@ -185,24 +178,23 @@ struct Term {
 
 impl Term {
     fn new(
-        domains: &[usize],
         (variable, own): (usize, &Alike),
         (scope, alike): (&[usize], &[Alike]),
         factor: &Factor,
     ) -> Self {
         let mut strides = vec![0; scope.len()];
-        let mut size = own.firsts.len();
+        let mut size = padded(own.firsts.len());
         let here = |at: &usize| factor.scope.contains(&scope[*at]);
         for at in (0..scope.len()).filter(here) {
             (strides[at], size) = (size, size * alike[at].firsts.len());
         }
-        let mut costs = vec![0.0; size];
-        let seen = Seen::new(domains, variable, scope, factor);
+        let mut costs = vec![f64::INFINITY; size];
+        let seen = Seen::new(variable, scope, factor);
         // Of the scope those that the factor has, as odometers, the first the fastest.
         let turning: Vec<usize> = (0..scope.len()).filter(here).collect();
         let mut index = vec![0; scope.len()];
         let mut labels: Vec<usize> = alike.iter().map(|alike| alike.firsts[0]).collect();
-        for costs in costs.chunks_exact_mut(own.firsts.len()) {
+        for costs in costs.chunks_exact_mut(padded(own.firsts.len())) {
             seen.write(&labels, &own.firsts, costs);
             for &at in &turning {
                 index[at] = (index[at] + 1) % alike[at].firsts.len();
@@ -215,29 +207,51 @@ impl Term {
         Self { costs, strides }
     }
 
-    /// The costs where the others have these classes.
+    /// The costs where the others have these classes; those behind are dear.
+    #[inline(always)]
     fn of(&self, index: &[usize], own: usize) -> &[f64] {
         let first: usize = index.iter().zip(&self.strides).map(|(at, stride)| at * stride).sum();
-        &self.costs[first..][..own]
+        &self.costs[first..][..padded(own)]
     }
 }
 
 /// A factor, seen from the variable that is minimised away, at the labels of the others.
 enum Seen<'a> {
-    Table { table: &'a [f64], strides: Vec<usize>, own: usize },
-    Made { share: &'a Share, rows: &'a [usize], readers: Vec<usize> },
-    Read { share: &'a Share, own: usize, places: Vec<usize> },
+    /// By label of the variable, and by those of the others at these places, how far it is to their entries.
+    Table {
+        entries: &'a [f64],
+        own: Vec<usize>,
+        others: Vec<(usize, Vec<usize>)>,
+    },
+    Made {
+        share: &'a Share,
+        rows: &'a [usize],
+        readers: Vec<usize>,
+    },
+    Read {
+        share: &'a Share,
+        own: usize,
+        places: Vec<usize>,
+    },
 }
 
 impl<'a> Seen<'a> {
-    fn new(domains: &[usize], variable: usize, scope: &[usize], factor: &'a Factor) -> Self {
+    fn new(variable: usize, scope: &[usize], factor: &'a Factor) -> Self {
         let place = |of: usize| scope.iter().position(|&v| v == of).unwrap_or(usize::MAX);
         let share = match &factor.costs {
             Costs::Share(share) => share,
             Costs::Table(table) => {
-                let strides = scope.iter().map(|&v| strides_of(domains, factor, v)).collect();
-                let own = strides_of(domains, factor, variable);
-                return Seen::Table { table, strides, own };
+                let steps = |axis: usize| {
+                    let stride = table.stride(axis);
+                    let classes = table.axes[axis].classes.iter();
+                    classes.map(move |&class| class as usize * stride).collect::<Vec<usize>>()
+                };
+                let is_own = |axis: &usize| factor.scope[*axis] == variable;
+                let axes = 0..factor.scope.len();
+                let own = axes.clone().find(is_own).expect("the factor has the variable");
+                let others = axes.filter(|axis| !is_own(axis));
+                let others = others.map(|axis| (place(factor.scope[axis]), steps(axis))).collect();
+                return Seen::Table { entries: &table.entries, own: steps(own), others };
             }
         };
         let readers = share.readers.iter().map(|reader| place(reader.0)).collect();
@@ -257,9 +271,9 @@ impl<'a> Seen<'a> {
     fn write(&self, index: &[usize], labels: &[usize], costs: &mut [f64]) {
         let costs = costs.iter_mut().zip(labels);
         match self {
-            Seen::Table { table, strides, own } => {
-                let base: usize = index.iter().zip(strides).map(|(at, stride)| at * stride).sum();
-                costs.for_each(|(cost, label)| *cost = table[base + label * own]);
+            Seen::Table { entries, own, others } => {
+                let base: usize = others.iter().map(|(place, steps)| steps[index[*place]]).sum();
+                costs.for_each(|(cost, &label)| *cost = entries[base + own[label]]);
             }
             Seen::Made { share, rows, readers } => {
                 let mut taken = Vec::new();
@@ -297,12 +311,6 @@ fn take(taken: &mut Vec<usize>, column: Option<usize>) {
     }
 }
 
-/// How far apart in a factor's table the labels of a variable are; 0 where it does not appear.
-fn strides_of(domains: &[usize], factor: &Factor, variable: usize) -> usize {
-    let Some(at) = factor.scope.iter().position(|&v| v == variable) else { return 0 };
-    factor.scope[at + 1..].iter().map(|&v| domains[v]).product()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -312,9 +320,9 @@ mod tests {
 
     fn table(scope: [usize; 2], cost: impl Fn(usize, usize) -> usize) -> Factor {
         let [rows, columns] = scope.map(|variable| DOMAINS[variable]);
-        let all = (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column)));
-        let entries: Vec<f64> = all.map(|(row, column)| cost(row, column) as f64).collect();
-        Factor { scope: scope.to_vec(), costs: Costs::Table(entries.into()) }
+        let axes = [rows, columns].map(Axis::every);
+        let table = Table::of_pair(axes, |row, column| cost(row, column) as f64);
+        Factor { scope: scope.to_vec(), costs: Costs::Table(Rc::new(table)) }
     }
 
     /// Of variable 2 labels 0 and 3, 1 and 4, 2 and 5 are the same to all others; of 3 the even ones and the odd ones.
@@ -339,9 +347,7 @@ mod tests {
     /// What the labels of all variables cost.
     fn cost(labels: &[usize; 4]) -> f64 {
         let of = |factor: &Factor| match &factor.costs {
-            Costs::Table(table) => {
-                table[labels[factor.scope[0]] * DOMAINS[factor.scope[1]] + labels[factor.scope[1]]]
-            }
+            Costs::Table(table) => table.at(labels[factor.scope[0]], labels[factor.scope[1]]),
             Costs::Share(share) => share.cost(|variable| labels[variable]),
         };
         factors().iter().map(of).sum()
@@ -351,12 +357,16 @@ mod tests {
     fn labels_that_are_alike_have_what_each_would_find() {
         let scope = [0, 2, 3];
         let (table, best) = minimise(&DOMAINS, 1, &scope, &factors());
-        assert_eq!(table.len(), 3 * 6 * 5);
-        for (at, (&found, &label)) in table.iter().zip(&best).enumerate() {
-            let with = |own: usize| cost(&[at / 30, own, at / 5 % 6, at % 5]);
+        for at in 0..3 * 6 * 5 {
+            let labels = [at / 30, at / 5 % 6, at % 5];
+            let with = |own: usize| cost(&[labels[0], own, labels[1], labels[2]]);
             let least = (0..4).map(with).fold(f64::INFINITY, f64::min);
-            assert_eq!((found, with(usize::from(label))), (least, least), "{at}");
-            assert!((0..usize::from(label)).all(|before| with(before) > least), "{at}: the first");
+            let places = labels.iter().zip(&table.axes).enumerate();
+            let places = places.map(|(at, (&label, axis))| axis.class(label) * table.stride(at));
+            let (found, label) =
+                (table.entries[places.sum::<usize>()], best.of(labels.into_iter()));
+            assert_eq!((found, with(label)), (least, least), "{at}");
+            assert!((0..label).all(|before| with(before) > least), "{at}: the first");
         }
     }
 

@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 
-use super::bucket::{Costs, Factor, minimise};
+use super::bucket::{Best, Costs, Factor, minimise};
 use super::network::Network;
-use super::tables::{Table, Tables};
+use super::tables::{Axis, Table, Tables};
 use crate::planner::meter::Meter;
 
 /// What elimination may cost.
@@ -24,17 +24,18 @@ pub const LIMITS: Limits = Limits { table: 4_194_304.0, work: 6e7 };
 /// Labels that may be looked at for one variable with two neighbours.
 const NARROW: usize = 4_000_000;
 
-/// The best label of an eliminated variable, by the labels of those it met.
+/// An eliminated variable, those that it met, and its best label by theirs.
 #[derive(Clone, Debug)]
-struct Best {
+struct Eliminated {
     variable: usize,
     scope: Vec<usize>,
-    labels: Rc<[u16]>,
+    best: Rc<Best>,
 }
 
 /// What was eliminated before: the labels of each variable, the variable itself first; for each factor its table and
 /// where its variables are among them. With what was left.
-type Known = HashMap<(Vec<usize>, Vec<(*const f64, Vec<usize>)>), (Table, Rc<[u16]>, Vec<Table>)>;
+type Known =
+    HashMap<(Vec<usize>, Vec<(*const Table, Vec<usize>)>), (Rc<Table>, Rc<Best>, Vec<Rc<Table>>)>;
 
 /// A network of which some variables are eliminated.
 #[derive(Clone, Debug)]
@@ -43,7 +44,7 @@ pub struct Elimination {
     factors: BTreeMap<usize, Factor>,
     of_variable: Vec<BTreeSet<usize>>,
     remaining: BTreeSet<usize>,
-    trail: Vec<Best>,
+    trail: Vec<Eliminated>,
     next: usize,
     constant: f64,
     tables: Tables,
@@ -65,8 +66,9 @@ impl Elimination {
         let mut network = network.folded();
         let variables = network.unary.len();
         let mut tables = std::mem::take(&mut network.tables);
-        let unary: Vec<Table> =
-            network.unary.iter().map(|costs| tables.intern(costs.clone())).collect();
+        let of_variable =
+            |costs: &Vec<f64>| tables.intern(Table::new(vec![Axis::every(costs.len())], costs));
+        let unary: Vec<Rc<Table>> = network.unary.iter().map(of_variable).collect();
         let mut elimination = Self {
             domains: network.unary.iter().map(Vec::len).collect(),
             factors: BTreeMap::new(),
@@ -93,7 +95,7 @@ impl Elimination {
 
     fn add(&mut self, factor: Factor) {
         if let (true, Costs::Table(table)) = (factor.scope.is_empty(), &factor.costs) {
-            self.constant += table[0];
+            self.constant += table.entries[0];
             return;
         }
         for &variable in &factor.scope {
@@ -145,8 +147,8 @@ impl Elimination {
         }
         let scope: BTreeSet<usize> = factors.iter().flat_map(|f| f.scope.iter().copied()).collect();
         let scope: Vec<usize> = scope.into_iter().filter(|&other| other != variable).collect();
-        let (table, labels) = self.minimise(variable, &scope, &factors);
-        self.trail.push(Best { variable, scope: scope.clone(), labels });
+        let (table, best) = self.minimise(variable, &scope, &factors);
+        self.trail.push(Eliminated { variable, scope: scope.clone(), best });
         self.remaining.remove(&variable);
         self.add(Factor { scope, costs: Costs::Table(table) });
     }
@@ -158,31 +160,33 @@ impl Elimination {
         variable: usize,
         scope: &[usize],
         factors: &[Factor],
-    ) -> (Table, Rc<[u16]>) {
+    ) -> (Rc<Table>, Rc<Best>) {
         let all: Vec<usize> = std::iter::once(variable).chain(scope.iter().copied()).collect();
         let place = |of: &usize| all.iter().position(|v| v == of).unwrap_or(usize::MAX);
         let alike = |factor: &Factor| match &factor.costs {
-            Costs::Table(table) => Some((table.as_ptr(), factor.scope.iter().map(place).collect())),
+            Costs::Table(table) => {
+                Some((Rc::as_ptr(table), factor.scope.iter().map(place).collect()))
+            }
             Costs::Share(_) => None,
         };
         let key: Option<Vec<_>> = factors.iter().map(alike).collect();
         let key = key.map(|key| (all.iter().map(|&v| self.domains[v]).collect(), key));
-        if let Some((table, labels, _)) = key.as_ref().and_then(|key| self.known.get(key)) {
-            return (table.clone(), labels.clone());
+        if let Some((table, best, _)) = key.as_ref().and_then(|key| self.known.get(key)) {
+            return (table.clone(), best.clone());
         }
         let size: usize = all.iter().map(|&v| self.domains[v]).product();
         self.meter.add(size * factors.len());
-        let (table, labels) = minimise(&self.domains, variable, scope, factors);
-        let (table, labels): (Table, Rc<[u16]>) = (self.tables.intern(table), labels.into());
+        let (table, best) = minimise(&self.domains, variable, scope, factors);
+        let (table, best) = (self.tables.intern(table), Rc::new(best));
         if let Some(key) = key {
             // The tables are kept, so that their addresses stay their own.
             let tables = factors.iter().filter_map(|factor| match &factor.costs {
                 Costs::Table(table) => Some(table.clone()),
                 Costs::Share(_) => None,
             });
-            self.known.insert(key, (table.clone(), labels.clone(), tables.collect()));
+            self.known.insert(key, (table.clone(), best.clone(), tables.collect()));
         }
-        (table, labels)
+        (table, best)
     }
 
     /// An order in which the remaining variables can be eliminated within the limits, if one is found: always the
@@ -234,13 +238,17 @@ impl Elimination {
             match (factor.scope.as_slice(), &factor.costs) {
                 (_, Costs::Share(share)) => network.shares.push(share.renamed(|v| index(&v))),
                 ([a], Costs::Table(table)) => {
-                    for (sum, cost) in network.unary[index(a)].iter_mut().zip(table.iter()) {
-                        *sum += cost;
+                    let costs = table.axes[0].classes.iter();
+                    for (sum, &class) in network.unary[index(a)].iter_mut().zip(costs) {
+                        *sum += table.entries[class as usize];
                     }
                 }
                 ([a, b], Costs::Table(table)) => {
-                    let columns = self.domains[*b];
-                    network.pair(index(a), index(b), |i, j| table[i * columns + j]);
+                    let pairs = self.domains[*a] * self.domains[*b];
+                    network.meter.add(pairs);
+                    if table.costs() {
+                        network.add_table(index(a), index(b), table);
+                    }
                 }
                 _ => unreachable!("narrow elimination leaves pairs"),
             }
@@ -250,9 +258,8 @@ impl Elimination {
 
     /// Fills in the labels of all eliminated variables from those of the remaining.
     pub fn complete(&self, labels: &mut [usize]) {
-        for best in self.trail.iter().rev() {
-            let at = best.scope.iter().fold(0, |at, &v| at * self.domains[v] + labels[v]);
-            labels[best.variable] = usize::from(best.labels[at]);
+        for Eliminated { variable, scope, best } in self.trail.iter().rev() {
+            labels[*variable] = best.of(scope.iter().map(|&v| labels[v]));
         }
     }
 }

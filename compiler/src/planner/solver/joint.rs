@@ -1,12 +1,13 @@
 //! A share made ready for messages: labels that make or take a tensor alike are one class, and what is least is found for classes.
 //!
-//! All loops go over rows of equal, even length that lie one behind the other.
+//! What is found out is so for every row of the producer, and rows have nothing to do with each other: several lie side by side in a vector.
+
+use pulp::{Arch, Simd, WithSimd};
 
 use super::share::Share;
-use super::tables::lower;
 
-/// Numbers that are added and compared at once; rows are as long as a multiple of it.
-const LANES: usize = 4;
+/// Rows are as many as a multiple of this, so that whole vectors of them lie side by side whatever the processor has.
+const LANES: usize = 8;
 
 /// A share with the classes of the labels of its members.
 #[derive(Clone, Debug)]
@@ -15,11 +16,9 @@ pub struct Joint {
     pub share: Share,
     /// By member and label: the row of the producer, the column of a reader; what is free is the column after all others.
     classes: Vec<Vec<u32>>,
-    /// By row and class of a reader.
+    /// By class of a reader and row. Rows that no label has are dear.
     prices: Vec<f64>,
     rows: usize,
-    /// Classes of a reader, with some that no label has.
-    width: usize,
 }
 
 impl Joint {
@@ -31,12 +30,15 @@ impl Joint {
         let readers = share.readers.iter();
         let of_readers = readers.map(|(_, columns)| columns.iter().map(class).collect());
         let classes = of_producer.chain(of_readers).collect();
-        let (rows, width) = (share.rows(), (share.columns + 1).next_multiple_of(LANES));
-        let mut prices = vec![0.0; rows * width];
-        for (row, prices) in prices.chunks_exact_mut(width).enumerate() {
-            prices[..share.columns].copy_from_slice(share.of_row(row));
+        let rows = share.rows();
+        let padded = rows.next_multiple_of(LANES);
+        let mut prices = vec![f64::INFINITY; (share.columns + 1) * padded];
+        for (column, prices) in prices.chunks_exact_mut(padded).enumerate() {
+            let is_free = column == share.columns;
+            let price = |row: usize| if is_free { 0.0 } else { share.price(row, column) };
+            prices[..rows].iter_mut().enumerate().for_each(|(row, to)| *to = price(row));
         }
-        Self { share, classes, prices, rows, width }
+        Self { share, classes, prices, rows }
     }
 
     /// The class of each label of a member.
@@ -46,7 +48,12 @@ impl Joint {
 
     /// The number of classes of a member.
     pub fn count(&self, member: usize) -> usize {
-        if member < self.producers() { self.rows } else { self.width }
+        if member < self.producers() { self.rows } else { self.width() }
+    }
+
+    /// Classes of a reader.
+    fn width(&self) -> usize {
+        self.share.columns + 1
     }
 
     fn producers(&self) -> usize {
@@ -56,41 +63,23 @@ impl Joint {
     /// For each class of member `of` the least of the cost and of what the other members' classes cost (`costs`, all members one behind
     /// the other; those of `of` are not read).
     pub fn least(&self, of: usize, costs: &[f64], groups: &mut Groups, best: &mut Vec<f64>) {
-        let producers = self.producers();
-        let (of_rows, of_readers) = costs.split_at(producers * self.rows);
-        groups.begin(self.width);
-        for (index, costs) in of_readers.chunks_exact(self.width).enumerate() {
-            if index + producers != of {
-                groups.add(costs);
-            }
-        }
-        best.clear();
-        let rows = self.prices.chunks_exact(self.width);
-        if of < producers {
-            best.extend(rows.map(|prices| groups.all_at_best(prices)));
-            return;
-        }
-        best.resize(self.width, f64::INFINITY);
-        let mut free = f64::INFINITY;
-        for (row, prices) in rows.enumerate() {
-            let extra = of_rows.get(row).copied().unwrap_or(0.0);
-            if extra.is_finite() {
-                lower(&mut free, groups.all_at_best(prices) + extra);
-                groups.join(prices, extra, best);
-            }
-        }
-        best[self.share.columns] = free;
+        groups.arch.dispatch(Least { joint: self, of, costs, groups, best });
     }
 }
 
 /// Sets of readers as bits, with what it costs all of a set to take the same. Memory that is used again and again.
 #[derive(Clone, Debug, Default)]
 pub struct Groups {
+    /// What the processor has.
+    pub arch: Arch,
+    /// Classes of a reader.
     width: usize,
     /// By set and class.
     sums: Vec<f64>,
-    /// By set: what it costs at best.
+    /// By vector of rows, set and row: what it costs at best.
     best: Vec<f64>,
+    /// By row: what its labels cost.
+    extra: Vec<f64>,
 }
 
 impl Groups {
@@ -102,6 +91,7 @@ impl Groups {
     }
 
     /// One more reader, whose classes cost as much as `costs` says.
+    #[inline(always)]
     fn add(&mut self, costs: &[f64]) {
         let known = self.sums.len();
         self.sums.extend_from_within(..);
@@ -110,57 +100,126 @@ impl Groups {
         }
     }
 
-    /// What all readers cost at best where a class costs as much as `prices` says; what each set costs so is in `best`.
-    fn all_at_best(&mut self, prices: &[f64]) -> f64 {
-        self.best.clear();
-        self.best.push(0.0);
-        for (set, sums) in self.sums.chunks_exact(self.width).enumerate().skip(1) {
-            let mut least = least_sum(sums, prices);
-            // The group of the lowest reader takes the same; beside it all subsets of the others.
-            let rest = set & (set - 1);
-            let alone = set ^ rest;
-            let mut part = rest;
-            while part > 0 {
-                lower(&mut least, self.best[alone | (rest & !part)] + self.best[part]);
-                part = (part - 1) & rest;
-            }
-            self.best.push(least);
-        }
-        self.best[self.best.len() - 1]
+    /// How many there are.
+    fn sets(&self) -> usize {
+        self.sums.len() / self.width
     }
 
-    /// What each class costs one more reader, together with the others, of which each set costs as much as `best` says, and a row of the
-    /// producer, which costs `extra`. What is free is not right.
-    fn join(&self, prices: &[f64], extra: f64, by_class: &mut [f64]) {
-        let others = self.best.iter().rev();
-        for (sums, others) in self.sums.chunks_exact(self.width).zip(others) {
-            let rest = others + extra;
-            if rest.is_infinite() {
-                continue;
-            }
-            for ((least, sum), price) in by_class.iter_mut().zip(sums).zip(prices) {
-                lower(least, sum + price + rest);
+    /// Finds what each set of readers costs at best, by row, where classes cost as much as `prices` says.
+    #[inline(always)]
+    fn find_best<S: Simd>(&mut self, simd: S, prices: &[S::f64s]) {
+        let (sets, vectors) = (self.sets(), prices.len() / self.width);
+        self.best.clear();
+        self.best.resize(sets * vectors * S::F64_LANES, 0.0);
+        let (all, _) = S::as_mut_simd_f64s(&mut self.best);
+        for (vector, best) in all.chunks_exact_mut(sets).enumerate() {
+            // The empty set costs nothing.
+            for (set, sums) in self.sums.chunks_exact(self.width).enumerate().skip(1) {
+                let mut least = simd.splat_f64s(f64::INFINITY);
+                for (sum, prices) in sums.iter().zip(prices.chunks_exact(vectors)) {
+                    let sum = simd.add_f64s(simd.splat_f64s(*sum), prices[vector]);
+                    least = simd.min_f64s(sum, least);
+                }
+                // The group of the lowest reader takes the same; beside it all subsets of the others.
+                let rest = set & (set - 1);
+                let alone = set ^ rest;
+                let mut part = rest;
+                while part > 0 {
+                    let sum = simd.add_f64s(best[alone | (rest & !part)], best[part]);
+                    least = simd.min_f64s(sum, least);
+                    part = (part - 1) & rest;
+                }
+                best[set] = least;
             }
         }
+    }
+
+    /// Adds to what each set costs at best what a row's labels cost: `costs` by row.
+    #[inline(always)]
+    fn add_rows<S: Simd>(&mut self, simd: S, costs: &[f64], padded: usize) {
+        self.extra.clear();
+        self.extra.extend(costs);
+        self.extra.resize(padded, f64::INFINITY);
+        let sets = self.sets();
+        let ((all, _), (extra, _)) =
+            (S::as_mut_simd_f64s(&mut self.best), S::as_simd_f64s(&self.extra));
+        for (best, &extra) in all.chunks_exact_mut(sets).zip(extra) {
+            for best in best {
+                *best = simd.add_f64s(*best, extra);
+            }
+        }
+    }
+
+    /// What a class costs one more reader at least, together with the others, of which each set costs as much as `best` says: by row
+    /// as much as `prices` says.
+    #[inline(always)]
+    fn with_class<S: Simd>(&self, simd: S, class: usize, prices: &[S::f64s]) -> f64 {
+        let (all, _) = S::as_simd_f64s(&self.best);
+        let mut least = simd.splat_f64s(f64::INFINITY);
+        for (best, &price) in all.chunks_exact(self.sets()).zip(prices) {
+            // Those that do not take the same are all others.
+            for (sums, &rest) in self.sums.chunks_exact(self.width).zip(best.iter().rev()) {
+                let taken = simd.add_f64s(simd.splat_f64s(sums[class]), price);
+                least = simd.min_f64s(simd.add_f64s(taken, rest), least);
+            }
+        }
+        simd.reduce_min_f64s(least)
     }
 }
 
-/// The least sum of numbers at the same place of two rows.
-fn least_sum(a: &[f64], b: &[f64]) -> f64 {
-    let mut lanes = [f64::INFINITY; LANES];
-    for (a, b) in a.as_chunks::<LANES>().0.iter().zip(b.as_chunks::<LANES>().0) {
-        for lane in 0..LANES {
-            lower(&mut lanes[lane], a[lane] + b[lane]);
+/// [`Joint::least`], compiled for whatever the processor has.
+struct Least<'a> {
+    joint: &'a Joint,
+    of: usize,
+    costs: &'a [f64],
+    groups: &'a mut Groups,
+    best: &'a mut Vec<f64>,
+}
+
+impl WithSimd for Least<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Self { joint, of, costs, groups, best } = self;
+        let (producers, width) = (joint.producers(), joint.width());
+        let (of_rows, of_readers) = costs.split_at(producers * joint.rows);
+        groups.begin(width);
+        for (index, costs) in of_readers.chunks_exact(width).enumerate() {
+            if index + producers != of {
+                groups.add(costs);
+            }
         }
+        let (prices, _) = S::as_simd_f64s(&joint.prices);
+        groups.find_best(simd, prices);
+        let vectors = prices.len() / width;
+        best.clear();
+        if of < producers {
+            // What all readers cost is the last of each vector's sets.
+            let vectors = groups.best.chunks_exact(groups.sets() * S::F64_LANES);
+            let rows = vectors.flat_map(|sets| &sets[sets.len() - S::F64_LANES..]);
+            best.extend(rows.take(joint.rows));
+            return;
+        }
+        let of_rows = if producers == 1 { of_rows } else { &[0.0] };
+        groups.add_rows(simd, of_rows, vectors * S::F64_LANES);
+        // Loops, as a closure would not be compiled for what the processor has.
+        for (class, prices) in prices.chunks_exact(vectors).enumerate().take(width - 1) {
+            best.push(groups.with_class(simd, class, prices));
+        }
+        // What is free leaves the others as they are.
+        let mut least = simd.splat_f64s(f64::INFINITY);
+        for sets in S::as_simd_f64s(&groups.best).0.chunks_exact(groups.sets()) {
+            least = simd.min_f64s(sets[sets.len() - 1], least);
+        }
+        best.push(simd.reduce_min_f64s(least));
     }
-    let mut least = f64::INFINITY;
-    lanes.iter().for_each(|&lane| lower(&mut least, lane));
-    least
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::share::tests::{all, share};
+    use super::super::tables::lower;
     use super::*;
 
     /// The least of the costs of the labels of each class.
@@ -205,17 +264,6 @@ mod tests {
                     assert_eq!(found, best.fold(f64::INFINITY, f64::min), "{kept:?} {of} {label}");
                 }
             }
-        }
-    }
-
-    #[test]
-    fn the_least_sum_is_that_of_all_places() {
-        let number = |at: usize| ((at * 37) % 101) as f64;
-        for length in [4, 8, 12] {
-            let a: Vec<f64> = (0..length).map(number).collect();
-            let b: Vec<f64> = (0..length).map(|at| number(at + 50)).collect();
-            let least = (0..length).map(|at| a[at] + b[at]).fold(f64::INFINITY, f64::min);
-            assert_eq!(least_sum(&a, &b), least, "{length}");
         }
     }
 }

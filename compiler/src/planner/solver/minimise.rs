@@ -85,8 +85,10 @@ const FEW: usize = 6;
 /// Costs are shifted on while a few sweeps close this share of the gap.
 const IDLE: f64 = 1e-2;
 
-/// After so many rounds in a row that close little and drop less than this share of the labels, those that would follow are left out.
-const IDLE_ROUNDS: usize = 2;
+/// A round after the dive that closes less than this share of the gap and drops less than that share of the labels is the last: those that follow would
+/// close less still. DenseNet-121 on 2x4 (ONNX, 16 images of 64 x 64) is left at 0.65 % in three quarters of the time that it
+/// takes to get to 0.58 %.
+const CLOSED: f64 = 0.2;
 const DROPPED: f64 = 1e-2;
 
 /// What counts as no better when looking around.
@@ -292,7 +294,7 @@ impl<'a> Search<'a> {
     /// Shifts costs and drops labels, as often as the effort says, reading as many entries as are left: whether the bound
     /// has become all that it can be.
     pub fn rounds(&mut self, effort: Effort, left: &mut usize, bound: &mut f64) -> bool {
-        let (mut longest, mut idle) = (SWEEPS[0], 0);
+        let mut longest = SWEEPS[0];
         for round in 0..effort.rounds {
             let size = self.dual.size().max(1);
             let sweeps = longest.min(*left / size);
@@ -301,6 +303,7 @@ impl<'a> Search<'a> {
                 return false;
             }
             longest = (2 * longest).min(SWEEPS[1]);
+            let open = self.limit() - *bound;
             let swept = self.sweep(sweeps, bound);
             *left -= size * swept;
             self.offer_decoded();
@@ -327,9 +330,8 @@ impl<'a> Search<'a> {
                 return true;
             }
             let dropped = (labels - self.labels()) as f64;
-            let is_idle = swept < sweeps && dropped < DROPPED * labels as f64;
-            idle = if is_idle && round > effort.dive { idle + 1 } else { 0 };
-            if idle == IDLE_ROUNDS {
+            let has_closed = self.limit() - *bound <= (1.0 - CLOSED) * open;
+            if round > effort.dive && !has_closed && dropped < DROPPED * labels as f64 {
                 return false;
             }
         }

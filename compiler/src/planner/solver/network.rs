@@ -2,9 +2,10 @@
 //! readers.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use super::share::Share;
-use super::tables::{Table, Tables};
+use super::tables::{Axis, Table, Tables};
 use crate::planner::meter::Meter;
 
 /// A network: the sum of `constant`, of one cost for each variable, of one for each pair in `pairs`, and of the shares.
@@ -13,8 +14,8 @@ use crate::planner::meter::Meter;
 pub struct Network {
     /// Costs by variable and label.
     pub unary: Vec<Vec<f64>>,
-    /// Costs of pairs `(a, b)`, `a < b`, row-major by the label of `a`.
-    pub pairs: BTreeMap<(usize, usize), Table>,
+    /// Costs of pairs `(a, b)`, `a < b`.
+    pub pairs: BTreeMap<(usize, usize), Rc<Table>>,
     /// Tensors that several variables read.
     pub shares: Vec<Share>,
     /// What is paid anyway.
@@ -45,37 +46,37 @@ impl Network {
 
     /// Adds the cost of pairs of labels.
     pub fn pair(&mut self, a: usize, b: usize, cost: impl Fn(usize, usize) -> f64) {
-        if let Some(table) = self.table(a, b, cost) {
+        let every = |variable: usize| (variable, Axis::every(self.labels(variable)));
+        if let Some(table) = self.table(every(a), every(b), cost) {
             self.add_table(a.min(b), a.max(b), &table);
         }
     }
 
-    /// The cost of pairs of labels as a table, row-major by the label of the lower variable; `None` where no pair costs anything.
+    /// The cost of pairs of labels of two variables as a table, the lower variable first; `None` where no pair costs anything. Labels cost
+    /// what their classes do.
     pub fn table(
         &mut self,
-        a: usize,
-        b: usize,
+        (a, of_a): (usize, Axis),
+        (b, of_b): (usize, Axis),
         cost: impl Fn(usize, usize) -> f64,
-    ) -> Option<Table> {
-        let (rows, columns) = (self.labels(a.min(b)), self.labels(a.max(b)));
-        let of =
-            |row: usize, column: usize| if a < b { cost(row, column) } else { cost(column, row) };
-        self.meter.add(rows * columns);
-        let mut table = Vec::with_capacity(rows * columns);
-        for row in 0..rows {
-            table.extend((0..columns).map(|column| of(row, column)));
-        }
-        let costs = table.iter().any(|&cost| cost != 0.0);
-        costs.then(|| self.tables.intern(table))
+    ) -> Option<Rc<Table>> {
+        let table = match a < b {
+            true => Table::of_pair([of_a, of_b], cost),
+            false => Table::of_pair([of_b, of_a], |b, a| cost(a, b)),
+        };
+        self.known(table)
+    }
+
+    /// The table that is equal to this one; `None` where nothing costs anything.
+    fn known(&mut self, table: Table) -> Option<Rc<Table>> {
+        self.meter.add(table.axes.iter().map(|axis| axis.classes.len()).product());
+        table.costs().then(|| self.tables.intern(table))
     }
 
     /// Adds the costs of such a table.
-    pub fn add_table(&mut self, low: usize, high: usize, table: &Table) {
+    pub fn add_table(&mut self, low: usize, high: usize, table: &Rc<Table>) {
         let table = match self.pairs.get(&(low, high)) {
-            Some(known) => {
-                let sums = table.iter().zip(known.iter()).map(|(cost, known)| cost + known);
-                self.tables.intern(sums.collect())
-            }
+            Some(known) => self.tables.intern(table.sum(known)),
             None => table.clone(),
         };
         self.pairs.insert((low, high), table);
@@ -85,11 +86,8 @@ impl Network {
     pub fn cost(&self, assignment: &[usize]) -> f64 {
         let unary: f64 =
             self.unary.iter().zip(assignment).map(|(costs, &label)| costs[label]).sum();
-        let pairs: f64 = self
-            .pairs
-            .iter()
-            .map(|(&(a, b), table)| table[assignment[a] * self.labels(b) + assignment[b]])
-            .sum();
+        let pairs: f64 =
+            self.pairs.iter().map(|(&(a, b), table)| table.at(assignment[a], assignment[b])).sum();
         let shares: f64 = self.shares.iter().map(|share| share.cost(|v| assignment[v])).sum();
         self.constant + unary + pairs + shares
     }
@@ -121,7 +119,7 @@ impl Network {
             }
         }
         for (&(a, b), table) in &self.pairs {
-            if table[assignment[a] * self.labels(b) + assignment[b]].is_infinite() {
+            if table.at(assignment[a], assignment[b]).is_infinite() {
                 for end in [a, b].into_iter().filter(|&end| self.switch[end]) {
                     assignment[end] = 1;
                 }
@@ -134,12 +132,11 @@ impl Network {
         let mut extra: Vec<f64> =
             self.unary.iter().map(|costs| costs[costs.len() - 1] - costs[0]).collect();
         for (&(a, b), table) in &self.pairs {
-            let columns = self.labels(b);
             if self.switch[a] {
-                extra[a] += table[columns + assignment[b]] - table[assignment[b]];
+                extra[a] += table.at(1, assignment[b]) - table.at(0, assignment[b]);
             }
             if self.switch[b] {
-                extra[b] += table[assignment[a] * columns + 1] - table[assignment[a] * columns];
+                extra[b] += table.at(assignment[a], 1) - table.at(assignment[a], 0);
             }
         }
         for (variable, label) in assignment.iter_mut().enumerate() {
@@ -171,12 +168,14 @@ impl Network {
                 network.pairs.insert((a, b), table.clone());
                 continue;
             }
-            let columns = self.labels(b);
-            let cost = |i: usize, j: usize| table[kept[a][i] * columns + kept[b][j]];
+            let cost = |i: usize, j: usize| table.at(kept[a][i], kept[b][j]);
             match (kept[a].len(), kept[b].len()) {
                 (1, _) => (0..kept[b].len()).for_each(|j| network.unary[b][j] += cost(0, j)),
                 (_, 1) => (0..kept[a].len()).for_each(|i| network.unary[a][i] += cost(i, 0)),
-                _ => network.pair(a, b, cost),
+                _ => {
+                    let picked = network.known(table.picked(&[&kept[a], &kept[b]]));
+                    picked.iter().for_each(|table| network.add_table(a, b, table));
+                }
             }
         }
         for share in &self.shares {

@@ -153,11 +153,6 @@ impl Share {
         });
         Share { producer, readers, prices, columns: used.len() }
     }
-
-    /// The prices of a row by column.
-    pub fn of_row(&self, row: usize) -> &[f64] {
-        &self.prices[row * self.columns..(row + 1) * self.columns]
-    }
 }
 
 #[cfg(test)]

@@ -1,51 +1,242 @@
-//! Tables of costs, each kept once: layers that are alike have the same tables, and what is done with them is done once.
+//! Tables of costs by labels. What a pair of nodes pays is what boxing costs between the layout that one label makes and the layout that the
+//! other takes, and many labels make or take the same: such labels are one class, and a table has one entry for each class.
+//!
+//! Equal tables are kept once: layers that are alike have the same, and what is done with them is done once.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::rc::Rc;
 
-/// Costs that several terms may have in common.
-pub type Table = Rc<[f64]>;
+/// The labels of a variable, by class.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Axis {
+    /// By label: its class.
+    pub classes: Vec<u32>,
+    /// Classes.
+    pub count: usize,
+}
+
+impl Axis {
+    /// By label one of so many classes.
+    pub fn new(classes: impl IntoIterator<Item = usize>, count: usize) -> Self {
+        Self { classes: classes.into_iter().map(|class| class as u32).collect(), count }
+    }
+
+    /// Every label is a class.
+    pub fn every(labels: usize) -> Self {
+        Self::new(0..labels, labels)
+    }
+
+    /// Labels with equal keys are a class; and the key of each class.
+    pub fn by_key<K: Eq + Hash + Copy>(keys: impl IntoIterator<Item = K>) -> (Self, Vec<K>) {
+        let (mut known, mut firsts) = (HashMap::new(), Vec::new());
+        let class = |key: K| {
+            *known.entry(key).or_insert_with(|| {
+                firsts.push(key);
+                firsts.len() - 1
+            })
+        };
+        let classes: Vec<usize> = keys.into_iter().map(class).collect();
+        (Self::new(classes, firsts.len()), firsts)
+    }
+
+    /// The class of a label.
+    pub fn class(&self, label: usize) -> usize {
+        self.classes[label] as usize
+    }
+
+    /// These labels alone.
+    fn picked(&self, labels: &[usize]) -> Self {
+        Self::new(labels.iter().map(|&label| self.class(label)), self.count)
+    }
+
+    /// Labels that are of one class in both are a class, which is that of both classes.
+    fn refined(&self, other: &Self) -> (Self, Vec<(u32, u32)>) {
+        Self::by_key(self.classes.iter().copied().zip(other.classes.iter().copied()))
+    }
+}
+
+/// Costs by the labels of some variables.
+#[derive(Clone, Debug)]
+pub struct Table {
+    /// By variable.
+    pub axes: Vec<Axis>,
+    /// By the classes of all variables, the last the fastest.
+    pub entries: Vec<f64>,
+}
+
+impl PartialEq for Table {
+    fn eq(&self, other: &Self) -> bool {
+        self.axes == other.axes && same(&self.entries, &other.entries)
+    }
+}
+
+impl Table {
+    /// A table whose entries are by these classes. Its own classes are as few as can be, in the order of the first label of each.
+    pub fn new<'a>(axes: Vec<Axis>, entries: impl Into<Cow<'a, [f64]>>) -> Self {
+        let mut all = Classes { axes, entries: entries.into() };
+        (0..all.axes.len()).for_each(|at| all.drop_unused(at));
+        (0..all.axes.len()).for_each(|at| all.merge(at));
+        Self { axes: all.axes, entries: all.entries.into_owned() }
+    }
+
+    /// A table over two variables, by classes.
+    pub fn of_pair(axes: [Axis; 2], cost: impl Fn(usize, usize) -> f64) -> Self {
+        let [rows, columns] = [0, 1].map(|at| axes[at].count);
+        let mut entries = Vec::with_capacity(rows * columns);
+        for row in 0..rows {
+            entries.extend((0..columns).map(|column| cost(row, column)));
+        }
+        Self::new(axes.into(), entries)
+    }
+
+    /// Whether any labels cost something.
+    pub fn costs(&self) -> bool {
+        self.entries.iter().any(|&cost| cost != 0.0)
+    }
+
+    /// The cost of a pair of labels.
+    pub fn at(&self, row: usize, column: usize) -> f64 {
+        let [rows, columns] = [0, 1].map(|at| &self.axes[at]);
+        self.entries[rows.class(row) * columns.count + columns.class(column)]
+    }
+
+    /// Entries from a class of a variable to the next.
+    pub fn stride(&self, axis: usize) -> usize {
+        stride(&self.axes, axis)
+    }
+
+    /// The table in which each variable has these labels alone.
+    pub fn picked(&self, labels: &[&[usize]]) -> Self {
+        let axes = self.axes.iter().zip(labels);
+        Self::new(axes.map(|(axis, labels)| axis.picked(labels)).collect(), &self.entries)
+    }
+
+    /// The costs of both tables over the same two variables.
+    pub fn sum(&self, other: &Self) -> Self {
+        let [(rows, of_row), (columns, of_column)] =
+            [0, 1].map(|at| self.axes[at].refined(&other.axes[at]));
+        let at = |table: &Self, row: u32, column: u32| {
+            table.entries[row as usize * table.axes[1].count + column as usize]
+        };
+        Self::of_pair([rows, columns], |row, column| {
+            let ((own_row, row), (own_column, column)) = (of_row[row], of_column[column]);
+            at(self, own_row, own_column) + at(other, row, column)
+        })
+    }
+}
+
+fn stride(axes: &[Axis], axis: usize) -> usize {
+    axes[axis + 1..].iter().map(|axis| axis.count).product()
+}
+
+/// A table whose classes may be more than they need be.
+struct Classes<'a> {
+    axes: Vec<Axis>,
+    entries: Cow<'a, [f64]>,
+}
+
+/// Classes up to which equal ones are found by looking at all.
+const FEW: usize = 48;
+
+impl Classes<'_> {
+    /// Keeps the classes that labels have, in the order in which these have them.
+    fn drop_unused(&mut self, axis: usize) {
+        let Axis { classes, count } = &self.axes[axis];
+        let (mut place, mut used) = (vec![u32::MAX; *count], Vec::new());
+        for &class in classes {
+            let place = &mut place[class as usize];
+            if *place == u32::MAX {
+                *place = used.len() as u32;
+                used.push(class as usize);
+            }
+        }
+        self.keep(axis, &used, &place);
+    }
+
+    /// Makes classes one whose entries are equal.
+    fn merge(&mut self, axis: usize) {
+        let (count, stride) = (self.axes[axis].count, stride(&self.axes, axis));
+        let mut hashes = vec![0; count];
+        for all in self.entries.chunks_exact(stride * count) {
+            for (known, entries) in hashes.iter_mut().zip(all.chunks_exact(stride)) {
+                *known = hashed_on(*known, entries);
+            }
+        }
+        let equal = |a: usize, b: usize| {
+            let mut all = self.entries.chunks_exact(stride * count);
+            all.all(|all| same(&all[a * stride..][..stride], &all[b * stride..][..stride]))
+        };
+        let (firsts, place) = firsts(&hashes, equal);
+        self.keep(axis, &firsts, &place);
+    }
+
+    /// Keeps these classes, and says for each class which of them its labels have now.
+    fn keep(&mut self, axis: usize, kept: &[usize], place: &[u32]) {
+        let (count, stride) = (self.axes[axis].count, stride(&self.axes, axis));
+        if kept.len() == count && kept.iter().enumerate().all(|(at, &class)| at == class) {
+            return;
+        }
+        let mut entries = Vec::with_capacity(self.entries.len() / count * kept.len());
+        for all in self.entries.chunks_exact(stride * count) {
+            kept.iter()
+                .for_each(|class| entries.extend_from_slice(&all[class * stride..][..stride]));
+        }
+        self.entries = Cow::Owned(entries);
+        let Axis { classes, count } = &mut self.axes[axis];
+        classes.iter_mut().for_each(|class| *class = place[*class as usize]);
+        *count = kept.len();
+    }
+}
+
+/// The first of all that are equal, and for each its place among them. Only what has the same hash is compared.
+fn firsts(hashes: &[u64], equal: impl Fn(usize, usize) -> bool) -> (Vec<usize>, Vec<u32>) {
+    let mut known: HashMap<u64, Vec<u32>> = HashMap::new();
+    let (mut firsts, mut of): (Vec<usize>, Vec<u32>) = (Vec::new(), Vec::new());
+    for (at, hash) in hashes.iter().enumerate() {
+        let next = firsts.len() as u32;
+        let is_first = |place: u32| {
+            hashes[firsts[place as usize]] == *hash && equal(firsts[place as usize], at)
+        };
+        let found = if hashes.len() <= FEW {
+            (0..next).find(|&place| is_first(place))
+        } else {
+            let alike = known.entry(*hash).or_default();
+            let found = alike.iter().copied().find(|&place| is_first(place));
+            if found.is_none() {
+                alike.push(next);
+            }
+            found
+        };
+        of.push(found.unwrap_or(next));
+        if found.is_none() {
+            firsts.push(at);
+        }
+    }
+    (firsts, of)
+}
 
 /// Tables by content.
 #[derive(Clone, Debug, Default)]
 pub struct Tables {
-    known: HashMap<u64, Vec<Table>>,
+    known: HashMap<u64, Vec<Rc<Table>>>,
 }
 
 impl Tables {
-    /// The table with these entries.
-    pub fn intern(&mut self, entries: Vec<f64>) -> Table {
-        let known = self.known.entry(hash(&entries)).or_default();
-        if let Some(table) = known.iter().find(|table| same(table, &entries)) {
-            return table.clone();
+    /// The table that is equal to this one.
+    pub fn intern(&mut self, table: Table) -> Rc<Table> {
+        let known = self.known.entry(hash(&table.entries)).or_default();
+        if let Some(known) = known.iter().find(|known| ***known == table) {
+            return known.clone();
         }
-        let table: Table = entries.into();
-        known.push(table.clone());
-        table
+        known.push(Rc::new(table));
+        known[known.len() - 1].clone()
     }
-}
-
-/// Numbers that are compared side by side: the minimum of few is soon found, and processors compare several at once.
-const LANES: usize = 8;
-
-/// The first place of the least of some numbers. The number is found first, several at once, then its place.
-pub fn first_least(numbers: &[f64]) -> usize {
-    let mut lanes = [f64::INFINITY; LANES];
-    let (whole, last) = numbers.as_chunks::<LANES>();
-    for numbers in whole {
-        for lane in 0..LANES {
-            lower(&mut lanes[lane], numbers[lane]);
-        }
-    }
-    let mut least = f64::INFINITY;
-    lanes.iter().chain(last).for_each(|&number| lower(&mut least, number));
-    let has_least =
-        |numbers: &[f64; LANES]| numbers.iter().fold(false, |has, &n| has | (n == least));
-    let before = LANES * whole.iter().take_while(|numbers| !has_least(numbers)).count();
-    before + numbers[before..].iter().position(|&number| number == least).unwrap_or(0)
 }
 
 /// Lowers a number to another that is below.
+#[inline(always)]
 pub fn lower(least: &mut f64, sum: f64) {
     *least = if sum < *least { sum } else { *least };
 }
@@ -55,13 +246,32 @@ pub fn same(a: &[f64], b: &[f64]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
 }
 
+/// Numbers that are hashed at once.
+const HASHED: usize = 4;
+
 /// Multiply and rotate, a word at a time: equal tables are looked at anyway.
 pub fn hash(entries: &[f64]) -> u64 {
-    entries.iter().fold(entries.len() as u64, |hash, &entry| mixed(hash, entry))
+    hashed_on(entries.len() as u64, entries)
+}
+
+/// The hash of what has these entries more.
+fn hashed_on(hash: u64, entries: &[f64]) -> u64 {
+    let (whole, last) = entries.as_chunks::<HASHED>();
+    let mut hash = hash;
+    if !whole.is_empty() {
+        let mut lanes = [hash; HASHED];
+        for entries in whole {
+            for lane in 0..HASHED {
+                lanes[lane] = mixed(lanes[lane], entries[lane]);
+            }
+        }
+        hash = lanes.into_iter().fold(hash, |hash, lane| mixed(hash, f64::from_bits(lane)));
+    }
+    last.iter().fold(hash, |hash, &entry| mixed(hash, entry))
 }
 
 /// The hash of what has one more entry.
-pub fn mixed(hash: u64, entry: f64) -> u64 {
+fn mixed(hash: u64, entry: f64) -> u64 {
     (hash.rotate_left(5) ^ entry.to_bits()).wrapping_mul(0x517c_c1b7_2722_0a95)
 }
 
@@ -70,22 +280,70 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_equal_numbers_the_first_is_the_least() {
-        let cases: [&[f64]; 5] = [
-            &[f64::INFINITY; 9],
-            &[3.0],
-            &[2.0, 1.0, 1.0],
-            &[5.0; 16],
-            &[9.0, 9.0, 9.0, 9.0, 9.0, 9.0, 9.0, 9.0, 9.0, 4.0, 7.0, 4.0, 9.0, 9.0, 9.0, 9.0, 4.0],
-        ];
-        assert_eq!(cases.map(first_least), [0, 0, 1, 0, 9]);
+    fn equal_tables_are_one() {
+        let mut tables = Tables::default();
+        let mut intern =
+            |entries: [f64; 2]| tables.intern(Table::new(vec![Axis::every(2)], entries.to_vec()));
+        let first = intern([1.0, f64::INFINITY]);
+        assert!(Rc::ptr_eq(&first, &intern([1.0, f64::INFINITY])));
+        assert!(!Rc::ptr_eq(&first, &intern([1.0, 2.0])));
+    }
+
+    const ROWS: usize = 12;
+    const COLUMNS: usize = 10;
+
+    /// Three different rows and four different columns, one pair of which is forbidden.
+    fn cost(row: usize, column: usize) -> f64 {
+        match (row % 3, column * 7 % 4) {
+            (1, 2) => f64::INFINITY,
+            (row, column) => ((row * 5 + column * 3) % 7) as f64 + 0.1,
+        }
     }
 
     #[test]
-    fn equal_tables_are_one() {
-        let mut tables = Tables::default();
-        let first = tables.intern(vec![1.0, f64::INFINITY]);
-        assert!(Rc::ptr_eq(&first, &tables.intern(vec![1.0, f64::INFINITY])));
-        assert!(!Rc::ptr_eq(&first, &tables.intern(vec![1.0, 2.0])));
+    fn labels_that_cost_the_same_are_one_class() {
+        let table = Table::of_pair([ROWS, COLUMNS].map(Axis::every), cost);
+        assert_eq!((table.axes[0].count, table.axes[1].count, table.entries.len()), (3, 4, 12));
+        let (rows, columns) =
+            (Axis::new((0..ROWS).map(|row| 2 - row % 3), 5), Axis::every(COLUMNS));
+        let by_class = |class: usize, column: usize| cost(5 - class, column);
+        let other = Table::of_pair([rows, columns], by_class);
+        assert_eq!(table, other, "whatever the classes are that it is made of");
+        for (row, column) in (0..ROWS).flat_map(|row| (0..COLUMNS).map(move |c| (row, c))) {
+            assert_eq!(table.at(row, column), cost(row, column));
+        }
+        // Rows 0 and 1 are the same in these columns, once the others are gone.
+        let whole = [[0.0, 1.0, 2.0], [0.0, 1.0, 5.0], [3.0, 3.0, 3.0]];
+        let whole = Table::of_pair([3, 3].map(Axis::every), |row, column| whole[row][column]);
+        assert_eq!(whole.picked(&[&[0, 1, 2], &[0, 1]]).entries, [0.0, 1.0, 3.0, 3.0]);
+    }
+
+    #[test]
+    fn sums_are_those_of_all_labels() {
+        let other = |row: usize, column: usize| (row / 6 * 40 + column / 5 * 9) as f64;
+        let [first, second] = [
+            Table::of_pair([ROWS, COLUMNS].map(Axis::every), cost),
+            Table::of_pair([ROWS, COLUMNS].map(Axis::every), other),
+        ];
+        let sum = first.sum(&second);
+        assert_eq!((sum.axes[0].count, sum.axes[1].count), (6, 8));
+        for (row, column) in (0..ROWS).flat_map(|row| (0..COLUMNS).map(move |c| (row, c))) {
+            assert_eq!(sum.at(row, column), cost(row, column) + other(row, column));
+        }
+    }
+
+    #[test]
+    fn classes_are_found_on_any_axis() {
+        let sizes = [4, 60, 3];
+        let of = |at: [usize; 3]| (at[0] % 2 * 100 + at[1] % 50 * 3 + at[2] % 2) as f64;
+        let all = (0..sizes.iter().product()).map(|at: usize| [at / 180, at / 3 % 60, at % 3]);
+        let all: Vec<[usize; 3]> = all.collect();
+        let entries: Vec<f64> = all.iter().map(|&at| of(at)).collect();
+        let table = Table::new(sizes.map(Axis::every).to_vec(), entries);
+        assert_eq!(table.axes.iter().map(|axis| axis.count).collect::<Vec<_>>(), [2, 50, 2]);
+        for at in all {
+            let place = (0..3).map(|axis| table.axes[axis].class(at[axis]) * table.stride(axis));
+            assert_eq!(table.entries[place.sum::<usize>()], of(at));
+        }
     }
 }

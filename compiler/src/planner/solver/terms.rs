@@ -3,7 +3,6 @@
 //! A sweep goes over all of them again and again, and most of its time is waiting for memory. So numbers of one kind lie one behind the
 //! other, and of a member that others read only the least of each class of labels is read: it is kept until the member is given something.
 
-use std::collections::HashMap;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -111,7 +110,7 @@ impl Costs {
         match self {
             Costs::Pair(table) => {
                 let (rows, columns) = classes.split_at(table.count(0));
-                table.least(of, if of == 0 { columns } else { rows }, best);
+                table.least(of, if of == 0 { columns } else { rows }, groups.arch, best);
             }
             Costs::Share(joint) => joint.least(of, classes, groups, best),
         }
@@ -122,13 +121,10 @@ impl Terms {
     /// Of a network; nothing is given yet.
     pub fn new(network: &Network) -> Self {
         let mut quotients = Quotients::default();
-        let mut known: HashMap<(*const f64, usize), Rc<Quotient>> = HashMap::new();
-        let pairs = network.pairs.iter().map(|(&(a, b), table)| {
-            let columns = network.labels(b);
-            let of = known.entry((table.as_ptr(), columns));
-            let table = of.or_insert_with(|| quotients.intern(Quotient::new(table, columns)));
-            (vec![a, b], Costs::Pair(table.clone()))
-        });
+        let pairs = network
+            .pairs
+            .iter()
+            .map(|(&(a, b), table)| (vec![a, b], Costs::Pair(quotients.of(table.clone()))));
         let shares = network.shares.iter();
         let shares =
             shares.map(|share| (share.members(), Costs::Share(Rc::new(Joint::new(share.clone())))));
@@ -360,7 +356,7 @@ impl Terms {
                 Costs::Pair(table) => {
                     let [rows, columns] =
                         [0, 1].map(|place| &kept[self.seats[*first + place].variable]);
-                    *table = self.quotients.intern(table.picked(rows, columns));
+                    *table = self.quotients.of(Rc::new(table.picked(rows, columns)));
                 }
             }
         }
