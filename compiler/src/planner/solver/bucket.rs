@@ -3,14 +3,12 @@
 //! Many labels of a neighbour are the same to the variable, as they make or take a tensor in the same layout. Of these the first is looked
 //! at for all: what is found is exactly what each of them would find.
 
-use std::collections::HashMap;
-use std::hash::Hash;
 use std::rc::Rc;
 
 use pulp::{Arch, Simd, WithSimd};
 
 use super::share::Share;
-use super::tables::{Axis, Table};
+use super::tables::{Axis, LANES, Table};
 
 /// Costs over several variables.
 #[derive(Clone, Debug)]
@@ -49,6 +47,7 @@ impl Best {
 
 /// The table that is left when a variable is minimised away, and its best labels. Of equals the first.
 pub fn minimise(
+    arch: Arch,
     domains: &[usize],
     variable: usize,
     scope: &[usize],
@@ -59,9 +58,9 @@ pub fn minimise(
     let terms: Vec<Term> =
         factors.iter().map(|factor| Term::new((variable, &own), (scope, &alike), factor)).collect();
     let least = Least { terms: &terms, own: own.firsts.len(), alike: &alike };
-    let (table, best) = Arch::new().dispatch(least);
+    let (table, best) = arch.dispatch(least);
     let labels: Vec<u16> = best.into_iter().map(|best| own.firsts[best] as u16).collect();
-    let axes: Vec<Axis> = alike.into_iter().map(Alike::axis).collect();
+    let axes: Vec<Axis> = alike.into_iter().map(|alike| alike.axis).collect();
     (Table::new(axes.clone(), table), Best { axes, labels })
 }
 
@@ -107,9 +106,7 @@ impl WithSimd for Least<'_> {
     }
 }
 
-/// Costs by own class are as many as a multiple of this: so they are whole vectors whatever the processor has.
-const LANES: usize = 8;
-
+/// So many costs by own class as are whole vectors.
 fn padded(own: usize) -> usize {
     own.next_multiple_of(LANES)
 }
@@ -127,44 +124,27 @@ fn advance(index: &mut [usize], alike: &[Alike]) {
 
 /// Labels of a variable that are alike in all factors.
 struct Alike {
+    axis: Axis,
     /// The first label of each class.
     firsts: Vec<usize>,
-    /// By label: its class.
-    classes: Vec<usize>,
 }
 
 impl Alike {
     fn new(domains: &[usize], variable: usize, factors: &[Factor]) -> Self {
         let count = domains[variable];
-        let mut all = Self { firsts: vec![0], classes: vec![0; count] };
+        let mut axis = Axis::new(std::iter::repeat_n(0, count), 1);
         for factor in factors {
             let Some(at) = factor.scope.iter().position(|&v| v == variable) else { continue };
-            if all.firsts.len() == count {
+            if axis.count == count {
                 break;
             }
-            match &factor.costs {
-                Costs::Table(table) => all.split(&table.axes[at].classes),
-                Costs::Share(share) => all.split(&share.labels_of(variable)),
-            }
+            let (refined, _) = match &factor.costs {
+                Costs::Table(table) => axis.refined(&table.axes[at]),
+                Costs::Share(share) => axis.refined(&Axis::by_key(share.labels_of(variable)).0),
+            };
+            axis = refined;
         }
-        all
-    }
-
-    /// By label its class.
-    fn axis(self) -> Axis {
-        Axis::new(self.classes, self.firsts.len())
-    }
-
-    /// Parts classes whose labels are different in one more factor.
-    fn split<'a, T: Copy + Eq + Hash + 'a>(&mut self, seen: impl IntoIterator<Item = &'a T>) {
-        let mut known: HashMap<(usize, T), usize> = HashMap::new();
-        self.firsts.clear();
-        for (label, (class, &seen)) in self.classes.iter_mut().zip(seen).enumerate() {
-            *class = *known.entry((*class, seen)).or_insert_with(|| {
-                self.firsts.push(label);
-                self.firsts.len() - 1
-            });
-        }
+        Self { firsts: axis.firsts(), axis }
     }
 }
 
@@ -313,6 +293,7 @@ fn take(taken: &mut Vec<usize>, column: Option<usize>) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tables::tests::every_arch;
     use super::*;
 
     /// Labels of variables 0 to 3.
@@ -356,7 +337,12 @@ mod tests {
     #[test]
     fn labels_that_are_alike_have_what_each_would_find() {
         let scope = [0, 2, 3];
-        let (table, best) = minimise(&DOMAINS, 1, &scope, &factors());
+        let by = |arch: Arch| minimise(arch, &DOMAINS, 1, &scope, &factors());
+        let (table, best) = by(Arch::new());
+        for arch in every_arch() {
+            let (other, labels) = by(arch);
+            assert_eq!((&other, &labels.labels), (&table, &best.labels), "{arch:?}");
+        }
         for at in 0..3 * 6 * 5 {
             let labels = [at / 30, at / 5 % 6, at % 5];
             let with = |own: usize| cost(&[labels[0], own, labels[1], labels[2]]);
@@ -372,7 +358,7 @@ mod tests {
 
     #[test]
     fn labels_are_told_apart_by_any_factor() {
-        let classes = |variable: usize| Alike::new(&DOMAINS, variable, &factors()).classes;
+        let classes = |variable: usize| Alike::new(&DOMAINS, variable, &factors()).axis.classes;
         assert_eq!(classes(2), [0, 1, 2, 0, 1, 2]);
         assert_eq!(classes(3), [0, 1, 0, 1, 0]);
         assert_eq!(classes(0), [0, 1, 0]);

@@ -4,6 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 
+use pulp::Arch;
+
 use super::bucket::{Best, Costs, Factor, minimise};
 use super::network::Network;
 use super::tables::{Axis, Table, Tables};
@@ -176,7 +178,7 @@ impl Elimination {
         }
         let size: usize = all.iter().map(|&v| self.domains[v]).product();
         self.meter.add(size * factors.len());
-        let (table, best) = minimise(&self.domains, variable, scope, factors);
+        let (table, best) = minimise(Arch::new(), &self.domains, variable, scope, factors);
         let (table, best) = (self.tables.intern(table), Rc::new(best));
         if let Some(key) = key {
             // The tables are kept, so that their addresses stay their own.
@@ -244,8 +246,7 @@ impl Elimination {
                     }
                 }
                 ([a, b], Costs::Table(table)) => {
-                    let pairs = self.domains[*a] * self.domains[*b];
-                    network.meter.add(pairs);
+                    network.meter.add(self.domains[*a] * self.domains[*b]);
                     if table.costs() {
                         network.add_table(index(a), index(b), table);
                     }

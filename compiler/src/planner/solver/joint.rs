@@ -5,9 +5,7 @@
 use pulp::{Arch, Simd, WithSimd};
 
 use super::share::Share;
-
-/// Rows are as many as a multiple of this, so that whole vectors of them lie side by side whatever the processor has.
-const LANES: usize = 8;
+use super::tables::LANES;
 
 /// A share with the classes of the labels of its members.
 #[derive(Clone, Debug)]
@@ -16,7 +14,7 @@ pub struct Joint {
     pub share: Share,
     /// By member and label: the row of the producer, the column of a reader; what is free is the column after all others.
     classes: Vec<Vec<u32>>,
-    /// By class of a reader and row. Rows that no label has are dear.
+    /// By class of a reader and row. Rows that no label has, up to whole vectors, are dear.
     prices: Vec<f64>,
     rows: usize,
 }
@@ -220,6 +218,7 @@ impl WithSimd for Least<'_> {
 mod tests {
     use super::super::share::tests::{all, share};
     use super::super::tables::lower;
+    use super::super::tables::tests::every_arch;
     use super::*;
 
     /// The least of the costs of the labels of each class.
@@ -248,8 +247,10 @@ mod tests {
             let joint = Joint::new(share.clone());
             let known: Vec<f64> =
                 (0..4).flat_map(|of| least_of_classes(&joint, of, &costs[of])).collect();
-            let (mut groups, mut best) = (Groups::default(), Vec::new());
-            for of in 0..4 {
+            let mut best = Vec::new();
+            let cases = (0..4).flat_map(|of| every_arch().into_iter().map(move |arch| (of, arch)));
+            for (of, arch) in cases {
+                let mut groups = Groups { arch, ..Groups::default() };
                 joint.least(of, &known, &mut groups, &mut best);
                 for (label, &class) in joint.classes(of).iter().enumerate() {
                     let found = best[class as usize];
@@ -261,7 +262,11 @@ mod tests {
                         labels[of] == label && (0..4).all(|m| labels[m] < kept[m].len())
                     };
                     let best = all().filter(fits).map(|labels| cost(&labels));
-                    assert_eq!(found, best.fold(f64::INFINITY, f64::min), "{kept:?} {of} {label}");
+                    assert_eq!(
+                        found,
+                        best.fold(f64::INFINITY, f64::min),
+                        "{kept:?} {of} {label} {arch:?}"
+                    );
                 }
             }
         }

@@ -6,10 +6,7 @@ use std::rc::Rc;
 
 use pulp::{Arch, Simd, WithSimd};
 
-use super::tables::{Table, hash};
-
-/// Classes whose least sums are found at once.
-const LANES: usize = 8;
+use super::tables::{LANES, Table, Tables};
 
 /// A table by the classes of either member.
 #[derive(Clone, Debug)]
@@ -109,39 +106,32 @@ fn laned(count: usize, others: usize, at: impl Fn(usize, usize) -> f64) -> Vec<f
     lanes
 }
 
-/// Tables by content: layers that are alike have the same.
+/// What is made of tables, once for all that are equal.
 #[derive(Clone, Debug, Default)]
 pub struct Quotients {
-    known: HashMap<u64, Vec<Rc<Quotient>>>,
+    tables: Tables,
+    /// By the one of all equal tables that is kept.
+    known: HashMap<*const Table, Rc<Quotient>>,
 }
 
 impl Quotients {
-    /// What is made of a table that is equal to this one.
-    pub fn of(&mut self, table: Rc<Table>) -> Rc<Quotient> {
-        let known = self.known.entry(hash(&table.entries)).or_default();
-        if let Some(known) = known.iter().find(|known| known.table == table) {
+    /// What is made of a table.
+    pub fn of(&mut self, table: impl Into<Rc<Table>>) -> Rc<Quotient> {
+        let table = table.into();
+        if let Some(known) = self.known.get(&Rc::as_ptr(&table)) {
             return known.clone();
         }
-        known.push(Rc::new(Quotient::new(table)));
-        known[known.len() - 1].clone()
+        let table = self.tables.intern(table);
+        let of = self.known.entry(Rc::as_ptr(&table));
+        of.or_insert_with(|| Rc::new(Quotient::new(table))).clone()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::tables::tests::{COLUMNS, ROWS, cost, every_arch};
     use super::super::tables::{Axis, lower};
     use super::*;
-
-    const ROWS: usize = 12;
-    const COLUMNS: usize = 10;
-
-    /// Three different rows and four different columns, one pair of which is forbidden.
-    fn cost(row: usize, column: usize) -> f64 {
-        match (row % 3, column * 7 % 4) {
-            (1, 2) => f64::INFINITY,
-            (row, column) => ((row * 5 + column * 3) % 7) as f64 + 0.1,
-        }
-    }
 
     fn table() -> Quotient {
         Quotient::new(Rc::new(Table::of_pair([ROWS, COLUMNS].map(Axis::every), cost)))
@@ -183,8 +173,13 @@ mod tests {
         for (&class, &cost) in table.classes(1 - of).iter().zip(others) {
             lower(&mut classes[class as usize], cost);
         }
-        let mut best = Vec::new();
-        table.least(of, &classes, Arch::new(), &mut best);
-        table.classes(of).iter().map(|&class| best[class as usize]).collect()
+        let least_by = |arch: Arch| -> Vec<f64> {
+            let mut best = Vec::new();
+            table.least(of, &classes, arch, &mut best);
+            table.classes(of).iter().map(|&class| best[class as usize]).collect()
+        };
+        let found = least_by(Arch::new());
+        every_arch().into_iter().for_each(|arch| assert_eq!(least_by(arch), found, "{arch:?}"));
+        found
     }
 }

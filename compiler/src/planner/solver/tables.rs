@@ -8,6 +8,9 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::rc::Rc;
 
+/// Numbers that are computed side by side are as many as a multiple of this: whole vectors, whatever the processor has.
+pub const LANES: usize = 8;
+
 /// The labels of a variable, by class.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Axis {
@@ -46,13 +49,24 @@ impl Axis {
         self.classes[label] as usize
     }
 
+    /// The first label of each class, where classes are in the order of these.
+    pub fn firsts(&self) -> Vec<usize> {
+        let mut firsts = Vec::with_capacity(self.count);
+        for (label, &class) in self.classes.iter().enumerate() {
+            if class as usize == firsts.len() {
+                firsts.push(label);
+            }
+        }
+        firsts
+    }
+
     /// These labels alone.
     fn picked(&self, labels: &[usize]) -> Self {
         Self::new(labels.iter().map(|&label| self.class(label)), self.count)
     }
 
-    /// Labels that are of one class in both are a class, which is that of both classes.
-    fn refined(&self, other: &Self) -> (Self, Vec<(u32, u32)>) {
+    /// Labels that are of one class in both are a class, and the two classes of each.
+    pub fn refined(&self, other: &Self) -> (Self, Vec<(u32, u32)>) {
         Self::by_key(self.classes.iter().copied().zip(other.classes.iter().copied()))
     }
 }
@@ -225,24 +239,24 @@ pub struct Tables {
 
 impl Tables {
     /// The table that is equal to this one.
-    pub fn intern(&mut self, table: Table) -> Rc<Table> {
+    pub fn intern(&mut self, table: impl Into<Rc<Table>>) -> Rc<Table> {
+        let table = table.into();
         let known = self.known.entry(hash(&table.entries)).or_default();
-        if let Some(known) = known.iter().find(|known| ***known == table) {
+        if let Some(known) = known.iter().find(|known| **known == table) {
             return known.clone();
         }
-        known.push(Rc::new(table));
-        known[known.len() - 1].clone()
+        known.push(table.clone());
+        table
     }
 }
 
 /// Lowers a number to another that is below.
-#[inline(always)]
 pub fn lower(least: &mut f64, sum: f64) {
     *least = if sum < *least { sum } else { *least };
 }
 
 /// Bit by bit.
-pub fn same(a: &[f64], b: &[f64]) -> bool {
+fn same(a: &[f64], b: &[f64]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
 }
 
@@ -250,7 +264,7 @@ pub fn same(a: &[f64], b: &[f64]) -> bool {
 const HASHED: usize = 4;
 
 /// Multiply and rotate, a word at a time: equal tables are looked at anyway.
-pub fn hash(entries: &[f64]) -> u64 {
+fn hash(entries: &[f64]) -> u64 {
     hashed_on(entries.len() as u64, entries)
 }
 
@@ -276,7 +290,9 @@ fn mixed(hash: u64, entry: f64) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use pulp::Arch;
+
     use super::*;
 
     #[test]
@@ -289,11 +305,19 @@ mod tests {
         assert!(!Rc::ptr_eq(&first, &intern([1.0, 2.0])));
     }
 
-    const ROWS: usize = 12;
-    const COLUMNS: usize = 10;
+    pub const ROWS: usize = 12;
+    pub const COLUMNS: usize = 10;
+
+    /// All that this processor can be told to use: what is computed must be the same, bit by bit.
+    pub fn every_arch() -> Vec<Arch> {
+        let mut all = vec![Arch::new(), Arch::Scalar];
+        #[cfg(target_arch = "x86_64")]
+        all.extend(pulp::x86::V3::try_new().map(Arch::V3));
+        all
+    }
 
     /// Three different rows and four different columns, one pair of which is forbidden.
-    fn cost(row: usize, column: usize) -> f64 {
+    pub fn cost(row: usize, column: usize) -> f64 {
         match (row % 3, column * 7 % 4) {
             (1, 2) => f64::INFINITY,
             (row, column) => ((row * 5 + column * 3) % 7) as f64 + 0.1,

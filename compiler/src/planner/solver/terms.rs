@@ -356,7 +356,7 @@ impl Terms {
                 Costs::Pair(table) => {
                     let [rows, columns] =
                         [0, 1].map(|place| &kept[self.seats[*first + place].variable]);
-                    *table = self.quotients.of(Rc::new(table.picked(rows, columns)));
+                    *table = self.quotients.of(table.picked(rows, columns));
                 }
             }
         }
