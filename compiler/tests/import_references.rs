@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use graphc_compiler::import::onnx::import_onnx;
 use graphc_compiler::import::weights::Weights;
-use graphc_compiler::import::{ImportOptions, Imported, load_model, model_symbols};
+use graphc_compiler::import::{ImportOptions, Imported, ModelFile, load_model};
 use graphc_ir::array::Array;
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::evaluate::outputs;
@@ -178,7 +178,7 @@ fn patterns_freeze_and_train() {
 #[test]
 fn the_batch_has_to_be_given_and_is_named() {
     let path = folder("mlp").join("model.onnx");
-    let symbols = model_symbols(&path).expect("reads");
+    let symbols = ModelFile::read(&path).and_then(|model| model.symbols()).expect("reads");
     assert_eq!(symbols.batch.as_deref(), Some("batch"));
     let error = load_model(&path, &BTreeMap::new(), ImportOptions::default()).expect_err("unbound");
     assert_eq!(

@@ -34,6 +34,17 @@ use batch_norm::{Running, Statistics};
 /// # Errors
 /// Where the graph holds an op that does not take its operands.
 pub fn decompose(graph: &Graph, which: impl Fn(&Node) -> bool) -> Result<Graph, OpError> {
+    decompose_values(graph, which).map(|(graph, _)| graph)
+}
+
+/// The same, and for each value of the graph what stands for it.
+///
+/// # Errors
+/// Where the graph holds an op that does not take its operands.
+pub fn decompose_values(
+    graph: &Graph,
+    which: impl Fn(&Node) -> bool,
+) -> Result<(Graph, Vec<ValueId>), OpError> {
     in_parts(graph, which, None)
 }
 
@@ -45,15 +56,15 @@ pub fn decompose(graph: &Graph, which: impl Fn(&Node) -> bool) -> Result<Graph, 
 /// Where the graph holds an op that does not take its operands.
 pub fn batch_norms_in_mode(graph: &Graph, batches: usize) -> Result<Graph, OpError> {
     let which = |node: &Node| matches!(node.op, Op::BatchNorm(_));
-    in_parts(graph, which, Some(Running::of(graph, batches)))
+    in_parts(graph, which, Some(Running::of(graph, batches))).map(|(graph, _)| graph)
 }
 
 fn in_parts(
     graph: &Graph,
     which: impl Fn(&Node) -> bool,
     mut running: Option<Running>,
-) -> Result<Graph, OpError> {
-    let mut result = Graph { stages: graph.stages.clone(), ..Graph::new(graph.name.clone()) };
+) -> Result<(Graph, Vec<ValueId>), OpError> {
+    let mut result = graph.emptied();
     let mut values: Vec<Option<ValueId>> = vec![None; graph.values.len()];
     let of = |values: &[Option<ValueId>], value: ValueId| {
         values[value.index()].expect("nodes stand in topological order")
@@ -86,7 +97,8 @@ fn in_parts(
     let output =
         |output: &Output| Output { name: output.name.clone(), value: of(&values, output.value) };
     result.outputs = graph.outputs.iter().map(output).collect();
-    Ok(result)
+    let values = (0..values.len()).map(|value| of(&values, ValueId::new(value))).collect();
+    Ok((result, values))
 }
 
 /// Whether [`decompose`] has parts for an op.

@@ -158,6 +158,18 @@ impl Graph {
         Self { name: name.into(), ..Self::default() }
     }
 
+    /// An empty graph of the same name with the same stages, and with room for as many nodes.
+    #[must_use]
+    pub fn emptied(&self) -> Self {
+        Self {
+            name: self.name.clone(),
+            nodes: Vec::with_capacity(self.nodes.len()),
+            values: Vec::with_capacity(self.values.len()),
+            outputs: Vec::new(),
+            stages: self.stages.clone(),
+        }
+    }
+
     /// Appends a node; result types are inferred.
     ///
     /// # Errors

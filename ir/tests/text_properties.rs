@@ -154,7 +154,7 @@ proptest! {
             }
         }
         let text: String = chars.into_iter().collect();
-        let _ = Unresolved::new(&text).symbols();
+        let _ = Unresolved::new(text.as_str()).symbols();
         if let Err(errors) = parse(&text) {
             prop_assert!(!errors.errors.is_empty());
             let _ = errors.to_string();

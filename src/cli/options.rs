@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use graphc_compiler::cluster::{parse_cluster, preset};
-use graphc_compiler::import::{ImportError, ImportOptions, Imported, load_model, model_symbols};
+use graphc_compiler::import::{ImportError, ImportOptions, Imported, ModelFile};
 use graphc_ir::plan::{
     AdamOptions, Cluster, CompileOptions, CrossEntropyForm, Framework, Optimizer, RmspropOptions,
     Schedule, Strategy,
@@ -176,7 +176,8 @@ pub fn model(
     data: Option<&Types>,
 ) -> Result<(Imported, BTreeMap<String, usize>)> {
     let mut dims: BTreeMap<String, usize> = args.dims.iter().cloned().collect();
-    let symbols = model_symbols(path).map_err(|error| at(path, error))?;
+    let model = ModelFile::read(path).map_err(|error| at(path, error))?;
+    let symbols = model.symbols().map_err(|error| at(path, error))?;
     for (name, _) in &args.dims {
         // `batch` stands for the number of samples whatever the model calls it.
         ensure!(
@@ -190,8 +191,7 @@ pub fn model(
     if let (Some(symbol), Some(batch)) = (&symbols.batch, args.batch.or_else(rows)) {
         dims.entry(symbol.clone()).or_insert(batch);
     }
-    let imported =
-        load_model(path, &dims, import_options(args)).map_err(|error| at(path, error))?;
+    let imported = model.import(&dims, import_options(args)).map_err(|error| at(path, error))?;
     Ok((imported, dims))
 }
 

@@ -24,13 +24,27 @@ pub fn compute_seconds(
     results: &[&TensorType],
     axes: &[(Choice, usize)],
 ) -> f64 {
-    if !op.operation().acts() {
-        return 0.0;
+    match op.operation().acts() {
+        true => compute_work(cluster, op, operands, results, axes).1,
+        false => 0.0,
     }
-    let Ok(rule) = op.operation().rule(operands) else { return 0.0 };
+}
+
+/// What one action of a node does on the busiest rank, and its seconds as [`compute_seconds`] has them.
+pub fn compute_work(
+    cluster: &Cluster,
+    op: &Op,
+    operands: &[&TensorType],
+    results: &[&TensorType],
+    axes: &[(Choice, usize)],
+) -> (NodeWork, f64) {
+    let Ok(rule) = op.operation().rule(operands) else { return (NodeWork::default(), 0.0) };
     let work = node_work(op, &rule, operands, results, axes);
+    if !op.operation().acts() {
+        return (work, 0.0);
+    }
     let dtype = results.first().map_or(DType::F32, |ty| ty.dtype);
-    roofline(cluster, dtype, op.operation().arithmetic(operands), work)
+    (work, roofline(cluster, dtype, op.operation().arithmetic(operands), work))
 }
 
 /// What one application does on the rank that holds the largest part.

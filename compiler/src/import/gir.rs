@@ -16,21 +16,16 @@ use super::{ImportError, ImportOptions, Imported, Symbols, safetensors};
 /// The name that stands for the number of samples, whatever the model calls it.
 const BATCH: &str = "batch";
 
-pub(super) fn gir_symbols(model: &str) -> Symbols {
-    symbols(&Unresolved::new(model))
-}
-
-fn symbols(model: &Unresolved<'_>) -> Symbols {
+pub(super) fn symbols(model: &Unresolved<'_>) -> Symbols {
     Symbols::new(model.inputs(), model.symbols())
 }
 
 pub(super) fn import_gir(
     path: &Path,
-    model: &str,
+    model: Unresolved<'_>,
     dims: &BTreeMap<String, usize>,
     options: &ImportOptions,
 ) -> Result<Imported, ImportError> {
-    let model = Unresolved::new(model);
     let symbols = symbols(&model);
     let mut dims = dims.clone();
     if let (Some(name), Some(&batch)) = (&symbols.batch, dims.get(BATCH)) {

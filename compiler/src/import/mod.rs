@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use graphc_ir::graph::Graph;
-use graphc_ir::text::ParseErrors;
+use graphc_ir::text::{ParseErrors, Unresolved};
 use graphc_ir::verify::VerifyErrors;
 
 mod file;
@@ -144,23 +144,60 @@ pub fn load_model(
     dims: &BTreeMap<String, usize>,
     options: ImportOptions,
 ) -> Result<Imported, ImportError> {
-    match kind(path)? {
-        Kind::Onnx => {
-            let base = path.parent().unwrap_or(Path::new(""));
-            onnx::import_onnx(&read(path)?, base, dims, options)
-        }
-        Kind::Gir => gir::import_gir(path, &read_text(path)?, dims, &options),
-    }
+    ModelFile::read(path)?.import(dims, options)
 }
 
-/// The symbolic extents of the model in a file, which [`load_model`] needs values for.
-///
-/// # Errors
-/// Where the file cannot be read or is no model. What else is wrong with it [`load_model`] says.
-pub fn model_symbols(path: &Path) -> Result<Symbols, ImportError> {
-    match kind(path)? {
-        Kind::Onnx => onnx::onnx_symbols(&read(path)?),
-        Kind::Gir => Ok(gir::gir_symbols(&read_text(path)?)),
+/// A model file that was read, for those who need to know its symbolic extents before they give them values.
+pub struct ModelFile {
+    path: PathBuf,
+    content: Content,
+}
+
+enum Content {
+    Onnx(Box<onnx::Decoded>),
+    Gir(Unresolved<'static>),
+}
+
+impl ModelFile {
+    /// Reads a model.
+    ///
+    /// # Errors
+    /// Where the file cannot be read or is no model. What else is wrong with it [`ModelFile::import`] says.
+    pub fn read(path: &Path) -> Result<Self, ImportError> {
+        let content = match kind(path)? {
+            Kind::Onnx => Content::Onnx(Box::new(onnx::Decoded::new(&read(path)?)?)),
+            Kind::Gir => Content::Gir(Unresolved::new(read_text(path)?)),
+        };
+        Ok(Self { path: path.into(), content })
+    }
+
+    /// Its symbolic extents.
+    ///
+    /// # Errors
+    /// Where the file holds no graph.
+    pub fn symbols(&self) -> Result<Symbols, ImportError> {
+        match &self.content {
+            Content::Onnx(model) => model.symbols(),
+            Content::Gir(text) => Ok(gir::symbols(text)),
+        }
+    }
+
+    /// See [`load_model`].
+    ///
+    /// # Errors
+    /// Where the model does not fit.
+    pub fn import(
+        self,
+        dims: &BTreeMap<String, usize>,
+        options: ImportOptions,
+    ) -> Result<Imported, ImportError> {
+        match self.content {
+            Content::Onnx(model) => {
+                let base = self.path.parent().unwrap_or(Path::new(""));
+                model.import(base, dims, options)
+            }
+            Content::Gir(text) => gir::import_gir(&self.path, text, dims, &options),
+        }
     }
 }
 

@@ -66,8 +66,57 @@ pub fn import_onnx(
     dims: &BTreeMap<String, usize>,
     options: ImportOptions,
 ) -> Result<Imported, ImportError> {
-    let (model, kinds) = decode(bytes)?;
-    let graph = graph(&model)?;
+    Decoded::new(bytes)?.import(base_dir, dims, options)
+}
+
+/// An ONNX model, decoded.
+pub(super) struct Decoded {
+    model: ModelProto,
+    kinds: wire::Kinds,
+}
+
+impl Decoded {
+    /// Checks and decodes the bytes of a model.
+    ///
+    /// # Errors
+    /// Where they are no ONNX model.
+    pub fn new(bytes: &[u8]) -> Result<Self, ImportError> {
+        let (model, kinds) = decode(bytes)?;
+        graph(&model)?;
+        Ok(Self { model, kinds })
+    }
+
+    /// The symbolic extents of the model's inputs.
+    ///
+    /// # Errors
+    /// Where it holds no graph.
+    pub fn symbols(&self) -> Result<Symbols, ImportError> {
+        let graph = graph(&self.model)?;
+        let names = graph.initializer.iter().filter_map(|proto| proto.name.clone());
+        let initializers: BTreeMap<String, ()> = names.map(|name| (name, ())).collect();
+        Ok(symbols(graph, &initializers))
+    }
+
+    /// See [`import_onnx`].
+    pub fn import(
+        self,
+        base_dir: &Path,
+        dims: &BTreeMap<String, usize>,
+        options: ImportOptions,
+    ) -> Result<Imported, ImportError> {
+        let Self { model, kinds } = self;
+        import(&model, &kinds, base_dir, dims, options)
+    }
+}
+
+fn import(
+    model: &ModelProto,
+    kinds: &wire::Kinds,
+    base_dir: &Path,
+    dims: &BTreeMap<String, usize>,
+    options: ImportOptions,
+) -> Result<Imported, ImportError> {
+    let graph = graph(model)?;
     let order = model::order(graph)?;
     all_supported(graph)?;
     let mut tensors = BTreeMap::new();
@@ -76,12 +125,12 @@ pub fn import_onnx(
         tensors.insert(name, tensor::read(proto, base_dir)?);
     }
     let symbols = symbols(graph, &tensors);
-    let copies = roles::copies(graph, &kinds, &tensors);
+    let copies = roles::copies(graph, kinds, &tensors);
     for (name, source) in &copies {
         let tensor = tensors[source].clone();
         tensors.insert(name.clone(), tensor);
     }
-    let (roles, mut warnings) = roles::roles(graph, &order, &kinds, &tensors, &copies);
+    let (roles, mut warnings) = roles::roles(graph, &order, kinds, &tensors, &copies);
     let mut patterns = Patterns::new(&options);
     let mut trained = BTreeSet::new();
     for (name, tensor) in &tensors {
@@ -89,7 +138,7 @@ pub fn import_onnx(
             trained.insert(name.clone());
         }
     }
-    let mut lowering = Lowering::new(ops::table, opset(&model)?, base_dir, tensors, trained);
+    let mut lowering = Lowering::new(ops::table, opset(model)?, base_dir, tensors, trained);
     inputs(&mut lowering, graph, dims, &symbols)?;
     for index in order {
         let copied = graph.node[index].output.first().is_some_and(|name| copies.contains_key(name));
@@ -108,18 +157,6 @@ pub fn import_onnx(
     verify(&graph)?;
     let weights = weights(&graph, tensors);
     Ok(Imported { graph, weights, warnings, symbols: symbols.all })
-}
-
-/// The symbolic extents of an ONNX model's inputs.
-///
-/// # Errors
-/// Where the bytes are no ONNX model.
-pub fn onnx_symbols(bytes: &[u8]) -> Result<Symbols, ImportError> {
-    let (model, _) = decode(bytes)?;
-    let graph = graph(&model)?;
-    let names = graph.initializer.iter().filter_map(|proto| proto.name.clone());
-    let initializers: BTreeMap<String, ()> = names.map(|name| (name, ())).collect();
-    Ok(symbols(graph, &initializers))
 }
 
 fn decode(bytes: &[u8]) -> Result<(ModelProto, wire::Kinds), ImportError> {

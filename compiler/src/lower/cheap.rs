@@ -12,7 +12,7 @@ use graphc_ir::ops::{BinaryFunction, UnaryFunction};
 use graphc_ir::plan::Action;
 
 use super::chains::{Key, begins, key, shards};
-use super::job::{BufferId, Job, Task};
+use super::job::{BufferId, Job, Task, in_order};
 
 /// How many times smaller than the result what is read beside the tensor must be.
 const SMALL: u64 = 16;
@@ -114,8 +114,7 @@ impl<'a> Copies<'a> {
             let original = self.host[task] == task;
             (self.host[task], original, std::cmp::Reverse(task))
         });
-        let mut tasks: Vec<Option<Task>> = self.tasks.into_iter().map(Some).collect();
-        order.into_iter().filter_map(|task| tasks[task].take()).collect()
+        in_order(self.tasks, &order)
     }
 }
 

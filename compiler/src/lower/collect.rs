@@ -15,7 +15,7 @@ use graphc_ir::types::{Samples, TensorType};
 use super::LowerError;
 use super::job::{Buffer, BufferId, Job, Task, VariableOf};
 use crate::boxing::{Router, fetched};
-use crate::cost::{NodeWork, compute_seconds, local_seconds, node_work};
+use crate::cost::{NodeWork, compute_work, local_seconds};
 use crate::decisions::{Decisions, Phase, Sharding, ValueRate};
 use crate::passes::samples::samples_of;
 
@@ -418,11 +418,7 @@ impl<'a> Collector<'a> {
             .into_iter()
             .chain(choices.iter().copied().zip(extents.iter().copied()))
             .collect();
-        let work = match op.operation().rule(&operands) {
-            Ok(rule) => node_work(op, &rule, &operands, &results, &axes),
-            Err(_) => NodeWork::default(),
-        };
-        (work, compute_seconds(self.cluster, op, &operands, &results, &axes))
+        compute_work(self.cluster, op, &operands, &results, &axes)
     }
 }
 

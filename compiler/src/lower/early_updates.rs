@@ -43,7 +43,7 @@ pub fn move_up(job: &mut Job) -> Result<(), LowerError> {
     }
     let order = order(job, &all, |task| keys[task])?;
     let (tasks, before) = (job.tasks.clone(), peaks(job));
-    job.replace_tasks(order.into_iter().map(|index| tasks[index].clone()).collect());
+    job.put_in_order(&order);
     if peaks(job).iter().zip(&before).any(|(peak, before)| peak > before) {
         job.replace_tasks(tasks);
     }

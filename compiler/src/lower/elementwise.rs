@@ -56,21 +56,27 @@ pub fn fuse(job: &mut Job, cluster: &Cluster) -> Result<(), LowerError> {
     for task in 0..job.tasks.len() {
         groups.lead(task);
     }
-    let readers = job.readers();
-    let mut tasks = Vec::new();
-    for members in groups.members.iter().filter(|members| !members.is_empty()) {
+    let Groups { members, readers, .. } = groups;
+    let mut actors: Vec<Vec<usize>> = Vec::with_capacity(members.len());
+    for members in members.into_iter().filter(|members| !members.is_empty()) {
         let (heads, rest): (Vec<usize>, Vec<usize>) =
             members.iter().partition(|&&member| begins(&job.tasks[member]));
-        let whole = heads.iter().all(|&head| has_place(job, head, members, &readers));
-        let parts = if whole { vec![members.clone()] } else { vec![heads, rest] };
-        for members in parts {
-            match members.as_slice() {
-                [single] => tasks.push(job.tasks[*single].clone()),
-                members => tasks.push(fused(job, cluster, members, &readers)),
-            }
+        let whole = heads.iter().all(|&head| has_place(job, head, &members, &readers));
+        match whole {
+            true => actors.push(members),
+            false => actors.extend([heads, rest]),
         }
     }
-    job.replace_tasks(tasks);
+    let several = actors.iter().filter(|members| members.len() > 1);
+    let fused: Vec<Task> = several.map(|members| fused(job, cluster, members, &readers)).collect();
+    let mut fused = fused.into_iter();
+    let mut tasks: Vec<Option<Task>> =
+        std::mem::take(&mut job.tasks).into_iter().map(Some).collect();
+    let task = |members: &Vec<usize>| match members.as_slice() {
+        &[single] => tasks[single].take(),
+        _ => fused.next(),
+    };
+    job.replace_tasks(actors.iter().filter_map(task).collect());
     sort(job)
 }
 

@@ -130,11 +130,12 @@ impl Job {
 
     /// The index of a layout.
     pub fn layout(&mut self, layout: Layout) -> u32 {
-        let next = self.layouts.len() as u32;
-        let index = *self.known_layouts.entry(layout.clone()).or_insert(next);
-        if index == next {
-            self.layouts.push(layout);
+        if let Some(&known) = self.known_layouts.get(&layout) {
+            return known;
         }
+        let index = self.layouts.len() as u32;
+        self.layouts.push(layout.clone());
+        self.known_layouts.insert(layout, index);
         index
     }
 
@@ -156,13 +157,21 @@ impl Job {
 
     /// Replaces all tasks and finds the producers again.
     pub fn replace_tasks(&mut self, tasks: Vec<Task>) {
-        self.tasks.clear();
         for buffer in &mut self.buffers {
             buffer.producer = None;
         }
-        for task in tasks {
-            self.task(task);
+        for (index, task) in tasks.iter().enumerate() {
+            for output in &task.outputs {
+                self.buffers[output.0].producer = Some(TaskId(index));
+            }
         }
+        self.tasks = tasks;
+    }
+
+    /// Puts all tasks in this order.
+    pub fn put_in_order(&mut self, order: &[usize]) {
+        let tasks = in_order(std::mem::take(&mut self.tasks), order);
+        self.replace_tasks(tasks);
     }
 
     /// Bytes of a buffer on the rank that holds most.
@@ -189,6 +198,12 @@ impl Job {
         }
         readers
     }
+}
+
+/// Tasks in another order, in which each stands once.
+pub fn in_order(tasks: Vec<Task>, order: &[usize]) -> Vec<Task> {
+    let mut tasks: Vec<Option<Task>> = tasks.into_iter().map(Some).collect();
+    order.iter().map(|&task| tasks[task].take().expect("each task stands once")).collect()
 }
 
 #[cfg(test)]

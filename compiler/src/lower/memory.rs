@@ -214,13 +214,16 @@ impl Meetings {
     fn new(items: &[Timed<'_>]) -> Self {
         let words = items.len().div_ceil(64);
         let mut all = Self { bits: vec![0; words * items.len()], words, count: 0 };
-        for (i, a) in items.iter().enumerate() {
-            for (j, b) in items.iter().enumerate().skip(i + 1) {
-                if a.bytes > 0 && b.bytes > 0 && a.meets(b) {
-                    all.bits[i * words + j / 64] |= 1 << (j % 64);
-                    all.bits[j * words + i / 64] |= 1 << (i % 64);
-                    all.count += 1;
-                }
+        let mut order: Vec<usize> = (0..items.len()).filter(|&i| items[i].bytes > 0).collect();
+        order.sort_by_key(|&i| items[i].begin());
+        for (place, &i) in order.iter().enumerate() {
+            // What begins when an item has ended does not meet it.
+            let end = items[i].end();
+            let later = order[place + 1..].iter().take_while(|&&j| items[j].begin() <= end);
+            for &j in later.filter(|&&j| items[i].meets(&items[j])) {
+                all.bits[i * words + j / 64] |= 1 << (j % 64);
+                all.bits[j * words + i / 64] |= 1 << (i % 64);
+                all.count += 1;
             }
         }
         all

@@ -39,9 +39,7 @@ pub fn reorder(job: &mut Job, tight: bool) -> Result<(), LowerError> {
         all.extend(chain.map(|w| Edge { from: tasks[w[0]], to: tasks[w[1]], segments: 0 }));
     }
     let order = order(job, &all, |task| task)?;
-    let mut tasks: Vec<_> = std::mem::take(&mut job.tasks).into_iter().map(Some).collect();
-    let sorted = order.into_iter().filter_map(|index| tasks[index].take()).collect();
-    job.replace_tasks(sorted);
+    job.put_in_order(&order);
     Ok(())
 }
 

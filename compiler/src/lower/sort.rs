@@ -103,9 +103,7 @@ pub fn sort(job: &mut Job) -> Result<(), LowerError> {
         (task.segment, task.phase, task.anchor)
     };
     let order = order(job, &edges(job), key)?;
-    let mut tasks: Vec<_> = std::mem::take(&mut job.tasks).into_iter().map(Some).collect();
-    let sorted = order.into_iter().filter_map(|index| tasks[index].take()).collect();
-    job.replace_tasks(sorted);
+    job.put_in_order(&order);
     Ok(())
 }
 

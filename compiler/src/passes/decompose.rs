@@ -4,8 +4,8 @@
 //! normalization have parts of their own, which are fewer than gradients of the parts, and that of batch normalization in training has
 //! a closed form. The latter is always taken apart: it has no kernel.
 
-use graphc_ir::decompose::{decompose, decomposes};
-use graphc_ir::graph::{Graph, Node, Output};
+use graphc_ir::decompose::{decompose_values, decomposes};
+use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::{Op, OpError};
 use graphc_ir::plan::{CompileOptions, CrossEntropyForm, Strategy, TensorKind};
@@ -112,14 +112,10 @@ fn whole_dim(graph: &Graph, node: &Node) -> usize {
     }
 }
 
-/// Decomposes with an output for every value, so that it is known what stands for what afterwards.
+/// Decomposes what is wanted, with the phases and kinds of the old graph.
 fn in_parts(training: &TrainingGraph, options: &CompileOptions) -> Result<TrainingGraph, OpError> {
     let old = &training.graph;
-    let all = (0..old.values.len()).map(ValueId::new);
-    let every = all.map(|value| Output { name: value.to_string(), value }).collect();
-    let probed = Graph { outputs: every, ..old.clone() };
-    let mut graph = decompose(&probed, |node| wanted(old, node, options))?;
-    let new: Vec<ValueId> = std::mem::take(&mut graph.outputs).iter().map(|o| o.value).collect();
+    let (graph, new) = decompose_values(old, |node| wanted(old, node, options))?;
     let of = |value: ValueId| new[value.index()];
     let mut phases = Vec::with_capacity(graph.nodes.len());
     for (id, node) in old.iter() {
@@ -138,8 +134,6 @@ fn in_parts(training: &TrainingGraph, options: &CompileOptions) -> Result<Traini
     for (index, &value) in new.iter().enumerate() {
         kinds[value.index()] = training.kinds[index];
     }
-    let output = |output: &Output| Output { name: output.name.clone(), value: of(output.value) };
-    graph.outputs = old.outputs.iter().map(output).collect();
     let pair = |&(variable, gradient): &(ValueId, ValueId)| (of(variable), of(gradient));
     let gradients = training.gradients.iter().map(pair).collect();
     Ok(TrainingGraph { graph, phases, kinds, loss: training.loss.map(of), gradients })

@@ -22,10 +22,15 @@ pub(super) struct Rebuild<'a> {
 impl<'a> Rebuild<'a> {
     /// An empty graph with the stages of the old one.
     pub fn new(old: &'a TrainingGraph) -> Self {
-        let graph =
-            Graph { stages: old.graph.stages.clone(), ..Graph::new(old.graph.name.clone()) };
-        let values = vec![None; old.graph.values.len()];
-        Self { old, graph, phases: Vec::new(), kinds: Vec::new(), origins: Vec::new(), values }
+        let (nodes, values) = (old.graph.nodes.len(), old.graph.values.len());
+        Self {
+            old,
+            graph: old.graph.emptied(),
+            phases: Vec::with_capacity(nodes),
+            kinds: Vec::with_capacity(values),
+            origins: Vec::with_capacity(nodes),
+            values: vec![None; values],
+        }
     }
 
     /// Appends a node with the stage, placement, source and phase of a node of the old graph.

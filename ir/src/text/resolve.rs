@@ -1,5 +1,6 @@
 //! From statements to a graph: names become ids, extents numbers, attributes payloads, and types are inferred.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value as Json};
@@ -39,7 +40,7 @@ pub fn parse_with(text: &str, dims: &BTreeMap<String, usize>) -> Result<Graph, P
 
 /// A text that is read, and of which nothing is known of what its symbolic extents stand for.
 pub struct Unresolved<'a> {
-    text: &'a str,
+    text: Cow<'a, str>,
     /// Each with its line.
     statements: Vec<(usize, Statement)>,
     /// What could not be read.
@@ -48,8 +49,9 @@ pub struct Unresolved<'a> {
 
 impl<'a> Unresolved<'a> {
     /// Reads a text.
-    pub fn new(text: &'a str) -> Self {
-        let (statements, errors) = statements(text);
+    pub fn new(text: impl Into<Cow<'a, str>>) -> Self {
+        let text = text.into();
+        let (statements, errors) = statements(&text);
         Self { text, statements, errors }
     }
 
@@ -99,11 +101,11 @@ impl<'a> Unresolved<'a> {
                 resolver.errors.push(error);
             }
         }
-        resolver.closing(text);
+        resolver.closing(&text);
         if resolver.errors.is_empty() {
             return Ok(resolver.graph);
         }
-        Err(ParseErrors::new(text, resolver.errors))
+        Err(ParseErrors::new(&text, resolver.errors))
     }
 }
 

@@ -12,7 +12,7 @@ use crate::planner::problem::layouts::{ClassId, Price, SbpId};
 use crate::planner::problem::lifetimes::Span;
 use crate::planner::problem::{Demand, Problem, Taken, WriteBack};
 use crate::planner::solver::network::Network;
-use crate::planner::solver::share::{Columns, MOST_READERS, Share};
+use crate::planner::solver::share::{Columns, MOST_READERS, Share, Tariff};
 use crate::planner::solver::tables::{Axis, Table};
 
 /// Tables of pairs of nodes, by what makes them what they are: where memory is free, layers that are alike have the same. `None` where no
@@ -257,12 +257,15 @@ fn as_share(
         return None;
     }
     readers.extend(users.into_iter().map(|(of, columns)| follower(network, of, &columns)));
-    Some(Share {
-        producer: Some((demand.producer, boxing.boxed.source_of.clone())),
-        readers,
+    let (readers, taken): (Vec<usize>, Vec<Columns>) = readers.into_iter().unzip();
+    let tariff = Tariff {
+        made: Some(boxing.boxed.source_of.clone()),
+        taken,
         prices: boxing.prices.concat(),
         columns: boxing.boxed.targets.len(),
-    })
+    };
+    let members = std::iter::once(demand.producer).chain(readers).collect();
+    Some(Share { members, tariff: network.tariffs.intern(tariff) })
 }
 
 /// A variable that takes what the label of another says, with the columns of its labels.

@@ -79,7 +79,7 @@ impl Care {
 
 /// The gap below which the graph of a large model is left at that, and the prices of layers are.
 const NEAR: f64 = 2e-3;
-const ROUGH: f64 = 1e-2;
+const ROUGH: f64 = 2e-2;
 
 /// The plan of fewest seconds that fits the memory, or the best that is found with a bound. Where nothing costs less than
 /// `ceiling` it is any plan that costs as much, and the bound is no higher.

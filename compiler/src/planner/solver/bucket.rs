@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use pulp::{Arch, Simd, WithSimd};
 
-use super::share::Share;
+use super::share::Tariff;
 use super::tables::{Axis, LANES, Table};
 
 /// Costs over several variables.
@@ -24,8 +24,18 @@ pub struct Factor {
 pub enum Costs {
     /// In the order of the scope.
     Table(Rc<Table>),
-    /// Of a tensor that several variables read.
-    Share(Share),
+    /// Of a tensor that several variables read: the scope are the members of a share.
+    Share(Rc<Tariff>),
+}
+
+impl Costs {
+    /// Where they are, which tells them from others as equal ones are kept once.
+    pub fn address(&self) -> *const () {
+        match self {
+            Self::Table(table) => Rc::as_ptr(table).cast(),
+            Self::Share(tariff) => Rc::as_ptr(tariff).cast(),
+        }
+    }
 }
 
 /// The best label of a variable by the labels of others.
@@ -140,7 +150,7 @@ impl Alike {
             }
             let (refined, _) = match &factor.costs {
                 Costs::Table(table) => axis.refined(&table.axes[at]),
-                Costs::Share(share) => axis.refined(&Axis::by_key(share.labels_of(variable)).0),
+                Costs::Share(tariff) => axis.refined(&Axis::by_key(tariff.labels_of(at)).0),
             };
             axis = refined;
         }
@@ -204,12 +214,12 @@ enum Seen<'a> {
         others: Vec<(usize, Vec<usize>)>,
     },
     Made {
-        share: &'a Share,
+        tariff: &'a Tariff,
         rows: &'a [usize],
         readers: Vec<usize>,
     },
     Read {
-        share: &'a Share,
+        tariff: &'a Tariff,
         own: usize,
         places: Vec<usize>,
     },
@@ -218,8 +228,8 @@ enum Seen<'a> {
 impl<'a> Seen<'a> {
     fn new(variable: usize, scope: &[usize], factor: &'a Factor) -> Self {
         let place = |of: usize| scope.iter().position(|&v| v == of).unwrap_or(usize::MAX);
-        let share = match &factor.costs {
-            Costs::Share(share) => share,
+        let tariff = match &factor.costs {
+            Costs::Share(tariff) => tariff,
             Costs::Table(table) => {
                 let steps = |axis: usize| {
                     let stride = table.stride(axis);
@@ -234,16 +244,12 @@ impl<'a> Seen<'a> {
                 return Seen::Table { entries: &table.entries, own: steps(own), others };
             }
         };
-        let readers = share.readers.iter().map(|reader| place(reader.0)).collect();
-        match &share.producer {
-            Some((producer, rows)) if *producer == variable => Seen::Made { share, rows, readers },
-            producer => {
-                let producer = producer.iter().map(|(producer, _)| place(*producer));
-                let own = share.readers.iter().position(|reader| reader.0 == variable);
-                let own = own.expect("a member makes it or reads it");
-                let places = producer.chain(readers).collect();
-                Seen::Read { share, own, places }
-            }
+        let places: Vec<usize> = factor.scope.iter().map(|&member| place(member)).collect();
+        let own = factor.scope.iter().position(|&member| member == variable);
+        let own = own.expect("the factor has the variable");
+        match &tariff.made {
+            Some(rows) if own == 0 => Seen::Made { tariff, rows, readers: places[1..].to_vec() },
+            _ => Seen::Read { tariff, own: own - tariff.producers(), places },
         }
     }
 
@@ -255,28 +261,28 @@ impl<'a> Seen<'a> {
                 let base: usize = others.iter().map(|(place, steps)| steps[index[*place]]).sum();
                 costs.for_each(|(cost, &label)| *cost = entries[base + own[label]]);
             }
-            Seen::Made { share, rows, readers } => {
+            Seen::Made { tariff, rows, readers } => {
                 let mut taken = Vec::new();
-                for ((_, columns), &place) in share.readers.iter().zip(readers) {
+                for (columns, &place) in tariff.taken.iter().zip(readers) {
                     take(&mut taken, columns[index[place]]);
                 }
-                let price = |row: usize| taken.iter().map(|&c| share.price(row, c)).sum::<f64>();
+                let price = |row: usize| taken.iter().map(|&c| tariff.price(row, c)).sum::<f64>();
                 costs.for_each(|(cost, &label)| *cost = price(rows[label]));
             }
-            Seen::Read { share, own, places } => {
-                let first = usize::from(share.producer.is_some());
-                let row = share.producer.as_ref().map_or(0, |(_, rows)| rows[index[places[0]]]);
+            Seen::Read { tariff, own, places } => {
+                let first = tariff.producers();
+                let row = tariff.made.as_ref().map_or(0, |rows| rows[index[places[0]]]);
                 let mut taken = Vec::new();
-                for (at, (_, columns)) in share.readers.iter().enumerate() {
+                for (at, columns) in tariff.taken.iter().enumerate() {
                     if at != *own {
                         take(&mut taken, columns[index[places[at + first]]]);
                     }
                 }
-                let paid: f64 = taken.iter().map(|&column| share.price(row, column)).sum();
-                let columns = &share.readers[*own].1;
+                let paid: f64 = taken.iter().map(|&column| tariff.price(row, column)).sum();
+                let columns = &tariff.taken[*own];
                 for (cost, &label) in costs {
                     let more = columns[label].filter(|column| !taken.contains(column));
-                    *cost = paid + more.map_or(0.0, |column| share.price(row, column));
+                    *cost = paid + more.map_or(0.0, |column| tariff.price(row, column));
                 }
             }
         }
@@ -309,19 +315,16 @@ mod tests {
     /// Of variable 2 labels 0 and 3, 1 and 4, 2 and 5 are the same to all others; of 3 the even ones and the odd ones.
     fn factors() -> Vec<Factor> {
         let column = |label: usize| (label % 3).checked_sub(1);
-        let share = Share {
-            producer: Some((0, vec![0, 1, 0])),
-            readers: vec![
-                (1, vec![Some(0), Some(1), None, Some(1)]),
-                (2, (0..6).map(column).collect()),
-            ],
+        let tariff = Tariff {
+            made: Some(vec![0, 1, 0]),
+            taken: vec![vec![Some(0), Some(1), None, Some(1)], (0..6).map(column).collect()],
             prices: vec![3.0, 2.0, 1.0, 5.0],
             columns: 2,
         };
         vec![
             table([1, 2], |a, b| (a * 5 + b % 3 * 7) % 6),
             table([1, 3], |a, b| (a * 3 + b % 2 * 4) % 7),
-            Factor { scope: share.members(), costs: Costs::Share(share) },
+            Factor { scope: vec![0, 1, 2], costs: Costs::Share(Rc::new(tariff)) },
         ]
     }
 
@@ -329,7 +332,7 @@ mod tests {
     fn cost(labels: &[usize; 4]) -> f64 {
         let of = |factor: &Factor| match &factor.costs {
             Costs::Table(table) => table.at(labels[factor.scope[0]], labels[factor.scope[1]]),
-            Costs::Share(share) => share.cost(|variable| labels[variable]),
+            Costs::Share(tariff) => tariff.cost(|place| labels[factor.scope[place]]),
         };
         factors().iter().map(of).sum()
     }

@@ -8,6 +8,7 @@ use pulp::Arch;
 
 use super::bucket::{Best, Costs, Factor, minimise};
 use super::network::Network;
+use super::share::Share;
 use super::tables::{Axis, Table, Tables};
 use crate::planner::meter::Meter;
 
@@ -34,10 +35,9 @@ struct Eliminated {
     best: Rc<Best>,
 }
 
-/// What was eliminated before: the labels of each variable, the variable itself first; for each factor its table and
-/// where its variables are among them. With what was left.
-type Known =
-    HashMap<(Vec<usize>, Vec<(*const Table, Vec<usize>)>), (Rc<Table>, Rc<Best>, Vec<Rc<Table>>)>;
+/// What was eliminated before: the labels of each variable, the variable itself first; for each factor the address of its costs and
+/// where its variables are among them. With what was left, and all costs, so that their addresses stay their own.
+type Known = HashMap<(Vec<usize>, Vec<(*const (), Vec<usize>)>), (Rc<Table>, Rc<Best>, Vec<Costs>)>;
 
 /// A network of which some variables are eliminated.
 #[derive(Clone, Debug)]
@@ -90,7 +90,7 @@ impl Elimination {
             elimination.add(Factor { scope: vec![a, b], costs: Costs::Table(table) });
         }
         for share in network.shares {
-            elimination.add(Factor { scope: share.members(), costs: Costs::Share(share) });
+            elimination.add(Factor { scope: share.members, costs: Costs::Share(share.tariff) });
         }
         elimination
     }
@@ -165,29 +165,19 @@ impl Elimination {
     ) -> (Rc<Table>, Rc<Best>) {
         let all: Vec<usize> = std::iter::once(variable).chain(scope.iter().copied()).collect();
         let place = |of: &usize| all.iter().position(|v| v == of).unwrap_or(usize::MAX);
-        let alike = |factor: &Factor| match &factor.costs {
-            Costs::Table(table) => {
-                Some((Rc::as_ptr(table), factor.scope.iter().map(place).collect()))
-            }
-            Costs::Share(_) => None,
-        };
-        let key: Option<Vec<_>> = factors.iter().map(alike).collect();
-        let key = key.map(|key| (all.iter().map(|&v| self.domains[v]).collect(), key));
-        if let Some((table, best, _)) = key.as_ref().and_then(|key| self.known.get(key)) {
+        let alike =
+            |factor: &Factor| (factor.costs.address(), factor.scope.iter().map(place).collect());
+        let domains = all.iter().map(|&v| self.domains[v]).collect();
+        let key = (domains, factors.iter().map(alike).collect());
+        if let Some((table, best, _)) = self.known.get(&key) {
             return (table.clone(), best.clone());
         }
         let size: usize = all.iter().map(|&v| self.domains[v]).product();
         self.meter.add(size * factors.len());
         let (table, best) = minimise(Arch::new(), &self.domains, variable, scope, factors);
         let (table, best) = (self.tables.intern(table), Rc::new(best));
-        if let Some(key) = key {
-            // The tables are kept, so that their addresses stay their own.
-            let tables = factors.iter().filter_map(|factor| match &factor.costs {
-                Costs::Table(table) => Some(table.clone()),
-                Costs::Share(_) => None,
-            });
-            self.known.insert(key, (table.clone(), best.clone(), tables.collect()));
-        }
+        let costs = factors.iter().map(|factor| factor.costs.clone()).collect();
+        self.known.insert(key, (table.clone(), best.clone(), costs));
         (table, best)
     }
 
@@ -238,7 +228,10 @@ impl Elimination {
         let index = |variable: &usize| variables.binary_search(variable).expect("it remains");
         for factor in self.factors.values() {
             match (factor.scope.as_slice(), &factor.costs) {
-                (_, Costs::Share(share)) => network.shares.push(share.renamed(|v| index(&v))),
+                (scope, Costs::Share(tariff)) => {
+                    let members = scope.iter().map(index).collect();
+                    network.shares.push(Share { members, tariff: tariff.clone() });
+                }
                 ([a], Costs::Table(table)) => {
                     let costs = table.axes[0].classes.iter();
                     for (sum, &class) in network.unary[index(a)].iter_mut().zip(costs) {

@@ -1,17 +1,19 @@
-//! A share made ready for messages: labels that make or take a tensor alike are one class, and what is least is found for classes.
+//! A tariff made ready for messages: labels that make or take a tensor alike are one class, and what is least is found for classes.
 //!
 //! What is found out is so for every row of the producer, and rows have nothing to do with each other: several lie side by side in a vector.
 
+use std::rc::Rc;
+
 use pulp::{Arch, Simd, WithSimd};
 
-use super::share::Share;
+use super::share::Tariff;
 use super::tables::LANES;
 
-/// A share with the classes of the labels of its members.
+/// A tariff with the classes of the labels of its members.
 #[derive(Clone, Debug)]
 pub struct Joint {
     /// What it is of.
-    pub share: Share,
+    pub tariff: Rc<Tariff>,
     /// By member and label: the row of the producer, the column of a reader; what is free is the column after all others.
     classes: Vec<Vec<u32>>,
     /// By class of a reader and row. Rows that no label has, up to whole vectors, are dear.
@@ -21,22 +23,21 @@ pub struct Joint {
 
 impl Joint {
     /// Nothing is dropped.
-    pub fn new(share: Share) -> Self {
-        let producer = share.producer.iter();
-        let of_producer = producer.map(|(_, rows)| rows.iter().map(|&row| row as u32).collect());
-        let class = |column: &Option<usize>| column.unwrap_or(share.columns) as u32;
-        let readers = share.readers.iter();
-        let of_readers = readers.map(|(_, columns)| columns.iter().map(class).collect());
+    pub fn new(tariff: Rc<Tariff>) -> Self {
+        let made = tariff.made.iter();
+        let of_producer = made.map(|rows| rows.iter().map(|&row| row as u32).collect());
+        let class = |column: &Option<usize>| column.unwrap_or(tariff.columns) as u32;
+        let of_readers = tariff.taken.iter().map(|columns| columns.iter().map(class).collect());
         let classes = of_producer.chain(of_readers).collect();
-        let rows = share.rows();
+        let rows = tariff.rows();
         let padded = rows.next_multiple_of(LANES);
-        let mut prices = vec![f64::INFINITY; (share.columns + 1) * padded];
+        let mut prices = vec![f64::INFINITY; (tariff.columns + 1) * padded];
         for (column, prices) in prices.chunks_exact_mut(padded).enumerate() {
-            let is_free = column == share.columns;
-            let price = |row: usize| if is_free { 0.0 } else { share.price(row, column) };
+            let is_free = column == tariff.columns;
+            let price = |row: usize| if is_free { 0.0 } else { tariff.price(row, column) };
             prices[..rows].iter_mut().enumerate().for_each(|(row, to)| *to = price(row));
         }
-        Self { share, classes, prices, rows }
+        Self { tariff, classes, prices, rows }
     }
 
     /// The class of each label of a member.
@@ -51,11 +52,11 @@ impl Joint {
 
     /// Classes of a reader.
     fn width(&self) -> usize {
-        self.share.columns + 1
+        self.tariff.columns + 1
     }
 
     fn producers(&self) -> usize {
-        usize::from(self.share.producer.is_some())
+        self.tariff.producers()
     }
 
     /// For each class of member `of` the least of the cost and of what the other members' classes cost (`costs`, all members one behind
@@ -238,13 +239,14 @@ mod tests {
             vec![vec![0, 2], vec![0, 3], vec![1], vec![3, 2]],
             vec![vec![0, 1], vec![3], vec![3], vec![3]],
         ] {
-            let mut share = share();
-            share.readers[1].1[3] = None;
-            let share = share.with_labels(&kept);
+            let mut tariff = (*share().tariff).clone();
+            tariff.taken[1][3] = None;
+            let lists: Vec<&[usize]> = kept.iter().map(Vec::as_slice).collect();
+            let tariff = Rc::new(tariff.with_labels(&lists));
             let costs: Vec<Vec<f64>> = (0..4)
                 .map(|member| (0..kept[member].len()).map(|label| cost_of(member, label)).collect())
                 .collect();
-            let joint = Joint::new(share.clone());
+            let joint = Joint::new(tariff.clone());
             let known: Vec<f64> =
                 (0..4).flat_map(|of| least_of_classes(&joint, of, &costs[of])).collect();
             let mut best = Vec::new();
@@ -256,7 +258,7 @@ mod tests {
                     let found = best[class as usize];
                     let cost = |labels: &[usize; 4]| -> f64 {
                         let others = (0..4).filter(|&m| m != of).map(|m| costs[m][labels[m]]);
-                        share.cost(|v| labels[v]) + others.sum::<f64>()
+                        tariff.cost(|member| labels[member]) + others.sum::<f64>()
                     };
                     let fits = |labels: &[usize; 4]| {
                         labels[of] == label && (0..4).all(|m| labels[m] < kept[m].len())

@@ -1,10 +1,10 @@
 //! Cost-function networks: variables with few labels, costs of labels, of pairs of labels, and of tensors with several
 //! readers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
-use super::share::Share;
+use super::share::{Settled, Share, Tariff, Tariffs};
 use super::tables::{Axis, Table, Tables};
 use crate::planner::meter::Meter;
 
@@ -26,6 +26,8 @@ pub struct Network {
     pub switch: Vec<bool>,
     /// All tables.
     pub tables: Tables,
+    /// All tariffs.
+    pub tariffs: Tariffs,
     /// What is done with them.
     pub meter: Meter,
 }
@@ -94,16 +96,17 @@ impl Network {
 
     /// Adds the cost of a share that needs no more than a pair as such.
     fn share(&mut self, share: Share) {
-        match (&share.producer, share.readers.as_slice()) {
-            (_, []) => {}
-            (Some((producer, rows)), [(reader, columns)]) => {
-                self.pair(*producer, *reader, |a, b| {
-                    columns[b].map_or(0.0, |column| share.price(rows[a], column))
+        let tariff = &share.tariff;
+        match (&tariff.made, tariff.taken.as_slice(), share.members.as_slice()) {
+            (_, [], _) => {}
+            (Some(rows), [columns], &[producer, reader]) => {
+                self.pair(producer, reader, |a, b| {
+                    columns[b].map_or(0.0, |column| tariff.price(rows[a], column))
                 });
             }
-            (None, [(reader, columns)]) => {
-                for (cost, column) in self.unary[*reader].iter_mut().zip(columns) {
-                    *cost += column.map_or(0.0, |column| share.price(0, column));
+            (None, [columns], &[reader]) => {
+                for (cost, column) in self.unary[reader].iter_mut().zip(columns) {
+                    *cost += column.map_or(0.0, |column| tariff.price(0, column));
                 }
             }
             _ => self.shares.push(share),
@@ -160,6 +163,7 @@ impl Network {
             origin: self.origin.clone(),
             switch: self.switch.clone(),
             tables: Tables::default(),
+            tariffs: Tariffs::default(),
             meter: self.meter.clone(),
         };
         let whole = |v: usize| kept[v].len() == self.labels(v);
@@ -178,16 +182,29 @@ impl Network {
                 }
             }
         }
+        let mut known: HashMap<(*const Tariff, Vec<&[usize]>), Settled> = HashMap::new();
         for share in &self.shares {
-            let settled = share.restricted(kept);
-            match &share.producer {
-                Some((producer, _)) => {
-                    let costs = network.unary[*producer].iter_mut();
-                    costs.zip(&settled.paid).for_each(|(cost, paid)| *cost += paid);
+            let lists: Vec<&[usize]> =
+                share.members.iter().map(|&member| kept[member].as_slice()).collect();
+            let settled = known.entry((Rc::as_ptr(&share.tariff), lists.clone()));
+            let Settled { paid, rest } = settled.or_insert_with(|| {
+                let mut settled = share.tariff.restricted(&lists);
+                if let Some((rest, _)) = &mut settled.rest {
+                    *rest = network.tariffs.intern(rest.clone());
                 }
-                None => network.constant += settled.paid[0],
+                settled
+            });
+            match share.producer() {
+                Some(producer) => {
+                    let costs = network.unary[producer].iter_mut();
+                    costs.zip(paid).for_each(|(cost, paid)| *cost += *paid);
+                }
+                None => network.constant += paid[0],
             }
-            settled.rest.into_iter().for_each(|rest| network.share(rest));
+            if let Some((rest, places)) = rest {
+                let members = places.iter().map(|&place| share.members[place]).collect();
+                network.share(Share { members, tariff: rest.clone() });
+            }
         }
         network
     }

@@ -4,6 +4,10 @@
 //! one layout would pay twice, so no partition is too cheap. With up to [`MOST_READERS`] readers all subsets are few
 //! ([`joint`](super::joint)).
 
+use std::rc::Rc;
+
+use super::tables::{Content, Interned, hash, same};
+
 /// Readers up to which a tensor is one term of the costs.
 pub const MOST_READERS: usize = 6;
 
@@ -11,43 +15,74 @@ pub const MOST_READERS: usize = 6;
 pub type Columns = Vec<Option<usize>>;
 
 /// What boxing one tensor costs, by the labels of its producer and its readers.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Share {
-    /// The variable that makes the tensor, with the row of each label; `None` where its label is settled and the
-    /// only row is 0.
-    pub producer: Option<(usize, Vec<usize>)>,
-    /// Variables that read it.
-    pub readers: Vec<(usize, Columns)>,
+    /// The variable that makes the tensor, unless its label is settled, and behind it those that read it.
+    pub members: Vec<usize>,
+    /// What it costs.
+    pub tariff: Rc<Tariff>,
+}
+
+/// What a tensor costs by the labels of the members of a share. Layers that are alike have one and the same ([`Tariffs`]).
+#[derive(Clone, Debug)]
+pub struct Tariff {
+    /// By label of the producer: its row; `None` where that label is settled and the only row is 0.
+    pub made: Option<Vec<usize>>,
+    /// By reader and label: its column.
+    pub taken: Vec<Columns>,
     /// By row and column.
     pub prices: Vec<f64>,
     /// Number of columns.
     pub columns: usize,
 }
 
-/// What is left of a share where some labels are settled.
+/// Tariffs by content.
+pub type Tariffs = Interned<Tariff>;
+
+impl PartialEq for Tariff {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.made, &self.taken, self.columns) == (&other.made, &other.taken, other.columns)
+            && same(&self.prices, &other.prices)
+    }
+}
+
+impl Content for Tariff {
+    fn hash(&self) -> u64 {
+        hash(&self.prices)
+    }
+}
+
+/// What is left of a tariff where some labels are settled.
+#[derive(Clone, Debug)]
 pub struct Settled {
     /// What is paid anyway, by label of the producer (of one label where it is settled).
     pub paid: Vec<f64>,
-    /// The rest, if there is one.
-    pub rest: Option<Share>,
+    /// The rest, if there is one, and the places of the members that it has.
+    pub rest: Option<(Rc<Tariff>, Vec<usize>)>,
 }
 
 impl Share {
-    /// All variables: the producer first.
-    pub fn members(&self) -> Vec<usize> {
-        let producer = self.producer.iter().map(|(variable, _)| *variable);
-        producer.chain(self.readers.iter().map(|(variable, _)| *variable)).collect()
+    /// The cost of labels.
+    pub fn cost(&self, label: impl Fn(usize) -> usize) -> f64 {
+        self.tariff.cost(|place| label(self.members[place]))
+    }
+
+    /// The variable that makes the tensor.
+    pub fn producer(&self) -> Option<usize> {
+        (self.tariff.producers() == 1).then(|| self.members[0])
+    }
+}
+
+impl Tariff {
+    /// How many members make the tensor: 1, or 0 where that is settled.
+    pub fn producers(&self) -> usize {
+        usize::from(self.made.is_some())
     }
 
     /// Number of rows.
     pub fn rows(&self) -> usize {
-        let last = self.producer.as_ref().and_then(|(_, rows)| rows.iter().max());
+        let last = self.made.as_ref().and_then(|rows| rows.iter().max());
         last.map_or(1, |last| last + 1)
-    }
-
-    /// The row that a label of the producer makes.
-    pub fn row(&self, label: impl Fn(usize) -> usize) -> usize {
-        self.producer.as_ref().map_or(0, |(variable, rows)| rows[label(*variable)])
     }
 
     /// The price of a row and a column.
@@ -55,22 +90,23 @@ impl Share {
         self.prices[row * self.columns + column]
     }
 
-    /// By label of a member: what tells it from others, its row or its column.
-    pub fn labels_of(&self, member: usize) -> Vec<usize> {
-        let of_producer = self.producer.iter().filter(|(variable, _)| *variable == member);
-        let rows = of_producer.map(|(_, rows)| rows.clone()).next();
-        let of_reader = self.readers.iter().filter(|(variable, _)| *variable == member);
-        let columns = of_reader
-            .map(|(_, columns)| columns.iter().map(|column| column.map_or(0, |c| c + 1)).collect());
-        rows.into_iter().chain(columns).next().unwrap_or_default()
+    /// By label of the member at a place: what tells it from others, its row or its column.
+    pub fn labels_of(&self, place: usize) -> Vec<usize> {
+        match &self.made {
+            Some(rows) if place == 0 => rows.clone(),
+            _ => {
+                let columns = &self.taken[place - self.producers()];
+                columns.iter().map(|column| column.map_or(0, |column| column + 1)).collect()
+            }
+        }
     }
 
-    /// The cost of labels.
+    /// The cost of labels, by the place of their member.
     pub fn cost(&self, label: impl Fn(usize) -> usize) -> f64 {
-        let row = self.row(&label);
+        let row = self.made.as_ref().map_or(0, |rows| rows[label(0)]);
         let mut taken: Vec<usize> = Vec::new();
-        for (variable, columns) in &self.readers {
-            if let Some(column) = columns[label(*variable)]
+        for (reader, columns) in self.taken.iter().enumerate() {
+            if let Some(column) = columns[label(self.producers() + reader)]
                 && !taken.contains(&column)
             {
                 taken.push(column);
@@ -79,38 +115,32 @@ impl Share {
         taken.into_iter().map(|column| self.price(row, column)).sum()
     }
 
-    /// The same with other numbers for its variables.
-    pub fn renamed(&self, name: impl Fn(usize) -> usize) -> Share {
-        let producer = self.producer.as_ref().map(|(v, rows)| (name(*v), rows.clone()));
-        let readers = self.readers.iter().map(|(v, columns)| (name(*v), columns.clone())).collect();
-        Share { producer, readers, ..self.clone() }
+    /// The tariff where each member has these labels alone.
+    pub fn with_labels(&self, kept: &[&[usize]]) -> Self {
+        let (rows, taken) = self.picked(kept);
+        self.compact(&rows, taken)
     }
 
-    /// The share where each variable has these labels alone.
-    pub fn with_labels(&self, kept: &[Vec<usize>]) -> Share {
-        let (rows, readers) = self.picked(kept);
-        self.compact(&rows, readers)
-    }
-
-    fn picked(&self, kept: &[Vec<usize>]) -> (Vec<usize>, Vec<(usize, Columns)>) {
-        let rows = match &self.producer {
-            Some((variable, rows)) => kept[*variable].iter().map(|&label| rows[label]).collect(),
+    fn picked(&self, kept: &[&[usize]]) -> (Vec<usize>, Vec<Columns>) {
+        let rows = match &self.made {
+            Some(rows) => kept[0].iter().map(|&label| rows[label]).collect(),
             None => vec![0],
         };
-        let pick = |(variable, columns): &(usize, Columns)| {
-            (*variable, kept[*variable].iter().map(|&label| columns[label]).collect())
+        let readers = self.taken.iter().zip(&kept[self.producers()..]);
+        let pick = |(columns, kept): (&Columns, &&[usize])| {
+            kept.iter().map(|&label| columns[label]).collect()
         };
-        (rows, self.readers.iter().map(pick).collect())
+        (rows, readers.map(pick).collect())
     }
 
-    /// The share where each variable has these labels alone, settled where it can be. Readers that take the same whatever their label pay at
+    /// The tariff where each member has these labels alone, settled where it can be. Readers that take the same whatever their label pay at
     /// once, and who takes it likewise pays nothing.
-    pub fn restricted(&self, kept: &[Vec<usize>]) -> Settled {
-        let (rows, mut readers) = self.picked(kept);
+    pub fn restricted(&self, kept: &[&[usize]]) -> Settled {
+        let (rows, mut taken) = self.picked(kept);
         let is_free = |&column: &usize| rows.iter().all(|&row| self.price(row, column) == 0.0);
         let free: Vec<bool> = (0..self.columns).map(|column| is_free(&column)).collect();
         let mut settled: Vec<usize> = Vec::new();
-        for (_, columns) in &mut readers {
+        for columns in &mut taken {
             columns.iter_mut().for_each(|column| *column = column.filter(|&c| !free[c]));
             if let Some(column) = columns[0]
                 && columns.iter().all(|other| *other == Some(column))
@@ -119,39 +149,42 @@ impl Share {
                 settled.push(column);
             }
         }
-        for (_, columns) in &mut readers {
+        for columns in &mut taken {
             columns.iter_mut().for_each(|c| *c = c.filter(|column| !settled.contains(column)));
         }
-        readers.retain(|(_, columns)| columns.iter().any(Option::is_some));
         let price = |&row: &usize| settled.iter().map(|&column| self.price(row, column)).sum();
         let paid = rows.iter().map(price).collect();
-        let rest = (!readers.is_empty()).then(|| {
-            let mut rest = self.compact(&rows, readers);
-            rest.producer = rest.producer.filter(|(_, rows)| rows.iter().any(|&row| row > 0));
-            rest
+        let is_left = |columns: &Columns| columns.iter().any(Option::is_some);
+        let left: Vec<usize> = (0..taken.len()).filter(|&reader| is_left(&taken[reader])).collect();
+        taken.retain(is_left);
+        let rest = (!taken.is_empty()).then(|| {
+            let mut rest = self.compact(&rows, taken);
+            rest.made = rest.made.filter(|rows| rows.iter().any(|&row| row > 0));
+            let readers = left.into_iter().map(|reader| self.producers() + reader);
+            let places = (0..rest.producers()).chain(readers).collect();
+            (Rc::new(rest), places)
         });
         Settled { paid, rest }
     }
 
     /// Without rows and columns that nobody uses.
-    fn compact(&self, rows: &[usize], mut readers: Vec<(usize, Columns)>) -> Share {
+    fn compact(&self, rows: &[usize], mut taken: Vec<Columns>) -> Self {
         let mut used_rows = rows.to_vec();
         let mut used: Vec<usize> =
-            readers.iter().flat_map(|(_, columns)| columns.iter().copied().flatten()).collect();
+            taken.iter().flat_map(|columns| columns.iter().copied().flatten()).collect();
         for list in [&mut used_rows, &mut used] {
             list.sort_unstable();
             list.dedup();
         }
         let at = |list: &[usize], of: usize| list.binary_search(&of).expect("it is used");
-        for (_, columns) in &mut readers {
+        for columns in &mut taken {
             columns.iter_mut().for_each(|column| *column = column.map(|c| at(&used, c)));
         }
         let pairs = used_rows.iter().flat_map(|&row| used.iter().map(move |&c| (row, c)));
         let prices = pairs.map(|(row, column)| self.price(row, column)).collect();
-        let producer = self.producer.as_ref().map(|(variable, _)| {
-            (*variable, rows.iter().map(|&row| at(&used_rows, row)).collect())
-        });
-        Share { producer, readers, prices, columns: used.len() }
+        let made = self.made.as_ref();
+        let made = made.map(|_| rows.iter().map(|&row| at(&used_rows, row)).collect());
+        Self { made, taken, prices, columns: used.len() }
     }
 }
 
@@ -162,16 +195,13 @@ pub(super) mod tests {
     /// Three readers of a tensor of two rows.
     pub fn share() -> Share {
         let columns = |of: [usize; 4]| of.map(|c| (c < 3).then_some(c)).to_vec();
-        Share {
-            producer: Some((0, vec![0, 1, 0])),
-            readers: vec![
-                (1, columns([0, 1, 2, 3])),
-                (2, columns([2, 1, 0, 0])),
-                (3, columns([1, 1, 2, 3])),
-            ],
+        let tariff = Tariff {
+            made: Some(vec![0, 1, 0]),
+            taken: vec![columns([0, 1, 2, 3]), columns([2, 1, 0, 0]), columns([1, 1, 2, 3])],
             prices: vec![0.0, 5.0, 3.0, 4.0, 1.0, 2.0],
             columns: 3,
-        }
+        };
+        Share { members: vec![0, 1, 2, 3], tariff: Rc::new(tariff) }
     }
 
     /// All labels of the four members.
@@ -187,12 +217,16 @@ pub(super) mod tests {
             vec![vec![1], vec![0, 2, 3], vec![1, 2, 3], vec![3]],
             vec![vec![0, 2], vec![0, 1], vec![2, 3], vec![0, 1]],
         ] {
-            let settled = share.restricted(&kept);
+            let lists: Vec<&[usize]> = kept.iter().map(Vec::as_slice).collect();
+            let settled = share.tariff.restricted(&lists);
             let sizes: Vec<usize> = kept.iter().map(Vec::len).collect();
             for labels in all().filter(|l| l.iter().zip(&sizes).all(|(l, s)| l < s)) {
                 let whole = share.cost(|v| kept[v][labels[v]]);
                 let paid = settled.paid[if sizes[0] == 1 { 0 } else { labels[0] }];
-                let rest = settled.rest.as_ref().map_or(0.0, |rest| rest.cost(|v| labels[v]));
+                let cost = |(rest, places): &(Rc<Tariff>, Vec<usize>)| {
+                    rest.cost(|place| labels[places[place]])
+                };
+                let rest = settled.rest.as_ref().map_or(0.0, cost);
                 assert_eq!(whole, paid + rest, "{kept:?} {labels:?}");
             }
         }

@@ -231,22 +231,43 @@ fn firsts(hashes: &[u64], equal: impl Fn(usize, usize) -> bool) -> (Vec<usize>, 
     (firsts, of)
 }
 
-/// Tables by content.
-#[derive(Clone, Debug, Default)]
-pub struct Tables {
-    known: HashMap<u64, Vec<Rc<Table>>>,
+/// What is kept once where it is equal.
+pub trait Content: PartialEq {
+    /// Equal for what is equal.
+    fn hash(&self) -> u64;
 }
 
-impl Tables {
-    /// The table that is equal to this one.
-    pub fn intern(&mut self, table: impl Into<Rc<Table>>) -> Rc<Table> {
-        let table = table.into();
-        let known = self.known.entry(hash(&table.entries)).or_default();
-        if let Some(known) = known.iter().find(|known| **known == table) {
+impl Content for Table {
+    fn hash(&self) -> u64 {
+        hash(&self.entries)
+    }
+}
+
+/// Things by content: of all that are equal one is kept.
+#[derive(Clone, Debug)]
+pub struct Interned<T> {
+    known: HashMap<u64, Vec<Rc<T>>>,
+}
+
+/// Tables by content.
+pub type Tables = Interned<Table>;
+
+impl<T> Default for Interned<T> {
+    fn default() -> Self {
+        Self { known: HashMap::new() }
+    }
+}
+
+impl<T: Content> Interned<T> {
+    /// The one that is equal to this one.
+    pub fn intern(&mut self, item: impl Into<Rc<T>>) -> Rc<T> {
+        let item = item.into();
+        let known = self.known.entry(item.hash()).or_default();
+        if let Some(known) = known.iter().find(|known| **known == item) {
             return known.clone();
         }
-        known.push(table.clone());
-        table
+        known.push(item.clone());
+        item
     }
 }
 
@@ -256,7 +277,7 @@ pub fn lower(least: &mut f64, sum: f64) {
 }
 
 /// Bit by bit.
-fn same(a: &[f64], b: &[f64]) -> bool {
+pub fn same(a: &[f64], b: &[f64]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
 }
 
@@ -264,7 +285,7 @@ fn same(a: &[f64], b: &[f64]) -> bool {
 const HASHED: usize = 4;
 
 /// Multiply and rotate, a word at a time: equal tables are looked at anyway.
-fn hash(entries: &[f64]) -> u64 {
+pub fn hash(entries: &[f64]) -> u64 {
     hashed_on(entries.len() as u64, entries)
 }
 

@@ -3,12 +3,14 @@
 //! A sweep goes over all of them again and again, and most of its time is waiting for memory. So numbers of one kind lie one behind the
 //! other, and of a member that others read only the least of each class of labels is read: it is kept until the member is given something.
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::rc::Rc;
 
 use super::joint::{Groups, Joint};
 use super::network::Network;
 use super::quotient::{Quotient, Quotients};
+use super::share::Tariff;
 use super::tables::lower;
 
 /// Terms with their messages.
@@ -99,8 +101,8 @@ impl Costs {
         match self {
             Costs::Pair(table) => 4 * table.pairs(),
             Costs::Share(joint) => {
-                let share = &joint.share;
-                2 * members * (share.prices.len() << share.readers.len())
+                let tariff = &joint.tariff;
+                2 * members * (tariff.prices.len() << tariff.taken.len())
             }
         }
     }
@@ -125,9 +127,12 @@ impl Terms {
             .pairs
             .iter()
             .map(|(&(a, b), table)| (vec![a, b], Costs::Pair(quotients.of(table.clone()))));
-        let shares = network.shares.iter();
-        let shares =
-            shares.map(|share| (share.members(), Costs::Share(Rc::new(Joint::new(share.clone())))));
+        let mut joints: HashMap<*const Tariff, Rc<Joint>> = HashMap::new();
+        let shares = network.shares.iter().map(|share| {
+            let joint = joints.entry(Rc::as_ptr(&share.tariff));
+            let joint = joint.or_insert_with(|| Rc::new(Joint::new(share.tariff.clone())));
+            (share.members.clone(), Costs::Share(joint.clone()))
+        });
         let all: Vec<(Vec<usize>, Costs)> = pairs.chain(shares).collect();
         let mut terms = Self {
             drawn: vec![0; all.len()],
@@ -341,6 +346,9 @@ impl Terms {
     /// Keeps these labels of each variable alone; `whole` says of which variables these are all.
     pub fn restrict(&mut self, kept: &[Vec<usize>], whole: &[bool]) {
         self.quotients = Quotients::default();
+        // Of joints that are one and keep the same labels one is made.
+        let mut joints: HashMap<(*const Joint, Vec<&[usize]>), (Rc<Joint>, Rc<Joint>)> =
+            HashMap::new();
         let owed: Vec<f64> =
             (0..self.terms.len()).flat_map(|term| self.kept_of(term, kept)).collect();
         for at in 0..self.terms.len() {
@@ -348,15 +356,22 @@ impl Terms {
                 continue;
             }
             self.drawn[at] = 0;
-            let Term { costs, first, .. } = &mut self.terms[at];
+            let Term { costs, first, members } = &mut self.terms[at];
+            let seats = &self.seats[*first..*first + *members];
+            let lists: Vec<&[usize]> =
+                seats.iter().map(|seat| kept[seat.variable].as_slice()).collect();
             match costs {
                 Costs::Share(joint) => {
-                    *costs = Costs::Share(Rc::new(Joint::new(joint.share.with_labels(kept))));
+                    let whole = joint.clone();
+                    let known = joints.entry((Rc::as_ptr(&whole), lists.clone()));
+                    let (_, part) = known.or_insert_with(|| {
+                        let part = whole.tariff.with_labels(&lists);
+                        (whole, Rc::new(Joint::new(Rc::new(part))))
+                    });
+                    *joint = part.clone();
                 }
                 Costs::Pair(table) => {
-                    let [rows, columns] =
-                        [0, 1].map(|place| &kept[self.seats[*first + place].variable]);
-                    *table = self.quotients.of(table.picked(rows, columns));
+                    *table = self.quotients.of(table.picked(lists[0], lists[1]));
                 }
             }
         }
