@@ -94,28 +94,14 @@ pub fn solve(problem: &mut Problem<'_>, ceiling: f64, care: Care) -> Result<Solu
         let (seconds, bound) = (free.value, free.bound);
         return Ok(Solution { assignment, seconds, bound, relaxed: seconds, prices: None });
     }
-    // Which way a search begins decides much for a graph of some dozen nodes, and takes little time there.
-    let other = match problem.candidates.len() <= SMALL {
-        true => begun(problem, &free, &data).otherwise(),
-        false => None,
-    };
-    let mut search = begun(problem, &free, &data);
+    let nodes = problem.candidates.len();
+    let mut search = Search::new(problem, &free);
+    search.learn(&data);
+    search.offer(&free.labels[..nodes]);
     search.care = care;
-    search.run(other);
+    search.run();
     search.found()
 }
-
-/// A search that knows the plan of fewest seconds and data parallelism.
-fn begun<'a, 'b>(problem: &'a mut Problem<'b>, free: &Minimum, data: &[usize]) -> Search<'a, 'b> {
-    let nodes = problem.candidates.len();
-    let mut search = Search::new(problem, free);
-    search.learn(data);
-    search.offer(&free.labels[..nodes]);
-    search
-}
-
-/// Nodes up to which a search is begun in two ways.
-const SMALL: usize = 100;
 
 /// The plan of fewest seconds, without regard to the memory.
 pub(super) struct Unlimited {

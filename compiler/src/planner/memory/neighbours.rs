@@ -5,24 +5,19 @@ use super::search::Search;
 use crate::planner::problem::usage::overload;
 use crate::planner::solver::minimise::TOLERANCE;
 
-/// Plans that are looked at.
-const LOOKS: usize = 4000;
-
 impl Search<'_, '_> {
     /// Goes from the best plan to one beside it that is better and fits, as long as there is one.
     pub fn improve(&mut self) {
-        let mut looks = LOOKS;
-        while !self.closed() && self.step(&mut looks) {}
+        while !self.closed() && self.step() {}
     }
 
-    fn step(&mut self, looks: &mut usize) -> bool {
+    fn step(&mut self) -> bool {
         let Some((seconds, plan)) = self.best.clone() else { return false };
         for places in self.places() {
             for labels in self.others(&plan, &places) {
-                if *looks == 0 {
+                if !self.has_work() {
                     return false;
                 }
-                *looks -= 1;
                 let mut next = plan.clone();
                 places.iter().zip(labels).for_each(|(&node, label)| next[node] = label);
                 let is_better = self.seconds(&next) < seconds * (1.0 - TOLERANCE);

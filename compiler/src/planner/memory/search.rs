@@ -20,10 +20,10 @@ pub(super) const STEPS: usize = 40;
 
 /// Entries of tables that may be looked at in the whole problem for plans, and as many again for subproblems, times the number of
 /// nodes.
-const WORK: u64 = 6_000_000_000;
+const WORK: u64 = 12_000_000_000;
 
 /// What making a network takes besides, in entries for each node.
-const MADE: usize = 300;
+const MADE: usize = 600;
 
 /// A search for a plan that fits.
 pub(super) struct Search<'a, 'b> {
@@ -91,13 +91,12 @@ impl<'a, 'b> Search<'a, 'b> {
         }
     }
 
-    /// The whole search, with a plan that is known from elsewhere.
-    pub fn run(&mut self, other: Option<Vec<usize>>) {
+    /// The whole search.
+    pub fn run(&mut self) {
         if self.has_average() && (self.walk() || self.escalate() || self.make_room()) {
             self.alternate();
-            if let Some(other) = other {
-                self.offer(&other);
-                self.improve();
+            if !self.within(self.care.near()) {
+                self.within_work(Self::improve);
             }
             if self.is_dear() || self.care == Care::Prices && self.within(self.care.near()) {
                 return;
@@ -105,16 +104,6 @@ impl<'a, 'b> Search<'a, 'b> {
             self.within_work(Self::search_whole);
             self.within_work(Self::branch);
         }
-    }
-
-    /// A plan that is found where all groups of ranks have the same prices.
-    pub fn otherwise(mut self) -> Option<Vec<usize>> {
-        if self.has_average() && (self.escalate() || self.make_room()) {
-            self.alternate();
-            self.within_work(Self::search_whole);
-            self.improve();
-        }
-        self.best.map(|(_, plan)| plan)
     }
 
     /// Looks for any plan that fits, where none is known.

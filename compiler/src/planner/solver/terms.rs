@@ -50,6 +50,9 @@ enum Costs {
     Share(Rc<Joint>),
 }
 
+/// What becomes of joints whose members keep some of their labels, with the joints, so that their addresses stay their own.
+type Restricted<'a> = HashMap<(*const Joint, Vec<&'a [usize]>), [Rc<Joint>; 2]>;
+
 /// A member of a term.
 #[derive(Clone, Copy)]
 struct Seat {
@@ -346,9 +349,7 @@ impl Terms {
     /// Keeps these labels of each variable alone; `whole` says of which variables these are all.
     pub fn restrict(&mut self, kept: &[Vec<usize>], whole: &[bool]) {
         self.quotients = Quotients::default();
-        // Of joints that are one and keep the same labels one is made.
-        let mut joints: HashMap<(*const Joint, Vec<&[usize]>), (Rc<Joint>, Rc<Joint>)> =
-            HashMap::new();
+        let mut joints = Restricted::new();
         let owed: Vec<f64> =
             (0..self.terms.len()).flat_map(|term| self.kept_of(term, kept)).collect();
         for at in 0..self.terms.len() {
@@ -364,9 +365,9 @@ impl Terms {
                 Costs::Share(joint) => {
                     let whole = joint.clone();
                     let known = joints.entry((Rc::as_ptr(&whole), lists.clone()));
-                    let (_, part) = known.or_insert_with(|| {
+                    let [_, part] = known.or_insert_with(|| {
                         let part = whole.tariff.with_labels(&lists);
-                        (whole, Rc::new(Joint::new(Rc::new(part))))
+                        [whole, Rc::new(Joint::new(Rc::new(part)))]
                     });
                     *joint = part.clone();
                 }
