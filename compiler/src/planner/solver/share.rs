@@ -210,6 +210,16 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn equal_tariffs_are_one_whoever_the_members_are() {
+        let mut tariffs = Tariffs::default();
+        let [first, second] = [share(), share()].map(|share| tariffs.intern(share.tariff));
+        assert!(Rc::ptr_eq(&first, &second));
+        let mut other = (*first).clone();
+        other.taken[0][0] = None;
+        assert!(!Rc::ptr_eq(&first, &tariffs.intern(other)));
+    }
+
+    #[test]
     fn settled_labels_leave_the_same_costs() {
         let share = share();
         for kept in [
