@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use graphc_ir::ids::ValueId;
 
-use crate::decisions::Phase;
 use crate::planner::problem::Problem;
 use crate::planner::problem::layouts::PlacementId;
 use crate::planner::problem::lifetimes::Span;
@@ -23,7 +22,7 @@ pub struct Multipliers {
     domains: Vec<Vec<usize>>,
     looped: Option<(usize, usize)>,
     /// By value, a factor of its price; empty where all pay the same.
-    tilts: Vec<f64>,
+    factors: Vec<f64>,
 }
 
 impl Multipliers {
@@ -43,18 +42,11 @@ impl Multipliers {
         let sums = (0..if used { lifetimes.domains.len() } else { 0 }).map(sum).collect();
         let placements = problem.layouts.placements().iter();
         let domains = placements.map(|placement| lifetimes.domains_of(placement)).collect();
-        Self { seconds, sums, domains, looped: lifetimes.looped, tilts: Vec::new() }
-    }
-
-    /// The same where tensors of the first layers pay more by this share and those of the last as much less. Layers
-    /// that are alike are then not all decided alike: such prices find plans, and bound nothing.
-    pub fn tilted(mut self, problem: &Problem<'_>, share: f64) -> Self {
-        self.tilts = depths(problem).into_iter().map(|at| 1.0 + share * (1.0 - 2.0 * at)).collect();
-        self
+        Self { seconds, sums, domains, looped: lifetimes.looped, factors: Vec::new() }
     }
 
     /// The same where each tensor pays more or less by up to this share, by chance: one of many draws, the same every
-    /// time. As with a tilt, such prices bound nothing.
+    /// time. Layers that are alike are then not all decided alike: such prices find plans, and bound nothing.
     pub fn shaken(mut self, problem: &Problem<'_>, share: f64, draw: u64) -> Self {
         let chance = |value: usize| {
             // SplitMix64 (Steele, Lea and Flood, 2014): one step from a seed of its own for each value.
@@ -64,7 +56,7 @@ impl Multipliers {
             (z >> 11) as f64 / (1u64 << 53) as f64
         };
         let values = problem.decisions.graph().values.len();
-        self.tilts = (0..values).map(|v| 1.0 + share * (2.0 * chance(v) - 1.0)).collect();
+        self.factors = (0..values).map(|v| 1.0 + share * (2.0 * chance(v) - 1.0)).collect();
         self
     }
 
@@ -86,35 +78,6 @@ impl Multipliers {
         };
         let domains = self.domains[placement.0 as usize].iter();
         let sum: f64 = domains.map(|&domain| of(domain)).sum();
-        sum * self.tilts.get(value.index()).copied().unwrap_or(1.0)
+        sum * self.factors.get(value.index()).copied().unwrap_or(1.0)
     }
-}
-
-/// By value, from 0 in the first layer to 1 in the last: where it is made in the forward pass, or in the backward
-/// pass, which runs the other way; of a variable where it is read.
-fn depths(problem: &Problem<'_>) -> Vec<f64> {
-    let decisions = problem.decisions;
-    let graph = decisions.graph();
-    let phases = &decisions.training.phases;
-    let mut of_phase: BTreeMap<Phase, Vec<usize>> = BTreeMap::new();
-    for (node, &phase) in phases.iter().enumerate() {
-        let is_source = graph.nodes[node].operands.is_empty();
-        if !is_source {
-            of_phase.entry(phase).or_default().push(node);
-        }
-    }
-    let mut of_node = vec![f64::NAN; graph.nodes.len()];
-    for (phase, nodes) in &of_phase {
-        for (at, &node) in nodes.iter().enumerate() {
-            let share = at as f64 / nodes.len() as f64;
-            of_node[node] = if *phase == Phase::Backward { 1.0 - share } else { share };
-        }
-    }
-    let consumers = graph.consumers();
-    let depth = |value: &graphc_ir::graph::Value, readers: &Vec<graphc_ir::ids::NodeId>| {
-        let made = of_node[value.producer.index()];
-        let read = readers.iter().map(|node| of_node[node.index()]).find(|at| at.is_finite());
-        if made.is_finite() { made } else { read.unwrap_or(0.5) }
-    };
-    graph.values.iter().zip(&consumers).map(|(value, readers)| depth(value, readers)).collect()
 }

@@ -110,17 +110,6 @@ impl Search<'_, '_> {
         true
     }
 
-    /// Plans that keep little on weighted averages of positions, whether or not one that fits is known.
-    pub fn look_around(&mut self, steps: usize) {
-        let mut weighing = self.weighing();
-        for _ in 0..steps {
-            if !self.has_work() {
-                return;
-            }
-            self.weigh(&mut weighing);
-        }
-    }
-
     fn weighing(&self) -> Weighing {
         let latest = self.leanest.as_ref().map(|(_, plan)| plan.clone());
         Weighing { latest: latest.unwrap_or_default(), spread: MemoryPrices::new() }

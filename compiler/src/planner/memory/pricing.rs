@@ -15,13 +15,11 @@ use crate::planner::solver::minimise::{Effort, STEP, TOLERANCE};
 const TRUST: f64 = 0.6;
 /// Prices are not refined where the bound is this close to the most that they may reach, as a share of it.
 const CLOSE: f64 = 1e-4;
-/// Prices in a row that do not raise the bound after which it is left: on the whole problem, and among known labels.
-const IDLE: [usize; 2] = [3, 6];
-/// How much more the first layers pay than the last where plans are looked for, or the other way round.
-const TILTS: [f64; 6] = [0.1, -0.1, 0.3, -0.3, 0.03, -0.03];
+/// Prices in a row that do not raise the bound after which it is left.
+const IDLE: usize = 6;
 /// By how much prices differ by chance.
 const SHAKE: f64 = 0.4;
-/// How often they do, times the number of nodes, and how often at most among known labels.
+/// How often they do, times the number of nodes, and how often at most.
 const DRAWS: usize = 8000;
 const MOST_DRAWS: usize = 16;
 /// Times that the interval of prices is halved with each of them.
@@ -42,15 +40,14 @@ pub struct Priced {
 }
 
 impl Search<'_, '_> {
-    /// Raises the bound by prices of memory; what fits on the way is kept.
+    /// Raises the bound by prices of memory, among known labels; what fits on the way is kept.
     pub fn price_memory(&mut self) {
         let mut trust = TRUST;
         let mut idle = 0;
-        let most = IDLE[usize::from(self.is_narrow)];
         for _ in 0..STEPS {
             let Some((ceiling, proposed)) = self.planes.prices() else { return };
             let is_close = self.closed() || ceiling - self.bound <= CLOSE * ceiling.abs();
-            if is_close || idle == most || !self.has_work() {
+            if is_close || idle == IDLE || !self.has_work() {
                 break;
             }
             let rows = between(&self.rows, &proposed, trust);
@@ -92,12 +89,7 @@ impl Search<'_, '_> {
     /// the other together, unless their prices differ a little; they go one by one as prices rise. Left where no more
     /// than the share `near` of the best plan is not proven.
     pub fn vary_prices(&mut self, near: f64) {
-        for tilt in TILTS {
-            let vary = |problem: &Problem<'_>, prices: Multipliers| prices.tilted(problem, tilt);
-            self.halve(tilt.abs(), near, vary);
-        }
-        let most = if self.is_narrow { MOST_DRAWS } else { usize::MAX };
-        for draw in 0..(DRAWS / self.nodes()).min(most) {
+        for draw in 0..(DRAWS / self.nodes()).min(MOST_DRAWS) {
             let vary = |problem: &Problem<'_>, prices: Multipliers| {
                 prices.shaken(problem, SHAKE, draw as u64)
             };

@@ -6,7 +6,7 @@ use super::search::Search;
 use crate::planner::encoding::multipliers::{MemoryPrices, Multipliers};
 use crate::planner::encoding::network::network;
 use crate::planner::encoding::priced;
-use crate::planner::solver::minimise::{Effort, STEP, TOLERANCE};
+use crate::planner::solver::minimise::STEP;
 
 /// Times that the whole problem is asked for more labels.
 const ROUNDS: usize = 4;
@@ -17,26 +17,17 @@ const SETTLINGS: u64 = 4;
 /// The gap above which plans for less memory are looked for, and how much less.
 const FAR: f64 = 3e-2;
 const LESS: [f64; 2] = [0.95, 0.88];
-/// What is done for a bound at the prices that are best in the end.
-const LAST: Effort = Effort { work: 1_500_000_000, proof: 0.5, ..STEP };
 
 impl Search<'_, '_> {
     /// Finds prices, plans and a bound.
     pub fn alternate(&mut self) {
         let near = self.care.near();
         self.among_known(|search| search.settle(0..1, near));
-        let most = self.exchange();
+        self.exchange();
         if self.is_dear() {
             return;
         }
         self.among_known(|search| search.settle(1..SETTLINGS, near));
-        if !self.within(near) && most > self.bound * (1.0 + TOLERANCE) {
-            let rows = self.rows.clone();
-            let bound = self.raise(&rows, LAST).bound;
-            if bound > self.bound {
-                self.prove(bound, rows);
-            }
-        }
         for share in LESS {
             if !self.within(FAR) {
                 self.with_less(share);
@@ -44,10 +35,9 @@ impl Search<'_, '_> {
         }
     }
 
-    /// Finds prices and plans among the known labels, and more labels as long as these make a difference. What the bound can be at most
-    /// at the best prices.
-    fn exchange(&mut self) -> f64 {
-        let (mut asked, mut most) = (None, 0.0);
+    /// Finds prices and plans among the known labels, and more labels as long as these make a difference.
+    fn exchange(&mut self) {
+        let mut asked = None;
         for _ in 0..ROUNDS {
             let (inner, rows) = self.among_known(|search| {
                 search.price_memory();
@@ -59,7 +49,6 @@ impl Search<'_, '_> {
                 break;
             }
             let found = self.raise(&rows, STEP);
-            most = found.value;
             self.rows.clone_from(&rows);
             if found.bound > self.bound {
                 self.prove(found.bound, rows.clone());
@@ -70,14 +59,13 @@ impl Search<'_, '_> {
             }
         }
         if self.is_dear() {
-            return most;
+            return;
         }
         self.among_known(|search| {
             search.price_memory();
             search.vary_prices(search.care.near());
             search.follow_prices();
         });
-        most
     }
 
     /// Looks for plans as if there were less memory: what prices lead to may leave much of it unused, or not fit, and what

@@ -18,8 +18,7 @@ use crate::planner::solver::network::Network;
 /// Prices tried.
 pub(super) const STEPS: usize = 40;
 
-/// Entries of tables that may be looked at in the whole problem for plans, and as many again for subproblems, times the number of
-/// nodes.
+/// Entries of tables that may be looked at for plans beside the best, and as many again for parts of the problem, times the number of nodes.
 const WORK: u64 = 12_000_000_000;
 
 /// What making a network takes besides, in entries for each node.
@@ -101,7 +100,6 @@ impl<'a, 'b> Search<'a, 'b> {
             if self.is_dear() || self.care == Care::Prices && self.within(self.care.near()) {
                 return;
             }
-            self.within_work(Self::search_whole);
             self.within_work(Self::branch);
         }
     }
@@ -113,15 +111,6 @@ impl<'a, 'b> Search<'a, 'b> {
         }
         if !(self.walk() || self.escalate() || self.make_room()) {
             self.within_work(Self::branch);
-        }
-    }
-
-    /// Looks for plans and prices among all labels, beyond those of plans that are known.
-    fn search_whole(&mut self) {
-        if !self.closed() {
-            self.look_around(STEPS);
-            self.price_memory();
-            self.vary_prices(0.0);
         }
     }
 

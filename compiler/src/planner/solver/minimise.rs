@@ -31,8 +31,6 @@ pub struct Effort {
     pub work: usize,
     /// The round from which the neighbourhood of the best plan is looked at.
     pub look: usize,
-    /// The share of what is then between bound and plan that is to be proven: the less, the more labels are dropped.
-    pub proof: f64,
     /// The round in which a plan is looked for among the labels that shifted costs favour.
     pub dive: usize,
     /// Nothing that costs as much is of interest: no more is proven.
@@ -57,7 +55,6 @@ pub const STEP: Effort = Effort {
     rounds: 5,
     work: 800_000_000,
     look: 3,
-    proof: 1.0,
     dive: usize::MAX,
     ceiling: f64::INFINITY,
     enough: f64::INFINITY,
@@ -315,10 +312,6 @@ impl<'a> Search<'a> {
             }
             if round == effort.dive && *bound < self.limit() {
                 self.find_close(left, *bound);
-            }
-            if round == effort.look && effort.proof < 1.0 {
-                let aim = *bound + effort.proof * (self.value - *bound);
-                self.ceiling = self.ceiling.min(aim);
             }
             let labels = self.labels();
             if *bound >= self.limit() || !self.drop_labels() {
