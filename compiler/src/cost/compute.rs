@@ -14,23 +14,9 @@ pub struct NodeWork {
     pub bytes: f64,
 }
 
-/// Seconds of one action of a node on the busiest rank: the longer of computing and moving bytes, and the launch.
+/// What one action of a node does on the busiest rank, and its seconds: the longer of computing and moving bytes, and the launch.
 /// `axes` holds one (choice, extent) for time, where the node acts once per microbatch, and for each mesh axis.
-/// What does nothing by itself (variables, `to_global`) costs nothing here.
-pub fn compute_seconds(
-    cluster: &Cluster,
-    op: &Op,
-    operands: &[&TensorType],
-    results: &[&TensorType],
-    axes: &[(Choice, usize)],
-) -> f64 {
-    match op.operation().acts() {
-        true => compute_work(cluster, op, operands, results, axes).1,
-        false => 0.0,
-    }
-}
-
-/// What one action of a node does on the busiest rank, and its seconds as [`compute_seconds`] has them.
+/// What does nothing by itself (variables, `to_global`) costs no seconds here.
 pub fn compute_work(
     cluster: &Cluster,
     op: &Op,
@@ -166,7 +152,7 @@ mod tests {
         let op = Op::MatMul(MatMul { transpose_a: false, transpose_b: false });
         let seconds = |dtype| {
             let square = TensorType::new(dtype, [16384, 16384]);
-            compute_seconds(&cluster, &op, &[&square, &square], &[&square], &[])
+            compute_work(&cluster, &op, &[&square, &square], &[&square], &[]).1
         };
         assert!(seconds(DType::F32) > 5.0 * seconds(DType::BF16));
     }
@@ -179,7 +165,7 @@ mod tests {
         let forward = Op::Attention(Attention { causal, scale });
         let backward = Op::AttentionGrad(AttentionGrad { causal, scale });
         let of = |op: &Op, operands: &[&TensorType], results: &[&TensorType]| {
-            compute_seconds(cluster, op, operands, results, &[])
+            compute_work(cluster, op, operands, results, &[]).1
         };
         [
             of(&forward, &[&q, &q, &q], &[&q, &l]),

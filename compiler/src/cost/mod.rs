@@ -1,7 +1,7 @@
 //! What things cost, in seconds: one set of formulas for the planner and the null device.
 //!
 //! Compute by a roofline of the device, collectives by the alpha-beta model of rings and trees, level by level. Start
-//! reading with [`compute_seconds`] and [`collective_seconds`].
+//! reading with [`compute_work`] and [`collective_seconds`].
 
 mod compute;
 mod machine;
@@ -10,9 +10,7 @@ use graphc_ir::plan::{BoxingKind, Cluster};
 
 use crate::cluster::{AlphaBeta, Link};
 
-pub use compute::{
-    NodeWork, compute_seconds, compute_work, matmul_efficiency, node_work, peak_flops, roofline,
-};
+pub use compute::{NodeWork, compute_work, matmul_efficiency, node_work, peak_flops, roofline};
 pub use machine::{model_flops, on_cluster, utilization};
 
 /// Seconds of a collective among the ranks of a link, of which the busiest has `bytes`: those of the full tensor

@@ -81,8 +81,14 @@ impl Decoded {
     /// # Errors
     /// Where they are no ONNX model.
     pub fn new(bytes: &[u8]) -> Result<Self, ImportError> {
-        let (model, kinds) = decode(bytes)?;
-        graph(&model)?;
+        let kinds = wire::check(bytes)?;
+        let model = ModelProto::parse_buf(bytes).map_err(|error| ImportError::Corrupt {
+            place: error
+                .context()
+                .map_or("the model", |name| name.rsplit("::").next().unwrap_or(name))
+                .into(),
+            reason: format!("field {}: {}", error.field().unwrap_or(0), error.kind()),
+        })?;
         Ok(Self { model, kinds })
     }
 
@@ -99,76 +105,55 @@ impl Decoded {
 
     /// See [`import_onnx`].
     pub fn import(
-        self,
+        &self,
         base_dir: &Path,
         dims: &BTreeMap<String, usize>,
         options: ImportOptions,
     ) -> Result<Imported, ImportError> {
         let Self { model, kinds } = self;
-        import(&model, &kinds, base_dir, dims, options)
-    }
-}
-
-fn import(
-    model: &ModelProto,
-    kinds: &wire::Kinds,
-    base_dir: &Path,
-    dims: &BTreeMap<String, usize>,
-    options: ImportOptions,
-) -> Result<Imported, ImportError> {
-    let graph = graph(model)?;
-    let order = model::order(graph)?;
-    all_supported(graph)?;
-    let mut tensors = BTreeMap::new();
-    for proto in &graph.initializer {
-        let name = proto.name.clone().unwrap_or_default();
-        tensors.insert(name, tensor::read(proto, base_dir)?);
-    }
-    let symbols = symbols(graph, &tensors);
-    let copies = roles::copies(graph, kinds, &tensors);
-    for (name, source) in &copies {
-        let tensor = tensors[source].clone();
-        tensors.insert(name.clone(), tensor);
-    }
-    let (roles, mut warnings) = roles::roles(graph, &order, kinds, &tensors, &copies);
-    let mut patterns = Patterns::new(&options);
-    let mut trained = BTreeSet::new();
-    for (name, tensor) in &tensors {
-        if patterns.trained(name, &tensor.ty(), roles.contains(name))? {
-            trained.insert(name.clone());
+        let graph = graph(model)?;
+        let order = model::order(graph)?;
+        all_supported(graph)?;
+        let mut tensors = BTreeMap::new();
+        for proto in &graph.initializer {
+            let name = proto.name.clone().unwrap_or_default();
+            tensors.insert(name, tensor::read(proto, base_dir)?);
         }
-    }
-    let mut lowering = Lowering::new(ops::table, opset(model)?, base_dir, tensors, trained);
-    inputs(&mut lowering, graph, dims, &symbols)?;
-    for index in order {
-        let copied = graph.node[index].output.first().is_some_and(|name| copies.contains_key(name));
-        if !copied {
-            lowering.node(&graph.node[index])?;
+        let symbols = symbols(graph, &tensors);
+        let copies = roles::copies(graph, kinds, &tensors);
+        for (name, source) in &copies {
+            let tensor = tensors[source].clone();
+            tensors.insert(name.clone(), tensor);
         }
+        let (roles, mut warnings) = roles::roles(graph, &order, kinds, &tensors, &copies);
+        let mut patterns = Patterns::new(&options);
+        let mut trained = BTreeSet::new();
+        for (name, tensor) in &tensors {
+            if patterns.trained(name, &tensor.ty(), roles.contains(name))? {
+                trained.insert(name.clone());
+            }
+        }
+        let mut lowering = Lowering::new(ops::table, opset(model)?, base_dir, tensors, trained);
+        inputs(&mut lowering, graph, dims, &symbols)?;
+        for index in order {
+            let copied =
+                graph.node[index].output.first().is_some_and(|name| copies.contains_key(name));
+            if !copied {
+                lowering.node(&graph.node[index])?;
+            }
+        }
+        for output in &graph.output {
+            let name = output.name.clone().unwrap_or_default();
+            let value = lowering.output(&name)?;
+            lowering.graph.outputs.push(Output { name, value });
+        }
+        warnings.append(&mut lowering.warnings);
+        warnings.extend(patterns.warnings());
+        let (graph, tensors) = (without_dead_nodes(&lowering.graph)?, lowering.into_tensors());
+        verify(&graph)?;
+        let weights = weights(&graph, tensors);
+        Ok(Imported { graph, weights, warnings, symbols: symbols.all })
     }
-    for output in &graph.output {
-        let name = output.name.clone().unwrap_or_default();
-        let value = lowering.output(&name)?;
-        lowering.graph.outputs.push(Output { name, value });
-    }
-    warnings.append(&mut lowering.warnings);
-    warnings.extend(patterns.warnings());
-    let (graph, tensors) = (without_dead_nodes(&lowering.graph)?, lowering.into_tensors());
-    verify(&graph)?;
-    let weights = weights(&graph, tensors);
-    Ok(Imported { graph, weights, warnings, symbols: symbols.all })
-}
-
-fn decode(bytes: &[u8]) -> Result<(ModelProto, wire::Kinds), ImportError> {
-    let kinds = wire::check(bytes)?;
-    let model = ModelProto::parse_buf(bytes).map_err(|error| ImportError::Corrupt {
-        place: error
-            .context()
-            .map_or("the model", |name| name.rsplit("::").next().unwrap_or(name))
-            .into(),
-        reason: format!("field {}: {}", error.field().unwrap_or(0), error.kind()),
-    })?;
-    Ok((model, kinds))
 }
 
 fn graph(model: &ModelProto) -> Result<&GraphProto, ImportError> {

@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::cutting_planes::between;
-use super::search::{STEPS, Search};
+use super::search::Search;
 use crate::planner::encoding::multipliers::{MemoryPrices, Multipliers};
 use crate::planner::encoding::priced;
-use crate::planner::problem::Problem;
 use crate::planner::problem::usage::overloads;
-use crate::planner::solver::minimise::{Effort, STEP, TOLERANCE};
+use crate::planner::solver::minimise::{Effort, STEP};
 
+/// Prices tried.
+const STEPS: usize = 40;
 /// How far to go from the best prices to those that the planes propose.
 const TRUST: f64 = 0.6;
 /// Prices are not refined where the bound is this close to the most that they may reach, as a share of it.
@@ -47,7 +48,7 @@ impl Search<'_, '_> {
         for _ in 0..STEPS {
             let Some((ceiling, proposed)) = self.planes.prices() else { return };
             let is_close = self.closed() || ceiling - self.bound <= CLOSE * ceiling.abs();
-            if is_close || idle == IDLE || !self.has_work() {
+            if is_close || idle == IDLE {
                 break;
             }
             let rows = between(&self.rows, &proposed, trust);
@@ -86,15 +87,10 @@ impl Search<'_, '_> {
     }
 
     /// At the best prices plans that fit and plans that do not cost the same. Layers that are alike go from one to
-    /// the other together, unless their prices differ a little; they go one by one as prices rise. Left where no more
-    /// than the share `near` of the best plan is not proven.
-    pub fn vary_prices(&mut self, near: f64) {
-        for draw in 0..(DRAWS / self.nodes()).min(MOST_DRAWS) {
-            let vary = |problem: &Problem<'_>, prices: Multipliers| {
-                prices.shaken(problem, SHAKE, draw as u64)
-            };
-            self.halve(SHAKE, near, vary);
-        }
+    /// the other together, unless their prices differ a little; they go one by one as prices rise. Left where so little of
+    /// the best plan is not proven that it is good enough.
+    pub fn vary_prices(&mut self) {
+        (0..(DRAWS / self.nodes()).min(MOST_DRAWS)).for_each(|draw| self.halve(draw as u64));
     }
 
     /// Lowers the prices at which a plan fits, of each group of ranks as far as its own memory suffices: few tensors are then kept less long
@@ -105,7 +101,7 @@ impl Search<'_, '_> {
             let start = domains.iter().map(|&domain| (domain, (0.0, 1.0)));
             let mut scales: BTreeMap<usize, (f64, f64)> = start.collect();
             for step in 0..=FALLS {
-                if self.within(near) || !self.has_work() {
+                if self.within(near) {
                     return;
                 }
                 // At last those at which each group was seen to fit.
@@ -129,22 +125,17 @@ impl Search<'_, '_> {
         }
     }
 
-    /// The lowest scale of the best prices, up to `width` above or below 1, at which a plan fits, where they differ as `vary`
-    /// says.
-    fn halve(
-        &mut self,
-        width: f64,
-        near: f64,
-        vary: impl Fn(&Problem<'_>, Multipliers) -> Multipliers,
-    ) {
-        let (mut low, mut high) = (1.0 - width, 1.0 + width);
+    /// The lowest scale of the best prices at which a plan fits, where they differ by chance: one of many draws.
+    fn halve(&mut self, draw: u64) {
+        let (mut low, mut high) = (1.0 - SHAKE, 1.0 + SHAKE);
         for _ in 0..HALVINGS {
-            if self.within(near.max(TOLERANCE)) || !self.has_work() {
+            if self.within(self.care.near()) {
                 return;
             }
             let scale = f64::midpoint(low, high);
             let rows = self.rows.iter().map(|(&row, &price)| (row, price * scale)).collect();
-            let multipliers = vary(self.problem, Multipliers::new(self.problem, 1.0, &rows));
+            let multipliers = Multipliers::new(self.problem, 1.0, &rows);
+            let multipliers = multipliers.shaken(self.problem, SHAKE, draw);
             let found = priced(self.problem, &multipliers, None, STEP, None);
             let assignment = &found.labels[..self.nodes()];
             let seconds = self.seconds(assignment);

@@ -63,7 +63,7 @@ impl Search<'_, '_> {
         }
         self.among_known(|search| {
             search.price_memory();
-            search.vary_prices(search.care.near());
+            search.vary_prices();
             search.follow_prices();
         });
     }

@@ -15,9 +15,6 @@ use crate::planner::solver::dual::Messages;
 use crate::planner::solver::minimise::{Minimum, TOLERANCE};
 use crate::planner::solver::network::Network;
 
-/// Prices tried.
-pub(super) const STEPS: usize = 40;
-
 /// Entries of tables that may be looked at for plans beside the best, and as many again for parts of the problem, times the number of nodes.
 const WORK: u64 = 12_000_000_000;
 

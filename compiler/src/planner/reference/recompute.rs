@@ -15,7 +15,7 @@ use super::account::{Account, Kept, Ledger};
 use crate::boxing::{
     Fusion, Hidden, Route, Router, SCATTERED_BYTES, fetched, is_fused, left, shard_bytes,
 };
-use crate::cost::compute_seconds;
+use crate::cost::compute_work;
 use crate::decisions::{Decisions, Phase, Sharding, ValueRate};
 use crate::schedule::under_way;
 
@@ -176,8 +176,8 @@ impl<'a> Walk<'a> {
             .chain(choices.zip(self.placement(id).hierarchy.iter().copied()))
             .collect();
         let results: Vec<_> = node.results.iter().map(|&value| &graph.value(value).ty).collect();
-        let seconds =
-            compute_seconds(cluster, &node.op, &graph.operand_types(node), &results, &axes);
+        let (_, seconds) =
+            compute_work(cluster, &node.op, &graph.operand_types(node), &results, &axes);
         let times = if self.repeats(id) { self.microbatches() } else { 1 };
         self.spend(id, times as f64 * seconds);
     }

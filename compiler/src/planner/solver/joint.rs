@@ -21,6 +21,12 @@ pub struct Joint {
     rows: usize,
 }
 
+impl From<Rc<Tariff>> for Joint {
+    fn from(tariff: Rc<Tariff>) -> Self {
+        Self::new(tariff)
+    }
+}
+
 impl Joint {
     /// Nothing is dropped.
     pub fn new(tariff: Rc<Tariff>) -> Self {

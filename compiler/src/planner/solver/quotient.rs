@@ -1,12 +1,11 @@
 //! A table of pairs made ready for messages: the least sum of a row with numbers that labels of the other member have is that with the
 //! least number of each class. That is exact, bit by bit, as rounding keeps the order of sums.
 
-use std::collections::HashMap;
 use std::rc::Rc;
 
 use pulp::{Arch, Simd, WithSimd};
 
-use super::tables::{LANES, Table, Tables};
+use super::tables::{LANES, Table};
 
 /// A table by the classes of either member.
 #[derive(Clone, Debug)]
@@ -106,24 +105,9 @@ fn laned(count: usize, others: usize, at: impl Fn(usize, usize) -> f64) -> Vec<f
     lanes
 }
 
-/// What is made of tables, once for all that are equal.
-#[derive(Clone, Debug, Default)]
-pub struct Quotients {
-    tables: Tables,
-    /// By the one of all equal tables that is kept.
-    known: HashMap<*const Table, Rc<Quotient>>,
-}
-
-impl Quotients {
-    /// What is made of a table.
-    pub fn of(&mut self, table: impl Into<Rc<Table>>) -> Rc<Quotient> {
-        let table = table.into();
-        if let Some(known) = self.known.get(&Rc::as_ptr(&table)) {
-            return known.clone();
-        }
-        let table = self.tables.intern(table);
-        let of = self.known.entry(Rc::as_ptr(&table));
-        of.or_insert_with(|| Rc::new(Quotient::new(table))).clone()
+impl From<Rc<Table>> for Quotient {
+    fn from(table: Rc<Table>) -> Self {
+        Self::new(table)
     }
 }
 

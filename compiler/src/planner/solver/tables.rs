@@ -271,6 +271,33 @@ impl<T: Content> Interned<T> {
     }
 }
 
+/// What is made of things, once for all that are equal.
+#[derive(Clone, Debug)]
+pub struct Made<T, M> {
+    items: Interned<T>,
+    /// By the one of all equal things that is kept.
+    known: HashMap<*const T, Rc<M>>,
+}
+
+impl<T, M> Default for Made<T, M> {
+    fn default() -> Self {
+        Self { items: Interned::default(), known: HashMap::new() }
+    }
+}
+
+impl<T: Content, M: From<Rc<T>>> Made<T, M> {
+    /// What is made of this.
+    pub fn of(&mut self, item: impl Into<Rc<T>>) -> Rc<M> {
+        let item = item.into();
+        if let Some(known) = self.known.get(&Rc::as_ptr(&item)) {
+            return known.clone();
+        }
+        let item = self.items.intern(item);
+        let of = self.known.entry(Rc::as_ptr(&item));
+        of.or_insert_with(|| Rc::new(M::from(item))).clone()
+    }
+}
+
 /// Lowers a number to another that is below.
 pub fn lower(least: &mut f64, sum: f64) {
     *least = if sum < *least { sum } else { *least };

@@ -3,15 +3,14 @@
 //! A sweep goes over all of them again and again, and most of its time is waiting for memory. So numbers of one kind lie one behind the
 //! other, and of a member that others read only the least of each class of labels is read: it is kept until the member is given something.
 
-use std::collections::HashMap;
 use std::ops::Range;
 use std::rc::Rc;
 
 use super::joint::{Groups, Joint};
 use super::network::Network;
-use super::quotient::{Quotient, Quotients};
+use super::quotient::Quotient;
 use super::share::Tariff;
-use super::tables::lower;
+use super::tables::{Made, Table, lower};
 
 /// Terms with their messages.
 #[derive(Clone)]
@@ -27,7 +26,7 @@ pub struct Terms {
     drawn: Vec<Places>,
     /// By term: members of which `least_owed` is not up to date.
     stale: Vec<Places>,
-    quotients: Quotients,
+    made: OfEqual,
     room: Room,
 }
 
@@ -50,8 +49,12 @@ enum Costs {
     Share(Rc<Joint>),
 }
 
-/// What becomes of joints whose members keep some of their labels, with the joints, so that their addresses stay their own.
-type Restricted<'a> = HashMap<(*const Joint, Vec<&'a [usize]>), [Rc<Joint>; 2]>;
+/// What is made of tables and tariffs.
+#[derive(Clone, Default)]
+struct OfEqual {
+    quotients: Made<Table, Quotient>,
+    joints: Made<Tariff, Joint>,
+}
 
 /// A member of a term.
 #[derive(Clone, Copy)]
@@ -125,16 +128,13 @@ impl Costs {
 impl Terms {
     /// Of a network; nothing is given yet.
     pub fn new(network: &Network) -> Self {
-        let mut quotients = Quotients::default();
+        let mut made = OfEqual::default();
         let pairs = network
             .pairs
             .iter()
-            .map(|(&(a, b), table)| (vec![a, b], Costs::Pair(quotients.of(table.clone()))));
-        let mut joints: HashMap<*const Tariff, Rc<Joint>> = HashMap::new();
+            .map(|(&(a, b), table)| (vec![a, b], Costs::Pair(made.quotients.of(table.clone()))));
         let shares = network.shares.iter().map(|share| {
-            let joint = joints.entry(Rc::as_ptr(&share.tariff));
-            let joint = joint.or_insert_with(|| Rc::new(Joint::new(share.tariff.clone())));
-            (share.members.clone(), Costs::Share(joint.clone()))
+            (share.members.clone(), Costs::Share(made.joints.of(share.tariff.clone())))
         });
         let all: Vec<(Vec<usize>, Costs)> = pairs.chain(shares).collect();
         let mut terms = Self {
@@ -144,7 +144,7 @@ impl Terms {
             seats: Vec::new(),
             owed: Vec::new(),
             least_owed: Vec::new(),
-            quotients,
+            made,
             room: Room::default(),
         };
         for (members, costs) in all {
@@ -348,8 +348,7 @@ impl Terms {
 
     /// Keeps these labels of each variable alone; `whole` says of which variables these are all.
     pub fn restrict(&mut self, kept: &[Vec<usize>], whole: &[bool]) {
-        self.quotients = Quotients::default();
-        let mut joints = Restricted::new();
+        self.made = OfEqual::default();
         let owed: Vec<f64> =
             (0..self.terms.len()).flat_map(|term| self.kept_of(term, kept)).collect();
         for at in 0..self.terms.len() {
@@ -363,16 +362,10 @@ impl Terms {
                 seats.iter().map(|seat| kept[seat.variable].as_slice()).collect();
             match costs {
                 Costs::Share(joint) => {
-                    let whole = joint.clone();
-                    let known = joints.entry((Rc::as_ptr(&whole), lists.clone()));
-                    let [_, part] = known.or_insert_with(|| {
-                        let part = whole.tariff.with_labels(&lists);
-                        [whole, Rc::new(Joint::new(Rc::new(part)))]
-                    });
-                    *joint = part.clone();
+                    *joint = self.made.joints.of(joint.tariff.with_labels(&lists));
                 }
                 Costs::Pair(table) => {
-                    *table = self.quotients.of(table.picked(lists[0], lists[1]));
+                    *table = self.made.quotients.of(table.picked(lists[0], lists[1]));
                 }
             }
         }
