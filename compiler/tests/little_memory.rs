@@ -8,29 +8,50 @@ use graphc_ir::ops::Init;
 use graphc_ir::plan::{AdamOptions, CompileOptions, Loss, Optimizer};
 use graphc_ir::types::DType;
 
-/// Three products with ReLU between them.
-fn products() -> Graph {
+/// Products with ReLU between them.
+fn products(weights: &[&str]) -> Graph {
     let g = GraphBuilder::new("products");
     let weight = |name: &str| g.variable(name, DType::F32, [32, 32], Init::Fill(0.0.into()));
-    let x = g.input("x", DType::F32, [32, 32]);
-    let hidden = x.matmul(&weight("a")).relu().matmul(&weight("b")).relu();
-    g.output("y", &hidden.matmul(&weight("c")));
+    let first = g.input("x", DType::F32, [32, 32]).matmul(&weight(weights[0]));
+    g.output("y", &weights[1..].iter().fold(first, |x, name| x.relu().matmul(&weight(name))));
     g.finish().expect("fits")
 }
 
-/// Microseconds, and the share of them that is not proven.
-fn planned(kib: u64) -> (f64, f64) {
+fn options(mesh: &[usize], kib: u64) -> CompileOptions {
     let adam = AdamOptions { lr: 1e-3, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0 };
-    let options = CompileOptions {
-        mesh: vec![4],
+    CompileOptions {
+        mesh: mesh.to_vec(),
         loss: Some(Loss::Mse),
         optimizer: Some(Optimizer::Adam(adam)),
         memory: Some(kib * 1024),
         ..CompileOptions::default()
-    };
+    }
+}
+
+/// Microseconds, and the share of them that is not proven.
+fn planned(kib: u64) -> (f64, f64) {
     let cluster = preset("cpu").expect("a preset");
-    let plan = compile(products(), &options, &cluster, None).expect("it fits").plan;
+    let plan = compile(products(&["a", "b", "c"]), &options(&[4], kib), &cluster, None);
+    let plan = plan.expect("it fits").plan;
     (1e6 * plan.planner.objective_seconds, plan.planner.gap)
+}
+
+#[test]
+fn stages_that_are_left_open_fit_where_given_ones_do() {
+    let cluster = preset("cpu").expect("a preset");
+    let plan = |kib: u64, auto_microbatches: bool| {
+        let options =
+            CompileOptions { auto_stages: true, auto_microbatches, ..options(&[2, 2], kib) };
+        compile(products(&["a", "b", "c", "d"]), &options, &cluster, None)
+    };
+    // By their layers no number of stages does; with 4 microbatches one does, in twice the time.
+    for auto_microbatches in [false, true] {
+        let found = plan(24, auto_microbatches).expect("one stage fits").plan;
+        let chosen = found.pipeline.as_ref().map(|chosen| (chosen.stages, chosen.microbatches));
+        assert_eq!(chosen, Some((1, 1)));
+    }
+    let error = plan(16, false).expect_err("too little").to_string();
+    assert!(error.contains("cut of the 5 layers that fits the memory"), "{error}");
 }
 
 #[test]

@@ -92,7 +92,7 @@ fn the_price_of_one_stage_is_the_planners_objective() {
 #[test]
 fn the_best_choice_is_the_first_of_all() {
     let cluster = slow_links();
-    let choices = choose(&gpt(6), &options(&[4]), &cluster).expect("there are some");
+    let choices = choose(&gpt(6), &options(&[4]), &cluster).expect("there are some").ranked;
     assert!(choices.windows(2).all(|pair| pair[0].seconds <= pair[1].seconds), "{choices:?}");
     let mut stages: Vec<usize> = choices.iter().map(|choice| choice.stages).collect();
     stages.sort_unstable();
@@ -151,7 +151,7 @@ fn of_the_best_choices_the_one_is_taken_that_the_null_device_finds_fastest() {
     for (layers, mesh) in [(4, &[4][..]), (6, &[4]), (4, &[2, 2]), (3, &[2])] {
         let (cluster, options) = (slow_links(), options(mesh));
         let taken = compiled(gpt(layers), &options, &cluster).plan;
-        let choices = choose(&gpt(layers), &options, &cluster).expect("it can be cut");
+        let choices = choose(&gpt(layers), &options, &cluster).expect("it can be cut").ranked;
         for choice in choices.iter().take(3) {
             let (staged, resolved) = chosen(&gpt(layers), &options, choice).expect("it is one");
             let plan = compiled(staged, &resolved, &cluster).plan;

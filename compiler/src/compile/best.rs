@@ -7,21 +7,13 @@ use graphc_ir::plan::{Cluster, CompileOptions, Recompute, WeightsSource};
 use super::amounts::{Costs, least};
 use super::forms::{Form, InMemory, all_forms, best_in_memory, bounded, decided};
 use super::once::{Assembled, Draft, Header, assembled};
-use super::stages::{choose, chosen};
+use super::stages::{choose, chosen, is_small};
 use super::{Compiled, Milestone};
 use crate::error::CompileError;
 use crate::passes::error::PassError;
 use crate::passes::recompute::{Depth, most_blocks};
 use crate::pipeline::recompute_blocks;
 use crate::planner::{Care, Planned};
-
-/// Choices of stages and microbatches whose whole plan is made: of small models, or where the plans of better ones do not fit
-/// the memory.
-pub(super) const MOST_CHOICES: usize = 3;
-
-/// Nodes of the user's graph times ranks up to which all of these are compiled, and the fastest is taken; beyond, the first
-/// that fits.
-const MOST_RANKED: usize = 50_000;
 
 /// Times that a plan is made again, each time with less memory for the planner.
 const ROOMS: usize = 2;
@@ -49,14 +41,15 @@ impl Job<'_> {
             return self.compile((*graph).clone(), options, reached)?.checked();
         }
         // Layers are priced on their own; of the best few choices the null device knows what the whole takes.
-        let ranks: usize = options.mesh.iter().product();
-        let is_small = graph.nodes.len() * ranks <= MOST_RANKED;
-        let (mut best, mut failed): (Option<Draft>, _) = (None, None);
-        for choice in choose(graph, options, cluster)?.into_iter().take(MOST_CHOICES) {
-            let (staged, resolved) = chosen(graph, options, &choice)?;
+        let is_small = is_small(graph, options);
+        let choices = choose(graph, options, cluster)?;
+        let mut failed = choices.none.clone().map(CompileError::from);
+        let mut best: Option<Draft> = None;
+        for choice in choices.tried() {
+            let (staged, resolved) = chosen(graph, options, choice)?;
             match self.compile(staged, &resolved, reached) {
                 Ok(mut draft) => {
-                    draft.plan.pipeline = Some(choice);
+                    draft.plan.pipeline = Some(choice.clone());
                     best = Some(match best {
                         Some(known) => Draft::faster(known, draft),
                         None => draft,

@@ -13,7 +13,7 @@ use graphc_ir::graph::Graph;
 use graphc_ir::ids::ValueId;
 use graphc_ir::plan::{Cluster, CompileOptions, Recompute, Strategy};
 
-use super::best::{Job, MOST_CHOICES};
+use super::best::Job;
 use super::stages::{choose, chosen};
 use crate::error::{Asked, CompileError, Conflict};
 use crate::passes::error::PassError;
@@ -230,9 +230,10 @@ fn has_plan(
     if !options.auto_stages && !options.auto_microbatches {
         return staged_has_plan(graph.clone(), options, cluster);
     }
-    let mut failed = None;
-    for choice in choose(graph, options, cluster)?.into_iter().take(MOST_CHOICES) {
-        let (staged, resolved) = chosen(graph, options, &choice)?;
+    let choices = choose(graph, options, cluster)?;
+    let mut failed = choices.none.clone().map(CompileError::from);
+    for choice in choices.tried() {
+        let (staged, resolved) = chosen(graph, options, choice)?;
         match staged_has_plan(staged, &resolved, cluster) {
             Err(error) if error.is_memory() => failed = failed.or(Some(error)),
             other => return other,

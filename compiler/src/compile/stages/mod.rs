@@ -27,7 +27,7 @@ use price::{Prices, price};
 use short::short;
 
 /// Numbers of microbatches that are priced with each number of stages.
-const MOST_COUNTS: usize = 4;
+const MOST_COUNTS: usize = 8;
 
 /// Shares of the memory of the fastest plan that layers are priced at where that does not fit. A share is passed over where its square of
 /// what the layers keep is too much: of `gpt3_175b` on 128x8 they keep 0.6 of it at 0.6, 0.22 to 0.33 at 0.35 and 0.10 at 0.2, as there
@@ -42,8 +42,39 @@ const WAVE: usize = 2;
 /// are found slowly and with a gap, and cost more than their layers say.
 const MARGIN: f64 = 0.1;
 
-/// The choices, best first: what is tried where a better one turns out not to fit the memory. `seconds` of each is what
-/// its layers cost, `bound_seconds` what none of those looked at goes below whatever the memory, by the same costs.
+/// Choices of stages and microbatches whose whole plan is made: of small models, or where the plans of better ones do not fit
+/// the memory; and as many of those whose layers do not.
+const MOST_CHOICES: usize = 3;
+
+/// Nodes of the user's graph times ranks up to which it is small: whole plans are soon made of it, and say more than its layers do.
+const MOST_RANKED: usize = 50_000;
+
+/// Whether whole plans of several choices are made.
+pub(super) fn is_small(graph: &Graph, options: &CompileOptions) -> bool {
+    graph.nodes.len() * options.mesh.iter().product::<usize>() <= MOST_RANKED
+}
+
+/// Stages and microbatches that are worth a whole plan.
+#[derive(Debug)]
+pub struct Choices {
+    /// Best first: what is tried where a better one turns out not to fit the memory. `seconds` of each is what its layers cost,
+    /// `bound_seconds` what none of those looked at goes below whatever the memory, by the same costs.
+    pub ranked: Vec<PipelineReport>,
+    /// Of a small graph, what would be better than these, and whose layers do not fit: a whole plan may keep less than layers that were
+    /// planned with any of a few amounts of memory.
+    pub unfit: Vec<PipelineReport>,
+    /// What is said if no whole plan of them fits, where that is known by their layers.
+    pub none: Option<PassError>,
+}
+
+impl Choices {
+    /// Those of which whole plans are made.
+    pub(super) fn tried(&self) -> impl Iterator<Item = &PipelineReport> {
+        self.ranked.iter().take(MOST_CHOICES).chain(self.unfit.iter().take(MOST_CHOICES))
+    }
+}
+
+/// The choices.
 ///
 /// # Errors
 /// Where the options do not fit the graph, or nothing fits the memory.
@@ -51,7 +82,8 @@ pub fn choose(
     graph: &Graph,
     options: &CompileOptions,
     cluster: &Cluster,
-) -> Result<Vec<PipelineReport>, PassError> {
+) -> Result<Choices, PassError> {
+    let is_small = is_small(graph, options);
     let graph = attach_loss(graph.clone(), options)?;
     let found = layers(&graph, |_| true);
     let model = short(&graph, &found).map_err(|error| PassError::Op { pass: "stages", error })?;
@@ -69,20 +101,32 @@ pub fn choose(
         }
     }
     chooser.with_less_memory(&mut all);
-    let bound = all.iter().map(|priced| priced.free_seconds).fold(f64::INFINITY, f64::min);
+    let bound = all.iter().map(|priced| priced.free.seconds).fold(f64::INFINITY, f64::min);
+    let best = all.iter().map(Priced::counted).fold(f64::INFINITY, f64::min);
+    let (fit, unfit): (Vec<Priced>, Vec<Priced>) =
+        all.into_iter().partition(|priced| priced.choice.is_some());
+    let unfit = unfit.into_iter().filter(|priced| is_small && priced.free.seconds < best);
+    let unfit = unfit.map(|priced| Priced { choice: Some(priced.free.clone()), ..priced });
+    let [ranked, unfit] = [fit, unfit.collect()].map(|all| ranked(all, bound));
+    let none = ranked.is_empty();
+    let none = none.then_some(PassError::NoPipeline { layers: found.count, error });
+    match none {
+        Some(error) if unfit.is_empty() => Err(error),
+        none => Ok(Choices { ranked, unfit, none }),
+    }
+}
+
+/// The choices of these, best first.
+fn ranked(mut all: Vec<Priced>, bound: f64) -> Vec<PipelineReport> {
     all.sort_by(|a, b| {
         let size = |priced: &Priced| (priced.options.stages, priced.options.microbatches);
         a.counted().total_cmp(&b.counted()).then_with(|| size(a).cmp(&size(b)))
     });
-    let mut choices: Vec<PipelineReport> =
-        all.into_iter().filter_map(|priced| priced.choice).collect();
-    for choice in &mut choices {
-        choice.bound_seconds = bound.min(choice.seconds);
-    }
-    match choices.is_empty() {
-        true => Err(PassError::NoPipeline { layers: found.count, error }),
-        false => Ok(choices),
-    }
+    let bounded = |choice: PipelineReport| PipelineReport {
+        bound_seconds: bound.min(choice.seconds),
+        ..choice
+    };
+    all.into_iter().filter_map(|priced| priced.choice).map(bounded).collect()
 }
 
 /// The options with nothing left open.
@@ -155,8 +199,8 @@ fn microbatch_counts(graph: &Graph, options: &CompileOptions, stages: usize) -> 
 struct Priced {
     /// With these numbers, and what is recomputed.
     options: CompileOptions,
-    /// Seconds of a step with the best cut, whatever the memory.
-    free_seconds: f64,
+    /// The best cut, whatever the memory.
+    free: PipelineReport,
     /// Bytes at the peak of the short model.
     peak: u64,
     /// Bytes that the layers of a stage keep of themselves, on average.
@@ -170,7 +214,7 @@ struct Priced {
 impl Priced {
     /// Whether the best cut fits the memory.
     fn fits(&self) -> bool {
-        self.choice.as_ref().is_some_and(|choice| choice.seconds <= self.free_seconds)
+        self.choice.as_ref().is_some_and(|choice| choice.seconds <= self.free.seconds)
     }
 
     /// What the choice is compared by.
@@ -214,7 +258,7 @@ impl Chooser<'_> {
                     CompileOptions { stages, microbatches, recompute, ..fixed(self.options) };
                 match self.priced(options) {
                     Ok(found) => {
-                        least = found.iter().map(|found| found.free_seconds).fold(least, f64::min);
+                        least = found.iter().map(|found| found.free.seconds).fold(least, f64::min);
                         let fits = found.as_ref().is_some_and(Priced::fits);
                         all.extend(found);
                         // What computes more again costs no less.
@@ -245,8 +289,7 @@ impl Chooser<'_> {
         let priced = |free: PipelineReport| {
             let layers = self.model.stands.iter().map(|&layer| prices.layers[layer].resident);
             let resident = layers.sum::<u64>() / options.stages as u64;
-            let (free_seconds, peak) = (free.seconds, prices.peak);
-            Priced { options, free_seconds, peak, resident, choice, short: false }
+            Priced { options, free, peak: prices.peak, resident, choice, short: false }
         };
         Ok(free.map(priced))
     }
@@ -256,18 +299,18 @@ impl Chooser<'_> {
     fn with_less_memory(&self, all: &mut [Priced]) {
         let mut best = all.iter().map(Priced::counted).fold(f64::INFINITY, f64::min);
         let mut order: Vec<usize> = (0..all.len()).filter(|&i| all[i].choice.is_none()).collect();
-        order.sort_by(|&a, &b| all[a].free_seconds.total_cmp(&all[b].free_seconds));
+        order.sort_by(|&a, &b| all[a].free.seconds.total_cmp(&all[b].free.seconds));
         for wave in order.chunks(WAVE) {
             let wave: Vec<usize> = wave
                 .iter()
                 .copied()
-                .take_while(|&index| may_pay(all[index].free_seconds, best))
+                .take_while(|&index| may_pay(all[index].free.seconds, best))
                 .collect();
             let found: Vec<Option<PipelineReport>> =
                 wave.par_iter().map(|&index| self.in_less_memory(&all[index], best)).collect();
             for (index, choice) in wave.into_iter().zip(found) {
                 let priced = &mut all[index];
-                if !may_pay(priced.free_seconds, best) {
+                if !may_pay(priced.free.seconds, best) {
                     return;
                 }
                 priced.short = choice.is_some();
