@@ -8,29 +8,35 @@
 //! accumulation, precision (bf16 or amp_bf16) and recompute (none or full) instead of what says how the model is shared.
 //! A column `cluster` names the machines of a row. With `--csv` the rows are printed as they are with one column more,
 //! `predicted_s`; without it a table, and how far the predictions are from `iteration_ms`, `iteration_s` or `full_recompute_s`.
-//! With `--fit` constants of the machines and of the framework are fitted to the rows of even index first: see `fit.rs`.
+//! With `--fit` constants of the machines and of the framework are fitted to the rows of even index: see `fit.rs`. Where the argument is a
+//! folder, that is done with all its tables that `compiler/src/cluster/fitted.toml` names, and `--write`
+//! writes that file anew.
 
+mod date;
 mod fit;
 mod fsdp;
 mod judge;
 mod megatron;
 mod row;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use graphc::prelude::*;
-use graphc_compiler::cluster::{framework, parse_cluster};
+use graphc_compiler::cluster::{
+    FittedTable, fitted_constants, framework, parse_cluster, parse_fitted, write_fitted,
+};
 use graphc_compiler::compile::{predict as predict_step, sketch};
 use graphc_ir::plan::{Cluster, Plan};
 
+use fit::Measured;
 use row::{Layout, Row, Table};
 
 /// Predicts what training steps take.
 #[derive(Parser)]
 struct Args {
-    /// The table
+    /// The table; with `--fit` a folder of tables too
     rows: PathBuf,
     /// The machines: a preset or a TOML file; default what the rows say
     #[arg(long)]
@@ -47,17 +53,18 @@ struct Args {
     /// Fit constants to the rows of even index, and print them
     #[arg(long)]
     fit: bool,
+    /// Write what a folder of tables says of the constants of this file into it
+    #[arg(long, requires = "fit")]
+    write: Option<PathBuf>,
 }
 
 fn main() -> Result<()> {
     let args = Args::parse();
-    let text = std::fs::read_to_string(&args.rows)
-        .with_context(|| format!("cannot read {}", args.rows.display()))?;
-    let table = row::read(&text).with_context(|| format!("in {}", args.rows.display()))?;
-    let in_row = |index: usize| format!("row {}", index + 1);
     if args.fit {
-        return fit::run(&table.rows, |row| machines(row, &args));
+        return fit(&args);
     }
+    let table = read(&args.rows)?;
+    let in_row = |index: usize| format!("row {}", index + 1);
     let mut predicted = Vec::new();
     for (index, row) in table.rows.iter().enumerate() {
         let cluster = machines(row, &args).with_context(|| in_row(index))?;
@@ -70,6 +77,49 @@ fn main() -> Result<()> {
     }
     show(&table, &predicted, args.csv);
     Ok(())
+}
+
+fn read(path: &Path) -> Result<Table> {
+    row::read(&text(path)?).with_context(|| format!("in {}", path.display()))
+}
+
+fn text(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// Fits to one table, or to those of a folder, which can be written.
+fn fit(args: &Args) -> Result<()> {
+    let mut constants = match &args.write {
+        Some(path) => parse_fitted(&text(path)?)?,
+        None => fitted_constants().clone(),
+    };
+    if !args.rows.is_dir() {
+        ensure!(args.write.is_none(), "--write takes a folder of all tables, not one table");
+        let file = args.rows.display().to_string();
+        let table = Measured { file, rows: read(&args.rows)?.rows };
+        return fit::run(&[table], &mut constants.constant, |row| machines(row, args));
+    }
+    let mut tables = Vec::new();
+    for table in &mut constants.table {
+        tables.push(measured(&args.rows, table)?);
+    }
+    fit::run(&tables, &mut constants.constant, |row| machines(row, args))?;
+    if let Some(path) = &args.write {
+        constants.written = date::today();
+        std::fs::write(path, write_fitted(&constants))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// A table of a folder, its rows with their machines; it is noted how many there are.
+fn measured(folder: &Path, table: &mut FittedTable) -> Result<Measured> {
+    let mut rows = read(&folder.join(&table.file))?.rows;
+    table.rows = rows.iter().filter(|row| row.measured.is_some()).count();
+    for row in &mut rows {
+        row.cluster = row.cluster.take().or_else(|| table.cluster.clone());
+    }
+    Ok(Measured { file: table.file.clone(), rows })
 }
 
 fn show(table: &Table, predicted: &[f64], csv: bool) {

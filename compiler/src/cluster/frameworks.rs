@@ -2,6 +2,8 @@
 
 use graphc_ir::plan::Framework;
 
+use super::Fitted;
+
 /// The names of all profiles.
 pub const FRAMEWORKS: [&str; 3] = ["graphc", "torch-eager", "megatron"];
 
@@ -15,10 +17,10 @@ pub fn framework(name: &str) -> Option<Framework> {
         // from Python. The attention of the rows is as slow as FlashAttention before its second version (Dao, arXiv 2307.08691).
         "torch-eager" => Some(Framework {
             name: name.into(),
-            dispatch: 32.4e-6,
-            elementwise_traffic: 1.36,
-            attention: 0.52,
-            interference: 0.34,
+            dispatch: Fitted::MegatronDispatch.value(),
+            elementwise_traffic: Fitted::TorchEagerTraffic.value(),
+            attention: Fitted::TorchEagerAttention.value(),
+            interference: Fitted::TorchEagerInterference.value(),
             ..graphc
         }),
         // Kernels are issued from Python, one by one, and most chains are fused by hand: the host's time and what is not fused
@@ -28,11 +30,11 @@ pub fn framework(name: &str) -> Option<Framework> {
         // have some ranks of each node but not all reach a third of what the cards allow, which is fitted to every second row of the table of many nodes.
         "megatron" => Some(Framework {
             name: name.into(),
-            dispatch: 32.4e-6,
-            elementwise_traffic: 1.1,
+            dispatch: Fitted::MegatronDispatch.value(),
+            elementwise_traffic: Fitted::MegatronTraffic.value(),
             overlap: false,
             reduced_under_products: 1.0 / 3.0,
-            shared_nodes: 0.35,
+            shared_nodes: Fitted::MegatronSharedNodes.value(),
             ..graphc
         }),
         _ => None,

@@ -1,9 +1,10 @@
 //! Descriptions of machines: presets, profiles of frameworks, TOML files, and the constants of the links that a group of ranks uses.
 //!
-//! Nothing here reads a file: the text of a cluster file comes from the caller. Start reading with [`preset`],
+//! Nothing here reads a file: the text of a cluster file comes from the caller, that of `fitted.toml` is part of the program. Start reading with [`preset`],
 //! [`parse_cluster`], [`link`] and [`alpha_beta`].
 
 mod file;
+mod fitted;
 mod frameworks;
 mod link;
 mod presets;
@@ -11,6 +12,10 @@ mod presets;
 use graphc_ir::plan::Cluster;
 
 pub use file::{ClusterError, parse_bytes, parse_cluster};
+pub use fitted::{
+    Fitted, FittedConstant, FittedConstants, FittedTable, fitted_constants, parse_fitted,
+    write_fitted,
+};
 pub use frameworks::{FRAMEWORKS, framework};
 pub use link::{Hop, Link, link};
 pub use presets::{PRESETS, preset};

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::plan::{AttentionShares, Cluster, Device, Framework, Level};
 
+use super::Fitted;
+
 /// The names of all presets.
 pub const PRESETS: [&str; 7] =
     ["cpu", "p3.16xlarge", "a100-40gb", "dgx-a100", "dgx-a100-4hdr", "dgx-h100", "h200"];
@@ -23,13 +25,13 @@ pub fn preset(name: &str) -> Option<Cluster> {
         // 25 GB/s each, of which the fitted rows of MPT reach less than a fifth.
         "a100-40gb" => (
             Device { memory: 40 * GIB, bandwidth: 1.555e12, ..a100() },
-            vec![level(8, 5e-6, 260e9), level(0, 12e-6, 4.6e9)],
+            a100_levels(Fitted::A100_40gbBetweenNodes.value()),
         ),
         // 8 A100: NVLink 3, 12 links of 25 GB/s (data sheet), of which NCCL reaches some 260 GB/s; an HDR (200 Gbit/s) adapter per
         // GPU, of which collectives of many nodes reach 56 %. Both fitted to steps of Megatron-LM.
-        "dgx-a100" => (a100(), vec![level(8, 5e-6, 260e9), level(0, 12e-6, 14e9)]),
+        "dgx-a100" => (a100(), a100_levels(2.0 * Fitted::A100_4hdrBetweenNodes.value())),
         // The same with 4 HDR adapters for 8 GPUs.
-        "dgx-a100-4hdr" => (a100(), vec![level(8, 5e-6, 260e9), level(0, 12e-6, 7e9)]),
+        "dgx-a100-4hdr" => (a100(), a100_levels(Fitted::A100_4hdrBetweenNodes.value())),
         // 8 H100 SXM (data sheet: 80 GB at 3.35 TB/s).
         "dgx-h100" => (h100(80 * GIB, 3.35e12), hopper_levels()),
         // 8 H200 SXM (data sheet: 141 GB at 4.8 TB/s): the same chip with other memory. No row was measured on it.
@@ -63,12 +65,22 @@ fn cpu() -> Device {
     }
 }
 
+/// The shares of the peak that products of so many FLOPs reach on GPUs of which nothing is measured.
+const PRODUCTS: [(f64, f64); 4] = [(1e6, 0.01), (1e8, 0.15), (1e10, 0.6), (1e12, 0.75)];
+
+/// The same curve where the largest products reach another share, in hundredths.
+fn products_up_to(largest: f64) -> Vec<(f64, f64)> {
+    let [.., (_, usual)] = PRODUCTS;
+    let share = |share: f64| (100.0 * share * largest / usual).round() / 100.0;
+    PRODUCTS.iter().map(|&(flops, of_peak)| (flops, share(of_peak))).collect()
+}
+
 fn cuda(memory: u64, peaks: &[(&str, f64)], bandwidth: f64) -> Device {
     Device {
         kind: DeviceKind::Cuda,
         memory,
         flops: flops(peaks),
-        matmul_efficiency: vec![(1e6, 0.01), (1e8, 0.15), (1e10, 0.6), (1e12, 0.75)],
+        matmul_efficiency: PRODUCTS.to_vec(),
         attention: None,
         bandwidth,
         bandwidth_share: 1.0,
@@ -78,6 +90,10 @@ fn cuda(memory: u64, peaks: &[(&str, f64)], bandwidth: f64) -> Device {
     }
 }
 
+fn a100_levels(between_nodes: f64) -> Vec<Level> {
+    vec![level(8, 5e-6, Fitted::A100WithinNodes.value()), level(0, 12e-6, between_nodes)]
+}
+
 fn v100() -> Device {
     cuda(16 * GIB, &[("f32", 15.7e12), ("f16", 125e12)], 900e9)
 }
@@ -85,7 +101,7 @@ fn v100() -> Device {
 /// 8 GPUs with NVLink 4: 18 links of 25 GB/s (data sheet), of which NCCL reaches some 370 GB/s; an NDR (400 Gbit/s, 50 GB/s)
 /// adapter per GPU, of which the fitted rows of MPT reach 31 GB/s.
 fn hopper_levels() -> Vec<Level> {
-    vec![level(8, 3e-6, 370e9), level(0, 7e-6, 31e9)]
+    vec![level(8, 3e-6, 370e9), level(0, 7e-6, Fitted::H100BetweenNodes.value())]
 }
 
 /// Peaks and 80 GB at 2.039 TB/s: NVIDIA's data sheet of A100 SXM. The shares that products and memory-bound kernels reach are
@@ -96,12 +112,12 @@ fn a100() -> Device {
     let peaks = [("f32", 19.5e12), ("f16", 312e12), ("bf16", 312e12)];
     Device {
         matmul_efficiency: vec![
-            (1e8, 0.1),
-            (3e9, 0.46),
-            (3e10, 0.6),
-            (3e11, 0.73),
-            (3e12, 0.765),
-            (3e13, 0.86),
+            (1e8, Fitted::A100Products1e8.value()),
+            (3e9, Fitted::A100Products3e9.value()),
+            (3e10, Fitted::A100Products3e10.value()),
+            (3e11, Fitted::A100Products3e11.value()),
+            (3e12, Fitted::A100Products3e12.value()),
+            (3e13, Fitted::A100Products3e13.value()),
         ],
         attention: Some(AttentionShares {
             forward: 0.9,
@@ -109,7 +125,7 @@ fn a100() -> Device {
             half_width: 30.0,
             half_keys: 190.0,
         }),
-        bandwidth_share: 0.7357,
+        bandwidth_share: Fitted::BandwidthShare.value(),
         ..cuda(80 * GIB, &peaks, 2.039e12)
     }
 }
@@ -125,8 +141,8 @@ fn h100(memory: u64, bandwidth: f64) -> Device {
             half_width: 30.0,
             half_keys: 190.0,
         }),
-        bandwidth_share: 0.7357,
-        matmul_efficiency: vec![(1e6, 0.01), (1e8, 0.13), (1e10, 0.53), (1e12, 0.66)],
+        bandwidth_share: Fitted::BandwidthShare.value(),
+        matmul_efficiency: products_up_to(Fitted::H100Products.value()),
         ..cuda(memory, &[("f32", 67e12), ("f16", 989e12), ("bf16", 989e12)], bandwidth)
     }
 }
@@ -141,5 +157,11 @@ mod tests {
             assert_eq!(preset(name).expect("listed").name, name);
         }
         assert_eq!(preset("toaster"), None);
+    }
+
+    #[test]
+    fn products_of_other_gpus_follow_the_curve_in_hundredths() {
+        assert_eq!(products_up_to(0.75), PRODUCTS);
+        assert_eq!(products_up_to(0.66), [(1e6, 0.01), (1e8, 0.13), (1e10, 0.53), (1e12, 0.66)]);
     }
 }

@@ -1,0 +1,363 @@
+//! Constants that come from tables of measured trainings. They stand in `fitted.toml`, which `training_table --fit --write`
+//! writes (`examples/training_table/fit.rs`); presets and profiles of frameworks take them from there.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use graphc_ir::plan::Cluster;
+use serde::{Deserialize, Serialize};
+
+use super::ClusterError;
+
+/// A constant that is fitted, in the order of the search.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fitted {
+    /// The share of published attention that PyTorch's kernel reaches.
+    TorchEagerAttention,
+    /// The traffic of PyTorch's elementwise ops, times that of fused chains.
+    TorchEagerTraffic,
+    /// The share of communication beside PyTorch's kernels that the step pays for all the same.
+    TorchEagerInterference,
+    /// Seconds of Megatron-LM's host for a kernel.
+    MegatronDispatch,
+    /// The traffic of Megatron-LM's elementwise ops, times that of fused chains.
+    MegatronTraffic,
+    /// The share of the bandwidth between nodes for Megatron-LM's groups of several, but not all, ranks of a node.
+    MegatronSharedNodes,
+    /// The share of the peak that products of 1e8 FLOPs reach on A100.
+    #[serde(rename = "a100-products-1e8")]
+    A100Products1e8,
+    /// Those of 3e9 FLOPs.
+    #[serde(rename = "a100-products-3e9")]
+    A100Products3e9,
+    /// Those of 3e10 FLOPs.
+    #[serde(rename = "a100-products-3e10")]
+    A100Products3e10,
+    /// Those of 3e11 FLOPs.
+    #[serde(rename = "a100-products-3e11")]
+    A100Products3e11,
+    /// Those of 3e12 FLOPs.
+    #[serde(rename = "a100-products-3e12")]
+    A100Products3e12,
+    /// Those of 3e13 FLOPs.
+    #[serde(rename = "a100-products-3e13")]
+    A100Products3e13,
+    /// The share of their memory's bandwidth that A100 and H100 reach.
+    BandwidthShare,
+    /// The bandwidth within a node of A100.
+    A100WithinNodes,
+    /// That of `a100-40gb` between nodes.
+    A100_40gbBetweenNodes,
+    /// That of `dgx-a100-4hdr` between nodes.
+    #[serde(rename = "a100-4hdr-between-nodes")]
+    A100_4hdrBetweenNodes,
+    /// The share of the peak that the largest products reach on H100; those of smaller ones change with it.
+    H100Products,
+    /// The bandwidth of H100 between nodes.
+    H100BetweenNodes,
+}
+
+/// What `fitted.toml` holds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FittedConstants {
+    /// The day on which it was written.
+    pub written: String,
+    /// The tables, whose rows of even index, counted from 0, were fitted to.
+    pub table: Vec<FittedTable>,
+    /// The constants.
+    pub constant: BTreeMap<Fitted, FittedConstant>,
+}
+
+/// A table of measured trainings.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FittedTable {
+    /// The file's name.
+    pub file: String,
+    /// The machines, where its rows do not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<String>,
+    /// How many rows with a measurement it has.
+    pub rows: usize,
+}
+
+/// A constant in `fitted.toml`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FittedConstant {
+    /// What presets and profiles have.
+    pub value: f64,
+    /// Where the search begins.
+    pub begin: f64,
+    /// What the search found; nothing where it is held.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub found: Option<f64>,
+    /// To how many significant digits that is rounded.
+    pub digits: usize,
+    /// Why `value` is not what was found, where it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kept: Option<String>,
+    /// Why it is not searched for, where it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held: Option<String>,
+}
+
+impl FittedConstant {
+    /// What was found, rounded; `None` where nothing was searched for.
+    pub fn rounded(&self) -> Option<f64> {
+        format!("{:.*e}", self.digits.saturating_sub(1), self.found?).parse().ok()
+    }
+}
+
+/// The checked-in text.
+const TEXT: &str = include_str!("fitted.toml");
+
+static CONSTANTS: LazyLock<FittedConstants> = LazyLock::new(|| {
+    parse_fitted(TEXT).expect("a test reads the text, which is part of the program")
+});
+
+/// The constants that presets and profiles have.
+pub fn fitted_constants() -> &'static FittedConstants {
+    &CONSTANTS
+}
+
+/// Reads the text of such a file.
+///
+/// # Errors
+/// Where it is no TOML, or a field is missing or unknown.
+pub fn parse_fitted(text: &str) -> Result<FittedConstants, ClusterError> {
+    toml::from_str(text).map_err(|error| ClusterError::Syntax { message: error.to_string() })
+}
+
+/// The text of such a file.
+pub fn write_fitted(constants: &FittedConstants) -> String {
+    let body = toml::to_string(constants).expect("plain values and tables of them");
+    format!("{HEADER}\n{body}")
+}
+
+const HEADER: &str = "\
+# What presets and profiles of frameworks have from tables of measured trainings. Not to be edited but for `begin`, `digits`, `kept` and `held`:
+#     cargo run --release --example training_table -- DIR --fit --write compiler/src/cluster/fitted.toml
+# writes it, from the rows of even index, counted from 0, of the tables below in the folder DIR. The other rows are not looked at.
+# In seconds, bytes per second and shares. `value` is what graphc has: what the search `found`, from `begin` on, rounded to so many
+# significant `digits`. Where there is `kept`, the value stays as it is for the reason given there, whatever is found. Where there is `held`, it
+# is not searched for either.
+";
+
+impl Fitted {
+    /// What presets and profiles have.
+    pub fn value(self) -> f64 {
+        CONSTANTS.constant.get(&self).expect("a test finds every constant in the file").value
+    }
+
+    /// What a cluster with its framework has; `None` where the constant is of other machines or of another framework.
+    pub fn of(self, cluster: &Cluster) -> Option<f64> {
+        self.places(&mut cluster.clone()).last().map(|place| **place)
+    }
+
+    /// Multiplies what a cluster has. Shares stay at most 1.
+    pub fn scale(self, cluster: &mut Cluster, factor: f64) {
+        let most = if self.place().is_share() { 1.0 } else { f64::INFINITY };
+        for place in self.places(cluster) {
+            *place = (*place * factor).min(most);
+        }
+    }
+
+    /// Whose it is.
+    fn owner(self) -> Owner {
+        match self {
+            Self::TorchEagerAttention | Self::TorchEagerTraffic | Self::TorchEagerInterference => {
+                Owner::Framework("torch-eager")
+            }
+            Self::MegatronDispatch | Self::MegatronTraffic | Self::MegatronSharedNodes => {
+                Owner::Framework("megatron")
+            }
+            Self::A100Products1e8
+            | Self::A100Products3e9
+            | Self::A100Products3e10
+            | Self::A100Products3e11
+            | Self::A100Products3e12
+            | Self::A100Products3e13
+            | Self::A100WithinNodes => Owner::Machines(&["a100-40gb", "dgx-a100", "dgx-a100-4hdr"]),
+            Self::BandwidthShare => {
+                Owner::Machines(&["a100-40gb", "dgx-a100", "dgx-a100-4hdr", "dgx-h100", "h200"])
+            }
+            Self::A100_40gbBetweenNodes => Owner::Machines(&["a100-40gb"]),
+            Self::A100_4hdrBetweenNodes => Owner::Machines(&["dgx-a100-4hdr"]),
+            Self::H100Products | Self::H100BetweenNodes => Owner::Machines(&["dgx-h100", "h200"]),
+        }
+    }
+
+    fn place(self) -> Place {
+        match self {
+            Self::TorchEagerAttention => Place::Attention,
+            Self::TorchEagerTraffic | Self::MegatronTraffic => Place::Traffic,
+            Self::TorchEagerInterference => Place::Interference,
+            Self::MegatronDispatch => Place::Dispatch,
+            Self::MegatronSharedNodes => Place::SharedNodes,
+            Self::A100Products1e8 => Place::Product(0),
+            Self::A100Products3e9 => Place::Product(1),
+            Self::A100Products3e10 => Place::Product(2),
+            Self::A100Products3e11 => Place::Product(3),
+            Self::A100Products3e12 => Place::Product(4),
+            Self::A100Products3e13 => Place::Product(5),
+            Self::BandwidthShare => Place::BandwidthShare,
+            Self::A100WithinNodes => Place::WithinNodes,
+            Self::A100_40gbBetweenNodes | Self::A100_4hdrBetweenNodes | Self::H100BetweenNodes => {
+                Place::BetweenNodes
+            }
+            Self::H100Products => Place::Products,
+        }
+    }
+
+    /// Where it stands in a cluster, the value itself last.
+    fn places(self, cluster: &mut Cluster) -> Vec<&mut f64> {
+        if !self.owner().has(cluster) {
+            return Vec::new();
+        }
+        let Cluster { device, levels, framework, .. } = cluster;
+        let products = device.matmul_efficiency.iter_mut().map(|point| &mut point.1);
+        match self.place() {
+            Place::Attention => vec![&mut framework.attention],
+            Place::Traffic => vec![&mut framework.elementwise_traffic],
+            Place::Interference => vec![&mut framework.interference],
+            Place::Dispatch => vec![&mut framework.dispatch],
+            Place::SharedNodes => vec![&mut framework.shared_nodes],
+            Place::Product(index) => products.skip(index).take(1).collect(),
+            Place::Products => products.collect(),
+            Place::BandwidthShare => vec![&mut device.bandwidth_share],
+            Place::WithinNodes => {
+                levels.first_mut().map(|level| &mut level.bandwidth).into_iter().collect()
+            }
+            Place::BetweenNodes => {
+                levels.last_mut().map(|level| &mut level.bandwidth).into_iter().collect()
+            }
+        }
+    }
+}
+
+/// Who has a constant: a framework on any machines, or machines with any framework.
+enum Owner {
+    Framework(&'static str),
+    Machines(&'static [&'static str]),
+}
+
+impl Owner {
+    fn has(&self, cluster: &Cluster) -> bool {
+        match self {
+            Self::Framework(name) => cluster.framework.name == *name,
+            Self::Machines(names) => names.contains(&cluster.name.as_str()),
+        }
+    }
+}
+
+/// What a constant is in a cluster.
+enum Place {
+    Attention,
+    Traffic,
+    Interference,
+    Dispatch,
+    SharedNodes,
+    /// One point of the table of products.
+    Product(usize),
+    /// All its points, which change together.
+    Products,
+    BandwidthShare,
+    WithinNodes,
+    BetweenNodes,
+}
+
+impl Place {
+    /// Whether it is a share of something that can be reached, so at most 1.
+    fn is_share(&self) -> bool {
+        match self {
+            Self::Attention
+            | Self::Interference
+            | Self::SharedNodes
+            | Self::Product(_)
+            | Self::Products
+            | Self::BandwidthShare => true,
+            Self::Traffic | Self::Dispatch | Self::WithinNodes | Self::BetweenNodes => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::{FRAMEWORKS, PRESETS, framework, preset};
+
+    #[test]
+    fn presets_and_profiles_have_what_the_file_says() {
+        let mut seen = BTreeMap::new();
+        for name in PRESETS {
+            for profile in FRAMEWORKS {
+                let mut cluster = preset(name).expect("listed");
+                cluster.framework = framework(profile).expect("listed");
+                for &constant in CONSTANTS.constant.keys() {
+                    if let Some(value) = constant.of(&cluster) {
+                        assert_eq!(value, constant.value(), "{constant:?} of {profile} on {name}");
+                        *seen.entry(constant).or_insert(0) += 1;
+                    }
+                }
+            }
+        }
+        assert_eq!(seen.len(), CONSTANTS.constant.len(), "each is somebody's");
+    }
+
+    #[test]
+    fn values_are_what_was_found_and_rounded_or_say_why_not() {
+        for (name, constant) in &CONSTANTS.constant {
+            let said = |why: &String| why.split_whitespace().count() >= 4;
+            match (&constant.kept, &constant.held) {
+                (None, None) => assert_eq!(Some(constant.value), constant.rounded(), "{name:?}"),
+                (Some(why), None) => assert!(said(why) && constant.found.is_some(), "{name:?}"),
+                (None, Some(why)) => assert!(said(why) && constant.found.is_none(), "{name:?}"),
+                (Some(_), Some(_)) => panic!("{name:?} is held, so nothing else was found"),
+            }
+        }
+    }
+
+    #[test]
+    fn rounding_is_to_significant_digits() {
+        let rounded = |found, digits| {
+            let found = Some(found);
+            FittedConstant { value: 1.0, begin: 1.0, found, digits, kept: None, held: None }
+                .rounded()
+        };
+        assert_eq!(rounded(32.44e-6, 3), Some(32.4e-6));
+        assert_eq!(rounded(4.5721e9, 2), Some(4.6e9));
+        assert_eq!(rounded(0.735_65, 4), Some(0.7357));
+    }
+
+    #[test]
+    fn what_is_missing_or_unknown_is_an_error() {
+        let error = |text: &str| parse_fitted(text).expect_err("it is wrong").to_string();
+        assert!(error("table = []").contains("missing field `written`"));
+        let known = TEXT.replace("[constant.h100-products]", "[constant.h101-products]");
+        assert!(error(&known).contains("h101-products"));
+    }
+
+    #[test]
+    fn the_file_is_as_it_is_written() {
+        assert_eq!(write_fitted(&CONSTANTS), TEXT);
+    }
+
+    #[test]
+    fn shares_are_scaled_up_to_all() {
+        let mut cluster = preset("dgx-h100").expect("a preset");
+        let before = cluster.clone();
+        Fitted::H100BetweenNodes.scale(&mut cluster, 2.0);
+        assert_eq!(cluster.levels[1].bandwidth, 2.0 * before.levels[1].bandwidth);
+        Fitted::H100Products.scale(&mut cluster, 1.5);
+        let shares: Vec<f64> =
+            cluster.device.matmul_efficiency.iter().map(|point| point.1).collect();
+        assert_eq!(shares.last(), Some(&0.99));
+        Fitted::H100Products.scale(&mut cluster, 1.5);
+        assert_eq!(Fitted::H100Products.of(&cluster), Some(1.0));
+        Fitted::A100WithinNodes.scale(&mut cluster, 2.0);
+        assert_eq!(cluster.levels[0], before.levels[0], "of other machines");
+    }
+}
