@@ -26,7 +26,7 @@ pub fn framework(name: &str) -> Option<Framework> {
         // Kernels are issued from Python, one by one, and most chains are fused by hand: the host's time and what is not fused
         // are fitted by `training_table --fit` to every second row of Megatron-LM's tables. Gradients are reduced behind the
         // last backward pass. The gradient of a layer's input is reduced while that of its weight is computed, so of the
-        // six all-reduces of a block (two forward, two again in recomputation, two backward) four are waited for. Groups that
+        // six all-reduces of a block (two forward, two again in recomputation, two backward) four are waited for: reasoned, not fitted. Groups that
         // have some ranks of each node but not all reach a third of what the cards allow, which is fitted to every second row of the table of many nodes.
         "megatron" => Some(Framework {
             name: name.into(),
