@@ -242,7 +242,8 @@ pub fn depends_on_form(pass: &str) -> bool {
 }
 
 /// Prepares a graph that has its loss on one stage, which is the whole mesh, and says of which layer each node is; those
-/// that `layer_of` gives none are of that of what they read, or of their readers.
+/// that `layer_of` gives none are of that of what they read, or of their readers. Where memory `is_short` each tensor may lie
+/// otherwise for the backward pass ([`regathered`]).
 ///
 /// # Errors
 /// What the graph or the options do not allow.
@@ -250,6 +251,7 @@ pub fn prepare_layers(
     graph: Graph,
     layer_of: &[Option<LayerId>],
     options: &CompileOptions,
+    is_short: bool,
 ) -> Result<(Decisions, Vec<LayerId>), PassError> {
     let mut graph = graph;
     let layers = follow(&graph, layer_of.to_vec(), LayerId(0));
@@ -259,7 +261,9 @@ pub fn prepare_layers(
     }
     verified("reading", &graph)?;
     let work = run(Work::Forward(graph), options, |scope| scope != Scope::Model, &mut |_, _| ())?;
-    let Rated { training, rates, recomputed } = rated(work)?;
+    let rated = rated(work)?;
+    let rated = if is_short { with_choice(rated, options)? } else { rated };
+    let Rated { training, rates, recomputed } = rated;
     let nodes = &training.graph.nodes;
     let layers = nodes.iter().map(|node| node.layer().unwrap_or(LayerId(0))).collect();
     let staging = one_stage(nodes.len(), options)?;
@@ -292,16 +296,20 @@ pub fn regathered(
     decisions: &Decisions,
     options: &CompileOptions,
 ) -> Result<Option<Decisions>, PassError> {
+    let again = with_choice(decisions.rated(), options)?;
+    let is_other = again.training.graph.nodes.len() > decisions.graph().nodes.len();
+    is_other.then(|| decided(again, options)).transpose()
+}
+
+/// The same before nodes have stages.
+fn with_choice(rated: Rated, options: &CompileOptions) -> Result<Rated, PassError> {
     // One rank has nothing to gather.
     if options.strategy != Strategy::Auto || ranks(options) < 2 {
-        return Ok(None);
+        return Ok(rated);
     }
-    let again = regather(decisions.rated(), Regathered::All)?;
+    let again = regather(rated, Regathered::All)?;
     verified("regather", &again.training.graph)?;
-    if again.training.graph.nodes.len() == decisions.graph().nodes.len() {
-        return Ok(None);
-    }
-    decided(again, options).map(Some)
+    Ok(again)
 }
 
 /// With what the strategy gathers again whatever the memory.
@@ -419,7 +427,7 @@ mod tests {
         };
         let graph = attach_loss(g.finish().expect("fits"), &options).expect("fits");
         let of = layers(&graph, |_| true).of;
-        let (decisions, layers) = prepare_layers(graph, &of, &options).expect("fits");
+        let (decisions, layers) = prepare_layers(graph, &of, &options, false).expect("fits");
         let made_in = |value| layers[decisions.graph().value(value).producer.index()];
         let of_variables: Vec<LayerId> =
             decisions.training.gradients.iter().map(|&(variable, _)| made_in(variable)).collect();

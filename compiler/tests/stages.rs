@@ -11,7 +11,8 @@ use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
 use graphc_ir::nn::{Gpt, GptConfig, Module};
 use graphc_ir::plan::{
-    AdamOptions, Cluster, CompileOptions, Loss, Optimizer, Recompute, Schedule, Strategy,
+    AdamOptions, Cluster, CompileOptions, Loss, Optimizer, PipelineReport, Recompute, Schedule,
+    Strategy,
 };
 use graphc_ir::types::DType;
 
@@ -33,6 +34,15 @@ fn gpt(layers: usize) -> Graph {
     let g = GraphBuilder::new("gpt");
     let config = GptConfig { layers, width: 128, heads: 4, sequence: 32, vocabulary: 256 };
     let tokens = g.input("tokens", DType::I64, [16, 32]);
+    g.output("logits", &Gpt::new(&g, &config).forward(&tokens));
+    g.finish().expect("fits")
+}
+
+/// Two layers, of which most is weights.
+fn wide_gpt() -> Graph {
+    let g = GraphBuilder::new("gpt");
+    let config = GptConfig { layers: 2, width: 2048, heads: 16, sequence: 128, vocabulary: 4096 };
+    let tokens = g.input("tokens", DType::I64, [1024, 128]);
     g.output("logits", &Gpt::new(&g, &config).forward(&tokens));
     g.finish().expect("fits")
 }
@@ -128,6 +138,20 @@ fn memory_decides_too() {
     let none = CompileOptions { memory: Some(4096), ..data };
     let error = compile(gpt(6), &none, &cluster, None).expect_err("4 KiB").to_string();
     assert!(error.contains("cut of the 8 layers that fits the memory"), "{error}");
+}
+
+#[test]
+fn one_stage_of_a_large_graph_is_tried_where_it_may_be_better_but_its_layers_do_not_fit() {
+    let cluster = preset("dgx-h100").expect("a preset");
+    let short = CompileOptions { memory: Some(256 << 20), ..options(&[1024]) };
+    let choices = choose(&wide_gpt(), &short, &cluster).expect("it can be cut");
+    let staged = &choices.ranked[0];
+    let numbers = |choice: &PipelineReport| (choice.stages, choice.microbatches);
+    assert_eq!(choices.unfit.iter().map(numbers).collect::<Vec<_>>(), [(1, 1)]);
+    assert!(staged.stages > 1 && staged.seconds > 1.5 * choices.unfit[0].seconds, "{choices:?}");
+    // Where they fit nothing else is.
+    let ample = choose(&wide_gpt(), &options(&[1024]), &cluster).expect("it can be cut");
+    assert_eq!((numbers(&ample.ranked[0]), ample.unfit.len()), ((1, 1), 0));
 }
 
 #[test]

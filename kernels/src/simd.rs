@@ -1,5 +1,7 @@
 //! One body compiled for several instruction sets, the best one chosen when it is called.
 
+use std::sync::LazyLock;
+
 /// Which instructions the processor has.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Level {
@@ -8,9 +10,15 @@ pub(crate) enum Level {
     Plain,
 }
 
-/// The best level of this processor; detection is cached by the standard library.
+/// The best level of this processor.
 #[inline]
 pub(crate) fn level() -> Level {
+    // The standard library keeps each feature; all of them together would be asked for at every call.
+    static LEVEL: LazyLock<Level> = LazyLock::new(found);
+    *LEVEL
+}
+
+fn found() -> Level {
     #[cfg(target_arch = "x86_64")]
     {
         if is_x86_feature_detected!("fma")

@@ -1,5 +1,6 @@
 //! The planner against the whole integer programme: every signature of every node and every boxing of every tensor as
-//! variables, nothing eliminated, dropped or folded, solved by HiGHS.
+//! variables, nothing eliminated, dropped or folded, solved by HiGHS; without the feature `highs` by microlp, which ends for the
+//! smallest models alone.
 //!
 //!     cargo run --release -p graphc-compiler --features highs --example full_ilp -- [NAME]
 //!
@@ -163,7 +164,7 @@ fn agrees(case: &Case) -> Result<bool, Box<dyn Error>> {
         // Boxing is then all that is to be found.
         let known = signatures(&problem, &planned.sharding)?;
         for (candidates, label) in problem.candidates.iter_mut().zip(known) {
-            *candidates = vec![candidates.swap_remove(label)];
+            *candidates = [candidates[label].clone()].into();
         }
     }
     let (variables, constraints) = size(&mut problem);

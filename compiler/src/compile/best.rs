@@ -1,13 +1,15 @@
 //! The best plan of what the options leave open: stages and microbatches, the form of cross entropy, what memory lets
 //! recompute and gather again. Each choice is a graph of its own, of which one plan is made ([`once`](super::once)).
 
+use std::collections::BTreeSet;
+
 use graphc_ir::graph::Graph;
 use graphc_ir::plan::{Cluster, CompileOptions, Recompute, WeightsSource};
 
 use super::amounts::{Costs, least};
 use super::forms::{Form, InMemory, all_forms, best_in_memory, bounded, decided};
 use super::once::{Assembled, Draft, Header, assembled};
-use super::stages::{choose, chosen, is_small};
+use super::stages::{choose, chosen, is_small, may_pay};
 use super::{Compiled, Milestone};
 use crate::error::CompileError;
 use crate::passes::error::PassError;
@@ -40,12 +42,19 @@ impl Job<'_> {
         if !options.auto_stages && !options.auto_microbatches {
             return self.compile((*graph).clone(), options, reached)?.checked();
         }
-        // Layers are priced on their own; of the best few choices the null device knows what the whole takes.
+        // Layers are priced on their own; what the whole takes the null device knows. So of a small graph whole plans are made of several
+        // choices, and of a large one of what is better by its layers than the whole plans before it.
         let is_small = is_small(graph, options);
         let choices = choose(graph, options, cluster)?;
         let mut failed = choices.none.clone().map(CompileError::from);
         let mut best: Option<Draft> = None;
+        let mut planned = BTreeSet::new();
         for choice in choices.tried() {
+            let known = best.as_ref().map_or(f64::INFINITY, |best| best.simulation.step_seconds);
+            let pays = is_small || may_pay(choice.seconds, known);
+            if !pays || !planned.insert((choice.stages, choice.microbatches)) {
+                continue;
+            }
             let (staged, resolved) = chosen(graph, options, choice)?;
             match self.compile(staged, &resolved, reached) {
                 Ok(mut draft) => {
@@ -54,9 +63,6 @@ impl Job<'_> {
                         Some(known) => Draft::faster(known, draft),
                         None => draft,
                     });
-                    if !is_small {
-                        break;
-                    }
                 }
                 Err(error) if error.is_memory() => failed = failed.or(Some(error)),
                 Err(error) => return Err(error),

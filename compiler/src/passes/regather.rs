@@ -13,6 +13,7 @@
 
 use std::collections::BTreeMap;
 
+use graphc_ir::graph::Node;
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::{Op, OpError};
 use graphc_ir::ops::Regather;
@@ -96,10 +97,7 @@ fn wanted(training: &TrainingGraph, rates: &Rates, which: Regathered) -> Vec<Opt
             Regathered::Parameters => parameters[index],
             Regathered::All => parameters[index] || !is_scalar && !is_source,
         };
-        let at_home = |reader: &&NodeId| {
-            graph.node(**reader).part == graph.nodes[producer].part
-                && graph.node(**reader).placement == graph.nodes[producer].placement
-        };
+        let at_home = |reader: &&NodeId| is_home(graph.node(**reader), &graph.nodes[producer]);
         if !chosen || training.phases[producer] != Phase::Forward {
             continue;
         }
@@ -114,6 +112,11 @@ fn wanted(training: &TrainingGraph, rates: &Rates, which: Regathered) -> Vec<Opt
         };
     }
     wanted
+}
+
+/// Whether two nodes are on the same ranks: layers that are priced have one stage.
+fn is_home(reader: &Node, producer: &Node) -> bool {
+    reader.stage() == producer.stage() && reader.placement == producer.placement
 }
 
 /// By value: whether it is a parameter, at most cast or moved.
@@ -170,9 +173,7 @@ impl Inserter<'_> {
         let old = self.rebuild.old;
         let made = self.rebuild.new_of(value);
         let phase = old.phases[reader.index()];
-        let producer = old.graph.producer(value);
-        let node = old.graph.node(reader);
-        let at_home = node.part == producer.part && node.placement == producer.placement;
+        let at_home = is_home(old.graph.node(reader), old.graph.producer(value));
         let in_parts = self.rates.nodes[reader.index()].is_some();
         let again = at_home
             && match self.wanted[value.index()] {

@@ -3,6 +3,7 @@
 //! A head of keys with the heads that read it is one thread's, which adds in a fixed order.
 
 use std::iter::StepBy;
+use std::marker::PhantomData;
 use std::ops::Range;
 
 use graphc_ir::op::Op;
@@ -142,14 +143,11 @@ impl<T: Number> Inputs<'_, T> {
         let (of_value, rest) = rest.split_at_mut(of_values);
         self.add(at, [&mut *of_query, &mut *of_key, &mut *of_value], rest);
         let [batch, head] = at;
-        let place = |from: &[f32], scale, to: Parts<'_>, rows: usize, width: usize| {
-            let at = |row| ((batch * rows + row) * shared + head) * width;
-            for (row, from) in from.chunks_exact(width).enumerate() {
-                // SAFETY: these columns are this head's, which is one thread's.
-                let to = unsafe { to.part(at(row)..at(row) + width) }.all::<T>()?;
-                scaled_to(from, scale, to);
-            }
-            Ok(())
+        let place = |from: &[f32], scale, result, rows: usize, width: usize| {
+            let first = (batch * rows * shared + head) * width;
+            // SAFETY: these columns are this head's, which is one thread's.
+            let to = unsafe { Rows::<T>::of(result, first, shared * width, width) };
+            scaled_to(from, scale, to)
         };
         place(of_query, scale, dq, queries, group * width)?;
         place(of_key, scale, dk, keys, width)?;
@@ -280,17 +278,46 @@ impl Block {
     }
 }
 
+/// Rows of a result that nobody else reaches.
+struct Rows<'a, T> {
+    result: Parts<'a>,
+    /// The place of the first, and how far each lies from the one before.
+    first: usize,
+    apart: usize,
+    width: usize,
+    elements: PhantomData<T>,
+}
+
+impl<'a, T: Number> Rows<'a, T> {
+    /// # Safety
+    /// Nobody else reaches these rows while they are there.
+    unsafe fn of(result: Parts<'a>, first: usize, apart: usize, width: usize) -> Self {
+        Self { result, first, apart, width, elements: PhantomData }
+    }
+
+    #[inline(always)]
+    fn row(&mut self, index: usize) -> Result<&mut [T], KernelError> {
+        let start = self.first + index * self.apart;
+        // SAFETY: nobody else reaches it, as `of` was told.
+        unsafe { self.result.part(start..start + self.width) }.all()
+    }
+}
+
 vectorized! {
-    /// Writes values, multiplied by a number.
-    fn scaled_to<T: Number>(from: &[f32], scale: f32, to: &mut [T]) {
-        let mut room = [0.0; PIECE];
-        for (from, to) in from.chunks(PIECE).zip(to.chunks_mut(PIECE)) {
-            T::write(to, &mut room, |to| {
-                for (to, from) in to.iter_mut().zip(from) {
-                    *to = from * scale;
-                }
-            });
+    /// Writes values to rows, multiplied by a number.
+    fn scaled_to<T: Number>(from: &[f32], scale: f32, rows: Rows<'_, T>) -> Result<(), KernelError> {
+        let (mut rows, mut room) = (rows, [0.0; PIECE]);
+        for (index, from) in from.chunks_exact(rows.width).enumerate() {
+            let to = rows.row(index)?;
+            for (from, to) in from.chunks(PIECE).zip(to.chunks_mut(PIECE)) {
+                T::write(to, &mut room, |to| {
+                    for (to, from) in to.iter_mut().zip(from) {
+                        *to = from * scale;
+                    }
+                });
+            }
         }
+        Ok(())
     }
 }
 

@@ -205,13 +205,10 @@ impl Space {
             let at = [batch, start, head];
             self.sums(operands, (at, count), [&mut *sums, &mut *greatest, &mut *total], rest);
             close(greatest, total);
-            for query in 0..count {
-                let place = query * self.heads + head;
-                let sums = &sums[query * self.width..][..self.width];
-                let o = &mut o[place * self.width..][..self.width];
-                T::write(o, rest, |o| scaled(sums, greatest[query], o));
-                l[place] = total[query];
-            }
+            l.chunks_exact_mut(self.heads).zip(&*total).for_each(|(l, total)| l[head] = *total);
+            let sums = &sums[..count * self.width];
+            let apart = self.heads * self.width;
+            scaled(sums, greatest, &mut o[head * self.width..], [self.width, apart], rest);
         }
     }
 
@@ -323,9 +320,17 @@ vectorized! {
 }
 
 vectorized! {
-    fn scaled(from: &[f32], factor: f32, to: &mut [f32]) {
-        for (to, from) in to.iter_mut().zip(from) {
-            *to = from * factor;
+    /// Writes rows that are so wide and lie one behind the other, each multiplied by its factor, to rows that lie so far apart. Memory for
+    /// one is given.
+    fn scaled<T: Number>(from: &[f32], factors: &[f32], to: &mut [T], extents: [usize; 2], room: &mut [f32]) {
+        let [width, apart] = extents.map(|extent| extent.max(1));
+        let rows = from.chunks_exact(width).zip(factors).zip(to.chunks_mut(apart));
+        for ((from, factor), to) in rows {
+            T::write(&mut to[..width], room, |to| {
+                for (to, from) in to.iter_mut().zip(from) {
+                    *to = from * factor;
+                }
+            });
         }
     }
 }

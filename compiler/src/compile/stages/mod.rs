@@ -42,14 +42,13 @@ const WAVE: usize = 2;
 /// are found slowly and with a gap, and cost more than their layers say.
 const MARGIN: f64 = 0.1;
 
-/// Choices of stages and microbatches whose whole plan is made: of small models, or where the plans of better ones do not fit
-/// the memory; and as many of those whose layers do not.
+/// Choices of stages and microbatches whose whole plan is made; and as many of those whose layers do not fit the memory.
 const MOST_CHOICES: usize = 3;
 
 /// Nodes of the user's graph times ranks up to which it is small: whole plans are soon made of it, and say more than its layers do.
 const MOST_RANKED: usize = 50_000;
 
-/// Whether whole plans of several choices are made.
+/// Whether whole plans of several choices are made, whatever they cost by their layers.
 pub(super) fn is_small(graph: &Graph, options: &CompileOptions) -> bool {
     graph.nodes.len() * options.mesh.iter().product::<usize>() <= MOST_RANKED
 }
@@ -60,8 +59,9 @@ pub struct Choices {
     /// Best first: what is tried where a better one turns out not to fit the memory. `seconds` of each is what its layers cost,
     /// `bound_seconds` what none of those looked at goes below whatever the memory, by the same costs.
     pub ranked: Vec<PipelineReport>,
-    /// Of a small graph, what would be better than these, and whose layers do not fit: a whole plan may keep less than layers that were
-    /// planned with any of a few amounts of memory.
+    /// What would be better than these if it fitted, by its layers whatever the memory. Of a large graph these have one stage: no
+    /// pipeline's bubbles, and what is kept is the planner's choice for the whole model at once. (llama3_405b on 64x8 H100: 43 s a step in
+    /// one stage, where 8 stages take 79.)
     pub unfit: Vec<PipelineReport>,
     /// What is said if no whole plan of them fits, where that is known by their layers.
     pub none: Option<PassError>,
@@ -103,11 +103,15 @@ pub fn choose(
     chooser.with_less_memory(&mut all);
     let bound = all.iter().map(|priced| priced.free.seconds).fold(f64::INFINITY, f64::min);
     let best = all.iter().map(Priced::counted).fold(f64::INFINITY, f64::min);
-    let (fit, unfit): (Vec<Priced>, Vec<Priced>) =
-        all.into_iter().partition(|priced| priced.choice.is_some());
-    let unfit = unfit.into_iter().filter(|priced| is_small && priced.free.seconds < best);
-    let unfit = unfit.map(|priced| Priced { choice: Some(priced.free.clone()), ..priced });
-    let [ranked, unfit] = [fit, unfit.collect()].map(|all| ranked(all, bound));
+    // Whole plans keep less than layers that were planned with any of a few amounts of memory.
+    let is_worth = |priced: &&Priced| match (is_small, &priced.choice) {
+        (true, choice) => choice.is_none(),
+        (false, _) => priced.options.stages == 1 && !priced.fits(),
+    };
+    let unfit = all.iter().filter(is_worth).filter(|priced| priced.free.seconds < best);
+    let unfit: Vec<Priced> = unfit.map(Priced::unlimited).collect();
+    let fit = all.into_iter().filter(|priced| priced.choice.is_some());
+    let [ranked, unfit] = [fit.collect(), unfit].map(|all| ranked(all, bound));
     let none = ranked.is_empty();
     let none = none.then_some(PassError::NoPipeline { layers: found.count, error });
     match none {
@@ -196,6 +200,7 @@ fn microbatch_counts(graph: &Graph, options: &CompileOptions, stages: usize) -> 
 }
 
 /// Numbers of stages and microbatches whose layers have been priced.
+#[derive(Clone)]
 struct Priced {
     /// With these numbers, and what is recomputed.
     options: CompileOptions,
@@ -217,6 +222,11 @@ impl Priced {
         self.choice.as_ref().is_some_and(|choice| choice.seconds <= self.free.seconds)
     }
 
+    /// The best cut whatever the memory as the choice.
+    fn unlimited(&self) -> Self {
+        Self { choice: Some(self.free.clone()), short: false, ..self.clone() }
+    }
+
     /// What the choice is compared by.
     fn counted(&self) -> f64 {
         let margin = if self.short { 1.0 + MARGIN } else { 1.0 };
@@ -225,7 +235,7 @@ impl Priced {
 }
 
 /// Whether a choice of which so many seconds are known that it takes no fewer may be better than the best.
-fn may_pay(seconds: f64, best: f64) -> bool {
+pub(super) fn may_pay(seconds: f64, best: f64) -> bool {
     seconds * (1.0 + MARGIN) < best
 }
 

@@ -27,7 +27,8 @@ pub struct Prices {
     pub peak: u64,
 }
 
-/// Plans a short model on the submesh of a stage, with `memory` bytes or as many as it likes.
+/// Plans a short model on the submesh of a stage, with `memory` bytes or as many as it likes. With `memory` each tensor may lie otherwise
+/// for the backward pass, as it may in whole plans where memory is short.
 ///
 /// # Errors
 /// Where a pin cannot be fulfilled, or the memory does not suffice.
@@ -50,7 +51,7 @@ pub fn price(
     };
     // Numbers of stages are priced side by side already.
     let mut forms = forms(&model.graph, &alone, None, |options| {
-        prepare_layers(model.graph.clone(), &model.layer_of, options)
+        prepare_layers(model.graph.clone(), &model.layer_of, options, memory.is_some())
     })?;
     let decided: Vec<&Decisions> = forms.iter().map(|form| &form.decisions).collect();
     let (at, planned) = best_form(&decided, &alone, cluster, Care::Prices)?;
