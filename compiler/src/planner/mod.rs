@@ -173,7 +173,7 @@ fn planned(problem: &mut Problem<'_>, options: &CompileOptions, solution: Soluti
     Planned { sharding, report, relaxed: *relaxed, memory, rival, lead: None, work }
 }
 
-/// A limit of memory that no plan reaches.
+/// The limit of memory where there is none: no plan reaches it.
 pub const UNLIMITED: u64 = u64::MAX >> 8;
 
 /// Whether there is a plan at all, which [`plan`] would find. Nothing is spent on a good one.
