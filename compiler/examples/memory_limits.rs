@@ -13,7 +13,7 @@ use std::time::Instant;
 use graphc_compiler::cluster::preset;
 use graphc_compiler::import::{ImportOptions, load_model};
 use graphc_compiler::pipeline::prepare;
-use graphc_compiler::planner::{PlanError, plan};
+use graphc_compiler::planner::{PlanError, UNLIMITED, plan};
 use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
 use graphc_ir::nn::{Gpt, GptConfig, Module};
@@ -133,7 +133,7 @@ fn options(case: &Case, memory: Option<u64>) -> CompileOptions {
             Model::File(_) => Recompute::Full,
             Model::Gpt(_) => Recompute::None,
         },
-        memory: Some(memory.unwrap_or(1 << 50)),
+        memory: Some(memory.unwrap_or(UNLIMITED)),
         ..CompileOptions::default()
     }
 }

@@ -7,6 +7,7 @@ pub mod check;
 pub mod cluster;
 pub mod compile;
 pub mod cost;
+mod cycle;
 pub mod decisions;
 pub mod error;
 pub mod finite;

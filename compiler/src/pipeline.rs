@@ -57,7 +57,38 @@ enum Run {
     Differentiate(fn(Cast, &CompileOptions) -> Result<TrainingGraph, PassError>),
     Training(fn(TrainingGraph, &CompileOptions) -> Result<TrainingGraph, PassError>),
     Rate(fn(TrainingGraph, &CompileOptions) -> Result<Rated, PassError>),
-    Rated(fn(Rated, &CompileOptions) -> Result<Rated, PassError>),
+    Rated(fn(Rated, Again) -> Result<Rated, PassError>),
+}
+
+/// What the last passes do: as options ask, or as planning has chosen.
+#[derive(Clone, Copy)]
+struct Again {
+    /// How much is computed again.
+    depth: Option<Depth>,
+    /// What is gathered again.
+    gathered: Regathered,
+}
+
+impl Again {
+    fn asked(options: &CompileOptions) -> Self {
+        let depth = match options.recompute {
+            Recompute::Full => Some(Depth::FULL),
+            Recompute::Selective => Some(Depth::SELECTIVE),
+            Recompute::None | Recompute::Auto => None,
+        };
+        let gathered = match options.recompute {
+            // Where memory decides what is computed again, that has to be known first.
+            Recompute::Auto => Regathered::Nothing,
+            Recompute::None | Recompute::Selective | Recompute::Full => of_strategy(options),
+        };
+        Self { depth, gathered }
+    }
+}
+
+/// What the strategy gathers again whatever the memory.
+fn of_strategy(options: &CompileOptions) -> Regathered {
+    // One rank has nothing to gather.
+    if ranks(options) < 2 { Regathered::Nothing } else { Regathered::of(options.strategy) }
 }
 
 /// A forward graph in its precision, and whether its loss is to be scaled.
@@ -148,20 +179,18 @@ pub const PASSES: &[Pass] = &[
         name: "recompute",
         why: "after what might find that what is computed twice is the same, and what has been summed over microbatches is kept",
         scope: Scope::Forms,
-        run: Run::Rated(|rated, options| match options.recompute {
-            Recompute::Full => recompute(rated, Depth::FULL),
-            Recompute::Selective => recompute(rated, Depth::SELECTIVE),
-            Recompute::None | Recompute::Auto => Ok(rated),
+        run: Run::Rated(|rated, again| match again.depth {
+            Some(depth) => recompute(rated, depth),
+            None => Ok(rated),
         }),
     },
     Pass {
         name: "regather",
         why: "last: of what is computed again the backward pass reads what is gathered again",
         scope: Scope::Forms,
-        run: Run::Rated(|rated, options| match options.recompute {
-            // Where memory decides what is computed again, that has to be known first.
-            Recompute::Auto => Ok(rated),
-            Recompute::None | Recompute::Selective | Recompute::Full => gathered(rated, options),
+        run: Run::Rated(|rated, again| match again.gathered {
+            Regathered::Nothing => Ok(rated),
+            which => regather(rated, which),
         }),
     },
 ];
@@ -280,10 +309,8 @@ pub fn recompute_blocks(
     options: &CompileOptions,
     depth: Depth,
 ) -> Result<Decisions, PassError> {
-    let rated = recompute(decisions.rated(), depth)?;
-    verified("recompute", &rated.training.graph)?;
-    let rated = gathered(rated, options)?;
-    verified("regather", &rated.training.graph)?;
+    let again = Again { depth: Some(depth), gathered: of_strategy(options) };
+    let rated = once_more(decisions.rated(), options, again)?;
     decided(rated, options)
 }
 
@@ -307,18 +334,13 @@ fn with_choice(rated: Rated, options: &CompileOptions) -> Result<Rated, PassErro
     if options.strategy != Strategy::Auto || ranks(options) < 2 {
         return Ok(rated);
     }
-    let again = regather(rated, Regathered::All)?;
-    verified("regather", &again.training.graph)?;
-    Ok(again)
+    once_more(rated, options, Again { depth: None, gathered: Regathered::All })
 }
 
-/// With what the strategy gathers again whatever the memory.
-fn gathered(rated: Rated, options: &CompileOptions) -> Result<Rated, PassError> {
-    match Regathered::of(options.strategy) {
-        Regathered::Nothing => Ok(rated),
-        _ if ranks(options) < 2 => Ok(rated),
-        which => regather(rated, which),
-    }
+/// Runs the last passes on what they were to leave as it is.
+fn once_more(rated: Rated, options: &CompileOptions, again: Again) -> Result<Rated, PassError> {
+    let last = |pass: &Pass| matches!(pass.run, Run::Rated(_));
+    self::rated(run_rows(Work::Rated(rated), (options, again), last, &mut |_, _| ())?)
 }
 
 fn ranks(options: &CompileOptions) -> usize {
@@ -351,30 +373,44 @@ impl Work {
         }
     }
 
-    fn after(self, pass: &Pass, options: &CompileOptions) -> Result<Self, PassError> {
+    fn after(
+        self,
+        pass: &Pass,
+        (options, again): (&CompileOptions, Again),
+    ) -> Result<Self, PassError> {
         Ok(match (&pass.run, self) {
             (Run::Forward(run), Self::Forward(graph)) => Self::Forward(run(graph, options)?),
             (Run::Cast(run), Self::Forward(graph)) => Self::Cast(run(graph, options)?),
             (Run::Differentiate(run), Self::Cast(cast)) => Self::Training(run(cast, options)?),
             (Run::Training(run), Self::Training(graph)) => Self::Training(run(graph, options)?),
             (Run::Rate(run), Self::Training(graph)) => Self::Rated(run(graph, options)?),
-            (Run::Rated(run), Self::Rated(rated)) => Self::Rated(run(rated, options)?),
+            (Run::Rated(run), Self::Rated(rated)) => Self::Rated(run(rated, again)?),
             _ => unreachable!("`{}` stands in the table where its input is made", pass.name),
         })
     }
 }
 
-/// Runs the passes whose scope `acts` takes, in order; `seen` is shown the graph after each. Where assertions are on, as in tests, each
-/// is verified by itself; otherwise all are by what they give in the end ([`rated`]), as that takes as long as the passes do.
+/// Runs the passes whose scope `acts` takes, as [`run_rows`].
 fn run(
     work: Work,
     options: &CompileOptions,
     acts: impl Fn(Scope) -> bool,
     seen: &mut dyn FnMut(&'static str, &Graph),
 ) -> Result<Work, PassError> {
+    run_rows(work, (options, Again::asked(options)), |pass| acts(pass.scope), seen)
+}
+
+/// Runs the passes that `acts` takes, in order; `seen` is shown the graph after each. Where assertions are on, as in tests, each is
+/// verified by itself; otherwise all are by what they give in the end ([`rated`]), as that takes as long as the passes do.
+fn run_rows(
+    work: Work,
+    asked: (&CompileOptions, Again),
+    acts: impl Fn(&Pass) -> bool,
+    seen: &mut dyn FnMut(&'static str, &Graph),
+) -> Result<Work, PassError> {
     let mut work = work;
-    for pass in PASSES.iter().filter(|pass| acts(pass.scope)) {
-        work = work.after(pass, options)?;
+    for pass in PASSES.iter().filter(|pass| acts(pass)) {
+        work = work.after(pass, asked)?;
         if cfg!(debug_assertions) {
             verified(pass.name, work.graph())?;
         }

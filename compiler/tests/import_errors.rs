@@ -214,7 +214,7 @@ fn the_structure_is_checked() {
             node("Relu", &["a"], "b"),
             node("Relu", &["b"], "y")
         ])),
-        "the ONNX graph is not valid: nodes wait for each other in a cycle: `node_a`, `node_b`, `node_y`"
+        "the ONNX graph is not valid: nodes wait for each other in a cycle: `node_a` -> `node_b` -> `node_a`"
     );
     assert_eq!(
         error(graph(vec![node("Relu", &["x"], "y"), node("Relu", &["x"], "y")])),

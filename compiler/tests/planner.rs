@@ -389,3 +389,20 @@ fn alternatives_are_priced_with_all_else_chosen_anew() {
     let least = seconds.fold(f64::INFINITY, f64::min);
     assert!(close(least, best));
 }
+
+#[test]
+fn alternatives_that_do_not_fit_tell_of_the_tensor_by_its_name() {
+    let g = toy();
+    let x = g.input("x", DType::F32, [1024, 512]);
+    let w = g.variable("w", DType::F32, [512, 64], zeros());
+    g.output("y", &x.matmul(&w).named("y"));
+    let decisions = decisions(g.finish().expect("right"), &[2]);
+    let memory = Some(1 << 10);
+    let options = CompileOptions { mesh: vec![2], memory, ..CompileOptions::default() };
+    let cluster = preset("cpu").expect("a preset");
+    let tensor = decisions.graph().outputs[0].value;
+    for (sbp, planned) in alternatives(&decisions, &options, &cluster, tensor).expect("no pins") {
+        let Err(PlanError::Memory { largest, .. }) = planned else { panic!("{sbp} fits") };
+        assert!(largest.iter().any(|(name, _)| name == "y"), "({sbp}) {largest:?}");
+    }
+}

@@ -1,59 +1,18 @@
 //! Doing an operation: its plan is looked up or made, compared with what the other ranks do, and executed.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use graphc_ir::random::key_of;
-use graphc_runtime::{Call, Routine, Routines};
+use graphc_runtime::{Call, Routines};
 
 use crate::context::State;
 use crate::error::EagerError;
 use crate::operation::Operation;
 use crate::planning::{Planned, planned};
+use crate::plans::{Key, Prepared};
 use crate::spots::{Spot, Spots};
 use crate::tensor::GlobalTensor;
-
-/// Plans that are kept: beyond, the one that was not called for longest goes. All ranks keep the same.
-const MOST_PLANS: usize = 256;
-
-/// Plans by operation and layouts of operands.
-#[derive(Default)]
-pub(crate) struct Plans {
-    by_call: HashMap<Key, Prepared>,
-    calls: u64,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Key {
-    operation: Operation,
-    /// The numbers of the operands' spots.
-    operands: [Option<u32>; 2],
-}
-
-/// An operation that can be executed.
-struct Prepared {
-    routine: Routine,
-    result: Arc<Spot>,
-    ranks: Vec<u32>,
-    text: String,
-    digest: u64,
-    /// The number of the last call.
-    called: u64,
-}
-
-impl Plans {
-    /// Makes room where there are more than are kept.
-    fn evict(&mut self) {
-        if self.by_call.len() <= MOST_PLANS {
-            return;
-        }
-        let oldest = self.by_call.iter().min_by_key(|(_, plan)| plan.called);
-        if let Some(key) = oldest.map(|(key, _)| key.clone()) {
-            self.by_call.remove(&key);
-        }
-    }
-}
 
 /// Does an operation on one or two operands. `number` stands for numbers among them.
 ///

@@ -10,8 +10,8 @@ use graphc_ir::types::{DType, TensorType};
 use graphc_runtime::dist::Group;
 use graphc_runtime::{Routines, TensorError, laid_out};
 
-use crate::calls::Plans;
 use crate::error::EagerError;
+use crate::plans::Plans;
 use crate::spots::{Spot, Spots};
 
 /// Eager tensors of the ranks of a group, seen from one of them; a cheap handle. All ranks make the same calls in the same

@@ -1,4 +1,4 @@
-//! Global tensors.
+//! Global tensors: what they are. What is done with them stands in `methods` and `arithmetic`.
 
 use std::sync::Arc;
 
@@ -7,10 +7,7 @@ use graphc_ir::sbp::NdSbp;
 use graphc_ir::types::DType;
 use graphc_runtime::HostTensor;
 
-use crate::calls::call;
 use crate::context::Eager;
-use crate::error::EagerError;
-use crate::operation::{Axes, Operation};
 use crate::spots::Spot;
 
 /// A tensor that lies on the ranks of a placement in some layout, seen from one rank: which holds its shard, or nothing where it
@@ -39,6 +36,10 @@ impl GlobalTensor {
         &self.spot
     }
 
+    pub(crate) fn into_local(self) -> Option<HostTensor> {
+        self.local
+    }
+
     /// The extent of each dim of the whole tensor.
     pub fn shape(&self) -> &[usize] {
         &self.spot.layout.shape
@@ -62,107 +63,5 @@ impl GlobalTensor {
     /// This rank's shard; `None` where the rank is not of the placement. Nothing is communicated.
     pub fn to_local(&self) -> Option<&HostTensor> {
         self.local.as_ref()
-    }
-}
-
-/// # Where it goes
-impl GlobalTensor {
-    /// The same tensor in another layout, perhaps on other ranks: of those the tensor lies on and those it goes to, any may be
-    /// the same, or none.
-    ///
-    /// # Errors
-    /// Where the placement names ranks that there are not or the layout does not fit; where the ranks differ, or the job ends.
-    pub fn to_global(&self, placement: &Placement, sbp: &NdSbp) -> Result<Self, EagerError> {
-        let to = self.eager.layout(&self.spot.layout.ty(), placement, sbp)?;
-        if to == self.spot.layout {
-            return Ok(self.clone());
-        }
-        call(Operation::ToGlobal(placement.clone(), sbp.clone()), &[self], 0)
-    }
-
-    /// The whole tensor, on all ranks of the group.
-    ///
-    /// # Errors
-    /// As [`GlobalTensor::to_global`].
-    pub fn to_host(&self) -> Result<HostTensor, EagerError> {
-        let all = self.eager.all();
-        let whole = self.to_global(&all, &NdSbp::broadcast(1))?;
-        Ok(whole.local.expect("this rank is one of all"))
-    }
-}
-
-/// # Operations of one operand
-impl GlobalTensor {
-    /// -x
-    ///
-    /// # Errors
-    /// Where the operation does not take the operand; where the ranks differ, or the job ends. So do all operations.
-    #[allow(clippy::should_implement_trait, reason = "the operator is there as well")]
-    pub fn neg(&self) -> Result<Self, EagerError> {
-        call(Operation::Neg, &[self], 0)
-    }
-
-    /// max(x, 0)
-    ///
-    /// # Errors
-    /// As [`GlobalTensor::neg`].
-    pub fn relu(&self) -> Result<Self, EagerError> {
-        call(Operation::Relu, &[self], 0)
-    }
-
-    /// e^x
-    ///
-    /// # Errors
-    /// As [`GlobalTensor::neg`].
-    pub fn exp(&self) -> Result<Self, EagerError> {
-        call(Operation::Exp, &[self], 0)
-    }
-
-    /// The sum over these dims, which stay with extent 1 where `keep_dims` says so.
-    ///
-    /// # Errors
-    /// As [`GlobalTensor::neg`].
-    pub fn sum(&self, axes: &[usize], keep_dims: bool) -> Result<Self, EagerError> {
-        call(Operation::Sum(Axes { axes: axes.to_vec(), keep_dims }), &[self], 0)
-    }
-
-    /// The mean over these dims, which stay with extent 1 where `keep_dims` says so.
-    ///
-    /// # Errors
-    /// As [`GlobalTensor::neg`].
-    pub fn mean(&self, axes: &[usize], keep_dims: bool) -> Result<Self, EagerError> {
-        call(Operation::Mean(Axes { axes: axes.to_vec(), keep_dims }), &[self], 0)
-    }
-
-    /// Dims in another order: dim `i` of the result is dim `permutation[i]`.
-    ///
-    /// # Errors
-    /// As [`GlobalTensor::neg`].
-    pub fn transpose(&self, permutation: &[usize]) -> Result<Self, EagerError> {
-        call(Operation::Transpose(permutation.to_vec()), &[self], 0)
-    }
-
-    /// The same elements in another shape.
-    ///
-    /// # Errors
-    /// As [`GlobalTensor::neg`].
-    pub fn reshape(&self, shape: &[usize]) -> Result<Self, EagerError> {
-        call(Operation::Reshape(shape.to_vec()), &[self], 0)
-    }
-
-    /// The same numbers in another element type.
-    ///
-    /// # Errors
-    /// As [`GlobalTensor::neg`].
-    pub fn cast(&self, dtype: DType) -> Result<Self, EagerError> {
-        call(Operation::Cast(dtype), &[self], 0)
-    }
-
-    /// The product of matrices `[.., i, k]` and `[.., k, j]`.
-    ///
-    /// # Errors
-    /// As [`GlobalTensor::neg`].
-    pub fn matmul(&self, other: &Self) -> Result<Self, EagerError> {
-        call(Operation::MatMul, &[self, other], 0)
     }
 }

@@ -28,6 +28,7 @@ use graphc_compiler::cluster::{
     FittedTable, fitted_constants, framework, parse_cluster, parse_fitted, write_fitted,
 };
 use graphc_compiler::compile::{predict as predict_step, sketch};
+use graphc_compiler::planner::UNLIMITED;
 use graphc_ir::plan::{Cluster, Plan};
 
 use fit::Measured;
@@ -170,9 +171,8 @@ fn training(row: &Row) -> Result<(Graph, CompileOptions)> {
 
 /// The peak of a plan that keeps no limit, beside what the device has.
 fn memory(row: &Row, cluster: &Cluster) -> Result<String> {
-    const ENDLESS: u64 = u64::MAX >> 1;
     let (graph, options) = training(row)?;
-    let options = CompileOptions { memory: Some(ENDLESS), ..options };
+    let options = CompileOptions { memory: Some(UNLIMITED), ..options };
     let plan = compile(graph, &options, cluster, None)?.plan;
     let peak = plan.predicted.peak_memory_bytes.iter().max().copied().unwrap_or(0);
     let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);

@@ -1,5 +1,7 @@
 //! The closed set of ops. A new op is a file under `ops/`, a line in [`Op`] and one in [`Op::operation`].
 
+mod error;
+
 use serde::{Deserialize, Serialize};
 
 use crate::array::Array;
@@ -9,6 +11,8 @@ use crate::random::Stream;
 use crate::rule::Rule;
 use crate::shard::Rect;
 use crate::types::{DType, TensorType};
+
+pub use error::{OpError, arity, dtypes, shapes};
 
 /// One op with its payload.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -249,6 +253,16 @@ impl Op {
         self.operation().name()
     }
 
+    /// Whether it brings what comes from outside the graph: inputs and variables.
+    pub fn is_given(&self) -> bool {
+        self.operation().is_source() && !self.operation().is_function()
+    }
+
+    /// Whether it makes its numbers of nothing, so that they may be made anew wherever they are needed.
+    pub fn is_generator(&self) -> bool {
+        self.operation().is_source() && self.operation().is_function()
+    }
+
     /// Result types from operand types: element types by [`Operation::dtypes`], shapes by the rule.
     ///
     /// # Errors
@@ -330,6 +344,27 @@ pub trait Operation {
         true
     }
 
+    /// Whether it has no operands: its results come from outside, or are made of nothing.
+    fn is_source(&self) -> bool {
+        false
+    }
+
+    /// Whether its results depend on nothing but operands and payload, so that they may be computed again, and wherever they are
+    /// read.
+    fn is_function(&self) -> bool {
+        self.updates().is_empty()
+    }
+
+    /// What it does with the elements of its only operand, where each element of its only result is one of them.
+    fn movement(&self) -> Option<Movement> {
+        None
+    }
+
+    /// Whether each element takes an instruction or two.
+    fn is_light(&self) -> bool {
+        false
+    }
+
     /// What its FLOPs are, for operands of these types, which it has accepted.
     fn arithmetic(&self, _operands: &[&TensorType]) -> Arithmetic {
         if self.multiplies_matrices() { Arithmetic::Products } else { Arithmetic::Elementwise }
@@ -374,6 +409,17 @@ pub trait Operation {
     fn begins_chain(&self) -> bool {
         false
     }
+}
+
+/// What an op does that only moves elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Movement {
+    /// Each element is there once, in another shape or order.
+    Rearranged,
+    /// A part of the elements is there.
+    Part,
+    /// Elements are there several times.
+    Repeated,
 }
 
 /// A result in the memory of an operand.
@@ -449,106 +495,5 @@ impl EvalContext {
     /// The random stream of a key at this step.
     pub fn stream(&self, key: u64) -> Stream {
         Stream { seed: self.seed, key, step: self.step }
-    }
-}
-
-/// Why an op cannot be applied or evaluated.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum OpError {
-    /// A wrong number of operands.
-    #[error("{op} takes {expected}, not {found}")]
-    Arity {
-        /// The op.
-        op: &'static str,
-        /// What it takes, e.g. `2 operands`.
-        expected: &'static str,
-        /// How many there are.
-        found: usize,
-    },
-    /// Element types that do not fit.
-    #[error("{op} cannot take {}: {reason}", list(.operands))]
-    DTypes {
-        /// The op.
-        op: &'static str,
-        /// The operands.
-        operands: Vec<TensorType>,
-        /// What is wrong.
-        reason: String,
-    },
-    /// Shapes that do not fit each other or the payload.
-    #[error("{op} cannot take {}: {reason}", list(.operands))]
-    Shapes {
-        /// The op.
-        op: &'static str,
-        /// The operands.
-        operands: Vec<TensorType>,
-        /// What is wrong.
-        reason: String,
-    },
-    /// A source whose content comes from outside: a feed or a weights file.
-    #[error("{op} `{name}` has no value: it must be fed")]
-    NoValue {
-        /// The op.
-        op: &'static str,
-        /// The name of the input or variable.
-        name: String,
-    },
-    /// An integer divided by 0.
-    #[error("{op}: an integer is divided by 0")]
-    DivisionByZero {
-        /// The op.
-        op: &'static str,
-    },
-    /// An index out of range.
-    #[error("{what} {index} at position {position:?} is out of range: {op} has 0..{range}")]
-    Index {
-        /// The op.
-        op: &'static str,
-        /// `label`, `row`.
-        what: &'static str,
-        /// The index.
-        index: i64,
-        /// One past the greatest.
-        range: usize,
-        /// Where it stands in its whole tensor.
-        position: Vec<usize>,
-    },
-}
-
-fn list(types: &[TensorType]) -> String {
-    types.iter().map(TensorType::to_string).collect::<Vec<_>>().join(", ")
-}
-
-/// Checks the number of operands.
-///
-/// # Errors
-/// Where it is another.
-pub fn arity(
-    op: &'static str,
-    operands: &[&TensorType],
-    count: usize,
-    expected: &'static str,
-) -> Result<(), OpError> {
-    if operands.len() == count {
-        return Ok(());
-    }
-    Err(OpError::Arity { op, expected, found: operands.len() })
-}
-
-/// An error of shapes.
-pub fn shapes(op: &'static str, operands: &[&TensorType], reason: impl Into<String>) -> OpError {
-    OpError::Shapes {
-        op,
-        operands: operands.iter().map(|&t| t.clone()).collect(),
-        reason: reason.into(),
-    }
-}
-
-/// An error of element types.
-pub fn dtypes(op: &'static str, operands: &[&TensorType], reason: impl Into<String>) -> OpError {
-    OpError::DTypes {
-        op,
-        operands: operands.iter().map(|&t| t.clone()).collect(),
-        reason: reason.into(),
     }
 }

@@ -93,6 +93,13 @@ pub struct Plan {
     pub ranks: Vec<RankEntry>,
 }
 
+impl Plan {
+    /// What a rank of the plan does.
+    pub fn program_of(&self, rank: u32) -> &Program {
+        &self.programs[self.ranks[rank as usize].program.index()]
+    }
+}
+
 fn is_zero(number: &usize) -> bool {
     *number == 0
 }

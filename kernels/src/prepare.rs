@@ -66,7 +66,7 @@ pub fn prepare(
     if !given.is_ok_and(|given| given == dtypes(results)) || device != DeviceKind::Cpu {
         return Err(missing());
     }
-    if matches!(op, Op::Unary(_) | Op::Binary(_) | Op::Where(_) | Op::Cast(_)) {
+    if op.operation().is_elementwise() {
         let chain = Chain::single(op, operands, results)?;
         return Ok(Prepared(Call::Chain(Box::new(chain))));
     }

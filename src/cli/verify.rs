@@ -7,6 +7,7 @@ use anyhow::{Context, Result, ensure};
 use graphc_compiler::compile::compile;
 use graphc_compiler::import::weights::Weights;
 use graphc_compiler::import::{ImportOptions, Imported, load_model};
+use graphc_compiler::planner::UNLIMITED;
 use graphc_ir::check::VerifiedPlan;
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::plan::{CompileOptions, Schedule, Strategy};
@@ -70,7 +71,7 @@ fn compare(plan: &VerifiedPlan, model: &Path) -> Result<f64> {
         ..plan.options.clone()
     };
     let mut cluster = plan.cluster.clone();
-    cluster.device.memory = u64::MAX >> 1;
+    cluster.device.memory = UNLIMITED;
     let reference = compile(graph, &alone, &cluster, None)
         .with_context(|| format!("cannot plan {} for one rank", model.display()))?
         .plan;

@@ -18,7 +18,7 @@
 
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::ValueId;
-use graphc_ir::op::Op;
+use graphc_ir::op::{Movement, Op};
 use graphc_ir::plan::Cluster;
 use graphc_ir::types::DType;
 
@@ -156,7 +156,9 @@ fn reading(decisions: &Decisions, cluster: &Cluster) -> Reading {
         if matches!(node.op, Op::Variable(_)) {
             variable_of[node.results[0].index()] = Some(id.index());
         }
-        if matches!(node.op, Op::Cast(_) | Op::Reshape(_) | Op::Transpose(_) | Op::Regather(_)) {
+        if node.op.operation().movement() == Some(Movement::Rearranged)
+            || matches!(node.op, Op::Cast(_) | Op::Regather(_))
+        {
             variable_of[node.results[0].index()] = variable_of[node.operands[0].index()];
         }
         if !node.op.operation().multiplies_matrices() {

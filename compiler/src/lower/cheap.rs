@@ -7,8 +7,6 @@
 
 use std::collections::BTreeMap;
 
-use graphc_ir::op::Op;
-use graphc_ir::ops::{BinaryFunction, UnaryFunction};
 use graphc_ir::plan::Action;
 
 use super::chains::{Key, begins, key, shards};
@@ -80,7 +78,10 @@ impl<'a> Copies<'a> {
             task.inputs.iter().partition(|&&input| shards(self.job, input) == key.shards);
         let fits = |&input: &BufferId| self.job.bytes(input) <= bytes;
         let few = |&input: &BufferId| self.job.bytes(input) * SMALL <= bytes;
-        takes_little(op) && whole.len() == 1 && whole.iter().all(fits) && small.iter().all(few)
+        op.operation().is_light()
+            && whole.len() == 1
+            && whole.iter().all(fits)
+            && small.iter().all(few)
     }
 
     /// All readers of a task's result, where there are several and all are ops that chains are made of, on as large shards.
@@ -115,24 +116,5 @@ impl<'a> Copies<'a> {
             (self.host[task], original, std::cmp::Reverse(task))
         });
         in_order(self.tasks, &order)
-    }
-}
-
-/// Whether an op takes an instruction or two for each element.
-fn takes_little(op: &Op) -> bool {
-    match op {
-        Op::Cast(_) => true,
-        Op::Unary(op) => matches!(
-            op.function,
-            UnaryFunction::Scale(_)
-                | UnaryFunction::Offset(_)
-                | UnaryFunction::Neg
-                | UnaryFunction::Relu
-                | UnaryFunction::Clip { .. }
-        ),
-        Op::Binary(op) => {
-            matches!(op.function, BinaryFunction::Add | BinaryFunction::Sub | BinaryFunction::Mul)
-        }
-        _ => false,
     }
 }

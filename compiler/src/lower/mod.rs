@@ -14,6 +14,7 @@ use graphc_ir::plan::{
 };
 use rayon::prelude::*;
 
+use crate::cycle::text;
 use crate::decisions::{Decisions, Sharding};
 
 mod background;
@@ -78,9 +79,9 @@ pub enum LowerError {
         task: String,
     },
     /// Tasks that wait for each other.
-    #[error("these wait for each other: {}", .tasks.join(", "))]
+    #[error("these wait for each other: {}", text(.tasks))]
     Circle {
-        /// The tasks.
+        /// The tasks, each before one that waits for it; the first waits for the last.
         tasks: Vec<String>,
     },
     /// A node is placed on a rank that the job does not have.

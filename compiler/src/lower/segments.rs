@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 
-use graphc_ir::op::Op;
 use graphc_ir::plan::{Action, Rate};
 
 use super::LowerError;
@@ -123,17 +122,9 @@ impl Again<'_> {
 fn cheap(action: &Action) -> bool {
     match action {
         Action::Feed { .. } | Action::Local { .. } | Action::Collective { .. } => true,
-        Action::Compute { op, .. } => matches!(
-            op,
-            Op::Unary(_)
-                | Op::Binary(_)
-                | Op::Where(_)
-                | Op::Cast(_)
-                | Op::Reshape(_)
-                | Op::Expand(_)
-                | Op::Transpose(_)
-                | Op::Slice(_)
-        ),
+        Action::Compute { op, .. } => {
+            op.operation().is_elementwise() || op.operation().movement().is_some()
+        }
         _ => false,
     }
 }

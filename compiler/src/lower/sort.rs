@@ -8,6 +8,7 @@ use graphc_ir::plan::{Action, Rate};
 
 use super::LowerError;
 use super::job::Job;
+use crate::cycle::cycle;
 
 /// A task must come after another.
 #[derive(Clone, Copy, Debug)]
@@ -86,9 +87,10 @@ pub fn order<K: Ord + Copy>(
         }
     }
     if order.len() < count {
-        let stuck = (0..count).filter(|&task| waits[task] > 0);
-        let tasks = stuck.take(8).map(|task| job.tasks[task].name.clone()).collect();
-        return Err(LowerError::Circle { tasks });
+        let edges: Vec<(u32, u32)> =
+            edges.iter().map(|edge| (edge.from as u32, edge.to as u32)).collect();
+        let name = |task: &u32| job.tasks[*task as usize].name.clone();
+        return Err(LowerError::Circle { tasks: cycle(&edges).iter().map(name).collect() });
     }
     Ok(order)
 }
@@ -117,5 +119,48 @@ pub fn number(job: &mut Job) {
             _ => continue,
         }
         next += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use graphc_ir::plan::BoxingKind;
+
+    use super::*;
+    use crate::decisions::Phase;
+    use crate::lower::job::{BufferId, Task};
+
+    fn task(job: &mut Job, name: &str, input: BufferId, output: BufferId) {
+        job.task(Task {
+            name: name.into(),
+            action: Action::Local { kind: BoxingKind::Slice },
+            inputs: vec![input],
+            outputs: vec![output],
+            updates: Vec::new(),
+            rate: Rate::Step,
+            phase: Phase::Forward,
+            stage: 0,
+            chunk: 0,
+            ranks: vec![0],
+            anchor: 0,
+            segment: 0,
+            flops: 0.0,
+            bytes: 0.0,
+            seconds: 0.0,
+            background: None,
+            expected: 0.0,
+            boxing: None,
+        });
+    }
+
+    #[test]
+    fn of_tasks_that_wait_for_each_other_the_cycle_is_told() {
+        let mut job = Job::new(1);
+        let [a, b, c] = [(); 3].map(|()| job.numbers(1, false));
+        task(&mut job, "reads the cycle", a, c);
+        task(&mut job, "of b", b, a);
+        task(&mut job, "of a", a, b);
+        let error = sort(&mut job).expect_err("there is no order").to_string();
+        assert_eq!(error, "these wait for each other: of b -> of a -> of b");
     }
 }

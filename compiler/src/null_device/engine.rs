@@ -159,7 +159,7 @@ impl<'a> Engine<'a> {
         let mut meetings = Rendezvous::default();
         let mut ranks = Vec::new();
         for (class, &rank) in classes.first.iter().enumerate() {
-            let program = &plan.programs[plan.ranks[rank as usize].program.index()];
+            let program = plan.program_of(rank);
             let quick = run.detail == Detail::Legs && program.streams.len() <= 2;
             let known = Known::of(program).filter(|_| quick);
             let cuts = known.as_ref().map(|known| pace::cuts(program, known));

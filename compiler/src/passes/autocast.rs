@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use graphc_ir::graph::{Graph, Node, Output};
 use graphc_ir::ids::ValueId;
-use graphc_ir::op::{Op, OpError};
+use graphc_ir::op::{Movement, Op, OpError};
 use graphc_ir::ops::{BinaryFunction, Cast, Constant, Full, ReduceFunction, UnaryFunction};
 use graphc_ir::plan::CompileOptions;
 use graphc_ir::types::{DType, TensorType};
@@ -283,7 +283,7 @@ impl Caster<'_> {
 
     /// Whether a value is a variable in another shape or order.
     fn is_weight(&self, old: ValueId) -> bool {
-        let moved = |node: &Node| matches!(node.op, Op::Reshape(_) | Op::Transpose(_));
+        let moved = |node: &Node| node.op.operation().movement() == Some(Movement::Rearranged);
         let mut node = self.old.producer(old);
         let is_view = moved(node);
         while moved(node) {

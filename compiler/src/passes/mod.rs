@@ -3,7 +3,6 @@
 
 use graphc_ir::graph::Graph;
 use graphc_ir::ids::ValueId;
-use graphc_ir::op::Op;
 
 mod append;
 pub mod autocast;
@@ -38,14 +37,4 @@ pub const LOSS: &str = "loss";
 /// The value of an output.
 fn output(graph: &Graph, name: &str) -> Option<ValueId> {
     graph.outputs.iter().find(|output| output.name == name).map(|output| output.value)
-}
-
-/// Whether an op has no operands: input, variable, constant, full, iota, random.
-fn is_source(op: &Op) -> bool {
-    matches!(op, Op::Input(_) | Op::Variable(_)) || is_generator(op)
-}
-
-/// Whether an op makes its numbers of nothing, so that it may be made anew wherever they are needed.
-fn is_generator(op: &Op) -> bool {
-    matches!(op, Op::Constant(_) | Op::Full(_) | Op::Iota(_) | Op::Random(_))
 }

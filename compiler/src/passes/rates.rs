@@ -9,13 +9,12 @@
 use std::collections::BTreeMap;
 
 use graphc_ir::ids::{NodeId, ValueId};
-use graphc_ir::op::{Op, OpError};
+use graphc_ir::op::{Movement, Op, OpError};
 use graphc_ir::ops::{Accumulate, Cast, Input};
 use graphc_ir::rule::{Choice, Signature};
 use graphc_ir::sbp::Sbp;
 use graphc_ir::types::DType;
 
-use super::is_generator;
 use super::rebuild::{Rebuild, live_nodes};
 use crate::decisions::{Rated, Rates, TrainingGraph, ValueRate};
 use crate::passes::error::PassError;
@@ -165,9 +164,10 @@ impl Cutter<'_> {
             let half = matches!(graph.value(value).ty.dtype, DType::BF16 | DType::F16);
             let &[reader] = self.readers[value.index()].as_slice() else { return false };
             let node = graph.node(reader);
+            let rearranged = node.op.operation().movement() == Some(Movement::Rearranged);
             match &node.op {
                 Op::Cast(cast) => return half && cast.dtype == DType::F32,
-                Op::Transpose(_) | Op::Reshape(_) if half => value = node.results[0],
+                _ if half && rearranged => value = node.results[0],
                 _ => return false,
             }
         }
@@ -297,7 +297,7 @@ impl Cutter<'_> {
         let graph = &self.rebuild.graph;
         let (node, index) = (graph.producer(value), graph.value(value).index);
         let made = !node.operands.is_empty() && !matches!(node.op, Op::Accumulate(_));
-        if !made && !is_generator(&node.op) {
+        if !made && !node.op.is_generator() {
             return None;
         }
         let rule = node.op.operation().rule(&graph.operand_types(node)).ok()?;

@@ -161,8 +161,7 @@ pub(super) fn live_nodes(training: &TrainingGraph) -> Vec<bool> {
         live[graph.value(value).producer.index()] = true;
     }
     for (id, node) in graph.iter().rev() {
-        let kept = matches!(node.op, Op::Input(_) | Op::Variable(_));
-        live[id.index()] |= kept || !node.op.operation().updates().is_empty();
+        live[id.index()] |= node.op.is_given() || !node.op.operation().updates().is_empty();
         if live[id.index()] {
             for &operand in &node.operands {
                 live[graph.value(operand).producer.index()] = true;

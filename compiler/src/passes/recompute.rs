@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use graphc_ir::graph::Graph;
 use graphc_ir::ids::{LayerId, NodeId, ValueId};
-use graphc_ir::op::{Op, OpError};
+use graphc_ir::op::OpError;
 
 use super::layers::layers;
 use super::rebuild::{Rebuild, live_nodes};
@@ -104,13 +104,11 @@ impl Blocks {
 /// Whether a node may be computed twice: a function of its operands that acts for every microbatch.
 fn repeatable(training: &TrainingGraph, rates: &Rates, index: usize) -> bool {
     let node = &training.graph.nodes[index];
-    let alone =
-        matches!(node.op, Op::Input(_) | Op::Variable(_) | Op::ToGlobal(_) | Op::Accumulate(_));
     let cut = |value: &ValueId| {
         let rate = rates.values[value.index()];
         rates.microbatches == 1 || matches!(rate, ValueRate::Microbatch { .. })
     };
-    !alone && node.op.operation().updates().is_empty() && node.results.iter().all(cut)
+    node.op.operation().is_function() && node.results.iter().all(cut)
 }
 
 struct Copier<'a> {

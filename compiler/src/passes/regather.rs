@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 use graphc_ir::graph::Node;
 use graphc_ir::ids::{NodeId, ValueId};
-use graphc_ir::op::{Op, OpError};
+use graphc_ir::op::{Movement, Op, OpError};
 use graphc_ir::ops::Regather;
 use graphc_ir::plan::{Strategy, TensorKind};
 use graphc_ir::rule::Choice;
@@ -125,10 +125,11 @@ fn parameters(training: &TrainingGraph) -> Vec<bool> {
     let mut is = vec![false; graph.values.len()];
     for node in &graph.nodes {
         let result = node.results[0].index();
+        let rearranged = node.op.operation().movement() == Some(Movement::Rearranged);
         is[result] = match node.op {
             Op::Variable(_) => training.kinds[result] == TensorKind::Parameter,
-            Op::Cast(_) | Op::Reshape(_) | Op::Transpose(_) => is[node.operands[0].index()],
-            _ => false,
+            Op::Cast(_) => is[node.operands[0].index()],
+            _ => rearranged && is[node.operands[0].index()],
         };
     }
     is

@@ -36,7 +36,7 @@ mod strategies;
 
 use graphc_ir::ids::ValueId;
 use graphc_ir::mesh::Placement;
-use graphc_ir::plan::{Cluster, CompileOptions, Pin, PlannerReport, PlannerStatus, Strategy};
+use graphc_ir::plan::{Cluster, CompileOptions, PlannerReport, PlannerStatus, Strategy};
 use graphc_ir::sbp::NdSbp;
 
 use crate::decisions::{Decisions, NodeSharding, Sharding};
@@ -173,7 +173,7 @@ fn planned(problem: &mut Problem<'_>, options: &CompileOptions, solution: Soluti
     Planned { sharding, report, relaxed: *relaxed, memory, rival, lead: None, work }
 }
 
-/// A limit of memory that no plan reaches.
+/// The limit of memory where there is none: no plan reaches it.
 pub const UNLIMITED: u64 = u64::MAX >> 8;
 
 /// Whether there is a plan at all, which [`plan`] would find. Nothing is spent on a good one.
@@ -277,24 +277,13 @@ pub fn alternatives(
         .collect();
     layouts.sort();
     layouts.dedup();
-    // A name of its own, so that the pin is this tensor's alone.
-    let pattern = format!("graphc.alternative.{tensor}");
-    let mut named = decisions.clone();
-    let pins = options.pins.iter().filter(|pin| !is_of(pin, decisions, tensor));
-    let pins: Vec<Pin> = pins.cloned().collect();
-    named.training.graph.values[tensor.index()].name = Some(pattern.clone());
+    let options = CompileOptions { strategy: Strategy::Auto, ..options.clone() };
+    let mut held = decisions.clone();
     let mut results = Vec::new();
     for sbp in layouts {
-        let pin = Pin { pattern: pattern.clone(), sbp: sbp.clone() };
-        let pins = pins.iter().cloned().chain([pin]).collect();
-        let options = CompileOptions { pins, strategy: Strategy::Auto, ..options.clone() };
-        let planned = plan(&named, &options, cluster);
+        held.training.graph.values[tensor.index()].pin = Some(sbp.clone());
+        let planned = plan(&held, &options, cluster);
         results.push((sbp, planned));
     }
     Ok(results)
-}
-
-/// Whether a pin names this tensor and no pattern.
-fn is_of(pin: &Pin, decisions: &Decisions, tensor: ValueId) -> bool {
-    decisions.graph().value(tensor).name.as_ref() == Some(&pin.pattern)
 }

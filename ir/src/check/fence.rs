@@ -3,7 +3,7 @@
 //! between the write of a content and its last read nobody of another memory writes into any of its slots. Then it does not
 //! matter where the content lies.
 
-use super::memory::Clock;
+use super::clock::Clock;
 
 /// Who has written a segment last.
 #[derive(Clone, Copy, Default)]

@@ -12,6 +12,7 @@
 use std::collections::BTreeMap;
 
 use super::Errors;
+use super::clock::Clock;
 use super::fence::Fences;
 use crate::ids::RegisterId;
 use crate::in_place::{Pair, pairs};
@@ -91,17 +92,6 @@ fn touched_by(program: &Program) -> Vec<Option<usize>> {
         _ => None,
     };
     touched.into_iter().map(only).collect()
-}
-
-/// When an action of two streams acts: its number on its stream, and what it knows of the other.
-#[derive(Clone, Copy, Default)]
-pub struct Clock {
-    /// Its stream.
-    pub stream: usize,
-    /// Its number there.
-    pub action: u32,
-    /// How many of the other stream's actions have ended when it begins.
-    pub ended: u32,
 }
 
 /// Who has touched bytes, by stream: one past the number of its last action of this step; 0: none.

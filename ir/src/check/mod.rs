@@ -13,6 +13,7 @@ use std::sync::Arc;
 use crate::plan::Plan;
 
 mod actors;
+mod clock;
 mod communication;
 mod edges;
 mod fence;

@@ -158,6 +158,10 @@ impl Operation for Binary {
         }
     }
 
+    fn is_light(&self) -> bool {
+        matches!(self.function, BinaryFunction::Add | BinaryFunction::Sub | BinaryFunction::Mul)
+    }
+
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
         let [a, b] = node.operands else { return Vec::new() };
         let (y, Some(g)) = (&node.results[0], &node.gradients[0]) else { return vec![None, None] };

@@ -67,6 +67,10 @@ impl Operation for ToGlobal {
         false
     }
 
+    fn is_function(&self) -> bool {
+        false
+    }
+
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
         vec![first_gradient(node).cloned()]
     }
@@ -141,6 +145,10 @@ impl Operation for Accumulate {
 
     fn flops_per_point(&self) -> f64 {
         0.0
+    }
+
+    fn is_function(&self) -> bool {
+        false
     }
 
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {

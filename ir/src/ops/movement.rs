@@ -6,7 +6,7 @@ use super::shards::{at, elementwise, fill, first_gradient};
 use crate::array::Array;
 use crate::builder::Tensor;
 use crate::op::{
-    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, arity, shapes,
+    EvalContext, GradientNode, Movement, Op, OpError, Operand, Operation, Region, arity, shapes,
 };
 use crate::rule::{DimRule, Rule};
 use crate::types::{DType, TensorType};
@@ -60,6 +60,10 @@ impl Operation for Transpose {
 
     fn flops_per_point(&self) -> f64 {
         0.0
+    }
+
+    fn movement(&self) -> Option<Movement> {
+        Some(Movement::Rearranged)
     }
 
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
@@ -120,6 +124,10 @@ impl Operation for Expand {
 
     fn flops_per_point(&self) -> f64 {
         0.0
+    }
+
+    fn movement(&self) -> Option<Movement> {
+        Some(Movement::Repeated)
     }
 
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {

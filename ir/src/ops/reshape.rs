@@ -7,7 +7,8 @@ use crate::array::Array;
 use crate::builder::Tensor;
 use crate::mesh::unravel;
 use crate::op::{
-    EvalContext, GradientNode, InPlace, OpError, Operand, Operation, Region, arity, shapes,
+    EvalContext, GradientNode, InPlace, Movement, OpError, Operand, Operation, Region, arity,
+    shapes,
 };
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::types::{DType, TensorType};
@@ -46,6 +47,10 @@ impl Operation for Reshape {
 
     fn flops_per_point(&self) -> f64 {
         0.0
+    }
+
+    fn movement(&self) -> Option<Movement> {
+        Some(Movement::Rearranged)
     }
 
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {

@@ -96,6 +96,10 @@ impl Operation for Cast {
         elementwise(self.name(), operands, self.linear(operands[0].dtype))
     }
 
+    fn is_light(&self) -> bool {
+        true
+    }
+
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
         let from = node.operands[0].ty().dtype;
         let gradient = node.gradients[0].as_ref();

@@ -6,7 +6,7 @@ use super::shards::{at, fill, first_gradient};
 use crate::array::Array;
 use crate::builder::Tensor;
 use crate::op::{
-    EvalContext, GradientNode, Op, OpError, Operand, Operation, Region, arity, shapes,
+    EvalContext, GradientNode, Movement, Op, OpError, Operand, Operation, Region, arity, shapes,
 };
 use crate::rule::{DimRule, FactorKind, Rule};
 use crate::scalar::Scalar;
@@ -86,6 +86,10 @@ impl Operation for Slice {
 
     fn flops_per_point(&self) -> f64 {
         0.0
+    }
+
+    fn movement(&self) -> Option<Movement> {
+        Some(Movement::Part)
     }
 
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {

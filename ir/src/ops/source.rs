@@ -249,6 +249,14 @@ impl Operation for Input {
         0.0
     }
 
+    fn is_source(&self) -> bool {
+        true
+    }
+
+    fn is_function(&self) -> bool {
+        false
+    }
+
     fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
         Vec::new()
     }
@@ -284,6 +292,14 @@ impl Operation for Variable {
     }
 
     fn acts(&self) -> bool {
+        false
+    }
+
+    fn is_source(&self) -> bool {
+        true
+    }
+
+    fn is_function(&self) -> bool {
         false
     }
 
@@ -326,6 +342,10 @@ impl Operation for Constant {
         0.0
     }
 
+    fn is_source(&self) -> bool {
+        true
+    }
+
     fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
         Vec::new()
     }
@@ -355,6 +375,10 @@ impl Operation for Full {
 
     fn flops_per_point(&self) -> f64 {
         0.0
+    }
+
+    fn is_source(&self) -> bool {
+        true
     }
 
     fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
@@ -395,6 +419,10 @@ impl Operation for Iota {
         0.0
     }
 
+    fn is_source(&self) -> bool {
+        true
+    }
+
     fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
         Vec::new()
     }
@@ -425,6 +453,10 @@ impl Operation for Random {
 
     fn flops_per_point(&self) -> f64 {
         0.0
+    }
+
+    fn is_source(&self) -> bool {
+        true
     }
 
     fn gradient(&self, _node: &GradientNode<'_>) -> Vec<Option<Tensor>> {

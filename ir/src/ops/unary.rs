@@ -256,6 +256,11 @@ impl Operation for Unary {
         }
     }
 
+    fn is_light(&self) -> bool {
+        use UnaryFunction::*;
+        matches!(self.function, Scale(_) | Offset(_) | Neg | Relu | Clip { .. })
+    }
+
     fn gradient(&self, node: &GradientNode<'_>) -> Vec<Option<Tensor>> {
         let (x, y) = (&node.operands[0], &node.results[0]);
         let gradient = node.gradients[0].as_ref().filter(|_| x.ty().dtype.is_float());

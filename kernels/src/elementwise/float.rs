@@ -3,7 +3,7 @@
 use graphc_ir::ops::{BinaryFunction, UnaryFunction};
 
 use super::merge::{Arithmetic, Framed, Operator};
-use super::step::zip;
+use super::values::zip;
 use crate::math;
 use crate::simd::vectorized;
 

@@ -6,7 +6,7 @@ use graphc_ir::ops::{BinaryFunction, UnaryFunction};
 use graphc_ir::sbp::ReduceKind;
 use graphc_ir::types::DType;
 
-use super::step::{Values, zip};
+use super::values::{Values, zip};
 use crate::error::KernelError;
 use crate::view::{Element, Flat};
 

@@ -7,7 +7,6 @@ use graphc_ir::plan::FusedArg;
 use graphc_ir::types::{DType, TensorType};
 
 use super::StepRef;
-use super::program::result_dtype;
 use crate::error::KernelError;
 
 /// `a ∘ b`, or `(a ∘ b) ∘ c`, of `f32`, between two bounds.
@@ -122,7 +121,7 @@ pub(super) fn merged<'a>(
     let mut uses = vec![0; steps.len()];
     let args = steps.iter().flat_map(|step| step.args);
     for step in args.filter_map(|&arg| step_of(arg)).chain(outputs.iter().copied()) {
-        *uses.get_mut(step).ok_or_else(super::program::dangling)? += 1;
+        *uses.get_mut(step).ok_or_else(dangling)? += 1;
     }
     let mut found: Vec<Option<Merged<'a>>> = Vec::with_capacity(steps.len());
     for (index, step) in steps.iter().enumerate() {
@@ -159,7 +158,7 @@ fn is_single(steps: &[StepRef<'_>], operands: &[TensorType]) -> Result<Vec<bool>
             FusedArg::Step(step) => dtypes.get(step).copied(),
         };
         let args: Option<Vec<DType>> = step.args.iter().map(dtype).collect();
-        let args = args.ok_or_else(super::program::dangling)?;
+        let args = args.ok_or_else(dangling)?;
         // What a reduction gives no step reads.
         let sum = matches!(step.op, Op::Reduce(_));
         let given = match args.first() {
@@ -244,4 +243,21 @@ fn numbered_again<'a>(
         args: step.args.iter().map(again).collect(),
     });
     (steps.collect(), outputs.iter().map(|&output| places[output]).collect())
+}
+
+/// The error of a chain whose steps refer to nothing.
+pub(super) fn dangling() -> KernelError {
+    KernelError::call("fused", "a step refers to an operand or a step that is not there")
+}
+
+/// The element type of a step's value.
+pub(super) fn result_dtype(op: &Op, args: &[DType]) -> Result<DType, KernelError> {
+    let operation = op.operation();
+    let fail = || KernelError::call(op.name(), format!("no elementwise step of {args:?}"));
+    let types: Vec<TensorType> = args.iter().map(|&dtype| TensorType::new(dtype, [])).collect();
+    let dtypes = operation.dtypes(&types.iter().collect::<Vec<_>>()).ok();
+    match dtypes.filter(|_| operation.is_elementwise()).as_deref() {
+        Some(&[dtype]) => Ok(dtype),
+        _ => Err(fail()),
+    }
 }

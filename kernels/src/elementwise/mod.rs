@@ -17,6 +17,7 @@ mod merge;
 mod operand;
 mod program;
 mod step;
+mod values;
 
 #[cfg(test)]
 mod tests;

@@ -10,7 +10,7 @@ use graphc_ir::types::{DType, TensorType};
 
 use super::StepRef;
 use super::fold::Fold;
-use super::merge::{Arithmetic, Framed, Merged, merged};
+use super::merge::{Arithmetic, Framed, Merged, dangling, merged, result_dtype};
 use super::operand::{Pattern, long_row};
 use crate::error::KernelError;
 
@@ -411,20 +411,4 @@ fn direct_output(index: usize, outputs: &[usize]) -> Option<usize> {
 /// The type in which buffers hold elements.
 fn kept_as(dtype: DType) -> DType {
     if dtype.is_float() { DType::F32 } else { dtype }
-}
-
-pub(super) fn dangling() -> KernelError {
-    KernelError::call("fused", "a step refers to an operand or a step that is not there")
-}
-
-/// The element type of a step's value.
-pub(super) fn result_dtype(op: &Op, args: &[DType]) -> Result<DType, KernelError> {
-    let operation = op.operation();
-    let fail = || KernelError::call(op.name(), format!("no elementwise step of {args:?}"));
-    let types: Vec<TensorType> = args.iter().map(|&dtype| TensorType::new(dtype, [])).collect();
-    let dtypes = operation.dtypes(&types.iter().collect::<Vec<_>>()).ok();
-    match dtypes.filter(|_| operation.is_elementwise()).as_deref() {
-        Some(&[dtype]) => Ok(dtype),
-        _ => Err(fail()),
-    }
 }

@@ -7,20 +7,12 @@ use graphc_ir::ops::BinaryFunction;
 use graphc_ir::types::DType;
 
 use super::program::{Source, Step};
+use super::values::{Values, zip};
 use super::{Others, float, integer};
 use crate::error::KernelError;
 use crate::precision::{round_bf16, round_f16};
 use crate::simd::vectorized;
 use crate::view::{Element, Flat, View, elements};
-
-/// Elements of an argument. Truth values are `u8`.
-#[derive(Clone, Copy)]
-pub(super) enum Values<'a> {
-    F32(&'a [f32]),
-    I64(&'a [i64]),
-    I32(&'a [i32]),
-    U8(&'a [u8]),
-}
 
 /// Evaluates a step for the elements `range` of the result and writes its value to `to`, which has as many: of arithmetic the first or the
 /// second argument may be what is there, which its value replaces.
@@ -179,14 +171,6 @@ fn of_integers<T: integer::Integer>(
 
 fn misfit(op: &Op) -> KernelError {
     KernelError::call(op.name(), "element types that do not go together")
-}
-
-/// Calls `f` on each pair.
-#[inline(always)]
-pub(super) fn zip<T: Copy, U>(a: &[T], b: &[T], out: &mut [U], f: impl Fn(T, T) -> U) {
-    for ((out, &a), &b) in out.iter_mut().zip(a).zip(b) {
-        *out = f(a, b);
-    }
 }
 
 vectorized! {

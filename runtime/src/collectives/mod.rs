@@ -9,12 +9,14 @@
 //! parts: 2 (n - 1) / n of the bytes, as a ring moves, but in two rendezvous instead of 2 (n - 1). Small tensors go in one
 //! stage in which every rank reads all of the others.
 
+mod buffers;
 mod plan;
 mod stage;
 mod through;
 
+pub(crate) use buffers::Buffers;
 pub(crate) use plan::{Change, Scope, check, group_of, plan};
-pub(crate) use stage::{Buffers, Lists, Stage};
+pub(crate) use stage::{Lists, Stage};
 
 #[cfg(test)]
 mod tests;

@@ -7,6 +7,7 @@ use graphc_ir::sbp::ReduceKind;
 use graphc_ir::types::DType;
 use graphc_kernels::narrow;
 
+use super::buffers::Buffers;
 use super::through::Through;
 use crate::memory::{Arena, Place};
 use crate::rectangles::Move;
@@ -80,20 +81,6 @@ pub(super) struct Part {
 pub(super) enum Piece {
     Shown(usize),
     Own(Range<usize>),
-}
-
-/// The memory that a collective works on.
-pub(crate) struct Buffers<'a> {
-    pub(crate) arena: &'a Arena,
-    /// Where the inputs and outputs lie in this action.
-    pub(crate) inputs: &'a [Place],
-    pub(crate) outputs: &'a [Place],
-    /// Buffers of the outputs' sizes, for collectives in place; otherwise none.
-    pub(crate) staging: &'a mut [Vec<u8>],
-    /// Buffers in which sums of 16-bit numbers are made, one for each output.
-    pub(crate) wide: &'a mut [Vec<f32>],
-    /// The pack buffer.
-    pub(crate) packed: &'a mut Vec<u8>,
 }
 
 /// Lists that stages work with, so that none is allocated per action.

@@ -9,7 +9,7 @@ use graphc_ir::sbp::ReduceKind;
 use graphc_ir::types::DType;
 use graphc_kernels::{narrow, widen};
 
-use super::stage::Buffers;
+use super::buffers::Buffers;
 use crate::memory::Lent;
 use crate::rectangles::{combination, combine, join_wide, sums_wide};
 use crate::transport::{Group, TransportError};

@@ -7,13 +7,14 @@ use std::ops::Range;
 use graphc_ir::types::DType;
 
 use super::broadcast::broadcast;
-use super::collectives::{self, Collect, Copy, Reduce, exchange};
+use super::collectives::{self, Copy, Reduce, exchange};
 use super::element::{Buffer, Element, writable};
 use super::ends::Ends;
 use super::engine::What;
 use super::error::DistError;
 use super::group::Group;
 use super::header::{Call, Op};
+use super::lists::{all_gather, all_to_all, gather, scatter};
 use super::pairs::Way;
 use super::reduce::{ReduceOp, Reduction};
 use super::work::Work;
@@ -484,70 +485,4 @@ fn reduce_scatter(
     reduction.op.prepare(call.dtype, bytes);
     let parts = sizes.into_iter().map(Some).collect();
     exchange(ends, &call, &mut Reduce { whole: bytes, parts, reduction })
-}
-
-/// What `outgoing` sends to each rank; what comes from those that are wanted, this rank's own as it is.
-fn collect<T: Element>(
-    ends: &mut Ends,
-    call: Call,
-    outgoing: &[Option<&[T]>],
-    wanted: Vec<bool>,
-) -> Result<Vec<Vec<T>>, DistError> {
-    let me = ends.members.me;
-    let mut all: Vec<Vec<T>> = vec![Vec::new(); ends.members.len()];
-    if let Some(own) = outgoing[me].filter(|_| wanted[me]) {
-        all[me] = own.to_vec();
-    }
-    let mut grow = |peer: usize, bytes: usize, write: &mut dyn FnMut(&mut [u8])| {
-        let into: &mut Vec<T> = &mut all[peer];
-        into.resize(bytes / size_of::<T>(), T::default());
-        write(writable(into));
-    };
-    let outgoing = outgoing.iter().map(|part| part.map(Buffer::as_bytes)).collect();
-    exchange(ends, &call, &mut Collect { call, outgoing, wanted, grow: &mut grow })?;
-    Ok(all)
-}
-
-pub(super) fn all_gather<T: Element>(
-    ends: &mut Ends,
-    call: Call,
-    data: &[T],
-) -> Result<Vec<Vec<T>>, DistError> {
-    let n = ends.members.len();
-    collect(ends, call, &vec![Some(data); n], vec![true; n])
-}
-
-fn gather<T: Element>(
-    ends: &mut Ends,
-    call: Call,
-    data: &[T],
-    root: usize,
-) -> Result<Option<Vec<Vec<T>>>, DistError> {
-    let (me, n) = (ends.members.me, ends.members.len());
-    let outgoing: Vec<_> = (0..n).map(|peer| (peer == root).then_some(data)).collect();
-    let all = collect(ends, call, &outgoing, vec![me == root; n])?;
-    Ok((me == root).then_some(all))
-}
-
-fn scatter<T: Element>(
-    ends: &mut Ends,
-    call: Call,
-    parts: &[Vec<T>],
-    root: usize,
-) -> Result<Vec<T>, DistError> {
-    let n = ends.members.len();
-    let outgoing: Vec<_> = (0..n).map(|peer| parts.get(peer).map(Vec::as_slice)).collect();
-    let wanted = (0..n).map(|peer| peer == root).collect();
-    let mut all = collect(ends, call, &outgoing, wanted)?;
-    Ok(all.swap_remove(root))
-}
-
-fn all_to_all<T: Element>(
-    ends: &mut Ends,
-    call: Call,
-    parts: &[Vec<T>],
-) -> Result<Vec<Vec<T>>, DistError> {
-    let outgoing: Vec<_> = parts.iter().map(|part| Some(part.as_slice())).collect();
-    let wanted = vec![true; parts.len()];
-    collect(ends, call, &outgoing, wanted)
 }

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use graphc_ir::types::DType;
 
-use super::api::all_gather;
 use super::ends::{Members, TAGS};
 use super::engine::{Background, Engine, What};
 use super::error::DistError;
 use super::header::Op;
+use super::lists::all_gather;
 use super::pairs::PointToPoint;
 use crate::error::RuntimeError;
 use crate::job::{Agreement, Job, differences};

@@ -32,6 +32,7 @@ mod engine;
 mod error;
 mod group;
 mod header;
+mod lists;
 mod pairs;
 mod reduce;
 mod sampler;

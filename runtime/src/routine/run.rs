@@ -58,7 +58,7 @@ impl Routine {
         result: &Layout,
     ) -> Result<Self, RuntimeError> {
         let rank = transport.rank();
-        let program = &plan.programs[plan.ranks[rank as usize].program.index()];
+        let program = plan.program_of(rank);
         let edges = Sockets::of(plan, &[rank]).edges(None);
         let part = Resolver::new(plan, program, &edges, device, transport)?.resolve()?;
         // Peers reach into it in collectives alone, and what they can reach is scarce: a descriptor each.

@@ -101,7 +101,7 @@ fn rows_of(plan: &Plan, ranks: &[u32], input: &str, dim: usize) -> Rows {
 
 /// The layouts in which a rank feeds an input.
 fn fed<'a>(plan: &'a Plan, rank: u32, input: &str) -> impl Iterator<Item = &'a Layout> {
-    let program = &plan.programs[plan.ranks[rank as usize].program.index()];
+    let program = plan.program_of(rank);
     let is_it =
         move |action: &Action| matches!(action, Action::Feed { input: fed, .. } if fed == input);
     let actors = program.actors.iter().filter(move |actor| is_it(&actor.action));

@@ -3,7 +3,6 @@
 
 use graphc_ir::plan::Plan;
 
-use super::start::program_of;
 use crate::error::RuntimeError;
 
 /// Checks the arenas of the ranks of this process, and as much for each of the other ranks of this machine, which has
@@ -12,7 +11,7 @@ use crate::error::RuntimeError;
 /// # Errors
 /// [`RuntimeError::Memory`] where they are more than the machine has, swap space included.
 pub(super) fn check(plan: &Plan, own: &[u32], neighbours: usize) -> Result<(), RuntimeError> {
-    let arena = |&rank: &u32| (rank, program_of(plan, rank).arena_bytes);
+    let arena = |&rank: &u32| (rank, plan.program_of(rank).arena_bytes);
     let arenas: Vec<(u32, u64)> = own.iter().map(arena).collect();
     available().map_or(Ok(()), |available| suffices(&arenas, neighbours, available))
 }

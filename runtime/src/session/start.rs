@@ -138,7 +138,7 @@ fn seat_collector(collector: Collector, queue: usize) -> Result<Seat, RuntimeErr
 
 /// Spinning pays where every worker has a core; otherwise it keeps the peer from answering.
 fn patience(plan: &Plan, cores: usize, options: &SessionOptions) -> Patience {
-    let streams = |rank: usize| program_of(plan, rank as u32).streams.len();
+    let streams = |rank: usize| plan.program_of(rank as u32).streams.len();
     let workers: usize = (0..plan.world_size).map(streams).sum();
     let spin = if workers <= cores { Duration::from_micros(3) } else { Duration::from_micros(1) };
     Patience { timeout: options.timeout, spin }
@@ -161,7 +161,7 @@ impl Rank {
         variables: &mut Variables,
     ) -> Result<Self, RuntimeError> {
         let rank = transport.rank();
-        let program = program_of(plan, rank);
+        let program = plan.program_of(rank);
         let resolver = Resolver::new(plan, program, edges, &device, &transport)?;
         // Before memory is taken: where a kernel is missing it is said at once.
         let part = resolver.resolve()?;
@@ -201,7 +201,7 @@ impl Rank {
     ) -> Result<Vec<(Worker, Sender<WorkerJob>)>, RuntimeError> {
         let mut workers = Vec::new();
         let rank = self.transport.rank();
-        let program = program_of(plan, rank);
+        let program = plan.program_of(rank);
         let shares = self.part.shares(program, self.device.records());
         let ears: Vec<_> = shares.iter().map(|_| unbounded()).collect();
         for (worker, share) in shares.into_iter().enumerate() {
@@ -275,8 +275,4 @@ fn joins(program: &Program) -> Vec<usize> {
 
 fn names(program: &Program) -> Vec<String> {
     program.actors.iter().map(|actor| actor.name.clone()).collect()
-}
-
-pub(super) fn program_of(plan: &Plan, rank: u32) -> &Program {
-    &plan.programs[plan.ranks[rank as usize].program.index()]
 }

@@ -104,7 +104,7 @@ impl Variables {
         ports: &[Port],
         memory: &Arc<Memory>,
     ) -> Result<(), RuntimeError> {
-        let program = &plan.programs[plan.ranks[rank as usize].program.index()];
+        let program = plan.program_of(rank);
         for (register, port) in program.registers.iter().zip(ports) {
             let RegisterKind::Variable { name, .. } = &register.kind else { continue };
             let unknown = || RuntimeError::VariableUnknown { name: name.clone() };

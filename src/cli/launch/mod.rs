@@ -6,6 +6,7 @@
 //! find each other by MASTER_ADDR and MASTER_PORT.
 
 mod accounts;
+mod attempt;
 mod guard;
 mod output;
 mod process;
@@ -22,9 +23,10 @@ use clap::error::ErrorKind;
 
 use super::args::{Cli, LaunchArgs};
 use accounts::Accounts;
+use attempt::Attempt;
 use guard::Guard;
 use output::Logs;
-use supervise::{Attempt, Outcome, signals};
+use supervise::{Outcome, signals};
 use world::World;
 
 pub use accounts::hand_over;

@@ -9,9 +9,9 @@ use rustix::process::{
 };
 
 use super::accounts;
+use super::attempt::Attempt;
 use super::guard::Guard;
 use super::output::Output;
-use super::supervise::Attempt;
 use super::world::Seat;
 
 /// A rank's process with all that it has started.

@@ -1,6 +1,5 @@
 //! Waits for the processes of all ranks; ends them where one fails or the user says so.
 
-use std::ffi::OsString;
 use std::fmt;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -10,11 +9,12 @@ use rustix::process::Signal;
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use super::attempt::Attempt;
 use super::guard::Guard;
 use super::note;
-use super::output::{Logs, Output};
+use super::output::Output;
 use super::process::{Process, describe};
-use super::world::{Seat, World};
+use super::world::Seat;
 
 /// Between two looks at what is ending: orphans of a rank send no signal.
 const LOOK: Duration = Duration::from_millis(20);
@@ -22,23 +22,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// After which a process that was killed is left to the system: it hangs inside the kernel.
 const UNKILLABLE: Duration = Duration::from_secs(5);
 
-/// One start of all processes.
-pub struct Attempt<'a> {
-    /// Who is who.
-    pub world: &'a World,
-    /// What is started.
-    pub command: &'a [OsString],
-    /// Where output goes.
-    pub logs: &'a Logs,
-    /// Where ranks put their accounts of the job's end; `None`: they print them.
-    pub accounts: Option<String>,
-    /// How long a process has to end.
-    pub grace: Duration,
-    /// How often it was started before.
-    pub restart: u32,
-}
-
-/// How it ended.
+/// How an attempt ended.
 pub enum Outcome {
     /// All processes with exit status 0.
     Done,

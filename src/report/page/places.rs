@@ -189,16 +189,12 @@ fn crossing(decisions: &Decisions, marks: &mut [u8]) {
     let phase = |node: usize| decisions.training.phases[node];
     for (index, readers) in graph.consumers().iter().enumerate() {
         let producer = graph.value(ValueId::new(index)).producer.index();
-        let made = phase(producer) == Phase::Forward && acts(&graph.nodes[producer].op);
+        let made = phase(producer) == Phase::Forward && !graph.nodes[producer].op.is_given();
         let read = readers.iter().any(|reader| phase(reader.index()) == Phase::Backward);
         if made && read && marks[index] & (mark::GATHERED | mark::KEPT) == 0 {
             marks[index] |= mark::KEPT;
         }
     }
-}
-
-fn acts(op: &Op) -> bool {
-    !matches!(op, Op::Variable(_) | Op::Input(_))
 }
 
 fn boxing(plan: &Plan, layouts: &mut Table<String>) -> Vec<Boxing> {

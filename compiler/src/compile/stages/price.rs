@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 
 use graphc_ir::ids::LayerId;
 use graphc_ir::mesh::Placement;
-use graphc_ir::op::Op;
 use graphc_ir::plan::{Cluster, CompileOptions, Schedule};
 
 use super::cuts::LayerCost;
@@ -93,7 +92,7 @@ fn boundaries(
             let producer = made.producer.index();
             let layer = layer_of[reader];
             let forward = decisions.training.phases[reader] == Phase::Forward;
-            let stays = matches!(graph.nodes[producer].op, Op::Variable(_) | Op::Input(_))
+            let stays = graph.nodes[producer].op.is_given()
                 || options.microbatches > 1
                     && decisions.rates.values[value.index()] == ValueRate::Step;
             if !forward || stays || layer_of[producer] >= layer || !seen.insert((value, layer)) {

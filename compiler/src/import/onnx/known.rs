@@ -209,8 +209,8 @@ pub(super) fn fold(op: &Op, operands: &[Known]) -> Result<Option<Vec<Known>>, Op
 
 /// Whether a graph may compute the op each step rather than keep what it makes.
 fn is_easy(op: &Op) -> bool {
-    let moves = matches!(op, Op::Reshape(_) | Op::Transpose(_) | Op::Slice(_) | Op::Triangle(_));
-    op.operation().is_elementwise() || moves
+    let operation = op.operation();
+    operation.is_elementwise() || operation.movement().is_some() || matches!(op, Op::Triangle(_))
 }
 
 /// The op that does to kept elements what an op does to values, and how far each operand must be repeated for it.

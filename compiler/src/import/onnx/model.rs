@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rten_onnx::onnx::{GraphProto, NodeProto};
 
+use crate::cycle::{cycle, text};
 use crate::import::ImportError;
 
 /// The indices of the nodes in topological order, which is that of the file where that is one.
@@ -75,10 +76,12 @@ fn sorted(
         }
     }
     if order.len() < graph.node.len() {
-        let waiting = graph.node.iter().zip(&waits).filter(|(_, waits)| **waits > 0);
-        let names: Vec<String> =
-            waiting.take(5).map(|(node, _)| format!("`{}`", title(node))).collect();
-        return structure(format!("nodes wait for each other in a cycle: {}", names.join(", ")));
+        let edges: Vec<(u32, u32)> = (readers.iter().enumerate())
+            .flat_map(|(from, readers)| readers.iter().map(move |&to| (from as u32, to as u32)))
+            .collect();
+        let name = |node: &u32| format!("`{}`", title(&graph.node[*node as usize]));
+        let names: Vec<String> = cycle(&edges).iter().map(name).collect();
+        return structure(format!("nodes wait for each other in a cycle: {}", text(&names)));
     }
     Ok(order)
 }

@@ -178,13 +178,7 @@ fn places(training: &TrainingGraph) -> Vec<usize> {
 /// Whether a node is a term of rules: one result, which depends on nothing but operands and payload.
 fn rewritable(graph: &Graph, id: NodeId) -> bool {
     let node = graph.node(id);
-    node.results.len() == 1 && is_function(&node.op)
-}
-
-/// Whether the results of an op depend on nothing but operands and payload, and may be computed where they are read.
-fn is_function(op: &Op) -> bool {
-    !matches!(op, Op::Input(_) | Op::Variable(_) | Op::ToGlobal(_) | Op::Accumulate(_))
-        && op.operation().updates().is_empty()
+    node.results.len() == 1 && node.op.operation().is_function()
 }
 
 /// What two nodes have in common that compute the same at the same place.
@@ -205,7 +199,8 @@ impl Emitter<'_> {
         let node = self.plan.training.graph.node(id);
         let Some(region) = self.plan.region[id.index()] else {
             let operands = node.operands.iter().map(|&v| self.rebuild.new_of(v)).collect();
-            let alone = !is_function(&node.op) || node.results.iter().any(|&v| self.kept(v));
+            let alone =
+                !node.op.operation().is_function() || node.results.iter().any(|&v| self.kept(v));
             let results = self.push(&node.op, operands, id, alone)?;
             for (&old, &new) in node.results.iter().zip(&results) {
                 self.rebuild.stand(old, new);
@@ -293,7 +288,7 @@ impl Emitter<'_> {
         alone: bool,
     ) -> Result<Vec<ValueId>, OpError> {
         let place = self.plan.place[like.index()];
-        let key = is_function(op).then(|| (op.clone(), operands.clone(), place));
+        let key = op.operation().is_function().then(|| (op.clone(), operands.clone(), place));
         if let Some(results) = key.as_ref().filter(|_| !alone).and_then(|key| self.known.get(key)) {
             return Ok(results.clone());
         }

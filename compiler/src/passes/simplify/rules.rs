@@ -249,12 +249,8 @@ fn function_of_two_numbers(
 
 /// A number reshaped, transposed, expanded or sliced -> the number in that shape
 fn movement_of_a_number(region: &Region, op: &Op, operands: &[Id], ty: &TensorType) -> Vec<Built> {
-    match op {
-        Op::Reshape(_) | Op::Transpose(_) | Op::Expand(_) | Op::Slice(_) => {
-            number(region, operands[0]).map_or_else(Vec::new, |number| full(ty, number))
-        }
-        _ => Vec::new(),
-    }
+    let moved = op.operation().movement().and_then(|_| number(region, operands[0]));
+    moved.map_or_else(Vec::new, |number| full(ty, number))
 }
 
 /// A cast to the type that the operand has -> the operand

@@ -9,7 +9,6 @@ use std::ops::RangeInclusive;
 
 use graphc_ir::graph::Graph;
 
-use super::is_source;
 use crate::passes::error::PassError;
 use crate::passes::layers::layers;
 
@@ -28,8 +27,9 @@ const PARTS: f64 = (1u32 << 24) as f64;
 /// # Errors
 /// Where there are fewer ops than stages.
 pub(super) fn cut(graph: &Graph, stages: usize) -> Result<Vec<Option<usize>>, PassError> {
-    let ops: Vec<usize> =
-        (0..graph.nodes.len()).filter(|&node| !is_source(&graph.nodes[node].op)).collect();
+    let ops: Vec<usize> = (0..graph.nodes.len())
+        .filter(|&node| !graph.nodes[node].op.operation().is_source())
+        .collect();
     if ops.len() < stages {
         return Err(PassError::TooManyStages { ops: ops.len(), stages });
     }

@@ -9,7 +9,6 @@ use graphc_ir::mesh::Placement;
 use graphc_ir::op::Op;
 use graphc_ir::plan::CompileOptions;
 
-use super::{is_generator, is_source};
 use crate::decisions::Staging;
 use crate::passes::error::PassError;
 

@@ -7,8 +7,6 @@ use graphc_ir::graph::{Graph, Node, Output};
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::OpError;
 
-use super::is_generator;
-
 /// The graph with a copy of each generator for every other stage and placement that reads it.
 ///
 /// # Errors
@@ -21,7 +19,7 @@ pub(super) fn spread(graph: &Graph) -> Result<Graph, OpError> {
         let mut operands = Vec::new();
         for &operand in &node.operands {
             let producer = graph.producer(operand);
-            let moved = is_generator(&producer.op) && elsewhere(producer, node);
+            let moved = producer.op.is_generator() && elsewhere(producer, node);
             let key = (operand, node.part, node.placement.clone());
             operands.push(match copies.get(&key) {
                 Some(&copy) => copy,

@@ -218,7 +218,7 @@ impl<'a> Candidates<'a> {
     /// Whether splits on mesh axes of extent 1 keep their names: where the user or the strategy asks for a split.
     fn every_name(&self, id: NodeId, node: &Node) -> bool {
         let hierarchy = &self.decisions.staging.placement[id.index()].hierarchy;
-        let source = matches!(node.op, Op::Variable(_) | Op::Input(_));
+        let source = node.op.is_given();
         let updates = !node.op.operation().updates().is_empty();
         let named = |pin: &NdSbp| {
             let axes = pin.0.iter().zip(hierarchy);

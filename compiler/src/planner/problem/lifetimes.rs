@@ -124,7 +124,7 @@ impl Lifetimes {
             |&node: &usize| phases[node] == Phase::Update && placement[node] == placement[producer];
         let readers = &self.readers[value.index()];
         phases[producer] != Phase::Update
-            && !matches!(graph.nodes[producer].op, Op::Variable(_) | Op::Input(_))
+            && !graph.nodes[producer].op.is_given()
             && decisions.rates.values[value.index()] == ValueRate::Step
             && !readers.is_empty()
             && readers.iter().all(updates)

@@ -305,9 +305,7 @@ impl<'a> Problem<'a> {
         let home = self.placement(producer.index());
         let is_output = graph.outputs.iter().any(|output| output.value == value);
         let per_step = decisions.rates.values[value.index()] == ValueRate::Step;
-        let moved = |&(node, _): &(usize, Vec<usize>)| {
-            !matches!(graph.nodes[node].op, Op::ToGlobal(_) | Op::Regather(_))
-        };
+        let moved = |&(node, _): &(usize, Vec<usize>)| graph.nodes[node].op.operation().acts();
         let nodes: Vec<usize> = readers.iter().map(|reader| reader.0).collect();
         let fused = placement == home && is_fused(decisions, per_step, &nodes);
         let fusion = fused.then(|| self.fusion(placement));

@@ -371,7 +371,7 @@ impl<'a> Walk<'a> {
         let updates = |&node: &usize| {
             phases[node] == Phase::Update && self.placement(node) == self.placement(producer)
         };
-        let is_source = matches!(graph.nodes[producer].op, Op::Variable(_) | Op::Input(_));
+        let is_source = graph.nodes[producer].op.is_given();
         let is_output = graph.outputs.iter().any(|output| output.value == value);
         phases[producer] != Phase::Update
             && self.per_step(value)
@@ -499,8 +499,7 @@ impl<'a> Walk<'a> {
             Some(&node) => self.placement(node),
             None => self.placement(producer),
         };
-        let moved =
-            |&node: &usize| !matches!(graph.nodes[node].op, Op::ToGlobal(_) | Op::Regather(_));
+        let moved = |&node: &usize| graph.nodes[node].op.operation().acts();
         let counts = nodes.is_empty() || nodes.iter().any(moved);
         let direct = self.takers(&nodes);
         let first = nodes.iter().map(|&node| self.position[node]).min();

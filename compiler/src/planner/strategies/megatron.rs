@@ -17,7 +17,7 @@
 
 use graphc_ir::graph::Node;
 use graphc_ir::ids::{NodeId, ValueId};
-use graphc_ir::op::Op;
+use graphc_ir::op::{Movement, Op};
 use graphc_ir::rule::{Choice, FactorKind, Rule};
 use graphc_ir::sbp::{NdSbp, Sbp};
 
@@ -84,10 +84,9 @@ impl Splitter<'_, '_> {
         let index = id.index();
         let producers = || node.operands.iter().map(|&v| graph.value(v).producer.index());
         self.fed[index] = matches!(node.op, Op::Input(_)) || producers().any(|p| self.fed[p]);
-        let moves = matches!(
-            node.op,
-            Op::Reshape(_) | Op::Transpose(_) | Op::Cast(_) | Op::Unary(_) | Op::Slice(_)
-        );
+        let operation = node.op.operation();
+        let moves = matches!(operation.movement(), Some(Movement::Rearranged | Movement::Part))
+            || operation.is_elementwise() && node.operands.len() == 1;
         self.of_weights[index] = matches!(node.op, Op::Variable(_))
             || moves && producers().all(|producer| self.of_weights[producer]);
         if let Some(original) = self.problem.decisions.recomputed[index] {

@@ -1,0 +1,104 @@
+//! Why an op does not take its operands, or does not compute.
+
+use crate::types::TensorType;
+
+/// Why an op cannot be applied or evaluated.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum OpError {
+    /// A wrong number of operands.
+    #[error("{op} takes {expected}, not {found}")]
+    Arity {
+        /// The op.
+        op: &'static str,
+        /// What it takes, e.g. `2 operands`.
+        expected: &'static str,
+        /// How many there are.
+        found: usize,
+    },
+    /// Element types that do not fit.
+    #[error("{op} cannot take {}: {reason}", list(.operands))]
+    DTypes {
+        /// The op.
+        op: &'static str,
+        /// The operands.
+        operands: Vec<TensorType>,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Shapes that do not fit each other or the payload.
+    #[error("{op} cannot take {}: {reason}", list(.operands))]
+    Shapes {
+        /// The op.
+        op: &'static str,
+        /// The operands.
+        operands: Vec<TensorType>,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A source whose content comes from outside: a feed or a weights file.
+    #[error("{op} `{name}` has no value: it must be fed")]
+    NoValue {
+        /// The op.
+        op: &'static str,
+        /// The name of the input or variable.
+        name: String,
+    },
+    /// An integer divided by 0.
+    #[error("{op}: an integer is divided by 0")]
+    DivisionByZero {
+        /// The op.
+        op: &'static str,
+    },
+    /// An index out of range.
+    #[error("{what} {index} at position {position:?} is out of range: {op} has 0..{range}")]
+    Index {
+        /// The op.
+        op: &'static str,
+        /// `label`, `row`.
+        what: &'static str,
+        /// The index.
+        index: i64,
+        /// One past the greatest.
+        range: usize,
+        /// Where it stands in its whole tensor.
+        position: Vec<usize>,
+    },
+}
+
+fn list(types: &[TensorType]) -> String {
+    types.iter().map(TensorType::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// Checks the number of operands.
+///
+/// # Errors
+/// Where it is another.
+pub fn arity(
+    op: &'static str,
+    operands: &[&TensorType],
+    count: usize,
+    expected: &'static str,
+) -> Result<(), OpError> {
+    if operands.len() == count {
+        return Ok(());
+    }
+    Err(OpError::Arity { op, expected, found: operands.len() })
+}
+
+/// An error of shapes.
+pub fn shapes(op: &'static str, operands: &[&TensorType], reason: impl Into<String>) -> OpError {
+    OpError::Shapes {
+        op,
+        operands: operands.iter().map(|&t| t.clone()).collect(),
+        reason: reason.into(),
+    }
+}
+
+/// An error of element types.
+pub fn dtypes(op: &'static str, operands: &[&TensorType], reason: impl Into<String>) -> OpError {
+    OpError::DTypes {
+        op,
+        operands: operands.iter().map(|&t| t.clone()).collect(),
+        reason: reason.into(),
+    }
+}

@@ -1,0 +1,17 @@
+//! What a collective works on.
+
+use crate::memory::{Arena, Place};
+
+/// The memory that a collective works on.
+pub(crate) struct Buffers<'a> {
+    pub(crate) arena: &'a Arena,
+    /// Where the inputs and outputs lie in this action.
+    pub(crate) inputs: &'a [Place],
+    pub(crate) outputs: &'a [Place],
+    /// Buffers of the outputs' sizes, for collectives in place; otherwise none.
+    pub(crate) staging: &'a mut [Vec<u8>],
+    /// Buffers in which sums of 16-bit numbers are made, one for each output.
+    pub(crate) wide: &'a mut [Vec<f32>],
+    /// The pack buffer.
+    pub(crate) packed: &'a mut Vec<u8>,
+}
