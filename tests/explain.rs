@@ -56,6 +56,10 @@ fn what_waits_for_the_backward_pass_is_explained() {
         for word in ["\n* ", "again from ", "kept as "] {
             assert!(backward.contains(word), "{word}: {text}");
         }
+        // What is read as it was made is kept: its line says so too.
+        let text = succeeds(["explain", plan, "layer_norm"]);
+        let kept = text.split_once("for the backward pass it is kept as ").expect("kept").1;
+        assert!(!kept.contains("* again from "), "{text}");
         let value = read(&succeeds(["explain", plan, tensor, "--format", "json"]));
         let all = value["backward"]["alternatives"].as_array().expect("a list");
         let known = |one: &&Value| one["sbp"] == value["backward"]["sbp"];
@@ -114,6 +118,20 @@ fn what_is_kept_could_be_recomputed_and_the_other_way_round() {
     assert!(seconds > 0.0 && bytes < 0.0, "{waiting}");
     assert!(text.contains("for the backward pass it is kept as S(0)\n"), "{text}");
     assert!(text.contains("  recomputed ") && text.contains(" at the peak of stage 0"), "{text}");
+}
+
+#[test]
+fn what_is_kept_whole_could_be_sliced() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let plan = plan(folder.path(), "plan.json", &["--mesh", "4", "--strategy", "megatron"]);
+    let plan = plan.to_str().expect("UTF-8");
+    let value = read(&succeeds(["explain", plan, "layer_norm_1", "--format", "json"]));
+    let waiting = &value["waiting"];
+    assert_eq!((&waiting["way"], &waiting["kept_as"][0]), (&"kept".into(), &"B".into()), "{value}");
+    let [seconds, bytes] = more(waiting, "sliced");
+    assert!(seconds > 0.0 && bytes < 0.0, "{waiting}");
+    let text = succeeds(["explain", plan, "layer_norm_1"]);
+    assert!(text.contains("  sliced to S(0) and gathered again  about +"), "{text}");
 }
 
 #[test]

@@ -50,12 +50,8 @@ fn shown(plan: &Plan, tensor: &str, explained: &Explained) -> String {
     if let Some(waiting) = waiting {
         let _ = writeln!(text, "for the backward pass it is {}", report::way(&waiting.chosen));
     }
-    if let Some(Backward { rests, choice }) = backward {
-        let how = |sbp: &NdSbp| match Some(sbp) == rests.as_ref() {
-            true => format!("again from {sbp}"),
-            false => format!("kept as {sbp}"),
-        };
-        text += &lines(plan, choice, how);
+    if let Some(Backward { choice, .. }) = backward {
+        text += &lines(plan, choice, |sbp| explained.for_backward(sbp));
     }
     text + &waiting.as_ref().map_or_else(String::new, other_ways)
 }

@@ -1,7 +1,9 @@
 //! Why a tensor lies as it does: its alternatives, and what the best plan with each costs.
 
 use graphc_compiler::decisions::{Decisions, Sharding};
-use graphc_compiler::planner::{self, PlanError, Planned, Reading, Waiting, alternatives, waiting};
+use graphc_compiler::planner::{
+    self, PlanError, Planned, Reading, Waiting, Way, alternatives, waiting,
+};
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
 use graphc_ir::plan::{Plan, Strategy};
@@ -40,6 +42,21 @@ pub struct Explained {
     pub waiting: Option<Waiting>,
     /// What the backward pass reads, where that may lie otherwise.
     pub backward: Option<Backward>,
+}
+
+impl Explained {
+    /// What a layout means that the tensor may have for the backward pass. In that in which it was made it is gathered again, unless it is
+    /// read so.
+    pub fn for_backward(&self, sbp: &NdSbp) -> String {
+        let rests = self.backward.as_ref().and_then(|backward| backward.rests.as_ref());
+        let read = self.waiting.as_ref().is_some_and(|Waiting { chosen, .. }| {
+            chosen.way == Way::Kept && chosen.sbp.as_ref() == Some(sbp)
+        });
+        match rests == Some(sbp) && !read {
+            true => format!("again from {sbp}"),
+            false => format!("kept as {sbp}"),
+        }
+    }
 }
 
 /// The alternatives of one tensor. Each is planned anew, which takes as long as planning did.
