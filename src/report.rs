@@ -6,7 +6,9 @@ use std::fmt::Write;
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use graphc_compiler::passes::loss_scale::scales;
+use graphc_compiler::planner::{Waits, Way};
 use graphc_ir::plan::{BoxingKind, Plan, PlannerStatus, Rate, TensorEntry, TensorKind};
+use graphc_ir::sbp::NdSbp;
 use graphc_ir::types::DType;
 
 mod alternatives;
@@ -37,6 +39,17 @@ pub fn seconds(seconds: f64) -> String {
         s if s >= 1.0 => format!("{s:.2} s"),
         s if s >= 1e-3 => format!("{:.2} ms", s * 1e3),
         s => format!("{:.1} us", s * 1e6),
+    }
+}
+
+/// What becomes of a tensor until the backward pass: `gathered again from S(0)`.
+pub fn way(waits: &Waits) -> String {
+    let sbp = waits.sbp.as_ref().map_or_else(|| "?".into(), NdSbp::to_string);
+    match waits.way {
+        Way::Kept => format!("kept as {sbp}"),
+        Way::Gathered => format!("gathered again from {sbp}"),
+        Way::Sliced => format!("sliced to {sbp} and gathered again"),
+        Way::Recomputed => "recomputed".into(),
     }
 }
 

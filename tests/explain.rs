@@ -56,14 +56,82 @@ fn what_waits_for_the_backward_pass_is_explained() {
         for word in ["\n* ", "again from ", "kept as "] {
             assert!(backward.contains(word), "{word}: {text}");
         }
+        // What is read as it was made is kept: its line says so too.
+        let text = succeeds(["explain", plan, "layer_norm"]);
+        let kept = text.split_once("for the backward pass it is kept as ").expect("kept").1;
+        assert!(!kept.contains("* again from "), "{text}");
         let value = read(&succeeds(["explain", plan, tensor, "--format", "json"]));
         let all = value["backward"]["alternatives"].as_array().expect("a list");
         let known = |one: &&Value| one["sbp"] == value["backward"]["sbp"];
         assert!(all.len() > 1 && all.iter().any(|one| known(&one)), "{value}");
     }
     let free = plan(folder.path(), "free.json", &["--mesh", "2"]);
-    let text = succeeds(["explain", free.to_str().expect("UTF-8"), "tok.weight"]);
+    let free = free.to_str().expect("UTF-8");
+    let text = succeeds(["explain", free, "blocks.0.attn.qkv.weight"]);
+    assert!(text.contains("for the backward pass it is kept as B\n"), "{text}");
+    // Its gradient is a sum over tokens, which need no embedding.
+    let text = succeeds(["explain", free, "tok.weight"]);
     assert!(!text.contains("backward pass"), "{text}");
+}
+
+/// The first tensor that an op of the forward pass makes and that waits so for the backward pass, as JSON and as text.
+fn first_that_waits(plan: &str, way: &str) -> (Value, String) {
+    let tensors = read(&std::fs::read_to_string(plan).expect("a plan"))["tensors"].clone();
+    let activation = |one: &&Value| one["kind"] == "activation";
+    for tensor in tensors.as_array().expect("a list").iter().filter(activation) {
+        let name = tensor["name"].as_str().expect("text");
+        let value = read(&succeeds(["explain", plan, name, "--format", "json"]));
+        if value["waiting"]["way"] == way {
+            return (value["waiting"].clone(), succeeds(["explain", plan, name]));
+        }
+    }
+    panic!("nothing is {way}");
+}
+
+/// What another way takes more than that of the plan: seconds, and bytes at the peak.
+fn more(waiting: &Value, way: &str) -> [f64; 2] {
+    let others = waiting["others"].as_array().expect("a list");
+    let other = others.iter().find(|one| one["way"] == way).unwrap_or_else(|| panic!("{waiting}"));
+    ["seconds", "peak_bytes"].map(|figure| {
+        let number = |one: &Value| one[figure].as_f64().expect("a number");
+        number(other) - number(waiting)
+    })
+}
+
+#[test]
+fn what_is_kept_could_be_recomputed_and_the_other_way_round() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let of = |recompute: &str| {
+        let extra = ["--mesh", "2", "--strategy", "data", "--recompute", recompute];
+        let plan = plan(folder.path(), &format!("{recompute}.json"), &extra);
+        plan.to_str().expect("UTF-8").to_owned()
+    };
+    let (waiting, text) = first_that_waits(&of("full"), "recomputed");
+    assert_eq!(waiting["kept_as"], Value::Null);
+    let [seconds, bytes] = more(&waiting, "kept");
+    assert!(seconds < 0.0 && bytes >= 0.0, "{waiting}");
+    assert!(text.contains("for the backward pass it is recomputed\n"), "{text}");
+    assert!(text.contains("  kept as S(0) ") && text.contains(" about -"), "{text}");
+    let (waiting, text) = first_that_waits(&of("none"), "kept");
+    assert_eq!(waiting["seconds"], 0.0, "{waiting}");
+    let [seconds, bytes] = more(&waiting, "recomputed");
+    assert!(seconds > 0.0 && bytes < 0.0, "{waiting}");
+    assert!(text.contains("for the backward pass it is kept as S(0)\n"), "{text}");
+    assert!(text.contains("  recomputed ") && text.contains(" at the peak of stage 0"), "{text}");
+}
+
+#[test]
+fn what_is_kept_whole_could_be_sliced() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let plan = plan(folder.path(), "plan.json", &["--mesh", "4", "--strategy", "megatron"]);
+    let plan = plan.to_str().expect("UTF-8");
+    let value = read(&succeeds(["explain", plan, "layer_norm_1", "--format", "json"]));
+    let waiting = &value["waiting"];
+    assert_eq!((&waiting["way"], &waiting["kept_as"][0]), (&"kept".into(), &"B".into()), "{value}");
+    let [seconds, bytes] = more(waiting, "sliced");
+    assert!(seconds > 0.0 && bytes < 0.0, "{waiting}");
+    let text = succeeds(["explain", plan, "layer_norm_1"]);
+    assert!(text.contains("  sliced to S(0) and gathered again  about +"), "{text}");
 }
 
 #[test]

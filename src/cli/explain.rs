@@ -5,6 +5,7 @@ use std::fmt::Write;
 use anyhow::Result;
 use graphc::report::{self, Alternative, Backward, Choice, Explained, Peak};
 use graphc_compiler::compile::prepare_again;
+use graphc_compiler::planner::{Waiting, Waits, Way};
 use graphc_ir::plan::Plan;
 use graphc_ir::sbp::NdSbp;
 use serde_json::json;
@@ -16,6 +17,9 @@ use super::output::print;
 /// Other tensors that are listed where a layout changes them.
 const LISTED: usize = 6;
 
+/// Seconds of a step that are not worth a number.
+const LEAST: f64 = 5e-8;
+
 /// Runs the command.
 pub fn run(args: &ExplainArgs) -> Result<()> {
     let plan = load_sound_plan(&args.plan)?;
@@ -26,17 +30,15 @@ pub fn run(args: &ExplainArgs) -> Result<()> {
 }
 
 fn explain(plan: &Plan, tensor: &str, format: Format) -> Result<()> {
-    let Explained { choice, backward } = report::explain(plan, &prepare_again(plan)?, tensor)?;
+    let explained = report::explain(plan, &prepare_again(plan)?, tensor)?;
     match format {
-        Format::Text => print(&shown(plan, tensor, &choice, backward.as_ref())),
-        Format::Json => {
-            let values = values(plan, &choice, backward.as_ref());
-            print(&(serde_json::to_string_pretty(&values)? + "\n"))
-        }
+        Format::Text => print(&shown(plan, tensor, &explained)),
+        Format::Json => print(&(serde_json::to_string_pretty(&values(plan, &explained))? + "\n")),
     }
 }
 
-fn shown(plan: &Plan, tensor: &str, choice: &Choice, backward: Option<&Backward>) -> String {
+fn shown(plan: &Plan, tensor: &str, explained: &Explained) -> String {
+    let Explained { choice, waiting, backward } = explained;
     let chosen = choice.chosen.as_ref();
     let mut text = format!(
         "`{tensor}` is ({}) in a plan of {} per step (bound {})\n",
@@ -45,16 +47,43 @@ fn shown(plan: &Plan, tensor: &str, choice: &Choice, backward: Option<&Backward>
         report::seconds(plan.planner.bound_seconds),
     );
     text += &lines(plan, choice, |sbp| sbp.to_string());
-    if let Some(Backward { rests, choice }) = backward {
-        let how = |sbp: &NdSbp| match Some(sbp) == rests.as_ref() {
-            true => format!("again from {sbp}"),
-            false => format!("kept as {sbp}"),
-        };
-        let chosen = choice.chosen.as_ref().map_or_else(|| "?".into(), how);
-        let _ = writeln!(text, "for the backward pass it is {chosen}");
-        text += &lines(plan, choice, how);
+    if let Some(waiting) = waiting {
+        let _ = writeln!(text, "for the backward pass it is {}", report::way(&waiting.chosen));
     }
-    text
+    if let Some(Backward { choice, .. }) = backward {
+        text += &lines(plan, choice, |sbp| explained.for_backward(sbp));
+    }
+    text + &waiting.as_ref().map_or_else(String::new, other_ways)
+}
+
+/// A line for each other way to have a tensor for the backward pass.
+fn other_ways(waiting: &Waiting) -> String {
+    let Waiting { stage, chosen, others } = waiting;
+    let mut text = String::new();
+    for other in others {
+        let seconds = match other.seconds - chosen.seconds {
+            s if s.abs() < LEAST => "as long".to_owned(),
+            s if s < 0.0 => format!("-{}", report::seconds(-s)),
+            s => format!("+{}", report::seconds(s)),
+        };
+        let (more, bytes) = match other.bytes >= chosen.bytes {
+            true => ("+", other.bytes - chosen.bytes),
+            false => ("-", chosen.bytes - other.bytes),
+        };
+        let _ = writeln!(
+            text,
+            "  {:<34} about {seconds} a step, {more}{} at the peak of stage {stage}",
+            report::way(other),
+            report::bytes(bytes)
+        );
+    }
+    match text.is_empty() {
+        true => text,
+        false => {
+            "other ways, by the planner's model, where all else stays as it is:\n".to_owned()
+                + &text
+        }
+    }
 }
 
 /// A line for each layout.
@@ -84,23 +113,43 @@ fn lines(plan: &Plan, choice: &Choice, name: impl Fn(&NdSbp) -> String) -> Strin
     text
 }
 
-fn values(plan: &Plan, choice: &Choice, backward: Option<&Backward>) -> serde_json::Value {
+fn values(plan: &Plan, explained: &Explained) -> serde_json::Value {
+    let Explained { choice, waiting, backward } = explained;
+    let mut values = json!({
+        "objective_seconds": plan.planner.objective_seconds,
+        "alternatives": all(choice),
+    });
+    if let Some(Waiting { stage, chosen, others }) = waiting {
+        let way = |waits: &Waits| json!({ "way": name(waits.way), "kept_as": waits.sbp, "seconds": waits.seconds, "peak_bytes": waits.bytes });
+        let others: Vec<_> = others.iter().map(way).collect();
+        values["waiting"] = way(chosen);
+        values["waiting"]["stage"] = json!(stage);
+        values["waiting"]["others"] = json!(others);
+    }
+    if let Some(Backward { rests, choice }) = backward {
+        values["backward"] =
+            json!({ "again_from": rests, "sbp": choice.chosen, "alternatives": all(choice) });
+    }
+    values
+}
+
+fn all(choice: &Choice) -> Vec<serde_json::Value> {
     let one = |alternative: &Alternative| match &alternative.outcome {
         Ok((seconds, changed)) => {
             json!({ "sbp": alternative.sbp, "objective_seconds": seconds, "changes": changed })
         }
         Err(reason) => json!({ "sbp": alternative.sbp, "error": reason }),
     };
-    let all = |choice: &Choice| choice.all.iter().map(one).collect::<Vec<_>>();
-    let mut values = json!({
-        "objective_seconds": plan.planner.objective_seconds,
-        "alternatives": all(choice),
-    });
-    if let Some(Backward { rests, choice }) = backward {
-        values["backward"] =
-            json!({ "again_from": rests, "sbp": choice.chosen, "alternatives": all(choice) });
+    choice.all.iter().map(one).collect()
+}
+
+fn name(way: Way) -> &'static str {
+    match way {
+        Way::Kept => "kept",
+        Way::Gathered => "gathered",
+        Way::Sliced => "sliced",
+        Way::Recomputed => "recomputed",
     }
-    values
 }
 
 fn memory(plan: &Plan, format: Format) -> Result<()> {

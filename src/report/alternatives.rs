@@ -1,10 +1,12 @@
 //! Why a tensor lies as it does: its alternatives, and what the best plan with each costs.
 
-use graphc_compiler::decisions::{Decisions, Phase, Sharding};
-use graphc_compiler::planner::{PlanError, Planned, alternatives};
+use graphc_compiler::decisions::{Decisions, Sharding};
+use graphc_compiler::planner::{
+    self, PlanError, Planned, Reading, Waiting, Way, alternatives, waiting,
+};
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
-use graphc_ir::plan::Plan;
+use graphc_ir::plan::{Plan, Strategy};
 use graphc_ir::sbp::NdSbp;
 
 /// A layout that the tensor may have.
@@ -36,8 +38,25 @@ pub struct Backward {
 pub struct Explained {
     /// The layouts in which it may be made.
     pub choice: Choice,
+    /// What becomes of it until the backward pass, and about what else would cost; `None` where that does not read it.
+    pub waiting: Option<Waiting>,
     /// What the backward pass reads, where that may lie otherwise.
     pub backward: Option<Backward>,
+}
+
+impl Explained {
+    /// What a layout means that the tensor may have for the backward pass. In that in which it was made it is gathered again, unless it is
+    /// read so.
+    pub fn for_backward(&self, sbp: &NdSbp) -> String {
+        let rests = self.backward.as_ref().and_then(|backward| backward.rests.as_ref());
+        let read = self.waiting.as_ref().is_some_and(|Waiting { chosen, .. }| {
+            chosen.way == Way::Kept && chosen.sbp.as_ref() == Some(sbp)
+        });
+        match rests == Some(sbp) && !read {
+            true => format!("again from {sbp}"),
+            false => format!("kept as {sbp}"),
+        }
+    }
 }
 
 /// The alternatives of one tensor. Each is planned anew, which takes as long as planning did.
@@ -50,14 +69,38 @@ pub fn explain(
     tensor: &str,
 ) -> Result<Explained, ExplainError> {
     let value = find(decisions, tensor)?;
-    let choice = choice(plan, decisions, value, tensor)?;
-    let Some(again) = again(decisions, value) else {
-        return Ok(Explained { choice, backward: None });
+    let (choice, sharding) = choice(plan, decisions, value, tensor)?;
+    let Some(reading) = Reading::of(decisions, value) else {
+        return Ok(Explained { choice, waiting: None, backward: None });
     };
-    let operand = decisions.graph().producer(again).operands[0];
-    let rests = laid(plan, &name_of(decisions, operand));
-    let again = self::choice(plan, decisions, again, &name_of(decisions, again))?;
-    Ok(Explained { choice, backward: Some(Backward { rests, choice: again }) })
+    let again = name_of(decisions, reading.read);
+    let rests = laid(plan, &again);
+    let waiting = waits(plan, decisions, (&reading, rests.as_ref()), sharding)?;
+    let backward = match decisions.graph().producer(reading.read).op {
+        Op::Regather(_) => {
+            let rests = laid(plan, &name_of(decisions, reading.value));
+            let (choice, _) = self::choice(plan, decisions, reading.read, &again)?;
+            Some(Backward { rests, choice })
+        }
+        _ => None,
+    };
+    Ok(Explained { choice, waiting, backward })
+}
+
+/// What becomes of a tensor until the backward pass: with the signatures of the plan, which are those of the planner's own with the tensor as the
+/// plan has it.
+fn waits(
+    plan: &Plan,
+    decisions: &Decisions,
+    (reading, rests): (&Reading, Option<&NdSbp>),
+    sharding: Option<Sharding>,
+) -> Result<Option<Waiting>, PlanError> {
+    let machines = (&plan.options, &plan.cluster);
+    let sharding = match sharding.filter(|_| plan.options.strategy == Strategy::Auto) {
+        Some(sharding) => sharding,
+        None => planner::plan(decisions, machines.0, machines.1)?.sharding,
+    };
+    waiting(decisions, machines, reading, &sharding, rests)
 }
 
 /// Why nothing is known of a tensor.
@@ -88,27 +131,13 @@ fn laid(plan: &Plan, tensor: &str) -> Option<NdSbp> {
     plan.tensors.iter().find(|entry| entry.name == tensor).map(|entry| entry.sbp.clone())
 }
 
-/// What the backward pass reads for a value, cast or not, where that may lie otherwise.
-fn again(decisions: &Decisions, value: ValueId) -> Option<ValueId> {
-    let graph = decisions.graph();
-    let is_of = |mut of: ValueId| {
-        while of != value && matches!(graph.producer(of).op, Op::Regather(_) | Op::Cast(_)) {
-            of = graph.producer(of).operands[0];
-        }
-        of == value
-    };
-    let found = graph.nodes.iter().zip(&decisions.training.phases).find(|(node, phase)| {
-        matches!(node.op, Op::Regather(_)) && **phase == Phase::Backward && is_of(node.operands[0])
-    });
-    found.map(|(node, _)| node.results[0])
-}
-
+/// The layouts that a tensor may have, and the signatures of the plan in which it lies as it does.
 fn choice(
     plan: &Plan,
     decisions: &Decisions,
     value: ValueId,
     tensor: &str,
-) -> Result<Choice, PlanError> {
+) -> Result<(Choice, Option<Sharding>), PlanError> {
     let chosen = laid(plan, tensor);
     let found = alternatives(decisions, &plan.options, &plan.cluster, value)?;
     let base = found.iter().find(|(sbp, _)| Some(sbp) == chosen.as_ref());
@@ -125,7 +154,7 @@ fn choice(
         Alternative { sbp, outcome }
     };
     let all = found.into_iter().map(alternative).collect();
-    Ok(Choice { chosen, all })
+    Ok((Choice { chosen, all }, base))
 }
 
 /// The name under which plans list a value.

@@ -59,6 +59,11 @@ pub fn most_blocks(training: &TrainingGraph, rates: &Rates) -> usize {
     Blocks::new(training, rates, Depth::FULL).most
 }
 
+/// By value whether it is one that is computed again where all blocks are.
+pub fn repeatable_values(training: &TrainingGraph, rates: &Rates) -> Vec<bool> {
+    dropped(training, &Blocks::new(training, rates, Depth::FULL))
+}
+
 /// Which node is of which block.
 struct Blocks {
     /// The block of each node whose results may be computed again.

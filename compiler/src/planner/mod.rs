@@ -23,6 +23,8 @@
 //! - [`mod@reference`]: the integer programme for a solver, and what a finished sharding costs from the graph alone. Plans are held
 //!   against them.
 //!
+//! - `waiting`: what becomes of a tensor until the backward pass, and about what the other ways cost, for `graphc explain`.
+//!
 //! Nothing here inserts boxing or orders actors. Start reading with [`plan`].
 
 mod encoding;
@@ -33,6 +35,7 @@ pub mod problem;
 pub mod reference;
 mod solver;
 mod strategies;
+mod waiting;
 
 use graphc_ir::ids::ValueId;
 use graphc_ir::mesh::Placement;
@@ -46,6 +49,8 @@ pub use reference::{Account, Recomputed, account, recompute};
 
 pub use encoding::lead::{Before, Lead};
 pub use memory::{Care, Rival};
+pub use waiting::{Reading, Waiting, Waits, Way, waiting};
+
 use memory::{Solution, Unlimited};
 use problem::candidates::{Candidate, CandidateList};
 use problem::size::size;

@@ -140,10 +140,7 @@ fn of(plan: &Plan, decisions: &Decisions, tensor: &str) -> Why {
         Ok(explained) => {
             why.choices = reasons(&explained.choice, |layout| layout.to_string());
             if let Some(backward) = &explained.backward {
-                let again = |layout: &_| match Some(layout) == backward.rests.as_ref() {
-                    true => format!("again from {layout}"),
-                    false => format!("kept as {layout}"),
-                };
+                let again = |layout: &_| explained.for_backward(layout);
                 why.backward = reasons(&backward.choice, again);
             }
         }

@@ -227,7 +227,7 @@ impl Lifetimes {
     }
 
     /// Microbatches beyond the first whose contents are kept: of what the forward pass leaves for the backward pass.
-    fn stashed(&self, decisions: &Decisions, nodes: &[usize]) -> usize {
+    pub fn stashed(&self, decisions: &Decisions, nodes: &[usize]) -> usize {
         let phase = |node: usize| decisions.training.phases[node];
         let crosses = nodes.iter().any(|&node| phase(node) == Phase::Forward)
             && nodes.iter().any(|&node| phase(node) != Phase::Forward);

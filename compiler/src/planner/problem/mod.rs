@@ -9,11 +9,12 @@ use graphc_ir::graph::Node;
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::Op;
 use graphc_ir::plan::{Cluster, CompileOptions};
+use graphc_ir::sbp::NdSbp;
 
 use super::error::PlanError;
 use super::meter::Meter;
 use crate::boxing::{Fusion, Hidden, Window, fetched, is_fused, left};
-use crate::decisions::{Decisions, ValueRate};
+use crate::decisions::{Decisions, Sharding, ValueRate};
 use boxed::KnownBoxed;
 use candidates::{Candidate, CandidateList, Candidates};
 use layouts::{ClassId, Layouts, PlacementId, Price, SbpId};
@@ -406,6 +407,29 @@ impl<'a> Problem<'a> {
         let price = self.layouts.price((demand.from, source), (demand.to, target));
         let price = self.fused(demand.fusion, price, (demand.from, source));
         Price { seconds: left(price.seconds, demand.hides), ..price }
+    }
+
+    /// Seconds that boxing a value takes each time for these readers on its mesh: what is left where it hides.
+    pub fn boxed_for(&mut self, value: ValueId, readers: &[usize], from: SbpId, to: SbpId) -> f64 {
+        let producer = self.decisions.graph().value(value).producer.index();
+        let home = self.placement(producer);
+        let class = self.layouts.class(self.decisions, value, home);
+        let price = self.layouts.price((class, from), (class, to));
+        left(price.seconds, self.hidden.under(self.decisions, value, readers))
+    }
+
+    /// The candidate of each node that a sharding has; `None` where a node has none like it.
+    pub fn labels(&mut self, sharding: &Sharding) -> Option<Vec<usize>> {
+        let mut labels = Vec::new();
+        for (all, node) in self.candidates.iter().zip(&sharding.nodes) {
+            let mut intern = |sbps: &[NdSbp]| -> Vec<SbpId> {
+                sbps.iter().map(|sbp| self.layouts.intern(sbp)).collect()
+            };
+            let (operands, results) = (intern(&node.operands), intern(&node.results));
+            let is_it = |one: &Candidate| one.operands == operands && one.results == results;
+            labels.push(all.iter().position(is_it)?);
+        }
+        (labels.len() == self.candidates.len()).then_some(labels)
     }
 
     /// What is kept, and how long, for boxing a demanded tensor at this price.

@@ -1,0 +1,414 @@
+//! What becomes of a tensor between the forward and the backward pass, and about what its other ways cost: seconds of a step and
+//! bytes at the peak, where all else stays as it is.
+//!
+//! These are estimates. What is computed again takes the seconds of the ops that have to run for it, what is gathered again those of its boxing
+//! that nothing hides, and a tensor takes its bytes at the peak if the peak comes while it waits. A plan of its own would lay other tensors
+//! in other ways as well.
+
+use std::collections::BTreeSet;
+
+use graphc_ir::ids::{NodeId, ValueId};
+use graphc_ir::op::Op;
+use graphc_ir::plan::{Cluster, CompileOptions};
+use graphc_ir::sbp::{NdSbp, Sbp};
+
+use super::error::PlanError;
+use super::problem::Problem;
+use super::problem::layouts::SbpId;
+use super::problem::usage;
+use crate::decisions::{Decisions, Phase, Sharding, ValueRate};
+use crate::passes::recompute::repeatable_values;
+
+/// What becomes of a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// It is kept as it is read.
+    Kept,
+    /// It is kept as it was made, or at rest, and gathered again.
+    Gathered,
+    /// It is kept in smaller shards than it was made in, and gathered again.
+    Sliced,
+    /// It is not kept, and computed again.
+    Recomputed,
+}
+
+/// One way, and what it takes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Waits {
+    /// The way.
+    pub way: Way,
+    /// The layout that is kept; `None` where the tensor is computed again.
+    pub sbp: Option<NdSbp>,
+    /// Seconds of a step for computing or gathering again.
+    pub seconds: f64,
+    /// Bytes at the peak of a rank of its stage, of it and of what is kept for it alone.
+    pub bytes: u64,
+}
+
+/// The way of a plan, and the others that there are.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Waiting {
+    /// The stage of its ranks.
+    pub stage: usize,
+    /// That of the plan.
+    pub chosen: Waits,
+    /// The others.
+    pub others: Vec<Waits>,
+}
+
+/// What the backward pass reads for a tensor of the forward pass.
+#[derive(Clone, Debug)]
+pub struct Reading {
+    /// The tensor of the forward pass.
+    pub value: ValueId,
+    /// What the backward pass reads: this tensor, what stands for it where it may lie otherwise, or what is computed again.
+    pub read: ValueId,
+    /// The backward ops that read it on its ranks.
+    readers: Vec<usize>,
+}
+
+impl Reading {
+    /// What the backward pass reads for a value, or for what it is cast to; `None` where it reads nothing of it, or the value is not of the
+    /// forward pass.
+    pub fn of(decisions: &Decisions, value: ValueId) -> Option<Self> {
+        let consumers = decisions.graph().consumers();
+        let mut pending = vec![value];
+        while let Some(value) = pending.pop() {
+            if let Some(found) = Self::of_itself(decisions, &consumers, value) {
+                return Some(found);
+            }
+            let casts = consumers[value.index()].iter().rev();
+            let casts = casts.map(|&node| decisions.graph().node(node));
+            let casts = casts.filter(|node| matches!(node.op, Op::Cast(_)));
+            pending.extend(casts.map(|node| node.results[0]));
+        }
+        None
+    }
+
+    fn of_itself(decisions: &Decisions, consumers: &[Vec<NodeId>], value: ValueId) -> Option<Self> {
+        let (graph, phases) = (decisions.graph(), &decisions.training.phases);
+        let made = graph.value(value);
+        if phases[made.producer.index()] != Phase::Forward {
+            return None;
+        }
+        let copies = decisions.recomputed.iter().enumerate();
+        let copies = copies.filter(|(_, original)| **original == Some(made.producer));
+        let mut stand: Vec<ValueId> =
+            copies.map(|(copy, _)| graph.nodes[copy].results[made.index]).collect();
+        stand.push(value);
+        // What is gathered for each microbatch may be kept from there.
+        let mut at = 0;
+        while let Some(&one) = stand.get(at) {
+            let readers = consumers[one.index()].iter().map(|&node| graph.node(node));
+            let again = readers.filter(|node| matches!(node.op, Op::Regather(_)));
+            stand.extend(again.map(|node| node.results[0]));
+            at += 1;
+        }
+        let home = graph.node(made.producer);
+        let reads = |&reader: &usize| {
+            let node = &graph.nodes[reader];
+            let is_home = node.part == home.part && node.placement == home.placement;
+            phases[reader] == Phase::Backward && is_home && !matches!(node.op, Op::Regather(_))
+        };
+        stand.into_iter().find_map(|read| {
+            let readers = consumers[read.index()].iter().map(|node| node.index());
+            let readers: Vec<usize> = readers.filter(reads).collect();
+            (!readers.is_empty()).then_some(Self { value, read, readers })
+        })
+    }
+
+    /// Whether it is computed again.
+    fn is_again(&self, decisions: &Decisions) -> bool {
+        let producer = decisions.graph().value(self.read).producer;
+        decisions.recomputed[producer.index()].is_some()
+    }
+}
+
+/// What becomes of a tensor until the backward pass in a plan with these signatures, in which what the backward pass reads lies as `rests`;
+/// `None` where the sharding is not of this problem.
+///
+/// # Errors
+/// Where a pin cannot be fulfilled.
+pub fn waiting(
+    decisions: &Decisions,
+    (options, cluster): (&CompileOptions, &Cluster),
+    reading: &Reading,
+    sharding: &Sharding,
+    rests: Option<&NdSbp>,
+) -> Result<Option<Waiting>, PlanError> {
+    let mut problem = Problem::new(decisions, options, cluster)?;
+    let Some(assignment) = problem.labels(sharding) else { return Ok(None) };
+    let producer = decisions.graph().value(reading.value).producer.index();
+    let stage = decisions.staging.stage[producer];
+    let mut pricing = Pricing::new(&mut problem, assignment, reading);
+    let (chosen, others) = pricing.ways(rests);
+    Ok(Some(Waiting { stage, chosen, others }))
+}
+
+struct Pricing<'p, 'a> {
+    problem: &'p mut Problem<'a>,
+    assignment: Vec<usize>,
+    reading: &'p Reading,
+    consumers: Vec<Vec<NodeId>>,
+    /// Contents of the tensor at the peak of its ranks while it waits.
+    contents: u64,
+}
+
+impl<'p, 'a> Pricing<'p, 'a> {
+    fn new(problem: &'p mut Problem<'a>, assignment: Vec<usize>, reading: &'p Reading) -> Self {
+        let consumers = problem.decisions.graph().consumers();
+        let mut pricing = Self { problem, assignment, reading, consumers, contents: 0 };
+        pricing.contents = pricing.contents();
+        pricing
+    }
+
+    /// It waits from its last reader of the forward pass to its first of the backward pass, or through all microbatches where it is the same
+    /// for all of them.
+    fn contents(&mut self) -> u64 {
+        let peak = self.peak();
+        let Self { problem, reading, consumers, .. } = self;
+        let (decisions, lifetimes) = (problem.decisions, &problem.lifetimes);
+        let graph = decisions.graph();
+        let producer = graph.value(reading.value).producer.index();
+        let in_loop = lifetimes.looped.is_some_and(|(first, last)| (first..=last).contains(&peak));
+        if decisions.rates.values[reading.value.index()] == ValueRate::Step
+            && reading.readers.iter().any(|&node| decisions.times(&graph.nodes[node]) > 1)
+        {
+            return u64::from(in_loop);
+        }
+        let forward = |node: &usize| decisions.training.phases[*node] == Phase::Forward;
+        let before = consumers[reading.value.index()].iter().map(|node| node.index());
+        let before = before.filter(forward).chain([producer]);
+        let last = before.map(|node| lifetimes.position[node]).max().unwrap_or(0);
+        let copy = graph.value(reading.read).producer.index();
+        let after = reading.readers.iter().copied();
+        let after = after.chain(reading.is_again(decisions).then_some(copy));
+        let first = after.map(|node| lifetimes.position[node]).min().unwrap_or(0);
+        let nodes: Vec<usize> = reading.readers.iter().copied().chain([producer]).collect();
+        let others = lifetimes.stashed(decisions, &nodes) as u64;
+        u64::from(last < peak && peak < first) + if in_loop { others } else { 0 }
+    }
+
+    /// The position at which the ranks of the tensor need most.
+    fn peak(&mut self) -> usize {
+        let producer = self.problem.decisions.graph().value(self.reading.value).producer;
+        let placement = &self.problem.decisions.staging.placement[producer.index()];
+        let domains = self.problem.lifetimes.domains_of(placement);
+        let items = usage::items(self.problem, &self.assignment);
+        let peaks = usage::peaks(self.problem, &items);
+        let fullest = domains.into_iter().max_by_key(|&d| (peaks[d].bytes, std::cmp::Reverse(d)));
+        fullest.map_or(0, |domain| peaks[domain].position)
+    }
+
+    fn ways(&mut self, rests: Option<&NdSbp>) -> (Waits, Vec<Waits>) {
+        let decisions = self.problem.decisions;
+        let made = self.made(self.reading.value);
+        let taken = self.taken();
+        let kept = self.kept(Way::Kept, taken);
+        let mut all = vec![kept];
+        if self.bytes(made) < self.bytes(taken) {
+            all.push(self.kept(Way::Gathered, made));
+        }
+        if self.is_computed() {
+            all.extend(
+                self.smallest(taken).filter(|&(sbp, _)| sbp != made).map(|(_, waits)| waits),
+            );
+        }
+        let chosen = if self.reading.is_again(decisions) {
+            self.copied()
+        } else {
+            all.extend(self.again());
+            let rests = rests.filter(|_| self.reading.read != self.reading.value);
+            let rests = rests.map(|sbp| self.problem.layouts.intern(sbp));
+            let rests = rests.unwrap_or_else(|| self.copy(made, taken));
+            let way = match (self.bytes(rests) >= self.bytes(taken), rests == made) {
+                (true, _) => Way::Kept,
+                (false, true) => Way::Gathered,
+                (false, false) => Way::Sliced,
+            };
+            self.kept(way, rests)
+        };
+        all.retain(|waits| waits.way != chosen.way);
+        (chosen, all)
+    }
+
+    /// The layout in which a value is made.
+    fn made(&self, value: ValueId) -> SbpId {
+        let value = self.problem.decisions.graph().value(value);
+        let node = value.producer.index();
+        self.problem.candidates[node][self.assignment[node]].results[value.index]
+    }
+
+    /// The largest layout in which these nodes take a value.
+    fn largest(&mut self, value: ValueId, readers: &[usize]) -> Option<SbpId> {
+        let graph = self.problem.decisions.graph();
+        let mut taken: Vec<SbpId> = Vec::new();
+        for &node in readers {
+            let candidate = &self.problem.candidates[node][self.assignment[node]];
+            let operands = graph.nodes[node].operands.iter().zip(&candidate.operands);
+            taken.extend(operands.filter(|pair| *pair.0 == value).map(|pair| *pair.1));
+        }
+        taken.into_iter().max_by_key(|&sbp| self.bytes(sbp))
+    }
+
+    /// The largest layout in which the backward pass takes the tensor.
+    fn taken(&mut self) -> SbpId {
+        let reading = self.reading;
+        let taken = self.largest(reading.read, &reading.readers);
+        taken.unwrap_or_else(|| self.made(reading.read))
+    }
+
+    /// What is kept of a tensor with no choice of its own: the copy that the forward pass reads too, or the tensor as it is made.
+    fn copy(&mut self, made: SbpId, taken: SbpId) -> SbpId {
+        let phases = &self.problem.decisions.training.phases;
+        let readers = self.consumers[self.reading.value.index()].iter().map(|node| node.index());
+        let forward: Vec<usize> = readers.filter(|&n| phases[n] == Phase::Forward).collect();
+        match self.largest(self.reading.value, &forward) {
+            Some(before) if before == taken => taken,
+            _ => made,
+        }
+    }
+
+    fn bytes_of(&mut self, value: ValueId, sbp: SbpId) -> u64 {
+        let decisions = self.problem.decisions;
+        let producer = decisions.graph().value(value).producer.index();
+        let placement = &decisions.staging.placement[producer];
+        let placement = self.problem.layouts.placement(placement);
+        let class = self.problem.layouts.class(decisions, value, placement);
+        self.problem.layouts.bytes(class, sbp)
+    }
+
+    fn bytes(&mut self, sbp: SbpId) -> u64 {
+        self.bytes_of(self.reading.value, sbp)
+    }
+
+    /// Whether the tensor is made by an op: what is fed and what rests is there in any case.
+    fn is_computed(&self) -> bool {
+        let graph = self.problem.decisions.graph();
+        let op = &graph.producer(self.reading.value).op;
+        !matches!(op, Op::Input(_) | Op::Variable(_) | Op::ToGlobal(_))
+    }
+
+    /// The tensor kept in a layout, and gathered from it where the backward pass takes it in a larger one.
+    fn kept(&mut self, way: Way, sbp: SbpId) -> Waits {
+        let (made, taken) = (self.made(self.reading.value), self.taken());
+        let is_there = sbp == made && !self.is_computed();
+        let bytes = if is_there { 0 } else { self.bytes(sbp) * self.contents };
+        let mut seconds = 0.0;
+        if self.bytes(sbp) < self.bytes(taken) {
+            seconds += self.gathered(sbp, taken) + self.gathered(made, sbp);
+        }
+        Waits { way, sbp: Some(self.problem.layouts.sbp(sbp).clone()), seconds, bytes }
+    }
+
+    /// Seconds of a step for boxing the tensor for the backward pass. What is the same for all microbatches is boxed once for both passes if it
+    /// is kept, and else for each of them anew.
+    fn gathered(&mut self, from: SbpId, to: SbpId) -> f64 {
+        let decisions = self.problem.decisions;
+        let count = decisions.rates.microbatches as f64;
+        let per_step = decisions.rates.values[self.reading.value.index()] == ValueRate::Step;
+        let times = if per_step { 2.0 * count - 1.0 } else { count };
+        times * self.problem.boxed_for(self.reading.value, &self.reading.readers, from, to)
+    }
+
+    /// The least that can be kept of it: the layout it is taken in, split where it is whole.
+    fn smallest(&mut self, taken: SbpId) -> Option<(SbpId, Waits)> {
+        let graph = self.problem.decisions.graph();
+        let dims = graph.value(self.reading.value).ty.shape.len();
+        let sbp = self.problem.layouts.sbp(taken).clone();
+        let split = |dim: usize| {
+            let of = |one: &Sbp| if *one == Sbp::Broadcast { Sbp::Split(dim) } else { *one };
+            NdSbp(sbp.0.iter().map(of).collect())
+        };
+        let whole = self.bytes(taken);
+        let mut least: Option<(u64, SbpId, Waits)> = None;
+        for dim in 0..dims {
+            let sbp = self.problem.layouts.intern(&split(dim));
+            let (bytes, waits) = (self.bytes(sbp), self.kept(Way::Sliced, sbp));
+            let is_less = least.as_ref().is_none_or(|(known, _, best)| {
+                bytes < *known || bytes == *known && waits.seconds < best.seconds
+            });
+            if bytes < whole && is_less {
+                least = Some((bytes, sbp, waits));
+            }
+        }
+        least.map(|(_, sbp, waits)| (sbp, waits))
+    }
+
+    fn seconds_of(&self, nodes: &BTreeSet<usize>) -> f64 {
+        let one = |&node: &usize| self.problem.candidates[node][self.assignment[node]].seconds;
+        nodes.iter().map(one).sum()
+    }
+
+    /// Computing again, of a tensor that is not: the ops that would have to run, back to what is there for the backward pass. `None` where it
+    /// cannot be, as other layers read it.
+    fn again(&mut self) -> Option<Waits> {
+        let decisions = self.problem.decisions;
+        let graph = decisions.graph();
+        let may_be = repeatable_values(&decisions.training, &decisions.rates);
+        if !may_be[self.reading.value.index()] {
+            return None;
+        }
+        let (mut nodes, mut more) = (BTreeSet::new(), BTreeSet::new());
+        let mut pending = vec![self.reading.value];
+        while let Some(value) = pending.pop() {
+            let producer = graph.value(value).producer;
+            let is_there = |value| Reading::of_itself(decisions, &self.consumers, value).is_some();
+            if value != self.reading.value && (is_there(value) || rests(decisions, value)) {
+                continue;
+            }
+            if !may_be[value.index()] {
+                more.insert(value);
+            } else if nodes.insert(producer.index()) {
+                pending.extend(&graph.node(producer).operands);
+            }
+        }
+        let bytes =
+            more.into_iter().map(|value| self.bytes_of(value, self.made(value))).sum::<u64>();
+        let (seconds, bytes) = (self.seconds_of(&nodes), bytes * self.contents);
+        Some(Waits { way: Way::Recomputed, sbp: None, seconds, bytes })
+    }
+
+    /// Computing again, of a tensor that is: the ops that run for it alone, and what is kept for them alone.
+    fn copied(&mut self) -> Waits {
+        let decisions = self.problem.decisions;
+        let graph = decisions.graph();
+        let copy = graph.value(self.reading.read).producer.index();
+        let (mut nodes, mut kept) = (BTreeSet::new(), BTreeSet::new());
+        let for_these = |nodes: &BTreeSet<usize>, value: ValueId| {
+            let readers = self.consumers[value.index()].iter();
+            let mut backward =
+                readers.filter(|node| decisions.training.phases[node.index()] != Phase::Forward);
+            backward.all(|node| nodes.contains(&node.index()))
+        };
+        // From readers to what they read, so that of each node all readers are known. An op whose other results are read has to run anyway.
+        for node in (0..=copy).rev() {
+            let results = &graph.nodes[node].results;
+            let for_it = |&value: &ValueId| value == self.reading.read || for_these(&nodes, value);
+            let is_copy = decisions.recomputed[node].is_some();
+            if is_copy && results.iter().all(for_it) {
+                nodes.insert(node);
+            }
+        }
+        for &node in &nodes {
+            kept.extend(graph.nodes[node].operands.iter().copied().filter(|&value| {
+                let producer = graph.value(value).producer.index();
+                decisions.recomputed[producer].is_none()
+                    && !rests(decisions, value)
+                    && for_these(&nodes, value)
+            }));
+        }
+        let bytes =
+            kept.into_iter().map(|value| self.bytes_of(value, self.made(value))).sum::<u64>();
+        let (seconds, bytes) = (self.seconds_of(&nodes), bytes * self.contents);
+        Waits { way: Way::Recomputed, sbp: None, seconds, bytes }
+    }
+}
+
+/// Whether a value is there for all of a step: it rests, is fed, or is the same for all microbatches.
+fn rests(decisions: &Decisions, value: ValueId) -> bool {
+    let op = &decisions.graph().producer(value).op;
+    matches!(op, Op::Input(_) | Op::Variable(_) | Op::ToGlobal(_))
+        || decisions.rates.microbatches > 1
+            && decisions.rates.values[value.index()] == ValueRate::Step
+}
