@@ -155,6 +155,25 @@ fn one_stage_of_a_large_graph_is_tried_where_it_may_be_better_but_its_layers_do_
 }
 
 #[test]
+fn memory_that_both_streams_touch_is_taken_again_when_both_are_done_with_it() {
+    // A gradient is reduced and then sliced in its place on the second stream, while the first one makes the next microbatch's.
+    let cluster = preset("dgx-h100").expect("a preset");
+    let streams = |mib: u64| {
+        let given = CompileOptions {
+            auto_stages: false,
+            auto_microbatches: false,
+            stages: 2,
+            microbatches: 2,
+            memory: Some(mib << 20),
+            ..options(&[1024])
+        };
+        compiled(wide_gpt(), &given, &cluster).plan.programs[0].streams.len()
+    };
+    // The memory for both streams is more than it would be if the first one waited.
+    assert_eq!([576, 1024].map(streams), [1, 2]);
+}
+
+#[test]
 fn schedules_and_recomputation_go_with_it() {
     let cluster = slow_links();
     let chunked = CompileOptions {

@@ -21,6 +21,16 @@ pub struct Group {
     pub slots: u32,
 }
 
+impl Group {
+    /// Whether all that touches a content is known to have ended when the content is made that takes its slot. Whoever makes a
+    /// register waits for those that read it, but not for those of the other stream that read what has taken its memory over.
+    pub fn is_known(&self, flow: &Flow) -> bool {
+        let next = self.lives.iter().skip(self.slots as usize);
+        let mut pairs = self.lives.iter().zip(next);
+        pairs.all(|(before, next)| next.touched == [None; 2] || flow.is_over(before, next.made))
+    }
+}
+
 /// What the search for sharing looks at.
 pub struct Sharing<'a> {
     /// The registers.

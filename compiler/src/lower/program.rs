@@ -9,7 +9,7 @@ use graphc_ir::streams::Known;
 
 use super::background::{self, Block};
 use super::flow::Flow;
-use super::in_place::Sharing;
+use super::in_place::{Group, Sharing};
 use super::job::{BufferId, Job, TaskId};
 use super::lifetimes::{self, lives, slots};
 use super::places::Places;
@@ -196,11 +196,8 @@ fn place_registers(
         flow: &flow,
         microbatches: job.microbatches,
     };
-    let (groups, shares) = sharing.groups();
-    for group in &groups {
-        group.members.iter().for_each(|&member| program.registers[member].slots = group.slots);
-    }
-    let flow = Flow::new(order, &streams, Known::of(program));
+    let (mut groups, shares) = sharing.groups();
+    let flow = with_slots(program, &mut groups, (order, &streams));
     let waits = cx.tight && flow.is_double() && reuse::may_wait(&program.actors);
     let places = Places {
         registers: &program.registers,
@@ -236,6 +233,26 @@ fn place_registers(
     }
     program.arena_bytes = arena.bytes;
     program.live_bytes = arena.live_bytes;
+}
+
+/// Gives registers the slots of their groups, and a group another as long as it is not known that what had a slot before has ended: what
+/// streams know of each other then.
+fn with_slots(
+    program: &mut Program,
+    groups: &mut [Group],
+    (order, streams): (&[lifetimes::Action], &[usize]),
+) -> Flow {
+    loop {
+        for group in &*groups {
+            group.members.iter().for_each(|&member| program.registers[member].slots = group.slots);
+        }
+        let flow = Flow::new(order, streams, Known::of(program));
+        let mut unknown = groups.iter_mut().filter(|group| !group.is_known(&flow)).peekable();
+        if unknown.peek().is_none() {
+            return flow;
+        }
+        unknown.for_each(|group| group.slots += 1);
+    }
 }
 
 /// The places where blocks begin in the order, the last one past all: where the microbatch changes, or the order comes
