@@ -13,8 +13,9 @@ use graphc_compiler::planner::problem::candidates::CandidateList;
 use graphc_compiler::planner::reference::ilp::solve_ilp;
 use graphc_compiler::planner::{PlanError, Planned, alternatives, plan, recompute};
 use graphc_ir::builder::GraphBuilder;
-use graphc_ir::graph::{Graph, Value};
+use graphc_ir::graph::{Graph, Node, Value};
 use graphc_ir::mesh::Placement;
+use graphc_ir::op::Op;
 use graphc_ir::ops::Init;
 use graphc_ir::plan::{Cluster, CompileOptions, Loss, Optimizer, Pin, PlannerStatus};
 use graphc_ir::rule::Choice;
@@ -188,6 +189,31 @@ fn what_the_backward_pass_gathers_again() {
         }
     }
     assert!(planned > 6 && leaner > 2, "{planned} of 24 planned, {leaner} better than kept");
+}
+
+/// The same by a search through all plans: nothing that is kept or gathered again is better. (Of other seeds it takes a minute.)
+#[test]
+fn nothing_is_better_than_what_memory_decides() {
+    for seed in [8, 12, 13, 14] {
+        let mut numbers = Numbers(800 + seed);
+        let mesh: &[usize] = [&[2][..], &[3]][seed as usize % 2];
+        let (kept, options) = training(&mut numbers, 2, 1, mesh);
+        let again = regathered(&kept, &options).expect("fits").expect("weights are read again");
+        let cluster = preset(["cpu", "dgx-a100"][seed as usize / 2 % 2]).expect("a preset");
+        let free = plan(&again, &options, &cluster).expect("memory is plenty");
+        let limit = free.memory[0] * (40 + numbers.below(60) as u64) / 100;
+        let little = CompileOptions { memory: Some(limit), ..options };
+        let report = plan(&again, &little, &cluster).expect("it fits").report;
+        assert_eq!(report.status, PlannerStatus::Optimal, "{seed}");
+        let problem = Problem::new(&again, &little, &cluster).expect("no pins");
+        let ceiling = report.objective_seconds * (1.0 + 1e-9);
+        let mut everything = Everything::new(&problem, &again, &little, &cluster, ceiling);
+        everything.run();
+        let (best, _) = everything.best.as_ref().expect("the plan itself is among all");
+        assert!(close(*best, report.objective_seconds), "{seed}: {report:?} {best}");
+        let regather = |node: &Node| matches!(node.op, Op::Regather(_));
+        assert!(again.graph().nodes.iter().any(regather), "{seed}");
+    }
 }
 
 #[test]
