@@ -1,6 +1,6 @@
 //! Planning within a memory limit: prices of memory turn it into costs (Geoffrion, "Lagrangean relaxation for integer
 //! programming", 1974). Prices are found by cutting planes ([`planes`](self::cutting_planes)); branch and bound closes what
-//! they leave open on small graphs, or the gap is reported.
+//! they leave open as far as its work lasts, and the gap that is left is reported.
 
 use graphc_ir::plan::Strategy;
 

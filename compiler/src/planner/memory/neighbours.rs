@@ -1,4 +1,4 @@
-//! Plans beside the best one, for small graphs: one node decides otherwise, or two of which one reads what the other makes. Prices lead
+//! Plans beside the best one, as long as work lasts: one node decides otherwise, or two of which one reads what the other makes. Prices lead
 //! to plans that are cheapest at some prices, and where memory is short the best plan is often none of these.
 
 use super::search::Search;

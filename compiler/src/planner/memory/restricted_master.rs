@@ -1,4 +1,4 @@
-//! Large graphs within a memory limit. Plans and prices are looked for among the labels of plans that are known, where
+//! The restricted master problem: plans and prices are looked for among the labels of plans that are known, where
 //! what takes seconds on the whole problem takes a fraction; at the prices found there the whole problem gives a bound and
 //! more labels (column generation: Dantzig and Wolfe, "Decomposition principle for linear programs", 1960).
 
