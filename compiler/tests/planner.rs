@@ -394,13 +394,18 @@ fn what_the_user_asks_for_in_the_graph_is_boxed_between_meshes() {
     assert!(close(check.objective_seconds, planned.report.objective_seconds));
 }
 
-#[test]
-fn alternatives_are_priced_with_all_else_chosen_anew() {
+/// `y = x w` on two ranks.
+fn product() -> Decisions {
     let g = toy();
     let x = g.input("x", DType::F32, [1024, 512]);
     let w = g.variable("w", DType::F32, [512, 64], zeros());
     g.output("y", &x.matmul(&w).named("y"));
-    let decisions = decisions(g.finish().expect("right"), &[2]);
+    decisions(g.finish().expect("right"), &[2])
+}
+
+#[test]
+fn alternatives_are_priced_with_all_else_chosen_anew() {
+    let decisions = product();
     let options = CompileOptions { mesh: vec![2], ..CompileOptions::default() };
     let cluster = preset("cpu").expect("a preset");
     let best = plan(&decisions, &options, &cluster).expect("it fits").report.objective_seconds;
@@ -418,11 +423,7 @@ fn alternatives_are_priced_with_all_else_chosen_anew() {
 
 #[test]
 fn alternatives_that_do_not_fit_tell_of_the_tensor_by_its_name() {
-    let g = toy();
-    let x = g.input("x", DType::F32, [1024, 512]);
-    let w = g.variable("w", DType::F32, [512, 64], zeros());
-    g.output("y", &x.matmul(&w).named("y"));
-    let decisions = decisions(g.finish().expect("right"), &[2]);
+    let decisions = product();
     let memory = Some(1 << 10);
     let options = CompileOptions { mesh: vec![2], memory, ..CompileOptions::default() };
     let cluster = preset("cpu").expect("a preset");

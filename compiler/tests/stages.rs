@@ -31,18 +31,17 @@ fn options(mesh: &[usize]) -> CompileOptions {
 }
 
 fn gpt(layers: usize) -> Graph {
-    let g = GraphBuilder::new("gpt");
-    let config = GptConfig { layers, width: 128, heads: 4, sequence: 32, vocabulary: 256 };
-    let tokens = g.input("tokens", DType::I64, [16, 32]);
-    g.output("logits", &Gpt::new(&g, &config).forward(&tokens));
-    g.finish().expect("fits")
+    gpt_of(16, GptConfig { layers, width: 128, heads: 4, sequence: 32, vocabulary: 256 })
 }
 
 /// Two layers, of which most is weights.
 fn wide_gpt() -> Graph {
+    gpt_of(1024, GptConfig { layers: 2, width: 2048, heads: 16, sequence: 128, vocabulary: 4096 })
+}
+
+fn gpt_of(batch: usize, config: GptConfig) -> Graph {
     let g = GraphBuilder::new("gpt");
-    let config = GptConfig { layers: 2, width: 2048, heads: 16, sequence: 128, vocabulary: 4096 };
-    let tokens = g.input("tokens", DType::I64, [1024, 128]);
+    let tokens = g.input("tokens", DType::I64, [batch, config.sequence]);
     g.output("logits", &Gpt::new(&g, &config).forward(&tokens));
     g.finish().expect("fits")
 }

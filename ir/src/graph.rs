@@ -79,6 +79,11 @@ impl Node {
         }
     }
 
+    /// Whether the ranks of another node, as far as is known, are this one's: layers that are priced have one stage.
+    pub fn is_beside(&self, other: &Node) -> bool {
+        self.stage() == other.stage() && self.placement == other.placement
+    }
+
     /// Takes what the user said of another node, where it stands and in what precision: for a part of it, or what is made
     /// in its stead.
     pub fn annotate_like(&mut self, other: &Node) {

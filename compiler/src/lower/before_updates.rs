@@ -103,24 +103,11 @@ mod tests {
 
     fn task(action: Action, inputs: &[BufferId], outputs: &[BufferId], at: (Phase, usize)) -> Task {
         Task {
-            name: String::new(),
-            action,
             inputs: inputs.to_vec(),
             outputs: outputs.to_vec(),
-            updates: Vec::new(),
-            rate: Rate::Step,
             phase: at.0,
-            stage: 0,
-            chunk: 0,
-            ranks: vec![0],
             anchor: at.1,
-            segment: 0,
-            flops: 0.0,
-            bytes: 0.0,
-            seconds: 0.0,
-            background: None,
-            expected: 0.0,
-            boxing: None,
+            ..Task::on_one_rank(action)
         }
     }
 

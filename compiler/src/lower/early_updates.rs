@@ -74,7 +74,7 @@ fn is_product(task: &Task) -> bool {
 #[cfg(test)]
 mod tests {
     use graphc_ir::ops::{MatMul, SgdUpdate};
-    use graphc_ir::plan::{OperandSource, Rate};
+    use graphc_ir::plan::OperandSource;
 
     use super::super::job::BufferId;
     use super::super::sort::sort;
@@ -91,23 +91,12 @@ mod tests {
         let [outputs, updated] = if updates { [&[][..], gives] } else { [gives, &[]] };
         job.task(Task {
             name: name.into(),
-            action: Action::Compute { op, operands },
             inputs: reads.to_vec(),
             outputs: outputs.to_vec(),
             updates: updated.to_vec(),
-            rate: Rate::Step,
             phase: at.0,
-            stage: 0,
-            chunk: 0,
-            ranks: vec![0],
             anchor: at.1,
-            segment: 0,
-            flops: 0.0,
-            bytes: 0.0,
-            seconds: 0.0,
-            background: None,
-            expected: 0.0,
-            boxing: None,
+            ..Task::on_one_rank(Action::Compute { op, operands })
         });
     }
 

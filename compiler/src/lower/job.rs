@@ -90,6 +90,31 @@ impl Task {
     pub fn backward(&self) -> bool {
         self.phase != Phase::Forward
     }
+
+    /// Of one rank, where nothing else is said.
+    #[cfg(test)]
+    pub fn on_one_rank(action: Action) -> Self {
+        Self {
+            name: String::new(),
+            action,
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            updates: Vec::new(),
+            rate: Rate::Step,
+            phase: Phase::Forward,
+            stage: 0,
+            chunk: 0,
+            ranks: vec![0],
+            anchor: 0,
+            segment: 0,
+            flops: 0.0,
+            bytes: 0.0,
+            seconds: 0.0,
+            background: None,
+            expected: 0.0,
+            boxing: None,
+        }
+    }
 }
 
 /// What a task of the second stream is.

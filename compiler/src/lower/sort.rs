@@ -127,29 +127,14 @@ mod tests {
     use graphc_ir::plan::BoxingKind;
 
     use super::*;
-    use crate::decisions::Phase;
     use crate::lower::job::{BufferId, Task};
 
     fn task(job: &mut Job, name: &str, input: BufferId, output: BufferId) {
         job.task(Task {
             name: name.into(),
-            action: Action::Local { kind: BoxingKind::Slice },
             inputs: vec![input],
             outputs: vec![output],
-            updates: Vec::new(),
-            rate: Rate::Step,
-            phase: Phase::Forward,
-            stage: 0,
-            chunk: 0,
-            ranks: vec![0],
-            anchor: 0,
-            segment: 0,
-            flops: 0.0,
-            bytes: 0.0,
-            seconds: 0.0,
-            background: None,
-            expected: 0.0,
-            boxing: None,
+            ..Task::on_one_rank(Action::Local { kind: BoxingKind::Slice })
         });
     }
 

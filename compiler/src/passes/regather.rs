@@ -13,7 +13,6 @@
 
 use std::collections::BTreeMap;
 
-use graphc_ir::graph::Node;
 use graphc_ir::ids::{NodeId, ValueId};
 use graphc_ir::op::{Movement, Op, OpError};
 use graphc_ir::ops::Regather;
@@ -97,7 +96,7 @@ fn wanted(training: &TrainingGraph, rates: &Rates, which: Regathered) -> Vec<Opt
             Regathered::Parameters => parameters[index],
             Regathered::All => parameters[index] || !is_scalar && !is_source,
         };
-        let at_home = |reader: &&NodeId| is_home(graph.node(**reader), &graph.nodes[producer]);
+        let at_home = |reader: &&NodeId| graph.node(**reader).is_beside(&graph.nodes[producer]);
         if !chosen || training.phases[producer] != Phase::Forward {
             continue;
         }
@@ -112,11 +111,6 @@ fn wanted(training: &TrainingGraph, rates: &Rates, which: Regathered) -> Vec<Opt
         };
     }
     wanted
-}
-
-/// Whether two nodes are on the same ranks: layers that are priced have one stage.
-fn is_home(reader: &Node, producer: &Node) -> bool {
-    reader.stage() == producer.stage() && reader.placement == producer.placement
 }
 
 /// By value: whether it is a parameter, at most cast or moved.
@@ -174,7 +168,7 @@ impl Inserter<'_> {
         let old = self.rebuild.old;
         let made = self.rebuild.new_of(value);
         let phase = old.phases[reader.index()];
-        let at_home = is_home(old.graph.node(reader), old.graph.producer(value));
+        let at_home = old.graph.node(reader).is_beside(old.graph.producer(value));
         let in_parts = self.rates.nodes[reader.index()].is_some();
         let again = at_home
             && match self.wanted[value.index()] {

@@ -107,8 +107,9 @@ impl Reading {
         let home = graph.node(made.producer);
         let reads = |&reader: &usize| {
             let node = &graph.nodes[reader];
-            let is_home = node.part == home.part && node.placement == home.placement;
-            phases[reader] == Phase::Backward && is_home && !matches!(node.op, Op::Regather(_))
+            phases[reader] == Phase::Backward
+                && node.is_beside(home)
+                && !matches!(node.op, Op::Regather(_))
         };
         stand.into_iter().find_map(|read| {
             let readers = consumers[read.index()].iter().map(|node| node.index());
@@ -284,9 +285,7 @@ impl<'p, 'a> Pricing<'p, 'a> {
 
     /// Whether the tensor is made by an op: what is fed and what rests is there in any case.
     fn is_computed(&self) -> bool {
-        let graph = self.problem.decisions.graph();
-        let op = &graph.producer(self.reading.value).op;
-        !matches!(op, Op::Input(_) | Op::Variable(_) | Op::ToGlobal(_))
+        !is_given(self.problem.decisions, self.reading.value)
     }
 
     /// The tensor kept in a layout, and gathered from it where the backward pass takes it in a larger one.
@@ -405,10 +404,15 @@ impl<'p, 'a> Pricing<'p, 'a> {
     }
 }
 
+/// Whether a value comes from outside the graph.
+fn is_given(decisions: &Decisions, value: ValueId) -> bool {
+    let op = &decisions.graph().producer(value).op;
+    op.is_given() || matches!(op, Op::ToGlobal(_))
+}
+
 /// Whether a value is there for all of a step: it rests, is fed, or is the same for all microbatches.
 fn rests(decisions: &Decisions, value: ValueId) -> bool {
-    let op = &decisions.graph().producer(value).op;
-    matches!(op, Op::Input(_) | Op::Variable(_) | Op::ToGlobal(_))
+    is_given(decisions, value)
         || decisions.rates.microbatches > 1
             && decisions.rates.values[value.index()] == ValueRate::Step
 }
