@@ -7,9 +7,10 @@
 //! `graphc compile examples/models/llama3_8b.gir --batch 16 --loss cross_entropy --optimizer adamw --lr 3e-4
 //! --recompute full --cluster dgx-h100 --mesh 8`.
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use clap::Parser;
 use graphc::ir::text::print_for_any_batch;
 use graphc::prelude::*;
 use nn::{Gpt, GptConfig, Llama, LlamaConfig, Module};
@@ -36,13 +37,18 @@ fn model<M: Module>(
     text.with_context(|| format!("{name} depends on the batch in a way that a text cannot say"))
 }
 
+/// Writes models of real size as texts without weights.
+#[derive(Parser)]
+struct Args {
+    /// Folder that the models are written into; made where it is missing
+    #[arg(default_value = "examples/models")]
+    directory: PathBuf,
+    /// Layers of each model; default those that it has
+    layers: Option<usize>,
+}
+
 fn main() -> Result<()> {
-    let mut arguments = std::env::args().skip(1);
-    let directory = arguments.next().unwrap_or_else(|| "examples/models".into());
-    let layers: Option<usize> = match arguments.next() {
-        Some(text) => Some(text.parse().with_context(|| format!("{text} is no number of layers"))?),
-        None => None,
-    };
+    let Args { directory, layers } = Args::parse();
     let (mut llama, mut gpt) = (LlamaConfig::llama3_8b(), GptConfig::gpt3_175b());
     llama.layers = layers.unwrap_or(llama.layers);
     gpt.layers = layers.unwrap_or(gpt.layers);
@@ -62,10 +68,11 @@ fn main() -> Result<()> {
         ("mixtral_8x7b", model("mixtral_8x7b", 4096, |g| Mixtral::new(g, &mixtral))?),
         ("gpt3_175b", model("gpt3_175b", 2048, |g| Gpt::new(g, &gpt))?),
     ];
-    std::fs::create_dir_all(&directory).with_context(|| format!("making {directory}"))?;
+    std::fs::create_dir_all(&directory)
+        .with_context(|| format!("making {}", directory.display()))?;
     for (name, text) in models {
         let name = layers.map_or(name.to_owned(), |layers| format!("{name}_{layers}_layers"));
-        let path = Path::new(&directory).join(name).with_extension("gir");
+        let path = directory.join(name).with_extension("gir");
         std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
         println!("{}", path.display());
     }
