@@ -65,6 +65,11 @@ impl Multipliers {
         self.sums.is_empty()
     }
 
+    /// Whether values that are kept alike pay alike.
+    pub fn are_equal(&self) -> bool {
+        self.factors.is_empty()
+    }
+
     /// Seconds per byte of what is kept of a value on a placement for a span.
     pub fn weight(&self, value: ValueId, placement: PlacementId, span: Span) -> f64 {
         if self.sums.is_empty() {

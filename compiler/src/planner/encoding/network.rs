@@ -6,35 +6,55 @@ use std::rc::Rc;
 
 use super::multipliers::Multipliers;
 use crate::boxing::Fusion;
+use crate::planner::meter::Meter;
 use crate::planner::problem::boxed::Boxed;
 use crate::planner::problem::candidates::Candidate;
 use crate::planner::problem::layouts::{ClassId, Price, SbpId};
 use crate::planner::problem::lifetimes::Span;
-use crate::planner::problem::{Demand, Problem, Taken, WriteBack};
+use crate::planner::problem::{Demand, Problem, WriteBack};
 use crate::planner::solver::network::Network;
 use crate::planner::solver::share::{Columns, MOST_READERS, Share, Tariff};
 use crate::planner::solver::tables::{Axis, Table};
 
-/// Tables of pairs of nodes, by what makes them what they are: where memory is free, layers that are alike have the same. `None` where no
-/// pair costs anything.
+/// What tensors cost, by what makes it what it is: layers that are alike have the same.
 #[derive(Default)]
-struct KnownPairs {
-    /// By prices, and how often they are paid.
-    boxed: HashMap<(*const Boxed, u64), Option<Rc<Table>>>,
-    /// By candidates of the update and the variable, the update's result, where both are, and with what it is boxed together.
-    backs: HashMap<BackKey, Option<Rc<Table>>>,
+struct Known {
+    /// Pairs of what makes a tensor and what reads it.
+    pairs: HashMap<BoxedKey, Counted<Option<Rc<Table>>>>,
+    /// Tensors with several readers.
+    shares: HashMap<BoxedKey, Counted<Option<Rc<Pattern>>>>,
+    /// Variables that are written back.
+    backs: HashMap<BackKey, Counted<Option<Rc<Table>>>>,
 }
 
-type BackKey = ([*const Candidate; 2], usize, [ClassId; 2], Option<Fusion>);
+/// Something with the work of making it, which counts each time: how far a search goes is a matter of the problem's size.
+type Counted<T> = (T, u64);
 
-/// A table, found once for what is alike: only where memory is free, as its prices differ from moment to moment.
-fn once<K: Eq + Hash>(
-    known: &mut HashMap<K, Option<Rc<Table>>>,
-    key: K,
+/// Prices of boxing, how often they are paid, and what a byte costs in each of a demand's spans.
+type BoxedKey = (*const Boxed, u64, bool, [u64; 5]);
+
+/// The candidates of an update and the variable, the update's result, where both are, with what it is boxed together, whether others read it,
+/// and what a byte costs.
+type BackKey = ([*const Candidate; 2], usize, [ClassId; 2], Option<Fusion>, bool, u64);
+
+/// What is found, once for what is alike: unless each value has prices of its own.
+fn once<K: Eq + Hash, T: Clone>(
+    (known, key): (&mut HashMap<K, Counted<T>>, K),
     multipliers: &Multipliers,
-    find: impl FnOnce() -> Option<Rc<Table>>,
-) -> Option<Rc<Table>> {
-    if multipliers.are_free() { known.entry(key).or_insert_with(find).clone() } else { find() }
+    meter: &Meter,
+    find: impl FnOnce() -> T,
+) -> T {
+    if !multipliers.are_equal() {
+        return find();
+    }
+    if let Some((found, work)) = known.get(&key) {
+        meter.add(*work as usize);
+        return found.clone();
+    }
+    let before = meter.entries();
+    let found = find();
+    known.insert(key, (found.clone(), meter.entries() - before));
+    found
 }
 
 /// The planning problem as a network: first a variable for each node, with a label for each candidate; then a
@@ -49,7 +69,7 @@ pub fn network(problem: &mut Problem<'_>, multipliers: &Multipliers) -> Network 
         }
     }
     add_made(problem, multipliers, &mut network);
-    let mut known = KnownPairs::default();
+    let mut known = Known::default();
     for index in 0..problem.write_backs.len() {
         add_write_back(problem, multipliers, &mut network, (index, &mut known));
     }
@@ -91,13 +111,17 @@ fn add_write_back(
     problem: &mut Problem<'_>,
     multipliers: &Multipliers,
     network: &mut Network,
-    (index, known): (usize, &mut KnownPairs),
+    (index, known): (usize, &mut Known),
 ) {
     let back = problem.write_backs[index].clone();
     let lists = [back.update, back.variable].map(|node| problem.candidates[node].as_ptr());
-    let key = (lists, back.result, [back.from, back.to], back.fusion);
-    let table = once(&mut known.backs, key, multipliers, || {
-        pair_of_back(problem, multipliers, network, &back)
+    let value = problem.decisions.graph().nodes[back.variable].results[0];
+    let weight = multipliers.weight(value, back.placement, back.span);
+    let classes = [back.from, back.to];
+    let key = (lists, back.result, classes, back.fusion, back.is_read, weight.to_bits());
+    let meter = problem.meter.clone();
+    let table = once((&mut known.backs, key), multipliers, &meter, || {
+        pair_of_back(problem, (multipliers.seconds, weight), network, &back)
     });
     let (update, variable) = (back.update, back.variable);
     table.iter().for_each(|table| {
@@ -105,15 +129,13 @@ fn add_write_back(
     });
 }
 
-/// What a write-back costs, by the layouts in which it is made and kept.
+/// What a write-back costs, by the layouts in which it is made and kept, where seconds and bytes weigh so much.
 fn pair_of_back(
     problem: &mut Problem<'_>,
-    multipliers: &Multipliers,
+    (seconds, weight): (f64, f64),
     network: &mut Network,
     back: &WriteBack,
 ) -> Option<Rc<Table>> {
-    let value = problem.decisions.graph().nodes[back.variable].results[0];
-    let weight = multipliers.weight(value, back.placement, back.span);
     let [(made, sources), (kept, targets)] =
         [(back.update, back.result), (back.variable, 0)].map(|(node, result)| {
             Axis::by_key(problem.candidates[node].iter().map(|candidate| candidate.results[result]))
@@ -123,7 +145,7 @@ fn pair_of_back(
         for &target in &targets {
             let price = problem.back_price(back, source, target);
             let bytes = back.bytes(&mut problem.layouts, source, price) as f64;
-            costs.push(multipliers.seconds * price.seconds + weight * bytes);
+            costs.push(seconds * price.seconds + weight * bytes);
         }
     }
     let cost = |source: usize, target: usize| costs[source * targets.len() + target];
@@ -138,17 +160,15 @@ struct Boxing {
 }
 
 impl Boxing {
-    fn new(problem: &mut Problem<'_>, multipliers: &Multipliers, demand: &Demand) -> Self {
-        let boxed = problem.boxed(demand);
-        // Spans are few, and each is looked up for every pair of layouts.
-        let mut weights: Vec<(Span, f64)> = Vec::new();
-        let mut weight = |span: Span| match weights.iter().find(|known| known.0 == span) {
-            Some(&(_, weight)) => weight,
-            None => {
-                let weight = multipliers.weight(demand.value, demand.placement, span);
-                weights.push((span, weight));
-                weight
-            }
+    fn new(
+        problem: &mut Problem<'_>,
+        multipliers: &Multipliers,
+        (demand, boxed, weights): (&Demand, Rc<Boxed>, [f64; 5]),
+    ) -> Self {
+        let spans = demand.spans();
+        let weight = |span: Span| {
+            let at = spans.iter().position(|known| *known == span);
+            weights[at.expect("a demand keeps what it does in its spans")]
         };
         let mut prices = Vec::new();
         for (&source, row) in boxed.sources.iter().zip(&boxed.prices) {
@@ -174,11 +194,6 @@ impl Boxing {
         self.boxed.targets.binary_search(target).expect("a target is among all targets")
     }
 
-    /// What tells its costs from others where memory is free.
-    fn key(&self, demand: &Demand) -> (*const Boxed, u64) {
-        (Rc::as_ptr(&self.boxed), demand.times.to_bits())
-    }
-
     /// The cost of boxing what is made as a source to all of `targets`, and for the user.
     fn cost(&self, source: usize, targets: &[SbpId]) -> f64 {
         let fetch = self.boxed.fetch[source].filter(|target| !targets.contains(target));
@@ -190,37 +205,43 @@ fn add_demand(
     problem: &mut Problem<'_>,
     multipliers: &Multipliers,
     network: &mut Network,
-    (demand, known): (&Demand, &mut KnownPairs),
+    (demand, known): (&Demand, &mut Known),
 ) {
-    let taken: Vec<Rc<Taken>> = demand.readers.iter().map(|reader| problem.taken(reader)).collect();
-    let boxing = Boxing::new(problem, multipliers, demand);
+    let boxed = problem.boxed(demand);
+    let weights =
+        demand.spans().map(|span| multipliers.weight(demand.value, demand.placement, span));
+    let bits = weights.map(f64::to_bits);
+    let key = (Rc::as_ptr(&boxed), demand.times.to_bits(), demand.counts, bits);
+    let meter = network.meter.clone();
+    let mut boxing = || Boxing::new(problem, multipliers, (demand, boxed.clone(), weights));
     match demand.readers.as_slice() {
         [] => {
-            let costs = network.unary[demand.producer].iter_mut().zip(&boxing.boxed.source_of);
-            costs.for_each(|(cost, &source)| *cost += boxing.cost(source, &[]));
+            let (boxing, costs) = (boxing(), network.unary[demand.producer].iter_mut());
+            costs.zip(&boxed.source_of).for_each(|(cost, &s)| *cost += boxing.cost(s, &[]));
         }
         [(reader, _)] => {
-            let (between, key) = ((demand.producer, *reader), boxing.key(demand));
-            let table = once(&mut known.boxed, key, multipliers, || {
-                pair(network, between, &taken[0], &boxing)
+            let between = (demand.producer, *reader);
+            let table = once((&mut known.pairs, key), multipliers, &meter, || {
+                pair(network, between, &boxing())
             });
             table.iter().for_each(|table| network.add_table(between.0, between.1, table));
         }
-        _ => match as_share(network, demand, &taken, &boxing) {
-            Some(share) => network.shares.push(share),
-            None => add_switches(network, demand, &taken, &boxing),
-        },
+        _ => {
+            let pattern = once((&mut known.shares, key), multipliers, &meter, || {
+                pattern(network, &boxing()).map(Rc::new)
+            });
+            match pattern {
+                Some(pattern) => add_share(network, demand, &pattern),
+                None => add_switches(network, demand, &boxing()),
+            }
+        }
     }
 }
 
 /// The costs of a tensor with one reader, which comes after what makes it. What is boxed from one layout to others costs the same for all
 /// labels that make it and take it so.
-fn pair(
-    network: &mut Network,
-    between: (usize, usize),
-    taken: &Taken,
-    boxing: &Boxing,
-) -> Option<Rc<Table>> {
+fn pair(network: &mut Network, between: (usize, usize), boxing: &Boxing) -> Option<Rc<Table>> {
+    let taken = &boxing.boxed.taken[0];
     let of = |source: usize| taken.lists.iter().map(move |list| boxing.cost(source, list));
     let costs: Vec<Vec<f64>> =
         (0..boxing.prices.len()).map(|source| of(source).collect()).collect();
@@ -229,63 +250,92 @@ fn pair(
     network.table((between.0, made), (between.1, taken), |source, list| costs[source][list])
 }
 
+/// A tensor with a few readers as one term of the costs, whoever these are.
+struct Pattern {
+    /// Places of readers that take a layout in it.
+    readers: Vec<usize>,
+    /// Variables that follow from another.
+    followers: Vec<Follower>,
+    tariff: Rc<Tariff>,
+}
+
+/// A variable that takes what the label of another says.
+struct Follower {
+    /// The place of the reader that it follows from; `None` of what makes the tensor.
+    of: Option<usize>,
+    labels: usize,
+    /// What pairs of labels cost, of the other and its own.
+    table: Option<Rc<Table>>,
+}
+
 /// A tensor with a few readers as one term of the costs. A reader takes one layout in it: where its labels take two, or
 /// where the user reads it too, a variable of its own that follows from another takes the further one.
-fn as_share(
-    network: &mut Network,
-    demand: &Demand,
-    taken: &[Rc<Taken>],
-    boxing: &Boxing,
-) -> Option<Share> {
+fn pattern(network: &mut Network, boxing: &Boxing) -> Option<Pattern> {
+    let boxed = &boxing.boxed;
     let column = |sbp: &SbpId| boxing.column(sbp);
-    let mut users: Vec<(usize, Columns)> = Vec::new();
-    let fetch = |&source: &usize| boxing.boxed.fetch[source].as_ref().map(column);
-    users.push((demand.producer, boxing.boxed.source_of.iter().map(fetch).collect()));
+    let fetch = |&source: &usize| boxed.fetch[source].as_ref().map(column);
+    let mut users: Vec<(Option<usize>, Columns)> =
+        vec![(None, boxed.source_of.iter().map(fetch).collect())];
     let mut readers = Vec::new();
-    for ((reader, _), taken) in demand.readers.iter().zip(taken) {
+    for (reader, taken) in boxed.taken.iter().enumerate() {
         let most = taken.lists.iter().map(Vec::len).max().unwrap_or(0);
         let mut takes = (0..most).map(|at| {
             let columns: Columns =
                 taken.lists.iter().map(|list| list.get(at).map(column)).collect();
             taken.of_label.iter().map(|&list| columns[list]).collect::<Columns>()
         });
-        readers.extend(takes.next().map(|columns| (*reader, columns)));
-        users.extend(takes.map(|columns| (*reader, columns)));
+        readers.extend(takes.next().map(|columns| (reader, columns)));
+        users.extend(takes.map(|columns| (Some(reader), columns)));
     }
     users.retain(|(_, columns)| columns.iter().any(Option::is_some));
     if readers.len() + users.len() > MOST_READERS {
         return None;
     }
-    readers.extend(users.into_iter().map(|(of, columns)| follower(network, of, &columns)));
-    let (readers, taken): (Vec<usize>, Vec<Columns>) = readers.into_iter().unzip();
+    let (readers, mut taken): (Vec<usize>, Vec<Columns>) = readers.into_iter().unzip();
+    let mut followers = Vec::new();
+    for (of, columns) in users {
+        let (follower, own) = follower(network, of, &columns);
+        followers.push(follower);
+        taken.push(own);
+    }
     let tariff = Tariff {
-        made: Some(boxing.boxed.source_of.clone()),
+        made: Some(boxed.source_of.clone()),
         taken,
         prices: boxing.prices.concat(),
-        columns: boxing.boxed.targets.len(),
+        columns: boxed.targets.len(),
     };
-    let members = std::iter::once(demand.producer).chain(readers).collect();
-    Some(Share { members, tariff: network.tariffs.intern(tariff) })
+    Some(Pattern { readers, followers, tariff: network.tariffs.intern(tariff) })
+}
+
+fn add_share(network: &mut Network, demand: &Demand, pattern: &Pattern) {
+    let mut members = vec![demand.producer];
+    members.extend(pattern.readers.iter().map(|&reader| demand.readers[reader].0));
+    for follower in &pattern.followers {
+        let of = follower.of.map_or(demand.producer, |reader| demand.readers[reader].0);
+        let variable = network.variable(follower.labels, network.origin[of]);
+        follower.table.iter().for_each(|table| network.add_table(of, variable, table));
+        members.push(variable);
+    }
+    network.shares.push(Share { members, tariff: pattern.tariff.clone() });
 }
 
 /// A variable that takes what the label of another says, with the columns of its labels.
-fn follower(network: &mut Network, of: usize, columns: &Columns) -> (usize, Columns) {
+fn follower(network: &mut Network, of: Option<usize>, columns: &Columns) -> (Follower, Columns) {
     let mut own = columns.clone();
     own.sort_unstable();
     own.dedup();
-    let variable = network.variable(own.len(), network.origin[of]);
-    network.pair(
-        of,
-        variable,
-        |label, follows| {
-            if columns[label] == own[follows] { 0.0 } else { f64::INFINITY }
-        },
-    );
-    (variable, own)
+    let (leads, follows) = (Axis::every(columns.len()), Axis::every(own.len()));
+    // It comes after all variables that are there.
+    let (first, last) = (0, 1);
+    let table = network.table((first, leads), (last, follows), |label, follows| {
+        if columns[label] == own[follows] { 0.0 } else { f64::INFINITY }
+    });
+    (Follower { of, labels: own.len(), table }, own)
 }
 
 /// A tensor with several readers: a variable for each layout that more than one of them, or the user, may take.
-fn add_switches(network: &mut Network, demand: &Demand, taken: &[Rc<Taken>], boxing: &Boxing) {
+fn add_switches(network: &mut Network, demand: &Demand, boxing: &Boxing) {
+    let taken = &boxing.boxed.taken;
     let price = |label: usize, target: &SbpId| {
         boxing.prices[boxing.boxed.source_of[label]][boxing.column(target)]
     };

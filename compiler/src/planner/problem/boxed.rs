@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use super::candidates::Candidate;
-use super::layouts::{ClassId, Price, SbpId};
-use super::{Demand, Problem};
+use super::layouts::{ClassId, PlacementId, Price, SbpId};
+use super::{Demand, Problem, Taken};
 use crate::boxing::Fusion;
 
 /// Prices of boxing a tensor.
@@ -23,6 +23,8 @@ pub struct Boxed {
     pub targets: Vec<SbpId>,
     /// By source and target.
     pub prices: Vec<Vec<Price>>,
+    /// By reader: the layouts that its candidates take.
+    pub taken: Vec<Rc<Taken>>,
 }
 
 /// What tells tensors apart. Lists of candidates are told apart by their addresses.
@@ -38,17 +40,26 @@ struct Key {
 
 /// Prices that are known. They are of the candidates that there are, and forgotten with them.
 #[derive(Default)]
-pub struct KnownBoxed(HashMap<Key, Rc<Boxed>>);
+pub struct KnownBoxed {
+    of_alike: HashMap<Key, Rc<Boxed>>,
+    /// By producer, result and placement, which no two demands share.
+    of_demand: HashMap<(usize, usize, PlacementId), Rc<Boxed>>,
+}
 
 impl Problem<'_> {
     /// What boxing a demanded tensor costs.
     pub fn boxed(&mut self, demand: &Demand) -> Rc<Boxed> {
-        let key = self.key(demand);
-        if let Some(known) = self.boxed.0.get(&key) {
+        let own = (demand.producer, demand.index, demand.placement);
+        if let Some(known) = self.boxed.of_demand.get(&own) {
             return known.clone();
         }
-        let boxed = Rc::new(self.find_boxed(demand));
-        self.boxed.0.insert(key, boxed.clone());
+        let key = self.key(demand);
+        let boxed = match self.boxed.of_alike.get(&key) {
+            Some(known) => known.clone(),
+            None => Rc::new(self.find_boxed(demand)),
+        };
+        self.boxed.of_alike.insert(key, boxed.clone());
+        self.boxed.of_demand.insert(own, boxed.clone());
         boxed
     }
 
@@ -73,17 +84,17 @@ impl Problem<'_> {
         let source_of = made.iter().map(index).collect();
         let fetch: Vec<Option<SbpId>> =
             sources.iter().map(|&source| self.fetch_target(demand, source)).collect();
-        let mut read = Vec::new();
-        for reader in &demand.readers {
-            read.extend(self.taken(reader).lists.iter().flatten());
-        }
-        let read = distinct(read);
+        let taken: Vec<Rc<Taken>> =
+            demand.readers.iter().map(|reader| self.taken(reader)).collect();
+        let read = distinct(
+            taken.iter().flat_map(|taken| taken.lists.iter().flatten()).copied().collect(),
+        );
         let targets = distinct(read.iter().chain(fetch.iter().flatten()).copied().collect());
         let row = |&source: &SbpId| {
             targets.iter().map(|&target| self.price(demand, source, target)).collect()
         };
         let prices = sources.iter().map(row).collect();
-        Boxed { source_of, sources, fetch, read, targets, prices }
+        Boxed { source_of, sources, fetch, read, targets, prices, taken }
     }
 }
 

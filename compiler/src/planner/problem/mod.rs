@@ -62,6 +62,23 @@ pub struct Demand {
     pub counts: bool,
 }
 
+impl Demand {
+    /// While something may be kept for boxing it: when that begins, and while copies are kept; of what is boxed at once when it has been made,
+    /// copies from then on, and what is left in place after that. Without `scattered` these three are as the second.
+    pub fn spans(&self) -> [Span; 5] {
+        let moment = |at: usize| Span { start: at, end: at, others: 0 };
+        let (begun, whole) = (moment(self.span.start), self.span);
+        match self.scattered {
+            None => [begun, whole, whole, whole, whole],
+            Some(made) => {
+                let from = Span { start: made.end, ..whole };
+                let later = Span { start: made.end + 1, ..whole };
+                [begun, whole, moment(made.end), from, later]
+            }
+        }
+    }
+}
+
 /// The layouts in which a reader takes a tensor: many candidates take the same.
 #[derive(Clone, Debug)]
 pub struct Taken {
@@ -432,7 +449,7 @@ impl<'a> Problem<'a> {
         (labels.len() == self.candidates.len()).then_some(labels)
     }
 
-    /// What is kept, and how long, for boxing a demanded tensor at this price.
+    /// What is kept, and how long, for boxing a demanded tensor at this price: for some of its [`Demand::spans`].
     pub fn kept(
         &mut self,
         demand: &Demand,
@@ -440,19 +457,16 @@ impl<'a> Problem<'a> {
         target: SbpId,
         price: Price,
     ) -> [(Span, u64); 3] {
-        let moment = |at: usize| Span { start: at, end: at, others: 0 };
+        let [begun, whole, made, from, later] = demand.spans();
         let copy = if demand.counts { price.copy } else { 0 };
-        let plain = [(moment(demand.span.start), price.scratch), (demand.span, copy)];
-        let Some(made) = demand.scattered else {
-            return [plain[0], plain[1], (demand.span, 0)];
-        };
-        let whole = self.layouts.bytes(demand.from, source);
-        let later = Span { start: made.end + 1, ..demand.span };
-        if source == target || copy >= whole {
-            return [plain[0], plain[1], (later, whole)];
+        if demand.scattered.is_none() {
+            return [(begun, price.scratch), (whole, copy), (whole, 0)];
         }
-        let from = Span { start: made.end, ..demand.span };
-        [(moment(made.end), price.scratch), (from, copy), (later, 0)]
+        let bytes = self.layouts.bytes(demand.from, source);
+        if source == target || copy >= bytes {
+            return [(begun, price.scratch), (whole, copy), (later, bytes)];
+        }
+        [(made, price.scratch), (from, copy), (later, 0)]
     }
 
     /// What bringing an update's result back to its variable costs.
