@@ -4,12 +4,12 @@
 use std::collections::BTreeSet;
 
 use graphc_ir::graph::Graph;
-use graphc_ir::plan::{Cluster, CompileOptions, Recompute, WeightsSource};
+use graphc_ir::plan::{Cluster, CompileOptions, PipelineReport, Recompute, WeightsSource};
 
 use super::amounts::{Costs, least};
-use super::forms::{Form, InMemory, all_forms, best_in_memory, bounded, decided};
+use super::forms::{Form, InMemory, all_forms, all_regathered, best_in_memory, bounded, decided};
 use super::once::{Assembled, Draft, Header, assembled};
-use super::stages::{choose, chosen, is_small, may_pay};
+use super::stages::{Chooser, chosen, is_small, may_pay};
 use super::{Compiled, Milestone};
 use crate::error::CompileError;
 use crate::passes::error::PassError;
@@ -22,6 +22,13 @@ const ROOMS: usize = 2;
 
 /// How much longer than the planner says a step takes where one stream is not enough, as a share.
 const LOST: f64 = 0.05;
+
+/// Whether memory is known to be short for the plan of fewest seconds, which is not looked for then.
+#[derive(Clone, Copy)]
+enum Memory {
+    Short,
+    Unknown,
+}
 
 /// What is compiled: the graph and the options as the user gave them.
 pub(super) struct Job<'a> {
@@ -40,38 +47,22 @@ impl Job<'_> {
     ) -> Result<Compiled, CompileError> {
         let Self { graph, options, cluster, .. } = self;
         if !options.auto_stages && !options.auto_microbatches {
-            return self.compile((*graph).clone(), options, reached)?.checked();
+            return self.compile((*graph).clone(), options, Memory::Unknown, reached)?.checked();
         }
         // Layers are priced on their own; what the whole takes the null device knows. So of a small graph whole plans are made of several
-        // choices, and of a large one of what is better by its layers than the whole plans before it.
-        let is_small = is_small(graph, options);
-        let choices = choose(graph, options, cluster)?;
-        let mut failed = choices.none.clone().map(CompileError::from);
-        let mut best: Option<Draft> = None;
-        let mut planned = BTreeSet::new();
-        for choice in choices.tried() {
-            let known = best.as_ref().map_or(f64::INFINITY, |best| best.simulation.step_seconds);
-            let pays = is_small || may_pay(choice.seconds, known);
-            if !pays || !planned.insert((choice.stages, choice.microbatches)) {
-                continue;
+        // choices, and of a large one of what is better by its layers than the whole plans before it: one stage first, as its plan is made
+        // in the time in which the layers of other choices are priced again with less memory, and leaves few of them worth that.
+        let chooser = Chooser::new(graph, options, cluster)?;
+        let mut tried = Tried::default();
+        tried.all(self, &chooser.in_one_stage(), Memory::Short, reached)?;
+        match chooser.choices(tried.seconds()) {
+            Ok(mut choices) => {
+                tried.failed = choices.none.take().or(tried.failed);
+                tried.all(self, choices.tried(), Memory::Unknown, reached)?;
             }
-            let (staged, resolved) = chosen(graph, options, choice)?;
-            match self.compile(staged, &resolved, reached) {
-                Ok(mut draft) => {
-                    draft.plan.pipeline = Some(choice.clone());
-                    best = Some(match best {
-                        Some(known) => Draft::faster(known, draft),
-                        None => draft,
-                    });
-                }
-                Err(error) if error.is_memory() => failed = failed.or(Some(error)),
-                Err(error) => return Err(error),
-            }
+            Err(error) => tried.failed = Some(error),
         }
-        if let Some(best) = best {
-            return best.checked();
-        }
-        Err(failed.unwrap_or_else(|| PassError::NoPipeline { layers: 0, error: None }.into()))
+        tried.best()?.checked()
     }
 
     /// Compiles a graph whose stages are decided, with options that leave nothing open.
@@ -79,6 +70,7 @@ impl Job<'_> {
         &self,
         staged: Graph,
         options: &CompileOptions,
+        memory: Memory,
         reached: &mut dyn FnMut(Milestone),
     ) -> Result<Draft, CompileError> {
         let prepared = all_forms(&staged, options)?;
@@ -94,8 +86,11 @@ impl Job<'_> {
             Recompute::Selective => Depth { full: 0, selective: blocks },
             Recompute::Full => Depth { full: blocks, selective: 0 },
         };
-        let draft = self
-            .chosen(&prepared, options, Care::Plan)
+        let short = match memory {
+            Memory::Short => all_regathered(&decided(&prepared), options)?,
+            Memory::Unknown => Vec::new(),
+        };
+        let draft = best_in_memory(&decided(&prepared), options, self.cluster, short, Care::Plan)
             .and_then(|chosen| self.with_room(&prepared, options, depth, chosen));
         reached(Milestone::Planned);
         draft
@@ -113,7 +108,8 @@ impl Job<'_> {
             let depth =
                 Depth { full: amount.saturating_sub(blocks), selective: amount.min(blocks) };
             let forms = with_amount(prepared, options, depth)?;
-            let chosen = self.chosen(&forms, options, care)?;
+            let (decided, cluster) = (decided(&forms), self.cluster);
+            let chosen = best_in_memory(&decided, options, cluster, Vec::new(), care)?;
             Ok((forms, depth, chosen))
         };
         let costs = |(_, _, chosen): &(_, _, InMemory)| {
@@ -124,16 +120,6 @@ impl Job<'_> {
             self.with_room(&forms, options, depth, chosen)
         };
         least(2 * blocks, plan, costs, assemble)
-    }
-
-    /// The best form.
-    fn chosen(
-        &self,
-        forms: &[Form<()>],
-        options: &CompileOptions,
-        care: Care,
-    ) -> Result<InMemory, CompileError> {
-        best_in_memory(&decided(forms), options, self.cluster, Vec::new(), care)
     }
 
     /// The plan of the best form, made again with less memory for the planner where what it has chosen does not fit as it is lowered,
@@ -193,6 +179,68 @@ impl Job<'_> {
         plan.regathered = regathered.is_some();
         plan.cross_entropy = *cross_entropy;
         Ok(assembled)
+    }
+}
+
+/// Whole plans of choices of stages and microbatches.
+#[derive(Default)]
+struct Tried {
+    best: Option<Draft>,
+    /// Why there is none, if there is none.
+    failed: Option<CompileError>,
+    planned: BTreeSet<(usize, usize)>,
+}
+
+impl Tried {
+    /// Seconds of a step of the best so far.
+    fn seconds(&self) -> f64 {
+        self.best.as_ref().map_or(f64::INFINITY, |best| best.simulation.step_seconds)
+    }
+
+    /// Makes the plans of those that may be better than the best before them.
+    fn all<'a>(
+        &mut self,
+        job: &Job<'_>,
+        choices: impl IntoIterator<Item = &'a PipelineReport>,
+        memory: Memory,
+        reached: &mut dyn FnMut(Milestone),
+    ) -> Result<(), CompileError> {
+        let is_small = is_small(job.graph, job.options);
+        for choice in choices {
+            let pays = is_small || may_pay(choice.seconds, self.seconds());
+            if pays && self.planned.insert((choice.stages, choice.microbatches)) {
+                let (staged, resolved) = chosen(job.graph, job.options, choice)?;
+                self.offer(choice, job.compile(staged, &resolved, memory, reached))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn offer(
+        &mut self,
+        choice: &PipelineReport,
+        found: Result<Draft, CompileError>,
+    ) -> Result<(), CompileError> {
+        match found {
+            Ok(mut draft) => {
+                draft.plan.pipeline = Some(choice.clone());
+                self.best = Some(match self.best.take() {
+                    Some(known) => Draft::faster(known, draft),
+                    None => draft,
+                });
+            }
+            Err(error) if error.is_memory() => self.failed = self.failed.take().or(Some(error)),
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn best(self) -> Result<Draft, CompileError> {
+        match (self.best, self.failed) {
+            (Some(best), _) => Ok(best),
+            (None, Some(error)) => Err(error),
+            (None, None) => unreachable!("without a choice there is an error"),
+        }
     }
 }
 

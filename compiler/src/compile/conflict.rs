@@ -16,7 +16,6 @@ use graphc_ir::plan::{Cluster, CompileOptions, Recompute, Strategy};
 use super::best::Job;
 use super::stages::{choose, chosen};
 use crate::error::{Asked, CompileError, Conflict};
-use crate::passes::error::PassError;
 use crate::passes::recompute::Depth;
 use crate::pipeline::{prepare, recompute_blocks, regathered};
 use crate::planner::{PlanError, UNLIMITED, feasible};
@@ -39,7 +38,7 @@ pub fn explained(
     error: CompileError,
 ) -> CompileError {
     let may_conflict = match &error {
-        CompileError::Plan(_) | CompileError::Pass(PassError::NoPipeline { .. }) => true,
+        CompileError::Plan(_) | CompileError::NoPipeline { .. } => true,
         other => other.is_memory(),
     };
     let asked = asked(graph, options, cluster);
@@ -230,8 +229,8 @@ fn has_plan(
     if !options.auto_stages && !options.auto_microbatches {
         return staged_has_plan(graph.clone(), options, cluster);
     }
-    let choices = choose(graph, options, cluster)?;
-    let mut failed = choices.none.clone().map(CompileError::from);
+    let mut choices = choose(graph, options, cluster)?;
+    let mut failed = choices.none.take();
     for choice in choices.tried() {
         let (staged, resolved) = chosen(graph, options, choice)?;
         match staged_has_plan(staged, &resolved, cluster) {

@@ -167,6 +167,17 @@ pub fn best_in_memory(
     Ok(InMemory { at, planned, regathered: short })
 }
 
+/// What is decided in each form where memory is short, as far as it is other.
+///
+/// # Errors
+/// Where an op does not take its operands.
+pub fn all_regathered(
+    forms: &[&Decisions],
+    options: &CompileOptions,
+) -> Result<Vec<Option<Decisions>>, PassError> {
+    forms.iter().map(|decisions| regathered(decisions, options)).collect()
+}
+
 /// The plans of two forms where there is memory enough, or of the first alone where that is not so: all that comes before the search for
 /// the second is done beside what is done for the first.
 fn both_with_room(

@@ -52,6 +52,17 @@ pub enum CompileError {
         /// The largest registers, with all their slots.
         largest: Vec<(String, u64)>,
     },
+    /// No cut into stages fits.
+    #[error(
+        "no number of stages that divides the first mesh axis and no number of microbatches that divides the batch has a cut of the {layers} layers that fits the memory of its ranks{}",
+        .cause.as_ref().map_or(String::new(), |cause| format!(": {cause}"))
+    )]
+    NoPipeline {
+        /// Layers that the graph has.
+        layers: usize,
+        /// What the layers cannot be priced for.
+        cause: Option<Box<CompileError>>,
+    },
     /// Pins, the strategy and the limit of memory cannot all be kept.
     #[error("{cause}\n{conflict}")]
     Conflict {

@@ -62,17 +62,6 @@ pub enum PassError {
         /// Number of microbatches.
         microbatches: usize,
     },
-    /// No cut into stages fits.
-    #[error(
-        "no number of stages that divides the first mesh axis and no number of microbatches that divides the batch has a cut of the {layers} layers that fits the memory of its ranks{}",
-        .error.as_ref().map_or(String::new(), |error| format!(": {error}"))
-    )]
-    NoPipeline {
-        /// Layers that the graph has.
-        layers: usize,
-        /// What the layers cannot be priced for.
-        error: Option<String>,
-    },
     /// A plan whose graph cannot be read.
     #[error("the plan's graph: {error}")]
     PlanGraph {

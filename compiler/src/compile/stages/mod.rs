@@ -3,7 +3,7 @@
 //! For each number of stages that divides the first mesh axis and each sensible number of microbatches the layers of the
 //! model are priced on the submesh of one stage: `short` leaves two of each run of equal layers, `price` plans what is
 //! left on the submesh and sums what each layer costs and keeps, and `cuts` finds the best cut of the whole chain.
-//! Start reading with [`choose`]. Nothing here plans the whole model: that is done for the choice, afterwards.
+//! Start reading with [`Chooser`]. Nothing here plans the whole model: who does says how long steps of these plans take.
 
 mod cuts;
 mod price;
@@ -64,7 +64,7 @@ pub struct Choices {
     /// one stage, where 8 stages take 79.)
     pub unfit: Vec<PipelineReport>,
     /// What is said if no whole plan of them fits, where that is known by their layers.
-    pub none: Option<PassError>,
+    pub none: Option<CompileError>,
 }
 
 impl Choices {
@@ -74,7 +74,7 @@ impl Choices {
     }
 }
 
-/// The choices.
+/// The choices, without any whole plan.
 ///
 /// # Errors
 /// Where the options do not fit the graph, or nothing fits the memory.
@@ -82,42 +82,8 @@ pub fn choose(
     graph: &Graph,
     options: &CompileOptions,
     cluster: &Cluster,
-) -> Result<Choices, PassError> {
-    let is_small = is_small(graph, options);
-    let graph = attach_loss(graph.clone(), options)?;
-    let found = layers(&graph, |_| true);
-    let model = short(&graph, &found).map_err(|error| PassError::Op { pass: "stages", error })?;
-    let chooser = Chooser { graph: &graph, options, cluster, model: &model };
-    let annotated = graph.nodes.iter().any(|node| node.stage().is_some());
-    let given = annotated.then_some(graph.stages.len());
-    let counts = stage_counts(options, given, found.count);
-    let priced: Vec<Result<Vec<Priced>, CompileError>> =
-        counts.into_par_iter().map(|stages| chooser.of_stages(stages)).collect();
-    let (mut all, mut error) = (Vec::new(), None);
-    for priced in priced {
-        match priced {
-            Ok(priced) => all.extend(priced),
-            Err(found) => error = error.or(Some(found.to_string())),
-        }
-    }
-    chooser.with_less_memory(&mut all);
-    let bound = all.iter().map(|priced| priced.free.seconds).fold(f64::INFINITY, f64::min);
-    let best = all.iter().map(Priced::counted).fold(f64::INFINITY, f64::min);
-    // Whole plans keep less than layers that were planned with any of a few amounts of memory.
-    let is_worth = |priced: &&Priced| match (is_small, &priced.choice) {
-        (true, choice) => choice.is_none(),
-        (false, _) => priced.options.stages == 1 && !priced.fits(),
-    };
-    let unfit = all.iter().filter(is_worth).filter(|priced| priced.free.seconds < best);
-    let unfit: Vec<Priced> = unfit.map(Priced::unlimited).collect();
-    let fit = all.into_iter().filter(|priced| priced.choice.is_some());
-    let [ranked, unfit] = [fit.collect(), unfit].map(|all| ranked(all, bound));
-    let none = ranked.is_empty();
-    let none = none.then_some(PassError::NoPipeline { layers: found.count, error });
-    match none {
-        Some(error) if unfit.is_empty() => Err(error),
-        none => Ok(Choices { ranked, unfit, none }),
-    }
+) -> Result<Choices, CompileError> {
+    Chooser::new(graph, options, cluster)?.choices(f64::INFINITY)
 }
 
 /// The choices of these, best first.
@@ -239,14 +205,99 @@ pub(super) fn may_pay(seconds: f64, best: f64) -> bool {
     seconds * (1.0 + MARGIN) < best
 }
 
-struct Chooser<'a> {
-    graph: &'a Graph,
+/// Chooses stages and microbatches: [`Chooser::in_one_stage`] says of which whole plans are to be made first, and [`Chooser::choices`] all
+/// others that may be better than these.
+pub(super) struct Chooser<'a> {
+    graph: Graph,
     options: &'a CompileOptions,
     cluster: &'a Cluster,
-    model: &'a short::Short,
+    model: short::Short,
+    /// Layers of the model.
+    layers: usize,
+    is_small: bool,
+    all: Vec<Priced>,
+    /// Why there is none, if all that is asked for failed.
+    cause: Option<Box<CompileError>>,
 }
 
-impl Chooser<'_> {
+impl<'a> Chooser<'a> {
+    /// Prices the layers whatever the memory.
+    ///
+    /// # Errors
+    /// Where the options do not fit the graph.
+    pub fn new(
+        graph: &Graph,
+        options: &'a CompileOptions,
+        cluster: &'a Cluster,
+    ) -> Result<Self, PassError> {
+        let is_small = is_small(graph, options);
+        let annotated = graph.nodes.iter().any(|node| node.stage().is_some());
+        let given = annotated.then_some(graph.stages.len());
+        let graph = attach_loss(graph.clone(), options)?;
+        let found = layers(&graph, |_| true);
+        let model =
+            short(&graph, &found).map_err(|error| PassError::Op { pass: "stages", error })?;
+        let (layers, all, cause) = (found.count, Vec::new(), None);
+        let mut chooser = Self { graph, options, cluster, model, layers, is_small, all, cause };
+        let counts = stage_counts(options, given, layers).into_par_iter();
+        let priced: Vec<Result<Vec<Priced>, CompileError>> =
+            counts.map(|stages| chooser.of_stages(stages)).collect();
+        for priced in priced {
+            match priced {
+                Ok(priced) => chooser.all.extend(priced),
+                Err(found) => chooser.cause = chooser.cause.take().or(Some(Box::new(found))),
+            }
+        }
+        Ok(chooser)
+    }
+
+    /// What is worth a whole plan in one stage although its layers do not fit the memory: see [`Choices::unfit`].
+    pub fn in_one_stage(&self) -> Vec<PipelineReport> {
+        match self.is_small {
+            true => Vec::new(),
+            false => self.unfit(self.best(), self.bound()),
+        }
+    }
+
+    /// The choices that may be better than a plan whose steps take so many seconds.
+    ///
+    /// # Errors
+    /// Where nothing fits the memory.
+    pub fn choices(mut self, known: f64) -> Result<Choices, CompileError> {
+        self.with_less_memory(known);
+        let bound = self.bound();
+        let unfit = self.unfit(self.best(), bound);
+        let fit = self.all.into_iter().filter(|priced| priced.choice.is_some());
+        let ranked = ranked(fit.collect(), bound);
+        let (layers, cause) = (self.layers, self.cause);
+        let none = ranked.is_empty().then_some(CompileError::NoPipeline { layers, cause });
+        match none {
+            Some(error) if unfit.is_empty() => Err(error),
+            none => Ok(Choices { ranked, unfit, none }),
+        }
+    }
+
+    /// Seconds that no choice goes below, whatever the memory.
+    fn bound(&self) -> f64 {
+        self.all.iter().map(|priced| priced.free.seconds).fold(f64::INFINITY, f64::min)
+    }
+
+    /// What the best choice so far is compared by.
+    fn best(&self) -> f64 {
+        self.all.iter().map(Priced::counted).fold(f64::INFINITY, f64::min)
+    }
+
+    /// What takes less than `best` seconds if it fits the memory, which by its layers alone it does not. Whole plans keep less than layers
+    /// that were planned with any of a few amounts of memory.
+    fn unfit(&self, best: f64, bound: f64) -> Vec<PipelineReport> {
+        let is_worth = |priced: &&Priced| match (self.is_small, &priced.choice) {
+            (true, choice) => choice.is_none(),
+            (false, _) => priced.options.stages == 1 && !priced.fits(),
+        };
+        let unfit = self.all.iter().filter(is_worth).filter(|priced| priced.free.seconds < best);
+        ranked(unfit.map(Priced::unlimited).collect(), bound)
+    }
+
     fn limit(&self) -> u64 {
         self.options.memory.unwrap_or(self.cluster.device.memory)
     }
@@ -261,7 +312,7 @@ impl Chooser<'_> {
             Recompute::None => &[Recompute::None],
         };
         let (mut last, mut priced, mut error) = (f64::INFINITY, 0, None);
-        for microbatches in microbatch_counts(self.graph, self.options, stages) {
+        for microbatches in microbatch_counts(&self.graph, self.options, stages) {
             let mut least = f64::INFINITY;
             for &recompute in ways {
                 let options =
@@ -293,7 +344,7 @@ impl Chooser<'_> {
     }
 
     fn priced(&self, options: CompileOptions) -> Result<Option<Priced>, CompileError> {
-        let prices = price(self.model, &options, self.cluster, None)?;
+        let prices = price(&self.model, &options, self.cluster, None)?;
         let free = self.cut(&options, &prices, UNLIMITED);
         let choice = self.cut(&options, &prices, self.limit());
         let priced = |free: PipelineReport| {
@@ -304,22 +355,23 @@ impl Chooser<'_> {
         Ok(free.map(priced))
     }
 
-    /// Prices again, with less memory for the layers, what does not fit but would be better than what does. With less
+    /// Prices again, with less memory for the layers, what does not fit but would be better than what does and than what is known. With less
     /// memory layers cost no less, so the others need not be looked at: of each wave at most the last is looked at in vain.
-    fn with_less_memory(&self, all: &mut [Priced]) {
-        let mut best = all.iter().map(Priced::counted).fold(f64::INFINITY, f64::min);
+    fn with_less_memory(&mut self, known: f64) {
+        let mut best = known.min(self.best());
+        let all = &self.all;
         let mut order: Vec<usize> = (0..all.len()).filter(|&i| all[i].choice.is_none()).collect();
         order.sort_by(|&a, &b| all[a].free.seconds.total_cmp(&all[b].free.seconds));
         for wave in order.chunks(WAVE) {
             let wave: Vec<usize> = wave
                 .iter()
                 .copied()
-                .take_while(|&index| may_pay(all[index].free.seconds, best))
+                .take_while(|&index| may_pay(self.all[index].free.seconds, best))
                 .collect();
             let found: Vec<Option<PipelineReport>> =
-                wave.par_iter().map(|&index| self.in_less_memory(&all[index], best)).collect();
+                wave.par_iter().map(|&index| self.in_less_memory(&self.all[index], best)).collect();
             for (index, choice) in wave.into_iter().zip(found) {
-                let priced = &mut all[index];
+                let priced = &mut self.all[index];
                 if !may_pay(priced.free.seconds, best) {
                     return;
                 }
@@ -336,7 +388,7 @@ impl Chooser<'_> {
         let may_fit = |share: &f64| priced.resident as f64 * share * share <= self.limit() as f64;
         for share in MEMORY_SHARES.into_iter().filter(may_fit) {
             let less = (priced.peak as f64 * share) as u64;
-            let prices = price(self.model, &priced.options, self.cluster, Some(less)).ok()?;
+            let prices = price(&self.model, &priced.options, self.cluster, Some(less)).ok()?;
             let choice = self.cut(&priced.options, &prices, self.limit());
             if choice.is_some() {
                 return choice;
