@@ -157,7 +157,8 @@ fn tied(axes: &[usize]) -> String {
 fn stage_lines(plan: &Plan, stage: usize) -> String {
     let tensors: Vec<&TensorEntry> = plan.tensors.iter().filter(|t| t.stage == stage).collect();
     let ranks = tensors.iter().map(|t| &t.ranks).max_by_key(|ranks| ranks.len());
-    let mut text = format!("stage {stage} on ranks {:?}\n", ranks.unwrap_or(&Vec::new()));
+    let ranks = ranks.map_or_else(String::new, |ranks| runs(ranks));
+    let mut text = format!("stage {stage} on ranks {ranks}\n");
     let mut counts: BTreeMap<(TensorKind, String), Vec<&str>> = BTreeMap::new();
     for tensor in tensors {
         counts.entry((tensor.kind, tensor.sbp.to_string())).or_default().push(&tensor.name);
@@ -167,6 +168,15 @@ fn stage_lines(plan: &Plan, stage: usize) -> String {
         let _ = writeln!(text, "  {kind:<10} {sbp:<12} {:>4}  {}", names.len(), examples(&names));
     }
     text
+}
+
+/// Ranks in the order in which they are given, three and more in a row as the first and the last: `0-7, 12, 13`.
+fn runs(ranks: &[u32]) -> String {
+    let shown = |run: &[u32]| match run {
+        [first, _, .., last] => format!("{first}-{last}"),
+        few => few.iter().map(u32::to_string).collect::<Vec<_>>().join(", "),
+    };
+    ranks.chunk_by(|a, b| a + 1 == *b).map(shown).collect::<Vec<_>>().join(", ")
 }
 
 fn examples(names: &[&str]) -> String {
@@ -216,7 +226,7 @@ pub fn tensors(plan: &Plan) -> String {
             format!("{:?}", t.kind).to_lowercase(),
             format!("{}{:?}", t.dtype, t.shape),
             t.stage.to_string(),
-            format!("{:?}", t.ranks),
+            runs(&t.ranks),
             format!("{:?}", t.hierarchy),
             t.sbp.to_string(),
         ]);
@@ -247,10 +257,11 @@ pub fn programs(plan: &Plan) -> String {
         table(&["program", "stage", "ranks", "actors", "registers", "streams", "arena", "live"]);
     for (index, program) in plan.programs.iter().enumerate() {
         let ranks = plan.ranks.iter().enumerate().filter(|(_, r)| r.program.index() == index);
+        let ranks: Vec<u32> = ranks.map(|(rank, _)| rank as u32).collect();
         table.add_row([
             index.to_string(),
             program.stage.to_string(),
-            format!("{:?}", ranks.map(|(rank, _)| rank).collect::<Vec<_>>()),
+            runs(&ranks),
             program.actors.len().to_string(),
             program.registers.len().to_string(),
             program.streams.len().to_string(),
@@ -279,5 +290,19 @@ fn recomputed_line(plan: &Plan) -> String {
         [None, None] => String::new(),
         [Some(one), None] | [None, Some(one)] => format!("recomputed: {one}\n"),
         [Some(all), Some(some)] => format!("recomputed: {all}, {some}\n"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::runs;
+
+    #[test]
+    fn ranks_in_a_row_are_shown_by_their_ends() {
+        assert_eq!(runs(&[0, 1, 2, 3]), "0-3");
+        assert_eq!(runs(&[0, 1]), "0, 1");
+        assert_eq!(runs(&[8, 9, 10, 4, 6, 7]), "8-10, 4, 6, 7");
+        assert_eq!(runs(&[3]), "3");
+        assert_eq!(runs(&[]), "");
     }
 }
