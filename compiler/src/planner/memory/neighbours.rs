@@ -1,11 +1,11 @@
 //! Plans beside the best one, as long as work lasts: one node decides otherwise, or two of which one reads what the other makes. Prices lead
 //! to plans that are cheapest at some prices, and where memory is short the best plan is often none of these.
 
-use super::search::Search;
+use super::search::MemorySearch;
 use crate::planner::problem::usage::overload;
 use crate::planner::solver::minimise::TOLERANCE;
 
-impl Search<'_, '_> {
+impl MemorySearch<'_, '_> {
     /// Goes from the best plan to one beside it that is better and fits, as long as there is one.
     pub fn improve(&mut self) {
         while !self.closed() && self.step() {}
@@ -111,7 +111,7 @@ mod tests {
         let first: Vec<usize> = problem.candidates.iter().map(|all| all.len() - 1).collect();
         let kept = items(&mut problem, &first);
         problem.limit = peaks(&problem, &kept)[0].bytes;
-        let mut search = Search::new(&mut problem, &free);
+        let mut search = MemorySearch::new(&mut problem, &free);
         assert_eq!(search.offer(&first), None, "it fits what it needs");
         let before = search.best.clone().expect("the first plan").0;
         search.improve();

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::cutting_planes::between;
-use super::search::Search;
+use super::search::MemorySearch;
 use crate::planner::encoding::multipliers::{MemoryPrices, Multipliers};
 use crate::planner::encoding::priced;
 use crate::planner::problem::usage::overloads;
@@ -40,7 +40,7 @@ pub struct Priced {
     pub plan: Vec<usize>,
 }
 
-impl Search<'_, '_> {
+impl MemorySearch<'_, '_> {
     /// Raises the bound by prices of memory, among known labels; what fits on the way is kept.
     pub fn price_memory(&mut self) {
         let mut trust = TRUST;
@@ -51,13 +51,13 @@ impl Search<'_, '_> {
             if is_close || idle == IDLE {
                 break;
             }
-            let rows = between(&self.rows, &proposed, trust);
-            let value = self.raise(&rows, STEP).bound;
+            let prices = between(&self.prices, &proposed, trust);
+            let value = self.raise(&prices, STEP).bound;
             idle = if value > self.bound + CLOSE * ceiling.abs() { 0 } else { idle + 1 };
             // Prices that are no better are too high, unless the planes do not know it yet.
             if value > self.bound {
                 trust = TRUST;
-                self.prove(value, rows);
+                self.prove(value, prices);
             } else {
                 trust = if trust < 1.0 { 1.0 } else { TRUST / 2.0 };
             }
@@ -65,25 +65,25 @@ impl Search<'_, '_> {
     }
 
     /// The bound at these prices; the plan found on the way is kept if it fits.
-    pub fn raise(&mut self, rows: &MemoryPrices, effort: Effort) -> Priced {
+    pub fn raise(&mut self, prices: &MemoryPrices, effort: Effort) -> Priced {
         let best = self.best.as_ref().map(|(_, assignment)| assignment);
         let start = self.guide.as_ref().or(best).cloned();
-        let multipliers = Multipliers::new(self.problem, 1.0, rows);
-        let messages = (!self.is_narrow).then_some(&mut self.messages);
+        let multipliers = Multipliers::new(self.problem, 1.0, prices);
+        let messages = (!self.is_restricted).then_some(&mut self.messages);
         let found = priced(self.problem, &multipliers, start.as_deref(), effort, messages);
         let mut plan = found.labels;
         plan.truncate(self.nodes());
         self.offer(&plan);
-        let paid = rows.values().sum::<f64>() * self.problem.limit as f64;
+        let paid = prices.values().sum::<f64>() * self.problem.limit as f64;
         Priced { bound: found.bound - paid, value: found.value - paid, plan }
     }
 
     /// The best prices, and the bound at them.
-    pub fn prove(&mut self, bound: f64, rows: MemoryPrices) {
-        if !self.is_narrow {
-            self.proven.clone_from(&rows);
+    pub fn prove(&mut self, bound: f64, prices: MemoryPrices) {
+        if !self.is_restricted {
+            self.proven.clone_from(&prices);
         }
-        (self.bound, self.rows) = (bound, rows);
+        (self.bound, self.prices) = (bound, prices);
     }
 
     /// At the best prices plans that fit and plans that do not cost the same. Layers that are alike go from one to
@@ -108,9 +108,9 @@ impl Search<'_, '_> {
                 let last = step == FALLS;
                 let scale = |(low, high)| if last { high } else { f64::midpoint(low, high) };
                 let scaled =
-                    |(row, price): (&(usize, usize), &f64)| (*row, price * scale(scales[&row.0]));
-                let rows = self.fitting.iter().map(scaled).collect();
-                let multipliers = Multipliers::new(self.problem, 1.0, &rows);
+                    |(at, price): (&(usize, usize), &f64)| (*at, price * scale(scales[&at.0]));
+                let prices = self.fitting.iter().map(scaled).collect();
+                let multipliers = Multipliers::new(self.problem, 1.0, &prices);
                 let multipliers = multipliers.shaken(self.problem, SHAKE, draw);
                 let found = priced(self.problem, &multipliers, None, STEP, None);
                 let plan = &found.labels[..self.nodes()];
@@ -133,8 +133,8 @@ impl Search<'_, '_> {
                 return;
             }
             let scale = f64::midpoint(low, high);
-            let rows = self.rows.iter().map(|(&row, &price)| (row, price * scale)).collect();
-            let multipliers = Multipliers::new(self.problem, 1.0, &rows);
+            let prices = self.prices.iter().map(|(&at, &price)| (at, price * scale)).collect();
+            let multipliers = Multipliers::new(self.problem, 1.0, &prices);
             let multipliers = multipliers.shaken(self.problem, SHAKE, draw);
             let found = priced(self.problem, &multipliers, None, STEP, None);
             let assignment = &found.labels[..self.nodes()];

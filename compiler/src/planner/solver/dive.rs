@@ -4,14 +4,14 @@
 //! Labels that are chosen one by one ([`Dual::decode`](super::dual::Dual::decode)) cannot know what those after them will have in common,
 //! such as a tensor that many read in one layout. Here each has a say in what goes before anything is settled.
 
-use super::minimise::Search;
+use super::minimise::NetworkSearch;
 
 /// The share of the labels beside the best of each variable that is kept in a step.
 const KEPT: f64 = 0.5;
 /// Sweeps between steps.
 const SWEEPS: usize = 4;
 
-impl Search<'_> {
+impl NetworkSearch<'_> {
     /// Looks for a better plan than the best, as long as entries are left to be read: whether all that was not given up was searched, or
     /// cannot be better. What is kept stays as it was.
     pub fn dive(&mut self, left: &mut usize) -> bool {

@@ -114,11 +114,11 @@ pub fn minimise_on(
     effort: Effort,
     course: Option<Course<'_>>,
 ) -> Minimum {
-    Narrowed::new(network).minimise(start, effort, course)
+    Reduced::new(network).minimise(start, effort, course)
 }
 
 /// A network of which all is eliminated that is narrow: what can be done before it is known how its minimum is searched for.
-pub struct Narrowed<'a> {
+pub struct Reduced<'a> {
     /// The whole.
     pub network: &'a Network,
     elimination: Elimination,
@@ -140,7 +140,7 @@ struct Core {
     dual: Dual,
 }
 
-impl<'a> Narrowed<'a> {
+impl<'a> Reduced<'a> {
     /// Eliminates.
     pub fn new(network: &'a Network) -> Self {
         let mut elimination = Elimination::new(network);
@@ -172,7 +172,7 @@ impl<'a> Narrowed<'a> {
             Left::Much(core) => *core,
         };
         let start = start.map(|labels| variables.iter().map(|&v| labels[v]).collect());
-        let found = Search::new(&core, dual, start).on_course(&variables, effort, course);
+        let found = NetworkSearch::new(&core, dual, start).on_course(&variables, effort, course);
         let mut labels = vec![0; network.unary.len()];
         for (&variable, &label) in variables.iter().zip(&found.labels) {
             labels[variable] = label;
@@ -184,7 +184,7 @@ impl<'a> Narrowed<'a> {
 }
 
 /// What is known of a network, or of the part of it that is looked at.
-pub struct Search<'a> {
+pub struct NetworkSearch<'a> {
     core: &'a Network,
     /// Of the labels that are kept.
     pub dual: Dual,
@@ -199,7 +199,7 @@ pub struct Search<'a> {
     given: Option<Vec<Vec<Vec<f64>>>>,
 }
 
-impl<'a> Search<'a> {
+impl<'a> NetworkSearch<'a> {
     fn new(core: &'a Network, mut dual: Dual, start: Option<Vec<usize>>) -> Self {
         let kept = core.unary.iter().map(|costs| (0..costs.len()).collect()).collect();
         let mut best = start.unwrap_or_else(|| dual.decode());
@@ -265,7 +265,7 @@ impl<'a> Search<'a> {
         let given = self.given.take().unwrap_or_default();
         let work = left.min(effort.division);
         if !closed && work / self.dual.size().max(1) >= DIVISIBLE {
-            bound = self.subdivide(bound, &mut { work });
+            bound = self.subdivide(bound, work);
         }
         let bound = bound.min(self.ceiling).min(self.value);
         (Minimum { value: self.value, bound, labels: self.best }, given)
@@ -448,10 +448,15 @@ impl<'a> Search<'a> {
 
     /// Keeps these of the labels that are kept.
     pub fn restrict(&mut self, kept: &[Vec<usize>]) {
-        self.dual.restrict(kept);
-        for (known, kept) in self.kept.iter_mut().zip(kept) {
-            *known = kept.iter().map(|&at| known[at]).collect();
-        }
+        restrict(&mut self.dual, &mut self.kept, kept);
+    }
+}
+
+/// Keeps these of the labels that are kept.
+pub fn restrict(dual: &mut Dual, known: &mut [Vec<usize>], kept: &[Vec<usize>]) {
+    dual.restrict(kept);
+    for (known, kept) in known.iter_mut().zip(kept) {
+        *known = kept.iter().map(|&at| known[at]).collect();
     }
 }
 
