@@ -1,7 +1,6 @@
 //! Prices of memory: those that prove most, and others that lead to plans which fit.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 
 use super::cutting_planes::between;
 use super::search::MemorySearch;
@@ -66,8 +65,7 @@ impl MemorySearch<'_, '_> {
 
     /// The bound at these prices; the plan found on the way is kept if it fits.
     pub fn raise(&mut self, prices: &MemoryPrices, effort: Effort) -> Priced {
-        let best = self.best.as_ref().map(|(_, assignment)| assignment);
-        let start = self.guide.as_ref().or(best).cloned();
+        let start = self.best.as_ref().map(|(_, assignment)| assignment.clone());
         let multipliers = Multipliers::new(self.problem, 1.0, prices);
         let messages = (!self.is_restricted).then_some(&mut self.messages);
         let found = priced(self.problem, &multipliers, start.as_deref(), effort, messages);
@@ -95,34 +93,37 @@ impl MemorySearch<'_, '_> {
 
     /// Lowers the prices at which a plan fits, of each group of ranks as far as its own memory suffices: few tensors are then kept less long
     /// than they could be. Tensors pay more or less by chance, so that layers which are alike go from one way to the other one by one.
-    pub fn settle(&mut self, draws: Range<u64>, near: f64) {
+    pub fn settle(&mut self) {
         let domains: BTreeSet<usize> = self.fitting.keys().map(|&(domain, _)| domain).collect();
-        for draw in draws {
-            let start = domains.iter().map(|&domain| (domain, (0.0, 1.0)));
-            let mut scales: BTreeMap<usize, (f64, f64)> = start.collect();
-            for step in 0..=FALLS {
-                if self.within(near) {
-                    return;
-                }
-                // At last those at which each group was seen to fit.
-                let last = step == FALLS;
-                let scale = |(low, high)| if last { high } else { f64::midpoint(low, high) };
-                let scaled =
-                    |(at, price): (&(usize, usize), &f64)| (*at, price * scale(scales[&at.0]));
-                let prices = self.fitting.iter().map(scaled).collect();
-                let multipliers = Multipliers::new(self.problem, 1.0, &prices);
-                let multipliers = multipliers.shaken(self.problem, SHAKE, draw);
-                let found = priced(self.problem, &multipliers, None, STEP, None);
-                let plan = &found.labels[..self.nodes()];
-                self.offer(plan);
-                let over = overloads(self.problem, plan);
-                for (domain, (low, high)) in &mut scales {
-                    let middle = f64::midpoint(*low, *high);
-                    let is_over = over.iter().any(|(of, ..)| of == domain);
-                    *(if is_over { low } else { high }) = middle;
-                }
+        let start = domains.into_iter().map(|domain| (domain, (0.0, 1.0)));
+        let mut scales: BTreeMap<usize, (f64, f64)> = start.collect();
+        for step in 0..=FALLS {
+            if self.within(self.care.near()) {
+                return;
+            }
+            // At last those at which each group was seen to fit.
+            let last = step == FALLS;
+            let scale = |(low, high)| if last { high } else { f64::midpoint(low, high) };
+            let scaled = |(at, price): (&(usize, usize), &f64)| (*at, price * scale(scales[&at.0]));
+            let prices = self.fitting.iter().map(scaled).collect();
+            let plan = self.shaken_plan(&prices, 0);
+            self.offer(&plan);
+            let over = overloads(self.problem, &plan);
+            for (domain, (low, high)) in &mut scales {
+                let middle = f64::midpoint(*low, *high);
+                let is_over = over.iter().any(|(of, ..)| of == domain);
+                *(if is_over { low } else { high }) = middle;
             }
         }
+    }
+
+    /// What is cheapest where these prices differ by chance: one of many draws.
+    fn shaken_plan(&mut self, prices: &MemoryPrices, draw: u64) -> Vec<usize> {
+        let multipliers = Multipliers::new(self.problem, 1.0, prices);
+        let multipliers = multipliers.shaken(self.problem, SHAKE, draw);
+        let mut plan = priced(self.problem, &multipliers, None, STEP, None).labels;
+        plan.truncate(self.nodes());
+        plan
     }
 
     /// The lowest scale of the best prices at which a plan fits, where they differ by chance: one of many draws.
@@ -134,13 +135,10 @@ impl MemorySearch<'_, '_> {
             }
             let scale = f64::midpoint(low, high);
             let prices = self.prices.iter().map(|(&at, &price)| (at, price * scale)).collect();
-            let multipliers = Multipliers::new(self.problem, 1.0, &prices);
-            let multipliers = multipliers.shaken(self.problem, SHAKE, draw);
-            let found = priced(self.problem, &multipliers, None, STEP, None);
-            let assignment = &found.labels[..self.nodes()];
-            let seconds = self.seconds(assignment);
+            let assignment = self.shaken_plan(&prices, draw);
+            let seconds = self.seconds(&assignment);
             let better = self.best.as_ref().is_none_or(|(best, _)| seconds < *best);
-            match self.offer(assignment) {
+            match self.offer(&assignment) {
                 None => high = scale,
                 Some(_) if better => low = scale,
                 Some(_) => return,

@@ -5,15 +5,12 @@
 use super::search::MemorySearch;
 use crate::planner::encoding::multipliers::{MemoryPrices, Multipliers};
 use crate::planner::encoding::network::network;
-use crate::planner::encoding::priced;
 use crate::planner::solver::minimise::STEP;
 
 /// Times that the whole problem is asked for more labels.
 const ROUNDS: usize = 4;
 /// No more labels are looked for where the whole problem knows nothing that is cheaper by this share.
 const CLOSE: f64 = 2e-4;
-/// How often prices that fit are lowered, with other chances each time.
-const SETTLINGS: u64 = 4;
 /// The gap above which plans for less memory are looked for, and how much less.
 const FAR: f64 = 3e-2;
 const LESS: [f64; 2] = [0.95, 0.88];
@@ -21,13 +18,11 @@ const LESS: [f64; 2] = [0.95, 0.88];
 impl MemorySearch<'_, '_> {
     /// Finds prices, plans and a bound.
     pub fn alternate(&mut self) {
-        let near = self.care.near();
-        self.in_restricted_master(|search| search.settle(0..1, near));
+        self.in_restricted_master(Self::settle);
         self.exchange();
         if self.is_dear() {
             return;
         }
-        self.in_restricted_master(|search| search.settle(1..SETTLINGS, near));
         for share in LESS {
             if !self.within(FAR) {
                 self.with_less(share);
@@ -41,7 +36,6 @@ impl MemorySearch<'_, '_> {
         for _ in 0..ROUNDS {
             let (inner, prices) = self.in_restricted_master(|search| {
                 search.price_memory();
-                search.follow_prices();
                 (search.bound, search.prices.clone())
             });
             // Prices that were asked for already lead to the same labels.
@@ -64,7 +58,6 @@ impl MemorySearch<'_, '_> {
         self.in_restricted_master(|search| {
             search.price_memory();
             search.vary_prices();
-            search.follow_prices();
         });
     }
 
@@ -78,15 +71,7 @@ impl MemorySearch<'_, '_> {
         self.exchange();
         self.problem.limit = limit;
         self.planes.limit_to(limit);
-        (self.bound, self.prices, self.proven, self.guide) = (bound, prices, proven, None);
-    }
-
-    /// What is cheapest at the best prices is what the whole problem is compared with.
-    fn follow_prices(&mut self) {
-        let prices = self.prices.clone();
-        let multipliers = Multipliers::new(self.problem, 1.0, &prices);
-        let found = priced(self.problem, &multipliers, None, STEP, None);
-        self.guide = Some(found.labels[..self.nodes()].to_vec());
+        (self.bound, self.prices, self.proven) = (bound, prices, proven);
     }
 
     /// The labels of this plan belong to those that are searched.
@@ -128,7 +113,7 @@ impl MemorySearch<'_, '_> {
     fn rename(&mut self, name: impl Fn(usize, usize) -> usize) {
         let best = self.best.iter_mut().map(|(_, plan)| plan);
         let leanest = self.leanest.iter_mut().map(|(_, plan)| plan);
-        for plan in best.chain(leanest).chain(&mut self.guide) {
+        for plan in best.chain(leanest) {
             plan.iter_mut().enumerate().for_each(|(node, label)| *label = name(node, *label));
         }
     }

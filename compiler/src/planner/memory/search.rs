@@ -47,8 +47,6 @@ pub(super) struct MemorySearch<'a, 'b> {
     pub fitting: MemoryPrices,
     /// The prices that prove the bound of the whole problem; none where that is the bound without them.
     pub proven: MemoryPrices,
-    /// What is cheapest at these prices, as far as it is known.
-    pub guide: Option<Vec<usize>>,
     /// What plans that were found cost and keep.
     pub planes: CuttingPlanes,
     /// By node: the labels that these plans have.
@@ -77,7 +75,6 @@ impl<'a, 'b> MemorySearch<'a, 'b> {
             prices: MemoryPrices::new(),
             fitting: MemoryPrices::new(),
             proven: MemoryPrices::new(),
-            guide: None,
             planes: CuttingPlanes::new(problem.limit, free.value),
             known: vec![BTreeSet::new(); problem.candidates.len()],
             is_restricted: false,

@@ -12,34 +12,31 @@ const KEPT: f64 = 0.5;
 const SWEEPS: usize = 4;
 
 impl NetworkSearch<'_> {
-    /// Looks for a better plan than the best, as long as entries are left to be read: whether all that was not given up was searched, or
-    /// cannot be better. What is kept stays as it was.
-    pub fn dive(&mut self, left: &mut usize) -> bool {
+    /// Looks for a better plan than the best, as long as entries are left to be read. What is kept stays as it was.
+    pub fn dive(&mut self, left: &mut usize) {
         let (dual, kept) = (self.dual.clone(), self.kept.clone());
         // What is given up must not be counted on by anything that is left.
         self.dual.forbids = true;
-        let is_done = self.descend(left);
+        self.descend(left);
         (self.dual, self.kept) = (dual, kept);
-        is_done
     }
 
-    fn descend(&mut self, left: &mut usize) -> bool {
+    fn descend(&mut self, left: &mut usize) {
         while self.halve() {
             if self.solve_kept().is_some_and(f64::is_finite) {
-                return true;
+                return;
             }
             let work = SWEEPS * self.dual.size();
             if work > *left {
-                return false;
+                return;
             }
             *left -= work;
             (0..SWEEPS).for_each(|_| self.dual.sweep());
             self.offer_decoded();
             if self.dual.bound() >= self.limit() {
-                return true;
+                return;
             }
         }
-        false
     }
 
     /// Gives up the labels whose bounds are furthest above that of the best label of their variable. False where each has one.

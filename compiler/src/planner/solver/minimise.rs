@@ -2,10 +2,8 @@
 //! a plan that follows them ([`dive`](super::dive)), and labels that cannot be part of anything better are dropped until what
 //! is left is narrow, or the remaining gap is reported.
 
-use std::collections::BTreeSet;
-
 use super::dual::{Dual, Messages};
-use super::eliminate::{Elimination, LIMITS, Limits, minimum};
+use super::eliminate::{Elimination, LIMITS, minimum};
 use super::network::Network;
 
 /// Labels, what they cost, and what no labels go below.
@@ -29,8 +27,6 @@ pub struct Effort {
     pub rounds: usize,
     /// Entries that shifting costs reads in all rounds, about.
     pub work: usize,
-    /// The round from which the neighbourhood of the best plan is looked at.
-    pub look: usize,
     /// The round in which a plan is looked for among the labels that shifted costs favour.
     pub dive: usize,
     /// Nothing that costs as much is of interest: no more is proven.
@@ -42,19 +38,12 @@ pub struct Effort {
 }
 
 /// For a plan.
-pub const FULL: Effort = Effort {
-    rounds: 24,
-    work: 24_000_000_000,
-    look: usize::MAX,
-    dive: 1,
-    division: 4_000_000_000,
-    ..STEP
-};
+pub const FULL: Effort =
+    Effort { rounds: 24, work: 24_000_000_000, dive: 1, division: 4_000_000_000, ..STEP };
 /// For one of many steps towards a plan.
 pub const STEP: Effort = Effort {
     rounds: 5,
     work: 800_000_000,
-    look: 3,
     dive: usize::MAX,
     ceiling: f64::INFINITY,
     enough: f64::INFINITY,
@@ -87,10 +76,6 @@ const IDLE: f64 = 1e-2;
 /// takes to get to 0.58 %.
 const CLOSED: f64 = 0.2;
 const DROPPED: f64 = 1e-2;
-
-/// What counts as no better when looking around.
-const STALE: f64 = 1e-4;
-const NEARBY: Limits = Limits { table: 262_144.0, work: 4e6 };
 
 /// What messages have to do with a search.
 pub enum Course<'a> {
@@ -304,9 +289,6 @@ impl<'a> NetworkSearch<'a> {
             let swept = self.sweep(sweeps, bound);
             *left -= size * swept;
             self.offer_decoded();
-            if round >= effort.look && *bound < self.value * (1.0 - TOLERANCE) {
-                self.look_nearby();
-            }
             if *bound >= effort.enough {
                 return true;
             }
@@ -333,9 +315,7 @@ impl<'a> NetworkSearch<'a> {
 
     /// Finds a plan close to the bound, if it can, so that few labels are left to be looked at.
     fn find_close(&mut self, left: &mut usize, bound: f64) {
-        if !self.dive(left) {
-            self.look_nearby();
-        }
+        self.dive(left);
         if self.limit() - bound <= CLOSE * self.limit() {
             *left = CLOSING.max(CLOSING_SWEEPS * self.dual.size()).min(*left);
         }
@@ -395,41 +375,6 @@ impl<'a> NetworkSearch<'a> {
                 (self.best, self.value) = (labels, value);
             }
         }
-    }
-
-    /// Minimises over the best and the most promising labels of each variable. Where that is too wide, a few
-    /// variables are held as they are, others in turn.
-    fn look_nearby(&mut self) {
-        let bounds = self.dual.bounds();
-        let mut spared = BTreeSet::new();
-        let mut failures = 0;
-        for most in [3, 3, 6, 3, 4, 3, 6, 3] {
-            let before = self.value;
-            let mut around: Vec<Vec<usize>> =
-                (0..bounds.len()).map(|v| self.promising(v, &bounds[v], most)).collect();
-            let held = Elimination::new(&self.core.restricted(&around)).cutset(NEARBY, &spared);
-            for &variable in &held {
-                around[variable] = vec![self.best[variable]];
-            }
-            let Some((_, at)) = minimum(&self.core.restricted(&around), LIMITS) else { return };
-            self.offer(at.iter().zip(&around).map(|(&at, kept)| kept[at]).collect());
-            spared = held.into_iter().collect();
-            failures = if self.value < before * (1.0 - STALE) { 0 } else { failures + 1 };
-            if failures == 3 {
-                return;
-            }
-        }
-    }
-
-    /// The label of the best and those of the lowest bounds, `most` in all. A switch has both of its labels.
-    fn promising(&self, variable: usize, bounds: &[f64], most: usize) -> Vec<usize> {
-        let best = self.best[variable];
-        let mut order: Vec<usize> = (0..bounds.len()).collect();
-        order.sort_by(|&a, &b| bounds[a].total_cmp(&bounds[b]));
-        let mut labels = vec![best];
-        let others = order.into_iter().map(|at| self.kept[variable][at]);
-        labels.extend(others.filter(|&label| label != best).take(most - 1));
-        labels
     }
 
     /// Drops labels whose bound is no better than the limit. False where a variable has none left: nothing is better.
@@ -502,7 +447,7 @@ mod tests {
     #[test]
     fn what_is_close_to_the_bound_is_found_by_a_dive_and_proven() {
         for seed in [49, 102, 115] {
-            // The neighbourhood of the best plan is not looked at, and nothing is divided.
+            // Nothing is divided.
             let alone = Effort { dive: usize::MAX, division: 0, work: 10_000_000, ..FULL };
             let dived = Effort { dive: FULL.dive, ..alone };
             let network = grid(seed);

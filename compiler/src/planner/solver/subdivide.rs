@@ -16,7 +16,7 @@ const TRIAL: usize = 2;
 /// without it is narrow. Layers alone have a quarter of that.
 const HUB: usize = 48;
 /// What is done for a part.
-const PART: Effort = Effort { rounds: 3, look: usize::MAX, ..STEP };
+const PART: Effort = Effort { rounds: 3, ..STEP };
 /// The share of the gap that a part closes at least, for comparing trials.
 const LEAST: f64 = 1e-6;
 
