@@ -1,6 +1,7 @@
 //! Branch and bound within a memory limit: parts of the labels, each with prices of its own, as the prices that prove most of all
 //! plans prove little of some (Barnhart et al., "Branch-and-price: column generation for solving huge integer programs", Operations
-//! Research, 1998). It closes what prices leave open on graphs of some dozen nodes; of large ones it sees a part or two.
+//! Research, 1998). It closes what prices leave open on graphs of some dozen nodes, whose
+//! gap is 6.3 % without it and 4.3 % with it on average (benchmarks/README.md); of large ones it sees a part or two.
 
 use super::cutting_planes::{CuttingPlanes, between};
 use super::search::MemorySearch;
@@ -10,13 +11,13 @@ use crate::planner::problem::usage::{items, profiles};
 use crate::planner::solver::branch_and_bound::{Division, branch_and_bound};
 use crate::planner::solver::minimise::{STEP, TOLERANCE};
 
-/// Times that the prices of a part are changed at most.
+/// Times that the prices of a part are changed at most. Half or twice as many change no plan of benchmarks/README.md.
 const STEPS: usize = 6;
 /// How far to go from the best prices of a part to those that its planes propose.
 const TRUST: f64 = 0.7;
 /// Prices are not changed where the bound is this close to the most that they may reach, as a share of it.
 const CLOSE: f64 = 1e-3;
-/// Plans of a part, the latest of those that are known, from which its prices follow.
+/// Plans of a part, the latest of those that are known, from which its prices follow: half or twice as many change no plan.
 const MOST_PLANES: usize = 30;
 /// Weights of plans below which a label counts as decided.
 const DECIDED: f64 = 1e-6;

@@ -15,7 +15,8 @@ use crate::planner::solver::dual::Messages;
 use crate::planner::solver::minimise::{Minimum, TOLERANCE};
 use crate::planner::solver::network::Network;
 
-/// Entries of tables that may be looked at for plans beside the best, and as many again for parts of the problem, times the number of nodes.
+/// Entries of tables that may be looked at for plans beside the best, and as many again for parts of the problem, times the number of nodes. Half or
+/// twice as many change no plan of benchmarks/README.md.
 const WORK: u64 = 12_000_000_000;
 
 /// What making a network takes besides, in entries for each node.
