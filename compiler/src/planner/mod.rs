@@ -193,7 +193,7 @@ pub fn feasible(
     let mut problem = Problem::new(decisions, options, cluster)?;
     match options.strategy {
         Strategy::Auto if problem.limit >= UNLIMITED => Ok(()),
-        Strategy::Auto => memory::room(&mut problem),
+        Strategy::Auto => memory::feasible(&mut problem),
         strategy => {
             let chosen = strategies::assign(&mut problem, strategy)?;
             check_memory(&mut problem, &chosen)

@@ -6,7 +6,7 @@ use super::multipliers::{MemoryPrices, Multipliers};
 use super::network::network;
 use crate::planner::problem::Problem;
 use crate::planner::solver::dual::Messages;
-use crate::planner::solver::minimise::{Course, Effort, FULL, Minimum, Narrowed};
+use crate::planner::solver::minimise::{Course, Effort, FULL, Minimum, Reduced};
 use crate::planner::solver::network::Network;
 
 /// A form that was planned without regard to memory.
@@ -40,14 +40,14 @@ impl Before<'_> {
 /// The minimum where memory costs nothing, from a plan that is known to be sensible, and what it says to other forms.
 pub fn leading(
     problem: &Problem<'_>,
-    narrowed: Narrowed<'_>,
+    reduced: Reduced<'_>,
     (sensible, ceiling): (&[usize], f64),
 ) -> (Minimum, Option<Lead>) {
-    let network = narrowed.network;
+    let network = reduced.network;
     let (start, effort) = (extended(network, sensible), Effort { ceiling, ..FULL });
     let mut messages = Messages::default();
     let course = Some(Course::To(&mut messages));
-    let found = narrowed.minimise(Some(&start), effort, course);
+    let found = reduced.minimise(Some(&start), effort, course);
     let nodes = nodes(problem);
     let chosen = found.labels[..nodes.len()].to_vec();
     let (origin, bound) = (network.origin.clone(), found.bound);
@@ -60,11 +60,11 @@ pub fn leading(
 /// the other is not better by much, if at all.
 pub fn following(
     problem: &Problem<'_>,
-    narrowed: Narrowed<'_>,
+    reduced: Reduced<'_>,
     (sensible, ceiling): (&[usize], f64),
     lead: &Lead,
 ) -> Minimum {
-    let network = narrowed.network;
+    let network = reduced.network;
     let nodes = nodes(problem);
     let same = Same::new(&lead.nodes, &nodes);
     let chosen = |node: usize| same.of(node).map_or(sensible[node], |other| lead.chosen[other]);
@@ -75,7 +75,7 @@ pub fn following(
     // Messages that others have left are good from the start.
     let effort = Effort { ceiling, enough: lead.bound, dive: 0, ..FULL };
     let course = Some(Course::From(&lead.messages, &names));
-    narrowed.minimise(Some(&starts[start]), effort, course)
+    reduced.minimise(Some(&starts[start]), effort, course)
 }
 
 /// The problem where memory costs nothing.

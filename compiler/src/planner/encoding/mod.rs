@@ -32,12 +32,12 @@ pub fn relaxed_bound(problem: &mut Problem<'_>) -> f64 {
 pub fn at(
     problem: &mut Problem<'_>,
     seconds: f64,
-    rows: &MemoryPrices,
+    prices: &MemoryPrices,
     allowed: Option<&[Vec<usize>]>,
     start: Option<&[usize]>,
     effort: Effort,
 ) -> Minimum {
-    let multipliers = Multipliers::new(problem, seconds, rows);
+    let multipliers = Multipliers::new(problem, seconds, prices);
     let Some(allowed) = allowed else {
         return priced(problem, &multipliers, start, effort, None);
     };

@@ -27,18 +27,18 @@ pub struct Multipliers {
 
 impl Multipliers {
     /// Memory at these prices.
-    pub fn new(problem: &Problem<'_>, seconds: f64, rows: &MemoryPrices) -> Self {
+    pub fn new(problem: &Problem<'_>, seconds: f64, prices: &MemoryPrices) -> Self {
         let lifetimes = &problem.lifetimes;
         let sum = |domain: usize| {
             let mut total = 0.0;
             let mut sums = vec![0.0];
             for position in 0..lifetimes.len() {
-                total += rows.get(&(domain, position)).copied().unwrap_or(0.0);
+                total += prices.get(&(domain, position)).copied().unwrap_or(0.0);
                 sums.push(total);
             }
             sums
         };
-        let used = !rows.is_empty();
+        let used = !prices.is_empty();
         let sums = (0..if used { lifetimes.domains.len() } else { 0 }).map(sum).collect();
         let placements = problem.layouts.placements().iter();
         let domains = placements.map(|placement| lifetimes.domains_of(placement)).collect();

@@ -2,7 +2,7 @@
 //! "The cutting-plane method for solving convex programs", 1960).
 //!
 //! The bound at given prices is concave in them, and each plan is a plane above it. The prices at which the lowest
-//! plane is highest are tried next. A row is a position of a domain at which some plan kept too much.
+//! plane is highest are tried next. Memory has a price at the positions at which some plan kept too much.
 
 use std::collections::BTreeSet;
 
@@ -16,26 +16,27 @@ use crate::planner::encoding::multipliers::MemoryPrices;
 /// The highest price of all memory together, as a multiple of what the free plan costs.
 const DEAREST: f64 = 1e3;
 
-/// MemoryPrices that one plan may add in each domain, and how far they are apart, as a part of all positions.
+/// Positions with a price that one plan may add in each domain, and how far they are apart, as a part of all positions.
 const PEAKS: usize = 6;
 const APART: usize = 50;
 
 /// Plans with the memory that they keep.
-pub struct Planes {
+pub struct CuttingPlanes {
     /// Bytes that a rank may use.
     limit: f64,
     /// Unit of seconds.
     unit: f64,
-    rows: BTreeSet<(usize, usize)>,
+    /// Domains and positions at which memory has a price.
+    priced: BTreeSet<(usize, usize)>,
     /// Seconds, and bytes by domain and position.
     plans: Vec<(f64, Vec<Vec<u64>>)>,
 }
 
-impl Planes {
+impl CuttingPlanes {
     /// No plans yet. `unit` is what a plan costs, about.
     pub fn new(limit: u64, unit: f64) -> Self {
         let unit = if unit > 0.0 { unit } else { 1.0 };
-        Self { limit: limit as f64, unit, rows: BTreeSet::new(), plans: Vec::new() }
+        Self { limit: limit as f64, unit, priced: BTreeSet::new(), plans: Vec::new() }
     }
 
     /// Another limit.
@@ -43,7 +44,8 @@ impl Planes {
         self.limit = limit as f64;
     }
 
-    /// One more plan. Where a domain keeps most, and where it keeps much elsewhere, are rows if that is above the limit.
+    /// One more plan. Memory has a price from now on where a domain keeps most, and where it keeps much elsewhere, if that is above the
+    /// limit.
     pub fn add(&mut self, seconds: f64, profiles: Vec<Vec<u64>>) {
         for (domain, profile) in profiles.iter().enumerate() {
             let apart = (profile.len() / APART).max(1);
@@ -52,30 +54,30 @@ impl Planes {
             peaks.sort_by_key(|&p| (std::cmp::Reverse(profile[p]), p));
             for _ in 0..PEAKS {
                 let Some(&peak) = peaks.first() else { break };
-                self.rows.insert((domain, peak));
+                self.priced.insert((domain, peak));
                 peaks.retain(|p| p.abs_diff(peak) > apart);
             }
         }
         self.plans.push((seconds, profiles));
     }
 
-    /// Weights of rows, of sum 1, under which the plan that keeps least keeps most.
+    /// Weights of these positions, of sum 1, under which the plan that keeps least keeps most.
     pub fn weights(&self) -> Option<MemoryPrices> {
         let (_, weights) = self.solve(false)?;
         let sum: f64 = weights.values().sum();
-        Some(weights.into_iter().map(|(row, weight)| (row, weight / sum)).collect())
+        Some(weights.into_iter().map(|(at, weight)| (at, weight / sum)).collect())
     }
 
     /// Prices under which the cheapest plan costs most, and what it then costs: no prices are known to give more.
     pub fn prices(&self) -> Option<(f64, MemoryPrices)> {
         let (ceiling, prices) = self.solve(true)?;
         let scale = self.unit / self.limit;
-        let prices = prices.into_iter().map(|(row, price)| (row, price * scale)).collect();
+        let prices = prices.into_iter().map(|(at, price)| (at, price * scale)).collect();
         Some((ceiling * self.unit, prices))
     }
 
     /// Weights of the plans, of sum 1, whose mixture costs least and keeps no more than the limit anywhere, or little more where none
-    /// does: the programme of which [`Planes::prices`] is the dual.
+    /// does: the programme of which [`CuttingPlanes::prices`] is the dual.
     pub fn mixture(&self) -> Option<Vec<f64>> {
         let mut variables = ProblemVariables::new();
         let weights: Vec<Variable> =
@@ -88,7 +90,7 @@ impl Planes {
         let mut model = variables.minimise(cost).using(microlp);
         let all: Expression = weights.iter().sum();
         model.add_constraint(constraint!(all == 1.0));
-        for &(domain, position) in &self.rows {
+        for &(domain, position) in &self.priced {
             let mut kept = Expression::from(0.0);
             for ((_, profiles), &weight) in plans() {
                 kept.add_mul(profiles[domain][position] as f64 / self.limit, weight);
@@ -101,13 +103,13 @@ impl Planes {
     }
 
     fn solve(&self, with_seconds: bool) -> Option<(f64, MemoryPrices)> {
-        if self.rows.is_empty() {
+        if self.priced.is_empty() {
             return None;
         }
         let mut variables = ProblemVariables::new();
         let height = variables.add(variable());
         let prices: Vec<Variable> =
-            self.rows.iter().map(|_| variables.add(variable().min(0.0))).collect();
+            self.priced.iter().map(|_| variables.add(variable().min(0.0))).collect();
         let mut model = variables.maximise(height).using(microlp);
         let all: Expression = prices.iter().sum();
         model.add_constraint(match with_seconds {
@@ -116,7 +118,7 @@ impl Planes {
         });
         for (seconds, profiles) in &self.plans {
             let mut plane = Expression::from(if with_seconds { seconds / self.unit } else { 0.0 });
-            for (&(domain, position), &price) in self.rows.iter().zip(&prices) {
+            for (&(domain, position), &price) in self.priced.iter().zip(&prices) {
                 let share = profiles[domain][position] as f64 / self.limit;
                 plane.add_mul(if with_seconds { share - 1.0 } else { share }, price);
             }
@@ -124,22 +126,22 @@ impl Planes {
         }
         let solution = model.solve().ok()?;
         let value = |price: &Variable| solution.value(*price).max(0.0);
-        let rows = self.rows.iter().copied().zip(prices.iter().map(value));
-        let rows: MemoryPrices = rows.filter(|&(_, price)| price > 0.0).collect();
-        (!rows.is_empty()).then_some((solution.value(height), rows))
+        let prices = self.priced.iter().copied().zip(prices.iter().map(value));
+        let prices: MemoryPrices = prices.filter(|&(_, price)| price > 0.0).collect();
+        (!prices.is_empty()).then_some((solution.value(height), prices))
     }
 }
 
 /// Between two sets of prices.
 pub fn between(a: &MemoryPrices, b: &MemoryPrices, share: f64) -> MemoryPrices {
-    let mut rows = MemoryPrices::new();
-    for (rows_of, weight) in [(a, 1.0 - share), (b, share)] {
-        for (&row, price) in rows_of {
-            *rows.entry(row).or_insert(0.0) += weight * price;
+    let mut between = MemoryPrices::new();
+    for (prices, weight) in [(a, 1.0 - share), (b, share)] {
+        for (&at, price) in prices {
+            *between.entry(at).or_insert(0.0) += weight * price;
         }
     }
-    rows.retain(|_, price| *price > 0.0);
-    rows
+    between.retain(|_, price| *price > 0.0);
+    between
 }
 
 #[cfg(test)]
@@ -148,14 +150,14 @@ mod tests {
 
     #[test]
     fn prices_make_a_lean_plan_as_cheap_as_a_fast_one() {
-        let mut planes = Planes::new(10, 2.0);
+        let mut planes = CuttingPlanes::new(10, 2.0);
         planes.add(2.0, vec![vec![14, 16]]);
-        assert_eq!(planes.prices().expect("one row").1.len(), 1, "the peak alone");
+        assert_eq!(planes.prices().expect("one price").1.len(), 1, "the peak alone");
         planes.add(5.0, vec![vec![9, 8]]);
-        let (ceiling, prices) = planes.prices().expect("one row");
+        let (ceiling, prices) = planes.prices().expect("one price");
         assert!((prices[&(0, 1)] - 3.0 / 8.0).abs() < 1e-9, "3 seconds for 8 bytes: {prices:?}");
         assert!((ceiling - (2.0 + 6.0 * 3.0 / 8.0)).abs() < 1e-9);
-        assert_eq!(planes.weights().expect("one row"), MemoryPrices::from([((0, 1), 1.0)]));
+        assert_eq!(planes.weights().expect("one price"), MemoryPrices::from([((0, 1), 1.0)]));
         // Of both as much as keeps 10 bytes.
         let mixture = planes.mixture().expect("there are plans");
         assert!((mixture[0] - 0.25).abs() < 1e-9 && (mixture[1] - 0.75).abs() < 1e-9);

@@ -1,5 +1,5 @@
 //! Planning within a memory limit: prices of memory turn it into costs (Geoffrion, "Lagrangean relaxation for integer
-//! programming", 1974). Prices are found by cutting planes ([`planes`](self::cutting_planes)); branch and bound closes what
+//! programming", 1974). Prices are found by cutting planes ([`cutting_planes`]); branch and bound closes what
 //! they leave open as far as its work lasts, and the gap that is left is reported.
 
 use graphc_ir::plan::Strategy;
@@ -10,10 +10,10 @@ use super::encoding::multipliers::MemoryPrices;
 use super::error::PlanError;
 use super::problem::Problem;
 use super::problem::usage::overload;
-use super::solver::minimise::{Minimum, Narrowed, STEP, TOLERANCE};
+use super::solver::minimise::{Minimum, Reduced, STEP, TOLERANCE};
 use super::strategies;
 pub use rival::Rival;
-use search::Search;
+use search::MemorySearch;
 
 mod branch;
 mod cutting_planes;
@@ -95,7 +95,7 @@ pub fn solve(problem: &mut Problem<'_>, ceiling: f64, care: Care) -> Result<Solu
         return Ok(Solution { assignment, seconds, bound, relaxed: seconds, prices: None });
     }
     let nodes = problem.candidates.len();
-    let mut search = Search::new(problem, &free);
+    let mut search = MemorySearch::new(problem, &free);
     search.learn(&data);
     search.offer(&free.labels[..nodes]);
     search.care = care;
@@ -135,12 +135,12 @@ pub(super) fn unlimited<'a>(
 ) -> Result<Option<Unlimited>, PlanError> {
     let data = strategies::assign(problem, Strategy::Data)?;
     let network = free(problem);
-    let narrowed = Narrowed::new(&network);
+    let reduced = Reduced::new(&network);
     let Some(Before { ceiling, lead }) = before() else { return Ok(None) };
     // A plan that is known to be sensible: what is found is at least as good.
     let (free, lead) = match lead.filter(|_| problem.tied.is_none()) {
-        Some(first) => (following(problem, narrowed, (&data, ceiling), first), None),
-        None => leading(problem, narrowed, (&data, ceiling)),
+        Some(first) => (following(problem, reduced, (&data, ceiling), first), None),
+        None => leading(problem, reduced, (&data, ceiling)),
     };
     let nodes = problem.candidates.len();
     let assignment = free.labels[..nodes].to_vec();
@@ -153,10 +153,10 @@ pub(super) fn unlimited<'a>(
 ///
 /// # Errors
 /// Where nothing is found that fits.
-pub fn room(problem: &mut Problem<'_>) -> Result<(), PlanError> {
+pub fn feasible(problem: &mut Problem<'_>) -> Result<(), PlanError> {
     let free = at(problem, 1.0, &MemoryPrices::new(), None, None, STEP);
     let nodes = problem.candidates.len();
-    let mut search = Search::new(problem, &free);
+    let mut search = MemorySearch::new(problem, &free);
     search.offer(&free.labels[..nodes]);
     search.any();
     search.found().map(drop)

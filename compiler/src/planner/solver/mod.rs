@@ -6,6 +6,7 @@
 //! better plan can have are dropped ([`minimise`]), and what is left is divided ([`subdivide`]). Start reading with [`minimise::minimise`].
 
 pub(super) mod bound;
+pub(super) mod branch_and_bound;
 mod bucket;
 mod dive;
 pub(super) mod dual;

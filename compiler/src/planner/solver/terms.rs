@@ -27,7 +27,7 @@ pub struct Terms {
     /// By term: members of which `least_owed` is not up to date.
     stale: Vec<Places>,
     made: OfEqual,
-    room: Room,
+    scratch: Scratch,
 }
 
 /// A set of members of a term as bits.
@@ -77,7 +77,7 @@ pub struct Slot {
 
 /// Memory of one step, kept for the next.
 #[derive(Clone, Default)]
-struct Room {
+struct Scratch {
     /// By class.
     best: Vec<f64>,
     /// By label.
@@ -145,7 +145,7 @@ impl Terms {
             owed: Vec::new(),
             least_owed: Vec::new(),
             made,
-            room: Room::default(),
+            scratch: Scratch::default(),
         };
         for (members, costs) in all {
             let (first, count) = (terms.seats.len(), members.len());
@@ -235,7 +235,7 @@ impl Terms {
         self.find_best(slot);
         let labels = self.labels(slot);
         let classes = self.terms[slot.term].costs.classes(slot.place);
-        let best = &self.room.best;
+        let best = &self.scratch.best;
         for ((cost, owed), &class) in costs.iter_mut().zip(&mut self.owed[labels]).zip(classes) {
             let least = best[class as usize];
             *cost += least + *owed;
@@ -287,11 +287,11 @@ impl Terms {
         if let Costs::Pair(table) = costs
             && let Some(label) = label_of(self.seats[first + 1 - slot.place].variable)
         {
-            table.line(slot.place, label, &mut self.room.best);
+            table.line(slot.place, label, &mut self.scratch.best);
             return self.best_with_owed(slot);
         }
         self.find_best(slot);
-        let Room { best, classes, groups, .. } = &mut self.room;
+        let Scratch { best, classes, groups, .. } = &mut self.scratch;
         let begin = self.seats[first].classes;
         classes.clear();
         classes.extend(&self.least_owed[begin..self.seats[first + members].classes]);
@@ -313,7 +313,7 @@ impl Terms {
     fn best_with_owed(&mut self, slot: Slot) -> &[f64] {
         let labels = self.labels(slot);
         let classes = self.terms[slot.term].costs.classes(slot.place).iter();
-        let Room { best, left, .. } = &mut self.room;
+        let Scratch { best, left, .. } = &mut self.scratch;
         left.clear();
         left.extend(classes.zip(&self.owed[labels]).map(|(&of, owed)| best[of as usize] + owed));
         left
@@ -329,7 +329,7 @@ impl Terms {
             stale &= stale - 1;
         }
         let classes = self.seats[first].classes..self.seats[first + members].classes;
-        let Room { best, groups, .. } = &mut self.room;
+        let Scratch { best, groups, .. } = &mut self.scratch;
         let costs = &self.terms[slot.term].costs;
         costs.least(slot.place, &self.least_owed[classes], groups, best);
     }
