@@ -17,7 +17,7 @@ use crate::error::CompileError;
 use crate::passes::error::PassError;
 use crate::pipeline::{Common, regathered};
 use crate::planner::{
-    Before, Care, PlanError, Planned, Rival, outbid, plan_below, plan_with_room, relaxed_bound,
+    Before, Care, PlanError, Planned, outbid, plan_below, plan_with_room, relaxed_bound,
 };
 use crate::side_by_side::side_by_side;
 
@@ -137,14 +137,9 @@ pub fn best_in_memory(
     }
     .into_iter();
     short.resize(forms.len(), None);
+    let mut is_short: Vec<bool> = short.iter().map(Option::is_some).collect();
     for (at, decisions) in forms.iter().enumerate() {
-        let is_short = short[at].is_some();
-        let mut again = short[at].clone();
-        if best.rival().is_some() && best.outbids(once(&mut again, decisions, options)?)? {
-            continue;
-        }
-        let ceiling = best.ceiling();
-        let found = match (ahead.next(), is_short) {
+        let found = match (ahead.next(), is_short[at]) {
             (Some(found), _) => found.transpose(),
             (None, true) => None,
             (None, false) => {
@@ -152,19 +147,57 @@ pub fn best_in_memory(
                 plan_with_room(decisions, options, cluster, || Some(before)).transpose()
             }
         };
-        let found = match found {
-            Some(found) => found,
-            None => {
-                let decisions = once(&mut again, decisions, options)?;
-                let found = plan_below(decisions, options, cluster, ceiling, care);
-                short[at] = again;
-                found
-            }
+        if let Some(found) = found {
+            best.offer(at, found)?;
+            continue;
+        }
+        is_short[at] = true;
+        let ceiling = best.ceiling();
+        let plan = |known: &mut Option<Decisions>| {
+            let decisions = once(known, decisions, options)?;
+            Ok(plan_below(decisions, options, cluster, ceiling, care))
         };
-        best.offer(at, found)?;
+        let (this, others) = short[at..].split_first_mut().expect("there is one for each form");
+        let (Some(&next), Some(known)) = (forms.get(at + 1), others.first_mut()) else {
+            best.offer(at, plan(this)?)?;
+            continue;
+        };
+        let (found, outbid) = beside(|| plan(this), next, known, (options, cluster));
+        best.offer(at, found?)?;
+        if let Some(bound) = outbid? {
+            best.bound = best.bound.min(bound);
+            break;
+        }
     }
+    // What was made ready and not planned does not count.
+    let regathered = short.into_iter().zip(is_short);
+    let regathered = regathered.map(|(decisions, is_short)| decisions.filter(|_| is_short));
     let (at, planned) = best.found()?;
-    Ok(InMemory { at, planned, regathered: short })
+    Ok(InMemory { at, planned, regathered: regathered.collect() })
+}
+
+/// The plan of a form where memory is short, and the bound of the next if that is not to be planned ([`outbid`]). What is done for that before
+/// the plan is known is done beside it.
+fn beside(
+    plan: impl FnOnce() -> Result<Result<Planned, PlanError>, CompileError>,
+    next: &Decisions,
+    known: &mut Option<Decisions>,
+    (options, cluster): (&CompileOptions, &Cluster),
+) -> (Result<Result<Planned, PlanError>, CompileError>, Result<Option<f64>, CompileError>) {
+    let (tell, told) = channel();
+    let first = || {
+        let found = plan();
+        let rival = found.as_ref().ok().and_then(|found| found.as_ref().ok()?.rival.clone());
+        // Who is told nothing waits for nothing, as this end is gone then.
+        let tell = tell;
+        rival.map(|rival| tell.send(rival));
+        found
+    };
+    let second = move || {
+        let decisions = once(known, next, options)?;
+        Ok(outbid(decisions, options, cluster, || told.recv().ok())?)
+    };
+    side_by_side(first, second)
 }
 
 /// What is decided in each form where memory is short, as far as it is other.
@@ -243,15 +276,12 @@ impl<'a> BestForm<'a> {
         self.best.as_ref().map(|(_, planned)| planned)
     }
 
-    /// The best so far, where memory is short for it.
-    fn rival(&self) -> Option<&Rival> {
-        self.best.as_ref()?.1.rival.as_ref()
-    }
-
     /// Whether another form is not to be planned, as the best so far is no worse; what is proven of it then counts.
     fn outbids(&mut self, other: &Decisions) -> Result<bool, PlanError> {
-        let Some(rival) = self.rival() else { return Ok(false) };
-        let bound = outbid(other, self.options, self.cluster, rival)?;
+        let Some(rival) = self.planned().and_then(|best| best.rival.clone()) else {
+            return Ok(false);
+        };
+        let bound = outbid(other, self.options, self.cluster, || Some(rival))?;
         self.bound = bound.map_or(self.bound, |bound| self.bound.min(bound));
         Ok(bound.is_some())
     }

@@ -137,8 +137,8 @@ pub fn plan_with_room<'a>(
     Ok(Some(Planned { lead, ..planned(&mut problem, options, solution) }))
 }
 
-/// What no plan of a form goes below that is not to be planned, as a form that was planned already is no worse ([`Rival`]); `None` where
-/// it is to be planned.
+/// What no plan of a form goes below that is not to be planned, as a form that was planned already is no worse; `None` where it is to be
+/// planned. For that form, its `rival`, is asked when all else is done.
 ///
 /// # Errors
 /// Where a pin cannot be fulfilled.
@@ -146,9 +146,11 @@ pub fn outbid(
     decisions: &Decisions,
     options: &CompileOptions,
     cluster: &Cluster,
-    rival: &Rival,
+    rival: impl FnOnce() -> Option<Rival>,
 ) -> Result<Option<f64>, PlanError> {
-    Ok(rival.outbids(&mut Problem::new(decisions, options, cluster)?))
+    let mut problem = Problem::new(decisions, options, cluster)?;
+    problem.price_boxing();
+    Ok(rival().and_then(|rival| rival.outbids(&mut problem)))
 }
 
 /// What the planner says of a solution.

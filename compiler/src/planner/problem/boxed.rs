@@ -47,6 +47,13 @@ pub struct KnownBoxed {
 }
 
 impl Problem<'_> {
+    /// Finds out what boxing costs for all demanded tensors, which is known then.
+    pub fn price_boxing(&mut self) {
+        let demands = std::mem::take(&mut self.demands);
+        demands.iter().for_each(|demand| drop(self.boxed(demand)));
+        self.demands = demands;
+    }
+
     /// What boxing a demanded tensor costs.
     pub fn boxed(&mut self, demand: &Demand) -> Rc<Boxed> {
         let own = (demand.producer, demand.index, demand.placement);
