@@ -4,17 +4,19 @@
 use std::collections::BTreeSet;
 
 use graphc_ir::graph::Graph;
-use graphc_ir::plan::{Cluster, CompileOptions, Recompute, WeightsSource};
+use graphc_ir::plan::{
+    Cluster, CompileOptions, CrossEntropyForm, Recompute, RecomputedOps, WeightsSource,
+};
 
-use super::amounts::{Costs, least};
+use super::amounts::{Costs, Full, Row, least, with_names};
 use super::forms::{Form, InMemory, all_forms, best_in_memory, bounded, decided};
 use super::once::{Assembled, Draft, Header, assembled};
 use super::stages::{choose, chosen, is_small, may_pay};
 use super::{Compiled, Milestone};
 use crate::error::CompileError;
 use crate::passes::error::PassError;
-use crate::passes::recompute::{Depth, most_blocks};
-use crate::pipeline::recompute_blocks;
+use crate::passes::recompute::{Extent, OpPlace};
+use crate::pipeline::recomputed;
 use crate::planner::{Care, Planned};
 
 /// Times that a plan is made again, each time with less memory for the planner.
@@ -83,47 +85,49 @@ impl Job<'_> {
     ) -> Result<Draft, CompileError> {
         let prepared = all_forms(&staged, options)?;
         reached(Milestone::Prepared);
-        let blocks = blocks_of(&prepared);
-        let depth = match options.recompute {
-            Recompute::Auto => {
-                let draft = self.least_again(&prepared, options);
-                reached(Milestone::Planned);
-                return draft;
-            }
-            Recompute::None => Depth { full: 0, selective: 0 },
-            Recompute::Selective => Depth { full: 0, selective: blocks },
-            Recompute::Full => Depth { full: blocks, selective: 0 },
+        let draft = match options.recompute {
+            Recompute::Auto => self.least_again(&prepared, options),
+            Recompute::None | Recompute::Selective | Recompute::Full => self
+                .chosen(&prepared, options, Care::Plan)
+                .and_then(|chosen| self.with_room(&prepared, options, chosen)),
         };
-        let draft = self
-            .chosen(&prepared, options, Care::Plan)
-            .and_then(|chosen| self.with_room(&prepared, options, depth, chosen));
         reached(Milestone::Planned);
         draft
     }
 
-    /// The plan in which as little is computed again as the memory allows ([`least`]): nothing if that fits, else what is cheap of the first
-    /// blocks of each stage, else that of all blocks and the whole of the first.
+    /// The plan in which as little is computed again as the memory allows: nothing if that fits, else what is cheapest for the memory that
+    /// it frees ([`Row`], [`least`]).
     fn least_again(
         &self,
         prepared: &[Form<()>],
         options: &CompileOptions,
     ) -> Result<Draft, CompileError> {
-        let blocks = blocks_of(prepared);
+        let nothing = self.chosen(prepared, options, Care::Plan);
+        match nothing.and_then(|chosen| self.with_room(prepared, options, chosen)) {
+            Err(error) if error.is_memory() => {}
+            other => return other,
+        }
+        let forms = with_again(prepared, options, Extent::Full)?;
+        let chosen = self.chosen(&forms, options, Care::Plan)?;
+        let row = row(&prepared[chosen.at], &forms[chosen.at], &chosen, options)?;
         let plan = |amount: usize, care: Care| {
-            let depth =
-                Depth { full: amount.saturating_sub(blocks), selective: amount.min(blocks) };
-            let forms = with_amount(prepared, options, depth)?;
+            let ops = row.ops(amount);
+            let forms = with_again(prepared, options, Extent::Ops(&ops))?;
             let chosen = self.chosen(&forms, options, care)?;
-            Ok((forms, depth, chosen))
+            Ok((forms, ops, chosen))
         };
         let costs = |(_, _, chosen): &(_, _, InMemory)| {
             let Planned { relaxed, report, .. } = &chosen.planned;
             Costs { relaxed: *relaxed, seconds: report.objective_seconds }
         };
-        let assemble = |(forms, depth, chosen): (Vec<Form<()>>, _, _)| {
-            self.with_room(&forms, options, depth, chosen)
+        let assemble = |(forms, ops, chosen): (Vec<Form<()>>, _, _)| {
+            let mut draft = self.with_room(&forms, options, chosen)?;
+            draft.plan.recomputed = named(prepared, draft.plan.cross_entropy, &ops);
+            Ok(draft)
         };
-        least(2 * blocks, plan, costs, assemble)
+        let limit = options.memory.unwrap_or(self.cluster.device.memory);
+        let everything = (forms, row.ops(row.most()), chosen);
+        least(&row.amounts(limit), everything, plan, costs, assemble)
     }
 
     /// The best form.
@@ -143,7 +147,6 @@ impl Job<'_> {
         &self,
         forms: &[Form<()>],
         options: &CompileOptions,
-        depth: Depth,
         mut chosen: InMemory,
     ) -> Result<Draft, CompileError> {
         let bound = chosen.planned.report.bound_seconds;
@@ -153,7 +156,7 @@ impl Job<'_> {
             // What is proven with less memory is not proven with all of it.
             bounded(&mut chosen.planned, bound);
             let counted = chosen.planned.memory.iter().copied().max().unwrap_or(memory);
-            let found = self.assembled(forms, depth, &chosen);
+            let found = self.assembled(forms, &chosen);
             let short = too_short(&found);
             let known = better(best, found.map(|found| found.draft));
             let Some(short) = short else { return known };
@@ -171,12 +174,7 @@ impl Job<'_> {
     }
 
     /// The plan of what is chosen.
-    fn assembled(
-        &self,
-        forms: &[Form<()>],
-        depth: Depth,
-        chosen: &InMemory,
-    ) -> Result<Assembled, CompileError> {
+    fn assembled(&self, forms: &[Form<()>], chosen: &InMemory) -> Result<Assembled, CompileError> {
         let InMemory { at, planned, regathered } = chosen;
         let Form { decisions, cross_entropy, .. } = &forms[*at];
         let Planned { sharding, report: planner, .. } = planned.clone();
@@ -189,7 +187,6 @@ impl Job<'_> {
         let decisions = regathered.unwrap_or(decisions).clone();
         let mut assembled = assembled(header, decisions, sharding)?;
         let plan = &mut assembled.draft.plan;
-        (plan.recomputed_blocks, plan.selective_blocks) = (depth.full, depth.selective);
         plan.regathered = regathered.is_some();
         plan.cross_entropy = *cross_entropy;
         Ok(assembled)
@@ -239,23 +236,39 @@ fn too_short(found: &Result<Assembled, CompileError>) -> Option<u64> {
     }
 }
 
-/// Blocks that can be computed again, in the form that has most.
-fn blocks_of(forms: &[Form<()>]) -> usize {
-    let of = |form: &Form<()>| most_blocks(&form.decisions.training, &form.decisions.rates);
-    forms.iter().map(of).max().unwrap_or(0)
-}
-
-/// The forms with so many blocks computed again: what is cheap of the first blocks of each stage, then also the whole of the first.
-fn with_amount(
+/// The forms with so much computed again.
+fn with_again(
     prepared: &[Form<()>],
     options: &CompileOptions,
-    depth: Depth,
+    extent: Extent<'_>,
 ) -> Result<Vec<Form<()>>, PassError> {
     let of = |form: &Form<()>| {
-        let decisions = recompute_blocks(&form.decisions, options, depth)?;
+        let decisions = recomputed(&form.decisions, options, extent)?;
         Ok(Form { decisions, ..form.clone() })
     };
     prepared.iter().map(of).collect()
+}
+
+/// All that may be computed again, by the plan of the form with everything.
+fn row(
+    prepared: &Form<()>,
+    everything: &Form<()>,
+    chosen: &InMemory,
+    options: &CompileOptions,
+) -> Result<Row, PassError> {
+    let decisions = chosen.regathered[chosen.at].as_ref().unwrap_or(&everything.decisions);
+    let (planned, schedule) = (&chosen.planned, options.schedule);
+    Row::new(&prepared.decisions, &Full { decisions, planned, schedule })
+}
+
+/// The ops that are computed again in a form, with their names.
+fn named(
+    prepared: &[Form<()>],
+    cross_entropy: CrossEntropyForm,
+    ops: &BTreeSet<OpPlace>,
+) -> Vec<RecomputedOps> {
+    let form = prepared.iter().find(|form| form.cross_entropy == cross_entropy);
+    form.map_or_else(Vec::new, |form| with_names(&form.decisions, ops))
 }
 
 #[cfg(test)]
