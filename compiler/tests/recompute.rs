@@ -325,7 +325,7 @@ fn of_what_is_large_exactly_what_is_cheap_is_computed_again_where_that_suffices(
             recompute,
             strategy: Strategy::Data,
             loss: Some(Loss::Mse),
-            optimizer: Some(sgd.clone()),
+            optimizer: Some(sgd),
             memory,
             ..options(&[1], 1, 1)
         };
