@@ -1,5 +1,6 @@
 //! Plans for people: tables and summaries that `graphc inspect` and the examples print.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -7,7 +8,9 @@ use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use graphc_compiler::passes::loss_scale::scales;
 use graphc_compiler::planner::{Waits, Way};
-use graphc_ir::plan::{BoxingKind, Plan, PlannerStatus, Rate, TensorEntry, TensorKind};
+use graphc_ir::plan::{
+    BoxingKind, Plan, PlannerStatus, Rate, Recompute, RecomputedOps, TensorEntry, TensorKind,
+};
 use graphc_ir::sbp::NdSbp;
 use graphc_ir::types::DType;
 
@@ -278,19 +281,50 @@ fn table(header: &[&str]) -> Table {
     table
 }
 
-/// How much is computed again; nothing where nothing is.
+/// What is computed again; nothing where nothing is.
 fn recomputed_line(plan: &Plan) -> String {
-    let blocks = |count: usize, of: &str| match count {
-        0 => None,
-        _ => Some(format!("{of}the first {count} blocks of each stage")),
-    };
-    let selective = plan.selective_blocks.checked_sub(plan.recomputed_blocks);
-    let some = blocks(plan.selective_blocks, "what is cheap of ").filter(|_| selective > Some(0));
-    match [blocks(plan.recomputed_blocks, ""), some] {
-        [None, None] => String::new(),
-        [Some(one), None] | [None, Some(one)] => format!("recomputed: {one}\n"),
-        [Some(all), Some(some)] => format!("recomputed: {all}, {some}\n"),
+    match plan.options.recompute {
+        _ if !plan.training => String::new(),
+        Recompute::None => String::new(),
+        Recompute::Selective => "recomputed: what is cheap of all blocks\n".into(),
+        Recompute::Full => "recomputed: all blocks\n".into(),
+        Recompute::Auto if plan.recomputed.is_empty() => String::new(),
+        Recompute::Auto => format!("recomputed: {}\n", recomputed_ops(&plan.recomputed)),
     }
+}
+
+/// In how many blocks which ops are computed again, those of most blocks first.
+fn recomputed_ops(all: &[RecomputedOps]) -> String {
+    let mut blocks: BTreeMap<(usize, &str), usize> = BTreeMap::new();
+    for some in all {
+        for op in &some.ops {
+            *blocks.entry((op.place, &op.op)).or_default() += some.blocks.len();
+        }
+    }
+    let mut by_count: BTreeMap<Reverse<usize>, Vec<&str>> = BTreeMap::new();
+    for ((_, op), count) in blocks {
+        by_count.entry(Reverse(count)).or_default().push(op);
+    }
+    let line = |(Reverse(count), ops): (&Reverse<usize>, &Vec<&str>)| {
+        format!("{} in {count} blocks", counted(ops))
+    };
+    by_count.iter().map(line).collect::<Vec<_>>().join("; ")
+}
+
+/// Names, each once, with how often it stands there if that is more than once.
+fn counted(names: &[&str]) -> String {
+    let mut seen: Vec<(&str, usize)> = Vec::new();
+    for &name in names {
+        match seen.iter_mut().find(|known| known.0 == name) {
+            Some(known) => known.1 += 1,
+            None => seen.push((name, 1)),
+        }
+    }
+    let one = |&(name, count): &(&str, usize)| match count {
+        1 => name.to_owned(),
+        _ => format!("{count} {name}"),
+    };
+    seen.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

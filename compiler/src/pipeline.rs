@@ -22,7 +22,7 @@ use crate::passes::loss::attach_loss;
 use crate::passes::optimizer::optimizer;
 use crate::passes::pins::check_pins;
 use crate::passes::rates::rates;
-use crate::passes::recompute::{Depth, recompute};
+use crate::passes::recompute::{Extent, recompute};
 use crate::passes::regather::{Regathered, regather};
 use crate::passes::simplify::simplify;
 use crate::passes::staging::{assign_stages, follow, one_stage, staging};
@@ -57,23 +57,23 @@ enum Run {
     Differentiate(fn(Cast, &CompileOptions) -> Result<TrainingGraph, PassError>),
     Training(fn(TrainingGraph, &CompileOptions) -> Result<TrainingGraph, PassError>),
     Rate(fn(TrainingGraph, &CompileOptions) -> Result<Rated, PassError>),
-    Rated(fn(Rated, Again) -> Result<Rated, PassError>),
+    Rated(fn(Rated, Again<'_>) -> Result<Rated, PassError>),
 }
 
 /// What the last passes do: as options ask, or as planning has chosen.
 #[derive(Clone, Copy)]
-struct Again {
-    /// How much is computed again.
-    depth: Option<Depth>,
+struct Again<'a> {
+    /// What is computed again.
+    extent: Option<Extent<'a>>,
     /// What is gathered again.
     gathered: Regathered,
 }
 
-impl Again {
+impl Again<'_> {
     fn asked(options: &CompileOptions) -> Self {
-        let depth = match options.recompute {
-            Recompute::Full => Some(Depth::FULL),
-            Recompute::Selective => Some(Depth::SELECTIVE),
+        let extent = match options.recompute {
+            Recompute::Full => Some(Extent::Full),
+            Recompute::Selective => Some(Extent::Selective),
             Recompute::None | Recompute::Auto => None,
         };
         let gathered = match options.recompute {
@@ -81,7 +81,7 @@ impl Again {
             Recompute::Auto => Regathered::Nothing,
             Recompute::None | Recompute::Selective | Recompute::Full => of_strategy(options),
         };
-        Self { depth, gathered }
+        Self { extent, gathered }
     }
 }
 
@@ -179,8 +179,8 @@ pub const PASSES: &[Pass] = &[
         name: "recompute",
         why: "after what might find that what is computed twice is the same, and what has been summed over microbatches is kept",
         scope: Scope::Forms,
-        run: Run::Rated(|rated, again| match again.depth {
-            Some(depth) => recompute(rated, depth),
+        run: Run::Rated(|rated, again| match again.extent {
+            Some(extent) => recompute(rated, extent),
             None => Ok(rated),
         }),
     },
@@ -196,7 +196,7 @@ pub const PASSES: &[Pass] = &[
 ];
 
 /// Runs every pass: a graph with gradients and updates, stages, placements and rates. Where memory decides what is
-/// computed again ([`Recompute::Auto`]) nothing is: see [`recompute_blocks`].
+/// computed again ([`Recompute::Auto`]) nothing is: see [`recomputed`].
 ///
 /// # Errors
 /// What the graph or the options do not allow.
@@ -299,17 +299,16 @@ pub fn prepare_layers(
     Ok((Decisions { training, staging, rates, recomputed }, layers))
 }
 
-/// The same decisions with the first blocks of every stage computed again in the backward pass; nothing may be computed again in them
-/// yet.
+/// The same decisions with so much computed again in the backward pass; nothing may be computed again in them yet.
 ///
 /// # Errors
 /// Where an op does not take its operands.
-pub fn recompute_blocks(
+pub fn recomputed(
     decisions: &Decisions,
     options: &CompileOptions,
-    depth: Depth,
+    extent: Extent<'_>,
 ) -> Result<Decisions, PassError> {
-    let again = Again { depth: Some(depth), gathered: of_strategy(options) };
+    let again = Again { extent: Some(extent), gathered: of_strategy(options) };
     let rated = once_more(decisions.rated(), options, again)?;
     decided(rated, options)
 }
@@ -334,11 +333,11 @@ fn with_choice(rated: Rated, options: &CompileOptions) -> Result<Rated, PassErro
     if options.strategy != Strategy::Auto || ranks(options) < 2 {
         return Ok(rated);
     }
-    once_more(rated, options, Again { depth: None, gathered: Regathered::All })
+    once_more(rated, options, Again { extent: None, gathered: Regathered::All })
 }
 
 /// Runs the last passes on what they were to leave as it is.
-fn once_more(rated: Rated, options: &CompileOptions, again: Again) -> Result<Rated, PassError> {
+fn once_more(rated: Rated, options: &CompileOptions, again: Again<'_>) -> Result<Rated, PassError> {
     let last = |pass: &Pass| matches!(pass.run, Run::Rated(_));
     self::rated(run_rows(Work::Rated(rated), (options, again), last, &mut |_, _| ())?)
 }
@@ -376,7 +375,7 @@ impl Work {
     fn after(
         self,
         pass: &Pass,
-        (options, again): (&CompileOptions, Again),
+        (options, again): (&CompileOptions, Again<'_>),
     ) -> Result<Self, PassError> {
         Ok(match (&pass.run, self) {
             (Run::Forward(run), Self::Forward(graph)) => Self::Forward(run(graph, options)?),
@@ -404,7 +403,7 @@ fn run(
 /// verified by itself; otherwise all are by what they give in the end ([`rated`]), as that takes as long as the passes do.
 fn run_rows(
     work: Work,
-    asked: (&CompileOptions, Again),
+    asked: (&CompileOptions, Again<'_>),
     acts: impl Fn(&Pass) -> bool,
     seen: &mut dyn FnMut(&'static str, &Graph),
 ) -> Result<Work, PassError> {

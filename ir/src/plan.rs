@@ -49,12 +49,9 @@ pub struct Plan {
     pub stages: usize,
     /// Parts of a step's batch.
     pub microbatches: usize,
-    /// Blocks of each stage, from its first on, whose activations are computed again in the backward pass.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub recomputed_blocks: usize,
-    /// Blocks of each stage, those included, of which at least what is cheap to compute is computed again in the backward pass.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub selective_blocks: usize,
+    /// The ops that are computed again in the backward pass, where that was the compiler's choice.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub recomputed: Vec<RecomputedOps>,
     /// Whether memory was short, so that each tensor which the backward pass reads again has a layout of its own for it: it is kept
     /// from the forward pass, or gathered again.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -100,8 +97,22 @@ impl Plan {
     }
 }
 
-fn is_zero(number: &usize) -> bool {
-    *number == 0
+/// Ops of blocks that are computed again in the backward pass.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecomputedOps {
+    /// The numbers of the blocks, in the order of the graph over all stages. They have the same ops.
+    pub blocks: Vec<usize>,
+    /// The ops, in order.
+    pub ops: Vec<RecomputedOp>,
+}
+
+/// An op that is computed again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecomputedOp {
+    /// Its place among the ops of its block that may be computed again.
+    pub place: usize,
+    /// Its name.
+    pub op: String,
 }
 
 /// A weights file by path and content.

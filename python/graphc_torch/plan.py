@@ -450,6 +450,26 @@ class BoxingEntry:
 
 
 @dataclass(frozen=True)
+class RecomputedOp:
+    """An op that is computed again in the backward pass."""
+
+    place: int
+    """Its place among the ops of its block that may be computed again."""
+    op: str
+    """Its name."""
+
+
+@dataclass(frozen=True)
+class RecomputedOps:
+    """Ops of blocks that are computed again in the backward pass."""
+
+    blocks: tuple[int, ...]
+    """The numbers of the blocks, in the order of the graph over all stages."""
+    ops: tuple[RecomputedOp, ...]
+    """The ops, in order."""
+
+
+@dataclass(frozen=True)
 class PlannerReport:
     """What the planner reached."""
 
@@ -533,10 +553,8 @@ class Plan:
     """What ranks execute."""
     ranks: tuple[RankEntry, ...]
     """The program of each rank."""
-    recomputed_blocks: int = 0
-    """Blocks of each stage whose activations are computed again in the backward pass."""
-    selective_blocks: int = 0
-    """Blocks of each stage, those included, of which at least what is cheap is computed again."""
+    recomputed: tuple[RecomputedOps, ...] = ()
+    """The ops that are computed again in the backward pass, where that was the compiler's choice."""
     regathered: bool = False
     """Whether memory was short, so that tensors have a layout of their own for the backward pass."""
     cross_entropy: str = "auto"

@@ -3,11 +3,12 @@
 use graphc_ir::plan::{CompileOptions, CrossEntropyForm, Plan, Recompute};
 use graphc_ir::text;
 
+use super::amounts::places;
 use super::stages::chosen;
 use crate::decisions::Decisions;
 use crate::passes::error::PassError;
-use crate::passes::recompute::Depth;
-use crate::pipeline::{prepare, recompute_blocks, regathered};
+use crate::passes::recompute::Extent;
+use crate::pipeline::{prepare, recomputed, regathered};
 
 /// The decisions that a plan was made from.
 ///
@@ -27,8 +28,7 @@ pub fn prepare_again(plan: &Plan) -> Result<Decisions, PassError> {
     let decisions = prepare(graph, &options)?;
     let decisions = match options.recompute {
         Recompute::Auto => {
-            let depth = Depth { full: plan.recomputed_blocks, selective: plan.selective_blocks };
-            recompute_blocks(&decisions, &options, depth)?
+            recomputed(&decisions, &options, Extent::Ops(&places(&plan.recomputed)))?
         }
         Recompute::None | Recompute::Selective | Recompute::Full => decisions,
     };

@@ -16,8 +16,8 @@ use graphc_ir::plan::{Cluster, CompileOptions, Recompute, Strategy};
 use super::best::Job;
 use super::stages::{choose, chosen};
 use crate::error::{Asked, CompileError, Conflict};
-use crate::passes::recompute::Depth;
-use crate::pipeline::{prepare, recompute_blocks, regathered};
+use crate::passes::recompute::Extent;
+use crate::pipeline::{prepare, recomputed, regathered};
 use crate::planner::{PlanError, UNLIMITED, feasible};
 
 /// Smaller sets than the one found that are looked at.
@@ -249,7 +249,7 @@ fn staged_has_plan(
 ) -> Result<(), CompileError> {
     let mut decisions = prepare(graph, options)?;
     if options.recompute == Recompute::Auto {
-        decisions = recompute_blocks(&decisions, options, Depth::FULL)?;
+        decisions = recomputed(&decisions, options, Extent::Full)?;
     }
     let decisions = regathered(&decisions, options)?.unwrap_or(decisions);
     Ok(feasible(&decisions, options, cluster)?)

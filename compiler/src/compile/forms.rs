@@ -153,17 +153,15 @@ pub fn best_in_memory(
         }
         is_short[at] = true;
         let ceiling = best.ceiling();
-        let plan = |known: &mut Option<Decisions>| {
-            let decisions = once(known, decisions, options)?;
-            Ok(plan_below(decisions, options, cluster, ceiling, care))
-        };
         let (this, others) = short[at..].split_first_mut().expect("there is one for each form");
+        let decisions = once(this, decisions, options)?;
+        let plan = || plan_below(decisions, options, cluster, ceiling, care);
         let (Some(&next), Some(known)) = (forms.get(at + 1), others.first_mut()) else {
-            best.offer(at, plan(this)?)?;
+            best.offer(at, plan())?;
             continue;
         };
-        let (found, outbid) = beside(|| plan(this), next, known, (options, cluster));
-        best.offer(at, found?)?;
+        let (found, outbid) = beside(plan, next, known, (options, cluster));
+        best.offer(at, found)?;
         if let Some(bound) = outbid? {
             best.bound = best.bound.min(bound);
             break;
@@ -179,17 +177,17 @@ pub fn best_in_memory(
 /// The plan of a form where memory is short, and the bound of the next if that is not to be planned ([`outbid`]). What is done for that before
 /// the plan is known is done beside it.
 fn beside(
-    plan: impl FnOnce() -> Result<Result<Planned, PlanError>, CompileError>,
+    plan: impl FnOnce() -> Result<Planned, PlanError>,
     next: &Decisions,
     known: &mut Option<Decisions>,
     (options, cluster): (&CompileOptions, &Cluster),
-) -> (Result<Result<Planned, PlanError>, CompileError>, Result<Option<f64>, CompileError>) {
+) -> (Result<Planned, PlanError>, Result<Option<f64>, CompileError>) {
     let (tell, told) = channel();
     let first = || {
         let found = plan();
-        let rival = found.as_ref().ok().and_then(|found| found.as_ref().ok()?.rival.clone());
         // Who is told nothing waits for nothing, as this end is gone then.
         let tell = tell;
+        let rival = found.as_ref().ok().and_then(|found| found.rival.clone());
         rival.map(|rival| tell.send(rival));
         found
     };

@@ -5,7 +5,8 @@
 //! it. The copies are the same ops with the same payloads on the same operands, so they give the same bits, and
 //! dropout draws the same numbers. What depends on no input is no activation: it is computed once and kept.
 //!
-//! Of a block that is recomputed selectively what takes much computing is kept too ([`super::selective`]).
+//! Where blocks are recomputed selectively what takes much computing is kept too ([`super::selective`]); where ops are said one by one
+//! ([`Extent::Ops`]) all that others give is.
 //!
 //! The last layer, unless it is one of several equal ones, is the head with the loss: its backward pass follows at once,
 //! and nothing of it is computed again.
@@ -22,92 +23,139 @@ use super::selective;
 use crate::decisions::{Phase, Rated, Rates, TrainingGraph, ValueRate};
 use crate::passes::error::PassError;
 
-/// Of how many blocks of every stage, from its first on, what they leave for the backward pass is computed again (the *block* method
-/// of Narayanan et al.'s Megatron-LM).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Depth {
-    /// Blocks of which all is computed again.
-    pub full: usize,
-    /// Blocks, those included, of which at least what is cheap is.
-    pub selective: usize,
+/// What is computed again.
+#[derive(Clone, Copy, Debug)]
+pub enum Extent<'a> {
+    /// Of all blocks what is cheap.
+    Selective,
+    /// Of all blocks everything that other blocks do not read.
+    Full,
+    /// These ops.
+    Ops(&'a BTreeSet<OpPlace>),
 }
 
-impl Depth {
-    /// All blocks, with all that they compute.
-    pub const FULL: Self = Self { full: usize::MAX, selective: usize::MAX };
-    /// All blocks, with what is cheap.
-    pub const SELECTIVE: Self = Self { full: 0, selective: usize::MAX };
+/// An op of a block that may be computed again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OpPlace {
+    /// The number of the block, in the order of the graph.
+    pub block: usize,
+    /// Its place among the ops of the block.
+    pub place: usize,
 }
 
 /// Computes activations again in the backward pass.
 ///
 /// # Errors
 /// Where an op does not take its operands.
-pub fn recompute(rated: Rated, depth: Depth) -> Result<Rated, PassError> {
+pub fn recompute(rated: Rated, extent: Extent<'_>) -> Result<Rated, PassError> {
+    traced(rated, extent).map(|(rated, _)| rated)
+}
+
+/// The same, and of each node the one of the graph before that it is, or that it computes again.
+///
+/// # Errors
+/// Where an op does not take its operands.
+pub fn traced(rated: Rated, extent: Extent<'_>) -> Result<(Rated, Vec<NodeId>), PassError> {
     let Rated { training, rates, .. } = rated;
-    let block_of = Blocks::new(&training, &rates, depth);
-    if block_of.of.iter().all(Option::is_none) {
-        let recomputed = vec![None; training.graph.nodes.len()];
-        return Ok(Rated { training, rates, recomputed });
+    let dropped = dropped(&training, Blocks::new(&training, &rates), extent);
+    if !dropped.contains(&true) {
+        let nodes = training.graph.nodes.len();
+        let rated = Rated { training, rates, recomputed: vec![None; nodes] };
+        return Ok((rated, (0..nodes).map(NodeId::new).collect()));
     }
-    let recomputing = Copier::new(&training, &rates, &block_of).copied();
+    let recomputing = Copier::new(&training, &rates, dropped).copied();
     recomputing.map_err(|error| PassError::Op { pass: "recompute", error })
 }
 
-/// The most blocks that a stage has.
-pub fn most_blocks(training: &TrainingGraph, rates: &Rates) -> usize {
-    Blocks::new(training, rates, Depth::FULL).most
-}
-
-/// By value whether it is one that is computed again where all blocks are.
-pub fn repeatable_values(training: &TrainingGraph, rates: &Rates) -> Vec<bool> {
-    dropped(training, &Blocks::new(training, rates, Depth::FULL))
-}
-
-/// Which node is of which block.
-struct Blocks {
-    /// The block of each node whose results may be computed again.
-    of: Vec<Option<usize>>,
-    /// Of each block whether all of it is.
-    full: Vec<bool>,
-    /// The most blocks of one stage.
-    most: usize,
+/// What of a graph may be computed again.
+#[derive(Debug)]
+pub struct Blocks {
+    /// By block its ops that may be computed twice, in order.
+    pub ops: Vec<Vec<NodeId>>,
+    /// By value whether it need not be kept.
+    pub repeatable: Vec<bool>,
 }
 
 impl Blocks {
-    fn new(training: &TrainingGraph, rates: &Rates, depth: Depth) -> Self {
+    /// The blocks of a graph in which nothing is computed again.
+    pub fn new(training: &TrainingGraph, rates: &Rates) -> Self {
         let graph = &training.graph;
         let layers = layers(graph, |node| training.phases[node] == Phase::Forward);
         let head = layers.count.checked_sub(1).filter(|last| !layers.repeated.contains(last));
         let head = head.map(LayerId::new);
         let mut numbers: BTreeMap<_, usize> = BTreeMap::new();
-        let mut of_part: BTreeMap<_, BTreeMap<LayerId, usize>> = BTreeMap::new();
-        let (mut of, mut full) = (vec![None; graph.nodes.len()], Vec::new());
-        for (index, node) in graph.nodes.iter().enumerate() {
-            let Some(layer) = layers.of[index].filter(|&layer| Some(layer) != head) else {
-                continue;
-            };
-            if !repeatable(training, rates, index) {
-                continue;
-            }
-            let places = of_part.entry(node.part).or_default();
-            let next = places.len();
-            let place = *places.entry(layer).or_insert(next);
-            if place < depth.full.max(depth.selective) {
-                let number = numbers.entry((layer, node.part)).or_insert_with(|| {
-                    full.push(place < depth.full);
-                    full.len() - 1
-                });
-                of[index] = Some(*number);
+        let (mut ops, mut of): (Vec<Vec<NodeId>>, _) = (Vec::new(), vec![None; graph.nodes.len()]);
+        for (id, node) in graph.iter() {
+            let layer = layers.of[id.index()].filter(|&layer| Some(layer) != head);
+            let layer = layer.filter(|_| may_repeat(training, rates, id.index()));
+            let Some(layer) = layer else { continue };
+            let number = *numbers.entry((layer, node.part)).or_insert(ops.len());
+            ops.resize_with(ops.len().max(number + 1), Vec::new);
+            ops[number].push(id);
+            of[id.index()] = Some(number);
+        }
+        Self { ops, repeatable: repeatable(training, &of) }
+    }
+
+    /// By block the ops that selective recomputation computes again.
+    pub fn cheap(&self, training: &TrainingGraph) -> Vec<Vec<OpPlace>> {
+        let dropped = selective::dropped(training, &self.repeatable);
+        let is_cheap = |id: &NodeId| {
+            training.graph.node(*id).results.iter().any(|value| dropped[value.index()])
+        };
+        let of = |(block, ops): (usize, &Vec<NodeId>)| {
+            let places = ops.iter().enumerate().filter(|(_, id)| is_cheap(id));
+            places.map(|(place, _)| OpPlace { block, place }).collect()
+        };
+        self.ops.iter().enumerate().map(of).collect()
+    }
+
+    /// The nodes of these ops.
+    fn nodes<'a>(&'a self, ops: &'a BTreeSet<OpPlace>) -> impl Iterator<Item = NodeId> + 'a {
+        let node = |op: &OpPlace| self.ops.get(op.block)?.get(op.place).copied();
+        ops.iter().filter_map(node)
+    }
+}
+
+/// Which values need not be kept. They are those that only their own block reads in the forward pass, and that are no output; what a
+/// step leaves in a state is read by no backward pass: it is kept. `of` is the block of each node.
+fn repeatable(training: &TrainingGraph, of: &[Option<usize>]) -> Vec<bool> {
+    let graph = &training.graph;
+    let block = |value: usize| of[graph.values[value].producer.index()];
+    let mut own: Vec<Option<usize>> = (0..graph.values.len()).map(block).collect();
+    for (index, node) in graph.nodes.iter().enumerate() {
+        if training.phases[index] != Phase::Backward {
+            for operand in &node.operands {
+                if own[operand.index()] != of[index] {
+                    own[operand.index()] = None;
+                }
             }
         }
-        let most = of_part.values().map(BTreeMap::len).max().unwrap_or(0);
-        Self { of, full, most }
+    }
+    let observed = graph.outputs.iter().map(|output| output.value);
+    for value in observed.chain(training.loss) {
+        own[value.index()] = None;
+    }
+    own.into_iter().map(|block| block.is_some()).collect()
+}
+
+/// Which values are computed again.
+fn dropped(training: &TrainingGraph, blocks: Blocks, extent: Extent<'_>) -> Vec<bool> {
+    match extent {
+        Extent::Full => blocks.repeatable,
+        Extent::Selective => selective::dropped(training, &blocks.repeatable),
+        Extent::Ops(ops) => {
+            let mut dropped = vec![false; blocks.repeatable.len()];
+            for value in blocks.nodes(ops).flat_map(|id| &training.graph.node(id).results) {
+                dropped[value.index()] = blocks.repeatable[value.index()];
+            }
+            dropped
+        }
     }
 }
 
 /// Whether a node may be computed twice: a function of its operands that acts for every microbatch.
-fn repeatable(training: &TrainingGraph, rates: &Rates, index: usize) -> bool {
+fn may_repeat(training: &TrainingGraph, rates: &Rates, index: usize) -> bool {
     let node = &training.graph.nodes[index];
     let cut = |value: &ValueId| {
         let rate = rates.values[value.index()];
@@ -130,18 +178,18 @@ struct Copier<'a> {
 }
 
 impl<'a> Copier<'a> {
-    fn new(training: &'a TrainingGraph, rates: &'a Rates, blocks: &Blocks) -> Self {
+    fn new(training: &'a TrainingGraph, rates: &'a Rates, dropped: Vec<bool>) -> Self {
         Self {
             rebuild: Rebuild::new(training),
             rates,
-            dropped: dropped(training, blocks),
+            dropped,
             copies: BTreeMap::new(),
             old_of: Vec::new(),
             is_copy: Vec::new(),
         }
     }
 
-    fn copied(mut self) -> Result<Rated, OpError> {
+    fn copied(mut self) -> Result<(Rated, Vec<NodeId>), OpError> {
         let old = self.rebuild.old;
         for (id, node) in old.graph.iter() {
             if old.phases[id.index()] == Phase::Forward {
@@ -196,48 +244,17 @@ impl<'a> Copier<'a> {
     }
 }
 
-/// Which values are computed again. They are those that only their own block reads in the forward pass, and that are no output; what a
-/// step leaves in a state is read by no backward pass: it is kept. Of selective blocks it is a part of them.
-fn dropped(training: &TrainingGraph, blocks: &Blocks) -> Vec<bool> {
-    let graph = &training.graph;
-    let block = |value: usize| blocks.of[graph.values[value].producer.index()];
-    let mut dropped: Vec<Option<usize>> = (0..graph.values.len()).map(block).collect();
-    for (index, node) in graph.nodes.iter().enumerate() {
-        if training.phases[index] != Phase::Backward {
-            for operand in &node.operands {
-                if dropped[operand.index()] != blocks.of[index] {
-                    dropped[operand.index()] = None;
-                }
-            }
-        }
-    }
-    let observed = graph.outputs.iter().map(|output| output.value);
-    for value in observed.chain(training.loss) {
-        dropped[value.index()] = None;
-    }
-    let of = |full: bool| {
-        let is_so = |block: &Option<usize>| block.is_some_and(|block| blocks.full[block] == full);
-        dropped.iter().map(is_so).collect::<Vec<bool>>()
-    };
-    let (all, some) = (of(true), of(false));
-    if !some.contains(&true) {
-        return all;
-    }
-    let some = selective::dropped(training, &some);
-    all.into_iter().zip(some).map(|(all, some)| all || some).collect()
-}
-
 /// Leaves out what the forward pass computed for the backward pass alone.
 fn without_dead(
     training: &TrainingGraph,
     (old_graph, rates): (&Graph, &Rates),
     old_of: &[NodeId],
     is_copy: &[bool],
-) -> Result<Rated, OpError> {
+) -> Result<(Rated, Vec<NodeId>), OpError> {
     let live = live_nodes(training);
     let mut rebuild = Rebuild::new(training);
     let (mut values, mut nodes) = (Vec::new(), Vec::new());
-    let mut recomputed = Vec::new();
+    let (mut recomputed, mut origins) = (Vec::new(), Vec::new());
     let mut originals: BTreeMap<NodeId, NodeId> = BTreeMap::new();
     for (id, _) in training.graph.iter().filter(|(id, _)| live[id.index()]) {
         let old = old_of[id.index()];
@@ -248,9 +265,10 @@ fn without_dead(
             recomputed.push(None);
         }
         rebuild.copy(id)?;
+        origins.push(old);
         nodes.push(rates.nodes[old.index()]);
         values.extend(old_graph.node(old).results.iter().map(|v| rates.values[v.index()]));
     }
     let rates = Rates { microbatches: rates.microbatches, values, nodes };
-    Ok(Rated { training: rebuild.finish(), rates, recomputed })
+    Ok((Rated { training: rebuild.finish(), rates, recomputed }, origins))
 }

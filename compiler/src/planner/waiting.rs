@@ -17,7 +17,7 @@ use super::problem::Problem;
 use super::problem::layouts::SbpId;
 use super::problem::usage;
 use crate::decisions::{Decisions, Phase, Sharding, ValueRate};
-use crate::passes::recompute::repeatable_values;
+use crate::passes::recompute::Blocks;
 
 /// What becomes of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -344,7 +344,7 @@ impl<'p, 'a> Pricing<'p, 'a> {
     fn again(&mut self) -> Option<Waits> {
         let decisions = self.problem.decisions;
         let graph = decisions.graph();
-        let may_be = repeatable_values(&decisions.training, &decisions.rates);
+        let may_be = Blocks::new(&decisions.training, &decisions.rates).repeatable;
         if !may_be[self.reading.value.index()] {
             return None;
         }

@@ -241,7 +241,7 @@ pub enum Recompute {
     Selective,
     /// Of each block its inputs; what it computes is computed again right before its backward pass.
     Full,
-    /// All, and where they do not fit the memory those of as many blocks as possible: what is cheap is given up first.
+    /// All, and where they do not fit the memory as many as possible: what takes the fewest seconds for its bytes is computed again first.
     Auto,
 }
 

@@ -4,7 +4,7 @@ use graphc_compiler::cost::utilization;
 use graphc_compiler::decisions::Decisions;
 use graphc_compiler::null_device::Simulation;
 use graphc_ir::op::Op;
-use graphc_ir::plan::{PipelineReport, Plan, PlannerReport, WeightsSource};
+use graphc_ir::plan::{PipelineReport, Plan, PlannerReport, RecomputedOps, WeightsSource};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -51,10 +51,8 @@ pub struct Summary {
     pub pipeline: Option<PipelineReport>,
     /// Whether what the backward pass reads was kept or gathered again as was best.
     pub regathered: bool,
-    /// Blocks of each stage that are computed again.
-    pub recomputed_blocks: usize,
-    /// Blocks of each stage, those included, of which at least what is cheap is computed again.
-    pub selective_blocks: usize,
+    /// The ops that are computed again, where that was the compiler's choice.
+    pub recomputed: Vec<RecomputedOps>,
     /// Where weights come from.
     pub weights: Option<WeightsSource>,
     /// The options of the compilation.
@@ -86,8 +84,7 @@ pub fn summary(plan: &Plan, decisions: &Decisions, simulation: &Simulation) -> S
         planner: plan.planner.clone(),
         pipeline: plan.pipeline.clone(),
         regathered: plan.regathered,
-        recomputed_blocks: plan.recomputed_blocks,
-        selective_blocks: plan.selective_blocks,
+        recomputed: plan.recomputed.clone(),
         weights: plan.weights.clone(),
         options: serde_json::to_value(&plan.options).expect(plain),
     }

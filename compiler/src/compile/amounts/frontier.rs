@@ -1,0 +1,257 @@
+//! What of a block is to be computed again at each price of memory.
+//!
+//! At a price of so many seconds a byte an op that is computed again costs its seconds. A tensor that is needed, as the backward
+//! pass reads it or an op that is computed again does, costs its bytes if the op that makes it is not computed again. Both are
+//! submodular, so the least is a minimum cut: on the side of the source are the ops that are computed again, and for each tensor
+//! a node that says that it is needed (as in the partitioner of PyTorch's AOTAutograd; cf. Chen et al., arXiv 1604.06174).
+//!
+//! With the price the ops of the least such set only become more (Gallo, Grigoriadis and Tarjan, "A fast parametric maximum
+//! flow algorithm", 1989). Seconds and bytes of each set are a line over the price, and the sets that are best somewhere are
+//! the corners of the lower hull of all lines: between two that are known, the cut at the price at which they cost the same
+//! finds one below or shows that there is none (Eisner and Severance, "Mathematical techniques for efficient record segmentation
+//! in large shared databases", JACM 1976).
+
+use petgraph::algo::dinics;
+use petgraph::graph::{DiGraph, NodeIndex};
+use petgraph::visit::EdgeRef;
+
+/// What a block computes that may be computed again.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Block {
+    /// By op: what computing it again takes, in [`UNITS`] of a second.
+    pub ops: Vec<u64>,
+    /// What the ops read and make.
+    pub tensors: Vec<Tensor>,
+}
+
+/// Parts of a second that costs are counted in.
+pub const UNITS: f64 = 1e12;
+
+/// A tensor that is kept, or made again.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Tensor {
+    /// Bytes that it takes while it is kept.
+    pub bytes: u64,
+    /// The op that makes it; `None` where that is not computed again in any case.
+    pub maker: Option<usize>,
+    /// The ops that read it.
+    pub readers: Vec<usize>,
+    /// Whether the backward pass reads it.
+    pub is_read: bool,
+}
+
+/// A set of ops that is best to be computed again at some price.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Corner {
+    /// By op.
+    pub again: Vec<bool>,
+    /// What computing them takes, in [`UNITS`].
+    pub units: u64,
+    /// Bytes that are kept.
+    pub bytes: u64,
+}
+
+/// All corners, from nothing that is computed again on: each of more ops, that take more seconds and leave fewer bytes.
+pub fn frontier(block: &Block) -> Vec<Corner> {
+    let nothing = block.corner(vec![false; block.ops.len()]);
+    let units = block.ops.iter().sum::<u64>();
+    // At this price a byte is dearer than all ops.
+    let last = block.cut(1, u128::from(units) + 1);
+    let mut corners = vec![nothing];
+    if last.bytes < corners[0].bytes {
+        block.between(&last, &mut corners);
+        corners.push(last);
+    }
+    corners
+}
+
+/// More than any cut takes.
+const UNCUT: u128 = 1 << 120;
+
+impl Block {
+    /// The set of all ops.
+    pub fn everything(&self) -> Corner {
+        self.corner(vec![true; self.ops.len()])
+    }
+
+    fn corner(&self, again: Vec<bool>) -> Corner {
+        let units = self.ops.iter().zip(&again).filter(|op| *op.1).map(|op| op.0).sum();
+        let is_kept = |tensor: &&Tensor| {
+            let is_needed = tensor.is_read || tensor.readers.iter().any(|&op| again[op]);
+            is_needed && !tensor.maker.is_some_and(|op| again[op])
+        };
+        let bytes = self.tensors.iter().filter(is_kept).map(|tensor| tensor.bytes).sum();
+        Corner { again, units, bytes }
+    }
+
+    /// Appends the corners between the last one that is known and another.
+    fn between(&self, other: &Corner, known: &mut Vec<Corner>) {
+        let before = known.last().expect("there is nothing computed again at least");
+        let units = u128::from(other.units - before.units);
+        let bytes = u128::from(before.bytes - other.bytes);
+        let cost =
+            |corner: &Corner| bytes * u128::from(corner.units) + units * u128::from(corner.bytes);
+        let middle = self.cut(bytes, units);
+        if cost(&middle) < cost(other) {
+            self.between(&middle, known);
+            known.push(middle);
+            self.between(other, known);
+        }
+    }
+
+    /// The least set of fewest costs, where a unit and a byte cost so much.
+    fn cut(&self, unit: u128, byte: u128) -> Corner {
+        let mut graph: DiGraph<(), u128> = DiGraph::new();
+        let (source, sink) = (graph.add_node(()), graph.add_node(()));
+        let ops: Vec<NodeIndex> = self.ops.iter().map(|_| graph.add_node(())).collect();
+        for (&op, &units) in ops.iter().zip(&self.ops) {
+            graph.add_edge(op, sink, unit * u128::from(units));
+        }
+        for tensor in &self.tensors {
+            let needed = graph.add_node(());
+            let made = tensor.maker.map_or(sink, |op| ops[op]);
+            graph.add_edge(needed, made, byte * u128::from(tensor.bytes));
+            if tensor.is_read {
+                graph.add_edge(source, needed, UNCUT);
+            }
+            for &reader in &tensor.readers {
+                graph.add_edge(ops[reader], needed, UNCUT);
+            }
+        }
+        let reached = reached(&graph, source, sink);
+        self.corner(ops.iter().map(|op| reached[op.index()]).collect())
+    }
+}
+
+/// The source's side of the minimum cut that has fewest nodes there.
+fn reached(graph: &DiGraph<(), u128>, source: NodeIndex, sink: NodeIndex) -> Vec<bool> {
+    let (_, flow) = dinics(graph, source, sink);
+    let mut reached = vec![false; graph.node_count()];
+    let mut pending = vec![source];
+    reached[source.index()] = true;
+    while let Some(node) = pending.pop() {
+        let along = graph.edges(node);
+        let along = along.filter(|edge| flow[edge.id().index()] < *edge.weight());
+        let against = graph.edges_directed(node, petgraph::Incoming);
+        let against = against.filter(|edge| flow[edge.id().index()] > 0);
+        for next in along.map(|edge| edge.target()).chain(against.map(|edge| edge.source())) {
+            if !std::mem::replace(&mut reached[next.index()], true) {
+                pending.push(next);
+            }
+        }
+    }
+    reached
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A random sequence of small integers.
+    struct Draw(u64);
+
+    impl Draw {
+        fn below(&mut self, most: usize) -> usize {
+            self.0 = self
+                .0
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (self.0 >> 33) as usize % most
+        }
+    }
+
+    /// Up to nine ops, each of which reads some of what those before it make, or what comes from other blocks, and makes one or two tensors.
+    fn block(draw: &mut Draw) -> Block {
+        let mut tensors: Vec<Tensor> = Vec::new();
+        let tensor = |draw: &mut Draw, maker| Tensor {
+            bytes: draw.below(20) as u64,
+            maker,
+            readers: Vec::new(),
+            is_read: draw.below(3) == 0,
+        };
+        tensors.push(tensor(draw, None));
+        let ops = 1 + draw.below(9);
+        for op in 0..ops {
+            for _ in 0..=draw.below(2) {
+                let read = draw.below(tensors.len());
+                if !tensors[read].readers.contains(&op) {
+                    tensors[read].readers.push(op);
+                }
+            }
+            for _ in 0..=draw.below(2) {
+                tensors.push(tensor(draw, Some(op)));
+            }
+        }
+        Block { ops: (0..ops).map(|_| draw.below(30) as u64).collect(), tensors }
+    }
+
+    fn all(block: &Block) -> Vec<Corner> {
+        let sets = 0..1usize << block.ops.len();
+        let again = |set: usize| (0..block.ops.len()).map(|op| set >> op & 1 == 1).collect();
+        sets.map(|set| block.corner(again(set))).collect()
+    }
+
+    #[test]
+    fn no_set_costs_less_than_the_cut_at_any_price() {
+        let mut draw = Draw(3);
+        for _ in 0..300 {
+            let block = block(&mut draw);
+            let all = all(&block);
+            for (unit, byte) in [(1, 0), (7, 1), (3, 2), (1, 1), (2, 5), (1, 9), (1, 1000)] {
+                let cost = |of: &Corner| unit * u128::from(of.units) + byte * u128::from(of.bytes);
+                let least = all.iter().map(cost).min();
+                assert_eq!(Some(cost(&block.cut(unit, byte))), least, "{block:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn corners_are_those_of_the_hull_of_all_sets_and_lie_in_each_other() {
+        let mut draw = Draw(5);
+        let mut several = 0;
+        for _ in 0..300 {
+            let block = block(&mut draw);
+            let corners = frontier(&block);
+            several += usize::from(corners.len() > 3);
+            for pair in corners.windows(2) {
+                let inside =
+                    pair[0].again.iter().zip(&pair[1].again).all(|(one, next)| one <= next);
+                assert!(inside && pair[0].bytes > pair[1].bytes, "{block:?} {corners:?}");
+                assert!(pair[0].units <= pair[1].units, "{block:?} {corners:?}");
+            }
+            // The price of each step is higher than that of the one before, and at none is another set better than both of its ends.
+            let all = all(&block);
+            let mut before = (0, 1);
+            for pair in corners.windows(2) {
+                let units = u128::from(pair[1].units - pair[0].units);
+                let bytes = u128::from(pair[0].bytes - pair[1].bytes);
+                assert!(before.0 * bytes < units * before.1 || before == (0, 1), "{corners:?}");
+                before = (units, bytes);
+                let cost =
+                    |of: &Corner| bytes * u128::from(of.units) + units * u128::from(of.bytes);
+                assert_eq!(cost(&pair[0]), cost(&pair[1]));
+                assert_eq!(Some(cost(&pair[0])), all.iter().map(cost).min(), "{block:?}");
+            }
+            assert_eq!(corners[0], block.corner(vec![false; block.ops.len()]));
+            let fewest = all.iter().map(|of| of.bytes).min();
+            assert_eq!(corners.last().map(|of| of.bytes), fewest, "{block:?}");
+        }
+        assert!(several > 50, "{several}");
+    }
+
+    #[test]
+    fn a_block_of_many_ops_is_not_too_large_for_the_numbers() {
+        let chain = |op: usize| Tensor {
+            bytes: 1 << 40,
+            maker: op.checked_sub(1),
+            readers: vec![op],
+            is_read: op % 2 == 1,
+        };
+        let mut block =
+            Block { ops: (0..64).map(|op| (1 << 40) + op).collect(), tensors: Vec::new() };
+        block.tensors = (0..64).map(chain).collect();
+        let corners = frontier(&block);
+        assert!(corners.len() > 2, "{corners:?}");
+        assert_eq!(corners.last().expect("some").bytes, 1 << 40);
+    }
+}

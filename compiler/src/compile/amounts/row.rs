@@ -1,0 +1,371 @@
+//! What may be computed again, in one row: what is cheapest for the bytes that it frees first.
+//!
+//! What an op takes and a tensor's bytes are known from a plan in which everything is computed again, where no memory is short. Of each
+//! block the row has the steps between the corners of its [`frontier`]. Steps of one stage stand by their price, and steps of one
+//! price block by block. Stages have memory of their own: a step of a stage stands where the others have, by that plan, no more
+//! memory to fill than this stage without the step.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use graphc_ir::graph::Node;
+use graphc_ir::ids::{NodeId, ValueId};
+use graphc_ir::op::Op;
+use graphc_ir::plan::{RecomputedOp, RecomputedOps, Schedule};
+
+use super::frontier::{Block, Corner, Tensor, UNITS, frontier};
+use super::search::Amounts;
+use crate::boxing::shard_bytes;
+use crate::decisions::{Decisions, Phase, ValueRate};
+use crate::passes::error::PassError;
+use crate::passes::recompute::{Blocks, Extent, OpPlace, traced};
+use crate::planner::Planned;
+use crate::schedule::under_way;
+
+/// A plan in which everything is computed again.
+pub struct Full<'a> {
+    /// What was decided for it.
+    pub decisions: &'a Decisions,
+    /// The plan.
+    pub planned: &'a Planned,
+    /// The order of its microbatches.
+    pub schedule: Schedule,
+}
+
+/// All steps, in order.
+#[derive(Debug)]
+pub struct Row {
+    steps: Vec<Step>,
+    /// By stage the bytes at the peak where everything is computed again.
+    memory: Vec<u64>,
+}
+
+/// Ops of a block that are computed again together.
+#[derive(Clone, Debug)]
+struct Step {
+    ops: Vec<OpPlace>,
+    stage: usize,
+    seconds: f64,
+    /// Bytes that need not be kept for it.
+    bytes: u64,
+}
+
+impl Row {
+    /// The row of a graph in which nothing is computed again yet.
+    ///
+    /// # Errors
+    /// Where an op does not take its operands.
+    pub fn new(decisions: &Decisions, full: &Full<'_>) -> Result<Self, PassError> {
+        let (_, origins) = traced(decisions.rated(), Extent::Full)?;
+        let prices = Prices::new(decisions, full, &origins);
+        let blocks = Blocks::new(&decisions.training, &decisions.rates);
+        let mut known: BTreeMap<Block, Vec<Corner>> = BTreeMap::new();
+        let mut stages: Vec<Vec<Step>> = vec![Vec::new(); decisions.staging.stages];
+        for (number, ops) in blocks.ops.iter().enumerate() {
+            let stage = decisions.staging.stage[ops[0].index()];
+            let (block, places) = prices.block(ops, &blocks.repeatable);
+            let corners = known.entry(block.clone()).or_insert_with(|| frontier(&block));
+            let place = |op: usize| OpPlace { block: number, place: places[op] };
+            let all = block.everything();
+            stages[stage].extend(steps(corners.iter().chain([&all]), stage, place));
+        }
+        let memory = full.planned.memory.clone();
+        Ok(Self { steps: merged(stages, &memory), memory })
+    }
+
+    /// The amounts of the row, of which one is likely to fit into so much memory.
+    pub fn amounts(&self, limit: u64) -> Amounts {
+        let mut seconds = vec![0.0];
+        for step in &self.steps {
+            seconds.push(seconds[seconds.len() - 1] + step.seconds);
+        }
+        Amounts { seconds, likely: self.likely(limit) }
+    }
+
+    /// The amount that is everything.
+    pub fn most(&self) -> usize {
+        self.steps.len()
+    }
+
+    /// The ops of an amount.
+    pub fn ops(&self, amount: usize) -> BTreeSet<OpPlace> {
+        self.steps[..amount].iter().flat_map(|step| &step.ops).copied().collect()
+    }
+
+    /// The least amount that is likely to fit into so much memory.
+    fn likely(&self, limit: u64) -> usize {
+        let mut bytes = self.memory.clone();
+        for (at, step) in self.steps.iter().enumerate().rev() {
+            bytes[step.stage] += step.bytes;
+            if bytes[step.stage] > limit {
+                return at + 1;
+            }
+        }
+        0
+    }
+}
+
+/// The steps from each of these sets to the next.
+fn steps<'a>(
+    corners: impl Iterator<Item = &'a Corner>,
+    stage: usize,
+    place: impl Fn(usize) -> OpPlace,
+) -> Vec<Step> {
+    let corners: Vec<&Corner> = corners.collect();
+    let step = |pair: &[&Corner]| {
+        let (before, after) = (pair[0], pair[1]);
+        let ops = (0..after.again.len()).filter(|&op| after.again[op] && !before.again[op]);
+        let seconds = (after.units - before.units) as f64 / UNITS;
+        let bytes = before.bytes.saturating_sub(after.bytes);
+        Step { ops: ops.map(&place).collect(), stage, seconds, bytes }
+    };
+    corners.windows(2).map(step).filter(|step| !step.ops.is_empty()).collect()
+}
+
+/// The steps of all stages in one row: next is always one of the stage that would be fullest without it.
+fn merged(stages: Vec<Vec<Step>>, memory: &[u64]) -> Vec<Step> {
+    let mut all: Vec<(u64, Step)> = Vec::new();
+    for (mut steps, &memory) in stages.into_iter().zip(memory) {
+        // Equal prices stay in the order of blocks.
+        steps.sort_by(|one, other| one.price().total_cmp(&other.price()));
+        let mut bytes = memory + steps.iter().map(|step| step.bytes).sum::<u64>();
+        for step in steps {
+            let after = bytes - step.bytes;
+            all.push((bytes, step));
+            bytes = after;
+        }
+    }
+    all.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+    all.into_iter().map(|(_, step)| step).collect()
+}
+
+impl Step {
+    /// Seconds for a byte.
+    fn price(&self) -> f64 {
+        if self.bytes == 0 { f64::INFINITY } else { self.seconds / self.bytes as f64 }
+    }
+}
+
+/// What ops take and tensors' bytes.
+struct Prices<'a> {
+    decisions: &'a Decisions,
+    full: &'a Full<'a>,
+    readers: Vec<Vec<NodeId>>,
+    readers_of_full: Vec<Vec<NodeId>>,
+    /// By node what computes it again in the plan.
+    copies: Vec<Option<NodeId>>,
+    /// By node what computes it in the forward pass of the plan.
+    firsts: Vec<Option<NodeId>>,
+    under_way: Vec<Vec<usize>>,
+}
+
+impl<'a> Prices<'a> {
+    /// `origins` has, of each node of the plan that gathers nothing again, the one that it is or computes again.
+    fn new(decisions: &'a Decisions, full: &'a Full<'a>, origins: &[NodeId]) -> Self {
+        let nodes = decisions.graph().nodes.len();
+        let (mut copies, mut firsts) = (vec![None; nodes], vec![None; nodes]);
+        let computes = |(_, node): &(NodeId, &Node)| !matches!(node.op, Op::Regather(_));
+        let planned = full.decisions.graph().iter().filter(computes);
+        for ((id, _), origin) in planned.zip(origins) {
+            let phase = full.decisions.training.phases[id.index()];
+            let is_copy = decisions.training.phases[origin.index()] != phase;
+            let known = if is_copy { &mut copies } else { &mut firsts };
+            known[origin.index()] = Some(id);
+        }
+        let (stages, microbatches) = (decisions.staging.stages, decisions.rates.microbatches);
+        Self {
+            decisions,
+            full,
+            readers: decisions.graph().consumers(),
+            readers_of_full: full.decisions.graph().consumers(),
+            copies,
+            firsts,
+            under_way: under_way(full.schedule, stages, microbatches),
+        }
+    }
+
+    /// A block with these ops as a problem of its own, and the place of each op of the problem.
+    fn block(&self, ops: &[NodeId], repeatable: &[bool]) -> (Block, Vec<usize>) {
+        let again = |place: &usize| self.copies[ops[*place].index()].is_some();
+        let places: Vec<usize> = (0..ops.len()).filter(again).collect();
+        let number: BTreeMap<NodeId, usize> =
+            places.iter().enumerate().map(|(op, &place)| (ops[place], op)).collect();
+        let mut tensors: BTreeSet<ValueId> = BTreeSet::new();
+        for &op in number.keys() {
+            let node = self.decisions.graph().node(op);
+            tensors.extend(node.operands.iter().chain(&node.results));
+        }
+        let tensors = tensors.into_iter().filter_map(|value| {
+            let maker = self.decisions.graph().value(value).producer;
+            let maker = number.get(&maker).copied().filter(|_| repeatable[value.index()]);
+            self.tensor(value, maker, &number)
+        });
+        let units = |place: &usize| self.units(ops[*place]);
+        let block = Block { ops: places.iter().map(units).collect(), tensors: tensors.collect() };
+        (block, places)
+    }
+
+    fn units(&self, op: NodeId) -> u64 {
+        let copy = self.copies[op.index()];
+        let seconds = copy.map_or(0.0, |copy| self.full.planned.node_seconds[copy.index()]);
+        (seconds * UNITS) as u64
+    }
+
+    /// A tensor; `None` where it is kept in any case, or read by nothing.
+    fn tensor(
+        &self,
+        value: ValueId,
+        maker: Option<usize>,
+        number: &BTreeMap<NodeId, usize>,
+    ) -> Option<Tensor> {
+        let readers = &self.readers[value.index()];
+        let phase = |node: &NodeId| self.decisions.training.phases[node.index()];
+        let is_read = readers.iter().any(|node| phase(node) != Phase::Forward);
+        let readers: BTreeSet<usize> =
+            readers.iter().filter_map(|node| number.get(node).copied()).collect();
+        if maker.is_none() && (is_read || self.rests(value)) || readers.is_empty() && !is_read {
+            return None;
+        }
+        let bytes = self.bytes(value, maker.is_some());
+        Some(Tensor { bytes, maker, readers: readers.into_iter().collect(), is_read })
+    }
+
+    /// Whether a value is there for all of a step.
+    fn rests(&self, value: ValueId) -> bool {
+        let rates = &self.decisions.rates;
+        self.decisions.graph().producer(value).op.is_given()
+            || rates.microbatches > 1 && rates.values[value.index()] == ValueRate::Step
+    }
+
+    /// Bytes of a tensor as it is made, in all microbatches that are under way; of partial sums as they are read.
+    fn bytes(&self, value: ValueId, is_again: bool) -> u64 {
+        let made = self.decisions.graph().value(value);
+        let known = if is_again { &self.copies } else { &self.firsts };
+        let Some(node) = known[made.producer.index()] else { return 0 };
+        let decisions = self.full.decisions;
+        let sharding = &self.full.planned.sharding.nodes;
+        let result = decisions.graph().node(node).results[made.index];
+        let sbp = &sharding[node.index()].results[made.index];
+        let mut layouts = vec![sbp];
+        if sbp.0.iter().any(|one| one.is_partial()) {
+            let readers = self.readers_of_full[result.index()].iter();
+            let read = readers.flat_map(|reader| {
+                let operands = &decisions.graph().node(*reader).operands;
+                let taken = operands.iter().zip(&sharding[reader.index()].operands);
+                taken.filter(|(operand, _)| **operand == result).map(|(_, sbp)| sbp)
+            });
+            layouts = read.collect();
+        }
+        let placement = decisions.placement(result);
+        let shard = |sbp| {
+            let layout = decisions.layout(result, placement, sbp);
+            shard_bytes(&layout, decisions.rates.microbatches)
+        };
+        let bytes = layouts.into_iter().map(shard).max().unwrap_or(0);
+        bytes * self.contents(made.producer) as u64
+    }
+
+    fn contents(&self, node: NodeId) -> usize {
+        let staging = &self.decisions.staging;
+        let (stage, chunk) = (staging.stage[node.index()], staging.chunk[node.index()]);
+        self.under_way[stage][chunk]
+    }
+}
+
+/// These ops with their names, blocks with the same ops together.
+pub fn with_names(decisions: &Decisions, ops: &BTreeSet<OpPlace>) -> Vec<RecomputedOps> {
+    let blocks = Blocks::new(&decisions.training, &decisions.rates);
+    let mut of_block: BTreeMap<usize, Vec<RecomputedOp>> = BTreeMap::new();
+    for &OpPlace { block, place } in ops {
+        let Some(&node) = blocks.ops.get(block).and_then(|ops| ops.get(place)) else { continue };
+        let op = decisions.graph().node(node).op.name().to_owned();
+        of_block.entry(block).or_default().push(RecomputedOp { place, op });
+    }
+    let mut all: Vec<RecomputedOps> = Vec::new();
+    for (block, ops) in of_block {
+        match all.iter_mut().find(|known| known.ops == ops) {
+            Some(known) => known.blocks.push(block),
+            None => all.push(RecomputedOps { blocks: vec![block], ops }),
+        }
+    }
+    all
+}
+
+/// The ops that have these names.
+pub fn places(all: &[RecomputedOps]) -> BTreeSet<OpPlace> {
+    let of = |of: &RecomputedOps, block: usize| {
+        let place = |op: &RecomputedOp| OpPlace { block, place: op.place };
+        of.ops.iter().map(place).collect::<Vec<_>>()
+    };
+    all.iter().flat_map(|some| some.blocks.iter().flat_map(move |&block| of(some, block))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use graphc_ir::builder::GraphBuilder;
+    use graphc_ir::ops::Init;
+    use graphc_ir::plan::{CompileOptions, Loss};
+    use graphc_ir::types::DType;
+
+    use super::*;
+    use crate::pipeline::prepare;
+
+    fn step(stage: usize, block: usize, seconds: f64, bytes: u64) -> Step {
+        Step { ops: vec![OpPlace { block, place: 0 }], stage, seconds, bytes }
+    }
+
+    fn blocks(steps: &[Step]) -> Vec<usize> {
+        steps.iter().map(|step| step.ops[0].block).collect()
+    }
+
+    #[test]
+    fn what_is_cheapest_for_its_bytes_comes_first_and_what_is_alike_by_blocks() {
+        let steps = vec![
+            step(0, 0, 3.0, 10),
+            step(0, 1, 1.0, 10),
+            step(0, 2, 1.0, 0),
+            step(0, 3, 1.0, 10),
+            step(0, 4, 2.0, 20),
+        ];
+        assert_eq!(blocks(&merged(vec![steps], &[5])), [1, 3, 4, 0, 2]);
+    }
+
+    #[test]
+    fn the_fullest_stage_comes_first() {
+        let first = (0..3).map(|block| step(0, block, 1.0, 10)).collect();
+        let last = (3..6).map(|block| step(1, block, 0.1, 10)).collect();
+        let row = Row { steps: merged(vec![first, last], &[25, 0]), memory: vec![25, 0] };
+        assert_eq!(blocks(&row.steps), [0, 1, 2, 3, 4, 5]);
+        let likely: Vec<usize> =
+            [55, 54, 44, 34, 29, 24, 9].map(|limit| row.amounts(limit).likely).to_vec();
+        assert_eq!(likely, [0, 1, 2, 3, 4, 4, 6]);
+    }
+
+    #[test]
+    fn ops_have_their_places_again_by_what_a_plan_says() {
+        let g = GraphBuilder::new("blocks");
+        let mut x = g.input("x", DType::F32, [8, 4]);
+        for layer in 0..3 {
+            let name = format!("w{layer}");
+            let init = Init::Weights;
+            let w = g.variable(&name, DType::F32, [4, 4], init);
+            x = x.matmul(&w).tanh().exp();
+        }
+        g.output("y", &x);
+        let options = CompileOptions { loss: Some(Loss::Sum), ..CompileOptions::default() };
+        let decisions = prepare(g.finish().expect("fits"), &options).expect("fits");
+        let all = [(0, 1), (1, 0), (1, 1), (2, 1)];
+        let all: BTreeSet<OpPlace> =
+            all.into_iter().map(|(block, place)| OpPlace { block, place }).collect();
+        let named = with_names(&decisions, &all);
+        let of = |blocks: &[usize], ops: &[usize]| RecomputedOps {
+            blocks: blocks.to_vec(),
+            ops: ops
+                .iter()
+                .map(|&place| RecomputedOp { place, op: named[0].ops[0].op.clone() })
+                .collect(),
+        };
+        assert_eq!(named[0], of(&[0, 2], &[1]));
+        assert_eq!((named.len(), named[1].ops.len()), (2, 2));
+        assert_eq!(places(&named), all);
+    }
+}
