@@ -306,7 +306,8 @@ fn recomputed_ops(all: &[RecomputedOps]) -> String {
         by_count.entry(Reverse(count)).or_default().push(op);
     }
     let line = |(Reverse(count), ops): (&Reverse<usize>, &Vec<&str>)| {
-        format!("{} in {count} blocks", counted(ops))
+        let blocks = if *count == 1 { "block" } else { "blocks" };
+        format!("{} in {count} {blocks}", counted(ops))
     };
     by_count.iter().map(line).collect::<Vec<_>>().join("; ")
 }
