@@ -9,7 +9,7 @@ use graphc_ir::plan::{
     WeightsSource,
 };
 
-use super::amounts::{Costs, Full, Row, least, with_names};
+use super::amounts::{Costs, Depths, Full, Order, Row, least, with_names};
 use super::forms::{Form, InMemory, all_forms, all_regathered, best_in_memory, bounded, decided};
 use super::once::{Assembled, Draft, Header, assembled};
 use super::stages::{Chooser, chosen, is_small, may_pay};
@@ -100,7 +100,7 @@ impl Job<'_> {
     }
 
     /// The plan in which as little is computed again as the memory allows: nothing if memory is not short for that, else what is cheapest for
-    /// the memory that it frees ([`Row`], [`least`]), unless what memory costs without is less.
+    /// the memory that it frees ([`Order`], [`least`]), unless what memory costs without is less.
     fn least_again(
         &self,
         prepared: &[Form<()>],
@@ -126,7 +126,8 @@ impl Job<'_> {
     ) -> Result<Draft, CompileError> {
         let forms = with_again(prepared, options, Extent::Full)?;
         let chosen = self.chosen(&forms, options, Care::Plan)?;
-        let row = row(&prepared[chosen.at], &forms[chosen.at], &chosen, options)?;
+        let order = order(&prepared[chosen.at], &forms[chosen.at], &chosen, options)?;
+        let step = costs_of(&chosen).seconds;
         let others = match costs_of(&chosen).are_short() {
             true => cheap_of_first_blocks(&prepared[chosen.at].decisions),
             false => Vec::new(),
@@ -143,9 +144,9 @@ impl Job<'_> {
             Ok(draft)
         };
         let limit = options.memory.unwrap_or(self.cluster.device.memory);
-        let everything = (forms, row.ops(row.most()), chosen);
-        let amount = |amount: usize, care: Care| plan(row.ops(amount), care);
-        let best = least(&row.amounts(limit), everything, amount, costs, assemble);
+        let everything = (forms, order.everything(), chosen);
+        let amount = |amount: usize, care: Care| plan(order.ops(amount), care);
+        let best = least(&order.amounts(limit, step), everything, amount, costs, assemble);
         let others = others.into_iter().map(|ops| assemble(plan(ops, Care::Plan)?));
         others.fold(best, |best, other| better(Some(best), other))
     }
@@ -331,16 +332,19 @@ fn with_again(
     prepared.iter().map(of).collect()
 }
 
-/// All that may be computed again, by the plan of the form with everything.
-fn row(
+/// All that may be computed again, in order, by the plan of the form with everything.
+fn order(
     prepared: &Form<()>,
     everything: &Form<()>,
     chosen: &InMemory,
     options: &CompileOptions,
-) -> Result<Row, PassError> {
+) -> Result<Order, PassError> {
+    if prepared.decisions.staging.stages > 1 {
+        return Ok(Order::Blocks(Depths::new(&prepared.decisions)));
+    }
     let decisions = chosen.regathered[chosen.at].as_ref().unwrap_or(&everything.decisions);
     let (planned, schedule) = (&chosen.planned, options.schedule);
-    Row::new(&prepared.decisions, &Full { decisions, planned, schedule })
+    Row::new(&prepared.decisions, &Full { decisions, planned, schedule }).map(Order::Ops)
 }
 
 /// What a plan costs.

@@ -1,9 +1,8 @@
 //! What may be computed again, in one row: what is cheapest for the bytes that it frees first.
 //!
 //! What an op takes and a tensor's bytes are known from a plan in which everything is computed again, where no memory is short. Of each
-//! block the row has the steps between the corners of its [`frontier`]. Steps of one stage stand by their price, and steps of one
-//! price block by block. Stages have memory of their own: a step of a stage stands where the others have, by that plan, no more
-//! memory to fill than this stage without the step.
+//! block the row has the steps between the corners of its [`frontier`]. Steps stand by their price, and those of one price block by
+//! block. It is for models of one stage; see [`Depths`](super::Depths) for others.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,15 +34,14 @@ pub struct Full<'a> {
 #[derive(Debug)]
 pub struct Row {
     steps: Vec<Step>,
-    /// By stage the bytes at the peak where everything is computed again.
-    memory: Vec<u64>,
+    /// Bytes at the peak where everything is computed again.
+    memory: u64,
 }
 
 /// Ops of a block that are computed again together.
 #[derive(Clone, Debug)]
 struct Step {
     ops: Vec<OpPlace>,
-    stage: usize,
     seconds: f64,
     /// Bytes that need not be kept for it.
     bytes: u64,
@@ -59,17 +57,16 @@ impl Row {
         let prices = Prices::new(decisions, full, &origins);
         let blocks = Blocks::new(&decisions.training, &decisions.rates);
         let mut known: BTreeMap<Block, Vec<Corner>> = BTreeMap::new();
-        let mut stages: Vec<Vec<Step>> = vec![Vec::new(); decisions.staging.stages];
+        let mut all = Vec::new();
         for (number, ops) in blocks.ops.iter().enumerate() {
-            let stage = decisions.staging.stage[ops[0].index()];
             let (block, places) = prices.block(ops, &blocks.repeatable);
             let corners = known.entry(block.clone()).or_insert_with(|| frontier(&block));
             let place = |op: usize| OpPlace { block: number, place: places[op] };
-            let all = block.everything();
-            stages[stage].extend(steps(corners.iter().chain([&all]), stage, place));
+            let everything = block.everything();
+            all.extend(steps(corners.iter().chain([&everything]), place));
         }
-        let memory = full.planned.memory.clone();
-        Ok(Self { steps: merged(stages, &memory), memory })
+        let memory = full.planned.memory.iter().copied().max().unwrap_or(0);
+        Ok(Self { steps: by_price(all), memory })
     }
 
     /// The amounts of the row, of which one is likely to fit into so much memory.
@@ -93,10 +90,10 @@ impl Row {
 
     /// The least amount that is likely to fit into so much memory.
     fn likely(&self, limit: u64) -> usize {
-        let mut bytes = self.memory.clone();
+        let mut bytes = self.memory;
         for (at, step) in self.steps.iter().enumerate().rev() {
-            bytes[step.stage] += step.bytes;
-            if bytes[step.stage] > limit {
+            bytes += step.bytes;
+            if bytes > limit {
                 return at + 1;
             }
         }
@@ -107,7 +104,6 @@ impl Row {
 /// The steps from each of these sets to the next.
 fn steps<'a>(
     corners: impl Iterator<Item = &'a Corner>,
-    stage: usize,
     place: impl Fn(usize) -> OpPlace,
 ) -> Vec<Step> {
     let corners: Vec<&Corner> = corners.collect();
@@ -116,26 +112,15 @@ fn steps<'a>(
         let ops = (0..after.again.len()).filter(|&op| after.again[op] && !before.again[op]);
         let seconds = (after.units - before.units) as f64 / UNITS;
         let bytes = before.bytes.saturating_sub(after.bytes);
-        Step { ops: ops.map(&place).collect(), stage, seconds, bytes }
+        Step { ops: ops.map(&place).collect(), seconds, bytes }
     };
     corners.windows(2).map(step).filter(|step| !step.ops.is_empty()).collect()
 }
 
-/// The steps of all stages in one row: next is always one of the stage that would be fullest without it.
-fn merged(stages: Vec<Vec<Step>>, memory: &[u64]) -> Vec<Step> {
-    let mut all: Vec<(u64, Step)> = Vec::new();
-    for (mut steps, &memory) in stages.into_iter().zip(memory) {
-        // Equal prices stay in the order of blocks.
-        steps.sort_by(|one, other| one.price().total_cmp(&other.price()));
-        let mut bytes = memory + steps.iter().map(|step| step.bytes).sum::<u64>();
-        for step in steps {
-            let after = bytes - step.bytes;
-            all.push((bytes, step));
-            bytes = after;
-        }
-    }
-    all.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
-    all.into_iter().map(|(_, step)| step).collect()
+/// The steps in order. Equal prices stay in the order of blocks.
+fn by_price(mut steps: Vec<Step>) -> Vec<Step> {
+    steps.sort_by(|one, other| one.price().total_cmp(&other.price()));
+    steps
 }
 
 impl Step {
@@ -309,8 +294,8 @@ mod tests {
     use super::*;
     use crate::pipeline::prepare;
 
-    fn step(stage: usize, block: usize, seconds: f64, bytes: u64) -> Step {
-        Step { ops: vec![OpPlace { block, place: 0 }], stage, seconds, bytes }
+    fn step(block: usize, seconds: f64, bytes: u64) -> Step {
+        Step { ops: vec![OpPlace { block, place: 0 }], seconds, bytes }
     }
 
     fn blocks(steps: &[Step]) -> Vec<usize> {
@@ -320,24 +305,22 @@ mod tests {
     #[test]
     fn what_is_cheapest_for_its_bytes_comes_first_and_what_is_alike_by_blocks() {
         let steps = vec![
-            step(0, 0, 3.0, 10),
-            step(0, 1, 1.0, 10),
-            step(0, 2, 1.0, 0),
-            step(0, 3, 1.0, 10),
-            step(0, 4, 2.0, 20),
+            step(0, 3.0, 10),
+            step(1, 1.0, 10),
+            step(2, 1.0, 0),
+            step(3, 1.0, 10),
+            step(4, 2.0, 20),
         ];
-        assert_eq!(blocks(&merged(vec![steps], &[5])), [1, 3, 4, 0, 2]);
+        assert_eq!(blocks(&by_price(steps)), [1, 3, 4, 0, 2]);
     }
 
     #[test]
-    fn the_fullest_stage_comes_first() {
-        let first = (0..3).map(|block| step(0, block, 1.0, 10)).collect();
-        let last = (3..6).map(|block| step(1, block, 0.1, 10)).collect();
-        let row = Row { steps: merged(vec![first, last], &[25, 0]), memory: vec![25, 0] };
-        assert_eq!(blocks(&row.steps), [0, 1, 2, 3, 4, 5]);
+    fn the_likely_amount_is_the_least_whose_bytes_fit() {
+        let steps = (0..3).map(|block| step(block, 1.0, 10)).collect();
+        let row = Row { steps, memory: 25 };
         let likely: Vec<usize> =
-            [55, 54, 44, 34, 29, 24, 9].map(|limit| row.amounts(limit).likely).to_vec();
-        assert_eq!(likely, [0, 1, 2, 3, 4, 4, 6]);
+            [55, 54, 44, 34, 24].map(|limit| row.amounts(limit).likely).to_vec();
+        assert_eq!(likely, [0, 1, 2, 3, 3]);
     }
 
     #[test]

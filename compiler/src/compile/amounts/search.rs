@@ -7,7 +7,7 @@ use crate::planner::Care;
 const STRIDE: f64 = 3e-3;
 
 /// Share of a step that a little more computing takes.
-const LITTLE: f64 = 1e-2;
+pub const LITTLE: f64 = 1e-2;
 
 /// What is known of a plan: its seconds without regard to memory, and within it.
 #[derive(Clone, Copy, Debug)]
