@@ -9,6 +9,8 @@ pub mod compile;
 pub mod cost;
 mod cycle;
 pub mod decisions;
+#[cfg(test)]
+mod draw;
 pub mod error;
 pub mod finite;
 pub mod import;

@@ -17,9 +17,9 @@ use super::{Compiled, Milestone};
 use crate::decisions::Decisions;
 use crate::error::CompileError;
 use crate::passes::error::PassError;
-use crate::passes::recompute::{Blocks, Extent, OpPlace};
+use crate::passes::recompute::{Extent, OpPlace};
 use crate::pipeline::recomputed;
-use crate::planner::{Care, Planned};
+use crate::planner::{Care, Planned, account};
 
 /// Times that a plan is made again, each time with less memory for the planner.
 const ROOMS: usize = 2;
@@ -126,12 +126,12 @@ impl Job<'_> {
     ) -> Result<Draft, CompileError> {
         let forms = with_again(prepared, options, Extent::Full)?;
         let chosen = self.chosen(&forms, options, Care::Plan)?;
-        let order = order(&prepared[chosen.at], &forms[chosen.at], &chosen, options)?;
-        let step = costs_of(&chosen).seconds;
-        let others = match costs_of(&chosen).are_short() {
-            true => cheap_of_first_blocks(&prepared[chosen.at].decisions),
-            false => Vec::new(),
-        };
+        let (first, costs) = (&prepared[chosen.at].decisions, costs_of(&chosen));
+        let order = self.order(first, &forms[chosen.at], &chosen, options)?;
+        let (step, limit) = (costs.seconds, options.memory.unwrap_or(self.cluster.device.memory));
+        let depths = Depths::new(first);
+        let are_few = matches!(order, Order::Ops(_)) && depths.deepest() <= FEW_BLOCKS;
+        let others = if costs.are_short() && are_few { depths.deepest() } else { 0 };
         let plan = |ops: BTreeSet<OpPlace>, care: Care| {
             let forms = with_again(prepared, options, Extent::Ops(&ops))?;
             let chosen = self.chosen(&forms, options, care)?;
@@ -143,12 +143,28 @@ impl Job<'_> {
             draft.plan.recomputed = named(prepared, draft.plan.cross_entropy, &ops);
             Ok(draft)
         };
-        let limit = options.memory.unwrap_or(self.cluster.device.memory);
         let everything = (forms, order.everything(), chosen);
         let amount = |amount: usize, care: Care| plan(order.ops(amount), care);
         let best = least(&order.amounts(limit, step), everything, amount, costs, assemble);
-        let others = others.into_iter().map(|ops| assemble(plan(ops, Care::Plan)?));
+        let others = (1..=others).map(|depth| assemble(plan(depths.ops(depth), Care::Plan)?));
         others.fold(best, |best, other| better(Some(best), other))
+    }
+
+    /// All that may be computed again, in order, by the plan of the form with everything.
+    fn order(
+        &self,
+        nothing: &Decisions,
+        everything: &Form<()>,
+        chosen: &InMemory,
+        options: &CompileOptions,
+    ) -> Result<Order, PassError> {
+        if nothing.staging.stages > 1 {
+            return Ok(Order::Blocks(Depths::new(nothing)));
+        }
+        let decisions = chosen.regathered[chosen.at].as_ref().unwrap_or(&everything.decisions);
+        let (planned, schedule) = (&chosen.planned, options.schedule);
+        let seconds = account(decisions, &planned.sharding, self.cluster, options).seconds;
+        Row::new(nothing, &Full { decisions, planned, seconds, schedule }).map(Order::Ops)
     }
 
     /// The best form.
@@ -332,32 +348,10 @@ fn with_again(
     prepared.iter().map(of).collect()
 }
 
-/// All that may be computed again, in order, by the plan of the form with everything.
-fn order(
-    prepared: &Form<()>,
-    everything: &Form<()>,
-    chosen: &InMemory,
-    options: &CompileOptions,
-) -> Result<Order, PassError> {
-    if prepared.decisions.staging.stages > 1 {
-        return Ok(Order::Blocks(Depths::new(&prepared.decisions)));
-    }
-    let decisions = chosen.regathered[chosen.at].as_ref().unwrap_or(&everything.decisions);
-    let (planned, schedule) = (&chosen.planned, options.schedule);
-    Row::new(&prepared.decisions, &Full { decisions, planned, schedule }).map(Order::Ops)
-}
-
 /// What a plan costs.
 fn costs_of(chosen: &InMemory) -> Costs {
     let Planned { relaxed, report, .. } = &chosen.planned;
     Costs { relaxed: *relaxed, seconds: report.objective_seconds }
-}
-
-/// What is cheap of the first blocks, from one block to all of them; nothing of a model with more blocks than a few.
-fn cheap_of_first_blocks(decisions: &Decisions) -> Vec<BTreeSet<OpPlace>> {
-    let cheap = Blocks::new(&decisions.training, &decisions.rates).cheap(&decisions.training);
-    let count = if cheap.len() > FEW_BLOCKS { 0 } else { cheap.len() };
-    (1..=count).map(|first| cheap[..first].iter().flatten().copied().collect()).collect()
 }
 
 /// The ops that are computed again in a form, with their names.

@@ -11,6 +11,7 @@ pub mod averages;
 pub mod batch_first;
 pub mod channels_last;
 pub mod clipping;
+pub mod cut;
 pub mod decompose;
 pub mod error;
 pub mod groups;

@@ -9,10 +9,10 @@
 use graphc_ir::graph::{Graph, Node};
 use graphc_ir::ids::ValueId;
 use graphc_ir::op::Op;
-use petgraph::algo::dinics;
+use petgraph::Direction;
 use petgraph::graph::{DiGraph, NodeIndex};
-use petgraph::visit::EdgeRef;
 
+use super::cut::smallest_side;
 use crate::decisions::{Phase, TrainingGraph};
 
 /// Which of the candidates are computed again where the backward pass reads them.
@@ -112,21 +112,8 @@ impl Network {
 
     /// Of each cheap value whether it lies between the cut and its readers.
     fn behind_the_cut(&self) -> Vec<bool> {
-        let (_, flow) = dinics(&self.graph, self.source, self.sink);
-        let mut reaches = vec![false; self.graph.node_count()];
-        let mut pending = vec![self.sink];
-        reaches[self.sink.index()] = true;
-        while let Some(node) = pending.pop() {
-            // From where more could flow to this node: along edges that are not full, and against those that something flows through.
-            let along = self.graph.edges_directed(node, petgraph::Incoming);
-            let along = along.filter(|edge| flow[edge.id().index()] < *edge.weight());
-            let against = self.graph.edges(node).filter(|edge| flow[edge.id().index()] > 0);
-            for next in along.map(|edge| edge.source()).chain(against.map(|edge| edge.target())) {
-                if !std::mem::replace(&mut reaches[next.index()], true) {
-                    pending.push(next);
-                }
-            }
-        }
+        let ends = (self.source, self.sink);
+        let reaches = smallest_side(&self.graph, ends, Direction::Incoming);
         let behind = |value: usize| {
             let made = self.ends[value].map(|[made, _]| made);
             self.cheap[value] && made.is_some_and(|made| reaches[made.index()])
@@ -154,19 +141,7 @@ mod tests {
     use graphc_ir::types::DType;
 
     use super::*;
-
-    /// A random sequence of small integers.
-    struct Draw(u64);
-
-    impl Draw {
-        fn below(&mut self, most: usize) -> usize {
-            self.0 = self
-                .0
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            (self.0 >> 33) as usize % most
-        }
-    }
+    use crate::draw::Draw;
 
     /// Products with a weight, elementwise ops and sums of `[4, 4]` and `[4, 1]`, of which the backward pass reads some; and which
     /// values may be given up.

@@ -66,8 +66,6 @@ pub struct Planned {
     pub report: PlannerReport,
     /// What the plan of fewest seconds costs that was found without regard to memory.
     pub relaxed: f64,
-    /// Seconds of each node: of computing, and of boxing what it makes.
-    pub node_seconds: Vec<f64>,
     /// Bytes at the peak of the busiest rank of each stage, by the planner's model.
     pub memory: Vec<u64>,
     /// What another form of the same model may be compared with; `None` where memory is not short.
@@ -176,27 +174,10 @@ fn planned(problem: &mut Problem<'_>, options: &CompileOptions, solution: Soluti
         tied_axes: problem.tied.as_ref().map_or(Vec::new(), |tied| tied.axes.clone()),
     };
     let memory = stage_memory(problem, &solution.assignment);
-    let node_seconds = node_seconds(problem, &solution.assignment);
     let Solution { assignment, seconds, bound, relaxed, prices } = &solution;
     let rival = prices.as_ref().and_then(|p| Rival::new(problem, *seconds, *bound, p));
     let (sharding, work) = (sharding(problem, assignment), problem.meter.entries());
-    let relaxed = *relaxed;
-    Planned { sharding, report, relaxed, node_seconds, memory, rival, lead: None, work }
-}
-
-fn node_seconds(problem: &mut Problem<'_>, assignment: &[usize]) -> Vec<f64> {
-    let chosen = problem.assigned(assignment).into_iter();
-    let mut seconds: Vec<f64> = chosen.map(|candidate| candidate.seconds).collect();
-    let demands = std::mem::take(&mut problem.demands);
-    for demand in &demands {
-        let source = problem.source(demand, assignment[demand.producer]);
-        for target in problem.all_targets(demand, source, assignment) {
-            let price = problem.price(demand, source, target);
-            seconds[demand.producer] += demand.times * price.seconds;
-        }
-    }
-    problem.demands = demands;
-    seconds
+    Planned { sharding, report, relaxed: *relaxed, memory, rival, lead: None, work }
 }
 
 /// The limit of memory where there is none: no plan reaches it.

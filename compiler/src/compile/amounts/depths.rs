@@ -65,7 +65,7 @@ impl Depths {
     }
 
     /// Blocks of the stage that has most.
-    fn deepest(&self) -> usize {
+    pub fn deepest(&self) -> usize {
         self.depth.iter().max().map_or(0, |deepest| deepest + 1)
     }
 }

@@ -11,9 +11,10 @@
 //! finds one below or shows that there is none (Eisner and Severance, "Mathematical techniques for efficient record segmentation
 //! in large shared databases", JACM 1976).
 
-use petgraph::algo::dinics;
+use petgraph::Direction;
 use petgraph::graph::{DiGraph, NodeIndex};
-use petgraph::visit::EdgeRef;
+
+use crate::passes::cut::smallest_side;
 
 /// What a block computes that may be computed again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -118,47 +119,15 @@ impl Block {
                 graph.add_edge(ops[reader], needed, UNCUT);
             }
         }
-        let reached = reached(&graph, source, sink);
+        let reached = smallest_side(&graph, (source, sink), Direction::Outgoing);
         self.corner(ops.iter().map(|op| reached[op.index()]).collect())
     }
-}
-
-/// The source's side of the minimum cut that has fewest nodes there.
-fn reached(graph: &DiGraph<(), u128>, source: NodeIndex, sink: NodeIndex) -> Vec<bool> {
-    let (_, flow) = dinics(graph, source, sink);
-    let mut reached = vec![false; graph.node_count()];
-    let mut pending = vec![source];
-    reached[source.index()] = true;
-    while let Some(node) = pending.pop() {
-        let along = graph.edges(node);
-        let along = along.filter(|edge| flow[edge.id().index()] < *edge.weight());
-        let against = graph.edges_directed(node, petgraph::Incoming);
-        let against = against.filter(|edge| flow[edge.id().index()] > 0);
-        for next in along.map(|edge| edge.target()).chain(against.map(|edge| edge.source())) {
-            if !std::mem::replace(&mut reached[next.index()], true) {
-                pending.push(next);
-            }
-        }
-    }
-    reached
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// A random sequence of small integers.
-    struct Draw(u64);
-
-    impl Draw {
-        fn below(&mut self, most: usize) -> usize {
-            self.0 = self
-                .0
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            (self.0 >> 33) as usize % most
-        }
-    }
+    use crate::draw::Draw;
 
     /// Up to nine ops, each of which reads some of what those before it make, or what comes from other blocks, and makes one or two tensors.
     fn block(draw: &mut Draw) -> Block {

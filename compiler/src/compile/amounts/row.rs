@@ -26,6 +26,8 @@ pub struct Full<'a> {
     pub decisions: &'a Decisions,
     /// The plan.
     pub planned: &'a Planned,
+    /// What each node takes in it: see [`account`](crate::planner::account).
+    pub seconds: Vec<f64>,
     /// The order of its microbatches.
     pub schedule: Schedule,
 }
@@ -191,7 +193,7 @@ impl<'a> Prices<'a> {
 
     fn units(&self, op: NodeId) -> u64 {
         let copy = self.copies[op.index()];
-        let seconds = copy.map_or(0.0, |copy| self.full.planned.node_seconds[copy.index()]);
+        let seconds = copy.map_or(0.0, |copy| self.full.seconds[copy.index()]);
         (seconds * UNITS) as u64
     }
 

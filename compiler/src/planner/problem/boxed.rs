@@ -63,9 +63,12 @@ impl Problem<'_> {
         let key = self.key(demand);
         let boxed = match self.boxed.of_alike.get(&key) {
             Some(known) => known.clone(),
-            None => Rc::new(self.find_boxed(demand)),
+            None => {
+                let boxed = Rc::new(self.find_boxed(demand));
+                self.boxed.of_alike.insert(key, boxed.clone());
+                boxed
+            }
         };
-        self.boxed.of_alike.insert(key, boxed.clone());
         self.boxed.of_demand.insert(own, boxed.clone());
         boxed
     }

@@ -410,21 +410,6 @@ impl<'a> Problem<'a> {
         targets
     }
 
-    /// The layouts in which a demanded tensor is taken that is made as `source`, each once.
-    pub fn all_targets(
-        &mut self,
-        demand: &Demand,
-        source: SbpId,
-        assignment: &[usize],
-    ) -> Vec<SbpId> {
-        let taken = demand.readers.iter().flat_map(|r| self.targets(r, assignment[r.0]));
-        let mut targets: Vec<SbpId> = taken.collect();
-        targets.extend(self.fetch_target(demand, source));
-        targets.sort_unstable();
-        targets.dedup();
-        targets
-    }
-
     /// The layout in which the user takes what is made as `source`; `None` where it is taken as it is.
     pub fn fetch_target(&mut self, demand: &Demand, source: SbpId) -> Option<SbpId> {
         if !demand.fetched {

@@ -3,7 +3,7 @@
 use graphc_ir::ids::ValueId;
 
 use super::Problem;
-use super::layouts::PlacementId;
+use super::layouts::{PlacementId, SbpId};
 use super::lifetimes::Span;
 use crate::planner::error::PlanError;
 
@@ -53,7 +53,12 @@ pub fn items(problem: &mut Problem<'_>, assignment: &[usize]) -> Vec<Item> {
     let demands = std::mem::take(&mut problem.demands);
     for demand in &demands {
         let source = problem.source(demand, assignment[demand.producer]);
-        for target in problem.all_targets(demand, source, assignment) {
+        let taken = demand.readers.iter().flat_map(|r| problem.targets(r, assignment[r.0]));
+        let mut targets: Vec<SbpId> = taken.collect();
+        targets.extend(problem.fetch_target(demand, source));
+        targets.sort_unstable();
+        targets.dedup();
+        for target in targets {
             let price = problem.price(demand, source, target);
             let (value, placement) = (demand.value, demand.placement);
             for (span, bytes) in problem.kept(demand, source, target, price) {
