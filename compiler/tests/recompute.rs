@@ -370,7 +370,7 @@ fn auto_recomputes_as_little_as_fits() {
 }
 
 #[test]
-fn all_stages_of_a_pipeline_compute_as_many_blocks_again() {
+fn all_stages_of_a_pipeline_compute_as_much_again() {
     let with = |recompute, memory| CompileOptions {
         recompute,
         strategy: Strategy::Data,

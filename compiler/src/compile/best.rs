@@ -4,22 +4,14 @@
 use std::collections::BTreeSet;
 
 use graphc_ir::graph::Graph;
-use graphc_ir::plan::{
-    Cluster, CompileOptions, CrossEntropyForm, PipelineReport, Recompute, RecomputedOps,
-    WeightsSource,
-};
+use graphc_ir::plan::{Cluster, CompileOptions, PipelineReport, Recompute, WeightsSource};
 
-use super::amounts::{Costs, Depths, Full, Order, Row, least, with_names};
 use super::forms::{Form, InMemory, all_forms, all_regathered, best_in_memory, bounded, decided};
-use super::once::{Assembled, Draft, Header, assembled};
+use super::once::{Draft, Header, assembled};
 use super::stages::{Chooser, chosen, is_small, may_pay};
 use super::{Compiled, Milestone};
-use crate::decisions::Decisions;
 use crate::error::CompileError;
-use crate::passes::error::PassError;
-use crate::passes::recompute::{Extent, OpPlace};
-use crate::pipeline::recomputed;
-use crate::planner::{Care, Planned, account};
+use crate::planner::{Care, Planned};
 
 /// Times that a plan is made again, each time with less memory for the planner.
 const ROOMS: usize = 2;
@@ -33,11 +25,6 @@ enum Memory {
     Short,
     Unknown,
 }
-
-/// Blocks of a model for which what is cheap of the first of them is planned as well, where memory is short although everything is computed
-/// again. Layouts are then other ones for each amount, and what is cheapest for its bytes in one plan is not so in the next: the GPT of the
-/// references on 2x2 takes 2 to 3 % longer in 260 and 280 KiB without. More blocks take a time that nobody waits.
-const FEW_BLOCKS: usize = 8;
 
 /// What is compiled: the graph and the options as the user gave them.
 pub(super) struct Job<'a> {
@@ -92,126 +79,75 @@ impl Job<'_> {
                     Memory::Unknown => Vec::new(),
                 };
                 best_in_memory(&decided(&prepared), options, self.cluster, short, Care::Plan)
-                    .and_then(|chosen| self.with_room(&prepared, options, chosen))
+                    .and_then(|chosen| self.in_room(&prepared, options, chosen))
             }
         };
         reached(Milestone::Planned);
         draft
     }
 
-    /// The plan in which as little is computed again as the memory allows: nothing if memory is not short for that, else what is cheapest for
-    /// the memory that it frees ([`Order`], [`least`]), unless what memory costs without is less.
-    fn least_again(
-        &self,
-        prepared: &[Form<()>],
-        options: &CompileOptions,
-    ) -> Result<Draft, CompileError> {
-        let nothing = self.chosen(prepared, options, Care::Plan);
-        let has_room = nothing.as_ref().is_ok_and(|chosen| !costs_of(chosen).are_short());
-        let nothing = nothing.and_then(|chosen| self.with_room(prepared, options, chosen));
-        match nothing {
-            Ok(_) if !has_room => {}
-            Err(ref error) if error.is_memory() => {}
-            other => return other,
-        }
-        let something = self.something_again(prepared, options);
-        better(nothing.ok().map(Ok), something)
-    }
-
-    /// The same where something is computed again.
-    fn something_again(
-        &self,
-        prepared: &[Form<()>],
-        options: &CompileOptions,
-    ) -> Result<Draft, CompileError> {
-        let forms = with_again(prepared, options, Extent::Full)?;
-        let chosen = self.chosen(&forms, options, Care::Plan)?;
-        let (first, costs) = (&prepared[chosen.at].decisions, costs_of(&chosen));
-        let order = self.order(first, &forms[chosen.at], &chosen, options)?;
-        let (step, limit) = (costs.seconds, options.memory.unwrap_or(self.cluster.device.memory));
-        let depths = Depths::new(first);
-        let are_few = matches!(order, Order::Ops(_)) && depths.deepest() <= FEW_BLOCKS;
-        let others = if costs.are_short() && are_few { depths.deepest() } else { 0 };
-        let plan = |ops: BTreeSet<OpPlace>, care: Care| {
-            let forms = with_again(prepared, options, Extent::Ops(&ops))?;
-            let chosen = self.chosen(&forms, options, care)?;
-            Ok((forms, ops, chosen))
-        };
-        let costs = |(_, _, chosen): &(_, _, InMemory)| costs_of(chosen);
-        let assemble = |(forms, ops, chosen): (Vec<Form<()>>, _, _)| {
-            let mut draft = self.with_room(&forms, options, chosen)?;
-            draft.plan.recomputed = named(prepared, draft.plan.cross_entropy, &ops);
-            Ok(draft)
-        };
-        let everything = (forms, order.everything(), chosen);
-        let amount = |amount: usize, care: Care| plan(order.ops(amount), care);
-        let best = least(&order.amounts(limit, step), everything, amount, costs, assemble);
-        let others = (1..=others).map(|depth| assemble(plan(depths.ops(depth), Care::Plan)?));
-        others.fold(best, |best, other| better(Some(best), other))
-    }
-
-    /// All that may be computed again, in order, by the plan of the form with everything.
-    fn order(
-        &self,
-        nothing: &Decisions,
-        everything: &Form<()>,
-        chosen: &InMemory,
-        options: &CompileOptions,
-    ) -> Result<Order, PassError> {
-        if nothing.staging.stages > 1 {
-            return Ok(Order::Blocks(Depths::new(nothing)));
-        }
-        let decisions = chosen.regathered[chosen.at].as_ref().unwrap_or(&everything.decisions);
-        let (planned, schedule) = (&chosen.planned, options.schedule);
-        let seconds = account(decisions, &planned.sharding, self.cluster, options).seconds;
-        Row::new(nothing, &Full { decisions, planned, seconds, schedule }).map(Order::Ops)
-    }
-
-    /// The best form.
-    fn chosen(
+    /// The plan of what is chosen.
+    pub(super) fn in_room(
         &self,
         forms: &[Form<()>],
         options: &CompileOptions,
-        care: Care,
-    ) -> Result<InMemory, CompileError> {
-        best_in_memory(&decided(forms), options, self.cluster, Vec::new(), care)
-    }
-
-    /// The plan of the best form, made again with less memory for the planner where what it has chosen does not fit as it is lowered,
-    /// or fits with one stream alone and loses by that: the planner counts neither gaps between registers nor what lives longer
-    /// on two streams.
-    fn with_room(
-        &self,
-        forms: &[Form<()>],
-        options: &CompileOptions,
-        mut chosen: InMemory,
+        chosen: InMemory,
     ) -> Result<Draft, CompileError> {
         let bound = chosen.planned.report.bound_seconds;
-        let mut memory = options.memory.unwrap_or(self.cluster.device.memory);
-        let (mut best, mut left) = (None, ROOMS);
-        loop {
+        let attempt = |chosen: &InMemory| {
+            let counted = chosen.planned.memory.iter().copied().max().unwrap_or(0);
+            Attempt { counted, found: self.assembled(forms, chosen) }
+        };
+        let first = attempt(&chosen);
+        let mut short = chosen.regathered;
+        self.with_room(options, first, |less| {
+            let (forms, known) = (decided(forms), short.clone());
+            let again = best_in_memory(&forms, less, self.cluster, known, Care::Plan);
+            let mut again = again.ok()?;
             // What is proven with less memory is not proven with all of it.
-            bounded(&mut chosen.planned, bound);
-            let counted = chosen.planned.memory.iter().copied().max().unwrap_or(memory);
-            let found = self.assembled(forms, &chosen);
+            bounded(&mut again.planned.report, bound);
+            let found = attempt(&again);
+            short = again.regathered;
+            Some(found)
+        })
+    }
+
+    /// A plan, made again with less memory for the planner where the first does not fit as it is lowered, or fits with one stream alone
+    /// and loses by that: the planner counts neither gaps between registers nor what lives longer on two streams.
+    pub(super) fn with_room(
+        &self,
+        options: &CompileOptions,
+        first: Attempt,
+        mut again: impl FnMut(&CompileOptions) -> Option<Attempt>,
+    ) -> Result<Draft, CompileError> {
+        let mut memory = self.limit(options);
+        let (mut best, mut left, mut attempt) = (None, ROOMS, first);
+        loop {
+            let Attempt { counted, found } = attempt;
             let short = too_short(&found);
-            let known = better(best, found.map(|found| found.draft));
+            let known = better(best, found);
             let Some(short) = short else { return known };
-            let regathered = chosen.regathered;
-            let again = with_less(memory.min(counted), short, &mut left, |memory| {
-                let less = CompileOptions { memory: Some(memory), ..options.clone() };
-                let short = regathered.clone();
-                best_in_memory(&decided(forms), &less, self.cluster, short, Care::Plan).ok()
+            let next = with_less(memory.min(counted), short, &mut left, |memory| {
+                again(&CompileOptions { memory: Some(memory), ..options.clone() })
             });
-            match again {
-                Some((again, less)) => (chosen, best, memory) = (again, Some(known), less),
+            match next {
+                Some((next, less)) => (attempt, best, memory) = (next, Some(known), less),
                 None => return known,
             }
         }
     }
 
-    /// The plan of what is chosen.
-    fn assembled(&self, forms: &[Form<()>], chosen: &InMemory) -> Result<Assembled, CompileError> {
+    /// Bytes of each rank.
+    pub(super) fn limit(&self, options: &CompileOptions) -> u64 {
+        options.memory.unwrap_or(self.cluster.device.memory)
+    }
+
+    /// The same as it is lowered, whether or not it has room.
+    pub(super) fn assembled(
+        &self,
+        forms: &[Form<()>],
+        chosen: &InMemory,
+    ) -> Result<Draft, CompileError> {
         let InMemory { at, planned, regathered } = chosen;
         let Form { decisions, cross_entropy, .. } = &forms[*at];
         let Planned { sharding, report: planner, .. } = planned.clone();
@@ -222,12 +158,19 @@ impl Job<'_> {
         let header = Header { graph, options, cluster, weights: self.weights.clone(), planner };
         let regathered = regathered[*at].as_ref();
         let decisions = regathered.unwrap_or(decisions).clone();
-        let mut assembled = assembled(header, decisions, sharding)?;
-        let plan = &mut assembled.draft.plan;
-        plan.regathered = regathered.is_some();
-        plan.cross_entropy = *cross_entropy;
-        Ok(assembled)
+        let mut draft = assembled(header, decisions, sharding)?;
+        draft.plan.regathered = regathered.is_some();
+        draft.plan.cross_entropy = *cross_entropy;
+        Ok(draft)
     }
+}
+
+/// What has come of a plan.
+pub(super) struct Attempt {
+    /// Bytes of its busiest rank, as the planner counts them.
+    pub counted: u64,
+    /// The plan as it is lowered.
+    pub found: Result<Draft, CompileError>,
 }
 
 /// Whole plans of choices of stages and microbatches.
@@ -298,7 +241,7 @@ fn with_less<T>(
     most: u64,
     mut lacked: u64,
     left: &mut usize,
-    plan: impl Fn(u64) -> Option<T>,
+    mut plan: impl FnMut(u64) -> Option<T>,
 ) -> Option<(T, u64)> {
     while *left > 0 {
         *left -= 1;
@@ -312,7 +255,7 @@ fn with_less<T>(
 }
 
 /// The faster of two plans; without one the error that came first.
-fn better(
+pub(super) fn better(
     known: Option<Result<Draft, CompileError>>,
     found: Result<Draft, CompileError>,
 ) -> Result<Draft, CompileError> {
@@ -323,45 +266,19 @@ fn better(
     }
 }
 
-/// By how many bytes a plan is too large for the memory, or for two streams without which a step takes longer by [`LOST`].
-fn too_short(found: &Result<Assembled, CompileError>) -> Option<u64> {
+/// By how many bytes a plan is too large for the memory, or for two streams without which a step takes longer by [`LOST`] than the planner
+/// says, which counts no time that stages wait for others.
+fn too_short(found: &Result<Draft, CompileError>) -> Option<u64> {
     match found {
-        Ok(Assembled { draft, short }) => {
-            let objective = draft.plan.planner.objective_seconds;
-            short.filter(|_| draft.simulation.step_seconds > objective * (1.0 + LOST))
+        Ok(draft) => {
+            let (plan, simulation) = (&draft.plan, &draft.simulation);
+            let busy = simulation.step_seconds * (1.0 - simulation.bubble_fraction);
+            let counted = plan.planner.objective_seconds / plan.stages as f64;
+            draft.short.filter(|_| busy > counted * (1.0 + LOST))
         }
         Err(CompileError::Memory { needed, limit, .. }) => Some(needed - limit),
         Err(_) => None,
     }
-}
-
-/// The forms with so much computed again.
-fn with_again(
-    prepared: &[Form<()>],
-    options: &CompileOptions,
-    extent: Extent<'_>,
-) -> Result<Vec<Form<()>>, PassError> {
-    let of = |form: &Form<()>| {
-        let decisions = recomputed(&form.decisions, options, extent)?;
-        Ok(Form { decisions, ..form.clone() })
-    };
-    prepared.iter().map(of).collect()
-}
-
-/// What a plan costs.
-fn costs_of(chosen: &InMemory) -> Costs {
-    let Planned { relaxed, report, .. } = &chosen.planned;
-    Costs { relaxed: *relaxed, seconds: report.objective_seconds }
-}
-
-/// The ops that are computed again in a form, with their names.
-fn named(
-    prepared: &[Form<()>],
-    cross_entropy: CrossEntropyForm,
-    ops: &BTreeSet<OpPlace>,
-) -> Vec<RecomputedOps> {
-    let form = prepared.iter().find(|form| form.cross_entropy == cross_entropy);
-    form.map_or_else(Vec::new, |form| with_names(&form.decisions, ops))
 }
 
 #[cfg(test)]

@@ -10,7 +10,9 @@ use std::sync::mpsc::channel;
 
 use graphc_ir::graph::Graph;
 use graphc_ir::op::Op;
-use graphc_ir::plan::{Cluster, CompileOptions, CrossEntropyForm, Loss, PlannerStatus, Strategy};
+use graphc_ir::plan::{
+    Cluster, CompileOptions, CrossEntropyForm, Loss, PlannerReport, PlannerStatus, Strategy,
+};
 
 use crate::decisions::Decisions;
 use crate::error::CompileError;
@@ -309,7 +311,7 @@ impl<'a> BestForm<'a> {
     fn found(self) -> Result<(usize, Planned), PlanError> {
         match (self.best, self.failed) {
             (Some((at, mut planned)), _) => {
-                bounded(&mut planned, self.bound);
+                bounded(&mut planned.report, self.bound);
                 Ok((at, planned))
             }
             (None, Some(error)) => Err(error),
@@ -328,8 +330,7 @@ fn leaner(known: Option<PlanError>, error: PlanError) -> PlanError {
 }
 
 /// The report where nothing of any form is known to be below `bound`.
-pub fn bounded(planned: &mut Planned, bound: f64) {
-    let report = &mut planned.report;
+pub fn bounded(report: &mut PlannerReport, bound: f64) {
     if bound >= report.bound_seconds {
         return;
     }

@@ -25,6 +25,7 @@ mod best;
 mod conflict;
 mod forms;
 mod once;
+mod recompute;
 pub mod stages;
 
 pub use again::prepare_again;

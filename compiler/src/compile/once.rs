@@ -24,6 +24,8 @@ pub(super) struct Draft {
     pub sharding: Sharding,
     /// What the null device measured.
     pub simulation: Simulation,
+    /// By how many bytes the memory of the busiest rank was too short for two streams, where there is but one for that reason.
+    pub short: Option<u64>,
 }
 
 impl Draft {
@@ -36,7 +38,7 @@ impl Draft {
     /// No plan is emitted that does not pass the checks for plans from files: among them is the proof that no content is
     /// overwritten before it is read.
     pub fn checked(self) -> Result<Compiled, CompileError> {
-        let Self { plan, decisions, sharding, simulation } = self;
+        let Self { plan, decisions, sharding, simulation, .. } = self;
         Ok(Compiled { plan: VerifiedPlan::check(plan)?, decisions, sharding, simulation })
     }
 }
@@ -65,16 +67,8 @@ pub fn assemble(
     decisions: &Decisions,
     sharding: &Sharding,
 ) -> Result<(Plan, Simulation), CompileError> {
-    let Assembled { draft, .. } = assembled(header, decisions.clone(), sharding.clone())?;
+    let draft = assembled(header, decisions.clone(), sharding.clone())?;
     Ok((draft.plan, draft.simulation))
-}
-
-/// A plan, and by how many bytes the memory was too short for two streams, where it has one for that reason.
-pub(super) struct Assembled {
-    /// The plan.
-    pub draft: Draft,
-    /// Bytes of the busiest rank.
-    pub short: Option<u64>,
 }
 
 /// The same as [`assemble`]. Two streams need more memory than one, as what runs beside kernels lives longer, and most where what
@@ -86,7 +80,7 @@ pub(super) fn assembled(
     header: Header<'_>,
     decisions: Decisions,
     sharding: Sharding,
-) -> Result<Assembled, CompileError> {
+) -> Result<Draft, CompileError> {
     let Header { options, cluster, .. } = header;
     let lowered = |(streams, tight)| {
         let how = Lowering { placed: true, streams, tight };
@@ -111,7 +105,7 @@ pub(super) fn assembled(
     let simulation = simulate(&plan)?;
     plan.predicted.step_seconds = simulation.step_seconds;
     plan.predicted.bubble_fraction = simulation.bubble_fraction;
-    Ok(Assembled { draft: Draft { plan, decisions, sharding, simulation }, short })
+    Ok(Draft { plan, decisions, sharding, simulation, short })
 }
 
 /// Puts other programs into a plan.

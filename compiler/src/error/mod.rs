@@ -54,8 +54,8 @@ pub enum CompileError {
     },
     /// No cut into stages fits.
     #[error(
-        "no number of stages that divides the first mesh axis and no number of microbatches that divides the batch has a cut of the {layers} layers that fits the memory of its ranks{}",
-        .cause.as_ref().map_or(String::new(), |cause| format!(": {cause}"))
+        "no number of stages that divides the first mesh axis and no number of microbatches that divides the batch has a cut of the {layers} layers that fits the memory of its ranks: give each more memory, take more ranks or a smaller batch, or, if that is not asked for yet, `--recompute auto`{}",
+        .cause.as_ref().map_or(String::new(), |cause| format!(" ({cause})"))
     )]
     NoPipeline {
         /// Layers that the graph has.

@@ -2,7 +2,8 @@
 //!
 //! What an op takes and a tensor's bytes are known from a plan in which everything is computed again, where no memory is short. Of each
 //! block the row has the steps between the corners of its [`frontier`]. Steps stand by their price, and those of one price block by
-//! block. It is for models of one stage; see [`Depths`](super::Depths) for others.
+//! block. In a pipeline this holds for each stage: how long a step takes the slowest stage decides, so what one stage computes again the
+//! others may too, at no cost. All stages go on together, by the seconds that each has spent.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +13,7 @@ use graphc_ir::op::Op;
 use graphc_ir::plan::{RecomputedOp, RecomputedOps, Schedule};
 
 use super::frontier::{Block, Corner, Tensor, UNITS, frontier};
-use super::search::Amounts;
+use super::search::{Amounts, More};
 use crate::boxing::shard_bytes;
 use crate::decisions::{Decisions, Phase, ValueRate};
 use crate::passes::error::PassError;
@@ -36,17 +37,13 @@ pub struct Full<'a> {
 #[derive(Debug)]
 pub struct Row {
     steps: Vec<Step>,
-    /// Bytes at the peak where everything is computed again.
-    memory: u64,
 }
 
 /// Ops of a block that are computed again together.
 #[derive(Clone, Debug)]
 struct Step {
     ops: Vec<OpPlace>,
-    seconds: f64,
-    /// Bytes that need not be kept for it.
-    bytes: u64,
+    more: More,
 }
 
 impl Row {
@@ -64,47 +61,27 @@ impl Row {
             let (block, places) = prices.block(ops, &blocks.repeatable);
             let corners = known.entry(block.clone()).or_insert_with(|| frontier(&block));
             let place = |op: usize| OpPlace { block: number, place: places[op] };
+            let stage = decisions.staging.stage[ops[0].index()];
             let everything = block.everything();
-            all.extend(steps(corners.iter().chain([&everything]), place));
+            all.extend(steps(stage, corners.iter().chain([&everything]), place));
         }
-        let memory = full.planned.memory.iter().copied().max().unwrap_or(0);
-        Ok(Self { steps: by_price(all), memory })
+        Ok(Self { steps: by_spent(by_price(all)) })
     }
 
-    /// The amounts of the row, of which one is likely to fit into so much memory.
+    /// The amounts of the row, where a rank has so many bytes.
     pub fn amounts(&self, limit: u64) -> Amounts {
-        let mut seconds = vec![0.0];
-        for step in &self.steps {
-            seconds.push(seconds[seconds.len() - 1] + step.seconds);
-        }
-        Amounts { seconds, likely: self.likely(limit) }
-    }
-
-    /// The amount that is everything.
-    pub fn most(&self) -> usize {
-        self.steps.len()
+        Amounts::new(self.steps.iter().map(|step| step.more).collect(), limit)
     }
 
     /// The ops of an amount.
     pub fn ops(&self, amount: usize) -> BTreeSet<OpPlace> {
         self.steps[..amount].iter().flat_map(|step| &step.ops).copied().collect()
     }
-
-    /// The least amount that is likely to fit into so much memory.
-    fn likely(&self, limit: u64) -> usize {
-        let mut bytes = self.memory;
-        for (at, step) in self.steps.iter().enumerate().rev() {
-            bytes += step.bytes;
-            if bytes > limit {
-                return at + 1;
-            }
-        }
-        0
-    }
 }
 
 /// The steps from each of these sets to the next.
 fn steps<'a>(
+    stage: usize,
     corners: impl Iterator<Item = &'a Corner>,
     place: impl Fn(usize) -> OpPlace,
 ) -> Vec<Step> {
@@ -114,7 +91,7 @@ fn steps<'a>(
         let ops = (0..after.again.len()).filter(|&op| after.again[op] && !before.again[op]);
         let seconds = (after.units - before.units) as f64 / UNITS;
         let bytes = before.bytes.saturating_sub(after.bytes);
-        Step { ops: ops.map(&place).collect(), seconds, bytes }
+        Step { ops: ops.map(&place).collect(), more: More { seconds, stage, bytes } }
     };
     corners.windows(2).map(step).filter(|step| !step.ops.is_empty()).collect()
 }
@@ -125,10 +102,24 @@ fn by_price(mut steps: Vec<Step>) -> Vec<Step> {
     steps
 }
 
+/// The steps in order of what their stage has spent with each.
+fn by_spent(steps: Vec<Step>) -> Vec<Step> {
+    let mut spent: BTreeMap<usize, f64> = BTreeMap::new();
+    let spent = |step: Step| {
+        let spent = spent.entry(step.more.stage).or_default();
+        *spent += step.more.seconds;
+        (*spent, step)
+    };
+    let mut steps: Vec<(f64, Step)> = steps.into_iter().map(spent).collect();
+    steps.sort_by(|one, other| one.0.total_cmp(&other.0));
+    steps.into_iter().map(|(_, step)| step).collect()
+}
+
 impl Step {
     /// Seconds for a byte.
     fn price(&self) -> f64 {
-        if self.bytes == 0 { f64::INFINITY } else { self.seconds / self.bytes as f64 }
+        let More { seconds, bytes, .. } = self.more;
+        if bytes == 0 { f64::INFINITY } else { seconds / bytes as f64 }
     }
 }
 
@@ -297,7 +288,12 @@ mod tests {
     use crate::pipeline::prepare;
 
     fn step(block: usize, seconds: f64, bytes: u64) -> Step {
-        Step { ops: vec![OpPlace { block, place: 0 }], seconds, bytes }
+        of_stage(0, block, seconds, bytes)
+    }
+
+    fn of_stage(stage: usize, block: usize, seconds: f64, bytes: u64) -> Step {
+        let ops = vec![OpPlace { block, place: 0 }];
+        Step { ops, more: More { seconds, stage, bytes } }
     }
 
     fn blocks(steps: &[Step]) -> Vec<usize> {
@@ -317,12 +313,16 @@ mod tests {
     }
 
     #[test]
-    fn the_likely_amount_is_the_least_whose_bytes_fit() {
-        let steps = (0..3).map(|block| step(block, 1.0, 10)).collect();
-        let row = Row { steps, memory: 25 };
-        let likely: Vec<usize> =
-            [55, 54, 44, 34, 24].map(|limit| row.amounts(limit).likely).to_vec();
-        assert_eq!(likely, [0, 1, 2, 3, 3]);
+    fn stages_go_on_together_by_what_each_has_spent() {
+        let steps = vec![
+            of_stage(1, 0, 1.0, 30),
+            of_stage(0, 1, 1.0, 20),
+            of_stage(0, 2, 1.0, 10),
+            of_stage(1, 3, 4.0, 40),
+            of_stage(0, 4, 2.0, 10),
+        ];
+        // Stage 0 has spent 1, 2 and 4 seconds behind its steps, and stage 1 has 1 and 5.
+        assert_eq!(blocks(&by_spent(by_price(steps))), [0, 1, 2, 4, 3]);
     }
 
     #[test]

@@ -1,76 +1,178 @@
 //! The search for the least amount.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
 use crate::error::CompileError;
 use crate::planner::Care;
 
-/// Share of a step by which the amount is changed at first where the likely one is not the least, and below which it makes no difference.
+/// Share of a step by which the amount is changed at first where the likely one is not the least, and below which it makes no difference
+/// to the first plan. To each further one it is as much more: many small gains are not worth as many plans.
 const STRIDE: f64 = 3e-3;
 
 /// Share of a step that a little more computing takes.
-pub const LITTLE: f64 = 1e-2;
+const LITTLE: f64 = 1e-2;
 
-/// What is known of a plan: its seconds without regard to memory, and within it.
-#[derive(Clone, Copy, Debug)]
+/// What is known of a plan.
+#[derive(Clone, Debug)]
 pub struct Costs {
     /// What the graph costs where memory is endless.
     pub relaxed: f64,
     /// What the plan costs.
     pub seconds: f64,
+    /// Bytes at its peak, by stage.
+    pub memory: Vec<u64>,
 }
 
-/// The amounts that there are.
+/// What an amount is more than the one before.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct More {
+    /// What it takes.
+    pub seconds: f64,
+    /// Where.
+    pub stage: usize,
+    /// Bytes that need not be kept there.
+    pub bytes: u64,
+}
+
+/// The amounts that there are, in so much memory.
 pub struct Amounts {
-    /// Seconds that each takes more than nothing; nothing is the first.
-    pub seconds: Vec<f64>,
-    /// The least that is likely to fit.
-    pub likely: usize,
+    steps: Vec<More>,
+    /// By amount, what it takes more than nothing, which is the first.
+    seconds: Vec<f64>,
+    limit: u64,
 }
 
-/// What is assembled of the plan in which the least amount is computed again that fits the memory, where nothing does not and `everything`
-/// is the plan with everything. The error is that of everything where not even that fits.
+impl Amounts {
+    /// The amounts of these steps, where a rank has so many bytes.
+    pub fn new(steps: Vec<More>, limit: u64) -> Self {
+        let mut seconds = vec![0.0];
+        for step in &steps {
+            seconds.push(seconds[seconds.len() - 1] + step.seconds);
+        }
+        Self { steps, seconds, limit }
+    }
+
+    /// The amount that is everything.
+    pub fn most(&self) -> usize {
+        self.steps.len()
+    }
+
+    /// The least amount that takes so many seconds.
+    fn at(&self, seconds: f64) -> usize {
+        self.seconds.partition_point(|&known| known < seconds)
+    }
+
+    /// The least amount that is likely to fit, where by stage the plan of a greater one keeps so many bytes.
+    fn likely(&self, amount: usize, memory: &[u64]) -> usize {
+        let mut bytes = memory.to_vec();
+        for at in (0..amount).rev() {
+            let More { stage, bytes: more, .. } = self.steps[at];
+            bytes[stage] += more;
+            if bytes[stage] > self.limit {
+                return at + 1;
+            }
+        }
+        0
+    }
+}
+
+/// What has been planned, for one limit of memory or for several, each less than the one before.
+pub struct Known<P> {
+    /// By amount, the plans that fit by the planner's count, those that are dear as well.
+    plans: BTreeMap<usize, P>,
+    /// The greatest amount that is too little.
+    too_little: usize,
+    /// Whether that was found out in as much memory as there is now: less of it says little of how much more is enough.
+    is_near: bool,
+    /// How many plans were made on the way.
+    made: usize,
+}
+
+impl<P> Known<P> {
+    /// The plan with everything computed again.
+    pub fn new(amounts: &Amounts, everything: P) -> Self {
+        let plans = BTreeMap::from([(amounts.most(), everything)]);
+        Self { plans, too_little: 0, is_near: false, made: 0 }
+    }
+
+    /// Forgets the plans that do not fit, and those that memory has cost seconds, as long as there were others.
+    fn within(&mut self, limit: u64, costs: &impl Fn(&P) -> Costs) {
+        let holds = |costs: Costs| {
+            let fits = costs.memory.iter().all(|&bytes| bytes <= limit);
+            fits && (self.made == 0 || !costs.are_short())
+        };
+        self.plans.retain(|_, plan| holds(costs(plan)));
+        self.is_near = false;
+    }
+}
+
+/// What is assembled of the plan in which the least amount is computed again that fits the memory, where nothing does not. The error is that of
+/// everything where not even that fits.
 ///
 /// As less needs more memory, the search goes from the likely amount up or down, farther each time, until the least is between two amounts, and
-/// halves what is between them. Where memory is short for an amount, it may cost more than a little more computing: such an amount
-/// counts as too little, and no good plan is looked for there ([`Care::Against`]). Only the plan of fewest seconds is assembled, and others that
-/// compute more again where it needs more memory than the planner has counted.
+/// halves what is between them; what a plan leaves of the memory says which amount is likely next. Where memory is short for an amount, it
+/// may cost more than a little more computing: such an amount counts as too little, and no good plan is looked for there
+/// ([`Care::Against`]). Only the plan of fewest seconds is assembled, and others that compute more again where it needs more memory than
+/// the planner has counted.
 pub fn least<P, D>(
     amounts: &Amounts,
-    everything: P,
+    known: &mut Known<P>,
     plan: impl Fn(usize, Care) -> Result<P, CompileError>,
     costs: impl Fn(&P) -> Costs,
-    assemble: impl Fn(P) -> Result<D, CompileError>,
+    assemble: impl Fn(&P) -> Result<D, CompileError>,
 ) -> Result<D, CompileError> {
-    let mut between = Between::new(amounts, costs(&everything));
-    // All that fits by the planner's count, what is dear as well.
-    let mut known = vec![(between.enough, everything)];
+    known.within(amounts.limit, &costs);
+    if let Entry::Vacant(everything) = known.plans.entry(amounts.most()) {
+        everything.insert(plan(amounts.most(), Care::Plan)?);
+    }
     loop {
-        while let Some(next) = between.next() {
-            let enough = known.iter().find(|known| known.0 == between.enough);
-            let seconds = enough.map_or(f64::INFINITY, |(_, plan)| costs(plan).seconds);
-            let care = between.care(next, seconds);
-            let found = found_in_memory(plan(next, care))?;
-            let is_dear = found.as_ref().is_none_or(|found| costs(found).are_dear(care));
-            *(if is_dear { &mut between.too_little } else { &mut between.enough }) = next;
-            known.extend(found.map(|found| (next, found)));
-        }
-        let seconds = |at: &usize| costs(&known[*at].1).seconds;
-        let best = (0..known.len()).min_by(|one, other| seconds(one).total_cmp(&seconds(other)));
-        let (amount, best) = known.swap_remove(best.expect("one is left"));
+        search(amounts, known, &plan, &costs)?;
+        let seconds = |plan: &P| costs(plan).seconds;
+        let best =
+            known.plans.iter().min_by(|one, other| seconds(one.1).total_cmp(&seconds(other.1)));
+        let (&amount, best) = best.expect("there is that of everything");
         let assembled = assemble(best);
-        known.retain(|(other, _)| *other > amount);
-        match (assembled, known.iter().map(|known| known.0).min()) {
-            (Err(error), Some(next)) if error.is_memory() => {
-                (between.too_little, between.enough) = (amount, next);
+        match assembled {
+            Err(error) if error.is_memory() && amount < amounts.most() => {
+                known.plans = known.plans.split_off(&(amount + 1));
+                (known.too_little, known.is_near) = (amount, true);
             }
-            (other, _) => return other,
+            other => return other,
         }
     }
+}
+
+/// Plans until the least amount that is enough is known.
+fn search<P>(
+    amounts: &Amounts,
+    known: &mut Known<P>,
+    plan: &impl Fn(usize, Care) -> Result<P, CompileError>,
+    costs: &impl Fn(&P) -> Costs,
+) -> Result<(), CompileError> {
+    let mut between = Between::new(amounts, known, costs);
+    while let Some(next) = between.next() {
+        known.made += 1;
+        between.tolerance += STRIDE * between.step;
+        let care = between.care(next, costs(&known.plans[&between.enough]).seconds);
+        match found_in_memory(plan(next, care))? {
+            Some(found) => {
+                between.found(next, &costs(&found), care);
+                known.plans.insert(next, found);
+            }
+            None => between.is_too_little(next),
+        }
+    }
+    (known.too_little, known.is_near) = (between.too_little, between.is_near);
+    Ok(())
 }
 
 /// The amounts between one that is too little and one that is enough.
 struct Between<'a> {
     amounts: &'a Amounts,
     too_little: usize,
+    /// See [`Known`].
+    is_near: bool,
     enough: usize,
     /// Seconds of a step.
     step: f64,
@@ -78,39 +180,46 @@ struct Between<'a> {
     first: Vec<usize>,
     /// Seconds by which the amount is changed next.
     stride: f64,
+    /// Seconds that are worth no further plan.
+    tolerance: f64,
 }
 
 impl<'a> Between<'a> {
-    /// All amounts, where everything costs so much. Where memory is short even for that, what is likely to fit says little, as layouts are other
+    /// What is left between those that are known. Where memory is short even for everything, what is likely to fit says little, as layouts are other
     /// ones for each amount: there half of everything comes before it.
-    fn new(amounts: &'a Amounts, everything: Costs) -> Self {
-        let step = everything.seconds;
+    fn new<P>(amounts: &'a Amounts, known: &Known<P>, costs: &impl Fn(&P) -> Costs) -> Self {
+        let (&enough, least) = known.plans.first_key_value().expect("there is that of everything");
+        let least = costs(least);
         let half = amounts.at(amounts.seconds[amounts.most()] / 2.0);
-        let half = everything.are_short().then_some(half);
-        let first = [amounts.likely].into_iter().chain(half).collect();
-        let enough = amounts.most();
-        Self { amounts, too_little: 0, enough, step, first, stride: STRIDE * step }
+        let half = (enough == amounts.most() && least.are_short()).then_some(half);
+        let likely = amounts.likely(enough, &least.memory);
+        let first = [likely].into_iter().chain(half).filter(|&first| first < enough).collect();
+        let step = least.seconds;
+        let stride = STRIDE * step;
+        let tolerance = stride * (known.made + 1) as f64;
+        let Known { too_little, is_near, .. } = *known;
+        Self { amounts, too_little, is_near, enough, step, first, stride, tolerance }
     }
 
     /// The amount that is looked at next; `None` where those that are left make no difference.
     fn next(&mut self) -> Option<usize> {
         let Self { amounts, too_little, enough, stride, .. } = *self;
         let [low, high] = [too_little, enough].map(|amount| amounts.seconds[amount]);
-        if enough - too_little < 2 || high - low <= STRIDE * self.step {
+        if enough < too_little + 2 || high - low <= self.tolerance {
             return None;
         }
         let within = |at: usize| at.clamp(too_little + 1, enough - 1);
         while let Some(first) = self.first.pop() {
             // What is likely says nothing any more where less is enough.
-            if first <= enough {
+            if first < enough {
                 return Some(within(first));
             }
         }
         self.stride *= 4.0;
-        let at = match (enough == amounts.most(), too_little == 0) {
-            (true, false) => amounts.at(low + stride),
-            (false, true) => amounts.at(high - stride),
-            _ => amounts.at(low.midpoint(high)),
+        let at = match (self.is_near, enough == amounts.most()) {
+            (false, _) => amounts.at(high - stride),
+            (true, true) => amounts.at(low + stride),
+            (true, false) => amounts.at(low.midpoint(high)),
         };
         Some(within(at))
     }
@@ -120,16 +229,22 @@ impl<'a> Between<'a> {
         let more = self.amounts.seconds[self.enough] - self.amounts.seconds[amount];
         Care::Against { seconds, steps: (more / (LITTLE * self.step)).ceil() as usize }
     }
-}
 
-impl Amounts {
-    fn most(&self) -> usize {
-        self.seconds.len() - 1
+    fn is_too_little(&mut self, amount: usize) {
+        (self.too_little, self.is_near) = (amount, true);
     }
 
-    /// The least amount that takes so many seconds.
-    fn at(&self, seconds: f64) -> usize {
-        self.seconds.partition_point(|&known| known < seconds)
+    /// An amount has a plan that fits.
+    fn found(&mut self, amount: usize, costs: &Costs, care: Care) {
+        if costs.are_dear(care) {
+            return self.is_too_little(amount);
+        }
+        self.enough = amount;
+        let likely = self.amounts.likely(amount, &costs.memory);
+        let gain = self.amounts.seconds[amount] - self.amounts.seconds[likely];
+        if !costs.are_short() && gain > self.tolerance {
+            self.first.push(likely);
+        }
     }
 }
 
@@ -144,11 +259,11 @@ fn found_in_memory<P>(found: Result<P, CompileError>) -> Result<Option<P>, Compi
 
 impl Costs {
     /// Whether memory is short, so that it costs seconds.
-    pub fn are_short(self) -> bool {
+    pub fn are_short(&self) -> bool {
         self.seconds > self.relaxed * (1.0 + STRIDE)
     }
 
-    fn are_dear(self, care: Care) -> bool {
+    fn are_dear(&self, care: Care) -> bool {
         care.is_dear(self.relaxed, self.seconds)
     }
 }
@@ -164,46 +279,94 @@ mod tests {
         CompileError::Memory { rank: 0, needed: 2, limit: 1, largest: Vec::new() }
     }
 
-    /// The amount that is taken of 8, and those that were planned, where 3 is likely, an amount costs as many seconds more than 100 as
-    /// it is, and what `paid` says for memory, or does not fit. Plans of less than `assembled` do not fit when they are assembled.
-    fn taken(
-        paid: impl Fn(usize) -> Option<f64>,
+    /// Eight steps, each of which is said to take so many bytes less and 3 seconds more.
+    fn amounts(bytes: u64, limit: u64) -> Amounts {
+        Amounts::new(vec![More { seconds: 3.0, stage: 0, bytes }; 8], limit)
+    }
+
+    /// A model of which an amount costs 3 seconds for each step more than 100, and keeps 10 bytes less.
+    struct Model<F> {
+        /// Bytes that the steps are said to take.
+        said: u64,
+        /// What memory costs an amount besides.
+        paid: F,
+        /// Plans of less do not fit when they are assembled.
         assembled: usize,
-    ) -> (Result<usize, CompileError>, Vec<usize>) {
+    }
+
+    fn costs(amount: usize, paid: f64) -> Costs {
+        let relaxed = 100.0 + 3.0 * amount as f64;
+        Costs { relaxed, seconds: relaxed + paid, memory: vec![100 - 10 * amount as u64] }
+    }
+
+    /// The amounts that are taken within these limits, one after the other, and those that were planned for them.
+    fn taken<F: Fn(usize) -> f64>(
+        model: &Model<F>,
+        limits: &[u64],
+    ) -> (Vec<Result<usize, CompileError>>, Vec<usize>) {
         let asked = RefCell::new(Vec::new());
-        let plan = |amount: usize, _: Care| {
-            asked.borrow_mut().push(amount);
-            let relaxed = 100.0 + amount as f64;
-            let paid = paid(amount).ok_or_else(short)?;
-            Ok((amount, Costs { relaxed, seconds: relaxed + paid }))
-        };
-        let assemble = |(amount, _): (usize, Costs)| match amount >= assembled {
+        let assemble = |&(amount, _): &(usize, f64)| match amount >= model.assembled {
             true => Ok(amount),
             false => Err(short()),
         };
-        let amounts = Amounts { seconds: (0..=8).map(f64::from).collect(), likely: 3 };
-        let everything = (8, Costs { relaxed: 108.0, seconds: 108.0 });
-        let found = least(&amounts, everything, plan, |plan| plan.1, assemble);
-        (found, asked.into_inner())
+        let mut known = Known::new(&amounts(model.said, limits[0]), (8, 0.0));
+        let taken = limits.iter().map(|&limit| {
+            let plan = |amount: usize, _: Care| {
+                asked.borrow_mut().push(amount);
+                let paid = (model.paid)(amount);
+                if costs(amount, paid).memory[0] > limit {
+                    Err(short())
+                } else {
+                    Ok((amount, paid))
+                }
+            };
+            let amounts = amounts(model.said, limit);
+            least(&amounts, &mut known, plan, |&(amount, paid)| costs(amount, paid), assemble)
+        });
+        (taken.collect(), asked.into_inner())
+    }
+
+    /// The same where amounts fit from one on, and memory costs nothing.
+    fn fitting(said: u64, least: usize) -> (usize, Vec<usize>) {
+        let model = Model { said, paid: |_| 0.0, assembled: 0 };
+        let (mut taken, asked) = taken(&model, &[100 - 10 * least as u64]);
+        (taken.remove(0).expect("fits"), asked)
     }
 
     #[test]
     fn the_least_that_fits_is_taken() {
-        let fitting = |least: usize| {
-            let (amount, asked) = taken(|amount| (amount >= least).then_some(0.0), 0);
-            (amount.expect("fits"), asked)
-        };
-        assert_eq!(fitting(3), (3, vec![3, 2]));
-        assert_eq!(fitting(1), (1, vec![3, 2, 1]));
-        assert_eq!(fitting(4), (4, vec![3, 4]));
-        assert_eq!(fitting(6), (6, vec![3, 4, 6, 5]));
-        assert_eq!(fitting(8), (8, vec![3, 4, 6, 7]));
+        // What steps are said to take is so: one less is tried, and is too little.
+        assert_eq!(fitting(10, 3), (3, vec![3, 2]));
+        assert_eq!(fitting(10, 1), (1, vec![1]));
+        assert_eq!(fitting(10, 8), (8, vec![7]));
+        // They take more than is said.
+        assert_eq!(fitting(5, 6), (6, vec![4, 5, 6]));
+    }
+
+    #[test]
+    fn what_a_plan_leaves_says_which_amount_is_next() {
+        // Half of what steps are said to take is so.
+        assert_eq!(fitting(20, 2), (2, vec![5, 4, 3, 2, 1]));
+    }
+
+    #[test]
+    fn of_several_stages_the_first_that_is_full_decides() {
+        let more = |stage| More { seconds: 1.0, stage, bytes: 10 };
+        let amounts = Amounts::new(vec![more(0), more(1), more(0), more(1)], 100);
+        assert_eq!(amounts.likely(4, &[95, 70]), 3);
+        assert_eq!(amounts.likely(4, &[90, 95]), 4);
+        assert_eq!(amounts.likely(4, &[90, 70]), 1);
+        assert_eq!(amounts.likely(4, &[80, 80]), 0);
     }
 
     #[test]
     fn what_makes_no_difference_is_not_looked_for() {
-        let amounts = Amounts { seconds: vec![0.0, 1.0, 1.01, 1.02, 1.03, 2.0], likely: 4 };
-        let mut between = Between::new(&amounts, Costs { relaxed: 100.0, seconds: 100.0 });
+        let seconds = [1.0, 0.01, 0.01, 0.01, 0.97];
+        let steps = seconds.map(|seconds| More { seconds, stage: 0, bytes: 10 });
+        let amounts = Amounts::new(steps.to_vec(), 110);
+        let everything = Costs { relaxed: 100.0, seconds: 100.0, memory: vec![100] };
+        let known = Known::new(&amounts, everything);
+        let mut between = Between::new(&amounts, &known, &Clone::clone);
         assert_eq!(between.next(), Some(4));
         (between.too_little, between.enough) = (1, 4);
         assert_eq!(between.next(), None);
@@ -211,12 +374,14 @@ mod tests {
 
     #[test]
     fn half_of_everything_is_looked_at_first_where_memory_is_short_for_everything() {
-        let amounts = Amounts { seconds: (0..=8).map(f64::from).collect(), likely: 7 };
-        let mut between = Between::new(&amounts, Costs { relaxed: 100.0, seconds: 104.0 });
+        let amounts = amounts(10, 110);
+        let everything = Costs { relaxed: 100.0, seconds: 104.0, memory: vec![100] };
+        let known = Known::new(&amounts, everything);
+        let mut between = Between::new(&amounts, &known, &Clone::clone);
         assert_eq!(between.next(), Some(4));
         between.too_little = 4;
         assert_eq!(between.next(), Some(7));
-        let mut between = Between::new(&amounts, Costs { relaxed: 100.0, seconds: 104.0 });
+        let mut between = Between::new(&amounts, &known, &Clone::clone);
         assert_eq!(between.next(), Some(4));
         between.enough = 4;
         assert_eq!(between.next(), Some(3));
@@ -224,20 +389,33 @@ mod tests {
 
     #[test]
     fn memory_that_costs_more_than_computing_is_not_paid_for() {
-        let paying = |paid: f64| {
-            let (amount, asked) =
-                taken(|at| (at >= 3).then_some(if at < 6 { paid } else { 0.1 }), 0);
-            (amount.expect("fits"), asked)
+        let paying = |cost: f64| {
+            let paid = |at| if at < 6 { cost } else { 0.1 };
+            let (mut taken, asked) = taken(&Model { said: 10, paid, assembled: 0 }, &[70]);
+            (taken.remove(0).expect("fits"), asked)
         };
-        assert_eq!(paying(10.0), (6, vec![3, 4, 6, 5]));
+        assert_eq!(paying(20.0), (6, vec![3, 4, 5, 7, 6]));
         // It is dearer than a little more computing, but not than much more.
-        assert_eq!(paying(1.6), (3, vec![3, 4, 6, 5]));
+        assert_eq!(paying(5.0), (3, vec![3, 4, 5, 7, 6]));
     }
 
     #[test]
     fn what_does_not_fit_as_it_is_assembled_is_too_little() {
-        let (amount, asked) = taken(|amount| (amount >= 3).then_some(0.0), 5);
-        assert_eq!((amount.expect("fits"), asked), (5, vec![3, 2, 5, 4]));
-        assert!(taken(|amount| (amount >= 3).then_some(0.0), 9).0.is_err());
+        let of = |assembled| {
+            let model = Model { said: 10, paid: |_| 0.0, assembled };
+            let (mut taken, asked) = taken(&model, &[70]);
+            (taken.remove(0), asked)
+        };
+        let (amount, asked) = of(5);
+        assert_eq!((amount.expect("fits"), asked), (5, vec![3, 2, 4, 5]));
+        assert!(of(9).0.is_err());
+    }
+
+    #[test]
+    fn in_less_memory_what_is_known_is_not_planned_again() {
+        let model = Model { said: 10, paid: |_| 0.0, assembled: 0 };
+        let (taken, asked) = taken(&model, &[70, 20, 20]);
+        let taken: Vec<usize> = taken.into_iter().map(|taken| taken.expect("fits")).collect();
+        assert_eq!((taken, asked), (vec![3, 8, 8], vec![3, 2, 7]));
     }
 }

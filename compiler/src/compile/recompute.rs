@@ -1,0 +1,174 @@
+//! What `--recompute auto` leaves to graphc: as little is computed again as the memory allows, of what is cheapest for the memory that it
+//! frees ([`super::amounts`]).
+
+use std::collections::BTreeSet;
+
+use graphc_ir::plan::{CompileOptions, CrossEntropyForm, RecomputedOps};
+
+use super::amounts::{Costs, Full, Known, Row, least, with_names};
+use super::best::{Attempt, Job, better};
+use super::forms::{Form, InMemory, best_in_memory, bounded, decided};
+use super::once::Draft;
+use crate::decisions::Decisions;
+use crate::error::CompileError;
+use crate::passes::error::PassError;
+use crate::passes::recompute::{Blocks, Extent, OpPlace};
+use crate::pipeline::recomputed;
+use crate::planner::{Care, Planned, account, relaxed_bound};
+
+/// Blocks of a model for which what is cheap of the first of them is planned as well, where memory is short although everything is computed
+/// again. Layouts are then other ones for each amount, and what is cheapest for its bytes in one plan is not so in the next: the GPT of the
+/// references on 2x2 takes 2 to 3 % longer in 260 and 280 KiB without. More blocks take a time that nobody waits.
+const FEW_BLOCKS: usize = 8;
+
+/// Forms in which some ops are computed again, and the best plan of them.
+struct Again {
+    forms: Vec<Form<()>>,
+    ops: BTreeSet<OpPlace>,
+    chosen: InMemory,
+}
+
+impl Job<'_> {
+    /// The plan in which as little is computed again as the memory allows: nothing if memory is not short for that, else what is cheapest for
+    /// the memory that it frees ([`Row`], [`least`]), unless what memory costs without is less.
+    pub(super) fn least_again(
+        &self,
+        prepared: &[Form<()>],
+        options: &CompileOptions,
+    ) -> Result<Draft, CompileError> {
+        let nothing = self.chosen(prepared, options, Care::Plan);
+        let has_room = nothing.as_ref().is_ok_and(|chosen| !costs_of(chosen).are_short());
+        let nothing = nothing.and_then(|chosen| self.in_room(prepared, options, chosen));
+        match nothing {
+            Ok(_) if !has_room => {}
+            Err(ref error) if error.is_memory() => {}
+            other => return other,
+        }
+        let something = self.something_again(prepared, options);
+        better(nothing.ok().map(Ok), something)
+    }
+
+    /// The same where something is computed again. Where the plan has no room as it is lowered more is computed again, in less memory for the
+    /// planner.
+    fn something_again(
+        &self,
+        prepared: &[Form<()>],
+        options: &CompileOptions,
+    ) -> Result<Draft, CompileError> {
+        let forms = with_again(prepared, options, Extent::Full)?;
+        let chosen = self.chosen(&forms, options, Care::Plan)?;
+        let row = self.row(&prepared[chosen.at].decisions, &forms[chosen.at], &chosen, options)?;
+        let amounts = row.amounts(self.limit(options));
+        let ops = row.ops(amounts.most());
+        let is_short = costs_of(&chosen).are_short();
+        let blocks = cheap_of_blocks(&prepared[chosen.at].decisions);
+        let mut known = Known::new(&amounts, Again { forms, ops, chosen });
+        let mut attempt = |options: &CompileOptions| {
+            let limit = self.limit(options);
+            let plan = |amount: usize, care| self.again(prepared, options, row.ops(amount), care);
+            let assemble = |again: &Again| self.assembled_again(prepared, options, again);
+            let costs = |again: &Again| costs_of(&again.chosen);
+            let found = least(&row.amounts(limit), &mut known, plan, costs, assemble);
+            Attempt { counted: limit, found }
+        };
+        let first = attempt(options);
+        let fits = |of: &Attempt| of.found.is_ok();
+        let best = self.with_room(options, first, |less| Some(attempt(less)).filter(fits));
+        let few = if is_short && blocks.len() <= FEW_BLOCKS { blocks.len() } else { 0 };
+        let others = (1..=few).map(|few| {
+            let ops = blocks[..few].iter().flatten().copied().collect();
+            let again = self.again(prepared, options, ops, Care::Plan)?;
+            self.assembled_again(prepared, options, &again)
+        });
+        others.fold(best, |best, other| better(Some(best), other))
+    }
+
+    /// The best plan with these ops computed again.
+    fn again(
+        &self,
+        prepared: &[Form<()>],
+        options: &CompileOptions,
+        ops: BTreeSet<OpPlace>,
+        care: Care,
+    ) -> Result<Again, CompileError> {
+        let forms = with_again(prepared, options, Extent::Ops(&ops))?;
+        let chosen = self.chosen(&forms, options, care)?;
+        Ok(Again { forms, ops, chosen })
+    }
+
+    fn assembled_again(
+        &self,
+        prepared: &[Form<()>],
+        options: &CompileOptions,
+        again: &Again,
+    ) -> Result<Draft, CompileError> {
+        let Again { forms, ops, chosen } = again;
+        let mut draft = self.assembled(forms, chosen)?;
+        // What is proven with less memory is not proven with all of it.
+        let is_less = self.limit(options) < self.limit(self.options);
+        for form in forms.iter().filter(|_| is_less) {
+            let bound = relaxed_bound(&form.decisions, options, self.cluster)?;
+            bounded(&mut draft.plan.planner, bound);
+        }
+        draft.plan.recomputed = named(prepared, draft.plan.cross_entropy, ops);
+        Ok(draft)
+    }
+
+    /// All that may be computed again, in order, by the plan of the form with everything.
+    fn row(
+        &self,
+        nothing: &Decisions,
+        everything: &Form<()>,
+        chosen: &InMemory,
+        options: &CompileOptions,
+    ) -> Result<Row, PassError> {
+        let decisions = chosen.regathered[chosen.at].as_ref().unwrap_or(&everything.decisions);
+        let (planned, schedule) = (&chosen.planned, options.schedule);
+        let seconds = account(decisions, &planned.sharding, self.cluster, options).seconds;
+        Row::new(nothing, &Full { decisions, planned, seconds, schedule })
+    }
+
+    /// The best form.
+    fn chosen(
+        &self,
+        forms: &[Form<()>],
+        options: &CompileOptions,
+        care: Care,
+    ) -> Result<InMemory, CompileError> {
+        best_in_memory(&decided(forms), options, self.cluster, Vec::new(), care)
+    }
+}
+
+/// By block of a graph in which nothing is computed again, what selective recomputation computes again.
+fn cheap_of_blocks(decisions: &Decisions) -> Vec<Vec<OpPlace>> {
+    Blocks::new(&decisions.training, &decisions.rates).cheap(&decisions.training)
+}
+
+/// The forms with so much computed again.
+fn with_again(
+    prepared: &[Form<()>],
+    options: &CompileOptions,
+    extent: Extent<'_>,
+) -> Result<Vec<Form<()>>, PassError> {
+    let of = |form: &Form<()>| {
+        let decisions = recomputed(&form.decisions, options, extent)?;
+        Ok(Form { decisions, ..form.clone() })
+    };
+    prepared.iter().map(of).collect()
+}
+
+/// What a plan costs.
+fn costs_of(chosen: &InMemory) -> Costs {
+    let Planned { relaxed, report, memory, .. } = &chosen.planned;
+    Costs { relaxed: *relaxed, seconds: report.objective_seconds, memory: memory.clone() }
+}
+
+/// The ops that are computed again in a form, with their names.
+fn named(
+    prepared: &[Form<()>],
+    cross_entropy: CrossEntropyForm,
+    ops: &BTreeSet<OpPlace>,
+) -> Vec<RecomputedOps> {
+    let form = prepared.iter().find(|form| form.cross_entropy == cross_entropy);
+    form.map_or_else(Vec::new, |form| with_names(&form.decisions, ops))
+}
