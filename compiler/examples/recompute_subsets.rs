@@ -21,21 +21,23 @@ use graphc_ir::ops::Init;
 use graphc_ir::plan::{Cluster, CompileOptions, Loss, Optimizer, Recompute};
 use graphc_ir::types::DType;
 
-/// Tokens and width of the models: products take about as long as memory needs for what they read and make.
-const TOKENS: usize = 16_384;
 const WIDTH: usize = 1024;
 
 /// Limits, as shares of what the plan of fewest seconds needs, until nothing fits.
 const SHARES: [f64; 9] = [0.97, 0.92, 0.87, 0.82, 0.77, 0.72, 0.67, 0.62, 0.57];
 
 fn main() -> Result<(), Box<dyn Error>> {
-    println!("model       mesh    limit MiB   auto us  best us  longer %");
+    println!("cluster      model   mesh  limit MiB   auto us  best us  longer %");
     let (mut sum, mut count) = (0.0, 0);
-    for (name, model) in [("wide", wide as fn() -> Graph), ("normed", normed)] {
-        for mesh in [&[1][..], &[2], &[4], &[2, 2]] {
-            for share in SHARES {
-                let Some(longer) = line((name, model()), mesh, share)? else { break };
-                (sum, count) = (sum + longer, count + 1);
+    // Of few tokens weights take most of the memory, and communication much of the time.
+    for (cluster, tokens) in [("dgx-h100", 16_384), ("p3.16xlarge", 2048)] {
+        for (name, model) in [("wide", wide as fn(usize) -> Graph), ("normed", normed)] {
+            for mesh in [&[1][..], &[2], &[4], &[2, 2]] {
+                for share in SHARES {
+                    let found = line((name, model(tokens)), cluster, mesh, share)?;
+                    let Some(longer) = found else { break };
+                    (sum, count) = (sum + longer, count + 1);
+                }
             }
         }
     }
@@ -46,10 +48,11 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// By how many percent what `auto` takes is longer than the best; `None` where nothing fits.
 fn line(
     (name, graph): (&str, Graph),
+    cluster: &str,
     mesh: &[usize],
     share: f64,
 ) -> Result<Option<f64>, Box<dyn Error>> {
-    let cluster = preset("dgx-h100").expect("a preset");
+    let machines = preset(cluster).expect("a preset");
     let sgd = Optimizer::Sgd { lr: 0.1, momentum: 0.0, nesterov: false, weight_decay: 0.0 };
     let options = CompileOptions {
         mesh: mesh.to_vec(),
@@ -59,15 +62,15 @@ fn line(
         ..CompileOptions::default()
     };
     let decisions = prepare(graph.clone(), &options)?;
-    let free = plan(&decisions, &options, &cluster)?.memory[0];
+    let free = plan(&decisions, &options, &machines)?.memory[0];
     let limit = (free as f64 * share) as u64;
     let options = CompileOptions { memory: Some(limit), ..options };
-    let auto = match compile(graph, &options, &cluster, None) {
+    let auto = match compile(graph, &options, &machines, None) {
         Ok(found) => found.plan.planner.objective_seconds,
         Err(error) if error.is_memory() => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    let best = best(&decisions, &options, &cluster)?;
+    let best = best(&decisions, &options, &machines)?;
     let longer = (auto / best - 1.0) * 100.0;
     let mesh = mesh.iter().map(usize::to_string).collect::<Vec<_>>().join("x");
     let mib = limit as f64 / f64::from(1 << 20);
@@ -110,18 +113,18 @@ fn best(
 }
 
 /// Three blocks of a product to four times the width, an activation and a product back.
-fn wide() -> Graph {
-    blocks(3, Tensor::clone)
+fn wide(tokens: usize) -> Graph {
+    blocks(tokens, 3, Tensor::clone)
 }
 
 /// Two such blocks, of which each normalizes what it reads.
-fn normed() -> Graph {
-    blocks(2, |x| x.normalize(true, 1e-5))
+fn normed(tokens: usize) -> Graph {
+    blocks(tokens, 2, |x| x.normalize(true, 1e-5))
 }
 
-fn blocks(layers: usize, read: impl Fn(&Tensor) -> Tensor) -> Graph {
+fn blocks(tokens: usize, layers: usize, read: impl Fn(&Tensor) -> Tensor) -> Graph {
     let g = GraphBuilder::new("blocks");
-    let mut x = g.input("x", DType::F32, [TOKENS, WIDTH]);
+    let mut x = g.input("x", DType::F32, [tokens, WIDTH]);
     for layer in 0..layers {
         let weight = |name: &str, shape: [usize; 2]| {
             g.variable(&format!("{layer}.{name}"), DType::F32, shape, Init::Weights)

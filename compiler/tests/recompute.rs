@@ -346,6 +346,37 @@ fn of_what_is_large_exactly_what_is_cheap_is_computed_again_where_that_suffices(
 }
 
 #[test]
+fn what_auto_computes_again_costs_little_more_than_the_best_of_all_sets_of_ops() {
+    let cluster = preset("dgx-h100").expect("a preset");
+    let sgd = Optimizer::Sgd { lr: 0.1, momentum: 0.0, nesterov: false, weight_decay: 0.0 };
+    let options = CompileOptions {
+        recompute: Recompute::Auto,
+        loss: Some(Loss::Mse),
+        optimizer: Some(sgd),
+        ..options(&[2], 1, 1)
+    };
+    let decisions = prepare(gated(2), &options).expect("fits");
+    let places = places(&decisions);
+    let free = planner::plan(&decisions, &options, &cluster).expect("fits").memory[0];
+    let mut longest = 0.0f64;
+    for share in [0.96, 0.92, 0.88] {
+        let memory = Some((free as f64 * share) as u64);
+        let options = CompileOptions { memory, ..options.clone() };
+        let seconds = |set: usize| {
+            let ops = places.iter().enumerate().filter(|(at, _)| set >> at & 1 == 1);
+            let ops: BTreeSet<OpPlace> = ops.map(|(_, &op)| op).collect();
+            let again = recomputed(&decisions, &options, Extent::Ops(&ops)).expect("fits");
+            let planned = planner::plan(&again, &options, &cluster);
+            planned.map_or(f64::INFINITY, |planned| planned.report.objective_seconds)
+        };
+        let best = (0..1 << places.len()).map(seconds).fold(f64::INFINITY, f64::min);
+        let auto = compile(gated(2), &options, &cluster, None).expect("fits").plan;
+        longest = longest.max(auto.planner.objective_seconds / best);
+    }
+    assert!(longest < 1.005, "{longest}");
+}
+
+#[test]
 fn auto_recomputes_as_little_as_fits() {
     let auto = |memory: Option<u64>| CompileOptions {
         recompute: Recompute::Auto,
