@@ -37,8 +37,10 @@ pub struct Collector<'a> {
     pub homes: Vec<Option<Home>>,
     /// Every layout in which a value exists.
     pub copies: BTreeMap<(ValueId, u32), BufferId>,
-    /// Whether an op reads each value.
-    pub is_read: Vec<bool>,
+    /// The ops that read each value.
+    pub readers: Vec<Vec<NodeId>>,
+    /// By node where it stands.
+    pub places: Vec<Here>,
 }
 
 /// The node at hand.
@@ -88,18 +90,33 @@ pub fn collect(
         here: Here { anchor: 0, phase: Phase::Forward, stage: 0, chunk: 0 },
         homes: vec![None; graph.values.len()],
         copies: BTreeMap::new(),
-        is_read: graph.consumers().iter().map(|readers| !readers.is_empty()).collect(),
+        readers: graph.consumers(),
+        places: places(decisions),
     };
     let mut order: Vec<usize> = (0..graph.nodes.len()).collect();
-    order.sort_by_key(|&node| decisions.training.phases[node]);
-    for (anchor, node) in order.into_iter().enumerate() {
-        let phase = decisions.training.phases[node];
-        let (stage, chunk) = (decisions.staging.stage[node], decisions.staging.chunk[node]);
-        collector.here = Here { anchor, phase, stage, chunk };
+    order.sort_by_key(|&node| collector.places[node].anchor);
+    for node in order {
+        collector.here = collector.places[node];
         collector.node(NodeId::new(node))?;
     }
     collector.fetches()?;
     Ok(collector.job)
+}
+
+/// By node where it stands: phase by phase.
+fn places(decisions: &Decisions) -> Vec<Here> {
+    let place = |node: usize| {
+        let phase = decisions.training.phases[node];
+        let (stage, chunk) = (decisions.staging.stage[node], decisions.staging.chunk[node]);
+        Here { anchor: 0, phase, stage, chunk }
+    };
+    let mut places: Vec<Here> = (0..decisions.graph().nodes.len()).map(place).collect();
+    let mut order: Vec<usize> = (0..places.len()).collect();
+    order.sort_by_key(|&node| places[node].phase);
+    for (anchor, node) in order.into_iter().enumerate() {
+        places[node].anchor = anchor;
+    }
+    places
 }
 
 impl<'a> Collector<'a> {
@@ -163,7 +180,10 @@ impl<'a> Collector<'a> {
 
     /// What comes later reads this copy, or the value where it lies, and boxes it anew from there.
     fn regather(&mut self, id: NodeId, node: &Node) -> Result<(), LowerError> {
+        let here = self.here;
+        self.here = self.behind_readers(id, node)?.unwrap_or(here);
         let buffer = self.operand(id, node, 0)?;
+        self.here = here;
         let root = node.results[0];
         let placement = self.decisions.staging.placement[id.index()].clone();
         let sbp = self.sharding.nodes[id.index()].results[0].clone();
@@ -172,6 +192,27 @@ impl<'a> Collector<'a> {
         let made = self.here;
         self.homes[root.index()] = Some(Home { root, buffer, placement, sbp, made });
         Ok(())
+    }
+
+    /// Where an activation is brought into smaller parts that are kept for the backward pass: behind those that read it before, so that
+    /// it is not kept itself. What grows by that, or is there anyway, is not brought into another layout before it is needed.
+    fn behind_readers(&self, id: NodeId, node: &Node) -> Result<Option<Here>, LowerError> {
+        let value = node.operands[0];
+        let home = self.home(value)?;
+        let sbp = &self.sharding.nodes[id.index()].operands[0];
+        let placement = &self.decisions.staging.placement[id.index()];
+        let kept = self.decisions.layout(home.root, placement, sbp);
+        let is_given = self.job.buffers[home.buffer.0].variable.is_some();
+        let is_smaller = self.job.bytes_of(&kept) < self.job.bytes(home.buffer);
+        if is_given || !is_smaller || self.decisions.rates.values[value.index()] == ValueRate::Anew
+        {
+            return Ok(None);
+        }
+        let before = self.readers[value.index()].iter().map(|reader| self.places[reader.index()]);
+        let before = before.filter(|place| place.anchor < self.here.anchor);
+        let is_here =
+            |place: &Here| [place.stage, place.chunk] == [home.made.stage, home.made.chunk];
+        Ok(before.filter(is_here).max_by_key(|place| place.anchor))
     }
 
     fn compute(&mut self, id: NodeId, node: &Node) -> Result<(), LowerError> {
@@ -195,7 +236,7 @@ impl<'a> Collector<'a> {
         for index in 0..node.operands.len() {
             let buffer = self.operand(id, node, index)?;
             let updated = pairs.iter().any(|&(result, operand)| {
-                operand == index && !self.is_read[node.results[result].index()]
+                operand == index && self.readers[node.results[result].index()].is_empty()
             });
             if updated && self.at_rest(node.operands[index], buffer)? {
                 updates.push(buffer);

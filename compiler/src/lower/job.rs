@@ -201,7 +201,12 @@ impl Job {
 
     /// Bytes of a buffer on the rank that holds most.
     pub fn bytes(&self, buffer: BufferId) -> u64 {
-        shard_bytes(&self.layouts[self.buffers[buffer.0].layout as usize], self.microbatches)
+        self.bytes_of(&self.layouts[self.buffers[buffer.0].layout as usize])
+    }
+
+    /// The same of what lies so.
+    pub fn bytes_of(&self, layout: &Layout) -> u64 {
+        shard_bytes(layout, self.microbatches)
     }
 
     /// The type of a buffer's shard on the first rank that holds it, which holds most.

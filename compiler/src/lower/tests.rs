@@ -145,8 +145,13 @@ fn rates(graph: &Graph, microbatches: usize) -> Rates {
             nodes.push(Some(Choice::Factor(0)));
             values.push(ValueRate::Microbatch { dim: 0 });
         } else if matches!(node.op, Op::Regather(_)) {
-            nodes.push(None);
-            values.push(ValueRate::Anew);
+            let operand = graph.value(node.operands[0]);
+            let (node, rate) = match values[node.operands[0].index()] {
+                ValueRate::Step => (None, ValueRate::Anew),
+                rate => (nodes[operand.producer.index()], rate),
+            };
+            nodes.push(node);
+            values.push(rate);
         } else if matches!(node.op, Op::Accumulate(_)) || !cut {
             nodes.push(cut.then_some(Choice::Linear(0)));
             values.extend(node.results.iter().map(|_| ValueRate::Step));
