@@ -33,16 +33,16 @@ struct Weighing {
     spread: MemoryPrices,
 }
 
-impl MemorySearch<'_, '_> {
+impl MemorySearch<'_> {
     /// Raises the price of each group of ranks whose memory does not suffice until it does: the others, such as those of later stages,
     /// which keep fewer microbatches, go on without: with one price for all Llama 3 405B in 16 stages costs 1.8 % more, and
     /// planning it takes more than twice the time. False where some group's does not suffice at any price.
     pub fn walk(&mut self) -> bool {
-        let unit = self.bound / self.problem.limit as f64;
+        let unit = self.bound / self.limit as f64;
         let mut prices = MemoryPrices::new();
         let mut plan = self.unlimited.clone();
         for _ in 0..STEPS_UP {
-            for (domain, position, _) in overloads(self.problem, &plan) {
+            for (domain, position, _) in overloads(&self.problem, &plan, self.limit) {
                 let known = prices.iter().filter(|((of, _), _)| *of == domain);
                 let paid: f64 = known.map(|(_, price)| price).sum();
                 prices.insert((domain, position), (paid * RISE).max(FIRST * unit));
@@ -62,7 +62,7 @@ impl MemorySearch<'_, '_> {
 
     /// Raises prices until something fits: false where nothing does. Without it four products on 2x2 in 22.4 KiB cost 5.8 % more.
     pub fn escalate(&mut self) -> bool {
-        let unit = self.bound / self.problem.limit as f64;
+        let unit = self.bound / self.limit as f64;
         for scale in SCALES {
             let Some(weights) = self.planes.weights() else { return self.best.is_some() };
             let prices = weights.into_iter().map(|(at, weight)| (at, weight * scale * unit));
@@ -121,11 +121,11 @@ impl MemorySearch<'_, '_> {
 
     /// Weights anew, and plans with them, twice.
     fn weigh(&mut self, weighing: &mut Weighing) {
-        let limit = self.problem.limit as f64;
+        let limit = self.limit as f64;
         let seconds = SECONDS * limit / self.bound.max(f64::MIN_POSITIVE);
         for _ in 0..2 {
             weighing.spread = self.weighed(&weighing.latest, &weighing.spread);
-            let found = at(self.problem, seconds, &weighing.spread, None, None, STEP);
+            let found = at(&self.problem, seconds, &weighing.spread, None, None, STEP);
             weighing.latest = found.labels[..self.nodes()].to_vec();
             self.offer(&weighing.latest);
         }
@@ -140,16 +140,16 @@ impl MemorySearch<'_, '_> {
     /// `None` where no plan is above it.
     fn least_average(&mut self) -> Option<bool> {
         let weights = self.planes.weights()?;
-        let found = at(self.problem, 0.0, &weights, None, None, STEP);
+        let found = at(&self.problem, 0.0, &weights, None, None, STEP);
         self.least = self.least.max(found.bound);
         self.offer(&found.labels[..self.nodes()]);
-        Some(self.least <= self.problem.limit as f64 * (1.0 + 1e-9))
+        Some(self.least <= self.limit as f64 * (1.0 + 1e-9))
     }
 
     /// Weights of all positions after one more plan.
     fn weighed(&mut self, assignment: &[usize], weights: &MemoryPrices) -> MemoryPrices {
-        let items = items(self.problem, assignment);
-        let profiles = profiles(self.problem, &items);
+        let items = items(&self.problem, assignment);
+        let profiles = profiles(&self.problem, &items);
         let most = profiles.iter().flatten().copied().max().unwrap_or(1).max(1) as f64;
         let mut next = MemoryPrices::new();
         for (domain, profile) in profiles.iter().enumerate() {

@@ -86,7 +86,7 @@ const ROUGH: f64 = 2e-2;
 ///
 /// # Errors
 /// Where nothing fits.
-pub fn solve(problem: &mut Problem<'_>, ceiling: f64, care: Care) -> Result<Solution, PlanError> {
+pub fn solve(problem: &Problem<'_>, ceiling: f64, care: Care) -> Result<Solution, PlanError> {
     let before = || Some(Before { ceiling, lead: None });
     let found = unlimited(problem, before)?.expect("all is known before");
     let Unlimited { fits, assignment, data, free, .. } = found;
@@ -130,7 +130,7 @@ impl Unlimited {
 /// # Errors
 /// Where the model does not fit data parallelism.
 pub(super) fn unlimited<'a>(
-    problem: &mut Problem<'_>,
+    problem: &Problem<'_>,
     before: impl FnOnce() -> Option<Before<'a>>,
 ) -> Result<Option<Unlimited>, PlanError> {
     let data = strategies::assign(problem, Strategy::Data)?;
@@ -145,7 +145,7 @@ pub(super) fn unlimited<'a>(
     let nodes = problem.candidates.len();
     let assignment = free.labels[..nodes].to_vec();
     let is_dear = free.value >= ceiling && free.bound >= ceiling * (1.0 - TOLERANCE);
-    let fits = is_dear || overload(problem, &assignment).is_none();
+    let fits = is_dear || overload(problem, &assignment, problem.limit).is_none();
     Ok(Some(Unlimited { fits, assignment, data, free, lead }))
 }
 
@@ -153,7 +153,7 @@ pub(super) fn unlimited<'a>(
 ///
 /// # Errors
 /// Where nothing is found that fits.
-pub fn feasible(problem: &mut Problem<'_>) -> Result<(), PlanError> {
+pub fn feasible(problem: &Problem<'_>) -> Result<(), PlanError> {
     let free = at(problem, 1.0, &MemoryPrices::new(), None, None, STEP);
     let nodes = problem.candidates.len();
     let mut search = MemorySearch::new(problem, &free);

@@ -41,7 +41,7 @@ pub struct Priced {
     pub plan: Vec<usize>,
 }
 
-impl MemorySearch<'_, '_> {
+impl MemorySearch<'_> {
     /// Raises the bound by prices of memory, among known labels; what fits on the way is kept.
     pub fn price_memory(&mut self) {
         let mut trust = TRUST;
@@ -68,13 +68,13 @@ impl MemorySearch<'_, '_> {
     /// The bound at these prices; the plan found on the way is kept if it fits.
     pub fn raise(&mut self, prices: &MemoryPrices, effort: Effort) -> Priced {
         let start = self.best.as_ref().map(|(_, assignment)| assignment.clone());
-        let multipliers = Multipliers::new(self.problem, 1.0, prices);
+        let multipliers = Multipliers::new(&self.problem, 1.0, prices);
         let messages = (!self.is_restricted).then_some(&mut self.messages);
-        let found = priced(self.problem, &multipliers, start.as_deref(), effort, messages);
+        let found = priced(&self.problem, &multipliers, start.as_deref(), effort, messages);
         let mut plan = found.labels;
         plan.truncate(self.nodes());
         self.offer(&plan);
-        let paid = prices.values().sum::<f64>() * self.problem.limit as f64;
+        let paid = prices.values().sum::<f64>() * self.limit as f64;
         Priced { bound: found.bound - paid, value: found.value - paid, plan }
     }
 
@@ -110,7 +110,7 @@ impl MemorySearch<'_, '_> {
             let prices = self.fitting.iter().map(scaled).collect();
             let plan = self.shaken_plan(&prices, 0);
             self.offer(&plan);
-            let over = overloads(self.problem, &plan);
+            let over = overloads(&self.problem, &plan, self.limit);
             for (domain, (low, high)) in &mut scales {
                 let middle = f64::midpoint(*low, *high);
                 let is_over = over.iter().any(|(of, ..)| of == domain);
@@ -121,9 +121,9 @@ impl MemorySearch<'_, '_> {
 
     /// What is cheapest where these prices differ by chance: one of many draws.
     fn shaken_plan(&mut self, prices: &MemoryPrices, draw: u64) -> Vec<usize> {
-        let multipliers = Multipliers::new(self.problem, 1.0, prices);
-        let multipliers = multipliers.shaken(self.problem, SHAKE, draw);
-        let mut plan = priced(self.problem, &multipliers, None, STEP, None).labels;
+        let multipliers = Multipliers::new(&self.problem, 1.0, prices);
+        let multipliers = multipliers.shaken(&self.problem, SHAKE, draw);
+        let mut plan = priced(&self.problem, &multipliers, None, STEP, None).labels;
         plan.truncate(self.nodes());
         plan
     }
