@@ -77,7 +77,8 @@ impl Care {
     }
 }
 
-/// The gap below which the graph of a large model is left at that, and the prices of layers are.
+/// The gap below which the graph of a large model is left at that, and the prices of layers are. Half of the first changes no plan; with twice of it
+/// GPT on 4 in 320 KiB costs 0.2 %, and Llama 3 8B on 8x8 in 3.05 GiB 0.3 % more.
 const NEAR: f64 = 2e-3;
 const ROUGH: f64 = 2e-2;
 

@@ -60,7 +60,8 @@ const CLOSE: f64 = 5e-3;
 const CLOSING: usize = 2_000_000_000;
 const CLOSING_SWEEPS: usize = 32;
 
-/// Sweeps before any label is dropped, where what costs become is kept.
+/// Sweeps before any label is dropped, where what costs become is kept. With half or twice as many GPT on 2x4 in 200 KiB costs 0.3 or 0.2 % less;
+/// no other plan changes.
 const LASTING: usize = 8;
 
 /// A gap is divided where the work for it is so many sweeps at least: with fewer nothing comes of it. Half or twice as many change no plan of
