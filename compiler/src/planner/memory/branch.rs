@@ -19,7 +19,7 @@ const TRUST: f64 = 0.7;
 const CLOSE: f64 = 1e-3;
 /// Plans of a part, the latest of those that are known, from which its prices follow: half or twice as many change no plan.
 const MOST_PLANES: usize = 30;
-/// Weights of plans below which a label counts as decided: the programme that they are from is solved to about as much.
+/// Weights of plans below which a label counts as decided: what is less is rounding. A thousandth and a thousand times of it change no plan.
 const DECIDED: f64 = 1e-6;
 
 /// Labels that each node may have, and what is known of plans with these.

@@ -19,7 +19,8 @@ use crate::planner::solver::network::Network;
 /// twice as many change no plan of benchmarks/README.md.
 const WORK: u64 = 12_000_000_000;
 
-/// What making a network takes besides, in entries for each node.
+/// What making a network takes besides, in entries for each node. Half as much changes no plan; with twice as much four products on
+/// 2x2 in 22.4 KiB cost 0.02 % more.
 const MADE: usize = 600;
 
 /// A search for a plan that fits.
