@@ -28,7 +28,7 @@ fn close(a: f64, b: f64) -> bool {
 }
 
 /// The integer programme finds a plan that costs as much, or none either.
-fn programme_agrees(problem: &mut Problem<'_>, planned: Option<&Planned>, name: &str) {
+fn programme_agrees(problem: &Problem<'_>, planned: Option<&Planned>, name: &str) {
     let ilp = solve_ilp(problem).expect("it is small").map(|(seconds, _)| seconds);
     let found = planned.map(|planned| planned.report.objective_seconds);
     let equal = match (ilp, found) {
@@ -62,9 +62,9 @@ fn compare_decided(
     }
     let name = format!("{:?} {:?}", options, decisions.graph());
     let planned = plan(decisions, &options, &cluster);
-    let mut problem = Problem::new(decisions, &options, &cluster).expect("no pins");
+    let problem = Problem::new(decisions, &options, &cluster).expect("no pins");
     if reference {
-        programme_agrees(&mut problem, planned.as_ref().ok(), &name);
+        programme_agrees(&problem, planned.as_ref().ok(), &name);
     }
     let ceiling =
         planned.as_ref().map_or(f64::INFINITY, |p| p.report.objective_seconds * (1.0 + 1e-9));
@@ -179,8 +179,8 @@ fn what_the_backward_pass_gathers_again() {
             assert!(without.is_none(), "{seed}: only without the choice there is a plan");
         }
         if seed % 3 == 0 {
-            let mut problem = Problem::new(&again, &little, &cluster).expect("no pins");
-            programme_agrees(&mut problem, with.as_ref(), &format!("{seed}"));
+            let problem = Problem::new(&again, &little, &cluster).expect("no pins");
+            programme_agrees(&problem, with.as_ref(), &format!("{seed}"));
         }
         if let Some(with) = &with {
             let check = recompute(&again, &with.sharding, &cluster, &little);

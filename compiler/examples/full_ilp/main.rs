@@ -18,7 +18,7 @@ use graphc_compiler::cluster::preset;
 use graphc_compiler::decisions::{Decisions, NodeSharding, Sharding};
 use graphc_compiler::pipeline::{prepare, regathered};
 use graphc_compiler::planner::problem::Problem;
-use graphc_compiler::planner::problem::candidates::Candidate;
+use graphc_compiler::planner::problem::candidates::{Candidate, CandidateList};
 use graphc_compiler::planner::problem::size::size;
 use graphc_compiler::planner::reference::ilp::{SOLVER, solve_ilp};
 use graphc_compiler::planner::{Planned, plan, recompute};
@@ -26,6 +26,7 @@ use graphc_ir::graph::Graph;
 use graphc_ir::plan::{
     AdamOptions, Cluster, CompileOptions, Loss, Optimizer, PlannerStatus, Strategy,
 };
+use graphc_ir::sbp::NdSbp;
 
 /// What two objectives may differ by.
 const TOLERANCE: f64 = 1e-6;
@@ -178,14 +179,14 @@ fn agrees(case: &Case) -> Result<bool, Box<dyn Error>> {
     if case.strategy != Strategy::Auto {
         // Boxing is then all that is to be found.
         let known = signatures(&problem, &planned.sharding)?;
-        for (candidates, label) in problem.candidates.iter_mut().zip(known) {
-            *candidates = [candidates[label].clone()].into();
-        }
+        let all = problem.candidates.iter().zip(known);
+        let alone = all.map(|(all, label)| CandidateList::from([all[label].clone()]));
+        problem = problem.with_candidates(alone.collect());
     }
-    let (variables, constraints) = size(&mut problem);
+    let (variables, constraints) = size(&problem);
     eprintln!("{}: {variables} variables, {constraints} constraints", case.name);
     let start = Instant::now();
-    let solved = solve_ilp(&mut problem)?;
+    let solved = solve_ilp(&problem)?;
     let solver_took = start.elapsed().as_secs_f64();
     let (found, assignment) = solved.ok_or("the solver finds that nothing fits")?;
     let Planned { report, .. } = &planned;
@@ -221,7 +222,7 @@ fn status(case: &Case, planned: &Planned) -> String {
 fn signatures(problem: &Problem<'_>, sharding: &Sharding) -> Result<Vec<usize>, &'static str> {
     let layouts = &problem.layouts;
     let of = |known: &[_], wanted: &[_]| {
-        known.iter().zip(wanted).all(|(&known, wanted)| layouts.sbp(known) == wanted)
+        known.iter().zip(wanted).all(|(&known, wanted)| *layouts.sbp(known) == *wanted)
     };
     let same = |candidate: &Candidate, kept: &NodeSharding| {
         of(&candidate.operands, &kept.operands) && of(&candidate.results, &kept.results)
@@ -239,7 +240,7 @@ fn recomputed(
     cluster: &Cluster,
     options: &CompileOptions,
 ) -> f64 {
-    let names = |ids: &[_]| ids.iter().map(|&id| problem.layouts.sbp(id).clone()).collect();
+    let names = |ids: &[_]| ids.iter().map(|&id| NdSbp::clone(&problem.layouts.sbp(id))).collect();
     let nodes = problem.assigned(assignment).into_iter().map(|candidate| NodeSharding {
         choices: candidate.choices.clone(),
         operands: names(&candidate.operands),

@@ -53,6 +53,7 @@ pub use waiting::{Reading, Waiting, Waits, Way, waiting};
 
 use memory::{Solution, Unlimited};
 use problem::candidates::{Candidate, CandidateList};
+use problem::layouts::SbpId;
 use problem::size::size;
 use problem::usage::{self, check_memory};
 use problem::{Problem, compute_bound};
@@ -100,12 +101,13 @@ pub fn plan_below(
     ceiling: f64,
     care: Care,
 ) -> Result<Planned, PlanError> {
-    let mut problem = Problem::new(decisions, options, cluster)?;
-    let solution = match options.strategy {
-        Strategy::Auto => memory::solve(&mut problem, ceiling, care)?,
-        strategy => fixed(&mut problem, strategy)?,
-    };
-    Ok(planned(&mut problem, options, solution))
+    let problem = Problem::new(decisions, options, cluster)?;
+    if options.strategy == Strategy::Auto {
+        let solution = memory::solve(&problem, ceiling, care)?;
+        return Ok(planned(&problem, options, solution));
+    }
+    let (alone, solution) = fixed(&problem, options.strategy)?;
+    Ok(planned(&alone, options, solution))
 }
 
 impl Planned {
@@ -131,10 +133,10 @@ pub fn plan_with_room<'a>(
         let Some(Before { ceiling, .. }) = before() else { return Ok(None) };
         return plan_below(decisions, options, cluster, ceiling, Care::Plan).map(Some);
     }
-    let mut problem = Problem::new(decisions, options, cluster)?;
-    let found = memory::unlimited(&mut problem, before)?;
+    let problem = Problem::new(decisions, options, cluster)?;
+    let found = memory::unlimited(&problem, before)?;
     let Some((solution, lead)) = found.and_then(Unlimited::fitting) else { return Ok(None) };
-    Ok(Some(Planned { lead, ..planned(&mut problem, options, solution) }))
+    Ok(Some(Planned { lead, ..planned(&problem, options, solution) }))
 }
 
 /// What no plan of a form goes below that is not to be planned, as a form that was planned already is no worse; `None` where it is to be
@@ -148,13 +150,13 @@ pub fn outbid(
     cluster: &Cluster,
     rival: impl FnOnce() -> Option<Rival>,
 ) -> Result<Option<f64>, PlanError> {
-    let mut problem = Problem::new(decisions, options, cluster)?;
+    let problem = Problem::new(decisions, options, cluster)?;
     problem.price_boxing();
-    Ok(rival().and_then(|rival| rival.outbids(&mut problem)))
+    Ok(rival().and_then(|rival| rival.outbids(&problem)))
 }
 
 /// What the planner says of a solution.
-fn planned(problem: &mut Problem<'_>, options: &CompileOptions, solution: Solution) -> Planned {
+fn planned(problem: &Problem<'_>, options: &CompileOptions, solution: Solution) -> Planned {
     let (variables, constraints) = size(problem);
     let solution = match &problem.tied {
         Some(tied) => Solution { bound: tied.bound.min(solution.bound), ..solution },
@@ -192,13 +194,13 @@ pub fn feasible(
     options: &CompileOptions,
     cluster: &Cluster,
 ) -> Result<(), PlanError> {
-    let mut problem = Problem::new(decisions, options, cluster)?;
+    let problem = Problem::new(decisions, options, cluster)?;
     match options.strategy {
         Strategy::Auto if problem.limit >= UNLIMITED => Ok(()),
-        Strategy::Auto => memory::feasible(&mut problem),
+        Strategy::Auto => memory::feasible(&problem),
         strategy => {
-            let chosen = strategies::assign(&mut problem, strategy)?;
-            check_memory(&mut problem, &chosen)
+            let chosen = strategies::assign(&problem, strategy)?;
+            check_memory(&problem, &chosen)
         }
     }
 }
@@ -212,19 +214,22 @@ pub fn relaxed_bound(
     options: &CompileOptions,
     cluster: &Cluster,
 ) -> Result<f64, PlanError> {
-    let mut problem = Problem::new(decisions, options, cluster)?;
+    let problem = Problem::new(decisions, options, cluster)?;
     match &problem.tied {
         Some(tied) => Ok(tied.bound),
-        None => Ok(encoding::relaxed_bound(&mut problem)),
+        None => Ok(encoding::relaxed_bound(&problem)),
     }
 }
 
 /// Ranks up to which the bound of a fixed strategy is that of the free problem.
 const BOUNDED_RANKS: usize = 16;
 
-/// A strategy's plan: the problem keeps its signatures alone. Its bound is that of the free problem without its memory
+/// A strategy's plan, and the problem that has its signatures alone. Its bound is that of the free problem without its memory
 /// limit; on several mesh axes or many ranks, where that takes long, it is that of computing alone.
-fn fixed(problem: &mut Problem<'_>, strategy: Strategy) -> Result<Solution, PlanError> {
+fn fixed<'a>(
+    problem: &Problem<'a>,
+    strategy: Strategy,
+) -> Result<(Problem<'a>, Solution), PlanError> {
     let small =
         |place: &Placement| place.hierarchy.len() == 1 && place.ranks.len() <= BOUNDED_RANKS;
     let bound = if problem.layouts.placements().iter().all(small) {
@@ -235,24 +240,27 @@ fn fixed(problem: &mut Problem<'_>, strategy: Strategy) -> Result<Solution, Plan
     let chosen = strategies::assign(problem, strategy)?;
     let all = problem.candidates.iter().zip(chosen);
     let alone = all.map(|(all, chosen)| CandidateList::from([all[chosen].clone()])).collect();
-    problem.replace_candidates(alone);
+    let problem = problem.with_candidates(alone);
     let assignment = vec![0; problem.candidates.len()];
-    let seconds = encoding::seconds(problem, &assignment);
-    check_memory(problem, &assignment)?;
+    let seconds = encoding::seconds(&problem, &assignment);
+    check_memory(&problem, &assignment)?;
     let bound = bound.min(seconds);
-    Ok(Solution { assignment, seconds, bound, relaxed: seconds, prices: None })
+    Ok((problem, Solution { assignment, seconds, bound, relaxed: seconds, prices: None }))
 }
 
 fn sharding(problem: &Problem<'_>, assignment: &[usize]) -> Sharding {
+    let sbps = |ids: &[SbpId]| -> Vec<NdSbp> {
+        ids.iter().map(|&id| NdSbp::clone(&problem.layouts.sbp(id))).collect()
+    };
     let node = |candidate: &Candidate| NodeSharding {
         choices: candidate.choices.clone(),
-        operands: candidate.operands.iter().map(|&sbp| problem.layouts.sbp(sbp).clone()).collect(),
-        results: candidate.results.iter().map(|&sbp| problem.layouts.sbp(sbp).clone()).collect(),
+        operands: sbps(&candidate.operands),
+        results: sbps(&candidate.results),
     };
     Sharding { nodes: problem.assigned(assignment).into_iter().map(node).collect() }
 }
 
-fn stage_memory(problem: &mut Problem<'_>, assignment: &[usize]) -> Vec<u64> {
+fn stage_memory(problem: &Problem<'_>, assignment: &[usize]) -> Vec<u64> {
     let items = usage::items(problem, assignment);
     let peaks = usage::peaks(problem, &items);
     let mut stages = vec![0; problem.decisions.staging.stages];
@@ -280,7 +288,7 @@ pub fn alternatives(
     let value = decisions.graph().value(tensor);
     let mut layouts: Vec<NdSbp> = problem.candidates[value.producer.index()]
         .iter()
-        .map(|candidate| problem.layouts.sbp(candidate.results[value.index]).clone())
+        .map(|candidate| NdSbp::clone(&problem.layouts.sbp(candidate.results[value.index])))
         .collect();
     layouts.sort();
     layouts.dedup();

@@ -137,17 +137,17 @@ pub fn waiting(
     sharding: &Sharding,
     rests: Option<&NdSbp>,
 ) -> Result<Option<Waiting>, PlanError> {
-    let mut problem = Problem::new(decisions, options, cluster)?;
+    let problem = Problem::new(decisions, options, cluster)?;
     let Some(assignment) = problem.labels(sharding) else { return Ok(None) };
     let producer = decisions.graph().value(reading.value).producer.index();
     let stage = decisions.staging.stage[producer];
-    let mut pricing = Pricing::new(&mut problem, assignment, reading);
+    let pricing = Pricing::new(&problem, assignment, reading);
     let (chosen, others) = pricing.ways(rests);
     Ok(Some(Waiting { stage, chosen, others }))
 }
 
 struct Pricing<'p, 'a> {
-    problem: &'p mut Problem<'a>,
+    problem: &'p Problem<'a>,
     assignment: Vec<usize>,
     reading: &'p Reading,
     consumers: Vec<Vec<NodeId>>,
@@ -156,16 +156,15 @@ struct Pricing<'p, 'a> {
 }
 
 impl<'p, 'a> Pricing<'p, 'a> {
-    fn new(problem: &'p mut Problem<'a>, assignment: Vec<usize>, reading: &'p Reading) -> Self {
+    fn new(problem: &'p Problem<'a>, assignment: Vec<usize>, reading: &'p Reading) -> Self {
         let consumers = problem.decisions.graph().consumers();
-        let mut pricing = Self { problem, assignment, reading, consumers, contents: 0 };
-        pricing.contents = pricing.contents();
-        pricing
+        let pricing = Self { problem, assignment, reading, consumers, contents: 0 };
+        Self { contents: pricing.contents(), ..pricing }
     }
 
     /// It waits from its last reader of the forward pass to its first of the backward pass, or through all microbatches where it is the same
     /// for all of them.
-    fn contents(&mut self) -> u64 {
+    fn contents(&self) -> u64 {
         let peak = self.peak();
         let Self { problem, reading, consumers, .. } = self;
         let (decisions, lifetimes) = (problem.decisions, &problem.lifetimes);
@@ -191,7 +190,7 @@ impl<'p, 'a> Pricing<'p, 'a> {
     }
 
     /// The position at which the ranks of the tensor need most.
-    fn peak(&mut self) -> usize {
+    fn peak(&self) -> usize {
         let producer = self.problem.decisions.graph().value(self.reading.value).producer;
         let placement = &self.problem.decisions.staging.placement[producer.index()];
         let domains = self.problem.lifetimes.domains_of(placement);
@@ -201,7 +200,7 @@ impl<'p, 'a> Pricing<'p, 'a> {
         fullest.map_or(0, |domain| peaks[domain].position)
     }
 
-    fn ways(&mut self, rests: Option<&NdSbp>) -> (Waits, Vec<Waits>) {
+    fn ways(&self, rests: Option<&NdSbp>) -> (Waits, Vec<Waits>) {
         let decisions = self.problem.decisions;
         let made = self.made(self.reading.value);
         let taken = self.taken();
@@ -241,7 +240,7 @@ impl<'p, 'a> Pricing<'p, 'a> {
     }
 
     /// The largest layout in which these nodes take a value.
-    fn largest(&mut self, value: ValueId, readers: &[usize]) -> Option<SbpId> {
+    fn largest(&self, value: ValueId, readers: &[usize]) -> Option<SbpId> {
         let graph = self.problem.decisions.graph();
         let mut taken: Vec<SbpId> = Vec::new();
         for &node in readers {
@@ -253,14 +252,14 @@ impl<'p, 'a> Pricing<'p, 'a> {
     }
 
     /// The largest layout in which the backward pass takes the tensor.
-    fn taken(&mut self) -> SbpId {
+    fn taken(&self) -> SbpId {
         let reading = self.reading;
         let taken = self.largest(reading.read, &reading.readers);
         taken.unwrap_or_else(|| self.made(reading.read))
     }
 
     /// What is kept of a tensor with no choice of its own: the copy that the forward pass reads too, or the tensor as it is made.
-    fn copy(&mut self, made: SbpId, taken: SbpId) -> SbpId {
+    fn copy(&self, made: SbpId, taken: SbpId) -> SbpId {
         let phases = &self.problem.decisions.training.phases;
         let readers = self.consumers[self.reading.value.index()].iter().map(|node| node.index());
         let forward: Vec<usize> = readers.filter(|&n| phases[n] == Phase::Forward).collect();
@@ -270,16 +269,15 @@ impl<'p, 'a> Pricing<'p, 'a> {
         }
     }
 
-    fn bytes_of(&mut self, value: ValueId, sbp: SbpId) -> u64 {
+    fn bytes_of(&self, value: ValueId, sbp: SbpId) -> u64 {
         let decisions = self.problem.decisions;
         let producer = decisions.graph().value(value).producer.index();
-        let placement = &decisions.staging.placement[producer];
-        let placement = self.problem.layouts.placement(placement);
-        let class = self.problem.layouts.class(decisions, value, placement);
+        let placement = self.problem.layouts.placement_of(producer);
+        let class = self.problem.layouts.class(value, placement);
         self.problem.layouts.bytes(class, sbp)
     }
 
-    fn bytes(&mut self, sbp: SbpId) -> u64 {
+    fn bytes(&self, sbp: SbpId) -> u64 {
         self.bytes_of(self.reading.value, sbp)
     }
 
@@ -289,7 +287,7 @@ impl<'p, 'a> Pricing<'p, 'a> {
     }
 
     /// The tensor kept in a layout, and gathered from it where the backward pass takes it in a larger one.
-    fn kept(&mut self, way: Way, sbp: SbpId) -> Waits {
+    fn kept(&self, way: Way, sbp: SbpId) -> Waits {
         let (made, taken) = (self.made(self.reading.value), self.taken());
         let is_there = sbp == made && !self.is_computed();
         let bytes = if is_there { 0 } else { self.bytes(sbp) * self.contents };
@@ -297,12 +295,12 @@ impl<'p, 'a> Pricing<'p, 'a> {
         if self.bytes(sbp) < self.bytes(taken) {
             seconds += self.gathered(sbp, taken) + self.gathered(made, sbp);
         }
-        Waits { way, sbp: Some(self.problem.layouts.sbp(sbp).clone()), seconds, bytes }
+        Waits { way, sbp: Some(NdSbp::clone(&self.problem.layouts.sbp(sbp))), seconds, bytes }
     }
 
     /// Seconds of a step for boxing the tensor for the backward pass. What is the same for all microbatches is boxed once for both passes if it
     /// is kept, and else for each of them anew.
-    fn gathered(&mut self, from: SbpId, to: SbpId) -> f64 {
+    fn gathered(&self, from: SbpId, to: SbpId) -> f64 {
         let decisions = self.problem.decisions;
         let count = decisions.rates.microbatches as f64;
         let per_step = decisions.rates.values[self.reading.value.index()] == ValueRate::Step;
@@ -311,10 +309,10 @@ impl<'p, 'a> Pricing<'p, 'a> {
     }
 
     /// The least that can be kept of it: the layout it is taken in, split where it is whole.
-    fn smallest(&mut self, taken: SbpId) -> Option<(SbpId, Waits)> {
+    fn smallest(&self, taken: SbpId) -> Option<(SbpId, Waits)> {
         let graph = self.problem.decisions.graph();
         let dims = graph.value(self.reading.value).ty.shape.len();
-        let sbp = self.problem.layouts.sbp(taken).clone();
+        let sbp = self.problem.layouts.sbp(taken);
         let split = |dim: usize| {
             let of = |one: &Sbp| if *one == Sbp::Broadcast { Sbp::Split(dim) } else { *one };
             NdSbp(sbp.0.iter().map(of).collect())
@@ -341,7 +339,7 @@ impl<'p, 'a> Pricing<'p, 'a> {
 
     /// Computing again, of a tensor that is not: the ops that would have to run, back to what is there for the backward pass. `None` where it
     /// cannot be, as other layers read it.
-    fn again(&mut self) -> Option<Waits> {
+    fn again(&self) -> Option<Waits> {
         let decisions = self.problem.decisions;
         let graph = decisions.graph();
         let may_be = Blocks::new(&decisions.training, &decisions.rates).repeatable;
@@ -369,7 +367,7 @@ impl<'p, 'a> Pricing<'p, 'a> {
     }
 
     /// Computing again, of a tensor that is: the ops that run for it alone, and what is kept for them alone.
-    fn copied(&mut self) -> Waits {
+    fn copied(&self) -> Waits {
         let decisions = self.problem.decisions;
         let graph = decisions.graph();
         let copy = graph.value(self.reading.read).producer.index();

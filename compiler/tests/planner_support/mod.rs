@@ -106,7 +106,7 @@ pub fn random_graph(numbers: &mut Numbers, most: usize) -> Graph {
 
 /// The sharding of these candidates.
 pub fn sharding(problem: &Problem<'_>, assignment: &[usize]) -> Sharding {
-    let names = |ids: &[_]| ids.iter().map(|&id| problem.layouts.sbp(id).clone()).collect();
+    let names = |ids: &[_]| ids.iter().map(|&id| NdSbp::clone(&problem.layouts.sbp(id))).collect();
     let node = |candidate: &Candidate| NodeSharding {
         choices: candidate.choices.clone(),
         operands: names(&candidate.operands),
@@ -170,13 +170,13 @@ impl<'a> Everything<'a> {
             chosen.push(label);
             let mut added = Vec::new();
             let operands = graph.nodes[node].operands.iter().zip(&candidate.operands);
-            let wanted =
-                operands.map(|(&value, &sbp)| (value, self.problem.layouts.sbp(sbp).clone()));
+            let wanted = operands
+                .map(|(&value, &sbp)| (value, NdSbp::clone(&self.problem.layouts.sbp(sbp))));
             let outputs = graph.nodes[node].results.iter().zip(&candidate.results);
             let is_output = |value: ValueId| graph.outputs.iter().any(|o| o.value == value);
             let given = outputs
                 .filter(|(value, _)| is_output(**value))
-                .map(|(&value, &sbp)| (value, fetched(self.problem.layouts.sbp(sbp))));
+                .map(|(&value, &sbp)| (value, fetched(&self.problem.layouts.sbp(sbp))));
             for (value, target) in wanted.chain(given).collect::<Vec<_>>() {
                 if boxed.insert((value, target.clone())) {
                     seconds += self.price(value, chosen, &target);
@@ -212,7 +212,7 @@ impl<'a> Everything<'a> {
         let graph = self.decisions.graph();
         let (producer, index) = (graph.value(value).producer.index(), graph.value(value).index);
         let source = self.problem.candidates[producer][chosen[producer]].results[index];
-        let source = self.problem.layouts.sbp(source).clone();
+        let source = NdSbp::clone(&self.problem.layouts.sbp(source));
         let key = (value, source.clone(), target.clone());
         if let Some(&price) = self.prices.get(&key) {
             return price;

@@ -79,13 +79,13 @@ pub fn following(
 }
 
 /// The problem where memory costs nothing.
-pub fn free(problem: &mut Problem<'_>) -> Network {
+pub fn free(problem: &Problem<'_>) -> Network {
     let multipliers = Multipliers::new(problem, 1.0, &MemoryPrices::new());
     network(problem, &multipliers)
 }
 
 fn nodes(problem: &Problem<'_>) -> Vec<(String, usize)> {
-    let nodes = problem.decisions.graph().nodes.iter().zip(&problem.candidates);
+    let nodes = problem.decisions.graph().nodes.iter().zip(problem.candidates.iter());
     nodes.map(|(node, candidates)| (node.op.name().to_owned(), candidates.len())).collect()
 }
 

@@ -16,21 +16,21 @@ use super::solver::minimise::{Course, Effort, Minimum, minimise, minimise_on};
 use super::solver::network::Network;
 
 /// What an assignment costs without regard to memory.
-pub fn seconds(problem: &mut Problem<'_>, assignment: &[usize]) -> f64 {
+pub fn seconds(problem: &Problem<'_>, assignment: &[usize]) -> f64 {
     let free = Multipliers::new(problem, 1.0, &MemoryPrices::new());
     let network = network(problem, &free);
     network.cost(&extended(&network, assignment))
 }
 
 /// A bound of the problem without its memory limit.
-pub fn relaxed_bound(problem: &mut Problem<'_>) -> f64 {
+pub fn relaxed_bound(problem: &Problem<'_>) -> f64 {
     let free = Multipliers::new(problem, 1.0, &MemoryPrices::new());
     bound(&network(problem, &free))
 }
 
 /// The minimum at given prices of memory, among `allowed` candidates.
 pub fn at(
-    problem: &mut Problem<'_>,
+    problem: &Problem<'_>,
     seconds: f64,
     prices: &MemoryPrices,
     allowed: Option<&[Vec<usize>]>,
@@ -59,7 +59,7 @@ pub fn at(
 
 /// The minimum at given prices of memory, where costs are shifted on from `messages`.
 pub fn priced(
-    problem: &mut Problem<'_>,
+    problem: &Problem<'_>,
     multipliers: &Multipliers,
     start: Option<&[usize]>,
     effort: Effort,

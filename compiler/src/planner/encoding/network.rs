@@ -60,7 +60,7 @@ fn once<K: Eq + Hash, T: Clone>(
 /// The planning problem as a network: first a variable for each node, with a label for each candidate; then a
 /// variable for each layout that many readers may share, whose label 1 says that the tensor is boxed to it, and those that
 /// follow from another.
-pub fn network(problem: &mut Problem<'_>, multipliers: &Multipliers) -> Network {
+pub fn network(problem: &Problem<'_>, multipliers: &Multipliers) -> Network {
     let mut network = Network { meter: problem.meter.clone(), ..Network::default() };
     for (node, candidates) in problem.candidates.iter().enumerate() {
         let variable = network.variable(candidates.len(), node);
@@ -70,19 +70,17 @@ pub fn network(problem: &mut Problem<'_>, multipliers: &Multipliers) -> Network 
     }
     add_made(problem, multipliers, &mut network);
     let mut known = Known::default();
-    for index in 0..problem.write_backs.len() {
-        add_write_back(problem, multipliers, &mut network, (index, &mut known));
+    for back in problem.write_backs.iter() {
+        add_write_back(problem, multipliers, &mut network, (back, &mut known));
     }
-    let demands = std::mem::take(&mut problem.demands);
-    for demand in &demands {
+    for demand in problem.demands.iter() {
         add_demand(problem, multipliers, &mut network, (demand, &mut known));
     }
-    problem.demands = demands;
     network
 }
 
-fn add_made(problem: &mut Problem<'_>, multipliers: &Multipliers, network: &mut Network) {
-    for made in &problem.made {
+fn add_made(problem: &Problem<'_>, multipliers: &Multipliers, network: &mut Network) {
+    for made in problem.made.iter() {
         let weight = multipliers.weight(made.value, made.placement, made.span);
         if weight == 0.0 {
             continue;
@@ -108,20 +106,18 @@ fn add_made(problem: &mut Problem<'_>, multipliers: &Multipliers, network: &mut 
 }
 
 fn add_write_back(
-    problem: &mut Problem<'_>,
+    problem: &Problem<'_>,
     multipliers: &Multipliers,
     network: &mut Network,
-    (index, known): (usize, &mut Known),
+    (back, known): (&WriteBack, &mut Known),
 ) {
-    let back = problem.write_backs[index].clone();
     let lists = [back.update, back.variable].map(|node| problem.candidates[node].as_ptr());
     let value = problem.decisions.graph().nodes[back.variable].results[0];
     let weight = multipliers.weight(value, back.placement, back.span);
     let classes = [back.from, back.to];
     let key = (lists, back.result, classes, back.fusion, back.is_read, weight.to_bits());
-    let meter = problem.meter.clone();
-    let table = once((&mut known.backs, key), multipliers, &meter, || {
-        pair_of_back(problem, (multipliers.seconds, weight), network, &back)
+    let table = once((&mut known.backs, key), multipliers, &problem.meter, || {
+        pair_of_back(problem, (multipliers.seconds, weight), network, back)
     });
     let (update, variable) = (back.update, back.variable);
     table.iter().for_each(|table| {
@@ -131,7 +127,7 @@ fn add_write_back(
 
 /// What a write-back costs, by the layouts in which it is made and kept, where seconds and bytes weigh so much.
 fn pair_of_back(
-    problem: &mut Problem<'_>,
+    problem: &Problem<'_>,
     (seconds, weight): (f64, f64),
     network: &mut Network,
     back: &WriteBack,
@@ -144,7 +140,7 @@ fn pair_of_back(
     for &source in &sources {
         for &target in &targets {
             let price = problem.back_price(back, source, target);
-            let bytes = back.bytes(&mut problem.layouts, source, price) as f64;
+            let bytes = back.bytes(&problem.layouts, source, price) as f64;
             costs.push(seconds * price.seconds + weight * bytes);
         }
     }
@@ -161,7 +157,7 @@ struct Boxing {
 
 impl Boxing {
     fn new(
-        problem: &mut Problem<'_>,
+        problem: &Problem<'_>,
         multipliers: &Multipliers,
         (demand, boxed, weights): (&Demand, Rc<Boxed>, [f64; 5]),
     ) -> Self {
@@ -202,7 +198,7 @@ impl Boxing {
 }
 
 fn add_demand(
-    problem: &mut Problem<'_>,
+    problem: &Problem<'_>,
     multipliers: &Multipliers,
     network: &mut Network,
     (demand, known): (&Demand, &mut Known),
@@ -212,8 +208,8 @@ fn add_demand(
         demand.spans().map(|span| multipliers.weight(demand.value, demand.placement, span));
     let bits = weights.map(f64::to_bits);
     let key = (Rc::as_ptr(&boxed), demand.times.to_bits(), demand.counts, bits);
-    let meter = network.meter.clone();
-    let mut boxing = || Boxing::new(problem, multipliers, (demand, boxed.clone(), weights));
+    let meter = &problem.meter;
+    let boxing = || Boxing::new(problem, multipliers, (demand, boxed.clone(), weights));
     match demand.readers.as_slice() {
         [] => {
             let (boxing, costs) = (boxing(), network.unary[demand.producer].iter_mut());
@@ -221,13 +217,13 @@ fn add_demand(
         }
         [(reader, _)] => {
             let between = (demand.producer, *reader);
-            let table = once((&mut known.pairs, key), multipliers, &meter, || {
+            let table = once((&mut known.pairs, key), multipliers, meter, || {
                 pair(network, between, &boxing())
             });
             table.iter().for_each(|table| network.add_table(between.0, between.1, table));
         }
         _ => {
-            let pattern = once((&mut known.shares, key), multipliers, &meter, || {
+            let pattern = once((&mut known.shares, key), multipliers, meter, || {
                 pattern(network, &boxing()).map(Rc::new)
             });
             match pattern {

@@ -13,13 +13,13 @@ use crate::planner::solver::minimise::{STEP, TOLERANCE};
 
 /// Times that the prices of a part are changed at most. Half or twice as many change no plan of benchmarks/README.md.
 const STEPS: usize = 6;
-/// How far to go from the best prices of a part to those that its planes propose.
+/// How far to go from the best prices of a part to those that its planes propose. Half as far, or all the way, changes no plan and no bound.
 const TRUST: f64 = 0.7;
-/// Prices are not changed where the bound is this close to the most that they may reach, as a share of it.
+/// Prices are not changed where the bound is this close to the most that they may reach, as a share of it. Half or twice as much changes no plan.
 const CLOSE: f64 = 1e-3;
 /// Plans of a part, the latest of those that are known, from which its prices follow: half or twice as many change no plan.
 const MOST_PLANES: usize = 30;
-/// Weights of plans below which a label counts as decided.
+/// Weights of plans below which a label counts as decided: what is less is rounding. A thousandth and a thousand times of it change no plan.
 const DECIDED: f64 = 1e-6;
 
 /// Labels that each node may have, and what is known of plans with these.
@@ -43,12 +43,12 @@ impl Found {
 }
 
 /// A search whose labels are divided, with the plans that were found on the way.
-struct Branching<'s, 'a, 'b> {
-    search: &'s mut MemorySearch<'a, 'b>,
+struct Branching<'s, 'a> {
+    search: &'s mut MemorySearch<'a>,
     found: Vec<Found>,
 }
 
-impl Division for Branching<'_, '_, '_> {
+impl Division for Branching<'_, '_> {
     type Part = Part;
 
     fn bound(part: &Part) -> f64 {
@@ -74,7 +74,7 @@ impl Division for Branching<'_, '_, '_> {
     }
 }
 
-impl MemorySearch<'_, '_> {
+impl MemorySearch<'_> {
     /// Divides the labels in two, and the parts again, until no part may have a better plan or the share of the work is done.
     pub fn branch(&mut self) {
         if self.closed() {
@@ -93,7 +93,7 @@ impl MemorySearch<'_, '_> {
     }
 }
 
-impl Branching<'_, '_, '_> {
+impl Branching<'_, '_> {
     /// Raises the bound of a part: false where nothing in it is better than the best plan.
     fn raise(&mut self, part: &mut Part) -> bool {
         let mut tried = part.prices.clone();
@@ -117,14 +117,14 @@ impl Branching<'_, '_, '_> {
     /// The bound of a part at some prices, which are kept if it is higher.
     fn try_prices(&mut self, part: &mut Part, prices: &MemoryPrices) {
         let search = &mut *self.search;
-        let minimum = at(search.problem, 1.0, prices, Some(&part.allowed), None, STEP);
+        let minimum = at(&search.problem, 1.0, prices, Some(&part.allowed), None, STEP);
         let labels = minimum.labels[..search.nodes()].to_vec();
         search.offer(&labels);
         let seconds = search.seconds(&labels);
-        let items = items(search.problem, &labels);
-        let profiles = profiles(search.problem, &items);
+        let items = items(&search.problem, &labels);
+        let profiles = profiles(&search.problem, &items);
         self.found.push(Found { labels, seconds, profiles });
-        let paid = prices.values().sum::<f64>() * search.problem.limit as f64;
+        let paid = prices.values().sum::<f64>() * search.limit as f64;
         if minimum.bound - paid > part.bound {
             part.bound = minimum.bound - paid;
             part.prices.clone_from(prices);
@@ -133,7 +133,7 @@ impl Branching<'_, '_, '_> {
 
     /// The latest plans of a part.
     fn planes_of(&self, part: &Part) -> (CuttingPlanes, Vec<&Found>) {
-        let mut planes = CuttingPlanes::new(self.search.problem.limit, self.search.bound);
+        let mut planes = CuttingPlanes::new(self.search.limit, self.search.bound);
         let within = self.found.iter().rev().filter(|plan| plan.is_within(&part.allowed));
         let plans: Vec<&Found> = within.take(MOST_PLANES).collect();
         plans.iter().for_each(|plan| planes.add(plan.seconds, plan.profiles.clone()));
@@ -142,7 +142,7 @@ impl Branching<'_, '_, '_> {
 
     /// The label that the cheapest mixture of plans that keeps within the limit is least decided about. Where it is one plan, the best
     /// label there of the node whose labels differ most in the bytes of what they make.
-    fn open_label(&mut self, part: &Part) -> Option<(usize, usize)> {
+    fn open_label(&self, part: &Part) -> Option<(usize, usize)> {
         let (planes, plans) = self.planes_of(part);
         let weights = planes.mixture().unwrap_or_default();
         let mut best: Option<(f64, usize, usize)> = None;
@@ -166,19 +166,18 @@ impl Branching<'_, '_, '_> {
     }
 }
 
-impl MemorySearch<'_, '_> {
+impl MemorySearch<'_> {
     /// The open node whose candidates differ most in the bytes of what they make.
-    fn widest(&mut self, allowed: &[Vec<usize>]) -> Option<usize> {
-        let made = &self.problem.made;
-        let layouts = &mut self.problem.layouts;
+    fn widest(&self, allowed: &[Vec<usize>]) -> Option<usize> {
+        let problem = &self.problem;
         let mut spread = vec![0u64; allowed.len()];
-        for made in made {
+        for made in problem.made.iter() {
             let labels = &allowed[made.producer];
-            let candidates = &self.problem.candidates[made.producer];
-            let mut bytes =
-                |&label: &usize| layouts.bytes(made.class, candidates[label].results[made.index]);
-            let most = labels.iter().map(&mut bytes).max().unwrap_or(0);
-            let least = labels.iter().map(&mut bytes).min().unwrap_or(0);
+            let candidates = &problem.candidates[made.producer];
+            let sbp = |label: usize| candidates[label].results[made.index];
+            let bytes = |&label: &usize| problem.layouts.bytes(made.class, sbp(label));
+            let most = labels.iter().map(bytes).max().unwrap_or(0);
+            let least = labels.iter().map(bytes).min().unwrap_or(0);
             spread[made.producer] += most - least;
         }
         let open = (0..allowed.len()).filter(|&node| allowed[node].len() > 1);

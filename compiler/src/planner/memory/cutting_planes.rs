@@ -13,10 +13,13 @@ use good_lp::{
 
 use crate::planner::encoding::multipliers::MemoryPrices;
 
-/// The highest price of all memory together, as a multiple of what the free plan costs.
+/// The highest price of all memory together, as a multiple of what the free plan costs: without one the programme has no optimum while no known
+/// plan fits. Half or twice as much changes nothing.
 const DEAREST: f64 = 1e3;
 
-/// Positions with a price that one plan may add in each domain, and how far they are apart, as a part of all positions.
+/// Positions with a price that one plan may add in each domain, and how far they are apart, as a part of all positions. With half as many, or twice
+/// as far apart, no plan is found for four products on 2x2 in 22.4 KiB; with half as many they cost 27 % more in 25.6 KiB. Twice as many, or
+/// half as far apart, change nothing.
 const PEAKS: usize = 6;
 const APART: usize = 50;
 

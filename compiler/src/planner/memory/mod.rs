@@ -77,7 +77,8 @@ impl Care {
     }
 }
 
-/// The gap below which the graph of a large model is left at that, and the prices of layers are.
+/// The gap below which the graph of a large model is left at that, and the prices of layers are. Half of the first changes no plan; with twice of it
+/// GPT on 4 in 320 KiB costs 0.2 %, and Llama 3 8B on 8x8 in 3.05 GiB 0.3 % more.
 const NEAR: f64 = 2e-3;
 const ROUGH: f64 = 2e-2;
 
@@ -86,7 +87,7 @@ const ROUGH: f64 = 2e-2;
 ///
 /// # Errors
 /// Where nothing fits.
-pub fn solve(problem: &mut Problem<'_>, ceiling: f64, care: Care) -> Result<Solution, PlanError> {
+pub fn solve(problem: &Problem<'_>, ceiling: f64, care: Care) -> Result<Solution, PlanError> {
     let before = || Some(Before { ceiling, lead: None });
     let found = unlimited(problem, before)?.expect("all is known before");
     let Unlimited { fits, assignment, data, free, .. } = found;
@@ -130,7 +131,7 @@ impl Unlimited {
 /// # Errors
 /// Where the model does not fit data parallelism.
 pub(super) fn unlimited<'a>(
-    problem: &mut Problem<'_>,
+    problem: &Problem<'_>,
     before: impl FnOnce() -> Option<Before<'a>>,
 ) -> Result<Option<Unlimited>, PlanError> {
     let data = strategies::assign(problem, Strategy::Data)?;
@@ -145,7 +146,7 @@ pub(super) fn unlimited<'a>(
     let nodes = problem.candidates.len();
     let assignment = free.labels[..nodes].to_vec();
     let is_dear = free.value >= ceiling && free.bound >= ceiling * (1.0 - TOLERANCE);
-    let fits = is_dear || overload(problem, &assignment).is_none();
+    let fits = is_dear || overload(problem, &assignment, problem.limit).is_none();
     Ok(Some(Unlimited { fits, assignment, data, free, lead }))
 }
 
@@ -153,7 +154,7 @@ pub(super) fn unlimited<'a>(
 ///
 /// # Errors
 /// Where nothing is found that fits.
-pub fn feasible(problem: &mut Problem<'_>) -> Result<(), PlanError> {
+pub fn feasible(problem: &Problem<'_>) -> Result<(), PlanError> {
     let free = at(problem, 1.0, &MemoryPrices::new(), None, None, STEP);
     let nodes = problem.candidates.len();
     let mut search = MemorySearch::new(problem, &free);

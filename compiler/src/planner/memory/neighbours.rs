@@ -7,7 +7,7 @@ use crate::planner::problem::candidates::CandidateList;
 use crate::planner::problem::usage::overload;
 use crate::planner::solver::minimise::TOLERANCE;
 
-impl MemorySearch<'_, '_> {
+impl MemorySearch<'_> {
     /// Goes from the best plan to one beside it that is better and fits, as long as there is one.
     pub fn improve(&mut self) {
         while !self.closed() && self.step() {}
@@ -22,7 +22,7 @@ impl MemorySearch<'_, '_> {
             let mut next = plan.clone();
             next[node] = label;
             let is_better = self.seconds(&next) < seconds * (1.0 - TOLERANCE);
-            if is_better && overload(self.problem, &next).is_none() {
+            if is_better && overload(&self.problem, &next, self.limit).is_none() {
                 self.offer(&next);
                 return true;
             }
@@ -91,12 +91,13 @@ mod tests {
     fn nothing_beside_the_plan_that_is_reached_is_better_and_fits() {
         let (decisions, cluster) = (products(), preset("cpu").expect("a preset"));
         let options = CompileOptions { mesh: vec![4], ..CompileOptions::default() };
-        let mut problem = Problem::new(&decisions, &options, &cluster).expect("it can be planned");
-        let free = at(&mut problem, 1.0, &MemoryPrices::new(), None, None, STEP);
+        let problem = Problem::new(&decisions, &options, &cluster).expect("it can be planned");
+        let free = at(&problem, 1.0, &MemoryPrices::new(), None, None, STEP);
         let first: Vec<usize> = problem.candidates.iter().map(|all| all.len() - 1).collect();
-        let kept = items(&mut problem, &first);
-        problem.limit = peaks(&problem, &kept)[0].bytes;
-        let mut search = MemorySearch::new(&mut problem, &free);
+        let needed = peaks(&problem, &items(&problem, &first))[0].bytes;
+        let options = CompileOptions { memory: Some(needed), ..options };
+        let problem = Problem::new(&decisions, &options, &cluster).expect("it can be planned");
+        let mut search = MemorySearch::new(&problem, &free);
         assert_eq!(search.offer(&first), None, "it fits what it needs");
         let before = search.best.clone().expect("the first plan").0;
         search.improve();
@@ -107,7 +108,10 @@ mod tests {
             let mut next = plan.clone();
             next[node] = label;
             let is_better = search.seconds(&next) < after * (1.0 - TOLERANCE);
-            assert!(!is_better || overload(search.problem, &next).is_some(), "{next:?}");
+            assert!(
+                !is_better || overload(&search.problem, &next, search.limit).is_some(),
+                "{next:?}"
+            );
         }
     }
 }

@@ -3,20 +3,19 @@
 //! more labels (column generation: Dantzig and Wolfe, "Decomposition principle for linear programs", 1960).
 
 use super::search::MemorySearch;
-use crate::planner::encoding::multipliers::{MemoryPrices, Multipliers};
-use crate::planner::encoding::network::network;
+use crate::planner::encoding::lead::free;
 use crate::planner::solver::minimise::STEP;
 
 /// Times that the whole problem is asked for more labels. With half as many four products on 2x2 in 25.6 KiB cost 4.2 % more; twice as many
 /// change no plan.
 const ROUNDS: usize = 4;
-/// No more labels are looked for where the whole problem knows nothing that is cheaper by this share.
+/// No more labels are looked for where the whole problem knows nothing that is cheaper by this share. Half or twice as much changes no plan.
 const CLOSE: f64 = 2e-4;
 /// The gap above which plans for less memory are looked for, and how much less. Without them four products on 2x2 in 27 KiB cost 2.7 % more.
 const FAR: f64 = 3e-2;
 const LESS: [f64; 2] = [0.95, 0.88];
 
-impl MemorySearch<'_, '_> {
+impl MemorySearch<'_> {
     /// Finds prices, plans and a bound.
     pub fn alternate(&mut self) {
         self.in_restricted_master(Self::settle);
@@ -65,14 +64,17 @@ impl MemorySearch<'_, '_> {
     /// Looks for plans as if there were less memory: what prices lead to may leave much of it unused, or not fit, and what
     /// is in between is the cheapest of a lower limit.
     fn with_less(&mut self, share: f64) {
-        let (limit, bound, prices) = (self.problem.limit, self.bound, self.prices.clone());
+        let (limit, bound, prices) = (self.limit, self.bound, self.prices.clone());
         let proven = self.proven.clone();
-        self.problem.limit = (limit as f64 * share) as u64;
-        self.planes.limit_to(self.problem.limit);
+        self.limit_to((limit as f64 * share) as u64);
         self.exchange();
-        self.problem.limit = limit;
-        self.planes.limit_to(limit);
+        self.limit_to(limit);
         (self.bound, self.prices, self.proven) = (bound, prices, proven);
+    }
+
+    fn limit_to(&mut self, limit: u64) {
+        self.limit = limit;
+        self.planes.limit_to(limit);
     }
 
     /// The labels of this plan belong to those that are searched.
@@ -92,10 +94,9 @@ impl MemorySearch<'_, '_> {
         let restricted = restricted
             .map(|(all, kept)| kept.iter().map(|&label| all[label].clone()).collect())
             .collect();
-        let whole = self.problem.replace_candidates(restricted);
-        let unpriced = Multipliers::new(self.problem, 1.0, &MemoryPrices::new());
-        let restricted = network(self.problem, &unpriced);
-        let free = std::mem::replace(&mut self.free, restricted);
+        let restricted = self.problem.with_candidates(restricted);
+        let free = std::mem::replace(&mut self.free, free(&restricted));
+        let whole = std::mem::replace(&mut self.problem, restricted);
         let (bound, least) = (self.bound, self.least);
         self.rename(|node, label| {
             kept[node].binary_search(&label).expect("all labels of plans are known")
@@ -105,8 +106,7 @@ impl MemorySearch<'_, '_> {
         self.is_restricted = false;
         self.rename(|node, label| kept[node][label]);
         (self.bound, self.least) = (bound, least);
-        self.free = free;
-        self.problem.replace_candidates(whole);
+        (self.problem, self.free) = (whole, free);
         result
     }
 

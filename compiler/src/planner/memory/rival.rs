@@ -37,7 +37,7 @@ impl Rival {
     /// What no plan of another form goes below, where that shows that the other form is not to be looked into: it is proven to be no
     /// better, or else the gap of this form is open anyway, and what is cheapest in the other at these prices is no better than what this
     /// one does not go below.
-    pub fn outbids(&self, other: &mut Problem<'_>) -> Option<f64> {
+    pub fn outbids(&self, other: &Problem<'_>) -> Option<f64> {
         if other.tied.is_some() || other.lifetimes.domains.len() != self.domains {
             return None;
         }

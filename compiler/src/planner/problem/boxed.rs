@@ -1,13 +1,51 @@
 //! What boxing a tensor costs, by the layouts in which it is made and taken: found out once for all tensors that are alike, as those of
 //! layers are.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::rc::Rc;
 
 use super::candidates::Candidate;
 use super::layouts::{ClassId, PlacementId, Price, SbpId};
-use super::{Demand, Problem, Taken};
+use super::{Demand, Problem};
 use crate::boxing::Fusion;
+
+/// The layouts in which a reader takes a tensor: many candidates take the same.
+#[derive(Clone, Debug)]
+pub struct Taken {
+    /// Different lists of layouts, each layout once.
+    pub lists: Vec<Vec<SbpId>>,
+    /// By candidate: its list.
+    pub of_label: Vec<usize>,
+}
+
+impl Taken {
+    /// By candidate: the operands at these places.
+    fn new(candidates: &[Candidate], places: &[usize]) -> Self {
+        let mut taken = Self { lists: Vec::new(), of_label: Vec::new() };
+        let mut known: HashMap<Vec<SbpId>, usize> = HashMap::new();
+        let mut targets = Vec::new();
+        for candidate in candidates {
+            targets.clear();
+            targets.extend(places.iter().map(|&place| candidate.operands[place]));
+            targets.sort_unstable();
+            targets.dedup();
+            let list = known.get(targets.as_slice()).copied().unwrap_or_else(|| {
+                known.insert(targets.clone(), taken.lists.len());
+                taken.lists.push(targets.clone());
+                taken.lists.len() - 1
+            });
+            taken.of_label.push(list);
+        }
+        taken
+    }
+
+    /// The layouts that a candidate takes.
+    pub fn of(&self, label: usize) -> &[SbpId] {
+        &self.lists[self.of_label[label]]
+    }
+}
 
 /// Prices of boxing a tensor.
 pub struct Boxed {
@@ -38,39 +76,55 @@ struct Key {
     taken: Vec<(*const Candidate, Vec<usize>)>,
 }
 
-/// Prices that are known. They are of the candidates that there are, and forgotten with them.
+/// What was found, by what tells it apart.
+type Remembered<K, T> = RefCell<HashMap<K, Rc<T>>>;
+
+/// What is known of boxing the tensors of one problem. Its candidates stay as they are, so what is known once is right for good; each list
+/// of them stays where it is, so that addresses tell them apart. Each `RefCell` is borrowed to look something up or to put it in, and never
+/// while it is found.
 #[derive(Default)]
-pub struct KnownBoxed {
-    of_alike: HashMap<Key, Rc<Boxed>>,
+pub struct KnownBoxing {
+    /// By candidates and places of operands.
+    taken: Remembered<(*const Candidate, Vec<usize>), Taken>,
+    of_alike: Remembered<Key, Boxed>,
     /// By producer, result and placement, which no two demands share.
-    of_demand: HashMap<(usize, usize, PlacementId), Rc<Boxed>>,
+    of_demand: Remembered<(usize, usize, PlacementId), Boxed>,
+}
+
+/// What is known for a key, or else found and known from then on.
+fn remembered<K: Eq + Hash, T>(
+    known: &Remembered<K, T>,
+    key: K,
+    find: impl FnOnce() -> Rc<T>,
+) -> Rc<T> {
+    if let Some(found) = known.borrow().get(&key) {
+        return found.clone();
+    }
+    let found = find();
+    known.borrow_mut().insert(key, found.clone());
+    found
 }
 
 impl Problem<'_> {
     /// Finds out what boxing costs for all demanded tensors, which is known then.
-    pub fn price_boxing(&mut self) {
-        let demands = std::mem::take(&mut self.demands);
-        demands.iter().for_each(|demand| drop(self.boxed(demand)));
-        self.demands = demands;
+    pub fn price_boxing(&self) {
+        self.demands.iter().for_each(|demand| drop(self.boxed(demand)));
     }
 
     /// What boxing a demanded tensor costs.
-    pub fn boxed(&mut self, demand: &Demand) -> Rc<Boxed> {
+    pub fn boxed(&self, demand: &Demand) -> Rc<Boxed> {
         let own = (demand.producer, demand.index, demand.placement);
-        if let Some(known) = self.boxed.of_demand.get(&own) {
-            return known.clone();
-        }
-        let key = self.key(demand);
-        let boxed = match self.boxed.of_alike.get(&key) {
-            Some(known) => known.clone(),
-            None => {
-                let boxed = Rc::new(self.find_boxed(demand));
-                self.boxed.of_alike.insert(key, boxed.clone());
-                boxed
-            }
-        };
-        self.boxed.of_demand.insert(own, boxed.clone());
-        boxed
+        remembered(&self.boxing.of_demand, own, || {
+            let key = self.key(demand);
+            remembered(&self.boxing.of_alike, key, || Rc::new(self.find_boxed(demand)))
+        })
+    }
+
+    /// The layouts in which each candidate of a reader takes it. Of nodes that are alike this is found out once.
+    pub fn taken(&self, reader: &(usize, Vec<usize>)) -> Rc<Taken> {
+        let (all, places) = (&self.candidates[reader.0], &reader.1);
+        let key = (all.as_ptr(), places.clone());
+        remembered(&self.boxing.taken, key, || Rc::new(Taken::new(all, places)))
     }
 
     fn key(&self, demand: &Demand) -> Key {
@@ -85,7 +139,7 @@ impl Problem<'_> {
         }
     }
 
-    fn find_boxed(&mut self, demand: &Demand) -> Boxed {
+    fn find_boxed(&self, demand: &Demand) -> Boxed {
         let labels = 0..self.candidates[demand.producer].len();
         let made: Vec<SbpId> = labels.map(|label| self.source(demand, label)).collect();
         let sources = distinct(made.clone());
@@ -137,8 +191,8 @@ mod tests {
         let options = CompileOptions { mesh: vec![2], ..CompileOptions::default() };
         let decisions = prepare(g.finish().expect("fits"), &options).expect("fits");
         let cluster = preset("cpu").expect("a preset");
-        let mut problem = Problem::new(&decisions, &options, &cluster).expect("fits");
-        let demands = problem.demands.clone();
+        let problem = Problem::new(&decisions, &options, &cluster).expect("fits");
+        let demands = &problem.demands;
         let name = |node: usize| decisions.graph().nodes[node].op.name();
         let of_products: Vec<&Demand> =
             demands.iter().filter(|demand| name(demand.producer) == "matmul").collect();
@@ -155,13 +209,10 @@ mod tests {
                 }
             }
         }
-        // What is known goes with the candidates.
-        let all = problem.candidates.clone();
-        let least = all.iter().map(|all| CandidateList::from([all[0].clone()])).collect();
-        let known = problem.boxed(first);
-        problem.replace_candidates(least);
-        assert_eq!(problem.boxed(first).sources.len(), 1);
-        problem.replace_candidates(all);
-        assert_eq!(problem.boxed(first).sources, known.sources);
+        // What is known is of these candidates alone.
+        let alone = problem.candidates.iter().map(|all| CandidateList::from([all[0].clone()]));
+        let narrower = problem.with_candidates(alone.collect());
+        assert_eq!(narrower.boxed(first).sources.len(), 1);
+        assert!(problem.boxed(first).sources.len() > 1);
     }
 }

@@ -78,7 +78,7 @@ impl<'a> Candidates<'a> {
     ///
     /// # Errors
     /// Where a pin cannot be fulfilled, or no signature is left.
-    pub fn all(&mut self, layouts: &mut Layouts<'_>) -> Result<Vec<CandidateList>, PlanError> {
+    pub fn all(&mut self, layouts: &Layouts<'_>) -> Result<Vec<CandidateList>, PlanError> {
         let mut all: Vec<CandidateList> = Vec::new();
         for (id, node) in self.decisions.graph().iter() {
             let candidates = self.of_node(id, node, layouts, &all)?;
@@ -91,10 +91,10 @@ impl<'a> Candidates<'a> {
         &mut self,
         id: NodeId,
         node: &Node,
-        layouts: &mut Layouts<'_>,
+        layouts: &Layouts<'_>,
         before: &[CandidateList],
     ) -> Result<CandidateList, PlanError> {
-        let placement = layouts.placement(&self.decisions.staging.placement[id.index()]);
+        let placement = layouts.placement_of(id.index());
         let all = match &node.op {
             Op::ToGlobal(op) => Rc::new([to_global(op, layouts)]),
             _ => self.of_rule(id, node, placement, layouts)?,
@@ -141,7 +141,7 @@ impl<'a> Candidates<'a> {
         id: NodeId,
         node: &Node,
         placement: PlacementId,
-        layouts: &mut Layouts<'_>,
+        layouts: &Layouts<'_>,
     ) -> Result<CandidateList, PlanError> {
         let graph = self.decisions.graph();
         let hierarchy = &self.decisions.staging.placement[id.index()].hierarchy;
@@ -283,11 +283,11 @@ impl<'a> Candidates<'a> {
         let index = self.decisions.graph().value(value).index;
         let sbp = |&at: &usize| layouts.sbp(all[at].results[index]);
         let (kept, dropped): (Vec<usize>, Vec<usize>) =
-            places.into_iter().partition(|at| sbp(at) == pin);
+            places.into_iter().partition(|at| *sbp(at) == *pin);
         if !kept.is_empty() {
             return Ok(kept);
         }
-        let mut possible: Vec<NdSbp> = dropped.iter().map(|at| sbp(at).clone()).collect();
+        let mut possible: Vec<NdSbp> = dropped.iter().map(|at| NdSbp::clone(&sbp(at))).collect();
         possible.sort();
         possible.dedup();
         Err(PlanError::Pin {
@@ -312,7 +312,7 @@ impl<'a> Candidates<'a> {
         let mut known: HashMap<(ValueId, SbpId), bool> = HashMap::new();
         let mut is_full = |value: ValueId, sbp: SbpId| {
             let of = known.entry((value, sbp));
-            *of.or_insert_with(|| self.is_full(value, layouts.sbp(sbp), hierarchy))
+            *of.or_insert_with(|| self.is_full(value, &layouts.sbp(sbp), hierarchy))
         };
         let mut fits = |at: usize| {
             let operands = node.operands.iter().zip(&all[at].operands);
@@ -388,7 +388,7 @@ fn mixes_reductions(sbp: &NdSbp) -> bool {
 }
 
 /// The only signature of a `to_global`: as the user asked.
-fn to_global(op: &ToGlobal, layouts: &mut Layouts<'_>) -> Candidate {
+fn to_global(op: &ToGlobal, layouts: &Layouts<'_>) -> Candidate {
     let sbp = layouts.intern(&op.sbp);
     let choice = |sbp: &Sbp| match *sbp {
         Sbp::Broadcast => Choice::Replicate,

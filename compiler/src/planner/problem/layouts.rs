@@ -1,6 +1,12 @@
 //! Interned layouts, and what boxing between them costs: each pair is priced once.
+//!
+//! Sizes and prices are functions of the decisions and the cluster alone. They are found when they are asked for and remembered, so that
+//! [`Layouts`] never changes as far as its users can tell: what it remembers lies behind a `RefCell`, which is borrowed within one call
+//! of a method, and never longer.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use graphc_ir::ids::ValueId;
 use graphc_ir::mesh::Placement;
@@ -54,57 +60,50 @@ struct Class {
     prices: BTreeMap<ClassId, Vec<Vec<Option<Price>>>>,
 }
 
-/// The interner.
+/// All layouts that tensors of a graph may have.
 pub struct Layouts<'a> {
-    router: Router<'a>,
-    microbatches: usize,
-    sbps: Vec<NdSbp>,
-    sbp_ids: BTreeMap<NdSbp, SbpId>,
+    decisions: &'a Decisions,
     placements: Vec<Placement>,
-    classes: Vec<Class>,
-    class_ids: BTreeMap<Layout, ClassId>,
-    meter: Meter,
+    /// By node.
+    placement_of: Vec<PlacementId>,
+    known: RefCell<Known<'a>>,
 }
 
 impl<'a> Layouts<'a> {
-    /// An empty interner, which counts the prices that it finds.
-    pub fn new(cluster: &'a Cluster, microbatches: usize, meter: Meter) -> Self {
-        Self {
-            router: Router::new(cluster, microbatches),
-            microbatches,
-            sbps: Vec::new(),
-            sbp_ids: BTreeMap::new(),
-            placements: Vec::new(),
-            classes: Vec::new(),
-            class_ids: BTreeMap::new(),
-            meter,
-        }
+    /// Those of these decisions, with a count of the prices that are found.
+    pub fn new(decisions: &'a Decisions, cluster: &'a Cluster, meter: Meter) -> Self {
+        let mut placements: Vec<Placement> = Vec::new();
+        let mut id = |placement: &Placement| {
+            let known = placements.iter().position(|known| known == placement);
+            let index = known.unwrap_or_else(|| {
+                placements.push(placement.clone());
+                placements.len() - 1
+            });
+            PlacementId(index as u32)
+        };
+        let placement_of = decisions.staging.placement.iter().map(&mut id).collect();
+        let known = RefCell::new(Known::new(cluster, decisions.rates.microbatches, meter));
+        Self { decisions, placements, placement_of, known }
     }
 
     /// The id of an SBP.
-    pub fn intern(&mut self, sbp: &NdSbp) -> SbpId {
-        if let Some(&id) = self.sbp_ids.get(sbp) {
-            return id;
-        }
-        let id = SbpId(self.sbps.len() as u32);
-        self.sbps.push(sbp.clone());
-        self.sbp_ids.insert(sbp.clone(), id);
-        id
+    pub fn intern(&self, sbp: &NdSbp) -> SbpId {
+        self.known.borrow_mut().intern(sbp)
     }
 
     /// The SBP of an id.
-    pub fn sbp(&self, id: SbpId) -> &NdSbp {
-        &self.sbps[id.0 as usize]
+    pub fn sbp(&self, id: SbpId) -> Rc<NdSbp> {
+        self.known.borrow().sbps[id.0 as usize].clone()
     }
 
-    /// The id of a placement.
-    pub fn placement(&mut self, placement: &Placement) -> PlacementId {
-        let known = self.placements.iter().position(|known| known == placement);
-        let index = known.unwrap_or_else(|| {
-            self.placements.push(placement.clone());
-            self.placements.len() - 1
-        });
-        PlacementId(index as u32)
+    /// Where a node is.
+    pub fn placement_of(&self, node: usize) -> PlacementId {
+        self.placement_of[node]
+    }
+
+    /// The placement of an id.
+    pub fn placement(&self, id: PlacementId) -> &Placement {
+        &self.placements[id.0 as usize]
     }
 
     /// All placements, by id.
@@ -113,14 +112,58 @@ impl<'a> Layouts<'a> {
     }
 
     /// The class of a value on a placement.
-    pub fn class(
-        &mut self,
-        decisions: &Decisions,
-        value: ValueId,
-        placement: PlacementId,
-    ) -> ClassId {
-        let placement = &self.placements[placement.0 as usize];
-        let template = decisions.layout(value, placement, &NdSbp(Vec::new()));
+    pub fn class(&self, value: ValueId, placement: PlacementId) -> ClassId {
+        let placement = self.placement(placement);
+        let template = self.decisions.layout(value, placement, &NdSbp(Vec::new()));
+        self.known.borrow_mut().class(template)
+    }
+
+    /// Bytes of a shard on the rank that holds most.
+    pub fn bytes(&self, class: ClassId, sbp: SbpId) -> u64 {
+        self.known.borrow_mut().bytes(class, sbp)
+    }
+
+    /// What boxing from one layout to another costs, once.
+    pub fn price(&self, from: (ClassId, SbpId), to: (ClassId, SbpId)) -> Price {
+        self.known.borrow_mut().price(from, to)
+    }
+}
+
+/// What was asked for.
+struct Known<'a> {
+    router: Router<'a>,
+    microbatches: usize,
+    sbps: Vec<Rc<NdSbp>>,
+    sbp_ids: BTreeMap<Rc<NdSbp>, SbpId>,
+    classes: Vec<Class>,
+    class_ids: BTreeMap<Layout, ClassId>,
+    meter: Meter,
+}
+
+impl<'a> Known<'a> {
+    fn new(cluster: &'a Cluster, microbatches: usize, meter: Meter) -> Self {
+        Self {
+            router: Router::new(cluster, microbatches),
+            microbatches,
+            sbps: Vec::new(),
+            sbp_ids: BTreeMap::new(),
+            classes: Vec::new(),
+            class_ids: BTreeMap::new(),
+            meter,
+        }
+    }
+
+    fn intern(&mut self, sbp: &NdSbp) -> SbpId {
+        if let Some(&id) = self.sbp_ids.get(sbp) {
+            return id;
+        }
+        let (id, sbp) = (SbpId(self.sbps.len() as u32), Rc::new(sbp.clone()));
+        self.sbps.push(sbp.clone());
+        self.sbp_ids.insert(sbp, id);
+        id
+    }
+
+    fn class(&mut self, template: Layout) -> ClassId {
         if let Some(&id) = self.class_ids.get(&template) {
             return id;
         }
@@ -140,12 +183,11 @@ impl<'a> Layouts<'a> {
     }
 
     fn layout(&self, class: ClassId, sbp: SbpId) -> Layout {
-        let sbp = self.sbps[sbp.0 as usize].clone();
+        let sbp = NdSbp::clone(&self.sbps[sbp.0 as usize]);
         Layout { sbp, ..self.classes[class.0 as usize].template.clone() }
     }
 
-    /// Bytes of a shard on the rank that holds most.
-    pub fn bytes(&mut self, class: ClassId, sbp: SbpId) -> u64 {
+    fn bytes(&mut self, class: ClassId, sbp: SbpId) -> u64 {
         let known = &self.classes[class.0 as usize].bytes;
         if let Some(&Some(bytes)) = known.get(sbp.0 as usize) {
             return bytes;
@@ -155,8 +197,7 @@ impl<'a> Layouts<'a> {
         bytes
     }
 
-    /// What boxing from one layout to another costs, once.
-    pub fn price(&mut self, from: (ClassId, SbpId), to: (ClassId, SbpId)) -> Price {
+    fn price(&mut self, from: (ClassId, SbpId), to: (ClassId, SbpId)) -> Price {
         if from == to {
             return Price::default();
         }

@@ -1,24 +1,21 @@
 //! The planning problem as data: candidates of every node, the tensors that are boxed for their readers, the
 //! variables that updates write back, and how long everything is kept.
 
-use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
-use graphc_ir::graph::Node;
-use graphc_ir::ids::{NodeId, ValueId};
-use graphc_ir::op::Op;
+use graphc_ir::ids::ValueId;
 use graphc_ir::plan::{Cluster, CompileOptions};
 use graphc_ir::sbp::NdSbp;
 
 use super::error::PlanError;
 use super::meter::Meter;
-use crate::boxing::{Fusion, Hidden, Window, fetched, is_fused, left};
-use crate::decisions::{Decisions, Sharding, ValueRate};
-use boxed::KnownBoxed;
+use crate::boxing::{Fusion, Hidden, Window, fetched, left};
+use crate::decisions::{Decisions, Sharding};
+use boxed::KnownBoxing;
 use candidates::{Candidate, CandidateList, Candidates};
 use layouts::{ClassId, Layouts, PlacementId, Price, SbpId};
 use lifetimes::{Lifetimes, Span};
+use tensors::Tensors;
 use tied::Tied;
 
 pub(super) mod boxed;
@@ -26,6 +23,7 @@ pub mod candidates;
 pub(super) mod layouts;
 pub(super) mod lifetimes;
 pub mod size;
+mod tensors;
 mod tied;
 pub(super) mod usage;
 
@@ -79,45 +77,6 @@ impl Demand {
     }
 }
 
-/// The layouts in which a reader takes a tensor: many candidates take the same.
-#[derive(Clone, Debug)]
-pub struct Taken {
-    /// Different lists of layouts, each layout once.
-    pub lists: Vec<Vec<SbpId>>,
-    /// By candidate: its list.
-    pub of_label: Vec<usize>,
-}
-
-impl Taken {
-    /// By candidate: the operands at these places.
-    fn new(candidates: &[Candidate], places: &[usize]) -> Self {
-        let mut taken = Self { lists: Vec::new(), of_label: Vec::new() };
-        let mut known: HashMap<Vec<SbpId>, usize> = HashMap::new();
-        let mut targets = Vec::new();
-        for candidate in candidates {
-            targets.clear();
-            targets.extend(places.iter().map(|&place| candidate.operands[place]));
-            targets.sort_unstable();
-            targets.dedup();
-            let list = known.get(targets.as_slice()).copied().unwrap_or_else(|| {
-                known.insert(targets.clone(), taken.lists.len());
-                taken.lists.push(targets.clone());
-                taken.lists.len() - 1
-            });
-            taken.of_label.push(list);
-        }
-        taken
-    }
-
-    /// The layouts that a candidate takes.
-    pub fn of(&self, label: usize) -> &[SbpId] {
-        &self.lists[self.of_label[label]]
-    }
-}
-
-/// By candidates, whose address is that of their list, and places of operands what is taken.
-type KnownLists = RefCell<HashMap<(*const Candidate, Vec<usize>), Rc<Taken>>>;
-
 /// A result of an update that takes the place of a variable: it goes back to the variable's layout.
 #[derive(Clone, Debug)]
 pub struct WriteBack {
@@ -143,7 +102,7 @@ pub struct WriteBack {
 
 impl WriteBack {
     /// Bytes that are kept for it where the result is made as `source`.
-    pub fn bytes(&self, layouts: &mut Layouts<'_>, source: SbpId, price: Price) -> u64 {
+    pub fn bytes(&self, layouts: &Layouts<'_>, source: SbpId, price: Price) -> u64 {
         let in_place = price.copy == 0 || self.is_read;
         let kept = if in_place { 0 } else { layouts.bytes(self.from, source) };
         price.copy + kept + price.scratch
@@ -171,37 +130,37 @@ pub struct Made {
 
 impl Made {
     /// Bytes where it is made as `sbp`, and what it may lie beside is made as `other`.
-    pub fn bytes(&self, layouts: &mut Layouts<'_>, sbp: SbpId, other: Option<SbpId>) -> u64 {
+    pub fn bytes(&self, layouts: &Layouts<'_>, sbp: SbpId, other: Option<SbpId>) -> u64 {
         if other == Some(sbp) { 0 } else { layouts.bytes(self.class, sbp) }
     }
 }
 
-/// All that planning needs to know.
+/// All that planning needs to know. It never changes: what is found out of it, such as prices of boxing, are functions of it that are
+/// remembered, in [`Layouts`] and [`KnownBoxing`] and nowhere else. Clones share all of it, so they cost next to nothing.
+#[derive(Clone)]
 pub struct Problem<'a> {
     /// What passes decided.
     pub decisions: &'a Decisions,
     /// Interned layouts and their prices.
-    pub layouts: Layouts<'a>,
-    /// By node. Others are put in their place by [`Problem::replace_candidates`] alone, as what is known of them goes by their addresses.
-    pub candidates: Vec<CandidateList>,
-    taken: KnownLists,
-    boxed: KnownBoxed,
+    pub layouts: Rc<Layouts<'a>>,
+    /// By node.
+    pub candidates: Rc<[CandidateList]>,
     /// Tensors with readers.
-    pub demands: Vec<Demand>,
+    pub demands: Rc<[Demand]>,
     /// Variables that are written back.
-    pub write_backs: Vec<WriteBack>,
+    pub write_backs: Rc<[WriteBack]>,
     /// Tensors that take memory where they are made.
-    pub made: Vec<Made>,
+    pub made: Rc<[Made]>,
     /// When things are kept.
-    pub lifetimes: Lifetimes,
+    pub lifetimes: Rc<Lifetimes>,
     /// Bytes that a rank may use.
     pub limit: u64,
     /// What planning takes.
     pub meter: Meter,
     /// What was done where all axes by themselves would have been too many.
     pub tied: Option<Tied>,
-    fusions: BTreeMap<PlacementId, Fusion>,
-    hidden: Hidden,
+    hidden: Rc<Hidden>,
+    boxing: Rc<KnownBoxing>,
 }
 
 impl<'a> Problem<'a> {
@@ -228,176 +187,38 @@ impl<'a> Problem<'a> {
         tied: &[usize],
     ) -> Result<Self, PlanError> {
         let meter = Meter::default();
-        let mut layouts = Layouts::new(cluster, decisions.rates.microbatches, meter.clone());
-        let candidates = Candidates::new(decisions, options, cluster, tied).all(&mut layouts)?;
+        let layouts = Layouts::new(decisions, cluster, meter.clone());
+        let candidates = Candidates::new(decisions, options, cluster, tied).all(&layouts)?;
         let lifetimes = Lifetimes::new(decisions, options.schedule);
-        // Shares of the limit are numbers, of none at all too.
-        let limit = options.memory.unwrap_or(cluster.device.memory).max(1);
-        let mut problem = Self {
+        let hidden = Hidden::of(decisions, cluster);
+        let tensors = Tensors::new(decisions, &layouts, &lifetimes, &hidden);
+        let (made, demands) = (tensors.made(), tensors.demands());
+        let write_backs = tensors.write_backs();
+        Ok(Self {
             decisions,
-            layouts,
-            candidates,
-            taken: KnownLists::default(),
-            boxed: KnownBoxed::default(),
-            demands: Vec::new(),
-            write_backs: Vec::new(),
-            made: Vec::new(),
-            lifetimes,
-            limit,
+            candidates: candidates.into(),
+            demands: demands.into(),
+            write_backs: write_backs.into(),
+            made: made.into(),
+            // Shares of the limit are numbers, of none at all too.
+            limit: options.memory.unwrap_or(cluster.device.memory).max(1),
             meter,
             tied: None,
-            fusions: BTreeMap::new(),
-            hidden: Hidden::of(decisions, cluster),
-        };
-        problem.find_made();
-        problem.find_demands();
-        problem.find_write_backs();
-        Ok(problem)
+            boxing: Rc::default(),
+            layouts: Rc::new(layouts),
+            lifetimes: Rc::new(lifetimes),
+            hidden: Rc::new(hidden),
+        })
     }
 
-    fn placement(&mut self, node: usize) -> PlacementId {
-        self.layouts.placement(&self.decisions.staging.placement[node])
-    }
-
-    /// Results of updates lie in their variables' memory, unless others read them; where they do not, the write-back counts them.
-    fn find_made(&mut self) {
-        let decisions = self.decisions;
-        let readers = decisions.graph().consumers();
-        for (id, node) in decisions.graph().iter() {
-            let in_place = node.op.operation().updates();
-            for (index, &value) in node.results.iter().enumerate() {
-                let is_update = in_place.iter().any(|&(result, _)| result == index);
-                if is_update && readers[value.index()].is_empty() {
-                    continue;
-                }
-                let placement = self.placement(id.index());
-                let class = self.layouts.class(decisions, value, placement);
-                let producer = id.index();
-                let (span, beside) = match node.op {
-                    Op::Regather(_) => self.regathered(producer, node),
-                    _ => (self.lifetimes.made(decisions, value), None),
-                };
-                self.made.push(Made { value, producer, index, class, placement, span, beside });
-            }
-        }
-    }
-
-    fn regathered(&self, id: usize, node: &Node) -> (Span, Option<(usize, usize)>) {
-        let (span, is_kept) = self.lifetimes.regathered(self.decisions, id);
-        let operand = self.decisions.graph().value(node.operands[0]);
-        (span, is_kept.then_some((operand.producer.index(), operand.index)))
-    }
-
-    fn find_demands(&mut self) {
-        let decisions = self.decisions;
-        let graph = decisions.graph();
-        let mut readers: Vec<BTreeMap<PlacementId, BTreeMap<usize, Vec<usize>>>> =
-            vec![BTreeMap::new(); graph.values.len()];
-        for (id, node) in graph.iter() {
-            let placement = self.placement(id.index());
-            for (position, operand) in node.operands.iter().enumerate() {
-                let of_value = readers[operand.index()].entry(placement).or_default();
-                of_value.entry(id.index()).or_default().push(position);
-            }
-        }
-        for output in &graph.outputs {
-            let placement = self.placement(graph.value(output.value).producer.index());
-            readers[output.value.index()].entry(placement).or_default();
-        }
-        for (index, placements) in readers.into_iter().enumerate() {
-            for (placement, nodes) in placements {
-                self.demand(ValueId::new(index), placement, nodes.into_iter().collect());
-            }
-        }
-    }
-
-    fn demand(
-        &mut self,
-        value: ValueId,
-        placement: PlacementId,
-        readers: Vec<(usize, Vec<usize>)>,
-    ) {
-        let decisions = self.decisions;
-        let graph = decisions.graph();
-        let producer: NodeId = graph.value(value).producer;
-        let home = self.placement(producer.index());
-        let is_output = graph.outputs.iter().any(|output| output.value == value);
-        let per_step = decisions.rates.values[value.index()] == ValueRate::Step;
-        let moved = |&(node, _): &(usize, Vec<usize>)| graph.nodes[node].op.operation().acts();
-        let nodes: Vec<usize> = readers.iter().map(|reader| reader.0).collect();
-        let fused = placement == home && is_fused(decisions, per_step, &nodes);
-        let fusion = fused.then(|| self.fusion(placement));
-        let stays = placement == home;
-        let hides = match stays {
-            true => self.hidden.under(decisions, value, &nodes),
-            false => Window::default(),
-        };
-        self.demands.push(Demand {
-            value,
-            producer: producer.index(),
-            index: graph.value(value).index,
-            from: self.layouts.class(decisions, value, home),
-            to: self.layouts.class(decisions, value, placement),
-            placement,
-            fetched: is_output && placement == home,
-            fusion,
-            hides,
-            times: if per_step { 1.0 } else { decisions.rates.microbatches as f64 },
-            span: self.lifetimes.copy(decisions, value, &nodes),
-            scattered: self
-                .lifetimes
-                .is_scattered(decisions, value)
-                .then(|| self.lifetimes.made(decisions, value)),
-            counts: readers.is_empty() || readers.iter().any(moved),
-            readers,
-        });
-    }
-
-    fn find_write_backs(&mut self) {
-        let decisions = self.decisions;
-        let graph = decisions.graph();
-        let readers = graph.consumers();
-        for (id, node) in graph.iter() {
-            for &(result, operand) in node.op.operation().updates() {
-                let placement = self.placement(id.index());
-                let variable = graph.value(node.operands[operand]).producer.index();
-                let home = self.placement(variable);
-                let value = node.results[result];
-                let fusion = (placement == home).then(|| self.fusion(placement));
-                self.write_backs.push(WriteBack {
-                    update: id.index(),
-                    result,
-                    from: self.layouts.class(decisions, value, placement),
-                    variable,
-                    to: self.layouts.class(decisions, value, home),
-                    placement,
-                    fusion,
-                    span: self.lifetimes.moment(id.index()),
-                    is_read: !readers[value.index()].is_empty(),
-                });
-            }
-        }
+    /// The problem in which nodes have other candidates. Nothing that is known of boxing those that there are is known of these.
+    pub fn with_candidates(&self, candidates: Rc<[CandidateList]>) -> Self {
+        Self { candidates, boxing: Rc::default(), ..self.clone() }
     }
 
     /// The layout in which a candidate of the producer makes a demanded tensor.
     pub fn source(&self, demand: &Demand, candidate: usize) -> SbpId {
         self.candidates[demand.producer][candidate].results[demand.index]
-    }
-
-    /// Puts other candidates in the place of those that there are, which it returns.
-    pub fn replace_candidates(&mut self, others: Vec<CandidateList>) -> Vec<CandidateList> {
-        // Their addresses may become those of others.
-        self.taken.borrow_mut().clear();
-        self.boxed = KnownBoxed::default();
-        std::mem::replace(&mut self.candidates, others)
-    }
-
-    /// The layouts in which each candidate of a reader takes it. Of nodes that are alike this is found out once.
-    pub fn taken(&self, reader: &(usize, Vec<usize>)) -> Rc<Taken> {
-        let (all, places) = (&self.candidates[reader.0], &reader.1);
-        let mut known = self.taken.borrow_mut();
-        let found = known.entry((all.as_ptr(), places.clone()));
-        found.or_insert_with(|| Rc::new(Taken::new(all, places))).clone()
     }
 
     /// The layouts in which a candidate of a reader takes it, each once.
@@ -411,35 +232,34 @@ impl<'a> Problem<'a> {
     }
 
     /// The layout in which the user takes what is made as `source`; `None` where it is taken as it is.
-    pub fn fetch_target(&mut self, demand: &Demand, source: SbpId) -> Option<SbpId> {
+    pub fn fetch_target(&self, demand: &Demand, source: SbpId) -> Option<SbpId> {
         if !demand.fetched {
             return None;
         }
-        let target = fetched(self.layouts.sbp(source));
+        let target = fetched(&self.layouts.sbp(source));
         Some(self.layouts.intern(&target)).filter(|&target| target != source)
     }
 
     /// What boxing a demanded tensor costs, each time: what is left where it hides.
-    pub fn price(&mut self, demand: &Demand, source: SbpId, target: SbpId) -> Price {
+    pub fn price(&self, demand: &Demand, source: SbpId, target: SbpId) -> Price {
         let price = self.layouts.price((demand.from, source), (demand.to, target));
         let price = self.fused(demand.fusion, price, (demand.from, source));
         Price { seconds: left(price.seconds, demand.hides), ..price }
     }
 
     /// Seconds that boxing a value takes each time for these readers on its mesh: what is left where it hides.
-    pub fn boxed_for(&mut self, value: ValueId, readers: &[usize], from: SbpId, to: SbpId) -> f64 {
+    pub fn boxed_for(&self, value: ValueId, readers: &[usize], from: SbpId, to: SbpId) -> f64 {
         let producer = self.decisions.graph().value(value).producer.index();
-        let home = self.placement(producer);
-        let class = self.layouts.class(self.decisions, value, home);
+        let class = self.layouts.class(value, self.layouts.placement_of(producer));
         let price = self.layouts.price((class, from), (class, to));
         left(price.seconds, self.hidden.under(self.decisions, value, readers))
     }
 
     /// The candidate of each node that a sharding has; `None` where a node has none like it.
-    pub fn labels(&mut self, sharding: &Sharding) -> Option<Vec<usize>> {
+    pub fn labels(&self, sharding: &Sharding) -> Option<Vec<usize>> {
         let mut labels = Vec::new();
         for (all, node) in self.candidates.iter().zip(&sharding.nodes) {
-            let mut intern = |sbps: &[NdSbp]| -> Vec<SbpId> {
+            let intern = |sbps: &[NdSbp]| -> Vec<SbpId> {
                 sbps.iter().map(|sbp| self.layouts.intern(sbp)).collect()
             };
             let (operands, results) = (intern(&node.operands), intern(&node.results));
@@ -451,7 +271,7 @@ impl<'a> Problem<'a> {
 
     /// What is kept, and how long, for boxing a demanded tensor at this price: for some of its [`Demand::spans`].
     pub fn kept(
-        &mut self,
+        &self,
         demand: &Demand,
         source: SbpId,
         target: SbpId,
@@ -470,22 +290,15 @@ impl<'a> Problem<'a> {
     }
 
     /// What bringing an update's result back to its variable costs.
-    pub fn back_price(&mut self, back: &WriteBack, source: SbpId, target: SbpId) -> Price {
+    pub fn back_price(&self, back: &WriteBack, source: SbpId, target: SbpId) -> Price {
         let price = self.layouts.price((back.from, source), (back.to, target));
         self.fused(back.fusion, price, (back.from, source))
     }
 
-    fn fused(&mut self, with: Option<Fusion>, price: Price, from: (ClassId, SbpId)) -> Price {
+    fn fused(&self, with: Option<Fusion>, price: Price, from: (ClassId, SbpId)) -> Price {
         let Some(fusion) = with.filter(|_| price.latency > 0.0) else { return price };
         let bytes = self.layouts.bytes(from.0, from.1);
         Price { seconds: fusion.seconds(price.seconds, price.latency, bytes), ..price }
-    }
-
-    /// The updates on a mesh, counted once.
-    fn fusion(&mut self, placement: PlacementId) -> Fusion {
-        let (decisions, layouts) = (self.decisions, &self.layouts);
-        let of = || Fusion::of(decisions, &layouts.placements()[placement.0 as usize]);
-        *self.fusions.entry(placement).or_insert_with(of)
     }
 
     /// The signature of each node under an assignment of candidates.

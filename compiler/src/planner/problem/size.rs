@@ -5,22 +5,20 @@ use super::layouts::SbpId;
 use super::{Demand, Problem, WriteBack};
 
 /// Numbers of variables and constraints of the integer programme.
-pub fn size(problem: &mut Problem<'_>) -> (usize, usize) {
+pub fn size(problem: &Problem<'_>) -> (usize, usize) {
     let nodes = problem.candidates.len();
     let mut variables: usize = problem.candidates.iter().map(|all| all.len()).sum();
     let mut constraints = nodes + problem.lifetimes.domains.len() * problem.lifetimes.len();
-    let demands = std::mem::take(&mut problem.demands);
-    for demand in &demands {
+    for demand in problem.demands.iter() {
         let [sources, targets, takers] = counts(problem, demand);
         variables += targets * (1 + sources);
         constraints += takers + targets * (1 + sources);
     }
-    problem.demands = demands;
     for made in problem.made.iter().filter(|made| made.beside.is_some()) {
         variables += problem.candidates[made.producer].len();
         constraints += problem.candidates[made.producer].len();
     }
-    for back in &problem.write_backs {
+    for back in problem.write_backs.iter() {
         let (rows, columns) = ends(problem, back);
         variables += rows.len() * columns.len();
         constraints += rows.len() + columns.len();
@@ -29,7 +27,7 @@ pub fn size(problem: &mut Problem<'_>) -> (usize, usize) {
 }
 
 /// How many layouts a demanded tensor is made in, how many it is taken in, and of these how many each taker takes, together.
-fn counts(problem: &mut Problem<'_>, demand: &Demand) -> [usize; 3] {
+fn counts(problem: &Problem<'_>, demand: &Demand) -> [usize; 3] {
     let labels = 0..problem.candidates[demand.producer].len();
     let sources = distinct(labels.map(|label| problem.source(demand, label)).collect());
     let fetch = sources.iter().filter_map(|&source| problem.fetch_target(demand, source));
@@ -59,7 +57,7 @@ pub(in crate::planner) struct Shape {
 
 impl Shape {
     /// Of all candidates of producer and readers.
-    pub fn new(problem: &mut Problem<'_>, demand: &Demand) -> Self {
+    pub fn new(problem: &Problem<'_>, demand: &Demand) -> Self {
         let labels = problem.candidates[demand.producer].len();
         let made: Vec<SbpId> = (0..labels).map(|label| problem.source(demand, label)).collect();
         let fetch: Vec<Option<SbpId>> =

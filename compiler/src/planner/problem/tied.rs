@@ -16,6 +16,7 @@ use crate::planner::error::PlanError;
 const MOST_VARIABLES: usize = 40_000_000;
 
 /// Axes that are planned as one with the axis before.
+#[derive(Clone)]
 pub struct Tied {
     /// In the order in which they were tied.
     pub axes: Vec<usize>,
@@ -36,18 +37,18 @@ pub fn problem<'a>(
     let mut problem = Problem::with(decisions, options, cluster, &tied)?;
     // What the nodes compute at least, whatever the layouts.
     let bound = compute_bound(&problem);
-    while options.strategy == Strategy::Auto && is_large(&mut problem) {
+    while options.strategy == Strategy::Auto && is_large(&problem) {
         let Some(axis) = next(decisions, cluster, &tied) else { break };
         tied.push(axis);
         problem = Problem::with(decisions, options, cluster, &tied)?;
     }
-    problem.tied = (!tied.is_empty()).then_some(Tied { axes: tied, bound });
-    Ok(problem)
+    let tied = (!tied.is_empty()).then_some(Tied { axes: tied, bound });
+    Ok(Problem { tied, ..problem })
 }
 
 /// Whether there are too many variables. Most problems have fewer pairs of candidates than that, which are counted at once;
 /// of the others variables are.
-fn is_large(problem: &mut Problem<'_>) -> bool {
+fn is_large(problem: &Problem<'_>) -> bool {
     pairs(problem) > MOST_VARIABLES && size(problem).0 > MOST_VARIABLES
 }
 

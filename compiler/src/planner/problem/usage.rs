@@ -30,28 +30,27 @@ pub struct Peak {
 }
 
 /// Everything that takes memory.
-pub fn items(problem: &mut Problem<'_>, assignment: &[usize]) -> Vec<Item> {
+pub fn items(problem: &Problem<'_>, assignment: &[usize]) -> Vec<Item> {
     let mut items = Vec::new();
-    for made in &problem.made {
+    for made in problem.made.iter() {
         let lies = |(node, result): (usize, usize)| {
             problem.candidates[node][assignment[node]].results[result]
         };
         let sbp = lies((made.producer, made.index));
-        let bytes = made.bytes(&mut problem.layouts, sbp, made.beside.map(lies));
+        let bytes = made.bytes(&problem.layouts, sbp, made.beside.map(lies));
         let (value, placement, span) = (made.value, made.placement, made.span);
         items.push(Item { value, bytes, placement, span });
     }
-    for back in &problem.write_backs {
+    for back in problem.write_backs.iter() {
         let source = problem.candidates[back.update][assignment[back.update]].results[back.result];
         let target = problem.candidates[back.variable][assignment[back.variable]].results[0];
         let price = problem.layouts.price((back.from, source), (back.to, target));
         let value = problem.decisions.graph().nodes[back.variable].results[0];
-        let bytes = back.bytes(&mut problem.layouts, source, price);
+        let bytes = back.bytes(&problem.layouts, source, price);
         let (placement, span) = (back.placement, back.span);
         items.push(Item { value, bytes, placement, span });
     }
-    let demands = std::mem::take(&mut problem.demands);
-    for demand in &demands {
+    for demand in problem.demands.iter() {
         let source = problem.source(demand, assignment[demand.producer]);
         let taken = demand.readers.iter().flat_map(|r| problem.targets(r, assignment[r.0]));
         let mut targets: Vec<SbpId> = taken.collect();
@@ -66,7 +65,6 @@ pub fn items(problem: &mut Problem<'_>, assignment: &[usize]) -> Vec<Item> {
             }
         }
     }
-    problem.demands = demands;
     items.retain(|item| item.bytes > 0);
     items
 }
@@ -76,7 +74,7 @@ pub fn profiles(problem: &Problem<'_>, items: &[Item]) -> Vec<Vec<u64>> {
     let length = problem.lifetimes.len();
     let mut changes = vec![vec![0i128; length + 1]; problem.lifetimes.domains.len()];
     for item in items {
-        let placement = &problem.layouts.placements()[item.placement.0 as usize];
+        let placement = problem.layouts.placement(item.placement);
         for domain in problem.lifetimes.domains_of(placement) {
             let mut keep = |start: usize, end: usize, bytes: u64| {
                 changes[domain][start] += i128::from(bytes);
@@ -117,7 +115,7 @@ pub fn largest(
 ) -> Vec<(String, u64)> {
     let mut by_value = std::collections::BTreeMap::new();
     for item in items {
-        let placement = &problem.layouts.placements()[item.placement.0 as usize];
+        let placement = problem.layouts.placement(item.placement);
         let here = problem.lifetimes.domains_of(placement).contains(&domain);
         let alive = (item.span.start..=item.span.end).contains(&position);
         let looped = problem.lifetimes.looped;
@@ -134,21 +132,29 @@ pub fn largest(
     largest.into_iter().take(5).map(|(bytes, value)| (name(value), bytes)).collect()
 }
 
-/// The domain whose peak exceeds the limit most, with the peak's position and bytes.
-pub fn overload(problem: &mut Problem<'_>, assignment: &[usize]) -> Option<(usize, usize, u64)> {
-    let over = overloads(problem, assignment).into_iter();
+/// The domain whose peak exceeds a limit most, with the peak's position and bytes.
+pub fn overload(
+    problem: &Problem<'_>,
+    assignment: &[usize],
+    limit: u64,
+) -> Option<(usize, usize, u64)> {
+    let over = overloads(problem, assignment, limit).into_iter();
     over.max_by_key(|&(domain, _, bytes)| (bytes, std::cmp::Reverse(domain)))
 }
 
-/// All domains whose peaks exceed the limit, with the peaks' positions and bytes.
-pub fn overloads(problem: &mut Problem<'_>, assignment: &[usize]) -> Vec<(usize, usize, u64)> {
+/// All domains whose peaks exceed a limit, with the peaks' positions and bytes.
+pub fn overloads(
+    problem: &Problem<'_>,
+    assignment: &[usize],
+    limit: u64,
+) -> Vec<(usize, usize, u64)> {
     let items = items(problem, assignment);
     let peaks = peaks(problem, &items);
-    let over = peaks.iter().enumerate().filter(|(_, peak)| peak.bytes > problem.limit);
+    let over = peaks.iter().enumerate().filter(|(_, peak)| peak.bytes > limit);
     over.map(|(domain, peak)| (domain, peak.position, peak.bytes)).collect()
 }
 
-pub fn too_large(problem: &mut Problem<'_>, assignment: &[usize], least: Option<u64>) -> PlanError {
+pub fn too_large(problem: &Problem<'_>, assignment: &[usize], least: Option<u64>) -> PlanError {
     let items = items(problem, assignment);
     let peaks = peaks(problem, &items);
     let worst = (0..peaks.len()).max_by_key(|&d| (peaks[d].bytes, std::cmp::Reverse(d)));
@@ -166,8 +172,8 @@ pub fn too_large(problem: &mut Problem<'_>, assignment: &[usize], least: Option<
 
 /// # Errors
 /// Where an assignment does not fit the memory.
-pub fn check_memory(problem: &mut Problem<'_>, assignment: &[usize]) -> Result<(), PlanError> {
-    match overload(problem, assignment) {
+pub fn check_memory(problem: &Problem<'_>, assignment: &[usize]) -> Result<(), PlanError> {
+    match overload(problem, assignment, problem.limit) {
         None => Ok(()),
         Some(_) => Err(too_large(problem, assignment, None)),
     }

@@ -18,15 +18,13 @@ pub const SOLVER: &str = if cfg!(feature = "highs") { "HiGHS" } else { "microlp"
 ///
 /// # Errors
 /// Where the solver gives up.
-pub fn solve_ilp(problem: &mut Problem<'_>) -> Result<Option<(f64, Vec<usize>)>, ResolutionError> {
+pub fn solve_ilp(problem: &Problem<'_>) -> Result<Option<(f64, Vec<usize>)>, ResolutionError> {
     let mut model = Model::new(problem);
-    let demands = std::mem::take(&mut problem.demands);
-    for demand in &demands {
+    for demand in problem.demands.iter() {
         model.demand(problem, demand);
     }
-    problem.demands = demands;
-    for back in problem.write_backs.clone() {
-        model.write_back(problem, &back);
+    for back in problem.write_backs.iter() {
+        model.write_back(problem, back);
     }
     model.made(problem);
     model.solve()
@@ -66,7 +64,7 @@ impl Model {
     }
 
     /// (c), (d), and their part of (f) and (g).
-    fn demand(&mut self, problem: &mut Problem<'_>, demand: &Demand) {
+    fn demand(&mut self, problem: &Problem<'_>, demand: &Demand) {
         let shape = Shape::new(problem, demand);
         let made: Vec<SbpId> = (0..problem.candidates[demand.producer].len())
             .map(|label| problem.source(demand, label))
@@ -96,7 +94,7 @@ impl Model {
     }
 
     /// (e), and its part of (f) and (g).
-    fn write_back(&mut self, problem: &mut Problem<'_>, back: &WriteBack) {
+    fn write_back(&mut self, problem: &Problem<'_>, back: &WriteBack) {
         let (sources, targets) = ends(problem, back);
         let made = |node: usize, result: usize, of: SbpId| -> Vec<usize> {
             let candidates = &problem.candidates[node];
@@ -110,7 +108,7 @@ impl Model {
                 let both = self.variables.add(variable().min(0.0).max(1.0));
                 let price = problem.back_price(back, source, target);
                 self.objective.add_mul(micro(price.seconds), both);
-                let bytes = back.bytes(&mut problem.layouts, source, price);
+                let bytes = back.bytes(&problem.layouts, source, price);
                 self.keep(problem, back.placement, back.span, bytes, both);
                 w.push(both);
             }
@@ -129,8 +127,8 @@ impl Model {
     }
 
     /// What nodes make takes memory: a part of (f).
-    fn made(&mut self, problem: &mut Problem<'_>) {
-        for made in problem.made.clone() {
+    fn made(&mut self, problem: &Problem<'_>) {
+        for made in problem.made.iter() {
             for label in 0..problem.candidates[made.producer].len() {
                 let sbp = problem.candidates[made.producer][label].results[made.index];
                 let bytes = problem.layouts.bytes(made.class, sbp);
@@ -172,7 +170,7 @@ impl Model {
             return;
         }
         let share = bytes as f64 / problem.limit as f64;
-        for domain in problem.lifetimes.domains_of(&problem.layouts.placements()[on.0 as usize]) {
+        for domain in problem.lifetimes.domains_of(problem.layouts.placement(on)) {
             let rows = &mut self.memory[domain];
             rows[span.start..=span.end].iter_mut().for_each(|row| row.add_mul(share, of));
             if let Some((first, last)) = problem.lifetimes.looped {

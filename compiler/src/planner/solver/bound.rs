@@ -5,11 +5,12 @@ use super::dual::Dual;
 use super::eliminate::{Elimination, Limits};
 use super::network::Network;
 
-/// Up to this size the bound is the minimum itself.
+/// Up to this size the bound is the minimum itself. Half or twice of either changes no bound of ZeRO on one axis (DenseNet-121 on 4, Llama 3 8B and
+/// Mixtral on 8).
 const NARROW: Limits = Limits { table: 65_536.0, work: 1e6 };
-/// Entries that shifting costs reads in all sweeps, about.
+/// Entries that shifting costs reads in all sweeps, about. Half or twice as many change none of these bounds.
 const WORK: usize = 3_000_000;
-/// A sweep that raises the bound by a smaller share is the last.
+/// A sweep that raises the bound by a smaller share is the last. Half or twice as much changes none of these bounds.
 const STALE: f64 = 1e-4;
 
 /// A proven bound: the minimum where the network is narrow; otherwise what shifted costs prove.

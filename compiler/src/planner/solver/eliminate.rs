@@ -21,10 +21,12 @@ pub struct Limits {
     pub work: f64,
 }
 
-/// The limits that plans are made with.
+/// The limits that plans are made with. With half or twice of either DenseNet-121, MobileNetV2 and ResNet on 2x4 and experts on
+/// 2x2x2 have the same plans.
 pub const LIMITS: Limits = Limits { table: 4_194_304.0, work: 6e7 };
 
-/// Labels that may be looked at for one variable with two neighbours.
+/// Labels that may be looked at for one variable with two neighbours. With half as many experts on 2x2x2 end 1.6 % lower; twice as many change none of
+/// these plans.
 const NARROW: usize = 4_000_000;
 
 /// An eliminated variable, those that it met, and its best label by theirs.

@@ -37,7 +37,10 @@ pub struct Effort {
     pub division: usize,
 }
 
-/// For a plan.
+/// For a plan. What half and twice do was measured on DenseNet-121, MobileNetV2 and ResNet on 2x4 and experts on 2x2x2: of rounds and of work
+/// nothing. With the dive in the first round DenseNet-121 ends 0.7 % higher and experts 2.9 % lower; in the third DenseNet-121 and MobileNetV2
+/// end 0.04 % higher, the latter in twice the time, and experts 3.8 % lower. With half of the entries for division ResNet ends 0.8 %
+/// higher; with twice as many experts end 1.6 % lower, and DenseNet-121 takes three times as long for the same plan.
 pub const FULL: Effort =
     Effort { rounds: 24, work: 24_000_000_000, dive: 1, division: 4_000_000_000, ..STEP };
 /// For one of many steps towards a plan.
@@ -60,7 +63,8 @@ const CLOSE: f64 = 5e-3;
 const CLOSING: usize = 2_000_000_000;
 const CLOSING_SWEEPS: usize = 32;
 
-/// Sweeps before any label is dropped, where what costs become is kept.
+/// Sweeps before any label is dropped, where what costs become is kept. With half or twice as many GPT on 2x4 in 200 KiB costs 0.3 or 0.2 % less;
+/// no other plan changes.
 const LASTING: usize = 8;
 
 /// A gap is divided where the work for it is so many sweeps at least: with fewer nothing comes of it. Half or twice as many change no plan of

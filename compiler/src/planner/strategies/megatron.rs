@@ -32,7 +32,7 @@ use crate::planner::problem::layouts::SbpId;
 ///
 /// # Errors
 /// Where the ranks of the innermost axis do not divide the heads of attention.
-pub(super) fn assign(problem: &mut Problem<'_>) -> Result<Vec<usize>, PlanError> {
+pub(super) fn assign(problem: &Problem<'_>) -> Result<Vec<usize>, PlanError> {
     let graph = problem.decisions.graph();
     let nodes = graph.nodes.len();
     let mut splitter = Splitter {
@@ -52,7 +52,7 @@ pub(super) fn assign(problem: &mut Problem<'_>) -> Result<Vec<usize>, PlanError>
 }
 
 struct Splitter<'p, 'a> {
-    problem: &'p mut Problem<'a>,
+    problem: &'p Problem<'a>,
     chosen: Vec<Option<usize>>,
     /// Whether a node depends on an input.
     fed: Vec<bool>,
@@ -122,7 +122,7 @@ impl Splitter<'_, '_> {
         self.problem.decisions.staging.placement[node].hierarchy[self.axis(node)]
     }
 
-    fn layout(&mut self, node: usize, sbp: impl Fn(usize) -> Sbp) -> SbpId {
+    fn layout(&self, node: usize, sbp: impl Fn(usize) -> Sbp) -> SbpId {
         let axes = self.problem.decisions.staging.placement[node].hierarchy.len();
         self.problem.layouts.intern(&NdSbp((0..axes).map(sbp).collect()))
     }
@@ -371,9 +371,8 @@ impl Splitter<'_, '_> {
             let Some(source) = *source else { continue };
             let producer = decisions.graph().value(value).producer.index();
             let places = [producer, id].map(|node| {
-                let placement = &decisions.staging.placement[node];
-                let placement = self.problem.layouts.placement(placement);
-                self.problem.layouts.class(decisions, value, placement)
+                let placement = self.problem.layouts.placement_of(node);
+                self.problem.layouts.class(value, placement)
             });
             let seconds =
                 self.problem.layouts.price((places[0], source), (places[1], taken)).seconds;

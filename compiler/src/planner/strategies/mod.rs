@@ -36,7 +36,7 @@ mod megatron;
 ///
 /// # Errors
 /// Where the model does not fit the strategy.
-pub fn assign(problem: &mut Problem<'_>, strategy: Strategy) -> Result<Vec<usize>, PlanError> {
+pub fn assign(problem: &Problem<'_>, strategy: Strategy) -> Result<Vec<usize>, PlanError> {
     if strategy == Strategy::Megatron {
         return megatron::assign(problem);
     }
@@ -181,7 +181,7 @@ fn exact(problem: &Problem<'_>, node: usize, wished: SbpId) -> usize {
 
 /// The candidate whose operands take the least communication, then the least local boxing, then the least computing.
 /// A parameter, cast or not, counts as whole: where it is kept in shards it is gathered.
-fn follow(problem: &mut Problem<'_>, id: usize, node: &Node, assignment: &[usize]) -> usize {
+fn follow(problem: &Problem<'_>, id: usize, node: &Node, assignment: &[usize]) -> usize {
     if node.operands.is_empty() {
         return wish(problem, id, Sbp::Broadcast);
     }
@@ -208,7 +208,7 @@ fn follow(problem: &mut Problem<'_>, id: usize, node: &Node, assignment: &[usize
 /// The candidates that take all operands without communication, if there are any; otherwise all. Routes on large
 /// meshes are not searched for what is not taken.
 fn worth_pricing(
-    problem: &mut Problem<'_>,
+    problem: &Problem<'_>,
     id: usize,
     node: &Node,
     assignment: &[usize],
@@ -228,7 +228,7 @@ fn worth_pricing(
 
 /// The node that makes an operand, and the layout in which it counts as made.
 fn source(
-    problem: &mut Problem<'_>,
+    problem: &Problem<'_>,
     node: &Node,
     position: usize,
     assignment: &[usize],
@@ -254,20 +254,17 @@ fn is_local(problem: &Problem<'_>, nodes: (usize, usize), source: SbpId, target:
 
 /// Seconds of boxing an operand to `target`, and whether ranks communicate for it.
 fn operand(
-    problem: &mut Problem<'_>,
+    problem: &Problem<'_>,
     id: usize,
     node: &Node,
     position: usize,
     target: SbpId,
     assignment: &[usize],
 ) -> (f64, bool) {
-    let decisions = problem.decisions;
     let value = node.operands[position];
     let (producer, source) = source(problem, node, position, assignment);
-    let placement = &decisions.staging.placement;
-    let from = problem.layouts.placement(&placement[producer]);
-    let to = problem.layouts.placement(&placement[id]);
-    let classes = [from, to].map(|place| problem.layouts.class(decisions, value, place));
-    let seconds = problem.layouts.price((classes[0], source), (classes[1], target)).seconds;
+    let layouts = &problem.layouts;
+    let [from, to] = [producer, id].map(|node| layouts.class(value, layouts.placement_of(node)));
+    let seconds = layouts.price((from, source), (to, target)).seconds;
     (seconds, !is_local(problem, (producer, id), source, target))
 }

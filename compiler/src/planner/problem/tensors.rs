@@ -1,0 +1,170 @@
+//! What becomes of tensors, whatever the candidates: where and how long each is kept, for whom it is boxed, and which updates write it back.
+
+use std::collections::BTreeMap;
+
+use graphc_ir::graph::Node;
+use graphc_ir::ids::ValueId;
+use graphc_ir::mesh::Placement;
+use graphc_ir::op::Op;
+
+use super::layouts::{Layouts, PlacementId};
+use super::lifetimes::{Lifetimes, Span};
+use super::{Demand, Made, WriteBack};
+use crate::boxing::{Fusion, Hidden, Window, is_fused};
+use crate::decisions::{Decisions, ValueRate};
+
+/// Looks at the tensors of a graph one by one.
+pub(super) struct Tensors<'p, 'a> {
+    decisions: &'a Decisions,
+    layouts: &'p Layouts<'a>,
+    lifetimes: &'p Lifetimes,
+    hidden: &'p Hidden,
+    /// By placement: the updates there.
+    fusions: Vec<Fusion>,
+}
+
+impl<'p, 'a> Tensors<'p, 'a> {
+    /// What boxes and keeps tensors of these decisions.
+    pub fn new(
+        decisions: &'a Decisions,
+        layouts: &'p Layouts<'a>,
+        lifetimes: &'p Lifetimes,
+        hidden: &'p Hidden,
+    ) -> Self {
+        let of = |placement: &Placement| Fusion::of(decisions, placement);
+        let fusions = layouts.placements().iter().map(of).collect();
+        Self { decisions, layouts, lifetimes, hidden, fusions }
+    }
+
+    /// What takes memory where it is made. Results of updates lie in their variables' memory, unless others read them; where they do not,
+    /// the write-back counts them.
+    pub fn made(&self) -> Vec<Made> {
+        let graph = self.decisions.graph();
+        let readers = graph.consumers();
+        let mut all = Vec::new();
+        for (id, node) in graph.iter() {
+            let in_place = node.op.operation().updates();
+            for (index, &value) in node.results.iter().enumerate() {
+                let is_update = in_place.iter().any(|&(result, _)| result == index);
+                if !is_update || !readers[value.index()].is_empty() {
+                    all.push(self.made_by(id.index(), node, (index, value)));
+                }
+            }
+        }
+        all
+    }
+
+    fn made_by(&self, producer: usize, node: &Node, (index, value): (usize, ValueId)) -> Made {
+        let placement = self.layouts.placement_of(producer);
+        let class = self.layouts.class(value, placement);
+        let (span, beside) = match node.op {
+            Op::Regather(_) => self.regathered(producer, node),
+            _ => (self.lifetimes.made(self.decisions, value), None),
+        };
+        Made { value, producer, index, class, placement, span, beside }
+    }
+
+    fn regathered(&self, id: usize, node: &Node) -> (Span, Option<(usize, usize)>) {
+        let (span, is_kept) = self.lifetimes.regathered(self.decisions, id);
+        let operand = self.decisions.graph().value(node.operands[0]);
+        (span, is_kept.then_some((operand.producer.index(), operand.index)))
+    }
+
+    /// Tensors that are read, by nodes or by the user, on each placement where they are.
+    pub fn demands(&self) -> Vec<Demand> {
+        let graph = self.decisions.graph();
+        let mut readers: Vec<BTreeMap<PlacementId, BTreeMap<usize, Vec<usize>>>> =
+            vec![BTreeMap::new(); graph.values.len()];
+        for (id, node) in graph.iter() {
+            let placement = self.layouts.placement_of(id.index());
+            for (position, operand) in node.operands.iter().enumerate() {
+                let of_value = readers[operand.index()].entry(placement).or_default();
+                of_value.entry(id.index()).or_default().push(position);
+            }
+        }
+        for output in &graph.outputs {
+            let producer = graph.value(output.value).producer.index();
+            let placement = self.layouts.placement_of(producer);
+            readers[output.value.index()].entry(placement).or_default();
+        }
+        let mut all = Vec::new();
+        for (index, placements) in readers.into_iter().enumerate() {
+            for (placement, nodes) in placements {
+                let readers = nodes.into_iter().collect();
+                all.push(self.demand(ValueId::new(index), placement, readers));
+            }
+        }
+        all
+    }
+
+    fn demand(
+        &self,
+        value: ValueId,
+        placement: PlacementId,
+        readers: Vec<(usize, Vec<usize>)>,
+    ) -> Demand {
+        let (decisions, lifetimes) = (self.decisions, self.lifetimes);
+        let graph = decisions.graph();
+        let producer = graph.value(value).producer.index();
+        let home = self.layouts.placement_of(producer);
+        let is_output = graph.outputs.iter().any(|output| output.value == value);
+        let per_step = decisions.rates.values[value.index()] == ValueRate::Step;
+        let moved = |&(node, _): &(usize, Vec<usize>)| graph.nodes[node].op.operation().acts();
+        let nodes: Vec<usize> = readers.iter().map(|reader| reader.0).collect();
+        let stays = placement == home;
+        let fused = stays && is_fused(decisions, per_step, &nodes);
+        let hides = match stays {
+            true => self.hidden.under(decisions, value, &nodes),
+            false => Window::default(),
+        };
+        let is_scattered = lifetimes.is_scattered(decisions, value);
+        Demand {
+            value,
+            producer,
+            index: graph.value(value).index,
+            from: self.layouts.class(value, home),
+            to: self.layouts.class(value, placement),
+            placement,
+            fetched: is_output && stays,
+            fusion: fused.then(|| self.fusion(placement)),
+            hides,
+            times: if per_step { 1.0 } else { decisions.rates.microbatches as f64 },
+            span: lifetimes.copy(decisions, value, &nodes),
+            scattered: is_scattered.then(|| lifetimes.made(decisions, value)),
+            counts: readers.is_empty() || readers.iter().any(moved),
+            readers,
+        }
+    }
+
+    /// Results of updates that take the place of variables.
+    pub fn write_backs(&self) -> Vec<WriteBack> {
+        let graph = self.decisions.graph();
+        let readers = graph.consumers();
+        let mut all = Vec::new();
+        for (id, node) in graph.iter() {
+            for &(result, operand) in node.op.operation().updates() {
+                let update = id.index();
+                let placement = self.layouts.placement_of(update);
+                let variable = graph.value(node.operands[operand]).producer.index();
+                let home = self.layouts.placement_of(variable);
+                let value = node.results[result];
+                all.push(WriteBack {
+                    update,
+                    result,
+                    from: self.layouts.class(value, placement),
+                    variable,
+                    to: self.layouts.class(value, home),
+                    placement,
+                    fusion: (placement == home).then(|| self.fusion(placement)),
+                    span: self.lifetimes.moment(update),
+                    is_read: !readers[value.index()].is_empty(),
+                });
+            }
+        }
+        all
+    }
+
+    fn fusion(&self, placement: PlacementId) -> Fusion {
+        self.fusions[placement.0 as usize]
+    }
+}
