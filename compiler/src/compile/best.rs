@@ -16,8 +16,9 @@ use crate::planner::{Care, Planned};
 /// Times that a plan is made again, each time with less memory for the planner.
 const ROOMS: usize = 2;
 
-/// How much longer than the planner says a step takes where one stream is not enough, as a share.
-const LOST: f64 = 0.05;
+/// How much longer than the planner says a step takes at least where another plan is tried, as a share: with more memory for a second
+/// stream, or with everything computed again.
+const LOST: f64 = 0.02;
 
 /// Whether memory is known to be short for the plan of fewest seconds, which is not looked for then.
 #[derive(Clone, Copy)]
@@ -266,19 +267,20 @@ pub(super) fn better(
     }
 }
 
-/// By how many bytes a plan is too large for the memory, or for two streams without which a step takes longer by [`LOST`] than the planner
-/// says, which counts no time that stages wait for others.
+/// By how many bytes a plan is too large for the memory, or for two streams without which it [`loses`].
 fn too_short(found: &Result<Draft, CompileError>) -> Option<u64> {
     match found {
-        Ok(draft) => {
-            let (plan, simulation) = (&draft.plan, &draft.simulation);
-            let busy = simulation.step_seconds * (1.0 - simulation.bubble_fraction);
-            let counted = plan.planner.objective_seconds / plan.stages as f64;
-            draft.short.filter(|_| busy > counted * (1.0 + LOST))
-        }
+        Ok(draft) => draft.short.filter(|_| loses(draft)),
         Err(CompileError::Memory { needed, limit, .. }) => Some(needed - limit),
         Err(_) => None,
     }
+}
+
+/// Whether a step takes longer by [`LOST`] than the planner says, which counts no time that stages wait for others.
+pub(super) fn loses(draft: &Draft) -> bool {
+    let (plan, simulation) = (&draft.plan, &draft.simulation);
+    let busy = simulation.step_seconds * (1.0 - simulation.bubble_fraction);
+    busy > plan.planner.objective_seconds / plan.stages as f64 * (1.0 + LOST)
 }
 
 #[cfg(test)]

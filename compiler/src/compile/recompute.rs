@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use graphc_ir::plan::{CompileOptions, CrossEntropyForm, RecomputedOps};
 
 use super::amounts::{Costs, Full, Known, Row, least, with_names};
-use super::best::{Attempt, Job, better};
+use super::best::{Attempt, Job, better, loses};
 use super::forms::{Form, InMemory, best_in_memory, bounded, decided};
 use super::once::Draft;
 use crate::decisions::Decisions;
@@ -74,6 +74,14 @@ impl Job<'_> {
         let first = attempt(options);
         let fits = |of: &Attempt| of.found.is_ok();
         let best = self.with_room(options, first, |less| Some(attempt(less)).filter(fits));
+        // What computes more again has more to hide communication behind, and more memory for it: that is priced by rule, and
+        // measured on the null device alone.
+        let all = known.everything().filter(|_| best.as_ref().is_ok_and(loses));
+        let all = all.map(|all| self.assembled_again(prepared, options, all));
+        let best = match all {
+            Some(all) => better(Some(best), all),
+            None => best,
+        };
         let few = if is_short && blocks.len() <= FEW_BLOCKS { blocks.len() } else { 0 };
         let others = (1..=few).map(|few| {
             let ops = blocks[..few].iter().flatten().copied().collect();

@@ -96,6 +96,11 @@ impl<P> Known<P> {
         Self { plans, too_little: 0, is_near: false, made: 0 }
     }
 
+    /// The plan with the most computed again.
+    pub fn everything(&self) -> Option<&P> {
+        self.plans.last_key_value().map(|(_, plan)| plan)
+    }
+
     /// Forgets the plans that do not fit, and those that memory has cost seconds, as long as there were others.
     fn within(&mut self, limit: u64, costs: &impl Fn(&P) -> Costs) {
         let holds = |costs: Costs| {
