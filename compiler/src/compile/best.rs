@@ -87,7 +87,7 @@ impl Job<'_> {
         draft
     }
 
-    /// The plan of what is chosen.
+    /// The plan of what is chosen, with other layouts where it has no room ([`Job::with_room`]).
     pub(super) fn in_room(
         &self,
         forms: &[Form<()>],
@@ -143,7 +143,7 @@ impl Job<'_> {
         options.memory.unwrap_or(self.cluster.device.memory)
     }
 
-    /// The same as it is lowered, whether or not it has room.
+    /// The plan of what is chosen as it is lowered, whether or not it has room for a second stream.
     pub(super) fn assembled(
         &self,
         forms: &[Form<()>],

@@ -295,7 +295,19 @@ impl<'a> Chooser<'a> {
             (false, _) => priced.options.stages == 1 && !priced.fits(),
         };
         let unfit = self.all.iter().filter(is_worth).filter(|priced| priced.free.seconds < best);
-        ranked(unfit.map(Priced::unlimited).collect(), bound)
+        let unlimited = |priced: &Priced| match self.is_small {
+            true => priced.unlimited(),
+            false => self.with_most_again(priced).unlimited(),
+        };
+        ranked(unfit.map(unlimited).collect(), bound)
+    }
+
+    /// The same stages and microbatches with most computed again: where less does not fit, what is computed again in the whole plan is
+    /// nearer to that.
+    fn with_most_again<'b>(&'b self, priced: &'b Priced) -> &'b Priced {
+        let size = |of: &Priced| (of.options.stages, of.options.microbatches);
+        let same = self.all.iter().filter(|other| size(other) == size(priced));
+        same.max_by(|one, other| one.free.seconds.total_cmp(&other.free.seconds)).unwrap_or(priced)
     }
 
     fn limit(&self) -> u64 {
