@@ -97,7 +97,10 @@ impl Branching<'_, '_> {
     /// Raises the bound of a part: false where nothing in it is better than the best plan.
     fn raise(&mut self, part: &mut Part) -> bool {
         let mut tried = part.prices.clone();
-        for _ in 0..STEPS {
+        for step in 0..STEPS {
+            if step > 0 && self.search.is_spent() {
+                break;
+            }
             self.try_prices(part, &tried);
             if self.search.is_worse(part.bound) {
                 return false;

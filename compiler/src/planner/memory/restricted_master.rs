@@ -79,7 +79,7 @@ impl MemorySearch<'_> {
 
     /// The labels of this plan belong to those that are searched.
     pub fn learn(&mut self, assignment: &[usize]) {
-        if !self.is_restricted {
+        if self.kept.is_none() {
             for (known, &label) in self.known.iter_mut().zip(assignment) {
                 known.insert(label);
             }
@@ -88,8 +88,17 @@ impl MemorySearch<'_> {
 
     /// Does something where each node has the labels of known plans alone. What it finds is kept, but for bounds.
     pub fn in_restricted_master<T>(&mut self, body: impl FnOnce(&mut Self) -> T) -> T {
-        let kept: Vec<Vec<usize>> =
-            self.known.iter().map(|labels| labels.iter().copied().collect()).collect();
+        self.among(self.known_labels(), body)
+    }
+
+    /// Of each node the labels of known plans, in order.
+    pub fn known_labels(&self) -> Vec<Vec<usize>> {
+        self.known.iter().map(|labels| labels.iter().copied().collect()).collect()
+    }
+
+    /// Does something where each node has these labels alone, in order, among which are those of the best plan. What it finds is kept,
+    /// but for bounds.
+    pub fn among<T>(&mut self, kept: Vec<Vec<usize>>, body: impl FnOnce(&mut Self) -> T) -> T {
         let restricted = self.problem.candidates.iter().zip(&kept);
         let restricted = restricted
             .map(|(all, kept)| kept.iter().map(|&label| all[label].clone()).collect())
@@ -98,13 +107,22 @@ impl MemorySearch<'_> {
         let free = std::mem::replace(&mut self.free, free(&restricted));
         let whole = std::mem::replace(&mut self.problem, restricted);
         let (bound, least) = (self.bound, self.least);
+        let is_kept = |plan: &[usize]| {
+            plan.iter().zip(&kept).all(|(label, kept)| kept.binary_search(label).is_ok())
+        };
+        let aside = self.leanest.take_if(|(_, plan)| !is_kept(plan));
         self.rename(|node, label| {
-            kept[node].binary_search(&label).expect("all labels of plans are known")
+            kept[node].binary_search(&label).expect("the labels of plans are kept")
         });
-        self.is_restricted = true;
+        self.kept = Some(kept);
         let result = body(self);
-        self.is_restricted = false;
+        let kept = self.kept.take().unwrap_or_default();
         self.rename(|node, label| kept[node][label]);
+        if let Some(aside) = aside
+            && self.leanest.as_ref().is_none_or(|(bytes, _)| aside.0 <= *bytes)
+        {
+            self.leanest = Some(aside);
+        }
         (self.bound, self.least) = (bound, least);
         (self.problem, self.free) = (whole, free);
         result

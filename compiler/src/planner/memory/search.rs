@@ -31,8 +31,8 @@ pub(super) struct MemorySearch<'a> {
     pub problem: Problem<'a>,
     /// The same where memory costs nothing.
     pub free: Network,
-    /// Whether it is the restricted master, in which each node has the known labels alone.
-    pub is_restricted: bool,
+    /// Of each node the labels of the whole problem that it has where some alone are searched, as in the restricted master.
+    pub kept: Option<Vec<Vec<usize>>>,
     /// Bytes that a rank may use in the plans that are looked for now: the problem's limit, or less for a while.
     pub limit: u64,
     /// The plan of fewest seconds there that was found.
@@ -57,6 +57,8 @@ pub(super) struct MemorySearch<'a> {
     pub planes: CuttingPlanes,
     /// By node: the labels that these plans have.
     pub known: Vec<BTreeSet<usize>>,
+    /// Plans that prices led to, as labels of the whole problem, with what they cost.
+    pub plans: Vec<(f64, Vec<usize>)>,
     /// Work that may be done, by the problem's meter.
     pub until: u64,
     /// From one bound of the whole problem to the next.
@@ -70,7 +72,8 @@ impl<'a> MemorySearch<'a> {
             care: Care::Plan,
             problem: problem.clone(),
             free: free(problem),
-            is_restricted: false,
+            kept: None,
+            plans: Vec::new(),
             limit: problem.limit,
             unlimited: found.labels[..problem.candidates.len()].to_vec(),
             relaxed: found.value,
@@ -93,7 +96,7 @@ impl<'a> MemorySearch<'a> {
         if self.has_average() && (self.walk() || self.escalate() || self.find_feasible()) {
             self.alternate();
             if !self.within(self.care.near()) {
-                self.within_work(Self::improve);
+                self.within_work(Self::polish);
             }
             if self.is_dear() || self.care == Care::Prices && self.within(self.care.near()) {
                 return;
@@ -115,15 +118,25 @@ impl<'a> MemorySearch<'a> {
     /// Does something as long as its share of the work is not spent, which is much for a graph of some dozen nodes and little
     /// for a large model.
     fn within_work(&mut self, body: impl FnOnce(&mut Self)) {
-        self.until = self.problem.meter.entries() + WORK / self.nodes().max(1) as u64;
+        self.until = self.problem.meter.entries() + self.share_of_work();
         body(self);
         self.until = u64::MAX;
+    }
+
+    /// Entries of tables that may be looked at.
+    pub fn share_of_work(&self) -> u64 {
+        WORK / self.nodes().max(1) as u64
     }
 
     /// Whether there is work left for one more minimum, which is counted.
     pub fn has_work(&mut self) -> bool {
         self.problem.meter.add(MADE * self.nodes());
-        self.problem.meter.entries() < self.until
+        !self.is_spent()
+    }
+
+    /// Whether the work is done.
+    pub fn is_spent(&self) -> bool {
+        self.problem.meter.entries() >= self.until
     }
 
     /// What the search has ended with.
@@ -150,6 +163,7 @@ impl<'a> MemorySearch<'a> {
         self.learn(assignment);
         let over = overload(&self.problem, assignment, self.limit);
         let seconds = self.seconds(assignment);
+        self.keep(seconds, assignment);
         let items = items(&self.problem, assignment);
         self.planes.add(seconds, profiles(&self.problem, &items));
         match over {
@@ -165,6 +179,20 @@ impl<'a> MemorySearch<'a> {
             }
         }
         over
+    }
+
+    /// Keeps a plan to combine with others, if prices led to it: branch and bound, which work limits, finds too many.
+    fn keep(&mut self, seconds: f64, assignment: &[usize]) {
+        if self.until < u64::MAX {
+            return;
+        }
+        let plan = match &self.kept {
+            Some(kept) => assignment.iter().zip(kept).map(|(&label, kept)| kept[label]).collect(),
+            None => assignment.to_vec(),
+        };
+        if !self.plans.iter().any(|(other, known)| *other == seconds && *known == plan) {
+            self.plans.push((seconds, plan));
+        }
     }
 
     /// What an assignment costs.

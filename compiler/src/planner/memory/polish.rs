@@ -1,0 +1,58 @@
+//! Plans near the best one, by branch and bound among few labels of each node, where a minimum takes a fraction of what it takes among all: the
+//! labels of known plans first (the restricted master heuristic of Joncour et al., "Column generation based primal heuristics",
+//! Electronic Notes in Discrete Mathematics, 2010), then those of the best plan and one other (Rothberg, "An evolutionary algorithm for
+//! polishing mixed integer programming solutions", INFORMS Journal on Computing, 2007).
+
+use super::search::MemorySearch;
+use crate::planner::solver::minimise::TOLERANCE;
+
+/// Parts of the share of the work of which one is for the labels of all known plans, and one for those of a pair. Over 37 limits of three to eight
+/// products the mean gap is 4.0 %, and 4.1 % without the known labels, 4.3 % without pairs and 6.1 % without either; half of the work for the
+/// known labels changes 0.01 % of objectives, twice as much leaves 4.3 %. Half or twice as much for a pair changes nothing.
+const MASTER: u64 = 2;
+const PAIR: u64 = 16;
+
+impl MemorySearch<'_> {
+    /// Goes from the best plan to better ones near it, as long as there are any and work lasts.
+    pub fn polish(&mut self) {
+        self.improve();
+        if self.has_work() {
+            self.branch_among(self.known_labels(), MASTER);
+            self.improve();
+        }
+        while !self.closed() && self.combine() {
+            self.improve();
+        }
+    }
+
+    /// Looks among the labels of the best plan and of another for a better one, with one other plan after the other: first those that
+    /// cost less but do not fit, the dearest first, then those that cost more.
+    fn combine(&mut self) -> bool {
+        let Some((seconds, _)) = self.best else { return false };
+        let mut plans = self.plans.clone();
+        plans.sort_by(|(one, _), (other, _)| one.total_cmp(other));
+        let (below, above) = plans.split_at(plans.partition_point(|(other, _)| *other < seconds));
+        for (_, other) in below.iter().rev().chain(above) {
+            if !self.has_work() {
+                return false;
+            }
+            let Some((_, best)) = &self.best else { return false };
+            let both = best.iter().zip(other).map(|(&one, &other)| {
+                if one == other { vec![one] } else { vec![one.min(other), one.max(other)] }
+            });
+            self.branch_among(both.collect(), PAIR);
+            if self.best.as_ref().is_some_and(|(best, _)| *best < seconds * (1.0 - TOLERANCE)) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Branch and bound among these labels of each node, in such a part of the share of the work.
+    fn branch_among(&mut self, labels: Vec<Vec<usize>>, part: u64) {
+        let until = self.until;
+        self.until = until.min(self.problem.meter.entries() + self.share_of_work() / part);
+        self.among(labels, Self::branch);
+        self.until = until;
+    }
+}
