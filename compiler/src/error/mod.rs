@@ -39,7 +39,8 @@ pub enum CompileError {
     Invariants(#[from] PlanErrors),
     /// The arena of a rank does not fit in its memory.
     #[error(
-        "rank {rank} needs {needed} bytes, but has {limit}, {} too few; its largest tensors are {}",
+        "rank {rank} needs {needed} bytes, but has {limit}, {} too few: take more ranks or microbatches, or raise the limit; its \
+         largest tensors are {}",
         needed - limit, tensors(.largest)
     )]
     Memory {
