@@ -5,7 +5,8 @@
 
 Needs PyTorch (`pip install torch numpy`), and onnxruntime and onnx for inference. PyTorch runs in the mode that a short trial
 finds fastest for the case: eager, fused (one kernel for the optimizer), fused_cl (channels last as well) or compile; `--modes`
-narrows the choice. Then both are measured in turn, so that load on the machine meets both, and each round has all cases of a
+narrows the choice. Ranks run the plan that graphc chooses by default, or a data-parallel one with `--data`; numbers are the same. Then both
+are measured in turn, so that load on the machine meets both, and each round has all cases of a
 workload. Figures are medians of the rounds, and so are ratios, which are taken within a round. A ratio above 1 says that graphc
 is faster; memory is the peak resident set of all processes, and below 1 graphc needs less. Rows of scaling divide a case of 2
 cores by that of 1.
@@ -36,6 +37,11 @@ def last_json(command, env=None):
 def graphc(workload, threads, ranks, seconds, *more):
     return last_json([EXAMPLE, "--workload", workload, "--threads", str(threads), "--ranks", str(ranks),
                       "--seconds", str(seconds), *more])
+
+
+def planned(ranks, a):
+    """Options of what ranks do: graphc's own choice, unless data parallelism is asked for."""
+    return ["--auto"] if ranks > 1 and not a.data else []
 
 
 def peer(script, *arguments, env=None):
@@ -99,7 +105,8 @@ def training(workload, torch, a):
     # All cases in each round: scaling compares what ran within a minute.
     for _ in range(a.rounds):
         for case, mode in modes.items():
-            pair = graphc(workload, *case, a.seconds), torch.measure(workload, mode, *case, a.seconds)
+            ours = graphc(workload, *case, a.seconds, *planned(case[1], a))
+            pair = ours, torch.measure(workload, mode, *case, a.seconds)
             rounds[case].append(pair)
     for (threads, ranks), mode in modes.items():
         show(f"{workload}, {ranks} rank x {threads} thread", rounds[threads, ranks], mode)
@@ -134,6 +141,7 @@ def main():
     p.add_argument("--seconds", type=float, default=4)
     p.add_argument("--mkl", help="mkl_avx512.so, preloaded for PyTorch: for processors that are not Intel's")
     p.add_argument("--modes", default=",".join(MODES), help="among which PyTorch's best is looked for")
+    p.add_argument("--data", action="store_true", help="data parallelism for graphc's ranks, not its own choice")
     a = p.parse_args()
     only = a.only.split(",")
     if unknown := set(only) - {*WORKLOADS, "W5", "inference"}:

@@ -11,7 +11,7 @@ use graphc_ir::builder::GraphBuilder;
 use graphc_ir::graph::Graph;
 use graphc_ir::ids::RegisterId;
 use graphc_ir::mesh::Placement;
-use graphc_ir::models::{Gpt2Config, gpt2};
+use graphc_ir::models::{Gpt2Config, ResNet, ResNetConfig, gpt2};
 use graphc_ir::nn::{Gpt, GptConfig, Linear, Module};
 use graphc_ir::plan::{
     Action, Actor, AdamOptions, BoxingKind, CompileOptions, Loss, Optimizer, PLAN_VERSION, Program,
@@ -129,6 +129,21 @@ fn data_parallel_gradients_travel_in_one_message() {
     let variables = plan.boxing.iter().filter(|e| e.kind == BoxingKind::AllReduce).count();
     let messages = collective_counts(&plan)[&BoxingKind::AllReduce];
     assert!(variables > 20 && messages <= 6, "{variables} tensors in {messages} messages");
+}
+
+/// What each channel is normalized by is summed over all ranks, forward and backward. To scatter these sums takes less than to all-reduce
+/// them, but everybody needs all of what is made of them.
+#[test]
+fn data_parallel_statistics_of_batches_are_all_reduced() {
+    let g = GraphBuilder::new("images");
+    let images = g.input("images", DType::F32, [8, 3, 8, 8]);
+    let config = ResNetConfig { width: 4, ..ResNetConfig::resnet18(10).cifar() };
+    g.output("y", &ResNet::new(&g, &config).forward(&images));
+    let graph = g.finish().expect("fits");
+    let options = CompileOptions { strategy: Strategy::Data, ..options(&[2], 1, 1) };
+    let plan = compiled(graph, &options).plan;
+    let kinds: Vec<BoxingKind> = collective_counts(&plan).into_keys().collect();
+    assert_eq!(kinds, [BoxingKind::AllReduce]);
 }
 
 /// How many sums behind the chain behind a product lie in memory of their own, and how many in what product and chain read.

@@ -21,19 +21,33 @@ impl Panel {
     }
 }
 
+/// The panels of so many columns, from one on.
+#[derive(Clone)]
+pub(crate) struct Panels {
+    columns: usize,
+    start: usize,
+}
+
 /// The panels of so many columns.
-pub(crate) fn panels(columns: usize) -> Vec<Panel> {
-    let all = columns.div_ceil(LANES);
-    let mut panels = Vec::new();
-    let mut start = 0;
-    while start < all {
-        let left = all - start;
-        let vectors = if left == 5 || left == 6 { 3 } else { left.min(MOST_VECTORS) };
-        let last = columns - (start + vectors - 1) * LANES;
-        panels.push(Panel { start, vectors, last: first(last) });
-        start += vectors;
+pub(crate) fn panels(columns: usize) -> Panels {
+    Panels { columns, start: 0 }
+}
+
+impl Iterator for Panels {
+    type Item = Panel;
+
+    fn next(&mut self) -> Option<Panel> {
+        let left = self.columns.div_ceil(LANES) - self.start;
+        let vectors = match left {
+            0 => return None,
+            5 | 6 => 3,
+            left => left.min(MOST_VECTORS),
+        };
+        let start = self.start;
+        self.start += vectors;
+        let last = first(self.columns - (self.start - 1) * LANES);
+        Some(Panel { start, vectors, last })
     }
-    panels
 }
 
 /// Up to 16 rows of up to 16 numbers, `stride` apart, and 0 where there are none.
@@ -144,12 +158,11 @@ mod tests {
 
     #[test]
     fn panels_are_wide_and_alike() {
-        let widths =
-            |columns| panels(columns).iter().map(|panel| panel.vectors).collect::<Vec<_>>();
+        let widths = |columns| panels(columns).map(|panel| panel.vectors).collect::<Vec<_>>();
         assert_eq!(widths(64), [4]);
         assert_eq!(widths(80), [3, 2]);
         assert_eq!(widths(96), [3, 3]);
         assert_eq!(widths(160), [4, 3, 3]);
-        assert_eq!(panels(24), [Panel { start: 0, vectors: 2, last: 0xFF }]);
+        assert!(panels(24).eq([Panel { start: 0, vectors: 2, last: 0xFF }]));
     }
 }

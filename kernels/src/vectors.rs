@@ -75,13 +75,38 @@ impl<'a> Target<'a> {
     }
 }
 
+/// Where rows begin: the source of each one's first tap, and its result.
+#[derive(Clone, Copy)]
+pub(crate) enum Rows<'a> {
+    /// Anywhere.
+    Listed(&'a [(usize, usize)]),
+    /// So many, of which each lies so far from the one before: the source of the first begins at 0, the result at `to`.
+    Even { count: usize, to: usize, apart: (usize, usize) },
+}
+
+impl Rows<'_> {
+    fn len(self) -> usize {
+        match self {
+            Self::Listed(rows) => rows.len(),
+            Self::Even { count, .. } => count,
+        }
+    }
+
+    #[inline(always)]
+    fn at(self, index: usize) -> (usize, usize) {
+        match self {
+            Self::Listed(rows) => rows[index],
+            Self::Even { to, apart, .. } => (index * apart.0, to + index * apart.1),
+        }
+    }
+}
+
 /// What one call of [`multiply`] computes: `to[row + column] = scale sum over taps and channels of
 /// from[row + tap + channel] panel[tap + channel][column]`.
 pub(crate) struct Strip<'a> {
     pub from: &'a [f32],
     pub to: Target<'a>,
-    /// Where the source of the first tap begins, and the result, by row.
-    pub rows: &'a [(usize, usize)],
+    pub rows: Rows<'a>,
     pub taps: &'a [Tap],
     pub channels: usize,
     /// From one channel of a row to the next.
@@ -123,9 +148,18 @@ impl Strip<'_> {
         }
         let last = self.channels.checked_sub(1).filter(|_| !self.taps.is_empty());
         let reach = farthest as usize + last.map_or(0, |last| last * self.step + 1);
-        for &(from, to) in self.rows {
+        let check = |(from, to): (usize, usize)| {
             assert!(from >= nearest.unsigned_abs() && from + reach <= self.from.len(), "a row");
             assert!(to + written <= self.to.len, "a row of the result");
+        };
+        match self.rows {
+            Rows::Listed(rows) => rows.iter().copied().for_each(check),
+            Rows::Even { count: 0, .. } => {}
+            rows @ Rows::Even { count, apart, .. } => {
+                // All others lie between the first and the last.
+                assert!(count.checked_mul(apart.0.max(apart.1)).is_some(), "rows so far apart");
+                [0, count - 1].into_iter().map(|row| rows.at(row)).for_each(check);
+            }
         }
     }
 }
@@ -140,13 +174,14 @@ impl Strip<'_> {
 #[target_feature(enable = "avx512f")]
 pub(crate) unsafe fn multiply(strip: &Strip<'_>) {
     strip.check();
-    let tiles = strip.rows.len().div_ceil(rows_beside(strip.vectors)).max(1);
-    let count = strip.rows.len().div_ceil(tiles).max(1);
-    for (index, tile) in strip.rows.chunks(count).enumerate() {
-        let rest = &strip.rows[index * count + tile.len()..];
-        let ahead = Ahead::new(strip, &rest[..count.min(rest.len())], [index, tiles]);
+    let rows = strip.rows.len();
+    let tiles = rows.div_ceil(rows_beside(strip.vectors)).max(1);
+    let count = rows.div_ceil(tiles).max(1);
+    for (index, start) in (0..rows).step_by(count).enumerate() {
+        let end = rows.min(start + count);
+        let ahead = Ahead::new(strip, end..rows.min(end + count), [index, tiles]);
         // SAFETY: as the caller says; bounds have been checked.
-        unsafe { multiply_tile(strip, tile, ahead) };
+        unsafe { multiply_tile(strip, start..end, ahead) };
     }
 }
 
@@ -154,12 +189,12 @@ pub(crate) unsafe fn multiply(strip: &Strip<'_>) {
 /// As [`multiply`]; the rows are the strip's.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn multiply_tile(strip: &Strip<'_>, tile: &[(usize, usize)], ahead: Ahead<'_>) {
+unsafe fn multiply_tile(strip: &Strip<'_>, tile: Range<usize>, ahead: Ahead<'_>) {
     macro_rules! of_rows {
         ($vectors:literal: $($rows:literal)*) => {
             match tile.len() {
                 // SAFETY: as the caller says.
-                $($rows => unsafe { sums::<$rows, $vectors>(strip, tile, ahead) },)*
+                $($rows => unsafe { sums::<$rows, $vectors>(strip, tile.start, ahead) },)*
                 count => unreachable!("a tile of {count} rows"),
             }
         };
@@ -176,7 +211,8 @@ unsafe fn multiply_tile(strip: &Strip<'_>, tile: &[(usize, usize)], ahead: Ahead
 /// Asks for the lines of the result that are written next, and for those that are read after the strip, a few at a time: all at
 /// once they would hold up what is read.
 struct Ahead<'a> {
-    rows: std::slice::Iter<'a, (usize, usize)>,
+    rows: Rows<'a>,
+    next: Range<usize>,
     to: *const f32,
     vectors: usize,
     /// The next line, how many of its row are left, and how many are asked for at a time.
@@ -191,15 +227,17 @@ struct Ahead<'a> {
 }
 
 impl<'a> Ahead<'a> {
-    /// For one of so many tiles.
-    fn new(strip: &Strip<'a>, next: &'a [(usize, usize)], [tile, tiles]: [usize; 2]) -> Self {
+    /// For one of so many tiles; `next` are the rows of the one behind it.
+    #[inline(always)]
+    fn new(strip: &Strip<'a>, next: Range<usize>, [tile, tiles]: [usize; 2]) -> Self {
         let steps = (strip.taps.len() * strip.channels.div_ceil(UNROLLED)).max(1);
         let each = (next.len() * strip.vectors).div_ceil(steps);
         let all = strip.next.iter().map(|lines| lines.count).sum();
-        let range = split_range(all, tiles, tile);
+        let range = if all > 0 { split_range(all, tiles, tile) } else { 0..0 };
         let to = strip.to.pointer.cast_const();
         Self {
-            rows: next.iter(),
+            rows: strip.rows,
+            next,
             to,
             vectors: strip.vectors,
             line: to,
@@ -216,8 +254,8 @@ impl<'a> Ahead<'a> {
     fn ask(&mut self) {
         for _ in 0..self.each {
             if self.left == 0 {
-                let Some(row) = self.rows.next() else { break };
-                (self.line, self.left) = (self.to.wrapping_add(row.1), self.vectors);
+                let Some(row) = self.next.next() else { break };
+                (self.line, self.left) = (self.to.wrapping_add(self.rows.at(row).1), self.vectors);
             }
             // SAFETY: a hint, which writes nothing.
             unsafe { _mm_prefetch::<_MM_HINT_ET0>(self.line.cast()) };
@@ -248,10 +286,11 @@ const UNROLLED: usize = 4;
 #[target_feature(enable = "avx512f")]
 unsafe fn sums<const R: usize, const V: usize>(
     strip: &Strip<'_>,
-    rows: &[(usize, usize)],
+    first: usize,
     mut ahead: Ahead<'_>,
 ) {
     let mut sums = [[_mm512_setzero_ps(); V]; R];
+    let rows: [(usize, usize); R] = std::array::from_fn(|row| strip.rows.at(first + row));
     for tap in strip.taps {
         let mut a = [std::ptr::null(); R];
         for (a, row) in a.iter_mut().zip(rows) {

@@ -15,7 +15,7 @@ use crate::error::KernelError;
 use crate::panels::{Panel, panels};
 use crate::parallel::{self, with_rooms};
 use crate::threads::ThreadPool;
-use crate::vectors::{LANES, STRIP, Strip, Tap, Target, multiply};
+use crate::vectors::{LANES, Rows, STRIP, Strip, Tap, Target, multiply};
 
 /// Rows of a unit of work, at most.
 const ROWS: usize = STRIP;
@@ -187,7 +187,7 @@ impl Gather {
         from: &[f32],
         to: Sink<'_>,
     ) -> Result<(), KernelError> {
-        let panels = panels(self.to.count);
+        let panels: Vec<Panel> = panels(self.to.count).collect();
         let depth = self.depth(kernels.slots);
         let as_they_are = pack.is_needless(kernels.slots, self.rows());
         if !as_they_are {
@@ -359,7 +359,7 @@ impl Gather {
         let strip = Strip {
             from,
             to,
-            rows,
+            rows: Rows::Listed(rows),
             taps: &shared.taps,
             channels: self.from.count,
             step: 1,

@@ -173,7 +173,8 @@ impl Sums {
             h.count * w.count * unit.rows.len()
         };
         let costs: Vec<usize> = units.iter().map(cost).collect();
-        let (panels, target) = (panels(self.x.count), Target::new(to));
+        let panels: Vec<Panel> = panels(self.x.count).collect();
+        let target = Target::new(to);
         let (slabs, size) = (self.slabs(slots), self.size(slots));
         let shares = if parts > 1 { (parts * SHARES).div_ceil(slabs) } else { 1 };
         let slab = |slab| {

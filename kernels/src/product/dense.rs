@@ -9,11 +9,11 @@ use graphc_ir::shard::split_range;
 
 use super::{Hands, Layout, Made, Then, Write};
 use crate::error::KernelError;
-use crate::panels::{Panel, copy_rows, load, panels, store_rows};
+use crate::panels::{Panel, Panels, copy_rows, load, panels, store_rows};
 use crate::parallel;
 use crate::product::transposed;
 use crate::simd::{Level, level};
-use crate::vectors::{LANES, Lines, STRIP, Strip, Tap, Target, multiply};
+use crate::vectors::{LANES, Lines, Rows, STRIP, Strip, Tap, Target, multiply};
 use crate::view::Parts;
 
 /// Places along the inner extent that are summed at a time: a row of the first factor stays in the nearest cache.
@@ -234,7 +234,7 @@ impl<'a> Product<'a> {
                 for down in steps(rows, ROWS) {
                     let at = self.at + down.start * self.stride + across.start;
                     let block = [down, depth.clone(), across.clone()];
-                    self.strip(block, &panels, at, [&mut *of_a, &mut *of_b], &[]);
+                    self.strip(block, panels.clone(), at, [&mut *of_a, &mut *of_b], &[]);
                 }
             }
         }
@@ -265,7 +265,7 @@ impl<'a> Product<'a> {
                     let is_last = depth.end == inner;
                     let near = if is_last { beside } else { &[] };
                     let near = Beside::all(near, start, whole)?;
-                    part.strip(block, &panels, at, [&mut *of_a, &mut *of_b], &near);
+                    part.strip(block, panels.clone(), at, [&mut *of_a, &mut *of_b], &near);
                     if is_last {
                         then(Made {
                             start,
@@ -285,21 +285,21 @@ impl<'a> Product<'a> {
     fn strip(
         &self,
         [down, depth, across]: [Range<usize>; 3],
-        panels: &[Panel],
+        mut panels: Panels,
         to: usize,
         [of_a, of_b]: [&mut [f32]; 2],
         beside: &[Beside],
     ) {
         let first = self.first(down.clone(), depth.clone(), of_a);
         let is_last = down.end == self.extents[0];
-        for (index, &panel) in panels.iter().enumerate() {
+        while let Some(panel) = panels.next() {
             let at = panel.start * LANES * depth.len();
             let packed = &mut of_b[at..at + panel.vectors * LANES * depth.len()];
             if down.start == 0 {
                 self.source(depth.clone(), across.start, panel).pack(packed);
             }
-            let next = match panels.get(index + 1) {
-                Some(&panel) if down.start == 0 => Some((depth.clone(), across.start, panel)),
+            let next = match panels.clone().next() {
+                Some(panel) if down.start == 0 => Some((depth.clone(), across.start, panel)),
                 None if is_last => self.following(&depth, across.start),
                 _ => None,
             };
@@ -327,7 +327,7 @@ impl<'a> Product<'a> {
         } else {
             (depth.end..inner.min(depth.end + DEPTH), 0)
         };
-        let panel = *panels(columns.min(column + COLUMNS) - column).first()?;
+        let panel = panels(columns.min(column + COLUMNS) - column).next()?;
         (!depth.is_empty()).then_some((depth, column, panel))
     }
 
@@ -367,15 +367,10 @@ impl<'a> Product<'a> {
         packed: &[f32],
         next: &[Lines],
     ) {
-        let mut rows = [(0, 0); STRIP];
-        let rows = &mut rows[..down];
-        for (index, row) in rows.iter_mut().enumerate() {
-            *row = (index * layout.row, to + index * self.stride);
-        }
         let strip = Strip {
             from: first,
             to: self.to,
-            rows,
+            rows: Rows::Even { count: down, to, apart: (layout.row, self.stride) },
             taps: &[Tap { ahead: 0, slot: 0 }],
             channels: depth.len(),
             step: layout.column,

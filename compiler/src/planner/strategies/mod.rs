@@ -179,21 +179,25 @@ fn exact(problem: &Problem<'_>, node: usize, wished: SbpId) -> usize {
         .unwrap_or(0)
 }
 
-/// The candidate whose operands take the least communication, then the least local boxing, then the least computing.
-/// A parameter, cast or not, counts as whole: where it is kept in shards it is gathered.
+/// The candidate for which the fewest operands move otherwise than by an all-reduce; of those the one whose operands take the least
+/// communication, then the least local boxing, then the least computing. What is split along the batch stays so, and statistics of a
+/// batch are summed by all ranks: to gather the one or to scatter the other may cost less here, but not for what reads the result. A
+/// parameter, cast or not, counts as whole: where it is kept in shards it is gathered.
 fn follow(problem: &Problem<'_>, id: usize, node: &Node, assignment: &[usize]) -> usize {
     if node.operands.is_empty() {
         return wish(problem, id, Sbp::Broadcast);
     }
-    let mut best: Option<([f64; 3], usize)> = None;
+    let mut best: Option<([f64; 4], usize)> = None;
     for label in worth_pricing(problem, id, node, assignment) {
         let candidate = problem.candidates[id][label].clone();
-        let (mut moved, mut local) = (0.0, 0.0);
+        let (mut others, mut moved, mut local) = (0.0, 0.0, 0.0);
         for (position, &target) in candidate.operands.iter().enumerate() {
             let (seconds, communicates) = operand(problem, id, node, position, target, assignment);
             *if communicates { &mut moved } else { &mut local } += seconds;
+            let (_, source) = source(problem, node, position, assignment);
+            others += f64::from(u8::from(!is_all_reduced(problem, source, target)));
         }
-        let score = [moved, local, candidate.seconds];
+        let score = [others, moved, local, candidate.seconds];
         let better = best.is_none_or(|(known, _)| {
             let order = score.iter().zip(&known).map(|(a, b)| a.total_cmp(b));
             order.fold(std::cmp::Ordering::Equal, std::cmp::Ordering::then).is_lt()
@@ -250,6 +254,16 @@ fn is_local(problem: &Problem<'_>, nodes: (usize, usize), source: SbpId, target:
     let (source, target) = (problem.layouts.sbp(source), problem.layouts.sbp(target));
     let kept = |(source, target): (&Sbp, &Sbp)| source == target || *source == Sbp::Broadcast;
     placement[nodes.0] == placement[nodes.1] && source.0.iter().zip(&target.0).all(kept)
+}
+
+/// Whether an all-reduce of sums is all the communication of boxing, if there is any.
+fn is_all_reduced(problem: &Problem<'_>, source: SbpId, target: SbpId) -> bool {
+    let (source, target) = (problem.layouts.sbp(source), problem.layouts.sbp(target));
+    source.0.iter().zip(&target.0).all(|(source, target)| match source {
+        Sbp::Broadcast => true,
+        Sbp::Partial(_) => *target == Sbp::Broadcast || source == target,
+        Sbp::Split(_) => source == target,
+    })
 }
 
 /// Seconds of boxing an operand to `target`, and whether ranks communicate for it.
