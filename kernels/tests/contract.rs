@@ -143,6 +143,11 @@ fn large_cases() -> Vec<Case> {
         let of_k = ConvolutionKernelGrad { window, groups, extents, channels_last: true };
         add(Op::ConvolutionKernelGrad(of_k), &[x, y], random);
     }
+    // Images that fit no cache.
+    let (x, y) = (f32s(&[5, 40, 40, 4]), f32s(&[5, 40, 40, 136]));
+    let window = Window { strides: [1; 2], pads: [1; 4], dilations: [1; 2] };
+    let of_k = ConvolutionKernelGrad { window, groups: 1, extents: [3; 2], channels_last: true };
+    add(Op::ConvolutionKernelGrad(of_k), &[x, y], random);
     let tokens = [f32s(&[2, 300, 130]), TensorType::new(DType::I64, [2, 300, 2])];
     add(Op::Dispatch(Dispatch { experts: 100, capacity: 5 }), &tokens, random);
     cases

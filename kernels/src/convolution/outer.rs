@@ -25,6 +25,10 @@ const NEAR: usize = 3 << 16;
 /// most so many numbers.
 const FEW_UNITS: usize = 8;
 const SMALL: usize = 1 << 16;
+/// The same where both factors are more numbers than the second cache holds: threads that share taps would each read all of them
+/// from memory.
+const FAR: usize = 1 << 20;
+const SMALL_OF_FAR: usize = 1 << 17;
 /// Into how many slabs images are cut that threads share. What is added to what must not depend on how many threads there are.
 const SLABS: usize = 4;
 
@@ -119,8 +123,13 @@ impl Sums {
     /// How many slabs of images have sums of their own.
     fn slabs(&self, slots: &[Option<usize>]) -> usize {
         let units = slots.iter().flatten().count() * self.y.count.div_ceil(ROWS);
-        let shared = units < FEW_UNITS && self.size(slots) <= SMALL && self.batch >= SLABS;
-        if shared { SLABS } else { 1 }
+        let are_far = self.batch * (self.x.image() + self.y.image()) > FAR;
+        let small = match (are_far, units < FEW_UNITS) {
+            (true, _) => SMALL_OF_FAR,
+            (false, true) => SMALL,
+            (false, false) => 0,
+        };
+        if self.size(slots) <= small && self.batch >= SLABS { SLABS } else { 1 }
     }
 
     /// Writes the gradient of the kernels `[channels of y, channels of x, taps]`. The processor has AVX-512.
