@@ -217,7 +217,7 @@ impl TryFrom<String> for Schedule {
 pub enum Strategy {
     /// The planner chooses.
     Auto,
-    /// Data parallel: weights whole everywhere, gradients all-reduced.
+    /// Data parallel: weights whole everywhere, gradients and statistics of batches all-reduced.
     Data,
     /// Optimizer states sharded (Rajbhandari et al., arXiv 1910.02054, section 5).
     Zero1,

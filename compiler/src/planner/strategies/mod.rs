@@ -1,7 +1,8 @@
 //! Fixed plans to compare with: data parallelism and the stages of ZeRO (Rajbhandari et al., arXiv 1910.02054).
 //!
 //! Inputs are split along the batch over all mesh axes, and what is computed from them follows: node by node the
-//! signature whose operands take the least communication. What differs is how variables are kept and updated:
+//! signature whose operands stay where they are, or are summed over the ranks, and take the least communication. What differs is
+//! how variables are kept and updated:
 //!
 //! | strategy | parameters | states | gradients |
 //! |---|---|---|---|
