@@ -5,11 +5,11 @@
 
 Needs PyTorch (`pip install torch numpy`), and onnxruntime and onnx for inference. PyTorch runs in the mode that a short trial
 finds fastest for the case: eager, fused (one kernel for the optimizer), fused_cl (channels last as well) or compile; `--modes`
-narrows the choice. Ranks run the plan that graphc chooses by default, or a data-parallel one with `--data`; numbers are the same. Then both
-are measured in turn, so that load on the machine meets both, and each round has all cases of a
-workload. Figures are medians of the rounds, and so are ratios, which are taken within a round. A ratio above 1 says that graphc
-is faster; memory is the peak resident set of all processes, and below 1 graphc needs less. Rows of scaling divide a case of 2
-cores by that of 1.
+narrows the choice. Ranks of graphc run the plan that it chooses by default, or a data-parallel one with `--data`: the same
+training, within rounding. Then both are measured in turn, so that load on the machine meets both, and each round has all cases
+of a workload. Figures are medians of the rounds, and so are ratios, which are taken within a round. A ratio above 1 says that
+graphc is faster; memory is the peak resident set of all processes, and below 1 graphc needs less. Rows of scaling divide a case
+of 2 cores by that of 1.
 """
 import argparse
 import json
@@ -146,6 +146,8 @@ def main():
     only = a.only.split(",")
     if unknown := set(only) - {*WORKLOADS, "W5", "inference"}:
         p.error(f"no {', '.join(sorted(unknown))}")
+    if unknown := set(a.modes.split(",")) - set(MODES):
+        p.error(f"no mode {', '.join(sorted(unknown))}: modes are {', '.join(MODES)}")
     print("load:", open("/proc/loadavg").read().strip())
     header()
     torch = PyTorch(a)

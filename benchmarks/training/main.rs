@@ -200,7 +200,12 @@ fn options(args: &Args, optimizer: Option<Optimizer>) -> Result<CompileOptions> 
 
 fn cluster(args: &Args) -> Result<graphc::ir::plan::Cluster> {
     match &args.cluster {
-        Some(path) => Ok(parse_cluster(&std::fs::read_to_string(path)?)?),
+        Some(path) => {
+            let text = std::fs::read_to_string(path);
+            let text =
+                text.with_context(|| format!("cannot read the cluster {}", path.display()))?;
+            parse_cluster(&text).with_context(|| format!("in the cluster {}", path.display()))
+        }
         None => cpu(),
     }
 }

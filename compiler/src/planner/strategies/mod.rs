@@ -193,10 +193,9 @@ fn follow(problem: &Problem<'_>, id: usize, node: &Node, assignment: &[usize]) -
         let candidate = problem.candidates[id][label].clone();
         let (mut others, mut moved, mut local) = (0.0, 0.0, 0.0);
         for (position, &target) in candidate.operands.iter().enumerate() {
-            let (seconds, communicates) = operand(problem, id, node, position, target, assignment);
-            *if communicates { &mut moved } else { &mut local } += seconds;
-            let (_, source) = source(problem, node, position, assignment);
-            others += f64::from(u8::from(!is_all_reduced(problem, source, target)));
+            let (seconds, movement) = operand(problem, id, node, position, target, assignment);
+            *if movement == Movement::Local { &mut local } else { &mut moved } += seconds;
+            others += f64::from(u8::from(movement == Movement::Changed));
         }
         let score = [others, moved, local, candidate.seconds];
         let better = best.is_none_or(|(known, _)| {
@@ -249,25 +248,43 @@ fn source(
     (producer, problem.candidates[producer][assignment[producer]].results[value.index])
 }
 
+/// What boxing does to an operand.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Movement {
+    /// Ranks do not communicate.
+    Local,
+    /// It goes to other ranks as it lies, or is a sum that is all-reduced.
+    Kept,
+    /// It is gathered, scattered or split otherwise.
+    Changed,
+}
+
 /// Whether boxing from one node to another takes no communication.
 fn is_local(problem: &Problem<'_>, nodes: (usize, usize), source: SbpId, target: SbpId) -> bool {
+    movement(problem, nodes, source, target) == Movement::Local
+}
+
+/// What boxing from one node to another does.
+fn movement(
+    problem: &Problem<'_>,
+    nodes: (usize, usize),
+    source: SbpId,
+    target: SbpId,
+) -> Movement {
     let placement = &problem.decisions.staging.placement;
     let (source, target) = (problem.layouts.sbp(source), problem.layouts.sbp(target));
-    let kept = |(source, target): (&Sbp, &Sbp)| source == target || *source == Sbp::Broadcast;
-    placement[nodes.0] == placement[nodes.1] && source.0.iter().zip(&target.0).all(kept)
+    let of_axis = |(source, target): (&Sbp, &Sbp)| match (source, target) {
+        (Sbp::Broadcast, _) => Movement::Local,
+        _ if source == target => Movement::Local,
+        (Sbp::Partial(_), Sbp::Broadcast) => Movement::Kept,
+        _ => Movement::Changed,
+    };
+    let stays = placement[nodes.0] == placement[nodes.1];
+    let begin = if stays { Movement::Local } else { Movement::Kept };
+    source.0.iter().zip(&target.0).map(of_axis).fold(begin, Movement::max)
 }
 
-/// Whether an all-reduce of sums is all the communication of boxing, if there is any.
-fn is_all_reduced(problem: &Problem<'_>, source: SbpId, target: SbpId) -> bool {
-    let (source, target) = (problem.layouts.sbp(source), problem.layouts.sbp(target));
-    source.0.iter().zip(&target.0).all(|(source, target)| match source {
-        Sbp::Broadcast => true,
-        Sbp::Partial(_) => *target == Sbp::Broadcast || source == target,
-        Sbp::Split(_) => source == target,
-    })
-}
-
-/// Seconds of boxing an operand to `target`, and whether ranks communicate for it.
+/// Seconds of boxing an operand to `target`, and what that does.
 fn operand(
     problem: &Problem<'_>,
     id: usize,
@@ -275,11 +292,11 @@ fn operand(
     position: usize,
     target: SbpId,
     assignment: &[usize],
-) -> (f64, bool) {
+) -> (f64, Movement) {
     let value = node.operands[position];
     let (producer, source) = source(problem, node, position, assignment);
     let layouts = &problem.layouts;
     let [from, to] = [producer, id].map(|node| layouts.class(value, layouts.placement_of(node)));
     let seconds = layouts.price((from, source), (to, target)).seconds;
-    (seconds, !is_local(problem, (producer, id), source, target))
+    (seconds, movement(problem, (producer, id), source, target))
 }
