@@ -2,16 +2,19 @@
 
 mod cases;
 mod common;
+#[path = "common/joint.rs"]
+mod joint;
 #[path = "common/cuda.rs"]
 mod on_card;
 
 use cases::{f32s, ty};
-use common::{Case, Memory, Random};
-use graphc_ir::op::{EvalContext, InPlace, Op, Region};
+use common::{Case, Memory, Random, shard};
+use graphc_ir::op::{EvalContext, Op};
 use graphc_ir::ops::*;
 use graphc_ir::types::DType;
 use graphc_kernels::cuda::{join_alike, joins};
-use on_card::{Fault, bench, check, prepare, shard};
+use joint::{joint, resized};
+use on_card::{Fault, bench, check, prepare};
 
 #[test]
 fn elementwise_ops() {
@@ -56,45 +59,6 @@ fn sources_are_functions_of_places() {
 #[test]
 fn updates_and_the_numbers_of_steps() {
     check(&cases::updates::examples());
-}
-
-/// An update of a variable of another extent, with the same numbers again and again, and scalars of its own.
-fn resized(case: &Case, own: usize, elements: usize) -> Case {
-    let region = |dtype| Region::whole(&ty(dtype, &[elements]));
-    let scalars = !case.operands[0].0.rect.extent.is_empty();
-    let resized = |(index, (of, memory)): (usize, &(Region, Memory))| match index < own {
-        true if scalars && of.rect.extent.is_empty() => {
-            let values: Vec<f64> = memory.values().iter().map(|x| x * elements as f64).collect();
-            (of.clone(), Memory::of(of.dtype, &values))
-        }
-        true => {
-            let values: Vec<f64> = memory.values().into_iter().cycle().take(elements).collect();
-            (region(of.dtype), Memory::of(of.dtype, &values))
-        }
-        false => (of.clone(), memory.clone()),
-    };
-    let operands = case.operands.iter().enumerate().map(resized).collect();
-    // A sum is one number.
-    let result = |of: &Region| match of.rect.extent.is_empty() {
-        true => of.clone(),
-        false => region(of.dtype),
-    };
-    let results = case.results.iter().map(result).collect();
-    Case { op: case.op.clone(), operands, results }
-}
-
-/// Several updates as one: the operands and results of all, and which results lie where operands did.
-fn joint(members: &[Case]) -> (Case, Vec<InPlace>) {
-    let (mut all, mut pairs) =
-        (Case { operands: vec![], results: vec![], ..members[0].clone() }, vec![]);
-    for Case { op, operands, results } in members {
-        let at = (all.results.len(), all.operands.len());
-        let own = op.operation().updates();
-        pairs.extend(own.iter().map(|pair| InPlace::new(at.0 + pair.0, at.1 + pair.1)));
-        all.operands.extend(operands.iter().cloned());
-        all.results.extend(results.iter().cloned());
-    }
-    (all, pairs)
 }
 
 #[test]

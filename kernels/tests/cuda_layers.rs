@@ -5,9 +5,11 @@ mod cases;
 mod common;
 #[path = "common/cuda.rs"]
 mod on_card;
+#[path = "common/rectangles.rs"]
+mod rectangles;
 
 use cases::Example;
-use common::{Case, Memory, Random, ordinary};
+use common::{Case, Memory, Random, ordinary, shard};
 use graphc_ir::mesh::DeviceKind;
 use graphc_ir::op::{EvalContext, InPlace, Op, Region};
 use graphc_ir::ops::*;
@@ -17,7 +19,8 @@ use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
 use graphc_kernels::cuda::{self, Call};
 use graphc_kernels::{KernelContext, Scratch, View, ViewMut, prepare_fused};
-use on_card::{Bench, bench, check, shard};
+use on_card::{Bench, bench, check};
+use rectangles::{ODD, WIDE, join, joined};
 
 use FusedArg::{Operand as X, Step as S};
 
@@ -81,39 +84,13 @@ fn ty(dtype: DType, shape: &[usize]) -> TensorType {
     TensorType::new(dtype, shape)
 }
 
-/// A rectangle of a tensor: the extents of the tensor, and where it begins.
-type Part = ([usize; 3], [usize; 3]);
-
-/// What is there, joined with a rectangle of other memory.
-fn joined(
-    [from, to]: [&[f64]; 2],
-    [(of_from, from_start), (of_to, to_start)]: [Part; 2],
-    extent: [usize; 3],
-    join: impl Fn(f64, f64) -> f64,
-) -> Vec<f64> {
-    let mut found = to.to_vec();
-    for at in 0..extent.iter().product() {
-        let index = [at / extent[2] / extent[1], at / extent[2] % extent[1], at % extent[2]];
-        let place = |of: [usize; 3], start: [usize; 3]| {
-            (0..3).fold(0, |place, dim| place * of[dim] + start[dim] + index[dim])
-        };
-        let to = place(of_to, to_start);
-        found[to] = join(found[to], from[place(of_from, from_start)]);
-    }
-    found
-}
-
 #[test]
 fn rectangles_are_copied_and_joined() {
     let Some(mut bench) = bench() else { return };
     let random = &mut Random::new(1);
     let kinds = [None, Some(ReduceKind::Sum), Some(ReduceKind::Max), Some(ReduceKind::Min)];
-    let wide: ([Part; 2], [usize; 3]) =
-        ([([3, 5, 16], [1, 0, 8]), ([2, 6, 8], [0, 2, 0])], [2, 4, 8]);
-    let odd: ([Part; 2], [usize; 3]) =
-        ([([2, 3, 7], [0, 1, 2]), ([4, 2, 5], [2, 0, 1])], [2, 2, 3]);
     for dtype in [DType::F32, DType::BF16, DType::I64, DType::U8, DType::Bool] {
-        for ((parts, extent), kind) in [wide, odd].into_iter().flat_map(|p| kinds.map(|k| (p, k))) {
+        for ((parts, extent), kind) in [WIDE, ODD].into_iter().flat_map(|p| kinds.map(|k| (p, k))) {
             let [from, to] = parts.map(|(of, _)| ty(dtype, &of));
             let case = case(&[from, to.clone()], &[to], random);
             let [(of_from, from_start), (of_to, to_start)] = parts;
@@ -128,13 +105,7 @@ fn rectangles_are_copied_and_joined() {
             );
             let found = executed(&mut bench, &call, &case, &[in_place(0, 1)]).remove(0);
             let given: Vec<Vec<f64>> = case.operands.iter().map(|o| o.1.values()).collect();
-            let join = |there: f64, comes: f64| match kind {
-                None => comes,
-                Some(ReduceKind::Sum) if dtype == DType::Bool => there.max(comes),
-                Some(ReduceKind::Sum) => there + comes,
-                Some(ReduceKind::Max) => there.max(comes),
-                Some(ReduceKind::Min) => there.min(comes),
-            };
+            let join = |there: f64, comes: f64| join(dtype, kind, there, comes);
             let expected = joined([&given[0], &given[1]], parts, extent, join);
             let expected = Memory::of(dtype, &expected).values();
             assert_eq!(found, expected, "{dtype} {parts:?} {kind:?}");

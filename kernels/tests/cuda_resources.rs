@@ -13,9 +13,10 @@ use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
+use common::shard;
 use gpu_double::nvrtc::{self, resources};
 use graphc_kernels::cuda::{Call, Kernel, Launch, join_alike};
-use on_card::{prepare, shard};
+use on_card::prepare;
 
 const ARCHITECTURES: [&str; 4] = ["sm_80", "sm_90", "sm_100", "sm_120"];
 const OPTIONS: [&str; 3] = ["--fmad=false", "--std=c++17", "-default-device"];

@@ -1,3 +1,6 @@
-//! What there is to compute on besides the processor: cards and the libraries that they need, for `graphc devices`.
+//! What there is to compute on besides the processor: cards and the libraries that they need, for `graphc devices`; and a workbench, on which
+//! a card executes single calls.
 
-pub use crate::device::cuda::{Card, Found, Library, NotFound, cards};
+pub use crate::device::cuda::{
+    Card, Content, Found, Library, NotFound, Workbench, WorkbenchError, cards,
+};

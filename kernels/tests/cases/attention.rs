@@ -40,7 +40,8 @@ pub fn examples() -> Vec<Example> {
     std::mem::take(&mut to.all)
 }
 
-fn attentions(to: &mut Examples, dtype: DType, causal: bool, extents: [usize; 6]) {
+/// Attention and its gradient, of extents [batch, queries, keys, heads of keys, heads of queries for each, width].
+pub fn attentions(to: &mut Examples, dtype: DType, causal: bool, extents: [usize; 6]) {
     let [batch, queries, keys, shared, group, width] = extents;
     let extents = Extents { batch, queries, keys, shared, group, width };
     forward(to, dtype, causal, &extents);

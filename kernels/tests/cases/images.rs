@@ -9,13 +9,13 @@ use super::super::common::{Random, ordinary};
 use super::{Example, Examples, FLOATS, ty};
 
 /// A convolution: images `[n, h, w, channels]` whatever their layout, kernels of `outputs` channels.
-struct Setting {
-    image: [usize; 4],
-    outputs: usize,
-    kernel: [usize; 2],
-    window: Window,
-    groups: usize,
-    channels_last: bool,
+pub struct Setting {
+    pub image: [usize; 4],
+    pub outputs: usize,
+    pub kernel: [usize; 2],
+    pub window: Window,
+    pub groups: usize,
+    pub channels_last: bool,
 }
 
 pub fn examples() -> Vec<Example> {
@@ -40,7 +40,7 @@ pub fn examples() -> Vec<Example> {
     std::mem::take(&mut to.all)
 }
 
-fn setting(image: [usize; 4], outputs: usize, kernel: usize, stride: usize) -> Setting {
+pub fn setting(image: [usize; 4], outputs: usize, kernel: usize, stride: usize) -> Setting {
     let pad = kernel / 2;
     let window = Window { strides: [stride; 2], pads: [pad; 4], dilations: [1; 2] };
     let kernel = [kernel; 2];
@@ -91,7 +91,7 @@ fn empty(image: [usize; 4]) -> Setting {
     setting(image, 4, 3, 1)
 }
 
-fn convolutions(to: &mut Examples, dtype: DType, setting: &Setting) {
+pub fn convolutions(to: &mut Examples, dtype: DType, setting: &Setting) {
     let &Setting { image: [n, h, w, c], outputs, kernel, window, groups, channels_last } = setting;
     let x = ty(dtype, &if channels_last { [n, h, w, c] } else { [n, c, h, w] });
     let k = ty(dtype, &[outputs, c / groups, kernel[0], kernel[1]]);

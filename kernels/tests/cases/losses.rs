@@ -26,7 +26,7 @@ pub fn examples() -> Vec<Example> {
     std::mem::take(&mut to.all)
 }
 
-fn losses(to: &mut Examples, dtype: DType, rows: usize, classes: usize) {
+pub fn losses(to: &mut Examples, dtype: DType, rows: usize, classes: usize) {
     let (x, labels, row) = (ty(dtype, &[rows, classes]), ty(DType::I64, &[rows]), f32s(&[rows]));
     let of = |place| indices(place, classes, Some(IGNORED_LABEL));
     let scored = [x.clone(), labels.clone()];

@@ -18,7 +18,7 @@ pub fn examples() -> Vec<Example> {
     std::mem::take(&mut to.all)
 }
 
-fn cells(to: &mut Examples, dtype: DType, cell: Cell, reverse: bool, [n, t, h]: [usize; 3]) {
+pub fn cells(to: &mut Examples, dtype: DType, cell: Cell, reverse: bool, [n, t, h]: [usize; 3]) {
     let [gates, states] = [cell.gates() * h, h].map(|width| ty(dtype, &[n, t, width]));
     let weight = ty(dtype, &[cell.gates() * h, h]);
     let state = ty(dtype, &[n, h]);

@@ -43,7 +43,7 @@ pub fn examples() -> Vec<Example> {
     std::mem::take(&mut to.all)
 }
 
-fn softmaxes(to: &mut Examples, dtype: DType, shape: &[usize], axis: usize) {
+pub fn softmaxes(to: &mut Examples, dtype: DType, shape: &[usize], axis: usize) {
     let pair = [ty(dtype, shape), ty(dtype, shape)];
     to.both(Op::Softmax(Softmax { axis }), &pair[..1], 2e-6);
     to.both(Op::LogSoftmax(LogSoftmax { axis }), &pair[..1], 4e-6);
@@ -68,7 +68,7 @@ fn masked(to: &mut Examples) {
     to.both_filled(Op::Softmax(Softmax { axis: 1 }), &[f32s(&[4, 100])], 1e-6, fill);
 }
 
-fn normalizations(to: &mut Examples, dtype: DType, shape: &[usize]) {
+pub fn normalizations(to: &mut Examples, dtype: DType, shape: &[usize]) {
     let kept = [&shape[..shape.len() - 1], &[1]].concat();
     for center in [true, false] {
         let op = Op::Normalize(Normalize { center, epsilon: Scalar(1e-5) });

@@ -43,7 +43,7 @@ fn numbers(to: &mut Examples, of: TensorType) {
     to.both(Op::Iota(Iota { ty: of.clone(), dim }), &[], 0.0);
 }
 
-fn random(to: &mut Examples, of: TensorType) {
+pub fn random(to: &mut Examples, of: TensorType) {
     let normal = Distribution::Normal { mean: Scalar(1.0), std: Scalar(0.5) };
     let uniform = Distribution::Uniform { low: Scalar(-1.0), high: Scalar(0.3) };
     for distribution in [normal, uniform] {

@@ -62,7 +62,7 @@ fn update(
     to.both_filled(op, &types, 4e-6, fill);
 }
 
-fn optimizers(to: &mut Examples, pair: [DType; 2], shape: &[usize]) {
+pub fn optimizers(to: &mut Examples, pair: [DType; 2], shape: &[usize]) {
     let (weight_decay, clip) = (Scalar(0.01), Some(Scalar(0.75)));
     for (momentum, nesterov, scalars) in
         [(0.0, false, &[][..]), (0.9, false, &[0.25]), (0.9, true, &[0.0])]
@@ -101,7 +101,7 @@ fn optimizers(to: &mut Examples, pair: [DType; 2], shape: &[usize]) {
 }
 
 /// Optimizers in one form each.
-fn plain(to: &mut Examples, pair: [DType; 2], shape: &[usize]) {
+pub fn plain(to: &mut Examples, pair: [DType; 2], shape: &[usize]) {
     let lr = falling();
     let op = SgdUpdate { lr: lr.clone(), momentum: Scalar(0.9), ..SgdUpdate::default() };
     update(to, Op::SgdUpdate(op), pair, (shape, 1), (9, &[0.5]));

@@ -6,14 +6,14 @@ use std::collections::HashMap;
 use gpu_double::{Argument, Card, Module, Refusal};
 use graphc_ir::op::{EvalContext, InPlace, Region};
 use graphc_ir::ops::UnaryFunction;
-use graphc_ir::types::{DType, TensorType};
+use graphc_ir::types::DType;
 use graphc_kernels::KernelError;
 use graphc_kernels::cuda::{
     self, Activation, Call, Entry, Kernel, Launch, Matrix, Place, Product, Shard, Slot, Summed,
 };
 
 use crate::cases::Example;
-use crate::common::{Case, Memory};
+use crate::common::{Case, Memory, bytes, memory, pairs, shard};
 
 /// How kernels are compiled: as devices compile them.
 const OPTIONS: [&str; 3] = ["--fmad=false", "--std=c++17", "-default-device"];
@@ -72,11 +72,6 @@ pub fn prepare(case: &Case) -> Result<Call, KernelError> {
     let operands: Vec<Shard> = case.operands.iter().map(|(region, _)| shard(region)).collect();
     let results: Vec<Shard> = case.results.iter().map(shard).collect();
     cuda::prepare(&case.op, &operands, &results)
-}
-
-pub fn shard(region: &Region) -> Shard {
-    let ty = TensorType::new(region.dtype, region.rect.extent.clone());
-    Shard { ty, global: region.global.clone() }
 }
 
 impl Bench {
@@ -383,15 +378,6 @@ impl Origins<'_> {
     }
 }
 
-/// The pairs of results and operands of a case that may share memory.
-fn pairs(case: &Case) -> Vec<InPlace> {
-    let fits = |pair: &InPlace| {
-        let (result, operand) = (&case.results[pair.result], &case.operands[pair.operand].0);
-        result.dtype == operand.dtype && result.rect == operand.rect
-    };
-    case.op.operation().in_place().into_iter().filter(fits).collect()
-}
-
 fn bits(results: &[Memory]) -> Vec<Vec<u8>> {
     results.iter().map(bytes).collect()
 }
@@ -399,32 +385,4 @@ fn bits(results: &[Memory]) -> Vec<Vec<u8>> {
 /// No allocation is empty.
 fn padded(bytes: Vec<u8>) -> Vec<u8> {
     if bytes.is_empty() { vec![0] } else { bytes }
-}
-
-/// The bytes of memory.
-pub fn bytes(memory: &Memory) -> Vec<u8> {
-    match memory {
-        Memory::F32(data) => data.iter().flat_map(|x| x.to_le_bytes()).collect(),
-        Memory::F16(data) => data.iter().flat_map(|x| x.to_le_bytes()).collect(),
-        Memory::BF16(data) => data.iter().flat_map(|x| x.to_le_bytes()).collect(),
-        Memory::I64(data) => data.iter().flat_map(|x| x.to_le_bytes()).collect(),
-        Memory::I32(data) => data.iter().flat_map(|x| x.to_le_bytes()).collect(),
-        Memory::U8(data) => data.clone(),
-    }
-}
-
-/// Memory with these bytes.
-pub fn memory(dtype: DType, bytes: &[u8]) -> Memory {
-    match dtype {
-        DType::F32 => Memory::F32(words(bytes).map(f32::from_le_bytes).collect()),
-        DType::F16 => Memory::F16(words(bytes).map(half::f16::from_le_bytes).collect()),
-        DType::BF16 => Memory::BF16(words(bytes).map(half::bf16::from_le_bytes).collect()),
-        DType::I64 => Memory::I64(words(bytes).map(i64::from_le_bytes).collect()),
-        DType::I32 => Memory::I32(words(bytes).map(i32::from_le_bytes).collect()),
-        DType::U8 | DType::Bool => Memory::U8(bytes.to_vec()),
-    }
-}
-
-fn words<const N: usize>(bytes: &[u8]) -> impl Iterator<Item = [u8; N]> {
-    bytes.as_chunks::<N>().0.iter().copied()
 }

@@ -5,10 +5,11 @@ mod in_place;
 
 use graphc_ir::array::Array;
 use graphc_ir::mesh::{DeviceKind, unravel};
-use graphc_ir::op::{EvalContext, Op, Operand, Region};
+use graphc_ir::op::{EvalContext, InPlace, Op, Operand, Region};
 use graphc_ir::random::Stream;
-use graphc_ir::shard::shard;
+use graphc_ir::shard;
 use graphc_ir::types::{DType, TensorType};
+use graphc_kernels::cuda::Shard;
 use graphc_kernels::{
     KernelContext, KernelError, Prepared, Scratch, ThreadPool, View, ViewMut, prepare,
 };
@@ -155,7 +156,7 @@ impl Case {
         let region = |ty: &TensorType, sbp| Region {
             dtype: ty.dtype,
             global: ty.shape.clone(),
-            rect: shard(&ty.shape, hierarchy, sbp, &coordinates),
+            rect: shard::shard(&ty.shape, hierarchy, sbp, &coordinates),
         };
         let operands = types
             .iter()
@@ -267,13 +268,7 @@ impl Case {
             for (place, (&found, &exact)) in found.values().iter().zip(&expected.data).enumerate() {
                 let rounded = Memory::of(dtype, &[exact]).values()[0];
                 let same = found == rounded || found.is_nan() && exact.is_nan();
-                // Half the distance of neighbours, about a number or below the least normal one.
-                let (ulp, least) = match dtype {
-                    DType::F16 => (f64::powi(2.0, -11), f64::powi(2.0, -25)),
-                    DType::BF16 => (f64::powi(2.0, -8), f64::powi(2.0, -134)),
-                    _ => (0.0, 0.0),
-                };
-                let room = tolerance * (1.0 + exact.abs()) + ulp * found.abs() + least;
+                let room = rounded_room(dtype, tolerance, found, exact);
                 let near = dtype.is_float() && (found - exact).abs() <= room;
                 let regions: Vec<_> = self.operands.iter().map(|operand| &operand.0).collect();
                 assert!(
@@ -287,8 +282,62 @@ impl Case {
     }
 }
 
+/// How far a result may be from the exact number where what was computed in `f32` is within `tolerance`, and rounded once.
+pub fn rounded_room(dtype: DType, tolerance: f64, found: f64, exact: f64) -> f64 {
+    // Half the distance of neighbours, about a number or below the least normal one.
+    let (ulp, least) = match dtype {
+        DType::F16 => (f64::powi(2.0, -11), f64::powi(2.0, -25)),
+        DType::BF16 => (f64::powi(2.0, -8), f64::powi(2.0, -134)),
+        _ => (0.0, 0.0),
+    };
+    tolerance * (1.0 + exact.abs()) + ulp * found.abs() + least
+}
+
 /// A pool of this many threads.
 pub fn pool(threads: usize) -> ThreadPool {
     let spin = std::time::Duration::from_micros(20);
     ThreadPool::new(threads, spin, |index| format!("helper {index}")).expect("threads start")
+}
+
+/// The pairs of results and operands of a case that may share memory.
+pub fn pairs(case: &Case) -> Vec<InPlace> {
+    let fits = |pair: &InPlace| {
+        let (result, operand) = (&case.results[pair.result], &case.operands[pair.operand].0);
+        result.dtype == operand.dtype && result.rect == operand.rect
+    };
+    case.op.operation().in_place().into_iter().filter(fits).collect()
+}
+
+/// A register as kernels know it.
+pub fn shard(region: &Region) -> Shard {
+    let ty = TensorType::new(region.dtype, region.rect.extent.clone());
+    Shard { ty, global: region.global.clone() }
+}
+
+/// The bytes of memory.
+pub fn bytes(memory: &Memory) -> Vec<u8> {
+    match memory {
+        Memory::F32(data) => data.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        Memory::F16(data) => data.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        Memory::BF16(data) => data.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        Memory::I64(data) => data.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        Memory::I32(data) => data.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        Memory::U8(data) => data.clone(),
+    }
+}
+
+/// Memory with these bytes.
+pub fn memory(dtype: DType, bytes: &[u8]) -> Memory {
+    match dtype {
+        DType::F32 => Memory::F32(words(bytes).map(f32::from_le_bytes).collect()),
+        DType::F16 => Memory::F16(words(bytes).map(half::f16::from_le_bytes).collect()),
+        DType::BF16 => Memory::BF16(words(bytes).map(half::bf16::from_le_bytes).collect()),
+        DType::I64 => Memory::I64(words(bytes).map(i64::from_le_bytes).collect()),
+        DType::I32 => Memory::I32(words(bytes).map(i32::from_le_bytes).collect()),
+        DType::U8 | DType::Bool => Memory::U8(bytes.to_vec()),
+    }
+}
+
+fn words<const N: usize>(bytes: &[u8]) -> impl Iterator<Item = [u8; N]> {
+    bytes.as_chunks::<N>().0.iter().copied()
 }

@@ -1,5 +1,6 @@
 //! A register as an actor uses it: where its contents lie in the memory of a device.
 
+use graphc_ir::op::Region;
 use graphc_ir::plan::{Layout, Plan, Rate, Register, RegisterKind};
 use graphc_ir::shard::Rect;
 use graphc_ir::types::DType;
@@ -73,6 +74,21 @@ impl Port {
             bytes,
             rate: register.rate,
         })
+    }
+
+    /// A register of one slot, for every step, that lies at this offset.
+    pub(crate) fn of_region(region: &Region, offset: usize) -> Self {
+        let bytes = region.rect.elements() * region.dtype.size();
+        Self {
+            dtype: region.dtype,
+            global: region.global.clone(),
+            rects: vec![region.rect.clone()],
+            offset,
+            slot_bytes: bytes,
+            slots: 1,
+            bytes,
+            rate: Rate::Step,
+        }
     }
 
     /// Where the content that an action reads or makes lies.

@@ -64,7 +64,7 @@ impl Launch {
 }
 
 /// The table in the card's memory; places are counted from where all registers begin.
-fn upload(
+pub(super) fn upload(
     device: &Cuda,
     table: &[Entry],
     [operands, results]: [&[Port]; 2],

@@ -19,6 +19,7 @@ mod moves;
 mod nccl;
 mod product;
 mod stream;
+mod workbench;
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -45,6 +46,7 @@ pub(crate) use memory::CardMemory;
 pub(crate) use moves::{CardFill, CardMove};
 pub(crate) use nccl::{Id, Operation, new_id};
 pub(crate) use stream::{Event, Stream};
+pub use workbench::{Content, Workbench, WorkbenchError};
 
 /// The cards of this machine, by their numbers.
 ///

@@ -1,0 +1,61 @@
+#!/bin/bash
+# Builds the kit, with which a machine that has a card, but neither a Rust toolchain nor a network, shows what graphc does on it:
+#
+#     benchmarks/card/build.sh [DIR]
+#
+# fills DIR (target/card) and packs it as DIR.tar.gz. Nothing of it is installed: unpack it there and run
+# `./run.sh right OUT`, `./run.sh fast OUT` and `./run.sh why OUT`. Weights are made by seed, so none are in it.
+# CARD_PROFILE=dev takes development builds, for rehearsals.
+set -euo pipefail
+root=$(cd "$(dirname "$0")/../.." && pwd)
+kit=$(realpath -m "${1:-$root/target/card}")
+profile=${CARD_PROFILE:-release}
+built=$root/target/$([ "$profile" = dev ] && echo debug || echo "$profile")
+cd "$root"
+
+cargo build --workspace --profile "$profile" --bin graphc --example card_kernels --example card_models
+rm -rf "$kit"
+mkdir -p "$kit/bin" "$kit/models" "$kit/plans" "$kit/refs" "$kit/peers" "$kit/python" "$kit/kernels"
+
+for program in graphc examples/card_kernels; do
+    strip -o "$kit/bin/$(basename $program)" "$built/$program"
+done
+cp benchmarks/card/{run.sh,run.py,kit.py,items.py,right.py,fast.py,why.py,data.py,table.py} "$kit"
+cp benchmarks/card/peers/*.py "$kit/peers"
+cp -r python/graphc_torch "$kit/python"
+find "$kit" -name __pycache__ -prune -exec rm -rf {} +
+for reference in tests/refs/*/ref.json; do
+    [ -f "$(dirname "$reference")/model.onnx" ] && cp -r "$(dirname "$reference")" "$kit/refs"
+done
+"$built/examples/card_models" "$kit/models"
+if [ "$profile" = dev ]; then
+    # The models of a rehearsal alone: a development build takes long for the others.
+    find "$kit/models" -name '*.gir' ! -name '*-small.gir' -delete
+fi
+
+# Plans are made here, so that no time of the card goes into them.
+adamw="--optimizer adamw --lr 0.0003 --weight-decay 0.01"
+sgd="--optimizer sgd --lr 0.01 --momentum 0.9"
+for model in "$kit"/models/*.gir; do
+    name=$(basename "$model" .gir)
+    case $name in resnet50*) optimizer=$sgd ;; *) optimizer=$adamw ;; esac
+    "$kit/bin/graphc" compile "$model" $optimizer --precision bf16 --cluster dgx-h100 -o "$kit/plans/$name.json" > /dev/null
+done
+
+# Kernels of these plans, where this build compiles them ahead and NVIDIA's compiler is here.
+if "$kit/bin/graphc" kernels --help > /dev/null 2>&1; then
+    "$kit/bin/graphc" kernels "$kit"/plans/*.json --capability 9.0 -o "$kit/kernels" \
+        || echo "kernels are not compiled ahead: each is when it is first needed"
+else
+    echo "this graphc compiles no kernels ahead: each is when it is first needed"
+fi
+
+commit=$(git rev-parse --short HEAD 2> /dev/null || echo unknown)
+version=$("$kit/bin/graphc" --version)
+printf '{"version": "%s", "commit": "%s", "profile": "%s"}\n' "$version" "$commit" "$profile" > "$kit/kit.json"
+tar -C "$(dirname "$kit")" -czf "$kit.tar.gz" "$(basename "$kit")"
+(cd "$kit" && du -sk -- * | sort -rn | awk '{ printf "%8.1f MiB  %s\n", $1 / 1024, $2 }')
+size=$(stat -c %s "$kit.tar.gz")
+echo "$kit.tar.gz: $(awk "BEGIN { printf \"%.1f\", $size / 1048576 }") MiB"
+# What is larger may not get there.
+[ "$size" -lt $((48 << 20)) ] || { echo "that is more than 48 MiB" >&2; exit 1; }

@@ -1,0 +1,160 @@
+//! Every kernel of the lookup on a card, held against the ops' own evaluations, or against the processor's kernels where those would take
+//! too long.
+//!
+//!     cargo run --release --example card_kernels [-- --few] [--groups "rows,real norms"] [--jobs 8] [--seconds 200]
+//!
+//! Trials are made and executed group by group, each group by a process of its own: a kernel that faults makes a card of no use to its
+//! process, and one that hangs is ended with it; the group goes on behind it in another process. A line of JSON is printed for each
+//! trial, and at last one with a summary. The exit status is 1 where anything was wrong.
+
+#[path = "../../../kernels/tests/cases/mod.rs"]
+mod cases;
+#[path = "../../../kernels/tests/common/chains.rs"]
+mod chains;
+#[path = "../../../kernels/tests/common/mod.rs"]
+mod common;
+#[path = "../../../kernels/tests/common/growing.rs"]
+mod growing;
+#[path = "../../../kernels/tests/common/joint.rs"]
+mod joint;
+#[path = "../../../kernels/tests/common/products.rs"]
+mod products;
+#[path = "../../../kernels/tests/common/rectangles.rs"]
+mod rectangles;
+
+mod groups;
+mod large;
+mod parent;
+mod trial;
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use graphc_runtime::Cause;
+use graphc_runtime::cards::{Workbench, WorkbenchError};
+use serde_json::{Value, json};
+
+use groups::Group;
+use trial::{Oracle, Outcome, Trial};
+
+/// Holds the kernels of a card against what is right.
+#[derive(Parser)]
+struct Args {
+    /// A few small trials of each op alone
+    #[arg(long)]
+    few: bool,
+    /// Groups whose names contain one of these
+    #[arg(long, value_delimiter = ',')]
+    groups: Vec<String>,
+    /// Processes at a time
+    #[arg(long, default_value_t = 1)]
+    jobs: usize,
+    /// Seconds after which what has not begun is left out
+    #[arg(long, default_value_t = 3600)]
+    seconds: u64,
+    /// Seconds without a word after which a trial is given up
+    #[arg(long, default_value_t = 120)]
+    patience: u64,
+    /// Be the process of this group
+    #[arg(long, hide = true)]
+    group: Option<String>,
+    /// The first trial of the group that is executed
+    #[arg(long, hide = true, default_value_t = 0)]
+    from: usize,
+}
+
+/// Exit status of a process whose card is of no use any more.
+const LOST: u8 = 3;
+
+fn main() -> Result<std::process::ExitCode> {
+    let args = Args::parse();
+    if let Some(name) = &args.group {
+        let group = groups::all().into_iter().find(|group| &group.name == name);
+        return execute(&group.context("there is no such group")?, args.from, args.few);
+    }
+    let wanted = |name: &str| args.groups.iter().any(|part| name.contains(part.as_str()));
+    let all = if args.few { groups::few() } else { groups::all() };
+    let names = all.into_iter().map(|group| group.name);
+    let names: Vec<_> = names.filter(|name| args.groups.is_empty() || wanted(name)).collect();
+    if names.is_empty() {
+        bail!("there are no such groups");
+    }
+    let deadline = Instant::now() + Duration::from_secs(args.seconds);
+    let limits = parent::Limits { deadline, patience: Duration::from_secs(args.patience) };
+    let summary = parent::run(&names, args.jobs.max(1), limits, args.few, &print)?;
+    print(&summary.value())?;
+    Ok(u8::from(!summary.is_well()).into())
+}
+
+fn print(line: &Value) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}")?;
+    Ok(out.flush()?)
+}
+
+/// Executes the trials of a group from one of them on.
+fn execute(group: &Group, from: usize, few: bool) -> Result<std::process::ExitCode> {
+    let card = Workbench::open()?;
+    for (number, made) in group.trials(few).into_iter().enumerate().skip(from) {
+        print(&json!({ "group": group.name, "begins": number }))?;
+        let begun = Instant::now();
+        let trial = made();
+        print(&json!({ "group": group.name, "begins": number, "trial": trial.name }))?;
+        let made = begun.elapsed().as_secs_f64();
+        let result = trial.run(&card);
+        let mut line = line(&trial, &result);
+        line["group"] = json!(group.name);
+        line["number"] = json!(number);
+        line["seconds"] = json!([made, begun.elapsed().as_secs_f64() - made]);
+        print(&line)?;
+        if matches!(&result, Err(error) if is_lost(error)) {
+            return Ok(LOST.into());
+        }
+    }
+    Ok(0.into())
+}
+
+/// Whether nothing can be executed behind this error. What a kernel finds in its operands leaves the card as it was.
+fn is_lost(error: &WorkbenchError) -> bool {
+    match error {
+        WorkbenchError::Card(_) | WorkbenchError::Failed(Cause::Device(_)) => true,
+        WorkbenchError::Failed(_)
+        | WorkbenchError::Unprepared(_)
+        | WorkbenchError::Overwritten { .. } => false,
+    }
+}
+
+fn line(trial: &Trial, result: &Result<Outcome, WorkbenchError>) -> Value {
+    let oracle = match trial.oracle {
+        Oracle::Evaluation => "evaluation",
+        Oracle::Processor => "processor",
+    };
+    let verdict = match result {
+        Ok(outcome) if outcome.is_right() => "right",
+        Ok(_) => "wrong",
+        Err(_) => "failed",
+    };
+    let mut line = json!({ "trial": trial.name, "verdict": verdict, "oracle": oracle });
+    match result {
+        Ok(Outcome { worst, repeats, same_in_place }) => {
+            // Infinity is no number of JSON.
+            line["share"] = json!(worst.share.min(1e300));
+            if worst.share > 0.0 {
+                let at = format!("result {} element {}", worst.result, worst.element);
+                line["at"] = json!(at);
+                line["found"] = json!(format!("{:e}", worst.found));
+                line["right"] = json!(format!("{:e}", worst.right));
+            }
+            if !repeats {
+                line["repeats"] = json!(false);
+            }
+            if !same_in_place {
+                line["same_in_place"] = json!(false);
+            }
+        }
+        Err(error) => line["error"] = json!(error.to_string()),
+    }
+    line
+}

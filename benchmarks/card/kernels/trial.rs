@@ -1,0 +1,241 @@
+//! A call that a card is to execute, and how near its results are to the right ones.
+
+use graphc_ir::op::{EvalContext, InPlace, Region};
+use graphc_ir::types::DType;
+use graphc_kernels::cuda::{self, Call};
+use graphc_runtime::cards::{Content, Workbench, WorkbenchError};
+
+use crate::cases::Example;
+use crate::common::{Case, Memory, bytes, memory, pairs, pool, rounded_room, shard};
+use crate::growing::Chain;
+use crate::products::Joined;
+
+/// The step and the seed of all trials.
+pub const AT: EvalContext = EvalContext { seed: 5, step: 3 };
+
+/// Work beyond which an op's own evaluation, which is plain and slow, gives way to the kernels of the processor: points of its
+/// iteration space, and elements.
+const MOST_EVALUATED: f64 = 2e8;
+
+/// A call, and what comes out of it.
+pub struct Trial {
+    pub name: String,
+    pub call: Call,
+    pub case: Case,
+    /// Results that always lie in the memory of operands.
+    pub placed: Vec<InPlace>,
+    /// Other ways in which results may lie there.
+    pub shared: Vec<Vec<InPlace>>,
+    pub right: Vec<Right>,
+    pub oracle: Oracle,
+    pub cx: EvalContext,
+}
+
+/// What says what is right.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Oracle {
+    /// The ops' own evaluation, in f64.
+    Evaluation,
+    /// The kernels of the processor.
+    Processor,
+}
+
+/// The right values of a result, and how far what is found may be from them.
+pub struct Right {
+    pub values: Vec<f64>,
+    pub room: Room,
+}
+
+/// How far a value may be from the right one.
+pub enum Room {
+    /// What was computed in f32 is within `relative` of a number and 1, and within `of_greatest` of the greatest number; it was rounded
+    /// so many times.
+    Rounded { relative: f64, of_greatest: f64, times: f64 },
+    /// So far, each.
+    Each(Vec<f64>),
+}
+
+/// The element that is furthest from right, as a share of how far it may be.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Worst {
+    pub share: f64,
+    pub result: usize,
+    pub element: usize,
+    pub found: f64,
+    pub right: f64,
+}
+
+impl Trial {
+    /// An op, which `large` says to be of real size: then sums are long, and errors count by the greatest number too.
+    pub fn of_op(example: Example, large: bool) -> Self {
+        let Example { case, tolerance } = example;
+        let shards: Vec<_> = case.operands.iter().map(|operand| shard(&operand.0)).collect();
+        let results: Vec<_> = case.results.iter().map(shard).collect();
+        let call = cuda::prepare(&case.op, &shards, &results)
+            .unwrap_or_else(|error| panic!("{:?}: {error}", case.op));
+        let (oracle, values) = expect(&case);
+        let times = if oracle == Oracle::Processor { 2.0 } else { 1.0 };
+        let of_greatest = if large { 2e-6 } else { 0.0 };
+        let room = || Room::Rounded { relative: tolerance, of_greatest, times };
+        let right = values.into_iter().map(|values| Right { values, room: room() }).collect();
+        let shared = pairs(&case).into_iter().map(|pair| vec![pair]).collect();
+        Self { name: name(&case), call, case, placed: vec![], shared, right, oracle, cx: AT }
+    }
+
+    /// A product and the chain behind it, whose results are within so much of the greatest of them.
+    pub fn of_product(joined: Joined, near: f64, shared: Vec<InPlace>, oracle: Oracle) -> Self {
+        let Joined { call, case, right } = joined;
+        let room = || Room::Rounded { relative: 0.0, of_greatest: near, times: 1.0 };
+        let right = right.into_iter().map(|values| Right { values, room: room() }).collect();
+        let shared = if shared.is_empty() { vec![] } else { vec![shared] };
+        let name = format!("product with {}", name(&case));
+        Self { name, call, case, placed: vec![], shared, right, oracle, cx: EvalContext::default() }
+    }
+
+    pub fn of_chain(chain: Chain, seed: u64) -> Self {
+        let each = |result: usize| {
+            let values = &chain.right[result][0];
+            let room = |(place, &right): (usize, &f64)| {
+                let [low, high] = chain.bounds(result, place);
+                (high - right).max(right - low)
+            };
+            Room::Each(values.iter().enumerate().map(room).collect())
+        };
+        let rooms: Vec<Room> = (0..chain.right.len()).map(each).collect();
+        let Chain { call, case, right, .. } = chain;
+        let values = right.into_iter().map(|[values, _]| values);
+        let right = values.zip(rooms).map(|(values, room)| Right { values, room }).collect();
+        let fits = case.results[0] == case.operands[0].0;
+        let shared = if fits { vec![vec![InPlace::new(0, 0)]] } else { vec![] };
+        let name = format!("chain {seed} from {}", name(&case));
+        let (oracle, cx) = (Oracle::Evaluation, EvalContext::default());
+        Self { name, call, case, placed: vec![], shared, right, oracle, cx }
+    }
+
+    /// Executes it: apart, again, and with results in the memory of operands, which must give the same bits.
+    ///
+    /// # Errors
+    /// Where the card does not execute it.
+    pub fn run(&self, card: &Workbench) -> Result<Outcome, WorkbenchError> {
+        let found = self.execute(card, &self.placed)?;
+        let worst = self.compare(&found);
+        let repeats = self.execute(card, &self.placed)? == found;
+        let mut same = true;
+        for pairs in &self.shared {
+            same &= self.execute(card, pairs)? == found;
+        }
+        Ok(Outcome { worst, repeats, same_in_place: same })
+    }
+
+    fn execute(&self, card: &Workbench, pairs: &[InPlace]) -> Result<Vec<Vec<u8>>, WorkbenchError> {
+        let operands: Vec<Vec<u8>> = self.case.operands.iter().map(|o| bytes(&o.1)).collect();
+        let contents = self.case.operands.iter().zip(&operands);
+        let contents: Vec<Content<'_>> = contents.map(|(o, bytes)| (&o.0, &bytes[..])).collect();
+        let results: Vec<&Region> = self.case.results.iter().collect();
+        card.execute(&self.name, self.call.clone(), &contents, &results, pairs, &self.cx)
+    }
+
+    fn compare(&self, found: &[Vec<u8>]) -> Worst {
+        let mut worst = Worst::default();
+        for (result, (region, bytes)) in self.case.results.iter().zip(found).enumerate() {
+            let found = memory(region.dtype, bytes).values();
+            let (share, element) = self.right[result].worst(region.dtype, &found);
+            if share > worst.share {
+                let right = self.right[result].values[element];
+                worst = Worst { share, result, element, found: found[element], right };
+            }
+        }
+        worst
+    }
+}
+
+/// What a trial has shown.
+pub struct Outcome {
+    pub worst: Worst,
+    /// Whether a second run gave the same bits.
+    pub repeats: bool,
+    /// Whether results in the memory of operands have the same bits.
+    pub same_in_place: bool,
+}
+
+impl Outcome {
+    pub fn is_right(&self) -> bool {
+        self.worst.share <= 1.0 && self.repeats && self.same_in_place
+    }
+}
+
+impl Right {
+    /// The greatest share of its room that an element is away, and which.
+    fn worst(&self, dtype: DType, found: &[f64]) -> (f64, usize) {
+        let finite = self.values.iter().filter(|x| x.is_finite());
+        let greatest = finite.fold(1.0f64, |most, x| most.max(x.abs()));
+        let mut worst = (0.0, 0);
+        for (place, (&found, &right)) in found.iter().zip(&self.values).enumerate() {
+            let share = self.share(dtype, place, [found, right], greatest);
+            if share > worst.0 {
+                worst = (share, place);
+            }
+        }
+        worst
+    }
+
+    fn share(&self, dtype: DType, place: usize, [found, right]: [f64; 2], greatest: f64) -> f64 {
+        let is_same = found == right || found.is_nan() && right.is_nan();
+        if is_same || found == Memory::of(dtype, &[right]).values()[0] {
+            return 0.0;
+        }
+        let room = match &self.room {
+            _ if !dtype.is_float() => 0.0,
+            Room::Each(rooms) => rooms[place],
+            Room::Rounded { relative, of_greatest, times } => {
+                rounded_room(dtype, *relative, found, right)
+                    + (times - 1.0) * rounded_room(dtype, 0.0, found, right)
+                    + of_greatest * greatest
+            }
+        };
+        let away = (found - right).abs();
+        // Neither where one of them is no number.
+        if away.is_finite() && room > 0.0 { away / room } else { f64::INFINITY }
+    }
+}
+
+/// What is right for a case.
+fn expect(case: &Case) -> (Oracle, Vec<Vec<f64>>) {
+    if work(case) <= MOST_EVALUATED {
+        let arrays = case.oracle(&AT).unwrap_or_else(|error| panic!("{:?}: {error}", case.op));
+        return (Oracle::Evaluation, arrays.into_iter().map(|array| array.data).collect());
+    }
+    (Oracle::Processor, on_processor(case))
+}
+
+/// The results of the processor's kernel.
+pub fn on_processor(case: &Case) -> Vec<Vec<f64>> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8);
+    let found = case.kernel(&AT, Some(&pool(threads)));
+    let found = found.unwrap_or_else(|error| panic!("{:?} on the processor: {error}", case.op));
+    found.iter().map(Memory::values).collect()
+}
+
+/// How much an evaluation takes: floating-point operations, or elements that are read and written.
+pub fn work(case: &Case) -> f64 {
+    let types: Vec<_> = case.operands.iter().map(|(region, _)| shard(region).ty).collect();
+    let rule = case.op.operation().rule(&types.iter().collect::<Vec<_>>());
+    let flops = rule.map_or(0.0, |rule| case.op.operation().flops(&rule));
+    let regions = case.operands.iter().map(|operand| &operand.0).chain(&case.results);
+    let elements: usize = regions.map(|region| region.rect.elements()).sum();
+    // An evaluation asks for the place of every element.
+    flops.max(8.0 * elements as f64)
+}
+
+/// What a case is: `softmax of f32 [5, 37]`, of a shard `of f32 [3, 37] of [5, 37]`.
+fn name(case: &Case) -> String {
+    let of = |region: &Region| {
+        let (extent, global) = (&region.rect.extent, &region.global);
+        let part = if extent == global { String::new() } else { format!(" of {global:?}") };
+        format!("{} {extent:?}{part}", region.dtype)
+    };
+    let regions: Vec<&Region> = case.operands.iter().map(|operand| &operand.0).collect();
+    let shown = if regions.is_empty() { &case.results.iter().collect() } else { &regions };
+    let shown: Vec<String> = shown.iter().take(4).map(|region| of(region)).collect();
+    format!("{} of {}", case.op.name(), shown.join(", "))
+}

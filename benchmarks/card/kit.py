@@ -1,0 +1,156 @@
+"""What all items of the kit share: where things are, programs that are run, results that are told."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+SMALL = os.environ.get("CARD_SMALL") == "1"
+"""Whether sizes are small: a rehearsal."""
+GRAPHC = HERE / "bin/graphc"
+STARTED = time.monotonic()
+
+
+class Failed(Exception):
+    """Something that was run has failed."""
+
+
+@dataclass
+class Place:
+    """Where an item writes what it finds."""
+
+    part: str
+    name: str
+    out: Path
+
+    def tell(self, **result: Any) -> None:
+        """Writes a result."""
+        with (self.out / f"{self.part}.jsonl").open("a") as file:
+            file.write(json.dumps({"item": self.name, "result": result}) + "\n")
+            file.flush()
+
+
+def left() -> float:
+    """Seconds that this item has left."""
+    return float(os.environ.get("CARD_LIMIT", "600")) - (time.monotonic() - STARTED)
+
+
+def scratch() -> str:
+    """A folder for what is not kept, the same for all parts."""
+    folder = os.environ.get("CARD_SCRATCH")
+    if folder is None:
+        # A kit that is unpacked where one may not write has its scratch elsewhere.
+        folder = str(HERE / "scratch") if os.access(HERE, os.W_OK) else os.path.join(tempfile.gettempdir(), "graphc-card")
+        os.environ["CARD_SCRATCH"] = folder
+    os.makedirs(folder, exist_ok=True)
+    return folder
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The environment of programs: kernels are kept in the scratch folder, beside those that the kit brings."""
+    cache = Path(scratch()) / "kernels"
+    if not cache.exists():
+        cache.mkdir(parents=True)
+        for file in (HERE / "kernels").glob("*"):
+            shutil.copy(file, cache)
+    return {**os.environ, "GRAPHC_CACHE": str(cache), **more}
+
+
+def run(command: Sequence[str | Path], limit: float = 1e9, check: bool = True, **more: str) -> subprocess.CompletedProcess[str]:
+    """Runs a program within a limit of seconds, and within what the item has left. What it prints is printed too."""
+    words = [str(word) for word in command]
+    print("$ " + " ".join(words), flush=True)
+    begun = time.monotonic()
+    limit = max(1.0, min(limit, left() - 2))
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, env=environment(**more))
+    try:
+        out, err = process.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, err = process.communicate()
+        err += f"\nkilled after {limit:.0f} s"
+    print(out[-20_000:], err[-20_000:], f"({time.monotonic() - begun:.1f} s, status {process.returncode})", sep="\n", flush=True)
+    done = subprocess.CompletedProcess(words, process.returncode, out, err)
+    if check and done.returncode != 0:
+        raise Failed(f"{Path(words[0]).name} {' '.join(words[1:3])}: status {done.returncode}: {err[-1500:]}")
+    return done
+
+
+def model(name: str) -> str:
+    """The name of a model, or in rehearsals of its small kind."""
+    return f"{name}-small" if SMALL else name
+
+
+def json_lines(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file of which the last may be cut off."""
+    lines = []
+    for line in path.read_text().splitlines() if path.exists() else ():
+        try:
+            lines.append(json.loads(line))
+        except ValueError:
+            break
+    return lines
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """The median of values, and their spread: the tenth and ninetieth hundredth."""
+    ordered = sorted(values)
+    at = lambda share: ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+    return {"median": statistics.median(ordered), "p10": at(0.1), "p90": at(0.9), "count": len(ordered)}
+
+
+def memory_used() -> int | None:
+    """Bytes of the first card's memory that are in use, by the driver's account."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return None
+    command = [program, "--id=0", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+        return int(done.stdout.split()[0]) << 20
+    except (ValueError, IndexError, OSError, subprocess.TimeoutExpired):
+        return None
+
+
+class MemoryWatch:
+    """Follows how much of the card's memory is in use, beyond what was before."""
+
+    def __init__(self) -> None:
+        self.before = memory_used()
+        self.most = 0
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+
+    def __enter__(self) -> MemoryWatch:
+        if self.before is not None:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.set()
+
+    def _follow(self) -> None:
+        while not self._ends.wait(0.3):
+            self.most = max(self.most, (memory_used() or 0) - (self.before or 0))
+
+    def bytes(self) -> int | None:
+        """The most that was in use besides; None where nobody says it."""
+        return self.most if self.before is not None else None
+
+
+def python_has(*modules: str) -> bool:
+    """Whether this Python has these modules."""
+    done = subprocess.run([sys.executable, "-c", "import " + ", ".join(modules)], capture_output=True, timeout=120)
+    return done.returncode == 0
