@@ -21,7 +21,7 @@ for program in graphc examples/card_kernels; do
     strip -o "$kit/bin/$(basename $program)" "$built/$program"
 done
 cp benchmarks/card/{run.sh,run.py,kit.py,items.py,right.py,fast.py,why.py,data.py,table.py} "$kit"
-cp benchmarks/card/peers/*.py "$kit/peers"
+cp benchmarks/card/peers/*.py benchmarks/peers/torch_models.py "$kit/peers"
 cp -r python/graphc_torch "$kit/python"
 find "$kit" -name __pycache__ -prune -exec rm -rf {} +
 for reference in tests/refs/*/ref.json; do
@@ -35,7 +35,7 @@ fi
 
 # Plans are made here, so that no time of the card goes into them.
 adamw="--optimizer adamw --lr 0.0003 --weight-decay 0.01"
-sgd="--optimizer sgd --lr 0.01 --momentum 0.9"
+sgd="--optimizer sgd --lr 0.001 --momentum 0.9"
 for model in "$kit"/models/*.gir; do
     name=$(basename "$model" .gir)
     case $name in resnet50*) optimizer=$sgd ;; *) optimizer=$adamw ;; esac

@@ -24,7 +24,7 @@ WARM = 2 if SMALL else 6
 SAMPLES = {"gpt2": ("tokens", 8 * 1024), "gpt2-50304": ("tokens", 8 * 1024), "llama": ("tokens", 4 * 2048), "resnet50": ("images", 64)}
 SMALL_SAMPLES = {"gpt2": 128, "gpt2-50304": 128, "llama": 128, "resnet50": 2}
 OPTIMIZERS = {
-    "resnet50": ["--optimizer", "sgd", "--lr", "0.01", "--momentum", "0.9"],
+    "resnet50": ["--optimizer", "sgd", "--lr", "0.001", "--momentum", "0.9"],
     "adamw": ["--optimizer", "adamw", "--lr", "0.0003", "--weight-decay", "0.01"],
 }
 
@@ -176,7 +176,8 @@ def profile(place: Place) -> bool:
     simulated = json.loads(run([GRAPHC, "simulate", of, "--format", "json"]).stdout)
     with MemoryWatch() as watch:
         lines = train("gpt2", of, 3)
-    place.tell(memory={"plan": simulated.get("peak_memory_bytes"), "driver": watch.bytes()}, steps=len(lines))
+    peak = max(simulated.get("peak_memory_bytes") or [0])
+    place.tell(memory={"plan": peak, "driver": watch.bytes()}, steps=len(lines))
     if "--profile" not in run([GRAPHC, "train", "--help"]).stdout:
         place.tell(kinds=None, why="this graphc has no `train --profile`")
         return True

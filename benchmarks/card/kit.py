@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -78,7 +79,7 @@ def run(command: Sequence[str | Path], limit: float = 1e9, check: bool = True, *
     try:
         out, err = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
-        process.kill()
+        kill_tree(process.pid)
         out, err = process.communicate()
         err += f"\nkilled after {limit:.0f} s"
     print(out[-20_000:], err[-20_000:], f"({time.monotonic() - begun:.1f} s, status {process.returncode})", sep="\n", flush=True)
@@ -86,6 +87,25 @@ def run(command: Sequence[str | Path], limit: float = 1e9, check: bool = True, *
     if check and done.returncode != 0:
         raise Failed(f"{Path(words[0]).name} {' '.join(words[1:3])}: status {done.returncode}: {err[-1500:]}")
     return done
+
+
+def kill_tree(root: int) -> None:
+    """Ends a process and all that it has started."""
+    parents = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            # Behind the name, which may have blanks, stand the state and the parent.
+            parents[int(entry.parent.name)] = int(entry.read_text().rsplit(")", 1)[1].split()[1])
+        except (OSError, IndexError, ValueError):
+            continue
+    doomed = [root]
+    for number in doomed:
+        doomed += [child for child, parent in parents.items() if parent == number]
+    for number in doomed:
+        try:
+            os.kill(number, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
 
 
 def model(name: str) -> str:

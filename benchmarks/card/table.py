@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 PARTS = {"right": "Right?", "fast": "Fast?", "why": "Why?"}
+TIMED = 20
+"""Kernels of which times are shown where nothing else of them is known."""
 MARKS = ["<!-- card -->\n", "<!-- /card -->"]
 
 
@@ -57,7 +59,7 @@ def read(folders: Iterable[Path]) -> dict[str, Found]:
                 except ValueError:
                     continue
             found[name] = Found(name, lines)
-    return found
+    return {name: found[name] for name in PARTS if name in found}
 
 
 def table(heads: list[str], rows: list[list[object]]) -> str:
@@ -228,12 +230,25 @@ def why(part: Found) -> str:
     """What kernels reach, and what becomes of ranks, full memory and killed processes."""
     text = ""
     shares = ["memory", "multiprocessors", "tensor cores", "fma", "warps"]
-    for result in part.all("longest kernels", "kernels"):
+    last = {result["model"]: result for result in part.all("longest kernels", "kernels")}
+    for result in part.all("longest kernels", "times"):
+        if result["model"] not in last:
+            rows = [[kernel["kernel"], kernel["launches"], kernel["seconds"] * 1e3, kernel["longest"] * 1e3] for kernel in result["times"][:TIMED]]
+            text += table([f"{result['model']}: kernel", "launches", "all, ms", "longest, ms"], rows)
+    for result in last.values():
         rows = [
-            [kernel["kernel"], kernel["launches"], kernel["seconds"] * 1e3, *(f"{kernel[share]:.0f} %" for share in shares), gigabytes(kernel["bytes"])]
+            [
+                kernel["kernel"],
+                kernel["launches"],
+                kernel["seconds"] * 1e3,
+                f"{100 * kernel['seconds'] / result['step']:.0f} %",
+                kernel["longest"] * 1e3,
+                *(f"{kernel[share]:.0f} %" for share in shares),
+                gigabytes(kernel["bytes"]),
+            ]
             for kernel in result["kernels"]
         ]
-        heads = [f"{result['model']}: kernel", "launches", "all, ms", "bandwidth", "multiprocessors", "tensor cores", "fma", "warps", "moved, GB"]
+        heads = [f"{result['model']}: kernel", "launches", "all, ms", "of the step", "longest, ms", "bandwidth", "multiprocessors", "tensor cores", "fma", "warps", "moved by it, GB"]
         text += table(heads, rows)
     rows = [[r["training"], r["right"], r.get("worst"), r.get("allowed"), r.get("error")] for r in part.all("several ranks", "training")]
     text += table(["ranks that share the card", "losses right", "greatest relative difference", "allowed", "error"], rows)

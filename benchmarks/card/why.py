@@ -23,7 +23,6 @@ from right import compare, machine
 __all__ = ["killed_in_a_step", "longest_kernels", "machine", "memcheck", "memory_nearly_full", "plans_in_pytorch", "racecheck", "several_ranks"]
 
 METRICS = {
-    "gpu__time_duration.sum": "seconds",
     "dram__throughput.avg.pct_of_peak_sustained_elapsed": "memory",
     "sm__throughput.avg.pct_of_peak_sustained_elapsed": "multiprocessors",
     "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active": "tensor cores",
@@ -31,8 +30,6 @@ METRICS = {
     "sm__warps_active.avg.pct_of_peak_sustained_active": "warps",
     "dram__bytes.sum": "bytes",
 }
-UNITS = {"second": 1.0, "msecond": 1e-3, "usecond": 1e-6, "nsecond": 1e-9, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
-SIZES = {"byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9, "KB": 1e3, "MB": 1e6, "GB": 1e9}
 TOP = 10
 
 
@@ -42,51 +39,60 @@ def longest_kernels(place: Place) -> bool:
         place.tell(absent="ncu")
         return True
     found = False
-    for name, launches in (("gpt2", 700), ("resnet50", 700)):
-        if left() < 30:
+    for name in ("gpt2", "resnet50"):
+        if left() < 40:
             place.tell(model=name, skipped="no time is left")
             continue
-        # Launches are told as they end, so that what was seen is kept where the time is over.
-        command = ["ncu", "--clock-control", "none", "--target-processes", "all", "--csv", "--page", "raw", "--launch-count", str(launches)]
-        command += ["--metrics", ",".join(METRICS)]
-        steps = [GRAPHC, "train", plan(name), "--data", data.of(name), "--steps", "1", "--device", "cuda", "--on-nan", "ignore"]
-        done = run([*command, *steps], limit=max(20.0, left() * 0.55), check=False, GRAPHC_REPLAY="0")
-        kernels = of_kernels(done.stdout)
-        place.tell(model=name, kernels=kernels[:TOP], launches=sum(kernel["launches"] for kernel in kernels), status=done.returncode)
-        if not kernels:
-            place.tell(model=name, failed=(done.stdout + done.stderr)[-1500:])
-        found |= bool(kernels)
+        found |= longest_of(place, name)
     return found
 
 
-def of_kernels(text: str) -> list[dict[str, object]]:
-    """The launches that ncu tells, by kernels: the seconds of all of a kernel's launches, the means of the rest by these seconds."""
+def longest_of(place: Place, name: str) -> bool:
+    """The same of one training: all launches of a step are timed first, then each kernel is looked at where it takes longest."""
+    launches, words = profiled(name, ["gpu__time_duration.sum"], ["--launch-count", "2000"], left() * 0.4)
+    if not launches:
+        place.tell(model=name, failed=words[-1500:])
+        return False
+    of_kernels: dict[str, list[float]] = defaultdict(list)
+    for kernel, row in launches:
+        of_kernels[kernel].append(row["gpu__time_duration.sum"] * 1e-9)
+    ordered = sorted(of_kernels.items(), key=lambda kernel: -sum(kernel[1]))
+    step = sum(sum(seconds) for seconds in of_kernels.values())
+    times = [{"kernel": kernel, "launches": len(seconds), "seconds": sum(seconds), "longest": max(seconds)} for kernel, seconds in ordered]
+    place.tell(model=name, step=step, launches=len(launches), times=times[:40])
+    kernels = []
+    for timed in times[:TOP]:
+        if left() < 15:
+            break
+        longest = of_kernels[timed["kernel"]].index(timed["longest"])
+        which = ["--kernel-name", f"regex:^{re.escape(timed['kernel'])}$", "--launch-skip", str(longest), "--launch-count", "1"]
+        seen, words = profiled(name, list(METRICS), which, 25)
+        if not seen:
+            place.tell(model=name, kernel=timed["kernel"], failed=words[-600:])
+            continue
+        kernels.append({**timed, **{METRICS[metric]: value for metric, value in seen[0][1].items()}})
+        place.tell(model=name, step=step, kernels=kernels)
+    return bool(kernels)
+
+
+def profiled(name: str, metrics: list[str], which: list[str], limit: float) -> tuple[list[tuple[str, dict[str, float]]], str]:
+    """The launches of a step that are asked for, each with its kernel's name and metrics in base units; and what ncu has printed."""
+    command = ["ncu", "--clock-control", "none", "--target-processes", "all", "--csv", "--page", "raw", "--print-units", "base"]
+    step = [GRAPHC, "train", plan(name), "--data", data.of(name), "--steps", "1", "--device", "cuda", "--on-nan", "ignore"]
+    done = run([*command, "--metrics", ",".join(metrics), *which, *step], limit=limit, check=False, GRAPHC_REPLAY="0")
+    return launches_of(done.stdout, metrics), done.stdout + done.stderr
+
+
+def launches_of(text: str, metrics: list[str]) -> list[tuple[str, dict[str, float]]]:
+    """What ncu's table says: behind the heads stands a row of units."""
     lines = [line for line in text.splitlines() if line.startswith('"')]
-    rows = list(csv.DictReader(io.StringIO("\n".join(lines))))
-    if not rows:
-        return []
-    units, launches = rows[0], rows[1:]
-    sums: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for row in launches:
-        seconds = number(row, "gpu__time_duration.sum") * UNITS.get(units.get("gpu__time_duration.sum", "nsecond"), 1e-9)
-        kernel = sums[row["Kernel Name"].split("(")[0]]
-        kernel["launches"] += 1
-        kernel["seconds"] += seconds
-        for metric, name in METRICS.items():
-            if name == "bytes":
-                kernel["bytes"] += number(row, metric) * SIZES.get(units.get(metric, "byte"), 1.0)
-            elif name != "seconds":
-                kernel[name] += number(row, metric) * seconds
-    of_each = []
-    for name, kernel in sums.items():
-        seconds = kernel["seconds"] or 1.0
-        shares = {share: kernel[share] / seconds for share in METRICS.values() if share not in ("seconds", "bytes")}
-        of_each.append({"kernel": name, "launches": int(kernel["launches"]), "seconds": kernel["seconds"], "bytes": kernel["bytes"], **shares})
-    return sorted(of_each, key=lambda kernel: -kernel["seconds"])
+    rows = list(csv.DictReader(io.StringIO("\n".join(lines))))[1:]
+    plain = lambda kernel: re.split(r"[(<]", kernel.removeprefix("void "))[0]
+    return [(plain(row["Kernel Name"]), {metric: number(row, metric) for metric in metrics}) for row in rows]
 
 
 def number(row: dict[str, str], name: str) -> float:
-    """A number of ncu's, which may have commas."""
+    """A number of ncu's, which may have commas; 0 where there is none."""
     try:
         return float((row.get(name) or "").replace(",", ""))
     except ValueError:
@@ -97,21 +103,22 @@ def several_ranks(place: Place) -> bool:
     """Ranks that share the card, and communicate through the host."""
     meshes = [["--mesh", "2"], ["--mesh", "2x2"], ["--mesh", "2", "--strategy", "zero3"], ["--mesh", "2", "--stages", "2", "--microbatches", "2"]]
     names = ["mlp"] if SMALL else ["mlp", "gpt"]
-    alone = {"GPU_DOUBLE_DEVICES": "1"}
-    wrong = [name for name in names for mesh in meshes if not compare(place, name, mesh, **alone)]
+    wrong = [name for name in names for mesh in meshes if not compare(place, name, mesh)]
     return not wrong
 
 
 def memory_nearly_full(place: Place) -> bool:
     """A plan that just fits into the card's memory runs; one that does not ends in a plain error."""
-    card = json.loads(run([GRAPHC, "devices", "--format", "json"]).stdout)["cards"][0]
+    # The double takes long to fill as much as it has.
+    little = {"GPU_DOUBLE_MEMORY": "160MiB"} if SMALL else {}
+    card = json.loads(run([GRAPHC, "devices", "--format", "json"], **little).stdout)["cards"][0]
     in_use = memory_used() or 0
     # Besides the arena there are the context, what kernels work in, and cuBLASLt's memory.
     reserve = 64 << 20 if SMALL else 2 << 30
     room = card["memory_bytes"] - in_use - reserve
     ok = True
     for label, bytes, fits in (("just fits", room, True), ("does not fit", card["memory_bytes"] + (1 << 30), False)):
-        done = run_of_bytes(bytes)
+        done = run_of_bytes(bytes, **little)
         error = done.stderr.strip().splitlines()[-1:] or [""]
         plain = done.returncode == 1 and "panicked" not in done.stderr and error[0] != ""
         right = done.returncode == 0 if fits else plain
@@ -120,12 +127,12 @@ def memory_nearly_full(place: Place) -> bool:
     return ok
 
 
-def run_of_bytes(bytes: int) -> subprocess.CompletedProcess[str]:
-    """Runs a plan whose arena has about so many bytes: one large variable, of which the greatest element is asked for."""
+def run_of_bytes(bytes: int, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs a plan whose arena has about so many bytes: numbers that the card draws, of which the greatest is asked for."""
     extent = bytes // 4 // 1024
     text = f"""graph @large {{
   %x = input "x" : f32[1]
-  %w = variable "w" {{init={{"fill": 2.0}}, trainable=true}} : f32[{extent}, 1024]
+  %w = random {{distribution={{"uniform": {{"low": 0.0, "high": 1.0}}}}, key=7}} : f32[{extent}, 1024]
   %most = reduce %w {{function="max", axes=[0, 1], keep_dims=false}} : f32[]
   %y = binary %x, %most {{function="add"}} : f32[1]
   return "y" = %y
@@ -135,7 +142,7 @@ def run_of_bytes(bytes: int) -> subprocess.CompletedProcess[str]:
     (folder / "large.gir").write_text(text)
     data.write(folder / "one.safetensors", {"x": ("F32", [1], b"\0\0\0\0")})
     command = [GRAPHC, "run", folder / "large.gir", "--inputs", folder / "one.safetensors", "--outputs", folder / "out.safetensors"]
-    return run([*command, "--device", "cuda", "--memory", "4TiB"], check=False)
+    return run([*command, "--device", "cuda", "--memory", "4TiB"], check=False, **environment)
 
 
 def killed_in_a_step(place: Place) -> bool:

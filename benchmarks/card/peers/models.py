@@ -128,11 +128,3 @@ class Llama(nn.Module):
             x = block(x, self.angles)
         return self.head(self.norm(x))
 
-
-def resnet50(small: bool) -> nn.Module:
-    """torchvision's ResNet-50; for rehearsals a net of a few of its blocks."""
-    from torchvision.models.resnet import Bottleneck, ResNet
-
-    if small:
-        return ResNet(Bottleneck, [1, 1, 1, 1], width_per_group=8)
-    return ResNet(Bottleneck, [3, 4, 6, 3])
