@@ -193,13 +193,15 @@ fn the_longest_kernels_are_found_and_looked_at() {
     let folder = tempfile::tempdir().expect("a scratch folder");
     let path = |name: &str| folder.path().join(name);
     let names = ["run.py", "kit.py", "items.py", "right.py", "fast.py", "why.py", "data.py"];
-    names.map(|name| std::fs::copy(kit().join(name), path(name)).expect("it is copied"));
+    for name in names {
+        std::fs::copy(kit().join(name), path(name)).expect("it is copied");
+    }
     program(&path("tools/ncu"), NCU);
     program(&path("bin/graphc"), "#!/bin/sh\n");
     std::fs::create_dir_all(path("plans")).expect("a folder");
-    ["gpt2", "resnet50"].map(|name| {
+    for name in ["gpt2", "resnet50"] {
         std::fs::write(path(&format!("plans/{name}-small.json")), "{}").expect("a plan");
-    });
+    }
     std::fs::create_dir_all(path("out")).expect("a folder");
     let paths = format!("{}:{}", path("tools").display(), std::env::var("PATH").expect("a path"));
     let mut command = Command::new("python3");

@@ -121,9 +121,9 @@ def kernels(place: Place) -> bool:
         options = ["--jobs", str(max(1, min(12, cores - 2)))]
     program = HERE / "bin/card_kernels"
     lines = place.out / "kernels.jsonl"
-    patience = 60
+    patience = 100
     with lines.open("w") as output:
-        seconds = max(5, int(left() - patience / 2 - 5))
+        seconds = max(5, int(left() - 10))
         command = [str(program), *options, "--seconds", str(seconds), "--patience", str(patience)]
         print("$", *command, flush=True)
         status = subprocess.run(command, stdout=output, env=environment(), check=False).returncode

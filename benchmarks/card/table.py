@@ -219,6 +219,10 @@ def fast(part: Found) -> str:
             ratio = kind["measured_seconds"] / kind["predicted_seconds"] if kind["predicted_seconds"] else None
             rows.append([kind["kind"], kind["actions"], kind["predicted_seconds"] * 1e3, kind["measured_seconds"] * 1e3, ratio])
         text += table(["GPT-2, by kind of op", "actions", "predicted, ms", "measured, ms", "ratio"], rows)
+    updates = part.one("gpt2", "updates")
+    if updates:
+        own = [kind["measured_seconds"] * 1e3 for kind in (kinds or {}).get("kinds", []) if kind["kind"].startswith("adam")]
+        text += f"AdamW of GPT-2 alone: PyTorch, fused, {milliseconds(updates)} ms; graphc, in a step, {number(sum(own)) if own else '-'} ms.\n\n"
     memory = part.one("profile", "memory")
     if memory:
         text += f"Memory of GPT-2: the plan has {gigabytes(memory['plan']) or '-'} GB, the driver says {gigabytes(memory['driver']) or '-'} GB.\n\n"

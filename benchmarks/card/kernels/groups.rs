@@ -68,14 +68,16 @@ impl Group {
     }
 }
 
-/// All groups; of real sizes those that take longest first, and small ones behind them.
+/// All groups: small ones first, which are of all ops in all forms, then those of real sizes.
 pub fn all() -> Vec<Group> {
-    let mut groups = large::groups();
-    groups.push(Group::new("real products", || {
-        products(&[Extents { rows: [2, 1024], inner: 768, columns: 3072 }])
-    }));
+    let mut groups = few();
+    for ty in TYPES {
+        groups.push(Group::new(format!("real products of {} with ends", ty.0), move || {
+            products(&[Extents { rows: [1, 1024], inner: 768, columns: 3072 }], &[ty])
+        }));
+    }
     groups.push(Group::new("real chains", || chains(100..116, &LARGE)));
-    groups.extend(few());
+    groups.extend(large::groups());
     groups
 }
 
@@ -97,7 +99,7 @@ pub fn few() -> Vec<Group> {
     ];
     let mut groups: Vec<Group> =
         rooms.into_iter().map(|(name, room)| Group::of_ops(name, false, room)).collect();
-    groups.push(Group::new("products with ends", || products(&[small(9), small(24)])));
+    groups.push(Group::new("products with ends", || products(&[small(9), small(24)], &TYPES)));
     groups.push(Group::new("chains", || chains(0..40, &SMALL)));
     groups.push(Group::new("joint updates", joint_updates));
     groups.push(Group::new("rectangles", copied_rectangles));
@@ -113,11 +115,11 @@ fn chains(seeds: std::ops::Range<u64>, size: &'static Size<'static>) -> Vec<Made
 }
 
 /// Products with all ends that a library has; rows of 9 elements are not kept.
-fn products(extents: &[Extents]) -> Vec<Made> {
+fn products(extents: &[Extents], types: &[(DType, f64)]) -> Vec<Made> {
     let mut made: Vec<Made> = Vec::new();
     for &of in extents {
         let is_large = of.rows[1] > 100;
-        for (dtype, near) in TYPES {
+        for &(dtype, near) in types {
             let mut all = with_summands(of);
             if of.columns.is_multiple_of(8) {
                 all.extend(keeping(of).into_iter().chain(gradients(of)));

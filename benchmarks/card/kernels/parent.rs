@@ -66,7 +66,7 @@ impl Summary {
     }
 }
 
-/// Runs groups, so many at a time; tells each line of theirs to `print`.
+/// Runs groups, so many at a time, in processes that are given `options`; tells each line of theirs to `print`.
 ///
 /// # Errors
 /// Where no process can be started or nothing be printed.
@@ -74,7 +74,7 @@ pub fn run(
     names: &[String],
     jobs: usize,
     limits: Limits,
-    few: bool,
+    options: &[&str],
     print: &(dyn Fn(&Value) -> Result<()> + Sync),
 ) -> Result<Summary> {
     let queue: Mutex<VecDeque<&String>> = Mutex::new(names.iter().collect());
@@ -82,7 +82,7 @@ pub fn run(
     let next = || queue.lock().ok().and_then(|mut queue| queue.pop_front());
     let work = || -> Result<()> {
         while let Some(name) = next() {
-            let done = Instant::now() < limits.deadline && follow(name, limits, few, &|line| {
+            let done = Instant::now() < limits.deadline && follow(name, limits, options, &|line| {
                 if let Ok(mut summary) = summary.lock() {
                     summary.take(line);
                 }
@@ -106,14 +106,16 @@ pub fn run(
 fn follow(
     name: &str,
     limits: Limits,
-    few: bool,
+    options: &[&str],
     tell: &dyn Fn(&Value) -> Result<()>,
 ) -> Result<bool> {
     let mut from = 0;
     while Instant::now() < limits.deadline {
-        let mut process = Process::start(name, from, few)?;
-        let Some(Ended { number, trial, how }) = process.hear(limits, tell)? else {
-            return Ok(true);
+        let mut process = Process::start(name, from, options)?;
+        let Ended { number, trial, how } = match process.hear(limits, tell)? {
+            End::Group => return Ok(true),
+            End::Time => return Ok(false),
+            End::Trial(ended) => ended,
         };
         // What was told of the last trial stands; of one that took the process with it nothing was.
         if let Some(how) = how {
@@ -127,6 +129,16 @@ fn follow(
         from = number + 1;
     }
     Ok(false)
+}
+
+/// What has ended with a process.
+enum End {
+    /// Its group.
+    Group,
+    /// The time.
+    Time,
+    /// The trial that it was at.
+    Trial(Ended),
 }
 
 /// A process that has ended before its group.
@@ -145,11 +157,11 @@ struct Process {
 }
 
 impl Process {
-    fn start(name: &str, from: usize, few: bool) -> Result<Self> {
+    fn start(name: &str, from: usize, options: &[&str]) -> Result<Self> {
         let program = std::env::current_exe().context("this program has a path")?;
         let mut command = Command::new(program);
         command.args(["--group", name, "--from", &from.to_string()]);
-        command.args(few.then_some("--few"));
+        command.args(options);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().context("it cannot be started again")?;
         let (out, err) = (child.stdout.take(), child.stderr.take());
@@ -167,22 +179,22 @@ impl Process {
         Ok(Self { child, lines, errors })
     }
 
-    /// Hears what the process tells to its end; `None` where its group has ended with it.
-    fn hear(
-        &mut self,
-        limits: Limits,
-        tell: &dyn Fn(&Value) -> Result<()>,
-    ) -> Result<Option<Ended>> {
+    /// Hears what the process tells to its end.
+    fn hear(&mut self, limits: Limits, tell: &dyn Fn(&Value) -> Result<()>) -> Result<End> {
         let mut last = Ended { number: 0, trial: None, how: None };
         let mut told = false;
         loop {
-            let line = match self.lines.recv_timeout(limits.patience) {
+            let left = limits.deadline.saturating_duration_since(Instant::now());
+            let line = match self.lines.recv_timeout(limits.patience.min(left)) {
                 Ok(line) => serde_json::from_str(&line).unwrap_or(Value::Null),
                 Err(RecvTimeoutError::Timeout) => {
                     self.child.kill()?;
                     self.child.wait()?;
+                    if left <= limits.patience {
+                        return Ok(End::Time);
+                    }
                     last.how = Some(format!("no end within {:?}", limits.patience));
-                    return Ok(Some(last));
+                    return Ok(End::Trial(last));
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
             };
@@ -197,10 +209,10 @@ impl Process {
         }
         let status = self.child.wait()?;
         if status.success() {
-            return Ok(None);
+            return Ok(End::Group);
         }
         last.how = (!told).then(|| format!("the process has ended: {status}"));
-        Ok(Some(last))
+        Ok(End::Trial(last))
     }
 
     /// What it has written to standard error, as far as it is short.

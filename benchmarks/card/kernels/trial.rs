@@ -159,6 +159,13 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// Of a trial that was not executed.
+    pub const NOTHING: Self = Self {
+        worst: Worst { share: 0.0, result: 0, element: 0, found: 0.0, right: 0.0 },
+        repeats: true,
+        same_in_place: true,
+    };
+
     pub fn is_right(&self) -> bool {
         self.worst.share <= 1.0 && self.repeats && self.same_in_place
     }

@@ -1,5 +1,5 @@
 """PyTorch's side of a training: `train.py MODEL DATA`. Each line on standard input, `eager 20` or `compile 20`, is answered by a line of
-JSON: seconds of each of so many steps, losses, bytes of memory at the peak.
+JSON: seconds of each of so many steps, losses, bytes of memory at the peak; `updates 20` by the seconds of updates alone.
 
 The best that PyTorch has is taken: autocast to bf16, fused attention and fused AdamW, images channels last, TF32 where numbers stay f32,
 and no look at a loss before the last step. Batches come from pinned memory.
@@ -88,6 +88,25 @@ class Training:
         self.optimizer.zero_grad(set_to_none=True)
         return loss.detach()
 
+    def measure_updates(self, steps: int) -> dict[str, object]:
+        """Updates alone, by the same gradients."""
+        x, labels = (tensor.to(DEVICE) for tensor in self.batches[0])
+        with torch.autocast(DEVICE, torch.bfloat16):
+            loss = self.loss(x, labels)
+        loss.backward()
+        self.optimizer.step()
+        seconds = []
+        for _ in range(steps):
+            if DEVICE == "cuda":
+                torch.cuda.synchronize()
+            begun = time.perf_counter()
+            self.optimizer.step()
+            if DEVICE == "cuda":
+                torch.cuda.synchronize()
+            seconds.append(time.perf_counter() - begun)
+        self.optimizer.zero_grad(set_to_none=True)
+        return {"seconds": seconds}
+
     def measure(self, steps: int) -> dict[str, object]:
         """Steps, of which the card tells when each has ended."""
         if self.step_count == 0:
@@ -136,9 +155,11 @@ def main() -> None:
     for line in sys.stdin:
         mode, steps = line.split()
         try:
-            if mode not in trainings:
-                trainings[mode] = Training(name, mode, data)
-            answer = trainings[mode].measure(int(steps))
+            of = "eager" if mode == "updates" else mode
+            if of not in trainings:
+                trainings[of] = Training(name, of, data)
+            training = trainings[of]
+            answer = training.measure_updates(int(steps)) if mode == "updates" else training.measure(int(steps))
         except Exception as error:  # noqa: BLE001: whatever it is, the other modes go on
             answer = {"error": f"{type(error).__name__}: {error}"[:600]}
         print(json.dumps(answer), flush=True)
