@@ -6,6 +6,8 @@
 //! that execute actors in a fixed order. What differs between ranks of one program (shard origins, peers) follows
 //! from the rank's coordinates in each layout. Start reading with [`Plan`], then [`Program`].
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{ActorId, ChannelId, ProgramId, RegisterId};
@@ -94,6 +96,21 @@ impl Plan {
     /// What a rank of the plan does.
     pub fn program_of(&self, rank: u32) -> &Program {
         &self.programs[self.ranks[rank as usize].program.index()]
+    }
+
+    /// The names of the variables that steps change: parameters that are trained, states, running statistics.
+    pub fn updated_variables(&self) -> BTreeSet<&str> {
+        let mut names = BTreeSet::new();
+        for program in &self.programs {
+            for register in program.actors.iter().flat_map(|actor| &actor.updates) {
+                if let RegisterKind::Variable { name, .. } =
+                    &program.registers[register.index()].kind
+                {
+                    names.insert(name.as_str());
+                }
+            }
+        }
+        names
     }
 }
 

@@ -1,6 +1,6 @@
 //! `graphc eval`: loss and metrics over a data set, in inference form.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use graphc_compiler::import::Imported;
 use graphc_compiler::import::weights::Weights;
 use graphc_ir::check::VerifiedPlan;
@@ -31,9 +31,15 @@ fn evaluate(args: &EvalArgs, ranks: &Ranks) -> Result<()> {
     if let Some(path) = &args.weights_from {
         start::load(path, &mut session)?;
     }
-    let scores = Evaluation::new(session, &plan, &args.data)?.run()?;
+    let mut evaluation = Evaluation::new(session, &plan, &args.data)?;
+    let scores = evaluation.run()?;
     ranks.barrier()?;
+    // Outputs, and so scores, are those of the process that leads.
     if ranks.leads() {
+        ensure!(
+            !scores["loss"].is_null(),
+            "the loss is not finite: weights or samples are not, or the model overflows with them"
+        );
         print(&text(&scores, args.shared.format)?)?;
     }
     Ok(())

@@ -4,15 +4,15 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::time::Instant;
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Result, anyhow, bail, ensure};
 use graphc_compiler::import::weights::Weights;
 use graphc_ir::check::VerifiedPlan;
 use graphc_ir::plan::{Plan, RegisterKind, TensorKind};
 use graphc_runtime::data::save_safetensors;
 use graphc_runtime::{HostTensor, Session};
 
-use super::args::TrainArgs;
-use super::checkpoints::{Saver, check_length, compare, resumed, resumed_options};
+use super::args::{OnNan, TrainArgs};
+use super::checkpoints::{Saver, check_finite, check_length, compare, resumed, resumed_options};
 use super::compile::{Planned, inputs, is_plan, load_sound_plan, plan_model, plan_weights};
 use super::contradictions::check_options;
 use super::data::{Types, session_weights};
@@ -44,13 +44,17 @@ fn train(args: &TrainArgs, ranks: &Ranks) -> Result<()> {
         true => resumed(&args.checkpoints, &args.runtime)?,
         false => None,
     };
+    let on_nan = args.shared.training.on_nan;
+    if let Some(checkpoint) = &checkpoint {
+        check_finite(checkpoint, on_nan)?;
+    }
     if let (Some(checkpoint), Some(steps)) = (&checkpoint, args.steps) {
         check_length(checkpoint, steps, args.epochs)?;
     }
     let checkpoint = ranks.checkpoint(checkpoint)?;
     let options = resumed_options(options, checkpoint.as_ref());
     let (first_step, seed) = (options.first_step, options.seed);
-    let mut saver = Saver::new(&args.checkpoints, first_step)?;
+    let mut saver = Saver::new(&args.checkpoints, on_nan, first_step)?;
     let (plan, weights) = ranks.plan(|| planned(args, data.types()))?;
     let weights = session_weights(&plan, &weights)?;
     let mut session = ranks.session(&plan, &weights, options.clone())?;
@@ -233,11 +237,28 @@ fn write_results(
             .into_iter()
             .map(|name| Ok((name.clone(), session.variable(&name)?)))
             .collect::<Result<BTreeMap<_, _>>>()?;
+        if args.shared.training.on_nan != Some(OnNan::Ignore) {
+            check_weights(plan, &weights)?;
+        }
         if ranks.leads() {
             save_safetensors(path, &weights)?;
         }
     }
     Ok(())
+}
+
+/// Refuses to call weights trained that a training has ruined.
+fn check_weights(plan: &Plan, weights: &BTreeMap<String, HostTensor>) -> Result<()> {
+    let updated = plan.updated_variables();
+    let mut ruined = weights
+        .iter()
+        .filter(|(name, value)| updated.contains(name.as_str()) && !value.is_finite());
+    match ruined.next() {
+        Some((name, _)) => bail!(
+            "`{name}` is not finite in each element after the last step, so no weights are written: {REMEDIES}"
+        ),
+        None => Ok(()),
+    }
 }
 
 /// The names of the model's variables.

@@ -41,6 +41,8 @@ const TAG: u32 = u32::MAX;
 
 struct Entry {
     role: TensorKind,
+    /// Whether steps change it.
+    updated: bool,
     init: Init,
     layout: Layout,
     /// Where each rank of the layout that is here keeps its shard, in that order once all are there.
@@ -60,6 +62,7 @@ impl Variables {
     /// # Errors
     /// Where ranks do not agree on a variable's layout.
     pub(super) fn of(plan: &Plan) -> Result<Self, RuntimeError> {
+        let updated = plan.updated_variables();
         let mut by_name: BTreeMap<String, Entry> = BTreeMap::new();
         for register in plan.programs.iter().flat_map(|program| &program.registers) {
             let RegisterKind::Variable { name, init, role } = &register.kind else { continue };
@@ -67,6 +70,7 @@ impl Variables {
             let layout = layout.ok_or(RuntimeError::plan("a register without a layout"))?;
             let entry = by_name.entry(name.clone()).or_insert_with(|| Entry {
                 role: *role,
+                updated: updated.contains(name.as_str()),
                 init: init.clone(),
                 layout: layout.clone(),
                 shards: Vec::new(),
@@ -216,6 +220,7 @@ impl Variables {
             rect: &shard.rect,
             memory: &shard.memory,
             place: shard.place,
+            updated: entry.updated,
         })
     }
 

@@ -67,6 +67,10 @@ pub struct TrainArgs {
     /// End after so many evaluations in a row whose loss is no lower than the lowest before
     #[arg(long, value_name = "N", requires = "eval_data", value_parser = positive)]
     pub patience: Option<usize>,
+    /// End a training that makes more steps than this in a row which change nothing, as steps of f16 that overflow and those of
+    /// --on-nan skip; default 50, but as many as there are with --on-nan ignore
+    #[arg(long, value_name = "N")]
+    pub max_skips: Option<u64>,
     /// Where losses go: one JSON object a line and step
     #[arg(long, value_name = "FILE")]
     pub metrics: Option<PathBuf>,
