@@ -98,19 +98,19 @@ impl Plan {
         &self.programs[self.ranks[rank as usize].program.index()]
     }
 
+    /// The names of all variables.
+    pub fn variables(&self) -> BTreeSet<&str> {
+        let registers = self.programs.iter().flat_map(|program| &program.registers);
+        registers.filter_map(Register::variable).collect()
+    }
+
     /// The names of the variables that steps change: parameters that are trained, states, running statistics.
     pub fn updated_variables(&self) -> BTreeSet<&str> {
-        let mut names = BTreeSet::new();
-        for program in &self.programs {
-            for register in program.actors.iter().flat_map(|actor| &actor.updates) {
-                if let RegisterKind::Variable { name, .. } =
-                    &program.registers[register.index()].kind
-                {
-                    names.insert(name.as_str());
-                }
-            }
-        }
-        names
+        let updated = self.programs.iter().flat_map(|program| {
+            let updates = program.actors.iter().flat_map(|actor| &actor.updates);
+            updates.map(|register| &program.registers[register.index()])
+        });
+        updated.filter_map(Register::variable).collect()
     }
 }
 
@@ -330,6 +330,16 @@ pub struct Register {
     /// The register whose memory it shares because its producer writes in place: both have the same offset, slots
     /// and slot bytes, and the other was made first.
     pub shares: Option<RegisterId>,
+}
+
+impl Register {
+    /// The name of the variable that it holds.
+    pub fn variable(&self) -> Option<&str> {
+        match &self.kind {
+            RegisterKind::Variable { name, .. } => Some(name),
+            RegisterKind::Activation => None,
+        }
+    }
 }
 
 /// What a register holds.

@@ -87,6 +87,19 @@ pub enum RuntimeError {
         /// What the plan expects.
         ty: TensorType,
     },
+    /// Weights that the plan has no variables for: nothing of them would be used.
+    #[error(
+        "the plan has no variable `{name}`, and the weights have {others} more that it lacks; its variables are {known}: leave the others out, or \
+         rename them"
+    )]
+    WeightsUnknown {
+        /// The first of them.
+        name: String,
+        /// How many more there are.
+        others: usize,
+        /// Some of the plan's variables.
+        known: String,
+    },
     /// Weights, or a value set by hand, of another type than the variable.
     #[error("variable `{name}` is {expected}, but its value is {found}")]
     VariableType {

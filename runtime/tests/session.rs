@@ -319,11 +319,30 @@ fn weights_come_by_name_and_what_is_missing_is_said() {
         Session::new(&plan, &feeds(weights), SessionOptions::default())
     };
     let w = tensor(&[5, 3], 2.0);
-    assert_eq!(load(&[("w", &w)]).expect("it is there").variable("w"), Ok(w));
+    assert_eq!(load(&[("w", &w)]).expect("it is there").variable("w"), Ok(w.clone()));
+    let unknown = load(&[("layer.w", &w), ("w", &w), ("x", &w)]).expect_err("no such variables");
+    assert_eq!(
+        unknown.to_string(),
+        "the plan has no variable `layer.w`, and the weights have 1 more that it lacks; its variables are `w`: leave the \
+         others out, or rename them"
+    );
     let missing = load(&[]).expect_err("no w");
     assert_eq!(missing.to_string(), "the weights have no tensor `w` (f32[5, 3])");
     let wrong = load(&[("w", &tensor(&[5], 0.0))]).expect_err("another shape");
     assert_eq!(wrong.to_string(), "variable `w` is f32[5, 3], but its value is f32[5]");
+}
+
+#[test]
+fn weights_take_the_place_of_what_an_initialization_says() {
+    let mut builder = Builder::new(2, 1);
+    builder.variable("w", &f32s(&[5, 3], &[0, 1], "S(0)"), Init::Fill(1.0.into()));
+    builder.variable("v", &f32s(&[2], &[0, 1], "B"), Init::Fill(1.0.into()));
+    let plan = builder.verified();
+    let w = tensor(&[5, 3], 2.0);
+    let mut session =
+        Session::new(&plan, &feeds(&[("w", &w)]), SessionOptions::default()).expect("it fits");
+    assert_eq!(session.variable("w"), Ok(w));
+    assert_eq!(session.variable("v").expect("there").to_f32().expect("f32"), [1.0, 1.0]);
 }
 
 #[test]

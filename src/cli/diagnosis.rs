@@ -14,6 +14,7 @@ use graphc_runtime::{Checkpoint, HostTensor, Session, SessionOptions};
 
 use super::args::TrainArgs;
 use super::checkpoints::resumed_options;
+use super::data::known_weights;
 use super::feeding::Training;
 use super::output::say;
 use super::progress::Diverged;
@@ -113,7 +114,8 @@ impl Diagnosis<'_> {
         })?;
         let options = SessionOptions { first_step: step, ..self.options.clone() };
         let seed = options.seed;
-        let mut session = self.ranks.session(&plan, self.weights, options)?;
+        let weights = known_weights(&plan, self.weights);
+        let mut session = self.ranks.session(&plan, &weights, options)?;
         for name in session.variables().into_keys() {
             let value = trained.variable(&name)?;
             session.set_variable(&name, &value)?;

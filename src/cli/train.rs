@@ -15,7 +15,7 @@ use super::args::{OnNan, TrainArgs};
 use super::checkpoints::{Saver, check_finite, check_length, compare, resumed, resumed_options};
 use super::compile::{Planned, inputs, is_plan, load_sound_plan, plan_model, plan_weights};
 use super::contradictions::check_options;
-use super::data::{Types, session_weights};
+use super::data::{Types, known_weights, session_weights};
 use super::diagnosis::Diagnosis;
 use super::evaluation::{Watch, plan_of};
 use super::feeding::{Feeder, Training};
@@ -101,7 +101,8 @@ fn watch(
     let Some(source) = &args.eval_data else { return Ok(None) };
     let every = args.eval_every.or(feeder.epoch());
     let (evaluation, _) = ranks.plan(|| Ok((plan_of(plan)?, Weights::default())))?;
-    let session = ranks.session(&evaluation, weights, session_options(&args.runtime))?;
+    let weights = known_weights(&evaluation, weights);
+    let session = ranks.session(&evaluation, &weights, session_options(&args.runtime))?;
     Ok(Some(Watch::new(session, &evaluation, source, every, args.patience)?))
 }
 

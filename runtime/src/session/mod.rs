@@ -101,11 +101,12 @@ impl StepHandle {
 
 impl Session {
     /// Loads a plan: allocates arenas, fills variables, starts workers. The compiler gives plans that are verified; one that
-    /// was read from a file, or changed, goes through [`VerifiedPlan::check`]. `weights` holds what `Init::Weights` variables
-    /// begin with, whole, by name.
+    /// was read from a file, or changed, goes through [`VerifiedPlan::check`]. `weights` holds what variables begin with, whole, by
+    /// name: all that are `Init::Weights` must be among them, and any other may be, instead of what its initialization says.
     ///
     /// # Errors
-    /// Where this machine cannot execute the plan, a weight is missing or of another type, or there is no thread to be had.
+    /// Where this machine cannot execute the plan, a weight is missing, of another type or of no variable of the plan, or there is no
+    /// thread to be had.
     pub fn new(
         plan: &VerifiedPlan,
         weights: &BTreeMap<String, HostTensor>,

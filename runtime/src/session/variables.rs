@@ -22,6 +22,9 @@ use crate::transport::{Group, Offer, Transport};
 /// Elements that are not worth a thread of their own.
 const MIN_DRAWN: usize = 1 << 16;
 
+/// Variables that an error names.
+const NAMED: usize = 5;
+
 /// All variables of a plan.
 pub(super) struct Variables {
     by_name: BTreeMap<String, Entry>,
@@ -141,24 +144,40 @@ impl Variables {
         Ok(())
     }
 
-    /// Writes the first content of every variable.
+    /// Writes the first content of every variable: the weight of its name, or what its initialization says.
     ///
     /// # Errors
-    /// Where a weight is missing or of another type.
+    /// Where a weight is missing, of another type, or of no variable.
     pub(super) fn fill(
         &self,
         weights: &BTreeMap<String, HostTensor>,
         seed: u64,
     ) -> Result<(), RuntimeError> {
+        self.check_known(weights)?;
         for (name, entry) in &self.by_name {
-            if entry.init == Init::Weights {
-                let ty = entry.layout.ty();
-                let missing = RuntimeError::WeightMissing { name: name.clone(), ty };
-                entry.write(name, weights.get(name).ok_or(missing)?)?;
+            match weights.get(name) {
+                Some(weight) => entry.write(name, weight)?,
+                None if entry.init == Init::Weights => {
+                    let ty = entry.layout.ty();
+                    return Err(RuntimeError::WeightMissing { name: name.clone(), ty });
+                }
+                None => entry.begin(name, seed),
             }
         }
-        self.by_name.iter().for_each(|(name, entry)| entry.begin(name, seed));
         Ok(())
+    }
+
+    fn check_known(&self, weights: &BTreeMap<String, HostTensor>) -> Result<(), RuntimeError> {
+        let mut unknown = weights.keys().filter(|name| !self.by_name.contains_key(*name));
+        let Some(first) = unknown.next() else { return Ok(()) };
+        let parameters = self.by_name.iter().filter(|(_, e)| e.role == TensorKind::Parameter);
+        let mut known: Vec<String> =
+            parameters.take(NAMED).map(|(name, _)| format!("`{name}`")).collect();
+        if self.by_name.len() > known.len() {
+            known.push("..".into());
+        }
+        let (name, others, known) = (first.clone(), unknown.count(), known.join(", "));
+        Err(RuntimeError::WeightsUnknown { name, others, known })
     }
 
     pub(super) fn list(&self) -> BTreeMap<String, (TensorKind, TensorType)> {
