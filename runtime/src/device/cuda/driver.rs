@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::ffi::{CString, c_void};
 use std::fmt;
 use std::ptr::{NonNull, null_mut};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::{result, sys};
@@ -129,8 +129,8 @@ pub(super) fn version() -> (i32, i32) {
 #[derive(Debug)]
 pub(super) struct Context {
     raw: sys::CUcontext,
-    /// By source and entry: what was compiled and loaded.
-    functions: Mutex<BTreeMap<(String, &'static str), Function>>,
+    /// By source and entry.
+    functions: Mutex<BTreeMap<(String, &'static str), FunctionPlace>>,
 }
 
 // SAFETY: a context may be used from any thread.
@@ -155,20 +155,24 @@ impl Context {
         Ok(context)
     }
 
-    /// A kernel, which is loaded once.
-    pub(super) fn function<E>(
-        &self,
-        (source, entry): (&str, &'static str),
-        load: impl FnOnce() -> Result<Function, E>,
-    ) -> Result<Function, E> {
+    /// The place of a kernel, the same for all who ask for it.
+    pub(super) fn place(&self, source: &str, entry: &'static str) -> FunctionPlace {
         let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (source.to_owned(), entry);
-        if let Some(function) = functions.get(&key) {
-            return Ok(*function);
+        functions.entry((source.to_owned(), entry)).or_insert_with(|| Box::leak(Box::default()))
+    }
+
+    /// Loads a kernel to its place, where it is not there yet.
+    pub(super) fn load_to<E>(
+        &self,
+        place: FunctionPlace,
+        load: impl FnOnce() -> Result<Function, E>,
+    ) -> Result<(), E> {
+        // One at a time, so none is loaded twice.
+        let _functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
+        if place.get().is_none() {
+            let _ = place.set(load()?);
         }
-        let function = load()?;
-        functions.insert(key, function);
-        Ok(function)
+        Ok(())
     }
 
     /// Makes it the one in which this thread's calls are.
@@ -357,6 +361,8 @@ impl Queue {
         arguments: &mut [*mut c_void],
     ) -> Result<(), Trouble> {
         let dims = |[x, y, z]: [u32; 3]| (x, y, z);
+        let unloaded = || Trouble::told("a kernel is launched before it is loaded".into());
+        let function = function.get().ok_or_else(unloaded)?;
         // SAFETY: the function belongs to a module that is kept, and takes these arguments: both come from one prepared kernel,
         // whose addresses are inside the rank's memory.
         let launched = unsafe {
@@ -540,10 +546,13 @@ unsafe impl Send for Function {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Function {}
 
+/// The place of a kernel, empty until all kernels of a plan are loaded. It stays as long as the process, as the kernel does.
+pub(super) type FunctionPlace = &'static OnceLock<Function>;
+
 /// A kernel and how it is launched.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Loaded {
-    pub(super) function: Function,
+    pub(super) function: FunctionPlace,
     /// Blocks.
     pub(super) grid: [u32; 3],
     /// Threads of a block.

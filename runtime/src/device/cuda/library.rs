@@ -35,6 +35,12 @@ pub struct Found {
 }
 
 impl Found {
+    /// Whether the library has a function.
+    pub(super) fn has(&self, function: &str) -> bool {
+        // SAFETY: the function is looked for and not called.
+        unsafe { self.opened.get::<*const ()>(function) }.is_ok()
+    }
+
     /// Whether a function gives a number and says that all is well.
     ///
     /// # Safety
@@ -196,7 +202,7 @@ fn open(name: &OsStr) -> Option<Opened> {
 }
 
 /// The version of CUDA that the driver is for, as 1000 times its major number and 10 times its minor; the newest where there is none.
-fn driver_version() -> i32 {
+pub(super) fn driver_version() -> i32 {
     let Ok(found) = Library::Driver.find() else { return i32::MAX };
     let mut version = 0;
     // SAFETY: that is the function's type in the driver's header.
