@@ -18,6 +18,20 @@ use sha2::{Digest, Sha256};
 use super::cache::{self, Folder};
 use super::library::{Library, NotFound, driver_version};
 
+/// The functions of the library that are called here.
+pub(super) const FUNCTIONS: &[&str] = &[
+    "nvrtcVersion",
+    "nvrtcGetNumSupportedArchs",
+    "nvrtcGetSupportedArchs",
+    "nvrtcCreateProgram",
+    "nvrtcDestroyProgram",
+    "nvrtcCompileProgram",
+    "nvrtcGetCUBINSize",
+    "nvrtcGetCUBIN",
+    "nvrtcGetProgramLogSize",
+    "nvrtcGetProgramLog",
+];
+
 /// A kernel's binary.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Binary {
