@@ -13,7 +13,7 @@ use graphc_ir::plan::{Framework, Loss, Pin, Recompute, Schedule, ScheduleError, 
 use graphc_ir::types::DType;
 
 use super::training::TrainingArgs;
-pub use machine::{CalibrateArgs, DevicesArgs, DoctorArgs};
+pub use machine::{CalibrateArgs, Capability, DevicesArgs, DoctorArgs, KernelsArgs};
 pub use train::{CheckpointArgs, EvalArgs, OnNan, TrainArgs};
 
 /// A static-graph compiler for distributed deep learning.
@@ -45,6 +45,8 @@ pub enum Command {
     Devices(DevicesArgs),
     /// Whether all of it works: small models of every kind trained on the device and on the processor, and speeds
     Doctor(DoctorArgs),
+    /// Compile all kernels that plans need on cards, which need not be here, into a folder to take along
+    Kernels(KernelsArgs),
     /// Write a plan, or two beside each other, as one page to look at: what goes where, what it costs, when, how much
     /// memory, why, and how a run went
     Report(ReportArgs),

@@ -128,10 +128,12 @@ impl Ranks {
         // All see at which step the loss is not finite, and whether that was skipped.
         let outputs_at = OutputsAt::Rank0But(&[LOSS, SKIPPED]);
         let options = SessionOptions { outputs_at, ..options };
-        Ok(match &self.job {
+        let session = match &self.job {
             None => Session::new(plan, weights, options)?,
             Some(job) => Session::on(job, plan, weights, options)?,
-        })
+        };
+        super::output::say_cache_note();
+        Ok(session)
     }
 
     /// Waits until all processes are here.

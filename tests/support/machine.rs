@@ -1,4 +1,5 @@
 //! A machine that has cards as far as programs can tell: the double of NVIDIA's libraries, and trainings on it.
+#![allow(dead_code)] // each test binary uses its part
 
 use std::collections::BTreeMap;
 use std::path::Path;

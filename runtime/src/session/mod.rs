@@ -4,6 +4,7 @@ mod agreement;
 mod checkpoint;
 mod collect;
 mod edges;
+mod kernels;
 mod options;
 mod room;
 mod start;
@@ -29,6 +30,7 @@ use variables::Variables;
 
 pub(crate) use collect::{output_tag, readers};
 pub(crate) use edges::{Fed, Sockets};
+pub use kernels::{Prepared, prepare_kernels};
 pub use options::{OutputsAt, SessionOptions};
 pub use statistics::{ActorStatistics, RankStatistics, RegisterStatistics, Statistics};
 

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::ffi::{CString, c_void};
 use std::fmt;
 use std::ptr::{NonNull, null_mut};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::{result, sys};
@@ -69,13 +69,63 @@ pub struct Card {
     pub multiprocessors: i32,
 }
 
+/// The functions of the driver that are called here.
+pub(super) const FUNCTIONS: &[&str] = &[
+    "cuInit",
+    "cuDriverGetVersion",
+    "cuGetErrorName",
+    "cuGetErrorString",
+    "cuDeviceGet",
+    "cuDeviceGetAttribute",
+    "cuDeviceGetCount",
+    "cuDeviceGetName",
+    "cuDeviceTotalMem_v2",
+    "cuDevicePrimaryCtxRetain",
+    "cuCtxSetCurrent",
+    "cuMemGetInfo_v2",
+    "cuMemAlloc_v2",
+    "cuMemFree_v2",
+    "cuMemHostAlloc",
+    "cuMemFreeHost",
+    "cuMemcpyDtoDAsync_v2",
+    "cuMemcpyDtoH_v2",
+    "cuMemcpyDtoHAsync_v2",
+    "cuMemcpyHtoD_v2",
+    "cuMemcpyHtoDAsync_v2",
+    "cuMemsetD8Async",
+    "cuStreamCreate",
+    "cuStreamDestroy_v2",
+    "cuStreamQuery",
+    "cuStreamSynchronize",
+    "cuStreamWaitEvent",
+    "cuStreamBeginCapture_v2",
+    "cuStreamEndCapture",
+    "cuEventCreate",
+    "cuEventDestroy_v2",
+    "cuEventRecord",
+    "cuGraphInstantiateWithFlags",
+    "cuGraphLaunch",
+    "cuGraphDestroy",
+    "cuGraphExecDestroy",
+    "cuModuleLoadData",
+    "cuModuleGetFunction",
+    "cuFuncSetAttribute",
+    "cuLaunchKernel",
+];
+
 /// Begins with the driver.
 ///
 /// # Errors
 /// Where there is none, or it cannot be used.
 pub(super) fn begin() -> Result<(), DriverMissing> {
     Library::Driver.find()?;
-    result::init().map_err(told("cannot begin with the driver")).map_err(DriverMissing::Unusable)
+    result::init().map_err(|error| match error.0 {
+        sys::CUresult::CUDA_ERROR_STUB_LIBRARY => {
+            let file = Library::Driver.file().unwrap_or_default().display().to_string();
+            DriverMissing::Stub { file }
+        }
+        _ => DriverMissing::Unusable(told("cannot begin with the driver")(error)),
+    })
 }
 
 /// Why there are no devices.
@@ -83,6 +133,12 @@ pub(super) fn begin() -> Result<(), DriverMissing> {
 pub(crate) enum DriverMissing {
     #[error(transparent)]
     NotFound(#[from] NotFound),
+    /// The file that the toolkit has in the driver's place for linkers (`CUDA_ERROR_STUB_LIBRARY`).
+    #[error(
+        "{file} is no driver but the toolkit's stub, which programs are linked with: take its folder out of LD_LIBRARY_PATH, so that \
+         the driver is found, or install NVIDIA's driver for the card"
+    )]
+    Stub { file: String },
     #[error("{0}")]
     Unusable(Trouble),
 }
@@ -129,8 +185,8 @@ pub(super) fn version() -> (i32, i32) {
 #[derive(Debug)]
 pub(super) struct Context {
     raw: sys::CUcontext,
-    /// By source and entry: what was compiled and loaded.
-    functions: Mutex<BTreeMap<(String, &'static str), Function>>,
+    /// By source and entry.
+    functions: Mutex<BTreeMap<(String, &'static str), FunctionPlace>>,
 }
 
 // SAFETY: a context may be used from any thread.
@@ -155,20 +211,24 @@ impl Context {
         Ok(context)
     }
 
-    /// A kernel, which is loaded once.
-    pub(super) fn function<E>(
-        &self,
-        (source, entry): (&str, &'static str),
-        load: impl FnOnce() -> Result<Function, E>,
-    ) -> Result<Function, E> {
+    /// The place of a kernel, the same for all who ask for it.
+    pub(super) fn place(&self, source: &str, entry: &'static str) -> FunctionPlace {
         let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (source.to_owned(), entry);
-        if let Some(function) = functions.get(&key) {
-            return Ok(*function);
+        functions.entry((source.to_owned(), entry)).or_insert_with(|| Box::leak(Box::default()))
+    }
+
+    /// Loads a kernel to its place, where it is not there yet.
+    pub(super) fn load_to<E>(
+        &self,
+        place: FunctionPlace,
+        load: impl FnOnce() -> Result<Function, E>,
+    ) -> Result<(), E> {
+        // One at a time, so none is loaded twice.
+        let _functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
+        if place.get().is_none() {
+            let _ = place.set(load()?);
         }
-        let function = load()?;
-        functions.insert(key, function);
-        Ok(function)
+        Ok(())
     }
 
     /// Makes it the one in which this thread's calls are.
@@ -357,6 +417,8 @@ impl Queue {
         arguments: &mut [*mut c_void],
     ) -> Result<(), Trouble> {
         let dims = |[x, y, z]: [u32; 3]| (x, y, z);
+        let unloaded = || Trouble::told("a kernel is launched before it is loaded".into());
+        let function = function.get().ok_or_else(unloaded)?;
         // SAFETY: the function belongs to a module that is kept, and takes these arguments: both come from one prepared kernel,
         // whose addresses are inside the rank's memory.
         let launched = unsafe {
@@ -540,10 +602,13 @@ unsafe impl Send for Function {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Function {}
 
+/// The place of a kernel, empty until all kernels of a plan are loaded. It stays as long as the process, as the kernel does.
+pub(super) type FunctionPlace = &'static OnceLock<Function>;
+
 /// A kernel and how it is launched.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Loaded {
-    pub(super) function: Function,
+    pub(super) function: FunctionPlace,
     /// Blocks.
     pub(super) grid: [u32; 3],
     /// Threads of a block.
@@ -574,5 +639,71 @@ impl Function {
         // SAFETY: the function belongs to a module that is kept.
         unsafe { result::function::set_function_attribute(self.0, attribute, bytes as i32) }
             .map_err(told("cannot have so much shared memory"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::FUNCTIONS;
+
+    /// Which function of the driver each function of the bindings calls (cudarc, `driver/result.rs`).
+    const CALLS: &[(&str, &str)] = &[
+        ("result::init", "cuInit"),
+        ("result::ctx::set_current", "cuCtxSetCurrent"),
+        ("result::device::get", "cuDeviceGet"),
+        ("result::device::get_attribute", "cuDeviceGetAttribute"),
+        ("result::device::get_count", "cuDeviceGetCount"),
+        ("result::device::get_name", "cuDeviceGetName"),
+        ("result::device::total_mem", "cuDeviceTotalMem_v2"),
+        ("result::event::create", "cuEventCreate"),
+        ("result::event::destroy", "cuEventDestroy_v2"),
+        ("result::event::record", "cuEventRecord"),
+        ("result::free_host", "cuMemFreeHost"),
+        ("result::free_sync", "cuMemFree_v2"),
+        ("result::function::set_function_attribute", "cuFuncSetAttribute"),
+        ("result::graph::destroy", "cuGraphDestroy"),
+        ("result::graph::exec_destroy", "cuGraphExecDestroy"),
+        ("result::graph::instantiate", "cuGraphInstantiateWithFlags"),
+        ("result::graph::launch", "cuGraphLaunch"),
+        ("result::launch_kernel", "cuLaunchKernel"),
+        ("result::malloc_host", "cuMemHostAlloc"),
+        ("result::malloc_sync", "cuMemAlloc_v2"),
+        ("result::mem_get_info", "cuMemGetInfo_v2"),
+        ("result::memcpy_dtod_async", "cuMemcpyDtoDAsync_v2"),
+        ("result::memcpy_dtoh_async", "cuMemcpyDtoHAsync_v2"),
+        ("result::memcpy_dtoh_sync", "cuMemcpyDtoH_v2"),
+        ("result::memcpy_htod_async", "cuMemcpyHtoDAsync_v2"),
+        ("result::memcpy_htod_sync", "cuMemcpyHtoD_v2"),
+        ("result::memset_d8_async", "cuMemsetD8Async"),
+        ("result::module::get_function", "cuModuleGetFunction"),
+        ("result::module::load_data", "cuModuleLoadData"),
+        ("result::primary_ctx::retain", "cuDevicePrimaryCtxRetain"),
+        ("result::stream::begin_capture", "cuStreamBeginCapture_v2"),
+        ("result::stream::create", "cuStreamCreate"),
+        ("result::stream::destroy", "cuStreamDestroy_v2"),
+        ("result::stream::end_capture", "cuStreamEndCapture"),
+        ("result::stream::synchronize", "cuStreamSynchronize"),
+        ("result::stream::wait_event", "cuStreamWaitEvent"),
+        ("sys::cuDriverGetVersion", "cuDriverGetVersion"),
+        ("sys::cuStreamQuery", "cuStreamQuery"),
+    ];
+
+    /// A call of this file whose function is not looked for beforehand would end the program with a driver that lacks it.
+    #[test]
+    fn every_function_that_is_called_is_looked_for() {
+        let (code, _) = include_str!("driver.rs").split_once("mod tests").expect("tests");
+        let is_path = |c: char| c.is_alphanumeric() || "_:".contains(c);
+        let mut calls = 0;
+        for (at, _) in code.match_indices("result::").chain(code.match_indices("sys::cu")) {
+            let rest = &code[at..];
+            let (path, after) = rest.split_at(rest.find(|c| !is_path(c)).unwrap_or(rest.len()));
+            if after.starts_with('(') {
+                let call = CALLS.iter().find(|(name, _)| *name == path);
+                let (_, function) = call.unwrap_or_else(|| panic!("`{path}` is not in the list"));
+                assert!(FUNCTIONS.contains(function), "{function} is not looked for");
+                calls += 1;
+            }
+        }
+        assert!(calls >= CALLS.len(), "{calls} calls");
     }
 }

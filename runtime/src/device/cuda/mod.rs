@@ -4,12 +4,14 @@
 //! offsets. Launches are queued; which stream waits for which is said by events, so the host waits for nothing but the end of a
 //! step and for what leaves the card. `library` finds NVIDIA's libraries as the program runs; nothing here needs them to be
 //! built. `driver` is the one file that calls the driver. Kernels come as sources from `graphc_kernels::cuda` and are compiled for
-//! the card (`compile`); products of matrices are cuBLASLt's (`product`).
+//! the card (`compile`), all of a plan side by side (`kernels`), and kept (`cache`); products of matrices are cuBLASLt's (`product`).
 
+mod cache;
 mod compile;
 mod driver;
 mod ended;
 mod joint;
+mod kernels;
 mod known;
 mod launch;
 mod library;
@@ -22,10 +24,11 @@ mod stream;
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use graphc_kernels::cuda::{Kernel, Numbers, Product};
+use graphc_kernels::cuda::{Numbers, Product};
 
-use self::compile::{Arch, compile};
-use self::driver::{Buffer, Context, DriverMissing, Function, Loaded, Trouble};
+use self::compile::Arch;
+use self::driver::{Buffer, Context, DriverMissing, Trouble};
+use self::kernels::Wanted;
 use self::known::Known;
 use self::nccl::NcclError;
 use self::product::{Described, Multiplier, ProductError};
@@ -34,10 +37,13 @@ use crate::error::{Cause, RuntimeError};
 use crate::memory::{Arena, Offered};
 use crate::transport::TransportError;
 
+pub use cache::take_note;
 pub use driver::Card;
 pub(crate) use driver::{Pinned, Recording};
 pub(crate) use ended::Ended;
 pub(crate) use joint::Registers;
+pub use kernels::PrepareError;
+pub(crate) use kernels::{load_kernels, prepare_kernels};
 pub(crate) use launch::Launch;
 pub use library::{Found, Library, NotFound};
 pub(crate) use line::{Incoming, Outgoing};
@@ -62,6 +68,8 @@ const LEAST: (i32, i32) = (8, 0);
 pub(crate) struct Cuda {
     rank: u32,
     arch: Arch,
+    /// Whether calls that the library of products may refuse are taken to be refused, where there is no card to ask.
+    refuses: bool,
     /// Whether it communicates with other cards directly.
     pub(crate) direct: bool,
     shared: Arc<Shared>,
@@ -70,7 +78,9 @@ pub(crate) struct Cuda {
 /// What the rank's streams, memory and launches have in common.
 #[derive(Debug)]
 struct Shared {
-    context: Arc<Context>,
+    /// None where there is no card, and kernels are only to be known.
+    context: Option<Arc<Context>>,
+    wanted: Mutex<Vec<Wanted>>,
     multiplier: OnceLock<Result<Multiplier, ProductError>>,
     tables: Mutex<Tables>,
     failed: OnceLock<Trouble>,
@@ -106,14 +116,14 @@ impl Cuda {
             return Err(RuntimeError::NoCard { reason });
         }
         let device = |trouble: Trouble| RuntimeError::Device { rank, reason: trouble.to_string() };
-        let shared = Shared {
-            context: Context::of(card.ordinal).map_err(device)?,
-            multiplier: OnceLock::new(),
-            tables: Mutex::default(),
-            failed: OnceLock::new(),
-        };
+        let shared = Shared::new(Some(Context::of(card.ordinal).map_err(device)?));
         let arch = Arch { major, minor };
-        Ok(Self { rank, arch, direct, shared: Arc::new(shared) })
+        Ok(Self { rank, arch, refuses: false, direct, shared: Arc::new(shared) })
+    }
+
+    /// The context of its card.
+    fn context(&self) -> Result<&Arc<Context>, Trouble> {
+        self.shared.context()
     }
 
     /// # Errors
@@ -129,8 +139,10 @@ impl Cuda {
             None => Arena::new(bytes),
         };
         let image = image.ok_or(RuntimeError::NoMemory { rank, bytes })?;
-        let buffer = Buffer::new(&self.shared.context, bytes as usize);
-        let free = || self.shared.context.free_memory().unwrap_or(0);
+        let device = |trouble: Trouble| RuntimeError::Device { rank, reason: trouble.to_string() };
+        let context = self.context().map_err(device)?;
+        let buffer = Buffer::new(context, bytes as usize);
+        let free = || context.free_memory().unwrap_or(0);
         let buffer = buffer.map_err(|_| RuntimeError::CardMemory { rank, bytes, free: free() })?;
         Ok(CardMemory { buffer, image, shared: Arc::clone(&self.shared) })
     }
@@ -149,33 +161,6 @@ impl Cuda {
         tables.scratch = tables.scratch.max(bytes);
     }
 
-    /// A kernel, to be launched as it says.
-    fn load(&self, kernel: &Kernel) -> Result<Loaded, Unprepared> {
-        let Kernel { grid, block, shared, .. } = *kernel;
-        let function = self.function(&kernel.source, kernel.entry, shared)?;
-        Ok(Loaded { function, grid, block, shared })
-    }
-
-    /// A kernel, compiled and loaded once.
-    fn function(
-        &self,
-        source: &str,
-        entry: &'static str,
-        shared: u32,
-    ) -> Result<Function, Unprepared> {
-        let context = &self.shared.context;
-        context.function((source, entry), || {
-            let binary =
-                compile(source, self.arch).map_err(|e| Unprepared::Device(e.to_string()))?;
-            let function =
-                Function::load(context, &binary, entry).and_then(|function| match shared {
-                    0 => Ok(function),
-                    bytes => function.allow_shared(bytes).map(|()| function),
-                });
-            function.map_err(|e| Unprepared::Device(format!("{e}{}", older_driver())))
-        })
-    }
-
     fn describe(&self, product: &Product) -> Result<Described, Unprepared> {
         let multiplier = self.shared.multiplier();
         let described = multiplier.and_then(|multiplier| multiplier.describe(product));
@@ -183,19 +168,21 @@ impl Cuda {
     }
 }
 
-/// What is said where the driver does not take what the compiler has made: that it is older.
-fn older_driver() -> String {
-    let ((driver, of_driver), (compiler, of_compiler)) = (driver::version(), compile::version());
-    if compiler <= driver {
-        return String::new();
-    }
-    format!(
-        "; the driver is for CUDA {driver}.{of_driver} and the compiler library of CUDA {compiler}.{of_compiler}: install a newer \
-         driver, or the compiler library of CUDA {driver} (`pip install nvidia-cuda-nvrtc-cu{driver}`) in place of this one"
-    )
-}
-
 impl Shared {
+    fn new(context: Option<Arc<Context>>) -> Self {
+        Self {
+            context,
+            wanted: Mutex::default(),
+            multiplier: OnceLock::new(),
+            tables: Mutex::default(),
+            failed: OnceLock::new(),
+        }
+    }
+
+    fn context(&self) -> Result<&Arc<Context>, Trouble> {
+        self.context.as_ref().ok_or_else(|| Trouble::told("there is no card".into()))
+    }
+
     fn tables(&self) -> MutexGuard<'_, Tables> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -212,7 +199,11 @@ impl Shared {
     }
 
     fn multiplier(&self) -> Result<&Multiplier, ProductError> {
-        let multiplier = self.multiplier.get_or_init(|| Multiplier::new(&self.context));
+        let open = || {
+            let context = self.context().map_err(|e| ProductError::Library(e.to_string()))?;
+            Multiplier::new(context)
+        };
+        let multiplier = self.multiplier.get_or_init(open);
         multiplier.as_ref().map_err(Clone::clone)
     }
 

@@ -72,7 +72,7 @@ unsafe impl Send for Event {}
 
 impl Stream {
     pub(super) fn new(device: &Cuda, seed: u64, ended: Ended) -> Result<Self, Trouble> {
-        let context = &device.shared.context;
+        let context = device.context()?;
         let account = Buffer::new(context, NOW + FAULT)?;
         account.write(0, &[0; NOW + FAULT])?;
         Ok(Self {
