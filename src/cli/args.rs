@@ -153,7 +153,7 @@ pub struct SimulateArgs {
     /// Write a trace (Chrome's JSON, which Perfetto reads): a process for each kind of rank, a thread for each stream
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
-    /// Put what `graphc_torch profile` measured beside what is predicted, by kinds of ops
+    /// Put what `train --profile` or `graphc_torch profile` measured beside what is predicted, by kinds of ops
     #[arg(long, value_name = "FILE")]
     pub measured: Option<PathBuf>,
     /// Form of what is printed
@@ -173,7 +173,7 @@ pub struct ReportArgs {
     /// Show how a run of the first plan went: what `train --metrics` wrote
     #[arg(long, value_name = "FILE")]
     pub metrics: Option<PathBuf>,
-    /// Show measured seconds of the first plan beside predicted ones: a JSON file of actors and collectives
+    /// Show measured seconds of the first plan beside predicted ones: what `train --profile` or `graphc_torch profile` wrote
     #[arg(long, value_name = "FILE")]
     pub measured: Option<PathBuf>,
     /// Tensors whose alternatives are planned, heaviest first, each as often as it has layouts; default 6 of small plans, 0
@@ -193,6 +193,9 @@ pub struct RunArgs {
     /// Where the outputs go: a safetensors file
     #[arg(long, value_name = "FILE")]
     pub outputs: PathBuf,
+    /// Measure the first batch once more, action by action, and write the seconds of each to this file
+    #[arg(long, value_name = "FILE")]
+    pub profile: Option<PathBuf>,
     /// Weights in the place of the model's: a safetensors file with the model's names, or a checkpoint
     #[arg(long, value_name = "FILE|CHECKPOINT")]
     pub weights_from: Option<PathBuf>,

@@ -26,6 +26,7 @@ mod launch;
 mod options;
 pub mod output;
 mod pages;
+mod profiling;
 mod progress;
 mod ranks;
 mod report;

@@ -137,9 +137,10 @@ impl Finished {
         })
     }
 
-    /// Waits for the next step. Its line is written unless an evaluation is added to it.
-    pub fn take(&mut self, step: UnderWay, evaluates: bool) -> Result<()> {
+    /// Waits for the next step; returns when it had ended. Its line is written unless an evaluation is added to it.
+    pub fn take(&mut self, step: UnderWay, evaluates: bool) -> Result<Instant> {
         self.outputs = step.handle.wait()?;
+        let ended = Instant::now();
         let seconds = self.pace.seconds_since(step.begun);
         if !self.outputs.is_empty() {
             self.line = self.metrics_of(self.step)?;
@@ -156,7 +157,7 @@ impl Finished {
             self.check_skipped()?;
         }
         self.step += 1;
-        Ok(())
+        Ok(ended)
     }
 
     /// Adds what an evaluation has found to the last step's line, and writes it.

@@ -2,11 +2,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail, ensure};
+use graphc::profile::Part;
 use graphc_compiler::import::weights::Weights;
 use graphc_ir::check::VerifiedPlan;
+use graphc_ir::mesh::DeviceKind;
 use graphc_ir::plan::{Plan, RegisterKind, TensorKind};
 use graphc_runtime::data::save_safetensors;
 use graphc_runtime::{HostTensor, Session};
@@ -20,6 +22,7 @@ use super::diagnosis::Diagnosis;
 use super::evaluation::{Watch, plan_of};
 use super::feeding::{Feeder, Training};
 use super::output::{check_distinct, print, say};
+use super::profiling::{Profiling, device_kind};
 use super::progress::{Diverged, Finished, REMEDIES, UnderWay};
 use super::ranks::Ranks;
 use super::run::session_options;
@@ -74,7 +77,10 @@ fn train(args: &TrainArgs, ranks: &Ranks) -> Result<()> {
     let watch = watch(args, ranks, (&plan, &weights), &feeder)?;
     let states = (ranks.leads(), checkpoint.is_some());
     let finished = Finished::new(args, &plan, &feeder, (first_step, steps), states)?;
-    let mut way = Way { session, ranks, feeder, saver, watch, finished };
+    let profiling = Profiling::of(args.profile.as_deref(), &(first_step..steps))?;
+    let profiling =
+        profiling.map(|profiling| (profiling, &*plan, device_kind(&args.runtime, &plan)));
+    let mut way = Way { session, ranks, feeder, saver, watch, profiling, finished };
     if let Err(error) = way.go(first_step..steps) {
         let Some(diverged) = error.downcast_ref::<Diverged>() else { return Err(error) };
         let diagnosis =
@@ -128,6 +134,8 @@ struct Way<'a> {
     feeder: Feeder,
     saver: Option<Saver>,
     watch: Option<Watch>,
+    /// What is measured, of which plan, on what.
+    profiling: Option<(Profiling, &'a Plan, DeviceKind)>,
     finished: Finished,
 }
 
@@ -137,17 +145,29 @@ impl Way<'_> {
         let mut under_way: VecDeque<UnderWay> = VecDeque::new();
         for step in steps.clone() {
             let begun = Instant::now();
-            let handle = self.session.step(self.feeder.next(step)?)?;
+            let feeds = self.feeder.next(step)?;
+            let part =
+                self.profiling.as_ref().map_or(Part::Over, |(profiling, ..)| profiling.part(step));
+            if part != Part::Over {
+                self.ranks.barrier()?;
+            }
+            let launched = Instant::now();
+            let handle = match part {
+                Part::Apart => self.session.step_apart(feeds)?,
+                Part::WarmUp | Part::Whole | Part::Over => self.session.step(feeds)?,
+            };
             under_way.push_back(UnderWay { begun, handle });
             let (done, is_last) = (step + 1, step + 1 == steps.end);
             let saves = self.saver.as_ref().is_some_and(|saver| is_last || saver.due(done));
             let evaluates = self.watch.as_ref().is_some_and(|watch| is_last || watch.due(done));
             // What a checkpoint holds the metrics must hold too: a resumed run does not write them again.
-            let depth = if saves || evaluates { 0 } else { DEPTH - 1 };
+            let alone = saves || evaluates || part != Part::Over;
+            let depth = if alone { 0 } else { DEPTH - 1 };
             while under_way.len() > depth
-                && let Some(step) = under_way.pop_front()
+                && let Some(oldest) = under_way.pop_front()
             {
-                self.finished.take(step, evaluates && under_way.is_empty())?;
+                let ended = self.finished.take(oldest, evaluates && under_way.is_empty())?;
+                self.measured(step, ended - launched)?;
             }
             let ends = evaluates && self.evaluate()?;
             if saves || ends {
@@ -158,7 +178,17 @@ impl Way<'_> {
                 return Ok(());
             }
         }
-        under_way.into_iter().try_for_each(|step| self.finished.take(step, false))
+        under_way.into_iter().try_for_each(|step| self.finished.take(step, false).map(drop))
+    }
+
+    /// Takes what a step took into the profile, and writes that when it is whole.
+    fn measured(&mut self, step: u64, took: Duration) -> Result<()> {
+        if let Some((profiling, plan, kind)) = &mut self.profiling
+            && profiling.measured(step, took)
+        {
+            profiling.write(&mut self.session, self.ranks, (plan, *kind))?;
+        }
+        Ok(())
     }
 
     /// Evaluates the weights as they are: whether patience is at its end.
@@ -213,6 +243,7 @@ fn check_files(args: &TrainArgs) -> Result<()> {
         ("--metrics", args.metrics.as_deref()),
         ("--weights", args.weights.as_deref()),
         ("--outputs", args.outputs.as_deref()),
+        ("--profile", args.profile.as_deref()),
     ];
     let read = [
         model,

@@ -31,7 +31,7 @@ pub(crate) use cuda::{Ended, Registers, communicates_directly};
 pub(crate) use launch::Launch;
 pub(crate) use memory::Memory;
 pub(crate) use port::{Port, Turn, lcm};
-pub(crate) use stream::{Event, Passage, Recording, Stream};
+pub(crate) use stream::{Event, Passage, Recording, Stopwatch, Stream};
 
 /// Makes launches ready that were prepared on these devices: compiles and loads their kernels, side by side.
 ///

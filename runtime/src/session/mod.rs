@@ -24,7 +24,7 @@ use graphc_ir::types::{Samples, TensorType};
 use crate::error::RuntimeError;
 use crate::tensor::HostTensor;
 use crate::transport::Transport;
-use crate::worker::{Job, StepState, Watch};
+use crate::worker::{Job, StepState};
 use edges::feeds;
 use variables::Variables;
 
@@ -205,7 +205,20 @@ impl Session {
         &mut self,
         feeds_by_name: BTreeMap<String, HostTensor>,
     ) -> Result<StepHandle, RuntimeError> {
-        self.begin(feeds_by_name, None)
+        self.begin(feeds_by_name, |state| state)
+    }
+
+    /// As [`Session::step`], and times each action ([`ActorStatistics::apart`]): on cards launches are given one by one instead of being
+    /// replayed, and nothing else is launched meanwhile, unless ranks send to each other; on processors the clock tells, and streams go
+    /// on beside each other. The step computes what any step does, bit for bit.
+    ///
+    /// # Errors
+    /// As [`Session::step`].
+    pub fn step_apart(
+        &mut self,
+        feeds_by_name: BTreeMap<String, HostTensor>,
+    ) -> Result<StepHandle, RuntimeError> {
+        self.begin(feeds_by_name, StepState::taken_apart)
     }
 
     /// As [`Session::step`], and calls `ready` with each output, by name, as soon as it is whole, while the step goes on. It is
@@ -221,23 +234,21 @@ impl Session {
     ) -> Result<StepHandle, RuntimeError> {
         let names = Arc::clone(&self.sockets.output_names);
         let watch = move |output: usize, tensor: &HostTensor| ready(&names[output], tensor);
-        self.begin(feeds_by_name, Some(Box::new(watch)))
+        let parts = self.parts.clone();
+        self.begin(feeds_by_name, |state| state.watched(&parts, Box::new(watch)))
     }
 
     fn begin(
         &mut self,
         feeds_by_name: BTreeMap<String, HostTensor>,
-        watch: Option<Watch>,
+        kind: impl FnOnce(StepState) -> StepState,
     ) -> Result<StepHandle, RuntimeError> {
         self.alive()?;
         let feeds = feeds(&self.plan, &self.sockets, feeds_by_name)?;
         let zeros = |ty: &TensorType| HostTensor::zeros(ty.dtype, ty.shape.clone());
         let outputs = self.sockets.outputs.values().map(zeros).collect();
         let state = StepState::new(self.begun, feeds, outputs, self.seats());
-        let state = Arc::new(match watch {
-            Some(watch) => state.watched(&self.parts, watch),
-            None => state,
-        });
+        let state = Arc::new(kind(state));
         for seat in self.workers.iter().chain(&self.collector) {
             let job = Job::Step(Arc::clone(&state));
             let sent = seat.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());

@@ -24,8 +24,8 @@ use crate::tensor::HostTensor;
 use crate::transport::Transport;
 use crate::transport::in_process::{Hub, Patience};
 use crate::worker::{
-    self, Edges, Job as WorkerJob, RankPart, Replay, Report, Resolver, Settings, Share, Worker,
-    beside,
+    self, Apart, Edges, Job as WorkerJob, RankPart, Replay, Report, Resolver, Settings, Share,
+    Worker, beside,
 };
 
 /// Ranks that may be threads of one process: each has a mailbox for each.
@@ -248,6 +248,8 @@ impl Rank {
                 microbatches: plan.microbatches as u64,
                 beside: beside(&actors, &order, &lanes),
                 edges: worker::edges(&actors, &order),
+                report: Report::of(&actors),
+                apart: Apart::default(),
                 actors,
                 joins: joins(program),
                 names: names(program),
@@ -260,7 +262,6 @@ impl Rank {
                 tell: others.map(|(_, ear)| ear.0.clone()).collect(),
                 hear: ears[worker].1.clone(),
                 activity: self.transport.activity(format!("stream {worker}"), names(program)),
-                report: Report::of(program.actors.len()),
             };
             workers.push((next, sender));
         }

@@ -14,6 +14,8 @@ pub(crate) struct StepState {
     pub(crate) feeds: Vec<HostTensor>,
     /// In the order of the plan's outputs; each rank writes its part.
     pub(crate) outputs: Vec<Mutex<HostTensor>>,
+    /// Whether its actions are launched one by one, and timed.
+    pub(crate) apart: bool,
     watch: Option<(Watch, Vec<AtomicUsize>)>,
     /// Workers that are not done yet.
     remaining: AtomicUsize,
@@ -50,12 +52,18 @@ impl StepState {
             index,
             feeds,
             outputs: outputs.into_iter().map(Mutex::new).collect(),
+            apart: false,
             watch: None,
             remaining: AtomicUsize::new(workers),
             failed: OnceLock::new(),
             done: Mutex::new(workers == 0),
             wake: Condvar::new(),
         }
+    }
+
+    /// Has its actions launched one by one, and timed.
+    pub(crate) fn taken_apart(self) -> Self {
+        Self { apart: true, ..self }
     }
 
     /// Has `watch` called with each output, which consist of so many parts.

@@ -69,7 +69,7 @@ pub struct CalibrateArgs {
     /// Measure less, and less well
     #[arg(long)]
     pub quick: bool,
-    /// Measure nothing: take what `graphc_torch profile` has measured
+    /// Measure nothing: take what `train --profile` or `graphc_torch profile` has measured
     #[arg(long, value_name = "FILE", conflicts_with_all = ["device", "ranks", "quick"])]
     pub from: Option<PathBuf>,
 }

@@ -74,6 +74,10 @@ pub struct TrainArgs {
     /// Where losses go: one JSON object a line and step
     #[arg(long, value_name = "FILE")]
     pub metrics: Option<PathBuf>,
+    /// Measure the first 28 steps and write the seconds of each actor to this file: 3 warm up, 20 are timed as a whole, fewer where there
+    /// are fewer, and 5 action by action
+    #[arg(long, value_name = "FILE")]
+    pub profile: Option<PathBuf>,
     /// Begin with these weights: a safetensors file with the model's names, or a checkpoint, of which the weights alone are
     /// taken
     #[arg(long, value_name = "FILE|CHECKPOINT", conflicts_with = "resume")]

@@ -145,7 +145,7 @@ fn sends(
 }
 
 /// The op of an actor that computes, in one word.
-pub fn op(actor: &Actor) -> String {
+fn op(actor: &Actor) -> String {
     match &actor.action {
         Action::Compute { op, .. } => op.name().into(),
         Action::Fused(fused) => match fused.steps.first() {

@@ -16,6 +16,7 @@ use cudarc::driver::{result, sys};
 
 use super::ended::Ended;
 use super::library::{Library, NotFound};
+use super::mark::Mark;
 
 /// Why the driver did not do something.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,7 +47,7 @@ impl From<Trouble> for String {
 }
 
 /// The driver's word for an error, e.g. `CUDA_ERROR_OUT_OF_MEMORY (out of memory)`.
-fn told(what: &'static str) -> impl Fn(result::DriverError) -> Trouble {
+pub(super) fn told(what: &'static str) -> impl Fn(result::DriverError) -> Trouble {
     move |error| {
         let name = error.error_name().map_or("", |name| name.to_str().unwrap_or_default());
         let text = error.error_string().map_or("", |text| text.to_str().unwrap_or_default());
@@ -463,7 +464,8 @@ impl Queue {
     pub(super) fn record(&self, mark: &Mark) -> Result<(), Trouble> {
         self.enter()?;
         // SAFETY: both are the driver's and kept.
-        unsafe { result::event::record(mark.raw, self.raw) }.map_err(told("cannot record an event"))
+        unsafe { result::event::record(mark.raw(), self.raw) }
+            .map_err(told("cannot record an event"))
     }
 
     pub(super) fn wait(&self, event: sys::CUevent) -> Result<(), Trouble> {
@@ -555,40 +557,6 @@ impl Drop for Queue {
         if self.context.enter().is_ok() {
             // SAFETY: it was made once. What is under way ends by itself.
             let _ = unsafe { result::stream::destroy(self.raw) };
-        }
-    }
-}
-
-/// An event.
-#[derive(Debug)]
-pub(super) struct Mark {
-    context: Arc<Context>,
-    raw: sys::CUevent,
-}
-
-// SAFETY: an event may be used from any thread.
-unsafe impl Send for Mark {}
-// SAFETY: as for `Send`.
-unsafe impl Sync for Mark {}
-
-impl Mark {
-    pub(super) fn new(context: &Arc<Context>) -> Result<Self, Trouble> {
-        context.enter()?;
-        let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING;
-        let raw = result::event::create(flags).map_err(told("cannot make an event"))?;
-        Ok(Self { context: Arc::clone(context), raw })
-    }
-
-    pub(super) fn raw(&self) -> sys::CUevent {
-        self.raw
-    }
-}
-
-impl Drop for Mark {
-    fn drop(&mut self) {
-        if self.context.enter().is_ok() {
-            // SAFETY: it was made once.
-            let _ = unsafe { result::event::destroy(self.raw) };
         }
     }
 }

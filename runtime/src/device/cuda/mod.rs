@@ -16,6 +16,7 @@ mod known;
 mod launch;
 mod library;
 mod line;
+mod mark;
 mod memory;
 mod moves;
 mod nccl;
@@ -50,7 +51,7 @@ pub(crate) use line::{Incoming, Outgoing};
 pub(crate) use memory::CardMemory;
 pub(crate) use moves::{CardFill, CardMove};
 pub(crate) use nccl::{Id, Operation, new_id};
-pub(crate) use stream::{Event, Stream};
+pub(crate) use stream::{Event, Stopwatch, Stream};
 
 /// The cards of this machine, by their numbers.
 ///

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use graphc_ir::types::DType;
 
-use super::driver::{Buffer, Loaded, Mark, Pinned, Queue, Recording, Trouble};
+use super::driver::{Buffer, Loaded, Pinned, Queue, Recording, Trouble};
 use super::ended::Ended;
 use super::known::found;
+use super::mark::Mark;
 use super::memory::CardMemory;
 use super::moves::{CardFill, CardMove};
 use super::nccl::{Comm, Id, Operation};
@@ -69,6 +70,18 @@ pub(crate) struct Event(pub(super) cudarc::driver::sys::CUevent);
 
 // SAFETY: events may be waited for from any thread.
 unsafe impl Send for Event {}
+
+/// Two events between which launches stand whose time is taken.
+#[derive(Debug)]
+pub(crate) struct Stopwatch([Mark; 2]);
+
+impl Stopwatch {
+    /// The time between both, which have come.
+    pub(crate) fn elapsed(&self) -> Result<Duration, Cause> {
+        let [begun, ended] = &self.0;
+        Ok(begun.until(ended)?)
+    }
+}
 
 impl Stream {
     pub(super) fn new(device: &Cuda, seed: u64, ended: Ended) -> Result<Self, Trouble> {
@@ -314,6 +327,22 @@ impl Stream {
         if let Err(trouble) = self.queue.wait(event.0) {
             self.failed.get_or_insert(trouble);
         }
+    }
+
+    /// A stopwatch of this stream.
+    pub(crate) fn stopwatch(&self) -> Result<Stopwatch, Cause> {
+        let context = self.queue.context();
+        Ok(Stopwatch([Mark::timed(context)?, Mark::timed(context)?]))
+    }
+
+    /// Has a stopwatch begin behind all launches so far.
+    pub(crate) fn begin(&mut self, watch: &Stopwatch) -> Result<(), Cause> {
+        Ok(self.queue.record(&watch.0[0])?)
+    }
+
+    /// Has it end behind all launches so far.
+    pub(crate) fn end(&mut self, watch: &Stopwatch) -> Result<(), Cause> {
+        Ok(self.queue.record(&watch.0[1])?)
     }
 
     /// Waits until all launches have ended.
