@@ -469,6 +469,13 @@ pub struct FusedOp {
     pub outputs: Vec<usize>,
 }
 
+impl FusedOp {
+    /// The op that the chain begins with, where it is one whose kernels have an epilogue.
+    pub fn head(&self) -> Option<&FusedStep> {
+        self.steps.iter().find(|step| step.op.operation().begins_chain())
+    }
+}
+
 /// One op of a chain: unary, binary, where or cast, a reduction at its end, or a convolution at its beginning.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FusedStep {
