@@ -372,8 +372,13 @@ impl Queue {
     }
 
     pub(super) fn clear(&self, address: u64, bytes: usize) -> Result<(), Trouble> {
+        self.fill(address, 0, bytes)
+    }
+
+    /// Has all bytes of a part be the same.
+    pub(super) fn fill(&self, address: u64, byte: u8, bytes: usize) -> Result<(), Trouble> {
         // SAFETY: as of `copy`.
-        unsafe { result::memset_d8_async(address, 0, bytes, self.raw) }
+        unsafe { result::memset_d8_async(address, byte, bytes, self.raw) }
             .map_err(told("cannot clear memory"))
     }
 
@@ -437,6 +442,14 @@ impl Queue {
         while self.is_idle() == Ok(false) && begun.elapsed() < PATIENCE {
             std::thread::sleep(PAUSE);
         }
+    }
+
+    /// Waits until all that was launched has ended, which nothing of another rank is part of.
+    pub(super) fn finish(&self) -> Result<(), Trouble> {
+        while !self.is_idle()? {
+            std::thread::sleep(PAUSE);
+        }
+        Ok(())
     }
 
     /// Launches of this thread on the stream are recorded from now on.
@@ -511,14 +524,39 @@ unsafe impl Sync for Mark {}
 
 impl Mark {
     pub(super) fn new(context: &Arc<Context>) -> Result<Self, Trouble> {
+        Self::with(context, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
+    }
+
+    /// One that notes when it is reached.
+    pub(super) fn timed(context: &Arc<Context>) -> Result<Self, Trouble> {
+        Self::with(context, sys::CUevent_flags::CU_EVENT_DEFAULT)
+    }
+
+    fn with(context: &Arc<Context>, flags: sys::CUevent_flags) -> Result<Self, Trouble> {
         context.enter()?;
-        let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING;
         let raw = result::event::create(flags).map_err(told("cannot make an event"))?;
         Ok(Self { context: Arc::clone(context), raw })
     }
 
     pub(super) fn raw(&self) -> sys::CUevent {
         self.raw
+    }
+
+    /// Milliseconds from another mark to this one. Both note times and were reached.
+    pub(super) fn since(&self, other: &Self) -> Result<f32, Trouble> {
+        type Elapsed = unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> sys::CUresult;
+        const WHAT: &str = "cannot tell the time between events";
+        self.context.enter()?;
+        // The name of the first version, which every driver has: the second came with CUDA 12.8.
+        let found = Library::Driver.find().map_err(|missing| Trouble::told(missing.to_string()))?;
+        let mut milliseconds = 0.0;
+        // SAFETY: the type is that of the function in the driver's header; both events are the driver's and kept.
+        unsafe {
+            let elapsed = found.opened.get::<Elapsed>(b"cuEventElapsedTime");
+            let elapsed = elapsed.map_err(|error| Trouble::told(error.to_string()))?;
+            elapsed(&mut milliseconds, other.raw, self.raw).result().map_err(told(WHAT))?;
+        }
+        Ok(milliseconds)
     }
 }
 

@@ -4,8 +4,10 @@
 //! offsets. Launches are queued; which stream waits for which is said by events, so the host waits for nothing but the end of a
 //! step and for what leaves the card. `library` finds NVIDIA's libraries as the program runs; nothing here needs them to be
 //! built. `driver` is the one file that calls the driver. Kernels come as sources from `graphc_kernels::cuda` and are compiled for
-//! the card (`compile`); products of matrices are cuBLASLt's (`product`).
+//! the card (`compile`); products of matrices are cuBLASLt's
+//! (`product`) where the library takes them (`ways`), by the algorithm that was found to be the fastest (`trial`, `choice`).
 
+mod choice;
 mod compile;
 mod driver;
 mod ended;
@@ -19,16 +21,18 @@ mod moves;
 mod nccl;
 mod product;
 mod stream;
+mod trial;
+mod ways;
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use graphc_kernels::cuda::{Kernel, Numbers, Product};
+use graphc_kernels::cuda::{Kernel, Numbers};
 
 use self::compile::{Arch, compile};
 use self::driver::{Buffer, Context, DriverMissing, Function, Loaded, Trouble};
 use self::known::Known;
 use self::nccl::NcclError;
-use self::product::{Described, Multiplier, ProductError};
+use self::product::{Multiplier, MultiplierError};
 use super::call::Unprepared;
 use crate::error::{Cause, RuntimeError};
 use crate::memory::{Arena, Offered};
@@ -61,7 +65,7 @@ const LEAST: (i32, i32) = (8, 0);
 #[derive(Debug)]
 pub(crate) struct Cuda {
     rank: u32,
-    arch: Arch,
+    card: Card,
     /// Whether it communicates with other cards directly.
     pub(crate) direct: bool,
     shared: Arc<Shared>,
@@ -71,7 +75,8 @@ pub(crate) struct Cuda {
 #[derive(Debug)]
 struct Shared {
     context: Arc<Context>,
-    multiplier: OnceLock<Result<Multiplier, ProductError>>,
+    arch: Arch,
+    multiplier: OnceLock<Result<Multiplier, MultiplierError>>,
     tables: Mutex<Tables>,
     failed: OnceLock<Trouble>,
 }
@@ -108,12 +113,12 @@ impl Cuda {
         let device = |trouble: Trouble| RuntimeError::Device { rank, reason: trouble.to_string() };
         let shared = Shared {
             context: Context::of(card.ordinal).map_err(device)?,
+            arch: Arch { major, minor },
             multiplier: OnceLock::new(),
             tables: Mutex::default(),
             failed: OnceLock::new(),
         };
-        let arch = Arch { major, minor };
-        Ok(Self { rank, arch, direct, shared: Arc::new(shared) })
+        Ok(Self { rank, card: card.clone(), direct, shared: Arc::new(shared) })
     }
 
     /// # Errors
@@ -151,35 +156,7 @@ impl Cuda {
 
     /// A kernel, to be launched as it says.
     fn load(&self, kernel: &Kernel) -> Result<Loaded, Unprepared> {
-        let Kernel { grid, block, shared, .. } = *kernel;
-        let function = self.function(&kernel.source, kernel.entry, shared)?;
-        Ok(Loaded { function, grid, block, shared })
-    }
-
-    /// A kernel, compiled and loaded once.
-    fn function(
-        &self,
-        source: &str,
-        entry: &'static str,
-        shared: u32,
-    ) -> Result<Function, Unprepared> {
-        let context = &self.shared.context;
-        context.function((source, entry), || {
-            let binary =
-                compile(source, self.arch).map_err(|e| Unprepared::Device(e.to_string()))?;
-            let function =
-                Function::load(context, &binary, entry).and_then(|function| match shared {
-                    0 => Ok(function),
-                    bytes => function.allow_shared(bytes).map(|()| function),
-                });
-            function.map_err(|e| Unprepared::Device(format!("{e}{}", older_driver())))
-        })
-    }
-
-    fn describe(&self, product: &Product) -> Result<Described, Unprepared> {
-        let multiplier = self.shared.multiplier();
-        let described = multiplier.and_then(|multiplier| multiplier.describe(product));
-        described.map_err(|error| Unprepared::Device(error.to_string()))
+        self.shared.load(kernel).map_err(Unprepared::Device)
     }
 }
 
@@ -211,9 +188,24 @@ impl Shared {
         self.tables().known.get(call as usize).cloned()
     }
 
-    fn multiplier(&self) -> Result<&Multiplier, ProductError> {
+    fn multiplier(&self) -> Result<&Multiplier, MultiplierError> {
         let multiplier = self.multiplier.get_or_init(|| Multiplier::new(&self.context));
         multiplier.as_ref().map_err(Clone::clone)
+    }
+
+    /// A kernel, to be launched as it says, compiled and loaded once; or why that cannot be done.
+    fn load(&self, kernel: &Kernel) -> Result<Loaded, String> {
+        let Kernel { ref source, entry, grid, block, shared, .. } = *kernel;
+        let function = self.context.function((source, entry), || {
+            let binary = compile(source, self.arch).map_err(|error| error.to_string())?;
+            let function =
+                Function::load(&self.context, &binary, entry).and_then(|function| match shared {
+                    0 => Ok(function),
+                    bytes => function.allow_shared(bytes).map(|()| function),
+                });
+            function.map_err(|error| format!("{error}{}", older_driver()))
+        })?;
+        Ok(Loaded { function, grid, block, shared })
     }
 
     fn fail(&self, trouble: Trouble) {
