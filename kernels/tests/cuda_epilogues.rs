@@ -16,8 +16,8 @@ use graphc_ir::plan::FusedArg::{self, Operand as X, Step as S};
 use graphc_ir::plan::{FusedOp, FusedStep};
 use graphc_ir::scalar::Scalar;
 use graphc_ir::types::{DType, TensorType};
-use graphc_kernels::cuda::{Behind, Call, Launch, Sums, join_chain, join_sums};
-use on_card::{Bench, bench, shard};
+use graphc_kernels::cuda::{Behind, Call, Launch, Sums, join_chain, join_sums, product_end};
+use on_card::{Bench, bench, other_ways, shard};
 
 /// Element types, and how far results may be from those of the ops, which round after each step.
 const TYPES: [(DType, f64); 3] = [(DType::F32, 1e-5), (DType::BF16, 3e-2), (DType::F16, 4e-3)];
@@ -112,8 +112,21 @@ fn multiplied(
     (made, memory)
 }
 
-/// How far results are from the right ones; of sums as a share of what is summed.
+/// How far results are from the right ones, in whichever way the call is made; of sums as a share of what is summed.
 fn apart(bench: &mut Bench, call: &Call, case: &Case, right: &[Vec<f64>]) -> f64 {
+    let ways = other_ways(call);
+    assert_eq!(ways.len(), if product_end_of(call).is_empty() { 1 } else { 2 });
+    let all = std::iter::once(call).chain(&ways);
+    all.map(|call| one_apart(bench, call, case, right)).fold(0.0, f64::max)
+}
+
+/// What stands behind the product of a call where the library makes it without its end.
+fn product_end_of(call: &Call) -> Vec<Launch> {
+    let Launch::Product(product) = &call.launches[0] else { panic!("{:?}", call.launches) };
+    product_end(product)
+}
+
+fn one_apart(bench: &mut Bench, call: &Call, case: &Case, right: &[Vec<f64>]) -> f64 {
     let found = bench.execute(call, case, &[], &EvalContext::default()).expect("no fault");
     let pairs = found.iter().zip(right).flat_map(|(found, right)| {
         let greatest = right.iter().fold(1.0f64, |most, x| most.max(x.abs()));

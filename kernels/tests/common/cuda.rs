@@ -10,6 +10,7 @@ use graphc_ir::types::{DType, TensorType};
 use graphc_kernels::KernelError;
 use graphc_kernels::cuda::{
     self, Activation, Call, Entry, Kernel, Launch, Matrix, Place, Product, Shard, Slot, Summed,
+    own_product, product_end,
 };
 
 use crate::cases::Example;
@@ -79,10 +80,36 @@ pub fn shard(region: &Region) -> Shard {
     Shard { ty, global: region.global.clone() }
 }
 
+/// The call of a library's product as it is where the library does not compute it: by kernels of our own, or with the product's end as
+/// kernels of their own behind it.
+pub fn other_ways(call: &Call) -> Vec<Call> {
+    let own = |launch: &Launch| match launch {
+        Launch::Product(product) => own_product(product),
+        other => vec![other.clone()],
+    };
+    let ended = |launch: &Launch| match launch {
+        Launch::Product(product) => {
+            let plain = Launch::Product(product.without_epilogue());
+            std::iter::once(plain).chain(product_end(product)).collect()
+        }
+        other => vec![other.clone()],
+    };
+    let ways: [&dyn Fn(&Launch) -> Vec<Launch>; 2] = [&own, &ended];
+    let other = |way: &dyn Fn(&Launch) -> Vec<Launch>| Call {
+        launches: call.launches.iter().flat_map(way).collect(),
+        ..call.clone()
+    };
+    ways.into_iter().map(other).filter(|other| other.launches != call.launches).collect()
+}
+
 impl Bench {
     /// Checks a kernel against the oracle, and with results in the memory of operands against itself.
     pub fn check(&mut self, case: &Case, tolerance: f64) {
         let cx = EvalContext { seed: 5, step: 3 };
+        for other in prepare(case).iter().flat_map(other_ways) {
+            let found = self.execute(&other, case, &[], &cx).expect("no fault");
+            case.compare(&found, &cx, tolerance);
+        }
         let found = self.run(case, &[], &cx).unwrap_or_else(|fault| panic!("{case:?}: {fault:?}"));
         case.compare(&found, &cx, tolerance);
         for pair in pairs(case) {

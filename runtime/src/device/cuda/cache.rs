@@ -16,7 +16,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
+use rustix::fs::{AtFlags, Mode, OFlags, linkat, openat, renameat, unlinkat};
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 
@@ -49,6 +49,17 @@ pub(super) fn write(key: &str, content: &[u8]) {
     if let Err(error) = written {
         note(format!("nothing is kept in {}: {error}", path.display()));
     }
+}
+
+/// Keeps a content under a key unless something that can be believed stands there already: what stands there now. So several
+/// processes that find out the same have one answer. Where nothing can be kept it is the content.
+pub(super) fn write_first(key: &str, content: &[u8]) -> Vec<u8> {
+    let Some(path) = of_user() else { return content.to_vec() };
+    let written = Folder::make(&path).and_then(|folder| folder.write_first(key, content));
+    written.unwrap_or_else(|error| {
+        note(format!("nothing is kept in {}: {error}", path.display()));
+        content.to_vec()
+    })
 }
 
 /// Where the user keeps things: `$GRAPHC_CACHE`, or `graphc` in the folder of caches. A variable that is empty is as none.
@@ -123,10 +134,44 @@ impl Folder {
     /// # Errors
     /// Where it cannot be written.
     pub(super) fn write(&self, key: &str, content: &[u8]) -> io::Result<()> {
+        let name = format!("{FORM}{key}");
+        self.write_aside(key, content, |side| Ok(renameat(&self.opened, side, &self.opened, &name)?))
+    }
+
+    /// Keeps a content unless something that can be believed is kept under its key: what is kept now.
+    ///
+    /// # Errors
+    /// Where it cannot be written.
+    fn write_first(&self, key: &str, content: &[u8]) -> io::Result<Vec<u8>> {
+        let name = format!("{FORM}{key}");
+        let mut kept = content.to_vec();
+        self.write_aside(key, content, |side| {
+            match linkat(&self.opened, side, &self.opened, &name, AtFlags::empty()) {
+                Err(Errno::EXIST) => {}
+                linked => {
+                    linked?;
+                    return Ok(unlinkat(&self.opened, side, AtFlags::empty())?);
+                }
+            }
+            let Some(before) = self.read(key) else {
+                return Ok(renameat(&self.opened, side, &self.opened, &name)?);
+            };
+            kept = before;
+            Ok(unlinkat(&self.opened, side, AtFlags::empty())?)
+        })?;
+        Ok(kept)
+    }
+
+    /// Writes a file under a name that nobody looks for, and has it given its own.
+    fn write_aside(
+        &self,
+        key: &str,
+        content: &[u8],
+        name: impl FnOnce(&str) -> io::Result<()>,
+    ) -> io::Result<()> {
         if content.len() as u64 > LONGEST - (FORM.len() + DIGEST) as u64 {
             return Err(io::Error::other("it is too long to be kept"));
         }
-        let name = format!("{FORM}{key}");
         let mut random = [0; 8];
         getrandom::fill(&mut random).map_err(io::Error::other)?;
         let side = format!(".{FORM}{:016x}", u64::from_ne_bytes(random));
@@ -134,8 +179,7 @@ impl Folder {
         let mut file = File::from(openat(&self.opened, &side, flags, Mode::from_raw_mode(0o600))?);
         let parts = [FORM.as_bytes(), &digest(key, content), content];
         let written = parts.iter().try_for_each(|part| file.write_all(part));
-        let written =
-            written.and_then(|()| Ok(renameat(&self.opened, &side, &self.opened, &name)?));
+        let written = written.and_then(|()| name(&side));
         if written.is_err() {
             // What is left of it would only be in the way.
             let _ = unlinkat(&self.opened, &side, AtFlags::empty());
@@ -226,6 +270,18 @@ mod tests {
         assert_eq!(std::fs::read_dir(&folder.path).expect("a folder").count(), 1);
         std::fs::copy(of_a, of_b).expect("writable");
         assert_eq!(folder.read("b"), None, "another's content");
+    }
+
+    #[test]
+    fn of_several_that_write_the_first_is_right() {
+        let (_kept, folder) = folder();
+        assert_eq!(folder.write_first("key", b"1").expect("writable"), b"1");
+        assert_eq!(folder.write_first("key", b"2").expect("writable"), b"1");
+        let path = folder.path.join(format!("{FORM}key"));
+        std::fs::write(&path, "junk").expect("writable");
+        assert_eq!(folder.write_first("key", b"3").expect("writable"), b"3");
+        assert_eq!(folder.read("key").as_deref(), Some(&b"3"[..]));
+        assert_eq!(std::fs::read_dir(&folder.path).expect("a folder").count(), 1);
     }
 
     #[test]

@@ -167,7 +167,7 @@ fn kept() -> &'static Kept {
 }
 
 /// The binary of a kernel for an architecture: of this process, kept, or compiled.
-fn binary(source: &str, arch: Arch) -> Result<Binary, CompileError> {
+pub(super) fn binary(source: &str, arch: Arch) -> Result<Binary, CompileError> {
     let name = name(source, arch, None);
     let place = {
         let mut kept = kept().lock().unwrap_or_else(PoisonError::into_inner);

@@ -435,8 +435,13 @@ impl Queue {
     }
 
     pub(super) fn clear(&self, address: u64, bytes: usize) -> Result<(), Trouble> {
+        self.fill(address, 0, bytes)
+    }
+
+    /// Has all bytes of a part be the same.
+    pub(super) fn fill(&self, address: u64, byte: u8, bytes: usize) -> Result<(), Trouble> {
         // SAFETY: as of `copy`.
-        unsafe { result::memset_d8_async(address, 0, bytes, self.raw) }
+        unsafe { result::memset_d8_async(address, byte, bytes, self.raw) }
             .map_err(told("cannot clear memory"))
     }
 
@@ -501,6 +506,14 @@ impl Queue {
         while self.is_idle() == Ok(false) && begun.elapsed() < PATIENCE {
             std::thread::sleep(PAUSE);
         }
+    }
+
+    /// Waits until all that was launched has ended, which nothing of another rank is part of.
+    pub(super) fn finish(&self) -> Result<(), Trouble> {
+        while !self.is_idle()? {
+            std::thread::sleep(PAUSE);
+        }
+        Ok(())
     }
 
     /// Launches of this thread on the stream are recorded from now on.

@@ -29,9 +29,9 @@ impl Cuda {
     /// products would say cannot be asked: `refuses` says whether it is taken to refuse what a product and its neighbours
     /// could be together.
     pub(crate) fn without_card(rank: u32, (major, minor): (i32, i32), refuses: bool) -> Self {
-        let arch = Arch { major, minor };
+        let shared = Arc::new(Shared::new(None, Arch { major, minor }));
         // Communication from card to card has kernels, and through the host none.
-        Self { rank, arch, refuses, direct: true, shared: Arc::new(Shared::new(None)) }
+        Self { rank, card: None, refuses, direct: true, shared }
     }
 
     pub(super) fn has_card(&self) -> bool {
@@ -67,6 +67,21 @@ impl Cuda {
     /// The sources of the kernels that were asked for.
     pub(crate) fn sources(&self) -> Vec<String> {
         self.wanted().into_iter().map(|wanted| wanted.source).collect()
+    }
+}
+
+impl Shared {
+    /// A kernel, to be launched as it says, compiled and loaded at once: one that is needed after all.
+    ///
+    /// # Errors
+    /// Why it cannot be compiled or loaded.
+    pub(super) fn load_at_once(&self, kernel: &Kernel) -> Result<Loaded, String> {
+        let Kernel { ref source, entry, grid, block, shared, .. } = *kernel;
+        let place = self.context()?.place(source, entry);
+        let wanted = Wanted { source: source.clone(), entry, shared, place };
+        let binary = compile::binary(source, self.arch).map_err(|error| error.to_string())?;
+        self.load_wanted(&wanted, &binary)?;
+        Ok(Loaded { function: place, grid, block, shared })
     }
 
     fn load_wanted(&self, wanted: &Wanted, binary: &Binary) -> Result<(), String> {
@@ -104,14 +119,14 @@ impl Wanted {
 pub(crate) fn load_kernels(cards: &[&Cuda]) -> Result<(), RuntimeError> {
     let all: Vec<(&Cuda, Vec<Wanted>)> = cards.iter().map(|card| (*card, card.wanted())).collect();
     let sources = all.iter().flat_map(|(card, wanted)| {
-        wanted.iter().map(|wanted| (wanted.source.as_str(), card.arch))
+        wanted.iter().map(|wanted| (wanted.source.as_str(), card.shared.arch))
     });
     let binaries = compile_all(sources);
     for (card, wanted) in &all {
         for kernel in wanted {
-            let binary = &binaries[&(kernel.source.as_str(), card.arch)];
+            let binary = &binaries[&(kernel.source.as_str(), card.shared.arch)];
             let loaded = match binary {
-                Ok(binary) => card.load_wanted(kernel, binary),
+                Ok(binary) => card.shared.load_wanted(kernel, binary),
                 Err(error) => Err(error.to_string()),
             };
             let failed = |reason| {

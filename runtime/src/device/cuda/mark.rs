@@ -6,6 +6,7 @@ use std::time::Duration;
 use cudarc::driver::{result, sys};
 
 use super::driver::{Context, Trouble, told};
+use super::library::Library;
 
 /// An event.
 #[derive(Debug)]
@@ -42,10 +43,18 @@ impl Mark {
 
     /// The time from this event to a later one of its stream; both are timed and have come.
     pub(super) fn until(&self, later: &Self) -> Result<Duration, Trouble> {
+        type Elapsed = unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> sys::CUresult;
         self.context.enter()?;
-        // SAFETY: both were made here and are kept.
-        let milliseconds = unsafe { result::event::elapsed(self.raw, later.raw) };
-        let milliseconds = milliseconds.map_err(told("cannot ask for the time between events"))?;
+        // The name of the first version, which every driver has: the second came with CUDA 12.8.
+        let found = Library::Driver.find().map_err(|missing| Trouble::told(missing.to_string()))?;
+        let mut milliseconds = 0.0;
+        // SAFETY: the type is that of the function in the driver's header; both events were made here and are kept.
+        unsafe {
+            let elapsed = found.opened.get::<Elapsed>(b"cuEventElapsedTime");
+            let elapsed = elapsed.map_err(|error| Trouble::told(error.to_string()))?;
+            let asked = elapsed(&mut milliseconds, self.raw, later.raw).result();
+            asked.map_err(told("cannot ask for the time between events"))?;
+        }
         Ok(Duration::from_secs_f64(f64::from(milliseconds.max(0.0)) / 1e3))
     }
 }

@@ -4,9 +4,11 @@
 //! offsets. Launches are queued; which stream waits for which is said by events, so the host waits for nothing but the end of a
 //! step and for what leaves the card. `library` finds NVIDIA's libraries as the program runs; nothing here needs them to be
 //! built. `driver` is the one file that calls the driver. Kernels come as sources from `graphc_kernels::cuda` and are compiled for
-//! the card (`compile`), all of a plan side by side (`kernels`), and kept (`cache`); products of matrices are cuBLASLt's (`product`).
+//! the card (`compile`), all of a plan side by side (`kernels`), and kept (`cache`); products of matrices are cuBLASLt's
+//! (`product`) where the library takes them (`ways`), by the algorithm that was found to be the fastest (`trial`, `choice`).
 
 mod cache;
+mod choice;
 mod compile;
 mod driver;
 mod ended;
@@ -22,18 +24,19 @@ mod moves;
 mod nccl;
 mod product;
 mod stream;
+mod trial;
+mod ways;
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use graphc_kernels::cuda::{Numbers, Product};
+use graphc_kernels::cuda::Numbers;
 
 use self::compile::Arch;
 use self::driver::{Buffer, Context, DriverMissing, Trouble};
 use self::kernels::Wanted;
 use self::known::Known;
 use self::nccl::NcclError;
-use self::product::{Described, Multiplier, ProductError};
-use super::call::Unprepared;
+use self::product::{Multiplier, MultiplierError};
 use crate::error::{Cause, RuntimeError};
 use crate::memory::{Arena, Offered};
 use crate::transport::TransportError;
@@ -68,7 +71,8 @@ const LEAST: (i32, i32) = (8, 0);
 #[derive(Debug)]
 pub(crate) struct Cuda {
     rank: u32,
-    arch: Arch,
+    /// None where there is no card, and kernels are only to be known.
+    card: Option<Card>,
     /// Whether calls that the library of products may refuse are taken to be refused, where there is no card to ask.
     refuses: bool,
     /// Whether it communicates with other cards directly.
@@ -79,10 +83,11 @@ pub(crate) struct Cuda {
 /// What the rank's streams, memory and launches have in common.
 #[derive(Debug)]
 struct Shared {
-    /// None where there is no card, and kernels are only to be known.
+    /// None where there is no card.
     context: Option<Arc<Context>>,
+    arch: Arch,
     wanted: Mutex<Vec<Wanted>>,
-    multiplier: OnceLock<Result<Multiplier, ProductError>>,
+    multiplier: OnceLock<Result<Multiplier, MultiplierError>>,
     tables: Mutex<Tables>,
     failed: OnceLock<Trouble>,
 }
@@ -117,9 +122,9 @@ impl Cuda {
             return Err(RuntimeError::NoCard { reason });
         }
         let device = |trouble: Trouble| RuntimeError::Device { rank, reason: trouble.to_string() };
-        let shared = Shared::new(Some(Context::of(card.ordinal).map_err(device)?));
-        let arch = Arch { major, minor };
-        Ok(Self { rank, arch, refuses: false, direct, shared: Arc::new(shared) })
+        let context = Context::of(card.ordinal).map_err(device)?;
+        let shared = Arc::new(Shared::new(Some(context), Arch { major, minor }));
+        Ok(Self { rank, card: Some(card.clone()), refuses: false, direct, shared })
     }
 
     /// The context of its card.
@@ -161,18 +166,13 @@ impl Cuda {
         let mut tables = self.shared.tables();
         tables.scratch = tables.scratch.max(bytes);
     }
-
-    fn describe(&self, product: &Product) -> Result<Described, Unprepared> {
-        let multiplier = self.shared.multiplier();
-        let described = multiplier.and_then(|multiplier| multiplier.describe(product));
-        described.map_err(|error| Unprepared::Device(error.to_string()))
-    }
 }
 
 impl Shared {
-    fn new(context: Option<Arc<Context>>) -> Self {
+    fn new(context: Option<Arc<Context>>, arch: Arch) -> Self {
         Self {
             context,
+            arch,
             wanted: Mutex::default(),
             multiplier: OnceLock::new(),
             tables: Mutex::default(),
@@ -199,9 +199,9 @@ impl Shared {
         self.tables().known.get(call as usize).cloned()
     }
 
-    fn multiplier(&self) -> Result<&Multiplier, ProductError> {
+    fn multiplier(&self) -> Result<&Multiplier, MultiplierError> {
         let open = || {
-            let context = self.context().map_err(|e| ProductError::Library(e.to_string()))?;
+            let context = self.context().map_err(|e| MultiplierError::Unusable(e.to_string()))?;
             Multiplier::new(context)
         };
         let multiplier = self.multiplier.get_or_init(open);

@@ -16,7 +16,7 @@ use super::mark::Mark;
 use super::memory::CardMemory;
 use super::moves::{CardFill, CardMove};
 use super::nccl::{Comm, Id, Operation};
-use super::product::{Described, Factors, Multiplier};
+use super::product::{Described, Factors, Multiplier, Refusal};
 use super::{Cuda, Shared};
 use crate::error::Cause;
 use crate::memory::{Arena, Place};
@@ -163,21 +163,19 @@ impl Stream {
         Ok(self.queue.launch(kernel, &mut self.pointers)?)
     }
 
-    /// Begins the products of a row after the other, whose first matrices stand at these addresses.
-    pub(super) fn multiply(&mut self, described: &Described, bases: Factors) -> Result<(), Cause> {
-        let failed = |error: super::product::ProductError| Cause::Device(error.to_string());
-        let multiplier = self.shared.multiplier().map_err(failed)?;
+    /// Begins a product by one of the library's algorithms, unless the library refuses that.
+    pub(super) fn multiply(
+        &mut self,
+        multiplier: &Multiplier,
+        way: (&Described, usize),
+        bases: Factors,
+    ) -> Result<Result<(), Refusal>, Cause> {
         let workspace = match self.workspace.take() {
             Some(workspace) => workspace,
-            None => Multiplier::workspace(self.queue.context()).map_err(failed)?,
+            None => Multiplier::workspace(self.queue.context())?,
         };
         let workspace = self.workspace.insert(workspace);
-        for &[a, b, out] in &described.starts {
-            let [a, b, out] = [bases.a + a as u64, bases.b + b as u64, bases.out + out as u64];
-            let places = Factors { a, b, out, ..bases };
-            multiplier.multiply(described, places, &self.queue, workspace).map_err(failed)?;
-        }
-        Ok(())
+        Ok(multiplier.multiply(way, bases, &self.queue, workspace))
     }
 
     pub(crate) fn scratch_address(&self, byte: usize) -> u64 {
