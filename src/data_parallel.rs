@@ -61,7 +61,7 @@ impl Default for DataParallelOptions {
 /// What a step has computed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gradients {
-    /// The outputs of this rank's graph by name, `loss` among them.
+    /// The outputs of this rank's plan by name: `loss`, what is counted beside it, and those that [`CompileOptions::fetch`] names.
     pub outputs: BTreeMap<String, HostTensor>,
     /// The gradient of each parameter by name, averaged over the ranks; 0 comes from a rank whose loss does not depend on
     /// the parameter.

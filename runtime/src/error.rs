@@ -79,6 +79,16 @@ pub enum RuntimeError {
         /// What was fed.
         found: TensorType,
     },
+    /// An output is to be fetched that the plan does not give.
+    #[error(
+        "the plan has no output `{name}`; it has {outputs:?}, and gives another one of its graph where it is compiled to          (--fetch; in Rust: CompileOptions::fetch)"
+    )]
+    OutputUnknown {
+        /// The name.
+        name: String,
+        /// The plan's outputs.
+        outputs: Vec<String>,
+    },
     /// The weights lack a variable.
     #[error("the weights have no tensor `{name}` ({ty})")]
     WeightMissing {

@@ -4,6 +4,7 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{Builder, by_rows, f32s, layout, tour};
@@ -127,6 +128,39 @@ fn microbatches_flow_and_add_up() {
             assert_eq!(outputs["sum"].to_f32().expect("f32"), sum);
         }
     }
+}
+
+/// Of two outputs one is asked for in turns, with several steps under way.
+#[test]
+fn steps_give_the_outputs_that_they_were_begun_for() {
+    let mut session = session(pipeline(4, 2), seconds(600));
+    let asked: [&[&str]; 6] = [&["sum"], &["sum"], &["sum", "y"], &[], &["y"], &["sum"]];
+    let given = Arc::new(Mutex::new(Vec::new()));
+    let mut handles = Vec::new();
+    for (step, &names) in asked.iter().enumerate() {
+        session.fetch_only(names.iter().copied()).expect("outputs of the plan");
+        let (x, given) = (tensor(&[8, 3], step as f32), Arc::clone(&given));
+        let ready = move |name: &str, output: &HostTensor| {
+            given.lock().expect("no panic").push((step, name.to_owned(), output.bytes().len()));
+        };
+        handles.push(session.step_watched(feeds(&[("x", &x)]), ready).expect("alive"));
+    }
+    for (step, (handle, &names)) in handles.into_iter().zip(&asked).enumerate() {
+        let outputs = handle.wait().expect("done");
+        assert_eq!(outputs.keys().collect::<Vec<_>>(), names, "step {step}");
+        if let Some(y) = outputs.get("y") {
+            assert_eq!(*y, tensor(&[8, 3], step as f32));
+        }
+    }
+    let mut given = given.lock().expect("no panic").clone();
+    given.sort();
+    let bytes = |name: &str| if name == "y" { 8 * 3 * 4 } else { 3 * 4 };
+    let expected = asked.iter().enumerate().flat_map(|(step, names)| {
+        names.iter().map(move |&name| (step, name.to_owned(), bytes(name)))
+    });
+    assert_eq!(given, expected.collect::<Vec<_>>());
+    let error = session.fetch_only(["z"]).expect_err("there is none").to_string();
+    assert!(error.contains("no output `z`") && error.contains("\"sum\", \"y\""), "{error}");
 }
 
 #[test]

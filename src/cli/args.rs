@@ -314,6 +314,10 @@ pub struct SharedArgs {
     /// Loss on the first output
     #[arg(long, value_enum)]
     pub loss: Option<LossName>,
+    /// Outputs of the model that the plan gives besides its loss, by pattern; * matches any characters. Default: none where it trains on
+    /// --loss, else all
+    #[arg(long, value_name = "PATTERN")]
+    pub fetch: Vec<String>,
     /// Optimizer
     #[arg(long, value_enum)]
     pub optimizer: Option<OptimizerName>,

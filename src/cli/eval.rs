@@ -26,8 +26,9 @@ fn evaluate(args: &EvalArgs, ranks: &Ranks) -> Result<()> {
     let options = session_options(&args.runtime);
     ranks.agree(Some(options.seed), None, args.weights_from.as_deref())?;
     let (plan, weights) = ranks.plan(|| planned(args))?;
-    let weights = session_weights(&plan, &weights)?;
+    let weights = session_weights(&plan, weights)?;
     let mut session = ranks.session(&plan, &weights, options)?;
+    drop(weights);
     if let Some(path) = &args.weights_from {
         start::load(path, &mut session)?;
     }
@@ -49,6 +50,9 @@ fn evaluate(args: &EvalArgs, ranks: &Ranks) -> Result<()> {
 fn planned(args: &EvalArgs) -> Result<(VerifiedPlan, Weights)> {
     if args.shared.optimizer.is_some() {
         bail!("eval trains nothing: --optimizer belongs to train");
+    }
+    if let Some(pattern) = args.shared.fetch.first() {
+        bail!("eval prints numbers alone: --fetch {pattern} belongs to compile, run and train");
     }
     if is_plan(&args.model) {
         let plan = load_sound_plan(&args.model)?;

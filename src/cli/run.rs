@@ -30,8 +30,9 @@ fn infer(args: &RunArgs, ranks: &Ranks) -> Result<()> {
     let data = Some((args.inputs.as_path(), &types));
     ranks.agree(Some(options.seed), data, args.weights_from.as_deref())?;
     let (plan, weights) = ranks.plan(|| planned(args, &types))?;
-    let weights = session_weights(&plan, &weights)?;
+    let weights = session_weights(&plan, weights)?;
     let mut session = ranks.session(&plan, &weights, options)?;
+    drop(weights);
     if let Some(path) = &args.weights_from {
         start::load(path, &mut session)?;
     }

@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow, bail, ensure};
+use anyhow::{Result, anyhow, ensure};
 use graphc::profile::Part;
 use graphc_compiler::import::weights::Weights;
 use graphc_ir::check::VerifiedPlan;
 use graphc_ir::mesh::DeviceKind;
-use graphc_ir::plan::{Plan, RegisterKind, TensorKind};
-use graphc_runtime::data::save_safetensors;
+use graphc_ir::plan::{Plan, TensorKind};
+use graphc_ir::types::TensorType;
+use graphc_runtime::data::{order_in_file, save_each, save_safetensors};
 use graphc_runtime::{HostTensor, Session};
 
 use super::args::{OnNan, TrainArgs};
@@ -59,10 +60,13 @@ fn train(args: &TrainArgs, ranks: &Ranks) -> Result<()> {
     let (first_step, seed) = (options.first_step, options.seed);
     let mut saver = Saver::new(&args.checkpoints, on_nan, first_step)?;
     let (plan, weights) = ranks.plan(|| planned(args, data.types()))?;
-    let weights = session_weights(&plan, &weights)?;
+    let weights = session_weights(&plan, weights)?;
     let mut session = ranks.session(&plan, &weights, options.clone())?;
     let feeder = data.feeder(&session, ranks, seed)?;
     let steps = feeder.steps(args)?;
+    let watch = watch(args, ranks, (&plan, &weights), &feeder)?;
+    // Sessions have them: a second copy would stay as long as the training.
+    drop(weights);
     if let Some(path) = &args.weights_from {
         start::load(path, &mut session)?;
     }
@@ -74,17 +78,16 @@ fn train(args: &TrainArgs, ranks: &Ranks) -> Result<()> {
         session.load_checkpoint(checkpoint)?;
     }
     saver.as_mut().map_or(Ok(()), |saver| saver.claim(&session))?;
-    let watch = watch(args, ranks, (&plan, &weights), &feeder)?;
     let states = (ranks.leads(), checkpoint.is_some());
     let finished = Finished::new(args, &plan, &feeder, (first_step, steps), states)?;
     let profiling = Profiling::of(args.profile.as_deref(), &(first_step..steps))?;
     let profiling =
         profiling.map(|profiling| (profiling, &*plan, device_kind(&args.runtime, &plan)));
-    let mut way = Way { session, ranks, feeder, saver, watch, profiling, finished };
+    let fetched = Fetched::of(&session, ranks.decide(args.outputs.is_some())?);
+    let mut way = Way { session, ranks, feeder, saver, watch, profiling, finished, fetched };
     if let Err(error) = way.go(first_step..steps) {
         let Some(diverged) = error.downcast_ref::<Diverged>() else { return Err(error) };
-        let diagnosis =
-            Diagnosis { args, ranks, plan: &plan, weights: &weights, options, resumed: checkpoint };
+        let diagnosis = Diagnosis { args, ranks, plan: &plan, options, resumed: checkpoint };
         return Err(way.diverged(&diagnosis, diverged)?);
     }
     way.finished.clear();
@@ -115,14 +118,23 @@ fn watch(
 /// The plan and the weights of its model.
 fn planned(args: &TrainArgs, data: Option<&Types>) -> Result<(VerifiedPlan, Weights)> {
     if !is_plan(&args.model) {
+        let mut shared = args.shared.clone();
+        if args.outputs.is_some() && shared.fetch.is_empty() {
+            shared.fetch.push("*".into());
+        }
         let Planned { plan, weights, .. } =
-            plan_model(&args.model, (&args.shared, args.runtime.device), data, true)?;
+            plan_model(&args.model, (&shared, args.runtime.device), data, true)?;
         return Ok((plan, weights));
     }
     let plan = load_sound_plan(&args.model)?;
     check_options(&args.model, &plan, &args.shared)?;
     let path = args.model.display();
     ensure!(plan.training, "{path} is an inference plan: compile with --optimizer");
+    ensure!(
+        args.outputs.is_none() || plan.options.loss.is_none() || !plan.options.fetch.is_empty(),
+        "--outputs: {path} was compiled to give its loss alone; compile it with --fetch NAME for an output of the model, or \
+         --fetch '*' for all of them"
+    );
     let weights = plan_weights(&plan)?;
     Ok((plan, weights))
 }
@@ -137,6 +149,31 @@ struct Way<'a> {
     /// What is measured, of which plan, on what.
     profiling: Option<(Profiling, &'a Plan, DeviceKind)>,
     finished: Finished,
+    fetched: Fetched,
+}
+
+/// The outputs that steps are asked for, by name.
+struct Fetched {
+    /// Those that are one number: losses and metrics.
+    numbers: Vec<String>,
+    /// Those that a last step gives.
+    at_last: Vec<String>,
+}
+
+impl Fetched {
+    /// All outputs of the last step, where they are `wanted`.
+    fn of(session: &Session, wanted: bool) -> Self {
+        let numbers = numbers(session);
+        let all = || session.outputs().keys().cloned().collect();
+        let at_last = if wanted { all() } else { numbers.clone() };
+        Self { numbers, at_last }
+    }
+}
+
+/// The outputs of a session that are one number, as losses and metrics are.
+pub fn numbers(session: &Session) -> Vec<String> {
+    let numbers = session.outputs().iter().filter(|(_, ty)| ty.elements() == 1);
+    numbers.map(|(name, _)| name.clone()).collect()
 }
 
 impl Way<'_> {
@@ -145,9 +182,17 @@ impl Way<'_> {
         let mut under_way: VecDeque<UnderWay> = VecDeque::new();
         for step in steps.clone() {
             let begun = Instant::now();
-            let feeds = self.feeder.next(step)?;
             let part =
                 self.profiling.as_ref().map_or(Part::Over, |(profiling, ..)| profiling.part(step));
+            let (done, is_last) = (step + 1, step + 1 == steps.end);
+            let saves = self.saver.as_ref().is_some_and(|saver| is_last || saver.due(done));
+            let evaluates = self.watch.as_ref().is_some_and(|watch| is_last || watch.due(done));
+            // Patience may end with an evaluation.
+            let may_be_last = is_last || evaluates;
+            let Fetched { numbers, at_last } = &self.fetched;
+            let fetched = if may_be_last { at_last } else { numbers };
+            self.session.fetch_only(fetched.iter().map(String::as_str))?;
+            let feeds = self.feeder.next(step)?;
             if part != Part::Over {
                 self.ranks.barrier()?;
             }
@@ -157,9 +202,6 @@ impl Way<'_> {
                 Part::WarmUp | Part::Whole | Part::Over => self.session.step(feeds)?,
             };
             under_way.push_back(UnderWay { begun, handle });
-            let (done, is_last) = (step + 1, step + 1 == steps.end);
-            let saves = self.saver.as_ref().is_some_and(|saver| is_last || saver.due(done));
-            let evaluates = self.watch.as_ref().is_some_and(|watch| is_last || watch.due(done));
             // What a checkpoint holds the metrics must hold too: a resumed run does not write them again.
             let alone = saves || evaluates || part != Part::Over;
             let depth = if alone { 0 } else { DEPTH - 1 };
@@ -265,44 +307,37 @@ fn write_results(
         save_safetensors(path, outputs)?;
     }
     if let Some(path) = &args.weights {
-        let weights = parameters(plan)
-            .into_iter()
-            .map(|name| Ok((name.clone(), session.variable(&name)?)))
-            .collect::<Result<BTreeMap<_, _>>>()?;
         if args.shared.training.on_nan != Some(OnNan::Ignore) {
-            check_weights(plan, &weights)?;
+            check_weights(plan, session)?;
         }
+        let types = parameters(session);
         if ranks.leads() {
-            save_safetensors(path, &weights)?;
+            save_each(path, &types, |name, write| session.with_variable(name, write))?;
+        } else {
+            // Where ranks are processes, all of them bring each variable together.
+            for name in order_in_file(&types) {
+                session.variable(name)?;
+            }
         }
     }
     Ok(())
 }
 
-/// Refuses to call weights trained that a training has ruined.
-fn check_weights(plan: &Plan, weights: &BTreeMap<String, HostTensor>) -> Result<()> {
+/// Refuses to call weights trained that a training has ruined. All processes bring each of them together.
+fn check_weights(plan: &Plan, session: &mut Session) -> Result<()> {
     let updated = plan.updated_variables();
-    let mut ruined = weights
-        .iter()
-        .filter(|(name, value)| updated.contains(name.as_str()) && !value.is_finite());
-    match ruined.next() {
-        Some((name, _)) => bail!(
+    for name in parameters(session).into_keys().filter(|name| updated.contains(name.as_str())) {
+        ensure!(
+            session.variable(&name)?.is_finite(),
             "`{name}` is not finite in each element after the last step, so no weights are written: {REMEDIES}"
-        ),
-        None => Ok(()),
+        );
     }
+    Ok(())
 }
 
-/// The names of the model's variables.
-fn parameters(plan: &Plan) -> Vec<String> {
-    let registers = plan.programs.iter().flat_map(|program| &program.registers);
-    let mut names: Vec<String> = registers
-        .filter_map(|register| match &register.kind {
-            RegisterKind::Variable { name, role: TensorKind::Parameter, .. } => Some(name.clone()),
-            _ => None,
-        })
-        .collect();
-    names.sort_unstable();
-    names.dedup();
-    names
+/// The model's variables.
+fn parameters(session: &Session) -> BTreeMap<String, TensorType> {
+    let all = session.variables().into_iter();
+    let own = all.filter(|(_, (kind, _))| *kind == TensorKind::Parameter);
+    own.map(|(name, (_, ty))| (name, ty)).collect()
 }

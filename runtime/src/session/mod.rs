@@ -54,6 +54,8 @@ pub struct Session {
     begun: u64,
     /// Of how many parts each output consists, in the order of the plan's outputs.
     parts: Vec<usize>,
+    /// Which outputs the next step fetches, in that order.
+    fetched: Arc<[bool]>,
     last: Option<Arc<StepState>>,
 }
 
@@ -86,7 +88,7 @@ impl StepHandle {
         self.number
     }
 
-    /// Waits until the step is done on all ranks. Returns the graph's outputs by name.
+    /// Waits until the step is done on all ranks. Returns the outputs that it was to fetch, by name.
     ///
     /// # Errors
     /// Where a rank has failed or the session was dropped before.
@@ -97,7 +99,9 @@ impl StepHandle {
             let nothing = HostTensor::zeros(output.dtype(), [0]);
             std::mem::replace(&mut *output, nothing)
         };
-        Ok(self.names.iter().cloned().zip(self.state.outputs.iter().map(take)).collect())
+        let outputs = self.names.iter().zip(&self.state.outputs).zip(self.state.fetched.iter());
+        let fetched = outputs.filter(|&(_, &is_fetched)| is_fetched);
+        Ok(fetched.map(|((name, output), _)| (name.clone(), take(output))).collect())
     }
 }
 
@@ -181,7 +185,7 @@ impl Session {
         rows.map(|(name, fed)| (name.clone(), fed.rows.clone())).collect()
     }
 
-    /// What a step gives back, by name.
+    /// What a step gives back, by name, unless [`Session::fetch_only`] says otherwise.
     pub fn outputs(&self) -> &BTreeMap<String, TensorType> {
         &self.sockets.outputs
     }
@@ -194,6 +198,27 @@ impl Session {
     /// All variables, by name: parameters and states of the optimizer.
     pub fn variables(&self) -> BTreeMap<String, (TensorKind, TensorType)> {
         self.variables.list()
+    }
+
+    /// Has the steps that are begun from now on give these outputs alone; a session begins with all. What is not fetched is not
+    /// copied to the host, nor sent to other processes. Where ranks are processes, all of them ask for the same. On a card the next
+    /// step is not replayed if it fetches other outputs than the one before.
+    ///
+    /// # Errors
+    /// Where the plan does not give such an output.
+    pub fn fetch_only<'a>(
+        &mut self,
+        names: impl IntoIterator<Item = &'a str>,
+    ) -> Result<(), RuntimeError> {
+        let mut fetched = vec![false; self.fetched.len()];
+        for name in names {
+            let outputs = || self.sockets.output_names.to_vec();
+            let unknown = || RuntimeError::OutputUnknown { name: name.into(), outputs: outputs() };
+            let place = self.sockets.output_names.iter().position(|output| output == name);
+            fetched[place.ok_or_else(unknown)?] = true;
+        }
+        self.fetched = fetched.into();
+        Ok(())
     }
 
     /// Begins a step; waits only where [`SessionOptions::queue`] steps are under way. Steps run in order. A feed is the whole
@@ -222,7 +247,7 @@ impl Session {
     }
 
     /// As [`Session::step`], and calls `ready` with each output, by name, as soon as it is whole, while the step goes on. It is
-    /// called on a worker's thread, which computes nothing meanwhile, once for each output that comes to this process. In
+    /// called on a worker's thread, which computes nothing meanwhile, once for each output that is fetched and comes to this process. In
     /// what order is the plan's: an output is fetched right after it was computed, where the graph has no updates.
     ///
     /// # Errors
@@ -245,8 +270,12 @@ impl Session {
     ) -> Result<StepHandle, RuntimeError> {
         self.alive()?;
         let feeds = feeds(&self.plan, &self.sockets, feeds_by_name)?;
-        let zeros = |ty: &TensorType| HostTensor::zeros(ty.dtype, ty.shape.clone());
-        let outputs = self.sockets.outputs.values().map(zeros).collect();
+        let zeros = |(ty, &is_fetched): (&TensorType, &bool)| match is_fetched {
+            true => HostTensor::zeros(ty.dtype, ty.shape.clone()),
+            false => HostTensor::zeros(ty.dtype, [0]),
+        };
+        let outputs = self.sockets.outputs.values().zip(self.fetched.iter()).map(zeros).collect();
+        let outputs = (outputs, Arc::clone(&self.fetched));
         let state = StepState::new(self.begun, feeds, outputs, self.seats());
         let state = Arc::new(kind(state));
         for seat in self.workers.iter().chain(&self.collector) {
@@ -269,6 +298,20 @@ impl Session {
     pub fn variable(&mut self, name: &str) -> Result<HostTensor, RuntimeError> {
         self.idle()?;
         self.variables.read(name)
+    }
+
+    /// Calls `read` once with the elements of a variable after all steps begun so far; where a rank of this process holds the whole of it,
+    /// they are not copied.
+    ///
+    /// # Errors
+    /// As [`Session::variable`].
+    pub fn with_variable(
+        &mut self,
+        name: &str,
+        read: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), RuntimeError> {
+        self.idle()?;
+        self.variables.with(name, read)
     }
 
     /// Overwrites a variable, after all steps begun so far.

@@ -111,6 +111,7 @@ pub(super) fn session(
         first_step: options.first_step,
         begun: 0,
         parts: vec![0; outputs],
+        fetched: vec![true; outputs].into(),
         last: None,
         plan: plan.clone(),
     };

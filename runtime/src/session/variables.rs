@@ -207,6 +207,23 @@ impl Variables {
         Ok(ShardedTensor::of_layout(layout.clone(), shards)?.to_host()?)
     }
 
+    /// Calls `read` with the whole of a variable, where it lies if that is possible. No worker may be in a step.
+    pub(super) fn with(
+        &mut self,
+        name: &str,
+        read: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), RuntimeError> {
+        let entry = self.entry(name)?;
+        let is_whole = |shard: &&Shard| {
+            shard.rect == Rect::whole(&entry.layout.shape) && !entry.layout.sbp.is_partial()
+        };
+        match entry.shards.iter().find(is_whole).filter(|_| self.others.is_none()) {
+            Some(shard) => shard.memory.read(shard.place, read),
+            None => read(self.read(name)?.bytes()),
+        }
+        Ok(())
+    }
+
     /// Overwrites a variable. No worker may be in a step.
     pub(super) fn write(&self, name: &str, value: &HostTensor) -> Result<(), RuntimeError> {
         self.entry(name)?.write(name, value)

@@ -159,6 +159,7 @@ impl Worker {
         for stream in &mut self.streams {
             stream.begin_step(self.settings.first_step + step.index);
         }
+        self.replay.begin_step(step.index, &step.fetched);
         self.met = 0;
         let begun = Instant::now();
         let mut last = begun;
@@ -264,9 +265,8 @@ impl Worker {
     /// Begins the run of actions that begins here, recorded in an earlier step or now; where it ends. `None` where none begins.
     #[inline]
     fn replay(&mut self, index: usize, step: &StepState) -> Result<Option<usize>, Cause> {
-        let Some((run, actions)) =
-            self.replay.run_from(index).filter(|_| step.index > 0 && !step.apart)
-        else {
+        let found = self.replay.run_from(index, step.index).filter(|_| !step.apart);
+        let Some((run, actions)) = found else {
             return Ok(None);
         };
         let begun = Instant::now();

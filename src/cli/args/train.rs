@@ -85,7 +85,8 @@ pub struct TrainArgs {
     /// Where the trained weights go: a safetensors file with the model's names
     #[arg(long, value_name = "FILE")]
     pub weights: Option<PathBuf>,
-    /// Where the outputs of the last step go: a safetensors file
+    /// Where the outputs of the last step go: a safetensors file. Of a model all of them, or those that --fetch names; of a plan those
+    /// that it was compiled with
     #[arg(long, value_name = "FILE")]
     pub outputs: Option<PathBuf>,
     #[command(flatten)]
