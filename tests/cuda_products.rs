@@ -6,6 +6,7 @@
 mod machine;
 mod support;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
@@ -322,8 +323,15 @@ impl Refusing {
             assert_eq!(found, None, "{what}: {counts:?}");
         }
         assert!(stderr.contains(self.said), "{what}: {stderr}");
-        assert!(run().0 == metrics, "{what}: two runs differ");
+        assert!(repeats(&stderr).is_empty(), "{what}: {stderr}");
+        assert!(extra.contains(&"bf16") || run().0 == metrics, "{what}: two runs differ");
     }
+}
+
+/// Lines that are there twice.
+fn repeats(text: &str) -> Vec<&str> {
+    let mut seen = BTreeSet::new();
+    text.lines().filter(|line| !seen.insert(*line)).collect()
 }
 
 /// A product that the library does not end, or does not make, has the values of the processor all the same, and the same bits each time.
@@ -353,9 +361,6 @@ fn without_the_library_products_are_made_by_own_kernels() {
     let extra = ["--mesh", "2"];
     let (right, _) = trained(&machine, "cpu", &extra);
     missing.check(&machine, &extra, (&right, 1e-5));
-    let (command, _) = training(&machine, "cuda", &extra);
-    let (_, stderr) = machine.counts_and_errors(command);
-    assert_eq!(stderr.matches(missing.said).count(), 1, "{stderr}");
 }
 
 /// What is said of how products are made: each in a line, sorted.
@@ -399,11 +404,13 @@ fn the_fastest_algorithm_is_taken_and_kept() {
         assert!(stderr.contains("algorithm 2 of 4") && !stderr.contains("algorithm 3 of 4"));
         assert_eq!(stderr.contains("algorithms of cuBLASLt take"), timed, "{stderr}");
     }
-    // Ranks of a process choose together, also where nothing can be kept, and the first is taken where nothing is timed.
+    // Where nothing is timed the first is taken.
+    let (untimed, stderr) = run("3", "0", &cache, "1");
+    assert!(ways(&stderr).iter().all(|way| way.contains("algorithm 1 of 4")), "{stderr}");
+    assert!(untimed != first, "other algorithms have the same bits");
+    // Ranks of a process choose together, also where nothing can be kept.
     let nowhere = machine.file("gpt2.gir/none");
-    for (tune, taken) in [("1", "algorithm 4 of 4"), ("0", "algorithm 1 of 4")] {
-        let (metrics, stderr) = run("3", tune, &nowhere, "2");
-        assert!(ways(&stderr).iter().all(|way| way.contains(taken)), "{stderr}");
-        assert!(run("3", tune, &nowhere, "2").0 == metrics, "two runs differ");
-    }
+    let (metrics, stderr) = run("3", "1", &nowhere, "2");
+    assert!(ways(&stderr).iter().all(|way| way.contains("algorithm 4 of 4")), "{stderr}");
+    assert!(run("3", "1", &nowhere, "2").0 == metrics, "two runs differ");
 }

@@ -66,3 +66,14 @@ impl Products {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn products_are_named() {
+        assert_eq!(Products::named("epilogues"), Some(Products::Epilogues));
+        assert_eq!(Products::named("some"), None);
+    }
+}

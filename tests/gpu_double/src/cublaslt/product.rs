@@ -316,7 +316,7 @@ fn line_sums(lines: &[f32], inner: usize) -> Vec<f32> {
 
 /// Terms of k that an algorithm sums before they are added to what other terms gave.
 fn block(algorithm: u64) -> usize {
-    256 >> algorithm.min(6)
+    if algorithm == 0 { 256 } else { 32 >> algorithm.min(4) }
 }
 
 /// Products of the columns of op(A), of m elements, with op(B)'s, of k: columns of m sums.
